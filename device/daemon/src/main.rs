@@ -1,0 +1,3 @@
+//! The faultline binary: configuration, vfio-user servers, engine.
+
+fn main() {}

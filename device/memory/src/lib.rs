@@ -1,0 +1,1 @@
+//! Guest memory and doorbell pages: the only crate with unsafe code.

@@ -1,0 +1,1 @@
+//! PCI config space, capabilities, BARs and MSI-X of the function.

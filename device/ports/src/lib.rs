@@ -1,0 +1,1 @@
+//! L2 switch and what plugs into it.

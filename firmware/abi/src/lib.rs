@@ -1,0 +1,1 @@
+//! The contract between device and driver: registers, doorbells, commands, queue entries.

@@ -1,0 +1,1 @@
+//! The NIC itself: objects, transport, page tables, timers; no threads, clocks, files or sockets.

@@ -1,0 +1,1 @@
+//! RoCEv2 packets: headers, opcode table, invariant CRC.

@@ -1,0 +1,1 @@
+//! A user-space driver over a device socket.

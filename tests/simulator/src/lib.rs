@@ -1,0 +1,1 @@
+//! Two or more NICs, a lossy wire and a virtual clock.
