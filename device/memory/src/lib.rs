@@ -1,1 +1,54 @@
-//! Guest memory and doorbell pages: the only crate with unsafe code.
+//! Memory that is shared with a guest: its RAM and the doorbell pages.
+//!
+//! This is the only crate of the workspace that contains `unsafe`. Everything above it sees
+//! guest memory through the methods of [`GuestMemory`], [`SharedPages`], [`MemFd`] and
+//! [`MappedFile`]; none of them ever hands out a reference into the memory, because another
+//! process may change it at any time and a `&[u8]` promises the compiler that nobody does.
+//!
+//! # Memory model
+//!
+//! * Plain copies are raw-pointer copies into or out of a private buffer. A racing guest makes
+//!   the *content* of the copy arbitrary, never the behaviour of this process: no code here or
+//!   above may read the same guest bytes twice and rely on equal answers.
+//! * A plain access of 1, 2, 4 or 8 bytes that is naturally aligned is one machine access, so
+//!   the guest sees it entirely or not at all. 16 aligned bytes are two such accesses in
+//!   ascending order.
+//! * A longer write stores the aligned tail (at most 8 bytes) after everything before it.
+//!   Programs that poll the last byte of an RDMA WRITE buffer rely on that. `memcpy` does not
+//!   give it: glibc stores the first vector of a long copy last.
+//! * `load_*` is Acquire, `store_*` is Release, read-modify-write operations are sequentially
+//!   consistent. All need natural alignment. Values are in guest order, which is little-endian.
+//!
+//! # Trust
+//!
+//! The descriptors of guest RAM come from the VMM, which is trusted as much as this process:
+//! whoever holds such a descriptor can truncate the file after it was mapped, and the next
+//! access then raises SIGBUS and ends the process. [`GuestMemory::map`] refuses a file that is
+//! too short *when it is mapped*, which catches mistakes, not malice. QEMU's
+//! `memory-backend-memfd` seals its file against resizing by default (`seal=on`), but a
+//! `memory-backend-file` has no seals, so requiring them would shut out a common setup. The
+//! guest itself has no means to truncate the file. Doorbell pages go the other way, from this
+//! process to the VMM, and so [`SharedPages`] seals its file.
+//!
+//! # Not here
+//!
+//! No translation of memory keys (that is firmware) and no vfio-user messages. A virtual IOMMU
+//! needs nothing: its I/O addresses arrive as ordinary maps.
+
+#![allow(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("guest memory is little-endian and accessed without conversion");
+
+mod file;
+mod guest;
+mod mapping;
+mod pages;
+mod raw;
+
+pub use file::{MappedFile, MemFd};
+pub use guest::{FaultCounts, GuestMemory, MapError, UnmapError};
+pub use mapping::{AccessError, Mapping};
+pub use pages::{PAGE_SIZE, Page, SharedPages};

@@ -1,0 +1,664 @@
+//! The DMA map table of one NIC.
+
+use crate::PAGE_SIZE;
+use crate::mapping::{AccessError, Mapping};
+use crate::raw;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Why a range could not be mapped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// The length is zero.
+    #[error("DMA map at {iova:#x} has length 0")]
+    Empty {
+        /// Start of the range.
+        iova: u64,
+    },
+    /// The range does not end within 64 bits of address or file offset.
+    #[error("DMA map of {len:#x} bytes at {iova:#x}, file offset {offset:#x}, wraps around")]
+    Overflow {
+        /// Start of the range.
+        iova: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Offset into the file.
+        offset: u64,
+    },
+    /// Address, length or file offset is no multiple of 4096.
+    #[error("DMA map of {len:#x} bytes at {iova:#x}, file offset {offset:#x}, is not page-aligned")]
+    Unaligned {
+        /// Start of the range.
+        iova: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Offset into the file.
+        offset: u64,
+    },
+    /// Part of the range is mapped already.
+    #[error("DMA map of {len:#x} bytes at {iova:#x} overlaps the one at {other:#x}")]
+    Overlap {
+        /// Start of the range.
+        iova: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Start of the map that is in the way.
+        other: u64,
+    },
+    /// The device may not even read it; such a map has no use.
+    #[error("DMA map at {iova:#x} is not readable")]
+    NotReadable {
+        /// Start of the range.
+        iova: u64,
+    },
+    /// The file ends before the range does. Access would raise SIGBUS.
+    #[error("file of {size:#x} bytes is too short for {len:#x} bytes at offset {offset:#x}")]
+    ShortFile {
+        /// Size of the file in bytes.
+        size: u64,
+        /// Offset into the file.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// The table is full ([`GuestMemory::MAX_MAPS`]).
+    #[error("more than {} DMA maps", GuestMemory::MAX_MAPS)]
+    TooMany,
+    /// fstat(2) or mmap(2) failed.
+    #[error("cannot map {len:#x} bytes at {iova:#x}: {errno}")]
+    Os {
+        /// Start of the range.
+        iova: u64,
+        /// Length in bytes.
+        len: u64,
+        /// The system's reason.
+        errno: Errno,
+    },
+}
+
+impl MapError {
+    /// The errno to answer the VMM with; never zero.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Overlap { .. } => Errno::EXIST,
+            Self::TooMany => Errno::NOSPC,
+            Self::Overflow { .. } => Errno::OVERFLOW,
+            Self::Os { errno, .. } => *errno,
+            Self::Empty { .. }
+            | Self::Unaligned { .. }
+            | Self::NotReadable { .. }
+            | Self::ShortFile { .. } => Errno::INVAL,
+        }
+    }
+}
+
+/// Why a range could not be unmapped. Nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnmapError {
+    /// The length is zero or the range wraps around.
+    #[error("DMA unmap of {len:#x} bytes at {iova:#x} is no range")]
+    BadRange {
+        /// Start of the range.
+        iova: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// No map lies in the range.
+    #[error("DMA unmap of {len:#x} bytes at {iova:#x}: nothing is mapped there")]
+    NotMapped {
+        /// Start of the range.
+        iova: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// A map lies only partly in the range; maps are not split.
+    #[error("DMA unmap of {len:#x} bytes at {iova:#x} would cut the map at {other:#x}")]
+    Partial {
+        /// Start of the range.
+        iova: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Start of the map that would be cut.
+        other: u64,
+    },
+}
+
+impl UnmapError {
+    /// The errno to answer the VMM with; never zero.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::NotMapped { .. } => Errno::NOENT,
+            Self::BadRange { .. } | Self::Partial { .. } => Errno::INVAL,
+        }
+    }
+}
+
+/// How often accesses failed, by reason. One per failed call, not per byte.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// [`AccessError::Unmapped`].
+    pub unmapped: u64,
+    /// [`AccessError::NoDescriptor`].
+    pub no_descriptor: u64,
+    /// [`AccessError::ReadOnly`].
+    pub read_only: u64,
+    /// [`AccessError::Misaligned`].
+    pub misaligned: u64,
+}
+
+/// One map. `span` is its length minus one, so that a map may end at 2^64.
+#[derive(Debug)]
+struct Map {
+    start: u64,
+    span: u64,
+    /// Null if there was no descriptor.
+    host: *mut u8,
+    writable: bool,
+    /// Owns what `host` points to.
+    mapping: Option<Mapping>,
+}
+
+// SAFETY: `host` points into `mapping`, which moves along and is itself Send.
+unsafe impl Send for Map {}
+
+impl Map {
+    fn last(&self) -> u64 {
+        self.start + self.span
+    }
+}
+
+/// Guest memory as the VMM has mapped it for one NIC: I/O addresses to bytes.
+///
+/// One thread owns it (it is `Send`, not `Sync`). Quiesce before [`GuestMemory::unmap`]: the
+/// borrow checker proves that no access is in progress, not that no packet refers to the range.
+///
+/// Multi-byte accesses may cross from one map into the next if both are adjacent. An access of
+/// which any byte is out of reach changes nothing and returns the first bad address.
+#[derive(Debug, Default)]
+pub struct GuestMemory {
+    /// Sorted by `start`, not overlapping.
+    maps: Vec<Map>,
+    /// Index of the map that was used last. May be stale, is always checked.
+    hit: Cell<usize>,
+    faults: Cell<FaultCounts>,
+}
+
+impl GuestMemory {
+    /// Most maps a NIC can have: what QEMU assumes by default (`VFIO_USER_DEF_MAP_MAX`).
+    pub const MAX_MAPS: usize = 65535;
+
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Maps `len` bytes of the file `fd` from `offset` at I/O address `iova`.
+    ///
+    /// Without a descriptor the range is recorded as unreachable: accesses give
+    /// [`AccessError::NoDescriptor`] and are counted. QEMU sends such maps for the BARs of
+    /// other devices, for memory that is not shared, and for our own mmapped BAR.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`]; the table is unchanged then, and the descriptor closed.
+    pub fn map(
+        &mut self,
+        iova: u64,
+        len: u64,
+        fd: Option<OwnedFd>,
+        offset: u64,
+        readable: bool,
+        writable: bool,
+    ) -> Result<(), MapError> {
+        if len == 0 {
+            return Err(MapError::Empty { iova });
+        }
+        let span = len - 1;
+        let overflow = MapError::Overflow { iova, len, offset };
+        let last = iova.checked_add(span).ok_or(overflow.clone())?;
+        let file_end = offset.checked_add(len).ok_or(overflow.clone())?;
+        let host_len = usize::try_from(len)
+            .ok()
+            .filter(|len| *len <= isize::MAX as usize)
+            .ok_or(overflow)?;
+        if (iova | len | offset) & (PAGE_SIZE as u64 - 1) != 0 {
+            return Err(MapError::Unaligned { iova, len, offset });
+        }
+        if !readable {
+            return Err(MapError::NotReadable { iova });
+        }
+        if self.maps.len() >= Self::MAX_MAPS {
+            return Err(MapError::TooMany);
+        }
+        let at = self.maps.partition_point(|map| map.last() < iova);
+        if let Some(next) = self.maps.get(at)
+            && next.start <= last
+        {
+            return Err(MapError::Overlap {
+                iova,
+                len,
+                other: next.start,
+            });
+        }
+        let mapping = match fd {
+            Some(fd) => {
+                let os = |errno| MapError::Os { iova, len, errno };
+                let stat = fstat(&fd).map_err(os)?;
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && size < file_end
+                {
+                    return Err(MapError::ShortFile { size, offset, len });
+                }
+                Some(Mapping::new(&fd, offset, host_len, writable).map_err(os)?)
+            }
+            None => None,
+        };
+        let host = mapping.as_ref().map_or(ptr::null_mut(), Mapping::as_ptr);
+        self.maps.insert(
+            at,
+            Map {
+                start: iova,
+                span,
+                host,
+                writable,
+                mapping,
+            },
+        );
+        Ok(())
+    }
+
+    /// Removes the maps in `iova .. iova + len`, one or several, each entirely inside.
+    ///
+    /// # Errors
+    ///
+    /// [`UnmapError`]; nothing is removed then. A map that would be cut is refused as VFIO's
+    /// type 1 IOMMU version 2 does (linux/vfio.h, VFIO_IOMMU_UNMAP_DMA).
+    pub fn unmap(&mut self, iova: u64, len: u64) -> Result<(), UnmapError> {
+        let last = len
+            .checked_sub(1)
+            .and_then(|span| iova.checked_add(span))
+            .ok_or(UnmapError::BadRange { iova, len })?;
+        let from = self.maps.partition_point(|map| map.last() < iova);
+        let to = self.maps.partition_point(|map| map.start <= last);
+        if from >= to {
+            return Err(UnmapError::NotMapped { iova, len });
+        }
+        for map in self.maps.get(from..to).unwrap_or_default() {
+            if map.start < iova || map.last() > last {
+                return Err(UnmapError::Partial {
+                    iova,
+                    len,
+                    other: map.start,
+                });
+            }
+        }
+        self.maps.drain(from..to);
+        self.hit.set(0);
+        Ok(())
+    }
+
+    /// Removes all maps.
+    pub fn unmap_all(&mut self) {
+        self.maps.clear();
+        self.hit.set(0);
+    }
+
+    /// Number of maps, unreachable ones included.
+    pub fn map_count(&self) -> usize {
+        self.maps.len()
+    }
+
+    /// The maps as (start, last byte, reachable, writable), in ascending order.
+    pub fn maps(&self) -> impl Iterator<Item = (u64, u64, bool, bool)> + '_ {
+        self.maps
+            .iter()
+            .map(|map| (map.start, map.last(), map.mapping.is_some(), map.writable))
+    }
+
+    /// True if some map came without a descriptor.
+    pub fn has_unreachable(&self) -> bool {
+        self.unreachable_maps() != 0
+    }
+
+    /// Number of maps that came without a descriptor.
+    pub fn unreachable_maps(&self) -> usize {
+        self.maps.iter().filter(|map| map.mapping.is_none()).count()
+    }
+
+    /// How often accesses failed since the table was made.
+    pub fn faults(&self) -> FaultCounts {
+        self.faults.get()
+    }
+
+    #[inline(always)]
+    fn find(&self, addr: u64) -> Option<(usize, &Map)> {
+        let hit = self.hit.get();
+        if let Some(map) = self.maps.get(hit)
+            && addr.wrapping_sub(map.start) <= map.span
+        {
+            return Some((hit, map));
+        }
+        self.find_slow(addr)
+    }
+
+    #[inline(never)]
+    fn find_slow(&self, addr: u64) -> Option<(usize, &Map)> {
+        let index = self.maps.partition_point(|map| map.last() < addr);
+        let map = self.maps.get(index)?;
+        if map.start > addr {
+            return None;
+        }
+        self.hit.set(index);
+        Some((index, map))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fault<T>(&self, error: AccessError) -> Result<T, AccessError> {
+        let mut faults = self.faults.get();
+        let counter = match error {
+            AccessError::Unmapped { .. } => &mut faults.unmapped,
+            AccessError::NoDescriptor { .. } => &mut faults.no_descriptor,
+            AccessError::ReadOnly { .. } => &mut faults.read_only,
+            AccessError::Misaligned => &mut faults.misaligned,
+        };
+        *counter = counter.saturating_add(1);
+        self.faults.set(faults);
+        Err(error)
+    }
+
+    /// Host address of `addr` and the bytes from there to the end of its map, not counted.
+    #[inline(always)]
+    fn resolve(&self, addr: u64, write: bool) -> Result<(*mut u8, u64), AccessError> {
+        let Some((_, map)) = self.find(addr) else {
+            return Err(AccessError::Unmapped { addr });
+        };
+        if map.host.is_null() {
+            return Err(AccessError::NoDescriptor { addr });
+        }
+        if write && !map.writable {
+            return Err(AccessError::ReadOnly { addr });
+        }
+        let into = addr - map.start;
+        // SAFETY: `find` says into <= span, and `host` is valid for span + 1 bytes. The length
+        // fitted an isize when it was mapped.
+        let p = unsafe { map.host.add(into as usize) };
+        // A mapping never has 2^64 bytes (isize::MAX at most), so this cannot overflow.
+        Ok((p, map.span - into + 1))
+    }
+
+    /// Like `resolve` for exactly `len` bytes in one map; `None` if they leave it.
+    #[inline(always)]
+    fn whole(&self, addr: u64, len: usize, write: bool) -> Result<Option<*mut u8>, AccessError> {
+        let (p, avail) = self.resolve(addr, write)?;
+        Ok((len as u64 <= avail).then_some(p))
+    }
+
+    /// Checks that all of `len` bytes can be reached.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`] with the first address that cannot, and counts it.
+    pub fn check(&self, addr: u64, len: usize, write: bool) -> Result<(), AccessError> {
+        self.probe(addr, len, write)
+            .or_else(|error| self.fault(error))
+    }
+
+    fn probe(&self, addr: u64, len: usize, write: bool) -> Result<(), AccessError> {
+        let mut addr = addr;
+        let mut left = len as u64;
+        while left > 0 {
+            let (_, avail) = self.resolve(addr, write)?;
+            let step = avail.min(left);
+            left -= step;
+            if left > 0 {
+                addr = addr
+                    .checked_add(step)
+                    .ok_or(AccessError::Unmapped { addr: 0 })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many bytes, at most `len`, can be reached from `addr` on without a gap; adjacent
+    /// maps count as one.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`] if not even the first byte can (zero bytes always can).
+    pub fn contiguous(&self, addr: u64, len: usize, write: bool) -> Result<usize, AccessError> {
+        let mut at = addr;
+        let mut done = 0usize;
+        while done < len {
+            let avail = match self.resolve(at, write) {
+                Ok((_, avail)) => avail,
+                Err(error) if done == 0 => return self.fault(error),
+                Err(_) => break,
+            };
+            let step = avail.min((len - done) as u64);
+            done += step as usize;
+            match at.checked_add(step) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Calls `f` with (host address, offset into the access, bytes) for each piece in ascending
+    /// order. The range has passed `probe`.
+    fn pieces(
+        &self,
+        addr: u64,
+        len: usize,
+        write: bool,
+        mut f: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<(), AccessError> {
+        let mut done = 0usize;
+        while done < len {
+            let (p, avail) = self.resolve(addr.wrapping_add(done as u64), write)?;
+            let step = avail.min((len - done) as u64) as usize;
+            f(p, done, step);
+            done += step;
+        }
+        Ok(())
+    }
+
+    /// Copies `buf.len()` bytes at `addr` into `buf`.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`]; `buf` is then unchanged.
+    #[inline]
+    pub fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), AccessError> {
+        match self.whole(addr, buf.len(), false) {
+            Ok(Some(p)) => {
+                // SAFETY: `whole` says that buf.len() bytes from `p` are in one mapping, which
+                // lives at least as long as the borrow of `self`; `buf` is private.
+                unsafe { raw::load(buf.as_mut_ptr(), p, buf.len()) };
+                Ok(())
+            }
+            _ => self.read_slow(addr, buf),
+        }
+    }
+
+    #[inline(never)]
+    fn read_slow(&self, addr: u64, buf: &mut [u8]) -> Result<(), AccessError> {
+        self.check(addr, buf.len(), false)?;
+        let base = buf.as_mut_ptr();
+        self.pieces(addr, buf.len(), false, |p, done, step| {
+            // SAFETY: `p` is good for `step` bytes by `resolve`; done + step <= buf.len().
+            unsafe { raw::load(base.add(done), p, step) };
+        })
+    }
+
+    /// Copies `data` to `addr`. See the crate documentation for the order of the bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`]; nothing is then written.
+    #[inline]
+    pub fn write(&self, addr: u64, data: &[u8]) -> Result<(), AccessError> {
+        match self.whole(addr, data.len(), true) {
+            Ok(Some(p)) => {
+                // SAFETY: `whole` says that data.len() bytes from `p` are in one writable
+                // mapping, which lives at least as long as the borrow; `data` is private.
+                unsafe { raw::store(p, data.as_ptr(), data.len()) };
+                Ok(())
+            }
+            _ => self.write_slow(addr, data),
+        }
+    }
+
+    #[inline(never)]
+    fn write_slow(&self, addr: u64, data: &[u8]) -> Result<(), AccessError> {
+        self.check(addr, data.len(), true)?;
+        let base = data.as_ptr();
+        self.pieces(addr, data.len(), true, |p, done, step| {
+            // SAFETY: `p` is good for `step` bytes by `resolve`; done + step <= data.len().
+            unsafe { raw::store(p, base.add(done), step) };
+        })
+    }
+
+    /// Copies `len` bytes at `src_addr` of `src` to `dst` here: guest to guest, one copy.
+    ///
+    /// Both sides may cross map boundaries. Ranges of the same table may overlap and then
+    /// behave as memmove; two I/O addresses of the same page (aliases) are not detected, and
+    /// overlap through them gives arbitrary bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`AccessError`] of either side (the source is checked first, and each table counts its
+    /// own); nothing is then written.
+    #[inline]
+    pub fn copy_from(
+        &self,
+        dst: u64,
+        src: &GuestMemory,
+        src_addr: u64,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        if let (Ok(Some(s)), Ok(Some(d))) =
+            (src.whole(src_addr, len, false), self.whole(dst, len, true))
+        {
+            // SAFETY: `whole` says that `len` bytes are in one mapping on either side; overlap
+            // is allowed.
+            unsafe { raw::shared_to_shared(d, s, len) };
+            return Ok(());
+        }
+        self.copy_slow(dst, src, src_addr, len)
+    }
+
+    #[inline(never)]
+    fn copy_slow(
+        &self,
+        dst: u64,
+        src: &GuestMemory,
+        src_addr: u64,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        src.check(src_addr, len, false)?;
+        self.check(dst, len, true)?;
+        // Within one table a destination inside the source must be filled from its end.
+        let backward = ptr::eq(self, src) && dst > src_addr && dst - src_addr < len as u64;
+        let mut cuts = Vec::new();
+        let mut done = 0usize;
+        while done < len {
+            let (s, s_avail) = src.resolve(src_addr.wrapping_add(done as u64), false)?;
+            let (d, d_avail) = self.resolve(dst.wrapping_add(done as u64), true)?;
+            let step = s_avail.min(d_avail).min((len - done) as u64) as usize;
+            if backward {
+                cuts.push((d, s, step));
+            } else {
+                // SAFETY: `resolve` says that `step` bytes from either address are in one map.
+                unsafe { raw::shared_to_shared(d, s, step) };
+            }
+            done += step;
+        }
+        for (d, s, step) in cuts.into_iter().rev() {
+            // SAFETY: as above; no map was removed since, `self` is borrowed.
+            unsafe { raw::shared_to_shared(d, s, step) };
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn word32(&self, addr: u64, write: bool) -> Result<&AtomicU32, AccessError> {
+        if addr & 3 != 0 {
+            return self.fault(AccessError::Misaligned);
+        }
+        match self.resolve(addr, write) {
+            // SAFETY: maps start and end at page boundaries, so an aligned word is inside one;
+            // it lives as long as the borrow of `self`, and racing accesses are atomic on any
+            // side that takes part in a protocol.
+            Ok((p, _)) => Ok(unsafe { AtomicU32::from_ptr(p.cast()) }),
+            Err(error) => self.fault(error),
+        }
+    }
+
+    #[inline(always)]
+    fn word64(&self, addr: u64, write: bool) -> Result<&AtomicU64, AccessError> {
+        if addr & 7 != 0 {
+            return self.fault(AccessError::Misaligned);
+        }
+        match self.resolve(addr, write) {
+            // SAFETY: as for `word32`.
+            Ok((p, _)) => Ok(unsafe { AtomicU64::from_ptr(p.cast()) }),
+            Err(error) => self.fault(error),
+        }
+    }
+
+    /// Loads the 32-bit word at `addr`, Acquire.
+    #[inline]
+    pub fn load_u32(&self, addr: u64) -> Result<u32, AccessError> {
+        Ok(self.word32(addr, false)?.load(Ordering::Acquire))
+    }
+
+    /// Loads the 64-bit word at `addr`, Acquire.
+    #[inline]
+    pub fn load_u64(&self, addr: u64) -> Result<u64, AccessError> {
+        Ok(self.word64(addr, false)?.load(Ordering::Acquire))
+    }
+
+    /// Stores the 32-bit word at `addr`, Release.
+    #[inline]
+    pub fn store_u32(&self, addr: u64, value: u32) -> Result<(), AccessError> {
+        self.word32(addr, true)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Stores the 64-bit word at `addr`, Release.
+    #[inline]
+    pub fn store_u64(&self, addr: u64, value: u64) -> Result<(), AccessError> {
+        self.word64(addr, true)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Adds to the 64-bit word at `addr`, wrapping, and returns what was there before.
+    /// Sequentially consistent, and atomic against the guest's processors too.
+    #[inline]
+    pub fn fetch_add_u64(&self, addr: u64, value: u64) -> Result<u64, AccessError> {
+        Ok(self.word64(addr, true)?.fetch_add(value, Ordering::SeqCst))
+    }
+
+    /// Stores `new` at `addr` if the 64-bit word there equals `expected`; returns what was
+    /// there before. Sequentially consistent, and atomic against the guest's processors too.
+    #[inline]
+    pub fn compare_exchange_u64(
+        &self,
+        addr: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, AccessError> {
+        let word = self.word64(addr, true)?;
+        Ok(
+            match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(old) | Err(old) => old,
+            },
+        )
+    }
+}

@@ -1,0 +1,250 @@
+//! One `mmap` of a file and the checked accesses to it.
+
+use crate::raw;
+use rustix::fd::AsFd;
+use rustix::io;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Why bytes could not be accessed. `addr` is the first address (an I/O address, or an offset
+/// into the file for [`Mapping`]) at which it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AccessError {
+    /// Nothing is mapped there.
+    #[error("no memory at {addr:#x}")]
+    Unmapped {
+        /// First address without memory.
+        addr: u64,
+    },
+    /// The VMM mapped the range but sent no file descriptor, so this process cannot reach it.
+    #[error(
+        "memory at {addr:#x} came without a file descriptor; start the VM with a shared \
+         memory backend (memory-backend-memfd,share=on)"
+    )]
+    NoDescriptor {
+        /// First address out of reach.
+        addr: u64,
+    },
+    /// A write to a range that may only be read, ROM for example.
+    #[error("memory at {addr:#x} is read-only")]
+    ReadOnly {
+        /// First address that must not be written.
+        addr: u64,
+    },
+    /// An atomic access that is not naturally aligned.
+    #[error("atomic access is not naturally aligned")]
+    Misaligned,
+}
+
+/// A shared mapping of part of a file, with checked accesses by offset.
+///
+/// Offsets start at 0 and end at [`Mapping::len`]. See the crate documentation for the memory
+/// model. Several threads may use a mapping at once, as several processes do anyway.
+#[derive(Debug)]
+pub struct Mapping {
+    ptr: *mut u8,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: a mapping has no thread affinity; `ptr` stays valid until Drop.
+unsafe impl Send for Mapping {}
+// SAFETY: all access goes through raw copies and atomics, never through references, and the
+// memory is shared with other processes in any case; racing copies give arbitrary bytes only.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` from `offset`, both multiples of the page size (`len` is
+    /// rounded up by the kernel).
+    pub(crate) fn new(fd: impl AsFd, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
+        let mut prot = ProtFlags::READ;
+        if writable {
+            prot |= ProtFlags::WRITE;
+        }
+        // SAFETY: a null hint lets the kernel choose an address, so no existing mapping is
+        // replaced; the result is owned by `Self` alone and unmapped once, in Drop.
+        let ptr = unsafe {
+            mmap(
+                ptr::null_mut(),
+                len,
+                prot,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                fd,
+                offset,
+            )?
+        };
+        Ok(Self {
+            ptr: ptr.cast(),
+            len,
+            writable,
+        })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there is nothing mapped. Never the case for a mapping that could be made.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Start of the mapping in this process.
+    #[inline(always)]
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: u64, len: usize, write: bool) -> Result<*mut u8, AccessError> {
+        let size = self.len as u64;
+        if offset > size || len as u64 > size - offset {
+            return Err(AccessError::Unmapped {
+                addr: offset.max(size),
+            });
+        }
+        if write && !self.writable {
+            return Err(AccessError::ReadOnly { addr: offset });
+        }
+        // SAFETY: offset <= self.len, so the result is inside or one past the mapping.
+        Ok(unsafe { self.ptr.add(offset as usize) })
+    }
+
+    #[inline(always)]
+    fn word32(&self, offset: u64, write: bool) -> Result<&AtomicU32, AccessError> {
+        let p = self.at(offset, 4, write)?;
+        if offset & 3 != 0 {
+            return Err(AccessError::Misaligned);
+        }
+        // SAFETY: in bounds, 4-aligned (the mapping is page-aligned), alive as long as `self`,
+        // and accessed atomically by everybody who takes part in a protocol on it.
+        Ok(unsafe { AtomicU32::from_ptr(p.cast()) })
+    }
+
+    #[inline(always)]
+    fn word64(&self, offset: u64, write: bool) -> Result<&AtomicU64, AccessError> {
+        let p = self.at(offset, 8, write)?;
+        if offset & 7 != 0 {
+            return Err(AccessError::Misaligned);
+        }
+        // SAFETY: as for `word32`, with 8 bytes.
+        Ok(unsafe { AtomicU64::from_ptr(p.cast()) })
+    }
+
+    /// Copies `buf.len()` bytes at `offset` into `buf`.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), AccessError> {
+        let p = self.at(offset, buf.len(), false)?;
+        // SAFETY: `at` checked the range, `buf` is private.
+        unsafe { raw::load(buf.as_mut_ptr(), p, buf.len()) };
+        Ok(())
+    }
+
+    /// Copies `data` to `offset`.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        let p = self.at(offset, data.len(), true)?;
+        // SAFETY: `at` checked the range, `data` is private.
+        unsafe { raw::store(p, data.as_ptr(), data.len()) };
+        Ok(())
+    }
+
+    /// Sets `len` bytes from `offset` to `byte`.
+    pub fn fill(&self, offset: u64, len: usize, byte: u8) -> Result<(), AccessError> {
+        let p = self.at(offset, len, true)?;
+        // SAFETY: `at` checked the range.
+        unsafe { ptr::write_bytes(p, byte, len) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes from `src` to `dst` inside the mapping; they may overlap.
+    pub fn copy_within(&self, src: u64, dst: u64, len: usize) -> Result<(), AccessError> {
+        let s = self.at(src, len, false)?;
+        let d = self.at(dst, len, true)?;
+        // SAFETY: `at` checked both ranges.
+        unsafe { raw::shared_to_shared(d, s, len) };
+        Ok(())
+    }
+
+    /// Loads a 32-bit word, Acquire.
+    pub fn load_u32(&self, offset: u64) -> Result<u32, AccessError> {
+        Ok(self.word32(offset, false)?.load(Ordering::Acquire))
+    }
+
+    /// Loads a 64-bit word, Acquire.
+    pub fn load_u64(&self, offset: u64) -> Result<u64, AccessError> {
+        Ok(self.word64(offset, false)?.load(Ordering::Acquire))
+    }
+
+    /// Stores a 32-bit word, Release.
+    pub fn store_u32(&self, offset: u64, value: u32) -> Result<(), AccessError> {
+        self.word32(offset, true)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Stores a 64-bit word, Release.
+    pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), AccessError> {
+        self.word64(offset, true)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Adds to a 32-bit word and returns what was there before; sequentially consistent.
+    pub fn fetch_add_u32(&self, offset: u64, value: u32) -> Result<u32, AccessError> {
+        Ok(self
+            .word32(offset, true)?
+            .fetch_add(value, Ordering::SeqCst))
+    }
+
+    /// Adds to a 64-bit word and returns what was there before; sequentially consistent.
+    pub fn fetch_add_u64(&self, offset: u64, value: u64) -> Result<u64, AccessError> {
+        Ok(self
+            .word64(offset, true)?
+            .fetch_add(value, Ordering::SeqCst))
+    }
+
+    /// Replaces a 32-bit word and returns what was there before; sequentially consistent.
+    pub fn swap_u32(&self, offset: u64, value: u32) -> Result<u32, AccessError> {
+        Ok(self.word32(offset, true)?.swap(value, Ordering::SeqCst))
+    }
+
+    /// Stores `new` if the 32-bit word equals `expected`; returns what was there before.
+    /// Sequentially consistent.
+    pub fn compare_exchange_u32(
+        &self,
+        offset: u64,
+        expected: u32,
+        new: u32,
+    ) -> Result<u32, AccessError> {
+        let word = self.word32(offset, true)?;
+        Ok(
+            match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(old) | Err(old) => old,
+            },
+        )
+    }
+
+    /// Stores `new` if the 64-bit word equals `expected`; returns what was there before.
+    /// Sequentially consistent.
+    pub fn compare_exchange_u64(
+        &self,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, AccessError> {
+        let word = self.word64(offset, true)?;
+        Ok(
+            match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(old) | Err(old) => old,
+            },
+        )
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `ptr` and `len` are those of one successful mmap, and nobody else unmaps it;
+        // borrows of the memory are tied to `self`.
+        let result = unsafe { munmap(self.ptr.cast(), self.len) };
+        debug_assert!(result.is_ok());
+    }
+}
