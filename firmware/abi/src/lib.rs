@@ -1,1 +1,41 @@
-//! The contract between device and driver: registers, doorbells, commands, queue entries.
+//! The contract between the device and its drivers.
+//!
+//! Layout only: registers, doorbells, commands, work-queue and completion entries, events. Everything is
+//! little-endian, every structure has a fixed size, and fields called `reserved` must be zero on the way
+//! to the device and are zero on the way back. The C header `guest-driver/include/faultline_abi.h` is
+//! generated from this crate ([`header::c_header`]), so that device, kernel module and libibverbs
+//! provider can't drift apart.
+//!
+//! This crate knows no behaviour: what the device does with these bytes is in `firmware/nic` and in
+//! `docs/hardware-manual.md`.
+#![cfg_attr(not(feature = "header"), no_std)]
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod layout;
+
+pub mod admin;
+pub mod caps;
+pub mod cqe;
+pub mod doorbell;
+pub mod event;
+pub mod qp;
+pub mod regs;
+pub mod status;
+pub mod translation;
+pub mod wqe;
+
+#[cfg(feature = "header")]
+pub mod header;
+
+pub use layout::{Constant, ConstantGroup, Field, StructLayout};
+pub use status::Status;
+pub use zerocopy::little_endian::{U16, U32, U64};
+
+/// Version of this contract: major in the upper 16 bits, minor in the lower 16.
+///
+/// A driver refuses a device whose major number it does not know; a minor number only adds.
+pub const ABI_VERSION: u32 = 1 << 16;
+
+/// Contents of [`regs::MAGIC`]: "FLTL" in ASCII, first letter in the lowest byte.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"FLTL");

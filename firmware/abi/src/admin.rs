@@ -1,0 +1,419 @@
+//! The admin queue: commands that create, change, query and destroy objects.
+//!
+//! Both rings are physically contiguous, of 2^n entries of 128 bytes. The driver fills the entry, rings
+//! FAULTLINE_DB_ADMIN on page 0 and waits for a completion with the same `id`. Completion i is new when its
+//! phase equals `!(i >> n) & 1`. Commands complete in order.
+
+use crate::qp::{AddressVector, QpAttr};
+
+abi_struct! {
+    /// Where a ring is.
+    "faultline_ring" RingDesc [16] {
+        /// Levels 0: DMA address of the (contiguous) ring. Levels 1: of a list of page addresses. Levels 2:
+        /// of a list of addresses of 4 KiB pages, each a list of 512 page addresses (the last may hold fewer).
+        addr: crate::U64,
+        /// Pages of the ring.
+        num_pages: crate::U32,
+        /// log2 of the page size; at least 12.
+        page_shift: u8,
+        /// 0, 1 or 2.
+        levels: u8,
+        reserved: crate::U16,
+    }
+
+    /// Head of every command.
+    "faultline_admin_hdr" AdminHdr [16] {
+        /// FAULTLINE_ADMIN_*.
+        opcode: crate::U16,
+        /// Returned in the completion.
+        id: crate::U16,
+        reserved0: crate::U32,
+        /// The object that the command is about; zero for commands that create.
+        handle: crate::U32,
+        reserved1: crate::U32,
+    }
+
+    /// Command as it stands in the ring; `body` depends on the opcode.
+    "faultline_admin_cmd" AdminCmd [128] {
+        hdr: AdminHdr,
+        body: [u8; 112],
+    }
+
+    /// Completion as it stands in the ring.
+    "faultline_admin_comp" AdminComp [128] {
+        /// Of the command.
+        id: crate::U16,
+        /// Status.
+        status: crate::U16,
+        /// Number of the new object (CREATE, ALLOC), else as in the command.
+        handle: crate::U32,
+        /// Answer of a QUERY command.
+        body: [u8; 112],
+        reserved: [u8; 7],
+        /// Written last.
+        phase: u8,
+    }
+
+    /// CREATE_EQ. Ring of 2^log_depth entries of 64 bytes. Answer: handle.
+    "faultline_create_eq" CreateEq [24] {
+        ring: RingDesc,
+        log_depth: u8,
+        reserved0: u8,
+        /// MSI-X vector.
+        vector: crate::U16,
+        /// FAULTLINE_EQ_FLAG_*: which device-wide events this queue gets.
+        flags: crate::U32,
+    }
+
+    /// CREATE_MKEY. Answer: handle is the key, of which the low 8 bits are as in `variant`.
+    "faultline_create_mkey" CreateMkey [48] {
+        pd: crate::U32,
+        /// FAULTLINE_ACCESS_*.
+        access: crate::U32,
+        /// First address.
+        iova: crate::U64,
+        /// Bytes; zero only with MKEY_FLAG_PHYSICAL.
+        length: crate::U64,
+        /// FAULTLINE_MKEY_*.
+        flags: crate::U32,
+        /// log2 of the page size that MAP will use at most often; 12..=30.
+        page_shift: u8,
+        /// Low 8 bits of the key.
+        variant: u8,
+        reserved: [u8; 18],
+    }
+
+    /// CREATE_CQ: ring of 2^log_depth entries of 64 bytes, and a record. Answer: handle.
+    "faultline_create_cq" CreateCq [32] {
+        ring: RingDesc,
+        log_depth: u8,
+        reserved0: [u8; 3],
+        /// Event queue for completion notices.
+        eqn: crate::U32,
+        /// User context whose page may arm it; 0 for the kernel.
+        uctx: crate::U32,
+        reserved1: crate::U32,
+    }
+
+    /// RESIZE_CQ: software has stopped polling at consumer index `consumer`; unread entries are copied to the
+    /// new ring at the same indices modulo its depth, with phases for the new depth.
+    "faultline_resize_cq" ResizeCq [24] {
+        ring: RingDesc,
+        log_depth: u8,
+        reserved: [u8; 3],
+        consumer: crate::U32,
+    }
+
+    /// CREATE_SRQ. Answer: handle.
+    "faultline_create_srq" CreateSrq [48] {
+        ring: RingDesc,
+        pd: crate::U32,
+        uctx: crate::U32,
+        log_depth: u8,
+        stride_shift: u8,
+        max_sge: u8,
+        /// 0 basic, 1 XRC.
+        kind: u8,
+        /// Raise FAULTLINE_EVENT_SRQ_LIMIT when fewer than this many are posted; 0 = never.
+        limit: crate::U32,
+        /// XRC: domain.
+        xrcd: crate::U32,
+        /// XRC: CQ.
+        cqn: crate::U32,
+        reserved: [u8; 8],
+    }
+
+    /// MODIFY_SRQ.
+    "faultline_modify_srq" ModifySrq [8] {
+        /// New limit.
+        limit: crate::U32,
+        reserved: crate::U32,
+    }
+
+    /// QUERY_SRQ: answer.
+    "faultline_query_srq" QuerySrq [8] {
+        /// Limit, zero once the event was raised.
+        limit: crate::U32,
+        reserved: crate::U32,
+    }
+
+    /// CREATE_QP. Answer: handle. GSI gives QP number 1.
+    "faultline_create_qp" CreateQp [80] {
+        sq: RingDesc,
+        /// Not used (all zero) with an SRQ.
+        rq: RingDesc,
+        pd: crate::U32,
+        uctx: crate::U32,
+        send_cqn: crate::U32,
+        recv_cqn: crate::U32,
+        /// SRQ, if QP_FLAG_SRQ is set.
+        srqn: crate::U32,
+        /// FAULTLINE_QP_FLAG_*.
+        flags: crate::U32,
+        /// FAULTLINE_QPT_*.
+        qp_type: u8,
+        sq_log_depth: u8,
+        sq_stride_shift: u8,
+        rq_log_depth: u8,
+        rq_stride_shift: u8,
+        max_send_sge: u8,
+        max_recv_sge: u8,
+        reserved0: u8,
+        max_inline: crate::U32,
+        reserved1: [u8; 12],
+    }
+
+    /// CREATE_AH. Answer: handle.
+    "faultline_create_ah" CreateAh [48] {
+        pd: crate::U32,
+        reserved: crate::U32,
+        av: AddressVector,
+    }
+
+    /// SET_GID: handle is the index.
+    "faultline_set_gid" SetGid [32] {
+        gid: [u8; 16],
+        /// Source MAC address.
+        mac: [u8; 6],
+        /// VLAN id, or 0xffff for none.
+        vlan: crate::U16,
+        /// 1: in use, 0: remove.
+        valid: u8,
+        reserved: [u8; 7],
+    }
+
+    /// SET_NETDEV: what the Ethernet side receives.
+    "faultline_set_netdev" SetNetdev [16] {
+        mac: [u8; 6],
+        /// Largest payload of a frame; 68..=max_mtu.
+        mtu: crate::U16,
+        /// FAULTLINE_NETDEV_*.
+        flags: crate::U32,
+        /// Raw QP that receives what no other rule takes, or 0.
+        qpn: crate::U32,
+    }
+
+    /// QUERY_COUNTERS: the device writes an array of 64-bit counters.
+    "faultline_query_counters" QueryCounters [16] {
+        /// DMA address.
+        addr: crate::U64,
+        /// Bytes at `addr`; the device writes no more than it has. The answer's handle says how many it has.
+        len: crate::U32,
+        reserved: crate::U32,
+    }
+}
+
+/// Body of MODIFY_QP, and of the answer of QUERY_QP.
+pub type ModifyQp = QpAttr;
+
+abi_consts! {
+    /// Admin opcodes.
+    group OPCODES: u16, prefix "FAULTLINE_ADMIN_" {
+        /// Does nothing.
+        NOP = 0x00;
+        /// Allocate a user context; the answer's handle is the number of its doorbell and kick page.
+        ALLOC_UCTX = 0x01;
+        /// Free a user context.
+        DEALLOC_UCTX = 0x02;
+        /// Create an event queue.
+        CREATE_EQ = 0x08;
+        /// Destroy an event queue.
+        DESTROY_EQ = 0x09;
+        /// Allocate a protection domain.
+        ALLOC_PD = 0x10;
+        /// Free a protection domain.
+        DEALLOC_PD = 0x11;
+        /// Create a memory key; its pages come by FAULTLINE_TQ_MAP.
+        CREATE_MKEY = 0x18;
+        /// Destroy a memory key.
+        DESTROY_MKEY = 0x19;
+        /// Create a completion queue.
+        CREATE_CQ = 0x20;
+        /// Destroy a completion queue.
+        DESTROY_CQ = 0x21;
+        /// Resize a completion queue.
+        RESIZE_CQ = 0x22;
+        /// Create a shared receive queue.
+        CREATE_SRQ = 0x28;
+        /// Destroy a shared receive queue.
+        DESTROY_SRQ = 0x29;
+        /// Change an SRQ.
+        MODIFY_SRQ = 0x2a;
+        /// Query an SRQ.
+        QUERY_SRQ = 0x2b;
+        /// Create a queue pair.
+        CREATE_QP = 0x30;
+        /// Destroy a queue pair.
+        DESTROY_QP = 0x31;
+        /// Change a queue pair.
+        MODIFY_QP = 0x32;
+        /// Query a queue pair.
+        QUERY_QP = 0x33;
+        /// Create an address handle.
+        CREATE_AH = 0x38;
+        /// Destroy an address handle.
+        DESTROY_AH = 0x39;
+        /// Set or clear an entry of the GID table.
+        SET_GID = 0x40;
+        /// Configure the Ethernet side.
+        SET_NETDEV = 0x41;
+        /// Read the counters.
+        QUERY_COUNTERS = 0x48;
+    }
+}
+
+abi_consts! {
+    /// Flags of CREATE_EQ.
+    group EQ_FLAGS: u32, prefix "FAULTLINE_EQ_FLAG_" {
+        /// This queue gets the asynchronous events of all objects.
+        EQ_ASYNC = 1 << 0;
+        /// This queue gets page faults.
+        EQ_FAULTS = 1 << 1;
+    }
+}
+
+abi_consts! {
+    /// Flags of CREATE_MKEY.
+    group MKEY_FLAGS: u32, prefix "FAULTLINE_" {
+        /// No page table: addresses are DMA addresses; the whole space if `length` is zero.
+        MKEY_PHYSICAL = 1 << 0;
+    }
+}
+
+abi_consts! {
+    /// Flags of CREATE_QP.
+    group QP_FLAGS: u32, prefix "FAULTLINE_" {
+        /// Every send work request makes a completion.
+        QP_FLAG_SIG_ALL = 1 << 0;
+        /// Receives come from SRQ `srqn`.
+        QP_FLAG_SRQ = 1 << 1;
+    }
+}
+
+abi_consts! {
+    /// Flags of SET_NETDEV.
+    group NETDEV_FLAGS: u32, prefix "FAULTLINE_" {
+        /// Receive every frame.
+        NETDEV_PROMISC = 1 << 0;
+        /// Receive every multicast frame.
+        NETDEV_ALLMULTI = 1 << 1;
+        /// The interface is up.
+        NETDEV_UP = 1 << 2;
+    }
+}
+
+macro_rules! counters {
+    ($( $(#[doc = $doc:literal])* $name:ident, )*) => {
+        /// The counters of a device, in the order in which QUERY_COUNTERS writes them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        #[allow(non_camel_case_types)]
+        pub enum Counter { $( $(#[doc = $doc])* $name, )* }
+
+        impl Counter {
+            /// All of them, in order.
+            pub const ALL: &'static [Counter] = &[$(Counter::$name),*];
+            /// Number of counters.
+            pub const COUNT: usize = Self::ALL.len();
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self { $( Self::$name => stringify!($name), )* }
+            }
+        }
+
+        /// Counters, as indices in the answer of QUERY_COUNTERS.
+        pub const COUNTERS: crate::ConstantGroup = crate::ConstantGroup {
+            doc: &[" Indices in the answer of QUERY_COUNTERS."],
+            constants: &[$( crate::Constant {
+                name: concat!("FAULTLINE_CNT_", stringify!($name)),
+                value: Counter::$name as u64,
+                doc: &[$($doc),*],
+            } ),*],
+        };
+    };
+}
+
+counters! {
+    /// Frames sent.
+    tx_packets,
+    /// Bytes of frames sent.
+    tx_bytes,
+    /// Frames received.
+    rx_packets,
+    /// Bytes of frames received.
+    rx_bytes,
+    /// RoCE packets sent.
+    tx_roce_packets,
+    /// RoCE packets received.
+    rx_roce_packets,
+    /// Frames that no one wanted.
+    rx_filtered,
+    /// Raw Ethernet frames dropped for want of a receive buffer.
+    rx_no_buffer,
+    /// Packets with a malformed header.
+    rx_malformed,
+    /// Packets with a wrong invariant CRC.
+    rx_icrc_errors,
+    /// Packets to a QP that does not exist or can't receive.
+    rx_bad_qp,
+    /// Packets with a wrong P_Key.
+    rx_bad_pkey,
+    /// Datagrams with a wrong Q_Key.
+    rx_bad_qkey,
+    /// Packets from another address than the QP's peer.
+    rx_bad_source,
+    /// Datagrams and UC packets dropped for want of a receive buffer.
+    out_of_buffer,
+    /// Packets with a PSN ahead of the expected one.
+    out_of_sequence,
+    /// Duplicate requests.
+    duplicate_request,
+    /// Acknowledgement timeouts.
+    local_ack_timeout_err,
+    /// Packets sent again.
+    retransmitted_packets,
+    /// RNR NAKs sent.
+    rnr_nak_sent,
+    /// RNR NAKs received.
+    rnr_nak_received,
+    /// Sequence error NAKs sent.
+    packet_seq_err_sent,
+    /// Sequence error NAKs received.
+    packet_seq_err,
+    /// Remote access errors sent.
+    resp_remote_access_errors,
+    /// Remote access errors received.
+    req_remote_access_errors,
+    /// Invalid requests refused.
+    resp_invalid_request,
+    /// Invalid requests reported by a peer.
+    req_remote_invalid_request,
+    /// Completions with an error status other than flush.
+    cqe_error,
+    /// Completions flushed.
+    cqe_flush_error,
+    /// ECN marked packets received.
+    np_ecn_marked_roce_packets,
+    /// Congestion notifications sent.
+    np_cnp_sent,
+    /// Congestion notifications received.
+    rp_cnp_handled,
+    /// Doorbells refused: unknown object, wrong page, index out of range.
+    doorbell_errors,
+    /// Register accesses refused.
+    register_errors,
+    /// Accesses to guest memory that failed.
+    dma_errors,
+    /// Admin and translation commands refused.
+    command_errors,
+    /// Page faults raised.
+    page_faults,
+    /// Page faults resumed.
+    page_faults_resumed,
+    /// Misses that joined an outstanding fault.
+    page_faults_joined,
+    /// Misses refused because the fault queue was full.
+    page_fault_overflow,
+    /// Translation entries removed by invalidations.
+    page_invalidations,
+}

@@ -1,0 +1,86 @@
+//! Limits and capabilities, readable in the register BAR.
+
+abi_struct! {
+    /// What the device can do, at FAULTLINE_REG_CAPS.
+    "faultline_caps" Caps [256] {
+        /// Firmware version: major << 32 | minor << 16 | patch.
+        fw_version: crate::U64,
+        /// Node GUID, EUI-64 of the permanent MAC address.
+        node_guid: crate::U64,
+        /// Bit n set: pages of 2^n bytes are supported in a memory region.
+        page_sizes: crate::U64,
+        /// Longest memory region in bytes.
+        max_mr_size: crate::U64,
+        /// Queue pairs.
+        max_qp: crate::U32,
+        /// Work requests in a send or receive queue.
+        max_qp_wr: crate::U32,
+        /// Scatter/gather entries in a send or receive work request.
+        max_sge: crate::U32,
+        /// Bytes of inline data in a send work request.
+        max_inline: crate::U32,
+        /// Completion queues.
+        max_cq: crate::U32,
+        /// Entries in a completion queue.
+        max_cqe: crate::U32,
+        /// Memory keys.
+        max_mkey: crate::U32,
+        /// Protection domains.
+        max_pd: crate::U32,
+        /// Address handles.
+        max_ah: crate::U32,
+        /// Shared receive queues.
+        max_srq: crate::U32,
+        /// Work requests in a shared receive queue.
+        max_srq_wr: crate::U32,
+        /// User contexts (doorbell pages that can be allocated).
+        max_uctx: crate::U32,
+        /// Event queues; queue n may use any vector.
+        max_eq: crate::U32,
+        /// Entries in an event queue.
+        max_eqe: crate::U32,
+        /// Entries of the GID table.
+        max_gid: crate::U32,
+        /// Longest message in bytes.
+        max_msg_size: crate::U32,
+        /// READs and atomics that a QP serves at once as responder.
+        max_rd_atomic: crate::U32,
+        /// READs and atomics that a QP may have outstanding as requester.
+        max_init_rd_atomic: crate::U32,
+        /// Largest Ethernet MTU (payload of a frame) in bytes.
+        max_mtu: crate::U32,
+        /// Entries of a page list in one translation command.
+        max_map_pages: crate::U32,
+        /// Multicast groups.
+        max_mcast_grp: crate::U32,
+        /// QPs in one multicast group.
+        max_mcast_qp: crate::U32,
+        /// FAULTLINE_ODP_* bits for RC.
+        rc_odp_caps: crate::U32,
+        /// FAULTLINE_ODP_* bits for UC.
+        uc_odp_caps: crate::U32,
+        /// FAULTLINE_ODP_* bits for UD.
+        ud_odp_caps: crate::U32,
+        /// FAULTLINE_ODP_* bits for XRC.
+        xrc_odp_caps: crate::U32,
+        reserved: [u8; 120],
+    }
+}
+
+abi_consts! {
+    /// What may touch an on-demand region; the values of `enum ib_odp_transport_cap_bits`.
+    group ODP_BITS: u32, prefix "FAULTLINE_" {
+        /// SEND gathers.
+        ODP_SEND = 1 << 0;
+        /// Receives scatter.
+        ODP_RECV = 1 << 1;
+        /// RDMA WRITE.
+        ODP_WRITE = 1 << 2;
+        /// RDMA READ.
+        ODP_READ = 1 << 3;
+        /// Atomics.
+        ODP_ATOMIC = 1 << 4;
+        /// Shared receive queues scatter.
+        ODP_SRQ_RECV = 1 << 5;
+    }
+}

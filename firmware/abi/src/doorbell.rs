@@ -1,0 +1,116 @@
+//! Doorbell pages and kick pages (BAR 2).
+//!
+//! A doorbell page is plain shared memory: software appends a doorbell to the ring in its page and the
+//! device polls it. Software claims a slot by adding 1 to `producer` (locked), waits while the ring is full
+//! (`claimed - consumer >= 256`), and stores the doorbell with the lap bit that belongs to the claimed
+//! index. While the device sleeps (`asleep` is not zero, read after a full barrier that follows the store)
+//! software also writes the doorbell to the kick page of the same number, which wakes the device and
+//! handles that doorbell at once. Doorbells carry absolute indices, so a doorbell handled twice or late
+//! does no harm.
+//!
+//! A doorbell counts only for objects created on its page's context; page 0 belongs to the kernel.
+
+abi_struct! {
+    /// Head of a doorbell page.
+    "faultline_doorbell_page" DoorbellPage [4096] {
+        /// Written by the device: not zero while it sleeps.
+        asleep: crate::U32,
+        /// Written by the device, page 0 only: counts up at least once a second while the device lives.
+        heartbeat: crate::U32,
+        reserved0: [u8; 56],
+        /// Next slot to claim, counts modulo 2^32; software adds.
+        producer: crate::U32,
+        reserved1: [u8; 60],
+        /// Slots taken by the device, modulo 2^32.
+        consumer: crate::U32,
+        reserved2: [u8; 1916],
+        /// The ring.
+        ring: [crate::U64; 256],
+    }
+}
+
+abi_consts! {
+    /// Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
+    ///
+    /// The lap bit of the doorbell with index i is `!(i >> 8) & 1`, so that a zeroed page holds none.
+    group FIELDS: u64, prefix "FAULTLINE_DB_" {
+        /// Number of slots in the ring of a page.
+        RING_ENTRIES = 256;
+        /// Bits to shift an index right to find its lap.
+        LAP_SHIFT = 8;
+        /// Shift of the lap bit.
+        PHASE_SHIFT = 63;
+        /// Shift of the type.
+        TYPE_SHIFT = 56;
+        /// Mask of the type, after the shift.
+        TYPE_MASK = 0x7f;
+        /// Shift of the object number.
+        OBJECT_SHIFT = 32;
+        /// Mask of the object number, after the shift.
+        OBJECT_MASK = 0xff_ffff;
+    }
+}
+
+abi_consts! {
+    /// Types of doorbells.
+    group TYPES: u8, prefix "FAULTLINE_DB_" {
+        /// Send queue of QP `object`: `value` is the producer index (modulo 2^32).
+        SQ = 1;
+        /// Completion queue `object`: notify on the next completion after consumer index `value`.
+        CQ_ARM = 2;
+        /// As CQ_ARM, but only a solicited or failed completion counts.
+        CQ_ARM_SOLICITED = 3;
+        /// Event queue `object`, page 0 only: consumer index is `value`, interrupt on the next event.
+        EQ_ARM = 4;
+        /// Admin ring, page 0 only: `value` is the producer index.
+        ADMIN = 5;
+        /// Translation ring, page 0 only: `value` is the producer index.
+        TRANSLATION = 6;
+        /// Nothing but a wake-up.
+        NOP = 7;
+    }
+}
+
+/// A doorbell taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doorbell {
+    /// One of [`SQ`], [`CQ_ARM`], … ; not checked.
+    pub kind: u8,
+    /// Number of the object, 24 bits.
+    pub object: u32,
+    /// Index, meaning by kind.
+    pub value: u32,
+}
+
+impl Doorbell {
+    /// Takes a doorbell apart, whatever its lap bit.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self {
+            kind: ((bits >> TYPE_SHIFT) & TYPE_MASK) as u8,
+            object: ((bits >> OBJECT_SHIFT) & OBJECT_MASK) as u32,
+            value: bits as u32,
+        }
+    }
+
+    /// Puts it together, lap bit zero.
+    pub const fn to_bits(self) -> u64 {
+        ((self.kind as u64 & TYPE_MASK) << TYPE_SHIFT)
+            | ((self.object as u64 & OBJECT_MASK) << OBJECT_SHIFT)
+            | self.value as u64
+    }
+
+    /// Puts it together for the slot with this index.
+    pub const fn to_slot(self, index: u32) -> u64 {
+        self.to_bits() | (lap_bit(index) << PHASE_SHIFT)
+    }
+}
+
+/// The lap bit that a doorbell with this index carries.
+pub const fn lap_bit(index: u32) -> u64 {
+    (!(index >> LAP_SHIFT) & 1) as u64
+}
+
+/// Whether the contents of a slot are the doorbell with this index.
+pub const fn is_filled(bits: u64, index: u32) -> bool {
+    bits >> PHASE_SHIFT == lap_bit(index)
+}

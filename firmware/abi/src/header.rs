@@ -1,0 +1,156 @@
+//! The C header, written from the layouts of this crate.
+
+use std::fmt::Write;
+
+use crate::{Constant, ConstantGroup, StructLayout};
+use crate::{admin, caps, cqe, doorbell, event, qp, regs, status, translation, wqe};
+
+/// Every group of constants, in the order of the header.
+pub const GROUPS: &[ConstantGroup] = &[
+    regs::PCI,
+    regs::OFFSETS,
+    regs::STATUS_BITS,
+    regs::CONTROL_BITS,
+    regs::FATAL_CODES,
+    regs::FEATURE_BITS,
+    status::STATUSES,
+    doorbell::FIELDS,
+    doorbell::TYPES,
+    caps::ODP_BITS,
+    qp::TYPES,
+    qp::STATES,
+    qp::ATTRS,
+    qp::ACCESS,
+    qp::FAULT_POLICIES,
+    wqe::OPCODES,
+    wqe::FLAGS,
+    wqe::GEOMETRY,
+    cqe::OPCODES,
+    cqe::STATUSES,
+    cqe::FLAGS,
+    cqe::VENDOR_ERRS,
+    event::KINDS,
+    event::FAULT_BITS,
+    translation::OPCODES,
+    translation::FLAGS,
+    translation::ENTRY,
+    admin::OPCODES,
+    admin::EQ_FLAGS,
+    admin::MKEY_FLAGS,
+    admin::QP_FLAGS,
+    admin::NETDEV_FLAGS,
+    admin::COUNTERS,
+];
+
+/// Every structure; one that contains another comes after it.
+pub const STRUCTS: &[StructLayout] = &[
+    doorbell::DoorbellPage::LAYOUT,
+    caps::Caps::LAYOUT,
+    qp::AddressVector::LAYOUT,
+    qp::QpAttr::LAYOUT,
+    wqe::Sge::LAYOUT,
+    wqe::SqWqe::LAYOUT,
+    wqe::UdSeg::LAYOUT,
+    wqe::RqWqe::LAYOUT,
+    wqe::WqRecord::LAYOUT,
+    wqe::CqRecord::LAYOUT,
+    cqe::Cqe::LAYOUT,
+    event::Eqe::LAYOUT,
+    translation::TqCmd::LAYOUT,
+    translation::TqComp::LAYOUT,
+    admin::RingDesc::LAYOUT,
+    admin::AdminHdr::LAYOUT,
+    admin::AdminCmd::LAYOUT,
+    admin::AdminComp::LAYOUT,
+    admin::CreateEq::LAYOUT,
+    admin::CreateMkey::LAYOUT,
+    admin::CreateCq::LAYOUT,
+    admin::ResizeCq::LAYOUT,
+    admin::CreateSrq::LAYOUT,
+    admin::ModifySrq::LAYOUT,
+    admin::QuerySrq::LAYOUT,
+    admin::CreateQp::LAYOUT,
+    admin::CreateAh::LAYOUT,
+    admin::SetGid::LAYOUT,
+    admin::SetNetdev::LAYOUT,
+    admin::QueryCounters::LAYOUT,
+];
+
+/// The text of `guest-driver/include/faultline_abi.h`.
+pub fn c_header() -> String {
+    let mut out = String::from(
+        "/* SPDX-License-Identifier: (GPL-2.0 OR BSD-3-Clause) OR Apache-2.0 OR MIT */\n\
+         /*\n * Contract between the Faultline device and its drivers.\n *\n \
+         * Generated from firmware/abi; do not edit. See docs/hardware-manual.md.\n */\n\
+         #ifndef FAULTLINE_ABI_H\n#define FAULTLINE_ABI_H\n\n#include <linux/types.h>\n\n",
+    );
+    let versions = [
+        Constant {
+            name: "FAULTLINE_ABI_VERSION",
+            value: crate::ABI_VERSION as u64,
+            doc: &[],
+        },
+        Constant {
+            name: "FAULTLINE_MAGIC",
+            value: crate::MAGIC as u64,
+            doc: &[],
+        },
+    ];
+    for constant in versions {
+        write_constant(&mut out, constant);
+    }
+    for group in GROUPS {
+        out.push('\n');
+        comment(&mut out, "", group.doc);
+        for constant in group.constants {
+            write_constant(&mut out, *constant);
+        }
+    }
+    for layout in STRUCTS {
+        write_struct(&mut out, layout);
+    }
+    out.push_str("\n#endif /* FAULTLINE_ABI_H */\n");
+    out
+}
+
+fn write_constant(out: &mut String, constant: Constant) {
+    comment(out, "", constant.doc);
+    let Constant { name, value, .. } = constant;
+    let _ = if value > u64::from(u32::MAX) {
+        writeln!(out, "#define {name} 0x{value:x}ULL")
+    } else if value > 9 {
+        writeln!(out, "#define {name} 0x{value:x}")
+    } else {
+        writeln!(out, "#define {name} {value}")
+    };
+}
+
+fn write_struct(out: &mut String, layout: &StructLayout) {
+    out.push('\n');
+    comment(out, "", layout.doc);
+    let _ = writeln!(out, "struct {} {{", layout.name);
+    for field in layout.fields {
+        comment(out, "\t", field.doc);
+        let _ = match field.dim {
+            0 => writeln!(out, "\t{} {};", field.ctype, field.name),
+            n => writeln!(out, "\t{} {}[{n}];", field.ctype, field.name),
+        };
+    }
+    out.push_str("};\n");
+}
+
+fn comment(out: &mut String, indent: &str, doc: &[&str]) {
+    match *doc {
+        [] => {}
+        [line] => {
+            let _ = writeln!(out, "{indent}/*{line} */");
+        }
+        ref lines => {
+            let _ = writeln!(out, "{indent}/*");
+            for line in lines {
+                let _ = writeln!(out, "{indent} *{line}");
+            }
+            let _ = writeln!(out, "{indent} */");
+        }
+    }
+}

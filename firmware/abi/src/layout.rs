@@ -1,0 +1,146 @@
+//! Macros that declare a structure or a group of constants once, for Rust and for C.
+
+/// One field of a [`StructLayout`].
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Name in Rust and in C.
+    pub name: &'static str,
+    /// C type.
+    pub ctype: &'static str,
+    /// Number of elements if the field is an array, else 0.
+    pub dim: usize,
+    /// Offset in bytes.
+    pub offset: usize,
+    /// Description, one line each.
+    pub doc: &'static [&'static str],
+}
+
+/// Layout of one structure, for the C header and for tests.
+#[derive(Clone, Copy, Debug)]
+pub struct StructLayout {
+    /// C name, `struct` prefix excluded.
+    pub name: &'static str,
+    /// Size in bytes.
+    pub size: usize,
+    /// Fields in ascending order of offset.
+    pub fields: &'static [Field],
+    /// Description, one line each.
+    pub doc: &'static [&'static str],
+}
+
+/// One named number.
+#[derive(Clone, Copy, Debug)]
+pub struct Constant {
+    /// C name.
+    pub name: &'static str,
+    /// Value.
+    pub value: u64,
+    /// Description, one line each.
+    pub doc: &'static [&'static str],
+}
+
+/// Numbers that belong together.
+#[derive(Clone, Copy, Debug)]
+pub struct ConstantGroup {
+    /// Description, one line each.
+    pub doc: &'static [&'static str],
+    /// The numbers.
+    pub constants: &'static [Constant],
+}
+
+/// What can be a field.
+pub trait AbiType {
+    /// C type of the field, or of one element.
+    const CTYPE: &'static str;
+    /// Number of elements if it is an array, else 0.
+    const DIM: usize = 0;
+}
+
+impl AbiType for u8 {
+    const CTYPE: &'static str = "__u8";
+}
+impl AbiType for crate::U16 {
+    const CTYPE: &'static str = "__le16";
+}
+impl AbiType for crate::U32 {
+    const CTYPE: &'static str = "__le32";
+}
+impl AbiType for crate::U64 {
+    const CTYPE: &'static str = "__le64";
+}
+impl<T: AbiType, const N: usize> AbiType for [T; N] {
+    const CTYPE: &'static str = T::CTYPE;
+    const DIM: usize = N;
+}
+
+/// Declares little-endian structures of asserted size together with their [`StructLayout`].
+macro_rules! abi_struct {
+    ($(
+        $(#[doc = $doc:literal])*
+        $cname:literal $name:ident [$size:literal] {
+            $( $(#[doc = $fdoc:literal])* $field:ident : $ty:ty, )*
+        }
+    )*) => { $(
+        $(#[doc = $doc])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq,
+            zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout,
+            zerocopy::Immutable, zerocopy::Unaligned,
+        )]
+        #[repr(C)]
+        // Reserved fields, and those whose type says all, have no text of their own.
+        #[allow(missing_docs)]
+        pub struct $name { $( $(#[doc = $fdoc])* pub $field: $ty, )* }
+
+        impl Default for $name {
+            /// All zero.
+            fn default() -> Self {
+                zerocopy::FromZeros::new_zeroed()
+            }
+        }
+
+        const _: () = assert!(core::mem::size_of::<$name>() == $size);
+
+        impl crate::layout::AbiType for $name {
+            const CTYPE: &'static str = concat!("struct ", $cname);
+        }
+
+        impl $name {
+            /// Layout of this structure.
+            pub const LAYOUT: crate::StructLayout = crate::StructLayout {
+                name: $cname,
+                size: $size,
+                doc: &[$($doc),*],
+                fields: &[$( crate::Field {
+                    name: stringify!($field),
+                    ctype: <$ty as crate::layout::AbiType>::CTYPE,
+                    dim: <$ty as crate::layout::AbiType>::DIM,
+                    offset: core::mem::offset_of!($name, $field),
+                    doc: &[$($fdoc),*],
+                } ),*],
+            };
+        }
+    )* };
+}
+
+/// Declares a group of constants together with its [`ConstantGroup`].
+macro_rules! abi_consts {
+    (
+        $(#[doc = $gdoc:literal])*
+        group $group:ident : $ty:ty, prefix $prefix:literal {
+            $( $(#[doc = $doc:literal])* $name:ident = $value:expr; )*
+        }
+    ) => {
+        $( $(#[doc = $doc])* pub const $name: $ty = $value; )*
+
+        $(#[doc = $gdoc])*
+        pub const $group: crate::ConstantGroup = crate::ConstantGroup {
+            doc: &[$($gdoc),*],
+            constants: &[$( crate::Constant {
+                name: concat!($prefix, stringify!($name)),
+                value: $value as u64,
+                doc: &[$($doc),*],
+            } ),*],
+        };
+    };
+}

@@ -1,0 +1,78 @@
+//! The translation queue: page tables and fault resumes.
+//!
+//! Entries complete in order, in bounded time, whatever data traffic there is; the driver polls the
+//! completion ring. Completion i of a ring with 2^n entries is new when its phase equals `!(i >> n) & 1`.
+
+abi_struct! {
+    /// Translation command.
+    "faultline_tq_cmd" TqCmd [64] {
+        /// FAULTLINE_TQ_*.
+        opcode: u8,
+        /// FAULTLINE_TQ_FLAG_*.
+        flags: u8,
+        /// Returned in the completion.
+        id: crate::U16,
+        /// Memory key.
+        key: crate::U32,
+        /// First I/O virtual address; aligned to the page size.
+        iova: crate::U64,
+        /// MAP: number of pages. INVALIDATE: length of the range in bytes.
+        count: crate::U64,
+        /// MAP: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the one page
+        /// entry of the first page, the others following it in memory.
+        list: crate::U64,
+        /// RESUME: the token.
+        token: crate::U64,
+        /// MAP: log2 of the page size.
+        page_shift: u8,
+        reserved0: u8,
+        /// RESUME: FAULTLINE_OK, or the status with which the transfer fails.
+        resume_status: crate::U16,
+        reserved1: [u8; 20],
+    }
+
+    /// Translation completion.
+    "faultline_tq_comp" TqComp [16] {
+        /// Of the command.
+        id: crate::U16,
+        /// Status.
+        status: crate::U16,
+        /// MAP: entries written. INVALIDATE: entries that were present.
+        count: crate::U32,
+        reserved: [u8; 7],
+        /// Written last.
+        phase: u8,
+    }
+}
+
+abi_consts! {
+    /// Translation opcodes.
+    group OPCODES: u8, prefix "FAULTLINE_TQ_" {
+        /// Write page entries.
+        MAP = 1;
+        /// Remove all entries that overlap a range; after completion the device does not touch the pages.
+        INVALIDATE = 2;
+        /// A fault has been answered: go on, or fail.
+        RESUME = 3;
+    }
+}
+
+abi_consts! {
+    /// Flags of a translation command.
+    group FLAGS: u8, prefix "FAULTLINE_TQ_FLAG_" {
+        /// MAP: `list` is the entry of the first page of a physically contiguous range.
+        CONTIGUOUS = 1 << 0;
+    }
+}
+
+abi_consts! {
+    /// Page entry: DMA address of the page, and permissions in its low bits. Zero permissions: absent.
+    group ENTRY: u64, prefix "FAULTLINE_PTE_" {
+        /// The device may read the page.
+        READ = 1 << 0;
+        /// The device may write the page.
+        WRITE = 1 << 1;
+        /// Where the address is.
+        ADDR_MASK = 0xffff_ffff_ffff_f000;
+    }
+}

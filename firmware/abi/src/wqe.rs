@@ -1,0 +1,149 @@
+//! Work-queue entries and the records at the end of each ring.
+//!
+//! A send queue, receive queue or SRQ of 2^n entries of 2^s bytes each is a ring of 2^(n+s) bytes followed by
+//! a 64-byte record, all in guest memory described by a [`RingDesc`](crate::admin::RingDesc). Work request
+//! number i (a 32-bit count) stands in entry `i mod 2^n`.
+//!
+//! Send: fill the entry, then ring FAULTLINE_DB_SQ with the new producer index. Receive: fill the
+//! entry, then (after a write barrier) store the new producer index in the record; there is no doorbell. The device
+//! copies a receive entry when it takes it, and says in the record's `consumer` how many it has taken.
+
+abi_struct! {
+    /// Scatter/gather entry.
+    "faultline_sge" Sge [16] {
+        /// I/O virtual address.
+        addr: crate::U64,
+        /// Bytes. Zero means zero.
+        length: crate::U32,
+        /// Local key.
+        lkey: crate::U32,
+    }
+
+    /// First 48 bytes of a send work request. `sge[num_sge]`, or the inline data, follows at offset 48.
+    "faultline_sq_wqe" SqWqe [48] {
+        /// FAULTLINE_WR_*.
+        opcode: u8,
+        /// FAULTLINE_WR_FLAG_*.
+        flags: u8,
+        /// Number of SGEs; zero with WR_FLAG_INLINE.
+        num_sge: u8,
+        reserved0: u8,
+        /// Immediate data in wire order, or the rkey to invalidate.
+        imm: crate::U32,
+        /// Bytes of inline data with WR_FLAG_INLINE, else zero.
+        inline_len: crate::U32,
+        /// Remote key (WRITE, READ, atomics).
+        rkey: crate::U32,
+        /// Remote address (WRITE, READ, atomics).
+        remote_addr: crate::U64,
+        /// Compare value of a compare-and-swap, addend of a fetch-and-add.
+        compare_add: crate::U64,
+        /// Swap value of a compare-and-swap.
+        swap: crate::U64,
+        /// UD, GSI: address handle.
+        ah: crate::U32,
+        /// UD, GSI: destination QP. XRC: destination SRQ.
+        remote_qpn: crate::U32,
+    }
+
+    /// Second use of `compare_add` and `swap`, for UD and GSI: same offsets.
+    "faultline_ud_seg" UdSeg [16] {
+        /// Q_Key; if the top bit is set the QP's own is used (IBTA 10.2.5).
+        qkey: crate::U32,
+        reserved: [u8; 12],
+    }
+
+    /// First 16 bytes of a receive work request. `sge[num_sge]` follows.
+    "faultline_rq_wqe" RqWqe [16] {
+        /// Returned in the completion.
+        tag: crate::U32,
+        /// Number of SGEs.
+        num_sge: u8,
+        reserved: [u8; 11],
+    }
+
+    /// Record after the ring of a receive queue or SRQ. The one after a send queue is not used.
+    "faultline_wq_record" WqRecord [64] {
+        /// Producer index, written by software.
+        producer: crate::U32,
+        reserved0: [u8; 28],
+        /// Entries taken, written by the device.
+        consumer: crate::U32,
+        reserved1: [u8; 28],
+    }
+
+    /// Record after the ring of a completion queue.
+    "faultline_cq_record" CqRecord [64] {
+        /// Consumer index, written by software; read by the device when the queue looks full.
+        consumer: crate::U32,
+        reserved: [u8; 60],
+    }
+}
+
+abi_consts! {
+    /// Send opcodes.
+    group OPCODES: u8, prefix "FAULTLINE_" {
+        /// SEND.
+        WR_SEND = 0;
+        /// SEND with immediate data.
+        WR_SEND_IMM = 1;
+        /// SEND with invalidate.
+        WR_SEND_INV = 2;
+        /// RDMA WRITE.
+        WR_WRITE = 3;
+        /// RDMA WRITE with immediate data.
+        WR_WRITE_IMM = 4;
+        /// RDMA READ.
+        WR_READ = 5;
+        /// Compare and swap of 8 bytes.
+        WR_COMP_SWAP = 6;
+        /// Fetch and add of 8 bytes.
+        WR_FETCH_ADD = 7;
+        /// Local invalidate.
+        WR_LOCAL_INV = 8;
+        /// Fast registration.
+        WR_REG_MR = 9;
+        /// Bind a memory window.
+        WR_BIND_MW = 10;
+        /// FLUSH.
+        WR_FLUSH = 11;
+        /// Atomic write of 8 bytes.
+        WR_ATOMIC_WRITE = 12;
+        /// Raw Ethernet frame, without FCS.
+        WR_RAW = 13;
+    }
+}
+
+abi_consts! {
+    /// Flags of a send work request.
+    group FLAGS: u8, prefix "FAULTLINE_" {
+        /// Make a completion.
+        WR_FLAG_SIGNALED = 1 << 0;
+        /// Ask the responder for a solicited event.
+        WR_FLAG_SOLICITED = 1 << 1;
+        /// Wait for earlier READs and atomics.
+        WR_FLAG_FENCE = 1 << 2;
+        /// The data stands in the work request.
+        WR_FLAG_INLINE = 1 << 3;
+        /// Raw: fill the IPv4 header checksum and the TCP or UDP checksum.
+        WR_FLAG_CSUM = 1 << 4;
+    }
+}
+
+abi_consts! {
+    /// Geometry.
+    group GEOMETRY: u32, prefix "FAULTLINE_" {
+        /// Offset of the first SGE, or of inline data, in a send work request.
+        SQ_WQE_DATA = 48;
+        /// Offset of the first SGE in a receive work request.
+        RQ_WQE_DATA = 16;
+        /// Smallest stride of a send queue, as log2.
+        SQ_MIN_STRIDE_SHIFT = 6;
+        /// Largest stride of a queue, as log2.
+        MAX_STRIDE_SHIFT = 10;
+        /// Smallest stride of a receive queue, as log2.
+        RQ_MIN_STRIDE_SHIFT = 5;
+        /// Bytes of the record after a ring.
+        RING_RECORD_SIZE = 64;
+    }
+}

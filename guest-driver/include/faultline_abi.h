@@ -1,0 +1,1263 @@
+/* SPDX-License-Identifier: (GPL-2.0 OR BSD-3-Clause) OR Apache-2.0 OR MIT */
+/*
+ * Contract between the Faultline device and its drivers.
+ *
+ * Generated from firmware/abi; do not edit. See docs/hardware-manual.md.
+ */
+#ifndef FAULTLINE_ABI_H
+#define FAULTLINE_ABI_H
+
+#include <linux/types.h>
+
+#define FAULTLINE_ABI_VERSION 0x10000
+#define FAULTLINE_MAGIC 0x4c544c46
+
+/* PCI identity and BARs. */
+/* PCI vendor id. */
+#define FAULTLINE_PCI_VENDOR 0x1af4
+/* PCI device id, from the range QEMU leaves to unregistered, experimental use. */
+#define FAULTLINE_PCI_DEVICE 0x10f0
+/* BAR of the registers. */
+#define FAULTLINE_BAR_REGS 0
+/* BAR of the doorbell pages, followed by the kick pages. */
+#define FAULTLINE_BAR_DOORBELL 2
+/* BAR of the MSI-X table and pending bits. */
+#define FAULTLINE_BAR_MSIX 4
+/* Size of the register BAR in bytes. */
+#define FAULTLINE_REGS_SIZE 0x10000
+/* Size of a doorbell page and of a kick page in bytes. */
+#define FAULTLINE_PAGE_SIZE 0x1000
+/* Number of MSI-X vectors. */
+#define FAULTLINE_MSIX_VECTORS 0x10
+
+/* Offsets of the registers in BAR 0. */
+/* RO. "FLTL", first letter in the lowest byte; all ones: the device is gone. */
+#define FAULTLINE_REG_MAGIC 0
+/* RO. Version of this contract, major << 16 | minor. */
+#define FAULTLINE_REG_ABI_VERSION 4
+/* RO. FAULTLINE_STATUS_* bits. */
+#define FAULTLINE_REG_STATUS 8
+/* RW. FAULTLINE_CONTROL_* bits. */
+#define FAULTLINE_REG_CONTROL 0xc
+/* RO, 64 bits. FAULTLINE_FEATURE_* bits. */
+#define FAULTLINE_REG_FEATURES 0x10
+/* RO, 64 bits. Permanent MAC address: byte 0 in the lowest byte. */
+#define FAULTLINE_REG_MAC 0x20
+/* RO. Why FAULTLINE_STATUS_FATAL is set. */
+#define FAULTLINE_REG_FATAL_CODE 0x28
+/* RO, 64 bits. Device clock in nanoseconds. Reading the low half latches the high half. */
+#define FAULTLINE_REG_CLOCK 0x30
+/* RW, 64 bits. DMA address of the admin submission ring (4 KiB aligned). */
+#define FAULTLINE_REG_ADMIN_SQ_BASE 0x40
+/* RW, 64 bits. DMA address of the admin completion ring (4 KiB aligned). */
+#define FAULTLINE_REG_ADMIN_CQ_BASE 0x48
+/* RW. log2 of the number of entries in each admin ring, 1..=8. */
+#define FAULTLINE_REG_ADMIN_LOG_DEPTH 0x50
+/* RW. Event queue that gets FAULTLINE_EVENT_ADMIN, or all ones for none. */
+#define FAULTLINE_REG_ADMIN_EQN 0x54
+/* RW, 64 bits. DMA address of the translation submission ring (4 KiB aligned). */
+#define FAULTLINE_REG_TRANSLATION_SQ_BASE 0x60
+/* RW, 64 bits. DMA address of the translation completion ring (4 KiB aligned). */
+#define FAULTLINE_REG_TRANSLATION_CQ_BASE 0x68
+/* RW. log2 of the number of entries in each translation ring, 1..=8. */
+#define FAULTLINE_REG_TRANSLATION_LOG_DEPTH 0x70
+/* RO. Number of doorbell pages at the start of BAR 2. Page 0 is the kernel's. */
+#define FAULTLINE_REG_DOORBELL_PAGES 0x78
+/* RO. Offset in BAR 2 of kick page 0, in bytes. */
+#define FAULTLINE_REG_KICK_OFFSET 0x7c
+/* RO. struct faultline_caps. */
+#define FAULTLINE_REG_CAPS 0x100
+
+/* Bits of FAULTLINE_REG_STATUS. */
+/* The rings are accepted; the device serves commands and doorbells. */
+#define FAULTLINE_STATUS_ENABLED 1
+/* The link is up. */
+#define FAULTLINE_STATUS_LINK_UP 2
+/* The device has stopped for good; only a reset helps. See FAULTLINE_REG_FATAL_CODE. */
+#define FAULTLINE_STATUS_FATAL 4
+
+/* Bits of FAULTLINE_REG_CONTROL. */
+/* Set: take the ring registers and start. Clear: stop and forget every object. */
+#define FAULTLINE_CONTROL_ENABLE 1
+/* Reset the function as FLR does; reads as zero. */
+#define FAULTLINE_CONTROL_RESET 2
+
+/* Values of FAULTLINE_REG_FATAL_CODE. */
+/* No fatal error. */
+#define FAULTLINE_FATAL_NONE 0
+/* A ring register was out of range when ENABLE was set. */
+#define FAULTLINE_FATAL_BAD_RINGS 1
+/* An admin or translation ring can't be read or written. */
+#define FAULTLINE_FATAL_RING_DMA 2
+/* An event queue can't be written, or overflowed. */
+#define FAULTLINE_FATAL_EVENT_QUEUE 3
+/* The operator asked for it. */
+#define FAULTLINE_FATAL_INJECTED 4
+
+/* Bits of FAULTLINE_REG_FEATURES. */
+/* Regions may be registered on demand; absent pages raise page-fault events. */
+#define FAULTLINE_FEATURE_ODP 1
+/* Implicit regions over the whole address space. */
+#define FAULTLINE_FEATURE_ODP_IMPLICIT 2
+/* Extended reliable connections. */
+#define FAULTLINE_FEATURE_XRC 4
+/* Memory windows type 1 and 2B. */
+#define FAULTLINE_FEATURE_MEMORY_WINDOWS 8
+/* Fast registration work requests. */
+#define FAULTLINE_FEATURE_FAST_REG 0x10
+/* Attach queue pairs to multicast groups. */
+#define FAULTLINE_FEATURE_MULTICAST 0x20
+/* Flow steering for raw packet queue pairs. */
+#define FAULTLINE_FEATURE_FLOW_STEERING 0x40
+/* Checksum offload on raw Ethernet queue pairs. */
+#define FAULTLINE_FEATURE_CHECKSUM 0x80
+
+/* Command status. */
+/* Done. */
+#define FAULTLINE_OK 0
+/* No such command. */
+#define FAULTLINE_BAD_OPCODE 1
+/* A reserved field is not zero. */
+#define FAULTLINE_RESERVED_NOT_ZERO 2
+/* A field that has no status of its own is out of range. */
+#define FAULTLINE_BAD_PARAMETER 3
+/* The limit on objects of this kind is reached. */
+#define FAULTLINE_NO_RESOURCES 4
+/* Something still refers to the object. */
+#define FAULTLINE_IN_USE 5
+/* The device does not have this feature. */
+#define FAULTLINE_NOT_SUPPORTED 6
+/* The device could not read or write the memory that the command names. */
+#define FAULTLINE_DMA_ERROR 7
+/* No such protection domain. */
+#define FAULTLINE_BAD_PD 8
+/* No such memory key. */
+#define FAULTLINE_BAD_MKEY 9
+/* No such completion queue. */
+#define FAULTLINE_BAD_CQ 0xa
+/* No such event queue. */
+#define FAULTLINE_BAD_EQ 0xb
+/* No such queue pair. */
+#define FAULTLINE_BAD_QP 0xc
+/* No such shared receive queue. */
+#define FAULTLINE_BAD_SRQ 0xd
+/* No such address handle. */
+#define FAULTLINE_BAD_AH 0xe
+/* No such user context. */
+#define FAULTLINE_BAD_UCTX 0xf
+/* No such entry of the GID table, or the entry is empty. */
+#define FAULTLINE_BAD_GID 0x10
+/* The ring description is malformed or too small for the depth. */
+#define FAULTLINE_BAD_RING 0x11
+/* The depth is zero, no power of two where one is needed, or too large. */
+#define FAULTLINE_BAD_DEPTH 0x12
+/* The stride, SGE count or inline size is out of range. */
+#define FAULTLINE_BAD_STRIDE 0x13
+/* Unknown access bits, or a combination that the specification forbids. */
+#define FAULTLINE_BAD_ACCESS 0x14
+/* A range wraps, is empty, or leaves the object. */
+#define FAULTLINE_BAD_RANGE 0x15
+/* The page size is not supported or an address is not aligned to it. */
+#define FAULTLINE_BAD_PAGE_SIZE 0x16
+/* The transition is not in the state table. */
+#define FAULTLINE_BAD_TRANSITION 0x17
+/* The transition lacks an attribute that it requires. */
+#define FAULTLINE_MISSING_ATTRIBUTE 0x18
+/* The transition or the QP type does not allow one of the attributes. */
+#define FAULTLINE_EXTRA_ATTRIBUTE 0x19
+/* The value of an attribute is out of range. */
+#define FAULTLINE_BAD_ATTRIBUTE 0x1a
+/* The QP is not in the state that the caller named as the current one. */
+#define FAULTLINE_WRONG_STATE 0x1b
+/* Unknown QP type, or one this command can't handle. */
+#define FAULTLINE_BAD_QP_TYPE 0x1c
+/* The vector does not exist. */
+#define FAULTLINE_BAD_VECTOR 0x1d
+/* The completion queue holds more entries than the new depth. */
+#define FAULTLINE_CQ_NOT_EMPTY 0x1e
+/* No fault is outstanding under this token. */
+#define FAULTLINE_BAD_TOKEN 0x1f
+/* Objects that belong to different protection domains or contexts were combined. */
+#define FAULTLINE_DOMAIN_MISMATCH 0x20
+
+/*
+ * Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
+ *
+ * The lap bit of the doorbell with index i is `!(i >> 8) & 1`, so that a zeroed page holds none.
+ */
+/* Number of slots in the ring of a page. */
+#define FAULTLINE_DB_RING_ENTRIES 0x100
+/* Bits to shift an index right to find its lap. */
+#define FAULTLINE_DB_LAP_SHIFT 8
+/* Shift of the lap bit. */
+#define FAULTLINE_DB_PHASE_SHIFT 0x3f
+/* Shift of the type. */
+#define FAULTLINE_DB_TYPE_SHIFT 0x38
+/* Mask of the type, after the shift. */
+#define FAULTLINE_DB_TYPE_MASK 0x7f
+/* Shift of the object number. */
+#define FAULTLINE_DB_OBJECT_SHIFT 0x20
+/* Mask of the object number, after the shift. */
+#define FAULTLINE_DB_OBJECT_MASK 0xffffff
+
+/* Types of doorbells. */
+/* Send queue of QP `object`: `value` is the producer index (modulo 2^32). */
+#define FAULTLINE_DB_SQ 1
+/* Completion queue `object`: notify on the next completion after consumer index `value`. */
+#define FAULTLINE_DB_CQ_ARM 2
+/* As CQ_ARM, but only a solicited or failed completion counts. */
+#define FAULTLINE_DB_CQ_ARM_SOLICITED 3
+/* Event queue `object`, page 0 only: consumer index is `value`, interrupt on the next event. */
+#define FAULTLINE_DB_EQ_ARM 4
+/* Admin ring, page 0 only: `value` is the producer index. */
+#define FAULTLINE_DB_ADMIN 5
+/* Translation ring, page 0 only: `value` is the producer index. */
+#define FAULTLINE_DB_TRANSLATION 6
+/* Nothing but a wake-up. */
+#define FAULTLINE_DB_NOP 7
+
+/* What may touch an on-demand region; the values of `enum ib_odp_transport_cap_bits`. */
+/* SEND gathers. */
+#define FAULTLINE_ODP_SEND 1
+/* Receives scatter. */
+#define FAULTLINE_ODP_RECV 2
+/* RDMA WRITE. */
+#define FAULTLINE_ODP_WRITE 4
+/* RDMA READ. */
+#define FAULTLINE_ODP_READ 8
+/* Atomics. */
+#define FAULTLINE_ODP_ATOMIC 0x10
+/* Shared receive queues scatter. */
+#define FAULTLINE_ODP_SRQ_RECV 0x20
+
+/* QP types. */
+/* General services (QP1). */
+#define FAULTLINE_QPT_GSI 1
+/* Reliable connection. */
+#define FAULTLINE_QPT_RC 2
+/* Unreliable connection. */
+#define FAULTLINE_QPT_UC 3
+/* Unreliable datagram. */
+#define FAULTLINE_QPT_UD 4
+/* Raw Ethernet frames. */
+#define FAULTLINE_QPT_RAW 8
+/* XRC initiator. */
+#define FAULTLINE_QPT_XRC_INI 9
+/* XRC target. */
+#define FAULTLINE_QPT_XRC_TGT 0xa
+
+/* QP states; the values of `enum ib_qp_state`. */
+/* Reset. */
+#define FAULTLINE_QPS_RESET 0
+/* Initialized. */
+#define FAULTLINE_QPS_INIT 1
+/* Ready to receive. */
+#define FAULTLINE_QPS_RTR 2
+/* Ready to send. */
+#define FAULTLINE_QPS_RTS 3
+/* Send queue drained. */
+#define FAULTLINE_QPS_SQD 4
+/* Send queue error. */
+#define FAULTLINE_QPS_SQE 5
+/* Error. */
+#define FAULTLINE_QPS_ERR 6
+
+/* Attribute bits; the values of `enum ib_qp_attr_mask`, and the device's own from bit 28. */
+/* `state`. */
+#define FAULTLINE_QP_ATTR_STATE 1
+/* `cur_state`. */
+#define FAULTLINE_QP_ATTR_CUR_STATE 2
+/* `sqd_notify`. */
+#define FAULTLINE_QP_ATTR_EN_SQD_ASYNC_NOTIFY 4
+/* `access`. */
+#define FAULTLINE_QP_ATTR_ACCESS_FLAGS 8
+/* `pkey_index`. */
+#define FAULTLINE_QP_ATTR_PKEY_INDEX 0x10
+/* `port`. */
+#define FAULTLINE_QP_ATTR_PORT 0x20
+/* `qkey`. */
+#define FAULTLINE_QP_ATTR_QKEY 0x40
+/* `av`. */
+#define FAULTLINE_QP_ATTR_AV 0x80
+/* `path_mtu`. */
+#define FAULTLINE_QP_ATTR_PATH_MTU 0x100
+/* `timeout`. */
+#define FAULTLINE_QP_ATTR_TIMEOUT 0x200
+/* `retry_cnt`. */
+#define FAULTLINE_QP_ATTR_RETRY_CNT 0x400
+/* `rnr_retry`. */
+#define FAULTLINE_QP_ATTR_RNR_RETRY 0x800
+/* `rq_psn`. */
+#define FAULTLINE_QP_ATTR_RQ_PSN 0x1000
+/* `max_rd_atomic`. */
+#define FAULTLINE_QP_ATTR_MAX_QP_RD_ATOMIC 0x2000
+/* `min_rnr_timer`. */
+#define FAULTLINE_QP_ATTR_MIN_RNR_TIMER 0x8000
+/* `sq_psn`. */
+#define FAULTLINE_QP_ATTR_SQ_PSN 0x10000
+/* `max_dest_rd_atomic`. */
+#define FAULTLINE_QP_ATTR_MAX_DEST_RD_ATOMIC 0x20000
+/* `dest_qpn`. */
+#define FAULTLINE_QP_ATTR_DEST_QPN 0x100000
+/* `udp_sport`. */
+#define FAULTLINE_QP_ATTR_UDP_SPORT 0x10000000
+/* `fault_policy`. */
+#define FAULTLINE_QP_ATTR_FAULT_POLICY 0x20000000
+
+/* Access rights; the values of `enum ib_access_flags`. */
+/* The device may write for local operations. */
+#define FAULTLINE_ACCESS_LOCAL_WRITE 1
+/* Peers may WRITE. */
+#define FAULTLINE_ACCESS_REMOTE_WRITE 2
+/* Peers may READ. */
+#define FAULTLINE_ACCESS_REMOTE_READ 4
+/* Peers may use atomics. */
+#define FAULTLINE_ACCESS_REMOTE_ATOMIC 8
+/* Windows may be bound. */
+#define FAULTLINE_ACCESS_MW_BIND 0x10
+/* Addresses count from zero. */
+#define FAULTLINE_ACCESS_ZERO_BASED 0x20
+/* Pages may be absent. */
+#define FAULTLINE_ACCESS_ON_DEMAND 0x40
+/* Backed by huge pages. */
+#define FAULTLINE_ACCESS_HUGETLB 0x80
+/* Peers may FLUSH to global visibility. */
+#define FAULTLINE_ACCESS_FLUSH_GLOBAL 0x100
+/* Peers may FLUSH to persistence. */
+#define FAULTLINE_ACCESS_FLUSH_PERSISTENT 0x200
+
+/* What a QP does with a packet that meets an absent page. */
+/* Answer with an RNR NAK. */
+#define FAULTLINE_FAULT_POLICY_RNR 0
+/* Drop the packet before it is acknowledged. */
+#define FAULTLINE_FAULT_POLICY_DROP 1
+/* Hold it, and everything behind it. */
+#define FAULTLINE_FAULT_POLICY_STALL 2
+/* End the connection. */
+#define FAULTLINE_FAULT_POLICY_TERMINATE 3
+
+/* Send opcodes. */
+/* SEND. */
+#define FAULTLINE_WR_SEND 0
+/* SEND with immediate data. */
+#define FAULTLINE_WR_SEND_IMM 1
+/* SEND with invalidate. */
+#define FAULTLINE_WR_SEND_INV 2
+/* RDMA WRITE. */
+#define FAULTLINE_WR_WRITE 3
+/* RDMA WRITE with immediate data. */
+#define FAULTLINE_WR_WRITE_IMM 4
+/* RDMA READ. */
+#define FAULTLINE_WR_READ 5
+/* Compare and swap of 8 bytes. */
+#define FAULTLINE_WR_COMP_SWAP 6
+/* Fetch and add of 8 bytes. */
+#define FAULTLINE_WR_FETCH_ADD 7
+/* Local invalidate. */
+#define FAULTLINE_WR_LOCAL_INV 8
+/* Fast registration. */
+#define FAULTLINE_WR_REG_MR 9
+/* Bind a memory window. */
+#define FAULTLINE_WR_BIND_MW 0xa
+/* FLUSH. */
+#define FAULTLINE_WR_FLUSH 0xb
+/* Atomic write of 8 bytes. */
+#define FAULTLINE_WR_ATOMIC_WRITE 0xc
+/* Raw Ethernet frame, without FCS. */
+#define FAULTLINE_WR_RAW 0xd
+
+/* Flags of a send work request. */
+/* Make a completion. */
+#define FAULTLINE_WR_FLAG_SIGNALED 1
+/* Ask the responder for a solicited event. */
+#define FAULTLINE_WR_FLAG_SOLICITED 2
+/* Wait for earlier READs and atomics. */
+#define FAULTLINE_WR_FLAG_FENCE 4
+/* The data stands in the work request. */
+#define FAULTLINE_WR_FLAG_INLINE 8
+/* Raw: fill the IPv4 header checksum and the TCP or UDP checksum. */
+#define FAULTLINE_WR_FLAG_CSUM 0x10
+
+/* Geometry. */
+/* Offset of the first SGE, or of inline data, in a send work request. */
+#define FAULTLINE_SQ_WQE_DATA 0x30
+/* Offset of the first SGE in a receive work request. */
+#define FAULTLINE_RQ_WQE_DATA 0x10
+/* Smallest stride of a send queue, as log2. */
+#define FAULTLINE_SQ_MIN_STRIDE_SHIFT 6
+/* Largest stride of a queue, as log2. */
+#define FAULTLINE_MAX_STRIDE_SHIFT 0xa
+/* Smallest stride of a receive queue, as log2. */
+#define FAULTLINE_RQ_MIN_STRIDE_SHIFT 5
+/* Bytes of the record after a ring. */
+#define FAULTLINE_RING_RECORD_SIZE 0x40
+
+/* Completion opcodes. */
+/* SEND, with or without immediate data. */
+#define FAULTLINE_WC_SEND 0
+/* RDMA WRITE. */
+#define FAULTLINE_WC_RDMA_WRITE 1
+/* RDMA READ. */
+#define FAULTLINE_WC_RDMA_READ 2
+/* Compare and swap. */
+#define FAULTLINE_WC_COMP_SWAP 3
+/* Fetch and add. */
+#define FAULTLINE_WC_FETCH_ADD 4
+/* Bind a memory window. */
+#define FAULTLINE_WC_BIND_MW 5
+/* Local invalidate. */
+#define FAULTLINE_WC_LOCAL_INV 6
+/* Fast registration. */
+#define FAULTLINE_WC_REG_MR 8
+/* FLUSH. */
+#define FAULTLINE_WC_FLUSH 9
+/* Atomic write. */
+#define FAULTLINE_WC_ATOMIC_WRITE 0xa
+/* Receive of a SEND. */
+#define FAULTLINE_WC_RECV 0x80
+/* Receive consumed by a WRITE with immediate data. */
+#define FAULTLINE_WC_RECV_RDMA_WITH_IMM 0x81
+
+/* Completion status; the values of `enum ib_wc_status`. */
+/* Success. */
+#define FAULTLINE_WC_STATUS_SUCCESS 0
+/* Local length error. */
+#define FAULTLINE_WC_STATUS_LOC_LEN_ERR 1
+/* Local QP operation error. */
+#define FAULTLINE_WC_STATUS_LOC_QP_OP_ERR 2
+/* Local EE context operation error; not used. */
+#define FAULTLINE_WC_STATUS_LOC_EEC_OP_ERR 3
+/* Local protection error. */
+#define FAULTLINE_WC_STATUS_LOC_PROT_ERR 4
+/* Flushed: the QP went to error. */
+#define FAULTLINE_WC_STATUS_WR_FLUSH_ERR 5
+/* Memory window bind error. */
+#define FAULTLINE_WC_STATUS_MW_BIND_ERR 6
+/* Bad response. */
+#define FAULTLINE_WC_STATUS_BAD_RESP_ERR 7
+/* Local access error. */
+#define FAULTLINE_WC_STATUS_LOC_ACCESS_ERR 8
+/* Remote invalid request. */
+#define FAULTLINE_WC_STATUS_REM_INV_REQ_ERR 9
+/* Remote access error. */
+#define FAULTLINE_WC_STATUS_REM_ACCESS_ERR 0xa
+/* Remote operation error. */
+#define FAULTLINE_WC_STATUS_REM_OP_ERR 0xb
+/* Transport retries exhausted. */
+#define FAULTLINE_WC_STATUS_RETRY_EXC_ERR 0xc
+/* RNR retries exhausted. */
+#define FAULTLINE_WC_STATUS_RNR_RETRY_EXC_ERR 0xd
+/* Local RDD violation; not used. */
+#define FAULTLINE_WC_STATUS_LOC_RDD_VIOL_ERR 0xe
+/* Remote invalid RD request; not used. */
+#define FAULTLINE_WC_STATUS_REM_INV_RD_REQ_ERR 0xf
+/* Remote abort. */
+#define FAULTLINE_WC_STATUS_REM_ABORT_ERR 0x10
+/* Invalid EE context number; not used. */
+#define FAULTLINE_WC_STATUS_INV_EECN_ERR 0x11
+/* Invalid EE context state; not used. */
+#define FAULTLINE_WC_STATUS_INV_EEC_STATE_ERR 0x12
+/* Fatal error. */
+#define FAULTLINE_WC_STATUS_FATAL_ERR 0x13
+/* Response timeout. */
+#define FAULTLINE_WC_STATUS_RESP_TIMEOUT_ERR 0x14
+/* General error. */
+#define FAULTLINE_WC_STATUS_GENERAL_ERR 0x15
+
+/* Flags of a completion. */
+/* 40 bytes of GRH (for IPv4: the header in the last 20 of them) precede the payload. */
+#define FAULTLINE_CQE_GRH 1
+/* `imm` is immediate data. */
+#define FAULTLINE_CQE_IMM 2
+/* `imm` is the rkey that a SEND with invalidate named. */
+#define FAULTLINE_CQE_INVALIDATE 4
+/* The sender asked for a solicited event. */
+#define FAULTLINE_CQE_SOLICITED 8
+/* `vlan_tci` is valid. */
+#define FAULTLINE_CQE_VLAN 0x10
+/* IP and TCP/UDP checksums of a raw frame were found good. */
+#define FAULTLINE_CQE_CSUM_OK 0x20
+
+/* Vendor errors: which check failed. */
+/* None. */
+#define FAULTLINE_VENDOR_ERR_NONE 0
+/* Unknown opcode, or one that the QP type does not have. */
+#define FAULTLINE_VENDOR_ERR_OPCODE 1
+/* Too many SGEs, or too much inline data. */
+#define FAULTLINE_VENDOR_ERR_SGE_COUNT 2
+/* Message longer than the device, the QP type or the receive buffer allows. */
+#define FAULTLINE_VENDOR_ERR_LENGTH 3
+/* lkey unknown, of another PD, or without the right. */
+#define FAULTLINE_VENDOR_ERR_LKEY 4
+/* Address outside of the region. */
+#define FAULTLINE_VENDOR_ERR_BOUNDS 5
+/* Address handle unknown or of another PD. */
+#define FAULTLINE_VENDOR_ERR_AH 6
+/* The work queue itself can't be read. */
+#define FAULTLINE_VENDOR_ERR_WQE_FETCH 7
+/* The page can't be reached. */
+#define FAULTLINE_VENDOR_ERR_DMA 8
+/* Reserved bits set. */
+#define FAULTLINE_VENDOR_ERR_RESERVED 9
+/* The peer said so. */
+#define FAULTLINE_VENDOR_ERR_REMOTE 0xa
+/* Page fault answered with an error, or never answered. */
+#define FAULTLINE_VENDOR_ERR_FAULT 0xb
+/* Atomic operand not aligned to 8 bytes. */
+#define FAULTLINE_VENDOR_ERR_ALIGNMENT 0xc
+/* The peer's packet breaks the protocol. */
+#define FAULTLINE_VENDOR_ERR_PROTOCOL 0xd
+
+/* Kinds of events. */
+/* A completion notice for CQ `object`. */
+#define FAULTLINE_EVENT_COMPLETION 1
+/* One or more admin commands have completed. */
+#define FAULTLINE_EVENT_ADMIN 2
+/* Page fault of QP `object`. */
+#define FAULTLINE_EVENT_PAGE_FAULT 3
+/* CQ `object` overflowed or can't be written. */
+#define FAULTLINE_EVENT_CQ_ERROR 0x10
+/* QP `object` met an error that no completion can report. */
+#define FAULTLINE_EVENT_QP_FATAL 0x11
+/* QP `object` refused a malformed request. */
+#define FAULTLINE_EVENT_QP_REQUEST_ERROR 0x12
+/* QP `object` refused a request for lack of access rights. */
+#define FAULTLINE_EVENT_QP_ACCESS_ERROR 0x13
+/* First packet of an established connection arrived in RTR on QP `object`. */
+#define FAULTLINE_EVENT_COMM_ESTABLISHED 0x14
+/* Send queue of QP `object` has drained in SQD. */
+#define FAULTLINE_EVENT_SQ_DRAINED 0x15
+/* QP `object` in error took its last SRQ work request. */
+#define FAULTLINE_EVENT_LAST_WQE_REACHED 0x16
+/* SRQ `object` fell below its limit. */
+#define FAULTLINE_EVENT_SRQ_LIMIT 0x17
+/* SRQ `object` can't be read. */
+#define FAULTLINE_EVENT_SRQ_ERROR 0x18
+/* The link came up. */
+#define FAULTLINE_EVENT_PORT_UP 0x20
+/* The link went down. */
+#define FAULTLINE_EVENT_PORT_DOWN 0x21
+/* The device has stopped; FAULTLINE_REG_FATAL_CODE says why. */
+#define FAULTLINE_EVENT_DEVICE_FATAL 0x22
+
+/* Bits of `fault_flags`. */
+/* The access is a write. */
+#define FAULTLINE_FAULT_WRITE 1
+/* The QP is the requester (its own gather or landing buffer), else the responder. */
+#define FAULTLINE_FAULT_REQUESTER 2
+
+/* Translation opcodes. */
+/* Write page entries. */
+#define FAULTLINE_TQ_MAP 1
+/* Remove all entries that overlap a range; after completion the device does not touch the pages. */
+#define FAULTLINE_TQ_INVALIDATE 2
+/* A fault has been answered: go on, or fail. */
+#define FAULTLINE_TQ_RESUME 3
+
+/* Flags of a translation command. */
+/* MAP: `list` is the entry of the first page of a physically contiguous range. */
+#define FAULTLINE_TQ_FLAG_CONTIGUOUS 1
+
+/* Page entry: DMA address of the page, and permissions in its low bits. Zero permissions: absent. */
+/* The device may read the page. */
+#define FAULTLINE_PTE_READ 1
+/* The device may write the page. */
+#define FAULTLINE_PTE_WRITE 2
+/* Where the address is. */
+#define FAULTLINE_PTE_ADDR_MASK 0xfffffffffffff000ULL
+
+/* Admin opcodes. */
+/* Does nothing. */
+#define FAULTLINE_ADMIN_NOP 0
+/* Allocate a user context; the answer's handle is the number of its doorbell and kick page. */
+#define FAULTLINE_ADMIN_ALLOC_UCTX 1
+/* Free a user context. */
+#define FAULTLINE_ADMIN_DEALLOC_UCTX 2
+/* Create an event queue. */
+#define FAULTLINE_ADMIN_CREATE_EQ 8
+/* Destroy an event queue. */
+#define FAULTLINE_ADMIN_DESTROY_EQ 9
+/* Allocate a protection domain. */
+#define FAULTLINE_ADMIN_ALLOC_PD 0x10
+/* Free a protection domain. */
+#define FAULTLINE_ADMIN_DEALLOC_PD 0x11
+/* Create a memory key; its pages come by FAULTLINE_TQ_MAP. */
+#define FAULTLINE_ADMIN_CREATE_MKEY 0x18
+/* Destroy a memory key. */
+#define FAULTLINE_ADMIN_DESTROY_MKEY 0x19
+/* Create a completion queue. */
+#define FAULTLINE_ADMIN_CREATE_CQ 0x20
+/* Destroy a completion queue. */
+#define FAULTLINE_ADMIN_DESTROY_CQ 0x21
+/* Resize a completion queue. */
+#define FAULTLINE_ADMIN_RESIZE_CQ 0x22
+/* Create a shared receive queue. */
+#define FAULTLINE_ADMIN_CREATE_SRQ 0x28
+/* Destroy a shared receive queue. */
+#define FAULTLINE_ADMIN_DESTROY_SRQ 0x29
+/* Change an SRQ. */
+#define FAULTLINE_ADMIN_MODIFY_SRQ 0x2a
+/* Query an SRQ. */
+#define FAULTLINE_ADMIN_QUERY_SRQ 0x2b
+/* Create a queue pair. */
+#define FAULTLINE_ADMIN_CREATE_QP 0x30
+/* Destroy a queue pair. */
+#define FAULTLINE_ADMIN_DESTROY_QP 0x31
+/* Change a queue pair. */
+#define FAULTLINE_ADMIN_MODIFY_QP 0x32
+/* Query a queue pair. */
+#define FAULTLINE_ADMIN_QUERY_QP 0x33
+/* Create an address handle. */
+#define FAULTLINE_ADMIN_CREATE_AH 0x38
+/* Destroy an address handle. */
+#define FAULTLINE_ADMIN_DESTROY_AH 0x39
+/* Set or clear an entry of the GID table. */
+#define FAULTLINE_ADMIN_SET_GID 0x40
+/* Configure the Ethernet side. */
+#define FAULTLINE_ADMIN_SET_NETDEV 0x41
+/* Read the counters. */
+#define FAULTLINE_ADMIN_QUERY_COUNTERS 0x48
+
+/* Flags of CREATE_EQ. */
+/* This queue gets the asynchronous events of all objects. */
+#define FAULTLINE_EQ_FLAG_EQ_ASYNC 1
+/* This queue gets page faults. */
+#define FAULTLINE_EQ_FLAG_EQ_FAULTS 2
+
+/* Flags of CREATE_MKEY. */
+/* No page table: addresses are DMA addresses; the whole space if `length` is zero. */
+#define FAULTLINE_MKEY_PHYSICAL 1
+
+/* Flags of CREATE_QP. */
+/* Every send work request makes a completion. */
+#define FAULTLINE_QP_FLAG_SIG_ALL 1
+/* Receives come from SRQ `srqn`. */
+#define FAULTLINE_QP_FLAG_SRQ 2
+
+/* Flags of SET_NETDEV. */
+/* Receive every frame. */
+#define FAULTLINE_NETDEV_PROMISC 1
+/* Receive every multicast frame. */
+#define FAULTLINE_NETDEV_ALLMULTI 2
+/* The interface is up. */
+#define FAULTLINE_NETDEV_UP 4
+
+/* Indices in the answer of QUERY_COUNTERS. */
+/* Frames sent. */
+#define FAULTLINE_CNT_tx_packets 0
+/* Bytes of frames sent. */
+#define FAULTLINE_CNT_tx_bytes 1
+/* Frames received. */
+#define FAULTLINE_CNT_rx_packets 2
+/* Bytes of frames received. */
+#define FAULTLINE_CNT_rx_bytes 3
+/* RoCE packets sent. */
+#define FAULTLINE_CNT_tx_roce_packets 4
+/* RoCE packets received. */
+#define FAULTLINE_CNT_rx_roce_packets 5
+/* Frames that no one wanted. */
+#define FAULTLINE_CNT_rx_filtered 6
+/* Raw Ethernet frames dropped for want of a receive buffer. */
+#define FAULTLINE_CNT_rx_no_buffer 7
+/* Packets with a malformed header. */
+#define FAULTLINE_CNT_rx_malformed 8
+/* Packets with a wrong invariant CRC. */
+#define FAULTLINE_CNT_rx_icrc_errors 9
+/* Packets to a QP that does not exist or can't receive. */
+#define FAULTLINE_CNT_rx_bad_qp 0xa
+/* Packets with a wrong P_Key. */
+#define FAULTLINE_CNT_rx_bad_pkey 0xb
+/* Datagrams with a wrong Q_Key. */
+#define FAULTLINE_CNT_rx_bad_qkey 0xc
+/* Packets from another address than the QP's peer. */
+#define FAULTLINE_CNT_rx_bad_source 0xd
+/* Datagrams and UC packets dropped for want of a receive buffer. */
+#define FAULTLINE_CNT_out_of_buffer 0xe
+/* Packets with a PSN ahead of the expected one. */
+#define FAULTLINE_CNT_out_of_sequence 0xf
+/* Duplicate requests. */
+#define FAULTLINE_CNT_duplicate_request 0x10
+/* Acknowledgement timeouts. */
+#define FAULTLINE_CNT_local_ack_timeout_err 0x11
+/* Packets sent again. */
+#define FAULTLINE_CNT_retransmitted_packets 0x12
+/* RNR NAKs sent. */
+#define FAULTLINE_CNT_rnr_nak_sent 0x13
+/* RNR NAKs received. */
+#define FAULTLINE_CNT_rnr_nak_received 0x14
+/* Sequence error NAKs sent. */
+#define FAULTLINE_CNT_packet_seq_err_sent 0x15
+/* Sequence error NAKs received. */
+#define FAULTLINE_CNT_packet_seq_err 0x16
+/* Remote access errors sent. */
+#define FAULTLINE_CNT_resp_remote_access_errors 0x17
+/* Remote access errors received. */
+#define FAULTLINE_CNT_req_remote_access_errors 0x18
+/* Invalid requests refused. */
+#define FAULTLINE_CNT_resp_invalid_request 0x19
+/* Invalid requests reported by a peer. */
+#define FAULTLINE_CNT_req_remote_invalid_request 0x1a
+/* Completions with an error status other than flush. */
+#define FAULTLINE_CNT_cqe_error 0x1b
+/* Completions flushed. */
+#define FAULTLINE_CNT_cqe_flush_error 0x1c
+/* ECN marked packets received. */
+#define FAULTLINE_CNT_np_ecn_marked_roce_packets 0x1d
+/* Congestion notifications sent. */
+#define FAULTLINE_CNT_np_cnp_sent 0x1e
+/* Congestion notifications received. */
+#define FAULTLINE_CNT_rp_cnp_handled 0x1f
+/* Doorbells refused: unknown object, wrong page, index out of range. */
+#define FAULTLINE_CNT_doorbell_errors 0x20
+/* Register accesses refused. */
+#define FAULTLINE_CNT_register_errors 0x21
+/* Accesses to guest memory that failed. */
+#define FAULTLINE_CNT_dma_errors 0x22
+/* Admin and translation commands refused. */
+#define FAULTLINE_CNT_command_errors 0x23
+/* Page faults raised. */
+#define FAULTLINE_CNT_page_faults 0x24
+/* Page faults resumed. */
+#define FAULTLINE_CNT_page_faults_resumed 0x25
+/* Misses that joined an outstanding fault. */
+#define FAULTLINE_CNT_page_faults_joined 0x26
+/* Misses refused because the fault queue was full. */
+#define FAULTLINE_CNT_page_fault_overflow 0x27
+/* Translation entries removed by invalidations. */
+#define FAULTLINE_CNT_page_invalidations 0x28
+
+/* Head of a doorbell page. */
+struct faultline_doorbell_page {
+	/* Written by the device: not zero while it sleeps. */
+	__le32 asleep;
+	/* Written by the device, page 0 only: counts up at least once a second while the device lives. */
+	__le32 heartbeat;
+	__u8 reserved0[56];
+	/* Next slot to claim, counts modulo 2^32; software adds. */
+	__le32 producer;
+	__u8 reserved1[60];
+	/* Slots taken by the device, modulo 2^32. */
+	__le32 consumer;
+	__u8 reserved2[1916];
+	/* The ring. */
+	__le64 ring[256];
+};
+
+/* What the device can do, at FAULTLINE_REG_CAPS. */
+struct faultline_caps {
+	/* Firmware version: major << 32 | minor << 16 | patch. */
+	__le64 fw_version;
+	/* Node GUID, EUI-64 of the permanent MAC address. */
+	__le64 node_guid;
+	/* Bit n set: pages of 2^n bytes are supported in a memory region. */
+	__le64 page_sizes;
+	/* Longest memory region in bytes. */
+	__le64 max_mr_size;
+	/* Queue pairs. */
+	__le32 max_qp;
+	/* Work requests in a send or receive queue. */
+	__le32 max_qp_wr;
+	/* Scatter/gather entries in a send or receive work request. */
+	__le32 max_sge;
+	/* Bytes of inline data in a send work request. */
+	__le32 max_inline;
+	/* Completion queues. */
+	__le32 max_cq;
+	/* Entries in a completion queue. */
+	__le32 max_cqe;
+	/* Memory keys. */
+	__le32 max_mkey;
+	/* Protection domains. */
+	__le32 max_pd;
+	/* Address handles. */
+	__le32 max_ah;
+	/* Shared receive queues. */
+	__le32 max_srq;
+	/* Work requests in a shared receive queue. */
+	__le32 max_srq_wr;
+	/* User contexts (doorbell pages that can be allocated). */
+	__le32 max_uctx;
+	/* Event queues; queue n may use any vector. */
+	__le32 max_eq;
+	/* Entries in an event queue. */
+	__le32 max_eqe;
+	/* Entries of the GID table. */
+	__le32 max_gid;
+	/* Longest message in bytes. */
+	__le32 max_msg_size;
+	/* READs and atomics that a QP serves at once as responder. */
+	__le32 max_rd_atomic;
+	/* READs and atomics that a QP may have outstanding as requester. */
+	__le32 max_init_rd_atomic;
+	/* Largest Ethernet MTU (payload of a frame) in bytes. */
+	__le32 max_mtu;
+	/* Entries of a page list in one translation command. */
+	__le32 max_map_pages;
+	/* Multicast groups. */
+	__le32 max_mcast_grp;
+	/* QPs in one multicast group. */
+	__le32 max_mcast_qp;
+	/* FAULTLINE_ODP_* bits for RC. */
+	__le32 rc_odp_caps;
+	/* FAULTLINE_ODP_* bits for UC. */
+	__le32 uc_odp_caps;
+	/* FAULTLINE_ODP_* bits for UD. */
+	__le32 ud_odp_caps;
+	/* FAULTLINE_ODP_* bits for XRC. */
+	__le32 xrc_odp_caps;
+	__u8 reserved[120];
+};
+
+/* Where packets go. */
+struct faultline_av {
+	/* Destination GID; IPv4 as ::ffff:a.b.c.d. */
+	__u8 dgid[16];
+	/* Destination MAC address. */
+	__u8 dmac[6];
+	/* Source GID, index in the table. */
+	__le16 sgid_index;
+	/* IPv6 flow label. */
+	__le32 flow_label;
+	/* Service level: VLAN priority. */
+	__u8 sl;
+	/* Traffic class, IPv4 ToS. */
+	__u8 traffic_class;
+	/* Hop limit, IPv4 TTL. Zero is taken as 64. */
+	__u8 hop_limit;
+	/* Port, 1. */
+	__u8 port;
+	__u8 reserved[8];
+};
+
+/* Attributes of a QP, for MODIFY_QP and QUERY_QP. */
+struct faultline_qp_attr {
+	/* FAULTLINE_QP_ATTR_* bits: the attributes that are given. */
+	__le32 mask;
+	/* FAULTLINE_QPS_*. */
+	__u8 state;
+	/* State that the caller believes the QP to be in (QP_ATTR_CUR_STATE). */
+	__u8 cur_state;
+	/* Path MTU: 1 = 256 … 5 = 4096 bytes. */
+	__u8 path_mtu;
+	/* FAULTLINE_FAULT_POLICY_*. */
+	__u8 fault_policy;
+	/* Q_Key. */
+	__le32 qkey;
+	/* First PSN expected. */
+	__le32 rq_psn;
+	/* First PSN sent. */
+	__le32 sq_psn;
+	/* Remote QP. */
+	__le32 dest_qpn;
+	/* FAULTLINE_ACCESS_REMOTE_* that the peer may use. */
+	__le32 access;
+	/* P_Key index. */
+	__le16 pkey_index;
+	/* READs and atomics outstanding as requester. */
+	__u8 max_rd_atomic;
+	/* READs and atomics served as responder. */
+	__u8 max_dest_rd_atomic;
+	/* RNR NAK timer code, IBTA table 45. */
+	__u8 min_rnr_timer;
+	/* Local ACK timeout: 4.096 us * 2^n, 0 = none. */
+	__u8 timeout;
+	/* Transport retries, 0..=7. */
+	__u8 retry_cnt;
+	/* RNR retries, 0..=6, 7 = for ever. */
+	__u8 rnr_retry;
+	/* Port, 1. */
+	__u8 port;
+	/* Answer only: the send queue is draining. */
+	__u8 sq_draining;
+	/* Raise FAULTLINE_EVENT_SQ_DRAINED (on transition to SQD). */
+	__u8 sqd_notify;
+	__u8 reserved0;
+	/* Primary path. */
+	struct faultline_av av;
+	/* UDP source port, 0 = derived from the QP numbers. */
+	__le16 udp_sport;
+	__u8 reserved1[30];
+};
+
+/* Scatter/gather entry. */
+struct faultline_sge {
+	/* I/O virtual address. */
+	__le64 addr;
+	/* Bytes. Zero means zero. */
+	__le32 length;
+	/* Local key. */
+	__le32 lkey;
+};
+
+/* First 48 bytes of a send work request. `sge[num_sge]`, or the inline data, follows at offset 48. */
+struct faultline_sq_wqe {
+	/* FAULTLINE_WR_*. */
+	__u8 opcode;
+	/* FAULTLINE_WR_FLAG_*. */
+	__u8 flags;
+	/* Number of SGEs; zero with WR_FLAG_INLINE. */
+	__u8 num_sge;
+	__u8 reserved0;
+	/* Immediate data in wire order, or the rkey to invalidate. */
+	__le32 imm;
+	/* Bytes of inline data with WR_FLAG_INLINE, else zero. */
+	__le32 inline_len;
+	/* Remote key (WRITE, READ, atomics). */
+	__le32 rkey;
+	/* Remote address (WRITE, READ, atomics). */
+	__le64 remote_addr;
+	/* Compare value of a compare-and-swap, addend of a fetch-and-add. */
+	__le64 compare_add;
+	/* Swap value of a compare-and-swap. */
+	__le64 swap;
+	/* UD, GSI: address handle. */
+	__le32 ah;
+	/* UD, GSI: destination QP. XRC: destination SRQ. */
+	__le32 remote_qpn;
+};
+
+/* Second use of `compare_add` and `swap`, for UD and GSI: same offsets. */
+struct faultline_ud_seg {
+	/* Q_Key; if the top bit is set the QP's own is used (IBTA 10.2.5). */
+	__le32 qkey;
+	__u8 reserved[12];
+};
+
+/* First 16 bytes of a receive work request. `sge[num_sge]` follows. */
+struct faultline_rq_wqe {
+	/* Returned in the completion. */
+	__le32 tag;
+	/* Number of SGEs. */
+	__u8 num_sge;
+	__u8 reserved[11];
+};
+
+/* Record after the ring of a receive queue or SRQ. The one after a send queue is not used. */
+struct faultline_wq_record {
+	/* Producer index, written by software. */
+	__le32 producer;
+	__u8 reserved0[28];
+	/* Entries taken, written by the device. */
+	__le32 consumer;
+	__u8 reserved1[28];
+};
+
+/* Record after the ring of a completion queue. */
+struct faultline_cq_record {
+	/* Consumer index, written by software; read by the device when the queue looks full. */
+	__le32 consumer;
+	__u8 reserved[60];
+};
+
+/* Completion queue entry. */
+struct faultline_cqe {
+	/*
+	 * Send: index of the work request (producer index when it was posted, modulo 2^32); all earlier
+	 * ones of the queue are complete too. Receive: `tag` of the receive work request.
+	 */
+	__le32 wqe;
+	/* Local QP. */
+	__le32 qpn;
+	/* Bytes received, or returned by a READ or an atomic. */
+	__le32 byte_len;
+	/* Immediate data as it was on the wire (big-endian), or the rkey that was invalidated. */
+	__le32 imm;
+	/* UD, GSI: QP that sent it. */
+	__le32 src_qp;
+	/* FAULTLINE_WC_* opcode. */
+	__u8 opcode;
+	/* FAULTLINE_WC_STATUS_*, the values of `enum ib_wc_status`. */
+	__u8 status;
+	/* FAULTLINE_CQE_* bits. */
+	__u8 flags;
+	/* Why, for `status` not zero: FAULTLINE_VENDOR_ERR_*. */
+	__u8 vendor_err;
+	/* Index of the P_Key that matched. */
+	__le16 pkey_index;
+	/* VLAN id and priority if CQE_VLAN is set. */
+	__le16 vlan_tci;
+	/* Source MAC address (UD, GSI, raw). */
+	__u8 smac[6];
+	/* Service level (VLAN priority). */
+	__u8 sl;
+	/* IP version of the packet (UD, GSI): 4 or 6. */
+	__u8 ip_version;
+	/* Flow tag of the steering rule, or zero. */
+	__le32 flow_tag;
+	/* Device clock in nanoseconds when the completion was made. */
+	__le64 timestamp;
+	__u8 reserved[15];
+	/* Written last. */
+	__u8 phase;
+};
+
+/* Event queue entry. */
+struct faultline_eqe {
+	/* FAULTLINE_EVENT_*. */
+	__u8 kind;
+	__u8 reserved0[3];
+	/* CQ, QP or SRQ number, by kind. */
+	__le32 object;
+	/* Page fault: token to resume with. */
+	__le64 token;
+	/* Page fault: virtual address (I/O virtual address of the region) that is absent. */
+	__le64 va;
+	/* Page fault: memory key that was used. */
+	__le32 key;
+	/* Page fault: bytes needed at `va` before the transfer can go on. */
+	__le32 bytes;
+	/* Page fault: bytes from `va` that the rest of the message will need; at least `bytes`. */
+	__le64 hint_bytes;
+	/* Page fault: FAULTLINE_FAULT_* bits. */
+	__le32 fault_flags;
+	/* Page fault: packet sequence number of the packet that found the page absent. */
+	__le32 psn;
+	/* Device clock in nanoseconds. */
+	__le64 timestamp;
+	__u8 reserved1[7];
+	/* Written last. */
+	__u8 phase;
+};
+
+/* Translation command. */
+struct faultline_tq_cmd {
+	/* FAULTLINE_TQ_*. */
+	__u8 opcode;
+	/* FAULTLINE_TQ_FLAG_*. */
+	__u8 flags;
+	/* Returned in the completion. */
+	__le16 id;
+	/* Memory key. */
+	__le32 key;
+	/* First I/O virtual address; aligned to the page size. */
+	__le64 iova;
+	/* MAP: number of pages. INVALIDATE: length of the range in bytes. */
+	__le64 count;
+	/*
+	 * MAP: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the one page
+	 * entry of the first page, the others following it in memory.
+	 */
+	__le64 list;
+	/* RESUME: the token. */
+	__le64 token;
+	/* MAP: log2 of the page size. */
+	__u8 page_shift;
+	__u8 reserved0;
+	/* RESUME: FAULTLINE_OK, or the status with which the transfer fails. */
+	__le16 resume_status;
+	__u8 reserved1[20];
+};
+
+/* Translation completion. */
+struct faultline_tq_comp {
+	/* Of the command. */
+	__le16 id;
+	/* Status. */
+	__le16 status;
+	/* MAP: entries written. INVALIDATE: entries that were present. */
+	__le32 count;
+	__u8 reserved[7];
+	/* Written last. */
+	__u8 phase;
+};
+
+/* Where a ring is. */
+struct faultline_ring {
+	/*
+	 * Levels 0: DMA address of the (contiguous) ring. Levels 1: of a list of page addresses. Levels 2:
+	 * of a list of addresses of 4 KiB pages, each a list of 512 page addresses (the last may hold fewer).
+	 */
+	__le64 addr;
+	/* Pages of the ring. */
+	__le32 num_pages;
+	/* log2 of the page size; at least 12. */
+	__u8 page_shift;
+	/* 0, 1 or 2. */
+	__u8 levels;
+	__le16 reserved;
+};
+
+/* Head of every command. */
+struct faultline_admin_hdr {
+	/* FAULTLINE_ADMIN_*. */
+	__le16 opcode;
+	/* Returned in the completion. */
+	__le16 id;
+	__le32 reserved0;
+	/* The object that the command is about; zero for commands that create. */
+	__le32 handle;
+	__le32 reserved1;
+};
+
+/* Command as it stands in the ring; `body` depends on the opcode. */
+struct faultline_admin_cmd {
+	struct faultline_admin_hdr hdr;
+	__u8 body[112];
+};
+
+/* Completion as it stands in the ring. */
+struct faultline_admin_comp {
+	/* Of the command. */
+	__le16 id;
+	/* Status. */
+	__le16 status;
+	/* Number of the new object (CREATE, ALLOC), else as in the command. */
+	__le32 handle;
+	/* Answer of a QUERY command. */
+	__u8 body[112];
+	__u8 reserved[7];
+	/* Written last. */
+	__u8 phase;
+};
+
+/* CREATE_EQ. Ring of 2^log_depth entries of 64 bytes. Answer: handle. */
+struct faultline_create_eq {
+	struct faultline_ring ring;
+	__u8 log_depth;
+	__u8 reserved0;
+	/* MSI-X vector. */
+	__le16 vector;
+	/* FAULTLINE_EQ_FLAG_*: which device-wide events this queue gets. */
+	__le32 flags;
+};
+
+/* CREATE_MKEY. Answer: handle is the key, of which the low 8 bits are as in `variant`. */
+struct faultline_create_mkey {
+	__le32 pd;
+	/* FAULTLINE_ACCESS_*. */
+	__le32 access;
+	/* First address. */
+	__le64 iova;
+	/* Bytes; zero only with MKEY_FLAG_PHYSICAL. */
+	__le64 length;
+	/* FAULTLINE_MKEY_*. */
+	__le32 flags;
+	/* log2 of the page size that MAP will use at most often; 12..=30. */
+	__u8 page_shift;
+	/* Low 8 bits of the key. */
+	__u8 variant;
+	__u8 reserved[18];
+};
+
+/* CREATE_CQ: ring of 2^log_depth entries of 64 bytes, and a record. Answer: handle. */
+struct faultline_create_cq {
+	struct faultline_ring ring;
+	__u8 log_depth;
+	__u8 reserved0[3];
+	/* Event queue for completion notices. */
+	__le32 eqn;
+	/* User context whose page may arm it; 0 for the kernel. */
+	__le32 uctx;
+	__le32 reserved1;
+};
+
+/*
+ * RESIZE_CQ: software has stopped polling at consumer index `consumer`; unread entries are copied to the
+ * new ring at the same indices modulo its depth, with phases for the new depth.
+ */
+struct faultline_resize_cq {
+	struct faultline_ring ring;
+	__u8 log_depth;
+	__u8 reserved[3];
+	__le32 consumer;
+};
+
+/* CREATE_SRQ. Answer: handle. */
+struct faultline_create_srq {
+	struct faultline_ring ring;
+	__le32 pd;
+	__le32 uctx;
+	__u8 log_depth;
+	__u8 stride_shift;
+	__u8 max_sge;
+	/* 0 basic, 1 XRC. */
+	__u8 kind;
+	/* Raise FAULTLINE_EVENT_SRQ_LIMIT when fewer than this many are posted; 0 = never. */
+	__le32 limit;
+	/* XRC: domain. */
+	__le32 xrcd;
+	/* XRC: CQ. */
+	__le32 cqn;
+	__u8 reserved[8];
+};
+
+/* MODIFY_SRQ. */
+struct faultline_modify_srq {
+	/* New limit. */
+	__le32 limit;
+	__le32 reserved;
+};
+
+/* QUERY_SRQ: answer. */
+struct faultline_query_srq {
+	/* Limit, zero once the event was raised. */
+	__le32 limit;
+	__le32 reserved;
+};
+
+/* CREATE_QP. Answer: handle. GSI gives QP number 1. */
+struct faultline_create_qp {
+	struct faultline_ring sq;
+	/* Not used (all zero) with an SRQ. */
+	struct faultline_ring rq;
+	__le32 pd;
+	__le32 uctx;
+	__le32 send_cqn;
+	__le32 recv_cqn;
+	/* SRQ, if QP_FLAG_SRQ is set. */
+	__le32 srqn;
+	/* FAULTLINE_QP_FLAG_*. */
+	__le32 flags;
+	/* FAULTLINE_QPT_*. */
+	__u8 qp_type;
+	__u8 sq_log_depth;
+	__u8 sq_stride_shift;
+	__u8 rq_log_depth;
+	__u8 rq_stride_shift;
+	__u8 max_send_sge;
+	__u8 max_recv_sge;
+	__u8 reserved0;
+	__le32 max_inline;
+	__u8 reserved1[12];
+};
+
+/* CREATE_AH. Answer: handle. */
+struct faultline_create_ah {
+	__le32 pd;
+	__le32 reserved;
+	struct faultline_av av;
+};
+
+/* SET_GID: handle is the index. */
+struct faultline_set_gid {
+	__u8 gid[16];
+	/* Source MAC address. */
+	__u8 mac[6];
+	/* VLAN id, or 0xffff for none. */
+	__le16 vlan;
+	/* 1: in use, 0: remove. */
+	__u8 valid;
+	__u8 reserved[7];
+};
+
+/* SET_NETDEV: what the Ethernet side receives. */
+struct faultline_set_netdev {
+	__u8 mac[6];
+	/* Largest payload of a frame; 68..=max_mtu. */
+	__le16 mtu;
+	/* FAULTLINE_NETDEV_*. */
+	__le32 flags;
+	/* Raw QP that receives what no other rule takes, or 0. */
+	__le32 qpn;
+};
+
+/* QUERY_COUNTERS: the device writes an array of 64-bit counters. */
+struct faultline_query_counters {
+	/* DMA address. */
+	__le64 addr;
+	/* Bytes at `addr`; the device writes no more than it has. The answer's handle says how many it has. */
+	__le32 len;
+	__le32 reserved;
+};
+
+#endif /* FAULTLINE_ABI_H */
