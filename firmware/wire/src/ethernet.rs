@@ -1,0 +1,150 @@
+//! Ethernet II header with at most one 802.1Q tag (IEEE 802.3 clause 3, IEEE 802.1Q clause 9).
+//!
+//! Does not handle the frame check sequence (ports strip it), 802.3 length fields (they come out
+//! as an `ethertype` below 0x600), or a second tag: that one shows as `ethertype` `VLAN`.
+//!
+//! # Panics
+//!
+//! Nothing here panics, whatever the bytes or the field values are.
+
+use core::fmt;
+
+use crate::WireError;
+use crate::cursor::{Reader, Writer, fits};
+
+/// A 48-bit MAC address in the order of the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// ff:ff:ff:ff:ff:ff.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// Whether the group bit is set. Broadcast is a group address too.
+    pub const fn is_multicast(self) -> bool {
+        let [first, ..] = self.0;
+        first & 1 != 0
+    }
+
+    /// Whether this is [`MacAddr::BROADCAST`].
+    pub const fn is_broadcast(self) -> bool {
+        matches!(self.0, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff])
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// EtherType values (IEEE registry, RFC 9542). The field itself stays a plain `u16`.
+pub struct EtherType;
+
+impl EtherType {
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// ARP.
+    pub const ARP: u16 = 0x0806;
+    /// 802.1Q customer tag.
+    pub const VLAN: u16 = 0x8100;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+}
+
+/// An 802.1Q tag (IEEE 802.1Q clause 9.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct VlanTag {
+    /// Priority code point, 3 bits.
+    pub pcp: u8,
+    /// Drop eligible.
+    pub dei: bool,
+    /// VLAN identifier, 12 bits; 0 is a priority tag without a VLAN.
+    pub vid: u16,
+}
+
+/// An Ethernet II header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ethernet {
+    /// Destination.
+    pub dst: MacAddr,
+    /// Source.
+    pub src: MacAddr,
+    /// 802.1Q tag, when there is one.
+    pub vlan: Option<VlanTag>,
+    /// EtherType of what follows (behind the tag, when there is one).
+    pub ethertype: u16,
+}
+
+impl Ethernet {
+    /// Bytes of an untagged header.
+    pub const LEN: usize = 14;
+    /// Bytes of a tagged header.
+    pub const MAX_LEN: usize = 18;
+
+    /// Reads a header; returns it and its length.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        let mut r = Reader::new(buf, Self::LEN)?;
+        let dst = MacAddr(r.take()?);
+        let src = MacAddr(r.take()?);
+        let ethertype = r.u16()?;
+        if ethertype != EtherType::VLAN {
+            return Ok((
+                Self {
+                    dst,
+                    src,
+                    vlan: None,
+                    ethertype,
+                },
+                Self::LEN,
+            ));
+        }
+        let mut r = Reader::new(buf, Self::MAX_LEN)?;
+        r.take::<{ Self::LEN }>()?;
+        let tci = r.u16()?;
+        let ethertype = r.u16()?;
+        let vlan = Some(VlanTag {
+            pcp: (tci >> 13) as u8,
+            dei: tci & 0x1000 != 0,
+            vid: tci & 0x0fff,
+        });
+        Ok((
+            Self {
+                dst,
+                src,
+                vlan,
+                ethertype,
+            },
+            Self::MAX_LEN,
+        ))
+    }
+
+    /// Bytes of this header on the wire.
+    #[inline]
+    pub const fn header_len(&self) -> usize {
+        if self.vlan.is_some() {
+            Self::MAX_LEN
+        } else {
+            Self::LEN
+        }
+    }
+
+    /// Writes the header; returns its length.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let len = self.header_len();
+        let mut w = Writer::new(out, len)?;
+        w.put(self.dst.0)?;
+        w.put(self.src.0)?;
+        if let Some(tag) = self.vlan {
+            fits("pcp", tag.pcp.into(), 3)?;
+            fits("vid", tag.vid.into(), 12)?;
+            w.u16(EtherType::VLAN)?;
+            w.u16(u16::from(tag.pcp) << 13 | u16::from(tag.dei) << 12 | tag.vid)?;
+        }
+        w.u16(self.ethertype)?;
+        Ok(len)
+    }
+}

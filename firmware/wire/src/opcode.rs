@@ -1,0 +1,364 @@
+//! BTH opcodes (IBTA volume 1, table 38; XRC from annex A14, CNP from annex A17.9, FLUSH and
+//! ATOMIC WRITE from release 1.5) and, for each, what its packets carry.
+//!
+//! Reliable datagram (0x40..=0x5f) is absent: RoCEv2 implementations do not offer it, and its
+//! opcodes are refused as unknown.
+//!
+//! # Panics
+//!
+//! Nothing here panics.
+
+use core::ops::BitOr;
+
+/// The transport service that an opcode belongs to: its three high bits, or CNP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Extended reliable connection.
+    Xrc,
+    /// Congestion notification packet, of no service.
+    Cnp,
+}
+
+/// What an opcode does, apart from its position in the message and its immediate or invalidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// SEND, with or without immediate or invalidate.
+    Send,
+    /// RDMA WRITE, with or without immediate.
+    Write,
+    /// RDMA READ request.
+    ReadRequest,
+    /// RDMA READ response. FLUSH and ATOMIC WRITE are also answered with one (release 1.5).
+    ReadResponse,
+    /// ACK or NAK.
+    Ack,
+    /// Atomic acknowledge.
+    AtomicAck,
+    /// Compare-and-swap request.
+    CompareSwap,
+    /// Fetch-and-add request.
+    FetchAdd,
+    /// FLUSH request.
+    Flush,
+    /// ATOMIC WRITE request.
+    AtomicWrite,
+    /// Congestion notification.
+    Cnp,
+}
+
+impl OpKind {
+    /// Whether a requester sends it.
+    #[inline]
+    pub const fn is_request(self) -> bool {
+        match self {
+            Self::Send
+            | Self::Write
+            | Self::ReadRequest
+            | Self::CompareSwap
+            | Self::FetchAdd
+            | Self::Flush
+            | Self::AtomicWrite => true,
+            Self::ReadResponse | Self::Ack | Self::AtomicAck | Self::Cnp => false,
+        }
+    }
+
+    /// Whether a responder sends it to answer a request. A CNP is neither.
+    #[inline]
+    pub const fn is_response(self) -> bool {
+        matches!(self, Self::ReadResponse | Self::Ack | Self::AtomicAck)
+    }
+}
+
+/// Where in its message a packet stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Position {
+    /// First of several.
+    First,
+    /// Neither first nor last.
+    Middle,
+    /// Last of several.
+    Last,
+    /// First and last.
+    Only,
+}
+
+/// A set of extended headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Headers(u16);
+
+impl Headers {
+    /// No extended header.
+    pub const NONE: Self = Self(0);
+    /// Datagram.
+    pub const DETH: Self = Self(1 << 0);
+    /// RDMA.
+    pub const RETH: Self = Self(1 << 1);
+    /// ACK.
+    pub const AETH: Self = Self(1 << 2);
+    /// Atomic request.
+    pub const ATOMIC_ETH: Self = Self(1 << 3);
+    /// Atomic acknowledgment.
+    pub const ATOMIC_ACK_ETH: Self = Self(1 << 4);
+    /// Immediate data.
+    pub const IMM: Self = Self(1 << 5);
+    /// Invalidate.
+    pub const IETH: Self = Self(1 << 6);
+    /// Extended reliable connection.
+    pub const XRCETH: Self = Self(1 << 7);
+    /// Flush.
+    pub const FETH: Self = Self(1 << 8);
+
+    /// Whether all of `other` are in this set.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets together.
+    #[inline]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Bytes of these headers on the wire.
+    #[inline]
+    pub const fn wire_len(self) -> usize {
+        const fn one(set: Headers, header: Headers, len: usize) -> usize {
+            if set.contains(header) { len } else { 0 }
+        }
+        one(self, Self::DETH, crate::Deth::LEN)
+            + one(self, Self::RETH, crate::Reth::LEN)
+            + one(self, Self::AETH, crate::Aeth::LEN)
+            + one(self, Self::ATOMIC_ETH, crate::AtomicEth::LEN)
+            + one(self, Self::ATOMIC_ACK_ETH, crate::AtomicAckEth::LEN)
+            + one(self, Self::IMM, crate::ImmDt::LEN)
+            + one(self, Self::IETH, crate::Ieth::LEN)
+            + one(self, Self::XRCETH, crate::XrcEth::LEN)
+            + one(self, Self::FETH, crate::Feth::LEN)
+    }
+}
+
+impl BitOr for Headers {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.union(other)
+    }
+}
+
+/// What the packets of an opcode are and carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpcodeInfo {
+    /// The transport service.
+    pub service: Service,
+    /// The operation.
+    pub kind: OpKind,
+    /// The position in the message.
+    pub position: Position,
+    /// The extended headers, all of which are present in every packet of the opcode.
+    pub headers: Headers,
+    /// Bytes of BTH and extended headers.
+    pub transport_len: usize,
+    /// Whether a payload may follow. For ATOMIC WRITE it is 8 bytes, for CNP 16 reserved ones.
+    pub payload: bool,
+}
+
+macro_rules! opcodes {
+    ($($(#[doc = $doc:literal])* $name:ident = $value:literal,
+        $service:ident $kind:ident $position:ident [$($header:ident)*] $payload:ident;)*) => {
+        /// A BTH opcode.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        #[allow(missing_docs)] // names as in IBTA volume 1, table 38
+        pub enum Opcode {
+            $($(#[doc = $doc])* $name = $value,)*
+        }
+
+        impl Opcode {
+            /// Every opcode, in ascending order of its value.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The opcode of a byte; `None` if reserved or of a service that is not offered.
+            #[inline]
+            pub const fn from_u8(byte: u8) -> Option<Self> {
+                Some(match byte {
+                    $($value => Self::$name,)*
+                    _ => return None,
+                })
+            }
+
+            /// What packets of this opcode are and carry.
+            #[inline]
+            pub const fn info(self) -> &'static OpcodeInfo {
+                match self {
+                    $(Self::$name => const {
+                        let headers = Headers::NONE$(.union(Headers::$header))*;
+                        &OpcodeInfo {
+                            service: Service::$service,
+                            kind: OpKind::$kind,
+                            position: Position::$position,
+                            headers,
+                            transport_len: crate::Bth::LEN + headers.wire_len(),
+                            payload: $payload,
+                        }
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    RcSendFirst = 0x00, Rc Send First [] true;
+    RcSendMiddle = 0x01, Rc Send Middle [] true;
+    RcSendLast = 0x02, Rc Send Last [] true;
+    RcSendLastWithImmediate = 0x03, Rc Send Last [IMM] true;
+    RcSendOnly = 0x04, Rc Send Only [] true;
+    RcSendOnlyWithImmediate = 0x05, Rc Send Only [IMM] true;
+    RcWriteFirst = 0x06, Rc Write First [RETH] true;
+    RcWriteMiddle = 0x07, Rc Write Middle [] true;
+    RcWriteLast = 0x08, Rc Write Last [] true;
+    RcWriteLastWithImmediate = 0x09, Rc Write Last [IMM] true;
+    RcWriteOnly = 0x0a, Rc Write Only [RETH] true;
+    RcWriteOnlyWithImmediate = 0x0b, Rc Write Only [RETH IMM] true;
+    RcReadRequest = 0x0c, Rc ReadRequest Only [RETH] false;
+    RcReadResponseFirst = 0x0d, Rc ReadResponse First [AETH] true;
+    /// The only READ response without an AETH.
+    RcReadResponseMiddle = 0x0e, Rc ReadResponse Middle [] true;
+    RcReadResponseLast = 0x0f, Rc ReadResponse Last [AETH] true;
+    RcReadResponseOnly = 0x10, Rc ReadResponse Only [AETH] true;
+    RcAcknowledge = 0x11, Rc Ack Only [AETH] false;
+    RcAtomicAcknowledge = 0x12, Rc AtomicAck Only [AETH ATOMIC_ACK_ETH] false;
+    RcCompareSwap = 0x13, Rc CompareSwap Only [ATOMIC_ETH] false;
+    RcFetchAdd = 0x14, Rc FetchAdd Only [ATOMIC_ETH] false;
+    RcSendLastWithInvalidate = 0x16, Rc Send Last [IETH] true;
+    RcSendOnlyWithInvalidate = 0x17, Rc Send Only [IETH] true;
+    RcFlush = 0x1c, Rc Flush Only [FETH RETH] false;
+    RcAtomicWrite = 0x1d, Rc AtomicWrite Only [RETH] true;
+
+    UcSendFirst = 0x20, Uc Send First [] true;
+    UcSendMiddle = 0x21, Uc Send Middle [] true;
+    UcSendLast = 0x22, Uc Send Last [] true;
+    UcSendLastWithImmediate = 0x23, Uc Send Last [IMM] true;
+    UcSendOnly = 0x24, Uc Send Only [] true;
+    UcSendOnlyWithImmediate = 0x25, Uc Send Only [IMM] true;
+    UcWriteFirst = 0x26, Uc Write First [RETH] true;
+    UcWriteMiddle = 0x27, Uc Write Middle [] true;
+    UcWriteLast = 0x28, Uc Write Last [] true;
+    UcWriteLastWithImmediate = 0x29, Uc Write Last [IMM] true;
+    UcWriteOnly = 0x2a, Uc Write Only [RETH] true;
+    UcWriteOnlyWithImmediate = 0x2b, Uc Write Only [RETH IMM] true;
+
+    UdSendOnly = 0x64, Ud Send Only [DETH] true;
+    UdSendOnlyWithImmediate = 0x65, Ud Send Only [DETH IMM] true;
+
+    /// Congestion notification packet (annex A17.9).
+    Cnp = 0x81, Cnp Cnp Only [] true;
+
+    XrcSendFirst = 0xa0, Xrc Send First [XRCETH] true;
+    XrcSendMiddle = 0xa1, Xrc Send Middle [XRCETH] true;
+    XrcSendLast = 0xa2, Xrc Send Last [XRCETH] true;
+    XrcSendLastWithImmediate = 0xa3, Xrc Send Last [XRCETH IMM] true;
+    XrcSendOnly = 0xa4, Xrc Send Only [XRCETH] true;
+    XrcSendOnlyWithImmediate = 0xa5, Xrc Send Only [XRCETH IMM] true;
+    XrcWriteFirst = 0xa6, Xrc Write First [XRCETH RETH] true;
+    XrcWriteMiddle = 0xa7, Xrc Write Middle [XRCETH] true;
+    XrcWriteLast = 0xa8, Xrc Write Last [XRCETH] true;
+    XrcWriteLastWithImmediate = 0xa9, Xrc Write Last [XRCETH IMM] true;
+    XrcWriteOnly = 0xaa, Xrc Write Only [XRCETH RETH] true;
+    XrcWriteOnlyWithImmediate = 0xab, Xrc Write Only [XRCETH RETH IMM] true;
+    XrcReadRequest = 0xac, Xrc ReadRequest Only [XRCETH RETH] false;
+    XrcReadResponseFirst = 0xad, Xrc ReadResponse First [AETH] true;
+    XrcReadResponseMiddle = 0xae, Xrc ReadResponse Middle [] true;
+    XrcReadResponseLast = 0xaf, Xrc ReadResponse Last [AETH] true;
+    XrcReadResponseOnly = 0xb0, Xrc ReadResponse Only [AETH] true;
+    XrcAcknowledge = 0xb1, Xrc Ack Only [AETH] false;
+    XrcAtomicAcknowledge = 0xb2, Xrc AtomicAck Only [AETH ATOMIC_ACK_ETH] false;
+    XrcCompareSwap = 0xb3, Xrc CompareSwap Only [XRCETH ATOMIC_ETH] false;
+    XrcFetchAdd = 0xb4, Xrc FetchAdd Only [XRCETH ATOMIC_ETH] false;
+    XrcSendLastWithInvalidate = 0xb6, Xrc Send Last [XRCETH IETH] true;
+    XrcSendOnlyWithInvalidate = 0xb7, Xrc Send Only [XRCETH IETH] true;
+    /// By analogy with RC; no implementation is known to send it.
+    XrcFlush = 0xbc, Xrc Flush Only [XRCETH FETH RETH] false;
+    /// By analogy with RC; no implementation is known to send it.
+    XrcAtomicWrite = 0xbd, Xrc AtomicWrite Only [XRCETH RETH] true;
+}
+
+impl Opcode {
+    /// The byte on the wire.
+    #[inline]
+    pub const fn to_u8(self) -> u8 {
+        self as u8
+    }
+
+    /// Whether the packet starts a message.
+    #[inline]
+    pub const fn is_first_or_only(self) -> bool {
+        matches!(self.info().position, Position::First | Position::Only)
+    }
+
+    /// Whether the packet ends a message.
+    #[inline]
+    pub const fn is_last_or_only(self) -> bool {
+        matches!(self.info().position, Position::Last | Position::Only)
+    }
+
+    /// Whether a requester sends it.
+    #[inline]
+    pub const fn is_request(self) -> bool {
+        self.info().kind.is_request()
+    }
+
+    /// Whether a responder sends it to answer a request. A CNP is neither.
+    #[inline]
+    pub const fn is_response(self) -> bool {
+        self.info().kind.is_response()
+    }
+
+    /// Whether the packet carries all of `headers`.
+    #[inline]
+    pub const fn has(self, headers: Headers) -> bool {
+        self.info().headers.contains(headers)
+    }
+
+    /// The same operation in another service; `None` if that service does not have it (READ over
+    /// UC, anything but SEND ONLY over UD). A CNP has no twin.
+    pub const fn with_service(self, service: Service) -> Option<Self> {
+        let base = match service {
+            Service::Rc => 0x00,
+            Service::Uc => 0x20,
+            Service::Ud => 0x60,
+            Service::Xrc => 0xa0,
+            Service::Cnp => {
+                return match self {
+                    Self::Cnp => Some(self),
+                    _ => None,
+                };
+            }
+        };
+        match self {
+            Self::Cnp => None,
+            _ => Self::from_u8(base | self.to_u8() & 0x1f),
+        }
+    }
+}
+
+impl TryFrom<u8> for Opcode {
+    type Error = crate::WireError;
+
+    fn try_from(byte: u8) -> Result<Self, Self::Error> {
+        Self::from_u8(byte).ok_or(crate::WireError::UnknownOpcode(byte))
+    }
+}

@@ -1,0 +1,73 @@
+//! UDP header (RFC 768) as RoCEv2 uses it (IBTA volume 1, annex A17.3.1.3).
+//!
+//! The checksum is carried, not verified. RoCEv2 senders write zero over IPv4 and, like the Linux
+//! `rdma_rxe`, over IPv6 too (RFC 6935 allows that for encapsulations with a check of their own;
+//! here it is the iCRC). Some senders fill it in nevertheless, so a receiver accepts any value.
+//!
+//! # Panics
+//!
+//! Nothing here panics, whatever the bytes or the field values are.
+
+use crate::WireError;
+use crate::cursor::{Reader, Writer};
+
+/// Destination port of RoCEv2 (IANA `roce`).
+pub const ROCE_V2_PORT: u16 = 4791;
+
+/// A UDP header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Udp {
+    /// Source port; RoCEv2 uses it as flow entropy only.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Bytes of header and payload.
+    pub len: u16,
+    /// Checksum as on the wire; 0 when there is none.
+    pub checksum: u16,
+}
+
+impl Udp {
+    /// Bytes of the header.
+    pub const LEN: usize = 8;
+
+    /// Reads a header; returns it and its length. Whether `len` fits the enclosing IP packet is
+    /// the caller's check.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        let mut r = Reader::new(buf, Self::LEN)?;
+        let udp = Self {
+            src_port: r.u16()?,
+            dst_port: r.u16()?,
+            len: r.u16()?,
+            checksum: r.u16()?,
+        };
+        if usize::from(udp.len) < Self::LEN {
+            let declared = udp.len.into();
+            return Err(WireError::BadLength {
+                declared,
+                available: Self::LEN,
+            });
+        }
+        Ok((udp, Self::LEN))
+    }
+
+    /// Writes the header; returns its length.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let mut w = Writer::new(out, Self::LEN)?;
+        w.u16(self.src_port)?;
+        w.u16(self.dst_port)?;
+        w.u16(self.len)?;
+        w.u16(self.checksum)?;
+        Ok(Self::LEN)
+    }
+}
+
+/// The source port for a 20-bit flow label: the fold recommended for RoCEv2 (annex A17, as in
+/// Linux `rdma_flow_label_to_udp_sport`), which lands in 0xc000..=0xffff.
+pub const fn src_port_for_flow_label(flow_label: u32) -> u16 {
+    let low = flow_label & 0x3fff;
+    let high = (flow_label >> 14) & 0x3f;
+    (low ^ high) as u16 | 0xc000
+}
