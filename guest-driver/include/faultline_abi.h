@@ -215,6 +215,8 @@
 #define FAULTLINE_DB_TRANSLATION 6
 /* Nothing but a wake-up. */
 #define FAULTLINE_DB_NOP 7
+/* Receive queue of QP `object`: `value` is the producer index. Only when its record asks for it. */
+#define FAULTLINE_DB_RQ 8
 
 /* What may touch an on-demand region; the values of `enum ib_odp_transport_cap_bits`. */
 /* SEND gathers. */
@@ -939,7 +941,9 @@ struct faultline_wq_record {
 	__u8 reserved0[28];
 	/* Entries taken, written by the device. */
 	__le32 consumer;
-	__u8 reserved1[28];
+	/* Not zero, written by the device: ring FAULTLINE_DB_RQ after posting (receive queues, not SRQs). */
+	__le32 notify;
+	__u8 reserved1[24];
 };
 
 /* Record after the ring of a completion queue. */

@@ -68,6 +68,8 @@ abi_consts! {
         TRANSLATION = 6;
         /// Nothing but a wake-up.
         NOP = 7;
+        /// Receive queue of QP `object`: `value` is the producer index. Only when its record asks for it.
+        RQ = 8;
     }
 }
 

@@ -5,8 +5,10 @@
 //! number i (a 32-bit count) stands in entry `i mod 2^n`.
 //!
 //! Send: fill the entry, then ring FAULTLINE_DB_SQ with the new producer index. Receive: fill the
-//! entry, then (after a write barrier) store the new producer index in the record; there is no doorbell. The device
-//! copies a receive entry when it takes it, and says in the record's `consumer` how many it has taken.
+//! entry, then (after a write barrier) store the new producer index in the record. There is no doorbell, with
+//! one exception: if after a full barrier the record's `notify` is not zero (a QP in the error state, which
+//! must flush what is posted), ring FAULTLINE_DB_RQ with the producer index. The device copies a receive
+//! entry when it takes it, and says in the record's `consumer` how many it has taken.
 
 abi_struct! {
     /// Scatter/gather entry.
@@ -69,7 +71,9 @@ abi_struct! {
         reserved0: [u8; 28],
         /// Entries taken, written by the device.
         consumer: crate::U32,
-        reserved1: [u8; 28],
+        /// Not zero, written by the device: ring FAULTLINE_DB_RQ after posting (receive queues, not SRQs).
+        notify: crate::U32,
+        reserved1: [u8; 24],
     }
 
     /// Record after the ring of a completion queue.
