@@ -1,0 +1,199 @@
+//! The socket in the file system.
+
+use crate::device::Device;
+use crate::server::serve;
+use crate::socket::{Shutdown, Stop, wait};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FileType, Mode, fchmod, lstat, unlink};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with,
+};
+use std::path::{Path, PathBuf};
+use tracing::{info, warn};
+
+/// Why the socket could not be made. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Another server answers on the path.
+    #[error("socket {0} is in use by another process; stop it or choose another path")]
+    InUse(PathBuf),
+    /// The path is there and no socket; it is left alone.
+    #[error("{0} exists and is not a socket; remove it or choose another path")]
+    NotASocket(PathBuf),
+    /// Its directory is missing.
+    #[error("the directory of {0} does not exist; create it first")]
+    NoDirectory(PathBuf),
+    /// No right to create, remove or reach it.
+    #[error("no permission to create the socket {0}; check its owner and its directory's mode")]
+    Permission(PathBuf),
+    /// Too long for a socket address (sun_path of unix(7), 107 bytes).
+    #[error("socket path {0} is longer than 107 bytes; choose a shorter one")]
+    TooLong(PathBuf),
+    /// Anything else.
+    #[error("cannot listen on {path}: {errno}")]
+    Os {
+        /// The path.
+        path: PathBuf,
+        /// The system's reason.
+        errno: Errno,
+    },
+}
+
+impl ListenError {
+    fn from_errno(path: &Path, errno: Errno) -> Self {
+        let path = path.to_path_buf();
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => Self::NoDirectory(path),
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => Self::Permission(path),
+            Errno::NAMETOOLONG => Self::TooLong(path),
+            Errno::ADDRINUSE | Errno::EXIST => Self::InUse(path),
+            errno => Self::Os { path, errno },
+        }
+    }
+}
+
+/// A listening socket, mode 0600. Dropping it removes the file if it is still this one.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the file, to know it again.
+    identity: Option<(u64, u64)>,
+}
+
+/// Device and inode of a socket file; `None` if there is nothing.
+fn identity(path: &Path) -> Result<Option<(u64, u64)>, ListenError> {
+    match lstat(path) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Socket => {
+            Ok(Some((stat.st_dev, stat.st_ino)))
+        }
+        Ok(_) => Err(ListenError::NotASocket(path.to_path_buf())),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(ListenError::from_errno(path, errno)),
+    }
+}
+
+fn new_socket(path: &Path) -> Result<OwnedFd, ListenError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(|errno| ListenError::from_errno(path, errno))
+}
+
+impl Listener {
+    /// Listens on `path`. A socket file that nobody answers on is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`ListenError`]; a file that is there is then untouched.
+    pub fn listen(path: impl Into<PathBuf>) -> Result<Self, ListenError> {
+        let path = path.into();
+        let os = |errno| ListenError::from_errno(&path, errno);
+        let address = SocketAddrUnix::new(&path).map_err(os)?;
+        if let Some(found) = identity(&path)? {
+            let probe = new_socket(&path)?;
+            match connect(&probe, &address) {
+                // Its backlog is full, so somebody has it.
+                Ok(()) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path)),
+                Err(Errno::CONNREFUSED) => {
+                    // Another process may have replaced it meanwhile; a short race remains.
+                    if identity(&path)? == Some(found) {
+                        info!("removing stale socket {}", path.display());
+                        unlink(&path).map_err(os)?;
+                    }
+                }
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(os(errno)),
+            }
+        }
+        let socket = new_socket(&path)?;
+        // Linux gives the file the mode of the socket's inode (less the umask, net/unix
+        // unix_bind_bsd), so it is never open to others, not even for a moment.
+        fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os)?;
+        bind(&socket, &address).map_err(os)?;
+        let identity = identity(&path)?;
+        let listener = Self {
+            socket,
+            path,
+            identity,
+        };
+        listen(&listener.socket, 16)
+            .map_err(|errno| ListenError::from_errno(&listener.path, errno))?;
+        Ok(listener)
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Serves clients one after the other until `shutdown` is triggered.
+    ///
+    /// Whoever connects while a client is attached is disconnected at once.
+    pub fn serve(&self, device: &mut dyn Device, shutdown: &Shutdown) {
+        let reject = || match self.accept() {
+            Ok(Some(stream)) => {
+                warn!(
+                    "{}: second client refused, one is attached",
+                    self.path.display()
+                );
+                drop(stream);
+            }
+            Ok(None) => {}
+            Err(_) => pause(shutdown),
+        };
+        while !shutdown.is_triggered() {
+            match wait(self.socket.as_fd(), PollFlags::IN, shutdown, None) {
+                Ok(()) => {}
+                Err(Stop::Shutdown) => return,
+                Err(_) => pause(shutdown),
+            }
+            match self.accept() {
+                Ok(Some(stream)) => {
+                    let ended = serve(
+                        stream,
+                        device,
+                        shutdown,
+                        Some((self.socket.as_fd(), &reject)),
+                    );
+                    info!(?ended, "{}: connection ended", self.path.display());
+                }
+                Ok(None) => {}
+                Err(errno) => {
+                    warn!("{}: cannot accept: {errno}", self.path.display());
+                    pause(shutdown);
+                }
+            }
+        }
+    }
+
+    fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
+        match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(stream) => Ok(Some(stream)),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Too many open files, most likely: do not spin, but keep listening to the shutdown.
+fn pause(shutdown: &Shutdown) {
+    let mut fds = [PollFd::new(shutdown, PollFlags::IN)];
+    let _ = poll(
+        &mut fds,
+        Some(&Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        }),
+    );
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.identity.is_some() && identity(&self.path).ok().flatten() == self.identity {
+            let _ = unlink(&self.path);
+        }
+    }
+}

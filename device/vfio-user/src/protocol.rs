@@ -1,0 +1,433 @@
+//! Messages: from bytes to a checked request, once; and reply bytes.
+//!
+//! Layouts: QEMU `docs/interop/vfio-user.rst`. Integers are in host order there, which is
+//! little-endian on every host this project supports.
+
+use crate::device::{DmaMap, DmaUnmap, IrqAction, IrqData};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use vfio_bindings::bindings::vfio as v;
+
+/// Bytes of a message header.
+pub(crate) const HEADER: usize = 16;
+
+/// Most bytes of region data in one message; the protocol's default.
+pub const MAX_DATA_XFER: u32 = 1 << 20;
+
+/// Longest message that is read as a whole: the largest region write, and room for headers.
+pub const MAX_MESSAGE: u32 = MAX_DATA_XFER + 4096;
+
+/// Longest message that is skipped to stay in step; beyond it the connection ends.
+pub const MAX_DRAIN: u32 = 16 << 20;
+
+/// Most descriptors in one message that a client may send: the most that QEMU accepts to hear
+/// (`VFIO_USER_MAX_MAX_FDS`).
+pub const MAX_MSG_FDS: usize = 16;
+
+const TYPE_MASK: u32 = 0xf;
+const TYPE_COMMAND: u32 = 0;
+const TYPE_REPLY: u32 = 1;
+const FLAG_NO_REPLY: u32 = 1 << 4;
+const FLAG_ERROR: u32 = 1 << 5;
+
+/// Command numbers.
+pub(crate) mod command {
+    pub const VERSION: u16 = 1;
+    pub const DMA_MAP: u16 = 2;
+    pub const DMA_UNMAP: u16 = 3;
+    pub const DEVICE_GET_INFO: u16 = 4;
+    pub const DEVICE_GET_REGION_INFO: u16 = 5;
+    pub const DEVICE_GET_IRQ_INFO: u16 = 7;
+    pub const DEVICE_SET_IRQS: u16 = 8;
+    pub const REGION_READ: u16 = 9;
+    pub const REGION_WRITE: u16 = 10;
+    pub const DEVICE_RESET: u16 = 13;
+}
+
+/// A message header as it arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub id: u16,
+    pub command: u16,
+    pub size: u32,
+    pub flags: u32,
+}
+
+impl Header {
+    pub fn parse(bytes: &[u8; HEADER]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *bytes;
+        Self {
+            id: u16::from_le_bytes([a, b]),
+            command: u16::from_le_bytes([c, d]),
+            size: u32::from_le_bytes([e, f, g, h]),
+            flags: u32::from_le_bytes([i, j, k, l]),
+        }
+    }
+
+    pub fn is_reply(&self) -> bool {
+        self.flags & TYPE_MASK == TYPE_REPLY
+    }
+
+    pub fn no_reply(&self) -> bool {
+        self.flags & FLAG_NO_REPLY != 0
+    }
+
+    /// Request type, and no flag that means nothing in a request.
+    pub fn check(&self) -> Result<(), Errno> {
+        if self.flags & TYPE_MASK != TYPE_COMMAND || self.flags & !(TYPE_MASK | FLAG_NO_REPLY) != 0
+        {
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
+    /// Starts a reply; the size is filled in by [`finish`].
+    pub fn reply(&self) -> Vec<u8> {
+        self.head(TYPE_REPLY, 0)
+    }
+
+    /// A complete error reply. The errno is not zero.
+    pub fn error(&self, errno: Errno) -> Vec<u8> {
+        let number = u32::try_from(errno.raw_os_error()).unwrap_or(0).max(1);
+        let mut out = self.head(TYPE_REPLY | FLAG_ERROR, number);
+        finish(&mut out);
+        out
+    }
+
+    fn head(&self, flags: u32, error: u32) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        out.extend(self.id.to_le_bytes());
+        out.extend(self.command.to_le_bytes());
+        put(&mut out, 0);
+        put(&mut out, flags);
+        put(&mut out, error);
+        out
+    }
+}
+
+/// Appends a 32-bit word.
+pub(crate) fn put(out: &mut Vec<u8>, value: u32) {
+    out.extend(value.to_le_bytes());
+}
+
+/// Appends a 64-bit word.
+pub(crate) fn put64(out: &mut Vec<u8>, value: u64) {
+    out.extend(value.to_le_bytes());
+}
+
+/// Writes the size into the header.
+pub(crate) fn finish(out: &mut [u8]) {
+    let size = u32::try_from(out.len()).unwrap_or(u32::MAX);
+    if let Some(field) = out.get_mut(4..8) {
+        field.copy_from_slice(&size.to_le_bytes());
+    }
+}
+
+/// Takes fields off the front of a body; too few bytes is `INVAL`.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Errno> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u16(&mut self) -> Result<u16, Errno> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Errno> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Errno> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    /// `argsz`, the first field of every structure that comes from an ioctl: not less than the
+    /// structure is long.
+    fn argsz(&mut self, least: u32) -> Result<u32, Errno> {
+        let argsz = self.u32()?;
+        if argsz < least {
+            return Err(Errno::INVAL);
+        }
+        Ok(argsz)
+    }
+
+    fn end(&self) -> Result<(), Errno> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Errno::INVAL)
+        }
+    }
+}
+
+/// What the client can do, from its VERSION message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClientLimits {
+    /// Most region data it wants in one message.
+    pub max_data_xfer: u32,
+    /// Most descriptors it takes in one message.
+    pub max_msg_fds: u64,
+}
+
+impl Default for ClientLimits {
+    /// The protocol's defaults for absent capabilities.
+    fn default() -> Self {
+        Self {
+            max_data_xfer: MAX_DATA_XFER,
+            max_msg_fds: 1,
+        }
+    }
+}
+
+/// A request that is well-formed on its own.
+#[derive(Debug)]
+pub(crate) enum Request<'a> {
+    Version(ClientLimits),
+    DmaMap(DmaMap),
+    /// With the body to be echoed.
+    DmaUnmap(DmaUnmap, [u8; 24]),
+    GetInfo,
+    RegionInfo {
+        index: u32,
+        argsz: u32,
+    },
+    IrqInfo {
+        index: u32,
+    },
+    SetIrqs {
+        index: u32,
+        start: u32,
+        count: u32,
+        action: IrqAction,
+        data: IrqData,
+    },
+    RegionRead {
+        index: u32,
+        offset: u64,
+        count: u32,
+    },
+    RegionWrite {
+        index: u32,
+        offset: u64,
+        data: &'a [u8],
+    },
+    Reset,
+}
+
+/// Checks a body against its command and takes the descriptors that belong to it.
+///
+/// Errors: `INVAL` for anything malformed, `NOTSUP` for commands this server does not have,
+/// `PROTONOSUPPORT` for another major version, `MSGSIZE` for too much region data.
+pub(crate) fn parse<'a>(
+    number: u16,
+    body: &'a [u8],
+    fds: &mut Vec<OwnedFd>,
+    limits: ClientLimits,
+) -> Result<Request<'a>, Errno> {
+    let most_fds = match number {
+        command::DMA_MAP => 1,
+        command::DEVICE_SET_IRQS => MAX_MSG_FDS,
+        _ => 0,
+    };
+    let known = matches!(
+        number,
+        command::VERSION
+            | command::DMA_MAP
+            | command::DMA_UNMAP
+            | command::DEVICE_GET_INFO
+            | command::DEVICE_GET_REGION_INFO
+            | command::DEVICE_GET_IRQ_INFO
+            | command::DEVICE_SET_IRQS
+            | command::REGION_READ
+            | command::REGION_WRITE
+            | command::DEVICE_RESET
+    );
+    if !known {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if fds.len() > most_fds {
+        return Err(Errno::INVAL);
+    }
+    let mut r = Reader(body);
+    match number {
+        command::VERSION => parse_version(r).map(Request::Version),
+        command::DMA_MAP => {
+            r.argsz(32)?;
+            let flags = r.u32()?;
+            if flags & !(v::VFIO_DMA_MAP_FLAG_READ | v::VFIO_DMA_MAP_FLAG_WRITE) != 0 {
+                return Err(Errno::INVAL);
+            }
+            Ok(Request::DmaMap(DmaMap {
+                offset: r.u64()?,
+                iova: r.u64()?,
+                size: r.u64()?,
+                readable: flags & v::VFIO_DMA_MAP_FLAG_READ != 0,
+                writable: flags & v::VFIO_DMA_MAP_FLAG_WRITE != 0,
+                fd: fds.pop(),
+            }))
+        }
+        command::DMA_UNMAP => {
+            let echo = *r.0.first_chunk::<24>().ok_or(Errno::INVAL)?;
+            r.argsz(24)?;
+            let flags = r.u32()?;
+            let (iova, size) = (r.u64()?, r.u64()?);
+            let unmap = match flags {
+                0 => DmaUnmap::Range { iova, size },
+                v::VFIO_DMA_UNMAP_FLAG_ALL => DmaUnmap::All,
+                // Dirty bitmaps and vaddr updates are not offered.
+                _ => return Err(Errno::INVAL),
+            };
+            Ok(Request::DmaUnmap(unmap, echo))
+        }
+        command::DEVICE_GET_INFO => {
+            r.argsz(16)?;
+            Ok(Request::GetInfo)
+        }
+        command::DEVICE_GET_REGION_INFO => {
+            let argsz = r.argsz(32)?;
+            r.u32()?;
+            Ok(Request::RegionInfo {
+                index: r.u32()?,
+                argsz,
+            })
+        }
+        command::DEVICE_GET_IRQ_INFO => {
+            r.argsz(16)?;
+            r.u32()?;
+            Ok(Request::IrqInfo { index: r.u32()? })
+        }
+        command::DEVICE_SET_IRQS => parse_set_irqs(r, fds),
+        command::REGION_READ => {
+            let (offset, index, count) = access(&mut r, limits)?;
+            r.end()?;
+            Ok(Request::RegionRead {
+                index,
+                offset,
+                count,
+            })
+        }
+        command::REGION_WRITE => {
+            let (offset, index, count) = access(&mut r, limits)?;
+            if r.0.len() as u64 != u64::from(count) {
+                return Err(Errno::INVAL);
+            }
+            Ok(Request::RegionWrite {
+                index,
+                offset,
+                data: r.0,
+            })
+        }
+        command::DEVICE_RESET => {
+            r.end()?;
+            Ok(Request::Reset)
+        }
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// Offset, region and count of a region access, wrap-safe and within limits.
+fn access(r: &mut Reader<'_>, limits: ClientLimits) -> Result<(u64, u32, u32), Errno> {
+    let (offset, index, count) = (r.u64()?, r.u32()?, r.u32()?);
+    if count > limits.max_data_xfer.min(MAX_DATA_XFER) {
+        return Err(Errno::MSGSIZE);
+    }
+    if count == 0 || offset.checked_add(u64::from(count)).is_none() {
+        return Err(Errno::INVAL);
+    }
+    Ok((offset, index, count))
+}
+
+/// Major, minor, then optional JSON that ends with the message's last byte, a NUL.
+fn parse_version(mut r: Reader<'_>) -> Result<ClientLimits, Errno> {
+    let major = r.u16()?;
+    let _minor = r.u16()?;
+    if major != 0 {
+        return Err(Errno::PROTONOSUPPORT);
+    }
+    let mut limits = ClientLimits::default();
+    if r.0.is_empty() {
+        return Ok(limits);
+    }
+    let (nul, text) = r.0.split_last().ok_or(Errno::INVAL)?;
+    if *nul != 0 {
+        return Err(Errno::INVAL);
+    }
+    let json: serde_json::Value = serde_json::from_slice(text).map_err(|_| Errno::INVAL)?;
+    let object = json.as_object().ok_or(Errno::INVAL)?;
+    if let Some(capabilities) = object.get("capabilities") {
+        let capabilities = capabilities.as_object().ok_or(Errno::INVAL)?;
+        if let Some(value) = capabilities.get("max_data_xfer_size") {
+            let value = value.as_u64().ok_or(Errno::INVAL)?;
+            limits.max_data_xfer = u32::try_from(value).unwrap_or(u32::MAX).min(MAX_DATA_XFER);
+        }
+        if let Some(value) = capabilities.get("max_msg_fds") {
+            limits.max_msg_fds = value.as_u64().ok_or(Errno::INVAL)?;
+        }
+    }
+    Ok(limits)
+}
+
+/// The data of our VERSION reply. QEMU receives it into a buffer of its request's size
+/// (hw/vfio-user/proxy.c, "reply larger than recv buffer"), so only what differs from a
+/// default or is worth stating goes in. No `migration`, no `write_multiple`.
+pub(crate) fn version_reply(header: &Header) -> Vec<u8> {
+    let mut out = header.reply();
+    put(&mut out, 0); // major 0, minor 0
+    let text = format!(
+        "{{\"capabilities\":{{\"max_msg_fds\":{MAX_MSG_FDS},\
+         \"max_data_xfer_size\":{MAX_DATA_XFER}}}}}\0"
+    );
+    out.extend(text.as_bytes());
+    finish(&mut out);
+    out
+}
+
+fn parse_set_irqs<'a>(mut r: Reader<'a>, fds: &mut Vec<OwnedFd>) -> Result<Request<'a>, Errno> {
+    r.argsz(20)?;
+    let flags = r.u32()?;
+    let (index, start, count) = (r.u32()?, r.u32()?, r.u32()?);
+    let action = match flags & v::VFIO_IRQ_SET_ACTION_TYPE_MASK {
+        v::VFIO_IRQ_SET_ACTION_TRIGGER => IrqAction::Trigger,
+        v::VFIO_IRQ_SET_ACTION_MASK => IrqAction::Mask,
+        v::VFIO_IRQ_SET_ACTION_UNMASK => IrqAction::Unmask,
+        _ => return Err(Errno::INVAL),
+    };
+    if flags & !(v::VFIO_IRQ_SET_ACTION_TYPE_MASK | v::VFIO_IRQ_SET_DATA_TYPE_MASK) != 0
+        || start.checked_add(count).is_none()
+    {
+        return Err(Errno::INVAL);
+    }
+    let wanted = count as usize;
+    let data = match flags & v::VFIO_IRQ_SET_DATA_TYPE_MASK {
+        v::VFIO_IRQ_SET_DATA_NONE if fds.is_empty() => {
+            if count == 0 && action != IrqAction::Trigger {
+                return Err(Errno::INVAL);
+            }
+            IrqData::None
+        }
+        v::VFIO_IRQ_SET_DATA_BOOL if fds.is_empty() && count > 0 => {
+            IrqData::Bool(r.0.get(..wanted).ok_or(Errno::INVAL)?.to_vec())
+        }
+        // The eventfds are the message's descriptors, all or none; none means detach.
+        v::VFIO_IRQ_SET_DATA_EVENTFD if fds.len() == wanted && count > 0 => {
+            IrqData::EventFds(fds.drain(..).map(Some).collect())
+        }
+        // A detach of any length is legal; its length is checked against the index before it
+        // is believed, so `expand_detach` makes the list then.
+        v::VFIO_IRQ_SET_DATA_EVENTFD if fds.is_empty() && count > 0 => {
+            IrqData::EventFds(Vec::new())
+        }
+        _ => return Err(Errno::INVAL),
+    };
+    Ok(Request::SetIrqs {
+        index,
+        start,
+        count,
+        action,
+        data,
+    })
+}

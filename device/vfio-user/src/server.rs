@@ -1,0 +1,337 @@
+//! One connection: receive, check, call the device, reply.
+
+use crate::device::{Device, DeviceInfo, IrqData, IrqSet, RegionInfo};
+use crate::protocol::{
+    self, ClientLimits, HEADER, Header, MAX_DRAIN, MAX_MESSAGE, Request, finish, put, put64,
+};
+use crate::socket::{Connection, Shutdown, Stop, cut};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use tracing::{debug, info, warn};
+use vfio_bindings::bindings::vfio as v;
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The client closed it between two messages.
+    Disconnected,
+    /// The client vanished within a message, or the socket failed.
+    Broken,
+    /// A message had an impossible size, so that nobody knows where the next begins.
+    Desynchronized,
+    /// [`Shutdown::trigger`] was called.
+    Shutdown,
+}
+
+/// Serves one client until it leaves, breaks the framing, or `shutdown` is triggered.
+///
+/// Blocks. [`Device::disconnected`] is called once before it returns, in all cases. Used
+/// directly for a socket pair; [`crate::Listener::serve`] does it for a path.
+pub fn serve_connection(
+    stream: impl Into<OwnedFd>,
+    device: &mut dyn Device,
+    shutdown: &Shutdown,
+) -> Ended {
+    serve(stream.into(), device, shutdown, None)
+}
+
+pub(crate) fn serve(
+    stream: OwnedFd,
+    device: &mut dyn Device,
+    shutdown: &Shutdown,
+    others: Option<(BorrowedFd<'_>, &dyn Fn())>,
+) -> Ended {
+    let connection = Connection {
+        stream,
+        shutdown,
+        others,
+        fds: Vec::new(),
+        fds_lost: false,
+    };
+    let mut session = Session {
+        connection,
+        body: Vec::new(),
+        negotiated: None,
+        device: &mut *device,
+    };
+    let ended = loop {
+        match session.message() {
+            Ok(true) => {}
+            Ok(false) => break Ended::Desynchronized,
+            Err(Stop::Eof) => {
+                info!("vfio-user client disconnected");
+                break Ended::Disconnected;
+            }
+            Err(Stop::Cut) => {
+                warn!("vfio-user client vanished in the middle of a message");
+                break Ended::Broken;
+            }
+            Err(Stop::Io(errno)) => {
+                warn!("vfio-user socket failed: {errno}");
+                break Ended::Broken;
+            }
+            Err(Stop::Shutdown) => break Ended::Shutdown,
+        }
+    };
+    // Close the socket first: the client must not wait while the device cleans up.
+    drop(session);
+    device.disconnected();
+    ended
+}
+
+struct Session<'a> {
+    connection: Connection<'a>,
+    /// Body of the message in hand; kept for its capacity.
+    body: Vec<u8>,
+    /// After VERSION: the client's limits and the device's numbers.
+    negotiated: Option<(ClientLimits, DeviceInfo)>,
+    device: &'a mut dyn Device,
+}
+
+/// A reply and the descriptor that goes with it.
+type Reply = (Vec<u8>, Option<OwnedFd>);
+
+impl Session<'_> {
+    /// One message. False if the stream is out of step for good.
+    fn message(&mut self) -> Result<bool, Stop> {
+        self.connection.fds.clear();
+        self.connection.fds_lost = false;
+        let mut bytes = [0u8; HEADER];
+        self.connection.recv_exact(&mut bytes)?;
+        let header = Header::parse(&bytes);
+        let Some(len) = header.size.checked_sub(HEADER as u32) else {
+            warn!(?header, "message size below that of its header; closing");
+            self.refuse(&header, Errno::INVAL)?;
+            return Ok(false);
+        };
+        if header.size > MAX_MESSAGE {
+            warn!(?header, "message longer than {MAX_MESSAGE} bytes");
+            if header.size > MAX_DRAIN {
+                self.refuse(&header, Errno::MSGSIZE)?;
+                return Ok(false);
+            }
+            self.connection.drain(len)?;
+            self.connection.fds.clear();
+            self.refuse(&header, Errno::MSGSIZE)?;
+            return Ok(true);
+        }
+        let mut body = std::mem::take(&mut self.body);
+        body.clear();
+        body.resize(len as usize, 0);
+        let received = self.connection.recv_exact(&mut body).map_err(cut);
+        let result = received.and_then(|()| self.handle(&header, &body));
+        self.body = body;
+        result.map(|()| true)
+    }
+
+    /// Error reply, unless none is wanted.
+    fn refuse(&mut self, header: &Header, errno: Errno) -> Result<(), Stop> {
+        debug!(?header, %errno, "refused");
+        if header.no_reply() || header.is_reply() {
+            return Ok(());
+        }
+        self.connection.send(&header.error(errno), None)
+    }
+
+    fn handle(&mut self, header: &Header, body: &[u8]) -> Result<(), Stop> {
+        if header.is_reply() {
+            // We never ask anything.
+            warn!(?header, "unexpected reply ignored");
+            return Ok(());
+        }
+        let mut fds = std::mem::take(&mut self.connection.fds);
+        let result = header.check().and_then(|()| {
+            if self.connection.fds_lost {
+                return Err(Errno::MFILE);
+            }
+            let limits = self
+                .negotiated
+                .map(|(limits, _)| limits)
+                .unwrap_or_default();
+            let request = protocol::parse(header.command, body, &mut fds, limits)?;
+            self.call(header, request)
+        });
+        match result {
+            Ok((bytes, fd)) if !header.no_reply() => {
+                self.connection.send(&bytes, fd.as_ref().map(AsFd::as_fd))
+            }
+            Ok(_) => Ok(()),
+            Err(errno) => {
+                warn!(command = header.command, id = header.id, %errno, "request refused");
+                self.refuse(header, errno)
+            }
+        }
+    }
+
+    fn call(&mut self, header: &Header, request: Request<'_>) -> Result<Reply, Errno> {
+        let (limits, info) = match (&request, self.negotiated) {
+            (Request::Version(limits), None) => {
+                let info = self.device.info()?;
+                self.negotiated = Some((*limits, info));
+                info!(?limits, "vfio-user client connected");
+                return Ok((protocol::version_reply(header), None));
+            }
+            (Request::Version(_), Some(_)) | (_, None) => return Err(Errno::INVAL),
+            (_, Some(negotiated)) => negotiated,
+        };
+        let region = |index: u32| {
+            if index < info.num_regions {
+                Ok(())
+            } else {
+                Err(Errno::INVAL)
+            }
+        };
+        let irq = |index: u32| {
+            if index < info.num_irqs {
+                Ok(())
+            } else {
+                Err(Errno::INVAL)
+            }
+        };
+        let mut out = header.reply();
+        match request {
+            Request::Version(_) => return Err(Errno::INVAL),
+            Request::DmaMap(map) => {
+                debug!(?map, "map");
+                self.device.dma_map(map)?;
+            }
+            Request::DmaUnmap(unmap, echo) => {
+                debug!(?unmap, "unmap");
+                self.device.dma_unmap(unmap)?;
+                out.extend(echo);
+            }
+            Request::GetInfo => {
+                [16, info.flags, info.num_regions, info.num_irqs]
+                    .into_iter()
+                    .for_each(|word| put(&mut out, word));
+            }
+            Request::RegionInfo { index, argsz } => {
+                region(index)?;
+                let described = self.device.region_info(index)?;
+                let fd = describe_region(&mut out, index, argsz, described);
+                finish(&mut out);
+                return Ok((out, fd.filter(|_| limits.max_msg_fds > 0)));
+            }
+            Request::IrqInfo { index } => {
+                irq(index)?;
+                let described = self.device.irq_info(index)?;
+                [16, described.flags, index, described.count]
+                    .into_iter()
+                    .for_each(|word| put(&mut out, word));
+            }
+            Request::SetIrqs {
+                index,
+                start,
+                count,
+                action,
+                data,
+            } => {
+                irq(index)?;
+                let end = start.checked_add(count).ok_or(Errno::INVAL)?;
+                if count > 0 && end > self.device.irq_info(index)?.count {
+                    return Err(Errno::INVAL);
+                }
+                let data = expand_detach(data, count);
+                let set = IrqSet {
+                    index,
+                    start,
+                    count,
+                    action,
+                    data,
+                };
+                debug!(?set, "set interrupts");
+                self.device.set_irqs(set)?;
+            }
+            Request::RegionRead {
+                index,
+                offset,
+                count,
+            } => {
+                region(index)?;
+                put64(&mut out, offset);
+                put(&mut out, index);
+                put(&mut out, count);
+                let at = out.len();
+                out.resize(at + count as usize, 0);
+                let data = out.get_mut(at..).unwrap_or_default();
+                self.device.region_read(index, offset, data)?;
+            }
+            Request::RegionWrite {
+                index,
+                offset,
+                data,
+            } => {
+                region(index)?;
+                self.device.region_write(index, offset, data)?;
+                put64(&mut out, offset);
+                put(&mut out, index);
+                put(&mut out, u32::try_from(data.len()).unwrap_or(u32::MAX));
+            }
+            Request::Reset => self.device.reset()?,
+        }
+        finish(&mut out);
+        Ok((out, None))
+    }
+}
+
+/// An eventfd list without descriptors stands for `count` times "none".
+fn expand_detach(data: IrqData, count: u32) -> IrqData {
+    match data {
+        IrqData::EventFds(fds) if fds.is_empty() => {
+            IrqData::EventFds((0..count).map(|_| None).collect())
+        }
+        data => data,
+    }
+}
+
+/// Bytes of `struct vfio_region_info`.
+const REGION_INFO: u32 = 32;
+
+/// Appends the region info; the descriptor is returned if it belongs to this reply.
+///
+/// `argsz` in the reply is what a complete answer needs. A client that offered less gets the
+/// structure without capabilities but with `cap_offset` set, as QEMU checks that before it
+/// asks again (hw/vfio-user/device.c), and without the descriptor, which it would only close.
+fn describe_region(
+    out: &mut Vec<u8>,
+    index: u32,
+    argsz: u32,
+    region: RegionInfo,
+) -> Option<OwnedFd> {
+    let mut flags = region.flags;
+    let mut caps = Vec::new();
+    let mut file_offset = 0;
+    let mut fd = None;
+    if let Some(mmap) = region.mmap {
+        flags |= v::VFIO_REGION_INFO_FLAG_MMAP;
+        file_offset = mmap.offset;
+        fd = Some(mmap.fd);
+        if !mmap.sparse.is_empty() {
+            flags |= v::VFIO_REGION_INFO_FLAG_CAPS;
+            // struct vfio_info_cap_header: id, version, next; then the areas.
+            put(&mut caps, v::VFIO_REGION_INFO_CAP_SPARSE_MMAP | 1 << 16);
+            put(&mut caps, 0);
+            put(
+                &mut caps,
+                u32::try_from(mmap.sparse.len()).unwrap_or(u32::MAX),
+            );
+            put(&mut caps, 0);
+            for area in &mmap.sparse {
+                put64(&mut caps, area.offset);
+                put64(&mut caps, area.size);
+            }
+        }
+    }
+    let full = REGION_INFO.saturating_add(u32::try_from(caps.len()).unwrap_or(u32::MAX));
+    put(out, full);
+    put(out, flags);
+    put(out, index);
+    put(out, if caps.is_empty() { 0 } else { REGION_INFO });
+    put64(out, region.size);
+    put64(out, file_offset);
+    if argsz < full {
+        return None;
+    }
+    out.extend(caps);
+    fd
+}

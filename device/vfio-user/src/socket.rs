@@ -1,0 +1,216 @@
+//! Whole messages and descriptors over a stream socket, interruptible by a shutdown.
+
+use crate::protocol::MAX_MSG_FDS;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+/// Ends servers from another thread. Clones end together; once triggered it stays so.
+#[derive(Debug, Clone)]
+pub struct Shutdown(Arc<OwnedFd>);
+
+impl Shutdown {
+    /// A new one, not triggered.
+    ///
+    /// # Errors
+    ///
+    /// What eventfd(2) says.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self(Arc::new(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?)))
+    }
+
+    /// Asks every server that has a clone to return.
+    pub fn trigger(&self) {
+        // Fails only if the counter is full, and then it is triggered already.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    /// True once triggered.
+    pub fn is_triggered(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.0, PollFlags::IN)];
+        matches!(
+            poll(
+                &mut fds,
+                Some(&Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0
+                })
+            ),
+            Ok(1..)
+        )
+    }
+}
+
+impl AsFd for Shutdown {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Why a transfer did not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// End of file before the first byte wanted.
+    Eof,
+    /// End of file in the middle.
+    Cut,
+    /// The shutdown was triggered.
+    Shutdown,
+    /// The socket failed.
+    Io(Errno),
+}
+
+/// Room for more than we allow, so that one descriptor too many is seen and not truncated.
+const RECV_FDS: usize = 4 * MAX_MSG_FDS;
+
+/// Waits until `fd` is ready for `flags`, the shutdown is triggered, or `extra` is readable, in
+/// which case `on_extra` is called and waiting goes on.
+pub(crate) fn wait(
+    fd: BorrowedFd<'_>,
+    flags: PollFlags,
+    shutdown: &Shutdown,
+    extra: Option<(BorrowedFd<'_>, &dyn Fn())>,
+) -> Result<(), Stop> {
+    loop {
+        let mut fds = [
+            PollFd::new(&fd, flags),
+            PollFd::new(shutdown, PollFlags::IN),
+            // Polling the shutdown twice is harmless and keeps the array's length.
+            match &extra {
+                Some((extra, _)) => PollFd::new(extra, PollFlags::IN),
+                None => PollFd::new(shutdown, PollFlags::IN),
+            },
+        ];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Stop::Io(errno)),
+        }
+        let ready = fds.each_ref().map(|fd| !fd.revents().is_empty());
+        match (ready, &extra) {
+            ([_, true, _], _) => return Err(Stop::Shutdown),
+            ([true, _, _], _) => return Ok(()),
+            ([_, _, true], Some((_, on_extra))) => on_extra(),
+            _ => {}
+        }
+    }
+}
+
+/// One connection.
+pub(crate) struct Connection<'a> {
+    pub stream: OwnedFd,
+    pub shutdown: &'a Shutdown,
+    /// The listening socket and what to do when somebody else connects.
+    pub others: Option<(BorrowedFd<'a>, &'a dyn Fn())>,
+    /// Descriptors of the message that is being received.
+    pub fds: Vec<OwnedFd>,
+    /// Some of them were lost (too many, or this process has too many open).
+    pub fds_lost: bool,
+}
+
+impl Connection<'_> {
+    /// Fills `buf`, collecting descriptors.
+    pub fn recv_exact(&mut self, buf: &mut [u8]) -> Result<(), Stop> {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.recv_some(rest) {
+                Ok(0) => return Err(if done == 0 { Stop::Eof } else { Stop::Cut }),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait(
+                    self.stream.as_fd(),
+                    PollFlags::IN,
+                    self.shutdown,
+                    self.others,
+                )?,
+                // A reset is how a killed client looks if replies were under way.
+                Err(Errno::CONNRESET) if done == 0 => return Err(Stop::Eof),
+                Err(errno) => return Err(Stop::Io(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn recv_some(&mut self, buf: &mut [u8]) -> Result<usize, Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RECV_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let got = recvmsg(
+            &self.stream,
+            &mut [IoSliceMut::new(buf)],
+            &mut control,
+            flags,
+        )?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                // One more than allowed is enough to refuse; the rest is closed at once.
+                for fd in fds {
+                    if self.fds.len() <= MAX_MSG_FDS {
+                        self.fds.push(fd);
+                    }
+                }
+            }
+        }
+        if got.flags.contains(ReturnFlags::CTRUNC) {
+            self.fds_lost = true;
+        }
+        Ok(got.bytes)
+    }
+
+    /// Reads and forgets `len` bytes and their descriptors.
+    pub fn drain(&mut self, len: u32) -> Result<(), Stop> {
+        let mut scratch = [0u8; 4096];
+        let mut left = len as usize;
+        while left > 0 {
+            let step = left.min(scratch.len());
+            if let Some(buf) = scratch.get_mut(..step) {
+                self.recv_exact(buf).map_err(cut)?;
+            }
+            left -= step;
+        }
+        Ok(())
+    }
+
+    /// Sends a whole message, with a descriptor if there is one.
+    pub fn send(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Stop> {
+        let mut done = 0;
+        while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let rights = fd.map(|fd| [fd]);
+            if let Some(rights) = &rights
+                && done == 0
+                && !control.push(SendAncillaryMessage::ScmRights(rights))
+            {
+                return Err(Stop::Io(Errno::NOBUFS));
+            }
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match sendmsg(&self.stream, &[IoSlice::new(rest)], &mut control, flags) {
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => wait(
+                    self.stream.as_fd(),
+                    PollFlags::OUT,
+                    self.shutdown,
+                    self.others,
+                )?,
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Stop::Eof),
+                Err(errno) => return Err(Stop::Io(errno)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// End of file inside a message is never a clean end.
+pub(crate) fn cut(stop: Stop) -> Stop {
+    if stop == Stop::Eof { Stop::Cut } else { stop }
+}
