@@ -1,0 +1,7 @@
+//! Tests of the wire formats, as one binary: proptest and etherparse are slow to link.
+
+mod headers;
+mod known;
+mod packets;
+mod support;
+mod tables;
