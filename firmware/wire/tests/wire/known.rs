@@ -1,7 +1,8 @@
 //! Packets that others made, byte for byte.
 
 use faultline_wire::{
-    Bth, CNP_PAYLOAD_LEN, Ip, MacAddr, Opcode, Psn, WireError, icrc::icrc, parse, seal,
+    Aeth, Bth, CNP_PAYLOAD_LEN, Gid, Headers, Ip, MacAddr, Opcode, Psn, Syndrome, WireError,
+    icrc::icrc, parse, seal,
 };
 
 use crate::support::{build, oracle_icrc};
@@ -108,8 +109,49 @@ fn the_oracle_agrees_with_strangers() {
     }
 }
 
-/// The published example of a CNP from Mellanox carries an iCRC that does not match its fields
-/// (Scapy's tests say so, too). It is read, and its iCRC is called wrong.
+/// An ACK with reserved bits set, a UDP checksum and Ethernet padding, its fields printed beside it
+/// by another tool. From the tests of a libtins fork, `Cerebras/libtins`,
+/// `tests/src/rocev2_test.cpp`, packet 4. It was made without an iCRC.
+#[test]
+fn pktlib_ack_is_read() {
+    let frame = hex("0000000000dd 12345678abcd 0800
+         45 4b 0030 f7e7 0000 10 11 ccc3 82726353 00000002
+         cba9 12b7 001c 3a0d
+         11 00 ffff 8d 000041 48 00003e 1b 000001 00000000
+         a4c32b491460c5163617beb863dee70d9ae0d3");
+    let packet = parse(&frame).unwrap();
+    assert!(!packet.icrc_ok);
+    assert_eq!((packet.icrc, packet.payload.len()), (0, 0));
+    let header = packet.header;
+    let ack = Bth::new(Opcode::RcAcknowledge, 0x41, Psn::new(0x3e));
+    // Reserved byte 0x8d has the FECN bit among others; reserved 0x48 is not the acknowledge bit.
+    assert_eq!(
+        header.bth,
+        Bth {
+            migration: false,
+            fecn: true,
+            ..ack
+        }
+    );
+    assert_eq!(
+        header.aeth,
+        Some(Aeth {
+            syndrome: Syndrome::Ack { credits: 27 },
+            msn: 1
+        })
+    );
+    assert_eq!(header.extended(), Headers::AETH);
+    assert_eq!(header.udp_src_port, 0xcba9);
+    assert_eq!(
+        (header.ip.traffic_class(), header.ip.hop_limit()),
+        (0x4b, 0x10)
+    );
+    assert_eq!(
+        header.ip.src_gid(),
+        Gid::from_ipv4([0x82, 0x72, 0x63, 0x53])
+    );
+}
+
 #[test]
 fn a_wrong_icrc_is_reported_not_refused() {
     let mut frame = connectx_cnp();
