@@ -1,0 +1,480 @@
+//! Type 0 header, capabilities and the side effects of writes.
+
+use crate::msix::{MAX_VECTORS, MsixLayout};
+
+/// Bytes of config space, the PCI Express extended part included.
+pub const CONFIG_SIZE: usize = 4096;
+
+// Header (PCI 3.0 §6.1).
+const COMMAND: usize = 0x04;
+const STATUS: usize = 0x06;
+const REVISION: usize = 0x08;
+const CACHE_LINE: usize = 0x0c;
+const BAR0: usize = 0x10;
+const SUBSYSTEM: usize = 0x2c;
+const CAP_POINTER: usize = 0x34;
+const INTERRUPT_LINE: usize = 0x3c;
+
+const COMMAND_MEMORY: u16 = 1 << 1;
+const COMMAND_MASTER: u16 = 1 << 2;
+/// Memory, bus master, parity response, SERR#, INTx disable. Bit 0 (I/O) is hardwired to zero
+/// as there are no I/O BARs.
+const COMMAND_RW: u16 = COMMAND_MEMORY | COMMAND_MASTER | 1 << 6 | 1 << 8 | 1 << 10;
+const STATUS_CAP_LIST: u16 = 1 << 4;
+/// Error bits, write 1 to clear (§6.2.3).
+const STATUS_W1C: u16 = 0xf900;
+
+// Capabilities, in list order.
+const PM: usize = 0x40;
+const PM_CONTROL: usize = PM + 4;
+const PM_NO_SOFT_RESET: u16 = 1 << 3;
+const MSIX: usize = 0x50;
+const MSIX_CONTROL: usize = MSIX + 2;
+const MSIX_MASK_ALL: u16 = 1 << 14;
+const MSIX_ENABLE: u16 = 1 << 15;
+const EXPRESS: usize = 0x60;
+const DEVICE_CONTROL: usize = EXPRESS + 0x08;
+const FLR: u16 = 1 << 15;
+
+// Extended capabilities.
+const SERIAL: usize = 0x100;
+
+/// Who the function says it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PciIdentity {
+    /// Vendor id.
+    pub vendor: u16,
+    /// Device id.
+    pub device: u16,
+    /// Revision.
+    pub revision: u8,
+    /// Class code, 24 bits: base class, sub-class, programming interface.
+    pub class: u32,
+    /// Subsystem vendor id.
+    pub subsystem_vendor: u16,
+    /// Subsystem id.
+    pub subsystem: u16,
+    /// Device serial number, an EUI-64.
+    pub serial: u64,
+}
+
+/// A memory BAR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bar {
+    /// Register, 0 to 5; a 64-bit BAR takes the next one too.
+    pub index: u8,
+    /// Size in bytes, a power of two, at least 16.
+    pub size: u64,
+    /// 64-bit decoder.
+    pub wide: bool,
+    /// Prefetchable: reads have no side effects and writes may be merged.
+    pub prefetchable: bool,
+}
+
+/// Why a config space cannot be built. All are mistakes of the caller, not of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The size is no power of two of at least 16 bytes, or too big for a 32-bit BAR.
+    #[error("BAR{index}: size {size:#x} is not a power of two within its limits")]
+    BarSize {
+        /// The BAR.
+        index: u8,
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// The register is beyond BAR5 or belongs to another BAR.
+    #[error("BAR{index}: no such register, or taken by another BAR")]
+    BarIndex {
+        /// The BAR.
+        index: u8,
+    },
+    /// Number of vectors out of range.
+    #[error("{vectors} MSI-X vectors; must be 1 to {MAX_VECTORS}")]
+    Vectors {
+        /// Number of vectors.
+        vectors: u16,
+    },
+    /// Table or pending bits unaligned, outside their BAR, or overlapping.
+    #[error("MSI-X table or pending bits do not fit BAR{bar} at offset {offset:#x}")]
+    MsixPlace {
+        /// The BAR.
+        bar: u8,
+        /// Offset into it.
+        offset: u32,
+    },
+}
+
+/// Power management state; D1 and D2 are not supported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PowerState {
+    /// Working.
+    D0,
+    /// Software power-down: config space works, DMA and interrupts must not happen. All state
+    /// is preserved (No_Soft_Reset).
+    D3Hot,
+}
+
+/// What a write changed. One write can change several things at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConfigChange {
+    /// Function-level reset was initiated. Config space has been reset already; reset the
+    /// function, and drop what it had in flight.
+    pub flr: bool,
+    /// Bus mastering (DMA and interrupts) was switched.
+    pub bus_master: Option<bool>,
+    /// Memory decoding was switched.
+    pub memory: Option<bool>,
+    /// MSI-X was enabled or disabled.
+    pub msix: Option<bool>,
+    /// The power state changed.
+    pub power: Option<PowerState>,
+}
+
+impl ConfigChange {
+    /// True if there is nothing to act on.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Config space of one function.
+///
+/// Accesses of any length and alignment are bytewise: bits that are not writable ignore
+/// writes, offsets beyond the end read as ones and ignore writes. Nothing panics.
+#[derive(Debug, Clone)]
+pub struct ConfigSpace {
+    bytes: Box<[u8; CONFIG_SIZE]>,
+    /// Bits that take the written value.
+    writable: Box<[u8; CONFIG_SIZE]>,
+    /// Bits that are cleared by writing 1.
+    clearable: Box<[u8; CONFIG_SIZE]>,
+    /// State after reset.
+    initial: Box<[u8; CONFIG_SIZE]>,
+    bars: Vec<Bar>,
+    msix: Option<MsixLayout>,
+}
+
+impl ConfigSpace {
+    /// Builds the config space of a function.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if BARs or MSI-X do not fit together.
+    pub fn new(
+        identity: PciIdentity,
+        bars: &[Bar],
+        msix: Option<MsixLayout>,
+    ) -> Result<Self, ConfigError> {
+        let zero = || Box::new([0u8; CONFIG_SIZE]);
+        let mut config = Self {
+            bytes: zero(),
+            writable: zero(),
+            clearable: zero(),
+            initial: zero(),
+            bars: bars.to_vec(),
+            msix,
+        };
+        config.header(identity);
+        config.bars()?;
+        config.power();
+        config.express();
+        let next_of_pm = if let Some(layout) = msix {
+            config.msix(layout)?;
+            MSIX
+        } else {
+            EXPRESS
+        };
+        config.put8(PM + 1, next_of_pm as u8);
+        config.serial(identity.serial);
+        config.initial = config.bytes.clone();
+        Ok(config)
+    }
+
+    fn header(&mut self, identity: PciIdentity) {
+        self.put16(0x00, identity.vendor);
+        self.put16(0x02, identity.device);
+        self.allow16(COMMAND, COMMAND_RW);
+        self.put16(STATUS, STATUS_CAP_LIST);
+        self.clear16(STATUS, STATUS_W1C);
+        self.put32(REVISION, identity.class << 8 | u32::from(identity.revision));
+        // Cache line size is writable and ignored (PCIe §7.5.1.3); latency timer, header type
+        // 0 (single function) and BIST are zero.
+        self.allow8(CACHE_LINE, 0xff);
+        self.put16(SUBSYSTEM, identity.subsystem_vendor);
+        self.put16(SUBSYSTEM + 2, identity.subsystem);
+        self.put8(CAP_POINTER, PM as u8);
+        // Interrupt line is a scratch byte; pin 0 means no INTx.
+        self.allow8(INTERRUPT_LINE, 0xff);
+    }
+
+    /// PCI 3.0 §6.2.5.1: the writable bits of a BAR are those of an aligned address, so writing
+    /// ones and reading back gives the size.
+    fn bars(&mut self) -> Result<(), ConfigError> {
+        let mut taken = [false; 6];
+        for bar in self.bars.clone() {
+            let Bar {
+                index,
+                size,
+                wide,
+                prefetchable,
+            } = bar;
+            let limit = if wide { 1 << 63 } else { 1 << 31 };
+            if !size.is_power_of_two() || size < 16 || size > limit {
+                return Err(ConfigError::BarSize { index, size });
+            }
+            let registers = usize::from(index)..usize::from(index) + 1 + usize::from(wide);
+            match taken.get_mut(registers) {
+                Some(slots) if slots.iter().all(|slot| !*slot) => slots.fill(true),
+                _ => return Err(ConfigError::BarIndex { index }),
+            }
+            let at = BAR0 + 4 * usize::from(index);
+            let mask = !(size - 1);
+            self.put32(at, u32::from(wide) << 2 | u32::from(prefetchable) << 3);
+            self.allow32(at, mask as u32);
+            if wide {
+                self.allow32(at + 4, (mask >> 32) as u32);
+            }
+        }
+        Ok(())
+    }
+
+    /// PCI PM 1.2 §3.2: version 3, no PME, no D1, no D2.
+    fn power(&mut self) {
+        self.put8(PM, 0x01);
+        self.put16(PM + 2, 0x0003);
+        self.put16(PM_CONTROL, PM_NO_SOFT_RESET);
+        self.allow16(PM_CONTROL, 0x3);
+    }
+
+    /// PCI 3.0 §6.8.2.
+    fn msix(&mut self, layout: MsixLayout) -> Result<(), ConfigError> {
+        if layout.vectors == 0 || layout.vectors > MAX_VECTORS {
+            return Err(ConfigError::Vectors {
+                vectors: layout.vectors,
+            });
+        }
+        let places = [
+            (layout.table_bar, layout.table_offset, layout.table_len()),
+            (layout.pba_bar, layout.pba_offset, layout.pba_len()),
+        ];
+        for (bar, offset, len) in places {
+            let size = self
+                .bars
+                .iter()
+                .find(|b| b.index == bar)
+                .map_or(0, |b| b.size);
+            if offset % 8 != 0 || u64::from(offset) + u64::from(len) > size {
+                return Err(ConfigError::MsixPlace { bar, offset });
+            }
+        }
+        let [(table_bar, table, table_len), (pba_bar, pba, pba_len)] = places;
+        let (table, pba) = (u64::from(table), u64::from(pba));
+        if table_bar == pba_bar
+            && table < pba + u64::from(pba_len)
+            && pba < table + u64::from(table_len)
+        {
+            return Err(ConfigError::MsixPlace {
+                bar: pba_bar,
+                offset: layout.pba_offset,
+            });
+        }
+        self.put8(MSIX, 0x11);
+        self.put8(MSIX + 1, EXPRESS as u8);
+        self.put16(MSIX_CONTROL, layout.vectors - 1);
+        self.allow16(MSIX_CONTROL, MSIX_ENABLE | MSIX_MASK_ALL);
+        self.put32(MSIX + 4, layout.table_offset | u32::from(layout.table_bar));
+        self.put32(MSIX + 8, layout.pba_offset | u32::from(layout.pba_bar));
+        Ok(())
+    }
+
+    /// PCIe §7.8: version 2 endpoint, 16 GT/s x16 for show, function-level reset.
+    fn express(&mut self) {
+        self.put8(EXPRESS, 0x10);
+        self.put16(EXPRESS + 0x02, 0x0002);
+        // Device capabilities: 128-byte payload, extended tags, role-based error reporting
+        // (mandatory), FLR.
+        self.put32(EXPRESS + 0x04, 1 << 5 | 1 << 15 | 1 << 28);
+        // Device control: relaxed ordering, no snoop, 512-byte read requests are the reset
+        // values (§7.8.4). Bit 15 starts FLR and always reads 0.
+        self.put16(DEVICE_CONTROL, 1 << 4 | 1 << 11 | 2 << 12);
+        self.allow16(DEVICE_CONTROL, 0x79ff);
+        self.clear16(EXPRESS + 0x0a, 0x000f);
+        // Link: speed 4 (16 GT/s), width 16, ASPM optionality compliance.
+        self.put32(EXPRESS + 0x0c, 4 | 16 << 4 | 1 << 22);
+        self.allow16(EXPRESS + 0x10, 0x00c8);
+        self.put16(EXPRESS + 0x12, 4 | 16 << 4);
+        // Device 2: completion timeout can be disabled (§7.8.15).
+        self.put32(EXPRESS + 0x24, 1 << 4);
+        self.allow16(EXPRESS + 0x28, 1 << 4);
+        // Link 2: all speeds up to 4, target speed 4.
+        self.put32(EXPRESS + 0x2c, 0x1e);
+        self.put16(EXPRESS + 0x30, 4);
+        self.allow16(EXPRESS + 0x30, 0x000f);
+    }
+
+    /// PCIe §7.12; the only extended capability.
+    fn serial(&mut self, serial: u64) {
+        self.put32(SERIAL, 0x0003 | 1 << 16);
+        self.put32(SERIAL + 4, serial as u32);
+        self.put32(SERIAL + 8, (serial >> 32) as u32);
+    }
+
+    /// Reads bytes; beyond the end they are ones, as from nothing on the bus.
+    pub fn read(&self, offset: u64, data: &mut [u8]) {
+        for (i, byte) in data.iter_mut().enumerate() {
+            *byte = index(offset, i)
+                .and_then(|at| self.bytes.get(at))
+                .copied()
+                .unwrap_or(0xff);
+        }
+    }
+
+    /// Writes bytes and says what that changed.
+    ///
+    /// A function-level reset resets config space as part of the write; other bits of the same
+    /// write are lost, as on hardware.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> ConfigChange {
+        let before = self.switches();
+        let mut flr = false;
+        for (i, value) in data.iter().enumerate() {
+            let Some(at) = index(offset, i) else { break };
+            let (Some(byte), Some(writable), Some(clearable)) = (
+                self.bytes.get_mut(at),
+                self.writable.get(at),
+                self.clearable.get(at),
+            ) else {
+                break;
+            };
+            let mut value = *value;
+            if at == PM_CONTROL && matches!(value & 3, 1 | 2) {
+                // D1 and D2: the write of an unsupported state has no effect (§3.2.4).
+                value = value & !3 | *byte & 3;
+            }
+            flr |= at == DEVICE_CONTROL + 1 && value & (FLR >> 8) as u8 != 0;
+            *byte = (*byte & !writable | value & writable) & !(value & clearable);
+        }
+        if flr {
+            self.reset();
+        }
+        let after = self.switches();
+        let changed = |old: bool, new: bool| (old != new).then_some(new);
+        ConfigChange {
+            flr,
+            bus_master: changed(before.0, after.0),
+            memory: changed(before.1, after.1),
+            msix: changed(before.2, after.2),
+            power: (before.3 != after.3).then_some(after.3),
+        }
+    }
+
+    fn switches(&self) -> (bool, bool, bool, PowerState) {
+        (
+            self.bus_master(),
+            self.memory(),
+            self.msix_enabled(),
+            self.power_state(),
+        )
+    }
+
+    /// Reset state, for DEVICE_RESET. BAR addresses are cleared too: QEMU keeps its own, and
+    /// firmware assigns them again after a bus reset.
+    pub fn reset(&mut self) {
+        self.bytes.copy_from_slice(self.initial.as_slice());
+    }
+
+    /// True if the function may use DMA and send interrupts.
+    pub fn bus_master(&self) -> bool {
+        self.get16(COMMAND) & COMMAND_MASTER != 0
+    }
+
+    /// True if the function decodes its BARs.
+    pub fn memory(&self) -> bool {
+        self.get16(COMMAND) & COMMAND_MEMORY != 0
+    }
+
+    /// True if MSI-X is enabled.
+    pub fn msix_enabled(&self) -> bool {
+        self.msix.is_some() && self.get16(MSIX_CONTROL) & MSIX_ENABLE != 0
+    }
+
+    /// True if the MSI-X function mask is set.
+    pub fn msix_masked(&self) -> bool {
+        self.msix.is_some() && self.get16(MSIX_CONTROL) & MSIX_MASK_ALL != 0
+    }
+
+    /// Where MSI-X table and pending bits are.
+    pub fn msix_layout(&self) -> Option<MsixLayout> {
+        self.msix
+    }
+
+    /// Current power state.
+    pub fn power_state(&self) -> PowerState {
+        if self.get16(PM_CONTROL) & 3 == 3 {
+            PowerState::D3Hot
+        } else {
+            PowerState::D0
+        }
+    }
+
+    /// The BARs.
+    pub fn bar_list(&self) -> &[Bar] {
+        &self.bars
+    }
+
+    /// Address that a BAR is programmed with, whether or not memory decoding is on.
+    pub fn bar_address(&self, index: u8) -> Option<u64> {
+        let bar = self.bars.iter().find(|bar| bar.index == index)?;
+        let at = BAR0 + 4 * usize::from(index);
+        let low = u64::from(self.get16(at)) | u64::from(self.get16(at + 2)) << 16;
+        let high = match bar.wide {
+            true => u64::from(self.get16(at + 4)) | u64::from(self.get16(at + 6)) << 16,
+            false => 0,
+        };
+        Some((high << 32 | low) & !0xf)
+    }
+
+    fn get16(&self, at: usize) -> u16 {
+        let byte = |at: usize| self.bytes.get(at).copied().unwrap_or(0xff);
+        u16::from_le_bytes([byte(at), byte(at + 1)])
+    }
+
+    fn put8(&mut self, at: usize, value: u8) {
+        set(&mut self.bytes, at, &[value]);
+    }
+
+    fn put16(&mut self, at: usize, value: u16) {
+        set(&mut self.bytes, at, &value.to_le_bytes());
+    }
+
+    fn put32(&mut self, at: usize, value: u32) {
+        set(&mut self.bytes, at, &value.to_le_bytes());
+    }
+
+    fn allow8(&mut self, at: usize, mask: u8) {
+        set(&mut self.writable, at, &[mask]);
+    }
+
+    fn allow16(&mut self, at: usize, mask: u16) {
+        set(&mut self.writable, at, &mask.to_le_bytes());
+    }
+
+    fn allow32(&mut self, at: usize, mask: u32) {
+        set(&mut self.writable, at, &mask.to_le_bytes());
+    }
+
+    fn clear16(&mut self, at: usize, mask: u16) {
+        set(&mut self.clearable, at, &mask.to_le_bytes());
+    }
+}
+
+/// Byte number `i` of an access, if it is within config space.
+fn index(offset: u64, i: usize) -> Option<usize> {
+    let at = offset.checked_add(i as u64)?;
+    usize::try_from(at).ok().filter(|at| *at < CONFIG_SIZE)
+}
+
+fn set(space: &mut [u8; CONFIG_SIZE], at: usize, value: &[u8]) {
+    if let Some(field) = space.get_mut(at..at + value.len()) {
+        field.copy_from_slice(value);
+    }
+}
