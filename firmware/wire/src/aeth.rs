@@ -48,7 +48,7 @@ impl NakCode {
 pub enum Syndrome {
     /// Acknowledged.
     Ack {
-        /// End-to-end credit code, 5 bits; 31 says that credits are not used (chapter 9.7.7.2.4).
+        /// End-to-end credit code, 5 bits; 31 says that credits are not used (chapter 9.7.7.2).
         credits: u8,
     },
     /// Receiver not ready: send again, not before the timer has expired.
@@ -163,7 +163,7 @@ pub const fn rnr_timer_code(ns: u64) -> u8 {
 }
 
 /// The local ACK timeout of an exponent, in nanoseconds: 4.096 us * 2^exp (IBTA volume 1, chapter
-/// 9.9.2.1.1); `None` is "never" (exponent 0). Only the low five bits of `exp` count.
+/// 9.9.2); `None` is "never" (exponent 0). Only the low five bits of `exp` count.
 pub const fn ack_timeout_ns(exp: u8) -> Option<u64> {
     match exp & 0x1f {
         0 => None,

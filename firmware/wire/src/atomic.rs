@@ -1,5 +1,5 @@
-//! Atomic extended transport header (IBTA volume 1, chapter 9.3.4) and its acknowledgment
-//! (chapter 9.5.3).
+//! Atomic extended transport header (IBTA volume 1, chapter 9.3) and its acknowledgment
+//! header.
 //!
 //! # Panics
 //!

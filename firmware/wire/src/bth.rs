@@ -114,7 +114,7 @@ pub struct Bth {
 impl Bth {
     /// Bytes of the header.
     pub const LEN: usize = 12;
-    /// The default partition with full membership (IBTA volume 1, chapter 10.9.1.2).
+    /// The default partition with full membership (IBTA volume 1, chapter 10.9).
     pub const DEFAULT_PKEY: u16 = 0xffff;
 
     /// A header with the given identity and everything else at its usual value: default

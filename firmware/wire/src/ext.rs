@@ -1,5 +1,5 @@
-//! The four-byte extended headers: immediate data (IBTA volume 1, chapter 9.3.6), invalidate
-//! (9.3.7), XRC (annex A14) and flush (release 1.5, memory placement extensions).
+//! The four-byte extended headers: immediate data (IBTA volume 1, chapter 9.3), invalidate
+//! (likewise), XRC (annex A14) and flush (release 1.5, memory placement extensions).
 //!
 //! # Panics
 //!
@@ -8,7 +8,7 @@
 use crate::WireError;
 use crate::cursor::{Reader, Writer, fits};
 
-/// Bytes of the payload of a CNP: reserved, written as zero, ignored (annex A17.9.3).
+/// Bytes of the payload of a CNP: reserved, written as zero, ignored (annex A17.9).
 pub const CNP_PAYLOAD_LEN: usize = 16;
 
 /// Immediate data. The bytes are the sender's; the number is their big-endian reading.

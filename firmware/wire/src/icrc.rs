@@ -1,4 +1,4 @@
-//! Invariant CRC of RoCEv2 packets (IBTA volume 1, chapter 7.8.1 as amended by annex A17.3.3).
+//! Invariant CRC of RoCEv2 packets (IBTA volume 1, chapter 7.8.1 as amended by annex A17.3).
 //!
 //! CRC-32 (polynomial 0x04c11db7, reflected, as Ethernet's) over eight bytes of ones that stand
 //! for the absent LRH, then the packet from the IP header up to but not including the iCRC, with

@@ -1,4 +1,4 @@
-//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers as RoCEv2 uses them (IBTA volume 1, annex A17.3.1),
+//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers as RoCEv2 uses them (IBTA volume 1, annex A17.3),
 //! and the GIDs that stand for their addresses.
 //!
 //! Does not do: fragments (refused), IPv4 options (refused: the iCRC is not defined over them),
@@ -18,7 +18,7 @@ use crate::{MacAddr, WireError};
 pub const PROTOCOL_UDP: u8 = 17;
 
 /// A 128-bit GID (IBTA volume 1, chapter 4.1.1): an IPv6 address, or an IPv4 address mapped into
-/// `::ffff:0:0/96` (annex A17.4.5).
+/// `::ffff:0:0/96` (annex A17).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gid(pub [u8; 16]);
 

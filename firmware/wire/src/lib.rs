@@ -20,7 +20,8 @@
 //! # Sources
 //!
 //! "IBTA volume 1" is the InfiniBand Architecture Specification, volume 1, release 1.4 unless said
-//! otherwise; annex A17 is RoCEv2.
+//! otherwise; annex A17 is RoCEv2. Where the specification could not be consulted, the clause is
+//! given no finer than is certain, and Linux `rdma_rxe` decided.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! Whole RoCEv2 packets: Ethernet, IP, UDP, BTH, extended headers, payload, pad, iCRC (IBTA volume
 //! 1, chapter 5.2 and annex A17.3).
 //!
-//! What parsing refuses, a receiver drops silently (chapter 9.6.1.1: packet validation at the
+//! What parsing refuses, a receiver drops silently (chapter 9.6.1: packet validation at the
 //! BTH). What needs a QP to judge is not judged here: P_Key, Q_Key, PSN, whether the payload
 //! length suits the opcode and the path MTU. The iCRC is verified but a mismatch is reported, not
 //! refused, so that it can be counted by itself.
@@ -364,7 +364,7 @@ fn layout(frame: &[u8]) -> Result<Layout<'_>, WireError> {
     };
     let transport = tail(covered, ip_len + udp_len);
     let (bth, bth_len) = Bth::parse(transport)?;
-    // Chapter 9.6.1.1: a transport version other than zero is dropped.
+    // Chapter 9.6.1: a transport version other than zero is dropped.
     if bth.version != 0 {
         return Err(WireError::BadVersion(bth.version));
     }

@@ -15,7 +15,7 @@ pub struct Reth {
     pub addr: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Bytes of the whole message; at most 2^31 (chapter 9.7.7.3.1), which is not checked here.
+    /// Bytes of the whole message; at most 2^31 (chapter 9.7), which is not checked here.
     pub len: u32,
 }
 

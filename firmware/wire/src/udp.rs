@@ -1,4 +1,4 @@
-//! UDP header (RFC 768) as RoCEv2 uses it (IBTA volume 1, annex A17.3.1.3).
+//! UDP header (RFC 768) as RoCEv2 uses it (IBTA volume 1, annex A17.3).
 //!
 //! The checksum is carried, not verified. RoCEv2 senders write zero over IPv4 and, like the Linux
 //! `rdma_rxe`, over IPv6 too (RFC 6935 allows that for encapsulations with a check of their own;
