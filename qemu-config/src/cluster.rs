@@ -1,0 +1,322 @@
+//! Several guests on one emulator: started together, addressed, brought down together.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+
+use crate::command::say;
+use crate::driver::Driver;
+use crate::emulator::{self, Emulator};
+use crate::guest::{Booting, Guest};
+use crate::host;
+use crate::image::{Base, Image, Kernel};
+use crate::initrd;
+use crate::qemu::{Machine, Qemu, Wire};
+use crate::workspace::Workspace;
+
+/// What the guests' RDMA traffic runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Nic {
+    /// The project's NIC.
+    Faultline,
+    /// The kernel's `rdma_rxe` over virtio-net, for comparison (two guests).
+    Rxe,
+    /// Nothing: a bare guest.
+    None,
+}
+
+/// What to boot.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How many guests.
+    pub guests: usize,
+    /// Their kernel.
+    pub kernel: Kernel,
+    /// Packages to install on top of the base image.
+    pub packages: Vec<String>,
+    /// A configuration file for the emulator.
+    pub config: Option<PathBuf>,
+    /// The device under test.
+    pub nic: Nic,
+    /// Virtual CPUs of each guest.
+    pub cpus: u32,
+    /// MiB of memory of each guest.
+    pub memory: u32,
+    /// MTU of the guests' network interfaces; the driver's own choice if `None`.
+    pub mtu: Option<u32>,
+    /// Additional kernel command line.
+    pub append: String,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            guests: 2,
+            kernel: Kernel::Stable,
+            packages: Vec::new(),
+            config: None,
+            nic: Nic::Faultline,
+            cpus: 2,
+            memory: 1024,
+            mtu: None,
+            append: String::new(),
+        }
+    }
+}
+
+/// Guests and what they run on.
+pub struct Cluster {
+    /// The guests, by index.
+    pub guests: Vec<Arc<Guest>>,
+    /// The emulator, if the plan has one.
+    pub emulator: Option<Emulator>,
+    /// Logs of this run.
+    pub dir: PathBuf,
+    /// QEMU, for messages.
+    pub qemu: Qemu,
+    /// Versions of everything that was booted.
+    pub versions: Vec<(String, String)>,
+    /// Sockets; in a short path because a socket's address holds 108 bytes.
+    _sockets: tempfile::TempDir,
+}
+
+/// The IPv4 address of a guest.
+pub fn address(index: usize) -> String {
+    format!("10.77.0.{}", index + 1)
+}
+
+/// The IPv6 address of a guest.
+pub fn address6(index: usize) -> String {
+    format!("fd77::{:x}", index + 1)
+}
+
+type Guests = Arc<Mutex<Vec<Weak<Guest>>>>;
+
+impl Cluster {
+    /// Boots the plan; logs go to `dir`.
+    ///
+    /// Must be called on a thread that lives as long as the cluster: QEMU and the emulator die with it.
+    pub fn boot(workspace: &Workspace, plan: &Plan, dir: &Path) -> Result<Self> {
+        ensure!((1..=32).contains(&plan.guests), "{} guests: 1 to 32 are possible", plan.guests);
+        ensure!(plan.nic != Nic::Rxe || plan.guests == 2, "rxe over virtio-net joins exactly two guests");
+        host::ensure_packages(workspace)?;
+        let qemu = Qemu::obtain(workspace)?;
+        let base = Base::obtain(workspace)?;
+        let image = Image::obtain(workspace, &base, &plan.packages)?;
+        let driver = match plan.nic {
+            Nic::Faultline => Some(Driver::obtain(workspace, &base, plan.kernel)?),
+            Nic::Rxe | Nic::None => None,
+        };
+        let mut versions = vec![("qemu".to_owned(), qemu.version.clone())];
+        versions.extend(base.versions()?);
+        let sockets = tempfile::Builder::new().prefix("lab-").tempdir().context("making a folder for sockets")?;
+        let emulator = match plan.nic {
+            Nic::Faultline => {
+                let program = emulator::build(workspace)?;
+                versions.push(("faultline".into(), emulator::version(&program)));
+                let config = plan.config.as_deref();
+                Some(Emulator::start(&program, plan.guests, config, sockets.path(), dir)?)
+            }
+            Nic::Rxe | Nic::None => None,
+        };
+        let text: String = versions.iter().map(|(name, version)| format!("{name} {version}\n")).collect();
+        std::fs::write(dir.join("versions"), text).context("recording versions")?;
+
+        let kvm = host::has_kvm();
+        let known: Guests = Arc::default();
+        let on_barrier = barrier(known.clone(), plan.guests);
+        let started = Instant::now();
+        let mut booting = Vec::new();
+        for index in 0..plan.guests {
+            let logs = dir.join(format!("guest{index}"));
+            std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
+            let initrd = sockets.path().join(format!("initrd{index}"));
+            let overlay = driver.as_ref().map(|driver| driver.overlay.as_path());
+            initrd::write(&initrd, workspace, &base, plan.kernel, overlay, index)?;
+            let machine = Machine {
+                kvm,
+                cpus: plan.cpus,
+                memory: plan.memory,
+                kernel: base.vmlinuz(plan.kernel)?,
+                initrd,
+                disk: image.disk.clone(),
+                serial: logs.join("serial.log"),
+                agent: sockets.path().join(format!("agent{index}")),
+                console: sockets.path().join(format!("console{index}")),
+                nic: emulator.as_ref().and_then(|emulator| emulator.sockets.get(index).cloned()),
+                wire: (plan.nic == Nic::Rxe)
+                    .then(|| Wire { socket: sockets.path().join("wire"), listens: index == 0 }),
+                index,
+                append: plan.append.clone(),
+            };
+            booting.push(Booting::start(&qemu, &machine, &logs)?);
+            if plan.nic == Nic::Rxe && index == 0 {
+                // The other end connects to this one's socket.
+                wait_for(&sockets.path().join("wire"))?;
+            }
+        }
+        let guests = in_parallel(booting, |booting| {
+            let guest = Arc::new(booting.ready(on_barrier.clone())?);
+            lock(&known).push(Arc::downgrade(&guest));
+            configure(&guest, plan)?;
+            Ok(guest)
+        })?;
+        say(format!(
+            "{} guest{} ({}, {}) ready in {:.1} s",
+            plan.guests,
+            if plan.guests == 1 { "" } else { "s" },
+            base.release(plan.kernel)?,
+            if kvm { "KVM" } else { "TCG" },
+            started.elapsed().as_secs_f64()
+        ));
+        Ok(Self { guests, emulator, dir: dir.to_owned(), qemu, versions, _sockets: sockets })
+    }
+
+    /// Kernel complaints of all guests and the emulator's death, as messages; empty if all is well.
+    pub fn troubles(&self) -> Vec<String> {
+        let mut troubles = Vec::new();
+        for guest in &self.guests {
+            for line in guest.complaints(0) {
+                troubles.push(format!("guest {} kernel: {line}", guest.index));
+            }
+        }
+        if let Some(status) = self.emulator.as_ref().and_then(Emulator::ended) {
+            troubles.push(format!("the emulator ended: {status}"));
+        }
+        troubles
+    }
+
+    /// Saves each guest's kernel log beside its serial log.
+    pub fn save_logs(&self) {
+        for guest in &self.guests {
+            if let Ok(outcome) = guest.run("dmesg", Duration::from_secs(20)) {
+                let _ = std::fs::write(guest.dir.join("dmesg.log"), outcome.stdout);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts guests at barriers and lets them go when all have come.
+fn barrier(known: Guests, count: usize) -> crate::guest::OnBarrier {
+    let arrived: Mutex<HashMap<String, usize>> = Mutex::default();
+    let (release, releases) = mpsc::channel::<String>();
+    // Released from a thread of its own: the caller is the thread that reads a guest's channel.
+    thread::spawn(move || {
+        for name in releases {
+            for guest in lock(&known).iter().filter_map(Weak::upgrade) {
+                guest.release(&name);
+            }
+        }
+    });
+    Arc::new(move |_, name| {
+        let mut arrived = lock(&arrived);
+        let waiting = arrived.entry(name.to_owned()).or_default();
+        *waiting += 1;
+        if *waiting == count {
+            arrived.remove(name);
+            let _ = release.send(name.to_owned());
+        }
+    })
+}
+
+fn wait_for(path: &Path) -> Result<()> {
+    let started = Instant::now();
+    while !path.exists() {
+        ensure!(started.elapsed() < Duration::from_secs(20), "QEMU made no socket {}", path.display());
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Runs `work` on every item in a thread of its own; the first error, if any, is the result.
+pub fn in_parallel<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
+        let results: Vec<Result<R>> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| bail!("a lab thread panicked")))
+            .collect();
+        results.into_iter().collect()
+    })
+}
+
+/// Gives a guest its addresses and tells its scripts what is where.
+fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
+    let (own, own6) = (address(guest.index), address6(guest.index));
+    let peer = if guest.index == 0 { 1 } else { 0 };
+    let env = format!(
+        "export GUEST_INDEX={} GUEST_COUNT={} MY_IP={own} MY_IP6={own6} PEER_IP={} PEER_IP6={}\n\
+         export ARTEFACTS=/tmp/artefacts\n",
+        guest.index,
+        plan.guests,
+        address(peer),
+        address6(peer)
+    );
+    let setup = match plan.nic {
+        Nic::None => "NETDEV= RDMA_DEV= GID_INDEX=".to_owned(),
+        Nic::Faultline | Nic::Rxe => {
+            let mtu = plan.mtu.map(|mtu| format!("ip link set $NETDEV mtu {mtu}")).unwrap_or_default();
+            let rxe = if plan.nic == Nic::Rxe {
+                "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev $NETDEV"
+            } else {
+                ""
+            };
+            format!(
+                "export MY_IP={own}
+                 find_netdev() {{ NETDEV=$(lab_netdev); [ -n \"$NETDEV\" ]; }}
+                 lab_until 10 find_netdev || {{ echo 'the NIC has no network interface'; dmesg | tail -n 30; exit 1; }}
+                 find_netdev
+                 {mtu}
+                 # No IPv6 duplicate address detection: it would delay the addresses by two seconds.
+                 sysctl -qw net.ipv6.conf.$NETDEV.accept_dad=0
+                 ip link set $NETDEV up && ip address add {own}/24 dev $NETDEV &&
+                     ip address add {own6}/64 dev $NETDEV nodad || exit 1
+                 {rxe}
+                 find_rdma() {{ RDMA_DEV=$(lab_rdma_device); [ -n \"$RDMA_DEV\" ]; }}
+                 lab_until 10 find_rdma || {{ echo 'there is no RDMA device'; dmesg | tail -n 30; exit 1; }}
+                 udevadm settle --timeout=20
+                 find_rdma
+                 find_gid() {{ GID_INDEX=$(lab_gid_index {own}); [ -n \"$GID_INDEX\" ]; }}
+                 lab_until 10 find_gid || {{ echo 'no GID holds the address {own}'; exit 1; }}
+                 find_gid"
+            )
+        }
+    };
+    let script = format!(
+        "mkdir -p /tmp/artefacts
+         {setup}
+         cat > /run/lab.env <<EOF\n{env}\
+         export NETDEV=$NETDEV RDMA_DEV=$RDMA_DEV GID_INDEX=$GID_INDEX\nEOF\n"
+    );
+    guest.must(&script, Duration::from_secs(60)).context("setting up the guest")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_follow_the_index() {
+        assert_eq!(address(0), "10.77.0.1");
+        assert_eq!(address6(15), "fd77::10");
+    }
+
+    #[test]
+    fn parallel_work_keeps_order_and_reports_errors() {
+        assert_eq!(in_parallel(vec![1, 2, 3], |n| Ok(n * 2)).unwrap(), [2, 4, 6]);
+        let error = in_parallel(vec![1, 2], |n| if n == 2 { bail!("two") } else { Ok(n) }).unwrap_err();
+        assert_eq!(error.to_string(), "two");
+    }
+}

@@ -1,0 +1,258 @@
+//! Building the guest's driver: kernel module and libibverbs provider, natively inside the unpacked guest root.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{run_logged, say};
+use crate::host;
+use crate::image::{Base, Kernel, version_in};
+use crate::workspace::{Fingerprint, Workspace, files_below};
+
+/// Bumped when the way of building changes.
+const RECIPE: &str = "1";
+/// Name of the module, the provider and its driver file.
+const NAME: &str = "faultline";
+
+/// Built driver files for one kernel, as a tree to lay over a guest's root.
+#[derive(Debug, Clone)]
+pub struct Driver {
+    /// The tree.
+    pub overlay: PathBuf,
+}
+
+impl Driver {
+    /// The driver for `kernel`, built if its sources have changed.
+    pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<Self> {
+        let source = workspace.guest_driver();
+        for part in ["kernel/Kbuild", "provider", "include"] {
+            if !source.join(part).exists() {
+                bail!("there is no {}", source.join(part).display());
+            }
+        }
+        let release = base.release(kernel)?;
+        let key = Fingerprint::new().text(RECIPE).text(&base.key).text(&release).tree(&source)?.finish();
+        let cache = workspace.cache()?;
+        let overlay = cache.join(format!("driver-{}-{key}", kernel.name()));
+        if overlay.is_dir() {
+            return Ok(Self { overlay });
+        }
+        let _lock = workspace.lock_cache()?;
+        if overlay.is_dir() {
+            return Ok(Self { overlay });
+        }
+        host::require_root("building the guest driver")?;
+        let partial = cache.join(format!("driver-{}.partial", kernel.name()));
+        let _ = fs::remove_dir_all(&partial);
+        let module = build_module(workspace, base, kernel, &partial);
+        module.and_then(|()| build_provider(workspace, base, &partial))?;
+        remove_others(&cache, &format!("driver-{}-", kernel.name()))?;
+        fs::rename(&partial, &overlay).with_context(|| format!("renaming {}", partial.display()))?;
+        Ok(Self { overlay })
+    }
+}
+
+fn remove_others(cache: &Path, prefix: &str) -> Result<()> {
+    for entry in fs::read_dir(cache)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// Copies a tree, keeping modification times so that incremental builds see what has not changed.
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    for file in files_below(from)? {
+        let target = to.join(file.strip_prefix(from).unwrap_or(&file));
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+        }
+        let modified = fs::metadata(&file)?.modified()?;
+        fs::copy(&file, &target).with_context(|| format!("copying {}", file.display()))?;
+        fs::File::options().write(true).open(&target)?.set_modified(modified)?;
+    }
+    Ok(())
+}
+
+/// Builds `faultline.ko` and the module index that makes `modprobe` and udev know it.
+///
+/// The sources are copied first: kbuild writes beside them, and two kernels' objects must not meet.
+fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Path) -> Result<()> {
+    let release = base.release(kernel)?;
+    let source = workspace.guest_driver();
+    let work = workspace.cache()?.join(format!("module-{}", kernel.name()));
+    let _ = fs::remove_dir_all(&work);
+    copy_tree(&source.join("kernel"), &work.join("kernel"))?;
+    copy_tree(&source.join("include"), &work.join("include"))?;
+    let log = work.join("build.log");
+    // `modules` alone: combined with `clean` in one call, make may run them in either order.
+    let script = format!("make -C /usr/src/linux-headers-{release} M=/mnt/kernel W=1 -j\"$(nproc)\" modules");
+    run_logged(&format!("building {NAME}.ko for {release}"), &mut base.chroot(&work, &script), &log)?;
+    let warnings = warnings(&fs::read_to_string(&log).unwrap_or_default());
+    if !warnings.is_empty() {
+        say(format!("{} warnings while building {NAME}.ko (log: {}):", warnings.len(), log.display()));
+        for warning in warnings.iter().take(20) {
+            say(format!("  {warning}"));
+        }
+    }
+    fs::write(workspace.cache()?.join(format!("module-{}.warnings", kernel.name())), warnings.join("\n"))
+        .context("noting the warnings")?;
+    // depmod over the whole module tree takes seconds in a guest and a fraction of one here.
+    let modules = format!("usr/lib/modules/{release}");
+    let script = format!(
+        "mkdir -p /mnt/tree/{modules}/updates
+         for entry in /{modules}/*; do
+             case $entry in */build|*/source) continue ;; esac
+             if [ -d \"$entry\" ]; then
+                 mkdir -p \"/mnt/tree/{modules}/${{entry##*/}}\"
+                 mount --bind \"$entry\" \"/mnt/tree/{modules}/${{entry##*/}}\"
+             else
+                 cp \"$entry\" /mnt/tree/{modules}/
+             fi
+         done
+         cp /mnt/kernel/{NAME}.ko /mnt/tree/{modules}/updates/
+         cp /boot/System.map-{release} /mnt/System.map 2>/dev/null || :
+         depmod -b /mnt/tree {release}"
+    );
+    run_logged("indexing modules", &mut base.chroot(&work, &script), &log)?;
+    let tree = work.join("tree").join(&modules);
+    let target = overlay.join(&modules);
+    fs::create_dir_all(target.join("updates")).with_context(|| format!("creating {}", target.display()))?;
+    let module = format!("updates/{NAME}.ko");
+    fs::copy(tree.join(&module), target.join(&module)).context("copying the module")?;
+    for entry in fs::read_dir(&tree)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Only what depmod wrote; modules.order and modules.builtin are the kernel's own.
+        if entry.file_type()?.is_file() && !name.contains("builtin") && name != "modules.order" {
+            fs::copy(entry.path(), target.join(&name)).with_context(|| format!("copying {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Compiler warnings in a build log.
+fn warnings(log: &str) -> Vec<String> {
+    log.lines().filter(|line| line.contains("warning:")).map(str::to_owned).collect()
+}
+
+/// Builds the provider inside the source tree of the guest's exact rdma-core release: the ABI between libibverbs and
+/// its providers is private to a release, and its headers are not installed.
+fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<()> {
+    let status = fs::read_to_string(base.root.join("var/lib/dpkg/status")).context("reading dpkg's status")?;
+    let version = version_in(&status, "libibverbs1").context("the guest root has no libibverbs1")?;
+    let work = workspace.cache()?.join(format!("rdma-core-{}-{}", base.key, version.replace('/', "_")));
+    let log = work.join("build.log");
+    fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
+    let tree = work.join("source");
+    if !tree.join("CMakeLists.txt").is_file() {
+        let script = fetch_source_script(&version);
+        run_logged(&format!("fetching rdma-core {version}"), &mut base.chroot(&work, &script), &log)
+            .context("is the network there? rdma-core's source could not be fetched from the Debian mirror")?;
+    }
+    let target = tree.join("providers").join(NAME);
+    let _ = fs::remove_dir_all(&target);
+    copy_tree(&workspace.guest_driver().join("provider"), &target)?;
+    copy_tree(&workspace.guest_driver().join("include"), &target)?;
+    register_provider(&tree.join("CMakeLists.txt"))?;
+    // -O2 with debug information, as Debian builds it.
+    let script = format!(
+        "mkdir -p /mnt/build && cd /mnt/build
+         [ -f build.ninja ] || cmake -G Ninja -DNO_PYVERBS=1 -DNO_MAN_PAGES=1 -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+             /mnt/source
+         target=$(ninja -t targets all | sed -n 's/^\\(lib\\/lib{NAME}-rdmav[0-9]*\\.so\\): .*/\\1/p' | head -n 1)
+         if [ -z \"$target\" ]; then
+             cmake . && target=$(ninja -t targets all | \
+                 sed -n 's/^\\(lib\\/lib{NAME}-rdmav[0-9]*\\.so\\): .*/\\1/p' | head -n 1)
+         fi
+         [ -n \"$target\" ] || {{ echo 'the provider defines no shared library named {NAME}' >&2; exit 1; }}
+         ninja \"$target\"
+         rm -rf /mnt/out && mkdir /mnt/out && cp -L \"$target\" /mnt/out/"
+    );
+    run_logged("building the libibverbs provider", &mut base.chroot(&work, &script), &log)?;
+    let libraries = overlay.join("usr/lib/x86_64-linux-gnu/libibverbs");
+    fs::create_dir_all(&libraries).with_context(|| format!("creating {}", libraries.display()))?;
+    for library in files_below(&work.join("out"))? {
+        fs::copy(&library, libraries.join(library.file_name().unwrap_or_default()))
+            .with_context(|| format!("copying {}", library.display()))?;
+    }
+    let drivers = overlay.join("etc/libibverbs.d");
+    fs::create_dir_all(&drivers).with_context(|| format!("creating {}", drivers.display()))?;
+    fs::write(drivers.join(format!("{NAME}.driver")), format!("driver {NAME}\n")).context("writing the driver file")
+}
+
+/// Fetches and unpacks upstream's tarball.
+///
+/// Each file on its own: some mirrors lack the `.dsc`, which makes a plain `apt-get source` fail, while the tarball is
+/// there; the checksum comes from the signed index either way.
+fn fetch_source_script(version: &str) -> String {
+    format!(
+        "cd /mnt
+         find_tarball() {{ apt-get source --print-uris --download-only rdma-core={version} | grep '\\.orig\\.tar'; }}
+         line=$(find_tarball) || {{ apt-get update && line=$(find_tarball); }}
+         uri=$(echo \"$line\" | sed \"s/^'\\([^']*\\)'.*/\\1/\")
+         sum=$(echo \"$line\" | awk '{{print $4}}')
+         name=$(echo \"$line\" | awk '{{print $2}}')
+         /usr/lib/apt/apt-helper download-file \"$uri\" \"/mnt/$name\" \"$sum\"
+         rm -rf source.partial && mkdir source.partial
+         tar -x --strip-components=1 --no-same-owner -C source.partial -f \"/mnt/$name\"
+         rm -rf source && mv source.partial source"
+    )
+}
+
+/// Adds the provider to rdma-core's list, once.
+fn register_provider(cmake: &Path) -> Result<()> {
+    let text = fs::read_to_string(cmake).with_context(|| format!("reading {}", cmake.display()))?;
+    let Some(changed) = with_provider(&text) else {
+        return Ok(());
+    };
+    fs::write(cmake, changed).with_context(|| format!("writing {}", cmake.display()))
+}
+
+/// `CMakeLists.txt` with the provider after the first one listed, or `None` if it is there already.
+fn with_provider(text: &str) -> Option<String> {
+    let wanted = format!("add_subdirectory(providers/{NAME})");
+    if text.contains(&wanted) {
+        return None;
+    }
+    let anchor = text.lines().find(|line| line.trim_start().starts_with("add_subdirectory(providers/rxe)"));
+    Some(match anchor {
+        Some(anchor) => text.replacen(anchor, &format!("{anchor}\n{wanted}"), 1),
+        None => format!("{text}\n{wanted}\n"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_provider_is_registered_once() {
+        let text = "add_subdirectory(providers/mlx5)\nadd_subdirectory(providers/rxe)\nadd_subdirectory(x)\n";
+        let once = with_provider(text).unwrap();
+        assert!(once.contains("(providers/rxe)\nadd_subdirectory(providers/faultline)\nadd_subdirectory(x)"));
+        assert_eq!(with_provider(&once), None);
+        assert!(with_provider("nothing").unwrap().ends_with("add_subdirectory(providers/faultline)\n"));
+    }
+
+    #[test]
+    fn warnings_are_found_in_a_log() {
+        let log = "a.c:3:1: warning: unused variable\nCC x.o\nWARNING: modpost: missing MODULE_DESCRIPTION()\n";
+        assert_eq!(warnings(log).len(), 1);
+    }
+
+    #[test]
+    fn copies_keep_their_times() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir_all(from.join("sub")).unwrap();
+        fs::write(from.join("sub/file"), "x").unwrap();
+        let early = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        fs::File::options().write(true).open(from.join("sub/file")).unwrap().set_modified(early).unwrap();
+        copy_tree(&from, &to).unwrap();
+        assert_eq!(fs::metadata(to.join("sub/file")).unwrap().modified().unwrap(), early);
+    }
+}

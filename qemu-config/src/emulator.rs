@@ -1,0 +1,157 @@
+//! Building and starting `faultline serve`.
+
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::command::{Owned, bound_to_us, capture, say, tail};
+use crate::workspace::Workspace;
+
+/// How long the emulator may take until its sockets are there.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// A running emulator.
+pub struct Emulator {
+    process: Mutex<Owned>,
+    /// One vfio-user socket per NIC.
+    pub sockets: Vec<PathBuf>,
+    /// Its output.
+    pub log: PathBuf,
+}
+
+/// Builds the `faultline` binary and returns its path.
+pub fn build(workspace: &Workspace) -> Result<PathBuf> {
+    say("building the emulator …");
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "--quiet", "-p", "faultline", "--message-format=json-render-diagnostics"])
+        .current_dir(workspace.root())
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting cargo")?;
+    ensure!(output.status.success(), "the emulator does not build (see above)");
+    executable(&String::from_utf8_lossy(&output.stdout), "faultline")
+        .context("cargo named no executable for the package faultline")
+}
+
+/// The path of a binary in cargo's JSON messages.
+fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+    messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).find_map(|message| {
+        let target = message.get("target")?;
+        let is_binary = target.get("kind")?.as_array()?.iter().any(|kind| kind == "bin");
+        (is_binary && target.get("name")? == name).then_some(())?;
+        message.get("executable")?.as_str().map(PathBuf::from)
+    })
+}
+
+impl Emulator {
+    /// Starts one emulator with `count` NICs on one switch; sockets go to `sockets`, its log to `dir`.
+    ///
+    /// Must be called on a thread that lives as long as the emulator: it dies with it.
+    pub fn start(
+        program: &Path,
+        count: usize,
+        config: Option<&Path>,
+        sockets: &Path,
+        dir: &Path,
+    ) -> Result<Self> {
+        let log = dir.join("emulator.log");
+        let file = File::create(&log).context("creating the emulator's log")?;
+        let mut command = bound_to_us(program);
+        command.arg("serve");
+        if let Some(config) = config {
+            command.arg("--config").arg(config);
+        }
+        let mut paths = Vec::new();
+        for index in 0..count {
+            let path = sockets.join(format!("nic{index}.sock"));
+            command.arg("--nic").arg(format!("nic{index}={}", path.display()));
+            paths.push(path);
+        }
+        command.stdin(Stdio::null()).stdout(file.try_clone().context("duplicating the log")?).stderr(file);
+        let mut process = Owned::spawn(&mut command).context("starting the emulator")?;
+        let started = Instant::now();
+        while !paths.iter().all(|path| is_listening(path)) {
+            let said = || tail(&fs::read(&log).unwrap_or_default(), 20);
+            if let Some(status) = process.ended() {
+                bail!("the emulator ended at once ({status}):\n{}", said());
+            }
+            ensure!(
+                started.elapsed() < START_LIMIT,
+                "the emulator made no sockets in {} s:\n{}",
+                START_LIMIT.as_secs(),
+                said()
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self { process: Mutex::new(process), sockets: paths, log })
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<String> {
+        self.lock().ended()
+    }
+
+    /// Kills it, as a crash would.
+    pub fn kill(&self) {
+        self.lock().kill();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Owned> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a listening socket exists at `path`. Looking must not connect: a connection is a client.
+fn is_listening(path: &Path) -> bool {
+    let Ok(table) = fs::read_to_string("/proc/net/unix") else {
+        return UnixStream::connect(path).is_ok();
+    };
+    listens(&table, &path.to_string_lossy())
+}
+
+/// Whether the kernel's table of Unix sockets has a listening one (flag `__SO_ACCEPTCON`) at `path`.
+fn listens(table: &str, path: &str) -> bool {
+    table.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(7..).is_some_and(|rest| rest.join(" ") == path) && fields.get(3) == Some(&"00010000")
+    })
+}
+
+/// Runs `faultline --version`, to be recorded.
+pub fn version(program: &Path) -> String {
+    capture(Command::new(program).arg("--version")).unwrap_or_else(|_| "unknown".into()).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executable_is_found_in_cargo_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"faultline"},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"faultline"},"executable":"/t/faultline"}"#,
+            "\nnot json\n"
+        );
+        assert_eq!(executable(messages, "faultline"), Some(PathBuf::from("/t/faultline")));
+        assert_eq!(executable(messages, "other"), None);
+    }
+
+    #[test]
+    fn only_listening_sockets_count() {
+        let table = "Num RefCount Protocol Flags Type St Inode Path\n\
+                     0: 00000002 00000000 00010000 0001 01 1 /tmp/a\n\
+                     0: 00000002 00000000 00000000 0001 03 2 /tmp/b\n";
+        assert!(listens(table, "/tmp/a"));
+        assert!(!listens(table, "/tmp/b"));
+        assert!(!listens(table, "/tmp"));
+    }
+}

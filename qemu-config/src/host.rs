@@ -1,0 +1,209 @@
+//! What the host must have: a few Debian packages, a mirror of the archive, and perhaps KVM.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{capture, run_logged, say, which};
+use crate::workspace::Workspace;
+
+/// The release the guests are made of.
+pub const SUITE: &str = "trixie";
+
+/// A key of the archive that signs [`SUITE`]; its absence means that the host's keyring is too old.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-trixie-automatic.gpg";
+
+/// Programs that the lab calls and the packages that bring them.
+const NEEDED: &[(&str, &str)] = &[
+    ("mmdebstrap", "mmdebstrap"),
+    ("mke2fs", "e2fsprogs"),
+    ("setpriv", "util-linux"),
+    ("unshare", "util-linux"),
+    ("xz", "xz-utils"),
+    ("tar", "tar"),
+    ("apt-get", "apt"),
+];
+
+/// Makes sure that the programs the lab calls are there; installs them if it may.
+///
+/// # Errors
+/// If something is missing and the lab does not run as root: the message is the command to run.
+pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
+    let mut missing: Vec<&str> =
+        NEEDED.iter().filter(|(program, _)| which(program).is_none()).map(|&(_, package)| package).collect();
+    if !Path::new(KEYRING).exists() {
+        missing.push("debian-archive-keyring");
+    }
+    missing.dedup();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    if !is_root() {
+        bail!("packages are missing on this host; run\n    sudo apt-get update && sudo apt-get install -y {names}");
+    }
+    say(format!("this host lacks {names}; installing (needs the network)"));
+    let log = workspace.cache()?.join("host-packages.log");
+    run_logged("apt-get update", Command::new("apt-get").arg("update"), &log)
+        .context("is the network there? the package lists could not be brought up to date")?;
+    run_logged(
+        &format!("apt-get install {names}"),
+        Command::new("apt-get")
+            .args(["install", "-y", "--no-install-recommends"])
+            .args(&missing)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+        &log,
+    )
+    .context("is the network there? packages could not be installed")
+}
+
+/// Fails with the way out if the lab does not run as root, which unpacking and mounting need.
+pub fn require_root(what: &str) -> Result<()> {
+    if !is_root() {
+        bail!("{what} needs root (it unpacks Debian packages with their owners); run\n    sudo -E cargo lab image");
+    }
+    Ok(())
+}
+
+/// Whether the lab runs as root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Where packages come from: the host's own apt configuration, whatever it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirror {
+    archive: String,
+    security: Option<String>,
+    /// apt options (proxies, retries) in apt.conf syntax.
+    pub options: Vec<String>,
+}
+
+impl Mirror {
+    /// Reads the mirror from `LAB_MIRROR`, or from apt's index targets.
+    pub fn of_host() -> Result<Self> {
+        let options = apt_options(&capture(Command::new("apt-config").arg("dump"))?);
+        if let Ok(archive) = std::env::var("LAB_MIRROR") {
+            return Ok(Self { archive, security: None, options });
+        }
+        let targets = capture(Command::new("apt-get").args([
+            "indextargets",
+            "--format",
+            "$(ORIGIN)|$(LABEL)|$(REPO_URI)",
+            "Created-By: Packages",
+        ]))?;
+        let (archive, security) = mirrors(&targets);
+        let archive = archive.context(
+            "apt on this host knows no Debian mirror; run apt-get update, or set LAB_MIRROR to the address of one",
+        )?;
+        Ok(Self { archive, security, options })
+    }
+
+    /// The `sources.list` of guests and of the unpacked QEMU: release, security and backports, with sources.
+    pub fn sources(&self) -> String {
+        let mut lines = String::new();
+        let mut add = |uri: &str, suite: &str| {
+            for kind in ["deb", "deb-src"] {
+                lines.push_str(&format!("{kind} {uri} {suite} main\n"));
+            }
+        };
+        add(&self.archive, SUITE);
+        add(&self.archive, &format!("{SUITE}-updates"));
+        add(&self.archive, &format!("{SUITE}-backports"));
+        if let Some(security) = &self.security {
+            add(security, &format!("{SUITE}-security"));
+        }
+        lines
+    }
+}
+
+/// The archive's and the security archive's addresses in the output of `apt-get indextargets`.
+fn mirrors(targets: &str) -> (Option<String>, Option<String>) {
+    let (mut archive, mut security) = (None, None);
+    for line in targets.lines() {
+        let mut fields = line.splitn(3, '|');
+        let (Some("Debian"), Some(label), Some(uri)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        match label {
+            "Debian" => archive.get_or_insert_with(|| uri.to_owned()),
+            "Debian-Security" => security.get_or_insert_with(|| uri.to_owned()),
+            _ => continue,
+        };
+    }
+    (archive, security)
+}
+
+/// The options of `apt-config dump` that say how to reach the mirror.
+fn apt_options(dump: &str) -> Vec<String> {
+    let wanted = ["Acquire::http::", "Acquire::https::", "Acquire::Retries"];
+    let mut options: Vec<String> = dump
+        .lines()
+        .filter(|line| wanted.iter().any(|prefix| line.starts_with(prefix)) && !line.ends_with("\"\";"))
+        .map(|line| line.trim_end_matches(';').to_owned())
+        .collect();
+    if !options.iter().any(|option| option.starts_with("Acquire::Retries")) {
+        options.push("Acquire::Retries \"3\"".to_owned());
+    }
+    options
+}
+
+/// Whether QEMU can use KVM.
+///
+/// `/dev/kvm` can exist and open and still not run a stock kernel, so the CPU's own flags decide first.
+pub fn has_kvm() -> bool {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    has_virtualization(&cpuinfo)
+        && std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok()
+        && std::env::var_os("LAB_NO_KVM").is_none()
+}
+
+fn has_virtualization(cpuinfo: &str) -> bool {
+    cpuinfo
+        .lines()
+        .filter(|line| line.starts_with("flags"))
+        .any(|line| line.split_whitespace().any(|flag| flag == "vmx" || flag == "svm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mirrors_are_read_from_index_targets() {
+        let text = "Other|Other|http://x.example/\n\
+                    Debian|Debian|http://a.example/debian/\n\
+                    Debian|Debian-Security|http://a.example/security/\n\
+                    Debian|Debian|http://b.example/debian/\n";
+        let (archive, security) = mirrors(text);
+        assert_eq!(archive.as_deref(), Some("http://a.example/debian/"));
+        assert_eq!(security.as_deref(), Some("http://a.example/security/"));
+        assert_eq!(mirrors(""), (None, None));
+    }
+
+    #[test]
+    fn sources_hold_backports_and_sources() {
+        let mirror =
+            Mirror { archive: "http://a.example/debian/".into(), security: None, options: Vec::new() };
+        let sources = mirror.sources();
+        assert!(sources.contains("deb http://a.example/debian/ trixie-backports main\n"));
+        assert!(sources.contains("deb-src http://a.example/debian/ trixie main\n"));
+        assert!(!sources.contains("security"));
+    }
+
+    #[test]
+    fn proxies_are_carried_over() {
+        let dump = "Acquire \"\";\nAcquire::http::Proxy \"http://p.example:3128\";\nAcquire::https \"\";\nDir \"/\";\n";
+        assert_eq!(
+            apt_options(dump),
+            ["Acquire::http::Proxy \"http://p.example:3128\"", "Acquire::Retries \"3\""]
+        );
+    }
+
+    #[test]
+    fn virtualization_is_a_whole_flag() {
+        assert!(has_virtualization("flags\t\t: fpu vmx sse\n"));
+        assert!(!has_virtualization("flags\t\t: fpu vmx_like\nvmx flags\t: ept\n"));
+    }
+}

@@ -1,0 +1,387 @@
+//! Guest images: one Debian root with both kernels, made once, and images derived from it with further packages.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::command::{run_logged, say};
+use crate::host::{self, Mirror, SUITE};
+use crate::workspace::{Fingerprint, Workspace};
+
+/// Bumped when the way of building changes.
+const RECIPE: &str = "1";
+
+/// What every guest has: RDMA user space, network tools, and what is needed to build the driver inside the root.
+const PACKAGES: &[&str] = &[
+    "linux-image-amd64",
+    "linux-headers-amd64",
+    "udev",
+    "busybox-static",
+    "kmod",
+    "procps",
+    "iproute2",
+    "ethtool",
+    "iputils-ping",
+    "netcat-openbsd",
+    "strace",
+    "xz-utils",
+    "rdma-core",
+    "ibverbs-utils",
+    "rdmacm-utils",
+    "perftest",
+    "python3-pyverbs",
+    "make",
+    "gcc",
+    "g++",
+    "cmake",
+    "ninja-build",
+    "pkg-config",
+    "libc6-dev",
+    "libibverbs-dev",
+    "librdmacm-dev",
+    "libnl-3-dev",
+    "libnl-route-3-dev",
+    "libudev-dev",
+];
+
+/// Extra room in an image for what a guest writes, in bytes. Images are sparse and guests write to an overlay.
+const FREE_SPACE: u64 = 4 << 30;
+
+/// Derived images kept; the least recently made are removed.
+const KEPT_DERIVED: usize = 6;
+
+/// Which of Debian's kernels a guest runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Hash)]
+pub enum Kernel {
+    /// The release's kernel.
+    Stable,
+    /// The kernel in the release's backports.
+    Backports,
+}
+
+impl Kernel {
+    /// Both, in the order in which tests run on them.
+    pub const BOTH: [Self; 2] = [Self::Stable, Self::Backports];
+
+    /// The name used in options and file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stable => "stable",
+            Self::Backports => "backports",
+        }
+    }
+}
+
+/// The unpacked root that images are made of and in which drivers are built.
+#[derive(Debug, Clone)]
+pub struct Base {
+    /// Names this root and everything made from it.
+    pub key: String,
+    /// The unpacked root.
+    pub root: PathBuf,
+}
+
+impl Base {
+    /// The cached root, or a new one.
+    pub fn obtain(workspace: &Workspace) -> Result<Self> {
+        let mut key = Fingerprint::new().text(RECIPE).text(SUITE);
+        for package in PACKAGES {
+            key = key.text(package);
+        }
+        let key = key.finish();
+        let cache = workspace.cache()?;
+        let base = Self { root: cache.join(format!("root-{key}")), key };
+        if base.root.is_dir() {
+            return Ok(base);
+        }
+        let _lock = workspace.lock_cache()?;
+        if !base.root.is_dir() {
+            base.build(&cache)?;
+        }
+        Ok(base)
+    }
+
+    fn build(&self, cache: &Path) -> Result<()> {
+        host::require_root("building the guest image")?;
+        remove_stale(cache, &self.key)?;
+        let mirror = Mirror::of_host()?;
+        let partial = cache.join(format!("root-{}.partial", self.key));
+        let _ = fs::remove_dir_all(&partial);
+        let sources = cache.join("sources.list");
+        fs::write(&sources, mirror.sources()).context("writing the package sources")?;
+        let mut command = Command::new("mmdebstrap");
+        command
+            .args(["--variant=apt", "--format=directory"])
+            .arg(format!("--include={}", PACKAGES.join(",")))
+            .arg("--aptopt=APT::Install-Recommends \"false\"")
+            .arg("--dpkgopt=path-exclude=/usr/share/man/*")
+            .arg("--dpkgopt=path-exclude=/usr/share/locale/*");
+        for option in &mirror.options {
+            command.arg(format!("--aptopt={option}"));
+        }
+        command
+            // The lists stay, so that packages can be added later without fetching them again.
+            .arg("--skip=cleanup/apt/lists")
+            .arg(format!("--customize-hook={BACKPORTS_HOOK}"))
+            // The lab makes its own initial file system; Debian's would take longer to build and to boot.
+            .env("INITRD", "No")
+            .args([SUITE])
+            .arg(&partial)
+            .arg(&sources);
+        say("building the guest root, once (about two minutes, needs the network)");
+        run_logged("unpacking and configuring Debian packages", &mut command, &cache.join("root.log"))
+            .context("is the network there? the guest root could not be built from the Debian mirror")?;
+        fs::rename(&partial, &self.root).with_context(|| format!("renaming {}", partial.display()))?;
+        for (package, version) in self.versions()? {
+            say(format!("  {package} {version}"));
+        }
+        Ok(())
+    }
+
+    /// The release of a guest kernel, for example `6.12.0-amd64`.
+    pub fn release(&self, kernel: Kernel) -> Result<String> {
+        let path = self.root.join("usr/share/faultline-lab").join(kernel.name());
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let mut releases = text.split_whitespace();
+        match (releases.next(), releases.next()) {
+            (Some(release), None) => Ok(release.to_owned()),
+            _ => bail!("{} should name one kernel release but holds {text:?}", path.display()),
+        }
+    }
+
+    /// The kernel's image file.
+    pub fn vmlinuz(&self, kernel: Kernel) -> Result<PathBuf> {
+        Ok(self.root.join("boot").join(format!("vmlinuz-{}", self.release(kernel)?)))
+    }
+
+    /// Versions of the packages that matter, as resolved when the root was built.
+    pub fn versions(&self) -> Result<Vec<(String, String)>> {
+        let path = self.root.join("var/lib/dpkg/status");
+        let status = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let mut versions = Vec::new();
+        for kernel in Kernel::BOTH {
+            versions.push((format!("kernel {}", kernel.name()), self.release(kernel)?));
+        }
+        for package in ["rdma-core", "perftest", "libc6", "udev"] {
+            if let Some(version) = version_in(&status, package) {
+                versions.push((package.to_owned(), version));
+            }
+        }
+        Ok(versions)
+    }
+
+    /// A command that runs inside the root, with `work` mounted at `/mnt`, in a mount namespace of its own.
+    ///
+    /// Native speed: what a guest under TCG needs minutes for takes seconds here.
+    pub fn chroot(&self, work: &Path, script: &str) -> Command {
+        chroot(&self.root, Some(work), script)
+    }
+}
+
+/// Adds the backports kernel beside the release's one and notes which is which.
+const BACKPORTS_HOOK: &str = r#"chroot "$1" sh -ec '
+mkdir -p /usr/share/faultline-lab
+ls /usr/lib/modules > /usr/share/faultline-lab/stable
+apt-get install -y --no-install-recommends -t trixie-backports linux-image-amd64 linux-headers-amd64
+for release in $(ls /usr/lib/modules); do
+    grep -qx "$release" /usr/share/faultline-lab/stable || echo "$release"
+done > /usr/share/faultline-lab/backports
+apt-get clean
+'"#;
+
+fn chroot(root: &Path, work: Option<&Path>, script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    let mount = "mount -t proc proc \"$1/proc\"
+         if [ -n \"$2\" ]; then mount --bind \"$2\" \"$1/mnt\"; fi
+         if [ -e /etc/resolv.conf ]; then
+             [ -e \"$1/etc/resolv.conf\" ] || : > \"$1/etc/resolv.conf\"
+             mount --bind \"$(readlink -f /etc/resolv.conf)\" \"$1/etc/resolv.conf\"
+         fi
+         exec chroot \"$1\" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin \
+              DEBIAN_FRONTEND=noninteractive INITRD=No sh -euc \"$3\"";
+    command
+        .args(["--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-euc", mount, "sh"])
+        .arg(root)
+        .arg(work.unwrap_or_else(|| Path::new("")))
+        .arg(script);
+    command
+}
+
+/// A bootable disk.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// The raw ext4 file system.
+    pub disk: PathBuf,
+}
+
+impl Image {
+    /// The base image, or one with `packages` (names, or paths of `.deb` files) installed on top.
+    pub fn obtain(workspace: &Workspace, base: &Base, packages: &[String]) -> Result<Self> {
+        let cache = workspace.cache()?;
+        let mut packages = packages.to_vec();
+        packages.sort();
+        packages.dedup();
+        let key = if packages.is_empty() {
+            base.key.clone()
+        } else {
+            let mut key = Fingerprint::new().text(&base.key);
+            for package in &packages {
+                key = key.text(package);
+                if package.contains('/') {
+                    key = key.file(Path::new(package))?;
+                }
+            }
+            format!("{}-{}", base.key, key.finish())
+        };
+        let image = Self { disk: cache.join(format!("image-{key}.ext4")) };
+        if image.disk.is_file() {
+            return Ok(image);
+        }
+        let _lock = workspace.lock_cache()?;
+        if image.disk.is_file() {
+            return Ok(image);
+        }
+        if packages.is_empty() {
+            make_disk(&base.root, &image.disk, &cache)?;
+            return Ok(image);
+        }
+        host::require_root("adding packages to a guest image")?;
+        prune_derived(&cache, &base.key)?;
+        let copy = cache.join("derived.partial");
+        let _ = fs::remove_dir_all(&copy);
+        let log = cache.join("packages.log");
+        let _ = fs::remove_file(&log);
+        run_logged(
+            "copying the guest root",
+            Command::new("cp").args(["-a", "--reflink=auto"]).arg(&base.root).arg(&copy),
+            &log,
+        )?;
+        let result = install(&copy, &packages, &log).and_then(|()| make_disk(&copy, &image.disk, &cache));
+        let _ = fs::remove_dir_all(&copy);
+        result.map(|()| image)
+    }
+}
+
+fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
+    let mut arguments = Vec::new();
+    for package in packages {
+        if package.contains('/') {
+            let source = Path::new(package);
+            let name = source.file_name().context("a package file has a name")?;
+            fs::copy(source, root.join("tmp").join(name)).with_context(|| format!("copying {package}"))?;
+            arguments.push(format!("/tmp/{}", name.to_string_lossy()));
+        } else if package.chars().all(|c| c.is_ascii_alphanumeric() || "+-.:/=~".contains(c)) {
+            arguments.push(package.clone());
+        } else {
+            bail!("{package:?} is not the name of a Debian package");
+        }
+    }
+    // Services must not start inside the build root.
+    let policy = root.join("usr/sbin/policy-rc.d");
+    fs::write(&policy, "#!/bin/sh\nexit 101\n").context("writing policy-rc.d")?;
+    fs::set_permissions(&policy, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let script = format!(
+        "apt-get update\napt-get install -y --no-install-recommends {}\napt-get clean",
+        arguments.join(" ")
+    );
+    run_logged(&format!("installing {}", packages.join(" ")), &mut chroot(root, None, &script), log)
+        .context("is the network there? packages could not be installed into the guest image")?;
+    fs::remove_file(&policy).context("removing policy-rc.d")
+}
+
+/// Packs `root` into a raw ext4 file.
+fn make_disk(root: &Path, disk: &Path, cache: &Path) -> Result<()> {
+    host::require_root("packing a guest image")?;
+    let used = crate::command::capture(Command::new("du").args(["-s", "-B1", "--"]).arg(root))?;
+    let used: u64 = used
+        .split_whitespace()
+        .next()
+        .and_then(|bytes| bytes.parse().ok())
+        .with_context(|| format!("du said {used:?}"))?;
+    let partial = disk.with_extension("partial");
+    let _ = fs::remove_file(&partial);
+    let log = cache.join("mke2fs.log");
+    let _ = fs::remove_file(&log);
+    let blocks = (used + used / 8 + FREE_SPACE) / 4096;
+    run_logged(
+        "packing the guest image",
+        Command::new(crate::command::which("mke2fs").context("mke2fs is not in PATH")?)
+            // No journal: the image is thrown away after each boot, and guests boot faster without.
+            .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-O", "^has_journal,^metadata_csum", "-m", "0"])
+            .args(["-E", "lazy_itable_init=1,nodiscard", "-L", "faultline", "-d"])
+            .arg(root)
+            .arg(&partial)
+            .arg(blocks.to_string()),
+        &log,
+    )?;
+    fs::rename(&partial, disk).with_context(|| format!("renaming {}", partial.display()))
+}
+
+/// Removes roots and images of other recipes: they would only take room.
+fn remove_stale(cache: &Path, key: &str) -> Result<()> {
+    for entry in fs::read_dir(cache)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if (name.starts_with("root-") || name.starts_with("image-")) && !name.contains(key) {
+            let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
+        }
+    }
+    Ok(())
+}
+
+fn prune_derived(cache: &Path, key: &str) -> Result<()> {
+    let prefix = format!("image-{key}-");
+    let mut derived = Vec::new();
+    for entry in fs::read_dir(cache)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            derived.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    derived.sort();
+    while derived.len() >= KEPT_DERIVED {
+        let (_, path) = derived.remove(0);
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
+}
+
+/// The version of an installed package in a dpkg status file.
+pub fn version_in(status: &str, package: &str) -> Option<String> {
+    status.split("\n\n").find_map(|paragraph| {
+        let field = |name: &str| {
+            paragraph.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::to_owned)
+        };
+        (field("Package")? == package && field("Status")?.ends_with(" installed")).then(|| field("Version"))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_come_from_installed_packages_only() {
+        let status = "Package: a\nStatus: deinstall ok config-files\nVersion: 1\n\n\
+                      Package: rdma-core\nStatus: install ok installed\nVersion: 56.1-1\n";
+        assert_eq!(version_in(status, "rdma-core").as_deref(), Some("56.1-1"));
+        assert_eq!(version_in(status, "a"), None);
+        assert_eq!(version_in(status, "b"), None);
+    }
+
+    #[test]
+    fn the_oldest_derived_images_go_first() {
+        let dir = tempfile::tempdir().unwrap();
+        for index in 0..KEPT_DERIVED + 1 {
+            fs::write(dir.path().join(format!("image-k-{index}.ext4")), "").unwrap();
+        }
+        fs::write(dir.path().join("image-k.ext4"), "").unwrap();
+        prune_derived(dir.path(), "k").unwrap();
+        let left = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, KEPT_DERIVED - 1 + 1);
+        assert!(dir.path().join("image-k.ext4").exists());
+    }
+}

@@ -1,0 +1,312 @@
+//! Obtaining a QEMU that can attach the NIC, and its command lines.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use crate::command::{bound_to_us, capture, run_logged, say, which};
+use crate::host::{self, Mirror};
+use crate::workspace::{Fingerprint, Workspace};
+
+/// Bumped when the way of unpacking changes.
+const RECIPE: &str = "1";
+
+/// A QEMU and how to start it.
+#[derive(Debug, Clone)]
+pub struct Qemu {
+    program: PathBuf,
+    /// For an unpacked one: its root folder.
+    unpacked: Option<PathBuf>,
+    /// What `--version` says.
+    pub version: String,
+}
+
+impl Qemu {
+    /// The host's QEMU if it has `vfio-user-pci`, else one unpacked into the cache.
+    pub fn obtain(workspace: &Workspace) -> Result<Self> {
+        if let Some(program) = which("qemu-system-x86_64") {
+            let mut qemu = Self { program, unpacked: None, version: String::new() };
+            if qemu.has_vfio_user() {
+                qemu.version = qemu.ask_version()?;
+                return Ok(qemu);
+            }
+        }
+        let mut qemu = Self::unpack(workspace)?;
+        qemu.version = qemu.ask_version().context("the unpacked QEMU does not run")?;
+        Ok(qemu)
+    }
+
+    fn unpack(workspace: &Workspace) -> Result<Self> {
+        let key = Fingerprint::new().text(RECIPE).text(host::SUITE).finish();
+        let cache = workspace.cache()?;
+        let root = cache.join(format!("qemu-{key}"));
+        let qemu = Self {
+            program: root.join("usr/bin/qemu-system-x86_64"),
+            unpacked: Some(root.clone()),
+            version: String::new(),
+        };
+        if qemu.program.is_file() {
+            return Ok(qemu);
+        }
+        let _lock = workspace.lock_cache()?;
+        if qemu.program.is_file() {
+            return Ok(qemu);
+        }
+        say("this host's QEMU has no vfio-user-pci (10.1 or later is needed); unpacking one, which needs the network");
+        let mirror = Mirror::of_host()?;
+        let partial = cache.join(format!("qemu-{key}.partial"));
+        let _ = fs::remove_dir_all(&partial);
+        let sources = cache.join("sources.list");
+        fs::write(&sources, mirror.sources()).context("writing the package sources")?;
+        let mut command = Command::new("mmdebstrap");
+        command.args(["--variant=extract", "--include=qemu-system-x86", "--format=directory"]);
+        for option in &mirror.options {
+            command.arg(format!("--aptopt={option}"));
+        }
+        // QEMU and its firmware from backports, everything they depend on from the release.
+        command
+            .arg("--aptopt=APT::Install-Recommends \"false\"")
+            .arg(
+                "--setup-hook=mkdir -p \"$1/etc/apt/preferences.d\" && printf \
+                 'Package: qemu* seabios ipxe*\\nPin: release n=trixie-backports\\nPin-Priority: 900\\n' \
+                 > \"$1/etc/apt/preferences.d/qemu\"",
+            )
+            .args([host::SUITE])
+            .arg(&partial)
+            .arg(&sources);
+        run_logged("unpacking QEMU from backports", &mut command, &cache.join("qemu.log"))
+            .context("is the network there? QEMU could not be fetched from the Debian mirror")?;
+        fs::rename(&partial, &root).with_context(|| format!("renaming {}", partial.display()))?;
+        Ok(qemu)
+    }
+
+    /// The command that runs `qemu-system-x86_64`, through its own loader if it is an unpacked one.
+    ///
+    /// An unpacked QEMU has its libraries below `usr/lib` only: the links of a merged `/usr` (`/lib`, `/lib64`) are made
+    /// by maintainer scripts, which the extract variant does not run.
+    fn arguments(&self) -> Vec<OsString> {
+        let Some(root) = &self.unpacked else {
+            return vec![self.program.clone().into()];
+        };
+        let libraries = root.join("usr/lib/x86_64-linux-gnu");
+        vec![
+            libraries.join("ld-linux-x86-64.so.2").into(),
+            "--library-path".into(),
+            libraries.into(),
+            self.program.clone().into(),
+            "-L".into(),
+            root.join("usr/share/qemu").into(),
+            "-L".into(),
+            root.join("usr/share/seabios").into(),
+        ]
+    }
+
+    /// A QEMU that dies with the lab.
+    pub fn command(&self) -> Command {
+        let mut arguments = self.arguments().into_iter();
+        let mut command = bound_to_us(arguments.next().unwrap_or_default());
+        command.args(arguments);
+        if let Some(root) = &self.unpacked {
+            command.env("QEMU_MODULE_DIR", root.join("usr/lib/x86_64-linux-gnu/qemu"));
+        }
+        command
+    }
+
+    /// The words a user types to start this QEMU by hand.
+    pub fn shown(&self) -> String {
+        self.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    fn has_vfio_user(&self) -> bool {
+        capture(self.command().args(["-device", "help"])).is_ok_and(|text| text.contains("\"vfio-user-pci\""))
+    }
+
+    fn ask_version(&self) -> Result<String> {
+        let text = capture(self.command().arg("--version"))?;
+        Ok(text.lines().next().unwrap_or_default().trim_start_matches("QEMU emulator version ").to_owned())
+    }
+}
+
+/// How two guests' virtio-net cards are joined: one QEMU listens, the other connects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wire {
+    /// The socket between the two QEMUs.
+    pub socket: PathBuf,
+    /// Whether this end listens.
+    pub listens: bool,
+}
+
+/// One guest as QEMU sees it.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Use KVM instead of TCG.
+    pub kvm: bool,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// Guest kernel.
+    pub kernel: PathBuf,
+    /// Initial file system.
+    pub initrd: PathBuf,
+    /// Root disk; never written to.
+    pub disk: PathBuf,
+    /// Where the serial console is logged.
+    pub serial: PathBuf,
+    /// Listening socket of the lab's agent channel.
+    pub agent: PathBuf,
+    /// Listening socket of the interactive console.
+    pub console: PathBuf,
+    /// The NIC's vfio-user socket.
+    pub nic: Option<PathBuf>,
+    /// A virtio-net card joined to the other guest's, for comparisons.
+    pub wire: Option<Wire>,
+    /// The guest's index, which gives its MAC address.
+    pub index: usize,
+    /// Additional kernel command line.
+    pub append: String,
+}
+
+impl Machine {
+    /// QEMU's arguments.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut words: Vec<String> = Vec::new();
+        let mut add = |option: &str, value: String| {
+            words.push(option.to_owned());
+            words.push(value);
+        };
+        let agent = self.agent.display();
+        let console = self.console.display();
+        // vfio-user hands guest memory to the emulator by descriptor: shared and backed by a file it must be.
+        add(
+            "-object",
+            json!({"qom-type": "memory-backend-memfd", "id": "ram", "share": true,
+                   "size": u64::from(self.memory) << 20})
+            .to_string(),
+        );
+        add("-machine", "q35,memory-backend=ram,usb=off,smbus=off,sata=off,vmport=off,graphics=off".into());
+        if self.kvm {
+            add("-accel", "kvm".into());
+            add("-cpu", "host".into());
+        } else {
+            add("-accel", "tcg,thread=multi,tb-size=256".into());
+            add("-cpu", "max".into());
+        }
+        add("-smp", self.cpus.to_string());
+        add("-m", format!("{}M", self.memory));
+        add("-display", "none".into());
+        add("-serial", format!("file:{}", self.serial.display()));
+        add("-kernel", self.kernel.display().to_string());
+        add("-initrd", self.initrd.display().to_string());
+        add(
+            "-append",
+            format!(
+                "console=ttyS0 loglevel=6 panic=-1 oops=panic softlockup_panic=0 mitigations=off nokaslr \
+                 random.trust_cpu=on tsc=reliable nowatchdog {}",
+                self.append
+            )
+            .trim_end()
+            .to_owned(),
+        );
+        // Writes go to a throw-away overlay in TMPDIR.
+        add(
+            "-drive",
+            format!("if=none,id=root,format=raw,snapshot=on,cache=unsafe,file={}", self.disk.display()),
+        );
+        add("-device", "virtio-blk-pci,drive=root".into());
+        add("-device", "virtio-serial-pci,id=serial".into());
+        add("-chardev", format!("socket,id=agent,path={agent}"));
+        add("-device", "virtserialport,bus=serial.0,chardev=agent,name=faultline.lab.agent".into());
+        add("-chardev", format!("socket,id=console,path={console}"));
+        add("-device", "virtconsole,bus=serial.0,chardev=console".into());
+        if let Some(socket) = &self.nic {
+            add(
+                "-device",
+                json!({"driver": "vfio-user-pci", "id": "nic",
+                       "socket": {"type": "unix", "path": socket}})
+                .to_string(),
+            );
+        }
+        if let Some(wire) = &self.wire {
+            add(
+                "-netdev",
+                json!({"type": "stream", "id": "wire", "server": wire.listens,
+                       "addr": {"type": "unix", "path": wire.socket}})
+                .to_string(),
+            );
+            add(
+                "-device",
+                format!("virtio-net-pci,netdev=wire,mac=52:54:00:fa:17:{:02x},romfile=", self.index + 1),
+            );
+        }
+        for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
+            words.push(flag.to_owned());
+        }
+        words
+    }
+}
+
+/// What a user adds to their own QEMU command line to attach one NIC.
+pub fn attach_hint(socket: &Path) -> String {
+    let device = json!({"driver": "vfio-user-pci", "socket": {"type": "unix", "path": socket}});
+    format!(
+        "-object memory-backend-memfd,id=ram,share=on,size=1G -machine q35,memory-backend=ram -device '{device}'"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            kvm: false,
+            cpus: 2,
+            memory: 1024,
+            kernel: "/k".into(),
+            initrd: "/i".into(),
+            disk: "/d".into(),
+            serial: "/s".into(),
+            agent: "/a".into(),
+            console: "/c".into(),
+            nic: Some("/tmp/a b.sock".into()),
+            wire: None,
+            index: 0,
+            append: String::new(),
+        }
+    }
+
+    #[test]
+    fn memory_is_shared_and_the_nic_is_attached() {
+        let words = machine().arguments();
+        let all = words.join(" ");
+        assert!(all.contains("\"share\":true"), "{all}");
+        assert!(all.contains("\"size\":1073741824"), "{all}");
+        assert!(words.contains(
+            &r#"{"driver":"vfio-user-pci","id":"nic","socket":{"path":"/tmp/a b.sock","type":"unix"}}"#.to_owned()
+        ));
+        assert!(!all.contains("virtio-net"), "{all}");
+    }
+
+    #[test]
+    fn a_wire_has_a_listening_end_and_a_mac_of_its_own() {
+        let mut one = machine();
+        one.wire = Some(Wire { socket: "/w".into(), listens: true });
+        one.index = 1;
+        let all = one.arguments().join(" ");
+        assert!(all.contains("\"server\":true"), "{all}");
+        assert!(all.contains("52:54:00:fa:17:02"), "{all}");
+    }
+
+    #[test]
+    fn every_option_has_its_value() {
+        let words = machine().arguments();
+        let position = words.iter().position(|word| word == "-append").unwrap();
+        assert!(words[position + 1].starts_with("console=ttyS0"));
+        assert!(!words[position + 1].contains("  "));
+    }
+}

@@ -1,0 +1,124 @@
+//! `cargo lab run`: a user's script in freshly booted guests.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::cluster::{Cluster, Plan, in_parallel};
+use crate::command::say;
+use crate::guest::{Guest, Outcome};
+use crate::protocol::Exec;
+use crate::workspace::Workspace;
+
+/// Boots the plan, runs `script` in every guest at once, brings artefacts back. True if all went well.
+pub fn run(workspace: &Workspace, plan: &Plan, script: &Path, limit: Duration) -> Result<bool> {
+    let text = fs::read_to_string(script).with_context(|| format!("reading {}", script.display()))?;
+    let name = script.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let dir = workspace.new_run(&format!("run-{}", tidy(&name)))?;
+    say(format!("logs and artefacts: {}", workspace.shown(&dir)));
+    let cluster = Cluster::boot(workspace, plan, &dir)?;
+    let outcomes = in_parallel(cluster.guests.clone(), |guest| run_in(&guest, &text, limit))?;
+    let mut good = true;
+    for (guest, outcome) in cluster.guests.iter().zip(&outcomes) {
+        if !outcome.success() {
+            say(format!("guest {}: {}", guest.index, outcome.describe()));
+            good = false;
+        }
+    }
+    for trouble in cluster.troubles() {
+        say(&trouble);
+        good = false;
+    }
+    cluster.save_logs();
+    say(format!("{}; logs and artefacts: {}", if good { "success" } else { "FAILED" }, workspace.shown(&dir)));
+    Ok(good)
+}
+
+fn run_in(guest: &Arc<Guest>, script: &str, limit: Duration) -> Result<Outcome> {
+    // Run as a file, so that `$0` and `set -e` mean what the author expects; /lab/lib.sh is sourced by then and its
+    // variables are exported.
+    guest.put("/run/lab-script", script.as_bytes())?;
+    let exec = Exec {
+        script: "chmod 755 /run/lab-script
+                 read -r first </run/lab-script
+                 case $first in '#!'*) exec /run/lab-script ;; *) exec bash /run/lab-script ;; esac"
+            .to_owned(),
+        ..Exec::default()
+    };
+    let mut printer = Prefixed::new(format!("[g{}] ", guest.index));
+    let outcome = guest.start(&exec)?.wait(limit, &mut |bytes| printer.print(bytes))?;
+    printer.finish();
+    fs::write(guest.dir.join("output.log"), &outcome.both).context("keeping the script's output")?;
+    guest.fetch_folder("/tmp/artefacts", &guest.dir.join("artefacts"))?;
+    Ok(outcome)
+}
+
+/// A name that is safe in a path.
+fn tidy(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect()
+}
+
+/// Prints whole lines with a prefix, so that the output of several guests stays readable.
+pub struct Prefixed {
+    prefix: String,
+    rest: Vec<u8>,
+}
+
+impl Prefixed {
+    /// A printer with this prefix.
+    pub fn new(prefix: String) -> Self {
+        Self { prefix, rest: Vec::new() }
+    }
+
+    /// Prints the lines that `bytes` completes.
+    pub fn print(&mut self, bytes: &[u8]) {
+        for line in self.lines(bytes) {
+            emit(&line);
+        }
+    }
+
+    /// Prints an unfinished last line.
+    pub fn finish(&mut self) {
+        if !self.rest.is_empty() {
+            self.print(b"\n");
+        }
+    }
+
+    fn lines(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        self.rest.extend_from_slice(bytes);
+        let mut lines = Vec::new();
+        while let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
+            let mut line = self.prefix.clone().into_bytes();
+            line.extend(self.rest.drain(..=end));
+            lines.push(line);
+        }
+        lines
+    }
+}
+
+fn emit(line: &[u8]) {
+    // A closed pipe is the reader's wish.
+    let _ = std::io::stdout().lock().write_all(line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_prefixed_once_complete() {
+        let mut printer = Prefixed::new("[g1] ".into());
+        assert!(printer.lines(b"one").is_empty());
+        assert_eq!(printer.lines(b" more\ntwo\nthr"), [b"[g1] one more\n".to_vec(), b"[g1] two\n".to_vec()]);
+        assert_eq!(printer.lines(b"\n"), [b"[g1] thr\n".to_vec()]);
+    }
+
+    #[test]
+    fn names_are_tidied() {
+        assert_eq!(tidy("my script/1.sh"), "my-script-1-sh");
+    }
+}
