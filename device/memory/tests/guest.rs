@@ -225,10 +225,7 @@ fn unmap_takes_whole_maps_only() {
         );
     }
     for (iova, len) in [(2 * P, 2 * P), (8 * P, P)] {
-        assert_eq!(
-            memory.unmap(iova, len),
-            Err(UnmapError::NotMapped { iova, len })
-        );
+        assert_eq!(memory.unmap(iova, len), Ok(0));
     }
     for (iova, len) in [(0, 0), (u64::MAX, 2)] {
         assert_eq!(
@@ -238,7 +235,7 @@ fn unmap_takes_whole_maps_only() {
     }
     assert_eq!(memory.map_count(), 3);
     assert_eq!(memory.load_u64(6 * P), Ok(0));
-    memory.unmap(3 * P, 5 * P).unwrap();
+    assert_eq!(memory.unmap(3 * P, 5 * P), Ok(2));
     assert_eq!(memory.map_count(), 1);
     assert!(
         memory.load_u64(6 * P).is_err(),
@@ -256,37 +253,6 @@ fn one_nic_per_thread() {
     send(&memory);
     shared(&ram);
     shared(&SharedPages::new("test", 1).unwrap());
-}
-
-#[test]
-fn the_last_bytes_of_a_write_become_visible_last() {
-    // A poller on the last byte must find all earlier bytes of the same round. On one core or
-    // with luck a broken order passes; it never fails without reason.
-    const LEN: usize = 3000;
-    let ram = MemFd::new(PAGE_SIZE).unwrap();
-    let mut memory = GuestMemory::new();
-    memory.map(0, P, dup(&ram), 0, true, true).unwrap();
-    std::thread::scope(|scope| {
-        let poller = scope.spawn(|| {
-            let mut buf = [0; LEN];
-            for round in 1..200u8 {
-                let mut last = [0];
-                while last[0] != round {
-                    ram.read(LEN as u64 - 1 + 5, &mut last).unwrap();
-                    std::thread::yield_now();
-                }
-                ram.read(5, &mut buf).unwrap();
-                assert!(buf.iter().all(|byte| *byte == round), "round {round}");
-                ram.store_u32(4092, round.into()).unwrap();
-            }
-        });
-        for round in 1..200u8 {
-            memory.write(5, &[round; LEN]).unwrap();
-            while ram.load_u32(4092) != Ok(round.into()) && !poller.is_finished() {
-                std::thread::yield_now();
-            }
-        }
-    });
 }
 
 #[test]
