@@ -310,7 +310,9 @@ impl GuestMemory {
             .map(|map| (map.start, map.last(), map.mapping.is_some(), map.writable))
     }
 
-    /// True if some map came without a descriptor.
+    /// True if some map came without a descriptor. That alone is no reason to warn: QEMU maps
+    /// its ROMs (read-only) and our own mmapped BAR areas (writable) that way in every VM.
+    /// Memory that is not shared shows as a large writable one in [`GuestMemory::maps`].
     pub fn has_unreachable(&self) -> bool {
         self.unreachable_maps() != 0
     }
