@@ -1,1 +1,42 @@
-//! The NIC itself: objects, transport, page tables, timers; no threads, clocks, files or sockets.
+//! The NIC: what would be silicon and its microcode.
+//!
+//! A [`Nic`] has no thread, clock, file or socket. Events go in by `handle`-like calls (a register access, a
+//! doorbell, a frame, a deadline) with the time and the guest's memory as arguments; frames, interrupts and
+//! the next deadline come out of `poll_*` and [`Nic::next_deadline`]. So it runs the same in the device, in
+//! the harness and in the simulator.
+//!
+//! Where to look:
+//! - `registers`, `admin`, `translation`: the driver's side, `firmware/abi` in action
+//! - [`mkey`], [`page_table`]: memory regions
+//! - [`cq`], [`eq`], [`srq`], [`ring`]: queues in guest memory
+//! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
+//! - [`frame`], [`path`]: packets on their way out and in
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod admin;
+pub mod config;
+mod core;
+pub mod counters;
+pub mod cq;
+pub mod dma;
+pub mod eq;
+pub mod frame;
+pub mod mkey;
+mod nic;
+pub mod page_table;
+pub mod path;
+pub mod qp;
+mod registers;
+pub mod ring;
+pub mod srq;
+pub mod table;
+pub mod time;
+mod translation;
+
+pub use crate::config::{Limits, NicConfig};
+pub use crate::dma::{Dma, DmaError};
+pub use crate::frame::{FrameKind, Payload, Segment, Segments, TxFrame};
+pub use crate::nic::Nic;
+pub use crate::time::{Instant, Nanos};

@@ -1,0 +1,622 @@
+//! The admin queue: objects are made, changed, queried and destroyed.
+//!
+//! A command is copied from the ring once, its body taken as the structure that belongs to its opcode, and
+//! one function per command does the rest. Counts of references keep an object from being destroyed under
+//! another.
+
+use faultline_abi::admin::*;
+use faultline_abi::event::PORT_UP;
+use faultline_abi::qp::QpAttr;
+use faultline_abi::wqe::{
+    MAX_STRIDE_SHIFT, RQ_MIN_STRIDE_SHIFT, RQ_WQE_DATA, SQ_MIN_STRIDE_SHIFT, SQ_WQE_DATA, Sge,
+};
+use faultline_abi::{Status, U16, U32, regs};
+use faultline_wire::{Gid, MacAddr};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::config::{MAX_MTU, MAX_SGE};
+use crate::core::{Ah, GidEntry, Netdev, Pd};
+use crate::cq::{Cq, write_entry};
+use crate::dma::Dma;
+use crate::eq::Eq;
+use crate::nic::{GSI_QPN, Nic};
+use crate::path::Path;
+use crate::qp::{Qp, QpConfig, QpType, state};
+use crate::ring::Ring;
+use crate::srq::{RecvRing, Srq};
+use crate::time::Instant;
+use crate::translation::RingPair;
+
+/// log2 of the size of completion and event queue entries.
+const ENTRY_SHIFT: u8 = 6;
+/// Smallest Ethernet MTU (RFC 791).
+const MIN_MTU: u16 = 68;
+/// No VLAN in SET_GID.
+const NO_VLAN: u16 = 0xffff;
+
+/// The admin queue.
+#[derive(Debug, Default)]
+pub(crate) struct AdminQueue {
+    rings: RingPair,
+}
+
+impl AdminQueue {
+    pub(crate) fn start(&mut self, sq: u64, cq: u64, log_depth: u32) {
+        self.rings = RingPair::new(sq, cq, log_depth);
+    }
+}
+
+/// What a command gives back: handle and body.
+type Answer = (u32, [u8; 112]);
+
+const NO_BODY: [u8; 112] = [0; 112];
+
+/// The body of a command as the structure of its opcode; what follows that structure must be zero.
+fn body<T: FromBytes + KnownLayout + Immutable>(cmd: &AdminCmd) -> Result<T, Status> {
+    let (body, rest) = T::read_from_prefix(&cmd.body).map_err(|_| Status::BadParameter)?;
+    if rest.iter().any(|byte| *byte != 0) {
+        return Err(Status::ReservedNotZero);
+    }
+    Ok(body)
+}
+
+fn answer_with<T: IntoBytes + Immutable>(handle: u32, value: &T) -> Answer {
+    let mut out = NO_BODY;
+    for (to, from) in out.iter_mut().zip(value.as_bytes()) {
+        *to = *from;
+    }
+    (handle, out)
+}
+
+/// log2 of a depth: at least one entry, at most `max`.
+fn check_depth(log_depth: u8, max: u32) -> Result<u8, Status> {
+    match 1u32.checked_shl(u32::from(log_depth)) {
+        Some(depth) if depth <= max => Ok(log_depth),
+        _ => Err(Status::BadDepth),
+    }
+}
+
+/// Stride of a work queue: within the limits, and wide enough for its longest request.
+fn check_stride(shift: u8, min: u32, need: u32) -> Result<u8, Status> {
+    let shift32 = u32::from(shift);
+    if (min..=MAX_STRIDE_SHIFT).contains(&shift32) && need <= 1 << shift32 {
+        Ok(shift)
+    } else {
+        Err(Status::BadStride)
+    }
+}
+
+fn check_recv_stride(shift: u8, max_sge: u8) -> Result<u8, Status> {
+    if u32::from(max_sge) > MAX_SGE {
+        return Err(Status::BadStride);
+    }
+    let need = RQ_WQE_DATA + u32::from(max_sge) * size_of::<Sge>() as u32;
+    check_stride(shift, RQ_MIN_STRIDE_SHIFT, need)
+}
+
+impl Nic {
+    /// Carries out admin commands up to the producer index; gives false if that is out of range.
+    pub(crate) fn run_admin<M: Dma>(&mut self, now: Instant, mem: &M, producer: u32) -> bool {
+        let Some(count) = self.admin.rings.available(producer) else {
+            return false;
+        };
+        for _ in 0..count {
+            let rings = &mut self.admin.rings;
+            let mut cmd = AdminCmd::default();
+            if mem
+                .read(rings.command(size_of::<AdminCmd>()), cmd.as_mut_bytes())
+                .is_err()
+            {
+                self.core.fatal = regs::RING_DMA;
+                return true;
+            }
+            let (at, phase) = rings.completion(size_of::<AdminComp>());
+            rings.advance();
+            let (status, (handle, body)) = match self.execute_command(now, mem, &cmd) {
+                Ok(answer) => (Status::Ok, answer),
+                Err(status) => {
+                    self.core.counters.inc(Counter::command_errors);
+                    (status, (cmd.hdr.handle.get(), NO_BODY))
+                }
+            };
+            let completion = AdminComp {
+                id: cmd.hdr.id,
+                status: U16::new(status as u16),
+                handle: U32::new(handle),
+                body,
+                phase,
+                ..AdminComp::default()
+            };
+            if write_entry(mem, at, completion.as_bytes()).is_err() {
+                self.core.fatal = regs::RING_DMA;
+                return true;
+            }
+        }
+        if count > 0 {
+            let eqn = self.registers.admin_eqn();
+            let event = crate::core::simple_event(faultline_abi::event::ADMIN, 0);
+            self.core.push_event(mem, now, eqn, event);
+        }
+        true
+    }
+
+    fn execute_command<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        cmd: &AdminCmd,
+    ) -> Result<Answer, Status> {
+        if cmd.hdr.reserved0.get() != 0 || cmd.hdr.reserved1.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let handle = cmd.hdr.handle.get();
+        let created = |handle: u32| (handle, NO_BODY);
+        let done = |()| (handle, NO_BODY);
+        match cmd.hdr.opcode.get() {
+            NOP => Ok(done(())),
+            ALLOC_UCTX => self.alloc_uctx().map(created),
+            DEALLOC_UCTX => self.dealloc_uctx(handle).map(done),
+            CREATE_EQ => self.create_eq(now, mem, &body(cmd)?).map(created),
+            DESTROY_EQ => self.destroy_eq(handle).map(done),
+            ALLOC_PD => self.alloc_pd().map(created),
+            DEALLOC_PD => self.dealloc_pd(handle).map(done),
+            CREATE_MKEY => self.create_mkey(&body(cmd)?).map(created),
+            DESTROY_MKEY => self.destroy_mkey(handle).map(done),
+            CREATE_CQ => self.create_cq(mem, &body(cmd)?).map(created),
+            DESTROY_CQ => self.destroy_cq(handle).map(done),
+            RESIZE_CQ => self.resize_cq(mem, handle, &body(cmd)?).map(done),
+            CREATE_SRQ => self.create_srq(mem, &body(cmd)?).map(created),
+            DESTROY_SRQ => self.destroy_srq(handle).map(done),
+            MODIFY_SRQ => self.modify_srq(handle, &body(cmd)?).map(done),
+            QUERY_SRQ => self.query_srq(handle),
+            CREATE_QP => self.create_qp(mem, &body(cmd)?).map(created),
+            DESTROY_QP => self.destroy_qp(handle).map(done),
+            MODIFY_QP => self.modify_qp(now, mem, handle, &body(cmd)?).map(done),
+            QUERY_QP => self.query_qp(handle),
+            CREATE_AH => self.create_ah(&body(cmd)?).map(created),
+            DESTROY_AH => self.destroy_ah(handle).map(done),
+            SET_GID => self.set_gid(handle, &body(cmd)?).map(done),
+            SET_NETDEV => self.set_netdev(&body(cmd)?).map(done),
+            QUERY_COUNTERS => self.query_counters(mem, &body(cmd)?).map(created),
+            _ => Err(Status::BadOpcode),
+        }
+    }
+
+    fn alloc_uctx(&mut self) -> Result<u32, Status> {
+        let page = self
+            .core
+            .uctxs
+            .insert_with(|_| ())
+            .ok_or(Status::NoResources)?;
+        self.uctx_changes += 1;
+        Ok(page)
+    }
+
+    fn dealloc_uctx(&mut self, page: u32) -> Result<(), Status> {
+        if !self.core.uctxs.contains(page) {
+            return Err(Status::BadUctx);
+        }
+        let used = self.qps.iter().any(|(_, qp)| qp.config.uctx == page)
+            || self.core.cqs.iter().any(|(_, cq)| cq.uctx == page)
+            || self.core.srqs.iter().any(|(_, srq)| srq.uctx == page);
+        if used {
+            return Err(Status::InUse);
+        }
+        self.core.uctxs.remove(page);
+        self.uctx_changes += 1;
+        Ok(())
+    }
+
+    /// Page 0, the kernel's, or a context that exists.
+    fn check_uctx(&self, page: u32) -> Result<(), Status> {
+        if page == 0 || self.core.uctxs.contains(page) {
+            Ok(())
+        } else {
+            Err(Status::BadUctx)
+        }
+    }
+
+    fn create_eq<M: Dma>(&mut self, now: Instant, mem: &M, cmd: &CreateEq) -> Result<u32, Status> {
+        let flags = cmd.flags.get();
+        if cmd.reserved0 != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        if flags & !(EQ_ASYNC | EQ_FAULTS) != 0 {
+            return Err(Status::BadParameter);
+        }
+        if u32::from(cmd.vector.get()) >= regs::MSIX_VECTORS {
+            return Err(Status::BadVector);
+        }
+        let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_eqe)?;
+        let ring = Ring::load(&cmd.ring, log_depth, ENTRY_SHIFT, false, mem)?;
+        let vector = cmd.vector.get();
+        let eqn = self
+            .core
+            .eqs
+            .insert_with(|_| Eq::new(ring, vector))
+            .ok_or(Status::NoResources)?;
+        if flags & EQ_ASYNC != 0 {
+            self.core.async_eqn = Some(eqn);
+            // Whoever listens learns the state of the link.
+            self.core.raise_async(mem, now, PORT_UP, 1);
+        }
+        Ok(eqn)
+    }
+
+    fn destroy_eq(&mut self, eqn: u32) -> Result<(), Status> {
+        let eq = self.core.eqs.get(eqn).ok_or(Status::BadEq)?;
+        if eq.refs > 0 {
+            return Err(Status::InUse);
+        }
+        self.core.eqs.remove(eqn);
+        if self.core.async_eqn == Some(eqn) {
+            self.core.async_eqn = None;
+        }
+        Ok(())
+    }
+
+    fn alloc_pd(&mut self) -> Result<u32, Status> {
+        let pds = &mut self.core.pds;
+        pds.insert_with(|_| Pd::default())
+            .ok_or(Status::NoResources)
+    }
+
+    fn dealloc_pd(&mut self, pd: u32) -> Result<(), Status> {
+        if self.pd(pd)?.refs > 0 {
+            return Err(Status::InUse);
+        }
+        self.core.pds.remove(pd);
+        Ok(())
+    }
+
+    fn pd(&mut self, pd: u32) -> Result<&mut Pd, Status> {
+        self.core.pds.get_mut(pd).ok_or(Status::BadPd)
+    }
+
+    fn release_pd(&mut self, pd: u32) {
+        if let Some(pd) = self.core.pds.get_mut(pd) {
+            pd.refs -= 1;
+        }
+    }
+
+    fn create_mkey(&mut self, cmd: &CreateMkey) -> Result<u32, Status> {
+        self.pd(cmd.pd.get())?;
+        let key = self.core.mkeys.create(cmd)?;
+        self.pd(cmd.pd.get())?.refs += 1;
+        Ok(key)
+    }
+
+    fn destroy_mkey(&mut self, key: u32) -> Result<(), Status> {
+        let mkey = self.core.mkeys.destroy(key)?;
+        self.release_pd(mkey.pd);
+        Ok(())
+    }
+
+    fn create_cq<M: Dma>(&mut self, mem: &M, cmd: &CreateCq) -> Result<u32, Status> {
+        if cmd.reserved0 != [0; 3] || cmd.reserved1.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let (uctx, eqn) = (cmd.uctx.get(), cmd.eqn.get());
+        self.check_uctx(uctx)?;
+        let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_cqe)?;
+        let ring = Ring::load(&cmd.ring, log_depth, ENTRY_SHIFT, true, mem)?;
+        self.core.eqs.get(eqn).ok_or(Status::BadEq)?;
+        let cqs = &mut self.core.cqs;
+        let cqn = cqs
+            .insert_with(|_| Cq::new(ring, uctx, eqn))
+            .ok_or(Status::NoResources)?;
+        if let Some(eq) = self.core.eqs.get_mut(eqn) {
+            eq.refs += 1;
+        }
+        Ok(cqn)
+    }
+
+    fn destroy_cq(&mut self, cqn: u32) -> Result<(), Status> {
+        let cq = self.core.cqs.get(cqn).ok_or(Status::BadCq)?;
+        if cq.refs > 0 {
+            return Err(Status::InUse);
+        }
+        let eqn = cq.eqn;
+        self.core.cqs.remove(cqn);
+        if let Some(eq) = self.core.eqs.get_mut(eqn) {
+            eq.refs -= 1;
+        }
+        Ok(())
+    }
+
+    fn resize_cq<M: Dma>(&mut self, mem: &M, cqn: u32, cmd: &ResizeCq) -> Result<(), Status> {
+        if cmd.reserved != [0; 3] {
+            return Err(Status::ReservedNotZero);
+        }
+        let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_cqe)?;
+        let cq = self.core.cqs.get_mut(cqn).ok_or(Status::BadCq)?;
+        let ring = Ring::load(&cmd.ring, log_depth, ENTRY_SHIFT, true, mem)?;
+        if cq.resize(mem, ring, cmd.consumer.get()) {
+            Ok(())
+        } else {
+            Err(Status::CqNotEmpty)
+        }
+    }
+
+    fn create_srq<M: Dma>(&mut self, mem: &M, cmd: &CreateSrq) -> Result<u32, Status> {
+        if cmd.reserved != [0; 8] || cmd.xrcd.get() != 0 || cmd.cqn.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        if cmd.kind != 0 {
+            return Err(Status::NotSupported);
+        }
+        let (pd, uctx, limit) = (cmd.pd.get(), cmd.uctx.get(), cmd.limit.get());
+        self.pd(pd)?;
+        self.check_uctx(uctx)?;
+        let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_srq_wr)?;
+        let stride = check_recv_stride(cmd.stride_shift, cmd.max_sge)?;
+        if limit > 1 << log_depth {
+            return Err(Status::BadAttribute);
+        }
+        let ring = Ring::load(&cmd.ring, log_depth, stride, true, mem)?;
+        let make = |_| Srq {
+            pd,
+            uctx,
+            refs: 0,
+            limit,
+            ring: RecvRing::new(ring, cmd.max_sge),
+        };
+        let srqn = self
+            .core
+            .srqs
+            .insert_with(make)
+            .ok_or(Status::NoResources)?;
+        self.pd(pd)?.refs += 1;
+        Ok(srqn)
+    }
+
+    fn destroy_srq(&mut self, srqn: u32) -> Result<(), Status> {
+        let srq = self.core.srqs.get(srqn).ok_or(Status::BadSrq)?;
+        if srq.refs > 0 {
+            return Err(Status::InUse);
+        }
+        let pd = srq.pd;
+        self.core.srqs.remove(srqn);
+        self.release_pd(pd);
+        Ok(())
+    }
+
+    fn modify_srq(&mut self, srqn: u32, cmd: &ModifySrq) -> Result<(), Status> {
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let srq = self.core.srqs.get_mut(srqn).ok_or(Status::BadSrq)?;
+        if cmd.limit.get() > srq.ring.depth() {
+            return Err(Status::BadAttribute);
+        }
+        srq.limit = cmd.limit.get();
+        Ok(())
+    }
+
+    fn query_srq(&mut self, srqn: u32) -> Result<Answer, Status> {
+        let srq = self.core.srqs.get(srqn).ok_or(Status::BadSrq)?;
+        let answer = QuerySrq {
+            limit: U32::new(srq.limit),
+            ..QuerySrq::default()
+        };
+        Ok(answer_with(srqn, &answer))
+    }
+
+    fn create_qp<M: Dma>(&mut self, mem: &M, cmd: &CreateQp) -> Result<u32, Status> {
+        if cmd.reserved0 != 0 || cmd.reserved1 != [0; 12] {
+            return Err(Status::ReservedNotZero);
+        }
+        let flags = cmd.flags.get();
+        if flags & !(QP_FLAG_SIG_ALL | QP_FLAG_SRQ) != 0 {
+            return Err(Status::BadParameter);
+        }
+        let kind = QpType::from_abi(cmd.qp_type).ok_or(Status::BadQpType)?;
+        let (pd, uctx) = (cmd.pd.get(), cmd.uctx.get());
+        self.pd(pd)?;
+        self.check_uctx(uctx)?;
+        let (send_cqn, recv_cqn) = (cmd.send_cqn.get(), cmd.recv_cqn.get());
+        for cqn in [send_cqn, recv_cqn] {
+            let cq = self.core.cqs.get(cqn).ok_or(Status::BadCq)?;
+            if cq.uctx != uctx {
+                return Err(Status::DomainMismatch);
+            }
+        }
+        let with_srq = flags & QP_FLAG_SRQ != 0;
+        let srqn = with_srq.then(|| cmd.srqn.get());
+        if let Some(srqn) = srqn {
+            self.core.srqs.get(srqn).ok_or(Status::BadSrq)?;
+        }
+        let sq = self.load_send_ring(mem, cmd)?;
+        let rq = if with_srq {
+            None
+        } else {
+            Some(self.load_recv_ring(mem, cmd)?)
+        };
+        let config = QpConfig {
+            kind,
+            pd,
+            uctx,
+            send_cqn,
+            recv_cqn,
+            srqn,
+            sig_all: flags & QP_FLAG_SIG_ALL != 0,
+            max_send_sge: cmd.max_send_sge,
+            max_inline: cmd.max_inline.get(),
+        };
+        let number = if kind == QpType::Gsi {
+            // QP1 belongs to the kernel.
+            if uctx != 0 {
+                return Err(Status::DomainMismatch);
+            }
+            if self.gsi.is_some() {
+                return Err(Status::InUse);
+            }
+            self.gsi = Some(Box::new(Qp::new(GSI_QPN, config, Some(sq), rq)));
+            GSI_QPN
+        } else {
+            let make = |number| Qp::new(number, config, Some(sq), rq);
+            self.qps.insert_with(make).ok_or(Status::NoResources)?
+        };
+        self.pd(pd)?.refs += 1;
+        for cqn in [send_cqn, recv_cqn] {
+            if let Some(cq) = self.core.cqs.get_mut(cqn) {
+                cq.refs += 1;
+            }
+        }
+        if let Some(srq) = srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
+            srq.refs += 1;
+        }
+        Ok(number)
+    }
+
+    fn load_send_ring<M: Dma>(&self, mem: &M, cmd: &CreateQp) -> Result<Ring, Status> {
+        let log_depth = check_depth(cmd.sq_log_depth, self.core.config.limits.max_qp_wr)?;
+        if u32::from(cmd.max_send_sge) > MAX_SGE {
+            return Err(Status::BadStride);
+        }
+        let sges = u32::from(cmd.max_send_sge) * size_of::<Sge>() as u32;
+        let data = sges.max(cmd.max_inline.get());
+        let need = SQ_WQE_DATA.checked_add(data).ok_or(Status::BadStride)?;
+        let stride = check_stride(cmd.sq_stride_shift, SQ_MIN_STRIDE_SHIFT, need)?;
+        Ring::load(&cmd.sq, log_depth, stride, true, mem)
+    }
+
+    fn load_recv_ring<M: Dma>(&self, mem: &M, cmd: &CreateQp) -> Result<RecvRing, Status> {
+        let log_depth = check_depth(cmd.rq_log_depth, self.core.config.limits.max_qp_wr)?;
+        let stride = check_recv_stride(cmd.rq_stride_shift, cmd.max_recv_sge)?;
+        let ring = Ring::load(&cmd.rq, log_depth, stride, true, mem)?;
+        Ok(RecvRing::new(ring, cmd.max_recv_sge))
+    }
+
+    fn destroy_qp(&mut self, number: u32) -> Result<(), Status> {
+        let qp = match number {
+            GSI_QPN => self.gsi.take().map(|qp| *qp),
+            _ => self.qps.remove(number),
+        };
+        let config = qp.ok_or(Status::BadQp)?.config;
+        for cqn in [config.send_cqn, config.recv_cqn] {
+            if let Some(cq) = self.core.cqs.get_mut(cqn) {
+                cq.refs -= 1;
+            }
+        }
+        if let Some(srq) = config.srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
+            srq.refs -= 1;
+        }
+        self.release_pd(config.pd);
+        if self.core.netdev.qpn == number {
+            self.core.netdev.qpn = 0;
+        }
+        Ok(())
+    }
+
+    fn modify_qp<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        number: u32,
+        change: &QpAttr,
+    ) -> Result<(), Status> {
+        let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
+        if change.reserved0 != 0 || change.reserved1 != [0; 30] {
+            return Err(Status::ReservedNotZero);
+        }
+        let max_rd_atomic = self.core.config.limits.max_rd_atomic;
+        state::check(qp.config.kind, qp.state(), change, max_rd_atomic)?;
+        let path = match change.mask.get() & faultline_abi::qp::QP_ATTR_AV {
+            0 => None,
+            _ => Some(Path::resolve(&change.av, &self.core.gids, number)?),
+        };
+        qp.apply(&mut self.core, now, mem, change, path);
+        Ok(())
+    }
+
+    fn query_qp(&mut self, number: u32) -> Result<Answer, Status> {
+        let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
+        Ok(answer_with(number, &qp.query()))
+    }
+
+    fn create_ah(&mut self, cmd: &CreateAh) -> Result<u32, Status> {
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let pd = cmd.pd.get();
+        self.pd(pd)?;
+        let flow = u32::from_le_bytes([cmd.av.dgid[15], cmd.av.dgid[14], cmd.av.dmac[5], 0]);
+        let path = Path::resolve(&cmd.av, &self.core.gids, flow)?;
+        let ahs = &mut self.core.ahs;
+        let ah = ahs
+            .insert_with(|_| Ah { pd, path })
+            .ok_or(Status::NoResources)?;
+        self.pd(pd)?.refs += 1;
+        Ok(ah)
+    }
+
+    fn destroy_ah(&mut self, ah: u32) -> Result<(), Status> {
+        let ah = self.core.ahs.remove(ah).ok_or(Status::BadAh)?;
+        self.release_pd(ah.pd);
+        Ok(())
+    }
+
+    fn set_gid(&mut self, index: u32, cmd: &SetGid) -> Result<(), Status> {
+        if cmd.reserved != [0; 7] {
+            return Err(Status::ReservedNotZero);
+        }
+        let slot = self
+            .core
+            .gids
+            .get_mut(index as usize)
+            .ok_or(Status::BadGid)?;
+        let vlan = match cmd.vlan.get() {
+            NO_VLAN => None,
+            vid @ 0..=4094 => Some(vid),
+            _ => return Err(Status::BadParameter),
+        };
+        *slot = match cmd.valid {
+            0 => None,
+            1 if cmd.gid == Gid::ZERO.0 => return Err(Status::BadGid),
+            1 => Some(GidEntry {
+                gid: Gid(cmd.gid),
+                mac: MacAddr(cmd.mac),
+                vlan,
+            }),
+            _ => return Err(Status::BadParameter),
+        };
+        Ok(())
+    }
+
+    fn set_netdev(&mut self, cmd: &SetNetdev) -> Result<(), Status> {
+        let (flags, qpn) = (cmd.flags.get(), cmd.qpn.get());
+        if flags & !(NETDEV_PROMISC | NETDEV_ALLMULTI | NETDEV_UP) != 0 {
+            return Err(Status::BadParameter);
+        }
+        if !(MIN_MTU..=MAX_MTU).contains(&cmd.mtu.get()) || MacAddr(cmd.mac).is_multicast() {
+            return Err(Status::BadParameter);
+        }
+        if qpn != 0 {
+            let qp = self.qps.get(qpn).ok_or(Status::BadQp)?;
+            if qp.config.kind != QpType::Raw || qp.config.uctx != 0 {
+                return Err(Status::BadQpType);
+            }
+        }
+        self.core.netdev = Netdev::from_command(cmd);
+        Ok(())
+    }
+
+    fn query_counters<M: Dma>(&mut self, mem: &M, cmd: &QueryCounters) -> Result<u32, Status> {
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let bytes: Vec<u8> = self
+            .core
+            .counters
+            .values()
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        let n = bytes.len().min(cmd.len.get() as usize);
+        let part = bytes.get(..n).unwrap_or(&[]);
+        mem.write(cmd.addr.get(), part)
+            .map_err(|_| Status::DmaError)?;
+        Ok(Counter::COUNT as u32)
+    }
+}

@@ -1,0 +1,115 @@
+//! What is fixed when a NIC is made.
+
+use faultline_abi::caps::Caps;
+use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
+use faultline_abi::{U32, U64};
+use faultline_wire::MacAddr;
+
+/// Most scatter/gather entries in a work request.
+pub const MAX_SGE: u32 = 30;
+/// Most inline bytes: what fits into the largest stride.
+pub const MAX_INLINE: u32 = (1 << MAX_STRIDE_SHIFT) - SQ_WQE_DATA;
+/// Longest message: 1 GiB.
+pub const MAX_MSG_SIZE: u32 = 1 << 30;
+/// Largest Ethernet MTU.
+pub const MAX_MTU: u16 = 9000;
+
+const _: () = assert!(RQ_WQE_DATA + MAX_SGE * 16 <= 1 << MAX_STRIDE_SHIFT);
+
+/// Most objects of each kind.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)] // The names are those of `struct faultline_caps`.
+pub struct Limits {
+    pub max_qp: u32,
+    pub max_qp_wr: u32,
+    pub max_cq: u32,
+    pub max_cqe: u32,
+    pub max_mkey: u32,
+    pub max_pd: u32,
+    pub max_ah: u32,
+    pub max_srq: u32,
+    pub max_srq_wr: u32,
+    pub max_uctx: u32,
+    pub max_eq: u32,
+    pub max_eqe: u32,
+    pub max_gid: u32,
+    pub max_rd_atomic: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_qp: 1 << 16,
+            max_qp_wr: 1 << 15,
+            max_cq: 1 << 16,
+            max_cqe: 1 << 20,
+            max_mkey: 1 << 20,
+            max_pd: 1 << 15,
+            max_ah: 1 << 16,
+            max_srq: 1 << 14,
+            max_srq_wr: 1 << 15,
+            max_uctx: 1023,
+            max_eq: 64,
+            max_eqe: 1 << 17,
+            max_gid: 256,
+            max_rd_atomic: 16,
+        }
+    }
+}
+
+/// Properties of a NIC.
+#[derive(Clone, Debug)]
+pub struct NicConfig {
+    /// Permanent MAC address.
+    pub mac: MacAddr,
+    /// Limits.
+    pub limits: Limits,
+    /// Seed of what would be random in silicon.
+    pub seed: u64,
+}
+
+impl NicConfig {
+    /// The usual limits.
+    pub fn new(mac: MacAddr) -> Self {
+        let mut seed = [0; 8];
+        seed[..6].copy_from_slice(&mac.0);
+        Self {
+            mac,
+            limits: Limits::default(),
+            seed: u64::from_le_bytes(seed),
+        }
+    }
+
+    /// What the driver reads at FAULTLINE_REG_CAPS.
+    pub fn caps(&self) -> Caps {
+        let l = &self.limits;
+        let [a, b, c, d, e, f] = self.mac.0;
+        Caps {
+            fw_version: U64::new(1 << 16),
+            node_guid: U64::new(u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])),
+            page_sizes: U64::new(1 << 12 | 1 << 21 | 1 << 30),
+            max_mr_size: U64::new(1 << 62),
+            max_qp: U32::new(l.max_qp),
+            max_qp_wr: U32::new(l.max_qp_wr),
+            max_sge: U32::new(MAX_SGE),
+            max_inline: U32::new(MAX_INLINE),
+            max_cq: U32::new(l.max_cq),
+            max_cqe: U32::new(l.max_cqe),
+            max_mkey: U32::new(l.max_mkey),
+            max_pd: U32::new(l.max_pd),
+            max_ah: U32::new(l.max_ah),
+            max_srq: U32::new(l.max_srq),
+            max_srq_wr: U32::new(l.max_srq_wr),
+            max_uctx: U32::new(l.max_uctx),
+            max_eq: U32::new(l.max_eq),
+            max_eqe: U32::new(l.max_eqe),
+            max_gid: U32::new(l.max_gid),
+            max_msg_size: U32::new(MAX_MSG_SIZE),
+            max_rd_atomic: U32::new(l.max_rd_atomic),
+            max_init_rd_atomic: U32::new(l.max_rd_atomic),
+            max_mtu: U32::new(u32::from(MAX_MTU)),
+            max_map_pages: U32::new(512),
+            ..Caps::default()
+        }
+    }
+}

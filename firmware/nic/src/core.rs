@@ -1,0 +1,252 @@
+//! Everything of a NIC but its queue pairs: what queue pairs use while they work.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use faultline_abi::admin::{Counter, NETDEV_UP, SetNetdev};
+use faultline_abi::cqe::{Cqe, WR_FLUSH_ERR};
+use faultline_abi::event::{self, Eqe};
+use faultline_abi::{U32, regs};
+use faultline_wire::{Gid, MacAddr};
+
+use crate::config::NicConfig;
+use crate::counters::Counters;
+use crate::cq::{Cq, Pushed};
+use crate::dma::Dma;
+use crate::eq::{Eq, Raised};
+use crate::mkey::Mkeys;
+use crate::path::Path;
+use crate::srq::Srq;
+use crate::table::Table;
+use crate::time::Instant;
+
+/// A protection domain: who uses it.
+#[derive(Debug, Default)]
+pub struct Pd {
+    /// Keys, queue pairs, SRQs and address handles.
+    pub refs: u32,
+}
+
+/// An address handle.
+#[derive(Debug)]
+pub struct Ah {
+    /// Protection domain.
+    pub pd: u32,
+    /// Where it leads.
+    pub path: Path,
+}
+
+/// An entry of the GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The GID; IPv4 addresses are mapped.
+    pub gid: Gid,
+    /// Source MAC address of packets sent from it.
+    pub mac: MacAddr,
+    /// VLAN id.
+    pub vlan: Option<u16>,
+}
+
+/// The Ethernet side as SET_NETDEV has left it.
+#[derive(Clone, Copy, Debug)]
+pub struct Netdev {
+    /// Own address.
+    pub mac: MacAddr,
+    /// Largest payload of a frame.
+    pub mtu: u16,
+    /// `NETDEV_*` bits.
+    pub flags: u32,
+    /// Raw QP that receives, 0 = none.
+    pub qpn: u32,
+}
+
+impl Netdev {
+    /// What a SET_NETDEV command says. Its values have been checked.
+    pub fn from_command(cmd: &SetNetdev) -> Self {
+        Self {
+            mac: MacAddr(cmd.mac),
+            mtu: cmd.mtu.get(),
+            flags: cmd.flags.get(),
+            qpn: cmd.qpn.get(),
+        }
+    }
+
+    /// Whether the interface is up.
+    pub fn is_up(&self) -> bool {
+        self.flags & NETDEV_UP != 0
+    }
+}
+
+/// What queue pairs share.
+#[derive(Debug)]
+pub struct Core {
+    /// Fixed properties.
+    pub config: NicConfig,
+    /// Counters.
+    pub counters: Counters,
+    /// Protection domains.
+    pub pds: Table<Pd>,
+    /// Memory keys.
+    pub mkeys: Mkeys,
+    /// Completion queues.
+    pub cqs: Table<Cq>,
+    /// Event queues.
+    pub eqs: Table<Eq>,
+    /// Shared receive queues.
+    pub srqs: Table<Srq>,
+    /// Address handles.
+    pub ahs: Table<Ah>,
+    /// User contexts: the number of a context is that of its doorbell page.
+    pub uctxs: Table<()>,
+    /// GID table.
+    pub gids: Vec<Option<GidEntry>>,
+    /// The Ethernet side.
+    pub netdev: Netdev,
+    /// Event queue of asynchronous events.
+    pub async_eqn: Option<u32>,
+    /// FAULTLINE_FATAL_*; not zero: the device has stopped.
+    pub fatal: u32,
+    /// Queue pairs that have something to send.
+    ready: VecDeque<u32>,
+    timers: BinaryHeap<Reverse<(Instant, u32)>>,
+    /// Vectors to raise, a bit each.
+    interrupts: u64,
+}
+
+impl Core {
+    /// A NIC without objects.
+    pub fn new(config: NicConfig) -> Self {
+        let limits = &config.limits;
+        Self {
+            counters: Counters::new(),
+            pds: Table::new(limits.max_pd, 1),
+            mkeys: Mkeys::new(limits.max_mkey),
+            cqs: Table::new(limits.max_cq, 0),
+            eqs: Table::new(limits.max_eq, 0),
+            srqs: Table::new(limits.max_srq, 1),
+            ahs: Table::new(limits.max_ah, 1),
+            // Page 0 is the kernel's.
+            uctxs: Table::without_generations(limits.max_uctx, 1),
+            gids: vec![None; limits.max_gid as usize],
+            netdev: Netdev {
+                mac: config.mac,
+                mtu: 1500,
+                flags: 0,
+                qpn: 0,
+            },
+            async_eqn: None,
+            fatal: regs::NONE,
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            interrupts: 0,
+            config,
+        }
+    }
+
+    /// Puts a queue pair at the end of the line of those that have something to send. The caller keeps
+    /// track of who is in line already.
+    pub(crate) fn enqueue_ready(&mut self, qpn: u32) {
+        self.ready.push_back(qpn);
+    }
+
+    /// The queue pair whose turn it is.
+    pub(crate) fn first_ready(&self) -> Option<u32> {
+        self.ready.front().copied()
+    }
+
+    /// Takes the first one out of line.
+    pub(crate) fn pop_ready(&mut self) -> Option<u32> {
+        self.ready.pop_front()
+    }
+
+    /// Lets the first one wait behind the others.
+    pub(crate) fn rotate_ready(&mut self) {
+        if self.ready.len() > 1 {
+            self.ready.rotate_left(1);
+        }
+    }
+
+    /// Asks for a call of the queue pair's timer handler.
+    pub(crate) fn start_timer(&mut self, at: Instant, qpn: u32) {
+        self.timers.push(Reverse((at, qpn)));
+    }
+
+    /// The next time at which a timer is due.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Takes a timer that is due.
+    pub(crate) fn pop_timer(&mut self, now: Instant) -> Option<u32> {
+        let Reverse((at, qpn)) = *self.timers.peek()?;
+        if at > now {
+            return None;
+        }
+        self.timers.pop();
+        Some(qpn)
+    }
+
+    /// Takes one vector to raise.
+    pub fn poll_interrupt(&mut self) -> Option<u16> {
+        if self.interrupts == 0 {
+            return None;
+        }
+        let vector = self.interrupts.trailing_zeros();
+        self.interrupts &= self.interrupts - 1;
+        Some(vector as u16)
+    }
+
+    pub(crate) fn raise(&mut self, vector: u16) {
+        self.interrupts |= 1u64.checked_shl(u32::from(vector)).unwrap_or(0);
+    }
+
+    /// Writes a completion and tells whoever waits for it.
+    pub(crate) fn complete<M: Dma>(&mut self, mem: &M, now: Instant, cqn: u32, cqe: Cqe) {
+        match cqe.status {
+            0 => {}
+            WR_FLUSH_ERR => self.counters.inc(Counter::cqe_flush_error),
+            _ => self.counters.inc(Counter::cqe_error),
+        }
+        let Some(cq) = self.cqs.get_mut(cqn) else {
+            return;
+        };
+        let eqn = cq.eqn;
+        match cq.push(mem, now, cqe) {
+            Pushed::Quiet => {}
+            Pushed::Notify => self.notify_cq(mem, now, eqn, cqn),
+            Pushed::Failed => self.raise_async(mem, now, event::CQ_ERROR, cqn),
+        }
+    }
+
+    /// Tells the event queue that CQ `cqn` has something.
+    pub(crate) fn notify_cq<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32, cqn: u32) {
+        self.push_event(mem, now, eqn, simple_event(event::COMPLETION, cqn));
+    }
+
+    /// Raises an asynchronous event, if a queue takes them.
+    pub(crate) fn raise_async<M: Dma>(&mut self, mem: &M, now: Instant, kind: u8, object: u32) {
+        if let Some(eqn) = self.async_eqn {
+            self.push_event(mem, now, eqn, simple_event(kind, object));
+        }
+    }
+
+    pub(crate) fn push_event<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32, eqe: Eqe) {
+        let Some(eq) = self.eqs.get_mut(eqn) else {
+            return;
+        };
+        match eq.push(mem, now, eqe) {
+            Raised::Quiet => {}
+            Raised::Interrupt(vector) => self.raise(vector),
+            // A driver that loses events can't go on; it learns so by its heartbeat and the status register.
+            Raised::Failed => self.fatal = regs::EVENT_QUEUE,
+        }
+    }
+}
+
+pub(crate) fn simple_event(kind: u8, object: u32) -> Eqe {
+    Eqe {
+        kind,
+        object: U32::new(object),
+        ..Eqe::default()
+    }
+}

@@ -1,0 +1,170 @@
+//! Completion queues.
+
+use faultline_abi::cqe::{CQE_SOLICITED, Cqe};
+use zerocopy::IntoBytes;
+
+use crate::dma::Dma;
+use crate::ring::Ring;
+use crate::time::Instant;
+
+/// What a CQ waits for before it tells its event queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+/// What happened when an entry was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// Nobody waits.
+    Quiet,
+    /// The event queue must hear of it.
+    Notify,
+    /// The queue was full, or can't be written. It takes no more entries.
+    Failed,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    /// User context whose doorbell page may arm it.
+    pub uctx: u32,
+    /// Event queue of its notices.
+    pub eqn: u32,
+    /// Queue pairs and SRQs that use it.
+    pub refs: u32,
+    ring: Ring,
+    producer: u32,
+    consumer: u32,
+    armed: Armed,
+    /// One past the last entry that counts as solicited.
+    solicited_until: u32,
+    failed: bool,
+}
+
+impl Cq {
+    /// An empty queue.
+    pub fn new(ring: Ring, uctx: u32, eqn: u32) -> Self {
+        Self {
+            uctx,
+            eqn,
+            refs: 0,
+            ring,
+            producer: 0,
+            consumer: 0,
+            armed: Armed::No,
+            solicited_until: 0,
+            failed: false,
+        }
+    }
+
+    /// Appends an entry.
+    pub fn push<M: Dma>(&mut self, mem: &M, now: Instant, mut cqe: Cqe) -> Pushed {
+        if self.failed {
+            return Pushed::Quiet;
+        }
+        if self.used() >= self.ring.depth() {
+            match mem.load_u32(self.ring.record()) {
+                Ok(consumer) if self.is_valid_consumer(consumer) => self.consumer = consumer,
+                _ => {}
+            }
+            if self.used() >= self.ring.depth() {
+                self.failed = true;
+                return Pushed::Failed;
+            }
+        }
+        cqe.timestamp.set(now.0);
+        cqe.phase = self.ring.phase(self.producer);
+        let counts = cqe.flags & CQE_SOLICITED != 0 || cqe.status != 0;
+        if write_entry(mem, self.ring.entry(self.producer), cqe.as_bytes()).is_err() {
+            self.failed = true;
+            return Pushed::Failed;
+        }
+        self.producer = self.producer.wrapping_add(1);
+        if counts {
+            self.solicited_until = self.producer;
+        }
+        let notify = match self.armed {
+            Armed::No => false,
+            Armed::Solicited => counts,
+            Armed::Any => true,
+        };
+        if !notify {
+            return Pushed::Quiet;
+        }
+        self.armed = Armed::No;
+        Pushed::Notify
+    }
+
+    /// An arm doorbell. Gives whether the notice is due at once, because an entry that counts is there already.
+    pub fn arm(&mut self, consumer: u32, solicited: bool) -> bool {
+        if self.is_valid_consumer(consumer) {
+            self.consumer = consumer;
+        }
+        let until = if solicited {
+            self.solicited_until
+        } else {
+            self.producer
+        };
+        // Signed: `solicited_until` may lie behind the consumer.
+        if (until.wrapping_sub(consumer) as i32) > 0 {
+            self.armed = Armed::No;
+            return true;
+        }
+        self.armed = match (self.armed, solicited) {
+            (Armed::Any, _) | (_, false) => Armed::Any,
+            _ => Armed::Solicited,
+        };
+        false
+    }
+
+    /// Moves the unread entries, from `consumer` on, to another ring. Gives false if they don't fit or can't
+    /// be moved; then nothing has changed.
+    pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring, consumer: u32) -> bool {
+        if !self.is_valid_consumer(consumer) {
+            return false;
+        }
+        let unread = self.producer.wrapping_sub(consumer);
+        if unread > ring.depth() {
+            return false;
+        }
+        for i in 0..unread {
+            let index = consumer.wrapping_add(i);
+            let mut entry = [0; size_of::<Cqe>()];
+            if mem.read(self.ring.entry(index), &mut entry).is_err() {
+                return false;
+            }
+            entry[size_of::<Cqe>() - 1] = ring.phase(index);
+            if write_entry(mem, ring.entry(index), &entry).is_err() {
+                return false;
+            }
+        }
+        self.consumer = consumer;
+        self.ring = ring;
+        true
+    }
+
+    /// Entries.
+    pub fn depth(&self) -> u32 {
+        self.ring.depth()
+    }
+
+    fn used(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer)
+    }
+
+    fn is_valid_consumer(&self, consumer: u32) -> bool {
+        self.producer.wrapping_sub(consumer) <= self.ring.depth()
+    }
+}
+
+/// Writes a 64-byte entry so that its last word, with the phase, becomes visible after the rest.
+pub(crate) fn write_entry<M: Dma>(mem: &M, addr: u64, entry: &[u8]) -> Result<(), crate::DmaError> {
+    let Some((head, tail)) = entry.split_last_chunk::<8>() else {
+        return Ok(());
+    };
+    mem.write(addr, head)?;
+    mem.store_u64(addr + head.len() as u64, u64::from_le_bytes(*tail))
+}

@@ -1,0 +1,30 @@
+//! What the firmware needs from the memory of its guest.
+
+/// An access to guest memory that could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no guest memory at DMA address {addr:#x}")]
+pub struct DmaError {
+    /// The address that failed.
+    pub addr: u64,
+}
+
+/// Guest memory by DMA address. Other processors change it at any time, so that every value is read once,
+/// into private memory, before it is looked at. Values are little-endian.
+pub trait Dma {
+    /// Reads bytes.
+    fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError>;
+    /// Writes bytes, the last ones last.
+    fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError>;
+    /// Loads an aligned word with acquire ordering.
+    fn load_u32(&self, addr: u64) -> Result<u32, DmaError>;
+    /// Stores an aligned word with release ordering.
+    fn store_u32(&self, addr: u64, value: u32) -> Result<(), DmaError>;
+    /// Stores an aligned word with release ordering.
+    fn store_u64(&self, addr: u64, value: u64) -> Result<(), DmaError>;
+    /// Adds to an aligned word; gives what was there.
+    fn fetch_add_u64(&self, addr: u64, value: u64) -> Result<u64, DmaError>;
+    /// Replaces an aligned word if it equals `expected`; gives what was there.
+    fn compare_exchange_u64(&self, addr: u64, expected: u64, new: u64) -> Result<u64, DmaError>;
+    /// Copies from the memory of another guest, or of this one (the ranges may overlap).
+    fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError>;
+}

@@ -1,0 +1,81 @@
+//! Event queues.
+
+use faultline_abi::event::Eqe;
+use zerocopy::IntoBytes;
+
+use crate::cq::write_entry;
+use crate::dma::Dma;
+use crate::ring::Ring;
+use crate::time::Instant;
+
+/// What happened when an event was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Raised {
+    /// The driver reads the queue already.
+    Quiet,
+    /// Its vector must be raised.
+    Interrupt(u16),
+    /// No room, or it can't be written.
+    Failed,
+}
+
+/// An event queue.
+#[derive(Debug)]
+pub struct Eq {
+    /// MSI-X vector.
+    pub vector: u16,
+    /// Completion queues that use it.
+    pub refs: u32,
+    ring: Ring,
+    producer: u32,
+    consumer: u32,
+    armed: bool,
+}
+
+impl Eq {
+    /// An empty queue, not armed.
+    pub fn new(ring: Ring, vector: u16) -> Self {
+        Self {
+            vector,
+            refs: 0,
+            ring,
+            producer: 0,
+            consumer: 0,
+            armed: false,
+        }
+    }
+
+    /// Whether there is room for one more event.
+    pub fn has_room(&self) -> bool {
+        self.producer.wrapping_sub(self.consumer) < self.ring.depth()
+    }
+
+    /// Appends an event.
+    pub fn push<M: Dma>(&mut self, mem: &M, now: Instant, mut eqe: Eqe) -> Raised {
+        if !self.has_room() {
+            return Raised::Failed;
+        }
+        eqe.timestamp.set(now.0);
+        eqe.phase = self.ring.phase(self.producer);
+        if write_entry(mem, self.ring.entry(self.producer), eqe.as_bytes()).is_err() {
+            return Raised::Failed;
+        }
+        self.producer = self.producer.wrapping_add(1);
+        if !self.armed {
+            return Raised::Quiet;
+        }
+        self.armed = false;
+        Raised::Interrupt(self.vector)
+    }
+
+    /// An arm doorbell. Gives whether the interrupt is due at once. `None`: the index is out of range.
+    pub fn arm(&mut self, consumer: u32) -> Option<bool> {
+        let unread = self.producer.wrapping_sub(consumer);
+        if unread > self.ring.depth() {
+            return None;
+        }
+        self.consumer = consumer;
+        self.armed = unread == 0;
+        Some(unread != 0)
+    }
+}

@@ -1,0 +1,220 @@
+//! Frames on their way out, and payloads on their way in.
+//!
+//! Inside a process a frame is handed over by reference: typed headers, and the payload as a list of
+//! segments of the sender's guest memory, so that the bytes are copied once, to where the receiver wants
+//! them. [`TxFrame::to_bytes`] is for wires that need octets.
+
+use faultline_wire::MacAddr;
+use faultline_wire::packet::{RoceHeader, pad_len, seal};
+use smallvec::SmallVec;
+
+use crate::dma::{Dma, DmaError};
+
+/// A run of guest memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// DMA address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Runs of guest memory, in order. Four fit without allocation.
+pub type Segments = SmallVec<[Segment; 4]>;
+
+/// Appends a segment, or lengthens the last one if it follows directly.
+pub(crate) fn push_segment(segments: &mut Segments, addr: u64, len: u32) {
+    if len == 0 {
+        return;
+    }
+    if let Some(last) = segments.last_mut()
+        && last.addr.wrapping_add(u64::from(last.len)) == addr
+        && let Some(sum) = last.len.checked_add(len)
+    {
+        last.len = sum;
+        return;
+    }
+    segments.push(Segment { addr, len });
+}
+
+/// What kind of frame it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FrameKind {
+    /// A RoCE packet; the payload is what stands between the headers and the padding.
+    Roce(RoceHeader),
+    /// Any other frame; the payload is all of it, without FCS.
+    Raw {
+        /// Destination address.
+        dst: MacAddr,
+        /// Source address.
+        src: MacAddr,
+    },
+}
+
+/// A frame that leaves the NIC.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TxFrame {
+    /// Headers.
+    pub kind: FrameKind,
+    /// Payload in the memory of the sender's guest; valid until the sender is called again.
+    pub payload: Segments,
+    /// Sum of the segments.
+    pub payload_len: usize,
+}
+
+impl TxFrame {
+    /// Destination MAC address.
+    pub fn dst(&self) -> MacAddr {
+        match &self.kind {
+            FrameKind::Roce(header) => header.ethernet.dst,
+            FrameKind::Raw { dst, .. } => *dst,
+        }
+    }
+
+    /// Source MAC address.
+    pub fn src(&self) -> MacAddr {
+        match &self.kind {
+            FrameKind::Roce(header) => header.ethernet.src,
+            FrameKind::Raw { src, .. } => *src,
+        }
+    }
+
+    /// Octets on the wire, without FCS.
+    pub fn len(&self) -> usize {
+        match &self.kind {
+            FrameKind::Roce(header) => header.frame_len(self.payload_len),
+            FrameKind::Raw { .. } => self.payload_len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes the frame as octets, with padding and invariant CRC, to the end of `out`.
+    pub fn to_bytes<M: Dma>(&self, mem: &M, out: &mut Vec<u8>) -> Result<(), DmaError> {
+        let start = out.len();
+        out.resize(start + self.len(), 0);
+        let Some(frame) = out.get_mut(start..) else {
+            return Ok(());
+        };
+        let mut at = match &self.kind {
+            // The buffer is exactly as long as `frame_len` said.
+            FrameKind::Roce(header) => header.emit(self.payload_len, frame).unwrap_or(0),
+            FrameKind::Raw { .. } => 0,
+        };
+        for segment in &self.payload {
+            let len = segment.len as usize;
+            if let Some(buf) = frame.get_mut(at..at + len) {
+                mem.read(segment.addr, buf)?;
+            }
+            at += len;
+        }
+        if matches!(self.kind, FrameKind::Roce(_)) {
+            debug_assert_eq!(at + pad_len(self.payload_len) + 4, frame.len());
+            let _ = seal(frame);
+        }
+        Ok(())
+    }
+}
+
+/// The payload of a frame that arrives.
+#[derive(Debug)]
+pub enum Payload<'a, M> {
+    /// In the memory of the sender's guest.
+    Guest {
+        /// That memory.
+        mem: &'a M,
+        /// Where in it.
+        segments: &'a [Segment],
+        /// Sum of the segments.
+        len: usize,
+    },
+    /// Octets.
+    Bytes(&'a [u8]),
+}
+
+impl<M> Clone for Payload<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Payload<'_, M> {}
+
+impl<M: Dma> Payload<'_, M> {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Guest { len, .. } => *len,
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `len` bytes from offset `skip` to guest memory at `dst`. Bytes beyond the payload are left out.
+    pub fn copy_to(&self, skip: usize, dst_mem: &M, dst: u64, len: usize) -> Result<(), DmaError> {
+        match self {
+            Self::Bytes(bytes) => match bytes.get(skip..(skip + len).min(bytes.len())) {
+                Some(part) => dst_mem.write(dst, part),
+                None => Ok(()),
+            },
+            Self::Guest { mem, segments, .. } => {
+                let (mut skip, mut dst, mut left) = (skip as u64, dst, len as u64);
+                for segment in *segments {
+                    let have = u64::from(segment.len);
+                    if skip >= have {
+                        skip -= have;
+                        continue;
+                    }
+                    let n = (have - skip).min(left);
+                    dst_mem.copy_from(dst, mem, segment.addr + skip, n as usize)?;
+                    skip = 0;
+                    dst += n;
+                    left -= n;
+                    if left == 0 {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads from offset `skip` into `buf`, as much as there is; gives the number of bytes.
+    pub fn read(&self, skip: usize, buf: &mut [u8]) -> Result<usize, DmaError> {
+        let n = self.len().saturating_sub(skip).min(buf.len());
+        match self {
+            Self::Bytes(bytes) => {
+                if let (Some(src), Some(dst)) = (bytes.get(skip..skip + n), buf.get_mut(..n)) {
+                    dst.copy_from_slice(src);
+                }
+            }
+            Self::Guest { mem, segments, .. } => {
+                let (mut skip, mut at) = (skip, 0);
+                for segment in *segments {
+                    let have = segment.len as usize;
+                    if skip >= have {
+                        skip -= have;
+                        continue;
+                    }
+                    let part = (have - skip).min(n - at);
+                    if part == 0 {
+                        break;
+                    }
+                    if let Some(dst) = buf.get_mut(at..at + part) {
+                        mem.read(segment.addr + skip as u64, dst)?;
+                    }
+                    skip = 0;
+                    at += part;
+                }
+            }
+        }
+        Ok(n)
+    }
+}

@@ -1,0 +1,507 @@
+//! Memory keys: what a key lets whom do, and where its bytes are.
+
+use faultline_abi::Status;
+use faultline_abi::admin::{CreateMkey, MKEY_PHYSICAL};
+use faultline_abi::qp::{
+    ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT, ACCESS_HUGETLB, ACCESS_LOCAL_WRITE,
+    ACCESS_MW_BIND, ACCESS_ON_DEMAND, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ,
+    ACCESS_REMOTE_WRITE, ACCESS_ZERO_BASED,
+};
+use faultline_abi::translation as tq;
+
+use crate::frame::{Segments, push_segment};
+use crate::page_table::{PAGE_SHIFT, PageTable};
+use crate::table::Table;
+
+/// Rights that CREATE_MKEY knows.
+const KNOWN_ACCESS: u32 = ACCESS_LOCAL_WRITE
+    | ACCESS_REMOTE_WRITE
+    | ACCESS_REMOTE_READ
+    | ACCESS_REMOTE_ATOMIC
+    | ACCESS_MW_BIND
+    | ACCESS_ZERO_BASED
+    | ACCESS_ON_DEMAND
+    | ACCESS_HUGETLB
+    | ACCESS_FLUSH_GLOBAL
+    | ACCESS_FLUSH_PERSISTENT;
+
+/// Largest number of leaves that one MAP command may write: 1 GiB of 4 KiB pages, about a millisecond.
+const MAX_LEAVES_PER_MAP: u64 = 1 << 18;
+
+/// The kind of access that a work request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Gather for a request of this NIC.
+    LocalRead,
+    /// Scatter a receive or a response.
+    LocalWrite,
+    /// A peer's WRITE.
+    RemoteWrite,
+    /// A peer's READ.
+    RemoteRead,
+    /// A peer's atomic.
+    RemoteAtomic,
+}
+
+impl Access {
+    fn right(self) -> u32 {
+        match self {
+            Self::LocalRead => 0,
+            Self::LocalWrite => ACCESS_LOCAL_WRITE,
+            Self::RemoteWrite => ACCESS_REMOTE_WRITE,
+            Self::RemoteRead => ACCESS_REMOTE_READ,
+            Self::RemoteAtomic => ACCESS_REMOTE_ATOMIC,
+        }
+    }
+
+    /// Whether the memory is changed.
+    pub fn writes(self) -> bool {
+        !matches!(self, Self::LocalRead | Self::RemoteRead)
+    }
+}
+
+/// Why a translation has no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// No such key, or an old variant of it.
+    Key,
+    /// The key belongs to another protection domain.
+    Pd,
+    /// The key does not give the right.
+    Access,
+    /// The range leaves the region.
+    Bounds,
+    /// The page at this address has no entry, or none that may be written.
+    NotPresent(u64),
+}
+
+/// A memory region as the device sees it.
+#[derive(Debug)]
+pub struct Mkey {
+    /// The whole key: index and variant.
+    pub key: u32,
+    /// Protection domain.
+    pub pd: u32,
+    access: u32,
+    iova: u64,
+    length: u64,
+    /// None: addresses are DMA addresses.
+    table: Option<PageTable>,
+}
+
+impl Mkey {
+    /// Checks a CREATE_MKEY command; the key itself is filled in by [`Mkeys::create`].
+    fn parse(cmd: &CreateMkey) -> Result<Self, Status> {
+        let (access, flags) = (cmd.access.get(), cmd.flags.get());
+        let (iova, length) = (cmd.iova.get(), cmd.length.get());
+        let remote_write = access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0;
+        // IBTA 10.6.3: remote write and atomic need local write.
+        if access & !KNOWN_ACCESS != 0 || (remote_write && access & ACCESS_LOCAL_WRITE == 0) {
+            return Err(Status::BadAccess);
+        }
+        if access & ACCESS_ON_DEMAND != 0 {
+            return Err(Status::NotSupported);
+        }
+        if flags & !MKEY_PHYSICAL != 0 {
+            return Err(Status::BadParameter);
+        }
+        if cmd.reserved != [0; 18] {
+            return Err(Status::ReservedNotZero);
+        }
+        let physical = flags & MKEY_PHYSICAL != 0;
+        let length = match (physical, length) {
+            (true, 0) => u64::MAX - iova,
+            (false, 0) => return Err(Status::BadRange),
+            (_, length) => length,
+        };
+        let last = iova.checked_add(length - 1).ok_or(Status::BadRange)?;
+        if !physical && !(PAGE_SHIFT..=30).contains(&cmd.page_shift) {
+            return Err(Status::BadPageSize);
+        }
+        Ok(Self {
+            key: 0,
+            pd: cmd.pd.get(),
+            access,
+            iova,
+            length,
+            table: (!physical).then(|| PageTable::new(iova, last)),
+        })
+    }
+
+    /// Bytes of page table.
+    pub fn table_memory(&self) -> usize {
+        self.table.as_ref().map_or(0, PageTable::memory)
+    }
+
+    // Offset of a range in the region, if all of it lies inside. Nothing here can wrap.
+    fn check_bounds(&self, va: u64, len: u64) -> Option<u64> {
+        let offset = va.checked_sub(self.iova)?;
+        (offset <= self.length && len <= self.length - offset).then_some(offset)
+    }
+
+    /// Appends the runs of guest memory behind a range.
+    #[inline]
+    pub fn translate(
+        &self,
+        va: u64,
+        len: u32,
+        access: Access,
+        out: &mut Segments,
+    ) -> Result<(), Miss> {
+        let right = access.right();
+        if self.access & right != right {
+            return Err(Miss::Access);
+        }
+        self.check_bounds(va, u64::from(len)).ok_or(Miss::Bounds)?;
+        let Some(table) = &self.table else {
+            push_segment(out, va, len);
+            return Ok(());
+        };
+        let (mut va, mut left) = (va, u64::from(len));
+        while left > 0 {
+            let leaf = table.lookup(va).ok_or(Miss::NotPresent(va))?;
+            if access.writes() && !leaf.writable {
+                return Err(Miss::NotPresent(va));
+            }
+            let n = leaf.len.min(left);
+            push_segment(out, leaf.addr, n as u32);
+            left -= n;
+            // Only a region that ends at the last address can wrap, and then `left` is zero.
+            va = va.wrapping_add(n);
+        }
+        Ok(())
+    }
+
+    /// Whether a range may be accessed at all, pages present or not.
+    pub fn check(&self, va: u64, len: u32, access: Access) -> Result<(), Miss> {
+        let right = access.right();
+        if self.access & right != right {
+            return Err(Miss::Access);
+        }
+        self.check_bounds(va, u64::from(len))
+            .map(drop)
+            .ok_or(Miss::Bounds)
+    }
+
+    /// Pages of 2^`page_shift` bytes from `iova` on get the entries that `entry` gives.
+    fn map(
+        &mut self,
+        iova: u64,
+        page_shift: u8,
+        count: u64,
+        mut entry: impl FnMut(u64) -> u64,
+    ) -> Result<u32, Status> {
+        let Some(table) = &mut self.table else {
+            return Err(Status::BadMkey);
+        };
+        let (level, leaf_shift) = match page_shift {
+            30.. => (2, 30),
+            21.. => (1, 21),
+            _ => (0, PAGE_SHIFT),
+        };
+        let page_size = 1u64 << page_shift;
+        let leaves_per_page = 1u64 << (page_shift - leaf_shift);
+        if iova & (page_size - 1) != 0 {
+            return Err(Status::BadPageSize);
+        }
+        let leaves = count.checked_mul(leaves_per_page).ok_or(Status::BadRange)?;
+        let bytes = count.checked_mul(page_size).ok_or(Status::BadRange)?;
+        // The first and last page may stick out of a region that does not begin or end at a page.
+        let region_first = self.iova & !(page_size - 1);
+        let region_last = (self.iova + (self.length - 1)) | (page_size - 1);
+        let last = iova
+            .checked_add(bytes.wrapping_sub(1))
+            .ok_or(Status::BadRange)?;
+        if count == 0 || leaves > MAX_LEAVES_PER_MAP || iova < region_first || last > region_last {
+            return Err(Status::BadRange);
+        }
+        for page in 0..count {
+            let value = entry(page);
+            if value & tq::ADDR_MASK & (page_size - 1) != 0 {
+                return Err(Status::BadPageSize);
+            }
+            for leaf in 0..leaves_per_page {
+                let va = iova + ((page * leaves_per_page + leaf) << leaf_shift);
+                // A leaf larger than the table: the region is shorter than one such page.
+                if !table.map(va, level, value.wrapping_add(leaf << leaf_shift)) {
+                    Self::map_small(table, va, leaf_shift, value, (self.iova, self.length));
+                }
+            }
+        }
+        Ok(leaves as u32)
+    }
+
+    // A region inside one large page has a table too low for that leaf: write the 4 KiB leaves it needs.
+    fn map_small(
+        table: &mut PageTable,
+        va: u64,
+        leaf_shift: u8,
+        value: u64,
+        (iova, length): (u64, u64),
+    ) {
+        let first = iova.max(va) & !0xfff;
+        let last = (iova + (length - 1)).min(va + ((1 << leaf_shift) - 1));
+        let mut at = first;
+        while at <= last {
+            table.map(at, 0, value.wrapping_add(at - va));
+            match at.checked_add(1 << PAGE_SHIFT) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+    }
+
+    fn invalidate(&mut self, iova: u64, length: u64) -> Result<u32, Status> {
+        let Some(table) = &mut self.table else {
+            return Err(Status::BadMkey);
+        };
+        let last = length
+            .checked_sub(1)
+            .and_then(|n| iova.checked_add(n))
+            .ok_or(Status::BadRange)?;
+        let (region_first, region_last) =
+            (self.iova & !0xfff, (self.iova + (self.length - 1)) | 0xfff);
+        // A notifier's range may be larger than the region; what overlaps goes.
+        if last < region_first || iova > region_last {
+            return Ok(0);
+        }
+        Ok(table.invalidate(iova.max(region_first), last.min(region_last)))
+    }
+}
+
+/// All memory keys of a NIC.
+#[derive(Debug)]
+pub struct Mkeys {
+    table: Table<Mkey>,
+}
+
+impl Mkeys {
+    /// Room for `max` keys.
+    pub fn new(max: u32) -> Self {
+        Self {
+            table: Table::new(max, 1),
+        }
+    }
+
+    /// Makes a key. The protection domain has been checked.
+    pub fn create(&mut self, cmd: &CreateMkey) -> Result<u32, Status> {
+        let mkey = Mkey::parse(cmd)?;
+        let variant = u32::from(cmd.variant);
+        let make = |index: u32| Mkey {
+            key: (index << 8) | variant,
+            ..mkey
+        };
+        let index = self.table.insert_with(make).ok_or(Status::NoResources)?;
+        Ok((index << 8) | variant)
+    }
+
+    /// Takes a key out of service.
+    pub fn destroy(&mut self, key: u32) -> Result<Mkey, Status> {
+        self.get(key).ok_or(Status::BadMkey)?;
+        self.table.remove(key >> 8).ok_or(Status::BadMkey)
+    }
+
+    /// Looks up by index and compares all 32 bits.
+    #[inline]
+    pub fn get(&self, key: u32) -> Option<&Mkey> {
+        self.table.get(key >> 8).filter(|mkey| mkey.key == key)
+    }
+
+    fn get_mut(&mut self, key: u32) -> Option<&mut Mkey> {
+        self.table.get_mut(key >> 8).filter(|mkey| mkey.key == key)
+    }
+
+    fn of_pd(&self, key: u32, pd: u32) -> Result<&Mkey, Miss> {
+        let mkey = self.get(key).ok_or(Miss::Key)?;
+        if mkey.pd == pd {
+            Ok(mkey)
+        } else {
+            Err(Miss::Pd)
+        }
+    }
+
+    /// Appends the runs of guest memory behind a range of a region of this domain.
+    #[inline]
+    pub fn translate(
+        &self,
+        key: u32,
+        pd: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+        out: &mut Segments,
+    ) -> Result<(), Miss> {
+        self.of_pd(key, pd)?.translate(va, len, access, out)
+    }
+
+    /// Whether a range of a region of this domain may be accessed.
+    pub fn check(&self, key: u32, pd: u32, va: u64, len: u32, access: Access) -> Result<(), Miss> {
+        self.of_pd(key, pd)?.check(va, len, access)
+    }
+
+    /// MAP of the translation queue; `entry` gives the page entry of the n-th page.
+    pub fn map(
+        &mut self,
+        key: u32,
+        iova: u64,
+        page_shift: u8,
+        count: u64,
+        entry: impl FnMut(u64) -> u64,
+    ) -> Result<u32, Status> {
+        if !(PAGE_SHIFT..=30).contains(&page_shift) {
+            return Err(Status::BadPageSize);
+        }
+        let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
+        mkey.map(iova, page_shift, count, entry)
+    }
+
+    /// INVALIDATE of the translation queue.
+    pub fn invalidate(&mut self, key: u32, iova: u64, length: u64) -> Result<u32, Status> {
+        let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
+        mkey.invalidate(iova, length)
+    }
+
+    /// All keys.
+    pub fn iter(&self) -> impl Iterator<Item = &Mkey> {
+        self.table.iter().map(|(_, mkey)| mkey)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faultline_abi::{U32, U64};
+
+    const RW: u64 = tq::READ | tq::WRITE;
+
+    fn region(iova: u64, length: u64, access: u32) -> CreateMkey {
+        CreateMkey {
+            pd: U32::new(1),
+            access: U32::new(access),
+            iova: U64::new(iova),
+            length: U64::new(length),
+            page_shift: 12,
+            variant: 7,
+            ..CreateMkey::default()
+        }
+    }
+
+    fn rw_region(iova: u64, length: u64) -> (Mkeys, u32) {
+        let mut keys = Mkeys::new(8);
+        let key = keys
+            .create(&region(
+                iova,
+                length,
+                ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
+            ))
+            .unwrap();
+        (keys, key)
+    }
+
+    #[test]
+    fn all_32_bits_of_the_key_count() {
+        let (keys, key) = rw_region(0x1000, 4096);
+        assert_eq!(key & 0xff, 7);
+        assert!(keys.get(key).is_some());
+        assert!(keys.get(key ^ 1).is_none());
+        assert_eq!(
+            keys.check(key, 2, 0x1000, 1, Access::LocalRead),
+            Err(Miss::Pd)
+        );
+    }
+
+    #[test]
+    fn ranges_never_wrap() {
+        let (keys, key) = rw_region(0x1000, 4096);
+        for (va, len) in [
+            (0x1fff, 2),
+            (0xfff, 1),
+            (u64::MAX, 2),
+            (0x2001, 0),
+            (0, u32::MAX),
+        ] {
+            assert_eq!(
+                keys.check(key, 1, va, len, Access::LocalRead),
+                Err(Miss::Bounds),
+                "{va:#x}"
+            );
+        }
+        assert_eq!(keys.check(key, 1, 0x2000, 0, Access::LocalRead), Ok(()));
+        let mut keys = Mkeys::new(1);
+        assert_eq!(keys.create(&region(u64::MAX, 2, 0)), Err(Status::BadRange));
+        assert_eq!(keys.create(&region(0, 0, 0)), Err(Status::BadRange));
+        assert!(keys.create(&region(u64::MAX, 1, 0)).is_ok());
+    }
+
+    #[test]
+    fn rights_are_checked_and_remote_write_needs_local_write() {
+        let (keys, key) = rw_region(0, 4096);
+        assert_eq!(
+            keys.check(key, 1, 0, 8, Access::RemoteRead),
+            Err(Miss::Access)
+        );
+        assert_eq!(keys.check(key, 1, 0, 8, Access::RemoteWrite), Ok(()));
+        let bad = region(0, 4096, ACCESS_REMOTE_WRITE);
+        assert_eq!(Mkeys::new(1).create(&bad), Err(Status::BadAccess));
+    }
+
+    #[test]
+    fn pages_are_joined_and_offsets_kept() {
+        let (mut keys, key) = rw_region(0x10_0800, 0x3000);
+        let pages = [0x5000, 0x6000, 0x9000, 0xa000];
+        assert_eq!(
+            keys.map(key, 0x10_0000, 12, 4, |n| pages[n as usize] | RW),
+            Ok(4)
+        );
+        let mut out = Segments::new();
+        keys.translate(key, 1, 0x10_0810, 0x2000, Access::LocalWrite, &mut out)
+            .unwrap();
+        let found: Vec<_> = out.iter().map(|s| (s.addr, s.len)).collect();
+        assert_eq!(found, [(0x5810, 0x17f0), (0x9000, 0x810)]);
+        // The fifth page would begin after the region's end.
+        assert_eq!(
+            keys.map(key, 0x10_0000, 12, 5, |_| 0x5000 | RW),
+            Err(Status::BadRange)
+        );
+        assert_eq!(
+            keys.map(key, 0xf_f000, 12, 1, |_| 0x5000 | RW),
+            Err(Status::BadRange)
+        );
+        assert_eq!(keys.invalidate(key, 0, u64::MAX), Ok(4));
+        let miss = keys.translate(key, 1, 0x10_0810, 8, Access::LocalWrite, &mut out);
+        assert_eq!(miss, Err(Miss::NotPresent(0x10_0810)));
+    }
+
+    #[test]
+    fn odd_page_sizes_and_short_regions_work() {
+        let (mut keys, key) = rw_region(0x40_0000, 0x2_0000);
+        assert_eq!(
+            keys.map(key, 0x40_0000, 16, 2, |n| ((n + 1) << 20) | RW),
+            Ok(32)
+        );
+        let mut out = Segments::new();
+        keys.translate(key, 1, 0x41_0010, 0x100, Access::LocalRead, &mut out)
+            .unwrap();
+        assert_eq!((out[0].addr, out[0].len), (0x20_0010, 0x100));
+        // A region of 8 KiB inside a 2 MiB page.
+        let (mut keys, key) = rw_region(0x40_3000, 0x2000);
+        assert!(keys.map(key, 0x40_0000, 21, 1, |_| (1 << 21) | RW).is_ok());
+        out.clear();
+        keys.translate(key, 1, 0x40_3000, 0x2000, Access::LocalRead, &mut out)
+            .unwrap();
+        assert_eq!((out[0].addr, out[0].len), ((1 << 21) + 0x3000, 0x2000));
+    }
+
+    #[test]
+    fn read_only_pages_are_not_written() {
+        let (mut keys, key) = rw_region(0, 4096);
+        keys.map(key, 0, 12, 1, |_| 0x5000 | tq::READ).unwrap();
+        let mut out = Segments::new();
+        assert!(
+            keys.translate(key, 1, 0, 8, Access::LocalRead, &mut out)
+                .is_ok()
+        );
+        let miss = keys.translate(key, 1, 0, 8, Access::RemoteWrite, &mut out);
+        assert_eq!(miss, Err(Miss::NotPresent(0)));
+    }
+}

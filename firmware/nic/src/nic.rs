@@ -1,0 +1,398 @@
+//! The NIC as its surroundings see it.
+
+use faultline_abi::admin::{Counter, NETDEV_ALLMULTI, NETDEV_PROMISC};
+use faultline_abi::doorbell::{self, Doorbell};
+use faultline_abi::event;
+use faultline_wire::MacAddr;
+use faultline_wire::WireError;
+use faultline_wire::opcode::Service;
+use faultline_wire::packet::{self, RoceHeader};
+
+use crate::admin::AdminQueue;
+use crate::config::NicConfig;
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::dma::Dma;
+use crate::frame::{FrameKind, Payload, TxFrame};
+use crate::qp::Qp;
+use crate::registers::Registers;
+use crate::table::Table;
+use crate::time::Instant;
+use crate::translation::TranslationQueue;
+
+/// QP number of the general services interface, fixed by IBTA 3.5.1.
+pub(crate) const GSI_QPN: u32 = 1;
+/// First number of ordinary QPs.
+pub(crate) const FIRST_QPN: u32 = 2;
+/// Packets that one QP sends before another has its turn.
+const BURST: u32 = 32;
+/// Longest frame that is put together to see whether it is a RoCE packet.
+const MAX_FRAME: usize = crate::config::MAX_MTU as usize + faultline_wire::Ethernet::MAX_LEN;
+
+/// A software RDMA NIC.
+///
+/// Calls that take `mem` must always get the memory of the same guest.
+#[derive(Debug)]
+pub struct Nic {
+    pub(crate) core: Core,
+    pub(crate) qps: Table<Qp>,
+    pub(crate) gsi: Option<Box<Qp>>,
+    pub(crate) registers: Registers,
+    pub(crate) admin: AdminQueue,
+    pub(crate) translation: TranslationQueue,
+    /// Packets that the first QP in line has sent in its turn.
+    burst: u32,
+    /// Counts changes of the set of user contexts, for those who poll doorbell pages.
+    pub(crate) uctx_changes: u64,
+    fatal_reported: bool,
+}
+
+impl Nic {
+    /// A NIC as after power-on.
+    pub fn new(config: NicConfig) -> Self {
+        Self {
+            qps: Table::new(config.limits.max_qp, FIRST_QPN),
+            gsi: None,
+            registers: Registers::new(&config),
+            admin: AdminQueue::default(),
+            translation: TranslationQueue::default(),
+            burst: 0,
+            uctx_changes: 0,
+            fatal_reported: false,
+            core: Core::new(config),
+        }
+    }
+
+    /// Function-level reset: as after power-on, counters too.
+    pub fn reset(&mut self) {
+        let changes = self.uctx_changes;
+        *self = Self::new(self.core.config.clone());
+        self.uctx_changes = changes + 1;
+    }
+
+    /// Fixed properties.
+    pub fn config(&self) -> &NicConfig {
+        &self.core.config
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> &Counters {
+        &self.core.counters
+    }
+
+    /// MAC address in use.
+    pub fn mac(&self) -> MacAddr {
+        self.core.netdev.mac
+    }
+
+    /// Whether the driver has enabled the device and it has not stopped.
+    pub fn is_running(&self) -> bool {
+        self.registers.enabled() && self.core.fatal == 0
+    }
+
+    /// Numbers of the doorbell pages that are in use, the kernel's page 0 included. Pages of a device that is
+    /// not enabled are not looked at.
+    pub fn doorbell_pages(&self) -> impl Iterator<Item = u32> {
+        let enabled = self.registers.enabled();
+        let contexts = self.core.uctxs.iter().map(|(page, ())| page);
+        std::iter::once(0).chain(contexts).filter(move |_| enabled)
+    }
+
+    /// Changes whenever [`Nic::doorbell_pages`] gives something new. A page that appears must be zeroed.
+    pub fn doorbell_pages_version(&self) -> u64 {
+        self.uctx_changes
+    }
+
+    /// Number of objects: for operators and tests.
+    pub fn object_counts(&self) -> ObjectCounts {
+        ObjectCounts {
+            pds: self.core.pds.len(),
+            mkeys: self.core.mkeys.iter().count(),
+            cqs: self.core.cqs.len(),
+            qps: self.qps.len() + usize::from(self.gsi.is_some()),
+            srqs: self.core.srqs.len(),
+            ahs: self.core.ahs.len(),
+            uctxs: self.core.uctxs.len(),
+        }
+    }
+
+    /// A doorbell from page `page` arrives.
+    pub fn doorbell<M: Dma>(&mut self, now: Instant, mem: &M, page: u32, bell: Doorbell) {
+        if !self.is_running() {
+            return;
+        }
+        let taken = match bell.kind {
+            doorbell::SQ => self.ring_qp(now, mem, page, bell),
+            doorbell::RQ => self.ring_qp(now, mem, page, bell),
+            doorbell::CQ_ARM => self.arm_cq(now, mem, page, bell, false),
+            doorbell::CQ_ARM_SOLICITED => self.arm_cq(now, mem, page, bell, true),
+            doorbell::EQ_ARM if page == 0 => self.arm_eq(bell),
+            doorbell::ADMIN if page == 0 => self.run_admin(now, mem, bell.value),
+            doorbell::TRANSLATION if page == 0 => self.run_translation(now, mem, bell.value),
+            doorbell::NOP => true,
+            _ => false,
+        };
+        if !taken {
+            self.core.counters.inc(Counter::doorbell_errors);
+        }
+        self.report_fatal();
+    }
+
+    /// The QP with this number.
+    pub(crate) fn qp_mut<'a>(
+        qps: &'a mut Table<Qp>,
+        gsi: &'a mut Option<Box<Qp>>,
+        number: u32,
+    ) -> Option<&'a mut Qp> {
+        match number {
+            GSI_QPN => gsi.as_deref_mut(),
+            _ => qps.get_mut(number),
+        }
+    }
+
+    fn ring_qp<M: Dma>(&mut self, now: Instant, mem: &M, page: u32, bell: Doorbell) -> bool {
+        let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, bell.object) else {
+            return false;
+        };
+        if qp.config.uctx != page {
+            return false;
+        }
+        if bell.kind == doorbell::RQ {
+            qp.ring_receive(&mut self.core, now, mem);
+            return true;
+        }
+        let taken = qp.ring_send(&mut self.core, now, mem, bell.value);
+        if !taken {
+            qp.fail_with_event(&mut self.core, now, mem, event::QP_FATAL);
+        }
+        taken
+    }
+
+    fn arm_cq<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        page: u32,
+        bell: Doorbell,
+        solicited: bool,
+    ) -> bool {
+        let Some(cq) = self.core.cqs.get_mut(bell.object) else {
+            return false;
+        };
+        if cq.uctx != page {
+            return false;
+        }
+        let eqn = cq.eqn;
+        if cq.arm(bell.value, solicited) {
+            self.core.notify_cq(mem, now, eqn, bell.object);
+        }
+        true
+    }
+
+    fn arm_eq(&mut self, bell: Doorbell) -> bool {
+        let Some(eq) = self.core.eqs.get_mut(bell.object) else {
+            return false;
+        };
+        match eq.arm(bell.value) {
+            None => false,
+            Some(due) => {
+                let vector = eq.vector;
+                if due {
+                    self.core.raise(vector);
+                }
+                true
+            }
+        }
+    }
+
+    /// The next frame to send, if there is one. Whatever this NIC gave before has been delivered or copied.
+    pub fn poll_transmit<M: Dma>(&mut self, now: Instant, mem: &M) -> Option<TxFrame> {
+        while let Some(number) = self.core.first_ready() {
+            let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) else {
+                self.core.pop_ready();
+                continue;
+            };
+            let Some(frame) = qp.poll_transmit(&mut self.core, now, mem) else {
+                // It may have called `wake` itself; it knows that it is in line.
+                self.core.pop_ready();
+                if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
+                    qp.left_line();
+                }
+                self.burst = 0;
+                continue;
+            };
+            self.burst += 1;
+            if self.burst >= BURST {
+                self.burst = 0;
+                self.core.rotate_ready();
+            }
+            let counters = &mut self.core.counters;
+            counters.inc(Counter::tx_packets);
+            counters.add(Counter::tx_bytes, frame.len() as u64);
+            if matches!(frame.kind, FrameKind::Roce(_)) {
+                counters.inc(Counter::tx_roce_packets);
+            }
+            return Some(frame);
+        }
+        None
+    }
+
+    /// Takes a vector that must be raised.
+    pub fn poll_interrupt(&mut self) -> Option<u16> {
+        self.core.poll_interrupt()
+    }
+
+    /// When [`Nic::handle_deadline`] wants to be called, at the latest.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.core.next_deadline()
+    }
+
+    /// Timers that are due.
+    pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
+        while let Some(number) = self.core.pop_timer(now) {
+            if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
+                qp.handle_timer(&mut self.core, now, mem);
+            }
+        }
+    }
+
+    /// Whether a frame to this address is for this NIC.
+    pub fn accepts(&self, dst: MacAddr) -> bool {
+        let netdev = &self.core.netdev;
+        dst == netdev.mac
+            || dst.is_broadcast()
+            || netdev.flags & NETDEV_PROMISC != 0
+            || dst.is_multicast()
+    }
+
+    /// A frame from another NIC of the process arrives by reference.
+    pub fn receive<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
+        if !self.is_running() {
+            return;
+        }
+        let payload = Payload::Guest {
+            mem: sender,
+            segments: &frame.payload,
+            len: frame.payload_len,
+        };
+        match &frame.kind {
+            FrameKind::Roce(header) => {
+                self.count_received(frame.len());
+                self.receive_roce(now, mem, header, payload);
+            }
+            FrameKind::Raw { .. } => self.receive_raw(now, mem, payload),
+        }
+        self.report_fatal();
+    }
+
+    /// A frame arrives as octets, without FCS.
+    pub fn receive_bytes<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
+        if !self.is_running() {
+            return;
+        }
+        self.count_received(frame.len());
+        match packet::parse(frame) {
+            Ok(parsed) if !parsed.icrc_ok => self.core.counters.inc(Counter::rx_icrc_errors),
+            Ok(parsed) => {
+                let payload = Payload::Bytes(parsed.payload);
+                self.receive_roce(now, mem, &parsed.header, payload);
+            }
+            Err(WireError::NotRoce) => self.receive_ethernet(now, mem, Payload::Bytes(frame)),
+            Err(_) => self.core.counters.inc(Counter::rx_malformed),
+        }
+        self.report_fatal();
+    }
+
+    fn count_received(&mut self, len: usize) {
+        self.core.counters.inc(Counter::rx_packets);
+        self.core.counters.add(Counter::rx_bytes, len as u64);
+    }
+
+    /// A raw frame by reference: it may hold a RoCE packet that someone made by hand.
+    fn receive_raw<M: Dma>(&mut self, now: Instant, mem: &M, frame: Payload<'_, M>) {
+        let mut head = [0; packet::MAX_HEADER_LEN];
+        let Ok(n) = frame.read(0, &mut head) else {
+            self.core.counters.inc(Counter::dma_errors);
+            return;
+        };
+        if !packet::is_roce(head.get(..n).unwrap_or(&[])) {
+            self.count_received(frame.len());
+            self.receive_ethernet(now, mem, frame);
+            return;
+        }
+        let mut bytes = vec![0; frame.len().min(MAX_FRAME)];
+        match frame.read(0, &mut bytes) {
+            Ok(_) => self.receive_bytes(now, mem, &bytes),
+            Err(_) => self.core.counters.inc(Counter::dma_errors),
+        }
+    }
+
+    fn receive_ethernet<M: Dma>(&mut self, now: Instant, mem: &M, frame: Payload<'_, M>) {
+        let netdev = &self.core.netdev;
+        let mut dst = MacAddr([0; 6]);
+        let read = frame.read(0, &mut dst.0);
+        let wanted = dst == netdev.mac
+            || dst.is_broadcast()
+            || netdev.flags & NETDEV_PROMISC != 0
+            || (dst.is_multicast() && netdev.flags & NETDEV_ALLMULTI != 0);
+        let longest = usize::from(netdev.mtu) + faultline_wire::Ethernet::MAX_LEN;
+        if read.is_err() || !netdev.is_up() || !wanted || frame.len() > longest {
+            self.core.counters.inc(Counter::rx_filtered);
+            return;
+        }
+        match Self::qp_mut(&mut self.qps, &mut self.gsi, netdev.qpn) {
+            Some(qp) => qp.receive_frame(&mut self.core, now, mem, frame),
+            None => self.core.counters.inc(Counter::rx_filtered),
+        }
+    }
+
+    fn receive_roce<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        let counters = &mut self.core.counters;
+        counters.inc(Counter::rx_roce_packets);
+        if header.ethernet.dst != self.core.netdev.mac {
+            counters.inc(Counter::rx_filtered);
+            return;
+        }
+        if header.bth.opcode.info().service == Service::Cnp {
+            counters.inc(Counter::rp_cnp_handled);
+            return;
+        }
+        let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, header.bth.dest_qp) else {
+            counters.inc(Counter::rx_bad_qp);
+            return;
+        };
+        qp.receive(&mut self.core, now, mem, header, payload);
+    }
+
+    /// Tells the driver once that the device has stopped.
+    pub(crate) fn report_fatal(&mut self) {
+        if self.core.fatal == 0 || self.fatal_reported {
+            return;
+        }
+        self.fatal_reported = true;
+        // The queue may be what failed; the interrupt makes the driver read the status register.
+        if let Some(eq) = self.core.async_eqn.and_then(|eqn| self.core.eqs.get(eqn)) {
+            let vector = eq.vector;
+            self.core.raise(vector);
+        }
+    }
+}
+
+/// Number of objects of each kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct ObjectCounts {
+    pub pds: usize,
+    pub mkeys: usize,
+    pub cqs: usize,
+    pub qps: usize,
+    pub srqs: usize,
+    pub ahs: usize,
+    pub uctxs: usize,
+}

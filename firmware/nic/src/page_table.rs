@@ -1,0 +1,288 @@
+//! The page table of a memory region: a radix tree with 4 KiB, 2 MiB and 1 GiB leaves.
+//!
+//! Its height follows the length of the region and its size the number of pages that are mapped: 4 KiB of
+//! table for up to 512 neighbouring entries.
+
+use faultline_abi::translation::{ADDR_MASK as ENTRY_ADDR, READ as PTE_READ, WRITE as PTE_WRITE};
+
+/// log2 of the smallest page.
+pub const PAGE_SHIFT: u8 = 12;
+const FANOUT_BITS: u32 = 9;
+const FANOUT: usize = 1 << FANOUT_BITS;
+/// Set in an entry that points to another node; the index of the node stands where a leaf has the address.
+const TABLE: u64 = 1 << 2;
+const PERMISSIONS: u64 = PTE_READ | PTE_WRITE;
+
+type Node = Box<[u64; FANOUT]>;
+
+/// What a look-up found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// DMA address of the byte that was looked up.
+    pub addr: u64,
+    /// Bytes from there to the end of the leaf.
+    pub len: u64,
+    /// The device may write here.
+    pub writable: bool,
+}
+
+/// Page entries by address.
+#[derive(Debug)]
+pub struct PageTable {
+    /// Number of the first page, aligned so that large leaves stay aligned.
+    base: u64,
+    /// Height: 1 = the root holds 4 KiB leaves.
+    levels: u8,
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    root: Option<u32>,
+}
+
+impl PageTable {
+    /// An empty table for the addresses from `iova` to `last`, inclusive.
+    pub fn new(iova: u64, last: u64) -> Self {
+        let (first_page, last_page) = (iova >> PAGE_SHIFT, last >> PAGE_SHIFT);
+        let mut levels = 1;
+        // Large leaves need alignment, so the root covers an aligned range.
+        while levels < 6
+            && first_page >> (FANOUT_BITS * levels) != last_page >> (FANOUT_BITS * levels)
+        {
+            levels += 1;
+        }
+        Self {
+            base: if levels < 6 {
+                first_page >> (FANOUT_BITS * levels) << (FANOUT_BITS * levels)
+            } else {
+                0
+            },
+            levels: levels as u8,
+            nodes: Vec::new(),
+            free: Vec::new(),
+            root: None,
+        }
+    }
+
+    /// Bytes of memory that the table takes.
+    pub fn memory(&self) -> usize {
+        (self.nodes.len() - self.free.len()) * size_of::<[u64; FANOUT]>()
+    }
+
+    fn slot(&self, page: u64, level: u8) -> usize {
+        let relative = page.wrapping_sub(self.base);
+        (relative >> (FANOUT_BITS * u32::from(level))) as usize & (FANOUT - 1)
+    }
+
+    /// The leaf that holds address `va`, which must lie in the range of the table.
+    #[inline]
+    pub fn lookup(&self, va: u64) -> Option<Leaf> {
+        let page = va >> PAGE_SHIFT;
+        let mut node = self.root?;
+        let mut level = self.levels - 1;
+        loop {
+            let entry = *self.nodes.get(node as usize)?.get(self.slot(page, level))?;
+            if entry & TABLE != 0 {
+                node = (entry >> PAGE_SHIFT) as u32;
+                level = level.checked_sub(1)?;
+                continue;
+            }
+            if entry & PERMISSIONS == 0 {
+                return None;
+            }
+            let size = 1u64 << (u32::from(PAGE_SHIFT) + FANOUT_BITS * u32::from(level));
+            let offset = va & (size - 1);
+            return Some(Leaf {
+                addr: (entry & ENTRY_ADDR) + offset,
+                len: size - offset,
+                writable: entry & PTE_WRITE != 0,
+            });
+        }
+    }
+
+    /// Writes the entry for the leaf at `va`: `level` 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB. An entry without
+    /// permissions removes. Whatever was mapped in its range is gone. Gives false if the leaf is larger than
+    /// the whole table.
+    pub fn map(&mut self, va: u64, level: u8, entry: u64) -> bool {
+        if level >= self.levels {
+            return false;
+        }
+        let page = va >> PAGE_SHIFT;
+        let mut node = match self.root {
+            Some(root) => root,
+            None => {
+                let root = self.alloc(0, 0);
+                self.root = Some(root);
+                root
+            }
+        };
+        let mut at = self.levels - 1;
+        while at > level {
+            let slot = self.slot(page, at);
+            let found = self.nodes[node as usize][slot];
+            node = if found & TABLE != 0 {
+                (found >> PAGE_SHIFT) as u32
+            } else {
+                // A larger leaf that is overwritten in part becomes a node of smaller ones.
+                let step = 1u64 << (u32::from(PAGE_SHIFT) + FANOUT_BITS * u32::from(at - 1));
+                let fresh = self.alloc(found, if found & PERMISSIONS != 0 { step } else { 0 });
+                self.nodes[node as usize][slot] = (u64::from(fresh) << PAGE_SHIFT) | TABLE;
+                fresh
+            };
+            at -= 1;
+        }
+        let slot = self.slot(page, level);
+        let old = std::mem::replace(
+            &mut self.nodes[node as usize][slot],
+            entry & (ENTRY_ADDR | PERMISSIONS),
+        );
+        self.release(old);
+        true
+    }
+
+    /// Removes every leaf that overlaps the addresses from `first` to `last`, inclusive; gives their number.
+    pub fn invalidate(&mut self, first: u64, last: u64) -> u32 {
+        let Some(root) = self.root else { return 0 };
+        let lo = (first >> PAGE_SHIFT).max(self.base).wrapping_sub(self.base);
+        let hi = (last >> PAGE_SHIFT).wrapping_sub(self.base);
+        let (removed, empty) = self.invalidate_node(root, self.levels - 1, lo, hi);
+        if empty {
+            self.free.push(root);
+            self.root = None;
+        }
+        removed
+    }
+
+    // `lo` and `hi` are page numbers relative to the start of the node.
+    fn invalidate_node(&mut self, node: u32, level: u8, lo: u64, hi: u64) -> (u32, bool) {
+        let shift = FANOUT_BITS * u32::from(level);
+        let (first, last) = (
+            (lo >> shift) as usize,
+            ((hi >> shift) as usize).min(FANOUT - 1),
+        );
+        let mut removed = 0;
+        for slot in first..=last {
+            let entry = self.nodes[node as usize][slot];
+            if entry & TABLE != 0 {
+                let start = (slot as u64) << shift;
+                let child_lo = lo.saturating_sub(start);
+                let child_hi = (hi - start).min((1 << shift) - 1);
+                let child = (entry >> PAGE_SHIFT) as u32;
+                let (n, empty) = self.invalidate_node(child, level - 1, child_lo, child_hi);
+                removed += n;
+                if empty {
+                    self.free.push(child);
+                    self.nodes[node as usize][slot] = 0;
+                }
+            } else if entry & PERMISSIONS != 0 {
+                self.nodes[node as usize][slot] = 0;
+                removed += 1;
+            }
+        }
+        let empty = self.nodes[node as usize].iter().all(|entry| *entry == 0);
+        (removed, empty)
+    }
+
+    fn alloc(&mut self, entry: u64, step: u64) -> u32 {
+        let mut node: Node = Box::new([entry & (ENTRY_ADDR | PERMISSIONS); FANOUT]);
+        for (i, slot) in node.iter_mut().enumerate() {
+            *slot = slot.wrapping_add(i as u64 * step);
+        }
+        match self.free.pop() {
+            Some(index) => {
+                self.nodes[index as usize] = node;
+                index
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+        }
+    }
+
+    fn release(&mut self, entry: u64) {
+        if entry & TABLE == 0 {
+            return;
+        }
+        let node = (entry >> PAGE_SHIFT) as u32;
+        for slot in 0..FANOUT {
+            self.release(self.nodes[node as usize][slot]);
+        }
+        self.free.push(node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RW: u64 = PTE_READ | PTE_WRITE;
+
+    #[test]
+    fn small_table_finds_its_pages() {
+        let mut table = PageTable::new(0x7000_0123, 0x7000_2fff);
+        assert_eq!(table.levels, 1);
+        assert!(table.map(0x7000_1000, 0, 0xabc000 | RW));
+        assert!(table.map(0x7000_0000, 0, 0xdef000 | PTE_READ));
+        let leaf = table.lookup(0x7000_1010).unwrap();
+        assert_eq!(
+            (leaf.addr, leaf.len, leaf.writable),
+            (0xabc010, 0xff0, true)
+        );
+        assert!(!table.lookup(0x7000_0123).unwrap().writable);
+        assert_eq!(table.lookup(0x7000_2000), None);
+        assert_eq!(table.memory(), 4096);
+    }
+
+    #[test]
+    fn large_leaves_split_and_fold() {
+        let mut table = PageTable::new(0, (4 << 30) - 1);
+        assert!(table.map(1 << 30, 2, (5 << 30) | RW));
+        assert_eq!(
+            table.lookup((1 << 30) + 0x1234_5678).unwrap().addr,
+            (5 << 30) + 0x1234_5678
+        );
+        assert!(table.map((1 << 30) + 0x5000, 0, 0x9000 | PTE_READ));
+        assert_eq!(table.lookup((1 << 30) + 0x5001).unwrap().addr, 0x9001);
+        assert_eq!(
+            table.lookup((1 << 30) + 0x4001).unwrap().addr,
+            (5 << 30) + 0x4001
+        );
+        assert_eq!(
+            table.lookup((1 << 30) + 0x20_0001).unwrap().addr,
+            (5 << 30) + 0x20_0001
+        );
+        assert_eq!(table.memory(), 3 * 4096);
+        // Removing the large leaf frees the nodes below it.
+        assert!(table.map(1 << 30, 2, 0));
+        assert_eq!(table.lookup((1 << 30) + 0x5001), None);
+        assert_eq!(table.memory(), 4096);
+    }
+
+    #[test]
+    fn invalidate_removes_what_overlaps_and_frees() {
+        let mut table = PageTable::new(0, u64::MAX >> 16);
+        for page in 0..2000u64 {
+            assert!(table.map(page << 12, 0, (page << 12) | RW));
+        }
+        assert!(table.map(1 << 30, 1, (8 << 30) | RW));
+        assert_eq!(table.invalidate(0x1fff, 0x3000), 3);
+        assert_eq!(table.lookup(0x1000), None);
+        assert!(table.lookup(0).is_some() && table.lookup(0x4000).is_some());
+        assert_eq!(table.invalidate(0, u64::MAX >> 16), 1998);
+        assert_eq!(table.memory(), 0);
+        assert_eq!(table.invalidate(0, u64::MAX >> 16), 0);
+    }
+
+    #[test]
+    fn the_last_page_of_the_address_space_works() {
+        let mut table = PageTable::new(0, u64::MAX);
+        assert!(table.map(u64::MAX & !0xfff, 0, 0x1000 | RW));
+        assert_eq!(table.lookup(u64::MAX).unwrap().addr, 0x1fff);
+        assert_eq!(table.invalidate(u64::MAX, u64::MAX), 1);
+    }
+
+    #[test]
+    fn a_leaf_larger_than_the_table_is_refused() {
+        let mut table = PageTable::new(0x1000, 0x1fff);
+        assert!(!table.map(0, 1, RW));
+    }
+}

@@ -1,0 +1,189 @@
+//! Datagrams: UD and GSI.
+
+use faultline_abi::admin::Counter;
+use faultline_abi::cqe::{self, Cqe};
+use faultline_abi::wqe as wr;
+use faultline_abi::{U32, event};
+use faultline_wire::deth::Deth;
+use faultline_wire::ip::Ip;
+use faultline_wire::opcode::Opcode;
+use faultline_wire::packet::RoceHeader;
+
+use super::requester::SendWr;
+use super::{Failure, Qp, QpType, State};
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::frame::{FrameKind, Payload, TxFrame};
+use crate::mkey::Access;
+use crate::srq::TakeError;
+use crate::time::Instant;
+
+/// Bytes in front of a datagram: a GRH, or an IPv4 header in the last 20 of them (IBTA A17.4.5.2).
+const GRH_LEN: usize = 40;
+/// Q_Key of QP1 (IBTA 3.5.3).
+const GSI_QKEY: u32 = 0x8001_0000;
+/// Q_Keys with this bit are privileged: the QP's own is sent instead (IBTA 10.2.5).
+const PRIVILEGED_QKEY: u32 = 1 << 31;
+
+impl Qp {
+    /// Completes the datagram that was handed over before, then gives the next one.
+    pub(super) fn poll_datagram<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+    ) -> Option<TxFrame> {
+        loop {
+            if let Some(wr) = self.requester.pending.pop_front() {
+                self.complete_send(core, now, mem, &wr, None);
+            }
+            if !self.state.sends() {
+                return None;
+            }
+            if self.state != State::Rts || self.sq.fetched == self.sq.producer {
+                self.check_drained(core, now, mem);
+                return None;
+            }
+            let wr = self.read_work_request(mem);
+            let built = match wr.failed {
+                Some(failure) => Err(failure),
+                None => self.build_datagram(core, &wr),
+            };
+            // Its buffers may be used again only after the frame has left: it completes at the next call.
+            self.requester.pending.push_back(wr);
+            match built {
+                Ok(frame) => return Some(frame),
+                Err(failure) => {
+                    self.fail_request(core, now, mem, failure);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn build_datagram(&mut self, core: &Core, wr: &SendWr) -> Result<TxFrame, Failure> {
+        const AH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
+        let opcode = match wr.opcode {
+            wr::WR_SEND => Opcode::UdSendOnly,
+            wr::WR_SEND_IMM => Opcode::UdSendOnlyWithImmediate,
+            _ => return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE)),
+        };
+        if wr.flags & wr::WR_FLAG_CSUM != 0 {
+            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE));
+        }
+        let ah = core.ahs.get(wr.ah).ok_or(AH)?;
+        if ah.pd != self.config.pd {
+            return Err(AH);
+        }
+        let mtu = faultline_wire::mtu::PathMtu::for_ip_mtu(usize::from(core.netdev.mtu));
+        if wr.length as usize > mtu.map_or(0, |mtu| mtu.bytes()) {
+            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH));
+        }
+        let payload = self.gather(core, wr, 0, wr.length, Access::LocalRead)?;
+        let psn = self.requester.next_psn();
+        self.requester.set_next_psn(psn.next());
+        let mut header = ah.path.header(opcode, wr.remote_qpn & 0xff_ffff, psn);
+        header.bth.solicited = wr.flags & wr::WR_FLAG_SOLICITED != 0;
+        header.deth = Some(Deth {
+            qkey: self.sent_qkey(wr.qkey),
+            src_qp: self.number,
+        });
+        if wr.opcode == wr::WR_SEND_IMM {
+            header.imm = Some(u32::from_be_bytes(wr.imm.to_le_bytes()));
+        }
+        Ok(TxFrame {
+            kind: FrameKind::Roce(header),
+            payload,
+            payload_len: wr.length as usize,
+        })
+    }
+
+    /// A privileged Q_Key in a work request stands for the QP's own (IBTA 10.2.5). The kernel's QPs may name
+    /// that of QP1.
+    fn sent_qkey(&self, qkey: u32) -> u32 {
+        let own = qkey & PRIVILEGED_QKEY != 0 && !(self.config.uctx == 0 && qkey == GSI_QKEY);
+        if own { self.attr.qkey.get() } else { qkey }
+    }
+
+    /// A datagram arrives. Whatever is wrong with it, it is dropped and counted (IBTA 9.8.3).
+    pub(super) fn receive_datagram<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        let Some(deth) = header.deth else {
+            return;
+        };
+        let expected = match self.config.kind {
+            QpType::Gsi => GSI_QKEY,
+            _ => self.attr.qkey.get(),
+        };
+        if deth.qkey != expected {
+            core.counters.inc(Counter::rx_bad_qkey);
+            return;
+        }
+        let wr = match self.take_receive(core, now, mem) {
+            Ok(wr) => wr,
+            Err(TakeError::Empty) => {
+                core.counters.inc(Counter::out_of_buffer);
+                return;
+            }
+            Err(TakeError::Broken) => {
+                self.fail_with_event(core, now, mem, event::QP_FATAL);
+                return;
+            }
+        };
+        let len = GRH_LEN + payload.len();
+        let placed = if len as u64 > wr.capacity {
+            Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH))
+        } else {
+            let grh = global_header(&header.ip);
+            self.scatter(core, mem, &wr, 0, Payload::Bytes(&grh))
+                .and_then(|()| self.scatter(core, mem, &wr, GRH_LEN as u64, payload))
+        };
+        if let Err(failure) = placed {
+            self.complete_receive(core, now, mem, &wr, failure);
+            self.fail(core, now, mem);
+            return;
+        }
+        let mut flags = cqe::CQE_GRH;
+        if header.imm.is_some() {
+            flags |= cqe::CQE_IMM;
+        }
+        if header.bth.solicited {
+            flags |= cqe::CQE_SOLICITED;
+        }
+        let mut entry = Cqe {
+            wqe: U32::new(wr.tag),
+            qpn: U32::new(self.number),
+            byte_len: U32::new(len as u32),
+            imm: U32::from_bytes(header.imm.unwrap_or(0).to_be_bytes()),
+            src_qp: U32::new(deth.src_qp),
+            opcode: cqe::RECV,
+            flags,
+            smac: header.ethernet.src.0,
+            ip_version: if matches!(header.ip, Ip::V4(_)) { 4 } else { 6 },
+            ..Cqe::default()
+        };
+        if let Some(vlan) = header.ethernet.vlan {
+            entry.flags |= cqe::CQE_VLAN;
+            entry.vlan_tci.set(u16::from(vlan.pcp) << 13 | vlan.vid);
+            entry.sl = vlan.pcp;
+        }
+        core.complete(mem, now, self.config.recv_cqn, entry);
+    }
+}
+
+/// The 40 bytes in front of a received datagram.
+fn global_header(ip: &Ip) -> [u8; GRH_LEN] {
+    let mut grh = [0; GRH_LEN];
+    let start = GRH_LEN - ip.header_len().min(GRH_LEN);
+    if let Some(out) = grh.get_mut(start..) {
+        // It was parsed or made as a header of this length, so it fits.
+        let _ = ip.emit(out);
+    }
+    grh
+}

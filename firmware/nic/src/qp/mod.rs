@@ -1,0 +1,555 @@
+//! Queue pairs.
+//!
+//! A QP is its attributes, a send queue with a [`Requester`] and a receive queue with a [`Responder`]. What
+//! differs between transports is in the requester (`requester.rs`), the responder (`responder.rs`), the
+//! datagrams (`datagram.rs`) and raw Ethernet (`raw.rs`).
+
+mod datagram;
+mod raw;
+mod requester;
+mod responder;
+pub mod state;
+
+use faultline_abi::admin::Counter;
+use faultline_abi::cqe::{self, Cqe};
+use faultline_abi::qp::{self as abi, QpAttr};
+use faultline_abi::{U32, event};
+use faultline_wire::bth::{Bth, Psn};
+use faultline_wire::mtu::PathMtu;
+use faultline_wire::opcode::Service;
+use faultline_wire::packet::RoceHeader;
+
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::frame::{Payload, TxFrame};
+use crate::mkey::Miss;
+use crate::path::Path;
+use crate::ring::Ring;
+use crate::srq::{RecvRing, RecvWr, TakeError};
+use crate::time::Instant;
+
+pub use requester::Requester;
+pub use responder::Responder;
+
+/// ECN field of a packet that met congestion (RFC 3168).
+const ECN_CONGESTED: u8 = 3;
+
+/// Transport of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpType {
+    /// General services, QP1: a datagram QP with a fixed number and Q_Key.
+    Gsi,
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Ethernet frames.
+    Raw,
+}
+
+impl QpType {
+    /// The type with this number in the ABI.
+    pub fn from_abi(value: u8) -> Option<Self> {
+        Some(match value {
+            abi::QPT_GSI => Self::Gsi,
+            abi::QPT_RC => Self::Rc,
+            abi::QPT_UC => Self::Uc,
+            abi::QPT_UD => Self::Ud,
+            abi::QPT_RAW => Self::Raw,
+            _ => return None,
+        })
+    }
+
+    /// The service in the opcodes of its packets; raw frames have none.
+    pub fn service(self) -> Option<Service> {
+        match self {
+            Self::Rc => Some(Service::Rc),
+            Self::Uc => Some(Service::Uc),
+            Self::Ud | Self::Gsi => Some(Service::Ud),
+            Self::Raw => None,
+        }
+    }
+
+    /// Whether there is one peer.
+    pub fn is_connected(self) -> bool {
+        matches!(self, Self::Rc | Self::Uc)
+    }
+}
+
+/// State of a QP (IBTA 10.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// Nothing happens.
+    Reset = abi::QPS_RESET,
+    /// Receives may be posted.
+    Init = abi::QPS_INIT,
+    /// Ready to receive.
+    Rtr = abi::QPS_RTR,
+    /// Ready to send.
+    Rts = abi::QPS_RTS,
+    /// Sends that have begun go on, no others begin.
+    Sqd = abi::QPS_SQD,
+    /// The send queue has failed (UC, UD).
+    Sqe = abi::QPS_SQE,
+    /// Everything is flushed.
+    Err = abi::QPS_ERR,
+}
+
+impl State {
+    /// The state with this number in the ABI.
+    pub fn from_abi(value: u8) -> Option<Self> {
+        Some(match value {
+            abi::QPS_RESET => Self::Reset,
+            abi::QPS_INIT => Self::Init,
+            abi::QPS_RTR => Self::Rtr,
+            abi::QPS_RTS => Self::Rts,
+            abi::QPS_SQD => Self::Sqd,
+            abi::QPS_SQE => Self::Sqe,
+            abi::QPS_ERR => Self::Err,
+            _ => return None,
+        })
+    }
+
+    /// Whether packets are taken.
+    pub fn receives(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
+    }
+
+    /// Whether requests are sent.
+    pub fn sends(self) -> bool {
+        matches!(self, Self::Rts | Self::Sqd)
+    }
+}
+
+/// How a work request ended, if not well: status and vendor error of its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// `enum ib_wc_status`.
+    pub status: u8,
+    /// FAULTLINE_VENDOR_ERR_*.
+    pub vendor: u8,
+}
+
+impl Failure {
+    /// A failure.
+    pub const fn new(status: u8, vendor: u8) -> Self {
+        Self { status, vendor }
+    }
+
+    /// A local buffer that can't be used.
+    pub fn local(miss: Miss) -> Self {
+        let vendor = match miss {
+            Miss::Key | Miss::Pd | Miss::Access => cqe::LKEY,
+            Miss::Bounds => cqe::BOUNDS,
+            Miss::NotPresent(_) => cqe::DMA,
+        };
+        Self::new(cqe::LOC_PROT_ERR, vendor)
+    }
+}
+
+/// What CREATE_QP fixes.
+#[derive(Debug)]
+pub struct QpConfig {
+    /// Transport.
+    pub kind: QpType,
+    /// Protection domain.
+    pub pd: u32,
+    /// User context whose doorbell page it uses.
+    pub uctx: u32,
+    /// CQ of sends.
+    pub send_cqn: u32,
+    /// CQ of receives.
+    pub recv_cqn: u32,
+    /// SRQ, if receives come from one.
+    pub srqn: Option<u32>,
+    /// Every send makes a completion.
+    pub sig_all: bool,
+    /// Most SGEs in a send.
+    pub max_send_sge: u8,
+    /// Most inline bytes in a send.
+    pub max_inline: u32,
+}
+
+/// The send queue's ring.
+#[derive(Debug)]
+pub struct SendRing {
+    /// Where the entries are. None: no send queue.
+    ring: Option<Ring>,
+    /// Work requests posted, as the doorbell said.
+    producer: u32,
+    /// Work requests read.
+    fetched: u32,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    /// Its number.
+    pub number: u32,
+    /// What does not change.
+    pub config: QpConfig,
+    state: State,
+    attr: QpAttr,
+    /// Bytes of payload in a packet.
+    mtu: u32,
+    path: Option<Path>,
+    sq: SendRing,
+    rq: Option<RecvRing>,
+    requester: Requester,
+    responder: Responder,
+    /// In the line of those that have something to send.
+    queued: bool,
+    /// Earliest timer that the core knows of.
+    timer_at: Option<Instant>,
+    /// COMM_ESTABLISHED has been raised, or is not due.
+    established: bool,
+}
+
+impl Qp {
+    /// A QP in RESET.
+    pub fn new(number: u32, config: QpConfig, sq: Option<Ring>, rq: Option<RecvRing>) -> Self {
+        Self {
+            number,
+            config,
+            state: State::Reset,
+            attr: QpAttr::default(),
+            mtu: PathMtu::Mtu1024.bytes() as u32,
+            path: None,
+            sq: SendRing {
+                ring: sq,
+                producer: 0,
+                fetched: 0,
+            },
+            rq,
+            requester: Requester::default(),
+            responder: Responder::default(),
+            queued: false,
+            timer_at: None,
+            established: false,
+        }
+    }
+
+    /// State.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// All attributes, as QUERY_QP gives them.
+    pub fn query(&self) -> QpAttr {
+        let mut attr = self.attr;
+        attr.state = self.state as u8;
+        attr.cur_state = self.state as u8;
+        attr.sq_draining = u8::from(self.state == State::Sqd && !self.requester.is_idle());
+        // IBTA 11.2.5.3: the PSNs that come next.
+        if self.state >= State::Rtr {
+            attr.rq_psn.set(self.responder.expected_psn().get());
+        }
+        if self.state >= State::Rts {
+            attr.sq_psn.set(self.requester.next_psn().get());
+        }
+        attr
+    }
+
+    /// A send doorbell. Gives false if the index is out of range.
+    pub(crate) fn ring_send<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        producer: u32,
+    ) -> bool {
+        let Some(ring) = &self.sq.ring else {
+            return false;
+        };
+        if producer.wrapping_sub(self.sq.producer) as i32 <= 0 {
+            // Late or repeated: a newer one has been seen.
+            return true;
+        }
+        let oldest = self.requester.oldest().unwrap_or(self.sq.fetched);
+        if producer.wrapping_sub(oldest) > ring.depth() {
+            return false;
+        }
+        self.sq.producer = producer;
+        match self.state {
+            State::Rts => self.wake(core),
+            State::Err | State::Sqe => self.flush_sends(core, now, mem),
+            // RESET, INIT, RTR: posting is the caller's mistake (IBTA 10.8.2); it waits.
+            _ => {}
+        }
+        true
+    }
+
+    /// A receive doorbell, which software rings only if the record asks for it.
+    pub(crate) fn ring_receive<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        if self.state == State::Err {
+            self.flush_receives(core, now, mem);
+        }
+    }
+
+    /// Takes a place in the line of those that have something to send.
+    pub(crate) fn wake(&mut self, core: &mut Core) {
+        if !self.queued {
+            self.queued = true;
+            core.enqueue_ready(self.number);
+        }
+    }
+
+    /// The place in the line has been given up.
+    pub(crate) fn left_line(&mut self) {
+        self.queued = false;
+    }
+
+    /// The next packet, if there is one. What this QP sent before has been delivered or copied.
+    pub(crate) fn poll_transmit<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+    ) -> Option<TxFrame> {
+        if let Some(frame) = self.poll_reply(core, now, mem) {
+            return Some(frame);
+        }
+        match self.config.kind {
+            QpType::Rc | QpType::Uc => self.poll_request(core, now, mem),
+            QpType::Ud | QpType::Gsi => self.poll_datagram(core, now, mem),
+            QpType::Raw => self.poll_raw(core, now, mem),
+        }
+    }
+
+    /// A packet arrives for this QP: the checks that all transports share (IBTA 9.6).
+    pub(crate) fn receive<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        let opcode = header.bth.opcode;
+        if !self.state.receives() || self.config.kind.service() != Some(opcode.info().service) {
+            core.counters.inc(Counter::rx_bad_qp);
+            return;
+        }
+        // Only the default P_Key exists; membership is in the top bit (IBTA 10.9.3).
+        if header.bth.pkey & 0x7fff != Bth::DEFAULT_PKEY & 0x7fff {
+            core.counters.inc(Counter::rx_bad_pkey);
+            return;
+        }
+        if header.ip.ecn() == ECN_CONGESTED {
+            core.counters.inc(Counter::np_ecn_marked_roce_packets);
+        }
+        if !self.config.kind.is_connected() {
+            self.receive_datagram(core, now, mem, header, payload);
+            return;
+        }
+        // IBTA 9.6.1.4: a connection has one peer.
+        let from_peer = self.path.as_ref().is_some_and(|path| {
+            path.dgid() == header.ip.src_gid() && path.sgid() == header.ip.dst_gid()
+        });
+        if !from_peer {
+            core.counters.inc(Counter::rx_bad_source);
+            return;
+        }
+        if opcode.is_response() {
+            self.receive_response(core, now, mem, header, payload);
+        } else {
+            self.receive_request(core, now, mem, header, payload);
+        }
+    }
+
+    /// A timer of this QP is due, or was and has moved.
+    pub(crate) fn handle_timer<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        self.timer_at = None;
+        self.handle_request_timer(core, now, mem);
+        self.sync_timer(core);
+    }
+
+    /// Makes sure that the core calls when the requester's next deadline is due. The core may call earlier:
+    /// a deadline that moves on does not cost a heap operation.
+    fn sync_timer(&mut self, core: &mut Core) {
+        if let Some(at) = self.requester.deadline()
+            && self.timer_at.is_none_or(|known| at < known)
+        {
+            self.timer_at = Some(at);
+            core.start_timer(at, self.number);
+        }
+    }
+
+    /// Changes attributes and state. `state.rs` has checked the command against the table.
+    pub(crate) fn apply<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        change: &QpAttr,
+        path: Option<Path>,
+    ) {
+        let mask = change.mask.get();
+        let old = self.state;
+        state::merge(&mut self.attr, change);
+        if let Some(path) = path {
+            self.path = Some(path);
+        }
+        if mask & abi::QP_ATTR_UDP_SPORT != 0
+            && let Some(path) = &mut self.path
+            && change.udp_sport.get() != 0
+        {
+            path.set_udp_port(change.udp_sport.get());
+        }
+        if mask & abi::QP_ATTR_PATH_MTU != 0
+            && let Ok(mtu) = PathMtu::from_code(change.path_mtu)
+        {
+            self.mtu = mtu.bytes() as u32;
+        }
+        if mask & abi::QP_ATTR_RQ_PSN != 0 {
+            self.responder
+                .set_expected_psn(Psn::new(change.rq_psn.get()));
+        }
+        if mask & abi::QP_ATTR_SQ_PSN != 0 {
+            self.requester.set_next_psn(Psn::new(change.sq_psn.get()));
+        }
+        self.requester
+            .set_retries(self.attr.retry_cnt, self.attr.rnr_retry);
+        if mask & abi::QP_ATTR_STATE == 0 {
+            return;
+        }
+        let Some(new) = State::from_abi(change.state) else {
+            return;
+        };
+        self.enter(core, now, mem, old, new);
+    }
+
+    fn enter<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, old: State, new: State) {
+        match new {
+            State::Err => self.fail(core, now, mem),
+            State::Reset => self.reset(mem),
+            State::Rts => {
+                self.state = State::Rts;
+                self.established |= old == State::Rtr;
+                self.wake(core);
+            }
+            State::Sqd => {
+                self.state = State::Sqd;
+                self.check_drained(core, now, mem);
+            }
+            other => self.state = other,
+        }
+    }
+
+    /// Forgets everything but what CREATE_QP fixed.
+    fn reset<M: Dma>(&mut self, mem: &M) {
+        self.state = State::Reset;
+        self.attr = QpAttr::default();
+        self.path = None;
+        self.sq.producer = 0;
+        self.sq.fetched = 0;
+        if let Some(rq) = &mut self.rq {
+            rq.reset();
+            rq.set_notify(mem, false);
+        }
+        self.requester = Requester::default();
+        self.responder = Responder::default();
+        self.established = false;
+    }
+
+    /// Goes to the error state and flushes both queues (IBTA 10.3.1.7).
+    pub(crate) fn fail<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        if self.state == State::Err {
+            return;
+        }
+        self.state = State::Err;
+        if let Some(rq) = &self.rq {
+            rq.set_notify(mem, true);
+        }
+        self.flush_sends(core, now, mem);
+        self.responder.abort();
+        if let Some(wr) = self.responder.take_current() {
+            self.complete_receive(
+                core,
+                now,
+                mem,
+                &wr,
+                Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE),
+            );
+        }
+        self.flush_receives(core, now, mem);
+        if self.config.srqn.is_some() {
+            core.raise_async(mem, now, event::LAST_WQE_REACHED, self.number);
+        }
+    }
+
+    /// The error state with an asynchronous event that says why.
+    pub(crate) fn fail_with_event<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        kind: u8,
+    ) {
+        if self.state != State::Err {
+            self.fail(core, now, mem);
+            core.raise_async(mem, now, kind, self.number);
+        }
+    }
+
+    fn flush_receives<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        loop {
+            let Some(rq) = &mut self.rq else { return };
+            match rq.take(mem) {
+                Ok(wr) => {
+                    let flushed = Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE);
+                    self.complete_receive(core, now, mem, &wr, flushed);
+                }
+                Err(TakeError::Empty | TakeError::Broken) => return,
+            }
+        }
+    }
+
+    /// Takes a receive work request from the QP's own queue or its SRQ.
+    fn take_receive<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+    ) -> Result<RecvWr, TakeError> {
+        if let Some(rq) = &mut self.rq {
+            return rq.take(mem);
+        }
+        let srqn = self.config.srqn.ok_or(TakeError::Empty)?;
+        let srq = core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
+        let wr = srq.ring.take(mem)?;
+        // IBTA 10.2.9.2: the limit event fires once, then must be armed again.
+        if srq.limit > 0 && srq.ring.posted(mem, srq.limit).is_ok_and(|n| n < srq.limit) {
+            srq.limit = 0;
+            core.raise_async(mem, now, event::SRQ_LIMIT, srqn);
+        }
+        Ok(wr)
+    }
+
+    fn complete_receive<M: Dma>(
+        &self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        wr: &RecvWr,
+        failure: Failure,
+    ) {
+        let entry = Cqe {
+            wqe: U32::new(wr.tag),
+            qpn: U32::new(self.number),
+            opcode: cqe::RECV,
+            status: failure.status,
+            vendor_err: failure.vendor,
+            ..Cqe::default()
+        };
+        core.complete(mem, now, self.config.recv_cqn, entry);
+    }
+
+    /// Remote rights of this QP.
+    fn allows(&self, right: u32) -> bool {
+        self.attr.access.get() & right != 0
+    }
+}

@@ -1,0 +1,1030 @@
+//! The requester of a connected QP: from work requests to packets, and back from acknowledgements.
+//!
+//! A work request is read once from the ring, checked, given its PSNs, and stays in `pending` until it
+//! completes. `cursor` is where transmission stands: normally at the end of `pending`, further back after
+//! a loss (go-back-N, IBTA 9.7.5). Nothing is buffered for retransmission but the parsed work request:
+//! the payload is read from guest memory again.
+
+use std::collections::VecDeque;
+
+use faultline_abi::admin::Counter;
+use faultline_abi::cqe::{self, Cqe};
+use faultline_abi::wqe::{self as wr, SQ_WQE_DATA, Sge, SqWqe};
+use faultline_abi::{U32, event};
+use faultline_wire::aeth::{Aeth, NakCode, Syndrome, ack_timeout_ns, rnr_timer_ns};
+use faultline_wire::atomic::AtomicEth;
+use faultline_wire::bth::Psn;
+use faultline_wire::opcode::{OpKind, Opcode, Service};
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::reth::Reth;
+use zerocopy::FromBytes;
+
+use super::{Failure, Qp, QpType, State};
+use crate::config::MAX_MSG_SIZE;
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::frame::{FrameKind, Payload, Segments, TxFrame, push_segment};
+use crate::mkey::Access;
+use crate::srq::{SgList, parse_sges};
+use crate::time::{Instant, Nanos};
+
+/// Packets sent and not acknowledged, at most. Bounds what one loss costs.
+const WINDOW: i32 = 1024;
+/// An acknowledgement is asked for at least every so many packets, so that the window keeps moving.
+const ACK_EVERY: u32 = 64;
+/// `rnr_retry` value that means "for ever" (IBTA 9.7.5.2.8).
+const RNR_FOREVER: u8 = 7;
+
+/// A work request that has been read and has not completed.
+#[derive(Debug)]
+pub(super) struct SendWr {
+    /// Running number.
+    pub index: u32,
+    pub opcode: u8,
+    pub flags: u8,
+    pub imm: u32,
+    pub rkey: u32,
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+    pub ah: u32,
+    pub remote_qpn: u32,
+    pub qkey: u32,
+    pub sges: SgList,
+    /// Address of inline data.
+    pub inline_at: Option<u64>,
+    pub length: u32,
+    /// First PSN, and number of PSNs; a request without packets has none.
+    first: Psn,
+    psns: u32,
+    /// Response packets of a READ or atomic that have arrived.
+    responses: u32,
+    /// It can't be carried out. Completes so when everything before it has completed.
+    pub failed: Option<Failure>,
+}
+
+impl SendWr {
+    fn end(&self) -> Psn {
+        self.first.add(self.psns)
+    }
+
+    fn is_read(&self) -> bool {
+        self.opcode == wr::WR_READ
+    }
+
+    fn is_atomic(&self) -> bool {
+        matches!(self.opcode, wr::WR_COMP_SWAP | wr::WR_FETCH_ADD)
+    }
+
+    /// Whether data comes back.
+    fn awaits_response(&self) -> bool {
+        (self.is_read() || self.is_atomic()) && self.responses < self.psns
+    }
+
+    fn wc_opcode(&self) -> u8 {
+        match self.opcode {
+            wr::WR_WRITE | wr::WR_WRITE_IMM => cqe::RDMA_WRITE,
+            wr::WR_READ => cqe::RDMA_READ,
+            wr::WR_COMP_SWAP => cqe::COMP_SWAP,
+            wr::WR_FETCH_ADD => cqe::FETCH_ADD,
+            _ => cqe::SEND,
+        }
+    }
+}
+
+/// Send side of a QP.
+#[derive(Debug, Default)]
+pub struct Requester {
+    pub(super) pending: VecDeque<SendWr>,
+    /// Work request, as a position in `pending`, and packet of it that are sent next.
+    cursor: usize,
+    cursor_packet: u32,
+    /// PSN of the next new packet.
+    next: Psn,
+    /// Oldest PSN that is not acknowledged.
+    unacked: Psn,
+    /// PSN after the highest that was sent.
+    high: Psn,
+    retries: u8,
+    rnr_retries: u8,
+    retry_limit: u8,
+    rnr_retry_limit: u8,
+    /// When to give up waiting for an acknowledgement.
+    ack_deadline: Option<Instant>,
+    /// Not before this may anything be sent.
+    rnr_deadline: Option<Instant>,
+}
+
+impl Requester {
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub(super) fn next_psn(&self) -> Psn {
+        self.next
+    }
+
+    pub(super) fn set_next_psn(&mut self, psn: Psn) {
+        self.next = psn;
+        self.unacked = psn;
+        self.high = psn;
+    }
+
+    pub(super) fn set_retries(&mut self, retries: u8, rnr_retries: u8) {
+        if (self.retry_limit, self.rnr_retry_limit) != (retries, rnr_retries) {
+            (self.retry_limit, self.rnr_retry_limit) = (retries, rnr_retries);
+            (self.retries, self.rnr_retries) = (retries, rnr_retries);
+        }
+    }
+
+    /// Running number of the oldest work request that has not completed.
+    pub(super) fn oldest(&self) -> Option<u32> {
+        self.pending.front().map(|wr| wr.index)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match (self.ack_deadline, self.rnr_deadline) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.pending.clear();
+        self.cursor = 0;
+        self.cursor_packet = 0;
+        self.ack_deadline = None;
+        self.rnr_deadline = None;
+    }
+
+    /// Sends again from this PSN on.
+    fn rewind(&mut self, psn: Psn) {
+        let found = self
+            .pending
+            .iter()
+            .position(|wr| wr.psns > 0 && psn.diff(wr.first) >= 0 && psn.diff(wr.end()) < 0);
+        let Some(position) = found else { return };
+        let Some(wr) = self.pending.get(position) else {
+            return;
+        };
+        let packet = psn.diff(wr.first) as u32;
+        if (position, packet) < (self.cursor, self.cursor_packet) {
+            self.cursor = position;
+            self.cursor_packet = packet;
+        }
+    }
+
+    /// PSN of the packet that is sent next.
+    fn cursor_psn(&self) -> Psn {
+        match self.pending.get(self.cursor) {
+            Some(wr) => wr.first.add(self.cursor_packet),
+            None => self.next,
+        }
+    }
+
+    /// The oldest request with an answer outstanding, before position `before`.
+    fn oldest_awaiting(&self, before: usize) -> Option<usize> {
+        self.pending
+            .iter()
+            .take(before)
+            .position(SendWr::awaits_response)
+    }
+}
+
+impl Qp {
+    /// Completes what is due without a packet, then gives the next request packet.
+    pub(super) fn poll_request<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+    ) -> Option<TxFrame> {
+        if !self.state.sends() {
+            return None;
+        }
+        if self.config.kind == QpType::Uc {
+            // What was handed over before has been delivered.
+            self.acknowledge_until(core, now, mem, self.requester.cursor_psn());
+        }
+        if let Some(deadline) = self.requester.rnr_deadline {
+            if now < deadline {
+                return None;
+            }
+            self.requester.rnr_deadline = None;
+        }
+        loop {
+            self.retire(core, now, mem);
+            if !self.state.sends() {
+                return None;
+            }
+            if self.requester.cursor == self.requester.pending.len() && !self.fetch(core, mem) {
+                self.check_drained(core, now, mem);
+                return None;
+            }
+            let req = &self.requester;
+            let wr = req.pending.get(req.cursor)?;
+            if wr.failed.is_some() {
+                if req.cursor == 0 {
+                    continue; // retire() takes it
+                }
+                return None;
+            }
+            if !self.may_send(wr) {
+                return None;
+            }
+            match self.build_request(core, mem) {
+                Ok(frame) => {
+                    self.after_send(core, now);
+                    return Some(frame);
+                }
+                Err(failure) => {
+                    // Nothing of it counts as sent any more; it fails when it is the oldest.
+                    let cursor = self.requester.cursor;
+                    if let Some(wr) = self.requester.pending.get_mut(cursor) {
+                        wr.failed = Some(failure);
+                    }
+                    if cursor > 0 {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Window, fence, and the limit on READs and atomics.
+    fn may_send(&self, wr: &SendWr) -> bool {
+        let req = &self.requester;
+        if self.config.kind != QpType::Rc {
+            return true;
+        }
+        if req.cursor_psn().diff(req.unacked) >= WINDOW {
+            return false;
+        }
+        if req.cursor_packet > 0 {
+            return true;
+        }
+        if wr.flags & wr::WR_FLAG_FENCE != 0 && req.oldest_awaiting(req.cursor).is_some() {
+            return false;
+        }
+        if wr.is_read() || wr.is_atomic() {
+            let outstanding = req
+                .pending
+                .iter()
+                .take(req.cursor)
+                .filter(|wr| wr.awaits_response())
+                .count();
+            return outstanding < usize::from(self.attr.max_rd_atomic.max(1));
+        }
+        true
+    }
+
+    /// Moves the cursor over the packet that was built, and starts the clock.
+    fn after_send(&mut self, core: &mut Core, now: Instant) {
+        let reliable = self.config.kind == QpType::Rc;
+        let timeout = if reliable {
+            ack_timeout_ns(self.attr.timeout)
+        } else {
+            None
+        };
+        let req = &mut self.requester;
+        let sent = req.cursor_psn();
+        let Some(wr) = req.pending.get(req.cursor) else {
+            return;
+        };
+        if sent.diff(req.high) < 0 {
+            core.counters.inc(Counter::retransmitted_packets);
+        }
+        // A READ request stands for all of its responses.
+        let next_packet = if wr.is_read() {
+            wr.psns
+        } else {
+            req.cursor_packet + 1
+        };
+        let after = wr.first.add(next_packet);
+        if after.diff(req.high) > 0 {
+            req.high = after;
+        }
+        if next_packet >= wr.psns {
+            req.cursor += 1;
+            req.cursor_packet = 0;
+        } else {
+            req.cursor_packet = next_packet;
+        }
+        if req.ack_deadline.is_none()
+            && let Some(ns) = timeout
+        {
+            req.ack_deadline = Some(now + Nanos(ns));
+            self.sync_timer(core);
+        }
+    }
+
+    /// Reads the next work request. Gives false if there is none that may be started.
+    fn fetch<M: Dma>(&mut self, core: &mut Core, mem: &M) -> bool {
+        if self.state != State::Rts || self.sq.fetched == self.sq.producer {
+            return false;
+        }
+        let mut wr = self.read_work_request(mem);
+        if wr.failed.is_none() {
+            wr.failed = self.check_connected(core, &wr).err();
+        }
+        let packets = wr.length.div_ceil(self.mtu).max(1);
+        wr.psns = match () {
+            () if wr.failed.is_some() => 0,
+            () if wr.is_atomic() => 1,
+            () => packets,
+        };
+        wr.first = self.requester.next;
+        self.requester.next = wr.end();
+        self.requester.pending.push_back(wr);
+        true
+    }
+
+    /// The work request at `fetched`, taken apart. Its own format is checked here, its meaning by the caller.
+    pub(super) fn read_work_request<M: Dma>(&mut self, mem: &M) -> SendWr {
+        let index = self.sq.fetched;
+        self.sq.fetched = index.wrapping_add(1);
+        let mut wr = SendWr {
+            index,
+            opcode: 0,
+            flags: wr::WR_FLAG_SIGNALED,
+            imm: 0,
+            rkey: 0,
+            remote_addr: 0,
+            compare_add: 0,
+            swap: 0,
+            ah: 0,
+            remote_qpn: 0,
+            qkey: 0,
+            sges: SgList::new(),
+            inline_at: None,
+            length: 0,
+            first: Psn::new(0),
+            psns: 0,
+            responses: 0,
+            failed: None,
+        };
+        wr.failed = self.parse_work_request(mem, &mut wr).err();
+        wr
+    }
+
+    fn parse_work_request<M: Dma>(&self, mem: &M, wr: &mut SendWr) -> Result<(), Failure> {
+        const FETCH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::WQE_FETCH);
+        const FIRST: usize = 64;
+        let ring = self.sq.ring.as_ref().ok_or(FETCH)?;
+        let entry = ring.entry(wr.index);
+        let mut bytes = [0; 1 << wr::MAX_STRIDE_SHIFT];
+        let first = bytes.get_mut(..FIRST).ok_or(FETCH)?;
+        mem.read(entry, first).map_err(|_| FETCH)?;
+        let (wqe, _) = SqWqe::read_from_prefix(&bytes).map_err(|_| FETCH)?;
+        wr.opcode = wqe.opcode;
+        wr.flags = wqe.flags;
+        wr.imm = wqe.imm.get();
+        wr.rkey = wqe.rkey.get();
+        wr.remote_addr = wqe.remote_addr.get();
+        wr.compare_add = wqe.compare_add.get();
+        wr.swap = wqe.swap.get();
+        wr.ah = wqe.ah.get();
+        wr.remote_qpn = wqe.remote_qpn.get();
+        wr.qkey = wqe.compare_add.get() as u32;
+        const KNOWN: u8 = wr::WR_FLAG_SIGNALED
+            | wr::WR_FLAG_SOLICITED
+            | wr::WR_FLAG_FENCE
+            | wr::WR_FLAG_INLINE
+            | wr::WR_FLAG_CSUM;
+        if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 {
+            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED));
+        }
+        let data = SQ_WQE_DATA as usize;
+        if wqe.flags & wr::WR_FLAG_INLINE != 0 {
+            let len = wqe.inline_len.get();
+            if wqe.num_sge != 0
+                || len > self.config.max_inline
+                || data + len as usize > ring.stride()
+            {
+                return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
+            }
+            wr.inline_at = Some(entry + data as u64);
+            wr.length = len;
+            return Ok(());
+        }
+        let end = data + usize::from(wqe.num_sge) * size_of::<Sge>();
+        if wqe.num_sge > self.config.max_send_sge
+            || end > ring.stride()
+            || wqe.inline_len.get() != 0
+        {
+            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
+        }
+        if end > FIRST {
+            let rest = bytes.get_mut(FIRST..end).ok_or(FETCH)?;
+            mem.read(entry + FIRST as u64, rest).map_err(|_| FETCH)?;
+        }
+        wr.sges = parse_sges(bytes.get(data..end).unwrap_or(&[]));
+        let total: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        wr.length = u32::try_from(total)
+            .ok()
+            .filter(|len| *len <= MAX_MSG_SIZE)
+            .ok_or(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH))?;
+        Ok(())
+    }
+
+    /// Whether a connected QP can carry out a work request (IBTA 10.7.2.2, 11.4.1.1).
+    fn check_connected(&self, core: &Core, wr: &SendWr) -> Result<(), Failure> {
+        const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
+        let rc = self.config.kind == QpType::Rc;
+        let access = match wr.opcode {
+            wr::WR_SEND | wr::WR_SEND_IMM | wr::WR_WRITE | wr::WR_WRITE_IMM => Access::LocalRead,
+            wr::WR_READ | wr::WR_COMP_SWAP | wr::WR_FETCH_ADD if rc => Access::LocalWrite,
+            _ => return Err(OPCODE),
+        };
+        if wr.flags & wr::WR_FLAG_CSUM != 0 {
+            return Err(OPCODE);
+        }
+        if access == Access::LocalWrite {
+            if wr.inline_at.is_some() {
+                return Err(OPCODE);
+            }
+            if self.attr.max_rd_atomic == 0 {
+                return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE));
+            }
+        }
+        if wr.is_atomic() && wr.length != 8 {
+            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH));
+        }
+        for sge in wr.sges.iter().filter(|sge| sge.len > 0) {
+            core.mkeys
+                .check(sge.lkey, self.config.pd, sge.addr, sge.len, access)
+                .map_err(Failure::local)?;
+        }
+        Ok(())
+    }
+
+    /// Runs of guest memory behind `len` bytes at `offset` of the message of a work request.
+    pub(super) fn gather(
+        &self,
+        core: &Core,
+        wr: &SendWr,
+        offset: u32,
+        len: u32,
+        access: Access,
+    ) -> Result<Segments, Failure> {
+        let mut out = Segments::new();
+        if let Some(at) = wr.inline_at {
+            push_segment(&mut out, at + u64::from(offset), len);
+            return Ok(out);
+        }
+        let (mut skip, mut left) = (offset, len);
+        for sge in &wr.sges {
+            if left == 0 {
+                break;
+            }
+            if skip >= sge.len {
+                skip -= sge.len;
+                continue;
+            }
+            let n = (sge.len - skip).min(left);
+            let va = sge.addr.wrapping_add(u64::from(skip));
+            core.mkeys
+                .translate(sge.lkey, self.config.pd, va, n, access, &mut out)
+                .map_err(Failure::local)?;
+            skip = 0;
+            left -= n;
+        }
+        Ok(out)
+    }
+
+    /// The packet at the cursor.
+    fn build_request<M: Dma>(&self, core: &Core, _mem: &M) -> Result<TxFrame, Failure> {
+        const NO_PATH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
+        let req = &self.requester;
+        let path = self.path.as_ref().ok_or(NO_PATH)?;
+        let wr = req.pending.get(req.cursor).ok_or(NO_PATH)?;
+        let packet = req.cursor_packet;
+        let psn = wr.first.add(packet);
+        let last = packet + 1 >= wr.psns;
+        let opcode = request_opcode(self.config.kind, wr.opcode, packet == 0, last);
+        let mut header = path.header(opcode, self.attr.dest_qpn.get(), psn);
+        header.bth.ack_req = self.config.kind == QpType::Rc && (last || psn.get() % ACK_EVERY == 0);
+        header.bth.solicited = last && wr.flags & wr::WR_FLAG_SOLICITED != 0;
+        if last && matches!(wr.opcode, wr::WR_SEND_IMM | wr::WR_WRITE_IMM) {
+            header.imm = Some(u32::from_be_bytes(wr.imm.to_le_bytes()));
+        }
+        let offset = packet * self.mtu;
+        if wr.is_atomic() {
+            header.atomic = Some(AtomicEth {
+                addr: wr.remote_addr,
+                rkey: wr.rkey,
+                swap_add: if wr.opcode == wr::WR_COMP_SWAP {
+                    wr.swap
+                } else {
+                    wr.compare_add
+                },
+                compare: if wr.opcode == wr::WR_COMP_SWAP {
+                    wr.compare_add
+                } else {
+                    0
+                },
+            });
+            return Ok(request(header, Segments::new(), 0));
+        }
+        if wr.is_read() {
+            // A READ that goes on in the middle asks for the rest only (IBTA 9.7.5.1.1).
+            header.reth = Some(Reth {
+                addr: wr.remote_addr.wrapping_add(u64::from(offset)),
+                rkey: wr.rkey,
+                len: wr.length - offset.min(wr.length),
+            });
+            return Ok(request(header, Segments::new(), 0));
+        }
+        if packet == 0 && matches!(wr.opcode, wr::WR_WRITE | wr::WR_WRITE_IMM) {
+            header.reth = Some(Reth {
+                addr: wr.remote_addr,
+                rkey: wr.rkey,
+                len: wr.length,
+            });
+        }
+        let len = (wr.length - offset.min(wr.length)).min(self.mtu);
+        let payload = self.gather(core, wr, offset, len, Access::LocalRead)?;
+        Ok(request(header, payload, len))
+    }
+
+    /// Completes the oldest work requests as far as they are done.
+    fn retire<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        while let Some(wr) = self.requester.pending.front() {
+            if let Some(failure) = wr.failed {
+                self.fail_request(core, now, mem, failure);
+                return;
+            }
+            let done =
+                wr.psns > 0 && wr.end().diff(self.requester.unacked) <= 0 && !wr.awaits_response();
+            if !done {
+                return;
+            }
+            let Some(wr) = self.requester.pending.pop_front() else {
+                return;
+            };
+            self.requester.cursor = self.requester.cursor.saturating_sub(1);
+            self.complete_send(core, now, mem, &wr, None);
+        }
+    }
+
+    /// Makes the completion of a send work request, if it is due.
+    pub(super) fn complete_send<M: Dma>(
+        &self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        wr: &SendWr,
+        failure: Option<Failure>,
+    ) {
+        if failure.is_none() && !self.config.sig_all && wr.flags & wr::WR_FLAG_SIGNALED == 0 {
+            return;
+        }
+        let (status, vendor_err) =
+            failure.map_or((cqe::SUCCESS, cqe::NONE), |f| (f.status, f.vendor));
+        let entry = Cqe {
+            wqe: U32::new(wr.index),
+            qpn: U32::new(self.number),
+            byte_len: U32::new(wr.length),
+            opcode: wr.wc_opcode(),
+            status,
+            vendor_err,
+            ..Cqe::default()
+        };
+        core.complete(mem, now, self.config.send_cqn, entry);
+    }
+
+    /// The oldest work request fails, and with it the send queue (IBTA 10.3.1.6, 10.3.1.7).
+    pub(super) fn fail_request<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        failure: Failure,
+    ) {
+        if let Some(wr) = self.requester.pending.pop_front() {
+            self.complete_send(core, now, mem, &wr, Some(failure));
+        }
+        if self.config.kind == QpType::Rc {
+            self.fail(core, now, mem);
+        } else {
+            self.state = State::Sqe;
+            self.flush_sends(core, now, mem);
+        }
+    }
+
+    /// Completes everything in the send queue as flushed.
+    pub(super) fn flush_sends<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        const FLUSHED: Failure = Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE);
+        while let Some(wr) = self.requester.pending.pop_front() {
+            self.complete_send(core, now, mem, &wr, Some(FLUSHED));
+        }
+        self.requester.clear();
+        while self.sq.fetched != self.sq.producer {
+            let wr = self.read_work_request(mem);
+            self.complete_send(core, now, mem, &wr, Some(FLUSHED));
+        }
+    }
+
+    /// In SQD: says so once everything that had begun is done (IBTA 10.3.1.5).
+    pub(super) fn check_drained<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        if self.state == State::Sqd && self.requester.is_idle() && self.attr.sqd_notify != 0 {
+            self.attr.sqd_notify = 0;
+            core.raise_async(mem, now, event::SQ_DRAINED, self.number);
+        }
+    }
+
+    /// Everything before `psn` has arrived at the peer.
+    fn acknowledge_until<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, psn: Psn) {
+        let req = &mut self.requester;
+        // An answer that has not come holds back what follows it: an acknowledgement beyond it means that
+        // the response was lost (IBTA 9.7.5.1.2).
+        let mut until = psn;
+        if let Some(wr) = req.pending.iter().find(|wr| wr.awaits_response()) {
+            let missing = wr.first.add(wr.responses);
+            if until.diff(missing) > 0 {
+                until = missing;
+            }
+        }
+        if until.diff(req.unacked) <= 0 {
+            return;
+        }
+        req.unacked = until;
+        (req.retries, req.rnr_retries) = (req.retry_limit, req.rnr_retry_limit);
+        let outstanding = req.high.diff(req.unacked) > 0;
+        req.ack_deadline = match ack_timeout_ns(self.attr.timeout) {
+            Some(ns) if outstanding => Some(now + Nanos(ns)),
+            _ => None,
+        };
+        // A cursor that an acknowledgement has overtaken (after a rewind) moves on.
+        if req.cursor_psn().diff(until) < 0 {
+            req.skip_to(until);
+        }
+        self.retire(core, now, mem);
+    }
+
+    /// An acknowledgement or response arrives.
+    pub(super) fn receive_response<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        if !self.state.sends() {
+            return;
+        }
+        let psn = header.bth.psn;
+        let req = &self.requester;
+        // Ghosts of acknowledgements: nothing such has been sent (IBTA 9.7.5.1).
+        if psn.diff(req.high) >= 0 {
+            return;
+        }
+        match header.bth.opcode.info().kind {
+            OpKind::Ack => self.receive_ack(core, now, mem, header, psn),
+            OpKind::AtomicAck => self.receive_atomic(core, now, mem, header),
+            OpKind::ReadResponse => self.receive_read(core, now, mem, header, payload),
+            _ => {}
+        }
+        if self.state.sends() {
+            self.sync_timer(core);
+            self.wake(core);
+        }
+    }
+
+    fn receive_ack<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        psn: Psn,
+    ) {
+        let Some(Aeth { syndrome, .. }) = header.aeth else {
+            return;
+        };
+        match syndrome {
+            Syndrome::Ack { .. } => {
+                self.acknowledge_until(core, now, mem, psn.next());
+                self.recover_lost_response(psn);
+            }
+            Syndrome::RnrNak { timer } => {
+                if psn.diff(self.requester.unacked) < 0 {
+                    return;
+                }
+                core.counters.inc(Counter::rnr_nak_received);
+                if self.acknowledge_before_nak(core, now, mem, psn) {
+                    self.receive_rnr(core, now, mem, psn, timer);
+                }
+            }
+            Syndrome::Nak(code) => {
+                if psn.diff(self.requester.unacked) < 0 {
+                    return;
+                }
+                if self.acknowledge_before_nak(core, now, mem, psn) {
+                    self.receive_nak(core, now, mem, psn, code);
+                }
+            }
+            Syndrome::Reserved(_) => {}
+        }
+    }
+
+    /// A NAK acknowledges what is before it. Gives false if a response before it is missing: that is asked for
+    /// again first, and the NAK will come again.
+    fn acknowledge_before_nak<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        psn: Psn,
+    ) -> bool {
+        self.acknowledge_until(core, now, mem, psn);
+        let missing = self.requester.unacked;
+        if missing == psn {
+            return true;
+        }
+        self.requester.rewind(missing);
+        false
+    }
+
+    /// An acknowledgement went past a READ or atomic whose response is missing: ask again.
+    fn recover_lost_response(&mut self, acked: Psn) {
+        let req = &mut self.requester;
+        if let Some(position) = req.oldest_awaiting(req.cursor)
+            && let Some(wr) = req.pending.get(position)
+        {
+            let missing = wr.first.add(wr.responses);
+            if acked.diff(missing) >= 0 {
+                req.rewind(missing);
+            }
+        }
+    }
+
+    fn receive_rnr<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, psn: Psn, timer: u8) {
+        let req = &mut self.requester;
+        if req.rnr_retry_limit != RNR_FOREVER {
+            if req.rnr_retries == 0 {
+                let failure = Failure::new(cqe::RNR_RETRY_EXC_ERR, cqe::REMOTE);
+                self.fail_request(core, now, mem, failure);
+                return;
+            }
+            req.rnr_retries -= 1;
+        }
+        req.rewind(psn);
+        req.ack_deadline = None;
+        req.rnr_deadline = Some(now + Nanos(rnr_timer_ns(timer)));
+    }
+
+    fn receive_nak<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        psn: Psn,
+        code: NakCode,
+    ) {
+        let status = match code {
+            NakCode::PsnSequenceError => {
+                core.counters.inc(Counter::packet_seq_err);
+                self.retry(core, now, mem, psn);
+                return;
+            }
+            NakCode::InvalidRequest | NakCode::InvalidRdRequest => {
+                core.counters.inc(Counter::req_remote_invalid_request);
+                cqe::REM_INV_REQ_ERR
+            }
+            NakCode::RemoteAccessError => {
+                core.counters.inc(Counter::req_remote_access_errors);
+                cqe::REM_ACCESS_ERR
+            }
+            NakCode::RemoteOperationalError => cqe::REM_OP_ERR,
+        };
+        self.fail_request(core, now, mem, Failure::new(status, cqe::REMOTE));
+    }
+
+    /// Sends again from `psn`, if a retry is left.
+    fn retry<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, psn: Psn) {
+        let req = &mut self.requester;
+        if req.retries == 0 {
+            self.fail_request(core, now, mem, Failure::new(cqe::RETRY_EXC_ERR, cqe::NONE));
+            return;
+        }
+        req.retries -= 1;
+        req.rewind(psn);
+        req.ack_deadline = ack_timeout_ns(self.attr.timeout).map(|ns| now + Nanos(ns));
+    }
+
+    pub(super) fn handle_request_timer<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        if !self.state.sends() {
+            return;
+        }
+        let req = &mut self.requester;
+        if req.rnr_deadline.is_some_and(|at| at <= now) {
+            req.rnr_deadline = None;
+            self.wake(core);
+            return;
+        }
+        if req.ack_deadline.is_some_and(|at| at <= now) {
+            req.ack_deadline = None;
+            core.counters.inc(Counter::local_ack_timeout_err);
+            let from = req.unacked;
+            self.retry(core, now, mem, from);
+            self.wake(core);
+        }
+    }
+
+    /// The READ or atomic that a response belongs to, if it is the packet that comes next.
+    fn match_response<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        psn: Psn,
+    ) -> Option<usize> {
+        let req = &self.requester;
+        let position = req.oldest_awaiting(req.pending.len())?;
+        let wr = req.pending.get(position)?;
+        let expected = wr.first.add(wr.responses);
+        let ahead = psn.diff(expected);
+        if ahead < 0 {
+            return None; // a duplicate
+        }
+        // A response acknowledges every request before it.
+        if ahead > 0 {
+            self.acknowledge_until(core, now, mem, expected);
+            self.requester.rewind(expected);
+            return None;
+        }
+        self.acknowledge_until(core, now, mem, psn);
+        self.requester.oldest_awaiting(self.requester.pending.len())
+    }
+
+    fn receive_atomic<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+    ) {
+        let psn = header.bth.psn;
+        let Some(position) = self.match_response(core, now, mem, psn) else {
+            return;
+        };
+        let Some(wr) = self.requester.pending.get(position) else {
+            return;
+        };
+        let Some(ack) = header.atomic_ack else { return };
+        if !wr.is_atomic() {
+            self.bad_response(core, now, mem, position);
+            return;
+        }
+        let bytes = ack.original.to_le_bytes();
+        if let Err(failure) =
+            self.scatter_response(core, mem, position, 0, 8, Payload::Bytes(&bytes))
+        {
+            self.fail_at(core, now, mem, position, failure);
+            return;
+        }
+        self.accept_response(core, now, mem, position, psn);
+    }
+
+    fn receive_read<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        let psn = header.bth.psn;
+        let Some(position) = self.match_response(core, now, mem, psn) else {
+            return;
+        };
+        let Some(wr) = self.requester.pending.get(position) else {
+            return;
+        };
+        let offset = wr.responses * self.mtu;
+        let expected = (wr.length - offset.min(wr.length)).min(self.mtu);
+        let last = wr.responses + 1 == wr.psns;
+        let ends = header.bth.opcode.is_last_or_only();
+        if !wr.is_read() || payload.len() != expected as usize || last != ends {
+            self.bad_response(core, now, mem, position);
+            return;
+        }
+        if let Err(failure) = self.scatter_response(core, mem, position, offset, expected, payload)
+        {
+            self.fail_at(core, now, mem, position, failure);
+            return;
+        }
+        self.accept_response(core, now, mem, position, psn);
+    }
+
+    fn scatter_response<M: Dma>(
+        &self,
+        core: &mut Core,
+        mem: &M,
+        position: usize,
+        offset: u32,
+        len: u32,
+        payload: Payload<'_, M>,
+    ) -> Result<(), Failure> {
+        let Some(wr) = self.requester.pending.get(position) else {
+            return Ok(());
+        };
+        let segments = self.gather(core, wr, offset, len, Access::LocalWrite)?;
+        let mut skip = 0;
+        for segment in &segments {
+            let len = segment.len as usize;
+            payload.copy_to(skip, mem, segment.addr, len).map_err(|_| {
+                core.counters.inc(Counter::dma_errors);
+                Failure::new(cqe::LOC_PROT_ERR, cqe::DMA)
+            })?;
+            skip += len;
+        }
+        Ok(())
+    }
+
+    fn accept_response<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        position: usize,
+        psn: Psn,
+    ) {
+        if let Some(wr) = self.requester.pending.get_mut(position) {
+            wr.responses += 1;
+        }
+        self.acknowledge_until(core, now, mem, psn.next());
+    }
+
+    /// The peer's response breaks the protocol (IBTA 9.9.2.4.2, bad response).
+    fn bad_response<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, position: usize) {
+        let failure = Failure::new(cqe::BAD_RESP_ERR, cqe::PROTOCOL);
+        self.fail_at(core, now, mem, position, failure);
+    }
+
+    /// A work request fails; those before it are complete, because responses come in order.
+    fn fail_at<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        position: usize,
+        failure: Failure,
+    ) {
+        if let Some(wr) = self.requester.pending.get_mut(position) {
+            wr.failed = Some(failure);
+        }
+        if position == 0 {
+            self.fail_request(core, now, mem, failure);
+        }
+    }
+}
+
+impl Requester {
+    /// Moves the cursor forward to this PSN.
+    fn skip_to(&mut self, psn: Psn) {
+        while let Some(wr) = self.pending.get(self.cursor) {
+            if wr.psns == 0 || psn.diff(wr.end()) < 0 {
+                self.cursor_packet = psn.diff(wr.first).max(0) as u32;
+                return;
+            }
+            self.cursor += 1;
+            self.cursor_packet = 0;
+        }
+    }
+}
+
+fn request(header: RoceHeader, payload: Segments, len: u32) -> TxFrame {
+    TxFrame {
+        kind: FrameKind::Roce(header),
+        payload,
+        payload_len: len as usize,
+    }
+}
+
+/// Opcode of a request packet. UC has the same ones under another service.
+fn request_opcode(kind: QpType, wr_opcode: u8, first: bool, last: bool) -> Opcode {
+    let rc = match (wr_opcode, first, last) {
+        (wr::WR_READ, ..) => Opcode::RcReadRequest,
+        (wr::WR_COMP_SWAP, ..) => Opcode::RcCompareSwap,
+        (wr::WR_FETCH_ADD, ..) => Opcode::RcFetchAdd,
+        (wr::WR_WRITE | wr::WR_WRITE_IMM, true, false) => Opcode::RcWriteFirst,
+        (wr::WR_WRITE | wr::WR_WRITE_IMM, false, false) => Opcode::RcWriteMiddle,
+        (wr::WR_WRITE, true, true) => Opcode::RcWriteOnly,
+        (wr::WR_WRITE, false, true) => Opcode::RcWriteLast,
+        (wr::WR_WRITE_IMM, true, true) => Opcode::RcWriteOnlyWithImmediate,
+        (wr::WR_WRITE_IMM, false, true) => Opcode::RcWriteLastWithImmediate,
+        (_, true, false) => Opcode::RcSendFirst,
+        (_, false, false) => Opcode::RcSendMiddle,
+        (wr::WR_SEND_IMM, true, true) => Opcode::RcSendOnlyWithImmediate,
+        (wr::WR_SEND_IMM, false, true) => Opcode::RcSendLastWithImmediate,
+        (_, true, true) => Opcode::RcSendOnly,
+        (_, false, true) => Opcode::RcSendLast,
+    };
+    match kind {
+        QpType::Uc => rc.with_service(Service::Uc).unwrap_or(rc),
+        _ => rc,
+    }
+}

@@ -1,0 +1,909 @@
+//! The responder of a connected QP: from request packets to memory, and to replies.
+//!
+//! Each packet goes through the checks of IBTA 9.7.4 in their order: PSN, sequence of opcodes, support and
+//! rights, resources, length, key. The first that fails decides the answer. Replies stand in a queue, so that
+//! they leave in the order of the requests.
+
+use std::collections::VecDeque;
+
+use faultline_abi::admin::Counter;
+use faultline_abi::cqe::{self, Cqe};
+use faultline_abi::qp::{ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE};
+use faultline_abi::{U32, event};
+use faultline_wire::aeth::{Aeth, NakCode, Syndrome};
+use faultline_wire::atomic::AtomicAckEth;
+use faultline_wire::bth::Psn;
+use faultline_wire::opcode::{OpKind, Opcode};
+use faultline_wire::packet::RoceHeader;
+
+use super::{Failure, Qp, QpType, State};
+use crate::config::MAX_MSG_SIZE;
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::frame::{FrameKind, Payload, Segments, TxFrame};
+use crate::mkey::{Access, Miss};
+use crate::srq::{RecvWr, TakeError};
+use crate::time::Instant;
+
+/// The message sequence number has 24 bits.
+const MSN_MASK: u32 = 0xff_ffff;
+
+/// A message of which packets are still to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    Send,
+    Write { next: u64, rkey: u32, left: u32 },
+}
+
+/// A READ or atomic that was executed, kept to answer a repetition (IBTA 9.7.5.1.3).
+#[derive(Clone, Copy, Debug)]
+struct Executed {
+    psn: Psn,
+    psns: u32,
+    what: Operation,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Read { addr: u64, rkey: u32, len: u32 },
+    Atomic { original: u64 },
+}
+
+/// Something to send back.
+#[derive(Clone, Copy, Debug)]
+enum Reply {
+    Ack {
+        psn: Psn,
+        msn: u32,
+        syndrome: Syndrome,
+    },
+    Atomic {
+        psn: Psn,
+        msn: u32,
+        original: u64,
+    },
+    Read {
+        psn: Psn,
+        msn: u32,
+        addr: u64,
+        rkey: u32,
+        len: u32,
+        sent: u32,
+    },
+}
+
+/// Receive side of a QP.
+#[derive(Debug, Default)]
+pub struct Responder {
+    expected: Psn,
+    msn: u32,
+    message: Option<Message>,
+    /// The receive work request that the current message fills, and how far it is.
+    current: Option<RecvWr>,
+    received: u32,
+    /// A NAK for the expected PSN has been sent; later packets are dropped silently.
+    nak_sent: bool,
+    executed: VecDeque<Executed>,
+    replies: VecDeque<Reply>,
+    /// UC: the rest of a damaged message is dropped.
+    skipping: bool,
+}
+
+/// Why a request is not carried out, and what that means for the connection.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// No receive work request: the requester shall come again.
+    NotReady,
+    /// The connection ends.
+    Fatal {
+        code: NakCode,
+        event: u8,
+        /// Status for the receive work request that was being filled.
+        receive: Option<Failure>,
+    },
+}
+
+impl Refusal {
+    const INVALID: Self = Self::Fatal {
+        code: NakCode::InvalidRequest,
+        event: event::QP_REQUEST_ERROR,
+        receive: None,
+    };
+
+    const fn access() -> Self {
+        Self::Fatal {
+            code: NakCode::RemoteAccessError,
+            event: event::QP_ACCESS_ERROR,
+            receive: None,
+        }
+    }
+
+    const fn operational(receive: Option<Failure>) -> Self {
+        Self::Fatal {
+            code: NakCode::RemoteOperationalError,
+            event: event::QP_FATAL,
+            receive,
+        }
+    }
+
+    const fn too_long() -> Self {
+        Self::Fatal {
+            code: NakCode::InvalidRequest,
+            event: event::QP_REQUEST_ERROR,
+            receive: Some(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH)),
+        }
+    }
+}
+
+impl Responder {
+    pub(super) fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
+    pub(super) fn set_expected_psn(&mut self, psn: Psn) {
+        self.expected = psn;
+        self.nak_sent = false;
+    }
+
+    /// Drops replies and the message in progress, but not its receive work request.
+    pub(super) fn abort(&mut self) {
+        // A NAK that says why must still leave.
+        self.replies.retain(|reply| {
+            matches!(
+                reply,
+                Reply::Ack {
+                    syndrome: Syndrome::Nak(_),
+                    ..
+                }
+            )
+        });
+        self.message = None;
+        self.executed.clear();
+    }
+
+    pub(super) fn take_current(&mut self) -> Option<RecvWr> {
+        self.current.take()
+    }
+
+    /// Queues an acknowledgement; one that says more replaces the last.
+    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
+        let ack = Reply::Ack {
+            psn,
+            msn: self.msn,
+            syndrome,
+        };
+        match self.replies.back_mut() {
+            Some(
+                last @ Reply::Ack {
+                    syndrome: Syndrome::Ack { .. },
+                    ..
+                },
+            ) => *last = ack,
+            _ => self.replies.push_back(ack),
+        }
+    }
+
+    fn remember(&mut self, executed: Executed, limit: usize) {
+        while self.executed.len() >= limit.max(1) {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(executed);
+    }
+}
+
+impl Qp {
+    /// A request packet of a connected QP arrives. Address and P_Key have been checked.
+    pub(super) fn receive_request<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        if !self.check_sequence(core, header) {
+            self.wake(core);
+            return;
+        }
+        match self.execute(core, now, mem, header, payload) {
+            Ok(()) => {
+                if self.responder.nak_sent {
+                    self.responder.nak_sent = false;
+                }
+                if self.state == State::Rtr && !self.established {
+                    self.established = true;
+                    core.raise_async(mem, now, event::COMM_ESTABLISHED, self.number);
+                }
+            }
+            Err(refusal) => self.refuse(core, now, mem, header.bth.psn, refusal),
+        }
+        if !self.responder.replies.is_empty() {
+            self.wake(core);
+        }
+    }
+
+    /// PSN check (IBTA 9.7.4.1.2, 9.8.2.2.1). Gives whether the packet is the one that comes next.
+    fn check_sequence(&mut self, core: &mut Core, header: &RoceHeader) -> bool {
+        let resp = &mut self.responder;
+        let psn = header.bth.psn;
+        let ahead = psn.diff(resp.expected);
+        if self.config.kind == QpType::Uc {
+            if ahead != 0 {
+                core.counters.inc(Counter::out_of_sequence);
+                resp.message = None;
+                resp.skipping = true;
+                resp.expected = psn;
+            }
+            if header.bth.opcode.is_first_or_only() {
+                resp.skipping = false;
+                return true;
+            }
+            if resp.skipping {
+                resp.expected = psn.next();
+                return false;
+            }
+            return true;
+        }
+        match ahead {
+            0 => true,
+            1.. => {
+                core.counters.inc(Counter::out_of_sequence);
+                if !resp.nak_sent {
+                    resp.nak_sent = true;
+                    core.counters.inc(Counter::packet_seq_err_sent);
+                    let nak = Syndrome::Nak(NakCode::PsnSequenceError);
+                    let expected = resp.expected;
+                    resp.acknowledge(expected, nak);
+                }
+                false
+            }
+            _ => {
+                core.counters.inc(Counter::duplicate_request);
+                self.repeat(header);
+                false
+            }
+        }
+    }
+
+    /// A duplicate: executed before, so only the answer is given again (IBTA 9.7.4.1.2).
+    fn repeat(&mut self, header: &RoceHeader) {
+        let resp = &mut self.responder;
+        let psn = header.bth.psn;
+        let found = resp
+            .executed
+            .iter()
+            .find(|e| psn.diff(e.psn) >= 0 && psn.diff(e.psn.add(e.psns)) < 0)
+            .copied();
+        match (header.bth.opcode.info().kind, found) {
+            (
+                OpKind::ReadRequest,
+                Some(Executed {
+                    psn: first, what, ..
+                }),
+            ) => {
+                let (Operation::Read { addr, rkey, len }, Some(reth)) = (what, header.reth) else {
+                    return;
+                };
+                // It may ask for a part of the original range only.
+                let skip = reth.addr.wrapping_sub(addr);
+                let inside = reth.rkey == rkey
+                    && skip <= u64::from(len)
+                    && u64::from(reth.len) <= u64::from(len) - skip
+                    && skip == u64::from(psn.diff(first) as u32) * u64::from(self.mtu);
+                if inside && !resp.is_replying_to(psn) {
+                    let msn = resp.msn;
+                    resp.replies.push_back(Reply::Read {
+                        psn,
+                        msn,
+                        addr: reth.addr,
+                        rkey,
+                        len: reth.len,
+                        sent: 0,
+                    });
+                }
+            }
+            (OpKind::CompareSwap | OpKind::FetchAdd, Some(executed)) => {
+                if let Operation::Atomic { original } = executed.what {
+                    let msn = resp.msn;
+                    resp.replies.push_back(Reply::Atomic { psn, msn, original });
+                }
+            }
+            // Too old to be remembered: the requester has its answer or asks in vain.
+            (OpKind::ReadRequest | OpKind::CompareSwap | OpKind::FetchAdd, None) => {}
+            // The acknowledgement of everything so far was lost.
+            _ => {
+                let newest = resp.expected.prev();
+                resp.acknowledge(newest, Syndrome::ACK);
+            }
+        }
+    }
+
+    /// Carries out the packet that was expected.
+    fn execute<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) -> Result<(), Refusal> {
+        let info = header.bth.opcode.info();
+        self.check_opcode_sequence(header, payload.len())?;
+        match info.kind {
+            OpKind::Send => self.execute_send(core, now, mem, header, payload)?,
+            OpKind::Write => self.execute_write(core, now, mem, header, payload)?,
+            OpKind::ReadRequest => return self.execute_read(core, header),
+            OpKind::CompareSwap | OpKind::FetchAdd => {
+                return self.execute_atomic(core, mem, header, info.kind);
+            }
+            _ => return Err(Refusal::INVALID),
+        }
+        let resp = &mut self.responder;
+        resp.expected = header.bth.psn.next();
+        if header.bth.opcode.is_last_or_only() {
+            resp.message = None;
+            resp.msn = (resp.msn + 1) & MSN_MASK;
+        }
+        if self.config.kind == QpType::Rc && header.bth.ack_req {
+            resp.acknowledge(header.bth.psn, Syndrome::ACK);
+        }
+        Ok(())
+    }
+
+    /// First, middle, last in order, and lengths that fit the position (IBTA 9.7.4.1.3, 9.7.4.1.6).
+    fn check_opcode_sequence(&self, header: &RoceHeader, len: usize) -> Result<(), Refusal> {
+        let opcode = header.bth.opcode;
+        let kind = opcode.info().kind;
+        let in_order = match (self.responder.message, kind) {
+            (None, _) => opcode.is_first_or_only(),
+            (Some(Message::Send), OpKind::Send) => !opcode.is_first_or_only(),
+            (Some(Message::Write { .. }), OpKind::Write) => !opcode.is_first_or_only(),
+            // UC: a new message ends a damaged one.
+            (Some(_), _) => self.config.kind == QpType::Uc && opcode.is_first_or_only(),
+        };
+        let mtu = self.mtu as usize;
+        let fits = match (opcode.is_first_or_only(), opcode.is_last_or_only()) {
+            (_, false) => len == mtu,
+            (true, true) => len <= mtu,
+            (false, true) => (1..=mtu).contains(&len),
+        };
+        let fits = fits || !matches!(kind, OpKind::Send | OpKind::Write);
+        if in_order && fits {
+            Ok(())
+        } else {
+            Err(Refusal::INVALID)
+        }
+    }
+
+    /// The receive work request for the message that begins or, for a WRITE with immediate data, ends.
+    fn need_receive<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+    ) -> Result<(), Refusal> {
+        match self.take_receive(core, now, mem) {
+            Ok(wr) => {
+                self.responder.current = Some(wr);
+                Ok(())
+            }
+            Err(TakeError::Empty) => Err(Refusal::NotReady),
+            Err(TakeError::Broken) => Err(Refusal::operational(None)),
+        }
+    }
+
+    fn execute_send<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) -> Result<(), Refusal> {
+        let opcode = header.bth.opcode;
+        if opcode.is_first_or_only() {
+            // UC: a damaged message leaves its receive for the next one (IBTA 9.8.2.2.7).
+            if self.responder.current.is_none() {
+                self.need_receive(core, now, mem)?;
+            }
+            self.responder.received = 0;
+            self.responder.message = Some(Message::Send);
+        }
+        let received = self.responder.received;
+        let len = payload.len() as u32;
+        let wr = self.responder.current.as_ref().ok_or(Refusal::INVALID)?;
+        if u64::from(received) + u64::from(len) > wr.capacity {
+            return Err(Refusal::too_long());
+        }
+        self.scatter(core, mem, wr, u64::from(received), payload)
+            .map_err(|failure| Refusal::operational(Some(failure)))?;
+        self.responder.received += len;
+        if opcode.is_last_or_only() {
+            self.finish_receive(core, now, mem, header, cqe::RECV, self.responder.received);
+        }
+        Ok(())
+    }
+
+    /// Writes a payload into the buffers of a receive work request, from byte `offset` of them on.
+    pub(super) fn scatter<M: Dma>(
+        &self,
+        core: &mut Core,
+        mem: &M,
+        wr: &RecvWr,
+        offset: u64,
+        payload: Payload<'_, M>,
+    ) -> Result<(), Failure> {
+        let pd = match self.config.srqn.and_then(|srqn| core.srqs.get(srqn)) {
+            Some(srq) => srq.pd,
+            None => self.config.pd,
+        };
+        let (mut skip, mut taken, len) = (offset, 0, payload.len());
+        for sge in &wr.sges {
+            if taken == len {
+                break;
+            }
+            if skip >= u64::from(sge.len) {
+                skip -= u64::from(sge.len);
+                continue;
+            }
+            let n = (u64::from(sge.len) - skip).min((len - taken) as u64) as u32;
+            let mut segments = Segments::new();
+            core.mkeys
+                .translate(
+                    sge.lkey,
+                    pd,
+                    sge.addr.wrapping_add(skip),
+                    n,
+                    Access::LocalWrite,
+                    &mut segments,
+                )
+                .map_err(Failure::local)?;
+            copy_payload(core, mem, &segments, payload, &mut taken)
+                .map_err(|()| Failure::new(cqe::LOC_PROT_ERR, cqe::DMA))?;
+            skip = 0;
+        }
+        Ok(())
+    }
+
+    fn finish_receive<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        opcode: u8,
+        byte_len: u32,
+    ) {
+        let Some(wr) = self.responder.current.take() else {
+            return;
+        };
+        let mut flags = 0;
+        if header.imm.is_some() {
+            flags |= cqe::CQE_IMM;
+        }
+        if header.bth.solicited {
+            flags |= cqe::CQE_SOLICITED;
+        }
+        let imm = header.imm.unwrap_or(0);
+        let entry = Cqe {
+            wqe: U32::new(wr.tag),
+            qpn: U32::new(self.number),
+            byte_len: U32::new(byte_len),
+            imm: U32::from_bytes(imm.to_be_bytes()),
+            src_qp: self.attr.dest_qpn,
+            opcode,
+            flags,
+            ..Cqe::default()
+        };
+        core.complete(mem, now, self.config.recv_cqn, entry);
+    }
+
+    fn execute_write<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) -> Result<(), Refusal> {
+        let opcode = header.bth.opcode;
+        let (addr, rkey, left) = if opcode.is_first_or_only() {
+            let reth = header.reth.ok_or(Refusal::INVALID)?;
+            if !self.allows(ACCESS_REMOTE_WRITE) {
+                return Err(Refusal::INVALID);
+            }
+            if reth.len > MAX_MSG_SIZE {
+                return Err(Refusal::INVALID);
+            }
+            // The key of an empty WRITE is not looked at (IBTA 9.7.4.1.5).
+            if reth.len > 0 {
+                core.mkeys
+                    .check(
+                        reth.rkey,
+                        self.config.pd,
+                        reth.addr,
+                        reth.len,
+                        Access::RemoteWrite,
+                    )
+                    .map_err(|_| Refusal::access())?;
+            }
+            (reth.addr, reth.rkey, reth.len)
+        } else {
+            match self.responder.message {
+                Some(Message::Write { next, rkey, left }) => (next, rkey, left),
+                _ => return Err(Refusal::INVALID),
+            }
+        };
+        let len = payload.len() as u32;
+        // IBTA 9.7.4.1.6: the payloads add up to the length in the RETH.
+        let ends = opcode.is_last_or_only();
+        if len > left || (ends && len != left) {
+            return Err(Refusal::INVALID);
+        }
+        if ends && header.imm.is_some() && self.responder.current.is_none() {
+            self.need_receive(core, now, mem)?;
+        }
+        if len > 0 {
+            let mut segments = Segments::new();
+            core.mkeys
+                .translate(
+                    rkey,
+                    self.config.pd,
+                    addr,
+                    len,
+                    Access::RemoteWrite,
+                    &mut segments,
+                )
+                .map_err(|miss| match miss {
+                    Miss::NotPresent(_) => Refusal::operational(None),
+                    _ => Refusal::access(),
+                })?;
+            copy_payload(core, mem, &segments, payload, &mut 0)
+                .map_err(|()| Refusal::operational(None))?;
+        }
+        self.responder.message = Some(Message::Write {
+            next: addr.wrapping_add(u64::from(len)),
+            rkey,
+            left: left - len,
+        });
+        self.responder.received = if opcode.is_first_or_only() {
+            len
+        } else {
+            self.responder.received + len
+        };
+        if ends && header.imm.is_some() {
+            self.finish_receive(
+                core,
+                now,
+                mem,
+                header,
+                cqe::RECV_RDMA_WITH_IMM,
+                self.responder.received,
+            );
+        }
+        Ok(())
+    }
+
+    fn execute_read(&mut self, core: &mut Core, header: &RoceHeader) -> Result<(), Refusal> {
+        let reth = header.reth.ok_or(Refusal::INVALID)?;
+        self.check_rd_atomic(ACCESS_REMOTE_READ)?;
+        if reth.len > MAX_MSG_SIZE {
+            return Err(Refusal::INVALID);
+        }
+        if reth.len > 0 {
+            core.mkeys
+                .check(
+                    reth.rkey,
+                    self.config.pd,
+                    reth.addr,
+                    reth.len,
+                    Access::RemoteRead,
+                )
+                .map_err(|_| Refusal::access())?;
+        }
+        let psns = reth.len.div_ceil(self.mtu).max(1);
+        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        let psn = header.bth.psn;
+        let resp = &mut self.responder;
+        resp.expected = psn.add(psns);
+        resp.msn = (resp.msn + 1) & MSN_MASK;
+        resp.remember(
+            Executed {
+                psn,
+                psns,
+                what: Operation::Read {
+                    addr: reth.addr,
+                    rkey: reth.rkey,
+                    len: reth.len,
+                },
+            },
+            limit,
+        );
+        resp.replies.push_back(Reply::Read {
+            psn,
+            msn: resp.msn,
+            addr: reth.addr,
+            rkey: reth.rkey,
+            len: reth.len,
+            sent: 0,
+        });
+        Ok(())
+    }
+
+    fn execute_atomic<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        mem: &M,
+        header: &RoceHeader,
+        kind: OpKind,
+    ) -> Result<(), Refusal> {
+        let atomic = header.atomic.ok_or(Refusal::INVALID)?;
+        self.check_rd_atomic(ACCESS_REMOTE_ATOMIC)?;
+        // IBTA 9.7.4.1.7: the operand is aligned.
+        if atomic.addr & 7 != 0 {
+            return Err(Refusal::INVALID);
+        }
+        let mut segments = Segments::new();
+        core.mkeys
+            .translate(
+                atomic.rkey,
+                self.config.pd,
+                atomic.addr,
+                8,
+                Access::RemoteAtomic,
+                &mut segments,
+            )
+            .map_err(|miss| match miss {
+                Miss::NotPresent(_) => Refusal::operational(None),
+                _ => Refusal::access(),
+            })?;
+        let at = match segments.as_slice() {
+            [segment] if segment.addr & 7 == 0 => segment.addr,
+            _ => return Err(Refusal::operational(None)),
+        };
+        let done = match kind {
+            OpKind::CompareSwap => mem.compare_exchange_u64(at, atomic.compare, atomic.swap_add),
+            _ => mem.fetch_add_u64(at, atomic.swap_add),
+        };
+        let original = done.map_err(|_| {
+            core.counters.inc(Counter::dma_errors);
+            Refusal::operational(None)
+        })?;
+        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        let psn = header.bth.psn;
+        let resp = &mut self.responder;
+        resp.expected = psn.next();
+        resp.msn = (resp.msn + 1) & MSN_MASK;
+        resp.remember(
+            Executed {
+                psn,
+                psns: 1,
+                what: Operation::Atomic { original },
+            },
+            limit,
+        );
+        resp.replies.push_back(Reply::Atomic {
+            psn,
+            msn: resp.msn,
+            original,
+        });
+        Ok(())
+    }
+
+    /// READs and atomics: right of the QP, and not more at once than agreed (IBTA 9.7.4.1.4, 9.7.4.1.5).
+    fn check_rd_atomic(&self, right: u32) -> Result<(), Refusal> {
+        if self.config.kind != QpType::Rc {
+            return Err(Refusal::INVALID);
+        }
+        if !self.allows(right) {
+            return Err(Refusal::INVALID);
+        }
+        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        let waiting = self
+            .responder
+            .replies
+            .iter()
+            .filter(|reply| matches!(reply, Reply::Read { .. } | Reply::Atomic { .. }))
+            .count();
+        if limit == 0 || waiting >= limit {
+            return Err(Refusal::INVALID);
+        }
+        Ok(())
+    }
+
+    fn refuse<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        psn: Psn,
+        refusal: Refusal,
+    ) {
+        if self.config.kind == QpType::Uc {
+            self.drop_unreliable(core, now, mem, psn, refusal);
+            return;
+        }
+        match refusal {
+            Refusal::NotReady => {
+                core.counters.inc(Counter::rnr_nak_sent);
+                let timer = self.attr.min_rnr_timer;
+                let resp = &mut self.responder;
+                resp.nak_sent = true;
+                resp.acknowledge(psn, Syndrome::RnrNak { timer });
+            }
+            Refusal::Fatal {
+                code,
+                event,
+                receive,
+            } => {
+                core.counters.inc(match code {
+                    NakCode::RemoteAccessError => Counter::resp_remote_access_errors,
+                    _ => Counter::resp_invalid_request,
+                });
+                self.responder.acknowledge(psn, Syndrome::Nak(code));
+                if let (Some(failure), Some(wr)) = (receive, self.responder.take_current()) {
+                    self.complete_receive(core, now, mem, &wr, failure);
+                }
+                self.fail_with_event(core, now, mem, event);
+            }
+        }
+    }
+
+    /// UC has no NAK: the message is lost (IBTA 9.8.2.2), unless the local side is at fault.
+    fn drop_unreliable<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        psn: Psn,
+        refusal: Refusal,
+    ) {
+        let resp = &mut self.responder;
+        resp.message = None;
+        resp.skipping = true;
+        resp.expected = psn.next();
+        match refusal {
+            Refusal::NotReady => core.counters.inc(Counter::out_of_buffer),
+            Refusal::Fatal {
+                receive: Some(failure),
+                event,
+                ..
+            } => {
+                if let Some(wr) = self.responder.take_current() {
+                    self.complete_receive(core, now, mem, &wr, failure);
+                }
+                self.fail_with_event(core, now, mem, event);
+            }
+            Refusal::Fatal { .. } => core.counters.inc(Counter::resp_invalid_request),
+        }
+    }
+
+    /// The next reply packet, if there is one.
+    pub(super) fn poll_reply<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+    ) -> Option<TxFrame> {
+        let reply = *self.responder.replies.front()?;
+        let Some(path) = self.path.as_ref() else {
+            self.responder.replies.clear();
+            return None;
+        };
+        let dest = self.attr.dest_qpn.get();
+        match reply {
+            Reply::Ack { psn, msn, syndrome } => {
+                self.responder.replies.pop_front();
+                let mut header = path.header(Opcode::RcAcknowledge, dest, psn);
+                header.aeth = Some(Aeth { syndrome, msn });
+                Some(without_payload(header))
+            }
+            Reply::Atomic { psn, msn, original } => {
+                self.responder.replies.pop_front();
+                let mut header = path.header(Opcode::RcAtomicAcknowledge, dest, psn);
+                header.aeth = Some(Aeth {
+                    syndrome: Syndrome::ACK,
+                    msn,
+                });
+                header.atomic_ack = Some(AtomicAckEth { original });
+                Some(without_payload(header))
+            }
+            Reply::Read {
+                psn,
+                msn,
+                addr,
+                rkey,
+                len,
+                sent,
+            } => {
+                let packets = len.div_ceil(self.mtu).max(1);
+                let offset = sent * self.mtu;
+                let n = (len - offset.min(len)).min(self.mtu);
+                let opcode = match (sent == 0, sent + 1 == packets) {
+                    (true, true) => Opcode::RcReadResponseOnly,
+                    (true, false) => Opcode::RcReadResponseFirst,
+                    (false, false) => Opcode::RcReadResponseMiddle,
+                    (false, true) => Opcode::RcReadResponseLast,
+                };
+                let at = psn.add(sent);
+                let mut header = path.header(opcode, dest, at);
+                if opcode != Opcode::RcReadResponseMiddle {
+                    header.aeth = Some(Aeth {
+                        syndrome: Syndrome::ACK,
+                        msn,
+                    });
+                }
+                let mut payload = Segments::new();
+                let va = addr.wrapping_add(u64::from(offset));
+                let translated = match n {
+                    0 => Ok(()),
+                    n => core.mkeys.translate(
+                        rkey,
+                        self.config.pd,
+                        va,
+                        n,
+                        Access::RemoteRead,
+                        &mut payload,
+                    ),
+                };
+                if let Err(miss) = translated {
+                    // The region went away while it was read.
+                    self.responder.replies.pop_front();
+                    let refusal = match miss {
+                        Miss::NotPresent(_) => Refusal::operational(None),
+                        _ => Refusal::access(),
+                    };
+                    self.refuse(core, now, mem, at, refusal);
+                    return self.poll_reply(core, now, mem);
+                }
+                match self.responder.replies.front_mut() {
+                    Some(Reply::Read { sent, .. }) if *sent + 1 < packets => *sent += 1,
+                    _ => drop(self.responder.replies.pop_front()),
+                }
+                Some(TxFrame {
+                    kind: FrameKind::Roce(header),
+                    payload,
+                    payload_len: n as usize,
+                })
+            }
+        }
+    }
+}
+
+impl Responder {
+    /// Whether a READ response that covers this PSN is still to be sent, so that a repeated request need not
+    /// be answered twice.
+    fn is_replying_to(&self, wanted: Psn) -> bool {
+        self.replies.iter().any(|reply| match reply {
+            Reply::Read { psn, sent, .. } => *psn == wanted && *sent == 0,
+            _ => false,
+        })
+    }
+}
+
+/// Copies the payload, from byte `taken` on, into the segments.
+fn copy_payload<M: Dma>(
+    core: &mut Core,
+    mem: &M,
+    segments: &Segments,
+    payload: Payload<'_, M>,
+    taken: &mut usize,
+) -> Result<(), ()> {
+    for segment in segments {
+        let len = segment.len as usize;
+        if payload.copy_to(*taken, mem, segment.addr, len).is_err() {
+            core.counters.inc(Counter::dma_errors);
+            return Err(());
+        }
+        *taken += len;
+    }
+    Ok(())
+}
+
+fn without_payload(header: RoceHeader) -> TxFrame {
+    TxFrame {
+        kind: FrameKind::Roce(header),
+        payload: Segments::new(),
+        payload_len: 0,
+    }
+}

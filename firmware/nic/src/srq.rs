@@ -1,0 +1,173 @@
+//! Receive work requests: receive queues and shared receive queues.
+
+use faultline_abi::wqe::{RQ_WQE_DATA, RqWqe, Sge, WqRecord};
+use smallvec::SmallVec;
+use zerocopy::FromBytes;
+
+use crate::dma::Dma;
+use crate::ring::Ring;
+
+/// Scatter/gather entry, in native numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SgEntry {
+    /// I/O virtual address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Local key.
+    pub lkey: u32,
+}
+
+/// Scatter/gather list; two entries fit without allocation.
+pub type SgList = SmallVec<[SgEntry; 2]>;
+
+/// A receive work request, copied from the ring when it was taken.
+#[derive(Clone, Debug)]
+pub struct RecvWr {
+    /// Returned in the completion.
+    pub tag: u32,
+    /// Where the message goes.
+    pub sges: SgList,
+    /// Sum of the lengths.
+    pub capacity: u64,
+}
+
+/// Why no receive work request could be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeError {
+    /// None is posted.
+    Empty,
+    /// The ring, or what stands in it, is broken.
+    Broken,
+}
+
+/// A ring of receive work requests with the record behind it.
+#[derive(Debug)]
+pub struct RecvRing {
+    ring: Ring,
+    max_sge: u8,
+    consumer: u32,
+    /// The producer index when it was last read.
+    producer: u32,
+}
+
+/// Bytes of the longest receive work request.
+const MAX_STRIDE: usize = 1 << faultline_abi::wqe::MAX_STRIDE_SHIFT;
+
+impl RecvRing {
+    /// A queue from which nothing has been taken.
+    pub fn new(ring: Ring, max_sge: u8) -> Self {
+        Self {
+            ring,
+            max_sge,
+            consumer: 0,
+            producer: 0,
+        }
+    }
+
+    /// Requests that fit.
+    pub fn depth(&self) -> u32 {
+        self.ring.depth()
+    }
+
+    /// Forgets everything, as a QP in RESET does. The driver zeroes its indices too.
+    pub fn reset(&mut self) {
+        self.consumer = 0;
+        self.producer = 0;
+    }
+
+    /// Number of posted requests, read from the record if fewer than `enough` are known.
+    pub fn posted<M: Dma>(&mut self, mem: &M, enough: u32) -> Result<u32, TakeError> {
+        let known = self.producer.wrapping_sub(self.consumer);
+        if known >= enough {
+            return Ok(known);
+        }
+        let producer = mem
+            .load_u32(self.ring.record())
+            .map_err(|_| TakeError::Broken)?;
+        let posted = producer.wrapping_sub(self.consumer);
+        if posted > self.ring.depth() {
+            return Err(TakeError::Broken);
+        }
+        self.producer = producer;
+        Ok(posted)
+    }
+
+    /// Takes the oldest request.
+    pub fn take<M: Dma>(&mut self, mem: &M) -> Result<RecvWr, TakeError> {
+        if self.posted(mem, 1)? == 0 {
+            return Err(TakeError::Empty);
+        }
+        let wr = self.parse(mem);
+        self.consumer = self.consumer.wrapping_add(1);
+        let consumer_word = self.ring.record() + core::mem::offset_of!(WqRecord, consumer) as u64;
+        mem.store_u32(consumer_word, self.consumer)
+            .map_err(|_| TakeError::Broken)?;
+        wr
+    }
+
+    fn parse<M: Dma>(&self, mem: &M) -> Result<RecvWr, TakeError> {
+        let mut bytes = [0; MAX_STRIDE];
+        let addr = self.ring.entry(self.consumer);
+        // One read for the header and two entries covers nearly all of them.
+        let first = self
+            .ring
+            .stride()
+            .min(RQ_WQE_DATA as usize + 2 * size_of::<Sge>());
+        let read = |range: core::ops::Range<usize>, bytes: &mut [u8; MAX_STRIDE]| {
+            let start = range.start as u64;
+            let buf = bytes.get_mut(range).ok_or(TakeError::Broken)?;
+            mem.read(addr + start, buf).map_err(|_| TakeError::Broken)
+        };
+        read(0..first, &mut bytes)?;
+        let (header, _) = RqWqe::read_from_prefix(&bytes).map_err(|_| TakeError::Broken)?;
+        if header.num_sge > self.max_sge || header.reserved != [0; 11] {
+            return Err(TakeError::Broken);
+        }
+        let end = RQ_WQE_DATA as usize + usize::from(header.num_sge) * size_of::<Sge>();
+        if end > first {
+            read(first..end, &mut bytes)?;
+        }
+        let sges = parse_sges(bytes.get(RQ_WQE_DATA as usize..end).unwrap_or(&[]));
+        Ok(RecvWr {
+            tag: header.tag.get(),
+            capacity: sges.iter().map(|sge| u64::from(sge.len)).sum(),
+            sges,
+        })
+    }
+
+    /// Tells software whether to ring FAULTLINE_DB_RQ after posting.
+    pub fn set_notify<M: Dma>(&self, mem: &M, on: bool) {
+        let word = self.ring.record() + core::mem::offset_of!(WqRecord, notify) as u64;
+        // A record that can't be written shows when the next request is taken.
+        let _ = mem.store_u32(word, u32::from(on));
+    }
+}
+
+/// Scatter/gather entries from the bytes of a work request.
+pub(crate) fn parse_sges(bytes: &[u8]) -> SgList {
+    bytes
+        .chunks_exact(size_of::<Sge>())
+        .filter_map(|chunk| Sge::read_from_bytes(chunk).ok())
+        .map(|sge| SgEntry {
+            addr: sge.addr.get(),
+            len: sge.length.get(),
+            lkey: sge.lkey.get(),
+        })
+        .collect()
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq {
+    /// Protection domain of its buffers.
+    pub pd: u32,
+    /// User context that made it.
+    pub uctx: u32,
+    /// Queue pairs that use it.
+    pub refs: u32,
+    /// Event when fewer are posted; 0 = none.
+    pub limit: u32,
+    /// The requests.
+    pub ring: RecvRing,
+}

@@ -1,0 +1,31 @@
+//! Time as the firmware sees it: a number that is passed in.
+
+use core::ops::Add;
+
+/// A point in time: nanoseconds since the device's clock started. The firmware never asks for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(pub u64);
+
+/// A span of time in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// Whole microseconds.
+    pub const fn from_micros(us: u64) -> Self {
+        Self(us * 1000)
+    }
+
+    /// Whole milliseconds.
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(ms * 1_000_000)
+    }
+}
+
+impl Add<Nanos> for Instant {
+    type Output = Instant;
+
+    fn add(self, span: Nanos) -> Instant {
+        Instant(self.0.saturating_add(span.0))
+    }
+}

@@ -1,0 +1,165 @@
+//! The translation queue: page entries, invalidations, resumes.
+
+use faultline_abi::admin::Counter;
+use faultline_abi::translation::{CONTIGUOUS, INVALIDATE, MAP, RESUME, TqCmd, TqComp};
+use faultline_abi::{Status, U16, U32, regs};
+use zerocopy::IntoBytes;
+
+use crate::cq::write_entry;
+use crate::dma::Dma;
+use crate::nic::Nic;
+use crate::time::Instant;
+
+/// Longest page list of a MAP command: one page of them.
+const MAX_LIST: u64 = 512;
+
+/// A pair of rings in contiguous guest memory: commands in, completions out.
+#[derive(Debug, Default)]
+pub(crate) struct RingPair {
+    sq: u64,
+    cq: u64,
+    log_depth: u32,
+    consumer: u32,
+}
+
+impl RingPair {
+    pub(crate) fn new(sq: u64, cq: u64, log_depth: u32) -> Self {
+        Self {
+            sq,
+            cq,
+            log_depth,
+            consumer: 0,
+        }
+    }
+
+    /// Number of commands up to the producer index, unless it is out of range.
+    pub(crate) fn available(&self, producer: u32) -> Option<u32> {
+        let n = producer.wrapping_sub(self.consumer);
+        // An index that has been seen before is a late doorbell.
+        if n as i32 <= 0 {
+            return Some(0);
+        }
+        (n <= 1 << self.log_depth).then_some(n)
+    }
+
+    /// Address of the next command of `size` bytes.
+    pub(crate) fn command(&self, size: usize) -> u64 {
+        self.sq + u64::from(self.slot()) * size as u64
+    }
+
+    /// Address of the next completion of `size` bytes, and its phase.
+    pub(crate) fn completion(&self, size: usize) -> (u64, u8) {
+        let phase = !(self.consumer >> self.log_depth) & 1;
+        (self.cq + u64::from(self.slot()) * size as u64, phase as u8)
+    }
+
+    pub(crate) fn advance(&mut self) {
+        self.consumer = self.consumer.wrapping_add(1);
+    }
+
+    fn slot(&self) -> u32 {
+        self.consumer & ((1 << self.log_depth) - 1)
+    }
+}
+
+/// The translation queue.
+#[derive(Debug, Default)]
+pub(crate) struct TranslationQueue {
+    rings: RingPair,
+}
+
+impl TranslationQueue {
+    pub(crate) fn start(&mut self, sq: u64, cq: u64, log_depth: u32) {
+        self.rings = RingPair::new(sq, cq, log_depth);
+    }
+}
+
+impl Nic {
+    /// Carries out translation commands up to the producer index; gives false if that is out of range.
+    pub(crate) fn run_translation<M: Dma>(
+        &mut self,
+        _now: Instant,
+        mem: &M,
+        producer: u32,
+    ) -> bool {
+        let Some(count) = self.translation.rings.available(producer) else {
+            return false;
+        };
+        for _ in 0..count {
+            let rings = &mut self.translation.rings;
+            let mut cmd = TqCmd::default();
+            if mem
+                .read(rings.command(size_of::<TqCmd>()), cmd.as_mut_bytes())
+                .is_err()
+            {
+                self.core.fatal = regs::RING_DMA;
+                return true;
+            }
+            let (at, phase) = rings.completion(size_of::<TqComp>());
+            rings.advance();
+            let (status, n) = match self.translate_command(mem, &cmd) {
+                Ok(n) => (Status::Ok, n),
+                Err(status) => {
+                    self.core.counters.inc(Counter::command_errors);
+                    (status, 0)
+                }
+            };
+            let completion = TqComp {
+                id: cmd.id,
+                status: U16::new(status as u16),
+                count: U32::new(n),
+                phase,
+                ..TqComp::default()
+            };
+            if write_entry(mem, at, completion.as_bytes()).is_err() {
+                self.core.fatal = regs::RING_DMA;
+                return true;
+            }
+        }
+        true
+    }
+
+    fn translate_command<M: Dma>(&mut self, mem: &M, cmd: &TqCmd) -> Result<u32, Status> {
+        if cmd.reserved0 != 0 || cmd.reserved1 != [0; 20] {
+            return Err(Status::ReservedNotZero);
+        }
+        if cmd.flags & !CONTIGUOUS != 0 {
+            return Err(Status::BadParameter);
+        }
+        let (key, iova, count) = (cmd.key.get(), cmd.iova.get(), cmd.count.get());
+        match cmd.opcode {
+            MAP if cmd.flags & CONTIGUOUS != 0 => {
+                let (first, shift) = (cmd.list.get(), cmd.page_shift);
+                let entry =
+                    |n: u64| first.wrapping_add(n.checked_shl(u32::from(shift)).unwrap_or(0));
+                self.core.mkeys.map(key, iova, shift, count, entry)
+            }
+            MAP => {
+                if count == 0 || count > MAX_LIST {
+                    return Err(Status::BadRange);
+                }
+                let mut list = [0; MAX_LIST as usize * 8];
+                let bytes = list.get_mut(..count as usize * 8).ok_or(Status::BadRange)?;
+                mem.read(cmd.list.get(), bytes)
+                    .map_err(|_| Status::DmaError)?;
+                let (entries, _) = bytes.as_chunks::<8>();
+                let entry = |n: u64| {
+                    entries
+                        .get(n as usize)
+                        .map_or(0, |word| u64::from_le_bytes(*word))
+                };
+                self.core.mkeys.map(key, iova, cmd.page_shift, count, entry)
+            }
+            INVALIDATE => {
+                let removed = self.core.mkeys.invalidate(key, iova, count)?;
+                self.core
+                    .counters
+                    .add(Counter::page_invalidations, u64::from(removed));
+                Ok(removed)
+            }
+            // No fault is outstanding: regions on demand are not offered.
+            RESUME => Err(Status::BadToken),
+            _ => Err(Status::BadOpcode),
+        }
+    }
+}
