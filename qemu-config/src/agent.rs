@@ -44,11 +44,17 @@ fn send(port: &Port, frame: &Frame) {
 /// Serves the port until it fails.
 pub fn serve(path: &Path) -> Result<()> {
     let open = || {
-        File::options().read(true).write(true).open(path).with_context(|| format!("opening {}", path.display()))
+        File::options()
+            .read(true)
+            .write(true)
+            .open(path)
+            .with_context(|| format!("opening {}", path.display()))
     };
     // A virtio port can be opened once only: both directions share the descriptor.
     let reader = open()?;
-    let port: Port = Arc::new(Mutex::new(reader.try_clone().context("duplicating the port")?));
+    let port: Port = Arc::new(Mutex::new(
+        reader.try_clone().context("duplicating the port")?,
+    ));
     let state = Arc::new(Mutex::new(State::default()));
     serve_barriers(&port, &state)?;
     send(&port, &Frame::new(Kind::Ready, 0, ""));
@@ -78,7 +84,10 @@ fn handle(port: &Port, state: &Arc<Mutex<State>>, frame: Frame) {
         Kind::Exec => {
             let id = frame.id;
             if let Err(error) = start(port, state, id, &frame.payload) {
-                send(port, &Frame::new(Kind::Error, id, format!("lab agent: {error:#}\n")));
+                send(
+                    port,
+                    &Frame::new(Kind::Error, id, format!("lab agent: {error:#}\n")),
+                );
                 send(port, &Frame::new(Kind::Exit, id, "127"));
             }
         }
@@ -86,7 +95,9 @@ fn handle(port: &Port, state: &Arc<Mutex<State>>, frame: Frame) {
             let mut state = lock(state);
             if let Some((_, input)) = state.running.get_mut(&frame.id) {
                 let closed = frame.payload.is_empty()
-                    || input.as_mut().is_some_and(|input| input.write_all(&frame.payload).is_err());
+                    || input
+                        .as_mut()
+                        .is_some_and(|input| input.write_all(&frame.payload).is_err());
                 if closed {
                     *input = None;
                 }
@@ -115,7 +126,11 @@ fn start(port: &Port, state: &Arc<Mutex<State>>, id: u32, payload: &[u8]) -> Res
         .envs(exec.env)
         .current_dir("/root")
         .process_group(0)
-        .stdin(if exec.input { Stdio::piped() } else { Stdio::null() })
+        .stdin(if exec.input {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -129,7 +144,9 @@ fn start(port: &Port, state: &Arc<Mutex<State>>, id: u32, payload: &[u8]) -> Res
     let (port, state) = (port.clone(), state.clone());
     thread::spawn(move || {
         let status = match child.wait() {
-            Ok(status) => status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            Ok(status) => status
+                .code()
+                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
             Err(_) => 127,
         };
         // The pipes may be held open by processes left in the background: wait for them, but not for ever.
@@ -140,7 +157,13 @@ fn start(port: &Port, state: &Arc<Mutex<State>>, id: u32, payload: &[u8]) -> Res
     Ok(())
 }
 
-fn pump(port: &Port, id: u32, kind: Kind, pipe: Option<impl Read + Send + 'static>, done: mpsc::Sender<()>) {
+fn pump(
+    port: &Port,
+    id: u32,
+    kind: Kind,
+    pipe: Option<impl Read + Send + 'static>,
+    done: mpsc::Sender<()>,
+) {
     let Some(mut pipe) = pipe else { return };
     let port = port.clone();
     thread::spawn(move || {
@@ -149,7 +172,10 @@ fn pump(port: &Port, id: u32, kind: Kind, pipe: Option<impl Read + Send + 'stati
             if length == 0 {
                 break;
             }
-            send(&port, &Frame::new(kind, id, buffer.get(..length).unwrap_or_default()));
+            send(
+                &port,
+                &Frame::new(kind, id, buffer.get(..length).unwrap_or_default()),
+            );
             // Tells the waiter that output still flows, so that a fast writer's last words are not lost.
             let _ = done.send(());
         }
@@ -158,7 +184,8 @@ fn pump(port: &Port, id: u32, kind: Kind, pipe: Option<impl Read + Send + 'stati
 
 fn serve_barriers(port: &Port, state: &Arc<Mutex<State>>) -> Result<()> {
     let _ = std::fs::remove_file(BARRIER_SOCKET);
-    let listener = UnixListener::bind(BARRIER_SOCKET).with_context(|| format!("binding {BARRIER_SOCKET}"))?;
+    let listener =
+        UnixListener::bind(BARRIER_SOCKET).with_context(|| format!("binding {BARRIER_SOCKET}"))?;
     let (port, state) = (port.clone(), state.clone());
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -166,7 +193,11 @@ fn serve_barriers(port: &Port, state: &Arc<Mutex<State>>) -> Result<()> {
             let mut name = String::new();
             if io::BufRead::read_line(&mut reader, &mut name).is_ok() {
                 let name = name.trim().to_owned();
-                lock(&state).waiting.entry(name.clone()).or_default().push(reader.into_inner());
+                lock(&state)
+                    .waiting
+                    .entry(name.clone())
+                    .or_default()
+                    .push(reader.into_inner());
                 send(&port, &Frame::new(Kind::Barrier, 0, name));
             }
         }
@@ -176,10 +207,13 @@ fn serve_barriers(port: &Port, state: &Arc<Mutex<State>>) -> Result<()> {
 
 /// Inside a guest: waits until every guest has reached the barrier `name`.
 pub fn wait_at_barrier(name: &str) -> Result<()> {
-    let mut stream = UnixStream::connect(BARRIER_SOCKET).context("no agent runs here: this is for guests")?;
+    let mut stream =
+        UnixStream::connect(BARRIER_SOCKET).context("no agent runs here: this is for guests")?;
     writeln!(stream, "{name}").context("asking the agent")?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).context("waiting for the other guests")?;
+    stream
+        .read_to_string(&mut answer)
+        .context("waiting for the other guests")?;
     anyhow::ensure!(answer == "go\n", "the agent ended while waiting");
     Ok(())
 }

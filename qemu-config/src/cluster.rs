@@ -103,8 +103,15 @@ impl Cluster {
     ///
     /// Must be called on a thread that lives as long as the cluster: QEMU and the emulator die with it.
     pub fn boot(workspace: &Workspace, plan: &Plan, dir: &Path) -> Result<Self> {
-        ensure!((1..=32).contains(&plan.guests), "{} guests: 1 to 32 are possible", plan.guests);
-        ensure!(plan.nic != Nic::Rxe || plan.guests == 2, "rxe over virtio-net joins exactly two guests");
+        ensure!(
+            (1..=32).contains(&plan.guests),
+            "{} guests: 1 to 32 are possible",
+            plan.guests
+        );
+        ensure!(
+            plan.nic != Nic::Rxe || plan.guests == 2,
+            "rxe over virtio-net joins exactly two guests"
+        );
         host::ensure_packages(workspace)?;
         let qemu = Qemu::obtain(workspace)?;
         let base = Base::obtain(workspace)?;
@@ -115,17 +122,29 @@ impl Cluster {
         };
         let mut versions = vec![("qemu".to_owned(), qemu.version.clone())];
         versions.extend(base.versions()?);
-        let sockets = tempfile::Builder::new().prefix("lab-").tempdir().context("making a folder for sockets")?;
+        let sockets = tempfile::Builder::new()
+            .prefix("lab-")
+            .tempdir()
+            .context("making a folder for sockets")?;
         let emulator = match plan.nic {
             Nic::Faultline => {
                 let program = emulator::build(workspace)?;
                 versions.push(("faultline".into(), emulator::version(&program)));
                 let config = plan.config.as_deref();
-                Some(Emulator::start(&program, plan.guests, config, sockets.path(), dir)?)
+                Some(Emulator::start(
+                    &program,
+                    plan.guests,
+                    config,
+                    sockets.path(),
+                    dir,
+                )?)
             }
             Nic::Rxe | Nic::None => None,
         };
-        let text: String = versions.iter().map(|(name, version)| format!("{name} {version}\n")).collect();
+        let text: String = versions
+            .iter()
+            .map(|(name, version)| format!("{name} {version}\n"))
+            .collect();
         std::fs::write(dir.join("versions"), text).context("recording versions")?;
 
         let kvm = host::has_kvm();
@@ -135,7 +154,8 @@ impl Cluster {
         let mut booting = Vec::new();
         for index in 0..plan.guests {
             let logs = dir.join(format!("guest{index}"));
-            std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
+            std::fs::create_dir_all(&logs)
+                .with_context(|| format!("creating {}", logs.display()))?;
             let initrd = sockets.path().join(format!("initrd{index}"));
             let overlay = driver.as_ref().map(|driver| driver.overlay.as_path());
             initrd::write(&initrd, workspace, &base, plan.kernel, overlay, index)?;
@@ -149,9 +169,13 @@ impl Cluster {
                 serial: logs.join("serial.log"),
                 agent: sockets.path().join(format!("agent{index}")),
                 console: sockets.path().join(format!("console{index}")),
-                nic: emulator.as_ref().and_then(|emulator| emulator.sockets.get(index).cloned()),
-                wire: (plan.nic == Nic::Rxe)
-                    .then(|| Wire { socket: sockets.path().join("wire"), listens: index == 0 }),
+                nic: emulator
+                    .as_ref()
+                    .and_then(|emulator| emulator.sockets.get(index).cloned()),
+                wire: (plan.nic == Nic::Rxe).then(|| Wire {
+                    socket: sockets.path().join("wire"),
+                    listens: index == 0,
+                }),
                 index,
                 append: plan.append.clone(),
             };
@@ -175,7 +199,14 @@ impl Cluster {
             if kvm { "KVM" } else { "TCG" },
             started.elapsed().as_secs_f64()
         ));
-        Ok(Self { guests, emulator, dir: dir.to_owned(), qemu, versions, _sockets: sockets })
+        Ok(Self {
+            guests,
+            emulator,
+            dir: dir.to_owned(),
+            qemu,
+            versions,
+            _sockets: sockets,
+        })
     }
 
     /// Kernel complaints of all guests and the emulator's death, as messages; empty if all is well.
@@ -232,27 +263,41 @@ fn barrier(known: Guests, count: usize) -> crate::guest::OnBarrier {
 fn wait_for(path: &Path) -> Result<()> {
     let started = Instant::now();
     while !path.exists() {
-        ensure!(started.elapsed() < Duration::from_secs(20), "QEMU made no socket {}", path.display());
+        ensure!(
+            started.elapsed() < Duration::from_secs(20),
+            "QEMU made no socket {}",
+            path.display()
+        );
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }
 
 /// Runs `work` on every item in a thread of its own; the first error, if any, is the result.
-pub fn in_parallel<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> Result<R> + Sync) -> Result<Vec<R>> {
+pub fn in_parallel<T: Send, R: Send>(
+    items: Vec<T>,
+    work: impl Fn(T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
     let work = &work;
     thread::scope(|scope| {
-        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
+        let threads: Vec<_> = items
+            .into_iter()
+            .map(|item| scope.spawn(move || work(item)))
+            .collect();
         let results: Vec<Result<R>> = threads
             .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| bail!("a lab thread panicked")))
+            .map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|_| bail!("a lab thread panicked"))
+            })
             .collect();
         results.into_iter().collect()
     })
 }
 
 /// Gives a guest its addresses and tells its scripts what is where.
-fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
+pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
     let (own, own6) = (address(guest.index), address6(guest.index));
     let peer = if guest.index == 0 { 1 } else { 0 };
     let env = format!(
@@ -266,7 +311,10 @@ fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
     let setup = match plan.nic {
         Nic::None => "NETDEV= RDMA_DEV= GID_INDEX=".to_owned(),
         Nic::Faultline | Nic::Rxe => {
-            let mtu = plan.mtu.map(|mtu| format!("ip link set $NETDEV mtu {mtu}")).unwrap_or_default();
+            let mtu = plan
+                .mtu
+                .map(|mtu| format!("ip link set $NETDEV mtu {mtu}"))
+                .unwrap_or_default();
             let rxe = if plan.nic == Nic::Rxe {
                 "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev $NETDEV"
             } else {
@@ -299,7 +347,9 @@ fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
          cat > /run/lab.env <<EOF\n{env}\
          export NETDEV=$NETDEV RDMA_DEV=$RDMA_DEV GID_INDEX=$GID_INDEX\nEOF\n"
     );
-    guest.must(&script, Duration::from_secs(60)).context("setting up the guest")?;
+    guest
+        .must(&script, Duration::from_secs(60))
+        .context("setting up the guest")?;
     Ok(())
 }
 
@@ -315,8 +365,12 @@ mod tests {
 
     #[test]
     fn parallel_work_keeps_order_and_reports_errors() {
-        assert_eq!(in_parallel(vec![1, 2, 3], |n| Ok(n * 2)).unwrap(), [2, 4, 6]);
-        let error = in_parallel(vec![1, 2], |n| if n == 2 { bail!("two") } else { Ok(n) }).unwrap_err();
+        assert_eq!(
+            in_parallel(vec![1, 2, 3], |n| Ok(n * 2)).unwrap(),
+            [2, 4, 6]
+        );
+        let error =
+            in_parallel(vec![1, 2], |n| if n == 2 { bail!("two") } else { Ok(n) }).unwrap_err();
         assert_eq!(error.to_string(), "two");
     }
 }

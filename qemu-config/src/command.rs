@@ -30,15 +30,25 @@ pub fn run_logged(what: &str, command: &mut Command, log: &Path) -> Result<()> {
         .with_context(|| format!("opening {}", log.display()))?;
     let status = command
         .stdin(Stdio::null())
-        .stdout(file.try_clone().context("duplicating the log's descriptor")?)
+        .stdout(
+            file.try_clone()
+                .context("duplicating the log's descriptor")?,
+        )
         .stderr(file)
         .status()
         .with_context(|| format!("starting {}", command.get_program().display()))?;
     if !status.success() {
         let text = fs::read(log).unwrap_or_default();
-        bail!("{what}: {status}\n{}\n(all of it: {})", tail(&text, SHOWN_LINES), log.display());
+        bail!(
+            "{what}: {status}\n{}\n(all of it: {})",
+            tail(&text, SHOWN_LINES),
+            log.display()
+        );
     }
-    say(format!("{what}: done in {:.1} s", started.elapsed().as_secs_f64()));
+    say(format!(
+        "{what}: done in {:.1} s",
+        started.elapsed().as_secs_f64()
+    ));
     Ok(())
 }
 
@@ -75,8 +85,9 @@ pub struct Owned(Child);
 impl Owned {
     /// Starts `command` and takes charge of it.
     pub fn spawn(command: &mut Command) -> Result<Self> {
-        let child =
-            command.spawn().with_context(|| format!("starting {}", command.get_program().display()))?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {}", command.get_program().display()))?;
         Ok(Self(child))
     }
 
@@ -119,7 +130,10 @@ pub fn tail(text: &[u8], lines: usize) -> String {
 pub fn which(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let extra = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
-    std::env::split_paths(&path).chain(extra).map(|dir| dir.join(program)).find(|candidate| candidate.is_file())
+    std::env::split_paths(&path)
+        .chain(extra)
+        .map(|dir| dir.join(program))
+        .find(|candidate| candidate.is_file())
 }
 
 #[cfg(test)]
@@ -135,7 +149,8 @@ mod tests {
 
     #[test]
     fn a_failing_command_reports_its_stderr() {
-        let error = capture(Command::new("sh").args(["-c", "echo broken >&2; exit 3"])).unwrap_err();
+        let error =
+            capture(Command::new("sh").args(["-c", "echo broken >&2; exit 3"])).unwrap_err();
         assert!(error.to_string().contains("broken"), "{error}");
     }
 

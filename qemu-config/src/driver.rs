@@ -32,7 +32,12 @@ impl Driver {
             }
         }
         let release = base.release(kernel)?;
-        let key = Fingerprint::new().text(RECIPE).text(&base.key).text(&release).tree(&source)?.finish();
+        let key = Fingerprint::new()
+            .text(RECIPE)
+            .text(&base.key)
+            .text(&release)
+            .tree(&source)?
+            .finish();
         let cache = workspace.cache()?;
         let overlay = cache.join(format!("driver-{}-{key}", kernel.name()));
         if overlay.is_dir() {
@@ -48,16 +53,31 @@ impl Driver {
         let module = build_module(workspace, base, kernel, &partial);
         module.and_then(|()| build_provider(workspace, base, &partial))?;
         remove_others(&cache, &format!("driver-{}-", kernel.name()))?;
-        fs::rename(&partial, &overlay).with_context(|| format!("renaming {}", partial.display()))?;
+        fs::rename(
+            partial.with_extension("warnings"),
+            overlay.with_extension("warnings"),
+        )
+        .context("keeping the warnings")?;
+        fs::rename(&partial, &overlay)
+            .with_context(|| format!("renaming {}", partial.display()))?;
         Ok(Self { overlay })
+    }
+}
+
+impl Driver {
+    /// The compiler's warnings when the module was built.
+    pub fn warnings(&self) -> String {
+        fs::read_to_string(self.overlay.with_extension("warnings")).unwrap_or_default()
     }
 }
 
 fn remove_others(cache: &Path, prefix: &str) -> Result<()> {
     for entry in fs::read_dir(cache)? {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(prefix) {
-            let _ = fs::remove_dir_all(entry.path());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(prefix) {
+            let path = entry.path();
+            let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
     }
     Ok(())
@@ -72,7 +92,10 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
         }
         let modified = fs::metadata(&file)?.modified()?;
         fs::copy(&file, &target).with_context(|| format!("copying {}", file.display()))?;
-        fs::File::options().write(true).open(&target)?.set_modified(modified)?;
+        fs::File::options()
+            .write(true)
+            .open(&target)?
+            .set_modified(modified)?;
     }
     Ok(())
 }
@@ -89,16 +112,27 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
     copy_tree(&source.join("include"), &work.join("include"))?;
     let log = work.join("build.log");
     // `modules` alone: combined with `clean` in one call, make may run them in either order.
-    let script = format!("make -C /usr/src/linux-headers-{release} M=/mnt/kernel W=1 -j\"$(nproc)\" modules");
-    run_logged(&format!("building {NAME}.ko for {release}"), &mut base.chroot(&work, &script), &log)?;
+    let script = format!(
+        "make -C /usr/src/linux-headers-{release} M=/mnt/kernel W=1 -j\"$(nproc)\" modules"
+    );
+    run_logged(
+        &format!("building {NAME}.ko for {release}"),
+        &mut base.chroot(&work, &script),
+        &log,
+    )?;
     let warnings = warnings(&fs::read_to_string(&log).unwrap_or_default());
     if !warnings.is_empty() {
-        say(format!("{} warnings while building {NAME}.ko (log: {}):", warnings.len(), log.display()));
+        say(format!(
+            "{} warnings while building {NAME}.ko (log: {}):",
+            warnings.len(),
+            log.display()
+        ));
         for warning in warnings.iter().take(20) {
             say(format!("  {warning}"));
         }
     }
-    fs::write(workspace.cache()?.join(format!("module-{}.warnings", kernel.name())), warnings.join("\n"))
+    fs::create_dir_all(overlay).with_context(|| format!("creating {}", overlay.display()))?;
+    fs::write(overlay.with_extension("warnings"), warnings.join("\n"))
         .context("noting the warnings")?;
     // depmod over the whole module tree takes seconds in a guest and a fraction of one here.
     let modules = format!("usr/lib/modules/{release}");
@@ -120,7 +154,8 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
     run_logged("indexing modules", &mut base.chroot(&work, &script), &log)?;
     let tree = work.join("tree").join(&modules);
     let target = overlay.join(&modules);
-    fs::create_dir_all(target.join("updates")).with_context(|| format!("creating {}", target.display()))?;
+    fs::create_dir_all(target.join("updates"))
+        .with_context(|| format!("creating {}", target.display()))?;
     let module = format!("updates/{NAME}.ko");
     fs::copy(tree.join(&module), target.join(&module)).context("copying the module")?;
     for entry in fs::read_dir(&tree)? {
@@ -128,7 +163,8 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
         let name = entry.file_name().to_string_lossy().into_owned();
         // Only what depmod wrote; modules.order and modules.builtin are the kernel's own.
         if entry.file_type()?.is_file() && !name.contains("builtin") && name != "modules.order" {
-            fs::copy(entry.path(), target.join(&name)).with_context(|| format!("copying {name}"))?;
+            fs::copy(entry.path(), target.join(&name))
+                .with_context(|| format!("copying {name}"))?;
         }
     }
     Ok(())
@@ -136,22 +172,37 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
 
 /// Compiler warnings in a build log.
 fn warnings(log: &str) -> Vec<String> {
-    log.lines().filter(|line| line.contains("warning:")).map(str::to_owned).collect()
+    log.lines()
+        .filter(|line| line.contains("warning:"))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Builds the provider inside the source tree of the guest's exact rdma-core release: the ABI between libibverbs and
 /// its providers is private to a release, and its headers are not installed.
 fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<()> {
-    let status = fs::read_to_string(base.root.join("var/lib/dpkg/status")).context("reading dpkg's status")?;
-    let version = version_in(&status, "libibverbs1").context("the guest root has no libibverbs1")?;
-    let work = workspace.cache()?.join(format!("rdma-core-{}-{}", base.key, version.replace('/', "_")));
+    let status = fs::read_to_string(base.root.join("var/lib/dpkg/status"))
+        .context("reading dpkg's status")?;
+    let version =
+        version_in(&status, "libibverbs1").context("the guest root has no libibverbs1")?;
+    let work = workspace.cache()?.join(format!(
+        "rdma-core-{}-{}",
+        base.key,
+        version.replace('/', "_")
+    ));
     let log = work.join("build.log");
     fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
     let tree = work.join("source");
     if !tree.join("CMakeLists.txt").is_file() {
         let script = fetch_source_script(&version);
-        run_logged(&format!("fetching rdma-core {version}"), &mut base.chroot(&work, &script), &log)
-            .context("is the network there? rdma-core's source could not be fetched from the Debian mirror")?;
+        run_logged(
+            &format!("fetching rdma-core {version}"),
+            &mut base.chroot(&work, &script),
+            &log,
+        )
+        .context(
+            "is the network there? rdma-core's source could not be fetched from the Debian mirror",
+        )?;
     }
     let target = tree.join("providers").join(NAME);
     let _ = fs::remove_dir_all(&target);
@@ -172,16 +223,27 @@ fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<
          ninja \"$target\"
          rm -rf /mnt/out && mkdir /mnt/out && cp -L \"$target\" /mnt/out/"
     );
-    run_logged("building the libibverbs provider", &mut base.chroot(&work, &script), &log)?;
+    run_logged(
+        "building the libibverbs provider",
+        &mut base.chroot(&work, &script),
+        &log,
+    )?;
     let libraries = overlay.join("usr/lib/x86_64-linux-gnu/libibverbs");
     fs::create_dir_all(&libraries).with_context(|| format!("creating {}", libraries.display()))?;
     for library in files_below(&work.join("out"))? {
-        fs::copy(&library, libraries.join(library.file_name().unwrap_or_default()))
-            .with_context(|| format!("copying {}", library.display()))?;
+        fs::copy(
+            &library,
+            libraries.join(library.file_name().unwrap_or_default()),
+        )
+        .with_context(|| format!("copying {}", library.display()))?;
     }
     let drivers = overlay.join("etc/libibverbs.d");
     fs::create_dir_all(&drivers).with_context(|| format!("creating {}", drivers.display()))?;
-    fs::write(drivers.join(format!("{NAME}.driver")), format!("driver {NAME}\n")).context("writing the driver file")
+    fs::write(
+        drivers.join(format!("{NAME}.driver")),
+        format!("driver {NAME}\n"),
+    )
+    .context("writing the driver file")
 }
 
 /// Fetches and unpacks upstream's tarball.
@@ -218,7 +280,10 @@ fn with_provider(text: &str) -> Option<String> {
     if text.contains(&wanted) {
         return None;
     }
-    let anchor = text.lines().find(|line| line.trim_start().starts_with("add_subdirectory(providers/rxe)"));
+    let anchor = text.lines().find(|line| {
+        line.trim_start()
+            .starts_with("add_subdirectory(providers/rxe)")
+    });
     Some(match anchor {
         Some(anchor) => text.replacen(anchor, &format!("{anchor}\n{wanted}"), 1),
         None => format!("{text}\n{wanted}\n"),
@@ -233,9 +298,15 @@ mod tests {
     fn the_provider_is_registered_once() {
         let text = "add_subdirectory(providers/mlx5)\nadd_subdirectory(providers/rxe)\nadd_subdirectory(x)\n";
         let once = with_provider(text).unwrap();
-        assert!(once.contains("(providers/rxe)\nadd_subdirectory(providers/faultline)\nadd_subdirectory(x)"));
+        assert!(once.contains(
+            "(providers/rxe)\nadd_subdirectory(providers/faultline)\nadd_subdirectory(x)"
+        ));
         assert_eq!(with_provider(&once), None);
-        assert!(with_provider("nothing").unwrap().ends_with("add_subdirectory(providers/faultline)\n"));
+        assert!(
+            with_provider("nothing")
+                .unwrap()
+                .ends_with("add_subdirectory(providers/faultline)\n")
+        );
     }
 
     #[test]
@@ -251,8 +322,19 @@ mod tests {
         fs::create_dir_all(from.join("sub")).unwrap();
         fs::write(from.join("sub/file"), "x").unwrap();
         let early = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
-        fs::File::options().write(true).open(from.join("sub/file")).unwrap().set_modified(early).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(from.join("sub/file"))
+            .unwrap()
+            .set_modified(early)
+            .unwrap();
         copy_tree(&from, &to).unwrap();
-        assert_eq!(fs::metadata(to.join("sub/file")).unwrap().modified().unwrap(), early);
+        assert_eq!(
+            fs::metadata(to.join("sub/file"))
+                .unwrap()
+                .modified()
+                .unwrap(),
+            early
+        );
     }
 }

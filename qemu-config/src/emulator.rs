@@ -29,25 +29,42 @@ pub struct Emulator {
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     say("building the emulator …");
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--quiet", "-p", "faultline", "--message-format=json-render-diagnostics"])
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "-p",
+            "faultline",
+            "--message-format=json-render-diagnostics",
+        ])
         .current_dir(workspace.root())
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
         .context("starting cargo")?;
-    ensure!(output.status.success(), "the emulator does not build (see above)");
+    ensure!(
+        output.status.success(),
+        "the emulator does not build (see above)"
+    );
     executable(&String::from_utf8_lossy(&output.stdout), "faultline")
         .context("cargo named no executable for the package faultline")
 }
 
 /// The path of a binary in cargo's JSON messages.
 fn executable(messages: &str, name: &str) -> Option<PathBuf> {
-    messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).find_map(|message| {
-        let target = message.get("target")?;
-        let is_binary = target.get("kind")?.as_array()?.iter().any(|kind| kind == "bin");
-        (is_binary && target.get("name")? == name).then_some(())?;
-        message.get("executable")?.as_str().map(PathBuf::from)
-    })
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .find_map(|message| {
+            let target = message.get("target")?;
+            let is_binary = target
+                .get("kind")?
+                .as_array()?
+                .iter()
+                .any(|kind| kind == "bin");
+            (is_binary && target.get("name")? == name).then_some(())?;
+            message.get("executable")?.as_str().map(PathBuf::from)
+        })
 }
 
 impl Emulator {
@@ -71,10 +88,15 @@ impl Emulator {
         let mut paths = Vec::new();
         for index in 0..count {
             let path = sockets.join(format!("nic{index}.sock"));
-            command.arg("--nic").arg(format!("nic{index}={}", path.display()));
+            command
+                .arg("--nic")
+                .arg(format!("nic{index}={}", path.display()));
             paths.push(path);
         }
-        command.stdin(Stdio::null()).stdout(file.try_clone().context("duplicating the log")?).stderr(file);
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().context("duplicating the log")?)
+            .stderr(file);
         let mut process = Owned::spawn(&mut command).context("starting the emulator")?;
         let started = Instant::now();
         while !paths.iter().all(|path| is_listening(path)) {
@@ -90,7 +112,11 @@ impl Emulator {
             );
             thread::sleep(Duration::from_millis(10));
         }
-        Ok(Self { process: Mutex::new(process), sockets: paths, log })
+        Ok(Self {
+            process: Mutex::new(process),
+            sockets: paths,
+            log,
+        })
     }
 
     /// How it ended, if it has.
@@ -120,13 +146,17 @@ fn is_listening(path: &Path) -> bool {
 fn listens(table: &str, path: &str) -> bool {
     table.lines().any(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        fields.get(7..).is_some_and(|rest| rest.join(" ") == path) && fields.get(3) == Some(&"00010000")
+        fields.get(7..).is_some_and(|rest| rest.join(" ") == path)
+            && fields.get(3) == Some(&"00010000")
     })
 }
 
 /// Runs `faultline --version`, to be recorded.
 pub fn version(program: &Path) -> String {
-    capture(Command::new(program).arg("--version")).unwrap_or_else(|_| "unknown".into()).trim().to_owned()
+    capture(Command::new(program).arg("--version"))
+        .unwrap_or_else(|_| "unknown".into())
+        .trim()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -141,7 +171,10 @@ mod tests {
             r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"faultline"},"executable":"/t/faultline"}"#,
             "\nnot json\n"
         );
-        assert_eq!(executable(messages, "faultline"), Some(PathBuf::from("/t/faultline")));
+        assert_eq!(
+            executable(messages, "faultline"),
+            Some(PathBuf::from("/t/faultline"))
+        );
         assert_eq!(executable(messages, "other"), None);
     }
 

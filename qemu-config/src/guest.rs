@@ -76,7 +76,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Channel {
     fn send(&self, frame: &Frame) -> Result<()> {
-        frame.write_to(&mut *lock(&self.stream)).context("the guest's agent channel is closed")
+        frame
+            .write_to(&mut *lock(&self.stream))
+            .context("the guest's agent channel is closed")
     }
 }
 
@@ -112,7 +114,9 @@ pub type OnBarrier = Arc<dyn Fn(usize, &str) + Send + Sync>;
 impl Booting {
     /// Starts QEMU. Must be called on a thread that lives as long as the guest: QEMU dies with it.
     pub fn start(qemu: &Qemu, machine: &Machine, dir: &Path) -> Result<Self> {
-        let bind = |path: &Path| UnixListener::bind(path).with_context(|| format!("binding {}", path.display()));
+        let bind = |path: &Path| {
+            UnixListener::bind(path).with_context(|| format!("binding {}", path.display()))
+        };
         let (agent, console) = (bind(&machine.agent)?, bind(&machine.console)?);
         let log = File::create(dir.join("qemu.log")).context("creating QEMU's log")?;
         let mut command = qemu.command();
@@ -126,7 +130,8 @@ impl Booting {
             .chain(command.get_args())
             .map(|word| format!("{word:?}"))
             .collect();
-        fs::write(dir.join("qemu.command"), words.join(" \\\n  ") + "\n").context("writing QEMU's command")?;
+        fs::write(dir.join("qemu.command"), words.join(" \\\n  ") + "\n")
+            .context("writing QEMU's command")?;
         let started = Instant::now();
         let qemu = Owned::spawn(&mut command).context("starting QEMU")?;
         Ok(Self {
@@ -148,20 +153,25 @@ impl Booting {
         reader.set_read_timeout(Some(Duration::from_millis(200)))?;
         loop {
             match Frame::read_from(&mut reader) {
-                Ok(Frame { kind: Kind::Ready, .. }) => break,
+                Ok(Frame {
+                    kind: Kind::Ready, ..
+                }) => break,
                 Ok(frame) => bail!("the agent of guest {} began with {frame:?}", self.index),
                 Err(error) if would_block(&error) => self.check_alive()?,
                 Err(error) => {
                     thread::sleep(Duration::from_millis(200));
                     self.check_alive()?;
-                    return Err(error).with_context(|| format!("the agent of guest {}", self.index));
+                    return Err(error)
+                        .with_context(|| format!("the agent of guest {}", self.index));
                 }
             }
         }
         reader.set_read_timeout(None)?;
         let boot_time = self.started.elapsed();
-        let channel =
-            Arc::new(Channel { stream: Mutex::new(agent), commands: Mutex::new((1, HashMap::new())) });
+        let channel = Arc::new(Channel {
+            stream: Mutex::new(agent),
+            commands: Mutex::new((1, HashMap::new())),
+        });
         let (listener, index) = (channel.clone(), self.index);
         thread::spawn(move || dispatch(&mut reader, &listener, index, &on_barrier));
         Ok(Guest {
@@ -203,7 +213,11 @@ impl Booting {
             )
         };
         if let Some(status) = self.qemu.ended() {
-            bail!("guest {} ended while booting ({status}); {}", self.index, logs());
+            bail!(
+                "guest {} ended while booting ({status}); {}",
+                self.index,
+                logs()
+            );
         }
         ensure!(
             self.started.elapsed() < BOOT_LIMIT,
@@ -217,7 +231,10 @@ impl Booting {
 }
 
 fn would_block(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+    )
 }
 
 /// Hands the agent's frames to whoever waits for them, until the guest is gone.
@@ -253,13 +270,24 @@ impl Guest {
             id
         };
         let payload = serde_json::to_vec(exec).context("encoding the command")?;
-        self.channel.send(&Frame::new(Kind::Exec, id, payload)).map_err(|error| self.gone(error))?;
-        Ok(Running { guest: self, id, events: receiver, started: Instant::now() })
+        self.channel
+            .send(&Frame::new(Kind::Exec, id, payload))
+            .map_err(|error| self.gone(error))?;
+        Ok(Running {
+            guest: self,
+            id,
+            events: receiver,
+            started: Instant::now(),
+        })
     }
 
     /// Runs a script to its end and returns what it printed.
     pub fn run(&self, script: &str, limit: Duration) -> Result<Outcome> {
-        self.start(&Exec { script: script.to_owned(), ..Exec::default() })?.wait(limit, &mut |_| ())
+        self.start(&Exec {
+            script: script.to_owned(),
+            ..Exec::default()
+        })?
+        .wait(limit, &mut |_| ())
     }
 
     /// Runs a script that must succeed and returns its standard output.
@@ -277,21 +305,36 @@ impl Guest {
 
     /// Writes a file in the guest.
     pub fn put(&self, path: &str, content: &[u8]) -> Result<()> {
-        let running =
-            self.start(&Exec { script: format!("cat > '{path}'"), input: true, ..Exec::default() })?;
+        let running = self.start(&Exec {
+            script: format!("cat > '{path}'"),
+            input: true,
+            ..Exec::default()
+        })?;
         running.input(content)?;
         let outcome = running.wait(Duration::from_secs(120), &mut |_| ())?;
-        ensure!(outcome.success(), "writing {path} in guest {}: {}", self.index, outcome.describe());
+        ensure!(
+            outcome.success(),
+            "writing {path} in guest {}: {}",
+            self.index,
+            outcome.describe()
+        );
         Ok(())
     }
 
     /// Brings a folder of the guest to the host, as far as it exists.
     pub fn fetch_folder(&self, path: &str, to: &Path) -> Result<()> {
         let outcome = self.run(
-            &format!("cd '{path}' 2>/dev/null && tar -c --no-same-owner -f - . || tar -c -T /dev/null"),
+            &format!(
+                "cd '{path}' 2>/dev/null && tar -c --no-same-owner -f - . || tar -c -T /dev/null"
+            ),
             Duration::from_secs(300),
         )?;
-        ensure!(outcome.success(), "packing {path} in guest {}: {}", self.index, outcome.describe());
+        ensure!(
+            outcome.success(),
+            "packing {path} in guest {}: {}",
+            self.index,
+            outcome.describe()
+        );
         fs::create_dir_all(to).with_context(|| format!("creating {}", to.display()))?;
         let mut tar = Command::new("tar")
             .args(["-x", "--no-same-owner", "-f", "-", "-C"])
@@ -300,9 +343,14 @@ impl Guest {
             .spawn()
             .context("starting tar")?;
         if let Some(mut input) = tar.stdin.take() {
-            std::io::Write::write_all(&mut input, &outcome.stdout).context("unpacking artefacts")?;
+            std::io::Write::write_all(&mut input, &outcome.stdout)
+                .context("unpacking artefacts")?;
         }
-        ensure!(tar.wait()?.success(), "tar could not unpack into {}", to.display());
+        ensure!(
+            tar.wait()?.success(),
+            "tar could not unpack into {}",
+            to.display()
+        );
         Ok(())
     }
 
@@ -332,7 +380,9 @@ impl Guest {
 
     /// The message for a guest that has gone away.
     fn gone(&self, error: anyhow::Error) -> anyhow::Error {
-        let status = lock(&self.qemu).ended().unwrap_or_else(|| "still running".to_owned());
+        let status = lock(&self.qemu)
+            .ended()
+            .unwrap_or_else(|| "still running".to_owned());
         error.context(format!(
             "guest {} is gone (QEMU: {status}); its serial console ends with:\n{}",
             self.index,
@@ -380,34 +430,63 @@ impl Running<'_> {
     /// Sends all of standard input and ends it.
     pub fn input(&self, content: &[u8]) -> Result<()> {
         for chunk in content.chunks(CHUNK) {
-            self.guest.channel.send(&Frame::new(Kind::Input, self.id, chunk))?;
+            self.guest
+                .channel
+                .send(&Frame::new(Kind::Input, self.id, chunk))?;
         }
-        self.guest.channel.send(&Frame::new(Kind::Input, self.id, ""))
+        self.guest
+            .channel
+            .send(&Frame::new(Kind::Input, self.id, ""))
     }
 
     /// Kills the command and its children.
     pub fn kill(&self) {
-        let _ = self.guest.channel.send(&Frame::new(Kind::Kill, self.id, ""));
+        let _ = self
+            .guest
+            .channel
+            .send(&Frame::new(Kind::Kill, self.id, ""));
+    }
+
+    /// Waits `limit` from now, then kills the command.
+    pub fn wait_more(mut self, limit: Duration) -> Result<Outcome> {
+        self.started = Instant::now();
+        self.wait(limit, &mut |_| ())
     }
 
     /// Waits for the end; `sink` sees output as it comes. After `limit` the command is killed.
     pub fn wait(self, limit: Duration, sink: &mut dyn FnMut(&[u8])) -> Result<Outcome> {
-        let mut outcome = Outcome { status: Status::TimedOut, stdout: Vec::new(), both: Vec::new() };
+        let mut outcome = Outcome {
+            status: Status::TimedOut,
+            stdout: Vec::new(),
+            both: Vec::new(),
+        };
         let mut deadline = self.started + limit;
         let mut killed = false;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.events.recv_timeout(left) {
-                Ok(Frame { kind: Kind::Output, payload, .. }) => {
+                Ok(Frame {
+                    kind: Kind::Output,
+                    payload,
+                    ..
+                }) => {
                     outcome.stdout.extend_from_slice(&payload);
                     outcome.both.extend_from_slice(&payload);
                     sink(&payload);
                 }
-                Ok(Frame { kind: Kind::Error, payload, .. }) => {
+                Ok(Frame {
+                    kind: Kind::Error,
+                    payload,
+                    ..
+                }) => {
                     outcome.both.extend_from_slice(&payload);
                     sink(&payload);
                 }
-                Ok(Frame { kind: Kind::Exit, payload, .. }) => {
+                Ok(Frame {
+                    kind: Kind::Exit,
+                    payload,
+                    ..
+                }) => {
                     let code = String::from_utf8_lossy(&payload).parse().unwrap_or(127);
                     if !killed {
                         outcome.status = Status::Exited(code);
@@ -450,8 +529,15 @@ mod tests {
 
     #[test]
     fn outcomes_are_described() {
-        let outcome = |status| Outcome { status, stdout: Vec::new(), both: Vec::new() };
-        assert_eq!(outcome(Status::Exited(139)).describe(), "killed by signal 11");
+        let outcome = |status| Outcome {
+            status,
+            stdout: Vec::new(),
+            both: Vec::new(),
+        };
+        assert_eq!(
+            outcome(Status::Exited(139)).describe(),
+            "killed by signal 11"
+        );
         assert_eq!(outcome(Status::Exited(2)).describe(), "exit status 2");
         assert!(!outcome(Status::TimedOut).success());
     }

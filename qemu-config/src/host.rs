@@ -30,8 +30,11 @@ const NEEDED: &[(&str, &str)] = &[
 /// # Errors
 /// If something is missing and the lab does not run as root: the message is the command to run.
 pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
-    let mut missing: Vec<&str> =
-        NEEDED.iter().filter(|(program, _)| which(program).is_none()).map(|&(_, package)| package).collect();
+    let mut missing: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(program, _)| which(program).is_none())
+        .map(|&(_, package)| package)
+        .collect();
     if !Path::new(KEYRING).exists() {
         missing.push("debian-archive-keyring");
     }
@@ -41,12 +44,20 @@ pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
     }
     let names = missing.join(" ");
     if !is_root() {
-        bail!("packages are missing on this host; run\n    sudo apt-get update && sudo apt-get install -y {names}");
+        bail!(
+            "packages are missing on this host; run\n    sudo apt-get update && sudo apt-get install -y {names}"
+        );
     }
-    say(format!("this host lacks {names}; installing (needs the network)"));
+    say(format!(
+        "this host lacks {names}; installing (needs the network)"
+    ));
     let log = workspace.cache()?.join("host-packages.log");
-    run_logged("apt-get update", Command::new("apt-get").arg("update"), &log)
-        .context("is the network there? the package lists could not be brought up to date")?;
+    run_logged(
+        "apt-get update",
+        Command::new("apt-get").arg("update"),
+        &log,
+    )
+    .context("is the network there? the package lists could not be brought up to date")?;
     run_logged(
         &format!("apt-get install {names}"),
         Command::new("apt-get")
@@ -61,7 +72,9 @@ pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
 /// Fails with the way out if the lab does not run as root, which unpacking and mounting need.
 pub fn require_root(what: &str) -> Result<()> {
     if !is_root() {
-        bail!("{what} needs root (it unpacks Debian packages with their owners); run\n    sudo -E cargo lab image");
+        bail!(
+            "{what} needs root (it unpacks Debian packages with their owners); run\n    sudo -E cargo lab image"
+        );
     }
     Ok(())
 }
@@ -85,7 +98,11 @@ impl Mirror {
     pub fn of_host() -> Result<Self> {
         let options = apt_options(&capture(Command::new("apt-config").arg("dump"))?);
         if let Ok(archive) = std::env::var("LAB_MIRROR") {
-            return Ok(Self { archive, security: None, options });
+            return Ok(Self {
+                archive,
+                security: None,
+                options,
+            });
         }
         let targets = capture(Command::new("apt-get").args([
             "indextargets",
@@ -97,7 +114,11 @@ impl Mirror {
         let archive = archive.context(
             "apt on this host knows no Debian mirror; run apt-get update, or set LAB_MIRROR to the address of one",
         )?;
-        Ok(Self { archive, security, options })
+        Ok(Self {
+            archive,
+            security,
+            options,
+        })
     }
 
     /// The `sources.list` of guests and of the unpacked QEMU: release, security and backports, with sources.
@@ -123,7 +144,9 @@ fn mirrors(targets: &str) -> (Option<String>, Option<String>) {
     let (mut archive, mut security) = (None, None);
     for line in targets.lines() {
         let mut fields = line.splitn(3, '|');
-        let (Some("Debian"), Some(label), Some(uri)) = (fields.next(), fields.next(), fields.next()) else {
+        let (Some("Debian"), Some(label), Some(uri)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
             continue;
         };
         match label {
@@ -140,10 +163,15 @@ fn apt_options(dump: &str) -> Vec<String> {
     let wanted = ["Acquire::http::", "Acquire::https::", "Acquire::Retries"];
     let mut options: Vec<String> = dump
         .lines()
-        .filter(|line| wanted.iter().any(|prefix| line.starts_with(prefix)) && !line.ends_with("\"\";"))
+        .filter(|line| {
+            wanted.iter().any(|prefix| line.starts_with(prefix)) && !line.ends_with("\"\";")
+        })
         .map(|line| line.trim_end_matches(';').to_owned())
         .collect();
-    if !options.iter().any(|option| option.starts_with("Acquire::Retries")) {
+    if !options
+        .iter()
+        .any(|option| option.starts_with("Acquire::Retries"))
+    {
         options.push("Acquire::Retries \"3\"".to_owned());
     }
     options
@@ -155,7 +183,11 @@ fn apt_options(dump: &str) -> Vec<String> {
 pub fn has_kvm() -> bool {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     has_virtualization(&cpuinfo)
-        && std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok()
+        && std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/kvm")
+            .is_ok()
         && std::env::var_os("LAB_NO_KVM").is_none()
 }
 
@@ -163,7 +195,10 @@ fn has_virtualization(cpuinfo: &str) -> bool {
     cpuinfo
         .lines()
         .filter(|line| line.starts_with("flags"))
-        .any(|line| line.split_whitespace().any(|flag| flag == "vmx" || flag == "svm"))
+        .any(|line| {
+            line.split_whitespace()
+                .any(|flag| flag == "vmx" || flag == "svm")
+        })
 }
 
 #[cfg(test)]
@@ -184,8 +219,11 @@ mod tests {
 
     #[test]
     fn sources_hold_backports_and_sources() {
-        let mirror =
-            Mirror { archive: "http://a.example/debian/".into(), security: None, options: Vec::new() };
+        let mirror = Mirror {
+            archive: "http://a.example/debian/".into(),
+            security: None,
+            options: Vec::new(),
+        };
         let sources = mirror.sources();
         assert!(sources.contains("deb http://a.example/debian/ trixie-backports main\n"));
         assert!(sources.contains("deb-src http://a.example/debian/ trixie main\n"));
@@ -197,13 +235,18 @@ mod tests {
         let dump = "Acquire \"\";\nAcquire::http::Proxy \"http://p.example:3128\";\nAcquire::https \"\";\nDir \"/\";\n";
         assert_eq!(
             apt_options(dump),
-            ["Acquire::http::Proxy \"http://p.example:3128\"", "Acquire::Retries \"3\""]
+            [
+                "Acquire::http::Proxy \"http://p.example:3128\"",
+                "Acquire::Retries \"3\""
+            ]
         );
     }
 
     #[test]
     fn virtualization_is_a_whole_flag() {
         assert!(has_virtualization("flags\t\t: fpu vmx sse\n"));
-        assert!(!has_virtualization("flags\t\t: fpu vmx_like\nvmx flags\t: ept\n"));
+        assert!(!has_virtualization(
+            "flags\t\t: fpu vmx_like\nvmx flags\t: ept\n"
+        ));
     }
 }

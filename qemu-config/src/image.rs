@@ -93,7 +93,10 @@ impl Base {
         }
         let key = key.finish();
         let cache = workspace.cache()?;
-        let base = Self { root: cache.join(format!("root-{key}")), key };
+        let base = Self {
+            root: cache.join(format!("root-{key}")),
+            key,
+        };
         if base.root.is_dir() {
             return Ok(base);
         }
@@ -132,9 +135,16 @@ impl Base {
             .arg(&partial)
             .arg(&sources);
         say("building the guest root, once (about two minutes, needs the network)");
-        run_logged("unpacking and configuring Debian packages", &mut command, &cache.join("root.log"))
-            .context("is the network there? the guest root could not be built from the Debian mirror")?;
-        fs::rename(&partial, &self.root).with_context(|| format!("renaming {}", partial.display()))?;
+        run_logged(
+            "unpacking and configuring Debian packages",
+            &mut command,
+            &cache.join("root.log"),
+        )
+        .context(
+            "is the network there? the guest root could not be built from the Debian mirror",
+        )?;
+        fs::rename(&partial, &self.root)
+            .with_context(|| format!("renaming {}", partial.display()))?;
         for (package, version) in self.versions()? {
             say(format!("  {package} {version}"));
         }
@@ -143,24 +153,35 @@ impl Base {
 
     /// The release of a guest kernel, for example `6.12.0-amd64`.
     pub fn release(&self, kernel: Kernel) -> Result<String> {
-        let path = self.root.join("usr/share/faultline-lab").join(kernel.name());
-        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let path = self
+            .root
+            .join("usr/share/faultline-lab")
+            .join(kernel.name());
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let mut releases = text.split_whitespace();
         match (releases.next(), releases.next()) {
             (Some(release), None) => Ok(release.to_owned()),
-            _ => bail!("{} should name one kernel release but holds {text:?}", path.display()),
+            _ => bail!(
+                "{} should name one kernel release but holds {text:?}",
+                path.display()
+            ),
         }
     }
 
     /// The kernel's image file.
     pub fn vmlinuz(&self, kernel: Kernel) -> Result<PathBuf> {
-        Ok(self.root.join("boot").join(format!("vmlinuz-{}", self.release(kernel)?)))
+        Ok(self
+            .root
+            .join("boot")
+            .join(format!("vmlinuz-{}", self.release(kernel)?)))
     }
 
     /// Versions of the packages that matter, as resolved when the root was built.
     pub fn versions(&self) -> Result<Vec<(String, String)>> {
         let path = self.root.join("var/lib/dpkg/status");
-        let status = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let status =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let mut versions = Vec::new();
         for kernel in Kernel::BOTH {
             versions.push((format!("kernel {}", kernel.name()), self.release(kernel)?));
@@ -203,7 +224,17 @@ fn chroot(root: &Path, work: Option<&Path>, script: &str) -> Command {
          exec chroot \"$1\" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin \
               DEBIAN_FRONTEND=noninteractive INITRD=No sh -euc \"$3\"";
     command
-        .args(["--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-euc", mount, "sh"])
+        .args([
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--",
+            "sh",
+            "-euc",
+            mount,
+            "sh",
+        ])
         .arg(root)
         .arg(work.unwrap_or_else(|| Path::new("")))
         .arg(script);
@@ -236,7 +267,9 @@ impl Image {
             }
             format!("{}-{}", base.key, key.finish())
         };
-        let image = Self { disk: cache.join(format!("image-{key}.ext4")) };
+        let image = Self {
+            disk: cache.join(format!("image-{key}.ext4")),
+        };
         if image.disk.is_file() {
             return Ok(image);
         }
@@ -256,10 +289,14 @@ impl Image {
         let _ = fs::remove_file(&log);
         run_logged(
             "copying the guest root",
-            Command::new("cp").args(["-a", "--reflink=auto"]).arg(&base.root).arg(&copy),
+            Command::new("cp")
+                .args(["-a", "--reflink=auto"])
+                .arg(&base.root)
+                .arg(&copy),
             &log,
         )?;
-        let result = install(&copy, &packages, &log).and_then(|()| make_disk(&copy, &image.disk, &cache));
+        let result =
+            install(&copy, &packages, &log).and_then(|()| make_disk(&copy, &image.disk, &cache));
         let _ = fs::remove_dir_all(&copy);
         result.map(|()| image)
     }
@@ -271,9 +308,13 @@ fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
         if package.contains('/') {
             let source = Path::new(package);
             let name = source.file_name().context("a package file has a name")?;
-            fs::copy(source, root.join("tmp").join(name)).with_context(|| format!("copying {package}"))?;
+            fs::copy(source, root.join("tmp").join(name))
+                .with_context(|| format!("copying {package}"))?;
             arguments.push(format!("/tmp/{}", name.to_string_lossy()));
-        } else if package.chars().all(|c| c.is_ascii_alphanumeric() || "+-.:/=~".contains(c)) {
+        } else if package
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+-.:/=~".contains(c))
+        {
             arguments.push(package.clone());
         } else {
             bail!("{package:?} is not the name of a Debian package");
@@ -287,8 +328,12 @@ fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
         "apt-get update\napt-get install -y --no-install-recommends {}\napt-get clean",
         arguments.join(" ")
     );
-    run_logged(&format!("installing {}", packages.join(" ")), &mut chroot(root, None, &script), log)
-        .context("is the network there? packages could not be installed into the guest image")?;
+    run_logged(
+        &format!("installing {}", packages.join(" ")),
+        &mut chroot(root, None, &script),
+        log,
+    )
+    .context("is the network there? packages could not be installed into the guest image")?;
     fs::remove_file(&policy).context("removing policy-rc.d")
 }
 
@@ -310,8 +355,25 @@ fn make_disk(root: &Path, disk: &Path, cache: &Path) -> Result<()> {
         "packing the guest image",
         Command::new(crate::command::which("mke2fs").context("mke2fs is not in PATH")?)
             // No journal: the image is thrown away after each boot, and guests boot faster without.
-            .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-O", "^has_journal,^metadata_csum", "-m", "0"])
-            .args(["-E", "lazy_itable_init=1,nodiscard", "-L", "faultline", "-d"])
+            .args([
+                "-q",
+                "-F",
+                "-t",
+                "ext4",
+                "-b",
+                "4096",
+                "-O",
+                "^has_journal,^metadata_csum",
+                "-m",
+                "0",
+            ])
+            .args([
+                "-E",
+                "lazy_itable_init=1,nodiscard",
+                "-L",
+                "faultline",
+                "-d",
+            ])
             .arg(root)
             .arg(&partial)
             .arg(blocks.to_string()),
@@ -324,7 +386,11 @@ fn make_disk(root: &Path, disk: &Path, cache: &Path) -> Result<()> {
 fn remove_stale(cache: &Path, key: &str) -> Result<()> {
     for entry in fs::read_dir(cache)? {
         let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         if (name.starts_with("root-") || name.starts_with("image-")) && !name.contains(key) {
             let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
@@ -353,9 +419,13 @@ fn prune_derived(cache: &Path, key: &str) -> Result<()> {
 pub fn version_in(status: &str, package: &str) -> Option<String> {
     status.split("\n\n").find_map(|paragraph| {
         let field = |name: &str| {
-            paragraph.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::to_owned)
+            paragraph
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+                .map(str::to_owned)
         };
-        (field("Package")? == package && field("Status")?.ends_with(" installed")).then(|| field("Version"))?
+        (field("Package")? == package && field("Status")?.ends_with(" installed"))
+            .then(|| field("Version"))?
     })
 }
 

@@ -22,7 +22,13 @@ const STAGE2: &str = include_str!("../guest/init");
 const LIBRARY: &str = include_str!("../guest/lib.sh");
 
 /// Modules needed to mount the root; their dependencies are looked up.
-const MODULES: &[&str] = &["virtio_blk", "ext4", "crc32c_generic", "crc32c_intel", "crc32c_cryptoapi"];
+const MODULES: &[&str] = &[
+    "virtio_blk",
+    "ext4",
+    "crc32c_generic",
+    "crc32c_intel",
+    "crc32c_cryptoapi",
+];
 
 /// A cpio archive in the "newc" format that Linux takes as an initial file system
 /// (Documentation/driver-api/early-userspace/buffer-format.rst).
@@ -58,11 +64,25 @@ impl Cpio {
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.inodes += 1;
         // magic, inode, mode, uid, gid, links, mtime, size, device ×2, special device ×2, name length, check
-        let fields =
-            [self.inodes, mode, 0, 0, 1, 0, content.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
+        let fields = [
+            self.inodes,
+            mode,
+            0,
+            0,
+            1,
+            0,
+            content.len() as u32,
+            0,
+            0,
+            0,
+            0,
+            name.len() as u32 + 1,
+            0,
+        ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
+            self.bytes
+                .extend_from_slice(format!("{field:08x}").as_bytes());
         }
         self.bytes.extend_from_slice(name.as_bytes());
         self.bytes.push(0);
@@ -98,8 +118,15 @@ pub fn write(
         cpio.folder(folder);
     }
     cpio.file("init", 0o755, INIT.as_bytes());
-    cpio.file("bin/busybox", 0o755, &read(&base.root.join("usr/bin/busybox"))?);
-    for (order, (name, content)) in boot_modules(workspace, base, kernel)?.into_iter().enumerate() {
+    cpio.file(
+        "bin/busybox",
+        0o755,
+        &read(&base.root.join("usr/bin/busybox"))?,
+    );
+    for (order, (name, content)) in boot_modules(workspace, base, kernel)?
+        .into_iter()
+        .enumerate()
+    {
         cpio.file(format!("modules/{order:02}-{name}"), 0o644, &content);
     }
     cpio.file("lab/init", 0o755, STAGE2.as_bytes());
@@ -125,7 +152,8 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 fn add_self(cpio: &mut Cpio) -> Result<()> {
     let program = std::env::current_exe().context("finding this program")?;
     cpio.file("lab/lab", 0o755, &read(&program)?);
-    let listing = capture(Command::new("ldd").arg(&program)).context("listing this program's libraries")?;
+    let listing =
+        capture(Command::new("ldd").arg(&program)).context("listing this program's libraries")?;
     for library in libraries(&listing) {
         let name = library.file_name().context("a library has a name")?;
         cpio.file(Path::new("lab/lib").join(name), 0o755, &read(&library)?);
@@ -147,10 +175,20 @@ fn libraries(listing: &str) -> Vec<PathBuf> {
 }
 
 /// The decompressed modules that the root needs, in loading order; kept in the cache.
-fn boot_modules(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<Vec<(String, Vec<u8>)>> {
-    let folder = base.root.join("usr/lib/modules").join(base.release(kernel)?);
-    let dependencies = fs::read_to_string(folder.join("modules.dep")).context("reading modules.dep")?;
-    let cache = workspace.cache()?.join(format!("boot-modules-{}-{}", base.key, kernel.name()));
+fn boot_modules(
+    workspace: &Workspace,
+    base: &Base,
+    kernel: Kernel,
+) -> Result<Vec<(String, Vec<u8>)>> {
+    let folder = base
+        .root
+        .join("usr/lib/modules")
+        .join(base.release(kernel)?);
+    let dependencies =
+        fs::read_to_string(folder.join("modules.dep")).context("reading modules.dep")?;
+    let cache = workspace
+        .cache()?
+        .join(format!("boot-modules-{}-{}", base.key, kernel.name()));
     fs::create_dir_all(&cache).with_context(|| format!("creating {}", cache.display()))?;
     let mut modules = Vec::new();
     for relative in loading_order(&dependencies, MODULES) {
@@ -159,7 +197,8 @@ fn boot_modules(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<Ve
         if !plain.is_file() {
             let partial = cache.join(format!("{stem}.{}.partial", std::process::id()));
             decompress(&folder.join(&relative), &partial)?;
-            fs::rename(&partial, &plain).with_context(|| format!("renaming {}", partial.display()))?;
+            fs::rename(&partial, &plain)
+                .with_context(|| format!("renaming {}", partial.display()))?;
         }
         modules.push((format!("{stem}.ko"), read(&plain)?));
     }
@@ -183,7 +222,11 @@ fn decompress(from: &Path, to: &Path) -> Result<()> {
         .stdout(Stdio::from(output))
         .status()
         .with_context(|| format!("starting {tool}"))?;
-    anyhow::ensure!(status.success(), "{tool} could not decompress {}", from.display());
+    anyhow::ensure!(
+        status.success(),
+        "{tool} could not decompress {}",
+        from.display()
+    );
     Ok(())
 }
 
@@ -238,7 +281,10 @@ mod tests {
                     \t/lib64/ld-linux-x86-64.so.2 (0x3)\n";
         assert_eq!(
             libraries(text),
-            [PathBuf::from("/lib/x/libgcc_s.so.1"), PathBuf::from("/lib64/ld-linux-x86-64.so.2")]
+            [
+                PathBuf::from("/lib/x/libgcc_s.so.1"),
+                PathBuf::from("/lib64/ld-linux-x86-64.so.2")
+            ]
         );
     }
 
@@ -250,8 +296,10 @@ mod tests {
         let bytes = cpio.finish();
         assert!(bytes.len().is_multiple_of(4));
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        let order: Vec<usize> =
-            ["a\0", "a/b\0", "a/b/c\0", "hello", "a/d\0"].iter().map(|name| text.find(name).unwrap()).collect();
+        let order: Vec<usize> = ["a\0", "a/b\0", "a/b/c\0", "hello", "a/d\0"]
+            .iter()
+            .map(|name| text.find(name).unwrap())
+            .collect();
         assert!(order.is_sorted(), "{order:?}");
         assert!(text.contains("TRAILER!!!"));
         // header of the first entry: magic, inode 1, mode of a folder

@@ -2,10 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod bench;
 mod cluster;
 mod command;
+mod demo;
 mod driver;
 mod emulator;
+mod exchange;
+mod figures;
 mod guest;
 mod host;
 mod image;
@@ -13,6 +17,9 @@ mod initrd;
 mod protocol;
 mod qemu;
 mod run;
+mod shell;
+mod stream;
+mod test;
 mod workspace;
 
 use std::path::PathBuf;
@@ -20,7 +27,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use cluster::{Nic, Plan};
 use image::{Base, Image, Kernel};
@@ -50,6 +57,41 @@ enum Command {
         #[arg(long, value_name = "S", default_value_t = 600)]
         timeout: u64,
     },
+    /// Boot guests and use their consoles; Ctrl-] q ends them
+    Shell {
+        #[command(flatten)]
+        guests: GuestOptions,
+    },
+    /// Show the NIC at work between two guests
+    Demo {
+        #[command(flatten)]
+        guests: GuestOptions,
+    },
+    /// Run test suites; all of them if none is named
+    Test {
+        /// Suites, or `suite::word` for the tests whose names contain a word
+        suites: Vec<String>,
+        /// Print the suites and their tests
+        #[arg(long)]
+        list: bool,
+        /// The guests' kernel
+        #[arg(long, value_enum, default_value_t = Kernels::Both)]
+        kernel: Kernels,
+        /// What the guests' RDMA traffic runs on
+        #[arg(long, value_enum, default_value_t = Nic::Faultline)]
+        nic: Nic,
+        /// Virtual CPUs of each guest
+        #[arg(long, default_value_t = 2)]
+        cpus: u32,
+    },
+    /// Measure: the emulator alone (no guest), or `guest` for guests side by side with rdma_rxe
+    Bench {
+        /// Write the figures to this file as well
+        #[arg(long, value_name = "FILE", global = true)]
+        json: Option<PathBuf>,
+        #[command(subcommand)]
+        what: Option<BenchCommand>,
+    },
     /// Build the guest images and drivers and print what is in them
     Image {
         /// Packages to install on top of the base image
@@ -62,6 +104,42 @@ enum Command {
     /// Inside a guest: wait until every guest has come here
     #[command(hide = true)]
     Barrier { name: String },
+    /// Inside a guest: send a stream whose bytes depend on their position
+    #[command(hide = true)]
+    StreamSend { address: String, bytes: u64 },
+    /// Inside a guest: receive and check such a stream
+    #[command(hide = true)]
+    StreamReceive { port: u16 },
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// Latency and bandwidth in guests, on this NIC and on the kernel's software NIC
+    Guest {
+        #[command(flatten)]
+        guests: GuestOptions,
+    },
+}
+
+/// Kernels to test on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kernels {
+    /// The release's.
+    Stable,
+    /// The backports'.
+    Backports,
+    /// Both, one after the other.
+    Both,
+}
+
+impl Kernels {
+    fn list(self) -> Vec<Kernel> {
+        match self {
+            Self::Stable => vec![Kernel::Stable],
+            Self::Backports => vec![Kernel::Backports],
+            Self::Both => Kernel::BOTH.to_vec(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -133,12 +211,49 @@ fn dispatch(command: Command) -> Result<bool> {
             agent::wait_at_barrier(&name)?;
             Ok(true)
         }
-        Command::Run { guests, script, timeout } => {
+        Command::Run {
+            guests,
+            script,
+            timeout,
+        } => {
             if !script.is_file() {
                 bail!("there is no script {}", script.display());
             }
-            run::run(&Workspace::find()?, &guests.plan(), &script, Duration::from_secs(timeout))
+            run::run(
+                &Workspace::find()?,
+                &guests.plan(),
+                &script,
+                Duration::from_secs(timeout),
+            )
         }
+        Command::Shell { guests } => shell::run(&Workspace::find()?, &guests.plan()),
+        Command::Demo { guests } => demo::run(&Workspace::find()?, &guests.plan()),
+        Command::Test { list: true, .. } => {
+            test::list();
+            Ok(true)
+        }
+        Command::Test {
+            suites,
+            kernel,
+            nic,
+            cpus,
+            ..
+        } => {
+            let options = test::Options {
+                suites,
+                kernels: kernel.list(),
+                nic,
+                cpus,
+            };
+            test::run(&Workspace::find()?, &options)
+        }
+        Command::Bench { json, what: None } => bench::harness(&Workspace::find()?, json.as_deref()),
+        Command::Bench {
+            json,
+            what: Some(BenchCommand::Guest { guests }),
+        } => bench::guest(&Workspace::find()?, &guests.plan(), json.as_deref()),
+        Command::StreamSend { address, bytes } => stream::send(&address, bytes).map(|()| true),
+        Command::StreamReceive { port } => stream::receive(port).map(|()| true),
         Command::Image { packages } => {
             let workspace = Workspace::find()?;
             host::ensure_packages(&workspace)?;
@@ -162,5 +277,55 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn packages_are_split_at_commas() {
+        let words = [
+            "lab",
+            "run",
+            "--packages",
+            "fio,nvme-cli",
+            "--guests",
+            "3",
+            "--script",
+            "x",
+        ];
+        let Command::Run {
+            guests, timeout, ..
+        } = Cli::parse_from(words).command
+        else {
+            panic!("not a run");
+        };
+        assert_eq!(guests.packages, ["fio", "nvme-cli"]);
+        assert_eq!(
+            (guests.guests, guests.kernel, timeout),
+            (3, Kernel::Stable, 600)
+        );
+    }
+
+    #[test]
+    fn tests_run_on_both_kernels_unless_told() {
+        let Command::Test { kernel, suites, .. } =
+            Cli::parse_from(["lab", "test", "pingpong"]).command
+        else {
+            panic!("not a test");
+        };
+        assert_eq!(kernel.list(), Kernel::BOTH);
+        assert_eq!(suites, ["pingpong"]);
+    }
+
+    #[test]
+    fn bench_takes_json_before_and_after_its_subcommand() {
+        for words in [
+            ["lab", "bench", "--json", "f", "guest"],
+            ["lab", "bench", "guest", "--json", "f"],
+        ] {
+            let Command::Bench { json, what } = Cli::parse_from(words).command else {
+                panic!("not a bench")
+            };
+            assert_eq!(json, Some(PathBuf::from("f")));
+            assert!(what.is_some());
+        }
     }
 }

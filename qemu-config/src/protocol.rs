@@ -77,7 +77,11 @@ pub struct Exec {
 impl Frame {
     /// A frame.
     pub fn new(kind: Kind, id: u32, payload: impl Into<Vec<u8>>) -> Self {
-        Self { kind, id, payload: payload.into() }
+        Self {
+            kind,
+            id,
+            payload: payload.into(),
+        }
     }
 
     /// Writes the frame at once, so that frames of several threads do not mix as long as the writer is locked.
@@ -101,16 +105,24 @@ impl Frame {
         let [magic, kind, i0, i1, i2, i3, l0, l1, l2, l3] = header;
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         if magic != MAGIC {
-            return Err(invalid(format!("a frame starts with {MAGIC:#x}, not {magic:#x}")));
+            return Err(invalid(format!(
+                "a frame starts with {MAGIC:#x}, not {magic:#x}"
+            )));
         }
         let kind = Kind::from_byte(kind).ok_or_else(|| invalid(format!("no frame kind {kind}")))?;
         let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         if length > MAX_PAYLOAD {
-            return Err(invalid(format!("a payload of {length} bytes is larger than {MAX_PAYLOAD}")));
+            return Err(invalid(format!(
+                "a payload of {length} bytes is larger than {MAX_PAYLOAD}"
+            )));
         }
         let mut payload = vec![0; length];
         reader.read_exact(&mut payload)?;
-        Ok(Self { kind, id: u32::from_le_bytes([i0, i1, i2, i3]), payload })
+        Ok(Self {
+            kind,
+            id: u32::from_le_bytes([i0, i1, i2, i3]),
+            payload,
+        })
     }
 }
 
@@ -134,7 +146,10 @@ mod tests {
         for frame in &frames {
             assert_eq!(Frame::read_from(&mut reader).unwrap(), *frame);
         }
-        assert_eq!(Frame::read_from(&mut reader).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(
+            Frame::read_from(&mut reader).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
     }
 
     #[test]

@@ -29,14 +29,20 @@ impl Qemu {
     /// The host's QEMU if it has `vfio-user-pci`, else one unpacked into the cache.
     pub fn obtain(workspace: &Workspace) -> Result<Self> {
         if let Some(program) = which("qemu-system-x86_64") {
-            let mut qemu = Self { program, unpacked: None, version: String::new() };
+            let mut qemu = Self {
+                program,
+                unpacked: None,
+                version: String::new(),
+            };
             if qemu.has_vfio_user() {
                 qemu.version = qemu.ask_version()?;
                 return Ok(qemu);
             }
         }
         let mut qemu = Self::unpack(workspace)?;
-        qemu.version = qemu.ask_version().context("the unpacked QEMU does not run")?;
+        qemu.version = qemu
+            .ask_version()
+            .context("the unpacked QEMU does not run")?;
         Ok(qemu)
     }
 
@@ -56,14 +62,20 @@ impl Qemu {
         if qemu.program.is_file() {
             return Ok(qemu);
         }
-        say("this host's QEMU has no vfio-user-pci (10.1 or later is needed); unpacking one, which needs the network");
+        say(
+            "this host's QEMU has no vfio-user-pci (10.1 or later is needed); unpacking one, which needs the network",
+        );
         let mirror = Mirror::of_host()?;
         let partial = cache.join(format!("qemu-{key}.partial"));
         let _ = fs::remove_dir_all(&partial);
         let sources = cache.join("sources.list");
         fs::write(&sources, mirror.sources()).context("writing the package sources")?;
         let mut command = Command::new("mmdebstrap");
-        command.args(["--variant=extract", "--include=qemu-system-x86", "--format=directory"]);
+        command.args([
+            "--variant=extract",
+            "--include=qemu-system-x86",
+            "--format=directory",
+        ]);
         for option in &mirror.options {
             command.arg(format!("--aptopt={option}"));
         }
@@ -78,8 +90,12 @@ impl Qemu {
             .args([host::SUITE])
             .arg(&partial)
             .arg(&sources);
-        run_logged("unpacking QEMU from backports", &mut command, &cache.join("qemu.log"))
-            .context("is the network there? QEMU could not be fetched from the Debian mirror")?;
+        run_logged(
+            "unpacking QEMU from backports",
+            &mut command,
+            &cache.join("qemu.log"),
+        )
+        .context("is the network there? QEMU could not be fetched from the Debian mirror")?;
         fs::rename(&partial, &root).with_context(|| format!("renaming {}", partial.display()))?;
         Ok(qemu)
     }
@@ -111,23 +127,36 @@ impl Qemu {
         let mut command = bound_to_us(arguments.next().unwrap_or_default());
         command.args(arguments);
         if let Some(root) = &self.unpacked {
-            command.env("QEMU_MODULE_DIR", root.join("usr/lib/x86_64-linux-gnu/qemu"));
+            command.env(
+                "QEMU_MODULE_DIR",
+                root.join("usr/lib/x86_64-linux-gnu/qemu"),
+            );
         }
         command
     }
 
     /// The words a user types to start this QEMU by hand.
     pub fn shown(&self) -> String {
-        self.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        self.arguments()
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     fn has_vfio_user(&self) -> bool {
-        capture(self.command().args(["-device", "help"])).is_ok_and(|text| text.contains("\"vfio-user-pci\""))
+        capture(self.command().args(["-device", "help"]))
+            .is_ok_and(|text| text.contains("\"vfio-user-pci\""))
     }
 
     fn ask_version(&self) -> Result<String> {
         let text = capture(self.command().arg("--version"))?;
-        Ok(text.lines().next().unwrap_or_default().trim_start_matches("QEMU emulator version ").to_owned())
+        Ok(text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("QEMU emulator version ")
+            .to_owned())
     }
 }
 
@@ -188,7 +217,10 @@ impl Machine {
                    "size": u64::from(self.memory) << 20})
             .to_string(),
         );
-        add("-machine", "q35,memory-backend=ram,usb=off,smbus=off,sata=off,vmport=off,graphics=off".into());
+        add(
+            "-machine",
+            "q35,memory-backend=ram,usb=off,smbus=off,sata=off,vmport=off,graphics=off".into(),
+        );
         if self.kvm {
             add("-accel", "kvm".into());
             add("-cpu", "host".into());
@@ -205,8 +237,8 @@ impl Machine {
         add(
             "-append",
             format!(
-                "console=ttyS0 loglevel=6 panic=-1 oops=panic softlockup_panic=0 mitigations=off nokaslr \
-                 random.trust_cpu=on tsc=reliable nowatchdog {}",
+                "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable edd=off \
+                 module_blacklist=lpc_ich,iTCO_wdt,i2c_i801,psmouse,pcspkr {}",
                 self.append
             )
             .trim_end()
@@ -215,12 +247,18 @@ impl Machine {
         // Writes go to a throw-away overlay in TMPDIR.
         add(
             "-drive",
-            format!("if=none,id=root,format=raw,snapshot=on,cache=unsafe,file={}", self.disk.display()),
+            format!(
+                "if=none,id=root,format=raw,snapshot=on,cache=unsafe,file={}",
+                self.disk.display()
+            ),
         );
         add("-device", "virtio-blk-pci,drive=root".into());
         add("-device", "virtio-serial-pci,id=serial".into());
         add("-chardev", format!("socket,id=agent,path={agent}"));
-        add("-device", "virtserialport,bus=serial.0,chardev=agent,name=faultline.lab.agent".into());
+        add(
+            "-device",
+            "virtserialport,bus=serial.0,chardev=agent,name=faultline.lab.agent".into(),
+        );
         add("-chardev", format!("socket,id=console,path={console}"));
         add("-device", "virtconsole,bus=serial.0,chardev=console".into());
         if let Some(socket) = &self.nic {
@@ -240,7 +278,10 @@ impl Machine {
             );
             add(
                 "-device",
-                format!("virtio-net-pci,netdev=wire,mac=52:54:00:fa:17:{:02x},romfile=", self.index + 1),
+                format!(
+                    "virtio-net-pci,netdev=wire,mac=52:54:00:fa:17:{:02x},romfile=",
+                    self.index + 1
+                ),
             );
         }
         for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
@@ -295,7 +336,10 @@ mod tests {
     #[test]
     fn a_wire_has_a_listening_end_and_a_mac_of_its_own() {
         let mut one = machine();
-        one.wire = Some(Wire { socket: "/w".into(), listens: true });
+        one.wire = Some(Wire {
+            socket: "/w".into(),
+            listens: true,
+        });
         one.index = 1;
         let all = one.arguments().join(" ");
         assert!(all.contains("\"server\":true"), "{all}");

@@ -16,8 +16,12 @@ use crate::workspace::Workspace;
 
 /// Boots the plan, runs `script` in every guest at once, brings artefacts back. True if all went well.
 pub fn run(workspace: &Workspace, plan: &Plan, script: &Path, limit: Duration) -> Result<bool> {
-    let text = fs::read_to_string(script).with_context(|| format!("reading {}", script.display()))?;
-    let name = script.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let text =
+        fs::read_to_string(script).with_context(|| format!("reading {}", script.display()))?;
+    let name = script
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
     let dir = workspace.new_run(&format!("run-{}", tidy(&name)))?;
     say(format!("logs and artefacts: {}", workspace.shown(&dir)));
     let cluster = Cluster::boot(workspace, plan, &dir)?;
@@ -34,32 +38,44 @@ pub fn run(workspace: &Workspace, plan: &Plan, script: &Path, limit: Duration) -
         good = false;
     }
     cluster.save_logs();
-    say(format!("{}; logs and artefacts: {}", if good { "success" } else { "FAILED" }, workspace.shown(&dir)));
+    say(format!(
+        "{}; logs and artefacts: {}",
+        if good { "success" } else { "FAILED" },
+        workspace.shown(&dir)
+    ));
     Ok(good)
 }
 
 fn run_in(guest: &Arc<Guest>, script: &str, limit: Duration) -> Result<Outcome> {
-    // Run as a file, so that `$0` and `set -e` mean what the author expects; /lab/lib.sh is sourced by then and its
-    // variables are exported.
+    // Run as a file, so that `$0` and `set -e` mean what the author expects.
     guest.put("/run/lab-script", script.as_bytes())?;
     let exec = Exec {
-        script: "chmod 755 /run/lab-script
+        script:
+            "chmod 755 /run/lab-script
                  read -r first </run/lab-script
                  case $first in '#!'*) exec /run/lab-script ;; *) exec bash /run/lab-script ;; esac"
-            .to_owned(),
+                .to_owned(),
+        // bash reads this file before a script: its functions are there in scripts as well.
+        env: vec![("BASH_ENV".to_owned(), "/lab/lib.sh".to_owned())],
         ..Exec::default()
     };
     let mut printer = Prefixed::new(format!("[g{}] ", guest.index));
-    let outcome = guest.start(&exec)?.wait(limit, &mut |bytes| printer.print(bytes))?;
+    let outcome = guest
+        .start(&exec)?
+        .wait(limit, &mut |bytes| printer.print(bytes))?;
     printer.finish();
-    fs::write(guest.dir.join("output.log"), &outcome.both).context("keeping the script's output")?;
+    fs::write(guest.dir.join("output.log"), &outcome.both)
+        .context("keeping the script's output")?;
     guest.fetch_folder("/tmp/artefacts", &guest.dir.join("artefacts"))?;
     Ok(outcome)
 }
 
 /// A name that is safe in a path.
 fn tidy(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect()
+    name.chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(40)
+        .collect()
 }
 
 /// Prints whole lines with a prefix, so that the output of several guests stays readable.
@@ -71,7 +87,10 @@ pub struct Prefixed {
 impl Prefixed {
     /// A printer with this prefix.
     pub fn new(prefix: String) -> Self {
-        Self { prefix, rest: Vec::new() }
+        Self {
+            prefix,
+            rest: Vec::new(),
+        }
     }
 
     /// Prints the lines that `bytes` completes.
@@ -113,7 +132,10 @@ mod tests {
     fn lines_are_prefixed_once_complete() {
         let mut printer = Prefixed::new("[g1] ".into());
         assert!(printer.lines(b"one").is_empty());
-        assert_eq!(printer.lines(b" more\ntwo\nthr"), [b"[g1] one more\n".to_vec(), b"[g1] two\n".to_vec()]);
+        assert_eq!(
+            printer.lines(b" more\ntwo\nthr"),
+            [b"[g1] one more\n".to_vec(), b"[g1] two\n".to_vec()]
+        );
         assert_eq!(printer.lines(b"\n"), [b"[g1] thr\n".to_vec()]);
     }
 

@@ -22,14 +22,18 @@ pub struct Workspace {
 impl Workspace {
     /// Finds the workspace from the crate's own folder (`cargo run` names it at run time).
     pub fn find() -> Result<Self> {
-        let manifest =
-            std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+            .unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let start = PathBuf::from(manifest);
         let root = start
             .ancestors()
-            .find(|dir| dir.join(".cargo/config.toml").is_file() && dir.join("qemu-config").is_dir())
+            .find(|dir| {
+                dir.join(".cargo/config.toml").is_file() && dir.join("qemu-config").is_dir()
+            })
             .with_context(|| format!("no workspace root above {}", start.display()))?;
-        Ok(Self { root: root.to_owned() })
+        Ok(Self {
+            root: root.to_owned(),
+        })
     }
 
     /// The repository's top folder.
@@ -70,7 +74,9 @@ impl Workspace {
                     return Ok(dir);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => next += 1,
-                Err(error) => return Err(error).with_context(|| format!("creating {}", dir.display())),
+                Err(error) => {
+                    return Err(error).with_context(|| format!("creating {}", dir.display()));
+                }
             }
         }
         bail!("no free run number under {}", parent.display())
@@ -87,7 +93,8 @@ impl Workspace {
             .with_context(|| format!("opening {}", path.display()))?;
         if file.try_lock().is_err() {
             crate::command::say("waiting for another lab that is building in the same cache");
-            file.lock().with_context(|| format!("locking {}", path.display()))?;
+            file.lock()
+                .with_context(|| format!("locking {}", path.display()))?;
         }
         Ok(file)
     }
@@ -136,7 +143,11 @@ impl Fingerprint {
     /// Adds every file below `dir`, by relative path, mode and content.
     pub fn tree(mut self, dir: &Path) -> Result<Self> {
         for path in files_below(dir)? {
-            let relative = path.strip_prefix(dir).unwrap_or(&path).to_string_lossy().into_owned();
+            let relative = path
+                .strip_prefix(dir)
+                .unwrap_or(&path)
+                .to_string_lossy()
+                .into_owned();
             self = self.text(&relative).file(&path)?;
         }
         Ok(self)
@@ -144,10 +155,13 @@ impl Fingerprint {
 
     /// Adds one file's content.
     pub fn file(mut self, path: &Path) -> Result<Self> {
-        let mut file = fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+        let mut file =
+            fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
         let mut buffer = vec![0; 1 << 16];
         loop {
-            let length = file.read(&mut buffer).with_context(|| format!("reading {}", path.display()))?;
+            let length = file
+                .read(&mut buffer)
+                .with_context(|| format!("reading {}", path.display()))?;
             if length == 0 {
                 return Ok(self);
             }
@@ -157,7 +171,12 @@ impl Fingerprint {
 
     /// Sixteen hexadecimal digits.
     pub fn finish(self) -> String {
-        self.0.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        self.0
+            .finalize()
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 }
 
@@ -211,7 +230,11 @@ mod tests {
         for name in ["0002-run", "0010-test", "latest", "x-1"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let numbers: Vec<u32> = numbered(dir.path()).unwrap().into_iter().map(|(number, _)| number).collect();
+        let numbers: Vec<u32> = numbered(dir.path())
+            .unwrap()
+            .into_iter()
+            .map(|(number, _)| number)
+            .collect();
         assert_eq!(numbers, [2, 10]);
     }
 }

@@ -1,0 +1,135 @@
+//! A server in one guest and a client in another: the form that nearly every RDMA test has.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::command::tail;
+use crate::guest::{Guest, Outcome};
+use crate::protocol::Exec;
+
+/// How long a server may outlive its client.
+const GRACE: Duration = Duration::from_secs(15);
+/// The same after the client has failed: the server is then waiting for nobody.
+const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
+
+/// How to tell that the server is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ready {
+    /// It listens on this TCP port.
+    Tcp(u16),
+    /// It listens through the connection manager.
+    ///
+    /// An identifier that listens on every address belongs to no device and is not shown; then a second must do.
+    Cm,
+}
+
+/// A server's and a client's script.
+#[derive(Debug, Clone)]
+pub struct Exchange {
+    /// Runs in the first guest.
+    pub server: String,
+    /// Runs in the second guest, `$PEER_IP` being the first.
+    pub client: String,
+    /// When the client may start.
+    pub ready: Ready,
+    /// Time for both.
+    pub limit: Duration,
+}
+
+/// What came of an exchange.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The server's end and output.
+    pub server: Outcome,
+    /// The client's end and output.
+    pub client: Outcome,
+    /// From the client's start to its end.
+    pub elapsed: Duration,
+}
+
+impl Report {
+    /// Whether both ended well.
+    pub fn success(&self) -> bool {
+        self.server.success() && self.client.success()
+    }
+
+    /// Both sides' last output.
+    pub fn text(&self, lines: usize) -> String {
+        let side = |name: &str, outcome: &Outcome| {
+            format!(
+                "--- {name}: {}\n{}\n",
+                outcome.describe(),
+                tail(&outcome.both, lines)
+            )
+        };
+        side("server", &self.server) + &side("client", &self.client)
+    }
+}
+
+/// Runs an exchange.
+///
+/// # Errors
+/// Only if a guest is gone: a failed program is a [`Report`].
+pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report> {
+    let script = |text: &str| Exec {
+        script: text.to_owned(),
+        ..Exec::default()
+    };
+    let serving = server.start(&script(&exchange.server))?;
+    server.run(&wait_script(exchange.ready), Duration::from_secs(20))?;
+    let started = Instant::now();
+    let client = client
+        .start(&script(&exchange.client))?
+        .wait(exchange.limit, &mut |_| ())?;
+    let elapsed = started.elapsed();
+    let grace = if client.success() {
+        GRACE
+    } else {
+        GRACE_AFTER_FAILURE
+    };
+    let server = serving.wait_more(grace)?;
+    Ok(Report {
+        server,
+        client,
+        elapsed,
+    })
+}
+
+fn wait_script(ready: Ready) -> String {
+    let (tries, probe) = match ready {
+        Ready::Tcp(port) => (100, format!("ss -Hltn sport = :{port} | grep -q .")),
+        Ready::Cm => (10, "rdma resource show cm_id | grep -q LISTEN".to_owned()),
+    };
+    format!("for try in $(seq {tries}); do {probe} && exit 0; sleep 0.1; done; exit 1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::Status;
+
+    #[test]
+    fn a_report_needs_both_sides() {
+        let outcome = |code| Outcome {
+            status: Status::Exited(code),
+            stdout: Vec::new(),
+            both: b"said".to_vec(),
+        };
+        let report = |server, client| Report {
+            server: outcome(server),
+            client: outcome(client),
+            elapsed: Duration::ZERO,
+        };
+        assert!(report(0, 0).success());
+        assert!(!report(1, 0).success());
+        assert!(!report(0, 1).success());
+        assert!(report(0, 1).text(5).contains("client: exit status 1\nsaid"));
+    }
+
+    #[test]
+    fn the_wait_ends() {
+        assert!(wait_script(Ready::Tcp(7)).contains("sport = :7"));
+        assert!(wait_script(Ready::Cm).contains("seq 10"));
+    }
+}

@@ -1,0 +1,266 @@
+//! `cargo lab test`: the suites, what they print, what they count.
+
+mod guest;
+mod host;
+mod robustness;
+mod table;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::cluster::Nic;
+use crate::command::say;
+use crate::image::Kernel;
+use crate::workspace::Workspace;
+
+/// What came of one test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It did what it should.
+    Passed,
+    /// It did not; the text says what happened.
+    Failed(String),
+    /// It could not run; the text says why.
+    Skipped(String),
+}
+
+/// Counts and prints results.
+#[derive(Debug, Default)]
+pub struct Tally {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: usize,
+}
+
+impl Tally {
+    /// Counts one test and prints its line; a failure's output and log location follow.
+    pub fn add(&mut self, name: &str, elapsed: Duration, verdict: Verdict) {
+        let seconds = elapsed.as_secs_f64();
+        match verdict {
+            Verdict::Passed => {
+                self.passed += 1;
+                println!("test {name} ... ok ({seconds:.1} s)");
+            }
+            Verdict::Failed(why) => {
+                println!(
+                    "test {name} ... FAILED ({seconds:.1} s)\n{}",
+                    why.trim_end()
+                );
+                self.failed.push(name.to_owned());
+            }
+            Verdict::Skipped(why) => {
+                self.skipped += 1;
+                println!("test {name} ... skipped: {why}");
+            }
+        }
+    }
+
+    /// Counts tests that another runner has run.
+    pub fn add_counts(&mut self, passed: usize, failed: Vec<String>, skipped: usize) {
+        self.passed += passed;
+        self.failed.extend(failed);
+        self.skipped += skipped;
+    }
+
+    fn summary(&self) -> String {
+        format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped
+        )
+    }
+}
+
+/// A named set of tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// What needs no guest: formatting, lints, unit tests, builds.
+    Host,
+    /// A table of exchanges, in one pair of guests.
+    Guest(&'static str),
+    /// Things dying under traffic.
+    Robustness,
+}
+
+impl Suite {
+    fn all() -> Vec<Self> {
+        let mut all = vec![Self::Host];
+        all.extend(table::SUITES.iter().map(|&name| Self::Guest(name)));
+        all.push(Self::Robustness);
+        all
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Guest(name) => name,
+            Self::Robustness => "robustness",
+        }
+    }
+
+    fn tests(self) -> Vec<String> {
+        match self {
+            Self::Host => host::STEPS.iter().map(|&step| step.to_owned()).collect(),
+            Self::Guest(name) => table::suite(name)
+                .into_iter()
+                .map(|test| test.name)
+                .collect(),
+            Self::Robustness => robustness::TESTS
+                .iter()
+                .map(|&(name, _)| name.to_owned())
+                .collect(),
+        }
+    }
+}
+
+/// What to run and on what.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Suites by name; all if empty. `suite::word` runs only the tests whose name contains the word.
+    pub suites: Vec<String>,
+    /// Guest kernels.
+    pub kernels: Vec<Kernel>,
+    /// The device under test.
+    pub nic: Nic,
+    /// Virtual CPUs of each guest.
+    pub cpus: u32,
+}
+
+/// Prints every suite and its tests.
+pub fn list() {
+    for suite in Suite::all() {
+        println!("{}", suite.name());
+        for test in suite.tests() {
+            println!("    {}::{test}", suite.name());
+        }
+    }
+}
+
+/// Runs the chosen suites; true if nothing failed.
+pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
+    let chosen = choose(&options.suites)?;
+    let dir = workspace.new_run("test")?;
+    say(format!("logs: {}", workspace.shown(&dir)));
+    let started = Instant::now();
+    let mut tally = Tally::default();
+    for (suite, filter) in chosen {
+        run_suite(workspace, suite, &filter, options, &dir, &mut tally);
+    }
+    if !tally.failed.is_empty() {
+        println!("\nfailed:");
+        for name in &tally.failed {
+            println!("    {name}");
+        }
+        println!("logs: {}", workspace.shown(&dir));
+    }
+    say(format!(
+        "tests took {:.0} s",
+        started.elapsed().as_secs_f64()
+    ));
+    println!("{}", tally.summary());
+    Ok(tally.failed.is_empty())
+}
+
+fn run_suite(
+    workspace: &Workspace,
+    suite: Suite,
+    filter: &str,
+    options: &Options,
+    dir: &Path,
+    tally: &mut Tally,
+) {
+    let started = Instant::now();
+    if suite == Suite::Host {
+        host::run(workspace, filter, dir, tally);
+        return;
+    }
+    for &kernel in &options.kernels {
+        let label = format!("{}::{}", suite.name(), kernel.name());
+        let dir = dir.join(label.replace("::", "-"));
+        let result = std::fs::create_dir_all(&dir)
+            .map_err(anyhow::Error::from)
+            .and_then(|()| match suite {
+                Suite::Guest(name) => {
+                    guest::run(workspace, name, filter, kernel, options, &dir, tally)
+                }
+                Suite::Robustness => {
+                    robustness::run(workspace, filter, kernel, options, &dir, tally)
+                }
+                Suite::Host => Ok(()),
+            });
+        if let Err(error) = result {
+            tally.add(
+                &format!("{label}::boot"),
+                started.elapsed(),
+                Verdict::Failed(format!("{error:#}")),
+            );
+        }
+    }
+}
+
+/// The suites that `words` name, with the filter of each.
+fn choose(words: &[String]) -> Result<Vec<(Suite, String)>> {
+    let all = Suite::all();
+    if words.is_empty() {
+        return Ok(all
+            .into_iter()
+            .map(|suite| (suite, String::new()))
+            .collect());
+    }
+    words
+        .iter()
+        .map(|word| {
+            let (name, filter) = word.split_once("::").unwrap_or((word, ""));
+            match all.iter().find(|suite| suite.name() == name) {
+                Some(&suite) => Ok((suite, filter.to_owned())),
+                None => {
+                    let names: Vec<&str> = all.iter().map(|suite| suite.name()).collect();
+                    bail!("there is no suite {name:?}; there are {}", names.join(", "))
+                }
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_are_chosen_by_name_and_filter() {
+        let chosen = choose(&["pingpong::rc".to_owned(), "host".to_owned()]).unwrap();
+        assert_eq!(
+            chosen,
+            [
+                (Suite::Guest("pingpong"), "rc".to_owned()),
+                (Suite::Host, String::new())
+            ]
+        );
+        assert!(choose(&["nonsense".to_owned()]).is_err());
+        assert_eq!(choose(&[]).unwrap().len(), Suite::all().len());
+    }
+
+    #[test]
+    fn the_summary_counts() {
+        let mut tally = Tally::default();
+        tally.add("a", Duration::ZERO, Verdict::Passed);
+        tally.add("b", Duration::ZERO, Verdict::Failed("why".into()));
+        tally.add_counts(3, vec!["c".into()], 2);
+        assert_eq!(tally.summary(), "4 passed, 2 failed, 2 skipped");
+    }
+
+    #[test]
+    fn test_names_are_unique_within_a_suite() {
+        for suite in Suite::all() {
+            let mut names = suite.tests();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count, "{}", suite.name());
+            assert!(count > 0, "{}", suite.name());
+        }
+    }
+}

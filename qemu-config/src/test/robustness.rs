@@ -1,0 +1,295 @@
+//! The suite `robustness`: programs, drivers and the emulator dying under traffic. Each test boots its own pair.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{Options, Tally, Verdict};
+use crate::cluster::{Cluster, Nic, Plan, configure};
+use crate::exchange::{self, Exchange, Ready};
+use crate::guest::{Guest, Outcome, Running};
+use crate::image::Kernel;
+use crate::protocol::Exec;
+use crate::workspace::Workspace;
+
+type Test = fn(&Cluster, &Plan) -> Result<()>;
+
+/// The tests.
+pub const TESTS: &[(&str, Test)] = &[
+    ("application_killed", application_killed),
+    ("module_reloaded", module_reloaded),
+    ("module_removed_under_traffic", module_removed_under_traffic),
+    ("device_unbound_under_traffic", device_unbound_under_traffic),
+    ("interface_down_under_traffic", interface_down_under_traffic),
+    ("function_reset", function_reset),
+    (
+        "emulator_killed_under_traffic",
+        emulator_killed_under_traffic,
+    ),
+    ("emulator_killed_while_idle", emulator_killed_while_idle),
+];
+
+const SHORT: Duration = Duration::from_secs(30);
+/// An application must have its error by then.
+const ERROR_LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs the tests whose names contain `filter`.
+pub fn run(
+    workspace: &Workspace,
+    filter: &str,
+    kernel: Kernel,
+    options: &Options,
+    dir: &Path,
+    tally: &mut Tally,
+) -> Result<()> {
+    for &(name, test) in TESTS.iter().filter(|(name, _)| name.contains(filter)) {
+        let full = format!("robustness::{}::{name}", kernel.name());
+        if options.nic != Nic::Faultline {
+            tally.add(
+                &full,
+                Duration::ZERO,
+                Verdict::Skipped("only for the NIC of this project".into()),
+            );
+            continue;
+        }
+        let started = Instant::now();
+        let dir = dir.join(name);
+        std::fs::create_dir_all(&dir)?;
+        let plan = Plan {
+            kernel,
+            nic: options.nic,
+            cpus: options.cpus,
+            ..Plan::default()
+        };
+        let verdict = match once(workspace, &plan, test, &dir, name) {
+            Ok(()) => Verdict::Passed,
+            Err(error) => Verdict::Failed(format!("{error:#}\nlogs: {}", workspace.shown(&dir))),
+        };
+        tally.add(&full, started.elapsed(), verdict);
+    }
+    Ok(())
+}
+
+fn once(workspace: &Workspace, plan: &Plan, test: Test, dir: &Path, name: &str) -> Result<()> {
+    let cluster = Cluster::boot(workspace, plan, dir)?;
+    let result = test(&cluster, plan);
+    cluster.save_logs();
+    result?;
+    let mut troubles = cluster.troubles();
+    if name.starts_with("emulator_killed") {
+        troubles.retain(|trouble| !trouble.starts_with("the emulator ended"));
+    }
+    ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
+    Ok(())
+}
+
+fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {
+    match cluster.guests.as_slice() {
+        [server, client] => Ok((server, client)),
+        _ => bail!("there are not two guests"),
+    }
+}
+
+/// The link carries traffic.
+fn works(cluster: &Cluster) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    let command = "ibv_rc_pingpong -c -n 100 -d $RDMA_DEV -g $GID_INDEX";
+    let report = exchange::run(
+        server,
+        client,
+        &Exchange {
+            server: command.to_owned(),
+            client: format!("{command} $PEER_IP"),
+            ready: Ready::Tcp(18515),
+            limit: SHORT,
+        },
+    )?;
+    ensure!(report.success(), "a ping-pong fails:\n{}", report.text(30));
+    Ok(())
+}
+
+/// Endless writes from the second guest to the first; returns both sides once data flows.
+fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Running<'a>)> {
+    let start = |guest: &'a Guest, script: &str| {
+        guest.start(&Exec {
+            script: script.to_owned(),
+            ..Exec::default()
+        })
+    };
+    let command = "exec ib_send_bw -d $RDMA_DEV -x $GID_INDEX -F -D 300";
+    let serving = start(server, command)?;
+    let listening = "for try in $(seq 100); do ss -Hltn sport = :18515 | grep -q . && exit 0; sleep 0.1; done; exit 1";
+    server.must(listening, SHORT)?;
+    let sending = start(client, &format!("{command} $PEER_IP"))?;
+    // perftest says nothing until it ends; its connection is set up over TCP first.
+    std::thread::sleep(Duration::from_secs(3));
+    client
+        .must("pgrep -x ib_send_bw", SHORT)
+        .context("the traffic did not start")?;
+    Ok((serving, sending))
+}
+
+/// The program must end by itself, with an error.
+fn must_fail(running: Running<'_>, who: &str) -> Result<Outcome> {
+    let outcome = running.wait_more(ERROR_LIMIT)?;
+    ensure!(
+        outcome.status != crate::guest::Status::TimedOut,
+        "{who} hangs instead of getting an error:\n{}",
+        String::from_utf8_lossy(&outcome.both)
+    );
+    ensure!(
+        !outcome.success(),
+        "{who} noticed nothing:\n{}",
+        outcome.text()
+    );
+    Ok(outcome)
+}
+
+/// Ends what is left of the traffic, without hanging.
+fn end(running: Running<'_>, who: &str) -> Result<()> {
+    running.kill();
+    let outcome = running.wait_more(SHORT)?;
+    ensure!(
+        outcome.status != crate::guest::Status::TimedOut,
+        "{who} cannot be killed"
+    );
+    Ok(())
+}
+
+fn application_killed(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    for _ in 0..3 {
+        let (serving, sending) = traffic(server, client)?;
+        server.must("pkill -KILL -x ib_send_bw", SHORT)?;
+        end(serving, "the server")?;
+        must_fail(sending, "the client")?;
+        works(cluster)?;
+    }
+    // Nothing is left of them but what the kernel itself holds.
+    let left = server.must("rdma resource show qp | grep -c ' comm ' || true", SHORT)?;
+    let own = server.must("rdma resource show qp | grep -c ' comm \\[' || true", SHORT)?;
+    ensure!(
+        left.trim() == own.trim(),
+        "queue pairs of dead programs remain: {left} of which {own} the kernel's"
+    );
+    Ok(())
+}
+
+fn module_reloaded(cluster: &Cluster, plan: &Plan) -> Result<()> {
+    let (server, _) = pair(cluster)?;
+    works(cluster)?;
+    for _ in 0..3 {
+        server.must("modprobe -r faultline && modprobe faultline", SHORT)?;
+        configure(server, plan)?;
+        works(cluster)?;
+    }
+    Ok(())
+}
+
+fn module_removed_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    let (serving, sending) = traffic(server, client)?;
+    // Removal may be refused while a program holds the device, or succeed and cut the program off; it may not hang.
+    let outcome = client.run("rmmod faultline", SHORT)?;
+    ensure!(
+        outcome.status != crate::guest::Status::TimedOut,
+        "rmmod hangs"
+    );
+    if outcome.success() {
+        must_fail(sending, "the client")?;
+    } else {
+        end(sending, "the client")?;
+        client
+            .must("sleep 1; rmmod faultline", SHORT)
+            .context("rmmod after the program's end")?;
+    }
+    end(serving, "the server")?;
+    client.must("modprobe faultline", SHORT)?;
+    configure(client, plan)?;
+    works(cluster)
+}
+
+fn device_unbound_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    let (serving, sending) = traffic(server, client)?;
+    client.must(
+        "cd /sys/bus/pci/drivers/faultline && ls -d 0000:* > /tmp/slot && cat /tmp/slot > unbind",
+        SHORT,
+    )?;
+    must_fail(sending, "the client")?;
+    end(serving, "the server")?;
+    client.must("cat /tmp/slot > /sys/bus/pci/drivers/faultline/bind", SHORT)?;
+    configure(client, plan)?;
+    works(cluster)
+}
+
+fn interface_down_under_traffic(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    let (serving, sending) = traffic(server, client)?;
+    client.must(
+        "ip link set $NETDEV down; sleep 1; ip link set $NETDEV up",
+        SHORT,
+    )?;
+    end(sending, "the client")?;
+    end(serving, "the server")?;
+    client.must(
+        "ip -6 address show dev $NETDEV | grep -q $MY_IP6 || ip address add $MY_IP6/64 dev $NETDEV nodad
+         lab_until 10 ping -c 1 -W 1 $PEER_IP",
+        SHORT,
+    )?;
+    works(cluster)
+}
+
+fn function_reset(cluster: &Cluster, plan: &Plan) -> Result<()> {
+    let (_, client) = pair(cluster)?;
+    works(cluster)?;
+    client.must(
+        "cd /sys/bus/pci/drivers/faultline && slot=$(ls -d 0000:*) && device=/sys/bus/pci/devices/$slot
+         cat $device/reset_method
+         echo $slot > unbind && echo 1 > $device/reset && echo $slot > bind",
+        SHORT,
+    )?;
+    configure(client, plan)?;
+    works(cluster)
+}
+
+fn emulator_killed_under_traffic(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    let (serving, sending) = traffic(server, client)?;
+    cluster
+        .emulator
+        .as_ref()
+        .context("there is no emulator")?
+        .kill();
+    must_fail(sending, "the client")?;
+    end(serving, "the server")?;
+    for guest in [server, client] {
+        guest
+            .must("rmmod faultline", SHORT)
+            .context("removing the driver of a dead device")?;
+    }
+    Ok(())
+}
+
+fn emulator_killed_while_idle(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (server, _) = pair(cluster)?;
+    works(cluster)?;
+    cluster
+        .emulator
+        .as_ref()
+        .context("there is no emulator")?
+        .kill();
+    let outcome = server.run(
+        "timeout 20 ibv_rc_pingpong -n 1 -d $RDMA_DEV -g $GID_INDEX",
+        SHORT,
+    )?;
+    ensure!(
+        !outcome.success(),
+        "a program opened a dead device as if nothing was wrong"
+    );
+    server
+        .must("rmmod faultline", SHORT)
+        .context("removing the driver of a dead device")?;
+    Ok(())
+}

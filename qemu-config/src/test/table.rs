@@ -1,0 +1,242 @@
+//! The guest tests: one line each. A server's and a client's command, and what the client must have said.
+
+use std::time::Duration;
+
+use crate::exchange::{Exchange, Ready};
+
+/// The suites in this table, in the order in which they run.
+pub const SUITES: &[&str] = &["pingpong", "rdmacm", "perftest"];
+
+/// A test of two guests.
+#[derive(Debug, Clone)]
+pub struct GuestTest {
+    /// Its name within the suite.
+    pub name: String,
+    /// What runs.
+    pub exchange: Exchange,
+    /// What the client's output must hold.
+    pub expect: &'static str,
+}
+
+/// The tests of a suite.
+pub fn suite(name: &str) -> Vec<GuestTest> {
+    match name {
+        "pingpong" => pingpong(),
+        "rdmacm" => rdmacm(),
+        "perftest" => perftest(),
+        _ => Vec::new(),
+    }
+}
+
+fn test(
+    name: &str,
+    server: &str,
+    client: &str,
+    ready: Ready,
+    seconds: u64,
+    expect: &'static str,
+) -> GuestTest {
+    let exchange = Exchange {
+        server: server.to_owned(),
+        client: client.to_owned(),
+        ready,
+        limit: Duration::from_secs(seconds),
+    };
+    GuestTest {
+        name: name.to_owned(),
+        exchange,
+        expect,
+    }
+}
+
+/// One of libibverbs' example programs: the client is the server's command with an address.
+fn verbs(name: &str, command: &str) -> GuestTest {
+    let command = format!("{command} -d $RDMA_DEV -g $GID_INDEX");
+    let expect = if command.contains("xsrq") {
+        ""
+    } else {
+        "usec/iter"
+    };
+    test(
+        name,
+        &command,
+        &format!("{command} $PEER_IP"),
+        Ready::Tcp(18515),
+        60,
+        expect,
+    )
+}
+
+fn pingpong() -> Vec<GuestTest> {
+    vec![
+        test(
+            "ping",
+            "true",
+            "ping -c 3 -i 0.2 -W 5 $PEER_IP",
+            Ready::Cm,
+            30,
+            " 0% packet loss",
+        ),
+        test(
+            "ping6",
+            "true",
+            "ping -c 3 -i 0.2 -W 5 $PEER_IP6",
+            Ready::Cm,
+            30,
+            " 0% packet loss",
+        ),
+        test(
+            "ping_large",
+            "true",
+            "ping -c 3 -i 0.2 -s 20000 $PEER_IP",
+            Ready::Cm,
+            30,
+            " 0% packet loss",
+        ),
+        verbs("rc", "ibv_rc_pingpong -c"),
+        verbs("rc_events", "ibv_rc_pingpong -c -e"),
+        verbs("rc_1_byte", "ibv_rc_pingpong -c -s 1"),
+        verbs("rc_1_mib", "ibv_rc_pingpong -c -s 1048576 -n 50"),
+        verbs("rc_odd_size", "ibv_rc_pingpong -c -s 65537 -n 200"),
+        verbs("rc_mtu_256", "ibv_rc_pingpong -c -m 256"),
+        verbs("rc_new_send", "ibv_rc_pingpong -c -N"),
+        verbs("uc", "ibv_uc_pingpong -c"),
+        verbs("uc_events", "ibv_uc_pingpong -c -e"),
+        verbs("uc_64_kib", "ibv_uc_pingpong -c -s 65536 -n 200"),
+        verbs("ud", "ibv_ud_pingpong -c -s 1024"),
+        verbs("ud_events", "ibv_ud_pingpong -c -s 1024 -e"),
+        verbs("ud_1_byte", "ibv_ud_pingpong -c -s 1"),
+        verbs("srq", "ibv_srq_pingpong -c -n 100"),
+        verbs("srq_events", "ibv_srq_pingpong -c -n 100 -e"),
+        verbs("srq_64_kib", "ibv_srq_pingpong -c -s 65536 -n 20 -q 4"),
+        test(
+            "tcp_1_gib",
+            "lab stream-receive 5001",
+            "lab stream-send $PEER_IP:5001 1073741824",
+            Ready::Tcp(5001),
+            300,
+            "1073741824 bytes",
+        ),
+    ]
+}
+
+/// One of librdmacm's example programs.
+fn cm(name: &str, server: &str, client: &str) -> GuestTest {
+    test(name, server, client, Ready::Cm, 60, "")
+}
+
+fn rdmacm() -> Vec<GuestTest> {
+    vec![
+        cm(
+            "rping",
+            "rping -s -V -a $MY_IP -C 100",
+            "rping -c -V -a $PEER_IP -C 100",
+        ),
+        cm(
+            "rping_64_kib",
+            "rping -s -V -a $MY_IP -C 50 -S 65535",
+            "rping -c -V -a $PEER_IP -C 50 -S 65535",
+        ),
+        cm(
+            "rping_ipv6",
+            "rping -s -V -a $MY_IP6 -C 50",
+            "rping -c -V -a $PEER_IP6 -C 50",
+        ),
+        cm(
+            "rping_self_modified",
+            "rping -s -q -V -a $MY_IP -C 20",
+            "rping -c -q -V -a $PEER_IP -C 20",
+        ),
+        cm(
+            "ucmatose",
+            "ucmatose -b $MY_IP -C 100",
+            "ucmatose -s $PEER_IP -C 100",
+        ),
+        cm(
+            "ucmatose_many",
+            "ucmatose -b $MY_IP -c 50 -C 10",
+            "ucmatose -s $PEER_IP -c 50 -C 10",
+        ),
+        cm(
+            "udaddy",
+            "udaddy -b $MY_IP -C 100",
+            "udaddy -s $PEER_IP -C 100",
+        ),
+        cm(
+            "udaddy_many",
+            "udaddy -b $MY_IP -c 20",
+            "udaddy -s $PEER_IP -c 20",
+        ),
+        cm("rdma_client", "rdma_server", "rdma_client -s $PEER_IP"),
+        cm(
+            "cmtime",
+            "cmtime -b $MY_IP -c 20",
+            "cmtime -s $PEER_IP -c 20",
+        ),
+        cm(
+            "rstream",
+            "rstream -b $MY_IP -T v -S 65536 -C 20",
+            "rstream -s $PEER_IP -T v -S 65536 -C 20",
+        ),
+        cm(
+            "riostream",
+            "riostream -b $MY_IP -T v -S 65536 -C 20",
+            "riostream -s $PEER_IP -T v -S 65536 -C 20",
+        ),
+        cm(
+            "mckey",
+            "mckey -m 239.77.0.1 -b $MY_IP -C 10",
+            "mckey -m 239.77.0.1 -b $MY_IP -C 10 -s",
+        ),
+    ]
+}
+
+/// One of perftest's programs.
+fn perf(name: &str, command: &str) -> GuestTest {
+    let command = format!("{command} -d $RDMA_DEV -x $GID_INDEX -F");
+    test(
+        name,
+        &command,
+        &format!("{command} $PEER_IP"),
+        Ready::Tcp(18515),
+        90,
+        "#bytes",
+    )
+}
+
+fn perftest() -> Vec<GuestTest> {
+    vec![
+        perf("send_bw_rc", "ib_send_bw -n 500"),
+        perf("send_bw_uc", "ib_send_bw -c UC -n 500"),
+        perf("send_bw_ud", "ib_send_bw -c UD -s 1024 -n 500"),
+        perf("send_lat_rc", "ib_send_lat -n 500"),
+        perf("send_lat_uc", "ib_send_lat -c UC -n 500"),
+        perf("send_lat_ud", "ib_send_lat -c UD -n 500"),
+        perf("write_bw_rc", "ib_write_bw -n 500"),
+        perf("write_bw_uc", "ib_write_bw -c UC -n 500"),
+        perf("write_lat_rc", "ib_write_lat -n 500"),
+        perf("write_lat_uc", "ib_write_lat -c UC -n 500"),
+        perf("read_bw_rc", "ib_read_bw -n 500"),
+        perf("read_lat_rc", "ib_read_lat -n 500"),
+        perf(
+            "atomic_bw_fetch_add",
+            "ib_atomic_bw -A FETCH_AND_ADD -n 500",
+        ),
+        perf("atomic_bw_cmp_swap", "ib_atomic_bw -A CMP_AND_SWAP -n 500"),
+        perf(
+            "atomic_lat_fetch_add",
+            "ib_atomic_lat -A FETCH_AND_ADD -n 500",
+        ),
+        perf(
+            "atomic_lat_cmp_swap",
+            "ib_atomic_lat -A CMP_AND_SWAP -n 500",
+        ),
+        perf("write_bw_both_ways", "ib_write_bw -b -n 300"),
+        perf("send_bw_both_ways", "ib_send_bw -b -n 300"),
+        perf("send_bw_events", "ib_send_bw -e -n 300"),
+        perf("write_bw_8_qps", "ib_write_bw -q 8 -n 100"),
+        perf("write_bw_all_sizes", "ib_write_bw -a -n 10"),
+        perf("send_lat_inline", "ib_send_lat -I 64 -s 64 -n 300"),
+        perf("write_bw_cm", "ib_write_bw -R -n 300"),
+    ]
+}
