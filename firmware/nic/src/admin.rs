@@ -183,13 +183,10 @@ impl Nic {
     }
 
     fn alloc_uctx(&mut self) -> Result<u32, Status> {
-        let page = self
-            .core
-            .uctxs
-            .insert_with(|_| ())
-            .ok_or(Status::NoResources)?;
         self.uctx_changes += 1;
-        Ok(page)
+        let version = self.uctx_changes;
+        let uctxs = &mut self.core.uctxs;
+        uctxs.insert_with(|_| version).ok_or(Status::NoResources)
     }
 
     fn dealloc_uctx(&mut self, page: u32) -> Result<(), Status> {

@@ -96,8 +96,8 @@ pub struct Core {
     pub srqs: Table<Srq>,
     /// Address handles.
     pub ahs: Table<Ah>,
-    /// User contexts: the number of a context is that of its doorbell page.
-    pub uctxs: Table<()>,
+    /// User contexts: the number of a context is that of its doorbell page. Each has a version of its own.
+    pub uctxs: Table<u64>,
     /// GID table.
     pub gids: Vec<Option<GidEntry>>,
     /// The Ethernet side.

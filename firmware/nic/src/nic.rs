@@ -44,6 +44,8 @@ pub struct Nic {
     burst: u32,
     /// Counts changes of the set of user contexts, for those who poll doorbell pages.
     pub(crate) uctx_changes: u64,
+    /// Value of `uctx_changes` when the device was enabled.
+    pub(crate) enabled_version: u64,
     fatal_reported: bool,
 }
 
@@ -58,6 +60,7 @@ impl Nic {
             translation: TranslationQueue::default(),
             burst: 0,
             uctx_changes: 0,
+            enabled_version: 0,
             fatal_reported: false,
             core: Core::new(config),
         }
@@ -90,15 +93,23 @@ impl Nic {
         self.registers.enabled() && self.core.fatal == 0
     }
 
-    /// Numbers of the doorbell pages that are in use, the kernel's page 0 included. Pages of a device that is
-    /// not enabled are not looked at.
-    pub fn doorbell_pages(&self) -> impl Iterator<Item = u32> {
+    /// The doorbell pages that are in use, the kernel's page 0 included: number, and a version that tells
+    /// one user of a page from the next. Pages of a device that is not enabled are not looked at.
+    pub fn doorbell_pages(&self) -> impl Iterator<Item = (u32, u64)> {
         let enabled = self.registers.enabled();
-        let contexts = self.core.uctxs.iter().map(|(page, ())| page);
-        std::iter::once(0).chain(contexts).filter(move |_| enabled)
+        let contexts = self
+            .core
+            .uctxs
+            .iter()
+            .map(|(page, version)| (page, *version));
+        let kernel = (0, self.enabled_version);
+        std::iter::once(kernel)
+            .chain(contexts)
+            .filter(move |_| enabled)
     }
 
-    /// Changes whenever [`Nic::doorbell_pages`] gives something new. A page that appears must be zeroed.
+    /// Changes whenever [`Nic::doorbell_pages`] gives something new. A page whose user is gone must be zeroed
+    /// before it has another.
     pub fn doorbell_pages_version(&self) -> u64 {
         self.uctx_changes
     }
@@ -114,6 +125,11 @@ impl Nic {
             ahs: self.core.ahs.len(),
             uctxs: self.core.uctxs.len(),
         }
+    }
+
+    /// An access to the BARs that the device has no meaning for.
+    pub fn bad_register_access(&mut self) {
+        self.core.counters.inc(Counter::register_errors);
     }
 
     /// A doorbell from page `page` arrives.

@@ -74,14 +74,11 @@ impl Path {
         let bth = Bth::new(opcode, dest_qp, psn);
         let mut header = RoceHeader::new(self.dst, self.source.mac, self.ip, bth);
         header.udp_src_port = self.udp_src_port;
-        header.ethernet.vlan = match self.source.vlan {
-            Some(vid) => Some(VlanTag {
-                pcp: self.sl & 7,
-                dei: false,
-                vid,
-            }),
-            None => None,
-        };
+        header.ethernet.vlan = self.source.vlan.map(|vid| VlanTag {
+            pcp: self.sl & 7,
+            dei: false,
+            vid,
+        });
         header
     }
 

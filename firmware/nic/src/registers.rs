@@ -175,5 +175,6 @@ impl Nic {
         self.translation
             .start(r.translation_sq, r.translation_cq, r.translation_log_depth);
         self.uctx_changes += 1;
+        self.enabled_version = self.uctx_changes;
     }
 }

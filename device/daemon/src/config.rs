@@ -1,0 +1,244 @@
+//! What a process serves.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use faultline_wire::MacAddr;
+use serde::Deserialize;
+
+/// A configuration that can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("can't read the configuration file {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("the configuration file {path} is malformed: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// No NIC.
+    #[error("no NIC is configured: give --nic NAME=SOCKET, or [[nic]] sections in the file")]
+    NoNic,
+    /// Two NICs share something.
+    #[error("two NICs have the same {what}: {value}")]
+    Twice {
+        /// `name`, `socket` or `mac`.
+        what: &'static str,
+        /// What they share.
+        value: String,
+    },
+    /// `--nic` without an equals sign.
+    #[error("{0:?} is not of the form NAME=SOCKET")]
+    NicSyntax(String),
+    /// Not a MAC address.
+    #[error("{0:?} is not a unicast MAC address such as 02:00:00:00:00:01")]
+    Mac(String),
+}
+
+/// When the engine looks for work, and when it sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PollMode {
+    /// Always look: lowest latency, one core is busy for ever.
+    Busy,
+    /// Look for a while after the last work, then sleep.
+    #[default]
+    Adaptive,
+    /// Sleep as soon as there is nothing to do.
+    Never,
+}
+
+/// One NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicEntry {
+    /// Name, for messages and metrics.
+    pub name: String,
+    /// Path of its vfio-user socket.
+    pub socket: PathBuf,
+    /// MAC address; derived from the name if not given.
+    #[serde(default, deserialize_with = "de_mac")]
+    pub mac: Option<MacAddr>,
+}
+
+impl FromStr for NicEntry {
+    type Err = ConfigError;
+
+    /// `NAME=SOCKET`.
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        match text.split_once('=') {
+            Some((name, socket)) if !name.is_empty() && !socket.is_empty() => Ok(Self {
+                name: name.to_owned(),
+                socket: socket.into(),
+                mac: None,
+            }),
+            _ => Err(ConfigError::NicSyntax(text.to_owned())),
+        }
+    }
+}
+
+impl NicEntry {
+    /// Its MAC address. A derived one is locally administered and the same at every start.
+    pub fn mac_address(&self) -> MacAddr {
+        self.mac.unwrap_or_else(|| {
+            // FNV-1a.
+            let hash = self
+                .name
+                .bytes()
+                .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+                    (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+                });
+            let [a, b, c, d, e, ..] = hash.to_be_bytes();
+            MacAddr([0x02, a, b, c, d, e])
+        })
+    }
+}
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// When to look for work.
+    #[serde(default)]
+    pub poll: PollMode,
+    /// `adaptive`: for how long after the last work, in microseconds.
+    #[serde(default = "default_poll_time")]
+    pub poll_time_us: u64,
+    /// The NICs.
+    #[serde(default, rename = "nic")]
+    pub nics: Vec<NicEntry>,
+}
+
+fn default_poll_time() -> u64 {
+    200
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            poll: PollMode::default(),
+            poll_time_us: default_poll_time(),
+            nics: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a TOML file.
+    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Parse {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
+    }
+
+    /// Refuses what can't work.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.nics.is_empty() {
+            return Err(ConfigError::NoNic);
+        }
+        let twice = |what, values: Vec<String>| {
+            let mut seen = std::collections::HashSet::new();
+            match values.into_iter().find(|value| !seen.insert(value.clone())) {
+                Some(value) => Err(ConfigError::Twice { what, value }),
+                None => Ok(()),
+            }
+        };
+        let nics = &self.nics;
+        twice("name", nics.iter().map(|nic| nic.name.clone()).collect())?;
+        twice(
+            "socket",
+            nics.iter()
+                .map(|nic| nic.socket.display().to_string())
+                .collect(),
+        )?;
+        twice(
+            "mac",
+            nics.iter()
+                .map(|nic| nic.mac_address().to_string())
+                .collect(),
+        )
+    }
+
+    /// `adaptive`: for how long to look after the last work.
+    pub fn poll_time(&self) -> Duration {
+        Duration::from_micros(self.poll_time_us)
+    }
+}
+
+fn de_mac<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<MacAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_mac(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn parse_mac(text: &str) -> Result<MacAddr, ConfigError> {
+    let bad = || ConfigError::Mac(text.to_owned());
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts
+            .next()
+            .filter(|part| part.len() == 2)
+            .ok_or_else(bad)?;
+        *byte = u8::from_str_radix(part, 16).map_err(|_| bad())?;
+    }
+    let mac = MacAddr(mac);
+    if parts.next().is_some() || mac.is_multicast() || mac.0 == [0; 6] {
+        return Err(bad());
+    }
+    Ok(mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read() {
+        let text = "poll = \"busy\"\n[[nic]]\nname = \"a\"\nsocket = \"/tmp/a\"\n\
+                    [[nic]]\nname = \"b\"\nsocket = \"/tmp/b\"\nmac = \"02:00:00:00:00:01\"\n";
+        let config: Config = toml::from_str(text).unwrap();
+        assert_eq!(config.poll, PollMode::Busy);
+        assert_eq!(config.nics[1].mac_address(), MacAddr([2, 0, 0, 0, 0, 1]));
+        assert_ne!(config.nics[0].mac_address(), config.nics[1].mac_address());
+        config.check().unwrap();
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert!(matches!(Config::default().check(), Err(ConfigError::NoNic)));
+        assert!("a".parse::<NicEntry>().is_err());
+        assert!("=x".parse::<NicEntry>().is_err());
+        for bad in [
+            "",
+            "02:00:00:00:00",
+            "01:00:00:00:00:00",
+            "00:00:00:00:00:00",
+            "2:0:0:0:0:1",
+            "02:00:00:00:00:01:02",
+        ] {
+            assert!(parse_mac(bad).is_err(), "{bad}");
+        }
+        let twice = Config {
+            nics: vec!["a=/x".parse().unwrap(), "a=/y".parse().unwrap()],
+            ..Config::default()
+        };
+        let error = twice.check().unwrap_err().to_string();
+        assert!(error.contains("same name: a"), "{error}");
+        assert!(toml::from_str::<Config>("pol = 1").is_err());
+    }
+}

@@ -1,0 +1,393 @@
+//! The PCI function that a vfio-user client sees: config space, BARs, interrupts, memory map.
+
+use faultline_abi::doorbell::Doorbell;
+use faultline_abi::regs;
+use faultline_memory::{MapError, UnmapError};
+use faultline_pci::{Bar, ConfigChange, ConfigSpace, MsixLayout, MsixTable, PciIdentity};
+use faultline_ports::PortId;
+use faultline_vfio_user::{
+    Device, DeviceInfo, DmaMap, DmaUnmap, Errno, IrqInfo, IrqSet, RegionInfo, RegionMmap,
+    SparseArea, pci_index,
+};
+use faultline_wire::MacAddr;
+use rustix::fd::OwnedFd;
+
+use crate::engine::{Ended, Engine, EngineHandle};
+use crate::port::NicPort;
+
+const PAGE: u64 = regs::PAGE_SIZE as u64;
+/// A writable map at least this long that has no descriptor is certainly guest RAM; ROMs and the device's own
+/// BARs, which QEMU maps the same way, are shorter or read-only.
+const SURELY_RAM: u64 = 64 << 20;
+
+/// One function, served to one client at a time.
+#[derive(Debug)]
+pub(crate) struct Function {
+    name: String,
+    port: PortId,
+    engine: EngineHandle,
+    config: ConfigSpace,
+    msix: MsixTable,
+    layout: MsixLayout,
+    /// Pages in each half of BAR 2.
+    doorbell_pages: u64,
+}
+
+fn ended(_: Ended) -> Errno {
+    Errno::NODEV
+}
+
+impl Function {
+    pub(crate) fn new(
+        name: &str,
+        port: PortId,
+        mac: MacAddr,
+        doorbell_pages: u32,
+        engine: EngineHandle,
+    ) -> Result<Self, faultline_pci::ConfigError> {
+        let layout = MsixLayout::in_bar(regs::BAR_MSIX as u8, regs::MSIX_VECTORS as u16);
+        let doorbell_pages = u64::from(doorbell_pages);
+        let wide = |index: u32, size: u64, prefetchable: bool| Bar {
+            index: index as u8,
+            size,
+            wide: true,
+            prefetchable,
+        };
+        let bars = [
+            wide(regs::BAR_REGS, u64::from(regs::REGS_SIZE), false),
+            wide(regs::BAR_DOORBELL, 2 * doorbell_pages * PAGE, true),
+            wide(regs::BAR_MSIX, layout.bar_size(), false),
+        ];
+        let [a, b, c, d, e, f] = mac.0;
+        let identity = PciIdentity {
+            vendor: regs::PCI_VENDOR as u16,
+            device: regs::PCI_DEVICE as u16,
+            revision: 1,
+            class: 0x02_0000,
+            subsystem_vendor: regs::PCI_VENDOR as u16,
+            subsystem: regs::PCI_DEVICE as u16,
+            serial: u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f]),
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            port,
+            engine,
+            config: ConfigSpace::new(identity, &bars, Some(layout))?,
+            msix: MsixTable::new(layout),
+            layout,
+            doorbell_pages,
+        })
+    }
+
+    /// Runs `work` on the port, in the engine.
+    fn on_port<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut NicPort) -> R + Send + 'static,
+    ) -> Result<R, Errno> {
+        let id = self.port;
+        let result = self
+            .engine
+            .call(move |engine| engine.ports.get_mut(id).map(work));
+        result.map_err(ended)?.ok_or(Errno::NODEV)
+    }
+
+    fn in_engine<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Engine, PortId) -> R + Send + 'static,
+    ) -> Result<R, Errno> {
+        let id = self.port;
+        self.engine
+            .call(move |engine| work(engine, id))
+            .map_err(ended)
+    }
+
+    fn bar_size(&self, index: u32) -> u64 {
+        self.config
+            .bar_list()
+            .iter()
+            .find(|bar| u32::from(bar.index) == index)
+            .map_or(0, |bar| bar.size)
+    }
+
+    fn check_range(&self, index: u32, offset: u64, len: usize) -> Result<(), Errno> {
+        let size = match index {
+            pci_index::CONFIG_REGION => faultline_pci::CONFIG_SIZE as u64,
+            _ => self.bar_size(index),
+        };
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn config_changed(&mut self, change: ConfigChange) -> Result<(), Errno> {
+        if change.flr {
+            tracing::info!(nic = %self.name, "function-level reset");
+            self.msix.reset();
+            self.on_port(|port| {
+                port.bus_master = false;
+                port.reset();
+            })?;
+            self.sync_address()?;
+        }
+        if let Some(on) = change.bus_master {
+            self.on_port(move |port| port.bus_master = on)?;
+        }
+        Ok(())
+    }
+
+    /// After a reset the switch knows the permanent address again.
+    fn sync_address(&self) -> Result<(), Errno> {
+        self.in_engine(|engine, id| engine.sync_address(id))
+    }
+
+    fn read_registers(&self, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        self.in_engine(move |engine, id| {
+            let now = engine.now();
+            let Some(port) = engine.ports.get_mut(id) else {
+                return Vec::new();
+            };
+            let first = offset & !3;
+            let words = (offset + len as u64 - first).div_ceil(4);
+            let skip = (offset - first) as usize;
+            (0..words)
+                .flat_map(|i| {
+                    port.nic
+                        .read_register(now, (first + 4 * i) as u32)
+                        .to_le_bytes()
+                })
+                .skip(skip)
+                .take(len)
+                .collect()
+        })
+    }
+
+    fn write_registers(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        // Registers are written in aligned words; what is not one the device counts and ignores.
+        let (words, rest) = data.as_chunks::<4>();
+        let words = words.to_vec();
+        let whole = rest.is_empty() && offset % 4 == 0;
+        self.in_engine(move |engine, id| {
+            if let Some(port) = engine.ports.get_mut(id) {
+                if whole {
+                    for (at, word) in (offset..).step_by(4).zip(words) {
+                        port.nic.write_register(at as u32, u32::from_le_bytes(word));
+                    }
+                } else {
+                    port.nic.bad_register_access();
+                }
+                port.sync_pages();
+            }
+        })
+    }
+
+    /// A write to the second half of BAR 2: a doorbell that wakes the engine.
+    fn kick(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let half = self.doorbell_pages * PAGE;
+        let bits: Option<[u8; 8]> = data.try_into().ok();
+        let (Some(page), Some(bits)) = (offset.checked_sub(half).map(|o| o / PAGE), bits) else {
+            return self.on_port(|port| port.nic.bad_register_access());
+        };
+        let bell = Doorbell::from_bits(u64::from_le_bytes(bits));
+        self.in_engine(move |engine, id| engine.kick(id, page as u32, bell))
+    }
+}
+
+impl Device for Function {
+    fn info(&mut self) -> Result<DeviceInfo, Errno> {
+        tracing::info!(nic = %self.name, "client connected");
+        Ok(DeviceInfo::PCI)
+    }
+
+    fn region_info(&mut self, index: u32) -> Result<RegionInfo, Errno> {
+        let size = match index {
+            pci_index::CONFIG_REGION => faultline_pci::CONFIG_SIZE as u64,
+            _ => self.bar_size(index),
+        };
+        if size == 0 {
+            return Ok(RegionInfo::default());
+        }
+        let mmap = match index {
+            regs::BAR_DOORBELL => Some(RegionMmap {
+                fd: self.doorbell_fd()?,
+                offset: 0,
+                sparse: vec![SparseArea {
+                    offset: 0,
+                    size: self.doorbell_pages * PAGE,
+                }],
+            }),
+            _ => None,
+        };
+        Ok(RegionInfo {
+            size,
+            flags: RegionInfo::READ | RegionInfo::WRITE,
+            mmap,
+        })
+    }
+
+    fn region_read(&mut self, index: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
+        self.check_range(index, offset, data.len())?;
+        match index {
+            pci_index::CONFIG_REGION => self.config.read(offset, data),
+            regs::BAR_REGS => {
+                let bytes = self.read_registers(offset, data.len())?;
+                if bytes.len() != data.len() {
+                    return Err(Errno::NODEV);
+                }
+                data.copy_from_slice(&bytes);
+            }
+            regs::BAR_MSIX => {
+                let pending = self.on_port(|port| port.irqs.pending(0))?;
+                let word = |n: usize| if n == 0 { pending } else { 0 };
+                self.msix.read(regs::BAR_MSIX as u8, offset, data, word);
+            }
+            // Doorbell pages are mapped; kick pages have nothing to read.
+            _ => data.fill(0),
+        }
+        Ok(())
+    }
+
+    fn region_write(&mut self, index: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        self.check_range(index, offset, data.len())?;
+        match index {
+            pci_index::CONFIG_REGION => {
+                let change = self.config.write(offset, data);
+                self.config_changed(change)
+            }
+            regs::BAR_REGS => self.write_registers(offset, data),
+            regs::BAR_DOORBELL => self.kick(offset, data),
+            _ => {
+                self.msix.write(regs::BAR_MSIX as u8, offset, data);
+                Ok(())
+            }
+        }
+    }
+
+    fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
+        if map.fd.is_none() && map.writable && map.size >= SURELY_RAM {
+            tracing::error!(
+                nic = %self.name,
+                "guest RAM at {:#x} ({} MiB) came without a descriptor, so the NIC can't reach it: start QEMU with \
+                 -object memory-backend-memfd,id=ram,size=...,share=on -machine memory-backend=ram",
+                map.iova,
+                map.size >> 20,
+            );
+        }
+        let name = self.name.clone();
+        self.in_engine(move |engine, id| {
+            let ram = engine.rams.get_mut(id).ok_or(Errno::NODEV)?;
+            let DmaMap {
+                iova,
+                size,
+                offset,
+                readable,
+                writable,
+                fd,
+            } = map;
+            ram.0
+                .map(iova, size, fd, offset, readable, writable)
+                .map_err(|error: MapError| {
+                    tracing::warn!(nic = %name, "refused a memory map at {iova:#x}: {error}");
+                    error.errno()
+                })
+        })?
+    }
+
+    fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
+        let name = self.name.clone();
+        self.in_engine(move |engine, id| {
+            let ram = engine.rams.get_mut(id).ok_or(Errno::NODEV)?;
+            match unmap {
+                DmaUnmap::All => {
+                    ram.0.unmap_all();
+                    Ok(())
+                }
+                DmaUnmap::Range { iova, size } => {
+                    ram.0
+                        .unmap(iova, size)
+                        .map(drop)
+                        .map_err(|error: UnmapError| {
+                            tracing::warn!(nic = %name, "refused an unmap at {iova:#x}: {error}");
+                            error.errno()
+                        })
+                }
+            }
+        })?
+    }
+
+    fn irq_info(&mut self, index: u32) -> Result<IrqInfo, Errno> {
+        let count = match index {
+            pci_index::MSIX_IRQ => u32::from(self.layout.vectors),
+            // QEMU wants a way to hear of errors; the device does not use it.
+            pci_index::ERR_IRQ => 1,
+            _ => return Ok(IrqInfo::default()),
+        };
+        Ok(IrqInfo {
+            count,
+            flags: IrqInfo::EVENTFD,
+        })
+    }
+
+    fn set_irqs(&mut self, set: IrqSet) -> Result<(), Errno> {
+        match set.index {
+            pci_index::MSIX_IRQ => self.on_port(move |port| port.irqs.set(set))?,
+            pci_index::ERR_IRQ | pci_index::REQ_IRQ => Ok(()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn reset(&mut self) -> Result<(), Errno> {
+        tracing::info!(nic = %self.name, "device reset");
+        self.config.reset();
+        self.config_changed(ConfigChange {
+            flr: true,
+            ..ConfigChange::default()
+        })
+    }
+
+    fn disconnected(&mut self) {
+        tracing::info!(nic = %self.name, "client disconnected");
+        self.config.reset();
+        self.msix.reset();
+        let _ = self.in_engine(|engine, id| {
+            if let Some(port) = engine.ports.get_mut(id) {
+                port.bus_master = false;
+                port.reset();
+                port.irqs.detach_all();
+                port.irqs.reset();
+            }
+            if let Some(ram) = engine.rams.get_mut(id) {
+                ram.0.unmap_all();
+            }
+            engine.switch.forget(id);
+            engine.sync_address(id);
+        });
+    }
+}
+
+impl Function {
+    fn doorbell_fd(&self) -> Result<OwnedFd, Errno> {
+        let fd = self.on_port(|port| port.pages.dup())?;
+        fd.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
+    }
+}
+
+impl Engine {
+    /// A doorbell by way of a trapped access.
+    fn kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
+        let now = self.now();
+        if let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id))
+            && port.bus_master
+        {
+            port.nic.doorbell(now, ram, page, bell);
+            port.sync_pages();
+        }
+    }
+
+    /// The switch learns the NIC's own address.
+    pub(crate) fn sync_address(&mut self, id: PortId) {
+        if let Some(port) = self.ports.get(id) {
+            self.switch.set_own_address(id, port.nic.mac());
+        }
+    }
+}

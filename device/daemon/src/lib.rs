@@ -1,0 +1,19 @@
+//! The Faultline process: NICs on vfio-user sockets, one engine thread, a switch between them.
+//!
+//! - [`config`]: what to serve, from a file or the command line
+//! - [`engine`]: the thread that owns all NICs
+//! - `port`: one NIC with its guest's memory, doorbell pages and interrupts
+//! - `function`: the PCI function that a vfio-user client sees
+//! - [`server`]: the threads and sockets around it
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod engine;
+mod function;
+mod port;
+mod ram;
+pub mod server;
+
+pub use config::{Config, NicEntry, PollMode};
+pub use server::Server;

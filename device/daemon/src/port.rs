@@ -1,0 +1,165 @@
+//! One NIC with what surrounds it: doorbell pages and interrupts.
+
+use std::mem::offset_of;
+
+use faultline_abi::doorbell::{self, Doorbell, DoorbellPage};
+use faultline_abi::regs;
+use faultline_memory::{Page, SharedPages};
+use faultline_nic::{Instant, Nic, NicConfig};
+use faultline_vfio_user::IrqVectors;
+use faultline_wire::MacAddr;
+
+use crate::ram::Ram;
+
+const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
+const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
+const CONSUMER: usize = offset_of!(DoorbellPage, consumer);
+const RING: usize = offset_of!(DoorbellPage, ring);
+const RING_MASK: u32 = doorbell::RING_ENTRIES as u32 - 1;
+/// Doorbells taken from one page before the next has its turn.
+const DOORBELL_BATCH: u32 = 32;
+
+/// A doorbell page that is polled.
+#[derive(Clone, Copy, Debug)]
+struct Polled {
+    page: u32,
+    /// When the context was allocated: tells its page from that of an earlier one.
+    version: u64,
+    consumer: u32,
+}
+
+/// A NIC in the engine.
+#[derive(Debug)]
+pub struct NicPort {
+    pub(crate) nic: Nic,
+    pub(crate) irqs: IrqVectors,
+    pub(crate) pages: SharedPages,
+    /// Bus mastering: without it the function does no DMA and sends no interrupts.
+    pub(crate) bus_master: bool,
+    polled: Vec<Polled>,
+    pages_version: u64,
+    heartbeat: u32,
+}
+
+impl NicPort {
+    pub(crate) fn new(name: &str, mac: MacAddr) -> std::io::Result<Self> {
+        let nic = Nic::new(NicConfig::new(mac));
+        let count = nic.doorbell_page_count() as usize;
+        Ok(Self {
+            irqs: IrqVectors::new(regs::MSIX_VECTORS),
+            pages: SharedPages::new(&format!("faultline-doorbells-{name}"), count)?,
+            bus_master: false,
+            polled: Vec::new(),
+            pages_version: nic.doorbell_pages_version(),
+            heartbeat: 0,
+            nic,
+        })
+    }
+
+    /// Function-level reset.
+    pub(crate) fn reset(&mut self) {
+        self.nic.reset();
+        self.irqs.reset();
+        self.sync_pages();
+    }
+
+    /// Polls the pages of the contexts that exist now. A page that goes is zeroed, so that it is clean when a
+    /// context gets it.
+    pub(crate) fn sync_pages(&mut self) {
+        let version = self.nic.doorbell_pages_version();
+        if version == self.pages_version {
+            return;
+        }
+        self.pages_version = version;
+        let now: Vec<(u32, u64)> = self.nic.doorbell_pages().collect();
+        for old in &self.polled {
+            if !now.contains(&(old.page, old.version)) {
+                self.pages.zero_page(old.page as usize);
+            }
+        }
+        let polled = &self.polled;
+        let keep = |(page, version): (u32, u64)| {
+            let known = polled
+                .iter()
+                .find(|old| (old.page, old.version) == (page, version));
+            known.copied().unwrap_or(Polled {
+                page,
+                version,
+                consumer: 0,
+            })
+        };
+        self.polled = now.into_iter().map(keep).collect();
+    }
+
+    /// Takes doorbells from all pages. Gives whether there were any.
+    pub(crate) fn poll_doorbells(&mut self, now: Instant, ram: &Ram) -> bool {
+        let mut any = false;
+        for polled in &mut self.polled {
+            let Some(page) = self.pages.page(polled.page as usize) else {
+                continue;
+            };
+            let first = polled.consumer;
+            while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH {
+                let bits = load_slot(&page, polled.consumer);
+                if !doorbell::is_filled(bits, polled.consumer) {
+                    break;
+                }
+                polled.consumer = polled.consumer.wrapping_add(1);
+                self.nic
+                    .doorbell(now, ram, polled.page, Doorbell::from_bits(bits));
+            }
+            if polled.consumer != first {
+                page.store_u32(CONSUMER, polled.consumer);
+                any = true;
+            }
+        }
+        if any {
+            self.sync_pages();
+        }
+        any
+    }
+
+    /// Whether a doorbell waits.
+    pub(crate) fn has_doorbell(&self) -> bool {
+        self.polled.iter().any(|polled| {
+            self.pages.page(polled.page as usize).is_some_and(|page| {
+                doorbell::is_filled(load_slot(&page, polled.consumer), polled.consumer)
+            })
+        })
+    }
+
+    /// Says on every page whether doorbells must be kicked.
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        for polled in &self.polled {
+            if let Some(page) = self.pages.page(polled.page as usize) {
+                page.store_u32_seqcst(ASLEEP, u32::from(asleep));
+            }
+        }
+    }
+
+    /// Shows the driver that the device lives.
+    pub(crate) fn beat(&mut self) {
+        self.heartbeat = self.heartbeat.wrapping_add(1);
+        if self.nic.is_running()
+            && let Some(page) = self.pages.page(0)
+        {
+            page.store_u32(HEARTBEAT, self.heartbeat);
+        }
+    }
+
+    /// Sends the interrupts that are due.
+    pub(crate) fn send_interrupts(&mut self) -> bool {
+        let mut any = false;
+        while let Some(vector) = self.nic.poll_interrupt() {
+            any = true;
+            if self.bus_master {
+                self.irqs.trigger(usize::from(vector));
+            }
+        }
+        any
+    }
+}
+
+fn load_slot(page: &Page<'_>, index: u32) -> u64 {
+    page.load_u64(RING + (index & RING_MASK) as usize * 8)
+}
