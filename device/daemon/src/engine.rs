@@ -152,7 +152,7 @@ impl Engine {
         let mut last_beat = std::time::Instant::now();
         while !self.stopped {
             passes = passes.wrapping_add(1);
-            if passes % PASSES_PER_BEAT_CHECK == 0 && last_beat.elapsed() >= HEARTBEAT {
+            if passes.is_multiple_of(PASSES_PER_BEAT_CHECK) && last_beat.elapsed() >= HEARTBEAT {
                 last_beat = std::time::Instant::now();
                 self.beat();
             }
@@ -316,7 +316,7 @@ impl Engine {
 
 /// Between two looks: mostly a pause of the processor, now and then a turn for other threads.
 fn idle_pause(idle_passes: u32) {
-    if idle_passes % IDLE_PASSES_PER_YIELD == 0 {
+    if idle_passes.is_multiple_of(IDLE_PASSES_PER_YIELD) {
         std::thread::yield_now();
     } else {
         std::hint::spin_loop();

@@ -166,7 +166,7 @@ impl Function {
         // Registers are written in aligned words; what is not one the device counts and ignores.
         let (words, rest) = data.as_chunks::<4>();
         let words = words.to_vec();
-        let whole = rest.is_empty() && offset % 4 == 0;
+        let whole = rest.is_empty() && offset.is_multiple_of(4);
         self.in_engine(move |engine, id| {
             if let Some(port) = engine.ports.get_mut(id) {
                 if whole {

@@ -23,29 +23,27 @@ impl Qp {
         now: Instant,
         mem: &M,
     ) -> Option<TxFrame> {
-        loop {
-            if let Some(wr) = self.requester.pending.pop_front() {
-                self.complete_send(core, now, mem, &wr, None);
-            }
-            if !self.state.sends() {
-                return None;
-            }
-            if self.state != State::Rts || self.sq.fetched == self.sq.producer {
-                self.check_drained(core, now, mem);
-                return None;
-            }
-            let wr = self.read_work_request(mem);
-            let built = match wr.failed {
-                Some(failure) => Err(failure),
-                None => self.build_frame(core, mem, &wr),
-            };
-            self.requester.pending.push_back(wr);
-            match built {
-                Ok(frame) => return Some(frame),
-                Err(failure) => {
-                    self.fail_request(core, now, mem, failure);
-                    return None;
-                }
+        if let Some(wr) = self.requester.pending.pop_front() {
+            self.complete_send(core, now, mem, &wr, None);
+        }
+        if !self.state.sends() {
+            return None;
+        }
+        if self.state != State::Rts || self.sq.fetched == self.sq.producer {
+            self.check_drained(core, now, mem);
+            return None;
+        }
+        let wr = self.read_work_request(mem);
+        let built = match wr.failed {
+            Some(failure) => Err(failure),
+            None => self.build_frame(core, mem, &wr),
+        };
+        self.requester.pending.push_back(wr);
+        match built {
+            Ok(frame) => Some(frame),
+            Err(failure) => {
+                self.fail_request(core, now, mem, failure);
+                None
             }
         }
     }
