@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+/*
+ * Device and context, doorbells, memory of rings.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "faultline.h"
+
+/* How long a full doorbell ring is waited for. The device empties it in microseconds; a dead one never does. */
+#define FL_DOORBELL_PATIENCE_NS 2000000000ULL
+
+static void fl_free_context(struct ibv_context *ibctx);
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
+}
+
+/*
+ * Appends a doorbell to the ring in our page (firmware/abi/src/doorbell.rs).
+ * Several threads may do so at once: adding to `producer` claims a slot.
+ */
+void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
+		 uint32_t value)
+{
+	struct faultline_doorbell_page *page = ctx->doorbell;
+	uint64_t bits = (uint64_t)type << FAULTLINE_DB_TYPE_SHIFT |
+			(uint64_t)object << FAULTLINE_DB_OBJECT_SHIFT | value;
+	uint32_t index = __atomic_fetch_add(&page->producer, 1, __ATOMIC_RELAXED);
+	uint64_t lap = !((index >> FAULTLINE_DB_LAP_SHIFT) & 1);
+	uint64_t give_up = 0;
+
+	while (index - __atomic_load_n(&page->consumer, __ATOMIC_ACQUIRE) >=
+	       FAULTLINE_DB_RING_ENTRIES) {
+		uint64_t now = now_ns();
+
+		if (!give_up)
+			give_up = now + FL_DOORBELL_PATIENCE_NS;
+		else if (now > give_up)
+			return;
+		if (__atomic_load_n(&page->asleep, __ATOMIC_RELAXED))
+			*ctx->kick = (uint64_t)FAULTLINE_DB_NOP
+				     << FAULTLINE_DB_TYPE_SHIFT;
+	}
+	__atomic_store_n(&page->ring[index % FAULTLINE_DB_RING_ENTRIES],
+			 bits | lap << FAULTLINE_DB_PHASE_SHIFT,
+			 __ATOMIC_RELEASE);
+	/* The device sets `asleep`, then looks at the ring once more. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&page->asleep, __ATOMIC_RELAXED))
+		*ctx->kick = bits;
+}
+
+int fl_ring_alloc(struct fl_context *ctx, struct fl_ring *ring, size_t len)
+{
+	size_t total = align(len + FAULTLINE_RING_RECORD_SIZE, ctx->page_size);
+	void *buf = mmap(NULL, total, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (buf == MAP_FAILED)
+		return errno;
+	/* A child must not copy-on-write what the device writes. */
+	if (ibv_dontfork_range(buf, total)) {
+		munmap(buf, total);
+		return ENOMEM;
+	}
+	ring->buf = buf;
+	ring->len = total;
+	ring->ring_len = len;
+	return 0;
+}
+
+void fl_ring_free(struct fl_ring *ring)
+{
+	if (!ring->buf)
+		return;
+	ibv_dofork_range(ring->buf, ring->len);
+	munmap(ring->buf, ring->len);
+	ring->buf = NULL;
+}
+
+int fl_wq_alloc(struct fl_context *ctx, struct fl_wq *wq, uint8_t log_depth,
+		uint8_t stride_shift, uint32_t max_sge)
+{
+	int ret;
+
+	wq->log_depth = log_depth;
+	wq->stride_shift = stride_shift;
+	wq->mask = (1U << log_depth) - 1;
+	wq->max_sge = max_sge;
+	wq->wr_id = calloc((size_t)wq->mask + 1, sizeof(*wq->wr_id));
+	if (!wq->wr_id)
+		return ENOMEM;
+	ret = fl_ring_alloc(ctx, &wq->ring, (size_t)1 << (log_depth + stride_shift));
+	if (!ret)
+		ret = pthread_spin_init(&wq->lock, PTHREAD_PROCESS_PRIVATE);
+	if (ret) {
+		fl_ring_free(&wq->ring);
+		free(wq->wr_id);
+		wq->wr_id = NULL;
+	}
+	return ret;
+}
+
+void fl_wq_free(struct fl_wq *wq)
+{
+	if (!wq->wr_id)
+		return;
+	pthread_spin_destroy(&wq->lock);
+	fl_ring_free(&wq->ring);
+	free(wq->wr_id);
+	wq->wr_id = NULL;
+}
+
+int fl_table_insert(struct fl_context *ctx, struct fl_qp *qp)
+{
+	uint32_t qpn = qp->verbs_qp.qp.qp_num;
+	struct fl_qp ***slot = &ctx->table[(qpn >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
+	int ret = 0;
+
+	pthread_mutex_lock(&ctx->table_lock);
+	if (!*slot) {
+		struct fl_qp **leaf = calloc(FL_TABLE_SIZE, sizeof(*leaf));
+
+		if (leaf)
+			__atomic_store_n(slot, leaf, __ATOMIC_RELEASE);
+		else
+			ret = ENOMEM;
+	}
+	if (!ret)
+		__atomic_store_n(&(*slot)[qpn & FL_TABLE_MASK], qp,
+				 __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&ctx->table_lock);
+	return ret;
+}
+
+void fl_table_remove(struct fl_context *ctx, struct fl_qp *qp)
+{
+	uint32_t qpn = qp->verbs_qp.qp.qp_num;
+	struct fl_qp **leaf = ctx->table[(qpn >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
+
+	pthread_mutex_lock(&ctx->table_lock);
+	if (leaf)
+		__atomic_store_n(&leaf[qpn & FL_TABLE_MASK], NULL,
+				 __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&ctx->table_lock);
+}
+
+struct fl_qp *fl_table_find(struct fl_context *ctx, uint32_t qpn)
+{
+	struct fl_qp **leaf =
+		__atomic_load_n(&ctx->table[(qpn >> FL_TABLE_SHIFT) & FL_TABLE_MASK],
+				__ATOMIC_ACQUIRE);
+
+	return leaf ? __atomic_load_n(&leaf[qpn & FL_TABLE_MASK],
+				      __ATOMIC_ACQUIRE) : NULL;
+}
+
+static const struct verbs_context_ops fl_ops = {
+	.alloc_pd = fl_alloc_pd,
+	.create_ah = fl_create_ah,
+	.create_cq = fl_create_cq,
+	.create_cq_ex = fl_create_cq_ex,
+	.create_qp = fl_create_qp,
+	.create_qp_ex = fl_create_qp_ex,
+	.create_srq = fl_create_srq,
+	.dealloc_pd = fl_dealloc_pd,
+	.dereg_mr = fl_dereg_mr,
+	.destroy_ah = fl_destroy_ah,
+	.destroy_cq = fl_destroy_cq,
+	.destroy_qp = fl_destroy_qp,
+	.destroy_srq = fl_destroy_srq,
+	.free_context = fl_free_context,
+	.modify_qp = fl_modify_qp,
+	.modify_srq = fl_modify_srq,
+	.poll_cq = fl_poll_cq,
+	.post_recv = fl_post_recv,
+	.post_send = fl_post_send,
+	.post_srq_recv = fl_post_srq_recv,
+	.query_device_ex = fl_query_device,
+	.query_port = fl_query_port,
+	.query_qp = fl_query_qp,
+	.query_srq = fl_query_srq,
+	.reg_mr = fl_reg_mr,
+	.req_notify_cq = fl_req_notify_cq,
+	.resize_cq = fl_resize_cq,
+};
+
+static void *map_page(struct fl_context *ctx, int fd, int prot, uint64_t offset)
+{
+	void *page = mmap(NULL, FAULTLINE_PAGE_SIZE, prot, MAP_SHARED, fd, offset);
+
+	return page == MAP_FAILED ? NULL : page;
+}
+
+static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd_fd,
+					      void *private_data)
+{
+	struct fl_get_context_resp resp = {};
+	struct ibv_get_context cmd = {};
+	struct fl_context *ctx;
+
+	ctx = verbs_init_and_alloc_context(device, cmd_fd, ctx, ibv_ctx,
+					   RDMA_DRIVER_UNKNOWN);
+	if (!ctx)
+		return NULL;
+	if (ibv_cmd_get_context(&ctx->ibv_ctx, &cmd, sizeof(cmd), &resp.ibv_resp,
+				sizeof(resp)))
+		goto err_ctx;
+	if (resp.drv.abi_version >> 16 != FAULTLINE_ABI_VERSION >> 16) {
+		verbs_err(&ctx->ibv_ctx,
+			  "device ABI %u.%u is not known to this provider\n",
+			  resp.drv.abi_version >> 16, resp.drv.abi_version & 0xffff);
+		errno = EOPNOTSUPP;
+		goto err_ctx;
+	}
+	ctx->page_size = sysconf(_SC_PAGESIZE);
+	ctx->max_qp_wr = resp.drv.max_qp_wr;
+	ctx->max_srq_wr = resp.drv.max_srq_wr;
+	ctx->max_cqe = resp.drv.max_cqe;
+	ctx->max_sge = resp.drv.max_sge;
+	ctx->max_inline = resp.drv.max_inline;
+	ctx->doorbell = map_page(ctx, cmd_fd, PROT_READ | PROT_WRITE,
+				 resp.drv.doorbell_offset);
+	if (!ctx->doorbell)
+		goto err_ctx;
+	ctx->kick = map_page(ctx, cmd_fd, PROT_WRITE, resp.drv.kick_offset);
+	if (!ctx->kick)
+		goto err_doorbell;
+	pthread_mutex_init(&ctx->table_lock, NULL);
+	verbs_set_ops(&ctx->ibv_ctx, &fl_ops);
+	return &ctx->ibv_ctx;
+
+err_doorbell:
+	munmap(ctx->doorbell, FAULTLINE_PAGE_SIZE);
+err_ctx:
+	verbs_uninit_context(&ctx->ibv_ctx);
+	free(ctx);
+	return NULL;
+}
+
+static void fl_free_context(struct ibv_context *ibctx)
+{
+	struct fl_context *ctx = to_fl_ctx(ibctx);
+	int i;
+
+	munmap((void *)ctx->kick, FAULTLINE_PAGE_SIZE);
+	munmap(ctx->doorbell, FAULTLINE_PAGE_SIZE);
+	for (i = 0; i < FL_TABLE_SIZE; i++)
+		free(ctx->table[i]);
+	pthread_mutex_destroy(&ctx->table_lock);
+	verbs_uninit_context(&ctx->ibv_ctx);
+	free(ctx);
+}
+
+static struct verbs_device *fl_alloc_device(struct verbs_sysfs_dev *sysfs_dev)
+{
+	return calloc(1, sizeof(struct verbs_device));
+}
+
+static void fl_uninit_device(struct verbs_device *device)
+{
+	free(device);
+}
+
+static const struct verbs_match_ent fl_match[] = {
+	VERBS_PCI_MATCH(FAULTLINE_PCI_VENDOR, FAULTLINE_PCI_DEVICE, NULL),
+	VERBS_NAME_MATCH("faultline", NULL),
+	{}
+};
+
+static const struct verbs_device_ops fl_device_ops = {
+	.name = "faultline",
+	.match_min_abi_version = FAULTLINE_UVERBS_ABI_VERSION,
+	.match_max_abi_version = FAULTLINE_UVERBS_ABI_VERSION,
+	.match_table = fl_match,
+	.alloc_device = fl_alloc_device,
+	.uninit_device = fl_uninit_device,
+	.alloc_context = fl_alloc_context,
+};
+
+PROVIDER_DRIVER(faultline, fl_device_ops);

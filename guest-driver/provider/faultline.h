@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB */
+/*
+ * The libibverbs provider of the Faultline device: objects and what they share.
+ *
+ * The device's layouts and protocols are in faultline_abi.h; what the kernel
+ * says to us is in faultline_uapi.h.
+ */
+#ifndef FAULTLINE_H
+#define FAULTLINE_H
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <infiniband/driver.h>
+#include <infiniband/kern-abi.h>
+#include <util/udma_barrier.h>
+#include <util/util.h>
+
+#include "faultline_abi.h"
+#include "faultline_uapi.h"
+
+/* QP numbers have 24 bits: a table of tables of 4096 finds a QP by number. */
+#define FL_TABLE_SHIFT 12
+#define FL_TABLE_SIZE (1 << FL_TABLE_SHIFT)
+#define FL_TABLE_MASK (FL_TABLE_SIZE - 1)
+
+struct fl_qp;
+
+struct fl_context {
+	struct verbs_context ibv_ctx;
+	struct faultline_doorbell_page *doorbell;
+	volatile uint64_t *kick;
+	long page_size;
+	uint32_t max_qp_wr;
+	uint32_t max_srq_wr;
+	uint32_t max_cqe;
+	uint32_t max_sge;
+	uint32_t max_inline;
+	pthread_mutex_t table_lock;
+	struct fl_qp **table[FL_TABLE_SIZE];
+};
+
+/* Memory of a ring and of the record behind it. */
+struct fl_ring {
+	uint8_t *buf;
+	size_t len;		/* as mapped */
+	size_t ring_len;	/* without the record */
+};
+
+struct fl_pd {
+	struct ibv_pd ibv_pd;
+	uint32_t pdn;
+};
+
+struct fl_ah {
+	struct ibv_ah ibv_ah;
+	uint32_t ahn;
+};
+
+struct fl_cq {
+	struct verbs_cq verbs_cq;
+	pthread_spinlock_t lock;
+	struct fl_ring ring;
+	uint32_t log_depth;
+	uint32_t consumer;
+	uint32_t cqn;
+	struct fl_qp *last_qp;	/* of the entry before, mostly of the next too */
+	struct faultline_cqe current;	/* what start_poll and next_poll found */
+};
+
+/* A send or receive queue. Counts are of work requests, modulo 2^32. */
+struct fl_wq {
+	struct fl_ring ring;
+	uint64_t *wr_id;
+	uint32_t mask;		/* entries - 1 */
+	uint8_t log_depth;
+	uint8_t stride_shift;
+	uint32_t max_sge;
+	uint32_t head;		/* posted */
+	uint32_t tail;		/* completed */
+	pthread_spinlock_t lock;
+};
+
+struct fl_srq {
+	struct verbs_srq verbs_srq;
+	struct fl_wq wq;
+	uint32_t srqn;
+	uint32_t *free;		/* stack of tags that are not in use */
+	uint32_t num_free;
+};
+
+struct fl_qp {
+	struct verbs_qp verbs_qp;
+	struct fl_wq sq;
+	struct fl_wq rq;
+	uint32_t max_inline;
+	bool sq_sig_all;
+	/* wr_start ... wr_complete */
+	uint32_t ex_head;	/* sq.head when it began */
+	struct faultline_sq_wqe *ex_wqe;
+	int ex_err;
+};
+
+static inline struct fl_context *to_fl_ctx(struct ibv_context *ctx)
+{
+	return container_of(ctx, struct fl_context, ibv_ctx.context);
+}
+
+static inline struct fl_pd *to_fl_pd(struct ibv_pd *pd)
+{
+	return container_of(pd, struct fl_pd, ibv_pd);
+}
+
+static inline struct fl_ah *to_fl_ah(struct ibv_ah *ah)
+{
+	return container_of(ah, struct fl_ah, ibv_ah);
+}
+
+static inline struct fl_cq *to_fl_cq(struct ibv_cq *cq)
+{
+	return container_of(cq, struct fl_cq, verbs_cq.cq);
+}
+
+static inline struct fl_cq *to_fl_cq_ex(struct ibv_cq_ex *cq)
+{
+	return container_of(cq, struct fl_cq, verbs_cq.cq_ex);
+}
+
+static inline struct fl_srq *to_fl_srq(struct ibv_srq *srq)
+{
+	return container_of(srq, struct fl_srq, verbs_srq.srq);
+}
+
+static inline struct fl_qp *to_fl_qp(struct ibv_qp *qp)
+{
+	return container_of(qp, struct fl_qp, verbs_qp.qp);
+}
+
+static inline struct fl_qp *to_fl_qp_ex(struct ibv_qp_ex *qp)
+{
+	return container_of(qp, struct fl_qp, verbs_qp.qp_ex);
+}
+
+static inline struct faultline_wq_record *fl_wq_record(struct fl_ring *ring)
+{
+	return (void *)(ring->buf + ring->ring_len);
+}
+
+static inline void *fl_wq_entry(struct fl_wq *wq, uint32_t index)
+{
+	return wq->ring.buf + ((size_t)(index & wq->mask) << wq->stride_shift);
+}
+
+/* Phase that entry number `index` of a ring carries once it is new. */
+static inline uint8_t fl_phase(uint32_t index, uint32_t log_depth)
+{
+	return !((index >> log_depth) & 1);
+}
+
+/* Smallest power of two that is not below n, as log2. */
+static inline uint8_t fl_log2_up(uint32_t n)
+{
+	return n <= 1 ? 0 : 32 - __builtin_clz(n - 1);
+}
+
+/* log2 of the stride of entries of this many bytes. */
+static inline uint8_t fl_stride_shift(uint32_t bytes, uint8_t least)
+{
+	uint8_t shift = fl_log2_up(bytes);
+
+	return shift > least ? shift : least;
+}
+
+static inline void fl_set_sge(struct faultline_sge *to, uint64_t addr,
+			      uint32_t length, uint32_t lkey)
+{
+	to->addr = htole64(addr);
+	to->length = htole32(length);
+	to->lkey = htole32(lkey);
+}
+
+/* doorbell */
+void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
+		 uint32_t value);
+
+/* rings */
+int fl_ring_alloc(struct fl_context *ctx, struct fl_ring *ring, size_t len);
+void fl_ring_free(struct fl_ring *ring);
+int fl_wq_alloc(struct fl_context *ctx, struct fl_wq *wq, uint8_t log_depth,
+		uint8_t stride_shift, uint32_t max_sge);
+void fl_wq_free(struct fl_wq *wq);
+
+/* QP numbers */
+int fl_table_insert(struct fl_context *ctx, struct fl_qp *qp);
+void fl_table_remove(struct fl_context *ctx, struct fl_qp *qp);
+struct fl_qp *fl_table_find(struct fl_context *ctx, uint32_t qpn);
+
+/* cq.c */
+struct ibv_cq *fl_create_cq(struct ibv_context *context, int cqe,
+			    struct ibv_comp_channel *channel, int comp_vector);
+struct ibv_cq_ex *fl_create_cq_ex(struct ibv_context *context,
+				  struct ibv_cq_init_attr_ex *attr);
+int fl_destroy_cq(struct ibv_cq *cq);
+int fl_resize_cq(struct ibv_cq *cq, int cqe);
+int fl_poll_cq(struct ibv_cq *cq, int num, struct ibv_wc *wc);
+int fl_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+void fl_cq_clean(struct fl_cq *cq, struct fl_qp *qp);
+
+/* qp.c */
+struct ibv_qp *fl_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
+			       struct ibv_qp_init_attr_ex *attr);
+int fl_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
+int fl_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+		struct ibv_qp_init_attr *init);
+int fl_destroy_qp(struct ibv_qp *qp);
+int fl_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
+		 struct ibv_send_wr **bad);
+int fl_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
+		 struct ibv_recv_wr **bad);
+void fl_write_recv(struct fl_wq *wq, uint32_t tag, struct ibv_recv_wr *wr);
+
+/* srq.c */
+struct ibv_srq *fl_create_srq(struct ibv_pd *pd,
+			      struct ibv_srq_init_attr *attr);
+int fl_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask);
+int fl_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr);
+int fl_destroy_srq(struct ibv_srq *srq);
+int fl_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr,
+		     struct ibv_recv_wr **bad);
+void fl_srq_release(struct fl_srq *srq, uint32_t tag);
+
+/* verbs.c */
+int fl_query_device(struct ibv_context *context,
+		    const struct ibv_query_device_ex_input *input,
+		    struct ibv_device_attr_ex *attr, size_t attr_size);
+int fl_query_port(struct ibv_context *context, uint8_t port,
+		  struct ibv_port_attr *attr);
+struct ibv_pd *fl_alloc_pd(struct ibv_context *context);
+int fl_dealloc_pd(struct ibv_pd *pd);
+struct ibv_mr *fl_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
+			 uint64_t hca_va, int access);
+int fl_dereg_mr(struct verbs_mr *vmr);
+struct ibv_ah *fl_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
+int fl_destroy_ah(struct ibv_ah *ah);
+
+/*
+ * Commands and answers of the core with our part behind. (rdma-core's own
+ * macro for it works on headers that are part of its tree.)
+ */
+#define FL_DRV_PART(name, member, core, part)                                  \
+	struct name {                                                          \
+		struct core member;                                            \
+		struct part drv;                                               \
+	};                                                                     \
+	static_assert(offsetof(struct name, drv) == sizeof(struct core),       \
+		      "padding before the driver's part of " #name)
+
+FL_DRV_PART(fl_get_context_resp, ibv_resp, ib_uverbs_get_context_resp,
+	    faultline_alloc_ucontext_resp);
+FL_DRV_PART(fl_alloc_pd_resp, ibv_resp, ib_uverbs_alloc_pd_resp,
+	    faultline_alloc_pd_resp);
+FL_DRV_PART(fl_create_cq_ex, ibv_cmd, ibv_create_cq_ex, faultline_create_cq_req);
+FL_DRV_PART(fl_create_cq_ex_resp, ibv_resp, ib_uverbs_ex_create_cq_resp,
+	    faultline_create_cq_resp);
+FL_DRV_PART(fl_resize_cq, ibv_cmd, ibv_resize_cq, faultline_resize_cq_req);
+FL_DRV_PART(fl_create_qp_ex, ibv_cmd, ibv_create_qp_ex, faultline_create_qp_req);
+FL_DRV_PART(fl_create_qp_ex_resp, ibv_resp, ib_uverbs_ex_create_qp_resp,
+	    faultline_create_qp_resp);
+FL_DRV_PART(fl_create_srq, ibv_cmd, ibv_create_srq, faultline_create_srq_req);
+FL_DRV_PART(fl_create_srq_resp, ibv_resp, ib_uverbs_create_srq_resp,
+	    faultline_create_srq_resp);
+FL_DRV_PART(fl_create_ah_resp, ibv_resp, ib_uverbs_create_ah_resp,
+	    faultline_create_ah_resp);
+
+#endif /* FAULTLINE_H */

@@ -1,0 +1,663 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+/*
+ * Queue pairs: work requests go to rings that the device reads, without
+ * system calls.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "faultline.h"
+
+/* What a QP type can carry, as bits of enum ibv_wr_opcode. */
+#define WR_BIT(op) (1U << IBV_WR_##op)
+#define SEND_OPS (WR_BIT(SEND) | WR_BIT(SEND_WITH_IMM))
+#define WRITE_OPS (WR_BIT(RDMA_WRITE) | WR_BIT(RDMA_WRITE_WITH_IMM))
+#define RC_OPS                                                                 \
+	(SEND_OPS | WRITE_OPS | WR_BIT(RDMA_READ) | WR_BIT(ATOMIC_CMP_AND_SWP) | \
+	 WR_BIT(ATOMIC_FETCH_AND_ADD))
+
+static const uint8_t wr_opcode[] = {
+	[IBV_WR_RDMA_WRITE] = FAULTLINE_WR_WRITE,
+	[IBV_WR_RDMA_WRITE_WITH_IMM] = FAULTLINE_WR_WRITE_IMM,
+	[IBV_WR_SEND] = FAULTLINE_WR_SEND,
+	[IBV_WR_SEND_WITH_IMM] = FAULTLINE_WR_SEND_IMM,
+	[IBV_WR_RDMA_READ] = FAULTLINE_WR_READ,
+	[IBV_WR_ATOMIC_CMP_AND_SWP] = FAULTLINE_WR_COMP_SWAP,
+	[IBV_WR_ATOMIC_FETCH_AND_ADD] = FAULTLINE_WR_FETCH_ADD,
+};
+
+static uint32_t qp_ops(enum ibv_qp_type type)
+{
+	switch (type) {
+	case IBV_QPT_RC:
+		return RC_OPS;
+	case IBV_QPT_UC:
+		return SEND_OPS | WRITE_OPS;
+	case IBV_QPT_UD:
+		return SEND_OPS;
+	default:
+		return 0;
+	}
+}
+
+static bool sq_full(struct fl_qp *qp)
+{
+	uint32_t tail = __atomic_load_n(&qp->sq.tail, __ATOMIC_ACQUIRE);
+
+	return qp->sq.head - tail > qp->sq.mask;
+}
+
+/* An empty work request at the head of the send queue. */
+static struct faultline_sq_wqe *start_wqe(struct fl_qp *qp, uint64_t wr_id,
+					  enum ibv_wr_opcode opcode,
+					  unsigned int flags)
+{
+	struct faultline_sq_wqe *wqe = fl_wq_entry(&qp->sq, qp->sq.head);
+
+	memset(wqe, 0, sizeof(*wqe));
+	wqe->opcode = wr_opcode[opcode];
+	if ((flags & IBV_SEND_SIGNALED) || qp->sq_sig_all)
+		wqe->flags |= FAULTLINE_WR_FLAG_SIGNALED;
+	if (flags & IBV_SEND_SOLICITED)
+		wqe->flags |= FAULTLINE_WR_FLAG_SOLICITED;
+	if (flags & IBV_SEND_FENCE)
+		wqe->flags |= FAULTLINE_WR_FLAG_FENCE;
+	qp->sq.wr_id[qp->sq.head & qp->sq.mask] = wr_id;
+	return wqe;
+}
+
+static struct faultline_sge *wqe_sges(struct faultline_sq_wqe *wqe)
+{
+	return (void *)((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA);
+}
+
+static int set_sges(struct fl_qp *qp, struct faultline_sq_wqe *wqe,
+		    const struct ibv_sge *sg, size_t num)
+{
+	struct faultline_sge *to = wqe_sges(wqe);
+	size_t i;
+
+	if (num > qp->sq.max_sge)
+		return EINVAL;
+	for (i = 0; i < num; i++)
+		fl_set_sge(&to[i], sg[i].addr, sg[i].length, sg[i].lkey);
+	wqe->num_sge = num;
+	return 0;
+}
+
+static int add_inline(struct fl_qp *qp, struct faultline_sq_wqe *wqe,
+		      const void *data, size_t len)
+{
+	size_t have = le32toh(wqe->inline_len);
+
+	if (len > qp->max_inline - have)
+		return EINVAL;
+	memcpy((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA + have, data, len);
+	wqe->inline_len = htole32(have + len);
+	return 0;
+}
+
+static void set_ud(struct faultline_sq_wqe *wqe, struct ibv_ah *ah,
+		   uint32_t qpn, uint32_t qkey)
+{
+	struct faultline_ud_seg *ud = (void *)&wqe->compare_add;
+
+	wqe->ah = htole32(to_fl_ah(ah)->ahn);
+	wqe->remote_qpn = htole32(qpn);
+	ud->qkey = htole32(qkey);
+}
+
+static void set_remote(struct faultline_sq_wqe *wqe, uint64_t addr, uint32_t rkey)
+{
+	wqe->remote_addr = htole64(addr);
+	wqe->rkey = htole32(rkey);
+}
+
+static void ring_sq(struct fl_qp *qp)
+{
+	udma_to_device_barrier();
+	fl_doorbell(to_fl_ctx(qp->verbs_qp.qp.context), FAULTLINE_DB_SQ,
+		    qp->verbs_qp.qp.qp_num, qp->sq.head);
+}
+
+static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
+{
+	enum ibv_qp_type type = qp->verbs_qp.qp.qp_type;
+	struct faultline_sq_wqe *wqe;
+	int i, ret = 0;
+
+	if (wr->opcode >= 32 || !(qp_ops(type) & (1U << wr->opcode)) ||
+	    wr->num_sge < 0)
+		return EINVAL;
+	if (sq_full(qp))
+		return ENOMEM;
+	wqe = start_wqe(qp, wr->wr_id, wr->opcode, wr->send_flags);
+	switch (wr->opcode) {
+	case IBV_WR_RDMA_WRITE_WITH_IMM:
+		wqe->imm = (__force __le32)wr->imm_data;
+		set_remote(wqe, wr->wr.rdma.remote_addr, wr->wr.rdma.rkey);
+		break;
+	case IBV_WR_RDMA_WRITE:
+	case IBV_WR_RDMA_READ:
+		set_remote(wqe, wr->wr.rdma.remote_addr, wr->wr.rdma.rkey);
+		break;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		set_remote(wqe, wr->wr.atomic.remote_addr, wr->wr.atomic.rkey);
+		wqe->compare_add = htole64(wr->wr.atomic.compare_add);
+		if (wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP)
+			wqe->swap = htole64(wr->wr.atomic.swap);
+		break;
+	case IBV_WR_SEND_WITH_IMM:
+		wqe->imm = (__force __le32)wr->imm_data;
+		break;
+	default:
+		break;
+	}
+	if (type == IBV_QPT_UD) {
+		if (!wr->wr.ud.ah)
+			return EINVAL;
+		set_ud(wqe, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
+	}
+	if (!(wr->send_flags & IBV_SEND_INLINE))
+		return set_sges(qp, wqe, wr->sg_list, wr->num_sge);
+	if (wr->opcode == IBV_WR_RDMA_READ || wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+	    wr->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+		return EINVAL;
+	wqe->flags |= FAULTLINE_WR_FLAG_INLINE;
+	for (i = 0; i < wr->num_sge && !ret; i++)
+		ret = add_inline(qp, wqe, (void *)(uintptr_t)wr->sg_list[i].addr,
+				 wr->sg_list[i].length);
+	return ret;
+}
+
+int fl_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
+		 struct ibv_send_wr **bad)
+{
+	struct fl_qp *qp = to_fl_qp(ibqp);
+	uint32_t before;
+	int ret = 0;
+
+	pthread_spin_lock(&qp->sq.lock);
+	before = qp->sq.head;
+	for (; wr; wr = wr->next) {
+		ret = post_one(qp, wr);
+		if (ret) {
+			*bad = wr;
+			break;
+		}
+		qp->sq.head++;
+	}
+	if (qp->sq.head != before)
+		ring_sq(qp);
+	pthread_spin_unlock(&qp->sq.lock);
+	return ret;
+}
+
+/* Writes a receive work request at the head. */
+void fl_write_recv(struct fl_wq *wq, uint32_t tag, struct ibv_recv_wr *wr)
+{
+	struct faultline_rq_wqe *wqe = fl_wq_entry(wq, wq->head);
+	struct faultline_sge *to =
+		(void *)((uint8_t *)wqe + FAULTLINE_RQ_WQE_DATA);
+	int i;
+
+	memset(wqe, 0, sizeof(*wqe));
+	wqe->tag = htole32(tag);
+	wqe->num_sge = wr->num_sge;
+	for (i = 0; i < wr->num_sge; i++)
+		fl_set_sge(&to[i], wr->sg_list[i].addr, wr->sg_list[i].length,
+			   wr->sg_list[i].lkey);
+	wq->head++;
+}
+
+int fl_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
+		 struct ibv_recv_wr **bad)
+{
+	struct fl_qp *qp = to_fl_qp(ibqp);
+	struct fl_wq *wq = &qp->rq;
+	struct faultline_wq_record *record;
+	int ret = 0;
+
+	if (!wq->wr_id) {
+		*bad = wr;
+		return EINVAL;
+	}
+	pthread_spin_lock(&wq->lock);
+	for (; wr; wr = wr->next) {
+		uint32_t tail = __atomic_load_n(&wq->tail, __ATOMIC_ACQUIRE);
+
+		if (wr->num_sge < 0 || wr->num_sge > wq->max_sge)
+			ret = EINVAL;
+		else if (wq->head - tail > wq->mask)
+			ret = ENOMEM;
+		if (ret) {
+			*bad = wr;
+			break;
+		}
+		wq->wr_id[wq->head & wq->mask] = wr->wr_id;
+		fl_write_recv(wq, wq->head & wq->mask, wr);
+	}
+	record = fl_wq_record(&wq->ring);
+	udma_to_device_barrier();
+	__atomic_store_n(&record->producer, htole32(wq->head), __ATOMIC_RELEASE);
+	/* A QP in error asks to be told, so that it can flush. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&record->notify, __ATOMIC_RELAXED))
+		fl_doorbell(to_fl_ctx(ibqp->context), FAULTLINE_DB_RQ, ibqp->qp_num,
+			    wq->head);
+	pthread_spin_unlock(&wq->lock);
+	return ret;
+}
+
+/* struct ibv_qp_ex: wr_start, one builder and its setters per request, wr_complete. */
+
+static void fl_wr_start(struct ibv_qp_ex *ibqp)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+
+	pthread_spin_lock(&qp->sq.lock);
+	qp->ex_head = qp->sq.head;
+	qp->ex_err = 0;
+	qp->ex_wqe = NULL;
+}
+
+static void fl_wr_abort(struct ibv_qp_ex *ibqp)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+
+	qp->sq.head = qp->ex_head;
+	pthread_spin_unlock(&qp->sq.lock);
+}
+
+static int fl_wr_complete(struct ibv_qp_ex *ibqp)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+	int ret = qp->ex_err;
+
+	if (ret) {
+		fl_wr_abort(ibqp);
+		return ret;
+	}
+	if (qp->sq.head != qp->ex_head)
+		ring_sq(qp);
+	pthread_spin_unlock(&qp->sq.lock);
+	return 0;
+}
+
+/* Begins a request; NULL after an error, which wr_complete returns. */
+static struct faultline_sq_wqe *ex_begin(struct fl_qp *qp, enum ibv_wr_opcode opcode)
+{
+	struct ibv_qp_ex *ex = &qp->verbs_qp.qp_ex;
+
+	if (!qp->ex_err && sq_full(qp))
+		qp->ex_err = ENOMEM;
+	if (qp->ex_err) {
+		qp->ex_wqe = NULL;
+		return NULL;
+	}
+	qp->ex_wqe = start_wqe(qp, ex->wr_id, opcode, ex->wr_flags);
+	qp->sq.head++;
+	return qp->ex_wqe;
+}
+
+static void fl_wr_send(struct ibv_qp_ex *ibqp)
+{
+	ex_begin(to_fl_qp_ex(ibqp), IBV_WR_SEND);
+}
+
+static void fl_wr_send_imm(struct ibv_qp_ex *ibqp, __be32 imm)
+{
+	struct faultline_sq_wqe *wqe = ex_begin(to_fl_qp_ex(ibqp), IBV_WR_SEND_WITH_IMM);
+
+	if (wqe)
+		wqe->imm = (__force __le32)imm;
+}
+
+static void ex_rdma(struct ibv_qp_ex *ibqp, enum ibv_wr_opcode opcode, uint32_t rkey,
+		    uint64_t addr, __be32 imm)
+{
+	struct faultline_sq_wqe *wqe = ex_begin(to_fl_qp_ex(ibqp), opcode);
+
+	if (!wqe)
+		return;
+	set_remote(wqe, addr, rkey);
+	wqe->imm = (__force __le32)imm;
+}
+
+static void fl_wr_rdma_write(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr)
+{
+	ex_rdma(ibqp, IBV_WR_RDMA_WRITE, rkey, addr, 0);
+}
+
+static void fl_wr_rdma_write_imm(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr,
+				 __be32 imm)
+{
+	ex_rdma(ibqp, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, addr, imm);
+}
+
+static void fl_wr_rdma_read(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr)
+{
+	ex_rdma(ibqp, IBV_WR_RDMA_READ, rkey, addr, 0);
+}
+
+static void fl_wr_atomic_cmp_swp(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr,
+				 uint64_t compare, uint64_t swap)
+{
+	struct faultline_sq_wqe *wqe =
+		ex_begin(to_fl_qp_ex(ibqp), IBV_WR_ATOMIC_CMP_AND_SWP);
+
+	if (!wqe)
+		return;
+	set_remote(wqe, addr, rkey);
+	wqe->compare_add = htole64(compare);
+	wqe->swap = htole64(swap);
+}
+
+static void fl_wr_atomic_fetch_add(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr,
+				   uint64_t add)
+{
+	struct faultline_sq_wqe *wqe =
+		ex_begin(to_fl_qp_ex(ibqp), IBV_WR_ATOMIC_FETCH_AND_ADD);
+
+	if (!wqe)
+		return;
+	set_remote(wqe, addr, rkey);
+	wqe->compare_add = htole64(add);
+}
+
+static void fl_wr_set_ud_addr(struct ibv_qp_ex *ibqp, struct ibv_ah *ah, uint32_t qpn,
+			      uint32_t qkey)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+
+	if (qp->ex_wqe)
+		set_ud(qp->ex_wqe, ah, qpn, qkey);
+}
+
+static void fl_wr_set_sge_list(struct ibv_qp_ex *ibqp, size_t num,
+			       const struct ibv_sge *sg)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+
+	if (qp->ex_wqe && !qp->ex_err)
+		qp->ex_err = set_sges(qp, qp->ex_wqe, sg, num);
+}
+
+static void fl_wr_set_sge(struct ibv_qp_ex *ibqp, uint32_t lkey, uint64_t addr,
+			  uint32_t length)
+{
+	struct ibv_sge sge = { .addr = addr, .length = length, .lkey = lkey };
+
+	fl_wr_set_sge_list(ibqp, 1, &sge);
+}
+
+static void fl_wr_set_inline_data_list(struct ibv_qp_ex *ibqp, size_t num,
+				       const struct ibv_data_buf *buf)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+	size_t i;
+
+	if (!qp->ex_wqe)
+		return;
+	qp->ex_wqe->flags |= FAULTLINE_WR_FLAG_INLINE;
+	for (i = 0; i < num && !qp->ex_err; i++)
+		qp->ex_err = add_inline(qp, qp->ex_wqe, buf[i].addr, buf[i].length);
+}
+
+static void fl_wr_set_inline_data(struct ibv_qp_ex *ibqp, void *addr, size_t length)
+{
+	struct ibv_data_buf buf = { .addr = addr, .length = length };
+
+	fl_wr_set_inline_data_list(ibqp, 1, &buf);
+}
+
+/* Operations that a QP type may ask for in send_ops_flags. */
+static uint64_t ex_ops(enum ibv_qp_type type)
+{
+	const uint64_t send = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+	const uint64_t write =
+		IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+
+	switch (type) {
+	case IBV_QPT_RC:
+		return send | write | IBV_QP_EX_WITH_RDMA_READ |
+		       IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+		       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+	case IBV_QPT_UC:
+		return send | write;
+	case IBV_QPT_UD:
+		return send;
+	default:
+		return 0;
+	}
+}
+
+static void set_builders(struct ibv_qp_ex *ex, uint64_t ops)
+{
+	ex->wr_start = fl_wr_start;
+	ex->wr_complete = fl_wr_complete;
+	ex->wr_abort = fl_wr_abort;
+	ex->wr_set_ud_addr = fl_wr_set_ud_addr;
+	ex->wr_set_sge = fl_wr_set_sge;
+	ex->wr_set_sge_list = fl_wr_set_sge_list;
+	ex->wr_set_inline_data = fl_wr_set_inline_data;
+	ex->wr_set_inline_data_list = fl_wr_set_inline_data_list;
+	if (ops & IBV_QP_EX_WITH_SEND)
+		ex->wr_send = fl_wr_send;
+	if (ops & IBV_QP_EX_WITH_SEND_WITH_IMM)
+		ex->wr_send_imm = fl_wr_send_imm;
+	if (ops & IBV_QP_EX_WITH_RDMA_WRITE)
+		ex->wr_rdma_write = fl_wr_rdma_write;
+	if (ops & IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM)
+		ex->wr_rdma_write_imm = fl_wr_rdma_write_imm;
+	if (ops & IBV_QP_EX_WITH_RDMA_READ)
+		ex->wr_rdma_read = fl_wr_rdma_read;
+	if (ops & IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP)
+		ex->wr_atomic_cmp_swp = fl_wr_atomic_cmp_swp;
+	if (ops & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
+		ex->wr_atomic_fetch_add = fl_wr_atomic_fetch_add;
+}
+
+static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *attr)
+{
+	const struct ibv_qp_cap *cap = &attr->cap;
+
+	if (!qp_ops(attr->qp_type) || !attr->send_cq || !attr->recv_cq)
+		return EOPNOTSUPP;
+	if (!check_comp_mask(attr->comp_mask, IBV_QP_INIT_ATTR_PD |
+						      IBV_QP_INIT_ATTR_SEND_OPS_FLAGS))
+		return EOPNOTSUPP;
+	if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
+	    (attr->send_ops_flags & ~ex_ops(attr->qp_type)))
+		return EOPNOTSUPP;
+	if (cap->max_send_wr > ctx->max_qp_wr || cap->max_recv_wr > ctx->max_qp_wr ||
+	    cap->max_send_sge > ctx->max_sge || cap->max_recv_sge > ctx->max_sge ||
+	    cap->max_inline_data > ctx->max_inline)
+		return EINVAL;
+	return 0;
+}
+
+static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
+			struct ibv_qp_init_attr_ex *attr)
+{
+	const struct ibv_qp_cap *cap = &attr->cap;
+	uint32_t data = cap->max_send_sge * sizeof(struct faultline_sge);
+	uint8_t shift;
+	int ret;
+
+	if (data < cap->max_inline_data)
+		data = cap->max_inline_data;
+	shift = fl_stride_shift(FAULTLINE_SQ_WQE_DATA + data,
+				FAULTLINE_SQ_MIN_STRIDE_SHIFT);
+	ret = fl_wq_alloc(ctx, &qp->sq, fl_log2_up(cap->max_send_wr), shift,
+			  cap->max_send_sge);
+	if (ret)
+		return ret;
+	/* All that fits into an entry is offered; IBA 11.2.4.1 lets us give more. */
+	qp->max_inline = (1U << shift) - FAULTLINE_SQ_WQE_DATA;
+	if (attr->srq)
+		return 0;
+	shift = fl_stride_shift(FAULTLINE_RQ_WQE_DATA +
+					cap->max_recv_sge * sizeof(struct faultline_sge),
+				FAULTLINE_RQ_MIN_STRIDE_SHIFT);
+	ret = fl_wq_alloc(ctx, &qp->rq, fl_log2_up(cap->max_recv_wr), shift,
+			  cap->max_recv_sge);
+	if (ret)
+		fl_wq_free(&qp->sq);
+	return ret;
+}
+
+struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
+			       struct ibv_qp_init_attr_ex *attr)
+{
+	struct fl_context *ctx = to_fl_ctx(context);
+	struct fl_create_qp_ex_resp resp = {};
+	struct fl_create_qp_ex cmd = {};
+	struct ibv_qp_init_attr_ex kernel_attr;
+	struct fl_qp *qp;
+	int ret;
+
+	ret = check_init(ctx, attr);
+	if (ret)
+		goto err;
+	ret = ENOMEM;
+	qp = calloc(1, sizeof(*qp));
+	if (!qp)
+		goto err;
+	ret = alloc_queues(ctx, qp, attr);
+	if (ret)
+		goto err_qp;
+	cmd.drv.sq_addr = (uintptr_t)qp->sq.ring.buf;
+	cmd.drv.sq_log_depth = qp->sq.log_depth;
+	cmd.drv.sq_stride_shift = qp->sq.stride_shift;
+	cmd.drv.rq_addr = (uintptr_t)qp->rq.ring.buf;
+	cmd.drv.rq_log_depth = qp->rq.log_depth;
+	cmd.drv.rq_stride_shift = qp->rq.stride_shift;
+	kernel_attr = *attr;
+	kernel_attr.cap.max_inline_data = qp->max_inline;
+	/* The builders are ours; the kernel does not know them. */
+	kernel_attr.comp_mask &= ~IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	ret = ibv_cmd_create_qp_ex2(context, &qp->verbs_qp, &kernel_attr, &cmd.ibv_cmd,
+				    sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+	if (ret)
+		goto err_queues;
+	qp->sq_sig_all = attr->sq_sig_all;
+	ret = fl_table_insert(ctx, qp);
+	if (ret)
+		goto err_destroy;
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+		set_builders(&qp->verbs_qp.qp_ex, attr->send_ops_flags);
+		qp->verbs_qp.comp_mask |= VERBS_QP_EX;
+	}
+	attr->cap.max_send_wr = qp->sq.mask + 1;
+	attr->cap.max_recv_wr = qp->rq.wr_id ? qp->rq.mask + 1 : 0;
+	if (!qp->rq.wr_id)
+		attr->cap.max_recv_sge = 0;
+	attr->cap.max_inline_data = qp->max_inline;
+	return &qp->verbs_qp.qp;
+
+err_destroy:
+	ibv_cmd_destroy_qp(&qp->verbs_qp.qp);
+err_queues:
+	fl_wq_free(&qp->rq);
+	fl_wq_free(&qp->sq);
+err_qp:
+	free(qp);
+err:
+	errno = ret;
+	return NULL;
+}
+
+struct ibv_qp *fl_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp_init_attr_ex ex = {
+		.qp_context = attr->qp_context,
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.srq = attr->srq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.sq_sig_all = attr->sq_sig_all,
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = pd,
+	};
+	struct ibv_qp *qp = fl_create_qp_ex(pd->context, &ex);
+
+	if (qp)
+		attr->cap = ex.cap;
+	return qp;
+}
+
+/* What is in the CQs of a QP must go before the QP does. */
+static void clean_cqs(struct fl_qp *qp)
+{
+	struct ibv_qp *ibqp = &qp->verbs_qp.qp;
+
+	fl_cq_clean(to_fl_cq(ibqp->recv_cq), qp);
+	if (ibqp->send_cq != ibqp->recv_cq)
+		fl_cq_clean(to_fl_cq(ibqp->send_cq), qp);
+}
+
+static void reset_wq(struct fl_wq *wq)
+{
+	if (!wq->wr_id)
+		return;
+	pthread_spin_lock(&wq->lock);
+	wq->head = 0;
+	wq->tail = 0;
+	fl_wq_record(&wq->ring)->producer = 0;
+	pthread_spin_unlock(&wq->lock);
+}
+
+int fl_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
+{
+	struct fl_qp *qp = to_fl_qp(ibqp);
+	struct ibv_modify_qp cmd = {};
+	int ret;
+
+	ret = ibv_cmd_modify_qp(ibqp, attr, mask, &cmd, sizeof(cmd));
+	if (!ret && (mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RESET) {
+		clean_cqs(qp);
+		reset_wq(&qp->sq);
+		reset_wq(&qp->rq);
+	}
+	return ret;
+}
+
+int fl_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask,
+		struct ibv_qp_init_attr *init)
+{
+	struct fl_qp *qp = to_fl_qp(ibqp);
+	struct ibv_query_qp cmd;
+	int ret;
+
+	ret = ibv_cmd_query_qp(ibqp, attr, mask, init, &cmd, sizeof(cmd));
+	if (ret)
+		return ret;
+	init->cap.max_send_wr = qp->sq.mask + 1;
+	init->cap.max_send_sge = qp->sq.max_sge;
+	init->cap.max_recv_wr = qp->rq.wr_id ? qp->rq.mask + 1 : 0;
+	init->cap.max_recv_sge = qp->rq.max_sge;
+	init->cap.max_inline_data = qp->max_inline;
+	attr->cap = init->cap;
+	return 0;
+}
+
+int fl_destroy_qp(struct ibv_qp *ibqp)
+{
+	struct fl_context *ctx = to_fl_ctx(ibqp->context);
+	struct fl_qp *qp = to_fl_qp(ibqp);
+	int ret;
+
+	ret = ibv_cmd_destroy_qp(ibqp);
+	if (ret)
+		return ret;
+	fl_table_remove(ctx, qp);
+	clean_cqs(qp);
+	fl_wq_free(&qp->rq);
+	fl_wq_free(&qp->sq);
+	free(qp);
+	return 0;
+}

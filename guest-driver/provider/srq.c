@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+/*
+ * Shared receive queues.
+ *
+ * Requests complete out of order, so each carries a tag from a stack of free
+ * ones. There are as many tags as ring entries: a slot is free whenever a tag is.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "faultline.h"
+
+struct ibv_srq *fl_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct fl_context *ctx = to_fl_ctx(pd->context);
+	struct fl_create_srq_resp resp = {};
+	uint32_t max_wr = attr->attr.max_wr, max_sge = attr->attr.max_sge;
+	struct fl_create_srq cmd = {};
+	struct fl_srq *srq;
+	uint8_t log_depth, stride_shift;
+	uint32_t i;
+	int ret = EINVAL;
+
+	if (!max_wr || max_wr > ctx->max_srq_wr || max_sge > ctx->max_sge)
+		goto err;
+	ret = ENOMEM;
+	srq = calloc(1, sizeof(*srq));
+	if (!srq)
+		goto err;
+	log_depth = fl_log2_up(max_wr);
+	stride_shift = fl_stride_shift(FAULTLINE_RQ_WQE_DATA +
+					       max_sge * sizeof(struct faultline_sge),
+				       FAULTLINE_RQ_MIN_STRIDE_SHIFT);
+	ret = fl_wq_alloc(ctx, &srq->wq, log_depth, stride_shift, max_sge);
+	if (ret)
+		goto err_srq;
+	srq->num_free = srq->wq.mask + 1;
+	srq->free = calloc(srq->num_free, sizeof(*srq->free));
+	if (!srq->free) {
+		ret = ENOMEM;
+		goto err_wq;
+	}
+	for (i = 0; i < srq->num_free; i++)
+		srq->free[i] = srq->num_free - 1 - i;
+	cmd.drv.buf_addr = (uintptr_t)srq->wq.ring.buf;
+	cmd.drv.log_depth = log_depth;
+	cmd.drv.stride_shift = stride_shift;
+	ret = ibv_cmd_create_srq(pd, &srq->verbs_srq.srq, attr, &cmd.ibv_cmd,
+				 sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+	if (ret)
+		goto err_free;
+	srq->srqn = resp.drv.srqn;
+	attr->attr.max_wr = srq->wq.mask + 1;
+	attr->attr.max_sge = max_sge;
+	return &srq->verbs_srq.srq;
+
+err_free:
+	free(srq->free);
+err_wq:
+	fl_wq_free(&srq->wq);
+err_srq:
+	free(srq);
+err:
+	errno = ret;
+	return NULL;
+}
+
+int fl_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
+{
+	struct ibv_modify_srq cmd;
+
+	return ibv_cmd_modify_srq(srq, attr, mask, &cmd, sizeof(cmd));
+}
+
+int fl_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
+{
+	struct ibv_query_srq cmd;
+
+	return ibv_cmd_query_srq(srq, attr, &cmd, sizeof(cmd));
+}
+
+int fl_destroy_srq(struct ibv_srq *ibsrq)
+{
+	struct fl_srq *srq = to_fl_srq(ibsrq);
+	int ret = ibv_cmd_destroy_srq(ibsrq);
+
+	if (ret)
+		return ret;
+	free(srq->free);
+	fl_wq_free(&srq->wq);
+	free(srq);
+	return 0;
+}
+
+int fl_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
+		     struct ibv_recv_wr **bad)
+{
+	struct fl_srq *srq = to_fl_srq(ibsrq);
+	struct fl_wq *wq = &srq->wq;
+	int ret = 0;
+
+	pthread_spin_lock(&wq->lock);
+	for (; wr; wr = wr->next) {
+		uint32_t tag;
+
+		if (wr->num_sge < 0 || wr->num_sge > wq->max_sge) {
+			ret = EINVAL;
+			break;
+		}
+		if (!srq->num_free) {
+			ret = ENOMEM;
+			break;
+		}
+		tag = srq->free[--srq->num_free];
+		wq->wr_id[tag] = wr->wr_id;
+		fl_write_recv(wq, tag, wr);
+	}
+	udma_to_device_barrier();
+	__atomic_store_n(&fl_wq_record(&wq->ring)->producer, htole32(wq->head),
+			 __ATOMIC_RELEASE);
+	pthread_spin_unlock(&wq->lock);
+	if (ret)
+		*bad = wr;
+	return ret;
+}
+
+/* The request with this tag has completed. */
+void fl_srq_release(struct fl_srq *srq, uint32_t tag)
+{
+	pthread_spin_lock(&srq->wq.lock);
+	srq->free[srq->num_free++] = tag;
+	pthread_spin_unlock(&srq->wq.lock);
+}
