@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * Differences between the kernels this driver builds on: 6.12 and 7.2. Each
+ * one stands here and nowhere else.
+ */
+#ifndef FAULTLINE_COMPAT_H
+#define FAULTLINE_COMPAT_H
+
+#include <linux/version.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+
+/*
+ * 6.14: the core turns the link events of a netdev into port events itself.
+ */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 14, 0)
+#define FAULTLINE_COMPAT_PORT_EVENTS
+#endif
+
+/*
+ * 7.x: callbacks for kernel and user CQs are separate, resize is for user CQs
+ * only, and a DMA handle may come with a registration.
+ */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
+#define FAULTLINE_COMPAT_USER_CQ_OPS
+#define FAULTLINE_COMPAT_DMAH
+
+static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
+						 unsigned long addr,
+						 size_t size, int access)
+{
+	return ib_umem_get_va(device, addr, size, access);
+}
+#else
+static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
+						 unsigned long addr,
+						 size_t size, int access)
+{
+	return ib_umem_get(device, addr, size, access);
+}
+#endif
+
+#endif /* FAULTLINE_COMPAT_H */

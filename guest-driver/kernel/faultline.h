@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * The device as a whole: transport of commands and doorbells, event queues,
+ * life cycle. Verbs objects are in faultline_ib.h.
+ */
+#ifndef FAULTLINE_H
+#define FAULTLINE_H
+
+#include <linux/completion.h>
+#include <linux/mutex.h>
+#include <linux/netdevice.h>
+#include <linux/pci.h>
+#include <linux/refcount.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+
+#include <rdma/ib_verbs.h>
+
+#include "faultline_abi.h"
+#include "compat.h"
+
+#define FAULTLINE_DRV_NAME	"faultline"
+
+/* Both command channels have 64 entries. */
+#define FAULTLINE_CMDQ_LOG_DEPTH	6
+#define FAULTLINE_CMDQ_DEPTH		BIT(FAULTLINE_CMDQ_LOG_DEPTH)
+/* No command takes this long unless the device is dead. */
+#define FAULTLINE_CMD_TIMEOUT_MS	10000
+/* In atomic context nobody may wait that long. */
+#define FAULTLINE_CMD_ATOMIC_TIMEOUT_MS	5000
+/* A completion whose interrupt got lost is found after this time. */
+#define FAULTLINE_CMD_LOOK_MS		50
+/* The device counts its heartbeat up every second. */
+#define FAULTLINE_HEARTBEAT_PERIOD	HZ
+#define FAULTLINE_HEARTBEAT_MISSES	5
+
+/* Event queues, by MSI-X vector. */
+#define FAULTLINE_EQ_ASYNC	0
+#define FAULTLINE_EQ_FAULTS	1
+#define FAULTLINE_EQ_COMP	2
+#define FAULTLINE_EQ_LOG_DEPTH	12
+
+/* Fits the ABI's largest struct faultline_sge list and any skb. */
+#define FAULTLINE_INVALID_EQN	U32_MAX
+
+struct faultline_dev;
+struct faultline_net;
+
+/* How the caller of a command waits. */
+enum faultline_wait {
+	/* Sleep until the interrupt. */
+	FAULTLINE_WAIT_SLEEP,
+	/* Poll, sleeping in between. */
+	FAULTLINE_WAIT_POLL,
+	/* Poll without sleeping. */
+	FAULTLINE_WAIT_SPIN,
+};
+
+/* A command in flight. Lives on the caller's stack. */
+struct faultline_cmd_req {
+	struct completion done;
+	/* Where the completion goes; comp_size bytes. */
+	void *comp;
+	u16 id;
+	/* 0 in flight, 1 completed, negative: given up. Under the queue's lock. */
+	int state;
+};
+
+/* The admin queue or the translation queue. */
+struct faultline_cmdq {
+	struct faultline_dev *dev;
+	const char *name;
+	/* Protects everything below; taken in interrupts. */
+	spinlock_t lock;
+	void *sq;
+	void *cq;
+	dma_addr_t sq_dma;
+	dma_addr_t cq_dma;
+	u32 cmd_size;
+	u32 comp_size;
+	u8 db_type;
+	u32 producer;
+	u32 consumer;
+	bool stopped;
+	struct faultline_cmd_req *reqs[FAULTLINE_CMDQ_DEPTH];
+	/* Waiters for a free entry. */
+	wait_queue_head_t space;
+};
+
+struct faultline_eq {
+	struct faultline_dev *dev;
+	/* Serializes the interrupt and the look for lost interrupts. */
+	spinlock_t lock;
+	struct faultline_eqe *ring;
+	dma_addr_t dma;
+	u32 eqn;
+	u32 consumer;
+	unsigned int vector;
+	int irq;
+	char name[32];
+};
+
+/*
+ * What events name: CQs, QPs, SRQs. An event handler holds a reference while
+ * it works; whoever destroys the object waits for the last one.
+ */
+struct faultline_res {
+	u32 num;
+	refcount_t refs;
+	struct completion unused;
+	/* In interrupt context. */
+	void (*event)(struct faultline_res *res, u8 kind);
+};
+
+/* Bits of faultline_dev.flags. */
+enum {
+	FAULTLINE_DEAD,
+};
+
+struct faultline_dev {
+	struct ib_device ibdev;		/* first: see ib_alloc_device() */
+	struct pci_dev *pdev;
+
+	void __iomem *regs;
+	struct faultline_doorbell_page *db;	/* page 0 */
+	void __iomem *kick;			/* page 0 */
+	phys_addr_t db_phys;
+	u32 kick_offset;
+	u32 num_db_pages;
+	struct faultline_caps caps;
+	u64 features;
+
+	struct faultline_cmdq admin;
+	struct faultline_cmdq translation;
+
+	struct faultline_eq *eqs;
+	unsigned int num_eqs;
+
+	struct xarray cqs;
+	struct xarray qps;
+	struct xarray srqs;
+
+	unsigned long flags;
+	const char *death_reason;
+	struct workqueue_struct *wq;
+	struct work_struct death_work;
+	/* The device does no more DMA. */
+	struct completion quiesced;
+	struct delayed_work health_work;
+	u32 heartbeat;
+	unsigned int heartbeat_misses;
+
+	/* Serializes registration and its end. */
+	struct mutex ib_lock;
+	/* Protects ib_registered: no event is dispatched without it. */
+	spinlock_t ib_event_lock;
+	bool ib_registered;
+
+	/* Protects net against death; interrupts are synchronized with. */
+	struct mutex net_lock;
+	struct faultline_net *net;
+
+	/* Protects the counters' buffer. */
+	struct mutex counters_lock;
+	__le64 *counters;
+	dma_addr_t counters_dma;
+
+	atomic_t mkey_variant;
+	atomic64_t lost_interrupts;
+};
+
+static inline struct faultline_dev *to_fdev(struct ib_device *ibdev)
+{
+	return container_of(ibdev, struct faultline_dev, ibdev);
+}
+
+static inline bool faultline_is_dead(const struct faultline_dev *dev)
+{
+	return test_bit(FAULTLINE_DEAD, &dev->flags);
+}
+
+#define faultline_err(fdev, fmt, ...) \
+	dev_err(&(fdev)->pdev->dev, fmt, ##__VA_ARGS__)
+#define faultline_warn(fdev, fmt, ...) \
+	dev_warn(&(fdev)->pdev->dev, fmt, ##__VA_ARGS__)
+#define faultline_info(fdev, fmt, ...) \
+	dev_info(&(fdev)->pdev->dev, fmt, ##__VA_ARGS__)
+
+/* Entry `index` of a ring of 2^log_depth entries carries this phase. */
+static inline u8 faultline_phase(u32 index, u8 log_depth)
+{
+	return !((index >> log_depth) & 1);
+}
+
+/*
+ * Result of a command that destroys: whatever a dead device held is gone, and
+ * the command has waited until it does no more DMA.
+ */
+static inline int faultline_settle(struct faultline_dev *dev, int err)
+{
+	return err && faultline_is_dead(dev) ? 0 : err;
+}
+
+/* faultline_main.c */
+void faultline_fail(struct faultline_dev *dev, const char *reason);
+
+/* faultline_hw.c */
+u32 faultline_read(struct faultline_dev *dev, u32 reg);
+void faultline_write(struct faultline_dev *dev, u32 reg, u32 value);
+void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
+			u32 value);
+int faultline_hw_init(struct faultline_dev *dev);
+void faultline_hw_cleanup(struct faultline_dev *dev);
+void faultline_hw_stop(struct faultline_dev *dev);
+bool faultline_hw_answers(struct faultline_dev *dev);
+void faultline_cmdq_process(struct faultline_cmdq *q);
+void faultline_cmdq_abort(struct faultline_cmdq *q);
+int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
+			enum faultline_wait wait);
+
+/* faultline_eq.c */
+int faultline_eqs_create(struct faultline_dev *dev);
+void faultline_eqs_destroy(struct faultline_dev *dev);
+void faultline_eqs_look(struct faultline_dev *dev);
+void faultline_eqs_sync(struct faultline_dev *dev);
+unsigned int faultline_num_comp_vectors(const struct faultline_dev *dev);
+u32 faultline_comp_eqn(const struct faultline_dev *dev, unsigned int vector);
+
+void faultline_res_init(struct faultline_res *res, u32 num,
+			void (*event)(struct faultline_res *res, u8 kind));
+int faultline_res_add(struct xarray *xa, struct faultline_res *res);
+void faultline_res_remove(struct xarray *xa, struct faultline_res *res);
+struct faultline_res *faultline_res_get(struct xarray *xa, u32 num);
+void faultline_res_put(struct faultline_res *res);
+
+/* faultline_net.c */
+int faultline_net_create(struct faultline_dev *dev);
+void faultline_net_destroy(struct faultline_dev *dev);
+void faultline_net_death(struct faultline_dev *dev);
+void faultline_net_link(struct faultline_dev *dev, bool up);
+struct net_device *faultline_netdev(struct faultline_dev *dev);
+
+/* faultline_verbs.c */
+int faultline_ib_register(struct faultline_dev *dev);
+void faultline_ib_unregister(struct faultline_dev *dev);
+void faultline_ib_death(struct faultline_dev *dev);
+void faultline_ib_port_event(struct faultline_dev *dev, bool up);
+
+#endif /* FAULTLINE_H */

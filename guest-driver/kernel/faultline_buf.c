@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Memory of rings: the kernel's own, and pinned memory of processes. */
+#include <linux/dma-mapping.h>
+#include <linux/log2.h>
+#include <linux/slab.h>
+#include <linux/vmalloc.h>
+
+#include <rdma/iter.h>
+
+#include "faultline_ib.h"
+
+/* Page addresses in one page of a list. */
+#define FAULTLINE_ADDRS_PER_PAGE	(FAULTLINE_PAGE_SIZE / sizeof(__le64))
+
+static size_t faultline_ring_bytes(u8 log_depth, u8 stride_shift)
+{
+	return PAGE_ALIGN(((size_t)1 << (log_depth + stride_shift)) +
+			  FAULTLINE_RING_RECORD_SIZE);
+}
+
+/* A zeroed ring of the kernel. */
+int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
+			u8 log_depth, u8 stride_shift)
+{
+	memset(buf, 0, sizeof(*buf));
+	buf->size = faultline_ring_bytes(log_depth, stride_shift);
+	buf->cpu = dma_alloc_coherent(&dev->pdev->dev, buf->size, &buf->dma,
+				      GFP_KERNEL);
+	if (!buf->cpu)
+		return -ENOMEM;
+	buf->ring.addr = cpu_to_le64(buf->dma);
+	buf->ring.num_pages = cpu_to_le32(buf->size >> PAGE_SHIFT);
+	buf->ring.page_shift = PAGE_SHIFT;
+	buf->ring.levels = 0;
+	return 0;
+}
+
+/*
+ * Lists of page addresses, one level or two. Two levels lie in one piece of
+ * memory as well: the lists first, the list of lists in the last page.
+ */
+static int faultline_buf_list(struct faultline_dev *dev,
+			      struct faultline_buf *buf)
+{
+	struct ib_umem *umem = buf->umem;
+	size_t pages = ib_umem_num_dma_blocks(umem, PAGE_SIZE);
+	size_t lists = DIV_ROUND_UP(pages, FAULTLINE_ADDRS_PER_PAGE);
+	struct ib_block_iter iter;
+	size_t i = 0;
+	__le64 *top;
+
+	if (lists > FAULTLINE_ADDRS_PER_PAGE)
+		return -EINVAL;
+	buf->list_size = (lists > 1 ? lists + 1 : 1) * FAULTLINE_PAGE_SIZE;
+	buf->list = dma_alloc_coherent(&dev->pdev->dev, buf->list_size,
+				       &buf->list_dma, GFP_KERNEL);
+	if (!buf->list)
+		return -ENOMEM;
+	rdma_umem_for_each_dma_block(umem, &iter, PAGE_SIZE)
+		buf->list[i++] =
+			cpu_to_le64(rdma_block_iter_dma_address(&iter));
+
+	buf->ring.num_pages = cpu_to_le32(pages);
+	buf->ring.page_shift = PAGE_SHIFT;
+	if (lists == 1) {
+		buf->ring.addr = cpu_to_le64(buf->list_dma);
+		buf->ring.levels = 1;
+		return 0;
+	}
+	top = buf->list + lists * FAULTLINE_ADDRS_PER_PAGE;
+	for (i = 0; i < lists; i++)
+		top[i] = cpu_to_le64(buf->list_dma + i * FAULTLINE_PAGE_SIZE);
+	buf->ring.addr = cpu_to_le64(buf->list_dma +
+				     lists * FAULTLINE_PAGE_SIZE);
+	buf->ring.levels = 2;
+	return 0;
+}
+
+/* Pins a ring of a process. */
+int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
+		      u64 addr, u8 log_depth, u8 stride_shift)
+{
+	struct ib_umem *umem;
+	int err;
+
+	memset(buf, 0, sizeof(*buf));
+	/* The largest ring: the deepest CQ, or the widest work queue. */
+	if (log_depth > 24 || stride_shift > FAULTLINE_MAX_STRIDE_SHIFT ||
+	    !PAGE_ALIGNED(addr))
+		return -EINVAL;
+	buf->size = faultline_ring_bytes(log_depth, stride_shift);
+	umem = faultline_umem_get(&dev->ibdev, addr, buf->size,
+				  IB_ACCESS_LOCAL_WRITE);
+	if (IS_ERR(umem))
+		return PTR_ERR(umem);
+	buf->umem = umem;
+
+	if (umem->sgt_append.sgt.nents == 1) {
+		buf->ring.addr =
+			cpu_to_le64(sg_dma_address(umem->sgt_append.sgt.sgl));
+		buf->ring.num_pages = cpu_to_le32(buf->size >> PAGE_SHIFT);
+		buf->ring.page_shift = PAGE_SHIFT;
+		return 0;
+	}
+	err = faultline_buf_list(dev, buf);
+	if (err)
+		faultline_buf_free(dev, buf);
+	return err;
+}
+
+/* The device has read the lists. */
+void faultline_buf_created(struct faultline_dev *dev,
+			   struct faultline_buf *buf)
+{
+	if (!buf->list)
+		return;
+	dma_free_coherent(&dev->pdev->dev, buf->list_size, buf->list,
+			  buf->list_dma);
+	buf->list = NULL;
+}
+
+void faultline_buf_free(struct faultline_dev *dev, struct faultline_buf *buf)
+{
+	faultline_buf_created(dev, buf);
+	if (buf->cpu)
+		dma_free_coherent(&dev->pdev->dev, buf->size, buf->cpu,
+				  buf->dma);
+	ib_umem_release(buf->umem);
+	buf->cpu = NULL;
+	buf->umem = NULL;
+}
+
+/* A work queue of the kernel for `depth` requests of up to `stride` bytes. */
+int faultline_wq_alloc(struct faultline_dev *dev, struct faultline_wq *wq,
+		       u32 depth, u32 stride)
+{
+	int err;
+
+	wq->log_depth = order_base_2(max(depth, 4U));
+	wq->stride_shift = order_base_2(stride);
+	err = faultline_buf_alloc(dev, &wq->buf, wq->log_depth,
+				  wq->stride_shift);
+	if (err)
+		return err;
+	wq->wr_id = kvcalloc(faultline_wq_depth(wq), sizeof(*wq->wr_id),
+			     GFP_KERNEL);
+	if (!wq->wr_id) {
+		faultline_buf_free(dev, &wq->buf);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void faultline_wq_free(struct faultline_dev *dev, struct faultline_wq *wq)
+{
+	faultline_buf_free(dev, &wq->buf);
+	kvfree(wq->wr_id);
+	wq->wr_id = NULL;
+}

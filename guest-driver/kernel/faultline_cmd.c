@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Commands: typed in, errno out. */
+#include "faultline_cmd.h"
+
+/* The one place where a status becomes an errno. */
+static int faultline_status_errno(u16 status)
+{
+	switch (status) {
+	case FAULTLINE_OK:
+		return 0;
+	case FAULTLINE_NO_RESOURCES:
+		return -ENOMEM;
+	case FAULTLINE_IN_USE:
+	case FAULTLINE_CQ_NOT_EMPTY:
+		return -EBUSY;
+	case FAULTLINE_BAD_OPCODE:
+	case FAULTLINE_NOT_SUPPORTED:
+	case FAULTLINE_BAD_QP_TYPE:
+		return -EOPNOTSUPP;
+	case FAULTLINE_DMA_ERROR:
+		return -EFAULT;
+	case FAULTLINE_BAD_TOKEN:
+		return -ENOENT;
+	case FAULTLINE_BAD_GID:
+		return -ENODEV;
+	default:
+		return -EINVAL;
+	}
+}
+
+static int faultline_admin(struct faultline_dev *dev, u16 opcode, u32 handle,
+			   const void *body, size_t body_size, u32 *answer,
+			   void *answer_body, size_t answer_size,
+			   enum faultline_wait wait)
+{
+	struct faultline_admin_cmd cmd = {};
+	struct faultline_admin_comp comp;
+	u16 status;
+	int err;
+
+	cmd.hdr.opcode = cpu_to_le16(opcode);
+	cmd.hdr.handle = cpu_to_le32(handle);
+	if (body_size)
+		memcpy(cmd.body, body, body_size);
+	err = faultline_cmdq_exec(&dev->admin, &cmd, &comp, wait);
+	if (err)
+		return err;
+	status = le16_to_cpu(comp.status);
+	if (status) {
+		dev_dbg(&dev->pdev->dev,
+			"admin command %#x on %#x: status %u\n", opcode,
+			handle, status);
+		return faultline_status_errno(status);
+	}
+	if (answer)
+		*answer = le32_to_cpu(comp.handle);
+	if (answer_size)
+		memcpy(answer_body, comp.body, answer_size);
+	return 0;
+}
+
+/* A command that creates: no handle in, the new object's number out. */
+#define faultline_create(dev, opcode, params, handle)			\
+	({								\
+		BUILD_BUG_ON(sizeof(*(params)) >			\
+			     sizeof_field(struct faultline_admin_cmd, body)); \
+		faultline_admin(dev, opcode, 0, params,			\
+				sizeof(*(params)), handle, NULL, 0,	\
+				FAULTLINE_WAIT_SLEEP);			\
+	})
+
+/* A command about an object that answers with nothing but its status. */
+#define faultline_change(dev, opcode, handle, params)			\
+	({								\
+		BUILD_BUG_ON(sizeof(*(params)) >			\
+			     sizeof_field(struct faultline_admin_cmd, body)); \
+		faultline_admin(dev, opcode, handle, params,		\
+				sizeof(*(params)), NULL, NULL, 0,	\
+				FAULTLINE_WAIT_SLEEP);			\
+	})
+
+/* A command without parameters. */
+static int faultline_plain(struct faultline_dev *dev, u16 opcode, u32 handle,
+			   u32 *answer)
+{
+	return faultline_admin(dev, opcode, handle, NULL, 0, answer, NULL, 0,
+			       FAULTLINE_WAIT_SLEEP);
+}
+
+int faultline_cmd_alloc_uctx(struct faultline_dev *dev, u32 *uctx)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_ALLOC_UCTX, 0, uctx);
+}
+
+int faultline_cmd_dealloc_uctx(struct faultline_dev *dev, u32 uctx)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DEALLOC_UCTX, uctx, NULL);
+}
+
+int faultline_cmd_create_eq(struct faultline_dev *dev,
+			    const struct faultline_create_eq *params, u32 *eqn)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_EQ, params, eqn);
+}
+
+int faultline_cmd_destroy_eq(struct faultline_dev *dev, u32 eqn)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_EQ, eqn, NULL);
+}
+
+int faultline_cmd_alloc_pd(struct faultline_dev *dev, u32 *pdn)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_ALLOC_PD, 0, pdn);
+}
+
+int faultline_cmd_dealloc_pd(struct faultline_dev *dev, u32 pdn)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DEALLOC_PD, pdn, NULL);
+}
+
+int faultline_cmd_create_mkey(struct faultline_dev *dev,
+			      const struct faultline_create_mkey *params,
+			      u32 *key)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_MKEY, params, key);
+}
+
+int faultline_cmd_destroy_mkey(struct faultline_dev *dev, u32 key)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_MKEY, key, NULL);
+}
+
+int faultline_cmd_create_cq(struct faultline_dev *dev,
+			    const struct faultline_create_cq *params, u32 *cqn)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_CQ, params, cqn);
+}
+
+int faultline_cmd_resize_cq(struct faultline_dev *dev, u32 cqn,
+			    const struct faultline_resize_cq *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_RESIZE_CQ, cqn, params);
+}
+
+int faultline_cmd_destroy_cq(struct faultline_dev *dev, u32 cqn)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_CQ, cqn, NULL);
+}
+
+int faultline_cmd_create_srq(struct faultline_dev *dev,
+			     const struct faultline_create_srq *params,
+			     u32 *srqn)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_SRQ, params, srqn);
+}
+
+int faultline_cmd_modify_srq(struct faultline_dev *dev, u32 srqn, u32 limit)
+{
+	struct faultline_modify_srq params = { .limit = cpu_to_le32(limit) };
+
+	return faultline_change(dev, FAULTLINE_ADMIN_MODIFY_SRQ, srqn, &params);
+}
+
+int faultline_cmd_query_srq(struct faultline_dev *dev, u32 srqn, u32 *limit)
+{
+	struct faultline_query_srq answer;
+	int err;
+
+	err = faultline_admin(dev, FAULTLINE_ADMIN_QUERY_SRQ, srqn, NULL, 0,
+			      NULL, &answer, sizeof(answer),
+			      FAULTLINE_WAIT_SLEEP);
+	if (!err)
+		*limit = le32_to_cpu(answer.limit);
+	return err;
+}
+
+int faultline_cmd_destroy_srq(struct faultline_dev *dev, u32 srqn)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_SRQ, srqn, NULL);
+}
+
+int faultline_cmd_create_qp(struct faultline_dev *dev,
+			    const struct faultline_create_qp *params, u32 *qpn)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_QP, params, qpn);
+}
+
+int faultline_cmd_modify_qp(struct faultline_dev *dev, u32 qpn,
+			    const struct faultline_qp_attr *attr)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_MODIFY_QP, qpn, attr);
+}
+
+int faultline_cmd_query_qp(struct faultline_dev *dev, u32 qpn,
+			   struct faultline_qp_attr *attr)
+{
+	BUILD_BUG_ON(sizeof(*attr) >
+		     sizeof_field(struct faultline_admin_comp, body));
+	return faultline_admin(dev, FAULTLINE_ADMIN_QUERY_QP, qpn, NULL, 0,
+			       NULL, attr, sizeof(*attr),
+			       FAULTLINE_WAIT_SLEEP);
+}
+
+int faultline_cmd_destroy_qp(struct faultline_dev *dev, u32 qpn)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_QP, qpn, NULL);
+}
+
+int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
+			    const struct faultline_av *av,
+			    enum faultline_wait wait, u32 *ahn)
+{
+	struct faultline_create_ah params = {
+		.pd = cpu_to_le32(pdn),
+		.av = *av,
+	};
+
+	return faultline_admin(dev, FAULTLINE_ADMIN_CREATE_AH, 0, &params,
+			       sizeof(params), ahn, NULL, 0, wait);
+}
+
+int faultline_cmd_destroy_ah(struct faultline_dev *dev, u32 ahn,
+			     enum faultline_wait wait)
+{
+	return faultline_admin(dev, FAULTLINE_ADMIN_DESTROY_AH, ahn, NULL, 0,
+			       NULL, NULL, 0, wait);
+}
+
+int faultline_cmd_set_gid(struct faultline_dev *dev, u32 index,
+			  const struct faultline_set_gid *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_SET_GID, index, params);
+}
+
+int faultline_cmd_set_netdev(struct faultline_dev *dev,
+			     const struct faultline_set_netdev *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_SET_NETDEV, 0, params);
+}
+
+int faultline_cmd_query_counters(struct faultline_dev *dev, dma_addr_t addr,
+				 u32 len)
+{
+	struct faultline_query_counters params = {
+		.addr = cpu_to_le64(addr),
+		.len = cpu_to_le32(len),
+	};
+
+	return faultline_change(dev, FAULTLINE_ADMIN_QUERY_COUNTERS, 0,
+				&params);
+}
+
+static int faultline_tq(struct faultline_dev *dev,
+			const struct faultline_tq_cmd *cmd,
+			enum faultline_wait wait)
+{
+	struct faultline_tq_comp comp;
+	u16 status;
+	int err;
+
+	err = faultline_cmdq_exec(&dev->translation, cmd, &comp, wait);
+	if (err)
+		return err;
+	status = le16_to_cpu(comp.status);
+	if (status)
+		dev_dbg(&dev->pdev->dev,
+			"translation command %u on key %#x: status %u\n",
+			cmd->opcode, le32_to_cpu(cmd->key), status);
+	return faultline_status_errno(status);
+}
+
+/*
+ * Writes `count` page entries of 2^page_shift bytes each from `iova` on.
+ * `list` is the DMA address of the entries, or if they are contiguous the
+ * first entry itself.
+ */
+int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
+		     u8 page_shift, u64 list, bool contiguous,
+		     enum faultline_wait wait)
+{
+	struct faultline_tq_cmd cmd = {
+		.opcode = FAULTLINE_TQ_MAP,
+		.flags = contiguous ? FAULTLINE_TQ_FLAG_CONTIGUOUS : 0,
+		.key = cpu_to_le32(key),
+		.iova = cpu_to_le64(iova),
+		.count = cpu_to_le64(count),
+		.list = cpu_to_le64(list),
+		.page_shift = page_shift,
+	};
+
+	return faultline_tq(dev, &cmd, wait);
+}
+
+/* Answers a page fault: FAULTLINE_OK, or the status it fails with. */
+int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
+			enum faultline_wait wait)
+{
+	struct faultline_tq_cmd cmd = {
+		.opcode = FAULTLINE_TQ_RESUME,
+		.token = cpu_to_le64(token),
+		.resume_status = cpu_to_le16(status),
+	};
+
+	return faultline_tq(dev, &cmd, wait);
+}

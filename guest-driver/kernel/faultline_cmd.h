@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/*
+ * One function per command of the admin and translation queues. All return 0
+ * or a negative errno. Unless said otherwise they sleep.
+ */
+#ifndef FAULTLINE_CMD_H
+#define FAULTLINE_CMD_H
+
+#include "faultline.h"
+
+int faultline_cmd_alloc_uctx(struct faultline_dev *dev, u32 *uctx);
+int faultline_cmd_dealloc_uctx(struct faultline_dev *dev, u32 uctx);
+
+int faultline_cmd_create_eq(struct faultline_dev *dev,
+			    const struct faultline_create_eq *params, u32 *eqn);
+int faultline_cmd_destroy_eq(struct faultline_dev *dev, u32 eqn);
+
+int faultline_cmd_alloc_pd(struct faultline_dev *dev, u32 *pdn);
+int faultline_cmd_dealloc_pd(struct faultline_dev *dev, u32 pdn);
+
+int faultline_cmd_create_mkey(struct faultline_dev *dev,
+			      const struct faultline_create_mkey *params,
+			      u32 *key);
+int faultline_cmd_destroy_mkey(struct faultline_dev *dev, u32 key);
+
+int faultline_cmd_create_cq(struct faultline_dev *dev,
+			    const struct faultline_create_cq *params, u32 *cqn);
+int faultline_cmd_resize_cq(struct faultline_dev *dev, u32 cqn,
+			    const struct faultline_resize_cq *params);
+int faultline_cmd_destroy_cq(struct faultline_dev *dev, u32 cqn);
+
+int faultline_cmd_create_srq(struct faultline_dev *dev,
+			     const struct faultline_create_srq *params,
+			     u32 *srqn);
+int faultline_cmd_modify_srq(struct faultline_dev *dev, u32 srqn, u32 limit);
+int faultline_cmd_query_srq(struct faultline_dev *dev, u32 srqn, u32 *limit);
+int faultline_cmd_destroy_srq(struct faultline_dev *dev, u32 srqn);
+
+int faultline_cmd_create_qp(struct faultline_dev *dev,
+			    const struct faultline_create_qp *params, u32 *qpn);
+int faultline_cmd_modify_qp(struct faultline_dev *dev, u32 qpn,
+			    const struct faultline_qp_attr *attr);
+int faultline_cmd_query_qp(struct faultline_dev *dev, u32 qpn,
+			   struct faultline_qp_attr *attr);
+int faultline_cmd_destroy_qp(struct faultline_dev *dev, u32 qpn);
+
+/* Any context if `wait` says so. */
+int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
+			    const struct faultline_av *av,
+			    enum faultline_wait wait, u32 *ahn);
+int faultline_cmd_destroy_ah(struct faultline_dev *dev, u32 ahn,
+			     enum faultline_wait wait);
+
+int faultline_cmd_set_gid(struct faultline_dev *dev, u32 index,
+			  const struct faultline_set_gid *params);
+int faultline_cmd_set_netdev(struct faultline_dev *dev,
+			     const struct faultline_set_netdev *params);
+int faultline_cmd_query_counters(struct faultline_dev *dev, dma_addr_t addr,
+				 u32 len);
+
+int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
+		     u8 page_shift, u64 list, bool contiguous,
+		     enum faultline_wait wait);
+int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
+			enum faultline_wait wait);
+
+#endif /* FAULTLINE_CMD_H */

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Completion queues. User CQs are polled by the process; see the provider. */
+#include <linux/if_vlan.h>
+#include <linux/log2.h>
+#include <linux/slab.h>
+
+#include "faultline_ib.h"
+
+/* log2 of the size of an entry. */
+#define FAULTLINE_CQE_SHIFT	6
+
+static u32 faultline_cq_depth(const struct faultline_cq *cq)
+{
+	return BIT(cq->log_depth);
+}
+
+static struct faultline_cqe *faultline_cq_entry(struct faultline_cq *cq,
+						u32 index)
+{
+	struct faultline_cqe *ring = cq->buf.cpu;
+
+	return &ring[index & (faultline_cq_depth(cq) - 1)];
+}
+
+static bool faultline_cq_has(struct faultline_cq *cq, u32 index)
+{
+	return READ_ONCE(faultline_cq_entry(cq, index)->phase) ==
+	       faultline_phase(index, cq->log_depth);
+}
+
+static struct faultline_cq_record *faultline_cq_record(struct faultline_cq *cq)
+{
+	return cq->buf.cpu + faultline_cq_depth(cq) * sizeof(struct faultline_cqe);
+}
+
+void faultline_cq_event(struct faultline_res *res, u8 kind)
+{
+	struct faultline_cq *cq = container_of(res, struct faultline_cq, res);
+	struct ib_event event = {
+		.device = cq->ibcq.device,
+		.element.cq = &cq->ibcq,
+		.event = IB_EVENT_CQ_ERR,
+	};
+
+	if (kind == FAULTLINE_EVENT_COMPLETION) {
+		if (cq->ibcq.comp_handler)
+			cq->ibcq.comp_handler(&cq->ibcq, cq->ibcq.cq_context);
+		return;
+	}
+	ibdev_err(cq->ibcq.device, "CQ %u overflowed or can't be written\n",
+		  res->num);
+	if (cq->ibcq.event_handler)
+		cq->ibcq.event_handler(&event, cq->ibcq.cq_context);
+}
+
+static void faultline_cq_notify_work(struct work_struct *work)
+{
+	struct faultline_cq *cq =
+		container_of(work, struct faultline_cq, notify_work);
+
+	faultline_cq_event(&cq->res, FAULTLINE_EVENT_COMPLETION);
+}
+
+/*
+ * The device is dead and there may be something to flush: let the consumer
+ * poll. From a work item, as the caller may hold any lock.
+ */
+void faultline_cq_notify_dead(struct faultline_cq *cq)
+{
+	if (!cq->user)
+		queue_work(to_fdev(cq->ibcq.device)->wq, &cq->notify_work);
+}
+
+static int faultline_cq_buf(struct faultline_cq *cq, unsigned int entries,
+			    struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(cq->ibcq.device);
+	struct faultline_create_cq_req req;
+	int err;
+
+	if (!udata) {
+		cq->log_depth = order_base_2(max(entries, 4U));
+		return faultline_buf_alloc(dev, &cq->buf, cq->log_depth,
+					   FAULTLINE_CQE_SHIFT);
+	}
+	cq->user = true;
+	err = faultline_udata_in(udata, &req, sizeof(req));
+	if (err)
+		return err;
+	if (req.reserved || req.log_depth > 24 ||
+	    BIT(req.log_depth) < entries)
+		return -EINVAL;
+	cq->log_depth = req.log_depth;
+	return faultline_buf_pin(dev, &cq->buf, req.buf_addr, req.log_depth,
+				 FAULTLINE_CQE_SHIFT);
+}
+
+int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
+			struct uverbs_attr_bundle *attrs)
+{
+	struct ib_udata *udata = attrs ? &attrs->driver_udata : NULL;
+	struct faultline_dev *dev = to_fdev(ibcq->device);
+	struct faultline_cq *cq = to_fcq(ibcq);
+	struct faultline_create_cq params = {};
+	struct faultline_create_cq_resp resp = {};
+	u32 cqn;
+	int err;
+
+	if (attr->flags & ~IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION)
+		return -EOPNOTSUPP;
+	if (!attr->cqe || attr->cqe > le32_to_cpu(dev->caps.max_cqe))
+		return -EINVAL;
+	spin_lock_init(&cq->lock);
+	INIT_LIST_HEAD(&cq->send_qps);
+	INIT_LIST_HEAD(&cq->recv_qps);
+	INIT_WORK(&cq->notify_work, faultline_cq_notify_work);
+	err = faultline_cq_buf(cq, attr->cqe, udata);
+	if (err)
+		return err;
+
+	params.ring = cq->buf.ring;
+	params.log_depth = cq->log_depth;
+	params.eqn = cpu_to_le32(faultline_comp_eqn(dev, attr->comp_vector));
+	params.uctx = cpu_to_le32(faultline_udata_uctx(udata));
+	err = faultline_cmd_create_cq(dev, &params, &cqn);
+	faultline_buf_created(dev, &cq->buf);
+	if (err)
+		goto free_buf;
+
+	faultline_res_init(&cq->res, cqn, faultline_cq_event);
+	err = faultline_res_add(&dev->cqs, &cq->res);
+	if (err)
+		goto destroy;
+	ibcq->cqe = faultline_cq_depth(cq);
+	resp.cqn = cqn;
+	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	if (err)
+		goto remove;
+	return 0;
+
+remove:
+	faultline_res_remove(&dev->cqs, &cq->res);
+destroy:
+	faultline_cmd_destroy_cq(dev, cqn);
+free_buf:
+	faultline_buf_free(dev, &cq->buf);
+	return err;
+}
+
+int faultline_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibcq->device);
+	struct faultline_cq *cq = to_fcq(ibcq);
+	int err;
+
+	err = faultline_settle(dev, faultline_cmd_destroy_cq(dev,
+							     cq->res.num));
+	if (err)
+		return err;
+	faultline_res_remove(&dev->cqs, &cq->res);
+	cancel_work_sync(&cq->notify_work);
+	faultline_buf_free(dev, &cq->buf);
+	return 0;
+}
+
+static int __faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
+				 struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibcq->device);
+	struct faultline_cq *cq = to_fcq(ibcq);
+	struct faultline_resize_cq params = {};
+	struct faultline_resize_cq_req req;
+	struct faultline_buf buf;
+	int err;
+
+	if (!udata || !cq->user)
+		return -EOPNOTSUPP;
+	if (!entries || entries > le32_to_cpu(dev->caps.max_cqe))
+		return -EINVAL;
+	err = faultline_udata_in(udata, &req, sizeof(req));
+	if (err)
+		return err;
+	if (req.log_depth > 24 || BIT(req.log_depth) < entries)
+		return -EINVAL;
+	err = faultline_buf_pin(dev, &buf, req.buf_addr, req.log_depth,
+				FAULTLINE_CQE_SHIFT);
+	if (err)
+		return err;
+
+	params.ring = buf.ring;
+	params.log_depth = req.log_depth;
+	params.consumer = cpu_to_le32(req.consumer);
+	err = faultline_cmd_resize_cq(dev, cq->res.num, &params);
+	faultline_buf_created(dev, &buf);
+	if (err) {
+		faultline_buf_free(dev, &buf);
+		return err;
+	}
+	swap(cq->buf, buf);
+	faultline_buf_free(dev, &buf);
+	cq->log_depth = req.log_depth;
+	ibcq->cqe = faultline_cq_depth(cq);
+	return 0;
+}
+
+#ifdef FAULTLINE_COMPAT_USER_CQ_OPS
+int faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
+			struct ib_udata *udata)
+{
+	return __faultline_resize_cq(ibcq, entries, udata);
+}
+#else
+int faultline_resize_cq(struct ib_cq *ibcq, int entries,
+			struct ib_udata *udata)
+{
+	return __faultline_resize_cq(ibcq, entries < 0 ? 0 : entries, udata);
+}
+#endif
+
+static const u8 faultline_send_opcodes[] = {
+	[FAULTLINE_WC_SEND] = IB_WC_SEND,
+	[FAULTLINE_WC_RDMA_WRITE] = IB_WC_RDMA_WRITE,
+	[FAULTLINE_WC_RDMA_READ] = IB_WC_RDMA_READ,
+	[FAULTLINE_WC_COMP_SWAP] = IB_WC_COMP_SWAP,
+	[FAULTLINE_WC_FETCH_ADD] = IB_WC_FETCH_ADD,
+	[FAULTLINE_WC_BIND_MW] = IB_WC_SEND,	/* not for the kernel */
+	[FAULTLINE_WC_LOCAL_INV] = IB_WC_LOCAL_INV,
+	[FAULTLINE_WC_REG_MR] = IB_WC_REG_MR,
+	[FAULTLINE_WC_FLUSH] = IB_WC_FLUSH,
+	[FAULTLINE_WC_ATOMIC_WRITE] = IB_WC_ATOMIC_WRITE,
+};
+
+static void faultline_wc_send(struct faultline_qp *qp,
+			      const struct faultline_cqe *cqe, struct ib_wc *wc)
+{
+	struct faultline_wq *sq = &qp->sq;
+	u32 index = le32_to_cpu(cqe->wqe);
+
+	wc->wr_id = sq->wr_id[index & (faultline_wq_depth(sq) - 1)];
+	if (cqe->opcode < ARRAY_SIZE(faultline_send_opcodes))
+		wc->opcode = faultline_send_opcodes[cqe->opcode];
+	/* All earlier ones are complete too. The id has been read: release. */
+	smp_store_release(&sq->consumer, index + 1);
+}
+
+static void faultline_wc_datagram(const struct faultline_cqe *cqe,
+				  struct ib_wc *wc)
+{
+	wc->src_qp = le32_to_cpu(cqe->src_qp);
+	wc->pkey_index = le16_to_cpu(cqe->pkey_index);
+	wc->sl = cqe->sl;
+	wc->network_hdr_type = cqe->ip_version == 4 ? RDMA_NETWORK_IPV4 :
+						      RDMA_NETWORK_IPV6;
+	wc->wc_flags |= IB_WC_WITH_NETWORK_HDR_TYPE | IB_WC_WITH_SMAC;
+	memcpy(wc->smac, cqe->smac, ETH_ALEN);
+	if (cqe->flags & FAULTLINE_CQE_GRH)
+		wc->wc_flags |= IB_WC_GRH;
+	if (cqe->flags & FAULTLINE_CQE_VLAN) {
+		wc->vlan_id = le16_to_cpu(cqe->vlan_tci) & VLAN_VID_MASK;
+		wc->wc_flags |= IB_WC_WITH_VLAN;
+	}
+}
+
+static void faultline_wc_recv(struct faultline_qp *qp,
+			      const struct faultline_cqe *cqe, struct ib_wc *wc)
+{
+	u32 tag = le32_to_cpu(cqe->wqe);
+
+	if (qp->ibqp.srq) {
+		wc->wr_id = faultline_srq_complete(to_fsrq(qp->ibqp.srq), tag);
+	} else {
+		wc->wr_id = qp->rq.wr_id[tag & (faultline_wq_depth(&qp->rq) - 1)];
+		smp_store_release(&qp->rq.consumer, tag + 1);
+	}
+	wc->opcode = cqe->opcode == FAULTLINE_WC_RECV_RDMA_WITH_IMM ?
+		IB_WC_RECV_RDMA_WITH_IMM : IB_WC_RECV;
+	if (cqe->flags & FAULTLINE_CQE_IMM) {
+		wc->ex.imm_data = (__be32 __force)cqe->imm;
+		wc->wc_flags |= IB_WC_WITH_IMM;
+	} else if (cqe->flags & FAULTLINE_CQE_INVALIDATE) {
+		wc->ex.invalidate_rkey = le32_to_cpu(cqe->imm);
+		wc->wc_flags |= IB_WC_WITH_INVALIDATE;
+	}
+	if (qp->ibqp.qp_type == IB_QPT_UD || qp->ibqp.qp_type == IB_QPT_GSI)
+		faultline_wc_datagram(cqe, wc);
+}
+
+/* Turns an entry into a work completion. False: its QP is gone. */
+static bool faultline_wc_fill(struct faultline_cq *cq,
+			      const struct faultline_cqe *cqe, struct ib_wc *wc)
+{
+	struct faultline_dev *dev = to_fdev(cq->ibcq.device);
+	struct faultline_res *res = xa_load(&dev->qps, le32_to_cpu(cqe->qpn));
+	struct faultline_qp *qp;
+
+	if (!res)
+		return false;
+	/* Whoever destroys it takes it out, then takes the lock we hold. */
+	qp = container_of(res, struct faultline_qp, res);
+	memset(wc, 0, sizeof(*wc));
+	wc->qp = &qp->ibqp;
+	wc->port_num = 1;
+	wc->status = cqe->status;
+	wc->vendor_err = cqe->vendor_err;
+	wc->byte_len = le32_to_cpu(cqe->byte_len);
+	if (cqe->opcode & FAULTLINE_WC_RECV)
+		faultline_wc_recv(qp, cqe, wc);
+	else
+		faultline_wc_send(qp, cqe, wc);
+	return true;
+}
+
+/* Flushes what a dead device has left of a work queue. */
+static int faultline_flush_wq(struct faultline_qp *qp, struct faultline_wq *wq,
+			      enum ib_wc_opcode opcode, int max,
+			      struct ib_wc *wc)
+{
+	/* Pairs with the release in posting. */
+	u32 producer = smp_load_acquire(&wq->producer);
+	int n = 0;
+
+	while (n < max && wq->consumer != producer) {
+		u32 slot = wq->consumer & (faultline_wq_depth(wq) - 1);
+
+		memset(wc, 0, sizeof(*wc));
+		wc->wr_id = wq->wr_id[slot];
+		wc->status = IB_WC_WR_FLUSH_ERR;
+		wc->opcode = opcode;
+		wc->qp = &qp->ibqp;
+		wc->port_num = 1;
+		smp_store_release(&wq->consumer, wq->consumer + 1);
+		wc++;
+		n++;
+	}
+	return n;
+}
+
+static int faultline_flush_cq(struct faultline_cq *cq, int max,
+			      struct ib_wc *wc)
+{
+	struct faultline_qp *qp;
+	int n = 0;
+
+	list_for_each_entry(qp, &cq->send_qps, send_cq_entry)
+		n += faultline_flush_wq(qp, &qp->sq, IB_WC_SEND, max - n,
+					wc + n);
+	list_for_each_entry(qp, &cq->recv_qps, recv_cq_entry)
+		if (!qp->ibqp.srq)
+			n += faultline_flush_wq(qp, &qp->rq, IB_WC_RECV,
+						max - n, wc + n);
+	return n;
+}
+
+int faultline_poll_cq(struct ib_cq *ibcq, int num_entries, struct ib_wc *wc)
+{
+	struct faultline_cq *cq = to_fcq(ibcq);
+	unsigned long flags;
+	u32 first;
+	int n = 0;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	first = cq->consumer;
+	while (n < num_entries && faultline_cq_has(cq, cq->consumer)) {
+		dma_rmb();
+		if (faultline_wc_fill(cq, faultline_cq_entry(cq, cq->consumer),
+				      &wc[n]))
+			n++;
+		cq->consumer++;
+	}
+	if (cq->consumer != first)
+		WRITE_ONCE(faultline_cq_record(cq)->consumer,
+			   cpu_to_le32(cq->consumer));
+	if (n < num_entries && faultline_is_dead(to_fdev(ibcq->device)))
+		n += faultline_flush_cq(cq, num_entries - n, wc + n);
+	spin_unlock_irqrestore(&cq->lock, flags);
+	return n;
+}
+
+int faultline_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
+{
+	struct faultline_dev *dev = to_fdev(ibcq->device);
+	struct faultline_cq *cq = to_fcq(ibcq);
+	bool solicited = (flags & IB_CQ_SOLICITED_MASK) == IB_CQ_SOLICITED;
+	unsigned long irq_flags;
+	int missed = 0;
+
+	spin_lock_irqsave(&cq->lock, irq_flags);
+	/* The device compares with what it has written: none is missed. */
+	faultline_doorbell(dev, solicited ? FAULTLINE_DB_CQ_ARM_SOLICITED :
+					    FAULTLINE_DB_CQ_ARM,
+			   cq->res.num, cq->consumer);
+	if (flags & IB_CQ_REPORT_MISSED_EVENTS &&
+	    faultline_cq_has(cq, cq->consumer))
+		missed = 1;
+	spin_unlock_irqrestore(&cq->lock, irq_flags);
+	return missed;
+}
+
+/*
+ * Makes entries of a QP that is going away or was reset void. The lock is
+ * held. They keep their phase, and so are passed over later.
+ */
+void faultline_cq_clean(struct faultline_cq *cq, u32 qpn,
+			struct faultline_srq *srq)
+{
+	u32 i;
+
+	for (i = cq->consumer; faultline_cq_has(cq, i); i++) {
+		struct faultline_cqe *cqe = faultline_cq_entry(cq, i);
+
+		if (i - cq->consumer == faultline_cq_depth(cq))
+			break;
+		dma_rmb();
+		if (le32_to_cpu(cqe->qpn) != qpn)
+			continue;
+		if (srq && cqe->opcode & FAULTLINE_WC_RECV)
+			faultline_srq_complete(srq, le32_to_cpu(cqe->wqe));
+		cqe->qpn = cpu_to_le32(U32_MAX);
+	}
+}
+
+/* Locks the CQs of a QP, which may be the same, in one order for all. */
+void faultline_cq_lock_pair(struct faultline_cq *a, struct faultline_cq *b,
+			    unsigned long *flags)
+{
+	if (a == b) {
+		spin_lock_irqsave(&a->lock, *flags);
+		return;
+	}
+	if (a->res.num > b->res.num)
+		swap(a, b);
+	spin_lock_irqsave(&a->lock, *flags);
+	spin_lock_nested(&b->lock, SINGLE_DEPTH_NESTING);
+}
+
+void faultline_cq_unlock_pair(struct faultline_cq *a, struct faultline_cq *b,
+			      unsigned long flags)
+{
+	if (a != b)
+		spin_unlock(&b->lock);
+	spin_unlock_irqrestore(&a->lock, flags);
+}

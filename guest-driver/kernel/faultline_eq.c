@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Event queues, their MSI-X vectors, and the objects that events name. */
+#include <linux/cpumask.h>
+#include <linux/dma-mapping.h>
+#include <linux/interrupt.h>
+#include <linux/slab.h>
+
+#include "faultline_cmd.h"
+
+#define FAULTLINE_EQ_DEPTH	BIT(FAULTLINE_EQ_LOG_DEPTH)
+#define FAULTLINE_EQ_SIZE	(FAULTLINE_EQ_DEPTH * sizeof(struct faultline_eqe))
+
+void faultline_res_init(struct faultline_res *res, u32 num,
+			void (*event)(struct faultline_res *res, u8 kind))
+{
+	res->num = num;
+	res->event = event;
+	refcount_set(&res->refs, 1);
+	init_completion(&res->unused);
+}
+
+/* From now on events find the object. */
+int faultline_res_add(struct xarray *xa, struct faultline_res *res)
+{
+	void *old = xa_store_irq(xa, res->num, res, GFP_KERNEL);
+
+	return xa_err(old);
+}
+
+/* No event finds the object any more, and none is being handled. */
+void faultline_res_remove(struct xarray *xa, struct faultline_res *res)
+{
+	xa_erase_irq(xa, res->num);
+	faultline_res_put(res);
+	wait_for_completion(&res->unused);
+}
+
+struct faultline_res *faultline_res_get(struct xarray *xa, u32 num)
+{
+	struct faultline_res *res;
+	unsigned long flags;
+
+	xa_lock_irqsave(xa, flags);
+	res = xa_load(xa, num);
+	if (res)
+		refcount_inc(&res->refs);
+	xa_unlock_irqrestore(xa, flags);
+	return res;
+}
+
+void faultline_res_put(struct faultline_res *res)
+{
+	if (refcount_dec_and_test(&res->refs))
+		complete(&res->unused);
+}
+
+static void faultline_res_event(struct xarray *xa, u32 num, u8 kind)
+{
+	struct faultline_res *res = faultline_res_get(xa, num);
+
+	/* Events of an object may outlive it in the queue. */
+	if (!res)
+		return;
+	res->event(res, kind);
+	faultline_res_put(res);
+}
+
+/*
+ * Pages of pinned regions are always there, so that there is nobody who could
+ * bring one in. The transfer fails instead of waiting for ever.
+ */
+static void faultline_page_fault(struct faultline_dev *dev,
+				 const struct faultline_eqe *eqe)
+{
+	dev_warn_ratelimited(&dev->pdev->dev,
+			     "page fault of QP %u, key %#x, address %#llx\n",
+			     le32_to_cpu(eqe->object), le32_to_cpu(eqe->key),
+			     le64_to_cpu(eqe->va));
+	faultline_tq_resume(dev, le64_to_cpu(eqe->token),
+			    FAULTLINE_NOT_SUPPORTED, FAULTLINE_WAIT_SPIN);
+}
+
+static void faultline_handle_event(struct faultline_dev *dev,
+				   const struct faultline_eqe *eqe)
+{
+	u32 object = le32_to_cpu(eqe->object);
+
+	switch (eqe->kind) {
+	case FAULTLINE_EVENT_COMPLETION:
+	case FAULTLINE_EVENT_CQ_ERROR:
+		faultline_res_event(&dev->cqs, object, eqe->kind);
+		break;
+	case FAULTLINE_EVENT_ADMIN:
+		faultline_cmdq_process(&dev->admin);
+		break;
+	case FAULTLINE_EVENT_PAGE_FAULT:
+		faultline_page_fault(dev, eqe);
+		break;
+	case FAULTLINE_EVENT_QP_FATAL:
+	case FAULTLINE_EVENT_QP_REQUEST_ERROR:
+	case FAULTLINE_EVENT_QP_ACCESS_ERROR:
+	case FAULTLINE_EVENT_COMM_ESTABLISHED:
+	case FAULTLINE_EVENT_SQ_DRAINED:
+	case FAULTLINE_EVENT_LAST_WQE_REACHED:
+		faultline_res_event(&dev->qps, object, eqe->kind);
+		break;
+	case FAULTLINE_EVENT_SRQ_LIMIT:
+	case FAULTLINE_EVENT_SRQ_ERROR:
+		faultline_res_event(&dev->srqs, object, eqe->kind);
+		break;
+	case FAULTLINE_EVENT_PORT_UP:
+	case FAULTLINE_EVENT_PORT_DOWN:
+		faultline_net_link(dev,
+				   eqe->kind == FAULTLINE_EVENT_PORT_UP);
+		break;
+	case FAULTLINE_EVENT_DEVICE_FATAL:
+		faultline_fail(dev, "the device says so");
+		break;
+	default:
+		dev_warn_ratelimited(&dev->pdev->dev, "unknown event %u\n",
+				     eqe->kind);
+	}
+}
+
+/* Handles what is in the queue. Returns whether there was anything. */
+static bool faultline_eq_process(struct faultline_eq *eq)
+{
+	struct faultline_dev *dev = eq->dev;
+	unsigned long flags;
+	u32 first;
+	bool any;
+
+	spin_lock_irqsave(&eq->lock, flags);
+	first = eq->consumer;
+	while (!faultline_is_dead(dev)) {
+		struct faultline_eqe *eqe =
+			&eq->ring[eq->consumer % FAULTLINE_EQ_DEPTH];
+
+		if (READ_ONCE(eqe->phase) !=
+		    faultline_phase(eq->consumer, FAULTLINE_EQ_LOG_DEPTH))
+			break;
+		dma_rmb();
+		faultline_handle_event(dev, eqe);
+		eq->consumer++;
+		/* The device learns of free entries before they run out. */
+		if (!(eq->consumer % (FAULTLINE_EQ_DEPTH / 4)))
+			faultline_doorbell(dev, FAULTLINE_DB_EQ_ARM, eq->eqn,
+					   eq->consumer);
+	}
+	any = eq->consumer != first;
+	/* Events that came since the last look raise the vector at once. */
+	faultline_doorbell(dev, FAULTLINE_DB_EQ_ARM, eq->eqn, eq->consumer);
+	spin_unlock_irqrestore(&eq->lock, flags);
+	return any;
+}
+
+static irqreturn_t faultline_eq_irq(int irq, void *data)
+{
+	faultline_eq_process(data);
+	return IRQ_HANDLED;
+}
+
+static bool faultline_eq_pending(const struct faultline_eq *eq)
+{
+	u32 consumer = READ_ONCE(eq->consumer);
+
+	return READ_ONCE(eq->ring[consumer % FAULTLINE_EQ_DEPTH].phase) ==
+	       faultline_phase(consumer, FAULTLINE_EQ_LOG_DEPTH);
+}
+
+/*
+ * Looks for events whose interrupt got lost: those that are still there after
+ * the interrupt had time to come.
+ */
+void faultline_eqs_look(struct faultline_dev *dev)
+{
+	unsigned int i;
+
+	for (i = 0; i < dev->num_eqs; i++) {
+		struct faultline_eq *eq = &dev->eqs[i];
+		u32 consumer = READ_ONCE(eq->consumer);
+
+		if (!faultline_eq_pending(eq))
+			continue;
+		synchronize_irq(eq->irq);
+		usleep_range(1000, 2000);
+		if (READ_ONCE(eq->consumer) != consumer)
+			continue;
+		if (faultline_eq_process(eq)) {
+			atomic64_inc(&dev->lost_interrupts);
+			dev_warn_ratelimited(&dev->pdev->dev,
+					     "lost interrupt of vector %u\n",
+					     eq->vector);
+		}
+	}
+}
+
+/* Every event that is being handled is over after this. */
+void faultline_eqs_sync(struct faultline_dev *dev)
+{
+	unsigned int i;
+
+	for (i = 0; i < dev->num_eqs; i++) {
+		synchronize_irq(dev->eqs[i].irq);
+		/* The look for lost interrupts handles events, too. */
+		spin_lock_irq(&dev->eqs[i].lock);
+		spin_unlock_irq(&dev->eqs[i].lock);
+	}
+}
+
+static int faultline_eq_create(struct faultline_dev *dev, unsigned int vector,
+			       u32 flags)
+{
+	struct faultline_eq *eq = &dev->eqs[vector];
+	struct faultline_create_eq params = {};
+	int err;
+
+	eq->dev = dev;
+	eq->vector = vector;
+	spin_lock_init(&eq->lock);
+	eq->ring = dma_alloc_coherent(&dev->pdev->dev, FAULTLINE_EQ_SIZE,
+				      &eq->dma, GFP_KERNEL);
+	if (!eq->ring)
+		return -ENOMEM;
+
+	params.ring.addr = cpu_to_le64(eq->dma);
+	params.ring.num_pages = cpu_to_le32(FAULTLINE_EQ_SIZE >> PAGE_SHIFT);
+	params.ring.page_shift = PAGE_SHIFT;
+	params.log_depth = FAULTLINE_EQ_LOG_DEPTH;
+	params.vector = cpu_to_le16(vector);
+	params.flags = cpu_to_le32(flags);
+	err = faultline_cmd_create_eq(dev, &params, &eq->eqn);
+	if (err)
+		goto free_ring;
+
+	snprintf(eq->name, sizeof(eq->name), "%s-%s-%u", FAULTLINE_DRV_NAME,
+		 vector == FAULTLINE_EQ_ASYNC ? "async" :
+		 vector == FAULTLINE_EQ_FAULTS ? "faults" : "comp", vector);
+	eq->irq = pci_irq_vector(dev->pdev, vector);
+	err = request_irq(eq->irq, faultline_eq_irq, 0, eq->name, eq);
+	if (err)
+		goto destroy;
+	if (vector >= FAULTLINE_EQ_COMP)
+		irq_set_affinity_and_hint(eq->irq,
+				      cpumask_of(cpumask_local_spread(vector - FAULTLINE_EQ_COMP,
+								      dev_to_node(&dev->pdev->dev))));
+	dev->num_eqs = vector + 1;
+	faultline_doorbell(dev, FAULTLINE_DB_EQ_ARM, eq->eqn, 0);
+	return 0;
+
+destroy:
+	faultline_cmd_destroy_eq(dev, eq->eqn);
+free_ring:
+	dma_free_coherent(&dev->pdev->dev, FAULTLINE_EQ_SIZE, eq->ring,
+			  eq->dma);
+	return err;
+}
+
+static void faultline_eq_destroy(struct faultline_dev *dev,
+				 struct faultline_eq *eq)
+{
+	int err;
+
+	if (eq->vector == FAULTLINE_EQ_ASYNC && !faultline_is_dead(dev))
+		faultline_write(dev, FAULTLINE_REG_ADMIN_EQN,
+				FAULTLINE_INVALID_EQN);
+	irq_update_affinity_hint(eq->irq, NULL);
+	free_irq(eq->irq, eq);
+	err = faultline_settle(dev, faultline_cmd_destroy_eq(dev, eq->eqn));
+	if (err) {
+		/* The device may still write to it. */
+		faultline_err(dev, "EQ %u: can't destroy: %d\n", eq->eqn, err);
+		return;
+	}
+	dma_free_coherent(&dev->pdev->dev, FAULTLINE_EQ_SIZE, eq->ring,
+			  eq->dma);
+}
+
+void faultline_eqs_destroy(struct faultline_dev *dev)
+{
+	while (dev->num_eqs) {
+		dev->num_eqs--;
+		faultline_eq_destroy(dev, &dev->eqs[dev->num_eqs]);
+	}
+	kfree(dev->eqs);
+	dev->eqs = NULL;
+	pci_free_irq_vectors(dev->pdev);
+}
+
+int faultline_eqs_create(struct faultline_dev *dev)
+{
+	unsigned int max = FAULTLINE_EQ_COMP + num_online_cpus();
+	unsigned int i;
+	int vectors, err;
+
+	max = min3(max, (unsigned int)FAULTLINE_MSIX_VECTORS,
+		   le32_to_cpu(dev->caps.max_eq));
+	vectors = pci_alloc_irq_vectors(dev->pdev, FAULTLINE_EQ_COMP + 1, max,
+					PCI_IRQ_MSIX);
+	if (vectors < 0) {
+		faultline_err(dev, "no MSI-X vectors: %d\n", vectors);
+		return vectors;
+	}
+	dev->eqs = kcalloc(vectors, sizeof(*dev->eqs), GFP_KERNEL);
+	if (!dev->eqs) {
+		pci_free_irq_vectors(dev->pdev);
+		return -ENOMEM;
+	}
+	for (i = 0; i < vectors; i++) {
+		u32 flags = 0;
+
+		if (i == FAULTLINE_EQ_ASYNC)
+			flags = FAULTLINE_EQ_FLAG_EQ_ASYNC;
+		else if (i == FAULTLINE_EQ_FAULTS)
+			flags = FAULTLINE_EQ_FLAG_EQ_FAULTS;
+		err = faultline_eq_create(dev, i, flags);
+		if (err) {
+			faultline_err(dev, "event queue %u: %d\n", i, err);
+			faultline_eqs_destroy(dev);
+			return err;
+		}
+		if (i == FAULTLINE_EQ_ASYNC)
+			faultline_write(dev, FAULTLINE_REG_ADMIN_EQN,
+					dev->eqs[i].eqn);
+	}
+	return 0;
+}
+
+unsigned int faultline_num_comp_vectors(const struct faultline_dev *dev)
+{
+	return dev->num_eqs - FAULTLINE_EQ_COMP;
+}
+
+u32 faultline_comp_eqn(const struct faultline_dev *dev, unsigned int vector)
+{
+	vector %= faultline_num_comp_vectors(dev);
+	return dev->eqs[FAULTLINE_EQ_COMP + vector].eqn;
+}

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/*
+ * Transport: registers, doorbells and the two command channels. Knows no
+ * command.
+ */
+#include <linux/delay.h>
+#include <linux/dma-mapping.h>
+#include <linux/io.h>
+#include <linux/io-64-nonatomic-lo-hi.h>
+#include <linux/ktime.h>
+
+#include "faultline.h"
+
+/* A full doorbell ring drains in microseconds while the device lives. */
+#define FAULTLINE_DB_FULL_TIMEOUT_NS	(2ULL * NSEC_PER_SEC)
+
+u32 faultline_read(struct faultline_dev *dev, u32 reg)
+{
+	return readl(dev->regs + reg);
+}
+
+void faultline_write(struct faultline_dev *dev, u32 reg, u32 value)
+{
+	writel(value, dev->regs + reg);
+}
+
+static u64 faultline_read64(struct faultline_dev *dev, u32 reg)
+{
+	u64 low = faultline_read(dev, reg);
+
+	return low | (u64)faultline_read(dev, reg + 4) << 32;
+}
+
+static void faultline_write64(struct faultline_dev *dev, u32 reg, u64 value)
+{
+	faultline_write(dev, reg, lower_32_bits(value));
+	faultline_write(dev, reg + 4, upper_32_bits(value));
+}
+
+/* Whether there is still a device behind the BAR. */
+bool faultline_hw_answers(struct faultline_dev *dev)
+{
+	return faultline_read(dev, FAULTLINE_REG_MAGIC) == FAULTLINE_MAGIC;
+}
+
+static void faultline_kick(struct faultline_dev *dev, u64 doorbell)
+{
+	writeq(doorbell, dev->kick);
+}
+
+/* Waits until the claimed slot is free. Interrupts are off. */
+static bool faultline_db_wait(struct faultline_dev *dev, u32 index)
+{
+	struct faultline_doorbell_page *page = dev->db;
+	u64 nop = (u64)FAULTLINE_DB_NOP << FAULTLINE_DB_TYPE_SHIFT;
+	u64 start = 0;
+
+	while (index - le32_to_cpu(READ_ONCE(page->consumer)) >=
+	       FAULTLINE_DB_RING_ENTRIES) {
+		if (!start)
+			start = ktime_get_mono_fast_ns();
+		if (faultline_is_dead(dev))
+			return false;
+		if (ktime_get_mono_fast_ns() - start >
+		    FAULTLINE_DB_FULL_TIMEOUT_NS) {
+			faultline_fail(dev, "doorbell ring stuck");
+			return false;
+		}
+		if (READ_ONCE(page->asleep))
+			faultline_kick(dev, nop);
+		cpu_relax();
+	}
+	return true;
+}
+
+/*
+ * Appends a doorbell to the ring of page 0. Any context.
+ *
+ * Between claim and store the device cannot get past the slot, hence no
+ * interrupt may come in between.
+ */
+void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
+			u32 value)
+{
+	struct faultline_doorbell_page *page = dev->db;
+	u64 doorbell = (u64)type << FAULTLINE_DB_TYPE_SHIFT |
+		       (u64)(object & FAULTLINE_DB_OBJECT_MASK) <<
+			       FAULTLINE_DB_OBJECT_SHIFT |
+		       value;
+	unsigned long flags;
+	u64 lap;
+	u32 index;
+
+	/* The counter is little-endian and is added to as it stands. */
+	BUILD_BUG_ON(IS_ENABLED(CONFIG_CPU_BIG_ENDIAN));
+
+	if (faultline_is_dead(dev))
+		return;
+	local_irq_save(flags);
+	/* Fully ordered: queue entries written before are visible first. */
+	index = atomic_fetch_inc((atomic_t __force *)&page->producer);
+	if (faultline_db_wait(dev, index)) {
+		lap = !((index >> FAULTLINE_DB_LAP_SHIFT) & 1);
+		doorbell |= lap << FAULTLINE_DB_PHASE_SHIFT;
+		WRITE_ONCE(page->ring[index % FAULTLINE_DB_RING_ENTRIES],
+			   cpu_to_le64(doorbell));
+		/*
+		 * Pairs with the device's barrier between setting `asleep`
+		 * and its last look at the ring: one of the two sees the
+		 * other's store.
+		 */
+		smp_mb();
+		if (READ_ONCE(page->asleep))
+			faultline_kick(dev, doorbell);
+	}
+	local_irq_restore(flags);
+}
+
+/* Takes completions off the ring. The queue's lock is held. */
+static void __faultline_cmdq_process(struct faultline_cmdq *q)
+{
+	bool progress = false;
+
+	while (q->consumer != q->producer) {
+		u32 slot = q->consumer % FAULTLINE_CMDQ_DEPTH;
+		u8 *comp = q->cq + slot * q->comp_size;
+		struct faultline_cmd_req *req = q->reqs[slot];
+		u16 id;
+
+		if (READ_ONCE(comp[q->comp_size - 1]) !=
+		    faultline_phase(q->consumer, FAULTLINE_CMDQ_LOG_DEPTH))
+			break;
+		dma_rmb();
+		id = le16_to_cpup((__le16 *)comp);
+		if (id != (u16)q->consumer) {
+			faultline_err(q->dev, "%s: completion %u where %u is due\n",
+				      q->name, id, (u16)q->consumer);
+			q->stopped = true;
+			faultline_fail(q->dev, "completions out of order");
+			break;
+		}
+		if (req) {
+			memcpy(req->comp, comp, q->comp_size);
+			req->state = 1;
+			complete(&req->done);
+			q->reqs[slot] = NULL;
+		}
+		q->consumer++;
+		progress = true;
+	}
+	if (progress)
+		wake_up(&q->space);
+}
+
+void faultline_cmdq_process(struct faultline_cmdq *q)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&q->lock, flags);
+	if (!q->stopped)
+		__faultline_cmdq_process(q);
+	spin_unlock_irqrestore(&q->lock, flags);
+}
+
+/* Gives up on everything that is in flight and takes no more. */
+void faultline_cmdq_abort(struct faultline_cmdq *q)
+{
+	unsigned long flags;
+	unsigned int i;
+
+	spin_lock_irqsave(&q->lock, flags);
+	q->stopped = true;
+	for (i = 0; i < FAULTLINE_CMDQ_DEPTH; i++) {
+		struct faultline_cmd_req *req = q->reqs[i];
+
+		if (!req)
+			continue;
+		req->state = -EIO;
+		complete(&req->done);
+		q->reqs[i] = NULL;
+	}
+	wake_up_all(&q->space);
+	spin_unlock_irqrestore(&q->lock, flags);
+}
+
+/* Puts a command into the ring, if there is room. */
+static int faultline_cmdq_try_post(struct faultline_cmdq *q, const void *cmd,
+				   struct faultline_cmd_req *req)
+{
+	unsigned long flags;
+	int err = 0;
+	u32 slot;
+	u8 *entry;
+
+	spin_lock_irqsave(&q->lock, flags);
+	if (q->stopped || faultline_is_dead(q->dev)) {
+		err = -EIO;
+		goto out;
+	}
+	__faultline_cmdq_process(q);
+	if (q->producer - q->consumer >= FAULTLINE_CMDQ_DEPTH) {
+		err = -EBUSY;
+		goto out;
+	}
+	slot = q->producer % FAULTLINE_CMDQ_DEPTH;
+	entry = q->sq + slot * q->cmd_size;
+	memcpy(entry, cmd, q->cmd_size);
+	req->id = q->producer;
+	req->state = 0;
+	/* The id stands at the same place in both kinds of commands. */
+	BUILD_BUG_ON(offsetof(struct faultline_admin_hdr, id) !=
+		     offsetof(struct faultline_tq_cmd, id));
+	*(__le16 *)(entry + offsetof(struct faultline_admin_hdr, id)) =
+		cpu_to_le16(req->id);
+	q->reqs[slot] = req;
+	q->producer++;
+	/* The doorbell orders the entry before itself. */
+	faultline_doorbell(q->dev, q->db_type, 0, q->producer);
+out:
+	spin_unlock_irqrestore(&q->lock, flags);
+	return err;
+}
+
+static bool faultline_cmdq_has_room(struct faultline_cmdq *q)
+{
+	unsigned long flags;
+	bool room;
+
+	spin_lock_irqsave(&q->lock, flags);
+	if (!q->stopped)
+		__faultline_cmdq_process(q);
+	room = q->stopped || q->producer - q->consumer < FAULTLINE_CMDQ_DEPTH;
+	spin_unlock_irqrestore(&q->lock, flags);
+	return room;
+}
+
+static int faultline_cmdq_post(struct faultline_cmdq *q, const void *cmd,
+			       struct faultline_cmd_req *req,
+			       enum faultline_wait wait, u64 deadline)
+{
+	int err;
+
+	while ((err = faultline_cmdq_try_post(q, cmd, req)) == -EBUSY) {
+		if (ktime_get_mono_fast_ns() > deadline)
+			return -ETIMEDOUT;
+		if (wait == FAULTLINE_WAIT_SPIN)
+			udelay(1);
+		else
+			wait_event_timeout(q->space,
+					   faultline_cmdq_has_room(q),
+					   msecs_to_jiffies(FAULTLINE_CMD_LOOK_MS));
+	}
+	return err;
+}
+
+/* Whether the request is through; takes completions off the ring. */
+static int faultline_cmdq_look(struct faultline_cmdq *q,
+			       struct faultline_cmd_req *req)
+{
+	unsigned long flags;
+	int state;
+
+	spin_lock_irqsave(&q->lock, flags);
+	if (!q->stopped)
+		__faultline_cmdq_process(q);
+	state = req->state;
+	spin_unlock_irqrestore(&q->lock, flags);
+	return state;
+}
+
+/* Takes the request back, so that its memory may go. */
+static int faultline_cmdq_withdraw(struct faultline_cmdq *q,
+				   struct faultline_cmd_req *req)
+{
+	unsigned long flags;
+	int state;
+
+	spin_lock_irqsave(&q->lock, flags);
+	state = req->state;
+	if (!state) {
+		q->reqs[req->id % FAULTLINE_CMDQ_DEPTH] = NULL;
+		state = -EIO;
+	}
+	spin_unlock_irqrestore(&q->lock, flags);
+	return state;
+}
+
+static int __faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd,
+				 void *comp, enum faultline_wait wait)
+{
+	struct faultline_cmd_req req = { .comp = comp };
+	unsigned int timeout_ms = wait == FAULTLINE_WAIT_SPIN ?
+		FAULTLINE_CMD_ATOMIC_TIMEOUT_MS : FAULTLINE_CMD_TIMEOUT_MS;
+	u64 start = ktime_get_mono_fast_ns();
+	u64 deadline = start + (u64)timeout_ms * NSEC_PER_MSEC;
+	int err, state;
+
+	init_completion(&req.done);
+	err = faultline_cmdq_post(q, cmd, &req, wait, deadline);
+	if (err == -EIO)
+		return err;
+	if (err)
+		goto timeout;
+
+	for (;;) {
+		if (wait == FAULTLINE_WAIT_SLEEP)
+			wait_for_completion_timeout(&req.done,
+						    msecs_to_jiffies(FAULTLINE_CMD_LOOK_MS));
+		state = faultline_cmdq_look(q, &req);
+		if (!state && faultline_is_dead(q->dev))
+			state = faultline_cmdq_withdraw(q, &req);
+		if (state)
+			return state < 0 ? state : 0;
+		if (ktime_get_mono_fast_ns() > deadline)
+			break;
+		if (wait == FAULTLINE_WAIT_SPIN)
+			udelay(1);
+		else if (wait == FAULTLINE_WAIT_POLL &&
+			 ktime_get_mono_fast_ns() - start > 50 * NSEC_PER_USEC)
+			usleep_range(10, 50);
+		else
+			cpu_relax();
+	}
+	state = faultline_cmdq_withdraw(q, &req);
+	if (state > 0)
+		return 0;
+timeout:
+	faultline_err(q->dev, "%s: command %#x timed out\n", q->name,
+		      *(const u8 *)cmd);
+	faultline_fail(q->dev, "command timeout");
+	return -EIO;
+}
+
+/*
+ * Sends a command and waits for its completion. Returns 0 once there is one,
+ * whatever its status says; -EIO if the device is dead. Who could sleep knows
+ * in that case that the device touches no memory any more.
+ */
+int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
+			enum faultline_wait wait)
+{
+	int err;
+
+	if (wait != FAULTLINE_WAIT_SPIN)
+		might_sleep();
+	err = __faultline_cmdq_exec(q, cmd, comp, wait);
+	if (err && wait != FAULTLINE_WAIT_SPIN)
+		wait_for_completion(&q->dev->quiesced);
+	return err;
+}
+
+static int faultline_cmdq_init(struct faultline_dev *dev,
+			       struct faultline_cmdq *q, const char *name,
+			       u8 db_type, u32 cmd_size, u32 comp_size)
+{
+	struct device *dma_dev = &dev->pdev->dev;
+
+	q->dev = dev;
+	q->name = name;
+	q->db_type = db_type;
+	q->cmd_size = cmd_size;
+	q->comp_size = comp_size;
+	spin_lock_init(&q->lock);
+	init_waitqueue_head(&q->space);
+	/* Whole pages: the rings must be aligned to them. */
+	q->sq = dma_alloc_coherent(dma_dev,
+				   PAGE_ALIGN(cmd_size * FAULTLINE_CMDQ_DEPTH),
+				   &q->sq_dma, GFP_KERNEL);
+	q->cq = dma_alloc_coherent(dma_dev,
+				   PAGE_ALIGN(comp_size * FAULTLINE_CMDQ_DEPTH),
+				   &q->cq_dma, GFP_KERNEL);
+	return q->sq && q->cq ? 0 : -ENOMEM;
+}
+
+static void faultline_cmdq_cleanup(struct faultline_cmdq *q)
+{
+	struct device *dma_dev = &q->dev->pdev->dev;
+
+	if (q->sq)
+		dma_free_coherent(dma_dev,
+				  PAGE_ALIGN(q->cmd_size * FAULTLINE_CMDQ_DEPTH),
+				  q->sq, q->sq_dma);
+	if (q->cq)
+		dma_free_coherent(dma_dev,
+				  PAGE_ALIGN(q->comp_size * FAULTLINE_CMDQ_DEPTH),
+				  q->cq, q->cq_dma);
+	q->sq = NULL;
+	q->cq = NULL;
+}
+
+static int faultline_hw_identify(struct faultline_dev *dev)
+{
+	u32 magic = faultline_read(dev, FAULTLINE_REG_MAGIC);
+	u32 version = faultline_read(dev, FAULTLINE_REG_ABI_VERSION);
+	u32 *caps = (u32 *)&dev->caps;
+	unsigned int i;
+
+	if (magic != FAULTLINE_MAGIC) {
+		faultline_err(dev, "magic is %#x, not %#x\n", magic,
+			      FAULTLINE_MAGIC);
+		return -ENODEV;
+	}
+	if (version >> 16 != FAULTLINE_ABI_VERSION >> 16) {
+		faultline_err(dev, "device speaks ABI %u.%u, driver %u.%u\n",
+			      version >> 16, version & 0xffff,
+			      FAULTLINE_ABI_VERSION >> 16,
+			      FAULTLINE_ABI_VERSION & 0xffff);
+		return -EPROTONOSUPPORT;
+	}
+	for (i = 0; i < sizeof(dev->caps) / 4; i++)
+		caps[i] = (u32 __force)cpu_to_le32(faultline_read(dev,
+					FAULTLINE_REG_CAPS + i * 4));
+	dev->features = faultline_read64(dev, FAULTLINE_REG_FEATURES);
+	dev->num_db_pages = faultline_read(dev, FAULTLINE_REG_DOORBELL_PAGES);
+	dev->kick_offset = faultline_read(dev, FAULTLINE_REG_KICK_OFFSET);
+	return 0;
+}
+
+/*
+ * Maps page 0 of both kinds. Doorbell pages are plain memory that happens to
+ * lie behind a BAR: locked operations must work on them, so they are mapped as
+ * memory and not as I/O. Where firmware has marked the BAR uncached in the
+ * MTRRs the mapping ends up uncached on x86, which is as correct and as fast
+ * in a guest. Kick pages are trapped and have side effects: I/O.
+ */
+static int faultline_hw_map_doorbells(struct faultline_dev *dev)
+{
+	struct pci_dev *pdev = dev->pdev;
+	u64 len = pci_resource_len(pdev, FAULTLINE_BAR_DOORBELL);
+	u64 pages = (u64)dev->num_db_pages * FAULTLINE_PAGE_SIZE;
+
+	dev->db_phys = pci_resource_start(pdev, FAULTLINE_BAR_DOORBELL);
+	if (!dev->num_db_pages || dev->kick_offset % FAULTLINE_PAGE_SIZE ||
+	    dev->kick_offset < pages || dev->kick_offset + pages > len) {
+		faultline_err(dev, "doorbell pages do not fit into BAR %u\n",
+			      FAULTLINE_BAR_DOORBELL);
+		return -ENODEV;
+	}
+	dev->db = memremap(dev->db_phys, FAULTLINE_PAGE_SIZE, MEMREMAP_WB);
+	if (!dev->db)
+		return -ENOMEM;
+	dev->kick = ioremap(dev->db_phys + dev->kick_offset,
+			    FAULTLINE_PAGE_SIZE);
+	return dev->kick ? 0 : -ENOMEM;
+}
+
+static void faultline_hw_unmap(struct faultline_dev *dev)
+{
+	if (dev->kick)
+		iounmap(dev->kick);
+	if (dev->db)
+		memunmap(dev->db);
+	if (dev->regs)
+		pci_iounmap(dev->pdev, dev->regs);
+	dev->kick = NULL;
+	dev->db = NULL;
+	dev->regs = NULL;
+}
+
+static int faultline_hw_enable(struct faultline_dev *dev)
+{
+	u32 status;
+
+	faultline_write64(dev, FAULTLINE_REG_ADMIN_SQ_BASE, dev->admin.sq_dma);
+	faultline_write64(dev, FAULTLINE_REG_ADMIN_CQ_BASE, dev->admin.cq_dma);
+	faultline_write(dev, FAULTLINE_REG_ADMIN_LOG_DEPTH,
+			FAULTLINE_CMDQ_LOG_DEPTH);
+	faultline_write(dev, FAULTLINE_REG_ADMIN_EQN, FAULTLINE_INVALID_EQN);
+	faultline_write64(dev, FAULTLINE_REG_TRANSLATION_SQ_BASE,
+			  dev->translation.sq_dma);
+	faultline_write64(dev, FAULTLINE_REG_TRANSLATION_CQ_BASE,
+			  dev->translation.cq_dma);
+	faultline_write(dev, FAULTLINE_REG_TRANSLATION_LOG_DEPTH,
+			FAULTLINE_CMDQ_LOG_DEPTH);
+	faultline_write(dev, FAULTLINE_REG_CONTROL, FAULTLINE_CONTROL_ENABLE);
+
+	status = faultline_read(dev, FAULTLINE_REG_STATUS);
+	if (status & FAULTLINE_STATUS_FATAL ||
+	    !(status & FAULTLINE_STATUS_ENABLED)) {
+		faultline_err(dev, "device refuses to start: status %#x, fatal code %u\n",
+			      status,
+			      faultline_read(dev, FAULTLINE_REG_FATAL_CODE));
+		return -EIO;
+	}
+	return 0;
+}
+
+/* Resets the device: after this it does no DMA. */
+void faultline_hw_stop(struct faultline_dev *dev)
+{
+	if (faultline_hw_answers(dev))
+		faultline_write(dev, FAULTLINE_REG_CONTROL,
+				FAULTLINE_CONTROL_RESET);
+	pci_clear_master(dev->pdev);
+}
+
+int faultline_hw_init(struct faultline_dev *dev)
+{
+	int err;
+
+	if (PAGE_SIZE != FAULTLINE_PAGE_SIZE) {
+		/* Neighbouring contexts would share a mapping. */
+		faultline_err(dev, "pages of %lu bytes are not supported\n",
+			      PAGE_SIZE);
+		return -EOPNOTSUPP;
+	}
+	dev->regs = pci_iomap(dev->pdev, FAULTLINE_BAR_REGS,
+			      FAULTLINE_REGS_SIZE);
+	if (!dev->regs)
+		return -ENOMEM;
+	err = faultline_hw_identify(dev);
+	if (err)
+		goto unmap;
+	/* Whatever was before us: start from nothing. */
+	faultline_write(dev, FAULTLINE_REG_CONTROL, FAULTLINE_CONTROL_RESET);
+	err = faultline_hw_map_doorbells(dev);
+	if (err)
+		goto unmap;
+	err = faultline_cmdq_init(dev, &dev->admin, "admin",
+				  FAULTLINE_DB_ADMIN,
+				  sizeof(struct faultline_admin_cmd),
+				  sizeof(struct faultline_admin_comp));
+	if (err)
+		goto free_admin;
+	err = faultline_cmdq_init(dev, &dev->translation, "translation",
+				  FAULTLINE_DB_TRANSLATION,
+				  sizeof(struct faultline_tq_cmd),
+				  sizeof(struct faultline_tq_comp));
+	if (err)
+		goto free_translation;
+	pci_set_master(dev->pdev);
+	err = faultline_hw_enable(dev);
+	if (err)
+		goto stop;
+	return 0;
+
+stop:
+	faultline_hw_stop(dev);
+free_translation:
+	faultline_cmdq_cleanup(&dev->translation);
+free_admin:
+	faultline_cmdq_cleanup(&dev->admin);
+unmap:
+	faultline_hw_unmap(dev);
+	return err;
+}
+
+void faultline_hw_cleanup(struct faultline_dev *dev)
+{
+	faultline_hw_stop(dev);
+	faultline_cmdq_cleanup(&dev->translation);
+	faultline_cmdq_cleanup(&dev->admin);
+	faultline_hw_unmap(dev);
+}

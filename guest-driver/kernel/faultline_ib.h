@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Verbs objects. */
+#ifndef FAULTLINE_IB_H
+#define FAULTLINE_IB_H
+
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
+
+#include "faultline_cmd.h"
+#include "faultline_uapi.h"
+
+/* A ring and its record, in memory of the kernel or of a process. */
+struct faultline_buf {
+	/* Kernel: */
+	void *cpu;
+	dma_addr_t dma;
+	size_t size;
+	/* User: */
+	struct ib_umem *umem;
+	/* What the device needs to know while a create command runs. */
+	struct faultline_ring ring;
+	/* The lists behind ring.addr; gone after the command. */
+	__le64 *list;
+	dma_addr_t list_dma;
+	size_t list_size;
+};
+
+struct faultline_ucontext {
+	struct ib_ucontext ibucontext;
+	u32 uctx;
+	struct rdma_user_mmap_entry *doorbell_entry;
+	struct rdma_user_mmap_entry *kick_entry;
+};
+
+struct faultline_pd {
+	struct ib_pd ibpd;
+	u32 pdn;
+};
+
+struct faultline_ah {
+	struct ib_ah ibah;
+	u32 ahn;
+};
+
+struct faultline_mr {
+	struct ib_mr ibmr;
+	struct ib_umem *umem;
+};
+
+struct faultline_cq {
+	struct ib_cq ibcq;
+	struct faultline_res res;
+	struct faultline_buf buf;
+	u8 log_depth;
+	bool user;
+
+	/* The rest is for kernel CQs. Protects consumer and the lists. */
+	spinlock_t lock;
+	u32 consumer;
+	struct list_head send_qps;	/* faultline_qp.send_cq_entry */
+	struct list_head recv_qps;	/* faultline_qp.recv_cq_entry */
+	/* Calls comp_handler once the device is dead. */
+	struct work_struct notify_work;
+};
+
+/* A work queue of a kernel QP. */
+struct faultline_wq {
+	/* Serializes posting. */
+	spinlock_t lock;
+	struct faultline_buf buf;
+	u8 log_depth;
+	u8 stride_shift;
+	u32 max_sge;
+	/* Written by posting; read, with acquire, by polling. */
+	u32 producer;
+	/* Written by polling; read by posting. */
+	u32 consumer;
+	u64 *wr_id;
+};
+
+struct faultline_srq {
+	struct ib_srq ibsrq;
+	struct faultline_res res;
+	struct faultline_wq wq;
+	bool user;
+	/* Tags of work requests that are not posted; under wq.lock. */
+	u32 *free_tags;
+	u32 num_free;
+};
+
+struct faultline_qp {
+	struct ib_qp ibqp;
+	struct faultline_res res;
+	struct faultline_wq sq;
+	struct faultline_wq rq;
+	u32 max_inline;
+	bool user;
+	bool sig_all;
+	/* Serializes state changes. */
+	struct mutex mutex;
+	enum ib_qp_state state;
+	struct list_head send_cq_entry;
+	struct list_head recv_cq_entry;
+};
+
+static inline struct faultline_ucontext *
+to_fucontext(struct ib_ucontext *ibucontext)
+{
+	return container_of(ibucontext, struct faultline_ucontext, ibucontext);
+}
+
+static inline struct faultline_pd *to_fpd(struct ib_pd *ibpd)
+{
+	return container_of(ibpd, struct faultline_pd, ibpd);
+}
+
+static inline struct faultline_ah *to_fah(struct ib_ah *ibah)
+{
+	return container_of(ibah, struct faultline_ah, ibah);
+}
+
+static inline struct faultline_mr *to_fmr(struct ib_mr *ibmr)
+{
+	return container_of(ibmr, struct faultline_mr, ibmr);
+}
+
+static inline struct faultline_cq *to_fcq(struct ib_cq *ibcq)
+{
+	return container_of(ibcq, struct faultline_cq, ibcq);
+}
+
+static inline struct faultline_srq *to_fsrq(struct ib_srq *ibsrq)
+{
+	return container_of(ibsrq, struct faultline_srq, ibsrq);
+}
+
+static inline struct faultline_qp *to_fqp(struct ib_qp *ibqp)
+{
+	return container_of(ibqp, struct faultline_qp, ibqp);
+}
+
+static inline u32 faultline_wq_depth(const struct faultline_wq *wq)
+{
+	return BIT(wq->log_depth);
+}
+
+static inline void *faultline_wq_entry(const struct faultline_wq *wq, u32 index)
+{
+	index &= faultline_wq_depth(wq) - 1;
+	return wq->buf.cpu + ((size_t)index << wq->stride_shift);
+}
+
+static inline struct faultline_wq_record *
+faultline_wq_record(const struct faultline_wq *wq)
+{
+	return wq->buf.cpu + ((size_t)1 << (wq->log_depth + wq->stride_shift));
+}
+
+/* The user context of a command, NULL for the kernel. */
+static inline struct faultline_ucontext *
+faultline_udata_ucontext(struct ib_udata *udata)
+{
+	return rdma_udata_to_drv_context(udata, struct faultline_ucontext,
+					 ibucontext);
+}
+
+static inline u32 faultline_udata_uctx(struct ib_udata *udata)
+{
+	struct faultline_ucontext *ctx = faultline_udata_ucontext(udata);
+
+	return ctx ? ctx->uctx : 0;
+}
+
+/* faultline_buf.c */
+int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
+			u8 log_depth, u8 stride_shift);
+int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
+		      u64 addr, u8 log_depth, u8 stride_shift);
+void faultline_buf_created(struct faultline_dev *dev,
+			   struct faultline_buf *buf);
+void faultline_buf_free(struct faultline_dev *dev, struct faultline_buf *buf);
+int faultline_wq_alloc(struct faultline_dev *dev, struct faultline_wq *wq,
+		       u32 depth, u32 stride);
+void faultline_wq_free(struct faultline_dev *dev, struct faultline_wq *wq);
+
+/* faultline_verbs.c */
+int faultline_udata_in(struct ib_udata *udata, void *req, size_t size);
+int faultline_udata_out(struct ib_udata *udata, const void *resp, size_t size);
+void faultline_av_fill(struct faultline_av *av,
+		       const struct rdma_ah_attr *attr);
+
+/* faultline_cq.c */
+int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
+			struct uverbs_attr_bundle *attrs);
+int faultline_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata);
+#ifdef FAULTLINE_COMPAT_USER_CQ_OPS
+int faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
+			struct ib_udata *udata);
+#else
+int faultline_resize_cq(struct ib_cq *ibcq, int entries,
+			struct ib_udata *udata);
+#endif
+int faultline_poll_cq(struct ib_cq *ibcq, int num_entries, struct ib_wc *wc);
+int faultline_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags);
+void faultline_cq_clean(struct faultline_cq *cq, u32 qpn,
+			struct faultline_srq *srq);
+void faultline_cq_notify_dead(struct faultline_cq *cq);
+void faultline_cq_event(struct faultline_res *res, u8 kind);
+void faultline_cq_lock_pair(struct faultline_cq *a, struct faultline_cq *b,
+			    unsigned long *flags);
+void faultline_cq_unlock_pair(struct faultline_cq *a, struct faultline_cq *b,
+			      unsigned long flags);
+
+/* faultline_qp.c */
+int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
+			struct ib_udata *udata);
+int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
+			struct ib_udata *udata);
+int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
+		       struct ib_qp_init_attr *init_attr);
+int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata);
+
+/* faultline_post.c */
+int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
+			const struct ib_send_wr **bad_wr);
+int faultline_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
+			const struct ib_recv_wr **bad_wr);
+int faultline_post_srq_recv(struct ib_srq *ibsrq, const struct ib_recv_wr *wr,
+			    const struct ib_recv_wr **bad_wr);
+
+/* faultline_srq.c */
+int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
+			 struct ib_udata *udata);
+int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
+			 enum ib_srq_attr_mask mask, struct ib_udata *udata);
+int faultline_query_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr);
+int faultline_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata);
+u64 faultline_srq_complete(struct faultline_srq *srq, u32 tag);
+
+/* faultline_mr.c */
+struct ib_mr *faultline_get_dma_mr(struct ib_pd *ibpd, int access);
+#ifdef FAULTLINE_COMPAT_DMAH
+struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
+				    u64 virt_addr, int access,
+				    struct ib_dmah *dmah,
+				    struct ib_udata *udata);
+#else
+struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
+				    u64 virt_addr, int access,
+				    struct ib_udata *udata);
+#endif
+int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
+int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
+			      u32 *key);
+
+/* faultline_stats.c */
+struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
+						    u32 port);
+int faultline_get_hw_stats(struct ib_device *ibdev, struct rdma_hw_stats *stats,
+			   u32 port, int index);
+
+#endif /* FAULTLINE_IB_H */

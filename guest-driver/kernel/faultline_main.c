@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Probe, removal, and death of the device. */
+#include <linux/dma-mapping.h>
+#include <linux/module.h>
+
+#include "faultline.h"
+
+MODULE_DESCRIPTION("Faultline RDMA NIC");
+MODULE_LICENSE("Dual BSD/GPL");
+
+/*
+ * Declares the device dead. Any context. From now on commands fail at once;
+ * the rest happens in faultline_death_work().
+ */
+void faultline_fail(struct faultline_dev *dev, const char *reason)
+{
+	if (test_and_set_bit(FAULTLINE_DEAD, &dev->flags))
+		return;
+	dev->death_reason = reason;
+	faultline_err(dev, "device is dead: %s\n", reason);
+	queue_work(dev->wq, &dev->death_work);
+}
+
+static void faultline_death_work(struct work_struct *work)
+{
+	struct faultline_dev *dev =
+		container_of(work, struct faultline_dev, death_work);
+
+	/* First the memory: who frees a buffer waits for this. */
+	faultline_hw_stop(dev);
+	complete_all(&dev->quiesced);
+	faultline_cmdq_abort(&dev->admin);
+	faultline_cmdq_abort(&dev->translation);
+
+	/* Then everyone who waits for completions. */
+	faultline_net_death(dev);
+	faultline_ib_death(dev);
+
+	/*
+	 * User contexts lose the device: their verbs fail, and their mappings
+	 * of doorbells become memory that no one looks at.
+	 */
+	faultline_ib_unregister(dev);
+}
+
+static void faultline_check_health(struct faultline_dev *dev)
+{
+	u32 status, heartbeat;
+
+	if (!faultline_hw_answers(dev)) {
+		faultline_fail(dev, "registers do not answer");
+		return;
+	}
+	status = faultline_read(dev, FAULTLINE_REG_STATUS);
+	if (status & FAULTLINE_STATUS_FATAL) {
+		faultline_err(dev, "fatal code %u\n",
+			      faultline_read(dev, FAULTLINE_REG_FATAL_CODE));
+		faultline_fail(dev, "fatal status");
+		return;
+	}
+	if (!(status & FAULTLINE_STATUS_ENABLED)) {
+		faultline_fail(dev, "was reset by someone else");
+		return;
+	}
+	heartbeat = le32_to_cpu(READ_ONCE(dev->db->heartbeat));
+	if (heartbeat != dev->heartbeat) {
+		dev->heartbeat = heartbeat;
+		dev->heartbeat_misses = 0;
+	} else if (++dev->heartbeat_misses >= FAULTLINE_HEARTBEAT_MISSES) {
+		faultline_fail(dev, "no heartbeat");
+	}
+}
+
+static void faultline_health_work(struct work_struct *work)
+{
+	struct faultline_dev *dev = container_of(to_delayed_work(work),
+						 struct faultline_dev,
+						 health_work);
+
+	faultline_check_health(dev);
+	if (faultline_is_dead(dev))
+		return;
+	faultline_eqs_look(dev);
+	queue_delayed_work(dev->wq, &dev->health_work,
+			   FAULTLINE_HEARTBEAT_PERIOD);
+}
+
+static int faultline_init_software(struct faultline_dev *dev,
+				   struct pci_dev *pdev)
+{
+	dev->pdev = pdev;
+	mutex_init(&dev->ib_lock);
+	mutex_init(&dev->net_lock);
+	spin_lock_init(&dev->ib_event_lock);
+	mutex_init(&dev->counters_lock);
+	init_completion(&dev->quiesced);
+	xa_init_flags(&dev->cqs, XA_FLAGS_LOCK_IRQ);
+	xa_init_flags(&dev->qps, XA_FLAGS_LOCK_IRQ);
+	xa_init_flags(&dev->srqs, XA_FLAGS_LOCK_IRQ);
+	INIT_WORK(&dev->death_work, faultline_death_work);
+	INIT_DELAYED_WORK(&dev->health_work, faultline_health_work);
+	/* Death must not wait for anything else that is queued. */
+	dev->wq = alloc_workqueue("%s-%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0,
+				  FAULTLINE_DRV_NAME, pci_name(pdev));
+	return dev->wq ? 0 : -ENOMEM;
+}
+
+static void faultline_cleanup_software(struct faultline_dev *dev)
+{
+	destroy_workqueue(dev->wq);
+	xa_destroy(&dev->srqs);
+	xa_destroy(&dev->qps);
+	xa_destroy(&dev->cqs);
+}
+
+static int faultline_init_pci(struct pci_dev *pdev)
+{
+	int err;
+
+	err = pci_enable_device_mem(pdev);
+	if (err)
+		return err;
+	err = pci_request_mem_regions(pdev, FAULTLINE_DRV_NAME);
+	if (err)
+		goto disable;
+	err = dma_set_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(64));
+	if (err)
+		goto release;
+	return 0;
+
+release:
+	pci_release_mem_regions(pdev);
+disable:
+	pci_disable_device(pdev);
+	return err;
+}
+
+static void faultline_cleanup_pci(struct pci_dev *pdev)
+{
+	pci_release_mem_regions(pdev);
+	pci_disable_device(pdev);
+}
+
+static int faultline_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct faultline_dev *dev;
+	int err;
+
+	dev = ib_alloc_device(faultline_dev, ibdev);
+	if (!dev)
+		return -ENOMEM;
+	err = faultline_init_software(dev, pdev);
+	if (err)
+		goto dealloc;
+	err = faultline_init_pci(pdev);
+	if (err)
+		goto cleanup_software;
+	err = faultline_hw_init(dev);
+	if (err)
+		goto cleanup_pci;
+	err = faultline_eqs_create(dev);
+	if (err)
+		goto cleanup_hw;
+	err = faultline_net_create(dev);
+	if (err)
+		goto destroy_eqs;
+	err = faultline_ib_register(dev);
+	if (err)
+		goto destroy_net;
+	pci_set_drvdata(pdev, dev);
+	queue_delayed_work(dev->wq, &dev->health_work,
+			   FAULTLINE_HEARTBEAT_PERIOD);
+	return 0;
+
+destroy_net:
+	faultline_net_destroy(dev);
+destroy_eqs:
+	faultline_eqs_destroy(dev);
+cleanup_hw:
+	flush_work(&dev->death_work);
+	faultline_hw_cleanup(dev);
+cleanup_pci:
+	faultline_cleanup_pci(pdev);
+cleanup_software:
+	faultline_cleanup_software(dev);
+dealloc:
+	ib_dealloc_device(&dev->ibdev);
+	return err;
+}
+
+/*
+ * Also after the device's death, and after it was pulled out, when commands
+ * find out by themselves that there is nobody left.
+ */
+static void faultline_remove(struct pci_dev *pdev)
+{
+	struct faultline_dev *dev = pci_get_drvdata(pdev);
+
+	if (!faultline_hw_answers(dev))
+		faultline_fail(dev, "removed");
+	cancel_delayed_work_sync(&dev->health_work);
+	faultline_ib_unregister(dev);
+	faultline_net_destroy(dev);
+	faultline_eqs_destroy(dev);
+	flush_work(&dev->death_work);
+	faultline_hw_cleanup(dev);
+	faultline_cleanup_pci(pdev);
+	faultline_cleanup_software(dev);
+	ib_dealloc_device(&dev->ibdev);
+}
+
+static void faultline_shutdown(struct pci_dev *pdev)
+{
+	faultline_hw_stop(pci_get_drvdata(pdev));
+}
+
+/* Nothing survives a reset under our feet. */
+static void faultline_reset_prepare(struct pci_dev *pdev)
+{
+	struct faultline_dev *dev = pci_get_drvdata(pdev);
+
+	if (dev)
+		faultline_fail(dev, "function level reset");
+}
+
+static const struct pci_error_handlers faultline_err_handlers = {
+	.reset_prepare = faultline_reset_prepare,
+};
+
+static const struct pci_device_id faultline_ids[] = {
+	{ PCI_DEVICE(FAULTLINE_PCI_VENDOR, FAULTLINE_PCI_DEVICE) },
+	{}
+};
+MODULE_DEVICE_TABLE(pci, faultline_ids);
+
+static struct pci_driver faultline_driver = {
+	.name = FAULTLINE_DRV_NAME,
+	.id_table = faultline_ids,
+	.probe = faultline_probe,
+	.remove = faultline_remove,
+	.shutdown = faultline_shutdown,
+	.err_handler = &faultline_err_handlers,
+};
+module_pci_driver(faultline_driver);

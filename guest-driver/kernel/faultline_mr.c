@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Memory regions: pinned user memory, and all of it for the kernel. */
+#include <linux/dma-mapping.h>
+#include <linux/log2.h>
+#include <linux/slab.h>
+
+#include <rdma/iter.h>
+
+#include "faultline_ib.h"
+
+/* What a region may be asked for; the values are the device's own. */
+#define FAULTLINE_MR_ACCESS	(IB_ACCESS_LOCAL_WRITE |	\
+				 IB_ACCESS_REMOTE_WRITE |	\
+				 IB_ACCESS_REMOTE_READ |	\
+				 IB_ACCESS_REMOTE_ATOMIC |	\
+				 IB_ACCESS_MW_BIND |		\
+				 IB_ZERO_BASED)
+/* Hints that change nothing here. */
+#define FAULTLINE_MR_HINTS	(IB_ACCESS_HUGETLB | IB_ACCESS_OPTIONAL)
+
+/* Contiguous pages in one command: bounds the time it takes. */
+#define FAULTLINE_MAX_CONTIGUOUS	BIT(16)
+
+static u8 faultline_mkey_variant(struct faultline_dev *dev)
+{
+	return atomic_inc_return(&dev->mkey_variant);
+}
+
+/* A key under which addresses are DMA addresses. */
+int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
+			      u32 *key)
+{
+	struct faultline_create_mkey params = {
+		.pd = cpu_to_le32(pdn),
+		.access = cpu_to_le32(access),
+		.flags = cpu_to_le32(FAULTLINE_MKEY_PHYSICAL),
+		.page_shift = PAGE_SHIFT,
+		.variant = faultline_mkey_variant(dev),
+	};
+
+	return faultline_cmd_create_mkey(dev, &params, key);
+}
+
+struct ib_mr *faultline_get_dma_mr(struct ib_pd *ibpd, int access)
+{
+	struct faultline_dev *dev = to_fdev(ibpd->device);
+	struct faultline_mr *mr;
+	u32 key;
+	int err;
+
+	if (access & ~(FAULTLINE_MR_ACCESS | FAULTLINE_MR_HINTS))
+		return ERR_PTR(-EOPNOTSUPP);
+	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
+	if (!mr)
+		return ERR_PTR(-ENOMEM);
+	err = faultline_create_dma_mkey(dev, to_fpd(ibpd)->pdn,
+					access & FAULTLINE_MR_ACCESS, &key);
+	if (err) {
+		kfree(mr);
+		return ERR_PTR(err);
+	}
+	mr->ibmr.lkey = key;
+	mr->ibmr.rkey = key;
+	return &mr->ibmr;
+}
+
+/* Page entries on their way to the device. */
+struct faultline_map {
+	struct faultline_dev *dev;
+	u32 key;
+	u8 page_shift;
+	u64 perms;
+	u64 iova;		/* of the first page gathered */
+	u64 first;		/* its DMA address */
+	u64 count;		/* pages gathered */
+	bool contiguous;	/* all of them follow each other */
+	__le64 *list;
+	dma_addr_t list_dma;
+	u32 list_len;
+};
+
+static int faultline_map_flush(struct faultline_map *map)
+{
+	u64 list = map->contiguous ? map->first | map->perms : map->list_dma;
+	int err;
+
+	if (!map->count)
+		return 0;
+	err = faultline_tq_map(map->dev, map->key, map->iova, map->count,
+			       map->page_shift, list, map->contiguous,
+			       FAULTLINE_WAIT_POLL);
+	map->iova += map->count << map->page_shift;
+	map->count = 0;
+	return err;
+}
+
+static int faultline_map_page(struct faultline_map *map, u64 addr)
+{
+	bool follows = map->contiguous && map->count < FAULTLINE_MAX_CONTIGUOUS &&
+		       addr == map->first + (map->count << map->page_shift);
+	int err;
+
+	if (map->count && !follows && map->count >= map->list_len) {
+		err = faultline_map_flush(map);
+		if (err)
+			return err;
+	}
+	if (!map->count) {
+		map->first = addr;
+		map->contiguous = true;
+	} else if (!follows) {
+		map->contiguous = false;
+	}
+	if (map->count < map->list_len)
+		map->list[map->count] = cpu_to_le64(addr | map->perms);
+	map->count++;
+	return 0;
+}
+
+/* Gives the device the pages of a pinned region. */
+static int faultline_map_umem(struct faultline_dev *dev, struct ib_umem *umem,
+			      u32 key, u64 iova, unsigned long page_size)
+{
+	struct faultline_map map = {
+		.dev = dev,
+		.key = key,
+		.page_shift = ilog2(page_size),
+		.perms = FAULTLINE_PTE_READ,
+		.iova = ALIGN_DOWN(iova, page_size),
+	};
+	size_t blocks = ib_umem_num_dma_blocks(umem, page_size);
+	struct ib_block_iter iter;
+	int err = 0;
+
+	if (umem->writable)
+		map.perms |= FAULTLINE_PTE_WRITE;
+	map.list_len = clamp_t(u64, blocks, 1,
+			       max(le32_to_cpu(dev->caps.max_map_pages), 1U));
+	map.list = dma_alloc_coherent(&dev->pdev->dev,
+				      map.list_len * sizeof(*map.list),
+				      &map.list_dma, GFP_KERNEL);
+	if (!map.list)
+		return -ENOMEM;
+	rdma_umem_for_each_dma_block(umem, &iter, page_size) {
+		err = faultline_map_page(&map,
+					 rdma_block_iter_dma_address(&iter));
+		if (err)
+			break;
+	}
+	if (!err)
+		err = faultline_map_flush(&map);
+	dma_free_coherent(&dev->pdev->dev, map.list_len * sizeof(*map.list),
+			  map.list, map.list_dma);
+	return err;
+}
+
+static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
+					     u64 length, u64 virt_addr,
+					     int access)
+{
+	struct faultline_dev *dev = to_fdev(ibpd->device);
+	struct faultline_create_mkey params = {};
+	unsigned long page_size;
+	struct faultline_mr *mr;
+	u32 key;
+	int err;
+
+	if (access & ~(FAULTLINE_MR_ACCESS | FAULTLINE_MR_HINTS))
+		return ERR_PTR(-EOPNOTSUPP);
+	if (!length || length > le64_to_cpu(dev->caps.max_mr_size) ||
+	    virt_addr + (length - 1) < virt_addr)
+		return ERR_PTR(-EINVAL);
+
+	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
+	if (!mr)
+		return ERR_PTR(-ENOMEM);
+	mr->umem = faultline_umem_get(ibpd->device, start, length, access);
+	if (IS_ERR(mr->umem)) {
+		err = PTR_ERR(mr->umem);
+		goto free_mr;
+	}
+	page_size = ib_umem_find_best_pgsz(mr->umem,
+					   le64_to_cpu(dev->caps.page_sizes),
+					   virt_addr);
+	if (!page_size) {
+		err = -EINVAL;
+		goto release;
+	}
+
+	params.pd = cpu_to_le32(to_fpd(ibpd)->pdn);
+	params.access = cpu_to_le32(access & FAULTLINE_MR_ACCESS);
+	params.iova = cpu_to_le64(virt_addr);
+	params.length = cpu_to_le64(length);
+	params.page_shift = ilog2(page_size);
+	params.variant = faultline_mkey_variant(dev);
+	err = faultline_cmd_create_mkey(dev, &params, &key);
+	if (err)
+		goto release;
+	err = faultline_map_umem(dev, mr->umem, key, virt_addr, page_size);
+	if (err)
+		goto destroy;
+
+	mr->ibmr.lkey = key;
+	mr->ibmr.rkey = key;
+	mr->ibmr.length = length;
+	mr->ibmr.iova = virt_addr;
+	mr->ibmr.page_size = page_size;
+	return &mr->ibmr;
+
+destroy:
+	faultline_cmd_destroy_mkey(dev, key);
+release:
+	ib_umem_release(mr->umem);
+free_mr:
+	kfree(mr);
+	return ERR_PTR(err);
+}
+
+#ifdef FAULTLINE_COMPAT_DMAH
+struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
+				    u64 virt_addr, int access,
+				    struct ib_dmah *dmah,
+				    struct ib_udata *udata)
+{
+	if (dmah)
+		return ERR_PTR(-EOPNOTSUPP);
+	return __faultline_reg_user_mr(ibpd, start, length, virt_addr, access);
+}
+#else
+struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
+				    u64 virt_addr, int access,
+				    struct ib_udata *udata)
+{
+	return __faultline_reg_user_mr(ibpd, start, length, virt_addr, access);
+}
+#endif
+
+int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibmr->device);
+	struct faultline_mr *mr = to_fmr(ibmr);
+	int err;
+
+	err = faultline_settle(dev, faultline_cmd_destroy_mkey(dev,
+							       ibmr->lkey));
+	if (err)
+		return err;
+	ib_umem_release(mr->umem);
+	kfree(mr);
+	return 0;
+}

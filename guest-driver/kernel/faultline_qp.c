@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Queue pairs: life and state. Posting is in faultline_post.c. */
+#include <linux/log2.h>
+#include <linux/slab.h>
+
+#include <rdma/ib_cache.h>
+
+#include "faultline_ib.h"
+
+static int faultline_qp_type(enum ib_qp_type type)
+{
+	switch (type) {
+	case IB_QPT_GSI:
+		return FAULTLINE_QPT_GSI;
+	case IB_QPT_RC:
+		return FAULTLINE_QPT_RC;
+	case IB_QPT_UC:
+		return FAULTLINE_QPT_UC;
+	case IB_QPT_UD:
+		return FAULTLINE_QPT_UD;
+	default:
+		return -EOPNOTSUPP;
+	}
+}
+
+static void faultline_qp_event(struct faultline_res *res, u8 kind)
+{
+	struct faultline_qp *qp = container_of(res, struct faultline_qp, res);
+	struct ib_event event = {
+		.device = qp->ibqp.device,
+		.element.qp = &qp->ibqp,
+	};
+
+	switch (kind) {
+	case FAULTLINE_EVENT_QP_FATAL:
+		event.event = IB_EVENT_QP_FATAL;
+		break;
+	case FAULTLINE_EVENT_QP_REQUEST_ERROR:
+		event.event = IB_EVENT_QP_REQ_ERR;
+		break;
+	case FAULTLINE_EVENT_QP_ACCESS_ERROR:
+		event.event = IB_EVENT_QP_ACCESS_ERR;
+		break;
+	case FAULTLINE_EVENT_COMM_ESTABLISHED:
+		event.event = IB_EVENT_COMM_EST;
+		break;
+	case FAULTLINE_EVENT_SQ_DRAINED:
+		event.event = IB_EVENT_SQ_DRAINED;
+		break;
+	case FAULTLINE_EVENT_LAST_WQE_REACHED:
+		event.event = IB_EVENT_QP_LAST_WQE_REACHED;
+		break;
+	default:
+		return;
+	}
+	if (qp->ibqp.event_handler)
+		qp->ibqp.event_handler(&event, qp->ibqp.qp_context);
+}
+
+static int faultline_qp_check_caps(struct faultline_dev *dev,
+				   const struct ib_qp_init_attr *attr)
+{
+	u32 max_wr = le32_to_cpu(dev->caps.max_qp_wr);
+	u32 max_sge = le32_to_cpu(dev->caps.max_sge);
+
+	if (attr->cap.max_send_wr > max_wr ||
+	    attr->cap.max_send_sge > max_sge ||
+	    attr->cap.max_inline_data > le32_to_cpu(dev->caps.max_inline))
+		return -EINVAL;
+	if (!attr->srq && (attr->cap.max_recv_wr > max_wr ||
+			   attr->cap.max_recv_sge > max_sge))
+		return -EINVAL;
+	return 0;
+}
+
+/* Rings of a kernel QP. */
+static int faultline_qp_alloc(struct faultline_dev *dev,
+			      struct faultline_qp *qp,
+			      const struct ib_qp_cap *cap)
+{
+	size_t sge_size = sizeof(struct faultline_sge);
+	size_t send = max_t(size_t, qp->sq.max_sge * sge_size, qp->max_inline);
+	int err;
+
+	err = faultline_wq_alloc(dev, &qp->sq, cap->max_send_wr,
+				 FAULTLINE_SQ_WQE_DATA + send);
+	if (err || qp->ibqp.srq)
+		return err;
+	err = faultline_wq_alloc(dev, &qp->rq, cap->max_recv_wr,
+				 FAULTLINE_RQ_WQE_DATA +
+					 qp->rq.max_sge * sge_size);
+	if (err)
+		faultline_wq_free(dev, &qp->sq);
+	return err;
+}
+
+/* Rings of a process. */
+static int faultline_qp_pin(struct faultline_dev *dev, struct faultline_qp *qp,
+			    const struct ib_qp_cap *cap,
+			    struct ib_udata *udata)
+{
+	struct faultline_create_qp_req req;
+	int err;
+
+	qp->user = true;
+	err = faultline_udata_in(udata, &req, sizeof(req));
+	if (err)
+		return err;
+	if (req.reserved || req.sq_log_depth > 24 || req.rq_log_depth > 24 ||
+	    BIT(req.sq_log_depth) < cap->max_send_wr)
+		return -EINVAL;
+	qp->sq.log_depth = req.sq_log_depth;
+	qp->sq.stride_shift = req.sq_stride_shift;
+	err = faultline_buf_pin(dev, &qp->sq.buf, req.sq_addr,
+				req.sq_log_depth, req.sq_stride_shift);
+	if (err)
+		return err;
+	if (qp->ibqp.srq)
+		return 0;
+	if (BIT(req.rq_log_depth) < cap->max_recv_wr) {
+		err = -EINVAL;
+		goto free_sq;
+	}
+	qp->rq.log_depth = req.rq_log_depth;
+	qp->rq.stride_shift = req.rq_stride_shift;
+	err = faultline_buf_pin(dev, &qp->rq.buf, req.rq_addr,
+				req.rq_log_depth, req.rq_stride_shift);
+	if (err)
+		goto free_sq;
+	return 0;
+
+free_sq:
+	faultline_buf_free(dev, &qp->sq.buf);
+	return err;
+}
+
+static void faultline_qp_free(struct faultline_dev *dev,
+			      struct faultline_qp *qp)
+{
+	faultline_wq_free(dev, &qp->sq);
+	faultline_wq_free(dev, &qp->rq);
+}
+
+static int faultline_qp_create_hw(struct faultline_dev *dev,
+				  struct faultline_qp *qp, int type,
+				  struct ib_udata *udata, u32 *qpn)
+{
+	struct ib_qp *ibqp = &qp->ibqp;
+	struct faultline_create_qp params = {};
+	u32 flags = 0;
+	int err;
+
+	params.sq = qp->sq.buf.ring;
+	params.pd = cpu_to_le32(to_fpd(ibqp->pd)->pdn);
+	params.uctx = cpu_to_le32(faultline_udata_uctx(udata));
+	params.send_cqn = cpu_to_le32(to_fcq(ibqp->send_cq)->res.num);
+	params.recv_cqn = cpu_to_le32(to_fcq(ibqp->recv_cq)->res.num);
+	params.qp_type = type;
+	params.sq_log_depth = qp->sq.log_depth;
+	params.sq_stride_shift = qp->sq.stride_shift;
+	params.max_send_sge = qp->sq.max_sge;
+	params.max_inline = cpu_to_le32(qp->max_inline);
+	if (qp->sig_all)
+		flags |= FAULTLINE_QP_FLAG_SIG_ALL;
+	if (ibqp->srq) {
+		flags |= FAULTLINE_QP_FLAG_SRQ;
+		params.srqn = cpu_to_le32(to_fsrq(ibqp->srq)->res.num);
+	} else {
+		params.rq = qp->rq.buf.ring;
+		params.rq_log_depth = qp->rq.log_depth;
+		params.rq_stride_shift = qp->rq.stride_shift;
+		params.max_recv_sge = qp->rq.max_sge;
+	}
+	params.flags = cpu_to_le32(flags);
+	err = faultline_cmd_create_qp(dev, &params, qpn);
+	faultline_buf_created(dev, &qp->sq.buf);
+	faultline_buf_created(dev, &qp->rq.buf);
+	return err;
+}
+
+static void faultline_qp_link(struct faultline_qp *qp)
+{
+	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
+	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
+	unsigned long flags;
+
+	faultline_cq_lock_pair(send_cq, recv_cq, &flags);
+	list_add_tail(&qp->send_cq_entry, &send_cq->send_qps);
+	list_add_tail(&qp->recv_cq_entry, &recv_cq->recv_qps);
+	faultline_cq_unlock_pair(send_cq, recv_cq, flags);
+}
+
+/* After this, polling does not find the QP any more. */
+static void faultline_qp_unlink(struct faultline_qp *qp)
+{
+	struct faultline_dev *dev = to_fdev(qp->ibqp.device);
+	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
+	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
+	unsigned long flags;
+
+	xa_erase_irq(&dev->qps, qp->res.num);
+	if (qp->user)
+		return;
+	faultline_cq_lock_pair(send_cq, recv_cq, &flags);
+	list_del(&qp->send_cq_entry);
+	list_del(&qp->recv_cq_entry);
+	faultline_cq_clean(recv_cq, qp->res.num,
+			   qp->ibqp.srq ? to_fsrq(qp->ibqp.srq) : NULL);
+	if (send_cq != recv_cq)
+		faultline_cq_clean(send_cq, qp->res.num, NULL);
+	faultline_cq_unlock_pair(send_cq, recv_cq, flags);
+}
+
+int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
+			struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibqp->device);
+	struct faultline_qp *qp = to_fqp(ibqp);
+	struct faultline_create_qp_resp resp = {};
+	int type = faultline_qp_type(attr->qp_type);
+	u32 qpn;
+	int err;
+
+	if (type < 0)
+		return type;
+	if (attr->create_flags || attr->rwq_ind_tbl)
+		return -EOPNOTSUPP;
+	if (udata && attr->qp_type == IB_QPT_GSI)
+		return -EINVAL;
+	err = faultline_qp_check_caps(dev, attr);
+	if (err)
+		return err;
+
+	mutex_init(&qp->mutex);
+	spin_lock_init(&qp->sq.lock);
+	spin_lock_init(&qp->rq.lock);
+	qp->state = IB_QPS_RESET;
+	qp->sig_all = attr->sq_sig_type == IB_SIGNAL_ALL_WR;
+	qp->max_inline = attr->cap.max_inline_data;
+	qp->sq.max_sge = max(attr->cap.max_send_sge, 1U);
+	qp->rq.max_sge = max(attr->cap.max_recv_sge, 1U);
+	/* The core fills these in only when we are done. */
+	ibqp->srq = attr->srq;
+	ibqp->send_cq = attr->send_cq;
+	ibqp->recv_cq = attr->recv_cq;
+	err = udata ? faultline_qp_pin(dev, qp, &attr->cap, udata) :
+		      faultline_qp_alloc(dev, qp, &attr->cap);
+	if (err)
+		return err;
+	err = faultline_qp_create_hw(dev, qp, type, udata, &qpn);
+	if (err)
+		goto free_qp;
+
+	ibqp->qp_num = qpn;
+	faultline_res_init(&qp->res, qpn, faultline_qp_event);
+	if (!qp->user)
+		faultline_qp_link(qp);
+	err = faultline_res_add(&dev->qps, &qp->res);
+	if (err)
+		goto destroy;
+	attr->cap.max_send_wr = faultline_wq_depth(&qp->sq);
+	attr->cap.max_send_sge = qp->sq.max_sge;
+	if (!attr->srq) {
+		attr->cap.max_recv_wr = faultline_wq_depth(&qp->rq);
+		attr->cap.max_recv_sge = qp->rq.max_sge;
+	}
+	resp.qpn = qpn;
+	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	if (err)
+		goto destroy;
+	return 0;
+
+destroy:
+	faultline_cmd_destroy_qp(dev, qpn);
+	faultline_qp_unlink(qp);
+	faultline_res_remove(&dev->qps, &qp->res);
+free_qp:
+	faultline_qp_free(dev, qp);
+	return err;
+}
+
+int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibqp->device);
+	struct faultline_qp *qp = to_fqp(ibqp);
+	int err;
+
+	err = faultline_settle(dev, faultline_cmd_destroy_qp(dev,
+							     qp->res.num));
+	if (err)
+		return err;
+	faultline_qp_unlink(qp);
+	faultline_res_remove(&dev->qps, &qp->res);
+	faultline_qp_free(dev, qp);
+	return 0;
+}
+
+/* The attributes that the device knows by the same bits. */
+#define FAULTLINE_QP_ATTRS						\
+	(IB_QP_STATE | IB_QP_CUR_STATE | IB_QP_EN_SQD_ASYNC_NOTIFY |	\
+	 IB_QP_ACCESS_FLAGS | IB_QP_PKEY_INDEX | IB_QP_PORT |		\
+	 IB_QP_QKEY | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_TIMEOUT |	\
+	 IB_QP_RETRY_CNT | IB_QP_RNR_RETRY | IB_QP_RQ_PSN |		\
+	 IB_QP_MAX_QP_RD_ATOMIC | IB_QP_MIN_RNR_TIMER | IB_QP_SQ_PSN |	\
+	 IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_DEST_QPN)
+
+/* What the device can check of a QP's access flags. */
+#define FAULTLINE_QP_ACCESS						\
+	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |		\
+	 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC)
+
+static int faultline_qp_fill_attr(struct faultline_qp *qp,
+				  const struct ib_qp_attr *attr, int mask,
+				  enum ib_qp_state new_state,
+				  struct faultline_qp_attr *out)
+{
+	BUILD_BUG_ON(IB_QP_DEST_QPN != FAULTLINE_QP_ATTR_DEST_QPN);
+	BUILD_BUG_ON(IB_QP_MIN_RNR_TIMER != FAULTLINE_QP_ATTR_MIN_RNR_TIMER);
+	BUILD_BUG_ON(IB_QPS_ERR != FAULTLINE_QPS_ERR);
+
+	if (mask & IB_QP_PORT && attr->port_num != 1)
+		return -EINVAL;
+	if (mask & IB_QP_PKEY_INDEX && attr->pkey_index)
+		return -EINVAL;
+	if (mask & IB_QP_AV &&
+	    !(rdma_ah_get_ah_flags(&attr->ah_attr) & IB_AH_GRH))
+		return -EINVAL;
+	out->mask = cpu_to_le32(mask);
+	if (mask & IB_QP_STATE)
+		out->state = new_state;
+	if (mask & IB_QP_CUR_STATE)
+		out->cur_state = attr->cur_qp_state;
+	if (mask & IB_QP_EN_SQD_ASYNC_NOTIFY)
+		out->sqd_notify = !!attr->en_sqd_async_notify;
+	if (mask & IB_QP_ACCESS_FLAGS)
+		out->access = cpu_to_le32(attr->qp_access_flags &
+					  FAULTLINE_QP_ACCESS);
+	if (mask & IB_QP_PKEY_INDEX)
+		out->pkey_index = cpu_to_le16(attr->pkey_index);
+	if (mask & IB_QP_PORT)
+		out->port = attr->port_num;
+	if (mask & IB_QP_QKEY)
+		out->qkey = cpu_to_le32(attr->qkey);
+	if (mask & IB_QP_AV)
+		faultline_av_fill(&out->av, &attr->ah_attr);
+	if (mask & IB_QP_PATH_MTU)
+		out->path_mtu = attr->path_mtu;
+	if (mask & IB_QP_TIMEOUT)
+		out->timeout = attr->timeout;
+	if (mask & IB_QP_RETRY_CNT)
+		out->retry_cnt = attr->retry_cnt;
+	if (mask & IB_QP_RNR_RETRY)
+		out->rnr_retry = attr->rnr_retry;
+	if (mask & IB_QP_RQ_PSN)
+		out->rq_psn = cpu_to_le32(attr->rq_psn & 0xffffff);
+	if (mask & IB_QP_SQ_PSN)
+		out->sq_psn = cpu_to_le32(attr->sq_psn & 0xffffff);
+	if (mask & IB_QP_MAX_QP_RD_ATOMIC)
+		out->max_rd_atomic = attr->max_rd_atomic;
+	if (mask & IB_QP_MAX_DEST_RD_ATOMIC)
+		out->max_dest_rd_atomic = attr->max_dest_rd_atomic;
+	if (mask & IB_QP_MIN_RNR_TIMER)
+		out->min_rnr_timer = attr->min_rnr_timer;
+	if (mask & IB_QP_DEST_QPN)
+		out->dest_qpn = cpu_to_le32(attr->dest_qp_num & 0xffffff);
+	return 0;
+}
+
+/* In RESET nothing is posted, and no completion of before is left. */
+static void faultline_qp_reset(struct faultline_qp *qp)
+{
+	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
+	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
+	struct ib_srq *ibsrq = qp->ibqp.srq;
+	unsigned long flags;
+
+	faultline_cq_lock_pair(send_cq, recv_cq, &flags);
+	faultline_cq_clean(recv_cq, qp->res.num,
+			   ibsrq ? to_fsrq(ibsrq) : NULL);
+	if (send_cq != recv_cq)
+		faultline_cq_clean(send_cq, qp->res.num, NULL);
+	qp->sq.producer = 0;
+	qp->sq.consumer = 0;
+	qp->rq.producer = 0;
+	qp->rq.consumer = 0;
+	if (!ibsrq)
+		memset(faultline_wq_record(&qp->rq), 0,
+		       sizeof(struct faultline_wq_record));
+	faultline_cq_unlock_pair(send_cq, recv_cq, flags);
+}
+
+/*
+ * The device is dead. Going to ERR works, since it is what consumers do to
+ * get everything back: what is posted is flushed by software.
+ */
+static int faultline_modify_qp_dead(struct faultline_qp *qp,
+				    enum ib_qp_state new_state)
+{
+	if (new_state != IB_QPS_ERR && new_state != IB_QPS_RESET)
+		return -EIO;
+	qp->state = new_state;
+	if (qp->user)
+		return 0;
+	faultline_cq_notify_dead(to_fcq(qp->ibqp.send_cq));
+	faultline_cq_notify_dead(to_fcq(qp->ibqp.recv_cq));
+	if (qp->ibqp.srq && new_state == IB_QPS_ERR)
+		faultline_qp_event(&qp->res, FAULTLINE_EVENT_LAST_WQE_REACHED);
+	return 0;
+}
+
+int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
+			struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibqp->device);
+	struct faultline_qp *qp = to_fqp(ibqp);
+	struct faultline_qp_attr params = {};
+	enum ib_qp_state cur_state, new_state;
+	int err;
+
+	if (mask & ~FAULTLINE_QP_ATTRS)
+		return -EOPNOTSUPP;
+	mutex_lock(&qp->mutex);
+	cur_state = mask & IB_QP_CUR_STATE ? attr->cur_qp_state : qp->state;
+	new_state = mask & IB_QP_STATE ? attr->qp_state : cur_state;
+	if (!ib_modify_qp_is_ok(cur_state, new_state, ibqp->qp_type, mask)) {
+		err = -EINVAL;
+		goto out;
+	}
+	if (faultline_is_dead(dev)) {
+		err = faultline_modify_qp_dead(qp, new_state);
+		goto out;
+	}
+	err = faultline_qp_fill_attr(qp, attr, mask, new_state, &params);
+	if (err)
+		goto out;
+	err = faultline_cmd_modify_qp(dev, qp->res.num, &params);
+	if (err && faultline_is_dead(dev))
+		err = faultline_modify_qp_dead(qp, new_state);
+	if (err)
+		goto out;
+	qp->state = new_state;
+	if (new_state == IB_QPS_RESET && !qp->user)
+		faultline_qp_reset(qp);
+out:
+	mutex_unlock(&qp->mutex);
+	return err;
+}
+
+static void faultline_qp_read_av(const struct faultline_av *av,
+				 struct rdma_ah_attr *attr)
+{
+	attr->type = RDMA_AH_ATTR_TYPE_ROCE;
+	rdma_ah_set_port_num(attr, 1);
+	rdma_ah_set_sl(attr, av->sl);
+	rdma_ah_set_grh(attr, (union ib_gid *)av->dgid,
+			le32_to_cpu(av->flow_label),
+			le16_to_cpu(av->sgid_index), av->hop_limit,
+			av->traffic_class);
+	memcpy(attr->roce.dmac, av->dmac, ETH_ALEN);
+}
+
+int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
+		       struct ib_qp_init_attr *init_attr)
+{
+	struct faultline_dev *dev = to_fdev(ibqp->device);
+	struct faultline_qp *qp = to_fqp(ibqp);
+	struct faultline_qp_attr hw;
+	int err;
+
+	memset(attr, 0, sizeof(*attr));
+	memset(init_attr, 0, sizeof(*init_attr));
+	attr->cap.max_send_wr = faultline_wq_depth(&qp->sq);
+	attr->cap.max_send_sge = qp->sq.max_sge;
+	attr->cap.max_inline_data = qp->max_inline;
+	if (!ibqp->srq) {
+		attr->cap.max_recv_wr = faultline_wq_depth(&qp->rq);
+		attr->cap.max_recv_sge = qp->rq.max_sge;
+	}
+	init_attr->event_handler = ibqp->event_handler;
+	init_attr->qp_context = ibqp->qp_context;
+	init_attr->send_cq = ibqp->send_cq;
+	init_attr->recv_cq = ibqp->recv_cq;
+	init_attr->srq = ibqp->srq;
+	init_attr->cap = attr->cap;
+	init_attr->sq_sig_type = qp->sig_all ? IB_SIGNAL_ALL_WR :
+					       IB_SIGNAL_REQ_WR;
+	init_attr->qp_type = ibqp->qp_type;
+
+	mutex_lock(&qp->mutex);
+	err = faultline_cmd_query_qp(dev, qp->res.num, &hw);
+	if (!err)
+		qp->state = hw.state;
+	mutex_unlock(&qp->mutex);
+	if (err)
+		return err;
+	attr->qp_state = hw.state;
+	attr->cur_qp_state = hw.state;
+	attr->path_mtu = hw.path_mtu;
+	attr->path_mig_state = IB_MIG_MIGRATED;
+	attr->qkey = le32_to_cpu(hw.qkey);
+	attr->rq_psn = le32_to_cpu(hw.rq_psn);
+	attr->sq_psn = le32_to_cpu(hw.sq_psn);
+	attr->dest_qp_num = le32_to_cpu(hw.dest_qpn);
+	attr->qp_access_flags = le32_to_cpu(hw.access);
+	attr->pkey_index = le16_to_cpu(hw.pkey_index);
+	attr->en_sqd_async_notify = hw.sqd_notify;
+	attr->sq_draining = hw.sq_draining;
+	attr->max_rd_atomic = hw.max_rd_atomic;
+	attr->max_dest_rd_atomic = hw.max_dest_rd_atomic;
+	attr->min_rnr_timer = hw.min_rnr_timer;
+	attr->port_num = 1;
+	attr->timeout = hw.timeout;
+	attr->retry_cnt = hw.retry_cnt;
+	attr->rnr_retry = hw.rnr_retry;
+	if (ibqp->qp_type == IB_QPT_RC || ibqp->qp_type == IB_QPT_UC)
+		faultline_qp_read_av(&hw.av, &attr->ah_attr);
+	return 0;
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* Shared receive queues. */
+#include <linux/log2.h>
+#include <linux/slab.h>
+
+#include "faultline_ib.h"
+
+static void faultline_srq_event(struct faultline_res *res, u8 kind)
+{
+	struct faultline_srq *srq = container_of(res, struct faultline_srq, res);
+	struct ib_event event = {
+		.device = srq->ibsrq.device,
+		.element.srq = &srq->ibsrq,
+		.event = kind == FAULTLINE_EVENT_SRQ_LIMIT ?
+			IB_EVENT_SRQ_LIMIT_REACHED : IB_EVENT_SRQ_ERR,
+	};
+
+	if (srq->ibsrq.event_handler)
+		srq->ibsrq.event_handler(&event, srq->ibsrq.srq_context);
+}
+
+/* A work request is complete: gives its id, and its tag back. */
+u64 faultline_srq_complete(struct faultline_srq *srq, u32 tag)
+{
+	struct faultline_wq *wq = &srq->wq;
+	unsigned long flags;
+	u64 wr_id;
+
+	tag &= faultline_wq_depth(wq) - 1;
+	spin_lock_irqsave(&wq->lock, flags);
+	wr_id = wq->wr_id[tag];
+	if (!WARN_ON_ONCE(srq->num_free == faultline_wq_depth(wq)))
+		srq->free_tags[srq->num_free++] = tag;
+	spin_unlock_irqrestore(&wq->lock, flags);
+	return wr_id;
+}
+
+static int faultline_srq_alloc(struct faultline_dev *dev,
+			       struct faultline_srq *srq,
+			       const struct ib_srq_attr *attr)
+{
+	struct faultline_wq *wq = &srq->wq;
+	u32 i, depth;
+	int err;
+
+	err = faultline_wq_alloc(dev, wq, attr->max_wr,
+				 FAULTLINE_RQ_WQE_DATA +
+				 max(attr->max_sge, 1U) *
+					 sizeof(struct faultline_sge));
+	if (err)
+		return err;
+	depth = faultline_wq_depth(wq);
+	srq->free_tags = kvcalloc(depth, sizeof(*srq->free_tags), GFP_KERNEL);
+	if (!srq->free_tags) {
+		faultline_wq_free(dev, wq);
+		return -ENOMEM;
+	}
+	for (i = 0; i < depth; i++)
+		srq->free_tags[i] = i;
+	srq->num_free = depth;
+	return 0;
+}
+
+static int faultline_srq_pin(struct faultline_dev *dev,
+			     struct faultline_srq *srq,
+			     const struct ib_srq_attr *attr,
+			     struct ib_udata *udata)
+{
+	struct faultline_wq *wq = &srq->wq;
+	struct faultline_create_srq_req req;
+	int err;
+
+	srq->user = true;
+	err = faultline_udata_in(udata, &req, sizeof(req));
+	if (err)
+		return err;
+	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)) ||
+	    req.log_depth > 24 || BIT(req.log_depth) < attr->max_wr)
+		return -EINVAL;
+	wq->log_depth = req.log_depth;
+	wq->stride_shift = req.stride_shift;
+	return faultline_buf_pin(dev, &wq->buf, req.buf_addr, req.log_depth,
+				 req.stride_shift);
+}
+
+static void faultline_srq_free(struct faultline_dev *dev,
+			       struct faultline_srq *srq)
+{
+	faultline_wq_free(dev, &srq->wq);
+	kvfree(srq->free_tags);
+}
+
+int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
+			 struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibsrq->device);
+	struct faultline_srq *srq = to_fsrq(ibsrq);
+	struct faultline_create_srq params = {};
+	struct faultline_create_srq_resp resp = {};
+	u32 srqn;
+	int err;
+
+	if (attr->srq_type != IB_SRQT_BASIC)
+		return -EOPNOTSUPP;
+	if (!attr->attr.max_wr ||
+	    attr->attr.max_wr > le32_to_cpu(dev->caps.max_srq_wr) ||
+	    attr->attr.max_sge > le32_to_cpu(dev->caps.max_sge) ||
+	    attr->attr.srq_limit > attr->attr.max_wr)
+		return -EINVAL;
+	spin_lock_init(&srq->wq.lock);
+	srq->wq.max_sge = max(attr->attr.max_sge, 1U);
+	err = udata ? faultline_srq_pin(dev, srq, &attr->attr, udata) :
+		      faultline_srq_alloc(dev, srq, &attr->attr);
+	if (err)
+		return err;
+
+	params.ring = srq->wq.buf.ring;
+	params.pd = cpu_to_le32(to_fpd(ibsrq->pd)->pdn);
+	params.uctx = cpu_to_le32(faultline_udata_uctx(udata));
+	params.log_depth = srq->wq.log_depth;
+	params.stride_shift = srq->wq.stride_shift;
+	params.max_sge = srq->wq.max_sge;
+	params.limit = cpu_to_le32(attr->attr.srq_limit);
+	err = faultline_cmd_create_srq(dev, &params, &srqn);
+	faultline_buf_created(dev, &srq->wq.buf);
+	if (err)
+		goto free_srq;
+
+	faultline_res_init(&srq->res, srqn, faultline_srq_event);
+	err = faultline_res_add(&dev->srqs, &srq->res);
+	if (err)
+		goto destroy;
+	attr->attr.max_wr = faultline_wq_depth(&srq->wq);
+	attr->attr.max_sge = srq->wq.max_sge;
+	resp.srqn = srqn;
+	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	if (err)
+		goto remove;
+	return 0;
+
+remove:
+	faultline_res_remove(&dev->srqs, &srq->res);
+destroy:
+	faultline_cmd_destroy_srq(dev, srqn);
+free_srq:
+	faultline_srq_free(dev, srq);
+	return err;
+}
+
+int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
+			 enum ib_srq_attr_mask mask, struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibsrq->device);
+	struct faultline_srq *srq = to_fsrq(ibsrq);
+
+	/* The size is for good. */
+	if (mask & IB_SRQ_MAX_WR)
+		return -EINVAL;
+	if (!(mask & IB_SRQ_LIMIT))
+		return 0;
+	if (attr->srq_limit > faultline_wq_depth(&srq->wq))
+		return -EINVAL;
+	return faultline_cmd_modify_srq(dev, srq->res.num, attr->srq_limit);
+}
+
+int faultline_query_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr)
+{
+	struct faultline_srq *srq = to_fsrq(ibsrq);
+
+	attr->max_wr = faultline_wq_depth(&srq->wq);
+	attr->max_sge = srq->wq.max_sge;
+	return faultline_cmd_query_srq(to_fdev(ibsrq->device), srq->res.num,
+				       &attr->srq_limit);
+}
+
+int faultline_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibsrq->device);
+	struct faultline_srq *srq = to_fsrq(ibsrq);
+	int err;
+
+	err = faultline_settle(dev, faultline_cmd_destroy_srq(dev,
+							      srq->res.num));
+	if (err)
+		return err;
+	faultline_res_remove(&dev->srqs, &srq->res);
+	faultline_srq_free(dev, srq);
+	return 0;
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/* The device's counters, for `rdma statistic` and sysfs. */
+#include "faultline_ib.h"
+
+#define FAULTLINE_COUNTER(counter) [FAULTLINE_CNT_##counter].name = #counter
+
+static const struct rdma_stat_desc faultline_stat_descs[] = {
+	FAULTLINE_COUNTER(tx_packets),
+	FAULTLINE_COUNTER(tx_bytes),
+	FAULTLINE_COUNTER(rx_packets),
+	FAULTLINE_COUNTER(rx_bytes),
+	FAULTLINE_COUNTER(tx_roce_packets),
+	FAULTLINE_COUNTER(rx_roce_packets),
+	FAULTLINE_COUNTER(rx_filtered),
+	FAULTLINE_COUNTER(rx_no_buffer),
+	FAULTLINE_COUNTER(rx_malformed),
+	FAULTLINE_COUNTER(rx_icrc_errors),
+	FAULTLINE_COUNTER(rx_bad_qp),
+	FAULTLINE_COUNTER(rx_bad_pkey),
+	FAULTLINE_COUNTER(rx_bad_qkey),
+	FAULTLINE_COUNTER(rx_bad_source),
+	FAULTLINE_COUNTER(out_of_buffer),
+	FAULTLINE_COUNTER(out_of_sequence),
+	FAULTLINE_COUNTER(duplicate_request),
+	FAULTLINE_COUNTER(local_ack_timeout_err),
+	FAULTLINE_COUNTER(retransmitted_packets),
+	FAULTLINE_COUNTER(rnr_nak_sent),
+	FAULTLINE_COUNTER(rnr_nak_received),
+	FAULTLINE_COUNTER(packet_seq_err_sent),
+	FAULTLINE_COUNTER(packet_seq_err),
+	FAULTLINE_COUNTER(resp_remote_access_errors),
+	FAULTLINE_COUNTER(req_remote_access_errors),
+	FAULTLINE_COUNTER(resp_invalid_request),
+	FAULTLINE_COUNTER(req_remote_invalid_request),
+	FAULTLINE_COUNTER(cqe_error),
+	FAULTLINE_COUNTER(cqe_flush_error),
+	FAULTLINE_COUNTER(np_ecn_marked_roce_packets),
+	FAULTLINE_COUNTER(np_cnp_sent),
+	FAULTLINE_COUNTER(rp_cnp_handled),
+	FAULTLINE_COUNTER(doorbell_errors),
+	FAULTLINE_COUNTER(register_errors),
+	FAULTLINE_COUNTER(dma_errors),
+	FAULTLINE_COUNTER(command_errors),
+	FAULTLINE_COUNTER(page_faults),
+	FAULTLINE_COUNTER(page_faults_resumed),
+	FAULTLINE_COUNTER(page_faults_joined),
+	FAULTLINE_COUNTER(page_fault_overflow),
+	FAULTLINE_COUNTER(page_invalidations),
+};
+
+#define FAULTLINE_NUM_COUNTERS	ARRAY_SIZE(faultline_stat_descs)
+
+struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
+						    u32 port)
+{
+	return rdma_alloc_hw_stats_struct(faultline_stat_descs,
+					  FAULTLINE_NUM_COUNTERS,
+					  RDMA_HW_STATS_DEFAULT_LIFESPAN);
+}
+
+int faultline_get_hw_stats(struct ib_device *ibdev, struct rdma_hw_stats *stats,
+			   u32 port, int index)
+{
+	struct faultline_dev *dev = to_fdev(ibdev);
+	unsigned int i;
+	int err;
+
+	BUILD_BUG_ON(FAULTLINE_NUM_COUNTERS * sizeof(u64) > PAGE_SIZE);
+	mutex_lock(&dev->counters_lock);
+	err = faultline_cmd_query_counters(dev, dev->counters_dma,
+					   FAULTLINE_NUM_COUNTERS *
+						   sizeof(u64));
+	for (i = 0; !err && i < FAULTLINE_NUM_COUNTERS; i++)
+		stats->value[i] = le64_to_cpu(dev->counters[i]);
+	mutex_unlock(&dev->counters_lock);
+	return err ?: FAULTLINE_NUM_COUNTERS;
+}

@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/*
+ * The ib_device: its attributes, user contexts, protection domains, address
+ * handles, GIDs, and registration with the RDMA core.
+ */
+#include <linux/slab.h>
+
+#include <rdma/ib_addr.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_mad.h>
+#include <rdma/ib_user_verbs.h>
+
+#include "faultline_ib.h"
+
+/* Local ACK delay: 4.096 us * 2^15, about 134 ms, generous for software. */
+#define FAULTLINE_ACK_DELAY	15
+/* No VLAN, in SET_GID. */
+#define FAULTLINE_NO_VLAN	0xffff
+
+enum faultline_mmap_kind {
+	FAULTLINE_MMAP_DOORBELL,
+	FAULTLINE_MMAP_KICK,
+};
+
+struct faultline_mmap_entry {
+	struct rdma_user_mmap_entry rdma_entry;
+	phys_addr_t phys;
+	enum faultline_mmap_kind kind;
+};
+
+static struct faultline_mmap_entry *
+to_fmmap(struct rdma_user_mmap_entry *rdma_entry)
+{
+	return container_of(rdma_entry, struct faultline_mmap_entry,
+			    rdma_entry);
+}
+
+/*
+ * Reads the driver's part of a request. A provider that is newer than we are
+ * may send more, as long as that is zero.
+ */
+int faultline_udata_in(struct ib_udata *udata, void *req, size_t size)
+{
+	if (udata->inlen < size)
+		return -EINVAL;
+	if (udata->inlen > size &&
+	    !ib_is_udata_cleared(udata, size, udata->inlen - size))
+		return -EOPNOTSUPP;
+	return ib_copy_from_udata(req, udata, size);
+}
+
+/* Writes the driver's part of an answer; nothing for the kernel. */
+int faultline_udata_out(struct ib_udata *udata, const void *resp, size_t size)
+{
+	if (!udata || !udata->outlen)
+		return 0;
+	return ib_copy_to_udata(udata, (void *)resp,
+				min(size, udata->outlen));
+}
+
+static int faultline_query_device(struct ib_device *ibdev,
+				  struct ib_device_attr *props,
+				  struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibdev);
+	const struct faultline_caps *caps = &dev->caps;
+
+	if (udata && udata->inlen &&
+	    !ib_is_udata_cleared(udata, 0, udata->inlen))
+		return -EINVAL;
+
+	memset(props, 0, sizeof(*props));
+	props->fw_ver = le64_to_cpu(caps->fw_version);
+	props->sys_image_guid = ibdev->node_guid;
+	props->max_mr_size = le64_to_cpu(caps->max_mr_size);
+	props->page_size_cap = le64_to_cpu(caps->page_sizes);
+	props->vendor_id = dev->pdev->vendor;
+	props->vendor_part_id = dev->pdev->device;
+	props->hw_ver = dev->pdev->revision;
+	props->max_qp = le32_to_cpu(caps->max_qp);
+	props->max_qp_wr = le32_to_cpu(caps->max_qp_wr);
+	props->device_cap_flags = IB_DEVICE_RC_RNR_NAK_GEN |
+				  IB_DEVICE_PORT_ACTIVE_EVENT |
+				  IB_DEVICE_SYS_IMAGE_GUID |
+				  IB_DEVICE_CURR_QP_STATE_MOD;
+	props->max_send_sge = le32_to_cpu(caps->max_sge);
+	props->max_recv_sge = le32_to_cpu(caps->max_sge);
+	props->max_sge_rd = le32_to_cpu(caps->max_sge);
+	props->max_cq = le32_to_cpu(caps->max_cq);
+	props->max_cqe = le32_to_cpu(caps->max_cqe);
+	props->max_mr = le32_to_cpu(caps->max_mkey);
+	props->max_pd = le32_to_cpu(caps->max_pd);
+	props->max_qp_rd_atom = le32_to_cpu(caps->max_rd_atomic);
+	props->max_qp_init_rd_atom = le32_to_cpu(caps->max_init_rd_atomic);
+	props->max_res_rd_atom = props->max_qp_rd_atom * props->max_qp;
+	props->atomic_cap = IB_ATOMIC_HCA;
+	props->max_ah = le32_to_cpu(caps->max_ah);
+	props->max_srq = le32_to_cpu(caps->max_srq);
+	props->max_srq_wr = le32_to_cpu(caps->max_srq_wr);
+	props->max_srq_sge = le32_to_cpu(caps->max_sge);
+	props->max_pkeys = 1;
+	props->local_ca_ack_delay = FAULTLINE_ACK_DELAY;
+	/* Completions carry nanoseconds. */
+	props->timestamp_mask = U64_MAX;
+	props->hca_core_clock = NSEC_PER_MSEC;
+	return 0;
+}
+
+static int faultline_query_port(struct ib_device *ibdev, u32 port,
+				struct ib_port_attr *props)
+{
+	struct faultline_dev *dev = to_fdev(ibdev);
+	struct net_device *netdev = faultline_netdev(dev);
+
+	/* The core has zeroed *props. */
+	props->gid_tbl_len = le32_to_cpu(dev->caps.max_gid);
+	props->ip_gids = true;
+	props->port_cap_flags = IB_PORT_CM_SUP;
+	props->max_msg_sz = le32_to_cpu(dev->caps.max_msg_size);
+	props->pkey_tbl_len = 1;
+	props->max_vl_num = 1;
+	props->active_width = IB_WIDTH_4X;
+	props->active_speed = IB_SPEED_EDR;
+	props->max_mtu = IB_MTU_4096;
+	props->active_mtu = iboe_get_mtu(READ_ONCE(netdev->mtu));
+	props->phys_mtu = READ_ONCE(netdev->mtu);
+	if (!faultline_is_dead(dev) && netif_running(netdev) &&
+	    netif_carrier_ok(netdev)) {
+		props->state = IB_PORT_ACTIVE;
+		props->phys_state = IB_PORT_PHYS_STATE_LINK_UP;
+	} else {
+		props->state = IB_PORT_DOWN;
+		props->phys_state = IB_PORT_PHYS_STATE_DISABLED;
+	}
+	return 0;
+}
+
+static int faultline_query_pkey(struct ib_device *ibdev, u32 port, u16 index,
+				u16 *pkey)
+{
+	if (index)
+		return -EINVAL;
+	*pkey = IB_DEFAULT_PKEY_FULL;
+	return 0;
+}
+
+static enum rdma_link_layer faultline_link_layer(struct ib_device *ibdev,
+						 u32 port)
+{
+	return IB_LINK_LAYER_ETHERNET;
+}
+
+static int faultline_port_immutable(struct ib_device *ibdev, u32 port,
+				    struct ib_port_immutable *immutable)
+{
+	struct ib_port_attr attr;
+	int err;
+
+	immutable->core_cap_flags = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+	err = ib_query_port(ibdev, port, &attr);
+	if (err)
+		return err;
+	immutable->pkey_tbl_len = attr.pkey_tbl_len;
+	immutable->gid_tbl_len = attr.gid_tbl_len;
+	immutable->max_mad_size = IB_MGMT_MAD_SIZE;
+	return 0;
+}
+
+static void faultline_fw_str(struct ib_device *ibdev, char *str)
+{
+	u64 version = le64_to_cpu(to_fdev(ibdev)->caps.fw_version);
+
+	snprintf(str, IB_FW_VERSION_NAME_MAX, "%u.%u.%u", (u32)(version >> 32),
+		 (u32)(version >> 16) & 0xffff, (u32)version & 0xffff);
+}
+
+static int faultline_add_gid(const struct ib_gid_attr *attr, void **context)
+{
+	struct faultline_set_gid params = { .valid = 1 };
+	u16 vlan = FAULTLINE_NO_VLAN;
+	int err;
+
+	err = rdma_read_gid_l2_fields(attr, &vlan, params.mac);
+	if (err)
+		return err;
+	memcpy(params.gid, attr->gid.raw, sizeof(params.gid));
+	params.vlan = cpu_to_le16(vlan);
+	return faultline_cmd_set_gid(to_fdev(attr->device), attr->index,
+				     &params);
+}
+
+static int faultline_del_gid(const struct ib_gid_attr *attr, void **context)
+{
+	struct faultline_dev *dev = to_fdev(attr->device);
+	struct faultline_set_gid params = {
+		.vlan = cpu_to_le16(FAULTLINE_NO_VLAN),
+	};
+
+	return faultline_settle(dev, faultline_cmd_set_gid(dev, attr->index,
+							   &params));
+}
+
+static struct rdma_user_mmap_entry *
+faultline_mmap_insert(struct faultline_ucontext *ctx, phys_addr_t phys,
+		      enum faultline_mmap_kind kind, u64 *offset)
+{
+	struct faultline_mmap_entry *entry;
+	int err;
+
+	entry = kzalloc(sizeof(*entry), GFP_KERNEL);
+	if (!entry)
+		return NULL;
+	entry->phys = phys;
+	entry->kind = kind;
+	err = rdma_user_mmap_entry_insert(&ctx->ibucontext, &entry->rdma_entry,
+					  PAGE_SIZE);
+	if (err) {
+		kfree(entry);
+		return NULL;
+	}
+	*offset = rdma_user_mmap_get_offset(&entry->rdma_entry);
+	return &entry->rdma_entry;
+}
+
+static void faultline_mmap_free(struct rdma_user_mmap_entry *rdma_entry)
+{
+	kfree(to_fmmap(rdma_entry));
+}
+
+/*
+ * Doorbell pages are memory and mapped as such (see the mapping of page 0;
+ * both mappings of a page get the same attributes from the architecture),
+ * kick pages have side effects.
+ */
+static int faultline_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma)
+{
+	struct rdma_user_mmap_entry *rdma_entry;
+	struct faultline_mmap_entry *entry;
+	pgprot_t prot = vma->vm_page_prot;
+	int err;
+
+	rdma_entry = rdma_user_mmap_entry_get(ibctx, vma);
+	if (!rdma_entry)
+		return -EINVAL;
+	entry = to_fmmap(rdma_entry);
+	if (entry->kind == FAULTLINE_MMAP_KICK)
+		prot = pgprot_noncached(prot);
+	err = rdma_user_mmap_io(ibctx, vma, PHYS_PFN(entry->phys), PAGE_SIZE,
+				prot, rdma_entry);
+	rdma_user_mmap_entry_put(rdma_entry);
+	return err;
+}
+
+static void faultline_ucontext_release(struct faultline_dev *dev,
+				       struct faultline_ucontext *ctx)
+{
+	int err;
+
+	rdma_user_mmap_entry_remove(ctx->kick_entry);
+	rdma_user_mmap_entry_remove(ctx->doorbell_entry);
+	err = faultline_settle(dev, faultline_cmd_dealloc_uctx(dev,
+							       ctx->uctx));
+	if (err)
+		faultline_err(dev, "user context %u: can't free: %d\n",
+			      ctx->uctx, err);
+}
+
+static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
+				    struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibctx->device);
+	struct faultline_ucontext *ctx = to_fucontext(ibctx);
+	struct faultline_alloc_ucontext_resp resp = {};
+	phys_addr_t page;
+	int err;
+
+	err = faultline_cmd_alloc_uctx(dev, &ctx->uctx);
+	if (err)
+		return err;
+	/* Page 0 is the kernel's: a device that gives it away is broken. */
+	if (!ctx->uctx || ctx->uctx >= dev->num_db_pages) {
+		faultline_fail(dev, "user context without a doorbell page");
+		return -EIO;
+	}
+	page = dev->db_phys + (u64)ctx->uctx * FAULTLINE_PAGE_SIZE;
+	ctx->doorbell_entry = faultline_mmap_insert(ctx, page,
+						    FAULTLINE_MMAP_DOORBELL,
+						    &resp.doorbell_offset);
+	ctx->kick_entry = faultline_mmap_insert(ctx, page + dev->kick_offset,
+						FAULTLINE_MMAP_KICK,
+						&resp.kick_offset);
+	if (!ctx->doorbell_entry || !ctx->kick_entry) {
+		err = -ENOMEM;
+		goto release;
+	}
+	resp.abi_version = faultline_read(dev, FAULTLINE_REG_ABI_VERSION);
+	resp.max_qp_wr = le32_to_cpu(dev->caps.max_qp_wr);
+	resp.max_srq_wr = le32_to_cpu(dev->caps.max_srq_wr);
+	resp.max_cqe = le32_to_cpu(dev->caps.max_cqe);
+	resp.max_sge = le32_to_cpu(dev->caps.max_sge);
+	resp.max_inline = le32_to_cpu(dev->caps.max_inline);
+	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	if (err)
+		goto release;
+	return 0;
+
+release:
+	faultline_ucontext_release(dev, ctx);
+	return err;
+}
+
+static void faultline_dealloc_ucontext(struct ib_ucontext *ibctx)
+{
+	faultline_ucontext_release(to_fdev(ibctx->device), to_fucontext(ibctx));
+}
+
+/* The core has taken the mappings away; there is nothing else to cut. */
+static void faultline_disassociate_ucontext(struct ib_ucontext *ibctx)
+{
+}
+
+static int faultline_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibpd->device);
+	struct faultline_pd *pd = to_fpd(ibpd);
+	struct faultline_alloc_pd_resp resp = {};
+	int err;
+
+	err = faultline_cmd_alloc_pd(dev, &pd->pdn);
+	if (err)
+		return err;
+	resp.pdn = pd->pdn;
+	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	if (err)
+		faultline_cmd_dealloc_pd(dev, pd->pdn);
+	return err;
+}
+
+static int faultline_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibpd->device);
+
+	return faultline_settle(dev, faultline_cmd_dealloc_pd(dev,
+							      to_fpd(ibpd)->pdn));
+}
+
+void faultline_av_fill(struct faultline_av *av, const struct rdma_ah_attr *attr)
+{
+	const struct ib_global_route *grh = rdma_ah_read_grh(attr);
+
+	memcpy(av->dgid, grh->dgid.raw, sizeof(av->dgid));
+	memcpy(av->dmac, attr->roce.dmac, ETH_ALEN);
+	av->sgid_index = cpu_to_le16(grh->sgid_index);
+	av->flow_label = cpu_to_le32(grh->flow_label & 0xfffff);
+	av->sl = rdma_ah_get_sl(attr);
+	av->traffic_class = grh->traffic_class;
+	av->hop_limit = grh->hop_limit;
+	av->port = 1;
+}
+
+static int faultline_create_ah(struct ib_ah *ibah,
+			       struct rdma_ah_init_attr *init_attr,
+			       struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibah->device);
+	struct faultline_ah *ah = to_fah(ibah);
+	struct faultline_create_ah_resp resp = {};
+	struct faultline_av av = {};
+	bool sleepable = init_attr->flags & RDMA_CREATE_AH_SLEEPABLE;
+	int err;
+
+	if (!(rdma_ah_get_ah_flags(init_attr->ah_attr) & IB_AH_GRH))
+		return -EINVAL;
+	faultline_av_fill(&av, init_attr->ah_attr);
+	err = faultline_cmd_create_ah(dev, to_fpd(ibah->pd)->pdn, &av,
+				      sleepable ? FAULTLINE_WAIT_SLEEP :
+						  FAULTLINE_WAIT_SPIN,
+				      &ah->ahn);
+	if (err)
+		return err;
+	resp.ahn = ah->ahn;
+	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	if (err)
+		faultline_cmd_destroy_ah(dev, ah->ahn, FAULTLINE_WAIT_SLEEP);
+	return err;
+}
+
+static int faultline_destroy_ah(struct ib_ah *ibah, u32 flags)
+{
+	struct faultline_dev *dev = to_fdev(ibah->device);
+	enum faultline_wait wait = flags & RDMA_DESTROY_AH_SLEEPABLE ?
+		FAULTLINE_WAIT_SLEEP : FAULTLINE_WAIT_SPIN;
+
+	return faultline_settle(dev,
+				faultline_cmd_destroy_ah(dev, to_fah(ibah)->ahn,
+							 wait));
+}
+
+static ssize_t hw_rev_show(struct device *device, struct device_attribute *attr,
+			   char *buf)
+{
+	struct faultline_dev *dev =
+		rdma_device_to_drv_device(device, struct faultline_dev, ibdev);
+
+	return sysfs_emit(buf, "%#x\n", dev->pdev->revision);
+}
+static DEVICE_ATTR_RO(hw_rev);
+
+static ssize_t hca_type_show(struct device *device,
+			     struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "Faultline\n");
+}
+static DEVICE_ATTR_RO(hca_type);
+
+static ssize_t lost_interrupts_show(struct device *device,
+				    struct device_attribute *attr, char *buf)
+{
+	struct faultline_dev *dev =
+		rdma_device_to_drv_device(device, struct faultline_dev, ibdev);
+
+	return sysfs_emit(buf, "%lld\n",
+			  atomic64_read(&dev->lost_interrupts));
+}
+static DEVICE_ATTR_RO(lost_interrupts);
+
+static struct attribute *faultline_attributes[] = {
+	&dev_attr_hw_rev.attr,
+	&dev_attr_hca_type.attr,
+	&dev_attr_lost_interrupts.attr,
+	NULL,
+};
+
+static const struct attribute_group faultline_attr_group = {
+	.attrs = faultline_attributes,
+};
+
+static const struct ib_device_ops faultline_dev_ops = {
+	.owner = THIS_MODULE,
+	.driver_id = RDMA_DRIVER_UNKNOWN,
+	.uverbs_abi_ver = FAULTLINE_UVERBS_ABI_VERSION,
+	.device_group = &faultline_attr_group,
+
+	.add_gid = faultline_add_gid,
+	.alloc_hw_port_stats = faultline_alloc_hw_port_stats,
+	.alloc_pd = faultline_alloc_pd,
+	.alloc_ucontext = faultline_alloc_ucontext,
+	.create_ah = faultline_create_ah,
+	.create_cq = faultline_create_cq,
+	.create_qp = faultline_create_qp,
+	.create_srq = faultline_create_srq,
+	.create_user_ah = faultline_create_ah,
+	.dealloc_pd = faultline_dealloc_pd,
+	.dealloc_ucontext = faultline_dealloc_ucontext,
+	.del_gid = faultline_del_gid,
+	.dereg_mr = faultline_dereg_mr,
+	.destroy_ah = faultline_destroy_ah,
+	.destroy_cq = faultline_destroy_cq,
+	.destroy_qp = faultline_destroy_qp,
+	.destroy_srq = faultline_destroy_srq,
+	.disassociate_ucontext = faultline_disassociate_ucontext,
+	.get_dev_fw_str = faultline_fw_str,
+	.get_dma_mr = faultline_get_dma_mr,
+	.get_hw_stats = faultline_get_hw_stats,
+	.get_link_layer = faultline_link_layer,
+	.get_port_immutable = faultline_port_immutable,
+	.mmap = faultline_mmap,
+	.mmap_free = faultline_mmap_free,
+	.modify_qp = faultline_modify_qp,
+	.modify_srq = faultline_modify_srq,
+	.poll_cq = faultline_poll_cq,
+	.post_recv = faultline_post_recv,
+	.post_send = faultline_post_send,
+	.post_srq_recv = faultline_post_srq_recv,
+	.query_device = faultline_query_device,
+	.query_pkey = faultline_query_pkey,
+	.query_port = faultline_query_port,
+	.query_qp = faultline_query_qp,
+	.query_srq = faultline_query_srq,
+	.reg_user_mr = faultline_reg_user_mr,
+	.req_notify_cq = faultline_req_notify_cq,
+#ifdef FAULTLINE_COMPAT_USER_CQ_OPS
+	.create_user_cq = faultline_create_cq,
+	.resize_user_cq = faultline_resize_cq,
+#else
+	.resize_cq = faultline_resize_cq,
+#endif
+
+	INIT_RDMA_OBJ_SIZE(ib_ah, faultline_ah, ibah),
+	INIT_RDMA_OBJ_SIZE(ib_cq, faultline_cq, ibcq),
+	INIT_RDMA_OBJ_SIZE(ib_pd, faultline_pd, ibpd),
+	INIT_RDMA_OBJ_SIZE(ib_qp, faultline_qp, ibqp),
+	INIT_RDMA_OBJ_SIZE(ib_srq, faultline_srq, ibsrq),
+	INIT_RDMA_OBJ_SIZE(ib_ucontext, faultline_ucontext, ibucontext),
+};
+
+static void faultline_ib_set_registered(struct faultline_dev *dev, bool yes)
+{
+	spin_lock_irq(&dev->ib_event_lock);
+	dev->ib_registered = yes;
+	spin_unlock_irq(&dev->ib_event_lock);
+}
+
+/* Any context. The core takes no event of a device that it does not know. */
+static void faultline_ib_dispatch(struct faultline_dev *dev,
+				  enum ib_event_type type)
+{
+	struct ib_event event = {
+		.device = &dev->ibdev,
+		.event = type,
+		.element.port_num = 1,
+	};
+	unsigned long flags;
+
+	spin_lock_irqsave(&dev->ib_event_lock, flags);
+	if (dev->ib_registered)
+		ib_dispatch_event(&event);
+	spin_unlock_irqrestore(&dev->ib_event_lock, flags);
+}
+
+int faultline_ib_register(struct faultline_dev *dev)
+{
+	struct ib_device *ibdev = &dev->ibdev;
+	int err;
+
+	dev->counters = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
+					   &dev->counters_dma, GFP_KERNEL);
+	if (!dev->counters)
+		return -ENOMEM;
+	ibdev->node_type = RDMA_NODE_IB_CA;
+	ibdev->node_guid = cpu_to_be64(le64_to_cpu(dev->caps.node_guid));
+	ibdev->phys_port_cnt = 1;
+	ibdev->num_comp_vectors = faultline_num_comp_vectors(dev);
+	strscpy(ibdev->node_desc, FAULTLINE_DRV_NAME,
+		sizeof(ibdev->node_desc));
+	ib_set_device_ops(ibdev, &faultline_dev_ops);
+	err = ib_device_set_netdev(ibdev, faultline_netdev(dev), 1);
+	if (err)
+		goto free_counters;
+	dma_set_max_seg_size(&dev->pdev->dev, UINT_MAX);
+	mutex_lock(&dev->ib_lock);
+	/* Death looks for a registration after this point, or sees one. */
+	err = faultline_is_dead(dev) ? -EIO :
+		ib_register_device(ibdev, FAULTLINE_DRV_NAME "%d",
+				   &dev->pdev->dev);
+	if (!err)
+		faultline_ib_set_registered(dev, true);
+	mutex_unlock(&dev->ib_lock);
+	if (err)
+		goto free_counters;
+	return 0;
+
+free_counters:
+	dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, dev->counters,
+			  dev->counters_dma);
+	dev->counters = NULL;
+	return err;
+}
+
+/* Whoever comes first: the removal of the driver or the device's death. */
+void faultline_ib_unregister(struct faultline_dev *dev)
+{
+	mutex_lock(&dev->ib_lock);
+	if (dev->ib_registered) {
+		faultline_ib_set_registered(dev, false);
+		ib_unregister_device(&dev->ibdev);
+		dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, dev->counters,
+				  dev->counters_dma);
+		dev->counters = NULL;
+	}
+	mutex_unlock(&dev->ib_lock);
+}
+
+/*
+ * Tells everyone who uses the device that it is dead, and has what is posted
+ * flushed. The device does no more DMA.
+ */
+void faultline_ib_death(struct faultline_dev *dev)
+{
+	struct faultline_res *res;
+	unsigned long index, flags;
+
+	faultline_ib_dispatch(dev, IB_EVENT_DEVICE_FATAL);
+
+	/* Under the lock: a CQ that is found is not being freed. */
+	xa_lock_irqsave(&dev->cqs, flags);
+	xa_for_each(&dev->cqs, index, res)
+		if (res->event == faultline_cq_event)
+			faultline_cq_notify_dead(container_of(res,
+							      struct faultline_cq,
+							      res));
+	xa_unlock_irqrestore(&dev->cqs, flags);
+}
+
+/* The link came up or went down. Where the core sees that itself: nothing. */
+void faultline_ib_port_event(struct faultline_dev *dev, bool up)
+{
+#ifdef FAULTLINE_COMPAT_PORT_EVENTS
+	faultline_ib_dispatch(dev, up ? IB_EVENT_PORT_ACTIVE :
+					IB_EVENT_PORT_ERR);
+#endif
+}
