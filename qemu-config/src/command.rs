@@ -100,11 +100,6 @@ impl Owned {
         }
     }
 
-    /// The process id.
-    pub fn id(&self) -> u32 {
-        self.0.id()
-    }
-
     /// Kills the process and waits for it.
     pub fn kill(&mut self) {
         let _ = self.0.kill();
@@ -158,7 +153,7 @@ mod tests {
     fn an_owned_process_dies_with_its_value() {
         let mut child = Owned::spawn(Command::new("sleep").arg("1000")).unwrap();
         assert!(child.ended().is_none());
-        let proc = format!("/proc/{}/stat", child.id());
+        let proc = format!("/proc/{}/stat", child.0.id());
         drop(child);
         assert!(!Path::new(&proc).exists());
     }

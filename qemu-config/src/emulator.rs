@@ -21,8 +21,6 @@ pub struct Emulator {
     process: Mutex<Owned>,
     /// One vfio-user socket per NIC.
     pub sockets: Vec<PathBuf>,
-    /// Its output.
-    pub log: PathBuf,
 }
 
 /// Builds the `faultline` binary and returns its path.
@@ -115,7 +113,6 @@ impl Emulator {
         Ok(Self {
             process: Mutex::new(process),
             sockets: paths,
-            log,
         })
     }
 

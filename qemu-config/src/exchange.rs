@@ -1,6 +1,6 @@
 //! A server in one guest and a client in another: the form that nearly every RDMA test has.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -44,8 +44,6 @@ pub struct Report {
     pub server: Outcome,
     /// The client's end and output.
     pub client: Outcome,
-    /// From the client's start to its end.
-    pub elapsed: Duration,
 }
 
 impl Report {
@@ -78,22 +76,16 @@ pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report
     };
     let serving = server.start(&script(&exchange.server))?;
     server.run(&wait_script(exchange.ready), Duration::from_secs(20))?;
-    let started = Instant::now();
     let client = client
         .start(&script(&exchange.client))?
         .wait(exchange.limit, &mut |_| ())?;
-    let elapsed = started.elapsed();
     let grace = if client.success() {
         GRACE
     } else {
         GRACE_AFTER_FAILURE
     };
     let server = serving.wait_more(grace)?;
-    Ok(Report {
-        server,
-        client,
-        elapsed,
-    })
+    Ok(Report { server, client })
 }
 
 fn wait_script(ready: Ready) -> String {
@@ -119,7 +111,6 @@ mod tests {
         let report = |server, client| Report {
             server: outcome(server),
             client: outcome(client),
-            elapsed: Duration::ZERO,
         };
         assert!(report(0, 0).success());
         assert!(!report(1, 0).success());

@@ -90,8 +90,6 @@ pub struct Guest {
     pub dir: PathBuf,
     /// The socket of its interactive console.
     pub console: UnixStream,
-    /// How long it took from QEMU's start to the agent's first word.
-    pub boot_time: Duration,
     qemu: Mutex<Owned>,
     channel: Arc<Channel>,
     serial: PathBuf,
@@ -167,7 +165,6 @@ impl Booting {
             }
         }
         reader.set_read_timeout(None)?;
-        let boot_time = self.started.elapsed();
         let channel = Arc::new(Channel {
             stream: Mutex::new(agent),
             commands: Mutex::new((1, HashMap::new())),
@@ -178,7 +175,6 @@ impl Booting {
             index: self.index,
             dir: self.dir,
             console,
-            boot_time,
             qemu: Mutex::new(self.qemu),
             channel,
             serial: self.serial,
@@ -371,11 +367,6 @@ impl Guest {
     /// Lines of the serial console, from byte `from` on, in which the kernel complains.
     pub fn complaints(&self, from: usize) -> Vec<String> {
         complaints(self.serial().get(from..).unwrap_or_default())
-    }
-
-    /// Ends the guest.
-    pub fn kill(&self) {
-        lock(&self.qemu).kill();
     }
 
     /// The message for a guest that has gone away.

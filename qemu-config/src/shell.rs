@@ -117,7 +117,7 @@ pub fn run(workspace: &Workspace, plan: &Plan) -> Result<bool> {
 /// Carries keys to the current guest until the user leaves or standard input ends.
 fn relay(cluster: &Cluster, current: &AtomicUsize) -> Result<()> {
     let mut keys = Keys::default();
-    let mut send = |byte: u8| -> Result<()> {
+    let send = |byte: u8| -> Result<()> {
         if let Some(guest) = cluster.guests.get(current.load(Ordering::Relaxed)) {
             (&guest.console)
                 .write_all(&[byte])
