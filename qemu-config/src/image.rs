@@ -38,6 +38,7 @@ const PACKAGES: &[&str] = &[
     "g++",
     "cmake",
     "ninja-build",
+    "perl",
     "pkg-config",
     "libc6-dev",
     "libibverbs-dev",
