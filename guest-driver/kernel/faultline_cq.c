@@ -397,7 +397,7 @@ int faultline_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 }
 
 /*
- * Makes entries of a QP that is going away or was reset void. The lock is
+ * Makes entries of a QP that is going away or was reset void. The CQ's lock is
  * held. They keep their phase, and so are passed over later.
  */
 void faultline_cq_clean(struct faultline_cq *cq, u32 qpn,
@@ -417,26 +417,4 @@ void faultline_cq_clean(struct faultline_cq *cq, u32 qpn,
 			faultline_srq_complete(srq, le32_to_cpu(cqe->wqe));
 		cqe->qpn = cpu_to_le32(U32_MAX);
 	}
-}
-
-/* Locks the CQs of a QP, which may be the same, in one order for all. */
-void faultline_cq_lock_pair(struct faultline_cq *a, struct faultline_cq *b,
-			    unsigned long *flags)
-{
-	if (a == b) {
-		spin_lock_irqsave(&a->lock, *flags);
-		return;
-	}
-	if (a->res.num > b->res.num)
-		swap(a, b);
-	spin_lock_irqsave(&a->lock, *flags);
-	spin_lock_nested(&b->lock, SINGLE_DEPTH_NESTING);
-}
-
-void faultline_cq_unlock_pair(struct faultline_cq *a, struct faultline_cq *b,
-			      unsigned long flags)
-{
-	if (a != b)
-		spin_unlock(&b->lock);
-	spin_unlock_irqrestore(&a->lock, flags);
 }

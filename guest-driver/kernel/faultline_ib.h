@@ -207,10 +207,6 @@ void faultline_cq_clean(struct faultline_cq *cq, u32 qpn,
 			struct faultline_srq *srq);
 void faultline_cq_notify_dead(struct faultline_cq *cq);
 void faultline_cq_event(struct faultline_res *res, u8 kind);
-void faultline_cq_lock_pair(struct faultline_cq *a, struct faultline_cq *b,
-			    unsigned long *flags);
-void faultline_cq_unlock_pair(struct faultline_cq *a, struct faultline_cq *b,
-			      unsigned long flags);
 
 /* faultline_qp.c */
 int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,

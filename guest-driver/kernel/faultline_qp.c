@@ -178,37 +178,46 @@ static int faultline_qp_create_hw(struct faultline_dev *dev,
 	return err;
 }
 
+static struct faultline_srq *faultline_qp_srq(struct faultline_qp *qp)
+{
+	return qp->ibqp.srq ? to_fsrq(qp->ibqp.srq) : NULL;
+}
+
+/* Polling after the device's death looks for work of linked QPs. */
 static void faultline_qp_link(struct faultline_qp *qp)
 {
 	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
 	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
-	unsigned long flags;
 
-	faultline_cq_lock_pair(send_cq, recv_cq, &flags);
+	spin_lock_irq(&send_cq->lock);
 	list_add_tail(&qp->send_cq_entry, &send_cq->send_qps);
+	spin_unlock_irq(&send_cq->lock);
+	spin_lock_irq(&recv_cq->lock);
 	list_add_tail(&qp->recv_cq_entry, &recv_cq->recv_qps);
-	faultline_cq_unlock_pair(send_cq, recv_cq, flags);
+	spin_unlock_irq(&recv_cq->lock);
 }
 
-/* After this, polling does not find the QP any more. */
+/*
+ * No event and no poll finds the QP any more: polls look it up under the lock
+ * of their CQ.
+ */
 static void faultline_qp_unlink(struct faultline_qp *qp)
 {
 	struct faultline_dev *dev = to_fdev(qp->ibqp.device);
 	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
 	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
-	unsigned long flags;
 
-	xa_erase_irq(&dev->qps, qp->res.num);
+	faultline_res_remove(&dev->qps, &qp->res);
 	if (qp->user)
 		return;
-	faultline_cq_lock_pair(send_cq, recv_cq, &flags);
+	spin_lock_irq(&send_cq->lock);
 	list_del(&qp->send_cq_entry);
+	faultline_cq_clean(send_cq, qp->res.num, faultline_qp_srq(qp));
+	spin_unlock_irq(&send_cq->lock);
+	spin_lock_irq(&recv_cq->lock);
 	list_del(&qp->recv_cq_entry);
-	faultline_cq_clean(recv_cq, qp->res.num,
-			   qp->ibqp.srq ? to_fsrq(qp->ibqp.srq) : NULL);
-	if (send_cq != recv_cq)
-		faultline_cq_clean(send_cq, qp->res.num, NULL);
-	faultline_cq_unlock_pair(send_cq, recv_cq, flags);
+	faultline_cq_clean(recv_cq, qp->res.num, faultline_qp_srq(qp));
+	spin_unlock_irq(&recv_cq->lock);
 }
 
 int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
@@ -273,7 +282,6 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 destroy:
 	faultline_cmd_destroy_qp(dev, qpn);
 	faultline_qp_unlink(qp);
-	faultline_res_remove(&dev->qps, &qp->res);
 free_qp:
 	faultline_qp_free(dev, qp);
 	return err;
@@ -290,7 +298,6 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	if (err)
 		return err;
 	faultline_qp_unlink(qp);
-	faultline_res_remove(&dev->qps, &qp->res);
 	faultline_qp_free(dev, qp);
 	return 0;
 }
@@ -366,27 +373,29 @@ static int faultline_qp_fill_attr(struct faultline_qp *qp,
 	return 0;
 }
 
+static void faultline_wq_reset(struct faultline_wq *wq)
+{
+	wq->producer = 0;
+	wq->consumer = 0;
+	if (wq->buf.cpu)
+		memset(faultline_wq_record(wq), 0,
+		       sizeof(struct faultline_wq_record));
+}
+
 /* In RESET nothing is posted, and no completion of before is left. */
 static void faultline_qp_reset(struct faultline_qp *qp)
 {
 	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
 	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
-	struct ib_srq *ibsrq = qp->ibqp.srq;
-	unsigned long flags;
 
-	faultline_cq_lock_pair(send_cq, recv_cq, &flags);
-	faultline_cq_clean(recv_cq, qp->res.num,
-			   ibsrq ? to_fsrq(ibsrq) : NULL);
-	if (send_cq != recv_cq)
-		faultline_cq_clean(send_cq, qp->res.num, NULL);
-	qp->sq.producer = 0;
-	qp->sq.consumer = 0;
-	qp->rq.producer = 0;
-	qp->rq.consumer = 0;
-	if (!ibsrq)
-		memset(faultline_wq_record(&qp->rq), 0,
-		       sizeof(struct faultline_wq_record));
-	faultline_cq_unlock_pair(send_cq, recv_cq, flags);
+	spin_lock_irq(&send_cq->lock);
+	faultline_cq_clean(send_cq, qp->res.num, faultline_qp_srq(qp));
+	faultline_wq_reset(&qp->sq);
+	spin_unlock_irq(&send_cq->lock);
+	spin_lock_irq(&recv_cq->lock);
+	faultline_cq_clean(recv_cq, qp->res.num, faultline_qp_srq(qp));
+	faultline_wq_reset(&qp->rq);
+	spin_unlock_irq(&recv_cq->lock);
 }
 
 /*
