@@ -98,6 +98,9 @@ struct faultline_eq {
 	dma_addr_t dma;
 	u32 eqn;
 	u32 consumer;
+	/* What the look for lost interrupts found the last time. */
+	u32 last_consumer;
+	bool was_pending;
 	unsigned int vector;
 	int irq;
 	char name[32];

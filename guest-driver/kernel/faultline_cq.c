@@ -239,7 +239,10 @@ static void faultline_wc_send(struct faultline_qp *qp,
 	wc->wr_id = sq->wr_id[index & (faultline_wq_depth(sq) - 1)];
 	if (cqe->opcode < ARRAY_SIZE(faultline_send_opcodes))
 		wc->opcode = faultline_send_opcodes[cqe->opcode];
-	/* All earlier ones are complete too. The id has been read: release. */
+	/*
+	 * All earlier ones are complete too. Releases the slot, whose id has
+	 * been read; pairs with the acquire in posting.
+	 */
 	smp_store_release(&sq->consumer, index + 1);
 }
 
@@ -270,6 +273,7 @@ static void faultline_wc_recv(struct faultline_qp *qp,
 		wc->wr_id = faultline_srq_complete(to_fsrq(qp->ibqp.srq), tag);
 	} else {
 		wc->wr_id = qp->rq.wr_id[tag & (faultline_wq_depth(&qp->rq) - 1)];
+		/* Releases the slot, as above. */
 		smp_store_release(&qp->rq.consumer, tag + 1);
 	}
 	wc->opcode = cqe->opcode == FAULTLINE_WC_RECV_RDMA_WITH_IMM ?
@@ -328,6 +332,7 @@ static int faultline_flush_wq(struct faultline_qp *qp, struct faultline_wq *wq,
 		wc->opcode = opcode;
 		wc->qp = &qp->ibqp;
 		wc->port_num = 1;
+		/* Releases the slot, as for any completion. */
 		smp_store_release(&wq->consumer, wq->consumer + 1);
 		wc++;
 		n++;

@@ -169,8 +169,8 @@ static bool faultline_eq_pending(const struct faultline_eq *eq)
 }
 
 /*
- * Looks for events whose interrupt got lost: those that are still there after
- * the interrupt had time to come.
+ * Looks for events whose interrupt got lost: those that were there the last
+ * time, a second ago, and still are.
  */
 void faultline_eqs_look(struct faultline_dev *dev)
 {
@@ -180,11 +180,11 @@ void faultline_eqs_look(struct faultline_dev *dev)
 		struct faultline_eq *eq = &dev->eqs[i];
 		u32 consumer = READ_ONCE(eq->consumer);
 
-		if (!faultline_eq_pending(eq))
-			continue;
-		synchronize_irq(eq->irq);
-		usleep_range(1000, 2000);
-		if (READ_ONCE(eq->consumer) != consumer)
+		bool stuck = eq->was_pending && eq->last_consumer == consumer;
+
+		eq->was_pending = faultline_eq_pending(eq);
+		eq->last_consumer = consumer;
+		if (!stuck || !eq->was_pending)
 			continue;
 		if (faultline_eq_process(eq)) {
 			atomic64_inc(&dev->lost_interrupts);
@@ -213,6 +213,7 @@ static int faultline_eq_create(struct faultline_dev *dev, unsigned int vector,
 {
 	struct faultline_eq *eq = &dev->eqs[vector];
 	struct faultline_create_eq params = {};
+	unsigned int cpu;
 	int err;
 
 	eq->dev = dev;
@@ -240,10 +241,11 @@ static int faultline_eq_create(struct faultline_dev *dev, unsigned int vector,
 	err = request_irq(eq->irq, faultline_eq_irq, 0, eq->name, eq);
 	if (err)
 		goto destroy;
-	if (vector >= FAULTLINE_EQ_COMP)
-		irq_set_affinity_and_hint(eq->irq,
-				      cpumask_of(cpumask_local_spread(vector - FAULTLINE_EQ_COMP,
-								      dev_to_node(&dev->pdev->dev))));
+	if (vector >= FAULTLINE_EQ_COMP) {
+		cpu = cpumask_local_spread(vector - FAULTLINE_EQ_COMP,
+					   dev_to_node(&dev->pdev->dev));
+		irq_set_affinity_and_hint(eq->irq, cpumask_of(cpu));
+	}
 	dev->num_eqs = vector + 1;
 	faultline_doorbell(dev, FAULTLINE_DB_EQ_ARM, eq->eqn, 0);
 	return 0;

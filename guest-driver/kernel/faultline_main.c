@@ -100,8 +100,8 @@ static int faultline_init_software(struct faultline_dev *dev,
 	INIT_WORK(&dev->death_work, faultline_death_work);
 	INIT_DELAYED_WORK(&dev->health_work, faultline_health_work);
 	/* Death must not wait for anything else that is queued. */
-	dev->wq = alloc_workqueue("%s-%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0,
-				  FAULTLINE_DRV_NAME, pci_name(pdev));
+	dev->wq = alloc_workqueue("%s-%s", WQ_UNBOUND, 0, FAULTLINE_DRV_NAME,
+				  pci_name(pdev));
 	return dev->wq ? 0 : -ENOMEM;
 }
 

@@ -236,7 +236,7 @@ static void faultline_tx_poll(struct faultline_net *net, int budget)
 		/* Pairs with the barrier after stopping the queue. */
 		smp_mb();
 		if (netif_queue_stopped(net->netdev) &&
-		    faultline_tx_has_room(net) && READ_ONCE(net->up))
+		    faultline_tx_has_room(net))
 			netif_wake_queue(net->netdev);
 	}
 	if (failed)
@@ -679,12 +679,13 @@ static int faultline_stop(struct net_device *netdev)
 	struct faultline_net *net = netdev_priv(netdev);
 	struct faultline_dev *dev = net->dev;
 
+	/* First who wakes the queue, then the queue: resets come here, too. */
+	napi_disable(&net->napi);
 	netif_tx_disable(netdev);
 	netif_carrier_off(netdev);
 	faultline_ib_port_event(dev, false);
 	cancel_work_sync(&net->mode_work);
 	faultline_net_set_up(net, false);
-	napi_disable(&net->napi);
 	faultline_res_remove(&dev->qps, &net->qp_res);
 	faultline_net_must(net, faultline_cmd_destroy_qp(dev,
 							 net->qp_res.num));

@@ -73,6 +73,31 @@ static int faultline_fill_inline(struct faultline_qp *qp,
 	return 0;
 }
 
+/*
+ * Only a SEND is an ib_ud_wr: to drain a queue the core posts an RDMA WRITE
+ * to any type of QP, which is flushed before anyone looks at it.
+ */
+static bool faultline_is_datagram(const struct faultline_qp *qp,
+				  const struct ib_send_wr *wr)
+{
+	return (qp->ibqp.qp_type == IB_QPT_UD ||
+		qp->ibqp.qp_type == IB_QPT_GSI) &&
+	       (wr->opcode == IB_WR_SEND || wr->opcode == IB_WR_SEND_WITH_IMM);
+}
+
+static void faultline_fill_ud(struct faultline_sq_wqe *wqe,
+			      const struct ib_ud_wr *ud)
+{
+	struct faultline_ud_seg *seg = (void *)&wqe->compare_add;
+
+	BUILD_BUG_ON(offsetof(struct faultline_sq_wqe, compare_add) +
+		     sizeof(*seg) !=
+		     offsetofend(struct faultline_sq_wqe, swap));
+	seg->qkey = cpu_to_le32(ud->remote_qkey);
+	wqe->ah = cpu_to_le32(to_fah(ud->ah)->ahn);
+	wqe->remote_qpn = cpu_to_le32(ud->remote_qpn);
+}
+
 static int faultline_fill_send(struct faultline_qp *qp,
 			       struct faultline_sq_wqe *wqe,
 			       const struct ib_send_wr *wr)
@@ -113,14 +138,8 @@ static int faultline_fill_send(struct faultline_qp *qp,
 	default:
 		break;
 	}
-	if (qp->ibqp.qp_type == IB_QPT_UD || qp->ibqp.qp_type == IB_QPT_GSI) {
-		const struct ib_ud_wr *ud = ud_wr(wr);
-		struct faultline_ud_seg *seg = (void *)&wqe->compare_add;
-
-		seg->qkey = cpu_to_le32(ud->remote_qkey);
-		wqe->ah = cpu_to_le32(to_fah(ud->ah)->ahn);
-		wqe->remote_qpn = cpu_to_le32(ud->remote_qpn);
-	}
+	if (faultline_is_datagram(qp, wr))
+		faultline_fill_ud(wqe, ud_wr(wr));
 
 	if (wr->send_flags & IB_SEND_INLINE)
 		return faultline_fill_inline(qp, wqe, wr);
@@ -163,6 +182,7 @@ int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 		producer++;
 	}
 	if (producer != sq->producer) {
+		/* Ids before the index: flushing reads them. */
 		smp_store_release(&sq->producer, producer);
 		faultline_doorbell(dev, FAULTLINE_DB_SQ, qp->res.num, producer);
 		/*
@@ -194,6 +214,7 @@ static void faultline_fill_recv(void *entry, u32 tag,
 /* Makes what was filled visible, then says so. */
 static void faultline_publish(struct faultline_wq *wq, u32 producer)
 {
+	/* Ids before the index: flushing reads them. */
 	smp_store_release(&wq->producer, producer);
 	dma_wmb();
 	WRITE_ONCE(faultline_wq_record(wq)->producer, cpu_to_le32(producer));
@@ -221,6 +242,7 @@ int faultline_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 	}
 	producer = rq->producer;
 	for (; wr; wr = wr->next) {
+		/* As in faultline_post_send(). */
 		if (producer - smp_load_acquire(&rq->consumer) >=
 		    faultline_wq_depth(rq)) {
 			err = -ENOMEM;

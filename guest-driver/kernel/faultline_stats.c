@@ -2,7 +2,8 @@
 /* The device's counters, for `rdma statistic` and sysfs. */
 #include "faultline_ib.h"
 
-#define FAULTLINE_COUNTER(counter) [FAULTLINE_CNT_##counter].name = #counter
+#define FAULTLINE_COUNTER(counter)	\
+	[FAULTLINE_CNT_##counter] = { .name = #counter }
 
 static const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(tx_packets),
