@@ -134,7 +134,48 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
     fs::create_dir_all(overlay).with_context(|| format!("creating {}", overlay.display()))?;
     fs::write(overlay.with_extension("warnings"), warnings.join("\n"))
         .context("noting the warnings")?;
-    // depmod over the whole module tree takes seconds in a guest and a fraction of one here.
+    let index = module_index(workspace, base, kernel, &work)?;
+    let target = overlay.join("usr/lib/modules").join(&release);
+    fs::create_dir_all(target.join("updates"))
+        .with_context(|| format!("creating {}", target.display()))?;
+    let module = format!("{NAME}.ko");
+    fs::copy(
+        work.join("kernel").join(&module),
+        target.join("updates").join(&module),
+    )
+    .context("copying the module")?;
+    copy_tree(&index, &target)
+}
+
+/// The files by which `modprobe` and udev find modules, with this one among them; made only when what the module says
+/// about itself has changed.
+///
+/// depmod over all modules takes seconds here and far longer in a guest.
+fn module_index(
+    workspace: &Workspace,
+    base: &Base,
+    kernel: Kernel,
+    work: &Path,
+) -> Result<PathBuf> {
+    let release = base.release(kernel)?;
+    let log = work.join("build.log");
+    let script = format!(
+        "for field in depends alias softdep name; do modinfo -F $field /mnt/kernel/{NAME}.ko; done
+         nm /mnt/kernel/{NAME}.ko | grep -E ' (U|.) __(ksymtab|export)' || :"
+    );
+    let about = crate::command::capture(&mut base.chroot(work, &script))
+        .context("reading the module's facts")?;
+    let key = Fingerprint::new()
+        .text(RECIPE)
+        .text(&base.key)
+        .text(&release)
+        .text(&about)
+        .finish();
+    let cache = workspace.cache()?;
+    let index = cache.join(format!("module-index-{}-{key}", kernel.name()));
+    if index.is_dir() {
+        return Ok(index);
+    }
     let modules = format!("usr/lib/modules/{release}");
     let script = format!(
         "mkdir -p /mnt/tree/{modules}/updates
@@ -148,26 +189,25 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
              fi
          done
          cp /mnt/kernel/{NAME}.ko /mnt/tree/{modules}/updates/
-         cp /boot/System.map-{release} /mnt/System.map 2>/dev/null || :
+         ln -sfn usr/lib /mnt/tree/lib
          depmod -b /mnt/tree {release}"
     );
-    run_logged("indexing modules", &mut base.chroot(&work, &script), &log)?;
-    let tree = work.join("tree").join(&modules);
-    let target = overlay.join(&modules);
-    fs::create_dir_all(target.join("updates"))
-        .with_context(|| format!("creating {}", target.display()))?;
-    let module = format!("updates/{NAME}.ko");
-    fs::copy(tree.join(&module), target.join(&module)).context("copying the module")?;
-    for entry in fs::read_dir(&tree)? {
+    run_logged("indexing modules", &mut base.chroot(work, &script), &log)?;
+    remove_others(&cache, &format!("module-index-{}-", kernel.name()))?;
+    let partial = cache.join(format!("module-index-{}.partial", kernel.name()));
+    let _ = fs::remove_dir_all(&partial);
+    fs::create_dir_all(&partial).with_context(|| format!("creating {}", partial.display()))?;
+    for entry in fs::read_dir(work.join("tree").join(&modules))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         // Only what depmod wrote; modules.order and modules.builtin are the kernel's own.
         if entry.file_type()?.is_file() && !name.contains("builtin") && name != "modules.order" {
-            fs::copy(entry.path(), target.join(&name))
+            fs::copy(entry.path(), partial.join(&name))
                 .with_context(|| format!("copying {name}"))?;
         }
     }
-    Ok(())
+    fs::rename(&partial, &index).with_context(|| format!("renaming {}", partial.display()))?;
+    Ok(index)
 }
 
 /// Compiler warnings in a build log.

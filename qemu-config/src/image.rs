@@ -54,6 +54,9 @@ const FREE_SPACE: u64 = 4 << 30;
 /// Derived images kept; the least recently made are removed.
 const KEPT_DERIVED: usize = 6;
 
+/// Age at which what another recipe has made is removed.
+const STALE: std::time::Duration = std::time::Duration::from_secs(2 * 3600);
+
 /// Which of Debian's kernels a guest runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Hash)]
 pub enum Kernel {
@@ -383,16 +386,29 @@ fn make_disk(root: &Path, disk: &Path, cache: &Path) -> Result<()> {
     fs::rename(&partial, disk).with_context(|| format!("renaming {}", partial.display()))
 }
 
-/// Removes roots and images of other recipes: they would only take room.
+/// Removes roots and images of other recipes: they would only take room. Not young ones: while recipes change, labs of
+/// both may be running.
 fn remove_stale(cache: &Path, key: &str) -> Result<()> {
     for entry in fs::read_dir(cache)? {
-        let path = entry?.path();
+        let entry = entry?;
+        let age = entry
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .map(|time| time.elapsed());
+        if !matches!(age, Ok(Ok(age)) if age > STALE) {
+            continue;
+        }
+        let path = entry.path();
         let name = path
             .file_name()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        if (name.starts_with("root-") || name.starts_with("image-")) && !name.contains(key) {
+        if (name.starts_with("root-")
+            || name.starts_with("image-")
+            || name.starts_with("rdma-core-"))
+            && !name.contains(key)
+        {
             let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
     }
