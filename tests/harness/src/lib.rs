@@ -1,1 +1,2 @@
 //! A user-space driver over a device socket.
+#![forbid(unsafe_code)]

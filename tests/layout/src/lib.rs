@@ -1,0 +1,2 @@
+//! Checks of the source tree; see `tests/`.
+#![forbid(unsafe_code)]

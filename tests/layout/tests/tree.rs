@@ -1,0 +1,218 @@
+//! What holds for the source tree as a whole.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("workspace root")
+}
+
+/// Crates of the workspace that each crate may use, beyond none. `tests/*` may use all of them.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("faultline-abi", &[]),
+    ("faultline-wire", &[]),
+    ("faultline-nic", &["faultline-abi", "faultline-wire"]),
+    ("faultline-memory", &[]),
+    ("faultline-vfio-user", &[]),
+    ("faultline-pci", &[]),
+    ("faultline-ports", &["faultline-wire"]),
+    (
+        "faultline",
+        &[
+            "faultline-abi",
+            "faultline-wire",
+            "faultline-nic",
+            "faultline-memory",
+            "faultline-vfio-user",
+            "faultline-pci",
+            "faultline-ports",
+        ],
+    ),
+    ("lab", &[]),
+];
+
+type Edges = BTreeMap<String, Vec<String>>;
+
+/// Edges that are not allowed, as "from -> to".
+fn forbidden(edges: &Edges) -> Vec<String> {
+    let mut found = Vec::new();
+    for (from, to) in edges {
+        let Some((_, allowed)) = ALLOWED.iter().find(|(name, _)| name == from) else {
+            continue;
+        };
+        let bad = to.iter().filter(|name| !allowed.contains(&name.as_str()));
+        found.extend(bad.map(|name| format!("{from} -> {name}")));
+    }
+    found
+}
+
+/// Ordinary and build dependencies between crates of the workspace.
+fn edges() -> Edges {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("metadata is JSON");
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let packages = metadata["packages"].as_array().expect("packages");
+    packages
+        .iter()
+        .map(|package| {
+            let dependencies = package["dependencies"].as_array().expect("dependencies");
+            let local = dependencies
+                .iter()
+                .filter(|d| d["path"].is_string() && d["kind"].as_str() != Some("dev"))
+                .map(|d| text(&d["name"]))
+                .collect();
+            (text(&package["name"]), local)
+        })
+        .collect()
+}
+
+#[test]
+fn dependencies_point_the_right_way() {
+    let edges = edges();
+    for (name, _) in ALLOWED {
+        assert!(
+            edges.contains_key(*name),
+            "{name} is gone; update this test"
+        );
+    }
+    assert_eq!(forbidden(&edges), Vec::<String>::new());
+}
+
+#[test]
+fn a_forbidden_edge_is_found() {
+    let bad = Edges::from([(
+        "faultline-nic".into(),
+        vec!["faultline-abi".into(), "faultline".into()],
+    )]);
+    assert_eq!(forbidden(&bad), ["faultline-nic -> faultline"]);
+}
+
+/// Files below a folder with one of these extensions, build products excluded.
+fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("folder can be read") {
+            let path = entry.expect("entry can be read").path();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    folders.push(path);
+                }
+            } else if extensions
+                .iter()
+                .any(|ext| path.extension().is_some_and(|e| e == *ext))
+            {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Lines of Rust code that use the keyword `unsafe`, comments and names such as `unsafe_code` excluded.
+fn unsafe_lines(source: &str) -> Vec<&str> {
+    source
+        .lines()
+        .filter(|line| {
+            let code = line.split("//").next().unwrap_or_default();
+            code.split(|c: char| !c.is_alphanumeric() && c != '_')
+                .any(|word| word == "unsafe")
+                && !code.contains('"')
+        })
+        .collect()
+}
+
+#[test]
+fn unsafe_code_is_in_one_crate() {
+    assert_eq!(
+        unsafe_lines("let x = unsafe { y };\n// unsafe\n#![forbid(unsafe_code)]").len(),
+        1
+    );
+    let root = root();
+    let memory = root.join("device/memory");
+    for file in files(&root, &["rs"]) {
+        if file.starts_with(&memory) {
+            continue;
+        }
+        let source = fs::read_to_string(&file).expect("source can be read");
+        let lines = unsafe_lines(&source);
+        assert!(lines.is_empty(), "{}: {lines:?}", file.display());
+    }
+}
+
+#[test]
+fn every_crate_forbids_unsafe_code() {
+    let root = root();
+    let manifests = files(&root, &["toml"]);
+    let crates = manifests.iter().filter(|file| file.ends_with("Cargo.toml"));
+    let mut checked = 0;
+    for manifest in crates {
+        let source = manifest.with_file_name("src");
+        let lib = ["lib.rs", "main.rs"]
+            .iter()
+            .map(|name| source.join(name))
+            .find(|file| file.is_file());
+        let Some(lib) = lib else { continue };
+        if source.starts_with(root.join("device/memory")) {
+            continue;
+        }
+        let text = fs::read_to_string(&lib).expect("source can be read");
+        assert!(
+            text.contains("#![forbid(unsafe_code)]"),
+            "{}",
+            lib.display()
+        );
+        checked += 1;
+    }
+    assert!(checked >= 10);
+}
+
+#[test]
+fn guest_code_names_its_licence() {
+    for file in files(&root().join("guest-driver"), &["c", "h"]) {
+        let text = fs::read_to_string(&file).expect("source can be read");
+        let first = text.lines().next().unwrap_or_default();
+        assert!(
+            first.contains("SPDX-License-Identifier"),
+            "{}",
+            file.display()
+        );
+    }
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    // Put together here so that this file does not find itself.
+    let banned = ["todo", "unimplemented"].map(|name| format!("{name}!("));
+    let silenced = format!("allow({}", "dead_code");
+    for file in files(&root(), &["rs"]) {
+        let text = fs::read_to_string(&file).expect("source can be read");
+        for needle in banned.iter().chain([&silenced]) {
+            assert!(
+                !text.contains(needle.as_str()),
+                "{}: {needle}",
+                file.display()
+            );
+        }
+    }
+}
