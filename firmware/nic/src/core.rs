@@ -218,9 +218,28 @@ impl Core {
         }
     }
 
-    /// Tells the event queue that CQ `cqn` has something.
+    /// Tells the event queue that CQ `cqn` has something. A process may arm and complete faster than the driver
+    /// reads: a notice that finds no room waits, once for each CQ.
     pub(crate) fn notify_cq<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32, cqn: u32) {
-        self.push_event(mem, now, eqn, simple_event(event::COMPLETION, cqn));
+        let (Some(eq), Some(cq)) = (self.eqs.get_mut(eqn), self.cqs.get_mut(cqn)) else {
+            return;
+        };
+        if eq.has_room() {
+            self.push_event(mem, now, eqn, simple_event(event::COMPLETION, cqn));
+        } else if !cq.notice_waits {
+            cq.notice_waits = true;
+            eq.wait_for_room(cqn);
+        }
+    }
+
+    /// The driver has read events: notices that waited for room go out.
+    pub(crate) fn notify_waiting<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32) {
+        while let Some(cqn) = self.eqs.get_mut(eqn).and_then(Eq::next_waiting) {
+            if let Some(cq) = self.cqs.get_mut(cqn) {
+                cq.notice_waits = false;
+                self.notify_cq(mem, now, eqn, cqn);
+            }
+        }
     }
 
     /// Raises an asynchronous event, if a queue takes them.

@@ -42,6 +42,8 @@ pub struct Cq {
     /// One past the last entry that counts as solicited.
     solicited_until: u32,
     failed: bool,
+    /// A notice waits for room in the event queue.
+    pub(crate) notice_waits: bool,
 }
 
 impl Cq {
@@ -57,6 +59,7 @@ impl Cq {
             armed: Armed::No,
             solicited_until: 0,
             failed: false,
+            notice_waits: false,
         }
     }
 

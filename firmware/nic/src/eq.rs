@@ -1,5 +1,7 @@
 //! Event queues.
 
+use std::collections::VecDeque;
+
 use faultline_abi::event::Eqe;
 use zerocopy::IntoBytes;
 
@@ -30,6 +32,8 @@ pub struct Eq {
     producer: u32,
     consumer: u32,
     armed: bool,
+    /// Completion queues whose notices found no room, each at most once.
+    waiting: VecDeque<u32>,
 }
 
 impl Eq {
@@ -42,6 +46,21 @@ impl Eq {
             producer: 0,
             consumer: 0,
             armed: false,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// The notice of this CQ waits for room. The CQ makes sure that it waits once.
+    pub fn wait_for_room(&mut self, cqn: u32) {
+        self.waiting.push_back(cqn);
+    }
+
+    /// Takes a CQ whose notice waits, if there is room for it now.
+    pub fn next_waiting(&mut self) -> Option<u32> {
+        if self.has_room() {
+            self.waiting.pop_front()
+        } else {
+            None
         }
     }
 

@@ -142,7 +142,7 @@ impl Nic {
             doorbell::RQ => self.ring_qp(now, mem, page, bell),
             doorbell::CQ_ARM => self.arm_cq(now, mem, page, bell, false),
             doorbell::CQ_ARM_SOLICITED => self.arm_cq(now, mem, page, bell, true),
-            doorbell::EQ_ARM if page == 0 => self.arm_eq(bell),
+            doorbell::EQ_ARM if page == 0 => self.arm_eq(now, mem, bell),
             doorbell::ADMIN if page == 0 => self.run_admin(now, mem, bell.value),
             doorbell::TRANSLATION if page == 0 => self.run_translation(now, mem, bell.value),
             doorbell::NOP => true,
@@ -205,20 +205,19 @@ impl Nic {
         true
     }
 
-    fn arm_eq(&mut self, bell: Doorbell) -> bool {
+    fn arm_eq<M: Dma>(&mut self, now: Instant, mem: &M, bell: Doorbell) -> bool {
         let Some(eq) = self.core.eqs.get_mut(bell.object) else {
             return false;
         };
-        match eq.arm(bell.value) {
-            None => false,
-            Some(due) => {
-                let vector = eq.vector;
-                if due {
-                    self.core.raise(vector);
-                }
-                true
-            }
+        let Some(due) = eq.arm(bell.value) else {
+            return false;
+        };
+        if due {
+            let vector = eq.vector;
+            self.core.raise(vector);
         }
+        self.core.notify_waiting(mem, now, bell.object);
+        true
     }
 
     /// The next frame to send, if there is one. Whatever this NIC gave before has been delivered or copied.
