@@ -1,2 +1,18 @@
-//! Two or more NICs, a lossy wire and a virtual clock.
+//! NICs, a lossy wire and a virtual clock, in one thread.
+//!
+//! A [`World`] has NICs with their guests' memory and a wire between them. Frames travel as octets, so that
+//! formats and checksums take part. Nothing happens by itself: [`World::run`] lets packets and timers happen
+//! in order of time until none is left, and the clock jumps from one to the next. Everything random comes from
+//! one seed.
+
 #![forbid(unsafe_code)]
+
+mod memory;
+mod rng;
+mod wire;
+mod world;
+
+pub use memory::Memory;
+pub use rng::Rng;
+pub use wire::{Impairment, Rate};
+pub use world::{Host, Pair, SimBus, World, expect_cqe};

@@ -1,0 +1,31 @@
+//! What the driver needs of its surroundings.
+
+use faultline_abi::doorbell::Doorbell;
+
+/// DMA address of the first byte of the driver's memory. Not zero, so that an offset taken for an address fails.
+pub const RAM_BASE: u64 = 0x4000_0000;
+
+/// A way to reach a device and the memory it shares with the driver. Addresses are DMA addresses; an address
+/// outside of the memory is a mistake of the test and panics.
+pub trait Bus {
+    /// Bytes of memory from [`RAM_BASE`] on.
+    fn ram_len(&self) -> u64;
+    /// Reads memory.
+    fn read(&self, addr: u64, buf: &mut [u8]);
+    /// Writes memory.
+    fn write(&self, addr: u64, data: &[u8]);
+    /// Loads a word with acquire ordering.
+    fn load_u32(&self, addr: u64) -> u32;
+    /// Loads a word with acquire ordering.
+    fn load_u64(&self, addr: u64) -> u64;
+    /// Stores a word with release ordering.
+    fn store_u32(&self, addr: u64, value: u32);
+    /// Reads a register.
+    fn read_register(&mut self, offset: u32) -> u32;
+    /// Writes a register.
+    fn write_register(&mut self, offset: u32, value: u32);
+    /// Rings a doorbell on a page.
+    fn doorbell(&mut self, page: u32, bell: Doorbell);
+    /// Called while the driver waits for something. Gives false when waiting has become pointless.
+    fn wait(&mut self) -> bool;
+}

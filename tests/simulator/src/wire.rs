@@ -1,0 +1,111 @@
+//! What happens to frames on their way.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use crate::rng::Rng;
+
+/// Probability in 1000.
+pub type Rate = u32;
+
+/// What the wire does to frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Impairment {
+    /// Frames that vanish.
+    pub loss: Rate,
+    /// Frames that arrive twice.
+    pub duplication: Rate,
+    /// Frames that are delayed so that others overtake them.
+    pub reordering: Rate,
+    /// Frames of which a bit is flipped.
+    pub corruption: Rate,
+}
+
+/// Time from one end to the other.
+const LATENCY_NS: u64 = 1_000;
+/// Longest extra delay of a frame that is reordered.
+const JITTER_NS: u64 = 20_000;
+
+/// A frame on its way.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct InFlight {
+    pub(crate) at: u64,
+    order: u64,
+    pub(crate) from: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Ord for InFlight {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap gives the greatest first: the earliest, and of those the first sent.
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+impl PartialOrd for InFlight {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// All frames on their way.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) impairment: Impairment,
+    pub(crate) rng: Rng,
+    frames: BinaryHeap<InFlight>,
+    sent: u64,
+}
+
+impl Wire {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            impairment: Impairment::default(),
+            rng: Rng::new(seed),
+            frames: BinaryHeap::new(),
+            sent: 0,
+        }
+    }
+
+    pub(crate) fn send(&mut self, now: u64, from: usize, bytes: Vec<u8>) {
+        let what = self.impairment;
+        if self.rng.chance(what.loss) {
+            return;
+        }
+        let copies = if self.rng.chance(what.duplication) {
+            2
+        } else {
+            1
+        };
+        for _ in 0..copies {
+            let mut bytes = bytes.clone();
+            if self.rng.chance(what.corruption) {
+                let bit = self.rng.below(bytes.len() as u64 * 8) as usize;
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            let jitter = if self.rng.chance(what.reordering) {
+                self.rng.below(JITTER_NS)
+            } else {
+                0
+            };
+            self.sent += 1;
+            self.frames.push(InFlight {
+                at: now + LATENCY_NS + jitter,
+                order: self.sent,
+                from,
+                bytes,
+            });
+        }
+    }
+
+    pub(crate) fn next_at(&self) -> Option<u64> {
+        self.frames.peek().map(|frame| frame.at)
+    }
+
+    pub(crate) fn pop(&mut self, now: u64) -> Option<InFlight> {
+        if self.next_at()? > now {
+            return None;
+        }
+        self.frames.pop()
+    }
+}

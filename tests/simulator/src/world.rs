@@ -1,0 +1,380 @@
+//! The world: hosts, the wire, the clock.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use faultline_abi::cqe::Cqe;
+use faultline_abi::doorbell::Doorbell;
+use faultline_abi::qp::{QPT_RC, QPT_UC};
+use faultline_harness::driver::ALL_ACCESS;
+use faultline_harness::{Bus, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig};
+use faultline_nic::{Dma, Instant, Nic, NicConfig};
+use faultline_wire::packet::{self, RoceHeader};
+use faultline_wire::{Gid, MacAddr};
+
+use crate::memory::Memory;
+use crate::wire::{Impairment, Wire};
+
+/// Memory of each guest.
+const RAM: usize = 16 << 20;
+/// No test needs more virtual time: one that does is stuck.
+const END_OF_TIME_NS: u64 = 600_000_000_000;
+
+/// A NIC with its guest's memory.
+#[derive(Debug)]
+struct Node {
+    nic: Nic,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+struct State {
+    now: u64,
+    nodes: Vec<Node>,
+    wire: Wire,
+    /// Headers of all RoCE packets that were sent, if someone wants them.
+    trace: Option<Vec<(usize, RoceHeader)>>,
+    interrupts: Vec<Vec<u16>>,
+}
+
+impl State {
+    /// Sends whatever the NICs have, and keeps their interrupts.
+    fn drain(&mut self) {
+        let now = Instant(self.now);
+        for (id, node) in self.nodes.iter_mut().enumerate() {
+            while let Some(frame) = node.nic.poll_transmit(now, &node.memory) {
+                let mut bytes = Vec::new();
+                frame
+                    .to_bytes(&node.memory, &mut bytes)
+                    .expect("payload is mapped");
+                if let (Some(trace), Ok(parsed)) = (&mut self.trace, packet::parse(&bytes)) {
+                    trace.push((id, parsed.header));
+                }
+                self.wire.send(self.now, id, bytes);
+            }
+            while let Some(vector) = node.nic.poll_interrupt() {
+                self.interrupts[id].push(vector);
+            }
+        }
+    }
+
+    /// The next thing happens. Gives false if there is none before `until`.
+    fn step(&mut self, until: u64) -> bool {
+        self.drain();
+        let timers = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.nic.next_deadline())
+            .map(|at| at.0);
+        let Some(at) = timers
+            .chain(self.wire.next_at())
+            .min()
+            .filter(|at| *at <= until)
+        else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        assert!(
+            self.now < END_OF_TIME_NS,
+            "the simulation does not come to rest"
+        );
+        let now = Instant(self.now);
+        while let Some(frame) = self.wire.pop(self.now) {
+            let dst = MacAddr(frame.bytes[..6].try_into().expect("a frame has an address"));
+            for (id, node) in self.nodes.iter_mut().enumerate() {
+                // A NIC hears itself only where it is addressed: the switch turns such frames round.
+                let heard = if id == frame.from {
+                    dst == node.nic.mac()
+                } else {
+                    node.nic.accepts(dst)
+                };
+                if heard {
+                    node.nic.receive_bytes(now, &node.memory, &frame.bytes);
+                }
+            }
+        }
+        for node in &mut self.nodes {
+            node.nic.handle_deadline(now, &node.memory);
+        }
+        self.drain();
+        true
+    }
+}
+
+/// One host's way to its NIC.
+#[derive(Clone, Debug)]
+pub struct SimBus {
+    state: Rc<RefCell<State>>,
+    id: usize,
+}
+
+impl Bus for SimBus {
+    fn ram_len(&self) -> u64 {
+        RAM as u64
+    }
+
+    fn read(&self, addr: u64, buf: &mut [u8]) {
+        self.state.borrow().nodes[self.id]
+            .memory
+            .read(addr, buf)
+            .expect("address within memory");
+    }
+
+    fn write(&self, addr: u64, data: &[u8]) {
+        self.state.borrow().nodes[self.id]
+            .memory
+            .write(addr, data)
+            .expect("address within memory");
+    }
+
+    fn load_u32(&self, addr: u64) -> u32 {
+        let state = self.state.borrow();
+        state.nodes[self.id]
+            .memory
+            .load_u32(addr)
+            .expect("address within memory")
+    }
+
+    fn load_u64(&self, addr: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.read(addr, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn store_u32(&self, addr: u64, value: u32) {
+        self.write(addr, &value.to_le_bytes());
+    }
+
+    fn read_register(&mut self, offset: u32) -> u32 {
+        let mut state = self.state.borrow_mut();
+        let now = Instant(state.now);
+        state.nodes[self.id].nic.read_register(now, offset)
+    }
+
+    fn write_register(&mut self, offset: u32, value: u32) {
+        self.state.borrow_mut().nodes[self.id]
+            .nic
+            .write_register(offset, value);
+    }
+
+    fn doorbell(&mut self, page: u32, bell: Doorbell) {
+        let mut state = self.state.borrow_mut();
+        let now = Instant(state.now);
+        let node = &mut state.nodes[self.id];
+        node.nic.doorbell(now, &node.memory, page, bell);
+        state.drain();
+    }
+
+    fn wait(&mut self) -> bool {
+        self.state.borrow_mut().step(END_OF_TIME_NS)
+    }
+}
+
+/// A host: a driver, and where it is on the wire.
+#[derive(Debug)]
+pub struct Host {
+    /// The driver.
+    pub driver: Driver<SimBus>,
+    /// MAC address.
+    pub mac: MacAddr,
+    /// IPv4 address, entry 0 of the GID table.
+    pub gid4: Gid,
+    /// IPv6 address, entry 1 of the GID table.
+    pub gid6: Gid,
+    /// A protection domain.
+    pub pd: u32,
+    /// Event queue of completion notices, on vector 1.
+    pub eq: faultline_harness::driver::Eq,
+}
+
+impl Host {
+    /// A completion queue.
+    pub fn cq(&mut self, log_depth: u8) -> Cq {
+        let config = CqConfig {
+            log_depth,
+            eqn: self.eq.eqn,
+            uctx: 0,
+        };
+        self.driver.create_cq(config).expect("CQ")
+    }
+
+    /// A region with every right whose pages do not begin at a page boundary of the I/O address space.
+    pub fn mr(&mut self, len: u64) -> Mr {
+        self.driver
+            .reg_mr(self.pd, 0x7f00_0000_0123, len, ALL_ACCESS)
+            .expect("MR")
+    }
+
+    /// A queue pair whose sends and receives complete on one CQ.
+    pub fn qp(&mut self, kind: u8, cq: &Cq) -> Qp {
+        let config = self.qp_config(kind, cq);
+        self.driver.create_qp(&config).expect("QP")
+    }
+
+    /// The usual shape of a queue pair.
+    pub fn qp_config(&self, kind: u8, cq: &Cq) -> QpConfig {
+        QpConfig {
+            kind,
+            pd: self.pd,
+            uctx: 0,
+            send_cqn: cq.cqn,
+            recv_cqn: cq.cqn,
+            srqn: None,
+            log_depth: 8,
+            max_sge: 4,
+            flags: faultline_abi::admin::QP_FLAG_SIG_ALL,
+        }
+    }
+}
+
+/// Two connected queue pairs with a CQ and a region each.
+#[derive(Debug)]
+pub struct Pair {
+    /// Completion queues.
+    pub cq: [Cq; 2],
+    /// Queue pairs.
+    pub qp: [Qp; 2],
+    /// Regions.
+    pub mr: [Mr; 2],
+}
+
+/// Hosts on a wire.
+#[derive(Debug)]
+pub struct World {
+    state: Rc<RefCell<State>>,
+    /// The hosts.
+    pub hosts: Vec<Host>,
+}
+
+impl World {
+    /// `hosts` hosts on a wire without faults.
+    pub fn new(hosts: usize, seed: u64) -> Self {
+        let mac = |id: usize| MacAddr([2, 0, 0, 0, 0, id as u8 + 1]);
+        let nodes = (0..hosts)
+            .map(|id| Node {
+                nic: Nic::new(NicConfig::new(mac(id))),
+                memory: Memory::new(RAM),
+            })
+            .collect();
+        let state = Rc::new(RefCell::new(State {
+            now: 0,
+            nodes,
+            wire: Wire::new(seed),
+            trace: None,
+            interrupts: vec![Vec::new(); hosts],
+        }));
+        let host = |id: usize| {
+            let bus = SimBus {
+                state: Rc::clone(&state),
+                id,
+            };
+            let mut driver = Driver::new(bus).expect("driver starts");
+            let gid4 = Gid::from_ipv4([10, 0, 0, id as u8 + 1]);
+            let mut gid6 = [0; 16];
+            (gid6[0], gid6[15]) = (0xfd, id as u8 + 1);
+            let gid6 = Gid(gid6);
+            driver.set_gid(0, gid4, mac(id)).expect("GID");
+            driver.set_gid(1, gid6, mac(id)).expect("GID");
+            driver.set_netdev(mac(id), 9000, 0).expect("netdev");
+            let pd = driver.alloc_pd().expect("PD");
+            let eq = driver.create_eq(0, 1, 10).expect("EQ");
+            Host {
+                driver,
+                mac: mac(id),
+                gid4,
+                gid6,
+                pd,
+                eq,
+            }
+        };
+        let hosts = (0..hosts).map(host).collect();
+        Self { state, hosts }
+    }
+
+    /// Faults of the wire from now on.
+    pub fn impair(&self, impairment: Impairment) {
+        self.state.borrow_mut().wire.impairment = impairment;
+    }
+
+    /// Nanoseconds since the start.
+    pub fn now(&self) -> u64 {
+        self.state.borrow().now
+    }
+
+    /// Lets everything happen until nothing is left to happen.
+    pub fn run(&self) {
+        while self.state.borrow_mut().step(END_OF_TIME_NS) {}
+    }
+
+    /// Lets everything happen for some time.
+    pub fn run_for(&self, ns: u64) {
+        let until = self.now() + ns;
+        while self.state.borrow_mut().step(until) {}
+        self.state.borrow_mut().now = until;
+    }
+
+    /// Keeps the headers of the packets that are sent from now on.
+    pub fn start_trace(&self) {
+        self.state.borrow_mut().trace = Some(Vec::new());
+    }
+
+    /// Headers kept so far, with the host that sent each.
+    pub fn take_trace(&self) -> Vec<(usize, RoceHeader)> {
+        self.state
+            .borrow_mut()
+            .trace
+            .replace(Vec::new())
+            .unwrap_or_default()
+    }
+
+    /// Interrupts of a host since the last call.
+    pub fn take_interrupts(&self, host: usize) -> Vec<u16> {
+        std::mem::take(&mut self.state.borrow_mut().interrupts[host])
+    }
+
+    /// Puts octets on the wire as if `host` had sent them.
+    pub fn inject(&self, host: usize, bytes: Vec<u8>) {
+        let mut state = self.state.borrow_mut();
+        let now = state.now;
+        state.wire.send(now, host, bytes);
+    }
+
+    /// The path from one host to the other: IPv4, 1024-byte packets.
+    pub fn path(&self, to: usize, qpn: u32) -> Connect {
+        Connect::to(self.hosts[to].gid4, self.hosts[to].mac, qpn)
+    }
+
+    /// Connects a QP of host 0 with one of host 1; `change` adjusts the attributes of both.
+    pub fn connect(&mut self, kind: u8, mr_len: u64, change: impl Fn(&mut Connect)) -> Pair {
+        assert!(kind == QPT_RC || kind == QPT_UC);
+        let cq = [0, 1].map(|i| self.hosts[i].cq(10));
+        let qp = [0, 1].map(|i| self.hosts[i].qp(kind, &cq[i]));
+        let mr = [0, 1].map(|i| self.hosts[i].mr(mr_len));
+        for i in 0..2 {
+            let mut path = self.path(1 - i, qp[1 - i].qpn);
+            change(&mut path);
+            if path.sgid_index == 1 {
+                path.dgid = self.hosts[1 - i].gid6;
+            }
+            self.hosts[i]
+                .driver
+                .connect(qp[i].qpn, kind, &path)
+                .expect("connection");
+        }
+        Pair { cq, qp, mr }
+    }
+
+    /// Completions of a CQ that are there.
+    pub fn completions(&mut self, host: usize, cq: &mut Cq) -> Vec<Cqe> {
+        std::iter::from_fn(|| self.hosts[host].driver.poll(cq)).collect()
+    }
+}
+
+/// Checks that exactly one completion is there, with this status, and gives it.
+#[track_caller]
+pub fn expect_cqe(world: &mut World, host: usize, cq: &mut Cq, status: u8) -> Cqe {
+    let found = world.completions(host, cq);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].status, status, "{:?}", found[0]);
+    found[0]
+}
