@@ -7,11 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+mod bus;
+pub mod driver;
 mod memory;
 mod rng;
 mod wire;
 mod world;
 
+pub use bus::{Bus, RAM_BASE};
+pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, Sge, Srq};
 pub use memory::Memory;
 pub use rng::Rng;
 pub use wire::{Impairment, Rate};

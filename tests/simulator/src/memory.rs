@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use faultline_harness::RAM_BASE;
+use crate::bus::RAM_BASE;
 use faultline_nic::{Dma, DmaError};
 
 /// Bytes from [`RAM_BASE`] on.

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
-use faultline_harness::driver::ALL_ACCESS;
-use faultline_harness::{Bus, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig};
 use faultline_nic::{Dma, Instant, Nic, NicConfig};
 use faultline_wire::packet::{self, RoceHeader};
 use faultline_wire::{Gid, MacAddr};
 
+use crate::bus::Bus;
+use crate::driver::{ALL_ACCESS, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig};
 use crate::memory::Memory;
 use crate::wire::{Impairment, Wire};
 
@@ -184,7 +184,7 @@ pub struct Host {
     /// A protection domain.
     pub pd: u32,
     /// Event queue of completion notices, on vector 1.
-    pub eq: faultline_harness::driver::Eq,
+    pub eq: crate::driver::Eq,
 }
 
 impl Host {
