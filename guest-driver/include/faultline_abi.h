@@ -1156,8 +1156,8 @@ struct faultline_create_cq {
 };
 
 /*
- * RESIZE_CQ: software has stopped polling at consumer index `consumer`; unread entries are copied to the
- * new ring at the same indices modulo its depth, with phases for the new depth.
+ * RESIZE_CQ: software has stopped polling at consumer index `consumer`. Counts begin anew with the new
+ * ring, which must be zeroed: the unread entries become its entries 0, 1, …, and the consumer index is 0.
  */
 struct faultline_resize_cq {
 	struct faultline_ring ring;

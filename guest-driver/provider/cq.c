@@ -416,6 +416,7 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 
 		cq->ring = ring;
 		cq->log_depth = log_depth;
+		cq->consumer = 0;	/* counts begin anew */
 		publish_consumer(cq);
 		ring = old;
 	}

@@ -95,8 +95,8 @@ abi_struct! {
         reserved1: crate::U32,
     }
 
-    /// RESIZE_CQ: software has stopped polling at consumer index `consumer`; unread entries are copied to the
-    /// new ring at the same indices modulo its depth, with phases for the new depth.
+    /// RESIZE_CQ: software has stopped polling at consumer index `consumer`. Counts begin anew with the new
+    /// ring, which must be zeroed: the unread entries become its entries 0, 1, …, and the consumer index is 0.
     "faultline_resize_cq" ResizeCq [24] {
         ring: RingDesc,
         log_depth: u8,

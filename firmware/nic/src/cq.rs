@@ -103,9 +103,12 @@ impl Cq {
 
     /// An arm doorbell. Gives whether the notice is due at once, because an entry that counts is there already.
     pub fn arm(&mut self, consumer: u32, solicited: bool) -> bool {
-        if self.is_valid_consumer(consumer) {
-            self.consumer = consumer;
+        if !self.is_valid_consumer(consumer) {
+            // Overtaken by a resize, or nonsense: one notice too many does no harm.
+            self.armed = Armed::No;
+            return true;
         }
+        self.consumer = consumer;
         let until = if solicited {
             self.solicited_until
         } else {
@@ -123,8 +126,8 @@ impl Cq {
         false
     }
 
-    /// Moves the unread entries, from `consumer` on, to another ring. Gives false if they don't fit or can't
-    /// be moved; then nothing has changed.
+    /// Moves the unread entries, from `consumer` on, to the start of another ring, where counts begin anew.
+    /// Gives false if they don't fit or can't be moved; then nothing has changed.
     pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring, consumer: u32) -> bool {
         if !self.is_valid_consumer(consumer) {
             return false;
@@ -134,17 +137,21 @@ impl Cq {
             return false;
         }
         for i in 0..unread {
-            let index = consumer.wrapping_add(i);
             let mut entry = [0; size_of::<Cqe>()];
-            if mem.read(self.ring.entry(index), &mut entry).is_err() {
+            let old = self.ring.entry(consumer.wrapping_add(i));
+            if mem.read(old, &mut entry).is_err() {
                 return false;
             }
-            entry[size_of::<Cqe>() - 1] = ring.phase(index);
-            if write_entry(mem, ring.entry(index), &entry).is_err() {
+            entry[size_of::<Cqe>() - 1] = ring.phase(i);
+            if write_entry(mem, ring.entry(i), &entry).is_err() {
                 return false;
             }
         }
-        self.consumer = consumer;
+        // Indices that went on would meet zeroed entries whose phase looks new.
+        let solicited = self.solicited_until.wrapping_sub(consumer);
+        self.solicited_until = if solicited <= unread { solicited } else { 0 };
+        self.consumer = 0;
+        self.producer = unread;
         self.ring = ring;
         true
     }

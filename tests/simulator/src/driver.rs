@@ -569,6 +569,7 @@ impl<B: Bus> Driver<B> {
         self.command(RESIZE_CQ, cq.cqn, &body)?;
         cq.ring = ring;
         cq.log_depth = log_depth;
+        cq.consumer = 0;
         self.publish(cq);
         Ok(())
     }

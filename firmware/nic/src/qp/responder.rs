@@ -228,7 +228,13 @@ impl Qp {
         let psn = header.bth.psn;
         let ahead = psn.diff(resp.expected);
         if self.config.kind == QpType::Uc {
-            if ahead != 0 {
+            // IBTA 9.8.2.2.1 starts anew with any first packet. One from the past is a duplicate or was
+            // overtaken: dropped, so that messages come in order and once.
+            if ahead < 0 {
+                core.counters.inc(Counter::duplicate_request);
+                return false;
+            }
+            if ahead > 0 {
                 core.counters.inc(Counter::out_of_sequence);
                 resp.message = None;
                 resp.skipping = true;
