@@ -1,0 +1,436 @@
+//! Bad input from a driver, a process or a peer: each gets a status, a completion, a NAK or a counter, and a
+//! neighbour on the same wire does not notice.
+
+use faultline_abi::admin::{AdminCmd, Counter};
+use faultline_abi::cqe;
+use faultline_abi::doorbell::Doorbell;
+use faultline_abi::qp::*;
+use faultline_abi::regs;
+use faultline_abi::translation::TqCmd;
+use faultline_abi::wqe as wr;
+use faultline_abi::{Status, U32, U64};
+use faultline_simulator::{Bus, Error, Pair, RAM_BASE, Rng, Send, World};
+use faultline_wire::bth::{Bth, Psn};
+use faultline_wire::ip::Ip;
+use faultline_wire::opcode::Opcode;
+use faultline_wire::packet::{RoceHeader, seal};
+use proptest::prelude::*;
+use zerocopy::FromBytes;
+
+const LEN: u64 = 32 << 10;
+
+/// Hosts 1 and 2 talk to each other while host 0 misbehaves.
+fn neighbours(world: &mut World) -> Pair {
+    let cq = [1, 2].map(|i| world.hosts[i].cq(8));
+    let qp = [0, 1].map(|i| world.hosts[i + 1].qp(QPT_RC, &cq[i]));
+    let mr = [1, 2].map(|i| world.hosts[i].mr(LEN));
+    for i in 0..2 {
+        let path = world.path(2 - i, qp[1 - i].qpn);
+        world.hosts[i + 1]
+            .driver
+            .connect(qp[i].qpn, QPT_RC, &path)
+            .unwrap();
+    }
+    Pair { cq, qp, mr }
+}
+
+fn unharmed(world: &mut World, pair: &mut Pair, salt: u8) {
+    let bytes: Vec<u8> = (0..9000u32)
+        .map(|i| (i as u8).wrapping_mul(3) ^ salt)
+        .collect();
+    world.hosts[1].driver.write_mr(&pair.mr[0], 1, &bytes);
+    let (a, b) = (pair.mr[0], pair.mr[1]);
+    let send = Send {
+        opcode: wr::WR_WRITE,
+        sges: &[(a.va + 1, 9000, a.key)],
+        remote_addr: b.va + 5,
+        rkey: b.key,
+        ..Send::default()
+    };
+    world.hosts[1].driver.post_send(&mut pair.qp[0], &send);
+    world.run();
+    let found = world.completions(1, &mut pair.cq[0]);
+    assert_eq!(
+        found.iter().map(|cqe| cqe.status).collect::<Vec<_>>(),
+        [cqe::SUCCESS]
+    );
+    assert!(world.hosts[2].driver.read_mr(&b, 5, 9000) == bytes);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_commands_get_a_status(seed: u64) {
+        let mut world = World::new(3, 1);
+        let mut pair = neighbours(&mut world);
+        // Something for the commands to hit.
+        let cq = world.hosts[0].cq(4);
+        let _qp = world.hosts[0].qp(QPT_RC, &cq);
+        world.hosts[0].mr(LEN);
+        let mut rng = Rng::new(seed);
+        for _ in 0..200 {
+            let mut bytes = [0u8; 128];
+            bytes.iter_mut().for_each(|byte| *byte = if rng.chance(300) { rng.next_u64() as u8 } else { 0 });
+            let mut cmd = AdminCmd::read_from_bytes(&bytes).unwrap();
+            cmd.hdr.opcode.set(rng.below(0x50) as u16);
+            if rng.chance(900) {
+                cmd.hdr.reserved0.set(0);
+                cmd.hdr.reserved1.set(0);
+            }
+            if rng.chance(700) {
+                cmd.hdr.handle.set(rng.below(4) as u32);
+            }
+            match world.hosts[0].driver.raw_command(&cmd) {
+                Ok(_) | Err(Error::Refused(_)) => {}
+                other => prop_assert!(false, "{other:?}"),
+            }
+        }
+        unharmed(&mut world, &mut pair, seed as u8);
+    }
+
+    #[test]
+    fn random_translations_get_a_status(seed: u64) {
+        let mut world = World::new(3, 1);
+        let mut pair = neighbours(&mut world);
+        let mr = world.hosts[0].mr(LEN);
+        let mut rng = Rng::new(seed);
+        for _ in 0..200 {
+            let cmd = TqCmd {
+                opcode: rng.below(5) as u8,
+                flags: rng.below(3) as u8,
+                key: U32::new(if rng.chance(800) { mr.key } else { rng.next_u64() as u32 }),
+                iova: U64::new(if rng.chance(500) { mr.va & !0xfff } else { rng.next_u64() }),
+                count: U64::new(if rng.chance(500) { rng.below(9) } else { rng.next_u64() }),
+                list: U64::new(if rng.chance(500) { RAM_BASE + (rng.below(100) << 12) } else { rng.next_u64() }),
+                token: U64::new(rng.next_u64()),
+                page_shift: rng.below(40) as u8,
+                ..TqCmd::default()
+            };
+            match world.hosts[0].driver.translate(&cmd) {
+                Ok(_) | Err(Error::Refused(_)) => {}
+                other => prop_assert!(false, "{other:?}"),
+            }
+        }
+        unharmed(&mut world, &mut pair, seed as u8);
+    }
+
+    #[test]
+    fn random_work_requests_complete(seed: u64) {
+        let mut rng = Rng::new(seed);
+        let mut world = World::new(3, 1);
+        let mut pair = neighbours(&mut world);
+        for kind in [QPT_RC, QPT_UC, QPT_UD, QPT_RAW] {
+            let mut cq = world.hosts[0].cq(10);
+            let mut qp = world.hosts[0].qp(kind, &cq);
+            let mr = world.hosts[0].mr(LEN);
+            if kind == QPT_RC || kind == QPT_UC {
+                let path = world.path(1, 77);
+                world.hosts[0].driver.connect(qp.qpn, kind, &path).unwrap();
+            } else {
+                world.hosts[0].driver.activate(qp.qpn, kind, 5).unwrap();
+            }
+            for _ in 0..20 {
+                let mut entry = [0u8; 128];
+                let density = if rng.chance(500) { 100 } else { 900 };
+                entry.iter_mut().for_each(|byte| *byte = if rng.chance(density) { rng.next_u64() as u8 } else { 0 });
+                entry[0] = rng.below(16) as u8;
+                entry[1] = (rng.below(32) as u8) | wr::WR_FLAG_SIGNALED;
+                entry[2] = rng.below(6) as u8;
+                // Now and then a usable SGE.
+                if rng.chance(500) {
+                    entry[48..56].copy_from_slice(&mr.va.to_le_bytes());
+                    entry[60..64].copy_from_slice(&mr.key.to_le_bytes());
+                }
+                world.hosts[0].driver.post_raw_send(&mut qp, &entry);
+            }
+            world.run();
+            let found = world.completions(0, &mut cq);
+            prop_assert_eq!(found.len(), 20, "one completion each");
+            prop_assert!(found.windows(2).all(|w| w[0].wqe.get() + 1 == w[1].wqe.get()));
+        }
+        unharmed(&mut world, &mut pair, seed as u8);
+    }
+
+    #[test]
+    fn random_doorbells_are_counted_or_harmless(seed: u64) {
+        let mut world = World::new(3, 1);
+        let mut pair = neighbours(&mut world);
+        let cq = world.hosts[0].cq(4);
+        let _qp = world.hosts[0].qp(QPT_RC, &cq);
+        let page = world.hosts[0].driver.alloc_uctx().unwrap();
+        let mut rng = Rng::new(seed);
+        for _ in 0..500 {
+            let bell = Doorbell {
+                kind: rng.below(12) as u8,
+                object: rng.below(8) as u32,
+                value: if rng.chance(500) { rng.below(50) as u32 } else { rng.next_u64() as u32 },
+            };
+            // From a process's page: the kernel's objects and queues are out of its reach.
+            world.hosts[0].driver.bus.doorbell([page, page, 4000][rng.below(3) as usize], bell);
+        }
+        world.run();
+        world.hosts[0].driver.alloc_pd().unwrap();
+        prop_assert!(world.hosts[0].driver.counter(Counter::doorbell_errors).unwrap() > 0);
+        unharmed(&mut world, &mut pair, seed as u8);
+    }
+
+    #[test]
+    fn random_registers_do_not_break_the_neighbours(seed: u64) {
+        let mut world = World::new(3, 1);
+        let mut pair = neighbours(&mut world);
+        let mut rng = Rng::new(seed);
+        for _ in 0..300 {
+            let offset = (rng.below(0x220) as u32) & !3;
+            let value = if rng.chance(500) { rng.below(4) as u32 } else { rng.next_u64() as u32 };
+            world.hosts[0].driver.bus.write_register(offset, value);
+            world.hosts[0].driver.bus.read_register(offset);
+            let bell = Doorbell { kind: rng.below(8) as u8, object: 0, value };
+            world.hosts[0].driver.bus.doorbell(0, bell);
+        }
+        world.run();
+        unharmed(&mut world, &mut pair, seed as u8);
+    }
+
+    #[test]
+    fn random_packets_do_no_harm(seed: u64) {
+        let mut world = World::new(3, 1);
+        let mut pair = neighbours(&mut world);
+        let mut rng = Rng::new(seed);
+        let (qpn, dst, src) = (pair.qp[1].qpn, world.hosts[2].mac, world.hosts[1].mac);
+        let (from, to) = (world.hosts[1].gid4, world.hosts[2].gid4);
+        for _ in 0..200 {
+            let opcode = Opcode::ALL[rng.below(Opcode::ALL.len() as u64) as usize];
+            let dest = if rng.chance(500) { qpn } else { rng.below(6) as u32 };
+            // Never the PSN that comes next: that would be the peer's own, and may do what it says.
+            let psn = Psn::new(0x80_0000 + rng.below(1 << 20) as u32);
+            let mut header = RoceHeader::new(dst, src, Ip::from_gids(from, to, 0, 0, 64), Bth::new(opcode, dest, psn));
+            fill(&mut header, &mut rng);
+            let payload = vec![rng.next_u64() as u8; rng.below(1100) as usize];
+            let mut bytes = vec![0; header.frame_len(payload.len())];
+            header.emit(payload.len(), &mut bytes).unwrap();
+            let at = header.header_len();
+            bytes[at..at + payload.len()].copy_from_slice(&payload);
+            seal(&mut bytes).unwrap();
+            if rng.chance(300) {
+                let bit = rng.below(bytes.len() as u64 * 8) as usize;
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            if rng.chance(100) {
+                bytes.truncate(rng.below(bytes.len() as u64).max(14) as usize);
+            }
+            world.inject(0, bytes);
+        }
+        world.run_for(1_000_000);
+        unharmed(&mut world, &mut pair, seed as u8);
+    }
+}
+
+/// The extension headers that the opcode calls for, with any contents.
+fn fill(header: &mut RoceHeader, rng: &mut Rng) {
+    use faultline_wire::opcode::Headers;
+    let has = |headers| header.bth.opcode.has(headers);
+    if has(Headers::DETH) {
+        header.deth = Some(faultline_wire::deth::Deth {
+            qkey: rng.next_u64() as u32,
+            src_qp: 3,
+        });
+    }
+    if has(Headers::RETH) {
+        header.reth = Some(faultline_wire::reth::Reth {
+            addr: rng.next_u64(),
+            rkey: rng.next_u64() as u32,
+            len: rng.next_u64() as u32,
+        });
+    }
+    if has(Headers::AETH) {
+        header.aeth = Some(faultline_wire::aeth::Aeth {
+            syndrome: faultline_wire::aeth::Syndrome::from_u8(rng.next_u64() as u8),
+            msn: rng.below(1 << 24) as u32,
+        });
+    }
+    if has(Headers::ATOMIC_ETH) {
+        header.atomic = Some(faultline_wire::atomic::AtomicEth {
+            addr: rng.next_u64(),
+            rkey: rng.next_u64() as u32,
+            swap_add: rng.next_u64(),
+            compare: rng.next_u64(),
+        });
+    }
+    if has(Headers::ATOMIC_ACK_ETH) {
+        header.atomic_ack = Some(faultline_wire::atomic::AtomicAckEth {
+            original: rng.next_u64(),
+        });
+    }
+    if has(Headers::IMM) {
+        header.imm = Some(rng.next_u64() as u32);
+    }
+    if has(Headers::IETH) {
+        header.ieth = Some(rng.next_u64() as u32);
+    }
+    if has(Headers::XRCETH) {
+        header.xrceth = Some(faultline_wire::ext::XrcEth { srqn: 1 });
+    }
+    if has(Headers::FETH) {
+        header.feth = Some(faultline_wire::ext::Feth {
+            selectivity: 0,
+            placement: 1,
+        });
+    }
+}
+
+#[test]
+fn every_refusal_has_its_own_status() {
+    use faultline_abi::admin::*;
+    let mut world = World::new(1, 1);
+    let host = &mut world.hosts[0];
+    let cq = host.cq(4);
+    let refused = |result: Result<AdminComp, Error>| match result {
+        Err(Error::Refused(status)) => status,
+        other => panic!("{other:?}"),
+    };
+    let d = &mut host.driver;
+    let ring = |pages| RingDesc {
+        addr: U64::new(RAM_BASE + (8 << 20)),
+        num_pages: U32::new(pages),
+        page_shift: 12,
+        ..RingDesc::default()
+    };
+    let good = CreateCq {
+        ring: ring(2),
+        log_depth: 5,
+        eqn: U32::new(host.eq.eqn),
+        ..CreateCq::default()
+    };
+    let cases = [
+        (good, None),
+        (
+            CreateCq {
+                ring: ring(0),
+                ..good
+            },
+            Some(Status::BadRing),
+        ),
+        (
+            CreateCq {
+                log_depth: 7,
+                ..good
+            },
+            Some(Status::BadRing),
+        ),
+        (
+            CreateCq {
+                log_depth: 40,
+                ..good
+            },
+            Some(Status::BadDepth),
+        ),
+        (
+            CreateCq {
+                eqn: U32::new(99),
+                ..good
+            },
+            Some(Status::BadEq),
+        ),
+        (
+            CreateCq {
+                uctx: U32::new(99),
+                ..good
+            },
+            Some(Status::BadUctx),
+        ),
+        (
+            CreateCq {
+                reserved0: [1, 0, 0],
+                ..good
+            },
+            Some(Status::ReservedNotZero),
+        ),
+    ];
+    for (body, expected) in cases {
+        match (d.command(CREATE_CQ, 0, &body), expected) {
+            (Ok(_), None) => {}
+            (result, Some(status)) => assert_eq!(refused(result), status),
+            (result, None) => panic!("{result:?}"),
+        }
+    }
+    let mut unreadable = good;
+    unreadable.ring.levels = 1;
+    unreadable.ring.addr = U64::new(0x1000);
+    assert_eq!(
+        refused(d.command(CREATE_CQ, 0, &unreadable)),
+        Status::DmaError
+    );
+    assert_eq!(refused(d.command(0x7fff, 0, &())), Status::BadOpcode);
+    assert_eq!(refused(d.command(DEALLOC_PD, 99, &())), Status::BadPd);
+    assert_eq!(refused(d.command(DESTROY_MKEY, 99, &())), Status::BadMkey);
+    assert_eq!(refused(d.command(DESTROY_CQ, 99, &())), Status::BadCq);
+    assert_eq!(refused(d.command(DESTROY_QP, 99, &())), Status::BadQp);
+    assert_eq!(refused(d.command(DESTROY_SRQ, 99, &())), Status::BadSrq);
+    assert_eq!(refused(d.command(DESTROY_AH, 99, &())), Status::BadAh);
+    assert_eq!(refused(d.command(DESTROY_EQ, 99, &())), Status::BadEq);
+    assert_eq!(refused(d.command(DEALLOC_UCTX, 99, &())), Status::BadUctx);
+    assert_eq!(
+        refused(d.command(SET_GID, 9999, &SetGid::default())),
+        Status::BadGid
+    );
+    // What is used can't be destroyed.
+    let qp = host.qp(QPT_RC, &cq);
+    let d = &mut host.driver;
+    assert_eq!(refused(d.command(DESTROY_CQ, cq.cqn, &())), Status::InUse);
+    assert_eq!(refused(d.command(DEALLOC_PD, host.pd, &())), Status::InUse);
+    assert_eq!(
+        refused(d.command(DESTROY_EQ, host.eq.eqn, &())),
+        Status::InUse
+    );
+    assert_eq!(
+        d.set_state(qp.qpn, QPS_RTS),
+        Err(Error::Refused(Status::BadTransition))
+    );
+    d.command(DESTROY_QP, qp.qpn, &()).unwrap();
+    d.command(DESTROY_CQ, cq.cqn, &()).unwrap();
+    assert_eq!(
+        refused(d.command(DESTROY_QP, qp.qpn, &())),
+        Status::BadQp,
+        "its number is not reused"
+    );
+}
+
+#[test]
+fn a_process_cannot_touch_what_is_not_its_own() {
+    let mut world = World::new(1, 1);
+    let host = &mut world.hosts[0];
+    let cq = host.cq(4);
+    let mut qp = host.qp(QPT_UD, &cq);
+    host.driver.activate(qp.qpn, QPT_UD, 1).unwrap();
+    host.driver.write_send(&mut qp, &Send::default());
+    let page = host.driver.alloc_uctx().unwrap();
+    let before = host.driver.counter(Counter::doorbell_errors).unwrap();
+    host.driver
+        .ring(page, faultline_abi::doorbell::SQ, qp.qpn, 1);
+    host.driver
+        .ring(page, faultline_abi::doorbell::CQ_ARM, cq.cqn, 0);
+    host.driver.ring(page, faultline_abi::doorbell::ADMIN, 0, 1);
+    host.driver
+        .ring(page, faultline_abi::doorbell::TRANSLATION, 0, 1);
+    host.driver
+        .ring(page, faultline_abi::doorbell::EQ_ARM, 0, 0);
+    let after = host.driver.counter(Counter::doorbell_errors).unwrap();
+    assert_eq!(after - before, 5);
+    let mut cq = cq;
+    assert_eq!(world.completions(0, &mut cq), []);
+}
+
+#[test]
+fn rings_out_of_range_stop_the_device_until_reset() {
+    let mut world = World::new(1, 1);
+    let bus = &mut world.hosts[0].driver.bus;
+    bus.write_register(regs::CONTROL, 0);
+    assert_eq!(bus.read_register(regs::STATUS) & regs::ENABLED, 0);
+    bus.write_register(regs::ADMIN_LOG_DEPTH, 31);
+    bus.write_register(regs::CONTROL, regs::ENABLE);
+    assert_ne!(bus.read_register(regs::STATUS) & regs::FATAL, 0);
+    assert_eq!(bus.read_register(regs::FATAL_CODE), regs::BAD_RINGS);
+    bus.write_register(regs::CONTROL, regs::RESET);
+    assert_eq!(bus.read_register(regs::STATUS) & regs::FATAL, 0);
+}
