@@ -116,6 +116,8 @@ pub fn guest(workspace: &Workspace, plan: &Plan, json: Option<&Path>) -> Result<
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
         let plan = Plan {
             nic,
+            // Within one guest, two programs poll at once.
+            cpus: plan.cpus.or(Some(2)),
             ..plan.clone()
         };
         let cluster = Cluster::boot(workspace, &plan, &dir)?;

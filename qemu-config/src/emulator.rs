@@ -66,22 +66,34 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
 }
 
 impl Emulator {
-    /// Starts one emulator with `count` NICs on one switch; sockets go to `sockets`, its log to `dir`.
+    /// Starts one emulator with `count` NICs on one switch; sockets go to `sockets`, its log to `dir`. `crowded` means
+    /// that the guests leave no core to the engine.
     ///
     /// Must be called on a thread that lives as long as the emulator: it dies with it.
     pub fn start(
         program: &Path,
         count: usize,
         config: Option<&Path>,
+        crowded: bool,
         sockets: &Path,
         dir: &Path,
     ) -> Result<Self> {
         let log = dir.join("emulator.log");
         let file = File::create(&log).context("creating the emulator's log")?;
-        let mut command = bound_to_us(program);
-        command.arg("serve");
-        if let Some(config) = config {
-            command.arg("--config").arg(config);
+        // A polling guest and a polling engine on the same core take turns in the scheduler's slices of milliseconds,
+        // unless the engine may preempt the guest: measured on two cores, the median 8-byte write falls from 2000 to
+        // 20 µs. Without the right to a negative niceness, `nice` warns and runs the program all the same.
+        let mut command = bound_to_us("nice");
+        command.args(["-n", "-20"]).arg(program).arg("serve");
+        match config {
+            Some(config) => {
+                command.arg("--config").arg(config);
+            }
+            // The less there is to share, the sooner the engine must let a guest run.
+            None if crowded => {
+                command.args(["--poll-time", "20"]);
+            }
+            None => {}
         }
         let mut paths = Vec::new();
         for index in 0..count {

@@ -200,11 +200,14 @@ impl Booting {
 
     fn check_alive(&mut self) -> Result<()> {
         let logs = || {
-            let read = |path: &Path| tail(&fs::read(path).unwrap_or_default(), 25);
+            let read = |path: &Path| fs::read(path).unwrap_or_default();
+            let serial = read(&self.serial);
             format!(
-                "QEMU said:\n{}\nthe serial console ends with:\n{}\n(logs: {})",
-                read(&self.dir.join("qemu.log")),
-                read(&self.serial),
+                "QEMU said:\n{}\nthe kernel complained:\n{}\nthe serial console ends with:\n{}\n\
+                 (logs: {})",
+                tail(&read(&self.dir.join("qemu.log")), 25),
+                complaints(&String::from_utf8_lossy(&serial)).join("\n"),
+                tail(&serial, 25),
                 self.dir.display()
             )
         };

@@ -80,9 +80,9 @@ enum Command {
         /// What the guests' RDMA traffic runs on
         #[arg(long, value_enum, default_value_t = Nic::Faultline)]
         nic: Nic,
-        /// Virtual CPUs of each guest
-        #[arg(long, default_value_t = 2)]
-        cpus: u32,
+        /// Virtual CPUs of each guest; by default two with KVM and in `robustness`, else one
+        #[arg(long)]
+        cpus: Option<u32>,
     },
     /// Measure: the emulator alone (no guest), or `guest` for guests side by side with rdma_rxe
     Bench {
@@ -159,9 +159,9 @@ struct GuestOptions {
     /// What the guests' RDMA traffic runs on
     #[arg(long, value_enum, default_value_t = Nic::Faultline)]
     nic: Nic,
-    /// Virtual CPUs of each guest
-    #[arg(long, default_value_t = 2)]
-    cpus: u32,
+    /// Virtual CPUs of each guest; by default two with KVM, one without
+    #[arg(long)]
+    cpus: Option<u32>,
     /// Memory of each guest in MiB
     #[arg(long, default_value_t = 1024, value_name = "MIB")]
     memory: u32,

@@ -125,8 +125,8 @@ pub struct Options {
     pub kernels: Vec<Kernel>,
     /// The device under test.
     pub nic: Nic,
-    /// Virtual CPUs of each guest.
-    pub cpus: u32,
+    /// Virtual CPUs of each guest; the suite's own choice if `None`.
+    pub cpus: Option<u32>,
 }
 
 /// Prints every suite and its tests.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Options, Tally, Verdict};
-use crate::cluster::{Cluster, Nic, Plan, configure};
+use crate::cluster::{Cluster, Nic, Plan, configure, is_tcg_race};
+use crate::command::say;
 use crate::exchange::{self, Exchange, Ready};
 use crate::guest::{Guest, Outcome, Running};
 use crate::image::Kernel;
@@ -56,13 +57,22 @@ pub fn run(
         let started = Instant::now();
         let dir = dir.join(name);
         std::fs::create_dir_all(&dir)?;
+        // Two virtual CPUs unless told otherwise: what happens at once on two is what breaks drivers.
         let plan = Plan {
             kernel,
             nic: options.nic,
-            cpus: options.cpus,
+            cpus: options.cpus.or(Some(2)),
             ..Plan::default()
         };
-        let verdict = match once(workspace, &plan, test, &dir, name) {
+        let mut result = once(workspace, &plan, test, &dir, name);
+        if result
+            .as_ref()
+            .is_err_and(|error| is_tcg_race(&format!("{error:#}")))
+        {
+            say("a guest died of QEMU's race with self-patching code; once more");
+            result = once(workspace, &plan, test, &dir, name);
+        }
+        let verdict = match result {
             Ok(()) => Verdict::Passed,
             Err(error) => Verdict::Failed(format!("{error:#}\nlogs: {}", workspace.shown(&dir))),
         };
@@ -75,8 +85,15 @@ fn once(workspace: &Workspace, plan: &Plan, test: Test, dir: &Path, name: &str) 
     let cluster = Cluster::boot(workspace, plan, dir)?;
     let result = test(&cluster, plan);
     cluster.save_logs();
-    result?;
     let mut troubles = cluster.troubles();
+    if let Err(error) = result {
+        // What the kernels said belongs to the story.
+        return Err(if troubles.is_empty() {
+            error
+        } else {
+            error.context(troubles.join("\n"))
+        });
+    }
     if name.starts_with("emulator_killed") {
         troubles.retain(|trouble| !trouble.starts_with("the emulator ended"));
     }
