@@ -1001,10 +1001,9 @@ fn raw_frames_reach_the_netdev() {
     let mut cq = [0, 1].map(|i| world.hosts[i].cq(8));
     let mut qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RAW, &cq[i]));
     let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
-    for i in 0..2 {
-        let (mac, qpn) = (world.hosts[i].mac, qp[i].qpn);
-        world.hosts[i].driver.activate(qpn, QPT_RAW, 0).unwrap();
-        world.hosts[i].driver.set_netdev(mac, 1500, qpn).unwrap();
+    for (host, qp) in world.hosts.iter_mut().zip(&qp) {
+        host.driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
+        host.driver.set_netdev(host.mac, 1500, qp.qpn).unwrap();
     }
     let mut frame = world.hosts[1].mac.0.to_vec();
     frame.extend(world.hosts[0].mac.0);
