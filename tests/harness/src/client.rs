@@ -203,12 +203,7 @@ impl Client {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut io = [IoSliceMut::new(&mut header[have..])];
-            let got = recvmsg(
-                &self.stream,
-                &mut io,
-                &mut control,
-                RecvFlags::CMSG_CLOEXEC,
-            )?;
+            let got = recvmsg(&self.stream, &mut io, &mut control, RecvFlags::CMSG_CLOEXEC)?;
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(rights) = message {
                     fds.extend(rights);

@@ -1,2 +1,40 @@
-//! A user-space driver over a device socket.
+//! A driver in user space for a Faultline device, over its vfio-user socket.
+//!
+//! It is the device's first driver and its tests' means: it lends its own memory to the device, maps the
+//! doorbell pages, starts the command rings and event queues, and offers verbs at native speed:
+//!
+//! - [`Nic`]: connection, start and reset, registers, commands, counters, doorbells
+//! - [`Context`], [`Pd`], [`Mr`], [`Ah`], [`EventQueue`], [`Cq`], [`Srq`], [`Qp`]: the objects, destroyed
+//!   when dropped
+//! - [`SendWr`], [`Wc`]: what goes into a QP and comes out of a CQ
+//! - [`client`]: the protocol, with the means to speak badly
+//! - [`testbed`]: a process with NICs on threads of this one, and nodes that are ready to talk
+//!
+//! Posting, polling and doorbells neither allocate nor lock, with one exception: a doorbell to a device that
+//! sleeps is a message on the socket.
+//!
+//! Not here: page faults (regions on demand) and anything that needs a kernel.
+
 #![forbid(unsafe_code)]
+
+pub mod client;
+mod cq;
+mod domain;
+mod error;
+mod event;
+mod nic;
+mod qp;
+mod ram;
+mod ring;
+pub mod testbed;
+mod wr;
+
+pub use cq::{Cq, Wc};
+pub use domain::{Ah, Context, Mr, Pd, Remote, path_to};
+pub use error::{DriverError, PostError, RingError};
+pub use event::EventQueue;
+pub use nic::{Counters, Nic, NicOptions, Reset};
+pub use qp::{Link, Qp, QpOptions, QpType, Srq, connect};
+pub use ram::{Buf, Ram, Rng, pattern};
+pub use ring::RingLayout;
+pub use wr::{Data, SendWr};

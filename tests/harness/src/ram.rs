@@ -1,7 +1,6 @@
 //! Memory that a driver without a virtual machine lends to its device.
 
 use std::io;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use faultline_memory::{AccessError, MemFd};
@@ -274,14 +273,6 @@ impl Rng {
     }
 }
 
-impl Deref for Ram {
-    type Target = MemFd;
-
-    fn deref(&self) -> &MemFd {
-        &self.file
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,7 +282,8 @@ mod tests {
         let ram = Ram::new(1 << 16, 0x1000).unwrap();
         let bufs: Vec<Buf> = (0..16).map(|_| ram.alloc(4096, 4096).unwrap()).collect();
         assert!(ram.alloc(1, 64).is_none());
-        let (even, odd): (Vec<_>, Vec<_>) = bufs.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
+        let (even, odd): (Vec<_>, Vec<_>) =
+            bufs.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
         drop(even);
         assert!(ram.alloc(8192, 64).is_none());
         drop(odd);

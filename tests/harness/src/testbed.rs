@@ -1,0 +1,154 @@
+//! What tests begin with: a served process, devices on its sockets, connected QPs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use faultline::{Config, NicEntry, PollMode, Server};
+use faultline_abi::qp::{
+    ACCESS_LOCAL_WRITE, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE,
+};
+use tempfile::TempDir;
+
+use crate::cq::{Cq, Wc};
+use crate::domain::{Context, Mr, Pd};
+use crate::error::DriverError;
+use crate::event::EventQueue;
+use crate::nic::{Nic, NicOptions};
+use crate::qp::{Link, Qp, QpOptions, QpType, Srq, connect};
+use crate::ram::Buf;
+
+/// All rights.
+pub const ALL_ACCESS: u32 =
+    ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
+/// Long enough for anything that is going to happen.
+pub const LONG: Duration = Duration::from_secs(5);
+
+/// A process with NICs, on threads of this one.
+#[derive(Debug)]
+pub struct Fabric {
+    _server: Server,
+    directory: TempDir,
+}
+
+impl Fabric {
+    /// Serves NICs of these names.
+    pub fn start(poll: PollMode, names: &[&str]) -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let nics = names
+            .iter()
+            .map(|name| NicEntry {
+                name: (*name).to_owned(),
+                socket: directory.path().join(name),
+                mac: None,
+            })
+            .collect();
+        let config = Config {
+            poll,
+            nics,
+            ..Config::default()
+        };
+        Ok(Self {
+            _server: Server::start(&config)?,
+            directory,
+        })
+    }
+
+    /// Socket of a NIC.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Opens a NIC.
+    pub fn open(&self, name: &str) -> Result<Nic, DriverError> {
+        Nic::open(&self.socket(name))
+    }
+
+    /// Opens a NIC and makes what a test usually needs on it.
+    pub fn node(&self, name: &str) -> Result<Node, DriverError> {
+        Node::new(self.open(name)?)
+    }
+
+    /// As [`Fabric::node`], with options.
+    pub fn node_with(&self, name: &str, options: &NicOptions) -> Result<Node, DriverError> {
+        Node::new(Nic::open_with(&self.socket(name), options)?)
+    }
+}
+
+/// An open NIC with a context, a PD, a CQ and its event queue, and 1 MiB of registered memory.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Node {
+    pub cq: Cq,
+    pub mr: Mr,
+    pub pd: Pd,
+    pub context: Context,
+    pub eq: EventQueue,
+    pub buf: Buf,
+    pub nic: Nic,
+}
+
+impl Node {
+    /// Vector of the event queue for completions.
+    pub const COMPLETIONS: u16 = 1;
+    /// Bytes of registered memory.
+    pub const BUF: usize = 1 << 20;
+
+    /// Makes the objects on a NIC that is started.
+    pub fn new(nic: Nic) -> Result<Self, DriverError> {
+        let eq = nic.event_queue(Self::COMPLETIONS, 0, 8)?;
+        let context = nic.context()?;
+        let pd = nic.pd()?;
+        let cq = context.cq(&eq, 10)?;
+        let buf = nic.alloc(Self::BUF)?;
+        let mr = pd.register(&buf, ALL_ACCESS)?;
+        Ok(Self {
+            cq,
+            mr,
+            pd,
+            context,
+            eq,
+            buf,
+            nic,
+        })
+    }
+
+    /// A QP with the usual shape.
+    pub fn qp(&self, kind: QpType) -> Result<Qp, DriverError> {
+        self.qp_with(kind, None, &QpOptions::default())
+    }
+
+    /// A QP.
+    pub fn qp_with(
+        &self,
+        kind: QpType,
+        srq: Option<&Srq>,
+        options: &QpOptions,
+    ) -> Result<Qp, DriverError> {
+        let (pd, cq) = (&self.pd, &self.cq);
+        self.context.qp(pd, kind, cq, cq, srq, options)
+    }
+
+    /// The next completion, which must come.
+    #[track_caller]
+    pub fn completion(&mut self) -> Wc {
+        match self.cq.poll_for(LONG) {
+            Some(wc) => wc,
+            None => panic!("no completion within {LONG:?}"),
+        }
+    }
+
+    /// The next completion, which must come and be good.
+    #[track_caller]
+    pub fn good_completion(&mut self) -> Wc {
+        let wc = self.completion();
+        assert!(wc.is_ok(), "failed: {wc:?}");
+        wc
+    }
+}
+
+/// Connects a new QP of each node with the other.
+pub fn connect_nodes(a: &Node, b: &Node, kind: QpType) -> Result<(Qp, Qp), DriverError> {
+    let (qa, qb) = (a.qp(kind)?, b.qp(kind)?);
+    connect(&qa, &qb, &Link::default())?;
+    Ok((qa, qb))
+}
