@@ -19,4 +19,4 @@ pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, S
 pub use memory::Memory;
 pub use rng::Rng;
 pub use wire::{Impairment, Rate};
-pub use world::{Host, Pair, SimBus, World, expect_cqe};
+pub use world::{Host, Pair, SimBus, World, expect_cqe, packet};

@@ -1,18 +1,19 @@
 //! Guest memory of the simulator.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use crate::bus::RAM_BASE;
 use faultline_nic::{Dma, DmaError};
 
-/// Bytes from [`RAM_BASE`] on.
-#[derive(Debug)]
-pub struct Memory(RefCell<Vec<u8>>);
+/// Bytes from [`RAM_BASE`] on. A clone is the same memory.
+#[derive(Clone, Debug)]
+pub struct Memory(Rc<RefCell<Vec<u8>>>);
 
 impl Memory {
     /// Zeroed memory.
     pub fn new(len: usize) -> Self {
-        Self(RefCell::new(vec![0; len]))
+        Self(Rc::new(RefCell::new(vec![0; len])))
     }
 
     /// Bytes.

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
-use faultline_nic::{Dma, Instant, Nic, NicConfig};
-use faultline_wire::packet::{self, RoceHeader};
+use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, TxFrame};
+use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr};
 
 use crate::bus::Bus;
@@ -27,33 +27,85 @@ struct Node {
     memory: Memory,
 }
 
-#[derive(Debug)]
+/// Whether a frame to this address gets there. A NIC hears itself only where it is addressed: the switch turns
+/// such frames round.
+fn hears(node: &Node, own: bool, dst: MacAddr) -> bool {
+    if own {
+        dst == node.nic.mac()
+    } else {
+        node.nic.accepts(dst)
+    }
+}
+
+/// Says of a packet, by sender and header, whether it is lost.
+type Filter = Box<dyn FnMut(usize, &RoceHeader) -> bool>;
+
 struct State {
     now: u64,
     nodes: Vec<Node>,
     wire: Wire,
+    /// Packets that are lost whatever the wire does.
+    filter: Option<Filter>,
+    /// Frames are handed over at once, as between the NICs of one process.
+    by_reference: bool,
     /// Headers of all RoCE packets that were sent, if someone wants them.
     trace: Option<Vec<(usize, RoceHeader)>>,
     interrupts: Vec<Vec<u16>>,
 }
 
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("now", &self.now)
+            .field("nodes", &self.nodes)
+            .finish_non_exhaustive()
+    }
+}
+
 impl State {
     /// Sends whatever the NICs have, and keeps their interrupts.
     fn drain(&mut self) {
+        while self.drain_once() {}
+    }
+
+    /// Gives whether a frame was handed over, so that there may be an answer.
+    fn drain_once(&mut self) -> bool {
+        let now = Instant(self.now);
+        let mut delivered = false;
+        for id in 0..self.nodes.len() {
+            let memory = self.nodes[id].memory.clone();
+            while let Some(frame) = self.nodes[id].nic.poll_transmit(now, &memory) {
+                if let FrameKind::Roce(header) = &frame.kind {
+                    if let Some(trace) = &mut self.trace {
+                        trace.push((id, *header));
+                    }
+                    if self.filter.as_mut().is_some_and(|lose| lose(id, header)) {
+                        continue;
+                    }
+                }
+                if self.by_reference {
+                    self.hand_over(id, &frame, &memory);
+                    delivered = true;
+                    continue;
+                }
+                let mut bytes = Vec::new();
+                // What can't be read does not reach the wire.
+                if frame.to_bytes(&memory, &mut bytes).is_ok() {
+                    self.wire.send(self.now, id, bytes);
+                }
+            }
+            while let Some(vector) = self.nodes[id].nic.poll_interrupt() {
+                self.interrupts[id].push(vector);
+            }
+        }
+        delivered
+    }
+
+    fn hand_over(&mut self, from: usize, frame: &TxFrame, sender: &Memory) {
         let now = Instant(self.now);
         for (id, node) in self.nodes.iter_mut().enumerate() {
-            while let Some(frame) = node.nic.poll_transmit(now, &node.memory) {
-                let mut bytes = Vec::new();
-                frame
-                    .to_bytes(&node.memory, &mut bytes)
-                    .expect("payload is mapped");
-                if let (Some(trace), Ok(parsed)) = (&mut self.trace, packet::parse(&bytes)) {
-                    trace.push((id, parsed.header));
-                }
-                self.wire.send(self.now, id, bytes);
-            }
-            while let Some(vector) = node.nic.poll_interrupt() {
-                self.interrupts[id].push(vector);
+            if hears(node, id == from, frame.dst()) {
+                node.nic.receive(now, &node.memory, frame, sender);
             }
         }
     }
@@ -82,13 +134,7 @@ impl State {
         while let Some(frame) = self.wire.pop(self.now) {
             let dst = MacAddr(frame.bytes[..6].try_into().expect("a frame has an address"));
             for (id, node) in self.nodes.iter_mut().enumerate() {
-                // A NIC hears itself only where it is addressed: the switch turns such frames round.
-                let heard = if id == frame.from {
-                    dst == node.nic.mac()
-                } else {
-                    node.nic.accepts(dst)
-                };
-                if heard {
+                if hears(node, id == frame.from, dst) {
                     node.nic.receive_bytes(now, &node.memory, &frame.bytes);
                 }
             }
@@ -260,6 +306,8 @@ impl World {
             now: 0,
             nodes,
             wire: Wire::new(seed),
+            filter: None,
+            by_reference: false,
             trace: None,
             interrupts: vec![Vec::new(); hosts],
         }));
@@ -294,6 +342,26 @@ impl World {
     /// Faults of the wire from now on.
     pub fn impair(&self, impairment: Impairment) {
         self.state.borrow_mut().wire.impairment = impairment;
+    }
+
+    /// Hands frames over by reference and at once from now on, as between the NICs of one process.
+    pub fn hand_over_by_reference(&self) {
+        self.state.borrow_mut().by_reference = true;
+    }
+
+    /// Loses the packets for which `lose` says so, by sender and header. It sees every packet that is sent.
+    pub fn lose(&self, lose: impl FnMut(usize, &RoceHeader) -> bool + 'static) {
+        self.state.borrow_mut().filter = Some(Box::new(lose));
+    }
+
+    /// Loses nothing more by [`World::lose`].
+    pub fn lose_nothing(&self) {
+        self.state.borrow_mut().filter = None;
+    }
+
+    /// Looks at a NIC.
+    pub fn with_nic<T>(&self, host: usize, look: impl FnOnce(&mut Nic) -> T) -> T {
+        look(&mut self.state.borrow_mut().nodes[host].nic)
     }
 
     /// Nanoseconds since the start.
@@ -368,6 +436,18 @@ impl World {
     pub fn completions(&mut self, host: usize, cq: &mut Cq) -> Vec<Cqe> {
         std::iter::from_fn(|| self.hosts[host].driver.poll(cq)).collect()
     }
+}
+
+/// A packet with these headers and this payload as octets, correct down to the checksum.
+pub fn packet(header: &RoceHeader, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; header.frame_len(payload.len())];
+    header
+        .emit(payload.len(), &mut bytes)
+        .expect("headers that belong to the opcode");
+    let at = header.header_len();
+    bytes[at..at + payload.len()].copy_from_slice(payload);
+    seal(&mut bytes).expect("room for the checksum");
+    bytes
 }
 
 /// Checks that exactly one completion is there, with this status, and gives it.
