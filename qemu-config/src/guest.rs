@@ -157,8 +157,11 @@ impl Booting {
                 Ok(frame) => bail!("the agent of guest {} began with {frame:?}", self.index),
                 Err(error) if would_block(&error) => self.check_alive()?,
                 Err(error) => {
-                    thread::sleep(Duration::from_millis(200));
-                    self.check_alive()?;
+                    // The channel has closed: QEMU's end, and with it the reason, follows.
+                    for _ in 0..50 {
+                        self.check_alive()?;
+                        thread::sleep(Duration::from_millis(100));
+                    }
                     return Err(error)
                         .with_context(|| format!("the agent of guest {}", self.index));
                 }

@@ -125,8 +125,12 @@ fn relay(cluster: &Cluster, current: &AtomicUsize) -> Result<()> {
         }
         Ok(())
     };
-    // A prompt: the guest's shell has printed its first one before anyone listened.
-    send(b'\n')?;
+    // The shells are older than the guests' addresses: tell them what has become known since.
+    for guest in &cluster.guests {
+        (&guest.console)
+            .write_all(b" . /run/lab.env\n")
+            .with_context(|| format!("guest {} is gone", guest.index))?;
+    }
     let mut byte = [0];
     while std::io::stdin()
         .read(&mut byte)
