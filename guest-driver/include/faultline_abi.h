@@ -734,7 +734,12 @@ struct faultline_doorbell_page {
 	__le32 asleep;
 	/* Written by the device, page 0 only: counts up at least once a second while the device lives. */
 	__le32 heartbeat;
-	__u8 reserved0[56];
+	/*
+	 * Written by the device: not zero while the page's context exists. When the kernel takes the device
+	 * away from a process it replaces the page by an empty one, and so the process learns of it.
+	 */
+	__le32 alive;
+	__u8 reserved0[52];
 	/* Next slot to claim, counts modulo 2^32; software adds. */
 	__le32 producer;
 	__u8 reserved1[60];

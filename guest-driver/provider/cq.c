@@ -152,6 +152,8 @@ int fl_poll_cq(struct ibv_cq *ibcq, int num, struct ibv_wc *wc)
 	}
 	publish_consumer(cq);
 	pthread_spin_unlock(&cq->lock);
+	if (!n && fl_is_gone(to_fl_ctx(ibcq->context)))
+		return -EIO;
 	return n;
 }
 
@@ -164,7 +166,7 @@ static int fl_next_poll(struct ibv_cq_ex *ibcq)
 	do {
 		cqe = new_entry(cq, cq->consumer);
 		if (!cqe)
-			return ENOENT;
+			return fl_is_gone(to_fl_ctx(ibcq->context)) ? EIO : ENOENT;
 		cq->consumer++;
 		qp = find_qp(cq, le32toh(cqe->qpn));
 	} while (!qp);

@@ -3,6 +3,7 @@
  * Device and context, doorbells, memory of rings.
  */
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -41,6 +42,8 @@ void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 	       FAULTLINE_DB_RING_ENTRIES) {
 		uint64_t now = now_ns();
 
+		if (fl_is_gone(ctx))
+			return;
 		if (!give_up)
 			give_up = now + FL_DOORBELL_PATIENCE_NS;
 		else if (now > give_up)
@@ -200,6 +203,21 @@ static void *map_page(struct fl_context *ctx, int fd, int prot, uint64_t offset)
 	return page == MAP_FAILED ? NULL : page;
 }
 
+/* The device marks the page right after the kernel has got it for us. */
+static bool wait_for_device(struct fl_context *ctx)
+{
+	uint64_t give_up = now_ns() + FL_DOORBELL_PATIENCE_NS;
+
+	while (fl_is_gone(ctx)) {
+		if (now_ns() > give_up) {
+			errno = EIO;
+			return false;
+		}
+		sched_yield();
+	}
+	return true;
+}
+
 static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd_fd,
 					      void *private_data)
 {
@@ -231,6 +249,8 @@ static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd
 				 resp.drv.doorbell_offset);
 	if (!ctx->doorbell)
 		goto err_ctx;
+	if (!wait_for_device(ctx))
+		goto err_doorbell;
 	ctx->kick = map_page(ctx, cmd_fd, PROT_WRITE, resp.drv.kick_offset);
 	if (!ctx->kick)
 		goto err_doorbell;

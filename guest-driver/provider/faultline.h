@@ -182,6 +182,15 @@ static inline void fl_set_sge(struct faultline_sge *to, uint64_t addr,
 	to->lkey = htole32(lkey);
 }
 
+/*
+ * Whether the device has been taken away: unplugged, unbound, or dead. The
+ * kernel then replaces the doorbell page by an empty one.
+ */
+static inline bool fl_is_gone(struct fl_context *ctx)
+{
+	return !__atomic_load_n(&ctx->doorbell->alive, __ATOMIC_RELAXED);
+}
+
 /* doorbell */
 void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 		 uint32_t value);

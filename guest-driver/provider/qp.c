@@ -179,6 +179,10 @@ int fl_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
 	uint32_t before;
 	int ret = 0;
 
+	if (fl_is_gone(to_fl_ctx(ibqp->context))) {
+		*bad = wr;
+		return EIO;
+	}
 	pthread_spin_lock(&qp->sq.lock);
 	before = qp->sq.head;
 	for (; wr; wr = wr->next) {
@@ -276,6 +280,8 @@ static int fl_wr_complete(struct ibv_qp_ex *ibqp)
 	struct fl_qp *qp = to_fl_qp_ex(ibqp);
 	int ret = qp->ex_err;
 
+	if (!ret && fl_is_gone(to_fl_ctx(ibqp->qp_base.context)))
+		ret = EIO;
 	if (ret) {
 		fl_wr_abort(ibqp);
 		return ret;

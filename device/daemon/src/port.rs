@@ -12,6 +12,7 @@ use faultline_wire::MacAddr;
 use crate::ram::Ram;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
+const ALIVE: usize = offset_of!(DoorbellPage, alive);
 const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
 const CONSUMER: usize = offset_of!(DoorbellPage, consumer);
 const RING: usize = offset_of!(DoorbellPage, ring);
@@ -89,6 +90,11 @@ impl NicPort {
             })
         };
         self.polled = now.into_iter().map(keep).collect();
+        for polled in &self.polled {
+            if let Some(page) = self.pages.page(polled.page as usize) {
+                page.store_u32(ALIVE, 1);
+            }
+        }
     }
 
     /// Takes doorbells from all pages. Gives whether there were any.

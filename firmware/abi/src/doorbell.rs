@@ -17,7 +17,10 @@ abi_struct! {
         asleep: crate::U32,
         /// Written by the device, page 0 only: counts up at least once a second while the device lives.
         heartbeat: crate::U32,
-        reserved0: [u8; 56],
+        /// Written by the device: not zero while the page's context exists. When the kernel takes the device
+        /// away from a process it replaces the page by an empty one, and so the process learns of it.
+        alive: crate::U32,
+        reserved0: [u8; 52],
         /// Next slot to claim, counts modulo 2^32; software adds.
         producer: crate::U32,
         reserved1: [u8; 60],

@@ -1,7 +1,6 @@
 //! Everything of a NIC but its queue pairs: what queue pairs use while they work.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use faultline_abi::admin::{Counter, NETDEV_UP, SetNetdev};
 use faultline_abi::cqe::{Cqe, WR_FLUSH_ERR};
@@ -108,7 +107,8 @@ pub struct Core {
     pub fatal: u32,
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
-    timers: BinaryHeap<Reverse<(Instant, u32)>>,
+    /// When to call which queue pair; each at most once.
+    timers: BTreeSet<(Instant, u32)>,
     /// Vectors to raise, a bit each.
     interrupts: u64,
 }
@@ -137,7 +137,7 @@ impl Core {
             async_eqn: None,
             fatal: regs::NONE,
             ready: VecDeque::new(),
-            timers: BinaryHeap::new(),
+            timers: BTreeSet::new(),
             interrupts: 0,
             config,
         }
@@ -166,23 +166,32 @@ impl Core {
         }
     }
 
-    /// Asks for a call of the queue pair's timer handler.
-    pub(crate) fn start_timer(&mut self, at: Instant, qpn: u32) {
-        self.timers.push(Reverse((at, qpn)));
+    /// Asks for a call of the queue pair's timer handler at `at` instead of `old`.
+    pub(crate) fn start_timer(&mut self, at: Instant, old: Option<Instant>, qpn: u32) {
+        // Left where it was, a timer would stay for its whole time: hours, at the longest timeout.
+        if let Some(old) = old {
+            self.timers.remove(&(old, qpn));
+        }
+        self.timers.insert((at, qpn));
+    }
+
+    /// Number of timers that run.
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
     }
 
     /// The next time at which a timer is due.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        self.timers.first().map(|(at, _)| *at)
     }
 
     /// Takes a timer that is due.
     pub(crate) fn pop_timer(&mut self, now: Instant) -> Option<u32> {
-        let Reverse((at, qpn)) = *self.timers.peek()?;
+        let (at, qpn) = *self.timers.first()?;
         if at > now {
             return None;
         }
-        self.timers.pop();
+        self.timers.pop_first();
         Some(qpn)
     }
 

@@ -124,6 +124,7 @@ impl Nic {
             srqs: self.core.srqs.len(),
             ahs: self.core.ahs.len(),
             uctxs: self.core.uctxs.len(),
+            timers: self.core.timers(),
         }
     }
 
@@ -410,4 +411,5 @@ pub struct ObjectCounts {
     pub srqs: usize,
     pub ahs: usize,
     pub uctxs: usize,
+    pub timers: usize,
 }

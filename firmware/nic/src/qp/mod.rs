@@ -202,6 +202,8 @@ pub struct Qp {
     responder: Responder,
     /// In the line of those that have something to send.
     queued: bool,
+    /// The packet sent last was a reply.
+    answered: bool,
     /// Earliest timer that the core knows of.
     timer_at: Option<Instant>,
     /// COMM_ESTABLISHED has been raised, or is not due.
@@ -227,6 +229,7 @@ impl Qp {
             requester: Requester::default(),
             responder: Responder::default(),
             queued: false,
+            answered: false,
             timer_at: None,
             established: false,
         }
@@ -309,9 +312,25 @@ impl Qp {
         now: Instant,
         mem: &M,
     ) -> Option<TxFrame> {
-        if let Some(frame) = self.poll_reply(core, now, mem) {
+        // While a READ is answered, every other packet may be a request: a peer that reads does not keep this
+        // side from sending.
+        let own_turn = self.responder.is_answering_read() && std::mem::take(&mut self.answered);
+        if own_turn && let Some(frame) = self.poll_send_queue(core, now, mem) {
             return Some(frame);
         }
+        if let Some(frame) = self.poll_reply(core, now, mem) {
+            self.answered = true;
+            return Some(frame);
+        }
+        self.poll_send_queue(core, now, mem)
+    }
+
+    fn poll_send_queue<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+    ) -> Option<TxFrame> {
         match self.config.kind {
             QpType::Rc | QpType::Uc => self.poll_request(core, now, mem),
             QpType::Ud | QpType::Gsi => self.poll_datagram(core, now, mem),
@@ -368,13 +387,12 @@ impl Qp {
     }
 
     /// Makes sure that the core calls when the requester's next deadline is due. The core may call earlier:
-    /// a deadline that moves on does not cost a heap operation.
+    /// a deadline that moves on costs nothing.
     fn sync_timer(&mut self, core: &mut Core) {
         if let Some(at) = self.requester.deadline()
             && self.timer_at.is_none_or(|known| at < known)
         {
-            self.timer_at = Some(at);
-            core.start_timer(at, self.number);
+            core.start_timer(at, self.timer_at.replace(at), self.number);
         }
     }
 

@@ -105,6 +105,8 @@ pub struct Requester {
     unacked: Psn,
     /// PSN after the highest that was sent.
     high: Psn,
+    /// The missing response for which transmission has gone back.
+    recovering: Option<Psn>,
     retries: u8,
     rnr_retries: u8,
     retry_limit: u8,
@@ -153,6 +155,7 @@ impl Requester {
         self.pending.clear();
         self.cursor = 0;
         self.cursor_packet = 0;
+        self.recovering = None;
         self.ack_deadline = None;
         self.rnr_deadline = None;
     }
@@ -171,6 +174,15 @@ impl Requester {
         if (position, packet) < (self.cursor, self.cursor_packet) {
             self.cursor = position;
             self.cursor_packet = packet;
+        }
+    }
+
+    /// Goes back to a response that is missing, once: whatever follows the gap would ask again. If that does
+    /// not help, the timeout does.
+    fn go_back_for(&mut self, missing: Psn) {
+        if self.recovering != Some(missing) {
+            self.recovering = Some(missing);
+            self.rewind(missing);
         }
     }
 
@@ -649,6 +661,7 @@ impl Qp {
             return;
         }
         req.unacked = until;
+        req.recovering = None;
         (req.retries, req.rnr_retries) = (req.retry_limit, req.rnr_retry_limit);
         let outstanding = req.high.diff(req.unacked) > 0;
         req.ack_deadline = match ack_timeout_ns(self.attr.timeout) {
@@ -743,7 +756,7 @@ impl Qp {
         if missing == psn {
             return true;
         }
-        self.requester.rewind(missing);
+        self.requester.go_back_for(missing);
         false
     }
 
@@ -755,7 +768,7 @@ impl Qp {
         {
             let missing = wr.first.add(wr.responses);
             if acked.diff(missing) >= 0 {
-                req.rewind(missing);
+                req.go_back_for(missing);
             }
         }
     }
@@ -826,6 +839,7 @@ impl Qp {
         }
         if req.ack_deadline.is_some_and(|at| at <= now) {
             req.ack_deadline = None;
+            req.recovering = None;
             core.counters.inc(Counter::local_ack_timeout_err);
             let from = req.unacked;
             self.retry(core, now, mem, from);
@@ -852,7 +866,7 @@ impl Qp {
         // A response acknowledges every request before it.
         if ahead > 0 {
             self.acknowledge_until(core, now, mem, expected);
-            self.requester.rewind(expected);
+            self.requester.go_back_for(expected);
             return None;
         }
         self.acknowledge_until(core, now, mem, psn);

@@ -49,7 +49,7 @@ enum Operation {
     Atomic { original: u64 },
 }
 
-/// Something to send back.
+/// Something to send back. `again`: it answers a repetition, so the operation has had its place in the limit.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
     Ack {
@@ -61,6 +61,7 @@ enum Reply {
         psn: Psn,
         msn: u32,
         original: u64,
+        again: bool,
     },
     Read {
         psn: Psn,
@@ -69,7 +70,34 @@ enum Reply {
         rkey: u32,
         len: u32,
         sent: u32,
+        again: bool,
     },
+}
+
+impl Reply {
+    fn psn(&self) -> Psn {
+        match self {
+            Self::Ack { psn, .. } | Self::Atomic { psn, .. } | Self::Read { psn, .. } => *psn,
+        }
+    }
+
+    fn is_for(&self, executed: &Executed) -> bool {
+        let psn = self.psn();
+        !matches!(self, Self::Ack { .. })
+            && psn.diff(executed.psn) >= 0
+            && psn.diff(executed.psn.add(executed.psns)) < 0
+    }
+
+    /// A NAK after which the connection is over.
+    fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::Ack {
+                syndrome: Syndrome::Nak(code),
+                ..
+            } if *code != NakCode::PsnSequenceError
+        )
+    }
 }
 
 /// Receive side of a QP.
@@ -147,18 +175,17 @@ impl Responder {
 
     /// Drops replies and the message in progress, but not its receive work request.
     pub(super) fn abort(&mut self) {
-        // A NAK that says why must still leave.
-        self.replies.retain(|reply| {
-            matches!(
-                reply,
-                Reply::Ack {
-                    syndrome: Syndrome::Nak(_),
-                    ..
-                }
-            )
-        });
+        // A NAK that says why must still leave, after the answers to what came before it (IBTA 9.7.5.1.1).
+        if !self.replies.back().is_some_and(Reply::is_final) {
+            self.replies.clear();
+        }
         self.message = None;
         self.executed.clear();
+    }
+
+    /// Whether a READ is being answered.
+    pub(super) fn is_answering_read(&self) -> bool {
+        matches!(self.replies.front(), Some(Reply::Read { .. }))
     }
 
     pub(super) fn take_current(&mut self) -> Option<RecvWr> {
@@ -173,14 +200,35 @@ impl Responder {
             syndrome,
         };
         match self.replies.back_mut() {
-            Some(
-                last @ Reply::Ack {
-                    syndrome: Syndrome::Ack { .. },
-                    ..
-                },
-            ) => *last = ack,
+            // A NAK acknowledges what is before it.
+            Some(Reply::Ack { psn: last, .. })
+                if matches!(syndrome, Syndrome::Ack { .. }) && last.diff(psn) > 0 => {}
+            // No NAK is final here: nothing is received after one that is.
+            Some(last @ Reply::Ack { .. }) => *last = ack,
             _ => self.replies.push_back(ack),
         }
+    }
+
+    /// Queues the answer to a repetition. Replies stay in the order of their PSNs and there is one for each
+    /// operation, so that repetitions take no more memory than what they repeat.
+    fn answer_again(&mut self, executed: &Executed, mut answer: Reply) {
+        if let Some(queued) = self.replies.iter_mut().find(|r| r.is_for(executed)) {
+            // What has not been said yet will be; else it goes back to there.
+            let skip = answer.psn().diff(queued.psn());
+            if let (Reply::Read { sent, again, .. }, Reply::Read { again: was, .. }) =
+                (&*queued, &mut answer)
+                && (skip < 0 || *sent > skip as u32)
+            {
+                *was = *again;
+                *queued = answer;
+            }
+            return;
+        }
+        let psn = answer.psn();
+        let later = |reply: &Reply| reply.psn().diff(psn) > 0;
+        let at = self.replies.iter().position(later);
+        self.replies
+            .insert(at.unwrap_or(self.replies.len()), answer);
     }
 
     fn remember(&mut self, executed: Executed, limit: usize) {
@@ -281,13 +329,10 @@ impl Qp {
             .find(|e| psn.diff(e.psn) >= 0 && psn.diff(e.psn.add(e.psns)) < 0)
             .copied();
         match (header.bth.opcode.info().kind, found) {
-            (
-                OpKind::ReadRequest,
-                Some(Executed {
-                    psn: first, what, ..
-                }),
-            ) => {
-                let (Operation::Read { addr, rkey, len }, Some(reth)) = (what, header.reth) else {
+            (OpKind::ReadRequest, Some(executed)) => {
+                let (Operation::Read { addr, rkey, len }, Some(reth)) =
+                    (executed.what, header.reth)
+                else {
                     return;
                 };
                 // It may ask for a part of the original range only.
@@ -295,23 +340,29 @@ impl Qp {
                 let inside = reth.rkey == rkey
                     && skip <= u64::from(len)
                     && u64::from(reth.len) <= u64::from(len) - skip
-                    && skip == u64::from(psn.diff(first) as u32) * u64::from(self.mtu);
-                if inside && !resp.is_replying_to(psn) {
-                    let msn = resp.msn;
-                    resp.replies.push_back(Reply::Read {
+                    && skip == u64::from(psn.diff(executed.psn) as u32) * u64::from(self.mtu);
+                if inside {
+                    let answer = Reply::Read {
                         psn,
-                        msn,
+                        msn: resp.msn,
                         addr: reth.addr,
                         rkey,
                         len: reth.len,
                         sent: 0,
-                    });
+                        again: true,
+                    };
+                    resp.answer_again(&executed, answer);
                 }
             }
             (OpKind::CompareSwap | OpKind::FetchAdd, Some(executed)) => {
                 if let Operation::Atomic { original } = executed.what {
-                    let msn = resp.msn;
-                    resp.replies.push_back(Reply::Atomic { psn, msn, original });
+                    let answer = Reply::Atomic {
+                        psn,
+                        msn: resp.msn,
+                        original,
+                        again: true,
+                    };
+                    resp.answer_again(&executed, answer);
                 }
             }
             // Too old to be remembered: the requester has its answer or asks in vain.
@@ -632,6 +683,7 @@ impl Qp {
             rkey: reth.rkey,
             len: reth.len,
             sent: 0,
+            again: false,
         });
         Ok(())
     }
@@ -692,6 +744,7 @@ impl Qp {
             psn,
             msn: resp.msn,
             original,
+            again: false,
         });
         Ok(())
     }
@@ -709,7 +762,12 @@ impl Qp {
             .responder
             .replies
             .iter()
-            .filter(|reply| matches!(reply, Reply::Read { .. } | Reply::Atomic { .. }))
+            .filter(|reply| {
+                matches!(
+                    reply,
+                    Reply::Read { again: false, .. } | Reply::Atomic { again: false, .. }
+                )
+            })
             .count();
         if limit == 0 || waiting >= limit {
             return Err(Refusal::INVALID);
@@ -804,7 +862,9 @@ impl Qp {
                 header.aeth = Some(Aeth { syndrome, msn });
                 Some(without_payload(header))
             }
-            Reply::Atomic { psn, msn, original } => {
+            Reply::Atomic {
+                psn, msn, original, ..
+            } => {
                 self.responder.replies.pop_front();
                 let mut header = path.header(Opcode::RcAtomicAcknowledge, dest, psn);
                 header.aeth = Some(Aeth {
@@ -821,6 +881,7 @@ impl Qp {
                 rkey,
                 len,
                 sent,
+                ..
             } => {
                 let packets = len.div_ceil(self.mtu).max(1);
                 let offset = sent * self.mtu;
@@ -853,8 +914,8 @@ impl Qp {
                     ),
                 };
                 if let Err(miss) = translated {
-                    // The region went away while it was read.
-                    self.responder.replies.pop_front();
+                    // The region went away while it was read; nothing behind this READ counts any more.
+                    self.responder.replies.clear();
                     let refusal = match miss {
                         Miss::NotPresent(_) => Refusal::operational(None),
                         _ => Refusal::access(),
@@ -873,17 +934,6 @@ impl Qp {
                 })
             }
         }
-    }
-}
-
-impl Responder {
-    /// Whether a READ response that covers this PSN is still to be sent, so that a repeated request need not
-    /// be answered twice.
-    fn is_replying_to(&self, wanted: Psn) -> bool {
-        self.replies.iter().any(|reply| match reply {
-            Reply::Read { psn, sent, .. } => *psn == wanted && *sent == 0,
-            _ => false,
-        })
     }
 }
 
