@@ -1,7 +1,7 @@
 //! What happens to frames on their way.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::rng::Rng;
 
@@ -53,6 +53,10 @@ impl PartialOrd for InFlight {
 pub(crate) struct Wire {
     pub(crate) impairment: Impairment,
     pub(crate) rng: Rng,
+    /// Time that each frame takes up its sender's line.
+    pub(crate) gap: u64,
+    /// When the line of each sender is free again.
+    free_at: BTreeMap<usize, u64>,
     frames: BinaryHeap<InFlight>,
     sent: u64,
 }
@@ -62,6 +66,8 @@ impl Wire {
         Self {
             impairment: Impairment::default(),
             rng: Rng::new(seed),
+            gap: 0,
+            free_at: BTreeMap::new(),
             frames: BinaryHeap::new(),
             sent: 0,
         }
@@ -69,6 +75,9 @@ impl Wire {
 
     pub(crate) fn send(&mut self, now: u64, from: usize, bytes: Vec<u8>) {
         let what = self.impairment;
+        let free_at = self.free_at.entry(from).or_default();
+        let start = now.max(*free_at);
+        *free_at = start + self.gap;
         if self.rng.chance(what.loss) {
             return;
         }
@@ -90,7 +99,7 @@ impl Wire {
             };
             self.sent += 1;
             self.frames.push(InFlight {
-                at: now + LATENCY_NS + jitter,
+                at: start + LATENCY_NS + jitter,
                 order: self.sent,
                 from,
                 bytes,

@@ -349,6 +349,11 @@ impl World {
         self.state.borrow_mut().by_reference = true;
     }
 
+    /// Lets each frame take up its sender's line for so long, so that a burst arrives one by one.
+    pub fn pace(&self, ns_per_frame: u64) {
+        self.state.borrow_mut().wire.gap = ns_per_frame;
+    }
+
     /// Loses the packets for which `lose` says so, by sender and header. It sees every packet that is sent.
     pub fn lose(&self, lose: impl FnMut(usize, &RoceHeader) -> bool + 'static) {
         self.state.borrow_mut().filter = Some(Box::new(lose));

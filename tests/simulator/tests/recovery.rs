@@ -1,0 +1,339 @@
+//! What a lost, late or repeated packet costs: which packets are sent again, and when.
+
+use faultline_abi::admin::Counter;
+use faultline_abi::cqe;
+use faultline_abi::qp::*;
+use faultline_abi::wqe as wr;
+use faultline_simulator::{Pair, Send, Sge, World, expect_cqe, packet};
+use faultline_wire::bth::{Bth, Psn};
+use faultline_wire::ip::Ip;
+use faultline_wire::opcode::{OpKind, Opcode};
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::reth::Reth;
+
+const LEN: u64 = 256 << 10;
+
+fn data(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251 + salt) as u8).collect()
+}
+
+fn rc_pair(world: &mut World) -> Pair {
+    // Half a second: what needs a timeout shows on the clock.
+    world.connect(QPT_RC, LEN, |c| c.timeout = 17)
+}
+
+fn post(world: &mut World, pair: &mut Pair, opcode: u8, local: u64, remote: u64, len: u32) {
+    let (a, b) = (pair.mr[0], pair.mr[1]);
+    let sges: [Sge; 1] = [(a.va + local, len, a.key)];
+    let send = Send {
+        opcode,
+        sges: &sges,
+        remote_addr: b.va + remote,
+        rkey: b.key,
+        compare_add: 1,
+        ..Send::default()
+    };
+    world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+}
+
+fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
+    world.hosts[host].driver.counter(counter).unwrap()
+}
+
+fn statuses(world: &mut World, pair: &mut Pair) -> Vec<u8> {
+    let found = world.completions(0, &mut pair.cq[0]);
+    assert!(
+        found
+            .windows(2)
+            .all(|w| w[1].wqe.get() == w[0].wqe.get() + 1)
+    );
+    found.iter().map(|cqe| cqe.status).collect()
+}
+
+/// Loses the first packet from `host` for which `which` holds.
+fn lose_one(world: &World, host: usize, which: impl Fn(&RoceHeader) -> bool + 'static) {
+    let mut lost = false;
+    world.lose(move |from, header| {
+        let hit = !lost && from == host && which(header);
+        lost |= hit;
+        hit
+    });
+}
+
+#[test]
+fn a_lost_read_response_is_asked_for_once_and_at_once() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    world.pace(50);
+    let bytes = data(100 << 10, 3);
+    world.hosts[1].driver.write_mr(&pair.mr[1], 0, &bytes);
+    lose_one(&world, 1, |h| {
+        h.bth.opcode.info().kind == OpKind::ReadResponse && h.bth.psn.get() == 10
+    });
+    world.start_trace();
+    post(&mut world, &mut pair, wr::WR_READ, 0, 0, 100 << 10);
+    // Behind it, so that going back costs something.
+    for _ in 0..10 {
+        post(
+            &mut world,
+            &mut pair,
+            wr::WR_WRITE,
+            150 << 10,
+            150 << 10,
+            1024,
+        );
+    }
+    world.run_for(100_000);
+    assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS; 11]);
+    assert!(world.hosts[0].driver.read_mr(&pair.mr[0], 0, 100 << 10) == bytes);
+    let trace = world.take_trace();
+    let asked: Vec<u32> = trace
+        .iter()
+        .filter(|(_, h)| h.bth.opcode.info().kind == OpKind::ReadRequest)
+        .map(|(_, h)| h.bth.psn.get())
+        .collect();
+    assert_eq!(asked, [0, 10], "89 responses behind the gap ask once");
+}
+
+#[test]
+fn a_lost_first_response_does_not_cost_a_timeout_for_those_behind() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    world.pace(50);
+    let bytes = data(80 << 10, 3);
+    world.hosts[1].driver.write_mr(&pair.mr[1], 0, &bytes);
+    lose_one(&world, 1, |h| {
+        h.bth.opcode.info().kind == OpKind::ReadResponse
+    });
+    for n in 0..8 {
+        post(
+            &mut world,
+            &mut pair,
+            wr::WR_READ,
+            n * 10_000,
+            n * 10_000,
+            10_000,
+        );
+    }
+    world.run_for(100_000);
+    assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS; 8]);
+    assert!(world.hosts[0].driver.read_mr(&pair.mr[0], 0, 80_000) == bytes[..80_000]);
+    assert_eq!(counter(&mut world, 0, Counter::local_ack_timeout_err), 0);
+}
+
+#[test]
+fn answers_before_a_refused_request_still_arrive() {
+    for by_reference in [false, true] {
+        let mut world = World::new(2, 1);
+        let mut pair = rc_pair(&mut world);
+        if by_reference {
+            world.hand_over_by_reference();
+        }
+        let bytes = data(5000, 9);
+        world.hosts[1].driver.write_mr(&pair.mr[1], 0, &bytes);
+        let (a, b) = (pair.mr[0], pair.mr[1]);
+        for (opcode, rkey) in [(wr::WR_READ, b.key), (wr::WR_WRITE, b.key ^ 0x100)] {
+            let send = Send {
+                opcode,
+                sges: &[(a.va, 5000, a.key)],
+                remote_addr: b.va,
+                rkey,
+                ..Send::default()
+            };
+            world.hosts[0].driver.write_send(&mut pair.qp[0], &send);
+        }
+        world.hosts[0].driver.ring_sends(&pair.qp[0]);
+        world.run();
+        assert_eq!(
+            statuses(&mut world, &mut pair),
+            [cqe::SUCCESS, cqe::REM_ACCESS_ERR]
+        );
+        assert!(world.hosts[0].driver.read_mr(&a, 0, 5000) == bytes);
+    }
+}
+
+/// A request packet from host 0 to the QP of host 1, made by hand.
+fn forged(world: &World, pair: &Pair, opcode: Opcode, psn: u32) -> RoceHeader {
+    let (from, to) = (&world.hosts[0], &world.hosts[1]);
+    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+    let bth = Bth::new(opcode, pair.qp[1].qpn, Psn::new(psn));
+    RoceHeader::new(to.mac, from.mac, ip, bth)
+}
+
+#[test]
+fn a_flood_of_repeated_reads_is_answered_in_bounded_work() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    // Executed once; 200 packets.
+    post(&mut world, &mut pair, wr::WR_READ, 0, 0, 200 << 10);
+    world.run();
+    assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS]);
+    world.start_trace();
+    for n in 0..2000u32 {
+        let offset = n % 200;
+        let mut header = forged(&world, &pair, Opcode::RcReadRequest, offset);
+        header.reth = Some(Reth {
+            addr: pair.mr[1].va + u64::from(offset) * 1024,
+            rkey: pair.mr[1].key,
+            len: (200 - offset) * 1024,
+        });
+        world.inject(0, packet(&header, &[]));
+    }
+    world.run();
+    let answers = world
+        .take_trace()
+        .iter()
+        .filter(|(from, _)| *from == 1)
+        .count();
+    assert!(
+        answers <= 200,
+        "{answers} packets for what arrived at one time"
+    );
+    // The connection goes on.
+    post(&mut world, &mut pair, wr::WR_WRITE, 0, 0, 3000);
+    world.run();
+    assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS]);
+}
+
+#[test]
+fn repeated_atomics_are_answered_from_memory_and_not_executed() {
+    let mut world = World::new(2, 1);
+    let mut pair = world.connect(QPT_RC, LEN, |c| c.timeout = 5);
+    // Aligned: the region's first address is odd.
+    let at = 8 - pair.mr[1].va % 8;
+    let mut lost = 0;
+    world.lose(move |from, h| {
+        let hit = from == 1 && lost < 3 && h.bth.opcode.info().kind == OpKind::AtomicAck;
+        lost += u32::from(hit);
+        hit
+    });
+    for _ in 0..3 {
+        post(&mut world, &mut pair, wr::WR_FETCH_ADD, 0, at, 8);
+    }
+    world.run();
+    assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS; 3]);
+    let sum = world.hosts[1].driver.read_mr(&pair.mr[1], at, 8);
+    assert_eq!(sum, 3u64.to_le_bytes());
+    assert_eq!(
+        world.hosts[0].driver.read_mr(&pair.mr[0], 0, 8),
+        2u64.to_le_bytes(),
+        "the last one saw the two before it"
+    );
+    assert!(counter(&mut world, 1, Counter::duplicate_request) >= 3);
+}
+
+/// Repeated requests do not count against what was agreed.
+#[test]
+fn impatience_is_not_taken_for_too_many_reads() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    for _ in 0..8 {
+        post(&mut world, &mut pair, wr::WR_READ, 0, 0, 1024);
+    }
+    world.run();
+    // All of them again, from a slow switch, and with them the first that is new.
+    for psn in 0..8 {
+        let mut header = forged(&world, &pair, Opcode::RcReadRequest, psn);
+        header.reth = Some(Reth {
+            addr: pair.mr[1].va,
+            rkey: pair.mr[1].key,
+            len: 1024,
+        });
+        world.inject(0, packet(&header, &[]));
+    }
+    post(&mut world, &mut pair, wr::WR_READ, 0, 0, 1024);
+    world.run();
+    assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS; 9]);
+}
+
+#[test]
+fn acknowledgements_of_what_was_never_sent_are_ignored() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    world.lose(|from, _| from == 1);
+    post(&mut world, &mut pair, wr::WR_WRITE, 0, 0, 3000);
+    let (from, to) = (&world.hosts[1], &world.hosts[0]);
+    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+    for syndrome in [0x1f, 0x60, 0x61, 0x62, 0x63, 0x2a, 0x40, 0xff] {
+        for psn in [3, 4, 1000, 0x7f_ffff, 0x80_0003, 0xff_ffff] {
+            let bth = Bth::new(Opcode::RcAcknowledge, pair.qp[0].qpn, Psn::new(psn));
+            let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
+            header.aeth = Some(faultline_wire::aeth::Aeth {
+                syndrome: faultline_wire::aeth::Syndrome::from_u8(syndrome),
+                msn: 1,
+            });
+            world.inject(1, packet(&header, &[]));
+        }
+    }
+    world.run_for(10_000);
+    assert_eq!(statuses(&mut world, &mut pair), []);
+    let attr = world.hosts[0].driver.query_qp(pair.qp[0].qpn).unwrap();
+    assert_eq!(attr.state, QPS_RTS);
+    world.lose_nothing();
+    world.run();
+    assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS]);
+}
+
+#[test]
+fn waiting_for_a_receiver_takes_no_memory() {
+    let mut world = World::new(2, 1);
+    let mut pair = world.connect(QPT_RC, LEN, |c| {
+        c.timeout = 31;
+        c.min_rnr_timer = 1;
+    });
+    let send = Send {
+        opcode: wr::WR_SEND,
+        inline: Some(b"x"),
+        ..Send::default()
+    };
+    world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+    world.run_for(100_000_000);
+    assert!(counter(&mut world, 0, Counter::rnr_nak_received) > 5000);
+    assert!(
+        world.with_nic(0, |nic| nic.object_counts().timers) <= 1,
+        "timers pile up"
+    );
+    world.hosts[1]
+        .driver
+        .post_recv(&mut pair.qp[1], 0, &[(pair.mr[1].va, 8, pair.mr[1].key)]);
+    world.run_for(1_000_000);
+    expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+}
+
+/// Reading from a QP does not keep it from sending.
+#[test]
+fn answers_and_requests_take_turns() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    let (a, b) = (pair.mr[0], pair.mr[1]);
+    // More than the window: the rest waits for acknowledgements, which come with the READ.
+    for _ in 0..6 {
+        let write = Send {
+            opcode: wr::WR_WRITE,
+            sges: &[(b.va, 200 << 10, b.key)],
+            remote_addr: a.va,
+            rkey: a.key,
+            ..Send::default()
+        };
+        world.hosts[1].driver.write_send(&mut pair.qp[1], &write);
+    }
+    world.hosts[1].driver.ring_sends(&pair.qp[1]);
+    world.run_for(1000);
+    world.start_trace();
+    post(&mut world, &mut pair, wr::WR_READ, 0, 0, 100 << 10);
+    world.run();
+    assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS]);
+    assert_eq!(world.completions(1, &mut pair.cq[1]).len(), 6);
+    let kinds: Vec<OpKind> = world
+        .take_trace()
+        .iter()
+        .filter(|(from, _)| *from == 1)
+        .map(|(_, h)| h.bth.opcode.info().kind)
+        .collect();
+    let first_half = &kinds[..100];
+    let requests = first_half
+        .iter()
+        .filter(|kind| **kind == OpKind::Write)
+        .count();
+    assert!((40..=60).contains(&requests), "{requests} of 100");
+}
