@@ -1,0 +1,579 @@
+//! Figures of a device against floors of the same machine, measured in the same run.
+//!
+//! The device runs in a process of its own (this program, started again), so that its memory can be told from
+//! the driver's. While a floor is measured that process is stopped: it polls, and there may be two processors
+//! only.
+//!
+//! The machine may be shared, so everything is measured in short rounds of which the median counts: a round
+//! in which one of the two threads was not running is an outlier and not an average. A figure and its floor
+//! are measured in turn, several times; what is reported are the medians of values and of ratios of
+//! neighbours.
+
+#![forbid(unsafe_code)]
+
+use std::hint::{black_box, spin_loop};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Parser;
+use faultline::{Config, NicEntry, PollMode, Server};
+use faultline_abi::qp::ACCESS_LOCAL_WRITE;
+use faultline_harness::testbed::{ALL_ACCESS, LONG, Node};
+use faultline_harness::{
+    Buf, Link, Mr, Nic, NicOptions, Qp, QpOptions, QpType, RingLayout, SendWr, connect,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+
+const MIB: usize = 1 << 20;
+/// Blocks on each side of a copy: together more than a second-level cache holds.
+const BLOCKS: usize = 32;
+/// Idle queue pairs on each of the two NICs.
+const IDLE_QPS: usize = 10_000;
+/// Send work requests for each doorbell, where many are posted.
+const BATCH: u32 = 32;
+/// Blocks in a round of copies.
+const ROUND_BLOCKS: usize = 2;
+/// Trips in a round of latency.
+const TRIPS: u64 = 16;
+/// log2 of the depth of the send queue for bandwidth and rate.
+const BULK_DEPTH: u8 = 10;
+
+#[derive(Debug, Parser)]
+#[command(about = "Measures a Faultline device against the floors of this machine")]
+struct Args {
+    /// Fewer and shorter repetitions.
+    #[arg(long)]
+    quick: bool,
+    /// Write the figures to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only figures whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Be the device: serve NICs a and b in this directory until standard input ends.
+    #[arg(long, hide = true)]
+    serve: Option<PathBuf>,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+struct Figure {
+    name: String,
+    value: f64,
+    unit: &'static str,
+    /// Name of the figure that it is compared with.
+    against: Option<String>,
+    ratio: Option<f64>,
+    wanted: Option<String>,
+    met: Option<bool>,
+}
+
+impl Figure {
+    fn plain(name: &str, value: f64, unit: &'static str) -> Self {
+        Self {
+            name: name.to_owned(),
+            value,
+            unit,
+            against: None,
+            ratio: None,
+            wanted: None,
+            met: None,
+        }
+    }
+
+    fn against(mut self, name: &str, ratio: f64) -> Self {
+        self.against = Some(name.to_owned());
+        self.ratio = Some(ratio);
+        self
+    }
+
+    fn at_least(mut self, limit: f64) -> Self {
+        self.wanted = Some(format!(">= {limit}"));
+        self.met = Some(self.ratio.unwrap_or(self.value) >= limit);
+        self
+    }
+
+    fn at_most(mut self, limit: f64) -> Self {
+        self.wanted = Some(format!("<= {limit}"));
+        self.met = Some(self.ratio.unwrap_or(self.value) <= limit);
+        self
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Median of the ratios of values that were measured one after the other.
+fn median_ratio(values: &[f64], floors: &[f64]) -> f64 {
+    let ratios: Vec<f64> = values.iter().zip(floors).map(|(v, f)| v / f).collect();
+    median(&ratios)
+}
+
+/// The device's process.
+struct Device {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Device {
+    fn start() -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let child = Command::new(std::env::current_exe()?)
+            .arg("--serve")
+            .arg(directory.path())
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("can't start the device's process")?;
+        let device = Self { child, directory };
+        let start = Instant::now();
+        while !device.socket("b").exists() {
+            ensure!(
+                start.elapsed() < LONG,
+                "the device's process does not serve"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(device)
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Runs `work` while the device stands still.
+    fn stopped<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(2));
+        let result = work();
+        self.signal(Signal::CONT);
+        std::thread::sleep(Duration::from_millis(2));
+        result
+    }
+
+    /// Bytes of `field` in /proc/PID/status.
+    fn memory(&self, field: &str) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find(|line| line.starts_with(field));
+        let kib = line.and_then(|line| line.split_whitespace().nth(1));
+        let kib: f64 = kib.context("no such field in /proc/PID/status")?.parse()?;
+        Ok(kib * 1024.0)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(directory: &Path) -> anyhow::Result<()> {
+    let nic = |name: &str| NicEntry {
+        name: name.to_owned(),
+        socket: directory.join(name),
+        mac: None,
+    };
+    let config = Config {
+        poll: PollMode::Busy,
+        nics: vec![nic("a"), nic("b")],
+        ..Config::default()
+    };
+    let server = Server::start(&config)?;
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    drop(server);
+    Ok(())
+}
+
+/// Median time of a round in seconds, over `rounds` of them.
+fn time_rounds(
+    rounds: usize,
+    mut round: impl FnMut(usize) -> anyhow::Result<()>,
+) -> anyhow::Result<f64> {
+    let mut times = Vec::with_capacity(rounds);
+    for i in 0..rounds {
+        let start = Instant::now();
+        round(i)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    Ok(median(&times))
+}
+
+/// Bytes per second of a copy of 1 MiB blocks by one thread.
+fn memcpy(source: &[u8], target: &mut [u8], rounds: usize) -> anyhow::Result<f64> {
+    let time = time_rounds(rounds, |round| {
+        for i in 0..ROUND_BLOCKS {
+            let at = (round * ROUND_BLOCKS + i) % BLOCKS * MIB;
+            target[at..at + MIB].copy_from_slice(black_box(&source[at..at + MIB]));
+        }
+        black_box(&target);
+        Ok(())
+    })?;
+    Ok((ROUND_BLOCKS * MIB) as f64 / time)
+}
+
+/// A word with a cache line (and its neighbour) of its own.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// Seconds for a word to go to another thread and back.
+fn ping_pong(rounds: usize) -> anyhow::Result<f64> {
+    let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
+    let trips = rounds as u64 * TRIPS;
+    let time = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 1..=trips {
+                while ping.0.load(Ordering::Acquire) != i {
+                    spin_loop();
+                }
+                pong.0.store(i, Ordering::Release);
+            }
+        });
+        let mut i = 0;
+        time_rounds(rounds, |_| {
+            for _ in 0..TRIPS {
+                i += 1;
+                ping.0.store(i, Ordering::Release);
+                while pong.0.load(Ordering::Acquire) != i {
+                    spin_loop();
+                }
+            }
+            Ok(())
+        })
+    })?;
+    Ok(time / TRIPS as f64)
+}
+
+/// Two NICs with a connection for each kind of measurement.
+struct Bench {
+    device: Device,
+    a: Node,
+    b: Node,
+    /// For latency, in both directions.
+    ping: Qp,
+    pong: Qp,
+    /// For bandwidth and rate, from a to b.
+    bulk: Qp,
+    _bulk_peer: Qp,
+    source: (Buf, Mr),
+    target: (Buf, Mr),
+    idle: Vec<(Qp, Qp)>,
+}
+
+impl Bench {
+    fn new() -> anyhow::Result<Self> {
+        let device = Device::start()?;
+        let options = NicOptions {
+            ram: 128 * MIB,
+            ..NicOptions::default()
+        };
+        let node = |name| -> anyhow::Result<Node> {
+            let nic = Nic::open_with(&device.socket(name), &options)?;
+            Ok(Node::new(nic)?)
+        };
+        let (a, b) = (node("a")?, node("b")?);
+        let link = Link::default();
+        let (ping, pong) = (a.qp(QpType::Rc)?, b.qp(QpType::Rc)?);
+        connect(&ping, &pong, &link)?;
+        let deep = QpOptions {
+            send_depth: BULK_DEPTH,
+            ..QpOptions::default()
+        };
+        let bulk = a.qp_with(QpType::Rc, None, &deep)?;
+        let peer = b.qp_with(QpType::Rc, None, &deep)?;
+        connect(&bulk, &peer, &link)?;
+        let source = a.nic.alloc(BLOCKS * MIB)?;
+        let target = b.nic.alloc(BLOCKS * MIB)?;
+        source.fill_pattern(0, BLOCKS * MIB, 7);
+        let source_mr = a.pd.register(&source, ACCESS_LOCAL_WRITE)?;
+        let target_mr = b.pd.register(&target, ALL_ACCESS)?;
+        Ok(Self {
+            device,
+            a,
+            b,
+            ping,
+            pong,
+            bulk,
+            _bulk_peer: peer,
+            source: (source, source_mr),
+            target: (target, target_mr),
+            idle: Vec::new(),
+        })
+    }
+
+    /// Takes a completion of node a if there is one.
+    fn reap(&mut self) -> anyhow::Result<bool> {
+        let Some(wc) = self.a.cq.poll() else {
+            spin_loop();
+            return Ok(false);
+        };
+        ensure!(wc.is_ok(), "a work request failed: {wc:?}");
+        self.bulk.retire(&wc);
+        self.ping.retire(&wc);
+        Ok(true)
+    }
+
+    /// Bytes per second of WRITEs (or READs) of `len` bytes, a round of them outstanding at once.
+    fn bandwidth(&mut self, len: usize, rounds: usize, read: bool) -> anyhow::Result<f64> {
+        let blocks = BLOCKS * MIB / len;
+        let each = ROUND_BLOCKS * MIB / len;
+        let time = time_rounds(rounds, |round| {
+            for i in 0..each {
+                let at = (round * each + i) % blocks * len;
+                let sges = [self.source.1.sge(at, len)];
+                let remote = self.target.1.remote(at);
+                let wr = if read {
+                    SendWr::read(&sges, remote)
+                } else {
+                    SendWr::write(&sges, remote)
+                };
+                self.bulk.post_send(&wr.signaled())?;
+            }
+            let mut done = 0;
+            while done < each {
+                done += usize::from(self.reap()?);
+            }
+            Ok(())
+        })?;
+        Ok((each * len) as f64 / time)
+    }
+
+    /// Seconds for 8 bytes to be written to the peer and back, seen by polling memory.
+    fn round_trip(&mut self, rounds: usize) -> anyhow::Result<f64> {
+        let (to_b, to_a) = (self.b.mr.remote(0), self.a.mr.remote(0));
+        for buf in [&self.a.buf, &self.b.buf] {
+            buf.store_u64(0, 0);
+        }
+        let wait = |buf: &Buf, want: u64| {
+            while buf.load_u64(0) != want {
+                spin_loop();
+            }
+        };
+        let mut i = 0u64;
+        let time = time_rounds(rounds, |_| {
+            for trip in 1..=TRIPS {
+                i += 1;
+                let bytes = i.to_le_bytes();
+                let signal = trip == TRIPS;
+                let post = |qp: &mut Qp, remote| {
+                    let wr = SendWr::write_inline(&bytes, remote);
+                    qp.post_send(&if signal { wr.signaled() } else { wr })
+                };
+                post(&mut self.ping, to_b)?;
+                wait(&self.b.buf, i);
+                post(&mut self.pong, to_a)?;
+                wait(&self.a.buf, i);
+            }
+            for (node, qp) in [(&mut self.a, &mut self.ping), (&mut self.b, &mut self.pong)] {
+                let wc = node.cq.poll_for(LONG).context("no completion")?;
+                ensure!(wc.is_ok(), "a WRITE failed: {wc:?}");
+                qp.retire(&wc);
+            }
+            Ok(())
+        })?;
+        Ok(time / TRIPS as f64)
+    }
+
+    /// 8-byte WRITEs per second: a send queue full of them, posted in batches, until all are complete.
+    fn rate(&mut self, rounds: usize) -> anyhow::Result<f64> {
+        let remote = self.b.mr.remote(4096);
+        let each = 1u32 << BULK_DEPTH;
+        let mut posted = 0u64;
+        let time = time_rounds(rounds, |_| {
+            for i in 1..=each {
+                posted += 1;
+                let bytes = posted.to_le_bytes();
+                let wr = SendWr::write_inline(&bytes, remote);
+                let last = i % BATCH == 0;
+                self.bulk.stage(&if last { wr.signaled() } else { wr })?;
+                if last {
+                    self.bulk.ring()?;
+                }
+            }
+            while self.bulk.room() < each {
+                self.reap()?;
+            }
+            Ok(())
+        })?;
+        let last = self.b.buf.load_u64(4096);
+        ensure!(last == posted, "the last WRITE is not the last");
+        Ok(f64::from(each) / time)
+    }
+
+    /// Makes idle connected QPs on both NICs.
+    fn fill(&mut self) -> anyhow::Result<()> {
+        let small = QpOptions {
+            send_depth: 4,
+            recv_depth: 4,
+            layout: RingLayout::Contiguous,
+            ..QpOptions::default()
+        };
+        for _ in 0..IDLE_QPS {
+            let a = self.a.qp_with(QpType::Rc, None, &small)?;
+            let b = self.b.qp_with(QpType::Rc, None, &small)?;
+            connect(&a, &b, &Link::default())?;
+            self.idle.push((a, b));
+        }
+        Ok(())
+    }
+
+    fn check_data(&self) -> anyhow::Result<()> {
+        for block in 0..BLOCKS {
+            let at = block * MIB;
+            ensure!(
+                self.source.0.to_vec(at, MIB) == self.target.0.to_vec(at, MIB),
+                "block {block} differs after it was written"
+            );
+        }
+        Ok(())
+    }
+}
+
+const MEMCPY: &str = "memcpy of 1 MiB blocks";
+const PING_PONG: &str = "cache line to another thread and back";
+
+fn measure(args: &Args) -> anyhow::Result<Vec<Figure>> {
+    let reps = if args.quick { 5 } else { 15 };
+    let scale = if args.quick { 1 } else { 3 };
+    let wants = |name: &str| {
+        let only = args.only.as_ref();
+        only.is_none_or(|text| name.contains(text.as_str()))
+    };
+    let mut bench = Bench::new()?;
+    let mut figures = Vec::new();
+
+    let (mut copies, mut writes, mut reads, mut short) = (vec![], vec![], vec![], vec![]);
+    if wants("bandwidth") {
+        let source: Vec<u8> = faultline_harness::pattern(1, BLOCKS * MIB);
+        let mut target = vec![1u8; BLOCKS * MIB];
+        let rounds = scale * 64;
+        bench.bandwidth(MIB, 32, false)?;
+        memcpy(&source, &mut target, 32)?;
+        for _ in 0..reps {
+            let copy = || memcpy(&source, &mut target, rounds);
+            copies.push(bench.device.stopped(copy)?);
+            writes.push(bench.bandwidth(MIB, rounds, false)?);
+            reads.push(bench.bandwidth(MIB, rounds, true)?);
+            short.push(bench.bandwidth(64 << 10, rounds, false)?);
+        }
+        bench.check_data()?;
+        let gb = |values: &[f64]| median(values) / 1e9;
+        let figure = |name: &str, values: &[f64]| {
+            Figure::plain(name, gb(values), "GB/s").against(MEMCPY, median_ratio(values, &copies))
+        };
+        figures.push(Figure::plain(MEMCPY, gb(&copies), "GB/s"));
+        figures.push(figure("bandwidth of 1 MiB WRITEs", &writes).at_least(0.7));
+        figures.push(figure("bandwidth of 1 MiB READs", &reads));
+        figures.push(figure("bandwidth of 64 KiB WRITEs", &short));
+    }
+
+    if wants("latency") {
+        let (mut floors, mut trips) = (vec![], vec![]);
+        let rounds = scale * 500;
+        bench.round_trip(100)?;
+        for _ in 0..reps {
+            floors.push(bench.device.stopped(|| ping_pong(rounds))?);
+            trips.push(bench.round_trip(rounds)?);
+        }
+        figures.push(Figure::plain(PING_PONG, median(&floors) * 1e6, "us"));
+        figures.push(
+            Figure::plain("latency: 8-byte WRITE and back", median(&trips) * 1e6, "us")
+                .against(PING_PONG, median_ratio(&trips, &floors))
+                .at_most(8.0),
+        );
+    }
+
+    if wants("rate") {
+        bench.rate(20)?;
+        let rates: Vec<f64> = (0..reps)
+            .map(|_| bench.rate(scale * 100))
+            .collect::<anyhow::Result<_>>()?;
+        let name = "rate of 8-byte WRITEs, one engine thread";
+        figures.push(Figure::plain(name, median(&rates) / 1e6, "M/s").at_least(1.5));
+    }
+
+    if wants("idle") {
+        let (mut without, mut with) = (vec![], vec![]);
+        let rounds = scale * 500;
+        bench.round_trip(100)?;
+        for rep in 0..reps.min(5) {
+            without.push(bench.round_trip(rounds)?);
+            let before = (
+                bench.device.memory("VmRSS")?,
+                bench.device.memory("RssAnon")?,
+            );
+            let start = Instant::now();
+            bench.fill()?;
+            if rep == 0 {
+                let qps = 2.0 * IDLE_QPS as f64;
+                let took = start.elapsed().as_secs_f64();
+                let resident = (bench.device.memory("VmRSS")? - before.0) / qps;
+                let own = (bench.device.memory("RssAnon")? - before.1) / qps;
+                let name = "resident memory for each idle QP";
+                figures.push(Figure::plain(name, resident, "bytes").at_most(4096.0));
+                figures.push(Figure::plain("of it the device's own", own, "bytes"));
+                let name = "time to create and connect a QP";
+                figures.push(Figure::plain(name, took / qps * 1e6, "us"));
+            }
+            with.push(bench.round_trip(rounds)?);
+            bench.idle.clear();
+        }
+        let name = format!("latency with {IDLE_QPS} idle connections");
+        let ratio = median_ratio(&with, &without);
+        figures.push(
+            Figure::plain(&name, median(&with) * 1e6, "us")
+                .against("latency without them", ratio)
+                .at_most(1.1),
+        );
+    }
+    Ok(figures)
+}
+
+fn print(figures: &[Figure]) {
+    for figure in figures {
+        let against = match (&figure.against, figure.ratio) {
+            (Some(name), Some(ratio)) => format!("{ratio:.2} x {name}"),
+            _ => String::new(),
+        };
+        let verdict = match (&figure.wanted, figure.met) {
+            (Some(wanted), Some(met)) => {
+                format!("wanted {wanted}: {}", if met { "met" } else { "MISSED" })
+            }
+            _ => String::new(),
+        };
+        println!(
+            "{:<42} {:>10.3} {:<6} {:<46} {}",
+            figure.name, figure.value, figure.unit, against, verdict
+        );
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    if let Some(directory) = &args.serve {
+        return serve(directory);
+    }
+    let figures = measure(&args)?;
+    print(&figures);
+    if let Some(path) = &args.json {
+        std::fs::write(path, serde_json::to_vec_pretty(&figures)?)
+            .with_context(|| format!("can't write {}", path.display()))?;
+    }
+    if figures.iter().any(|figure| figure.met == Some(false)) {
+        bail!("a figure was missed");
+    }
+    Ok(())
+}
