@@ -121,6 +121,25 @@ impl TxFrame {
     }
 }
 
+/// Whose memory was missing when a payload was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyError {
+    /// The sender's, which is none of the receiver's business: the frame counts as lost.
+    Source,
+    /// The receiver's.
+    Destination,
+}
+
+/// Whether all of a run of memory can be read. For errors only: it reads all of it.
+fn is_readable<M: Dma>(mem: &M, addr: u64, len: u64) -> bool {
+    let mut buf = [0; 256];
+    (0..len).step_by(buf.len()).all(|at| {
+        let n = (len - at).min(buf.len() as u64) as usize;
+        buf.get_mut(..n)
+            .is_some_and(|buf| mem.read(addr.wrapping_add(at), buf).is_ok())
+    })
+}
+
 /// The payload of a frame that arrives.
 #[derive(Debug)]
 pub enum Payload<'a, M> {
@@ -160,10 +179,10 @@ impl<M: Dma> Payload<'_, M> {
     }
 
     /// Copies `len` bytes from offset `skip` to guest memory at `dst`. Bytes beyond the payload are left out.
-    pub fn copy_to(&self, skip: usize, dst_mem: &M, dst: u64, len: usize) -> Result<(), DmaError> {
+    pub fn copy_to(&self, skip: usize, to: &M, dst: u64, len: usize) -> Result<(), CopyError> {
         match self {
             Self::Bytes(bytes) => match bytes.get(skip..(skip + len).min(bytes.len())) {
-                Some(part) => dst_mem.write(dst, part),
+                Some(part) => to.write(dst, part).map_err(|_| CopyError::Destination),
                 None => Ok(()),
             },
             Self::Guest { mem, segments, .. } => {
@@ -175,7 +194,13 @@ impl<M: Dma> Payload<'_, M> {
                         continue;
                     }
                     let n = (have - skip).min(left);
-                    dst_mem.copy_from(dst, mem, segment.addr + skip, n as usize)?;
+                    let src = segment.addr + skip;
+                    if to.copy_from(dst, mem, src, n as usize).is_err() {
+                        return Err(match is_readable(*mem, src, n) {
+                            true => CopyError::Destination,
+                            false => CopyError::Source,
+                        });
+                    }
                     skip = 0;
                     dst += n;
                     left -= n;

@@ -537,6 +537,25 @@ impl<B: Bus> Driver<B> {
         })
     }
 
+    /// Maps 4 KiB pages of a region anew, from `va` on, readable and writable.
+    pub fn map(&mut self, mr: &Mr, va: u64, pages: &[u64]) -> Result<u32> {
+        for (n, page) in pages.iter().enumerate() {
+            let entry = page | tq::READ | tq::WRITE;
+            self.bus
+                .write(self.scratch + n as u64 * 8, &entry.to_le_bytes());
+        }
+        let map = TqCmd {
+            opcode: tq::MAP,
+            key: U32::new(mr.key),
+            iova: U64::new(va),
+            count: U64::new(pages.len() as u64),
+            list: U64::new(self.scratch),
+            page_shift: 12,
+            ..TqCmd::default()
+        };
+        self.translate(&map)
+    }
+
     /// Creates a completion queue.
     pub fn create_cq(&mut self, config: CqConfig) -> Result<Cq> {
         let (ring, desc) = self.contiguous((64 << config.log_depth) + 64)?;

@@ -10,7 +10,7 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
 use super::requester::SendWr;
-use super::{Failure, Qp, QpType, State};
+use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{FrameKind, Payload, TxFrame};
@@ -135,17 +135,34 @@ impl Qp {
             }
         };
         let len = GRH_LEN + payload.len();
-        let placed = if len as u64 > wr.capacity {
-            Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH))
+        let too_long = len as u64 > wr.capacity;
+        if too_long && self.config.kind == QpType::Gsi {
+            // Whoever reaches the port knows the Q_Key of QP1, and must not be able to stop it.
+            core.counters.inc(Counter::rx_malformed);
+            self.responder.put_back(wr);
+            return;
+        }
+        let placed = if too_long {
+            Err(Misplaced::Failed(Failure::new(
+                cqe::LOC_LEN_ERR,
+                cqe::LENGTH,
+            )))
         } else {
             let grh = global_header(&header.ip);
             self.scatter(core, mem, &wr, 0, Payload::Bytes(&grh))
                 .and_then(|()| self.scatter(core, mem, &wr, GRH_LEN as u64, payload))
         };
-        if let Err(failure) = placed {
-            self.complete_receive(core, now, mem, &wr, failure);
-            self.fail(core, now, mem);
-            return;
+        match placed {
+            Ok(()) => {}
+            Err(Misplaced::Lost) => {
+                self.responder.put_back(wr);
+                return;
+            }
+            Err(Misplaced::Failed(failure)) => {
+                self.complete_receive(core, now, mem, &wr, failure);
+                self.fail(core, now, mem);
+                return;
+            }
         }
         let mut flags = cqe::CQE_GRH;
         if header.imm.is_some() {

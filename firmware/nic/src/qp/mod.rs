@@ -21,7 +21,7 @@ use faultline_wire::packet::RoceHeader;
 
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::{Payload, TxFrame};
+use crate::frame::{CopyError, Payload, TxFrame};
 use crate::mkey::Miss;
 use crate::path::Path;
 use crate::ring::Ring;
@@ -147,6 +147,30 @@ impl Failure {
             Miss::NotPresent(_) => cqe::DMA,
         };
         Self::new(cqe::LOC_PROT_ERR, vendor)
+    }
+}
+
+/// Why a payload was not put into its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Misplaced {
+    /// The sender's memory can't be read: the packet counts as lost.
+    Lost,
+    /// The buffer here can't be used.
+    Failed(Failure),
+}
+
+impl From<CopyError> for Misplaced {
+    fn from(error: CopyError) -> Self {
+        match error {
+            CopyError::Source => Self::Lost,
+            CopyError::Destination => Self::Failed(Failure::new(cqe::LOC_PROT_ERR, cqe::DMA)),
+        }
+    }
+}
+
+impl From<Miss> for Misplaced {
+    fn from(miss: Miss) -> Self {
+        Self::Failed(Failure::local(miss))
     }
 }
 
@@ -526,13 +550,16 @@ impl Qp {
         }
     }
 
-    /// Takes a receive work request from the QP's own queue or its SRQ.
+    /// Takes the receive work request that is at hand, or else one from the QP's own queue or its SRQ.
     fn take_receive<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
     ) -> Result<RecvWr, TakeError> {
+        if let Some(wr) = self.responder.take_current() {
+            return Ok(wr);
+        }
         if let Some(rq) = &mut self.rq {
             return rq.take(mem);
         }

@@ -7,7 +7,7 @@ use faultline_abi::{U32, event};
 use faultline_wire::{Ethernet, MacAddr};
 
 use super::requester::SendWr;
-use super::{Failure, Qp, State};
+use super::{Failure, Misplaced, Qp, State};
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{FrameKind, Payload, TxFrame};
@@ -100,14 +100,24 @@ impl Qp {
             }
         };
         let placed = if frame.len() as u64 > wr.capacity {
-            Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH))
+            Err(Misplaced::Failed(Failure::new(
+                cqe::LOC_LEN_ERR,
+                cqe::LENGTH,
+            )))
         } else {
             self.scatter(core, mem, &wr, 0, frame)
         };
-        if let Err(failure) = placed {
-            // One bad buffer or frame does not stop an interface.
-            self.complete_receive(core, now, mem, &wr, failure);
-            return;
+        match placed {
+            Ok(()) => {}
+            Err(Misplaced::Lost) => {
+                self.responder.put_back(wr);
+                return;
+            }
+            Err(Misplaced::Failed(failure)) => {
+                // One bad buffer or frame does not stop an interface.
+                self.complete_receive(core, now, mem, &wr, failure);
+                return;
+            }
         }
         let entry = Cqe {
             wqe: U32::new(wr.tag),

@@ -19,7 +19,8 @@ use faultline_wire::packet::RoceHeader;
 use faultline_wire::reth::Reth;
 use zerocopy::FromBytes;
 
-use super::{Failure, Qp, QpType, State};
+use super::responder::copy_payload;
+use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
 use crate::dma::Dma;
@@ -893,11 +894,13 @@ impl Qp {
             return;
         }
         let bytes = ack.original.to_le_bytes();
-        if let Err(failure) =
-            self.scatter_response(core, mem, position, 0, 8, Payload::Bytes(&bytes))
-        {
-            self.fail_at(core, now, mem, position, failure);
-            return;
+        let placed = self.scatter_response(core, mem, position, 0, 8, Payload::Bytes(&bytes));
+        match placed {
+            Ok(()) | Err(Misplaced::Lost) => {}
+            Err(Misplaced::Failed(failure)) => {
+                self.fail_at(core, now, mem, position, failure);
+                return;
+            }
         }
         self.accept_response(core, now, mem, position, psn);
     }
@@ -925,10 +928,14 @@ impl Qp {
             self.bad_response(core, now, mem, position);
             return;
         }
-        if let Err(failure) = self.scatter_response(core, mem, position, offset, expected, payload)
-        {
-            self.fail_at(core, now, mem, position, failure);
-            return;
+        match self.scatter_response(core, mem, position, offset, expected, payload) {
+            Ok(()) => {}
+            // It will be asked for again, and given up in the end.
+            Err(Misplaced::Lost) => return,
+            Err(Misplaced::Failed(failure)) => {
+                self.fail_at(core, now, mem, position, failure);
+                return;
+            }
         }
         self.accept_response(core, now, mem, position, psn);
     }
@@ -941,20 +948,14 @@ impl Qp {
         offset: u32,
         len: u32,
         payload: Payload<'_, M>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Misplaced> {
         let Some(wr) = self.requester.pending.get(position) else {
             return Ok(());
         };
-        let segments = self.gather(core, wr, offset, len, Access::LocalWrite)?;
-        let mut skip = 0;
-        for segment in &segments {
-            let len = segment.len as usize;
-            payload.copy_to(skip, mem, segment.addr, len).map_err(|_| {
-                core.counters.inc(Counter::dma_errors);
-                Failure::new(cqe::LOC_PROT_ERR, cqe::DMA)
-            })?;
-            skip += len;
-        }
+        let segments = self
+            .gather(core, wr, offset, len, Access::LocalWrite)
+            .map_err(Misplaced::Failed)?;
+        copy_payload(core, mem, &segments, payload, &mut 0)?;
         Ok(())
     }
 

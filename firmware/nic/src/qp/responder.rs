@@ -16,11 +16,11 @@ use faultline_wire::bth::Psn;
 use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 
-use super::{Failure, Qp, QpType, State};
+use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::{FrameKind, Payload, Segments, TxFrame};
+use crate::frame::{CopyError, FrameKind, Payload, Segments, TxFrame};
 use crate::mkey::{Access, Miss};
 use crate::srq::{RecvWr, TakeError};
 use crate::time::Instant;
@@ -120,6 +120,8 @@ pub struct Responder {
 /// Why a request is not carried out, and what that means for the connection.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
+    /// The packet's payload can't be read: it counts as lost on the way.
+    Lost,
     /// No receive work request: the requester shall come again.
     NotReady,
     /// The connection ends.
@@ -188,6 +190,11 @@ impl Responder {
         matches!(self.replies.front(), Some(Reply::Read { .. }))
     }
 
+    /// Keeps a receive work request for the next message.
+    pub(super) fn put_back(&mut self, wr: RecvWr) {
+        self.current = Some(wr);
+    }
+
     pub(super) fn take_current(&mut self) -> Option<RecvWr> {
         self.current.take()
     }
@@ -253,7 +260,11 @@ impl Qp {
             self.wake(core);
             return;
         }
+        let before = (self.responder.message, self.responder.received);
         match self.execute(core, now, mem, header, payload) {
+            Err(Refusal::Lost) if self.config.kind == QpType::Rc => {
+                (self.responder.message, self.responder.received) = before;
+            }
             Ok(()) => {
                 if self.responder.nak_sent {
                     self.responder.nak_sent = false;
@@ -459,10 +470,8 @@ impl Qp {
     ) -> Result<(), Refusal> {
         let opcode = header.bth.opcode;
         if opcode.is_first_or_only() {
-            // UC: a damaged message leaves its receive for the next one (IBTA 9.8.2.2.7).
-            if self.responder.current.is_none() {
-                self.need_receive(core, now, mem)?;
-            }
+            // A damaged message leaves its receive for the next one (UC: IBTA 9.8.2.2.7).
+            self.need_receive(core, now, mem)?;
             self.responder.received = 0;
             self.responder.message = Some(Message::Send);
         }
@@ -473,7 +482,10 @@ impl Qp {
             return Err(Refusal::too_long());
         }
         self.scatter(core, mem, wr, u64::from(received), payload)
-            .map_err(|failure| Refusal::operational(Some(failure)))?;
+            .map_err(|misplaced| match misplaced {
+                Misplaced::Lost => Refusal::Lost,
+                Misplaced::Failed(failure) => Refusal::operational(Some(failure)),
+            })?;
         self.responder.received += len;
         if opcode.is_last_or_only() {
             self.finish_receive(core, now, mem, header, cqe::RECV, self.responder.received);
@@ -489,7 +501,7 @@ impl Qp {
         wr: &RecvWr,
         offset: u64,
         payload: Payload<'_, M>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Misplaced> {
         let pd = match self.config.srqn.and_then(|srqn| core.srqs.get(srqn)) {
             Some(srq) => srq.pd,
             None => self.config.pd,
@@ -514,9 +526,8 @@ impl Qp {
                     Access::LocalWrite,
                     &mut segments,
                 )
-                .map_err(Failure::local)?;
-            copy_payload(core, mem, &segments, payload, &mut taken)
-                .map_err(|()| Failure::new(cqe::LOC_PROT_ERR, cqe::DMA))?;
+                .map_err(Misplaced::from)?;
+            copy_payload(core, mem, &segments, payload, &mut taken)?;
             skip = 0;
         }
         Ok(())
@@ -597,7 +608,7 @@ impl Qp {
         if len > left || (ends && len != left) {
             return Err(Refusal::INVALID);
         }
-        if ends && header.imm.is_some() && self.responder.current.is_none() {
+        if ends && header.imm.is_some() {
             self.need_receive(core, now, mem)?;
         }
         if len > 0 {
@@ -615,8 +626,10 @@ impl Qp {
                     Miss::NotPresent(_) => Refusal::operational(None),
                     _ => Refusal::access(),
                 })?;
-            copy_payload(core, mem, &segments, payload, &mut 0)
-                .map_err(|()| Refusal::operational(None))?;
+            copy_payload(core, mem, &segments, payload, &mut 0).map_err(|error| match error {
+                CopyError::Source => Refusal::Lost,
+                CopyError::Destination => Refusal::operational(None),
+            })?;
         }
         self.responder.message = Some(Message::Write {
             next: addr.wrapping_add(u64::from(len)),
@@ -788,6 +801,7 @@ impl Qp {
             return;
         }
         match refusal {
+            Refusal::Lost => {}
             Refusal::NotReady => {
                 core.counters.inc(Counter::rnr_nak_sent);
                 let timer = self.attr.min_rnr_timer;
@@ -827,6 +841,7 @@ impl Qp {
         resp.skipping = true;
         resp.expected = psn.next();
         match refusal {
+            Refusal::Lost => {}
             Refusal::NotReady => core.counters.inc(Counter::out_of_buffer),
             Refusal::Fatal {
                 receive: Some(failure),
@@ -938,19 +953,18 @@ impl Qp {
 }
 
 /// Copies the payload, from byte `taken` on, into the segments.
-fn copy_payload<M: Dma>(
+pub(super) fn copy_payload<M: Dma>(
     core: &mut Core,
     mem: &M,
     segments: &Segments,
     payload: Payload<'_, M>,
     taken: &mut usize,
-) -> Result<(), ()> {
+) -> Result<(), CopyError> {
     for segment in segments {
         let len = segment.len as usize;
-        if payload.copy_to(*taken, mem, segment.addr, len).is_err() {
-            core.counters.inc(Counter::dma_errors);
-            return Err(());
-        }
+        payload
+            .copy_to(*taken, mem, segment.addr, len)
+            .inspect_err(|_| core.counters.inc(Counter::dma_errors))?;
         *taken += len;
     }
     Ok(())
