@@ -38,6 +38,7 @@ pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
                 let words = [
                     "clippy",
                     "--workspace",
+                    "--all-features",
                     "--all-targets",
                     "--",
                     "-D",
@@ -87,7 +88,7 @@ fn unit_tests(workspace: &Workspace, dir: &Path, tally: &mut Tally) {
         workspace,
         dir,
         "cargo-test",
-        &["test", "--workspace", "--no-fail-fast"],
+        &["test", "--workspace", "--all-features", "--no-fail-fast"],
     );
     let log = dir.join("cargo-test.log");
     let text = fs::read_to_string(&log).unwrap_or_default();
