@@ -111,10 +111,12 @@ impl Mkey {
         let physical = flags & MKEY_PHYSICAL != 0;
         let length = match (physical, length) {
             (true, 0) => u64::MAX - iova,
-            (false, 0) => return Err(Status::BadRange),
             (_, length) => length,
         };
-        let last = iova.checked_add(length - 1).ok_or(Status::BadRange)?;
+        let last = length
+            .checked_sub(1)
+            .and_then(|n| iova.checked_add(n))
+            .ok_or(Status::BadRange)?;
         if !physical && !(PAGE_SHIFT..=30).contains(&cmd.page_shift) {
             return Err(Status::BadPageSize);
         }
@@ -431,6 +433,11 @@ mod tests {
         assert_eq!(keys.create(&region(u64::MAX, 2, 0)), Err(Status::BadRange));
         assert_eq!(keys.create(&region(0, 0, 0)), Err(Status::BadRange));
         assert!(keys.create(&region(u64::MAX, 1, 0)).is_ok());
+        let nothing = CreateMkey {
+            flags: U32::new(MKEY_PHYSICAL),
+            ..region(u64::MAX, 0, 0)
+        };
+        assert_eq!(Mkeys::new(1).create(&nothing), Err(Status::BadRange));
     }
 
     #[test]
