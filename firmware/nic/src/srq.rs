@@ -141,6 +141,9 @@ impl RecvRing {
         let word = self.ring.record() + core::mem::offset_of!(WqRecord, notify) as u64;
         // A record that can't be written shows when the next request is taken.
         let _ = mem.store_u32(word, u32::from(on));
+        // Software stores the producer index, then reads `notify`; the device stores `notify`, then reads the
+        // producer index. With a full barrier in the middle of both, at least one sees what the other stored.
+        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     }
 }
 
