@@ -490,7 +490,9 @@ impl Nic {
             GSI_QPN => self.gsi.take().map(|qp| *qp),
             _ => self.qps.remove(number),
         };
-        let config = qp.ok_or(Status::BadQp)?.config;
+        let mut qp = qp.ok_or(Status::BadQp)?;
+        qp.stop_timer(&mut self.core);
+        let config = qp.config;
         for cqn in [config.send_cqn, config.recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {
                 cq.refs -= 1;

@@ -175,6 +175,11 @@ impl Core {
         self.timers.insert((at, qpn));
     }
 
+    /// Forgets a queue pair's timer.
+    pub(crate) fn stop_timer(&mut self, at: Instant, qpn: u32) {
+        self.timers.remove(&(at, qpn));
+    }
+
     /// Number of timers that run.
     pub(crate) fn timers(&self) -> usize {
         self.timers.len()
@@ -241,8 +246,14 @@ impl Core {
         }
     }
 
-    /// The driver has read events: notices that waited for room go out.
+    /// The driver has read events: what waited for room goes out.
     pub(crate) fn notify_waiting<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32) {
+        while let Some(eq) = self.eqs.get_mut(eqn)
+            && let Some(eqe) = eq.next_overflow()
+        {
+            let raised = eq.write(mem, now, eqe);
+            self.act_on(raised);
+        }
         while let Some(cqn) = self.eqs.get_mut(eqn).and_then(Eq::next_waiting) {
             if let Some(cq) = self.cqs.get_mut(cqn) {
                 cq.notice_waits = false;
@@ -262,7 +273,12 @@ impl Core {
         let Some(eq) = self.eqs.get_mut(eqn) else {
             return;
         };
-        match eq.push(mem, now, eqe) {
+        let raised = eq.push(mem, now, eqe);
+        self.act_on(raised);
+    }
+
+    fn act_on(&mut self, raised: Raised) {
+        match raised {
             Raised::Quiet => {}
             Raised::Interrupt(vector) => self.raise(vector),
             // A driver that loses events can't go on; it learns so by its heartbeat and the status register.

@@ -34,7 +34,13 @@ pub struct Eq {
     armed: bool,
     /// Completion queues whose notices found no room, each at most once.
     waiting: VecDeque<u32>,
+    /// Other events that found no room. They come from objects that processes own: a process that breaks all of
+    /// its queue pairs at once must not be able to stop the device.
+    overflow: VecDeque<Eqe>,
 }
+
+/// Events that wait for room, at most.
+const MAX_OVERFLOW: usize = 1 << 16;
 
 impl Eq {
     /// An empty queue, not armed.
@@ -47,6 +53,7 @@ impl Eq {
             consumer: 0,
             armed: false,
             waiting: VecDeque::new(),
+            overflow: VecDeque::new(),
         }
     }
 
@@ -64,16 +71,37 @@ impl Eq {
         }
     }
 
-    /// Whether there is room for one more event.
-    pub fn has_room(&self) -> bool {
-        self.producer.wrapping_sub(self.consumer) < self.ring.depth()
+    /// Takes an event that waits, if there is room for it now.
+    pub fn next_overflow(&mut self) -> Option<Eqe> {
+        if self.is_full() {
+            return None;
+        }
+        self.overflow.pop_front()
     }
 
-    /// Appends an event.
-    pub fn push<M: Dma>(&mut self, mem: &M, now: Instant, mut eqe: Eqe) -> Raised {
-        if !self.has_room() {
+    /// Whether there is room for one more event, behind those that wait.
+    pub fn has_room(&self) -> bool {
+        !self.is_full() && self.overflow.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.producer.wrapping_sub(self.consumer) >= self.ring.depth()
+    }
+
+    /// Appends an event, or lets it wait for room.
+    pub fn push<M: Dma>(&mut self, mem: &M, now: Instant, eqe: Eqe) -> Raised {
+        if self.has_room() {
+            return self.write(mem, now, eqe);
+        }
+        if self.overflow.len() >= MAX_OVERFLOW {
             return Raised::Failed;
         }
+        self.overflow.push_back(eqe);
+        Raised::Quiet
+    }
+
+    /// Writes an event for which there is room.
+    pub fn write<M: Dma>(&mut self, mem: &M, now: Instant, mut eqe: Eqe) -> Raised {
         eqe.timestamp.set(now.0);
         eqe.phase = self.ring.phase(self.producer);
         if write_entry(mem, self.ring.entry(self.producer), eqe.as_bytes()).is_err() {

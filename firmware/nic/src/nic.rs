@@ -223,7 +223,9 @@ impl Nic {
 
     /// The next frame to send, if there is one. Whatever this NIC gave before has been delivered or copied.
     pub fn poll_transmit<M: Dma>(&mut self, now: Instant, mem: &M) -> Option<TxFrame> {
-        while let Some(number) = self.core.first_ready() {
+        while self.is_running()
+            && let Some(number) = self.core.first_ready()
+        {
             let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) else {
                 self.core.pop_ready();
                 continue;
@@ -250,6 +252,7 @@ impl Nic {
             }
             return Some(frame);
         }
+        self.report_fatal();
         None
     }
 
@@ -260,16 +263,20 @@ impl Nic {
 
     /// When [`Nic::handle_deadline`] wants to be called, at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.core.next_deadline()
+        // A device that has stopped waits for nothing.
+        self.core.next_deadline().filter(|_| self.is_running())
     }
 
     /// Timers that are due.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
-        while let Some(number) = self.core.pop_timer(now) {
+        while self.is_running()
+            && let Some(number) = self.core.pop_timer(now)
+        {
             if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
                 qp.handle_timer(&mut self.core, now, mem);
             }
         }
+        self.report_fatal();
     }
 
     /// Whether a frame to this address is for this NIC.

@@ -21,6 +21,7 @@ pub struct Path {
     source: GidEntry,
     ip: Ip,
     sl: u8,
+    flow: u32,
     udp_src_port: u16,
 }
 
@@ -59,13 +60,17 @@ impl Path {
                 hop_limit,
             ),
             sl: av.sl,
+            flow,
             udp_src_port: udp_port(flow),
         })
     }
 
-    /// Sends from another UDP port.
+    /// Sends from this UDP port, or if it is zero from one that follows from the flow.
     pub fn set_udp_port(&mut self, port: u16) {
-        self.udp_src_port = port;
+        self.udp_src_port = match port {
+            0 => udp_port(self.flow),
+            port => port,
+        };
     }
 
     /// Headers of a packet on this path; extension headers are left to the caller.

@@ -208,6 +208,13 @@ pub struct Srq {
     wq: Wq,
 }
 
+impl Srq {
+    /// DMA address of the record.
+    pub fn record(&self) -> u64 {
+        self.wq.record()
+    }
+}
+
 /// Where a connected QP leads, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Connect {

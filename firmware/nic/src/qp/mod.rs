@@ -420,6 +420,13 @@ impl Qp {
         }
     }
 
+    /// Takes its timer away from the core; the queue pair is about to go.
+    pub(crate) fn stop_timer(&mut self, core: &mut Core) {
+        if let Some(at) = self.timer_at.take() {
+            core.stop_timer(at, self.number);
+        }
+    }
+
     /// Changes attributes and state. `state.rs` has checked the command against the table.
     pub(crate) fn apply<M: Dma>(
         &mut self,
@@ -435,11 +442,11 @@ impl Qp {
         if let Some(path) = path {
             self.path = Some(path);
         }
-        if mask & abi::QP_ATTR_UDP_SPORT != 0
+        // A new path keeps the port that was asked for.
+        if mask & (abi::QP_ATTR_UDP_SPORT | abi::QP_ATTR_AV) != 0
             && let Some(path) = &mut self.path
-            && change.udp_sport.get() != 0
         {
-            path.set_udp_port(change.udp_sport.get());
+            path.set_udp_port(self.attr.udp_sport.get());
         }
         if mask & abi::QP_ATTR_PATH_MTU != 0
             && let Ok(mtu) = PathMtu::from_code(change.path_mtu)
@@ -565,7 +572,13 @@ impl Qp {
         }
         let srqn = self.config.srqn.ok_or(TakeError::Empty)?;
         let srq = core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
-        let wr = srq.ring.take(mem)?;
+        let wr = match srq.ring.take(mem) {
+            Err(TakeError::Broken) => {
+                core.raise_async(mem, now, event::SRQ_ERROR, srqn);
+                return Err(TakeError::Broken);
+            }
+            taken => taken?,
+        };
         // IBTA 10.2.9.2: the limit event fires once, then must be armed again.
         if srq.limit > 0 && srq.ring.posted(mem, srq.limit).is_ok_and(|n| n < srq.limit) {
             srq.limit = 0;
