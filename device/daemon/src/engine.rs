@@ -249,8 +249,7 @@ impl Engine {
 
     /// Hands a frame to whom it is for, by reference: its payload is copied by the receiver, now.
     fn forward(&mut self, from: PortId, now: Instant, frame: &TxFrame) {
-        self.switch.learn(from, frame.src());
-        match self.switch.route(frame.dst()) {
+        match self.switch.forward(from, frame.src(), frame.dst()) {
             Route::To(to) => self.deliver(from, to, now, frame),
             Route::Flood => {
                 for to in (0..self.ports.len()).filter(|to| *to != from) {

@@ -27,6 +27,15 @@ pub struct Switch {
     fixed: HashMap<MacAddr, PortId>,
     learned: HashMap<MacAddr, PortId>,
     per_port: HashMap<PortId, usize>,
+    /// The last frame of each port and where it went: most frames of a port are like the one before.
+    recent: Vec<Option<Recent>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    src: MacAddr,
+    dst: MacAddr,
+    route: Route,
 }
 
 impl Switch {
@@ -35,9 +44,29 @@ impl Switch {
         Self::default()
     }
 
+    /// Learns from a frame that came in on `port`, and says where it goes.
+    pub fn forward(&mut self, port: PortId, src: MacAddr, dst: MacAddr) -> Route {
+        if let Some(Some(recent)) = self.recent.get(port)
+            && recent.src == src
+            && recent.dst == dst
+        {
+            return recent.route;
+        }
+        self.learn(port, src);
+        let route = self.route(dst);
+        if self.recent.len() <= port {
+            self.recent.resize(port + 1, None);
+        }
+        if let Some(recent) = self.recent.get_mut(port) {
+            *recent = Some(Recent { src, dst, route });
+        }
+        route
+    }
+
     /// `port` has exactly this address for good; what it had by this call before is forgotten. An address that
     /// another port has for good stays there: nobody takes over a neighbour's traffic so.
     pub fn set_own_address(&mut self, port: PortId, address: MacAddr) {
+        self.recent.clear();
         self.fixed.retain(|_, owner| *owner != port);
         self.fixed.entry(address).or_insert(port);
     }
@@ -56,6 +85,7 @@ impl Switch {
             return;
         }
         *count += 1;
+        self.recent.clear();
         self.learned.insert(src, port);
         if let Some(count) = known.and_then(|old| self.per_port.get_mut(&old)) {
             *count -= 1;
@@ -73,6 +103,7 @@ impl Switch {
 
     /// What a port has taught is forgotten.
     pub fn forget(&mut self, port: PortId) {
+        self.recent.clear();
         self.learned.retain(|_, owner| *owner != port);
         self.per_port.remove(&port);
     }
@@ -98,6 +129,25 @@ mod tests {
         assert_eq!(switch.route(MacAddr::BROADCAST), Route::Flood);
         switch.forget(4);
         assert_eq!(switch.route(mac(1)), Route::Flood);
+    }
+
+    #[test]
+    fn what_is_remembered_never_outlives_what_it_follows_from() {
+        let mut switch = Switch::new();
+        switch.set_own_address(0, mac(1));
+        assert_eq!(switch.forward(0, mac(1), mac(2)), Route::Flood);
+        assert_eq!(switch.forward(1, mac(2), mac(1)), Route::To(0));
+        assert_eq!(switch.forward(0, mac(1), mac(2)), Route::To(1));
+        assert_eq!(switch.forward(2, mac(2), mac(1)), Route::To(0));
+        assert_eq!(
+            switch.forward(0, mac(1), mac(2)),
+            Route::To(2),
+            "it has moved"
+        );
+        switch.set_own_address(0, mac(7));
+        assert_eq!(switch.forward(2, mac(2), mac(1)), Route::Flood);
+        switch.forget(2);
+        assert_eq!(switch.forward(0, mac(7), mac(2)), Route::Flood);
     }
 
     #[test]
