@@ -544,6 +544,38 @@ impl<B: Bus> Driver<B> {
         })
     }
 
+    /// Registers a region of whole 2 MiB pages, all of which are the last 2 MiB of memory.
+    pub fn reg_large(&mut self, pd: u32, va: u64, len: u64, access: u32) -> Result<Mr> {
+        const LARGE: u8 = 21;
+        const PAGES: u64 = PAGE / 8;
+        let addr = RAM_BASE + self.bus.ram_len() - (1 << LARGE);
+        let body = CreateMkey {
+            pd: U32::new(pd),
+            access: U32::new(access),
+            iova: U64::new(va),
+            length: U64::new(len),
+            page_shift: LARGE,
+            ..CreateMkey::default()
+        };
+        let key = self.command(CREATE_MKEY, 0, &body)?.handle.get();
+        let entry = (addr | tq::READ | tq::WRITE).to_le_bytes();
+        self.bus.write(self.scratch, &entry.repeat(PAGES as usize));
+        let pages = len >> LARGE;
+        for first in (0..pages).step_by(PAGES as usize) {
+            let map = TqCmd {
+                opcode: tq::MAP,
+                key: U32::new(key),
+                iova: U64::new(va + (first << LARGE)),
+                count: U64::new(PAGES.min(pages - first)),
+                list: U64::new(self.scratch),
+                page_shift: LARGE,
+                ..TqCmd::default()
+            };
+            self.translate(&map)?;
+        }
+        Ok(Mr { key, va, addr, len })
+    }
+
     /// Maps 4 KiB pages of a region anew, from `va` on, readable and writable.
     pub fn map(&mut self, mr: &Mr, va: u64, pages: &[u64]) -> Result<u32> {
         for (n, page) in pages.iter().enumerate() {

@@ -478,7 +478,8 @@ impl Qp {
         let received = self.responder.received;
         let len = payload.len() as u32;
         let wr = self.responder.current.as_ref().ok_or(Refusal::INVALID)?;
-        if u64::from(received) + u64::from(len) > wr.capacity {
+        let longest = wr.capacity.min(u64::from(MAX_MSG_SIZE));
+        if u64::from(received) + u64::from(len) > longest {
             return Err(Refusal::too_long());
         }
         self.scatter(core, mem, wr, u64::from(received), payload)
@@ -819,7 +820,10 @@ impl Qp {
                     _ => Counter::resp_invalid_request,
                 });
                 self.responder.acknowledge(psn, Syndrome::Nak(code));
-                if let (Some(failure), Some(wr)) = (receive, self.responder.take_current()) {
+                // One that is not at fault is flushed with the others.
+                if let Some(failure) = receive
+                    && let Some(wr) = self.responder.take_current()
+                {
                     self.complete_receive(core, now, mem, &wr, failure);
                 }
                 self.fail_with_event(core, now, mem, event);
