@@ -980,6 +980,15 @@ impl<B: Bus> Driver<B> {
         }
     }
 
+    /// Writes octets as a receive work request, whatever they are, and posts it.
+    pub fn post_raw_recv(&mut self, qp: &mut Qp, entry: &[u8]) {
+        let rq = qp.rq.as_mut().expect("a QP without SRQ");
+        let len = entry.len().min(1 << rq.stride_shift);
+        self.bus.write(rq.entry(), &entry[..len]);
+        rq.producer = rq.producer.wrapping_add(1);
+        self.bus.store_u32(rq.record(), rq.producer);
+    }
+
     /// Posts a receive work request to an SRQ.
     pub fn post_srq_recv(&mut self, srq: &mut Srq, tag: u32, sges: &[Sge]) {
         write_recv(&self.bus, &mut srq.wq, tag, sges);

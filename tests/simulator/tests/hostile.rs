@@ -152,6 +152,122 @@ proptest! {
         unharmed(&mut world, &mut pair, seed as u8);
     }
 
+    /// What stands in a receive queue is as much a stranger's as what stands in a send queue.
+    #[test]
+    fn random_receives_harm_their_own_queue_pair_alone(seed: u64) {
+        let mut rng = Rng::new(seed);
+        let mut world = World::new(3, 1);
+        let mut pair = neighbours(&mut world);
+        if rng.chance(500) {
+            world.hand_over_by_reference();
+        }
+        for kind in [QPT_RC, QPT_UC, QPT_UD, QPT_RAW] {
+            let mut cq = [0, 1].map(|i| world.hosts[i].cq(8));
+            let mut qp = [0, 1].map(|i| world.hosts[i].qp(kind, &cq[i]));
+            let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+            for i in 0..2 {
+                let path = world.path(1 - i, qp[1 - i].qpn);
+                let driver = &mut world.hosts[i].driver;
+                match kind {
+                    QPT_RC | QPT_UC => driver.connect(qp[i].qpn, kind, &path).unwrap(),
+                    _ => driver.activate(qp[i].qpn, kind, 5).unwrap(),
+                }
+            }
+            let (pd, av) = (world.hosts[1].pd, world.path(0, 0).av());
+            let ah = world.hosts[1].driver.create_ah(pd, av).unwrap();
+            let (mac, number) = (world.hosts[0].mac, qp[0].qpn);
+            if kind == QPT_RAW {
+                world.hosts[0].driver.set_netdev(mac, 9000, number).unwrap();
+                world.hosts[1].driver.write_mr(&mr[1], 0, &mac.0);
+            }
+            for _ in 0..rng.below(20) {
+                let mut entry = [0u8; 128];
+                let density = if rng.chance(700) { 0 } else { 300 };
+                entry.iter_mut().for_each(|byte| *byte = if rng.chance(density) { rng.next_u64() as u8 } else { 0 });
+                entry[4] = rng.below(6) as u8;
+                for sge in entry[16..96].chunks_exact_mut(16) {
+                    if rng.chance(800) {
+                        sge[..8].copy_from_slice(&(mr[0].va + rng.below(LEN)).to_le_bytes());
+                        sge[8..12].copy_from_slice(&(rng.below(4000) as u32).to_le_bytes());
+                        sge[12..].copy_from_slice(&mr[0].key.to_le_bytes());
+                    }
+                }
+                world.hosts[0].driver.post_raw_recv(&mut qp[0], &entry);
+            }
+            let sent = rng.below(15);
+            for _ in 0..sent {
+                let sges = [(mr[1].va, 14 + rng.below(900) as u32, mr[1].key)];
+                let send = Send {
+                    opcode: if kind == QPT_RAW { wr::WR_RAW } else { wr::WR_SEND },
+                    sges: &sges,
+                    ah: if kind == QPT_UD { ah } else { 0 },
+                    remote_qpn: number,
+                    qkey: 5,
+                    ..Send::default()
+                };
+                world.hosts[1].driver.post_send(&mut qp[1], &send);
+            }
+            world.run_for(1_000_000);
+            world.hosts[0].driver.set_state(number, QPS_ERR).unwrap();
+            world.hosts[1].driver.set_state(qp[1].qpn, QPS_ERR).unwrap();
+            world.run();
+            prop_assert_eq!(world.completions(1, &mut cq[1]).len() as u64, sent);
+            world.completions(0, &mut cq[0]);
+        }
+        unharmed(&mut world, &mut pair, seed as u8);
+    }
+
+    /// Any change of a queue pair in any state, with work under way.
+    #[test]
+    fn random_changes_of_a_queue_pair_get_a_status(seed: u64) {
+        let mut rng = Rng::new(seed);
+        let mut world = World::new(3, 1);
+        let mut pair = neighbours(&mut world);
+        let mut victim = world.connect(QPT_RC, LEN, |c| c.timeout = 5);
+        let av = world.path(1, 0).av();
+        for _ in 0..60 {
+            let mut bytes = [0u8; 112];
+            bytes.iter_mut().for_each(|byte| *byte = if rng.chance(100) { rng.next_u64() as u8 } else { 0 });
+            let mut attr = QpAttr::read_from_bytes(&bytes).unwrap();
+            attr.mask.set(if rng.chance(300) { rng.next_u64() as u32 } else { QP_ATTR_STATE });
+            attr.state = rng.below(8) as u8;
+            if rng.chance(900) {
+                (attr.reserved0, attr.reserved1, attr.av) = (0, [0; 30], av);
+                attr.mask.set(attr.mask.get() & 0x313_ffff);
+            }
+            let host = rng.below(2) as usize;
+            match world.hosts[host].driver.modify_qp(victim.qp[host].qpn, &attr) {
+                Ok(()) | Err(Error::Refused(_)) => {}
+                other => prop_assert!(false, "{other:?}"),
+            }
+            let (a, b) = (victim.mr[0], victim.mr[1]);
+            let sges = [(a.va, 3000, a.key)];
+            let send = Send {
+                opcode: [wr::WR_WRITE, wr::WR_READ, wr::WR_SEND][rng.below(3) as usize],
+                sges: &sges,
+                remote_addr: b.va,
+                rkey: b.key,
+                ..Send::default()
+            };
+            world.hosts[0].driver.post_send(&mut victim.qp[0], &send);
+            world.run_for(rng.below(5000));
+            if rng.chance(100) {
+                for i in 0..2 {
+                    let number = victim.qp[i].qpn;
+                    world.hosts[i].driver.set_state(number, QPS_RESET).unwrap();
+                    victim.qp[i].reset();
+                    let path = world.path(1 - i, victim.qp[1 - i].qpn);
+                    world.hosts[i].driver.connect(number, QPT_RC, &path).unwrap();
+                }
+            }
+        }
+        world.run_for(1_000_000);
+        for i in 0..2 {
+            world.hosts[i].driver.set_state(victim.qp[i].qpn, QPS_RESET).unwrap();
+        }
+        unharmed(&mut world, &mut pair, seed as u8);
+    }
+
     #[test]
     fn random_doorbells_are_counted_or_harmless(seed: u64) {
         let mut world = World::new(3, 1);
