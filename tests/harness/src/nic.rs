@@ -25,6 +25,8 @@ use crate::ram::{Buf, Ram};
 
 /// Patience with an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// After this the driver asks whether the device is still there.
+const PATIENCE: Duration = Duration::from_millis(50);
 /// log2 of the entries of each command ring.
 const LOG_DEPTH: u32 = 4;
 /// Looks at a word before the thread lets others run.
@@ -594,10 +596,30 @@ impl Nic {
             if self.generation() != generation {
                 return Err(RingError::Down.into());
             }
-            if start.elapsed() > TIMEOUT {
-                return Err(DriverError::Timeout(what));
+            if start.elapsed() > PATIENCE {
+                self.check_alive(start, what)?;
             }
             std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Finds out why an answer does not come. A device that does not answer will not answer the next time.
+    #[cold]
+    fn check_alive(&self, start: Instant, what: &'static str) -> Result<(), DriverError> {
+        std::thread::sleep(PATIENCE);
+        let status = self
+            .read_reg(regs::STATUS)
+            .inspect_err(|_| self.mark_down())?;
+        if status & regs::FATAL != 0 {
+            self.mark_down();
+            let value = u64::from(self.read_reg(regs::FATAL_CODE)?);
+            let what = "reason to stop";
+            return Err(DriverError::Nonsense { what, value });
+        }
+        if start.elapsed() > TIMEOUT {
+            self.mark_down();
+            return Err(DriverError::Timeout(what));
         }
         Ok(())
     }

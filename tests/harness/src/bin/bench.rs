@@ -271,9 +271,7 @@ fn ping_pong(rounds: usize) -> anyhow::Result<f64> {
 
 /// Two NICs with a connection for each kind of measurement.
 struct Bench {
-    device: Device,
-    a: Node,
-    b: Node,
+    idle: Vec<(Qp, Qp)>,
     /// For latency, in both directions.
     ping: Qp,
     pong: Qp,
@@ -282,7 +280,10 @@ struct Bench {
     _bulk_peer: Qp,
     source: (Buf, Mr),
     target: (Buf, Mr),
-    idle: Vec<(Qp, Qp)>,
+    a: Node,
+    b: Node,
+    // Last: the others say good-bye to it when they are dropped.
+    device: Device,
 }
 
 impl Bench {
@@ -313,16 +314,16 @@ impl Bench {
         let source_mr = a.pd.register(&source, ACCESS_LOCAL_WRITE)?;
         let target_mr = b.pd.register(&target, ALL_ACCESS)?;
         Ok(Self {
-            device,
-            a,
-            b,
+            idle: Vec::new(),
             ping,
             pong,
             bulk,
             _bulk_peer: peer,
             source: (source, source_mr),
             target: (target, target_mr),
-            idle: Vec::new(),
+            a,
+            b,
+            device,
         })
     }
 
