@@ -55,14 +55,8 @@ static uint64_t retire(struct fl_qp *qp, const struct faultline_cqe *cqe)
 		__atomic_store_n(&qp->sq.tail, index + 1, __ATOMIC_RELEASE);
 		return wr_id;
 	}
-	if (srq) {
-		struct fl_srq *fl_srq = to_fl_srq(srq);
-
-		index &= fl_srq->wq.mask;
-		wr_id = fl_srq->wq.wr_id[index];
-		fl_srq_release(fl_srq, index);
-		return wr_id;
-	}
+	if (srq)
+		return fl_srq_release(to_fl_srq(srq), index);
 	wr_id = qp->rq.wr_id[index & qp->rq.mask];
 	__atomic_store_n(&qp->rq.tail, qp->rq.tail + 1, __ATOMIC_RELEASE);
 	return wr_id;
@@ -122,9 +116,11 @@ static __be32 wc_imm(const struct faultline_cqe *cqe)
 int fl_poll_cq(struct ibv_cq *ibcq, int num, struct ibv_wc *wc)
 {
 	struct fl_cq *cq = to_fl_cq(ibcq);
+	uint32_t first;
 	int n = 0;
 
 	pthread_spin_lock(&cq->lock);
+	first = cq->consumer;
 	while (n < num) {
 		const struct faultline_cqe *cqe = new_entry(cq, cq->consumer);
 		struct fl_qp *qp;
@@ -150,7 +146,8 @@ int fl_poll_cq(struct ibv_cq *ibcq, int num, struct ibv_wc *wc)
 		wc++;
 		n++;
 	}
-	publish_consumer(cq);
+	if (cq->consumer != first)
+		publish_consumer(cq);
 	pthread_spin_unlock(&cq->lock);
 	if (!n && fl_is_gone(to_fl_ctx(ibcq->context)))
 		return -EIO;
@@ -179,14 +176,17 @@ static int fl_next_poll(struct ibv_cq_ex *ibcq)
 static int fl_start_poll(struct ibv_cq_ex *ibcq, struct ibv_poll_cq_attr *attr)
 {
 	struct fl_cq *cq = to_fl_cq_ex(ibcq);
+	uint32_t first;
 	int ret;
 
 	if (attr->comp_mask)
 		return EINVAL;
 	pthread_spin_lock(&cq->lock);
+	first = cq->consumer;
 	ret = fl_next_poll(ibcq);
 	if (ret) {
-		publish_consumer(cq);
+		if (cq->consumer != first)
+			publish_consumer(cq);
 		pthread_spin_unlock(&cq->lock);
 	}
 	return ret;
@@ -300,6 +300,13 @@ static void set_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
 	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |         \
 	 IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG)
 
+static uint32_t cq_log_depth(uint32_t cqe)
+{
+	uint8_t log_depth = fl_log2_up(cqe);
+
+	return log_depth > FL_MIN_CQ_LOG_DEPTH ? log_depth : FL_MIN_CQ_LOG_DEPTH;
+}
+
 static struct fl_cq *create_cq(struct ibv_context *context,
 			       struct ibv_cq_init_attr_ex *attr)
 {
@@ -317,7 +324,7 @@ static struct fl_cq *create_cq(struct ibv_context *context,
 	cq = calloc(1, sizeof(*cq));
 	if (!cq)
 		return NULL;
-	cq->log_depth = fl_log2_up(attr->cqe);
+	cq->log_depth = cq_log_depth(attr->cqe);
 	ret = fl_ring_alloc(ctx, &cq->ring, sizeof(struct faultline_cqe) << cq->log_depth);
 	if (ret)
 		goto err_cq;
@@ -380,8 +387,10 @@ struct ibv_cq_ex *fl_create_cq_ex(struct ibv_context *context,
 int fl_destroy_cq(struct ibv_cq *ibcq)
 {
 	struct fl_cq *cq = to_fl_cq(ibcq);
-	int ret = ibv_cmd_destroy_cq(ibcq);
+	int ret;
 
+	fl_doorbell_drain(to_fl_ctx(ibcq->context));
+	ret = ibv_cmd_destroy_cq(ibcq);
 	if (ret)
 		return ret;
 	pthread_spin_destroy(&cq->lock);
@@ -397,17 +406,21 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 	struct ib_uverbs_resize_cq_resp resp = {};
 	struct fl_resize_cq cmd = {};
 	struct fl_ring ring = {};
-	uint8_t log_depth;
+	uint32_t log_depth;
 	int ret;
 
 	if (cqe <= 0 || cqe > ctx->max_cqe)
 		return EINVAL;
-	log_depth = fl_log2_up(cqe);
+	log_depth = cq_log_depth(cqe);
 	ret = fl_ring_alloc(ctx, &ring, sizeof(struct faultline_cqe) << log_depth);
 	if (ret)
 		return ret;
-	/* The device copies the unread entries; nobody may read meanwhile. */
+	/*
+	 * The device copies the unread entries; nobody may read meanwhile, nor
+	 * arm: counts begin anew, and an old index would be taken for a new one.
+	 */
 	pthread_spin_lock(&cq->lock);
+	fl_doorbell_drain(ctx);
 	cmd.drv.buf_addr = (uintptr_t)ring.buf;
 	cmd.drv.log_depth = log_depth;
 	cmd.drv.consumer = cq->consumer;
@@ -424,20 +437,20 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 	}
 	pthread_spin_unlock(&cq->lock);
 	fl_ring_free(&ring);
-	return ret;
+	/* More is in it than fits: what others call an invalid size. */
+	return ret == EBUSY ? EINVAL : ret;
 }
 
 int fl_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 {
 	struct fl_cq *cq = to_fl_cq(ibcq);
-	uint32_t consumer;
 
+	/* Under the lock: not while the queue is resized. */
 	pthread_spin_lock(&cq->lock);
-	consumer = cq->consumer;
-	pthread_spin_unlock(&cq->lock);
 	fl_doorbell(to_fl_ctx(ibcq->context),
 		    solicited_only ? FAULTLINE_DB_CQ_ARM_SOLICITED : FAULTLINE_DB_CQ_ARM,
-		    cq->cqn, consumer);
+		    cq->cqn, cq->consumer);
+	pthread_spin_unlock(&cq->lock);
 	return 0;
 }
 

@@ -1,65 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 /*
- * Device and context, doorbells, memory of rings.
+ * Device and context, memory of rings, QPs by number.
  */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "faultline.h"
 
-/* How long a full doorbell ring is waited for. The device empties it in microseconds; a dead one never does. */
-#define FL_DOORBELL_PATIENCE_NS 2000000000ULL
-
 static void fl_free_context(struct ibv_context *ibctx);
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
-
-/*
- * Appends a doorbell to the ring in our page (firmware/abi/src/doorbell.rs).
- * Several threads may do so at once: adding to `producer` claims a slot.
- */
-void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
-		 uint32_t value)
-{
-	struct faultline_doorbell_page *page = ctx->doorbell;
-	uint64_t bits = (uint64_t)type << FAULTLINE_DB_TYPE_SHIFT |
-			(uint64_t)object << FAULTLINE_DB_OBJECT_SHIFT | value;
-	uint32_t index = __atomic_fetch_add(&page->producer, 1, __ATOMIC_RELAXED);
-	uint64_t lap = !((index >> FAULTLINE_DB_LAP_SHIFT) & 1);
-	uint64_t give_up = 0;
-
-	while (index - __atomic_load_n(&page->consumer, __ATOMIC_ACQUIRE) >=
-	       FAULTLINE_DB_RING_ENTRIES) {
-		uint64_t now = now_ns();
-
-		if (fl_is_gone(ctx))
-			return;
-		if (!give_up)
-			give_up = now + FL_DOORBELL_PATIENCE_NS;
-		else if (now > give_up)
-			return;
-		if (__atomic_load_n(&page->asleep, __ATOMIC_RELAXED))
-			*ctx->kick = (uint64_t)FAULTLINE_DB_NOP
-				     << FAULTLINE_DB_TYPE_SHIFT;
-	}
-	__atomic_store_n(&page->ring[index % FAULTLINE_DB_RING_ENTRIES],
-			 bits | lap << FAULTLINE_DB_PHASE_SHIFT,
-			 __ATOMIC_RELEASE);
-	/* The device sets `asleep`, then looks at the ring once more. */
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&page->asleep, __ATOMIC_RELAXED))
-		*ctx->kick = bits;
-}
 
 int fl_ring_alloc(struct fl_context *ctx, struct fl_ring *ring, size_t len)
 {
@@ -144,16 +95,15 @@ int fl_table_insert(struct fl_context *ctx, struct fl_qp *qp)
 	return ret;
 }
 
+/* The caller holds the table's lock. */
 void fl_table_remove(struct fl_context *ctx, struct fl_qp *qp)
 {
 	uint32_t qpn = qp->verbs_qp.qp.qp_num;
 	struct fl_qp **leaf = ctx->table[(qpn >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
 
-	pthread_mutex_lock(&ctx->table_lock);
 	if (leaf)
 		__atomic_store_n(&leaf[qpn & FL_TABLE_MASK], NULL,
 				 __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&ctx->table_lock);
 }
 
 struct fl_qp *fl_table_find(struct fl_context *ctx, uint32_t qpn)
@@ -168,6 +118,7 @@ struct fl_qp *fl_table_find(struct fl_context *ctx, uint32_t qpn)
 
 static const struct verbs_context_ops fl_ops = {
 	.alloc_pd = fl_alloc_pd,
+	.attach_mcast = fl_attach_mcast,
 	.create_ah = fl_create_ah,
 	.create_cq = fl_create_cq,
 	.create_cq_ex = fl_create_cq_ex,
@@ -180,6 +131,7 @@ static const struct verbs_context_ops fl_ops = {
 	.destroy_cq = fl_destroy_cq,
 	.destroy_qp = fl_destroy_qp,
 	.destroy_srq = fl_destroy_srq,
+	.detach_mcast = fl_detach_mcast,
 	.free_context = fl_free_context,
 	.modify_qp = fl_modify_qp,
 	.modify_srq = fl_modify_srq,
@@ -206,10 +158,10 @@ static void *map_page(struct fl_context *ctx, int fd, int prot, uint64_t offset)
 /* The device marks the page right after the kernel has got it for us. */
 static bool wait_for_device(struct fl_context *ctx)
 {
-	uint64_t give_up = now_ns() + FL_DOORBELL_PATIENCE_NS;
+	uint64_t give_up = fl_now_ns() + FL_PATIENCE_NS;
 
 	while (fl_is_gone(ctx)) {
-		if (now_ns() > give_up) {
+		if (fl_now_ns() > give_up) {
 			errno = EIO;
 			return false;
 		}

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <ccan/minmax.h>
 #include <infiniband/driver.h>
 #include <infiniband/kern-abi.h>
 #include <util/udma_barrier.h>
@@ -26,6 +27,15 @@
 #define FL_TABLE_SHIFT 12
 #define FL_TABLE_SIZE (1 << FL_TABLE_SHIFT)
 #define FL_TABLE_MASK (FL_TABLE_SIZE - 1)
+
+/* A CQ has at least so many entries. */
+#define FL_MIN_CQ_LOG_DEPTH 4
+
+/*
+ * How long the device is waited for where it should answer at once. The
+ * kernel's own watch over it takes longer, and ends all waiting.
+ */
+#define FL_PATIENCE_NS 2000000000ULL
 
 struct fl_qp;
 
@@ -191,7 +201,9 @@ static inline bool fl_is_gone(struct fl_context *ctx)
 	return !__atomic_load_n(&ctx->doorbell->alive, __ATOMIC_RELAXED);
 }
 
-/* doorbell */
+/* doorbell.c */
+uint64_t fl_now_ns(void);
+void fl_doorbell_drain(struct fl_context *ctx);
 void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 		 uint32_t value);
 
@@ -240,7 +252,7 @@ int fl_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr);
 int fl_destroy_srq(struct ibv_srq *srq);
 int fl_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr,
 		     struct ibv_recv_wr **bad);
-void fl_srq_release(struct fl_srq *srq, uint32_t tag);
+uint64_t fl_srq_release(struct fl_srq *srq, uint32_t tag);
 
 /* verbs.c */
 int fl_query_device(struct ibv_context *context,
@@ -255,6 +267,8 @@ struct ibv_mr *fl_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 int fl_dereg_mr(struct verbs_mr *vmr);
 struct ibv_ah *fl_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 int fl_destroy_ah(struct ibv_ah *ah);
+int fl_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
+int fl_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 
 /*
  * Commands and answers of the core with our part behind. (rdma-core's own

@@ -121,6 +121,19 @@ static void ring_sq(struct fl_qp *qp)
 		    qp->verbs_qp.qp.qp_num, qp->sq.head);
 }
 
+/*
+ * Whether sends may be posted at all. Before RTS they are refused at once
+ * (IBTA 10.8.2), in the error states the device flushes them.
+ */
+static int check_send(struct fl_qp *qp)
+{
+	struct ibv_qp *ibqp = &qp->verbs_qp.qp;
+
+	if (ibqp->state < IBV_QPS_RTS)
+		return EINVAL;
+	return fl_is_gone(to_fl_ctx(ibqp->context)) ? EIO : 0;
+}
+
 static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 {
 	enum ibv_qp_type type = qp->verbs_qp.qp.qp_type;
@@ -177,11 +190,12 @@ int fl_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
 {
 	struct fl_qp *qp = to_fl_qp(ibqp);
 	uint32_t before;
-	int ret = 0;
+	int ret;
 
-	if (fl_is_gone(to_fl_ctx(ibqp->context))) {
+	ret = check_send(qp);
+	if (ret) {
 		*bad = wr;
-		return EIO;
+		return ret;
 	}
 	pthread_spin_lock(&qp->sq.lock);
 	before = qp->sq.head;
@@ -224,7 +238,8 @@ int fl_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
 	struct faultline_wq_record *record;
 	int ret = 0;
 
-	if (!wq->wr_id) {
+	/* With an SRQ there is no queue; in RESET nothing is posted. */
+	if (!wq->wr_id || ibqp->state == IBV_QPS_RESET) {
 		*bad = wr;
 		return EINVAL;
 	}
@@ -263,7 +278,7 @@ static void fl_wr_start(struct ibv_qp_ex *ibqp)
 
 	pthread_spin_lock(&qp->sq.lock);
 	qp->ex_head = qp->sq.head;
-	qp->ex_err = 0;
+	qp->ex_err = check_send(qp);
 	qp->ex_wqe = NULL;
 }
 
@@ -280,8 +295,6 @@ static int fl_wr_complete(struct ibv_qp_ex *ibqp)
 	struct fl_qp *qp = to_fl_qp_ex(ibqp);
 	int ret = qp->ex_err;
 
-	if (!ret && fl_is_gone(to_fl_ctx(ibqp->qp_base.context)))
-		ret = EIO;
 	if (ret) {
 		fl_wr_abort(ibqp);
 		return ret;
@@ -470,7 +483,7 @@ static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *
 {
 	const struct ibv_qp_cap *cap = &attr->cap;
 
-	if (!qp_ops(attr->qp_type) || !attr->send_cq || !attr->recv_cq)
+	if (!qp_ops(attr->qp_type))
 		return EOPNOTSUPP;
 	if (!check_comp_mask(attr->comp_mask, IBV_QP_INIT_ATTR_PD |
 						      IBV_QP_INIT_ATTR_SEND_OPS_FLAGS))
@@ -478,9 +491,15 @@ static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
 	    (attr->send_ops_flags & ~ex_ops(attr->qp_type)))
 		return EOPNOTSUPP;
-	if (cap->max_send_wr > ctx->max_qp_wr || cap->max_recv_wr > ctx->max_qp_wr ||
-	    cap->max_send_sge > ctx->max_sge || cap->max_recv_sge > ctx->max_sge ||
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->send_cq ||
+	    !attr->recv_cq)
+		return EINVAL;
+	if (cap->max_send_wr > ctx->max_qp_wr || cap->max_send_sge > ctx->max_sge ||
 	    cap->max_inline_data > ctx->max_inline)
+		return EINVAL;
+	/* With an SRQ these are ignored. */
+	if (!attr->srq && (cap->max_recv_wr > ctx->max_qp_wr ||
+			   cap->max_recv_sge > ctx->max_sge))
 		return EINVAL;
 	return 0;
 }
@@ -502,7 +521,8 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 	if (ret)
 		return ret;
 	/* All that fits into an entry is offered; IBA 11.2.4.1 lets us give more. */
-	qp->max_inline = (1U << shift) - FAULTLINE_SQ_WQE_DATA;
+	qp->max_inline = min_t(uint32_t, (1U << shift) - FAULTLINE_SQ_WQE_DATA,
+			       ctx->max_inline);
 	if (attr->srq)
 		return 0;
 	shift = fl_stride_shift(FAULTLINE_RQ_WQE_DATA +
@@ -543,6 +563,10 @@ struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 	cmd.drv.rq_stride_shift = qp->rq.stride_shift;
 	kernel_attr = *attr;
 	kernel_attr.cap.max_inline_data = qp->max_inline;
+	if (attr->srq) {
+		kernel_attr.cap.max_recv_wr = 0;
+		kernel_attr.cap.max_recv_sge = 0;
+	}
 	/* The builders are ours; the kernel does not know them. */
 	kernel_attr.comp_mask &= ~IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	ret = ibv_cmd_create_qp_ex2(context, &qp->verbs_qp, &kernel_attr, &cmd.ibv_cmd,
@@ -620,11 +644,14 @@ static void reset_wq(struct fl_wq *wq)
 int fl_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 {
 	struct fl_qp *qp = to_fl_qp(ibqp);
+	bool reset = (mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RESET;
 	struct ibv_modify_qp cmd = {};
 	int ret;
 
+	if (reset)
+		fl_doorbell_drain(to_fl_ctx(ibqp->context));
 	ret = ibv_cmd_modify_qp(ibqp, attr, mask, &cmd, sizeof(cmd));
-	if (!ret && (mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RESET) {
+	if (!ret && reset) {
 		clean_cqs(qp);
 		reset_wq(&qp->sq);
 		reset_wq(&qp->rq);
@@ -657,11 +684,20 @@ int fl_destroy_qp(struct ibv_qp *ibqp)
 	struct fl_qp *qp = to_fl_qp(ibqp);
 	int ret;
 
+	fl_doorbell_drain(ctx);
+	/*
+	 * Under the lock: the kernel may give the number to a QP that another
+	 * thread creates, before we have forgotten the old one.
+	 */
+	pthread_mutex_lock(&ctx->table_lock);
 	ret = ibv_cmd_destroy_qp(ibqp);
+	if (!ret) {
+		fl_table_remove(ctx, qp);
+		clean_cqs(qp);
+	}
+	pthread_mutex_unlock(&ctx->table_lock);
 	if (ret)
 		return ret;
-	fl_table_remove(ctx, qp);
-	clean_cqs(qp);
 	fl_wq_free(&qp->rq);
 	fl_wq_free(&qp->sq);
 	free(qp);

@@ -124,10 +124,20 @@ int fl_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 	return ret;
 }
 
-/* The request with this tag has completed. */
-void fl_srq_release(struct fl_srq *srq, uint32_t tag)
+/*
+ * The request with this tag has completed: gives its id, and its tag back. A
+ * tag that the device made up, or gave twice, must not write past the stack.
+ */
+uint64_t fl_srq_release(struct fl_srq *srq, uint32_t tag)
 {
-	pthread_spin_lock(&srq->wq.lock);
-	srq->free[srq->num_free++] = tag;
-	pthread_spin_unlock(&srq->wq.lock);
+	struct fl_wq *wq = &srq->wq;
+	uint64_t wr_id;
+
+	tag &= wq->mask;
+	pthread_spin_lock(&wq->lock);
+	wr_id = wq->wr_id[tag];
+	if (srq->num_free <= wq->mask)
+		srq->free[srq->num_free++] = tag;
+	pthread_spin_unlock(&wq->lock);
+	return wr_id;
 }

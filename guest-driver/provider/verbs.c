@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 /*
- * What goes to the kernel as it is: device, port, PD, MR, AH.
+ * What goes to the kernel as it is: device, port, PD, MR, AH, multicast.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -41,13 +41,16 @@ struct ibv_pd *fl_alloc_pd(struct ibv_context *context)
 	struct fl_alloc_pd_resp resp = {};
 	struct ibv_alloc_pd cmd;
 	struct fl_pd *pd;
+	int ret;
 
 	pd = calloc(1, sizeof(*pd));
 	if (!pd)
 		return NULL;
-	if (ibv_cmd_alloc_pd(context, &pd->ibv_pd, &cmd, sizeof(cmd),
-			     &resp.ibv_resp, sizeof(resp))) {
+	ret = ibv_cmd_alloc_pd(context, &pd->ibv_pd, &cmd, sizeof(cmd),
+			       &resp.ibv_resp, sizeof(resp));
+	if (ret) {
 		free(pd);
+		errno = ret;
 		return NULL;
 	}
 	pd->pdn = resp.drv.pdn;
@@ -126,4 +129,15 @@ int fl_destroy_ah(struct ibv_ah *ah)
 	if (!ret)
 		free(to_fl_ah(ah));
 	return ret;
+}
+
+/* The kernel knows who is in a group, the device what is on the wire. */
+int fl_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	return ibv_cmd_attach_mcast(qp, gid, lid);
+}
+
+int fl_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	return ibv_cmd_detach_mcast(qp, gid, lid);
 }

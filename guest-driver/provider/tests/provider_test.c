@@ -1,0 +1,1032 @@
+// SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
+/*
+ * The provider against a device and a kernel that this file plays: rings,
+ * doorbells and completions, none of which need a guest.
+ *
+ * What is defined here with the names of libibverbs' commands stands in for
+ * them. Not tested: what the real kernel answers.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../faultline.h"
+
+#define CHECK(condition)                                                       \
+	do {                                                                   \
+		if (!(condition)) {                                            \
+			fprintf(stderr, "%s:%d: %s: not so: %s\n", __FILE__,    \
+				__LINE__, __func__, #condition);               \
+			exit(1);                                               \
+		}                                                              \
+	} while (0)
+
+#define MAX_WR 1024
+#define MAX_CQE 4096
+#define MAX_SGE 8
+#define MAX_INLINE 256
+
+/* The device and its kernel. */
+
+static struct faultline_doorbell_page *page;
+static uint32_t taken;		/* doorbells, by the device */
+static uint32_t next_number;	/* of the next object */
+static uint32_t device_depth;	/* log2 of the CQ's that was made or resized last */
+static uint8_t *device_cq;	/* its ring */
+static int kernel_error;	/* of the next command */
+static bool ring_was_drained;	/* when the last command arrived */
+
+static int kernel_answer(void)
+{
+	int ret = kernel_error;
+
+	kernel_error = 0;
+	ring_was_drained = page->producer ==
+			   __atomic_load_n(&page->consumer, __ATOMIC_ACQUIRE);
+	return ret;
+}
+
+int ibv_cmd_create_cq_ex(struct ibv_context *context,
+			 const struct ibv_cq_init_attr_ex *attr, struct verbs_cq *cq,
+			 struct ibv_create_cq_ex *cmd, size_t cmd_size,
+			 struct ib_uverbs_ex_create_cq_resp *resp, size_t resp_size,
+			 uint32_t flags)
+{
+	struct faultline_create_cq_req *req = &((struct fl_create_cq_ex *)cmd)->drv;
+
+	CHECK(cmd_size == sizeof(struct fl_create_cq_ex));
+	CHECK(attr->cqe == 1U << req->log_depth);
+	device_cq = (void *)(uintptr_t)req->buf_addr;
+	device_depth = req->log_depth;
+	cq->cq.context = context;
+	cq->cq.cqe = attr->cqe;
+	((struct fl_create_cq_ex_resp *)resp)->drv.cqn = next_number++;
+	return kernel_answer();
+}
+
+int ibv_cmd_resize_cq(struct ibv_cq *cq, int cqe, struct ibv_resize_cq *cmd,
+		      size_t cmd_size, struct ib_uverbs_resize_cq_resp *resp,
+		      size_t resp_size)
+{
+	struct faultline_resize_cq_req *req = &((struct fl_resize_cq *)cmd)->drv;
+	uint32_t n = 0, old_depth = device_depth;
+	struct faultline_cqe *from = (void *)device_cq;
+	struct faultline_cqe *to = (void *)(uintptr_t)req->buf_addr;
+	int ret = kernel_answer();
+
+	if (ret)
+		return ret;
+	/* Unread entries go to the start of the new ring (cqe.rs, admin.rs). */
+	for (;; n++) {
+		uint32_t i = req->consumer + n;
+
+		if (n >> old_depth ||
+		    from[i & ((1U << old_depth) - 1)].phase != fl_phase(i, old_depth))
+			break;
+		CHECK(n < 1U << req->log_depth);
+		to[n] = from[i & ((1U << old_depth) - 1)];
+		to[n].phase = 1;
+	}
+	device_cq = (void *)to;
+	device_depth = req->log_depth;
+	cq->cqe = cqe;
+	return 0;
+}
+
+int ibv_cmd_create_qp_ex2(struct ibv_context *context, struct verbs_qp *qp,
+			  struct ibv_qp_init_attr_ex *attr,
+			  struct ibv_create_qp_ex *cmd, size_t cmd_size,
+			  struct ib_uverbs_ex_create_qp_resp *resp, size_t resp_size)
+{
+	struct faultline_create_qp_req *req = &((struct fl_create_qp_ex *)cmd)->drv;
+
+	CHECK(cmd_size == sizeof(struct fl_create_qp_ex));
+	CHECK(attr->cap.max_inline_data <= MAX_INLINE);
+	CHECK(1U << req->sq_log_depth >= attr->cap.max_send_wr);
+	CHECK(req->sq_stride_shift >= FAULTLINE_SQ_MIN_STRIDE_SHIFT);
+	CHECK(req->sq_stride_shift <= FAULTLINE_MAX_STRIDE_SHIFT);
+	CHECK(1U << req->sq_stride_shift >=
+	      FAULTLINE_SQ_WQE_DATA + attr->cap.max_inline_data);
+	CHECK(1U << req->sq_stride_shift >=
+	      FAULTLINE_SQ_WQE_DATA + 16 * attr->cap.max_send_sge);
+	CHECK(!attr->srq == !!req->rq_addr);
+	qp->qp.context = context;
+	qp->qp.qp_num = next_number++;
+	qp->qp.qp_type = attr->qp_type;
+	qp->qp.send_cq = attr->send_cq;
+	qp->qp.recv_cq = attr->recv_cq;
+	qp->qp.srq = attr->srq;
+	qp->qp.pd = attr->pd;
+	qp->qp.state = IBV_QPS_RTS;
+	return kernel_answer();
+}
+
+int ibv_cmd_create_srq(struct ibv_pd *pd, struct ibv_srq *srq,
+		       struct ibv_srq_init_attr *attr, struct ibv_create_srq *cmd,
+		       size_t cmd_size, struct ib_uverbs_create_srq_resp *resp,
+		       size_t resp_size)
+{
+	srq->context = pd->context;
+	((struct fl_create_srq_resp *)resp)->drv.srqn = next_number++;
+	return kernel_answer();
+}
+
+int ibv_cmd_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+		      struct ibv_modify_qp *cmd, size_t cmd_size)
+{
+	return kernel_answer();
+}
+
+int ibv_cmd_destroy_qp(struct ibv_qp *qp)
+{
+	return kernel_answer();
+}
+
+int ibv_cmd_destroy_cq(struct ibv_cq *cq)
+{
+	return kernel_answer();
+}
+
+int ibv_cmd_destroy_srq(struct ibv_srq *srq)
+{
+	return kernel_answer();
+}
+
+/* Takes a doorbell; zero if there is none. The lap bit is checked and taken off. */
+static uint64_t take_doorbell(void)
+{
+	uint64_t bits = __atomic_load_n(&page->ring[taken % FAULTLINE_DB_RING_ENTRIES],
+					__ATOMIC_ACQUIRE);
+
+	if (bits >> FAULTLINE_DB_PHASE_SHIFT !=
+	    !((taken >> FAULTLINE_DB_LAP_SHIFT) & 1))
+		return 0;
+	taken++;
+	__atomic_store_n(&page->consumer, taken, __ATOMIC_RELEASE);
+	return bits & ~(1ULL << FAULTLINE_DB_PHASE_SHIFT);
+}
+
+static uint64_t bell(uint64_t type, uint64_t object, uint32_t value)
+{
+	return type << FAULTLINE_DB_TYPE_SHIFT | object << FAULTLINE_DB_OBJECT_SHIFT |
+	       value;
+}
+
+static struct fl_context *open_device(void)
+{
+	struct fl_context *ctx = calloc(1, sizeof(*ctx));
+
+	page = calloc(1, sizeof(*page));
+	page->alive = 1;
+	taken = 0;
+	next_number = 0x1001;	/* not the first of a table's leaf */
+	ctx->doorbell = page;
+	ctx->kick = calloc(1, FAULTLINE_PAGE_SIZE);
+	ctx->page_size = sysconf(_SC_PAGESIZE);
+	ctx->max_qp_wr = MAX_WR;
+	ctx->max_srq_wr = MAX_WR;
+	ctx->max_cqe = MAX_CQE;
+	ctx->max_sge = MAX_SGE;
+	ctx->max_inline = MAX_INLINE;
+	pthread_mutex_init(&ctx->table_lock, NULL);
+	return ctx;
+}
+
+static void close_device(struct fl_context *ctx)
+{
+	int i;
+
+	for (i = 0; i < FL_TABLE_SIZE; i++)
+		free(ctx->table[i]);
+	free((void *)ctx->kick);
+	free(page);
+	free(ctx);
+}
+
+/* A CQ, a QP and perhaps an SRQ, and the device's side of the CQ. */
+struct setup {
+	struct fl_context *ctx;
+	struct ibv_pd pd;
+	struct ibv_cq *cq;
+	struct ibv_srq *srq;
+	struct ibv_qp *qp;
+	uint32_t produced;
+};
+
+static struct ibv_qp *make_qp(struct setup *s, enum ibv_qp_type type, uint32_t depth)
+{
+	struct ibv_qp_init_attr attr = {
+		.send_cq = s->cq,
+		.recv_cq = s->cq,
+		.srq = s->srq,
+		.qp_type = type,
+		.cap = {
+			.max_send_wr = depth,
+			.max_recv_wr = depth,
+			.max_send_sge = 2,
+			.max_recv_sge = 2,
+			.max_inline_data = 40,
+		},
+	};
+	struct ibv_qp *qp = fl_create_qp(&s->pd, &attr);
+
+	CHECK(qp);
+	CHECK(attr.cap.max_send_wr >= depth && attr.cap.max_inline_data >= 40);
+	return qp;
+}
+
+static struct setup set_up(int cqe, uint32_t srq_depth, uint32_t depth)
+{
+	struct ibv_srq_init_attr attr = {
+		.attr = { .max_wr = srq_depth, .max_sge = 2 },
+	};
+	struct setup s = { .ctx = open_device() };
+
+	s.pd.context = &s.ctx->ibv_ctx.context;
+	s.cq = fl_create_cq(s.pd.context, cqe, NULL, 0);
+	CHECK(s.cq);
+	if (srq_depth) {
+		s.srq = fl_create_srq(&s.pd, &attr);
+		CHECK(s.srq && attr.attr.max_wr >= srq_depth);
+	}
+	s.qp = make_qp(&s, IBV_QPT_RC, depth);
+	return s;
+}
+
+static void tear_down(struct setup *s)
+{
+	while (take_doorbell())
+		;
+	CHECK(!fl_destroy_qp(s->qp));
+	if (s->srq)
+		CHECK(!fl_destroy_srq(s->srq));
+	CHECK(!fl_destroy_cq(s->cq));
+	close_device(s->ctx);
+}
+
+static void complete(struct setup *s, uint32_t qpn, uint8_t opcode, uint32_t wqe)
+{
+	struct faultline_cqe *ring = (void *)device_cq;
+	struct faultline_cqe *cqe = &ring[s->produced & ((1U << device_depth) - 1)];
+	struct faultline_cq_record *record = (void *)(ring + (1U << device_depth));
+
+	CHECK(s->produced - le32toh(record->consumer) < 1U << device_depth);
+	memset(cqe, 0, offsetof(struct faultline_cqe, phase));
+	cqe->wqe = htole32(wqe);
+	cqe->qpn = htole32(qpn);
+	cqe->opcode = opcode;
+	cqe->byte_len = htole32(wqe ^ 0x5a5a);
+	__atomic_store_n(&cqe->phase, fl_phase(s->produced, device_depth),
+			 __ATOMIC_RELEASE);
+	s->produced++;
+}
+
+static int post(struct ibv_qp *qp, uint64_t wr_id, unsigned int flags)
+{
+	struct ibv_sge sge = { .addr = 0x1000 + wr_id, .length = 8, .lkey = 7 };
+	struct ibv_send_wr wr = {
+		.wr_id = wr_id,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = IBV_WR_SEND,
+		.send_flags = flags,
+	};
+	struct ibv_send_wr *bad = NULL;
+	int ret = fl_post_send(qp, &wr, &bad);
+
+	CHECK(!ret == !bad);
+	return ret;
+}
+
+static int post_recv(struct setup *s, uint64_t wr_id)
+{
+	struct ibv_sge sge = { .addr = 0x1000 + wr_id, .length = 8, .lkey = 7 };
+	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 };
+	struct ibv_recv_wr *bad = NULL;
+	int ret = s->srq ? fl_post_srq_recv(s->srq, &wr, &bad) :
+			   fl_post_recv(s->qp, &wr, &bad);
+
+	CHECK(!ret == !bad);
+	return ret;
+}
+
+/* Polls one completion and gives its wr_id. */
+static uint64_t poll_one(struct setup *s)
+{
+	struct ibv_wc wc;
+
+	CHECK(fl_poll_cq(s->cq, 1, &wc) == 1);
+	return wc.wr_id;
+}
+
+static double seconds(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec + ts.tv_nsec / 1e9;
+}
+
+/* Doorbells. */
+
+static void doorbells_carry_their_lap(void)
+{
+	struct fl_context *ctx = open_device();
+	uint32_t i;
+
+	for (i = 1; i <= 5 * FAULTLINE_DB_RING_ENTRIES; i++) {
+		CHECK(!take_doorbell());
+		fl_doorbell(ctx, FAULTLINE_DB_SQ, 0xabcdef, i);
+		CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, 0xabcdef, i));
+	}
+	CHECK(!*ctx->kick);
+	close_device(ctx);
+}
+
+static void a_sleeping_device_is_kicked(void)
+{
+	struct fl_context *ctx = open_device();
+
+	page->asleep = 1;
+	fl_doorbell(ctx, FAULTLINE_DB_CQ_ARM, 5, 9);
+	CHECK(*ctx->kick == bell(FAULTLINE_DB_CQ_ARM, 5, 9));
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_CQ_ARM, 5, 9));
+	close_device(ctx);
+}
+
+/* A device that pauses, however long, must find a ring without holes. */
+static void a_full_ring_is_passed_by(void)
+{
+	struct fl_context *ctx = open_device();
+	uint32_t i;
+	double begin;
+
+	for (i = 1; i <= FAULTLINE_DB_RING_ENTRIES; i++)
+		fl_doorbell(ctx, FAULTLINE_DB_SQ, 3, i);
+	CHECK(!*ctx->kick);
+	begin = seconds();
+	fl_doorbell(ctx, FAULTLINE_DB_SQ, 3, i);
+	CHECK(*ctx->kick == bell(FAULTLINE_DB_SQ, 3, i));
+	CHECK(seconds() - begin < 1);
+	for (i = 1; i <= FAULTLINE_DB_RING_ENTRIES; i++)
+		CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, 3, i));
+	CHECK(!take_doorbell());
+	for (i = 1000; i < 1000 + FAULTLINE_DB_RING_ENTRIES; i++) {
+		fl_doorbell(ctx, FAULTLINE_DB_SQ, 3, i);
+		CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, 3, i));
+	}
+	close_device(ctx);
+}
+
+static void a_device_that_is_gone_hangs_nobody(void)
+{
+	struct setup s = set_up(16, 0, 16);
+	struct ibv_wc wc;
+	uint32_t i;
+	double begin = seconds();
+
+	/* What the kernel puts in place of the page. */
+	memset(page, 0, sizeof(*page));
+	for (i = 0; i < 2 * FAULTLINE_DB_RING_ENTRIES; i++)
+		fl_doorbell(s.ctx, FAULTLINE_DB_SQ, 3, i);
+	CHECK(post(s.qp, 1, 0) == EIO);
+	CHECK(fl_poll_cq(s.cq, 1, &wc) == -EIO);
+	CHECK(!fl_destroy_qp(s.qp));
+	CHECK(!fl_destroy_cq(s.cq));
+	CHECK(seconds() - begin < 1);
+	close_device(s.ctx);
+}
+
+#define THREADS 4
+#define BELLS 20000
+
+struct ringer {
+	struct fl_context ctx;	/* same page, but a kick page of its own */
+	uint64_t kick;
+	uint32_t object;
+	pthread_t thread;
+};
+
+static void *ring_many(void *arg)
+{
+	struct ringer *ringer = arg;
+	uint32_t i;
+
+	for (i = 1; i <= BELLS; i++)
+		fl_doorbell(&ringer->ctx, FAULTLINE_DB_SQ, ringer->object, i);
+	return NULL;
+}
+
+/* Threads append at once; the device pauses now and then. The last index of each arrives. */
+static void threads_share_a_ring(void)
+{
+	struct fl_context *ctx = open_device();
+	struct ringer *ringers = calloc(THREADS, sizeof(*ringers));
+	uint32_t last[THREADS] = {}, i, passes = 0;
+	bool done = false;
+
+	for (i = 0; i < THREADS; i++) {
+		ringers[i].ctx.doorbell = page;
+		ringers[i].ctx.kick = &ringers[i].kick;
+		ringers[i].object = i;
+		CHECK(!pthread_create(&ringers[i].thread, NULL, ring_many,
+				      &ringers[i]));
+	}
+	while (!done) {
+		uint64_t bits;
+
+		while ((bits = take_doorbell())) {
+			uint32_t object = bits >> FAULTLINE_DB_OBJECT_SHIFT &
+					  FAULTLINE_DB_OBJECT_MASK;
+
+			CHECK(bits >> FAULTLINE_DB_TYPE_SHIFT == FAULTLINE_DB_SQ);
+			CHECK(object < THREADS);
+			/* In order: a thread rings one after the other. */
+			CHECK((uint32_t)bits > last[object]);
+			last[object] = bits;
+		}
+		if (!(++passes % 64))
+			usleep(500);
+		done = true;
+		for (i = 0; i < THREADS; i++) {
+			uint32_t kicked = __atomic_load_n(&ringers[i].kick,
+							  __ATOMIC_ACQUIRE);
+
+			done &= last[i] == BELLS || kicked == BELLS;
+		}
+	}
+	for (i = 0; i < THREADS; i++)
+		pthread_join(ringers[i].thread, NULL);
+	while (take_doorbell())
+		;
+	CHECK(taken == page->producer);
+	free(ringers);
+	close_device(ctx);
+}
+
+/* Send queue. */
+
+static void sends_stand_in_the_ring(void)
+{
+	struct setup s = set_up(64, 0, 4);
+	struct fl_wq *sq = &to_fl_qp(s.qp)->sq;
+	struct ibv_sge sge[3] = {
+		{ .addr = 0x123456789abc, .length = 100, .lkey = 0x77 },
+		{ .addr = 0x42, .length = 0, .lkey = 0x78 },
+	};
+	struct ibv_send_wr wr[2] = {
+		{
+			.wr_id = 1,
+			.next = &wr[1],
+			.sg_list = sge,
+			.num_sge = 2,
+			.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+			.send_flags = IBV_SEND_SIGNALED | IBV_SEND_FENCE,
+			.imm_data = htobe32(0x01020304),
+			.wr.rdma = { .remote_addr = 0xfeedULL << 32, .rkey = 0x99 },
+		},
+		{
+			.wr_id = 2,
+			.opcode = IBV_WR_ATOMIC_CMP_AND_SWP,
+			.sg_list = sge,
+			.num_sge = 1,
+			.wr.atomic = {
+				.remote_addr = 0x88,
+				.rkey = 0x9a,
+				.compare_add = 5,
+				.swap = 6,
+			},
+		},
+	};
+	struct ibv_send_wr *bad;
+	struct faultline_sq_wqe *wqe = fl_wq_entry(sq, 0);
+	struct faultline_sge *to = (void *)((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA);
+
+	CHECK(!fl_post_send(s.qp, wr, &bad));
+	/* One doorbell for both. */
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, s.qp->qp_num, 2));
+	CHECK(!take_doorbell());
+	CHECK(wqe->opcode == FAULTLINE_WR_WRITE_IMM && wqe->num_sge == 2);
+	CHECK(wqe->flags == (FAULTLINE_WR_FLAG_SIGNALED | FAULTLINE_WR_FLAG_FENCE));
+	CHECK(!memcmp(&wqe->imm, "\1\2\3\4", 4));
+	CHECK(le64toh(wqe->remote_addr) == 0xfeedULL << 32 &&
+	      le32toh(wqe->rkey) == 0x99 && !wqe->inline_len);
+	CHECK(le64toh(to[0].addr) == 0x123456789abc && le32toh(to[0].length) == 100 &&
+	      le32toh(to[0].lkey) == 0x77 && !to[1].length);
+	wqe = fl_wq_entry(sq, 1);
+	CHECK(wqe->opcode == FAULTLINE_WR_COMP_SWAP && !wqe->flags);
+	CHECK(le64toh(wqe->compare_add) == 5 && le64toh(wqe->swap) == 6);
+
+	/* The first of a list goes, the second is refused and named. */
+	wr[1].num_sge = 3;
+	CHECK(fl_post_send(s.qp, wr, &bad) == EINVAL && bad == &wr[1]);
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, s.qp->qp_num, 3));
+	tear_down(&s);
+}
+
+static void a_full_send_queue_refuses(void)
+{
+	struct setup s = set_up(64, 0, 4);
+	uint32_t i;
+
+	for (i = 0; i < 4; i++)
+		CHECK(!post(s.qp, i, 0));
+	CHECK(post(s.qp, 9, 0) == ENOMEM);
+	/* A completion stands for all before it. */
+	complete(&s, s.qp->qp_num, FAULTLINE_WC_SEND, 2);
+	CHECK(poll_one(&s) == 2);
+	for (i = 0; i < 3; i++)
+		CHECK(!post(s.qp, 10 + i, 0));
+	CHECK(post(s.qp, 9, 0) == ENOMEM);
+	tear_down(&s);
+}
+
+static void inline_data_is_copied(void)
+{
+	struct setup s = set_up(16, 0, 4);
+	struct fl_qp *qp = to_fl_qp(s.qp);
+	uint8_t data[MAX_INLINE + 1];
+	struct ibv_sge sge[2] = {
+		{ .addr = (uintptr_t)data, .length = 3 },
+		{ .addr = (uintptr_t)data + 3, .length = 30 },
+	};
+	struct ibv_send_wr wr = {
+		.sg_list = sge,
+		.num_sge = 2,
+		.opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_INLINE,
+	};
+	struct faultline_sq_wqe *wqe = fl_wq_entry(&qp->sq, 0);
+	struct ibv_send_wr *bad;
+	size_t i;
+
+	for (i = 0; i < sizeof(data); i++)
+		data[i] = i * 7 + 1;
+	CHECK(!fl_post_send(s.qp, &wr, &bad));
+	CHECK(le32toh(wqe->inline_len) == 33 && !wqe->num_sge &&
+	      wqe->flags == FAULTLINE_WR_FLAG_INLINE);
+	CHECK(!memcmp((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA, data, 33));
+	sge[1].length = qp->max_inline - 2;
+	CHECK(fl_post_send(s.qp, &wr, &bad) == EINVAL);
+	/* The sum must not wrap. */
+	sge[1].length = UINT32_MAX;
+	CHECK(fl_post_send(s.qp, &wr, &bad) == EINVAL);
+	wr.opcode = IBV_WR_RDMA_READ;
+	sge[1].length = 1;
+	CHECK(fl_post_send(s.qp, &wr, &bad) == EINVAL);
+	tear_down(&s);
+}
+
+/* What IBTA 10.8.2 wants refused at once. */
+static void posts_before_their_state_are_refused(void)
+{
+	struct setup s = set_up(16, 0, 4);
+
+	s.qp->state = IBV_QPS_RESET;
+	CHECK(post(s.qp, 1, 0) == EINVAL);
+	CHECK(post_recv(&s, 1) == EINVAL);
+	s.qp->state = IBV_QPS_INIT;
+	CHECK(post(s.qp, 1, 0) == EINVAL);
+	CHECK(!post_recv(&s, 1));
+	s.qp->state = IBV_QPS_RTR;
+	CHECK(post(s.qp, 1, 0) == EINVAL);
+	s.qp->state = IBV_QPS_ERR;
+	CHECK(!post(s.qp, 1, 0));
+	CHECK(!post_recv(&s, 2));
+	tear_down(&s);
+}
+
+static void builders_make_requests(void)
+{
+	struct setup s = set_up(16, 0, 1);
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = s.cq,
+		.recv_cq = s.cq,
+		.qp_type = IBV_QPT_RC,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ,
+		.pd = &s.pd,
+		.cap = { .max_send_wr = 2, .max_send_sge = 2, .max_inline_data = 16 },
+	};
+	struct ibv_qp *qp = fl_create_qp_ex(s.pd.context, &attr);
+	struct ibv_qp_ex *ex = &to_fl_qp(qp)->verbs_qp.qp_ex;
+	char text[] = "abcdefg";
+	struct ibv_data_buf bufs[2] = { { text, 3 }, { text + 3, 4 } };
+	struct ibv_sge sges[3] = {};
+	struct faultline_sq_wqe *wqe = fl_wq_entry(&to_fl_qp(qp)->sq, 0);
+
+	CHECK(ex->wr_send && ex->wr_rdma_read && !ex->wr_rdma_write);
+	ex->wr_start(ex);
+	ex->wr_id = 4;
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ex->wr_send(ex);
+	ex->wr_set_inline_data_list(ex, 2, bufs);
+	ex->wr_id = 5;
+	ex->wr_rdma_read(ex, 0x11, 0x22);
+	ex->wr_set_sge(ex, 1, 2, 3);
+	CHECK(!take_doorbell());
+	CHECK(!ex->wr_complete(ex));
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, qp->qp_num, 2));
+	CHECK(le32toh(wqe->inline_len) == 7 &&
+	      !memcmp((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA, text, 7));
+	/* No room: nothing is posted. */
+	ex->wr_start(ex);
+	ex->wr_send(ex);
+	ex->wr_set_sge(ex, 1, 2, 3);
+	CHECK(ex->wr_complete(ex) == ENOMEM);
+	complete(&s, qp->qp_num, FAULTLINE_WC_RDMA_READ, 1);
+	CHECK(poll_one(&s) == 5);
+	/* An error in one of several, and an abort, leave nothing behind. */
+	ex->wr_start(ex);
+	ex->wr_send(ex);
+	ex->wr_set_sge_list(ex, 3, sges);
+	ex->wr_send(ex);
+	ex->wr_set_sge(ex, 1, 2, 3);
+	CHECK(ex->wr_complete(ex) == EINVAL);
+	ex->wr_start(ex);
+	ex->wr_send(ex);
+	ex->wr_abort(ex);
+	CHECK(!take_doorbell());
+	qp->state = IBV_QPS_RTR;
+	ex->wr_start(ex);
+	ex->wr_send(ex);
+	CHECK(ex->wr_complete(ex) == EINVAL);
+	qp->state = IBV_QPS_RTS;
+	ex->wr_start(ex);
+	ex->wr_send(ex);
+	CHECK(!ex->wr_complete(ex));
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, qp->qp_num, 3));
+	CHECK(!fl_destroy_qp(qp));
+	tear_down(&s);
+}
+
+/* Receive queues. */
+
+static void receives_tell_by_the_record(void)
+{
+	struct setup s = set_up(16, 0, 4);
+	struct fl_wq *rq = &to_fl_qp(s.qp)->rq;
+	struct faultline_wq_record *record = fl_wq_record(&rq->ring);
+	uint32_t i;
+
+	for (i = 0; i < 4; i++)
+		CHECK(!post_recv(&s, 100 + i));
+	CHECK(post_recv(&s, 9) == ENOMEM);
+	CHECK(le32toh(record->producer) == 4);
+	CHECK(!take_doorbell());
+	complete(&s, s.qp->qp_num, FAULTLINE_WC_RECV, 0);
+	CHECK(poll_one(&s) == 100);
+	/* A QP in error asks for doorbells. */
+	record->notify = htole32(1);
+	CHECK(!post_recv(&s, 104));
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_RQ, s.qp->qp_num, 5));
+	tear_down(&s);
+}
+
+static uint32_t tag_in_slot(struct setup *s, uint32_t index)
+{
+	struct faultline_rq_wqe *wqe = fl_wq_entry(&to_fl_srq(s->srq)->wq, index);
+
+	return le32toh(wqe->tag);
+}
+
+/* Requests come back in any order; nothing posted is overwritten, nothing is lost. */
+static void srq_tags_come_back_in_any_order(void)
+{
+	struct setup s = set_up(16, 4, 4);
+	uint32_t tags[4], i, slot = 4;
+
+	for (i = 0; i < 4; i++) {
+		CHECK(!post_recv(&s, 200 + i));
+		tags[i] = tag_in_slot(&s, i);
+	}
+	CHECK(post_recv(&s, 9) == ENOMEM);
+	for (i = 0; i < 40; i++) {
+		uint32_t which = (i * 3 + 1) % 4;	/* the device took all four */
+		uint64_t id = 200 + which + (i / 4) * 1000;
+
+		complete(&s, s.qp->qp_num, FAULTLINE_WC_RECV, tags[which]);
+		CHECK(poll_one(&s) == id);
+		CHECK(!post_recv(&s, 200 + which + (i / 4 + 1) * 1000));
+		CHECK(post_recv(&s, 9) == ENOMEM);
+		tags[which] = tag_in_slot(&s, slot++);
+	}
+	tear_down(&s);
+}
+
+/* A device that completes nonsense harms no memory but its own. */
+static void wild_srq_tags_do_no_harm(void)
+{
+	struct setup s = set_up(16, 4, 4);
+	uint32_t i;
+
+	CHECK(!post_recv(&s, 1));
+	for (i = 0; i < 12; i++)
+		complete(&s, s.qp->qp_num, FAULTLINE_WC_RECV, 0xdead0000 + i);
+	for (i = 0; i < 6; i++)
+		poll_one(&s);
+	CHECK(!fl_destroy_qp(s.qp));	/* cleans the other six */
+	s.qp = make_qp(&s, IBV_QPT_RC, 4);
+	for (i = 0; i < 4; i++)
+		CHECK(!post_recv(&s, i));
+	CHECK(post_recv(&s, 9) == ENOMEM);
+	tear_down(&s);
+}
+
+/* Completion queues. */
+
+static void completions_go_round(void)
+{
+	struct setup s = set_up(16, 0, 64);
+	struct ibv_wc wc[64];
+	uint32_t i, posted = 0, polled = 0;
+	struct faultline_cq_record *record =
+		(void *)(device_cq + (64U << device_depth));
+
+	for (i = 0; i < 200; i++) {
+		uint32_t burst = i % 16 + 1, j;
+		int n;
+
+		for (j = 0; j < burst; j++) {
+			CHECK(!post(s.qp, posted, IBV_SEND_SIGNALED));
+			CHECK(take_doorbell());
+			complete(&s, s.qp->qp_num, FAULTLINE_WC_SEND, posted++);
+		}
+		n = fl_poll_cq(s.cq, 64, wc);
+		CHECK(n == burst);
+		for (j = 0; j < burst; j++, polled++) {
+			CHECK(wc[j].wr_id == polled);
+			CHECK(wc[j].byte_len == (polled ^ 0x5a5a));
+			CHECK(wc[j].qp_num == s.qp->qp_num);
+			CHECK(wc[j].status == IBV_WC_SUCCESS);
+		}
+		CHECK(le32toh(record->consumer) == polled);
+		CHECK(!fl_poll_cq(s.cq, 64, wc));
+	}
+	tear_down(&s);
+}
+
+static void a_destroyed_qp_takes_its_completions_along(void)
+{
+	struct setup s = set_up(16, 0, 64);
+	struct ibv_qp *other = make_qp(&s, IBV_QPT_RC, 64);
+	uint32_t round, i, mine = 0, theirs = 0, kept = 0;
+	struct ibv_wc wc;
+
+	for (round = 0; round < 5; round++) {
+		/* Eleven entries of two QPs, so that they wrap. */
+		for (i = 0; i < 11; i++) {
+			bool is_mine = i % 3 != 1;
+
+			CHECK(!post(is_mine ? s.qp : other, 500 + (is_mine ? mine : theirs),
+				    IBV_SEND_SIGNALED));
+			CHECK(take_doorbell());
+			complete(&s, is_mine ? s.qp->qp_num : other->qp_num,
+				 FAULTLINE_WC_SEND, is_mine ? mine++ : theirs++);
+		}
+		CHECK(!fl_destroy_qp(other));
+		other = make_qp(&s, IBV_QPT_RC, 64);
+		theirs = 0;
+		while (fl_poll_cq(s.cq, 1, &wc) == 1) {
+			CHECK(wc.qp_num == s.qp->qp_num);
+			CHECK(wc.wr_id == 500 + kept++);
+		}
+		CHECK(kept == mine);
+	}
+	CHECK(!fl_destroy_qp(other));
+	tear_down(&s);
+}
+
+static void an_extended_cq_reads_the_same(void)
+{
+	struct setup s = set_up(16, 0, 4);
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = 3,
+		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
+			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+	};
+	struct ibv_cq_ex *cq = fl_create_cq_ex(s.pd.context, &attr);
+	struct ibv_poll_cq_attr poll = {};
+	struct setup ex = { .ctx = s.ctx, .pd = s.pd, .cq = ibv_cq_ex_to_cq(cq) };
+	struct faultline_cqe *ring = (void *)device_cq;
+
+	CHECK(!cq->read_qp_num && cq->read_imm_data);
+	ex.qp = make_qp(&ex, IBV_QPT_RC, 4);
+	CHECK(cq->start_poll(cq, &poll) == ENOENT);
+	CHECK(!post_recv(&ex, 31) && !post_recv(&ex, 32));
+	complete(&ex, ex.qp->qp_num, FAULTLINE_WC_RECV, 0);
+	complete(&ex, ex.qp->qp_num, FAULTLINE_WC_RECV_RDMA_WITH_IMM, 1);
+	ring[1].flags = FAULTLINE_CQE_IMM;
+	ring[1].imm = (__force __le32)htobe32(0x0a0b0c0d);
+	ring[1].timestamp = htole64(123456789);
+	ring[1].status = FAULTLINE_WC_STATUS_LOC_LEN_ERR;
+	ring[1].vendor_err = FAULTLINE_VENDOR_ERR_LENGTH;
+	CHECK(!cq->start_poll(cq, &poll));
+	CHECK(cq->wr_id == 31 && cq->status == IBV_WC_SUCCESS);
+	CHECK(cq->read_opcode(cq) == IBV_WC_RECV && !cq->read_wc_flags(cq));
+	CHECK(cq->read_byte_len(cq) == 0x5a5a);
+	CHECK(!cq->next_poll(cq));
+	CHECK(cq->wr_id == 32 && cq->status == IBV_WC_LOC_LEN_ERR);
+	CHECK(cq->read_opcode(cq) == IBV_WC_RECV_RDMA_WITH_IMM);
+	CHECK(cq->read_wc_flags(cq) == IBV_WC_WITH_IMM);
+	CHECK(be32toh(cq->read_imm_data(cq)) == 0x0a0b0c0d);
+	CHECK(cq->read_completion_ts(cq) == 123456789);
+	CHECK(cq->read_vendor_err(cq) == FAULTLINE_VENDOR_ERR_LENGTH);
+	CHECK(cq->next_poll(cq) == ENOENT);
+	cq->end_poll(cq);
+	/* The lock is free again. */
+	CHECK(cq->start_poll(cq, &poll) == ENOENT);
+	CHECK(!fl_destroy_qp(ex.qp));
+	CHECK(!fl_destroy_cq(ex.cq));
+	tear_down(&s);
+}
+
+static void *drain_slowly(void *arg)
+{
+	usleep(20000);
+	while (take_doorbell())
+		;
+	return NULL;
+}
+
+/* Starts a device that looks at doorbells only after a while. */
+static pthread_t late_device(void)
+{
+	pthread_t thread;
+
+	CHECK(!pthread_create(&thread, NULL, drain_slowly, NULL));
+	return thread;
+}
+
+static void a_resized_cq_keeps_its_completions(void)
+{
+	struct setup s = set_up(16, 0, 64);
+	uint32_t i, posted = 0, polled = 0;
+	pthread_t device;
+
+	for (i = 0; i < 30; i++) {
+		CHECK(!post(s.qp, posted, IBV_SEND_SIGNALED));
+		complete(&s, s.qp->qp_num, FAULTLINE_WC_SEND, posted++);
+		if (i < 20)
+			CHECK(poll_one(&s) == polled++);
+	}
+	CHECK(!fl_req_notify_cq(s.cq, 0));
+	/* Its old index means something else afterwards: the device must have seen it before. */
+	device = late_device();
+	CHECK(!fl_resize_cq(s.cq, 100));
+	CHECK(ring_was_drained);
+	pthread_join(device, NULL);
+	CHECK(s.cq->cqe == 128);
+	s.produced = posted - polled;
+	while (polled < posted)
+		CHECK(poll_one(&s) == polled++);
+	for (i = 0; i < 300; i++) {
+		CHECK(!post(s.qp, posted, IBV_SEND_SIGNALED));
+		CHECK(take_doorbell());
+		complete(&s, s.qp->qp_num, FAULTLINE_WC_SEND, posted++);
+		CHECK(poll_one(&s) == polled++);
+	}
+	/* Too small for what is in it. */
+	kernel_error = EBUSY;
+	CHECK(fl_resize_cq(s.cq, 1) == EINVAL);
+	CHECK(!fl_resize_cq(s.cq, 1));
+	CHECK(s.cq->cqe >= 16);
+	CHECK(fl_resize_cq(s.cq, 0) == EINVAL);
+	CHECK(fl_resize_cq(s.cq, MAX_CQE + 1) == EINVAL);
+	tear_down(&s);
+}
+
+/* An index that is rung late would count as new after a reset. */
+static void a_reset_leaves_nothing_behind(void)
+{
+	struct setup s = set_up(64, 0, 8);
+	struct fl_qp *qp = to_fl_qp(s.qp);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	struct ibv_wc wc;
+	pthread_t device;
+	uint32_t i;
+
+	for (i = 0; i < 5; i++) {
+		CHECK(!post(s.qp, i, IBV_SEND_SIGNALED));
+		CHECK(!post_recv(&s, i));
+	}
+	complete(&s, s.qp->qp_num, FAULTLINE_WC_SEND, 0);
+	complete(&s, s.qp->qp_num, FAULTLINE_WC_RECV, 0);
+	device = late_device();
+	CHECK(!fl_modify_qp(s.qp, &attr, IBV_QP_STATE));
+	CHECK(ring_was_drained);
+	pthread_join(device, NULL);
+	CHECK(!fl_poll_cq(s.cq, 1, &wc));
+	CHECK(!fl_wq_record(&qp->rq.ring)->producer);
+	CHECK(!post(s.qp, 70, IBV_SEND_SIGNALED));
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, s.qp->qp_num, 1));
+	for (i = 0; i < 8; i++)
+		CHECK(!post_recv(&s, 80 + i));
+	complete(&s, s.qp->qp_num, FAULTLINE_WC_SEND, 0);
+	CHECK(poll_one(&s) == 70);
+	complete(&s, s.qp->qp_num, FAULTLINE_WC_RECV, 0);
+	CHECK(poll_one(&s) == 80);
+	tear_down(&s);
+}
+
+static void limits_are_checked_here(void)
+{
+	struct setup s = set_up(16, 4, 4);
+	struct ibv_qp_init_attr good = {
+		.send_cq = s.cq,
+		.recv_cq = s.cq,
+		.qp_type = IBV_QPT_UD,
+		.cap = {
+			.max_send_wr = MAX_WR,
+			.max_recv_wr = MAX_WR,
+			.max_send_sge = MAX_SGE,
+			.max_recv_sge = MAX_SGE,
+			.max_inline_data = MAX_INLINE,
+		},
+	};
+	struct ibv_srq_init_attr srq = { .attr = { .max_wr = MAX_WR + 1 } };
+	struct ibv_qp_init_attr attr = good;
+	struct ibv_qp *qp = fl_create_qp(&s.pd, &attr);
+
+	CHECK(qp && !fl_destroy_qp(qp));
+#define REFUSED(field)                                                         \
+	do {                                                                   \
+		attr = good;                                                   \
+		attr.cap.field++;                                              \
+		CHECK(!fl_create_qp(&s.pd, &attr) && errno == EINVAL);         \
+	} while (0)
+	REFUSED(max_send_wr);
+	REFUSED(max_recv_wr);
+	REFUSED(max_send_sge);
+	REFUSED(max_recv_sge);
+	REFUSED(max_inline_data);
+#undef REFUSED
+	/* With an SRQ there is no receive queue to limit. */
+	attr = good;
+	attr.srq = s.srq;
+	attr.cap.max_recv_wr = MAX_WR + 1;
+	qp = fl_create_qp(&s.pd, &attr);
+	CHECK(qp && !attr.cap.max_recv_wr && !fl_destroy_qp(qp));
+	attr = good;
+	attr.send_cq = NULL;
+	CHECK(!fl_create_qp(&s.pd, &attr) && errno == EINVAL);
+	CHECK(!fl_create_srq(&s.pd, &srq) && errno == EINVAL);
+	CHECK(!fl_create_cq(s.pd.context, MAX_CQE + 1, NULL, 0) && errno == EINVAL);
+	CHECK(!fl_create_cq(s.pd.context, 0, NULL, 0) && errno == EINVAL);
+	/* What the kernel refuses leaves no trace. */
+	attr = good;
+	kernel_error = ENOSPC;
+	CHECK(!fl_create_qp(&s.pd, &attr) && errno == ENOSPC);
+	tear_down(&s);
+}
+
+#define TEST(name) { #name, name }
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} tests[] = {
+	TEST(doorbells_carry_their_lap),
+	TEST(a_sleeping_device_is_kicked),
+	TEST(a_full_ring_is_passed_by),
+	TEST(a_device_that_is_gone_hangs_nobody),
+	TEST(threads_share_a_ring),
+	TEST(sends_stand_in_the_ring),
+	TEST(a_full_send_queue_refuses),
+	TEST(inline_data_is_copied),
+	TEST(posts_before_their_state_are_refused),
+	TEST(builders_make_requests),
+	TEST(receives_tell_by_the_record),
+	TEST(srq_tags_come_back_in_any_order),
+	TEST(wild_srq_tags_do_no_harm),
+	TEST(completions_go_round),
+	TEST(a_destroyed_qp_takes_its_completions_along),
+	TEST(an_extended_cq_reads_the_same),
+	TEST(a_resized_cq_keeps_its_completions),
+	TEST(a_reset_leaves_nothing_behind),
+	TEST(limits_are_checked_here),
+};
+
+/* All tests, or those that are named. */
+int main(int argc, char **argv)
+{
+	size_t i;
+
+	for (i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
+		bool wanted = argc < 2;
+		int arg;
+
+		for (arg = 1; arg < argc; arg++)
+			wanted |= !strcmp(argv[arg], tests[i].name);
+		if (!wanted)
+			continue;
+		tests[i].run();
+		printf("ok %s\n", tests[i].name);
+	}
+	return 0;
+}
