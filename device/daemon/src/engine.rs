@@ -30,8 +30,10 @@ use crate::config::{Config, PollMode};
 use crate::port::NicPort;
 use crate::ram::Ram;
 
-/// Frames that one NIC sends before the next has its turn.
-const FRAME_BATCH: usize = 64;
+/// Packets that one NIC sends before the next has its turn.
+const PACKET_BATCH: u32 = 64;
+/// Packets of a message that are handed over at once. A run costs little more than one packet.
+const LONGEST_RUN: u32 = 16;
 /// Longest sleep: the heartbeat must move.
 const HEARTBEAT: Duration = Duration::from_millis(250);
 /// Passes without work before the thread lets others run.
@@ -234,14 +236,16 @@ impl Engine {
             port.nic.handle_deadline(now, ram);
             worked = true;
         }
-        for _ in 0..FRAME_BATCH {
+        let mut sent = 0;
+        while sent < PACKET_BATCH {
             let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id)) else {
                 break;
             };
-            let Some(frame) = port.nic.poll_transmit(now, ram) else {
+            let Some(frame) = port.nic.poll_transmit_run(now, ram, LONGEST_RUN) else {
                 break;
             };
             self.forward(id, now, &frame);
+            sent += frame.packets;
             worked = true;
         }
         worked

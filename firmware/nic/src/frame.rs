@@ -3,6 +3,14 @@
 //! Inside a process a frame is handed over by reference: typed headers, and the payload as a list of
 //! segments of the sender's guest memory, so that the bytes are copied once, to where the receiver wants
 //! them. [`TxFrame::to_bytes`] is for wires that need octets.
+//!
+//! # Runs
+//!
+//! Where both ends are in the process, several packets of one message may be handed over as one frame, a *run*,
+//! as a host does with segmentation and receive offload: the header is that of the first packet, the others are
+//! MIDDLE packets with the PSNs that follow, and every packet carries the same number of bytes. No run holds the
+//! last packet of a message. A receiver for whom the run as a whole is not what comes next takes it apart
+//! ([`packet_of_run`]), so a run never means anything else than its packets.
 
 use faultline_wire::MacAddr;
 use faultline_wire::packet::{RoceHeader, pad_len, seal};
@@ -27,14 +35,32 @@ pub(crate) fn push_segment(segments: &mut Segments, addr: u64, len: u32) {
     if len == 0 {
         return;
     }
-    if let Some(last) = segments.last_mut()
-        && last.addr.wrapping_add(u64::from(last.len)) == addr
+    if follows(segments, addr)
+        && let Some(last) = segments.last_mut()
         && let Some(sum) = last.len.checked_add(len)
     {
         last.len = sum;
         return;
     }
     segments.push(Segment { addr, len });
+}
+
+/// Whether memory at `addr` directly follows the last segment.
+pub(crate) fn follows(segments: &Segments, addr: u64) -> bool {
+    segments
+        .last()
+        .is_some_and(|last| last.addr.wrapping_add(u64::from(last.len)) == addr)
+}
+
+/// Keeps the first `len` bytes; gives `len`.
+pub(crate) fn truncate_segments(segments: &mut Segments, len: u32) -> u32 {
+    let mut left = len;
+    segments.retain(|segment| {
+        segment.len = segment.len.min(left);
+        left -= segment.len;
+        segment.len > 0
+    });
+    len
 }
 
 /// What kind of frame it is.
@@ -62,9 +88,35 @@ pub struct TxFrame {
     pub payload: Segments,
     /// Sum of the segments.
     pub payload_len: usize,
+    /// Packets in the run; 1 for all frames but runs.
+    pub packets: u32,
+}
+
+/// Header of packet `index` of a run whose first packet has this header.
+pub(crate) fn packet_of_run(first: &RoceHeader, index: u32, packets: u32) -> RoceHeader {
+    let mut header = *first;
+    // A run asks for an acknowledgement of its end.
+    header.bth.ack_req &= index + 1 == packets;
+    if index > 0 {
+        header.bth.psn = first.bth.psn.add(index);
+        header.bth.opcode = first.bth.opcode.middle().unwrap_or(first.bth.opcode);
+        header.reth = None;
+        header.aeth = None;
+    }
+    header
 }
 
 impl TxFrame {
+    /// A RoCE packet.
+    pub(crate) fn packet(header: RoceHeader, payload: Segments, payload_len: usize) -> Self {
+        Self {
+            kind: FrameKind::Roce(header),
+            payload,
+            payload_len,
+            packets: 1,
+        }
+    }
+
     /// Destination MAC address.
     pub fn dst(&self) -> MacAddr {
         match &self.kind {
@@ -81,9 +133,15 @@ impl TxFrame {
         }
     }
 
-    /// Octets on the wire, without FCS.
+    /// Octets on the wire, without FCS; of all packets, if it is a run.
     pub fn len(&self) -> usize {
         match &self.kind {
+            FrameKind::Roce(header) if self.packets > 1 => {
+                let each = self.payload_len / self.packets as usize;
+                let others = self.packets as usize - 1;
+                let middle = packet_of_run(header, 1, self.packets);
+                header.frame_len(each) + others * middle.frame_len(each)
+            }
             FrameKind::Roce(header) => header.frame_len(self.payload_len),
             FrameKind::Raw { .. } => self.payload_len,
         }
@@ -94,8 +152,10 @@ impl TxFrame {
         self.len() == 0
     }
 
-    /// Writes the frame as octets, with padding and invariant CRC, to the end of `out`.
+    /// Writes the frame as octets, with padding and invariant CRC, to the end of `out`. A wire takes packets:
+    /// this is not for runs.
     pub fn to_bytes<M: Dma>(&self, mem: &M, out: &mut Vec<u8>) -> Result<(), DmaError> {
+        debug_assert_eq!(self.packets, 1);
         let start = out.len();
         out.resize(start + self.len(), 0);
         let Some(frame) = out.get_mut(start..) else {
@@ -149,7 +209,9 @@ pub enum Payload<'a, M> {
         mem: &'a M,
         /// Where in it.
         segments: &'a [Segment],
-        /// Sum of the segments.
+        /// Bytes of the segments before it.
+        skip: usize,
+        /// Bytes.
         len: usize,
     },
     /// Octets.
@@ -178,6 +240,24 @@ impl<M: Dma> Payload<'_, M> {
         self.len() == 0
     }
 
+    /// The part of `len` bytes from offset `at` on; it must lie inside.
+    pub fn part(&self, at: usize, len: usize) -> Self {
+        match *self {
+            Self::Guest {
+                mem,
+                segments,
+                skip,
+                ..
+            } => Self::Guest {
+                mem,
+                segments,
+                skip: skip + at,
+                len,
+            },
+            Self::Bytes(bytes) => Self::Bytes(bytes.get(at..at + len).unwrap_or(&[])),
+        }
+    }
+
     /// Copies `len` bytes from offset `skip` to guest memory at `dst`. Bytes beyond the payload are left out.
     pub fn copy_to(&self, skip: usize, to: &M, dst: u64, len: usize) -> Result<(), CopyError> {
         match self {
@@ -185,8 +265,13 @@ impl<M: Dma> Payload<'_, M> {
                 Some(part) => to.write(dst, part).map_err(|_| CopyError::Destination),
                 None => Ok(()),
             },
-            Self::Guest { mem, segments, .. } => {
-                let (mut skip, mut dst, mut left) = (skip as u64, dst, len as u64);
+            Self::Guest {
+                mem,
+                segments,
+                skip: before,
+                ..
+            } => {
+                let (mut skip, mut dst, mut left) = ((before + skip) as u64, dst, len as u64);
                 for segment in *segments {
                     let have = u64::from(segment.len);
                     if skip >= have {
@@ -222,8 +307,13 @@ impl<M: Dma> Payload<'_, M> {
                     dst.copy_from_slice(src);
                 }
             }
-            Self::Guest { mem, segments, .. } => {
-                let (mut skip, mut at) = (skip, 0);
+            Self::Guest {
+                mem,
+                segments,
+                skip: before,
+                ..
+            } => {
+                let (mut skip, mut at) = (before + skip, 0);
                 for segment in *segments {
                     let have = segment.len as usize;
                     if skip >= have {

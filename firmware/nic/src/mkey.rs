@@ -9,7 +9,7 @@ use faultline_abi::qp::{
 };
 use faultline_abi::translation as tq;
 
-use crate::frame::{Segments, push_segment};
+use crate::frame::{Segments, follows, push_segment};
 use crate::page_table::{PAGE_SHIFT, PageTable};
 use crate::table::Table;
 
@@ -141,15 +141,17 @@ impl Mkey {
         (offset <= self.length && len <= self.length - offset).then_some(offset)
     }
 
-    /// Appends the runs of guest memory behind a range.
+    /// Appends the pieces of guest memory behind a range, until `out` has `room` of them. Gives the number of
+    /// bytes for which there was room.
     #[inline]
-    pub fn translate(
+    fn translate(
         &self,
         va: u64,
         len: u32,
         access: Access,
+        room: usize,
         out: &mut Segments,
-    ) -> Result<(), Miss> {
+    ) -> Result<u32, Miss> {
         let right = access.right();
         if self.access & right != right {
             return Err(Miss::Access);
@@ -157,7 +159,7 @@ impl Mkey {
         self.check_bounds(va, u64::from(len)).ok_or(Miss::Bounds)?;
         let Some(table) = &self.table else {
             push_segment(out, va, len);
-            return Ok(());
+            return Ok(len);
         };
         let (mut va, mut left) = (va, u64::from(len));
         while left > 0 {
@@ -166,12 +168,15 @@ impl Mkey {
                 return Err(Miss::NotPresent(va));
             }
             let n = leaf.len.min(left);
+            if out.len() >= room && !follows(out, leaf.addr) {
+                break;
+            }
             push_segment(out, leaf.addr, n as u32);
             left -= n;
             // Only a region that ends at the last address can wrap, and then `left` is zero.
             va = va.wrapping_add(n);
         }
-        Ok(())
+        Ok(len - left as u32)
     }
 
     /// Whether a range may be accessed at all, pages present or not.
@@ -333,7 +338,25 @@ impl Mkeys {
         access: Access,
         out: &mut Segments,
     ) -> Result<(), Miss> {
-        self.of_pd(key, pd)?.translate(va, len, access, out)
+        self.of_pd(key, pd)?
+            .translate(va, len, access, usize::MAX, out)
+            .map(drop)
+    }
+
+    /// As [`Mkeys::translate`], but for as much only as [`Segments`] hold without allocation. Gives the number
+    /// of bytes.
+    #[inline]
+    pub fn translate_some(
+        &self,
+        key: u32,
+        pd: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+        out: &mut Segments,
+    ) -> Result<u32, Miss> {
+        let room = out.inline_size();
+        self.of_pd(key, pd)?.translate(va, len, access, room, out)
     }
 
     /// Whether a range of a region of this domain may be accessed.

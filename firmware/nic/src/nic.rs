@@ -221,8 +221,19 @@ impl Nic {
         true
     }
 
-    /// The next frame to send, if there is one. Whatever this NIC gave before has been delivered or copied.
+    /// The next packet to send, if there is one. Whatever this NIC gave before has been delivered or copied.
     pub fn poll_transmit<M: Dma>(&mut self, now: Instant, mem: &M) -> Option<TxFrame> {
+        self.poll_transmit_run(now, mem, 1)
+    }
+
+    /// As [`Nic::poll_transmit`]; gives a run of up to `most` packets of one message where it can. For
+    /// receivers that are handed frames by reference.
+    pub fn poll_transmit_run<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        most: u32,
+    ) -> Option<TxFrame> {
         while self.is_running()
             && let Some(number) = self.core.first_ready()
         {
@@ -230,7 +241,7 @@ impl Nic {
                 self.core.pop_ready();
                 continue;
             };
-            let Some(frame) = qp.poll_transmit(&mut self.core, now, mem) else {
+            let Some(frame) = qp.poll_transmit(&mut self.core, now, mem, most.max(1)) else {
                 // It may have called `wake` itself; it knows that it is in line.
                 self.core.pop_ready();
                 if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
@@ -239,16 +250,17 @@ impl Nic {
                 self.burst = 0;
                 continue;
             };
-            self.burst += 1;
+            self.burst += frame.packets;
             if self.burst >= BURST {
                 self.burst = 0;
                 self.core.rotate_ready();
             }
             let counters = &mut self.core.counters;
-            counters.inc(Counter::tx_packets);
+            let packets = u64::from(frame.packets);
+            counters.add(Counter::tx_packets, packets);
             counters.add(Counter::tx_bytes, frame.len() as u64);
             if matches!(frame.kind, FrameKind::Roce(_)) {
-                counters.inc(Counter::tx_roce_packets);
+                counters.add(Counter::tx_roce_packets, packets);
             }
             return Some(frame);
         }
@@ -296,12 +308,13 @@ impl Nic {
         let payload = Payload::Guest {
             mem: sender,
             segments: &frame.payload,
+            skip: 0,
             len: frame.payload_len,
         };
         match &frame.kind {
             FrameKind::Roce(header) => {
-                self.count_received(frame.len());
-                self.receive_roce(now, mem, header, payload);
+                self.count_received(frame.packets, frame.len());
+                self.receive_roce(now, mem, header, frame.packets, payload);
             }
             FrameKind::Raw { .. } => self.receive_raw(now, mem, payload),
         }
@@ -313,12 +326,12 @@ impl Nic {
         if !self.is_running() {
             return;
         }
-        self.count_received(frame.len());
+        self.count_received(1, frame.len());
         match packet::parse(frame) {
             Ok(parsed) if !parsed.icrc_ok => self.core.counters.inc(Counter::rx_icrc_errors),
             Ok(parsed) => {
                 let payload = Payload::Bytes(parsed.payload);
-                self.receive_roce(now, mem, &parsed.header, payload);
+                self.receive_roce(now, mem, &parsed.header, 1, payload);
             }
             Err(WireError::NotRoce) => self.receive_ethernet(now, mem, Payload::Bytes(frame)),
             Err(_) => self.core.counters.inc(Counter::rx_malformed),
@@ -326,8 +339,10 @@ impl Nic {
         self.report_fatal();
     }
 
-    fn count_received(&mut self, len: usize) {
-        self.core.counters.inc(Counter::rx_packets);
+    fn count_received(&mut self, packets: u32, len: usize) {
+        self.core
+            .counters
+            .add(Counter::rx_packets, u64::from(packets));
         self.core.counters.add(Counter::rx_bytes, len as u64);
     }
 
@@ -339,7 +354,7 @@ impl Nic {
             return;
         };
         if !packet::is_roce(head.get(..n).unwrap_or(&[])) {
-            self.count_received(frame.len());
+            self.count_received(1, frame.len());
             self.receive_ethernet(now, mem, frame);
             return;
         }
@@ -374,10 +389,11 @@ impl Nic {
         now: Instant,
         mem: &M,
         header: &RoceHeader,
+        packets: u32,
         payload: Payload<'_, M>,
     ) {
         let counters = &mut self.core.counters;
-        counters.inc(Counter::rx_roce_packets);
+        counters.add(Counter::rx_roce_packets, u64::from(packets));
         if header.ethernet.dst != self.core.netdev.mac {
             counters.inc(Counter::rx_filtered);
             return;
@@ -390,7 +406,7 @@ impl Nic {
             counters.inc(Counter::rx_bad_qp);
             return;
         };
-        qp.receive(&mut self.core, now, mem, header, payload);
+        qp.receive(&mut self.core, now, mem, header, packets, payload);
     }
 
     /// Tells the driver once that the device has stopped.

@@ -333,6 +333,17 @@ impl Opcode {
         self.info().headers.contains(headers)
     }
 
+    /// The opcode of a packet in the middle of the same message; `None` if its messages have one packet.
+    pub const fn middle(self) -> Option<Self> {
+        let middle = match self.info().kind {
+            OpKind::Send => Self::RcSendMiddle,
+            OpKind::Write => Self::RcWriteMiddle,
+            OpKind::ReadResponse => Self::RcReadResponseMiddle,
+            _ => return None,
+        };
+        middle.with_service(self.info().service)
+    }
+
     /// The same operation in another service; `None` if that service does not have it (READ over
     /// UC, anything but SEND ONLY over UD). A CNP has no twin.
     pub const fn with_service(self, service: Service) -> Option<Self> {

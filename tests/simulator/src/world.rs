@@ -13,6 +13,7 @@ use faultline_wire::{Gid, MacAddr};
 use crate::bus::Bus;
 use crate::driver::{ALL_ACCESS, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig};
 use crate::memory::Memory;
+use crate::rng::Rng;
 use crate::wire::{Impairment, Wire};
 
 /// Memory of each guest.
@@ -46,8 +47,8 @@ struct State {
     wire: Wire,
     /// Packets that are lost whatever the wire does.
     filter: Option<Filter>,
-    /// Frames are handed over at once, as between the NICs of one process.
-    by_reference: bool,
+    /// Frames are handed over at once, as between the NICs of one process, in runs of random length.
+    by_reference: Option<Rng>,
     /// Headers of all RoCE packets that were sent, if someone wants them.
     trace: Option<Vec<(usize, RoceHeader)>>,
     interrupts: Vec<Vec<u16>>,
@@ -74,7 +75,15 @@ impl State {
         let mut delivered = false;
         for id in 0..self.nodes.len() {
             let memory = self.nodes[id].memory.clone();
-            while let Some(frame) = self.nodes[id].nic.poll_transmit(now, &memory) {
+            loop {
+                let longest = self
+                    .by_reference
+                    .as_mut()
+                    .map_or(1, |rng| rng.below(16) + 1);
+                let nic = &mut self.nodes[id].nic;
+                let Some(frame) = nic.poll_transmit_run(now, &memory, longest as u32) else {
+                    break;
+                };
                 if let FrameKind::Roce(header) = &frame.kind {
                     if let Some(trace) = &mut self.trace {
                         trace.push((id, *header));
@@ -83,7 +92,7 @@ impl State {
                         continue;
                     }
                 }
-                if self.by_reference {
+                if self.by_reference.is_some() {
                     self.hand_over(id, &frame, &memory);
                     delivered = true;
                     continue;
@@ -307,7 +316,7 @@ impl World {
             nodes,
             wire: Wire::new(seed),
             filter: None,
-            by_reference: false,
+            by_reference: None,
             trace: None,
             interrupts: vec![Vec::new(); hosts],
         }));
@@ -344,9 +353,10 @@ impl World {
         self.state.borrow_mut().wire.impairment = impairment;
     }
 
-    /// Hands frames over by reference and at once from now on, as between the NICs of one process.
+    /// Hands frames over by reference and at once from now on, as between the NICs of one process. Packets of
+    /// a message go in runs of random length.
     pub fn hand_over_by_reference(&self) {
-        self.state.borrow_mut().by_reference = true;
+        self.state.borrow_mut().by_reference = Some(Rng::new(1));
     }
 
     /// Lets each frame take up its sender's line for so long, so that a burst arrives one by one.

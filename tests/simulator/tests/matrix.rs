@@ -35,8 +35,13 @@ fn aligned_counter(pair: &Pair) -> u64 {
     (pair.mr[1].va + COUNTER) & !7
 }
 
-/// Sends `count` random messages one way and checks all of them.
+/// Sends `count` random messages one way over an impaired wire and checks all of them.
 fn exchange(seed: u64, impairment: Impairment, count: usize, mtu: u8, psn: u32) {
+    exchange_over(|world| world.impair(impairment), seed, count, mtu, psn);
+}
+
+/// Sends `count` random messages one way and checks all of them; `wire` says how they get there.
+fn exchange_over(wire: impl FnOnce(&World), seed: u64, count: usize, mtu: u8, psn: u32) {
     let mut world = World::new(2, seed);
     let mut pair = world.connect(QPT_RC, REGION, |c| {
         c.path_mtu = mtu;
@@ -44,7 +49,7 @@ fn exchange(seed: u64, impairment: Impairment, count: usize, mtu: u8, psn: u32) 
         c.timeout = 8;
         c.min_rnr_timer = 1;
     });
-    world.impair(impairment);
+    wire(&world);
     let mut rng = Rng::new(seed ^ 0xabcd);
     let mut expected = VecDeque::new();
     let mut adds = 0u64;
@@ -232,6 +237,21 @@ fn all_impairments_at_once() {
             corruption: rate,
         };
         exchange(1000 + seed, all, 60, 1 + (seed % 5) as u8, 0x7f_ffff);
+    }
+}
+
+/// Runs of packets, some of which are lost as a whole: what is sent again is cut in another way.
+#[test]
+fn runs_that_are_handed_over_by_reference() {
+    for rate in [0, 30, 100, 300] {
+        for seed in 0..6 {
+            let wire = |world: &World| {
+                world.hand_over_by_reference();
+                let mut rng = Rng::new(seed);
+                world.lose(move |_, _| rng.chance(rate));
+            };
+            exchange_over(wire, 2000 + seed, 60, 1, 0xff_ffe0);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::requester::SendWr;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::{FrameKind, Payload, TxFrame};
+use crate::frame::{Payload, TxFrame};
 use crate::mkey::Access;
 use crate::srq::TakeError;
 use crate::time::Instant;
@@ -89,11 +89,7 @@ impl Qp {
         if wr.opcode == wr::WR_SEND_IMM {
             header.imm = Some(u32::from_be_bytes(wr.imm.to_le_bytes()));
         }
-        Ok(TxFrame {
-            kind: FrameKind::Roce(header),
-            payload,
-            payload_len: wr.length as usize,
-        })
+        Ok(TxFrame::packet(header, payload, wr.length as usize))
     }
 
     /// A privileged Q_Key in a work request stands for the QP's own (IBTA 10.2.5). The kernel's QPs may name

@@ -21,7 +21,7 @@ use faultline_wire::packet::RoceHeader;
 
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::{CopyError, Payload, TxFrame};
+use crate::frame::{CopyError, Payload, TxFrame, packet_of_run};
 use crate::mkey::Miss;
 use crate::path::Path;
 use crate::ring::Ring;
@@ -329,24 +329,26 @@ impl Qp {
         self.queued = false;
     }
 
-    /// The next packet, if there is one. What this QP sent before has been delivered or copied.
+    /// The next packet or run of up to `most`, if there is one. What this QP sent before has been delivered or
+    /// copied.
     pub(crate) fn poll_transmit<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
+        most: u32,
     ) -> Option<TxFrame> {
         // While a READ is answered, every other packet may be a request: a peer that reads does not keep this
         // side from sending.
         let own_turn = self.responder.is_answering_read() && std::mem::take(&mut self.answered);
-        if own_turn && let Some(frame) = self.poll_send_queue(core, now, mem) {
+        if own_turn && let Some(frame) = self.poll_send_queue(core, now, mem, most) {
             return Some(frame);
         }
-        if let Some(frame) = self.poll_reply(core, now, mem) {
+        if let Some(frame) = self.poll_reply(core, now, mem, most) {
             self.answered = true;
             return Some(frame);
         }
-        self.poll_send_queue(core, now, mem)
+        self.poll_send_queue(core, now, mem, most)
     }
 
     fn poll_send_queue<M: Dma>(
@@ -354,21 +356,23 @@ impl Qp {
         core: &mut Core,
         now: Instant,
         mem: &M,
+        most: u32,
     ) -> Option<TxFrame> {
         match self.config.kind {
-            QpType::Rc | QpType::Uc => self.poll_request(core, now, mem),
+            QpType::Rc | QpType::Uc => self.poll_request(core, now, mem, most),
             QpType::Ud | QpType::Gsi => self.poll_datagram(core, now, mem),
             QpType::Raw => self.poll_raw(core, now, mem),
         }
     }
 
-    /// A packet arrives for this QP: the checks that all transports share (IBTA 9.6).
+    /// A packet or a run of them arrives for this QP: the checks that all transports share (IBTA 9.6).
     pub(crate) fn receive<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
         header: &RoceHeader,
+        packets: u32,
         payload: Payload<'_, M>,
     ) {
         let opcode = header.bth.opcode;
@@ -396,10 +400,54 @@ impl Qp {
             core.counters.inc(Counter::rx_bad_source);
             return;
         }
-        if opcode.is_response() {
+        if packets > 1 && !self.receive_run(core, now, mem, header, packets, payload) {
+            let each = payload.len() / packets as usize;
+            for index in 0..packets {
+                let header = packet_of_run(header, index, packets);
+                let part = payload.part(index as usize * each, each);
+                self.receive_connected(core, now, mem, &header, part);
+            }
+        } else if packets == 1 {
+            self.receive_connected(core, now, mem, header, payload);
+        }
+    }
+
+    fn receive_connected<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        // An earlier packet of the same run may have ended it.
+        if !self.state.receives() {
+            core.counters.inc(Counter::rx_bad_qp);
+        } else if header.bth.opcode.is_response() {
             self.receive_response(core, now, mem, header, payload);
         } else {
             self.receive_request(core, now, mem, header, payload);
+        }
+    }
+
+    /// Takes a run as a whole, if it is what comes next and nothing is wrong with it. Gives false and has
+    /// changed nothing if the packets must be looked at one by one.
+    fn receive_run<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        packets: u32,
+        payload: Payload<'_, M>,
+    ) -> bool {
+        if payload.len() as u64 != u64::from(packets) * u64::from(self.mtu) {
+            return false;
+        }
+        if header.bth.opcode.is_response() {
+            self.receive_response_run(core, now, mem, header, packets, payload)
+        } else {
+            self.receive_request_run(core, now, mem, header, packets, payload)
         }
     }
 

@@ -61,6 +61,7 @@ impl Qp {
         let view = Payload::Guest {
             mem,
             segments: &payload,
+            skip: 0,
             len: wr.length as usize,
         };
         view.read(0, &mut addresses)
@@ -73,6 +74,7 @@ impl Qp {
             },
             payload,
             payload_len: wr.length as usize,
+            packets: 1,
         })
     }
 

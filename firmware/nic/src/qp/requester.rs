@@ -24,9 +24,9 @@ use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::{FrameKind, Payload, Segments, TxFrame, push_segment};
-use crate::mkey::Access;
-use crate::srq::{SgList, parse_sges};
+use crate::frame::{Payload, Segments, TxFrame, push_segment, truncate_segments};
+use crate::mkey::{Access, Miss};
+use crate::srq::{SgEntry, SgList, parse_sges};
 use crate::time::{Instant, Nanos};
 
 /// Packets sent and not acknowledged, at most. Bounds what one loss costs.
@@ -205,12 +205,13 @@ impl Requester {
 }
 
 impl Qp {
-    /// Completes what is due without a packet, then gives the next request packet.
+    /// Completes what is due without a packet, then gives the next request packet, or a run of up to `most`.
     pub(super) fn poll_request<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
+        most: u32,
     ) -> Option<TxFrame> {
         if !self.state.sends() {
             return None;
@@ -245,9 +246,9 @@ impl Qp {
             if !self.may_send(wr) {
                 return None;
             }
-            match self.build_request(core, mem) {
+            match self.build_request(core, most) {
                 Ok(frame) => {
-                    self.after_send(core, now);
+                    self.after_send(core, now, frame.packets);
                     return Some(frame);
                 }
                 Err(failure) => {
@@ -291,8 +292,8 @@ impl Qp {
         true
     }
 
-    /// Moves the cursor over the packet that was built, and starts the clock.
-    fn after_send(&mut self, core: &mut Core, now: Instant) {
+    /// Moves the cursor over the packets that were built, and starts the clock.
+    fn after_send(&mut self, core: &mut Core, now: Instant, packets: u32) {
         let reliable = self.config.kind == QpType::Rc;
         let timeout = if reliable {
             ack_timeout_ns(self.attr.timeout)
@@ -304,14 +305,14 @@ impl Qp {
         let Some(wr) = req.pending.get(req.cursor) else {
             return;
         };
-        if sent.diff(req.high) < 0 {
-            core.counters.inc(Counter::retransmitted_packets);
-        }
+        let again = req.high.diff(sent).clamp(0, packets as i32);
+        core.counters
+            .add(Counter::retransmitted_packets, again as u64);
         // A READ request stands for all of its responses.
         let next_packet = if wr.is_read() {
             wr.psns
         } else {
-            req.cursor_packet + 1
+            req.cursor_packet + packets
         };
         let after = wr.first.add(next_packet);
         if after.diff(req.high) > 0 {
@@ -481,9 +482,28 @@ impl Qp {
         access: Access,
     ) -> Result<Segments, Failure> {
         let mut out = Segments::new();
+        self.gather_with(wr, offset, len, &mut out, |sge, va, n, out| {
+            core.mkeys
+                .translate(sge.lkey, self.config.pd, va, n, access, out)
+                .map(|()| n)
+        })
+        .map_err(Failure::local)?;
+        Ok(out)
+    }
+
+    /// Goes through the SGEs behind a part of a message, until `translate` has no room for one. Gives the
+    /// number of bytes.
+    fn gather_with(
+        &self,
+        wr: &SendWr,
+        offset: u32,
+        len: u32,
+        out: &mut Segments,
+        mut translate: impl FnMut(&SgEntry, u64, u32, &mut Segments) -> Result<u32, Miss>,
+    ) -> Result<u32, Miss> {
         if let Some(at) = wr.inline_at {
-            push_segment(&mut out, at + u64::from(offset), len);
-            return Ok(out);
+            push_segment(out, at + u64::from(offset), len);
+            return Ok(len);
         }
         let (mut skip, mut left) = (offset, len);
         for sge in &wr.sges {
@@ -496,17 +516,50 @@ impl Qp {
             }
             let n = (sge.len - skip).min(left);
             let va = sge.addr.wrapping_add(u64::from(skip));
-            core.mkeys
-                .translate(sge.lkey, self.config.pd, va, n, access, &mut out)
-                .map_err(Failure::local)?;
+            let done = translate(sge, va, n, out)?;
+            left -= done;
+            if done < n {
+                break;
+            }
             skip = 0;
-            left -= n;
         }
-        Ok(out)
+        Ok(len - left)
     }
 
-    /// The packet at the cursor.
-    fn build_request<M: Dma>(&self, core: &Core, _mem: &M) -> Result<TxFrame, Failure> {
+    /// The payload of a run of up to `packets` packets from the cursor on, and their number. None: it must be
+    /// a single one, for which there may be more to say.
+    fn gather_run(&self, core: &Core, wr: &SendWr, packets: u32) -> Option<(Segments, u32)> {
+        let req = &self.requester;
+        let mut out = Segments::new();
+        let (offset, len) = (req.cursor_packet * self.mtu, packets * self.mtu);
+        let bytes = self
+            .gather_with(wr, offset, len, &mut out, |sge, va, n, out| {
+                let access = Access::LocalRead;
+                core.mkeys
+                    .translate_some(sge.lkey, self.config.pd, va, n, access, out)
+            })
+            .ok()?;
+        let packets = bytes / self.mtu;
+        if packets < 2 {
+            return None;
+        }
+        truncate_segments(&mut out, packets * self.mtu);
+        Some((out, packets))
+    }
+
+    /// How many packets of a work request from the cursor on may leave as one run: the last one does not.
+    fn longest_run(&self, wr: &SendWr, most: u32) -> u32 {
+        let req = &self.requester;
+        let window = match self.config.kind {
+            QpType::Rc => (WINDOW - req.cursor_psn().diff(req.unacked)).max(0) as u32,
+            _ => u32::MAX,
+        };
+        let left = wr.psns.saturating_sub(req.cursor_packet + 1);
+        most.min(left).min(window)
+    }
+
+    /// The packet at the cursor, or a run of up to `most` that begins there.
+    fn build_request(&self, core: &Core, most: u32) -> Result<TxFrame, Failure> {
         const NO_PATH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
         let req = &self.requester;
         let path = self.path.as_ref().ok_or(NO_PATH)?;
@@ -537,7 +590,7 @@ impl Qp {
                     0
                 },
             });
-            return Ok(request(header, Segments::new(), 0));
+            return Ok(TxFrame::packet(header, Segments::new(), 0));
         }
         if wr.is_read() {
             // A READ that goes on in the middle asks for the rest only (IBTA 9.7.5.1.1).
@@ -546,7 +599,7 @@ impl Qp {
                 rkey: wr.rkey,
                 len: wr.length - offset.min(wr.length),
             });
-            return Ok(request(header, Segments::new(), 0));
+            return Ok(TxFrame::packet(header, Segments::new(), 0));
         }
         if packet == 0 && matches!(wr.opcode, wr::WR_WRITE | wr::WR_WRITE_IMM) {
             header.reth = Some(Reth {
@@ -555,9 +608,20 @@ impl Qp {
                 len: wr.length,
             });
         }
+        let run = self.longest_run(wr, most);
+        if run > 1
+            && let Some((payload, packets)) = self.gather_run(core, wr, run)
+        {
+            let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
+            header.bth.ack_req = self.config.kind == QpType::Rc && (0..packets).any(asks);
+            return Ok(TxFrame {
+                packets,
+                ..TxFrame::packet(header, payload, (packets * self.mtu) as usize)
+            });
+        }
         let len = (wr.length - offset.min(wr.length)).min(self.mtu);
         let payload = self.gather(core, wr, offset, len, Access::LocalRead)?;
-        Ok(request(header, payload, len))
+        Ok(TxFrame::packet(header, payload, len as usize))
     }
 
     /// Completes the oldest work requests as far as they are done.
@@ -902,7 +966,7 @@ impl Qp {
                 return;
             }
         }
-        self.accept_response(core, now, mem, position, psn);
+        self.accept_response(core, now, mem, position, psn, 1);
     }
 
     fn receive_read<M: Dma>(
@@ -929,15 +993,57 @@ impl Qp {
             return;
         }
         match self.scatter_response(core, mem, position, offset, expected, payload) {
-            Ok(()) => {}
+            Ok(()) => self.accept_response(core, now, mem, position, psn, 1),
             // It will be asked for again, and given up in the end.
-            Err(Misplaced::Lost) => return,
-            Err(Misplaced::Failed(failure)) => {
-                self.fail_at(core, now, mem, position, failure);
-                return;
-            }
+            Err(Misplaced::Lost) => {}
+            Err(Misplaced::Failed(failure)) => self.fail_at(core, now, mem, position, failure),
         }
-        self.accept_response(core, now, mem, position, psn);
+    }
+
+    /// Takes a run of READ responses as a whole, if it is what comes next.
+    pub(super) fn receive_response_run<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        packets: u32,
+        payload: Payload<'_, M>,
+    ) -> bool {
+        let (psn, req) = (header.bth.psn, &self.requester);
+        let last = psn.add(packets).prev();
+        if !self.state.sends() || last.diff(req.high) >= 0 {
+            return false;
+        }
+        let Some(position) = req.oldest_awaiting(req.pending.len()) else {
+            return false;
+        };
+        let Some(wr) = req.pending.get(position) else {
+            return false;
+        };
+        let expected = wr.is_read()
+            && psn == wr.first.add(wr.responses)
+            && wr.responses + packets < wr.psns
+            && header.bth.opcode.info().kind == OpKind::ReadResponse
+            && !header.bth.opcode.is_last_or_only();
+        if !expected {
+            return false;
+        }
+        let (offset, len) = (wr.responses * self.mtu, packets * self.mtu);
+        if self
+            .scatter_response(core, mem, position, offset, len, payload)
+            .is_err()
+        {
+            return false;
+        }
+        self.acknowledge_until(core, now, mem, psn);
+        // What was before it may have completed.
+        if let Some(position) = self.requester.oldest_awaiting(self.requester.pending.len()) {
+            self.accept_response(core, now, mem, position, last, packets);
+        }
+        self.sync_timer(core);
+        self.wake(core);
+        true
     }
 
     fn scatter_response<M: Dma>(
@@ -965,12 +1071,13 @@ impl Qp {
         now: Instant,
         mem: &M,
         position: usize,
-        psn: Psn,
+        last: Psn,
+        packets: u32,
     ) {
         if let Some(wr) = self.requester.pending.get_mut(position) {
-            wr.responses += 1;
+            wr.responses += packets;
         }
-        self.acknowledge_until(core, now, mem, psn.next());
+        self.acknowledge_until(core, now, mem, last.next());
     }
 
     /// The peer's response breaks the protocol (IBTA 9.9.2.4.2, bad response).
@@ -1008,14 +1115,6 @@ impl Requester {
             self.cursor += 1;
             self.cursor_packet = 0;
         }
-    }
-}
-
-fn request(header: RoceHeader, payload: Segments, len: u32) -> TxFrame {
-    TxFrame {
-        kind: FrameKind::Roce(header),
-        payload,
-        payload_len: len as usize,
     }
 }
 

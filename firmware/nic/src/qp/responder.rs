@@ -20,7 +20,7 @@ use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::{CopyError, FrameKind, Payload, Segments, TxFrame};
+use crate::frame::{CopyError, Payload, Segments, TxFrame, truncate_segments};
 use crate::mkey::{Access, Miss};
 use crate::srq::{RecvWr, TakeError};
 use crate::time::Instant;
@@ -261,23 +261,53 @@ impl Qp {
             return;
         }
         let before = (self.responder.message, self.responder.received);
-        match self.execute(core, now, mem, header, payload) {
+        match self.execute(core, now, mem, header, 1, payload) {
             Err(Refusal::Lost) if self.config.kind == QpType::Rc => {
                 (self.responder.message, self.responder.received) = before;
             }
-            Ok(()) => {
-                if self.responder.nak_sent {
-                    self.responder.nak_sent = false;
-                }
-                if self.state == State::Rtr && !self.established {
-                    self.established = true;
-                    core.raise_async(mem, now, event::COMM_ESTABLISHED, self.number);
-                }
-            }
+            Ok(()) => self.request_taken(core, now, mem),
             Err(refusal) => self.refuse(core, now, mem, header.bth.psn, refusal),
         }
         if !self.responder.replies.is_empty() {
             self.wake(core);
+        }
+    }
+
+    /// Takes a run of request packets as a whole. Gives false if that is not possible; whatever a packet
+    /// before the one in the way has put into its place will be put there again.
+    pub(super) fn receive_request_run<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        packets: u32,
+        payload: Payload<'_, M>,
+    ) -> bool {
+        let resp = &self.responder;
+        if header.bth.psn != resp.expected || resp.skipping {
+            return false;
+        }
+        let before = (resp.message, resp.received);
+        if self
+            .execute(core, now, mem, header, packets, payload)
+            .is_err()
+        {
+            (self.responder.message, self.responder.received) = before;
+            return false;
+        }
+        self.request_taken(core, now, mem);
+        if !self.responder.replies.is_empty() {
+            self.wake(core);
+        }
+        true
+    }
+
+    fn request_taken<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        self.responder.nak_sent = false;
+        if self.state == State::Rtr && !self.established {
+            self.established = true;
+            core.raise_async(mem, now, event::COMM_ESTABLISHED, self.number);
         }
     }
 
@@ -386,17 +416,18 @@ impl Qp {
         }
     }
 
-    /// Carries out the packet that was expected.
+    /// Carries out the packet that was expected, or the run that begins with it.
     fn execute<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
         header: &RoceHeader,
+        packets: u32,
         payload: Payload<'_, M>,
     ) -> Result<(), Refusal> {
         let info = header.bth.opcode.info();
-        self.check_opcode_sequence(header, payload.len())?;
+        self.check_opcode_sequence(header, packets, payload.len())?;
         match info.kind {
             OpKind::Send => self.execute_send(core, now, mem, header, payload)?,
             OpKind::Write => self.execute_write(core, now, mem, header, payload)?,
@@ -407,19 +438,25 @@ impl Qp {
             _ => return Err(Refusal::INVALID),
         }
         let resp = &mut self.responder;
-        resp.expected = header.bth.psn.next();
+        resp.expected = header.bth.psn.add(packets);
         if header.bth.opcode.is_last_or_only() {
             resp.message = None;
             resp.msn = (resp.msn + 1) & MSN_MASK;
         }
         if self.config.kind == QpType::Rc && header.bth.ack_req {
-            resp.acknowledge(header.bth.psn, Syndrome::ACK);
+            let newest = resp.expected.prev();
+            resp.acknowledge(newest, Syndrome::ACK);
         }
         Ok(())
     }
 
     /// First, middle, last in order, and lengths that fit the position (IBTA 9.7.4.1.3, 9.7.4.1.6).
-    fn check_opcode_sequence(&self, header: &RoceHeader, len: usize) -> Result<(), Refusal> {
+    fn check_opcode_sequence(
+        &self,
+        header: &RoceHeader,
+        packets: u32,
+        len: usize,
+    ) -> Result<(), Refusal> {
         let opcode = header.bth.opcode;
         let kind = opcode.info().kind;
         let in_order = match (self.responder.message, kind) {
@@ -431,7 +468,7 @@ impl Qp {
         };
         let mtu = self.mtu as usize;
         let fits = match (opcode.is_first_or_only(), opcode.is_last_or_only()) {
-            (_, false) => len == mtu,
+            (_, false) => len == mtu * packets as usize,
             (true, true) => len <= mtu,
             (false, true) => (1..=mtu).contains(&len),
         };
@@ -867,6 +904,7 @@ impl Qp {
         core: &mut Core,
         now: Instant,
         mem: &M,
+        most: u32,
     ) -> Option<TxFrame> {
         let reply = *self.responder.replies.front()?;
         let Some(path) = self.path.as_ref() else {
@@ -904,7 +942,8 @@ impl Qp {
             } => {
                 let packets = len.div_ceil(self.mtu).max(1);
                 let offset = sent * self.mtu;
-                let n = (len - offset.min(len)).min(self.mtu);
+                let run = most.min(packets - 1 - sent.min(packets - 1)).max(1);
+                let n = (len - offset.min(len)).min(run * self.mtu);
                 let opcode = match (sent == 0, sent + 1 == packets) {
                     (true, true) => Opcode::RcReadResponseOnly,
                     (true, false) => Opcode::RcReadResponseFirst,
@@ -921,35 +960,45 @@ impl Qp {
                 }
                 let mut payload = Segments::new();
                 let va = addr.wrapping_add(u64::from(offset));
-                let translated = match n {
-                    0 => Ok(()),
-                    n => core.mkeys.translate(
-                        rkey,
-                        self.config.pd,
-                        va,
-                        n,
-                        Access::RemoteRead,
-                        &mut payload,
-                    ),
+                let pd = self.config.pd;
+                let translated = match run {
+                    _ if n == 0 => Ok(0),
+                    1 => core
+                        .mkeys
+                        .translate(rkey, pd, va, n, Access::RemoteRead, &mut payload)
+                        .map(|()| n),
+                    _ => {
+                        core.mkeys
+                            .translate_some(rkey, pd, va, n, Access::RemoteRead, &mut payload)
+                    }
                 };
-                if let Err(miss) = translated {
-                    // The region went away while it was read; nothing behind this READ counts any more.
-                    self.responder.replies.clear();
-                    let refusal = match miss {
-                        Miss::NotPresent(_) => Refusal::operational(None),
-                        _ => Refusal::access(),
-                    };
-                    self.refuse(core, now, mem, at, refusal);
-                    return self.poll_reply(core, now, mem);
-                }
+                let bytes = match translated {
+                    Ok(bytes) if bytes == n => n,
+                    // Not all of a run: the packets that are whole, or else a single one.
+                    Ok(bytes) if bytes >= self.mtu => {
+                        truncate_segments(&mut payload, bytes - bytes % self.mtu)
+                    }
+                    Ok(_) => return self.poll_reply(core, now, mem, 1),
+                    Err(_) if run > 1 => return self.poll_reply(core, now, mem, 1),
+                    Err(miss) => {
+                        // The region went away while it was read; nothing behind this READ counts any more.
+                        self.responder.replies.clear();
+                        let refusal = match miss {
+                            Miss::NotPresent(_) => Refusal::operational(None),
+                            _ => Refusal::access(),
+                        };
+                        self.refuse(core, now, mem, at, refusal);
+                        return self.poll_reply(core, now, mem, 1);
+                    }
+                };
+                let run = (bytes / self.mtu).clamp(1, run);
                 match self.responder.replies.front_mut() {
-                    Some(Reply::Read { sent, .. }) if *sent + 1 < packets => *sent += 1,
+                    Some(Reply::Read { sent, .. }) if *sent + run < packets => *sent += run,
                     _ => drop(self.responder.replies.pop_front()),
                 }
                 Some(TxFrame {
-                    kind: FrameKind::Roce(header),
-                    payload,
-                    payload_len: n as usize,
+                    packets: run,
+                    ..TxFrame::packet(header, payload, bytes as usize)
                 })
             }
         }
@@ -975,9 +1024,5 @@ pub(super) fn copy_payload<M: Dma>(
 }
 
 fn without_payload(header: RoceHeader) -> TxFrame {
-    TxFrame {
-        kind: FrameKind::Roce(header),
-        payload: Segments::new(),
-        payload_len: 0,
-    }
+    TxFrame::packet(header, Segments::new(), 0)
 }
