@@ -387,10 +387,8 @@ struct ibv_cq_ex *fl_create_cq_ex(struct ibv_context *context,
 int fl_destroy_cq(struct ibv_cq *ibcq)
 {
 	struct fl_cq *cq = to_fl_cq(ibcq);
-	int ret;
+	int ret = ibv_cmd_destroy_cq(ibcq);
 
-	fl_doorbell_drain(to_fl_ctx(ibcq->context));
-	ret = ibv_cmd_destroy_cq(ibcq);
 	if (ret)
 		return ret;
 	pthread_spin_destroy(&cq->lock);

@@ -95,15 +95,17 @@ int fl_table_insert(struct fl_context *ctx, struct fl_qp *qp)
 	return ret;
 }
 
-/* The caller holds the table's lock. */
+/* The kernel may have given the number to a QP of another thread already. */
 void fl_table_remove(struct fl_context *ctx, struct fl_qp *qp)
 {
 	uint32_t qpn = qp->verbs_qp.qp.qp_num;
 	struct fl_qp **leaf = ctx->table[(qpn >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
+	struct fl_qp *mine = qp;
 
 	if (leaf)
-		__atomic_store_n(&leaf[qpn & FL_TABLE_MASK], NULL,
-				 __ATOMIC_RELEASE);
+		__atomic_compare_exchange_n(&leaf[qpn & FL_TABLE_MASK], &mine,
+					    NULL, false, __ATOMIC_RELEASE,
+					    __ATOMIC_RELAXED);
 }
 
 struct fl_qp *fl_table_find(struct fl_context *ctx, uint32_t qpn)

@@ -684,20 +684,15 @@ int fl_destroy_qp(struct ibv_qp *ibqp)
 	struct fl_qp *qp = to_fl_qp(ibqp);
 	int ret;
 
-	fl_doorbell_drain(ctx);
 	/*
-	 * Under the lock: the kernel may give the number to a QP that another
-	 * thread creates, before we have forgotten the old one.
+	 * Garbage collectors destroy objects after the context, which fails here.
+	 * Nothing of the context may be touched before.
 	 */
-	pthread_mutex_lock(&ctx->table_lock);
 	ret = ibv_cmd_destroy_qp(ibqp);
-	if (!ret) {
-		fl_table_remove(ctx, qp);
-		clean_cqs(qp);
-	}
-	pthread_mutex_unlock(&ctx->table_lock);
 	if (ret)
 		return ret;
+	fl_table_remove(ctx, qp);
+	clean_cqs(qp);
 	fl_wq_free(&qp->rq);
 	fl_wq_free(&qp->sq);
 	free(qp);

@@ -218,9 +218,24 @@ fn warnings(log: &str) -> Vec<String> {
         .collect()
 }
 
-/// Builds the provider inside the source tree of the guest's exact rdma-core release: the ABI between libibverbs and
-/// its providers is private to a release, and its headers are not installed.
-fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<()> {
+/// Builds the provider's own test and runs it: it plays kernel and device, so it needs no guest.
+pub fn test_provider(workspace: &Workspace, base: &Base) -> Result<()> {
+    let work = provider_tree(workspace, base)?;
+    let script = format!(
+        "cd /mnt/build && {{ ninja -t targets all | grep -q '^{NAME}_provider_test:' || cmake .; }}
+         ninja {NAME}_provider_test && bin/{NAME}_provider_test"
+    );
+    run_logged(
+        "testing the libibverbs provider",
+        &mut base.chroot(&work, &script),
+        &work.join("test.log"),
+    )
+}
+
+/// The source tree of the guest's exact rdma-core release with the provider in it, configured: the ABI between
+/// libibverbs and its providers is private to a release, and its headers are not installed. Gives the folder that
+/// holds `source` and `build`.
+fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
     let status = fs::read_to_string(base.root.join("var/lib/dpkg/status"))
         .context("reading dpkg's status")?;
     let version =
@@ -250,10 +265,22 @@ fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<
     copy_tree(&workspace.guest_driver().join("include"), &target)?;
     register_provider(&tree.join("CMakeLists.txt"))?;
     // -O2 with debug information, as Debian builds it.
-    let script = format!(
-        "mkdir -p /mnt/build && cd /mnt/build
+    let script = "mkdir -p /mnt/build && cd /mnt/build
          [ -f build.ninja ] || cmake -G Ninja -DNO_PYVERBS=1 -DNO_MAN_PAGES=1 -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-             /mnt/source
+             /mnt/source";
+    run_logged(
+        "configuring rdma-core",
+        &mut base.chroot(&work, script),
+        &log,
+    )?;
+    Ok(work)
+}
+
+fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<()> {
+    let work = provider_tree(workspace, base)?;
+    let log = work.join("build.log");
+    let script = format!(
+        "cd /mnt/build
          target=$(ninja -t targets all | sed -n 's/^\\(lib\\/lib{NAME}-rdmav[0-9]*\\.so\\): .*/\\1/p' | head -n 1)
          if [ -z \"$target\" ]; then
              cmake . && target=$(ninja -t targets all | \

@@ -269,6 +269,25 @@ static void tear_down(struct setup *s)
 	close_device(s->ctx);
 }
 
+/* A garbage collector may close the context first: its pages are gone then, and every command fails. */
+static void destroying_after_the_context_touches_nothing_of_it(void)
+{
+	struct setup s = set_up(16, 4, 4);
+	struct faultline_doorbell_page *doorbell = s.ctx->doorbell;
+
+	s.ctx->doorbell = NULL;
+	pthread_mutex_lock(&s.ctx->table_lock);
+	kernel_error = EBADF;
+	CHECK(fl_destroy_qp(s.qp) == EBADF);
+	kernel_error = EBADF;
+	CHECK(fl_destroy_srq(s.srq) == EBADF);
+	kernel_error = EBADF;
+	CHECK(fl_destroy_cq(s.cq) == EBADF);
+	pthread_mutex_unlock(&s.ctx->table_lock);
+	s.ctx->doorbell = doorbell;
+	tear_down(&s);
+}
+
 static void complete(struct setup *s, uint32_t qpn, uint8_t opcode, uint32_t wqe)
 {
 	struct faultline_cqe *ring = (void *)device_cq;
@@ -1006,6 +1025,7 @@ static const struct {
 	TEST(wild_srq_tags_do_no_harm),
 	TEST(completions_go_round),
 	TEST(a_destroyed_qp_takes_its_completions_along),
+	TEST(destroying_after_the_context_touches_nothing_of_it),
 	TEST(an_extended_cq_reads_the_same),
 	TEST(a_resized_cq_keeps_its_completions),
 	TEST(a_reset_leaves_nothing_behind),

@@ -22,6 +22,7 @@ pub const STEPS: &[&str] = &[
     "cargo-test",
     "driver-stable",
     "driver-backports",
+    "provider",
 ];
 
 /// Runs the steps whose names contain `filter`.
@@ -47,6 +48,7 @@ pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
                 cargo(workspace, dir, step, &words).map(|_| None)
             }
             "dependencies" => dependencies(workspace).map(|()| None),
+            "provider" => provider(workspace).map(|()| None),
             "driver-stable" => driver(workspace, Kernel::Stable),
             _ => driver(workspace, Kernel::Backports),
         };
@@ -218,6 +220,13 @@ fn driver(workspace: &Workspace, kernel: Kernel) -> Result<Option<String>> {
         "the module builds with warnings:\n{warnings}"
     );
     Ok(None)
+}
+
+/// Runs the provider's own test.
+fn provider(workspace: &Workspace) -> Result<()> {
+    crate::host::ensure_packages(workspace)?;
+    let base = Base::obtain(workspace)?;
+    crate::driver::test_provider(workspace, &base)
 }
 
 #[cfg(test)]
