@@ -17,7 +17,8 @@ use crate::guest::{Booting, Guest};
 use crate::host;
 use crate::image::{Base, Image, Kernel};
 use crate::initrd;
-use crate::qemu::{Machine, Qemu, Wire};
+use crate::programs::Programs;
+use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
 use crate::workspace::Workspace;
 
 /// What the guests' RDMA traffic runs on.
@@ -52,6 +53,8 @@ pub struct Plan {
     pub cpus: Option<u32>,
     /// MiB of memory of each guest.
     pub memory: u32,
+    /// What each guest has beyond that.
+    pub hardware: Hardware,
     /// MTU of the guests' network interfaces; the driver's own choice if `None`.
     pub mtu: Option<u32>,
     /// Additional kernel command line.
@@ -68,6 +71,7 @@ impl Default for Plan {
             nic: Nic::Faultline,
             cpus: None,
             memory: 1024,
+            hardware: Hardware::default(),
             mtu: None,
             append: String::new(),
         }
@@ -136,6 +140,8 @@ impl Cluster {
             Nic::Faultline => Some(Driver::obtain(workspace, &base, plan.kernel)?),
             Nic::Rxe | Nic::None => None,
         };
+        let mut overlays = vec![Programs::obtain(workspace, &base)?.overlay];
+        overlays.extend(driver.map(|driver| driver.overlay));
         let mut versions = vec![("qemu".to_owned(), qemu.version.clone())];
         versions.extend(base.versions()?);
         let sockets = tempfile::Builder::new()
@@ -176,8 +182,7 @@ impl Cluster {
             std::fs::create_dir_all(&logs)
                 .with_context(|| format!("creating {}", logs.display()))?;
             let initrd = sockets.path().join(format!("initrd{index}"));
-            let overlay = driver.as_ref().map(|driver| driver.overlay.as_path());
-            initrd::write(&initrd, workspace, &base, plan.kernel, overlay, index)?;
+            initrd::write(&initrd, workspace, &base, plan.kernel, &overlays, index)?;
             let machine = Machine {
                 kvm,
                 cpus,
@@ -197,6 +202,8 @@ impl Cluster {
                 }),
                 index,
                 append: plan.append.clone(),
+                nodes: plan.hardware.nodes,
+                backing: back(&plan.hardware, sockets.path(), index)?,
             };
             booting.push(Booting::start(&qemu, &machine, &logs)?);
             if plan.nic == Nic::Rxe && index == 0 {
@@ -208,6 +215,9 @@ impl Cluster {
             let guest = Arc::new(booting.ready(on_barrier.clone())?);
             lock(&known).push(Arc::downgrade(&guest));
             configure(&guest, plan)?;
+            guest
+                .must(&hardware_script(&plan.hardware), Duration::from_secs(60))
+                .context("putting the guest's further devices into use")?;
             Ok(guest)
         })?;
         say(format!(
@@ -283,6 +293,67 @@ fn barrier(known: Guests, count: usize) -> crate::guest::OnBarrier {
             let _ = release.send(name.to_owned());
         }
     })
+}
+
+/// Makes the files behind a guest's further devices in `dir`, which goes away with the cluster.
+fn back(hardware: &Hardware, dir: &Path, index: usize) -> Result<Backing> {
+    let sparse = |name: &str, mib: u32| -> Result<PathBuf> {
+        let path = dir.join(format!("{name}{index}"));
+        std::fs::File::create(&path)
+            .and_then(|file| file.set_len(u64::from(mib) << 20))
+            .with_context(|| format!("making {}", path.display()))?;
+        Ok(path)
+    };
+    let mut backing = Backing::default();
+    if hardware.swap_disk > 0 {
+        backing.swap_disk = Some(sparse("swap", hardware.swap_disk)?);
+    }
+    if hardware.pmem > 0 {
+        let path = sparse("pmem", hardware.pmem)?;
+        // Made here, so that guests need no tools for it. DAX wants blocks of the size of a page.
+        let mut command = std::process::Command::new(
+            crate::command::which("mke2fs").context("mke2fs is not in PATH")?,
+        );
+        command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0"]);
+        crate::command::capture(command.arg(&path)).context("making a file system for DAX")?;
+        backing.pmem = Some((path, hardware.pmem));
+    }
+    Ok(backing)
+}
+
+/// The script that puts a guest's further devices into use.
+fn hardware_script(hardware: &Hardware) -> String {
+    let mut script = String::from("set -e\n");
+    if hardware.zram > 0 {
+        script += &format!(
+            "modprobe zram
+             echo {}M > /sys/block/zram0/disksize
+             mkswap -q /dev/zram0
+             swapon -p 100 /dev/zram0\n",
+            hardware.zram
+        );
+    }
+    if hardware.swap_disk > 0 {
+        script += "disk=$(grep -lx swap /sys/block/vd*/serial | cut -d/ -f4)
+             mkswap -q /dev/$disk
+             swapon /dev/$disk\n";
+    }
+    if hardware.pmem > 0 {
+        script += "modprobe -a virtio_pmem nd_pmem
+             lab_until 10 test -b /dev/pmem0
+             mkdir -p /mnt/dax
+             mount -t ext4 -o dax=always /dev/pmem0 /mnt/dax
+             # A kernel that cannot do it mounts without, and says so.
+             grep -q ' /mnt/dax .*dax=always' /proc/mounts\n";
+    }
+    if hardware.huge_pages > 0 {
+        script += &format!(
+            "echo {0} > /proc/sys/vm/nr_hugepages
+             [ $(cat /proc/sys/vm/nr_hugepages) -ge {0} ]\n",
+            hardware.huge_pages
+        );
+    }
+    script
 }
 
 fn wait_for(path: &Path) -> Result<()> {
@@ -386,6 +457,33 @@ mod tests {
     fn addresses_follow_the_index() {
         assert_eq!(address(0), "10.77.0.1");
         assert_eq!(address6(15), "fd77::10");
+    }
+
+    #[test]
+    fn hardware_is_put_into_use_only_if_it_is_there() {
+        assert_eq!(hardware_script(&Hardware::default()), "set -e\n");
+        let hardware = Hardware {
+            zram: 64,
+            huge_pages: 16,
+            ..Hardware::default()
+        };
+        let script = hardware_script(&hardware);
+        assert!(script.contains("echo 64M > /sys/block/zram0/disksize"));
+        assert!(script.contains("echo 16 > /proc/sys/vm/nr_hugepages"));
+        assert!(!script.contains("pmem"));
+    }
+
+    #[test]
+    fn backing_files_have_their_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let hardware = Hardware {
+            swap_disk: 3,
+            ..Hardware::default()
+        };
+        let backing = back(&hardware, dir.path(), 1).unwrap();
+        let disk = backing.swap_disk.unwrap();
+        assert_eq!(std::fs::metadata(disk).unwrap().len(), 3 << 20);
+        assert_eq!(backing.pmem, None);
     }
 
     #[test]

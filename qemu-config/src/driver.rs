@@ -71,7 +71,8 @@ impl Driver {
     }
 }
 
-fn remove_others(cache: &Path, prefix: &str) -> Result<()> {
+/// Removes the cache's entries that begin with `prefix`.
+pub fn remove_others(cache: &Path, prefix: &str) -> Result<()> {
     for entry in fs::read_dir(cache)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -84,7 +85,7 @@ fn remove_others(cache: &Path, prefix: &str) -> Result<()> {
 }
 
 /// Copies a tree, keeping modification times so that incremental builds see what has not changed.
-fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     for file in files_below(from)? {
         let target = to.join(file.strip_prefix(from).unwrap_or(&file));
         if let Some(parent) = target.parent() {

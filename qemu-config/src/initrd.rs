@@ -104,13 +104,13 @@ impl Cpio {
     }
 }
 
-/// Writes a guest's initial file system to `path`; `overlay` is a tree that is laid over the root at boot.
+/// Writes a guest's initial file system to `path`; `overlays` are trees that are laid over the root at boot.
 pub fn write(
     path: &Path,
     workspace: &Workspace,
     base: &Base,
     kernel: Kernel,
-    overlay: Option<&Path>,
+    overlays: &[PathBuf],
     index: usize,
 ) -> Result<()> {
     let mut cpio = Cpio::default();
@@ -133,7 +133,7 @@ pub fn write(
     cpio.file("lab/lib.sh", 0o644, LIBRARY.as_bytes());
     cpio.file("lab/hostname", 0o644, format!("guest{index}\n").as_bytes());
     add_self(&mut cpio)?;
-    if let Some(overlay) = overlay {
+    for overlay in overlays {
         for file in crate::workspace::files_below(overlay)? {
             let relative = file.strip_prefix(overlay).unwrap_or(&file);
             let mode = fs::metadata(&file)?.permissions().mode();

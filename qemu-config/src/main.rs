@@ -14,6 +14,7 @@ mod guest;
 mod host;
 mod image;
 mod initrd;
+mod programs;
 mod protocol;
 mod qemu;
 mod run;
@@ -165,6 +166,21 @@ struct GuestOptions {
     /// Memory of each guest in MiB
     #[arg(long, default_value_t = 1024, value_name = "MIB")]
     memory: u32,
+    /// NUMA nodes of each guest
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    nodes: u32,
+    /// MiB of swap on compressed memory in each guest
+    #[arg(long, default_value_t = 0, value_name = "MIB")]
+    zram: u32,
+    /// MiB of swap on a disk of each guest
+    #[arg(long, default_value_t = 0, value_name = "MIB")]
+    swap_disk: u32,
+    /// MiB of persistent memory of each guest, with a DAX file system at /mnt/dax
+    #[arg(long, default_value_t = 0, value_name = "MIB")]
+    pmem: u32,
+    /// Huge pages of 2 MiB in each guest
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    huge_pages: u32,
     /// MTU of the guests' interfaces
     #[arg(long)]
     mtu: Option<u32>,
@@ -183,6 +199,13 @@ impl GuestOptions {
             nic: self.nic,
             cpus: self.cpus,
             memory: self.memory,
+            hardware: qemu::Hardware {
+                nodes: self.nodes,
+                zram: self.zram,
+                swap_disk: self.swap_disk,
+                pmem: self.pmem,
+                huge_pages: self.huge_pages,
+            },
             mtu: self.mtu,
             append: self.append,
         }

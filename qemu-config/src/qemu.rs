@@ -169,6 +169,30 @@ pub struct Wire {
     pub listens: bool,
 }
 
+/// What a guest has beyond a disk, a NIC and memory in one piece.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hardware {
+    /// NUMA nodes that share the memory; 0 and 1 are the same.
+    pub nodes: u32,
+    /// MiB of swap on compressed memory (zram).
+    pub zram: u32,
+    /// MiB of swap on a disk of its own.
+    pub swap_disk: u32,
+    /// MiB of persistent memory, with a file system that maps it directly (DAX) at `/mnt/dax`.
+    pub pmem: u32,
+    /// Huge pages of 2 MiB set aside at boot.
+    pub huge_pages: u32,
+}
+
+/// The host's files behind a guest's [`Hardware`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Backing {
+    /// The swap disk.
+    pub swap_disk: Option<PathBuf>,
+    /// The persistent memory, and its size in MiB.
+    pub pmem: Option<(PathBuf, u32)>,
+}
+
 /// One guest as QEMU sees it.
 #[derive(Debug, Clone)]
 pub struct Machine {
@@ -198,6 +222,10 @@ pub struct Machine {
     pub index: usize,
     /// Additional kernel command line.
     pub append: String,
+    /// NUMA nodes that share the memory.
+    pub nodes: u32,
+    /// Files of further devices.
+    pub backing: Backing,
 }
 
 impl Machine {
@@ -211,16 +239,37 @@ impl Machine {
         let agent = self.agent.display();
         let console = self.console.display();
         // vfio-user hands guest memory to the emulator by descriptor: shared and backed by a file it must be.
-        add(
-            "-object",
-            json!({"qom-type": "memory-backend-memfd", "id": "ram", "share": true,
-                   "size": u64::from(self.memory) << 20})
-            .to_string(),
-        );
-        add(
-            "-machine",
-            "q35,memory-backend=ram,usb=off,smbus=off,sata=off,vmport=off,graphics=off".into(),
-        );
+        let nodes = self.nodes.max(1);
+        for node in 0..nodes {
+            let id = if nodes == 1 {
+                "ram".to_owned()
+            } else {
+                format!("ram{node}")
+            };
+            add(
+                "-object",
+                json!({"qom-type": "memory-backend-memfd", "id": id, "share": true,
+                       "size": (u64::from(self.memory) << 20) / u64::from(nodes)})
+                .to_string(),
+            );
+        }
+        let machine = "usb=off,smbus=off,sata=off,vmport=off,graphics=off";
+        if nodes == 1 {
+            add("-machine", format!("q35,memory-backend=ram,{machine}"));
+        } else {
+            add("-machine", format!("q35,{machine}"));
+            for node in 0..nodes {
+                // Processors are dealt out in turn; a node may have none.
+                let cpus: String = (node..self.cpus)
+                    .step_by(nodes as usize)
+                    .map(|cpu| format!(",cpus={cpu}"))
+                    .collect();
+                add(
+                    "-numa",
+                    format!("node,nodeid={node},memdev=ram{node}{cpus}"),
+                );
+            }
+        }
         if self.kvm {
             add("-accel", "kvm".into());
             add("-cpu", "host".into());
@@ -229,7 +278,14 @@ impl Machine {
             add("-cpu", "max".into());
         }
         add("-smp", self.cpus.to_string());
-        add("-m", format!("{}M", self.memory));
+        match &self.backing.pmem {
+            None => add("-m", format!("{}M", self.memory)),
+            // A memory device needs a place in the address space, in steps of whole GiB.
+            Some((_, size)) => {
+                let most = (self.memory + size).next_multiple_of(1024) + 1024;
+                add("-m", format!("{}M,slots=1,maxmem={most}M", self.memory));
+            }
+        }
         add("-display", "none".into());
         add("-serial", format!("file:{}", self.serial.display()));
         add("-kernel", self.kernel.display().to_string());
@@ -255,6 +311,25 @@ impl Machine {
             ),
         );
         add("-device", "virtio-blk-pci,drive=root".into());
+        if let Some(disk) = &self.backing.swap_disk {
+            add(
+                "-drive",
+                format!(
+                    "if=none,id=swap,format=raw,cache=unsafe,discard=unmap,file={}",
+                    disk.display()
+                ),
+            );
+            add("-device", "virtio-blk-pci,drive=swap,serial=swap".into());
+        }
+        if let Some((file, size)) = &self.backing.pmem {
+            add(
+                "-object",
+                json!({"qom-type": "memory-backend-file", "id": "pmem", "share": true,
+                       "mem-path": file, "size": u64::from(*size) << 20})
+                .to_string(),
+            );
+            add("-device", "virtio-pmem-pci,memdev=pmem".into());
+        }
         add("-device", "virtio-serial-pci,id=serial".into());
         add("-chardev", format!("socket,id=agent,path={agent}"));
         add(
@@ -320,7 +395,41 @@ mod tests {
             wire: None,
             index: 0,
             append: String::new(),
+            nodes: 1,
+            backing: Backing::default(),
         }
+    }
+
+    #[test]
+    fn nodes_share_memory_and_processors() {
+        let mut two = machine();
+        two.nodes = 2;
+        two.cpus = 3;
+        let all = two.arguments().join(" ");
+        assert!(!all.contains("memory-backend=ram"), "{all}");
+        assert_eq!(all.matches("\"size\":536870912").count(), 2, "{all}");
+        assert!(
+            all.contains("node,nodeid=0,memdev=ram0,cpus=0,cpus=2"),
+            "{all}"
+        );
+        assert!(all.contains("node,nodeid=1,memdev=ram1,cpus=1"), "{all}");
+    }
+
+    #[test]
+    fn further_devices_are_attached_behind_the_root_disk() {
+        let mut more = machine();
+        more.backing = Backing {
+            swap_disk: Some("/swap".into()),
+            pmem: Some(("/pmem".into(), 300)),
+        };
+        let all = more.arguments().join(" ");
+        assert!(
+            all.find("drive=root").unwrap() < all.find("drive=swap").unwrap(),
+            "{all}"
+        );
+        assert!(all.contains("1024M,slots=1,maxmem=3072M"), "{all}");
+        assert!(all.contains("\"size\":314572800"), "{all}");
+        assert!(all.contains("virtio-pmem-pci,memdev=pmem"), "{all}");
     }
 
     #[test]

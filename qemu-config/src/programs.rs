@@ -1,0 +1,63 @@
+//! The test programs of `tests/guest`, built natively inside the unpacked guest root and laid over every guest.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::command::run_logged;
+use crate::driver::{copy_tree, remove_others};
+use crate::host;
+use crate::image::Base;
+use crate::workspace::{Fingerprint, Workspace, files_below};
+
+/// Bumped when the way of building changes.
+const RECIPE: &str = "1";
+
+/// The built programs, as a tree to lay over a guest's root.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// The tree.
+    pub overlay: PathBuf,
+}
+
+impl Programs {
+    /// The programs, built if their sources have changed.
+    pub fn obtain(workspace: &Workspace, base: &Base) -> Result<Self> {
+        let source = workspace.root().join("tests/guest");
+        let key = Fingerprint::new()
+            .text(RECIPE)
+            .text(&base.key)
+            .tree(&source)?
+            .finish();
+        let cache = workspace.cache()?;
+        let overlay = cache.join(format!("programs-{key}"));
+        if overlay.is_dir() {
+            return Ok(Self { overlay });
+        }
+        let _lock = workspace.lock_cache()?;
+        if overlay.is_dir() {
+            return Ok(Self { overlay });
+        }
+        host::require_root("building the guests' test programs")?;
+        let work = cache.join("guest-programs.work");
+        let _ = fs::remove_dir_all(&work);
+        copy_tree(&source, &work.join("source"))?;
+        run_logged(
+            "building the guests' test programs",
+            &mut base.chroot(&work, "make -C /mnt/source OUT=/mnt/out"),
+            &work.join("build.log"),
+        )?;
+        let target = work.join("overlay/usr/local/bin");
+        fs::create_dir_all(&target).with_context(|| format!("creating {}", target.display()))?;
+        for program in files_below(&work.join("out"))? {
+            let name = program.file_name().unwrap_or_default();
+            fs::copy(&program, target.join(name))
+                .with_context(|| format!("copying {}", program.display()))?;
+        }
+        remove_others(&cache, "programs-")?;
+        fs::rename(work.join("overlay"), &overlay)
+            .with_context(|| format!("making {}", overlay.display()))?;
+        Ok(Self { overlay })
+    }
+}
