@@ -18,6 +18,7 @@ static const char usage[] =
 	"  --implicit       one region over the whole address space\n"
 	"  --same-iova      addresses on the wire are the memory's own\n"
 	"  --pinned         pinned regions and no events: a check of this program and the NIC\n"
+	"  --aligned        messages of one packet that begin with a page (for rdma_rxe)\n"
 	"  --dax FOLDER     areas that lose their content are files in this folder\n"
 	"  --port N         of the control connection (18600)\n"
 	"The device and its GID are RDMA_DEV and GID_INDEX of the environment.\n";
@@ -32,6 +33,7 @@ int main(int argc, char **argv)
 		{ "implicit", no_argument, NULL, 'i' },
 		{ "same-iova", no_argument, NULL, 'I' },
 		{ "pinned", no_argument, NULL, 'P' },
+		{ "aligned", no_argument, NULL, '1' },
 		{ "dax", required_argument, NULL, 'd' },
 		{ "port", required_argument, NULL, 'p' },
 		{ "sacrifice", no_argument, NULL, 'x' },
@@ -64,6 +66,9 @@ int main(int argc, char **argv)
 			break;
 		case 'P':
 			options.pinned = true;
+			break;
+		case '1':
+			options.aligned = true;
 			break;
 		case 'd':
 			options.dax = optarg;

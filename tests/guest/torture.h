@@ -118,6 +118,11 @@ struct options {
 	bool same_iova;
 	/* A check of this program itself: pinned regions, and events only if they are named. */
 	bool pinned;
+	/*
+	 * Every packet begins with a page: all that rdma_rxe gets right, which ignores the offset into an
+	 * on-demand page (Linux 7.2). Both sides need it.
+	 */
+	bool aligned;
 	uint16_t port;
 };
 

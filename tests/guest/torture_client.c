@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #define DEPTH 8
+/* Fits into a packet at every MTU that guests have. */
+#define ONE_PACKET 1024
 /* Nothing a healthy device and kernel do takes this long, even on a busy host. */
 #define PATIENCE 60000
 
@@ -103,6 +105,8 @@ static struct slot *take(struct lane *lane, bool landing)
 		slot->busy = true;
 		slot->number = lane->next++;
 		slot->at = slot->buffer + rng_below(&lane->rng, PAGE);
+		if (lane->options->aligned)
+			slot->at = slot->buffer;
 		if (rng_below(&lane->rng, 4) == 0 && !lane->options->pinned)
 			madvise(slot->buffer, SLOT, MADV_DONTNEED);
 		else if (landing)
@@ -139,6 +143,21 @@ static void post(struct lane *lane, struct endpoint *end, struct slot *slot,
 	atomic_fetch_add(&totals.bytes, length);
 }
 
+/* A place for `length` bytes, which may become fewer. */
+static uint64_t place(struct lane *lane, uint32_t *length)
+{
+	uint64_t offset;
+
+	if (*length > MAX_MESSAGE)
+		*length = MAX_MESSAGE;
+	offset = rng_below(&lane->rng, lane->offer.length - *length);
+	if (lane->options->aligned) {
+		offset -= offset % PAGE;
+		*length = *length > ONE_PACKET ? ONE_PACKET : *length;
+	}
+	return offset;
+}
+
 /* --- memory that keeps its content ---------------------------------------- */
 
 static void post_read(struct lane *lane, uint64_t offset, uint32_t length)
@@ -167,6 +186,8 @@ static void post_atomic(struct lane *lane, uint64_t offset)
 	bool add = value & 1;
 
 	slot->at = slot->buffer + rng_below(&lane->rng, PAGE / 8) * 8;
+	if (lane->options->aligned)
+		slot->at = slot->buffer;
 	memcpy(&old, lane->shadow + offset, 8);
 	memcpy(slot->expected, &old, 8);
 	slot->request.rkey = lane->offer.rkey;
@@ -207,8 +228,6 @@ static void keep_post(struct lane *lane)
 	uint32_t length = 1 + rng_below(rng, 1u << rng_below(rng, 15));
 	uint64_t area = lane->offer.length, offset;
 
-	if (length > MAX_MESSAGE)
-		length = MAX_MESSAGE;
 	if (lane->kind == KEEP_PAIRS) {
 		/*
 		 * Two neighbouring pages hold the same, which is what the kernel merges: what is written to one
@@ -217,27 +236,29 @@ static void keep_post(struct lane *lane)
 		uint64_t pair = rng_below(rng, area / (2 * PAGE)) * 2 * PAGE;
 
 		if (choice < 97 || lane->busy > DEPTH - 2) {
-			offset = rng_below(rng, area - length);
+			offset = place(lane, &length);
 			post_read(lane, offset, length);
 		} else {
 			uint64_t key = rng_next(rng), in_page;
 
 			length = length > PAGE ? PAGE : length;
-			in_page = rng_below(rng, PAGE - length + 1);
+			if (lane->options->aligned && length > ONE_PACKET)
+				length = ONE_PACKET;
+			in_page = lane->options->aligned ? 0 : rng_below(rng, PAGE - length + 1);
 			post_write(lane, pair + in_page, length, key);
 			post_write(lane, pair + PAGE + in_page, length, key);
 		}
 		return;
 	}
-	offset = rng_below(rng, area - length);
+	offset = place(lane, &length);
 	if (choice < 40)
 		post_read(lane, offset, length);
 	else if (choice < 75)
 		post_write(lane, offset, length, rng_next(rng));
 	else if (choice < 87)
-		post_atomic(lane, rng_below(rng, area / 8) * 8);
+		post_atomic(lane, lane->options->aligned ? offset : rng_below(rng, area / 8) * 8);
 	else
-		post_send(lane, length);
+		post_send(lane, lane->options->aligned && length > ONE_PACKET ? ONE_PACKET : length);
 }
 
 /* Waits for one completion of a KEEP lane, all of which must succeed. */
@@ -397,7 +418,7 @@ static struct slot *post_book(struct lane *lane, struct endpoint *end)
 	struct slot *slot = take(lane, true);
 	uint64_t offset = lane->offer.book - lane->offer.remote;
 
-	slot->at = slot->buffer + 64;
+	slot->at = slot->buffer + (lane->options->aligned ? 0 : 64);
 	slot->request.rkey = lane->offer.book_rkey;
 	post(lane, end, slot, IBV_WR_RDMA_READ, offset, sizeof(struct book));
 	return slot;
@@ -408,9 +429,7 @@ static struct slot *post_data(struct lane *lane, uint32_t rkey, uint64_t *offset
 	struct slot *slot = take(lane, true);
 	uint32_t length = 1 + rng_below(&lane->rng, 1u << rng_below(&lane->rng, 15));
 
-	if (length > MAX_MESSAGE)
-		length = MAX_MESSAGE;
-	*offset = rng_below(&lane->rng, lane->offer.length - length);
+	*offset = place(lane, &length);
 	slot->request.rkey = rkey;
 	post(lane, &lane->end, slot, IBV_WR_RDMA_READ, *offset, length);
 	return slot;
@@ -618,7 +637,7 @@ static bool exit_once(struct lane *lane, const struct options *options)
 			struct slot *slot = take(lane, true);
 			uint32_t length = 1 + rng_below(&lane->rng, MAX_MESSAGE);
 
-			offset = rng_below(&lane->rng, lane->offer.length - length);
+			offset = place(lane, &length);
 			offsets[slot - lane->slots] = offset;
 			slot->request.rkey = lane->offer.rkey;
 			post(lane, &end, slot, IBV_WR_RDMA_READ, offset, length);

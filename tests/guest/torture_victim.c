@@ -29,8 +29,10 @@ static atomic_uint told;
 
 static uint8_t *inbox_slot(struct end *end, uint64_t index)
 {
+	size_t start = end->area->options->aligned ? 0 : index * 249 % PAGE;
+
 	/* Every slot starts elsewhere in its first page. */
-	return end->area->inbox + index * SLOT + index * 249 % PAGE;
+	return end->area->inbox + index * SLOT + start;
 }
 
 static void post_receive(struct end *end, uint64_t index)
