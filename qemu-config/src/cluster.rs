@@ -398,11 +398,19 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
     let peer = if guest.index == 0 { 1 } else { 0 };
     let env = format!(
         "export GUEST_INDEX={} GUEST_COUNT={} MY_IP={own} MY_IP6={own6} PEER_IP={} PEER_IP6={}\n\
-         export ARTEFACTS=/tmp/artefacts\n",
+         export ARTEFACTS=/tmp/artefacts\n\
+         # Options of the ODP programs for a device that cannot do all of it.\n\
+         export NIC_LIMITS={}\n",
         guest.index,
         plan.guests,
         address(peer),
-        address6(peer)
+        address6(peer),
+        // rdma_rxe ignores the offset into an on-demand page (Linux 7.2).
+        if plan.nic == Nic::Rxe {
+            "'--aligned --same-iova'"
+        } else {
+            ""
+        }
     );
     let setup = match plan.nic {
         Nic::None => "NETDEV= RDMA_DEV= GID_INDEX=".to_owned(),

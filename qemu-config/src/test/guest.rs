@@ -6,8 +6,8 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::table::{self, GuestTest};
-use super::{Options, Tally, Verdict};
-use crate::cluster::{Cluster, Plan};
+use super::{Options, Tally, Verdict, needs};
+use crate::cluster::Cluster;
 use crate::exchange;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
@@ -26,12 +26,10 @@ pub fn run(
         .into_iter()
         .filter(|test| test.name.contains(filter))
         .collect();
-    let plan = Plan {
-        kernel,
-        nic: options.nic,
-        cpus: options.cpus,
-        ..Plan::default()
-    };
+    if tests.is_empty() {
+        return Ok(());
+    }
+    let plan = needs::plan(suite, kernel, options);
     let mut pair: Option<Pair> = None;
     let mut boots = 0;
     for test in tests {

@@ -2,6 +2,8 @@
 
 mod guest;
 mod host;
+mod needs;
+mod pyverbs;
 mod robustness;
 mod table;
 
@@ -14,6 +16,9 @@ use crate::cluster::Nic;
 use crate::command::say;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
+
+/// The suites that run when none is named. The others run by name: their device does not do yet what they test.
+const DEFAULT: &[&str] = &["host", "pingpong", "rdmacm", "perftest", "robustness"];
 
 /// What came of one test.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +86,8 @@ pub enum Suite {
     Host,
     /// A table of exchanges, in one pair of guests.
     Guest(&'static str),
+    /// On-demand paging as rdma-core's own tests and other people's programs see it.
+    Odp,
     /// Things dying under traffic.
     Robustness,
 }
@@ -89,7 +96,7 @@ impl Suite {
     fn all() -> Vec<Self> {
         let mut all = vec![Self::Host];
         all.extend(table::SUITES.iter().map(|&name| Self::Guest(name)));
-        all.push(Self::Robustness);
+        all.extend([Self::Odp, Self::Robustness]);
         all
     }
 
@@ -97,6 +104,7 @@ impl Suite {
         match self {
             Self::Host => "host",
             Self::Guest(name) => name,
+            Self::Odp => "odp",
             Self::Robustness => "robustness",
         }
     }
@@ -108,6 +116,11 @@ impl Suite {
                 .into_iter()
                 .map(|test| test.name)
                 .collect(),
+            Self::Odp => {
+                let own = table::suite("odp").into_iter().map(|test| test.name);
+                let names = pyverbs::ODP.iter().map(|&name| name.to_owned());
+                names.chain(own).collect()
+            }
             Self::Robustness => robustness::TESTS
                 .iter()
                 .map(|&(name, _)| name.to_owned())
@@ -192,6 +205,12 @@ fn run_suite(
                 Suite::Guest(name) => {
                     guest::run(workspace, name, filter, kernel, options, &dir, tally)
                 }
+                Suite::Odp => {
+                    let plan = needs::plan("odp", kernel, options);
+                    let tests = ("test_odp", pyverbs::ODP);
+                    pyverbs::run(workspace, tests, filter, &plan, &label, &dir, tally)?;
+                    guest::run(workspace, "odp", filter, kernel, options, &dir, tally)
+                }
                 Suite::Robustness => {
                     robustness::run(workspace, filter, kernel, options, &dir, tally)
                 }
@@ -213,6 +232,7 @@ fn choose(words: &[String]) -> Result<Vec<(Suite, String)>> {
     if words.is_empty() {
         return Ok(all
             .into_iter()
+            .filter(|suite| DEFAULT.contains(&suite.name()))
             .map(|suite| (suite, String::new()))
             .collect());
     }
@@ -246,7 +266,8 @@ mod tests {
             ]
         );
         assert!(choose(&["nonsense".to_owned()]).is_err());
-        assert_eq!(choose(&[]).unwrap().len(), Suite::all().len());
+        assert_eq!(choose(&[]).unwrap().len(), DEFAULT.len());
+        assert_eq!(choose(&["torture".to_owned()]).unwrap().len(), 1);
     }
 
     #[test]

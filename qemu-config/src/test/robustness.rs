@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Options, Tally, Verdict};
+use super::{Options, Tally, Verdict, needs};
 use crate::cluster::{Cluster, Nic, Plan, configure, is_tcg_race};
 use crate::command::say;
 use crate::exchange::{self, Exchange, Ready};
@@ -57,13 +57,7 @@ pub fn run(
         let started = Instant::now();
         let dir = dir.join(name);
         std::fs::create_dir_all(&dir)?;
-        // Two virtual CPUs unless told otherwise: what happens at once on two is what breaks drivers.
-        let plan = Plan {
-            kernel,
-            nic: options.nic,
-            cpus: options.cpus.or(Some(2)),
-            ..Plan::default()
-        };
+        let plan = needs::plan("robustness", kernel, options);
         let mut result = once(workspace, &plan, test, &dir, name);
         if result
             .as_ref()

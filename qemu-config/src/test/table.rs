@@ -2,10 +2,18 @@
 
 use std::time::Duration;
 
+use super::needs;
 use crate::exchange::{Exchange, Ready};
 
 /// The suites in this table, in the order in which they run.
-pub const SUITES: &[&str] = &["pingpong", "rdmacm", "perftest"];
+pub const SUITES: &[&str] = &[
+    "pingpong",
+    "rdmacm",
+    "perftest",
+    "torture",
+    "oversubscribe",
+    "coherence",
+];
 
 /// A test of two guests.
 #[derive(Debug, Clone)]
@@ -24,6 +32,10 @@ pub fn suite(name: &str) -> Vec<GuestTest> {
         "pingpong" => pingpong(),
         "rdmacm" => rdmacm(),
         "perftest" => perftest(),
+        "odp" => odp(),
+        "torture" => torture(),
+        "oversubscribe" => oversubscribe(),
+        "coherence" => coherence(),
         _ => Vec::new(),
     }
 }
@@ -238,5 +250,111 @@ fn perftest() -> Vec<GuestTest> {
         perf("write_bw_all_sizes", "ib_write_bw -a -n 10"),
         perf("send_lat_inline", "ib_send_lat -I 64 -s 64 -n 300"),
         perf("write_bw_cm", "ib_write_bw -R -n 300"),
+    ]
+}
+
+/// What other people's programs can do on demand; `suite("odp")` is not the whole suite.
+fn odp() -> Vec<GuestTest> {
+    vec![
+        verbs("rc", "ibv_rc_pingpong -c -o"),
+        verbs("rc_events", "ibv_rc_pingpong -c -o -e"),
+        verbs("rc_odd_size", "ibv_rc_pingpong -c -o -s 65537 -n 200"),
+        verbs("rc_prefetch", "ibv_rc_pingpong -c -o -P"),
+        verbs("rc_implicit", "ibv_rc_pingpong -c -O"),
+        verbs("rc_implicit_prefetch", "ibv_rc_pingpong -c -O -P"),
+        verbs("srq", "ibv_srq_pingpong -c -o -n 100"),
+        verbs("xsrq", "ibv_xsrq_pingpong -c -o -n 100"),
+        perf("send_bw", "ib_send_bw --odp -n 500"),
+        perf("send_lat", "ib_send_lat --odp -n 500"),
+        perf("write_bw", "ib_write_bw --odp -n 500"),
+        perf("write_lat", "ib_write_lat --odp -n 500"),
+        perf("write_bw_all_sizes", "ib_write_bw --odp -a -n 10"),
+        perf("read_bw", "ib_read_bw --odp -n 500"),
+        perf("read_lat", "ib_read_lat --odp -n 500"),
+        perf(
+            "atomic_bw_fetch_add",
+            "ib_atomic_bw --odp -A FETCH_AND_ADD -n 500",
+        ),
+        perf(
+            "atomic_lat_cmp_swap",
+            "ib_atomic_lat --odp -A CMP_AND_SWAP -n 500",
+        ),
+    ]
+}
+
+/// One run of `odp_torture`: what the victim is told, what both are told, and for how long the traffic runs.
+fn tortured(name: &str, victim: &str, both: &str, seconds: u64) -> GuestTest {
+    test(
+        name,
+        &format!("odp_torture $NIC_LIMITS {both} {victim}"),
+        &format!("odp_torture $NIC_LIMITS {both} --seconds {seconds} $PEER_IP"),
+        Ready::Tcp(18600),
+        // Booked time for what has begun to end: an event, or work that waits for memory.
+        seconds + 120,
+        "all right",
+    )
+}
+
+fn torture() -> Vec<GuestTest> {
+    let group = |name: &str, events: &str| tortured(name, &format!("--events {events}"), "", 12);
+    vec![
+        // That the program finds no fault where there is none to find, on regions that everybody can do.
+        tortured("pinned", "", "--pinned", 5),
+        group("replaced", "munmap,mremap,dontneed,free"),
+        group("protected", "mprotect"),
+        group("deregistered", "dereg"),
+        group("forked", "fork"),
+        group("swapped", "pageout,swap,memcg"),
+        group("merged", "ksm"),
+        group("huge_pages", "split,collapse"),
+        group("moved", "migrate,compact"),
+        group("exited", "exit"),
+        tortured("everything", "", "", 60),
+        tortured("everything_other_seed", "", "--seed 20261121", 60),
+        tortured("everything_many_qps", "", "--qps 12", 40),
+        tortured("everything_implicit", "", "--implicit", 60),
+    ]
+}
+
+fn oversubscribe() -> Vec<GuestTest> {
+    // The limit is for a disk of a busy host, twice over.
+    vec![test(
+        "ten_times_memory",
+        &format!(
+            "odp_oversubscribe ${{NIC_LIMITS%% *}} --mib {}",
+            needs::OVERSUBSCRIBED
+        ),
+        "odp_oversubscribe $PEER_IP",
+        Ready::Tcp(18610),
+        1500,
+        "all right",
+    )]
+}
+
+fn coherence() -> Vec<GuestTest> {
+    let pair = |name: &str, what: &str| {
+        test(
+            name,
+            &format!("odp_coherence {what}"),
+            &format!("odp_coherence {what} $PEER_IP"),
+            Ready::Tcp(18620),
+            120,
+            "all right",
+        )
+    };
+    let dax = |name: &str, events: &str| {
+        tortured(
+            name,
+            &format!("--dax /mnt/dax --events {events}"),
+            "--qps 1",
+            15,
+        )
+    };
+    vec![
+        pair("stale_cache", "cache"),
+        pair("lost_memory", "lost"),
+        dax("dax_truncated", "truncate"),
+        dax("dax_punched", "punch"),
+        dax("dax_everything", "truncate,punch,mprotect,dereg,fork"),
     ]
 }

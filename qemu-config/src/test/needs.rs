@@ -1,0 +1,85 @@
+//! What the guests of each suite need; everything that is not here gets the plain guest.
+
+use super::Options;
+use crate::cluster::Plan;
+use crate::image::Kernel;
+use crate::qemu::Hardware;
+
+/// MiB of the region in the suite `oversubscribe`: ten times the guest's memory.
+pub const OVERSUBSCRIBED: u32 = 10 * SMALL_MEMORY;
+/// MiB of memory of a guest that is to run out of it.
+const SMALL_MEMORY: u32 = 256;
+
+/// The guests that `suite` runs in.
+pub fn plan(suite: &str, kernel: Kernel, options: &Options) -> Plan {
+    let plain = Plan {
+        kernel,
+        nic: options.nic,
+        cpus: options.cpus,
+        ..Plan::default()
+    };
+    match suite {
+        // pyverbs asks for 16 huge pages; each test has several buffers in them.
+        "odp" => Plan {
+            hardware: Hardware {
+                huge_pages: 32,
+                ..Hardware::default()
+            },
+            ..plain
+        },
+        // Pages move between two nodes and are swapped to compressed memory.
+        "torture" => Plan {
+            hardware: Hardware {
+                nodes: 2,
+                zram: 256,
+                ..Hardware::default()
+            },
+            ..plain
+        },
+        // Random data does not compress: it goes to a disk. What is not in the region needs room there as well.
+        "oversubscribe" => Plan {
+            memory: SMALL_MEMORY,
+            hardware: Hardware {
+                swap_disk: OVERSUBSCRIBED + 1024,
+                ..Hardware::default()
+            },
+            ..plain
+        },
+        "coherence" => Plan {
+            hardware: Hardware {
+                pmem: 256,
+                ..Hardware::default()
+            },
+            ..plain
+        },
+        // Two virtual CPUs unless told otherwise: what happens at once on two is what breaks drivers.
+        "robustness" => Plan {
+            cpus: options.cpus.or(Some(2)),
+            ..plain
+        },
+        _ => plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Nic;
+
+    #[test]
+    fn suites_get_what_they_need_and_no_more() {
+        let options = Options {
+            suites: Vec::new(),
+            kernels: Vec::new(),
+            nic: Nic::Faultline,
+            cpus: None,
+        };
+        let plan = |suite| plan(suite, Kernel::Stable, &options);
+        assert_eq!(plan("pingpong").hardware, Hardware::default());
+        assert_eq!(plan("robustness").cpus, Some(2));
+        assert_eq!(plan("torture").hardware.nodes, 2);
+        let small = plan("oversubscribe");
+        assert!(OVERSUBSCRIBED >= 10 * small.memory);
+        assert!(small.hardware.swap_disk > OVERSUBSCRIBED);
+    }
+}
