@@ -44,7 +44,7 @@ pub const MAP_READ: u32 = 1 << 0;
 /// The map may be written by the device.
 pub const MAP_WRITE: u32 = 1 << 1;
 /// Unmap everything.
-pub const UNMAP_ALL: u32 = 1 << 2;
+pub const UNMAP_ALL: u32 = 1 << 1;
 /// Trigger action with eventfds, `VFIO_IRQ_SET_*`.
 const SET_EVENTFDS: u32 = 1 << 2 | 1 << 5;
 

@@ -9,6 +9,7 @@
 //! - [`SendWr`], [`Wc`]: what goes into a QP and comes out of a CQ
 //! - [`client`]: the protocol, with the means to speak badly
 //! - [`testbed`]: a process with NICs on threads of this one, and nodes that are ready to talk
+//! - [`traffic`]: data that is verified while something else goes on
 //!
 //! Posting, polling and doorbells neither allocate nor lock, with one exception: a doorbell to a device that
 //! sleeps is a message on the socket.
@@ -27,6 +28,7 @@ mod qp;
 mod ram;
 mod ring;
 pub mod testbed;
+pub mod traffic;
 mod wr;
 
 pub use cq::{Cq, Wc};

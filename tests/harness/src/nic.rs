@@ -367,6 +367,19 @@ impl Nic {
         buf.ok_or(DriverError::NoMemory(what))
     }
 
+    /// Lends more memory.
+    pub fn lend(&self, ram: &Ram) -> Result<(), DriverError> {
+        let (file, all) = (ram.file(), MAP_READ | MAP_WRITE);
+        let len = file.len() as u64;
+        Ok(self.with_client(|client| client.dma_map(ram.iova(), len, 0, all, Some(file.fd())))?)
+    }
+
+    /// Takes lent memory back. The device does not touch it once this returns.
+    pub fn take_back(&self, ram: &Ram) -> Result<(), DriverError> {
+        let len = ram.file().len() as u64;
+        Ok(self.with_client(|client| client.dma_unmap(ram.iova(), len, 0))?)
+    }
+
     /// Descriptor that a vector signals.
     pub fn eventfd(&self, vector: u16) -> Option<&OwnedFd> {
         self.0.eventfds.get(usize::from(vector))

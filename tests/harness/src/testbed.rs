@@ -33,6 +33,17 @@ pub struct Fabric {
 impl Fabric {
     /// Serves NICs of these names.
     pub fn start(poll: PollMode, names: &[&str]) -> anyhow::Result<Self> {
+        Self::start_with(
+            Config {
+                poll,
+                ..Config::default()
+            },
+            names,
+        )
+    }
+
+    /// As [`Fabric::start`], with everything else of a configuration.
+    pub fn start_with(config: Config, names: &[&str]) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let nics = names
             .iter()
@@ -42,11 +53,7 @@ impl Fabric {
                 mac: None,
             })
             .collect();
-        let config = Config {
-            poll,
-            nics,
-            ..Config::default()
-        };
+        let config = Config { nics, ..config };
         Ok(Self {
             _server: Server::start(&config)?,
             directory,
