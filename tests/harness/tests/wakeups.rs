@@ -1,0 +1,159 @@
+//! No doorbell is slept through: each of very many, rung at moments around those at which the engine falls asleep,
+//! gives its completion.
+//!
+//! A lost doorbell does not hang for ever: the engine's heartbeat finds it within 250 ms. So it is caught in the
+//! act: the engine says that it sleeps, and has said so for long, while a doorbell stands in the ring.
+
+use std::mem::offset_of;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use faultline::{Config, PollMode};
+use faultline_abi::doorbell::DoorbellPage;
+use faultline_abi::regs;
+use faultline_harness::testbed::{Fabric, Node};
+use faultline_harness::{Link, QpType, Rng, SendWr, Wc, connect};
+
+/// For each way to sleep.
+const DOORBELLS: u32 = 50_000;
+/// Adaptive: how long the engine looks for work before it sleeps. As long as it takes to be woken: otherwise it
+/// sleeps again before the answer to a kick has arrived.
+const POLL_TIME: Duration = Duration::from_micros(25);
+/// A completion that takes longer makes the watchdog look.
+const SUSPICIOUS: Duration = Duration::from_millis(40);
+/// Asleep from the first look to this one: lost. Shorter than the heartbeat, which would heal it.
+const LOST: Duration = Duration::from_millis(140);
+/// A completion that takes longer will not come.
+const HANG: Duration = Duration::from_secs(10);
+
+/// Whether the engine says that it sleeps while a doorbell stands in the page's ring.
+fn slept_through(node: &Node) -> bool {
+    let page = node.context.page();
+    let base = u64::from(page) * u64::from(regs::PAGE_SIZE);
+    let word = |at: usize| {
+        let area = node.nic.doorbell_area();
+        area.load_u32(base + at as u64).unwrap()
+    };
+    let waiting =
+        word(offset_of!(DoorbellPage, producer)) != word(offset_of!(DoorbellPage, consumer));
+    waiting && node.nic.asleep(page)
+}
+
+/// The completion of what was just posted.
+#[track_caller]
+fn awaited(node: &mut Node, number: u32) -> Wc {
+    let start = Instant::now();
+    let mut suspicion = None;
+    let mut looks = 0u32;
+    loop {
+        if let Some(wc) = node.cq.poll() {
+            return wc;
+        }
+        looks += 1;
+        if !looks.is_multiple_of(128) {
+            std::hint::spin_loop();
+            continue;
+        }
+        std::thread::yield_now();
+        let waited = start.elapsed();
+        if waited < SUSPICIOUS {
+            continue;
+        }
+        assert!(
+            waited < HANG,
+            "no completion of doorbell {number} within {HANG:?}"
+        );
+        if !slept_through(node) {
+            suspicion = None;
+            continue;
+        }
+        let since: &mut Instant = suspicion.get_or_insert_with(Instant::now);
+        assert!(
+            since.elapsed() < LOST - SUSPICIOUS,
+            "lost wake-up: the engine sleeps on doorbell {number}, rung {waited:?} ago"
+        );
+    }
+}
+
+/// With the processor kept or given away, as the engine may be on the same.
+fn pause(longest: Duration, rng: &mut Rng) {
+    let pause = Duration::from_nanos(rng.below(longest.as_nanos() as u64));
+    let yielding = rng.below(2) == 0;
+    let start = Instant::now();
+    while start.elapsed() < pause {
+        if yielding {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Rings doorbells with pauses up to `longest` between them, for messages of up to `max_len` bytes. Some are rung
+/// before the one before is completed, so that the engine is met on its way to sleep; and nobody else rings, which
+/// would wake it.
+fn ring(poll: PollMode, longest: Duration, max_len: u64) {
+    // One test at a time: the pauses mean little if the processors are busy with something else.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock();
+    let config = Config {
+        poll,
+        poll_time_us: POLL_TIME.as_micros() as u64,
+        ..Config::default()
+    };
+    let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
+    let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
+    let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    // Without timers, which wake the engine too.
+    let link = Link {
+        timeout: 0,
+        ..Link::default()
+    };
+    connect(&qa, &qb, &link).unwrap();
+    let mut rng = Rng::new(1);
+    let start = Instant::now();
+    let mut number = 0;
+    while number < DOORBELLS {
+        let first = number;
+        a.buf.store_u32(0, first);
+        for _ in 0..1 + rng.below(6) {
+            let sges = [a.mr.sge(0, rng.below(max_len) as usize + 4)];
+            let write = SendWr::write(&sges, b.mr.remote(0)).signaled();
+            qa.post_send(&write).unwrap();
+            number += 1;
+            pause(longest, &mut rng);
+        }
+        for id in first..number {
+            // Every now and then the other direction too: arm, and sleep on the eventfd.
+            let wc = if rng.below(64) == 0 {
+                match a.cq.wait(&mut a.eq, HANG).unwrap() {
+                    Some(wc) => wc,
+                    None => panic!("no interrupt for doorbell {id} within {HANG:?}"),
+                }
+            } else {
+                awaited(&mut a, id)
+            };
+            assert!(wc.is_ok() && wc.id == id, "{wc:?} for {id}");
+            qa.retire(&wc);
+        }
+        assert_eq!(b.buf.load_u32(0), first);
+        pause(longest, &mut rng);
+    }
+    let kicks = a.nic.kicks();
+    println!(
+        "{poll:?}: {number} doorbells in {:?}, {kicks} kicks",
+        start.elapsed()
+    );
+    assert!(kicks > 0, "the engine never slept");
+}
+
+#[test]
+fn no_doorbell_is_slept_through_by_an_engine_that_looks_a_while() {
+    ring(PollMode::Adaptive, 2 * POLL_TIME, 1);
+}
+
+#[test]
+fn no_doorbell_is_slept_through_by_an_engine_that_sleeps_at_once() {
+    // Work that lasts about as long as it takes to be told that a kick has arrived.
+    ring(PollMode::Never, Duration::from_micros(20), 1_000_000);
+}
