@@ -378,6 +378,11 @@ impl Client {
         self.call(command::RESET, &[], &[]).map(drop)
     }
 
+    /// Sends no more, but listens.
+    pub fn end_of_requests(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
     /// Ends the connection in the middle of whatever goes on.
     pub fn hang_up(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
