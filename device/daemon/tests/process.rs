@@ -1,0 +1,163 @@
+//! The program as an operator meets it: it starts, says what is wrong, and leaves nothing behind.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const LONG: Duration = Duration::from_secs(10);
+
+struct Program {
+    child: Child,
+    log: Receiver<String>,
+}
+
+impl Program {
+    fn start(sockets: &[&Path]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+        command.arg("serve").env_remove("RUST_LOG");
+        for (i, socket) in sockets.iter().enumerate() {
+            command.arg(format!("--nic=nic{i}={}", socket.display()));
+        }
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (tx, log) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = tx.send(line);
+            }
+        });
+        Self { child, log }
+    }
+
+    /// Waits until it says this.
+    #[track_caller]
+    fn says(&self, what: &str) -> String {
+        let mut before = Vec::new();
+        loop {
+            match self.log.recv_timeout(LONG) {
+                Ok(line) if line.contains(what) => return line,
+                Ok(line) => before.push(line),
+                Err(_) => panic!("it never says {what:?}, but {before:#?}"),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn ends(mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < LONG, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A vfio-user request, and the errno of the reply.
+fn call(stream: &mut UnixStream, command: u16, body: &[u8]) -> u32 {
+    let mut message = vec![1, 0];
+    message.extend(command.to_le_bytes());
+    message.extend((16 + body.len() as u32).to_le_bytes());
+    message.extend([0; 8]);
+    message.extend(body);
+    stream.write_all(&message).unwrap();
+    let mut header = [0; 16];
+    stream.read_exact(&mut header).unwrap();
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+    let mut rest = vec![0; word(4) as usize - 16];
+    stream.read_exact(&mut rest).unwrap();
+    word(12)
+}
+
+fn client(socket: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(call(&mut stream, 1, &[0; 4]), 0);
+    stream
+}
+
+#[test]
+fn a_signal_ends_it_and_its_sockets() {
+    let directory = tempfile::tempdir().unwrap();
+    let (a, b) = (directory.path().join("a"), directory.path().join("b"));
+    for signal in [Signal::TERM, Signal::INT] {
+        let program = Program::start(&[&a, &b]);
+        program.says("nic1");
+        let mut client = client(&a);
+        program.signal(signal);
+        program.says("ending");
+        assert!(program.ends().success());
+        assert!(!a.exists() && !b.exists());
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn what_was_killed_is_replaced_and_what_lives_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic");
+    let mut killed = Program::start(&[&socket]);
+    killed.says("serving on");
+    client(&socket);
+    killed.child.kill().unwrap();
+    assert!(!killed.ends().success());
+    assert!(socket.exists(), "nobody could remove it");
+
+    let alive = Program::start(&[&socket]);
+    alive.says("serving on");
+    client(&socket);
+    let other = Program::start(&[&socket]);
+    other.says("in use by another process");
+    assert!(!other.ends().success());
+    client(&socket);
+}
+
+/// QEMU without a shared memory backend: the guest would see errors only, so the operator must be told.
+#[test]
+fn memory_that_cannot_be_reached_is_reported_with_the_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic");
+    let program = Program::start(&[&socket]);
+    program.says("serving on");
+    let mut client = client(&socket);
+    let map = |iova: u64, size: u64| {
+        let mut body = 32u32.to_le_bytes().to_vec();
+        body.extend(3u32.to_le_bytes());
+        for value in [0, iova, size] {
+            body.extend(value.to_le_bytes());
+        }
+        body
+    };
+    // A device's BAR comes the same way and is no reason to complain.
+    assert_eq!(call(&mut client, 2, &map(0xfe00_0000, 1 << 20)), 0);
+    assert_eq!(call(&mut client, 2, &map(0x1_0000_0000, 1 << 30)), 0);
+    let line = program.says("came without a descriptor");
+    for part in [
+        "ERROR",
+        "0x100000000",
+        "1024 MiB",
+        "memory-backend-memfd",
+        "share=on",
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+}

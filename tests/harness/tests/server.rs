@@ -1,0 +1,136 @@
+//! Sockets of a served process: who may come, who is sent away, what is left behind.
+
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+use faultline::server::StartError;
+use faultline::{Config, NicEntry, PollMode, Server};
+use faultline_harness::testbed::{Fabric, LONG, Node};
+use faultline_harness::traffic::{Neighbours, Storm, exchange_anew};
+use faultline_harness::{Nic, Rng};
+
+fn config(sockets: &[PathBuf]) -> Config {
+    let nics = sockets.iter().enumerate().map(|(i, socket)| NicEntry {
+        name: format!("nic{i}"),
+        socket: socket.clone(),
+        mac: None,
+    });
+    Config {
+        nics: nics.collect(),
+        ..Config::default()
+    }
+}
+
+/// Starting must fail; gives the message.
+#[track_caller]
+fn refused(config: &Config) -> String {
+    match Server::start(config) {
+        Ok(_) => panic!("it serves"),
+        Err(error @ StartError::Listen { .. }) => error.to_string(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Two NICs at these sockets work together.
+fn works(sockets: &[PathBuf]) {
+    let node = |path: &PathBuf| Node::new(Nic::open(path).unwrap()).unwrap();
+    let (mut a, mut b) = (node(&sockets[0]), node(&sockets[1]));
+    exchange_anew(&mut a, &mut b, &mut Rng::new(1));
+}
+
+fn paths(directory: &Path, names: [&str; 2]) -> [PathBuf; 2] {
+    names.map(|name| directory.join(name))
+}
+
+#[test]
+fn sockets_are_private_and_go_with_the_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let sockets = paths(directory.path(), ["a", "b"]);
+    let server = Server::start(&config(&sockets)).unwrap();
+    for socket in &sockets {
+        let found = std::fs::metadata(socket).unwrap();
+        assert!(found.file_type().is_socket());
+        assert_eq!(found.mode() & 0o7777, 0o600);
+    }
+    let node = |path: &PathBuf| Node::new(Nic::open(path).unwrap()).unwrap();
+    let (a, b) = (node(&sockets[0]), node(&sockets[1]));
+    let mut storm = Storm::new([&a, &b], &mut Rng::new(2)).unwrap();
+    for _ in 0..10 {
+        storm.turn([&a, &b]);
+    }
+    // With clients, and with work under way; and it must come to an end.
+    let (done, ended) = mpsc::channel();
+    let stopping = std::thread::spawn(move || {
+        drop(server);
+        let _ = done.send(());
+    });
+    ended.recv_timeout(LONG).expect("the server does not end");
+    stopping.join().unwrap();
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    for node in [&a, &b] {
+        assert!(node.nic.read_reg(0).is_err());
+        assert!(node.nic.pd().is_err());
+    }
+    drop((storm, a, b));
+    let _server = Server::start(&config(&sockets)).unwrap();
+    works(&sockets);
+}
+
+#[test]
+fn a_server_that_cannot_serve_all_serves_nothing_and_harms_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = paths(directory.path(), ["a", "b"]);
+    let _server = Server::start(&config(&first)).unwrap();
+    let new = directory.path().join("new");
+    let file = directory.path().join("file");
+    std::fs::write(&file, "kept").unwrap();
+    for (taken, why) in [
+        (&first[1], "in use by another process"),
+        (&file, "is not a socket"),
+        (&directory.path().join("no/nic"), "does not exist"),
+    ] {
+        let message = refused(&config(&[new.clone(), taken.clone()]));
+        assert!(message.starts_with("NIC nic1: "), "{message}");
+        assert!(message.contains(why), "{message}");
+        assert!(message.contains(taken.to_str().unwrap()), "{message}");
+        assert!(!new.exists(), "a socket that nobody serves is left");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    // The probe whether somebody is there was a connection: it must have done no harm.
+    works(&first);
+}
+
+#[test]
+fn sockets_that_nobody_serves_any_more_are_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let sockets = paths(directory.path(), ["a", "b"]);
+    for socket in &sockets {
+        drop(UnixListener::bind(socket).unwrap());
+        assert!(socket.exists());
+    }
+    let _server = Server::start(&config(&sockets)).unwrap();
+    works(&sockets);
+}
+
+#[test]
+fn a_second_client_is_sent_away_and_the_first_does_not_notice() {
+    let fabric = Fabric::start(PollMode::Adaptive, &["c", "d"]).unwrap();
+    let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();
+    for n in 0..200 {
+        let socket = fabric.socket(["c", "d"][n % 2]);
+        let mut second = UnixStream::connect(socket).unwrap();
+        second.set_read_timeout(Some(LONG)).unwrap();
+        let got = second.read(&mut [0]);
+        assert!(matches!(got, Ok(0)), "not sent away: {got:?}");
+        if n % 20 == 0 {
+            assert!(Nic::open(&fabric.socket("c")).is_err());
+            neighbours.unharmed();
+        }
+    }
+    neighbours.finish();
+    // Their places are free now.
+    works(&[fabric.socket("c"), fabric.socket("d")]);
+}
