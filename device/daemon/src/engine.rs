@@ -306,9 +306,11 @@ impl Engine {
 
     fn sleep_time(&self) -> Duration {
         let now = self.now();
+        // A function without bus mastering is not run, so its timers stay due until it may be.
         let deadline = self
             .ports
             .iter()
+            .filter(|port| port.bus_master)
             .filter_map(|port| port.nic.next_deadline())
             .min();
         deadline.map_or(HEARTBEAT, |at| {

@@ -224,7 +224,7 @@ fn random_commands() {
             if rng.below(2) == 0 {
                 let ring = [
                     targets.address(&mut rng),
-                    1 + rng.below(4) | 12 << 32 | rng.below(3) << 40,
+                    (1 + rng.below(4)) | (12 << 32) | (rng.below(3) << 40),
                 ];
                 cmd.body[..16].copy_from_slice(ring.as_bytes());
                 cmd.body[16] = rng.below(12) as u8;
@@ -298,10 +298,11 @@ fn random_work_requests() {
             if qx.state().unwrap() == faultline_abi::qp::QPS_ERR {
                 break;
             }
-            qx.post_raw(&entry).unwrap();
+            let id = qx.post_raw(&entry).unwrap();
             let Some(wc) = x.cq.poll_for(LONG) else {
                 panic!("no completion within {LONG:?} of {kind:?} {entry:x?}");
             };
+            assert_eq!((wc.id, wc.qpn), (id, qx.number()), "{kind:?} {entry:x?}");
             qx.retire(&wc);
             statuses[usize::from(wc.status)] += 1;
         }

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use faultline::{Config, PollMode};
 use faultline_abi::doorbell::DoorbellPage;
-use faultline_abi::regs;
+use faultline_abi::{cqe, regs};
 use faultline_harness::testbed::{Fabric, Node};
-use faultline_harness::{Link, QpType, Rng, SendWr, Wc, connect};
+use faultline_harness::traffic::impatient;
+use faultline_harness::{Link, QpType, Reset, Rng, SendWr, Wc, connect};
 
 /// For each way to sleep.
 const DOORBELLS: u32 = 50_000;
@@ -75,6 +76,9 @@ fn awaited(node: &mut Node, number: u32) -> Wc {
     }
 }
 
+/// One test at a time: times mean little if the processors are busy with something else.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// With the processor kept or given away, as the engine may be on the same.
 fn pause(longest: Duration, rng: &mut Rng) {
     let pause = Duration::from_nanos(rng.below(longest.as_nanos() as u64));
@@ -93,8 +97,6 @@ fn pause(longest: Duration, rng: &mut Rng) {
 /// before the one before is completed, so that the engine is met on its way to sleep; and nobody else rings, which
 /// would wake it.
 fn ring(poll: PollMode, longest: Duration, max_len: u64) {
-    // One test at a time: the pauses mean little if the processors are busy with something else.
-    static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock();
     let config = Config {
         poll,
@@ -156,4 +158,41 @@ fn no_doorbell_is_slept_through_by_an_engine_that_looks_a_while() {
 fn no_doorbell_is_slept_through_by_an_engine_that_sleeps_at_once() {
     // Work that lasts about as long as it takes to be told that a kick has arrived.
     ring(PollMode::Never, Duration::from_micros(20), 1_000_000);
+}
+
+/// Time on a processor of the thread with this name.
+fn processor_time(name: &str) -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let clock = threads.flatten().find_map(|thread| {
+        let comm = std::fs::read_to_string(thread.path().join("comm")).ok()?;
+        let file = || std::fs::read_to_string(thread.path().join("schedstat")).ok();
+        (comm.trim() == name).then(file)?
+    });
+    // Nanoseconds on a processor, then others.
+    let clock = clock.expect("no such thread");
+    let first = clock.split(' ').next().and_then(|word| word.parse().ok());
+    Duration::from_nanos(first.expect("schedstat is not as in proc(5)"))
+}
+
+/// A function that may not use DMA does nothing when its timers are due; it must not keep the engine awake either.
+#[test]
+fn an_engine_with_nothing_to_do_sleeps_even_if_timers_are_due() {
+    const WATCHED: Duration = Duration::from_millis(300);
+    let _alone = ALONE.lock();
+    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
+    let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
+    let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    connect(&qa, &qb, &impatient()).unwrap();
+    b.nic.reset(Reset::Function).unwrap();
+    let write = SendWr::write_inline(b"nobody", b.mr.remote(0)).signaled();
+    qa.post_send(&write).unwrap();
+    a.nic.write_config(4, &0u16.to_le_bytes()).unwrap();
+    // Not to wait for something: this is how long it is watched.
+    let before = processor_time("engine");
+    std::thread::sleep(WATCHED);
+    let used = processor_time("engine") - before;
+    assert!(used < WATCHED / 5, "the engine ran {used:?} in {WATCHED:?}");
+    // The timer counts again with bus mastering.
+    a.nic.write_config(4, &6u16.to_le_bytes()).unwrap();
+    assert_eq!(awaited(&mut a, 0).status, cqe::RETRY_EXC_ERR);
 }
