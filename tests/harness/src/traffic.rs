@@ -99,7 +99,7 @@ pub fn exchange_anew(a: &mut Node, b: &mut Node, rng: &mut Rng) {
 pub fn impatient() -> Link {
     Link {
         timeout: 8,
-        retries: 3,
+        retries: 7,
         ..Link::default()
     }
 }
