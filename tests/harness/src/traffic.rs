@@ -104,6 +104,8 @@ pub fn impatient() -> Link {
     }
 }
 
+/// log2 of the send requests of each side of a storm: more than are carried out while a reset is on its way.
+const LOG_DEPTH: u8 = 8;
 /// Bytes of a message of a storm.
 const MESSAGE: usize = 8000;
 /// Bytes from one message's place to that of the next.
@@ -135,6 +137,9 @@ fn message_seed(seed: u64, number: usize) -> u64 {
 }
 
 impl Storm {
+    /// Requests that each side has under way.
+    pub const DEPTH: usize = 1 << LOG_DEPTH;
+
     /// Connects two nodes and fills their memory with messages.
     pub fn new(nodes: [&Node; 2], rng: &mut Rng) -> Result<Self, DriverError> {
         let seeds = [rng.next_u64(), rng.next_u64()];
@@ -144,9 +149,9 @@ impl Storm {
                 let seed = message_seed(seeds[i], number);
                 node.buf.fill_pattern(number * STEP, MESSAGE, seed);
             }
-            let cq = node.context.cq(&node.eq, 8)?;
+            let cq = node.context.cq(&node.eq, LOG_DEPTH + 1)?;
             let options = QpOptions {
-                send_depth: 6,
+                send_depth: LOG_DEPTH,
                 recv_depth: 6,
                 ..QpOptions::default()
             };
@@ -246,7 +251,7 @@ impl Storm {
 
 impl Side {
     fn waiting(&self) -> u32 {
-        (1 << 6) - self.qp.room()
+        (1 << LOG_DEPTH) - self.qp.room()
     }
 
     fn post(&mut self, node: &Node, peer: &Node) {

@@ -79,7 +79,7 @@ fn a_reset_under_traffic_ends_it_and_the_device_starts_anew() {
         exchange((&mut b, &mut qb), (&mut c, &mut qc), &mut rng);
         let (status, well) = storm.end(1, &b, &a);
         assert_eq!(status, cqe::RETRY_EXC_ERR, "{how:?}");
-        cut_short += usize::from(well < 64);
+        cut_short += usize::from(well < Storm::DEPTH);
         exchange((&mut c, &mut qc), (&mut b, &mut qb), &mut rng);
         gone.check(&format!("after {how:?}"));
 
@@ -231,8 +231,12 @@ impl Lent {
 
 /// One side's QP with a CQ of its own.
 fn side(node: &Node) -> (Qp, Cq) {
-    let cq = node.context.cq(&node.eq, 8).unwrap();
-    let options = QpOptions::default();
+    let cq = node.context.cq(&node.eq, 11).unwrap();
+    let options = QpOptions {
+        send_depth: 10,
+        recv_depth: 10,
+        ..QpOptions::default()
+    };
     let (context, pd) = (&node.context, &node.pd);
     let qp = context.qp(pd, QpType::Rc, &cq, &cq, None, &options);
     (qp.unwrap(), cq)
@@ -248,7 +252,9 @@ fn next(cq: &mut Cq) -> Wc {
 
 #[test]
 fn memory_that_was_taken_back_is_never_touched_again() {
-    const LEN: usize = 16_000;
+    // Tens of milliseconds of work, if nothing came between.
+    const LEN: usize = 200_000;
+    const POSTED: usize = 1000;
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
     let (mut a, mut b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let lent = Lent::new(&b);
@@ -259,14 +265,14 @@ fn memory_that_was_taken_back_is_never_touched_again() {
         let (mut qa, mut ca) = side(&a);
         let (mut qb, mut cb) = side(&b);
         connect(&qa, &qb, &impatient()).unwrap();
-        for _ in 0..32 {
+        for _ in 0..POSTED {
             role.post((&mut qa, &a.mr), (&mut qb, &lent.mr), LEN);
         }
         let cq = if role.is_local() { &mut cb } else { &mut ca };
         let mut sent = std::iter::from_fn(|| Some(next(cq)))
             .filter(|wc| !wc.is_receive())
             .map(|wc| (wc.status, wc.vendor_err));
-        // At any moment between two completions, of the first as of the last.
+        // At any moment between two completions, of the first as of others.
         let mut statuses: Vec<_> = sent.by_ref().take(rng.below(30) as usize).collect();
         for _ in 0..rng.below(10_000) {
             std::hint::spin_loop();
@@ -276,16 +282,14 @@ fn memory_that_was_taken_back_is_never_touched_again() {
 
         // This one can't succeed, whatever became of those before.
         role.post((&mut qa, &a.mr), (&mut qb, &lent.mr), LEN);
-        statuses.extend(sent.take(33 - statuses.len()));
+        statuses.extend(sent.take(POSTED + 1 - statuses.len()));
         let well = statuses.iter().take_while(|s| s.0 == cqe::SUCCESS).count();
-        cut_short += usize::from(well < 32);
+        cut_short += usize::from(well < POSTED);
         moved += usize::from(well > 0);
-        assert_eq!(statuses[well], role.error(), "{role:?}: {statuses:?}");
+        assert_eq!(statuses[well], role.error(), "{role:?} after {well}");
         let rest = &statuses[well + 1..];
-        assert!(
-            rest.iter().all(|s| s.0 == cqe::WR_FLUSH_ERR),
-            "{role:?}: {statuses:?}"
-        );
+        let flushed = rest.iter().all(|s| s.0 == cqe::WR_FLUSH_ERR);
+        assert!(flushed, "{role:?} after {well}: {rest:?}");
         exchange_anew(&mut a, &mut b, &mut rng);
         gone.check(&format!("as a {role:?} after it was taken back"));
 
