@@ -541,6 +541,8 @@
 #define FAULTLINE_EVENT_PORT_DOWN 0x21
 /* The device has stopped; FAULTLINE_REG_FATAL_CODE says why. */
 #define FAULTLINE_EVENT_DEVICE_FATAL 0x22
+/* The input had stopped too long for a page of QP `object`; the packet in the way was dropped. */
+#define FAULTLINE_EVENT_STALL_TIMEOUT 0x23
 
 /* Bits of `fault_flags`. */
 /* The access is a write. */
@@ -555,6 +557,8 @@
 #define FAULTLINE_TQ_INVALIDATE 2
 /* A fault has been answered: go on, or fail. */
 #define FAULTLINE_TQ_RESUME 3
+/* Like MAP, but only entries that are present are written: other pages under a live key. */
+#define FAULTLINE_TQ_REPLACE 4
 
 /* Flags of a translation command. */
 /* MAP: `list` is the entry of the first page of a physically contiguous range. */
@@ -727,6 +731,32 @@
 #define FAULTLINE_CNT_page_fault_overflow 0x27
 /* Translation entries removed by invalidations. */
 #define FAULTLINE_CNT_page_invalidations 0x28
+/* Page faults that the driver answered with an error. */
+#define FAULTLINE_CNT_page_faults_failed 0x29
+/* Page faults that nobody answered in time. */
+#define FAULTLINE_CNT_page_fault_timeouts 0x2a
+/* RNR NAKs sent because of a page fault. */
+#define FAULTLINE_CNT_page_fault_rnr 0x2b
+/* Packets dropped because of a page fault. */
+#define FAULTLINE_CNT_page_fault_drops 0x2c
+/* Packets that wait for a page in the device. */
+#define FAULTLINE_CNT_parked_packets 0x2d
+/* Packets dropped because too many wait already. */
+#define FAULTLINE_CNT_park_overflow 0x2e
+/* Times that the input stopped for a page. */
+#define FAULTLINE_CNT_stalls 0x2f
+/* Times that the input had stopped for too long and the packet in the way was dropped. */
+#define FAULTLINE_CNT_stall_timeouts 0x30
+/* Packets dropped because too many stand behind a stalled one. */
+#define FAULTLINE_CNT_stall_overflow 0x31
+/* Notices to requesters that a page is there now. */
+#define FAULTLINE_CNT_ready_notices 0x32
+/* Look-ups that the translation cache answered. */
+#define FAULTLINE_CNT_tlb_hits 0x33
+/* Look-ups that went to a page table. */
+#define FAULTLINE_CNT_tlb_misses 0x34
+/* Times that a region's entries in the translation cache were dropped. */
+#define FAULTLINE_CNT_tlb_shootdowns 0x35
 
 /* Head of a doorbell page. */
 struct faultline_doorbell_page {
@@ -812,7 +842,11 @@ struct faultline_caps {
 	__le32 ud_odp_caps;
 	/* FAULTLINE_ODP_* bits for XRC. */
 	__le32 xrc_odp_caps;
-	__u8 reserved[120];
+	/* Page faults outstanding at once; a fault queue of this many entries never overflows. */
+	__le32 max_faults;
+	/* Leaves of a page table that one translation command may write. */
+	__le32 max_map_leaves;
+	__u8 reserved[112];
 };
 
 /* Where packets go. */
@@ -1040,16 +1074,16 @@ struct faultline_tq_cmd {
 	__le32 key;
 	/* First I/O virtual address; aligned to the page size. */
 	__le64 iova;
-	/* MAP: number of pages. INVALIDATE: length of the range in bytes. */
+	/* MAP, REPLACE: number of pages. INVALIDATE: length of the range in bytes. */
 	__le64 count;
 	/*
-	 * MAP: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the one page
+	 * MAP, REPLACE: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the one page
 	 * entry of the first page, the others following it in memory.
 	 */
 	__le64 list;
 	/* RESUME: the token. */
 	__le64 token;
-	/* MAP: log2 of the page size. */
+	/* MAP, REPLACE: log2 of the page size. */
 	__u8 page_shift;
 	__u8 reserved0;
 	/* RESUME: FAULTLINE_OK, or the status with which the transfer fails. */
@@ -1063,7 +1097,7 @@ struct faultline_tq_comp {
 	__le16 id;
 	/* Status. */
 	__le16 status;
-	/* MAP: entries written. INVALIDATE: entries that were present. */
+	/* MAP, REPLACE: entries written. INVALIDATE: entries that were present. RESUME: QPs that waited. */
 	__le32 count;
 	__u8 reserved[7];
 	/* Written last. */

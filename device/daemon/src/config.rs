@@ -4,6 +4,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use faultline_abi::qp::{
+    FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE,
+};
+use faultline_nic::{Nanos, NicConfig, Pitfalls};
 use faultline_wire::MacAddr;
 use serde::Deserialize;
 
@@ -59,7 +63,7 @@ pub enum PollMode {
 }
 
 /// One NIC.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicEntry {
     /// Name, for messages and metrics.
@@ -69,6 +73,52 @@ pub struct NicEntry {
     /// MAC address; derived from the name if not given.
     #[serde(default, deserialize_with = "de_mac")]
     pub mac: Option<MacAddr>,
+    /// Regions on demand; `false` is an adapter whose memory must be pinned.
+    #[serde(default)]
+    pub on_demand: Option<bool>,
+    /// What becomes of a request whose page is not there, unless its queue pair says otherwise.
+    #[serde(default)]
+    pub fault_policy: FaultPolicy,
+    /// How long the driver may take to answer a page fault, in milliseconds.
+    #[serde(default)]
+    pub fault_timeout_ms: Option<u64>,
+    /// How long policy `stall` holds up the input before it is taken for a deadlock, in milliseconds.
+    #[serde(default)]
+    pub stall_timeout_ms: Option<u64>,
+    /// Whether the requester is told when a page is there.
+    #[serde(default)]
+    pub ready_notice: Option<bool>,
+    /// What a look-up in a page table costs, in nanoseconds.
+    #[serde(default)]
+    pub lookup_ns: u64,
+    /// Faults of real adapters that this one shall have.
+    #[serde(default)]
+    pub pitfalls: Vec<Pitfall>,
+}
+
+/// Fault policies of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FaultPolicy {
+    /// RNR NAK; datagrams are parked.
+    #[default]
+    Rnr,
+    /// Dropped before it is acknowledged.
+    Drop,
+    /// Holds up the input.
+    Stall,
+    /// Ends the connection.
+    Terminate,
+}
+
+/// See [`faultline_nic::Pitfalls`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pitfall {
+    /// Requests posted while a QP waits are lost.
+    Damming,
+    /// READs into absent memory are repeated without end.
+    Flood,
 }
 
 impl FromStr for NicEntry {
@@ -80,7 +130,7 @@ impl FromStr for NicEntry {
             Some((name, socket)) if !name.is_empty() && !socket.is_empty() => Ok(Self {
                 name: name.to_owned(),
                 socket: socket.into(),
-                mac: None,
+                ..Self::default()
             }),
             _ => Err(ConfigError::NicSyntax(text.to_owned())),
         }
@@ -101,6 +151,31 @@ impl NicEntry {
             let [a, b, c, d, e, ..] = hash.to_be_bytes();
             MacAddr([0x02, a, b, c, d, e])
         })
+    }
+
+    /// What the firmware is told.
+    pub fn nic_config(&self) -> NicConfig {
+        let mut config = NicConfig::new(self.mac_address());
+        config.on_demand = self.on_demand.unwrap_or(config.on_demand);
+        config.fault_policy = match self.fault_policy {
+            FaultPolicy::Rnr => FAULT_POLICY_RNR,
+            FaultPolicy::Drop => FAULT_POLICY_DROP,
+            FaultPolicy::Stall => FAULT_POLICY_STALL,
+            FaultPolicy::Terminate => FAULT_POLICY_TERMINATE,
+        };
+        if let Some(ms) = self.fault_timeout_ms {
+            config.fault_timeout = Nanos::from_millis(ms);
+        }
+        if let Some(ms) = self.stall_timeout_ms {
+            config.stall_timeout = Nanos::from_millis(ms);
+        }
+        config.ready_notice = self.ready_notice.unwrap_or(config.ready_notice);
+        config.lookup = Nanos(self.lookup_ns);
+        config.pitfalls = Pitfalls {
+            damming: self.pitfalls.contains(&Pitfall::Damming),
+            flood: self.pitfalls.contains(&Pitfall::Flood),
+        };
+        config
     }
 }
 
@@ -216,6 +291,26 @@ mod tests {
         assert_eq!(config.nics[1].mac_address(), MacAddr([2, 0, 0, 0, 0, 1]));
         assert_ne!(config.nics[0].mac_address(), config.nics[1].mac_address());
         config.check().unwrap();
+    }
+
+    #[test]
+    fn a_nic_can_be_one_without_paging_or_with_another_policy() {
+        let text = "[[nic]]\nname = \"a\"\nsocket = \"/a\"\non_demand = false\n\
+                    [[nic]]\nname = \"b\"\nsocket = \"/b\"\nfault_policy = \"stall\"\n\
+                    fault_timeout_ms = 5\nlookup_ns = 7\npitfalls = [\"flood\"]\n";
+        let config: Config = toml::from_str(text).unwrap();
+        let [a, b] = [0, 1].map(|n: usize| config.nics[n].nic_config());
+        assert!(!a.on_demand && b.on_demand);
+        assert_eq!(a.caps().rc_odp_caps.get(), 0);
+        assert_eq!(
+            (a.fault_policy, b.fault_policy),
+            (FAULT_POLICY_RNR, FAULT_POLICY_STALL)
+        );
+        assert_eq!(
+            (b.fault_timeout, b.lookup),
+            (Nanos::from_millis(5), Nanos(7))
+        );
+        assert!(b.pitfalls.flood && !b.pitfalls.damming);
     }
 
     #[test]

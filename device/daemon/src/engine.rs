@@ -130,7 +130,9 @@ impl Engine {
         };
         for (id, nic) in config.nics.iter().enumerate() {
             let mac = nic.mac_address();
-            engine.ports.push(NicPort::new(&nic.name, mac)?);
+            engine
+                .ports
+                .push(NicPort::new(&nic.name, nic.nic_config())?);
             engine.rams.push(Ram::default());
             engine.switch.set_own_address(id, mac);
         }
@@ -235,6 +237,12 @@ impl Engine {
         if port.nic.next_deadline().is_some_and(|at| at <= now) {
             port.nic.handle_deadline(now, ram);
             worked = true;
+        }
+        // A NIC whose input has stopped stops those who would send to it, as an Ethernet PAUSE does: whom that
+        // is, nobody knows before the frame is there.
+        let paused = |other: (PortId, &NicPort)| other.0 != id && other.1.nic.is_stalled();
+        if self.ports.iter().enumerate().any(paused) {
+            return worked;
         }
         let mut sent = 0;
         while sent < PACKET_BATCH {

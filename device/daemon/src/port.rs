@@ -7,7 +7,6 @@ use faultline_abi::regs;
 use faultline_memory::{Page, SharedPages};
 use faultline_nic::{Instant, Nic, NicConfig};
 use faultline_vfio_user::IrqVectors;
-use faultline_wire::MacAddr;
 
 use crate::ram::Ram;
 
@@ -43,8 +42,8 @@ pub struct NicPort {
 }
 
 impl NicPort {
-    pub(crate) fn new(name: &str, mac: MacAddr) -> std::io::Result<Self> {
-        let nic = Nic::new(NicConfig::new(mac));
+    pub(crate) fn new(name: &str, config: NicConfig) -> std::io::Result<Self> {
+        let nic = Nic::new(config);
         let count = nic.doorbell_page_count() as usize;
         Ok(Self {
             irqs: IrqVectors::new(regs::MSIX_VECTORS),

@@ -416,4 +416,30 @@ counters! {
     page_fault_overflow,
     /// Translation entries removed by invalidations.
     page_invalidations,
+    /// Page faults that the driver answered with an error.
+    page_faults_failed,
+    /// Page faults that nobody answered in time.
+    page_fault_timeouts,
+    /// RNR NAKs sent because of a page fault.
+    page_fault_rnr,
+    /// Packets dropped because of a page fault.
+    page_fault_drops,
+    /// Packets that wait for a page in the device.
+    parked_packets,
+    /// Packets dropped because too many wait already.
+    park_overflow,
+    /// Times that the input stopped for a page.
+    stalls,
+    /// Times that the input had stopped for too long and the packet in the way was dropped.
+    stall_timeouts,
+    /// Packets dropped because too many stand behind a stalled one.
+    stall_overflow,
+    /// Notices to requesters that a page is there now.
+    ready_notices,
+    /// Look-ups that the translation cache answered.
+    tlb_hits,
+    /// Look-ups that went to a page table.
+    tlb_misses,
+    /// Times that a region's entries in the translation cache were dropped.
+    tlb_shootdowns,
 }

@@ -63,7 +63,11 @@ abi_struct! {
         ud_odp_caps: crate::U32,
         /// FAULTLINE_ODP_* bits for XRC.
         xrc_odp_caps: crate::U32,
-        reserved: [u8; 120],
+        /// Page faults outstanding at once; a fault queue of this many entries never overflows.
+        max_faults: crate::U32,
+        /// Leaves of a page table that one translation command may write.
+        max_map_leaves: crate::U32,
+        reserved: [u8; 112],
     }
 }
 

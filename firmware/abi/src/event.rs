@@ -68,6 +68,8 @@ abi_consts! {
         PORT_DOWN = 33;
         /// The device has stopped; FAULTLINE_REG_FATAL_CODE says why.
         DEVICE_FATAL = 34;
+        /// The input had stopped too long for a page of QP `object`; the packet in the way was dropped.
+        STALL_TIMEOUT = 35;
     }
 }
 

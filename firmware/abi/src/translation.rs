@@ -16,14 +16,14 @@ abi_struct! {
         key: crate::U32,
         /// First I/O virtual address; aligned to the page size.
         iova: crate::U64,
-        /// MAP: number of pages. INVALIDATE: length of the range in bytes.
+        /// MAP, REPLACE: number of pages. INVALIDATE: length of the range in bytes.
         count: crate::U64,
-        /// MAP: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the one page
+        /// MAP, REPLACE: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the one page
         /// entry of the first page, the others following it in memory.
         list: crate::U64,
         /// RESUME: the token.
         token: crate::U64,
-        /// MAP: log2 of the page size.
+        /// MAP, REPLACE: log2 of the page size.
         page_shift: u8,
         reserved0: u8,
         /// RESUME: FAULTLINE_OK, or the status with which the transfer fails.
@@ -37,7 +37,7 @@ abi_struct! {
         id: crate::U16,
         /// Status.
         status: crate::U16,
-        /// MAP: entries written. INVALIDATE: entries that were present.
+        /// MAP, REPLACE: entries written. INVALIDATE: entries that were present. RESUME: QPs that waited.
         count: crate::U32,
         reserved: [u8; 7],
         /// Written last.
@@ -54,6 +54,8 @@ abi_consts! {
         INVALIDATE = 2;
         /// A fault has been answered: go on, or fail.
         RESUME = 3;
+        /// Like MAP, but only entries that are present are written: other pages under a live key.
+        REPLACE = 4;
     }
 }
 

@@ -161,7 +161,7 @@ impl Nic {
             ALLOC_PD => self.alloc_pd().map(created),
             DEALLOC_PD => self.dealloc_pd(handle).map(done),
             CREATE_MKEY => self.create_mkey(&body(cmd)?).map(created),
-            DESTROY_MKEY => self.destroy_mkey(handle).map(done),
+            DESTROY_MKEY => self.destroy_mkey(now, mem, handle).map(done),
             CREATE_CQ => self.create_cq(mem, &body(cmd)?).map(created),
             DESTROY_CQ => self.destroy_cq(handle).map(done),
             RESIZE_CQ => self.resize_cq(mem, handle, &body(cmd)?).map(done),
@@ -237,6 +237,9 @@ impl Nic {
             // Whoever listens learns the state of the link.
             self.core.raise_async(mem, now, PORT_UP, 1);
         }
+        if flags & EQ_FAULTS != 0 {
+            self.core.faults.eqn = Some(eqn);
+        }
         Ok(eqn)
     }
 
@@ -248,6 +251,9 @@ impl Nic {
         self.core.eqs.remove(eqn);
         if self.core.async_eqn == Some(eqn) {
             self.core.async_eqn = None;
+        }
+        if self.core.faults.eqn == Some(eqn) {
+            self.core.faults.eqn = None;
         }
         Ok(())
     }
@@ -283,9 +289,10 @@ impl Nic {
         Ok(key)
     }
 
-    fn destroy_mkey(&mut self, key: u32) -> Result<(), Status> {
+    fn destroy_mkey<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) -> Result<(), Status> {
         let mkey = self.core.mkeys.destroy(key)?;
         self.release_pd(mkey.pd);
+        self.cancel_faults(now, mem, key);
         Ok(())
     }
 
@@ -440,6 +447,7 @@ impl Nic {
             max_send_sge: cmd.max_send_sge,
             max_inline: cmd.max_inline.get(),
         };
+        let policy = self.core.config.fault_policy;
         let number = if kind == QpType::Gsi {
             // QP1 belongs to the kernel.
             if uctx != 0 {
@@ -448,10 +456,10 @@ impl Nic {
             if self.gsi.is_some() {
                 return Err(Status::InUse);
             }
-            self.gsi = Some(Box::new(Qp::new(GSI_QPN, config, Some(sq), rq)));
+            self.gsi = Some(Box::new(Qp::new(GSI_QPN, config, policy, Some(sq), rq)));
             GSI_QPN
         } else {
-            let make = |number| Qp::new(number, config, Some(sq), rq);
+            let make = |number| Qp::new(number, config, policy, Some(sq), rq);
             self.qps.insert_with(make).ok_or(Status::NoResources)?
         };
         self.pd(pd)?.refs += 1;
@@ -491,7 +499,7 @@ impl Nic {
             _ => self.qps.remove(number),
         };
         let mut qp = qp.ok_or(Status::BadQp)?;
-        qp.stop_timer(&mut self.core);
+        qp.release(&mut self.core);
         let config = qp.config;
         for cqn in [config.send_cqn, config.recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {

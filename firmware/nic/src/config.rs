@@ -1,9 +1,15 @@
 //! What is fixed when a NIC is made.
 
-use faultline_abi::caps::Caps;
+use faultline_abi::caps::{
+    Caps, ODP_ATOMIC, ODP_READ, ODP_RECV, ODP_SEND, ODP_SRQ_RECV, ODP_WRITE,
+};
+use faultline_abi::qp::FAULT_POLICY_RNR;
 use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
 use faultline_abi::{U32, U64};
 use faultline_wire::MacAddr;
+
+use crate::mkey::MAX_LEAVES_PER_MAP;
+use crate::time::Nanos;
 
 /// Most scatter/gather entries in a work request.
 pub const MAX_SGE: u32 = 30;
@@ -34,6 +40,7 @@ pub struct Limits {
     pub max_eqe: u32,
     pub max_gid: u32,
     pub max_rd_atomic: u32,
+    pub max_faults: u32,
 }
 
 impl Default for Limits {
@@ -53,6 +60,7 @@ impl Default for Limits {
             max_eqe: 1 << 17,
             max_gid: 256,
             max_rd_atomic: 16,
+            max_faults: 4096,
         }
     }
 }
@@ -66,6 +74,33 @@ pub struct NicConfig {
     pub limits: Limits,
     /// Seed of what would be random in silicon.
     pub seed: u64,
+    /// Regions on demand are offered. Without: an adapter whose memory must be pinned.
+    pub on_demand: bool,
+    /// Fault policy of queue pairs that name none.
+    pub fault_policy: u8,
+    /// A fault that the driver has not answered after this long fails.
+    pub fault_timeout: Nanos,
+    /// An input that has stopped for a page this long is taken for a deadlock.
+    pub stall_timeout: Nanos,
+    /// Bytes of packets that may wait for pages in the device.
+    pub park_bytes: usize,
+    /// After a repair the responder tells the requester, which need not wait out its RNR timer: an
+    /// acknowledgement of what is before the refused packet. Others take it for a repeated one.
+    pub ready_notice: bool,
+    /// What a look-up in a page table costs, beside the time that it takes here: a model of tables in host
+    /// memory. The NIC sends nothing meanwhile.
+    pub lookup: Nanos,
+    /// Faults of real adapters, to see what they do to software.
+    pub pitfalls: Pitfalls,
+}
+
+/// Known faults of real adapters ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pitfalls {
+    /// What is posted while a QP waits out an RNR timer is lost until the transport's timeout.
+    pub damming: bool,
+    /// READs whose landing buffer is absent are sent, answered, thrown away and sent again, without end.
+    pub flood: bool,
 }
 
 impl NicConfig {
@@ -77,6 +112,14 @@ impl NicConfig {
             mac,
             limits: Limits::default(),
             seed: u64::from_le_bytes(seed),
+            on_demand: true,
+            fault_policy: FAULT_POLICY_RNR,
+            fault_timeout: Nanos::from_millis(60_000),
+            stall_timeout: Nanos::from_millis(500),
+            park_bytes: 16 << 20,
+            ready_notice: true,
+            lookup: Nanos(0),
+            pitfalls: Pitfalls::default(),
         }
     }
 
@@ -84,6 +127,7 @@ impl NicConfig {
     pub fn caps(&self) -> Caps {
         let l = &self.limits;
         let [a, b, c, d, e, f] = self.mac.0;
+        let odp = |bits: u32| U32::new(if self.on_demand { bits } else { 0 });
         Caps {
             fw_version: U64::new(1 << 16),
             node_guid: U64::new(u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])),
@@ -109,6 +153,16 @@ impl NicConfig {
             max_init_rd_atomic: U32::new(l.max_rd_atomic),
             max_mtu: U32::new(u32::from(MAX_MTU)),
             max_map_pages: U32::new(512),
+            rc_odp_caps: odp(ODP_SEND
+                | ODP_RECV
+                | ODP_WRITE
+                | ODP_READ
+                | ODP_ATOMIC
+                | ODP_SRQ_RECV),
+            uc_odp_caps: odp(ODP_SEND | ODP_RECV | ODP_WRITE | ODP_SRQ_RECV),
+            ud_odp_caps: odp(ODP_SEND | ODP_RECV | ODP_SRQ_RECV),
+            max_faults: U32::new(l.max_faults),
+            max_map_leaves: U32::new(MAX_LEAVES_PER_MAP as u32),
             ..Caps::default()
         }
     }

@@ -13,11 +13,13 @@ use crate::counters::Counters;
 use crate::cq::{Cq, Pushed};
 use crate::dma::Dma;
 use crate::eq::{Eq, Raised};
+use crate::fault::FaultUnit;
+use crate::ingress::Ingress;
 use crate::mkey::Mkeys;
 use crate::path::Path;
 use crate::srq::Srq;
 use crate::table::Table;
-use crate::time::Instant;
+use crate::time::{Instant, Nanos};
 
 /// A protection domain: who uses it.
 #[derive(Debug, Default)]
@@ -105,6 +107,14 @@ pub struct Core {
     pub async_eqn: Option<u32>,
     /// FAULTLINE_FATAL_*; not zero: the device has stopped.
     pub fatal: u32,
+    /// Page faults.
+    pub(crate) faults: FaultUnit,
+    /// What waits in front of a NIC that is stalled.
+    pub(crate) ingress: Ingress,
+    /// Bytes of packets that wait for pages.
+    pub(crate) parked: usize,
+    /// Look-ups in page tables keep the NIC busy until then.
+    pub(crate) busy_until: Instant,
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
     /// When to call which queue pair; each at most once.
@@ -120,7 +130,7 @@ impl Core {
         Self {
             counters: Counters::new(),
             pds: Table::new(limits.max_pd, 1),
-            mkeys: Mkeys::new(limits.max_mkey),
+            mkeys: Mkeys::new(limits.max_mkey, config.on_demand),
             cqs: Table::new(limits.max_cq, 0),
             eqs: Table::new(limits.max_eq, 0),
             srqs: Table::new(limits.max_srq, 1),
@@ -136,6 +146,10 @@ impl Core {
             },
             async_eqn: None,
             fatal: regs::NONE,
+            faults: FaultUnit::default(),
+            ingress: Ingress::default(),
+            parked: 0,
+            busy_until: Instant(0),
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
             interrupts: 0,
@@ -187,7 +201,25 @@ impl Core {
 
     /// The next time at which a timer is due.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.timers.first().map(|(at, _)| *at)
+        let timer = self.timers.first().map(|(at, _)| *at);
+        let fault = self.faults.next_deadline(self.config.fault_timeout);
+        let stall = self.ingress.next_deadline(self.config.stall_timeout);
+        // What waits for a look-up to end.
+        let waiting = !self.ready.is_empty() || self.ingress.has_work();
+        let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
+        [timer, fault, stall, busy].into_iter().flatten().min()
+    }
+
+    /// Accounts for the look-ups in page tables since the last call.
+    pub(crate) fn charge_lookups(&mut self, now: Instant) {
+        let (hits, all_misses) = self.mkeys.tlb.counts();
+        self.counters.set(Counter::tlb_hits, hits);
+        self.counters.set(Counter::tlb_misses, all_misses);
+        let misses = self.mkeys.tlb.take_new_misses();
+        let cost = self.config.lookup.0.saturating_mul(misses);
+        if cost > 0 {
+            self.busy_until = self.busy_until.max(now) + Nanos(cost);
+        }
     }
 
     /// Takes a timer that is due.
@@ -277,7 +309,7 @@ impl Core {
         self.act_on(raised);
     }
 
-    fn act_on(&mut self, raised: Raised) {
+    pub(crate) fn act_on(&mut self, raised: Raised) {
         match raised {
             Raised::Quiet => {}
             Raised::Interrupt(vector) => self.raise(vector),

@@ -23,6 +23,11 @@ impl Counters {
         *value = value.wrapping_add(n);
     }
 
+    /// Takes over what is counted elsewhere.
+    pub(crate) fn set(&mut self, counter: Counter, value: u64) {
+        self.0[counter as usize] = value;
+    }
+
     /// The value of one.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize]

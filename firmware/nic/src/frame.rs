@@ -298,6 +298,13 @@ impl<M: Dma> Payload<'_, M> {
         }
     }
 
+    /// A copy of all of it.
+    pub fn to_vec(&self) -> Result<Vec<u8>, DmaError> {
+        let mut bytes = vec![0; self.len()];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Reads from offset `skip` into `buf`, as much as there is; gives the number of bytes.
     pub fn read(&self, skip: usize, buf: &mut [u8]) -> Result<usize, DmaError> {
         let n = self.len().saturating_sub(skip).min(buf.len());

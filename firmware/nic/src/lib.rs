@@ -7,7 +7,8 @@
 //!
 //! Where to look:
 //! - `registers`, `admin`, `translation`: the driver's side, `firmware/abi` in action
-//! - [`mkey`], [`page_table`]: memory regions
+//! - [`mkey`], [`page_table`], `tlb`: memory regions
+//! - `fault`, `ingress`: what happens when a page is not there
 //! - [`cq`], [`eq`], [`srq`], [`ring`]: queues in guest memory
 //! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
 //! - [`frame`], [`path`]: packets on their way out and in
@@ -22,7 +23,9 @@ pub mod counters;
 pub mod cq;
 pub mod dma;
 pub mod eq;
+mod fault;
 pub mod frame;
+mod ingress;
 pub mod mkey;
 mod nic;
 pub mod page_table;
@@ -33,9 +36,10 @@ pub mod ring;
 pub mod srq;
 pub mod table;
 pub mod time;
+mod tlb;
 mod translation;
 
-pub use crate::config::{Limits, NicConfig};
+pub use crate::config::{Limits, NicConfig, Pitfalls};
 pub use crate::dma::{Dma, DmaError};
 pub use crate::frame::{FrameKind, Payload, Segment, Segments, TxFrame};
 pub use crate::nic::Nic;

@@ -12,6 +12,7 @@ use faultline_abi::translation as tq;
 use crate::frame::{Segments, follows, push_segment};
 use crate::page_table::{PAGE_SHIFT, PageTable};
 use crate::table::Table;
+use crate::tlb::Tlb;
 
 /// Rights that CREATE_MKEY knows.
 const KNOWN_ACCESS: u32 = ACCESS_LOCAL_WRITE
@@ -26,7 +27,7 @@ const KNOWN_ACCESS: u32 = ACCESS_LOCAL_WRITE
     | ACCESS_FLUSH_PERSISTENT;
 
 /// Largest number of leaves that one MAP command may write: 1 GiB of 4 KiB pages, about a millisecond.
-const MAX_LEAVES_PER_MAP: u64 = 1 << 18;
+pub(crate) const MAX_LEAVES_PER_MAP: u64 = 1 << 18;
 
 /// The kind of access that a work request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +72,23 @@ pub enum Miss {
     Access,
     /// The range leaves the region.
     Bounds,
-    /// The page at this address has no entry, or none that may be written.
+    /// The page at this address of a pinned region has no entry, or none that may be written.
     NotPresent(u64),
+    /// The same in a region on demand: not an error, but a page fault.
+    Absent(Absent),
+}
+
+/// Bytes of a region on demand that are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// The key that was used.
+    pub key: u32,
+    /// The first of them.
+    pub va: u64,
+    /// How many were asked for from there on.
+    pub bytes: u32,
+    /// They are to be written.
+    pub write: bool,
 }
 
 /// A memory region as the device sees it.
@@ -87,11 +103,13 @@ pub struct Mkey {
     length: u64,
     /// None: addresses are DMA addresses.
     table: Option<PageTable>,
+    /// Stamp of its lines in the translation cache: new whenever the page table changes.
+    epoch: u64,
 }
 
 impl Mkey {
     /// Checks a CREATE_MKEY command; the key itself is filled in by [`Mkeys::create`].
-    fn parse(cmd: &CreateMkey) -> Result<Self, Status> {
+    fn parse(cmd: &CreateMkey, on_demand: bool) -> Result<Self, Status> {
         let (access, flags) = (cmd.access.get(), cmd.flags.get());
         let (iova, length) = (cmd.iova.get(), cmd.length.get());
         let remote_write = access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0;
@@ -99,10 +117,11 @@ impl Mkey {
         if access & !KNOWN_ACCESS != 0 || (remote_write && access & ACCESS_LOCAL_WRITE == 0) {
             return Err(Status::BadAccess);
         }
-        if access & ACCESS_ON_DEMAND != 0 {
+        if access & ACCESS_ON_DEMAND != 0 && !on_demand {
             return Err(Status::NotSupported);
         }
-        if flags & !MKEY_PHYSICAL != 0 {
+        let contradicts = access & ACCESS_ON_DEMAND != 0 && flags & MKEY_PHYSICAL != 0;
+        if flags & !MKEY_PHYSICAL != 0 || contradicts {
             return Err(Status::BadParameter);
         }
         if cmd.reserved != [0; 18] {
@@ -127,6 +146,7 @@ impl Mkey {
             iova,
             length,
             table: (!physical).then(|| PageTable::new(iova, last)),
+            epoch: 0,
         })
     }
 
@@ -150,6 +170,7 @@ impl Mkey {
         len: u32,
         access: Access,
         room: usize,
+        tlb: &Tlb,
         out: &mut Segments,
     ) -> Result<u32, Miss> {
         let right = access.right();
@@ -163,10 +184,10 @@ impl Mkey {
         };
         let (mut va, mut left) = (va, u64::from(len));
         while left > 0 {
-            let leaf = table.lookup(va).ok_or(Miss::NotPresent(va))?;
-            if access.writes() && !leaf.writable {
-                return Err(Miss::NotPresent(va));
-            }
+            let leaf = tlb
+                .lookup(self.epoch, va, || table.lookup(va))
+                .filter(|leaf| leaf.writable || !access.writes())
+                .ok_or_else(|| self.miss(va, left as u32, access))?;
             let n = leaf.len.min(left);
             if out.len() >= room && !follows(out, leaf.addr) {
                 break;
@@ -177,6 +198,40 @@ impl Mkey {
             va = va.wrapping_add(n);
         }
         Ok(len - left as u32)
+    }
+
+    fn miss(&self, va: u64, bytes: u32, access: Access) -> Miss {
+        if self.access & ACCESS_ON_DEMAND == 0 {
+            return Miss::NotPresent(va);
+        }
+        Miss::Absent(Absent {
+            key: self.key,
+            va,
+            bytes,
+            write: access.writes(),
+        })
+    }
+
+    /// Whether all pages of a range are there, as far as that is not certain anyway: those of pinned regions are.
+    fn require(&self, va: u64, len: u32, access: Access) -> Result<(), Miss> {
+        self.check(va, len, access)?;
+        let Some(table) = &self.table else {
+            return Ok(());
+        };
+        if self.access & ACCESS_ON_DEMAND == 0 {
+            return Ok(());
+        }
+        let (mut va, mut left) = (va, u64::from(len));
+        while left > 0 {
+            let leaf = table
+                .lookup(va)
+                .filter(|leaf| leaf.writable || !access.writes())
+                .ok_or_else(|| self.miss(va, left as u32, access))?;
+            let n = leaf.len.min(left);
+            left -= n;
+            va = va.wrapping_add(n);
+        }
+        Ok(())
     }
 
     /// Whether a range may be accessed at all, pages present or not.
@@ -190,12 +245,14 @@ impl Mkey {
             .ok_or(Miss::Bounds)
     }
 
-    /// Pages of 2^`page_shift` bytes from `iova` on get the entries that `entry` gives.
+    /// Pages of 2^`page_shift` bytes from `iova` on get the entries that `entry` gives; with `only_present`
+    /// those that have one.
     fn map(
         &mut self,
         iova: u64,
         page_shift: u8,
         count: u64,
+        only_present: bool,
         mut entry: impl FnMut(u64) -> u64,
     ) -> Result<u32, Status> {
         let Some(table) = &mut self.table else {
@@ -222,11 +279,16 @@ impl Mkey {
         if count == 0 || leaves > MAX_LEAVES_PER_MAP || iova < region_first || last > region_last {
             return Err(Status::BadRange);
         }
+        let mut written = 0;
         for page in 0..count {
             let value = entry(page);
             if value & tq::ADDR_MASK & (page_size - 1) != 0 {
                 return Err(Status::BadPageSize);
             }
+            if only_present && table.lookup(iova + (page << page_shift)).is_none() {
+                continue;
+            }
+            written += leaves_per_page as u32;
             for leaf in 0..leaves_per_page {
                 let va = iova + ((page * leaves_per_page + leaf) << leaf_shift);
                 // A leaf larger than the table: the region is shorter than one such page.
@@ -235,7 +297,7 @@ impl Mkey {
                 }
             }
         }
-        Ok(leaves as u32)
+        Ok(written)
     }
 
     // A region inside one large page has a table too low for that leaf: write the 4 KiB leaves it needs.
@@ -280,22 +342,32 @@ impl Mkey {
 #[derive(Debug)]
 pub struct Mkeys {
     table: Table<Mkey>,
+    /// In front of the page tables of all keys.
+    pub(crate) tlb: Tlb,
+    /// The newest stamp of any region.
+    epoch: u64,
+    on_demand: bool,
 }
 
 impl Mkeys {
-    /// Room for `max` keys.
-    pub fn new(max: u32) -> Self {
+    /// Room for `max` keys, those of regions on demand among them if these are offered.
+    pub fn new(max: u32, on_demand: bool) -> Self {
         Self {
             table: Table::new(max, 1),
+            tlb: Tlb::new(),
+            epoch: 0,
+            on_demand,
         }
     }
 
     /// Makes a key. The protection domain has been checked.
     pub fn create(&mut self, cmd: &CreateMkey) -> Result<u32, Status> {
-        let mkey = Mkey::parse(cmd)?;
+        let mkey = Mkey::parse(cmd, self.on_demand)?;
         let variant = u32::from(cmd.variant);
+        let epoch = self.next_epoch();
         let make = |index: u32| Mkey {
             key: (index << 8) | variant,
+            epoch,
             ..mkey
         };
         let index = self.table.insert_with(make).ok_or(Status::NoResources)?;
@@ -312,6 +384,12 @@ impl Mkeys {
     #[inline]
     pub fn get(&self, key: u32) -> Option<&Mkey> {
         self.table.get(key >> 8).filter(|mkey| mkey.key == key)
+    }
+
+    // Stamps are never used twice, so that a line can't outlive its region either.
+    fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
     }
 
     fn get_mut(&mut self, key: u32) -> Option<&mut Mkey> {
@@ -339,7 +417,7 @@ impl Mkeys {
         out: &mut Segments,
     ) -> Result<(), Miss> {
         self.of_pd(key, pd)?
-            .translate(va, len, access, usize::MAX, out)
+            .translate(va, len, access, usize::MAX, &self.tlb, out)
             .map(drop)
     }
 
@@ -356,7 +434,20 @@ impl Mkeys {
         out: &mut Segments,
     ) -> Result<u32, Miss> {
         let room = out.inline_size();
-        self.of_pd(key, pd)?.translate(va, len, access, room, out)
+        self.of_pd(key, pd)?
+            .translate(va, len, access, room, &self.tlb, out)
+    }
+
+    /// Whether a range of a region of this domain may be accessed and all of it is there.
+    pub fn require(
+        &self,
+        key: u32,
+        pd: u32,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<(), Miss> {
+        self.of_pd(key, pd)?.require(va, len, access)
     }
 
     /// Whether a range of a region of this domain may be accessed.
@@ -364,25 +455,30 @@ impl Mkeys {
         self.of_pd(key, pd)?.check(va, len, access)
     }
 
-    /// MAP of the translation queue; `entry` gives the page entry of the n-th page.
+    /// MAP and REPLACE of the translation queue; `entry` gives the page entry of the n-th page.
     pub fn map(
         &mut self,
         key: u32,
         iova: u64,
         page_shift: u8,
         count: u64,
+        only_present: bool,
         entry: impl FnMut(u64) -> u64,
     ) -> Result<u32, Status> {
         if !(PAGE_SHIFT..=30).contains(&page_shift) {
             return Err(Status::BadPageSize);
         }
+        let epoch = self.next_epoch();
         let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
-        mkey.map(iova, page_shift, count, entry)
+        mkey.epoch = epoch;
+        mkey.map(iova, page_shift, count, only_present, entry)
     }
 
     /// INVALIDATE of the translation queue.
     pub fn invalidate(&mut self, key: u32, iova: u64, length: u64) -> Result<u32, Status> {
+        let epoch = self.next_epoch();
         let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
+        mkey.epoch = epoch;
         mkey.invalidate(iova, length)
     }
 
@@ -412,7 +508,7 @@ mod tests {
     }
 
     fn rw_region(iova: u64, length: u64) -> (Mkeys, u32) {
-        let mut keys = Mkeys::new(8);
+        let mut keys = Mkeys::new(8, true);
         let key = keys
             .create(&region(
                 iova,
@@ -452,7 +548,7 @@ mod tests {
             );
         }
         assert_eq!(keys.check(key, 1, 0x2000, 0, Access::LocalRead), Ok(()));
-        let mut keys = Mkeys::new(1);
+        let mut keys = Mkeys::new(1, true);
         assert_eq!(keys.create(&region(u64::MAX, 2, 0)), Err(Status::BadRange));
         assert_eq!(keys.create(&region(0, 0, 0)), Err(Status::BadRange));
         assert!(keys.create(&region(u64::MAX, 1, 0)).is_ok());
@@ -460,7 +556,7 @@ mod tests {
             flags: U32::new(MKEY_PHYSICAL),
             ..region(u64::MAX, 0, 0)
         };
-        assert_eq!(Mkeys::new(1).create(&nothing), Err(Status::BadRange));
+        assert_eq!(Mkeys::new(1, true).create(&nothing), Err(Status::BadRange));
     }
 
     #[test]
@@ -472,7 +568,7 @@ mod tests {
         );
         assert_eq!(keys.check(key, 1, 0, 8, Access::RemoteWrite), Ok(()));
         let bad = region(0, 4096, ACCESS_REMOTE_WRITE);
-        assert_eq!(Mkeys::new(1).create(&bad), Err(Status::BadAccess));
+        assert_eq!(Mkeys::new(1, true).create(&bad), Err(Status::BadAccess));
     }
 
     #[test]
@@ -480,7 +576,7 @@ mod tests {
         let (mut keys, key) = rw_region(0x10_0800, 0x3000);
         let pages = [0x5000, 0x6000, 0x9000, 0xa000];
         assert_eq!(
-            keys.map(key, 0x10_0000, 12, 4, |n| pages[n as usize] | RW),
+            keys.map(key, 0x10_0000, 12, 4, false, |n| pages[n as usize] | RW),
             Ok(4)
         );
         let mut out = Segments::new();
@@ -490,11 +586,11 @@ mod tests {
         assert_eq!(found, [(0x5810, 0x17f0), (0x9000, 0x810)]);
         // The fifth page would begin after the region's end.
         assert_eq!(
-            keys.map(key, 0x10_0000, 12, 5, |_| 0x5000 | RW),
+            keys.map(key, 0x10_0000, 12, 5, false, |_| 0x5000 | RW),
             Err(Status::BadRange)
         );
         assert_eq!(
-            keys.map(key, 0xf_f000, 12, 1, |_| 0x5000 | RW),
+            keys.map(key, 0xf_f000, 12, 1, false, |_| 0x5000 | RW),
             Err(Status::BadRange)
         );
         assert_eq!(keys.invalidate(key, 0, u64::MAX), Ok(4));
@@ -506,7 +602,7 @@ mod tests {
     fn odd_page_sizes_and_short_regions_work() {
         let (mut keys, key) = rw_region(0x40_0000, 0x2_0000);
         assert_eq!(
-            keys.map(key, 0x40_0000, 16, 2, |n| ((n + 1) << 20) | RW),
+            keys.map(key, 0x40_0000, 16, 2, false, |n| ((n + 1) << 20) | RW),
             Ok(32)
         );
         let mut out = Segments::new();
@@ -515,7 +611,10 @@ mod tests {
         assert_eq!((out[0].addr, out[0].len), (0x20_0010, 0x100));
         // A region of 8 KiB inside a 2 MiB page.
         let (mut keys, key) = rw_region(0x40_3000, 0x2000);
-        assert!(keys.map(key, 0x40_0000, 21, 1, |_| (1 << 21) | RW).is_ok());
+        assert!(
+            keys.map(key, 0x40_0000, 21, 1, false, |_| (1 << 21) | RW)
+                .is_ok()
+        );
         out.clear();
         keys.translate(key, 1, 0x40_3000, 0x2000, Access::LocalRead, &mut out)
             .unwrap();
@@ -525,7 +624,8 @@ mod tests {
     #[test]
     fn read_only_pages_are_not_written() {
         let (mut keys, key) = rw_region(0, 4096);
-        keys.map(key, 0, 12, 1, |_| 0x5000 | tq::READ).unwrap();
+        keys.map(key, 0, 12, 1, false, |_| 0x5000 | tq::READ)
+            .unwrap();
         let mut out = Segments::new();
         assert!(
             keys.translate(key, 1, 0, 8, Access::LocalRead, &mut out)

@@ -13,7 +13,8 @@ use crate::config::NicConfig;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::dma::Dma;
-use crate::frame::{FrameKind, Payload, TxFrame};
+use crate::frame::{FrameKind, Payload, TxFrame, packet_of_run};
+use crate::ingress::HeldFrame;
 use crate::qp::Qp;
 use crate::registers::Registers;
 use crate::table::Table;
@@ -218,6 +219,7 @@ impl Nic {
             self.core.raise(vector);
         }
         self.core.notify_waiting(mem, now, bell.object);
+        self.retry_for_room(now, mem);
         true
     }
 
@@ -234,6 +236,13 @@ impl Nic {
         mem: &M,
         most: u32,
     ) -> Option<TxFrame> {
+        if self.core.busy_until > now {
+            return None;
+        }
+        self.core.busy_until = Instant(0);
+        if self.core.ingress.has_work() {
+            self.receive_held(now, mem);
+        }
         while self.is_running()
             && let Some(number) = self.core.first_ready()
         {
@@ -262,6 +271,7 @@ impl Nic {
             if matches!(frame.kind, FrameKind::Roce(_)) {
                 counters.add(Counter::tx_roce_packets, packets);
             }
+            self.core.charge_lookups(now);
             return Some(frame);
         }
         self.report_fatal();
@@ -288,6 +298,8 @@ impl Nic {
                 qp.handle_timer(&mut self.core, now, mem);
             }
         }
+        self.expire_faults(now, mem);
+        self.give_up_stall(now, mem);
         self.report_fatal();
     }
 
@@ -303,6 +315,10 @@ impl Nic {
     /// A frame from another NIC of the process arrives by reference.
     pub fn receive<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
         if !self.is_running() {
+            return;
+        }
+        if self.core.ingress.must_queue() {
+            self.hold_frame(frame, sender);
             return;
         }
         let payload = Payload::Guest {
@@ -326,6 +342,18 @@ impl Nic {
         if !self.is_running() {
             return;
         }
+        if self.core.ingress.must_queue() {
+            self.hold(HeldFrame {
+                header: None,
+                bytes: frame.to_vec(),
+            });
+            return;
+        }
+        self.receive_octets(now, mem, frame);
+        self.report_fatal();
+    }
+
+    fn receive_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
         self.count_received(1, frame.len());
         match packet::parse(frame) {
             Ok(parsed) if !parsed.icrc_ok => self.core.counters.inc(Counter::rx_icrc_errors),
@@ -336,7 +364,70 @@ impl Nic {
             Err(WireError::NotRoce) => self.receive_ethernet(now, mem, Payload::Bytes(frame)),
             Err(_) => self.core.counters.inc(Counter::rx_malformed),
         }
-        self.report_fatal();
+    }
+
+    /// Whether a page that is not there has stopped the input: what is sent now has to wait, so that whoever
+    /// feeds it should stop too.
+    pub fn is_stalled(&self) -> bool {
+        self.core.ingress.is_stopped()
+    }
+
+    fn hold(&mut self, frame: HeldFrame) {
+        if !self.core.ingress.push(frame) {
+            self.core.counters.inc(Counter::stall_overflow);
+        }
+    }
+
+    /// Keeps a frame that is handed over by reference, packet by packet.
+    fn hold_frame<M: Dma>(&mut self, frame: &TxFrame, sender: &M) {
+        let payload = Payload::Guest {
+            mem: sender,
+            segments: &frame.payload,
+            skip: 0,
+            len: frame.payload_len,
+        };
+        let each = frame.payload_len / frame.packets.max(1) as usize;
+        for index in 0..frame.packets {
+            let header = match &frame.kind {
+                FrameKind::Roce(header) => Some(packet_of_run(header, index, frame.packets)),
+                FrameKind::Raw { .. } => None,
+            };
+            match payload.part(index as usize * each, each).to_vec() {
+                Ok(bytes) => self.hold(HeldFrame { header, bytes }),
+                Err(_) => self.core.counters.inc(Counter::dma_errors),
+            }
+        }
+    }
+
+    /// Takes what has waited for a page, until that is done or another page is missing.
+    fn receive_held<M: Dma>(&mut self, now: Instant, mem: &M) {
+        for _ in 0..BURST {
+            if self.core.ingress.is_stopped() {
+                return;
+            }
+            let Some(frame) = self.core.ingress.pop() else {
+                return;
+            };
+            match &frame.header {
+                Some(header) => {
+                    let len = header.frame_len(frame.bytes.len());
+                    self.count_received(1, len);
+                    self.receive_roce(now, mem, header, 1, Payload::Bytes(&frame.bytes));
+                }
+                None => self.receive_octets(now, mem, &frame.bytes),
+            }
+        }
+    }
+
+    /// An input that has been stopped for long may wait for something that can only come in: the packet in the
+    /// way is dropped, and the driver is told.
+    fn give_up_stall<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let timeout = self.core.config.stall_timeout;
+        if let Some(stall) = self.core.ingress.give_up(now, timeout) {
+            self.core.counters.inc(Counter::stall_timeouts);
+            self.core
+                .raise_async(mem, now, event::STALL_TIMEOUT, stall.qpn);
+        }
     }
 
     fn count_received(&mut self, packets: u32, len: usize) {
@@ -379,7 +470,16 @@ impl Nic {
             return;
         }
         match Self::qp_mut(&mut self.qps, &mut self.gsi, netdev.qpn) {
-            Some(qp) => qp.receive_frame(&mut self.core, now, mem, frame),
+            Some(qp) => {
+                if !qp.receive_frame(&mut self.core, now, mem, frame)
+                    && let Ok(bytes) = frame.to_vec()
+                {
+                    self.core.ingress.put_back(HeldFrame {
+                        header: None,
+                        bytes,
+                    });
+                }
+            }
             None => self.core.counters.inc(Counter::rx_filtered),
         }
     }
@@ -406,7 +506,20 @@ impl Nic {
             counters.inc(Counter::rx_bad_qp);
             return;
         };
-        qp.receive(&mut self.core, now, mem, header, packets, payload);
+        let taken = qp.receive(&mut self.core, now, mem, header, packets, payload);
+        self.core.charge_lookups(now);
+        // It stopped the input at one of them: that one and those behind it wait.
+        let each = payload.len() / packets.max(1) as usize;
+        for index in (taken..packets).rev() {
+            let header = packet_of_run(header, index, packets);
+            match payload.part(index as usize * each, each).to_vec() {
+                Ok(bytes) => self.core.ingress.put_back(HeldFrame {
+                    header: Some(header),
+                    bytes,
+                }),
+                Err(_) => self.core.counters.inc(Counter::dma_errors),
+            }
+        }
     }
 
     /// Tells the driver once that the device has stopped.

@@ -1,7 +1,7 @@
 //! The translation queue: page entries, invalidations, resumes.
 
 use faultline_abi::admin::Counter;
-use faultline_abi::translation::{CONTIGUOUS, INVALIDATE, MAP, RESUME, TqCmd, TqComp};
+use faultline_abi::translation::{CONTIGUOUS, INVALIDATE, MAP, REPLACE, RESUME, TqCmd, TqComp};
 use faultline_abi::{Status, U16, U32, regs};
 use zerocopy::IntoBytes;
 
@@ -76,12 +76,7 @@ impl TranslationQueue {
 
 impl Nic {
     /// Carries out translation commands up to the producer index; gives false if that is out of range.
-    pub(crate) fn run_translation<M: Dma>(
-        &mut self,
-        _now: Instant,
-        mem: &M,
-        producer: u32,
-    ) -> bool {
+    pub(crate) fn run_translation<M: Dma>(&mut self, now: Instant, mem: &M, producer: u32) -> bool {
         let Some(count) = self.translation.rings.available(producer) else {
             return false;
         };
@@ -97,7 +92,7 @@ impl Nic {
             }
             let (at, phase) = rings.completion(size_of::<TqComp>());
             rings.advance();
-            let (status, n) = match self.translate_command(mem, &cmd) {
+            let (status, n) = match self.translate_command(now, mem, &cmd) {
                 Ok(n) => (Status::Ok, n),
                 Err(status) => {
                     self.core.counters.inc(Counter::command_errors);
@@ -119,7 +114,12 @@ impl Nic {
         true
     }
 
-    fn translate_command<M: Dma>(&mut self, mem: &M, cmd: &TqCmd) -> Result<u32, Status> {
+    fn translate_command<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        cmd: &TqCmd,
+    ) -> Result<u32, Status> {
         if cmd.reserved0 != 0 || cmd.reserved1 != [0; 20] {
             return Err(Status::ReservedNotZero);
         }
@@ -127,14 +127,15 @@ impl Nic {
             return Err(Status::BadParameter);
         }
         let (key, iova, count) = (cmd.key.get(), cmd.iova.get(), cmd.count.get());
+        let replace = cmd.opcode == REPLACE;
         match cmd.opcode {
-            MAP if cmd.flags & CONTIGUOUS != 0 => {
+            MAP | REPLACE if cmd.flags & CONTIGUOUS != 0 => {
                 let (first, shift) = (cmd.list.get(), cmd.page_shift);
                 let entry =
                     |n: u64| first.wrapping_add(n.checked_shl(u32::from(shift)).unwrap_or(0));
-                self.core.mkeys.map(key, iova, shift, count, entry)
+                self.core.mkeys.map(key, iova, shift, count, replace, entry)
             }
-            MAP => {
+            MAP | REPLACE => {
                 if count == 0 || count > MAX_LIST {
                     return Err(Status::BadRange);
                 }
@@ -148,17 +149,24 @@ impl Nic {
                         .get(n as usize)
                         .map_or(0, |word| u64::from_le_bytes(*word))
                 };
-                self.core.mkeys.map(key, iova, cmd.page_shift, count, entry)
+                self.core
+                    .mkeys
+                    .map(key, iova, cmd.page_shift, count, replace, entry)
             }
             INVALIDATE => {
                 let removed = self.core.mkeys.invalidate(key, iova, count)?;
                 self.core
                     .counters
                     .add(Counter::page_invalidations, u64::from(removed));
+                if removed > 0 {
+                    self.core.counters.inc(Counter::tlb_shootdowns);
+                }
                 Ok(removed)
             }
-            // No fault is outstanding: regions on demand are not offered.
-            RESUME => Err(Status::BadToken),
+            RESUME => {
+                let repaired = cmd.resume_status.get() == Status::Ok as u16;
+                self.resume_fault(now, mem, cmd.token.get(), repaired)
+            }
             _ => Err(Status::BadOpcode),
         }
     }

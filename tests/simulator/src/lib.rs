@@ -10,6 +10,7 @@
 mod bus;
 pub mod driver;
 mod memory;
+pub mod pager;
 mod rng;
 mod wire;
 mod world;
@@ -17,6 +18,7 @@ mod world;
 pub use bus::{Bus, RAM_BASE};
 pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, Sge, Srq};
 pub use memory::Memory;
+pub use pager::{Answer, Pager};
 pub use rng::Rng;
 pub use wire::{Impairment, Rate};
 pub use world::{Host, Pair, SimBus, World, expect_cqe, packet};

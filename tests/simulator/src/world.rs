@@ -74,6 +74,11 @@ impl State {
         let now = Instant(self.now);
         let mut delivered = false;
         for id in 0..self.nodes.len() {
+            // As the engine does: who can't deliver does not send.
+            let paused = |(other, node): (usize, &Node)| other != id && node.nic.is_stalled();
+            if self.nodes.iter().enumerate().any(paused) {
+                continue;
+            }
             let memory = self.nodes[id].memory.clone();
             loop {
                 let longest = self
@@ -304,10 +309,20 @@ pub struct World {
 impl World {
     /// `hosts` hosts on a wire without faults.
     pub fn new(hosts: usize, seed: u64) -> Self {
+        Self::with_config(hosts, seed, |_| {})
+    }
+
+    /// The same with NICs of another configuration.
+    pub fn with_config(hosts: usize, seed: u64, change: impl Fn(&mut NicConfig)) -> Self {
+        let config = |mac: MacAddr| {
+            let mut config = NicConfig::new(mac);
+            change(&mut config);
+            config
+        };
         let mac = |id: usize| MacAddr([2, 0, 0, 0, 0, id as u8 + 1]);
         let nodes = (0..hosts)
             .map(|id| Node {
-                nic: Nic::new(NicConfig::new(mac(id))),
+                nic: Nic::new(config(mac(id))),
                 memory: Memory::new(RAM),
             })
             .collect();
@@ -387,6 +402,17 @@ impl World {
     /// Lets everything happen until nothing is left to happen.
     pub fn run(&self) {
         while self.state.borrow_mut().step(END_OF_TIME_NS) {}
+    }
+
+    /// Lets the next thing happen, if there is one until then.
+    pub fn step(&self, until: u64) -> bool {
+        self.state.borrow_mut().step(until.min(END_OF_TIME_NS))
+    }
+
+    /// Nothing happens until then.
+    pub fn advance_to(&self, ns: u64) {
+        let mut state = self.state.borrow_mut();
+        state.now = state.now.max(ns);
     }
 
     /// Lets everything happen for some time.

@@ -218,7 +218,7 @@ fn translations_are_checked_field_by_field() {
     };
     case(&|_| {}, Status::Ok);
     case(&|c| c.opcode = 0, Status::BadOpcode);
-    case(&|c| c.opcode = 4, Status::BadOpcode);
+    case(&|c| c.opcode = 5, Status::BadOpcode);
     case(&|c| c.opcode = tq::RESUME, Status::BadToken);
     case(&|c| c.flags = 2, Status::BadParameter);
     case(&|c| c.reserved0 = 1, Status::ReservedNotZero);

@@ -9,10 +9,12 @@ use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
-use super::requester::SendWr;
+use super::fault::IngressNeed;
+use super::requester::{SendWr, Unbuilt};
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::core::Core;
 use crate::dma::Dma;
+use crate::fault::Need;
 use crate::frame::{Payload, TxFrame};
 use crate::mkey::Access;
 use crate::srq::TakeError;
@@ -33,7 +35,28 @@ impl Qp {
         now: Instant,
         mem: &M,
     ) -> Option<TxFrame> {
+        let wr = self.next_unconnected(core, now, mem)?;
+        let built = match wr.failed {
+            Some(failure) => Err(Unbuilt::Failed(failure)),
+            None => self.build_datagram(core, &wr),
+        };
+        self.hand_over_unconnected(core, now, mem, wr, built)
+    }
+
+    /// Completes the work request that was handed over before, and gives the next one.
+    pub(super) fn next_unconnected<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+    ) -> Option<SendWr> {
+        if self.waits.requester.is_some() {
+            return None;
+        }
         if let Some(wr) = self.requester.pending.pop_front() {
+            if std::mem::take(&mut self.requester.held) {
+                return Some(wr);
+            }
             self.complete_send(core, now, mem, &wr, None);
         }
         if !self.state.sends() {
@@ -43,39 +66,50 @@ impl Qp {
             self.check_drained(core, now, mem);
             return None;
         }
-        let wr = self.read_work_request(mem);
-        let built = match wr.failed {
-            Some(failure) => Err(failure),
-            None => self.build_datagram(core, &wr),
-        };
-        // Its buffers may be used again only after the frame has left: it completes at the next call.
+        Some(self.read_work_request(mem))
+    }
+
+    /// What becomes of a work request: its buffers may be used again only after the frame has left, so it
+    /// completes at the next call.
+    pub(super) fn hand_over_unconnected<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        wr: SendWr,
+        built: Result<TxFrame, Unbuilt>,
+    ) -> Option<TxFrame> {
         self.requester.pending.push_back(wr);
         match built {
             Ok(frame) => Some(frame),
-            Err(failure) => {
-                self.fail_request(core, now, mem, failure);
+            Err(unbuilt) => {
+                if let Some(failure) = self.wait_or_fail(core, now, mem, unbuilt) {
+                    self.fail_request(core, now, mem, failure);
+                } else {
+                    self.requester.held = true;
+                }
                 None
             }
         }
     }
 
-    fn build_datagram(&mut self, core: &Core, wr: &SendWr) -> Result<TxFrame, Failure> {
+    fn build_datagram(&mut self, core: &Core, wr: &SendWr) -> Result<TxFrame, Unbuilt> {
         const AH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
         let opcode = match wr.opcode {
             wr::WR_SEND => Opcode::UdSendOnly,
             wr::WR_SEND_IMM => Opcode::UdSendOnlyWithImmediate,
-            _ => return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE)),
+            _ => return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE).into()),
         };
         if wr.flags & wr::WR_FLAG_CSUM != 0 {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE));
+            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE).into());
         }
         let ah = core.ahs.get(wr.ah).ok_or(AH)?;
         if ah.pd != self.config.pd {
-            return Err(AH);
+            return Err(AH.into());
         }
         let mtu = faultline_wire::mtu::PathMtu::for_ip_mtu(usize::from(core.netdev.mtu));
         if wr.length as usize > mtu.map_or(0, |mtu| mtu.bytes()) {
-            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH));
+            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into());
         }
         let payload = self.gather(core, wr, 0, wr.length, Access::LocalRead)?;
         let psn = self.requester.next_psn();
@@ -107,9 +141,9 @@ impl Qp {
         mem: &M,
         header: &RoceHeader,
         payload: Payload<'_, M>,
-    ) {
+    ) -> Result<(), IngressNeed> {
         let Some(deth) = header.deth else {
-            return;
+            return Ok(());
         };
         let expected = match self.config.kind {
             QpType::Gsi => GSI_QKEY,
@@ -117,17 +151,17 @@ impl Qp {
         };
         if deth.qkey != expected {
             core.counters.inc(Counter::rx_bad_qkey);
-            return;
+            return Ok(());
         }
         let wr = match self.take_receive(core, now, mem) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {
                 core.counters.inc(Counter::out_of_buffer);
-                return;
+                return Ok(());
             }
             Err(TakeError::Broken) => {
                 self.fail_with_event(core, now, mem, event::QP_FATAL);
-                return;
+                return Ok(());
             }
         };
         let len = GRH_LEN + payload.len();
@@ -136,7 +170,7 @@ impl Qp {
             // Whoever reaches the port knows the Q_Key of QP1, and must not be able to stop it.
             core.counters.inc(Counter::rx_malformed);
             self.responder.put_back(wr);
-            return;
+            return Ok(());
         }
         let placed = if too_long {
             Err(Misplaced::Failed(Failure::new(
@@ -152,12 +186,19 @@ impl Qp {
             Ok(()) => {}
             Err(Misplaced::Lost) => {
                 self.responder.put_back(wr);
-                return;
+                return Ok(());
+            }
+            Err(Misplaced::Absent(absent, hint)) => {
+                self.responder.put_back(wr);
+                return Err(IngressNeed {
+                    need: Need::new(absent, hint, header.bth.psn.get()),
+                    receive: true,
+                });
             }
             Err(Misplaced::Failed(failure)) => {
                 self.complete_receive(core, now, mem, &wr, failure);
                 self.fail(core, now, mem);
-                return;
+                return Ok(());
             }
         }
         let mut flags = cqe::CQE_GRH;
@@ -185,6 +226,7 @@ impl Qp {
             entry.sl = vlan.pcp;
         }
         core.complete(mem, now, self.config.recv_cqn, entry);
+        Ok(())
     }
 }
 

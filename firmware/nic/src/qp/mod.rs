@@ -2,9 +2,10 @@
 //!
 //! A QP is its attributes, a send queue with a [`Requester`] and a receive queue with a [`Responder`]. What
 //! differs between transports is in the requester (`requester.rs`), the responder (`responder.rs`), the
-//! datagrams (`datagram.rs`) and raw Ethernet (`raw.rs`).
+//! datagrams (`datagram.rs`) and raw Ethernet (`raw.rs`). What happens while a page is not there is in `fault.rs`.
 
 mod datagram;
+mod fault;
 mod raw;
 mod requester;
 mod responder;
@@ -22,12 +23,13 @@ use faultline_wire::packet::RoceHeader;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{CopyError, Payload, TxFrame, packet_of_run};
-use crate::mkey::Miss;
+use crate::mkey::{Absent, Miss};
 use crate::path::Path;
 use crate::ring::Ring;
 use crate::srq::{RecvRing, RecvWr, TakeError};
 use crate::time::Instant;
 
+use fault::{ParkedPackets, Waits};
 pub use requester::Requester;
 pub use responder::Responder;
 
@@ -144,7 +146,7 @@ impl Failure {
         let vendor = match miss {
             Miss::Key | Miss::Pd | Miss::Access => cqe::LKEY,
             Miss::Bounds => cqe::BOUNDS,
-            Miss::NotPresent(_) => cqe::DMA,
+            Miss::NotPresent(_) | Miss::Absent(_) => cqe::DMA,
         };
         Self::new(cqe::LOC_PROT_ERR, vendor)
     }
@@ -157,6 +159,8 @@ enum Misplaced {
     Lost,
     /// The buffer here can't be used.
     Failed(Failure),
+    /// A page of it is not there; bytes of the buffer from there on.
+    Absent(Absent, u64),
 }
 
 impl From<CopyError> for Misplaced {
@@ -168,9 +172,16 @@ impl From<CopyError> for Misplaced {
     }
 }
 
-impl From<Miss> for Misplaced {
-    fn from(miss: Miss) -> Self {
-        Self::Failed(Failure::local(miss))
+impl Misplaced {
+    /// A miss in a buffer of which `left` bytes from `va` on belong to the message.
+    fn new(miss: Miss, va: u64, left: u32) -> Self {
+        match miss {
+            Miss::Absent(absent) => {
+                let before = absent.va.wrapping_sub(va);
+                Self::Absent(absent, u64::from(left).saturating_sub(before))
+            }
+            _ => Self::Failed(Failure::local(miss)),
+        }
     }
 }
 
@@ -208,6 +219,14 @@ pub struct SendRing {
     fetched: u32,
 }
 
+/// Attributes of a QP that has been given none.
+fn initial_attr(fault_policy: u8) -> QpAttr {
+    QpAttr {
+        fault_policy,
+        ..QpAttr::default()
+    }
+}
+
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
@@ -224,6 +243,8 @@ pub struct Qp {
     rq: Option<RecvRing>,
     requester: Requester,
     responder: Responder,
+    waits: Waits,
+    parked: ParkedPackets,
     /// In the line of those that have something to send.
     queued: bool,
     /// The packet sent last was a reply.
@@ -236,12 +257,18 @@ pub struct Qp {
 
 impl Qp {
     /// A QP in RESET.
-    pub fn new(number: u32, config: QpConfig, sq: Option<Ring>, rq: Option<RecvRing>) -> Self {
+    pub fn new(
+        number: u32,
+        config: QpConfig,
+        fault_policy: u8,
+        sq: Option<Ring>,
+        rq: Option<RecvRing>,
+    ) -> Self {
         Self {
             number,
             config,
             state: State::Reset,
-            attr: QpAttr::default(),
+            attr: initial_attr(fault_policy),
             mtu: PathMtu::Mtu1024.bytes() as u32,
             path: None,
             sq: SendRing {
@@ -252,6 +279,8 @@ impl Qp {
             rq,
             requester: Requester::default(),
             responder: Responder::default(),
+            waits: Waits::default(),
+            parked: ParkedPackets::default(),
             queued: false,
             answered: false,
             timer_at: None,
@@ -338,6 +367,9 @@ impl Qp {
         mem: &M,
         most: u32,
     ) -> Option<TxFrame> {
+        if !self.parked.is_empty() {
+            self.redo_parked(core, now, mem);
+        }
         // While a READ is answered, every other packet may be a request: a peer that reads does not keep this
         // side from sending.
         let own_turn = self.responder.is_answering_read() && std::mem::take(&mut self.answered);
@@ -365,7 +397,8 @@ impl Qp {
         }
     }
 
-    /// A packet or a run of them arrives for this QP: the checks that all transports share (IBTA 9.6).
+    /// A packet or a run of them arrives for this QP: the checks that all transports share (IBTA 9.6). Gives the
+    /// number of packets that are done with; the first of the others has stopped the input.
     pub(crate) fn receive<M: Dma>(
         &mut self,
         core: &mut Core,
@@ -374,23 +407,22 @@ impl Qp {
         header: &RoceHeader,
         packets: u32,
         payload: Payload<'_, M>,
-    ) {
+    ) -> u32 {
         let opcode = header.bth.opcode;
         if !self.state.receives() || self.config.kind.service() != Some(opcode.info().service) {
             core.counters.inc(Counter::rx_bad_qp);
-            return;
+            return packets;
         }
         // Only the default P_Key exists; membership is in the top bit (IBTA 10.9.3).
         if header.bth.pkey & 0x7fff != Bth::DEFAULT_PKEY & 0x7fff {
             core.counters.inc(Counter::rx_bad_pkey);
-            return;
+            return packets;
         }
         if header.ip.ecn() == ECN_CONGESTED {
             core.counters.inc(Counter::np_ecn_marked_roce_packets);
         }
         if !self.config.kind.is_connected() {
-            self.receive_datagram(core, now, mem, header, payload);
-            return;
+            return u32::from(self.receive_or_park(core, now, mem, Some(header), payload));
         }
         // IBTA 9.6.1.4: a connection has one peer.
         let from_peer = self.path.as_ref().is_some_and(|path| {
@@ -398,20 +430,26 @@ impl Qp {
         });
         if !from_peer {
             core.counters.inc(Counter::rx_bad_source);
-            return;
+            return packets;
         }
-        if packets > 1 && !self.receive_run(core, now, mem, header, packets, payload) {
-            let each = payload.len() / packets as usize;
-            for index in 0..packets {
-                let header = packet_of_run(header, index, packets);
-                let part = payload.part(index as usize * each, each);
-                self.receive_connected(core, now, mem, &header, part);
+        if packets == 1 {
+            return u32::from(self.receive_connected(core, now, mem, header, payload));
+        }
+        if self.receive_run(core, now, mem, header, packets, payload) {
+            return packets;
+        }
+        let each = payload.len() / packets as usize;
+        for index in 0..packets {
+            let header = packet_of_run(header, index, packets);
+            let part = payload.part(index as usize * each, each);
+            if !self.receive_connected(core, now, mem, &header, part) {
+                return index;
             }
-        } else if packets == 1 {
-            self.receive_connected(core, now, mem, header, payload);
         }
+        packets
     }
 
+    /// A packet of a connection arrives. Gives false if it has stopped the input and must be held.
     fn receive_connected<M: Dma>(
         &mut self,
         core: &mut Core,
@@ -419,14 +457,22 @@ impl Qp {
         mem: &M,
         header: &RoceHeader,
         payload: Payload<'_, M>,
-    ) {
+    ) -> bool {
         // An earlier packet of the same run may have ended it.
         if !self.state.receives() {
             core.counters.inc(Counter::rx_bad_qp);
-        } else if header.bth.opcode.is_response() {
+            return true;
+        }
+        if header.bth.opcode.is_response() {
             self.receive_response(core, now, mem, header, payload);
-        } else {
-            self.receive_request(core, now, mem, header, payload);
+            return true;
+        }
+        if self.config.kind == QpType::Uc {
+            return self.receive_or_park(core, now, mem, Some(header), payload);
+        }
+        match self.receive_request(core, now, mem, header, payload) {
+            Ok(()) => true,
+            Err(fault) => self.request_faulted(core, now, mem, fault),
         }
     }
 
@@ -441,7 +487,8 @@ impl Qp {
         packets: u32,
         payload: Payload<'_, M>,
     ) -> bool {
-        if payload.len() as u64 != u64::from(packets) * u64::from(self.mtu) {
+        let whole = payload.len() as u64 == u64::from(packets) * u64::from(self.mtu);
+        if !whole || !self.parked.is_empty() {
             return false;
         }
         if header.bth.opcode.is_response() {
@@ -468,8 +515,9 @@ impl Qp {
         }
     }
 
-    /// Takes its timer away from the core; the queue pair is about to go.
-    pub(crate) fn stop_timer(&mut self, core: &mut Core) {
+    /// Takes away what the core keeps of it; the queue pair is about to go.
+    pub(crate) fn release(&mut self, core: &mut Core) {
+        self.stop_waiting(core);
         if let Some(at) = self.timer_at.take() {
             core.stop_timer(at, self.number);
         }
@@ -522,7 +570,10 @@ impl Qp {
     fn enter<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, old: State, new: State) {
         match new {
             State::Err => self.fail(core, now, mem),
-            State::Reset => self.reset(mem),
+            State::Reset => {
+                self.stop_waiting(core);
+                self.reset(core, mem);
+            }
             State::Rts => {
                 self.state = State::Rts;
                 self.established |= old == State::Rtr;
@@ -537,9 +588,9 @@ impl Qp {
     }
 
     /// Forgets everything but what CREATE_QP fixed.
-    fn reset<M: Dma>(&mut self, mem: &M) {
+    fn reset<M: Dma>(&mut self, core: &Core, mem: &M) {
         self.state = State::Reset;
-        self.attr = QpAttr::default();
+        self.attr = initial_attr(core.config.fault_policy);
         self.path = None;
         self.sq.producer = 0;
         self.sq.fetched = 0;
@@ -561,6 +612,7 @@ impl Qp {
         if let Some(rq) = &self.rq {
             rq.set_notify(mem, true);
         }
+        self.stop_waiting(core);
         self.flush_sends(core, now, mem);
         self.responder.abort();
         if let Some(wr) = self.responder.take_current() {

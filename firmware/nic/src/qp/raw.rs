@@ -6,10 +6,12 @@ use faultline_abi::wqe as wr;
 use faultline_abi::{U32, event};
 use faultline_wire::{Ethernet, MacAddr};
 
-use super::requester::SendWr;
-use super::{Failure, Misplaced, Qp, State};
+use super::fault::IngressNeed;
+use super::requester::{SendWr, Unbuilt};
+use super::{Failure, Misplaced, Qp};
 use crate::core::Core;
 use crate::dma::Dma;
+use crate::fault::Need;
 use crate::frame::{FrameKind, Payload, TxFrame};
 use crate::mkey::Access;
 use crate::srq::TakeError;
@@ -23,38 +25,21 @@ impl Qp {
         now: Instant,
         mem: &M,
     ) -> Option<TxFrame> {
-        if let Some(wr) = self.requester.pending.pop_front() {
-            self.complete_send(core, now, mem, &wr, None);
-        }
-        if !self.state.sends() {
-            return None;
-        }
-        if self.state != State::Rts || self.sq.fetched == self.sq.producer {
-            self.check_drained(core, now, mem);
-            return None;
-        }
-        let wr = self.read_work_request(mem);
+        let wr = self.next_unconnected(core, now, mem)?;
         let built = match wr.failed {
-            Some(failure) => Err(failure),
+            Some(failure) => Err(Unbuilt::Failed(failure)),
             None => self.build_frame(core, mem, &wr),
         };
-        self.requester.pending.push_back(wr);
-        match built {
-            Ok(frame) => Some(frame),
-            Err(failure) => {
-                self.fail_request(core, now, mem, failure);
-                None
-            }
-        }
+        self.hand_over_unconnected(core, now, mem, wr, built)
     }
 
-    fn build_frame<M: Dma>(&self, core: &Core, mem: &M, wr: &SendWr) -> Result<TxFrame, Failure> {
+    fn build_frame<M: Dma>(&self, core: &Core, mem: &M, wr: &SendWr) -> Result<TxFrame, Unbuilt> {
         if wr.opcode != wr::WR_RAW || wr.flags & wr::WR_FLAG_CSUM != 0 {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE));
+            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE).into());
         }
         let longest = usize::from(core.netdev.mtu) + Ethernet::MAX_LEN;
         if !(Ethernet::LEN..=longest).contains(&(wr.length as usize)) {
-            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH));
+            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into());
         }
         let payload = self.gather(core, wr, 0, wr.length, Access::LocalRead)?;
         let mut addresses = [0; 12];
@@ -78,27 +63,37 @@ impl Qp {
         })
     }
 
-    /// A frame arrives that this QP is to have.
+    /// A frame arrives that this QP is to have. Gives false if it has stopped the input and must be held.
     pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
         frame: Payload<'_, M>,
-    ) {
+    ) -> bool {
         if !self.state.receives() {
             core.counters.inc(Counter::rx_filtered);
-            return;
+            return true;
         }
+        self.receive_or_park(core, now, mem, None, frame)
+    }
+
+    pub(super) fn receive_frame_now<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        frame: Payload<'_, M>,
+    ) -> Result<(), IngressNeed> {
         let wr = match self.take_receive(core, now, mem) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {
                 core.counters.inc(Counter::rx_no_buffer);
-                return;
+                return Ok(());
             }
             Err(TakeError::Broken) => {
                 self.fail_with_event(core, now, mem, event::QP_FATAL);
-                return;
+                return Ok(());
             }
         };
         let placed = if frame.len() as u64 > wr.capacity {
@@ -113,12 +108,19 @@ impl Qp {
             Ok(()) => {}
             Err(Misplaced::Lost) => {
                 self.responder.put_back(wr);
-                return;
+                return Ok(());
+            }
+            Err(Misplaced::Absent(absent, hint)) => {
+                self.responder.put_back(wr);
+                return Err(IngressNeed {
+                    need: Need::new(absent, hint, 0),
+                    receive: true,
+                });
             }
             Err(Misplaced::Failed(failure)) => {
                 // One bad buffer or frame does not stop an interface.
                 self.complete_receive(core, now, mem, &wr, failure);
-                return;
+                return Ok(());
             }
         }
         let entry = Cqe {
@@ -129,5 +131,6 @@ impl Qp {
             ..Cqe::default()
         };
         core.complete(mem, now, self.config.recv_cqn, entry);
+        Ok(())
     }
 }

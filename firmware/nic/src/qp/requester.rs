@@ -19,11 +19,13 @@ use faultline_wire::packet::RoceHeader;
 use faultline_wire::reth::Reth;
 use zerocopy::FromBytes;
 
+use super::fault::LOST_BUFFER;
 use super::responder::copy_payload;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
 use crate::dma::Dma;
+use crate::fault::Need;
 use crate::frame::{Payload, Segments, TxFrame, push_segment, truncate_segments};
 use crate::mkey::{Access, Miss};
 use crate::srq::{SgEntry, SgList, parse_sges};
@@ -33,6 +35,10 @@ use crate::time::{Instant, Nanos};
 const WINDOW: i32 = 1024;
 /// An acknowledgement is asked for at least every so many packets, so that the window keeps moving.
 const ACK_EVERY: u32 = 64;
+/// Bytes of the place for a response that must be there before it is asked for.
+const LANDING_AHEAD: u32 = 1 << 20;
+/// Time between two READs of an adapter that asks again and again ([`crate::Pitfalls::flood`]).
+const FLOOD_INTERVAL: Nanos = Nanos::from_micros(20);
 /// `rnr_retry` value that means "for ever" (IBTA 9.7.5.2.8).
 const RNR_FOREVER: u8 = 7;
 
@@ -93,6 +99,21 @@ impl SendWr {
     }
 }
 
+/// Why no packet was built.
+#[derive(Debug)]
+pub(super) enum Unbuilt {
+    /// The work request can't be carried out.
+    Failed(Failure),
+    /// A page of its buffers is not there.
+    Absent(Need),
+}
+
+impl From<Failure> for Unbuilt {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 /// Send side of a QP.
 #[derive(Debug, Default)]
 pub struct Requester {
@@ -116,6 +137,12 @@ pub struct Requester {
     ack_deadline: Option<Instant>,
     /// Not before this may anything be sent.
     rnr_deadline: Option<Instant>,
+    /// The request that was refused so.
+    refused: Psn,
+    /// The first pending datagram has not left yet: a page of it is missing.
+    pub(super) held: bool,
+    /// See [`crate::Pitfalls::damming`]: work requests that were posted while a timer ran.
+    dammed: Option<(u32, u32)>,
 }
 
 impl Requester {
@@ -159,6 +186,8 @@ impl Requester {
         self.recovering = None;
         self.ack_deadline = None;
         self.rnr_deadline = None;
+        self.held = false;
+        self.dammed = None;
     }
 
     /// Sends again from this PSN on.
@@ -220,8 +249,14 @@ impl Qp {
             // What was handed over before has been delivered.
             self.acknowledge_until(core, now, mem, self.requester.cursor_psn());
         }
+        if self.waits.requester.is_some() {
+            return None;
+        }
         if let Some(deadline) = self.requester.rnr_deadline {
             if now < deadline {
+                if let Some((_, until)) = &mut self.requester.dammed {
+                    *until = self.sq.producer;
+                }
                 return None;
             }
             self.requester.rnr_deadline = None;
@@ -248,10 +283,14 @@ impl Qp {
             }
             match self.build_request(core, most) {
                 Ok(frame) => {
+                    let index = wr_index(&self.requester);
                     self.after_send(core, now, frame.packets);
-                    return Some(frame);
+                    if !self.requester.is_dammed(index) {
+                        return Some(frame);
+                    }
                 }
-                Err(failure) => {
+                Err(unbuilt) => {
+                    let failure = self.wait_or_fail(core, now, mem, unbuilt)?;
                     // Nothing of it counts as sent any more; it fails when it is the oldest.
                     let cursor = self.requester.cursor;
                     if let Some(wr) = self.requester.pending.get_mut(cursor) {
@@ -262,6 +301,44 @@ impl Qp {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits for a page that is missing; gives the failure if there is nothing to wait for.
+    pub(super) fn wait_or_fail<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        unbuilt: Unbuilt,
+    ) -> Option<Failure> {
+        match unbuilt {
+            Unbuilt::Failed(failure) => Some(failure),
+            Unbuilt::Absent(need) => {
+                self.waits.requester = self.await_page(core, now, mem, true, None, &need);
+                // The peer is not late: it has not been asked.
+                self.requester.ack_deadline = None;
+                match self.waits.requester {
+                    Some(_) => None,
+                    None => Some(LOST_BUFFER),
+                }
+            }
+        }
+    }
+
+    /// The page of an own buffer is there, or will not come.
+    pub(super) fn own_page_answered(&mut self, core: &mut Core, now: Instant, repaired: bool) {
+        let req = &mut self.requester;
+        if !repaired {
+            let position = req.cursor;
+            if let Some(wr) = req.pending.get_mut(position) {
+                wr.failed = Some(LOST_BUFFER);
+            }
+            return;
+        }
+        if req.high.diff(req.unacked) > 0 {
+            req.ack_deadline = ack_timeout_ns(self.attr.timeout).map(|ns| now + Nanos(ns));
+            self.sync_timer(core);
         }
     }
 
@@ -480,15 +557,46 @@ impl Qp {
         offset: u32,
         len: u32,
         access: Access,
-    ) -> Result<Segments, Failure> {
+    ) -> Result<Segments, Unbuilt> {
         let mut out = Segments::new();
         self.gather_with(wr, offset, len, &mut out, |sge, va, n, out| {
             core.mkeys
                 .translate(sge.lkey, self.config.pd, va, n, access, out)
                 .map(|()| n)
         })
-        .map_err(Failure::local)?;
+        .map_err(|miss| self.unbuilt(wr, miss))?;
         Ok(out)
+    }
+
+    /// Whether the first bytes at `offset` of the place where a response will go are there, so that it rarely
+    /// meets a missing page.
+    fn require_landing(&self, core: &Core, wr: &SendWr, offset: u32) -> Result<(), Unbuilt> {
+        if core.config.pitfalls.flood {
+            return Ok(());
+        }
+        let len = (wr.length - offset.min(wr.length)).min(LANDING_AHEAD);
+        let access = Access::LocalWrite;
+        self.gather_with(wr, offset, len, &mut Segments::new(), |sge, va, n, _| {
+            core.mkeys
+                .require(sge.lkey, self.config.pd, va, n, access)
+                .map(|()| n)
+        })
+        .map(drop)
+        .map_err(|miss| self.unbuilt(wr, miss))
+    }
+
+    fn unbuilt(&self, wr: &SendWr, miss: Miss) -> Unbuilt {
+        let Miss::Absent(absent) = miss else {
+            return Unbuilt::Failed(Failure::local(miss));
+        };
+        // What is left of the entry it was found in.
+        let left = wr.sges.iter().filter(|sge| sge.lkey == absent.key);
+        let left = left.filter_map(|sge| {
+            let before = absent.va.checked_sub(sge.addr)?;
+            u64::from(sge.len).checked_sub(before)
+        });
+        let hint = left.max().unwrap_or(0);
+        Unbuilt::Absent(Need::new(absent, hint, self.requester.cursor_psn().get()))
     }
 
     /// Goes through the SGEs behind a part of a message, until `translate` has no room for one. Gives the
@@ -559,7 +667,7 @@ impl Qp {
     }
 
     /// The packet at the cursor, or a run of up to `most` that begins there.
-    fn build_request(&self, core: &Core, most: u32) -> Result<TxFrame, Failure> {
+    fn build_request(&self, core: &Core, most: u32) -> Result<TxFrame, Unbuilt> {
         const NO_PATH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
         let req = &self.requester;
         let path = self.path.as_ref().ok_or(NO_PATH)?;
@@ -575,6 +683,9 @@ impl Qp {
             header.imm = Some(u32::from_be_bytes(wr.imm.to_le_bytes()));
         }
         let offset = packet * self.mtu;
+        if wr.is_atomic() || wr.is_read() {
+            self.require_landing(core, wr, offset)?;
+        }
         if wr.is_atomic() {
             header.atomic = Some(AtomicEth {
                 addr: wr.remote_addr,
@@ -783,6 +894,7 @@ impl Qp {
         };
         match syndrome {
             Syndrome::Ack { .. } => {
+                self.take_ready_notice(core, psn);
                 self.acknowledge_until(core, now, mem, psn.next());
                 self.recover_lost_response(psn);
             }
@@ -804,6 +916,16 @@ impl Qp {
                 }
             }
             Syndrome::Reserved(_) => {}
+        }
+    }
+
+    /// What is before the refused request is acknowledged once more: the page that it lacked is there now.
+    /// From others it is a repetition that comes late; the request is then refused once more.
+    fn take_ready_notice(&mut self, core: &Core, acked: Psn) {
+        let req = &mut self.requester;
+        if core.config.ready_notice && req.rnr_deadline.is_some() && acked.next() == req.refused {
+            req.rnr_deadline = None;
+            req.rnr_retries = req.rnr_retry_limit;
         }
     }
 
@@ -849,8 +971,13 @@ impl Qp {
             req.rnr_retries -= 1;
         }
         req.rewind(psn);
+        req.refused = psn;
         req.ack_deadline = None;
         req.rnr_deadline = Some(now + Nanos(rnr_timer_ns(timer)));
+        if core.config.pitfalls.damming {
+            let from = req.dammed.map_or(self.sq.producer, |(from, _)| from);
+            req.dammed = Some((from, self.sq.producer));
+        }
     }
 
     fn receive_nak<M: Dma>(
@@ -896,6 +1023,10 @@ impl Qp {
         if !self.state.sends() {
             return;
         }
+        // A page of this side is missing: the peer has not been asked for all of it.
+        if self.waits.requester.is_some() {
+            self.requester.ack_deadline = None;
+        }
         let req = &mut self.requester;
         if req.rnr_deadline.is_some_and(|at| at <= now) {
             req.rnr_deadline = None;
@@ -904,6 +1035,7 @@ impl Qp {
         }
         if req.ack_deadline.is_some_and(|at| at <= now) {
             req.ack_deadline = None;
+            req.dammed = None;
             req.recovering = None;
             core.counters.inc(Counter::local_ack_timeout_err);
             let from = req.unacked;
@@ -960,13 +1092,38 @@ impl Qp {
         let bytes = ack.original.to_le_bytes();
         let placed = self.scatter_response(core, mem, position, 0, 8, Payload::Bytes(&bytes));
         match placed {
-            Ok(()) | Err(Misplaced::Lost) => {}
-            Err(Misplaced::Failed(failure)) => {
-                self.fail_at(core, now, mem, position, failure);
-                return;
+            Ok(()) | Err(Misplaced::Lost) => {
+                self.accept_response(core, now, mem, position, psn, 1);
             }
+            Err(Misplaced::Absent(absent, hint)) => {
+                let need = Need::new(absent, hint, psn.get());
+                self.ask_again_for(core, now, mem, position, psn, need);
+            }
+            Err(Misplaced::Failed(failure)) => self.fail_at(core, now, mem, position, failure),
         }
-        self.accept_response(core, now, mem, position, psn, 1);
+    }
+
+    /// A response has no place to go yet: it is asked for again when it has.
+    fn ask_again_for<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        position: usize,
+        psn: Psn,
+        need: Need,
+    ) {
+        let failure = self.wait_or_fail(core, now, mem, Unbuilt::Absent(need));
+        if let Some(failure) = failure {
+            self.fail_at(core, now, mem, position, failure);
+            return;
+        }
+        self.requester.recovering = Some(psn);
+        self.requester.rewind(psn);
+        if core.config.pitfalls.flood {
+            self.waits.requester = None;
+            self.requester.rnr_deadline = Some(now + FLOOD_INTERVAL);
+        }
     }
 
     fn receive_read<M: Dma>(
@@ -996,6 +1153,10 @@ impl Qp {
             Ok(()) => self.accept_response(core, now, mem, position, psn, 1),
             // It will be asked for again, and given up in the end.
             Err(Misplaced::Lost) => {}
+            Err(Misplaced::Absent(absent, hint)) => {
+                let need = Need::new(absent, hint, psn.get());
+                self.ask_again_for(core, now, mem, position, psn, need);
+            }
             Err(Misplaced::Failed(failure)) => self.fail_at(core, now, mem, position, failure),
         }
     }
@@ -1060,7 +1221,10 @@ impl Qp {
         };
         let segments = self
             .gather(core, wr, offset, len, Access::LocalWrite)
-            .map_err(Misplaced::Failed)?;
+            .map_err(|unbuilt| match unbuilt {
+                Unbuilt::Failed(failure) => Misplaced::Failed(failure),
+                Unbuilt::Absent(need) => Misplaced::Absent(need.absent, need.hint),
+            })?;
         copy_payload(core, mem, &segments, payload, &mut 0)?;
         Ok(())
     }
@@ -1104,7 +1268,20 @@ impl Qp {
     }
 }
 
+/// Running number of the work request at the cursor.
+fn wr_index(req: &Requester) -> Option<u32> {
+    req.pending.get(req.cursor).map(|wr| wr.index)
+}
+
 impl Requester {
+    /// Whether a work request is one of those that a faulty adapter loses.
+    fn is_dammed(&mut self, index: Option<u32>) -> bool {
+        let (Some((from, until)), Some(index)) = (self.dammed, index) else {
+            return false;
+        };
+        index.wrapping_sub(from) < until.wrapping_sub(from)
+    }
+
     /// Moves the cursor forward to this PSN.
     fn skip_to(&mut self, psn: Psn) {
         while let Some(wr) = self.pending.get(self.cursor) {

@@ -16,15 +16,19 @@ use faultline_wire::bth::Psn;
 use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 
+use super::fault::IngressNeed;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
 use crate::dma::Dma;
+use crate::fault::Need;
 use crate::frame::{CopyError, Payload, Segments, TxFrame, truncate_segments};
 use crate::mkey::{Access, Miss};
 use crate::srq::{RecvWr, TakeError};
 use crate::time::Instant;
 
+/// Bytes of a READ that must be there before it is accepted.
+const READ_AHEAD: u32 = 64 << 10;
 /// The message sequence number has 24 bits.
 const MSN_MASK: u32 = 0xff_ffff;
 
@@ -119,11 +123,13 @@ pub struct Responder {
 
 /// Why a request is not carried out, and what that means for the connection.
 #[derive(Clone, Copy, Debug)]
-enum Refusal {
+pub(super) enum Refusal {
     /// The packet's payload can't be read: it counts as lost on the way.
     Lost,
     /// No receive work request: the requester shall come again.
     NotReady,
+    /// A page is not there.
+    Absent(IngressNeed),
     /// The connection ends.
     Fatal {
         code: NakCode,
@@ -140,7 +146,7 @@ impl Refusal {
         receive: None,
     };
 
-    const fn access() -> Self {
+    pub(super) const fn access() -> Self {
         Self::Fatal {
             code: NakCode::RemoteAccessError,
             event: event::QP_ACCESS_ERROR,
@@ -148,11 +154,25 @@ impl Refusal {
         }
     }
 
-    const fn operational(receive: Option<Failure>) -> Self {
+    pub(super) const fn operational(receive: Option<Failure>) -> Self {
         Self::Fatal {
             code: NakCode::RemoteOperationalError,
             event: event::QP_FATAL,
             receive,
+        }
+    }
+
+    /// A miss in memory that the peer has named, of which `left` bytes from `va` on belong to the message.
+    fn of_key(miss: Miss, va: u64, left: u32, psn: Psn) -> Self {
+        match Misplaced::new(miss, va, left) {
+            Misplaced::Absent(absent, hint) => Self::Absent(IngressNeed {
+                need: Need::new(absent, hint, psn.get()),
+                receive: false,
+            }),
+            _ => match miss {
+                Miss::NotPresent(_) => Self::operational(None),
+                _ => Self::access(),
+            },
         }
     }
 
@@ -199,8 +219,36 @@ impl Responder {
         self.current.take()
     }
 
+    /// Says nothing about packets out of sequence until the expected one has come.
+    pub(super) fn hold_naks(&mut self) {
+        self.nak_sent = true;
+    }
+
+    /// Tells the requester, beside what it has been told, that the expected packet would be taken now: with a
+    /// NAK, or with an acknowledgement of what is before it.
+    pub(super) fn say_ready(&mut self, syndrome: Syndrome) {
+        let psn = match syndrome {
+            Syndrome::Ack { .. } => self.expected.prev(),
+            _ => self.expected,
+        };
+        self.replies.push_back(Reply::Ack {
+            psn,
+            msn: self.msn,
+            syndrome,
+        });
+    }
+
+    /// The rest of a message is of no use without this packet; a datagram has no rest.
+    pub(super) fn lose_message(&mut self, header: Option<&RoceHeader>) {
+        self.message = None;
+        self.skipping = true;
+        if let Some(header) = header {
+            self.expected = header.bth.psn.next();
+        }
+    }
+
     /// Queues an acknowledgement; one that says more replaces the last.
-    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
+    pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
         let ack = Reply::Ack {
             psn,
             msn: self.msn,
@@ -255,15 +303,19 @@ impl Qp {
         mem: &M,
         header: &RoceHeader,
         payload: Payload<'_, M>,
-    ) {
+    ) -> Result<(), IngressNeed> {
         if !self.check_sequence(core, header) {
             self.wake(core);
-            return;
+            return Ok(());
         }
         let before = (self.responder.message, self.responder.received);
         match self.execute(core, now, mem, header, 1, payload) {
             Err(Refusal::Lost) if self.config.kind == QpType::Rc => {
                 (self.responder.message, self.responder.received) = before;
+            }
+            Err(Refusal::Absent(fault)) => {
+                (self.responder.message, self.responder.received) = before;
+                return Err(fault);
             }
             Ok(()) => self.request_taken(core, now, mem),
             Err(refusal) => self.refuse(core, now, mem, header.bth.psn, refusal),
@@ -271,6 +323,7 @@ impl Qp {
         if !self.responder.replies.is_empty() {
             self.wake(core);
         }
+        Ok(())
     }
 
     /// Takes a run of request packets as a whole. Gives false if that is not possible; whatever a packet
@@ -523,6 +576,10 @@ impl Qp {
             .map_err(|misplaced| match misplaced {
                 Misplaced::Lost => Refusal::Lost,
                 Misplaced::Failed(failure) => Refusal::operational(Some(failure)),
+                Misplaced::Absent(absent, hint) => Refusal::Absent(IngressNeed {
+                    need: Need::new(absent, hint, header.bth.psn.get()),
+                    receive: true,
+                }),
             })?;
         self.responder.received += len;
         if opcode.is_last_or_only() {
@@ -553,18 +610,13 @@ impl Qp {
                 skip -= u64::from(sge.len);
                 continue;
             }
-            let n = (u64::from(sge.len) - skip).min((len - taken) as u64) as u32;
+            let left = sge.len - skip as u32;
+            let n = u64::from(left).min((len - taken) as u64) as u32;
+            let va = sge.addr.wrapping_add(skip);
             let mut segments = Segments::new();
             core.mkeys
-                .translate(
-                    sge.lkey,
-                    pd,
-                    sge.addr.wrapping_add(skip),
-                    n,
-                    Access::LocalWrite,
-                    &mut segments,
-                )
-                .map_err(Misplaced::from)?;
+                .translate(sge.lkey, pd, va, n, Access::LocalWrite, &mut segments)
+                .map_err(|miss| Misplaced::new(miss, va, left))?;
             copy_payload(core, mem, &segments, payload, &mut taken)?;
             skip = 0;
         }
@@ -660,10 +712,7 @@ impl Qp {
                     Access::RemoteWrite,
                     &mut segments,
                 )
-                .map_err(|miss| match miss {
-                    Miss::NotPresent(_) => Refusal::operational(None),
-                    _ => Refusal::access(),
-                })?;
+                .map_err(|miss| Refusal::of_key(miss, addr, left, header.bth.psn))?;
             copy_payload(core, mem, &segments, payload, &mut 0).map_err(|error| match error {
                 CopyError::Source => Refusal::Lost,
                 CopyError::Destination => Refusal::operational(None),
@@ -708,6 +757,17 @@ impl Qp {
                     Access::RemoteRead,
                 )
                 .map_err(|_| Refusal::access())?;
+            // Later pages are waited for when it is their turn.
+            let first = reth.len.min(READ_AHEAD);
+            core.mkeys
+                .require(
+                    reth.rkey,
+                    self.config.pd,
+                    reth.addr,
+                    first,
+                    Access::RemoteRead,
+                )
+                .map_err(|miss| Refusal::of_key(miss, reth.addr, reth.len, header.bth.psn))?;
         }
         let psns = reth.len.div_ceil(self.mtu).max(1);
         let limit = usize::from(self.attr.max_dest_rd_atomic);
@@ -762,10 +822,7 @@ impl Qp {
                 Access::RemoteAtomic,
                 &mut segments,
             )
-            .map_err(|miss| match miss {
-                Miss::NotPresent(_) => Refusal::operational(None),
-                _ => Refusal::access(),
-            })?;
+            .map_err(|miss| Refusal::of_key(miss, atomic.addr, 8, header.bth.psn))?;
         let at = match segments.as_slice() {
             [segment] if segment.addr & 7 == 0 => segment.addr,
             _ => return Err(Refusal::operational(None)),
@@ -826,7 +883,7 @@ impl Qp {
         Ok(())
     }
 
-    fn refuse<M: Dma>(
+    pub(super) fn refuse<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
@@ -839,7 +896,8 @@ impl Qp {
             return;
         }
         match refusal {
-            Refusal::Lost => {}
+            // A missing page is no refusal: `fault.rs` has seen to it.
+            Refusal::Lost | Refusal::Absent(_) => {}
             Refusal::NotReady => {
                 core.counters.inc(Counter::rnr_nak_sent);
                 let timer = self.attr.min_rnr_timer;
@@ -882,7 +940,7 @@ impl Qp {
         resp.skipping = true;
         resp.expected = psn.next();
         match refusal {
-            Refusal::Lost => {}
+            Refusal::Lost | Refusal::Absent(_) => {}
             Refusal::NotReady => core.counters.inc(Counter::out_of_buffer),
             Refusal::Fatal {
                 receive: Some(failure),
@@ -906,6 +964,9 @@ impl Qp {
         mem: &M,
         most: u32,
     ) -> Option<TxFrame> {
+        if self.waits.reply.is_some() {
+            return None;
+        }
         let reply = *self.responder.replies.front()?;
         let Some(path) = self.path.as_ref() else {
             self.responder.replies.clear();
@@ -980,6 +1041,16 @@ impl Qp {
                     }
                     Ok(_) => return self.poll_reply(core, now, mem, 1),
                     Err(_) if run > 1 => return self.poll_reply(core, now, mem, 1),
+                    Err(Miss::Absent(absent)) => {
+                        let before = absent.va.wrapping_sub(va);
+                        let hint = u64::from(len - offset).saturating_sub(before);
+                        let need = Need::new(absent, hint, at.get());
+                        match self.await_page(core, now, mem, false, None, &need) {
+                            Some(token) => self.waits.reply = Some(token),
+                            None => self.reply_lost(core, now, mem),
+                        }
+                        return None;
+                    }
                     Err(miss) => {
                         // The region went away while it was read; nothing behind this READ counts any more.
                         self.responder.replies.clear();
@@ -1002,6 +1073,18 @@ impl Qp {
                 })
             }
         }
+    }
+}
+
+impl Qp {
+    /// The page that a READ is answered from will not come.
+    pub(super) fn reply_lost<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        let at = match self.responder.replies.front() {
+            Some(Reply::Read { psn, sent, .. }) => psn.add(*sent),
+            _ => self.responder.expected,
+        };
+        self.responder.replies.clear();
+        self.refuse(core, now, mem, at, Refusal::access());
     }
 }
 

@@ -1,0 +1,403 @@
+//! The fault unit: what happens when a page is not there.
+//!
+//! A miss in a region on demand becomes a *fault*: a record in the driver's fault queue with a token, and a list
+//! of queue pairs that wait for its answer. Misses on a range whose fault is outstanding join it. The driver
+//! maps the pages and resumes the token; every waiting queue pair is then called directly, so nothing depends on
+//! a timeout. What a queue pair does while it waits is its own affair (`qp/fault.rs`).
+//!
+//! The number of faults is bounded, by a limit of its own and by the room in the queue. A fault that nobody
+//! answers fails after a time, so that no driver, however broken, holds a queue pair for ever.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use faultline_abi::admin::Counter;
+use faultline_abi::event::{self, Eqe, REQUESTER, WRITE};
+use faultline_abi::{Status, U32, U64};
+use faultline_wire::aeth::rnr_timer_code;
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::mkey::Absent;
+use crate::nic::Nic;
+use crate::page_table::PAGE_SHIFT;
+use crate::time::{Instant, Nanos};
+
+/// Name of an outstanding fault. Tokens are never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Token(u64);
+
+impl Token {
+    /// Stands for all faults that found no room: who waits for it tries again when there is some.
+    pub(crate) const ROOM: Self = Self(0);
+
+    #[cfg(test)]
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A page that must be there before a transfer can go on, and what is known of the rest of the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// The first missing byte, and how many are demanded.
+    pub absent: Absent,
+    /// Bytes from there that the rest of the message will need.
+    pub hint: u64,
+    /// PSN of the packet.
+    pub psn: u32,
+}
+
+impl Need {
+    pub(crate) fn new(absent: Absent, hint: u64, psn: u32) -> Self {
+        Self {
+            absent,
+            hint: hint.max(u64::from(absent.bytes)),
+            psn,
+        }
+    }
+}
+
+/// What became of a miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Raised {
+    /// There is a record of it, made now or earlier.
+    Waiting(Token),
+    /// The queue or the table is full.
+    NoRoom,
+    /// Nobody listens for faults.
+    NoQueue,
+}
+
+#[derive(Debug)]
+struct Fault {
+    key: u32,
+    /// Number of the first page, and of the last.
+    pages: (u64, u64),
+    write: bool,
+    raised: Instant,
+    waiters: SmallVec<[u32; 2]>,
+}
+
+/// Faults that are outstanding.
+#[derive(Debug)]
+pub(crate) struct FaultUnit {
+    /// The queue that gets the records.
+    pub eqn: Option<u32>,
+    /// By token: the first is the oldest.
+    faults: BTreeMap<Token, Fault>,
+    /// Key, first page and whether it is a write: a fault's place for those who come later.
+    by_page: BTreeMap<(u32, u64, bool), Token>,
+    next: u64,
+    /// Queue pairs that found no room, and since when.
+    for_room: VecDeque<(Instant, u32)>,
+    /// What a repair takes, in nanoseconds: a running mean.
+    repair: u64,
+}
+
+/// Shortest and longest time that a requester is told to wait, in nanoseconds.
+const RNR_RANGE: core::ops::RangeInclusive<u64> = 10_000..=40_000_000;
+/// What a repair is thought to take before one was seen.
+const FIRST_REPAIR_NS: u64 = 100_000;
+
+impl Default for FaultUnit {
+    fn default() -> Self {
+        Self {
+            eqn: None,
+            faults: BTreeMap::new(),
+            by_page: BTreeMap::new(),
+            next: 1,
+            for_room: VecDeque::new(),
+            repair: FIRST_REPAIR_NS,
+        }
+    }
+}
+
+impl FaultUnit {
+    /// Outstanding faults.
+    pub fn len(&self) -> usize {
+        self.faults.len()
+    }
+
+    /// A fault whose answer will bring this page.
+    fn covering(&self, absent: &Absent) -> Option<Token> {
+        let page = absent.va >> PAGE_SHIFT;
+        let find = |write: bool| {
+            let (_, token) = self
+                .by_page
+                .range((absent.key, 0, false)..=(absent.key, page, true))
+                .rev()
+                // Neighbours in the order may be of the other kind.
+                .take(2)
+                .find(|((_, _, kind), _)| *kind == write)?;
+            let fault = self.faults.get(token)?;
+            (fault.pages.1 >= page).then_some(*token)
+        };
+        find(true).or_else(|| if absent.write { None } else { find(false) })
+    }
+
+    fn insert(&mut self, now: Instant, qpn: u32, absent: &Absent) -> Token {
+        let token = Token(self.next);
+        self.next += 1;
+        let first = absent.va >> PAGE_SHIFT;
+        // The range was checked against the region, which does not wrap.
+        let last = absent.va.saturating_add(u64::from(absent.bytes.max(1)) - 1) >> PAGE_SHIFT;
+        let fault = Fault {
+            key: absent.key,
+            pages: (first, last),
+            write: absent.write,
+            raised: now,
+            waiters: SmallVec::from_slice(&[qpn]),
+        };
+        self.by_page
+            .insert((absent.key, first, absent.write), token);
+        self.faults.insert(token, fault);
+        token
+    }
+
+    fn remove(&mut self, token: Token) -> Option<Fault> {
+        let fault = self.faults.remove(&token)?;
+        let place = (fault.key, fault.pages.0, fault.write);
+        if self.by_page.get(&place) == Some(&token) {
+            self.by_page.remove(&place);
+        }
+        Some(fault)
+    }
+
+    fn of_key(&self, key: u32) -> Vec<Token> {
+        self.faults
+            .iter()
+            .filter(|(_, fault)| fault.key == key)
+            .map(|(token, _)| *token)
+            .collect()
+    }
+
+    /// The queue pair is called when there is room again.
+    pub fn wait_for_room(&mut self, now: Instant, qpn: u32) {
+        self.for_room.push_back((now, qpn));
+    }
+
+    /// When the oldest fault, or the oldest that waits for room, has waited too long.
+    pub fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
+        let oldest = self.faults.values().next().map(|fault| fault.raised);
+        let for_room = self.for_room.front().map(|(since, _)| *since);
+        let first = match (oldest, for_room) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        first.map(|since| since + timeout)
+    }
+
+    /// RNR timer code for a miss whose fault is this old: what a repair takes as a rule, or as long again as it
+    /// has taken already, so that retries become rarer the longer it takes.
+    pub fn rnr_timer(&self, now: Instant, token: Option<Token>) -> u8 {
+        let age = token
+            .and_then(|token| self.faults.get(&token))
+            .map_or(0, |fault| now.0.saturating_sub(fault.raised.0));
+        let wait = self.repair.max(age);
+        rnr_timer_code(wait.clamp(*RNR_RANGE.start(), *RNR_RANGE.end()))
+    }
+
+    fn learn(&mut self, took: u64) {
+        self.repair = (self.repair * 7 + took) / 8;
+    }
+}
+
+impl Core {
+    /// Makes a fault of a miss, or joins the one that is outstanding; `waiting` is what the queue pair waits for
+    /// already.
+    pub(crate) fn raise_fault<M: Dma>(
+        &mut self,
+        mem: &M,
+        now: Instant,
+        qpn: u32,
+        requester: bool,
+        waiting: Option<Token>,
+        need: &Need,
+    ) -> Raised {
+        if let Some(token) = self.faults.covering(&need.absent)
+            && let Some(fault) = self.faults.faults.get_mut(&token)
+        {
+            self.counters.inc(Counter::page_faults_joined);
+            if waiting != Some(token) {
+                fault.waiters.push(qpn);
+            }
+            return Raised::Waiting(token);
+        }
+        let Some(eqn) = self.faults.eqn else {
+            return Raised::NoQueue;
+        };
+        let full = self.faults.len() >= self.config.limits.max_faults as usize;
+        let Some(eq) = self.eqs.get_mut(eqn).filter(|eq| !full && eq.has_room()) else {
+            self.counters.inc(Counter::page_fault_overflow);
+            return Raised::NoRoom;
+        };
+        let absent = &need.absent;
+        let token = self.faults.insert(now, qpn, absent);
+        let mut flags = 0;
+        if absent.write {
+            flags |= WRITE;
+        }
+        if requester {
+            flags |= REQUESTER;
+        }
+        let record = Eqe {
+            kind: event::PAGE_FAULT,
+            object: U32::new(qpn),
+            token: U64::new(token.0),
+            va: U64::new(absent.va),
+            key: U32::new(absent.key),
+            bytes: U32::new(absent.bytes),
+            hint_bytes: U64::new(need.hint),
+            fault_flags: U32::new(flags),
+            psn: U32::new(need.psn),
+            ..Eqe::default()
+        };
+        let raised = eq.write(mem, now, record);
+        self.act_on(raised);
+        self.counters.inc(Counter::page_faults);
+        Raised::Waiting(token)
+    }
+}
+
+impl Nic {
+    /// RESUME: the driver has answered a fault. Gives the number of queue pairs that waited.
+    pub(crate) fn resume_fault<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        token: u64,
+        repaired: bool,
+    ) -> Result<u32, Status> {
+        let fault = self
+            .core
+            .faults
+            .remove(Token(token))
+            .ok_or(Status::BadToken)?;
+        if repaired {
+            self.core.faults.learn(now.0.saturating_sub(fault.raised.0));
+        }
+        self.core.counters.inc(match repaired {
+            true => Counter::page_faults_resumed,
+            false => Counter::page_faults_failed,
+        });
+        let waiters = fault.waiters.len() as u32;
+        self.answer(now, mem, Token(token), &fault.waiters, repaired);
+        self.retry_for_room(now, mem);
+        Ok(waiters)
+    }
+
+    fn answer<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        token: Token,
+        waiters: &[u32],
+        repaired: bool,
+    ) {
+        for number in waiters {
+            if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, *number) {
+                qp.fault_answered(&mut self.core, now, mem, token, repaired);
+            }
+        }
+        self.core.ingress.fault_answered(token);
+    }
+
+    /// The region is gone: who waits for its pages tries again, and finds that out.
+    pub(crate) fn cancel_faults<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) {
+        for token in self.core.faults.of_key(key) {
+            if let Some(fault) = self.core.faults.remove(token) {
+                self.answer(now, mem, token, &fault.waiters, true);
+            }
+        }
+        self.retry_for_room(now, mem);
+    }
+
+    /// Calls those that found no room, if there is some.
+    pub(crate) fn retry_for_room<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let faults = &mut self.core.faults;
+        let full = faults.len() >= self.core.config.limits.max_faults as usize;
+        let queue = faults.eqn.and_then(|eqn| self.core.eqs.get(eqn));
+        if full || faults.for_room.is_empty() || !queue.is_some_and(|eq| eq.has_room()) {
+            return;
+        }
+        let waiters: SmallVec<[u32; 2]> = faults.for_room.drain(..).map(|(_, qpn)| qpn).collect();
+        self.answer(now, mem, Token::ROOM, &waiters, true);
+    }
+
+    /// Faults that nobody has answered in time fail.
+    pub(crate) fn expire_faults<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let timeout = self.core.config.fault_timeout;
+        while let Some((token, fault)) = self.core.faults.faults.first_key_value()
+            && fault.raised + timeout <= now
+        {
+            let token = *token;
+            let Some(fault) = self.core.faults.remove(token) else {
+                break;
+            };
+            self.core.counters.inc(Counter::page_fault_timeouts);
+            self.answer(now, mem, token, &fault.waiters, false);
+        }
+        while let Some((since, qpn)) = self.core.faults.for_room.front()
+            && *since + timeout <= now
+        {
+            let qpn = *qpn;
+            self.core.faults.for_room.pop_front();
+            self.core.counters.inc(Counter::page_fault_timeouts);
+            self.answer(now, mem, Token::ROOM, &[qpn], false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn absent(va: u64, bytes: u32, write: bool) -> Absent {
+        Absent {
+            key: 7,
+            va,
+            bytes,
+            write,
+        }
+    }
+
+    #[test]
+    fn a_miss_joins_a_fault_that_will_bring_its_page() {
+        let mut unit = FaultUnit::default();
+        let now = Instant(0);
+        let read = unit.insert(now, 1, &absent(0x1800, 0x1000, false));
+        let write = unit.insert(now, 1, &absent(0x8000, 1, true));
+        assert_eq!(unit.covering(&absent(0x2fff, 1, false)), Some(read));
+        assert_eq!(unit.covering(&absent(0x1000, 1, false)), Some(read));
+        assert_eq!(unit.covering(&absent(0x3000, 1, false)), None);
+        assert_eq!(unit.covering(&absent(0x2000, 1, true)), None);
+        assert_eq!(unit.covering(&absent(0x8fff, 1, false)), Some(write));
+        assert_eq!(unit.covering(&absent(0x8fff, 1, true)), Some(write));
+        let other = Absent {
+            key: 8,
+            ..absent(0x8000, 1, false)
+        };
+        assert_eq!(unit.covering(&other), None);
+        assert!(unit.remove(write).is_some() && unit.remove(write).is_none());
+        assert_eq!(unit.covering(&absent(0x8fff, 1, true)), None);
+        assert_ne!(unit.insert(now, 1, &absent(0x8000, 1, true)), write);
+        assert!(write.get() > read.get());
+    }
+
+    #[test]
+    fn retries_become_rarer_the_longer_a_repair_takes() {
+        use faultline_wire::aeth::rnr_timer_ns;
+        let mut unit = FaultUnit::default();
+        let token = unit.insert(Instant(0), 1, &absent(0, 1, false));
+        let wait =
+            |unit: &FaultUnit, now: u64| rnr_timer_ns(unit.rnr_timer(Instant(now), Some(token)));
+        assert!((100_000..200_000).contains(&wait(&unit, 0)));
+        assert!((1_000_000..2_000_000).contains(&wait(&unit, 1_000_000)));
+        assert!(wait(&unit, u64::MAX) <= 41_000_000);
+        for _ in 0..100 {
+            unit.learn(12_000);
+        }
+        assert!((10_000..30_000).contains(&wait(&unit, 0)));
+    }
+}

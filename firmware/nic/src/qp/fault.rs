@@ -1,0 +1,394 @@
+//! What a queue pair does while a page is not there.
+//!
+//! A queue pair may wait for three pages at once: one of its own buffers as requester, one for a request that
+//! has arrived, and one that a READ is answered from. The first and the last hold up nothing but the queue pair's
+//! own sending. What becomes of a request is the *fault policy*:
+//!
+//! | | RC | UC, UD, raw |
+//! |---|---|---|
+//! | `rnr` | RNR NAK; the requester comes again, at once when it is told so | parked in the device, then completed in order |
+//! | `drop` | dropped; after the repair a NAK asks for it | dropped |
+//! | `stall` | holds up the whole input of the NIC | the same |
+//! | `terminate` | the connection ends | the queue pair ends |
+
+use std::collections::VecDeque;
+
+use faultline_abi::admin::Counter;
+use faultline_abi::qp::{FAULT_POLICY_DROP, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE};
+use faultline_abi::{cqe, event};
+use faultline_wire::aeth::{NakCode, Syndrome};
+use faultline_wire::packet::RoceHeader;
+
+use super::responder::Refusal;
+use super::{Failure, Qp, QpType};
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::fault::{Need, Raised, Token};
+use crate::frame::Payload;
+use crate::time::Instant;
+
+/// A page of the other side of a transfer that was refused or held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IngressWait {
+    token: Token,
+    how: Held,
+    /// It is a buffer of a receive work request, else memory that the peer named.
+    receive: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    /// The requester was told to come again.
+    Refused,
+    Dropped,
+    Stalled,
+    Parked,
+}
+
+/// What a queue pair waits for.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// An own buffer: of a request that has not left, or of a response that has come.
+    pub requester: Option<Token>,
+    pub ingress: Option<IngressWait>,
+    /// Memory that a READ is answered from.
+    pub reply: Option<Token>,
+}
+
+/// A packet that waits in the device until its page is there.
+#[derive(Debug)]
+struct Parked {
+    /// None: a whole frame.
+    header: Option<RoceHeader>,
+    bytes: Vec<u8>,
+}
+
+/// Packets that wait, in their order.
+#[derive(Debug, Default)]
+pub(super) struct ParkedPackets(VecDeque<Parked>);
+
+impl ParkedPackets {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A page for a request is not there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IngressNeed {
+    pub need: Need,
+    /// See [`IngressWait::receive`].
+    pub receive: bool,
+}
+
+pub(super) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
+
+impl Qp {
+    /// Raises a fault and waits for it, or for room for it. None: nobody answers faults.
+    pub(super) fn await_page<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        requester: bool,
+        waiting: Option<Token>,
+        need: &Need,
+    ) -> Option<Token> {
+        match core.raise_fault(mem, now, self.number, requester, waiting, need) {
+            Raised::Waiting(token) => Some(token),
+            Raised::NoRoom => {
+                if waiting != Some(Token::ROOM) {
+                    core.faults.wait_for_room(now, self.number);
+                }
+                Some(Token::ROOM)
+            }
+            Raised::NoQueue => None,
+        }
+    }
+
+    /// A page for a request of an RC peer is not there. Gives false if the packet is to be held.
+    pub(super) fn request_faulted<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        fault: IngressNeed,
+    ) -> bool {
+        let expected = self.responder.expected_psn();
+        let policy = self.attr.fault_policy;
+        if policy == FAULT_POLICY_TERMINATE {
+            let receive = fault.receive.then_some(LOST_BUFFER);
+            self.refuse(core, now, mem, expected, Refusal::operational(receive));
+            self.wake(core);
+            return true;
+        }
+        if policy == FAULT_POLICY_STALL {
+            return self.stall(core, now, mem, fault);
+        }
+        let waiting = self.waits.ingress.map(|wait| wait.token);
+        let raised = core.raise_fault(mem, now, self.number, false, waiting, &fault.need);
+        let token = match raised {
+            Raised::Waiting(token) => Some(token),
+            // The requester comes again anyway.
+            Raised::NoRoom => None,
+            Raised::NoQueue => {
+                self.request_lost(core, now, mem, fault.receive);
+                self.wake(core);
+                return true;
+            }
+        };
+        let how = if policy == FAULT_POLICY_DROP {
+            Held::Dropped
+        } else {
+            Held::Refused
+        };
+        self.waits.ingress = token.map(|token| IngressWait {
+            token,
+            how,
+            receive: fault.receive,
+        });
+        // What follows is out of sequence, and nothing need be said of it.
+        self.responder.hold_naks();
+        if how == Held::Dropped {
+            core.counters.inc(Counter::page_fault_drops);
+            return true;
+        }
+        core.counters.inc(Counter::page_fault_rnr);
+        core.counters.inc(Counter::rnr_nak_sent);
+        let timer = core.faults.rnr_timer(now, token);
+        self.responder
+            .acknowledge(expected, Syndrome::RnrNak { timer });
+        self.wake(core);
+        true
+    }
+
+    /// Stops the input of the NIC. Gives whether the packet is done with.
+    fn stall<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        fault: IngressNeed,
+    ) -> bool {
+        let waiting = self.waits.ingress.map(|wait| wait.token);
+        let Some(token) = self.await_page(core, now, mem, false, waiting, &fault.need) else {
+            self.request_lost(core, now, mem, fault.receive);
+            self.wake(core);
+            return true;
+        };
+        core.counters.inc(Counter::stalls);
+        core.ingress.stop(now, self.number, token);
+        self.waits.ingress = Some(IngressWait {
+            token,
+            how: Held::Stalled,
+            receive: fault.receive,
+        });
+        false
+    }
+
+    /// A packet that nobody sends again: UC, UD, GSI or raw. Gives false if it is to be held.
+    pub(super) fn receive_or_park<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: Option<&RoceHeader>,
+        payload: Payload<'_, M>,
+    ) -> bool {
+        if !self.parked.is_empty() {
+            self.park(core, header, payload);
+            return true;
+        }
+        let Err(fault) = self.deliver(core, now, mem, header, payload) else {
+            return true;
+        };
+        match self.attr.fault_policy {
+            FAULT_POLICY_TERMINATE => {
+                self.request_lost(core, now, mem, fault.receive);
+                self.fail_with_event(core, now, mem, event::QP_FATAL);
+            }
+            FAULT_POLICY_STALL => return self.stall(core, now, mem, fault),
+            FAULT_POLICY_DROP => {
+                core.counters.inc(Counter::page_fault_drops);
+                core.raise_fault(mem, now, self.number, false, None, &fault.need);
+                self.responder.lose_message(header);
+            }
+            _ => {
+                if self.await_parked(core, now, mem, fault) {
+                    self.park(core, header, payload);
+                }
+            }
+        }
+        true
+    }
+
+    /// Waits for the page of the first parked packet. Gives false if that is of no use.
+    fn await_parked<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        fault: IngressNeed,
+    ) -> bool {
+        let token = self.await_page(core, now, mem, false, None, &fault.need);
+        match token {
+            Some(token) => {
+                self.waits.ingress = Some(IngressWait {
+                    token,
+                    how: Held::Parked,
+                    receive: fault.receive,
+                });
+            }
+            None => self.request_lost(core, now, mem, fault.receive),
+        }
+        token.is_some()
+    }
+
+    fn deliver<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: Option<&RoceHeader>,
+        payload: Payload<'_, M>,
+    ) -> Result<(), IngressNeed> {
+        match (self.config.kind, header) {
+            (QpType::Uc, Some(header)) => self.receive_request(core, now, mem, header, payload),
+            (QpType::Raw, None) => self.receive_frame_now(core, now, mem, payload),
+            (_, Some(header)) => self.receive_datagram(core, now, mem, header, payload),
+            (_, None) => Ok(()),
+        }
+    }
+
+    fn park<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        header: Option<&RoceHeader>,
+        payload: Payload<'_, M>,
+    ) {
+        // An empty one takes room too.
+        let cost = payload.len() + size_of::<Parked>();
+        if core.parked + cost > core.config.park_bytes {
+            core.counters.inc(Counter::park_overflow);
+            return;
+        }
+        let Ok(bytes) = payload.to_vec() else {
+            core.counters.inc(Counter::dma_errors);
+            return;
+        };
+        core.parked += cost;
+        core.counters.inc(Counter::parked_packets);
+        self.parked.0.push_back(Parked {
+            header: header.copied(),
+            bytes,
+        });
+    }
+
+    fn unpark(&mut self, core: &mut Core) -> Option<Parked> {
+        let packet = self.parked.0.pop_front()?;
+        core.parked -= packet.bytes.len() + size_of::<Parked>();
+        Some(packet)
+    }
+
+    /// Delivers what was parked, until another page is missing.
+    pub(super) fn redo_parked<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        while self.waits.ingress.is_none()
+            && let Some(packet) = self.parked.0.pop_front()
+        {
+            let payload = Payload::Bytes(&packet.bytes);
+            let taken = match self.state.receives() {
+                true => self.deliver(core, now, mem, packet.header.as_ref(), payload),
+                false => Ok(()),
+            };
+            // It stays in front of the others while its page is missing.
+            self.parked.0.push_front(packet);
+            match taken {
+                Ok(()) => drop(self.unpark(core)),
+                Err(fault) => {
+                    if !self.await_parked(core, now, mem, fault) {
+                        self.unpark(core);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets pages and packets that were waited for.
+    pub(super) fn stop_waiting(&mut self, core: &mut Core) {
+        self.waits = Waits::default();
+        while self.unpark(core).is_some() {}
+    }
+
+    /// A fault has been answered that this queue pair may wait for.
+    pub(crate) fn fault_answered<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        token: Token,
+        repaired: bool,
+    ) {
+        if self.waits.requester == Some(token) {
+            self.waits.requester = None;
+            self.own_page_answered(core, now, repaired);
+        }
+        if self.waits.reply == Some(token) {
+            self.waits.reply = None;
+            if !repaired {
+                self.reply_lost(core, now, mem);
+            }
+        }
+        if let Some(wait) = self.waits.ingress.filter(|wait| wait.token == token) {
+            self.waits.ingress = None;
+            match repaired {
+                true => self.request_repaired(core, wait.how),
+                false if wait.how == Held::Parked => {
+                    self.unpark(core);
+                    self.request_lost(core, now, mem, wait.receive);
+                }
+                false => self.request_lost(core, now, mem, wait.receive),
+            }
+        }
+        self.wake(core);
+    }
+
+    /// The page of a request is there now: the requester should know, and not wait for a timer.
+    fn request_repaired(&mut self, core: &mut Core, how: Held) {
+        match how {
+            Held::Refused if core.config.ready_notice => {
+                core.counters.inc(Counter::ready_notices);
+                self.responder.say_ready(Syndrome::ACK);
+            }
+            Held::Dropped => self
+                .responder
+                .say_ready(Syndrome::Nak(NakCode::PsnSequenceError)),
+            Held::Refused | Held::Stalled | Held::Parked => {}
+        }
+    }
+
+    /// The page of a request will not come.
+    fn request_lost<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, receive: bool) {
+        let failure = receive.then_some(LOST_BUFFER);
+        match self.config.kind {
+            QpType::Rc => {
+                let refusal = match failure {
+                    Some(_) => Refusal::operational(failure),
+                    None => Refusal::access(),
+                };
+                let psn = self.responder.expected_psn();
+                self.refuse(core, now, mem, psn, refusal);
+            }
+            // The peer's mistake costs it the message.
+            _ if !receive => self.responder.lose_message(None),
+            kind => {
+                if let Some(wr) = self.responder.take_current() {
+                    self.complete_receive(core, now, mem, &wr, LOST_BUFFER);
+                }
+                // One bad buffer does not stop an interface.
+                if kind != QpType::Raw {
+                    self.fail_with_event(core, now, mem, event::QP_FATAL);
+                }
+            }
+        }
+    }
+}

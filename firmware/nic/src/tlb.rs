@@ -1,0 +1,112 @@
+//! The translation cache in front of all page tables of a NIC.
+//!
+//! A line holds a leaf and the stamp of the region it belongs to. Whatever changes a region's page table gives the
+//! region a new stamp, which drops all its lines at once (shoot-down).
+
+use std::cell::Cell;
+
+use crate::page_table::{Leaf, PAGE_SHIFT};
+
+const LINES: usize = 1024;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    /// The leaf holds the addresses from here on; no line has length 0.
+    first: u64,
+    len: u64,
+    addr: u64,
+    epoch: u64,
+    writable: bool,
+}
+
+/// The cache: direct-mapped.
+#[derive(Debug)]
+pub(crate) struct Tlb {
+    lines: Box<[Cell<Line>]>,
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+    /// Misses since [`Tlb::take_new_misses`].
+    new_misses: Cell<u64>,
+}
+
+impl Tlb {
+    pub(crate) fn new() -> Self {
+        Self {
+            lines: (0..LINES).map(|_| Cell::new(Line::default())).collect(),
+            hits: Cell::new(0),
+            misses: Cell::new(0),
+            new_misses: Cell::new(0),
+        }
+    }
+
+    /// The leaf that holds `va`: from the cache, or else from `walk`.
+    #[inline]
+    pub(crate) fn lookup(
+        &self,
+        epoch: u64,
+        va: u64,
+        walk: impl FnOnce() -> Option<Leaf>,
+    ) -> Option<Leaf> {
+        let page = va >> PAGE_SHIFT;
+        let slot = self.lines.get(page as usize & (LINES - 1))?;
+        let line = slot.get();
+        let offset = va.wrapping_sub(line.first);
+        if line.epoch == epoch && offset < line.len {
+            self.hits.set(self.hits.get() + 1);
+            return Some(Leaf {
+                addr: line.addr + offset,
+                len: line.len - offset,
+                writable: line.writable,
+            });
+        }
+        self.misses.set(self.misses.get() + 1);
+        self.new_misses.set(self.new_misses.get() + 1);
+        let leaf = walk()?;
+        // From the start of the page on; what is before it has lines of its own.
+        let before = va & ((1 << PAGE_SHIFT) - 1);
+        slot.set(Line {
+            first: va - before,
+            len: leaf.len + before,
+            addr: leaf.addr - before,
+            epoch,
+            writable: leaf.writable,
+        });
+        Some(leaf)
+    }
+
+    /// Hits and misses so far.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.hits.get(), self.misses.get())
+    }
+
+    /// Misses since the last call.
+    pub(crate) fn take_new_misses(&self) -> u64 {
+        self.new_misses.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(addr: u64) -> Option<Leaf> {
+        Some(Leaf {
+            addr,
+            len: 4096 - (addr & 0xfff),
+            writable: true,
+        })
+    }
+
+    #[test]
+    fn a_line_answers_for_its_stamp_and_range_only() {
+        let tlb = Tlb::new();
+        assert_eq!(tlb.lookup(1, 0x1010, || leaf(0x5010)), leaf(0x5010));
+        let never = || panic!("it is in the cache");
+        assert_eq!(tlb.lookup(1, 0x1000, never), leaf(0x5000));
+        assert_eq!(tlb.lookup(1, 0x1fff, never), leaf(0x5fff));
+        assert_eq!(tlb.lookup(1, 0x2000, || leaf(0x9000)), leaf(0x9000));
+        assert_eq!(tlb.lookup(2, 0x1000, || None), None);
+        assert_eq!(tlb.counts(), (2, 3));
+        assert_eq!((tlb.take_new_misses(), tlb.take_new_misses()), (3, 0));
+    }
+}
