@@ -18,6 +18,14 @@
 #endif
 
 /*
+ * 6.16: regions on demand keep page frame numbers, and are mapped for DMA one
+ * by one.
+ */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 16, 0)
+#define FAULTLINE_COMPAT_ODP_PFNS
+#endif
+
+/*
  * 7.x: callbacks for kernel and user CQs are separate, resize is for user CQs
  * only, and a DMA handle may come with a registration.
  */

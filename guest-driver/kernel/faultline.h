@@ -166,6 +166,9 @@ struct faultline_dev {
 	struct mutex net_lock;
 	struct faultline_net *net;
 
+	/* NULL: all memory must be pinned. */
+	struct faultline_odp *odp;
+
 	/* Protects the counters' buffer. */
 	struct mutex counters_lock;
 	__le64 *counters;
@@ -238,6 +241,10 @@ int faultline_res_add(struct xarray *xa, struct faultline_res *res);
 void faultline_res_remove(struct xarray *xa, struct faultline_res *res);
 struct faultline_res *faultline_res_get(struct xarray *xa, u32 num);
 void faultline_res_put(struct faultline_res *res);
+
+/* faultline_odp.c */
+void faultline_odp_fault(struct faultline_dev *dev,
+			 const struct faultline_eqe *eqe);
 
 /* faultline_net.c */
 int faultline_net_create(struct faultline_dev *dev);

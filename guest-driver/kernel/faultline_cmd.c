@@ -252,7 +252,7 @@ int faultline_cmd_query_counters(struct faultline_dev *dev, dma_addr_t addr,
 
 static int faultline_tq(struct faultline_dev *dev,
 			const struct faultline_tq_cmd *cmd,
-			enum faultline_wait wait)
+			enum faultline_wait wait, u32 *count)
 {
 	struct faultline_tq_comp comp;
 	u16 status;
@@ -262,6 +262,8 @@ static int faultline_tq(struct faultline_dev *dev,
 	if (err)
 		return err;
 	status = le16_to_cpu(comp.status);
+	if (count)
+		*count = le32_to_cpu(comp.count);
 	if (status)
 		dev_dbg(&dev->pdev->dev,
 			"translation command %u on key %#x: status %u\n",
@@ -288,7 +290,24 @@ int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
 		.page_shift = page_shift,
 	};
 
-	return faultline_tq(dev, &cmd, wait);
+	return faultline_tq(dev, &cmd, wait, NULL);
+}
+
+/*
+ * Removes all entries that overlap a range; the device does not touch the
+ * pages after this. For MMU notifiers: waits for nothing but the device.
+ */
+int faultline_tq_invalidate(struct faultline_dev *dev, u32 key, u64 iova,
+			    u64 length, u32 *removed)
+{
+	struct faultline_tq_cmd cmd = {
+		.opcode = FAULTLINE_TQ_INVALIDATE,
+		.key = cpu_to_le32(key),
+		.iova = cpu_to_le64(iova),
+		.count = cpu_to_le64(length),
+	};
+
+	return faultline_tq(dev, &cmd, FAULTLINE_WAIT_POLL, removed);
 }
 
 /* Answers a page fault: FAULTLINE_OK, or the status it fails with. */
@@ -301,5 +320,5 @@ int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
 		.resume_status = cpu_to_le16(status),
 	};
 
-	return faultline_tq(dev, &cmd, wait);
+	return faultline_tq(dev, &cmd, wait, NULL);
 }

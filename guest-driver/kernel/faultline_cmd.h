@@ -61,6 +61,8 @@ int faultline_cmd_query_counters(struct faultline_dev *dev, dma_addr_t addr,
 int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
 		     u8 page_shift, u64 list, bool contiguous,
 		     enum faultline_wait wait);
+int faultline_tq_invalidate(struct faultline_dev *dev, u32 key, u64 iova,
+			    u64 length, u32 *removed);
 int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
 			enum faultline_wait wait);
 

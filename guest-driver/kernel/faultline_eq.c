@@ -65,21 +65,6 @@ static void faultline_res_event(struct xarray *xa, u32 num, u8 kind)
 	faultline_res_put(res);
 }
 
-/*
- * Pages of pinned regions are always there, so that there is nobody who could
- * bring one in. The transfer fails instead of waiting for ever.
- */
-static void faultline_page_fault(struct faultline_dev *dev,
-				 const struct faultline_eqe *eqe)
-{
-	dev_warn_ratelimited(&dev->pdev->dev,
-			     "page fault of QP %u, key %#x, address %#llx\n",
-			     le32_to_cpu(eqe->object), le32_to_cpu(eqe->key),
-			     le64_to_cpu(eqe->va));
-	faultline_tq_resume(dev, le64_to_cpu(eqe->token),
-			    FAULTLINE_NOT_SUPPORTED, FAULTLINE_WAIT_SPIN);
-}
-
 static void faultline_handle_event(struct faultline_dev *dev,
 				   const struct faultline_eqe *eqe)
 {
@@ -94,7 +79,7 @@ static void faultline_handle_event(struct faultline_dev *dev,
 		faultline_cmdq_process(&dev->admin);
 		break;
 	case FAULTLINE_EVENT_PAGE_FAULT:
-		faultline_page_fault(dev, eqe);
+		faultline_odp_fault(dev, eqe);
 		break;
 	case FAULTLINE_EVENT_QP_FATAL:
 	case FAULTLINE_EVENT_QP_REQUEST_ERROR:

@@ -46,7 +46,28 @@ struct faultline_ah {
 struct faultline_mr {
 	struct ib_mr ibmr;
 	struct ib_umem *umem;
+
+	/* The rest is for regions on demand. */
+	bool on_demand;
+	/* Who serves a fault or prefetches; dereg waits for the last one. */
+	refcount_t users;
+	struct completion unused;
+	/* Implicit: umems by address; the lock serializes new ones. */
+	struct xarray children;
+	struct mutex children_lock;
+	atomic64_t page_faults;
+	atomic64_t page_faults_handled;
+	atomic64_t page_invalidations;
+	atomic64_t page_prefetch;
 };
+
+/* What a region may be asked for; the values are the device's own. */
+#define FAULTLINE_MR_ACCESS	(IB_ACCESS_LOCAL_WRITE |	\
+				 IB_ACCESS_REMOTE_WRITE |	\
+				 IB_ACCESS_REMOTE_READ |	\
+				 IB_ACCESS_REMOTE_ATOMIC |	\
+				 IB_ACCESS_MW_BIND |		\
+				 IB_ZERO_BASED)
 
 struct faultline_cq {
 	struct ib_cq ibcq;
@@ -247,6 +268,7 @@ struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 				    struct ib_udata *udata);
 #endif
 int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
+u8 faultline_mkey_variant(struct faultline_dev *dev);
 int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
 			      u32 *key);
 

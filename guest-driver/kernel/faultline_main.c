@@ -3,7 +3,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
 
-#include "faultline.h"
+#include "faultline_odp.h"
 
 MODULE_DESCRIPTION("Faultline RDMA NIC");
 MODULE_LICENSE("Dual BSD/GPL");
@@ -158,9 +158,12 @@ static int faultline_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	err = faultline_hw_init(dev);
 	if (err)
 		goto cleanup_pci;
-	err = faultline_eqs_create(dev);
+	err = faultline_odp_create(dev);
 	if (err)
 		goto cleanup_hw;
+	err = faultline_eqs_create(dev);
+	if (err)
+		goto destroy_odp;
 	err = faultline_net_create(dev);
 	if (err)
 		goto destroy_eqs;
@@ -176,6 +179,8 @@ destroy_net:
 	faultline_net_destroy(dev);
 destroy_eqs:
 	faultline_eqs_destroy(dev);
+destroy_odp:
+	faultline_odp_destroy(dev);
 cleanup_hw:
 	flush_work(&dev->death_work);
 	faultline_hw_cleanup(dev);
@@ -202,6 +207,7 @@ static void faultline_remove(struct pci_dev *pdev)
 	faultline_ib_unregister(dev);
 	faultline_net_destroy(dev);
 	faultline_eqs_destroy(dev);
+	faultline_odp_destroy(dev);
 	flush_work(&dev->death_work);
 	faultline_hw_cleanup(dev);
 	faultline_cleanup_pci(pdev);

@@ -6,22 +6,15 @@
 
 #include <rdma/iter.h>
 
-#include "faultline_ib.h"
+#include "faultline_odp.h"
 
-/* What a region may be asked for; the values are the device's own. */
-#define FAULTLINE_MR_ACCESS	(IB_ACCESS_LOCAL_WRITE |	\
-				 IB_ACCESS_REMOTE_WRITE |	\
-				 IB_ACCESS_REMOTE_READ |	\
-				 IB_ACCESS_REMOTE_ATOMIC |	\
-				 IB_ACCESS_MW_BIND |		\
-				 IB_ZERO_BASED)
 /* Hints that change nothing here. */
 #define FAULTLINE_MR_HINTS	(IB_ACCESS_HUGETLB | IB_ACCESS_OPTIONAL)
 
 /* Contiguous pages in one command: bounds the time it takes. */
 #define FAULTLINE_MAX_CONTIGUOUS	BIT(16)
 
-static u8 faultline_mkey_variant(struct faultline_dev *dev)
+u8 faultline_mkey_variant(struct faultline_dev *dev)
 {
 	return atomic_inc_return(&dev->mkey_variant);
 }
@@ -165,6 +158,13 @@ static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 	u32 key;
 	int err;
 
+	if (access & IB_ACCESS_ON_DEMAND) {
+		if (access & ~(FAULTLINE_MR_ACCESS | FAULTLINE_MR_HINTS |
+			       IB_ACCESS_ON_DEMAND))
+			return ERR_PTR(-EOPNOTSUPP);
+		return faultline_odp_reg(ibpd, start, length, virt_addr,
+					 access);
+	}
 	if (access & ~(FAULTLINE_MR_ACCESS | FAULTLINE_MR_HINTS))
 		return ERR_PTR(-EOPNOTSUPP);
 	if (!length || length > le64_to_cpu(dev->caps.max_mr_size) ||
@@ -241,6 +241,8 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	struct faultline_mr *mr = to_fmr(ibmr);
 	int err;
 
+	if (mr->on_demand)
+		return faultline_odp_dereg(mr);
 	err = faultline_settle(dev, faultline_cmd_destroy_mkey(dev,
 							       ibmr->lkey));
 	if (err)

@@ -47,6 +47,19 @@ static const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(page_faults_joined),
 	FAULTLINE_COUNTER(page_fault_overflow),
 	FAULTLINE_COUNTER(page_invalidations),
+	FAULTLINE_COUNTER(page_faults_failed),
+	FAULTLINE_COUNTER(page_fault_timeouts),
+	FAULTLINE_COUNTER(page_fault_rnr),
+	FAULTLINE_COUNTER(page_fault_drops),
+	FAULTLINE_COUNTER(parked_packets),
+	FAULTLINE_COUNTER(park_overflow),
+	FAULTLINE_COUNTER(stalls),
+	FAULTLINE_COUNTER(stall_timeouts),
+	FAULTLINE_COUNTER(stall_overflow),
+	FAULTLINE_COUNTER(ready_notices),
+	FAULTLINE_COUNTER(tlb_hits),
+	FAULTLINE_COUNTER(tlb_misses),
+	FAULTLINE_COUNTER(tlb_shootdowns),
 };
 
 #define FAULTLINE_NUM_COUNTERS	ARRAY_SIZE(faultline_stat_descs)

@@ -10,7 +10,7 @@
 #include <rdma/ib_mad.h>
 #include <rdma/ib_user_verbs.h>
 
-#include "faultline_ib.h"
+#include "faultline_odp.h"
 
 /* Local ACK delay: 4.096 us * 2^15, about 134 ms, generous for software. */
 #define FAULTLINE_ACK_DELAY	15
@@ -103,6 +103,9 @@ static int faultline_query_device(struct ib_device *ibdev,
 	/* Completions carry nanoseconds. */
 	props->timestamp_mask = U64_MAX;
 	props->hca_core_clock = NSEC_PER_MSEC;
+	if (dev->odp)
+		props->kernel_cap_flags |= IBK_ON_DEMAND_PAGING;
+	faultline_odp_caps(dev, &props->odp_caps);
 	return 0;
 }
 
@@ -472,6 +475,8 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.post_recv = faultline_post_recv,
 	.post_send = faultline_post_send,
 	.post_srq_recv = faultline_post_srq_recv,
+	.advise_mr = faultline_advise_mr,
+	.fill_stat_mr_entry = faultline_fill_stat_mr,
 	.query_device = faultline_query_device,
 	.query_pkey = faultline_query_pkey,
 	.query_port = faultline_query_port,

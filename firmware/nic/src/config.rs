@@ -60,7 +60,7 @@ impl Default for Limits {
             max_eqe: 1 << 17,
             max_gid: 256,
             max_rd_atomic: 16,
-            max_faults: 4096,
+            max_faults: 1024,
         }
     }
 }

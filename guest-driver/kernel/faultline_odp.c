@@ -1,0 +1,722 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/*
+ * Regions on demand: page faults of the device, and MMU notifiers.
+ *
+ * The device has entries for some pages of a region. Where it has none it
+ * raises a fault; a work item finds the pages with ib_umem_odp_map_dma_and_lock(),
+ * writes the entries while it holds the region's umem_mutex, and resumes the
+ * fault. An invalidation takes the same mutex and removes the entries before
+ * it returns. Races that are lost fault again.
+ *
+ * A region over the whole address space ("implicit") has one key and, for each
+ * FAULTLINE_CHILD_SIZE bytes that were touched, a child with a notifier.
+ */
+#include <linux/dma-mapping.h>
+#include <linux/mm.h>
+#include <linux/overflow.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include <rdma/ib_umem_odp.h>
+
+#include "faultline_odp.h"
+
+/* Faults that are served at the same time. */
+#define FAULTLINE_FAULT_WORKERS	16
+/* Bytes that a fault brings beyond what it demands, if the message needs them. */
+#define FAULTLINE_FAULT_AHEAD	SZ_1M
+/* Bytes of an implicit region behind one notifier. */
+#define FAULTLINE_CHILD_SHIFT	21
+#define FAULTLINE_CHILD_SIZE	BIT_ULL(FAULTLINE_CHILD_SHIFT)
+#define FAULTLINE_LIST_ENTRIES	(PAGE_SIZE / sizeof(__le64))
+
+/* A page of page entries on their way to the device. */
+struct faultline_list {
+	__le64 *entries;
+	dma_addr_t dma;
+	struct list_head free;
+};
+
+/* A fault that has been read from the queue. */
+struct faultline_fault {
+	struct work_struct work;
+	struct faultline_dev *dev;
+	struct list_head free;
+	u64 token;
+	u64 va;
+	u64 bytes;
+	u64 hint;
+	u32 key;
+	bool write;
+};
+
+struct faultline_odp {
+	struct workqueue_struct *wq;
+	/* Protects the lists of what is free. Taken in interrupts. */
+	spinlock_t lock;
+	struct list_head free_faults;
+	struct faultline_fault *faults;
+	struct list_head free_lists;
+	struct faultline_list lists[FAULTLINE_FAULT_WORKERS];
+	wait_queue_head_t list_freed;
+	/* Regions by index of their key. */
+	struct xarray mrs;
+};
+
+/*
+ * There is one for each worker; others may have to wait a moment. Memory may
+ * be short while a fault is served, so nothing is allocated then.
+ */
+static struct faultline_list *faultline_list_get(struct faultline_odp *odp)
+{
+	struct faultline_list *list = NULL;
+
+	spin_lock_irq(&odp->lock);
+	wait_event_lock_irq(odp->list_freed, !list_empty(&odp->free_lists),
+			    odp->lock);
+	list = list_first_entry(&odp->free_lists, struct faultline_list, free);
+	list_del(&list->free);
+	spin_unlock_irq(&odp->lock);
+	return list;
+}
+
+static void faultline_list_put(struct faultline_odp *odp,
+			       struct faultline_list *list)
+{
+	spin_lock_irq(&odp->lock);
+	list_add(&list->free, &odp->free_lists);
+	spin_unlock_irq(&odp->lock);
+	wake_up(&odp->list_freed);
+}
+
+static struct faultline_mr *faultline_odp_mr_get(struct faultline_dev *dev,
+						 u32 key)
+{
+	struct faultline_mr *mr;
+
+	xa_lock(&dev->odp->mrs);
+	mr = xa_load(&dev->odp->mrs, key >> 8);
+	if (mr && mr->ibmr.lkey == key)
+		refcount_inc(&mr->users);
+	else
+		mr = NULL;
+	xa_unlock(&dev->odp->mrs);
+	return mr;
+}
+
+static void faultline_odp_mr_put(struct faultline_mr *mr)
+{
+	if (refcount_dec_and_test(&mr->users))
+		complete(&mr->unused);
+}
+
+/* What is at an address of the process stands at this I/O virtual address. */
+static u64 faultline_odp_iova(const struct faultline_mr *mr, u64 addr)
+{
+	return addr - mr->umem->address + mr->ibmr.iova;
+}
+
+static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
+				     const struct mmu_notifier_range *range,
+				     unsigned long seq)
+{
+	struct ib_umem_odp *odp =
+		container_of(mni, struct ib_umem_odp, notifier);
+	struct faultline_mr *mr;
+	u64 start, end, size;
+	u32 removed = 0;
+
+	if (!mmu_notifier_range_blockable(range))
+		return false;
+	mutex_lock(&odp->umem_mutex);
+	mmu_interval_set_seq(mni, seq);
+	/* Until a page has been mapped there may be no region yet. */
+	if (!odp->npages)
+		goto out;
+	mr = odp->private;
+	size = BIT_ULL(odp->page_shift);
+	start = max_t(u64, ib_umem_start(odp), ALIGN_DOWN(range->start, size));
+	end = min_t(u64, ib_umem_end(odp), ALIGN(range->end, size));
+	/*
+	 * Fails if the key is gone, when the device has no entries of it, and
+	 * if the device is dead, when it has stopped all DMA.
+	 */
+	faultline_tq_invalidate(to_fdev(mr->ibmr.device), mr->ibmr.lkey,
+				faultline_odp_iova(mr, start), end - start,
+				&removed);
+	atomic64_add(removed, &mr->page_invalidations);
+	ib_umem_odp_unmap_dma_pages(odp, start, end);
+out:
+	mutex_unlock(&odp->umem_mutex);
+	return true;
+}
+
+static const struct mmu_interval_notifier_ops faultline_mn_ops = {
+	.invalidate = faultline_odp_invalidate,
+};
+
+/*
+ * Brings pages of one umem and tells the device; `addr` and `end` lie in it.
+ * Without `fault` only those that are there anyway.
+ */
+static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
+			     u64 addr, u64 end, bool write, bool fault)
+{
+	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	u64 size = BIT_ULL(odp->page_shift);
+	struct faultline_list *list = faultline_list_get(dev->odp);
+	int err = 0;
+
+	while (addr < end) {
+		u64 first = ALIGN_DOWN(addr, size);
+		u64 stop = min(ALIGN(end, size),
+			       first + FAULTLINE_LIST_ENTRIES * size);
+		size_t count = (stop - first) >> odp->page_shift;
+		size_t index = (first - ib_umem_start(odp)) >> odp->page_shift;
+		size_t i;
+		int ret;
+
+		ret = ib_umem_odp_map_dma_and_lock(odp, first, stop - first,
+						   faultline_odp_mask(write),
+						   fault);
+		if (ret < 0) {
+			err = ret;
+			break;
+		}
+		for (i = 0; i < count; i++)
+			list->entries[i] =
+				cpu_to_le64(faultline_odp_entry(dev, odp,
+								index + i));
+		err = faultline_tq_map(dev, mr->ibmr.lkey,
+				       faultline_odp_iova(mr, first), count,
+				       odp->page_shift, list->dma, false,
+				       FAULTLINE_WAIT_POLL);
+		mutex_unlock(&odp->umem_mutex);
+		if (err)
+			break;
+		addr = stop;
+	}
+	faultline_list_put(dev->odp, list);
+	return err;
+}
+
+/* Whether the process has anything there at all. */
+static bool faultline_odp_is_mapped(struct mm_struct *mm, u64 start, u64 end)
+{
+	struct vm_area_struct *vma;
+	bool mapped;
+
+	mmap_read_lock(mm);
+	vma = find_vma(mm, start);
+	mapped = vma && vma->vm_start < end;
+	mmap_read_unlock(mm);
+	return mapped;
+}
+
+static struct ib_umem_odp *faultline_odp_new_child(struct faultline_mr *mr,
+						   unsigned long index)
+{
+	struct ib_umem_odp *root = to_ib_umem_odp(mr->umem);
+	struct mm_struct *mm = mr->umem->owning_mm;
+	u64 start = (u64)index << FAULTLINE_CHILD_SHIFT;
+	struct ib_umem_odp *child = ERR_PTR(-EFAULT);
+
+	/* A process that ends has no pages any more. */
+	if (!mmget_not_zero(mm))
+		return child;
+	/* A peer must not make us allocate for addresses that do not exist. */
+	if (faultline_odp_is_mapped(mm, start, start + FAULTLINE_CHILD_SIZE))
+		child = ib_umem_odp_alloc_child(root, start,
+						FAULTLINE_CHILD_SIZE,
+						&faultline_mn_ops);
+	mmput(mm);
+	if (!IS_ERR(child))
+		child->private = mr;
+	return child;
+}
+
+/* Children stay until the region goes. */
+static struct ib_umem_odp *faultline_odp_child(struct faultline_mr *mr,
+					       u64 addr)
+{
+	unsigned long index = addr >> FAULTLINE_CHILD_SHIFT;
+	struct ib_umem_odp *child = xa_load(&mr->children, index);
+	int err;
+
+	if (child)
+		return child;
+	mutex_lock(&mr->children_lock);
+	child = xa_load(&mr->children, index);
+	if (child)
+		goto out;
+	child = faultline_odp_new_child(mr, index);
+	if (IS_ERR(child))
+		goto out;
+	err = xa_err(xa_store(&mr->children, index, child, GFP_KERNEL));
+	if (err) {
+		ib_umem_odp_release(child);
+		child = ERR_PTR(err);
+	}
+out:
+	mutex_unlock(&mr->children_lock);
+	return child;
+}
+
+/* Brings pages at addresses of the process. */
+static int faultline_odp_bring(struct faultline_mr *mr, u64 addr, u64 end,
+			       bool write, bool fault)
+{
+	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
+	int err = 0;
+
+	if (write && !mr->umem->writable)
+		return -EPERM;
+	if (!odp->is_implicit_odp)
+		return faultline_odp_map(mr, odp, addr, end, write, fault);
+	if (end > TASK_SIZE_MAX)
+		return -EFAULT;
+	while (addr < end && !err) {
+		u64 stop = min(end, ALIGN_DOWN(addr, FAULTLINE_CHILD_SIZE) +
+					    FAULTLINE_CHILD_SIZE);
+
+		odp = faultline_odp_child(mr, addr);
+		if (IS_ERR(odp))
+			return PTR_ERR(odp);
+		err = faultline_odp_map(mr, odp, addr, stop, write, fault);
+		addr = stop;
+	}
+	return err;
+}
+
+/* The range of addresses behind a range of the region. */
+static int faultline_odp_range(const struct faultline_mr *mr, u64 iova,
+			       u64 length, u64 *addr, u64 *end)
+{
+	u64 offset = iova - mr->ibmr.iova;
+
+	if (iova < mr->ibmr.iova || offset > mr->ibmr.length ||
+	    length > mr->ibmr.length - offset)
+		return -EFAULT;
+	*addr = mr->umem->address + offset;
+	*end = *addr + length;
+	return 0;
+}
+
+static int faultline_odp_serve(struct faultline_mr *mr,
+			       const struct faultline_fault *fault)
+{
+	u64 addr, end, ahead;
+	int err;
+
+	err = faultline_odp_range(mr, fault->va, fault->bytes, &addr, &end);
+	if (err)
+		return err;
+	err = faultline_odp_bring(mr, addr, end, fault->write, true);
+	if (err || fault->hint <= fault->bytes)
+		return err;
+	/* Nobody waits for the rest yet: if there is none, so be it. */
+	ahead = min_t(u64, fault->hint, FAULTLINE_FAULT_AHEAD);
+	if (ahead > fault->bytes &&
+	    !faultline_odp_range(mr, fault->va, ahead, &addr, &ahead))
+		faultline_odp_bring(mr, end, ahead, fault->write, true);
+	return 0;
+}
+
+static void faultline_fault_work(struct work_struct *work)
+{
+	struct faultline_fault *fault =
+		container_of(work, struct faultline_fault, work);
+	struct faultline_dev *dev = fault->dev;
+	struct faultline_odp *odp = dev->odp;
+	struct faultline_mr *mr = faultline_odp_mr_get(dev, fault->key);
+	u16 status = FAULTLINE_BAD_MKEY;
+
+	/* The region may have gone while its fault was on the way. */
+	if (mr) {
+		int err = faultline_odp_serve(mr, fault);
+
+		atomic64_inc(&mr->page_faults);
+		if (!err)
+			atomic64_inc(&mr->page_faults_handled);
+		status = err ? FAULTLINE_BAD_RANGE : FAULTLINE_OK;
+		faultline_odp_mr_put(mr);
+	}
+	/* Refused if the key has gone, and the fault with it. */
+	faultline_tq_resume(dev, fault->token, status, FAULTLINE_WAIT_POLL);
+	spin_lock_irq(&odp->lock);
+	list_add(&fault->free, &odp->free_faults);
+	spin_unlock_irq(&odp->lock);
+}
+
+/* In interrupt context. */
+void faultline_odp_fault(struct faultline_dev *dev,
+			 const struct faultline_eqe *eqe)
+{
+	struct faultline_odp *odp = dev->odp;
+	struct faultline_fault *fault = NULL;
+	unsigned long flags;
+
+	if (odp) {
+		spin_lock_irqsave(&odp->lock, flags);
+		fault = list_first_entry_or_null(&odp->free_faults,
+						 struct faultline_fault, free);
+		if (fault)
+			list_del(&fault->free);
+		spin_unlock_irqrestore(&odp->lock, flags);
+	}
+	if (!fault) {
+		/* More than the device says that it raises at once. */
+		faultline_tq_resume(dev, le64_to_cpu(eqe->token),
+				    FAULTLINE_NO_RESOURCES,
+				    FAULTLINE_WAIT_SPIN);
+		return;
+	}
+	fault->token = le64_to_cpu(eqe->token);
+	fault->va = le64_to_cpu(eqe->va);
+	fault->bytes = le32_to_cpu(eqe->bytes);
+	fault->hint = le64_to_cpu(eqe->hint_bytes);
+	fault->key = le32_to_cpu(eqe->key);
+	fault->write = le32_to_cpu(eqe->fault_flags) & FAULTLINE_FAULT_WRITE;
+	queue_work(odp->wq, &fault->work);
+}
+
+static void faultline_odp_release_umems(struct faultline_mr *mr)
+{
+	struct ib_umem_odp *child;
+	unsigned long index;
+
+	xa_for_each(&mr->children, index, child)
+		ib_umem_odp_release(child);
+	xa_destroy(&mr->children);
+	ib_umem_odp_release(to_ib_umem_odp(mr->umem));
+}
+
+static struct ib_umem_odp *faultline_odp_umem(struct ib_device *ibdev,
+					      u64 start, u64 length, u64 iova,
+					      int access)
+{
+	if (!start && length == U64_MAX)
+		return iova ? ERR_PTR(-EINVAL) :
+			      ib_umem_odp_alloc_implicit(ibdev, access);
+	/* The offset within a page is the same on both sides. */
+	if ((start ^ iova) & ~PAGE_MASK)
+		return ERR_PTR(-EINVAL);
+	if ((start ^ iova) & (HPAGE_SIZE - 1))
+		access &= ~IB_ACCESS_HUGETLB;
+	return ib_umem_odp_get(ibdev, start, length, access, &faultline_mn_ops);
+}
+
+struct ib_mr *faultline_odp_reg(struct ib_pd *ibpd, u64 start, u64 length,
+				u64 iova, int access)
+{
+	struct faultline_dev *dev = to_fdev(ibpd->device);
+	struct faultline_create_mkey params = {};
+	struct ib_umem_odp *odp;
+	struct faultline_mr *mr;
+	u32 key;
+	int err;
+
+	if (!dev->odp)
+		return ERR_PTR(-EOPNOTSUPP);
+	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
+	if (!mr)
+		return ERR_PTR(-ENOMEM);
+	refcount_set(&mr->users, 1);
+	init_completion(&mr->unused);
+	mutex_init(&mr->children_lock);
+	xa_init(&mr->children);
+	odp = faultline_odp_umem(ibpd->device, start, length, iova, access);
+	if (IS_ERR(odp)) {
+		err = PTR_ERR(odp);
+		goto free_mr;
+	}
+	odp->private = mr;
+	mr->umem = &odp->umem;
+	mr->ibmr.device = ibpd->device;
+	mr->ibmr.iova = iova;
+	mr->ibmr.length = length;
+	mr->ibmr.page_size = BIT(odp->page_shift);
+	mr->on_demand = true;
+
+	params.pd = cpu_to_le32(to_fpd(ibpd)->pdn);
+	params.access = cpu_to_le32(access & (FAULTLINE_MR_ACCESS |
+					      IB_ACCESS_ON_DEMAND));
+	params.iova = cpu_to_le64(iova);
+	params.length = cpu_to_le64(length);
+	params.page_shift = PAGE_SHIFT;
+	params.variant = faultline_mkey_variant(dev);
+	err = faultline_cmd_create_mkey(dev, &params, &key);
+	if (err)
+		goto release;
+	mr->ibmr.lkey = key;
+	mr->ibmr.rkey = key;
+	/* From here on faults find it. */
+	err = xa_err(xa_store(&dev->odp->mrs, key >> 8, mr, GFP_KERNEL));
+	if (err)
+		goto destroy;
+	/* What is there need not fault. */
+	if (!odp->is_implicit_odp)
+		faultline_odp_bring(mr, start, start + length,
+				    mr->umem->writable, false);
+	return &mr->ibmr;
+
+destroy:
+	faultline_cmd_destroy_mkey(dev, key);
+release:
+	faultline_odp_release_umems(mr);
+free_mr:
+	kfree(mr);
+	return ERR_PTR(err);
+}
+
+int faultline_odp_dereg(struct faultline_mr *mr)
+{
+	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	u32 key = mr->ibmr.lkey;
+
+	/* No fault is served any more after this. */
+	xa_erase(&dev->odp->mrs, key >> 8);
+	faultline_odp_mr_put(mr);
+	wait_for_completion(&mr->unused);
+	/*
+	 * The device loses the pages before the notifiers go, and the key only
+	 * after them: an invalidation must not meet another region that has
+	 * been given the same key.
+	 */
+	faultline_tq_invalidate(dev, key, mr->ibmr.iova, mr->ibmr.length, NULL);
+	faultline_odp_release_umems(mr);
+	faultline_settle(dev, faultline_cmd_destroy_mkey(dev, key));
+	kfree(mr);
+	return 0;
+}
+
+/* A region that a prefetch may look at. */
+static struct faultline_mr *
+faultline_prefetchable(struct ib_pd *pd, enum ib_uverbs_advise_mr_advice advice,
+		       u32 lkey)
+{
+	struct faultline_mr *mr = faultline_odp_mr_get(to_fdev(pd->device),
+						       lkey);
+
+	if (!mr)
+		return ERR_PTR(-ENOENT);
+	if (mr->ibmr.pd != pd ||
+	    (advice == IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE &&
+	     !mr->umem->writable)) {
+		faultline_odp_mr_put(mr);
+		return ERR_PTR(-EPERM);
+	}
+	return mr;
+}
+
+struct faultline_prefetch {
+	struct work_struct work;
+	enum ib_uverbs_advise_mr_advice advice;
+	u32 count;
+	struct {
+		struct faultline_mr *mr;
+		u64 addr;
+		u64 end;
+	} parts[] __counted_by(count);
+};
+
+static int faultline_prefetch_run(struct faultline_prefetch *prefetch)
+{
+	bool write = prefetch->advice ==
+		     IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+	bool fault = prefetch->advice !=
+		     IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
+	int err = 0;
+	u32 i;
+
+	for (i = 0; i < prefetch->count && !err; i++) {
+		struct faultline_mr *mr = prefetch->parts[i].mr;
+
+		err = faultline_odp_bring(mr, prefetch->parts[i].addr,
+					  prefetch->parts[i].end, write, fault);
+		atomic64_inc(&mr->page_prefetch);
+	}
+	return err;
+}
+
+static void faultline_prefetch_free(struct faultline_prefetch *prefetch)
+{
+	u32 i;
+
+	for (i = 0; i < prefetch->count; i++)
+		if (prefetch->parts[i].mr)
+			faultline_odp_mr_put(prefetch->parts[i].mr);
+	kvfree(prefetch);
+}
+
+static void faultline_prefetch_work(struct work_struct *work)
+{
+	struct faultline_prefetch *prefetch =
+		container_of(work, struct faultline_prefetch, work);
+
+	faultline_prefetch_run(prefetch);
+	faultline_prefetch_free(prefetch);
+}
+
+int faultline_advise_mr(struct ib_pd *pd,
+			enum ib_uverbs_advise_mr_advice advice, u32 flags,
+			struct ib_sge *sg_list, u32 num_sge,
+			struct uverbs_attr_bundle *attrs)
+{
+	struct faultline_dev *dev = to_fdev(pd->device);
+	struct faultline_prefetch *prefetch;
+	int err = 0;
+	u32 i;
+
+	if (!dev->odp ||
+	    (advice != IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH &&
+	     advice != IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE &&
+	     advice != IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT))
+		return -EOPNOTSUPP;
+	if (flags & ~IB_UVERBS_ADVISE_MR_FLAG_FLUSH)
+		return -EOPNOTSUPP;
+	prefetch = kvzalloc(struct_size(prefetch, parts, num_sge), GFP_KERNEL);
+	if (!prefetch)
+		return -ENOMEM;
+	prefetch->advice = advice;
+	prefetch->count = num_sge;
+	INIT_WORK(&prefetch->work, faultline_prefetch_work);
+	for (i = 0; i < num_sge; i++) {
+		const struct ib_sge *sge = &sg_list[i];
+		struct faultline_mr *mr;
+
+		mr = faultline_prefetchable(pd, advice, sge->lkey);
+		if (IS_ERR(mr)) {
+			err = PTR_ERR(mr);
+			goto free;
+		}
+		prefetch->parts[i].mr = mr;
+		err = faultline_odp_range(mr, sge->addr, sge->length,
+					  &prefetch->parts[i].addr,
+					  &prefetch->parts[i].end);
+		if (err)
+			goto free;
+	}
+	if (!(flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH)) {
+		queue_work(dev->odp->wq, &prefetch->work);
+		return 0;
+	}
+	err = faultline_prefetch_run(prefetch);
+free:
+	faultline_prefetch_free(prefetch);
+	return err;
+}
+
+int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr)
+{
+	struct faultline_mr *mr = to_fmr(ibmr);
+	struct nlattr *table;
+
+	if (!mr->on_demand)
+		return 0;
+	table = nla_nest_start(msg, RDMA_NLDEV_ATTR_STAT_HWCOUNTERS);
+	if (!table)
+		return -EMSGSIZE;
+	if (rdma_nl_stat_hwcounter_entry(msg, "page_faults",
+					 atomic64_read(&mr->page_faults)) ||
+	    rdma_nl_stat_hwcounter_entry(msg, "page_faults_handled",
+					 atomic64_read(&mr->page_faults_handled)) ||
+	    rdma_nl_stat_hwcounter_entry(msg, "page_invalidations",
+					 atomic64_read(&mr->page_invalidations)) ||
+	    rdma_nl_stat_hwcounter_entry(msg, "page_prefetch",
+					 atomic64_read(&mr->page_prefetch))) {
+		nla_nest_cancel(msg, table);
+		return -EMSGSIZE;
+	}
+	nla_nest_end(msg, table);
+	return 0;
+}
+
+void faultline_odp_caps(const struct faultline_dev *dev,
+			struct ib_odp_caps *caps)
+{
+	if (!dev->odp)
+		return;
+	caps->general_caps = IB_ODP_SUPPORT | IB_ODP_SUPPORT_IMPLICIT;
+	caps->per_transport_caps.rc_odp_caps =
+		le32_to_cpu(dev->caps.rc_odp_caps);
+	caps->per_transport_caps.uc_odp_caps =
+		le32_to_cpu(dev->caps.uc_odp_caps);
+	caps->per_transport_caps.ud_odp_caps =
+		le32_to_cpu(dev->caps.ud_odp_caps);
+	caps->per_transport_caps.xrc_odp_caps =
+		le32_to_cpu(dev->caps.xrc_odp_caps);
+}
+
+static void faultline_odp_free(struct faultline_dev *dev,
+			       struct faultline_odp *odp)
+{
+	unsigned int i;
+
+	if (odp->wq)
+		destroy_workqueue(odp->wq);
+	for (i = 0; i < FAULTLINE_FAULT_WORKERS; i++)
+		if (odp->lists[i].entries)
+			dma_free_coherent(&dev->pdev->dev, PAGE_SIZE,
+					  odp->lists[i].entries,
+					  odp->lists[i].dma);
+	xa_destroy(&odp->mrs);
+	kvfree(odp->faults);
+	kfree(odp);
+}
+
+/* Nothing raises faults any more. */
+void faultline_odp_destroy(struct faultline_dev *dev)
+{
+	if (dev->odp)
+		faultline_odp_free(dev, dev->odp);
+	dev->odp = NULL;
+}
+
+/* Before the queue of faults is made. A device without paging is fine. */
+int faultline_odp_create(struct faultline_dev *dev)
+{
+	u32 max_faults = le32_to_cpu(dev->caps.max_faults);
+	struct faultline_odp *odp;
+	unsigned int i;
+
+	if (!dev->caps.rc_odp_caps)
+		return 0;
+	odp = kzalloc(sizeof(*odp), GFP_KERNEL);
+	if (!odp)
+		return -ENOMEM;
+	spin_lock_init(&odp->lock);
+	INIT_LIST_HEAD(&odp->free_faults);
+	INIT_LIST_HEAD(&odp->free_lists);
+	init_waitqueue_head(&odp->list_freed);
+	xa_init(&odp->mrs);
+	/* Reclaim may wait for pages that wait for us. */
+	odp->wq = alloc_workqueue("%s-odp-%s", WQ_HIGHPRI | WQ_UNBOUND |
+				  WQ_MEM_RECLAIM, FAULTLINE_FAULT_WORKERS,
+				  FAULTLINE_DRV_NAME, pci_name(dev->pdev));
+	odp->faults = kvcalloc(max_faults, sizeof(*odp->faults), GFP_KERNEL);
+	if (!odp->wq || !odp->faults)
+		goto nomem;
+	for (i = 0; i < max_faults; i++) {
+		struct faultline_fault *fault = &odp->faults[i];
+
+		fault->dev = dev;
+		INIT_WORK(&fault->work, faultline_fault_work);
+		list_add(&fault->free, &odp->free_faults);
+	}
+	for (i = 0; i < FAULTLINE_FAULT_WORKERS; i++) {
+		struct faultline_list *list = &odp->lists[i];
+
+		list->entries = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
+						   &list->dma, GFP_KERNEL);
+		if (!list->entries)
+			goto nomem;
+		list_add(&list->free, &odp->free_lists);
+	}
+	dev->odp = odp;
+	return 0;
+
+nomem:
+	faultline_odp_free(dev, odp);
+	return -ENOMEM;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* Regions on demand. */
+#ifndef FAULTLINE_ODP_H
+#define FAULTLINE_ODP_H
+
+#include <linux/hmm.h>
+#include <linux/pci-p2pdma.h>
+
+#include <rdma/ib_umem_odp.h>
+
+#include "faultline_ib.h"
+
+/* What ib_umem_odp_map_dma_and_lock() is asked for. */
+static inline u64 faultline_odp_mask(bool write)
+{
+#ifdef FAULTLINE_COMPAT_ODP_PFNS
+	return HMM_PFN_REQ_FAULT | (write ? HMM_PFN_REQ_WRITE : 0);
+#else
+	return ODP_READ_ALLOWED_BIT | (write ? ODP_WRITE_ALLOWED_BIT : 0);
+#endif
+}
+
+/* The device's entry for a page of a umem whose mutex is held; 0: absent. */
+static inline u64 faultline_odp_entry(struct faultline_dev *dev,
+				      struct ib_umem_odp *odp, size_t index)
+{
+	u64 entry;
+#ifdef FAULTLINE_COMPAT_ODP_PFNS
+	struct pci_p2pdma_map_state p2pdma = {};
+	unsigned long pfn = odp->map.pfn_list[index];
+	dma_addr_t addr;
+
+	if (!(pfn & HMM_PFN_VALID))
+		return 0;
+	addr = hmm_dma_map_pfn(&dev->pdev->dev, &odp->map, index, &p2pdma);
+	if (dma_mapping_error(&dev->pdev->dev, addr))
+		return 0;
+	entry = addr | FAULTLINE_PTE_READ;
+	if (pfn & HMM_PFN_WRITE)
+		entry |= FAULTLINE_PTE_WRITE;
+#else
+	dma_addr_t addr = odp->dma_list[index];
+
+	if (!addr)
+		return 0;
+	entry = (addr & ODP_DMA_ADDR_MASK) | FAULTLINE_PTE_READ;
+	if (addr & ODP_WRITE_ALLOWED_BIT)
+		entry |= FAULTLINE_PTE_WRITE;
+#endif
+	return entry;
+}
+
+int faultline_odp_create(struct faultline_dev *dev);
+void faultline_odp_destroy(struct faultline_dev *dev);
+void faultline_odp_caps(const struct faultline_dev *dev,
+			struct ib_odp_caps *caps);
+struct ib_mr *faultline_odp_reg(struct ib_pd *ibpd, u64 start, u64 length,
+				u64 iova, int access);
+int faultline_odp_dereg(struct faultline_mr *mr);
+int faultline_advise_mr(struct ib_pd *pd,
+			enum ib_uverbs_advise_mr_advice advice, u32 flags,
+			struct ib_sge *sg_list, u32 num_sge,
+			struct uverbs_attr_bundle *attrs);
+int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr);
+
+#endif /* FAULTLINE_ODP_H */
