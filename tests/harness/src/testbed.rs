@@ -50,7 +50,7 @@ impl Fabric {
             .map(|name| NicEntry {
                 name: (*name).to_owned(),
                 socket: directory.path().join(name),
-                mac: None,
+                ..NicEntry::default()
             })
             .collect();
         let config = Config { nics, ..config };

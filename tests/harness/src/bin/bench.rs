@@ -185,7 +185,7 @@ fn serve(directory: &Path) -> anyhow::Result<()> {
     let nic = |name: &str| NicEntry {
         name: name.to_owned(),
         socket: directory.join(name),
-        mac: None,
+        ..NicEntry::default()
     };
     let config = Config {
         poll: PollMode::Busy,
