@@ -591,6 +591,8 @@
 #define FAULTLINE_ADMIN_CREATE_MKEY 0x18
 /* Destroy a memory key. */
 #define FAULTLINE_ADMIN_DESTROY_MKEY 0x19
+/* Change a memory key, which keeps its number: all that CREATE_MKEY says, but for the variant. */
+#define FAULTLINE_ADMIN_MODIFY_MKEY 0x1a
 /* Create a completion queue. */
 #define FAULTLINE_ADMIN_CREATE_CQ 0x20
 /* Destroy a completion queue. */
@@ -633,6 +635,8 @@
 /* Flags of CREATE_MKEY. */
 /* No page table: addresses are DMA addresses; the whole space if `length` is zero. */
 #define FAULTLINE_MKEY_PHYSICAL 1
+/* MODIFY_MKEY: the region is the same and keeps its pages. */
+#define FAULTLINE_MKEY_KEEP_PAGES 2
 
 /* Flags of CREATE_QP. */
 /* Every send work request makes a completion. */

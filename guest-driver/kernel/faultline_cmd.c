@@ -125,6 +125,12 @@ int faultline_cmd_create_mkey(struct faultline_dev *dev,
 	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_MKEY, params, key);
 }
 
+int faultline_cmd_modify_mkey(struct faultline_dev *dev, u32 key,
+			      const struct faultline_create_mkey *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_MODIFY_MKEY, key, params);
+}
+
 int faultline_cmd_destroy_mkey(struct faultline_dev *dev, u32 key)
 {
 	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_MKEY, key, NULL);

@@ -21,6 +21,8 @@ int faultline_cmd_dealloc_pd(struct faultline_dev *dev, u32 pdn);
 int faultline_cmd_create_mkey(struct faultline_dev *dev,
 			      const struct faultline_create_mkey *params,
 			      u32 *key);
+int faultline_cmd_modify_mkey(struct faultline_dev *dev, u32 key,
+			      const struct faultline_create_mkey *params);
 int faultline_cmd_destroy_mkey(struct faultline_dev *dev, u32 key);
 
 int faultline_cmd_create_cq(struct faultline_dev *dev,

@@ -46,6 +46,7 @@ struct faultline_ah {
 struct faultline_mr {
 	struct ib_mr ibmr;
 	struct ib_umem *umem;
+	int access;
 
 	/* The rest is for regions on demand. */
 	bool on_demand;
@@ -267,6 +268,10 @@ struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 				    u64 virt_addr, int access,
 				    struct ib_udata *udata);
 #endif
+struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
+				      u64 length, u64 virt_addr, int access,
+				      struct ib_pd *ibpd,
+				      struct ib_udata *udata);
 int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
 u8 faultline_mkey_variant(struct faultline_dev *dev);
 int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,

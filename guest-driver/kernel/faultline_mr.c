@@ -147,72 +147,218 @@ static int faultline_map_umem(struct faultline_dev *dev, struct ib_umem *umem,
 	return err;
 }
 
+/* Pins memory; gives the page size that suits the device. */
+static struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start,
+				     u64 length, u64 virt_addr, int access,
+				     unsigned long *page_size)
+{
+	struct faultline_dev *dev = to_fdev(ibdev);
+	struct ib_umem *umem;
+
+	umem = faultline_umem_get(ibdev, start, length, access);
+	if (IS_ERR(umem))
+		return umem;
+	*page_size = ib_umem_find_best_pgsz(umem,
+					    le64_to_cpu(dev->caps.page_sizes),
+					    virt_addr);
+	if (*page_size)
+		return umem;
+	ib_umem_release(umem);
+	return ERR_PTR(-EINVAL);
+}
+
+static void faultline_mkey_params(struct faultline_create_mkey *params,
+				  struct ib_pd *ibpd, u64 length,
+				  u64 virt_addr, int access,
+				  unsigned long page_size)
+{
+	params->pd = cpu_to_le32(to_fpd(ibpd)->pdn);
+	params->access = cpu_to_le32(access & (FAULTLINE_MR_ACCESS |
+					       IB_ACCESS_ON_DEMAND));
+	params->iova = cpu_to_le64(virt_addr);
+	params->length = cpu_to_le64(length);
+	params->page_shift = ilog2(page_size);
+}
+
+/* What the core has not checked. */
+static int faultline_check_region(struct faultline_dev *dev, u64 length,
+				  u64 virt_addr, int access)
+{
+	if (access & ~(FAULTLINE_MR_ACCESS | FAULTLINE_MR_HINTS |
+		       IB_ACCESS_ON_DEMAND))
+		return -EOPNOTSUPP;
+	if (access & IB_ACCESS_ON_DEMAND)
+		return dev->odp ? 0 : -EOPNOTSUPP;
+	if (!length || length > le64_to_cpu(dev->caps.max_mr_size) ||
+	    virt_addr + (length - 1) < virt_addr)
+		return -EINVAL;
+	return 0;
+}
+
 static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 					     u64 length, u64 virt_addr,
 					     int access)
 {
 	struct faultline_dev *dev = to_fdev(ibpd->device);
 	struct faultline_create_mkey params = {};
-	unsigned long page_size;
+	unsigned long page_size = PAGE_SIZE;
+	bool on_demand = access & IB_ACCESS_ON_DEMAND;
 	struct faultline_mr *mr;
 	u32 key;
 	int err;
 
-	if (access & IB_ACCESS_ON_DEMAND) {
-		if (access & ~(FAULTLINE_MR_ACCESS | FAULTLINE_MR_HINTS |
-			       IB_ACCESS_ON_DEMAND))
-			return ERR_PTR(-EOPNOTSUPP);
-		return faultline_odp_reg(ibpd, start, length, virt_addr,
-					 access);
-	}
-	if (access & ~(FAULTLINE_MR_ACCESS | FAULTLINE_MR_HINTS))
-		return ERR_PTR(-EOPNOTSUPP);
-	if (!length || length > le64_to_cpu(dev->caps.max_mr_size) ||
-	    virt_addr + (length - 1) < virt_addr)
-		return ERR_PTR(-EINVAL);
-
+	err = faultline_check_region(dev, length, virt_addr, access);
+	if (err)
+		return ERR_PTR(err);
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
-	mr->umem = faultline_umem_get(ibpd->device, start, length, access);
+	xa_init(&mr->children);
+	mr->umem = on_demand ?
+		faultline_odp_umem(mr, ibpd->device, start, length, virt_addr,
+				   access) :
+		faultline_pin(ibpd->device, start, length, virt_addr, access,
+			      &page_size);
 	if (IS_ERR(mr->umem)) {
 		err = PTR_ERR(mr->umem);
 		goto free_mr;
 	}
-	page_size = ib_umem_find_best_pgsz(mr->umem,
-					   le64_to_cpu(dev->caps.page_sizes),
-					   virt_addr);
-	if (!page_size) {
-		err = -EINVAL;
-		goto release;
-	}
-
-	params.pd = cpu_to_le32(to_fpd(ibpd)->pdn);
-	params.access = cpu_to_le32(access & FAULTLINE_MR_ACCESS);
-	params.iova = cpu_to_le64(virt_addr);
-	params.length = cpu_to_le64(length);
-	params.page_shift = ilog2(page_size);
+	faultline_mkey_params(&params, ibpd, length, virt_addr, access,
+			      page_size);
 	params.variant = faultline_mkey_variant(dev);
 	err = faultline_cmd_create_mkey(dev, &params, &key);
 	if (err)
 		goto release;
-	err = faultline_map_umem(dev, mr->umem, key, virt_addr, page_size);
-	if (err)
-		goto destroy;
 
+	mr->access = access;
+	mr->ibmr.device = ibpd->device;
 	mr->ibmr.lkey = key;
 	mr->ibmr.rkey = key;
 	mr->ibmr.length = length;
 	mr->ibmr.iova = virt_addr;
 	mr->ibmr.page_size = page_size;
+	err = on_demand ? faultline_odp_attach(mr) :
+			  faultline_map_umem(dev, mr->umem, key, virt_addr,
+					     page_size);
+	if (err)
+		goto destroy;
 	return &mr->ibmr;
 
 destroy:
 	faultline_cmd_destroy_mkey(dev, key);
 release:
-	ib_umem_release(mr->umem);
+	if (on_demand)
+		faultline_odp_release(mr, mr->umem);
+	else
+		ib_umem_release(mr->umem);
 free_mr:
 	kfree(mr);
+	return ERR_PTR(err);
+}
+
+/* Rights or protection domain change; the pages stay. */
+static int faultline_rereg_rights(struct faultline_mr *mr, struct ib_pd *ibpd,
+				  int access)
+{
+	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	struct faultline_create_mkey params = {
+		.flags = cpu_to_le32(FAULTLINE_MKEY_KEEP_PAGES),
+	};
+	int err;
+
+	faultline_mkey_params(&params, ibpd, mr->ibmr.length, mr->ibmr.iova,
+			      access, mr->ibmr.page_size);
+	err = faultline_cmd_modify_mkey(dev, mr->ibmr.lkey, &params);
+	if (!err)
+		mr->access = access;
+	return err;
+}
+
+/*
+ * Other memory under the same key. After an error behind the change of the
+ * key the region is empty, and only good for deregistration.
+ */
+static int faultline_rereg_memory(struct faultline_mr *mr, struct ib_pd *ibpd,
+				  u64 start, u64 length, u64 virt_addr,
+				  int access)
+{
+	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	struct faultline_create_mkey params = {};
+	unsigned long page_size = PAGE_SIZE;
+	bool was_on_demand = mr->on_demand;
+	bool on_demand = access & IB_ACCESS_ON_DEMAND;
+	struct ib_umem *old = mr->umem;
+	struct ib_umem *umem;
+	int err;
+
+	umem = on_demand ?
+		faultline_odp_umem(mr, mr->ibmr.device, start, length,
+				   virt_addr, access) :
+		faultline_pin(mr->ibmr.device, start, length, virt_addr, access,
+			      &page_size);
+	if (IS_ERR(umem))
+		return PTR_ERR(umem);
+	if (was_on_demand)
+		faultline_odp_detach(mr);
+	faultline_mkey_params(&params, ibpd, length, virt_addr, access,
+			      page_size);
+	err = faultline_cmd_modify_mkey(dev, mr->ibmr.lkey, &params);
+	if (err) {
+		/* As it was, if it can be. */
+		if (on_demand)
+			faultline_odp_release(NULL, umem);
+		else
+			ib_umem_release(umem);
+		if (was_on_demand)
+			faultline_odp_attach(mr);
+		return err;
+	}
+	/* The device has no entry of the old memory any more. */
+	if (was_on_demand)
+		faultline_odp_release(mr, old);
+	else
+		ib_umem_release(old);
+	mr->umem = umem;
+	mr->access = access;
+	mr->ibmr.length = length;
+	mr->ibmr.iova = virt_addr;
+	mr->ibmr.page_size = page_size;
+	return on_demand ? faultline_odp_attach(mr) :
+			   faultline_map_umem(dev, umem, mr->ibmr.lkey,
+					      virt_addr, page_size);
+}
+
+struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
+				      u64 length, u64 virt_addr, int access,
+				      struct ib_pd *ibpd,
+				      struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibmr->device);
+	struct faultline_mr *mr = to_fmr(ibmr);
+	int err;
+
+	if (flags & ~IB_MR_REREG_SUPPORTED)
+		return ERR_PTR(-EOPNOTSUPP);
+	if (!(flags & IB_MR_REREG_PD))
+		ibpd = ibmr->pd;
+	if (!(flags & IB_MR_REREG_ACCESS))
+		access = mr->access;
+	if (!(flags & IB_MR_REREG_TRANS)) {
+		start = mr->umem->address;
+		length = ibmr->length;
+		virt_addr = ibmr->iova;
+	}
+	err = faultline_check_region(dev, length, virt_addr, access);
+	if (err)
+		return ERR_PTR(err);
+	/* The memory has to be got again for rights that it was not got for. */
+	if ((flags & IB_MR_REREG_TRANS) ||
+	    ((access ^ mr->access) & (IB_ACCESS_ON_DEMAND | IB_ACCESS_HUGETLB)) ||
+	    (ib_access_writable(access) && !mr->umem->writable))
+		err = faultline_rereg_memory(mr, ibpd, start, length, virt_addr,
+					     access);
+	else
+		err = faultline_rereg_rights(mr, ibpd, access);
 	return ERR_PTR(err);
 }
 
@@ -241,8 +387,17 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	struct faultline_mr *mr = to_fmr(ibmr);
 	int err;
 
-	if (mr->on_demand)
-		return faultline_odp_dereg(mr);
+	/*
+	 * The key of a region on demand goes after its notifiers: an
+	 * invalidation must not meet another region that has been given the
+	 * same key. Memory that is pinned must outlive the key.
+	 */
+	if (mr->on_demand) {
+		faultline_odp_detach(mr);
+		faultline_odp_release(mr, mr->umem);
+		mr->umem = NULL;
+		mr->on_demand = false;
+	}
 	err = faultline_settle(dev, faultline_cmd_destroy_mkey(dev,
 							       ibmr->lkey));
 	if (err)

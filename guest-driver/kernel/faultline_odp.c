@@ -380,114 +380,83 @@ void faultline_odp_fault(struct faultline_dev *dev,
 	queue_work(odp->wq, &fault->work);
 }
 
-static void faultline_odp_release_umems(struct faultline_mr *mr)
+/*
+ * Lets go of memory that the device has no entries of. Without a region: of
+ * memory that was never attached to one.
+ */
+void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 {
 	struct ib_umem_odp *child;
 	unsigned long index;
 
-	xa_for_each(&mr->children, index, child)
-		ib_umem_odp_release(child);
-	xa_destroy(&mr->children);
-	ib_umem_odp_release(to_ib_umem_odp(mr->umem));
+	if (mr) {
+		xa_for_each(&mr->children, index, child)
+			ib_umem_odp_release(child);
+		xa_destroy(&mr->children);
+	}
+	ib_umem_odp_release(to_ib_umem_odp(umem));
 }
 
-static struct ib_umem_odp *faultline_odp_umem(struct ib_device *ibdev,
-					      u64 start, u64 length, u64 iova,
-					      int access)
+/* Memory for a region on demand, of which no page is looked at yet. */
+struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
+				   struct ib_device *ibdev, u64 start,
+				   u64 length, u64 iova, int access)
 {
-	if (!start && length == U64_MAX)
-		return iova ? ERR_PTR(-EINVAL) :
-			      ib_umem_odp_alloc_implicit(ibdev, access);
+	struct ib_umem_odp *odp;
+
 	/* The offset within a page is the same on both sides. */
 	if ((start ^ iova) & ~PAGE_MASK)
 		return ERR_PTR(-EINVAL);
 	if ((start ^ iova) & (HPAGE_SIZE - 1))
 		access &= ~IB_ACCESS_HUGETLB;
-	return ib_umem_odp_get(ibdev, start, length, access, &faultline_mn_ops);
+	if (start || length != U64_MAX)
+		odp = ib_umem_odp_get(ibdev, start, length, access,
+				      &faultline_mn_ops);
+	else if (iova)
+		return ERR_PTR(-EINVAL);
+	else
+		odp = ib_umem_odp_alloc_implicit(ibdev, access);
+	if (IS_ERR(odp))
+		return ERR_CAST(odp);
+	odp->private = mr;
+	return &odp->umem;
 }
 
-struct ib_mr *faultline_odp_reg(struct ib_pd *ibpd, u64 start, u64 length,
-				u64 iova, int access)
+/* The region's key exists: from here on faults find it. */
+int faultline_odp_attach(struct faultline_mr *mr)
 {
-	struct faultline_dev *dev = to_fdev(ibpd->device);
-	struct faultline_create_mkey params = {};
-	struct ib_umem_odp *odp;
-	struct faultline_mr *mr;
-	u32 key;
+	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
+	u64 start = mr->umem->address;
 	int err;
 
-	if (!dev->odp)
-		return ERR_PTR(-EOPNOTSUPP);
-	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
-	if (!mr)
-		return ERR_PTR(-ENOMEM);
 	refcount_set(&mr->users, 1);
 	init_completion(&mr->unused);
 	mutex_init(&mr->children_lock);
 	xa_init(&mr->children);
-	odp = faultline_odp_umem(ibpd->device, start, length, iova, access);
-	if (IS_ERR(odp)) {
-		err = PTR_ERR(odp);
-		goto free_mr;
-	}
-	odp->private = mr;
-	mr->umem = &odp->umem;
-	mr->ibmr.device = ibpd->device;
-	mr->ibmr.iova = iova;
-	mr->ibmr.length = length;
-	mr->ibmr.page_size = BIT(odp->page_shift);
 	mr->on_demand = true;
-
-	params.pd = cpu_to_le32(to_fpd(ibpd)->pdn);
-	params.access = cpu_to_le32(access & (FAULTLINE_MR_ACCESS |
-					      IB_ACCESS_ON_DEMAND));
-	params.iova = cpu_to_le64(iova);
-	params.length = cpu_to_le64(length);
-	params.page_shift = PAGE_SHIFT;
-	params.variant = faultline_mkey_variant(dev);
-	err = faultline_cmd_create_mkey(dev, &params, &key);
+	err = xa_err(xa_store(&dev->odp->mrs, mr->ibmr.lkey >> 8, mr,
+			      GFP_KERNEL));
 	if (err)
-		goto release;
-	mr->ibmr.lkey = key;
-	mr->ibmr.rkey = key;
-	/* From here on faults find it. */
-	err = xa_err(xa_store(&dev->odp->mrs, key >> 8, mr, GFP_KERNEL));
-	if (err)
-		goto destroy;
+		return err;
 	/* What is there need not fault. */
 	if (!odp->is_implicit_odp)
-		faultline_odp_bring(mr, start, start + length,
+		faultline_odp_bring(mr, start, start + mr->ibmr.length,
 				    mr->umem->writable, false);
-	return &mr->ibmr;
-
-destroy:
-	faultline_cmd_destroy_mkey(dev, key);
-release:
-	faultline_odp_release_umems(mr);
-free_mr:
-	kfree(mr);
-	return ERR_PTR(err);
+	return 0;
 }
 
-int faultline_odp_dereg(struct faultline_mr *mr)
+/* No fault is served after this, and the device has no pages any more. */
+void faultline_odp_detach(struct faultline_mr *mr)
 {
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
-	u32 key = mr->ibmr.lkey;
 
-	/* No fault is served any more after this. */
-	xa_erase(&dev->odp->mrs, key >> 8);
+	xa_erase(&dev->odp->mrs, mr->ibmr.lkey >> 8);
 	faultline_odp_mr_put(mr);
 	wait_for_completion(&mr->unused);
-	/*
-	 * The device loses the pages before the notifiers go, and the key only
-	 * after them: an invalidation must not meet another region that has
-	 * been given the same key.
-	 */
-	faultline_tq_invalidate(dev, key, mr->ibmr.iova, mr->ibmr.length, NULL);
-	faultline_odp_release_umems(mr);
-	faultline_settle(dev, faultline_cmd_destroy_mkey(dev, key));
-	kfree(mr);
-	return 0;
+	faultline_tq_invalidate(dev, mr->ibmr.lkey, mr->ibmr.iova,
+				mr->ibmr.length, NULL);
+	mr->on_demand = false;
 }
 
 /* A region that a prefetch may look at. */

@@ -54,9 +54,12 @@ int faultline_odp_create(struct faultline_dev *dev);
 void faultline_odp_destroy(struct faultline_dev *dev);
 void faultline_odp_caps(const struct faultline_dev *dev,
 			struct ib_odp_caps *caps);
-struct ib_mr *faultline_odp_reg(struct ib_pd *ibpd, u64 start, u64 length,
-				u64 iova, int access);
-int faultline_odp_dereg(struct faultline_mr *mr);
+struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
+				   struct ib_device *ibdev, u64 start,
+				   u64 length, u64 iova, int access);
+void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem);
+int faultline_odp_attach(struct faultline_mr *mr);
+void faultline_odp_detach(struct faultline_mr *mr);
 int faultline_advise_mr(struct ib_pd *pd,
 			enum ib_uverbs_advise_mr_advice advice, u32 flags,
 			struct ib_sge *sg_list, u32 num_sge,

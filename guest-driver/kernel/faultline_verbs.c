@@ -484,6 +484,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.query_srq = faultline_query_srq,
 	.reg_user_mr = faultline_reg_user_mr,
 	.req_notify_cq = faultline_req_notify_cq,
+	.rereg_user_mr = faultline_rereg_user_mr,
 #ifdef FAULTLINE_COMPAT_USER_CQ_OPS
 	.create_user_cq = faultline_create_cq,
 	.resize_user_cq = faultline_resize_cq,

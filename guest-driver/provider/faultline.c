@@ -119,6 +119,7 @@ struct fl_qp *fl_table_find(struct fl_context *ctx, uint32_t qpn)
 }
 
 static const struct verbs_context_ops fl_ops = {
+	.advise_mr = ibv_cmd_advise_mr,
 	.alloc_pd = fl_alloc_pd,
 	.attach_mcast = fl_attach_mcast,
 	.create_ah = fl_create_ah,
@@ -146,6 +147,7 @@ static const struct verbs_context_ops fl_ops = {
 	.query_qp = fl_query_qp,
 	.query_srq = fl_query_srq,
 	.reg_mr = fl_reg_mr,
+	.rereg_mr = fl_rereg_mr,
 	.req_notify_cq = fl_req_notify_cq,
 	.resize_cq = fl_resize_cq,
 };

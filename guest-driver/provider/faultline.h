@@ -264,6 +264,8 @@ struct ibv_pd *fl_alloc_pd(struct ibv_context *context);
 int fl_dealloc_pd(struct ibv_pd *pd);
 struct ibv_mr *fl_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 			 uint64_t hca_va, int access);
+int fl_rereg_mr(struct verbs_mr *vmr, int flags, struct ibv_pd *pd, void *addr,
+		size_t length, int access);
 int fl_dereg_mr(struct verbs_mr *vmr);
 struct ibv_ah *fl_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 int fl_destroy_ah(struct ibv_ah *ah);

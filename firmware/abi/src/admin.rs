@@ -227,6 +227,8 @@ abi_consts! {
         CREATE_MKEY = 0x18;
         /// Destroy a memory key.
         DESTROY_MKEY = 0x19;
+        /// Change a memory key, which keeps its number: all that CREATE_MKEY says, but for the variant.
+        MODIFY_MKEY = 0x1a;
         /// Create a completion queue.
         CREATE_CQ = 0x20;
         /// Destroy a completion queue.
@@ -277,6 +279,8 @@ abi_consts! {
     group MKEY_FLAGS: u32, prefix "FAULTLINE_" {
         /// No page table: addresses are DMA addresses; the whole space if `length` is zero.
         MKEY_PHYSICAL = 1 << 0;
+        /// MODIFY_MKEY: the region is the same and keeps its pages.
+        MKEY_KEEP_PAGES = 1 << 1;
     }
 }
 

@@ -161,6 +161,9 @@ impl Nic {
             ALLOC_PD => self.alloc_pd().map(created),
             DEALLOC_PD => self.dealloc_pd(handle).map(done),
             CREATE_MKEY => self.create_mkey(&body(cmd)?).map(created),
+            MODIFY_MKEY => self
+                .modify_mkey(now, mem, handle, &body(cmd)?)
+                .map(done),
             DESTROY_MKEY => self.destroy_mkey(now, mem, handle).map(done),
             CREATE_CQ => self.create_cq(mem, &body(cmd)?).map(created),
             DESTROY_CQ => self.destroy_cq(handle).map(done),
@@ -287,6 +290,22 @@ impl Nic {
         let key = self.core.mkeys.create(cmd)?;
         self.pd(cmd.pd.get())?.refs += 1;
         Ok(key)
+    }
+
+    fn modify_mkey<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        key: u32,
+        cmd: &CreateMkey,
+    ) -> Result<(), Status> {
+        self.pd(cmd.pd.get())?;
+        let old_pd = self.core.mkeys.modify(key, cmd)?;
+        self.pd(cmd.pd.get())?.refs += 1;
+        self.release_pd(old_pd);
+        // Who waits for a page finds out what the key is now.
+        self.cancel_faults(now, mem, key);
+        Ok(())
     }
 
     fn destroy_mkey<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) -> Result<(), Status> {

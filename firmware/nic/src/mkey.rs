@@ -1,7 +1,7 @@
 //! Memory keys: what a key lets whom do, and where its bytes are.
 
 use faultline_abi::Status;
-use faultline_abi::admin::{CreateMkey, MKEY_PHYSICAL};
+use faultline_abi::admin::{CreateMkey, MKEY_KEEP_PAGES, MKEY_PHYSICAL};
 use faultline_abi::qp::{
     ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT, ACCESS_HUGETLB, ACCESS_LOCAL_WRITE,
     ACCESS_MW_BIND, ACCESS_ON_DEMAND, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ,
@@ -121,7 +121,7 @@ impl Mkey {
             return Err(Status::NotSupported);
         }
         let contradicts = access & ACCESS_ON_DEMAND != 0 && flags & MKEY_PHYSICAL != 0;
-        if flags & !MKEY_PHYSICAL != 0 || contradicts {
+        if flags & !(MKEY_PHYSICAL | MKEY_KEEP_PAGES) != 0 || contradicts {
             return Err(Status::BadParameter);
         }
         if cmd.reserved != [0; 18] {
@@ -362,6 +362,9 @@ impl Mkeys {
 
     /// Makes a key. The protection domain has been checked.
     pub fn create(&mut self, cmd: &CreateMkey) -> Result<u32, Status> {
+        if cmd.flags.get() & MKEY_KEEP_PAGES != 0 {
+            return Err(Status::BadParameter);
+        }
         let mkey = Mkey::parse(cmd, self.on_demand)?;
         let variant = u32::from(cmd.variant);
         let epoch = self.next_epoch();
@@ -372,6 +375,27 @@ impl Mkeys {
         };
         let index = self.table.insert_with(make).ok_or(Status::NoResources)?;
         Ok((index << 8) | variant)
+    }
+
+    /// Makes another region of a key, which keeps its number. The protection domain has been checked; gives the
+    /// old one.
+    pub fn modify(&mut self, key: u32, cmd: &CreateMkey) -> Result<u32, Status> {
+        let new = Mkey::parse(cmd, self.on_demand)?;
+        let epoch = self.next_epoch();
+        let old = self.get_mut(key).ok_or(Status::BadMkey)?;
+        let keep = cmd.flags.get() & MKEY_KEEP_PAGES != 0;
+        if keep && (new.iova, new.length) != (old.iova, old.length) {
+            return Err(Status::BadRange);
+        }
+        let pd = old.pd;
+        let table = if keep { old.table.take() } else { new.table };
+        *old = Mkey {
+            key,
+            epoch,
+            table,
+            ..new
+        };
+        Ok(pd)
     }
 
     /// Takes a key out of service.
@@ -528,6 +552,43 @@ mod tests {
         assert_eq!(
             keys.check(key, 2, 0x1000, 1, Access::LocalRead),
             Err(Miss::Pd)
+        );
+    }
+
+    #[test]
+    fn a_key_is_changed_and_keeps_its_number_and_its_pages_if_asked() {
+        let (mut keys, key) = rw_region(0x1000, 4096);
+        keys.map(key, 0x1000, 12, 1, false, |_| 0x5000 | RW)
+            .unwrap();
+        let keep = CreateMkey {
+            flags: U32::new(MKEY_KEEP_PAGES),
+            pd: U32::new(2),
+            ..region(0x1000, 4096, ACCESS_LOCAL_WRITE)
+        };
+        assert_eq!(keys.modify(key, &keep), Ok(1));
+        let mut out = Segments::new();
+        let access = Access::LocalWrite;
+        assert_eq!(
+            keys.translate(key, 2, 0x1000, 8, access, &mut out),
+            Ok(())
+        );
+        let access = Access::RemoteWrite;
+        assert_eq!(keys.check(key, 2, 0x1000, 8, access), Err(Miss::Access));
+        assert_eq!(keys.check(key, 1, 0x1000, 8, access), Err(Miss::Pd));
+        let longer = CreateMkey {
+            length: U64::new(8192),
+            ..keep
+        };
+        assert_eq!(keys.modify(key, &longer), Err(Status::BadRange));
+        assert_eq!(keys.modify(key ^ 1, &keep), Err(Status::BadMkey));
+        assert_eq!(keys.create(&keep), Err(Status::BadParameter));
+        let moved = region(0x9000, 8192, ACCESS_LOCAL_WRITE);
+        assert_eq!(keys.modify(key, &moved), Ok(2));
+        let access = Access::LocalRead;
+        assert_eq!(keys.check(key, 1, 0x1000, 8, access), Err(Miss::Bounds));
+        assert_eq!(
+            keys.translate(key, 1, 0x9000, 8, access, &mut out),
+            Err(Miss::NotPresent(0x9000))
         );
     }
 

@@ -16,7 +16,7 @@ fn config(sockets: &[PathBuf]) -> Config {
     let nics = sockets.iter().enumerate().map(|(i, socket)| NicEntry {
         name: format!("nic{i}"),
         socket: socket.clone(),
-        mac: None,
+        ..NicEntry::default()
     });
     Config {
         nics: nics.collect(),
