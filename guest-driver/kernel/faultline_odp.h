@@ -35,6 +35,9 @@ static inline u64 faultline_odp_entry(struct faultline_dev *dev,
 	addr = hmm_dma_map_pfn(&dev->pdev->dev, &odp->map, index, &p2pdma);
 	if (dma_mapping_error(&dev->pdev->dev, addr))
 		return 0;
+	/* The core counts down when it unmaps, and leaves counting up to us. */
+	if (!(pfn & HMM_PFN_DMA_MAPPED))
+		odp->npages++;
 	entry = addr | FAULTLINE_PTE_READ;
 	if (pfn & HMM_PFN_WRITE)
 		entry |= FAULTLINE_PTE_WRITE;
