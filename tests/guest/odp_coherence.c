@@ -86,26 +86,42 @@ void want_content(const char *what, const void *at, uint64_t key, uint64_t offse
 
 /* --- cache -------------------------------------------------------------------- */
 
+/* Each page of the buffer is a message of its own, which fits into a packet: see coherence_lost.c. */
+#define MESSAGE 1000
+
 static void cache_server(struct side *side)
 {
 	uint8_t *inbox = anonymous(LENGTH);
 	struct ibv_mr *mr = region(&side->device, inbox, LENGTH, false);
 	struct endpoint end;
 
-	endpoint_join(&end, side, 4, 4);
+	endpoint_join(&end, side, 4, PAGES);
 	for (unsigned int round = 0; round < 2; round++) {
 		for (unsigned int generation = 1; generation <= 2; generation++) {
-			struct ibv_wc wc;
 			uint8_t got = 0;
 
-			endpoint_receive(&end, 1, inbox, LENGTH, mr->lkey);
+			memset(inbox, 0, LENGTH);
+			for (unsigned int i = 0; i < PAGES; i++)
+				endpoint_receive(&end, i, inbox + i * PAGE, PAGE, mr->lkey);
 			meet(side);
-			if (!endpoint_wait(&end, &wc, 60000) || wc.status != IBV_WC_SUCCESS)
-				die("nothing is received");
+			for (unsigned int i = 0; i < PAGES; i++) {
+				struct ibv_wc wc;
+
+				if (!endpoint_wait(&end, &wc, 60000) ||
+				    wc.status != IBV_WC_SUCCESS || wc.byte_len != MESSAGE)
+					die("message %u is not received", i);
+			}
 			/* Which generation has come, whole: 0 is neither. */
-			for (unsigned int g = 1; g <= 2; g++)
-				if (!content_wrong(inbox, content_key(round, 0, g), 0, wc.byte_len))
+			for (unsigned int g = 1; g <= 2; g++) {
+				size_t wrong = 0;
+
+				for (unsigned int i = 0; i < PAGES; i++)
+					wrong += content_wrong(inbox + i * PAGE,
+							       content_key(round, 0, g), i * PAGE,
+							       MESSAGE);
+				if (!wrong)
 					got = g;
+			}
 			send_all(side->link, &got, 1);
 		}
 	}
@@ -129,7 +145,6 @@ static struct ibv_mr *cached(struct side *side, void *at, bool on_demand)
 static void cache_client(struct side *side)
 {
 	struct endpoint end;
-	uint32_t length = LENGTH;
 
 	endpoint_join(&end, side, 4, 4);
 	for (unsigned int round = 0; round < 2; round++) {
@@ -149,10 +164,15 @@ static void cache_client(struct side *side)
 			}
 			content_fill(at, content_key(round, 0, generation), 0, LENGTH);
 			meet(side);
-			want("a SEND from the cached region",
-			     ask(&end, IBV_WR_SEND, at, length, cached(side, at, on_demand)->lkey, 0,
-				 0),
-			     IBV_WC_SUCCESS);
+			for (unsigned int i = 0; i < PAGES; i++) {
+				enum ibv_wc_status status =
+					ask(&end, IBV_WR_SEND, (uint8_t *)at + i * PAGE, MESSAGE,
+					    cached(side, at, on_demand)->lkey, 0, 0);
+
+				if (status != IBV_WC_SUCCESS)
+					die("a SEND from the cached region: %s",
+					    ibv_wc_status_str(status));
+			}
 			receive_all(side->link, &got, 1);
 			say("%s, buffer %u at the same address: buffer %u has arrived",
 			    on_demand ? "on demand" : "pinned", generation, got);

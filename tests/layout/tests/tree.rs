@@ -189,7 +189,8 @@ fn every_crate_forbids_unsafe_code() {
 
 #[test]
 fn guest_code_names_its_licence() {
-    for file in files(&root().join("guest-driver"), &["c", "h"]) {
+    let folders = ["guest-driver", "tests/guest"].map(|folder| root().join(folder));
+    for file in folders.iter().flat_map(|folder| files(folder, &["c", "h"])) {
         let text = fs::read_to_string(&file).expect("source can be read");
         let first = text.lines().next().unwrap_or_default();
         assert!(
