@@ -22,7 +22,7 @@
 #define SEED_CLIENT 13
 
 /* The cases in which the server has to do something. */
-enum step { STEP_REMOTE = 1, STEP_INBOX, STEP_RESTART, STEP_END };
+enum step { STEP_REMOTE = 1, STEP_INBOX, STEP_RECEIVED, STEP_RESTART, STEP_END };
 
 static void server_step(const struct side *side, enum step step)
 {
@@ -70,7 +70,7 @@ void lost_server(struct side *side)
 				;
 			endpoint_start(&fragile);
 			break;
-		case STEP_END:
+		case STEP_RECEIVED:
 			/* What has come of the receives. */
 			for (unsigned int i = 0; i < 4; i++) {
 				static const enum ibv_wc_status wanted[] = {
@@ -88,6 +88,8 @@ void lost_server(struct side *side)
 				die("a receive completed twice");
 			want_content("the receive before the lost one", inbox + PAGE,
 				     content_key(SEED_CLIENT, 0, 0), PAGE, MESSAGE);
+			break;
+		case STEP_END:
 			send_all(side->link, &byte, 1);
 			return;
 		}
@@ -118,6 +120,13 @@ static void unharmed(void)
 	want("  local memory that is left",
 	     ask(&steady, IBV_WR_RDMA_WRITE, local, MESSAGE, local_mr->lkey, other.at, other.rkey),
 	     IBV_WC_SUCCESS);
+}
+
+static void restart(struct side *side)
+{
+	endpoint_stop(&fragile);
+	server_step(side, STEP_RESTART);
+	endpoint_start(&fragile);
 }
 
 /*
@@ -157,9 +166,7 @@ static void fails_alone(struct side *side, const char *what, struct request bad,
 	if (endpoint_wait(&fragile, &wc, 200))
 		die("a request completed twice");
 	unharmed();
-	endpoint_stop(&fragile);
-	server_step(side, STEP_RESTART);
-	endpoint_start(&fragile);
+	restart(side);
 }
 
 void lost_client(struct side *side)
@@ -203,6 +210,20 @@ void lost_client(struct side *side)
 		fails_alone(side, text, bad, IBV_WC_REM_ACCESS_ERR);
 	}
 
+	say("a receive's memory gone");
+	server_step(side, STEP_INBOX);
+	want("  first SEND",
+	     ask(&fragile, IBV_WR_SEND, local, MESSAGE, local_mr->lkey, 0, 0), IBV_WC_SUCCESS);
+	want("  second SEND",
+	     ask(&fragile, IBV_WR_SEND, local + PAGE, MESSAGE, local_mr->lkey, 0, 0),
+	     IBV_WC_SUCCESS);
+	want("  the SEND to lost memory",
+	     ask(&fragile, IBV_WR_SEND, local, MESSAGE, local_mr->lkey, 0, 0),
+	     IBV_WC_REM_OP_ERR);
+	unharmed();
+	server_step(side, STEP_RECEIVED);
+	restart(side);
+
 	if (munmap(local + GONE * PAGE, LENGTH - GONE * PAGE))
 		die("munmap: %m");
 	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
@@ -218,16 +239,5 @@ void lost_client(struct side *side)
 		fails_alone(side, text, bad, IBV_WC_LOC_PROT_ERR);
 	}
 
-	say("a receive's memory gone");
-	server_step(side, STEP_INBOX);
-	want("  first SEND",
-	     ask(&fragile, IBV_WR_SEND, local, MESSAGE, local_mr->lkey, 0, 0), IBV_WC_SUCCESS);
-	want("  second SEND",
-	     ask(&fragile, IBV_WR_SEND, local + PAGE, MESSAGE, local_mr->lkey, 0, 0),
-	     IBV_WC_SUCCESS);
-	want("  the SEND to lost memory",
-	     ask(&fragile, IBV_WR_SEND, local, MESSAGE, local_mr->lkey, 0, 0),
-	     IBV_WC_REM_OP_ERR);
-	unharmed();
 	server_step(side, STEP_END);
 }

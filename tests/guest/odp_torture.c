@@ -19,7 +19,7 @@ static const char usage[] =
 	"  --same-iova      addresses on the wire are the memory's own\n"
 	"  --pinned         pinned regions and no events: a check of this program and the NIC\n"
 	"  --aligned        messages of one packet that begin with a page (for rdma_rxe)\n"
-	"  --dax FOLDER     areas that lose their content are files in this folder\n"
+	"  --dax FOLDER     areas are files in this folder, as far as that is possible\n"
 	"  --port N         of the control connection (18600)\n"
 	"The device and its GID are RDMA_DEV and GID_INDEX of the environment.\n";
 

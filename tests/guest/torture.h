@@ -110,7 +110,7 @@ struct message {
 struct options {
 	const char *host; /* the victim's address; NULL: this is the victim */
 	const char *events;
-	const char *dax; /* a folder on a DAX file system: areas are files there */
+	const char *dax; /* a folder on a DAX file system: KEEP, LOSE and GO areas are files there */
 	unsigned int seconds;
 	unsigned int qps;
 	uint64_t seed;

@@ -150,7 +150,7 @@ static size_t swapped_pages(void)
 	return swapped;
 }
 
-/* Pages that changed between now and the call of the returned closure's end. */
+/* Pages of an area that were present and are not where they were. */
 static size_t area_changes(const struct area *area, const uint64_t *before)
 {
 	static __thread uint64_t after[MAX_PAGES];
@@ -181,6 +181,18 @@ static void pattern(struct area *area)
 		     area->length);
 }
 
+static int dax_file(const char *name, size_t length)
+{
+	char path[256];
+	int file;
+
+	snprintf(path, sizeof(path), "%s/%s", options->dax, name);
+	file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (file < 0 || ftruncate(file, length))
+		die("cannot make %s: %m", path);
+	return file;
+}
+
 struct area *area_create(struct device *device, const struct options *given, enum kind kind,
 			 struct book *book)
 {
@@ -201,16 +213,16 @@ struct area *area_create(struct device *device, const struct options *given, enu
 	area->file = -1;
 	if (options->dax && (kind == LOSE || kind == GO)) {
 		/* One file: its beginning stays, its end is cut off. */
-		if (file < 0) {
-			char path[256];
-
-			snprintf(path, sizeof(path), "%s/odp_torture", options->dax);
-			file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-			if (file < 0 || ftruncate(file, 2 * kind_length(LOSE)))
-				die("cannot make %s: %m", path);
-		}
+		if (file < 0)
+			file = dax_file("odp_torture", 2 * kind_length(LOSE));
 		area->file = file;
 		area->offset = kind == GO ? kind_length(LOSE) : 0;
+	} else if (options->dax && kind == KEEP) {
+		char name[32];
+
+		/* What is written to a file over RDMA stays while others are cut and punched. */
+		snprintf(name, sizeof(name), "odp_torture_%u", area->index);
+		area->file = dax_file(name, area->length);
 	}
 	area->at = map_at(at, area->length, MAP_FIXED_NOREPLACE, area->file, area->offset);
 	if (kind <= KEEP_PAIRS) {
@@ -497,16 +509,6 @@ static size_t event_dereg(struct event *event)
 	return 1;
 }
 
-static void punch_lose(struct area *area)
-{
-	announce(area, CONTENT_ZERO);
-	MUST(fallocate(area->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, area->offset,
-		       area->length));
-	settle(area);
-	pause_lose();
-	refill(area);
-}
-
 static size_t event_punch(struct event *event)
 {
 	struct area *area = area_of(LOSE);
@@ -523,7 +525,6 @@ static size_t event_punch(struct event *event)
 	fstat(area->file, &after);
 	pause_lose();
 	refill(area);
-	punch_lose(area);
 	pause_lose();
 	return before.st_blocks > after.st_blocks ? before.st_blocks - after.st_blocks : 0;
 }
@@ -552,11 +553,17 @@ static size_t event_truncate(struct event *event)
 
 /* --- events that keep contents -------------------------------------------------- */
 
+/* Whether fork() makes a copy of it. A file is the same one for both. */
+static bool is_copied(const struct area *area)
+{
+	return area->kind <= KEEP_PAIRS && area->file < 0;
+}
+
 static void sum_keep(struct checksum *sum)
 {
 	checksum_init(sum);
 	for (unsigned int i = 0; i < area_count; i++)
-		if (areas[i].kind <= KEEP_PAIRS)
+		if (is_copied(&areas[i]))
 			checksum_add(sum, areas[i].at, areas[i].length);
 }
 
@@ -579,7 +586,7 @@ static size_t event_fork(struct event *event)
 		sleep_ms(100);
 		sum_keep(&second);
 		for (unsigned int i = 0; i < area_count; i++)
-			if (areas[i].kind <= KEEP_PAIRS)
+			if (is_copied(&areas[i]))
 				for (size_t at = 0; at < areas[i].length; at += PAGE / 2)
 					memset(areas[i].at + at, 0xc4, 64);
 		sleep_ms(20);

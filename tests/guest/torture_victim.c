@@ -288,7 +288,7 @@ int victim(const struct options *options)
 
 	idle = events_report();
 	complaints = kmsg_complaints(log);
-	say("wrong bytes received %zu, wrong after fork %zu, pinned pages of the regions %lld, "
+	say("wrong bytes or failures received %zu, wrong after fork %zu, pinned pages of the regions %lld, "
 	    "kernel complaints %u, events without effect %u",
 	    wrong, events_wrong, (long long)pinned, complaints, idle);
 	answer = wrong || events_wrong || pinned || complaints || idle;
