@@ -36,6 +36,8 @@ struct deal {
 };
 
 static uint64_t option_seed = 1;
+/* How many times the guest's memory the region must have at least. */
+static unsigned int times = 10;
 /* For rdma_rxe, which ignores the offset into an on-demand page: one packet at each page's start. */
 static bool aligned;
 
@@ -91,9 +93,9 @@ static int serve(uint64_t length, uint16_t port)
 
 	device_open(&device);
 	device_needs_odp(&device, false);
-	if (length < 10ull * total * 1024)
-		die("%" PRIu64 " MiB are less than ten times this guest's %ld MiB", length >> 20,
-		    total >> 10);
+	if (length < (uint64_t)times * total * 1024)
+		die("%" PRIu64 " MiB are less than %u times this guest's %ld MiB", length >> 20,
+		    times, total >> 10);
 	if (setrlimit(RLIMIT_MEMLOCK, &limit))
 		die("setrlimit: %m");
 	memory = mmap(NULL, length, PROT_READ | PROT_WRITE,
@@ -255,6 +257,7 @@ int main(int argc, char **argv)
 		{ "mib", required_argument, NULL, 'm' },
 		{ "seed", required_argument, NULL, 's' },
 		{ "port", required_argument, NULL, 'p' },
+		{ "times", required_argument, NULL, 't' },
 		{ "aligned", no_argument, NULL, 'a' },
 		{ NULL, 0, NULL, 0 },
 	};
@@ -273,13 +276,18 @@ int main(int argc, char **argv)
 		case 'p':
 			port = strtoul(optarg, NULL, 0);
 			break;
+		case 't':
+			times = strtoul(optarg, NULL, 0);
+			break;
 		case 'a':
 			aligned = true;
 			break;
 		default:
 			fprintf(stderr,
-				"odp_oversubscribe --mib N [--seed N] [--aligned]   the server, with a region of N MiB\n"
-				"odp_oversubscribe <address>                        the client\n");
+				"odp_oversubscribe --mib N [--times N] [--seed N] [--aligned]\n"
+				"    the server, with a region of N MiB, at least N times (10) its memory\n"
+				"odp_oversubscribe <address>\n"
+				"    the client\n");
 			return 2;
 		}
 	}

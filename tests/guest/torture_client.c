@@ -61,6 +61,8 @@ struct lane {
 	unsigned int busy;
 	uint64_t next;
 	uint64_t sent;
+	/* A request has failed: what the area holds is not known any more. */
+	bool broken;
 	/* READs and atomics under way: what follows and writes must be fenced. */
 	unsigned int fetching;
 	struct rng rng;
@@ -336,6 +338,7 @@ static void keep_run(struct lane *lane)
 	}
 	while (alive && lane->busy)
 		alive = keep_complete(lane);
+	lane->broken = !alive;
 }
 
 /* --- memory that loses its content ------------------------------------------ */
@@ -775,6 +778,9 @@ static void lane_finish(struct lane *lane)
 	receive_all(lane->link, &account, sizeof(account));
 	atomic_fetch_add(&totals.wrong_bytes, account.wrong_bytes);
 	atomic_fetch_add(&totals.doubled, account.doubled);
+	/* It has been counted. */
+	if (lane->broken)
+		return;
 	if (account.received < lane->sent) {
 		tell("lane %u: %llu messages sent, %llu received", lane->index,
 		     (unsigned long long)lane->sent, (unsigned long long)account.received);
