@@ -136,7 +136,8 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 	mr = odp->private;
 	size = BIT_ULL(odp->page_shift);
 	start = max_t(u64, ib_umem_start(odp), ALIGN_DOWN(range->start, size));
-	end = min_t(u64, ib_umem_end(odp), ALIGN(range->end, size));
+	/* At the end of a process the range ends at ULONG_MAX. */
+	end = ALIGN(min_t(u64, ib_umem_end(odp), range->end), size);
 	/*
 	 * Fails if the key is gone, when the device has no entries of it, and
 	 * if the device is dead, when it has stopped all DMA.
@@ -229,7 +230,7 @@ static struct ib_umem_odp *faultline_odp_new_child(struct faultline_mr *mr,
 		child = ib_umem_odp_alloc_child(root, start,
 						FAULTLINE_CHILD_SIZE,
 						&faultline_mn_ops);
-	mmput(mm);
+	mmput_async(mm);
 	if (!IS_ERR(child))
 		child->private = mr;
 	return child;

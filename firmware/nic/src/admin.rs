@@ -161,9 +161,7 @@ impl Nic {
             ALLOC_PD => self.alloc_pd().map(created),
             DEALLOC_PD => self.dealloc_pd(handle).map(done),
             CREATE_MKEY => self.create_mkey(&body(cmd)?).map(created),
-            MODIFY_MKEY => self
-                .modify_mkey(now, mem, handle, &body(cmd)?)
-                .map(done),
+            MODIFY_MKEY => self.modify_mkey(now, mem, handle, &body(cmd)?).map(done),
             DESTROY_MKEY => self.destroy_mkey(now, mem, handle).map(done),
             CREATE_CQ => self.create_cq(mem, &body(cmd)?).map(created),
             DESTROY_CQ => self.destroy_cq(handle).map(done),

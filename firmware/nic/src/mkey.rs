@@ -568,10 +568,7 @@ mod tests {
         assert_eq!(keys.modify(key, &keep), Ok(1));
         let mut out = Segments::new();
         let access = Access::LocalWrite;
-        assert_eq!(
-            keys.translate(key, 2, 0x1000, 8, access, &mut out),
-            Ok(())
-        );
+        assert_eq!(keys.translate(key, 2, 0x1000, 8, access, &mut out), Ok(()));
         let access = Access::RemoteWrite;
         assert_eq!(keys.check(key, 2, 0x1000, 8, access), Err(Miss::Access));
         assert_eq!(keys.check(key, 1, 0x1000, 8, access), Err(Miss::Pd));

@@ -266,13 +266,24 @@ impl Pager {
             self.evict(world, region, page);
         }
         let frame = self.free.pop_front().expect("a frame");
-        let mut bytes = vec![0; PAGE as usize];
+        self.check_poison(world, frame);
+        frame
+    }
+
+    fn check_poison(&self, world: &World, frame: u64) {
+        let mut bytes = [0; PAGE as usize];
         world.hosts[self.host].driver.bus.read(frame, &mut bytes);
         assert!(
-            bytes.iter().all(|byte| *byte == POISON),
+            bytes == [POISON; PAGE as usize],
             "the device wrote to a page that it did not have any more"
         );
-        frame
+    }
+
+    /// Checks that nobody has written to a frame that is free.
+    pub fn check_free(&self, world: &World) {
+        for frame in &self.free {
+            self.check_poison(world, *frame);
+        }
     }
 
     fn give(

@@ -317,6 +317,7 @@ fn memory_moves_under_traffic() {
         for pager in 0..2 {
             // Every frame that is free still holds what its last owner left: the device is not there any more.
             p.pagers[pager].evict_all(&mut p.world, 0);
+            p.pagers[pager].check_free(&p.world);
         }
     }
 }
