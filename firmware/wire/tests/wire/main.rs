@@ -3,5 +3,6 @@
 mod headers;
 mod known;
 mod packets;
+mod rxe;
 mod support;
 mod tables;

@@ -11,6 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+mod paging;
+
 use std::hint::{black_box, spin_loop};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -520,6 +522,10 @@ fn measure(args: &Args) -> anyhow::Result<Vec<Figure>> {
             .collect::<anyhow::Result<_>>()?;
         let name = "rate of 8-byte WRITEs, one engine thread";
         figures.push(Figure::plain(name, median(&rates) / 1e6, "M/s").at_least(1.5));
+    }
+
+    if wants("paging") {
+        figures.extend(paging::measure(&mut bench, reps, scale)?);
     }
 
     if wants("idle") {
