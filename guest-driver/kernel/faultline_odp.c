@@ -11,6 +11,7 @@
  * A region over the whole address space ("implicit") has one key and, for each
  * FAULTLINE_CHILD_SIZE bytes that were touched, a child with a notifier.
  */
+#include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/mm.h>
 #include <linux/overflow.h>
@@ -25,6 +26,10 @@
 #define FAULTLINE_FAULT_WORKERS	16
 /* Bytes that a fault brings beyond what it demands, if the message needs them. */
 #define FAULTLINE_FAULT_AHEAD	SZ_1M
+/* Less than the device's own patience. */
+#define FAULTLINE_FAULT_PATIENCE	(30 * HZ)
+/* How often a fault that found no memory is tried again, after 20 ms each. */
+#define FAULTLINE_SHORT_OF_MEMORY	10
 /* Bytes of an implicit region behind one notifier. */
 #define FAULTLINE_CHILD_SHIFT	21
 #define FAULTLINE_CHILD_SIZE	BIT_ULL(FAULTLINE_CHILD_SHIFT)
@@ -303,16 +308,50 @@ static int faultline_odp_range(const struct faultline_mr *mr, u64 iova,
 	return 0;
 }
 
+/*
+ * Whether an error may be gone the next time. Invalidations may win for longer
+ * than the core is ready to wait. A fault that finds no memory looks to us like
+ * one at an address where nothing is, so that the latter is tried again, too,
+ * if there is something.
+ */
+static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, int err,
+				   unsigned int *short_of_memory)
+{
+	switch (err) {
+	case -EBUSY:
+	case -EAGAIN:
+		return true;
+	case -EFAULT:
+		if (!faultline_odp_is_mapped(mr->umem->owning_mm, addr,
+					     addr + 1))
+			return false;
+		fallthrough;
+	case -ENOMEM:
+		if (++*short_of_memory > FAULTLINE_SHORT_OF_MEMORY)
+			return false;
+		msleep(20);
+		return true;
+	default:
+		return false;
+	}
+}
+
 static int faultline_odp_serve(struct faultline_mr *mr,
 			       const struct faultline_fault *fault)
 {
+	struct faultline_dev *dev = fault->dev;
+	unsigned long give_up = jiffies + FAULTLINE_FAULT_PATIENCE;
+	unsigned int short_of_memory = 0;
 	u64 addr, end, ahead;
 	int err;
 
 	err = faultline_odp_range(mr, fault->va, fault->bytes, &addr, &end);
 	if (err)
 		return err;
-	err = faultline_odp_bring(mr, addr, end, fault->write, true);
+	do {
+		err = faultline_odp_bring(mr, addr, end, fault->write, true);
+	} while (faultline_odp_may_pass(mr, addr, err, &short_of_memory) &&
+		 time_before(jiffies, give_up) && !faultline_is_dead(dev));
 	if (err || fault->hint <= fault->bytes)
 		return err;
 	/* Nobody waits for the rest yet: if there is none, so be it. */
