@@ -427,7 +427,7 @@ fn unreliable_connections_park_too() {
         let data = pattern(n, 9000);
         p.pagers[0].write(&p.world, 0, n * 10_000, &data);
         p.post_recv(n as u32, n * 10_000, 9000);
-        let opcode = if n % 2 == 0 {
+        let opcode = if n.is_multiple_of(2) {
             wr::WR_SEND
         } else {
             wr::WR_WRITE_IMM
@@ -440,7 +440,7 @@ fn unreliable_connections_park_too() {
     for (n, cqe) in received.iter().enumerate() {
         let n = n as u64;
         assert_eq!((cqe.status, u64::from(cqe.wqe.get())), (cqe::SUCCESS, n));
-        let at = n * 10_000 + if n % 2 == 0 { 0 } else { 300_000 };
+        let at = n * 10_000 + if n.is_multiple_of(2) { 0 } else { 300_000 };
         assert!(p.pagers[1].read(&p.world, 0, at, 9000) == pattern(n, 9000));
     }
 }
