@@ -179,6 +179,8 @@
 #define FAULTLINE_BAD_TOKEN 0x1f
 /* Objects that belong to different protection domains or contexts were combined. */
 #define FAULTLINE_DOMAIN_MISMATCH 0x20
+/* No such XRC domain. */
+#define FAULTLINE_BAD_XRCD 0x21
 
 /*
  * Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
@@ -479,6 +481,8 @@
 #define FAULTLINE_CQE_VLAN 0x10
 /* IP and TCP/UDP checksums of a raw frame were found good. */
 #define FAULTLINE_CQE_CSUM_OK 0x20
+/* A receive of an XRC target; `srqn` is valid. */
+#define FAULTLINE_CQE_XRC 0x40
 
 /* Vendor errors: which check failed. */
 /* None. */
@@ -587,6 +591,10 @@
 #define FAULTLINE_ADMIN_ALLOC_PD 0x10
 /* Free a protection domain. */
 #define FAULTLINE_ADMIN_DEALLOC_PD 0x11
+/* Allocate an XRC domain. */
+#define FAULTLINE_ADMIN_ALLOC_XRCD 0x12
+/* Free an XRC domain. */
+#define FAULTLINE_ADMIN_DEALLOC_XRCD 0x13
 /* Create a memory key; its pages come by FAULTLINE_TQ_MAP. */
 #define FAULTLINE_ADMIN_CREATE_MKEY 0x18
 /* Destroy a memory key. */
@@ -1033,7 +1041,9 @@ struct faultline_cqe {
 	__le32 flow_tag;
 	/* Device clock in nanoseconds when the completion was made. */
 	__le64 timestamp;
-	__u8 reserved[15];
+	/* Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process. */
+	__le32 srqn;
+	__u8 reserved[11];
 	/* Written last. */
 	__u8 phase;
 };
@@ -1265,7 +1275,9 @@ struct faultline_create_qp {
 	__u8 max_recv_sge;
 	__u8 reserved0;
 	__le32 max_inline;
-	__u8 reserved1[12];
+	/* XRC target: its domain. Such a QP has no queues, no PD, no CQs, and belongs to context 0. */
+	__le32 xrcd;
+	__u8 reserved1[8];
 };
 
 /* CREATE_AH. Answer: handle. */

@@ -118,6 +118,16 @@ int faultline_cmd_dealloc_pd(struct faultline_dev *dev, u32 pdn)
 	return faultline_plain(dev, FAULTLINE_ADMIN_DEALLOC_PD, pdn, NULL);
 }
 
+int faultline_cmd_alloc_xrcd(struct faultline_dev *dev, u32 *xrcdn)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_ALLOC_XRCD, 0, xrcdn);
+}
+
+int faultline_cmd_dealloc_xrcd(struct faultline_dev *dev, u32 xrcdn)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DEALLOC_XRCD, xrcdn, NULL);
+}
+
 int faultline_cmd_create_mkey(struct faultline_dev *dev,
 			      const struct faultline_create_mkey *params,
 			      u32 *key)

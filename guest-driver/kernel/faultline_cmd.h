@@ -15,6 +15,9 @@ int faultline_cmd_create_eq(struct faultline_dev *dev,
 			    const struct faultline_create_eq *params, u32 *eqn);
 int faultline_cmd_destroy_eq(struct faultline_dev *dev, u32 eqn);
 
+int faultline_cmd_alloc_xrcd(struct faultline_dev *dev, u32 *xrcdn);
+int faultline_cmd_dealloc_xrcd(struct faultline_dev *dev, u32 xrcdn);
+
 int faultline_cmd_alloc_pd(struct faultline_dev *dev, u32 *pdn);
 int faultline_cmd_dealloc_pd(struct faultline_dev *dev, u32 pdn);
 

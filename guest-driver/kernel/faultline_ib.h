@@ -38,6 +38,11 @@ struct faultline_pd {
 	u32 pdn;
 };
 
+struct faultline_xrcd {
+	struct ib_xrcd ibxrcd;
+	u32 xrcdn;
+};
+
 struct faultline_ah {
 	struct ib_ah ibah;
 	u32 ahn;
@@ -135,6 +140,11 @@ to_fucontext(struct ib_ucontext *ibucontext)
 static inline struct faultline_pd *to_fpd(struct ib_pd *ibpd)
 {
 	return container_of(ibpd, struct faultline_pd, ibpd);
+}
+
+static inline struct faultline_xrcd *to_fxrcd(struct ib_xrcd *ibxrcd)
+{
+	return container_of(ibxrcd, struct faultline_xrcd, ibxrcd);
 }
 
 static inline struct faultline_ah *to_fah(struct ib_ah *ibah)

@@ -18,9 +18,20 @@ static int faultline_qp_type(enum ib_qp_type type)
 		return FAULTLINE_QPT_UC;
 	case IB_QPT_UD:
 		return FAULTLINE_QPT_UD;
+	case IB_QPT_XRC_INI:
+		return FAULTLINE_QPT_XRC_INI;
+	case IB_QPT_XRC_TGT:
+		return FAULTLINE_QPT_XRC_TGT;
 	default:
 		return -EOPNOTSUPP;
 	}
+}
+
+/* Whether it has a receive queue of its own. */
+static bool faultline_qp_has_rq(const struct ib_qp *ibqp)
+{
+	return !ibqp->srq && ibqp->qp_type != IB_QPT_XRC_INI &&
+	       ibqp->qp_type != IB_QPT_XRC_TGT;
 }
 
 static void faultline_qp_event(struct faultline_res *res, u8 kind)
@@ -115,7 +126,7 @@ static int faultline_qp_pin(struct faultline_dev *dev, struct faultline_qp *qp,
 				req.sq_log_depth, req.sq_stride_shift);
 	if (err)
 		return err;
-	if (qp->ibqp.srq)
+	if (!faultline_qp_has_rq(&qp->ibqp))
 		return 0;
 	if (BIT(req.rq_log_depth) < cap->max_recv_wr) {
 		err = -EINVAL;
@@ -146,6 +157,8 @@ static int faultline_qp_create_hw(struct faultline_dev *dev,
 				  struct ib_udata *udata, u32 *qpn)
 {
 	struct ib_qp *ibqp = &qp->ibqp;
+	/* An initiator receives nothing, and has one CQ. */
+	struct ib_cq *recv_cq = ibqp->recv_cq ?: ibqp->send_cq;
 	struct faultline_create_qp params = {};
 	u32 flags = 0;
 	int err;
@@ -154,7 +167,7 @@ static int faultline_qp_create_hw(struct faultline_dev *dev,
 	params.pd = cpu_to_le32(to_fpd(ibqp->pd)->pdn);
 	params.uctx = cpu_to_le32(faultline_udata_uctx(udata));
 	params.send_cqn = cpu_to_le32(to_fcq(ibqp->send_cq)->res.num);
-	params.recv_cqn = cpu_to_le32(to_fcq(ibqp->recv_cq)->res.num);
+	params.recv_cqn = cpu_to_le32(to_fcq(recv_cq)->res.num);
 	params.qp_type = type;
 	params.sq_log_depth = qp->sq.log_depth;
 	params.sq_stride_shift = qp->sq.stride_shift;
@@ -165,7 +178,7 @@ static int faultline_qp_create_hw(struct faultline_dev *dev,
 	if (ibqp->srq) {
 		flags |= FAULTLINE_QP_FLAG_SRQ;
 		params.srqn = cpu_to_le32(to_fsrq(ibqp->srq)->res.num);
-	} else {
+	} else if (faultline_qp_has_rq(ibqp)) {
 		params.rq = qp->rq.buf.ring;
 		params.rq_log_depth = qp->rq.log_depth;
 		params.rq_stride_shift = qp->rq.stride_shift;
@@ -220,6 +233,47 @@ static void faultline_qp_unlink(struct faultline_qp *qp)
 	spin_unlock_irq(&recv_cq->lock);
 }
 
+/*
+ * A target has no queues, no PD and no context: it belongs to its domain, and
+ * may be shared by processes.
+ */
+static int faultline_create_xrc_target(struct faultline_dev *dev,
+				       struct faultline_qp *qp,
+				       struct ib_qp_init_attr *attr,
+				       struct ib_udata *udata)
+{
+	struct faultline_create_qp params = {
+		.qp_type = FAULTLINE_QPT_XRC_TGT,
+		.xrcd = cpu_to_le32(to_fxrcd(attr->xrcd)->xrcdn),
+	};
+	struct faultline_create_qp_resp resp = {};
+	u32 qpn;
+	int err;
+
+	/* Nobody in the kernel looks into its queues. */
+	qp->user = true;
+	err = faultline_cmd_create_qp(dev, &params, &qpn);
+	if (err)
+		return err;
+	qp->ibqp.qp_num = qpn;
+	faultline_res_init(&qp->res, qpn, faultline_qp_event);
+	err = faultline_res_add(&dev->qps, &qp->res);
+	if (err)
+		goto destroy;
+	resp.qpn = qpn;
+	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	if (err)
+		goto remove;
+	memset(&attr->cap, 0, sizeof(attr->cap));
+	return 0;
+
+remove:
+	faultline_res_remove(&dev->qps, &qp->res);
+destroy:
+	faultline_cmd_destroy_qp(dev, qpn);
+	return err;
+}
+
 int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 			struct ib_udata *udata)
 {
@@ -236,19 +290,25 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 		return -EOPNOTSUPP;
 	if (udata && attr->qp_type == IB_QPT_GSI)
 		return -EINVAL;
-	err = faultline_qp_check_caps(dev, attr);
-	if (err)
-		return err;
+	if (!udata && (attr->qp_type == IB_QPT_XRC_INI ||
+		       attr->qp_type == IB_QPT_XRC_TGT))
+		return -EOPNOTSUPP;
 
 	mutex_init(&qp->mutex);
 	spin_lock_init(&qp->sq.lock);
 	spin_lock_init(&qp->rq.lock);
 	qp->state = IB_QPS_RESET;
+	if (attr->qp_type == IB_QPT_XRC_TGT)
+		return faultline_create_xrc_target(dev, qp, attr, udata);
+	err = faultline_qp_check_caps(dev, attr);
+	if (err)
+		return err;
 	qp->sig_all = attr->sq_sig_type == IB_SIGNAL_ALL_WR;
 	qp->max_inline = attr->cap.max_inline_data;
 	qp->sq.max_sge = max(attr->cap.max_send_sge, 1U);
 	qp->rq.max_sge = max(attr->cap.max_recv_sge, 1U);
 	/* The core fills these in only when we are done. */
+	ibqp->qp_type = attr->qp_type;
 	ibqp->srq = attr->srq;
 	ibqp->send_cq = attr->send_cq;
 	ibqp->recv_cq = attr->recv_cq;
@@ -269,7 +329,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 		goto destroy;
 	attr->cap.max_send_wr = faultline_wq_depth(&qp->sq);
 	attr->cap.max_send_sge = qp->sq.max_sge;
-	if (!attr->srq) {
+	if (faultline_qp_has_rq(ibqp)) {
 		attr->cap.max_recv_wr = faultline_wq_depth(&qp->rq);
 		attr->cap.max_recv_sge = qp->rq.max_sge;
 	}
@@ -478,10 +538,11 @@ int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 
 	memset(attr, 0, sizeof(*attr));
 	memset(init_attr, 0, sizeof(*init_attr));
-	attr->cap.max_send_wr = faultline_wq_depth(&qp->sq);
+	if (ibqp->qp_type != IB_QPT_XRC_TGT)
+		attr->cap.max_send_wr = faultline_wq_depth(&qp->sq);
 	attr->cap.max_send_sge = qp->sq.max_sge;
 	attr->cap.max_inline_data = qp->max_inline;
-	if (!ibqp->srq) {
+	if (faultline_qp_has_rq(ibqp)) {
 		attr->cap.max_recv_wr = faultline_wq_depth(&qp->rq);
 		attr->cap.max_recv_sge = qp->rq.max_sge;
 	}
@@ -521,7 +582,7 @@ int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	attr->timeout = hw.timeout;
 	attr->retry_cnt = hw.retry_cnt;
 	attr->rnr_retry = hw.rnr_retry;
-	if (ibqp->qp_type == IB_QPT_RC || ibqp->qp_type == IB_QPT_UC)
+	if (ibqp->qp_type != IB_QPT_UD && ibqp->qp_type != IB_QPT_GSI)
 		faultline_qp_read_av(&hw.av, &attr->ah_attr);
 	return 0;
 }

@@ -100,7 +100,8 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 	u32 srqn;
 	int err;
 
-	if (attr->srq_type != IB_SRQT_BASIC)
+	if (attr->srq_type != IB_SRQT_BASIC &&
+	    (attr->srq_type != IB_SRQT_XRC || !udata))
 		return -EOPNOTSUPP;
 	if (!attr->attr.max_wr ||
 	    attr->attr.max_wr > le32_to_cpu(dev->caps.max_srq_wr) ||
@@ -121,6 +122,11 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 	params.stride_shift = srq->wq.stride_shift;
 	params.max_sge = srq->wq.max_sge;
 	params.limit = cpu_to_le32(attr->attr.srq_limit);
+	if (attr->srq_type == IB_SRQT_XRC) {
+		params.kind = 1;
+		params.xrcd = cpu_to_le32(to_fxrcd(attr->ext.xrc.xrcd)->xrcdn);
+		params.cqn = cpu_to_le32(to_fcq(attr->ext.cq)->res.num);
+	}
 	err = faultline_cmd_create_srq(dev, &params, &srqn);
 	faultline_buf_created(dev, &srq->wq.buf);
 	if (err)
@@ -132,6 +138,9 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 		goto destroy;
 	attr->attr.max_wr = faultline_wq_depth(&srq->wq);
 	attr->attr.max_sge = srq->wq.max_sge;
+	/* What peers name. */
+	if (attr->srq_type == IB_SRQT_XRC)
+		ibsrq->ext.xrc.srq_num = srqn;
 	resp.srqn = srqn;
 	err = faultline_udata_out(udata, &resp, sizeof(resp));
 	if (err)

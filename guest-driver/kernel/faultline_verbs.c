@@ -82,7 +82,8 @@ static int faultline_query_device(struct ib_device *ibdev,
 	props->device_cap_flags = IB_DEVICE_RC_RNR_NAK_GEN |
 				  IB_DEVICE_PORT_ACTIVE_EVENT |
 				  IB_DEVICE_SYS_IMAGE_GUID |
-				  IB_DEVICE_CURR_QP_STATE_MOD;
+				  IB_DEVICE_CURR_QP_STATE_MOD |
+				  IB_DEVICE_XRC;
 	props->max_send_sge = le32_to_cpu(caps->max_sge);
 	props->max_recv_sge = le32_to_cpu(caps->max_sge);
 	props->max_sge_rd = le32_to_cpu(caps->max_sge);
@@ -347,6 +348,21 @@ static int faultline_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 							      to_fpd(ibpd)->pdn));
 }
 
+static int faultline_alloc_xrcd(struct ib_xrcd *ibxrcd, struct ib_udata *udata)
+{
+	return faultline_cmd_alloc_xrcd(to_fdev(ibxrcd->device),
+					&to_fxrcd(ibxrcd)->xrcdn);
+}
+
+static int faultline_dealloc_xrcd(struct ib_xrcd *ibxrcd,
+				  struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibxrcd->device);
+	u32 xrcdn = to_fxrcd(ibxrcd)->xrcdn;
+
+	return faultline_settle(dev, faultline_cmd_dealloc_xrcd(dev, xrcdn));
+}
+
 void faultline_av_fill(struct faultline_av *av, const struct rdma_ah_attr *attr)
 {
 	const struct ib_global_route *grh = rdma_ah_read_grh(attr);
@@ -448,6 +464,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.alloc_hw_port_stats = faultline_alloc_hw_port_stats,
 	.alloc_pd = faultline_alloc_pd,
 	.alloc_ucontext = faultline_alloc_ucontext,
+	.alloc_xrcd = faultline_alloc_xrcd,
 	.create_ah = faultline_create_ah,
 	.create_cq = faultline_create_cq,
 	.create_qp = faultline_create_qp,
@@ -455,6 +472,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.create_user_ah = faultline_create_ah,
 	.dealloc_pd = faultline_dealloc_pd,
 	.dealloc_ucontext = faultline_dealloc_ucontext,
+	.dealloc_xrcd = faultline_dealloc_xrcd,
 	.del_gid = faultline_del_gid,
 	.dereg_mr = faultline_dereg_mr,
 	.destroy_ah = faultline_destroy_ah,
@@ -498,6 +516,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_qp, faultline_qp, ibqp),
 	INIT_RDMA_OBJ_SIZE(ib_srq, faultline_srq, ibsrq),
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, faultline_ucontext, ibucontext),
+	INIT_RDMA_OBJ_SIZE(ib_xrcd, faultline_xrcd, ibxrcd),
 };
 
 static void faultline_ib_set_registered(struct faultline_dev *dev, bool yes)

@@ -38,12 +38,12 @@ static void publish_consumer(struct fl_cq *cq)
 static struct fl_qp *find_qp(struct fl_cq *cq, uint32_t qpn)
 {
 	if (!cq->last_qp || cq->last_qp->verbs_qp.qp.qp_num != qpn)
-		cq->last_qp = fl_table_find(to_fl_ctx(cq->verbs_cq.cq.context), qpn);
+		cq->last_qp = fl_table_find(&to_fl_ctx(cq->verbs_cq.cq.context)->qps,
+					    qpn);
 	return cq->last_qp;
 }
 
-/* Work request id of an entry; its place in the work queue becomes free. */
-static uint64_t retire(struct fl_qp *qp, const struct faultline_cqe *cqe)
+static uint64_t retire_of_qp(struct fl_qp *qp, const struct faultline_cqe *cqe)
 {
 	uint32_t index = le32toh(cqe->wqe);
 	struct ibv_srq *srq = qp->verbs_qp.qp.srq;
@@ -60,6 +60,30 @@ static uint64_t retire(struct fl_qp *qp, const struct faultline_cqe *cqe)
 	wr_id = qp->rq.wr_id[index & qp->rq.mask];
 	__atomic_store_n(&qp->rq.tail, qp->rq.tail + 1, __ATOMIC_RELEASE);
 	return wr_id;
+}
+
+/*
+ * Work request id of an entry; its place in the work queue becomes free.
+ * False: nobody here knows it any more.
+ */
+static bool retire(struct fl_cq *cq, const struct faultline_cqe *cqe,
+		   uint64_t *wr_id)
+{
+	struct fl_context *ctx = to_fl_ctx(cq->verbs_cq.cq.context);
+	struct fl_srq *srq;
+	struct fl_qp *qp;
+
+	/* The target may be another process's; the queue is ours. */
+	if (cqe->flags & FAULTLINE_CQE_XRC) {
+		srq = fl_table_find(&ctx->xrc_srqs, le32toh(cqe->srqn));
+		if (srq)
+			*wr_id = fl_srq_release(srq, le32toh(cqe->wqe));
+		return srq;
+	}
+	qp = find_qp(cq, le32toh(cqe->qpn));
+	if (qp)
+		*wr_id = retire_of_qp(qp, cqe);
+	return qp;
 }
 
 static enum ibv_wc_opcode wc_opcode(uint8_t opcode)
@@ -123,16 +147,15 @@ int fl_poll_cq(struct ibv_cq *ibcq, int num, struct ibv_wc *wc)
 	first = cq->consumer;
 	while (n < num) {
 		const struct faultline_cqe *cqe = new_entry(cq, cq->consumer);
-		struct fl_qp *qp;
+		uint64_t wr_id;
 
 		if (!cqe)
 			break;
 		cq->consumer++;
-		qp = find_qp(cq, le32toh(cqe->qpn));
-		if (!qp)
+		if (!retire(cq, cqe, &wr_id))
 			continue;
 		memset(wc, 0, sizeof(*wc));
-		wc->wr_id = retire(qp, cqe);
+		wc->wr_id = wr_id;
 		wc->status = cqe->status;
 		wc->opcode = wc_opcode(cqe->opcode);
 		wc->vendor_err = cqe->vendor_err;
@@ -158,17 +181,14 @@ static int fl_next_poll(struct ibv_cq_ex *ibcq)
 {
 	struct fl_cq *cq = to_fl_cq_ex(ibcq);
 	const struct faultline_cqe *cqe;
-	struct fl_qp *qp;
 
 	do {
 		cqe = new_entry(cq, cq->consumer);
 		if (!cqe)
 			return fl_is_gone(to_fl_ctx(ibcq->context)) ? EIO : ENOENT;
 		cq->consumer++;
-		qp = find_qp(cq, le32toh(cqe->qpn));
-	} while (!qp);
+	} while (!retire(cq, cqe, &ibcq->wr_id));
 	cq->current = *cqe;
-	ibcq->wr_id = retire(qp, cqe);
 	ibcq->status = cqe->status;
 	return 0;
 }

@@ -73,15 +73,14 @@ void fl_wq_free(struct fl_wq *wq)
 	wq->wr_id = NULL;
 }
 
-int fl_table_insert(struct fl_context *ctx, struct fl_qp *qp)
+int fl_table_insert(struct fl_table *table, uint32_t number, void *object)
 {
-	uint32_t qpn = qp->verbs_qp.qp.qp_num;
-	struct fl_qp ***slot = &ctx->table[(qpn >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
+	void ***slot = &table->leaf[(number >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
 	int ret = 0;
 
-	pthread_mutex_lock(&ctx->table_lock);
+	pthread_mutex_lock(&table->lock);
 	if (!*slot) {
-		struct fl_qp **leaf = calloc(FL_TABLE_SIZE, sizeof(*leaf));
+		void **leaf = calloc(FL_TABLE_SIZE, sizeof(*leaf));
 
 		if (leaf)
 			__atomic_store_n(slot, leaf, __ATOMIC_RELEASE);
@@ -89,33 +88,41 @@ int fl_table_insert(struct fl_context *ctx, struct fl_qp *qp)
 			ret = ENOMEM;
 	}
 	if (!ret)
-		__atomic_store_n(&(*slot)[qpn & FL_TABLE_MASK], qp,
+		__atomic_store_n(&(*slot)[number & FL_TABLE_MASK], object,
 				 __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&ctx->table_lock);
+	pthread_mutex_unlock(&table->lock);
 	return ret;
 }
 
-/* The kernel may have given the number to a QP of another thread already. */
-void fl_table_remove(struct fl_context *ctx, struct fl_qp *qp)
+/* The kernel may have given the number to an object of another thread already. */
+void fl_table_remove(struct fl_table *table, uint32_t number, void *object)
 {
-	uint32_t qpn = qp->verbs_qp.qp.qp_num;
-	struct fl_qp **leaf = ctx->table[(qpn >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
-	struct fl_qp *mine = qp;
+	void **leaf = table->leaf[(number >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
+	void *mine = object;
 
 	if (leaf)
-		__atomic_compare_exchange_n(&leaf[qpn & FL_TABLE_MASK], &mine,
+		__atomic_compare_exchange_n(&leaf[number & FL_TABLE_MASK], &mine,
 					    NULL, false, __ATOMIC_RELEASE,
 					    __ATOMIC_RELAXED);
 }
 
-struct fl_qp *fl_table_find(struct fl_context *ctx, uint32_t qpn)
+void *fl_table_find(struct fl_table *table, uint32_t number)
 {
-	struct fl_qp **leaf =
-		__atomic_load_n(&ctx->table[(qpn >> FL_TABLE_SHIFT) & FL_TABLE_MASK],
-				__ATOMIC_ACQUIRE);
+	void **leaf = __atomic_load_n(
+		&table->leaf[(number >> FL_TABLE_SHIFT) & FL_TABLE_MASK],
+		__ATOMIC_ACQUIRE);
 
-	return leaf ? __atomic_load_n(&leaf[qpn & FL_TABLE_MASK],
+	return leaf ? __atomic_load_n(&leaf[number & FL_TABLE_MASK],
 				      __ATOMIC_ACQUIRE) : NULL;
+}
+
+static void fl_table_free(struct fl_table *table)
+{
+	int i;
+
+	for (i = 0; i < FL_TABLE_SIZE; i++)
+		free(table->leaf[i]);
+	pthread_mutex_destroy(&table->lock);
 }
 
 static const struct verbs_context_ops fl_ops = {
@@ -127,7 +134,9 @@ static const struct verbs_context_ops fl_ops = {
 	.create_cq_ex = fl_create_cq_ex,
 	.create_qp = fl_create_qp,
 	.create_qp_ex = fl_create_qp_ex,
+	.close_xrcd = fl_close_xrcd,
 	.create_srq = fl_create_srq,
+	.create_srq_ex = fl_create_srq_ex,
 	.dealloc_pd = fl_dealloc_pd,
 	.dereg_mr = fl_dereg_mr,
 	.destroy_ah = fl_destroy_ah,
@@ -136,8 +145,11 @@ static const struct verbs_context_ops fl_ops = {
 	.destroy_srq = fl_destroy_srq,
 	.detach_mcast = fl_detach_mcast,
 	.free_context = fl_free_context,
+	.get_srq_num = fl_get_srq_num,
 	.modify_qp = fl_modify_qp,
 	.modify_srq = fl_modify_srq,
+	.open_qp = fl_open_qp,
+	.open_xrcd = fl_open_xrcd,
 	.poll_cq = fl_poll_cq,
 	.post_recv = fl_post_recv,
 	.post_send = fl_post_send,
@@ -210,7 +222,8 @@ static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd
 	ctx->kick = map_page(ctx, cmd_fd, PROT_WRITE, resp.drv.kick_offset);
 	if (!ctx->kick)
 		goto err_doorbell;
-	pthread_mutex_init(&ctx->table_lock, NULL);
+	pthread_mutex_init(&ctx->qps.lock, NULL);
+	pthread_mutex_init(&ctx->xrc_srqs.lock, NULL);
 	verbs_set_ops(&ctx->ibv_ctx, &fl_ops);
 	return &ctx->ibv_ctx;
 
@@ -229,9 +242,8 @@ static void fl_free_context(struct ibv_context *ibctx)
 
 	munmap((void *)ctx->kick, FAULTLINE_PAGE_SIZE);
 	munmap(ctx->doorbell, FAULTLINE_PAGE_SIZE);
-	for (i = 0; i < FL_TABLE_SIZE; i++)
-		free(ctx->table[i]);
-	pthread_mutex_destroy(&ctx->table_lock);
+	fl_table_free(&ctx->qps);
+	fl_table_free(&ctx->xrc_srqs);
 	verbs_uninit_context(&ctx->ibv_ctx);
 	free(ctx);
 }

@@ -23,7 +23,7 @@
 #include "faultline_abi.h"
 #include "faultline_uapi.h"
 
-/* QP numbers have 24 bits: a table of tables of 4096 finds a QP by number. */
+/* Numbers have 24 bits: a table of tables of 4096 finds an object by number. */
 #define FL_TABLE_SHIFT 12
 #define FL_TABLE_SIZE (1 << FL_TABLE_SHIFT)
 #define FL_TABLE_MASK (FL_TABLE_SIZE - 1)
@@ -37,6 +37,12 @@
  */
 #define FL_PATIENCE_NS 2000000000ULL
 
+/* Objects by number. */
+struct fl_table {
+	pthread_mutex_t lock;	/* of those who insert */
+	void **leaf[FL_TABLE_SIZE];
+};
+
 struct fl_qp;
 
 struct fl_context {
@@ -49,8 +55,8 @@ struct fl_context {
 	uint32_t max_cqe;
 	uint32_t max_sge;
 	uint32_t max_inline;
-	pthread_mutex_t table_lock;
-	struct fl_qp **table[FL_TABLE_SIZE];
+	struct fl_table qps;
+	struct fl_table xrc_srqs;
 };
 
 /* Memory of a ring and of the record behind it. */
@@ -97,6 +103,7 @@ struct fl_wq {
 struct fl_srq {
 	struct verbs_srq verbs_srq;
 	struct fl_wq wq;
+	bool is_xrc;
 	uint32_t srqn;
 	uint32_t *free;		/* stack of tags that are not in use */
 	uint32_t num_free;
@@ -215,9 +222,9 @@ int fl_wq_alloc(struct fl_context *ctx, struct fl_wq *wq, uint8_t log_depth,
 void fl_wq_free(struct fl_wq *wq);
 
 /* QP numbers */
-int fl_table_insert(struct fl_context *ctx, struct fl_qp *qp);
-void fl_table_remove(struct fl_context *ctx, struct fl_qp *qp);
-struct fl_qp *fl_table_find(struct fl_context *ctx, uint32_t qpn);
+int fl_table_insert(struct fl_table *table, uint32_t number, void *object);
+void fl_table_remove(struct fl_table *table, uint32_t number, void *object);
+void *fl_table_find(struct fl_table *table, uint32_t number);
 
 /* cq.c */
 struct ibv_cq *fl_create_cq(struct ibv_context *context, int cqe,
@@ -234,6 +241,8 @@ void fl_cq_clean(struct fl_cq *cq, struct fl_qp *qp);
 struct ibv_qp *fl_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 			       struct ibv_qp_init_attr_ex *attr);
+struct ibv_qp *fl_open_qp(struct ibv_context *context,
+			  struct ibv_qp_open_attr *attr);
 int fl_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 int fl_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
 		struct ibv_qp_init_attr *init);
@@ -247,6 +256,9 @@ void fl_write_recv(struct fl_wq *wq, uint32_t tag, struct ibv_recv_wr *wr);
 /* srq.c */
 struct ibv_srq *fl_create_srq(struct ibv_pd *pd,
 			      struct ibv_srq_init_attr *attr);
+struct ibv_srq *fl_create_srq_ex(struct ibv_context *context,
+				 struct ibv_srq_init_attr_ex *attr);
+int fl_get_srq_num(struct ibv_srq *srq, uint32_t *num);
 int fl_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask);
 int fl_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr);
 int fl_destroy_srq(struct ibv_srq *srq);
@@ -260,6 +272,9 @@ int fl_query_device(struct ibv_context *context,
 		    struct ibv_device_attr_ex *attr, size_t attr_size);
 int fl_query_port(struct ibv_context *context, uint8_t port,
 		  struct ibv_port_attr *attr);
+struct ibv_xrcd *fl_open_xrcd(struct ibv_context *context,
+			      struct ibv_xrcd_init_attr *attr);
+int fl_close_xrcd(struct ibv_xrcd *xrcd);
 struct ibv_pd *fl_alloc_pd(struct ibv_context *context);
 int fl_dealloc_pd(struct ibv_pd *pd);
 struct ibv_mr *fl_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
@@ -296,6 +311,7 @@ FL_DRV_PART(fl_create_qp_ex, ibv_cmd, ibv_create_qp_ex, faultline_create_qp_req)
 FL_DRV_PART(fl_create_qp_ex_resp, ibv_resp, ib_uverbs_ex_create_qp_resp,
 	    faultline_create_qp_resp);
 FL_DRV_PART(fl_create_srq, ibv_cmd, ibv_create_srq, faultline_create_srq_req);
+FL_DRV_PART(fl_create_xsrq, ibv_cmd, ibv_create_xsrq, faultline_create_srq_req);
 FL_DRV_PART(fl_create_srq_resp, ibv_resp, ib_uverbs_create_srq_resp,
 	    faultline_create_srq_resp);
 FL_DRV_PART(fl_create_ah_resp, ibv_resp, ib_uverbs_create_ah_resp,

@@ -31,6 +31,7 @@ static uint32_t qp_ops(enum ibv_qp_type type)
 {
 	switch (type) {
 	case IBV_QPT_RC:
+	case IBV_QPT_XRC_SEND:
 		return RC_OPS;
 	case IBV_QPT_UC:
 		return SEND_OPS | WRITE_OPS;
@@ -173,6 +174,8 @@ static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 			return EINVAL;
 		set_ud(wqe, wr->wr.ud.ah, wr->wr.ud.remote_qpn, wr->wr.ud.remote_qkey);
 	}
+	if (type == IBV_QPT_XRC_SEND)
+		wqe->remote_qpn = htole32(wr->qp_type.xrc.remote_srqn);
 	if (!(wr->send_flags & IBV_SEND_INLINE))
 		return set_sges(qp, wqe, wr->sg_list, wr->num_sge);
 	if (wr->opcode == IBV_WR_RDMA_READ || wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
@@ -395,6 +398,14 @@ static void fl_wr_set_ud_addr(struct ibv_qp_ex *ibqp, struct ibv_ah *ah, uint32_
 		set_ud(qp->ex_wqe, ah, qpn, qkey);
 }
 
+static void fl_wr_set_xrc_srqn(struct ibv_qp_ex *ibqp, uint32_t srqn)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+
+	if (qp->ex_wqe)
+		qp->ex_wqe->remote_qpn = htole32(srqn);
+}
+
 static void fl_wr_set_sge_list(struct ibv_qp_ex *ibqp, size_t num,
 			       const struct ibv_sge *sg)
 {
@@ -441,6 +452,7 @@ static uint64_t ex_ops(enum ibv_qp_type type)
 
 	switch (type) {
 	case IBV_QPT_RC:
+	case IBV_QPT_XRC_SEND:
 		return send | write | IBV_QP_EX_WITH_RDMA_READ |
 		       IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
 		       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
@@ -459,6 +471,7 @@ static void set_builders(struct ibv_qp_ex *ex, uint64_t ops)
 	ex->wr_complete = fl_wr_complete;
 	ex->wr_abort = fl_wr_abort;
 	ex->wr_set_ud_addr = fl_wr_set_ud_addr;
+	ex->wr_set_xrc_srqn = fl_wr_set_xrc_srqn;
 	ex->wr_set_sge = fl_wr_set_sge;
 	ex->wr_set_sge_list = fl_wr_set_sge_list;
 	ex->wr_set_inline_data = fl_wr_set_inline_data;
@@ -479,6 +492,12 @@ static void set_builders(struct ibv_qp_ex *ex, uint64_t ops)
 		ex->wr_atomic_fetch_add = fl_wr_atomic_fetch_add;
 }
 
+/* Whether it has a receive queue of its own. */
+static bool has_rq(const struct ibv_qp_init_attr_ex *attr)
+{
+	return !attr->srq && attr->qp_type != IBV_QPT_XRC_SEND;
+}
+
 static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *attr)
 {
 	const struct ibv_qp_cap *cap = &attr->cap;
@@ -491,14 +510,15 @@ static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
 	    (attr->send_ops_flags & ~ex_ops(attr->qp_type)))
 		return EOPNOTSUPP;
-	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->send_cq ||
-	    !attr->recv_cq)
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->send_cq)
+		return EINVAL;
+	if (attr->qp_type != IBV_QPT_XRC_SEND && !attr->recv_cq)
 		return EINVAL;
 	if (cap->max_send_wr > ctx->max_qp_wr || cap->max_send_sge > ctx->max_sge ||
 	    cap->max_inline_data > ctx->max_inline)
 		return EINVAL;
-	/* With an SRQ these are ignored. */
-	if (!attr->srq && (cap->max_recv_wr > ctx->max_qp_wr ||
+	/* Without a queue of receives these are ignored. */
+	if (has_rq(attr) && (cap->max_recv_wr > ctx->max_qp_wr ||
 			   cap->max_recv_sge > ctx->max_sge))
 		return EINVAL;
 	return 0;
@@ -523,7 +543,7 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 	/* All that fits into an entry is offered; IBA 11.2.4.1 lets us give more. */
 	qp->max_inline = min_t(uint32_t, (1U << shift) - FAULTLINE_SQ_WQE_DATA,
 			       ctx->max_inline);
-	if (attr->srq)
+	if (!has_rq(attr))
 		return 0;
 	shift = fl_stride_shift(FAULTLINE_RQ_WQE_DATA +
 					cap->max_recv_sge * sizeof(struct faultline_sge),
@@ -533,6 +553,52 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 	if (ret)
 		fl_wq_free(&qp->sq);
 	return ret;
+}
+
+/* A target has no queues: the kernel and the device have all of it. */
+static struct ibv_qp *create_xrc_target(struct ibv_context *context,
+					struct ibv_qp_init_attr_ex *attr)
+{
+	struct fl_create_qp_ex_resp resp = {};
+	struct fl_create_qp_ex cmd = {};
+	struct fl_qp *qp;
+	int ret = EOPNOTSUPP;
+
+	if (attr->comp_mask != IBV_QP_INIT_ATTR_XRCD)
+		goto err;
+	ret = ENOMEM;
+	qp = calloc(1, sizeof(*qp));
+	if (!qp)
+		goto err;
+	ret = ibv_cmd_create_qp_ex2(context, &qp->verbs_qp, attr, &cmd.ibv_cmd,
+				    sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+	if (!ret)
+		return &qp->verbs_qp.qp;
+	free(qp);
+err:
+	errno = ret;
+	return NULL;
+}
+
+struct ibv_qp *fl_open_qp(struct ibv_context *context,
+			  struct ibv_qp_open_attr *attr)
+{
+	struct ib_uverbs_create_qp_resp resp;
+	struct ibv_open_qp cmd;
+	struct fl_qp *qp;
+	int ret;
+
+	qp = calloc(1, sizeof(*qp));
+	if (!qp)
+		return NULL;
+	ret = ibv_cmd_open_qp(context, &qp->verbs_qp, sizeof(qp->verbs_qp), attr,
+			      &cmd, sizeof(cmd), &resp, sizeof(resp));
+	if (ret) {
+		free(qp);
+		errno = ret;
+		return NULL;
+	}
+	return &qp->verbs_qp.qp;
 }
 
 struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
@@ -545,6 +611,8 @@ struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 	struct fl_qp *qp;
 	int ret;
 
+	if (attr->qp_type == IBV_QPT_XRC_RECV)
+		return create_xrc_target(context, attr);
 	ret = check_init(ctx, attr);
 	if (ret)
 		goto err;
@@ -563,7 +631,7 @@ struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 	cmd.drv.rq_stride_shift = qp->rq.stride_shift;
 	kernel_attr = *attr;
 	kernel_attr.cap.max_inline_data = qp->max_inline;
-	if (attr->srq) {
+	if (!has_rq(attr)) {
 		kernel_attr.cap.max_recv_wr = 0;
 		kernel_attr.cap.max_recv_sge = 0;
 	}
@@ -574,7 +642,7 @@ struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 	if (ret)
 		goto err_queues;
 	qp->sq_sig_all = attr->sq_sig_all;
-	ret = fl_table_insert(ctx, qp);
+	ret = fl_table_insert(&ctx->qps, qp->verbs_qp.qp.qp_num, qp);
 	if (ret)
 		goto err_destroy;
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
@@ -625,8 +693,9 @@ static void clean_cqs(struct fl_qp *qp)
 {
 	struct ibv_qp *ibqp = &qp->verbs_qp.qp;
 
-	fl_cq_clean(to_fl_cq(ibqp->recv_cq), qp);
-	if (ibqp->send_cq != ibqp->recv_cq)
+	if (ibqp->recv_cq)
+		fl_cq_clean(to_fl_cq(ibqp->recv_cq), qp);
+	if (ibqp->send_cq && ibqp->send_cq != ibqp->recv_cq)
 		fl_cq_clean(to_fl_cq(ibqp->send_cq), qp);
 }
 
@@ -648,6 +717,8 @@ int fl_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 	struct ibv_modify_qp cmd = {};
 	int ret;
 
+	/* A target has no queues. */
+	reset &= !!qp->sq.wr_id;
 	if (reset)
 		fl_doorbell_drain(to_fl_ctx(ibqp->context));
 	ret = ibv_cmd_modify_qp(ibqp, attr, mask, &cmd, sizeof(cmd));
@@ -669,7 +740,7 @@ int fl_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask,
 	ret = ibv_cmd_query_qp(ibqp, attr, mask, init, &cmd, sizeof(cmd));
 	if (ret)
 		return ret;
-	init->cap.max_send_wr = qp->sq.mask + 1;
+	init->cap.max_send_wr = qp->sq.wr_id ? qp->sq.mask + 1 : 0;
 	init->cap.max_send_sge = qp->sq.max_sge;
 	init->cap.max_recv_wr = qp->rq.wr_id ? qp->rq.mask + 1 : 0;
 	init->cap.max_recv_sge = qp->rq.max_sge;
@@ -691,7 +762,7 @@ int fl_destroy_qp(struct ibv_qp *ibqp)
 	ret = ibv_cmd_destroy_qp(ibqp);
 	if (ret)
 		return ret;
-	fl_table_remove(ctx, qp);
+	fl_table_remove(&ctx->qps, ibqp->qp_num, qp);
 	clean_cqs(qp);
 	fl_wq_free(&qp->rq);
 	fl_wq_free(&qp->sq);

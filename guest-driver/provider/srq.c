@@ -10,28 +10,26 @@
 
 #include "faultline.h"
 
-struct ibv_srq *fl_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+static struct fl_srq *alloc_srq(struct fl_context *ctx, struct ibv_srq_attr *attr,
+				struct faultline_create_srq_req *req)
 {
-	struct fl_context *ctx = to_fl_ctx(pd->context);
-	struct fl_create_srq_resp resp = {};
-	uint32_t max_wr = attr->attr.max_wr, max_sge = attr->attr.max_sge;
-	struct fl_create_srq cmd = {};
-	struct fl_srq *srq;
 	uint8_t log_depth, stride_shift;
+	struct fl_srq *srq;
 	uint32_t i;
 	int ret = EINVAL;
 
-	if (!max_wr || max_wr > ctx->max_srq_wr || max_sge > ctx->max_sge)
+	if (!attr->max_wr || attr->max_wr > ctx->max_srq_wr ||
+	    attr->max_sge > ctx->max_sge)
 		goto err;
 	ret = ENOMEM;
 	srq = calloc(1, sizeof(*srq));
 	if (!srq)
 		goto err;
-	log_depth = fl_log2_up(max_wr);
+	log_depth = fl_log2_up(attr->max_wr);
 	stride_shift = fl_stride_shift(FAULTLINE_RQ_WQE_DATA +
-					       max_sge * sizeof(struct faultline_sge),
+					       attr->max_sge * sizeof(struct faultline_sge),
 				       FAULTLINE_RQ_MIN_STRIDE_SHIFT);
-	ret = fl_wq_alloc(ctx, &srq->wq, log_depth, stride_shift, max_sge);
+	ret = fl_wq_alloc(ctx, &srq->wq, log_depth, stride_shift, attr->max_sge);
 	if (ret)
 		goto err_srq;
 	srq->num_free = srq->wq.mask + 1;
@@ -42,20 +40,11 @@ struct ibv_srq *fl_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 	}
 	for (i = 0; i < srq->num_free; i++)
 		srq->free[i] = srq->num_free - 1 - i;
-	cmd.drv.buf_addr = (uintptr_t)srq->wq.ring.buf;
-	cmd.drv.log_depth = log_depth;
-	cmd.drv.stride_shift = stride_shift;
-	ret = ibv_cmd_create_srq(pd, &srq->verbs_srq.srq, attr, &cmd.ibv_cmd,
-				 sizeof(cmd), &resp.ibv_resp, sizeof(resp));
-	if (ret)
-		goto err_free;
-	srq->srqn = resp.drv.srqn;
-	attr->attr.max_wr = srq->wq.mask + 1;
-	attr->attr.max_sge = max_sge;
-	return &srq->verbs_srq.srq;
+	req->buf_addr = (uintptr_t)srq->wq.ring.buf;
+	req->log_depth = log_depth;
+	req->stride_shift = stride_shift;
+	return srq;
 
-err_free:
-	free(srq->free);
 err_wq:
 	fl_wq_free(&srq->wq);
 err_srq:
@@ -63,6 +52,110 @@ err_srq:
 err:
 	errno = ret;
 	return NULL;
+}
+
+static void free_srq(struct fl_srq *srq)
+{
+	free(srq->free);
+	fl_wq_free(&srq->wq);
+	free(srq);
+}
+
+struct ibv_srq *fl_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct fl_create_srq_resp resp = {};
+	uint32_t max_sge = attr->attr.max_sge;
+	struct fl_create_srq cmd = {};
+	struct fl_srq *srq;
+	int ret;
+
+	srq = alloc_srq(to_fl_ctx(pd->context), &attr->attr, &cmd.drv);
+	if (!srq)
+		return NULL;
+	ret = ibv_cmd_create_srq(pd, &srq->verbs_srq.srq, attr, &cmd.ibv_cmd,
+				 sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+	if (ret) {
+		free_srq(srq);
+		errno = ret;
+		return NULL;
+	}
+	srq->srqn = resp.drv.srqn;
+	attr->attr.max_wr = srq->wq.mask + 1;
+	attr->attr.max_sge = max_sge;
+	return &srq->verbs_srq.srq;
+}
+
+static struct ibv_srq *create_xrc_srq(struct ibv_context *context,
+				      struct ibv_srq_init_attr_ex *attr)
+{
+	struct fl_context *ctx = to_fl_ctx(context);
+	struct fl_create_srq_resp resp = {};
+	uint32_t max_sge = attr->attr.max_sge;
+	struct fl_create_xsrq cmd = {};
+	struct fl_srq *srq;
+	int ret;
+
+	srq = alloc_srq(ctx, &attr->attr, &cmd.drv);
+	if (!srq)
+		return NULL;
+	ret = ibv_cmd_create_srq_ex(context, &srq->verbs_srq, attr, &cmd.ibv_cmd,
+				    sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+	if (ret)
+		goto err;
+	srq->srqn = resp.drv.srqn;
+	srq->is_xrc = true;
+	ret = fl_table_insert(&ctx->xrc_srqs, srq->srqn, srq);
+	if (ret)
+		goto err_destroy;
+	attr->attr.max_wr = srq->wq.mask + 1;
+	attr->attr.max_sge = max_sge;
+	return &srq->verbs_srq.srq;
+
+err_destroy:
+	ibv_cmd_destroy_srq(&srq->verbs_srq.srq);
+err:
+	free_srq(srq);
+	errno = ret;
+	return NULL;
+}
+
+struct ibv_srq *fl_create_srq_ex(struct ibv_context *context,
+				 struct ibv_srq_init_attr_ex *attr)
+{
+	const uint32_t xrc = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+			     IBV_SRQ_INIT_ATTR_CQ;
+	struct ibv_srq_init_attr basic;
+	enum ibv_srq_type type = IBV_SRQT_BASIC;
+	struct ibv_srq *srq;
+
+	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE)
+		type = attr->srq_type;
+	if (attr->comp_mask & ~(xrc | IBV_SRQ_INIT_ATTR_TYPE)) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	if (type == IBV_SRQT_XRC && (attr->comp_mask & xrc) == xrc)
+		return create_xrc_srq(context, attr);
+	if (type != IBV_SRQT_BASIC || !(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD)) {
+		errno = type > IBV_SRQT_XRC ? EOPNOTSUPP : EINVAL;
+		return NULL;
+	}
+	basic.srq_context = attr->srq_context;
+	basic.attr = attr->attr;
+	srq = fl_create_srq(attr->pd, &basic);
+	if (srq)
+		attr->attr = basic.attr;
+	return srq;
+}
+
+int fl_get_srq_num(struct ibv_srq *ibsrq, uint32_t *num)
+{
+	struct fl_srq *srq = to_fl_srq(ibsrq);
+
+	if (!srq->is_xrc)
+		return EINVAL;
+	*num = srq->srqn;
+	return 0;
 }
 
 int fl_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
@@ -86,9 +179,10 @@ int fl_destroy_srq(struct ibv_srq *ibsrq)
 
 	if (ret)
 		return ret;
-	free(srq->free);
-	fl_wq_free(&srq->wq);
-	free(srq);
+	if (srq->is_xrc)
+		fl_table_remove(&to_fl_ctx(ibsrq->context)->xrc_srqs, srq->srqn,
+				srq);
+	free_srq(srq);
 	return 0;
 }
 

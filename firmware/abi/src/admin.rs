@@ -160,7 +160,9 @@ abi_struct! {
         max_recv_sge: u8,
         reserved0: u8,
         max_inline: crate::U32,
-        reserved1: [u8; 12],
+        /// XRC target: its domain. Such a QP has no queues, no PD, no CQs, and belongs to context 0.
+        xrcd: crate::U32,
+        reserved1: [u8; 8],
     }
 
     /// CREATE_AH. Answer: handle.
@@ -223,6 +225,10 @@ abi_consts! {
         ALLOC_PD = 0x10;
         /// Free a protection domain.
         DEALLOC_PD = 0x11;
+        /// Allocate an XRC domain.
+        ALLOC_XRCD = 0x12;
+        /// Free an XRC domain.
+        DEALLOC_XRCD = 0x13;
         /// Create a memory key; its pages come by FAULTLINE_TQ_MAP.
         CREATE_MKEY = 0x18;
         /// Destroy a memory key.

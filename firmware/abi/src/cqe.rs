@@ -40,7 +40,9 @@ abi_struct! {
         flow_tag: crate::U32,
         /// Device clock in nanoseconds when the completion was made.
         timestamp: crate::U64,
-        reserved: [u8; 15],
+        /// Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process.
+        srqn: crate::U32,
+        reserved: [u8; 11],
         /// Written last.
         phase: u8,
     }
@@ -141,6 +143,8 @@ abi_consts! {
         CQE_VLAN = 1 << 4;
         /// IP and TCP/UDP checksums of a raw frame were found good.
         CQE_CSUM_OK = 1 << 5;
+        /// A receive of an XRC target; `srqn` is valid.
+        CQE_XRC = 1 << 6;
     }
 }
 

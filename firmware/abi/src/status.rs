@@ -91,4 +91,6 @@ statuses! {
     BadToken / "BAD_TOKEN" = 31,
     /// Objects that belong to different protection domains or contexts were combined.
     DomainMismatch / "DOMAIN_MISMATCH" = 32,
+    /// No such XRC domain.
+    BadXrcd / "BAD_XRCD" = 33,
 }

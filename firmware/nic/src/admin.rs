@@ -6,7 +6,7 @@
 
 use faultline_abi::admin::*;
 use faultline_abi::event::PORT_UP;
-use faultline_abi::qp::QpAttr;
+use faultline_abi::qp::{QPT_XRC_TGT, QpAttr};
 use faultline_abi::wqe::{
     MAX_STRIDE_SHIFT, RQ_MIN_STRIDE_SHIFT, RQ_WQE_DATA, SQ_MIN_STRIDE_SHIFT, SQ_WQE_DATA, Sge,
 };
@@ -33,6 +33,8 @@ const ENTRY_SHIFT: u8 = 6;
 const MIN_MTU: u16 = 68;
 /// No VLAN in SET_GID.
 const NO_VLAN: u16 = 0xffff;
+/// Number that no completion queue has.
+const NO_CQ: u32 = u32::MAX;
 
 /// The admin queue.
 #[derive(Debug, Default)]
@@ -160,6 +162,8 @@ impl Nic {
             DESTROY_EQ => self.destroy_eq(handle).map(done),
             ALLOC_PD => self.alloc_pd().map(created),
             DEALLOC_PD => self.dealloc_pd(handle).map(done),
+            ALLOC_XRCD => self.alloc_xrcd().map(created),
+            DEALLOC_XRCD => self.dealloc_xrcd(handle).map(done),
             CREATE_MKEY => self.create_mkey(&body(cmd)?).map(created),
             MODIFY_MKEY => self.modify_mkey(now, mem, handle, &body(cmd)?).map(done),
             DESTROY_MKEY => self.destroy_mkey(now, mem, handle).map(done),
@@ -273,6 +277,26 @@ impl Nic {
         Ok(())
     }
 
+    fn alloc_xrcd(&mut self) -> Result<u32, Status> {
+        let xrcds = &mut self.core.xrcds;
+        xrcds.insert_with(|_| 0).ok_or(Status::NoResources)
+    }
+
+    fn dealloc_xrcd(&mut self, xrcd: u32) -> Result<(), Status> {
+        match self.core.xrcds.get(xrcd) {
+            None => Err(Status::BadXrcd),
+            Some(0) => {
+                self.core.xrcds.remove(xrcd);
+                Ok(())
+            }
+            Some(_) => Err(Status::InUse),
+        }
+    }
+
+    fn xrcd(&mut self, xrcd: u32) -> Result<&mut u32, Status> {
+        self.core.xrcds.get_mut(xrcd).ok_or(Status::BadXrcd)
+    }
+
     fn pd(&mut self, pd: u32) -> Result<&mut Pd, Status> {
         self.core.pds.get_mut(pd).ok_or(Status::BadPd)
     }
@@ -360,15 +384,24 @@ impl Nic {
     }
 
     fn create_srq<M: Dma>(&mut self, mem: &M, cmd: &CreateSrq) -> Result<u32, Status> {
-        if cmd.reserved != [0; 8] || cmd.xrcd.get() != 0 || cmd.cqn.get() != 0 {
+        let (xrcd, cqn) = (cmd.xrcd.get(), cmd.cqn.get());
+        let is_xrc = cmd.kind == 1;
+        if cmd.reserved != [0; 8] || (!is_xrc && (xrcd, cqn) != (0, 0)) {
             return Err(Status::ReservedNotZero);
         }
-        if cmd.kind != 0 {
+        if cmd.kind > 1 {
             return Err(Status::NotSupported);
         }
         let (pd, uctx, limit) = (cmd.pd.get(), cmd.uctx.get(), cmd.limit.get());
         self.pd(pd)?;
         self.check_uctx(uctx)?;
+        if is_xrc {
+            self.xrcd(xrcd)?;
+            let cq = self.core.cqs.get(cqn).ok_or(Status::BadCq)?;
+            if cq.uctx != uctx {
+                return Err(Status::DomainMismatch);
+            }
+        }
         let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_srq_wr)?;
         let stride = check_recv_stride(cmd.stride_shift, cmd.max_sge)?;
         if limit > 1 << log_depth {
@@ -381,6 +414,7 @@ impl Nic {
             refs: 0,
             limit,
             ring: RecvRing::new(ring, cmd.max_sge),
+            xrc: is_xrc.then_some((xrcd, cqn)),
         };
         let srqn = self
             .core
@@ -388,6 +422,12 @@ impl Nic {
             .insert_with(make)
             .ok_or(Status::NoResources)?;
         self.pd(pd)?.refs += 1;
+        if is_xrc {
+            *self.xrcd(xrcd)? += 1;
+            if let Some(cq) = self.core.cqs.get_mut(cqn) {
+                cq.refs += 1;
+            }
+        }
         Ok(srqn)
     }
 
@@ -396,10 +436,22 @@ impl Nic {
         if srq.refs > 0 {
             return Err(Status::InUse);
         }
-        let pd = srq.pd;
+        let (pd, xrc) = (srq.pd, srq.xrc);
         self.core.srqs.remove(srqn);
         self.release_pd(pd);
+        if let Some((xrcd, cqn)) = xrc {
+            self.release_xrcd(xrcd);
+            if let Some(cq) = self.core.cqs.get_mut(cqn) {
+                cq.refs -= 1;
+            }
+        }
         Ok(())
+    }
+
+    fn release_xrcd(&mut self, xrcd: u32) {
+        if let Some(refs) = self.core.xrcds.get_mut(xrcd) {
+            *refs -= 1;
+        }
     }
 
     fn modify_srq(&mut self, srqn: u32, cmd: &ModifySrq) -> Result<(), Status> {
@@ -424,7 +476,13 @@ impl Nic {
     }
 
     fn create_qp<M: Dma>(&mut self, mem: &M, cmd: &CreateQp) -> Result<u32, Status> {
-        if cmd.reserved0 != 0 || cmd.reserved1 != [0; 12] {
+        if cmd.reserved0 != 0 || cmd.reserved1 != [0; 8] {
+            return Err(Status::ReservedNotZero);
+        }
+        if cmd.qp_type == QPT_XRC_TGT {
+            return self.create_xrc_target(cmd);
+        }
+        if cmd.xrcd.get() != 0 {
             return Err(Status::ReservedNotZero);
         }
         let flags = cmd.flags.get();
@@ -445,10 +503,20 @@ impl Nic {
         let with_srq = flags & QP_FLAG_SRQ != 0;
         let srqn = with_srq.then(|| cmd.srqn.get());
         if let Some(srqn) = srqn {
-            self.core.srqs.get(srqn).ok_or(Status::BadSrq)?;
+            let srq = self.core.srqs.get(srqn).ok_or(Status::BadSrq)?;
+            // The receives of an XRC SRQ are for the targets of its domain.
+            if srq.xrc.is_some() || kind == QpType::XrcIni {
+                return Err(Status::BadSrq);
+            }
         }
         let sq = self.load_send_ring(mem, cmd)?;
-        let rq = if with_srq {
+        let rq = if kind == QpType::XrcIni {
+            // An initiator receives nothing but responses.
+            if cmd.rq.as_bytes().iter().any(|byte| *byte != 0) || cmd.max_recv_sge != 0 {
+                return Err(Status::ReservedNotZero);
+            }
+            None
+        } else if with_srq {
             None
         } else {
             Some(self.load_recv_ring(mem, cmd)?)
@@ -463,6 +531,7 @@ impl Nic {
             sig_all: flags & QP_FLAG_SIG_ALL != 0,
             max_send_sge: cmd.max_send_sge,
             max_inline: cmd.max_inline.get(),
+            xrcd: None,
         };
         let policy = self.core.config.fault_policy;
         let number = if kind == QpType::Gsi {
@@ -488,6 +557,38 @@ impl Nic {
         if let Some(srq) = srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
             srq.refs += 1;
         }
+        Ok(number)
+    }
+
+    /// A target has no queues of its own: it belongs to its domain, and outlives the process that made it (IBTA
+    /// annex A14).
+    fn create_xrc_target(&mut self, cmd: &CreateQp) -> Result<u32, Status> {
+        let xrcd = cmd.xrcd.get();
+        let expected = CreateQp {
+            qp_type: QPT_XRC_TGT,
+            xrcd: cmd.xrcd,
+            ..CreateQp::default()
+        };
+        if cmd.as_bytes() != expected.as_bytes() {
+            return Err(Status::ReservedNotZero);
+        }
+        self.xrcd(xrcd)?;
+        let config = QpConfig {
+            kind: QpType::XrcTgt,
+            pd: 0,
+            uctx: 0,
+            send_cqn: NO_CQ,
+            recv_cqn: NO_CQ,
+            srqn: None,
+            sig_all: false,
+            max_send_sge: 0,
+            max_inline: 0,
+            xrcd: Some(xrcd),
+        };
+        let policy = self.core.config.fault_policy;
+        let make = |number| Qp::new(number, config, policy, None, None);
+        let number = self.qps.insert_with(make).ok_or(Status::NoResources)?;
+        *self.xrcd(xrcd)? += 1;
         Ok(number)
     }
 
@@ -526,7 +627,10 @@ impl Nic {
         if let Some(srq) = config.srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
             srq.refs -= 1;
         }
-        self.release_pd(config.pd);
+        match config.xrcd {
+            Some(xrcd) => self.release_xrcd(xrcd),
+            None => self.release_pd(config.pd),
+        }
         if self.core.netdev.qpn == number {
             self.core.netdev.qpn = 0;
         }

@@ -41,6 +41,7 @@ pub struct Limits {
     pub max_gid: u32,
     pub max_rd_atomic: u32,
     pub max_faults: u32,
+    pub max_xrcd: u32,
 }
 
 impl Default for Limits {
@@ -61,6 +62,7 @@ impl Default for Limits {
             max_gid: 256,
             max_rd_atomic: 16,
             max_faults: 1024,
+            max_xrcd: 1 << 14,
         }
     }
 }
@@ -154,6 +156,12 @@ impl NicConfig {
             max_mtu: U32::new(u32::from(MAX_MTU)),
             max_map_pages: U32::new(512),
             rc_odp_caps: odp(ODP_SEND
+                | ODP_RECV
+                | ODP_WRITE
+                | ODP_READ
+                | ODP_ATOMIC
+                | ODP_SRQ_RECV),
+            xrc_odp_caps: odp(ODP_SEND
                 | ODP_RECV
                 | ODP_WRITE
                 | ODP_READ

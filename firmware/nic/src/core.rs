@@ -95,6 +95,8 @@ pub struct Core {
     pub eqs: Table<Eq>,
     /// Shared receive queues.
     pub srqs: Table<Srq>,
+    /// XRC domains: the number of SRQs and targets in each.
+    pub xrcds: Table<u32>,
     /// Address handles.
     pub ahs: Table<Ah>,
     /// User contexts: the number of a context is that of its doorbell page. Each has a version of its own.
@@ -134,6 +136,7 @@ impl Core {
             cqs: Table::new(limits.max_cq, 0),
             eqs: Table::new(limits.max_eq, 0),
             srqs: Table::new(limits.max_srq, 1),
+            xrcds: Table::new(limits.max_xrcd, 1),
             ahs: Table::new(limits.max_ah, 1),
             // Page 0 is the kernel's.
             uctxs: Table::without_generations(limits.max_uctx, 1),

@@ -30,6 +30,8 @@ pub struct RecvWr {
     pub sges: SgList,
     /// Sum of the lengths.
     pub capacity: u64,
+    /// The shared receive queue that it is from.
+    pub srqn: Option<u32>,
 }
 
 /// Why no receive work request could be taken.
@@ -133,6 +135,7 @@ impl RecvRing {
             tag: header.tag.get(),
             capacity: sges.iter().map(|sge| u64::from(sge.len)).sum(),
             sges,
+            srqn: None,
         })
     }
 
@@ -173,4 +176,6 @@ pub struct Srq {
     pub limit: u32,
     /// The requests.
     pub ring: RecvRing,
+    /// XRC: domain, and completion queue of the receives.
+    pub xrc: Option<(u32, u32)>,
 }

@@ -193,7 +193,7 @@ static struct fl_context *open_device(void)
 	ctx->max_cqe = MAX_CQE;
 	ctx->max_sge = MAX_SGE;
 	ctx->max_inline = MAX_INLINE;
-	pthread_mutex_init(&ctx->table_lock, NULL);
+	pthread_mutex_init(&ctx->qps.lock, NULL);
 	return ctx;
 }
 
@@ -202,7 +202,7 @@ static void close_device(struct fl_context *ctx)
 	int i;
 
 	for (i = 0; i < FL_TABLE_SIZE; i++)
-		free(ctx->table[i]);
+		free(ctx->qps.leaf[i]);
 	free((void *)ctx->kick);
 	free(page);
 	free(ctx);
@@ -276,14 +276,14 @@ static void destroying_after_the_context_touches_nothing_of_it(void)
 	struct faultline_doorbell_page *doorbell = s.ctx->doorbell;
 
 	s.ctx->doorbell = NULL;
-	pthread_mutex_lock(&s.ctx->table_lock);
+	pthread_mutex_lock(&s.ctx->qps.lock);
 	kernel_error = EBADF;
 	CHECK(fl_destroy_qp(s.qp) == EBADF);
 	kernel_error = EBADF;
 	CHECK(fl_destroy_srq(s.srq) == EBADF);
 	kernel_error = EBADF;
 	CHECK(fl_destroy_cq(s.cq) == EBADF);
-	pthread_mutex_unlock(&s.ctx->table_lock);
+	pthread_mutex_unlock(&s.ctx->qps.lock);
 	s.ctx->doorbell = doorbell;
 	tear_down(&s);
 }

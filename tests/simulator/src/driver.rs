@@ -684,17 +684,36 @@ impl<B: Bus> Driver<B> {
         max_sge: u8,
         limit: u32,
     ) -> Result<Srq> {
+        let basic = CreateSrq {
+            pd: U32::new(pd),
+            uctx: U32::new(uctx),
+            limit: U32::new(limit),
+            ..CreateSrq::default()
+        };
+        self.create_srq_like(&basic, log_depth, max_sge)
+    }
+
+    /// Creates a shared receive queue for the targets of an XRC domain, which completes on `cqn`.
+    pub fn create_xrc_srq(&mut self, pd: u32, xrcd: u32, cqn: u32) -> Result<Srq> {
+        let xrc = CreateSrq {
+            pd: U32::new(pd),
+            kind: 1,
+            xrcd: U32::new(xrcd),
+            cqn: U32::new(cqn),
+            ..CreateSrq::default()
+        };
+        self.create_srq_like(&xrc, 6, 2)
+    }
+
+    fn create_srq_like(&mut self, like: &CreateSrq, log_depth: u8, max_sge: u8) -> Result<Srq> {
         let stride_shift = recv_stride(max_sge);
         let (ring, desc) = self.contiguous((1 << (log_depth + stride_shift)) + 64)?;
         let body = CreateSrq {
             ring: desc,
-            pd: U32::new(pd),
-            uctx: U32::new(uctx),
             log_depth,
             stride_shift,
             max_sge,
-            limit: U32::new(limit),
-            ..CreateSrq::default()
+            ..*like
         };
         let srqn = self.command(CREATE_SRQ, 0, &body)?.handle.get();
         Ok(Srq {
@@ -708,6 +727,21 @@ impl<B: Bus> Driver<B> {
         })
     }
 
+    /// Allocates an XRC domain.
+    pub fn alloc_xrcd(&mut self) -> Result<u32> {
+        Ok(self.command(ALLOC_XRCD, 0, &[0u8; 0])?.handle.get())
+    }
+
+    /// Creates an XRC target; gives its number.
+    pub fn create_xrc_target(&mut self, xrcd: u32) -> Result<u32> {
+        let body = CreateQp {
+            qp_type: QPT_XRC_TGT,
+            xrcd: U32::new(xrcd),
+            ..CreateQp::default()
+        };
+        Ok(self.command(CREATE_QP, 0, &body)?.handle.get())
+    }
+
     /// Creates a queue pair.
     pub fn create_qp(&mut self, config: &QpConfig) -> Result<Qp> {
         let sq_stride = (48 + 16 * u64::from(config.max_sge))
@@ -719,6 +753,7 @@ impl<B: Bus> Driver<B> {
         let (sq, sq_desc) = self.contiguous((1 << (log_depth + sq_stride)) + 64)?;
         let rq = match config.srqn {
             Some(_) => None,
+            None if config.kind == QPT_XRC_INI => None,
             None => Some(self.contiguous((1 << (log_depth + rq_stride)) + 64)?),
         };
         let mut body = CreateQp {
@@ -742,9 +777,10 @@ impl<B: Bus> Driver<B> {
                 body.rq_stride_shift = rq_stride;
                 body.max_recv_sge = config.max_sge;
             }
-            (None, srqn) => {
+            (None, None) => {}
+            (None, Some(srqn)) => {
                 body.flags.set(config.flags | QP_FLAG_SRQ);
-                body.srqn.set(srqn.unwrap_or(0));
+                body.srqn.set(srqn);
             }
         }
         let qpn = self.command(CREATE_QP, 0, &body)?.handle.get();
@@ -801,7 +837,7 @@ impl<B: Bus> Driver<B> {
     pub fn to_rtr(&mut self, qpn: u32, kind: u8, c: &Connect) -> Result<()> {
         let mut mask =
             QP_ATTR_STATE | QP_ATTR_AV | QP_ATTR_PATH_MTU | QP_ATTR_DEST_QPN | QP_ATTR_RQ_PSN;
-        if kind == QPT_RC {
+        if matches!(kind, QPT_RC | QPT_XRC_TGT) {
             mask |= QP_ATTR_MAX_DEST_RD_ATOMIC | QP_ATTR_MIN_RNR_TIMER;
         }
         let attr = QpAttr {
@@ -821,9 +857,15 @@ impl<B: Bus> Driver<B> {
     /// RTR to RTS of a connected QP.
     pub fn to_rts(&mut self, qpn: u32, kind: u8, c: &Connect) -> Result<()> {
         let mut mask = QP_ATTR_STATE | QP_ATTR_SQ_PSN;
-        if kind == QPT_RC {
-            mask |=
-                QP_ATTR_TIMEOUT | QP_ATTR_RETRY_CNT | QP_ATTR_RNR_RETRY | QP_ATTR_MAX_QP_RD_ATOMIC;
+        match kind {
+            QPT_RC | QPT_XRC_INI => {
+                mask |= QP_ATTR_TIMEOUT
+                    | QP_ATTR_RETRY_CNT
+                    | QP_ATTR_RNR_RETRY
+                    | QP_ATTR_MAX_QP_RD_ATOMIC;
+            }
+            QPT_XRC_TGT => mask |= QP_ATTR_TIMEOUT,
+            _ => {}
         }
         let attr = QpAttr {
             mask: U32::new(mask),

@@ -56,7 +56,7 @@ fn queue_pairs_are_checked_field_by_field() {
         ..CreateQp::default()
     };
     type Case<'a> = (&'a dyn Fn(&mut CreateQp), Status);
-    let cases: [Case<'_>; 21] = [
+    let cases: [Case<'_>; 24] = [
         (&|_| {}, Status::Ok),
         (&|c| c.pd.set(99), Status::BadPd),
         (&|c| c.uctx.set(99), Status::BadUctx),
@@ -64,11 +64,15 @@ fn queue_pairs_are_checked_field_by_field() {
         (&|c| c.send_cqn.set(99), Status::BadCq),
         (&|c| c.recv_cqn.set(99), Status::BadCq),
         (&|c| c.qp_type = 0, Status::BadQpType),
-        (&|c| c.qp_type = QPT_XRC_INI, Status::BadQpType),
+        (&|c| c.qp_type = 11, Status::BadQpType),
+        // Neither has a receive queue.
+        (&|c| c.qp_type = QPT_XRC_INI, Status::ReservedNotZero),
+        (&|c| c.qp_type = QPT_XRC_TGT, Status::ReservedNotZero),
+        (&|c| c.xrcd.set(1), Status::ReservedNotZero),
         (&|c| c.flags.set(1 << 9), Status::BadParameter),
         (&|c| c.flags.set(QP_FLAG_SRQ), Status::BadSrq),
         (&|c| c.reserved0 = 1, Status::ReservedNotZero),
-        (&|c| c.reserved1[11] = 1, Status::ReservedNotZero),
+        (&|c| c.reserved1[7] = 1, Status::ReservedNotZero),
         (&|c| c.sq_log_depth = 16, Status::BadDepth),
         (&|c| c.rq_log_depth = 255, Status::BadDepth),
         (&|c| c.sq_stride_shift = 5, Status::BadStride),
@@ -114,7 +118,7 @@ fn shared_queues_keys_and_paths_are_checked() {
     refuse(&|c| c.pd.set(77), Status::BadPd);
     refuse(&|c| c.uctx.set(77), Status::BadUctx);
     refuse(&|c| c.limit.set(17), Status::BadAttribute);
-    refuse(&|c| c.kind = 1, Status::NotSupported);
+    refuse(&|c| c.kind = 1, Status::BadXrcd);
     refuse(&|c| c.max_sge = 31, Status::BadStride);
     refuse(&|c| c.log_depth = 30, Status::BadDepth);
     refuse(&|c| c.ring.num_pages.set(0), Status::BadRing);

@@ -153,7 +153,7 @@ impl Qp {
             core.counters.inc(Counter::rx_bad_qkey);
             return Ok(());
         }
-        let wr = match self.take_receive(core, now, mem) {
+        let wr = match self.take_receive(core, now, mem, self.config.srqn) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {
                 core.counters.inc(Counter::out_of_buffer);

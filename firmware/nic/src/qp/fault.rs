@@ -370,7 +370,7 @@ impl Qp {
     fn request_lost<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, receive: bool) {
         let failure = receive.then_some(LOST_BUFFER);
         match self.config.kind {
-            QpType::Rc => {
+            kind if kind.is_reliable() => {
                 let refusal = match failure {
                     Some(_) => Refusal::operational(failure),
                     None => Refusal::access(),

@@ -49,6 +49,10 @@ pub enum QpType {
     Ud,
     /// Ethernet frames.
     Raw,
+    /// XRC initiator: sends to the SRQs of a domain (IBTA annex A14).
+    XrcIni,
+    /// XRC target: receives for the SRQs of its domain.
+    XrcTgt,
 }
 
 impl QpType {
@@ -60,6 +64,8 @@ impl QpType {
             abi::QPT_UC => Self::Uc,
             abi::QPT_UD => Self::Ud,
             abi::QPT_RAW => Self::Raw,
+            abi::QPT_XRC_INI => Self::XrcIni,
+            abi::QPT_XRC_TGT => Self::XrcTgt,
             _ => return None,
         })
     }
@@ -71,12 +77,18 @@ impl QpType {
             Self::Uc => Some(Service::Uc),
             Self::Ud | Self::Gsi => Some(Service::Ud),
             Self::Raw => None,
+            Self::XrcIni | Self::XrcTgt => Some(Service::Xrc),
         }
+    }
+
+    /// Whether lost packets come again.
+    pub fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
     }
 
     /// Whether there is one peer.
     pub fn is_connected(self) -> bool {
-        matches!(self, Self::Rc | Self::Uc)
+        self.is_reliable() || self == Self::Uc
     }
 }
 
@@ -206,6 +218,8 @@ pub struct QpConfig {
     pub max_send_sge: u8,
     /// Most inline bytes in a send.
     pub max_inline: u32,
+    /// XRC target: its domain.
+    pub xrcd: Option<u32>,
 }
 
 /// The send queue's ring.
@@ -391,7 +405,8 @@ impl Qp {
         most: u32,
     ) -> Option<TxFrame> {
         match self.config.kind {
-            QpType::Rc | QpType::Uc => self.poll_request(core, now, mem, most),
+            QpType::Rc | QpType::Uc | QpType::XrcIni => self.poll_request(core, now, mem, most),
+            QpType::XrcTgt => None,
             QpType::Ud | QpType::Gsi => self.poll_datagram(core, now, mem),
             QpType::Raw => self.poll_raw(core, now, mem),
         }
@@ -463,7 +478,18 @@ impl Qp {
             core.counters.inc(Counter::rx_bad_qp);
             return true;
         }
-        if header.bth.opcode.is_response() {
+        let is_response = header.bth.opcode.is_response();
+        // Initiators get responses only, targets requests.
+        let wrong = if is_response {
+            QpType::XrcTgt
+        } else {
+            QpType::XrcIni
+        };
+        if self.config.kind == wrong {
+            core.counters.inc(Counter::rx_bad_qp);
+            return true;
+        }
+        if is_response {
             self.receive_response(core, now, mem, header, payload);
             return true;
         }
@@ -488,10 +514,13 @@ impl Qp {
         payload: Payload<'_, M>,
     ) -> bool {
         let whole = payload.len() as u64 == u64::from(packets) * u64::from(self.mtu);
-        if !whole || !self.parked.is_empty() {
+        let xrc = matches!(self.config.kind, QpType::XrcIni | QpType::XrcTgt);
+        let is_response = header.bth.opcode.is_response();
+        let wrong_way = xrc && is_response == (self.config.kind == QpType::XrcTgt);
+        if !whole || !self.parked.is_empty() || wrong_way {
             return false;
         }
-        if header.bth.opcode.is_response() {
+        if is_response {
             self.receive_response_run(core, now, mem, header, packets, payload)
         } else {
             self.receive_request_run(core, now, mem, header, packets, payload)
@@ -657,12 +686,13 @@ impl Qp {
         }
     }
 
-    /// Takes the receive work request that is at hand, or else one from the QP's own queue or its SRQ.
+    /// Takes the receive work request that is at hand, or else one from the QP's own queue or from this SRQ.
     fn take_receive<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
+        srqn: Option<u32>,
     ) -> Result<RecvWr, TakeError> {
         if let Some(wr) = self.responder.take_current() {
             return Ok(wr);
@@ -670,15 +700,16 @@ impl Qp {
         if let Some(rq) = &mut self.rq {
             return rq.take(mem);
         }
-        let srqn = self.config.srqn.ok_or(TakeError::Empty)?;
+        let srqn = srqn.ok_or(TakeError::Empty)?;
         let srq = core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
-        let wr = match srq.ring.take(mem) {
+        let mut wr = match srq.ring.take(mem) {
             Err(TakeError::Broken) => {
                 core.raise_async(mem, now, event::SRQ_ERROR, srqn);
                 return Err(TakeError::Broken);
             }
             taken => taken?,
         };
+        wr.srqn = Some(srqn);
         // IBTA 10.2.9.2: the limit event fires once, then must be armed again.
         if srq.limit > 0 && srq.ring.posted(mem, srq.limit).is_ok_and(|n| n < srq.limit) {
             srq.limit = 0;
@@ -696,14 +727,37 @@ impl Qp {
         failure: Failure,
     ) {
         let entry = Cqe {
-            wqe: U32::new(wr.tag),
-            qpn: U32::new(self.number),
             opcode: cqe::RECV,
             status: failure.status,
             vendor_err: failure.vendor,
             ..Cqe::default()
         };
-        core.complete(mem, now, self.config.recv_cqn, entry);
+        self.complete_recv(core, now, mem, wr, entry);
+    }
+
+    /// Fills in whose completion of a receive it is, and puts it where it belongs.
+    fn complete_recv<M: Dma>(
+        &self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        wr: &RecvWr,
+        entry: Cqe,
+    ) {
+        let mut entry = Cqe {
+            wqe: U32::new(wr.tag),
+            qpn: U32::new(self.number),
+            ..entry
+        };
+        let mut cqn = self.config.recv_cqn;
+        if let Some(srqn) = wr.srqn
+            && let Some((_, of_srq)) = core.srqs.get(srqn).and_then(|srq| srq.xrc)
+        {
+            cqn = of_srq;
+            entry.flags |= cqe::CQE_XRC;
+            entry.srqn = U32::new(srqn);
+        }
+        core.complete(mem, now, cqn, entry);
     }
 
     /// Remote rights of this QP.

@@ -85,7 +85,7 @@ impl Qp {
         mem: &M,
         frame: Payload<'_, M>,
     ) -> Result<(), IngressNeed> {
-        let wr = match self.take_receive(core, now, mem) {
+        let wr = match self.take_receive(core, now, mem, self.config.srqn) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {
                 core.counters.inc(Counter::rx_no_buffer);

@@ -14,7 +14,8 @@ use faultline_abi::{U32, event};
 use faultline_wire::aeth::{Aeth, NakCode, Syndrome, ack_timeout_ns, rnr_timer_ns};
 use faultline_wire::atomic::AtomicEth;
 use faultline_wire::bth::Psn;
-use faultline_wire::opcode::{OpKind, Opcode, Service};
+use faultline_wire::XrcEth;
+use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::reth::Reth;
 use zerocopy::FromBytes;
@@ -345,7 +346,7 @@ impl Qp {
     /// Window, fence, and the limit on READs and atomics.
     fn may_send(&self, wr: &SendWr) -> bool {
         let req = &self.requester;
-        if self.config.kind != QpType::Rc {
+        if !self.config.kind.is_reliable() {
             return true;
         }
         if req.cursor_psn().diff(req.unacked) >= WINDOW {
@@ -371,7 +372,7 @@ impl Qp {
 
     /// Moves the cursor over the packets that were built, and starts the clock.
     fn after_send(&mut self, core: &mut Core, now: Instant, packets: u32) {
-        let reliable = self.config.kind == QpType::Rc;
+        let reliable = self.config.kind.is_reliable();
         let timeout = if reliable {
             ack_timeout_ns(self.attr.timeout)
         } else {
@@ -521,7 +522,7 @@ impl Qp {
     /// Whether a connected QP can carry out a work request (IBTA 10.7.2.2, 11.4.1.1).
     fn check_connected(&self, core: &Core, wr: &SendWr) -> Result<(), Failure> {
         const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
-        let rc = self.config.kind == QpType::Rc;
+        let rc = self.config.kind.is_reliable();
         let access = match wr.opcode {
             wr::WR_SEND | wr::WR_SEND_IMM | wr::WR_WRITE | wr::WR_WRITE_IMM => Access::LocalRead,
             wr::WR_READ | wr::WR_COMP_SWAP | wr::WR_FETCH_ADD if rc => Access::LocalWrite,
@@ -658,9 +659,9 @@ impl Qp {
     /// How many packets of a work request from the cursor on may leave as one run: the last one does not.
     fn longest_run(&self, wr: &SendWr, most: u32) -> u32 {
         let req = &self.requester;
-        let window = match self.config.kind {
-            QpType::Rc => (WINDOW - req.cursor_psn().diff(req.unacked)).max(0) as u32,
-            _ => u32::MAX,
+        let window = match self.config.kind.is_reliable() {
+            true => (WINDOW - req.cursor_psn().diff(req.unacked)).max(0) as u32,
+            false => u32::MAX,
         };
         let left = wr.psns.saturating_sub(req.cursor_packet + 1);
         most.min(left).min(window)
@@ -675,9 +676,14 @@ impl Qp {
         let packet = req.cursor_packet;
         let psn = wr.first.add(packet);
         let last = packet + 1 >= wr.psns;
-        let opcode = request_opcode(self.config.kind, wr.opcode, packet == 0, last);
+        let opcode = self.twin(request_opcode(wr.opcode, packet == 0, last));
         let mut header = path.header(opcode, self.attr.dest_qpn.get(), psn);
-        header.bth.ack_req = self.config.kind == QpType::Rc && (last || psn.get() % ACK_EVERY == 0);
+        if self.config.kind == QpType::XrcIni {
+            header.xrceth = Some(XrcEth {
+                srqn: wr.remote_qpn & 0xff_ffff,
+            });
+        }
+        header.bth.ack_req = self.config.kind.is_reliable() && (last || psn.get() % ACK_EVERY == 0);
         header.bth.solicited = last && wr.flags & wr::WR_FLAG_SOLICITED != 0;
         if last && matches!(wr.opcode, wr::WR_SEND_IMM | wr::WR_WRITE_IMM) {
             header.imm = Some(u32::from_be_bytes(wr.imm.to_le_bytes()));
@@ -724,7 +730,7 @@ impl Qp {
             && let Some((payload, packets)) = self.gather_run(core, wr, run)
         {
             let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
-            header.bth.ack_req = self.config.kind == QpType::Rc && (0..packets).any(asks);
+            header.bth.ack_req = self.config.kind.is_reliable() && (0..packets).any(asks);
             return Ok(TxFrame {
                 packets,
                 ..TxFrame::packet(header, payload, (packets * self.mtu) as usize)
@@ -792,7 +798,7 @@ impl Qp {
         if let Some(wr) = self.requester.pending.pop_front() {
             self.complete_send(core, now, mem, &wr, Some(failure));
         }
-        if self.config.kind == QpType::Rc {
+        if self.config.kind.is_reliable() {
             self.fail(core, now, mem);
         } else {
             self.state = State::Sqe;
@@ -1295,9 +1301,9 @@ impl Requester {
     }
 }
 
-/// Opcode of a request packet. UC has the same ones under another service.
-fn request_opcode(kind: QpType, wr_opcode: u8, first: bool, last: bool) -> Opcode {
-    let rc = match (wr_opcode, first, last) {
+/// Opcode of a request packet of RC; the other services have the same ones.
+fn request_opcode(wr_opcode: u8, first: bool, last: bool) -> Opcode {
+    match (wr_opcode, first, last) {
         (wr::WR_READ, ..) => Opcode::RcReadRequest,
         (wr::WR_COMP_SWAP, ..) => Opcode::RcCompareSwap,
         (wr::WR_FETCH_ADD, ..) => Opcode::RcFetchAdd,
@@ -1313,9 +1319,5 @@ fn request_opcode(kind: QpType, wr_opcode: u8, first: bool, last: bool) -> Opcod
         (wr::WR_SEND_IMM, false, true) => Opcode::RcSendLastWithImmediate,
         (_, true, true) => Opcode::RcSendOnly,
         (_, false, true) => Opcode::RcSendLast,
-    };
-    match kind {
-        QpType::Uc => rc.with_service(Service::Uc).unwrap_or(rc),
-        _ => rc,
     }
 }

@@ -49,7 +49,12 @@ struct Executed {
 
 #[derive(Clone, Copy, Debug)]
 enum Operation {
-    Read { addr: u64, rkey: u32, len: u32 },
+    Read {
+        addr: u64,
+        rkey: u32,
+        len: u32,
+        pd: u32,
+    },
     Atomic { original: u64 },
 }
 
@@ -72,6 +77,8 @@ enum Reply {
         msn: u32,
         addr: u64,
         rkey: u32,
+        /// Domain of the key.
+        pd: u32,
         len: u32,
         sent: u32,
         again: bool,
@@ -310,7 +317,7 @@ impl Qp {
         }
         let before = (self.responder.message, self.responder.received);
         match self.execute(core, now, mem, header, 1, payload) {
-            Err(Refusal::Lost) if self.config.kind == QpType::Rc => {
+            Err(Refusal::Lost) if self.config.kind.is_reliable() => {
                 (self.responder.message, self.responder.received) = before;
             }
             Err(Refusal::Absent(fault)) => {
@@ -424,7 +431,7 @@ impl Qp {
             .copied();
         match (header.bth.opcode.info().kind, found) {
             (OpKind::ReadRequest, Some(executed)) => {
-                let (Operation::Read { addr, rkey, len }, Some(reth)) =
+                let (Operation::Read { addr, rkey, len, pd }, Some(reth)) =
                     (executed.what, header.reth)
                 else {
                     return;
@@ -441,6 +448,7 @@ impl Qp {
                         msn: resp.msn,
                         addr: reth.addr,
                         rkey,
+                        pd,
                         len: reth.len,
                         sent: 0,
                         again: true,
@@ -496,7 +504,7 @@ impl Qp {
             resp.message = None;
             resp.msn = (resp.msn + 1) & MSN_MASK;
         }
-        if self.config.kind == QpType::Rc && header.bth.ack_req {
+        if self.config.kind.is_reliable() && header.bth.ack_req {
             let newest = resp.expected.prev();
             resp.acknowledge(newest, Syndrome::ACK);
         }
@@ -533,14 +541,38 @@ impl Qp {
         }
     }
 
+    /// The protection domain of the memory that a request names: that of the QP, or of the SRQ that an XRC
+    /// request is for, which must be of the target's XRC domain (IBTA annex A14).
+    fn key_pd(&self, core: &Core, header: &RoceHeader) -> Result<u32, Refusal> {
+        let Some(xrcd) = self.config.xrcd else {
+            return Ok(self.config.pd);
+        };
+        let named = header.xrceth.and_then(|xrc| core.srqs.get(xrc.srqn));
+        match named {
+            Some(srq) if srq.xrc.is_some_and(|(domain, _)| domain == xrcd) => Ok(srq.pd),
+            _ => Err(Refusal::INVALID),
+        }
+    }
+
     /// The receive work request for the message that begins or, for a WRITE with immediate data, ends.
     fn need_receive<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
+        header: &RoceHeader,
     ) -> Result<(), Refusal> {
-        match self.take_receive(core, now, mem) {
+        let mut srqn = self.config.srqn;
+        if self.config.kind == QpType::XrcTgt {
+            self.key_pd(core, header)?;
+            srqn = header.xrceth.map(|xrc| xrc.srqn);
+            // A request that is repeated can't be for another queue.
+            let kept = self.responder.current.as_ref();
+            if kept.is_some_and(|wr| wr.srqn != srqn) {
+                return Err(Refusal::INVALID);
+            }
+        }
+        match self.take_receive(core, now, mem, srqn) {
             Ok(wr) => {
                 self.responder.current = Some(wr);
                 Ok(())
@@ -561,7 +593,7 @@ impl Qp {
         let opcode = header.bth.opcode;
         if opcode.is_first_or_only() {
             // A damaged message leaves its receive for the next one (UC: IBTA 9.8.2.2.7).
-            self.need_receive(core, now, mem)?;
+            self.need_receive(core, now, mem, header)?;
             self.responder.received = 0;
             self.responder.message = Some(Message::Send);
         }
@@ -597,7 +629,7 @@ impl Qp {
         offset: u64,
         payload: Payload<'_, M>,
     ) -> Result<(), Misplaced> {
-        let pd = match self.config.srqn.and_then(|srqn| core.srqs.get(srqn)) {
+        let pd = match wr.srqn.and_then(|srqn| core.srqs.get(srqn)) {
             Some(srq) => srq.pd,
             None => self.config.pd,
         };
@@ -644,8 +676,6 @@ impl Qp {
         }
         let imm = header.imm.unwrap_or(0);
         let entry = Cqe {
-            wqe: U32::new(wr.tag),
-            qpn: U32::new(self.number),
             byte_len: U32::new(byte_len),
             imm: U32::from_bytes(imm.to_be_bytes()),
             src_qp: self.attr.dest_qpn,
@@ -653,7 +683,7 @@ impl Qp {
             flags,
             ..Cqe::default()
         };
-        core.complete(mem, now, self.config.recv_cqn, entry);
+        self.complete_recv(core, now, mem, &wr, entry);
     }
 
     fn execute_write<M: Dma>(
@@ -665,6 +695,7 @@ impl Qp {
         payload: Payload<'_, M>,
     ) -> Result<(), Refusal> {
         let opcode = header.bth.opcode;
+        let pd = self.key_pd(core, header)?;
         let (addr, rkey, left) = if opcode.is_first_or_only() {
             let reth = header.reth.ok_or(Refusal::INVALID)?;
             if !self.allows(ACCESS_REMOTE_WRITE) {
@@ -678,7 +709,7 @@ impl Qp {
                 core.mkeys
                     .check(
                         reth.rkey,
-                        self.config.pd,
+                        pd,
                         reth.addr,
                         reth.len,
                         Access::RemoteWrite,
@@ -699,14 +730,14 @@ impl Qp {
             return Err(Refusal::INVALID);
         }
         if ends && header.imm.is_some() {
-            self.need_receive(core, now, mem)?;
+            self.need_receive(core, now, mem, header)?;
         }
         if len > 0 {
             let mut segments = Segments::new();
             core.mkeys
                 .translate(
                     rkey,
-                    self.config.pd,
+                    pd,
                     addr,
                     len,
                     Access::RemoteWrite,
@@ -743,6 +774,7 @@ impl Qp {
 
     fn execute_read(&mut self, core: &mut Core, header: &RoceHeader) -> Result<(), Refusal> {
         let reth = header.reth.ok_or(Refusal::INVALID)?;
+        let pd = self.key_pd(core, header)?;
         self.check_rd_atomic(ACCESS_REMOTE_READ)?;
         if reth.len > MAX_MSG_SIZE {
             return Err(Refusal::INVALID);
@@ -751,7 +783,7 @@ impl Qp {
             core.mkeys
                 .check(
                     reth.rkey,
-                    self.config.pd,
+                    pd,
                     reth.addr,
                     reth.len,
                     Access::RemoteRead,
@@ -762,7 +794,7 @@ impl Qp {
             core.mkeys
                 .require(
                     reth.rkey,
-                    self.config.pd,
+                    pd,
                     reth.addr,
                     first,
                     Access::RemoteRead,
@@ -783,6 +815,7 @@ impl Qp {
                     addr: reth.addr,
                     rkey: reth.rkey,
                     len: reth.len,
+                    pd,
                 },
             },
             limit,
@@ -792,6 +825,7 @@ impl Qp {
             msn: resp.msn,
             addr: reth.addr,
             rkey: reth.rkey,
+            pd,
             len: reth.len,
             sent: 0,
             again: false,
@@ -807,6 +841,7 @@ impl Qp {
         kind: OpKind,
     ) -> Result<(), Refusal> {
         let atomic = header.atomic.ok_or(Refusal::INVALID)?;
+        let pd = self.key_pd(core, header)?;
         self.check_rd_atomic(ACCESS_REMOTE_ATOMIC)?;
         // IBTA 9.7.4.1.7: the operand is aligned.
         if atomic.addr & 7 != 0 {
@@ -816,7 +851,7 @@ impl Qp {
         core.mkeys
             .translate(
                 atomic.rkey,
-                self.config.pd,
+                pd,
                 atomic.addr,
                 8,
                 Access::RemoteAtomic,
@@ -859,7 +894,7 @@ impl Qp {
 
     /// READs and atomics: right of the QP, and not more at once than agreed (IBTA 9.7.4.1.4, 9.7.4.1.5).
     fn check_rd_atomic(&self, right: u32) -> Result<(), Refusal> {
-        if self.config.kind != QpType::Rc {
+        if !self.config.kind.is_reliable() {
             return Err(Refusal::INVALID);
         }
         if !self.allows(right) {
@@ -956,6 +991,14 @@ impl Qp {
         }
     }
 
+    /// An opcode of RC in the service of this QP.
+    pub(super) fn twin(&self, rc: Opcode) -> Opcode {
+        let service = self.config.kind.service();
+        service
+            .and_then(|service| rc.with_service(service))
+            .unwrap_or(rc)
+    }
+
     /// The next reply packet, if there is one.
     pub(super) fn poll_reply<M: Dma>(
         &mut self,
@@ -976,7 +1019,7 @@ impl Qp {
         match reply {
             Reply::Ack { psn, msn, syndrome } => {
                 self.responder.replies.pop_front();
-                let mut header = path.header(Opcode::RcAcknowledge, dest, psn);
+                let mut header = path.header(self.twin(Opcode::RcAcknowledge), dest, psn);
                 header.aeth = Some(Aeth { syndrome, msn });
                 Some(without_payload(header))
             }
@@ -984,7 +1027,7 @@ impl Qp {
                 psn, msn, original, ..
             } => {
                 self.responder.replies.pop_front();
-                let mut header = path.header(Opcode::RcAtomicAcknowledge, dest, psn);
+                let mut header = path.header(self.twin(Opcode::RcAtomicAcknowledge), dest, psn);
                 header.aeth = Some(Aeth {
                     syndrome: Syndrome::ACK,
                     msn,
@@ -997,6 +1040,7 @@ impl Qp {
                 msn,
                 addr,
                 rkey,
+                pd,
                 len,
                 sent,
                 ..
@@ -1012,7 +1056,7 @@ impl Qp {
                     (false, true) => Opcode::RcReadResponseLast,
                 };
                 let at = psn.add(sent);
-                let mut header = path.header(opcode, dest, at);
+                let mut header = path.header(self.twin(opcode), dest, at);
                 if opcode != Opcode::RcReadResponseMiddle {
                     header.aeth = Some(Aeth {
                         syndrome: Syndrome::ACK,
@@ -1021,7 +1065,6 @@ impl Qp {
                 }
                 let mut payload = Segments::new();
                 let va = addr.wrapping_add(u64::from(offset));
-                let pd = self.config.pd;
                 let translated = match run {
                     _ if n == 0 => Ok(0),
                     1 => core

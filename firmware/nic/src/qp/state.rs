@@ -35,43 +35,45 @@ const ALWAYS: u32 = QP_ATTR_STATE | QP_ATTR_CUR_STATE | QP_ATTR_FAULT_POLICY | Q
 
 /// Required and optional attributes of a transition, or `None` if there is no such transition.
 fn rule(kind: QpType, from: State, to: State) -> Option<(u32, u32)> {
-    use QpType::{Gsi, Raw, Rc, Uc, Ud};
+    use QpType::{Gsi, Raw, Rc, Uc, Ud, XrcIni, XrcTgt};
     use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     Some(match (from, to, kind) {
         (_, Reset | Err, _) => (0, 0),
-        (Reset, Init, Rc | Uc) => (PKEY | PORT | ACCESS, 0),
+        (Reset, Init, Rc | Uc | XrcIni | XrcTgt) => (PKEY | PORT | ACCESS, 0),
         (Reset, Init, Ud) => (PKEY | PORT | QKEY, 0),
         (Reset, Init, Gsi) => (PKEY | QKEY, PORT),
         (Reset, Init, Raw) => (PORT, 0),
-        (Init, Init, Rc | Uc) => (0, PKEY | PORT | ACCESS),
+        (Init, Init, Rc | Uc | XrcIni | XrcTgt) => (0, PKEY | PORT | ACCESS),
         (Init, Init, Ud) => (0, PKEY | PORT | QKEY),
         (Init, Init, Gsi) => (0, PKEY | QKEY),
         (Init, Init, Raw) => (0, PORT),
-        (Init, Rtr, Rc) => (
+        (Init, Rtr, XrcIni) => (AV | MTU | DEST | RQ_PSN, ACCESS | PKEY),
+        (Init, Rtr, Rc | XrcTgt) => (
             AV | MTU | DEST | RQ_PSN | MAX_DEST_RD | MIN_RNR,
             ACCESS | PKEY,
         ),
         (Init, Rtr, Uc) => (AV | MTU | DEST | RQ_PSN, ACCESS | PKEY),
         (Init, Rtr, Ud | Gsi) => (0, PKEY | QKEY),
         (Init, Rtr, Raw) => (0, 0),
-        (Rtr, Rts, Rc) => (
+        (Rtr, Rts, XrcTgt) => (TIMEOUT | SQ_PSN, ACCESS | MIN_RNR),
+        (Rtr, Rts, Rc | XrcIni) => (
             TIMEOUT | RETRY | RNR_RETRY | SQ_PSN | MAX_RD,
             ACCESS | MIN_RNR,
         ),
         (Rtr, Rts, Uc) => (SQ_PSN, ACCESS),
         (Rtr, Rts, Ud | Gsi) => (SQ_PSN, QKEY),
         (Rtr, Rts, Raw) => (0, 0),
-        (Rts, Rts, Rc) => (0, ACCESS | MIN_RNR),
+        (Rts, Rts, Rc | XrcIni | XrcTgt) => (0, ACCESS | MIN_RNR),
         (Rts, Rts, Uc) => (0, ACCESS),
         (Rts | Sqe, Rts, Ud | Gsi) => (0, QKEY),
         (Sqe, Rts, Uc) => (0, ACCESS),
         (Rts | Sqe, Rts, Raw) => (0, 0),
         (Rts, Sqd, _) => (0, NOTIFY),
-        (Sqd, Rts, Rc) => (0, ACCESS | MIN_RNR),
+        (Sqd, Rts, Rc | XrcIni | XrcTgt) => (0, ACCESS | MIN_RNR),
         (Sqd, Rts, Uc) => (0, ACCESS),
         (Sqd, Rts, Ud | Gsi) => (0, QKEY),
         (Sqd, Rts, Raw) => (0, 0),
-        (Sqd, Sqd, Rc) => (
+        (Sqd, Sqd, Rc | XrcIni | XrcTgt) => (
             0,
             PORT | AV
                 | TIMEOUT
