@@ -235,18 +235,16 @@ static void faultline_qp_unlink(struct faultline_qp *qp)
 
 /*
  * A target has no queues, no PD and no context: it belongs to its domain, and
- * may be shared by processes.
+ * may be shared by processes. The core does not say which one asks.
  */
 static int faultline_create_xrc_target(struct faultline_dev *dev,
 				       struct faultline_qp *qp,
-				       struct ib_qp_init_attr *attr,
-				       struct ib_udata *udata)
+				       struct ib_qp_init_attr *attr)
 {
 	struct faultline_create_qp params = {
 		.qp_type = FAULTLINE_QPT_XRC_TGT,
 		.xrcd = cpu_to_le32(to_fxrcd(attr->xrcd)->xrcdn),
 	};
-	struct faultline_create_qp_resp resp = {};
 	u32 qpn;
 	int err;
 
@@ -258,20 +256,12 @@ static int faultline_create_xrc_target(struct faultline_dev *dev,
 	qp->ibqp.qp_num = qpn;
 	faultline_res_init(&qp->res, qpn, faultline_qp_event);
 	err = faultline_res_add(&dev->qps, &qp->res);
-	if (err)
-		goto destroy;
-	resp.qpn = qpn;
-	err = faultline_udata_out(udata, &resp, sizeof(resp));
-	if (err)
-		goto remove;
+	if (err) {
+		faultline_cmd_destroy_qp(dev, qpn);
+		return err;
+	}
 	memset(&attr->cap, 0, sizeof(attr->cap));
 	return 0;
-
-remove:
-	faultline_res_remove(&dev->qps, &qp->res);
-destroy:
-	faultline_cmd_destroy_qp(dev, qpn);
-	return err;
 }
 
 int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
@@ -290,8 +280,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 		return -EOPNOTSUPP;
 	if (udata && attr->qp_type == IB_QPT_GSI)
 		return -EINVAL;
-	if (!udata && (attr->qp_type == IB_QPT_XRC_INI ||
-		       attr->qp_type == IB_QPT_XRC_TGT))
+	if (!udata && attr->qp_type == IB_QPT_XRC_INI)
 		return -EOPNOTSUPP;
 
 	mutex_init(&qp->mutex);
@@ -299,7 +288,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 	spin_lock_init(&qp->rq.lock);
 	qp->state = IB_QPS_RESET;
 	if (attr->qp_type == IB_QPT_XRC_TGT)
-		return faultline_create_xrc_target(dev, qp, attr, udata);
+		return faultline_create_xrc_target(dev, qp, attr);
 	err = faultline_qp_check_caps(dev, attr);
 	if (err)
 		return err;

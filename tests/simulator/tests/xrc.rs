@@ -194,7 +194,13 @@ fn an_empty_queue_is_not_ready_and_says_so() {
     expect_cqe(&mut x.world, 0, &mut x.ini_cq, cqe::SUCCESS);
     let found = expect_cqe(&mut x.world, 1, &mut x.srqs[0].1, cqe::SUCCESS);
     assert_eq!(found.wqe.get(), 2);
-    assert!(x.world.hosts[1].driver.counter(Counter::rnr_nak_sent).unwrap() > 0);
+    assert!(
+        x.world.hosts[1]
+            .driver
+            .counter(Counter::rnr_nak_sent)
+            .unwrap()
+            > 0
+    );
 }
 
 #[test]
@@ -253,7 +259,9 @@ fn objects_belong_to_their_domain() {
     assert_eq!(driver.create_xrc_target(99), refused(Status::BadXrcd));
     let wrong = driver.create_xrc_srq(pd, 99, cqn).map(|srq| srq.srqn);
     assert_eq!(wrong, refused(Status::BadXrcd));
-    let wrong = driver.create_xrc_srq(pd, xrcd, 0xff_ffff).map(|srq| srq.srqn);
+    let wrong = driver
+        .create_xrc_srq(pd, xrcd, 0xff_ffff)
+        .map(|srq| srq.srqn);
     assert_eq!(wrong, refused(Status::BadCq));
     let dealloc = |driver: &mut faultline_simulator::Driver<_>| {
         driver.command(DEALLOC_XRCD, xrcd, &none).map(|_| 0u32)

@@ -55,7 +55,9 @@ enum Operation {
         len: u32,
         pd: u32,
     },
-    Atomic { original: u64 },
+    Atomic {
+        original: u64,
+    },
 }
 
 /// Something to send back. `again`: it answers a repetition, so the operation has had its place in the limit.
@@ -431,8 +433,15 @@ impl Qp {
             .copied();
         match (header.bth.opcode.info().kind, found) {
             (OpKind::ReadRequest, Some(executed)) => {
-                let (Operation::Read { addr, rkey, len, pd }, Some(reth)) =
-                    (executed.what, header.reth)
+                let (
+                    Operation::Read {
+                        addr,
+                        rkey,
+                        len,
+                        pd,
+                    },
+                    Some(reth),
+                ) = (executed.what, header.reth)
                 else {
                     return;
                 };
@@ -707,13 +716,7 @@ impl Qp {
             // The key of an empty WRITE is not looked at (IBTA 9.7.4.1.5).
             if reth.len > 0 {
                 core.mkeys
-                    .check(
-                        reth.rkey,
-                        pd,
-                        reth.addr,
-                        reth.len,
-                        Access::RemoteWrite,
-                    )
+                    .check(reth.rkey, pd, reth.addr, reth.len, Access::RemoteWrite)
                     .map_err(|_| Refusal::access())?;
             }
             (reth.addr, reth.rkey, reth.len)
@@ -735,14 +738,7 @@ impl Qp {
         if len > 0 {
             let mut segments = Segments::new();
             core.mkeys
-                .translate(
-                    rkey,
-                    pd,
-                    addr,
-                    len,
-                    Access::RemoteWrite,
-                    &mut segments,
-                )
+                .translate(rkey, pd, addr, len, Access::RemoteWrite, &mut segments)
                 .map_err(|miss| Refusal::of_key(miss, addr, left, header.bth.psn))?;
             copy_payload(core, mem, &segments, payload, &mut 0).map_err(|error| match error {
                 CopyError::Source => Refusal::Lost,
@@ -781,24 +777,12 @@ impl Qp {
         }
         if reth.len > 0 {
             core.mkeys
-                .check(
-                    reth.rkey,
-                    pd,
-                    reth.addr,
-                    reth.len,
-                    Access::RemoteRead,
-                )
+                .check(reth.rkey, pd, reth.addr, reth.len, Access::RemoteRead)
                 .map_err(|_| Refusal::access())?;
             // Later pages are waited for when it is their turn.
             let first = reth.len.min(READ_AHEAD);
             core.mkeys
-                .require(
-                    reth.rkey,
-                    pd,
-                    reth.addr,
-                    first,
-                    Access::RemoteRead,
-                )
+                .require(reth.rkey, pd, reth.addr, first, Access::RemoteRead)
                 .map_err(|miss| Refusal::of_key(miss, reth.addr, reth.len, header.bth.psn))?;
         }
         let psns = reth.len.div_ceil(self.mtu).max(1);
