@@ -10,6 +10,9 @@ use crate::exchange::{self, Exchange, Ready};
 use crate::workspace::Workspace;
 use crate::{figures, qemu};
 
+/// MiB of swap that the demonstration needs in each guest.
+pub const SWAP: u32 = 128;
+
 struct Step {
     what: &'static str,
     server: &'static str,
@@ -58,6 +61,18 @@ const STEPS: &[Step] = &[
         client: "rping -c -V -a $PEER_IP -C 100 && echo fine",
         ready: Ready::Cm,
         figure: |text| text.contains("fine").then(|| "all rounds right".to_owned()),
+    },
+    Step {
+        what: "memory that is not there, written and read remotely",
+        server: "odp_story",
+        client: "odp_story $PEER_IP",
+        ready: Ready::Tcp(18610),
+        figure: |text| {
+            let line = text.lines().find(|line| line.contains("times a local touch"))?;
+            let times = line.split_once(": ")?.1;
+            text.contains("as it should be")
+                .then(|| format!("4 KiB WRITE onto an absent page: {times}"))
+        },
     },
 ];
 

@@ -250,7 +250,11 @@ fn dispatch(command: Command) -> Result<bool> {
             )
         }
         Command::Shell { guests } => shell::run(&Workspace::find()?, &guests.plan()),
-        Command::Demo { guests } => demo::run(&Workspace::find()?, &guests.plan()),
+        Command::Demo { mut guests } => {
+            // Memory is swapped out in it.
+            guests.zram = guests.zram.max(demo::SWAP);
+            demo::run(&Workspace::find()?, &guests.plan())
+        }
         Command::Test { list: true, .. } => {
             test::list();
             Ok(true)

@@ -17,8 +17,17 @@ use crate::command::say;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
 
-/// The suites that run when none is named. The others run by name: their device does not do yet what they test.
-const DEFAULT: &[&str] = &["host", "pingpong", "rdmacm", "perftest", "robustness"];
+/// The suites that run when none is named. The others run by name: they take too long for every day.
+const DEFAULT: &[&str] = &[
+    "host",
+    "pingpong",
+    "rdmacm",
+    "perftest",
+    "odp",
+    "coherence",
+    "torture",
+    "robustness",
+];
 
 /// What came of one test.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,10 +199,12 @@ fn run_suite(
         host::run(workspace, filter, dir, tally);
         return;
     }
-    // Most of this suite's time is boots, a fresh pair for each test: unless it is asked for by name, one kernel
-    // must do, so that everything together stays well below an hour.
+    // Long ones: a fresh pair of guests for each test, or minutes of traffic. Unless they are asked for by name,
+    // one kernel must do, so that everything together stays well below an hour.
     let kernels = match suite {
-        Suite::Robustness if options.suites.is_empty() => options.kernels.get(..1).unwrap_or(&[]),
+        Suite::Robustness | Suite::Guest("torture") if options.suites.is_empty() => {
+            options.kernels.get(..1).unwrap_or(&[])
+        }
         _ => &options.kernels,
     };
     for &kernel in kernels {

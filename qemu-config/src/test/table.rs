@@ -121,6 +121,7 @@ fn pingpong() -> Vec<GuestTest> {
         verbs("srq", "ibv_srq_pingpong -c -n 100"),
         verbs("srq_events", "ibv_srq_pingpong -c -n 100 -e"),
         verbs("srq_64_kib", "ibv_srq_pingpong -c -s 65536 -n 20 -q 4"),
+        verbs("xsrq", "ibv_xsrq_pingpong -m 1024 -n 100"),
         test(
             "tcp_1_gib",
             "lab stream-receive 5001",
@@ -263,7 +264,7 @@ fn odp() -> Vec<GuestTest> {
         verbs("rc_implicit", "ibv_rc_pingpong -c -O"),
         verbs("rc_implicit_prefetch", "ibv_rc_pingpong -c -O -P"),
         verbs("srq", "ibv_srq_pingpong -c -o -n 100"),
-        verbs("xsrq", "ibv_xsrq_pingpong -c -o -n 100"),
+        verbs("xsrq", "ibv_xsrq_pingpong -o -m 1024 -n 100"),
         perf("send_bw", "ib_send_bw --odp -n 500"),
         perf("send_lat", "ib_send_lat --odp -n 500"),
         perf("write_bw", "ib_write_bw --odp -n 500"),
