@@ -214,6 +214,15 @@ static unsigned int events_report(void)
 	return idle;
 }
 
+static unsigned int events_untried(void)
+{
+	unsigned int count = 0;
+
+	for (unsigned int i = 0; i < event_count; i++)
+		count += events[i].chosen && !events[i].skipped && !events[i].tried;
+	return count;
+}
+
 int victim(const struct options *options)
 {
 	int log = kmsg_open(), listener, main_link, answer;
@@ -260,7 +269,12 @@ int victim(const struct options *options)
 	if (pthread_create(&keeping, NULL, events_run, (void *)1) ||
 	    pthread_create(&losing, NULL, events_run, NULL))
 		die("cannot start a thread");
-	receive_all(main_link, &command, 1);
+	for (receive_all(main_link, &command, 1); command == COMMAND_ASK;
+	     receive_all(main_link, &command, 1)) {
+		uint8_t untried = events_untried();
+
+		send_all(main_link, &untried, 1);
+	}
 	stopping = true;
 	pthread_join(keeping, NULL);
 	pthread_join(losing, NULL);
