@@ -68,7 +68,9 @@ const STEPS: &[Step] = &[
         client: "odp_story $PEER_IP",
         ready: Ready::Tcp(18610),
         figure: |text| {
-            let line = text.lines().find(|line| line.contains("times a local touch"))?;
+            let line = text
+                .lines()
+                .find(|line| line.contains("times a local touch"))?;
             let times = line.split_once(": ")?.1;
             text.contains("as it should be")
                 .then(|| format!("4 KiB WRITE onto an absent page: {times}"))

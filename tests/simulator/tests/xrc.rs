@@ -162,13 +162,13 @@ fn messages_come_once_and_in_order_whatever_is_lost() {
         }
         x.world.run();
         assert_eq!(x.world.completions(0, &mut x.ini_cq).len(), 40);
-        for n in 0..2 {
+        for (n, expected) in expected.iter().enumerate() {
             let found = x.world.completions(1, &mut x.srqs[n].1);
             let found: Vec<(u32, u32)> = found
                 .iter()
                 .map(|cqe| (cqe.wqe.get(), cqe.byte_len.get()))
                 .collect();
-            assert_eq!(found, expected[n]);
+            assert_eq!(found, *expected);
             for (tag, len) in found {
                 let b = x.mr[1];
                 let at = u64::from(tag) * 3000;
