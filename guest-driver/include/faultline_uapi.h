@@ -8,6 +8,7 @@
 #define FAULTLINE_UAPI_H
 
 #include <linux/types.h>
+#include <rdma/ib_user_ioctl_cmds.h>
 
 /* struct ib_device_ops.uverbs_abi_ver */
 #define FAULTLINE_UVERBS_ABI_VERSION 1
@@ -81,6 +82,122 @@ struct faultline_create_srq_resp {
 struct faultline_create_ah_resp {
 	__u32 ahn;
 	__u32 reserved;
+};
+
+/*
+ * Behind the core's part of REG_MR, for a region whose mapping is watched.
+ * Nothing there: a region that is pinned and that is all.
+ */
+enum faultline_mr_mode {
+	/* The device keeps the old pages until the region is restored. */
+	FAULTLINE_MR_KEEP = 1,
+	/* The device loses the pages before the change is made. */
+	FAULTLINE_MR_FENCE = 2,
+	/* As FENCE, but before that the change waits for the process. */
+	FAULTLINE_MR_LEASE = 3,
+};
+
+#define FAULTLINE_MAX_LEASE_MS	10000
+
+struct faultline_reg_mr_req {
+	__aligned_u64 cookie;
+	__s32 events_fd;
+	__u32 mode;		/* enum faultline_mr_mode */
+	__u32 lease_ms;		/* LEASE: 1 ... FAULTLINE_MAX_LEASE_MS */
+	__u32 reserved;
+};
+
+/* Objects, methods and attributes of the driver's own. */
+enum faultline_objects {
+	FAULTLINE_OBJECT_EVENTS = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_OBJECT_WATCH,
+};
+
+enum faultline_events_methods {
+	FAULTLINE_METHOD_EVENTS_CREATE = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum faultline_events_create_attrs {
+	FAULTLINE_ATTR_EVENTS_CREATE_FD = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_ATTR_EVENTS_CREATE_DEPTH,	/* __u32 */
+};
+
+enum faultline_watch_methods {
+	FAULTLINE_METHOD_WATCH_CREATE = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_METHOD_WATCH_DESTROY,
+	FAULTLINE_METHOD_WATCH_SYNC,
+};
+
+enum faultline_watch_create_attrs {
+	FAULTLINE_ATTR_WATCH_CREATE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_ATTR_WATCH_CREATE_EVENTS,
+	FAULTLINE_ATTR_WATCH_CREATE_REQ,	/* faultline_create_watch_req */
+	FAULTLINE_ATTR_WATCH_CREATE_RESP,	/* faultline_create_watch_resp */
+};
+
+enum faultline_watch_destroy_attrs {
+	FAULTLINE_ATTR_WATCH_DESTROY_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum faultline_watch_sync_attrs {
+	FAULTLINE_ATTR_WATCH_SYNC_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_ATTR_WATCH_SYNC_VALUE,	/* __u64 */
+};
+
+/* Of the core's UVERBS_OBJECT_MR. */
+enum faultline_mr_methods {
+	FAULTLINE_METHOD_MR_RESTORE = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_METHOD_MR_RELEASE,
+};
+
+enum faultline_mr_restore_attrs {
+	FAULTLINE_ATTR_MR_RESTORE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum faultline_mr_release_attrs {
+	FAULTLINE_ATTR_MR_RELEASE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+struct faultline_create_watch_req {
+	__aligned_u64 start;
+	__aligned_u64 length;
+	__aligned_u64 cookie;
+};
+
+struct faultline_create_watch_resp {
+	/* mmap offset of a page of counters, read-only, and where in it */
+	__aligned_u64 page_offset;
+	__u32 index;		/* of a __u64 */
+	__u32 reserved;
+};
+
+#define FAULTLINE_MAX_EVENTS_DEPTH	65536
+
+enum faultline_event_type {
+	/* A mapping in the range of a watch changes or has changed. */
+	FAULTLINE_EVENT_RANGE = 1,
+	/* The same below a watched region. */
+	FAULTLINE_EVENT_MR = 2,
+	/* The same, and the change waits for RESTORE or RELEASE. */
+	FAULTLINE_EVENT_LEASE = 3,
+	/* Events have been lost: anything may have changed. */
+	FAULTLINE_EVENT_OVERFLOW = 4,
+};
+
+enum faultline_event_reason {
+	FAULTLINE_REASON_UNMAP = 1,	/* munmap, mremap, mmap over it */
+	FAULTLINE_REASON_CLEAR = 2,	/* pages go: truncate, madvise, COW */
+	FAULTLINE_REASON_PROTECTION = 3,	/* mprotect */
+	FAULTLINE_REASON_EXIT = 4,	/* the address space ends */
+};
+
+/* What a read of the event descriptor gives: whole ones, at least one. */
+struct faultline_event {
+	__aligned_u64 start;
+	__aligned_u64 end;
+	__aligned_u64 cookie;
+	__u32 type;		/* enum faultline_event_type */
+	__u32 reason;		/* enum faultline_event_reason */
 };
 
 #endif /* FAULTLINE_UAPI_H */

@@ -26,11 +26,16 @@ struct faultline_buf {
 	size_t list_size;
 };
 
+struct faultline_mr_watch;
+
 struct faultline_ucontext {
 	struct ib_ucontext ibucontext;
 	u32 uctx;
 	struct rdma_user_mmap_entry *doorbell_entry;
 	struct rdma_user_mmap_entry *kick_entry;
+	/* Protects the list and what is free of pages of watches' counters. */
+	struct mutex counters_lock;
+	struct list_head counters;
 };
 
 struct faultline_pd {
@@ -52,6 +57,8 @@ struct faultline_mr {
 	struct ib_mr ibmr;
 	struct ib_umem *umem;
 	int access;
+	/* NULL: nobody wants to know when the mapping changes. */
+	struct faultline_mr_watch *watch;
 
 	/* The rest is for regions on demand. */
 	bool on_demand;
@@ -74,6 +81,22 @@ struct faultline_mr {
 				 IB_ACCESS_REMOTE_ATOMIC |	\
 				 IB_ACCESS_MW_BIND |		\
 				 IB_ZERO_BASED)
+
+/* Entries for the pages of a pinned region on their way to the device. */
+struct faultline_map {
+	struct faultline_dev *dev;
+	struct ib_umem *umem;
+	u32 key;
+	u8 page_shift;
+	u64 perms;
+	u64 iova;		/* of the first page gathered */
+	u64 first;		/* its DMA address */
+	u64 count;		/* pages gathered */
+	bool contiguous;	/* all of them follow each other */
+	__le64 *list;
+	dma_addr_t list_dma;
+	u32 list_len;
+};
 
 struct faultline_cq {
 	struct ib_cq ibcq;
@@ -222,6 +245,10 @@ int faultline_udata_out(struct ib_udata *udata, const void *resp, size_t size);
 void faultline_av_fill(struct faultline_av *av,
 		       const struct rdma_ah_attr *attr);
 
+struct rdma_user_mmap_entry *
+faultline_mmap_insert_page(struct faultline_ucontext *ctx, struct page *page,
+			   u64 *offset);
+
 /* faultline_cq.c */
 int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
 			struct uverbs_attr_bundle *attrs);
@@ -284,6 +311,17 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 				      struct ib_udata *udata);
 int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
 u8 faultline_mkey_variant(struct faultline_dev *dev);
+struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start, u64 length,
+			      u64 virt_addr, int access,
+			      unsigned long *page_size);
+int faultline_map_init(struct faultline_map *map, struct faultline_dev *dev,
+		       struct ib_umem *umem, u32 key, u64 iova,
+		       unsigned long page_size);
+int faultline_map_run(struct faultline_map *map);
+void faultline_map_done(struct faultline_map *map);
+int faultline_mr_create_mkey(struct ib_pd *ibpd, struct faultline_mr *mr,
+			     u64 length, u64 virt_addr, int access,
+			     unsigned long page_size);
 int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
 			      u32 *key);
 

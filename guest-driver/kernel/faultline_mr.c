@@ -7,6 +7,7 @@
 #include <rdma/iter.h>
 
 #include "faultline_odp.h"
+#include "faultline_watch.h"
 
 /* Hints that change nothing here. */
 #define FAULTLINE_MR_HINTS	(IB_ACCESS_HUGETLB | IB_ACCESS_OPTIONAL)
@@ -57,21 +58,6 @@ struct ib_mr *faultline_get_dma_mr(struct ib_pd *ibpd, int access)
 	return &mr->ibmr;
 }
 
-/* Page entries on their way to the device. */
-struct faultline_map {
-	struct faultline_dev *dev;
-	u32 key;
-	u8 page_shift;
-	u64 perms;
-	u64 iova;		/* of the first page gathered */
-	u64 first;		/* its DMA address */
-	u64 count;		/* pages gathered */
-	bool contiguous;	/* all of them follow each other */
-	__le64 *list;
-	dma_addr_t list_dma;
-	u32 list_len;
-};
-
 static int faultline_map_flush(struct faultline_map *map)
 {
 	u64 list = map->contiguous ? map->first | map->perms : map->list_dma;
@@ -110,47 +96,73 @@ static int faultline_map_page(struct faultline_map *map, u64 addr)
 	return 0;
 }
 
-/* Gives the device the pages of a pinned region. */
-static int faultline_map_umem(struct faultline_dev *dev, struct ib_umem *umem,
-			      u32 key, u64 iova, unsigned long page_size)
+/*
+ * Gets ready to give the device the pages of a pinned region: everything that
+ * allocates. Undone by faultline_map_done().
+ */
+int faultline_map_init(struct faultline_map *map, struct faultline_dev *dev,
+		       struct ib_umem *umem, u32 key, u64 iova,
+		       unsigned long page_size)
 {
-	struct faultline_map map = {
+	*map = (struct faultline_map) {
 		.dev = dev,
+		.umem = umem,
 		.key = key,
 		.page_shift = ilog2(page_size),
 		.perms = FAULTLINE_PTE_READ,
 		.iova = ALIGN_DOWN(iova, page_size),
 	};
-	size_t blocks = ib_umem_num_dma_blocks(umem, page_size);
-	struct ib_block_iter iter;
-	int err = 0;
-
 	if (umem->writable)
-		map.perms |= FAULTLINE_PTE_WRITE;
-	map.list_len = clamp_t(u64, blocks, 1,
-			       max(le32_to_cpu(dev->caps.max_map_pages), 1U));
-	map.list = dma_alloc_coherent(&dev->pdev->dev,
-				      map.list_len * sizeof(*map.list),
-				      &map.list_dma, GFP_KERNEL);
-	if (!map.list)
-		return -ENOMEM;
-	rdma_umem_for_each_dma_block(umem, &iter, page_size) {
-		err = faultline_map_page(&map,
+		map->perms |= FAULTLINE_PTE_WRITE;
+	map->list_len = clamp_t(u64, ib_umem_num_dma_blocks(umem, page_size), 1,
+				max(le32_to_cpu(dev->caps.max_map_pages), 1U));
+	map->list = dma_alloc_coherent(&dev->pdev->dev,
+				       map->list_len * sizeof(*map->list),
+				       &map->list_dma, GFP_KERNEL);
+	return map->list ? 0 : -ENOMEM;
+}
+
+/* Allocates nothing: MMU notifiers may wait for it. */
+int faultline_map_run(struct faultline_map *map)
+{
+	struct ib_block_iter iter;
+	int err;
+
+	rdma_umem_for_each_dma_block(map->umem, &iter, BIT(map->page_shift)) {
+		err = faultline_map_page(map,
 					 rdma_block_iter_dma_address(&iter));
 		if (err)
-			break;
+			return err;
 	}
-	if (!err)
-		err = faultline_map_flush(&map);
-	dma_free_coherent(&dev->pdev->dev, map.list_len * sizeof(*map.list),
-			  map.list, map.list_dma);
+	return faultline_map_flush(map);
+}
+
+void faultline_map_done(struct faultline_map *map)
+{
+	dma_free_coherent(&map->dev->pdev->dev,
+			  map->list_len * sizeof(*map->list), map->list,
+			  map->list_dma);
+}
+
+/* Gives the device the pages of a pinned region. */
+static int faultline_map_umem(struct faultline_dev *dev, struct ib_umem *umem,
+			      u32 key, u64 iova, unsigned long page_size)
+{
+	struct faultline_map map;
+	int err;
+
+	err = faultline_map_init(&map, dev, umem, key, iova, page_size);
+	if (err)
+		return err;
+	err = faultline_map_run(&map);
+	faultline_map_done(&map);
 	return err;
 }
 
 /* Pins memory; gives the page size that suits the device. */
-static struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start,
-				     u64 length, u64 virt_addr, int access,
-				     unsigned long *page_size)
+struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start, u64 length,
+			      u64 virt_addr, int access,
+			      unsigned long *page_size)
 {
 	struct faultline_dev *dev = to_fdev(ibdev);
 	struct ib_umem *umem;
@@ -180,6 +192,33 @@ static void faultline_mkey_params(struct faultline_create_mkey *params,
 	params->page_shift = ilog2(page_size);
 }
 
+/* Makes a key that has no entries yet. */
+int faultline_mr_create_mkey(struct ib_pd *ibpd, struct faultline_mr *mr,
+			     u64 length, u64 virt_addr, int access,
+			     unsigned long page_size)
+{
+	struct faultline_dev *dev = to_fdev(ibpd->device);
+	struct faultline_create_mkey params = {
+		.variant = faultline_mkey_variant(dev),
+	};
+	u32 key;
+	int err;
+
+	faultline_mkey_params(&params, ibpd, length, virt_addr, access,
+			      page_size);
+	err = faultline_cmd_create_mkey(dev, &params, &key);
+	if (err)
+		return err;
+	mr->access = access;
+	mr->ibmr.device = ibpd->device;
+	mr->ibmr.lkey = key;
+	mr->ibmr.rkey = key;
+	mr->ibmr.length = length;
+	mr->ibmr.iova = virt_addr;
+	mr->ibmr.page_size = page_size;
+	return 0;
+}
+
 /* What the core has not checked. */
 static int faultline_check_region(struct faultline_dev *dev, u64 length,
 				  u64 virt_addr, int access)
@@ -197,19 +236,26 @@ static int faultline_check_region(struct faultline_dev *dev, u64 length,
 
 static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 					     u64 length, u64 virt_addr,
-					     int access)
+					     int access, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibpd->device);
-	struct faultline_create_mkey params = {};
 	unsigned long page_size = PAGE_SIZE;
 	bool on_demand = access & IB_ACCESS_ON_DEMAND;
+	struct faultline_reg_mr_req req;
 	struct faultline_mr *mr;
-	u32 key;
 	int err;
 
 	err = faultline_check_region(dev, length, virt_addr, access);
 	if (err)
 		return ERR_PTR(err);
+	if (udata && udata->inlen) {
+		/* What is on demand follows the mapping by itself. */
+		err = on_demand ? -EINVAL :
+				  faultline_udata_in(udata, &req, sizeof(req));
+		return err ? ERR_PTR(err) :
+			     faultline_watched_reg(ibpd, start, length,
+						   virt_addr, access, &req);
+	}
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
@@ -223,29 +269,19 @@ static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 		err = PTR_ERR(mr->umem);
 		goto free_mr;
 	}
-	faultline_mkey_params(&params, ibpd, length, virt_addr, access,
-			      page_size);
-	params.variant = faultline_mkey_variant(dev);
-	err = faultline_cmd_create_mkey(dev, &params, &key);
+	err = faultline_mr_create_mkey(ibpd, mr, length, virt_addr, access,
+				       page_size);
 	if (err)
 		goto release;
-
-	mr->access = access;
-	mr->ibmr.device = ibpd->device;
-	mr->ibmr.lkey = key;
-	mr->ibmr.rkey = key;
-	mr->ibmr.length = length;
-	mr->ibmr.iova = virt_addr;
-	mr->ibmr.page_size = page_size;
 	err = on_demand ? faultline_odp_attach(mr) :
-			  faultline_map_umem(dev, mr->umem, key, virt_addr,
-					     page_size);
+			  faultline_map_umem(dev, mr->umem, mr->ibmr.lkey,
+					     virt_addr, page_size);
 	if (err)
 		goto destroy;
 	return &mr->ibmr;
 
 destroy:
-	faultline_cmd_destroy_mkey(dev, key);
+	faultline_cmd_destroy_mkey(dev, mr->ibmr.lkey);
 release:
 	if (on_demand)
 		faultline_odp_release(mr, mr->umem);
@@ -337,7 +373,8 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 	struct faultline_mr *mr = to_fmr(ibmr);
 	int err;
 
-	if (flags & ~IB_MR_REREG_SUPPORTED)
+	/* A watch is for the memory that it was made for. */
+	if (flags & ~IB_MR_REREG_SUPPORTED || mr->watch)
 		return ERR_PTR(-EOPNOTSUPP);
 	if (!(flags & IB_MR_REREG_PD))
 		ibpd = ibmr->pd;
@@ -370,14 +407,16 @@ struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 {
 	if (dmah)
 		return ERR_PTR(-EOPNOTSUPP);
-	return __faultline_reg_user_mr(ibpd, start, length, virt_addr, access);
+	return __faultline_reg_user_mr(ibpd, start, length, virt_addr, access,
+				       udata);
 }
 #else
 struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 				    u64 virt_addr, int access,
 				    struct ib_udata *udata)
 {
-	return __faultline_reg_user_mr(ibpd, start, length, virt_addr, access);
+	return __faultline_reg_user_mr(ibpd, start, length, virt_addr, access,
+				       udata);
 }
 #endif
 
@@ -387,6 +426,8 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	struct faultline_mr *mr = to_fmr(ibmr);
 	int err;
 
+	if (mr->watch)
+		return faultline_watched_dereg(mr);
 	/*
 	 * The key of a region on demand goes after its notifiers: an
 	 * invalidation must not meet another region that has been given the

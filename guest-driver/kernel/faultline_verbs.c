@@ -11,6 +11,7 @@
 #include <rdma/ib_user_verbs.h>
 
 #include "faultline_odp.h"
+#include "faultline_watch.h"
 
 /* Local ACK delay: 4.096 us * 2^15, about 134 ms, generous for software. */
 #define FAULTLINE_ACK_DELAY	15
@@ -20,11 +21,14 @@
 enum faultline_mmap_kind {
 	FAULTLINE_MMAP_DOORBELL,
 	FAULTLINE_MMAP_KICK,
+	/* Memory of the kernel, to be read. */
+	FAULTLINE_MMAP_COUNTERS,
 };
 
 struct faultline_mmap_entry {
 	struct rdma_user_mmap_entry rdma_entry;
 	phys_addr_t phys;
+	struct page *page;
 	enum faultline_mmap_kind kind;
 };
 
@@ -205,17 +209,16 @@ static int faultline_del_gid(const struct ib_gid_attr *attr, void **context)
 }
 
 static struct rdma_user_mmap_entry *
-faultline_mmap_insert(struct faultline_ucontext *ctx, phys_addr_t phys,
-		      enum faultline_mmap_kind kind, u64 *offset)
+__faultline_mmap_insert(struct faultline_ucontext *ctx,
+			const struct faultline_mmap_entry *template,
+			u64 *offset)
 {
 	struct faultline_mmap_entry *entry;
 	int err;
 
-	entry = kzalloc(sizeof(*entry), GFP_KERNEL);
+	entry = kmemdup(template, sizeof(*entry), GFP_KERNEL);
 	if (!entry)
 		return NULL;
-	entry->phys = phys;
-	entry->kind = kind;
 	err = rdma_user_mmap_entry_insert(&ctx->ibucontext, &entry->rdma_entry,
 					  PAGE_SIZE);
 	if (err) {
@@ -226,9 +229,41 @@ faultline_mmap_insert(struct faultline_ucontext *ctx, phys_addr_t phys,
 	return &entry->rdma_entry;
 }
 
+static struct rdma_user_mmap_entry *
+faultline_mmap_insert(struct faultline_ucontext *ctx, phys_addr_t phys,
+		      enum faultline_mmap_kind kind, u64 *offset)
+{
+	struct faultline_mmap_entry entry = { .phys = phys, .kind = kind };
+
+	return __faultline_mmap_insert(ctx, &entry, offset);
+}
+
+/* The page must stay until the entry has been removed. */
+struct rdma_user_mmap_entry *
+faultline_mmap_insert_page(struct faultline_ucontext *ctx, struct page *page,
+			   u64 *offset)
+{
+	struct faultline_mmap_entry entry = {
+		.page = page,
+		.kind = FAULTLINE_MMAP_COUNTERS,
+	};
+
+	return __faultline_mmap_insert(ctx, &entry, offset);
+}
+
 static void faultline_mmap_free(struct rdma_user_mmap_entry *rdma_entry)
 {
 	kfree(to_fmmap(rdma_entry));
+}
+
+static int faultline_mmap_counters(struct vm_area_struct *vma,
+				   struct page *page)
+{
+	if (vma->vm_flags & (VM_WRITE | VM_EXEC))
+		return -EPERM;
+	vm_flags_mod(vma, VM_DONTEXPAND, VM_MAYWRITE | VM_MAYEXEC);
+	/* The mapping has its own reference: it outlives context and device. */
+	return vm_insert_page(vma, vma->vm_start, page);
 }
 
 /*
@@ -247,10 +282,15 @@ static int faultline_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma)
 	if (!rdma_entry)
 		return -EINVAL;
 	entry = to_fmmap(rdma_entry);
+	if (entry->kind == FAULTLINE_MMAP_COUNTERS) {
+		err = faultline_mmap_counters(vma, entry->page);
+		goto put;
+	}
 	if (entry->kind == FAULTLINE_MMAP_KICK)
 		prot = pgprot_noncached(prot);
 	err = rdma_user_mmap_io(ibctx, vma, PHYS_PFN(entry->phys), PAGE_SIZE,
 				prot, rdma_entry);
+put:
 	rdma_user_mmap_entry_put(rdma_entry);
 	return err;
 }
@@ -260,6 +300,7 @@ static void faultline_ucontext_release(struct faultline_dev *dev,
 {
 	int err;
 
+	faultline_counters_free(ctx);
 	rdma_user_mmap_entry_remove(ctx->kick_entry);
 	rdma_user_mmap_entry_remove(ctx->doorbell_entry);
 	err = faultline_settle(dev, faultline_cmd_dealloc_uctx(dev,
@@ -278,6 +319,8 @@ static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 	phys_addr_t page;
 	int err;
 
+	mutex_init(&ctx->counters_lock);
+	INIT_LIST_HEAD(&ctx->counters);
 	err = faultline_cmd_alloc_uctx(dev, &ctx->uctx);
 	if (err)
 		return err;
@@ -559,6 +602,7 @@ int faultline_ib_register(struct faultline_dev *dev)
 	strscpy(ibdev->node_desc, FAULTLINE_DRV_NAME,
 		sizeof(ibdev->node_desc));
 	ib_set_device_ops(ibdev, &faultline_dev_ops);
+	ibdev->driver_def = faultline_uapi_defs;
 	err = ib_device_set_netdev(ibdev, faultline_netdev(dev), 1);
 	if (err)
 		goto free_counters;

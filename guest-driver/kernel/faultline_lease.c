@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/*
+ * Pinned regions whose mapping is watched.
+ *
+ * The device works on pinned pages, whatever becomes of the mapping. Here the
+ * process hears of a change, and may have the same key point to what is mapped
+ * now. Three modes say what happens until then:
+ *
+ * KEEP   The device keeps the old pages.
+ * FENCE  The device loses the pages before the change is made. Who uses them
+ *        gets an error of his work request.
+ * LEASE  Before that the change waits until the process has answered, or a
+ *        time limit has passed.
+ *
+ * A lease makes the one who changes a mapping wait, and he holds locks: always
+ * those of the address space, maybe those of a file. Therefore:
+ *
+ * - Nobody waits for himself: not the thread that read the events last, nor a
+ *   process without another thread.
+ * - Nobody waits for, or as, an address space that ends; with a deadly signal;
+ *   in reclaim; in a kernel thread; where he must not sleep; for events that
+ *   nobody can read.
+ * - To answer takes no lock that he may hold: answering does not touch the
+ *   address space. RESTORE answers first, then waits for the change's end, and
+ *   only then pins pages.
+ * - Who lets the limit pass is not waited for again before he has answered.
+ *   Whatever deadlock is left (say, the one who should answer needs a page
+ *   that cannot be faulted in meanwhile) ends with the first limit.
+ */
+#include <linux/mm.h>
+#include <linux/pagemap.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+
+#include <rdma/uverbs_std_types.h>
+
+#include "faultline_watch.h"
+
+#define UVERBS_MODULE_NAME faultline_ib
+#include <rdma/uverbs_named_ioctl.h>
+
+/* Pinning may move pages, and so disturb itself, but not forever. */
+#define FAULTLINE_PIN_TRIES	16
+
+struct faultline_mr_watch {
+	struct mmu_interval_notifier notifier;
+	struct faultline_mr *mr;
+	struct faultline_dev *dev;
+	struct faultline_events *events;
+	u64 start;
+	u64 length;
+	u64 cookie;
+	u32 mode;
+	u32 lease_ms;
+	/* Serializes RESTORE. Never taken in notifiers; before `lock`. */
+	struct mutex restore_lock;
+	/*
+	 * Protects what follows, the notifier's sequence, and the entries in
+	 * the device. Taken in notifiers that may sleep: under it nothing is
+	 * allocated, and nothing but the device is waited for.
+	 */
+	struct mutex lock;
+	/* There is a key, which may have entries. */
+	bool live;
+	/* All pages are anonymous. */
+	bool anon;
+	/* Someone pins pages, and sees from the sequence what has changed. */
+	bool pinning;
+	/* Nobody waits any more. */
+	bool closing;
+	/* The last one who waited gave up. */
+	bool late;
+	/* Changes that wait, and the last of them that is answered. */
+	u64 asked;
+	u64 answered;
+	wait_queue_head_t answer;
+};
+
+/* Whether a change concerns the pages that the device has. */
+static bool faultline_lease_concerns(const struct faultline_mr_watch *watch,
+				     const struct mmu_notifier_range *range)
+{
+	switch (faultline_change_reason(range)) {
+	case 0:
+	/* What a region may do was settled when its pages were pinned. */
+	case FAULTLINE_REASON_PROTECTION:
+		return false;
+	case FAULTLINE_REASON_CLEAR:
+		/*
+		 * Reclaim, compaction and the collapse into huge pages try
+		 * before they see that pages are pinned. Pages of files can be
+		 * truncated by kernel threads as well: then it may be true.
+		 */
+		return !watch->anon ||
+		       !(current->flags & (PF_KTHREAD | PF_MEMALLOC));
+	default:
+		return true;
+	}
+}
+
+/* Whether someone else can answer while we wait; see above. */
+static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
+				     const struct mmu_notifier_range *range)
+{
+	struct mm_struct *mm = watch->notifier.mm;
+
+	if (watch->mode != FAULTLINE_MR_LEASE || watch->closing || watch->late ||
+	    !faultline_events_open(watch->events))
+		return false;
+	if (range->event == MMU_NOTIFY_RELEASE || !atomic_read(&mm->mm_users))
+		return false;
+	if (current->flags & (PF_KTHREAD | PF_MEMALLOC | PF_EXITING) ||
+	    fatal_signal_pending(current))
+		return false;
+	if (READ_ONCE(watch->events->reader) == task_pid_nr(current))
+		return false;
+	return current->mm != mm || atomic_read(&mm->mm_users) > 1 ||
+	       !thread_group_empty(current);
+}
+
+static bool faultline_lease_answered(struct faultline_mr_watch *watch,
+				     u64 asked)
+{
+	return READ_ONCE(watch->answered) >= asked ||
+	       READ_ONCE(watch->closing);
+}
+
+/* Releases the lock while it waits. */
+static void faultline_lease_wait(struct faultline_mr_watch *watch)
+{
+	u64 asked = watch->asked;
+
+	lockdep_assert_held(&watch->lock);
+	mutex_unlock(&watch->lock);
+	wait_event_killable_timeout(watch->answer,
+				    faultline_lease_answered(watch, asked),
+				    msecs_to_jiffies(watch->lease_ms));
+	mutex_lock(&watch->lock);
+	if (!faultline_lease_answered(watch, asked))
+		watch->late = true;
+}
+
+static bool faultline_lease_invalidate(struct mmu_interval_notifier *mni,
+				       const struct mmu_notifier_range *range,
+				       unsigned long seq)
+{
+	struct faultline_mr_watch *watch =
+		container_of(mni, struct faultline_mr_watch, notifier);
+	u64 first = ALIGN_DOWN(watch->start, PAGE_SIZE);
+	u64 end = ALIGN(watch->start + watch->length, PAGE_SIZE);
+	struct faultline_event event = {
+		.start = max_t(u64, range->start, first),
+		.end = min_t(u64, range->end, end),
+		.cookie = watch->cookie,
+		.type = FAULTLINE_EVENT_MR,
+		.reason = faultline_change_reason(range),
+	};
+	bool wait;
+
+	if (!mmu_notifier_range_blockable(range))
+		return false;
+	mutex_lock(&watch->lock);
+	mmu_interval_set_seq(mni, seq);
+	if (!watch->live || !faultline_lease_concerns(watch, range))
+		goto out;
+	if (!watch->pinning) {
+		wait = faultline_lease_may_wait(watch, range);
+		if (wait) {
+			watch->asked++;
+			event.type = FAULTLINE_EVENT_LEASE;
+		}
+		faultline_events_post(watch->events, &event);
+		if (wait)
+			faultline_lease_wait(watch);
+	}
+	/* Fails if the device is dead, when it has stopped all DMA. */
+	if (watch->live && watch->mode != FAULTLINE_MR_KEEP)
+		faultline_tq_invalidate(watch->dev, watch->mr->ibmr.lkey,
+					event.start - watch->start +
+						watch->mr->ibmr.iova,
+					event.end - event.start, NULL);
+out:
+	mutex_unlock(&watch->lock);
+	return true;
+}
+
+static const struct mmu_interval_notifier_ops faultline_lease_mn_ops = {
+	.invalidate = faultline_lease_invalidate,
+};
+
+static bool faultline_umem_is_anon(struct ib_umem *umem)
+{
+	struct sg_page_iter iter;
+
+	for_each_sgtable_page(&umem->sgt_append.sgt, &iter, 0)
+		if (!folio_test_anon(page_folio(sg_page_iter_page(&iter))))
+			return false;
+	return true;
+}
+
+/*
+ * Points the key at the pages that are mapped, if these are still the same
+ * ones in the end; else -EAGAIN. Gives the pages that no one needs any more.
+ */
+static int faultline_lease_try_pin(struct faultline_mr_watch *watch,
+				   struct ib_umem **unused)
+{
+	struct faultline_mr *mr = watch->mr;
+	struct faultline_map map;
+	struct ib_umem *umem;
+	unsigned long page_size, seq;
+	bool anon;
+	int err;
+
+	*unused = NULL;
+	seq = mmu_interval_read_begin(&watch->notifier);
+	umem = faultline_pin(&watch->dev->ibdev, watch->start, watch->length,
+			     mr->ibmr.iova, mr->access, &page_size);
+	if (IS_ERR(umem))
+		return PTR_ERR(umem);
+	*unused = umem;
+	err = faultline_map_init(&map, watch->dev, umem, mr->ibmr.lkey,
+				 mr->ibmr.iova, page_size);
+	if (err)
+		return err;
+	anon = faultline_umem_is_anon(umem);
+	mutex_lock(&watch->lock);
+	if (mmu_interval_read_retry(&watch->notifier, seq)) {
+		err = -EAGAIN;
+	} else {
+		err = faultline_map_run(&map);
+		/* What has been written stays: keep the pages all the same. */
+		*unused = mr->umem;
+		mr->umem = umem;
+		watch->anon = anon;
+		watch->live = true;
+		if (!err) {
+			mr->ibmr.page_size = page_size;
+			watch->pinning = false;
+		}
+	}
+	mutex_unlock(&watch->lock);
+	faultline_map_done(&map);
+	return err;
+}
+
+static int faultline_lease_pin(struct faultline_mr_watch *watch)
+{
+	int tries = FAULTLINE_PIN_TRIES;
+	struct ib_umem *unused;
+	int err;
+
+	do {
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		err = faultline_lease_try_pin(watch, &unused);
+		if (unused)
+			ib_umem_release(unused);
+	} while (err == -EAGAIN && --tries);
+	return err;
+}
+
+/* All that wait now go on. */
+static void faultline_lease_answer(struct faultline_mr_watch *watch)
+{
+	lockdep_assert_held(&watch->lock);
+	WRITE_ONCE(watch->answered, watch->asked);
+	watch->late = false;
+	wake_up_all(&watch->answer);
+}
+
+static int faultline_lease_restore(struct faultline_mr_watch *watch)
+{
+	int err;
+
+	/* Pages of another address space are not ours to pin. */
+	if (current->mm != watch->notifier.mm)
+		return -EPERM;
+	/* Who waits for the lock must not keep a change waiting. */
+	mutex_lock(&watch->lock);
+	faultline_lease_answer(watch);
+	mutex_unlock(&watch->lock);
+	if (mutex_lock_killable(&watch->restore_lock))
+		return -EINTR;
+	mutex_lock(&watch->lock);
+	watch->pinning = true;
+	faultline_lease_answer(watch);
+	mutex_unlock(&watch->lock);
+	err = faultline_lease_pin(watch);
+	if (err) {
+		mutex_lock(&watch->lock);
+		watch->pinning = false;
+		mutex_unlock(&watch->lock);
+	}
+	mutex_unlock(&watch->restore_lock);
+	return err;
+}
+
+static void faultline_mr_watch_free(struct faultline_mr_watch *watch)
+{
+	faultline_events_put(watch->events);
+	mutex_destroy(&watch->lock);
+	mutex_destroy(&watch->restore_lock);
+	kfree(watch);
+}
+
+static struct faultline_mr_watch *
+faultline_mr_watch_new(struct faultline_dev *dev, u64 start, u64 length,
+		       const struct faultline_reg_mr_req *req)
+{
+	struct faultline_mr_watch *watch;
+	bool lease = req->mode == FAULTLINE_MR_LEASE;
+
+	if (req->reserved || req->mode < FAULTLINE_MR_KEEP ||
+	    req->mode > FAULTLINE_MR_LEASE || lease != !!req->lease_ms ||
+	    req->lease_ms > FAULTLINE_MAX_LEASE_MS)
+		return ERR_PTR(-EINVAL);
+	watch = kzalloc(sizeof(*watch), GFP_KERNEL_ACCOUNT);
+	if (!watch)
+		return ERR_PTR(-ENOMEM);
+	watch->events = faultline_events_get(dev, req->events_fd);
+	if (IS_ERR(watch->events)) {
+		void *err = watch->events;
+
+		kfree(watch);
+		return err;
+	}
+	watch->dev = dev;
+	watch->start = start;
+	watch->length = length;
+	watch->cookie = req->cookie;
+	watch->mode = req->mode;
+	watch->lease_ms = req->lease_ms;
+	watch->pinning = true;
+	mutex_init(&watch->lock);
+	mutex_init(&watch->restore_lock);
+	init_waitqueue_head(&watch->answer);
+	return watch;
+}
+
+struct ib_mr *faultline_watched_reg(struct ib_pd *ibpd, u64 start, u64 length,
+				    u64 iova, int access,
+				    const struct faultline_reg_mr_req *req)
+{
+	struct faultline_dev *dev = to_fdev(ibpd->device);
+	struct faultline_mr_watch *watch;
+	struct faultline_mr *mr;
+	int err;
+
+	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
+	if (!mr)
+		return ERR_PTR(-ENOMEM);
+	watch = faultline_mr_watch_new(dev, start, length, req);
+	if (IS_ERR(watch)) {
+		err = PTR_ERR(watch);
+		goto free_mr;
+	}
+	watch->mr = mr;
+	mr->watch = watch;
+	/* Entries of any size find their place. */
+	err = faultline_mr_create_mkey(ibpd, mr, length, iova, access,
+				       PAGE_SIZE);
+	if (err)
+		goto free_watch;
+	/* First the notifier, then the pages: no change goes unseen. */
+	err = mmu_interval_notifier_insert(&watch->notifier, current->mm, start,
+					   length, &faultline_lease_mn_ops);
+	if (err)
+		goto destroy;
+	err = faultline_lease_pin(watch);
+	if (err)
+		goto remove;
+	return &mr->ibmr;
+
+remove:
+	mutex_lock(&watch->lock);
+	watch->live = false;
+	mutex_unlock(&watch->lock);
+	mmu_interval_notifier_remove(&watch->notifier);
+destroy:
+	faultline_cmd_destroy_mkey(dev, mr->ibmr.lkey);
+	if (mr->umem)
+		ib_umem_release(mr->umem);
+free_watch:
+	faultline_mr_watch_free(watch);
+free_mr:
+	kfree(mr);
+	return ERR_PTR(err);
+}
+
+int faultline_watched_dereg(struct faultline_mr *mr)
+{
+	struct faultline_mr_watch *watch = mr->watch;
+	int err;
+
+	/*
+	 * Under the lock: as long as the key lives, changes take entries away,
+	 * and once it does not, they must not meet another region that has
+	 * been given the same key.
+	 */
+	mutex_lock(&watch->lock);
+	err = faultline_settle(watch->dev,
+			       faultline_cmd_destroy_mkey(watch->dev,
+							  mr->ibmr.lkey));
+	if (!err) {
+		watch->live = false;
+		WRITE_ONCE(watch->closing, true);
+		faultline_lease_answer(watch);
+	}
+	mutex_unlock(&watch->lock);
+	if (err)
+		return err;
+	/* Waits for changes under way, none of which waits for us now. */
+	mmu_interval_notifier_remove(&watch->notifier);
+	ib_umem_release(mr->umem);
+	faultline_mr_watch_free(watch);
+	kfree(mr);
+	return 0;
+}
+
+static struct faultline_mr_watch *
+faultline_lease_of(struct uverbs_attr_bundle *attrs, u16 attr)
+{
+	struct ib_mr *ibmr = uverbs_attr_get_obj(attrs, attr);
+
+	if (IS_ERR(ibmr))
+		return ERR_CAST(ibmr);
+	return to_fmr(ibmr)->watch ?: ERR_PTR(-EINVAL);
+}
+
+static int
+UVERBS_HANDLER(FAULTLINE_METHOD_MR_RESTORE)(struct uverbs_attr_bundle *attrs)
+{
+	struct faultline_mr_watch *watch =
+		faultline_lease_of(attrs, FAULTLINE_ATTR_MR_RESTORE_HANDLE);
+
+	return IS_ERR(watch) ? PTR_ERR(watch) : faultline_lease_restore(watch);
+}
+
+static int
+UVERBS_HANDLER(FAULTLINE_METHOD_MR_RELEASE)(struct uverbs_attr_bundle *attrs)
+{
+	struct faultline_mr_watch *watch =
+		faultline_lease_of(attrs, FAULTLINE_ATTR_MR_RELEASE_HANDLE);
+
+	if (IS_ERR(watch))
+		return PTR_ERR(watch);
+	mutex_lock(&watch->lock);
+	faultline_lease_answer(watch);
+	mutex_unlock(&watch->lock);
+	return 0;
+}
+
+DECLARE_UVERBS_NAMED_METHOD(
+	FAULTLINE_METHOD_MR_RESTORE,
+	UVERBS_ATTR_IDR(FAULTLINE_ATTR_MR_RESTORE_HANDLE, UVERBS_OBJECT_MR,
+			UVERBS_ACCESS_READ, UA_MANDATORY));
+
+DECLARE_UVERBS_NAMED_METHOD(
+	FAULTLINE_METHOD_MR_RELEASE,
+	UVERBS_ATTR_IDR(FAULTLINE_ATTR_MR_RELEASE_HANDLE, UVERBS_OBJECT_MR,
+			UVERBS_ACCESS_READ, UA_MANDATORY));
+
+ADD_UVERBS_METHODS(faultline_mr_methods, UVERBS_OBJECT_MR,
+		   &UVERBS_METHOD(FAULTLINE_METHOD_MR_RESTORE),
+		   &UVERBS_METHOD(FAULTLINE_METHOD_MR_RELEASE));
+
+const struct uapi_definition faultline_lease_defs[] = {
+	UAPI_DEF_CHAIN_OBJ_TREE(UVERBS_OBJECT_MR, &faultline_mr_methods),
+	{}
+};
