@@ -224,6 +224,7 @@ static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd
 		goto err_doorbell;
 	pthread_mutex_init(&ctx->qps.lock, NULL);
 	pthread_mutex_init(&ctx->xrc_srqs.lock, NULL);
+	pthread_mutex_init(&ctx->counters_lock, NULL);
 	verbs_set_ops(&ctx->ibv_ctx, &fl_ops);
 	return &ctx->ibv_ctx;
 
@@ -244,6 +245,8 @@ static void fl_free_context(struct ibv_context *ibctx)
 	munmap(ctx->doorbell, FAULTLINE_PAGE_SIZE);
 	fl_table_free(&ctx->qps);
 	fl_table_free(&ctx->xrc_srqs);
+	fl_unmap_counters(ctx);
+	pthread_mutex_destroy(&ctx->counters_lock);
 	verbs_uninit_context(&ctx->ibv_ctx);
 	free(ctx);
 }
@@ -273,5 +276,10 @@ static const struct verbs_device_ops fl_device_ops = {
 	.uninit_device = fl_uninit_device,
 	.alloc_context = fl_alloc_context,
 };
+
+bool fl_is_ours(struct ibv_device *device)
+{
+	return verbs_get_device(device)->ops == &fl_device_ops;
+}
 
 PROVIDER_DRIVER(faultline, fl_device_ops);

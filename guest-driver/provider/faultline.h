@@ -44,6 +44,7 @@ struct fl_table {
 };
 
 struct fl_qp;
+struct fl_counter_page;
 
 struct fl_context {
 	struct verbs_context ibv_ctx;
@@ -57,6 +58,9 @@ struct fl_context {
 	uint32_t max_inline;
 	struct fl_table qps;
 	struct fl_table xrc_srqs;
+	/* Protects the list of pages of watches' counters. */
+	pthread_mutex_t counters_lock;
+	struct fl_counter_page *counters;
 };
 
 /* Memory of a ring and of the record behind it. */
@@ -208,6 +212,12 @@ static inline bool fl_is_gone(struct fl_context *ctx)
 	return !__atomic_load_n(&ctx->doorbell->alive, __ATOMIC_RELAXED);
 }
 
+/* faultline.c */
+bool fl_is_ours(struct ibv_device *device);
+
+/* dv.c */
+void fl_unmap_counters(struct fl_context *ctx);
+
 /* doorbell.c */
 uint64_t fl_now_ns(void);
 void fl_doorbell_drain(struct fl_context *ctx);
@@ -303,6 +313,7 @@ FL_DRV_PART(fl_get_context_resp, ibv_resp, ib_uverbs_get_context_resp,
 	    faultline_alloc_ucontext_resp);
 FL_DRV_PART(fl_alloc_pd_resp, ibv_resp, ib_uverbs_alloc_pd_resp,
 	    faultline_alloc_pd_resp);
+FL_DRV_PART(fl_reg_mr, ibv_cmd, ibv_reg_mr, faultline_reg_mr_req);
 FL_DRV_PART(fl_create_cq_ex, ibv_cmd, ibv_create_cq_ex, faultline_create_cq_req);
 FL_DRV_PART(fl_create_cq_ex_resp, ibv_resp, ib_uverbs_ex_create_cq_resp,
 	    faultline_create_cq_resp);

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB */
+/*
+ * What the Faultline device offers beyond libibverbs: to be told when the
+ * memory behind a range, or behind a registered region, is another one than
+ * before. Link with -lfaultline.
+ */
+#ifndef FAULTLINEDV_H
+#define FAULTLINEDV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <infiniband/verbs.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whether what follows works with a device. */
+bool faultlinedv_is_supported(struct ibv_device *device);
+
+/* ------------------------------- Events -------------------------------- */
+
+enum faultlinedv_event_type {
+	/* A mapping in the range of a watch changes or has changed. */
+	FAULTLINEDV_EVENT_RANGE = 1,
+	/* The same below a watched region. */
+	FAULTLINEDV_EVENT_MR = 2,
+	/*
+	 * The same, and whoever makes the change waits: until
+	 * faultlinedv_restore_mr(), faultlinedv_release_mr(), ibv_dereg_mr(),
+	 * or the time limit.
+	 */
+	FAULTLINEDV_EVENT_LEASE = 3,
+	/*
+	 * The queue was full, events have been lost: the memory behind all
+	 * watches and regions of this queue may have changed.
+	 */
+	FAULTLINEDV_EVENT_OVERFLOW = 4,
+};
+
+enum faultlinedv_reason {
+	FAULTLINEDV_REASON_UNMAP = 1,	/* munmap, mremap, mmap over it */
+	FAULTLINEDV_REASON_CLEAR = 2,	/* pages go: truncate, madvise, COW */
+	FAULTLINEDV_REASON_PROTECTION = 3,	/* mprotect */
+	FAULTLINEDV_REASON_EXIT = 4,	/* the address space ends */
+};
+
+struct faultlinedv_event {
+	uint64_t start;		/* of what changes, whole pages */
+	uint64_t end;
+	uint64_t cookie;	/* of the watch or the region */
+	uint32_t type;		/* enum faultlinedv_event_type */
+	uint32_t reason;	/* enum faultlinedv_reason */
+};
+
+struct faultlinedv_events;
+
+/*
+ * A queue for the events of any number of watches and regions of the context,
+ * with room for `depth` of them (1 ... 65536). NULL and errno if it fails.
+ */
+struct faultlinedv_events *
+faultlinedv_create_events(struct ibv_context *context, uint32_t depth);
+/* What watches it goes on without events; what it held is gone. */
+int faultlinedv_destroy_events(struct faultlinedv_events *events);
+/* To poll(), or to set O_NONBLOCK on. */
+int faultlinedv_events_fd(const struct faultlinedv_events *events);
+/*
+ * Waits for events, and gives how many were written to `event`: 1 ... max. On
+ * failure -1 and errno: EAGAIN with O_NONBLOCK if there are none, EIO if the
+ * device has gone.
+ */
+int faultlinedv_read_events(struct faultlinedv_events *events,
+			    struct faultlinedv_event *event, int max);
+
+/* ------------------------------- Watches ------------------------------- */
+
+/*
+ * Watches the mappings of [addr, addr + length) in this process; children of
+ * fork() do not inherit the watch. What is not mapped yet may be watched.
+ */
+struct faultlinedv_watch {
+	/*
+	 * Goes up before a mapping in the range changes; never 0 and never
+	 * used twice. Use faultlinedv_watch_value().
+	 */
+	const uint64_t *counter;
+	struct ibv_context *context;
+	uint32_t handle;
+};
+
+struct faultlinedv_watch *
+faultlinedv_create_watch(struct faultlinedv_events *events, const void *addr,
+			 size_t length, uint64_t cookie);
+int faultlinedv_destroy_watch(struct faultlinedv_watch *watch);
+
+/* Without a system call. Also goes up when the device has gone. */
+static inline uint64_t
+faultlinedv_watch_value(const struct faultlinedv_watch *watch)
+{
+	return __atomic_load_n(watch->counter, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * Waits until no change in the range is under way, and gives the counter's
+ * value then: what is registered after this, is what is mapped as long as the
+ * counter has this value. 0 or an errno.
+ */
+int faultlinedv_sync_watch(struct faultlinedv_watch *watch, uint64_t *value);
+
+/* --------------------------- Watched regions --------------------------- */
+
+enum faultlinedv_mr_mode {
+	/* The device keeps the old pages until the region is restored. */
+	FAULTLINEDV_MR_KEEP = 1,
+	/*
+	 * The device loses the pages before the change is made: work requests
+	 * that use them fail with a protection or remote access error.
+	 */
+	FAULTLINEDV_MR_FENCE = 2,
+	/* As FENCE, but before that the change waits for an answer. */
+	FAULTLINEDV_MR_LEASE = 3,
+};
+
+#define FAULTLINEDV_MAX_LEASE_MS 10000
+
+struct faultlinedv_mr_attr {
+	uint64_t comp_mask;	/* 0 */
+	struct faultlinedv_events *events;
+	uint64_t cookie;
+	uint32_t mode;		/* enum faultlinedv_mr_mode */
+	uint32_t lease_ms;	/* LEASE: 1 ... 10000, else 0 */
+};
+
+/*
+ * Registers memory as ibv_reg_mr_iova() does, and watches the mapping below.
+ * Not with IBV_ACCESS_ON_DEMAND: such regions follow the mapping by themselves.
+ * To be released by ibv_dereg_mr(). NULL and errno if it fails.
+ */
+struct ibv_mr *faultlinedv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
+				  uint64_t iova, int access,
+				  const struct faultlinedv_mr_attr *attr);
+
+/*
+ * Answers a lease, waits for changes to end, and points the region's keys at
+ * the memory that is mapped now. 0 or an errno; EFAULT if not all of the range
+ * is mapped, and then the region is as before. Only in the process that
+ * registered it.
+ */
+int faultlinedv_restore_mr(struct ibv_mr *mr);
+
+/* Answers a lease: the device may lose the pages now. 0 or an errno. */
+int faultlinedv_release_mr(struct ibv_mr *mr);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FAULTLINEDV_H */
