@@ -1,6 +1,7 @@
 //! Building the guest's driver: kernel module and libibverbs provider, natively inside the unpacked guest root.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -11,9 +12,11 @@ use crate::image::{Base, Kernel, version_in};
 use crate::workspace::{Fingerprint, Workspace, files_below};
 
 /// Bumped when the way of building changes.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 /// Name of the module, the provider and its driver file.
 const NAME: &str = "faultline";
+/// Of the provider as a library that programs link with.
+const SOVERSION: u32 = 1;
 
 /// Built driver files for one kernel, as a tree to lay over a guest's root.
 #[derive(Debug, Clone)]
@@ -280,31 +283,39 @@ fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
 fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<()> {
     let work = provider_tree(workspace, base)?;
     let log = work.join("build.log");
+    // Programs link with the provider as well, for what it offers beyond libibverbs: one library under three names.
     let script = format!(
         "cd /mnt/build
-         target=$(ninja -t targets all | sed -n 's/^\\(lib\\/lib{NAME}-rdmav[0-9]*\\.so\\): .*/\\1/p' | head -n 1)
-         if [ -z \"$target\" ]; then
-             cmake . && target=$(ninja -t targets all | \
-                 sed -n 's/^\\(lib\\/lib{NAME}-rdmav[0-9]*\\.so\\): .*/\\1/p' | head -n 1)
-         fi
-         [ -n \"$target\" ] || {{ echo 'the provider defines no shared library named {NAME}' >&2; exit 1; }}
-         ninja \"$target\"
-         rm -rf /mnt/out && mkdir /mnt/out && cp -L \"$target\" /mnt/out/"
+         ninja -t targets all | grep -q '^lib/lib{NAME}\\.so: ' || cmake .
+         ninja {NAME}
+         rm -rf /mnt/out && mkdir /mnt/out
+         cp -L lib/lib{NAME}.so.{SOVERSION} /mnt/out/
+         cd lib && ls lib{NAME}-rdmav*.so >/mnt/out/plugin"
     );
     run_logged(
         "building the libibverbs provider",
         &mut base.chroot(&work, &script),
         &log,
     )?;
-    let libraries = overlay.join("usr/lib/x86_64-linux-gnu/libibverbs");
-    fs::create_dir_all(&libraries).with_context(|| format!("creating {}", libraries.display()))?;
-    for library in files_below(&work.join("out"))? {
-        fs::copy(
-            &library,
-            libraries.join(library.file_name().unwrap_or_default()),
-        )
-        .with_context(|| format!("copying {}", library.display()))?;
-    }
+    let library = format!("lib{NAME}.so.{SOVERSION}");
+    let libraries = overlay.join("usr/lib/x86_64-linux-gnu");
+    let plugins = libraries.join("libibverbs");
+    fs::create_dir_all(&plugins).with_context(|| format!("creating {}", plugins.display()))?;
+    fs::copy(work.join("out").join(&library), libraries.join(&library))
+        .with_context(|| format!("copying {library}"))?;
+    let plugin =
+        fs::read_to_string(work.join("out/plugin")).context("reading the plugin's name")?;
+    // Links, not copies: a program that links with it must meet the same library again as a plugin.
+    symlink(&library, libraries.join(format!("lib{NAME}.so"))).context("linking the library")?;
+    symlink(format!("../{library}"), plugins.join(plugin.trim())).context("linking the plugin")?;
+    let header = format!("{NAME}dv.h");
+    let headers = overlay.join("usr/include/infiniband");
+    fs::create_dir_all(&headers).with_context(|| format!("creating {}", headers.display()))?;
+    fs::copy(
+        workspace.guest_driver().join("provider").join(&header),
+        headers.join(&header),
+    )
+    .with_context(|| format!("copying {header}"))?;
     let drivers = overlay.join("etc/libibverbs.d");
     fs::create_dir_all(&drivers).with_context(|| format!("creating {}", drivers.display()))?;
     fs::write(

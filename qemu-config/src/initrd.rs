@@ -61,6 +61,19 @@ impl Cpio {
         self.entry(&path.to_string_lossy(), 0o100_000 | (mode & 0o777), content);
     }
 
+    /// Adds a symbolic link and the folders above it.
+    pub fn link(&mut self, path: impl AsRef<Path>, target: &Path) {
+        let path = path.as_ref();
+        if let Some(parent) = path.parent() {
+            self.folder(parent);
+        }
+        self.entry(
+            &path.to_string_lossy(),
+            0o120_777,
+            target.as_os_str().as_encoded_bytes(),
+        );
+    }
+
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.inodes += 1;
         // magic, inode, mode, uid, gid, links, mtime, size, device ×2, special device ×2, name length, check
@@ -138,6 +151,12 @@ pub fn write(
             let relative = file.strip_prefix(overlay).unwrap_or(&file);
             let mode = fs::metadata(&file)?.permissions().mode();
             cpio.file(Path::new("lab/overlay").join(relative), mode, &read(&file)?);
+        }
+        for link in crate::workspace::links_below(overlay)? {
+            let relative = link.strip_prefix(overlay).unwrap_or(&link);
+            let target =
+                fs::read_link(&link).with_context(|| format!("reading {}", link.display()))?;
+            cpio.link(Path::new("lab/overlay").join(relative), &target);
         }
     }
     fs::write(path, cpio.finish()).with_context(|| format!("writing {}", path.display()))

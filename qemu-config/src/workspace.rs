@@ -3,7 +3,7 @@
 //! Caches live under `target/lab-cache/`, logs of runs under `target/lab/`, always in the repository's own `target/`
 //! even when `CARGO_TARGET_DIR` points elsewhere: images are large and belong to one checkout.
 
-use std::fs;
+use std::fs::{self, FileType};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -182,6 +182,15 @@ impl Fingerprint {
 
 /// Every regular file below `dir`, sorted by path.
 pub fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    entries_below(dir, FileType::is_file)
+}
+
+/// All symbolic links below a folder, sorted.
+pub fn links_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    entries_below(dir, FileType::is_symlink)
+}
+
+fn entries_below(dir: &Path, wanted: fn(&FileType) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut pending = vec![dir.to_owned()];
     while let Some(next) = pending.pop() {
@@ -190,7 +199,7 @@ pub fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
             let kind = entry.file_type()?;
             if kind.is_dir() {
                 pending.push(entry.path());
-            } else if kind.is_file() {
+            } else if wanted(&kind) {
                 found.push(entry.path());
             }
         }
