@@ -281,9 +281,31 @@ fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
 }
 
 fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<()> {
+    let libraries = overlay.join("usr/lib/x86_64-linux-gnu");
+    let plugin = install_provider(workspace, base, &overlay.join("usr/include"), &libraries)?;
+    let plugins = libraries.join("libibverbs");
+    fs::create_dir_all(&plugins).with_context(|| format!("creating {}", plugins.display()))?;
+    // A link: a program that links with the library must meet it again as the plugin, not a copy of it.
+    symlink(format!("../lib{NAME}.so.{SOVERSION}"), plugins.join(plugin))
+        .context("linking the plugin")?;
+    let drivers = overlay.join("etc/libibverbs.d");
+    fs::create_dir_all(&drivers).with_context(|| format!("creating {}", drivers.display()))?;
+    fs::write(
+        drivers.join(format!("{NAME}.driver")),
+        format!("driver {NAME}\n"),
+    )
+    .context("writing the driver file")
+}
+
+/// Builds the provider and puts it, as a library to link with, and its header into these folders. Gives the name by
+/// which libibverbs wants to find it.
+pub fn install_provider(
+    workspace: &Workspace,
+    base: &Base,
+    headers: &Path,
+    libraries: &Path,
+) -> Result<String> {
     let work = provider_tree(workspace, base)?;
-    let log = work.join("build.log");
-    // Programs link with the provider as well, for what it offers beyond libibverbs: one library under three names.
     let script = format!(
         "cd /mnt/build
          ninja -t targets all | grep -q '^lib/lib{NAME}\\.so: ' || cmake .
@@ -295,34 +317,25 @@ fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<
     run_logged(
         "building the libibverbs provider",
         &mut base.chroot(&work, &script),
-        &log,
+        &work.join("build.log"),
     )?;
     let library = format!("lib{NAME}.so.{SOVERSION}");
-    let libraries = overlay.join("usr/lib/x86_64-linux-gnu");
-    let plugins = libraries.join("libibverbs");
-    fs::create_dir_all(&plugins).with_context(|| format!("creating {}", plugins.display()))?;
+    let header = format!("{NAME}dv.h");
+    let headers = headers.join("infiniband");
+    for folder in [&headers, libraries] {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
     fs::copy(work.join("out").join(&library), libraries.join(&library))
         .with_context(|| format!("copying {library}"))?;
-    let plugin =
-        fs::read_to_string(work.join("out/plugin")).context("reading the plugin's name")?;
-    // Links, not copies: a program that links with it must meet the same library again as a plugin.
     symlink(&library, libraries.join(format!("lib{NAME}.so"))).context("linking the library")?;
-    symlink(format!("../{library}"), plugins.join(plugin.trim())).context("linking the plugin")?;
-    let header = format!("{NAME}dv.h");
-    let headers = overlay.join("usr/include/infiniband");
-    fs::create_dir_all(&headers).with_context(|| format!("creating {}", headers.display()))?;
     fs::copy(
         workspace.guest_driver().join("provider").join(&header),
         headers.join(&header),
     )
     .with_context(|| format!("copying {header}"))?;
-    let drivers = overlay.join("etc/libibverbs.d");
-    fs::create_dir_all(&drivers).with_context(|| format!("creating {}", drivers.display()))?;
-    fs::write(
-        drivers.join(format!("{NAME}.driver")),
-        format!("driver {NAME}\n"),
-    )
-    .context("writing the driver file")
+    let plugin =
+        fs::read_to_string(work.join("out/plugin")).context("reading the plugin's name")?;
+    Ok(plugin.trim().to_owned())
 }
 
 /// Fetches and unpacks upstream's tarball.

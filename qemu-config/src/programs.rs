@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::command::run_logged;
-use crate::driver::{copy_tree, remove_others};
+use crate::driver::{self, copy_tree, remove_others};
 use crate::host;
 use crate::image::Base;
 use crate::workspace::{Fingerprint, Workspace, files_below};
@@ -29,6 +29,8 @@ impl Programs {
             .text(RECIPE)
             .text(&base.key)
             .tree(&source)?
+            .tree(&workspace.guest_driver().join("provider"))?
+            .tree(&workspace.guest_driver().join("include"))?
             .finish();
         let cache = workspace.cache()?;
         let overlay = cache.join(format!("programs-{key}"));
@@ -43,9 +45,11 @@ impl Programs {
         let work = cache.join("guest-programs.work");
         let _ = fs::remove_dir_all(&work);
         copy_tree(&source, &work.join("source"))?;
+        // Some use what the provider offers beyond libibverbs.
+        driver::install_provider(workspace, base, &work.join("include"), &work.join("lib"))?;
         run_logged(
             "building the guests' test programs",
-            &mut base.chroot(&work, "make -C /mnt/source OUT=/mnt/out"),
+            &mut base.chroot(&work, "make -C /mnt/source OUT=/mnt/out FAULTLINE=/mnt"),
             &work.join("build.log"),
         )?;
         let target = work.join("overlay/usr/local/bin");
