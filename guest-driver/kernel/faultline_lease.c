@@ -71,6 +71,9 @@ struct faultline_mr_watch {
 	bool closing;
 	/* The last one who waited gave up. */
 	bool late;
+	/* A range without entries; there may be others. */
+	u64 fenced_start;
+	u64 fenced_end;
 	/* Changes that wait, and the last of them that is answered. */
 	u64 asked;
 	u64 answered;
@@ -119,6 +122,29 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 	       !thread_group_empty(current);
 }
 
+/*
+ * Takes the entries of a range from the device. One change often comes as
+ * several notifications: it is remembered where there is nothing left to lose.
+ */
+static void faultline_lease_fence(struct faultline_mr_watch *watch, u64 start,
+				  u64 end)
+{
+	const struct ib_mr *ibmr = &watch->mr->ibmr;
+
+	lockdep_assert_held(&watch->lock);
+	/* Fails if the device is dead, when it has stopped all DMA. */
+	faultline_tq_invalidate(watch->dev, ibmr->lkey,
+				start - watch->start + ibmr->iova, end - start,
+				NULL);
+	if (start <= watch->fenced_end && end >= watch->fenced_start) {
+		watch->fenced_start = min(watch->fenced_start, start);
+		watch->fenced_end = max(watch->fenced_end, end);
+	} else {
+		watch->fenced_start = start;
+		watch->fenced_end = end;
+	}
+}
+
 static bool faultline_lease_answered(struct faultline_mr_watch *watch,
 				     u64 asked)
 {
@@ -162,7 +188,9 @@ static bool faultline_lease_invalidate(struct mmu_interval_notifier *mni,
 		return false;
 	mutex_lock(&watch->lock);
 	mmu_interval_set_seq(mni, seq);
-	if (!watch->live || !faultline_lease_concerns(watch, range))
+	if (!watch->live || !faultline_lease_concerns(watch, range) ||
+	    (event.start >= watch->fenced_start &&
+	     event.end <= watch->fenced_end))
 		goto out;
 	if (!watch->pinning) {
 		wait = faultline_lease_may_wait(watch, range);
@@ -174,12 +202,8 @@ static bool faultline_lease_invalidate(struct mmu_interval_notifier *mni,
 		if (wait)
 			faultline_lease_wait(watch);
 	}
-	/* Fails if the device is dead, when it has stopped all DMA. */
 	if (watch->live && watch->mode != FAULTLINE_MR_KEEP)
-		faultline_tq_invalidate(watch->dev, watch->mr->ibmr.lkey,
-					event.start - watch->start +
-						watch->mr->ibmr.iova,
-					event.end - event.start, NULL);
+		faultline_lease_fence(watch, event.start, event.end);
 out:
 	mutex_unlock(&watch->lock);
 	return true;
@@ -229,6 +253,8 @@ static int faultline_lease_try_pin(struct faultline_mr_watch *watch,
 	if (mmu_interval_read_retry(&watch->notifier, seq)) {
 		err = -EAGAIN;
 	} else {
+		watch->fenced_start = 0;
+		watch->fenced_end = 0;
 		err = faultline_map_run(&map);
 		/* What has been written stays: keep the pages all the same. */
 		*unused = mr->umem;

@@ -48,7 +48,11 @@ enum faultlinedv_reason {
 };
 
 struct faultlinedv_event {
-	uint64_t start;		/* of what changes, whole pages */
+	/*
+	 * Of what changes, whole pages; if a part of a huge page changes, all
+	 * of it.
+	 */
+	uint64_t start;
 	uint64_t end;
 	uint64_t cookie;	/* of the watch or the region */
 	uint32_t type;		/* enum faultlinedv_event_type */
@@ -117,7 +121,8 @@ enum faultlinedv_mr_mode {
 	FAULTLINEDV_MR_KEEP = 1,
 	/*
 	 * The device loses the pages before the change is made: work requests
-	 * that use them fail with a protection or remote access error.
+	 * that use them fail with IBV_WC_LOC_PROT_ERR, or at the peer with
+	 * IBV_WC_REM_OP_ERR.
 	 */
 	FAULTLINEDV_MR_FENCE = 2,
 	/* As FENCE, but before that the change waits for an answer. */

@@ -157,10 +157,10 @@ static void test_fence(struct bench *bench)
 	others_are_well(bench);
 	loop_restart(&bench->loop);
 	WANT(loop_do(&bench->loop, IBV_WR_RDMA_WRITE, bench->safe, PAGE, bench->safe_mr->lkey,
-		     at + 2 * PAGE, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
+		     at + 2 * PAGE, mr->rkey) == IBV_WC_REM_OP_ERR);
 	loop_restart(&bench->loop);
 	WANT(loop_do(&bench->loop, IBV_WR_RDMA_READ, bench->safe, PAGE, bench->safe_mr->lkey,
-		     at + 2 * PAGE, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
+		     at + 2 * PAGE, mr->rkey) == IBV_WC_REM_OP_ERR);
 	loop_restart(&bench->loop);
 	WANT(loop_do(&bench->loop, IBV_WR_RDMA_READ, at + 2 * PAGE, PAGE, mr->lkey, bench->safe,
 		     bench->safe_mr->rkey) == IBV_WC_LOC_PROT_ERR);
