@@ -17,16 +17,19 @@
  *
  * - Nobody waits for himself: not the thread that read the events last, nor a
  *   process without another thread.
+ * - Nobody waits for another user, who could map the same file just for that.
  * - Nobody waits for, or as, an address space that ends; with a deadly signal;
  *   in reclaim; in a kernel thread; where he must not sleep; for events that
  *   nobody can read.
  * - To answer takes no lock that he may hold: answering does not touch the
  *   address space. RESTORE answers first, then waits for the change's end, and
  *   only then pins pages.
- * - Who lets the limit pass is not waited for again before he has answered.
- *   Whatever deadlock is left (say, the one who should answer needs a page
- *   that cannot be faulted in meanwhile) ends with the first limit.
+ * - Who lets the limit pass is not waited for again, for none of the regions
+ *   that report to the same queue, before he has answered. Whatever deadlock is
+ *   left (say, the one who should answer needs a page that cannot be faulted in
+ *   meanwhile) ends with the first limit.
  */
+#include <linux/cred.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/sched/mm.h>
@@ -53,6 +56,8 @@ struct faultline_mr_watch {
 	u64 cookie;
 	u32 mode;
 	u32 lease_ms;
+	/* Whose region it is. */
+	kuid_t owner;
 	/* Serializes RESTORE. Never taken in notifiers; before `lock`. */
 	struct mutex restore_lock;
 	/*
@@ -69,8 +74,6 @@ struct faultline_mr_watch {
 	bool pinning;
 	/* Nobody waits any more. */
 	bool closing;
-	/* The last one who waited gave up. */
-	bool late;
 	/* A range without entries; there may be others. */
 	u64 fenced_start;
 	u64 fenced_end;
@@ -108,7 +111,8 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 {
 	struct mm_struct *mm = watch->notifier.mm;
 
-	if (watch->mode != FAULTLINE_MR_LEASE || watch->closing || watch->late ||
+	if (watch->mode != FAULTLINE_MR_LEASE || watch->closing ||
+	    READ_ONCE(watch->events->late) ||
 	    !faultline_events_open(watch->events))
 		return false;
 	if (range->event == MMU_NOTIFY_RELEASE || !atomic_read(&mm->mm_users))
@@ -118,8 +122,9 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 		return false;
 	if (READ_ONCE(watch->events->reader) == task_pid_nr(current))
 		return false;
-	return current->mm != mm || atomic_read(&mm->mm_users) > 1 ||
-	       !thread_group_empty(current);
+	if (current->mm != mm)
+		return uid_eq(current_euid(), watch->owner);
+	return atomic_read(&mm->mm_users) > 1 || !thread_group_empty(current);
 }
 
 /*
@@ -164,7 +169,7 @@ static void faultline_lease_wait(struct faultline_mr_watch *watch)
 				    msecs_to_jiffies(watch->lease_ms));
 	mutex_lock(&watch->lock);
 	if (!faultline_lease_answered(watch, asked))
-		watch->late = true;
+		WRITE_ONCE(watch->events->late, true);
 }
 
 static bool faultline_lease_invalidate(struct mmu_interval_notifier *mni,
@@ -292,7 +297,7 @@ static void faultline_lease_answer(struct faultline_mr_watch *watch)
 {
 	lockdep_assert_held(&watch->lock);
 	WRITE_ONCE(watch->answered, watch->asked);
-	watch->late = false;
+	WRITE_ONCE(watch->events->late, false);
 	wake_up_all(&watch->answer);
 }
 
@@ -358,6 +363,7 @@ faultline_mr_watch_new(struct faultline_dev *dev, u64 start, u64 length,
 	watch->cookie = req->cookie;
 	watch->mode = req->mode;
 	watch->lease_ms = req->lease_ms;
+	watch->owner = current_euid();
 	watch->pinning = true;
 	mutex_init(&watch->lock);
 	mutex_init(&watch->restore_lock);

@@ -29,6 +29,11 @@ struct faultline_events {
 	bool overflow;
 	/* The thread that read last; read without the lock. */
 	pid_t reader;
+	/*
+	 * A lease has run into its limit and none has been answered since; not
+	 * under the lock, and no harm if it is missed.
+	 */
+	bool late;
 };
 
 /* faultline_events.c */
