@@ -51,6 +51,8 @@ struct Measurement {
     name: &'static str,
     command: &'static str,
     unit: Unit,
+    /// Against rxe: at most this share of its latency, at least this multiple of its bandwidth.
+    wanted: Option<f64>,
 }
 
 const MEASUREMENTS: &[Measurement] = &[
@@ -58,41 +60,49 @@ const MEASUREMENTS: &[Measurement] = &[
         name: "write latency, 8 B",
         command: "ib_write_lat -s 8 -n 1000",
         unit: Unit::MicroSeconds,
+        wanted: Some(0.5),
     },
     Measurement {
         name: "send latency, 8 B",
         command: "ib_send_lat -s 8 -n 1000",
         unit: Unit::MicroSeconds,
+        wanted: None,
     },
     Measurement {
         name: "read latency, 8 B",
         command: "ib_read_lat -s 8 -n 1000",
         unit: Unit::MicroSeconds,
+        wanted: None,
     },
     Measurement {
         name: "atomic latency",
         command: "ib_atomic_lat -n 1000",
         unit: Unit::MicroSeconds,
+        wanted: None,
     },
     Measurement {
         name: "write bandwidth, 4 KiB",
         command: "ib_write_bw -s 4096 -n 1000",
         unit: Unit::MibPerSecond,
+        wanted: None,
     },
     Measurement {
         name: "write bandwidth, 64 KiB",
         command: "ib_write_bw -s 65536 -n 500",
         unit: Unit::MibPerSecond,
+        wanted: Some(10.0),
     },
     Measurement {
         name: "write bandwidth, 1 MiB",
         command: "ib_write_bw -s 1048576 -n 50 --tx-depth=16",
         unit: Unit::MibPerSecond,
+        wanted: None,
     },
     Measurement {
         name: "read bandwidth, 64 KiB",
         command: "ib_read_bw -s 65536 -n 500",
         unit: Unit::MibPerSecond,
+        wanted: None,
     },
 ];
 
@@ -103,11 +113,30 @@ struct Figure {
     p99: Option<f64>,
 }
 
+/// Where the two programs of a measurement run.
+const PLACES: &[(&str, &str)] = &[
+    ("between two guests", "$PEER_IP"),
+    ("within one guest", "$MY_IP"),
+];
+
+/// What was measured on one NIC: for each of [`PLACES`] a figure for each of [`MEASUREMENTS`].
+struct Column {
+    name: &'static str,
+    figures: Vec<Vec<Option<Figure>>>,
+}
+
+impl Column {
+    fn figure(&self, place: usize, row: usize) -> Option<Figure> {
+        self.figures.get(place)?.get(row).copied().flatten()
+    }
+}
+
 /// Measures both devices, between two guests and within one, and prints them side by side.
 pub fn guest(workspace: &Workspace, plan: &Plan, json: Option<&Path>) -> Result<bool> {
     let dir = workspace.new_run("bench")?;
     say(format!("logs: {}", workspace.shown(&dir)));
     let mut columns = Vec::new();
+    let mut faults = None;
     for (name, nic) in [("faultline", Nic::Faultline), ("rxe", Nic::Rxe)] {
         if plan.nic == Nic::Rxe && nic != Nic::Rxe {
             continue;
@@ -124,67 +153,159 @@ pub fn guest(workspace: &Workspace, plan: &Plan, json: Option<&Path>) -> Result<
         let [one, two] = cluster.guests.as_slice() else {
             bail!("the benchmark needs two guests")
         };
-        say(format!("{name}: between two guests"));
-        let between = measure(one, two, "$PEER_IP")?;
-        say(format!("{name}: within one guest"));
-        let within = measure(one, one, "$MY_IP")?;
+        let mut figures = Vec::new();
+        for (place, address) in PLACES {
+            say(format!("{name}: {place}"));
+            let server = if *address == "$PEER_IP" { two } else { one };
+            figures.push(measure(server, one, address)?);
+        }
+        if nic == Nic::Faultline {
+            say(format!("{name}: memory that is not there"));
+            faults = absent_page(two, one)?;
+        }
         let troubles = cluster.troubles();
         ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
-        columns.push((name, between, within));
+        columns.push(Column { name, figures });
     }
-    for (title, pick) in [
-        ("between two guests", 0),
-        ("within one guest (loopback)", 1),
-    ] {
-        println!("\n{title}:");
-        print!("{:<28}", "");
-        for (name, ..) in &columns {
-            print!("{name:>26}");
-        }
-        println!();
-        for (row, measurement) in MEASUREMENTS.iter().enumerate() {
-            print!("{:<28}", measurement.name);
-            for (_, between, within) in &columns {
-                let figures = if pick == 0 { between } else { within };
-                print!(
-                    "{:>26}",
-                    shown(figures.get(row).copied().flatten(), measurement.unit)
-                );
-            }
-            println!();
-        }
+    for (place, (title, _)) in PLACES.iter().enumerate() {
+        print_table(title, place, &columns);
+    }
+    if let Some(Absent { write, touch }) = faults {
+        println!(
+            "\n4 KiB WRITE onto an absent page: {write:.1} µs, {:.1} times the guest's own first touch ({touch:.1} µs)",
+            write / touch
+        );
     }
     if let Some(json) = json {
-        let rows = |figures: &[Option<Figure>]| -> serde_json::Value {
-            MEASUREMENTS
-                .iter()
-                .zip(figures)
-                .map(|(measurement, figure)| {
-                    let value = json!({
-                        "value": figure.map(|figure| figure.value),
-                        "p99": figure.and_then(|figure| figure.p99),
-                        "unit": if measurement.unit == Unit::MicroSeconds { "us" } else { "MiB/s" },
-                    });
-                    (measurement.name.to_owned(), value)
-                })
-                .collect::<serde_json::Map<_, _>>()
-                .into()
-        };
-        let all: serde_json::Map<_, _> = columns
-            .iter()
-            .map(|(name, between, within)| {
-                (
-                    (*name).to_owned(),
-                    json!({"two_guests": rows(between), "one_guest": rows(within)}),
-                )
-            })
-            .collect();
-        let text = serde_json::to_string_pretty(&all).context("encoding the figures")?;
+        let text = serde_json::to_string_pretty(&records(&columns, faults))
+            .context("encoding the figures")?;
         fs::write(json, text + "\n").with_context(|| format!("writing {}", json.display()))?;
     }
     Ok(columns
         .iter()
-        .all(|(_, between, _)| between.iter().all(Option::is_some)))
+        .all(|column| (0..MEASUREMENTS.len()).all(|row| column.figure(0, row).is_some())))
+}
+
+fn print_table(title: &str, place: usize, columns: &[Column]) {
+    println!("\n{title}:");
+    print!("{:<28}", "");
+    for column in columns {
+        print!("{:>26}", column.name);
+    }
+    println!();
+    for (row, measurement) in MEASUREMENTS.iter().enumerate() {
+        print!("{:<28}", measurement.name);
+        for column in columns {
+            print!("{:>26}", shown(column.figure(place, row), measurement.unit));
+        }
+        if let (Some(ratio), Some(wanted)) = (
+            ratio(columns, place, row),
+            measurement.unit.wanted(measurement.wanted),
+        ) {
+            let verdict = if measurement.met(ratio) {
+                "met"
+            } else {
+                "MISSED"
+            };
+            print!("  {ratio:.2} x, wanted {wanted}: {verdict}");
+        }
+        println!();
+    }
+}
+
+/// The first column's figure over the last one's, if there are two of them.
+fn ratio(columns: &[Column], place: usize, row: usize) -> Option<f64> {
+    let [own, other] = columns else { return None };
+    Some(own.figure(place, row)?.value / other.figure(place, row)?.value)
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Self::MicroSeconds => "us",
+            Self::MibPerSecond => "MiB/s",
+        }
+    }
+
+    fn wanted(self, limit: Option<f64>) -> Option<String> {
+        let sign = match self {
+            Self::MicroSeconds => "<=",
+            Self::MibPerSecond => ">=",
+        };
+        limit.map(|limit| format!("{sign} {limit}"))
+    }
+}
+
+impl Measurement {
+    fn met(&self, ratio: f64) -> bool {
+        self.wanted.is_none_or(|limit| match self.unit {
+            Unit::MicroSeconds => ratio <= limit,
+            Unit::MibPerSecond => ratio >= limit,
+        })
+    }
+}
+
+/// The figures as `cargo lab bench` writes its own: an array of name, value, unit, against, ratio, wanted, met.
+fn records(columns: &[Column], faults: Option<Absent>) -> Vec<serde_json::Value> {
+    let mut records = Vec::new();
+    for (place, (title, _)) in PLACES.iter().enumerate() {
+        for (row, measurement) in MEASUREMENTS.iter().enumerate() {
+            for column in columns {
+                let ratio = ratio(columns, place, row).filter(|_| column.name != "rxe");
+                let wanted = ratio.and_then(|_| measurement.unit.wanted(measurement.wanted));
+                records.push(json!({
+                    "name": format!("{}, {title}, {}", measurement.name, column.name),
+                    "value": column.figure(place, row).map(|figure| figure.value),
+                    "unit": measurement.unit.name(),
+                    "against": ratio.map(|_| format!("{}, {title}, rxe", measurement.name)),
+                    "ratio": ratio,
+                    "met": wanted.as_ref().and(ratio.map(|ratio| measurement.met(ratio))),
+                    "wanted": wanted,
+                }));
+            }
+        }
+    }
+    if let Some(Absent { write, touch }) = faults {
+        let floor = "first touch of an absent page by the guest";
+        records.push(json!({
+            "name": floor, "value": touch, "unit": "us",
+            "against": null, "ratio": null, "wanted": null, "met": null,
+        }));
+        records.push(json!({
+            "name": "4 KiB WRITE onto an absent page", "value": write, "unit": "us",
+            "against": floor, "ratio": write / touch, "wanted": null, "met": null,
+        }));
+    }
+    records
+}
+
+/// Medians in µs: a remote WRITE of a page that is not there, and the owner's own first touch of one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Absent {
+    write: f64,
+    touch: f64,
+}
+
+fn absent_page(server: &Guest, client: &Guest) -> Result<Option<Absent>> {
+    let exchange = Exchange {
+        server: "odp_story".to_owned(),
+        client: "odp_story $PEER_IP".to_owned(),
+        ready: Ready::Tcp(18610),
+        limit: Duration::from_secs(120),
+    };
+    let report = exchange::run(server, client, &exchange)?;
+    if !report.success() {
+        say(format!("odp_story failed:\n{}", report.text(15)));
+        return Ok(None);
+    }
+    let text = report.client.text();
+    let last_of = |start: &str| -> Option<f64> {
+        let line = text.lines().find(|line| line.starts_with(start))?;
+        line.split_whitespace().last()?.parse().ok()
+    };
+    Ok(last_of("written remotely, absent before")
+        .zip(last_of("touched by its own processor"))
+        .map(|(write, touch)| Absent { write, touch }))
 }
 
 fn measure(server: &Guest, client: &Guest, address: &str) -> Result<Vec<Option<Figure>>> {
@@ -256,5 +377,31 @@ mod tests {
             "5.0 MiB/s"
         );
         assert_eq!(shown(None, Unit::MibPerSecond), "failed");
+    }
+
+    #[test]
+    fn records_compare_with_the_other_nic() {
+        let column = |name, value| Column {
+            name,
+            figures: vec![vec![Some(Figure { value, p99: None }); MEASUREMENTS.len()]; 2],
+        };
+        let columns = [column("faultline", 20.0), column("rxe", 50.0)];
+        let faults = Absent {
+            write: 300.0,
+            touch: 10.0,
+        };
+        let records = records(&columns, Some(faults));
+        assert_eq!(records.len(), 2 * 2 * MEASUREMENTS.len() + 2);
+        // Latency: less is better; bandwidth: more.
+        assert_eq!(records[0]["ratio"], 0.4);
+        assert_eq!(records[0]["wanted"], "<= 0.5");
+        assert_eq!(records[0]["met"], true);
+        assert_eq!(records[1]["ratio"], serde_json::Value::Null);
+        let bandwidth = records
+            .iter()
+            .find(|record| record["wanted"] == ">= 10")
+            .unwrap();
+        assert_eq!(bandwidth["met"], false);
+        assert_eq!(records.last().unwrap()["ratio"], 30.0);
     }
 }

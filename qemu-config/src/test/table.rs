@@ -351,8 +351,11 @@ fn coherence() -> Vec<GuestTest> {
             15,
         )
     };
+    let alone = |name: &str, command: &str| test(name, "true", command, Ready::Cm, 120, "PASS");
     vec![
         pair("stale_cache", "cache"),
+        alone("watched_cache", "watch_cache"),
+        alone("restored_regions", "decoherence"),
         pair("lost_memory", "lost"),
         dax("dax_truncated", "truncate"),
         dax("dax_punched", "punch"),
