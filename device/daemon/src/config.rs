@@ -33,6 +33,9 @@ pub enum ConfigError {
     /// No NIC.
     #[error("no NIC is configured: give --nic NAME=SOCKET, or [[nic]] sections in the file")]
     NoNic,
+    /// A NIC without a socket.
+    #[error("the NIC {0} has no socket: give it one in the file, or --nic {0}=SOCKET")]
+    NoSocket(String),
     /// Two NICs share something.
     #[error("two NICs have the same {what}: {value}")]
     Twice {
@@ -68,32 +71,69 @@ pub enum PollMode {
 pub struct NicEntry {
     /// Name, for messages and metrics.
     pub name: String,
-    /// Path of its vfio-user socket.
+    /// Path of its vfio-user socket; may be left to the command line.
+    #[serde(default)]
     pub socket: PathBuf,
     /// MAC address; derived from the name if not given.
     #[serde(default, deserialize_with = "de_mac")]
     pub mac: Option<MacAddr>,
+    /// What else it is told.
+    #[serde(flatten)]
+    pub settings: NicSettings,
+}
+
+/// What a NIC can be told. What it is not told it takes from `[defaults]`, and then from [`NicConfig::new`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicSettings {
     /// Regions on demand; `false` is an adapter whose memory must be pinned.
-    #[serde(default)]
     pub on_demand: Option<bool>,
     /// What becomes of a request whose page is not there, unless its queue pair says otherwise.
-    #[serde(default)]
-    pub fault_policy: FaultPolicy,
+    pub fault_policy: Option<FaultPolicy>,
     /// How long the driver may take to answer a page fault, in milliseconds.
-    #[serde(default)]
     pub fault_timeout_ms: Option<u64>,
     /// How long policy `stall` holds up the input before it is taken for a deadlock, in milliseconds.
-    #[serde(default)]
     pub stall_timeout_ms: Option<u64>,
     /// Whether the requester is told when a page is there.
-    #[serde(default)]
     pub ready_notice: Option<bool>,
     /// What a look-up in a page table costs, in nanoseconds.
-    #[serde(default)]
-    pub lookup_ns: u64,
+    pub lookup_ns: Option<u64>,
     /// Faults of real adapters that this one shall have.
-    #[serde(default)]
-    pub pitfalls: Vec<Pitfall>,
+    pub pitfalls: Option<Vec<Pitfall>>,
+}
+
+impl NicSettings {
+    fn apply(&self, config: &mut NicConfig) {
+        if let Some(on_demand) = self.on_demand {
+            config.on_demand = on_demand;
+        }
+        if let Some(policy) = self.fault_policy {
+            config.fault_policy = match policy {
+                FaultPolicy::Rnr => FAULT_POLICY_RNR,
+                FaultPolicy::Drop => FAULT_POLICY_DROP,
+                FaultPolicy::Stall => FAULT_POLICY_STALL,
+                FaultPolicy::Terminate => FAULT_POLICY_TERMINATE,
+            };
+        }
+        if let Some(ms) = self.fault_timeout_ms {
+            config.fault_timeout = Nanos::from_millis(ms);
+        }
+        if let Some(ms) = self.stall_timeout_ms {
+            config.stall_timeout = Nanos::from_millis(ms);
+        }
+        if let Some(ready_notice) = self.ready_notice {
+            config.ready_notice = ready_notice;
+        }
+        if let Some(ns) = self.lookup_ns {
+            config.lookup = Nanos(ns);
+        }
+        if let Some(pitfalls) = &self.pitfalls {
+            config.pitfalls = Pitfalls {
+                damming: pitfalls.contains(&Pitfall::Damming),
+                flood: pitfalls.contains(&Pitfall::Flood),
+            };
+        }
+    }
 }
 
 /// Fault policies of the device.
@@ -154,27 +194,10 @@ impl NicEntry {
     }
 
     /// What the firmware is told.
-    pub fn nic_config(&self) -> NicConfig {
+    pub fn nic_config(&self, defaults: &NicSettings) -> NicConfig {
         let mut config = NicConfig::new(self.mac_address());
-        config.on_demand = self.on_demand.unwrap_or(config.on_demand);
-        config.fault_policy = match self.fault_policy {
-            FaultPolicy::Rnr => FAULT_POLICY_RNR,
-            FaultPolicy::Drop => FAULT_POLICY_DROP,
-            FaultPolicy::Stall => FAULT_POLICY_STALL,
-            FaultPolicy::Terminate => FAULT_POLICY_TERMINATE,
-        };
-        if let Some(ms) = self.fault_timeout_ms {
-            config.fault_timeout = Nanos::from_millis(ms);
-        }
-        if let Some(ms) = self.stall_timeout_ms {
-            config.stall_timeout = Nanos::from_millis(ms);
-        }
-        config.ready_notice = self.ready_notice.unwrap_or(config.ready_notice);
-        config.lookup = Nanos(self.lookup_ns);
-        config.pitfalls = Pitfalls {
-            damming: self.pitfalls.contains(&Pitfall::Damming),
-            flood: self.pitfalls.contains(&Pitfall::Flood),
-        };
+        defaults.apply(&mut config);
+        self.settings.apply(&mut config);
         config
     }
 }
@@ -189,6 +212,9 @@ pub struct Config {
     /// `adaptive`: for how long after the last work, in microseconds.
     #[serde(default = "default_poll_time")]
     pub poll_time_us: u64,
+    /// What NICs are told that are not told otherwise.
+    #[serde(default)]
+    pub defaults: NicSettings,
     /// The NICs.
     #[serde(default, rename = "nic")]
     pub nics: Vec<NicEntry>,
@@ -203,6 +229,7 @@ impl Default for Config {
         Self {
             poll: PollMode::default(),
             poll_time_us: default_poll_time(),
+            defaults: NicSettings::default(),
             nics: Vec::new(),
         }
     }
@@ -221,10 +248,32 @@ impl Config {
         })
     }
 
+    /// Adds the NICs of a command line. One that the file has as well gets its socket from here, and the rest from there.
+    pub fn add(&mut self, mut nics: Vec<NicEntry>) {
+        for nic in &mut nics {
+            let same = |entry: &NicEntry| entry.name == nic.name;
+            if let Some(at) = self.nics.iter().position(same) {
+                let socket = std::mem::take(&mut nic.socket);
+                *nic = NicEntry {
+                    socket,
+                    ..self.nics.remove(at)
+                };
+            }
+        }
+        self.nics.append(&mut nics);
+    }
+
     /// Refuses what can't work.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.nics.is_empty() {
             return Err(ConfigError::NoNic);
+        }
+        if let Some(nic) = self
+            .nics
+            .iter()
+            .find(|nic| nic.socket.as_os_str().is_empty())
+        {
+            return Err(ConfigError::NoSocket(nic.name.clone()));
         }
         let twice = |what, values: Vec<String>| {
             let mut seen = std::collections::HashSet::new();
@@ -299,7 +348,7 @@ mod tests {
                     [[nic]]\nname = \"b\"\nsocket = \"/b\"\nfault_policy = \"stall\"\n\
                     fault_timeout_ms = 5\nlookup_ns = 7\npitfalls = [\"flood\"]\n";
         let config: Config = toml::from_str(text).unwrap();
-        let [a, b] = [0, 1].map(|n: usize| config.nics[n].nic_config());
+        let [a, b] = [0, 1].map(|n: usize| config.nics[n].nic_config(&config.defaults));
         assert!(!a.on_demand && b.on_demand);
         assert_eq!(a.caps().rc_odp_caps.get(), 0);
         assert_eq!(
@@ -311,6 +360,32 @@ mod tests {
             (Nanos::from_millis(5), Nanos(7))
         );
         assert!(b.pitfalls.flood && !b.pitfalls.damming);
+    }
+
+    #[test]
+    fn what_a_nic_is_not_told_it_takes_from_the_defaults() {
+        let text =
+            "[defaults]\non_demand = false\nlookup_ns = 7\n[[nic]]\nname = \"a\"\nlookup_ns = 9\n";
+        let mut config: Config = toml::from_str(text).unwrap();
+        assert!(matches!(config.check(), Err(ConfigError::NoSocket(name)) if name == "a"));
+        config.add(vec!["b=/b".parse().unwrap(), "a=/a".parse().unwrap()]);
+        config.check().unwrap();
+        let seen = config.nics.iter().map(|nic| {
+            let told = nic.nic_config(&config.defaults);
+            (
+                nic.name.as_str(),
+                nic.socket.to_str(),
+                told.on_demand,
+                told.lookup,
+            )
+        });
+        assert_eq!(
+            seen.collect::<Vec<_>>(),
+            [
+                ("b", Some("/b"), false, Nanos(7)),
+                ("a", Some("/a"), false, Nanos(9))
+            ]
+        );
     }
 
     #[test]
@@ -334,6 +409,13 @@ mod tests {
         };
         let error = twice.check().unwrap_err().to_string();
         assert!(error.contains("same name: a"), "{error}");
-        assert!(toml::from_str::<Config>("pol = 1").is_err());
+        for unknown in [
+            "pol = 1",
+            "[defaults]\nondemand = true",
+            "[[nic]]\nname = \"a\"\nondemand = true",
+            "[[nic]]\nname = \"a\"\nfault_policy = \"lazy\"",
+        ] {
+            assert!(toml::from_str::<Config>(unknown).is_err(), "{unknown}");
+        }
     }
 }

@@ -132,7 +132,7 @@ impl Engine {
             let mac = nic.mac_address();
             engine
                 .ports
-                .push(NicPort::new(&nic.name, nic.nic_config())?);
+                .push(NicPort::new(&nic.name, nic.nic_config(&config.defaults))?);
             engine.rams.push(Ram::default());
             engine.switch.set_own_address(id, mac);
         }

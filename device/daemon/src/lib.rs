@@ -15,5 +15,5 @@ mod port;
 mod ram;
 pub mod server;
 
-pub use config::{Config, NicEntry, PollMode};
+pub use config::{Config, NicEntry, NicSettings, PollMode};
 pub use server::Server;

@@ -46,7 +46,7 @@ impl Serve {
             Some(path) => Config::from_file(path)?,
             None => Config::default(),
         };
-        config.nics.extend(self.nics);
+        config.add(self.nics);
         config.poll = self.poll.unwrap_or(config.poll);
         config.poll_time_us = self.poll_time.unwrap_or(config.poll_time_us);
         Ok(config)
