@@ -2,7 +2,8 @@
 //!
 //! A queue pair may wait for three pages at once: one of its own buffers as requester, one for a request that
 //! has arrived, and one that a READ is answered from. The first and the last hold up nothing but the queue pair's
-//! own sending. What becomes of a request is the *fault policy*:
+//! own sending, unless the policy is `terminate`, which answers no READ either. What becomes of a request is the
+//! *fault policy*:
 //!
 //! | | RC | UC, UD, raw |
 //! |---|---|---|

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
+use faultline_abi::qp::FAULT_POLICY_TERMINATE;
 use faultline_abi::qp::{ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE};
 use faultline_abi::{U32, event};
 use faultline_wire::aeth::{Aeth, NakCode, Syndrome};
@@ -1068,7 +1069,9 @@ impl Qp {
                     }
                     Ok(_) => return self.poll_reply(core, now, mem, 1),
                     Err(_) if run > 1 => return self.poll_reply(core, now, mem, 1),
-                    Err(Miss::Absent(absent)) => {
+                    Err(Miss::Absent(absent))
+                        if self.attr.fault_policy != FAULT_POLICY_TERMINATE =>
+                    {
                         let before = absent.va.wrapping_sub(va);
                         let hint = u64::from(len - offset).saturating_sub(before);
                         let need = Need::new(absent, hint, at.get());
@@ -1082,7 +1085,7 @@ impl Qp {
                         // The region went away while it was read; nothing behind this READ counts any more.
                         self.responder.replies.clear();
                         let refusal = match miss {
-                            Miss::NotPresent(_) => Refusal::operational(None),
+                            Miss::NotPresent(_) | Miss::Absent(_) => Refusal::operational(None),
                             _ => Refusal::access(),
                         };
                         self.refuse(core, now, mem, at, refusal);
