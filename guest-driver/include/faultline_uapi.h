@@ -158,6 +158,22 @@ enum faultline_mr_release_attrs {
 	FAULTLINE_ATTR_MR_RELEASE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
 };
 
+/* Of the core's UVERBS_OBJECT_QP. The values are FAULTLINE_FAULT_POLICY_*. */
+enum faultline_qp_methods {
+	FAULTLINE_METHOD_QP_SET_POLICY = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_METHOD_QP_QUERY_POLICY,
+};
+
+enum faultline_qp_set_policy_attrs {
+	FAULTLINE_ATTR_QP_SET_POLICY_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_ATTR_QP_SET_POLICY_VALUE,	/* __u32 */
+};
+
+enum faultline_qp_query_policy_attrs {
+	FAULTLINE_ATTR_QP_QUERY_POLICY_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_ATTR_QP_QUERY_POLICY_VALUE,	/* __u32 */
+};
+
 struct faultline_create_watch_req {
 	__aligned_u64 start;
 	__aligned_u64 length;

@@ -57,4 +57,7 @@ struct ib_mr *faultline_watched_reg(struct ib_pd *ibpd, u64 start, u64 length,
 int faultline_watched_dereg(struct faultline_mr *mr);
 extern const struct uapi_definition faultline_lease_defs[];
 
+/* faultline_policy.c */
+extern const struct uapi_definition faultline_policy_defs[];
+
 #endif /* FAULTLINE_WATCH_H */

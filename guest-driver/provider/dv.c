@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 /*
- * Changes of mappings: events, watches and watched regions (faultlinedv.h).
+ * Changes of mappings: events, watches and watched regions; fault policies
+ * (faultlinedv.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -36,7 +37,11 @@ static_assert(sizeof(struct faultlinedv_event) == sizeof(struct faultline_event)
 static_assert((int)FAULTLINEDV_EVENT_OVERFLOW == (int)FAULTLINE_EVENT_OVERFLOW &&
 	      (int)FAULTLINEDV_REASON_EXIT == (int)FAULTLINE_REASON_EXIT &&
 	      (int)FAULTLINEDV_MR_LEASE == (int)FAULTLINE_MR_LEASE &&
-	      FAULTLINEDV_MAX_LEASE_MS == FAULTLINE_MAX_LEASE_MS,
+	      FAULTLINEDV_MAX_LEASE_MS == FAULTLINE_MAX_LEASE_MS &&
+	      (int)FAULTLINEDV_FAULT_RNR == FAULTLINE_FAULT_POLICY_RNR &&
+	      (int)FAULTLINEDV_FAULT_DROP == FAULTLINE_FAULT_POLICY_DROP &&
+	      (int)FAULTLINEDV_FAULT_STALL == FAULTLINE_FAULT_POLICY_STALL &&
+	      (int)FAULTLINEDV_FAULT_TERMINATE == FAULTLINE_FAULT_POLICY_TERMINATE,
 	      "values differ");
 
 bool faultlinedv_is_supported(struct ibv_device *device)
@@ -280,4 +285,36 @@ int faultlinedv_release_mr(struct ibv_mr *mr)
 		return EOPNOTSUPP;
 	fill_attr_in_obj(cmd, FAULTLINE_ATTR_MR_RELEASE_HANDLE, mr->handle);
 	return execute_ioctl(mr->context, cmd);
+}
+
+int faultlinedv_set_fault_policy(struct ibv_qp *qp,
+				 enum faultlinedv_fault_policy policy)
+{
+	DECLARE_COMMAND_BUFFER(cmd, UVERBS_OBJECT_QP,
+			       FAULTLINE_METHOD_QP_SET_POLICY, 2);
+	uint32_t value = policy;
+
+	if (!fl_is_ours(qp->context->device))
+		return EOPNOTSUPP;
+	fill_attr_in_obj(cmd, FAULTLINE_ATTR_QP_SET_POLICY_HANDLE, qp->handle);
+	fill_attr_in_ptr(cmd, FAULTLINE_ATTR_QP_SET_POLICY_VALUE, &value);
+	return execute_ioctl(qp->context, cmd);
+}
+
+int faultlinedv_query_fault_policy(struct ibv_qp *qp,
+				   enum faultlinedv_fault_policy *policy)
+{
+	DECLARE_COMMAND_BUFFER(cmd, UVERBS_OBJECT_QP,
+			       FAULTLINE_METHOD_QP_QUERY_POLICY, 2);
+	uint32_t value;
+	int ret;
+
+	if (!fl_is_ours(qp->context->device))
+		return EOPNOTSUPP;
+	fill_attr_in_obj(cmd, FAULTLINE_ATTR_QP_QUERY_POLICY_HANDLE, qp->handle);
+	fill_attr_out_ptr(cmd, FAULTLINE_ATTR_QP_QUERY_POLICY_VALUE, &value);
+	ret = execute_ioctl(qp->context, cmd);
+	if (!ret)
+		*policy = value;
+	return ret;
 }

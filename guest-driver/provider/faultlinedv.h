@@ -2,7 +2,8 @@
 /*
  * What the Faultline device offers beyond libibverbs: to be told when the
  * memory behind a range, or behind a registered region, is another one than
- * before. Link with -lfaultline.
+ * before, and to choose what happens when memory is missing. Link with
+ * -lfaultline.
  */
 #ifndef FAULTLINEDV_H
 #define FAULTLINEDV_H
@@ -158,6 +159,37 @@ int faultlinedv_restore_mr(struct ibv_mr *mr);
 
 /* Answers a lease: the device may lose the pages now. 0 or an errno. */
 int faultlinedv_release_mr(struct ibv_mr *mr);
+
+/* ---------------------------- Fault policies --------------------------- */
+
+/* What a queue pair does with a packet whose memory is not there. */
+enum faultlinedv_fault_policy {
+	/*
+	 * RC: refuses it with an RNR NAK, and calls when the page is there.
+	 * Datagrams and UC: keeps it aside meanwhile.
+	 */
+	FAULTLINEDV_FAULT_RNR = 0,
+	/* Drops it. RC: asks for it when the page is there. */
+	FAULTLINEDV_FAULT_DROP = 1,
+	/* Holds it, and with it everything else that comes to the device. */
+	FAULTLINEDV_FAULT_STALL = 2,
+	/*
+	 * Ends the connection, as an adapter does that knows of no faults: the
+	 * requester gets IBV_WC_REM_OP_ERR.
+	 */
+	FAULTLINEDV_FAULT_TERMINATE = 3,
+};
+
+/*
+ * In any state of the queue pair, until it goes to RESET, where it gets the
+ * device's own setting again. It is about what arrives, a peer's READs among
+ * it: for its own buffers a requester waits under each policy, and holds up
+ * nobody else. 0 or an errno.
+ */
+int faultlinedv_set_fault_policy(struct ibv_qp *qp,
+				 enum faultlinedv_fault_policy policy);
+int faultlinedv_query_fault_policy(struct ibv_qp *qp,
+				   enum faultlinedv_fault_policy *policy);
 
 #ifdef __cplusplus
 }
