@@ -4,12 +4,13 @@
  *
  * The server maps the region, has it registered on demand by a user who may
  * lock next to nothing, and lets the client write all of it and read it back.
- * Both compute the checksum of what they see. The same region cannot be
+ * Both compute the SHA-256 of what they see. The same region cannot be
  * registered pinned, which is shown first.
  */
 #include "common.h"
 
 #include <errno.h>
+#include <linux/if_alg.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define CHUNK (64 * PAGE)
@@ -40,6 +42,53 @@ static uint64_t option_seed = 1;
 static unsigned int times = 10;
 /* For rdma_rxe, which ignores the offset into an on-demand page: one packet at each page's start. */
 static bool aligned;
+
+/* The kernel's SHA-256 of a stream: what is sent to the socket is hashed. */
+static int sha256_begin(void)
+{
+	struct sockaddr_alg address = {
+		.salg_family = AF_ALG, .salg_type = "hash", .salg_name = "sha256",
+	};
+	int algorithm = socket(AF_ALG, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), stream;
+
+	if (algorithm < 0 || bind(algorithm, (void *)&address, sizeof(address)))
+		die("the kernel has no SHA-256: %m");
+	stream = accept(algorithm, NULL, NULL);
+	if (stream < 0)
+		die("SHA-256: %m");
+	close(algorithm);
+	return stream;
+}
+
+static void sha256_add(int stream, const void *data, size_t length)
+{
+	if (send(stream, data, length, MSG_MORE) != (ssize_t)length)
+		die("SHA-256 of %zu bytes: %m", length);
+}
+
+struct sha256 {
+	uint8_t byte[32];
+};
+
+static struct sha256 sha256_end(int stream)
+{
+	struct sha256 sum;
+
+	if (read(stream, &sum, sizeof(sum)) != sizeof(sum))
+		die("SHA-256: %m");
+	close(stream);
+	return sum;
+}
+
+/* In hexadecimal, in one buffer for all. */
+static const char *sha256_text(const struct sha256 *sum)
+{
+	static char text[2 * sizeof(*sum) + 1];
+
+	for (size_t i = 0; i < sizeof(sum->byte); i++)
+		sprintf(text + 2 * i, "%02x", sum->byte[i]);
+	return text;
+}
 
 /* The pieces that are written and read: all of it, or the beginning of each page. */
 static uint32_t piece_length(void)
@@ -69,11 +118,13 @@ static struct ibv_mr *register_as_user(struct device *device, void *memory, size
 	return mr;
 }
 
-static void sum_memory(struct checksum *sum, const uint8_t *memory, uint64_t length)
+static struct sha256 sum_memory(const uint8_t *memory, uint64_t length)
 {
-	checksum_init(sum);
+	int stream = sha256_begin();
+
 	for (uint64_t at = 0; at < length; at += piece_step())
-		checksum_add(sum, memory + at, piece_length());
+		sha256_add(stream, memory + at, piece_length());
+	return sha256_end(stream);
 }
 
 static int serve(uint64_t length, uint16_t port)
@@ -82,7 +133,7 @@ static int serve(uint64_t length, uint16_t port)
 	long total = status_kib("/proc/meminfo", "MemTotal");
 	uint64_t killed = vmstat("oom_kill"), out = vmstat("pswpout"), in = vmstat("pswpin");
 	int log = kmsg_open(), link, error;
-	struct checksum sum, theirs;
+	struct sha256 sum, theirs;
 	struct device device;
 	struct endpoint end;
 	struct ibv_mr *mr;
@@ -136,9 +187,9 @@ static int serve(uint64_t length, uint16_t port)
 
 	/* The client has written and read everything; now this side looks, with the CPU. */
 	receive_all(link, &theirs, sizeof(theirs));
-	sum_memory(&sum, memory, length);
+	sum = sum_memory(memory, length);
 	error = memcmp(&sum, &theirs, sizeof(sum));
-	say("checksum %016" PRIx64 "%016" PRIx64 ": %s", sum.lane[0], sum.lane[1],
+	say("sha256 %s: %s", sha256_text(&sum),
 	    error ? "DIFFERS from the client's" : "the same as the client's");
 	out = vmstat("pswpout") - out;
 	in = vmstat("pswpin") - in;
@@ -156,13 +207,13 @@ static int serve(uint64_t length, uint16_t port)
 }
 
 /* Moves the whole region in one direction; DEPTH pieces are under way at a time. */
-static void transfer(struct endpoint *end, const struct deal *deal, const struct ibv_mr *mr,
-		     uint8_t *buffers, bool write, struct checksum *sum)
+static struct sha256 transfer(struct endpoint *end, const struct deal *deal,
+			      const struct ibv_mr *mr, uint8_t *buffers, bool write)
 {
 	uint64_t key = content_key(deal->seed, 0, 0), count = deal->length / piece_step();
 	uint64_t posted = 0, done = 0, shown = now_ms(), started = shown;
+	int sum = sha256_begin();
 
-	checksum_init(sum);
 	while (done < count) {
 		struct ibv_wc wc;
 		uint8_t *at;
@@ -181,7 +232,7 @@ static void transfer(struct endpoint *end, const struct deal *deal, const struct
 			if (write) {
 				content_fill(request.local, key, posted * piece_step(),
 					     request.length);
-				checksum_add(sum, request.local, request.length);
+				sha256_add(sum, request.local, request.length);
 			} else {
 				memset(request.local, 0, request.length);
 			}
@@ -203,7 +254,7 @@ static void transfer(struct endpoint *end, const struct deal *deal, const struct
 			if (wrong)
 				die("%zu of %u bytes at %#" PRIx64 " are wrong", wrong,
 				    piece_length(), done * piece_step());
-			checksum_add(sum, at, piece_length());
+			sha256_add(sum, at, piece_length());
 		}
 		done++;
 		if (now_ms() - shown > 15000) {
@@ -214,12 +265,13 @@ static void transfer(struct endpoint *end, const struct deal *deal, const struct
 	}
 	say("%s %" PRIu64 " MiB in %.1f s", write ? "written" : "read", deal->length >> 20,
 	    (now_ms() - started) / 1000.0);
+	return sha256_end(sum);
 }
 
 static int drive(const char *host, uint16_t port)
 {
 	int link = connect_to(host, port, 20000);
-	struct checksum written, read;
+	struct sha256 written, read;
 	struct device device;
 	struct endpoint end;
 	struct deal deal;
@@ -238,11 +290,11 @@ static int drive(const char *host, uint16_t port)
 	endpoint_meet(&end, link);
 	endpoint_start(&end);
 	receive_all(link, &byte, 1);
-	transfer(&end, &deal, mr, buffers, true, &written);
-	transfer(&end, &deal, mr, buffers, false, &read);
+	written = transfer(&end, &deal, mr, buffers, true);
+	read = transfer(&end, &deal, mr, buffers, false);
 	if (memcmp(&written, &read, sizeof(written)))
 		die("what was read is not what was written");
-	say("checksum %016" PRIx64 "%016" PRIx64 " written and read", read.lane[0], read.lane[1]);
+	say("sha256 %s written and read", sha256_text(&read));
 	send_all(link, &read, sizeof(read));
 	receive_all(link, &byte, 1);
 	if (byte)

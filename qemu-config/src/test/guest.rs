@@ -29,7 +29,7 @@ pub fn run(
     if tests.is_empty() {
         return Ok(());
     }
-    let plan = needs::plan(suite, kernel, options);
+    let plan = needs::plan(workspace.root(), suite, kernel, options);
     let mut pair: Option<Pair> = None;
     let mut boots = 0;
     for test in tests {

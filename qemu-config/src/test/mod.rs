@@ -25,6 +25,7 @@ const DEFAULT: &[&str] = &[
     "perftest",
     "odp",
     "coherence",
+    "pinned",
     "torture",
     "robustness",
 ];
@@ -217,7 +218,7 @@ fn run_suite(
                     guest::run(workspace, name, filter, kernel, options, &dir, tally)
                 }
                 Suite::Odp => {
-                    let plan = needs::plan("odp", kernel, options);
+                    let plan = needs::plan(workspace.root(), "odp", kernel, options);
                     let tests = ("test_odp", pyverbs::ODP);
                     pyverbs::run(workspace, tests, filter, &plan, &label, &dir, tally)?;
                     guest::run(workspace, "odp", filter, kernel, options, &dir, tally)

@@ -1,5 +1,7 @@
 //! What the guests of each suite need; everything that is not here gets the plain guest.
 
+use std::path::Path;
+
 use super::Options;
 use crate::cluster::Plan;
 use crate::image::Kernel;
@@ -10,8 +12,8 @@ pub const OVERSUBSCRIBED: u32 = 10 * SMALL_MEMORY;
 /// MiB of memory of a guest that is to run out of it.
 const SMALL_MEMORY: u32 = 256;
 
-/// The guests that `suite` runs in.
-pub fn plan(suite: &str, kernel: Kernel, options: &Options) -> Plan {
+/// The guests that `suite` runs in; `root` is the project's.
+pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan {
     let plain = Plan {
         kernel,
         nic: options.nic,
@@ -52,6 +54,10 @@ pub fn plan(suite: &str, kernel: Kernel, options: &Options) -> Plan {
             },
             ..plain
         },
+        "pinned" => Plan {
+            config: Some(root.join("qemu-config/nics/pinned.toml")),
+            ..plain
+        },
         // Two virtual CPUs unless told otherwise: what happens at once on two is what breaks drivers.
         "robustness" => Plan {
             cpus: options.cpus.or(Some(2)),
@@ -74,7 +80,7 @@ mod tests {
             nic: Nic::Faultline,
             cpus: None,
         };
-        let plan = |suite| plan(suite, Kernel::Stable, &options);
+        let plan = |suite| plan(Path::new(""), suite, Kernel::Stable, &options);
         assert_eq!(plan("pingpong").hardware, Hardware::default());
         assert_eq!(plan("robustness").cpus, Some(2));
         assert_eq!(plan("torture").hardware.nodes, 2);

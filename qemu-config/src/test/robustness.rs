@@ -60,7 +60,7 @@ pub fn run(
         let started = Instant::now();
         let dir = dir.join(name);
         std::fs::create_dir_all(&dir)?;
-        let plan = needs::plan("robustness", kernel, options);
+        let plan = needs::plan(workspace.root(), "robustness", kernel, options);
         let mut result = once(workspace, &plan, test, &dir, name);
         for _ in 1..ATTEMPTS {
             let Err(error) = &result else { break };

@@ -13,6 +13,7 @@ pub const SUITES: &[&str] = &[
     "torture",
     "oversubscribe",
     "coherence",
+    "pinned",
 ];
 
 /// A test of two guests.
@@ -36,6 +37,7 @@ pub fn suite(name: &str) -> Vec<GuestTest> {
         "torture" => torture(),
         "oversubscribe" => oversubscribe(),
         "coherence" => coherence(),
+        "pinned" => pinned(),
         _ => Vec::new(),
     }
 }
@@ -59,6 +61,11 @@ fn test(
         exchange,
         expect,
     }
+}
+
+/// A test program for one guest.
+fn alone(name: &str, command: &str) -> GuestTest {
+    test(name, "true", command, Ready::Cm, 120, "PASS")
 }
 
 /// One of libibverbs' example programs: the client is the server's command with an address.
@@ -257,6 +264,7 @@ fn perftest() -> Vec<GuestTest> {
 /// What other people's programs can do on demand; `suite("odp")` is not the whole suite.
 fn odp() -> Vec<GuestTest> {
     vec![
+        alone("fault_policies", "fault_policy"),
         verbs("rc", "ibv_rc_pingpong -c -o"),
         verbs("rc_events", "ibv_rc_pingpong -c -o -e"),
         verbs("rc_odd_size", "ibv_rc_pingpong -c -o -s 65537 -n 200"),
@@ -351,7 +359,6 @@ fn coherence() -> Vec<GuestTest> {
             15,
         )
     };
-    let alone = |name: &str, command: &str| test(name, "true", command, Ready::Cm, 120, "PASS");
     vec![
         pair("stale_cache", "cache"),
         alone("watched_cache", "watch_cache"),
@@ -360,5 +367,22 @@ fn coherence() -> Vec<GuestTest> {
         dax("dax_truncated", "truncate"),
         dax("dax_punched", "punch"),
         dax("dax_everything", "truncate,punch,mprotect,dereg,fork"),
+    ]
+}
+
+fn pinned() -> Vec<GuestTest> {
+    vec![
+        alone("odp_refused", "odp_refused"),
+        test(
+            "pingpong_odp_refused",
+            "true",
+            "! ibv_rc_pingpong -o -d $RDMA_DEV -g $GID_INDEX 2>&1",
+            Ready::Cm,
+            60,
+            "isn't ODP capable",
+        ),
+        verbs("rc", "ibv_rc_pingpong -c"),
+        perf("write_bw", "ib_write_bw -n 500"),
+        tortured("traffic", "", "--pinned", 5),
     ]
 }
