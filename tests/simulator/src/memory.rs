@@ -1,24 +1,31 @@
 //! Guest memory of the simulator.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use crate::bus::RAM_BASE;
 use faultline_nic::{Dma, DmaError};
 
+const PAGE: usize = 4096;
+
+/// Zero until it is written to: worlds are made by the thousand.
+type Page = Option<Box<[u8; PAGE]>>;
+
 /// Bytes from [`RAM_BASE`] on. A clone is the same memory.
 #[derive(Clone, Debug)]
-pub struct Memory(Rc<RefCell<Vec<u8>>>);
+pub struct Memory(Rc<RefCell<Vec<Page>>>);
 
 impl Memory {
-    /// Zeroed memory.
+    /// Zeroed memory of so many bytes, whole pages.
     pub fn new(len: usize) -> Self {
-        Self(Rc::new(RefCell::new(vec![0; len])))
+        assert!(len.is_multiple_of(PAGE), "{len} bytes are not whole pages");
+        Self(Rc::new(RefCell::new(vec![None; len / PAGE])))
     }
 
     /// Bytes.
     pub fn len(&self) -> u64 {
-        self.0.borrow().len() as u64
+        (self.0.borrow().len() * PAGE) as u64
     }
 
     /// Whether there are none.
@@ -26,13 +33,27 @@ impl Memory {
         self.len() == 0
     }
 
-    fn range(&self, addr: u64, len: usize) -> Result<std::ops::Range<usize>, DmaError> {
+    /// Calls `piece` for each part of a range that lies in one page: page, offset there, part of the range.
+    fn pieces(
+        &self,
+        addr: u64,
+        len: usize,
+        mut piece: impl FnMut(&mut Page, usize, Range<usize>),
+    ) -> Result<(), DmaError> {
         let start = addr.checked_sub(RAM_BASE).ok_or(DmaError { addr })?;
-        let end = start
+        start
             .checked_add(len as u64)
-            .filter(|end| *end <= self.len());
-        end.map(|end| start as usize..end as usize)
-            .ok_or(DmaError { addr })
+            .filter(|end| *end <= self.len())
+            .ok_or(DmaError { addr })?;
+        let mut pages = self.0.borrow_mut();
+        let (start, mut done) = (start as usize, 0);
+        while done < len {
+            let (page, within) = ((start + done) / PAGE, (start + done) % PAGE);
+            let n = (PAGE - within).min(len - done);
+            piece(&mut pages[page], within, done..done + n);
+            done += n;
+        }
+        Ok(())
     }
 
     fn word(&self, addr: u64) -> Result<u64, DmaError> {
@@ -44,15 +65,21 @@ impl Memory {
 
 impl Dma for Memory {
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
-        let range = self.range(addr, buf.len())?;
-        buf.copy_from_slice(&self.0.borrow()[range]);
-        Ok(())
+        self.pieces(addr, buf.len(), |page, within, part| {
+            let into = &mut buf[part];
+            match page {
+                Some(bytes) => into.copy_from_slice(&bytes[within..within + into.len()]),
+                None => into.fill(0),
+            }
+        })
     }
 
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
-        let range = self.range(addr, data.len())?;
-        self.0.borrow_mut()[range].copy_from_slice(data);
-        Ok(())
+        self.pieces(addr, data.len(), |page, within, part| {
+            let from = &data[part];
+            let bytes = page.get_or_insert_with(|| Box::new([0; PAGE]));
+            bytes[within..within + from.len()].copy_from_slice(from);
+        })
     }
 
     fn load_u32(&self, addr: u64) -> Result<u32, DmaError> {

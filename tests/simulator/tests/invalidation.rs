@@ -16,7 +16,7 @@ const VA: u64 = 0x7000_0000;
 const AT: u64 = 4096 - 300;
 const LEN: u32 = 600;
 /// Steps whose order is varied.
-const DEPTH: usize = 5;
+const DEPTH: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
@@ -52,8 +52,8 @@ fn data() -> Vec<u8> {
 }
 
 impl Run {
-    /// A transfer of three packets, posted; the pages of `host` come and go.
-    fn new(opcode: u8, host: usize) -> Self {
+    /// A transfer of three packets, posted; the pages of `host` come and go. `warm`: the same has been done before.
+    fn new(opcode: u8, host: usize, warm: bool) -> Self {
         let mut world = World::new(2, 1);
         let mut pair = world.connect(QPT_RC, 4096, |c| c.path_mtu = 1);
         let mut pager = Pager::new(&mut world, host, 6, 4);
@@ -67,16 +67,6 @@ impl Run {
         };
         // READ: from host 1 to host 0; the others the other way.
         let source = if opcode == wr::WR_READ { 1 } else { 0 };
-        if source == host {
-            pager.write(&world, 0, AT, &data());
-        } else {
-            world.hosts[source].driver.write_mr(&pinned, 0, &data());
-        }
-        if opcode == wr::WR_SEND {
-            world.hosts[1]
-                .driver
-                .post_recv(&mut pair.qp[1], 1, &[remote]);
-        }
         let send = Send {
             opcode,
             sges: &[local],
@@ -84,14 +74,36 @@ impl Run {
             rkey: remote.2,
             ..Send::default()
         };
-        world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+        for last in [false, true] {
+            if !last && !warm {
+                continue;
+            }
+            for (end, bytes) in [(source, data()), (1 - source, vec![0; LEN as usize])] {
+                if end == host {
+                    pager.write(&world, 0, AT, &bytes);
+                } else {
+                    world.hosts[end].driver.write_mr(&pinned, 0, &bytes);
+                }
+            }
+            if opcode == wr::WR_SEND {
+                world.hosts[1]
+                    .driver
+                    .post_recv(&mut pair.qp[1], 1, &[remote]);
+            }
+            world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+            if !last {
+                pager::run(&mut world, &mut [&mut pager]);
+                expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+            }
+        }
+        let answered = pager.records.len();
         Self {
             world,
             pair,
             pager,
             host,
             opcode,
-            answered: 0,
+            answered,
         }
     }
 
@@ -144,8 +156,8 @@ impl Run {
 }
 
 /// Tries all orders that begin with `path`; gives their number by length.
-fn explore(opcode: u8, host: usize, path: &mut Vec<Step>, count: &mut BTreeMap<usize, u64>) {
-    let mut run = Run::new(opcode, host);
+fn explore(start: &impl Fn() -> Run, path: &mut Vec<Step>, count: &mut BTreeMap<usize, u64>) {
+    let mut run = start();
     for (n, step) in path.iter().enumerate() {
         let did = run.take(*step);
         // A step that does nothing leads to what was seen without it.
@@ -161,16 +173,20 @@ fn explore(opcode: u8, host: usize, path: &mut Vec<Step>, count: &mut BTreeMap<u
     }
     for step in STEPS {
         path.push(step);
-        explore(opcode, host, path, count);
+        explore(start, path, count);
         path.pop();
     }
 }
 
 fn explore_all(opcode: u8, host: usize) {
-    let mut count = BTreeMap::new();
-    explore(opcode, host, &mut Vec::new(), &mut count);
-    let longest = count.get(&DEPTH).copied().unwrap_or(0);
-    assert!(longest > 100, "few orders were possible: {count:?}");
+    // From a cold start; and when both pages have been used before, and so are in the translation cache.
+    for warm in [false, true] {
+        let mut count = BTreeMap::new();
+        let start = || Run::new(opcode, host, warm);
+        explore(&start, &mut Vec::new(), &mut count);
+        let longest = count.get(&DEPTH).copied().unwrap_or(0);
+        assert!(longest > 1000, "few orders were possible: {count:?}");
+    }
 }
 
 #[test]
