@@ -10,11 +10,10 @@
 //! - [`client`]: the protocol, with the means to speak badly
 //! - [`testbed`]: a process with NICs on threads of this one, and nodes that are ready to talk
 //! - [`traffic`]: data that is verified while something else goes on
+//! - [`paging`]: regions on demand, and their page faults answered
 //!
 //! Posting, polling and doorbells neither allocate nor lock, with one exception: a doorbell to a device that
 //! sleeps is a message on the socket.
-//!
-//! Not here: page faults (regions on demand) and anything that needs a kernel.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +23,7 @@ mod domain;
 mod error;
 mod event;
 mod nic;
+pub mod paging;
 mod qp;
 mod ram;
 mod ring;

@@ -3,81 +3,27 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use faultline_abi::admin::EQ_FAULTS;
+use faultline_abi::event::Eqe;
 use faultline_abi::qp::ACCESS_ON_DEMAND;
 use faultline_abi::translation::{self as tq, TqCmd};
-use faultline_abi::{U64, event};
-use faultline_harness::EventQueue;
+use faultline_abi::{Status, U64};
+use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{ALL_ACCESS, LONG};
-use faultline_harness::{Buf, Link, Mr, Qp, QpType, SendWr, connect};
+use faultline_harness::{Link, Mr, Qp, QpType, SendWr, connect};
 
 use crate::{Bench, Figure, MIB, median, median_ratio, pause};
 
-const PAGE: usize = 4096;
 /// Queue pairs that fault at once.
 const CROWD: usize = 64;
-/// Vector of the fault queue.
-const FAULTS: u16 = 2;
-/// First address of regions on demand.
+/// First address of warm regions on demand.
 const VA: u64 = 0x7f00_0000_0000;
 
-/// The host of NIC b as a pager: a region of which pages come by faults only.
-struct Pager {
-    eq: EventQueue,
-    mr: Mr,
-    buf: Buf,
-}
+/// The host of NIC b as a pager, busy polling.
+struct Host(Pager);
 
-impl Pager {
-    fn new(bench: &Bench, pages: usize) -> anyhow::Result<Self> {
-        let node = &bench.b;
-        let eq = node.nic.event_queue(FAULTS, EQ_FAULTS, 10)?;
-        let buf = node.nic.alloc(pages * PAGE)?;
-        let access = ALL_ACCESS | ACCESS_ON_DEMAND;
-        let mr = node.pd.create_key(VA, buf.len() as u64, 12, access, 0)?;
-        Ok(Self { eq, mr, buf })
-    }
-
-    /// The next record, by polling.
-    fn record(&mut self) -> anyhow::Result<event::Eqe> {
-        let mut spins = 0;
-        let start = Instant::now();
-        loop {
-            if let Some(eqe) = self.eq.poll() {
-                ensure!(eqe.kind == event::PAGE_FAULT, "not a page fault: {eqe:?}");
-                return Ok(eqe);
-            }
-            pause(&mut spins);
-            ensure!(start.elapsed() < LONG, "no page fault");
-        }
-    }
-
-    /// Brings the page of a record.
-    fn map(&self, record: &event::Eqe) -> anyhow::Result<()> {
-        let at = (record.va.get() - VA) as usize / PAGE * PAGE;
-        self.mr.map(TqCmd {
-            flags: tq::CONTIGUOUS,
-            iova: U64::new(VA + at as u64),
-            count: U64::new(1),
-            list: U64::new(self.buf.dma(at) | tq::READ | tq::WRITE),
-            page_shift: 12,
-            ..TqCmd::default()
-        })?;
-        Ok(())
-    }
-
-    fn resume(&self, bench: &Bench, record: &event::Eqe) -> anyhow::Result<()> {
-        bench.b.nic.translate(TqCmd {
-            opcode: tq::RESUME,
-            token: record.token,
-            ..TqCmd::default()
-        })?;
-        Ok(())
-    }
-
-    fn take_all(&self) -> anyhow::Result<()> {
-        self.mr.invalidate(VA, self.buf.len() as u64)?;
-        Ok(())
+impl Host {
+    fn record(&mut self) -> anyhow::Result<Eqe> {
+        self.0.record(LONG).context("no page fault")
     }
 
     /// Seconds from the doorbell of a WRITE onto an absent page to its record, and from the resume to the data.
@@ -85,15 +31,15 @@ impl Pager {
         let at = page * PAGE + 64;
         let bytes = i.to_le_bytes();
         let start = Instant::now();
-        let wr = SendWr::write_inline(&bytes, self.mr.remote(at));
+        let wr = SendWr::write_inline(&bytes, self.0.mr.remote(at));
         bench.ping.post_send(&wr.signaled())?;
         let record = self.record()?;
         let seen = start.elapsed();
-        self.map(&record)?;
+        self.0.map(page, page)?;
         let start = Instant::now();
-        self.resume(bench, &record)?;
+        self.0.resume(record.token.get(), Status::Ok)?;
         let mut spins = 0;
-        while self.buf.load_u64(at) != i {
+        while self.0.buf.load_u64(at) != i {
             pause(&mut spins);
         }
         let moved = start.elapsed();
@@ -103,23 +49,22 @@ impl Pager {
 
     /// Page faults per second while as many queue pairs fault at once as there are in `crowd`.
     fn many_faults(&mut self, bench: &mut Bench, crowd: &mut [Qp]) -> anyhow::Result<f64> {
-        self.take_all()?;
+        self.0.take_all()?;
         let start = Instant::now();
         for (n, qp) in crowd.iter_mut().enumerate() {
-            let wr = SendWr::write_inline(b"absent!!", self.mr.remote(n * PAGE));
+            let wr = SendWr::write_inline(b"absent!!", self.0.mr.remote(n * PAGE));
             qp.post_send(&wr.signaled())?;
         }
         for _ in 0..crowd.len() {
             let record = self.record()?;
-            self.map(&record)?;
-            self.resume(bench, &record)?;
+            self.0.repair(&record)?;
         }
         for _ in 0..crowd.len() {
             let wc = bench.a.cq.poll_for(LONG).context("no completion")?;
             ensure!(wc.is_ok(), "a WRITE failed: {wc:?}");
             crowd.iter_mut().for_each(|qp| qp.retire(&wc));
         }
-        self.eq.arm()?;
+        self.0.eq.arm()?;
         Ok(crowd.len() as f64 / start.elapsed().as_secs_f64())
     }
 }
@@ -176,19 +121,19 @@ fn warm(bench: &mut Bench, reps: usize, scale: usize) -> anyhow::Result<Vec<Figu
 
 fn faults(bench: &mut Bench, reps: usize) -> anyhow::Result<Vec<Figure>> {
     let pages = 512;
-    let mut pager = Pager::new(bench, pages)?;
+    let mut host = Host(Pager::new(&bench.b, pages)?);
     let (mut to_record, mut to_data, mut both) = (vec![], vec![], vec![]);
     let mut i = 0;
     for _ in 0..reps {
-        pager.take_all()?;
+        host.0.take_all()?;
         for page in 0..pages {
             i += 1;
-            let (seen, moved) = pager.one_fault(bench, page, i)?;
+            let (seen, moved) = host.one_fault(bench, page, i)?;
             to_record.push(seen);
             to_data.push(moved);
             both.push(seen + moved);
         }
-        pager.eq.arm()?;
+        host.0.eq.arm()?;
     }
     let mut crowd = Vec::new();
     let mut peers = Vec::new();
@@ -199,7 +144,7 @@ fn faults(bench: &mut Bench, reps: usize) -> anyhow::Result<Vec<Figure>> {
         peers.push(b);
     }
     let rates: Vec<f64> = (0..20 * reps)
-        .map(|_| pager.many_faults(bench, &mut crowd))
+        .map(|_| host.many_faults(bench, &mut crowd))
         .collect::<anyhow::Result<_>>()?;
     let us = |values: &[f64]| median(values) * 1e6;
     Ok(vec![
