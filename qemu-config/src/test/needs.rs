@@ -30,7 +30,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             ..plain
         },
         // Pages move between two nodes and are swapped to compressed memory.
-        "torture" => Plan {
+        "torture" | "torture-long" => Plan {
             hardware: Hardware {
                 nodes: 2,
                 zram: 256,

@@ -11,6 +11,7 @@ pub const SUITES: &[&str] = &[
     "rdmacm",
     "perftest",
     "torture",
+    "torture-long",
     "oversubscribe",
     "coherence",
     "pinned",
@@ -35,6 +36,7 @@ pub fn suite(name: &str) -> Vec<GuestTest> {
         "perftest" => perftest(),
         "odp" => odp(),
         "torture" => torture(),
+        "torture-long" => torture_long(),
         "oversubscribe" => oversubscribe(),
         "coherence" => coherence(),
         "pinned" => pinned(),
@@ -322,6 +324,13 @@ fn torture() -> Vec<GuestTest> {
         tortured("everything_other_seed", "", "--seed 20261121", 60),
         tortured("everything_many_qps", "", "--qps 12", 40),
         tortured("everything_implicit", "", "--implicit", 60),
+    ]
+}
+
+fn torture_long() -> Vec<GuestTest> {
+    vec![
+        tortured("everything", "", "", 600),
+        tortured("everything_implicit", "", "--implicit --seed 20261121", 600),
     ]
 }
 
