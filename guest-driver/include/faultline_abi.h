@@ -357,15 +357,15 @@
 #define FAULTLINE_WR_COMP_SWAP 6
 /* Fetch and add of 8 bytes. */
 #define FAULTLINE_WR_FETCH_ADD 7
-/* Local invalidate. */
+/* Local invalidate: `rkey` is the key of a fast registration or of a window of type 2. */
 #define FAULTLINE_WR_LOCAL_INV 8
-/* Fast registration. */
+/* Fast registration (RegMrWqe). */
 #define FAULTLINE_WR_REG_MR 9
-/* Bind a memory window. */
+/* Bind a memory window (BindMwWqe). */
 #define FAULTLINE_WR_BIND_MW 0xa
-/* FLUSH. */
+/* FLUSH (FlushWqe). */
 #define FAULTLINE_WR_FLUSH 0xb
-/* Atomic write of 8 bytes. */
+/* Atomic write of 8 bytes: as a WRITE, to an address that is a multiple of 8. */
 #define FAULTLINE_WR_ATOMIC_WRITE 0xc
 /* Raw Ethernet frame, without FCS. */
 #define FAULTLINE_WR_RAW 0xd
@@ -375,7 +375,7 @@
 #define FAULTLINE_WR_FLAG_SIGNALED 1
 /* Ask the responder for a solicited event. */
 #define FAULTLINE_WR_FLAG_SOLICITED 2
-/* Wait for earlier READs and atomics. */
+/* Wait for earlier READs, atomics, FLUSHes and atomic writes; a local invalidate: for all that is earlier. */
 #define FAULTLINE_WR_FLAG_FENCE 4
 /* The data stands in the work request. */
 #define FAULTLINE_WR_FLAG_INLINE 8
@@ -513,6 +513,8 @@
 #define FAULTLINE_VENDOR_ERR_ALIGNMENT 0xc
 /* The peer's packet breaks the protocol. */
 #define FAULTLINE_VENDOR_ERR_PROTOCOL 0xd
+/* The key is not of the kind, or not in the state, that the operation needs. */
+#define FAULTLINE_VENDOR_ERR_KEY_STATE 0xe
 
 /* Kinds of events. */
 /* A completion notice for CQ `object`. */
@@ -645,6 +647,12 @@
 #define FAULTLINE_MKEY_PHYSICAL 1
 /* MODIFY_MKEY: the region is the same and keeps its pages. */
 #define FAULTLINE_MKEY_KEEP_PAGES 2
+/* For WR_REG_MR, and free until then. `length` is the largest number of pages; access and address are zero. */
+#define FAULTLINE_MKEY_FAST_REG 4
+/* A memory window of type 1, not bound. Access, address and length are zero. */
+#define FAULTLINE_MKEY_WINDOW_1 8
+/* A memory window of type 2, not bound. Access, address and length are zero. */
+#define FAULTLINE_MKEY_WINDOW_2 0x10
 
 /* Flags of CREATE_QP. */
 /* Every send work request makes a completion. */
@@ -858,7 +866,9 @@ struct faultline_caps {
 	__le32 max_faults;
 	/* Leaves of a page table that one translation command may write. */
 	__le32 max_map_leaves;
-	__u8 reserved[112];
+	/* Pages of a fast registration. */
+	__le32 max_fast_reg_pages;
+	__u8 reserved[108];
 };
 
 /* Where packets go. */
@@ -966,6 +976,74 @@ struct faultline_sq_wqe {
 	/* UD, GSI: address handle. */
 	__le32 ah;
 	/* UD, GSI: destination QP. XRC: destination SRQ. */
+	__le32 remote_qpn;
+};
+
+/* WR_REG_MR, as the first 48 bytes. Only queue pairs of context 0 may: the list has DMA addresses. */
+struct faultline_reg_mr_wqe {
+	/* WR_REG_MR. */
+	__u8 opcode;
+	/* FAULTLINE_WR_FLAG_*, not INLINE. */
+	__u8 flags;
+	__le16 reserved0;
+	/* FAULTLINE_ACCESS_*: local and remote rights. */
+	__le32 access;
+	__le32 reserved1;
+	/* The key as it will be: of an MKEY_FAST_REG that is free; the low 8 bits as you like. */
+	__le32 key;
+	/* First address of the region. */
+	__le64 iova;
+	/* Bytes. */
+	__le64 length;
+	/* DMA address of the list: for each page its DMA address as 64 bits. */
+	__le64 list;
+	/* Pages in the list; the first one holds `iova`. */
+	__le32 num_pages;
+	/* log2 of the page size; 12..=30. */
+	__le32 page_shift;
+};
+
+/* WR_BIND_MW, as the first 48 bytes. */
+struct faultline_bind_mw_wqe {
+	/* WR_BIND_MW. */
+	__u8 opcode;
+	/* FAULTLINE_WR_FLAG_*, not INLINE. */
+	__u8 flags;
+	__le16 reserved0;
+	/* Key of the region. */
+	__le32 lkey;
+	__le32 reserved1;
+	/* The window's key as it will be; the low 8 bits as you like. */
+	__le32 rkey;
+	/* First address, in the region. */
+	__le64 addr;
+	/* Bytes. Type 1: zero unbinds. */
+	__le64 length;
+	/* FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED. */
+	__le32 access;
+	__u8 reserved2[12];
+};
+
+/* WR_FLUSH, as the first 48 bytes. */
+struct faultline_flush_wqe {
+	/* WR_FLUSH. */
+	__u8 opcode;
+	/* FAULTLINE_WR_FLAG_*, not INLINE. */
+	__u8 flags;
+	__le16 reserved0;
+	/* FAULTLINE_FLUSH_*. */
+	__le32 placement;
+	__le32 reserved1;
+	/* Remote key. */
+	__le32 rkey;
+	/* Remote address. */
+	__le64 remote_addr;
+	/* Bytes, fewer than 2^32. */
+	__le64 length;
+	/* 0: the range, 1: all of the region. */
+	__le32 selectivity;
+	__u8 reserved2[8];
+	/* XRC: destination SRQ. */
 	__le32 remote_qpn;
 };
 

@@ -47,6 +47,10 @@ impl Dma for Ram {
             .map_err(at(addr))
     }
 
+    fn persist(&self) -> Result<(), DmaError> {
+        self.0.sync().map_err(|_| DmaError { addr: 0 })
+    }
+
     #[inline]
     fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError> {
         self.0

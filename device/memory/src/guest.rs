@@ -187,6 +187,16 @@ impl GuestMemory {
         Self::default()
     }
 
+    /// Makes durable what was written to memory that is backed by files that are (a pmem device of the guest).
+    /// Blocks meanwhile.
+    pub fn sync(&self) -> std::io::Result<()> {
+        let written = self.maps.iter().filter(|map| map.writable);
+        for mapping in written.filter_map(|map| map.mapping.as_ref()) {
+            mapping.sync()?;
+        }
+        Ok(())
+    }
+
     /// Maps `len` bytes of the file `fd` from `offset` at I/O address `iova`.
     ///
     /// Without a descriptor the range is recorded as unreachable: accesses give

@@ -3,7 +3,7 @@
 use crate::raw;
 use rustix::fd::AsFd;
 use rustix::io;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -89,6 +89,12 @@ impl Mapping {
     /// True if there is nothing mapped. Never the case for a mapping that could be made.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Writes back to the file what has been written; blocks until that is durable. Nothing to do for a memfd.
+    pub fn sync(&self) -> io::Result<()> {
+        // SAFETY: `ptr` and `len` are those of a mapping that lives as long as `self`; msync changes no memory.
+        unsafe { msync(self.ptr.cast(), self.len, MsyncFlags::SYNC) }
     }
 
     /// Start of the mapping in this process.

@@ -287,6 +287,12 @@ abi_consts! {
         MKEY_PHYSICAL = 1 << 0;
         /// MODIFY_MKEY: the region is the same and keeps its pages.
         MKEY_KEEP_PAGES = 1 << 1;
+        /// For WR_REG_MR, and free until then. `length` is the largest number of pages; access and address are zero.
+        MKEY_FAST_REG = 1 << 2;
+        /// A memory window of type 1, not bound. Access, address and length are zero.
+        MKEY_WINDOW_1 = 1 << 3;
+        /// A memory window of type 2, not bound. Access, address and length are zero.
+        MKEY_WINDOW_2 = 1 << 4;
     }
 }
 

@@ -67,7 +67,9 @@ abi_struct! {
         max_faults: crate::U32,
         /// Leaves of a page table that one translation command may write.
         max_map_leaves: crate::U32,
-        reserved: [u8; 112],
+        /// Pages of a fast registration.
+        max_fast_reg_pages: crate::U32,
+        reserved: [u8; 108],
     }
 }
 

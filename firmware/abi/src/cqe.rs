@@ -179,5 +179,7 @@ abi_consts! {
         ALIGNMENT = 12;
         /// The peer's packet breaks the protocol.
         PROTOCOL = 13;
+        /// The key is not of the kind, or not in the state, that the operation needs.
+        KEY_STATE = 14;
     }
 }

@@ -55,6 +55,74 @@ abi_struct! {
         reserved: [u8; 12],
     }
 
+    /// WR_REG_MR, as the first 48 bytes. Only queue pairs of context 0 may: the list has DMA addresses.
+    "faultline_reg_mr_wqe" RegMrWqe [48] {
+        /// WR_REG_MR.
+        opcode: u8,
+        /// FAULTLINE_WR_FLAG_*, not INLINE.
+        flags: u8,
+        reserved0: crate::U16,
+        /// FAULTLINE_ACCESS_*: local and remote rights.
+        access: crate::U32,
+        reserved1: crate::U32,
+        /// The key as it will be: of an MKEY_FAST_REG that is free; the low 8 bits as you like.
+        key: crate::U32,
+        /// First address of the region.
+        iova: crate::U64,
+        /// Bytes.
+        length: crate::U64,
+        /// DMA address of the list: for each page its DMA address as 64 bits.
+        list: crate::U64,
+        /// Pages in the list; the first one holds `iova`.
+        num_pages: crate::U32,
+        /// log2 of the page size; 12..=30.
+        page_shift: crate::U32,
+    }
+
+    /// WR_BIND_MW, as the first 48 bytes.
+    "faultline_bind_mw_wqe" BindMwWqe [48] {
+        /// WR_BIND_MW.
+        opcode: u8,
+        /// FAULTLINE_WR_FLAG_*, not INLINE.
+        flags: u8,
+        reserved0: crate::U16,
+        /// Key of the region.
+        lkey: crate::U32,
+        reserved1: crate::U32,
+        /// The window's key as it will be; the low 8 bits as you like.
+        rkey: crate::U32,
+        /// First address, in the region.
+        addr: crate::U64,
+        /// Bytes. Type 1: zero unbinds.
+        length: crate::U64,
+        /// FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED.
+        access: crate::U32,
+        reserved2: [u8; 12],
+    }
+
+    /// WR_FLUSH, as the first 48 bytes.
+    "faultline_flush_wqe" FlushWqe [48] {
+        /// WR_FLUSH.
+        opcode: u8,
+        /// FAULTLINE_WR_FLAG_*, not INLINE.
+        flags: u8,
+        reserved0: crate::U16,
+        /// FAULTLINE_FLUSH_*.
+        placement: crate::U32,
+        reserved1: crate::U32,
+        /// Remote key.
+        rkey: crate::U32,
+        /// Remote address.
+        remote_addr: crate::U64,
+        /// Bytes, fewer than 2^32.
+        length: crate::U64,
+        /// 0: the range, 1: all of the region.
+        selectivity: crate::U32,
+        reserved2: [u8; 8],
+        /// XRC: destination SRQ.
+        remote_qpn: crate::U32,
+    }
+
     /// First 16 bytes of a receive work request. `sge[num_sge]` follows.
     "faultline_rq_wqe" RqWqe [16] {
         /// Returned in the completion.
@@ -103,18 +171,28 @@ abi_consts! {
         WR_COMP_SWAP = 6;
         /// Fetch and add of 8 bytes.
         WR_FETCH_ADD = 7;
-        /// Local invalidate.
+        /// Local invalidate: `rkey` is the key of a fast registration or of a window of type 2.
         WR_LOCAL_INV = 8;
-        /// Fast registration.
+        /// Fast registration (RegMrWqe).
         WR_REG_MR = 9;
-        /// Bind a memory window.
+        /// Bind a memory window (BindMwWqe).
         WR_BIND_MW = 10;
-        /// FLUSH.
+        /// FLUSH (FlushWqe).
         WR_FLUSH = 11;
-        /// Atomic write of 8 bytes.
+        /// Atomic write of 8 bytes: as a WRITE, to an address that is a multiple of 8.
         WR_ATOMIC_WRITE = 12;
         /// Raw Ethernet frame, without FCS.
         WR_RAW = 13;
+    }
+}
+
+abi_consts! {
+    /// What a FLUSH asks for (IBTA annex A19).
+    group FLUSH: u32, prefix "FAULTLINE_" {
+        /// What was written before is visible to all.
+        FLUSH_GLOBAL = 1 << 0;
+        /// It outlives a loss of power.
+        FLUSH_PERSISTENT = 1 << 1;
     }
 }
 
@@ -125,7 +203,7 @@ abi_consts! {
         WR_FLAG_SIGNALED = 1 << 0;
         /// Ask the responder for a solicited event.
         WR_FLAG_SOLICITED = 1 << 1;
-        /// Wait for earlier READs and atomics.
+        /// Wait for earlier READs, atomics, FLUSHes and atomic writes; a local invalidate: for all that is earlier.
         WR_FLAG_FENCE = 1 << 2;
         /// The data stands in the work request.
         WR_FLAG_INLINE = 1 << 3;

@@ -618,6 +618,7 @@ impl Nic {
         };
         let mut qp = qp.ok_or(Status::BadQp)?;
         qp.release(&mut self.core);
+        self.core.mkeys.forget_qp(number);
         let config = qp.config;
         for cqn in [config.send_cqn, config.recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {

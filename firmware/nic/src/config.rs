@@ -8,7 +8,7 @@ use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
 use faultline_abi::{U32, U64};
 use faultline_wire::MacAddr;
 
-use crate::mkey::MAX_LEAVES_PER_MAP;
+use crate::mkey::{MAX_FAST_REG_PAGES, MAX_LEAVES_PER_MAP};
 use crate::time::Nanos;
 
 /// Most scatter/gather entries in a work request.
@@ -171,6 +171,7 @@ impl NicConfig {
             ud_odp_caps: odp(ODP_SEND | ODP_RECV | ODP_SRQ_RECV),
             max_faults: U32::new(l.max_faults),
             max_map_leaves: U32::new(MAX_LEAVES_PER_MAP as u32),
+            max_fast_reg_pages: U32::new(MAX_FAST_REG_PAGES),
             ..Caps::default()
         }
     }

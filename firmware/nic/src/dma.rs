@@ -25,6 +25,8 @@ pub trait Dma {
     fn fetch_add_u64(&self, addr: u64, value: u64) -> Result<u64, DmaError>;
     /// Replaces an aligned word if it equals `expected`; gives what was there.
     fn compare_exchange_u64(&self, addr: u64, expected: u64, new: u64) -> Result<u64, DmaError>;
+    /// Makes what was written durable, as far as the memory is backed by something that is.
+    fn persist(&self) -> Result<(), DmaError>;
     /// Copies from the memory of another guest, or of this one (the ranges may overlap).
     fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError>;
 }

@@ -1,7 +1,9 @@
 //! Memory keys: what a key lets whom do, and where its bytes are.
 
 use faultline_abi::Status;
-use faultline_abi::admin::{CreateMkey, MKEY_KEEP_PAGES, MKEY_PHYSICAL};
+use faultline_abi::admin::{
+    CreateMkey, MKEY_FAST_REG, MKEY_KEEP_PAGES, MKEY_PHYSICAL, MKEY_WINDOW_1, MKEY_WINDOW_2,
+};
 use faultline_abi::qp::{
     ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT, ACCESS_HUGETLB, ACCESS_LOCAL_WRITE,
     ACCESS_MW_BIND, ACCESS_ON_DEMAND, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ,
@@ -13,6 +15,10 @@ use crate::frame::{Segments, follows, push_segment};
 use crate::page_table::{PAGE_SHIFT, PageTable};
 use crate::table::Table;
 use crate::tlb::Tlb;
+
+mod local;
+
+pub(crate) use local::{Bind, Register, Unchanged};
 
 /// Rights that CREATE_MKEY knows.
 const KNOWN_ACCESS: u32 = ACCESS_LOCAL_WRITE
@@ -29,6 +35,18 @@ const KNOWN_ACCESS: u32 = ACCESS_LOCAL_WRITE
 /// Largest number of leaves that one MAP command may write: 1 GiB of 4 KiB pages, about a millisecond.
 pub(crate) const MAX_LEAVES_PER_MAP: u64 = 1 << 18;
 
+/// Largest number of pages of a fast registration: a list of 16 KiB.
+pub(crate) const MAX_FAST_REG_PAGES: u32 = 2048;
+
+/// Who shows a key: a QP, and the domain it does so for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bearer {
+    /// Protection domain.
+    pub pd: u32,
+    /// Queue pair.
+    pub qpn: u32,
+}
+
 /// The kind of access that a work request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -42,6 +60,10 @@ pub enum Access {
     RemoteRead,
     /// A peer's atomic.
     RemoteAtomic,
+    /// A peer's FLUSH that makes data visible.
+    FlushGlobal,
+    /// A peer's FLUSH that makes data durable.
+    FlushPersistent,
 }
 
 impl Access {
@@ -52,12 +74,21 @@ impl Access {
             Self::RemoteWrite => ACCESS_REMOTE_WRITE,
             Self::RemoteRead => ACCESS_REMOTE_READ,
             Self::RemoteAtomic => ACCESS_REMOTE_ATOMIC,
+            Self::FlushGlobal => ACCESS_FLUSH_GLOBAL,
+            Self::FlushPersistent => ACCESS_FLUSH_PERSISTENT,
         }
+    }
+
+    fn is_remote(self) -> bool {
+        !matches!(self, Self::LocalRead | Self::LocalWrite)
     }
 
     /// Whether the memory is changed.
     pub fn writes(self) -> bool {
-        !matches!(self, Self::LocalRead | Self::RemoteRead)
+        matches!(
+            self,
+            Self::LocalWrite | Self::RemoteWrite | Self::RemoteAtomic
+        )
     }
 }
 
@@ -91,18 +122,43 @@ pub struct Absent {
     pub write: bool,
 }
 
-/// A memory region as the device sees it.
+/// What a key stands for.
+#[derive(Debug)]
+enum Kind {
+    /// Memory that the driver has registered.
+    Region,
+    /// Memory that a work request registers, and another one gives up.
+    Fast { max_pages: u32, valid: bool },
+    /// A part of a region.
+    Window { two: bool, bound: Option<Binding> },
+}
+
+/// The memory of a window.
+#[derive(Clone, Copy, Debug)]
+struct Binding {
+    /// Key of the region.
+    region: u32,
+    /// Where in it the window begins.
+    base: u64,
+    /// Type 2: the only QP that may use it.
+    qpn: Option<u32>,
+}
+
+/// A memory key as the device sees it.
 #[derive(Debug)]
 pub struct Mkey {
     /// The whole key: index and variant.
     pub key: u32,
     /// Protection domain.
     pub pd: u32,
+    kind: Kind,
     access: u32,
     iova: u64,
     length: u64,
-    /// None: addresses are DMA addresses.
+    /// None: addresses are DMA addresses, or it is a window.
     table: Option<PageTable>,
+    /// Windows that are bound to it.
+    windows: u32,
     /// Stamp of its lines in the translation cache: new whenever the page table changes.
     epoch: u64,
 }
@@ -112,6 +168,23 @@ impl Mkey {
     fn parse(cmd: &CreateMkey, on_demand: bool) -> Result<Self, Status> {
         let (access, flags) = (cmd.access.get(), cmd.flags.get());
         let (iova, length) = (cmd.iova.get(), cmd.length.get());
+        if let Some(kind) = Self::parse_kind(flags, length)? {
+            if access != 0 || iova != 0 || cmd.reserved != [0; 18] {
+                return Err(Status::ReservedNotZero);
+            }
+            let table = matches!(kind, Kind::Fast { .. }).then(|| PageTable::new(0, 0));
+            return Ok(Self {
+                key: 0,
+                pd: cmd.pd.get(),
+                kind,
+                access: 0,
+                iova: 0,
+                length: 0,
+                table,
+                windows: 0,
+                epoch: 0,
+            });
+        }
         let remote_write = access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0;
         // IBTA 10.6.3: remote write and atomic need local write.
         if access & !KNOWN_ACCESS != 0 || (remote_write && access & ACCESS_LOCAL_WRITE == 0) {
@@ -142,12 +215,41 @@ impl Mkey {
         Ok(Self {
             key: 0,
             pd: cmd.pd.get(),
+            kind: Kind::Region,
             access,
             iova,
             length,
             table: (!physical).then(|| PageTable::new(iova, last)),
+            windows: 0,
             epoch: 0,
         })
+    }
+
+    /// The kind that the flags name, if it is one whose memory comes by work requests.
+    fn parse_kind(flags: u32, length: u64) -> Result<Option<Kind>, Status> {
+        let window = |two| match length {
+            0 => Ok(Some(Kind::Window { two, bound: None })),
+            _ => Err(Status::BadRange),
+        };
+        match flags {
+            MKEY_FAST_REG => match u32::try_from(length) {
+                Ok(max_pages @ 1..=MAX_FAST_REG_PAGES) => Ok(Some(Kind::Fast {
+                    max_pages,
+                    valid: false,
+                })),
+                _ => Err(Status::BadRange),
+            },
+            MKEY_WINDOW_1 => window(false),
+            MKEY_WINDOW_2 => window(true),
+            _ => Ok(None),
+        }
+    }
+
+    fn mapped_by_driver(&self) -> Result<(), Status> {
+        match self.kind {
+            Kind::Region => Ok(()),
+            _ => Err(Status::BadMkey),
+        }
     }
 
     /// Bytes of page table.
@@ -161,10 +263,10 @@ impl Mkey {
         (offset <= self.length && len <= self.length - offset).then_some(offset)
     }
 
-    /// Appends the pieces of guest memory behind a range, until `out` has `room` of them. Gives the number of
-    /// bytes for which there was room.
+    /// Appends the pieces of guest memory behind a range that has been checked, until `out` has `room` of them.
+    /// Gives the number of bytes for which there was room.
     #[inline]
-    fn translate(
+    fn walk(
         &self,
         va: u64,
         len: u32,
@@ -173,11 +275,6 @@ impl Mkey {
         tlb: &Tlb,
         out: &mut Segments,
     ) -> Result<u32, Miss> {
-        let right = access.right();
-        if self.access & right != right {
-            return Err(Miss::Access);
-        }
-        self.check_bounds(va, u64::from(len)).ok_or(Miss::Bounds)?;
         let Some(table) = &self.table else {
             push_segment(out, va, len);
             return Ok(len);
@@ -212,9 +309,9 @@ impl Mkey {
         })
     }
 
-    /// Whether all pages of a range are there, as far as that is not certain anyway: those of pinned regions are.
+    /// Whether all pages of a range that has been checked are there, as far as that is not certain anyway: those
+    /// of pinned regions are.
     fn require(&self, va: u64, len: u32, access: Access) -> Result<(), Miss> {
-        self.check(va, len, access)?;
         let Some(table) = &self.table else {
             return Ok(());
         };
@@ -234,8 +331,8 @@ impl Mkey {
         Ok(())
     }
 
-    /// Whether a range may be accessed at all, pages present or not.
-    pub fn check(&self, va: u64, len: u32, access: Access) -> Result<(), Miss> {
+    /// Whether the key gives the right to a range.
+    fn check(&self, va: u64, len: u32, access: Access) -> Result<(), Miss> {
         let right = access.right();
         if self.access & right != right {
             return Err(Miss::Access);
@@ -347,6 +444,10 @@ pub struct Mkeys {
     /// The newest stamp of any region.
     epoch: u64,
     on_demand: bool,
+    /// Windows of type 2 that are bound.
+    bound_to_qps: u32,
+    /// A list of pages that is being registered.
+    list: Vec<u64>,
 }
 
 impl Mkeys {
@@ -357,6 +458,8 @@ impl Mkeys {
             tlb: Tlb::new(),
             epoch: 0,
             on_demand,
+            bound_to_qps: 0,
+            list: Vec::new(),
         }
     }
 
@@ -383,6 +486,12 @@ impl Mkeys {
         let new = Mkey::parse(cmd, self.on_demand)?;
         let epoch = self.next_epoch();
         let old = self.get_mut(key).ok_or(Status::BadMkey)?;
+        if !matches!((&old.kind, &new.kind), (Kind::Region, Kind::Region)) {
+            return Err(Status::BadMkey);
+        }
+        if old.windows > 0 {
+            return Err(Status::InUse);
+        }
         let keep = cmd.flags.get() & MKEY_KEEP_PAGES != 0;
         if keep && (new.iova, new.length) != (old.iova, old.length) {
             return Err(Status::BadRange);
@@ -398,9 +507,18 @@ impl Mkeys {
         Ok(pd)
     }
 
-    /// Takes a key out of service.
+    /// Takes a key out of service. That of a window or a fast registration goes with any variant: work requests
+    /// change it.
     pub fn destroy(&mut self, key: u32) -> Result<Mkey, Status> {
-        self.get(key).ok_or(Status::BadMkey)?;
+        let mkey = self.table.get(key >> 8).ok_or(Status::BadMkey)?;
+        if mkey.key != key && matches!(mkey.kind, Kind::Region) {
+            return Err(Status::BadMkey);
+        }
+        // IBTA 10.6.7.2.5: a region outlives its windows.
+        if mkey.windows > 0 {
+            return Err(Status::InUse);
+        }
+        self.unbind(key >> 8);
         self.table.remove(key >> 8).ok_or(Status::BadMkey)
     }
 
@@ -420,28 +538,52 @@ impl Mkeys {
         self.table.get_mut(key >> 8).filter(|mkey| mkey.key == key)
     }
 
-    fn of_pd(&self, key: u32, pd: u32) -> Result<&Mkey, Miss> {
+    /// The region behind a range that a key stands for, and where in the region it begins, if the bearer may
+    /// access it so.
+    #[inline]
+    fn find(
+        &self,
+        key: u32,
+        bearer: Bearer,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<(&Mkey, u64), Miss> {
         let mkey = self.get(key).ok_or(Miss::Key)?;
-        if mkey.pd == pd {
-            Ok(mkey)
-        } else {
-            Err(Miss::Pd)
+        if mkey.pd != bearer.pd {
+            return Err(Miss::Pd);
+        }
+        match &mkey.kind {
+            Kind::Region | Kind::Fast { valid: true, .. } => {
+                mkey.check(va, len, access)?;
+                Ok((mkey, va))
+            }
+            // A window has an rkey only.
+            Kind::Window {
+                bound: Some(bound), ..
+            } if access.is_remote() && bound.qpn.is_none_or(|qpn| qpn == bearer.qpn) => {
+                mkey.check(va, len, access)?;
+                let region = self.get(bound.region).ok_or(Miss::Key)?;
+                Ok((region, bound.base.wrapping_add(va - mkey.iova)))
+            }
+            _ => Err(Miss::Key),
         }
     }
 
-    /// Appends the runs of guest memory behind a range of a region of this domain.
+    /// Appends the runs of guest memory behind a range that a key stands for.
     #[inline]
     pub fn translate(
         &self,
         key: u32,
-        pd: u32,
+        bearer: Bearer,
         va: u64,
         len: u32,
         access: Access,
         out: &mut Segments,
     ) -> Result<(), Miss> {
-        self.of_pd(key, pd)?
-            .translate(va, len, access, usize::MAX, &self.tlb, out)
+        let (region, va) = self.find(key, bearer, va, len, access)?;
+        region
+            .walk(va, len, access, usize::MAX, &self.tlb, out)
             .map(drop)
     }
 
@@ -451,32 +593,53 @@ impl Mkeys {
     pub fn translate_some(
         &self,
         key: u32,
-        pd: u32,
+        bearer: Bearer,
         va: u64,
         len: u32,
         access: Access,
         out: &mut Segments,
     ) -> Result<u32, Miss> {
         let room = out.inline_size();
-        self.of_pd(key, pd)?
-            .translate(va, len, access, room, &self.tlb, out)
+        let (region, va) = self.find(key, bearer, va, len, access)?;
+        region.walk(va, len, access, room, &self.tlb, out)
     }
 
-    /// Whether a range of a region of this domain may be accessed and all of it is there.
+    /// Whether a range may be accessed and all of it is there.
     pub fn require(
         &self,
         key: u32,
-        pd: u32,
+        bearer: Bearer,
         va: u64,
         len: u32,
         access: Access,
     ) -> Result<(), Miss> {
-        self.of_pd(key, pd)?.require(va, len, access)
+        let (region, va) = self.find(key, bearer, va, len, access)?;
+        region.require(va, len, access)
     }
 
-    /// Whether a range of a region of this domain may be accessed.
-    pub fn check(&self, key: u32, pd: u32, va: u64, len: u32, access: Access) -> Result<(), Miss> {
-        self.of_pd(key, pd)?.check(va, len, access)
+    /// Whether a range may be accessed at all, pages present or not.
+    pub fn check(
+        &self,
+        key: u32,
+        bearer: Bearer,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<(), Miss> {
+        self.find(key, bearer, va, len, access).map(drop)
+    }
+
+    /// Whether a range, or (None) all that a key stands for, may be flushed so.
+    pub fn check_flush(
+        &self,
+        key: u32,
+        bearer: Bearer,
+        range: Option<(u64, u32)>,
+        access: Access,
+    ) -> Result<(), Miss> {
+        let first = self.get(key).ok_or(Miss::Key)?.iova;
+        let (va, len) = range.unwrap_or((first, 0));
+        self.check(key, bearer, va, len, access)
     }
 
     /// MAP and REPLACE of the translation queue; `entry` gives the page entry of the n-th page.
@@ -494,6 +657,7 @@ impl Mkeys {
         }
         let epoch = self.next_epoch();
         let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
+        mkey.mapped_by_driver()?;
         mkey.epoch = epoch;
         mkey.map(iova, page_shift, count, only_present, entry)
     }
@@ -502,6 +666,7 @@ impl Mkeys {
     pub fn invalidate(&mut self, key: u32, iova: u64, length: u64) -> Result<u32, Status> {
         let epoch = self.next_epoch();
         let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
+        mkey.mapped_by_driver()?;
         mkey.epoch = epoch;
         mkey.invalidate(iova, length)
     }
@@ -516,6 +681,10 @@ impl Mkeys {
 mod tests {
     use super::*;
     use faultline_abi::{U32, U64};
+
+    fn of(pd: u32) -> Bearer {
+        Bearer { pd, qpn: 5 }
+    }
 
     const RW: u64 = tq::READ | tq::WRITE;
 
@@ -550,7 +719,7 @@ mod tests {
         assert!(keys.get(key).is_some());
         assert!(keys.get(key ^ 1).is_none());
         assert_eq!(
-            keys.check(key, 2, 0x1000, 1, Access::LocalRead),
+            keys.check(key, of(2), 0x1000, 1, Access::LocalRead),
             Err(Miss::Pd)
         );
     }
@@ -568,10 +737,13 @@ mod tests {
         assert_eq!(keys.modify(key, &keep), Ok(1));
         let mut out = Segments::new();
         let access = Access::LocalWrite;
-        assert_eq!(keys.translate(key, 2, 0x1000, 8, access, &mut out), Ok(()));
+        assert_eq!(
+            keys.translate(key, of(2), 0x1000, 8, access, &mut out),
+            Ok(())
+        );
         let access = Access::RemoteWrite;
-        assert_eq!(keys.check(key, 2, 0x1000, 8, access), Err(Miss::Access));
-        assert_eq!(keys.check(key, 1, 0x1000, 8, access), Err(Miss::Pd));
+        assert_eq!(keys.check(key, of(2), 0x1000, 8, access), Err(Miss::Access));
+        assert_eq!(keys.check(key, of(1), 0x1000, 8, access), Err(Miss::Pd));
         let longer = CreateMkey {
             length: U64::new(8192),
             ..keep
@@ -582,9 +754,9 @@ mod tests {
         let moved = region(0x9000, 8192, ACCESS_LOCAL_WRITE);
         assert_eq!(keys.modify(key, &moved), Ok(2));
         let access = Access::LocalRead;
-        assert_eq!(keys.check(key, 1, 0x1000, 8, access), Err(Miss::Bounds));
+        assert_eq!(keys.check(key, of(1), 0x1000, 8, access), Err(Miss::Bounds));
         assert_eq!(
-            keys.translate(key, 1, 0x9000, 8, access, &mut out),
+            keys.translate(key, of(1), 0x9000, 8, access, &mut out),
             Err(Miss::NotPresent(0x9000))
         );
     }
@@ -600,12 +772,12 @@ mod tests {
             (0, u32::MAX),
         ] {
             assert_eq!(
-                keys.check(key, 1, va, len, Access::LocalRead),
+                keys.check(key, of(1), va, len, Access::LocalRead),
                 Err(Miss::Bounds),
                 "{va:#x}"
             );
         }
-        assert_eq!(keys.check(key, 1, 0x2000, 0, Access::LocalRead), Ok(()));
+        assert_eq!(keys.check(key, of(1), 0x2000, 0, Access::LocalRead), Ok(()));
         let mut keys = Mkeys::new(1, true);
         assert_eq!(keys.create(&region(u64::MAX, 2, 0)), Err(Status::BadRange));
         assert_eq!(keys.create(&region(0, 0, 0)), Err(Status::BadRange));
@@ -621,10 +793,10 @@ mod tests {
     fn rights_are_checked_and_remote_write_needs_local_write() {
         let (keys, key) = rw_region(0, 4096);
         assert_eq!(
-            keys.check(key, 1, 0, 8, Access::RemoteRead),
+            keys.check(key, of(1), 0, 8, Access::RemoteRead),
             Err(Miss::Access)
         );
-        assert_eq!(keys.check(key, 1, 0, 8, Access::RemoteWrite), Ok(()));
+        assert_eq!(keys.check(key, of(1), 0, 8, Access::RemoteWrite), Ok(()));
         let bad = region(0, 4096, ACCESS_REMOTE_WRITE);
         assert_eq!(Mkeys::new(1, true).create(&bad), Err(Status::BadAccess));
     }
@@ -638,7 +810,7 @@ mod tests {
             Ok(4)
         );
         let mut out = Segments::new();
-        keys.translate(key, 1, 0x10_0810, 0x2000, Access::LocalWrite, &mut out)
+        keys.translate(key, of(1), 0x10_0810, 0x2000, Access::LocalWrite, &mut out)
             .unwrap();
         let found: Vec<_> = out.iter().map(|s| (s.addr, s.len)).collect();
         assert_eq!(found, [(0x5810, 0x17f0), (0x9000, 0x810)]);
@@ -652,7 +824,7 @@ mod tests {
             Err(Status::BadRange)
         );
         assert_eq!(keys.invalidate(key, 0, u64::MAX), Ok(4));
-        let miss = keys.translate(key, 1, 0x10_0810, 8, Access::LocalWrite, &mut out);
+        let miss = keys.translate(key, of(1), 0x10_0810, 8, Access::LocalWrite, &mut out);
         assert_eq!(miss, Err(Miss::NotPresent(0x10_0810)));
     }
 
@@ -664,7 +836,7 @@ mod tests {
             Ok(32)
         );
         let mut out = Segments::new();
-        keys.translate(key, 1, 0x41_0010, 0x100, Access::LocalRead, &mut out)
+        keys.translate(key, of(1), 0x41_0010, 0x100, Access::LocalRead, &mut out)
             .unwrap();
         assert_eq!((out[0].addr, out[0].len), (0x20_0010, 0x100));
         // A region of 8 KiB inside a 2 MiB page.
@@ -674,7 +846,7 @@ mod tests {
                 .is_ok()
         );
         out.clear();
-        keys.translate(key, 1, 0x40_3000, 0x2000, Access::LocalRead, &mut out)
+        keys.translate(key, of(1), 0x40_3000, 0x2000, Access::LocalRead, &mut out)
             .unwrap();
         assert_eq!((out[0].addr, out[0].len), ((1 << 21) + 0x3000, 0x2000));
     }
@@ -686,10 +858,10 @@ mod tests {
             .unwrap();
         let mut out = Segments::new();
         assert!(
-            keys.translate(key, 1, 0, 8, Access::LocalRead, &mut out)
+            keys.translate(key, of(1), 0, 8, Access::LocalRead, &mut out)
                 .is_ok()
         );
-        let miss = keys.translate(key, 1, 0, 8, Access::RemoteWrite, &mut out);
+        let miss = keys.translate(key, of(1), 0, 8, Access::RemoteWrite, &mut out);
         assert_eq!(miss, Err(Miss::NotPresent(0)));
     }
 }

@@ -41,6 +41,19 @@ pub struct PageTable {
 impl PageTable {
     /// An empty table for the addresses from `iova` to `last`, inclusive.
     pub fn new(iova: u64, last: u64) -> Self {
+        let mut table = Self {
+            base: 0,
+            levels: 1,
+            nodes: Vec::new(),
+            free: Vec::new(),
+            root: None,
+        };
+        table.reset(iova, last);
+        table
+    }
+
+    /// Empties it, for other addresses. The memory stays with it.
+    pub fn reset(&mut self, iova: u64, last: u64) {
         let (first_page, last_page) = (iova >> PAGE_SHIFT, last >> PAGE_SHIFT);
         let mut levels = 1;
         // Large leaves need alignment, so the root covers an aligned range.
@@ -49,17 +62,15 @@ impl PageTable {
         {
             levels += 1;
         }
-        Self {
-            base: if levels < 6 {
-                first_page >> (FANOUT_BITS * levels) << (FANOUT_BITS * levels)
-            } else {
-                0
-            },
-            levels: levels as u8,
-            nodes: Vec::new(),
-            free: Vec::new(),
-            root: None,
-        }
+        self.base = if levels < 6 {
+            first_page >> (FANOUT_BITS * levels) << (FANOUT_BITS * levels)
+        } else {
+            0
+        };
+        self.levels = levels as u8;
+        self.root = None;
+        self.free.clear();
+        self.free.extend(0..self.nodes.len() as u32);
     }
 
     /// Bytes of memory that the table takes.
@@ -182,20 +193,15 @@ impl PageTable {
     }
 
     fn alloc(&mut self, entry: u64, step: u64) -> u32 {
-        let mut node: Node = Box::new([entry & (ENTRY_ADDR | PERMISSIONS); FANOUT]);
-        for (i, slot) in node.iter_mut().enumerate() {
-            *slot = slot.wrapping_add(i as u64 * step);
+        let first = entry & (ENTRY_ADDR | PERMISSIONS);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(Box::new([0; FANOUT]));
+            self.nodes.len() as u32 - 1
+        });
+        for (i, slot) in self.nodes[index as usize].iter_mut().enumerate() {
+            *slot = first.wrapping_add(i as u64 * step);
         }
-        match self.free.pop() {
-            Some(index) => {
-                self.nodes[index as usize] = node;
-                index
-            }
-            None => {
-                self.nodes.push(node);
-                self.nodes.len() as u32 - 1
-            }
-        }
+        index
     }
 
     fn release(&mut self, entry: u64) {

@@ -110,6 +110,10 @@ impl Dma for Memory {
         Ok(old)
     }
 
+    fn persist(&self) -> Result<(), DmaError> {
+        Ok(())
+    }
+
     fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError> {
         let mut bytes = vec![0; len];
         src.read(src_addr, &mut bytes)?;

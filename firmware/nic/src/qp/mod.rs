@@ -6,6 +6,7 @@
 
 mod datagram;
 mod fault;
+mod local;
 mod raw;
 mod requester;
 mod responder;
@@ -23,7 +24,7 @@ use faultline_wire::packet::RoceHeader;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{CopyError, Payload, TxFrame, packet_of_run};
-use crate::mkey::{Absent, Miss};
+use crate::mkey::{Absent, Bearer, Miss};
 use crate::path::Path;
 use crate::ring::Ring;
 use crate::srq::{RecvRing, RecvWr, TakeError};
@@ -758,6 +759,14 @@ impl Qp {
             entry.srqn = U32::new(srqn);
         }
         core.complete(mem, now, cqn, entry);
+    }
+
+    /// Itself, as it shows keys.
+    fn bearer(&self) -> Bearer {
+        Bearer {
+            pd: self.config.pd,
+            qpn: self.number,
+        }
     }
 
     /// Remote rights of this QP.

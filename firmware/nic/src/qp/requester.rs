@@ -65,8 +65,10 @@ pub(super) struct SendWr {
     /// First PSN, and number of PSNs; a request without packets has none.
     first: Psn,
     psns: u32,
-    /// Response packets of a READ or atomic that have arrived.
+    /// Response packets that have arrived, of a request that is answered.
     responses: u32,
+    /// An operation without packets that has been carried out.
+    pub done: bool,
     /// It can't be carried out. Completes so when everything before it has completed.
     pub failed: Option<Failure>,
 }
@@ -84,9 +86,29 @@ impl SendWr {
         matches!(self.opcode, wr::WR_COMP_SWAP | wr::WR_FETCH_ADD)
     }
 
-    /// Whether data comes back.
+    /// Whether it is carried out on this side, without packets.
+    pub fn is_local(&self) -> bool {
+        matches!(
+            self.opcode,
+            wr::WR_LOCAL_INV | wr::WR_REG_MR | wr::WR_BIND_MW
+        )
+    }
+
+    /// Whether the peer answers it with more than an acknowledgement (IBTA 9.7.5.1.2, A19.4).
+    fn is_answered(&self) -> bool {
+        self.is_read()
+            || self.is_atomic()
+            || matches!(self.opcode, wr::WR_FLUSH | wr::WR_ATOMIC_WRITE)
+    }
+
+    /// Whether an answer is to come.
     fn awaits_response(&self) -> bool {
-        (self.is_read() || self.is_atomic()) && self.responses < self.psns
+        self.is_answered() && self.responses < self.psns
+    }
+
+    /// Bytes that come back in READ responses.
+    fn landing(&self) -> u32 {
+        if self.is_read() { self.length } else { 0 }
     }
 
     fn wc_opcode(&self) -> u8 {
@@ -95,6 +117,11 @@ impl SendWr {
             wr::WR_READ => cqe::RDMA_READ,
             wr::WR_COMP_SWAP => cqe::COMP_SWAP,
             wr::WR_FETCH_ADD => cqe::FETCH_ADD,
+            wr::WR_LOCAL_INV => cqe::LOCAL_INV,
+            wr::WR_REG_MR => cqe::REG_MR,
+            wr::WR_BIND_MW => cqe::BIND_MW,
+            wr::WR_FLUSH => cqe::FLUSH,
+            wr::WR_ATOMIC_WRITE => cqe::ATOMIC_WRITE,
             _ => cqe::SEND,
         }
     }
@@ -225,6 +252,17 @@ impl Requester {
         }
     }
 
+    /// The work request at the cursor is passed.
+    pub(super) fn pass(&mut self) {
+        self.cursor += 1;
+        self.cursor_packet = 0;
+    }
+
+    /// The work request at the cursor.
+    pub(super) fn at_cursor(&mut self) -> Option<&mut SendWr> {
+        self.pending.get_mut(self.cursor)
+    }
+
     /// The oldest request with an answer outstanding, before position `before`.
     fn oldest_awaiting(&self, before: usize) -> Option<usize> {
         self.pending
@@ -281,6 +319,10 @@ impl Qp {
             }
             if !self.may_send(wr) {
                 return None;
+            }
+            if wr.is_local() {
+                self.carry_out(core, mem);
+                continue;
             }
             match self.build_request(core, most) {
                 Ok(frame) => {
@@ -355,10 +397,17 @@ impl Qp {
         if req.cursor_packet > 0 {
             return true;
         }
-        if wr.flags & wr::WR_FLAG_FENCE != 0 && req.oldest_awaiting(req.cursor).is_some() {
-            return false;
+        if wr.flags & wr::WR_FLAG_FENCE != 0 {
+            let waits = match wr.opcode {
+                // IBTA 10.8.3.3, local invalidate fence.
+                wr::WR_LOCAL_INV => req.cursor > 0,
+                _ => req.oldest_awaiting(req.cursor).is_some(),
+            };
+            if waits {
+                return false;
+            }
         }
-        if wr.is_read() || wr.is_atomic() {
+        if wr.is_answered() {
             let outstanding = req
                 .pending
                 .iter()
@@ -397,8 +446,7 @@ impl Qp {
             req.high = after;
         }
         if next_packet >= wr.psns {
-            req.cursor += 1;
-            req.cursor_packet = 0;
+            req.pass();
         } else {
             req.cursor_packet = next_packet;
         }
@@ -421,7 +469,7 @@ impl Qp {
         }
         let packets = wr.length.div_ceil(self.mtu).max(1);
         wr.psns = match () {
-            () if wr.failed.is_some() => 0,
+            () if wr.failed.is_some() || wr.is_local() => 0,
             () if wr.is_atomic() => 1,
             () => packets,
         };
@@ -453,6 +501,7 @@ impl Qp {
             first: Psn::new(0),
             psns: 0,
             responses: 0,
+            done: false,
             failed: None,
         };
         wr.failed = self.parse_work_request(mem, &mut wr).err();
@@ -525,26 +574,33 @@ impl Qp {
         let rc = self.config.kind.is_reliable();
         let access = match wr.opcode {
             wr::WR_SEND | wr::WR_SEND_IMM | wr::WR_WRITE | wr::WR_WRITE_IMM => Access::LocalRead,
+            wr::WR_SEND_INV | wr::WR_ATOMIC_WRITE | wr::WR_FLUSH if rc => Access::LocalRead,
             wr::WR_READ | wr::WR_COMP_SWAP | wr::WR_FETCH_ADD if rc => Access::LocalWrite,
+            // The list of a registration has DMA addresses, which only the kernel may name.
+            wr::WR_REG_MR if self.config.uctx == 0 => Access::LocalRead,
+            wr::WR_LOCAL_INV | wr::WR_BIND_MW => Access::LocalRead,
             _ => return Err(OPCODE),
         };
+        let without_data = wr.is_local() || wr.opcode == wr::WR_FLUSH;
+        if without_data && (!wr.sges.is_empty() || wr.inline_at.is_some()) {
+            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
+        }
         if wr.flags & wr::WR_FLAG_CSUM != 0 {
             return Err(OPCODE);
         }
-        if access == Access::LocalWrite {
-            if wr.inline_at.is_some() {
-                return Err(OPCODE);
-            }
-            if self.attr.max_rd_atomic == 0 {
-                return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE));
-            }
+        if access == Access::LocalWrite && wr.inline_at.is_some() {
+            return Err(OPCODE);
         }
-        if wr.is_atomic() && wr.length != 8 {
+        if wr.is_answered() && self.attr.max_rd_atomic == 0 {
+            return Err(OPCODE);
+        }
+        let word = wr.is_atomic() || wr.opcode == wr::WR_ATOMIC_WRITE;
+        if word && wr.length != 8 {
             return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH));
         }
         for sge in wr.sges.iter().filter(|sge| sge.len > 0) {
             core.mkeys
-                .check(sge.lkey, self.config.pd, sge.addr, sge.len, access)
+                .check(sge.lkey, self.bearer(), sge.addr, sge.len, access)
                 .map_err(Failure::local)?;
         }
         Ok(())
@@ -562,7 +618,7 @@ impl Qp {
         let mut out = Segments::new();
         self.gather_with(wr, offset, len, &mut out, |sge, va, n, out| {
             core.mkeys
-                .translate(sge.lkey, self.config.pd, va, n, access, out)
+                .translate(sge.lkey, self.bearer(), va, n, access, out)
                 .map(|()| n)
         })
         .map_err(|miss| self.unbuilt(wr, miss))?;
@@ -579,7 +635,7 @@ impl Qp {
         let access = Access::LocalWrite;
         self.gather_with(wr, offset, len, &mut Segments::new(), |sge, va, n, _| {
             core.mkeys
-                .require(sge.lkey, self.config.pd, va, n, access)
+                .require(sge.lkey, self.bearer(), va, n, access)
                 .map(|()| n)
         })
         .map(drop)
@@ -645,7 +701,7 @@ impl Qp {
             .gather_with(wr, offset, len, &mut out, |sge, va, n, out| {
                 let access = Access::LocalRead;
                 core.mkeys
-                    .translate_some(sge.lkey, self.config.pd, va, n, access, out)
+                    .translate_some(sge.lkey, self.bearer(), va, n, access, out)
             })
             .ok()?;
         let packets = bytes / self.mtu;
@@ -670,6 +726,7 @@ impl Qp {
     /// The packet at the cursor, or a run of up to `most` that begins there.
     fn build_request(&self, core: &Core, most: u32) -> Result<TxFrame, Unbuilt> {
         const NO_PATH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
+        const RANGE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED);
         let req = &self.requester;
         let path = self.path.as_ref().ok_or(NO_PATH)?;
         let wr = req.pending.get(req.cursor).ok_or(NO_PATH)?;
@@ -688,7 +745,20 @@ impl Qp {
         if last && matches!(wr.opcode, wr::WR_SEND_IMM | wr::WR_WRITE_IMM) {
             header.imm = Some(u32::from_be_bytes(wr.imm.to_le_bytes()));
         }
+        if last && wr.opcode == wr::WR_SEND_INV {
+            header.ieth = Some(wr.imm);
+        }
         let offset = packet * self.mtu;
+        if wr.opcode == wr::WR_FLUSH {
+            let flush = wr.flush();
+            header.feth = Some(flush.feth().ok_or(RANGE)?);
+            header.reth = Some(Reth {
+                addr: wr.remote_addr,
+                rkey: wr.rkey,
+                len: u32::try_from(flush.length).map_err(|_| RANGE)?,
+            });
+            return Ok(TxFrame::packet(header, Segments::new(), 0));
+        }
         if wr.is_atomic() || wr.is_read() {
             self.require_landing(core, wr, offset)?;
         }
@@ -718,7 +788,12 @@ impl Qp {
             });
             return Ok(TxFrame::packet(header, Segments::new(), 0));
         }
-        if packet == 0 && matches!(wr.opcode, wr::WR_WRITE | wr::WR_WRITE_IMM) {
+        if packet == 0
+            && matches!(
+                wr.opcode,
+                wr::WR_WRITE | wr::WR_WRITE_IMM | wr::WR_ATOMIC_WRITE
+            )
+        {
             header.reth = Some(Reth {
                 addr: wr.remote_addr,
                 rkey: wr.rkey,
@@ -748,8 +823,8 @@ impl Qp {
                 self.fail_request(core, now, mem, failure);
                 return;
             }
-            let done =
-                wr.psns > 0 && wr.end().diff(self.requester.unacked) <= 0 && !wr.awaits_response();
+            let sent = wr.psns > 0 && wr.end().diff(self.requester.unacked) <= 0;
+            let done = wr.done || (sent && !wr.awaits_response());
             if !done {
                 return;
             }
@@ -1148,10 +1223,10 @@ impl Qp {
             return;
         };
         let offset = wr.responses * self.mtu;
-        let expected = (wr.length - offset.min(wr.length)).min(self.mtu);
+        let expected = (wr.landing() - offset.min(wr.landing())).min(self.mtu);
         let last = wr.responses + 1 == wr.psns;
         let ends = header.bth.opcode.is_last_or_only();
-        if !wr.is_read() || payload.len() != expected as usize || last != ends {
+        if wr.is_atomic() || payload.len() != expected as usize || last != ends {
             self.bad_response(core, now, mem, position);
             return;
         }
@@ -1291,7 +1366,7 @@ impl Requester {
     /// Moves the cursor forward to this PSN.
     fn skip_to(&mut self, psn: Psn) {
         while let Some(wr) = self.pending.get(self.cursor) {
-            if wr.psns == 0 || psn.diff(wr.end()) < 0 {
+            if !wr.done && (wr.psns == 0 || psn.diff(wr.end()) < 0) {
                 self.cursor_packet = psn.diff(wr.first).max(0) as u32;
                 return;
             }
@@ -1307,6 +1382,8 @@ fn request_opcode(wr_opcode: u8, first: bool, last: bool) -> Opcode {
         (wr::WR_READ, ..) => Opcode::RcReadRequest,
         (wr::WR_COMP_SWAP, ..) => Opcode::RcCompareSwap,
         (wr::WR_FETCH_ADD, ..) => Opcode::RcFetchAdd,
+        (wr::WR_FLUSH, ..) => Opcode::RcFlush,
+        (wr::WR_ATOMIC_WRITE, ..) => Opcode::RcAtomicWrite,
         (wr::WR_WRITE | wr::WR_WRITE_IMM, true, false) => Opcode::RcWriteFirst,
         (wr::WR_WRITE | wr::WR_WRITE_IMM, false, false) => Opcode::RcWriteMiddle,
         (wr::WR_WRITE, true, true) => Opcode::RcWriteOnly,
@@ -1317,6 +1394,8 @@ fn request_opcode(wr_opcode: u8, first: bool, last: bool) -> Opcode {
         (_, false, false) => Opcode::RcSendMiddle,
         (wr::WR_SEND_IMM, true, true) => Opcode::RcSendOnlyWithImmediate,
         (wr::WR_SEND_IMM, false, true) => Opcode::RcSendLastWithImmediate,
+        (wr::WR_SEND_INV, true, true) => Opcode::RcSendOnlyWithInvalidate,
+        (wr::WR_SEND_INV, false, true) => Opcode::RcSendLastWithInvalidate,
         (_, true, true) => Opcode::RcSendOnly,
         (_, false, true) => Opcode::RcSendLast,
     }

@@ -8,9 +8,12 @@ use std::collections::VecDeque;
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
-use faultline_abi::qp::FAULT_POLICY_TERMINATE;
-use faultline_abi::qp::{ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE};
+use faultline_abi::qp::{
+    ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ,
+    ACCESS_REMOTE_WRITE, FAULT_POLICY_TERMINATE,
+};
 use faultline_abi::{U32, event};
+use faultline_wire::Feth;
 use faultline_wire::aeth::{Aeth, NakCode, Syndrome};
 use faultline_wire::atomic::AtomicAckEth;
 use faultline_wire::bth::Psn;
@@ -24,7 +27,7 @@ use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
 use crate::frame::{CopyError, Payload, Segments, TxFrame, truncate_segments};
-use crate::mkey::{Access, Miss};
+use crate::mkey::{Access, Bearer, Miss};
 use crate::srq::{RecvWr, TakeError};
 use crate::time::Instant;
 
@@ -54,7 +57,7 @@ enum Operation {
         addr: u64,
         rkey: u32,
         len: u32,
-        pd: u32,
+        bearer: Bearer,
     },
     Atomic {
         original: u64,
@@ -80,8 +83,8 @@ enum Reply {
         msn: u32,
         addr: u64,
         rkey: u32,
-        /// Domain of the key.
-        pd: u32,
+        /// Who shows the key.
+        bearer: Bearer,
         len: u32,
         sent: u32,
         again: bool,
@@ -89,6 +92,20 @@ enum Reply {
 }
 
 impl Reply {
+    /// The answer to a FLUSH or an atomic write: a READ response without data (IBTA A19.4.3).
+    fn done(psn: Psn, msn: u32, rkey: u32, bearer: Bearer, again: bool) -> Self {
+        Self::Read {
+            psn,
+            msn,
+            addr: 0,
+            rkey,
+            bearer,
+            len: 0,
+            sent: 0,
+            again,
+        }
+    }
+
     fn psn(&self) -> Psn {
         match self {
             Self::Ack { psn, .. } | Self::Atomic { psn, .. } | Self::Read { psn, .. } => *psn,
@@ -183,6 +200,15 @@ impl Refusal {
                 Miss::NotPresent(_) => Self::operational(None),
                 _ => Self::access(),
             },
+        }
+    }
+
+    /// The key that a SEND names can't be invalidated (IBTA 9.4.1.1.3, 9.9.3).
+    const fn not_invalidated() -> Self {
+        Self::Fatal {
+            code: NakCode::RemoteAccessError,
+            event: event::QP_ACCESS_ERROR,
+            receive: Some(Failure::new(cqe::REM_INV_REQ_ERR, cqe::KEY_STATE)),
         }
     }
 
@@ -439,7 +465,7 @@ impl Qp {
                         addr,
                         rkey,
                         len,
-                        pd,
+                        bearer,
                     },
                     Some(reth),
                 ) = (executed.what, header.reth)
@@ -458,7 +484,7 @@ impl Qp {
                         msn: resp.msn,
                         addr: reth.addr,
                         rkey,
-                        pd,
+                        bearer,
                         len: reth.len,
                         sent: 0,
                         again: true,
@@ -477,8 +503,21 @@ impl Qp {
                     resp.answer_again(&executed, answer);
                 }
             }
+            (OpKind::Flush | OpKind::AtomicWrite, Some(executed)) => {
+                if let Operation::Read { rkey, bearer, .. } = executed.what {
+                    let answer = Reply::done(psn, resp.msn, rkey, bearer, true);
+                    resp.answer_again(&executed, answer);
+                }
+            }
             // Too old to be remembered: the requester has its answer or asks in vain.
-            (OpKind::ReadRequest | OpKind::CompareSwap | OpKind::FetchAdd, None) => {}
+            (
+                OpKind::ReadRequest
+                | OpKind::CompareSwap
+                | OpKind::FetchAdd
+                | OpKind::Flush
+                | OpKind::AtomicWrite,
+                None,
+            ) => {}
             // The acknowledgement of everything so far was lost.
             _ => {
                 let newest = resp.expected.prev();
@@ -505,6 +544,10 @@ impl Qp {
             OpKind::ReadRequest => return self.execute_read(core, header),
             OpKind::CompareSwap | OpKind::FetchAdd => {
                 return self.execute_atomic(core, mem, header, info.kind);
+            }
+            OpKind::Flush => return self.execute_flush(core, mem, header),
+            OpKind::AtomicWrite => {
+                return self.execute_atomic_write(core, mem, header, payload);
             }
             _ => return Err(Refusal::INVALID),
         }
@@ -551,15 +594,18 @@ impl Qp {
         }
     }
 
-    /// The protection domain of the memory that a request names: that of the QP, or of the SRQ that an XRC
-    /// request is for, which must be of the target's XRC domain (IBTA annex A14).
-    fn key_pd(&self, core: &Core, header: &RoceHeader) -> Result<u32, Refusal> {
+    /// Who shows the key that a request names: the QP in its own protection domain, or in that of the SRQ that an
+    /// XRC request is for, which must be of the target's XRC domain (IBTA annex A14).
+    fn key_bearer(&self, core: &Core, header: &RoceHeader) -> Result<Bearer, Refusal> {
         let Some(xrcd) = self.config.xrcd else {
-            return Ok(self.config.pd);
+            return Ok(self.bearer());
         };
         let named = header.xrceth.and_then(|xrc| core.srqs.get(xrc.srqn));
         match named {
-            Some(srq) if srq.xrc.is_some_and(|(domain, _)| domain == xrcd) => Ok(srq.pd),
+            Some(srq) if srq.xrc.is_some_and(|(domain, _)| domain == xrcd) => Ok(Bearer {
+                pd: srq.pd,
+                ..self.bearer()
+            }),
             _ => Err(Refusal::INVALID),
         }
     }
@@ -574,7 +620,7 @@ impl Qp {
     ) -> Result<(), Refusal> {
         let mut srqn = self.config.srqn;
         if self.config.kind == QpType::XrcTgt {
-            self.key_pd(core, header)?;
+            self.key_bearer(core, header)?;
             srqn = header.xrceth.map(|xrc| xrc.srqn);
             // A request that is repeated can't be for another queue.
             let kept = self.responder.current.as_ref();
@@ -625,6 +671,11 @@ impl Qp {
             })?;
         self.responder.received += len;
         if opcode.is_last_or_only() {
+            if let Some(rkey) = header.ieth {
+                core.mkeys
+                    .invalidate_key(self.key_bearer(core, header)?, rkey)
+                    .map_err(|_| Refusal::not_invalidated())?;
+            }
             self.finish_receive(core, now, mem, header, cqe::RECV, self.responder.received);
         }
         Ok(())
@@ -639,9 +690,12 @@ impl Qp {
         offset: u64,
         payload: Payload<'_, M>,
     ) -> Result<(), Misplaced> {
-        let pd = match wr.srqn.and_then(|srqn| core.srqs.get(srqn)) {
-            Some(srq) => srq.pd,
-            None => self.config.pd,
+        let bearer = match wr.srqn.and_then(|srqn| core.srqs.get(srqn)) {
+            Some(srq) => Bearer {
+                pd: srq.pd,
+                ..self.bearer()
+            },
+            None => self.bearer(),
         };
         let (mut skip, mut taken, len) = (offset, 0, payload.len());
         for sge in &wr.sges {
@@ -657,7 +711,7 @@ impl Qp {
             let va = sge.addr.wrapping_add(skip);
             let mut segments = Segments::new();
             core.mkeys
-                .translate(sge.lkey, pd, va, n, Access::LocalWrite, &mut segments)
+                .translate(sge.lkey, bearer, va, n, Access::LocalWrite, &mut segments)
                 .map_err(|miss| Misplaced::new(miss, va, left))?;
             copy_payload(core, mem, &segments, payload, &mut taken)?;
             skip = 0;
@@ -684,10 +738,17 @@ impl Qp {
         if header.bth.solicited {
             flags |= cqe::CQE_SOLICITED;
         }
-        let imm = header.imm.unwrap_or(0);
+        let imm = match (header.imm, header.ieth) {
+            (Some(imm), _) => U32::from_bytes(imm.to_be_bytes()),
+            (None, Some(rkey)) => {
+                flags |= cqe::CQE_INVALIDATE;
+                U32::new(rkey)
+            }
+            (None, None) => U32::new(0),
+        };
         let entry = Cqe {
             byte_len: U32::new(byte_len),
-            imm: U32::from_bytes(imm.to_be_bytes()),
+            imm,
             src_qp: self.attr.dest_qpn,
             opcode,
             flags,
@@ -705,7 +766,7 @@ impl Qp {
         payload: Payload<'_, M>,
     ) -> Result<(), Refusal> {
         let opcode = header.bth.opcode;
-        let pd = self.key_pd(core, header)?;
+        let bearer = self.key_bearer(core, header)?;
         let (addr, rkey, left) = if opcode.is_first_or_only() {
             let reth = header.reth.ok_or(Refusal::INVALID)?;
             if !self.allows(ACCESS_REMOTE_WRITE) {
@@ -717,7 +778,7 @@ impl Qp {
             // The key of an empty WRITE is not looked at (IBTA 9.7.4.1.5).
             if reth.len > 0 {
                 core.mkeys
-                    .check(reth.rkey, pd, reth.addr, reth.len, Access::RemoteWrite)
+                    .check(reth.rkey, bearer, reth.addr, reth.len, Access::RemoteWrite)
                     .map_err(|_| Refusal::access())?;
             }
             (reth.addr, reth.rkey, reth.len)
@@ -739,7 +800,7 @@ impl Qp {
         if len > 0 {
             let mut segments = Segments::new();
             core.mkeys
-                .translate(rkey, pd, addr, len, Access::RemoteWrite, &mut segments)
+                .translate(rkey, bearer, addr, len, Access::RemoteWrite, &mut segments)
                 .map_err(|miss| Refusal::of_key(miss, addr, left, header.bth.psn))?;
             copy_payload(core, mem, &segments, payload, &mut 0).map_err(|error| match error {
                 CopyError::Source => Refusal::Lost,
@@ -771,19 +832,19 @@ impl Qp {
 
     fn execute_read(&mut self, core: &mut Core, header: &RoceHeader) -> Result<(), Refusal> {
         let reth = header.reth.ok_or(Refusal::INVALID)?;
-        let pd = self.key_pd(core, header)?;
+        let bearer = self.key_bearer(core, header)?;
         self.check_rd_atomic(ACCESS_REMOTE_READ)?;
         if reth.len > MAX_MSG_SIZE {
             return Err(Refusal::INVALID);
         }
         if reth.len > 0 {
             core.mkeys
-                .check(reth.rkey, pd, reth.addr, reth.len, Access::RemoteRead)
+                .check(reth.rkey, bearer, reth.addr, reth.len, Access::RemoteRead)
                 .map_err(|_| Refusal::access())?;
             // Later pages are waited for when it is their turn.
             let first = reth.len.min(READ_AHEAD);
             core.mkeys
-                .require(reth.rkey, pd, reth.addr, first, Access::RemoteRead)
+                .require(reth.rkey, bearer, reth.addr, first, Access::RemoteRead)
                 .map_err(|miss| Refusal::of_key(miss, reth.addr, reth.len, header.bth.psn))?;
         }
         let psns = reth.len.div_ceil(self.mtu).max(1);
@@ -800,7 +861,7 @@ impl Qp {
                     addr: reth.addr,
                     rkey: reth.rkey,
                     len: reth.len,
-                    pd,
+                    bearer,
                 },
             },
             limit,
@@ -810,7 +871,7 @@ impl Qp {
             msn: resp.msn,
             addr: reth.addr,
             rkey: reth.rkey,
-            pd,
+            bearer,
             len: reth.len,
             sent: 0,
             again: false,
@@ -826,7 +887,7 @@ impl Qp {
         kind: OpKind,
     ) -> Result<(), Refusal> {
         let atomic = header.atomic.ok_or(Refusal::INVALID)?;
-        let pd = self.key_pd(core, header)?;
+        let bearer = self.key_bearer(core, header)?;
         self.check_rd_atomic(ACCESS_REMOTE_ATOMIC)?;
         // IBTA 9.7.4.1.7: the operand is aligned.
         if atomic.addr & 7 != 0 {
@@ -836,7 +897,7 @@ impl Qp {
         core.mkeys
             .translate(
                 atomic.rkey,
-                pd,
+                bearer,
                 atomic.addr,
                 8,
                 Access::RemoteAtomic,
@@ -875,6 +936,111 @@ impl Qp {
             again: false,
         });
         Ok(())
+    }
+
+    /// What was written before is in memory, which all see alike: the processors of the guest share it. To make it
+    /// durable is up to what the memory is backed by.
+    fn execute_flush<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        mem: &M,
+        header: &RoceHeader,
+    ) -> Result<(), Refusal> {
+        let (reth, feth) = match (header.reth, header.feth) {
+            (Some(reth), Some(feth)) => (reth, feth),
+            _ => return Err(Refusal::INVALID),
+        };
+        let bearer = self.key_bearer(core, header)?;
+        let whole = feth.selectivity == Feth::MR;
+        let known = Feth::GLOBAL | Feth::PERSISTENT;
+        if feth.placement & !known != 0
+            || feth.placement == 0
+            || !(whole || feth.selectivity == Feth::RANGE)
+        {
+            return Err(Refusal::INVALID);
+        }
+        for (bit, right, access) in [
+            (Feth::GLOBAL, ACCESS_FLUSH_GLOBAL, Access::FlushGlobal),
+            (
+                Feth::PERSISTENT,
+                ACCESS_FLUSH_PERSISTENT,
+                Access::FlushPersistent,
+            ),
+        ] {
+            if feth.placement & bit == 0 {
+                continue;
+            }
+            self.check_rd_atomic(right)?;
+            let range = (!whole).then_some((reth.addr, reth.len));
+            core.mkeys
+                .check_flush(reth.rkey, bearer, range, access)
+                .map_err(|_| Refusal::access())?;
+        }
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        if feth.placement & Feth::PERSISTENT != 0 {
+            mem.persist().map_err(|_| {
+                core.counters.inc(Counter::dma_errors);
+                Refusal::operational(None)
+            })?;
+        }
+        self.answer_done(header.bth.psn, reth.rkey, bearer);
+        Ok(())
+    }
+
+    fn execute_atomic_write<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) -> Result<(), Refusal> {
+        let reth = header.reth.ok_or(Refusal::INVALID)?;
+        let bearer = self.key_bearer(core, header)?;
+        self.check_rd_atomic(ACCESS_REMOTE_WRITE)?;
+        // IBTA A19.4.2: eight bytes, at a multiple of eight.
+        if reth.addr & 7 != 0 || reth.len != 8 || payload.len() != 8 {
+            return Err(Refusal::INVALID);
+        }
+        let mut segments = Segments::new();
+        core.mkeys
+            .translate(
+                reth.rkey,
+                bearer,
+                reth.addr,
+                8,
+                Access::RemoteWrite,
+                &mut segments,
+            )
+            .map_err(|miss| Refusal::of_key(miss, reth.addr, 8, header.bth.psn))?;
+        let at = match segments.as_slice() {
+            [segment] if segment.addr & 7 == 0 => segment.addr,
+            _ => return Err(Refusal::operational(None)),
+        };
+        let mut bytes = [0; 8];
+        payload.read(0, &mut bytes).map_err(|_| Refusal::Lost)?;
+        mem.store_u64(at, u64::from_le_bytes(bytes)).map_err(|_| {
+            core.counters.inc(Counter::dma_errors);
+            Refusal::operational(None)
+        })?;
+        self.answer_done(header.bth.psn, reth.rkey, bearer);
+        Ok(())
+    }
+
+    /// Answers a FLUSH or an atomic write, and remembers that.
+    fn answer_done(&mut self, psn: Psn, rkey: u32, bearer: Bearer) {
+        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        let resp = &mut self.responder;
+        resp.expected = psn.next();
+        resp.msn = (resp.msn + 1) & MSN_MASK;
+        let what = Operation::Read {
+            addr: 0,
+            rkey,
+            len: 0,
+            bearer,
+        };
+        resp.remember(Executed { psn, psns: 1, what }, limit);
+        let answer = Reply::done(psn, resp.msn, rkey, bearer, false);
+        resp.replies.push_back(answer);
     }
 
     /// READs and atomics: right of the QP, and not more at once than agreed (IBTA 9.7.4.1.4, 9.7.4.1.5).
@@ -1025,7 +1191,7 @@ impl Qp {
                 msn,
                 addr,
                 rkey,
-                pd,
+                bearer,
                 len,
                 sent,
                 ..
@@ -1054,12 +1220,16 @@ impl Qp {
                     _ if n == 0 => Ok(0),
                     1 => core
                         .mkeys
-                        .translate(rkey, pd, va, n, Access::RemoteRead, &mut payload)
+                        .translate(rkey, bearer, va, n, Access::RemoteRead, &mut payload)
                         .map(|()| n),
-                    _ => {
-                        core.mkeys
-                            .translate_some(rkey, pd, va, n, Access::RemoteRead, &mut payload)
-                    }
+                    _ => core.mkeys.translate_some(
+                        rkey,
+                        bearer,
+                        va,
+                        n,
+                        Access::RemoteRead,
+                        &mut payload,
+                    ),
                 };
                 let bytes = match translated {
                     Ok(bytes) if bytes == n => n,

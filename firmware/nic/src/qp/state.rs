@@ -4,6 +4,7 @@
 
 use faultline_abi::Status;
 use faultline_abi::qp::{
+    ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT, ACCESS_LOCAL_WRITE, ACCESS_MW_BIND,
     ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, FAULT_POLICY_TERMINATE,
     QP_ATTR_ACCESS_FLAGS, QP_ATTR_AV, QP_ATTR_CUR_STATE, QP_ATTR_DEST_QPN,
     QP_ATTR_EN_SQD_ASYNC_NOTIFY, QP_ATTR_FAULT_POLICY, QP_ATTR_MAX_DEST_RD_ATOMIC,
@@ -115,13 +116,17 @@ pub fn check(kind: QpType, from: State, change: &QpAttr, max_rd_atomic: u32) -> 
 }
 
 fn check_values(mask: u32, change: &QpAttr, max_rd_atomic: u32) -> Result<(), Status> {
-    const RIGHTS: u32 = ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
+    const RIGHTS: u32 = ACCESS_REMOTE_WRITE
+        | ACCESS_REMOTE_READ
+        | ACCESS_REMOTE_ATOMIC
+        | ACCESS_FLUSH_GLOBAL
+        | ACCESS_FLUSH_PERSISTENT;
     const PSN_MASK: u32 = 0xff_ffff;
-    // Local write in a QP's access flags is customary and means nothing.
-    const LOCAL_WRITE: u32 = faultline_abi::qp::ACCESS_LOCAL_WRITE;
+    // Local write and binding in a QP's access flags are customary and mean nothing.
+    const LOCAL: u32 = ACCESS_LOCAL_WRITE | ACCESS_MW_BIND;
     let given = |bit: u32| mask & bit != 0;
     let bad = [
-        given(ACCESS) && change.access.get() & !(RIGHTS | LOCAL_WRITE) != 0,
+        given(ACCESS) && change.access.get() & !(RIGHTS | LOCAL) != 0,
         given(PKEY) && change.pkey_index.get() != 0,
         given(PORT) && change.port != 1,
         given(MTU) && !(1..=5).contains(&change.path_mtu),
