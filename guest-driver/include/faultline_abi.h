@@ -1019,7 +1019,7 @@ struct faultline_bind_mw_wqe {
 	__le64 addr;
 	/* Bytes. Type 1: zero unbinds. */
 	__le64 length;
-	/* FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED. */
+	/* FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED. ACCESS_LOCAL_WRITE means nothing. */
 	__le32 access;
 	__u8 reserved2[12];
 };

@@ -53,12 +53,22 @@ struct faultline_ah {
 	u32 ahn;
 };
 
+struct faultline_mw {
+	struct ib_mw ibmw;
+};
+
 struct faultline_mr {
 	struct ib_mr ibmr;
 	struct ib_umem *umem;
 	int access;
 	/* NULL: nobody wants to know when the mapping changes. */
 	struct faultline_mr_watch *watch;
+
+	/* For fast registration: addresses of pages, for the device to read. */
+	__le64 *list;
+	dma_addr_t list_dma;
+	u32 list_len;
+	u32 list_max;
 
 	/* The rest is for regions on demand. */
 	bool on_demand;
@@ -80,7 +90,9 @@ struct faultline_mr {
 				 IB_ACCESS_REMOTE_READ |	\
 				 IB_ACCESS_REMOTE_ATOMIC |	\
 				 IB_ACCESS_MW_BIND |		\
-				 IB_ZERO_BASED)
+				 IB_ZERO_BASED |		\
+				 IB_ACCESS_FLUSH_GLOBAL |	\
+				 IB_ACCESS_FLUSH_PERSISTENT)
 
 /* Entries for the pages of a pinned region on their way to the device. */
 struct faultline_map {
@@ -309,6 +321,20 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 				      u64 length, u64 virt_addr, int access,
 				      struct ib_pd *ibpd,
 				      struct ib_udata *udata);
+/* faultline_keys.c */
+struct faultline_reg_mr_wqe;
+
+int faultline_alloc_mw(struct ib_mw *ibmw, struct ib_udata *udata);
+int faultline_dealloc_mw(struct ib_mw *ibmw);
+struct ib_mr *faultline_alloc_mr(struct ib_pd *ibpd, enum ib_mr_type type,
+				 u32 max_num_sg);
+int faultline_fast_dereg(struct faultline_mr *mr);
+int faultline_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents,
+			unsigned int *offset);
+int faultline_fill_reg_mr(struct faultline_reg_mr_wqe *wqe,
+			  const struct ib_reg_wr *wr);
+
+/* faultline_mr.c */
 int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
 u8 faultline_mkey_variant(struct faultline_dev *dev);
 struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start, u64 length,

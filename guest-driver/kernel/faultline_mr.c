@@ -428,6 +428,8 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 
 	if (mr->watch)
 		return faultline_watched_dereg(mr);
+	if (mr->list)
+		return faultline_fast_dereg(mr);
 	/*
 	 * The key of a region on demand goes after its notifiers: an
 	 * invalidation must not meet another region that has been given the

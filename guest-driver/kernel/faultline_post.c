@@ -21,6 +21,10 @@ static int faultline_send_opcode(const struct ib_send_wr *wr)
 		return FAULTLINE_WR_COMP_SWAP;
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
 		return FAULTLINE_WR_FETCH_ADD;
+	case IB_WR_LOCAL_INV:
+		return FAULTLINE_WR_LOCAL_INV;
+	case IB_WR_REG_MR:
+		return FAULTLINE_WR_REG_MR;
 	default:
 		return -EOPNOTSUPP;
 	}
@@ -113,6 +117,11 @@ static int faultline_fill_send(struct faultline_qp *qp,
 	wqe->flags = faultline_send_flags(wr);
 
 	switch (wr->opcode) {
+	case IB_WR_REG_MR:
+		return faultline_fill_reg_mr((void *)wqe, reg_wr(wr));
+	case IB_WR_LOCAL_INV:
+		wqe->rkey = cpu_to_le32(wr->ex.invalidate_rkey);
+		return 0;
 	case IB_WR_SEND_WITH_IMM:
 		wqe->imm = (__le32 __force)wr->ex.imm_data;
 		break;

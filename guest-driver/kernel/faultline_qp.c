@@ -363,7 +363,9 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 /* What the device can check of a QP's access flags. */
 #define FAULTLINE_QP_ACCESS						\
 	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |		\
-	 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC)
+	 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC |		\
+	 IB_ACCESS_MW_BIND | IB_ACCESS_FLUSH_GLOBAL |			\
+	 IB_ACCESS_FLUSH_PERSISTENT)
 
 static int faultline_qp_fill_attr(struct faultline_qp *qp,
 				  const struct ib_qp_attr *attr, int mask,

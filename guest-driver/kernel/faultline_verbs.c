@@ -87,13 +87,23 @@ static int faultline_query_device(struct ib_device *ibdev,
 				  IB_DEVICE_PORT_ACTIVE_EVENT |
 				  IB_DEVICE_SYS_IMAGE_GUID |
 				  IB_DEVICE_CURR_QP_STATE_MOD |
-				  IB_DEVICE_XRC;
+				  IB_DEVICE_XRC |
+				  IB_DEVICE_MEM_WINDOW |
+				  IB_DEVICE_MEM_WINDOW_TYPE_2A |
+				  IB_DEVICE_MEM_WINDOW_TYPE_2B |
+				  IB_DEVICE_MEM_MGT_EXTENSIONS |
+				  IB_DEVICE_FLUSH_GLOBAL |
+				  IB_DEVICE_FLUSH_PERSISTENT |
+				  IB_DEVICE_ATOMIC_WRITE;
 	props->max_send_sge = le32_to_cpu(caps->max_sge);
 	props->max_recv_sge = le32_to_cpu(caps->max_sge);
 	props->max_sge_rd = le32_to_cpu(caps->max_sge);
 	props->max_cq = le32_to_cpu(caps->max_cq);
 	props->max_cqe = le32_to_cpu(caps->max_cqe);
 	props->max_mr = le32_to_cpu(caps->max_mkey);
+	props->max_mw = props->max_mr;
+	props->max_fast_reg_page_list_len =
+		le32_to_cpu(caps->max_fast_reg_pages);
 	props->max_pd = le32_to_cpu(caps->max_pd);
 	props->max_qp_rd_atom = le32_to_cpu(caps->max_rd_atomic);
 	props->max_qp_init_rd_atom = le32_to_cpu(caps->max_init_rd_atomic);
@@ -505,6 +515,8 @@ static const struct ib_device_ops faultline_dev_ops = {
 
 	.add_gid = faultline_add_gid,
 	.alloc_hw_port_stats = faultline_alloc_hw_port_stats,
+	.alloc_mr = faultline_alloc_mr,
+	.alloc_mw = faultline_alloc_mw,
 	.alloc_pd = faultline_alloc_pd,
 	.alloc_ucontext = faultline_alloc_ucontext,
 	.alloc_xrcd = faultline_alloc_xrcd,
@@ -513,6 +525,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.create_qp = faultline_create_qp,
 	.create_srq = faultline_create_srq,
 	.create_user_ah = faultline_create_ah,
+	.dealloc_mw = faultline_dealloc_mw,
 	.dealloc_pd = faultline_dealloc_pd,
 	.dealloc_ucontext = faultline_dealloc_ucontext,
 	.dealloc_xrcd = faultline_dealloc_xrcd,
@@ -528,6 +541,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.get_hw_stats = faultline_get_hw_stats,
 	.get_link_layer = faultline_link_layer,
 	.get_port_immutable = faultline_port_immutable,
+	.map_mr_sg = faultline_map_mr_sg,
 	.mmap = faultline_mmap,
 	.mmap_free = faultline_mmap_free,
 	.modify_qp = faultline_modify_qp,
@@ -555,6 +569,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 
 	INIT_RDMA_OBJ_SIZE(ib_ah, faultline_ah, ibah),
 	INIT_RDMA_OBJ_SIZE(ib_cq, faultline_cq, ibcq),
+	INIT_RDMA_OBJ_SIZE(ib_mw, faultline_mw, ibmw),
 	INIT_RDMA_OBJ_SIZE(ib_pd, faultline_pd, ibpd),
 	INIT_RDMA_OBJ_SIZE(ib_qp, faultline_qp, ibqp),
 	INIT_RDMA_OBJ_SIZE(ib_srq, faultline_srq, ibsrq),

@@ -127,8 +127,10 @@ static void fl_table_free(struct fl_table *table)
 
 static const struct verbs_context_ops fl_ops = {
 	.advise_mr = ibv_cmd_advise_mr,
+	.alloc_mw = fl_alloc_mw,
 	.alloc_pd = fl_alloc_pd,
 	.attach_mcast = fl_attach_mcast,
+	.bind_mw = fl_bind_mw,
 	.create_ah = fl_create_ah,
 	.create_cq = fl_create_cq,
 	.create_cq_ex = fl_create_cq_ex,
@@ -137,6 +139,7 @@ static const struct verbs_context_ops fl_ops = {
 	.close_xrcd = fl_close_xrcd,
 	.create_srq = fl_create_srq,
 	.create_srq_ex = fl_create_srq_ex,
+	.dealloc_mw = fl_dealloc_mw,
 	.dealloc_pd = fl_dealloc_pd,
 	.dereg_mr = fl_dereg_mr,
 	.destroy_ah = fl_destroy_ah,

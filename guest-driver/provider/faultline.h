@@ -289,6 +289,9 @@ struct ibv_pd *fl_alloc_pd(struct ibv_context *context);
 int fl_dealloc_pd(struct ibv_pd *pd);
 struct ibv_mr *fl_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 			 uint64_t hca_va, int access);
+struct ibv_mw *fl_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int fl_dealloc_mw(struct ibv_mw *mw);
+int fl_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 int fl_rereg_mr(struct verbs_mr *vmr, int flags, struct ibv_pd *pd, void *addr,
 		size_t length, int access);
 int fl_dereg_mr(struct verbs_mr *vmr);

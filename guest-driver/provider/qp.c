@@ -13,9 +13,12 @@
 #define WR_BIT(op) (1U << IBV_WR_##op)
 #define SEND_OPS (WR_BIT(SEND) | WR_BIT(SEND_WITH_IMM))
 #define WRITE_OPS (WR_BIT(RDMA_WRITE) | WR_BIT(RDMA_WRITE_WITH_IMM))
+/* Carried out on this side. */
+#define KEY_OPS (WR_BIT(LOCAL_INV) | WR_BIT(BIND_MW))
 #define RC_OPS                                                                 \
-	(SEND_OPS | WRITE_OPS | WR_BIT(RDMA_READ) | WR_BIT(ATOMIC_CMP_AND_SWP) | \
-	 WR_BIT(ATOMIC_FETCH_AND_ADD))
+	(SEND_OPS | WRITE_OPS | KEY_OPS | WR_BIT(SEND_WITH_INV) |              \
+	 WR_BIT(RDMA_READ) | WR_BIT(ATOMIC_CMP_AND_SWP) |                      \
+	 WR_BIT(ATOMIC_FETCH_AND_ADD) | WR_BIT(ATOMIC_WRITE))
 
 static const uint8_t wr_opcode[] = {
 	[IBV_WR_RDMA_WRITE] = FAULTLINE_WR_WRITE,
@@ -25,6 +28,11 @@ static const uint8_t wr_opcode[] = {
 	[IBV_WR_RDMA_READ] = FAULTLINE_WR_READ,
 	[IBV_WR_ATOMIC_CMP_AND_SWP] = FAULTLINE_WR_COMP_SWAP,
 	[IBV_WR_ATOMIC_FETCH_AND_ADD] = FAULTLINE_WR_FETCH_ADD,
+	[IBV_WR_LOCAL_INV] = FAULTLINE_WR_LOCAL_INV,
+	[IBV_WR_BIND_MW] = FAULTLINE_WR_BIND_MW,
+	[IBV_WR_SEND_WITH_INV] = FAULTLINE_WR_SEND_INV,
+	[IBV_WR_FLUSH] = FAULTLINE_WR_FLUSH,
+	[IBV_WR_ATOMIC_WRITE] = FAULTLINE_WR_ATOMIC_WRITE,
 };
 
 static uint32_t qp_ops(enum ibv_qp_type type)
@@ -34,7 +42,7 @@ static uint32_t qp_ops(enum ibv_qp_type type)
 	case IBV_QPT_XRC_SEND:
 		return RC_OPS;
 	case IBV_QPT_UC:
-		return SEND_OPS | WRITE_OPS;
+		return SEND_OPS | WRITE_OPS | KEY_OPS;
 	case IBV_QPT_UD:
 		return SEND_OPS;
 	default:
@@ -115,6 +123,23 @@ static void set_remote(struct faultline_sq_wqe *wqe, uint64_t addr, uint32_t rke
 	wqe->rkey = htole32(rkey);
 }
 
+/* The region may be missing where a window of type 1 is unbound. */
+static int set_bind(struct faultline_sq_wqe *wqe, const struct ibv_mw *mw,
+		    uint32_t rkey, const struct ibv_mw_bind_info *info)
+{
+	struct faultline_bind_mw_wqe *bind = (void *)wqe;
+
+	/* The device knows the window by its number, and gives it the rest. */
+	if ((mw->rkey ^ rkey) >> 8)
+		return EINVAL;
+	bind->rkey = htole32(rkey);
+	bind->lkey = htole32(info->mr ? info->mr->lkey : 0);
+	bind->addr = htole64(info->addr);
+	bind->length = htole64(info->length);
+	bind->access = htole32(info->mw_access_flags);
+	return 0;
+}
+
 static void ring_sq(struct fl_qp *qp)
 {
 	udma_to_device_barrier();
@@ -154,6 +179,7 @@ static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 		break;
 	case IBV_WR_RDMA_WRITE:
 	case IBV_WR_RDMA_READ:
+	case IBV_WR_ATOMIC_WRITE:
 		set_remote(wqe, wr->wr.rdma.remote_addr, wr->wr.rdma.rkey);
 		break;
 	case IBV_WR_ATOMIC_CMP_AND_SWP:
@@ -166,6 +192,15 @@ static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 	case IBV_WR_SEND_WITH_IMM:
 		wqe->imm = (__force __le32)wr->imm_data;
 		break;
+	case IBV_WR_SEND_WITH_INV:
+		wqe->imm = htole32(wr->invalidate_rkey);
+		break;
+	case IBV_WR_LOCAL_INV:
+		wqe->rkey = htole32(wr->invalidate_rkey);
+		return 0;
+	case IBV_WR_BIND_MW:
+		return set_bind(wqe, wr->bind_mw.mw, wr->bind_mw.rkey,
+				&wr->bind_mw.bind_info);
 	default:
 		break;
 	}
@@ -213,6 +248,30 @@ int fl_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
 	if (qp->sq.head != before)
 		ring_sq(qp);
 	pthread_spin_unlock(&qp->sq.lock);
+	return ret;
+}
+
+/* A window of type 1; its key is another one from now on (IBTA 10.6.7.2.1). */
+int fl_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+	struct ibv_send_wr wr = {
+		.wr_id = bind->wr_id,
+		.opcode = IBV_WR_BIND_MW,
+		.send_flags = bind->send_flags,
+		.bind_mw = {
+			.mw = mw,
+			.rkey = ibv_inc_rkey(mw->rkey),
+			.bind_info = bind->bind_info,
+		},
+	};
+	struct ibv_send_wr *bad;
+	int ret;
+
+	if (bind->bind_info.mw_access_flags & IBV_ACCESS_ZERO_BASED)
+		return EINVAL;
+	ret = fl_post_send(qp, &wr, &bad);
+	if (!ret)
+		mw->rkey = wr.bind_mw.rkey;
 	return ret;
 }
 
@@ -389,6 +448,60 @@ static void fl_wr_atomic_fetch_add(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64
 	wqe->compare_add = htole64(add);
 }
 
+static void fl_wr_send_inv(struct ibv_qp_ex *ibqp, uint32_t rkey)
+{
+	struct faultline_sq_wqe *wqe = ex_begin(to_fl_qp_ex(ibqp), IBV_WR_SEND_WITH_INV);
+
+	if (wqe)
+		wqe->imm = htole32(rkey);
+}
+
+static void fl_wr_local_inv(struct ibv_qp_ex *ibqp, uint32_t rkey)
+{
+	struct faultline_sq_wqe *wqe = ex_begin(to_fl_qp_ex(ibqp), IBV_WR_LOCAL_INV);
+
+	if (wqe)
+		wqe->rkey = htole32(rkey);
+}
+
+static void fl_wr_bind_mw(struct ibv_qp_ex *ibqp, struct ibv_mw *mw, uint32_t rkey,
+			  const struct ibv_mw_bind_info *info)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+	struct faultline_sq_wqe *wqe = ex_begin(qp, IBV_WR_BIND_MW);
+
+	if (wqe)
+		qp->ex_err = set_bind(wqe, mw, rkey, info);
+}
+
+static void fl_wr_flush(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr, size_t len,
+			uint8_t type, uint8_t level)
+{
+	struct faultline_flush_wqe *wqe =
+		(void *)ex_begin(to_fl_qp_ex(ibqp), IBV_WR_FLUSH);
+
+	if (!wqe)
+		return;
+	wqe->rkey = htole32(rkey);
+	wqe->remote_addr = htole64(addr);
+	wqe->length = htole64(len);
+	wqe->placement = htole32(type);
+	wqe->selectivity = htole32(level);
+}
+
+static void fl_wr_atomic_write(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr,
+			       const void *value)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+	struct faultline_sq_wqe *wqe = ex_begin(qp, IBV_WR_ATOMIC_WRITE);
+
+	if (!wqe)
+		return;
+	set_remote(wqe, addr, rkey);
+	wqe->flags |= FAULTLINE_WR_FLAG_INLINE;
+	qp->ex_err = add_inline(qp, wqe, value, sizeof(uint64_t));
+}
+
 static void fl_wr_set_ud_addr(struct ibv_qp_ex *ibqp, struct ibv_ah *ah, uint32_t qpn,
 			      uint32_t qkey)
 {
@@ -449,15 +562,18 @@ static uint64_t ex_ops(enum ibv_qp_type type)
 	const uint64_t send = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 	const uint64_t write =
 		IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+	const uint64_t keys = IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
 
 	switch (type) {
 	case IBV_QPT_RC:
 	case IBV_QPT_XRC_SEND:
-		return send | write | IBV_QP_EX_WITH_RDMA_READ |
+		return send | write | keys | IBV_QP_EX_WITH_SEND_WITH_INV |
+		       IBV_QP_EX_WITH_RDMA_READ |
 		       IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-		       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+		       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+		       IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
 	case IBV_QPT_UC:
-		return send | write;
+		return send | write | keys;
 	case IBV_QPT_UD:
 		return send;
 	default:
@@ -490,6 +606,16 @@ static void set_builders(struct ibv_qp_ex *ex, uint64_t ops)
 		ex->wr_atomic_cmp_swp = fl_wr_atomic_cmp_swp;
 	if (ops & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
 		ex->wr_atomic_fetch_add = fl_wr_atomic_fetch_add;
+	if (ops & IBV_QP_EX_WITH_SEND_WITH_INV)
+		ex->wr_send_inv = fl_wr_send_inv;
+	if (ops & IBV_QP_EX_WITH_LOCAL_INV)
+		ex->wr_local_inv = fl_wr_local_inv;
+	if (ops & IBV_QP_EX_WITH_BIND_MW)
+		ex->wr_bind_mw = fl_wr_bind_mw;
+	if (ops & IBV_QP_EX_WITH_FLUSH)
+		ex->wr_flush = fl_wr_flush;
+	if (ops & IBV_QP_EX_WITH_ATOMIC_WRITE)
+		ex->wr_atomic_write = fl_wr_atomic_write;
 }
 
 /* Whether it has a receive queue of its own. */

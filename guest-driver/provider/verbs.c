@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 /*
- * What goes to the kernel as it is: device, port, PD, MR, AH, multicast.
+ * What goes to the kernel as it is: device, port, PD, MR, MW, AH, multicast.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -136,6 +136,35 @@ int fl_dereg_mr(struct verbs_mr *vmr)
 
 	if (!ret)
 		free(vmr);
+	return ret;
+}
+
+struct ibv_mw *fl_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+	struct ib_uverbs_alloc_mw_resp resp;
+	struct ibv_alloc_mw cmd;
+	struct ibv_mw *mw;
+	int ret;
+
+	mw = calloc(1, sizeof(*mw));
+	if (!mw)
+		return NULL;
+	ret = ibv_cmd_alloc_mw(pd, type, mw, &cmd, sizeof(cmd), &resp,
+			       sizeof(resp));
+	if (ret) {
+		free(mw);
+		errno = ret;
+		return NULL;
+	}
+	return mw;
+}
+
+int fl_dealloc_mw(struct ibv_mw *mw)
+{
+	int ret = ibv_cmd_dealloc_mw(mw);
+
+	if (!ret)
+		free(mw);
 	return ret;
 }
 

@@ -95,7 +95,7 @@ abi_struct! {
         addr: crate::U64,
         /// Bytes. Type 1: zero unbinds.
         length: crate::U64,
-        /// FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED.
+        /// FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED. ACCESS_LOCAL_WRITE means nothing.
         access: crate::U32,
         reserved2: [u8; 12],
     }

@@ -594,7 +594,7 @@ fn windows_are_bound_only_to_what_lets_them() {
         (&|b| b.lkey.set(fast), cqe::KEY_STATE),
         (&|b| b.lkey.set(no_bind), cqe::LKEY),
         (&|b| b.lkey.set(read_only), cqe::LKEY),
-        (&|b| b.access.set(ACCESS_LOCAL_WRITE), cqe::LKEY),
+        (&|b| b.access.set(ACCESS_ON_DEMAND), cqe::LKEY),
         (&|b| b.length.set(0), cqe::BOUNDS),
         (&|b| b.length.set(len - 999), cqe::BOUNDS),
         (&|b| b.length.set(u64::MAX), cqe::BOUNDS),

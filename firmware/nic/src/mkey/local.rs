@@ -157,7 +157,9 @@ impl Mkeys {
             return Ok(());
         }
         let zero_based = what.access & ACCESS_ZERO_BASED != 0;
-        if what.access & !(REMOTE | ACCESS_ZERO_BASED) != 0 || (zero_based && !two) {
+        // Local write is customary here, and means nothing.
+        let known = REMOTE | ACCESS_ZERO_BASED | ACCESS_LOCAL_WRITE;
+        if what.access & !known != 0 || (zero_based && !two) {
             return Err(Unchanged::Access);
         }
         let base = self.check_region(bearer.pd, what)?;
