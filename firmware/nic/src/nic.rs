@@ -254,7 +254,7 @@ impl Nic {
                 // It may have called `wake` itself; it knows that it is in line.
                 self.core.pop_ready();
                 if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
-                    qp.left_line();
+                    qp.left_line(&mut self.core);
                 }
                 self.burst = 0;
                 continue;

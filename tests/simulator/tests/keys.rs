@@ -611,6 +611,103 @@ fn windows_are_bound_only_to_what_lets_them() {
     k.well(&k.bind(window | 9));
 }
 
+/// "One SEND intensive application can starve FREE+invalidate": an invalidation does not stand in line behind the
+/// packets of others, however many there are.
+#[test]
+fn an_invalidation_waits_for_nobody_else() {
+    let mut k = Keys::new();
+    let key = k.create(MKEY_FAST_REG, 4);
+    k.well(&k.register(key));
+    let mut others: Vec<Pair> = (0..50)
+        .map(|_| k.world.connect(QPT_RC, 64 << 10, |_| {}))
+        .collect();
+    for pair in &mut others {
+        let (from, to) = (pair.mr[1], pair.mr[0]);
+        let write = Send {
+            opcode: wr::WR_WRITE,
+            sges: &[(from.va, 64 << 10, from.key)],
+            remote_addr: to.va,
+            rkey: to.key,
+            ..Send::default()
+        };
+        for _ in 0..4 {
+            k.world.hosts[1].driver.post_send(&mut pair.qp[1], &write);
+        }
+    }
+    k.world.start_trace();
+    let entry = invalidate(key);
+    let driver = &mut k.world.hosts[1].driver;
+    driver.post_raw_send(&mut k.pair.qp[1], entry.as_bytes());
+    while k.world.completions(1, &mut k.pair.cq[1]).is_empty() {
+        assert!(k.world.step(k.world.now() + 1_000_000), "no completion");
+    }
+    let sent = k.world.take_trace().len();
+    assert!(sent <= 64, "{sent} packets of others were sent before");
+    k.world.run();
+    for pair in &mut others {
+        let done = k.world.completions(1, &mut pair.cq[1]);
+        assert!(
+            done.iter().all(|cqe| cqe.status == cqe::SUCCESS),
+            "{done:?}"
+        );
+        assert_eq!(done.len(), 4);
+    }
+}
+
+/// Nor does anybody wait for very many operations on keys.
+#[test]
+fn many_operations_on_keys_take_turns() {
+    const COUNT: u32 = 200;
+    let mut k = Keys::new();
+    let key = k.create(MKEY_FAST_REG, 4);
+    let mut other = k.world.connect(QPT_RC, PAGE, |_| {});
+    // A request that is not acknowledged keeps what follows from being carried out at the doorbell.
+    k.world.lose(|_, _| true);
+    let (from, to) = (k.pair.mr[1], k.pair.mr[0]);
+    let write = Send {
+        opcode: wr::WR_WRITE,
+        sges: &[(from.va, 8, from.key)],
+        remote_addr: to.va,
+        rkey: to.key,
+        ..Send::default()
+    };
+    let (driver, qp) = (&mut k.world.hosts[1].driver, &mut k.pair.qp[1]);
+    driver.post_send(qp, &write);
+    for n in 0..COUNT / 2 {
+        let mut register = RegMrWqe {
+            opcode: wr::WR_REG_MR,
+            access: U32::new(RW),
+            key: U32::new((key & !0xff) | (n & 0xff)),
+            iova: U64::new(VA),
+            length: U64::new(PAGE),
+            list: U64::new(k.list),
+            num_pages: U32::new(1),
+            page_shift: U32::new(12),
+            ..RegMrWqe::default()
+        };
+        driver.post_raw_send(qp, register.as_bytes());
+        register.key.set((key & !0xff) | (n & 0xff));
+        driver.post_raw_send(qp, invalidate(register.key.get()).as_bytes());
+    }
+    let (from, to) = (other.mr[1], other.mr[0]);
+    let write = Send {
+        sges: &[(from.va, 8, from.key)],
+        remote_addr: to.va,
+        rkey: to.key,
+        ..write
+    };
+    driver.post_send(&mut other.qp[1], &write);
+    k.world.lose_nothing();
+    k.world.run();
+    let done = k.world.completions(1, &mut k.pair.cq[1]);
+    assert!(
+        done.iter().all(|cqe| cqe.status == cqe::SUCCESS),
+        "{done:?}"
+    );
+    assert_eq!(done.len() as u32, COUNT + 1);
+    expect_cqe(&mut k.world, 1, &mut other.cq[1], cqe::SUCCESS);
+}
+
 /// "Network chernobyl": the error of one queue pair takes no key and no other queue pair with it.
 #[test]
 fn a_queue_pair_in_error_leaves_keys_and_others_alone() {

@@ -10,6 +10,7 @@ use super::{Failure, Qp};
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::mkey::{Bind, Register, Unchanged};
+use crate::time::Instant;
 
 /// WR_FLUSH.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,29 @@ impl From<Unchanged> for Failure {
     }
 }
 
+/// So many in a row, then others have their turn: a registration takes some microseconds.
+pub(super) const LOCAL_BATCH: u32 = 32;
+
 impl Qp {
+    /// What needs no packet and has nothing before it is carried out at the doorbell. It need not stand in line
+    /// behind the packets of others: an invalidation takes as long as it takes, whoever else is sending.
+    pub(super) fn carry_out_at_once<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        let connected = self.config.kind.is_connected();
+        if !connected || !self.requester.is_idle() || self.waits.requester.is_some() {
+            return;
+        }
+        for _ in 0..LOCAL_BATCH {
+            if !self.fetch(core, mem) {
+                return;
+            }
+            match self.requester.at_cursor() {
+                Some(wr) if wr.is_local() && wr.failed.is_none() => self.carry_out(core, mem),
+                _ => return,
+            }
+            self.retire(core, now, mem);
+        }
+    }
+
     /// Carries out the local operation at the cursor, if that has not been done before a loss.
     pub(super) fn carry_out<M: Dma>(&mut self, core: &mut Core, mem: &M) {
         let bearer = self.bearer();

@@ -262,6 +262,8 @@ pub struct Qp {
     parked: ParkedPackets,
     /// In the line of those that have something to send.
     queued: bool,
+    /// Has left the line with work to do, for others to have their turn.
+    interrupted: bool,
     /// The packet sent last was a reply.
     answered: bool,
     /// Earliest timer that the core knows of.
@@ -297,6 +299,7 @@ impl Qp {
             waits: Waits::default(),
             parked: ParkedPackets::default(),
             queued: false,
+            interrupted: false,
             answered: false,
             timer_at: None,
             established: false,
@@ -345,7 +348,10 @@ impl Qp {
         }
         self.sq.producer = producer;
         match self.state {
-            State::Rts => self.wake(core),
+            State::Rts => {
+                self.carry_out_at_once(core, now, mem);
+                self.wake(core);
+            }
             State::Err | State::Sqe => self.flush_sends(core, now, mem),
             // RESET, INIT, RTR: posting is the caller's mistake (IBTA 10.8.2); it waits.
             _ => {}
@@ -368,9 +374,12 @@ impl Qp {
         }
     }
 
-    /// The place in the line has been given up.
-    pub(crate) fn left_line(&mut self) {
+    /// The place in the line has been given up; it takes another one if there is more to do.
+    pub(crate) fn left_line(&mut self, core: &mut Core) {
         self.queued = false;
+        if std::mem::take(&mut self.interrupted) {
+            self.wake(core);
+        }
     }
 
     /// The next packet or run of up to `most`, if there is one. What this QP sent before has been delivered or

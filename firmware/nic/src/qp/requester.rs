@@ -21,6 +21,7 @@ use faultline_wire::reth::Reth;
 use zerocopy::FromBytes;
 
 use super::fault::LOST_BUFFER;
+use super::local::LOCAL_BATCH;
 use super::responder::copy_payload;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
@@ -300,6 +301,7 @@ impl Qp {
             }
             self.requester.rnr_deadline = None;
         }
+        let mut carried_out = 0;
         loop {
             self.retire(core, now, mem);
             if !self.state.sends() {
@@ -321,6 +323,11 @@ impl Qp {
                 return None;
             }
             if wr.is_local() {
+                if carried_out == LOCAL_BATCH {
+                    self.interrupted = true;
+                    return None;
+                }
+                carried_out += 1;
                 self.carry_out(core, mem);
                 continue;
             }
@@ -459,7 +466,7 @@ impl Qp {
     }
 
     /// Reads the next work request. Gives false if there is none that may be started.
-    fn fetch<M: Dma>(&mut self, core: &mut Core, mem: &M) -> bool {
+    pub(super) fn fetch<M: Dma>(&mut self, core: &mut Core, mem: &M) -> bool {
         if self.state != State::Rts || self.sq.fetched == self.sq.producer {
             return false;
         }
@@ -817,7 +824,7 @@ impl Qp {
     }
 
     /// Completes the oldest work requests as far as they are done.
-    fn retire<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(super) fn retire<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
         while let Some(wr) = self.requester.pending.front() {
             if let Some(failure) = wr.failed {
                 self.fail_request(core, now, mem, failure);

@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod keys;
 mod paging;
 
 use std::hint::{black_box, spin_loop};
@@ -526,6 +527,10 @@ fn measure(args: &Args) -> anyhow::Result<Vec<Figure>> {
 
     if wants("paging") {
         figures.extend(paging::measure(&mut bench, reps, scale)?);
+    }
+
+    if wants("keys") {
+        figures.extend(keys::measure(&mut bench, reps * 200)?);
     }
 
     if wants("idle") {

@@ -1,0 +1,141 @@
+//! How long an invalidation takes, alone and while another queue pair wants all of the device.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+use faultline_abi::admin::MKEY_FAST_REG;
+use faultline_abi::qp::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ};
+use faultline_abi::wqe::{RegMrWqe, SqWqe, WR_FLAG_SIGNALED, WR_LOCAL_INV, WR_REG_MR};
+use faultline_abi::{U32, U64};
+use faultline_harness::testbed::LONG;
+use faultline_harness::{Buf, Cq, Link, Mr, Qp, QpOptions, QpType, SendWr, connect};
+use zerocopy::IntoBytes;
+
+use crate::{BLOCKS, Bench, Figure, MIB, median};
+
+const PAGE: usize = 4096;
+
+/// A fast registration, and a queue pair of the kernel's context that makes and invalidates it.
+struct Invalidator {
+    mr: Mr,
+    list: Buf,
+    qp: Qp,
+    _peer: Qp,
+    cq: Cq,
+}
+
+impl Invalidator {
+    fn new(bench: &Bench) -> anyhow::Result<Self> {
+        let node = &bench.a;
+        let kernel = node.nic.kernel();
+        let cq = kernel.cq(&node.eq, 4)?;
+        let options = QpOptions::default();
+        let qp = kernel.qp(&node.pd, QpType::Rc, &cq, &cq, None, &options)?;
+        let peer = bench.b.qp(QpType::Rc)?;
+        connect(&qp, &peer, &Link::default())?;
+        let list = node.nic.alloc(PAGE)?;
+        list.store_u64(0, bench.source.0.dma(0) & !(PAGE as u64 - 1));
+        let mr = node.pd.create_key(0, 1, 0, 0, MKEY_FAST_REG)?;
+        Ok(Self {
+            mr,
+            list,
+            qp,
+            _peer: peer,
+            cq,
+        })
+    }
+
+    fn post(&mut self, entry: &[u8]) -> anyhow::Result<f64> {
+        let start = Instant::now();
+        self.qp.post_raw(entry)?;
+        let wc = self.cq.poll_for(LONG).context("no completion")?;
+        let took = start.elapsed().as_secs_f64();
+        ensure!(wc.is_ok(), "an operation on a key failed: {wc:?}");
+        self.qp.retire(&wc);
+        Ok(took)
+    }
+
+    /// Seconds from the doorbell of an invalidation to its completion.
+    fn sample(&mut self) -> anyhow::Result<f64> {
+        let key = U32::new(self.mr.remote(0).key);
+        let register = RegMrWqe {
+            opcode: WR_REG_MR,
+            flags: WR_FLAG_SIGNALED,
+            access: U32::new(ACCESS_LOCAL_WRITE | ACCESS_REMOTE_READ),
+            key,
+            iova: U64::new(0x1000),
+            length: U64::new(PAGE as u64),
+            list: U64::new(self.list.dma(0)),
+            num_pages: U32::new(1),
+            page_shift: U32::new(12),
+            ..RegMrWqe::default()
+        };
+        let invalidate = SqWqe {
+            opcode: WR_LOCAL_INV,
+            flags: WR_FLAG_SIGNALED,
+            rkey: key,
+            ..SqWqe::default()
+        };
+        self.post(register.as_bytes())?;
+        self.post(invalidate.as_bytes())
+    }
+}
+
+/// Keeps the bulk queue pair's send queue full of 1 MiB WRITEs.
+fn saturate(bench: &mut Bench, next: &mut usize) -> anyhow::Result<()> {
+    while let Some(wc) = bench.a.cq.poll() {
+        ensure!(wc.is_ok(), "a WRITE failed: {wc:?}");
+        bench.bulk.retire(&wc);
+    }
+    while bench.bulk.room() > 0 {
+        let at = *next % BLOCKS * MIB;
+        let sges = [bench.source.1.sge(at, MIB)];
+        let wr = SendWr::write(&sges, bench.target.1.remote(at));
+        bench.bulk.post_send(&wr.signaled())?;
+        *next += 1;
+    }
+    Ok(())
+}
+
+pub fn measure(bench: &mut Bench, samples: usize) -> anyhow::Result<Vec<Figure>> {
+    let mut invalidator = Invalidator::new(bench)?;
+    let mut next = 0;
+    let (mut idle, mut busy) = (Vec::new(), Vec::new());
+    for _ in 0..samples {
+        idle.push(invalidator.sample()?);
+    }
+    for _ in 0..samples {
+        saturate(bench, &mut next)?;
+        busy.push(invalidator.sample()?);
+    }
+    while bench.bulk.room() < 1 << crate::BULK_DEPTH {
+        let wc = bench.a.cq.poll_for(LONG).context("no completion")?;
+        bench.bulk.retire(&wc);
+    }
+    let us = |seconds: f64| seconds * 1e6;
+    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    let floor = median(&idle);
+    let against = "keys: invalidation, idle device, median";
+    Ok(vec![
+        Figure::plain(against, us(floor), "us"),
+        Figure::plain(
+            "keys: invalidation, idle device, maximum",
+            us(most(&idle)),
+            "us",
+        )
+        .against(against, most(&idle) / floor),
+        Figure::plain(
+            "keys: invalidation, saturated device, median",
+            us(median(&busy)),
+            "us",
+        )
+        .against(against, median(&busy) / floor),
+        Figure::plain(
+            "keys: invalidation, saturated device, maximum",
+            us(most(&busy)),
+            "us",
+        )
+        .against(against, most(&busy) / floor)
+        .at_most(20.0),
+    ])
+}
