@@ -62,7 +62,12 @@ pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
 }
 
 /// Runs cargo in the workspace with its output in a log; the output if it succeeds.
-fn cargo(workspace: &Workspace, dir: &Path, step: &str, words: &[&str]) -> Result<String> {
+pub(super) fn cargo(
+    workspace: &Workspace,
+    dir: &Path,
+    step: &str,
+    words: &[&str],
+) -> Result<String> {
     say(format!("cargo {} …", words.join(" ")));
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(words)
@@ -83,20 +88,27 @@ fn cargo(workspace: &Workspace, dir: &Path, step: &str, words: &[&str]) -> Resul
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `cargo test`, each test counted.
 fn unit_tests(workspace: &Workspace, dir: &Path, tally: &mut Tally) {
+    let words = ["test", "--workspace", "--all-features", "--no-fail-fast"];
+    count_cargo_test(workspace, dir, "host::cargo-test", &words, tally);
+}
+
+/// `cargo test`, each test counted.
+pub(super) fn count_cargo_test(
+    workspace: &Workspace,
+    dir: &Path,
+    name: &str,
+    words: &[&str],
+    tally: &mut Tally,
+) {
     let started = Instant::now();
-    let result = cargo(
-        workspace,
-        dir,
-        "cargo-test",
-        &["test", "--workspace", "--all-features", "--no-fail-fast"],
-    );
-    let log = dir.join("cargo-test.log");
+    let step = name.replace("::", "-");
+    let result = cargo(workspace, dir, &step, words);
+    let log = dir.join(format!("{step}.log"));
     let text = fs::read_to_string(&log).unwrap_or_default();
     let counts = count_tests(&text);
     println!(
-        "host::cargo-test: {} passed, {} failed, {} ignored ({:.1} s)",
+        "{name}: {} passed, {} failed, {} ignored ({:.1} s)",
         counts.passed,
         counts.failed.len(),
         counts.ignored,
@@ -106,7 +118,7 @@ fn unit_tests(workspace: &Workspace, dir: &Path, tally: &mut Tally) {
         if counts.failed.is_empty() {
             // It did not build, or a test program died without naming a test.
             tally.add(
-                "host::cargo-test",
+                name,
                 started.elapsed(),
                 Verdict::Failed(format!("{error:#}")),
             );

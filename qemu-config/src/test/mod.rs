@@ -2,6 +2,7 @@
 
 mod guest;
 mod host;
+mod keys;
 mod needs;
 mod pyverbs;
 mod robustness;
@@ -98,6 +99,8 @@ pub enum Suite {
     Guest(&'static str),
     /// On-demand paging as rdma-core's own tests and other people's programs see it.
     Odp,
+    /// Memory keys that work requests change.
+    Keys,
     /// Things dying under traffic.
     Robustness,
 }
@@ -106,7 +109,7 @@ impl Suite {
     fn all() -> Vec<Self> {
         let mut all = vec![Self::Host];
         all.extend(table::SUITES.iter().map(|&name| Self::Guest(name)));
-        all.extend([Self::Odp, Self::Robustness]);
+        all.extend([Self::Odp, Self::Keys, Self::Robustness]);
         all
     }
 
@@ -115,6 +118,7 @@ impl Suite {
             Self::Host => "host",
             Self::Guest(name) => name,
             Self::Odp => "odp",
+            Self::Keys => "keys",
             Self::Robustness => "robustness",
         }
     }
@@ -130,6 +134,11 @@ impl Suite {
                 let own = table::suite("odp").into_iter().map(|test| test.name);
                 let names = pyverbs::ODP.iter().map(|&name| name.to_owned());
                 names.chain(own).collect()
+            }
+            Self::Keys => {
+                let steps = keys::STEPS.iter();
+                let guests = keys::PYVERBS.iter().flat_map(|(_, tests)| *tests);
+                steps.chain(guests).map(|&name| name.to_owned()).collect()
             }
             Self::Robustness => robustness::TESTS
                 .iter()
@@ -200,6 +209,9 @@ fn run_suite(
         host::run(workspace, filter, dir, tally);
         return;
     }
+    if suite == Suite::Keys {
+        keys::run_host(workspace, filter, dir, tally);
+    }
     // Long ones: a fresh pair of guests for each test, or minutes of traffic. Unless they are asked for by name,
     // one kernel must do, so that everything together stays well below an hour.
     let kernels = match suite {
@@ -225,6 +237,9 @@ fn run_suite(
                 }
                 Suite::Robustness => {
                     robustness::run(workspace, filter, kernel, options, &dir, tally)
+                }
+                Suite::Keys => {
+                    keys::run_guests(workspace, filter, kernel, options, &label, &dir, tally)
                 }
                 Suite::Host => Ok(()),
             });

@@ -725,6 +725,119 @@ fn a_queue_pair_in_error_leaves_keys_and_others_alone() {
     }
 }
 
+/// Each way to name an object of another protection domain, and what comes of it.
+#[test]
+fn nothing_crosses_protection_domains() {
+    let mut k = Keys::new();
+    let driver = &mut k.world.hosts[1].driver;
+    let pd = driver.alloc_pd().unwrap();
+    let access = ALL_ACCESS | ACCESS_MW_BIND;
+    let foreign = driver.reg_mr(pd, 0x5000, 8192, access).unwrap();
+    // rkey, for each operation.
+    for opcode in [
+        wr::WR_WRITE,
+        wr::WR_READ,
+        wr::WR_FETCH_ADD,
+        wr::WR_ATOMIC_WRITE,
+    ] {
+        let status = k.ask(opcode, 0x5000, 8, foreign.key);
+        assert_eq!(status, cqe::REM_ACCESS_ERR, "opcode {opcode}");
+    }
+    // lkey, of a send and of a receive.
+    let mut pair = k.world.connect(QPT_RC, PAGE, |_| {});
+    let (remote, sge) = (pair.mr[0], (foreign.va, 8, foreign.key));
+    let write = Send {
+        opcode: wr::WR_WRITE,
+        sges: &[sge],
+        remote_addr: remote.va,
+        rkey: remote.key,
+        ..Send::default()
+    };
+    k.world.hosts[1].driver.post_send(&mut pair.qp[1], &write);
+    k.world.run();
+    expect_cqe(&mut k.world, 1, &mut pair.cq[1], cqe::LOC_PROT_ERR);
+    let mut pair = k.world.connect(QPT_RC, PAGE, |_| {});
+    k.world.hosts[1]
+        .driver
+        .post_recv(&mut pair.qp[1], 1, &[sge]);
+    let from = pair.mr[0];
+    let send = Send {
+        opcode: wr::WR_SEND,
+        sges: &[(from.va, 8, from.key)],
+        ..Send::default()
+    };
+    k.world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+    k.world.run();
+    expect_cqe(&mut k.world, 1, &mut pair.cq[1], cqe::LOC_PROT_ERR);
+    expect_cqe(&mut k.world, 0, &mut pair.cq[0], cqe::REM_OP_ERR);
+    // An SRQ's receives are of the SRQ's domain, not of the QP's.
+    let mut srq = k.world.hosts[1].driver.create_srq(pd, 0, 4, 1, 0).unwrap();
+    for (key, status) in [
+        (foreign.key, cqe::SUCCESS),
+        (k.region.key, cqe::LOC_PROT_ERR),
+    ] {
+        let host = &mut k.world.hosts[1];
+        let mut cq = host.cq(4);
+        let mut config = host.qp_config(QPT_RC, &cq);
+        config.srqn = Some(srq.srqn);
+        let served = host.driver.create_qp(&config).unwrap();
+        let va = if key == foreign.key {
+            foreign.va
+        } else {
+            k.region.va
+        };
+        host.driver.post_srq_recv(&mut srq, 3, &[(va, 8, key)]);
+        let mut peer_cq = k.world.hosts[0].cq(4);
+        let mut peer = k.world.hosts[0].qp(QPT_RC, &peer_cq);
+        for (host, own, to, other) in [(0, peer.qpn, 1, served.qpn), (1, served.qpn, 0, peer.qpn)] {
+            let path = k.world.path(to, other);
+            let driver = &mut k.world.hosts[host].driver;
+            driver.connect(own, QPT_RC, &path).unwrap();
+        }
+        k.world.hosts[0].driver.post_send(&mut peer, &send);
+        k.world.run();
+        expect_cqe(&mut k.world, 1, &mut cq, status);
+        k.world.completions(0, &mut peer_cq);
+    }
+    // Windows: of this domain on a region of that one, and of that one on a QP of this one.
+    let own = k.create(MKEY_WINDOW_2, 0);
+    let this = std::mem::replace(&mut k.world.hosts[1].pd, pd);
+    let theirs = k.create(MKEY_WINDOW_2, 0);
+    k.world.hosts[1].pd = this;
+    for (window, region) in [(own, foreign), (theirs, k.region), (theirs, foreign)] {
+        let entry = BindMwWqe {
+            rkey: U32::new(window),
+            lkey: U32::new(region.key),
+            addr: U64::new(region.va),
+            ..k.bind(window)
+        };
+        let mut other = k.world.connect(QPT_RC, PAGE, |_| {});
+        let done = k.local(&mut other.qp[1], &mut other.cq[1], &entry);
+        assert_eq!(
+            (done.status, done.vendor_err),
+            (cqe::MW_BIND_ERR, cqe::LKEY)
+        );
+    }
+    // Address handles.
+    let mut cq = k.world.hosts[1].cq(4);
+    let mut ud = k.world.hosts[1].qp(QPT_UD, &cq);
+    let av = k.world.path(0, 2).av();
+    let driver = &mut k.world.hosts[1].driver;
+    driver.activate(ud.qpn, QPT_UD, 7).unwrap();
+    let ah = driver.create_ah(pd, av).unwrap();
+    let datagram = Send {
+        opcode: wr::WR_SEND,
+        ah,
+        remote_qpn: 2,
+        qkey: 7,
+        ..Send::default()
+    };
+    driver.post_send(&mut ud, &datagram);
+    k.world.run();
+    let done = expect_cqe(&mut k.world, 1, &mut cq, cqe::LOC_QP_OP_ERR);
+    assert_eq!(done.vendor_err, cqe::AH);
+}
+
 #[test]
 fn flushes_and_atomic_writes_are_answered() {
     for loss in [0, 20] {
