@@ -31,9 +31,9 @@ use crate::port::NicPort;
 use crate::ram::Ram;
 
 /// Packets that one NIC sends before the next has its turn.
-const PACKET_BATCH: u32 = 64;
+const PACKET_BATCH: u32 = 8;
 /// Packets of a message that are handed over at once. A run costs little more than one packet.
-const LONGEST_RUN: u32 = 16;
+const LONGEST_RUN: u32 = 8;
 /// Longest sleep: the heartbeat must move.
 const HEARTBEAT: Duration = Duration::from_millis(250);
 /// Passes without work before the thread lets others run.
