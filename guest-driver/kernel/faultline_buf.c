@@ -2,6 +2,7 @@
 /* Memory of rings: the kernel's own, and pinned memory of processes. */
 #include <linux/dma-mapping.h>
 #include <linux/log2.h>
+#include <linux/scatterlist.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 
@@ -18,32 +19,14 @@ static size_t faultline_ring_bytes(u8 log_depth, u8 stride_shift)
 			  FAULTLINE_RING_RECORD_SIZE);
 }
 
-/* A zeroed ring of the kernel. */
-int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
-			u8 log_depth, u8 stride_shift)
-{
-	memset(buf, 0, sizeof(*buf));
-	buf->size = faultline_ring_bytes(log_depth, stride_shift);
-	buf->cpu = dma_alloc_coherent(&dev->pdev->dev, buf->size, &buf->dma,
-				      GFP_KERNEL);
-	if (!buf->cpu)
-		return -ENOMEM;
-	buf->ring.addr = cpu_to_le64(buf->dma);
-	buf->ring.num_pages = cpu_to_le32(buf->size >> PAGE_SHIFT);
-	buf->ring.page_shift = PAGE_SHIFT;
-	buf->ring.levels = 0;
-	return 0;
-}
-
 /*
  * Lists of page addresses, one level or two. Two levels lie in one piece of
  * memory as well: the lists first, the list of lists in the last page.
  */
 static int faultline_buf_list(struct faultline_dev *dev,
-			      struct faultline_buf *buf)
+			      struct faultline_buf *buf, struct sg_table *sgt)
 {
-	struct ib_umem *umem = buf->umem;
-	size_t pages = ib_umem_num_dma_blocks(umem, PAGE_SIZE);
+	size_t pages = buf->size >> PAGE_SHIFT;
 	size_t lists = DIV_ROUND_UP(pages, FAULTLINE_ADDRS_PER_PAGE);
 	struct ib_block_iter iter;
 	size_t i = 0;
@@ -56,7 +39,7 @@ static int faultline_buf_list(struct faultline_dev *dev,
 				       &buf->list_dma, GFP_KERNEL);
 	if (!buf->list)
 		return -ENOMEM;
-	rdma_umem_for_each_dma_block(umem, &iter, PAGE_SIZE)
+	rdma_for_each_block(sgt->sgl, &iter, sgt->nents, PAGE_SIZE)
 		buf->list[i++] =
 			cpu_to_le64(rdma_block_iter_dma_address(&iter));
 
@@ -73,6 +56,74 @@ static int faultline_buf_list(struct faultline_dev *dev,
 	buf->ring.addr = cpu_to_le64(buf->list_dma +
 				     lists * FAULTLINE_PAGE_SIZE);
 	buf->ring.levels = 2;
+	return 0;
+}
+
+/* One piece of memory, that the device finds by its address. */
+static void faultline_buf_contiguous(struct faultline_buf *buf, dma_addr_t dma)
+{
+	buf->ring.addr = cpu_to_le64(dma);
+	buf->ring.num_pages = cpu_to_le32(buf->size >> PAGE_SHIFT);
+	buf->ring.page_shift = PAGE_SHIFT;
+	buf->ring.levels = 0;
+}
+
+/* A ring that is too large to hope for one piece of memory. */
+static int faultline_buf_scattered(struct faultline_dev *dev,
+				   struct faultline_buf *buf)
+{
+	size_t count = buf->size >> PAGE_SHIFT;
+	struct page **pages;
+	size_t i;
+	int err;
+
+	buf->cpu = vzalloc(buf->size);
+	if (!buf->cpu)
+		return -ENOMEM;
+	pages = kvmalloc_array(count, sizeof(*pages), GFP_KERNEL);
+	if (!pages) {
+		err = -ENOMEM;
+		goto err_free;
+	}
+	for (i = 0; i < count; i++)
+		pages[i] = vmalloc_to_page(buf->cpu + (i << PAGE_SHIFT));
+	err = sg_alloc_table_from_pages(&buf->sgt, pages, count, 0, buf->size,
+					GFP_KERNEL);
+	kvfree(pages);
+	if (err)
+		goto err_free;
+	err = dma_map_sgtable(&dev->pdev->dev, &buf->sgt, DMA_BIDIRECTIONAL, 0);
+	if (err)
+		goto err_table;
+	err = faultline_buf_list(dev, buf, &buf->sgt);
+	if (err)
+		goto err_unmap;
+	buf->scattered = true;
+	return 0;
+
+err_unmap:
+	dma_unmap_sgtable(&dev->pdev->dev, &buf->sgt, DMA_BIDIRECTIONAL, 0);
+err_table:
+	sg_free_table(&buf->sgt);
+err_free:
+	vfree(buf->cpu);
+	buf->cpu = NULL;
+	return err;
+}
+
+/* A zeroed ring of the kernel. */
+int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
+			u8 log_depth, u8 stride_shift)
+{
+	memset(buf, 0, sizeof(*buf));
+	buf->size = faultline_ring_bytes(log_depth, stride_shift);
+	if (buf->size > PAGE_SIZE << PAGE_ALLOC_COSTLY_ORDER)
+		return faultline_buf_scattered(dev, buf);
+	buf->cpu = dma_alloc_coherent(&dev->pdev->dev, buf->size, &buf->dma,
+				      GFP_KERNEL);
+	if (!buf->cpu)
+		return -ENOMEM;
+	faultline_buf_contiguous(buf, buf->dma);
 	return 0;
 }
 
@@ -96,13 +147,11 @@ int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
 	buf->umem = umem;
 
 	if (umem->sgt_append.sgt.nents == 1) {
-		buf->ring.addr =
-			cpu_to_le64(sg_dma_address(umem->sgt_append.sgt.sgl));
-		buf->ring.num_pages = cpu_to_le32(buf->size >> PAGE_SHIFT);
-		buf->ring.page_shift = PAGE_SHIFT;
+		faultline_buf_contiguous(buf,
+			sg_dma_address(umem->sgt_append.sgt.sgl));
 		return 0;
 	}
-	err = faultline_buf_list(dev, buf);
+	err = faultline_buf_list(dev, buf, &umem->sgt_append.sgt);
 	if (err)
 		faultline_buf_free(dev, buf);
 	return err;
@@ -122,9 +171,16 @@ void faultline_buf_created(struct faultline_dev *dev,
 void faultline_buf_free(struct faultline_dev *dev, struct faultline_buf *buf)
 {
 	faultline_buf_created(dev, buf);
-	if (buf->cpu)
+	if (buf->scattered) {
+		dma_unmap_sgtable(&dev->pdev->dev, &buf->sgt,
+				  DMA_BIDIRECTIONAL, 0);
+		sg_free_table(&buf->sgt);
+		vfree(buf->cpu);
+		buf->scattered = false;
+	} else if (buf->cpu) {
 		dma_free_coherent(&dev->pdev->dev, buf->size, buf->cpu,
 				  buf->dma);
+	}
 	ib_umem_release(buf->umem);
 	buf->cpu = NULL;
 	buf->umem = NULL;

@@ -98,6 +98,11 @@ static void faultline_handle_event(struct faultline_dev *dev,
 		faultline_net_link(dev,
 				   eqe->kind == FAULTLINE_EVENT_PORT_UP);
 		break;
+	case FAULTLINE_EVENT_STALL_TIMEOUT:
+		dev_warn_ratelimited(&dev->pdev->dev,
+				     "QP %u held up all packets too long for a page: taken for a deadlock\n",
+				     object);
+		break;
 	case FAULTLINE_EVENT_DEVICE_FATAL:
 		faultline_fail(dev, "the device says so");
 		break;

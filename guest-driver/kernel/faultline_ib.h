@@ -14,7 +14,9 @@
 struct faultline_buf {
 	/* Kernel: */
 	void *cpu;
-	dma_addr_t dma;
+	dma_addr_t dma;		/* of one piece */
+	struct sg_table sgt;	/* of many */
+	bool scattered;
 	size_t size;
 	/* User: */
 	struct ib_umem *umem;

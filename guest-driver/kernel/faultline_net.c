@@ -488,6 +488,7 @@ static int faultline_net_create_cq(struct faultline_net *net,
 	params.log_depth = FAULTLINE_NET_CQ_LOG_DEPTH;
 	params.eqn = cpu_to_le32(faultline_comp_eqn(dev, 0));
 	err = faultline_cmd_create_cq(dev, &params, &cqn);
+	faultline_buf_created(dev, &cq->buf);
 	if (err)
 		goto free_buf;
 	faultline_res_init(&cq->res, cqn, faultline_net_cq_event);
@@ -558,6 +559,8 @@ static int faultline_net_create_qp(struct faultline_net *net)
 	params.max_send_sge = net->sq.max_sge;
 	params.max_recv_sge = 1;
 	err = faultline_cmd_create_qp(dev, &params, &qpn);
+	faultline_buf_created(dev, &net->sq.buf);
+	faultline_buf_created(dev, &net->rq.buf);
 	if (err)
 		return err;
 	faultline_res_init(&net->qp_res, qpn, faultline_net_qp_event);
