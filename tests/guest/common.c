@@ -423,6 +423,17 @@ void device_open(struct device *device)
 	device->mtu = port.active_mtu;
 }
 
+long device_counter(const struct device *device, const char *name)
+{
+	char path[256];
+
+	/* Else the kernel shows what it has read 10 ms ago. */
+	sleep_ms(20);
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/%s",
+		 ibv_get_device_name(device->context->device), name);
+	return read_number(path, -1);
+}
+
 void device_needs_odp(const struct device *device, bool implicit)
 {
 	const struct ibv_odp_caps *caps = &device->attributes.odp_caps;

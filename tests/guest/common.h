@@ -97,6 +97,8 @@ struct device {
 
 /* By RDMA_DEV and GID_INDEX of the environment, else the first device and GID 0. */
 void device_open(struct device *device);
+/* A counter of the device; -1 if it has none of that name. */
+long device_counter(const struct device *device, const char *name);
 /* Ends the program unless the device has explicit ODP for what RC does. */
 void device_needs_odp(const struct device *device, bool implicit);
 

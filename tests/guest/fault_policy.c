@@ -21,17 +21,6 @@ static const struct policy policies[] = {
 	{ FAULTLINEDV_FAULT_TERMINATE, "terminate", NULL, IBV_WC_REM_OP_ERR },
 };
 
-static long counter(const struct device *device, const char *name)
-{
-	char path[256];
-
-	/* Else the kernel shows what it has read 10 ms ago. */
-	sleep_ms(20);
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/%s",
-		 ibv_get_device_name(device->context->device), name);
-	return read_number(path, -1);
-}
-
 static void choose(struct loop *loop, enum faultlinedv_fault_policy policy)
 {
 	enum faultlinedv_fault_policy now;
@@ -76,7 +65,7 @@ static void test_write(struct bench *bench, const struct policy *policy)
 
 	for (i = 0; i < ARRAY_SIZE(policies); i++)
 		if (policies[i].counter)
-			before[i] = counter(&bench->device, policies[i].counter);
+			before[i] = device_counter(&bench->device, policies[i].counter);
 	choose(&bench->loop, policy->number);
 	status = loop_do(&bench->loop, IBV_WR_RDMA_WRITE, bench->buffer, PAGE, bench->mr->lkey,
 			 absent.at, absent.mr->rkey);
@@ -90,7 +79,7 @@ static void test_write(struct bench *bench, const struct policy *policy)
 		if (!policies[i].counter)
 			continue;
 		WANT(before[i] >= 0);
-		grown = counter(&bench->device, policies[i].counter) - before[i];
+		grown = device_counter(&bench->device, policies[i].counter) - before[i];
 		if ((grown > 0) != (policies[i].number == policy->number))
 			die("%s: %s has grown by %ld", policy->name, policies[i].counter, grown);
 	}

@@ -10,7 +10,7 @@ use crate::qemu::Hardware;
 /// MiB of the region in the suite `oversubscribe`: ten times the guest's memory.
 pub const OVERSUBSCRIBED: u32 = 10 * SMALL_MEMORY;
 /// MiB of memory of a guest that is to run out of it.
-const SMALL_MEMORY: u32 = 256;
+pub const SMALL_MEMORY: u32 = 256;
 
 /// The guests that `suite` runs in; `root` is the project's.
 pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan {
@@ -47,7 +47,25 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             },
             ..plain
         },
+        "swap" => Plan {
+            memory: SMALL_MEMORY,
+            hardware: Hardware {
+                swap_disk: 4 * SMALL_MEMORY,
+                ..Hardware::default()
+            },
+            ..plain
+        },
         "coherence" => Plan {
+            hardware: Hardware {
+                pmem: 256,
+                ..Hardware::default()
+            },
+            ..plain
+        },
+        "ulp" => Plan {
+            packages: ["fio", "nfs-common", "nfs-kernel-server"]
+                .map(str::to_owned)
+                .to_vec(),
             hardware: Hardware {
                 pmem: 256,
                 ..Hardware::default()

@@ -15,6 +15,8 @@ pub const SUITES: &[&str] = &[
     "oversubscribe",
     "coherence",
     "pinned",
+    "ulp",
+    "swap",
 ];
 
 /// A test of two guests.
@@ -40,6 +42,8 @@ pub fn suite(name: &str) -> Vec<GuestTest> {
         "oversubscribe" => oversubscribe(),
         "coherence" => coherence(),
         "pinned" => pinned(),
+        "ulp" => ulp(),
+        "swap" => swap(),
         _ => Vec::new(),
     }
 }
@@ -393,5 +397,70 @@ fn pinned() -> Vec<GuestTest> {
         verbs("rc", "ibv_rc_pingpong -c"),
         perf("write_bw", "ib_write_bw -n 500"),
         tortured("traffic", "", "--pinned", 5),
+    ]
+}
+
+/// Kernel consumers: disks, file systems and sockets over RDMA.
+fn ulp() -> Vec<GuestTest> {
+    let disk = |name: &str, program: &str, pattern: &str| {
+        test(
+            name,
+            &format!("{program} server"),
+            &format!("{program} client {pattern} 1 4 16 64"),
+            Ready::Cm,
+            180,
+            "all right",
+        )
+    };
+    let rds = |name: &str, options: &str| {
+        let command = format!("modprobe rds_rdma && rds_pair {options} $MY_IP");
+        let client = format!("{command} $PEER_IP");
+        test(name, &command, &client, Ready::Tcp(18640), 120, "all right")
+    };
+    vec![
+        disk("nvme_random", "ulp_nvme", "randrw"),
+        disk("nvme_sequential", "ulp_nvme", "rw"),
+        disk("srp_random", "ulp_srp", "randrw"),
+        disk("srp_sequential", "ulp_srp", "rw"),
+        test(
+            "nfs",
+            "ulp_nfs server",
+            "ulp_nfs client",
+            Ready::Cm,
+            240,
+            "all right",
+        ),
+        rds("rds", ""),
+        // The kernel does not pin files on a DAX device: it registers the windows on demand.
+        rds("rds_on_demand", "--file /mnt/dax/window"),
+    ]
+}
+
+/// The first guest swaps to a disk of the second, over the NIC that others want its memory through.
+fn swap() -> Vec<GuestTest> {
+    let swapped = |name: &str, server: &str, client: &str, seconds: u64| {
+        test(
+            name,
+            &format!("ulp_nvme swap && {server}"),
+            &format!("ulp_nvme swap_server && {client} $PEER_IP"),
+            Ready::Cm,
+            seconds,
+            "all right",
+        )
+    };
+    let (much, some) = (3 * needs::SMALL_MEMORY, needs::SMALL_MEMORY * 3 / 2);
+    vec![
+        swapped(
+            "rnr",
+            &format!("odp_oversubscribe --times 3 --mib {much}"),
+            "odp_oversubscribe",
+            900,
+        ),
+        swapped(
+            "stall",
+            &format!("swap_deadlock --mib {some}"),
+            "swap_deadlock",
+            300,
+        ),
     ]
 }
