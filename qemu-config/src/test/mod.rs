@@ -25,6 +25,7 @@ const DEFAULT: &[&str] = &[
     "rdmacm",
     "perftest",
     "odp",
+    "keys",
     "coherence",
     "pinned",
     "torture",
