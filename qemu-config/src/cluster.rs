@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::command::say;
+use crate::debug_kernel;
 use crate::driver::Driver;
 use crate::emulator::{self, Emulator};
 use crate::guest::{Booting, Guest};
@@ -135,6 +136,9 @@ impl Cluster {
         host::ensure_packages(workspace)?;
         let qemu = Qemu::obtain(workspace)?;
         let base = Base::obtain(workspace)?;
+        if plan.kernel == Kernel::Debug {
+            debug_kernel::obtain(workspace, &base)?;
+        }
         let image = Image::obtain(workspace, &base, &plan.packages)?;
         let driver = match plan.nic {
             Nic::Faultline => Some(Driver::obtain(workspace, &base, plan.kernel)?),

@@ -64,10 +64,12 @@ pub enum Kernel {
     Stable,
     /// The kernel in the release's backports.
     Backports,
+    /// The release's, configured to look for mistakes; built when it is first asked for.
+    Debug,
 }
 
 impl Kernel {
-    /// Both, in the order in which tests run on them.
+    /// Debian's, in the order in which tests run on them.
     pub const BOTH: [Self; 2] = [Self::Stable, Self::Backports];
 
     /// The name used in options and file names.
@@ -75,6 +77,15 @@ impl Kernel {
         match self {
             Self::Stable => "stable",
             Self::Backports => "backports",
+            Self::Debug => "debug",
+        }
+    }
+
+    /// How many times longer than on the others things may take.
+    pub fn patience(self) -> u32 {
+        match self {
+            Self::Stable | Self::Backports => 1,
+            Self::Debug => 5,
         }
     }
 }
@@ -217,7 +228,8 @@ done > /usr/share/faultline-lab/backports
 apt-get clean
 '"#;
 
-fn chroot(root: &Path, work: Option<&Path>, script: &str) -> Command {
+/// A command that runs in `root`, with `work` mounted at `/mnt`, in a mount namespace of its own.
+pub fn chroot(root: &Path, work: Option<&Path>, script: &str) -> Command {
     let mut command = Command::new("unshare");
     let mount = "mount -t proc proc \"$1/proc\"
          if [ -n \"$2\" ]; then mount --bind \"$2\" \"$1/mnt\"; fi
@@ -291,14 +303,7 @@ impl Image {
         let _ = fs::remove_dir_all(&copy);
         let log = cache.join("packages.log");
         let _ = fs::remove_file(&log);
-        run_logged(
-            "copying the guest root",
-            Command::new("cp")
-                .args(["-a", "--reflink=auto"])
-                .arg(&base.root)
-                .arg(&copy),
-            &log,
-        )?;
+        copy_root(&base.root, &copy, &log)?;
         let result =
             install(&copy, &packages, &log).and_then(|()| make_disk(&copy, &image.disk, &cache));
         let _ = fs::remove_dir_all(&copy);
@@ -306,7 +311,20 @@ impl Image {
     }
 }
 
-fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
+/// Copies an unpacked root.
+pub fn copy_root(from: &Path, to: &Path, log: &Path) -> Result<()> {
+    run_logged(
+        "copying the guest root",
+        Command::new("cp")
+            .args(["-a", "--reflink=auto"])
+            .arg(from)
+            .arg(to),
+        log,
+    )
+}
+
+/// Installs `packages` (names, or paths of `.deb` files) in an unpacked root.
+pub fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
     let mut arguments = Vec::new();
     for package in packages {
         if package.contains('/') {

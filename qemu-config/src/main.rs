@@ -5,6 +5,7 @@ mod agent;
 mod bench;
 mod cluster;
 mod command;
+mod debug_kernel;
 mod demo;
 mod driver;
 mod emulator;

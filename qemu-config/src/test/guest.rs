@@ -46,6 +46,8 @@ pub fn run(
                 }
             }
         };
+        let mut test = test;
+        test.exchange.limit *= kernel.patience();
         let (verdict, usable) = current.judge(workspace, &test, &name, tally);
         if usable {
             pair = Some(verdict);

@@ -1,0 +1,103 @@
+//! A kernel that looks for mistakes (KASAN, lockdep, kmemleak, fault injection), built from Debian's source.
+//!
+//! It becomes part of the unpacked guest root, as the kernels from packages are: `Kernel::Debug` is one more of them. All
+//! but the driver under test is built in.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::command::{run_logged, say};
+use crate::host;
+use crate::image::{self, Base, Kernel};
+use crate::workspace::{Fingerprint, Workspace};
+
+/// Bumped when the way of building changes.
+const RECIPE: &str = "1";
+/// What is built.
+const CONFIG: &str = include_str!("../debug-kernel.config");
+/// The source of the release's kernel, and what building it needs beyond the guest root's packages.
+const PACKAGES: [&str; 5] = ["linux-source", "flex", "bison", "bc", "libelf-dev"];
+
+/// Fills `/mnt/out` with a tree to lay over the root.
+const SCRIPT: &str = r#"
+    cd /mnt
+    mkdir source
+    tar -C source --strip-components=1 -xf /usr/src/linux-source-*.tar.xz
+    cd source
+    make KCONFIG_ALLCONFIG=/mnt/config allnoconfig
+    make -s -j"$(nproc)" bzImage modules
+    release=$(make -s kernelrelease)
+    modules=/mnt/out/usr/lib/modules/$release
+    headers=/mnt/out/usr/src/linux-headers-$release
+    mkdir -p /mnt/out/boot "$modules" "$headers" /mnt/out/usr/share/faultline-lab
+    cp arch/x86/boot/bzImage "/mnt/out/boot/vmlinuz-$release"
+    cp modules.builtin modules.builtin.modinfo modules.order "$modules/"
+    make run-command KBUILD_RUN_COMMAND="sh scripts/package/install-extmod-build $headers"
+    cp .config "$headers/"
+    ln -s usr/lib /mnt/out/lib
+    depmod -b /mnt/out "$release"
+    rm /mnt/out/lib
+    echo "$release" >/mnt/out/usr/share/faultline-lab/debug
+"#;
+
+/// Makes sure that the root has the debug kernel.
+pub fn obtain(workspace: &Workspace, base: &Base) -> Result<()> {
+    let key = Fingerprint::new().text(RECIPE).text(CONFIG).finish();
+    let stamp = base.root.join("usr/share/faultline-lab/debug.key");
+    let is_there = || fs::read_to_string(&stamp).is_ok_and(|found| found == key);
+    if is_there() {
+        return Ok(());
+    }
+    let _lock = workspace.lock_cache()?;
+    if is_there() {
+        return Ok(());
+    }
+    host::require_root("building the debug kernel")?;
+    let cache = workspace.cache()?;
+    let work = cache.join("debug-kernel.work");
+    let root = cache.join("debug-kernel.partial");
+    for dir in [&work, &root] {
+        let _ = fs::remove_dir_all(dir);
+    }
+    fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
+    let result = build(base, &root, &work);
+    let _ = fs::remove_dir_all(&root);
+    result?;
+    overlay(&work.join("out"), &base.root)?;
+    fs::write(&stamp, key).context("noting the debug kernel")?;
+    fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
+    say(format!("  kernel debug {}", base.release(Kernel::Debug)?));
+    Ok(())
+}
+
+/// Builds in a copy of the root, so that what only the build needs gets into no guest.
+fn build(base: &Base, root: &Path, work: &Path) -> Result<()> {
+    let log = work.join("build.log");
+    say("building the debug kernel, once (some twenty minutes, needs the network)");
+    image::copy_root(&base.root, root, &log)?;
+    let packages = PACKAGES.map(str::to_owned);
+    image::install(root, &packages, &log)?;
+    fs::write(work.join("config"), CONFIG).context("writing the configuration")?;
+    run_logged(
+        "compiling the debug kernel",
+        &mut image::chroot(root, Some(work), SCRIPT),
+        &log,
+    )
+}
+
+/// Copies a tree over another, links and modes included.
+fn overlay(from: &Path, to: &Path) -> Result<()> {
+    let mut from = from.as_os_str().to_owned();
+    from.push("/.");
+    let status = Command::new("cp")
+        .arg("-a")
+        .arg(from)
+        .arg(to)
+        .status()
+        .context("starting cp")?;
+    anyhow::ensure!(status.success(), "copying the debug kernel failed");
+    Ok(())
+}
