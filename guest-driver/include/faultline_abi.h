@@ -181,6 +181,10 @@
 #define FAULTLINE_DOMAIN_MISMATCH 0x20
 /* No such XRC domain. */
 #define FAULTLINE_BAD_XRCD 0x21
+/* The address is not a multicast group. */
+#define FAULTLINE_BAD_GROUP 0x40
+/* The queue pair is not attached to the group. */
+#define FAULTLINE_NOT_ATTACHED 0x41
 
 /*
  * Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
@@ -635,6 +639,10 @@
 #define FAULTLINE_ADMIN_SET_NETDEV 0x41
 /* Read the counters. */
 #define FAULTLINE_ADMIN_QUERY_COUNTERS 0x48
+/* Attach a queue pair to a multicast group. */
+#define FAULTLINE_ADMIN_ATTACH_MCAST 0x58
+/* Detach a queue pair from a multicast group. */
+#define FAULTLINE_ADMIN_DETACH_MCAST 0x59
 
 /* Flags of CREATE_EQ. */
 /* This queue gets the asynchronous events of all objects. */
@@ -777,6 +785,12 @@
 #define FAULTLINE_CNT_tlb_misses 0x34
 /* Times that a region's entries in the translation cache were dropped. */
 #define FAULTLINE_CNT_tlb_shootdowns 0x35
+/* Datagrams sent to a multicast group. */
+#define FAULTLINE_CNT_tx_mcast_packets 0x36
+/* Datagrams to a multicast group that a queue pair here is attached to. */
+#define FAULTLINE_CNT_rx_mcast_packets 0x37
+/* Copies of such datagrams for queue pairs. */
+#define FAULTLINE_CNT_rx_mcast_copies 0x38
 
 /* Head of a doorbell page. */
 struct faultline_doorbell_page {
@@ -1395,6 +1409,12 @@ struct faultline_query_counters {
 	/* Bytes at `addr`; the device writes no more than it has. The answer's handle says how many it has. */
 	__le32 len;
 	__le32 reserved;
+};
+
+/* ATTACH_MCAST, DETACH_MCAST: handle is a UD queue pair. */
+struct faultline_mcast {
+	/* Group; IPv4 as ::ffff:a.b.c.d. */
+	__u8 gid[16];
 };
 
 #endif /* FAULTLINE_ABI_H */

@@ -222,6 +222,18 @@ int faultline_cmd_destroy_qp(struct faultline_dev *dev, u32 qpn)
 	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_QP, qpn, NULL);
 }
 
+int faultline_cmd_attach_mcast(struct faultline_dev *dev, u32 qpn,
+			       const struct faultline_mcast *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_ATTACH_MCAST, qpn, params);
+}
+
+int faultline_cmd_detach_mcast(struct faultline_dev *dev, u32 qpn,
+			       const struct faultline_mcast *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_DETACH_MCAST, qpn, params);
+}
+
 int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
 			    const struct faultline_av *av,
 			    enum faultline_wait wait, u32 *ahn)

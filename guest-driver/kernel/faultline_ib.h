@@ -290,6 +290,10 @@ int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 		       struct ib_qp_init_attr *init_attr);
 int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata);
 
+/* faultline_steering.c */
+int faultline_attach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid);
+int faultline_detach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid);
+
 /* faultline_post.c */
 int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 			const struct ib_send_wr **bad_wr);

@@ -60,6 +60,9 @@ static const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(tlb_hits),
 	FAULTLINE_COUNTER(tlb_misses),
 	FAULTLINE_COUNTER(tlb_shootdowns),
+	FAULTLINE_COUNTER(tx_mcast_packets),
+	FAULTLINE_COUNTER(rx_mcast_packets),
+	FAULTLINE_COUNTER(rx_mcast_copies),
 };
 
 #define FAULTLINE_NUM_COUNTERS	ARRAY_SIZE(faultline_stat_descs)

@@ -113,6 +113,10 @@ static int faultline_query_device(struct ib_device *ibdev,
 	props->max_srq = le32_to_cpu(caps->max_srq);
 	props->max_srq_wr = le32_to_cpu(caps->max_srq_wr);
 	props->max_srq_sge = le32_to_cpu(caps->max_sge);
+	props->max_mcast_grp = le32_to_cpu(caps->max_mcast_grp);
+	props->max_mcast_qp_attach = le32_to_cpu(caps->max_mcast_qp);
+	props->max_total_mcast_qp_attach = props->max_mcast_grp *
+					   props->max_mcast_qp_attach;
 	props->max_pkeys = 1;
 	props->local_ca_ack_delay = FAULTLINE_ACK_DELAY;
 	/* Completions carry nanoseconds. */
@@ -520,6 +524,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.alloc_pd = faultline_alloc_pd,
 	.alloc_ucontext = faultline_alloc_ucontext,
 	.alloc_xrcd = faultline_alloc_xrcd,
+	.attach_mcast = faultline_attach_mcast,
 	.create_ah = faultline_create_ah,
 	.create_cq = faultline_create_cq,
 	.create_qp = faultline_create_qp,
@@ -535,6 +540,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.destroy_cq = faultline_destroy_cq,
 	.destroy_qp = faultline_destroy_qp,
 	.destroy_srq = faultline_destroy_srq,
+	.detach_mcast = faultline_detach_mcast,
 	.disassociate_ucontext = faultline_disassociate_ucontext,
 	.get_dev_fw_str = faultline_fw_str,
 	.get_dma_mr = faultline_get_dma_mr,

@@ -267,6 +267,10 @@ abi_consts! {
         SET_NETDEV = 0x41;
         /// Read the counters.
         QUERY_COUNTERS = 0x48;
+        /// Attach a queue pair to a multicast group.
+        ATTACH_MCAST = 0x58;
+        /// Detach a queue pair from a multicast group.
+        DETACH_MCAST = 0x59;
     }
 }
 
@@ -458,4 +462,10 @@ counters! {
     tlb_misses,
     /// Times that a region's entries in the translation cache were dropped.
     tlb_shootdowns,
+    /// Datagrams sent to a multicast group.
+    tx_mcast_packets,
+    /// Datagrams to a multicast group that a queue pair here is attached to.
+    rx_mcast_packets,
+    /// Copies of such datagrams for queue pairs.
+    rx_mcast_copies,
 }

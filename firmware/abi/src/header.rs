@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::{Constant, ConstantGroup, StructLayout};
-use crate::{admin, caps, cqe, doorbell, event, qp, regs, status, translation, wqe};
+use crate::{admin, caps, cqe, doorbell, event, qp, regs, status, steering, translation, wqe};
 
 /// Every group of constants, in the order of the header.
 pub const GROUPS: &[ConstantGroup] = &[
@@ -77,6 +77,7 @@ pub const STRUCTS: &[StructLayout] = &[
     admin::SetGid::LAYOUT,
     admin::SetNetdev::LAYOUT,
     admin::QueryCounters::LAYOUT,
+    steering::Mcast::LAYOUT,
 ];
 
 /// The text of `guest-driver/include/faultline_abi.h`.

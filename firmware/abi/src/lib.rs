@@ -22,6 +22,7 @@ pub mod event;
 pub mod qp;
 pub mod regs;
 pub mod status;
+pub mod steering;
 pub mod translation;
 pub mod wqe;
 

@@ -93,4 +93,8 @@ statuses! {
     DomainMismatch / "DOMAIN_MISMATCH" = 32,
     /// No such XRC domain.
     BadXrcd / "BAD_XRCD" = 33,
+    /// The address is not a multicast group.
+    BadGroup / "BAD_GROUP" = 64,
+    /// The queue pair is not attached to the group.
+    NotAttached / "NOT_ATTACHED" = 65,
 }

@@ -182,6 +182,8 @@ impl Nic {
             DESTROY_AH => self.destroy_ah(handle).map(done),
             SET_GID => self.set_gid(handle, &body(cmd)?).map(done),
             SET_NETDEV => self.set_netdev(&body(cmd)?).map(done),
+            ATTACH_MCAST => self.attach_mcast(handle, &body(cmd)?).map(done),
+            DETACH_MCAST => self.detach_mcast(handle, &body(cmd)?).map(done),
             QUERY_COUNTERS => self.query_counters(mem, &body(cmd)?).map(created),
             _ => Err(Status::BadOpcode),
         }
@@ -612,6 +614,9 @@ impl Nic {
     }
 
     fn destroy_qp(&mut self, number: u32) -> Result<(), Status> {
+        if self.groups.has_member(number) {
+            return Err(Status::InUse);
+        }
         let qp = match number {
             GSI_QPN => self.gsi.take().map(|qp| *qp),
             _ => self.qps.remove(number),

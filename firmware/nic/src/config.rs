@@ -42,6 +42,8 @@ pub struct Limits {
     pub max_rd_atomic: u32,
     pub max_faults: u32,
     pub max_xrcd: u32,
+    pub max_mcast_grp: u32,
+    pub max_mcast_qp: u32,
 }
 
 impl Default for Limits {
@@ -63,6 +65,8 @@ impl Default for Limits {
             max_rd_atomic: 16,
             max_faults: 1024,
             max_xrcd: 1 << 14,
+            max_mcast_grp: 1 << 12,
+            max_mcast_qp: 256,
         }
     }
 }
@@ -155,6 +159,8 @@ impl NicConfig {
             max_init_rd_atomic: U32::new(l.max_rd_atomic),
             max_mtu: U32::new(u32::from(MAX_MTU)),
             max_map_pages: U32::new(512),
+            max_mcast_grp: U32::new(l.max_mcast_grp),
+            max_mcast_qp: U32::new(l.max_mcast_qp),
             rc_odp_caps: odp(ODP_SEND
                 | ODP_RECV
                 | ODP_WRITE

@@ -19,6 +19,8 @@ const MAX_FRAMES: usize = 4096;
 pub(crate) struct HeldFrame {
     /// Header of a RoCE packet; none: the bytes are the whole frame.
     pub header: Option<RoceHeader>,
+    /// The queue pair that alone waits for it: others may have had their copies. None: whom the headers name.
+    pub only: Option<u32>,
     pub bytes: Vec<u8>,
 }
 

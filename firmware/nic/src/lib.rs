@@ -12,6 +12,7 @@
 //! - [`cq`], [`eq`], [`srq`], [`ring`]: queues in guest memory
 //! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
 //! - [`frame`], [`path`]: packets on their way out and in
+//! - `ethernet`, `multicast`: who gets a frame that is for no queue pair alone
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -23,10 +24,13 @@ pub mod counters;
 pub mod cq;
 pub mod dma;
 pub mod eq;
+mod ethernet;
+mod ethernet_admin;
 mod fault;
 pub mod frame;
 mod ingress;
 pub mod mkey;
+mod multicast;
 mod nic;
 pub mod page_table;
 pub mod path;

@@ -1,6 +1,6 @@
 //! The NIC as its surroundings see it.
 
-use faultline_abi::admin::{Counter, NETDEV_ALLMULTI, NETDEV_PROMISC};
+use faultline_abi::admin::{Counter, NETDEV_PROMISC};
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::event;
 use faultline_wire::MacAddr;
@@ -15,6 +15,7 @@ use crate::counters::Counters;
 use crate::dma::Dma;
 use crate::frame::{FrameKind, Payload, TxFrame, packet_of_run};
 use crate::ingress::HeldFrame;
+use crate::multicast::{Groups, MULTICAST_QPN};
 use crate::qp::Qp;
 use crate::registers::Registers;
 use crate::table::Table;
@@ -27,8 +28,6 @@ pub(crate) const GSI_QPN: u32 = 1;
 pub(crate) const FIRST_QPN: u32 = 2;
 /// Packets that one QP sends before another has its turn.
 const BURST: u32 = 32;
-/// Longest frame that is put together to see whether it is a RoCE packet.
-const MAX_FRAME: usize = crate::config::MAX_MTU as usize + faultline_wire::Ethernet::MAX_LEN;
 
 /// A software RDMA NIC.
 ///
@@ -41,6 +40,7 @@ pub struct Nic {
     pub(crate) registers: Registers,
     pub(crate) admin: AdminQueue,
     pub(crate) translation: TranslationQueue,
+    pub(crate) groups: Groups,
     /// Packets that the first QP in line has sent in its turn.
     burst: u32,
     /// Counts changes of the set of user contexts, for those who poll doorbell pages.
@@ -59,6 +59,7 @@ impl Nic {
             registers: Registers::new(&config),
             admin: AdminQueue::default(),
             translation: TranslationQueue::default(),
+            groups: Groups::new(config.limits.max_mcast_grp, config.limits.max_mcast_qp),
             burst: 0,
             uctx_changes: 0,
             enabled_version: 0,
@@ -272,6 +273,7 @@ impl Nic {
                 counters.add(Counter::tx_roce_packets, packets);
             }
             self.core.charge_lookups(now);
+            self.loop_back(now, mem, &frame);
             return Some(frame);
         }
         self.report_fatal();
@@ -345,6 +347,7 @@ impl Nic {
         if self.core.ingress.must_queue() {
             self.hold(HeldFrame {
                 header: None,
+                only: None,
                 bytes: frame.to_vec(),
             });
             return;
@@ -379,7 +382,7 @@ impl Nic {
     }
 
     /// Keeps a frame that is handed over by reference, packet by packet.
-    fn hold_frame<M: Dma>(&mut self, frame: &TxFrame, sender: &M) {
+    pub(crate) fn hold_frame<M: Dma>(&mut self, frame: &TxFrame, sender: &M) {
         let payload = Payload::Guest {
             mem: sender,
             segments: &frame.payload,
@@ -393,7 +396,11 @@ impl Nic {
                 FrameKind::Raw { .. } => None,
             };
             match payload.part(index as usize * each, each).to_vec() {
-                Ok(bytes) => self.hold(HeldFrame { header, bytes }),
+                Ok(bytes) => self.hold(HeldFrame {
+                    header,
+                    only: None,
+                    bytes,
+                }),
                 Err(_) => self.core.counters.inc(Counter::dma_errors),
             }
         }
@@ -408,13 +415,15 @@ impl Nic {
             let Some(frame) = self.core.ingress.pop() else {
                 return;
             };
-            match &frame.header {
-                Some(header) => {
+            let payload = Payload::Bytes(&frame.bytes);
+            match (&frame.header, frame.only) {
+                (Some(header), Some(qpn)) => self.give_to_qp(now, mem, qpn, header, 1, payload),
+                (Some(header), None) => {
                     let len = header.frame_len(frame.bytes.len());
                     self.count_received(1, len);
-                    self.receive_roce(now, mem, header, 1, Payload::Bytes(&frame.bytes));
+                    self.receive_roce(now, mem, header, 1, payload);
                 }
-                None => self.receive_octets(now, mem, &frame.bytes),
+                (None, _) => self.receive_octets(now, mem, &frame.bytes),
             }
         }
     }
@@ -430,58 +439,11 @@ impl Nic {
         }
     }
 
-    fn count_received(&mut self, packets: u32, len: usize) {
+    pub(crate) fn count_received(&mut self, packets: u32, len: usize) {
         self.core
             .counters
             .add(Counter::rx_packets, u64::from(packets));
         self.core.counters.add(Counter::rx_bytes, len as u64);
-    }
-
-    /// A raw frame by reference: it may hold a RoCE packet that someone made by hand.
-    fn receive_raw<M: Dma>(&mut self, now: Instant, mem: &M, frame: Payload<'_, M>) {
-        let mut head = [0; packet::MAX_HEADER_LEN];
-        let Ok(n) = frame.read(0, &mut head) else {
-            self.core.counters.inc(Counter::dma_errors);
-            return;
-        };
-        if !packet::is_roce(head.get(..n).unwrap_or(&[])) {
-            self.count_received(1, frame.len());
-            self.receive_ethernet(now, mem, frame);
-            return;
-        }
-        let mut bytes = vec![0; frame.len().min(MAX_FRAME)];
-        match frame.read(0, &mut bytes) {
-            Ok(_) => self.receive_bytes(now, mem, &bytes),
-            Err(_) => self.core.counters.inc(Counter::dma_errors),
-        }
-    }
-
-    fn receive_ethernet<M: Dma>(&mut self, now: Instant, mem: &M, frame: Payload<'_, M>) {
-        let netdev = &self.core.netdev;
-        let mut dst = MacAddr([0; 6]);
-        let read = frame.read(0, &mut dst.0);
-        let wanted = dst == netdev.mac
-            || dst.is_broadcast()
-            || netdev.flags & NETDEV_PROMISC != 0
-            || (dst.is_multicast() && netdev.flags & NETDEV_ALLMULTI != 0);
-        let longest = usize::from(netdev.mtu) + faultline_wire::Ethernet::MAX_LEN;
-        if read.is_err() || !netdev.is_up() || !wanted || frame.len() > longest {
-            self.core.counters.inc(Counter::rx_filtered);
-            return;
-        }
-        match Self::qp_mut(&mut self.qps, &mut self.gsi, netdev.qpn) {
-            Some(qp) => {
-                if !qp.receive_frame(&mut self.core, now, mem, frame)
-                    && let Ok(bytes) = frame.to_vec()
-                {
-                    self.core.ingress.put_back(HeldFrame {
-                        header: None,
-                        bytes,
-                    });
-                }
-            }
-            None => self.core.counters.inc(Counter::rx_filtered),
-        }
     }
 
     fn receive_roce<M: Dma>(
@@ -494,6 +456,10 @@ impl Nic {
     ) {
         let counters = &mut self.core.counters;
         counters.add(Counter::rx_roce_packets, u64::from(packets));
+        if header.bth.dest_qp == MULTICAST_QPN {
+            self.receive_multicast(now, mem, header, payload);
+            return;
+        }
         if header.ethernet.dst != self.core.netdev.mac {
             counters.inc(Counter::rx_filtered);
             return;
@@ -502,8 +468,21 @@ impl Nic {
             counters.inc(Counter::rp_cnp_handled);
             return;
         }
-        let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, header.bth.dest_qp) else {
-            counters.inc(Counter::rx_bad_qp);
+        self.give_to_qp(now, mem, header.bth.dest_qp, header, packets, payload);
+    }
+
+    /// Gives packets to a queue pair; those that it has no page for wait if it says so.
+    pub(crate) fn give_to_qp<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        qpn: u32,
+        header: &RoceHeader,
+        packets: u32,
+        payload: Payload<'_, M>,
+    ) {
+        let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, qpn) else {
+            self.core.counters.inc(Counter::rx_bad_qp);
             return;
         };
         let taken = qp.receive(&mut self.core, now, mem, header, packets, payload);
@@ -515,6 +494,7 @@ impl Nic {
             match payload.part(index as usize * each, each).to_vec() {
                 Ok(bytes) => self.core.ingress.put_back(HeldFrame {
                     header: Some(header),
+                    only: Some(qpn),
                     bytes,
                 }),
                 Err(_) => self.core.counters.inc(Counter::dma_errors),

@@ -5,6 +5,7 @@ use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::event::Eqe;
 use faultline_abi::qp::{self, *};
+use faultline_abi::steering::*;
 use faultline_abi::translation::{self as tq, TqCmd, TqComp};
 use faultline_abi::wqe::{self, RqWqe, SqWqe, WqRecord};
 use faultline_abi::{ABI_VERSION, MAGIC, Status, U16, U32, U64, regs};
@@ -916,6 +917,18 @@ impl<B: Bus> Driver<B> {
             ..CreateAh::default()
         };
         Ok(self.command(CREATE_AH, 0, &body)?.handle.get())
+    }
+
+    /// Attaches a queue pair to a multicast group.
+    pub fn attach_mcast(&mut self, qpn: u32, group: Gid) -> Result<()> {
+        let body = Mcast { gid: group.0 };
+        self.command(ATTACH_MCAST, qpn, &body).map(drop)
+    }
+
+    /// Detaches a queue pair from a multicast group.
+    pub fn detach_mcast(&mut self, qpn: u32, group: Gid) -> Result<()> {
+        let body = Mcast { gid: group.0 };
+        self.command(DETACH_MCAST, qpn, &body).map(drop)
     }
 
     /// Sets an entry of the GID table.

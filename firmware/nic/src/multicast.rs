@@ -1,0 +1,67 @@
+//! Multicast groups: which queue pairs get the datagrams that are sent to them (IBTA 10.5.2).
+
+use std::collections::BTreeMap;
+
+use faultline_abi::Status;
+use faultline_wire::Gid;
+
+/// Destination QP of every datagram to a group (IBTA 3.5.2).
+pub(crate) const MULTICAST_QPN: u32 = 0xff_ffff;
+
+/// All groups with members here.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    members: BTreeMap<Gid, Vec<u32>>,
+    max_groups: u32,
+    max_members: u32,
+}
+
+impl Groups {
+    pub fn new(max_groups: u32, max_members: u32) -> Self {
+        Self {
+            members: BTreeMap::new(),
+            max_groups,
+            max_members,
+        }
+    }
+
+    /// Adds a member, if it is none yet.
+    pub fn attach(&mut self, group: Gid, qpn: u32) -> Result<(), Status> {
+        if !group.is_multicast() {
+            return Err(Status::BadGroup);
+        }
+        if !self.members.contains_key(&group) && self.members.len() >= self.max_groups as usize {
+            return Err(Status::NoResources);
+        }
+        let members = self.members.entry(group).or_default();
+        if members.contains(&qpn) {
+            return Ok(());
+        }
+        if members.len() >= self.max_members as usize {
+            return Err(Status::NoResources);
+        }
+        members.push(qpn);
+        Ok(())
+    }
+
+    /// Removes a member.
+    pub fn detach(&mut self, group: Gid, qpn: u32) -> Result<(), Status> {
+        let members = self.members.get_mut(&group).ok_or(Status::NotAttached)?;
+        let at = members.iter().position(|member| *member == qpn);
+        members.remove(at.ok_or(Status::NotAttached)?);
+        if members.is_empty() {
+            self.members.remove(&group);
+        }
+        Ok(())
+    }
+
+    /// Members of a group, the oldest first.
+    pub fn members(&self, group: Gid) -> &[u32] {
+        self.members.get(&group).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether this queue pair is in any group.
+    pub fn has_member(&self, qpn: u32) -> bool {
+        self.members.values().any(|members| members.contains(&qpn))
+    }
+}
