@@ -181,6 +181,10 @@
 #define FAULTLINE_DOMAIN_MISMATCH 0x20
 /* No such XRC domain. */
 #define FAULTLINE_BAD_XRCD 0x21
+/* No such flow. */
+#define FAULTLINE_BAD_FLOW 0x3c
+/* The flow asks for fields of headers that it does not ask for. */
+#define FAULTLINE_BAD_FLOW_FIELDS 0x3d
 /* The address is not a multicast group. */
 #define FAULTLINE_BAD_GROUP 0x40
 /* The queue pair is not attached to the group. */
@@ -643,6 +647,10 @@
 #define FAULTLINE_ADMIN_ATTACH_MCAST 0x58
 /* Detach a queue pair from a multicast group. */
 #define FAULTLINE_ADMIN_DETACH_MCAST 0x59
+/* Create a flow: a rule that says who gets which frames. */
+#define FAULTLINE_ADMIN_CREATE_FLOW 0x5a
+/* Destroy a flow. */
+#define FAULTLINE_ADMIN_DESTROY_FLOW 0x5b
 
 /* Flags of CREATE_EQ. */
 /* This queue gets the asynchronous events of all objects. */
@@ -791,6 +799,38 @@
 #define FAULTLINE_CNT_rx_mcast_packets 0x37
 /* Copies of such datagrams for queue pairs. */
 #define FAULTLINE_CNT_rx_mcast_copies 0x38
+/* Frames that a flow has taken, or copied. */
+#define FAULTLINE_CNT_rx_steered 0x39
+/* Frames that a flow has dropped. */
+#define FAULTLINE_CNT_rx_flow_drops 0x3a
+
+/* Kinds of flows; the values of `enum ib_flow_attr_type`. */
+/* Frames that match. */
+#define FAULTLINE_FLOW_KIND_NORMAL 0
+/* What neither a flow nor the netdev takes. */
+#define FAULTLINE_FLOW_KIND_ALL_DEFAULT 1
+/* Multicast that neither a flow nor the netdev takes. */
+#define FAULTLINE_FLOW_KIND_MC_DEFAULT 2
+/* A copy of everything, both ways. */
+#define FAULTLINE_FLOW_KIND_SNIFFER 3
+
+/* Flags of CREATE_FLOW. */
+/* The search goes on: others get the frame too. */
+#define FAULTLINE_FLOW_FLAG_DONT_TRAP 1
+/* The frame is dropped. */
+#define FAULTLINE_FLOW_FLAG_DROP 2
+
+/* Headers of a frame. */
+/* Ethernet. Every frame has it. */
+#define FAULTLINE_FLOW_HAS_ETH 1
+/* IPv4. */
+#define FAULTLINE_FLOW_HAS_IPV4 2
+/* IPv6. */
+#define FAULTLINE_FLOW_HAS_IPV6 4
+/* TCP, in the first or only fragment. */
+#define FAULTLINE_FLOW_HAS_TCP 8
+/* UDP, likewise. */
+#define FAULTLINE_FLOW_HAS_UDP 0x10
 
 /* Head of a doorbell page. */
 struct faultline_doorbell_page {
@@ -882,7 +922,10 @@ struct faultline_caps {
 	__le32 max_map_leaves;
 	/* Pages of a fast registration. */
 	__le32 max_fast_reg_pages;
-	__u8 reserved[108];
+	__u8 reserved0[28];
+	/* Flows. */
+	__le32 max_flow;
+	__u8 reserved[76];
 };
 
 /* Where packets go. */
@@ -1415,6 +1458,56 @@ struct faultline_query_counters {
 struct faultline_mcast {
 	/* Group; IPv4 as ::ffff:a.b.c.d. */
 	__u8 gid[16];
+};
+
+/* Header fields of a frame, in the order of the wire. */
+struct faultline_flow_fields {
+	/* Destination MAC address. */
+	__u8 dmac[6];
+	/* Source MAC address. */
+	__u8 smac[6];
+	/* EtherType, behind a VLAN tag if there is one. */
+	__u8 ether_type[2];
+	/* VLAN tag; zero without. */
+	__u8 vlan_tci[2];
+	/* Source IP address; IPv4 in the last four bytes, zeroes before. */
+	__u8 src_ip[16];
+	/* Destination IP address, likewise. */
+	__u8 dst_ip[16];
+	/* IPv6 flow label, 20 bits. */
+	__u8 flow_label[4];
+	/* IPv4 protocol, IPv6 next header. */
+	__u8 protocol;
+	/* IPv4 ToS, IPv6 traffic class. */
+	__u8 traffic_class;
+	/* IPv4 TTL, IPv6 hop limit. */
+	__u8 hop_limit;
+	/* IPv4: the three flag bits, more-fragments lowest. */
+	__u8 ip_flags;
+	/* TCP or UDP source port. */
+	__u8 src_port[2];
+	/* TCP or UDP destination port. */
+	__u8 dst_port[2];
+	__u8 reserved[4];
+};
+
+/* CREATE_FLOW. Answer: handle. */
+struct faultline_create_flow {
+	/* NORMAL: DMA address of two `faultline_flow_fields`: values, then the mask of the bits that count. Else 0. */
+	__le64 fields_addr;
+	/* Raw queue pair that gets the frames. */
+	__le32 qpn;
+	/* NORMAL: FAULTLINE_FLOW_HAS_*, the headers that a frame must have. */
+	__le32 headers;
+	/* Returned in completions. */
+	__le32 tag;
+	/* NORMAL: lower comes first. Else 0. */
+	__le16 priority;
+	/* FAULTLINE_FLOW_KIND_*. */
+	__u8 kind;
+	/* FAULTLINE_FLOW_FLAG_*. */
+	__u8 flags;
+	__u8 reserved[8];
 };
 
 #endif /* FAULTLINE_ABI_H */

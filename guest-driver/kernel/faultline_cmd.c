@@ -234,6 +234,18 @@ int faultline_cmd_detach_mcast(struct faultline_dev *dev, u32 qpn,
 	return faultline_change(dev, FAULTLINE_ADMIN_DETACH_MCAST, qpn, params);
 }
 
+int faultline_cmd_create_flow(struct faultline_dev *dev,
+			      const struct faultline_create_flow *params,
+			      u32 *flow)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_FLOW, params, flow);
+}
+
+int faultline_cmd_destroy_flow(struct faultline_dev *dev, u32 flow)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_FLOW, flow, NULL);
+}
+
 int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
 			    const struct faultline_av *av,
 			    enum faultline_wait wait, u32 *ahn)

@@ -54,6 +54,10 @@ int faultline_cmd_attach_mcast(struct faultline_dev *dev, u32 qpn,
 			       const struct faultline_mcast *params);
 int faultline_cmd_detach_mcast(struct faultline_dev *dev, u32 qpn,
 			       const struct faultline_mcast *params);
+int faultline_cmd_create_flow(struct faultline_dev *dev,
+			      const struct faultline_create_flow *params,
+			      u32 *flow);
+int faultline_cmd_destroy_flow(struct faultline_dev *dev, u32 flow);
 int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
 			    const struct faultline_av *av,
 			    enum faultline_wait wait, u32 *ahn);

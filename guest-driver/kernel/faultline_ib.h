@@ -293,6 +293,10 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata);
 /* faultline_steering.c */
 int faultline_attach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid);
 int faultline_detach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid);
+struct ib_flow *faultline_create_flow(struct ib_qp *ibqp,
+				      struct ib_flow_attr *attr,
+				      struct ib_udata *udata);
+int faultline_destroy_flow(struct ib_flow *ibflow);
 
 /* faultline_post.c */
 int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,

@@ -18,6 +18,8 @@ static int faultline_qp_type(enum ib_qp_type type)
 		return FAULTLINE_QPT_UC;
 	case IB_QPT_UD:
 		return FAULTLINE_QPT_UD;
+	case IB_QPT_RAW_PACKET:
+		return FAULTLINE_QPT_RAW;
 	case IB_QPT_XRC_INI:
 		return FAULTLINE_QPT_XRC_INI;
 	case IB_QPT_XRC_TGT:
@@ -280,7 +282,8 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 		return -EOPNOTSUPP;
 	if (udata && attr->qp_type == IB_QPT_GSI)
 		return -EINVAL;
-	if (!udata && attr->qp_type == IB_QPT_XRC_INI)
+	if (!udata && (attr->qp_type == IB_QPT_XRC_INI ||
+		       attr->qp_type == IB_QPT_RAW_PACKET))
 		return -EOPNOTSUPP;
 
 	mutex_init(&qp->mutex);
@@ -573,7 +576,8 @@ int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	attr->timeout = hw.timeout;
 	attr->retry_cnt = hw.retry_cnt;
 	attr->rnr_retry = hw.rnr_retry;
-	if (ibqp->qp_type != IB_QPT_UD && ibqp->qp_type != IB_QPT_GSI)
+	if (ibqp->qp_type != IB_QPT_UD && ibqp->qp_type != IB_QPT_GSI &&
+	    ibqp->qp_type != IB_QPT_RAW_PACKET)
 		faultline_qp_read_av(&hw.av, &attr->ah_attr);
 	return 0;
 }

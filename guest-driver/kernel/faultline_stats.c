@@ -63,6 +63,8 @@ static const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(tx_mcast_packets),
 	FAULTLINE_COUNTER(rx_mcast_packets),
 	FAULTLINE_COUNTER(rx_mcast_copies),
+	FAULTLINE_COUNTER(rx_steered),
+	FAULTLINE_COUNTER(rx_flow_drops),
 };
 
 #define FAULTLINE_NUM_COUNTERS	ARRAY_SIZE(faultline_stat_descs)

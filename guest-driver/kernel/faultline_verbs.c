@@ -87,6 +87,7 @@ static int faultline_query_device(struct ib_device *ibdev,
 				  IB_DEVICE_PORT_ACTIVE_EVENT |
 				  IB_DEVICE_SYS_IMAGE_GUID |
 				  IB_DEVICE_CURR_QP_STATE_MOD |
+				  IB_DEVICE_MANAGED_FLOW_STEERING |
 				  IB_DEVICE_XRC |
 				  IB_DEVICE_MEM_WINDOW |
 				  IB_DEVICE_MEM_WINDOW_TYPE_2A |
@@ -117,6 +118,7 @@ static int faultline_query_device(struct ib_device *ibdev,
 	props->max_mcast_qp_attach = le32_to_cpu(caps->max_mcast_qp);
 	props->max_total_mcast_qp_attach = props->max_mcast_grp *
 					   props->max_mcast_qp_attach;
+	props->max_raw_ethy_qp = props->max_qp;
 	props->max_pkeys = 1;
 	props->local_ca_ack_delay = FAULTLINE_ACK_DELAY;
 	/* Completions carry nanoseconds. */
@@ -527,6 +529,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.attach_mcast = faultline_attach_mcast,
 	.create_ah = faultline_create_ah,
 	.create_cq = faultline_create_cq,
+	.create_flow = faultline_create_flow,
 	.create_qp = faultline_create_qp,
 	.create_srq = faultline_create_srq,
 	.create_user_ah = faultline_create_ah,
@@ -538,6 +541,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.dereg_mr = faultline_dereg_mr,
 	.destroy_ah = faultline_destroy_ah,
 	.destroy_cq = faultline_destroy_cq,
+	.destroy_flow = faultline_destroy_flow,
 	.destroy_qp = faultline_destroy_qp,
 	.destroy_srq = faultline_destroy_srq,
 	.detach_mcast = faultline_detach_mcast,

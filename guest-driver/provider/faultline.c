@@ -134,6 +134,7 @@ static const struct verbs_context_ops fl_ops = {
 	.create_ah = fl_create_ah,
 	.create_cq = fl_create_cq,
 	.create_cq_ex = fl_create_cq_ex,
+	.create_flow = fl_create_flow,
 	.create_qp = fl_create_qp,
 	.create_qp_ex = fl_create_qp_ex,
 	.close_xrcd = fl_close_xrcd,
@@ -144,6 +145,7 @@ static const struct verbs_context_ops fl_ops = {
 	.dereg_mr = fl_dereg_mr,
 	.destroy_ah = fl_destroy_ah,
 	.destroy_cq = fl_destroy_cq,
+	.destroy_flow = fl_destroy_flow,
 	.destroy_qp = fl_destroy_qp,
 	.destroy_srq = fl_destroy_srq,
 	.detach_mcast = fl_detach_mcast,
@@ -242,7 +244,6 @@ err_ctx:
 static void fl_free_context(struct ibv_context *ibctx)
 {
 	struct fl_context *ctx = to_fl_ctx(ibctx);
-	int i;
 
 	munmap((void *)ctx->kick, FAULTLINE_PAGE_SIZE);
 	munmap(ctx->doorbell, FAULTLINE_PAGE_SIZE);

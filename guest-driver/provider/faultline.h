@@ -297,8 +297,12 @@ int fl_rereg_mr(struct verbs_mr *vmr, int flags, struct ibv_pd *pd, void *addr,
 int fl_dereg_mr(struct verbs_mr *vmr);
 struct ibv_ah *fl_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr);
 int fl_destroy_ah(struct ibv_ah *ah);
+
+/* steering.c */
 int fl_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 int fl_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
+struct ibv_flow *fl_create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attr);
+int fl_destroy_flow(struct ibv_flow *flow);
 
 /*
  * Commands and answers of the core with our part behind. (rdma-core's own

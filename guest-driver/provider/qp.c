@@ -45,6 +45,8 @@ static uint32_t qp_ops(enum ibv_qp_type type)
 		return SEND_OPS | WRITE_OPS | KEY_OPS;
 	case IBV_QPT_UD:
 		return SEND_OPS;
+	case IBV_QPT_RAW_PACKET:
+		return WR_BIT(SEND);
 	default:
 		return 0;
 	}
@@ -65,7 +67,8 @@ static struct faultline_sq_wqe *start_wqe(struct fl_qp *qp, uint64_t wr_id,
 	struct faultline_sq_wqe *wqe = fl_wq_entry(&qp->sq, qp->sq.head);
 
 	memset(wqe, 0, sizeof(*wqe));
-	wqe->opcode = wr_opcode[opcode];
+	wqe->opcode = qp->verbs_qp.qp.qp_type == IBV_QPT_RAW_PACKET ?
+			      FAULTLINE_WR_RAW : wr_opcode[opcode];
 	if ((flags & IBV_SEND_SIGNALED) || qp->sq_sig_all)
 		wqe->flags |= FAULTLINE_WR_FLAG_SIGNALED;
 	if (flags & IBV_SEND_SOLICITED)
@@ -168,6 +171,9 @@ static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 
 	if (wr->opcode >= 32 || !(qp_ops(type) & (1U << wr->opcode)) ||
 	    wr->num_sge < 0)
+		return EINVAL;
+	/* Nobody is offered checksums. */
+	if (wr->send_flags & IBV_SEND_IP_CSUM)
 		return EINVAL;
 	if (sq_full(qp))
 		return ENOMEM;
@@ -576,6 +582,8 @@ static uint64_t ex_ops(enum ibv_qp_type type)
 		return send | write | keys;
 	case IBV_QPT_UD:
 		return send;
+	case IBV_QPT_RAW_PACKET:
+		return IBV_QP_EX_WITH_SEND;
 	default:
 		return 0;
 	}
@@ -631,7 +639,10 @@ static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *
 	if (!qp_ops(attr->qp_type))
 		return EOPNOTSUPP;
 	if (!check_comp_mask(attr->comp_mask, IBV_QP_INIT_ATTR_PD |
+						      IBV_QP_INIT_ATTR_CREATE_FLAGS |
 						      IBV_QP_INIT_ATTR_SEND_OPS_FLAGS))
+		return EOPNOTSUPP;
+	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr->create_flags)
 		return EOPNOTSUPP;
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
 	    (attr->send_ops_flags & ~ex_ops(attr->qp_type)))

@@ -202,14 +202,3 @@ int fl_destroy_ah(struct ibv_ah *ah)
 		free(to_fl_ah(ah));
 	return ret;
 }
-
-/* The kernel knows who is in a group, the device what is on the wire. */
-int fl_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
-{
-	return ibv_cmd_attach_mcast(qp, gid, lid);
-}
-
-int fl_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
-{
-	return ibv_cmd_detach_mcast(qp, gid, lid);
-}

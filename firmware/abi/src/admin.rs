@@ -271,6 +271,10 @@ abi_consts! {
         ATTACH_MCAST = 0x58;
         /// Detach a queue pair from a multicast group.
         DETACH_MCAST = 0x59;
+        /// Create a flow: a rule that says who gets which frames.
+        CREATE_FLOW = 0x5a;
+        /// Destroy a flow.
+        DESTROY_FLOW = 0x5b;
     }
 }
 
@@ -468,4 +472,8 @@ counters! {
     rx_mcast_packets,
     /// Copies of such datagrams for queue pairs.
     rx_mcast_copies,
+    /// Frames that a flow has taken, or copied.
+    rx_steered,
+    /// Frames that a flow has dropped.
+    rx_flow_drops,
 }

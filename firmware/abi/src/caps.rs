@@ -69,7 +69,10 @@ abi_struct! {
         max_map_leaves: crate::U32,
         /// Pages of a fast registration.
         max_fast_reg_pages: crate::U32,
-        reserved: [u8; 108],
+        reserved0: [u8; 28],
+        /// Flows.
+        max_flow: crate::U32,
+        reserved: [u8; 76],
     }
 }
 

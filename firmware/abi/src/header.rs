@@ -40,6 +40,9 @@ pub const GROUPS: &[ConstantGroup] = &[
     admin::QP_FLAGS,
     admin::NETDEV_FLAGS,
     admin::COUNTERS,
+    steering::FLOW_KINDS,
+    steering::FLOW_FLAGS,
+    steering::FLOW_HEADERS,
 ];
 
 /// Every structure; one that contains another comes after it.
@@ -78,6 +81,8 @@ pub const STRUCTS: &[StructLayout] = &[
     admin::SetNetdev::LAYOUT,
     admin::QueryCounters::LAYOUT,
     steering::Mcast::LAYOUT,
+    steering::FlowFields::LAYOUT,
+    steering::CreateFlow::LAYOUT,
 ];
 
 /// The text of `guest-driver/include/faultline_abi.h`.

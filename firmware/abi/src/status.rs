@@ -93,6 +93,10 @@ statuses! {
     DomainMismatch / "DOMAIN_MISMATCH" = 32,
     /// No such XRC domain.
     BadXrcd / "BAD_XRCD" = 33,
+    /// No such flow.
+    BadFlow / "BAD_FLOW" = 60,
+    /// The flow asks for fields of headers that it does not ask for.
+    BadFlowFields / "BAD_FLOW_FIELDS" = 61,
     /// The address is not a multicast group.
     BadGroup / "BAD_GROUP" = 64,
     /// The queue pair is not attached to the group.

@@ -184,6 +184,8 @@ impl Nic {
             SET_NETDEV => self.set_netdev(&body(cmd)?).map(done),
             ATTACH_MCAST => self.attach_mcast(handle, &body(cmd)?).map(done),
             DETACH_MCAST => self.detach_mcast(handle, &body(cmd)?).map(done),
+            CREATE_FLOW => self.create_flow(mem, &body(cmd)?).map(created),
+            DESTROY_FLOW => self.destroy_flow(handle).map(done),
             QUERY_COUNTERS => self.query_counters(mem, &body(cmd)?).map(created),
             _ => Err(Status::BadOpcode),
         }
@@ -614,7 +616,7 @@ impl Nic {
     }
 
     fn destroy_qp(&mut self, number: u32) -> Result<(), Status> {
-        if self.groups.has_member(number) {
+        if self.groups.has_member(number) || self.steering.names(number) {
             return Err(Status::InUse);
         }
         let qp = match number {

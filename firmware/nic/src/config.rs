@@ -44,6 +44,7 @@ pub struct Limits {
     pub max_xrcd: u32,
     pub max_mcast_grp: u32,
     pub max_mcast_qp: u32,
+    pub max_flow: u32,
 }
 
 impl Default for Limits {
@@ -67,6 +68,7 @@ impl Default for Limits {
             max_xrcd: 1 << 14,
             max_mcast_grp: 1 << 12,
             max_mcast_qp: 256,
+            max_flow: 1 << 12,
         }
     }
 }
@@ -161,6 +163,7 @@ impl NicConfig {
             max_map_pages: U32::new(512),
             max_mcast_grp: U32::new(l.max_mcast_grp),
             max_mcast_qp: U32::new(l.max_mcast_qp),
+            max_flow: U32::new(l.max_flow),
             rc_odp_caps: odp(ODP_SEND
                 | ODP_RECV
                 | ODP_WRITE

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use faultline_abi::admin::{Counter, NETDEV_UP, SetNetdev};
+use faultline_abi::admin::{Counter, NETDEV_ALLMULTI, NETDEV_PROMISC, NETDEV_UP, SetNetdev};
 use faultline_abi::cqe::{Cqe, WR_FLUSH_ERR};
 use faultline_abi::event::{self, Eqe};
 use faultline_abi::{U32, regs};
@@ -70,6 +70,14 @@ impl Netdev {
             flags: cmd.flags.get(),
             qpn: cmd.qpn.get(),
         }
+    }
+
+    /// Whether it has asked for frames to this address.
+    pub fn wants(&self, dst: MacAddr) -> bool {
+        dst == self.mac
+            || dst.is_broadcast()
+            || self.flags & NETDEV_PROMISC != 0
+            || (dst.is_multicast() && self.flags & NETDEV_ALLMULTI != 0)
     }
 
     /// Whether the interface is up.

@@ -1,6 +1,7 @@
-//! Frames that no connection and no address of a queue pair names: to groups, and to the netdev.
+//! Frames that are for no queue pair alone: to groups, to flows and to the netdev. `docs/ethernet.md` says who comes first.
 
-use faultline_abi::admin::{Counter, NETDEV_ALLMULTI, NETDEV_PROMISC};
+use faultline_abi::admin::Counter;
+use faultline_abi::steering::FLOW_KIND_SNIFFER;
 use faultline_wire::opcode::Service;
 use faultline_wire::packet::{self, RoceHeader};
 use faultline_wire::{Ethernet, MacAddr};
@@ -8,39 +9,160 @@ use faultline_wire::{Ethernet, MacAddr};
 use crate::config::MAX_MTU;
 use crate::dma::Dma;
 use crate::frame::{FrameKind, Payload, TxFrame};
+use crate::headers::MAX_HEADERS;
 use crate::ingress::HeldFrame;
 use crate::multicast::MULTICAST_QPN;
 use crate::nic::Nic;
+use crate::qp::Qp;
+use crate::steering::Taker;
 use crate::time::Instant;
 
 /// Longest frame that is put together to see whether it is a RoCE packet.
 const MAX_FRAME: usize = MAX_MTU as usize + Ethernet::MAX_LEN;
 
 impl Nic {
-    /// A frame is about to leave: what it is to groups with members here comes back (IBTA 10.5.2.1). No switch
-    /// returns it.
-    pub(crate) fn loop_back<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame) {
-        let FrameKind::Roce(header) = &frame.kind else {
-            return;
-        };
-        if header.bth.dest_qp != MULTICAST_QPN || !header.ethernet.dst.is_multicast() {
-            return;
-        }
-        self.core.counters.inc(Counter::tx_mcast_packets);
-        if self.groups.members(header.ip.dst_gid()).is_empty() {
-            return;
-        }
-        if self.core.ingress.must_queue() {
-            self.hold_frame(frame, mem);
-            return;
-        }
+    /// A frame of this queue pair is about to leave: what of it comes back, since no switch returns a frame to its
+    /// port. That is a datagram to a group with members here (IBTA 10.5.2.1), and what a process has sent that a
+    /// flow here asks for.
+    pub(crate) fn loop_back<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        number: u32,
+        frame: &TxFrame,
+    ) {
+        self.sniff(now, mem, frame, mem);
         let payload = Payload::Guest {
             mem,
             segments: &frame.payload,
             skip: 0,
             len: frame.payload_len,
         };
-        self.receive_multicast(now, mem, header, payload);
+        match &frame.kind {
+            FrameKind::Roce(header) => {
+                if header.bth.dest_qp == MULTICAST_QPN && header.ethernet.dst.is_multicast() {
+                    self.loop_back_datagram(now, mem, frame, header, payload);
+                }
+            }
+            FrameKind::Raw { dst, .. } => {
+                // To the own address: the switch turns it round.
+                if !self.steering.is_empty() && *dst != self.core.netdev.mac {
+                    self.loop_back_frame(now, mem, number, payload);
+                }
+            }
+        }
+    }
+
+    fn loop_back_datagram<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        frame: &TxFrame,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        self.core.counters.inc(Counter::tx_mcast_packets);
+        if self.groups.members(header.ip.dst_gid()).is_empty() {
+            return;
+        }
+        if self.core.ingress.must_queue() {
+            self.hold_frame(frame, mem);
+        } else {
+            self.receive_multicast(now, mem, header, payload);
+        }
+    }
+
+    fn loop_back_frame<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        number: u32,
+        frame: Payload<'_, M>,
+    ) {
+        let from_process = |qp: &Qp| qp.config.uctx != 0;
+        if !self.qps.get(number).is_some_and(from_process) {
+            return;
+        }
+        let mut head = [0; MAX_HEADERS];
+        let n = frame.read(0, &mut head).unwrap_or(0);
+        let head = head.get(..n).unwrap_or(&[]);
+        if packet::is_roce(head) {
+            return;
+        }
+        let takers = self.steering.take(head).takers;
+        if !takers.is_empty() {
+            self.core.counters.inc(Counter::rx_steered);
+        }
+        for taker in takers {
+            self.give_frame_in_turn(now, mem, taker, frame);
+        }
+    }
+
+    /// Gives copies of a frame that arrives or leaves to those who want to see everything.
+    pub(crate) fn sniff<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
+        if !self.steering.has_sniffers() {
+            return;
+        }
+        for index in 0..frame.packets {
+            match frame.packet_bytes(index, sender) {
+                Ok(bytes) => self.sniff_octets(now, mem, &bytes),
+                Err(_) => self.core.counters.inc(Counter::dma_errors),
+            }
+        }
+    }
+
+    /// As [`Nic::sniff`].
+    pub(crate) fn sniff_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
+        for taker in self.steering.takers(FLOW_KIND_SNIFFER) {
+            self.give_frame_in_turn(now, mem, taker, Payload::Bytes(frame));
+        }
+    }
+
+    /// Gives a frame to a raw queue pair, behind what waits already.
+    fn give_frame_in_turn<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        taker: Taker,
+        frame: Payload<'_, M>,
+    ) {
+        if !self.core.ingress.must_queue() {
+            self.give_frame(now, mem, taker, frame);
+            return;
+        }
+        match frame.to_vec() {
+            Ok(bytes) => self.hold(HeldFrame {
+                header: None,
+                only: Some(taker),
+                bytes,
+            }),
+            Err(_) => self.core.counters.inc(Counter::dma_errors),
+        }
+    }
+
+    /// Gives a frame to a raw queue pair. If that stops the input, it waits for it.
+    pub(crate) fn give_frame<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        taker: Taker,
+        frame: Payload<'_, M>,
+    ) {
+        let Some(qp) = self.qps.get_mut(taker.qpn) else {
+            self.core.counters.inc(Counter::rx_filtered);
+            return;
+        };
+        if qp.receive_frame(&mut self.core, now, mem, taker.tag, frame) {
+            return;
+        }
+        match frame.to_vec() {
+            Ok(bytes) => self.core.ingress.put_back(HeldFrame {
+                header: None,
+                only: Some(taker),
+                bytes,
+            }),
+            Err(_) => self.core.counters.inc(Counter::dma_errors),
+        }
     }
 
     /// A datagram to a group arrives: a copy for each member.
@@ -73,7 +195,7 @@ impl Nic {
             match payload.to_vec() {
                 Ok(bytes) => self.core.ingress.put_back(HeldFrame {
                     header: Some(*header),
-                    only: Some(*qpn),
+                    only: Some(Taker::untagged(*qpn)),
                     bytes,
                 }),
                 Err(_) => self.core.counters.inc(Counter::dma_errors),
@@ -96,42 +218,61 @@ impl Nic {
         }
         let mut bytes = vec![0; frame.len().min(MAX_FRAME)];
         match frame.read(0, &mut bytes) {
-            Ok(_) => self.receive_bytes(now, mem, &bytes),
+            Ok(_) => self.receive_octets(now, mem, &bytes),
             Err(_) => self.core.counters.inc(Counter::dma_errors),
         }
     }
 
+    /// A frame arrives that is no RoCE packet: to flows, else to the netdev, else to default flows.
     pub(crate) fn receive_ethernet<M: Dma>(
         &mut self,
         now: Instant,
         mem: &M,
         frame: Payload<'_, M>,
     ) {
-        let netdev = &self.core.netdev;
+        let longest = usize::from(self.core.netdev.mtu) + Ethernet::MAX_LEN;
         let mut dst = MacAddr([0; 6]);
-        let read = frame.read(0, &mut dst.0);
-        let wanted = dst == netdev.mac
-            || dst.is_broadcast()
-            || netdev.flags & NETDEV_PROMISC != 0
-            || (dst.is_multicast() && netdev.flags & NETDEV_ALLMULTI != 0);
-        let longest = usize::from(netdev.mtu) + faultline_wire::Ethernet::MAX_LEN;
-        if read.is_err() || !netdev.is_up() || !wanted || frame.len() > longest {
+        if frame.read(0, &mut dst.0) != Ok(dst.0.len()) || frame.len() > longest {
             self.core.counters.inc(Counter::rx_filtered);
             return;
         }
-        match Self::qp_mut(&mut self.qps, &mut self.gsi, netdev.qpn) {
-            Some(qp) => {
-                if !qp.receive_frame(&mut self.core, now, mem, frame)
-                    && let Ok(bytes) = frame.to_vec()
-                {
-                    self.core.ingress.put_back(HeldFrame {
-                        header: None,
-                        only: None,
-                        bytes,
-                    });
-                }
-            }
-            None => self.core.counters.inc(Counter::rx_filtered),
+        if !self.steering.is_empty() && self.steer(now, mem, frame) {
+            return;
         }
+        let netdev = &self.core.netdev;
+        if netdev.is_up() && netdev.qpn != 0 && netdev.wants(dst) {
+            let taker = Taker::untagged(netdev.qpn);
+            self.give_frame(now, mem, taker, frame);
+            return;
+        }
+        let leftovers = self.steering.leftovers(dst.is_multicast());
+        let counter = match leftovers.is_empty() {
+            true => Counter::rx_filtered,
+            false => Counter::rx_steered,
+        };
+        self.core.counters.inc(counter);
+        for taker in leftovers {
+            self.give_frame(now, mem, taker, frame);
+        }
+    }
+
+    /// Gives a frame to the flows that match. Gives whether one of them keeps it from all others.
+    fn steer<M: Dma>(&mut self, now: Instant, mem: &M, frame: Payload<'_, M>) -> bool {
+        let mut head = [0; MAX_HEADERS];
+        let Ok(n) = frame.read(0, &mut head) else {
+            self.core.counters.inc(Counter::dma_errors);
+            return true;
+        };
+        let verdict = self.steering.take(head.get(..n).unwrap_or(&[]));
+        if verdict.dropped {
+            self.core.counters.inc(Counter::rx_flow_drops);
+        }
+        if !verdict.takers.is_empty() {
+            self.core.counters.inc(Counter::rx_steered);
+        }
+        for taker in verdict.takers {
+            self.give_frame(now, mem, taker, frame);
+        }
+        verdict.trapped
     }
 }

@@ -179,6 +179,29 @@ impl TxFrame {
         }
         Ok(())
     }
+
+    /// Packet `index` of a run as octets, with padding and invariant CRC.
+    pub(crate) fn packet_bytes<M: Dma>(&self, index: u32, mem: &M) -> Result<Vec<u8>, DmaError> {
+        let each = self.payload_len / self.packets.max(1) as usize;
+        let payload = Payload::Guest {
+            mem,
+            segments: &self.payload,
+            skip: index as usize * each,
+            len: each,
+        };
+        let FrameKind::Roce(first) = &self.kind else {
+            return payload.to_vec();
+        };
+        let header = packet_of_run(first, index, self.packets);
+        let mut bytes = vec![0; header.frame_len(each)];
+        // The buffer is exactly as long as `frame_len` said.
+        let at = header.emit(each, &mut bytes).unwrap_or(0);
+        if let Some(to) = bytes.get_mut(at..at + each) {
+            payload.read(0, to)?;
+        }
+        let _ = seal(&mut bytes);
+        Ok(bytes)
+    }
 }
 
 /// Whose memory was missing when a payload was copied.

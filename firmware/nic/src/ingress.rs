@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use faultline_wire::packet::RoceHeader;
 
 use crate::fault::Token;
+use crate::steering::Taker;
 use crate::time::{Instant, Nanos};
 
 /// Frames that may wait. A switch that stops in time never fills this.
@@ -19,8 +20,8 @@ const MAX_FRAMES: usize = 4096;
 pub(crate) struct HeldFrame {
     /// Header of a RoCE packet; none: the bytes are the whole frame.
     pub header: Option<RoceHeader>,
-    /// The queue pair that alone waits for it: others may have had their copies. None: whom the headers name.
-    pub only: Option<u32>,
+    /// Who alone waits for it: others may have had their copies. None: whom the headers name.
+    pub only: Option<Taker>,
     pub bytes: Vec<u8>,
 }
 

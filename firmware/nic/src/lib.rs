@@ -12,7 +12,7 @@
 //! - [`cq`], [`eq`], [`srq`], [`ring`]: queues in guest memory
 //! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
 //! - [`frame`], [`path`]: packets on their way out and in
-//! - `ethernet`, `multicast`: who gets a frame that is for no queue pair alone
+//! - `ethernet`, `multicast`, `steering`, `headers`: who gets a frame that is for no queue pair alone
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -28,6 +28,7 @@ mod ethernet;
 mod ethernet_admin;
 mod fault;
 pub mod frame;
+mod headers;
 mod ingress;
 pub mod mkey;
 mod multicast;
@@ -38,6 +39,7 @@ pub mod qp;
 mod registers;
 pub mod ring;
 pub mod srq;
+mod steering;
 pub mod table;
 pub mod time;
 mod tlb;

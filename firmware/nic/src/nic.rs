@@ -18,6 +18,7 @@ use crate::ingress::HeldFrame;
 use crate::multicast::{Groups, MULTICAST_QPN};
 use crate::qp::Qp;
 use crate::registers::Registers;
+use crate::steering::{Steering, Taker};
 use crate::table::Table;
 use crate::time::Instant;
 use crate::translation::TranslationQueue;
@@ -41,6 +42,7 @@ pub struct Nic {
     pub(crate) admin: AdminQueue,
     pub(crate) translation: TranslationQueue,
     pub(crate) groups: Groups,
+    pub(crate) steering: Steering,
     /// Packets that the first QP in line has sent in its turn.
     burst: u32,
     /// Counts changes of the set of user contexts, for those who poll doorbell pages.
@@ -59,6 +61,7 @@ impl Nic {
             registers: Registers::new(&config),
             admin: AdminQueue::default(),
             translation: TranslationQueue::default(),
+            steering: Steering::new(config.limits.max_flow),
             groups: Groups::new(config.limits.max_mcast_grp, config.limits.max_mcast_qp),
             burst: 0,
             uctx_changes: 0,
@@ -273,7 +276,7 @@ impl Nic {
                 counters.add(Counter::tx_roce_packets, packets);
             }
             self.core.charge_lookups(now);
-            self.loop_back(now, mem, &frame);
+            self.loop_back(now, mem, number, &frame);
             return Some(frame);
         }
         self.report_fatal();
@@ -312,6 +315,7 @@ impl Nic {
             || dst.is_broadcast()
             || netdev.flags & NETDEV_PROMISC != 0
             || dst.is_multicast()
+            || !self.steering.is_empty()
     }
 
     /// A frame from another NIC of the process arrives by reference.
@@ -319,6 +323,7 @@ impl Nic {
         if !self.is_running() {
             return;
         }
+        self.sniff(now, mem, frame, sender);
         if self.core.ingress.must_queue() {
             self.hold_frame(frame, sender);
             return;
@@ -344,6 +349,7 @@ impl Nic {
         if !self.is_running() {
             return;
         }
+        self.sniff_octets(now, mem, frame);
         if self.core.ingress.must_queue() {
             self.hold(HeldFrame {
                 header: None,
@@ -356,7 +362,7 @@ impl Nic {
         self.report_fatal();
     }
 
-    fn receive_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
+    pub(crate) fn receive_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
         self.count_received(1, frame.len());
         match packet::parse(frame) {
             Ok(parsed) if !parsed.icrc_ok => self.core.counters.inc(Counter::rx_icrc_errors),
@@ -375,7 +381,7 @@ impl Nic {
         self.core.ingress.is_stopped()
     }
 
-    fn hold(&mut self, frame: HeldFrame) {
+    pub(crate) fn hold(&mut self, frame: HeldFrame) {
         if !self.core.ingress.push(frame) {
             self.core.counters.inc(Counter::stall_overflow);
         }
@@ -417,13 +423,16 @@ impl Nic {
             };
             let payload = Payload::Bytes(&frame.bytes);
             match (&frame.header, frame.only) {
-                (Some(header), Some(qpn)) => self.give_to_qp(now, mem, qpn, header, 1, payload),
+                (Some(header), Some(taker)) => {
+                    self.give_to_qp(now, mem, taker.qpn, header, 1, payload);
+                }
+                (None, Some(taker)) => self.give_frame(now, mem, taker, payload),
                 (Some(header), None) => {
                     let len = header.frame_len(frame.bytes.len());
                     self.count_received(1, len);
                     self.receive_roce(now, mem, header, 1, payload);
                 }
-                (None, _) => self.receive_octets(now, mem, &frame.bytes),
+                (None, None) => self.receive_octets(now, mem, &frame.bytes),
             }
         }
     }
@@ -494,7 +503,7 @@ impl Nic {
             match payload.part(index as usize * each, each).to_vec() {
                 Ok(bytes) => self.core.ingress.put_back(HeldFrame {
                     header: Some(header),
-                    only: Some(qpn),
+                    only: Some(Taker::untagged(qpn)),
                     bytes,
                 }),
                 Err(_) => self.core.counters.inc(Counter::dma_errors),

@@ -1,5 +1,6 @@
 //! `cargo lab test`: the suites, what they print, what they count.
 
+mod ethernet;
 mod guest;
 mod host;
 mod keys;
@@ -102,6 +103,8 @@ pub enum Suite {
     Odp,
     /// Memory keys that work requests change.
     Keys,
+    /// Multicast groups and flows.
+    Ethernet,
     /// Things dying under traffic.
     Robustness,
 }
@@ -110,7 +113,7 @@ impl Suite {
     fn all() -> Vec<Self> {
         let mut all = vec![Self::Host];
         all.extend(table::SUITES.iter().map(|&name| Self::Guest(name)));
-        all.extend([Self::Odp, Self::Keys, Self::Robustness]);
+        all.extend([Self::Odp, Self::Keys, Self::Ethernet, Self::Robustness]);
         all
     }
 
@@ -120,6 +123,7 @@ impl Suite {
             Self::Guest(name) => name,
             Self::Odp => "odp",
             Self::Keys => "keys",
+            Self::Ethernet => "ethernet",
             Self::Robustness => "robustness",
         }
     }
@@ -140,6 +144,10 @@ impl Suite {
                 let steps = keys::STEPS.iter();
                 let guests = keys::PYVERBS.iter().flat_map(|(_, tests)| *tests);
                 steps.chain(guests).map(|&name| name.to_owned()).collect()
+            }
+            Self::Ethernet => {
+                let tests = ethernet::PYVERBS.iter().flat_map(|(_, tests)| *tests);
+                tests.map(|&name| name.to_owned()).collect()
             }
             Self::Robustness => robustness::TESTS
                 .iter()
@@ -241,6 +249,9 @@ fn run_suite(
                 }
                 Suite::Keys => {
                     keys::run_guests(workspace, filter, kernel, options, &label, &dir, tally)
+                }
+                Suite::Ethernet => {
+                    ethernet::run(workspace, filter, kernel, options, &label, &dir, tally)
                 }
                 Suite::Host => Ok(()),
             });

@@ -931,6 +931,26 @@ impl<B: Bus> Driver<B> {
         self.command(DETACH_MCAST, qpn, &body).map(drop)
     }
 
+    /// Creates a flow; one of kind NORMAL has values and the mask of the bits that count.
+    pub fn create_flow(
+        &mut self,
+        flow: &CreateFlow,
+        fields: Option<&(FlowFields, FlowFields)>,
+    ) -> Result<u32> {
+        let mut body = *flow;
+        if let Some((values, mask)) = fields {
+            self.bus.write(self.scratch, values.as_bytes());
+            self.bus.write(self.scratch + 64, mask.as_bytes());
+            body.fields_addr.set(self.scratch);
+        }
+        Ok(self.command(CREATE_FLOW, 0, &body)?.handle.get())
+    }
+
+    /// Destroys a flow.
+    pub fn destroy_flow(&mut self, flow: u32) -> Result<()> {
+        self.command(DESTROY_FLOW, flow, &()).map(drop)
+    }
+
     /// Sets an entry of the GID table.
     pub fn set_gid(&mut self, index: u32, gid: Gid, mac: MacAddr) -> Result<()> {
         let body = SetGid {

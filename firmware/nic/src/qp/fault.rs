@@ -56,12 +56,40 @@ pub(super) struct Waits {
     pub reply: Option<Token>,
 }
 
+/// Something that nobody sends again.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arrival<'a> {
+    /// A packet; its payload comes with it.
+    Packet(&'a RoceHeader),
+    /// A whole frame, and the tag of the flow that brought it.
+    Frame { tag: u32 },
+}
+
+impl Arrival<'_> {
+    fn header(&self) -> Option<&RoceHeader> {
+        match self {
+            Self::Packet(header) => Some(header),
+            Self::Frame { .. } => None,
+        }
+    }
+}
+
 /// A packet that waits in the device until its page is there.
 #[derive(Debug)]
 struct Parked {
     /// None: a whole frame.
     header: Option<RoceHeader>,
+    tag: u32,
     bytes: Vec<u8>,
+}
+
+impl Parked {
+    fn arrival(&self) -> Arrival<'_> {
+        match &self.header {
+            Some(header) => Arrival::Packet(header),
+            None => Arrival::Frame { tag: self.tag },
+        }
+    }
 }
 
 /// Packets that wait, in their order.
@@ -193,14 +221,14 @@ impl Qp {
         core: &mut Core,
         now: Instant,
         mem: &M,
-        header: Option<&RoceHeader>,
+        arrival: Arrival<'_>,
         payload: Payload<'_, M>,
     ) -> bool {
         if !self.parked.is_empty() {
-            self.park(core, header, payload);
+            self.park(core, arrival, payload);
             return true;
         }
-        let Err(fault) = self.deliver(core, now, mem, header, payload) else {
+        let Err(fault) = self.deliver(core, now, mem, arrival, payload) else {
             return true;
         };
         match self.attr.fault_policy {
@@ -212,11 +240,11 @@ impl Qp {
             FAULT_POLICY_DROP => {
                 core.counters.inc(Counter::page_fault_drops);
                 core.raise_fault(mem, now, self.number, false, None, &fault.need);
-                self.responder.lose_message(header);
+                self.responder.lose_message(arrival.header());
             }
             _ => {
                 if self.await_parked(core, now, mem, fault) {
-                    self.park(core, header, payload);
+                    self.park(core, arrival, payload);
                 }
             }
         }
@@ -250,23 +278,19 @@ impl Qp {
         core: &mut Core,
         now: Instant,
         mem: &M,
-        header: Option<&RoceHeader>,
+        arrival: Arrival<'_>,
         payload: Payload<'_, M>,
     ) -> Result<(), IngressNeed> {
-        match (self.config.kind, header) {
-            (QpType::Uc, Some(header)) => self.receive_request(core, now, mem, header, payload),
-            (QpType::Raw, None) => self.receive_frame_now(core, now, mem, payload),
-            (_, Some(header)) => self.receive_datagram(core, now, mem, header, payload),
-            (_, None) => Ok(()),
+        match (self.config.kind, arrival) {
+            (QpType::Uc, Arrival::Packet(header)) => {
+                self.receive_request(core, now, mem, header, payload)
+            }
+            (_, Arrival::Packet(header)) => self.receive_datagram(core, now, mem, header, payload),
+            (_, Arrival::Frame { tag }) => self.receive_frame_now(core, now, mem, tag, payload),
         }
     }
 
-    fn park<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        header: Option<&RoceHeader>,
-        payload: Payload<'_, M>,
-    ) {
+    fn park<M: Dma>(&mut self, core: &mut Core, arrival: Arrival<'_>, payload: Payload<'_, M>) {
         // An empty one takes room too.
         let cost = payload.len() + size_of::<Parked>();
         if core.parked + cost > core.config.park_bytes {
@@ -280,7 +304,11 @@ impl Qp {
         core.parked += cost;
         core.counters.inc(Counter::parked_packets);
         self.parked.0.push_back(Parked {
-            header: header.copied(),
+            header: arrival.header().copied(),
+            tag: match arrival {
+                Arrival::Packet(_) => 0,
+                Arrival::Frame { tag } => tag,
+            },
             bytes,
         });
     }
@@ -298,7 +326,7 @@ impl Qp {
         {
             let payload = Payload::Bytes(&packet.bytes);
             let taken = match self.state.receives() {
-                true => self.deliver(core, now, mem, packet.header.as_ref(), payload),
+                true => self.deliver(core, now, mem, packet.arrival(), payload),
                 false => Ok(()),
             };
             // It stays in front of the others while its page is missing.

@@ -30,7 +30,7 @@ use crate::ring::Ring;
 use crate::srq::{RecvRing, RecvWr, TakeError};
 use crate::time::Instant;
 
-use fault::{ParkedPackets, Waits};
+use fault::{Arrival, ParkedPackets, Waits};
 pub use requester::Requester;
 pub use responder::Responder;
 
@@ -447,7 +447,13 @@ impl Qp {
             core.counters.inc(Counter::np_ecn_marked_roce_packets);
         }
         if !self.config.kind.is_connected() {
-            return u32::from(self.receive_or_park(core, now, mem, Some(header), payload));
+            return u32::from(self.receive_or_park(
+                core,
+                now,
+                mem,
+                Arrival::Packet(header),
+                payload,
+            ));
         }
         // IBTA 9.6.1.4: a connection has one peer.
         let from_peer = self.path.as_ref().is_some_and(|path| {
@@ -504,7 +510,7 @@ impl Qp {
             return true;
         }
         if self.config.kind == QpType::Uc {
-            return self.receive_or_park(core, now, mem, Some(header), payload);
+            return self.receive_or_park(core, now, mem, Arrival::Packet(header), payload);
         }
         match self.receive_request(core, now, mem, header, payload) {
             Ok(()) => true,

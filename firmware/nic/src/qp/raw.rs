@@ -6,7 +6,7 @@ use faultline_abi::wqe as wr;
 use faultline_abi::{U32, event};
 use faultline_wire::{Ethernet, MacAddr};
 
-use super::fault::IngressNeed;
+use super::fault::{Arrival, IngressNeed};
 use super::requester::{SendWr, Unbuilt};
 use super::{Failure, Misplaced, Qp};
 use crate::core::Core;
@@ -63,19 +63,20 @@ impl Qp {
         })
     }
 
-    /// A frame arrives that this QP is to have. Gives false if it has stopped the input and must be held.
+    /// A frame arrives that this QP is to have, from a flow with this tag. Gives false if it has stopped the input and must be held.
     pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
+        tag: u32,
         frame: Payload<'_, M>,
     ) -> bool {
         if !self.state.receives() {
             core.counters.inc(Counter::rx_filtered);
             return true;
         }
-        self.receive_or_park(core, now, mem, None, frame)
+        self.receive_or_park(core, now, mem, Arrival::Frame { tag }, frame)
     }
 
     pub(super) fn receive_frame_now<M: Dma>(
@@ -83,6 +84,7 @@ impl Qp {
         core: &mut Core,
         now: Instant,
         mem: &M,
+        tag: u32,
         frame: Payload<'_, M>,
     ) -> Result<(), IngressNeed> {
         let wr = match self.take_receive(core, now, mem, self.config.srqn) {
@@ -128,6 +130,7 @@ impl Qp {
             qpn: U32::new(self.number),
             byte_len: U32::new(frame.len() as u32),
             opcode: cqe::RECV,
+            flow_tag: U32::new(tag),
             ..Cqe::default()
         };
         core.complete(mem, now, self.config.recv_cqn, entry);

@@ -1,0 +1,273 @@
+//! Flows: who gets which frames.
+
+use faultline_abi::Status;
+use faultline_abi::steering::*;
+use smallvec::SmallVec;
+
+use crate::headers::Headers;
+use crate::table::Table;
+
+/// Somebody who gets a frame, and the tag of the flow that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taker {
+    pub qpn: u32,
+    pub tag: u32,
+}
+
+impl Taker {
+    /// Somebody whom no flow has named.
+    pub fn untagged(qpn: u32) -> Self {
+        Self { qpn, tag: 0 }
+    }
+}
+
+/// Everybody who gets a frame; nearly always one.
+pub(crate) type Takers = SmallVec<[Taker; 4]>;
+
+/// What a flow is, beside whom it matches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    pub kind: u8,
+    pub flags: u8,
+    pub taker: Taker,
+}
+
+/// A flow of kind NORMAL, in the order in which they are tried.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    priority: u16,
+    number: u32,
+    flow: Flow,
+    headers: u32,
+    /// Already masked.
+    values: [u8; 64],
+    mask: [u8; 64],
+}
+
+impl Rule {
+    fn matches(&self, headers: u32, fields: &[u8; 64]) -> bool {
+        let same = || {
+            let pairs = fields.iter().zip(&self.mask).zip(&self.values);
+            pairs.fold(0, |bits, ((field, mask), value)| {
+                bits | (field & mask ^ value)
+            }) == 0
+        };
+        self.headers & !headers == 0 && same()
+    }
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub takers: Takers,
+    /// Nobody further down gets it.
+    pub trapped: bool,
+    /// A flow said so.
+    pub dropped: bool,
+}
+
+/// All flows.
+#[derive(Debug)]
+pub(crate) struct Steering {
+    /// The number is the handle.
+    flows: Table<Flow>,
+    /// By priority, the oldest first.
+    rules: Vec<Rule>,
+    /// Flows of the other kinds, the oldest first.
+    others: Vec<(u32, Flow)>,
+}
+
+/// Fields and the headers that they are in: a mask may not ask for one without asking for the other.
+fn mask_is_sound(headers: u32, mask: &FlowFields) -> bool {
+    let has = |bits: u32| headers & bits != 0;
+    let ip = has(FLOW_HAS_IPV4 | FLOW_HAS_IPV6);
+    let zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    let contradiction = has(FLOW_HAS_IPV4) && has(FLOW_HAS_IPV6)
+        || has(FLOW_HAS_TCP) && has(FLOW_HAS_UDP)
+        || has(FLOW_HAS_TCP | FLOW_HAS_UDP) && !ip;
+    let link =
+        zero(&mask.dmac) && zero(&mask.smac) && zero(&mask.ether_type) && zero(&mask.vlan_tci);
+    let network = zero(&mask.src_ip)
+        && zero(&mask.dst_ip)
+        && mask.protocol == 0
+        && mask.traffic_class == 0
+        && mask.hop_limit == 0;
+    let short = zero(&mask.src_ip[..12]) && zero(&mask.dst_ip[..12]) && zero(&mask.flow_label);
+    let ports = zero(&mask.src_port) && zero(&mask.dst_port);
+    !contradiction
+        && (link || has(FLOW_HAS_ETH))
+        && (network || ip)
+        && (short || has(FLOW_HAS_IPV6))
+        && (mask.ip_flags == 0 || has(FLOW_HAS_IPV4))
+        && (ports || has(FLOW_HAS_TCP | FLOW_HAS_UDP))
+        && zero(&mask.reserved)
+}
+
+impl Steering {
+    pub fn new(max_flow: u32) -> Self {
+        Self {
+            flows: Table::new(max_flow, 1),
+            rules: Vec::new(),
+            others: Vec::new(),
+        }
+    }
+
+    /// Whether there are no flows at all.
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// Whether somebody wants a copy of everything.
+    pub fn has_sniffers(&self) -> bool {
+        let is_sniffer = |(_, flow): &(u32, Flow)| flow.kind == FLOW_KIND_SNIFFER;
+        self.others.iter().any(is_sniffer)
+    }
+
+    /// Adds a flow. `fields` are values and mask of a flow of kind NORMAL.
+    pub fn create(
+        &mut self,
+        cmd: &CreateFlow,
+        fields: Option<(FlowFields, FlowFields)>,
+    ) -> Result<u32, Status> {
+        const HEADERS: u32 =
+            FLOW_HAS_ETH | FLOW_HAS_IPV4 | FLOW_HAS_IPV6 | FLOW_HAS_TCP | FLOW_HAS_UDP;
+        let flow = Flow {
+            kind: cmd.kind,
+            flags: cmd.flags,
+            taker: Taker {
+                qpn: cmd.qpn.get(),
+                tag: cmd.tag.get(),
+            },
+        };
+        let headers = cmd.headers.get();
+        if cmd.flags & !(FLOW_FLAG_DONT_TRAP | FLOW_FLAG_DROP) != 0 || headers & !HEADERS != 0 {
+            return Err(Status::BadParameter);
+        }
+        let Some((values, mask)) = fields else {
+            if cmd.flags != 0 || headers != 0 || cmd.priority.get() != 0 {
+                return Err(Status::BadParameter);
+            }
+            let number = self
+                .flows
+                .insert_with(|_| flow)
+                .ok_or(Status::NoResources)?;
+            self.others.push((number, flow));
+            return Ok(number);
+        };
+        if !mask_is_sound(headers, &mask) {
+            return Err(Status::BadFlowFields);
+        }
+        let number = self
+            .flows
+            .insert_with(|_| flow)
+            .ok_or(Status::NoResources)?;
+        let mut rule = Rule {
+            priority: cmd.priority.get(),
+            number,
+            flow,
+            headers,
+            values: zerocopy::transmute!(values),
+            mask: zerocopy::transmute!(mask),
+        };
+        for (value, mask) in rule.values.iter_mut().zip(&rule.mask) {
+            *value &= mask;
+        }
+        let at = self
+            .rules
+            .partition_point(|other| other.priority <= rule.priority);
+        self.rules.insert(at, rule);
+        Ok(number)
+    }
+
+    /// Removes a flow; gives what it was.
+    pub fn destroy(&mut self, number: u32) -> Option<Flow> {
+        let flow = self.flows.remove(number)?;
+        self.rules.retain(|rule| rule.number != number);
+        self.others.retain(|(other, _)| *other != number);
+        Some(flow)
+    }
+
+    /// Whether a flow leads to this queue pair.
+    pub fn names(&self, qpn: u32) -> bool {
+        self.flows.iter().any(|(_, flow)| flow.taker.qpn == qpn)
+    }
+
+    /// Who takes a frame with these first bytes before the netdev does.
+    pub fn take(&self, head: &[u8]) -> Verdict {
+        let mut verdict = Verdict::default();
+        if self.rules.is_empty() {
+            return verdict;
+        }
+        let Some(parsed) = Headers::parse(head) else {
+            return verdict;
+        };
+        let headers = parsed.bits();
+        let fields: [u8; 64] = zerocopy::transmute!(parsed.fields(head));
+        let mut best = None;
+        for rule in &self.rules {
+            // All flows of the best priority share the frame: none takes it from another.
+            if best.is_some_and(|best| rule.priority > best) {
+                break;
+            }
+            if !rule.matches(headers, &fields) {
+                continue;
+            }
+            if rule.flow.flags & FLOW_FLAG_DONT_TRAP == 0 {
+                best = Some(rule.priority);
+                verdict.trapped = true;
+            }
+            match rule.flow.flags & FLOW_FLAG_DROP {
+                0 if !verdict.takers.contains(&rule.flow.taker) => {
+                    verdict.takers.push(rule.flow.taker);
+                }
+                0 => {}
+                _ => verdict.dropped = true,
+            }
+        }
+        verdict
+    }
+
+    /// Who gets a frame of a kind that is not NORMAL.
+    pub fn takers(&self, kind: u8) -> Takers {
+        let of_kind = self.others.iter().filter(|(_, flow)| flow.kind == kind);
+        of_kind.map(|(_, flow)| flow.taker).collect()
+    }
+
+    /// Who gets what nobody else has taken.
+    pub fn leftovers(&self, multicast: bool) -> Takers {
+        let mut takers = self.takers(FLOW_KIND_ALL_DEFAULT);
+        if multicast {
+            takers.extend(self.takers(FLOW_KIND_MC_DEFAULT));
+        }
+        takers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_stays_within_the_headers() {
+        let ports = FlowFields {
+            dst_port: [0xff; 2],
+            ..FlowFields::default()
+        };
+        let eth = FLOW_HAS_ETH;
+        assert!(!mask_is_sound(eth, &ports));
+        assert!(!mask_is_sound(eth | FLOW_HAS_UDP, &ports));
+        assert!(mask_is_sound(FLOW_HAS_IPV4 | FLOW_HAS_UDP, &ports));
+        assert!(!mask_is_sound(
+            FLOW_HAS_IPV4 | FLOW_HAS_UDP | FLOW_HAS_TCP,
+            &ports
+        ));
+        assert!(!mask_is_sound(
+            FLOW_HAS_IPV4 | FLOW_HAS_IPV6,
+            &FlowFields::default()
+        ));
+        let mut long = FlowFields::default();
+        long.src_ip[0] = 1;
+        assert!(!mask_is_sound(FLOW_HAS_IPV4, &long));
+        assert!(mask_is_sound(FLOW_HAS_IPV6, &long));
+    }
+}
