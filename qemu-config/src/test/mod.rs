@@ -1,11 +1,11 @@
 //! `cargo lab test`: the suites, what they print, what they count.
 
-mod ethernet;
 mod guest;
 mod host;
 mod keys;
 mod needs;
 mod pyverbs;
+mod pyverbs_tests;
 mod robustness;
 mod table;
 
@@ -103,8 +103,8 @@ pub enum Suite {
     Odp,
     /// Memory keys that work requests change.
     Keys,
-    /// Multicast groups and flows.
-    Ethernet,
+    /// All of rdma-core's own tests that are for every device.
+    Pyverbs,
     /// Things dying under traffic.
     Robustness,
 }
@@ -113,7 +113,7 @@ impl Suite {
     fn all() -> Vec<Self> {
         let mut all = vec![Self::Host];
         all.extend(table::SUITES.iter().map(|&name| Self::Guest(name)));
-        all.extend([Self::Odp, Self::Keys, Self::Ethernet, Self::Robustness]);
+        all.extend([Self::Odp, Self::Keys, Self::Pyverbs, Self::Robustness]);
         all
     }
 
@@ -123,7 +123,7 @@ impl Suite {
             Self::Guest(name) => name,
             Self::Odp => "odp",
             Self::Keys => "keys",
-            Self::Ethernet => "ethernet",
+            Self::Pyverbs => "pyverbs",
             Self::Robustness => "robustness",
         }
     }
@@ -137,18 +137,15 @@ impl Suite {
                 .collect(),
             Self::Odp => {
                 let own = table::suite("odp").into_iter().map(|test| test.name);
-                let names = pyverbs::ODP.iter().map(|&name| name.to_owned());
+                let names = pyverbs::module("test_odp").map(|test| test.name.to_owned());
                 names.chain(own).collect()
             }
             Self::Keys => {
                 let steps = keys::STEPS.iter();
-                let guests = keys::PYVERBS.iter().flat_map(|(_, tests)| *tests);
+                let guests = keys::PYVERBS.iter().map(|test| &test.name);
                 steps.chain(guests).map(|&name| name.to_owned()).collect()
             }
-            Self::Ethernet => {
-                let tests = ethernet::PYVERBS.iter().flat_map(|(_, tests)| *tests);
-                tests.map(|&name| name.to_owned()).collect()
-            }
+            Self::Pyverbs => pyverbs::all().map(|test| test.name.to_owned()).collect(),
             Self::Robustness => robustness::TESTS
                 .iter()
                 .map(|&(name, _)| name.to_owned())
@@ -240,18 +237,27 @@ fn run_suite(
                 }
                 Suite::Odp => {
                     let plan = needs::plan(workspace.root(), "odp", kernel, options);
-                    let tests = ("test_odp", pyverbs::ODP);
+                    let tests = pyverbs::module("test_odp");
                     pyverbs::run(workspace, tests, filter, &plan, &label, &dir, tally)?;
                     guest::run(workspace, "odp", filter, kernel, options, &dir, tally)
+                }
+                Suite::Pyverbs => {
+                    let plan = needs::plan(workspace.root(), "pyverbs", kernel, options);
+                    pyverbs::run(
+                        workspace,
+                        pyverbs::all(),
+                        filter,
+                        &plan,
+                        &label,
+                        &dir,
+                        tally,
+                    )
                 }
                 Suite::Robustness => {
                     robustness::run(workspace, filter, kernel, options, &dir, tally)
                 }
                 Suite::Keys => {
                     keys::run_guests(workspace, filter, kernel, options, &label, &dir, tally)
-                }
-                Suite::Ethernet => {
-                    ethernet::run(workspace, filter, kernel, options, &label, &dir, tally)
                 }
                 Suite::Host => Ok(()),
             });

@@ -22,7 +22,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
     };
     match suite {
         // pyverbs asks for 16 huge pages; each test has several buffers in them.
-        "odp" => Plan {
+        "odp" | "pyverbs" => Plan {
             hardware: Hardware {
                 huge_pages: 32,
                 ..Hardware::default()

@@ -5,77 +5,89 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::pyverbs_tests::MODULES;
 use super::{Tally, Verdict};
 use crate::cluster::{Cluster, Plan};
-use crate::command::tail;
+use crate::command::{say, tail};
 use crate::workspace::Workspace;
 
-/// The tests of `test_odp.py` in rdma-core 56.1.
-pub const ODP: &[&str] = &[
-    "test_odp_rc_traffic",
-    "test_odp_rc_mixed_mr",
-    "test_odp_rc_atomic_cmp_and_swp",
-    "test_odp_rc_atomic_fetch_and_add",
-    "test_odp_rc_rdma_read",
-    "test_odp_rc_rdma_write",
-    "test_odp_implicit_rc_traffic",
-    "test_odp_ud_traffic",
-    "test_odp_xrc_traffic",
-    "test_odp_rc_huge_traffic",
-    "test_odp_rc_huge_user_addr_traffic",
-    "test_odp_sync_prefetch_rc_traffic",
-    "test_odp_async_prefetch_rc_traffic",
-    "test_odp_implicit_sync_prefetch_rc_traffic",
-    "test_odp_implicit_async_prefetch_rc_traffic",
-    "test_odp_prefetch_sync_no_page_fault_rc_traffic",
-    "test_odp_prefetch_async_no_page_fault_rc_traffic",
-];
+/// Tests of this name look for a graphics device of two makers, whose memory they share. Guests have none.
+const NEEDS_GRAPHICS: &str = "test_dmabuf_";
+
+/// All tests.
+pub fn all() -> impl Iterator<Item = Test> {
+    MODULES
+        .iter()
+        .flat_map(|&(module, names)| names.iter().map(move |&name| Test { module, name }))
+}
+
+/// The tests of one module.
+pub fn module(name: &str) -> impl Iterator<Item = Test> {
+    all().filter(move |test| test.module == name)
+}
+
+/// A test of rdma-core's suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Test {
+    /// The Python module.
+    pub module: &'static str,
+    /// The method.
+    pub name: &'static str,
+}
 
 /// For all the tests of one call: Python alone needs seconds to start under TCG.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs those of `tests` (of `module`) whose names contain `filter`, all in one call, in a guest of `plan`.
+/// Runs those of `tests` whose names contain `filter`, all in one call, in a guest of `plan`.
 pub fn run(
     workspace: &Workspace,
-    (module, tests): (&str, &[&str]),
+    tests: impl Iterator<Item = Test>,
     filter: &str,
     plan: &Plan,
     prefix: &str,
     dir: &Path,
     tally: &mut Tally,
 ) -> Result<()> {
-    let chosen: Vec<&str> = tests
-        .iter()
-        .copied()
-        .filter(|test| test.contains(filter))
-        .collect();
+    let chosen: Vec<Test> = tests.filter(|test| test.name.contains(filter)).collect();
     if chosen.is_empty() {
         return Ok(());
     }
-    let dir = dir.join(module);
+    let dir = dir.join("pyverbs");
     std::fs::create_dir_all(&dir)?;
     let cluster = Cluster::boot(workspace, plan, &dir)?;
     let guest = cluster.guests.first().context("there is no guest")?;
     let started = Instant::now();
-    let outcome = guest.run(&script(module, &chosen), LIMIT)?;
+    let outcome = guest.run(&script(&chosen), LIMIT)?;
     let elapsed = started.elapsed() / chosen.len() as u32;
     let text = String::from_utf8_lossy(&outcome.both).into_owned();
     std::fs::write(dir.join("output.log"), &text).context("keeping the output")?;
-    for test in &chosen {
-        let verdict = match verdict(&text, test) {
+    let mut counts = [0; 3];
+    for &test in &chosen {
+        let verdict = match must_pass(test, verdict(&text, test)) {
             Verdict::Failed(why) if outcome.status == crate::guest::Status::TimedOut => {
-                Verdict::Failed(format!("{why} (all of {module} timed out)"))
+                Verdict::Failed(format!("{why} (all of them timed out)"))
             }
             other => other,
         };
-        tally.add(&format!("{prefix}::{test}"), elapsed, verdict);
+        let [passed, skipped, failed] = &mut counts;
+        *match &verdict {
+            Verdict::Passed => passed,
+            Verdict::Skipped(_) => skipped,
+            Verdict::Failed(_) => failed,
+        } += 1;
+        tally.add(&format!("{prefix}::{}", test.name), elapsed, verdict);
     }
+    let [passed, skipped, failed] = counts;
+    say(format!(
+        "{prefix}: of {} tests of rdma-core {passed} passed, {skipped} skipped, {failed} failed",
+        chosen.len()
+    ));
     cluster.save_logs();
     let troubles = cluster.troubles();
     if !troubles.is_empty() {
         let why = format!("{}\n{}", troubles.join("\n"), tail(&outcome.both, 30));
         tally.add(
-            &format!("{prefix}::{module}::kernel"),
+            &format!("{prefix}::pyverbs::kernel"),
             started.elapsed(),
             Verdict::Failed(why),
         );
@@ -83,18 +95,31 @@ pub fn run(
     Ok(())
 }
 
-fn script(module: &str, tests: &[&str]) -> String {
-    let patterns: String = tests.iter().map(|test| format!(" -k {test}")).collect();
+fn script(tests: &[Test]) -> String {
+    let patterns: String = tests
+        .iter()
+        .map(|test| format!(" -k 'tests.{}.*.{}'", test.module, test.name))
+        .collect();
     format!(
         "mkdir -p /tmp/pyverbs && cd /tmp/pyverbs && cp -r /usr/share/doc/rdma-core/tests . && gunzip -f tests/*.gz
          cd tests && PYTHONPATH=/tmp/pyverbs python3 run_tests.py \
-             --dev $RDMA_DEV --gid $GID_INDEX -v{patterns} 2>&1 | tee /tmp/artefacts/{module}.log"
+             --dev $RDMA_DEV --gid $GID_INDEX -v{patterns} 2>&1 | tee /tmp/artefacts/pyverbs.log"
     )
 }
 
-/// What Python's verbose output says about one test. Skipped is failed: each is within reach of the device.
-fn verdict(output: &str, test: &str) -> Verdict {
-    let begin = format!("{test} (");
+/// Each is within reach of the device, so one that skips has failed; but for those that need another device.
+fn must_pass(test: Test, verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Skipped(why) if !test.name.starts_with(NEEDS_GRAPHICS) => {
+            Verdict::Failed(format!("skipped: {why}"))
+        }
+        other => other,
+    }
+}
+
+/// What Python's verbose output says about one test.
+fn verdict(output: &str, test: Test) -> Verdict {
+    let begin = format!("{} (tests.{}.", test.name, test.module);
     let Some(position) = output
         .match_indices(&begin)
         .map(|(at, _)| at)
@@ -117,12 +142,14 @@ fn verdict(output: &str, test: &str) -> Verdict {
         .map_or(own, |(_, result)| result)
         .trim();
     if let Some(reason) = result.split_once("skipped ").map(|(_, reason)| reason) {
-        return Verdict::Failed(format!("skipped: {}", reason.trim_matches('\'')));
+        let reason = reason.lines().next().unwrap_or_default();
+        return Verdict::Skipped(reason.trim_matches(['\'', '"']).to_owned());
     }
-    if result == "ok" || result.ends_with("\nok") {
+    // What finalizers print may come before and after it.
+    if result.lines().any(|line| line == "ok") {
         return Verdict::Passed;
     }
-    Verdict::Failed(format!("{result}\n{}", details(output, test)))
+    Verdict::Failed(format!("{result}\n{}", details(output, test.name)))
 }
 
 /// The traceback that Python prints at the end.
@@ -146,35 +173,59 @@ mod tests {
         test_d (tests.test_odp.T.test_d) ... a line of its own\nok\n\
         \n=====\nERROR: test_c (tests.test_odp.T.test_c)\n-----\nTraceback\nOops: it broke\n\n-----\nRan 4 tests\n";
 
+    fn odp(name: &'static str) -> Test {
+        Test {
+            module: "test_odp",
+            name,
+        }
+    }
+
     #[test]
     fn python_results_are_read() {
-        assert_eq!(verdict(OUTPUT, "test_a"), Verdict::Passed);
-        assert_eq!(verdict(OUTPUT, "test_d"), Verdict::Passed);
+        assert_eq!(verdict(OUTPUT, odp("test_a")), Verdict::Passed);
+        assert_eq!(verdict(OUTPUT, odp("test_d")), Verdict::Passed);
         assert_eq!(
-            verdict(OUTPUT, "test_ab"),
-            Verdict::Failed("skipped: no ODP".into())
+            verdict(OUTPUT, odp("test_ab")),
+            Verdict::Skipped("no ODP".into())
         );
-        let Verdict::Failed(why) = verdict(OUTPUT, "test_c") else {
+        let Verdict::Failed(why) = verdict(OUTPUT, odp("test_c")) else {
             panic!("an error passed");
         };
         assert!(
             why.starts_with("ERROR") && why.contains("it broke"),
             "{why}"
         );
+        let absent = Verdict::Failed("it did not run".into());
+        assert_eq!(verdict(OUTPUT, odp("test_absent")), absent);
+        let other = Test {
+            module: "test_mr",
+            name: "test_a",
+        };
+        assert_eq!(verdict(OUTPUT, other), absent);
+    }
+
+    #[test]
+    fn only_tests_that_need_another_device_may_skip() {
+        let skipped = || Verdict::Skipped("why".into());
         assert_eq!(
-            verdict(OUTPUT, "test_absent"),
-            Verdict::Failed("it did not run".into())
+            must_pass(odp("test_a"), skipped()),
+            Verdict::Failed("skipped: why".into())
         );
+        assert_eq!(must_pass(odp("test_dmabuf_lkey"), skipped()), skipped());
+        let may_skip = all().filter(|test| test.name.starts_with(NEEDS_GRAPHICS));
+        assert_eq!(may_skip.count(), 10);
     }
 
     #[test]
     fn only_the_chosen_tests_are_asked_for() {
-        let script = script("test_odp", &["test_a", "test_b"]);
-        assert!(script.contains(" -k test_a -k test_b"), "{script}");
+        let script = script(&[odp("test_a"), odp("test_b")]);
+        let wanted = " -k 'tests.test_odp.*.test_a' -k 'tests.test_odp.*.test_b'";
+        assert!(script.contains(wanted), "{script}");
     }
 
     #[test]
-    fn there_are_seventeen_tests_of_odp() {
-        assert_eq!(ODP.len(), 17);
+    fn there_are_181_tests_seventeen_of_them_on_demand() {
+        assert_eq!(all().count(), 181);
+        assert_eq!(module("test_odp").count(), 17);
     }
 }
