@@ -189,6 +189,10 @@
 #define FAULTLINE_BAD_GROUP 0x40
 /* The queue pair is not attached to the group. */
 #define FAULTLINE_NOT_ATTACHED 0x41
+/* No such allocation of device memory. */
+#define FAULTLINE_BAD_DM 0x50
+/* There is not so much device memory in one piece. */
+#define FAULTLINE_NO_DEVICE_MEMORY 0x51
 
 /*
  * Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
@@ -651,6 +655,12 @@
 #define FAULTLINE_ADMIN_CREATE_FLOW 0x5a
 /* Destroy a flow. */
 #define FAULTLINE_ADMIN_DESTROY_FLOW 0x5b
+/* Allocate device memory. */
+#define FAULTLINE_ADMIN_ALLOC_DM 0x70
+/* Free device memory. */
+#define FAULTLINE_ADMIN_DEALLOC_DM 0x71
+/* Create a memory key for device memory; DESTROY_MKEY destroys it. */
+#define FAULTLINE_ADMIN_CREATE_DM_MKEY 0x72
 
 /* Flags of CREATE_EQ. */
 /* This queue gets the asynchronous events of all objects. */
@@ -925,7 +935,12 @@ struct faultline_caps {
 	__u8 reserved0[28];
 	/* Flows. */
 	__le32 max_flow;
-	__u8 reserved[76];
+	__u8 reserved[28];
+	/* Bytes of device memory; 0 = none. */
+	__le64 device_memory;
+	/* Allocations of device memory. */
+	__le32 max_dm;
+	__u8 reserved1[36];
 };
 
 /* Where packets go. */
@@ -1508,6 +1523,38 @@ struct faultline_create_flow {
 	/* FAULTLINE_FLOW_FLAG_*. */
 	__u8 flags;
 	__u8 reserved[8];
+};
+
+/* ALLOC_DM. Answer: handle, and faultline_dm_place. */
+struct faultline_alloc_dm {
+	/* Bytes; not zero. Rounded up to pages. */
+	__le64 length;
+	__le64 reserved;
+};
+
+/* ALLOC_DM: where it is. */
+struct faultline_dm_place {
+	/* Offset of its first page in BAR 2. */
+	__le64 offset;
+	/* Bytes, whole pages. */
+	__le64 length;
+};
+
+/* CREATE_DM_MKEY: a key for device memory; its addresses count from zero. Answer: handle is the key. */
+struct faultline_create_dm_mkey {
+	__le32 pd;
+	/* FAULTLINE_ACCESS_*; not ON_DEMAND. */
+	__le32 access;
+	/* The allocation. */
+	__le32 dm;
+	/* Low 8 bits of the key. */
+	__u8 variant;
+	__u8 reserved[3];
+	/* First byte of the allocation that the key is for; a multiple of 8 if it gives the right to atomics. */
+	__le64 offset;
+	/* Bytes; may be zero. */
+	__le64 length;
+	__le64 reserved1;
 };
 
 #endif /* FAULTLINE_ABI_H */

@@ -130,10 +130,9 @@ impl Engine {
         };
         for (id, nic) in config.nics.iter().enumerate() {
             let mac = nic.mac_address();
-            engine
-                .ports
-                .push(NicPort::new(&nic.name, nic.nic_config(&config.defaults))?);
-            engine.rams.push(Ram::default());
+            let port = NicPort::new(&nic.name, nic.nic_config(&config.defaults))?;
+            engine.rams.push(port.ram()?);
+            engine.ports.push(port);
             engine.switch.set_own_address(id, mac);
         }
         let handle = EngineHandle {

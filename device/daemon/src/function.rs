@@ -13,7 +13,8 @@ use faultline_wire::MacAddr;
 use rustix::fd::OwnedFd;
 
 use crate::engine::{Ended, Engine, EngineHandle};
-use crate::port::NicPort;
+use crate::port::{BarTwo, NicPort};
+use crate::ram;
 
 const PAGE: u64 = regs::PAGE_SIZE as u64;
 /// A writable map at least this long that has no descriptor is certainly guest RAM; ROMs and the device's own
@@ -29,8 +30,7 @@ pub(crate) struct Function {
     config: ConfigSpace,
     msix: MsixTable,
     layout: MsixLayout,
-    /// Pages in each half of BAR 2.
-    doorbell_pages: u64,
+    bar: BarTwo,
 }
 
 fn ended(_: Ended) -> Errno {
@@ -42,11 +42,10 @@ impl Function {
         name: &str,
         port: PortId,
         mac: MacAddr,
-        doorbell_pages: u32,
+        bar: BarTwo,
         engine: EngineHandle,
     ) -> Result<Self, faultline_pci::ConfigError> {
         let layout = MsixLayout::in_bar(regs::BAR_MSIX as u8, regs::MSIX_VECTORS as u16);
-        let doorbell_pages = u64::from(doorbell_pages);
         let wide = |index: u32, size: u64, prefetchable: bool| Bar {
             index: index as u8,
             size,
@@ -55,7 +54,7 @@ impl Function {
         };
         let bars = [
             wide(regs::BAR_REGS, u64::from(regs::REGS_SIZE), false),
-            wide(regs::BAR_DOORBELL, 2 * doorbell_pages * PAGE, true),
+            wide(regs::BAR_DOORBELL, bar.size(), true),
             wide(regs::BAR_MSIX, layout.bar_size(), false),
         ];
         let [a, b, c, d, e, f] = mac.0;
@@ -75,7 +74,7 @@ impl Function {
             config: ConfigSpace::new(identity, &bars, Some(layout))?,
             msix: MsixTable::new(layout),
             layout,
-            doorbell_pages,
+            bar,
         })
     }
 
@@ -181,11 +180,14 @@ impl Function {
         })
     }
 
-    /// A write to the second half of BAR 2: a doorbell that wakes the engine.
+    /// A write to a kick page in BAR 2: a doorbell that wakes the engine.
     fn kick(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        let half = self.doorbell_pages * PAGE;
         let bits: Option<[u8; 8]> = data.try_into().ok();
-        let (Some(page), Some(bits)) = (offset.checked_sub(half).map(|o| o / PAGE), bits) else {
+        let page = offset
+            .checked_sub(self.bar.doorbells)
+            .map(|kick| kick / PAGE)
+            .filter(|_| offset < self.bar.memory);
+        let (Some(page), Some(bits)) = (page, bits) else {
             return self.on_port(|port| port.nic.bad_register_access());
         };
         let bell = Doorbell::from_bits(u64::from_le_bytes(bits));
@@ -211,10 +213,7 @@ impl Device for Function {
             regs::BAR_DOORBELL => Some(RegionMmap {
                 fd: self.doorbell_fd()?,
                 offset: 0,
-                sparse: vec![SparseArea {
-                    offset: 0,
-                    size: self.doorbell_pages * PAGE,
-                }],
+                sparse: self.mapped_areas(),
             }),
             _ => None,
         };
@@ -241,7 +240,7 @@ impl Device for Function {
                 let word = |n: usize| if n == 0 { pending } else { 0 };
                 self.msix.read(regs::BAR_MSIX as u8, offset, data, word);
             }
-            // Doorbell pages are mapped; kick pages have nothing to read.
+            // Doorbell pages and device memory are mapped; kick pages have nothing to read.
             _ => data.fill(0),
         }
         Ok(())
@@ -284,6 +283,7 @@ impl Device for Function {
                 writable,
                 fd,
             } = map;
+            ram::check_guest_range(iova, size)?;
             ram.0
                 .map(iova, size, fd, offset, readable, writable)
                 .map_err(|error: MapError| {
@@ -299,17 +299,14 @@ impl Device for Function {
             let ram = engine.rams.get_mut(id).ok_or(Errno::NODEV)?;
             match unmap {
                 DmaUnmap::All => {
-                    ram.0.unmap_all();
+                    ram.unmap_guest();
                     Ok(())
                 }
                 DmaUnmap::Range { iova, size } => {
-                    ram.0
-                        .unmap(iova, size)
-                        .map(drop)
-                        .map_err(|error: UnmapError| {
-                            tracing::warn!(nic = %name, "refused an unmap at {iova:#x}: {error}");
-                            error.errno()
-                        })
+                    ram.unmap(iova, size).map_err(|error: UnmapError| {
+                        tracing::warn!(nic = %name, "refused an unmap at {iova:#x}: {error}");
+                        error.errno()
+                    })
                 }
             }
         })?
@@ -357,7 +354,7 @@ impl Device for Function {
                 port.irqs.reset();
             }
             if let Some(ram) = engine.rams.get_mut(id) {
-                ram.0.unmap_all();
+                ram.unmap_guest();
             }
             engine.switch.forget(id);
             engine.sync_address(id);
@@ -366,6 +363,17 @@ impl Device for Function {
 }
 
 impl Function {
+    /// The parts of BAR 2 that clients map; the rest is trapped.
+    fn mapped_areas(&self) -> Vec<SparseArea> {
+        let doorbells = (0, self.bar.doorbells);
+        let memory = (self.bar.memory, self.bar.memory_len);
+        [doorbells, memory]
+            .into_iter()
+            .filter(|(_, size)| *size > 0)
+            .map(|(offset, size)| SparseArea { offset, size })
+            .collect()
+    }
+
     fn doorbell_fd(&self) -> Result<OwnedFd, Errno> {
         let fd = self.on_port(|port| port.pages.dup())?;
         fd.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))

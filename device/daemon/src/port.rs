@@ -1,11 +1,11 @@
-//! One NIC with what surrounds it: doorbell pages and interrupts.
+//! One NIC with what surrounds it: doorbell pages, device memory and interrupts.
 
 use std::mem::offset_of;
 
 use faultline_abi::doorbell::{self, Doorbell, DoorbellPage};
 use faultline_abi::regs;
-use faultline_memory::{Page, SharedPages};
-use faultline_nic::{Instant, Nic, NicConfig};
+use faultline_memory::{PAGE_SIZE, Page, SharedPages};
+use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig};
 use faultline_vfio_user::IrqVectors;
 
 use crate::ram::Ram;
@@ -18,6 +18,31 @@ const RING: usize = offset_of!(DoorbellPage, ring);
 const RING_MASK: u32 = doorbell::RING_ENTRIES as u32 - 1;
 /// Doorbells taken from one page before the next has its turn.
 const DOORBELL_BATCH: u32 = 32;
+
+/// Where things are in BAR 2, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BarTwo {
+    /// Doorbell pages from 0 on; the kick pages behind them take up as much.
+    pub(crate) doorbells: u64,
+    /// Device memory.
+    pub(crate) memory: u64,
+    pub(crate) memory_len: u64,
+}
+
+impl BarTwo {
+    pub(crate) fn of(nic: &Nic) -> Self {
+        Self {
+            doorbells: u64::from(nic.doorbell_page_count()) * PAGE_SIZE as u64,
+            memory: nic.device_memory_offset(),
+            memory_len: nic.config().limits.device_memory,
+        }
+    }
+
+    /// All of it: a power of two, as BARs are.
+    pub(crate) fn size(&self) -> u64 {
+        (self.memory + self.memory_len).next_power_of_two()
+    }
+}
 
 /// A doorbell page that is polled.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +58,7 @@ struct Polled {
 pub struct NicPort {
     pub(crate) nic: Nic,
     pub(crate) irqs: IrqVectors,
+    /// BAR 2: doorbell pages, a gap for the kick pages, device memory.
     pub(crate) pages: SharedPages,
     /// Bus mastering: without it the function does no DMA and sends no interrupts.
     pub(crate) bus_master: bool,
@@ -44,10 +70,11 @@ pub struct NicPort {
 impl NicPort {
     pub(crate) fn new(name: &str, config: NicConfig) -> std::io::Result<Self> {
         let nic = Nic::new(config);
-        let count = nic.doorbell_page_count() as usize;
+        let bar = BarTwo::of(&nic);
+        let count = (bar.memory + bar.memory_len) as usize / PAGE_SIZE;
         Ok(Self {
             irqs: IrqVectors::new(regs::MSIX_VECTORS),
-            pages: SharedPages::new(&format!("faultline-doorbells-{name}"), count)?,
+            pages: SharedPages::new(&format!("faultline-bar2-{name}"), count)?,
             bus_master: false,
             polled: Vec::new(),
             pages_version: nic.doorbell_pages_version(),
@@ -56,9 +83,27 @@ impl NicPort {
         })
     }
 
-    /// Function-level reset.
+    /// What a NIC reaches: the memory that its guest will lend it, and its own.
+    pub(crate) fn ram(&self) -> std::io::Result<Ram> {
+        let bar = BarTwo::of(&self.nic);
+        let mut ram = Ram::default();
+        if bar.memory_len > 0 {
+            let fd = Some(self.pages.dup()?);
+            ram.0
+                .map(DEVICE_MEMORY, bar.memory_len, fd, bar.memory, true, true)
+                .map_err(std::io::Error::other)?;
+        }
+        Ok(ram)
+    }
+
+    /// Function-level reset. Nobody finds in the device memory what was there.
     pub(crate) fn reset(&mut self) {
         self.nic.reset();
+        let bar = BarTwo::of(&self.nic);
+        let (first, count) = (bar.memory as usize, bar.memory_len as usize);
+        if let Err(error) = self.pages.clear(first / PAGE_SIZE, count / PAGE_SIZE) {
+            tracing::error!("can't clear the device memory: {error}");
+        }
         self.irqs.reset();
         self.sync_pages();
     }

@@ -1,11 +1,42 @@
-//! Guest memory as the firmware wants it.
+//! Guest memory as the firmware wants it, and the device's own beside it.
 
-use faultline_memory::{AccessError, GuestMemory};
-use faultline_nic::{Dma, DmaError};
+use faultline_memory::{AccessError, GuestMemory, UnmapError};
+use faultline_nic::{DEVICE_MEMORY, Dma, DmaError};
+use faultline_vfio_user::Errno;
 
-/// The memory of one guest.
+/// The memory of one guest; from [`DEVICE_MEMORY`] on that of its NIC.
 #[derive(Debug, Default)]
 pub(crate) struct Ram(pub GuestMemory);
+
+impl Ram {
+    /// Forgets what the guest has lent in a range, which may reach beyond what it can lend.
+    pub(crate) fn unmap(&mut self, iova: u64, len: u64) -> Result<(), UnmapError> {
+        if last_byte(iova, len).is_none() {
+            return Err(UnmapError::BadRange { iova, len });
+        }
+        match DEVICE_MEMORY.saturating_sub(iova) {
+            0 => Ok(()),
+            room => self.0.unmap(iova, len.min(room)).map(drop),
+        }
+    }
+
+    /// Forgets all that the guest has lent.
+    pub(crate) fn unmap_guest(&mut self) {
+        let _ = self.0.unmap(0, DEVICE_MEMORY);
+    }
+}
+
+/// Whether a range may be the guest's. One that wraps or is empty is refused elsewhere.
+pub(crate) fn check_guest_range(iova: u64, size: u64) -> Result<(), Errno> {
+    match last_byte(iova, size) {
+        Some(last) if last >= DEVICE_MEMORY => Err(Errno::INVAL),
+        _ => Ok(()),
+    }
+}
+
+fn last_byte(iova: u64, len: u64) -> Option<u64> {
+    len.checked_sub(1).and_then(|span| iova.checked_add(span))
+}
 
 fn at(addr: u64) -> impl FnOnce(AccessError) -> DmaError {
     move |_| DmaError { addr }

@@ -7,6 +7,7 @@ use faultline_vfio_user::{ListenError, Listener, Shutdown};
 use crate::config::{Config, ConfigError};
 use crate::engine::{Engine, EngineHandle};
 use crate::function::Function;
+use crate::port::BarTwo;
 
 /// Why a process can't serve.
 #[derive(Debug, thiserror::Error)]
@@ -55,12 +56,11 @@ impl Server {
         let (engine, handle) = Engine::new(config)?;
         let mut functions = Vec::new();
         for (port, nic) in config.nics.iter().enumerate() {
-            let pages = engine
-                .ports
-                .get(port)
-                .map_or(0, |port| port.nic.doorbell_page_count());
+            let Some(bar) = engine.ports.get(port).map(|port| BarTwo::of(&port.nic)) else {
+                continue;
+            };
             let mac = nic.mac_address();
-            functions.push(Function::new(&nic.name, port, mac, pages, handle.clone())?);
+            functions.push(Function::new(&nic.name, port, mac, bar, handle.clone())?);
             tracing::info!(nic = %nic.name, %mac, "serving on {}", nic.socket.display());
         }
         let engine_thread = std::thread::Builder::new()

@@ -180,7 +180,8 @@ pub struct GuestMemory {
 
 impl GuestMemory {
     /// Most maps a NIC can have: what QEMU assumes by default (`VFIO_USER_DEF_MAP_MAX`).
-    pub const MAX_MAPS: usize = 65535;
+    /// Most maps a NIC can have: what QEMU assumes by default (`VFIO_USER_DEF_MAP_MAX`), and the device's own memory.
+    pub const MAX_MAPS: usize = 65535 + 1;
 
     /// An empty table.
     pub fn new() -> Self {

@@ -1,9 +1,11 @@
-//! Doorbell pages: memory that the device lends to the guest.
+//! Doorbell pages and device memory: what the device lends to the guest.
 
 use crate::mapping::Mapping;
 use crate::raw;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 use std::io;
 use std::marker::PhantomData;
 use std::ptr;
@@ -73,6 +75,20 @@ impl SharedPages {
     /// Zeroes page `index`; does nothing and returns false if there is no such page.
     pub fn zero_page(&self, index: usize) -> bool {
         self.page(index).map(|page| page.zero()).is_some()
+    }
+
+    /// Zeroes `pages` pages from `first` on, and gives their memory back until they are used again.
+    ///
+    /// # Errors
+    ///
+    /// What fallocate(2) says.
+    pub fn clear(&self, first: usize, pages: usize) -> io::Result<()> {
+        if pages == 0 {
+            return Ok(());
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (offset, len) = (first * PAGE_SIZE, pages * PAGE_SIZE);
+        Ok(fallocate(&self.fd, hole, offset as u64, len as u64)?)
     }
 
     /// Checked accesses by offset into the whole area.

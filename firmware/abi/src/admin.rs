@@ -275,6 +275,12 @@ abi_consts! {
         CREATE_FLOW = 0x5a;
         /// Destroy a flow.
         DESTROY_FLOW = 0x5b;
+        /// Allocate device memory.
+        ALLOC_DM = 0x70;
+        /// Free device memory.
+        DEALLOC_DM = 0x71;
+        /// Create a memory key for device memory; DESTROY_MKEY destroys it.
+        CREATE_DM_MKEY = 0x72;
     }
 }
 

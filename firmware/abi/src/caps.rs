@@ -72,7 +72,12 @@ abi_struct! {
         reserved0: [u8; 28],
         /// Flows.
         max_flow: crate::U32,
-        reserved: [u8; 76],
+        reserved: [u8; 28],
+        /// Bytes of device memory; 0 = none.
+        device_memory: crate::U64,
+        /// Allocations of device memory.
+        max_dm: crate::U32,
+        reserved1: [u8; 36],
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use crate::{Constant, ConstantGroup, StructLayout};
-use crate::{admin, caps, cqe, doorbell, event, qp, regs, status, steering, translation, wqe};
+use crate::{admin, caps, cqe, device_memory, doorbell, event, qp, regs};
+use crate::{status, steering, translation, wqe};
 
 /// Every group of constants, in the order of the header.
 pub const GROUPS: &[ConstantGroup] = &[
@@ -83,6 +84,9 @@ pub const STRUCTS: &[StructLayout] = &[
     steering::Mcast::LAYOUT,
     steering::FlowFields::LAYOUT,
     steering::CreateFlow::LAYOUT,
+    device_memory::AllocDm::LAYOUT,
+    device_memory::DmPlace::LAYOUT,
+    device_memory::CreateDmMkey::LAYOUT,
 ];
 
 /// The text of `guest-driver/include/faultline_abi.h`.

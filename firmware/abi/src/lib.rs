@@ -17,6 +17,7 @@ mod layout;
 pub mod admin;
 pub mod caps;
 pub mod cqe;
+pub mod device_memory;
 pub mod doorbell;
 pub mod event;
 pub mod qp;

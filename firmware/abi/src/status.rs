@@ -101,4 +101,8 @@ statuses! {
     BadGroup / "BAD_GROUP" = 64,
     /// The queue pair is not attached to the group.
     NotAttached / "NOT_ATTACHED" = 65,
+    /// No such allocation of device memory.
+    BadDm / "BAD_DM" = 80,
+    /// There is not so much device memory in one piece.
+    NoDeviceMemory / "NO_DEVICE_MEMORY" = 81,
 }

@@ -5,18 +5,20 @@
 //! another.
 
 use faultline_abi::admin::*;
+use faultline_abi::device_memory::{AllocDm, CreateDmMkey, DmPlace};
 use faultline_abi::event::PORT_UP;
 use faultline_abi::qp::{QPT_XRC_TGT, QpAttr};
 use faultline_abi::wqe::{
     MAX_STRIDE_SHIFT, RQ_MIN_STRIDE_SHIFT, RQ_WQE_DATA, SQ_MIN_STRIDE_SHIFT, SQ_WQE_DATA, Sge,
 };
-use faultline_abi::{Status, U16, U32, regs};
+use faultline_abi::{Status, U16, U32, U64, regs};
 use faultline_wire::{Gid, MacAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{MAX_MTU, MAX_SGE};
 use crate::core::{Ah, GidEntry, Netdev, Pd};
 use crate::cq::{Cq, write_entry};
+use crate::device_memory::{DEVICE_MEMORY, PAGE};
 use crate::dma::Dma;
 use crate::eq::Eq;
 use crate::nic::{GSI_QPN, Nic};
@@ -187,6 +189,9 @@ impl Nic {
             CREATE_FLOW => self.create_flow(mem, &body(cmd)?).map(created),
             DESTROY_FLOW => self.destroy_flow(handle).map(done),
             QUERY_COUNTERS => self.query_counters(mem, &body(cmd)?).map(created),
+            ALLOC_DM => self.alloc_dm(mem, &body(cmd)?),
+            DEALLOC_DM => self.core.device_memory.free(handle).map(done),
+            CREATE_DM_MKEY => self.create_dm_mkey(&body(cmd)?).map(created),
             _ => Err(Status::BadOpcode),
         }
     }
@@ -336,9 +341,46 @@ impl Nic {
 
     fn destroy_mkey<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) -> Result<(), Status> {
         let mkey = self.core.mkeys.destroy(key)?;
+        if let Some(dm) = mkey.device_memory() {
+            self.core.device_memory.release(dm);
+        }
         self.release_pd(mkey.pd);
         self.cancel_faults(now, mem, key);
         Ok(())
+    }
+
+    fn alloc_dm<M: Dma>(&mut self, mem: &M, cmd: &AllocDm) -> Result<Answer, Status> {
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let memory = &mut self.core.device_memory;
+        let (dm, offset, length) = memory.alloc(cmd.length.get())?;
+        let zeroes = [0; PAGE as usize];
+        for at in (offset..offset + length).step_by(zeroes.len()) {
+            if mem.write(DEVICE_MEMORY + at, &zeroes).is_err() {
+                memory.free(dm)?;
+                return Err(Status::DmaError);
+            }
+        }
+        let place = DmPlace {
+            offset: U64::new(self.device_memory_offset() + offset),
+            length: U64::new(length),
+        };
+        Ok(answer_with(dm, &place))
+    }
+
+    fn create_dm_mkey(&mut self, cmd: &CreateDmMkey) -> Result<u32, Status> {
+        self.pd(cmd.pd.get())?;
+        let memory = &mut self.core.device_memory;
+        let dm = cmd.dm.get();
+        let base = memory.hold(dm, cmd.offset.get(), cmd.length.get())?;
+        let created = self.core.mkeys.create_device(cmd, base);
+        if created.is_err() {
+            memory.release(dm);
+        }
+        let key = created?;
+        self.pd(cmd.pd.get())?.refs += 1;
+        Ok(key)
     }
 
     fn create_cq<M: Dma>(&mut self, mem: &M, cmd: &CreateCq) -> Result<u32, Status> {

@@ -45,6 +45,9 @@ pub struct Limits {
     pub max_mcast_grp: u32,
     pub max_mcast_qp: u32,
     pub max_flow: u32,
+    /// Bytes of device memory, whole pages.
+    pub device_memory: u64,
+    pub max_dm: u32,
 }
 
 impl Default for Limits {
@@ -69,6 +72,8 @@ impl Default for Limits {
             max_mcast_grp: 1 << 12,
             max_mcast_qp: 256,
             max_flow: 1 << 12,
+            device_memory: 8 << 20,
+            max_dm: 1024,
         }
     }
 }
@@ -181,6 +186,8 @@ impl NicConfig {
             max_faults: U32::new(l.max_faults),
             max_map_leaves: U32::new(MAX_LEAVES_PER_MAP as u32),
             max_fast_reg_pages: U32::new(MAX_FAST_REG_PAGES),
+            device_memory: U64::new(l.device_memory),
+            max_dm: U32::new(l.max_dm),
             ..Caps::default()
         }
     }

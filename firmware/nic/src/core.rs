@@ -11,6 +11,7 @@ use faultline_wire::{Gid, MacAddr};
 use crate::config::NicConfig;
 use crate::counters::Counters;
 use crate::cq::{Cq, Pushed};
+use crate::device_memory::DeviceMemory;
 use crate::dma::Dma;
 use crate::eq::{Eq, Raised};
 use crate::fault::FaultUnit;
@@ -97,6 +98,8 @@ pub struct Core {
     pub pds: Table<Pd>,
     /// Memory keys.
     pub mkeys: Mkeys,
+    /// Device memory.
+    pub(crate) device_memory: DeviceMemory,
     /// Completion queues.
     pub cqs: Table<Cq>,
     /// Event queues.
@@ -141,6 +144,7 @@ impl Core {
             counters: Counters::new(),
             pds: Table::new(limits.max_pd, 1),
             mkeys: Mkeys::new(limits.max_mkey, config.on_demand),
+            device_memory: DeviceMemory::new(limits.device_memory, limits.max_dm),
             cqs: Table::new(limits.max_cq, 0),
             eqs: Table::new(limits.max_eq, 0),
             srqs: Table::new(limits.max_srq, 1),

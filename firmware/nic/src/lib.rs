@@ -7,7 +7,7 @@
 //!
 //! Where to look:
 //! - `registers`, `admin`, `translation`: the driver's side, `firmware/abi` in action
-//! - [`mkey`], [`page_table`], `tlb`: memory regions
+//! - [`mkey`], [`page_table`], `tlb`: memory regions; [`device_memory`]
 //! - `fault`, `ingress`: what happens when a page is not there
 //! - [`cq`], [`eq`], [`srq`], [`ring`]: queues in guest memory
 //! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
@@ -22,6 +22,7 @@ pub mod config;
 mod core;
 pub mod counters;
 pub mod cq;
+pub mod device_memory;
 pub mod dma;
 pub mod eq;
 mod ethernet;
@@ -46,6 +47,7 @@ mod tlb;
 mod translation;
 
 pub use crate::config::{Limits, NicConfig, Pitfalls};
+pub use crate::device_memory::DEVICE_MEMORY;
 pub use crate::dma::{Dma, DmaError};
 pub use crate::frame::{FrameKind, Payload, Segment, Segments, TxFrame};
 pub use crate::nic::Nic;

@@ -4,6 +4,7 @@ use faultline_abi::Status;
 use faultline_abi::admin::{
     CreateMkey, MKEY_FAST_REG, MKEY_KEEP_PAGES, MKEY_PHYSICAL, MKEY_WINDOW_1, MKEY_WINDOW_2,
 };
+use faultline_abi::device_memory::CreateDmMkey;
 use faultline_abi::qp::{
     ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT, ACCESS_HUGETLB, ACCESS_LOCAL_WRITE,
     ACCESS_MW_BIND, ACCESS_ON_DEMAND, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ,
@@ -129,6 +130,8 @@ enum Kind {
     Region,
     /// Memory that a work request registers, and another one gives up.
     Fast { max_pages: u32, valid: bool },
+    /// Memory of the device.
+    Device { dm: u32 },
     /// A part of a region.
     Window { two: bool, bound: Option<Binding> },
 }
@@ -144,6 +147,15 @@ struct Binding {
     qpn: Option<u32>,
 }
 
+fn check_access(access: u32) -> Result<(), Status> {
+    let remote_write = access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0;
+    // IBTA 10.6.3: remote write and atomic need local write.
+    if access & !KNOWN_ACCESS != 0 || (remote_write && access & ACCESS_LOCAL_WRITE == 0) {
+        return Err(Status::BadAccess);
+    }
+    Ok(())
+}
+
 /// A memory key as the device sees it.
 #[derive(Debug)]
 pub struct Mkey {
@@ -155,8 +167,9 @@ pub struct Mkey {
     access: u32,
     iova: u64,
     length: u64,
-    /// None: addresses are DMA addresses, or it is a window.
+    /// None: addresses and `base` make DMA addresses, or it is a window.
     table: Option<PageTable>,
+    base: u64,
     /// Windows that are bound to it.
     windows: u32,
     /// Stamp of its lines in the translation cache: new whenever the page table changes.
@@ -181,15 +194,12 @@ impl Mkey {
                 iova: 0,
                 length: 0,
                 table,
+                base: 0,
                 windows: 0,
                 epoch: 0,
             });
         }
-        let remote_write = access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0;
-        // IBTA 10.6.3: remote write and atomic need local write.
-        if access & !KNOWN_ACCESS != 0 || (remote_write && access & ACCESS_LOCAL_WRITE == 0) {
-            return Err(Status::BadAccess);
-        }
+        check_access(access)?;
         if access & ACCESS_ON_DEMAND != 0 && !on_demand {
             return Err(Status::NotSupported);
         }
@@ -220,6 +230,35 @@ impl Mkey {
             iova,
             length,
             table: (!physical).then(|| PageTable::new(iova, last)),
+            base: 0,
+            windows: 0,
+            epoch: 0,
+        })
+    }
+
+    /// Checks a CREATE_DM_MKEY command; the key itself is filled in by [`Mkeys::create_device`].
+    fn parse_device(cmd: &CreateDmMkey, base: u64) -> Result<Self, Status> {
+        if cmd.reserved != [0; 3] || cmd.reserved1.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let access = cmd.access.get();
+        check_access(access)?;
+        if access & (ACCESS_ON_DEMAND | ACCESS_MW_BIND) != 0 {
+            return Err(Status::BadAccess);
+        }
+        // What is aligned for the peer must be so in memory.
+        if access & ACCESS_REMOTE_ATOMIC != 0 && !cmd.offset.get().is_multiple_of(8) {
+            return Err(Status::BadRange);
+        }
+        Ok(Self {
+            key: 0,
+            pd: cmd.pd.get(),
+            kind: Kind::Device { dm: cmd.dm.get() },
+            access,
+            iova: 0,
+            length: cmd.length.get(),
+            table: None,
+            base,
             windows: 0,
             epoch: 0,
         })
@@ -252,6 +291,14 @@ impl Mkey {
         }
     }
 
+    /// The allocation of device memory that it is for.
+    pub fn device_memory(&self) -> Option<u32> {
+        match self.kind {
+            Kind::Device { dm } => Some(dm),
+            _ => None,
+        }
+    }
+
     /// Bytes of page table.
     pub fn table_memory(&self) -> usize {
         self.table.as_ref().map_or(0, PageTable::memory)
@@ -276,7 +323,7 @@ impl Mkey {
         out: &mut Segments,
     ) -> Result<u32, Miss> {
         let Some(table) = &self.table else {
-            push_segment(out, va, len);
+            push_segment(out, self.base.wrapping_add(va), len);
             return Ok(len);
         };
         let (mut va, mut left) = (va, u64::from(len));
@@ -469,7 +516,17 @@ impl Mkeys {
             return Err(Status::BadParameter);
         }
         let mkey = Mkey::parse(cmd, self.on_demand)?;
-        let variant = u32::from(cmd.variant);
+        self.insert(mkey, cmd.variant)
+    }
+
+    /// Makes a key for device memory that is at `base`. The protection domain has been checked.
+    pub fn create_device(&mut self, cmd: &CreateDmMkey, base: u64) -> Result<u32, Status> {
+        let mkey = Mkey::parse_device(cmd, base)?;
+        self.insert(mkey, cmd.variant)
+    }
+
+    fn insert(&mut self, mkey: Mkey, variant: u8) -> Result<u32, Status> {
+        let variant = u32::from(variant);
         let epoch = self.next_epoch();
         let make = |index: u32| Mkey {
             key: (index << 8) | variant,
@@ -554,7 +611,7 @@ impl Mkeys {
             return Err(Miss::Pd);
         }
         match &mkey.kind {
-            Kind::Region | Kind::Fast { valid: true, .. } => {
+            Kind::Region | Kind::Device { .. } | Kind::Fast { valid: true, .. } => {
                 mkey.check(va, len, access)?;
                 Ok((mkey, va))
             }

@@ -124,6 +124,11 @@ impl Nic {
         self.core.config.limits.max_uctx + 1
     }
 
+    /// Where in BAR 2 the device memory begins: behind doorbell and kick pages.
+    pub fn device_memory_offset(&self) -> u64 {
+        2 * u64::from(self.doorbell_page_count()) * u64::from(regs::PAGE_SIZE)
+    }
+
     fn status(&self) -> u32 {
         let mut status = regs::LINK_UP;
         if self.registers.enabled {

@@ -215,6 +215,14 @@ impl Pd {
 }
 
 impl Mr {
+    pub(crate) fn new(object: Arc<Object>, iova: u64, length: u64) -> Self {
+        Self {
+            object,
+            iova,
+            length,
+        }
+    }
+
     /// lkey and rkey.
     pub fn key(&self) -> u32 {
         self.object.handle()

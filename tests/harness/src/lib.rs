@@ -19,6 +19,7 @@
 
 pub mod client;
 mod cq;
+mod device_memory;
 mod domain;
 mod error;
 mod event;
@@ -32,6 +33,7 @@ pub mod traffic;
 mod wr;
 
 pub use cq::{Cq, Wc};
+pub use device_memory::Dm;
 pub use domain::{Ah, Context, Mr, Pd, Remote, path_to};
 pub use error::{DriverError, PostError, RingError};
 pub use event::EventQueue;

@@ -163,7 +163,12 @@ impl Nic {
             value,
         };
         let (file, offset) = region.file.ok_or(no_bells(0))?;
-        if region.sparse != [(0, area)] || kick_offset < area || region.size < kick_offset + area {
+        let memory = (kick_offset + area, caps.device_memory.get());
+        let areas = match memory.1 {
+            0 => vec![(0, area)],
+            _ => vec![(0, area), memory],
+        };
+        if region.sparse != areas || kick_offset < area || region.size < memory.0 + memory.1 {
             return Err(no_bells(region.size));
         }
         let bells = MappedFile::map(&file, offset, area as usize)?;
@@ -708,15 +713,26 @@ impl Object {
         body: &T,
         keep: Vec<Keep>,
     ) -> Result<Arc<Self>, DriverError> {
+        Self::create_with_answer(nic, (create, destroy), body, keep).map(|(object, _)| object)
+    }
+
+    /// The same, with the body of the answer.
+    pub(crate) fn create_with_answer<T: IntoBytes + zerocopy::Immutable>(
+        nic: &Nic,
+        (create, destroy): (u16, u16),
+        body: &T,
+        keep: Vec<Keep>,
+    ) -> Result<(Arc<Self>, [u8; 112]), DriverError> {
         let generation = nic.generation();
-        let (handle, _) = nic.admin(create, 0, body)?;
-        Ok(Arc::new(Self {
+        let (handle, answer) = nic.admin(create, 0, body)?;
+        let object = Arc::new(Self {
             nic: nic.clone(),
             generation,
             destroy,
             handle,
             _keep: keep,
-        }))
+        });
+        Ok((object, answer))
     }
 
     pub(crate) fn handle(&self) -> u32 {

@@ -2,6 +2,7 @@
 
 use faultline_abi::admin::{self, *};
 use faultline_abi::cqe::Cqe;
+use faultline_abi::device_memory::{AllocDm, CreateDmMkey, DmPlace};
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::event::Eqe;
 use faultline_abi::qp::{self, *};
@@ -9,6 +10,7 @@ use faultline_abi::steering::*;
 use faultline_abi::translation::{self as tq, TqCmd, TqComp};
 use faultline_abi::wqe::{self, RqWqe, SqWqe, WqRecord};
 use faultline_abi::{ABI_VERSION, MAGIC, Status, U16, U32, U64, regs};
+use faultline_nic::DEVICE_MEMORY;
 use faultline_wire::{Gid, MacAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -98,6 +100,17 @@ pub struct Mr {
     /// DMA address of the memory behind it.
     pub addr: u64,
     /// Bytes.
+    pub len: u64,
+}
+
+/// An allocation of device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Dm {
+    /// Number.
+    pub dm: u32,
+    /// Where the simulator's bus finds it.
+    pub addr: u64,
+    /// Bytes, whole pages.
     pub len: u64,
 }
 
@@ -594,6 +607,43 @@ impl<B: Bus> Driver<B> {
             ..TqCmd::default()
         };
         self.translate(&map)
+    }
+
+    /// Allocates device memory.
+    pub fn alloc_dm(&mut self, len: u64) -> Result<Dm> {
+        let body = AllocDm {
+            length: U64::new(len),
+            ..AllocDm::default()
+        };
+        let answer = self.command(ALLOC_DM, 0, &body)?;
+        let (place, _) = DmPlace::read_from_prefix(&answer.body).expect("size of an answer");
+        // Behind the two halves of the doorbell pages.
+        let pages = u64::from(self.bus.read_register(regs::DOORBELL_PAGES));
+        Ok(Dm {
+            dm: answer.handle.get(),
+            addr: DEVICE_MEMORY + place.offset.get() - 2 * pages * PAGE,
+            len: place.length.get(),
+        })
+    }
+
+    /// Registers a part of device memory.
+    pub fn reg_dm(&mut self, pd: u32, dm: &Dm, offset: u64, len: u64, access: u32) -> Result<Mr> {
+        let body = CreateDmMkey {
+            pd: U32::new(pd),
+            access: U32::new(access),
+            dm: U32::new(dm.dm),
+            variant: 0x5a,
+            offset: U64::new(offset),
+            length: U64::new(len),
+            ..CreateDmMkey::default()
+        };
+        let key = self.command(CREATE_DM_MKEY, 0, &body)?.handle.get();
+        Ok(Mr {
+            key,
+            va: 0,
+            addr: dm.addr + offset,
+            len,
+        })
     }
 
     /// Creates a completion queue.

@@ -5,27 +5,52 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::bus::RAM_BASE;
-use faultline_nic::{Dma, DmaError};
+use faultline_nic::{DEVICE_MEMORY, Dma, DmaError};
 
 const PAGE: usize = 4096;
 
 /// Zero until it is written to: worlds are made by the thousand.
 type Page = Option<Box<[u8; PAGE]>>;
 
-/// Bytes from [`RAM_BASE`] on. A clone is the same memory.
+/// What a NIC reaches: its guest's memory from [`RAM_BASE`] on, and its own from [`DEVICE_MEMORY`] on. A clone is
+/// the same memory.
 #[derive(Clone, Debug)]
-pub struct Memory(Rc<RefCell<Vec<Page>>>);
+pub struct Memory {
+    ram: Area,
+    device: Area,
+}
 
-impl Memory {
-    /// Zeroed memory of so many bytes, whole pages.
-    pub fn new(len: usize) -> Self {
+#[derive(Clone, Debug)]
+struct Area(Rc<RefCell<Vec<Page>>>);
+
+impl Area {
+    fn new(len: usize) -> Self {
         assert!(len.is_multiple_of(PAGE), "{len} bytes are not whole pages");
         Self(Rc::new(RefCell::new(vec![None; len / PAGE])))
     }
 
-    /// Bytes.
-    pub fn len(&self) -> u64 {
+    fn len(&self) -> u64 {
         (self.0.borrow().len() * PAGE) as u64
+    }
+}
+
+impl Memory {
+    /// Zeroed memory of so many bytes, whole pages.
+    pub fn new(len: usize) -> Self {
+        Self::with_device(len, 0)
+    }
+
+    /// The same, and so many bytes of device memory.
+    pub fn with_device(len: usize, device: usize) -> Self {
+        Self {
+            ram: Area::new(len),
+            device: Area::new(device),
+        }
+    }
+
+    /// Bytes of the guest.
+    pub fn len(&self) -> u64 {
+        self.ram.len()
     }
 
     /// Whether there are none.
@@ -40,12 +65,16 @@ impl Memory {
         len: usize,
         mut piece: impl FnMut(&mut Page, usize, Range<usize>),
     ) -> Result<(), DmaError> {
-        let start = addr.checked_sub(RAM_BASE).ok_or(DmaError { addr })?;
+        let (area, base) = match addr {
+            DEVICE_MEMORY.. => (&self.device, DEVICE_MEMORY),
+            _ => (&self.ram, RAM_BASE),
+        };
+        let start = addr.checked_sub(base).ok_or(DmaError { addr })?;
         start
             .checked_add(len as u64)
-            .filter(|end| *end <= self.len())
+            .filter(|end| *end <= area.len())
             .ok_or(DmaError { addr })?;
-        let mut pages = self.0.borrow_mut();
+        let mut pages = area.0.borrow_mut();
         let (start, mut done) = (start as usize, 0);
         while done < len {
             let (page, within) = ((start + done) / PAGE, (start + done) % PAGE);

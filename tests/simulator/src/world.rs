@@ -320,12 +320,15 @@ impl World {
             config
         };
         let mac = |id: usize| MacAddr([2, 0, 0, 0, 0, id as u8 + 1]);
-        let nodes = (0..hosts)
-            .map(|id| Node {
-                nic: Nic::new(config(mac(id))),
-                memory: Memory::new(RAM),
-            })
-            .collect();
+        let node = |id| {
+            let config = config(mac(id));
+            let device = config.limits.device_memory as usize;
+            Node {
+                nic: Nic::new(config),
+                memory: Memory::with_device(RAM, device),
+            }
+        };
+        let nodes = (0..hosts).map(node).collect();
         let state = Rc::new(RefCell::new(State {
             now: 0,
             nodes,

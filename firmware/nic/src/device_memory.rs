@@ -1,0 +1,151 @@
+//! Device memory: which pages of it belong to which allocation.
+//!
+//! The memory itself is not here: the NIC reaches it through [`Dma`](crate::Dma), at [`DEVICE_MEMORY`], as it
+//! reaches that of its guest.
+
+use faultline_abi::Status;
+
+use crate::table::Table;
+
+/// Device memory begins at this address of [`Dma`](crate::Dma). What the guest lends has addresses below it.
+pub const DEVICE_MEMORY: u64 = 1 << 63;
+
+pub(crate) const PAGE: u64 = faultline_abi::regs::PAGE_SIZE as u64;
+
+/// Pages that belong together.
+#[derive(Debug)]
+struct Allocation {
+    first: u64,
+    pages: u64,
+    /// Keys for it.
+    refs: u32,
+}
+
+impl Allocation {
+    fn end(&self) -> u64 {
+        self.first + self.pages
+    }
+}
+
+/// All allocations of a NIC.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    pages: u64,
+    allocations: Table<Allocation>,
+}
+
+impl DeviceMemory {
+    /// So many bytes, for at most `max` allocations.
+    pub fn new(bytes: u64, max: u32) -> Self {
+        Self {
+            pages: bytes / PAGE,
+            allocations: Table::new(max, 1),
+        }
+    }
+
+    /// Finds room for `length` bytes: number, offset in the device memory, and bytes, whole pages.
+    pub fn alloc(&mut self, length: u64) -> Result<(u32, u64, u64), Status> {
+        if length == 0 {
+            return Err(Status::BadRange);
+        }
+        let pages = length.div_ceil(PAGE);
+        let first = self.first_fit(pages).ok_or(Status::NoDeviceMemory)?;
+        let make = |_| Allocation {
+            first,
+            pages,
+            refs: 0,
+        };
+        let dm = self.allocations.insert_with(make);
+        Ok((dm.ok_or(Status::NoResources)?, first * PAGE, pages * PAGE))
+    }
+
+    fn first_fit(&self, pages: u64) -> Option<u64> {
+        let mut taken: Vec<(u64, u64)> = self
+            .allocations
+            .iter()
+            .map(|(_, allocation)| (allocation.first, allocation.end()))
+            .collect();
+        taken.sort_unstable();
+        let mut at = 0;
+        for (first, end) in taken {
+            if first - at >= pages {
+                return Some(at);
+            }
+            at = end;
+        }
+        (self.pages - at >= pages).then_some(at)
+    }
+
+    /// Frees an allocation that no key is for.
+    pub fn free(&mut self, dm: u32) -> Result<(), Status> {
+        if self.allocations.get(dm).ok_or(Status::BadDm)?.refs > 0 {
+            return Err(Status::InUse);
+        }
+        self.allocations.remove(dm);
+        Ok(())
+    }
+
+    /// A key will be for this part of an allocation: its address.
+    pub fn hold(&mut self, dm: u32, offset: u64, length: u64) -> Result<u64, Status> {
+        let allocation = self.allocations.get_mut(dm).ok_or(Status::BadDm)?;
+        let bytes = allocation.pages * PAGE;
+        if offset > bytes || length > bytes - offset {
+            return Err(Status::BadRange);
+        }
+        allocation.refs += 1;
+        Ok(DEVICE_MEMORY + allocation.first * PAGE + offset)
+    }
+
+    /// The key is gone.
+    pub fn release(&mut self, dm: u32) {
+        if let Some(allocation) = self.allocations.get_mut(dm) {
+            allocation.refs -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_gap_that_is_large_enough_is_used() {
+        let mut memory = DeviceMemory::new(8 * PAGE, 8);
+        let numbers: Vec<u32> = [PAGE, 2 * PAGE, 1, 4 * PAGE]
+            .into_iter()
+            .map(|length| memory.alloc(length).unwrap().0)
+            .collect();
+        assert_eq!(memory.alloc(1), Err(Status::NoDeviceMemory));
+        memory.free(numbers[0]).unwrap();
+        memory.free(numbers[2]).unwrap();
+        assert_eq!(memory.alloc(PAGE + 1), Err(Status::NoDeviceMemory));
+        memory.free(numbers[1]).unwrap();
+        assert_eq!(memory.free(numbers[1]), Err(Status::BadDm));
+        let (_, offset, length) = memory.alloc(3 * PAGE + 1).unwrap();
+        assert_eq!((offset, length), (0, 4 * PAGE));
+    }
+
+    #[test]
+    fn lengths_and_offsets_never_wrap() {
+        let mut memory = DeviceMemory::new(8 * PAGE, 2);
+        assert_eq!(memory.alloc(0), Err(Status::BadRange));
+        assert_eq!(memory.alloc(u64::MAX), Err(Status::NoDeviceMemory));
+        assert_eq!(memory.alloc(8 * PAGE + 1), Err(Status::NoDeviceMemory));
+        let (dm, ..) = memory.alloc(8 * PAGE).unwrap();
+        for (offset, length) in [(8 * PAGE, 1), (1, 8 * PAGE), (u64::MAX, 2), (1, u64::MAX)] {
+            assert_eq!(memory.hold(dm, offset, length), Err(Status::BadRange));
+        }
+        assert_eq!(memory.hold(dm + 1, 0, 0), Err(Status::BadDm));
+        assert_eq!(memory.hold(dm, 8 * PAGE, 0), Ok(DEVICE_MEMORY + 8 * PAGE));
+        assert_eq!(memory.free(dm), Err(Status::InUse));
+        memory.release(dm);
+        assert_eq!(memory.free(dm), Ok(()));
+    }
+
+    #[test]
+    fn the_number_of_allocations_is_bounded() {
+        let mut memory = DeviceMemory::new(8 * PAGE, 1);
+        memory.alloc(1).unwrap();
+        assert_eq!(memory.alloc(1), Err(Status::NoResources));
+    }
+}
