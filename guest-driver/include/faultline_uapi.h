@@ -107,6 +107,13 @@ struct faultline_reg_mr_req {
 	__u32 reserved;
 };
 
+/* Device memory, behind the core's part of DM_ALLOC and in DM_QUERY. */
+struct faultline_dm_resp {
+	__aligned_u64 mmap_offset;
+	__aligned_u64 length;		/* as asked for */
+	__aligned_u64 mmap_length;	/* whole pages */
+};
+
 /* Objects, methods and attributes of the driver's own. */
 enum faultline_objects {
 	FAULTLINE_OBJECT_EVENTS = (1U << UVERBS_ID_NS_SHIFT),
@@ -172,6 +179,45 @@ enum faultline_qp_set_policy_attrs {
 enum faultline_qp_query_policy_attrs {
 	FAULTLINE_ATTR_QP_QUERY_POLICY_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
 	FAULTLINE_ATTR_QP_QUERY_POLICY_VALUE,	/* __u32 */
+};
+
+/* Of the core's UVERBS_OBJECT_DM. */
+enum faultline_dm_alloc_attrs {
+	FAULTLINE_ATTR_DM_ALLOC_RESP = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum faultline_dm_methods {
+	FAULTLINE_METHOD_DM_QUERY = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum faultline_dm_query_attrs {
+	FAULTLINE_ATTR_DM_QUERY_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_ATTR_DM_QUERY_RESP,	/* faultline_dm_resp */
+};
+
+/* Of the core's UVERBS_OBJECT_PD. */
+enum faultline_pd_methods {
+	FAULTLINE_METHOD_PD_QUERY = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum faultline_pd_query_attrs {
+	FAULTLINE_ATTR_PD_QUERY_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+	FAULTLINE_ATTR_PD_QUERY_RESP,	/* faultline_alloc_pd_resp */
+};
+
+/* Of the core's UVERBS_OBJECT_DEVICE. */
+enum faultline_query_context_attrs {
+	/* faultline_alloc_ucontext_resp */
+	FAULTLINE_ATTR_QUERY_CONTEXT_RESP = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum faultline_device_methods {
+	FAULTLINE_METHOD_QUERY_CLOCK = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum faultline_query_clock_attrs {
+	/* __u64, nanoseconds */
+	FAULTLINE_ATTR_QUERY_CLOCK_VALUE = (1U << UVERBS_ID_NS_SHIFT),
 };
 
 struct faultline_create_watch_req {

@@ -169,6 +169,9 @@ struct faultline_dev {
 	/* NULL: all memory must be pinned. */
 	struct faultline_odp *odp;
 
+	/* Two reads of the clock's registers belong together. */
+	spinlock_t clock_lock;
+
 	/* Protects the counters' buffer. */
 	struct mutex counters_lock;
 	__le64 *counters;
@@ -216,6 +219,7 @@ void faultline_fail(struct faultline_dev *dev, const char *reason);
 /* faultline_hw.c */
 u32 faultline_read(struct faultline_dev *dev, u32 reg);
 void faultline_write(struct faultline_dev *dev, u32 reg, u32 value);
+u64 faultline_clock(struct faultline_dev *dev);
 void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
 			u32 value);
 int faultline_hw_init(struct faultline_dev *dev);

@@ -9,6 +9,7 @@ static int faultline_status_errno(u16 status)
 	case FAULTLINE_OK:
 		return 0;
 	case FAULTLINE_NO_RESOURCES:
+	case FAULTLINE_NO_DEVICE_MEMORY:
 		return -ENOMEM;
 	case FAULTLINE_IN_USE:
 	case FAULTLINE_CQ_NOT_EMPTY:
@@ -144,6 +145,29 @@ int faultline_cmd_modify_mkey(struct faultline_dev *dev, u32 key,
 int faultline_cmd_destroy_mkey(struct faultline_dev *dev, u32 key)
 {
 	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_MKEY, key, NULL);
+}
+
+int faultline_cmd_alloc_dm(struct faultline_dev *dev, u64 length, u32 *dm,
+			   struct faultline_dm_place *place)
+{
+	struct faultline_alloc_dm params = { .length = cpu_to_le64(length) };
+
+	return faultline_admin(dev, FAULTLINE_ADMIN_ALLOC_DM, 0, &params,
+			       sizeof(params), dm, place, sizeof(*place),
+			       FAULTLINE_WAIT_SLEEP);
+}
+
+int faultline_cmd_dealloc_dm(struct faultline_dev *dev, u32 dm)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DEALLOC_DM, dm, NULL);
+}
+
+int faultline_cmd_create_dm_mkey(struct faultline_dev *dev,
+				 const struct faultline_create_dm_mkey *params,
+				 u32 *key)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_DM_MKEY, params,
+				key);
 }
 
 int faultline_cmd_create_cq(struct faultline_dev *dev,

@@ -28,6 +28,13 @@ int faultline_cmd_modify_mkey(struct faultline_dev *dev, u32 key,
 			      const struct faultline_create_mkey *params);
 int faultline_cmd_destroy_mkey(struct faultline_dev *dev, u32 key);
 
+int faultline_cmd_alloc_dm(struct faultline_dev *dev, u64 length, u32 *dm,
+			   struct faultline_dm_place *place);
+int faultline_cmd_dealloc_dm(struct faultline_dev *dev, u32 dm);
+int faultline_cmd_create_dm_mkey(struct faultline_dev *dev,
+				 const struct faultline_create_dm_mkey *params,
+				 u32 *key);
+
 int faultline_cmd_create_cq(struct faultline_dev *dev,
 			    const struct faultline_create_cq *params, u32 *cqn);
 int faultline_cmd_resize_cq(struct faultline_dev *dev, u32 cqn,

@@ -31,6 +31,18 @@ static u64 faultline_read64(struct faultline_dev *dev, u32 reg)
 	return low | (u64)faultline_read(dev, reg + 4) << 32;
 }
 
+/* The device's clock in nanoseconds. The lower half latches the upper one. */
+u64 faultline_clock(struct faultline_dev *dev)
+{
+	unsigned long flags;
+	u64 clock;
+
+	spin_lock_irqsave(&dev->clock_lock, flags);
+	clock = faultline_read64(dev, FAULTLINE_REG_CLOCK);
+	spin_unlock_irqrestore(&dev->clock_lock, flags);
+	return clock;
+}
+
 static void faultline_write64(struct faultline_dev *dev, u32 reg, u64 value)
 {
 	faultline_write(dev, reg, lower_32_bits(value));

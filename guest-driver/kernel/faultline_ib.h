@@ -30,6 +30,22 @@ struct faultline_buf {
 
 struct faultline_mr_watch;
 
+enum faultline_mmap_kind {
+	FAULTLINE_MMAP_DOORBELL,
+	FAULTLINE_MMAP_KICK,
+	/* Memory of the kernel, to be read. */
+	FAULTLINE_MMAP_COUNTERS,
+	FAULTLINE_MMAP_DEVICE_MEMORY,
+};
+
+/* What a process may map. */
+struct faultline_mmap_entry {
+	struct rdma_user_mmap_entry rdma_entry;
+	phys_addr_t phys;
+	struct page *page;
+	enum faultline_mmap_kind kind;
+};
+
 struct faultline_ucontext {
 	struct ib_ucontext ibucontext;
 	u32 uctx;
@@ -259,6 +275,8 @@ int faultline_udata_out(struct ib_udata *udata, const void *resp, size_t size);
 void faultline_av_fill(struct faultline_av *av,
 		       const struct rdma_ah_attr *attr);
 
+void faultline_ucontext_resp(struct faultline_ucontext *ctx,
+			     struct faultline_alloc_ucontext_resp *resp);
 struct rdma_user_mmap_entry *
 faultline_mmap_insert_page(struct faultline_ucontext *ctx, struct page *page,
 			   u64 *offset);
@@ -331,6 +349,22 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 				      u64 length, u64 virt_addr, int access,
 				      struct ib_pd *ibpd,
 				      struct ib_udata *udata);
+
+/* faultline_dm.c */
+struct ib_dm *faultline_alloc_dm(struct ib_device *ibdev,
+				 struct ib_ucontext *ibctx,
+				 struct ib_dm_alloc_attr *attr,
+				 struct uverbs_attr_bundle *attrs);
+int faultline_dealloc_dm(struct ib_dm *ibdm, struct uverbs_attr_bundle *attrs);
+void faultline_dm_unmapped(struct faultline_mmap_entry *entry);
+struct ib_mr *faultline_reg_dm_mr(struct ib_pd *ibpd, struct ib_dm *ibdm,
+				  struct ib_dm_mr_attr *attr,
+				  struct uverbs_attr_bundle *attrs);
+
+/* faultline_query.c */
+int faultline_query_ucontext(struct ib_ucontext *ibctx,
+			     struct uverbs_attr_bundle *attrs);
+
 /* faultline_keys.c */
 struct faultline_reg_mr_wqe;
 

@@ -92,6 +92,7 @@ static int faultline_init_software(struct faultline_dev *dev,
 	mutex_init(&dev->ib_lock);
 	mutex_init(&dev->net_lock);
 	spin_lock_init(&dev->ib_event_lock);
+	spin_lock_init(&dev->clock_lock);
 	mutex_init(&dev->counters_lock);
 	init_completion(&dev->quiesced);
 	xa_init_flags(&dev->cqs, XA_FLAGS_LOCK_IRQ);

@@ -18,20 +18,6 @@
 /* No VLAN, in SET_GID. */
 #define FAULTLINE_NO_VLAN	0xffff
 
-enum faultline_mmap_kind {
-	FAULTLINE_MMAP_DOORBELL,
-	FAULTLINE_MMAP_KICK,
-	/* Memory of the kernel, to be read. */
-	FAULTLINE_MMAP_COUNTERS,
-};
-
-struct faultline_mmap_entry {
-	struct rdma_user_mmap_entry rdma_entry;
-	phys_addr_t phys;
-	struct page *page;
-	enum faultline_mmap_kind kind;
-};
-
 static struct faultline_mmap_entry *
 to_fmmap(struct rdma_user_mmap_entry *rdma_entry)
 {
@@ -120,6 +106,7 @@ static int faultline_query_device(struct ib_device *ibdev,
 					   props->max_mcast_qp_attach;
 	props->max_raw_ethy_qp = props->max_qp;
 	props->max_pkeys = 1;
+	props->max_dm_size = le64_to_cpu(caps->device_memory);
 	props->local_ca_ack_delay = FAULTLINE_ACK_DELAY;
 	/* Completions carry nanoseconds. */
 	props->timestamp_mask = U64_MAX;
@@ -226,8 +213,7 @@ static int faultline_del_gid(const struct ib_gid_attr *attr, void **context)
 
 static struct rdma_user_mmap_entry *
 __faultline_mmap_insert(struct faultline_ucontext *ctx,
-			const struct faultline_mmap_entry *template,
-			u64 *offset)
+			const struct faultline_mmap_entry *template)
 {
 	struct faultline_mmap_entry *entry;
 	int err;
@@ -241,17 +227,16 @@ __faultline_mmap_insert(struct faultline_ucontext *ctx,
 		kfree(entry);
 		return NULL;
 	}
-	*offset = rdma_user_mmap_get_offset(&entry->rdma_entry);
 	return &entry->rdma_entry;
 }
 
 static struct rdma_user_mmap_entry *
 faultline_mmap_insert(struct faultline_ucontext *ctx, phys_addr_t phys,
-		      enum faultline_mmap_kind kind, u64 *offset)
+		      enum faultline_mmap_kind kind)
 {
 	struct faultline_mmap_entry entry = { .phys = phys, .kind = kind };
 
-	return __faultline_mmap_insert(ctx, &entry, offset);
+	return __faultline_mmap_insert(ctx, &entry);
 }
 
 /* The page must stay until the entry has been removed. */
@@ -259,17 +244,26 @@ struct rdma_user_mmap_entry *
 faultline_mmap_insert_page(struct faultline_ucontext *ctx, struct page *page,
 			   u64 *offset)
 {
-	struct faultline_mmap_entry entry = {
+	struct faultline_mmap_entry template = {
 		.page = page,
 		.kind = FAULTLINE_MMAP_COUNTERS,
 	};
+	struct rdma_user_mmap_entry *entry;
 
-	return __faultline_mmap_insert(ctx, &entry, offset);
+	entry = __faultline_mmap_insert(ctx, &template);
+	if (entry)
+		*offset = rdma_user_mmap_get_offset(entry);
+	return entry;
 }
 
 static void faultline_mmap_free(struct rdma_user_mmap_entry *rdma_entry)
 {
-	kfree(to_fmmap(rdma_entry));
+	struct faultline_mmap_entry *entry = to_fmmap(rdma_entry);
+
+	if (entry->kind == FAULTLINE_MMAP_DEVICE_MEMORY)
+		faultline_dm_unmapped(entry);
+	else
+		kfree(entry);
 }
 
 static int faultline_mmap_counters(struct vm_area_struct *vma,
@@ -283,9 +277,9 @@ static int faultline_mmap_counters(struct vm_area_struct *vma,
 }
 
 /*
- * Doorbell pages are memory and mapped as such (see the mapping of page 0;
- * both mappings of a page get the same attributes from the architecture),
- * kick pages have side effects.
+ * Doorbell pages and device memory are memory and mapped as such (see the
+ * mapping of page 0; both mappings of a page get the same attributes from the
+ * architecture), kick pages have side effects.
  */
 static int faultline_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma)
 {
@@ -304,8 +298,9 @@ static int faultline_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma)
 	}
 	if (entry->kind == FAULTLINE_MMAP_KICK)
 		prot = pgprot_noncached(prot);
-	err = rdma_user_mmap_io(ibctx, vma, PHYS_PFN(entry->phys), PAGE_SIZE,
-				prot, rdma_entry);
+	err = rdma_user_mmap_io(ibctx, vma, PHYS_PFN(entry->phys),
+				rdma_entry->npages << PAGE_SHIFT, prot,
+				rdma_entry);
 put:
 	rdma_user_mmap_entry_put(rdma_entry);
 	return err;
@@ -326,12 +321,31 @@ static void faultline_ucontext_release(struct faultline_dev *dev,
 			      ctx->uctx, err);
 }
 
+/* What a provider needs to know of a context. */
+void faultline_ucontext_resp(struct faultline_ucontext *ctx,
+			     struct faultline_alloc_ucontext_resp *resp)
+{
+	struct faultline_dev *dev = to_fdev(ctx->ibucontext.device);
+
+	*resp = (struct faultline_alloc_ucontext_resp) {
+		.doorbell_offset =
+			rdma_user_mmap_get_offset(ctx->doorbell_entry),
+		.kick_offset = rdma_user_mmap_get_offset(ctx->kick_entry),
+		.abi_version = faultline_read(dev, FAULTLINE_REG_ABI_VERSION),
+		.max_qp_wr = le32_to_cpu(dev->caps.max_qp_wr),
+		.max_srq_wr = le32_to_cpu(dev->caps.max_srq_wr),
+		.max_cqe = le32_to_cpu(dev->caps.max_cqe),
+		.max_sge = le32_to_cpu(dev->caps.max_sge),
+		.max_inline = le32_to_cpu(dev->caps.max_inline),
+	};
+}
+
 static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 				    struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibctx->device);
 	struct faultline_ucontext *ctx = to_fucontext(ibctx);
-	struct faultline_alloc_ucontext_resp resp = {};
+	struct faultline_alloc_ucontext_resp resp;
 	phys_addr_t page;
 	int err;
 
@@ -347,21 +361,14 @@ static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 	}
 	page = dev->db_phys + (u64)ctx->uctx * FAULTLINE_PAGE_SIZE;
 	ctx->doorbell_entry = faultline_mmap_insert(ctx, page,
-						    FAULTLINE_MMAP_DOORBELL,
-						    &resp.doorbell_offset);
+						    FAULTLINE_MMAP_DOORBELL);
 	ctx->kick_entry = faultline_mmap_insert(ctx, page + dev->kick_offset,
-						FAULTLINE_MMAP_KICK,
-						&resp.kick_offset);
+						FAULTLINE_MMAP_KICK);
 	if (!ctx->doorbell_entry || !ctx->kick_entry) {
 		err = -ENOMEM;
 		goto release;
 	}
-	resp.abi_version = faultline_read(dev, FAULTLINE_REG_ABI_VERSION);
-	resp.max_qp_wr = le32_to_cpu(dev->caps.max_qp_wr);
-	resp.max_srq_wr = le32_to_cpu(dev->caps.max_srq_wr);
-	resp.max_cqe = le32_to_cpu(dev->caps.max_cqe);
-	resp.max_sge = le32_to_cpu(dev->caps.max_sge);
-	resp.max_inline = le32_to_cpu(dev->caps.max_inline);
+	faultline_ucontext_resp(ctx, &resp);
 	err = faultline_udata_out(udata, &resp, sizeof(resp));
 	if (err)
 		goto release;
@@ -520,6 +527,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.device_group = &faultline_attr_group,
 
 	.add_gid = faultline_add_gid,
+	.alloc_dm = faultline_alloc_dm,
 	.alloc_hw_port_stats = faultline_alloc_hw_port_stats,
 	.alloc_mr = faultline_alloc_mr,
 	.alloc_mw = faultline_alloc_mw,
@@ -533,6 +541,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.create_qp = faultline_create_qp,
 	.create_srq = faultline_create_srq,
 	.create_user_ah = faultline_create_ah,
+	.dealloc_dm = faultline_dealloc_dm,
 	.dealloc_mw = faultline_dealloc_mw,
 	.dealloc_pd = faultline_dealloc_pd,
 	.dealloc_ucontext = faultline_dealloc_ucontext,
@@ -567,6 +576,8 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.query_port = faultline_query_port,
 	.query_qp = faultline_query_qp,
 	.query_srq = faultline_query_srq,
+	.query_ucontext = faultline_query_ucontext,
+	.reg_dm_mr = faultline_reg_dm_mr,
 	.reg_user_mr = faultline_reg_user_mr,
 	.req_notify_cq = faultline_req_notify_cq,
 	.rereg_user_mr = faultline_rereg_user_mr,

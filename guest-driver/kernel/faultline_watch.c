@@ -328,5 +328,7 @@ const struct uapi_definition faultline_uapi_defs[] = {
 	UAPI_DEF_CHAIN_OBJ_TREE_NAMED(FAULTLINE_OBJECT_WATCH),
 	UAPI_DEF_CHAIN(faultline_lease_defs),
 	UAPI_DEF_CHAIN(faultline_policy_defs),
+	UAPI_DEF_CHAIN(faultline_dm_defs),
+	UAPI_DEF_CHAIN(faultline_query_defs),
 	{}
 };

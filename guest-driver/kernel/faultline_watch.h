@@ -57,6 +57,12 @@ struct ib_mr *faultline_watched_reg(struct ib_pd *ibpd, u64 start, u64 length,
 int faultline_watched_dereg(struct faultline_mr *mr);
 extern const struct uapi_definition faultline_lease_defs[];
 
+/* faultline_dm.c */
+extern const struct uapi_definition faultline_dm_defs[];
+
+/* faultline_query.c */
+extern const struct uapi_definition faultline_query_defs[];
+
 /* faultline_policy.c */
 extern const struct uapi_definition faultline_policy_defs[];
 

@@ -276,6 +276,11 @@ static uint64_t fl_read_completion_ts(struct ibv_cq_ex *cq)
 	return le64toh(to_fl_cq_ex(cq)->current.timestamp);
 }
 
+static uint64_t fl_read_completion_wallclock_ns(struct ibv_cq_ex *cq)
+{
+	return fl_wallclock(to_fl_ctx(cq->context), fl_read_completion_ts(cq));
+}
+
 static uint16_t fl_read_cvlan(struct ibv_cq_ex *cq)
 {
 	return le16toh(to_fl_cq_ex(cq)->current.vlan_tci) & 0xfff;
@@ -310,6 +315,8 @@ static void set_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
 		cq->read_dlid_path_bits = fl_read_dlid_path_bits;
 	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
 		cq->read_completion_ts = fl_read_completion_ts;
+	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+		cq->read_completion_wallclock_ns = fl_read_completion_wallclock_ns;
 	if (wc_flags & IBV_WC_EX_WITH_CVLAN)
 		cq->read_cvlan = fl_read_cvlan;
 	if (wc_flags & IBV_WC_EX_WITH_FLOW_TAG)
@@ -318,7 +325,8 @@ static void set_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
 
 #define FL_WC_FLAGS                                                            \
 	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |         \
-	 IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG)
+	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN | \
+	 IBV_WC_EX_WITH_FLOW_TAG)
 
 static uint32_t cq_log_depth(uint32_t cqe)
 {
@@ -334,6 +342,7 @@ static struct fl_cq *create_cq(struct ibv_context *context,
 	struct fl_create_cq_ex_resp resp = {};
 	struct fl_create_cq_ex cmd = {};
 	struct ibv_cq_init_attr_ex kernel_attr = *attr;
+	struct fl_pd *pd = NULL;
 	struct fl_cq *cq;
 	int ret;
 
@@ -345,7 +354,10 @@ static struct fl_cq *create_cq(struct ibv_context *context,
 	if (!cq)
 		return NULL;
 	cq->log_depth = cq_log_depth(attr->cqe);
-	ret = fl_ring_alloc(ctx, &cq->ring, sizeof(struct faultline_cqe) << cq->log_depth);
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD)
+		pd = to_fl_pd(attr->parent_domain);
+	ret = fl_ring_alloc(ctx, pd, FAULTLINEDV_MEMORY_CQ, &cq->ring,
+			    sizeof(struct faultline_cqe) << cq->log_depth);
 	if (ret)
 		goto err_cq;
 	pthread_spin_init(&cq->lock, PTHREAD_PROCESS_PRIVATE);
@@ -361,6 +373,7 @@ static struct fl_cq *create_cq(struct ibv_context *context,
 	if (ret)
 		goto err_ring;
 	cq->cqn = resp.drv.cqn;
+	cq->pd = pd;
 	return cq;
 
 err_ring:
@@ -388,14 +401,28 @@ struct ibv_cq *fl_create_cq(struct ibv_context *context, int cqe,
 struct ibv_cq_ex *fl_create_cq_ex(struct ibv_context *context,
 				  struct ibv_cq_init_attr_ex *attr)
 {
+	const uint32_t known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
 	struct fl_cq *cq;
 
-	if (!check_comp_mask(attr->comp_mask, IBV_CQ_INIT_ATTR_MASK_FLAGS) ||
+	if (!check_comp_mask(attr->comp_mask, known) ||
 	    !check_comp_mask(attr->wc_flags, FL_WC_FLAGS) ||
 	    ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) &&
 	     !check_comp_mask(attr->flags, IBV_CREATE_CQ_ATTR_SINGLE_THREADED))) {
 		errno = EOPNOTSUPP;
 		return NULL;
+	}
+	if ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) &&
+	    (!attr->parent_domain || !to_fl_pd(attr->parent_domain)->contained)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	if (attr->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
+		int ret = fl_clock_sync(to_fl_ctx(context));
+
+		if (ret) {
+			errno = ret;
+			return NULL;
+		}
 	}
 	cq = create_cq(context, attr);
 	if (!cq)
@@ -430,7 +457,8 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 	if (cqe <= 0 || cqe > ctx->max_cqe)
 		return EINVAL;
 	log_depth = cq_log_depth(cqe);
-	ret = fl_ring_alloc(ctx, &ring, sizeof(struct faultline_cqe) << log_depth);
+	ret = fl_ring_alloc(ctx, cq->pd, FAULTLINEDV_MEMORY_CQ, &ring,
+			    sizeof(struct faultline_cqe) << log_depth);
 	if (ret)
 		return ret;
 	/*

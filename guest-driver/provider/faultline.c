@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,12 +13,33 @@
 
 static void fl_free_context(struct ibv_context *ibctx);
 
-int fl_ring_alloc(struct fl_context *ctx, struct fl_ring *ring, size_t len)
+/*
+ * Zeroed memory. `type` tells the allocator of a parent domain what it is for.
+ * `pd` may be NULL.
+ */
+int fl_ring_alloc(struct fl_context *ctx, struct fl_pd *pd, uint64_t type,
+		  struct fl_ring *ring, size_t len)
 {
 	size_t total = align(len + FAULTLINE_RING_RECORD_SIZE, ctx->page_size);
-	void *buf = mmap(NULL, total, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *buf;
 
+	ring->len = total;
+	ring->ring_len = len;
+	ring->type = type;
+	if (fl_pd_alloc(pd, total, ctx->page_size, type, &buf)) {
+		if (!buf)
+			return ENOMEM;
+		if ((uintptr_t)buf % ctx->page_size) {
+			fl_pd_free(pd, buf, type);
+			return EINVAL;
+		}
+		memset(buf, 0, total);
+		ring->buf = buf;
+		ring->owner = pd;
+		return 0;
+	}
+	buf = mmap(NULL, total, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (buf == MAP_FAILED)
 		return errno;
 	/* A child must not copy-on-write what the device writes. */
@@ -26,8 +48,7 @@ int fl_ring_alloc(struct fl_context *ctx, struct fl_ring *ring, size_t len)
 		return ENOMEM;
 	}
 	ring->buf = buf;
-	ring->len = total;
-	ring->ring_len = len;
+	ring->owner = NULL;
 	return 0;
 }
 
@@ -35,13 +56,18 @@ void fl_ring_free(struct fl_ring *ring)
 {
 	if (!ring->buf)
 		return;
-	ibv_dofork_range(ring->buf, ring->len);
-	munmap(ring->buf, ring->len);
+	if (ring->owner) {
+		fl_pd_free(ring->owner, ring->buf, ring->type);
+	} else {
+		ibv_dofork_range(ring->buf, ring->len);
+		munmap(ring->buf, ring->len);
+	}
 	ring->buf = NULL;
 }
 
-int fl_wq_alloc(struct fl_context *ctx, struct fl_wq *wq, uint8_t log_depth,
-		uint8_t stride_shift, uint32_t max_sge)
+int fl_wq_alloc(struct fl_context *ctx, struct fl_pd *pd, uint64_t type,
+		struct fl_wq *wq, uint8_t log_depth, uint8_t stride_shift,
+		uint32_t max_sge)
 {
 	int ret;
 
@@ -52,7 +78,8 @@ int fl_wq_alloc(struct fl_context *ctx, struct fl_wq *wq, uint8_t log_depth,
 	wq->wr_id = calloc((size_t)wq->mask + 1, sizeof(*wq->wr_id));
 	if (!wq->wr_id)
 		return ENOMEM;
-	ret = fl_ring_alloc(ctx, &wq->ring, (size_t)1 << (log_depth + stride_shift));
+	ret = fl_ring_alloc(ctx, pd, type, &wq->ring,
+			    (size_t)1 << (log_depth + stride_shift));
 	if (!ret)
 		ret = pthread_spin_init(&wq->lock, PTHREAD_PROCESS_PRIVATE);
 	if (ret) {
@@ -127,8 +154,11 @@ static void fl_table_free(struct fl_table *table)
 
 static const struct verbs_context_ops fl_ops = {
 	.advise_mr = ibv_cmd_advise_mr,
+	.alloc_dm = fl_alloc_dm,
 	.alloc_mw = fl_alloc_mw,
+	.alloc_parent_domain = fl_alloc_parent_domain,
 	.alloc_pd = fl_alloc_pd,
+	.alloc_td = fl_alloc_td,
 	.attach_mcast = fl_attach_mcast,
 	.bind_mw = fl_bind_mw,
 	.create_ah = fl_create_ah,
@@ -142,6 +172,7 @@ static const struct verbs_context_ops fl_ops = {
 	.create_srq_ex = fl_create_srq_ex,
 	.dealloc_mw = fl_dealloc_mw,
 	.dealloc_pd = fl_dealloc_pd,
+	.dealloc_td = fl_dealloc_td,
 	.dereg_mr = fl_dereg_mr,
 	.destroy_ah = fl_destroy_ah,
 	.destroy_cq = fl_destroy_cq,
@@ -150,7 +181,11 @@ static const struct verbs_context_ops fl_ops = {
 	.destroy_srq = fl_destroy_srq,
 	.detach_mcast = fl_detach_mcast,
 	.free_context = fl_free_context,
+	.free_dm = fl_free_dm,
 	.get_srq_num = fl_get_srq_num,
+	.import_dm = fl_import_dm,
+	.import_mr = fl_import_mr,
+	.import_pd = fl_import_pd,
 	.modify_qp = fl_modify_qp,
 	.modify_srq = fl_modify_srq,
 	.open_qp = fl_open_qp,
@@ -162,11 +197,16 @@ static const struct verbs_context_ops fl_ops = {
 	.query_device_ex = fl_query_device,
 	.query_port = fl_query_port,
 	.query_qp = fl_query_qp,
+	.query_rt_values = fl_query_rt_values,
 	.query_srq = fl_query_srq,
+	.reg_dm_mr = fl_reg_dm_mr,
 	.reg_mr = fl_reg_mr,
 	.rereg_mr = fl_rereg_mr,
 	.req_notify_cq = fl_req_notify_cq,
 	.resize_cq = fl_resize_cq,
+	.unimport_dm = fl_unimport_dm,
+	.unimport_mr = fl_unimport_mr,
+	.unimport_pd = fl_unimport_pd,
 };
 
 static void *map_page(struct fl_context *ctx, int fd, int prot, uint64_t offset)
@@ -191,53 +231,89 @@ static bool wait_for_device(struct fl_context *ctx)
 	return true;
 }
 
-static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd_fd,
-					      void *private_data)
+/* Makes a context usable: what the kernel has told, the pages, the tables. */
+static int set_up_context(struct fl_context *ctx, int cmd_fd,
+			  const struct faultline_alloc_ucontext_resp *resp)
 {
-	struct fl_get_context_resp resp = {};
-	struct ibv_get_context cmd = {};
-	struct fl_context *ctx;
-
-	ctx = verbs_init_and_alloc_context(device, cmd_fd, ctx, ibv_ctx,
-					   RDMA_DRIVER_UNKNOWN);
-	if (!ctx)
-		return NULL;
-	if (ibv_cmd_get_context(&ctx->ibv_ctx, &cmd, sizeof(cmd), &resp.ibv_resp,
-				sizeof(resp)))
-		goto err_ctx;
-	if (resp.drv.abi_version >> 16 != FAULTLINE_ABI_VERSION >> 16) {
+	if (resp->abi_version >> 16 != FAULTLINE_ABI_VERSION >> 16) {
 		verbs_err(&ctx->ibv_ctx,
 			  "device ABI %u.%u is not known to this provider\n",
-			  resp.drv.abi_version >> 16, resp.drv.abi_version & 0xffff);
-		errno = EOPNOTSUPP;
-		goto err_ctx;
+			  resp->abi_version >> 16, resp->abi_version & 0xffff);
+		return EOPNOTSUPP;
 	}
 	ctx->page_size = sysconf(_SC_PAGESIZE);
-	ctx->max_qp_wr = resp.drv.max_qp_wr;
-	ctx->max_srq_wr = resp.drv.max_srq_wr;
-	ctx->max_cqe = resp.drv.max_cqe;
-	ctx->max_sge = resp.drv.max_sge;
-	ctx->max_inline = resp.drv.max_inline;
+	ctx->max_qp_wr = resp->max_qp_wr;
+	ctx->max_srq_wr = resp->max_srq_wr;
+	ctx->max_cqe = resp->max_cqe;
+	ctx->max_sge = resp->max_sge;
+	ctx->max_inline = resp->max_inline;
 	ctx->doorbell = map_page(ctx, cmd_fd, PROT_READ | PROT_WRITE,
-				 resp.drv.doorbell_offset);
+				 resp->doorbell_offset);
 	if (!ctx->doorbell)
-		goto err_ctx;
+		return errno;
 	if (!wait_for_device(ctx))
 		goto err_doorbell;
-	ctx->kick = map_page(ctx, cmd_fd, PROT_WRITE, resp.drv.kick_offset);
+	ctx->kick = map_page(ctx, cmd_fd, PROT_WRITE, resp->kick_offset);
 	if (!ctx->kick)
 		goto err_doorbell;
 	pthread_mutex_init(&ctx->qps.lock, NULL);
 	pthread_mutex_init(&ctx->xrc_srqs.lock, NULL);
 	pthread_mutex_init(&ctx->counters_lock, NULL);
 	verbs_set_ops(&ctx->ibv_ctx, &fl_ops);
-	return &ctx->ibv_ctx;
+	return 0;
 
 err_doorbell:
 	munmap(ctx->doorbell, FAULTLINE_PAGE_SIZE);
-err_ctx:
+	return errno;
+}
+
+static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd_fd,
+					      void *private_data)
+{
+	struct fl_get_context_resp resp = {};
+	struct ibv_get_context cmd = {};
+	struct fl_context *ctx;
+	int ret;
+
+	ctx = verbs_init_and_alloc_context(device, cmd_fd, ctx, ibv_ctx,
+					   RDMA_DRIVER_UNKNOWN);
+	if (!ctx)
+		return NULL;
+	ret = ibv_cmd_get_context(&ctx->ibv_ctx, &cmd, sizeof(cmd), &resp.ibv_resp,
+				  sizeof(resp));
+	if (!ret)
+		ret = set_up_context(ctx, cmd_fd, &resp.drv);
+	if (!ret)
+		return &ctx->ibv_ctx;
 	verbs_uninit_context(&ctx->ibv_ctx);
 	free(ctx);
+	errno = ret;
+	return NULL;
+}
+
+/* A second context on the descriptor of one that exists, perhaps elsewhere. */
+static struct verbs_context *fl_import_context(struct ibv_device *device,
+					       int cmd_fd)
+{
+	DECLARE_COMMAND_BUFFER(cmd, UVERBS_OBJECT_DEVICE,
+			       UVERBS_METHOD_QUERY_CONTEXT, 1);
+	struct faultline_alloc_ucontext_resp resp = {};
+	struct fl_context *ctx;
+	int ret;
+
+	ctx = verbs_init_and_alloc_context(device, cmd_fd, ctx, ibv_ctx,
+					   RDMA_DRIVER_UNKNOWN);
+	if (!ctx)
+		return NULL;
+	fill_attr_out_ptr(cmd, FAULTLINE_ATTR_QUERY_CONTEXT_RESP, &resp);
+	ret = ibv_cmd_query_context(&ctx->ibv_ctx.context, cmd);
+	if (!ret)
+		ret = set_up_context(ctx, cmd_fd, &resp);
+	if (!ret)
+		return &ctx->ibv_ctx;
+	verbs_uninit_context(&ctx->ibv_ctx);
+	free(ctx);
+	errno = ret;
 	return NULL;
 }
 
@@ -279,6 +355,7 @@ static const struct verbs_device_ops fl_device_ops = {
 	.alloc_device = fl_alloc_device,
 	.uninit_device = fl_uninit_device,
 	.alloc_context = fl_alloc_context,
+	.import_context = fl_import_context,
 };
 
 bool fl_is_ours(struct ibv_device *device)

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include <ccan/minmax.h>
+#include <infiniband/cmd_ioctl.h>
 #include <infiniband/driver.h>
 #include <infiniband/kern-abi.h>
 #include <util/udma_barrier.h>
@@ -22,6 +23,7 @@
 
 #include "faultline_abi.h"
 #include "faultline_uapi.h"
+#include "faultlinedv.h"
 
 /* Numbers have 24 bits: a table of tables of 4096 finds an object by number. */
 #define FL_TABLE_SHIFT 12
@@ -58,6 +60,9 @@ struct fl_context {
 	uint32_t max_inline;
 	struct fl_table qps;
 	struct fl_table xrc_srqs;
+	/* Of the time of day and the device's clock; when that was measured. */
+	uint64_t wallclock_ahead;
+	uint64_t clock_synced_at;
 	/* Protects the list of pages of watches' counters. */
 	pthread_mutex_t counters_lock;
 	struct fl_counter_page *counters;
@@ -68,11 +73,34 @@ struct fl_ring {
 	uint8_t *buf;
 	size_t len;		/* as mapped */
 	size_t ring_len;	/* without the record */
+	struct fl_pd *owner;	/* whose allocator gave the memory; or NULL */
+	uint64_t type;		/* what the allocator was told */
+};
+
+struct fl_td {
+	struct ibv_td ibv_td;
+	uint32_t users;		/* parent domains */
 };
 
 struct fl_pd {
 	struct ibv_pd ibv_pd;
 	uint32_t pdn;
+	/* Parent domains; of a parent domain: queues in memory of its allocator. */
+	uint32_t users;
+	/* The rest is for parent domains. */
+	struct fl_pd *contained;
+	struct fl_td *td;
+	void *(*alloc)(struct ibv_pd *pd, void *context, size_t size,
+		       size_t alignment, uint64_t type);
+	void (*free)(struct ibv_pd *pd, void *context, void *buf, uint64_t type);
+	void *allocator_context;
+};
+
+struct fl_dm {
+	struct verbs_dm verbs_dm;
+	void *buf;
+	uint64_t length;
+	uint64_t mmap_length;
 };
 
 struct fl_ah {
@@ -84,6 +112,7 @@ struct fl_cq {
 	struct verbs_cq verbs_cq;
 	pthread_spinlock_t lock;
 	struct fl_ring ring;
+	struct fl_pd *pd;	/* parent domain; or NULL */
 	uint32_t log_depth;
 	uint32_t consumer;
 	uint32_t cqn;
@@ -133,6 +162,16 @@ static inline struct fl_context *to_fl_ctx(struct ibv_context *ctx)
 static inline struct fl_pd *to_fl_pd(struct ibv_pd *pd)
 {
 	return container_of(pd, struct fl_pd, ibv_pd);
+}
+
+static inline struct fl_td *to_fl_td(struct ibv_td *td)
+{
+	return container_of(td, struct fl_td, ibv_td);
+}
+
+static inline struct fl_dm *to_fl_dm(struct ibv_dm *dm)
+{
+	return container_of(dm, struct fl_dm, verbs_dm.dm);
 }
 
 static inline struct fl_ah *to_fl_ah(struct ibv_ah *ah)
@@ -225,10 +264,12 @@ void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 		 uint32_t value);
 
 /* rings */
-int fl_ring_alloc(struct fl_context *ctx, struct fl_ring *ring, size_t len);
+int fl_ring_alloc(struct fl_context *ctx, struct fl_pd *pd, uint64_t type,
+		  struct fl_ring *ring, size_t len);
 void fl_ring_free(struct fl_ring *ring);
-int fl_wq_alloc(struct fl_context *ctx, struct fl_wq *wq, uint8_t log_depth,
-		uint8_t stride_shift, uint32_t max_sge);
+int fl_wq_alloc(struct fl_context *ctx, struct fl_pd *pd, uint64_t type,
+		struct fl_wq *wq, uint8_t log_depth, uint8_t stride_shift,
+		uint32_t max_sge);
 void fl_wq_free(struct fl_wq *wq);
 
 /* QP numbers */
@@ -276,6 +317,34 @@ int fl_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr,
 		     struct ibv_recv_wr **bad);
 uint64_t fl_srq_release(struct fl_srq *srq, uint32_t tag);
 
+/* domain.c */
+struct ibv_pd *fl_alloc_pd(struct ibv_context *context);
+int fl_dealloc_pd(struct ibv_pd *pd);
+struct ibv_pd *fl_alloc_parent_domain(struct ibv_context *context,
+				      struct ibv_parent_domain_init_attr *attr);
+bool fl_pd_alloc(struct fl_pd *pd, size_t size, size_t alignment, uint64_t type,
+		 void **buf);
+void fl_pd_free(struct fl_pd *pd, void *buf, uint64_t type);
+struct ibv_td *fl_alloc_td(struct ibv_context *context,
+			   struct ibv_td_init_attr *attr);
+int fl_dealloc_td(struct ibv_td *td);
+struct ibv_pd *fl_import_pd(struct ibv_context *context, uint32_t handle);
+void fl_unimport_pd(struct ibv_pd *pd);
+
+/* dm.c */
+struct ibv_dm *fl_alloc_dm(struct ibv_context *context,
+			   struct ibv_alloc_dm_attr *attr);
+int fl_free_dm(struct ibv_dm *dm);
+struct ibv_mr *fl_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm,
+			    uint64_t offset, size_t length, unsigned int access);
+struct ibv_dm *fl_import_dm(struct ibv_context *context, uint32_t handle);
+void fl_unimport_dm(struct ibv_dm *dm);
+
+/* clock.c */
+int fl_clock_sync(struct fl_context *ctx);
+uint64_t fl_wallclock(struct fl_context *ctx, uint64_t timestamp);
+int fl_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values);
+
 /* verbs.c */
 int fl_query_device(struct ibv_context *context,
 		    const struct ibv_query_device_ex_input *input,
@@ -285,10 +354,10 @@ int fl_query_port(struct ibv_context *context, uint8_t port,
 struct ibv_xrcd *fl_open_xrcd(struct ibv_context *context,
 			      struct ibv_xrcd_init_attr *attr);
 int fl_close_xrcd(struct ibv_xrcd *xrcd);
-struct ibv_pd *fl_alloc_pd(struct ibv_context *context);
-int fl_dealloc_pd(struct ibv_pd *pd);
 struct ibv_mr *fl_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 			 uint64_t hca_va, int access);
+struct ibv_mr *fl_import_mr(struct ibv_pd *pd, uint32_t handle);
+void fl_unimport_mr(struct ibv_mr *mr);
 struct ibv_mw *fl_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int fl_dealloc_mw(struct ibv_mw *mw);
 int fl_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);

@@ -21,6 +21,16 @@ extern "C" {
 /* Whether what follows works with a device. */
 bool faultlinedv_is_supported(struct ibv_device *device);
 
+/* ------------------------------- Memory -------------------------------- */
+
+/* What the allocators of a parent domain are asked for: resource_type. */
+enum faultlinedv_memory {
+	FAULTLINEDV_MEMORY_SQ = 1,
+	FAULTLINEDV_MEMORY_RQ = 2,
+	FAULTLINEDV_MEMORY_SRQ = 3,
+	FAULTLINEDV_MEMORY_CQ = 4,
+};
+
 /* ------------------------------- Events -------------------------------- */
 
 enum faultlinedv_event_type {

@@ -666,6 +666,7 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 {
 	const struct ibv_qp_cap *cap = &attr->cap;
 	uint32_t data = cap->max_send_sge * sizeof(struct faultline_sge);
+	struct fl_pd *pd = to_fl_pd(attr->pd);
 	uint8_t shift;
 	int ret;
 
@@ -673,8 +674,8 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 		data = cap->max_inline_data;
 	shift = fl_stride_shift(FAULTLINE_SQ_WQE_DATA + data,
 				FAULTLINE_SQ_MIN_STRIDE_SHIFT);
-	ret = fl_wq_alloc(ctx, &qp->sq, fl_log2_up(cap->max_send_wr), shift,
-			  cap->max_send_sge);
+	ret = fl_wq_alloc(ctx, pd, FAULTLINEDV_MEMORY_SQ, &qp->sq,
+			  fl_log2_up(cap->max_send_wr), shift, cap->max_send_sge);
 	if (ret)
 		return ret;
 	/* All that fits into an entry is offered; IBA 11.2.4.1 lets us give more. */
@@ -685,8 +686,8 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 	shift = fl_stride_shift(FAULTLINE_RQ_WQE_DATA +
 					cap->max_recv_sge * sizeof(struct faultline_sge),
 				FAULTLINE_RQ_MIN_STRIDE_SHIFT);
-	ret = fl_wq_alloc(ctx, &qp->rq, fl_log2_up(cap->max_recv_wr), shift,
-			  cap->max_recv_sge);
+	ret = fl_wq_alloc(ctx, pd, FAULTLINEDV_MEMORY_RQ, &qp->rq,
+			  fl_log2_up(cap->max_recv_wr), shift, cap->max_recv_sge);
 	if (ret)
 		fl_wq_free(&qp->sq);
 	return ret;

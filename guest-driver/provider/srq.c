@@ -10,9 +10,10 @@
 
 #include "faultline.h"
 
-static struct fl_srq *alloc_srq(struct fl_context *ctx, struct ibv_srq_attr *attr,
+static struct fl_srq *alloc_srq(struct ibv_pd *pd, struct ibv_srq_attr *attr,
 				struct faultline_create_srq_req *req)
 {
+	struct fl_context *ctx = to_fl_ctx(pd->context);
 	uint8_t log_depth, stride_shift;
 	struct fl_srq *srq;
 	uint32_t i;
@@ -29,7 +30,8 @@ static struct fl_srq *alloc_srq(struct fl_context *ctx, struct ibv_srq_attr *att
 	stride_shift = fl_stride_shift(FAULTLINE_RQ_WQE_DATA +
 					       attr->max_sge * sizeof(struct faultline_sge),
 				       FAULTLINE_RQ_MIN_STRIDE_SHIFT);
-	ret = fl_wq_alloc(ctx, &srq->wq, log_depth, stride_shift, attr->max_sge);
+	ret = fl_wq_alloc(ctx, to_fl_pd(pd), FAULTLINEDV_MEMORY_SRQ, &srq->wq,
+			  log_depth, stride_shift, attr->max_sge);
 	if (ret)
 		goto err_srq;
 	srq->num_free = srq->wq.mask + 1;
@@ -69,7 +71,7 @@ struct ibv_srq *fl_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 	struct fl_srq *srq;
 	int ret;
 
-	srq = alloc_srq(to_fl_ctx(pd->context), &attr->attr, &cmd.drv);
+	srq = alloc_srq(pd, &attr->attr, &cmd.drv);
 	if (!srq)
 		return NULL;
 	ret = ibv_cmd_create_srq(pd, &srq->verbs_srq.srq, attr, &cmd.ibv_cmd,
@@ -95,7 +97,7 @@ static struct ibv_srq *create_xrc_srq(struct ibv_context *context,
 	struct fl_srq *srq;
 	int ret;
 
-	srq = alloc_srq(ctx, &attr->attr, &cmd.drv);
+	srq = alloc_srq(attr->pd, &attr->attr, &cmd.drv);
 	if (!srq)
 		return NULL;
 	ret = ibv_cmd_create_srq_ex(context, &srq->verbs_srq, attr, &cmd.ibv_cmd,

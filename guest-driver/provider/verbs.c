@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 /*
- * What goes to the kernel as it is: device, port, PD, MR, MW, AH, multicast.
+ * What goes to the kernel as it is: device, port, MR, MW, AH, multicast.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -34,36 +34,6 @@ int fl_query_port(struct ibv_context *context, uint8_t port,
 	struct ibv_query_port cmd;
 
 	return ibv_cmd_query_port(context, port, attr, &cmd, sizeof(cmd));
-}
-
-struct ibv_pd *fl_alloc_pd(struct ibv_context *context)
-{
-	struct fl_alloc_pd_resp resp = {};
-	struct ibv_alloc_pd cmd;
-	struct fl_pd *pd;
-	int ret;
-
-	pd = calloc(1, sizeof(*pd));
-	if (!pd)
-		return NULL;
-	ret = ibv_cmd_alloc_pd(context, &pd->ibv_pd, &cmd, sizeof(cmd),
-			       &resp.ibv_resp, sizeof(resp));
-	if (ret) {
-		free(pd);
-		errno = ret;
-		return NULL;
-	}
-	pd->pdn = resp.drv.pdn;
-	return &pd->ibv_pd;
-}
-
-int fl_dealloc_pd(struct ibv_pd *pd)
-{
-	int ret = ibv_cmd_dealloc_pd(pd);
-
-	if (!ret)
-		free(to_fl_pd(pd));
-	return ret;
 }
 
 struct ibv_xrcd *fl_open_xrcd(struct ibv_context *context,
@@ -137,6 +107,25 @@ int fl_dereg_mr(struct verbs_mr *vmr)
 	if (!ret)
 		free(vmr);
 	return ret;
+}
+
+struct ibv_mr *fl_import_mr(struct ibv_pd *pd, uint32_t handle)
+{
+	struct verbs_mr *vmr = calloc(1, sizeof(*vmr));
+
+	if (!vmr)
+		return NULL;
+	if (ibv_cmd_query_mr(pd, vmr, handle)) {
+		free(vmr);
+		return NULL;
+	}
+	return &vmr->ibv_mr;
+}
+
+/* The region itself belongs to whoever has registered it. */
+void fl_unimport_mr(struct ibv_mr *mr)
+{
+	free(verbs_get_mr(mr));
 }
 
 struct ibv_mw *fl_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)

@@ -51,6 +51,20 @@ static int kernel_answer(void)
 	return ret;
 }
 
+static uint64_t device_clock;
+
+/* Where a command wants the answer that has this number. */
+static void *answer_of(struct ibv_command_buffer *cmd, uint16_t id)
+{
+	struct ib_uverbs_attr *attr;
+
+	for (attr = cmd->hdr.attrs; attr != cmd->next_attr; attr++)
+		if (attr->attr_id == id)
+			return (void *)(uintptr_t)attr->data;
+	CHECK(!"an answer was asked for");
+	return NULL;
+}
+
 int ibv_cmd_create_cq_ex(struct ibv_context *context,
 			 const struct ibv_cq_init_attr_ex *attr, struct verbs_cq *cq,
 			 struct ibv_create_cq_ex *cmd, size_t cmd_size,
@@ -157,6 +171,34 @@ int ibv_cmd_destroy_srq(struct ibv_srq *srq)
 	return kernel_answer();
 }
 
+/* Device memory is the second page of the file that stands for the device. */
+int ibv_cmd_alloc_dm(struct ibv_context *context, const struct ibv_alloc_dm_attr *attr,
+		     struct verbs_dm *dm, struct ibv_command_buffer *link)
+{
+	struct faultline_dm_resp *resp = answer_of(link, FAULTLINE_ATTR_DM_ALLOC_RESP);
+
+	resp->mmap_offset = FAULTLINE_PAGE_SIZE;
+	resp->mmap_length = FAULTLINE_PAGE_SIZE;
+	resp->length = attr->length;
+	dm->dm.context = context;
+	return kernel_answer();
+}
+
+int ibv_cmd_free_dm(struct verbs_dm *dm)
+{
+	return kernel_answer();
+}
+
+/* The only command of its own that is played is the question for the clock. */
+int execute_ioctl(struct ibv_context *context, struct ibv_command_buffer *cmd)
+{
+	uint64_t *clock = answer_of(cmd, FAULTLINE_ATTR_QUERY_CLOCK_VALUE);
+
+	*clock = device_clock;
+	errno = kernel_answer();
+	return errno;
+}
+
 /* Takes a doorbell; zero if there is none. The lap bit is checked and taken off. */
 static uint64_t take_doorbell(void)
 {
@@ -211,7 +253,7 @@ static void close_device(struct fl_context *ctx)
 /* A CQ, a QP and perhaps an SRQ, and the device's side of the CQ. */
 struct setup {
 	struct fl_context *ctx;
-	struct ibv_pd pd;
+	struct fl_pd pd;
 	struct ibv_cq *cq;
 	struct ibv_srq *srq;
 	struct ibv_qp *qp;
@@ -233,7 +275,7 @@ static struct ibv_qp *make_qp(struct setup *s, enum ibv_qp_type type, uint32_t d
 			.max_inline_data = 40,
 		},
 	};
-	struct ibv_qp *qp = fl_create_qp(&s->pd, &attr);
+	struct ibv_qp *qp = fl_create_qp(&s->pd.ibv_pd, &attr);
 
 	CHECK(qp);
 	CHECK(attr.cap.max_send_wr >= depth && attr.cap.max_inline_data >= 40);
@@ -247,11 +289,11 @@ static struct setup set_up(int cqe, uint32_t srq_depth, uint32_t depth)
 	};
 	struct setup s = { .ctx = open_device() };
 
-	s.pd.context = &s.ctx->ibv_ctx.context;
-	s.cq = fl_create_cq(s.pd.context, cqe, NULL, 0);
+	s.pd.ibv_pd.context = &s.ctx->ibv_ctx.context;
+	s.cq = fl_create_cq(s.pd.ibv_pd.context, cqe, NULL, 0);
 	CHECK(s.cq);
 	if (srq_depth) {
-		s.srq = fl_create_srq(&s.pd, &attr);
+		s.srq = fl_create_srq(&s.pd.ibv_pd, &attr);
 		CHECK(s.srq && attr.attr.max_wr >= srq_depth);
 	}
 	s.qp = make_qp(&s, IBV_QPT_RC, depth);
@@ -629,10 +671,10 @@ static void builders_make_requests(void)
 		.qp_type = IBV_QPT_RC,
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ,
-		.pd = &s.pd,
+		.pd = &s.pd.ibv_pd,
 		.cap = { .max_send_wr = 2, .max_send_sge = 2, .max_inline_data = 16 },
 	};
-	struct ibv_qp *qp = fl_create_qp_ex(s.pd.context, &attr);
+	struct ibv_qp *qp = fl_create_qp_ex(s.pd.ibv_pd.context, &attr);
 	struct ibv_qp_ex *ex = &to_fl_qp(qp)->verbs_qp.qp_ex;
 	char text[] = "abcdefg";
 	struct ibv_data_buf bufs[2] = { { text, 3 }, { text + 3, 4 } };
@@ -829,7 +871,7 @@ static void an_extended_cq_reads_the_same(void)
 		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
 			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
 	};
-	struct ibv_cq_ex *cq = fl_create_cq_ex(s.pd.context, &attr);
+	struct ibv_cq_ex *cq = fl_create_cq_ex(s.pd.ibv_pd.context, &attr);
 	struct ibv_poll_cq_attr poll = {};
 	struct setup ex = { .ctx = s.ctx, .pd = s.pd, .cq = ibv_cq_ex_to_cq(cq) };
 	struct faultline_cqe *ring = (void *)device_cq;
@@ -953,6 +995,181 @@ static void a_reset_leaves_nothing_behind(void)
 	tear_down(&s);
 }
 
+/* What an allocator of the test's own has given. */
+static struct {
+	bool refuses;
+	bool misaligned;
+	bool uses_default;
+	int live;
+	uint64_t types;		/* a bit each */
+} given;
+
+static void *give(struct ibv_pd *pd, void *context, size_t size, size_t alignment,
+		  uint64_t type)
+{
+	void *buf;
+
+	CHECK(context == &given);
+	given.types |= 1ULL << type;
+	if (given.refuses)
+		return NULL;
+	if (given.uses_default)
+		return IBV_ALLOCATOR_USE_DEFAULT;
+	CHECK(!posix_memalign(&buf, alignment, size));
+	memset(buf, 0xa5, size);
+	given.live++;
+	return (char *)buf + given.misaligned;
+}
+
+static void take_back(struct ibv_pd *pd, void *context, void *buf, uint64_t type)
+{
+	CHECK(context == &given && given.types & 1ULL << type);
+	given.live--;
+	free((char *)buf - given.misaligned);
+}
+
+/* Queues lie where the parent domain's allocator puts them. */
+static void parent_domains_give_memory(void)
+{
+	struct setup s = set_up(16, 0, 4);
+	struct ibv_context *context = s.pd.ibv_pd.context;
+	struct ibv_td_init_attr td_attr = {};
+	struct ibv_td *td = fl_alloc_td(context, &td_attr);
+	struct ibv_parent_domain_init_attr attr = {
+		.pd = &s.pd.ibv_pd,
+		.td = td,
+		.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS |
+			     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+		.alloc = give,
+		.free = take_back,
+		.pd_context = &given,
+	};
+	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_cq_init_attr_ex cq_attr = {
+		.cqe = 16,
+		.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD,
+	};
+	struct ibv_pd *parent = fl_alloc_parent_domain(context, &attr);
+	struct ibv_qp_init_attr qp_attr;
+	struct ibv_cq_ex *cq;
+	struct ibv_srq *srq;
+	struct ibv_qp *qp;
+
+	CHECK(parent && parent->context == context);
+	/* It holds what it is made of. */
+	CHECK(fl_dealloc_td(td) == EBUSY);
+	CHECK(fl_dealloc_pd(&s.pd.ibv_pd) == EBUSY);
+	attr.pd = parent;
+	CHECK(!fl_alloc_parent_domain(context, &attr) && errno == EINVAL);
+	attr.pd = &s.pd.ibv_pd;
+	attr.comp_mask |= 1 << 30;
+	CHECK(!fl_alloc_parent_domain(context, &attr) && errno == EINVAL);
+
+	cq_attr.parent_domain = &s.pd.ibv_pd;
+	CHECK(!fl_create_cq_ex(context, &cq_attr) && errno == EINVAL);
+	cq_attr.parent_domain = parent;
+	cq = fl_create_cq_ex(context, &cq_attr);
+	CHECK(cq && given.live == 1);
+	/* The allocator's memory was not zero; the ring must be. */
+	CHECK(!device_cq[sizeof(struct faultline_cqe) - 1]);
+	CHECK(!fl_resize_cq(ibv_cq_ex_to_cq(cq), 64) && given.live == 1);
+	srq = fl_create_srq(parent, &srq_attr);
+	CHECK(srq && given.live == 2);
+	qp_attr = (struct ibv_qp_init_attr) {
+		.send_cq = ibv_cq_ex_to_cq(cq),
+		.recv_cq = ibv_cq_ex_to_cq(cq),
+		.qp_type = IBV_QPT_RC,
+		.cap = { 4, 4, 1, 1, 0 },
+	};
+	qp = fl_create_qp(parent, &qp_attr);
+	CHECK(qp && given.live == 4);
+	CHECK(given.types == (1 << FAULTLINEDV_MEMORY_SQ | 1 << FAULTLINEDV_MEMORY_RQ |
+			      1 << FAULTLINEDV_MEMORY_SRQ | 1 << FAULTLINEDV_MEMORY_CQ));
+	CHECK(fl_dealloc_pd(parent) == EBUSY);
+	CHECK(!fl_destroy_qp(qp) && !fl_destroy_srq(srq) && given.live == 1);
+	CHECK(!fl_destroy_cq(ibv_cq_ex_to_cq(cq)) && !given.live);
+
+	/* No memory, memory that is no page, and none of its own. */
+	given.refuses = true;
+	CHECK(!fl_create_srq(parent, &srq_attr) && errno == ENOMEM);
+	given.refuses = false;
+	given.misaligned = true;
+	CHECK(!fl_create_srq(parent, &srq_attr) && errno == EINVAL && !given.live);
+	given.misaligned = false;
+	given.uses_default = true;
+	srq = fl_create_srq(parent, &srq_attr);
+	CHECK(srq && !given.live && !fl_destroy_srq(srq));
+	CHECK(!fl_dealloc_pd(parent) && !fl_dealloc_td(td));
+	tear_down(&s);
+}
+
+static void device_memory_is_copied_in_words(void)
+{
+	struct fl_context *ctx = open_device();
+	struct ibv_context *context = &ctx->ibv_ctx.context;
+	struct ibv_alloc_dm_attr attr = { .length = 100 };
+	char data[104] = "what goes there must come back", back[104] = {};
+	FILE *device = tmpfile();
+	struct ibv_dm *dm;
+
+	CHECK(device);
+	context->cmd_fd = fileno(device);
+	CHECK(!ftruncate(context->cmd_fd, 2 * FAULTLINE_PAGE_SIZE));
+	dm = fl_alloc_dm(context, &attr);
+	CHECK(dm);
+	/* To a buffer of any alignment. */
+	CHECK(!dm->memcpy_to_dm(dm, 8, data + 1, 92));
+	CHECK(!dm->memcpy_from_dm(back + 3, dm, 8, 92));
+	CHECK(!memcmp(data + 1, back + 3, 92));
+	CHECK(pread(context->cmd_fd, back, 92, FAULTLINE_PAGE_SIZE + 8) == 92);
+	CHECK(!memcmp(data + 1, back, 92));
+	CHECK(dm->memcpy_to_dm(dm, 8, data, 96) == EFAULT);
+	CHECK(dm->memcpy_to_dm(dm, 2, data, 4) == EFAULT);
+	CHECK(dm->memcpy_to_dm(dm, 0, data, 3) == EFAULT);
+	CHECK(dm->memcpy_from_dm(back, dm, 104, 0) == EFAULT);
+	CHECK(dm->memcpy_from_dm(back, dm, UINT64_MAX - 3, 8) == EFAULT);
+	CHECK(!dm->memcpy_from_dm(back, dm, 100, 0));
+	attr.comp_mask = 1;
+	CHECK(!fl_alloc_dm(context, &attr) && errno == EINVAL);
+	attr.comp_mask = 0;
+	kernel_error = ENOMEM;
+	CHECK(!fl_alloc_dm(context, &attr) && errno == ENOMEM);
+	kernel_error = EBUSY;
+	CHECK(fl_free_dm(dm) == EBUSY);
+	CHECK(!fl_free_dm(dm));
+	fclose(device);
+	close_device(ctx);
+}
+
+static void the_clock_is_related_to_the_time_of_day(void)
+{
+	struct fl_context *ctx = open_device();
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+	struct timespec ts;
+	uint64_t now, told;
+
+	device_clock = 5000;
+	CHECK(!fl_query_rt_values(&ctx->ibv_ctx.context, &values));
+	CHECK(values.raw_clock.tv_sec == 0 && values.raw_clock.tv_nsec == 5000);
+	values.comp_mask = 1 << 30;
+	CHECK(fl_query_rt_values(&ctx->ibv_ctx.context, &values) == EINVAL);
+	CHECK(!fl_clock_sync(ctx));
+	clock_gettime(CLOCK_REALTIME, &ts);
+	now = ts.tv_sec * 1000000000ULL + ts.tv_nsec;
+	told = fl_wallclock(ctx, 5000);
+	CHECK(told <= now && now - told < 1000000000ULL);
+	CHECK(fl_wallclock(ctx, 7000) - told == 2000);
+	/* Old: measured anew; and if that fails, still an answer. */
+	ctx->clock_synced_at = 0;
+	device_clock = 9000;
+	CHECK(fl_wallclock(ctx, 9000) >= now);
+	CHECK(ctx->clock_synced_at);
+	ctx->clock_synced_at = 0;
+	kernel_error = EIO;
+	CHECK(fl_wallclock(ctx, 9000) >= now);
+	close_device(ctx);
+}
+
 static void limits_are_checked_here(void)
 {
 	struct setup s = set_up(16, 4, 4);
@@ -970,14 +1187,14 @@ static void limits_are_checked_here(void)
 	};
 	struct ibv_srq_init_attr srq = { .attr = { .max_wr = MAX_WR + 1 } };
 	struct ibv_qp_init_attr attr = good;
-	struct ibv_qp *qp = fl_create_qp(&s.pd, &attr);
+	struct ibv_qp *qp = fl_create_qp(&s.pd.ibv_pd, &attr);
 
 	CHECK(qp && !fl_destroy_qp(qp));
 #define REFUSED(field)                                                         \
 	do {                                                                   \
 		attr = good;                                                   \
 		attr.cap.field++;                                              \
-		CHECK(!fl_create_qp(&s.pd, &attr) && errno == EINVAL);         \
+		CHECK(!fl_create_qp(&s.pd.ibv_pd, &attr) && errno == EINVAL);         \
 	} while (0)
 	REFUSED(max_send_wr);
 	REFUSED(max_recv_wr);
@@ -989,18 +1206,18 @@ static void limits_are_checked_here(void)
 	attr = good;
 	attr.srq = s.srq;
 	attr.cap.max_recv_wr = MAX_WR + 1;
-	qp = fl_create_qp(&s.pd, &attr);
+	qp = fl_create_qp(&s.pd.ibv_pd, &attr);
 	CHECK(qp && !attr.cap.max_recv_wr && !fl_destroy_qp(qp));
 	attr = good;
 	attr.send_cq = NULL;
-	CHECK(!fl_create_qp(&s.pd, &attr) && errno == EINVAL);
-	CHECK(!fl_create_srq(&s.pd, &srq) && errno == EINVAL);
-	CHECK(!fl_create_cq(s.pd.context, MAX_CQE + 1, NULL, 0) && errno == EINVAL);
-	CHECK(!fl_create_cq(s.pd.context, 0, NULL, 0) && errno == EINVAL);
+	CHECK(!fl_create_qp(&s.pd.ibv_pd, &attr) && errno == EINVAL);
+	CHECK(!fl_create_srq(&s.pd.ibv_pd, &srq) && errno == EINVAL);
+	CHECK(!fl_create_cq(s.pd.ibv_pd.context, MAX_CQE + 1, NULL, 0) && errno == EINVAL);
+	CHECK(!fl_create_cq(s.pd.ibv_pd.context, 0, NULL, 0) && errno == EINVAL);
 	/* What the kernel refuses leaves no trace. */
 	attr = good;
 	kernel_error = ENOSPC;
-	CHECK(!fl_create_qp(&s.pd, &attr) && errno == ENOSPC);
+	CHECK(!fl_create_qp(&s.pd.ibv_pd, &attr) && errno == ENOSPC);
 	tear_down(&s);
 }
 
@@ -1029,6 +1246,9 @@ static const struct {
 	TEST(an_extended_cq_reads_the_same),
 	TEST(a_resized_cq_keeps_its_completions),
 	TEST(a_reset_leaves_nothing_behind),
+	TEST(parent_domains_give_memory),
+	TEST(device_memory_is_copied_in_words),
+	TEST(the_clock_is_related_to_the_time_of_day),
 	TEST(limits_are_checked_here),
 };
 
