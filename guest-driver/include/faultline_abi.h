@@ -661,6 +661,10 @@
 #define FAULTLINE_ADMIN_DEALLOC_DM 0x71
 /* Create a memory key for device memory; DESTROY_MKEY destroys it. */
 #define FAULTLINE_ADMIN_CREATE_DM_MKEY 0x72
+/* Change when a completion queue makes notices. */
+#define FAULTLINE_ADMIN_MODIFY_CQ 0x74
+/* Give an SRQ another ring. */
+#define FAULTLINE_ADMIN_RESIZE_SRQ 0x75
 
 /* Flags of CREATE_EQ. */
 /* This queue gets the asynchronous events of all objects. */
@@ -940,7 +944,12 @@ struct faultline_caps {
 	__le64 device_memory;
 	/* Allocations of device memory. */
 	__le32 max_dm;
-	__u8 reserved1[36];
+	__u8 reserved1[12];
+	/* Completions that a CQ may gather before a notice; 0 = there is no moderation. */
+	__le16 max_cq_count;
+	/* Microseconds that a CQ may gather them for. */
+	__le16 max_cq_period;
+	__u8 reserved2[20];
 };
 
 /* Where packets go. */
@@ -1523,6 +1532,29 @@ struct faultline_create_flow {
 	/* FAULTLINE_FLOW_FLAG_*. */
 	__u8 flags;
 	__u8 reserved[8];
+};
+
+/*
+ * MODIFY_CQ: a notice for new completions waits until there are `count` of them, or for `period` after the
+ * first, whichever ends earlier. Both zero, or a count of one: none waits. A completion with an error never does.
+ */
+struct faultline_modify_cq {
+	/* 0..=max_cq_count; 0: only the period counts. */
+	__le16 count;
+	/* Microseconds, 0..=max_cq_period; not zero if `count` is more than one. */
+	__le16 period;
+	__le32 reserved;
+};
+
+/*
+ * RESIZE_SRQ: software has stopped posting. Counts begin anew with the new ring: the requests that have not
+ * been taken become its entries 0, 1, …; the device writes `producer` and `consumer` of its record.
+ */
+struct faultline_resize_srq {
+	/* Entries as long as before. */
+	struct faultline_ring ring;
+	__u8 log_depth;
+	__u8 reserved[7];
 };
 
 /* ALLOC_DM. Answer: handle, and faultline_dm_place. */

@@ -79,6 +79,13 @@ struct faultline_create_srq_resp {
 	__u32 reserved;
 };
 
+/* Behind the core's part of MODIFY_SRQ, with IB_SRQ_MAX_WR. */
+struct faultline_resize_srq_req {
+	__aligned_u64 buf_addr;
+	__u8 log_depth;
+	__u8 reserved[7];
+};
+
 struct faultline_create_ah_resp {
 	__u32 ahn;
 	__u32 reserved;

@@ -182,6 +182,18 @@ int faultline_cmd_resize_cq(struct faultline_dev *dev, u32 cqn,
 	return faultline_change(dev, FAULTLINE_ADMIN_RESIZE_CQ, cqn, params);
 }
 
+/* Notices for `count` completions, or after `period` microseconds. */
+int faultline_cmd_modify_cq(struct faultline_dev *dev, u32 cqn, u16 count,
+			    u16 period)
+{
+	struct faultline_modify_cq params = {
+		.count = cpu_to_le16(count),
+		.period = cpu_to_le16(period),
+	};
+
+	return faultline_change(dev, FAULTLINE_ADMIN_MODIFY_CQ, cqn, &params);
+}
+
 int faultline_cmd_destroy_cq(struct faultline_dev *dev, u32 cqn)
 {
 	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_CQ, cqn, NULL);
@@ -192,6 +204,12 @@ int faultline_cmd_create_srq(struct faultline_dev *dev,
 			     u32 *srqn)
 {
 	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_SRQ, params, srqn);
+}
+
+int faultline_cmd_resize_srq(struct faultline_dev *dev, u32 srqn,
+			     const struct faultline_resize_srq *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_RESIZE_SRQ, srqn, params);
 }
 
 int faultline_cmd_modify_srq(struct faultline_dev *dev, u32 srqn, u32 limit)

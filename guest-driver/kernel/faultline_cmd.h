@@ -39,11 +39,15 @@ int faultline_cmd_create_cq(struct faultline_dev *dev,
 			    const struct faultline_create_cq *params, u32 *cqn);
 int faultline_cmd_resize_cq(struct faultline_dev *dev, u32 cqn,
 			    const struct faultline_resize_cq *params);
+int faultline_cmd_modify_cq(struct faultline_dev *dev, u32 cqn, u16 count,
+			    u16 period);
 int faultline_cmd_destroy_cq(struct faultline_dev *dev, u32 cqn);
 
 int faultline_cmd_create_srq(struct faultline_dev *dev,
 			     const struct faultline_create_srq *params,
 			     u32 *srqn);
+int faultline_cmd_resize_srq(struct faultline_dev *dev, u32 srqn,
+			     const struct faultline_resize_srq *params);
 int faultline_cmd_modify_srq(struct faultline_dev *dev, u32 srqn, u32 limit);
 int faultline_cmd_query_srq(struct faultline_dev *dev, u32 srqn, u32 *limit);
 int faultline_cmd_destroy_srq(struct faultline_dev *dev, u32 srqn);

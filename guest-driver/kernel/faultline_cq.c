@@ -163,6 +163,17 @@ int faultline_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 	return 0;
 }
 
+int faultline_modify_cq(struct ib_cq *ibcq, u16 count, u16 period)
+{
+	struct faultline_dev *dev = to_fdev(ibcq->device);
+
+	if (count > le16_to_cpu(dev->caps.max_cq_count) ||
+	    period > le16_to_cpu(dev->caps.max_cq_period))
+		return -EINVAL;
+	return faultline_cmd_modify_cq(dev, to_fcq(ibcq)->res.num, count,
+				       period);
+}
+
 static int __faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
 				 struct ib_udata *udata)
 {

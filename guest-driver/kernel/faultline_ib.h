@@ -284,6 +284,7 @@ faultline_mmap_insert_page(struct faultline_ucontext *ctx, struct page *page,
 /* faultline_cq.c */
 int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
 			struct uverbs_attr_bundle *attrs);
+int faultline_modify_cq(struct ib_cq *ibcq, u16 count, u16 period);
 int faultline_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata);
 #ifdef FAULTLINE_COMPAT_USER_CQ_OPS
 int faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,

@@ -156,15 +156,59 @@ free_srq:
 	return err;
 }
 
+/*
+ * The library has stopped posting, and takes the queue up where the device
+ * says in the new record.
+ */
+static int faultline_resize_srq(struct faultline_dev *dev,
+				struct faultline_srq *srq, u32 max_wr,
+				struct ib_udata *udata)
+{
+	struct faultline_resize_srq params = {};
+	struct faultline_resize_srq_req req;
+	struct faultline_buf buf;
+	int err;
+
+	if (!udata || !srq->user)
+		return -EOPNOTSUPP;
+	if (!max_wr || max_wr > le32_to_cpu(dev->caps.max_srq_wr))
+		return -EINVAL;
+	err = faultline_udata_in(udata, &req, sizeof(req));
+	if (err)
+		return err;
+	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)) ||
+	    req.log_depth > 24 || BIT(req.log_depth) < max_wr)
+		return -EINVAL;
+	err = faultline_buf_pin(dev, &buf, req.buf_addr, req.log_depth,
+				srq->wq.stride_shift);
+	if (err)
+		return err;
+
+	params.ring = buf.ring;
+	params.log_depth = req.log_depth;
+	err = faultline_cmd_resize_srq(dev, srq->res.num, &params);
+	faultline_buf_created(dev, &buf);
+	if (!err) {
+		swap(srq->wq.buf, buf);
+		srq->wq.log_depth = req.log_depth;
+	}
+	faultline_buf_free(dev, &buf);
+	return err;
+}
+
 int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
 			 enum ib_srq_attr_mask mask, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibsrq->device);
 	struct faultline_srq *srq = to_fsrq(ibsrq);
 
-	/* The size is for good. */
-	if (mask & IB_SRQ_MAX_WR)
-		return -EINVAL;
+	int err;
+
+	if (mask & IB_SRQ_MAX_WR) {
+		err = faultline_resize_srq(dev, srq, attr->max_wr, udata);
+		if (err)
+			return err;
+	}
 	if (!(mask & IB_SRQ_LIMIT))
 		return 0;
 	if (attr->srq_limit > faultline_wq_depth(&srq->wq))

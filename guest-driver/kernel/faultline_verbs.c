@@ -74,6 +74,7 @@ static int faultline_query_device(struct ib_device *ibdev,
 				  IB_DEVICE_SYS_IMAGE_GUID |
 				  IB_DEVICE_CURR_QP_STATE_MOD |
 				  IB_DEVICE_MANAGED_FLOW_STEERING |
+				  IB_DEVICE_SRQ_RESIZE |
 				  IB_DEVICE_XRC |
 				  IB_DEVICE_MEM_WINDOW |
 				  IB_DEVICE_MEM_WINDOW_TYPE_2A |
@@ -106,6 +107,10 @@ static int faultline_query_device(struct ib_device *ibdev,
 					   props->max_mcast_qp_attach;
 	props->max_raw_ethy_qp = props->max_qp;
 	props->max_pkeys = 1;
+	props->cq_caps.max_cq_moderation_count =
+		le16_to_cpu(caps->max_cq_count);
+	props->cq_caps.max_cq_moderation_period =
+		le16_to_cpu(caps->max_cq_period);
 	props->max_dm_size = le64_to_cpu(caps->device_memory);
 	props->local_ca_ack_delay = FAULTLINE_ACK_DELAY;
 	/* Completions carry nanoseconds. */
@@ -563,6 +568,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.map_mr_sg = faultline_map_mr_sg,
 	.mmap = faultline_mmap,
 	.mmap_free = faultline_mmap_free,
+	.modify_cq = faultline_modify_cq,
 	.modify_qp = faultline_modify_qp,
 	.modify_srq = faultline_modify_srq,
 	.poll_cq = faultline_poll_cq,

@@ -487,6 +487,13 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 	return ret == EBUSY ? EINVAL : ret;
 }
 
+int fl_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
+{
+	struct ibv_modify_cq cmd = {};
+
+	return ibv_cmd_modify_cq(cq, attr, &cmd, sizeof(cmd));
+}
+
 int fl_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 {
 	struct fl_cq *cq = to_fl_cq(ibcq);

@@ -186,6 +186,7 @@ static const struct verbs_context_ops fl_ops = {
 	.import_dm = fl_import_dm,
 	.import_mr = fl_import_mr,
 	.import_pd = fl_import_pd,
+	.modify_cq = fl_modify_cq,
 	.modify_qp = fl_modify_qp,
 	.modify_srq = fl_modify_srq,
 	.open_qp = fl_open_qp,

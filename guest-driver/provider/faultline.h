@@ -140,6 +140,8 @@ struct fl_srq {
 	uint32_t srqn;
 	uint32_t *free;		/* stack of tags that are not in use */
 	uint32_t num_free;
+	uint32_t num_tags;	/* as many as the ring ever had entries */
+	struct fl_pd *pd;
 };
 
 struct fl_qp {
@@ -284,6 +286,7 @@ struct ibv_cq_ex *fl_create_cq_ex(struct ibv_context *context,
 				  struct ibv_cq_init_attr_ex *attr);
 int fl_destroy_cq(struct ibv_cq *cq);
 int fl_resize_cq(struct ibv_cq *cq, int cqe);
+int fl_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 int fl_poll_cq(struct ibv_cq *cq, int num, struct ibv_wc *wc);
 int fl_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 void fl_cq_clean(struct fl_cq *cq, struct fl_qp *qp);
@@ -399,6 +402,7 @@ FL_DRV_PART(fl_create_qp_ex_resp, ibv_resp, ib_uverbs_ex_create_qp_resp,
 	    faultline_create_qp_resp);
 FL_DRV_PART(fl_create_srq, ibv_cmd, ibv_create_srq, faultline_create_srq_req);
 FL_DRV_PART(fl_create_xsrq, ibv_cmd, ibv_create_xsrq, faultline_create_srq_req);
+FL_DRV_PART(fl_modify_srq, ibv_cmd, ibv_modify_srq, faultline_resize_srq_req);
 FL_DRV_PART(fl_create_srq_resp, ibv_resp, ib_uverbs_create_srq_resp,
 	    faultline_create_srq_resp);
 FL_DRV_PART(fl_create_ah_resp, ibv_resp, ib_uverbs_create_ah_resp,

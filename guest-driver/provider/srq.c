@@ -4,6 +4,7 @@
  *
  * Requests complete out of order, so each carries a tag from a stack of free
  * ones. There are as many tags as ring entries: a slot is free whenever a tag is.
+ * A ring that has become smaller leaves tags over, which are not given out.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -34,7 +35,9 @@ static struct fl_srq *alloc_srq(struct ibv_pd *pd, struct ibv_srq_attr *attr,
 			  log_depth, stride_shift, attr->max_sge);
 	if (ret)
 		goto err_srq;
+	srq->pd = to_fl_pd(pd);
 	srq->num_free = srq->wq.mask + 1;
+	srq->num_tags = srq->num_free;
 	srq->free = calloc(srq->num_free, sizeof(*srq->free));
 	if (!srq->free) {
 		ret = ENOMEM;
@@ -160,10 +163,79 @@ int fl_get_srq_num(struct ibv_srq *ibsrq, uint32_t *num)
 	return 0;
 }
 
+/* Tags for a ring of this depth, if there are fewer. */
+static int add_tags(struct fl_srq *srq, uint32_t depth)
+{
+	uint64_t *wr_id;
+	uint32_t *tags;
+
+	if (depth <= srq->num_tags)
+		return 0;
+	wr_id = realloc(srq->wq.wr_id, depth * sizeof(*wr_id));
+	if (!wr_id)
+		return ENOMEM;
+	srq->wq.wr_id = wr_id;
+	tags = realloc(srq->free, depth * sizeof(*tags));
+	if (!tags)
+		return ENOMEM;
+	srq->free = tags;
+	while (srq->num_tags < depth)
+		tags[srq->num_free++] = srq->num_tags++;
+	return 0;
+}
+
+/* Under the lock: the queue has another ring now, and counts begin anew. */
+static void change_ring(struct fl_wq *wq, struct fl_ring *ring, uint8_t log_depth)
+{
+	struct fl_ring old = wq->ring;
+
+	wq->ring = *ring;
+	wq->log_depth = log_depth;
+	wq->mask = (1U << log_depth) - 1;
+	wq->head = le32toh(fl_wq_record(&wq->ring)->producer);
+	*ring = old;
+}
+
+static int resize_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int mask)
+{
+	struct fl_context *ctx = to_fl_ctx(ibsrq->context);
+	struct fl_srq *srq = to_fl_srq(ibsrq);
+	struct fl_wq *wq = &srq->wq;
+	struct fl_modify_srq cmd = {};
+	struct fl_ring ring = {};
+	uint32_t used, depth;
+	uint8_t log_depth;
+	int ret;
+
+	if (!attr->max_wr || attr->max_wr > ctx->max_srq_wr)
+		return EINVAL;
+	log_depth = fl_log2_up(attr->max_wr);
+	depth = 1U << log_depth;
+	ret = fl_ring_alloc(ctx, srq->pd, FAULTLINEDV_MEMORY_SRQ, &ring,
+			    (size_t)1 << (log_depth + wq->stride_shift));
+	if (ret)
+		return ret;
+	cmd.drv.buf_addr = (uintptr_t)ring.buf;
+	cmd.drv.log_depth = log_depth;
+	/* The device moves what is posted: nobody may post meanwhile. */
+	pthread_spin_lock(&wq->lock);
+	used = srq->num_tags - srq->num_free;
+	ret = used > depth ? EINVAL : add_tags(srq, depth);
+	if (!ret)
+		ret = ibv_cmd_modify_srq(ibsrq, attr, mask, &cmd.ibv_cmd, sizeof(cmd));
+	if (!ret)
+		change_ring(wq, &ring, log_depth);
+	pthread_spin_unlock(&wq->lock);
+	fl_ring_free(&ring);
+	return ret;
+}
+
 int fl_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
 {
 	struct ibv_modify_srq cmd;
 
+	if (mask & IBV_SRQ_MAX_WR)
+		return resize_srq(srq, attr, mask);
 	return ibv_cmd_modify_srq(srq, attr, mask, &cmd, sizeof(cmd));
 }
 
@@ -203,7 +275,7 @@ int fl_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 			ret = EINVAL;
 			break;
 		}
-		if (!srq->num_free) {
+		if (srq->num_tags - srq->num_free > wq->mask) {
 			ret = ENOMEM;
 			break;
 		}
@@ -229,10 +301,10 @@ uint64_t fl_srq_release(struct fl_srq *srq, uint32_t tag)
 	struct fl_wq *wq = &srq->wq;
 	uint64_t wr_id;
 
-	tag &= wq->mask;
 	pthread_spin_lock(&wq->lock);
+	tag &= srq->num_tags - 1;
 	wr_id = wq->wr_id[tag];
-	if (srq->num_free <= wq->mask)
+	if (srq->num_free < srq->num_tags)
 		srq->free[srq->num_free++] = tag;
 	pthread_spin_unlock(&wq->lock);
 	return wr_id;

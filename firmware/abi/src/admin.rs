@@ -195,6 +195,25 @@ abi_struct! {
         qpn: crate::U32,
     }
 
+    /// MODIFY_CQ: a notice for new completions waits until there are `count` of them, or for `period` after the
+    /// first, whichever ends earlier. Both zero, or a count of one: none waits. A completion with an error never does.
+    "faultline_modify_cq" ModifyCq [8] {
+        /// 0..=max_cq_count; 0: only the period counts.
+        count: crate::U16,
+        /// Microseconds, 0..=max_cq_period; not zero if `count` is more than one.
+        period: crate::U16,
+        reserved: crate::U32,
+    }
+
+    /// RESIZE_SRQ: software has stopped posting. Counts begin anew with the new ring: the requests that have not
+    /// been taken become its entries 0, 1, …; the device writes `producer` and `consumer` of its record.
+    "faultline_resize_srq" ResizeSrq [24] {
+        /// Entries as long as before.
+        ring: RingDesc,
+        log_depth: u8,
+        reserved: [u8; 7],
+    }
+
     /// QUERY_COUNTERS: the device writes an array of 64-bit counters.
     "faultline_query_counters" QueryCounters [16] {
         /// DMA address.
@@ -281,6 +300,10 @@ abi_consts! {
         DEALLOC_DM = 0x71;
         /// Create a memory key for device memory; DESTROY_MKEY destroys it.
         CREATE_DM_MKEY = 0x72;
+        /// Change when a completion queue makes notices.
+        MODIFY_CQ = 0x74;
+        /// Give an SRQ another ring.
+        RESIZE_SRQ = 0x75;
     }
 }
 

@@ -77,7 +77,12 @@ abi_struct! {
         device_memory: crate::U64,
         /// Allocations of device memory.
         max_dm: crate::U32,
-        reserved1: [u8; 36],
+        reserved1: [u8; 12],
+        /// Completions that a CQ may gather before a notice; 0 = there is no moderation.
+        max_cq_count: crate::U16,
+        /// Microseconds that a CQ may gather them for.
+        max_cq_period: crate::U16,
+        reserved2: [u8; 20],
     }
 }
 

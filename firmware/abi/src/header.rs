@@ -84,6 +84,8 @@ pub const STRUCTS: &[StructLayout] = &[
     steering::Mcast::LAYOUT,
     steering::FlowFields::LAYOUT,
     steering::CreateFlow::LAYOUT,
+    admin::ModifyCq::LAYOUT,
+    admin::ResizeSrq::LAYOUT,
     device_memory::AllocDm::LAYOUT,
     device_memory::DmPlace::LAYOUT,
     device_memory::CreateDmMkey::LAYOUT,

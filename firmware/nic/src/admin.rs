@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{MAX_MTU, MAX_SGE};
 use crate::core::{Ah, GidEntry, Netdev, Pd};
-use crate::cq::{Cq, write_entry};
+use crate::cq::{Cq, Moderation, write_entry};
 use crate::device_memory::{DEVICE_MEMORY, PAGE};
 use crate::dma::Dma;
 use crate::eq::Eq;
@@ -26,7 +26,7 @@ use crate::path::Path;
 use crate::qp::{Qp, QpConfig, QpType, state};
 use crate::ring::Ring;
 use crate::srq::{RecvRing, Srq};
-use crate::time::Instant;
+use crate::time::{Instant, Nanos};
 use crate::translation::RingPair;
 
 /// log2 of the size of completion and event queue entries.
@@ -171,9 +171,11 @@ impl Nic {
             DESTROY_MKEY => self.destroy_mkey(now, mem, handle).map(done),
             CREATE_CQ => self.create_cq(mem, &body(cmd)?).map(created),
             DESTROY_CQ => self.destroy_cq(handle).map(done),
+            MODIFY_CQ => self.modify_cq(mem, now, handle, &body(cmd)?).map(done),
             RESIZE_CQ => self.resize_cq(mem, handle, &body(cmd)?).map(done),
             CREATE_SRQ => self.create_srq(mem, &body(cmd)?).map(created),
             DESTROY_SRQ => self.destroy_srq(handle).map(done),
+            RESIZE_SRQ => self.resize_srq(mem, handle, &body(cmd)?).map(done),
             MODIFY_SRQ => self.modify_srq(handle, &body(cmd)?).map(done),
             QUERY_SRQ => self.query_srq(handle),
             CREATE_QP => self.create_qp(mem, &body(cmd)?).map(created),
@@ -408,9 +410,37 @@ impl Nic {
             return Err(Status::InUse);
         }
         let eqn = cq.eqn;
+        self.core.forget_notice(cqn);
         self.core.cqs.remove(cqn);
         if let Some(eq) = self.core.eqs.get_mut(eqn) {
             eq.refs -= 1;
+        }
+        Ok(())
+    }
+
+    /// What has been gathered by the old rule is told at once.
+    fn modify_cq<M: Dma>(
+        &mut self,
+        mem: &M,
+        now: Instant,
+        cqn: u32,
+        cmd: &ModifyCq,
+    ) -> Result<(), Status> {
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let (count, period) = (cmd.count.get(), cmd.period.get());
+        if count > 1 && period == 0 {
+            return Err(Status::BadParameter);
+        }
+        let cq = self.core.cqs.get_mut(cqn).ok_or(Status::BadCq)?;
+        cq.moderation = Moderation {
+            count,
+            period: Nanos(u64::from(period) * 1000),
+        };
+        let (eqn, waits) = (cq.eqn, cq.due.is_some());
+        if waits {
+            self.core.notify_cq(mem, now, eqn, cqn);
         }
         Ok(())
     }
@@ -498,6 +528,19 @@ impl Nic {
         if let Some(refs) = self.core.xrcds.get_mut(xrcd) {
             *refs -= 1;
         }
+    }
+
+    fn resize_srq<M: Dma>(&mut self, mem: &M, srqn: u32, cmd: &ResizeSrq) -> Result<(), Status> {
+        if cmd.reserved != [0; 7] {
+            return Err(Status::ReservedNotZero);
+        }
+        let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_srq_wr)?;
+        let srq = self.core.srqs.get_mut(srqn).ok_or(Status::BadSrq)?;
+        if srq.limit > 1 << log_depth {
+            return Err(Status::BadAttribute);
+        }
+        let ring = Ring::load(&cmd.ring, log_depth, srq.ring.stride_shift(), true, mem)?;
+        srq.ring.resize(mem, ring)
     }
 
     fn modify_srq(&mut self, srqn: u32, cmd: &ModifySrq) -> Result<(), Status> {

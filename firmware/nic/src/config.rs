@@ -5,7 +5,7 @@ use faultline_abi::caps::{
 };
 use faultline_abi::qp::FAULT_POLICY_RNR;
 use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
-use faultline_abi::{U32, U64};
+use faultline_abi::{U16, U32, U64};
 use faultline_wire::MacAddr;
 
 use crate::mkey::{MAX_FAST_REG_PAGES, MAX_LEAVES_PER_MAP};
@@ -19,6 +19,11 @@ pub const MAX_INLINE: u32 = (1 << MAX_STRIDE_SHIFT) - SQ_WQE_DATA;
 pub const MAX_MSG_SIZE: u32 = 1 << 30;
 /// Largest Ethernet MTU.
 pub const MAX_MTU: u16 = 9000;
+
+/// Completions that a CQ may gather before it tells.
+pub const MAX_CQ_COUNT: u16 = u16::MAX;
+/// Microseconds for which a CQ may gather them.
+pub const MAX_CQ_PERIOD: u16 = u16::MAX;
 
 const _: () = assert!(RQ_WQE_DATA + MAX_SGE * 16 <= 1 << MAX_STRIDE_SHIFT);
 
@@ -188,6 +193,8 @@ impl NicConfig {
             max_fast_reg_pages: U32::new(MAX_FAST_REG_PAGES),
             device_memory: U64::new(l.device_memory),
             max_dm: U32::new(l.max_dm),
+            max_cq_count: U16::new(MAX_CQ_COUNT),
+            max_cq_period: U16::new(MAX_CQ_PERIOD),
             ..Caps::default()
         }
     }

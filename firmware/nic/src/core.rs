@@ -132,6 +132,8 @@ pub struct Core {
     ready: VecDeque<u32>,
     /// When to call which queue pair; each at most once.
     timers: BTreeSet<(Instant, u32)>,
+    /// When completion queues tell of what they have gathered; each at most once.
+    notices: BTreeSet<(Instant, u32)>,
     /// Vectors to raise, a bit each.
     interrupts: u64,
 }
@@ -167,6 +169,7 @@ impl Core {
             busy_until: Instant(0),
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
+            notices: BTreeSet::new(),
             interrupts: 0,
             config,
         }
@@ -222,7 +225,11 @@ impl Core {
         // What waits for a look-up to end.
         let waiting = !self.ready.is_empty() || self.ingress.has_work();
         let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
-        [timer, fault, stall, busy].into_iter().flatten().min()
+        let notice = self.notices.first().map(|(at, _)| *at);
+        [timer, notice, fault, stall, busy]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Accounts for the look-ups in page tables since the last call.
@@ -275,6 +282,9 @@ impl Core {
         match cq.push(mem, now, cqe) {
             Pushed::Quiet => {}
             Pushed::Notify => self.notify_cq(mem, now, eqn, cqn),
+            Pushed::Wait(at) => {
+                self.notices.insert((at, cqn));
+            }
             Pushed::Failed => self.raise_async(mem, now, event::CQ_ERROR, cqn),
         }
     }
@@ -285,11 +295,33 @@ impl Core {
         let (Some(eq), Some(cq)) = (self.eqs.get_mut(eqn), self.cqs.get_mut(cqn)) else {
             return;
         };
+        if let Some(at) = cq.told() {
+            self.notices.remove(&(at, cqn));
+        }
         if eq.has_room() {
             self.push_event(mem, now, eqn, simple_event(event::COMPLETION, cqn));
         } else if !cq.notice_waits {
             cq.notice_waits = true;
             eq.wait_for_room(cqn);
+        }
+    }
+
+    /// Completion queues that have gathered for long enough tell of it.
+    pub(crate) fn notify_due<M: Dma>(&mut self, mem: &M, now: Instant) {
+        while let Some(&(at, cqn)) = self.notices.first()
+            && at <= now
+        {
+            self.notices.pop_first();
+            if let Some(eqn) = self.cqs.get(cqn).map(|cq| cq.eqn) {
+                self.notify_cq(mem, now, eqn, cqn);
+            }
+        }
+    }
+
+    /// A completion queue goes: it tells of nothing any more.
+    pub(crate) fn forget_notice(&mut self, cqn: u32) {
+        if let Some(at) = self.cqs.get_mut(cqn).and_then(Cq::told) {
+            self.notices.remove(&(at, cqn));
         }
     }
 

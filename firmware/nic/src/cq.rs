@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
 use crate::ring::Ring;
-use crate::time::Instant;
+use crate::time::{Instant, Nanos};
 
 /// What a CQ waits for before it tells its event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,25 @@ pub enum Pushed {
     Quiet,
     /// The event queue must hear of it.
     Notify,
+    /// The event queue must hear of it then, unless more completions come before.
+    Wait(Instant),
     /// The queue was full, or can't be written. It takes no more entries.
     Failed,
+}
+
+/// How many completions a notice may wait for, and how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Completions; 0: only the period counts.
+    pub count: u16,
+    /// From the first of them on.
+    pub period: Nanos,
+}
+
+impl Moderation {
+    fn lets_wait(self) -> bool {
+        self.count != 1 && self.period.0 > 0
+    }
 }
 
 /// A completion queue.
@@ -44,6 +61,12 @@ pub struct Cq {
     failed: bool,
     /// A notice waits for room in the event queue.
     pub(crate) notice_waits: bool,
+    /// When notices are made.
+    pub(crate) moderation: Moderation,
+    /// Completions of which a notice that waits will tell.
+    gathered: u32,
+    /// When that notice is made at the latest.
+    pub(crate) due: Option<Instant>,
 }
 
 impl Cq {
@@ -60,6 +83,9 @@ impl Cq {
             solicited_until: 0,
             failed: false,
             notice_waits: false,
+            moderation: Moderation::default(),
+            gathered: 0,
+            due: None,
         }
     }
 
@@ -97,8 +123,33 @@ impl Cq {
         if !notify {
             return Pushed::Quiet;
         }
+        if self.moderation.lets_wait() && cqe.status == 0 {
+            return self.gather(now);
+        }
         self.armed = Armed::No;
         Pushed::Notify
+    }
+
+    /// A completion that may wait.
+    fn gather(&mut self, now: Instant) -> Pushed {
+        self.gathered += 1;
+        if self.gathered == u32::from(self.moderation.count) {
+            self.armed = Armed::No;
+            return Pushed::Notify;
+        }
+        if self.due.is_some() {
+            return Pushed::Quiet;
+        }
+        let at = now + self.moderation.period;
+        self.due = Some(at);
+        Pushed::Wait(at)
+    }
+
+    /// The notice is made. Gives the time that it has waited for.
+    pub(crate) fn told(&mut self) -> Option<Instant> {
+        self.armed = Armed::No;
+        self.gathered = 0;
+        self.due.take()
     }
 
     /// An arm doorbell. Gives whether the notice is due at once, because an entry that counts is there already.

@@ -303,6 +303,7 @@ impl Nic {
                 qp.handle_timer(&mut self.core, now, mem);
             }
         }
+        self.core.notify_due(mem, now);
         self.expire_faults(now, mem);
         self.give_up_stall(now, mem);
         self.report_fatal();

@@ -99,6 +99,11 @@ impl Ring {
         self.log_depth
     }
 
+    /// log2 of the bytes in an entry.
+    pub fn stride_shift(&self) -> u8 {
+        self.stride_shift
+    }
+
     /// Bytes in an entry.
     pub fn stride(&self) -> usize {
         1 << self.stride_shift

@@ -1,10 +1,13 @@
 //! Receive work requests: receive queues and shared receive queues.
 
+use std::mem::offset_of;
+
+use faultline_abi::Status;
 use faultline_abi::wqe::{RQ_WQE_DATA, RqWqe, Sge, WqRecord};
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
 
-use crate::dma::Dma;
+use crate::dma::{Dma, DmaError};
 use crate::ring::Ring;
 
 /// Scatter/gather entry, in native numbers.
@@ -72,6 +75,40 @@ impl RecvRing {
         self.ring.depth()
     }
 
+    /// log2 of the bytes of a request.
+    pub fn stride_shift(&self) -> u8 {
+        self.ring.stride_shift()
+    }
+
+    /// Moves the requests that have not been taken to the start of another ring, where counts begin anew. After an
+    /// error nothing has changed: `InUse` if they don't fit.
+    pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring) -> Result<(), Status> {
+        let posted = self.posted(mem, u32::MAX).map_err(|_| Status::BadRing)?;
+        if posted > ring.depth() {
+            return Err(Status::InUse);
+        }
+        self.move_to(mem, &ring, posted)
+            .map_err(|_| Status::DmaError)?;
+        self.ring = ring;
+        self.consumer = 0;
+        self.producer = posted;
+        Ok(())
+    }
+
+    fn move_to<M: Dma>(&self, mem: &M, ring: &Ring, posted: u32) -> Result<(), DmaError> {
+        let mut bytes = [0; MAX_STRIDE];
+        let entry = bytes.get_mut(..self.ring.stride()).unwrap_or_default();
+        for i in 0..posted {
+            mem.read(self.ring.entry(self.consumer.wrapping_add(i)), entry)?;
+            mem.write(ring.entry(i), entry)?;
+        }
+        mem.store_u32(ring.record() + offset_of!(WqRecord, consumer) as u64, 0)?;
+        mem.store_u32(
+            ring.record() + offset_of!(WqRecord, producer) as u64,
+            posted,
+        )
+    }
+
     /// Forgets everything, as a QP in RESET does. The driver zeroes its indices too.
     pub fn reset(&mut self) {
         self.consumer = 0;
@@ -102,7 +139,7 @@ impl RecvRing {
         }
         let wr = self.parse(mem);
         self.consumer = self.consumer.wrapping_add(1);
-        let consumer_word = self.ring.record() + core::mem::offset_of!(WqRecord, consumer) as u64;
+        let consumer_word = self.ring.record() + offset_of!(WqRecord, consumer) as u64;
         mem.store_u32(consumer_word, self.consumer)
             .map_err(|_| TakeError::Broken)?;
         wr
@@ -141,7 +178,7 @@ impl RecvRing {
 
     /// Tells software whether to ring FAULTLINE_DB_RQ after posting.
     pub fn set_notify<M: Dma>(&self, mem: &M, on: bool) {
-        let word = self.ring.record() + core::mem::offset_of!(WqRecord, notify) as u64;
+        let word = self.ring.record() + offset_of!(WqRecord, notify) as u64;
         // A record that can't be written shows when the next request is taken.
         let _ = mem.store_u32(word, u32::from(on));
         // Software stores the producer index, then reads `notify`; the device stores `notify`, then reads the

@@ -52,6 +52,7 @@ static int kernel_answer(void)
 }
 
 static uint64_t device_clock;
+static uint32_t srq_taken;	/* requests, by the device, of the SRQ's present ring */
 
 /* Where a command wants the answer that has this number. */
 static void *answer_of(struct ibv_command_buffer *cmd, uint16_t id)
@@ -169,6 +170,32 @@ int ibv_cmd_destroy_cq(struct ibv_cq *cq)
 int ibv_cmd_destroy_srq(struct ibv_srq *srq)
 {
 	return kernel_answer();
+}
+
+/* Moves what the device has not taken to the new ring (srq.rs, admin.rs). */
+int ibv_cmd_modify_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int mask,
+		       struct ibv_modify_srq *cmd, size_t cmd_size)
+{
+	struct fl_wq *wq = &to_fl_srq(ibsrq)->wq;
+	struct faultline_resize_srq_req *req = &((struct fl_modify_srq *)cmd)->drv;
+	uint32_t posted = le32toh(fl_wq_record(&wq->ring)->producer) - srq_taken;
+	uint8_t *to = (void *)(uintptr_t)req->buf_addr;
+	struct faultline_wq_record *record;
+	uint32_t i;
+	int ret = kernel_answer();
+
+	CHECK(mask == IBV_SRQ_MAX_WR && cmd_size == sizeof(struct fl_modify_srq));
+	CHECK(1U << req->log_depth >= attr->max_wr);
+	if (ret)
+		return ret;
+	CHECK(posted <= 1U << req->log_depth);
+	for (i = 0; i < posted; i++)
+		memcpy(to + (i << wq->stride_shift), fl_wq_entry(wq, srq_taken + i),
+		       1U << wq->stride_shift);
+	record = (void *)(to + (1U << (req->log_depth + wq->stride_shift)));
+	record->producer = htole32(posted);
+	srq_taken = 0;
+	return 0;
 }
 
 /* Device memory is the second page of the file that stands for the device. */
@@ -780,6 +807,49 @@ static void srq_tags_come_back_in_any_order(void)
 	tear_down(&s);
 }
 
+/* What is posted comes back once, with its id, however often the ring changes. */
+static void a_resized_srq_keeps_its_requests(void)
+{
+	const uint32_t depths[] = { 8, 2, 16, 1, 4, 32, 4 };
+	struct setup s = set_up(64, 4, 4);
+	uint64_t posted = 0, completed = 0;
+	uint32_t depth = 4, round;
+
+	srq_taken = 0;
+	for (round = 0; round < 70; round++) {
+		struct ibv_srq_attr attr = { .max_wr = depths[round % 7] };
+		int ret;
+
+		while (posted - completed < depth)
+			CHECK(!post_recv(&s, posted++));
+		CHECK(post_recv(&s, 9) == ENOMEM);
+		/* One of them stays posted, where that is more than none. */
+		while (posted - completed > round % 3) {
+			uint32_t tag = tag_in_slot(&s, srq_taken++);
+
+			complete(&s, s.qp->qp_num, FAULTLINE_WC_RECV, tag);
+			CHECK(poll_one(&s) == completed++);
+		}
+		ret = fl_modify_srq(s.srq, &attr, IBV_SRQ_MAX_WR);
+		if (posted - completed > attr.max_wr) {
+			CHECK(ret == EINVAL);
+		} else {
+			CHECK(!ret);
+			depth = attr.max_wr;
+		}
+	}
+	CHECK(fl_modify_srq(s.srq, &(struct ibv_srq_attr) { .max_wr = MAX_WR + 1 },
+			    IBV_SRQ_MAX_WR) == EINVAL);
+	CHECK(fl_modify_srq(s.srq, &(struct ibv_srq_attr) {}, IBV_SRQ_MAX_WR) == EINVAL);
+	kernel_error = EIO;
+	CHECK(fl_modify_srq(s.srq, &(struct ibv_srq_attr) { .max_wr = 64 },
+			    IBV_SRQ_MAX_WR) == EIO);
+	while (posted - completed < depth)
+		CHECK(!post_recv(&s, posted++));
+	CHECK(post_recv(&s, 9) == ENOMEM);
+	tear_down(&s);
+}
+
 /* A device that completes nonsense harms no memory but its own. */
 static void wild_srq_tags_do_no_harm(void)
 {
@@ -1239,6 +1309,7 @@ static const struct {
 	TEST(builders_make_requests),
 	TEST(receives_tell_by_the_record),
 	TEST(srq_tags_come_back_in_any_order),
+	TEST(a_resized_srq_keeps_its_requests),
 	TEST(wild_srq_tags_do_no_harm),
 	TEST(completions_go_round),
 	TEST(a_destroyed_qp_takes_its_completions_along),

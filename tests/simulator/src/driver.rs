@@ -646,6 +646,32 @@ impl<B: Bus> Driver<B> {
         })
     }
 
+    /// Lets notices of a CQ wait for `count` completions or `period` microseconds.
+    pub fn moderate_cq(&mut self, cq: &Cq, count: u16, period: u16) -> Result<()> {
+        let body = ModifyCq {
+            count: U16::new(count),
+            period: U16::new(period),
+            ..ModifyCq::default()
+        };
+        self.command(MODIFY_CQ, cq.cqn, &body).map(drop)
+    }
+
+    /// Moves an SRQ to a ring of another size.
+    pub fn resize_srq(&mut self, srq: &mut Srq, log_depth: u8) -> Result<()> {
+        let stride_shift = srq.wq.stride_shift;
+        let (ring, desc) = self.contiguous((1 << (log_depth + stride_shift)) + 64)?;
+        let body = ResizeSrq {
+            ring: desc,
+            log_depth,
+            ..ResizeSrq::default()
+        };
+        self.command(RESIZE_SRQ, srq.srqn, &body)?;
+        srq.wq.ring = ring;
+        srq.wq.log_depth = log_depth;
+        srq.wq.producer = self.bus.load_u32(srq.wq.record());
+        Ok(())
+    }
+
     /// Creates a completion queue.
     pub fn create_cq(&mut self, config: CqConfig) -> Result<Cq> {
         let (ring, desc) = self.contiguous((64 << config.log_depth) + 64)?;
