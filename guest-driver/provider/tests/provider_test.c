@@ -939,7 +939,10 @@ static void an_extended_cq_reads_the_same(void)
 	struct ibv_cq_init_attr_ex attr = {
 		.cqe = 3,
 		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
-			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+			    IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG |
+			    IBV_WC_EX_WITH_SRC_QP | IBV_WC_EX_WITH_SL |
+			    IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_DLID_PATH_BITS,
 	};
 	struct ibv_cq_ex *cq = fl_create_cq_ex(s.pd.ibv_pd.context, &attr);
 	struct ibv_poll_cq_attr poll = {};
@@ -955,6 +958,10 @@ static void an_extended_cq_reads_the_same(void)
 	ring[1].flags = FAULTLINE_CQE_IMM;
 	ring[1].imm = (__force __le32)htobe32(0x0a0b0c0d);
 	ring[1].timestamp = htole64(123456789);
+	ring[1].vlan_tci = htole16(0x6123);
+	ring[1].flow_tag = htole32(0xabcdef);
+	ring[1].src_qp = htole32(0x112233);
+	ring[1].sl = 5;
 	ring[1].status = FAULTLINE_WC_STATUS_LOC_LEN_ERR;
 	ring[1].vendor_err = FAULTLINE_VENDOR_ERR_LENGTH;
 	CHECK(!cq->start_poll(cq, &poll));
@@ -967,6 +974,9 @@ static void an_extended_cq_reads_the_same(void)
 	CHECK(cq->read_wc_flags(cq) == IBV_WC_WITH_IMM);
 	CHECK(be32toh(cq->read_imm_data(cq)) == 0x0a0b0c0d);
 	CHECK(cq->read_completion_ts(cq) == 123456789);
+	CHECK(cq->read_cvlan(cq) == 0x123 && cq->read_flow_tag(cq) == 0xabcdef);
+	CHECK(cq->read_src_qp(cq) == 0x112233 && cq->read_sl(cq) == 5);
+	CHECK(!cq->read_slid(cq) && !cq->read_dlid_path_bits(cq));
 	CHECK(cq->read_vendor_err(cq) == FAULTLINE_VENDOR_ERR_LENGTH);
 	CHECK(cq->next_poll(cq) == ENOENT);
 	cq->end_poll(cq);
