@@ -397,6 +397,9 @@ int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
 			      u32 *key);
 
 /* faultline_stats.c */
+extern const struct rdma_stat_desc faultline_stat_descs[];
+extern const unsigned int faultline_num_counters;
+int faultline_read_counters(struct faultline_dev *dev, u64 *values);
 struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
 						    u32 port);
 int faultline_get_hw_stats(struct ib_device *ibdev, struct rdma_hw_stats *stats,

@@ -5,67 +5,11 @@
  */
 #include <linux/dma-mapping.h>
 #include <linux/etherdevice.h>
-#include <linux/ethtool.h>
 #include <linux/if_vlan.h>
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
 
-#include "faultline_ib.h"
-
-#define FAULTLINE_NET_LOG_DEPTH		9
-#define FAULTLINE_NET_DEPTH		BIT(FAULTLINE_NET_LOG_DEPTH)
-/* Every work request makes at most one completion. */
-#define FAULTLINE_NET_CQ_LOG_DEPTH	(FAULTLINE_NET_LOG_DEPTH + 1)
-#define FAULTLINE_NET_CQ_DEPTH		BIT(FAULTLINE_NET_CQ_LOG_DEPTH)
-#define FAULTLINE_NET_CQE_SHIFT		6
-/* Linear part and fragments of any skb. */
-#define FAULTLINE_NET_MAX_SGE		(MAX_SKB_FRAGS + 1)
-
-struct faultline_net_cq {
-	struct faultline_res res;
-	struct faultline_net *net;
-	struct faultline_buf buf;
-	u32 consumer;
-};
-
-struct faultline_tx_slot {
-	struct sk_buff *skb;
-	unsigned int num;
-	/* Our own copy: what stands in the ring is open to the device. */
-	dma_addr_t addr[FAULTLINE_NET_MAX_SGE];
-	u32 len[FAULTLINE_NET_MAX_SGE];
-};
-
-struct faultline_rx_slot {
-	struct sk_buff *skb;
-	dma_addr_t addr;
-};
-
-struct faultline_net {
-	struct faultline_dev *dev;
-	struct net_device *netdev;
-	struct napi_struct napi;
-
-	u32 pdn;
-	u32 lkey;
-	struct faultline_net_cq tx_cq;
-	struct faultline_net_cq rx_cq;
-	struct faultline_res qp_res;
-	struct faultline_wq sq;
-	struct faultline_wq rq;
-	struct faultline_tx_slot *tx;
-	struct faultline_rx_slot *rx;
-	/* Bytes of a receive buffer. */
-	unsigned int rx_size;
-
-	/* Orders SET_NETDEV commands. */
-	struct mutex config_lock;
-	/* What the next one says; under config_lock. */
-	bool up;
-	u32 rx_flags;
-	struct work_struct mode_work;
-	struct work_struct reset_work;
-};
+#include "faultline_net.h"
 
 struct net_device *faultline_netdev(struct faultline_dev *dev)
 {
@@ -130,10 +74,10 @@ static struct faultline_cqe *faultline_net_cqe(struct faultline_net_cq *cq)
 {
 	struct faultline_cqe *ring = cq->buf.cpu;
 	struct faultline_cqe *cqe =
-		&ring[cq->consumer & (FAULTLINE_NET_CQ_DEPTH - 1)];
+		&ring[cq->consumer & (BIT(cq->log_depth) - 1)];
 
 	if (READ_ONCE(cqe->phase) !=
-	    faultline_phase(cq->consumer, FAULTLINE_NET_CQ_LOG_DEPTH))
+	    faultline_phase(cq->consumer, cq->log_depth))
 		return NULL;
 	dma_rmb();
 	return cqe;
@@ -144,7 +88,7 @@ static void faultline_net_cq_release(struct faultline_net_cq *cq)
 {
 	struct faultline_cq_record *record =
 		cq->buf.cpu +
-		FAULTLINE_NET_CQ_DEPTH * sizeof(struct faultline_cqe);
+		sizeof(struct faultline_cqe) * BIT(cq->log_depth);
 
 	WRITE_ONCE(record->consumer, cpu_to_le32(cq->consumer));
 }
@@ -199,7 +143,7 @@ static void faultline_tx_free(struct faultline_net *net,
 static bool faultline_tx_has_room(const struct faultline_net *net)
 {
 	return net->sq.producer - READ_ONCE(net->sq.consumer) <
-	       FAULTLINE_NET_DEPTH;
+	       net->tx_depth;
 }
 
 static void faultline_tx_poll(struct faultline_net *net, int budget)
@@ -221,7 +165,7 @@ static void faultline_tx_poll(struct faultline_net *net, int budget)
 		}
 		for (; index != end; index++) {
 			struct faultline_tx_slot *slot =
-				&net->tx[index % FAULTLINE_NET_DEPTH];
+				faultline_tx_slot(net, index);
 
 			packets++;
 			bytes += slot->skb->len;
@@ -299,7 +243,7 @@ static netdev_tx_t faultline_start_xmit(struct sk_buff *skb,
 		netif_stop_queue(netdev);
 		return NETDEV_TX_BUSY;
 	}
-	slot = &net->tx[net->sq.producer % FAULTLINE_NET_DEPTH];
+	slot = faultline_tx_slot(net, net->sq.producer);
 	if (unlikely(skb_shinfo(skb)->nr_frags >= net->sq.max_sge &&
 		     skb_linearize(skb)))
 		goto drop;
@@ -345,9 +289,9 @@ static bool faultline_rx_refill(struct faultline_net *net, gfp_t gfp)
 	struct faultline_wq *rq = &net->rq;
 	u32 producer = rq->producer;
 
-	while (producer - rq->consumer < FAULTLINE_NET_DEPTH) {
+	while (producer - rq->consumer < net->rx_depth) {
 		struct faultline_rx_slot *slot =
-			&net->rx[producer % FAULTLINE_NET_DEPTH];
+			faultline_rx_slot(net, producer);
 		struct faultline_rq_wqe *wqe = faultline_wq_entry(rq, producer);
 		struct faultline_sge *sge = (void *)wqe + FAULTLINE_RQ_WQE_DATA;
 		struct sk_buff *skb;
@@ -408,7 +352,7 @@ static void faultline_rx_frame(struct faultline_net *net,
 		schedule_work(&net->reset_work);
 		return;
 	}
-	skb = faultline_rx_take(net, &net->rx[tag % FAULTLINE_NET_DEPTH]);
+	skb = faultline_rx_take(net, faultline_rx_slot(net, tag));
 	net->rq.consumer++;
 	if (status != FAULTLINE_WC_STATUS_SUCCESS || len < ETH_HLEN ||
 	    len > net->rx_size) {
@@ -470,8 +414,9 @@ static void faultline_net_must(struct faultline_net *net, int err)
 	wait_for_completion(&net->dev->quiesced);
 }
 
+/* A CQ for a queue of so many work requests: each makes at most one completion. */
 static int faultline_net_create_cq(struct faultline_net *net,
-				   struct faultline_net_cq *cq)
+				   struct faultline_net_cq *cq, u32 depth)
 {
 	struct faultline_dev *dev = net->dev;
 	struct faultline_create_cq params = {};
@@ -480,12 +425,13 @@ static int faultline_net_create_cq(struct faultline_net *net,
 
 	cq->net = net;
 	cq->consumer = 0;
-	err = faultline_buf_alloc(dev, &cq->buf, FAULTLINE_NET_CQ_LOG_DEPTH,
+	cq->log_depth = ilog2(depth) + 1;
+	err = faultline_buf_alloc(dev, &cq->buf, cq->log_depth,
 				  FAULTLINE_NET_CQE_SHIFT);
 	if (err)
 		return err;
 	params.ring = cq->buf.ring;
-	params.log_depth = FAULTLINE_NET_CQ_LOG_DEPTH;
+	params.log_depth = cq->log_depth;
 	params.eqn = cpu_to_le32(faultline_comp_eqn(dev, 0));
 	err = faultline_cmd_create_cq(dev, &params, &cqn);
 	faultline_buf_created(dev, &cq->buf);
@@ -584,19 +530,19 @@ static int faultline_net_alloc_rings(struct faultline_net *net)
 	net->sq.consumer = 0;
 	net->rq.producer = 0;
 	net->rq.consumer = 0;
-	net->tx = kvcalloc(FAULTLINE_NET_DEPTH, sizeof(*net->tx), GFP_KERNEL);
-	net->rx = kvcalloc(FAULTLINE_NET_DEPTH, sizeof(*net->rx), GFP_KERNEL);
+	net->tx = kvcalloc(net->tx_depth, sizeof(*net->tx), GFP_KERNEL);
+	net->rx = kvcalloc(net->rx_depth, sizeof(*net->rx), GFP_KERNEL);
 	if (!net->tx || !net->rx) {
 		err = -ENOMEM;
 		goto free_slots;
 	}
-	err = faultline_wq_alloc(dev, &net->sq, FAULTLINE_NET_DEPTH,
+	err = faultline_wq_alloc(dev, &net->sq, net->tx_depth,
 				 FAULTLINE_SQ_WQE_DATA +
 				 net->sq.max_sge *
 					 sizeof(struct faultline_sge));
 	if (err)
 		goto free_slots;
-	err = faultline_wq_alloc(dev, &net->rq, FAULTLINE_NET_DEPTH,
+	err = faultline_wq_alloc(dev, &net->rq, net->rx_depth,
 				 FAULTLINE_RQ_WQE_DATA +
 					 sizeof(struct faultline_sge));
 	if (err)
@@ -616,10 +562,10 @@ static void faultline_net_free_rings(struct faultline_net *net)
 {
 	unsigned int i;
 
-	for (i = 0; i < FAULTLINE_NET_DEPTH; i++) {
+	for (i = 0; i < net->tx_depth; i++)
 		faultline_tx_free(net, &net->tx[i], 0);
+	for (i = 0; i < net->rx_depth; i++)
 		dev_kfree_skb_any(faultline_rx_take(net, &net->rx[i]));
-	}
 	faultline_wq_free(net->dev, &net->rq);
 	faultline_wq_free(net->dev, &net->sq);
 	kvfree(net->rx);
@@ -638,10 +584,10 @@ static int faultline_open(struct net_device *netdev)
 	err = faultline_net_alloc_rings(net);
 	if (err)
 		return err;
-	err = faultline_net_create_cq(net, &net->tx_cq);
+	err = faultline_net_create_cq(net, &net->tx_cq, net->tx_depth);
 	if (err)
 		goto free_rings;
-	err = faultline_net_create_cq(net, &net->rx_cq);
+	err = faultline_net_create_cq(net, &net->rx_cq, net->rx_depth);
 	if (err)
 		goto destroy_tx_cq;
 	err = faultline_net_create_qp(net);
@@ -745,28 +691,47 @@ static int faultline_set_mac_address(struct net_device *netdev, void *addr)
 	return err;
 }
 
-static int faultline_change_mtu(struct net_device *netdev, int mtu)
+static void faultline_net_apply(struct faultline_net *net,
+				const struct faultline_net_shape *shape)
 {
-	struct faultline_net *net = netdev_priv(netdev);
+	WRITE_ONCE(net->netdev->mtu, shape->mtu);
+	net->tx_depth = shape->tx_depth;
+	net->rx_depth = shape->rx_depth;
+}
+
+/* Gives the queues another shape; if that fails they are as they were. */
+int faultline_net_reshape(struct faultline_net *net,
+			  const struct faultline_net_shape *shape)
+{
+	struct net_device *netdev = net->netdev;
 	bool running = netif_running(netdev) && netif_device_present(netdev);
-	int old = netdev->mtu;
+	struct faultline_net_shape old = faultline_net_shape(net);
 	int err;
 
 	if (faultline_is_dead(net->dev))
 		return -EIO;
-	/* The receive buffers have the size of the MTU. */
 	if (running)
 		faultline_stop(netdev);
-	WRITE_ONCE(netdev->mtu, mtu);
+	faultline_net_apply(net, shape);
 	err = running ? faultline_open(netdev) : faultline_net_config(net);
 	if (!err)
 		return 0;
-	WRITE_ONCE(netdev->mtu, old);
+	faultline_net_apply(net, &old);
 	if (running && faultline_open(netdev)) {
 		faultline_fail(net->dev, "netdev queues lost");
 		netif_device_detach(netdev);
 	}
 	return err;
+}
+
+static int faultline_change_mtu(struct net_device *netdev, int mtu)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+	struct faultline_net_shape shape = faultline_net_shape(net);
+
+	/* The receive buffers have the size of the MTU. */
+	shape.mtu = mtu;
+	return faultline_net_reshape(net, &shape);
 }
 
 static const struct net_device_ops faultline_netdev_ops = {
@@ -779,40 +744,6 @@ static const struct net_device_ops faultline_netdev_ops = {
 	.ndo_change_mtu = faultline_change_mtu,
 	.ndo_tx_timeout = faultline_tx_timeout,
 	.ndo_validate_addr = eth_validate_addr,
-};
-
-static void faultline_get_drvinfo(struct net_device *netdev,
-				  struct ethtool_drvinfo *info)
-{
-	struct faultline_net *net = netdev_priv(netdev);
-	u64 version = le64_to_cpu(net->dev->caps.fw_version);
-
-	strscpy(info->driver, FAULTLINE_DRV_NAME, sizeof(info->driver));
-	strscpy(info->bus_info, pci_name(net->dev->pdev),
-		sizeof(info->bus_info));
-	snprintf(info->fw_version, sizeof(info->fw_version), "%u.%u.%u",
-		 (u32)(version >> 32), (u32)(version >> 16) & 0xffff,
-		 (u32)version & 0xffff);
-}
-
-static int faultline_get_link_ksettings(struct net_device *netdev,
-					struct ethtool_link_ksettings *cmd)
-{
-	ethtool_link_ksettings_zero_link_mode(cmd, supported);
-	ethtool_link_ksettings_zero_link_mode(cmd, advertising);
-	/* The same as the RDMA port reports: 4 lanes of 25 Gbit/s. */
-	cmd->base.speed = SPEED_100000;
-	cmd->base.duplex = DUPLEX_FULL;
-	cmd->base.autoneg = AUTONEG_DISABLE;
-	cmd->base.port = PORT_OTHER;
-	return 0;
-}
-
-static const struct ethtool_ops faultline_ethtool_ops = {
-	.get_drvinfo = faultline_get_drvinfo,
-	.get_link = ethtool_op_get_link,
-	.get_link_ksettings = faultline_get_link_ksettings,
-	.get_ts_info = ethtool_op_get_ts_info,
 };
 
 static void faultline_net_read_mac(struct faultline_dev *dev,
@@ -877,6 +808,8 @@ int faultline_net_create(struct faultline_dev *dev)
 	net = netdev_priv(netdev);
 	net->dev = dev;
 	net->netdev = netdev;
+	net->tx_depth = FAULTLINE_NET_DEPTH;
+	net->rx_depth = FAULTLINE_NET_DEPTH;
 	mutex_init(&net->config_lock);
 	INIT_WORK(&net->mode_work, faultline_net_mode_work);
 	INIT_WORK(&net->reset_work, faultline_net_reset_work);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* The device's counters, for `rdma statistic` and sysfs. */
+/* The device's counters, for `rdma statistic`, sysfs and ethtool. */
 #include "faultline_ib.h"
 
 #define FAULTLINE_COUNTER(counter)	\
 	[FAULTLINE_CNT_##counter] = { .name = #counter }
 
-static const struct rdma_stat_desc faultline_stat_descs[] = {
+const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(tx_packets),
 	FAULTLINE_COUNTER(tx_bytes),
 	FAULTLINE_COUNTER(rx_packets),
@@ -69,6 +69,25 @@ static const struct rdma_stat_desc faultline_stat_descs[] = {
 
 #define FAULTLINE_NUM_COUNTERS	ARRAY_SIZE(faultline_stat_descs)
 
+const unsigned int faultline_num_counters = FAULTLINE_NUM_COUNTERS;
+
+/* All counters, in the order of their descriptions. Sleeps. */
+int faultline_read_counters(struct faultline_dev *dev, u64 *values)
+{
+	unsigned int i;
+	int err;
+
+	BUILD_BUG_ON(FAULTLINE_NUM_COUNTERS * sizeof(u64) > PAGE_SIZE);
+	mutex_lock(&dev->counters_lock);
+	err = faultline_cmd_query_counters(dev, dev->counters_dma,
+					   FAULTLINE_NUM_COUNTERS *
+						   sizeof(u64));
+	for (i = 0; !err && i < FAULTLINE_NUM_COUNTERS; i++)
+		values[i] = le64_to_cpu(dev->counters[i]);
+	mutex_unlock(&dev->counters_lock);
+	return err;
+}
+
 struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
 						    u32 port)
 {
@@ -80,17 +99,7 @@ struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
 int faultline_get_hw_stats(struct ib_device *ibdev, struct rdma_hw_stats *stats,
 			   u32 port, int index)
 {
-	struct faultline_dev *dev = to_fdev(ibdev);
-	unsigned int i;
-	int err;
+	int err = faultline_read_counters(to_fdev(ibdev), stats->value);
 
-	BUILD_BUG_ON(FAULTLINE_NUM_COUNTERS * sizeof(u64) > PAGE_SIZE);
-	mutex_lock(&dev->counters_lock);
-	err = faultline_cmd_query_counters(dev, dev->counters_dma,
-					   FAULTLINE_NUM_COUNTERS *
-						   sizeof(u64));
-	for (i = 0; !err && i < FAULTLINE_NUM_COUNTERS; i++)
-		stats->value[i] = le64_to_cpu(dev->counters[i]);
-	mutex_unlock(&dev->counters_lock);
 	return err ?: FAULTLINE_NUM_COUNTERS;
 }

@@ -92,6 +92,29 @@ fn verbs(name: &str, command: &str) -> GuestTest {
     )
 }
 
+/// What ethtool reads is true, and the rings get another size under a link that works before and after.
+const ETHTOOL: &str = r#"set -e
+    rx_packets() { ethtool -S $NETDEV | sed -n 's/^ *rx_packets: //p'; }
+    ring() { ethtool -g $NETDEV | sed '1,/^Current/d' | grep -E '^(RX|TX):' | xargs; }
+    works() { ping -q -c 3 -i 0.2 -s 20000 $PEER_IP; }
+    ethtool -i $NETDEV | tee /dev/stderr | grep -q '^driver: faultline$'
+    ethtool $NETDEV | tee /dev/stderr | grep -q 'Link detected: yes'
+    ethtool $NETDEV | grep -q 'Speed: 100000Mb/s'
+    ethtool -T $NETDEV | grep -q software-transmit
+    before=$(rx_packets); ip_before=$(cat /sys/class/net/$NETDEV/statistics/rx_packets)
+    works
+    [ $(rx_packets) -ge $((before + 30)) ]
+    [ $(cat /sys/class/net/$NETDEV/statistics/rx_packets) -ge $((ip_before + 30)) ]
+    ethtool -g $NETDEV; [ "$(ring)" = 'RX: 512 TX: 512' ]
+    ethtool -G $NETDEV rx 1000 tx 64; [ "$(ring)" = 'RX: 1024 TX: 64' ]; works
+    ! ethtool -G $NETDEV tx 63 || exit 1
+    ! ethtool -G $NETDEV rx 1000000 || exit 1
+    [ "$(ring)" = 'RX: 1024 TX: 64' ]; works
+    ip link set $NETDEV down; ethtool -G $NETDEV rx 512 tx 512; ethtool $NETDEV | grep -q 'Link detected: no'
+    ip link set $NETDEV up; [ "$(ring)" = 'RX: 512 TX: 512' ]
+    for try in $(seq 50); do ping -q -c 1 -W 1 $PEER_IP && break; sleep 0.1; done
+    works; echo all right"#;
+
 fn pingpong() -> Vec<GuestTest> {
     vec![
         test(
@@ -143,6 +166,8 @@ fn pingpong() -> Vec<GuestTest> {
             300,
             "1073741824 bytes",
         ),
+        // Last: the client loses its IPv6 address.
+        test("ethtool", "true", ETHTOOL, Ready::Cm, 60, "all right"),
     ]
 }
 
