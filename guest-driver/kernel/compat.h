@@ -27,11 +27,13 @@
 
 /*
  * 7.x: callbacks for kernel and user CQs are separate, resize is for user CQs
- * only, and a DMA handle may come with a registration.
+ * only, a DMA handle may come with a registration, and the callback for buffers
+ * that move has another name.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
 #define FAULTLINE_COMPAT_USER_CQ_OPS
 #define FAULTLINE_COMPAT_DMAH
+#define FAULTLINE_COMPAT_MOVE_NOTIFY	invalidate_mappings
 
 static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 						 unsigned long addr,
@@ -40,6 +42,8 @@ static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 	return ib_umem_get_va(device, addr, size, access);
 }
 #else
+#define FAULTLINE_COMPAT_MOVE_NOTIFY	move_notify
+
 static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 						 unsigned long addr,
 						 size_t size, int access)

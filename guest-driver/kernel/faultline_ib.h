@@ -346,6 +346,8 @@ struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 				    u64 virt_addr, int access,
 				    struct ib_udata *udata);
 #endif
+int faultline_check_region(struct faultline_dev *dev, u64 length,
+			   u64 virt_addr, int access);
 struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 				      u64 length, u64 virt_addr, int access,
 				      struct ib_pd *ibpd,
@@ -365,6 +367,19 @@ struct ib_mr *faultline_reg_dm_mr(struct ib_pd *ibpd, struct ib_dm *ibdm,
 /* faultline_query.c */
 int faultline_query_ucontext(struct ib_ucontext *ibctx,
 			     struct uverbs_attr_bundle *attrs);
+
+/* faultline_dmabuf.c */
+#ifdef FAULTLINE_COMPAT_DMAH
+struct ib_mr *faultline_reg_user_mr_dmabuf(struct ib_pd *ibpd, u64 offset,
+					   u64 length, u64 virt_addr, int fd,
+					   int access, struct ib_dmah *dmah,
+					   struct uverbs_attr_bundle *attrs);
+#else
+struct ib_mr *faultline_reg_user_mr_dmabuf(struct ib_pd *ibpd, u64 offset,
+					   u64 length, u64 virt_addr, int fd,
+					   int access,
+					   struct uverbs_attr_bundle *attrs);
+#endif
 
 /* faultline_keys.c */
 struct faultline_reg_mr_wqe;

@@ -220,8 +220,8 @@ int faultline_mr_create_mkey(struct ib_pd *ibpd, struct faultline_mr *mr,
 }
 
 /* What the core has not checked. */
-static int faultline_check_region(struct faultline_dev *dev, u64 length,
-				  u64 virt_addr, int access)
+int faultline_check_region(struct faultline_dev *dev, u64 length,
+			   u64 virt_addr, int access)
 {
 	if (access & ~(FAULTLINE_MR_ACCESS | FAULTLINE_MR_HINTS |
 		       IB_ACCESS_ON_DEMAND))
@@ -373,8 +373,9 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 	struct faultline_mr *mr = to_fmr(ibmr);
 	int err;
 
-	/* A watch is for the memory that it was made for. */
-	if (flags & ~IB_MR_REREG_SUPPORTED || mr->watch)
+	/* A watch or a buffer is for the region that it was made for. */
+	if (flags & ~IB_MR_REREG_SUPPORTED || mr->watch ||
+	    !mr->umem || mr->umem->is_dmabuf)
 		return ERR_PTR(-EOPNOTSUPP);
 	if (!(flags & IB_MR_REREG_PD))
 		ibpd = ibmr->pd;

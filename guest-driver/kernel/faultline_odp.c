@@ -9,7 +9,8 @@
  * it returns. Races that are lost fault again.
  *
  * A region over the whole address space ("implicit") has one key and, for each
- * FAULTLINE_CHILD_SIZE bytes that were touched, a child with a notifier.
+ * FAULTLINE_CHILD_SIZE bytes that were touched, a child with a notifier. A
+ * region of a dma-buf has neither: see faultline_dmabuf.c.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -277,6 +278,8 @@ static int faultline_odp_bring(struct faultline_mr *mr, u64 addr, u64 end,
 
 	if (write && !mr->umem->writable)
 		return -EPERM;
+	if (mr->umem->is_dmabuf)
+		return faultline_dmabuf_bring(mr);
 	if (!odp->is_implicit_odp)
 		return faultline_odp_map(mr, odp, addr, end, write, fault);
 	if (end > TASK_SIZE_MAX)
@@ -322,7 +325,8 @@ static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, int err,
 	case -EAGAIN:
 		return true;
 	case -EFAULT:
-		if (!faultline_odp_is_mapped(mr->umem->owning_mm, addr,
+		if (mr->umem->is_dmabuf ||
+		    !faultline_odp_is_mapped(mr->umem->owning_mm, addr,
 					     addr + 1))
 			return false;
 		fallthrough;
@@ -434,7 +438,10 @@ void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 			ib_umem_odp_release(child);
 		xa_destroy(&mr->children);
 	}
-	ib_umem_odp_release(to_ib_umem_odp(umem));
+	if (umem->is_dmabuf)
+		ib_umem_release(umem);
+	else
+		ib_umem_odp_release(to_ib_umem_odp(umem));
 }
 
 /* Memory for a region on demand, of which no page is looked at yet. */
@@ -462,6 +469,22 @@ struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
 	return &odp->umem;
 }
 
+/* No fault is served after this, and the device has no pages any more. */
+void faultline_odp_detach(struct faultline_mr *mr)
+{
+	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+
+	xa_erase(&dev->odp->mrs, mr->ibmr.lkey >> 8);
+	faultline_odp_mr_put(mr);
+	wait_for_completion(&mr->unused);
+	if (mr->umem->is_dmabuf)
+		faultline_dmabuf_unmap(mr);
+	else
+		faultline_tq_invalidate(dev, mr->ibmr.lkey, mr->ibmr.iova,
+					mr->ibmr.length, NULL);
+	mr->on_demand = false;
+}
+
 /* The region's key exists: from here on faults find it. */
 int faultline_odp_attach(struct faultline_mr *mr)
 {
@@ -479,24 +502,18 @@ int faultline_odp_attach(struct faultline_mr *mr)
 			      GFP_KERNEL));
 	if (err)
 		return err;
+	if (mr->umem->is_dmabuf) {
+		/* Better now than when a peer wants it. */
+		err = faultline_dmabuf_bring(mr);
+		if (err)
+			faultline_odp_detach(mr);
+		return err;
+	}
 	/* What is there need not fault. */
 	if (!odp->is_implicit_odp)
 		faultline_odp_bring(mr, start, start + mr->ibmr.length,
 				    mr->umem->writable, false);
 	return 0;
-}
-
-/* No fault is served after this, and the device has no pages any more. */
-void faultline_odp_detach(struct faultline_mr *mr)
-{
-	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
-
-	xa_erase(&dev->odp->mrs, mr->ibmr.lkey >> 8);
-	faultline_odp_mr_put(mr);
-	wait_for_completion(&mr->unused);
-	faultline_tq_invalidate(dev, mr->ibmr.lkey, mr->ibmr.iova,
-				mr->ibmr.length, NULL);
-	mr->on_demand = false;
 }
 
 /* A region that a prefetch may look at. */

@@ -53,6 +53,7 @@ static inline u64 faultline_odp_entry(struct faultline_dev *dev,
 	return entry;
 }
 
+/* faultline_odp.c */
 int faultline_odp_create(struct faultline_dev *dev);
 void faultline_odp_destroy(struct faultline_dev *dev);
 void faultline_odp_caps(const struct faultline_dev *dev,
@@ -68,5 +69,9 @@ int faultline_advise_mr(struct ib_pd *pd,
 			struct ib_sge *sg_list, u32 num_sge,
 			struct uverbs_attr_bundle *attrs);
 int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr);
+
+/* faultline_dmabuf.c */
+int faultline_dmabuf_bring(struct faultline_mr *mr);
+void faultline_dmabuf_unmap(struct faultline_mr *mr);
 
 #endif /* FAULTLINE_ODP_H */

@@ -585,6 +585,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.query_ucontext = faultline_query_ucontext,
 	.reg_dm_mr = faultline_reg_dm_mr,
 	.reg_user_mr = faultline_reg_user_mr,
+	.reg_user_mr_dmabuf = faultline_reg_user_mr_dmabuf,
 	.req_notify_cq = faultline_req_notify_cq,
 	.rereg_user_mr = faultline_rereg_user_mr,
 #ifdef FAULTLINE_COMPAT_USER_CQ_OPS

@@ -200,6 +200,7 @@ static const struct verbs_context_ops fl_ops = {
 	.query_qp = fl_query_qp,
 	.query_rt_values = fl_query_rt_values,
 	.query_srq = fl_query_srq,
+	.reg_dmabuf_mr = fl_reg_dmabuf_mr,
 	.reg_dm_mr = fl_reg_dm_mr,
 	.reg_mr = fl_reg_mr,
 	.rereg_mr = fl_rereg_mr,

@@ -357,6 +357,8 @@ int fl_query_port(struct ibv_context *context, uint8_t port,
 struct ibv_xrcd *fl_open_xrcd(struct ibv_context *context,
 			      struct ibv_xrcd_init_attr *attr);
 int fl_close_xrcd(struct ibv_xrcd *xrcd);
+struct ibv_mr *fl_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+				uint64_t iova, int fd, int access);
 struct ibv_mr *fl_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 			 uint64_t hca_va, int access);
 struct ibv_mr *fl_import_mr(struct ibv_pd *pd, uint32_t handle);

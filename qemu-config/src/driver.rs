@@ -40,6 +40,7 @@ impl Driver {
             .text(&base.key)
             .text(&release)
             .tree(&source)?
+            .tree(&test_modules(workspace))?
             .finish();
         let cache = workspace.cache()?;
         let overlay = cache.join(format!("driver-{}-{key}", kernel.name()));
@@ -104,6 +105,11 @@ pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Modules that only tests load, by path: there is no place for them in the index.
+fn test_modules(workspace: &Workspace) -> PathBuf {
+    workspace.root().join("tests/guest/kernel")
+}
+
 /// Builds `faultline.ko` and the module index that makes `modprobe` and udev know it.
 ///
 /// The sources are copied first: kbuild writes beside them, and two kernels' objects must not meet.
@@ -114,10 +120,13 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
     let _ = fs::remove_dir_all(&work);
     copy_tree(&source.join("kernel"), &work.join("kernel"))?;
     copy_tree(&source.join("include"), &work.join("include"))?;
+    copy_tree(&test_modules(workspace), &work.join("test"))?;
     let log = work.join("build.log");
     // `modules` alone: combined with `clean` in one call, make may run them in either order.
     let script = format!(
-        "make -C /usr/src/linux-headers-{release} M=/mnt/kernel W=1 -j\"$(nproc)\" modules"
+        "for part in kernel test; do
+             make -C /usr/src/linux-headers-{release} M=/mnt/$part W=1 -j\"$(nproc)\" modules || exit 1
+         done"
     );
     run_logged(
         &format!("building {NAME}.ko for {release}"),
@@ -148,6 +157,11 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
         target.join("updates").join(&module),
     )
     .context("copying the module")?;
+    fs::copy(
+        work.join("test/moving_buffer.ko"),
+        target.join("moving_buffer.ko"),
+    )
+    .context("copying the module for tests")?;
     copy_tree(&index, &target)
 }
 

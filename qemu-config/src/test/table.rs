@@ -292,10 +292,14 @@ fn perftest() -> Vec<GuestTest> {
     ]
 }
 
+/// Regions of buffers that others own, and that one module moves.
+const DMA_BUF: &str = "insmod /lib/modules/$(uname -r)/moving_buffer.ko && dma_buf";
+
 /// What other people's programs can do on demand; `suite("odp")` is not the whole suite.
 fn odp() -> Vec<GuestTest> {
     vec![
         alone("fault_policies", "fault_policy"),
+        alone("dma_buf", DMA_BUF),
         verbs("rc", "ibv_rc_pingpong -c -o"),
         verbs("rc_events", "ibv_rc_pingpong -c -o -e"),
         verbs("rc_odd_size", "ibv_rc_pingpong -c -o -s 65537 -n 200"),
@@ -411,6 +415,7 @@ fn coherence() -> Vec<GuestTest> {
 fn pinned() -> Vec<GuestTest> {
     vec![
         alone("odp_refused", "odp_refused"),
+        alone("dma_buf", DMA_BUF),
         test(
             "pingpong_odp_refused",
             "true",
