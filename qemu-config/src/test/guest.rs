@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::table::{self, GuestTest};
-use super::{Options, Tally, Verdict, needs};
+use super::{Options, Tally, Verdict, debug, needs};
 use crate::cluster::Cluster;
 use crate::exchange;
 use crate::image::Kernel;
@@ -56,6 +56,10 @@ pub fn run(
         }
     }
     if let Some(pair) = pair {
+        if kernel == Kernel::Debug {
+            let prefix = format!("{suite}::{}", kernel.name());
+            debug::look_for_leaks(&pair.cluster, &prefix, tally);
+        }
         pair.cluster.save_logs();
     }
     Ok(())

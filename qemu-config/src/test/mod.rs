@@ -1,5 +1,6 @@
 //! `cargo lab test`: the suites, what they print, what they count.
 
+mod debug;
 mod guest;
 mod host;
 mod keys;
@@ -107,13 +108,21 @@ pub enum Suite {
     Pyverbs,
     /// Things dying under traffic.
     Robustness,
+    /// Some of the others on a kernel that looks for mistakes, and what only that can do.
+    DebugKernel,
 }
 
 impl Suite {
     fn all() -> Vec<Self> {
         let mut all = vec![Self::Host];
         all.extend(table::SUITES.iter().map(|&name| Self::Guest(name)));
-        all.extend([Self::Odp, Self::Keys, Self::Pyverbs, Self::Robustness]);
+        all.extend([
+            Self::Odp,
+            Self::Keys,
+            Self::Pyverbs,
+            Self::Robustness,
+            Self::DebugKernel,
+        ]);
         all
     }
 
@@ -125,6 +134,7 @@ impl Suite {
             Self::Keys => "keys",
             Self::Pyverbs => "pyverbs",
             Self::Robustness => "robustness",
+            Self::DebugKernel => "debug-kernel",
         }
     }
 
@@ -150,6 +160,13 @@ impl Suite {
                 .iter()
                 .map(|&(name, _)| name.to_owned())
                 .collect(),
+            Self::DebugKernel => {
+                let own = table::suite("debug-kernel")
+                    .into_iter()
+                    .map(|test| test.name);
+                let others = debug::SUITES.iter().map(|&suite| suite.to_owned());
+                others.chain(own).collect()
+            }
         }
     }
 }
@@ -210,9 +227,12 @@ fn run_suite(
     dir: &Path,
     tally: &mut Tally,
 ) {
-    let started = Instant::now();
     if suite == Suite::Host {
         host::run(workspace, filter, dir, tally);
+        return;
+    }
+    if suite == Suite::DebugKernel {
+        debug::run(workspace, filter, options, dir, tally);
         return;
     }
     if suite == Suite::Keys {
@@ -227,47 +247,65 @@ fn run_suite(
         _ => &options.kernels,
     };
     for &kernel in kernels {
-        let label = format!("{}::{}", suite.name(), kernel.name());
-        let dir = dir.join(label.replace("::", "-"));
-        let result = std::fs::create_dir_all(&dir)
-            .map_err(anyhow::Error::from)
-            .and_then(|()| match suite {
-                Suite::Guest(name) => {
-                    guest::run(workspace, name, filter, kernel, options, &dir, tally)
-                }
-                Suite::Odp => {
-                    let plan = needs::plan(workspace.root(), "odp", kernel, options);
-                    let tests = pyverbs::module("test_odp");
-                    pyverbs::run(workspace, tests, filter, &plan, &label, &dir, tally)?;
-                    guest::run(workspace, "odp", filter, kernel, options, &dir, tally)
-                }
-                Suite::Pyverbs => {
-                    let plan = needs::plan(workspace.root(), "pyverbs", kernel, options);
-                    pyverbs::run(
-                        workspace,
-                        pyverbs::all(),
-                        filter,
-                        &plan,
-                        &label,
-                        &dir,
-                        tally,
-                    )
-                }
-                Suite::Robustness => {
-                    robustness::run(workspace, filter, kernel, options, &dir, tally)
-                }
-                Suite::Keys => {
-                    keys::run_guests(workspace, filter, kernel, options, &label, &dir, tally)
-                }
-                Suite::Host => Ok(()),
-            });
-        if let Err(error) = result {
-            tally.add(
-                &format!("{label}::boot"),
-                started.elapsed(),
-                Verdict::Failed(format!("{error:#}")),
-            );
-        }
+        run_in_guests(workspace, suite, filter, kernel, options, dir, tally);
+    }
+}
+
+fn run_in_guests(
+    workspace: &Workspace,
+    suite: Suite,
+    filter: &str,
+    kernel: Kernel,
+    options: &Options,
+    dir: &Path,
+    tally: &mut Tally,
+) {
+    let started = Instant::now();
+    let label = format!("{}::{}", suite.name(), kernel.name());
+    let dir = dir.join(label.replace("::", "-"));
+    let result = std::fs::create_dir_all(&dir)
+        .map_err(anyhow::Error::from)
+        .and_then(|()| match suite {
+            Suite::Guest(name) => guest::run(workspace, name, filter, kernel, options, &dir, tally),
+            Suite::Odp => {
+                let plan = needs::plan(workspace.root(), "odp", kernel, options);
+                let tests = pyverbs::module("test_odp");
+                pyverbs::run(workspace, tests, filter, &plan, &label, &dir, tally)?;
+                guest::run(workspace, "odp", filter, kernel, options, &dir, tally)
+            }
+            Suite::Pyverbs => {
+                let plan = needs::plan(workspace.root(), "pyverbs", kernel, options);
+                pyverbs::run(
+                    workspace,
+                    pyverbs::all(),
+                    filter,
+                    &plan,
+                    &label,
+                    &dir,
+                    tally,
+                )
+            }
+            Suite::Robustness => robustness::run(workspace, filter, kernel, options, &dir, tally),
+            Suite::Keys => {
+                keys::run_guests(workspace, filter, kernel, options, &label, &dir, tally)
+            }
+            Suite::DebugKernel => guest::run(
+                workspace,
+                "debug-kernel",
+                filter,
+                kernel,
+                options,
+                &dir,
+                tally,
+            ),
+            Suite::Host => Ok(()),
+        });
+    if let Err(error) = result {
+        tally.add(
+            &format!("{label}::boot"),
+            started.elapsed(),
+            Verdict::Failed(format!("{error:#}")),
+        );
     }
 }
 

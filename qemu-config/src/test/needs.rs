@@ -14,8 +14,14 @@ pub const SMALL_MEMORY: u32 = 256;
 
 /// The guests that `suite` runs in; `root` is the project's.
 pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan {
+    // The shadow of the debug kernel's checks needs memory.
+    let memory = match kernel {
+        Kernel::Debug => 2048,
+        Kernel::Stable | Kernel::Backports => Plan::default().memory,
+    };
     let plain = Plan {
         kernel,
+        memory,
         nic: options.nic,
         cpus: options.cpus,
         ..Plan::default()

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::pyverbs_tests::MODULES;
-use super::{Tally, Verdict};
+use super::{Tally, Verdict, debug};
 use crate::cluster::{Cluster, Plan};
 use crate::command::{say, tail};
+use crate::image::Kernel;
 use crate::workspace::Workspace;
 
 /// Tests of this name look for a graphics device of two makers, whose memory they share. Guests have none.
@@ -57,7 +58,7 @@ pub fn run(
     let cluster = Cluster::boot(workspace, plan, &dir)?;
     let guest = cluster.guests.first().context("there is no guest")?;
     let started = Instant::now();
-    let outcome = guest.run(&script(&chosen), LIMIT)?;
+    let outcome = guest.run(&script(&chosen), LIMIT * plan.kernel.patience())?;
     let elapsed = started.elapsed() / chosen.len() as u32;
     let text = String::from_utf8_lossy(&outcome.both).into_owned();
     std::fs::write(dir.join("output.log"), &text).context("keeping the output")?;
@@ -82,6 +83,9 @@ pub fn run(
         "{prefix}: of {} tests of rdma-core {passed} passed, {skipped} skipped, {failed} failed",
         chosen.len()
     ));
+    if plan.kernel == Kernel::Debug {
+        debug::look_for_leaks(&cluster, &format!("{prefix}::pyverbs"), tally);
+    }
     cluster.save_logs();
     let troubles = cluster.troubles();
     if !troubles.is_empty() {

@@ -44,6 +44,7 @@ pub fn suite(name: &str) -> Vec<GuestTest> {
         "pinned" => pinned(),
         "ulp" => ulp(),
         "swap" => swap(),
+        "debug-kernel" => debug_kernel(),
         _ => Vec::new(),
     }
 }
@@ -493,4 +494,9 @@ fn swap() -> Vec<GuestTest> {
             300,
         ),
     ]
+}
+
+/// What only the debug kernel can do.
+fn debug_kernel() -> Vec<GuestTest> {
+    vec![alone("failing_allocations", "fail_nth")]
 }

@@ -1,0 +1,49 @@
+//! The suite `debug-kernel`: other suites on a kernel that looks for mistakes, and what only such a kernel can do.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::{Options, Suite, Tally, Verdict, run_in_guests};
+use crate::cluster::Cluster;
+use crate::image::Kernel;
+use crate::workspace::Workspace;
+
+/// The other suites.
+pub const SUITES: [&str; 4] = ["pingpong", "odp", "keys", "torture"];
+
+/// Runs the suites whose names contain `filter`; their tests have names like `pingpong::debug::rc`.
+pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, tally: &mut Tally) {
+    let mut run = |suite, filter| {
+        let kernel = Kernel::Debug;
+        run_in_guests(workspace, suite, filter, kernel, options, dir, tally);
+    };
+    run(Suite::DebugKernel, filter);
+    let chosen = SUITES.iter().filter(|name| name.contains(filter));
+    for suite in chosen.filter_map(|name| Suite::all().into_iter().find(|s| s.name() == *name)) {
+        run(suite, "");
+    }
+}
+
+/// Memory that nothing points to any more (Documentation/dev-tools/kmemleak.rst). What is younger than five seconds
+/// is not reported, and a pointer in a register hides a block: so after a while, and twice.
+const LOOK_FOR_LEAKS: &str = "sleep 6
+    for scan in 1 2; do echo scan >/sys/kernel/debug/kmemleak; done
+    cat /sys/kernel/debug/kmemleak";
+
+/// Asks the debug kernels of `cluster` what has leaked, as a test of its own.
+pub fn look_for_leaks(cluster: &Cluster, prefix: &str, tally: &mut Tally) {
+    let started = Instant::now();
+    let mut found = String::new();
+    for guest in &cluster.guests {
+        match guest.run(LOOK_FOR_LEAKS, Duration::from_secs(300)) {
+            Ok(outcome) if outcome.success() => found.push_str(&outcome.text()),
+            Ok(outcome) => found.push_str(&format!("kmemleak: {}", outcome.describe())),
+            Err(error) => found.push_str(&format!("{error:#}")),
+        }
+    }
+    let verdict = match found.is_empty() {
+        true => Verdict::Passed,
+        false => Verdict::Failed(found),
+    };
+    tally.add(&format!("{prefix}::leaks"), started.elapsed(), verdict);
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * fail_nth: lets each allocation in the kernel fail, one after the other, in every call that makes a verbs object.
+ *
+ * The kernel must be built with fault injection
+ * (Documentation/fault-injection/fault-injection.rst, "fail-nth"). A call whose
+ * allocation fails may fail or do without; it must leave nothing behind, which
+ * the kernel's checkers tell, and the same call must work at the next try.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common.h"
+
+#define SIZE (64 * PAGE)
+/* No call makes more allocations. */
+#define MOST 2000
+
+static struct device device;
+static uint8_t *memory;
+static struct ibv_cq *cq;
+
+/* Makes an object; NULL and errno if it fails. */
+typedef void *make_fn(void);
+typedef int unmake_fn(void *object);
+
+static void *make_context(void)
+{
+	return ibv_open_device(device.context->device);
+}
+
+static int unmake_context(void *context)
+{
+	return ibv_close_device(context);
+}
+
+static void *make_pd(void)
+{
+	return ibv_alloc_pd(device.context);
+}
+
+static int unmake_pd(void *pd)
+{
+	return ibv_dealloc_pd(pd);
+}
+
+static void *make_pinned(void)
+{
+	return ibv_reg_mr(device.pd, memory, SIZE, ALL_ACCESS);
+}
+
+static void *make_on_demand(void)
+{
+	return ibv_reg_mr(device.pd, memory, SIZE, ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
+}
+
+static void *make_implicit(void)
+{
+	return ibv_reg_mr(device.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
+}
+
+static int unmake_mr(void *mr)
+{
+	return ibv_dereg_mr(mr);
+}
+
+static void *make_prefetched(void)
+{
+	struct ibv_mr *mr = make_on_demand();
+	struct ibv_sge sge;
+
+	if (!mr)
+		return NULL;
+	sge = (struct ibv_sge) { (uintptr_t)memory, SIZE, mr->lkey };
+	errno = ibv_advise_mr(device.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+			      IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1);
+	if (!errno)
+		return mr;
+	ibv_dereg_mr(mr);
+	return NULL;
+}
+
+static void *make_window(void)
+{
+	return ibv_alloc_mw(device.pd, IBV_MW_TYPE_2);
+}
+
+static int unmake_window(void *window)
+{
+	return ibv_dealloc_mw(window);
+}
+
+static void *make_channel(void)
+{
+	return ibv_create_comp_channel(device.context);
+}
+
+static int unmake_channel(void *channel)
+{
+	return ibv_destroy_comp_channel(channel);
+}
+
+static void *make_cq(void)
+{
+	return ibv_create_cq(device.context, 1000, NULL, NULL, 0);
+}
+
+static int unmake_cq(void *object)
+{
+	return ibv_destroy_cq(object);
+}
+
+static void *make_srq(void)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 500, .max_sge = 2 } };
+
+	return ibv_create_srq(device.pd, &attr);
+}
+
+static int unmake_srq(void *srq)
+{
+	return ibv_destroy_srq(srq);
+}
+
+static void *make_qp(enum ibv_qp_type type)
+{
+	struct ibv_qp_init_attr attr = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = type,
+		.cap = { .max_send_wr = 300, .max_recv_wr = 300, .max_send_sge = 4,
+			 .max_recv_sge = 4, .max_inline_data = 64 },
+	};
+
+	return ibv_create_qp(device.pd, &attr);
+}
+
+static void *make_rc(void)
+{
+	return make_qp(IBV_QPT_RC);
+}
+
+static void *make_ud(void)
+{
+	return make_qp(IBV_QPT_UD);
+}
+
+static int unmake_qp(void *qp)
+{
+	return ibv_destroy_qp(qp);
+}
+
+static void *make_ah(void)
+{
+	struct ibv_ah_attr attr = {
+		.is_global = 1, .port_num = 1,
+		.grh = { .sgid_index = device.gid_index, .dgid = device.gid, .hop_limit = 1 },
+	};
+
+	return ibv_create_ah(device.pd, &attr);
+}
+
+static int unmake_ah(void *ah)
+{
+	return ibv_destroy_ah(ah);
+}
+
+static void *make_xrcd(void)
+{
+	struct ibv_xrcd_init_attr attr = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+		.fd = -1, .oflags = O_CREAT,
+	};
+
+	return ibv_open_xrcd(device.context, &attr);
+}
+
+static int unmake_xrcd(void *xrcd)
+{
+	return ibv_close_xrcd(xrcd);
+}
+
+static const struct object {
+	const char *name;
+	make_fn *make;
+	unmake_fn *unmake;
+} objects[] = {
+	{ "context", make_context, unmake_context },
+	{ "protection domain", make_pd, unmake_pd },
+	{ "pinned region", make_pinned, unmake_mr },
+	{ "region on demand", make_on_demand, unmake_mr },
+	{ "implicit region", make_implicit, unmake_mr },
+	{ "prefetched region", make_prefetched, unmake_mr },
+	{ "memory window", make_window, unmake_window },
+	{ "completion channel", make_channel, unmake_channel },
+	{ "completion queue", make_cq, unmake_cq },
+	{ "shared receive queue", make_srq, unmake_srq },
+	{ "RC queue pair", make_rc, unmake_qp },
+	{ "UD queue pair", make_ud, unmake_qp },
+	{ "address handle", make_ah, unmake_ah },
+	{ "XRC domain", make_xrcd, unmake_xrcd },
+};
+
+/* The kernel's allocation number `nth` from now on in this thread fails; 0: none. */
+static void set_fail_nth(unsigned int nth)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%u", nth);
+	if (write_file("/proc/thread-self/fail-nth", text))
+		die("this kernel injects no faults");
+}
+
+/* Whether all before it has been too little to reach the failure. Ends it. */
+static bool fail_nth_left(void)
+{
+	long left = read_number("/proc/thread-self/fail-nth", -1);
+
+	if (left < 0)
+		die("this kernel injects no faults");
+	set_fail_nth(0);
+	return left > 0;
+}
+
+static void try(const struct object *object)
+{
+	unsigned int nth, refused = 0;
+
+	for (nth = 1; nth < MOST; nth++) {
+		void *made;
+		bool left;
+		int error;
+
+		set_fail_nth(nth);
+		made = object->make();
+		error = errno;
+		left = fail_nth_left();
+		if (!made) {
+			refused++;
+			if (left)
+				die("%s: %s without a failure", object->name, strerror(error));
+			if (error != ENOMEM && error != EFAULT && error != EAGAIN &&
+			    error != ENODEV)
+				die("%s: allocation %u fails: %s", object->name, nth,
+				    strerror(error));
+			continue;
+		}
+		error = object->unmake(made);
+		if (error)
+			die("%s: cannot be destroyed: %s", object->name, strerror(error));
+		if (left)
+			break;
+	}
+	if (nth == MOST)
+		die("%s: no end of allocations", object->name);
+	if (!refused)
+		die("%s: no failure had any effect", object->name);
+	say("%s: %u allocations, refused %u times", object->name, nth - 1, refused);
+}
+
+static void configure(const char *kind)
+{
+	static const struct {
+		const char *file, *value;
+	} settings[] = {
+		{ "ignore-gfp-wait", "N" }, { "verbose", "0" },
+		{ "ignore-gfp-highmem", "N" }, { "min-order", "0" },
+	};
+	char path[128];
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(settings); i++) {
+		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", kind, settings[i].file);
+		/* The last two are for pages only. */
+		if (write_file(path, settings[i].value) && i < 2)
+			die("%s: this kernel injects no faults", path);
+	}
+}
+
+int main(void)
+{
+	int log = kmsg_open();
+
+	configure("failslab");
+	configure("fail_page_alloc");
+	device_open(&device);
+	memory = anonymous(SIZE);
+	memset(memory, 1, SIZE);
+	cq = make_cq();
+	if (!cq)
+		die("a completion queue: %m");
+	for (unsigned int i = 0; i < ARRAY_SIZE(objects); i++)
+		try(&objects[i]);
+	if (kmsg_complaints(log))
+		die("the kernel complains");
+	say("PASS");
+	return 0;
+}
