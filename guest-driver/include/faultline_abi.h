@@ -193,6 +193,8 @@
 #define FAULTLINE_BAD_DM 0x50
 /* There is not so much device memory in one piece. */
 #define FAULTLINE_NO_DEVICE_MEMORY 0x51
+/* No such counter set. */
+#define FAULTLINE_BAD_COUNTERS 0x52
 
 /*
  * Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
@@ -665,6 +667,12 @@
 #define FAULTLINE_ADMIN_MODIFY_CQ 0x74
 /* Give an SRQ another ring. */
 #define FAULTLINE_ADMIN_RESIZE_SRQ 0x75
+/* Allocate a set of counters, all zero. */
+#define FAULTLINE_ADMIN_ALLOC_COUNTERS 0x76
+/* Free a set of counters. */
+#define FAULTLINE_ADMIN_DEALLOC_COUNTERS 0x77
+/* Count what a queue pair does in a set. */
+#define FAULTLINE_ADMIN_BIND_COUNTERS 0x78
 
 /* Flags of CREATE_EQ. */
 /* This queue gets the asynchronous events of all objects. */
@@ -944,7 +952,9 @@ struct faultline_caps {
 	__le64 device_memory;
 	/* Allocations of device memory. */
 	__le32 max_dm;
-	__u8 reserved1[12];
+	__u8 reserved1[8];
+	/* Counter sets. */
+	__le32 max_counters;
 	/* Completions that a CQ may gather before a notice; 0 = there is no moderation. */
 	__le16 max_cq_count;
 	/* Microseconds that a CQ may gather them for. */
@@ -1469,7 +1479,7 @@ struct faultline_set_netdev {
 	__le32 qpn;
 };
 
-/* QUERY_COUNTERS: the device writes an array of 64-bit counters. */
+/* QUERY_COUNTERS: the device writes an array of 64-bit counters; those of a set if the handle is not zero. */
 struct faultline_query_counters {
 	/* DMA address. */
 	__le64 addr;
@@ -1532,6 +1542,13 @@ struct faultline_create_flow {
 	/* FAULTLINE_FLOW_FLAG_*. */
 	__u8 flags;
 	__u8 reserved[8];
+};
+
+/* BIND_COUNTERS: handle is a QP. */
+struct faultline_bind_counters {
+	/* Set that counts what this QP does, instead of the device's counters; 0 = none. */
+	__le32 counters;
+	__le32 reserved;
 };
 
 /*

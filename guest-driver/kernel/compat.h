@@ -27,13 +27,15 @@
 
 /*
  * 7.x: callbacks for kernel and user CQs are separate, resize is for user CQs
- * only, a DMA handle may come with a registration, and the callback for buffers
- * that move has another name.
+ * only, a DMA handle may come with a registration, the callback for buffers that
+ * move has another name, and counters are the driver's.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
 #define FAULTLINE_COMPAT_USER_CQ_OPS
 #define FAULTLINE_COMPAT_DMAH
 #define FAULTLINE_COMPAT_MOVE_NOTIFY	invalidate_mappings
+/* Drivers allocate counters, and are told the port of a queue pair. */
+#define FAULTLINE_COMPAT_COUNTER_PORT
 
 static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 						 unsigned long addr,

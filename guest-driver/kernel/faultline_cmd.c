@@ -320,15 +320,38 @@ int faultline_cmd_set_netdev(struct faultline_dev *dev,
 	return faultline_change(dev, FAULTLINE_ADMIN_SET_NETDEV, 0, params);
 }
 
-int faultline_cmd_query_counters(struct faultline_dev *dev, dma_addr_t addr,
-				 u32 len)
+/* Of a set, or (zero) of the device. */
+int faultline_cmd_query_counters(struct faultline_dev *dev, u32 set,
+				 dma_addr_t addr, u32 len)
 {
 	struct faultline_query_counters params = {
 		.addr = cpu_to_le64(addr),
 		.len = cpu_to_le32(len),
 	};
 
-	return faultline_change(dev, FAULTLINE_ADMIN_QUERY_COUNTERS, 0,
+	return faultline_change(dev, FAULTLINE_ADMIN_QUERY_COUNTERS, set,
+				&params);
+}
+
+int faultline_cmd_alloc_counters(struct faultline_dev *dev, u32 *set)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_ALLOC_COUNTERS, 0, set);
+}
+
+int faultline_cmd_dealloc_counters(struct faultline_dev *dev, u32 set)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DEALLOC_COUNTERS, set,
+			       NULL);
+}
+
+/* What a queue pair does is counted in a set, or (zero) by the device. */
+int faultline_cmd_bind_counters(struct faultline_dev *dev, u32 qpn, u32 set)
+{
+	struct faultline_bind_counters params = {
+		.counters = cpu_to_le32(set),
+	};
+
+	return faultline_change(dev, FAULTLINE_ADMIN_BIND_COUNTERS, qpn,
 				&params);
 }
 

@@ -79,8 +79,11 @@ int faultline_cmd_set_gid(struct faultline_dev *dev, u32 index,
 			  const struct faultline_set_gid *params);
 int faultline_cmd_set_netdev(struct faultline_dev *dev,
 			     const struct faultline_set_netdev *params);
-int faultline_cmd_query_counters(struct faultline_dev *dev, dma_addr_t addr,
-				 u32 len);
+int faultline_cmd_query_counters(struct faultline_dev *dev, u32 set,
+				 dma_addr_t addr, u32 len);
+int faultline_cmd_alloc_counters(struct faultline_dev *dev, u32 *set);
+int faultline_cmd_dealloc_counters(struct faultline_dev *dev, u32 set);
+int faultline_cmd_bind_counters(struct faultline_dev *dev, u32 qpn, u32 set);
 
 int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
 		     u8 page_shift, u64 list, bool contiguous,

@@ -103,7 +103,7 @@ static void faultline_get_ethtool_stats(struct net_device *netdev,
 {
 	struct faultline_net *net = netdev_priv(netdev);
 
-	if (faultline_read_counters(net->dev, data))
+	if (faultline_read_counters(net->dev, 0, data))
 		memset(data, 0, faultline_num_counters * sizeof(*data));
 }
 

@@ -414,10 +414,23 @@ int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
 /* faultline_stats.c */
 extern const struct rdma_stat_desc faultline_stat_descs[];
 extern const unsigned int faultline_num_counters;
-int faultline_read_counters(struct faultline_dev *dev, u64 *values);
+int faultline_read_counters(struct faultline_dev *dev, u32 set, u64 *values);
 struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
 						    u32 port);
 int faultline_get_hw_stats(struct ib_device *ibdev, struct rdma_hw_stats *stats,
 			   u32 port, int index);
+struct rdma_hw_stats *
+faultline_counter_alloc_stats(struct rdma_counter *counter);
+int faultline_counter_update_stats(struct rdma_counter *counter);
+int faultline_counter_dealloc(struct rdma_counter *counter);
+#ifdef FAULTLINE_COMPAT_COUNTER_PORT
+void faultline_counter_init(struct rdma_counter *counter);
+int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp,
+			      u32 port);
+int faultline_counter_unbind_qp(struct ib_qp *ibqp, u32 port);
+#else
+int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp);
+int faultline_counter_unbind_qp(struct ib_qp *ibqp);
+#endif
 
 #endif /* FAULTLINE_IB_H */

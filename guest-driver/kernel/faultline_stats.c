@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* The device's counters, for `rdma statistic`, sysfs and ethtool. */
+/*
+ * Counters, for `rdma statistic`, sysfs and ethtool: the device's, and sets of
+ * those of queue pairs. The core adds the sets to the device's to get those of
+ * the port.
+ */
 #include "faultline_ib.h"
 
 #define FAULTLINE_COUNTER(counter)	\
@@ -71,15 +75,18 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 
 const unsigned int faultline_num_counters = FAULTLINE_NUM_COUNTERS;
 
-/* All counters, in the order of their descriptions. Sleeps. */
-int faultline_read_counters(struct faultline_dev *dev, u64 *values)
+/*
+ * All counters of the device (set 0) or of a set, in the order of their
+ * descriptions. Sleeps.
+ */
+int faultline_read_counters(struct faultline_dev *dev, u32 set, u64 *values)
 {
 	unsigned int i;
 	int err;
 
 	BUILD_BUG_ON(FAULTLINE_NUM_COUNTERS * sizeof(u64) > PAGE_SIZE);
 	mutex_lock(&dev->counters_lock);
-	err = faultline_cmd_query_counters(dev, dev->counters_dma,
+	err = faultline_cmd_query_counters(dev, set, dev->counters_dma,
 					   FAULTLINE_NUM_COUNTERS *
 						   sizeof(u64));
 	for (i = 0; !err && i < FAULTLINE_NUM_COUNTERS; i++)
@@ -99,7 +106,92 @@ struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
 int faultline_get_hw_stats(struct ib_device *ibdev, struct rdma_hw_stats *stats,
 			   u32 port, int index)
 {
-	int err = faultline_read_counters(to_fdev(ibdev), stats->value);
-
-	return err ?: FAULTLINE_NUM_COUNTERS;
+	return faultline_read_counters(to_fdev(ibdev), 0, stats->value) ?:
+	       FAULTLINE_NUM_COUNTERS;
 }
+
+struct rdma_hw_stats *
+faultline_counter_alloc_stats(struct rdma_counter *counter)
+{
+	return faultline_alloc_hw_port_stats(counter->device, counter->port);
+}
+
+int faultline_counter_update_stats(struct rdma_counter *counter)
+{
+	return faultline_read_counters(to_fdev(counter->device), counter->id,
+				       counter->stats->value);
+}
+
+int faultline_counter_dealloc(struct rdma_counter *counter)
+{
+	struct faultline_dev *dev = to_fdev(counter->device);
+
+	if (!counter->id)
+		return 0;
+	return faultline_settle(dev, faultline_cmd_dealloc_counters(dev,
+							counter->id));
+}
+
+/* The first queue pair of a counter makes the set that it stands for. */
+static int __faultline_counter_bind_qp(struct rdma_counter *counter,
+				       struct ib_qp *ibqp)
+{
+	struct faultline_dev *dev = to_fdev(ibqp->device);
+	bool is_new = !counter->id;
+	u32 set = counter->id;
+	int err;
+
+	if (is_new) {
+		err = faultline_cmd_alloc_counters(dev, &set);
+		if (err)
+			return err;
+	}
+	err = faultline_cmd_bind_counters(dev, to_fqp(ibqp)->res.num, set);
+	if (err) {
+		if (is_new)
+			faultline_cmd_dealloc_counters(dev, set);
+		return err;
+	}
+	counter->id = set;
+	ibqp->counter = counter;
+	return 0;
+}
+
+static int __faultline_counter_unbind_qp(struct ib_qp *ibqp)
+{
+	struct faultline_dev *dev = to_fdev(ibqp->device);
+	int err;
+
+	err = faultline_settle(dev, faultline_cmd_bind_counters(dev,
+						to_fqp(ibqp)->res.num, 0));
+	if (!err)
+		ibqp->counter = NULL;
+	return err;
+}
+
+#ifdef FAULTLINE_COMPAT_COUNTER_PORT
+void faultline_counter_init(struct rdma_counter *counter)
+{
+}
+
+int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp,
+			      u32 port)
+{
+	return __faultline_counter_bind_qp(counter, ibqp);
+}
+
+int faultline_counter_unbind_qp(struct ib_qp *ibqp, u32 port)
+{
+	return __faultline_counter_unbind_qp(ibqp);
+}
+#else
+int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp)
+{
+	return __faultline_counter_bind_qp(counter, ibqp);
+}
+
+int faultline_counter_unbind_qp(struct ib_qp *ibqp)
+{
+	return __faultline_counter_unbind_qp(ibqp);
+}
+#endif

@@ -13,6 +13,13 @@
 #include "faultline_odp.h"
 #include "faultline_watch.h"
 
+#ifdef FAULTLINE_COMPAT_COUNTER_PORT
+/* There is nothing of our own in a counter. */
+struct faultline_counter {
+	struct rdma_counter rdma_counter;
+};
+#endif
+
 /* Local ACK delay: 4.096 us * 2^15, about 134 ms, generous for software. */
 #define FAULTLINE_ACK_DELAY	15
 /* No VLAN, in SET_GID. */
@@ -540,6 +547,14 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.alloc_ucontext = faultline_alloc_ucontext,
 	.alloc_xrcd = faultline_alloc_xrcd,
 	.attach_mcast = faultline_attach_mcast,
+	.counter_alloc_stats = faultline_counter_alloc_stats,
+	.counter_bind_qp = faultline_counter_bind_qp,
+	.counter_dealloc = faultline_counter_dealloc,
+#ifdef FAULTLINE_COMPAT_COUNTER_PORT
+	.counter_init = faultline_counter_init,
+#endif
+	.counter_unbind_qp = faultline_counter_unbind_qp,
+	.counter_update_stats = faultline_counter_update_stats,
 	.create_ah = faultline_create_ah,
 	.create_cq = faultline_create_cq,
 	.create_flow = faultline_create_flow,
@@ -603,6 +618,9 @@ static const struct ib_device_ops faultline_dev_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_srq, faultline_srq, ibsrq),
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, faultline_ucontext, ibucontext),
 	INIT_RDMA_OBJ_SIZE(ib_xrcd, faultline_xrcd, ibxrcd),
+#ifdef FAULTLINE_COMPAT_COUNTER_PORT
+	INIT_RDMA_OBJ_SIZE(rdma_counter, faultline_counter, rdma_counter),
+#endif
 };
 
 static void faultline_ib_set_registered(struct faultline_dev *dev, bool yes)

@@ -214,7 +214,14 @@ abi_struct! {
         reserved: [u8; 7],
     }
 
-    /// QUERY_COUNTERS: the device writes an array of 64-bit counters.
+    /// BIND_COUNTERS: handle is a QP.
+    "faultline_bind_counters" BindCounters [8] {
+        /// Set that counts what this QP does, instead of the device's counters; 0 = none.
+        counters: crate::U32,
+        reserved: crate::U32,
+    }
+
+    /// QUERY_COUNTERS: the device writes an array of 64-bit counters; those of a set if the handle is not zero.
     "faultline_query_counters" QueryCounters [16] {
         /// DMA address.
         addr: crate::U64,
@@ -304,6 +311,12 @@ abi_consts! {
         MODIFY_CQ = 0x74;
         /// Give an SRQ another ring.
         RESIZE_SRQ = 0x75;
+        /// Allocate a set of counters, all zero.
+        ALLOC_COUNTERS = 0x76;
+        /// Free a set of counters.
+        DEALLOC_COUNTERS = 0x77;
+        /// Count what a queue pair does in a set.
+        BIND_COUNTERS = 0x78;
     }
 }
 

@@ -77,7 +77,9 @@ abi_struct! {
         device_memory: crate::U64,
         /// Allocations of device memory.
         max_dm: crate::U32,
-        reserved1: [u8; 12],
+        reserved1: [u8; 8],
+        /// Counter sets.
+        max_counters: crate::U32,
         /// Completions that a CQ may gather before a notice; 0 = there is no moderation.
         max_cq_count: crate::U16,
         /// Microseconds that a CQ may gather them for.

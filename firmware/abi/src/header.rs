@@ -84,6 +84,7 @@ pub const STRUCTS: &[StructLayout] = &[
     steering::Mcast::LAYOUT,
     steering::FlowFields::LAYOUT,
     steering::CreateFlow::LAYOUT,
+    admin::BindCounters::LAYOUT,
     admin::ModifyCq::LAYOUT,
     admin::ResizeSrq::LAYOUT,
     device_memory::AllocDm::LAYOUT,

@@ -105,4 +105,6 @@ statuses! {
     BadDm / "BAD_DM" = 80,
     /// There is not so much device memory in one piece.
     NoDeviceMemory / "NO_DEVICE_MEMORY" = 81,
+    /// No such counter set.
+    BadCounters / "BAD_COUNTERS" = 82,
 }

@@ -190,7 +190,10 @@ impl Nic {
             DETACH_MCAST => self.detach_mcast(handle, &body(cmd)?).map(done),
             CREATE_FLOW => self.create_flow(mem, &body(cmd)?).map(created),
             DESTROY_FLOW => self.destroy_flow(handle).map(done),
-            QUERY_COUNTERS => self.query_counters(mem, &body(cmd)?).map(created),
+            QUERY_COUNTERS => self.query_counters(mem, handle, &body(cmd)?).map(created),
+            ALLOC_COUNTERS => self.core.counters.alloc().map(created),
+            DEALLOC_COUNTERS => self.core.counters.free(handle).map(done),
+            BIND_COUNTERS => self.bind_counters(handle, &body(cmd)?).map(done),
             ALLOC_DM => self.alloc_dm(mem, &body(cmd)?),
             DEALLOC_DM => self.core.device_memory.free(handle).map(done),
             CREATE_DM_MKEY => self.create_dm_mkey(&body(cmd)?).map(created),
@@ -710,6 +713,7 @@ impl Nic {
         };
         let mut qp = qp.ok_or(Status::BadQp)?;
         qp.release(&mut self.core);
+        self.core.counters.release(qp.counters);
         self.core.mkeys.forget_qp(number);
         let config = qp.config;
         for cqn in [config.send_cqn, config.recv_cqn] {
@@ -747,7 +751,9 @@ impl Nic {
             0 => None,
             _ => Some(Path::resolve(&change.av, &self.core.gids, number)?),
         };
+        self.core.counters.choose(qp.counters);
         qp.apply(&mut self.core, now, mem, change, path);
+        self.core.counters.choose(None);
         Ok(())
     }
 
@@ -823,14 +829,33 @@ impl Nic {
         Ok(())
     }
 
-    fn query_counters<M: Dma>(&mut self, mem: &M, cmd: &QueryCounters) -> Result<u32, Status> {
+    fn bind_counters(&mut self, number: u32, cmd: &BindCounters) -> Result<(), Status> {
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
+        let set = Some(cmd.counters.get()).filter(|set| *set != 0);
+        if let Some(set) = set {
+            self.core.counters.hold(set)?;
+        }
+        self.core.counters.release(qp.counters);
+        qp.counters = set;
+        Ok(())
+    }
+
+    fn query_counters<M: Dma>(
+        &mut self,
+        mem: &M,
+        set: u32,
+        cmd: &QueryCounters,
+    ) -> Result<u32, Status> {
         if cmd.reserved.get() != 0 {
             return Err(Status::ReservedNotZero);
         }
         let bytes: Vec<u8> = self
             .core
             .counters
-            .values()
+            .values_of(set)?
             .iter()
             .flat_map(|value| value.to_le_bytes())
             .collect();

@@ -53,6 +53,7 @@ pub struct Limits {
     /// Bytes of device memory, whole pages.
     pub device_memory: u64,
     pub max_dm: u32,
+    pub max_counters: u32,
 }
 
 impl Default for Limits {
@@ -79,6 +80,7 @@ impl Default for Limits {
             max_flow: 1 << 12,
             device_memory: 8 << 20,
             max_dm: 1024,
+            max_counters: 1024,
         }
     }
 }
@@ -193,6 +195,7 @@ impl NicConfig {
             max_fast_reg_pages: U32::new(MAX_FAST_REG_PAGES),
             device_memory: U64::new(l.device_memory),
             max_dm: U32::new(l.max_dm),
+            max_counters: U32::new(l.max_counters),
             max_cq_count: U16::new(MAX_CQ_COUNT),
             max_cq_period: U16::new(MAX_CQ_PERIOD),
             ..Caps::default()

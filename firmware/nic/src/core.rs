@@ -143,7 +143,7 @@ impl Core {
     pub fn new(config: NicConfig) -> Self {
         let limits = &config.limits;
         Self {
-            counters: Counters::new(),
+            counters: Counters::new(limits.max_counters),
             pds: Table::new(limits.max_pd, 1),
             mkeys: Mkeys::new(limits.max_mkey, config.on_demand),
             device_memory: DeviceMemory::new(limits.device_memory, limits.max_dm),

@@ -187,8 +187,11 @@ impl Nic {
             let Some(qp) = self.qps.get_mut(*qpn) else {
                 continue;
             };
+            self.core.counters.choose(qp.counters);
             self.core.counters.inc(Counter::rx_mcast_copies);
-            if qp.receive(&mut self.core, now, mem, header, 1, payload) > 0 {
+            let taken = qp.receive(&mut self.core, now, mem, header, 1, payload);
+            self.core.counters.choose(None);
+            if taken > 0 {
                 continue;
             }
             // It has stopped the input: what waits is the copy for it.

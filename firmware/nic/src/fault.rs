@@ -297,7 +297,9 @@ impl Nic {
     ) {
         for number in waiters {
             if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, *number) {
+                self.core.counters.choose(qp.counters);
                 qp.fault_answered(&mut self.core, now, mem, token, repaired);
+                self.core.counters.choose(None);
             }
         }
         self.core.ingress.fault_answered(token);

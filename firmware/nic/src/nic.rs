@@ -179,14 +179,17 @@ impl Nic {
         if qp.config.uctx != page {
             return false;
         }
-        if bell.kind == doorbell::RQ {
+        self.core.counters.choose(qp.counters);
+        let taken = if bell.kind == doorbell::RQ {
             qp.ring_receive(&mut self.core, now, mem);
-            return true;
-        }
-        let taken = qp.ring_send(&mut self.core, now, mem, bell.value);
+            true
+        } else {
+            qp.ring_send(&mut self.core, now, mem, bell.value)
+        };
         if !taken {
             qp.fail_with_event(&mut self.core, now, mem, event::QP_FATAL);
         }
+        self.core.counters.choose(None);
         taken
     }
 
@@ -254,7 +257,11 @@ impl Nic {
                 self.core.pop_ready();
                 continue;
             };
-            let Some(frame) = qp.poll_transmit(&mut self.core, now, mem, most.max(1)) else {
+            let set = qp.counters;
+            self.core.counters.choose(set);
+            let frame = qp.poll_transmit(&mut self.core, now, mem, most.max(1));
+            self.core.counters.choose(None);
+            let Some(frame) = frame else {
                 // It may have called `wake` itself; it knows that it is in line.
                 self.core.pop_ready();
                 if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
@@ -273,7 +280,9 @@ impl Nic {
             counters.add(Counter::tx_packets, packets);
             counters.add(Counter::tx_bytes, frame.len() as u64);
             if matches!(frame.kind, FrameKind::Roce(_)) {
+                counters.choose(set);
                 counters.add(Counter::tx_roce_packets, packets);
+                counters.choose(None);
             }
             self.core.charge_lookups(now);
             self.loop_back(now, mem, number, &frame);
@@ -300,7 +309,9 @@ impl Nic {
             && let Some(number) = self.core.pop_timer(now)
         {
             if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
+                self.core.counters.choose(qp.counters);
                 qp.handle_timer(&mut self.core, now, mem);
+                self.core.counters.choose(None);
             }
         }
         self.core.notify_due(mem, now);
@@ -464,8 +475,11 @@ impl Nic {
         packets: u32,
         payload: Payload<'_, M>,
     ) {
+        let set = self.set_for(header);
         let counters = &mut self.core.counters;
+        counters.choose(set);
         counters.add(Counter::rx_roce_packets, u64::from(packets));
+        counters.choose(None);
         if header.bth.dest_qp == MULTICAST_QPN {
             self.receive_multicast(now, mem, header, payload);
             return;
@@ -479,6 +493,16 @@ impl Nic {
             return;
         }
         self.give_to_qp(now, mem, header.bth.dest_qp, header, packets, payload);
+    }
+
+    /// The set that counts packets with this header, if not the device does.
+    fn set_for(&mut self, header: &RoceHeader) -> Option<u32> {
+        let for_qp = header.ethernet.dst == self.core.netdev.mac
+            && header.bth.opcode.info().service != Service::Cnp;
+        if !for_qp || !self.core.counters.has_sets() {
+            return None;
+        }
+        Self::qp_mut(&mut self.qps, &mut self.gsi, header.bth.dest_qp)?.counters
     }
 
     /// Gives packets to a queue pair; those that it has no page for wait if it says so.
@@ -495,7 +519,9 @@ impl Nic {
             self.core.counters.inc(Counter::rx_bad_qp);
             return;
         };
+        self.core.counters.choose(qp.counters);
         let taken = qp.receive(&mut self.core, now, mem, header, packets, payload);
+        self.core.counters.choose(None);
         self.core.charge_lookups(now);
         // It stopped the input at one of them: that one and those behind it wait.
         let each = payload.len() / packets.max(1) as usize;

@@ -10,6 +10,7 @@ pub const SUITES: &[&str] = &[
     "pingpong",
     "rdmacm",
     "perftest",
+    "verbs",
     "torture",
     "torture-long",
     "oversubscribe",
@@ -36,6 +37,7 @@ pub fn suite(name: &str) -> Vec<GuestTest> {
         "pingpong" => pingpong(),
         "rdmacm" => rdmacm(),
         "perftest" => perftest(),
+        "verbs" => verbs_left_over(),
         "odp" => odp(),
         "torture" => torture(),
         "torture-long" => torture_long(),
@@ -254,6 +256,49 @@ fn perf(name: &str, command: &str) -> GuestTest {
         90,
         "#bytes",
     )
+}
+
+/// Counts packets of queue pairs apart, by type and by hand, while pingpongs run between programs of one guest.
+const QP_COUNTERS: &str = r#"
+link=$RDMA_DEV/1
+pingpong="ibv_rc_pingpong -d $RDMA_DEV -g $GID_INDEX"
+total() { cat /sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/tx_roce_packets; }
+shown() { rdma statistic qp show link $link; }
+fail() { echo "$1"; shown; exit 1; }
+rdma statistic qp set link $link auto type on || fail "no counters by type"
+before=$(total)
+$pingpong -n 3000 > /dev/null & server=$!
+for try in $(seq 100); do ss -Hltn sport = :18515 | grep -q . && break; sleep 0.1; done
+shown | grep -q "type RC" || fail "the queue pair has no counter"
+$pingpong -n 3000 $MY_IP > /dev/null || fail "no pingpong"
+wait $server || fail "no pingpong"
+after=$(total)
+# A message and its acknowledgement, from either side.
+[ $((after - before)) -ge 6000 ] || fail "the port has counted $before to $after"
+shown | grep -q "type RC" && fail "a counter is left over"
+rdma statistic qp set link $link auto off || fail "no end of counters by type"
+$pingpong -n 3000 > /dev/null & server=$!
+for try in $(seq 100); do ss -Hltn sport = :18515 | grep -q . && break; sleep 0.1; done
+lqpn=$(rdma resource show qp link $link type RC | sed -n 's/.* lqpn \([0-9]*\) .*//p' | head -1)
+rdma statistic qp bind link $link lqpn $lqpn || fail "can't bind $lqpn"
+set_of() { shown | sed -n 's/.* cntn \([0-9]*\) .*//p'; }
+cntn=$(set_of)
+[ -n "$cntn" ] || fail "no counter"
+$pingpong -n 3000 $MY_IP > /dev/null & client=$!
+for try in $(seq 100); do shown | grep -q "tx_roce_packets [1-9]" && break; sleep 0.05; done
+shown | grep -q "tx_roce_packets [1-9]" || fail "the counter of $lqpn does not count"
+shown | grep -q "tx_packets [1-9]" && fail "the counter of $lqpn counts frames"
+rdma statistic qp unbind link $link cntn $cntn lqpn $lqpn || fail "can't unbind"
+[ -z "$(set_of)" ] || fail "it is still bound"
+wait $client && wait $server && echo PASS
+"#;
+
+/// What no other suite shows of verbs.
+fn verbs_left_over() -> Vec<GuestTest> {
+    vec![
+        alone("completions", "completions"),
+        alone("qp_counters", QP_COUNTERS),
+    ]
 }
 
 fn perftest() -> Vec<GuestTest> {

@@ -672,6 +672,15 @@ impl<B: Bus> Driver<B> {
         Ok(())
     }
 
+    /// Lets a set, or (zero) the device, count what a queue pair does.
+    pub fn bind_counters(&mut self, qpn: u32, set: u32) -> Result<()> {
+        let body = BindCounters {
+            counters: U32::new(set),
+            ..BindCounters::default()
+        };
+        self.command(BIND_COUNTERS, qpn, &body).map(drop)
+    }
+
     /// Creates a completion queue.
     pub fn create_cq(&mut self, config: CqConfig) -> Result<Cq> {
         let (ring, desc) = self.contiguous((64 << config.log_depth) + 64)?;
@@ -1052,12 +1061,17 @@ impl<B: Bus> Driver<B> {
 
     /// A counter.
     pub fn counter(&mut self, counter: admin::Counter) -> Result<u64> {
+        self.counter_of(0, counter)
+    }
+
+    /// One counter of a set; of the device if that is zero.
+    pub fn counter_of(&mut self, set: u32, counter: admin::Counter) -> Result<u64> {
         let body = QueryCounters {
             addr: U64::new(self.scratch),
             len: U32::new(PAGE as u32),
             ..QueryCounters::default()
         };
-        self.command(QUERY_COUNTERS, 0, &body)?;
+        self.command(QUERY_COUNTERS, set, &body)?;
         Ok(self.bus.load_u64(self.scratch + counter as u64 * 8))
     }
 

@@ -249,6 +249,8 @@ pub struct Qp {
     pub number: u32,
     /// What does not change.
     pub config: QpConfig,
+    /// The set that counts what it does; `None`: the device's counters do.
+    pub counters: Option<u32>,
     state: State,
     attr: QpAttr,
     /// Bytes of payload in a packet.
@@ -284,6 +286,7 @@ impl Qp {
         Self {
             number,
             config,
+            counters: None,
             state: State::Reset,
             attr: initial_attr(fault_policy),
             mtu: PathMtu::Mtu1024.bytes() as u32,
