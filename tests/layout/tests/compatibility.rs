@@ -154,6 +154,40 @@ fn builders_are_as_described() {
     );
 }
 
+/// All sources of the provider.
+fn provider() -> String {
+    let directory = root().join("guest-driver/provider");
+    let files = fs::read_dir(&directory).expect("the provider's directory");
+    files
+        .filter_map(|file| Some(file.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+        .map(|path| fs::read_to_string(path).expect("a source file"))
+        .collect()
+}
+
+#[test]
+fn kinds_of_queues_are_as_described() {
+    let text = provider();
+    let mut code = constants(&text, "IBV_QPT_");
+    code.extend(constants(&text, "IBV_SRQT_"));
+    compare("Kinds of queues", &code);
+}
+
+#[test]
+fn attributes_of_creation_are_as_described() {
+    let text = provider();
+    let mut code = constants(&text, "IBV_QP_INIT_ATTR_");
+    for prefix in [
+        "IBV_CQ_INIT_ATTR_",
+        "IBV_CREATE_CQ_ATTR_",
+        "IBV_SRQ_INIT_ATTR_",
+        "IBV_PARENT_DOMAIN_INIT_ATTR_",
+    ] {
+        code.extend(constants(&text, prefix));
+    }
+    compare("Attributes of creation", &code);
+}
+
 #[test]
 fn rights_are_as_described() {
     let known = read("guest-driver/kernel/faultline_ib.h");
