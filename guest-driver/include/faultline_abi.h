@@ -185,6 +185,10 @@
 #define FAULTLINE_BAD_FLOW 0x3c
 /* The flow asks for fields of headers that it does not ask for. */
 #define FAULTLINE_BAD_FLOW_FIELDS 0x3d
+/* No such work queue. */
+#define FAULTLINE_BAD_WQ 0x3e
+/* No such indirection table. */
+#define FAULTLINE_BAD_RWQ_TABLE 0x3f
 /* The address is not a multicast group. */
 #define FAULTLINE_BAD_GROUP 0x40
 /* The queue pair is not attached to the group. */
@@ -673,6 +677,18 @@
 #define FAULTLINE_ADMIN_DEALLOC_COUNTERS 0x77
 /* Count what a queue pair does in a set. */
 #define FAULTLINE_ADMIN_BIND_COUNTERS 0x78
+/* Create a work queue, the receive half of a raw queue pair. */
+#define FAULTLINE_ADMIN_CREATE_WQ 0x5c
+/* Destroy a work queue. */
+#define FAULTLINE_ADMIN_DESTROY_WQ 0x5d
+/* Change the state of a work queue. */
+#define FAULTLINE_ADMIN_MODIFY_WQ 0x5e
+/* Create an indirection table of work queues. */
+#define FAULTLINE_ADMIN_CREATE_RWQ_TABLE 0x5f
+/* Destroy an indirection table. */
+#define FAULTLINE_ADMIN_DESTROY_RWQ_TABLE 0x60
+/* Create a queue pair that spreads frames over work queues. */
+#define FAULTLINE_ADMIN_CREATE_RSS_QP 0x61
 
 /* Flags of CREATE_EQ. */
 /* This queue gets the asynchronous events of all objects. */
@@ -854,6 +870,32 @@
 /* UDP, likewise. */
 #define FAULTLINE_FLOW_HAS_UDP 0x10
 
+/* States of a WQ; the values of `enum ib_wq_state`. */
+/* Nothing happens. */
+#define FAULTLINE_WQS_RESET 0
+/* Ready. */
+#define FAULTLINE_WQS_RDY 1
+/* Everything is flushed. */
+#define FAULTLINE_WQS_ERR 2
+
+/* What an RSS queue pair hashes; the values of `enum ibv_rx_hash_fields`. */
+/* IPv4 source address. */
+#define FAULTLINE_HASH_SRC_IPV4 1
+/* IPv4 destination address. */
+#define FAULTLINE_HASH_DST_IPV4 2
+/* IPv6 source address. */
+#define FAULTLINE_HASH_SRC_IPV6 4
+/* IPv6 destination address. */
+#define FAULTLINE_HASH_DST_IPV6 8
+/* TCP source port. */
+#define FAULTLINE_HASH_SRC_PORT_TCP 0x10
+/* TCP destination port. */
+#define FAULTLINE_HASH_DST_PORT_TCP 0x20
+/* UDP source port. */
+#define FAULTLINE_HASH_SRC_PORT_UDP 0x40
+/* UDP destination port. */
+#define FAULTLINE_HASH_DST_PORT_UDP 0x80
+
 /* Head of a doorbell page. */
 struct faultline_doorbell_page {
 	/* Written by the device: not zero while it sleeps. */
@@ -947,7 +989,11 @@ struct faultline_caps {
 	__u8 reserved0[28];
 	/* Flows. */
 	__le32 max_flow;
-	__u8 reserved[28];
+	/* Indirection tables. */
+	__le32 max_rwq_table;
+	/* log2 of the entries of an indirection table. */
+	__le32 max_rwq_table_log_size;
+	__u8 reserved[20];
 	/* Bytes of device memory; 0 = none. */
 	__le64 device_memory;
 	/* Allocations of device memory. */
@@ -1475,7 +1521,7 @@ struct faultline_set_netdev {
 	__le16 mtu;
 	/* FAULTLINE_NETDEV_*. */
 	__le32 flags;
-	/* Raw QP that receives what no other rule takes, or 0. */
+	/* Raw or RSS QP that receives what no other rule takes, or 0. */
 	__le32 qpn;
 };
 
@@ -1529,7 +1575,7 @@ struct faultline_flow_fields {
 struct faultline_create_flow {
 	/* NORMAL: DMA address of two `faultline_flow_fields`: values, then the mask of the bits that count. Else 0. */
 	__le64 fields_addr;
-	/* Raw queue pair that gets the frames. */
+	/* Raw or RSS queue pair that gets the frames. */
 	__le32 qpn;
 	/* NORMAL: FAULTLINE_FLOW_HAS_*, the headers that a frame must have. */
 	__le32 headers;
@@ -1604,6 +1650,47 @@ struct faultline_create_dm_mkey {
 	/* Bytes; may be zero. */
 	__le64 length;
 	__le64 reserved1;
+};
+
+/* CREATE_WQ: ring of 2^(log_depth + stride_shift) bytes and a record, as of a receive queue. Answer: handle. */
+struct faultline_create_wq {
+	struct faultline_ring ring;
+	__le32 pd;
+	__le32 uctx;
+	/* CQ of the receives. */
+	__le32 cqn;
+	__u8 log_depth;
+	__u8 stride_shift;
+	__u8 max_sge;
+	__u8 reserved[9];
+};
+
+/* MODIFY_WQ. */
+struct faultline_modify_wq {
+	/* FAULTLINE_WQS_*. */
+	__u8 state;
+	__u8 reserved[7];
+};
+
+/* CREATE_RWQ_TABLE. Answer: handle. */
+struct faultline_create_rwq_table {
+	/* DMA address of 2^log_size numbers of WQs, 32 bits each. */
+	__le64 addr;
+	__u8 log_size;
+	__u8 reserved[7];
+};
+
+/* CREATE_RSS_QP. Answer: handle, a queue pair. */
+struct faultline_create_rss_qp {
+	__le32 pd;
+	__le32 uctx;
+	/* Indirection table. */
+	__le32 table;
+	/* FAULTLINE_HASH_*: what is hashed, if the frame has it. Ports of TCP or of UDP, not of both. */
+	__le32 hash_fields;
+	/* Toeplitz key. */
+	__u8 key[40];
+	__u8 reserved[8];
 };
 
 #endif /* FAULTLINE_ABI_H */

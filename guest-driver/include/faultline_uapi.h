@@ -67,6 +67,25 @@ struct faultline_create_qp_resp {
 	__u32 reserved;
 };
 
+/* A queue pair that spreads frames over an indirection table. */
+struct faultline_create_rss_qp_req {
+	__aligned_u64 hash_fields;	/* enum ibv_rx_hash_fields */
+	__u8 hash_function;		/* enum ibv_rx_hash_function_flags */
+	__u8 key_len;
+	__u8 reserved[6];
+	__u8 key[40];
+};
+
+/* The only hash function. */
+#define FAULTLINE_RSS_TOEPLITZ 1
+
+struct faultline_create_wq_req {
+	__aligned_u64 buf_addr;
+	__u8 log_depth;
+	__u8 stride_shift;
+	__u8 reserved[6];
+};
+
 struct faultline_create_srq_req {
 	__aligned_u64 buf_addr;
 	__u8 log_depth;

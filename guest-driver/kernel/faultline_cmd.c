@@ -288,6 +288,50 @@ int faultline_cmd_destroy_flow(struct faultline_dev *dev, u32 flow)
 	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_FLOW, flow, NULL);
 }
 
+int faultline_cmd_create_wq(struct faultline_dev *dev,
+			    const struct faultline_create_wq *params, u32 *wqn)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_WQ, params, wqn);
+}
+
+int faultline_cmd_modify_wq(struct faultline_dev *dev, u32 wqn, u8 state)
+{
+	struct faultline_modify_wq params = { .state = state };
+
+	return faultline_change(dev, FAULTLINE_ADMIN_MODIFY_WQ, wqn, &params);
+}
+
+int faultline_cmd_destroy_wq(struct faultline_dev *dev, u32 wqn)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_WQ, wqn, NULL);
+}
+
+int faultline_cmd_create_rwq_table(struct faultline_dev *dev, dma_addr_t addr,
+				   u8 log_size, u32 *table)
+{
+	struct faultline_create_rwq_table params = {
+		.addr = cpu_to_le64(addr),
+		.log_size = log_size,
+	};
+
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_RWQ_TABLE, &params,
+				table);
+}
+
+int faultline_cmd_destroy_rwq_table(struct faultline_dev *dev, u32 table)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_RWQ_TABLE, table,
+			       NULL);
+}
+
+int faultline_cmd_create_rss_qp(struct faultline_dev *dev,
+				const struct faultline_create_rss_qp *params,
+				u32 *qpn)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_RSS_QP, params,
+				qpn);
+}
+
 int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
 			    const struct faultline_av *av,
 			    enum faultline_wait wait, u32 *ahn)

@@ -69,6 +69,17 @@ int faultline_cmd_create_flow(struct faultline_dev *dev,
 			      const struct faultline_create_flow *params,
 			      u32 *flow);
 int faultline_cmd_destroy_flow(struct faultline_dev *dev, u32 flow);
+int faultline_cmd_create_wq(struct faultline_dev *dev,
+			    const struct faultline_create_wq *params,
+			    u32 *wqn);
+int faultline_cmd_modify_wq(struct faultline_dev *dev, u32 wqn, u8 state);
+int faultline_cmd_destroy_wq(struct faultline_dev *dev, u32 wqn);
+int faultline_cmd_create_rwq_table(struct faultline_dev *dev, dma_addr_t addr,
+				   u8 log_size, u32 *table);
+int faultline_cmd_destroy_rwq_table(struct faultline_dev *dev, u32 table);
+int faultline_cmd_create_rss_qp(struct faultline_dev *dev,
+				const struct faultline_create_rss_qp *params,
+				u32 *qpn);
 int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
 			    const struct faultline_av *av,
 			    enum faultline_wait wait, u32 *ahn);

@@ -169,6 +169,17 @@ struct faultline_srq {
 	u32 num_free;
 };
 
+/* A work queue of a process, and an indirection table of such. */
+struct faultline_rwq {
+	struct ib_wq ibwq;
+	struct faultline_res res;
+	struct faultline_buf buf;
+};
+
+struct faultline_rwq_table {
+	struct ib_rwq_ind_table ibtable;
+};
+
 struct faultline_qp {
 	struct ib_qp ibqp;
 	struct faultline_res res;
@@ -316,6 +327,21 @@ struct ib_flow *faultline_create_flow(struct ib_qp *ibqp,
 				      struct ib_flow_attr *attr,
 				      struct ib_udata *udata);
 int faultline_destroy_flow(struct ib_flow *ibflow);
+
+/* faultline_rss.c */
+struct ib_wq *faultline_create_wq(struct ib_pd *ibpd,
+				  struct ib_wq_init_attr *attr,
+				  struct ib_udata *udata);
+int faultline_modify_wq(struct ib_wq *ibwq, struct ib_wq_attr *attr, u32 mask,
+			struct ib_udata *udata);
+int faultline_destroy_wq(struct ib_wq *ibwq, struct ib_udata *udata);
+int faultline_create_rwq_table(struct ib_rwq_ind_table *ibtable,
+			       struct ib_rwq_ind_table_init_attr *attr,
+			       struct ib_udata *udata);
+int faultline_destroy_rwq_table(struct ib_rwq_ind_table *ibtable);
+int faultline_create_rss_qp(struct faultline_dev *dev, struct faultline_qp *qp,
+			    const struct ib_qp_init_attr *attr,
+			    struct ib_udata *udata, u32 *qpn);
 
 /* faultline_post.c */
 int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,

@@ -32,7 +32,8 @@ static int faultline_qp_type(enum ib_qp_type type)
 /* Whether it has a receive queue of its own. */
 static bool faultline_qp_has_rq(const struct ib_qp *ibqp)
 {
-	return !ibqp->srq && ibqp->qp_type != IB_QPT_XRC_INI &&
+	return !ibqp->srq && !ibqp->rwq_ind_tbl &&
+	       ibqp->qp_type != IB_QPT_XRC_INI &&
 	       ibqp->qp_type != IB_QPT_XRC_TGT;
 }
 
@@ -266,6 +267,39 @@ static int faultline_create_xrc_target(struct faultline_dev *dev,
 	return 0;
 }
 
+/* Queues of its own it has none. */
+static int faultline_create_spreader(struct faultline_dev *dev,
+				     struct faultline_qp *qp,
+				     struct ib_qp_init_attr *attr,
+				     struct ib_udata *udata)
+{
+	struct faultline_create_qp_resp resp = {};
+	u32 qpn;
+	int err;
+
+	qp->user = true;
+	err = faultline_create_rss_qp(dev, qp, attr, udata, &qpn);
+	if (err)
+		return err;
+	qp->ibqp.qp_num = qpn;
+	faultline_res_init(&qp->res, qpn, faultline_qp_event);
+	err = faultline_res_add(&dev->qps, &qp->res);
+	if (err)
+		goto destroy;
+	resp.qpn = qpn;
+	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	if (err)
+		goto remove;
+	memset(&attr->cap, 0, sizeof(attr->cap));
+	return 0;
+
+remove:
+	faultline_res_remove(&dev->qps, &qp->res);
+destroy:
+	faultline_cmd_destroy_qp(dev, qpn);
+	return err;
+}
+
 int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 			struct ib_udata *udata)
 {
@@ -278,7 +312,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 
 	if (type < 0)
 		return type;
-	if (attr->create_flags || attr->rwq_ind_tbl)
+	if (attr->create_flags)
 		return -EOPNOTSUPP;
 	if (udata && attr->qp_type == IB_QPT_GSI)
 		return -EINVAL;
@@ -292,6 +326,8 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 	qp->state = IB_QPS_RESET;
 	if (attr->qp_type == IB_QPT_XRC_TGT)
 		return faultline_create_xrc_target(dev, qp, attr);
+	if (attr->rwq_ind_tbl)
+		return faultline_create_spreader(dev, qp, attr, udata);
 	err = faultline_qp_check_caps(dev, attr);
 	if (err)
 		return err;
@@ -532,7 +568,7 @@ int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 
 	memset(attr, 0, sizeof(*attr));
 	memset(init_attr, 0, sizeof(*init_attr));
-	if (ibqp->qp_type != IB_QPT_XRC_TGT)
+	if (qp->sq.buf.size || qp->sq.buf.umem)
 		attr->cap.max_send_wr = faultline_wq_depth(&qp->sq);
 	attr->cap.max_send_sge = qp->sq.max_sge;
 	attr->cap.max_inline_data = qp->max_inline;

@@ -113,6 +113,12 @@ static int faultline_query_device(struct ib_device *ibdev,
 	props->max_total_mcast_qp_attach = props->max_mcast_grp *
 					   props->max_mcast_qp_attach;
 	props->max_raw_ethy_qp = props->max_qp;
+	props->rss_caps.supported_qpts = BIT(IB_QPT_RAW_PACKET);
+	props->rss_caps.max_rwq_indirection_tables =
+		le32_to_cpu(caps->max_rwq_table);
+	props->rss_caps.max_rwq_indirection_table_size =
+		BIT(le32_to_cpu(caps->max_rwq_table_log_size));
+	props->max_wq_type_rq = props->max_qp;
 	props->max_pkeys = 1;
 	props->cq_caps.max_cq_moderation_count =
 		le16_to_cpu(caps->max_cq_count);
@@ -559,9 +565,11 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.create_cq = faultline_create_cq,
 	.create_flow = faultline_create_flow,
 	.create_qp = faultline_create_qp,
+	.create_rwq_ind_table = faultline_create_rwq_table,
 	.create_srq = faultline_create_srq,
 	.create_user_ah = faultline_create_ah,
 	.dealloc_dm = faultline_dealloc_dm,
+	.create_wq = faultline_create_wq,
 	.dealloc_mw = faultline_dealloc_mw,
 	.dealloc_pd = faultline_dealloc_pd,
 	.dealloc_ucontext = faultline_dealloc_ucontext,
@@ -572,7 +580,9 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.destroy_cq = faultline_destroy_cq,
 	.destroy_flow = faultline_destroy_flow,
 	.destroy_qp = faultline_destroy_qp,
+	.destroy_rwq_ind_table = faultline_destroy_rwq_table,
 	.destroy_srq = faultline_destroy_srq,
+	.destroy_wq = faultline_destroy_wq,
 	.detach_mcast = faultline_detach_mcast,
 	.disassociate_ucontext = faultline_disassociate_ucontext,
 	.get_dev_fw_str = faultline_fw_str,
@@ -586,6 +596,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.modify_cq = faultline_modify_cq,
 	.modify_qp = faultline_modify_qp,
 	.modify_srq = faultline_modify_srq,
+	.modify_wq = faultline_modify_wq,
 	.poll_cq = faultline_poll_cq,
 	.post_recv = faultline_post_recv,
 	.post_send = faultline_post_send,
@@ -615,6 +626,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_mw, faultline_mw, ibmw),
 	INIT_RDMA_OBJ_SIZE(ib_pd, faultline_pd, ibpd),
 	INIT_RDMA_OBJ_SIZE(ib_qp, faultline_qp, ibqp),
+	INIT_RDMA_OBJ_SIZE(ib_rwq_ind_table, faultline_rwq_table, ibtable),
 	INIT_RDMA_OBJ_SIZE(ib_srq, faultline_srq, ibsrq),
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, faultline_ucontext, ibucontext),
 	INIT_RDMA_OBJ_SIZE(ib_xrcd, faultline_xrcd, ibxrcd),

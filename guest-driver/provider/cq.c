@@ -43,6 +43,14 @@ static struct fl_qp *find_qp(struct fl_cq *cq, uint32_t qpn)
 	return cq->last_qp;
 }
 
+static uint64_t retire_receive(struct fl_wq *wq, uint32_t tag)
+{
+	uint64_t wr_id = wq->wr_id[tag & wq->mask];
+
+	__atomic_store_n(&wq->tail, wq->tail + 1, __ATOMIC_RELEASE);
+	return wr_id;
+}
+
 static uint64_t retire_of_qp(struct fl_qp *qp, const struct faultline_cqe *cqe)
 {
 	uint32_t index = le32toh(cqe->wqe);
@@ -57,9 +65,7 @@ static uint64_t retire_of_qp(struct fl_qp *qp, const struct faultline_cqe *cqe)
 	}
 	if (srq)
 		return fl_srq_release(to_fl_srq(srq), index);
-	wr_id = qp->rq.wr_id[index & qp->rq.mask];
-	__atomic_store_n(&qp->rq.tail, qp->rq.tail + 1, __ATOMIC_RELEASE);
-	return wr_id;
+	return retire_receive(&qp->rq, index);
 }
 
 /*
@@ -70,6 +76,7 @@ static bool retire(struct fl_cq *cq, const struct faultline_cqe *cqe,
 		   uint64_t *wr_id)
 {
 	struct fl_context *ctx = to_fl_ctx(cq->verbs_cq.cq.context);
+	struct fl_rwq *rwq;
 	struct fl_srq *srq;
 	struct fl_qp *qp;
 
@@ -81,9 +88,15 @@ static bool retire(struct fl_cq *cq, const struct faultline_cqe *cqe,
 		return srq;
 	}
 	qp = find_qp(cq, le32toh(cqe->qpn));
-	if (qp)
+	if (qp) {
 		*wr_id = retire_of_qp(qp, cqe);
-	return qp;
+		return true;
+	}
+	/* Work queues have numbers of the same row. */
+	rwq = fl_table_find(&ctx->rwqs, le32toh(cqe->qpn));
+	if (rwq)
+		*wr_id = retire_receive(&rwq->wq, le32toh(cqe->wqe));
+	return rwq;
 }
 
 static enum ibv_wc_opcode wc_opcode(uint8_t opcode)
@@ -512,9 +525,8 @@ int fl_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
  * move up, oldest last, so that none is lost; the consumer index moves past
  * the gap.
  */
-void fl_cq_clean(struct fl_cq *cq, struct fl_qp *qp)
+void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq)
 {
-	uint32_t qpn = qp->verbs_qp.qp.qp_num;
 	uint32_t end, removed = 0;
 
 	pthread_spin_lock(&cq->lock);
@@ -525,8 +537,8 @@ void fl_cq_clean(struct fl_cq *cq, struct fl_qp *qp)
 		struct faultline_cqe *cqe = cq_entry(cq, --end);
 
 		if (le32toh(cqe->qpn) == qpn) {
-			if ((cqe->opcode & FAULTLINE_WC_RECV) && qp->verbs_qp.qp.srq)
-				fl_srq_release(to_fl_srq(qp->verbs_qp.qp.srq),
+			if ((cqe->opcode & FAULTLINE_WC_RECV) && srq)
+				fl_srq_release(to_fl_srq(srq),
 					       le32toh(cqe->wqe));
 			removed++;
 		} else if (removed) {
@@ -537,8 +549,7 @@ void fl_cq_clean(struct fl_cq *cq, struct fl_qp *qp)
 		}
 	}
 	cq->consumer += removed;
-	if (cq->last_qp == qp)
-		cq->last_qp = NULL;
+	cq->last_qp = NULL;
 	publish_consumer(cq);
 	pthread_spin_unlock(&cq->lock);
 }

@@ -168,8 +168,10 @@ static const struct verbs_context_ops fl_ops = {
 	.create_qp = fl_create_qp,
 	.create_qp_ex = fl_create_qp_ex,
 	.close_xrcd = fl_close_xrcd,
+	.create_rwq_ind_table = fl_create_rwq_ind_table,
 	.create_srq = fl_create_srq,
 	.create_srq_ex = fl_create_srq_ex,
+	.create_wq = fl_create_wq,
 	.dealloc_mw = fl_dealloc_mw,
 	.dealloc_pd = fl_dealloc_pd,
 	.dealloc_td = fl_dealloc_td,
@@ -178,7 +180,9 @@ static const struct verbs_context_ops fl_ops = {
 	.destroy_cq = fl_destroy_cq,
 	.destroy_flow = fl_destroy_flow,
 	.destroy_qp = fl_destroy_qp,
+	.destroy_rwq_ind_table = fl_destroy_rwq_ind_table,
 	.destroy_srq = fl_destroy_srq,
+	.destroy_wq = fl_destroy_wq,
 	.detach_mcast = fl_detach_mcast,
 	.free_context = fl_free_context,
 	.free_dm = fl_free_dm,
@@ -189,6 +193,7 @@ static const struct verbs_context_ops fl_ops = {
 	.modify_cq = fl_modify_cq,
 	.modify_qp = fl_modify_qp,
 	.modify_srq = fl_modify_srq,
+	.modify_wq = fl_modify_wq,
 	.open_qp = fl_open_qp,
 	.open_xrcd = fl_open_xrcd,
 	.poll_cq = fl_poll_cq,
@@ -260,6 +265,7 @@ static int set_up_context(struct fl_context *ctx, int cmd_fd,
 		goto err_doorbell;
 	pthread_mutex_init(&ctx->qps.lock, NULL);
 	pthread_mutex_init(&ctx->xrc_srqs.lock, NULL);
+	pthread_mutex_init(&ctx->rwqs.lock, NULL);
 	pthread_mutex_init(&ctx->counters_lock, NULL);
 	verbs_set_ops(&ctx->ibv_ctx, &fl_ops);
 	return 0;
@@ -327,6 +333,7 @@ static void fl_free_context(struct ibv_context *ibctx)
 	munmap(ctx->doorbell, FAULTLINE_PAGE_SIZE);
 	fl_table_free(&ctx->qps);
 	fl_table_free(&ctx->xrc_srqs);
+	fl_table_free(&ctx->rwqs);
 	fl_unmap_counters(ctx);
 	pthread_mutex_destroy(&ctx->counters_lock);
 	verbs_uninit_context(&ctx->ibv_ctx);

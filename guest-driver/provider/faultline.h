@@ -30,6 +30,13 @@
 #define FL_TABLE_SIZE (1 << FL_TABLE_SHIFT)
 #define FL_TABLE_MASK (FL_TABLE_SIZE - 1)
 
+/* What an RSS QP can hash. */
+#define FL_RX_HASH_FIELDS                                                      \
+	(IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_IPV6 |  \
+	 IBV_RX_HASH_DST_IPV6 | IBV_RX_HASH_SRC_PORT_TCP |                     \
+	 IBV_RX_HASH_DST_PORT_TCP | IBV_RX_HASH_SRC_PORT_UDP |                 \
+	 IBV_RX_HASH_DST_PORT_UDP)
+
 /* A CQ has at least so many entries. */
 #define FL_MIN_CQ_LOG_DEPTH 4
 
@@ -63,6 +70,7 @@ struct fl_context {
 	/* Of the time of day and the device's clock; when that was measured. */
 	uint64_t wallclock_ahead;
 	uint64_t clock_synced_at;
+	struct fl_table rwqs;
 	/* Protects the list of pages of watches' counters. */
 	pthread_mutex_t counters_lock;
 	struct fl_counter_page *counters;
@@ -144,6 +152,12 @@ struct fl_srq {
 	struct fl_pd *pd;
 };
 
+/* A work queue that frames are spread to. */
+struct fl_rwq {
+	struct ibv_wq ibv_wq;
+	struct fl_wq wq;
+};
+
 struct fl_qp {
 	struct verbs_qp verbs_qp;
 	struct fl_wq sq;
@@ -194,6 +208,11 @@ static inline struct fl_cq *to_fl_cq_ex(struct ibv_cq_ex *cq)
 static inline struct fl_srq *to_fl_srq(struct ibv_srq *srq)
 {
 	return container_of(srq, struct fl_srq, verbs_srq.srq);
+}
+
+static inline struct fl_rwq *to_fl_rwq(struct ibv_wq *wq)
+{
+	return container_of(wq, struct fl_rwq, ibv_wq);
 }
 
 static inline struct fl_qp *to_fl_qp(struct ibv_qp *qp)
@@ -289,7 +308,7 @@ int fl_resize_cq(struct ibv_cq *cq, int cqe);
 int fl_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 int fl_poll_cq(struct ibv_cq *cq, int num, struct ibv_wc *wc);
 int fl_req_notify_cq(struct ibv_cq *cq, int solicited_only);
-void fl_cq_clean(struct fl_cq *cq, struct fl_qp *qp);
+void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq);
 
 /* qp.c */
 struct ibv_qp *fl_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
@@ -306,6 +325,9 @@ int fl_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
 int fl_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
 		 struct ibv_recv_wr **bad);
 void fl_write_recv(struct fl_wq *wq, uint32_t tag, struct ibv_recv_wr *wr);
+int fl_post_receives(struct fl_context *ctx, struct fl_wq *wq, uint32_t number,
+		     struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+void fl_reset_wq(struct fl_wq *wq);
 
 /* srq.c */
 struct ibv_srq *fl_create_srq(struct ibv_pd *pd,
@@ -378,6 +400,18 @@ int fl_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 struct ibv_flow *fl_create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attr);
 int fl_destroy_flow(struct ibv_flow *flow);
 
+/* rss.c */
+struct ibv_wq *fl_create_wq(struct ibv_context *context,
+			    struct ibv_wq_init_attr *attr);
+int fl_modify_wq(struct ibv_wq *wq, struct ibv_wq_attr *attr);
+int fl_destroy_wq(struct ibv_wq *wq);
+struct ibv_rwq_ind_table *
+fl_create_rwq_ind_table(struct ibv_context *context,
+			struct ibv_rwq_ind_table_init_attr *attr);
+int fl_destroy_rwq_ind_table(struct ibv_rwq_ind_table *table);
+struct ibv_qp *fl_create_rss_qp(struct ibv_context *context,
+				struct ibv_qp_init_attr_ex *attr);
+
 /*
  * Commands and answers of the core with our part behind. (rdma-core's own
  * macro for it works on headers that are part of its tree.)
@@ -402,6 +436,9 @@ FL_DRV_PART(fl_resize_cq, ibv_cmd, ibv_resize_cq, faultline_resize_cq_req);
 FL_DRV_PART(fl_create_qp_ex, ibv_cmd, ibv_create_qp_ex, faultline_create_qp_req);
 FL_DRV_PART(fl_create_qp_ex_resp, ibv_resp, ib_uverbs_ex_create_qp_resp,
 	    faultline_create_qp_resp);
+FL_DRV_PART(fl_create_rss_qp_ex, ibv_cmd, ibv_create_qp_ex,
+	    faultline_create_rss_qp_req);
+FL_DRV_PART(fl_create_wq_cmd, ibv_cmd, ibv_create_wq, faultline_create_wq_req);
 FL_DRV_PART(fl_create_srq, ibv_cmd, ibv_create_srq, faultline_create_srq_req);
 FL_DRV_PART(fl_create_xsrq, ibv_cmd, ibv_create_xsrq, faultline_create_srq_req);
 FL_DRV_PART(fl_modify_srq, ibv_cmd, ibv_modify_srq, faultline_resize_srq_req);

@@ -298,19 +298,13 @@ void fl_write_recv(struct fl_wq *wq, uint32_t tag, struct ibv_recv_wr *wr)
 	wq->head++;
 }
 
-int fl_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
-		 struct ibv_recv_wr **bad)
+/* Posts to the receive queue of the QP or WQ with this number. */
+int fl_post_receives(struct fl_context *ctx, struct fl_wq *wq, uint32_t number,
+		     struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	struct fl_qp *qp = to_fl_qp(ibqp);
-	struct fl_wq *wq = &qp->rq;
 	struct faultline_wq_record *record;
 	int ret = 0;
 
-	/* With an SRQ there is no queue; in RESET nothing is posted. */
-	if (!wq->wr_id || ibqp->state == IBV_QPS_RESET) {
-		*bad = wr;
-		return EINVAL;
-	}
 	pthread_spin_lock(&wq->lock);
 	for (; wr; wr = wr->next) {
 		uint32_t tail = __atomic_load_n(&wq->tail, __ATOMIC_ACQUIRE);
@@ -332,10 +326,22 @@ int fl_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
 	/* A QP in error asks to be told, so that it can flush. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&record->notify, __ATOMIC_RELAXED))
-		fl_doorbell(to_fl_ctx(ibqp->context), FAULTLINE_DB_RQ, ibqp->qp_num,
-			    wq->head);
+		fl_doorbell(ctx, FAULTLINE_DB_RQ, number, wq->head);
 	pthread_spin_unlock(&wq->lock);
 	return ret;
+}
+
+int fl_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
+		 struct ibv_recv_wr **bad)
+{
+	struct fl_wq *wq = &to_fl_qp(ibqp)->rq;
+
+	/* With an SRQ there is no queue; in RESET nothing is posted. */
+	if (!wq->wr_id || ibqp->state == IBV_QPS_RESET) {
+		*bad = wr;
+		return EINVAL;
+	}
+	return fl_post_receives(to_fl_ctx(ibqp->context), wq, ibqp->qp_num, wr, bad);
 }
 
 /* struct ibv_qp_ex: wr_start, one builder and its setters per request, wr_complete. */
@@ -751,6 +757,8 @@ struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 
 	if (attr->qp_type == IBV_QPT_XRC_RECV)
 		return create_xrc_target(context, attr);
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_IND_TABLE)
+		return fl_create_rss_qp(context, attr);
 	ret = check_init(ctx, attr);
 	if (ret)
 		goto err;
@@ -832,12 +840,13 @@ static void clean_cqs(struct fl_qp *qp)
 	struct ibv_qp *ibqp = &qp->verbs_qp.qp;
 
 	if (ibqp->recv_cq)
-		fl_cq_clean(to_fl_cq(ibqp->recv_cq), qp);
+		fl_cq_clean(to_fl_cq(ibqp->recv_cq), ibqp->qp_num, ibqp->srq);
 	if (ibqp->send_cq && ibqp->send_cq != ibqp->recv_cq)
-		fl_cq_clean(to_fl_cq(ibqp->send_cq), qp);
+		fl_cq_clean(to_fl_cq(ibqp->send_cq), ibqp->qp_num, ibqp->srq);
 }
 
-static void reset_wq(struct fl_wq *wq)
+/* After a transition to RESET nothing is posted. */
+void fl_reset_wq(struct fl_wq *wq)
 {
 	if (!wq->wr_id)
 		return;
@@ -862,8 +871,8 @@ int fl_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 	ret = ibv_cmd_modify_qp(ibqp, attr, mask, &cmd, sizeof(cmd));
 	if (!ret && reset) {
 		clean_cqs(qp);
-		reset_wq(&qp->sq);
-		reset_wq(&qp->rq);
+		fl_reset_wq(&qp->sq);
+		fl_reset_wq(&qp->rq);
 	}
 	return ret;
 }

@@ -21,6 +21,12 @@ int fl_query_device(struct ibv_context *context,
 				       &resp_size);
 	if (ret)
 		return ret;
+	if (attr_size >= offsetof(struct ibv_device_attr_ex, rss_caps) +
+				 sizeof(attr->rss_caps) &&
+	    attr->rss_caps.supported_qpts) {
+		attr->rss_caps.rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ;
+		attr->rss_caps.rx_hash_fields_mask = FL_RX_HASH_FIELDS;
+	}
 	fw = resp.base.fw_ver;
 	snprintf(attr->orig_attr.fw_ver, sizeof(attr->orig_attr.fw_ver), "%u.%u.%u",
 		 (unsigned int)(fw >> 32), (unsigned int)(fw >> 16) & 0xffff,

@@ -191,7 +191,7 @@ abi_struct! {
         mtu: crate::U16,
         /// FAULTLINE_NETDEV_*.
         flags: crate::U32,
-        /// Raw QP that receives what no other rule takes, or 0.
+        /// Raw or RSS QP that receives what no other rule takes, or 0.
         qpn: crate::U32,
     }
 
@@ -317,6 +317,18 @@ abi_consts! {
         DEALLOC_COUNTERS = 0x77;
         /// Count what a queue pair does in a set.
         BIND_COUNTERS = 0x78;
+        /// Create a work queue, the receive half of a raw queue pair.
+        CREATE_WQ = 0x5c;
+        /// Destroy a work queue.
+        DESTROY_WQ = 0x5d;
+        /// Change the state of a work queue.
+        MODIFY_WQ = 0x5e;
+        /// Create an indirection table of work queues.
+        CREATE_RWQ_TABLE = 0x5f;
+        /// Destroy an indirection table.
+        DESTROY_RWQ_TABLE = 0x60;
+        /// Create a queue pair that spreads frames over work queues.
+        CREATE_RSS_QP = 0x61;
     }
 }
 

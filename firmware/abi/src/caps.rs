@@ -72,7 +72,11 @@ abi_struct! {
         reserved0: [u8; 28],
         /// Flows.
         max_flow: crate::U32,
-        reserved: [u8; 28],
+        /// Indirection tables.
+        max_rwq_table: crate::U32,
+        /// log2 of the entries of an indirection table.
+        max_rwq_table_log_size: crate::U32,
+        reserved: [u8; 20],
         /// Bytes of device memory; 0 = none.
         device_memory: crate::U64,
         /// Allocations of device memory.

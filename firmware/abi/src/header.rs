@@ -44,6 +44,8 @@ pub const GROUPS: &[ConstantGroup] = &[
     steering::FLOW_KINDS,
     steering::FLOW_FLAGS,
     steering::FLOW_HEADERS,
+    steering::WQ_STATES,
+    steering::HASH_FIELDS,
 ];
 
 /// Every structure; one that contains another comes after it.
@@ -90,6 +92,10 @@ pub const STRUCTS: &[StructLayout] = &[
     device_memory::AllocDm::LAYOUT,
     device_memory::DmPlace::LAYOUT,
     device_memory::CreateDmMkey::LAYOUT,
+    steering::CreateWq::LAYOUT,
+    steering::ModifyWq::LAYOUT,
+    steering::CreateRwqTable::LAYOUT,
+    steering::CreateRssQp::LAYOUT,
 ];
 
 /// The text of `guest-driver/include/faultline_abi.h`.

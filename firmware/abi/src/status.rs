@@ -97,6 +97,10 @@ statuses! {
     BadFlow / "BAD_FLOW" = 60,
     /// The flow asks for fields of headers that it does not ask for.
     BadFlowFields / "BAD_FLOW_FIELDS" = 61,
+    /// No such work queue.
+    BadWq / "BAD_WQ" = 62,
+    /// No such indirection table.
+    BadRwqTable / "BAD_RWQ_TABLE" = 63,
     /// The address is not a multicast group.
     BadGroup / "BAD_GROUP" = 64,
     /// The queue pair is not attached to the group.

@@ -1,4 +1,6 @@
-//! Multicast groups and flows: bodies of admin commands.
+//! Multicast groups, flows, work queues and receive side scaling: bodies of admin commands.
+
+use crate::admin::RingDesc;
 
 abi_struct! {
     /// ATTACH_MCAST, DETACH_MCAST: handle is a UD queue pair.
@@ -42,7 +44,7 @@ abi_struct! {
     "faultline_create_flow" CreateFlow [32] {
         /// NORMAL: DMA address of two `faultline_flow_fields`: values, then the mask of the bits that count. Else 0.
         fields_addr: crate::U64,
-        /// Raw queue pair that gets the frames.
+        /// Raw or RSS queue pair that gets the frames.
         qpn: crate::U32,
         /// NORMAL: FAULTLINE_FLOW_HAS_*, the headers that a frame must have.
         headers: crate::U32,
@@ -54,6 +56,47 @@ abi_struct! {
         kind: u8,
         /// FAULTLINE_FLOW_FLAG_*.
         flags: u8,
+        reserved: [u8; 8],
+    }
+
+    /// CREATE_WQ: ring of 2^(log_depth + stride_shift) bytes and a record, as of a receive queue. Answer: handle.
+    "faultline_create_wq" CreateWq [40] {
+        ring: RingDesc,
+        pd: crate::U32,
+        uctx: crate::U32,
+        /// CQ of the receives.
+        cqn: crate::U32,
+        log_depth: u8,
+        stride_shift: u8,
+        max_sge: u8,
+        reserved: [u8; 9],
+    }
+
+    /// MODIFY_WQ.
+    "faultline_modify_wq" ModifyWq [8] {
+        /// FAULTLINE_WQS_*.
+        state: u8,
+        reserved: [u8; 7],
+    }
+
+    /// CREATE_RWQ_TABLE. Answer: handle.
+    "faultline_create_rwq_table" CreateRwqTable [16] {
+        /// DMA address of 2^log_size numbers of WQs, 32 bits each.
+        addr: crate::U64,
+        log_size: u8,
+        reserved: [u8; 7],
+    }
+
+    /// CREATE_RSS_QP. Answer: handle, a queue pair.
+    "faultline_create_rss_qp" CreateRssQp [64] {
+        pd: crate::U32,
+        uctx: crate::U32,
+        /// Indirection table.
+        table: crate::U32,
+        /// FAULTLINE_HASH_*: what is hashed, if the frame has it. Ports of TCP or of UDP, not of both.
+        hash_fields: crate::U32,
+        /// Toeplitz key.
+        key: [u8; 40],
         reserved: [u8; 8],
     }
 }
@@ -95,5 +138,39 @@ abi_consts! {
         FLOW_HAS_TCP = 1 << 3;
         /// UDP, likewise.
         FLOW_HAS_UDP = 1 << 4;
+    }
+}
+
+abi_consts! {
+    /// States of a WQ; the values of `enum ib_wq_state`.
+    group WQ_STATES: u8, prefix "FAULTLINE_" {
+        /// Nothing happens.
+        WQS_RESET = 0;
+        /// Ready.
+        WQS_RDY = 1;
+        /// Everything is flushed.
+        WQS_ERR = 2;
+    }
+}
+
+abi_consts! {
+    /// What an RSS queue pair hashes; the values of `enum ibv_rx_hash_fields`.
+    group HASH_FIELDS: u32, prefix "FAULTLINE_" {
+        /// IPv4 source address.
+        HASH_SRC_IPV4 = 1 << 0;
+        /// IPv4 destination address.
+        HASH_DST_IPV4 = 1 << 1;
+        /// IPv6 source address.
+        HASH_SRC_IPV6 = 1 << 2;
+        /// IPv6 destination address.
+        HASH_DST_IPV6 = 1 << 3;
+        /// TCP source port.
+        HASH_SRC_PORT_TCP = 1 << 4;
+        /// TCP destination port.
+        HASH_DST_PORT_TCP = 1 << 5;
+        /// UDP source port.
+        HASH_SRC_PORT_UDP = 1 << 6;
+        /// UDP destination port.
+        HASH_DST_PORT_UDP = 1 << 7;
     }
 }

@@ -36,7 +36,7 @@ const MIN_MTU: u16 = 68;
 /// No VLAN in SET_GID.
 const NO_VLAN: u16 = 0xffff;
 /// Number that no completion queue has.
-const NO_CQ: u32 = u32::MAX;
+pub(crate) const NO_CQ: u32 = u32::MAX;
 
 /// The admin queue.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ fn answer_with<T: IntoBytes + Immutable>(handle: u32, value: &T) -> Answer {
 }
 
 /// log2 of a depth: at least one entry, at most `max`.
-fn check_depth(log_depth: u8, max: u32) -> Result<u8, Status> {
+pub(crate) fn check_depth(log_depth: u8, max: u32) -> Result<u8, Status> {
     match 1u32.checked_shl(u32::from(log_depth)) {
         Some(depth) if depth <= max => Ok(log_depth),
         _ => Err(Status::BadDepth),
@@ -90,7 +90,7 @@ fn check_stride(shift: u8, min: u32, need: u32) -> Result<u8, Status> {
     }
 }
 
-fn check_recv_stride(shift: u8, max_sge: u8) -> Result<u8, Status> {
+pub(crate) fn check_recv_stride(shift: u8, max_sge: u8) -> Result<u8, Status> {
     if u32::from(max_sge) > MAX_SGE {
         return Err(Status::BadStride);
     }
@@ -194,6 +194,12 @@ impl Nic {
             ALLOC_COUNTERS => self.core.counters.alloc().map(created),
             DEALLOC_COUNTERS => self.core.counters.free(handle).map(done),
             BIND_COUNTERS => self.bind_counters(handle, &body(cmd)?).map(done),
+            CREATE_WQ => self.create_wq(mem, &body(cmd)?).map(created),
+            DESTROY_WQ => self.destroy_wq(handle).map(done),
+            MODIFY_WQ => self.modify_wq(now, mem, handle, &body(cmd)?).map(done),
+            CREATE_RWQ_TABLE => self.create_rwq_table(mem, &body(cmd)?).map(created),
+            DESTROY_RWQ_TABLE => self.destroy_rwq_table(handle).map(done),
+            CREATE_RSS_QP => self.create_rss_qp(&body(cmd)?).map(created),
             ALLOC_DM => self.alloc_dm(mem, &body(cmd)?),
             DEALLOC_DM => self.core.device_memory.free(handle).map(done),
             CREATE_DM_MKEY => self.create_dm_mkey(&body(cmd)?).map(created),
@@ -224,7 +230,7 @@ impl Nic {
     }
 
     /// Page 0, the kernel's, or a context that exists.
-    fn check_uctx(&self, page: u32) -> Result<(), Status> {
+    pub(crate) fn check_uctx(&self, page: u32) -> Result<(), Status> {
         if page == 0 || self.core.uctxs.contains(page) {
             Ok(())
         } else {
@@ -311,7 +317,7 @@ impl Nic {
         self.core.xrcds.get_mut(xrcd).ok_or(Status::BadXrcd)
     }
 
-    fn pd(&mut self, pd: u32) -> Result<&mut Pd, Status> {
+    pub(crate) fn pd(&mut self, pd: u32) -> Result<&mut Pd, Status> {
         self.core.pds.get_mut(pd).ok_or(Status::BadPd)
     }
 
@@ -624,6 +630,7 @@ impl Nic {
             max_send_sge: cmd.max_send_sge,
             max_inline: cmd.max_inline.get(),
             xrcd: None,
+            rss: None,
         };
         let policy = self.core.config.fault_policy;
         let number = if kind == QpType::Gsi {
@@ -676,6 +683,7 @@ impl Nic {
             max_send_sge: 0,
             max_inline: 0,
             xrcd: Some(xrcd),
+            rss: None,
         };
         let policy = self.core.config.fault_policy;
         let make = |number| Qp::new(number, config, policy, None, None);
@@ -703,15 +711,29 @@ impl Nic {
         Ok(RecvRing::new(ring, cmd.max_recv_sge))
     }
 
+    /// The queue pair with this number. Work queues share the numbers, but are none.
+    fn queue_pair(&mut self, number: u32) -> Result<&mut Qp, Status> {
+        Self::qp_mut(&mut self.qps, &mut self.gsi, number)
+            .filter(|qp| qp.config.kind != QpType::Wq)
+            .ok_or(Status::BadQp)
+    }
+
     fn destroy_qp(&mut self, number: u32) -> Result<(), Status> {
+        self.queue_pair(number)?;
         if self.groups.has_member(number) || self.steering.names(number) {
             return Err(Status::InUse);
         }
+        self.remove_qp(number);
+        Ok(())
+    }
+
+    /// Takes away a queue pair or work queue that nothing refers to.
+    pub(crate) fn remove_qp(&mut self, number: u32) {
         let qp = match number {
             GSI_QPN => self.gsi.take().map(|qp| *qp),
             _ => self.qps.remove(number),
         };
-        let mut qp = qp.ok_or(Status::BadQp)?;
+        let Some(mut qp) = qp else { return };
         qp.release(&mut self.core);
         self.core.counters.release(qp.counters);
         self.core.mkeys.forget_qp(number);
@@ -724,6 +746,9 @@ impl Nic {
         if let Some(srq) = config.srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
             srq.refs -= 1;
         }
+        if let Some(rss) = config.rss {
+            self.release_rwq_table(rss.table);
+        }
         match config.xrcd {
             Some(xrcd) => self.release_xrcd(xrcd),
             None => self.release_pd(config.pd),
@@ -731,7 +756,6 @@ impl Nic {
         if self.core.netdev.qpn == number {
             self.core.netdev.qpn = 0;
         }
-        Ok(())
     }
 
     fn modify_qp<M: Dma>(
@@ -741,6 +765,9 @@ impl Nic {
         number: u32,
         change: &QpAttr,
     ) -> Result<(), Status> {
+        if self.queue_pair(number)?.config.kind == QpType::Rss {
+            return Err(Status::BadQpType);
+        }
         let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
         if change.reserved0 != 0 || change.reserved1 != [0; 30] {
             return Err(Status::ReservedNotZero);
@@ -758,8 +785,7 @@ impl Nic {
     }
 
     fn query_qp(&mut self, number: u32) -> Result<Answer, Status> {
-        let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
-        Ok(answer_with(number, &qp.query()))
+        Ok(answer_with(number, &self.queue_pair(number)?.query()))
     }
 
     fn create_ah(&mut self, cmd: &CreateAh) -> Result<u32, Status> {
@@ -821,7 +847,8 @@ impl Nic {
         }
         if qpn != 0 {
             let qp = self.qps.get(qpn).ok_or(Status::BadQp)?;
-            if qp.config.kind != QpType::Raw || qp.config.uctx != 0 {
+            let takes_frames = matches!(qp.config.kind, QpType::Raw | QpType::Rss);
+            if !takes_frames || qp.config.uctx != 0 {
                 return Err(Status::BadQpType);
             }
         }

@@ -54,6 +54,8 @@ pub struct Limits {
     pub device_memory: u64,
     pub max_dm: u32,
     pub max_counters: u32,
+    pub max_rwq_table: u32,
+    pub max_rwq_table_log_size: u32,
 }
 
 impl Default for Limits {
@@ -81,6 +83,8 @@ impl Default for Limits {
             device_memory: 8 << 20,
             max_dm: 1024,
             max_counters: 1024,
+            max_rwq_table: 1 << 10,
+            max_rwq_table_log_size: 9,
         }
     }
 }
@@ -176,6 +180,8 @@ impl NicConfig {
             max_mcast_grp: U32::new(l.max_mcast_grp),
             max_mcast_qp: U32::new(l.max_mcast_qp),
             max_flow: U32::new(l.max_flow),
+            max_rwq_table: U32::new(l.max_rwq_table),
+            max_rwq_table_log_size: U32::new(l.max_rwq_table_log_size),
             rc_odp_caps: odp(ODP_SEND
                 | ODP_RECV
                 | ODP_WRITE

@@ -148,9 +148,14 @@ impl Nic {
         taker: Taker,
         frame: Payload<'_, M>,
     ) {
-        let Some(qp) = self.qps.get_mut(taker.qpn) else {
+        let qpn = self.receiver(taker.qpn, frame);
+        let Some(qp) = qpn.and_then(|qpn| self.qps.get_mut(qpn)) else {
             self.core.counters.inc(Counter::rx_filtered);
             return;
+        };
+        let taker = Taker {
+            qpn: qp.number,
+            ..taker
         };
         if qp.receive_frame(&mut self.core, now, mem, taker.tag, frame) {
             return;
@@ -163,6 +168,17 @@ impl Nic {
             }),
             Err(_) => self.core.counters.inc(Counter::dma_errors),
         }
+    }
+
+    /// Who receives what is for this queue pair: itself, or a work queue of its indirection table.
+    fn receiver<M: Dma>(&self, qpn: u32, frame: Payload<'_, M>) -> Option<u32> {
+        let Some(rss) = &self.qps.get(qpn)?.config.rss else {
+            return Some(qpn);
+        };
+        let mut head = [0; MAX_HEADERS];
+        let n = frame.read(0, &mut head).ok()?;
+        let hash = rss.hash(head.get(..n).unwrap_or(&[]));
+        self.rwq_tables.get(rss.table)?.queue(hash)
     }
 
     /// A datagram to a group arrives: a copy for each member.

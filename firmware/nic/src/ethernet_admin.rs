@@ -1,13 +1,21 @@
-//! Admin commands of the Ethernet side: groups and flows.
+//! Admin commands of the Ethernet side: groups, flows, work queues.
 
-use faultline_abi::Status;
-use faultline_abi::steering::{CreateFlow, FLOW_KIND_NORMAL, FLOW_KINDS, FlowFields, Mcast};
+use faultline_abi::steering::{
+    CreateFlow, CreateRssQp, CreateRwqTable, CreateWq, FLOW_KIND_NORMAL, FLOW_KINDS, FlowFields,
+    Mcast, ModifyWq, WQS_ERR, WQS_RDY, WQS_RESET,
+};
+use faultline_abi::{Status, U32};
 use faultline_wire::Gid;
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::admin::{NO_CQ, check_depth, check_recv_stride};
 use crate::dma::Dma;
 use crate::nic::Nic;
-use crate::qp::QpType;
+use crate::qp::{Qp, QpConfig, QpType, State};
+use crate::ring::Ring;
+use crate::rss::{Rss, RwqTable};
+use crate::srq::RecvRing;
+use crate::time::Instant;
 
 impl Nic {
     /// Attaching twice is as good as once (IBTA 11.3.1).
@@ -32,7 +40,7 @@ impl Nic {
             return Err(Status::NotSupported);
         }
         let qp = self.qps.get(cmd.qpn.get()).ok_or(Status::BadQp)?;
-        if qp.config.kind != QpType::Raw {
+        if !matches!(qp.config.kind, QpType::Raw | QpType::Rss) {
             return Err(Status::BadQpType);
         }
         let addr = cmd.fields_addr.get();
@@ -51,5 +59,174 @@ impl Nic {
     pub(crate) fn destroy_flow(&mut self, number: u32) -> Result<(), Status> {
         let flow = self.steering.destroy(number);
         flow.map(drop).ok_or(Status::BadFlow)
+    }
+
+    fn wq(&mut self, number: u32) -> Result<&mut Qp, Status> {
+        let wq = self.qps.get_mut(number);
+        wq.filter(|wq| wq.config.kind == QpType::Wq)
+            .ok_or(Status::BadWq)
+    }
+
+    pub(crate) fn create_wq<M: Dma>(&mut self, mem: &M, cmd: &CreateWq) -> Result<u32, Status> {
+        if cmd.reserved != [0; 9] {
+            return Err(Status::ReservedNotZero);
+        }
+        let (pd, uctx, cqn) = (cmd.pd.get(), cmd.uctx.get(), cmd.cqn.get());
+        self.pd(pd)?;
+        self.check_uctx(uctx)?;
+        let cq = self.core.cqs.get(cqn).ok_or(Status::BadCq)?;
+        if cq.uctx != uctx {
+            return Err(Status::DomainMismatch);
+        }
+        let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_qp_wr)?;
+        let stride = check_recv_stride(cmd.stride_shift, cmd.max_sge)?;
+        let ring = Ring::load(&cmd.ring, log_depth, stride, true, mem)?;
+        let ring = RecvRing::new(ring, cmd.max_sge);
+        let config = QpConfig {
+            recv_cqn: cqn,
+            ..without_queues(QpType::Wq, pd, uctx)
+        };
+        let number = self.add_without_send_queue(config, Some(ring))?;
+        if let Some(cq) = self.core.cqs.get_mut(cqn) {
+            cq.refs += 1;
+        }
+        Ok(number)
+    }
+
+    fn add_without_send_queue(
+        &mut self,
+        config: QpConfig,
+        ring: Option<RecvRing>,
+    ) -> Result<u32, Status> {
+        let pd = config.pd;
+        let policy = self.core.config.fault_policy;
+        let make = |number| Qp::new(number, config, policy, None, ring);
+        let number = self.qps.insert_with(make).ok_or(Status::NoResources)?;
+        self.pd(pd)?.refs += 1;
+        Ok(number)
+    }
+
+    pub(crate) fn destroy_wq(&mut self, number: u32) -> Result<(), Status> {
+        if self.wq(number)?.table_places > 0 {
+            return Err(Status::InUse);
+        }
+        self.remove_qp(number);
+        Ok(())
+    }
+
+    pub(crate) fn modify_wq<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        number: u32,
+        cmd: &ModifyWq,
+    ) -> Result<(), Status> {
+        if cmd.reserved != [0; 7] {
+            return Err(Status::ReservedNotZero);
+        }
+        let from = self.wq(number)?.state();
+        let to = match cmd.state {
+            WQS_RESET => State::Reset,
+            WQS_RDY => State::Rts,
+            WQS_ERR => State::Err,
+            _ => return Err(Status::BadAttribute),
+        };
+        match (from, to) {
+            (State::Err, State::Rts) => return Err(Status::BadTransition),
+            (from, to) if from == to => return Ok(()),
+            _ => {}
+        }
+        if let Some(wq) = self.qps.get_mut(number) {
+            wq.enter(&mut self.core, now, mem, from, to);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn create_rwq_table<M: Dma>(
+        &mut self,
+        mem: &M,
+        cmd: &CreateRwqTable,
+    ) -> Result<u32, Status> {
+        if cmd.reserved != [0; 7] {
+            return Err(Status::ReservedNotZero);
+        }
+        if u32::from(cmd.log_size) > self.core.config.limits.max_rwq_table_log_size {
+            return Err(Status::BadDepth);
+        }
+        let mut numbers = vec![U32::new(0); 1 << cmd.log_size];
+        mem.read(cmd.addr.get(), numbers.as_mut_bytes())
+            .map_err(|_| Status::DmaError)?;
+        let wqs: Vec<u32> = numbers.iter().map(|number| number.get()).collect();
+        let mut uctx = None;
+        for number in &wqs {
+            let owner = self.wq(*number)?.config.uctx;
+            if *uctx.get_or_insert(owner) != owner {
+                return Err(Status::DomainMismatch);
+            }
+        }
+        let table = RwqTable::new(wqs.clone(), uctx.unwrap_or(0));
+        let tables = &mut self.rwq_tables;
+        let number = tables.insert_with(|_| table).ok_or(Status::NoResources)?;
+        for wq in wqs {
+            self.wq(wq)?.table_places += 1;
+        }
+        Ok(number)
+    }
+
+    pub(crate) fn destroy_rwq_table(&mut self, number: u32) -> Result<(), Status> {
+        let table = self.rwq_tables.get(number).ok_or(Status::BadRwqTable)?;
+        if table.refs > 0 {
+            return Err(Status::InUse);
+        }
+        let table = self.rwq_tables.remove(number).ok_or(Status::BadRwqTable)?;
+        for wq in table.queues() {
+            self.wq(*wq)?.table_places -= 1;
+        }
+        Ok(())
+    }
+
+    /// The number of RSS queue pairs of a table is one less.
+    pub(crate) fn release_rwq_table(&mut self, number: u32) {
+        if let Some(table) = self.rwq_tables.get_mut(number) {
+            table.refs -= 1;
+        }
+    }
+
+    pub(crate) fn create_rss_qp(&mut self, cmd: &CreateRssQp) -> Result<u32, Status> {
+        if cmd.reserved != [0; 8] {
+            return Err(Status::ReservedNotZero);
+        }
+        let (pd, uctx, table) = (cmd.pd.get(), cmd.uctx.get(), cmd.table.get());
+        self.pd(pd)?;
+        self.check_uctx(uctx)?;
+        let found = self.rwq_tables.get(table).ok_or(Status::BadRwqTable)?;
+        if found.uctx != uctx {
+            return Err(Status::DomainMismatch);
+        }
+        let config = QpConfig {
+            rss: Some(Rss::new(table, cmd.hash_fields.get(), cmd.key)?),
+            ..without_queues(QpType::Rss, pd, uctx)
+        };
+        let number = self.add_without_send_queue(config, None)?;
+        if let Some(table) = self.rwq_tables.get_mut(table) {
+            table.refs += 1;
+        }
+        Ok(number)
+    }
+}
+
+fn without_queues(kind: QpType, pd: u32, uctx: u32) -> QpConfig {
+    QpConfig {
+        kind,
+        pd,
+        uctx,
+        send_cqn: NO_CQ,
+        recv_cqn: NO_CQ,
+        srqn: None,
+        sig_all: false,
+        max_send_sge: 0,
+        max_inline: 0,
+        xrcd: None,
+        rss: None,
     }
 }

@@ -12,7 +12,7 @@
 //! - [`cq`], [`eq`], [`srq`], [`ring`]: queues in guest memory
 //! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
 //! - [`frame`], [`path`]: packets on their way out and in
-//! - `ethernet`, `multicast`, `steering`, `headers`: who gets a frame that is for no queue pair alone
+//! - `ethernet`, `multicast`, `steering`, [`rss`], `headers`: who gets a frame that is for no queue pair alone
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -39,6 +39,7 @@ pub mod path;
 pub mod qp;
 mod registers;
 pub mod ring;
+pub mod rss;
 pub mod srq;
 mod steering;
 pub mod table;

@@ -18,6 +18,7 @@ use crate::ingress::HeldFrame;
 use crate::multicast::{Groups, MULTICAST_QPN};
 use crate::qp::Qp;
 use crate::registers::Registers;
+use crate::rss::RwqTable;
 use crate::steering::{Steering, Taker};
 use crate::table::Table;
 use crate::time::Instant;
@@ -43,6 +44,7 @@ pub struct Nic {
     pub(crate) translation: TranslationQueue,
     pub(crate) groups: Groups,
     pub(crate) steering: Steering,
+    pub(crate) rwq_tables: Table<RwqTable>,
     /// Packets that the first QP in line has sent in its turn.
     burst: u32,
     /// Counts changes of the set of user contexts, for those who poll doorbell pages.
@@ -61,6 +63,7 @@ impl Nic {
             registers: Registers::new(&config),
             admin: AdminQueue::default(),
             translation: TranslationQueue::default(),
+            rwq_tables: Table::new(config.limits.max_rwq_table, 1),
             steering: Steering::new(config.limits.max_flow),
             groups: Groups::new(config.limits.max_mcast_grp, config.limits.max_mcast_qp),
             burst: 0,

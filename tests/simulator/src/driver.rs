@@ -1036,6 +1036,58 @@ impl<B: Bus> Driver<B> {
         self.command(DESTROY_FLOW, flow, &()).map(drop)
     }
 
+    /// Creates a work queue of 2^`log_depth` requests; it is used as a queue pair that only receives.
+    pub fn create_wq(&mut self, pd: u32, cq: &Cq, log_depth: u8) -> Result<Qp> {
+        const MAX_SGE: u8 = 2;
+        let stride_shift = recv_stride(MAX_SGE);
+        let (ring, desc) = self.contiguous((1 << (log_depth + stride_shift)) + 64)?;
+        let body = CreateWq {
+            ring: desc,
+            pd: U32::new(pd),
+            uctx: U32::new(cq.uctx),
+            cqn: U32::new(cq.cqn),
+            log_depth,
+            stride_shift,
+            max_sge: MAX_SGE,
+            ..CreateWq::default()
+        };
+        let qpn = self.command(CREATE_WQ, 0, &body)?.handle.get();
+        let wq = |ring| Wq {
+            ring,
+            log_depth,
+            stride_shift,
+            producer: 0,
+        };
+        Ok(Qp {
+            qpn,
+            uctx: cq.uctx,
+            sq: wq(0),
+            rq: Some(wq(ring)),
+        })
+    }
+
+    /// Moves a work queue to another state.
+    pub fn modify_wq(&mut self, wq: u32, state: u8) -> Result<()> {
+        let body = ModifyWq {
+            state,
+            ..ModifyWq::default()
+        };
+        self.command(MODIFY_WQ, wq, &body).map(drop)
+    }
+
+    /// Creates an indirection table; the number of work queues is a power of two.
+    pub fn create_rwq_table(&mut self, wqs: &[u32]) -> Result<u32> {
+        for (n, wq) in wqs.iter().enumerate() {
+            self.bus.store_u32(self.scratch + n as u64 * 4, *wq);
+        }
+        let body = CreateRwqTable {
+            addr: U64::new(self.scratch),
+            log_size: wqs.len().ilog2() as u8,
+            ..CreateRwqTable::default()
+        };
+        Ok(self.command(CREATE_RWQ_TABLE, 0, &body)?.handle.get())
+    }
+
     /// Sets an entry of the GID table.
     pub fn set_gid(&mut self, index: u32, gid: Gid, mac: MacAddr) -> Result<()> {
         let body = SetGid {

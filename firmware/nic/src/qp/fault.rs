@@ -414,7 +414,7 @@ impl Qp {
                     self.complete_receive(core, now, mem, &wr, LOST_BUFFER);
                 }
                 // One bad buffer does not stop an interface.
-                if kind != QpType::Raw {
+                if !matches!(kind, QpType::Raw | QpType::Wq) {
                     self.fail_with_event(core, now, mem, event::QP_FATAL);
                 }
             }

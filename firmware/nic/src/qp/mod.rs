@@ -27,6 +27,7 @@ use crate::frame::{CopyError, Payload, TxFrame, packet_of_run};
 use crate::mkey::{Absent, Bearer, Miss};
 use crate::path::Path;
 use crate::ring::Ring;
+use crate::rss::Rss;
 use crate::srq::{RecvRing, RecvWr, TakeError};
 use crate::time::Instant;
 
@@ -50,6 +51,10 @@ pub enum QpType {
     Ud,
     /// Ethernet frames.
     Raw,
+    /// Ethernet frames to work queues: nothing but a rule that says to which.
+    Rss,
+    /// A work queue: the receive half of a raw queue pair. No QP for software, though it has a number of their row.
+    Wq,
     /// XRC initiator: sends to the SRQs of a domain (IBTA annex A14).
     XrcIni,
     /// XRC target: receives for the SRQs of its domain.
@@ -77,7 +82,7 @@ impl QpType {
             Self::Rc => Some(Service::Rc),
             Self::Uc => Some(Service::Uc),
             Self::Ud | Self::Gsi => Some(Service::Ud),
-            Self::Raw => None,
+            Self::Raw | Self::Rss | Self::Wq => None,
             Self::XrcIni | Self::XrcTgt => Some(Service::Xrc),
         }
     }
@@ -221,6 +226,8 @@ pub struct QpConfig {
     pub max_inline: u32,
     /// XRC target: its domain.
     pub xrcd: Option<u32>,
+    /// RSS: how it finds work queues.
+    pub rss: Option<Rss>,
 }
 
 /// The send queue's ring.
@@ -251,6 +258,8 @@ pub struct Qp {
     pub config: QpConfig,
     /// The set that counts what it does; `None`: the device's counters do.
     pub counters: Option<u32>,
+    /// Places in indirection tables that a work queue has.
+    pub table_places: u32,
     state: State,
     attr: QpAttr,
     /// Bytes of payload in a packet.
@@ -287,6 +296,7 @@ impl Qp {
             number,
             config,
             counters: None,
+            table_places: 0,
             state: State::Reset,
             attr: initial_attr(fault_policy),
             mtu: PathMtu::Mtu1024.bytes() as u32,
@@ -419,7 +429,7 @@ impl Qp {
     ) -> Option<TxFrame> {
         match self.config.kind {
             QpType::Rc | QpType::Uc | QpType::XrcIni => self.poll_request(core, now, mem, most),
-            QpType::XrcTgt => None,
+            QpType::XrcTgt | QpType::Rss | QpType::Wq => None,
             QpType::Ud | QpType::Gsi => self.poll_datagram(core, now, mem),
             QpType::Raw => self.poll_raw(core, now, mem),
         }
@@ -615,7 +625,15 @@ impl Qp {
         self.enter(core, now, mem, old, new);
     }
 
-    fn enter<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, old: State, new: State) {
+    /// Goes to another state; the transition has been checked.
+    pub(crate) fn enter<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        old: State,
+        new: State,
+    ) {
         match new {
             State::Err => self.fail(core, now, mem),
             State::Reset => {

@@ -1,0 +1,177 @@
+//! Receive side scaling: which of several work queues gets a frame.
+
+use faultline_abi::Status;
+use faultline_abi::steering::*;
+use smallvec::SmallVec;
+
+use crate::headers::{Headers, IpVersion, Transport};
+
+/// Bytes of a Toeplitz key.
+const KEY_LEN: usize = 40;
+
+/// Work queues over which frames are spread.
+#[derive(Debug)]
+pub(crate) struct RwqTable {
+    /// Their numbers; how many is a power of two.
+    queues: Vec<u32>,
+    /// The context that all of them belong to.
+    pub uctx: u32,
+    /// RSS queue pairs that use it.
+    pub refs: u32,
+}
+
+impl RwqTable {
+    pub fn new(queues: Vec<u32>, uctx: u32) -> Self {
+        Self {
+            queues,
+            uctx,
+            refs: 0,
+        }
+    }
+
+    pub fn queues(&self) -> &[u32] {
+        &self.queues
+    }
+
+    /// Who gets frames with this hash.
+    pub fn queue(&self, hash: u32) -> Option<u32> {
+        let index = hash as usize % self.queues.len().max(1);
+        self.queues.get(index).copied()
+    }
+}
+
+/// How an RSS queue pair finds the WQ for a frame.
+#[derive(Clone, Debug)]
+pub struct Rss {
+    /// Its indirection table.
+    pub(crate) table: u32,
+    fields: u32,
+    key: [u8; KEY_LEN],
+}
+
+impl Rss {
+    /// Checks what a command says.
+    pub(crate) fn new(table: u32, fields: u32, key: [u8; KEY_LEN]) -> Result<Self, Status> {
+        const TCP: u32 = HASH_SRC_PORT_TCP | HASH_DST_PORT_TCP;
+        const UDP: u32 = HASH_SRC_PORT_UDP | HASH_DST_PORT_UDP;
+        if fields >> 8 != 0 {
+            return Err(Status::BadParameter);
+        }
+        // As verbs have it: one kind of ports.
+        if fields & TCP != 0 && fields & UDP != 0 {
+            return Err(Status::BadParameter);
+        }
+        Ok(Self { table, fields, key })
+    }
+
+    /// Hash of a frame with these first bytes; 0 if it has nothing that is to be hashed.
+    pub(crate) fn hash(&self, head: &[u8]) -> u32 {
+        let Some(parsed) = Headers::parse(head) else {
+            return 0;
+        };
+        let fields = parsed.fields(head);
+        let mut input: SmallVec<[u8; 40]> = SmallVec::new();
+        let mut add = |bit: u32, bytes: &[u8]| {
+            if self.fields & bit != 0 {
+                input.extend_from_slice(bytes);
+            }
+        };
+        match parsed.ip {
+            Some(IpVersion::V4) => {
+                add(HASH_SRC_IPV4, &fields.src_ip[12..]);
+                add(HASH_DST_IPV4, &fields.dst_ip[12..]);
+            }
+            Some(IpVersion::V6) => {
+                add(HASH_SRC_IPV6, &fields.src_ip);
+                add(HASH_DST_IPV6, &fields.dst_ip);
+            }
+            None => {}
+        }
+        // Fragments have no ports behind the first: none of a packet is hashed by ports.
+        match parsed.transport.filter(|_| !parsed.is_fragment) {
+            Some(Transport::Tcp) => {
+                add(HASH_SRC_PORT_TCP, &fields.src_port);
+                add(HASH_DST_PORT_TCP, &fields.dst_port);
+            }
+            Some(Transport::Udp) => {
+                add(HASH_SRC_PORT_UDP, &fields.src_port);
+                add(HASH_DST_PORT_UDP, &fields.dst_port);
+            }
+            None => {}
+        }
+        toeplitz(&self.key, &input)
+    }
+}
+
+/// The Toeplitz hash, as Microsoft's RSS specification defines it: for each bit of the input that is set, the 32
+/// bits of the key from there on.
+fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
+    let mut rest = key.iter();
+    let mut window = rest
+        .by_ref()
+        .take(4)
+        .fold(0u32, |word, byte| word << 8 | u32::from(*byte));
+    let mut hash = 0;
+    for byte in input {
+        let next = rest.next().copied().unwrap_or(0);
+        for bit in (0..8).rev() {
+            if byte >> bit & 1 != 0 {
+                hash ^= window;
+            }
+            window = window << 1 | u32::from(next >> bit & 1);
+        }
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key and the table of Microsoft's "Verifying the RSS Hash Calculation".
+    const KEY: [u8; KEY_LEN] = [
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
+        0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
+        0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    ];
+
+    /// Addresses, ports, hash of the addresses, hash of all.
+    type Case = ([u8; 4], [u8; 4], u16, u16, u32, u32);
+
+    #[test]
+    fn toeplitz_gives_the_published_values() {
+        let cases: [Case; 3] = [
+            (
+                [66, 9, 149, 187],
+                [161, 142, 100, 80],
+                2794,
+                1766,
+                0x323e_8fc2,
+                0x51cc_c178,
+            ),
+            (
+                [199, 92, 111, 2],
+                [65, 69, 140, 83],
+                14230,
+                4739,
+                0xd718_262a,
+                0xc626_b0ea,
+            ),
+            (
+                [24, 19, 198, 95],
+                [12, 22, 207, 184],
+                12898,
+                38024,
+                0xd2d0_a5de,
+                0x5c2b_394a,
+            ),
+        ];
+        for (src, dst, sport, dport, addresses, all) in cases {
+            let mut input = [src, dst].concat();
+            assert_eq!(toeplitz(&KEY, &input), addresses);
+            input.extend(sport.to_be_bytes());
+            input.extend(dport.to_be_bytes());
+            assert_eq!(toeplitz(&KEY, &input), all);
+        }
+    }
+}
