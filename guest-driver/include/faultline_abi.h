@@ -413,6 +413,8 @@
 #define FAULTLINE_RQ_MIN_STRIDE_SHIFT 5
 /* Bytes of the record after a ring. */
 #define FAULTLINE_RING_RECORD_SIZE 0x40
+/* First bytes of a raw frame in which checksums are put and headers are found. */
+#define FAULTLINE_MAX_RAW_HEADERS 0x8a
 
 /* Completion opcodes. */
 /* SEND, with or without immediate data. */
@@ -533,6 +535,8 @@
 #define FAULTLINE_VENDOR_ERR_PROTOCOL 0xd
 /* The key is not of the kind, or not in the state, that the operation needs. */
 #define FAULTLINE_VENDOR_ERR_KEY_STATE 0xe
+/* Raw: the frame is not one that checksums or segmentation can be done for as the request says. */
+#define FAULTLINE_VENDOR_ERR_OFFLOAD 0xf
 
 /* Kinds of events. */
 /* A completion notice for CQ `object`. */
@@ -841,6 +845,10 @@
 #define FAULTLINE_CNT_rx_steered 0x39
 /* Frames that a flow has dropped. */
 #define FAULTLINE_CNT_rx_flow_drops 0x3a
+/* Received frames with a wrong IPv4, TCP or UDP checksum. */
+#define FAULTLINE_CNT_rx_csum_errors 0x3b
+/* Requests that were segmented. */
+#define FAULTLINE_CNT_tx_segmented 0x3c
 
 /* Kinds of flows; the values of `enum ib_flow_attr_type`. */
 /* Frames that match. */
@@ -993,7 +1001,9 @@ struct faultline_caps {
 	__le32 max_rwq_table;
 	/* log2 of the entries of an indirection table. */
 	__le32 max_rwq_table_log_size;
-	__u8 reserved[20];
+	/* Bytes of payload that one raw work request may hold for segmentation; 0: none is done. */
+	__le32 max_tso;
+	__u8 reserved[16];
 	/* Bytes of device memory; 0 = none. */
 	__le64 device_memory;
 	/* Allocations of device memory. */
@@ -1189,6 +1199,19 @@ struct faultline_ud_seg {
 	/* Q_Key; if the top bit is set the QP's own is used (IBTA 10.2.5). */
 	__le32 qkey;
 	__u8 reserved[12];
+};
+
+/* Second use of `compare_add` and `swap`, for raw frames: same offsets. */
+struct faultline_raw_seg {
+	/* WR_FLAG_CSUM: where the sum begins, in bytes of the frame. 0: the device finds all checksums. */
+	__le16 csum_start;
+	/* Where the sum goes, from there; what stands there is summed too. */
+	__le16 csum_offset;
+	/* Not 0: the frame is cut into frames with so many bytes of TCP payload. Every checksum is filled in. */
+	__le16 mss;
+	/* With `mss`: bytes of headers, down to the end of TCP's. */
+	__le16 header_len;
+	__u8 reserved[8];
 };
 
 /* First 16 bytes of a receive work request. `sge[num_sge]` follows. */

@@ -6,8 +6,10 @@
 #include <linux/dma-mapping.h>
 #include <linux/etherdevice.h>
 #include <linux/if_vlan.h>
+#include <linux/ipv6.h>
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
+#include <linux/tcp.h>
 
 #include "faultline_net.h"
 
@@ -213,6 +215,28 @@ static int faultline_tx_map(struct faultline_net *net, struct sk_buff *skb,
 	return 0;
 }
 
+/*
+ * What the device is to do for a frame. It sums and cuts only what begins in
+ * the part of a frame that it looks at; ndo_features_check sees to that.
+ */
+static void faultline_tx_offload(struct faultline_sq_wqe *wqe,
+				 const struct sk_buff *skb)
+{
+	struct faultline_raw_seg *raw = (void *)&wqe->compare_add;
+
+	static_assert(offsetof(struct faultline_sq_wqe, swap) ==
+		      offsetof(struct faultline_sq_wqe, compare_add) + 8);
+	if (skb->ip_summed != CHECKSUM_PARTIAL)
+		return;
+	wqe->flags |= FAULTLINE_WR_FLAG_CSUM;
+	raw->csum_start = cpu_to_le16(skb_checksum_start_offset(skb));
+	raw->csum_offset = cpu_to_le16(skb->csum_offset);
+	if (skb_is_gso(skb)) {
+		raw->mss = cpu_to_le16(skb_shinfo(skb)->gso_size);
+		raw->header_len = cpu_to_le16(skb_tcp_all_headers(skb));
+	}
+}
+
 static void faultline_tx_fill(struct faultline_net *net,
 			      const struct faultline_tx_slot *slot)
 {
@@ -225,6 +249,7 @@ static void faultline_tx_fill(struct faultline_net *net,
 	wqe->opcode = FAULTLINE_WR_RAW;
 	wqe->flags = FAULTLINE_WR_FLAG_SIGNALED;
 	wqe->num_sge = slot->num;
+	faultline_tx_offload(wqe, slot->skb);
 	for (i = 0; i < slot->num; i++) {
 		sge[i].addr = cpu_to_le64(slot->addr[i]);
 		sge[i].length = cpu_to_le32(slot->len[i]);
@@ -675,6 +700,32 @@ static void faultline_tx_timeout(struct net_device *netdev,
 	schedule_work(&net->reset_work);
 }
 
+/* The headers that the device finds: no extension headers, no tunnels. */
+static bool faultline_can_segment(const struct sk_buff *skb)
+{
+	unsigned int ip_len = skb_network_header_len(skb);
+
+	if (skb->encapsulation || skb_network_offset(skb) != ETH_HLEN)
+		return false;
+	if (skb->protocol == htons(ETH_P_IPV6))
+		return ip_len == sizeof(struct ipv6hdr);
+	return skb->protocol == htons(ETH_P_IP);
+}
+
+static netdev_features_t faultline_features_check(struct sk_buff *skb,
+						  struct net_device *netdev,
+						  netdev_features_t features)
+{
+	features = vlan_features_check(skb, features);
+	if (skb->ip_summed == CHECKSUM_PARTIAL &&
+	    skb_checksum_start_offset(skb) + skb->csum_offset +
+			    sizeof(__sum16) > FAULTLINE_MAX_RAW_HEADERS)
+		features &= ~(NETIF_F_CSUM_MASK | NETIF_F_GSO_MASK);
+	if (skb_is_gso(skb) && !faultline_can_segment(skb))
+		features &= ~NETIF_F_GSO_MASK;
+	return features;
+}
+
 static int faultline_set_mac_address(struct net_device *netdev, void *addr)
 {
 	struct faultline_net *net = netdev_priv(netdev);
@@ -738,6 +789,7 @@ static const struct net_device_ops faultline_netdev_ops = {
 	.ndo_open = faultline_open,
 	.ndo_stop = faultline_stop,
 	.ndo_start_xmit = faultline_start_xmit,
+	.ndo_features_check = faultline_features_check,
 	.ndo_get_stats64 = dev_get_tstats64,
 	.ndo_set_rx_mode = faultline_set_rx_mode,
 	.ndo_set_mac_address = faultline_set_mac_address,
@@ -799,6 +851,7 @@ int faultline_net_create(struct faultline_dev *dev)
 {
 	struct faultline_net *net;
 	struct net_device *netdev;
+	u32 max_tso;
 	int err;
 
 	netdev = alloc_etherdev(sizeof(*net));
@@ -817,9 +870,14 @@ int faultline_net_create(struct faultline_dev *dev)
 	netdev->ethtool_ops = &faultline_ethtool_ops;
 	netdev->min_mtu = ETH_MIN_MTU;
 	netdev->max_mtu = le32_to_cpu(dev->caps.max_mtu);
-	netdev->hw_features = NETIF_F_SG;
+	netdev->hw_features = NETIF_F_SG | NETIF_F_HW_CSUM | NETIF_F_RXCSUM;
+	netdev->vlan_features = netdev->hw_features | NETIF_F_HIGHDMA;
+	max_tso = le32_to_cpu(dev->caps.max_tso);
+	if (max_tso) {
+		netdev->hw_features |= NETIF_F_TSO | NETIF_F_TSO6;
+		netif_set_tso_max_size(netdev, min(max_tso, GSO_LEGACY_MAX_SIZE));
+	}
 	netdev->features = netdev->hw_features | NETIF_F_HIGHDMA;
-	netdev->vlan_features = netdev->features;
 	netdev->pcpu_stat_type = NETDEV_PCPU_STAT_TSTATS;
 	netif_napi_add(netdev, &net->napi, faultline_napi_poll);
 	faultline_net_read_mac(dev, netdev);

@@ -69,6 +69,8 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(rx_mcast_copies),
 	FAULTLINE_COUNTER(rx_steered),
 	FAULTLINE_COUNTER(rx_flow_drops),
+	FAULTLINE_COUNTER(rx_csum_errors),
+	FAULTLINE_COUNTER(tx_segmented),
 };
 
 #define FAULTLINE_NUM_COUNTERS	ARRAY_SIZE(faultline_stat_descs)

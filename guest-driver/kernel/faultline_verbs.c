@@ -119,6 +119,7 @@ static int faultline_query_device(struct ib_device *ibdev,
 	props->rss_caps.max_rwq_indirection_table_size =
 		BIT(le32_to_cpu(caps->max_rwq_table_log_size));
 	props->max_wq_type_rq = props->max_qp;
+	props->raw_packet_caps = IB_RAW_PACKET_CAP_IP_CSUM;
 	props->max_pkeys = 1;
 	props->cq_caps.max_cq_moderation_count =
 		le16_to_cpu(caps->max_cq_count);

@@ -75,6 +75,8 @@ static struct faultline_sq_wqe *start_wqe(struct fl_qp *qp, uint64_t wr_id,
 		wqe->flags |= FAULTLINE_WR_FLAG_SOLICITED;
 	if (flags & IBV_SEND_FENCE)
 		wqe->flags |= FAULTLINE_WR_FLAG_FENCE;
+	if ((flags & IBV_SEND_IP_CSUM) && wqe->opcode == FAULTLINE_WR_RAW)
+		wqe->flags |= FAULTLINE_WR_FLAG_CSUM;
 	qp->sq.wr_id[qp->sq.head & qp->sq.mask] = wr_id;
 	return wqe;
 }
@@ -172,8 +174,7 @@ static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 	if (wr->opcode >= 32 || !(qp_ops(type) & (1U << wr->opcode)) ||
 	    wr->num_sge < 0)
 		return EINVAL;
-	/* Nobody is offered checksums. */
-	if (wr->send_flags & IBV_SEND_IP_CSUM)
+	if ((wr->send_flags & IBV_SEND_IP_CSUM) && type != IBV_QPT_RAW_PACKET)
 		return EINVAL;
 	if (sq_full(qp))
 		return ENOMEM;

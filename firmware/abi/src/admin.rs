@@ -530,4 +530,8 @@ counters! {
     rx_steered,
     /// Frames that a flow has dropped.
     rx_flow_drops,
+    /// Received frames with a wrong IPv4, TCP or UDP checksum.
+    rx_csum_errors,
+    /// Requests that were segmented.
+    tx_segmented,
 }

@@ -76,7 +76,9 @@ abi_struct! {
         max_rwq_table: crate::U32,
         /// log2 of the entries of an indirection table.
         max_rwq_table_log_size: crate::U32,
-        reserved: [u8; 20],
+        /// Bytes of payload that one raw work request may hold for segmentation; 0: none is done.
+        max_tso: crate::U32,
+        reserved: [u8; 16],
         /// Bytes of device memory; 0 = none.
         device_memory: crate::U64,
         /// Allocations of device memory.

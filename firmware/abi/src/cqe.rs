@@ -181,5 +181,7 @@ abi_consts! {
         PROTOCOL = 13;
         /// The key is not of the kind, or not in the state, that the operation needs.
         KEY_STATE = 14;
+        /// Raw: the frame is not one that checksums or segmentation can be done for as the request says.
+        OFFLOAD = 15;
     }
 }

@@ -60,6 +60,7 @@ pub const STRUCTS: &[StructLayout] = &[
     wqe::BindMwWqe::LAYOUT,
     wqe::FlushWqe::LAYOUT,
     wqe::UdSeg::LAYOUT,
+    wqe::RawSeg::LAYOUT,
     wqe::RqWqe::LAYOUT,
     wqe::WqRecord::LAYOUT,
     wqe::CqRecord::LAYOUT,

@@ -123,6 +123,19 @@ abi_struct! {
         remote_qpn: crate::U32,
     }
 
+    /// Second use of `compare_add` and `swap`, for raw frames: same offsets.
+    "faultline_raw_seg" RawSeg [16] {
+        /// WR_FLAG_CSUM: where the sum begins, in bytes of the frame. 0: the device finds all checksums.
+        csum_start: crate::U16,
+        /// Where the sum goes, from there; what stands there is summed too.
+        csum_offset: crate::U16,
+        /// Not 0: the frame is cut into frames with so many bytes of TCP payload. Every checksum is filled in.
+        mss: crate::U16,
+        /// With `mss`: bytes of headers, down to the end of TCP's.
+        header_len: crate::U16,
+        reserved: [u8; 8],
+    }
+
     /// First 16 bytes of a receive work request. `sge[num_sge]` follows.
     "faultline_rq_wqe" RqWqe [16] {
         /// Returned in the completion.
@@ -227,5 +240,7 @@ abi_consts! {
         RQ_MIN_STRIDE_SHIFT = 5;
         /// Bytes of the record after a ring.
         RING_RECORD_SIZE = 64;
+        /// First bytes of a raw frame in which checksums are put and headers are found.
+        MAX_RAW_HEADERS = 138;
     }
 }

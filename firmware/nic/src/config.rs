@@ -17,6 +17,8 @@ pub const MAX_SGE: u32 = 30;
 pub const MAX_INLINE: u32 = (1 << MAX_STRIDE_SHIFT) - SQ_WQE_DATA;
 /// Longest message: 1 GiB.
 pub const MAX_MSG_SIZE: u32 = 1 << 30;
+/// Longest payload that is segmented.
+pub const MAX_TSO: u32 = 1 << 16;
 /// Largest Ethernet MTU.
 pub const MAX_MTU: u16 = 9000;
 
@@ -182,6 +184,7 @@ impl NicConfig {
             max_flow: U32::new(l.max_flow),
             max_rwq_table: U32::new(l.max_rwq_table),
             max_rwq_table_log_size: U32::new(l.max_rwq_table_log_size),
+            max_tso: U32::new(MAX_TSO),
             rc_odp_caps: odp(ODP_SEND
                 | ODP_RECV
                 | ODP_WRITE

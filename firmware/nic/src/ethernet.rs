@@ -8,7 +8,7 @@ use faultline_wire::{Ethernet, MacAddr};
 
 use crate::config::MAX_MTU;
 use crate::dma::Dma;
-use crate::frame::{FrameKind, Payload, TxFrame};
+use crate::frame::{Frame, FrameKind, Payload, TxFrame};
 use crate::headers::MAX_HEADERS;
 use crate::ingress::HeldFrame;
 use crate::multicast::MULTICAST_QPN;
@@ -32,22 +32,18 @@ impl Nic {
         frame: &TxFrame,
     ) {
         self.sniff(now, mem, frame, mem);
-        let payload = Payload::Guest {
-            mem,
-            segments: &frame.payload,
-            skip: 0,
-            len: frame.payload_len,
-        };
+        let payload = frame.view(mem);
         match &frame.kind {
             FrameKind::Roce(header) => {
                 if header.bth.dest_qp == MULTICAST_QPN && header.ethernet.dst.is_multicast() {
                     self.loop_back_datagram(now, mem, frame, header, payload);
                 }
             }
-            FrameKind::Raw { dst, .. } => {
+            FrameKind::Raw { dst, checked, .. } => {
                 // To the own address: the switch turns it round.
                 if !self.steering.is_empty() && *dst != self.core.netdev.mac {
-                    self.loop_back_frame(now, mem, number, payload);
+                    let checked = *checked;
+                    self.loop_back_frame(now, mem, number, Frame { payload, checked });
                 }
             }
         }
@@ -72,19 +68,13 @@ impl Nic {
         }
     }
 
-    fn loop_back_frame<M: Dma>(
-        &mut self,
-        now: Instant,
-        mem: &M,
-        number: u32,
-        frame: Payload<'_, M>,
-    ) {
+    fn loop_back_frame<M: Dma>(&mut self, now: Instant, mem: &M, number: u32, frame: Frame<'_, M>) {
         let from_process = |qp: &Qp| qp.config.uctx != 0;
         if !self.qps.get(number).is_some_and(from_process) {
             return;
         }
         let mut head = [0; MAX_HEADERS];
-        let n = frame.read(0, &mut head).unwrap_or(0);
+        let n = frame.payload.read(0, &mut head).unwrap_or(0);
         let head = head.get(..n).unwrap_or(&[]);
         if packet::is_roce(head) {
             return;
@@ -114,7 +104,7 @@ impl Nic {
     /// As [`Nic::sniff`].
     pub(crate) fn sniff_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
         for taker in self.steering.takers(FLOW_KIND_SNIFFER) {
-            self.give_frame_in_turn(now, mem, taker, Payload::Bytes(frame));
+            self.give_frame_in_turn(now, mem, taker, Payload::Bytes(frame).into());
         }
     }
 
@@ -124,13 +114,13 @@ impl Nic {
         now: Instant,
         mem: &M,
         taker: Taker,
-        frame: Payload<'_, M>,
+        frame: Frame<'_, M>,
     ) {
         if !self.core.ingress.must_queue() {
             self.give_frame(now, mem, taker, frame);
             return;
         }
-        match frame.to_vec() {
+        match frame.payload.to_vec() {
             Ok(bytes) => self.hold(HeldFrame {
                 header: None,
                 only: Some(taker),
@@ -146,7 +136,7 @@ impl Nic {
         now: Instant,
         mem: &M,
         taker: Taker,
-        frame: Payload<'_, M>,
+        frame: Frame<'_, M>,
     ) {
         let qpn = self.receiver(taker.qpn, frame);
         let Some(qp) = qpn.and_then(|qpn| self.qps.get_mut(qpn)) else {
@@ -160,7 +150,7 @@ impl Nic {
         if qp.receive_frame(&mut self.core, now, mem, taker.tag, frame) {
             return;
         }
-        match frame.to_vec() {
+        match frame.payload.to_vec() {
             Ok(bytes) => self.core.ingress.put_back(HeldFrame {
                 header: None,
                 only: Some(taker),
@@ -171,12 +161,12 @@ impl Nic {
     }
 
     /// Who receives what is for this queue pair: itself, or a work queue of its indirection table.
-    fn receiver<M: Dma>(&self, qpn: u32, frame: Payload<'_, M>) -> Option<u32> {
+    fn receiver<M: Dma>(&self, qpn: u32, frame: Frame<'_, M>) -> Option<u32> {
         let Some(rss) = &self.qps.get(qpn)?.config.rss else {
             return Some(qpn);
         };
         let mut head = [0; MAX_HEADERS];
-        let n = frame.read(0, &mut head).ok()?;
+        let n = frame.payload.read(0, &mut head).ok()?;
         let hash = rss.hash(head.get(..n).unwrap_or(&[]));
         self.rwq_tables.get(rss.table)?.queue(hash)
     }
@@ -224,34 +214,29 @@ impl Nic {
     }
 
     /// A raw frame by reference: it may hold a RoCE packet that someone made by hand.
-    pub(crate) fn receive_raw<M: Dma>(&mut self, now: Instant, mem: &M, frame: Payload<'_, M>) {
+    pub(crate) fn receive_raw<M: Dma>(&mut self, now: Instant, mem: &M, frame: Frame<'_, M>) {
         let mut head = [0; packet::MAX_HEADER_LEN];
-        let Ok(n) = frame.read(0, &mut head) else {
+        let Ok(n) = frame.payload.read(0, &mut head) else {
             self.core.counters.inc(Counter::dma_errors);
             return;
         };
         if !packet::is_roce(head.get(..n).unwrap_or(&[])) {
-            self.count_received(1, frame.len());
+            self.count_received(1, frame.payload.len());
             self.receive_ethernet(now, mem, frame);
             return;
         }
-        let mut bytes = vec![0; frame.len().min(MAX_FRAME)];
-        match frame.read(0, &mut bytes) {
+        let mut bytes = vec![0; frame.payload.len().min(MAX_FRAME)];
+        match frame.payload.read(0, &mut bytes) {
             Ok(_) => self.receive_octets(now, mem, &bytes),
             Err(_) => self.core.counters.inc(Counter::dma_errors),
         }
     }
 
     /// A frame arrives that is no RoCE packet: to flows, else to the netdev, else to default flows.
-    pub(crate) fn receive_ethernet<M: Dma>(
-        &mut self,
-        now: Instant,
-        mem: &M,
-        frame: Payload<'_, M>,
-    ) {
+    pub(crate) fn receive_ethernet<M: Dma>(&mut self, now: Instant, mem: &M, frame: Frame<'_, M>) {
         let longest = usize::from(self.core.netdev.mtu) + Ethernet::MAX_LEN;
         let mut dst = MacAddr([0; 6]);
-        if frame.read(0, &mut dst.0) != Ok(dst.0.len()) || frame.len() > longest {
+        if frame.payload.read(0, &mut dst.0) != Ok(dst.0.len()) || frame.payload.len() > longest {
             self.core.counters.inc(Counter::rx_filtered);
             return;
         }
@@ -276,9 +261,9 @@ impl Nic {
     }
 
     /// Gives a frame to the flows that match. Gives whether one of them keeps it from all others.
-    fn steer<M: Dma>(&mut self, now: Instant, mem: &M, frame: Payload<'_, M>) -> bool {
+    fn steer<M: Dma>(&mut self, now: Instant, mem: &M, frame: Frame<'_, M>) -> bool {
         let mut head = [0; MAX_HEADERS];
-        let Ok(n) = frame.read(0, &mut head) else {
+        let Ok(n) = frame.payload.read(0, &mut head) else {
             self.core.counters.inc(Counter::dma_errors);
             return true;
         };

@@ -17,6 +17,7 @@ use faultline_wire::packet::{RoceHeader, pad_len, seal};
 use smallvec::SmallVec;
 
 use crate::dma::{Dma, DmaError};
+use crate::offload::Head;
 
 /// A run of guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,16 +67,20 @@ pub(crate) fn truncate_segments(segments: &mut Segments, len: u32) -> u32 {
 /// What kind of frame it is.
 // Nearly all frames are RoCE; a box for their headers would be an allocation for each.
 #[allow(clippy::large_enum_variant)]
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum FrameKind {
     /// A RoCE packet; the payload is what stands between the headers and the padding.
     Roce(RoceHeader),
-    /// Any other frame; the payload is all of it, without FCS.
+    /// Any other frame, without FCS: the head, then the payload.
     Raw {
         /// Destination address.
         dst: MacAddr,
         /// Source address.
         src: MacAddr,
+        /// Headers that the NIC has written; empty if software has written all of the frame.
+        head: Head,
+        /// Its checksums are right: the NIC has filled them in.
+        checked: bool,
     },
 }
 
@@ -143,7 +148,7 @@ impl TxFrame {
                 header.frame_len(each) + others * middle.frame_len(each)
             }
             FrameKind::Roce(header) => header.frame_len(self.payload_len),
-            FrameKind::Raw { .. } => self.payload_len,
+            FrameKind::Raw { head, .. } => head.len() + self.payload_len,
         }
     }
 
@@ -164,7 +169,12 @@ impl TxFrame {
         let mut at = match &self.kind {
             // The buffer is exactly as long as `frame_len` said.
             FrameKind::Roce(header) => header.emit(self.payload_len, frame).unwrap_or(0),
-            FrameKind::Raw { .. } => 0,
+            FrameKind::Raw { head, .. } => {
+                if let Some(to) = frame.get_mut(..head.len()) {
+                    to.copy_from_slice(head);
+                }
+                head.len()
+            }
         };
         for segment in &self.payload {
             let len = segment.len as usize;
@@ -180,15 +190,26 @@ impl TxFrame {
         Ok(())
     }
 
-    /// Packet `index` of a run as octets, with padding and invariant CRC.
-    pub(crate) fn packet_bytes<M: Dma>(&self, index: u32, mem: &M) -> Result<Vec<u8>, DmaError> {
-        let each = self.payload_len / self.packets.max(1) as usize;
-        let payload = Payload::Guest {
+    /// What a receiver takes: the payload; of a raw frame all of it.
+    pub(crate) fn view<'a, M>(&'a self, mem: &'a M) -> Payload<'a, M> {
+        let head: &[u8] = match &self.kind {
+            FrameKind::Roce(_) => &[],
+            FrameKind::Raw { head, .. } => head,
+        };
+        Payload::Guest {
+            head,
             mem,
             segments: &self.payload,
-            skip: index as usize * each,
-            len: each,
-        };
+            skip: 0,
+            len: head.len() + self.payload_len,
+        }
+    }
+
+    /// Packet `index` of a run as octets, with padding and invariant CRC.
+    pub(crate) fn packet_bytes<M: Dma>(&self, index: u32, mem: &M) -> Result<Vec<u8>, DmaError> {
+        let all = self.view(mem);
+        let each = all.len() / self.packets.max(1) as usize;
+        let payload = all.part(index as usize * each, each);
         let FrameKind::Roce(first) = &self.kind else {
             return payload.to_vec();
         };
@@ -226,15 +247,17 @@ fn is_readable<M: Dma>(mem: &M, addr: u64, len: u64) -> bool {
 /// The payload of a frame that arrives.
 #[derive(Debug)]
 pub enum Payload<'a, M> {
-    /// In the memory of the sender's guest.
+    /// In the memory of the sender's guest, behind headers that its NIC has written.
     Guest {
+        /// Those headers; mostly none.
+        head: &'a [u8],
         /// That memory.
         mem: &'a M,
         /// Where in it.
         segments: &'a [Segment],
         /// Bytes of the segments before it.
         skip: usize,
-        /// Bytes.
+        /// Bytes, the head's included.
         len: usize,
     },
     /// Octets.
@@ -267,16 +290,22 @@ impl<M: Dma> Payload<'_, M> {
     pub fn part(&self, at: usize, len: usize) -> Self {
         match *self {
             Self::Guest {
+                head,
                 mem,
                 segments,
                 skip,
                 ..
-            } => Self::Guest {
-                mem,
-                segments,
-                skip: skip + at,
-                len,
-            },
+            } => {
+                let in_head = at.min(head.len());
+                let end = (at + len).min(head.len());
+                Self::Guest {
+                    head: head.get(in_head..end).unwrap_or(&[]),
+                    mem,
+                    segments,
+                    skip: skip + at - in_head,
+                    len,
+                }
+            }
             Self::Bytes(bytes) => Self::Bytes(bytes.get(at..at + len).unwrap_or(&[])),
         }
     }
@@ -289,12 +318,26 @@ impl<M: Dma> Payload<'_, M> {
                 None => Ok(()),
             },
             Self::Guest {
+                head,
                 mem,
                 segments,
                 skip: before,
                 ..
             } => {
-                let (mut skip, mut dst, mut left) = ((before + skip) as u64, dst, len as u64);
+                let (mut dst, mut len) = (dst, len);
+                let mut skip = skip;
+                if let Some(rest) = head.get(skip..).filter(|rest| !rest.is_empty()) {
+                    let part = rest.get(..len).unwrap_or(rest);
+                    to.write(dst, part).map_err(|_| CopyError::Destination)?;
+                    dst += part.len() as u64;
+                    len -= part.len();
+                    if len == 0 {
+                        return Ok(());
+                    }
+                    skip = head.len();
+                }
+                let mut skip = (before + skip - head.len()) as u64;
+                let mut left = len as u64;
                 for segment in *segments {
                     let have = u64::from(segment.len);
                     if skip >= have {
@@ -338,12 +381,18 @@ impl<M: Dma> Payload<'_, M> {
                 }
             }
             Self::Guest {
+                head,
                 mem,
                 segments,
                 skip: before,
                 ..
             } => {
-                let (mut skip, mut at) = (before + skip, 0);
+                let from_head = head.get(skip..).unwrap_or(&[]);
+                let mut at = from_head.len().min(n);
+                if let (Some(to), Some(from)) = (buf.get_mut(..at), from_head.get(..at)) {
+                    to.copy_from_slice(from);
+                }
+                let mut skip = before + skip.max(head.len()) - head.len();
                 for segment in *segments {
                     let have = segment.len as usize;
                     if skip >= have {
@@ -363,5 +412,30 @@ impl<M: Dma> Payload<'_, M> {
             }
         }
         Ok(n)
+    }
+}
+
+/// A frame that is no RoCE packet.
+#[derive(Debug)]
+pub(crate) struct Frame<'a, M> {
+    pub payload: Payload<'a, M>,
+    /// A NIC of this process has made its checksums.
+    pub checked: bool,
+}
+
+impl<M> Clone for Frame<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Frame<'_, M> {}
+
+impl<'a, M> From<Payload<'a, M>> for Frame<'a, M> {
+    fn from(payload: Payload<'a, M>) -> Self {
+        Self {
+            payload,
+            checked: false,
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the headers of a frame are: what steering matches.
+//! Where the headers of a frame are: what steering matches, and what checksums and segmentation change.
 //!
 //! Looks at Ethernet with at most one VLAN tag, IPv4 (RFC 791) with options, IPv6 (RFC 8200) without extension
 //! headers, TCP (RFC 9293) and UDP (RFC 768). Anything else is a header that is not there.
@@ -6,6 +6,7 @@
 use faultline_abi::steering::{
     FLOW_HAS_ETH, FLOW_HAS_IPV4, FLOW_HAS_IPV6, FLOW_HAS_TCP, FLOW_HAS_UDP, FlowFields,
 };
+use faultline_abi::wqe::MAX_RAW_HEADERS;
 use faultline_wire::ethernet::{EtherType, Ethernet};
 use faultline_wire::ip::{Ipv6, PROTOCOL_UDP};
 
@@ -15,6 +16,8 @@ pub(crate) const MAX_HEADERS: usize = Ethernet::MAX_LEN + 60 + 60;
 const PROTOCOL_TCP: u8 = 6;
 const UDP_LEN: usize = 8;
 const TCP_LEN: usize = 20;
+
+const _: () = assert!(MAX_HEADERS == MAX_RAW_HEADERS as usize);
 
 /// Version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,24 @@ pub(crate) enum IpVersion {
 pub(crate) enum Transport {
     Tcp,
     Udp,
+}
+
+impl Transport {
+    /// Its number in an IP header.
+    pub fn protocol(self) -> u8 {
+        match self {
+            Self::Tcp => PROTOCOL_TCP,
+            Self::Udp => PROTOCOL_UDP,
+        }
+    }
+
+    /// Offset of the checksum in its header.
+    pub fn checksum_at(self) -> usize {
+        match self {
+            Self::Tcp => 16,
+            Self::Udp => 6,
+        }
+    }
 }
 
 /// The headers of a frame, by position.
@@ -77,6 +98,14 @@ impl Headers {
             _ => {}
         }
         Some(found)
+    }
+
+    /// Looks at the headers of a TCP packet that is to be cut into pieces: all of these bytes, and nothing behind.
+    /// Lengths are not looked at, for they will be others.
+    pub fn parse_template(bytes: &[u8]) -> Option<Self> {
+        let found = Self::parse(bytes)?;
+        let is_tcp = found.transport == Some(Transport::Tcp) && !found.is_fragment;
+        (is_tcp && found.payload_at == bytes.len()).then_some(found)
     }
 
     fn parse_ipv4(&mut self, bytes: &[u8]) -> Option<()> {

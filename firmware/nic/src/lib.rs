@@ -13,6 +13,7 @@
 //! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
 //! - [`frame`], [`path`]: packets on their way out and in
 //! - `ethernet`, `multicast`, `steering`, [`rss`], `headers`: who gets a frame that is for no queue pair alone
+//! - [`offload`]: checksums and segmentation
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -34,6 +35,7 @@ mod ingress;
 pub mod mkey;
 mod multicast;
 mod nic;
+pub mod offload;
 pub mod page_table;
 pub mod path;
 pub mod qp;

@@ -13,7 +13,7 @@ use crate::config::NicConfig;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::dma::Dma;
-use crate::frame::{FrameKind, Payload, TxFrame, packet_of_run};
+use crate::frame::{Frame, FrameKind, Payload, TxFrame, packet_of_run};
 use crate::ingress::HeldFrame;
 use crate::multicast::{Groups, MULTICAST_QPN};
 use crate::qp::Qp;
@@ -343,18 +343,16 @@ impl Nic {
             self.hold_frame(frame, sender);
             return;
         }
-        let payload = Payload::Guest {
-            mem: sender,
-            segments: &frame.payload,
-            skip: 0,
-            len: frame.payload_len,
-        };
+        let payload = frame.view(sender);
         match &frame.kind {
             FrameKind::Roce(header) => {
                 self.count_received(frame.packets, frame.len());
                 self.receive_roce(now, mem, header, frame.packets, payload);
             }
-            FrameKind::Raw { .. } => self.receive_raw(now, mem, payload),
+            FrameKind::Raw { checked, .. } => {
+                let checked = *checked;
+                self.receive_raw(now, mem, Frame { payload, checked });
+            }
         }
         self.report_fatal();
     }
@@ -385,7 +383,9 @@ impl Nic {
                 let payload = Payload::Bytes(parsed.payload);
                 self.receive_roce(now, mem, &parsed.header, 1, payload);
             }
-            Err(WireError::NotRoce) => self.receive_ethernet(now, mem, Payload::Bytes(frame)),
+            Err(WireError::NotRoce) => {
+                self.receive_ethernet(now, mem, Payload::Bytes(frame).into());
+            }
             Err(_) => self.core.counters.inc(Counter::rx_malformed),
         }
     }
@@ -404,13 +404,8 @@ impl Nic {
 
     /// Keeps a frame that is handed over by reference, packet by packet.
     pub(crate) fn hold_frame<M: Dma>(&mut self, frame: &TxFrame, sender: &M) {
-        let payload = Payload::Guest {
-            mem: sender,
-            segments: &frame.payload,
-            skip: 0,
-            len: frame.payload_len,
-        };
-        let each = frame.payload_len / frame.packets.max(1) as usize;
+        let payload = frame.view(sender);
+        let each = payload.len() / frame.packets.max(1) as usize;
         for index in 0..frame.packets {
             let header = match &frame.kind {
                 FrameKind::Roce(header) => Some(packet_of_run(header, index, frame.packets)),
@@ -441,7 +436,7 @@ impl Nic {
                 (Some(header), Some(taker)) => {
                     self.give_to_qp(now, mem, taker.qpn, header, 1, payload);
                 }
-                (None, Some(taker)) => self.give_frame(now, mem, taker, payload),
+                (None, Some(taker)) => self.give_frame(now, mem, taker, payload.into()),
                 (Some(header), None) => {
                     let len = header.frame_len(frame.bytes.len());
                     self.count_received(1, len);

@@ -25,7 +25,7 @@ use super::{Failure, Qp, QpType};
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::{Need, Raised, Token};
-use crate::frame::Payload;
+use crate::frame::{Frame, Payload};
 use crate::time::Instant;
 
 /// A page of the other side of a transfer that was refused or held.
@@ -61,8 +61,8 @@ pub(super) struct Waits {
 pub(super) enum Arrival<'a> {
     /// A packet; its payload comes with it.
     Packet(&'a RoceHeader),
-    /// A whole frame, and the tag of the flow that brought it.
-    Frame { tag: u32 },
+    /// A whole frame, the tag of the flow that brought it, and whether its checksums are known to be right.
+    Frame { tag: u32, checked: bool },
 }
 
 impl Arrival<'_> {
@@ -87,7 +87,10 @@ impl Parked {
     fn arrival(&self) -> Arrival<'_> {
         match &self.header {
             Some(header) => Arrival::Packet(header),
-            None => Arrival::Frame { tag: self.tag },
+            None => Arrival::Frame {
+                tag: self.tag,
+                checked: false,
+            },
         }
     }
 }
@@ -286,7 +289,10 @@ impl Qp {
                 self.receive_request(core, now, mem, header, payload)
             }
             (_, Arrival::Packet(header)) => self.receive_datagram(core, now, mem, header, payload),
-            (_, Arrival::Frame { tag }) => self.receive_frame_now(core, now, mem, tag, payload),
+            (_, Arrival::Frame { tag, checked }) => {
+                let frame = Frame { payload, checked };
+                self.receive_frame_now(core, now, mem, tag, frame)
+            }
         }
     }
 
@@ -307,7 +313,7 @@ impl Qp {
             header: arrival.header().copied(),
             tag: match arrival {
                 Arrival::Packet(_) => 0,
-                Arrival::Frame { tag } => tag,
+                Arrival::Frame { tag, .. } => tag,
             },
             bytes,
         });

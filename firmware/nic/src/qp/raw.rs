@@ -1,4 +1,4 @@
-//! Raw Ethernet: whole frames, as the netdev uses them.
+//! Raw Ethernet: whole frames, as the netdev uses them, and what is done for them on the way.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
@@ -9,13 +9,58 @@ use faultline_wire::{Ethernet, MacAddr};
 use super::fault::{Arrival, IngressNeed};
 use super::requester::{SendWr, Unbuilt};
 use super::{Failure, Misplaced, Qp};
+use crate::config::MAX_TSO;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{FrameKind, Payload, TxFrame};
+use crate::frame::{Frame, FrameKind, Payload, Segments, TxFrame};
+use crate::headers::{Headers, MAX_HEADERS};
 use crate::mkey::Access;
+use crate::offload::{self, Checked, Head};
 use crate::srq::TakeError;
 use crate::time::Instant;
+
+const OFFLOAD: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OFFLOAD);
+
+/// What a work request asks the NIC to do for a frame.
+#[derive(Clone, Copy, Debug)]
+enum Offload {
+    Nothing,
+    /// Fill in all checksums.
+    Checksums,
+    /// Sum from here on, and put the sum so many bytes behind.
+    Partial(usize, usize),
+    /// Cut it into pieces.
+    Segments {
+        mss: u16,
+        header_len: usize,
+    },
+}
+
+impl Offload {
+    fn parse(wr: &SendWr) -> Result<Self, Failure> {
+        let field = |shift: u32| (wr.compare_add >> shift) as u16;
+        let [start, offset, mss, header_len] = [0, 16, 32, 48].map(field);
+        let wants_csum = wr.flags & wr::WR_FLAG_CSUM != 0;
+        if wr.swap != 0 {
+            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED));
+        }
+        match (wants_csum, mss) {
+            (false, 0) if wr.compare_add == 0 => Ok(Self::Nothing),
+            (true, 0) if header_len == 0 => match (start, offset) {
+                (0, 0) => Ok(Self::Checksums),
+                (0, _) => Err(OFFLOAD),
+                _ => Ok(Self::Partial(usize::from(start), usize::from(offset))),
+            },
+            // Every segment needs new checksums; saying where is good for nothing, and allowed.
+            (_, 1..) => Ok(Self::Segments {
+                mss,
+                header_len: usize::from(header_len),
+            }),
+            _ => Err(OFFLOAD),
+        }
+    }
+}
 
 impl Qp {
     /// Completes the frame that was handed over before, then gives the next one.
@@ -30,37 +75,173 @@ impl Qp {
             Some(failure) => Err(Unbuilt::Failed(failure)),
             None => self.build_frame(core, mem, &wr),
         };
-        self.hand_over_unconnected(core, now, mem, wr, built)
+        let more = matches!(built, Ok((_, true)));
+        let built = built.map(|(frame, _)| frame);
+        let frame = self.hand_over_unconnected(core, now, mem, wr, built)?;
+        let first = self.requester.segment == 0;
+        if more && first {
+            core.counters.inc(Counter::tx_segmented);
+        }
+        // What has not left as a whole does not complete at the next turn.
+        self.requester.held = more;
+        self.requester.segment = match more {
+            true => self.requester.segment + 1,
+            false => 0,
+        };
+        Some(frame)
     }
 
-    fn build_frame<M: Dma>(&self, core: &Core, mem: &M, wr: &SendWr) -> Result<TxFrame, Unbuilt> {
-        if wr.opcode != wr::WR_RAW || wr.flags & wr::WR_FLAG_CSUM != 0 {
+    /// The frame, or the next segment of a large one; and whether another segment follows.
+    fn build_frame<M: Dma>(
+        &self,
+        core: &Core,
+        mem: &M,
+        wr: &SendWr,
+    ) -> Result<(TxFrame, bool), Unbuilt> {
+        if wr.opcode != wr::WR_RAW {
             return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE).into());
         }
         let longest = usize::from(core.netdev.mtu) + Ethernet::MAX_LEN;
-        if !(Ethernet::LEN..=longest).contains(&(wr.length as usize)) {
-            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into());
+        let len = wr.length as usize;
+        let fits = (Ethernet::LEN..=longest).contains(&len);
+        let whole = |frame: TxFrame| (frame, false);
+        match Offload::parse(wr)? {
+            Offload::Segments { mss, header_len } => {
+                self.build_segment(core, mem, wr, mss, header_len)
+            }
+            _ if !fits => Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into()),
+            Offload::Nothing => self.build_plain(core, mem, wr).map(whole),
+            Offload::Checksums => self.build_summed(core, mem, wr, None).map(whole),
+            Offload::Partial(start, offset) => {
+                let place = Some((start, offset));
+                self.build_summed(core, mem, wr, place).map(whole)
+            }
         }
-        let payload = self.gather(core, wr, 0, wr.length, Access::LocalRead)?;
-        let mut addresses = [0; 12];
+    }
+
+    /// The first bytes of what is sent.
+    fn read_head<M: Dma>(
+        &self,
+        core: &Core,
+        mem: &M,
+        wr: &SendWr,
+        len: usize,
+    ) -> Result<Head, Unbuilt> {
+        let segments = self.gather(core, wr, 0, len as u32, Access::LocalRead)?;
+        let mut head = Head::from_elem(0, len);
         let view = Payload::Guest {
+            head: &[],
+            mem,
+            segments: &segments,
+            skip: 0,
+            len,
+        };
+        view.read(0, &mut head).map_err(|_| UNREADABLE)?;
+        Ok(head)
+    }
+
+    /// A frame as software has written it.
+    fn build_plain<M: Dma>(&self, core: &Core, mem: &M, wr: &SendWr) -> Result<TxFrame, Unbuilt> {
+        let ends = addresses(&self.read_head(core, mem, wr, ADDRESSES_LEN)?);
+        let payload = self.gather(core, wr, 0, wr.length, Access::LocalRead)?;
+        Ok(raw_frame(
+            ends,
+            Head::new(),
+            payload,
+            wr.length as usize,
+            false,
+        ))
+    }
+
+    /// A frame whose checksums the NIC fills in: all of them, or one at the place that software names.
+    fn build_summed<M: Dma>(
+        &self,
+        core: &Core,
+        mem: &M,
+        wr: &SendWr,
+        place: Option<(usize, usize)>,
+    ) -> Result<TxFrame, Unbuilt> {
+        let len = wr.length as usize;
+        let mut head = self.read_head(core, mem, wr, len.min(MAX_HEADERS))?;
+        let rest = wr.length - head.len() as u32;
+        let payload = self.gather(core, wr, head.len() as u32, rest, Access::LocalRead)?;
+        let headers = Headers::parse(&head);
+        let transport = headers.and_then(|headers| {
+            let whole = headers.ip_end <= len && !headers.is_fragment;
+            let transport = headers.transport.filter(|_| whole)?;
+            Some((headers.transport_at, transport.checksum_at()))
+        });
+        // Where software says what we would have found, its own part of the sum need not be believed.
+        let found = headers.filter(|_| place.is_none() || place == transport);
+        // The bytes before the payload are changed: what is summed is read from a copy.
+        let before = head.clone();
+        let view = Payload::Guest {
+            head: &before,
             mem,
             segments: &payload,
             skip: 0,
-            len: wr.length as usize,
+            len,
         };
-        view.read(0, &mut addresses)
-            .map_err(|_| Failure::new(cqe::LOC_PROT_ERR, cqe::DMA))?;
-        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5] = addresses;
-        Ok(TxFrame {
-            kind: FrameKind::Raw {
-                dst: MacAddr([d0, d1, d2, d3, d4, d5]),
-                src: MacAddr([s0, s1, s2, s3, s4, s5]),
-            },
+        let summed = match (found, place) {
+            (Some(headers), _) => offload::fill_checksums(&mut head, &headers, &view),
+            (None, Some((start, offset))) => {
+                if start < Ethernet::LEN || start + offset + 2 > head.len() {
+                    return Err(OFFLOAD.into());
+                }
+                offload::fill_partial(&mut head, (start, offset), &view)
+            }
+            (None, None) => return Err(OFFLOAD.into()),
+        };
+        summed.map_err(|_| UNREADABLE)?;
+        let checked = found.is_some() && transport.is_some();
+        Ok(raw_frame(
+            addresses(&before),
+            head,
             payload,
-            payload_len: wr.length as usize,
-            packets: 1,
-        })
+            rest as usize,
+            checked,
+        ))
+    }
+
+    /// The next piece of a TCP packet that is cut into pieces; and whether another follows.
+    fn build_segment<M: Dma>(
+        &self,
+        core: &Core,
+        mem: &M,
+        wr: &SendWr,
+        mss: u16,
+        header_len: usize,
+    ) -> Result<(TxFrame, bool), Unbuilt> {
+        let longest = usize::from(core.netdev.mtu) + Ethernet::MAX_LEN;
+        let len = wr.length as usize;
+        let payload_len = len.saturating_sub(header_len);
+        if header_len > MAX_HEADERS || payload_len == 0 || payload_len > MAX_TSO as usize {
+            return Err(OFFLOAD.into());
+        }
+        if header_len + usize::from(mss).min(payload_len) > longest {
+            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into());
+        }
+        let template = self.read_head(core, mem, wr, header_len)?;
+        let headers = Headers::parse_template(&template).ok_or(OFFLOAD)?;
+        let index = self.requester.segment;
+        let at = index * u32::from(mss);
+        let left = (payload_len as u32).saturating_sub(at);
+        let part = left.min(u32::from(mss));
+        let last = part == left;
+        let offset = header_len as u32 + at;
+        let payload = self.gather(core, wr, offset, part, Access::LocalRead)?;
+        let mut head = offload::segment_head(&template, &headers, mss, index, part as usize, last);
+        let before = head.clone();
+        let view = Payload::Guest {
+            head: &before,
+            mem,
+            segments: &payload,
+            skip: 0,
+            len: header_len + part as usize,
+        };
+        offload::finish_segment(&mut head, &headers, &view).map_err(|_| UNREADABLE)?;
+        let ends = addresses(&template);
+        Ok((raw_frame(ends, head, payload, part as usize, true), !last))
     }
 
     /// A frame arrives that this QP is to have, from a flow with this tag. Gives false if it has stopped the input and must be held.
@@ -70,13 +251,17 @@ impl Qp {
         now: Instant,
         mem: &M,
         tag: u32,
-        frame: Payload<'_, M>,
+        frame: Frame<'_, M>,
     ) -> bool {
         if !self.state.receives() {
             core.counters.inc(Counter::rx_filtered);
             return true;
         }
-        self.receive_or_park(core, now, mem, Arrival::Frame { tag }, frame)
+        let arrival = Arrival::Frame {
+            tag,
+            checked: frame.checked,
+        };
+        self.receive_or_park(core, now, mem, arrival, frame.payload)
     }
 
     pub(super) fn receive_frame_now<M: Dma>(
@@ -85,8 +270,12 @@ impl Qp {
         now: Instant,
         mem: &M,
         tag: u32,
-        frame: Payload<'_, M>,
+        frame: Frame<'_, M>,
     ) -> Result<(), IngressNeed> {
+        let Frame {
+            payload: frame,
+            checked,
+        } = frame;
         let wr = match self.take_receive(core, now, mem, self.config.srqn) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {
@@ -125,7 +314,19 @@ impl Qp {
                 return Ok(());
             }
         }
+        let sums = match checked {
+            true => Checked::Right,
+            false => offload::check(&frame),
+        };
+        if sums == Checked::Wrong {
+            core.counters.inc(Counter::rx_csum_errors);
+        }
+        let flags = match sums {
+            Checked::Right => cqe::CQE_CSUM_OK,
+            Checked::Wrong | Checked::Unknown => 0,
+        };
         let entry = Cqe {
+            flags,
             wqe: U32::new(wr.tag),
             qpn: U32::new(self.number),
             byte_len: U32::new(frame.len() as u32),
@@ -136,4 +337,37 @@ impl Qp {
         core.complete(mem, now, self.config.recv_cqn, entry);
         Ok(())
     }
+}
+
+const UNREADABLE: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
+/// Both addresses of a frame.
+const ADDRESSES_LEN: usize = 12;
+
+fn raw_frame(
+    (dst, src): (MacAddr, MacAddr),
+    head: Head,
+    payload: Segments,
+    payload_len: usize,
+    checked: bool,
+) -> TxFrame {
+    TxFrame {
+        kind: FrameKind::Raw {
+            dst,
+            src,
+            head,
+            checked,
+        },
+        payload,
+        payload_len,
+        packets: 1,
+    }
+}
+
+/// Destination and source of a frame, which is not shorter than that.
+fn addresses(frame: &[u8]) -> (MacAddr, MacAddr) {
+    let at = |skip: usize| {
+        let bytes = frame.get(skip..).and_then(|rest| rest.first_chunk());
+        MacAddr(bytes.copied().unwrap_or([0; 6]))
+    };
+    (at(0), at(6))
 }

@@ -169,7 +169,10 @@ pub struct Requester {
     /// The request that was refused so.
     refused: Psn,
     /// The first pending datagram has not left yet: a page of it is missing.
+    /// Or some of its segments have not.
     pub(super) held: bool,
+    /// The segment of a large raw packet that leaves next.
+    pub(super) segment: u32,
     /// See [`crate::Pitfalls::damming`]: work requests that were posted while a timer ran.
     dammed: Option<(u32, u32)>,
 }
@@ -216,6 +219,7 @@ impl Requester {
         self.ack_deadline = None;
         self.rnr_deadline = None;
         self.held = false;
+        self.segment = 0;
         self.dammed = None;
     }
 

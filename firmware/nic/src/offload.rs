@@ -1,0 +1,287 @@
+//! What the NIC does for the network stack of its guest: checksums (RFC 1071), and cutting one large TCP packet
+//! into many, as stacks call segmentation offload.
+
+use smallvec::SmallVec;
+
+use crate::dma::{Dma, DmaError};
+use crate::frame::Payload;
+use crate::headers::{Headers, IpVersion, MAX_HEADERS, Transport};
+
+/// Headers that the NIC has written itself.
+pub type Head = SmallVec<[u8; MAX_HEADERS]>;
+
+/// TCP flags that only the last of the segments carries: FIN and PSH.
+const LAST_ONLY: u8 = 0x09;
+/// TCP flag that only the first carries: CWR (RFC 3168).
+const FIRST_ONLY: u8 = 0x80;
+
+/// A sum in ones' complement.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    sum: u64,
+    /// An odd number of bytes has been added: the next one is the low half of a word.
+    odd: bool,
+}
+
+impl Sum {
+    fn add(&mut self, mut bytes: &[u8]) {
+        if self.odd
+            && let Some((first, rest)) = bytes.split_first()
+        {
+            self.sum += u64::from(*first);
+            self.odd = false;
+            bytes = rest;
+        }
+        let words = bytes.chunks_exact(4);
+        let tail = words.remainder();
+        // 2^32 words of 32 bits fit.
+        self.sum += words
+            .filter_map(|word| word.first_chunk())
+            .map(|word| u64::from(u32::from_be_bytes(*word)))
+            .sum::<u64>();
+        for (n, byte) in tail.iter().enumerate() {
+            self.sum += u64::from(*byte) << if n % 2 == 0 { 8 } else { 0 };
+        }
+        self.odd = tail.len() % 2 == 1;
+    }
+
+    /// The bytes from `at` to `end` of a frame.
+    fn add_frame<M: Dma>(
+        &mut self,
+        frame: &Payload<'_, M>,
+        mut at: usize,
+        end: usize,
+    ) -> Result<(), DmaError> {
+        let mut buf = [0; 2048];
+        while at < end {
+            let want = (end - at).min(buf.len());
+            let Some(part) = buf.get_mut(..want) else {
+                break;
+            };
+            let n = frame.read(at, part)?;
+            if n == 0 {
+                break;
+            }
+            self.add(part.get(..n).unwrap_or(&[]));
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn fold(self) -> u16 {
+        let mut sum = self.sum;
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    }
+
+    /// What goes into the header. UDP has no use for zero, and to TCP it is the same (RFC 768).
+    fn checksum(self) -> u16 {
+        match !self.fold() {
+            0 => 0xffff,
+            sum => sum,
+        }
+    }
+}
+
+fn put16(bytes: &mut [u8], at: usize, value: u16) {
+    for (to, from) in bytes.iter_mut().skip(at).zip(value.to_be_bytes()) {
+        *to = from;
+    }
+}
+
+fn get16(bytes: &[u8], at: usize) -> u16 {
+    let chunk = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    chunk.copied().map_or(0, u16::from_be_bytes)
+}
+
+/// The pseudo header (RFC 9293 3.1, RFC 8200 8.1) of a packet whose transport has `len` bytes.
+fn pseudo_header(head: &[u8], headers: &Headers, transport: Transport, len: usize) -> Sum {
+    let addresses = match headers.ip {
+        Some(IpVersion::V6) => headers.ip_at + 8..headers.ip_at + 40,
+        _ => headers.ip_at + 12..headers.ip_at + 20,
+    };
+    let mut sum = Sum::default();
+    sum.add(head.get(addresses).unwrap_or(&[]));
+    sum.sum += u64::from(transport.protocol()) + len as u64;
+    sum
+}
+
+fn fill_ipv4(head: &mut [u8], headers: &Headers) {
+    if headers.ip == Some(IpVersion::V4) {
+        put16(head, headers.ip_at + 10, 0);
+        let mut sum = Sum::default();
+        sum.add(head.get(headers.ip_at..headers.transport_at).unwrap_or(&[]));
+        put16(head, headers.ip_at + 10, !sum.fold());
+    }
+}
+
+/// Fills in the checksums of a frame: `head` is the beginning of `frame`, headers and all, or more.
+pub(crate) fn fill_checksums<M: Dma>(
+    head: &mut [u8],
+    headers: &Headers,
+    frame: &Payload<'_, M>,
+) -> Result<(), DmaError> {
+    fill_ipv4(head, headers);
+    let Some(transport) = whole_transport(headers, frame.len()) else {
+        return Ok(());
+    };
+    let field = headers.transport_at + transport.checksum_at();
+    put16(head, field, 0);
+    let len = headers.ip_end - headers.transport_at;
+    let mut sum = pseudo_header(head, headers, transport, len);
+    let in_head = head.len().min(headers.ip_end);
+    sum.add(head.get(headers.transport_at..in_head).unwrap_or(&[]));
+    sum.add_frame(frame, in_head, headers.ip_end)?;
+    put16(head, field, sum.checksum());
+    Ok(())
+}
+
+/// The transport of a frame that holds all that its checksum covers.
+fn whole_transport(headers: &Headers, frame_len: usize) -> Option<Transport> {
+    let whole = !headers.is_fragment && headers.ip_end <= frame_len;
+    headers.transport.filter(|_| whole)
+}
+
+/// Sums from `start` to the end of the frame; the sum goes `offset` bytes behind `start`. What stands there is
+/// summed too: software has put the pseudo header's sum there.
+pub(crate) fn fill_partial<M: Dma>(
+    head: &mut [u8],
+    (start, offset): (usize, usize),
+    frame: &Payload<'_, M>,
+) -> Result<(), DmaError> {
+    let mut sum = Sum::default();
+    sum.add(head.get(start..).unwrap_or(&[]));
+    sum.add_frame(frame, head.len(), frame.len())?;
+    put16(head, start + offset, sum.checksum());
+    Ok(())
+}
+
+/// What the checksums of a frame say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checked {
+    /// IPv4 header, if there is one, and TCP or UDP are right.
+    Right,
+    Wrong,
+    /// There is none that we know.
+    Unknown,
+}
+
+/// Looks at the checksums of a frame.
+pub(crate) fn check<M: Dma>(frame: &Payload<'_, M>) -> Checked {
+    let mut head = [0; MAX_HEADERS];
+    let Ok(n) = frame.read(0, &mut head) else {
+        return Checked::Unknown;
+    };
+    let head = head.get(..n).unwrap_or(&[]);
+    match Headers::parse(head) {
+        Some(headers) => check_parsed(head, &headers, frame),
+        None => Checked::Unknown,
+    }
+}
+
+fn check_parsed<M: Dma>(head: &[u8], headers: &Headers, frame: &Payload<'_, M>) -> Checked {
+    if headers.ip == Some(IpVersion::V4) {
+        let mut sum = Sum::default();
+        sum.add(head.get(headers.ip_at..headers.transport_at).unwrap_or(&[]));
+        if sum.fold() != 0xffff {
+            return Checked::Wrong;
+        }
+    }
+    let Some(transport) = whole_transport(headers, frame.len()) else {
+        return Checked::Unknown;
+    };
+    let field = headers.transport_at + transport.checksum_at();
+    if transport == Transport::Udp && get16(head, field) == 0 {
+        // Not used; IPv6 has no such thing (RFC 8200 8.1).
+        return match headers.ip {
+            Some(IpVersion::V4) => Checked::Right,
+            _ => Checked::Wrong,
+        };
+    }
+    let len = headers.ip_end - headers.transport_at;
+    let mut sum = pseudo_header(head, headers, transport, len);
+    match sum.add_frame(frame, headers.transport_at, headers.ip_end) {
+        Ok(()) if sum.fold() == 0xffff => Checked::Right,
+        Ok(()) => Checked::Wrong,
+        Err(_) => Checked::Unknown,
+    }
+}
+
+/// The headers of one segment, without TCP's checksum: `len` bytes of payload, of a packet that is cut into pieces of
+/// `mss` bytes of which this is number `index`.
+pub(crate) fn segment_head(
+    template: &[u8],
+    headers: &Headers,
+    mss: u16,
+    index: u32,
+    len: usize,
+    last: bool,
+) -> Head {
+    let mut head = Head::from_slice(template);
+    let packet_len = headers.payload_at - headers.ip_at + len;
+    match headers.ip {
+        Some(IpVersion::V6) => {
+            let payload_len = packet_len - (headers.transport_at - headers.ip_at);
+            put16(&mut head, headers.ip_at + 4, payload_len as u16);
+        }
+        _ => {
+            put16(&mut head, headers.ip_at + 2, packet_len as u16);
+            let id = get16(template, headers.ip_at + 4).wrapping_add(index as u16);
+            put16(&mut head, headers.ip_at + 4, id);
+        }
+    }
+    let at = headers.transport_at + 4;
+    let sequence = u32::from(get16(template, at)) << 16 | u32::from(get16(template, at + 2));
+    let sequence = sequence.wrapping_add(index.wrapping_mul(u32::from(mss)));
+    put16(&mut head, at, (sequence >> 16) as u16);
+    put16(&mut head, at + 2, sequence as u16);
+    if let Some(flags) = head.get_mut(headers.transport_at + 13) {
+        if !last {
+            *flags &= !LAST_ONLY;
+        }
+        if index > 0 {
+            *flags &= !FIRST_ONLY;
+        }
+    }
+    fill_ipv4(&mut head, headers);
+    head
+}
+
+/// Completes the head of a segment: where its packet ends has changed with its length.
+pub(crate) fn finish_segment<M: Dma>(
+    head: &mut [u8],
+    headers: &Headers,
+    frame: &Payload<'_, M>,
+) -> Result<(), DmaError> {
+    let headers = Headers {
+        ip_end: frame.len(),
+        ..*headers
+    };
+    fill_checksums(head, &headers, frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_in_pieces_is_the_sum() {
+        let bytes: Vec<u8> = (0..1001u32).map(|n| (n * n / 8) as u8).collect();
+        let mut whole = 0u64;
+        for pair in bytes.chunks(2) {
+            whole += u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low));
+        }
+        while whole > 0xffff {
+            whole = (whole & 0xffff) + (whole >> 16);
+        }
+        for step in [1, 2, 3, 5, 7, 64, 999, 1001] {
+            let mut sum = Sum::default();
+            for piece in bytes.chunks(step) {
+                sum.add(piece);
+            }
+            assert_eq!(u64::from(sum.fold()), whole, "{step}");
+        }
+    }
+}
