@@ -55,7 +55,8 @@ struct ibv_wq *fl_create_wq(struct ibv_context *context,
 	shift = fl_stride_shift(FAULTLINE_RQ_WQE_DATA +
 					max_sge * sizeof(struct faultline_sge),
 				FAULTLINE_RQ_MIN_STRIDE_SHIFT);
-	ret = fl_wq_alloc(ctx, &rwq->wq, fl_log2_up(attr->max_wr), shift, max_sge);
+	ret = fl_wq_alloc(ctx, to_fl_pd(attr->pd), FAULTLINEDV_MEMORY_RQ, &rwq->wq,
+			  fl_log2_up(attr->max_wr), shift, max_sge);
 	if (ret)
 		goto err_rwq;
 	cmd.drv.buf_addr = (uintptr_t)rwq->wq.ring.buf;
