@@ -279,9 +279,9 @@ shown | grep -q "type RC" && fail "a counter is left over"
 rdma statistic qp set link $link auto off || fail "no end of counters by type"
 $pingpong -n 3000 > /dev/null & server=$!
 for try in $(seq 100); do ss -Hltn sport = :18515 | grep -q . && break; sleep 0.1; done
-lqpn=$(rdma resource show qp link $link type RC | sed -n 's/.* lqpn \([0-9]*\) .*//p' | head -1)
+lqpn=$(rdma resource show qp link $link | sed -n 's/.* lqpn \([0-9]*\) .*type RC .*/\1/p' | head -1)
 rdma statistic qp bind link $link lqpn $lqpn || fail "can't bind $lqpn"
-set_of() { shown | sed -n 's/.* cntn \([0-9]*\) .*//p'; }
+set_of() { shown | sed -n 's/.* cntn \([0-9]*\) .*/\1/p'; }
 cntn=$(set_of)
 [ -n "$cntn" ] || fail "no counter"
 $pingpong -n 3000 $MY_IP > /dev/null & client=$!
