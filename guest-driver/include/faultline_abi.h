@@ -237,6 +237,8 @@
 #define FAULTLINE_DB_NOP 7
 /* Receive queue of QP `object`: `value` is the producer index. Only when its record asks for it. */
 #define FAULTLINE_DB_RQ 8
+/* Tag matching SRQ `object`: `value` is the producer index of its operations. */
+#define FAULTLINE_DB_TM_OPS 0x20
 
 /* What may touch an on-demand region; the values of `enum ib_odp_transport_cap_bits`. */
 /* SEND gathers. */
@@ -437,10 +439,20 @@
 #define FAULTLINE_WC_FLUSH 9
 /* Atomic write. */
 #define FAULTLINE_WC_ATOMIC_WRITE 0xa
+/* Tag added. `wqe` is the number of the operation. */
+#define FAULTLINE_WC_TM_ADD 0x20
+/* Tag removed. */
+#define FAULTLINE_WC_TM_DEL 0x21
+/* Count of unexpected messages taken. */
+#define FAULTLINE_WC_TM_SYNC 0x22
 /* Receive of a SEND. */
 #define FAULTLINE_WC_RECV 0x80
 /* Receive consumed by a WRITE with immediate data. */
 #define FAULTLINE_WC_RECV_RDMA_WITH_IMM 0x81
+/* Receive of a tag matching SRQ. */
+#define FAULTLINE_WC_TM_RECV 0xa0
+/* Receive of a tag matching SRQ, of a message without a tag. */
+#define FAULTLINE_WC_TM_NO_TAG 0xa1
 
 /* Completion status; the values of `enum ib_wc_status`. */
 /* Success. */
@@ -487,6 +499,10 @@
 #define FAULTLINE_WC_STATUS_RESP_TIMEOUT_ERR 0x14
 /* General error. */
 #define FAULTLINE_WC_STATUS_GENERAL_ERR 0x15
+/* Operation on a tag list failed. */
+#define FAULTLINE_WC_STATUS_TM_ERR 0x16
+/* The data of a rendezvous does not fit; both headers are in the buffer. */
+#define FAULTLINE_WC_STATUS_TM_RNDV_INCOMPLETE 0x17
 
 /* Flags of a completion. */
 /* 40 bytes of GRH (for IPv4: the header in the last 20 of them) precede the payload. */
@@ -693,6 +709,8 @@
 #define FAULTLINE_ADMIN_DESTROY_RWQ_TABLE 0x60
 /* Create a queue pair that spreads frames over work queues. */
 #define FAULTLINE_ADMIN_CREATE_RSS_QP 0x61
+/* Create a shared receive queue with tag matching; DESTROY_SRQ destroys it. */
+#define FAULTLINE_ADMIN_CREATE_TM_SRQ 0x79
 
 /* Flags of CREATE_EQ. */
 /* This queue gets the asynchronous events of all objects. */
@@ -904,6 +922,48 @@
 /* UDP destination port. */
 #define FAULTLINE_HASH_DST_PORT_UDP 0x80
 
+/* Operations on a tag list. */
+/* Add a tagged buffer. */
+#define FAULTLINE_TM_OP_ADD 1
+/* Remove one. It fails (WC_STATUS_TM_ERR) if a message has consumed the buffer. */
+#define FAULTLINE_TM_OP_DEL 2
+/* Tell the count of unexpected messages, and nothing else. */
+#define FAULTLINE_TM_OP_SYNC 3
+
+/* Flags of an operation. */
+/* Make a completion. An operation that fails makes one anyway. */
+#define FAULTLINE_TM_OP_FLAG_SIGNALED 1
+/* `unexpected` is given. */
+#define FAULTLINE_TM_OP_FLAG_SYNC 2
+
+/* Opcodes of a tagged message. */
+/* No tag: what follows the opcode is not looked at. */
+#define FAULTLINE_TMH_NO_TAG 0
+/* The data waits to be read. */
+#define FAULTLINE_TMH_RNDV 1
+/* The data has been read. */
+#define FAULTLINE_TMH_FIN 2
+/* The data follows. */
+#define FAULTLINE_TMH_EAGER 3
+
+/* Flags of a completion of a tag matching SRQ (`tm_flags`). */
+/* `wqe` is a place of the tag list, not the tag of a receive work request. */
+#define FAULTLINE_CQE_TM_TAGGED 1
+/* The message has found its buffer. */
+#define FAULTLINE_CQE_TM_MATCH 2
+/* All data is in the buffer, which is done with. */
+#define FAULTLINE_CQE_TM_DATA_VALID 4
+/* Buffers that were added lately do not match before software has told the count. */
+#define FAULTLINE_CQE_TM_SYNC_REQ 8
+
+/* Geometry of tag matching. */
+/* log2 of the size of an operation. */
+#define FAULTLINE_TM_OP_SHIFT 7
+/* Most SGEs of a tagged buffer. */
+#define FAULTLINE_TM_MAX_SGE 4
+/* Longest rendezvous request, headers included. */
+#define FAULTLINE_TM_MAX_RNDV 0x40
+
 /* Head of a doorbell page. */
 struct faultline_doorbell_page {
 	/* Written by the device: not zero while it sleeps. */
@@ -1008,7 +1068,10 @@ struct faultline_caps {
 	__le64 device_memory;
 	/* Allocations of device memory. */
 	__le32 max_dm;
-	__u8 reserved1[8];
+	/* Tagged buffers of a tag matching SRQ; 0 = there is no tag matching. */
+	__le32 max_tm_tags;
+	/* Operations in the ring of a tag matching SRQ. */
+	__le32 max_tm_ops;
 	/* Counter sets. */
 	__le32 max_counters;
 	/* Completions that a CQ may gather before a notice; 0 = there is no moderation. */
@@ -1275,13 +1338,20 @@ struct faultline_cqe {
 	__u8 sl;
 	/* IP version of the packet (UD, GSI): 4 or 6. */
 	__u8 ip_version;
-	/* Flow tag of the steering rule, or zero. */
+	/* Flow tag of the steering rule, or zero. Tag matching: `app_ctx` of the message as it was on the wire. */
 	__le32 flow_tag;
 	/* Device clock in nanoseconds when the completion was made. */
 	__le64 timestamp;
-	/* Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process. */
+	/*
+	 * Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process. Also the SRQ
+	 * of the completions of tag matching.
+	 */
 	__le32 srqn;
-	__u8 reserved[11];
+	/* Tag matching: tag of the message, low half first. */
+	__le32 tm_tag[2];
+	/* Tag matching: FAULTLINE_CQE_TM_* bits. */
+	__u8 tm_flags;
+	__u8 reserved[2];
 	/* Written last. */
 	__u8 phase;
 };
@@ -1714,6 +1784,63 @@ struct faultline_create_rss_qp {
 	/* Toeplitz key. */
 	__u8 key[40];
 	__u8 reserved[8];
+};
+
+/* CREATE_TM_SRQ. Answer: handle. */
+struct faultline_create_tm_srq {
+	/* As in CREATE_SRQ, with `kind` zero and `cqn` the CQ of all completions. */
+	struct faultline_create_srq srq;
+	/* Ring of 2^ops_log_depth operations of 128 bytes, and a record. */
+	struct faultline_ring ops;
+	/* Tagged buffers at once; 1..=max_tm_tags. */
+	__le32 max_tags;
+	__u8 ops_log_depth;
+	__u8 reserved[11];
+};
+
+/*
+ * An operation on the list. Operation number i (a 32-bit count) stands in entry `i mod 2^n`; ring
+ * FAULTLINE_DB_TM_OPS with the producer index. The record's `consumer` says how many have been taken.
+ */
+struct faultline_tm_op {
+	/* FAULTLINE_TM_OP_*. */
+	__u8 opcode;
+	/* FAULTLINE_TM_OP_FLAG_*. */
+	__u8 flags;
+	/* ADD: number of SGEs. */
+	__u8 num_sge;
+	__u8 reserved0;
+	/* Unexpected messages that software has handled, modulo 2^32; only with TM_OP_FLAG_SYNC. */
+	__le32 unexpected;
+	/*
+	 * ADD: place of the list, below max_tags, which must be empty; it is what `wqe` of the completions of the
+	 * buffer says. DEL: the place to empty.
+	 */
+	__le32 slot;
+	__le32 reserved1;
+	/* ADD: a message matches if its tag AND `mask` is this. */
+	__le64 tag;
+	__le64 mask;
+	__u8 reserved2[32];
+	/* ADD: the buffer. */
+	struct faultline_sge sge[4];
+};
+
+/* Header of a tagged message (ibv_tmh). */
+struct faultline_tmh {
+	/* FAULTLINE_TMH_*. */
+	__u8 opcode;
+	__u8 reserved[3];
+	/* Returned in the completion that says TM_MATCH. */
+	__u8 app_ctx[4];
+	__u8 tag[8];
+};
+
+/* Header of a rendezvous request, behind the first (ibv_rvh): where the data is. FIN repeats both. */
+struct faultline_rvh {
+	__u8 va[8];
+	__u8 rkey[4];
+	__u8 len[4];
 };
 
 #endif /* FAULTLINE_ABI_H */

@@ -329,6 +329,8 @@ abi_consts! {
         DESTROY_RWQ_TABLE = 0x60;
         /// Create a queue pair that spreads frames over work queues.
         CREATE_RSS_QP = 0x61;
+        /// Create a shared receive queue with tag matching; DESTROY_SRQ destroys it.
+        CREATE_TM_SRQ = 0x79;
     }
 }
 

@@ -83,7 +83,10 @@ abi_struct! {
         device_memory: crate::U64,
         /// Allocations of device memory.
         max_dm: crate::U32,
-        reserved1: [u8; 8],
+        /// Tagged buffers of a tag matching SRQ; 0 = there is no tag matching.
+        max_tm_tags: crate::U32,
+        /// Operations in the ring of a tag matching SRQ.
+        max_tm_ops: crate::U32,
         /// Counter sets.
         max_counters: crate::U32,
         /// Completions that a CQ may gather before a notice; 0 = there is no moderation.

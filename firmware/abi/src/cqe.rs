@@ -36,13 +36,18 @@ abi_struct! {
         sl: u8,
         /// IP version of the packet (UD, GSI): 4 or 6.
         ip_version: u8,
-        /// Flow tag of the steering rule, or zero.
+        /// Flow tag of the steering rule, or zero. Tag matching: `app_ctx` of the message as it was on the wire.
         flow_tag: crate::U32,
         /// Device clock in nanoseconds when the completion was made.
         timestamp: crate::U64,
-        /// Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process.
+        /// Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process. Also the SRQ
+        /// of the completions of tag matching.
         srqn: crate::U32,
-        reserved: [u8; 11],
+        /// Tag matching: tag of the message, low half first.
+        tm_tag: [crate::U32; 2],
+        /// Tag matching: FAULTLINE_CQE_TM_* bits.
+        tm_flags: u8,
+        reserved: [u8; 2],
         /// Written last.
         phase: u8,
     }
@@ -71,10 +76,20 @@ abi_consts! {
         FLUSH = 9;
         /// Atomic write.
         ATOMIC_WRITE = 10;
+        /// Tag added. `wqe` is the number of the operation.
+        TM_ADD = 0x20;
+        /// Tag removed.
+        TM_DEL = 0x21;
+        /// Count of unexpected messages taken.
+        TM_SYNC = 0x22;
         /// Receive of a SEND.
         RECV = 0x80;
         /// Receive consumed by a WRITE with immediate data.
         RECV_RDMA_WITH_IMM = 0x81;
+        /// Receive of a tag matching SRQ.
+        TM_RECV = 0xa0;
+        /// Receive of a tag matching SRQ, of a message without a tag.
+        TM_NO_TAG = 0xa1;
     }
 }
 
@@ -125,6 +140,10 @@ abi_consts! {
         RESP_TIMEOUT_ERR = 20;
         /// General error.
         GENERAL_ERR = 21;
+        /// Operation on a tag list failed.
+        TM_ERR = 22;
+        /// The data of a rendezvous does not fit; both headers are in the buffer.
+        TM_RNDV_INCOMPLETE = 23;
     }
 }
 

@@ -73,6 +73,8 @@ abi_consts! {
         NOP = 7;
         /// Receive queue of QP `object`: `value` is the producer index. Only when its record asks for it.
         RQ = 8;
+        /// Tag matching SRQ `object`: `value` is the producer index of its operations.
+        TM_OPS = 32;
     }
 }
 

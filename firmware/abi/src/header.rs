@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::{Constant, ConstantGroup, StructLayout};
 use crate::{admin, caps, cqe, device_memory, doorbell, event, qp, regs};
-use crate::{status, steering, translation, wqe};
+use crate::{status, steering, tag, translation, wqe};
 
 /// Every group of constants, in the order of the header.
 pub const GROUPS: &[ConstantGroup] = &[
@@ -46,6 +46,11 @@ pub const GROUPS: &[ConstantGroup] = &[
     steering::FLOW_HEADERS,
     steering::WQ_STATES,
     steering::HASH_FIELDS,
+    tag::OPS,
+    tag::OP_FLAGS,
+    tag::HEADERS,
+    tag::CQE_FLAGS,
+    tag::GEOMETRY,
 ];
 
 /// Every structure; one that contains another comes after it.
@@ -97,6 +102,10 @@ pub const STRUCTS: &[StructLayout] = &[
     steering::ModifyWq::LAYOUT,
     steering::CreateRwqTable::LAYOUT,
     steering::CreateRssQp::LAYOUT,
+    tag::CreateTmSrq::LAYOUT,
+    tag::TmOp::LAYOUT,
+    tag::Tmh::LAYOUT,
+    tag::Rvh::LAYOUT,
 ];
 
 /// The text of `guest-driver/include/faultline_abi.h`.

@@ -24,6 +24,7 @@ pub mod qp;
 pub mod regs;
 pub mod status;
 pub mod steering;
+pub mod tag;
 pub mod translation;
 pub mod wqe;
 

@@ -8,6 +8,7 @@ use faultline_abi::admin::*;
 use faultline_abi::device_memory::{AllocDm, CreateDmMkey, DmPlace};
 use faultline_abi::event::PORT_UP;
 use faultline_abi::qp::{QPT_XRC_TGT, QpAttr};
+use faultline_abi::tag::{CreateTmSrq, TM_OP_SHIFT};
 use faultline_abi::wqe::{
     MAX_STRIDE_SHIFT, RQ_MIN_STRIDE_SHIFT, RQ_WQE_DATA, SQ_MIN_STRIDE_SHIFT, SQ_WQE_DATA, Sge,
 };
@@ -26,6 +27,7 @@ use crate::path::Path;
 use crate::qp::{Qp, QpConfig, QpType, state};
 use crate::ring::Ring;
 use crate::srq::{RecvRing, Srq};
+use crate::tag::TagList;
 use crate::time::{Instant, Nanos};
 use crate::translation::RingPair;
 
@@ -173,13 +175,14 @@ impl Nic {
             DESTROY_CQ => self.destroy_cq(handle).map(done),
             MODIFY_CQ => self.modify_cq(mem, now, handle, &body(cmd)?).map(done),
             RESIZE_CQ => self.resize_cq(mem, handle, &body(cmd)?).map(done),
-            CREATE_SRQ => self.create_srq(mem, &body(cmd)?).map(created),
+            CREATE_SRQ => self.create_srq(mem, &body(cmd)?, None).map(created),
+            CREATE_TM_SRQ => self.create_tag_srq(mem, &body(cmd)?).map(created),
             DESTROY_SRQ => self.destroy_srq(handle).map(done),
             RESIZE_SRQ => self.resize_srq(mem, handle, &body(cmd)?).map(done),
             MODIFY_SRQ => self.modify_srq(handle, &body(cmd)?).map(done),
             QUERY_SRQ => self.query_srq(handle),
             CREATE_QP => self.create_qp(mem, &body(cmd)?).map(created),
-            DESTROY_QP => self.destroy_qp(handle).map(done),
+            DESTROY_QP => self.destroy_qp(now, mem, handle).map(done),
             MODIFY_QP => self.modify_qp(now, mem, handle, &body(cmd)?).map(done),
             QUERY_QP => self.query_qp(handle),
             CREATE_AH => self.create_ah(&body(cmd)?).map(created),
@@ -468,10 +471,33 @@ impl Nic {
         }
     }
 
-    fn create_srq<M: Dma>(&mut self, mem: &M, cmd: &CreateSrq) -> Result<u32, Status> {
+    fn create_tag_srq<M: Dma>(&mut self, mem: &M, cmd: &CreateTmSrq) -> Result<u32, Status> {
+        let limits = &self.core.config.limits;
+        if cmd.reserved != [0; 11] || cmd.srq.xrcd.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        if cmd.srq.kind != 0 {
+            return Err(Status::NotSupported);
+        }
+        if !(1..=limits.max_tm_tags).contains(&cmd.max_tags.get()) {
+            return Err(Status::BadAttribute);
+        }
+        let log_depth = check_depth(cmd.ops_log_depth, limits.max_tm_ops)?;
+        let ops = Ring::load(&cmd.ops, log_depth, TM_OP_SHIFT as u8, true, mem)?;
+        let tags = TagList::new(cmd.srq.cqn.get(), ops, cmd.max_tags.get());
+        self.create_srq(mem, &cmd.srq, Some(Box::new(tags)))
+    }
+
+    fn create_srq<M: Dma>(
+        &mut self,
+        mem: &M,
+        cmd: &CreateSrq,
+        tags: Option<Box<TagList>>,
+    ) -> Result<u32, Status> {
         let (xrcd, cqn) = (cmd.xrcd.get(), cmd.cqn.get());
         let is_xrc = cmd.kind == 1;
-        if cmd.reserved != [0; 8] || (!is_xrc && (xrcd, cqn) != (0, 0)) {
+        let with_cq = is_xrc || tags.is_some();
+        if cmd.reserved != [0; 8] || (!is_xrc && xrcd != 0) || (!with_cq && cqn != 0) {
             return Err(Status::ReservedNotZero);
         }
         if cmd.kind > 1 {
@@ -482,6 +508,8 @@ impl Nic {
         self.check_uctx(uctx)?;
         if is_xrc {
             self.xrcd(xrcd)?;
+        }
+        if with_cq {
             let cq = self.core.cqs.get(cqn).ok_or(Status::BadCq)?;
             if cq.uctx != uctx {
                 return Err(Status::DomainMismatch);
@@ -500,6 +528,7 @@ impl Nic {
             limit,
             ring: RecvRing::new(ring, cmd.max_sge),
             xrc: is_xrc.then_some((xrcd, cqn)),
+            tags,
         };
         let srqn = self
             .core
@@ -509,9 +538,9 @@ impl Nic {
         self.pd(pd)?.refs += 1;
         if is_xrc {
             *self.xrcd(xrcd)? += 1;
-            if let Some(cq) = self.core.cqs.get_mut(cqn) {
-                cq.refs += 1;
-            }
+        }
+        if with_cq && let Some(cq) = self.core.cqs.get_mut(cqn) {
+            cq.refs += 1;
         }
         Ok(srqn)
     }
@@ -522,13 +551,15 @@ impl Nic {
             return Err(Status::InUse);
         }
         let (pd, xrc) = (srq.pd, srq.xrc);
+        let of_tags = srq.tags.as_ref().map(|tags| tags.cqn);
         self.core.srqs.remove(srqn);
         self.release_pd(pd);
-        if let Some((xrcd, cqn)) = xrc {
+        if let Some((xrcd, _)) = xrc {
             self.release_xrcd(xrcd);
-            if let Some(cq) = self.core.cqs.get_mut(cqn) {
-                cq.refs -= 1;
-            }
+        }
+        let cqn = xrc.map(|(_, cqn)| cqn).or(of_tags);
+        if let Some(cq) = cqn.and_then(|cqn| self.core.cqs.get_mut(cqn)) {
+            cq.refs -= 1;
         }
         Ok(())
     }
@@ -604,6 +635,10 @@ impl Nic {
             let srq = self.core.srqs.get(srqn).ok_or(Status::BadSrq)?;
             // The receives of an XRC SRQ are for the targets of its domain.
             if srq.xrc.is_some() || kind == QpType::XrcIni {
+                return Err(Status::BadSrq);
+            }
+            // Others have no READ, by which a rendezvous gets its data.
+            if srq.tags.is_some() && kind != QpType::Rc {
                 return Err(Status::BadSrq);
             }
         }
@@ -718,10 +753,13 @@ impl Nic {
             .ok_or(Status::BadQp)
     }
 
-    fn destroy_qp(&mut self, number: u32) -> Result<(), Status> {
+    fn destroy_qp<M: Dma>(&mut self, now: Instant, mem: &M, number: u32) -> Result<(), Status> {
         self.queue_pair(number)?;
         if self.groups.has_member(number) || self.steering.names(number) {
             return Err(Status::InUse);
+        }
+        if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
+            qp.give_back_tagged(&mut self.core, now, mem);
         }
         self.remove_qp(number);
         Ok(())

@@ -58,6 +58,8 @@ pub struct Limits {
     pub max_counters: u32,
     pub max_rwq_table: u32,
     pub max_rwq_table_log_size: u32,
+    pub max_tm_tags: u32,
+    pub max_tm_ops: u32,
 }
 
 impl Default for Limits {
@@ -87,6 +89,8 @@ impl Default for Limits {
             max_counters: 1024,
             max_rwq_table: 1 << 10,
             max_rwq_table_log_size: 9,
+            max_tm_tags: 128,
+            max_tm_ops: 256,
         }
     }
 }
@@ -207,6 +211,8 @@ impl NicConfig {
             max_counters: U32::new(l.max_counters),
             max_cq_count: U16::new(MAX_CQ_COUNT),
             max_cq_period: U16::new(MAX_CQ_PERIOD),
+            max_tm_tags: U32::new(l.max_tm_tags),
+            max_tm_ops: U32::new(l.max_tm_ops),
             ..Caps::default()
         }
     }

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use crate::dma::{Dma, DmaError};
 use crate::offload::Head;
+use crate::tag::HEADERS;
 
 /// A run of guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +96,8 @@ pub struct TxFrame {
     pub payload_len: usize,
     /// Packets in the run; 1 for all frames but runs.
     pub packets: u32,
+    /// A payload that the NIC has made itself, instead of one in the memory of a guest.
+    pub own: Option<[u8; HEADERS]>,
 }
 
 /// Header of packet `index` of a run whose first packet has this header.
@@ -119,6 +122,15 @@ impl TxFrame {
             payload,
             payload_len,
             packets: 1,
+            own: None,
+        }
+    }
+
+    /// A RoCE packet with a payload that the NIC has made.
+    pub(crate) fn own(header: RoceHeader, payload: [u8; HEADERS]) -> Self {
+        Self {
+            own: Some(payload),
+            ..Self::packet(header, Segments::new(), HEADERS)
         }
     }
 
@@ -176,6 +188,12 @@ impl TxFrame {
                 head.len()
             }
         };
+        if let Some(own) = &self.own
+            && let Some(buf) = frame.get_mut(at..at + own.len())
+        {
+            buf.copy_from_slice(own);
+            at += own.len();
+        }
         for segment in &self.payload {
             let len = segment.len as usize;
             if let Some(buf) = frame.get_mut(at..at + len) {
@@ -192,6 +210,9 @@ impl TxFrame {
 
     /// What a receiver takes: the payload; of a raw frame all of it.
     pub(crate) fn view<'a, M>(&'a self, mem: &'a M) -> Payload<'a, M> {
+        if let Some(own) = &self.own {
+            return Payload::Bytes(own);
+        }
         let head: &[u8] = match &self.kind {
             FrameKind::Roce(_) => &[],
             FrameKind::Raw { head, .. } => head,

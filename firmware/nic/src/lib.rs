@@ -10,6 +10,7 @@
 //! - [`mkey`], [`page_table`], `tlb`: memory regions; [`device_memory`]
 //! - `fault`, `ingress`: what happens when a page is not there
 //! - [`cq`], [`eq`], [`srq`], [`ring`]: queues in guest memory
+//! - [`tag`]: shared receive queues that look into messages
 //! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
 //! - [`frame`], [`path`]: packets on their way out and in
 //! - `ethernet`, `multicast`, `steering`, [`rss`], `headers`: who gets a frame that is for no queue pair alone
@@ -45,6 +46,7 @@ pub mod rss;
 pub mod srq;
 mod steering;
 pub mod table;
+pub mod tag;
 pub mod time;
 mod tlb;
 mod translation;

@@ -1,6 +1,8 @@
 //! The NIC as its surroundings see it.
 
+use faultline_abi::U32;
 use faultline_abi::admin::{Counter, NETDEV_PROMISC};
+use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::event;
 use faultline_wire::MacAddr;
@@ -21,6 +23,7 @@ use crate::registers::Registers;
 use crate::rss::RwqTable;
 use crate::steering::{Steering, Taker};
 use crate::table::Table;
+use crate::tag::Ran;
 use crate::time::Instant;
 use crate::translation::TranslationQueue;
 
@@ -154,6 +157,7 @@ impl Nic {
             doorbell::EQ_ARM if page == 0 => self.arm_eq(now, mem, bell),
             doorbell::ADMIN if page == 0 => self.run_admin(now, mem, bell.value),
             doorbell::TRANSLATION if page == 0 => self.run_translation(now, mem, bell.value),
+            doorbell::TM_OPS => self.run_tag_ops(now, mem, page, bell),
             doorbell::NOP => true,
             _ => false,
         };
@@ -215,6 +219,32 @@ impl Nic {
             self.core.notify_cq(mem, now, eqn, bell.object);
         }
         true
+    }
+
+    /// Carries out operations on the tag list of an SRQ.
+    fn run_tag_ops<M: Dma>(&mut self, now: Instant, mem: &M, page: u32, bell: Doorbell) -> bool {
+        let mut known = false;
+        while let Some(srq) = self.core.srqs.get_mut(bell.object)
+            && srq.uctx == page
+            && let Some(tags) = &mut srq.tags
+        {
+            known = true;
+            let cqn = tags.cqn;
+            match tags.run_next(mem, bell.value) {
+                Ok(Ran::Completes(cqe)) => {
+                    let srqn = U32::new(bell.object);
+                    self.core.complete(mem, now, cqn, Cqe { srqn, ..cqe });
+                }
+                Ok(Ran::Silent) => {}
+                Ok(Ran::All) => break,
+                Err(_) => {
+                    self.core
+                        .raise_async(mem, now, event::SRQ_ERROR, bell.object);
+                    return false;
+                }
+            }
+        }
+        known
     }
 
     fn arm_eq<M: Dma>(&mut self, now: Instant, mem: &M, bell: Doorbell) -> bool {

@@ -2,7 +2,7 @@
 
 use faultline_abi::Status;
 use faultline_abi::admin::RingDesc;
-use faultline_abi::wqe::RING_RECORD_SIZE;
+use faultline_abi::wqe::{RING_RECORD_SIZE, WqRecord};
 
 use crate::dma::Dma;
 
@@ -87,6 +87,11 @@ impl Ring {
             log_depth,
             stride_shift,
         })
+    }
+
+    /// Address of the word in the record that says how many entries have been taken.
+    pub fn consumer_word(&self) -> u64 {
+        self.record() + core::mem::offset_of!(WqRecord, consumer) as u64
     }
 
     /// Entries.

@@ -9,6 +9,7 @@ use zerocopy::FromBytes;
 
 use crate::dma::{Dma, DmaError};
 use crate::ring::Ring;
+use crate::tag::{Class, TagList};
 
 /// Scatter/gather entry, in native numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct RecvWr {
     pub capacity: u64,
     /// The shared receive queue that it is from.
     pub srqn: Option<u32>,
+    /// What tag matching has made of the message, if the queue does that.
+    pub class: Option<Class>,
 }
 
 /// Why no receive work request could be taken.
@@ -102,7 +105,7 @@ impl RecvRing {
             mem.read(self.ring.entry(self.consumer.wrapping_add(i)), entry)?;
             mem.write(ring.entry(i), entry)?;
         }
-        mem.store_u32(ring.record() + offset_of!(WqRecord, consumer) as u64, 0)?;
+        mem.store_u32(ring.consumer_word(), 0)?;
         mem.store_u32(
             ring.record() + offset_of!(WqRecord, producer) as u64,
             posted,
@@ -139,8 +142,7 @@ impl RecvRing {
         }
         let wr = self.parse(mem);
         self.consumer = self.consumer.wrapping_add(1);
-        let consumer_word = self.ring.record() + offset_of!(WqRecord, consumer) as u64;
-        mem.store_u32(consumer_word, self.consumer)
+        mem.store_u32(self.ring.consumer_word(), self.consumer)
             .map_err(|_| TakeError::Broken)?;
         wr
     }
@@ -173,6 +175,7 @@ impl RecvRing {
             capacity: sges.iter().map(|sge| u64::from(sge.len)).sum(),
             sges,
             srqn: None,
+            class: None,
         })
     }
 
@@ -215,4 +218,6 @@ pub struct Srq {
     pub ring: RecvRing,
     /// XRC: domain, and completion queue of the receives.
     pub xrc: Option<(u32, u32)>,
+    /// Tag matching.
+    pub tags: Option<Box<TagList>>,
 }

@@ -171,20 +171,20 @@ pub struct QpConfig {
 
 /// A queue of work requests in memory.
 #[derive(Debug)]
-struct Wq {
-    ring: u64,
-    log_depth: u8,
-    stride_shift: u8,
-    producer: u32,
+pub(crate) struct Wq {
+    pub ring: u64,
+    pub log_depth: u8,
+    pub stride_shift: u8,
+    pub producer: u32,
 }
 
 impl Wq {
-    fn entry(&self) -> u64 {
+    pub fn entry(&self) -> u64 {
         let slot = u64::from(self.producer & ((1 << self.log_depth) - 1));
         self.ring + (slot << self.stride_shift)
     }
 
-    fn record(&self) -> u64 {
+    pub fn record(&self) -> u64 {
         self.ring + (1 << (self.log_depth + self.stride_shift))
     }
 }
@@ -219,7 +219,7 @@ impl Qp {
 pub struct Srq {
     /// Number.
     pub srqn: u32,
-    wq: Wq,
+    pub(crate) wq: Wq,
 }
 
 impl Srq {
@@ -440,7 +440,7 @@ impl<B: Bus> Driver<B> {
         );
     }
 
-    fn contiguous(&mut self, len: u64) -> Result<(u64, RingDesc)> {
+    pub(crate) fn contiguous(&mut self, len: u64) -> Result<(u64, RingDesc)> {
         let addr = self.alloc(len)?;
         let desc = RingDesc {
             addr: U64::new(addr),
@@ -1238,7 +1238,7 @@ fn write_recv<B: Bus>(bus: &B, wq: &mut Wq, tag: u32, sges: &[Sge]) {
     bus.store_u32(wq.record(), wq.producer);
 }
 
-fn put_sges(bytes: &mut [u8], mut at: usize, sges: &[Sge]) -> usize {
+pub(crate) fn put_sges(bytes: &mut [u8], mut at: usize, sges: &[Sge]) -> usize {
     for (addr, length, lkey) in sges {
         let sge = wqe::Sge {
             addr: U64::new(*addr),
@@ -1251,7 +1251,7 @@ fn put_sges(bytes: &mut [u8], mut at: usize, sges: &[Sge]) -> usize {
     at
 }
 
-fn recv_stride(max_sge: u8) -> u8 {
+pub(crate) fn recv_stride(max_sge: u8) -> u8 {
     (16 + 16 * u64::from(max_sge))
         .next_power_of_two()
         .max(32)

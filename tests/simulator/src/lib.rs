@@ -12,6 +12,7 @@ pub mod driver;
 mod memory;
 pub mod pager;
 mod rng;
+pub mod tag;
 mod wire;
 mod world;
 
@@ -20,5 +21,6 @@ pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, S
 pub use memory::Memory;
 pub use pager::{Answer, Pager};
 pub use rng::Rng;
+pub use tag::{TagOp, TagSrq};
 pub use wire::{Impairment, Rate};
 pub use world::{Host, Pair, SimBus, World, expect_cqe, packet};

@@ -11,6 +11,7 @@ mod raw;
 mod requester;
 mod responder;
 pub mod state;
+mod tag;
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
@@ -638,6 +639,7 @@ impl Qp {
             State::Err => self.fail(core, now, mem),
             State::Reset => {
                 self.stop_waiting(core);
+                self.give_back_tagged(core, now, mem);
                 self.reset(core, mem);
             }
             State::Rts => {
@@ -788,11 +790,20 @@ impl Qp {
         };
         let mut cqn = self.config.recv_cqn;
         if let Some(srqn) = wr.srqn
-            && let Some((_, of_srq)) = core.srqs.get(srqn).and_then(|srq| srq.xrc)
+            && let Some(srq) = core.srqs.get_mut(srqn)
         {
-            cqn = of_srq;
-            entry.flags |= cqe::CQE_XRC;
-            entry.srqn = U32::new(srqn);
+            if let Some((_, of_srq)) = srq.xrc {
+                cqn = of_srq;
+                entry.flags |= cqe::CQE_XRC;
+                entry.srqn = U32::new(srqn);
+            }
+            if let Some(tags) = &mut srq.tags {
+                cqn = tags.cqn;
+                entry.srqn = U32::new(srqn);
+                if let Some(class) = wr.class {
+                    tags.describe(&mut entry, class);
+                }
+            }
         }
         core.complete(mem, now, cqn, entry);
     }

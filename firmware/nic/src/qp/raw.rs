@@ -359,6 +359,7 @@ fn raw_frame(
         },
         payload,
         payload_len,
+        own: None,
         packets: 1,
     }
 }

@@ -23,6 +23,7 @@ use zerocopy::FromBytes;
 use super::fault::LOST_BUFFER;
 use super::local::LOCAL_BATCH;
 use super::responder::copy_payload;
+use super::tag::Own;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
@@ -64,17 +65,46 @@ pub(super) struct SendWr {
     pub inline_at: Option<u64>,
     pub length: u32,
     /// First PSN, and number of PSNs; a request without packets has none.
-    first: Psn,
-    psns: u32,
+    pub first: Psn,
+    /// See there.
+    pub psns: u32,
     /// Response packets that have arrived, of a request that is answered.
-    responses: u32,
+    pub responses: u32,
     /// An operation without packets that has been carried out.
     pub done: bool,
     /// It can't be carried out. Completes so when everything before it has completed.
     pub failed: Option<Failure>,
+    /// It is not the program's; `index` is then that of the program's next one.
+    pub own: Option<Own>,
 }
 
 impl SendWr {
+    /// A work request that asks for nothing.
+    pub fn new(index: u32) -> Self {
+        Self {
+            index,
+            opcode: 0,
+            flags: 0,
+            imm: 0,
+            rkey: 0,
+            remote_addr: 0,
+            compare_add: 0,
+            swap: 0,
+            ah: 0,
+            remote_qpn: 0,
+            qkey: 0,
+            sges: SgList::new(),
+            inline_at: None,
+            length: 0,
+            first: Psn::new(0),
+            psns: 0,
+            responses: 0,
+            done: false,
+            failed: None,
+            own: None,
+        }
+    }
+
     fn end(&self) -> Psn {
         self.first.add(self.psns)
     }
@@ -147,6 +177,8 @@ impl From<Failure> for Unbuilt {
 #[derive(Debug, Default)]
 pub struct Requester {
     pub(super) pending: VecDeque<SendWr>,
+    /// Places of the tag list into which data is to be read, and of which nothing is pending yet.
+    pub(super) rendezvous: VecDeque<u32>,
     /// Work request, as a position in `pending`, and packet of it that are sent next.
     cursor: usize,
     cursor_packet: u32,
@@ -178,6 +210,13 @@ pub struct Requester {
 }
 
 impl Requester {
+    /// A work request gets the PSNs that are next.
+    fn append(&mut self, mut wr: SendWr) {
+        wr.first = self.next;
+        self.next = wr.end();
+        self.pending.push_back(wr);
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
@@ -471,10 +510,14 @@ impl Qp {
 
     /// Reads the next work request. Gives false if there is none that may be started.
     pub(super) fn fetch<M: Dma>(&mut self, core: &mut Core, mem: &M) -> bool {
-        if self.state != State::Rts || self.sq.fetched == self.sq.producer {
+        if self.state != State::Rts {
             return false;
         }
-        let mut wr = self.read_work_request(mem);
+        let mut wr = match self.next_rendezvous(core) {
+            Some(wr) => wr,
+            None if self.sq.fetched == self.sq.producer => return false,
+            None => self.read_work_request(mem),
+        };
         if wr.failed.is_none() {
             wr.failed = self.check_connected(core, &wr).err();
         }
@@ -484,9 +527,7 @@ impl Qp {
             () if wr.is_atomic() => 1,
             () => packets,
         };
-        wr.first = self.requester.next;
-        self.requester.next = wr.end();
-        self.requester.pending.push_back(wr);
+        self.requester.append(wr);
         true
     }
 
@@ -495,25 +536,8 @@ impl Qp {
         let index = self.sq.fetched;
         self.sq.fetched = index.wrapping_add(1);
         let mut wr = SendWr {
-            index,
-            opcode: 0,
             flags: wr::WR_FLAG_SIGNALED,
-            imm: 0,
-            rkey: 0,
-            remote_addr: 0,
-            compare_add: 0,
-            swap: 0,
-            ah: 0,
-            remote_qpn: 0,
-            qkey: 0,
-            sges: SgList::new(),
-            inline_at: None,
-            length: 0,
-            first: Psn::new(0),
-            psns: 0,
-            responses: 0,
-            done: false,
-            failed: None,
+            ..SendWr::new(index)
         };
         wr.failed = self.parse_work_request(mem, &mut wr).err();
         wr
@@ -611,7 +635,7 @@ impl Qp {
         }
         for sge in wr.sges.iter().filter(|sge| sge.len > 0) {
             core.mkeys
-                .check(sge.lkey, self.bearer(), sge.addr, sge.len, access)
+                .check(sge.lkey, self.bearer_of(wr), sge.addr, sge.len, access)
                 .map_err(Failure::local)?;
         }
         Ok(())
@@ -629,7 +653,7 @@ impl Qp {
         let mut out = Segments::new();
         self.gather_with(wr, offset, len, &mut out, |sge, va, n, out| {
             core.mkeys
-                .translate(sge.lkey, self.bearer(), va, n, access, out)
+                .translate(sge.lkey, self.bearer_of(wr), va, n, access, out)
                 .map(|()| n)
         })
         .map_err(|miss| self.unbuilt(wr, miss))?;
@@ -646,7 +670,7 @@ impl Qp {
         let access = Access::LocalWrite;
         self.gather_with(wr, offset, len, &mut Segments::new(), |sge, va, n, _| {
             core.mkeys
-                .require(sge.lkey, self.bearer(), va, n, access)
+                .require(sge.lkey, self.bearer_of(wr), va, n, access)
                 .map(|()| n)
         })
         .map(drop)
@@ -759,6 +783,9 @@ impl Qp {
         if last && wr.opcode == wr::WR_SEND_INV {
             header.ieth = Some(wr.imm);
         }
+        if let Some(Own::Fin(fin)) = wr.own {
+            return Ok(TxFrame::own(header, fin));
+        }
         let offset = packet * self.mtu;
         if wr.opcode == wr::WR_FLUSH {
             let flush = wr.flush();
@@ -843,7 +870,11 @@ impl Qp {
                 return;
             };
             self.requester.cursor = self.requester.cursor.saturating_sub(1);
+            let fin = self.fin_after(core, &wr);
             self.complete_send(core, now, mem, &wr, None);
+            if let Some(fin) = fin {
+                self.requester.append(SendWr { psns: 1, ..fin });
+            }
         }
     }
 
@@ -856,6 +887,10 @@ impl Qp {
         wr: &SendWr,
         failure: Option<Failure>,
     ) {
+        if let Some(own) = wr.own {
+            self.complete_own(core, now, mem, own, failure);
+            return;
+        }
         if failure.is_none() && !self.config.sig_all && wr.flags & wr::WR_FLAG_SIGNALED == 0 {
             return;
         }
@@ -881,10 +916,14 @@ impl Qp {
         mem: &M,
         failure: Failure,
     ) {
-        if let Some(wr) = self.requester.pending.pop_front() {
-            self.complete_send(core, now, mem, &wr, Some(failure));
+        let wr = self.requester.pending.pop_front();
+        if let Some(wr) = &wr {
+            self.complete_send(core, now, mem, wr, Some(failure));
         }
-        if self.config.kind.is_reliable() {
+        if wr.is_some_and(|wr| matches!(wr.own, Some(Own::Fin(_)))) {
+            // No completion tells of it.
+            self.fail_with_event(core, now, mem, event::QP_FATAL);
+        } else if self.config.kind.is_reliable() {
             self.fail(core, now, mem);
         } else {
             self.state = State::Sqe;
@@ -898,6 +937,7 @@ impl Qp {
         while let Some(wr) = self.requester.pending.pop_front() {
             self.complete_send(core, now, mem, &wr, Some(FLUSHED));
         }
+        self.flush_rendezvous(core, now, mem);
         self.requester.clear();
         while self.sq.fetched != self.sq.producer {
             let wr = self.read_work_request(mem);

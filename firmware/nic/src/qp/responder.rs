@@ -21,6 +21,7 @@ use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 
 use super::fault::IngressNeed;
+use super::tag::Begun;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
@@ -29,6 +30,7 @@ use crate::fault::Need;
 use crate::frame::{CopyError, Payload, Segments, TxFrame, truncate_segments};
 use crate::mkey::{Access, Bearer, Miss};
 use crate::srq::{RecvWr, TakeError};
+use crate::tag::Class;
 use crate::time::Instant;
 
 /// Bytes of a READ that must be there before it is accepted.
@@ -167,7 +169,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    const INVALID: Self = Self::Fatal {
+    pub(super) const INVALID: Self = Self::Fatal {
         code: NakCode::InvalidRequest,
         event: event::QP_REQUEST_ERROR,
         receive: None,
@@ -249,6 +251,18 @@ impl Responder {
     /// Keeps a receive work request for the next message.
     pub(super) fn put_back(&mut self, wr: RecvWr) {
         self.current = Some(wr);
+    }
+
+    /// The receive work request at hand.
+    pub(super) fn current(&self) -> Option<&RecvWr> {
+        self.current.as_ref()
+    }
+
+    /// Notes what the receive work request at hand is for.
+    pub(super) fn set_class(&mut self, class: Class) {
+        if let Some(wr) = &mut self.current {
+            wr.class = Some(class);
+        }
     }
 
     pub(super) fn take_current(&mut self) -> Option<RecvWr> {
@@ -611,7 +625,7 @@ impl Qp {
     }
 
     /// The receive work request for the message that begins or, for a WRITE with immediate data, ends.
-    fn need_receive<M: Dma>(
+    pub(super) fn need_receive<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
@@ -619,11 +633,15 @@ impl Qp {
         header: &RoceHeader,
     ) -> Result<(), Refusal> {
         let mut srqn = self.config.srqn;
+        // A request that is repeated can't be another one.
+        let kept = self.responder.current.as_ref();
+        if kept.is_some_and(|wr| wr.class.is_some()) {
+            return Err(Refusal::INVALID);
+        }
         if self.config.kind == QpType::XrcTgt {
             self.key_bearer(core, header)?;
             srqn = header.xrceth.map(|xrc| xrc.srqn);
-            // A request that is repeated can't be for another queue.
-            let kept = self.responder.current.as_ref();
+            // Nor for another queue.
             if kept.is_some_and(|wr| wr.srqn != srqn) {
                 return Err(Refusal::INVALID);
             }
@@ -647,15 +665,22 @@ impl Qp {
         payload: Payload<'_, M>,
     ) -> Result<(), Refusal> {
         let opcode = header.bth.opcode;
-        if opcode.is_first_or_only() {
+        let first = opcode.is_first_or_only();
+        if first {
             // A damaged message leaves its receive for the next one (UC: IBTA 9.8.2.2.7).
-            self.need_receive(core, now, mem, header)?;
+            if self.begin_send(core, now, mem, header, payload)? == Begun::Rendezvous {
+                return Ok(());
+            }
             self.responder.received = 0;
             self.responder.message = Some(Message::Send);
         }
         let received = self.responder.received;
-        let len = payload.len() as u32;
         let wr = self.responder.current.as_ref().ok_or(Refusal::INVALID)?;
+        let payload = match wr.class {
+            Some(class) if first => class.cut(payload, wr.capacity),
+            _ => payload,
+        };
+        let len = payload.len() as u32;
         let longest = wr.capacity.min(u64::from(MAX_MSG_SIZE));
         if u64::from(received) + u64::from(len) > longest {
             return Err(Refusal::too_long());

@@ -1,0 +1,268 @@
+//! Messages to a tag matching SRQ: which buffer they get, and the rendezvous that the device carries out.
+//!
+//! A rendezvous is a READ and a SEND ("FIN") that the requester takes in like work requests of the program's, but
+//! from the tag list instead of from the ring. They have no place in the send queue: the READ completes as the
+//! tagged buffer, and the FIN silently.
+
+use faultline_abi::cqe::{self, Cqe};
+use faultline_abi::wqe as wr;
+use faultline_abi::{U32, tag as abi};
+use faultline_wire::packet::RoceHeader;
+
+use super::requester::SendWr;
+use super::responder::Refusal;
+use super::{Failure, Qp, State};
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::frame::Payload;
+use crate::mkey::Bearer;
+use crate::srq::RecvWr;
+use crate::tag::{Class, HEADERS, Label, Message, Remote, Rendezvous, TagList};
+use crate::time::Instant;
+
+/// A request of the device's own.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Own {
+    /// Reads the data of a rendezvous into a place of the tag list; `pd` is the SRQ's.
+    Read {
+        /// The place.
+        slot: u32,
+        /// Whose keys the buffer has.
+        pd: u32,
+    },
+    /// Tells the sender.
+    Fin([u8; HEADERS]),
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// To the receive work request at hand.
+    Receive,
+    /// Nowhere: its data will be read.
+    Rendezvous,
+}
+
+impl Qp {
+    fn tag_list<'a>(&self, core: &'a mut Core) -> Option<&'a mut TagList> {
+        let srq = core.srqs.get_mut(self.config.srqn?)?;
+        srq.tags.as_deref_mut()
+    }
+
+    /// A SEND begins: finds its buffer.
+    pub(super) fn begin_send<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) -> Result<Begun, Refusal> {
+        let Some(tags) = self.tag_list(core) else {
+            self.need_receive(core, now, mem, header)?;
+            return Ok(Begun::Receive);
+        };
+        // A packet that is repeated has had its decision.
+        if let Some(kept) = self.responder.current() {
+            return match kept.class {
+                Some(_) => Ok(Begun::Receive),
+                None => Err(Refusal::INVALID),
+            };
+        }
+        let only = header.bth.opcode.is_last_or_only();
+        let message = Message::read(payload, only).map_err(|_| Refusal::Lost)?;
+        let plain = header.imm.is_none() && header.ieth.is_none();
+        let found = match message {
+            Message::Eager(label) => tags.find(label),
+            Message::Rendezvous(label, _) if plain => tags.find(label),
+            _ => None,
+        };
+        let Some(mut wr) = found else {
+            return self.leave_to_software(core, now, mem, header, message);
+        };
+        wr.srqn = self.config.srqn;
+        match message {
+            Message::Rendezvous(label, remote) => {
+                if self.begin_rendezvous(core, now, mem, &mut wr, label, remote) {
+                    return Ok(Begun::Rendezvous);
+                }
+                wr.class = Some(Class::Incomplete(label));
+            }
+            Message::Eager(label) => {
+                if !only {
+                    self.tell_match(core, now, mem, wr.tag, label);
+                }
+                wr.class = Some(Class::Eager { label, told: !only });
+            }
+            Message::NoTag | Message::Software => {}
+        }
+        self.responder.put_back(wr);
+        Ok(Begun::Receive)
+    }
+
+    fn leave_to_software<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        message: Message,
+    ) -> Result<Begun, Refusal> {
+        self.need_receive(core, now, mem, header)?;
+        let class = match message {
+            Message::NoTag => Class::NoTag,
+            _ => Class::Unexpected,
+        };
+        // Counted once there is a buffer: the requester may have to come again.
+        if class == Class::Unexpected
+            && let Some(tags) = self.tag_list(core)
+        {
+            tags.count_unexpected();
+        }
+        self.responder.set_class(class);
+        Ok(Begun::Receive)
+    }
+
+    /// A completion that says that the message has found its buffer, and nothing of data.
+    fn tell_match<M: Dma>(&self, core: &mut Core, now: Instant, mem: &M, slot: u32, label: Label) {
+        let mut entry = self.tag_completion(slot);
+        label.describe(&mut entry);
+        self.complete_tagged(core, now, mem, entry);
+    }
+
+    fn tag_completion(&self, slot: u32) -> Cqe {
+        Cqe {
+            wqe: U32::new(slot),
+            qpn: U32::new(self.number),
+            src_qp: self.attr.dest_qpn,
+            opcode: cqe::TM_RECV,
+            tm_flags: abi::CQE_TM_TAGGED,
+            srqn: U32::new(self.config.srqn.unwrap_or(0)),
+            ..Cqe::default()
+        }
+    }
+
+    fn complete_tagged<M: Dma>(&self, core: &mut Core, now: Instant, mem: &M, entry: Cqe) {
+        if let Some(cqn) = self.tag_list(core).map(|tags| tags.cqn) {
+            core.complete(mem, now, cqn, entry);
+        }
+    }
+
+    /// Gives false if the data can't be read: software has to see to it.
+    fn begin_rendezvous<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        wr: &mut RecvWr,
+        label: Label,
+        remote: Remote,
+    ) -> bool {
+        // A QP that can't send yet does not know its limit yet.
+        let may_read = !self.state.sends() || self.attr.max_rd_atomic > 0;
+        if u64::from(remote.len) > wr.capacity || !may_read {
+            return false;
+        }
+        self.tell_match(core, now, mem, wr.tag, label);
+        if let Some(tags) = self.tag_list(core) {
+            let sges = core::mem::take(&mut wr.sges);
+            tags.begin_reading(wr.tag, Rendezvous { sges, remote });
+        }
+        self.requester.rendezvous.push_back(wr.tag);
+        self.wake(core);
+        true
+    }
+
+    /// The READ of the oldest rendezvous that has none.
+    pub(super) fn next_rendezvous(&mut self, core: &mut Core) -> Option<SendWr> {
+        let slot = self.requester.rendezvous.pop_front()?;
+        let pd = core.srqs.get(self.config.srqn?)?.pd;
+        let rendezvous = self.tag_list(core)?.reading(slot)?;
+        Some(SendWr {
+            opcode: wr::WR_READ,
+            remote_addr: rendezvous.remote.va,
+            rkey: rendezvous.remote.rkey,
+            length: rendezvous.remote.len,
+            sges: rendezvous.sges.clone(),
+            own: Some(Own::Read { slot, pd }),
+            ..SendWr::new(self.sq.fetched)
+        })
+    }
+
+    /// The FIN that is due after this READ.
+    pub(super) fn fin_after(&self, core: &mut Core, wr: &SendWr) -> Option<SendWr> {
+        let Some(Own::Read { slot, .. }) = wr.own else {
+            return None;
+        };
+        let fin = self.tag_list(core)?.reading(slot)?.remote.fin;
+        Some(SendWr {
+            opcode: wr::WR_SEND,
+            length: HEADERS as u32,
+            own: Some(Own::Fin(fin)),
+            ..SendWr::new(self.sq.fetched)
+        })
+    }
+
+    /// Completes a request of the device's own.
+    pub(super) fn complete_own<M: Dma>(
+        &self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        own: Own,
+        failure: Option<Failure>,
+    ) {
+        let Own::Read { slot, .. } = own else { return };
+        let mut entry = self.tag_completion(slot);
+        match failure {
+            Some(failure) => {
+                entry.status = failure.status;
+                entry.vendor_err = failure.vendor;
+            }
+            None => entry.tm_flags |= abi::CQE_TM_DATA_VALID,
+        }
+        if let Some(tags) = self.tag_list(core) {
+            entry.byte_len = U32::new(tags.reading(slot).map_or(0, |r| r.remote.len));
+            tags.release(slot);
+        }
+        self.complete_tagged(core, now, mem, entry);
+    }
+
+    /// Who shows the keys of a work request's buffers.
+    pub(super) fn bearer_of(&self, wr: &SendWr) -> Bearer {
+        match wr.own {
+            Some(Own::Read { pd, .. }) => Bearer {
+                pd,
+                ..self.bearer()
+            },
+            _ => self.bearer(),
+        }
+    }
+
+    /// Completes the rendezvous that have not begun as flushed.
+    pub(super) fn flush_rendezvous<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        const FLUSHED: Failure = Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE);
+        while let Some(slot) = self.requester.rendezvous.pop_front() {
+            let own = Own::Read { slot, pd: 0 };
+            self.complete_own(core, now, mem, own, Some(FLUSHED));
+        }
+    }
+
+    /// The queue pair forgets what it was about: the tagged buffers that it has belong to the SRQ, which gets them
+    /// back as flushed.
+    pub(crate) fn give_back_tagged<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        const FLUSHED: Failure = Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE);
+        if self.state == State::Err || self.tag_list(core).is_none() {
+            return;
+        }
+        while let Some(wr) = self.requester.pending.pop_front() {
+            if let Some(own) = wr.own {
+                self.complete_own(core, now, mem, own, Some(FLUSHED));
+            }
+        }
+        self.flush_rendezvous(core, now, mem);
+        if let Some(wr) = self.responder.take_current() {
+            self.complete_receive(core, now, mem, &wr, FLUSHED);
+        }
+    }
+}
