@@ -93,6 +93,14 @@ struct faultline_create_srq_req {
 	__u8 reserved[6];
 };
 
+/* Of an SRQ with tag matching: entries of 2^7 bytes. */
+struct faultline_create_tm_srq_req {
+	struct faultline_create_srq_req srq;
+	__aligned_u64 ops_addr;
+	__u8 ops_log_depth;
+	__u8 reserved[7];
+};
+
 struct faultline_create_srq_resp {
 	__u32 srqn;
 	__u32 reserved;

@@ -212,6 +212,14 @@ int faultline_cmd_resize_srq(struct faultline_dev *dev, u32 srqn,
 	return faultline_change(dev, FAULTLINE_ADMIN_RESIZE_SRQ, srqn, params);
 }
 
+int faultline_cmd_create_tm_srq(struct faultline_dev *dev,
+				const struct faultline_create_tm_srq *params,
+				u32 *srqn)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_TM_SRQ, params,
+				srqn);
+}
+
 int faultline_cmd_modify_srq(struct faultline_dev *dev, u32 srqn, u32 limit)
 {
 	struct faultline_modify_srq params = { .limit = cpu_to_le32(limit) };

@@ -48,6 +48,9 @@ int faultline_cmd_create_srq(struct faultline_dev *dev,
 			     u32 *srqn);
 int faultline_cmd_resize_srq(struct faultline_dev *dev, u32 srqn,
 			     const struct faultline_resize_srq *params);
+int faultline_cmd_create_tm_srq(struct faultline_dev *dev,
+				const struct faultline_create_tm_srq *params,
+				u32 *srqn);
 int faultline_cmd_modify_srq(struct faultline_dev *dev, u32 srqn, u32 limit);
 int faultline_cmd_query_srq(struct faultline_dev *dev, u32 srqn, u32 *limit);
 int faultline_cmd_destroy_srq(struct faultline_dev *dev, u32 srqn);

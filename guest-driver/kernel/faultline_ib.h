@@ -164,6 +164,9 @@ struct faultline_srq {
 	struct faultline_res res;
 	struct faultline_wq wq;
 	bool user;
+	/* Operations on its tag list, if it has one. */
+	struct faultline_buf ops;
+	u8 ops_log_depth;
 	/* Tags of work requests that are not posted; under wq.lock. */
 	u32 *free_tags;
 	u32 num_free;

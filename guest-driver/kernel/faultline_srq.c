@@ -63,29 +63,57 @@ static int faultline_srq_alloc(struct faultline_dev *dev,
 
 static int faultline_srq_pin(struct faultline_dev *dev,
 			     struct faultline_srq *srq,
-			     const struct ib_srq_attr *attr,
+			     const struct ib_srq_attr *attr, bool with_tags,
 			     struct ib_udata *udata)
 {
 	struct faultline_wq *wq = &srq->wq;
-	struct faultline_create_srq_req req;
+	struct faultline_create_tm_srq_req req = {};
 	int err;
 
 	srq->user = true;
-	err = faultline_udata_in(udata, &req, sizeof(req));
+	err = faultline_udata_in(udata, &req,
+				 with_tags ? sizeof(req) : sizeof(req.srq));
 	if (err)
 		return err;
-	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)) ||
-	    req.log_depth > 24 || BIT(req.log_depth) < attr->max_wr)
+	if (memchr_inv(req.srq.reserved, 0, sizeof(req.srq.reserved)) ||
+	    memchr_inv(req.reserved, 0, sizeof(req.reserved)) ||
+	    req.srq.log_depth > 24 || BIT(req.srq.log_depth) < attr->max_wr)
 		return -EINVAL;
-	wq->log_depth = req.log_depth;
-	wq->stride_shift = req.stride_shift;
-	return faultline_buf_pin(dev, &wq->buf, req.buf_addr, req.log_depth,
-				 req.stride_shift);
+	wq->log_depth = req.srq.log_depth;
+	wq->stride_shift = req.srq.stride_shift;
+	err = faultline_buf_pin(dev, &wq->buf, req.srq.buf_addr,
+				req.srq.log_depth, req.srq.stride_shift);
+	if (err || !with_tags)
+		return err;
+	srq->ops_log_depth = req.ops_log_depth;
+	err = faultline_buf_pin(dev, &srq->ops, req.ops_addr,
+				req.ops_log_depth, FAULTLINE_TM_OP_SHIFT);
+	if (err)
+		faultline_buf_free(dev, &wq->buf);
+	return err;
+}
+
+static int faultline_srq_command(struct faultline_dev *dev,
+				 struct faultline_srq *srq,
+				 const struct faultline_create_srq *basic,
+				 const struct ib_srq_init_attr *attr, u32 *srqn)
+{
+	struct faultline_create_tm_srq params = {
+		.srq = *basic,
+		.ops = srq->ops.ring,
+		.max_tags = cpu_to_le32(attr->ext.tag_matching.max_num_tags),
+		.ops_log_depth = srq->ops_log_depth,
+	};
+
+	if (attr->srq_type != IB_SRQT_TM)
+		return faultline_cmd_create_srq(dev, basic, srqn);
+	return faultline_cmd_create_tm_srq(dev, &params, srqn);
 }
 
 static void faultline_srq_free(struct faultline_dev *dev,
 			       struct faultline_srq *srq)
 {
+	faultline_buf_free(dev, &srq->ops);
 	faultline_wq_free(dev, &srq->wq);
 	kvfree(srq->free_tags);
 }
@@ -100,8 +128,9 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 	u32 srqn;
 	int err;
 
-	if (attr->srq_type != IB_SRQT_BASIC &&
-	    (attr->srq_type != IB_SRQT_XRC || !udata))
+	if (attr->srq_type != IB_SRQT_BASIC && !udata)
+		return -EOPNOTSUPP;
+	if (attr->srq_type == IB_SRQT_TM && !dev->caps.max_tm_tags)
 		return -EOPNOTSUPP;
 	if (!attr->attr.max_wr ||
 	    attr->attr.max_wr > le32_to_cpu(dev->caps.max_srq_wr) ||
@@ -110,7 +139,8 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 		return -EINVAL;
 	spin_lock_init(&srq->wq.lock);
 	srq->wq.max_sge = max(attr->attr.max_sge, 1U);
-	err = udata ? faultline_srq_pin(dev, srq, &attr->attr, udata) :
+	err = udata ? faultline_srq_pin(dev, srq, &attr->attr,
+					attr->srq_type == IB_SRQT_TM, udata) :
 		      faultline_srq_alloc(dev, srq, &attr->attr);
 	if (err)
 		return err;
@@ -125,10 +155,12 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 	if (attr->srq_type == IB_SRQT_XRC) {
 		params.kind = 1;
 		params.xrcd = cpu_to_le32(to_fxrcd(attr->ext.xrc.xrcd)->xrcdn);
-		params.cqn = cpu_to_le32(to_fcq(attr->ext.cq)->res.num);
 	}
-	err = faultline_cmd_create_srq(dev, &params, &srqn);
+	if (ib_srq_has_cq(attr->srq_type))
+		params.cqn = cpu_to_le32(to_fcq(attr->ext.cq)->res.num);
+	err = faultline_srq_command(dev, srq, &params, attr, &srqn);
 	faultline_buf_created(dev, &srq->wq.buf);
+	faultline_buf_created(dev, &srq->ops);
 	if (err)
 		goto free_srq;
 

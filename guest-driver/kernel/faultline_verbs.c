@@ -130,6 +130,13 @@ static int faultline_query_device(struct ib_device *ibdev,
 	/* Completions carry nanoseconds. */
 	props->timestamp_mask = U64_MAX;
 	props->hca_core_clock = NSEC_PER_MSEC;
+	if (caps->max_tm_tags) {
+		props->tm_caps.max_rndv_hdr_size = FAULTLINE_TM_MAX_RNDV;
+		props->tm_caps.max_num_tags = le32_to_cpu(caps->max_tm_tags);
+		props->tm_caps.max_ops = le32_to_cpu(caps->max_tm_ops);
+		props->tm_caps.max_sge = FAULTLINE_TM_MAX_SGE;
+		props->tm_caps.flags = IB_TM_CAP_RNDV_RC;
+	}
 	if (dev->odp)
 		props->kernel_cap_flags |= IBK_ON_DEMAND_PAGING;
 	faultline_odp_caps(dev, &props->odp_caps);

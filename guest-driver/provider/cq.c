@@ -80,9 +80,11 @@ static bool retire(struct fl_cq *cq, const struct faultline_cqe *cqe,
 	struct fl_srq *srq;
 	struct fl_qp *qp;
 
+	if (cqe->opcode & FL_WC_TM)
+		return fl_tag_retire(ctx, cqe, wr_id);
 	/* The target may be another process's; the queue is ours. */
 	if (cqe->flags & FAULTLINE_CQE_XRC) {
-		srq = fl_table_find(&ctx->xrc_srqs, le32toh(cqe->srqn));
+		srq = fl_table_find(&ctx->srqs, le32toh(cqe->srqn));
 		if (srq)
 			*wr_id = fl_srq_release(srq, le32toh(cqe->wqe));
 		return srq;
@@ -118,6 +120,16 @@ static enum ibv_wc_opcode wc_opcode(uint8_t opcode)
 		return IBV_WC_FLUSH;
 	case FAULTLINE_WC_ATOMIC_WRITE:
 		return IBV_WC_ATOMIC_WRITE;
+	case FAULTLINE_WC_TM_ADD:
+		return IBV_WC_TM_ADD;
+	case FAULTLINE_WC_TM_DEL:
+		return IBV_WC_TM_DEL;
+	case FAULTLINE_WC_TM_SYNC:
+		return IBV_WC_TM_SYNC;
+	case FAULTLINE_WC_TM_RECV:
+		return IBV_WC_TM_RECV;
+	case FAULTLINE_WC_TM_NO_TAG:
+		return IBV_WC_TM_NO_TAG;
 	case FAULTLINE_WC_RECV:
 		return IBV_WC_RECV;
 	case FAULTLINE_WC_RECV_RDMA_WITH_IMM:
@@ -176,7 +188,7 @@ int fl_poll_cq(struct ibv_cq *ibcq, int num, struct ibv_wc *wc)
 		wc->imm_data = wc_imm(cqe);
 		wc->qp_num = le32toh(cqe->qpn);
 		wc->src_qp = le32toh(cqe->src_qp);
-		wc->wc_flags = wc_flags(cqe->flags);
+		wc->wc_flags = wc_flags(cqe->flags) | fl_tag_wc_flags(cqe->tm_flags);
 		wc->pkey_index = le16toh(cqe->pkey_index);
 		wc->sl = cqe->sl;
 		wc++;
@@ -265,7 +277,9 @@ static uint32_t fl_read_src_qp(struct ibv_cq_ex *cq)
 
 static unsigned int fl_read_wc_flags(struct ibv_cq_ex *cq)
 {
-	return wc_flags(to_fl_cq_ex(cq)->current.flags);
+	const struct faultline_cqe *cqe = &to_fl_cq_ex(cq)->current;
+
+	return wc_flags(cqe->flags) | fl_tag_wc_flags(cqe->tm_flags);
 }
 
 /* LIDs are InfiniBand's. */
@@ -334,12 +348,14 @@ static void set_readers(struct ibv_cq_ex *cq, uint64_t wc_flags)
 		cq->read_cvlan = fl_read_cvlan;
 	if (wc_flags & IBV_WC_EX_WITH_FLOW_TAG)
 		cq->read_flow_tag = fl_read_flow_tag;
+	if (wc_flags & IBV_WC_EX_WITH_TM_INFO)
+		cq->read_tm_info = fl_read_tm_info;
 }
 
 #define FL_WC_FLAGS                                                            \
 	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |         \
 	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN | \
-	 IBV_WC_EX_WITH_FLOW_TAG)
+	 IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO)
 
 static uint32_t cq_log_depth(uint32_t cqe)
 {
@@ -536,7 +552,8 @@ void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq)
 	while (end != cq->consumer) {
 		struct faultline_cqe *cqe = cq_entry(cq, --end);
 
-		if (le32toh(cqe->qpn) == qpn) {
+		/* What tag matching has done stays: the buffers are the SRQ's. */
+		if (le32toh(cqe->qpn) == qpn && !(cqe->opcode & FL_WC_TM)) {
 			if ((cqe->opcode & FAULTLINE_WC_RECV) && srq)
 				fl_srq_release(to_fl_srq(srq),
 					       le32toh(cqe->wqe));

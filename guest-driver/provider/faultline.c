@@ -199,6 +199,7 @@ static const struct verbs_context_ops fl_ops = {
 	.poll_cq = fl_poll_cq,
 	.post_recv = fl_post_recv,
 	.post_send = fl_post_send,
+	.post_srq_ops = fl_post_srq_ops,
 	.post_srq_recv = fl_post_srq_recv,
 	.query_device_ex = fl_query_device,
 	.query_port = fl_query_port,
@@ -264,7 +265,7 @@ static int set_up_context(struct fl_context *ctx, int cmd_fd,
 	if (!ctx->kick)
 		goto err_doorbell;
 	pthread_mutex_init(&ctx->qps.lock, NULL);
-	pthread_mutex_init(&ctx->xrc_srqs.lock, NULL);
+	pthread_mutex_init(&ctx->srqs.lock, NULL);
 	pthread_mutex_init(&ctx->rwqs.lock, NULL);
 	pthread_mutex_init(&ctx->counters_lock, NULL);
 	verbs_set_ops(&ctx->ibv_ctx, &fl_ops);
@@ -332,7 +333,7 @@ static void fl_free_context(struct ibv_context *ibctx)
 	munmap((void *)ctx->kick, FAULTLINE_PAGE_SIZE);
 	munmap(ctx->doorbell, FAULTLINE_PAGE_SIZE);
 	fl_table_free(&ctx->qps);
-	fl_table_free(&ctx->xrc_srqs);
+	fl_table_free(&ctx->srqs);
 	fl_table_free(&ctx->rwqs);
 	fl_unmap_counters(ctx);
 	pthread_mutex_destroy(&ctx->counters_lock);

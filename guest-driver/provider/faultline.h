@@ -37,6 +37,12 @@
 	 IBV_RX_HASH_DST_PORT_TCP | IBV_RX_HASH_SRC_PORT_UDP |                 \
 	 IBV_RX_HASH_DST_PORT_UDP)
 
+/* More tags or operations than any device has. */
+#define FL_MAX_TAGS (1 << 20)
+
+/* The bit that the completions of tag matching have in their opcodes. */
+#define FL_WC_TM FAULTLINE_WC_TM_ADD
+
 /* A CQ has at least so many entries. */
 #define FL_MIN_CQ_LOG_DEPTH 4
 
@@ -53,6 +59,7 @@ struct fl_table {
 };
 
 struct fl_qp;
+struct fl_tags;
 struct fl_counter_page;
 
 struct fl_context {
@@ -66,7 +73,7 @@ struct fl_context {
 	uint32_t max_sge;
 	uint32_t max_inline;
 	struct fl_table qps;
-	struct fl_table xrc_srqs;
+	struct fl_table srqs;	/* those that completions name */
 	/* Of the time of day and the device's clock; when that was measured. */
 	uint64_t wallclock_ahead;
 	uint64_t clock_synced_at;
@@ -150,6 +157,7 @@ struct fl_srq {
 	uint32_t num_free;
 	uint32_t num_tags;	/* as many as the ring ever had entries */
 	struct fl_pd *pd;
+	struct fl_tags *tags;	/* NULL: no tag matching */
 };
 
 /* A work queue that frames are spread to. */
@@ -329,7 +337,19 @@ int fl_post_receives(struct fl_context *ctx, struct fl_wq *wq, uint32_t number,
 		     struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 void fl_reset_wq(struct fl_wq *wq);
 
+/* tag.c */
+struct ibv_srq *fl_create_tag_srq(struct ibv_context *context,
+				  struct ibv_srq_init_attr_ex *attr);
+void fl_free_tags(struct fl_srq *srq);
+int fl_post_srq_ops(struct ibv_srq *srq, struct ibv_ops_wr *wr, struct ibv_ops_wr **bad);
+bool fl_tag_retire(struct fl_context *ctx, const struct faultline_cqe *cqe, uint64_t *wr_id);
+unsigned int fl_tag_wc_flags(uint8_t tm_flags);
+void fl_read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *info);
+
 /* srq.c */
+struct fl_srq *fl_alloc_srq(struct ibv_pd *pd, struct ibv_srq_attr *attr,
+			    struct faultline_create_srq_req *req);
+void fl_free_srq(struct fl_srq *srq);
 struct ibv_srq *fl_create_srq(struct ibv_pd *pd,
 			      struct ibv_srq_init_attr *attr);
 struct ibv_srq *fl_create_srq_ex(struct ibv_context *context,
@@ -442,6 +462,7 @@ FL_DRV_PART(fl_create_wq_cmd, ibv_cmd, ibv_create_wq, faultline_create_wq_req);
 FL_DRV_PART(fl_create_srq, ibv_cmd, ibv_create_srq, faultline_create_srq_req);
 FL_DRV_PART(fl_create_xsrq, ibv_cmd, ibv_create_xsrq, faultline_create_srq_req);
 FL_DRV_PART(fl_modify_srq, ibv_cmd, ibv_modify_srq, faultline_resize_srq_req);
+FL_DRV_PART(fl_create_tag_srq, ibv_cmd, ibv_create_xsrq, faultline_create_tm_srq_req);
 FL_DRV_PART(fl_create_srq_resp, ibv_resp, ib_uverbs_create_srq_resp,
 	    faultline_create_srq_resp);
 FL_DRV_PART(fl_create_ah_resp, ibv_resp, ib_uverbs_create_ah_resp,

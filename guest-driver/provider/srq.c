@@ -11,8 +11,8 @@
 
 #include "faultline.h"
 
-static struct fl_srq *alloc_srq(struct ibv_pd *pd, struct ibv_srq_attr *attr,
-				struct faultline_create_srq_req *req)
+struct fl_srq *fl_alloc_srq(struct ibv_pd *pd, struct ibv_srq_attr *attr,
+			    struct faultline_create_srq_req *req)
 {
 	struct fl_context *ctx = to_fl_ctx(pd->context);
 	uint8_t log_depth, stride_shift;
@@ -59,8 +59,9 @@ err:
 	return NULL;
 }
 
-static void free_srq(struct fl_srq *srq)
+void fl_free_srq(struct fl_srq *srq)
 {
+	fl_free_tags(srq);
 	free(srq->free);
 	fl_wq_free(&srq->wq);
 	free(srq);
@@ -74,13 +75,13 @@ struct ibv_srq *fl_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 	struct fl_srq *srq;
 	int ret;
 
-	srq = alloc_srq(pd, &attr->attr, &cmd.drv);
+	srq = fl_alloc_srq(pd, &attr->attr, &cmd.drv);
 	if (!srq)
 		return NULL;
 	ret = ibv_cmd_create_srq(pd, &srq->verbs_srq.srq, attr, &cmd.ibv_cmd,
 				 sizeof(cmd), &resp.ibv_resp, sizeof(resp));
 	if (ret) {
-		free_srq(srq);
+		fl_free_srq(srq);
 		errno = ret;
 		return NULL;
 	}
@@ -100,7 +101,7 @@ static struct ibv_srq *create_xrc_srq(struct ibv_context *context,
 	struct fl_srq *srq;
 	int ret;
 
-	srq = alloc_srq(attr->pd, &attr->attr, &cmd.drv);
+	srq = fl_alloc_srq(attr->pd, &attr->attr, &cmd.drv);
 	if (!srq)
 		return NULL;
 	ret = ibv_cmd_create_srq_ex(context, &srq->verbs_srq, attr, &cmd.ibv_cmd,
@@ -109,7 +110,7 @@ static struct ibv_srq *create_xrc_srq(struct ibv_context *context,
 		goto err;
 	srq->srqn = resp.drv.srqn;
 	srq->is_xrc = true;
-	ret = fl_table_insert(&ctx->xrc_srqs, srq->srqn, srq);
+	ret = fl_table_insert(&ctx->srqs, srq->srqn, srq);
 	if (ret)
 		goto err_destroy;
 	attr->attr.max_wr = srq->wq.mask + 1;
@@ -119,7 +120,7 @@ static struct ibv_srq *create_xrc_srq(struct ibv_context *context,
 err_destroy:
 	ibv_cmd_destroy_srq(&srq->verbs_srq.srq);
 err:
-	free_srq(srq);
+	fl_free_srq(srq);
 	errno = ret;
 	return NULL;
 }
@@ -129,20 +130,24 @@ struct ibv_srq *fl_create_srq_ex(struct ibv_context *context,
 {
 	const uint32_t xrc = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
 			     IBV_SRQ_INIT_ATTR_CQ;
+	const uint32_t tags = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TM |
+			      IBV_SRQ_INIT_ATTR_CQ;
 	struct ibv_srq_init_attr basic;
 	enum ibv_srq_type type = IBV_SRQT_BASIC;
 	struct ibv_srq *srq;
 
 	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE)
 		type = attr->srq_type;
-	if (attr->comp_mask & ~(xrc | IBV_SRQ_INIT_ATTR_TYPE)) {
+	if (attr->comp_mask & ~(xrc | tags | IBV_SRQ_INIT_ATTR_TYPE)) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
 	if (type == IBV_SRQT_XRC && (attr->comp_mask & xrc) == xrc)
 		return create_xrc_srq(context, attr);
+	if (type == IBV_SRQT_TM && (attr->comp_mask & tags) == tags)
+		return fl_create_tag_srq(context, attr);
 	if (type != IBV_SRQT_BASIC || !(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD)) {
-		errno = type > IBV_SRQT_XRC ? EOPNOTSUPP : EINVAL;
+		errno = type > IBV_SRQT_TM ? EOPNOTSUPP : EINVAL;
 		return NULL;
 	}
 	basic.srq_context = attr->srq_context;
@@ -253,10 +258,10 @@ int fl_destroy_srq(struct ibv_srq *ibsrq)
 
 	if (ret)
 		return ret;
-	if (srq->is_xrc)
-		fl_table_remove(&to_fl_ctx(ibsrq->context)->xrc_srqs, srq->srqn,
+	if (srq->is_xrc || srq->tags)
+		fl_table_remove(&to_fl_ctx(ibsrq->context)->srqs, srq->srqn,
 				srq);
-	free_srq(srq);
+	fl_free_srq(srq);
 	return 0;
 }
 
