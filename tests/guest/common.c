@@ -462,21 +462,32 @@ void endpoint_create(struct endpoint *end, struct device *device,
 			.max_recv_sge = 1,
 		},
 	};
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+
+	cq = ibv_create_cq(device->context, sends + receives + 1, NULL, NULL, 0);
+	if (!cq)
+		die("cannot create a completion queue: %m");
+	init.send_cq = cq;
+	init.recv_cq = cq;
+	qp = ibv_create_qp(device->pd, &init);
+	if (!qp)
+		die("cannot create a queue pair: %m");
+	endpoint_adopt(end, device, cq, qp);
+}
+
+void endpoint_adopt(struct endpoint *end, struct device *device, struct ibv_cq *cq,
+		    struct ibv_qp *qp)
+{
 	uint32_t random;
 
 	memset(end, 0, sizeof(*end));
 	end->device = device;
+	end->cq = cq;
+	end->qp = qp;
 	/* About a second, eight times: a page may have to come from a slow disk on a busy host. */
 	end->timeout = 18;
 	end->retries = 7;
-	end->cq = ibv_create_cq(device->context, sends + receives + 1, NULL, NULL, 0);
-	if (!end->cq)
-		die("cannot create a completion queue: %m");
-	init.send_cq = end->cq;
-	init.recv_cq = end->cq;
-	end->qp = ibv_create_qp(device->pd, &init);
-	if (!end->qp)
-		die("cannot create a queue pair: %m");
 	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
 		die("getrandom: %m");
 	end->own.qpn = end->qp->qp_num;

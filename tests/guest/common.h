@@ -122,6 +122,9 @@ struct endpoint {
 /* An RC queue pair in RESET, with a completion queue for it alone. */
 void endpoint_create(struct endpoint *end, struct device *device,
 		     unsigned int sends, unsigned int receives);
+/* The same of a queue pair that somebody has made; endpoint_destroy() destroys both. */
+void endpoint_adopt(struct endpoint *end, struct device *device, struct ibv_cq *cq,
+		    struct ibv_qp *qp);
 /* Swaps addresses over a control connection. */
 void endpoint_meet(struct endpoint *end, int fd);
 /* RESET or anything else -> RTS towards the known peer. Outstanding work is gone. */

@@ -30,6 +30,7 @@ const DEFAULT: &[&str] = &[
     "keys",
     "coherence",
     "pinned",
+    "tags",
     "torture",
     "robustness",
 ];

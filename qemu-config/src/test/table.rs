@@ -18,6 +18,7 @@ pub const SUITES: &[&str] = &[
     "pinned",
     "ulp",
     "swap",
+    "tags",
 ];
 
 /// A test of two guests.
@@ -47,6 +48,7 @@ pub fn suite(name: &str) -> Vec<GuestTest> {
         "ulp" => ulp(),
         "swap" => swap(),
         "debug-kernel" => debug_kernel(),
+        "tags" => tags(),
         _ => Vec::new(),
     }
 }
@@ -456,6 +458,20 @@ fn coherence() -> Vec<GuestTest> {
         dax("dax_punched", "punch"),
         dax("dax_everything", "truncate,punch,mprotect,dereg,fork"),
     ]
+}
+
+fn tags() -> Vec<GuestTest> {
+    let pair = |name: &str, what: &str| {
+        test(
+            name,
+            &format!("tag_matching {what}"),
+            &format!("tag_matching {what} $PEER_IP"),
+            Ready::Tcp(18640),
+            120,
+            "all right",
+        )
+    };
+    vec![pair("pinned", ""), pair("on_demand", "--on-demand")]
 }
 
 fn pinned() -> Vec<GuestTest> {
