@@ -238,9 +238,12 @@ impl Engine {
             worked = true;
         }
         // A NIC whose input has stopped stops those who would send to it, as an Ethernet PAUSE does: whom that
-        // is, nobody knows before the frame is there.
-        let paused = |other: (PortId, &NicPort)| other.0 != id && other.1.nic.is_stalled();
-        if self.ports.iter().enumerate().any(paused) {
+        // is, nobody knows before the frame is there. Without bus mastering it takes no frames, and its stop would
+        // never end.
+        let pauses = |(other, port): (PortId, &NicPort)| {
+            other != id && port.bus_master && port.nic.is_stalled()
+        };
+        if self.ports.iter().enumerate().any(pauses) {
             return worked;
         }
         let mut sent = 0;

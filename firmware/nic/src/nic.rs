@@ -421,9 +421,10 @@ impl Nic {
     }
 
     /// Whether a page that is not there has stopped the input: what is sent now has to wait, so that whoever
-    /// feeds it should stop too.
+    /// feeds it should stop too. Not of a device that does not run: it drops what comes, and no time ends the
+    /// stop.
     pub fn is_stalled(&self) -> bool {
-        self.core.ingress.is_stopped()
+        self.is_running() && self.core.ingress.is_stopped()
     }
 
     pub(crate) fn hold(&mut self, frame: HeldFrame) {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use faultline::{Config, NicSettings, PollMode};
 use faultline_abi::admin::Counter;
+use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
 use faultline_abi::translation::{self as tq, TqCmd};
-use faultline_abi::{Status, U64, cqe, event};
+use faultline_abi::{Status, U32, U64, cqe, event, regs};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};
@@ -130,6 +131,42 @@ fn a_driver_that_never_answers_harms_only_who_waits() {
     assert_eq!(refused(pager.resume(token, Status::Ok)), Status::BadToken);
     assert_eq!(b.nic.counters().unwrap()[Counter::page_fault_timeouts], 1);
     neighbours.finish();
+}
+
+/// Who stops his input stops those who would send to him, until a time limit that runs only while the device does.
+#[test]
+fn who_stops_the_others_and_then_himself_stops_nobody() {
+    let fabric = fabric(NicSettings {
+        stall_timeout_ms: Some(60_000),
+        ..NicSettings::default()
+    });
+    let a = fabric.node("a").unwrap();
+    for how in ["bus mastering off", "fatal"] {
+        let b = fabric.node("b").unwrap();
+        let (mut qa, qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+        let mut pager = Pager::new(&b, 4).unwrap();
+        qb.modify(&QpAttr {
+            mask: U32::new(QP_ATTR_FAULT_POLICY),
+            fault_policy: FAULT_POLICY_STALL,
+            ..QpAttr::default()
+        })
+        .unwrap();
+        let write = SendWr::write_inline(b"nobody home", pager.mr.remote(0)).signaled();
+        qa.post_send(&write).unwrap();
+        pager.record(LONG).unwrap();
+        match how {
+            "fatal" => {
+                b.nic.take_back(b.nic.ram()).unwrap();
+                assert!(b.nic.counters().is_err());
+                let status = b.nic.read_reg(regs::STATUS).unwrap();
+                assert_ne!(status & regs::FATAL, 0);
+            }
+            _ => b.nic.write_config(4, &2u16.to_le_bytes()).unwrap(),
+        }
+        let (mut c, mut d) = (fabric.node("c").unwrap(), fabric.node("d").unwrap());
+        exchange_anew(&mut c, &mut d, &mut Rng::new(8));
+        b.nic.hang_up();
+    }
 }
 
 #[test]
