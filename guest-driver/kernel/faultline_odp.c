@@ -485,7 +485,10 @@ void faultline_odp_detach(struct faultline_mr *mr)
 	mr->on_demand = false;
 }
 
-/* The region's key exists: from here on faults find it. */
+/*
+ * The region's key exists: from here on faults find it. Also after a change that
+ * was refused, when children may be there.
+ */
 int faultline_odp_attach(struct faultline_mr *mr)
 {
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
@@ -496,7 +499,6 @@ int faultline_odp_attach(struct faultline_mr *mr)
 	refcount_set(&mr->users, 1);
 	init_completion(&mr->unused);
 	mutex_init(&mr->children_lock);
-	xa_init(&mr->children);
 	mr->on_demand = true;
 	err = xa_err(xa_store(&dev->odp->mrs, mr->ibmr.lkey >> 8, mr,
 			      GFP_KERNEL));

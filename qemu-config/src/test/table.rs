@@ -348,6 +348,7 @@ fn odp() -> Vec<GuestTest> {
     vec![
         alone("fault_policies", "fault_policy"),
         alone("dma_buf", DMA_BUF),
+        alone("refused_changes", "key_refused"),
         verbs("rc", "ibv_rc_pingpong -c -o"),
         verbs("rc_events", "ibv_rc_pingpong -c -o -e"),
         verbs("rc_odd_size", "ibv_rc_pingpong -c -o -s 65537 -n 200"),

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * key_refused: a change of a region that the device refuses, because a window
+ * is bound to it, changes nothing, and harms nobody. Runs in one guest.
+ */
+#include "watched.h"
+
+#define LENGTH (4 * PAGE)
+
+struct bench {
+	struct device device;
+	struct loop loop;
+	uint8_t *buffer;
+	struct ibv_mr *mr;
+};
+
+static struct ibv_mr *on_demand(struct bench *bench, void *at, size_t length)
+{
+	struct ibv_mr *mr = ibv_reg_mr(bench->device.pd, at, length,
+				       ALL_ACCESS | IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND);
+
+	if (!mr)
+		die("cannot register on demand: %m");
+	return mr;
+}
+
+/* Some bytes to this address, by this key; whether they are there. */
+static void write_through(struct bench *bench, const struct ibv_mr *mr, uint8_t *at)
+{
+	static uint64_t generation;
+
+	content_fill(bench->buffer, content_key(2, 0, ++generation), 0, PAGE);
+	WANT(loop_do(&bench->loop, IBV_WR_RDMA_WRITE, bench->buffer, PAGE, bench->mr->lkey, at,
+		     mr->rkey) == IBV_WC_SUCCESS);
+	WANT(!memcmp(at, bench->buffer, PAGE));
+}
+
+static struct ibv_mw *window(struct bench *bench, struct ibv_mr *mr, void *at)
+{
+	struct ibv_mw *mw = ibv_alloc_mw(bench->device.pd, IBV_MW_TYPE_1);
+	struct ibv_mw_bind bind = {
+		.wr_id = 3,
+		.send_flags = IBV_SEND_SIGNALED,
+		.bind_info = { mr, (uintptr_t)at, PAGE, IBV_ACCESS_REMOTE_WRITE },
+	};
+	struct ibv_wc wc;
+
+	if (!mw)
+		die("cannot allocate a window: %m");
+	WANT(!ibv_bind_mw(bench->loop.near.qp, mw, &bind));
+	WANT(endpoint_wait(&bench->loop.near, &wc, 5000));
+	WANT(wc.status == IBV_WC_SUCCESS);
+	return mw;
+}
+
+/* The parts of an implicit region stay its parts. */
+static void test_implicit(struct bench *bench)
+{
+	uint8_t *at = anonymous(LENGTH), *other = anonymous(PAGE);
+	struct ibv_mr *mr = on_demand(bench, NULL, SIZE_MAX);
+	struct ibv_mw *mw;
+
+	write_through(bench, mr, at);
+	mw = window(bench, mr, at);
+	WANT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, other, PAGE, 0));
+	write_through(bench, mr, at);
+	write_through(bench, mr, at + PAGE);
+	replace(at, LENGTH);
+	write_through(bench, mr, at);
+	WANT(!ibv_dealloc_mw(mw));
+	WANT(!ibv_dereg_mr(mr));
+	/* Nobody is told of this who is not there any more. */
+	replace(at, LENGTH);
+	munmap(at, LENGTH);
+	munmap(other, PAGE);
+}
+
+int main(void)
+{
+	int kmsg = kmsg_open();
+	struct bench bench;
+
+	device_open(&bench.device);
+	device_needs_odp(&bench.device, true);
+	loop_create(&bench.loop, &bench.device);
+	bench.buffer = anonymous(PAGE);
+	bench.mr = region(&bench.device, bench.buffer, PAGE, false);
+	test_implicit(&bench);
+	WANT(!ibv_dereg_mr(bench.mr));
+	loop_destroy(&bench.loop);
+	WANT(!kmsg_complaints(kmsg));
+	puts("PASS");
+	return 0;
+}
