@@ -377,6 +377,9 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 	if (flags & ~IB_MR_REREG_SUPPORTED || mr->watch ||
 	    !mr->umem || mr->umem->is_dmabuf)
 		return ERR_PTR(-EOPNOTSUPP);
+	/* See faultline_dereg_mr(): only good for deregistration. */
+	if (!mr->umem)
+		return ERR_PTR(-EINVAL);
 	if (!(flags & IB_MR_REREG_PD))
 		ibpd = ibmr->pd;
 	if (!(flags & IB_MR_REREG_ACCESS))
@@ -435,8 +438,15 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	 * The key of a region on demand goes after its notifiers: an
 	 * invalidation must not meet another region that has been given the
 	 * same key. Memory that is pinned must outlive the key.
+	 *
+	 * The device keeps a key to which a window is bound. So it is asked
+	 * first, for rights that are there: the region stays as it was then,
+	 * unless the window is bound in between, and it stays without memory.
 	 */
 	if (mr->on_demand) {
+		err = faultline_rereg_rights(mr, ibmr->pd, mr->access);
+		if (err == -EBUSY)
+			return err;
 		faultline_odp_detach(mr);
 		faultline_odp_release(mr, mr->umem);
 		mr->umem = NULL;

@@ -75,6 +75,26 @@ static void test_implicit(struct bench *bench)
 	munmap(other, PAGE);
 }
 
+/* A region with a window is not deregistered, and stays as it was. */
+static void test_bound(struct bench *bench)
+{
+	uint8_t *at = anonymous(LENGTH);
+	struct ibv_mr *mr = on_demand(bench, at, LENGTH);
+	struct ibv_mw *mw = window(bench, mr, at);
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ON_DEMAND;
+
+	WANT(ibv_dereg_mr(mr));
+	WANT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, access));
+	write_through(bench, mr, at);
+	replace(at, LENGTH);
+	write_through(bench, mr, at + PAGE);
+	WANT(!ibv_dealloc_mw(mw));
+	WANT(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, access));
+	write_through(bench, mr, at);
+	WANT(!ibv_dereg_mr(mr));
+	munmap(at, LENGTH);
+}
+
 int main(void)
 {
 	int kmsg = kmsg_open();
@@ -86,6 +106,7 @@ int main(void)
 	bench.buffer = anonymous(PAGE);
 	bench.mr = region(&bench.device, bench.buffer, PAGE, false);
 	test_implicit(&bench);
+	test_bound(&bench);
 	WANT(!ibv_dereg_mr(bench.mr));
 	loop_destroy(&bench.loop);
 	WANT(!kmsg_complaints(kmsg));
