@@ -430,6 +430,8 @@ void faultline_odp_fault(struct faultline_dev *dev,
  */
 void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 {
+	bool is_implicit = to_ib_umem_odp(umem)->is_implicit_odp;
+	struct mm_struct *mm = umem->owning_mm;
 	struct ib_umem_odp *child;
 	unsigned long index;
 
@@ -442,6 +444,8 @@ void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 		ib_umem_release(umem);
 	else
 		ib_umem_odp_release(to_ib_umem_odp(umem));
+	if (is_implicit)
+		mmdrop(mm);
 }
 
 /* Memory for a region on demand, of which no page is looked at yet. */
@@ -465,6 +469,12 @@ struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
 		odp = ib_umem_odp_alloc_implicit(ibdev, access);
 	if (IS_ERR(odp))
 		return ERR_CAST(odp);
+	/*
+	 * A notifier keeps the address space. Where there is none yet, it may
+	 * end before the region does, which a child process can inherit.
+	 */
+	if (odp->is_implicit_odp)
+		mmgrab(odp->umem.owning_mm);
 	odp->private = mr;
 	return &odp->umem;
 }

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * key_refused: a change of a region that the device refuses, because a window
- * is bound to it, changes nothing, and harms nobody. Runs in one guest.
+ * is bound to it, changes nothing, and harms nobody; nor does a fault in the
+ * memory of a process that has ended. Runs in one guest.
  */
 #include "watched.h"
+
+#include <sys/socket.h>
+#include <sys/wait.h>
 
 #define LENGTH (4 * PAGE)
 
@@ -95,6 +99,87 @@ static void test_bound(struct bench *bench)
 	munmap(at, LENGTH);
 }
 
+/* Who sleeps until the others have hung up: a child that has inherited the device. */
+static void wait_for_end(int fd)
+{
+	char byte;
+
+	while (read(fd, &byte, 1) > 0)
+		;
+	_exit(0);
+}
+
+struct offer {
+	uint64_t at;
+	uint32_t rkey;
+};
+
+/* Offers all of its memory, and ends; its region does not. */
+static void end_early(int fd)
+{
+	struct endpoint end;
+	struct device device;
+	struct offer offer;
+	struct ibv_mr *mr;
+
+	device_open(&device);
+	endpoint_create(&end, &device, 16, 16);
+	endpoint_meet(&end, fd);
+	endpoint_start(&end);
+	mr = ibv_reg_mr(device.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
+	if (!mr)
+		die("cannot register on demand: %m");
+	offer.at = (uintptr_t)anonymous(PAGE);
+	offer.rkey = mr->rkey;
+	send_all(fd, &offer, sizeof(offer));
+	switch (fork()) {
+	case 0:
+		wait_for_end(fd);
+	case -1:
+		die("cannot fork: %m");
+	}
+	_exit(0);
+}
+
+/* A fault in an address space that is no more ends the request. */
+static void test_ended(struct bench *bench)
+{
+	struct request request = {
+		.opcode = IBV_WR_RDMA_WRITE,
+		.local = bench->buffer,
+		.length = PAGE,
+		.lkey = bench->mr->lkey,
+	};
+	struct endpoint end;
+	struct offer offer;
+	struct ibv_wc wc;
+	int status, pair[2];
+	pid_t child;
+
+	WANT(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	child = fork();
+	if (!child) {
+		close(pair[0]);
+		end_early(pair[1]);
+	}
+	WANT(child > 0);
+	close(pair[1]);
+	endpoint_create(&end, &bench->device, 16, 16);
+	endpoint_meet(&end, pair[0]);
+	endpoint_start(&end);
+	receive_all(pair[0], &offer, sizeof(offer));
+	WANT(waitpid(child, &status, 0) == child && status == 0);
+	/* Whatever is left of it is given up a moment later. */
+	sleep_ms(500);
+	request.remote = offer.at;
+	request.rkey = offer.rkey;
+	endpoint_post(&end, &request);
+	WANT(endpoint_wait(&end, &wc, 60000));
+	WANT(wc.status == IBV_WC_REM_ACCESS_ERR);
+	close(pair[0]);
+	endpoint_destroy(&end);
+}
+
 int main(void)
 {
 	int kmsg = kmsg_open();
@@ -107,6 +192,7 @@ int main(void)
 	bench.mr = region(&bench.device, bench.buffer, PAGE, false);
 	test_implicit(&bench);
 	test_bound(&bench);
+	test_ended(&bench);
 	WANT(!ibv_dereg_mr(bench.mr));
 	loop_destroy(&bench.loop);
 	WANT(!kmsg_complaints(kmsg));
