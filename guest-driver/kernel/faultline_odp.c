@@ -373,6 +373,7 @@ static void faultline_fault_work(struct work_struct *work)
 	struct faultline_dev *dev = fault->dev;
 	struct faultline_odp *odp = dev->odp;
 	struct faultline_mr *mr = faultline_odp_mr_get(dev, fault->key);
+	u64 token = fault->token;
 	u16 status = FAULTLINE_BAD_MKEY;
 
 	/* The region may have gone while its fault was on the way. */
@@ -385,11 +386,15 @@ static void faultline_fault_work(struct work_struct *work)
 		status = err ? FAULTLINE_BAD_RANGE : FAULTLINE_OK;
 		faultline_odp_mr_put(mr);
 	}
-	/* Refused if the key has gone, and the fault with it. */
-	faultline_tq_resume(dev, fault->token, status, FAULTLINE_WAIT_POLL);
+	/*
+	 * Before the answer: as soon as it has that, the device may raise
+	 * another one, and there are no more of these than it may raise.
+	 */
 	spin_lock_irq(&odp->lock);
 	list_add(&fault->free, &odp->free_faults);
 	spin_unlock_irq(&odp->lock);
+	/* Refused if the key has gone, and the fault with it. */
+	faultline_tq_resume(dev, token, status, FAULTLINE_WAIT_POLL);
 }
 
 /* In interrupt context. */
@@ -409,7 +414,7 @@ void faultline_odp_fault(struct faultline_dev *dev,
 		spin_unlock_irqrestore(&odp->lock, flags);
 	}
 	if (!fault) {
-		/* More than the device says that it raises at once. */
+		/* Far more than the device says that it raises at once. */
 		faultline_tq_resume(dev, le64_to_cpu(eqe->token),
 				    FAULTLINE_NO_RESOURCES,
 				    FAULTLINE_WAIT_SPIN);
@@ -714,7 +719,11 @@ void faultline_odp_destroy(struct faultline_dev *dev)
 /* Before the queue of faults is made. A device without paging is fine. */
 int faultline_odp_create(struct faultline_dev *dev)
 {
-	u32 max_faults = le32_to_cpu(dev->caps.max_faults);
+	/*
+	 * Twice what may be outstanding: those of a key that goes are over for
+	 * the device, and still queued here.
+	 */
+	u32 max_faults = 2 * le32_to_cpu(dev->caps.max_faults);
 	struct faultline_odp *odp;
 	unsigned int i;
 
