@@ -111,6 +111,7 @@ int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
 	if (!attr->cqe || attr->cqe > le32_to_cpu(dev->caps.max_cqe))
 		return -EINVAL;
 	spin_lock_init(&cq->lock);
+	mutex_init(&cq->resize_lock);
 	INIT_LIST_HEAD(&cq->send_qps);
 	INIT_LIST_HEAD(&cq->recv_qps);
 	INIT_WORK(&cq->notify_work, faultline_cq_notify_work);
@@ -201,17 +202,18 @@ static int __faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
 	params.ring = buf.ring;
 	params.log_depth = req.log_depth;
 	params.consumer = cpu_to_le32(req.consumer);
+	/* What is freed must not be what the device was given last. */
+	mutex_lock(&cq->resize_lock);
 	err = faultline_cmd_resize_cq(dev, cq->res.num, &params);
 	faultline_buf_created(dev, &buf);
-	if (err) {
-		faultline_buf_free(dev, &buf);
-		return err;
+	if (!err) {
+		swap(cq->buf, buf);
+		cq->log_depth = req.log_depth;
+		ibcq->cqe = faultline_cq_depth(cq);
 	}
-	swap(cq->buf, buf);
+	mutex_unlock(&cq->resize_lock);
 	faultline_buf_free(dev, &buf);
-	cq->log_depth = req.log_depth;
-	ibcq->cqe = faultline_cq_depth(cq);
-	return 0;
+	return err;
 }
 
 #ifdef FAULTLINE_COMPAT_USER_CQ_OPS

@@ -134,6 +134,8 @@ struct faultline_cq {
 	struct faultline_buf buf;
 	u8 log_depth;
 	bool user;
+	/* Of a process: one after the other is resized, here as in the device. */
+	struct mutex resize_lock;
 
 	/* The rest is for kernel CQs. Protects consumer and the lists. */
 	spinlock_t lock;
