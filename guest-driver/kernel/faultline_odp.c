@@ -57,7 +57,10 @@ struct faultline_fault {
 };
 
 struct faultline_odp {
+	/* For faults, and nothing else. */
 	struct workqueue_struct *wq;
+	/* As much as processes like to ask for. */
+	struct workqueue_struct *prefetch_wq;
 	/* Protects the lists of what is free. Taken in interrupts. */
 	spinlock_t lock;
 	struct list_head free_faults;
@@ -70,8 +73,8 @@ struct faultline_odp {
 };
 
 /*
- * There is one for each worker; others may have to wait a moment. Memory may
- * be short while a fault is served, so nothing is allocated then.
+ * There is one for each worker that serves a fault. Memory may be short then,
+ * so nothing is allocated.
  */
 static struct faultline_list *faultline_list_get(struct faultline_odp *odp)
 {
@@ -93,6 +96,23 @@ static void faultline_list_put(struct faultline_odp *odp,
 	list_add(&list->free, &odp->free_lists);
 	spin_unlock_irq(&odp->lock);
 	wake_up(&odp->list_freed);
+}
+
+/* For whoever can wait for memory: he must not hold up those that serve faults. */
+static int faultline_list_alloc(struct faultline_dev *dev,
+				struct faultline_list *list)
+{
+	list->entries = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
+					   &list->dma, GFP_KERNEL);
+	return list->entries ? 0 : -ENOMEM;
+}
+
+static void faultline_list_free(struct faultline_dev *dev,
+				struct faultline_list *list)
+{
+	if (list->entries)
+		dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, list->entries,
+				  list->dma);
 }
 
 static struct faultline_mr *faultline_odp_mr_get(struct faultline_dev *dev,
@@ -167,11 +187,11 @@ static const struct mmu_interval_notifier_ops faultline_mn_ops = {
  * Without `fault` only those that are there anyway.
  */
 static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
-			     u64 addr, u64 end, bool write, bool fault)
+			     struct faultline_list *list, u64 addr, u64 end,
+			     bool write, bool fault)
 {
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	u64 size = BIT_ULL(odp->page_shift);
-	struct faultline_list *list = faultline_list_get(dev->odp);
 	int err = 0;
 
 	while (addr < end) {
@@ -203,7 +223,6 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			break;
 		addr = stop;
 	}
-	faultline_list_put(dev->odp, list);
 	return err;
 }
 
@@ -270,7 +289,8 @@ out:
 }
 
 /* Brings pages at addresses of the process. */
-static int faultline_odp_bring(struct faultline_mr *mr, u64 addr, u64 end,
+static int faultline_odp_bring(struct faultline_mr *mr,
+			       struct faultline_list *list, u64 addr, u64 end,
 			       bool write, bool fault)
 {
 	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
@@ -281,7 +301,8 @@ static int faultline_odp_bring(struct faultline_mr *mr, u64 addr, u64 end,
 	if (mr->umem->is_dmabuf)
 		return faultline_dmabuf_bring(mr);
 	if (!odp->is_implicit_odp)
-		return faultline_odp_map(mr, odp, addr, end, write, fault);
+		return faultline_odp_map(mr, odp, list, addr, end, write,
+					 fault);
 	if (end > TASK_SIZE_MAX)
 		return -EFAULT;
 	while (addr < end && !err) {
@@ -291,7 +312,8 @@ static int faultline_odp_bring(struct faultline_mr *mr, u64 addr, u64 end,
 		odp = faultline_odp_child(mr, addr);
 		if (IS_ERR(odp))
 			return PTR_ERR(odp);
-		err = faultline_odp_map(mr, odp, addr, stop, write, fault);
+		err = faultline_odp_map(mr, odp, list, addr, stop, write,
+					fault);
 		addr = stop;
 	}
 	return err;
@@ -341,6 +363,7 @@ static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, int err,
 }
 
 static int faultline_odp_serve(struct faultline_mr *mr,
+			       struct faultline_list *list,
 			       const struct faultline_fault *fault)
 {
 	struct faultline_dev *dev = fault->dev;
@@ -353,7 +376,8 @@ static int faultline_odp_serve(struct faultline_mr *mr,
 	if (err)
 		return err;
 	do {
-		err = faultline_odp_bring(mr, addr, end, fault->write, true);
+		err = faultline_odp_bring(mr, list, addr, end, fault->write,
+					  true);
 	} while (faultline_odp_may_pass(mr, addr, err, &short_of_memory) &&
 		 time_before(jiffies, give_up) && !faultline_is_dead(dev));
 	if (err || fault->hint <= fault->bytes)
@@ -362,7 +386,7 @@ static int faultline_odp_serve(struct faultline_mr *mr,
 	ahead = min_t(u64, fault->hint, FAULTLINE_FAULT_AHEAD);
 	if (ahead > fault->bytes &&
 	    !faultline_odp_range(mr, fault->va, ahead, &addr, &ahead))
-		faultline_odp_bring(mr, end, ahead, fault->write, true);
+		faultline_odp_bring(mr, list, end, ahead, fault->write, true);
 	return 0;
 }
 
@@ -378,8 +402,10 @@ static void faultline_fault_work(struct work_struct *work)
 
 	/* The region may have gone while its fault was on the way. */
 	if (mr) {
-		int err = faultline_odp_serve(mr, fault);
+		struct faultline_list *list = faultline_list_get(odp);
+		int err = faultline_odp_serve(mr, list, fault);
 
+		faultline_list_put(odp, list);
 		atomic64_inc(&mr->page_faults);
 		if (!err)
 			atomic64_inc(&mr->page_faults_handled);
@@ -509,6 +535,7 @@ int faultline_odp_attach(struct faultline_mr *mr)
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
 	u64 start = mr->umem->address;
+	struct faultline_list list;
 	int err;
 
 	refcount_set(&mr->users, 1);
@@ -527,9 +554,11 @@ int faultline_odp_attach(struct faultline_mr *mr)
 		return err;
 	}
 	/* What is there need not fault. */
-	if (!odp->is_implicit_odp)
-		faultline_odp_bring(mr, start, start + mr->ibmr.length,
-				    mr->umem->writable, false);
+	if (odp->is_implicit_odp || faultline_list_alloc(dev, &list))
+		return 0;
+	faultline_odp_bring(mr, &list, start, start + mr->ibmr.length,
+			    mr->umem->writable, false);
+	faultline_list_free(dev, &list);
 	return 0;
 }
 
@@ -554,6 +583,8 @@ faultline_prefetchable(struct ib_pd *pd, enum ib_uverbs_advise_mr_advice advice,
 
 struct faultline_prefetch {
 	struct work_struct work;
+	struct faultline_dev *dev;
+	struct faultline_list list;
 	enum ib_uverbs_advise_mr_advice advice;
 	u32 count;
 	struct {
@@ -575,7 +606,8 @@ static int faultline_prefetch_run(struct faultline_prefetch *prefetch)
 	for (i = 0; i < prefetch->count && !err; i++) {
 		struct faultline_mr *mr = prefetch->parts[i].mr;
 
-		err = faultline_odp_bring(mr, prefetch->parts[i].addr,
+		err = faultline_odp_bring(mr, &prefetch->list,
+					  prefetch->parts[i].addr,
 					  prefetch->parts[i].end, write, fault);
 		atomic64_inc(&mr->page_prefetch);
 	}
@@ -589,6 +621,7 @@ static void faultline_prefetch_free(struct faultline_prefetch *prefetch)
 	for (i = 0; i < prefetch->count; i++)
 		if (prefetch->parts[i].mr)
 			faultline_odp_mr_put(prefetch->parts[i].mr);
+	faultline_list_free(prefetch->dev, &prefetch->list);
 	kvfree(prefetch);
 }
 
@@ -621,9 +654,13 @@ int faultline_advise_mr(struct ib_pd *pd,
 	prefetch = kvzalloc(struct_size(prefetch, parts, num_sge), GFP_KERNEL);
 	if (!prefetch)
 		return -ENOMEM;
+	prefetch->dev = dev;
 	prefetch->advice = advice;
 	prefetch->count = num_sge;
 	INIT_WORK(&prefetch->work, faultline_prefetch_work);
+	err = faultline_list_alloc(dev, &prefetch->list);
+	if (err)
+		goto free;
 	for (i = 0; i < num_sge; i++) {
 		const struct ib_sge *sge = &sg_list[i];
 		struct faultline_mr *mr;
@@ -641,7 +678,7 @@ int faultline_advise_mr(struct ib_pd *pd,
 			goto free;
 	}
 	if (!(flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH)) {
-		queue_work(dev->odp->wq, &prefetch->work);
+		queue_work(dev->odp->prefetch_wq, &prefetch->work);
 		return 0;
 	}
 	err = faultline_prefetch_run(prefetch);
@@ -696,13 +733,12 @@ static void faultline_odp_free(struct faultline_dev *dev,
 {
 	unsigned int i;
 
+	if (odp->prefetch_wq)
+		destroy_workqueue(odp->prefetch_wq);
 	if (odp->wq)
 		destroy_workqueue(odp->wq);
 	for (i = 0; i < FAULTLINE_FAULT_WORKERS; i++)
-		if (odp->lists[i].entries)
-			dma_free_coherent(&dev->pdev->dev, PAGE_SIZE,
-					  odp->lists[i].entries,
-					  odp->lists[i].dma);
+		faultline_list_free(dev, &odp->lists[i]);
 	xa_destroy(&odp->mrs);
 	kvfree(odp->faults);
 	kfree(odp);
@@ -741,8 +777,11 @@ int faultline_odp_create(struct faultline_dev *dev)
 	odp->wq = alloc_workqueue("%s-odp-%s", WQ_HIGHPRI | WQ_UNBOUND |
 				  WQ_MEM_RECLAIM, FAULTLINE_FAULT_WORKERS,
 				  FAULTLINE_DRV_NAME, pci_name(dev->pdev));
+	odp->prefetch_wq = alloc_workqueue("%s-prefetch-%s", WQ_UNBOUND, 0,
+					   FAULTLINE_DRV_NAME,
+					   pci_name(dev->pdev));
 	odp->faults = kvcalloc(max_faults, sizeof(*odp->faults), GFP_KERNEL);
-	if (!odp->wq || !odp->faults)
+	if (!odp->wq || !odp->prefetch_wq || !odp->faults)
 		goto nomem;
 	for (i = 0; i < max_faults; i++) {
 		struct faultline_fault *fault = &odp->faults[i];
@@ -754,9 +793,7 @@ int faultline_odp_create(struct faultline_dev *dev)
 	for (i = 0; i < FAULTLINE_FAULT_WORKERS; i++) {
 		struct faultline_list *list = &odp->lists[i];
 
-		list->entries = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
-						   &list->dma, GFP_KERNEL);
-		if (!list->entries)
+		if (faultline_list_alloc(dev, list))
 			goto nomem;
 		list_add(&list->free, &odp->free_lists);
 	}
