@@ -8,7 +8,7 @@
 //! The number of faults is bounded, by a limit of its own and by the room in the queue. A fault that nobody
 //! answers fails after a time, so that no driver, however broken, holds a queue pair for ever.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use faultline_abi::admin::Counter;
 use faultline_abi::event::{self, Eqe, REQUESTER, WRITE};
@@ -76,7 +76,16 @@ struct Fault {
     pages: (u64, u64),
     write: bool,
     raised: Instant,
+    /// By number, each once: a peer can have one ask any number of times.
     waiters: SmallVec<[u32; 2]>,
+}
+
+impl Fault {
+    fn join(&mut self, qpn: u32) {
+        if let Err(at) = self.waiters.binary_search(&qpn) {
+            self.waiters.insert(at, qpn);
+        }
+    }
 }
 
 /// Faults that are outstanding.
@@ -91,6 +100,8 @@ pub(crate) struct FaultUnit {
     next: u64,
     /// Queue pairs that found no room, and since when.
     for_room: VecDeque<(Instant, u32)>,
+    /// The same: each stands in line once.
+    in_line: BTreeSet<u32>,
     /// What a repair takes, in nanoseconds: a running mean.
     repair: u64,
 }
@@ -108,6 +119,7 @@ impl Default for FaultUnit {
             by_page: BTreeMap::new(),
             next: 1,
             for_room: VecDeque::new(),
+            in_line: BTreeSet::new(),
             repair: FIRST_REPAIR_NS,
         }
     }
@@ -174,7 +186,9 @@ impl FaultUnit {
 
     /// The queue pair is called when there is room again.
     pub fn wait_for_room(&mut self, now: Instant, qpn: u32) {
-        self.for_room.push_back((now, qpn));
+        if self.in_line.insert(qpn) {
+            self.for_room.push_back((now, qpn));
+        }
     }
 
     /// When the oldest fault, or the oldest that waits for room, has waited too long.
@@ -220,7 +234,7 @@ impl Core {
         {
             self.counters.inc(Counter::page_faults_joined);
             if waiting != Some(token) {
-                fault.waiters.push(qpn);
+                fault.join(qpn);
             }
             return Raised::Waiting(token);
         }
@@ -324,6 +338,7 @@ impl Nic {
             return;
         }
         let waiters: SmallVec<[u32; 2]> = faults.for_room.drain(..).map(|(_, qpn)| qpn).collect();
+        faults.in_line.clear();
         self.answer(now, mem, Token::ROOM, &waiters, true);
     }
 
@@ -345,6 +360,7 @@ impl Nic {
         {
             let qpn = *qpn;
             self.core.faults.for_room.pop_front();
+            self.core.faults.in_line.remove(&qpn);
             self.core.counters.inc(Counter::page_fault_timeouts);
             self.answer(now, mem, Token::ROOM, &[qpn], false);
         }
@@ -385,6 +401,20 @@ mod tests {
         assert_eq!(unit.covering(&absent(0x8fff, 1, true)), None);
         assert_ne!(unit.insert(now, 1, &absent(0x8000, 1, true)), write);
         assert!(write.get() > read.get());
+    }
+
+    #[test]
+    fn nobody_waits_twice() {
+        let mut unit = FaultUnit::default();
+        let token = unit.insert(Instant(0), 5, &absent(0, 1, false));
+        for qpn in [3, 5, 3, 9, 5, 4] {
+            unit.faults.get_mut(&token).unwrap().join(qpn);
+            unit.wait_for_room(Instant(1), qpn);
+        }
+        let fault = unit.remove(token).unwrap();
+        assert_eq!(fault.waiters.as_slice(), [3, 4, 5, 9]);
+        let line: Vec<u32> = unit.for_room.iter().map(|(_, qpn)| *qpn).collect();
+        assert_eq!(line, [3, 5, 9, 4]);
     }
 
     #[test]

@@ -562,6 +562,28 @@ fn a_stall_that_cannot_end_is_found() {
     assert!(events.contains(&(event::STALL_TIMEOUT, qpn)), "{events:?}");
 }
 
+/// What the device remembers of a fault does not grow with the packets that meet it.
+#[test]
+fn whoever_asks_again_and_again_waits_once() {
+    let mut p = Paged::new(World::new(2, 1), QPT_UC, 1 << 20, 64);
+    let qpn = p.pair.qp[1].qpn;
+    set_policy(&mut p.world, 1, qpn, FAULT_POLICY_DROP);
+    p.pagers[1].answer = Answer::Ignore;
+    p.pagers[0].bring(&mut p.world, 0, VA / PAGE, false);
+    for _ in 0..100 {
+        p.post(wr::WR_WRITE, (0, 100), 100);
+        p.world.run_for(10 * US);
+        p.expect(0, cqe::SUCCESS);
+        p.pagers[1].collect(&mut p.world);
+    }
+    assert_eq!(counter(&mut p.world, 1, Counter::page_fault_drops), 100);
+    let [record] = p.pagers[1].records[..] else {
+        panic!("{} records", p.pagers[1].records.len());
+    };
+    let waited = p.pagers[1].resume(&mut p.world, record.token.get(), Status::Ok);
+    assert_eq!(waited.unwrap(), 1);
+}
+
 /// Many queue pairs to one host, each with a request for a page of its own.
 struct Crowd {
     world: World,
