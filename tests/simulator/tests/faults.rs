@@ -5,8 +5,13 @@ use faultline_abi::qp::*;
 use faultline_abi::{Status, cqe, event, wqe as wr};
 use faultline_nic::{Nanos, NicConfig, Pitfalls};
 use faultline_simulator::{
-    Answer, Cq, Error, Pager, Pair, Qp, Rng, Send, World, expect_cqe, pager,
+    Answer, Cq, Error, Pager, Pair, Qp, Rng, Send, World, expect_cqe, packet, pager,
 };
+use faultline_wire::bth::{Bth, Psn};
+use faultline_wire::ip::Ip;
+use faultline_wire::opcode::Opcode;
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::reth::Reth;
 
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
@@ -582,6 +587,52 @@ fn whoever_asks_again_and_again_waits_once() {
     };
     let waited = p.pagers[1].resume(&mut p.world, record.token.get(), Status::Ok);
     assert_eq!(waited.unwrap(), 1);
+}
+
+/// Replies stand behind a READ that waits for its page; a peer who asks for another page meanwhile, again and again,
+/// is told the last thing only.
+#[test]
+fn what_waits_behind_a_read_does_not_pile_up() {
+    let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 128);
+    p.pagers[1].answer = Answer::Ignore;
+    let (start, _, rkey) = p.pagers[1].sge(0, 0, 0);
+    for page in 0..20 {
+        p.pagers[1].bring(&mut p.world, 0, start / PAGE + page, false);
+    }
+    let qpn = p.pair.qp[1].qpn;
+    let psn = Psn::new(p.world.hosts[1].driver.query_qp(qpn).unwrap().rq_psn.get());
+    // Host 0 is silent itself: its packets are made by hand.
+    p.world.lose(|from, _| from == 1);
+    p.world.start_trace();
+    let ask = |p: &mut Paged, opcode, psn, offset, len, payload: &[u8]| {
+        let (from, to) = (&p.world.hosts[0], &p.world.hosts[1]);
+        let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+        let mut header = RoceHeader::new(to.mac, from.mac, ip, Bth::new(opcode, qpn, psn));
+        let addr = start + offset;
+        header.reth = Some(Reth { addr, rkey, len });
+        p.world.inject(1, packet(&header, payload));
+        p.world.run_for(100 * US);
+        p.pagers[1].collect(&mut p.world);
+        p.pagers[1].records.last().unwrap().token.get()
+    };
+    const READ: u32 = 200_000;
+    let read = ask(&mut p, Opcode::RcReadRequest, psn, 0, READ, &[]);
+    let next = psn.add(READ.div_ceil(1024));
+    for _ in 0..50 {
+        let token = ask(&mut p, Opcode::RcWriteOnly, next, 500_000, 8, &[1; 8]);
+        assert_ne!(token, read);
+        p.pagers[1].resume(&mut p.world, token, Status::Ok).unwrap();
+    }
+    for page in 20..50 {
+        p.pagers[1].bring(&mut p.world, 0, start / PAGE + page, false);
+    }
+    p.pagers[1].resume(&mut p.world, read, Status::Ok).unwrap();
+    p.world.run_for(MS);
+    let trace = p.world.take_trace();
+    let count = |opcode| trace.iter().filter(|(_, h)| h.bth.opcode == opcode).count();
+    assert_eq!(count(Opcode::RcReadResponseLast), 1);
+    let said = count(Opcode::RcAcknowledge);
+    assert!((2..4).contains(&said), "{said} acknowledgements");
 }
 
 /// Many queue pairs to one host, each with a request for a page of its own.
