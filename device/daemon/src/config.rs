@@ -98,6 +98,8 @@ pub struct NicSettings {
     pub ready_notice: Option<bool>,
     /// What a look-up in a page table costs, in nanoseconds.
     pub lookup_ns: Option<u64>,
+    /// What page tables and page lists may take, in MiB.
+    pub table_mib: Option<usize>,
     /// Faults of real adapters that this one shall have.
     pub pitfalls: Option<Vec<Pitfall>>,
 }
@@ -126,6 +128,9 @@ impl NicSettings {
         }
         if let Some(ns) = self.lookup_ns {
             config.lookup = Nanos(ns);
+        }
+        if let Some(mib) = self.table_mib {
+            config.table_bytes = mib << 20;
         }
         if let Some(pitfalls) = &self.pitfalls {
             config.pitfalls = Pitfalls {

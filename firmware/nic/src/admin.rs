@@ -253,7 +253,14 @@ impl Nic {
             return Err(Status::BadVector);
         }
         let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_eqe)?;
-        let ring = Ring::load(&cmd.ring, log_depth, ENTRY_SHIFT, false, mem)?;
+        let ring = Ring::load(
+            &cmd.ring,
+            log_depth,
+            ENTRY_SHIFT,
+            false,
+            &self.core.budget,
+            mem,
+        )?;
         let vector = cmd.vector.get();
         let eqn = self
             .core
@@ -404,7 +411,14 @@ impl Nic {
         let (uctx, eqn) = (cmd.uctx.get(), cmd.eqn.get());
         self.check_uctx(uctx)?;
         let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_cqe)?;
-        let ring = Ring::load(&cmd.ring, log_depth, ENTRY_SHIFT, true, mem)?;
+        let ring = Ring::load(
+            &cmd.ring,
+            log_depth,
+            ENTRY_SHIFT,
+            true,
+            &self.core.budget,
+            mem,
+        )?;
         self.core.eqs.get(eqn).ok_or(Status::BadEq)?;
         let cqs = &mut self.core.cqs;
         let cqn = cqs
@@ -463,7 +477,8 @@ impl Nic {
         }
         let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_cqe)?;
         let cq = self.core.cqs.get_mut(cqn).ok_or(Status::BadCq)?;
-        let ring = Ring::load(&cmd.ring, log_depth, ENTRY_SHIFT, true, mem)?;
+        let budget = &self.core.budget;
+        let ring = Ring::load(&cmd.ring, log_depth, ENTRY_SHIFT, true, budget, mem)?;
         if cq.resize(mem, ring, cmd.consumer.get()) {
             Ok(())
         } else {
@@ -483,7 +498,14 @@ impl Nic {
             return Err(Status::BadAttribute);
         }
         let log_depth = check_depth(cmd.ops_log_depth, limits.max_tm_ops)?;
-        let ops = Ring::load(&cmd.ops, log_depth, TM_OP_SHIFT as u8, true, mem)?;
+        let ops = Ring::load(
+            &cmd.ops,
+            log_depth,
+            TM_OP_SHIFT as u8,
+            true,
+            &self.core.budget,
+            mem,
+        )?;
         let tags = TagList::new(cmd.srq.cqn.get(), ops, cmd.max_tags.get());
         self.create_srq(mem, &cmd.srq, Some(Box::new(tags)))
     }
@@ -520,7 +542,7 @@ impl Nic {
         if limit > 1 << log_depth {
             return Err(Status::BadAttribute);
         }
-        let ring = Ring::load(&cmd.ring, log_depth, stride, true, mem)?;
+        let ring = Ring::load(&cmd.ring, log_depth, stride, true, &self.core.budget, mem)?;
         let make = |_| Srq {
             pd,
             uctx,
@@ -579,7 +601,14 @@ impl Nic {
         if srq.limit > 1 << log_depth {
             return Err(Status::BadAttribute);
         }
-        let ring = Ring::load(&cmd.ring, log_depth, srq.ring.stride_shift(), true, mem)?;
+        let ring = Ring::load(
+            &cmd.ring,
+            log_depth,
+            srq.ring.stride_shift(),
+            true,
+            &self.core.budget,
+            mem,
+        )?;
         srq.ring.resize(mem, ring)
     }
 
@@ -736,13 +765,13 @@ impl Nic {
         let data = sges.max(cmd.max_inline.get());
         let need = SQ_WQE_DATA.checked_add(data).ok_or(Status::BadStride)?;
         let stride = check_stride(cmd.sq_stride_shift, SQ_MIN_STRIDE_SHIFT, need)?;
-        Ring::load(&cmd.sq, log_depth, stride, true, mem)
+        Ring::load(&cmd.sq, log_depth, stride, true, &self.core.budget, mem)
     }
 
     fn load_recv_ring<M: Dma>(&self, mem: &M, cmd: &CreateQp) -> Result<RecvRing, Status> {
         let log_depth = check_depth(cmd.rq_log_depth, self.core.config.limits.max_qp_wr)?;
         let stride = check_recv_stride(cmd.rq_stride_shift, cmd.max_recv_sge)?;
-        let ring = Ring::load(&cmd.rq, log_depth, stride, true, mem)?;
+        let ring = Ring::load(&cmd.rq, log_depth, stride, true, &self.core.budget, mem)?;
         Ok(RecvRing::new(ring, cmd.max_recv_sge))
     }
 

@@ -114,6 +114,8 @@ pub struct NicConfig {
     pub stall_timeout: Nanos,
     /// Bytes of packets that may wait for pages in the device.
     pub park_bytes: usize,
+    /// Bytes that page tables and the page lists of rings may take: 8 for each page that is mapped.
+    pub table_bytes: usize,
     /// After a repair the responder tells the requester, which need not wait out its RNR timer: an
     /// acknowledgement of what is before the refused packet. Others take it for a repeated one.
     pub ready_notice: bool,
@@ -147,6 +149,7 @@ impl NicConfig {
             fault_timeout: Nanos::from_millis(60_000),
             stall_timeout: Nanos::from_millis(500),
             park_bytes: 16 << 20,
+            table_bytes: 1 << 30,
             ready_notice: true,
             lookup: Nanos(0),
             pitfalls: Pitfalls::default(),

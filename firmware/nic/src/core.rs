@@ -8,6 +8,7 @@ use faultline_abi::event::{self, Eqe};
 use faultline_abi::{U32, regs};
 use faultline_wire::{Gid, MacAddr};
 
+use crate::budget::Budget;
 use crate::config::NicConfig;
 use crate::counters::Counters;
 use crate::cq::{Cq, Pushed};
@@ -94,6 +95,8 @@ pub struct Core {
     pub config: NicConfig,
     /// Counters.
     pub counters: Counters,
+    /// Memory that the guest makes the device hold.
+    pub budget: Budget,
     /// Protection domains.
     pub pds: Table<Pd>,
     /// Memory keys.
@@ -142,10 +145,12 @@ impl Core {
     /// A NIC without objects.
     pub fn new(config: NicConfig) -> Self {
         let limits = &config.limits;
+        let budget = Budget::new(config.table_bytes);
         Self {
             counters: Counters::new(limits.max_counters),
             pds: Table::new(limits.max_pd, 1),
-            mkeys: Mkeys::new(limits.max_mkey, config.on_demand),
+            mkeys: Mkeys::new(limits.max_mkey, config.on_demand, budget.clone()),
+            budget,
             device_memory: DeviceMemory::new(limits.device_memory, limits.max_dm),
             cqs: Table::new(limits.max_cq, 0),
             eqs: Table::new(limits.max_eq, 0),

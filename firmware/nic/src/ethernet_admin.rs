@@ -80,7 +80,7 @@ impl Nic {
         }
         let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_qp_wr)?;
         let stride = check_recv_stride(cmd.stride_shift, cmd.max_sge)?;
-        let ring = Ring::load(&cmd.ring, log_depth, stride, true, mem)?;
+        let ring = Ring::load(&cmd.ring, log_depth, stride, true, &self.core.budget, mem)?;
         let ring = RecvRing::new(ring, cmd.max_sge);
         let config = QpConfig {
             recv_cqn: cqn,

@@ -20,6 +20,7 @@
 #![warn(missing_docs)]
 
 mod admin;
+pub mod budget;
 pub mod config;
 mod core;
 pub mod counters;

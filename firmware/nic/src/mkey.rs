@@ -12,6 +12,7 @@ use faultline_abi::qp::{
 };
 use faultline_abi::translation as tq;
 
+use crate::budget::{Budget, Held};
 use crate::frame::{Segments, follows, push_segment};
 use crate::page_table::{PAGE_SHIFT, PageTable};
 use crate::table::Table;
@@ -170,6 +171,8 @@ pub struct Mkey {
     /// None: addresses and `base` make DMA addresses, or it is a window.
     table: Option<PageTable>,
     base: u64,
+    /// What the table takes of the budget.
+    held: Option<Held>,
     /// Windows that are bound to it.
     windows: u32,
     /// Stamp of its lines in the translation cache: new whenever the page table changes.
@@ -195,6 +198,7 @@ impl Mkey {
                 length: 0,
                 table,
                 base: 0,
+                held: None,
                 windows: 0,
                 epoch: 0,
             });
@@ -231,6 +235,7 @@ impl Mkey {
             length,
             table: (!physical).then(|| PageTable::new(iova, last)),
             base: 0,
+            held: None,
             windows: 0,
             epoch: 0,
         })
@@ -259,6 +264,7 @@ impl Mkey {
             length: cmd.length.get(),
             table: None,
             base,
+            held: None,
             windows: 0,
             epoch: 0,
         })
@@ -297,6 +303,12 @@ impl Mkey {
             Kind::Device { dm } => Some(dm),
             _ => None,
         }
+    }
+
+    /// Has the budget know how large the page table is.
+    fn account(&mut self, budget: &Budget) {
+        let bytes = self.table.as_ref().map_or(0, PageTable::allocated);
+        self.held.get_or_insert_with(|| budget.none()).set(bytes);
     }
 
     /// Bytes of page table.
@@ -495,11 +507,13 @@ pub struct Mkeys {
     bound_to_qps: u32,
     /// A list of pages that is being registered.
     list: Vec<u64>,
+    /// What all page tables together may take.
+    budget: Budget,
 }
 
 impl Mkeys {
     /// Room for `max` keys, those of regions on demand among them if these are offered.
-    pub fn new(max: u32, on_demand: bool) -> Self {
+    pub fn new(max: u32, on_demand: bool, budget: Budget) -> Self {
         Self {
             table: Table::new(max, 1),
             tlb: Tlb::new(),
@@ -507,6 +521,7 @@ impl Mkeys {
             on_demand,
             bound_to_qps: 0,
             list: Vec::new(),
+            budget,
         }
     }
 
@@ -554,11 +569,15 @@ impl Mkeys {
             return Err(Status::BadRange);
         }
         let pd = old.pd;
-        let table = if keep { old.table.take() } else { new.table };
+        let (table, held) = match keep {
+            true => (old.table.take(), old.held.take()),
+            false => (new.table, None),
+        };
         *old = Mkey {
             key,
             epoch,
             table,
+            held,
             ..new
         };
         Ok(pd)
@@ -712,11 +731,17 @@ impl Mkeys {
         if !(PAGE_SHIFT..=30).contains(&page_shift) {
             return Err(Status::BadPageSize);
         }
-        let epoch = self.next_epoch();
+        // One command may go beyond the limit, by its own leaves.
+        if self.budget.is_spent() {
+            return Err(Status::NoResources);
+        }
+        let (epoch, budget) = (self.next_epoch(), self.budget.clone());
         let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
         mkey.mapped_by_driver()?;
         mkey.epoch = epoch;
-        mkey.map(iova, page_shift, count, only_present, entry)
+        let mapped = mkey.map(iova, page_shift, count, only_present, entry);
+        mkey.account(&budget);
+        mapped
     }
 
     /// INVALIDATE of the translation queue.
@@ -758,7 +783,7 @@ mod tests {
     }
 
     fn rw_region(iova: u64, length: u64) -> (Mkeys, u32) {
-        let mut keys = Mkeys::new(8, true);
+        let mut keys = Mkeys::new(8, true, Budget::new(1 << 30));
         let key = keys
             .create(&region(
                 iova,
@@ -835,7 +860,7 @@ mod tests {
             );
         }
         assert_eq!(keys.check(key, of(1), 0x2000, 0, Access::LocalRead), Ok(()));
-        let mut keys = Mkeys::new(1, true);
+        let mut keys = Mkeys::new(1, true, Budget::new(1 << 30));
         assert_eq!(keys.create(&region(u64::MAX, 2, 0)), Err(Status::BadRange));
         assert_eq!(keys.create(&region(0, 0, 0)), Err(Status::BadRange));
         assert!(keys.create(&region(u64::MAX, 1, 0)).is_ok());
@@ -843,7 +868,10 @@ mod tests {
             flags: U32::new(MKEY_PHYSICAL),
             ..region(u64::MAX, 0, 0)
         };
-        assert_eq!(Mkeys::new(1, true).create(&nothing), Err(Status::BadRange));
+        assert_eq!(
+            Mkeys::new(1, true, Budget::new(1 << 30)).create(&nothing),
+            Err(Status::BadRange)
+        );
     }
 
     #[test]
@@ -855,7 +883,10 @@ mod tests {
         );
         assert_eq!(keys.check(key, of(1), 0, 8, Access::RemoteWrite), Ok(()));
         let bad = region(0, 4096, ACCESS_REMOTE_WRITE);
-        assert_eq!(Mkeys::new(1, true).create(&bad), Err(Status::BadAccess));
+        assert_eq!(
+            Mkeys::new(1, true, Budget::new(1 << 30)).create(&bad),
+            Err(Status::BadAccess)
+        );
     }
 
     #[test]

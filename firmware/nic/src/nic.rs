@@ -125,6 +125,11 @@ impl Nic {
         self.uctx_changes
     }
 
+    /// Bytes of page tables and of page lists of rings.
+    pub fn held_memory(&self) -> usize {
+        self.core.budget.used()
+    }
+
     /// Number of objects: for operators and tests.
     pub fn object_counts(&self) -> ObjectCounts {
         ObjectCounts {

@@ -73,6 +73,11 @@ impl PageTable {
         self.free.extend(0..self.nodes.len() as u32);
     }
 
+    /// Bytes of memory that the table has, in use or for later.
+    pub fn allocated(&self) -> usize {
+        self.nodes.len() * size_of::<[u64; FANOUT]>()
+    }
+
     /// Bytes of memory that the table takes.
     pub fn memory(&self) -> usize {
         (self.nodes.len() - self.free.len()) * size_of::<[u64; FANOUT]>()

@@ -4,6 +4,7 @@ use faultline_abi::Status;
 use faultline_abi::admin::RingDesc;
 use faultline_abi::wqe::{RING_RECORD_SIZE, WqRecord};
 
+use crate::budget::{Budget, Held};
 use crate::dma::Dma;
 
 /// Pages in one page of addresses.
@@ -22,19 +23,24 @@ pub struct Ring {
 #[derive(Debug)]
 enum Pages {
     Contiguous(u64),
-    List { shift: u8, pages: Box<[u64]> },
+    List {
+        shift: u8,
+        pages: Box<[u64]>,
+        _held: Held,
+    },
 }
 
 impl Ring {
     /// Reads the page list of a ring of 2^`log_depth` entries of 2^`stride_shift` bytes and its record.
     ///
-    /// Fails with `BadRing` for a malformed or too short description and with `DmaError` if a list can't
-    /// be read.
+    /// Fails with `BadRing` for a malformed or too short description, with `DmaError` if a list can't be read,
+    /// and with `NoResources` if the guest's NIC holds too much already.
     pub fn load<M: Dma>(
         desc: &RingDesc,
         log_depth: u8,
         stride_shift: u8,
         with_record: bool,
+        budget: &Budget,
         mem: &M,
     ) -> Result<Self, Status> {
         let record = if with_record {
@@ -51,6 +57,13 @@ impl Ring {
         if !well_formed || (u64::from(count) << shift) < need {
             return Err(Status::BadRing);
         }
+        // Of a list that is too long the ring needs the first ones only.
+        let count = count.min(need.div_ceil(1 << shift) as u32);
+        let held = match desc.levels {
+            0 => budget.take(0),
+            _ => budget.take(count as usize * 8),
+        };
+        let _held = held.ok_or(Status::NoResources)?;
         let pages = match desc.levels {
             0 => {
                 let addr = desc.addr.get();
@@ -60,6 +73,7 @@ impl Ring {
             1 => Pages::List {
                 shift,
                 pages: read_addrs(mem, desc.addr.get(), count)?.into_boxed_slice(),
+                _held,
             },
             2 => {
                 let lists = read_addrs(mem, desc.addr.get(), count.div_ceil(ADDRS_PER_PAGE))?;
@@ -73,11 +87,12 @@ impl Ring {
                 Pages::List {
                     shift,
                     pages: pages.into_boxed_slice(),
+                    _held,
                 }
             }
             _ => return Err(Status::BadRing),
         };
-        if let Pages::List { shift, pages } = &pages
+        if let Pages::List { shift, pages, .. } = &pages
             && pages.iter().any(|page| page & ((1 << shift) - 1) != 0)
         {
             return Err(Status::BadRing);
@@ -134,7 +149,7 @@ impl Ring {
     fn addr(&self, offset: u64) -> u64 {
         match &self.pages {
             Pages::Contiguous(base) => base.wrapping_add(offset),
-            Pages::List { shift, pages } => {
+            Pages::List { shift, pages, .. } => {
                 let page = pages.get((offset >> shift) as usize).copied();
                 // An offset beyond the list can't arise: `load` compared lengths. An address that is
                 // certainly not mapped turns a mistake into a counted DMA error.

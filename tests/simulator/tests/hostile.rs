@@ -1,12 +1,15 @@
 //! Bad input from a driver, a process or a peer: each gets a status, a completion, a NAK or a counter, and a
 //! neighbour on the same wire does not notice.
 
-use faultline_abi::admin::{AdminCmd, Counter};
+use faultline_abi::admin::{
+    AdminCmd, CREATE_CQ, CREATE_MKEY, Counter, CreateCq, CreateMkey, DESTROY_CQ, DESTROY_MKEY,
+    RingDesc,
+};
 use faultline_abi::cqe;
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::*;
 use faultline_abi::regs;
-use faultline_abi::translation::TqCmd;
+use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, U64};
 use faultline_simulator::{Bus, Error, Pair, RAM_BASE, Rng, Send, World};
@@ -549,4 +552,71 @@ fn rings_out_of_range_stop_the_device_until_reset() {
     assert_eq!(bus.read_register(regs::FATAL_CODE), regs::BAD_RINGS);
     bus.write_register(regs::CONTROL, regs::RESET);
     assert_eq!(bus.read_register(regs::STATUS) & regs::FATAL, 0);
+}
+
+/// A driver may map one page here and one there, and describe rings by lists without end: it gets so much memory for
+/// that and no more, until it gives some back.
+#[test]
+fn page_tables_and_lists_have_a_limit() {
+    const LIMIT: usize = 1 << 20;
+    let mut world = World::with_config(3, 1, |config| config.table_bytes = LIMIT);
+    let mut pair = neighbours(&mut world);
+    let held = |world: &World| world.with_nic(0, |nic| nic.held_memory());
+    let before = held(&world);
+    let host = &mut world.hosts[0];
+    let region = CreateMkey {
+        pd: U32::new(host.pd),
+        length: U64::new(1 << 52),
+        page_shift: 12,
+        ..CreateMkey::default()
+    };
+    let key = host.driver.command(CREATE_MKEY, 0, &region).unwrap();
+    let map = |n: u64, count: u64| TqCmd {
+        opcode: tq::MAP,
+        flags: tq::CONTIGUOUS,
+        key: key.handle,
+        iova: U64::new(n << 40),
+        count: U64::new(count),
+        list: U64::new(RAM_BASE | tq::READ),
+        page_shift: 12,
+        ..TqCmd::default()
+    };
+    let mut mapped = 0;
+    let refused = loop {
+        match host.driver.translate(&map(mapped, 1)) {
+            Ok(_) => mapped += 1,
+            Err(error) => break error,
+        }
+        assert!(mapped < 1000);
+    };
+    assert_eq!(refused, Error::Refused(Status::NoResources));
+    // Lists of rings come out of the same purse: here 2 MiB of addresses for one page of entries.
+    let list = host.driver.alloc(4096).unwrap();
+    host.driver.bus.write(list, &[0; 4096]);
+    let cq = |count: u32| CreateCq {
+        ring: RingDesc {
+            addr: U64::new(list),
+            num_pages: U32::new(count),
+            page_shift: 12,
+            levels: 1,
+            ..RingDesc::default()
+        },
+        log_depth: 5,
+        ..CreateCq::default()
+    };
+    let status = host.driver.command(CREATE_CQ, 0, &cq(512)).unwrap_err();
+    assert_eq!(status, Error::Refused(Status::NoResources));
+    assert!(held(&world) <= LIMIT + (64 << 10));
+    let host = &mut world.hosts[0];
+    host.driver
+        .command(DESTROY_MKEY, key.handle.get(), &[0u8; 0])
+        .unwrap();
+    let number = host.driver.command(CREATE_CQ, 0, &cq(512)).unwrap().handle;
+    assert_eq!(held(&world), before + 8, "one page is all that it needs");
+    let host = &mut world.hosts[0];
+    host.driver
+        .command(DESTROY_CQ, number.get(), &[0u8; 0])
+        .unwrap();
+    assert_eq!(held(&world), before);
+    unharmed(&mut world, &mut pair, 77);
 }

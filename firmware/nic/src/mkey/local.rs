@@ -112,11 +112,18 @@ impl Mkeys {
         {
             return Err(Unchanged::Bounds);
         }
+        if self.budget.is_spent() {
+            return Err(Unchanged::State);
+        }
         self.read_list(what, mem)?;
         let epoch = self.next_epoch();
         let list = std::mem::take(&mut self.list);
         let result = match self.table.get_mut(what.key >> 8) {
-            Some(mkey) => mkey.take_list(what, last, epoch, &list),
+            Some(mkey) => {
+                let taken = mkey.take_list(what, last, epoch, &list);
+                mkey.account(&self.budget);
+                taken
+            }
             None => Err(Unchanged::Key),
         };
         self.list = list;
