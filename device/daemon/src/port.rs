@@ -63,6 +63,8 @@ pub struct NicPort {
     /// Bus mastering: without it the function does no DMA and sends no interrupts.
     pub(crate) bus_master: bool,
     polled: Vec<Polled>,
+    /// The page that is looked at first.
+    first: usize,
     pages_version: u64,
     heartbeat: u32,
 }
@@ -77,6 +79,7 @@ impl NicPort {
             pages: SharedPages::new(&format!("faultline-bar2-{name}"), count)?,
             bus_master: false,
             polled: Vec::new(),
+            first: 0,
             pages_version: nic.doorbell_pages_version(),
             heartbeat: 0,
             nic,
@@ -141,10 +144,20 @@ impl NicPort {
         }
     }
 
-    /// Takes doorbells from all pages. Gives whether there were any.
+    /// Takes doorbells from all pages; or from some, if they cause much work, and from the others the next time.
+    /// Gives whether there were any.
     pub(crate) fn poll_doorbells(&mut self, now: Instant, ram: &Ram) -> bool {
         let mut any = false;
-        for polled in &mut self.polled {
+        let (turn, pages) = (self.nic.begin_turn(), self.polled.len());
+        let first = std::mem::take(&mut self.first).min(pages);
+        for index in (first..pages).chain(0..first) {
+            if self.nic.is_over(turn) {
+                self.first = index;
+                break;
+            }
+            let Some(polled) = self.polled.get_mut(index) else {
+                continue;
+            };
             let Some(page) = self.pages.page(polled.page as usize) else {
                 continue;
             };

@@ -52,6 +52,9 @@ impl AdminQueue {
     }
 }
 
+/// Commands in a turn: each may go through all objects of the NIC.
+const BATCH: u32 = 32;
+
 /// What a command gives back: handle and body.
 type Answer = (u32, [u8; 112]);
 
@@ -101,12 +104,26 @@ pub(crate) fn check_recv_stride(shift: u8, max_sge: u8) -> Result<u8, Status> {
 }
 
 impl Nic {
-    /// Carries out admin commands up to the producer index; gives false if that is out of range.
+    /// Carries out admin commands up to the producer index; gives false if that is out of range. What comes behind
+    /// others that are put off is put off with them.
     pub(crate) fn run_admin<M: Dma>(&mut self, now: Instant, mem: &M, producer: u32) -> bool {
-        let Some(count) = self.admin.rings.available(producer) else {
-            return false;
-        };
-        for _ in 0..count {
+        let behind = self.admin.rings.has_work();
+        let taken = self.admin.rings.announce(producer);
+        if !behind {
+            self.continue_admin(now, mem);
+        }
+        taken
+    }
+
+    /// Carries out admin commands until there are none or others must have their turn.
+    pub(crate) fn continue_admin<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let (turn, mut count) = (self.core.begin_turn(), 0);
+        while self.admin.rings.has_work() {
+            if count == BATCH || self.core.is_over(turn) {
+                self.core.put_off(now);
+                break;
+            }
+            count += 1;
             let rings = &mut self.admin.rings;
             let mut cmd = AdminCmd::default();
             if mem
@@ -114,7 +131,7 @@ impl Nic {
                 .is_err()
             {
                 self.core.fatal = regs::RING_DMA;
-                return true;
+                return;
             }
             let (at, phase) = rings.completion(size_of::<AdminComp>());
             rings.advance();
@@ -135,7 +152,7 @@ impl Nic {
             };
             if write_entry(mem, at, completion.as_bytes()).is_err() {
                 self.core.fatal = regs::RING_DMA;
-                return true;
+                return;
             }
         }
         if count > 0 {
@@ -143,7 +160,6 @@ impl Nic {
             let event = crate::core::simple_event(faultline_abi::event::ADMIN, 0);
             self.core.push_event(mem, now, eqn, event);
         }
-        true
     }
 
     fn execute_command<M: Dma>(
@@ -477,6 +493,8 @@ impl Nic {
         }
         let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_cqe)?;
         let cq = self.core.cqs.get_mut(cqn).ok_or(Status::BadCq)?;
+        // Each entry that is not read is moved.
+        self.core.work += u64::from(cq.depth());
         let budget = &self.core.budget;
         let ring = Ring::load(&cmd.ring, log_depth, ENTRY_SHIFT, true, budget, mem)?;
         if cq.resize(mem, ring, cmd.consumer.get()) {

@@ -17,7 +17,7 @@ use crate::dma::Dma;
 use crate::eq::{Eq, Raised};
 use crate::fault::FaultUnit;
 use crate::ingress::Ingress;
-use crate::mkey::Mkeys;
+use crate::mkey::{MAX_LEAVES_PER_MAP, Mkeys};
 use crate::path::Path;
 use crate::srq::Srq;
 use crate::table::Table;
@@ -88,6 +88,9 @@ impl Netdev {
     }
 }
 
+/// What a completion costs, in page entries.
+const COMPLETION_WORK: u64 = 32;
+
 /// What queue pairs share.
 #[derive(Debug)]
 pub struct Core {
@@ -131,6 +134,10 @@ pub struct Core {
     pub(crate) parked: usize,
     /// Look-ups in page tables keep the NIC busy until then.
     pub(crate) busy_until: Instant,
+    /// What has been done, in page entries; see [`Core::begin_turn`].
+    pub(crate) work: u64,
+    /// Since when commands wait that were put off.
+    put_off: Option<Instant>,
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
     /// When to call which queue pair; each at most once.
@@ -172,12 +179,35 @@ impl Core {
             ingress: Ingress::default(),
             parked: 0,
             busy_until: Instant(0),
+            work: 0,
+            put_off: None,
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
             notices: BTreeSet::new(),
             interrupts: 0,
             config,
         }
+    }
+
+    /// A turn begins: there is an end to what a guest may have done before others of the process are looked at,
+    /// whose drivers take a device for dead that does not answer.
+    pub(crate) fn begin_turn(&self) -> u64 {
+        self.work + self.mkeys.touched
+    }
+
+    /// Whether so much has been done that others must have their turn.
+    pub(crate) fn is_over(&self, turn: u64) -> bool {
+        self.work + self.mkeys.touched - turn >= MAX_LEAVES_PER_MAP
+    }
+
+    /// What is left is to be done at once, when others have had their turn.
+    pub(crate) fn put_off(&mut self, now: Instant) {
+        self.put_off.get_or_insert(now);
+    }
+
+    /// Whether something had been put off, which it is no longer.
+    pub(crate) fn resume(&mut self) -> bool {
+        self.put_off.take().is_some()
     }
 
     /// Puts a queue pair at the end of the line of those that have something to send. The caller keeps
@@ -231,7 +261,7 @@ impl Core {
         let waiting = !self.ready.is_empty() || self.ingress.has_work();
         let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
         let notice = self.notices.first().map(|(at, _)| *at);
-        [timer, notice, fault, stall, busy]
+        [timer, notice, fault, stall, busy, self.put_off]
             .into_iter()
             .flatten()
             .min()
@@ -280,6 +310,7 @@ impl Core {
             WR_FLUSH_ERR => self.counters.inc(Counter::cqe_flush_error),
             _ => self.counters.inc(Counter::cqe_error),
         }
+        self.work += COMPLETION_WORK;
         let Some(cq) = self.cqs.get_mut(cqn) else {
             return;
         };

@@ -494,6 +494,15 @@ impl Mkey {
     }
 }
 
+/// log2 of the leaves that a page takes.
+fn leaves_per_page(page_shift: u8) -> u8 {
+    match page_shift {
+        30.. => page_shift - 30,
+        21.. => page_shift - 21,
+        _ => page_shift.saturating_sub(PAGE_SHIFT),
+    }
+}
+
 /// All memory keys of a NIC.
 #[derive(Debug)]
 pub struct Mkeys {
@@ -509,6 +518,8 @@ pub struct Mkeys {
     list: Vec<u64>,
     /// What all page tables together may take.
     budget: Budget,
+    /// Page entries looked at or written so far, by commands and registrations.
+    pub(crate) touched: u64,
 }
 
 impl Mkeys {
@@ -522,6 +533,7 @@ impl Mkeys {
             bound_to_qps: 0,
             list: Vec::new(),
             budget,
+            touched: 0,
         }
     }
 
@@ -726,7 +738,7 @@ impl Mkeys {
         page_shift: u8,
         count: u64,
         only_present: bool,
-        entry: impl FnMut(u64) -> u64,
+        mut entry: impl FnMut(u64) -> u64,
     ) -> Result<u32, Status> {
         if !(PAGE_SHIFT..=30).contains(&page_shift) {
             return Err(Status::BadPageSize);
@@ -739,8 +751,15 @@ impl Mkeys {
         let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
         mkey.mapped_by_driver()?;
         mkey.epoch = epoch;
+        let mut pages = 0;
+        let entry = |page| {
+            pages += 1;
+            entry(page)
+        };
         let mapped = mkey.map(iova, page_shift, count, only_present, entry);
         mkey.account(&budget);
+        // Refused ones have been looked at as well, up to where they were refused.
+        self.touched += pages << leaves_per_page(page_shift);
         mapped
     }
 
@@ -750,7 +769,9 @@ impl Mkeys {
         let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
         mkey.mapped_by_driver()?;
         mkey.epoch = epoch;
-        mkey.invalidate(iova, length)
+        let removed = mkey.invalidate(iova, length)?;
+        self.touched += u64::from(removed);
+        Ok(removed)
     }
 
     /// All keys.

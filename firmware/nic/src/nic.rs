@@ -288,6 +288,7 @@ impl Nic {
         if self.core.ingress.has_work() {
             self.receive_held(now, mem);
         }
+        let turn = self.core.begin_turn();
         while self.is_running()
             && let Some(number) = self.core.first_ready()
         {
@@ -306,6 +307,11 @@ impl Nic {
                     qp.left_line(&mut self.core);
                 }
                 self.burst = 0;
+                // Registrations send nothing, and the line may be long.
+                if self.core.is_over(turn) {
+                    self.core.put_off(now);
+                    return None;
+                }
                 continue;
             };
             self.burst += frame.packets;
@@ -330,6 +336,16 @@ impl Nic {
         None
     }
 
+    /// A turn begins: see [`Nic::is_over`].
+    pub fn begin_turn(&self) -> u64 {
+        self.core.begin_turn()
+    }
+
+    /// Whether so much has been done since then that other NICs should have their turn: about a millisecond's work.
+    pub fn is_over(&self, turn: u64) -> bool {
+        self.core.is_over(turn)
+    }
+
     /// Takes a vector that must be raised.
     pub fn poll_interrupt(&mut self) -> Option<u16> {
         self.core.poll_interrupt()
@@ -343,6 +359,10 @@ impl Nic {
 
     /// Timers that are due.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
+        if self.is_running() && self.core.resume() {
+            self.continue_admin(now, mem);
+            self.continue_translation(now, mem);
+        }
         while self.is_running()
             && let Some(number) = self.core.pop_timer(now)
         {

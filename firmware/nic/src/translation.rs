@@ -20,6 +20,8 @@ pub(crate) struct RingPair {
     cq: u64,
     log_depth: u32,
     consumer: u32,
+    /// Commands up to here have been announced.
+    producer: u32,
 }
 
 impl RingPair {
@@ -29,17 +31,26 @@ impl RingPair {
             cq,
             log_depth,
             consumer: 0,
+            producer: 0,
         }
     }
 
-    /// Number of commands up to the producer index, unless it is out of range.
-    pub(crate) fn available(&self, producer: u32) -> Option<u32> {
-        let n = producer.wrapping_sub(self.consumer);
+    /// Takes a producer index; gives false if it is out of range.
+    pub(crate) fn announce(&mut self, producer: u32) -> bool {
         // An index that has been seen before is a late doorbell.
-        if n as i32 <= 0 {
-            return Some(0);
+        if producer.wrapping_sub(self.producer) as i32 <= 0 {
+            return true;
         }
-        (n <= 1 << self.log_depth).then_some(n)
+        let fits = producer.wrapping_sub(self.consumer) <= 1 << self.log_depth;
+        if fits {
+            self.producer = producer;
+        }
+        fits
+    }
+
+    /// Whether there are commands that have not been carried out.
+    pub(crate) fn has_work(&self) -> bool {
+        self.consumer != self.producer
     }
 
     /// Address of the next command of `size` bytes.
@@ -75,12 +86,25 @@ impl TranslationQueue {
 }
 
 impl Nic {
-    /// Carries out translation commands up to the producer index; gives false if that is out of range.
+    /// Carries out translation commands up to the producer index; gives false if that is out of range. What comes
+    /// behind others that are put off is put off with them.
     pub(crate) fn run_translation<M: Dma>(&mut self, now: Instant, mem: &M, producer: u32) -> bool {
-        let Some(count) = self.translation.rings.available(producer) else {
-            return false;
-        };
-        for _ in 0..count {
+        let behind = self.translation.rings.has_work();
+        let taken = self.translation.rings.announce(producer);
+        if !behind {
+            self.continue_translation(now, mem);
+        }
+        taken
+    }
+
+    /// Carries out translation commands until there are none or others must have their turn.
+    pub(crate) fn continue_translation<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let turn = self.core.begin_turn();
+        while self.translation.rings.has_work() {
+            if self.core.is_over(turn) {
+                self.core.put_off(now);
+                return;
+            }
             let rings = &mut self.translation.rings;
             let mut cmd = TqCmd::default();
             if mem
@@ -88,7 +112,7 @@ impl Nic {
                 .is_err()
             {
                 self.core.fatal = regs::RING_DMA;
-                return true;
+                return;
             }
             let (at, phase) = rings.completion(size_of::<TqComp>());
             rings.advance();
@@ -108,10 +132,9 @@ impl Nic {
             };
             if write_entry(mem, at, completion.as_bytes()).is_err() {
                 self.core.fatal = regs::RING_DMA;
-                return true;
+                return;
             }
         }
-        true
     }
 
     fn translate_command<M: Dma>(

@@ -428,6 +428,32 @@ impl<B: Bus> Driver<B> {
         check_status(comp.status.get()).map(|()| comp.count.get())
     }
 
+    /// Several translation commands with one doorbell. Gives how many were done at once, and then after each thing
+    /// that happened, until all were.
+    pub fn translate_all(&mut self, cmds: &[TqCmd]) -> Result<Vec<usize>> {
+        let mut places = Vec::new();
+        for cmd in cmds {
+            let slot = self.translation.slot();
+            let at = self.translation.sq + slot * size_of::<TqCmd>() as u64;
+            self.bus.write(at, cmd.as_bytes());
+            let last = self.translation.cq + (slot + 1) * size_of::<TqComp>() as u64 - 8;
+            places.push((last, self.translation.phase()));
+            self.translation.producer = self.translation.producer.wrapping_add(1);
+        }
+        self.ring(0, doorbell::TRANSLATION, 0, self.translation.producer);
+        let mut done = Vec::new();
+        loop {
+            let is_done = |(at, phase): &&(u64, u8)| (self.bus.load_u64(*at) >> 56) as u8 == *phase;
+            done.push(places.iter().filter(is_done).count());
+            if done.last() == Some(&places.len()) {
+                return Ok(done);
+            }
+            if !self.bus.wait() {
+                return Err(Error::Silent);
+            }
+        }
+    }
+
     /// Rings a doorbell.
     pub fn ring(&mut self, page: u32, kind: u8, object: u32, value: u32) {
         self.bus.doorbell(

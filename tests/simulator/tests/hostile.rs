@@ -554,6 +554,42 @@ fn rings_out_of_range_stop_the_device_until_reset() {
     assert_eq!(bus.read_register(regs::STATUS) & regs::FATAL, 0);
 }
 
+/// Much work at once is done bit by bit: others have their turn in between.
+#[test]
+fn large_commands_are_done_one_by_one() {
+    let mut world = World::new(3, 1);
+    let mut pair = neighbours(&mut world);
+    let host = &mut world.hosts[0];
+    let region = CreateMkey {
+        pd: U32::new(host.pd),
+        length: U64::new(1 << 52),
+        page_shift: 12,
+        ..CreateMkey::default()
+    };
+    let key = host.driver.command(CREATE_MKEY, 0, &region).unwrap();
+    let map = |page_shift: u8, count: u64| TqCmd {
+        opcode: tq::MAP,
+        flags: tq::CONTIGUOUS,
+        key: key.handle,
+        count: U64::new(count),
+        list: U64::new(tq::READ),
+        page_shift,
+        ..TqCmd::default()
+    };
+    let many = |page_shift, count| vec![map(page_shift, count); 12];
+    let one_by_one: Vec<usize> = (1..=12).collect();
+    assert_eq!(
+        host.driver.translate_all(&many(12, 1 << 18)).unwrap(),
+        one_by_one
+    );
+    assert_eq!(
+        host.driver.translate_all(&many(20, 1 << 10)).unwrap(),
+        one_by_one
+    );
+    assert_eq!(host.driver.translate_all(&many(12, 512)).unwrap(), [12]);
+    unharmed(&mut world, &mut pair, 78);
+}
+
 /// A driver may map one page here and one there, and describe rings by lists without end: it gets so much memory for
 /// that and no more, until it gives some back.
 #[test]

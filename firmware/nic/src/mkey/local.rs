@@ -15,7 +15,7 @@ use faultline_abi::qp::{
 };
 use faultline_abi::translation as tq;
 
-use super::{Bearer, Binding, Kind, Mkey, Mkeys};
+use super::{Bearer, Binding, Kind, Mkey, Mkeys, leaves_per_page};
 use crate::dma::Dma;
 use crate::page_table::PAGE_SHIFT;
 
@@ -127,6 +127,7 @@ impl Mkeys {
             None => Err(Unchanged::Key),
         };
         self.list = list;
+        self.touched += u64::from(what.num_pages) << leaves_per_page(shift as u8);
         result
     }
 

@@ -79,7 +79,7 @@ impl From<Unchanged> for Failure {
     }
 }
 
-/// So many in a row, then others have their turn: a registration takes some microseconds.
+/// So many in a row, or fewer large ones, then others have their turn: a registration takes some microseconds.
 pub(super) const LOCAL_BATCH: u32 = 32;
 
 impl Qp {
@@ -90,8 +90,9 @@ impl Qp {
         if !connected || !self.requester.is_idle() || self.waits.requester.is_some() {
             return;
         }
+        let turn = core.begin_turn();
         for _ in 0..LOCAL_BATCH {
-            if !self.fetch(core, mem) {
+            if core.is_over(turn) || !self.fetch(core, mem) {
                 return;
             }
             match self.requester.at_cursor() {

@@ -344,7 +344,7 @@ impl Qp {
             }
             self.requester.rnr_deadline = None;
         }
-        let mut carried_out = 0;
+        let (mut carried_out, turn) = (0, core.begin_turn());
         loop {
             self.retire(core, now, mem);
             if !self.state.sends() {
@@ -366,7 +366,7 @@ impl Qp {
                 return None;
             }
             if wr.is_local() {
-                if carried_out == LOCAL_BATCH {
+                if carried_out == LOCAL_BATCH || core.is_over(turn) {
                     self.interrupted = true;
                     return None;
                 }
