@@ -318,7 +318,17 @@ fn a_send_invalidates_and_says_so() {
     let mut k = Keys::new();
     let key = k.create(MKEY_FAST_REG, 4) | 3;
     k.well(&k.register(key));
-    for (key, status) in [(key, cqe::SUCCESS), (key, cqe::REM_INV_REQ_ERR)] {
+    // What no peer may use is no peer's to invalidate.
+    let own = k.create(MKEY_FAST_REG, 4) | 3;
+    k.well(&RegMrWqe {
+        access: U32::new(ACCESS_LOCAL_WRITE),
+        ..k.register(own)
+    });
+    for (key, status) in [
+        (key, cqe::SUCCESS),
+        (key, cqe::REM_INV_REQ_ERR),
+        (own, cqe::REM_INV_REQ_ERR),
+    ] {
         let mut pair = k.world.connect(QPT_RC, 64 << 10, |_| {});
         let (from, to) = (pair.mr[0], pair.mr[1]);
         let sge = (to.va, 3000, to.key);
@@ -344,6 +354,7 @@ fn a_send_invalidates_and_says_so() {
         }
         assert_eq!(k.ask(wr::WR_READ, VA + 100, 8, key), cqe::REM_ACCESS_ERR);
     }
+    k.well(&invalidate(own));
 }
 
 #[test]

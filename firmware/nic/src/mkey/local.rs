@@ -212,6 +212,18 @@ impl Mkeys {
             .ok_or(Unchanged::Bounds)
     }
 
+    /// Takes the memory from a key for a peer: of what was not shown to peers it can't.
+    pub(crate) fn invalidate_for_peer(
+        &mut self,
+        bearer: Bearer,
+        key: u32,
+    ) -> Result<(), Unchanged> {
+        match self.get(key) {
+            Some(mkey) if mkey.access & REMOTE == 0 => Err(Unchanged::Access),
+            _ => self.invalidate_key(bearer, key),
+        }
+    }
+
     /// Takes the memory from a key: of a fast registration for anybody of its domain, of a window of type 2 for
     /// the QP that it is bound to.
     pub(crate) fn invalidate_key(&mut self, bearer: Bearer, key: u32) -> Result<(), Unchanged> {

@@ -705,7 +705,7 @@ impl Qp {
         if opcode.is_last_or_only() {
             if let Some(rkey) = header.ieth {
                 core.mkeys
-                    .invalidate_key(self.key_bearer(core, header)?, rkey)
+                    .invalidate_for_peer(self.key_bearer(core, header)?, rkey)
                     .map_err(|_| Refusal::not_invalidated())?;
             }
             self.finish_receive(core, now, mem, header, cqe::RECV, self.responder.received);
