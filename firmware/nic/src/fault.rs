@@ -316,7 +316,7 @@ impl Nic {
                 self.core.counters.choose(None);
             }
         }
-        self.core.ingress.fault_answered(token);
+        self.core.ingress.fault_answered(now, token);
     }
 
     /// The region is gone: who waits for its pages tries again, and finds that out.

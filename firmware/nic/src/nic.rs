@@ -80,7 +80,10 @@ impl Nic {
     /// Function-level reset: as after power-on, counters too.
     pub fn reset(&mut self) {
         let changes = self.uctx_changes;
+        let mut ingress = std::mem::take(&mut self.core.ingress);
+        ingress.reset(self.core.config.stall_timeout);
         *self = Self::new(self.core.config.clone());
+        self.core.ingress = ingress;
         self.uctx_changes = changes + 1;
     }
 
@@ -446,10 +449,15 @@ impl Nic {
     }
 
     /// Whether a page that is not there has stopped the input: what is sent now has to wait, so that whoever
-    /// feeds it should stop too. Not of a device that does not run: it drops what comes, and no time ends the
+    /// feeds it should stop too, unless it did so for too long a time lately. Not of a device that does not run: it drops what comes, and no time ends the
     /// stop.
     pub fn is_stalled(&self) -> bool {
-        self.is_running() && self.core.ingress.is_stopped()
+        self.is_running() && self.core.ingress.pauses_others()
+    }
+
+    /// Whether a page that is not there has stopped the input, whoever else stops for that.
+    pub fn is_input_stopped(&self) -> bool {
+        self.core.ingress.is_stopped()
     }
 
     pub(crate) fn hold(&mut self, frame: HeldFrame) {

@@ -567,6 +567,31 @@ fn a_stall_that_cannot_end_is_found() {
     assert!(events.contains(&(event::STALL_TIMEOUT, qpn)), "{events:?}");
 }
 
+/// Whoever stops everybody leaves them alone for nine times as long.
+#[test]
+fn others_are_stopped_for_a_tenth_of_the_time() {
+    const LIMIT: u64 = 5 * MS;
+    let world = World::with_config(2, 1, |config| config.stall_timeout = Nanos(LIMIT));
+    let mut p = Paged::new(world, QPT_UC, 1 << 20, 64);
+    let qpn = p.pair.qp[1].qpn;
+    set_policy(&mut p.world, 1, qpn, FAULT_POLICY_STALL);
+    p.pagers[0].bring(&mut p.world, 0, VA / PAGE, false);
+    p.pagers[1].answer = Answer::Ignore;
+    let (mut stopped, mut others, mut parts) = (0, 0, 0);
+    while parts < 500 {
+        p.post(wr::WR_WRITE, (0, 8), 0);
+        p.world.run_for(LIMIT / 5);
+        p.world.completions(0, &mut p.pair.cq[0]);
+        p.world.with_nic(1, |nic| {
+            stopped += u32::from(nic.is_input_stopped());
+            others += u32::from(nic.is_stalled());
+        });
+        parts += 1;
+    }
+    assert!(stopped > parts * 9 / 10, "{stopped} of {parts}");
+    assert!((30..=60).contains(&others), "{others} of {parts}");
+}
+
 /// What the device remembers of a fault does not grow with the packets that meet it.
 #[test]
 fn whoever_asks_again_and_again_waits_once() {
