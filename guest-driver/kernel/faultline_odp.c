@@ -239,6 +239,24 @@ static bool faultline_odp_is_mapped(struct mm_struct *mm, u64 start, u64 end)
 	return mapped;
 }
 
+/* Whether any of that can be accessed: what is only reserved may be without end. */
+static bool faultline_odp_is_accessible(struct mm_struct *mm, u64 start,
+					u64 end)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma;
+	bool accessible = false;
+
+	mmap_read_lock(mm);
+	for_each_vma_range(vmi, vma, end) {
+		accessible = vma->vm_flags & (VM_READ | VM_WRITE);
+		if (accessible)
+			break;
+	}
+	mmap_read_unlock(mm);
+	return accessible;
+}
+
 static struct ib_umem_odp *faultline_odp_new_child(struct faultline_mr *mr,
 						   unsigned long index)
 {
@@ -251,7 +269,8 @@ static struct ib_umem_odp *faultline_odp_new_child(struct faultline_mr *mr,
 	if (!mmget_not_zero(mm))
 		return child;
 	/* A peer must not make us allocate for addresses that do not exist. */
-	if (faultline_odp_is_mapped(mm, start, start + FAULTLINE_CHILD_SIZE))
+	if (faultline_odp_is_accessible(mm, start,
+					start + FAULTLINE_CHILD_SIZE))
 		child = ib_umem_odp_alloc_child(root, start,
 						FAULTLINE_CHILD_SIZE,
 						&faultline_mn_ops);
