@@ -670,7 +670,9 @@ int faultline_advise_mr(struct ib_pd *pd,
 		return -EOPNOTSUPP;
 	if (flags & ~IB_UVERBS_ADVISE_MR_FLAG_FLUSH)
 		return -EOPNOTSUPP;
-	prefetch = kvzalloc(struct_size(prefetch, parts, num_sge), GFP_KERNEL);
+	/* Any number may be queued. */
+	prefetch = kvzalloc(struct_size(prefetch, parts, num_sge),
+			    GFP_KERNEL_ACCOUNT);
 	if (!prefetch)
 		return -ENOMEM;
 	prefetch->dev = dev;
