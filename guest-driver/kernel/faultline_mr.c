@@ -377,9 +377,6 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 	if (flags & ~IB_MR_REREG_SUPPORTED || mr->watch ||
 	    !mr->umem || mr->umem->is_dmabuf)
 		return ERR_PTR(-EOPNOTSUPP);
-	/* See faultline_dereg_mr(): only good for deregistration. */
-	if (!mr->umem)
-		return ERR_PTR(-EINVAL);
 	if (!(flags & IB_MR_REREG_PD))
 		ibpd = ibmr->pd;
 	if (!(flags & IB_MR_REREG_ACCESS))

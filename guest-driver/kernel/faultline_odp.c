@@ -480,7 +480,8 @@ void faultline_odp_fault(struct faultline_dev *dev,
  */
 void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 {
-	bool is_implicit = to_ib_umem_odp(umem)->is_implicit_odp;
+	bool is_implicit = !umem->is_dmabuf &&
+			   to_ib_umem_odp(umem)->is_implicit_odp;
 	struct mm_struct *mm = umem->owning_mm;
 	struct ib_umem_odp *child;
 	unsigned long index;
