@@ -76,7 +76,7 @@ proptest! {
             let mut bytes = [0u8; 128];
             bytes.iter_mut().for_each(|byte| *byte = if rng.chance(300) { rng.next_u64() as u8 } else { 0 });
             let mut cmd = AdminCmd::read_from_bytes(&bytes).unwrap();
-            cmd.hdr.opcode.set(rng.below(0x50) as u16);
+            cmd.hdr.opcode.set(rng.below(0x80) as u16);
             if rng.chance(900) {
                 cmd.hdr.reserved0.set(0);
                 cmd.hdr.reserved1.set(0);

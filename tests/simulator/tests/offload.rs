@@ -5,7 +5,7 @@ use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_simulator::pager::run as run_pagers;
-use faultline_simulator::{Cq, Mr, Pager, Qp, Send, Sge, World, expect_cqe};
+use faultline_simulator::{Cq, Mr, Pager, Qp, Rng, Send, Sge, World, expect_cqe};
 
 const LEN: u64 = 1 << 20;
 const SLOT: u64 = 2048;
@@ -523,5 +523,50 @@ fn requests_that_make_no_sense_fail_and_the_queue_comes_back() {
         ends.post(&small, csum, tcp.start());
         ends.sent(cqe::SUCCESS);
         assert_eq!(ends.arrived().len(), 1);
+    }
+}
+
+/// Frames that are nearly right, and requests that are nearly possible: one completion each, and nothing too long.
+#[test]
+fn nothing_that_is_asked_for_does_harm() {
+    let shapes = shapes();
+    for seed in 0..8 {
+        let mut ends = Ends::new(seed % 2 == 0);
+        let mut rng = Rng::new(seed);
+        for _ in 0..200 {
+            ends.posted = 0;
+            ends.receive(4);
+            let shape = shapes[rng.below(shapes.len() as u64) as usize];
+            let mut frame = shape.partial(&data(rng.below(4000) as usize));
+            for _ in 0..rng.below(4) {
+                let at = rng.below(frame.len().min(120) as u64) as usize;
+                frame[at] = rng.next_u64() as u8;
+            }
+            let mss = rng.below(1600).max(60) as u16;
+            let header_len = shape.payload_at() as u16;
+            let mut offload = match rng.below(3) {
+                0 => shape.start(),
+                1 => [0, 0, mss, header_len],
+                _ => [0; 4],
+            };
+            if rng.chance(200) {
+                offload[rng.below(4) as usize] = rng.next_u64() as u16 >> rng.below(16);
+            }
+            // Unless it would be cut into thousands.
+            if (1..60).contains(&offload[2]) {
+                offload[2] = 60;
+            }
+            let flags = if rng.chance(700) { wr::WR_FLAG_CSUM } else { 0 };
+            ends.post(&frame, flags, offload);
+            let found = ends.world.completions(0, &mut ends.cq[0]);
+            assert_eq!(found.len(), 1, "{offload:?}");
+            if found[0].status != cqe::SUCCESS {
+                let qpn = ends.qp[0].qpn;
+                ends.world.hosts[0].driver.set_state(qpn, QPS_RTS).unwrap();
+            }
+            for (frame, _) in ends.arrived() {
+                assert!(frame.len() <= 1518, "{offload:?}");
+            }
+        }
     }
 }
