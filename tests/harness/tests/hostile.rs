@@ -214,7 +214,7 @@ fn random_commands() {
                 })
                 .collect();
             let mut cmd = AdminCmd::read_from_bytes(&bytes).unwrap();
-            cmd.hdr.opcode.set(rng.below(0x4a) as u16);
+            cmd.hdr.opcode.set(rng.below(0x80) as u16);
             if rng.below(4) > 0 {
                 cmd.hdr.reserved0.set(0);
                 cmd.hdr.reserved1.set(0);
