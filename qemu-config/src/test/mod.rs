@@ -26,6 +26,8 @@ const DEFAULT: &[&str] = &[
     "pingpong",
     "rdmacm",
     "perftest",
+    "verbs",
+    "pyverbs",
     "odp",
     "keys",
     "coherence",
