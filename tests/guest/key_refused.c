@@ -100,7 +100,7 @@ static void test_bound(struct bench *bench)
 }
 
 /* Who sleeps until the others have hung up: a child that has inherited the device. */
-static void wait_for_end(int fd)
+static __attribute__((noreturn)) void wait_for_end(int fd)
 {
 	char byte;
 
