@@ -29,7 +29,6 @@ const DEFAULT: &[&str] = &[
     "verbs",
     "pyverbs",
     "odp",
-    "keys",
     "coherence",
     "pinned",
     "tags",
