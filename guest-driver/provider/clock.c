@@ -9,8 +9,9 @@
 
 /* The relation is measured anew when it is older: clocks drift and are set. */
 #define FL_CLOCK_MAX_AGE_NS 1000000000ULL
-/* Measurements, of which the quickest counts. */
-#define FL_CLOCK_SAMPLES 3
+/* Measurements, of which the quickest counts; one that is quick enough will do. */
+#define FL_CLOCK_SAMPLES 16
+#define FL_CLOCK_QUICK_NS 100000
 
 static uint64_t now_ns(clockid_t clock)
 {
@@ -35,7 +36,7 @@ int fl_clock_sync(struct fl_context *ctx)
 	uint64_t best = UINT64_MAX, ahead = 0;
 	int i;
 
-	for (i = 0; i < FL_CLOCK_SAMPLES; i++) {
+	for (i = 0; i < FL_CLOCK_SAMPLES && best > FL_CLOCK_QUICK_NS; i++) {
 		uint64_t before = now_ns(CLOCK_REALTIME), device, after;
 		int ret = query_clock(ctx, &device);
 

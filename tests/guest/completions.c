@@ -106,7 +106,10 @@ static void test_times(struct device *device)
 		device_after = device_ns(device);
 		WANT(device_before < stamp && stamp < device_after && stamp > last);
 		last = stamp;
-		WANT(wall > before - TOLERANCE_NS && wall < after + TOLERANCE_NS);
+		if (wall < before - TOLERANCE_NS || wall > after + TOLERANCE_NS)
+			die("round %d: between %llu and %llu, but it says %llu", round,
+			    (unsigned long long)before, (unsigned long long)after,
+			    (unsigned long long)wall);
 		if (wall < before && before - wall > error)
 			error = before - wall;
 		if (wall > after && wall - after > error)
