@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
- * What ethtool asks the netdev. Interrupts are not moderated, and queues can't
- * be added: neither is offered.
- */
+/* What ethtool asks the netdev. Queues can't be added, so that is not offered. */
 #include <linux/ethtool.h>
 #include <linux/log2.h>
 
@@ -82,6 +79,53 @@ static int faultline_set_ringparam(struct net_device *netdev,
 	return faultline_net_reshape(net, &shape);
 }
 
+static int faultline_get_coalesce(struct net_device *netdev,
+				  struct ethtool_coalesce *coal,
+				  struct kernel_ethtool_coalesce *more,
+				  struct netlink_ext_ack *extack)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+
+	coal->rx_max_coalesced_frames = net->rx_cq.count;
+	coal->rx_coalesce_usecs = net->rx_cq.period;
+	coal->tx_max_coalesced_frames = net->tx_cq.count;
+	coal->tx_coalesce_usecs = net->tx_cq.period;
+	return 0;
+}
+
+static bool faultline_can_moderate(const struct faultline_net *net, u32 count,
+				   u32 period)
+{
+	/* A last frame must not wait for one that never comes. */
+	return count <= le16_to_cpu(net->dev->caps.max_cq_count) &&
+	       period <= le16_to_cpu(net->dev->caps.max_cq_period) &&
+	       (count <= 1 || period);
+}
+
+static int faultline_set_coalesce(struct net_device *netdev,
+				  struct ethtool_coalesce *coal,
+				  struct kernel_ethtool_coalesce *more,
+				  struct netlink_ext_ack *extack)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+	int err;
+
+	if (!faultline_can_moderate(net, coal->rx_max_coalesced_frames,
+				    coal->rx_coalesce_usecs) ||
+	    !faultline_can_moderate(net, coal->tx_max_coalesced_frames,
+				    coal->tx_coalesce_usecs)) {
+		NL_SET_ERR_MSG(extack, "too large, or frames without a time");
+		return -EINVAL;
+	}
+	err = faultline_net_moderate(&net->rx_cq, coal->rx_max_coalesced_frames,
+				     coal->rx_coalesce_usecs);
+	if (err)
+		return err;
+	return faultline_net_moderate(&net->tx_cq,
+				      coal->tx_max_coalesced_frames,
+				      coal->tx_coalesce_usecs);
+}
+
 static int faultline_get_sset_count(struct net_device *netdev, int set)
 {
 	return set == ETH_SS_STATS ? faultline_num_counters : -EOPNOTSUPP;
@@ -108,10 +152,14 @@ static void faultline_get_ethtool_stats(struct net_device *netdev,
 }
 
 const struct ethtool_ops faultline_ethtool_ops = {
+	.supported_coalesce_params = ETHTOOL_COALESCE_USECS |
+				     ETHTOOL_COALESCE_MAX_FRAMES,
 	.get_drvinfo = faultline_get_drvinfo,
 	.get_link = ethtool_op_get_link,
 	.get_link_ksettings = faultline_get_link_ksettings,
 	.get_ts_info = ethtool_op_get_ts_info,
+	.get_coalesce = faultline_get_coalesce,
+	.set_coalesce = faultline_set_coalesce,
 	.get_ringparam = faultline_get_ringparam,
 	.set_ringparam = faultline_set_ringparam,
 	.get_sset_count = faultline_get_sset_count,

@@ -439,6 +439,22 @@ static void faultline_net_must(struct faultline_net *net, int err)
 	wait_for_completion(&net->dev->quiesced);
 }
 
+/* Says how long notices may wait, of a CQ that exists or of the next one. */
+int faultline_net_moderate(struct faultline_net_cq *cq, u16 count, u16 period)
+{
+	int err = 0;
+
+	if (netif_running(cq->net->netdev) &&
+	    netif_device_present(cq->net->netdev))
+		err = faultline_cmd_modify_cq(cq->net->dev, cq->res.num, count,
+					      period);
+	if (err)
+		return err;
+	cq->count = count;
+	cq->period = period;
+	return 0;
+}
+
 /* A CQ for a queue of so many work requests: each makes at most one completion. */
 static int faultline_net_create_cq(struct faultline_net *net,
 				   struct faultline_net_cq *cq, u32 depth)
@@ -448,7 +464,6 @@ static int faultline_net_create_cq(struct faultline_net *net,
 	u32 cqn;
 	int err;
 
-	cq->net = net;
 	cq->consumer = 0;
 	cq->log_depth = ilog2(depth) + 1;
 	err = faultline_buf_alloc(dev, &cq->buf, cq->log_depth,
@@ -462,6 +477,11 @@ static int faultline_net_create_cq(struct faultline_net *net,
 	faultline_buf_created(dev, &cq->buf);
 	if (err)
 		goto free_buf;
+	if (cq->period) {
+		err = faultline_cmd_modify_cq(dev, cqn, cq->count, cq->period);
+		if (err)
+			goto destroy;
+	}
 	faultline_res_init(&cq->res, cqn, faultline_net_cq_event);
 	err = faultline_res_add(&dev->cqs, &cq->res);
 	if (err)
@@ -863,6 +883,8 @@ int faultline_net_create(struct faultline_dev *dev)
 	net->netdev = netdev;
 	net->tx_depth = FAULTLINE_NET_DEPTH;
 	net->rx_depth = FAULTLINE_NET_DEPTH;
+	net->tx_cq.net = net;
+	net->rx_cq.net = net;
 	mutex_init(&net->config_lock);
 	INIT_WORK(&net->mode_work, faultline_net_mode_work);
 	INIT_WORK(&net->reset_work, faultline_net_reset_work);

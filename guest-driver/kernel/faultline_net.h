@@ -21,6 +21,9 @@ struct faultline_net_cq {
 	struct faultline_buf buf;
 	u8 log_depth;
 	u32 consumer;
+	/* Completions and microseconds that a notice may wait for. */
+	u16 count;
+	u16 period;
 };
 
 struct faultline_tx_slot {
@@ -95,6 +98,7 @@ faultline_rx_slot(const struct faultline_net *net, u32 index)
 }
 
 /* faultline_net.c */
+int faultline_net_moderate(struct faultline_net_cq *cq, u16 count, u16 period);
 int faultline_net_reshape(struct faultline_net *net,
 			  const struct faultline_net_shape *shape);
 
