@@ -179,7 +179,6 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// Most maps a NIC can have: what QEMU assumes by default (`VFIO_USER_DEF_MAP_MAX`).
     /// Most maps a NIC can have: what QEMU assumes by default (`VFIO_USER_DEF_MAP_MAX`), and the device's own memory.
     pub const MAX_MAPS: usize = 65535 + 1;
 

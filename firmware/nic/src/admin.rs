@@ -37,8 +37,6 @@ const ENTRY_SHIFT: u8 = 6;
 const MIN_MTU: u16 = 68;
 /// No VLAN in SET_GID.
 const NO_VLAN: u16 = 0xffff;
-/// Number that no completion queue has.
-pub(crate) const NO_CQ: u32 = u32::MAX;
 
 /// The admin queue.
 #[derive(Debug, Default)]
@@ -590,14 +588,12 @@ impl Nic {
         if srq.refs > 0 {
             return Err(Status::InUse);
         }
-        let (pd, xrc) = (srq.pd, srq.xrc);
-        let of_tags = srq.tags.as_ref().map(|tags| tags.cqn);
+        let (pd, xrc, cqn) = (srq.pd, srq.xrc, srq.cqn());
         self.core.srqs.remove(srqn);
         self.release_pd(pd);
         if let Some((xrcd, _)) = xrc {
             self.release_xrcd(xrcd);
         }
-        let cqn = xrc.map(|(_, cqn)| cqn).or(of_tags);
         if let Some(cq) = cqn.and_then(|cqn| self.core.cqs.get_mut(cqn)) {
             cq.refs -= 1;
         }
@@ -755,17 +751,8 @@ impl Nic {
         }
         self.xrcd(xrcd)?;
         let config = QpConfig {
-            kind: QpType::XrcTgt,
-            pd: 0,
-            uctx: 0,
-            send_cqn: NO_CQ,
-            recv_cqn: NO_CQ,
-            srqn: None,
-            sig_all: false,
-            max_send_sge: 0,
-            max_inline: 0,
             xrcd: Some(xrcd),
-            rss: None,
+            ..QpConfig::without_queues(QpType::XrcTgt, 0, 0)
         };
         let policy = self.core.config.fault_policy;
         let make = |number| Qp::new(number, config, policy, None, None);

@@ -6,6 +6,7 @@ use faultline_abi::admin::{Counter, NETDEV_ALLMULTI, NETDEV_PROMISC, NETDEV_UP, 
 use faultline_abi::cqe::{Cqe, WR_FLUSH_ERR};
 use faultline_abi::event::{self, Eqe};
 use faultline_abi::{U32, regs};
+use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Gid, MacAddr};
 
 use crate::budget::Budget;
@@ -16,10 +17,12 @@ use crate::device_memory::DeviceMemory;
 use crate::dma::Dma;
 use crate::eq::{Eq, Raised};
 use crate::fault::FaultUnit;
-use crate::ingress::Ingress;
+use crate::frame::Payload;
+use crate::ingress::{HeldFrame, Ingress};
 use crate::mkey::{MAX_LEAVES_PER_MAP, Mkeys};
 use crate::path::Path;
 use crate::srq::Srq;
+use crate::steering::Taker;
 use crate::table::Table;
 use crate::time::{Instant, Nanos};
 
@@ -186,6 +189,23 @@ impl Core {
             notices: BTreeSet::new(),
             interrupts: 0,
             config,
+        }
+    }
+
+    /// A frame for this queue pair has stopped the input: it is the first that goes on.
+    pub fn put_back<M: Dma>(
+        &mut self,
+        header: Option<RoceHeader>,
+        only: Taker,
+        payload: Payload<'_, M>,
+    ) {
+        match payload.to_vec() {
+            Ok(bytes) => self.ingress.put_back(HeldFrame {
+                header,
+                only: Some(only),
+                bytes,
+            }),
+            Err(_) => self.counters.inc(Counter::dma_errors),
         }
     }
 

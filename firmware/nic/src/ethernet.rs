@@ -9,7 +9,6 @@ use faultline_wire::{Ethernet, MacAddr};
 use crate::config::MAX_MTU;
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, Payload, TxFrame};
-use crate::headers::MAX_HEADERS;
 use crate::ingress::HeldFrame;
 use crate::multicast::MULTICAST_QPN;
 use crate::nic::Nic;
@@ -73,13 +72,11 @@ impl Nic {
         if !self.qps.get(number).is_some_and(from_process) {
             return;
         }
-        let mut head = [0; MAX_HEADERS];
-        let n = frame.payload.read(0, &mut head).unwrap_or(0);
-        let head = head.get(..n).unwrap_or(&[]);
-        if packet::is_roce(head) {
+        let head = frame.payload.head().unwrap_or_default();
+        if packet::is_roce(&head) {
             return;
         }
-        let takers = self.steering.take(head).takers;
+        let takers = self.steering.take(&head).takers;
         if !takers.is_empty() {
             self.core.counters.inc(Counter::rx_steered);
         }
@@ -150,14 +147,7 @@ impl Nic {
         if qp.receive_frame(&mut self.core, now, mem, taker.tag, frame) {
             return;
         }
-        match frame.payload.to_vec() {
-            Ok(bytes) => self.core.ingress.put_back(HeldFrame {
-                header: None,
-                only: Some(taker),
-                bytes,
-            }),
-            Err(_) => self.core.counters.inc(Counter::dma_errors),
-        }
+        self.core.put_back(None, taker, frame.payload);
     }
 
     /// Who receives what is for this queue pair: itself, or a work queue of its indirection table.
@@ -165,9 +155,7 @@ impl Nic {
         let Some(rss) = &self.qps.get(qpn)?.config.rss else {
             return Some(qpn);
         };
-        let mut head = [0; MAX_HEADERS];
-        let n = frame.payload.read(0, &mut head).ok()?;
-        let hash = rss.hash(head.get(..n).unwrap_or(&[]));
+        let hash = rss.hash(&frame.payload.head().ok()?);
         self.rwq_tables.get(rss.table)?.queue(hash)
     }
 
@@ -201,14 +189,8 @@ impl Nic {
                 continue;
             }
             // It has stopped the input: what waits is the copy for it.
-            match payload.to_vec() {
-                Ok(bytes) => self.core.ingress.put_back(HeldFrame {
-                    header: Some(*header),
-                    only: Some(Taker::untagged(*qpn)),
-                    bytes,
-                }),
-                Err(_) => self.core.counters.inc(Counter::dma_errors),
-            }
+            self.core
+                .put_back(Some(*header), Taker::untagged(*qpn), payload);
         }
         self.core.charge_lookups(now);
     }
@@ -262,12 +244,11 @@ impl Nic {
 
     /// Gives a frame to the flows that match. Gives whether one of them keeps it from all others.
     fn steer<M: Dma>(&mut self, now: Instant, mem: &M, frame: Frame<'_, M>) -> bool {
-        let mut head = [0; MAX_HEADERS];
-        let Ok(n) = frame.payload.read(0, &mut head) else {
+        let Ok(head) = frame.payload.head() else {
             self.core.counters.inc(Counter::dma_errors);
             return true;
         };
-        let verdict = self.steering.take(head.get(..n).unwrap_or(&[]));
+        let verdict = self.steering.take(&head);
         if verdict.dropped {
             self.core.counters.inc(Counter::rx_flow_drops);
         }

@@ -8,7 +8,7 @@ use faultline_abi::{Status, U32};
 use faultline_wire::Gid;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::admin::{NO_CQ, check_depth, check_recv_stride};
+use crate::admin::{check_depth, check_recv_stride};
 use crate::dma::Dma;
 use crate::nic::Nic;
 use crate::qp::{Qp, QpConfig, QpType, State};
@@ -84,7 +84,7 @@ impl Nic {
         let ring = RecvRing::new(ring, cmd.max_sge);
         let config = QpConfig {
             recv_cqn: cqn,
-            ..without_queues(QpType::Wq, pd, uctx)
+            ..QpConfig::without_queues(QpType::Wq, pd, uctx)
         };
         let number = self.add_without_send_queue(config, Some(ring))?;
         if let Some(cq) = self.core.cqs.get_mut(cqn) {
@@ -205,28 +205,12 @@ impl Nic {
         }
         let config = QpConfig {
             rss: Some(Rss::new(table, cmd.hash_fields.get(), cmd.key)?),
-            ..without_queues(QpType::Rss, pd, uctx)
+            ..QpConfig::without_queues(QpType::Rss, pd, uctx)
         };
         let number = self.add_without_send_queue(config, None)?;
         if let Some(table) = self.rwq_tables.get_mut(table) {
             table.refs += 1;
         }
         Ok(number)
-    }
-}
-
-fn without_queues(kind: QpType, pd: u32, uctx: u32) -> QpConfig {
-    QpConfig {
-        kind,
-        pd,
-        uctx,
-        send_cqn: NO_CQ,
-        recv_cqn: NO_CQ,
-        srqn: None,
-        sig_all: false,
-        max_send_sge: 0,
-        max_inline: 0,
-        xrcd: None,
-        rss: None,
     }
 }

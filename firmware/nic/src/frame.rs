@@ -17,6 +17,7 @@ use faultline_wire::packet::{RoceHeader, pad_len, seal};
 use smallvec::SmallVec;
 
 use crate::dma::{Dma, DmaError};
+use crate::headers::MAX_HEADERS;
 use crate::offload::Head;
 use crate::tag::HEADERS;
 
@@ -209,7 +210,7 @@ impl TxFrame {
     }
 
     /// What a receiver takes: the payload; of a raw frame all of it.
-    pub(crate) fn view<'a, M>(&'a self, mem: &'a M) -> Payload<'a, M> {
+    pub(crate) fn view<'a, M: Dma>(&'a self, mem: &'a M) -> Payload<'a, M> {
         if let Some(own) = &self.own {
             return Payload::Bytes(own);
         }
@@ -217,13 +218,7 @@ impl TxFrame {
             FrameKind::Roce(_) => &[],
             FrameKind::Raw { head, .. } => head,
         };
-        Payload::Guest {
-            head,
-            mem,
-            segments: &self.payload,
-            skip: 0,
-            len: head.len() + self.payload_len,
-        }
+        Payload::guest(head, mem, &self.payload, self.payload_len)
     }
 
     /// Packet `index` of a run as octets, with padding and invariant CRC.
@@ -293,7 +288,18 @@ impl<M> Clone for Payload<'_, M> {
 
 impl<M> Copy for Payload<'_, M> {}
 
-impl<M: Dma> Payload<'_, M> {
+impl<'a, M: Dma> Payload<'a, M> {
+    /// A head that the NIC has written, and `len` bytes in segments of guest memory.
+    pub(crate) fn guest(head: &'a [u8], mem: &'a M, segments: &'a [Segment], len: usize) -> Self {
+        Self::Guest {
+            head,
+            mem,
+            segments,
+            skip: 0,
+            len: head.len() + len,
+        }
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         match self {
@@ -383,6 +389,13 @@ impl<M: Dma> Payload<'_, M> {
                 Ok(())
             }
         }
+    }
+
+    /// The first bytes of a frame, as many as its headers may have.
+    pub(crate) fn head(&self) -> Result<Head, DmaError> {
+        let mut head = Head::from_elem(0, self.len().min(MAX_HEADERS));
+        self.read(0, &mut head)?;
+        Ok(head)
     }
 
     /// A copy of all of it.

@@ -69,7 +69,7 @@ pub(crate) struct Headers {
     pub is_fragment: bool,
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes
         .get(at..)?
         .first_chunk()

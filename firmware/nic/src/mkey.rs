@@ -148,10 +148,13 @@ struct Binding {
     qpn: Option<u32>,
 }
 
+/// IBTA 10.6.3: whoever lets others write must be able to write. `own` are the rights of who gives `granted`.
+fn grants_too_much(granted: u32, own: u32) -> bool {
+    granted & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0 && own & ACCESS_LOCAL_WRITE == 0
+}
+
 fn check_access(access: u32) -> Result<(), Status> {
-    let remote_write = access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0;
-    // IBTA 10.6.3: remote write and atomic need local write.
-    if access & !KNOWN_ACCESS != 0 || (remote_write && access & ACCESS_LOCAL_WRITE == 0) {
+    if access & !KNOWN_ACCESS != 0 || grants_too_much(access, access) {
         return Err(Status::BadAccess);
     }
     Ok(())
@@ -180,6 +183,23 @@ pub struct Mkey {
 }
 
 impl Mkey {
+    /// A key without rights and memory.
+    fn new(pd: u32, kind: Kind) -> Self {
+        Self {
+            key: 0,
+            pd,
+            kind,
+            access: 0,
+            iova: 0,
+            length: 0,
+            table: None,
+            base: 0,
+            held: None,
+            windows: 0,
+            epoch: 0,
+        }
+    }
+
     /// Checks a CREATE_MKEY command; the key itself is filled in by [`Mkeys::create`].
     fn parse(cmd: &CreateMkey, on_demand: bool) -> Result<Self, Status> {
         let (access, flags) = (cmd.access.get(), cmd.flags.get());
@@ -190,17 +210,8 @@ impl Mkey {
             }
             let table = matches!(kind, Kind::Fast { .. }).then(|| PageTable::new(0, 0));
             return Ok(Self {
-                key: 0,
-                pd: cmd.pd.get(),
-                kind,
-                access: 0,
-                iova: 0,
-                length: 0,
                 table,
-                base: 0,
-                held: None,
-                windows: 0,
-                epoch: 0,
+                ..Self::new(cmd.pd.get(), kind)
             });
         }
         check_access(access)?;
@@ -227,17 +238,11 @@ impl Mkey {
             return Err(Status::BadPageSize);
         }
         Ok(Self {
-            key: 0,
-            pd: cmd.pd.get(),
-            kind: Kind::Region,
             access,
             iova,
             length,
             table: (!physical).then(|| PageTable::new(iova, last)),
-            base: 0,
-            held: None,
-            windows: 0,
-            epoch: 0,
+            ..Self::new(cmd.pd.get(), Kind::Region)
         })
     }
 
@@ -255,18 +260,12 @@ impl Mkey {
         if access & ACCESS_REMOTE_ATOMIC != 0 && !cmd.offset.get().is_multiple_of(8) {
             return Err(Status::BadRange);
         }
+        let kind = Kind::Device { dm: cmd.dm.get() };
         Ok(Self {
-            key: 0,
-            pd: cmd.pd.get(),
-            kind: Kind::Device { dm: cmd.dm.get() },
             access,
-            iova: 0,
             length: cmd.length.get(),
-            table: None,
             base,
-            held: None,
-            windows: 0,
-            epoch: 0,
+            ..Self::new(cmd.pd.get(), kind)
         })
     }
 

@@ -449,8 +449,8 @@ impl Nic {
     }
 
     /// Whether a page that is not there has stopped the input: what is sent now has to wait, so that whoever
-    /// feeds it should stop too, unless it did so for too long a time lately. Not of a device that does not run: it drops what comes, and no time ends the
-    /// stop.
+    /// feeds it should stop too, unless it did so for too long a time lately. Never of a device that does not run:
+    /// it drops what comes, and nothing would end the stop.
     pub fn is_stalled(&self) -> bool {
         self.is_running() && self.core.ingress.pauses_others()
     }
@@ -589,14 +589,8 @@ impl Nic {
         let each = payload.len() / packets.max(1) as usize;
         for index in (taken..packets).rev() {
             let header = packet_of_run(header, index, packets);
-            match payload.part(index as usize * each, each).to_vec() {
-                Ok(bytes) => self.core.ingress.put_back(HeldFrame {
-                    header: Some(header),
-                    only: Some(Taker::untagged(qpn)),
-                    bytes,
-                }),
-                Err(_) => self.core.counters.inc(Counter::dma_errors),
-            }
+            let part = payload.part(index as usize * each, each);
+            self.core.put_back(Some(header), Taker::untagged(qpn), part);
         }
     }
 

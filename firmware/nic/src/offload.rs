@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::dma::{Dma, DmaError};
 use crate::frame::Payload;
-use crate::headers::{Headers, IpVersion, MAX_HEADERS, Transport};
+use crate::headers::{Headers, IpVersion, MAX_HEADERS, Transport, be16};
 
 /// Headers that the NIC has written itself.
 pub type Head = SmallVec<[u8; MAX_HEADERS]>;
@@ -91,11 +91,6 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
     }
 }
 
-fn get16(bytes: &[u8], at: usize) -> u16 {
-    let chunk = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    chunk.copied().map_or(0, u16::from_be_bytes)
-}
-
 /// The pseudo header (RFC 9293 3.1, RFC 8200 8.1) of a packet whose transport has `len` bytes.
 fn pseudo_header(head: &[u8], headers: &Headers, transport: Transport, len: usize) -> Sum {
     let addresses = match headers.ip {
@@ -108,11 +103,18 @@ fn pseudo_header(head: &[u8], headers: &Headers, transport: Transport, len: usiz
     sum
 }
 
+/// The sum over the header of an IPv4 packet.
+fn ipv4_header(head: &[u8], headers: &Headers) -> Option<Sum> {
+    let mut sum = Sum::default();
+    sum.add(head.get(headers.ip_at..headers.transport_at).unwrap_or(&[]));
+    (headers.ip == Some(IpVersion::V4)).then_some(sum)
+}
+
 fn fill_ipv4(head: &mut [u8], headers: &Headers) {
     if headers.ip == Some(IpVersion::V4) {
         put16(head, headers.ip_at + 10, 0);
-        let mut sum = Sum::default();
-        sum.add(head.get(headers.ip_at..headers.transport_at).unwrap_or(&[]));
+    }
+    if let Some(sum) = ipv4_header(head, headers) {
         put16(head, headers.ip_at + 10, !sum.fold());
     }
 }
@@ -139,7 +141,7 @@ pub(crate) fn fill_checksums<M: Dma>(
 }
 
 /// The transport of a frame that holds all that its checksum covers.
-fn whole_transport(headers: &Headers, frame_len: usize) -> Option<Transport> {
+pub(crate) fn whole_transport(headers: &Headers, frame_len: usize) -> Option<Transport> {
     let whole = !headers.is_fragment && headers.ip_end <= frame_len;
     headers.transport.filter(|_| whole)
 }
@@ -170,30 +172,24 @@ pub(crate) enum Checked {
 
 /// Looks at the checksums of a frame.
 pub(crate) fn check<M: Dma>(frame: &Payload<'_, M>) -> Checked {
-    let mut head = [0; MAX_HEADERS];
-    let Ok(n) = frame.read(0, &mut head) else {
+    let Ok(head) = frame.head() else {
         return Checked::Unknown;
     };
-    let head = head.get(..n).unwrap_or(&[]);
-    match Headers::parse(head) {
-        Some(headers) => check_parsed(head, &headers, frame),
+    match Headers::parse(&head) {
+        Some(headers) => check_parsed(&head, &headers, frame),
         None => Checked::Unknown,
     }
 }
 
 fn check_parsed<M: Dma>(head: &[u8], headers: &Headers, frame: &Payload<'_, M>) -> Checked {
-    if headers.ip == Some(IpVersion::V4) {
-        let mut sum = Sum::default();
-        sum.add(head.get(headers.ip_at..headers.transport_at).unwrap_or(&[]));
-        if sum.fold() != 0xffff {
-            return Checked::Wrong;
-        }
+    if ipv4_header(head, headers).is_some_and(|sum| sum.fold() != 0xffff) {
+        return Checked::Wrong;
     }
     let Some(transport) = whole_transport(headers, frame.len()) else {
         return Checked::Unknown;
     };
     let field = headers.transport_at + transport.checksum_at();
-    if transport == Transport::Udp && get16(head, field) == 0 {
+    if transport == Transport::Udp && be16(head, field) == Some(0) {
         // Not used; IPv6 has no such thing (RFC 8200 8.1).
         return match headers.ip {
             Some(IpVersion::V4) => Checked::Right,
@@ -219,6 +215,7 @@ pub(crate) fn segment_head(
     len: usize,
     last: bool,
 ) -> Head {
+    let get16 = |at: usize| be16(template, at).unwrap_or(0);
     let mut head = Head::from_slice(template);
     let packet_len = headers.payload_at - headers.ip_at + len;
     match headers.ip {
@@ -228,12 +225,12 @@ pub(crate) fn segment_head(
         }
         _ => {
             put16(&mut head, headers.ip_at + 2, packet_len as u16);
-            let id = get16(template, headers.ip_at + 4).wrapping_add(index as u16);
+            let id = get16(headers.ip_at + 4).wrapping_add(index as u16);
             put16(&mut head, headers.ip_at + 4, id);
         }
     }
     let at = headers.transport_at + 4;
-    let sequence = u32::from(get16(template, at)) << 16 | u32::from(get16(template, at + 2));
+    let sequence = u32::from(get16(at)) << 16 | u32::from(get16(at + 2));
     let sequence = sequence.wrapping_add(index.wrapping_mul(u32::from(mss)));
     put16(&mut head, at, (sequence >> 16) as u16);
     put16(&mut head, at + 2, sequence as u16);

@@ -221,3 +221,11 @@ pub struct Srq {
     /// Tag matching.
     pub tags: Option<Box<TagList>>,
 }
+
+impl Srq {
+    /// Completion queue of its own, for what it receives; those of the queue pairs are used if it has none.
+    pub fn cqn(&self) -> Option<u32> {
+        let of_tags = self.tags.as_ref().map(|tags| tags.cqn);
+        self.xrc.map(|(_, cqn)| cqn).or(of_tags)
+    }
+}

@@ -15,7 +15,7 @@ use faultline_abi::qp::{
 };
 use faultline_abi::translation as tq;
 
-use super::{Bearer, Binding, Kind, Mkey, Mkeys, leaves_per_page};
+use super::{Bearer, Binding, Kind, Mkey, Mkeys, grants_too_much, leaves_per_page};
 use crate::dma::Dma;
 use crate::page_table::PAGE_SHIFT;
 
@@ -67,11 +67,6 @@ pub(crate) struct Bind {
     pub length: u64,
 }
 
-/// IBTA 10.6.3.3: whoever lets others write must be able to write.
-fn grants_writes(access: u32) -> bool {
-    access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0
-}
-
 impl Mkeys {
     /// Gives a free key memory.
     pub(crate) fn register<M: Dma>(
@@ -87,10 +82,8 @@ impl Mkeys {
         if valid {
             return Err(Unchanged::State);
         }
-        let local_write = what.access & ACCESS_LOCAL_WRITE != 0;
-        if what.access & !(REMOTE | ACCESS_LOCAL_WRITE) != 0
-            || (grants_writes(what.access) && !local_write)
-        {
+        let known = REMOTE | ACCESS_LOCAL_WRITE;
+        if what.access & !known != 0 || grants_too_much(what.access, what.access) {
             return Err(Unchanged::Access);
         }
         let shift = what.page_shift;
@@ -199,8 +192,7 @@ impl Mkeys {
         if !lasting || region.table.is_none() {
             return Err(Unchanged::State);
         }
-        let writable = region.access & ACCESS_LOCAL_WRITE != 0;
-        if region.access & ACCESS_MW_BIND == 0 || (grants_writes(what.access) && !writable) {
+        if region.access & ACCESS_MW_BIND == 0 || grants_too_much(what.access, region.access) {
             return Err(Unchanged::Access);
         }
         if what.length == 0 {

@@ -155,6 +155,9 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What a queue pair in error does with all work requests.
+    pub const FLUSHED: Self = Self::new(cqe::WR_FLUSH_ERR, cqe::NONE);
+
     /// A failure.
     pub const fn new(status: u8, vendor: u8) -> Self {
         Self { status, vendor }
@@ -230,6 +233,28 @@ pub struct QpConfig {
     /// RSS: how it finds work queues.
     pub rss: Option<Rss>,
 }
+
+impl QpConfig {
+    /// Of a QP that has neither queues nor completion queues.
+    pub(crate) fn without_queues(kind: QpType, pd: u32, uctx: u32) -> Self {
+        Self {
+            kind,
+            pd,
+            uctx,
+            send_cqn: NO_CQ,
+            recv_cqn: NO_CQ,
+            srqn: None,
+            sig_all: false,
+            max_send_sge: 0,
+            max_inline: 0,
+            xrcd: None,
+            rss: None,
+        }
+    }
+}
+
+/// Number that no completion queue has.
+const NO_CQ: u32 = u32::MAX;
 
 /// The send queue's ring.
 #[derive(Debug)]
@@ -684,13 +709,7 @@ impl Qp {
         self.flush_sends(core, now, mem);
         self.responder.abort();
         if let Some(wr) = self.responder.take_current() {
-            self.complete_receive(
-                core,
-                now,
-                mem,
-                &wr,
-                Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE),
-            );
+            self.complete_receive(core, now, mem, &wr, Failure::FLUSHED);
         }
         self.flush_receives(core, now, mem);
         if self.config.srqn.is_some() {
@@ -716,10 +735,7 @@ impl Qp {
         loop {
             let Some(rq) = &mut self.rq else { return };
             match rq.take(mem) {
-                Ok(wr) => {
-                    let flushed = Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE);
-                    self.complete_receive(core, now, mem, &wr, flushed);
-                }
+                Ok(wr) => self.complete_receive(core, now, mem, &wr, Failure::FLUSHED),
                 Err(TakeError::Empty | TakeError::Broken) => return,
             }
         }
@@ -792,13 +808,12 @@ impl Qp {
         if let Some(srqn) = wr.srqn
             && let Some(srq) = core.srqs.get_mut(srqn)
         {
-            if let Some((_, of_srq)) = srq.xrc {
-                cqn = of_srq;
+            cqn = srq.cqn().unwrap_or(cqn);
+            if srq.xrc.is_some() {
                 entry.flags |= cqe::CQE_XRC;
                 entry.srqn = U32::new(srqn);
             }
             if let Some(tags) = &mut srq.tags {
-                cqn = tags.cqn;
                 entry.srqn = U32::new(srqn);
                 if let Some(class) = wr.class {
                     tags.describe(&mut entry, class);

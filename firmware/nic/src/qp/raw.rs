@@ -119,7 +119,7 @@ impl Qp {
         }
     }
 
-    /// The first bytes of what is sent.
+    /// The first bytes of what is sent, not more than [`MAX_HEADERS`].
     fn read_head<M: Dma>(
         &self,
         core: &Core,
@@ -128,16 +128,8 @@ impl Qp {
         len: usize,
     ) -> Result<Head, Unbuilt> {
         let segments = self.gather(core, wr, 0, len as u32, Access::LocalRead)?;
-        let mut head = Head::from_elem(0, len);
-        let view = Payload::Guest {
-            head: &[],
-            mem,
-            segments: &segments,
-            skip: 0,
-            len,
-        };
-        view.read(0, &mut head).map_err(|_| UNREADABLE)?;
-        Ok(head)
+        let view = Payload::guest(&[], mem, &segments, len);
+        Ok(view.head().map_err(|_| UNREADABLE)?)
     }
 
     /// A frame as software has written it.
@@ -167,21 +159,14 @@ impl Qp {
         let payload = self.gather(core, wr, head.len() as u32, rest, Access::LocalRead)?;
         let headers = Headers::parse(&head);
         let transport = headers.and_then(|headers| {
-            let whole = headers.ip_end <= len && !headers.is_fragment;
-            let transport = headers.transport.filter(|_| whole)?;
+            let transport = offload::whole_transport(&headers, len)?;
             Some((headers.transport_at, transport.checksum_at()))
         });
         // Where software says what we would have found, its own part of the sum need not be believed.
         let found = headers.filter(|_| place.is_none() || place == transport);
         // The bytes before the payload are changed: what is summed is read from a copy.
         let before = head.clone();
-        let view = Payload::Guest {
-            head: &before,
-            mem,
-            segments: &payload,
-            skip: 0,
-            len,
-        };
+        let view = Payload::guest(&before, mem, &payload, rest as usize);
         let summed = match (found, place) {
             (Some(headers), _) => offload::fill_checksums(&mut head, &headers, &view),
             (None, Some((start, offset))) => {
@@ -232,19 +217,14 @@ impl Qp {
         let payload = self.gather(core, wr, offset, part, Access::LocalRead)?;
         let mut head = offload::segment_head(&template, &headers, mss, index, part as usize, last);
         let before = head.clone();
-        let view = Payload::Guest {
-            head: &before,
-            mem,
-            segments: &payload,
-            skip: 0,
-            len: header_len + part as usize,
-        };
+        let view = Payload::guest(&before, mem, &payload, part as usize);
         offload::finish_segment(&mut head, &headers, &view).map_err(|_| UNREADABLE)?;
         let ends = addresses(&template);
         Ok((raw_frame(ends, head, payload, part as usize, true), !last))
     }
 
-    /// A frame arrives that this QP is to have, from a flow with this tag. Gives false if it has stopped the input and must be held.
+    /// A frame arrives that this QP is to have, from a flow with this tag. Gives false if it has stopped the input
+    /// and must be held.
     pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         core: &mut Core,

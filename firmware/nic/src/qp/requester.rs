@@ -200,8 +200,7 @@ pub struct Requester {
     rnr_deadline: Option<Instant>,
     /// The request that was refused so.
     refused: Psn,
-    /// The first pending datagram has not left yet: a page of it is missing.
-    /// Or some of its segments have not.
+    /// The first pending datagram has not left yet, or not all of its segments: a page is missing, or a turn is over.
     pub(super) held: bool,
     /// The segment of a large raw packet that leaves next.
     pub(super) segment: u32,
@@ -933,15 +932,14 @@ impl Qp {
 
     /// Completes everything in the send queue as flushed.
     pub(super) fn flush_sends<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        const FLUSHED: Failure = Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE);
         while let Some(wr) = self.requester.pending.pop_front() {
-            self.complete_send(core, now, mem, &wr, Some(FLUSHED));
+            self.complete_send(core, now, mem, &wr, Some(Failure::FLUSHED));
         }
         self.flush_rendezvous(core, now, mem);
         self.requester.clear();
         while self.sq.fetched != self.sq.producer {
             let wr = self.read_work_request(mem);
-            self.complete_send(core, now, mem, &wr, Some(FLUSHED));
+            self.complete_send(core, now, mem, &wr, Some(Failure::FLUSHED));
         }
     }
 

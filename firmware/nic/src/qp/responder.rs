@@ -925,21 +925,8 @@ impl Qp {
         if atomic.addr & 7 != 0 {
             return Err(Refusal::INVALID);
         }
-        let mut segments = Segments::new();
-        core.mkeys
-            .translate(
-                atomic.rkey,
-                bearer,
-                atomic.addr,
-                8,
-                Access::RemoteAtomic,
-                &mut segments,
-            )
-            .map_err(|miss| Refusal::of_key(miss, atomic.addr, 8, header.bth.psn))?;
-        let at = match segments.as_slice() {
-            [segment] if segment.addr & 7 == 0 => segment.addr,
-            _ => return Err(Refusal::operational(None)),
-        };
+        let place = (atomic.rkey, atomic.addr);
+        let at = Self::find_word(core, bearer, place, Access::RemoteAtomic, header.bth.psn)?;
         let done = match kind {
             OpKind::CompareSwap => mem.compare_exchange_u64(at, atomic.compare, atomic.swap_add),
             _ => mem.fetch_add_u64(at, atomic.swap_add),
@@ -968,6 +955,24 @@ impl Qp {
             again: false,
         });
         Ok(())
+    }
+
+    /// DMA address of the eight bytes that a request wants to change at once.
+    fn find_word(
+        core: &mut Core,
+        bearer: Bearer,
+        (rkey, addr): (u32, u64),
+        access: Access,
+        psn: Psn,
+    ) -> Result<u64, Refusal> {
+        let mut segments = Segments::new();
+        core.mkeys
+            .translate(rkey, bearer, addr, 8, access, &mut segments)
+            .map_err(|miss| Refusal::of_key(miss, addr, 8, psn))?;
+        match segments.as_slice() {
+            [segment] if segment.addr & 7 == 0 => Ok(segment.addr),
+            _ => Err(Refusal::operational(None)),
+        }
     }
 
     /// What was written before is in memory, which all see alike: the processors of the guest share it. To make it
@@ -1033,21 +1038,8 @@ impl Qp {
         if reth.addr & 7 != 0 || reth.len != 8 || payload.len() != 8 {
             return Err(Refusal::INVALID);
         }
-        let mut segments = Segments::new();
-        core.mkeys
-            .translate(
-                reth.rkey,
-                bearer,
-                reth.addr,
-                8,
-                Access::RemoteWrite,
-                &mut segments,
-            )
-            .map_err(|miss| Refusal::of_key(miss, reth.addr, 8, header.bth.psn))?;
-        let at = match segments.as_slice() {
-            [segment] if segment.addr & 7 == 0 => segment.addr,
-            _ => return Err(Refusal::operational(None)),
-        };
+        let place = (reth.rkey, reth.addr);
+        let at = Self::find_word(core, bearer, place, Access::RemoteWrite, header.bth.psn)?;
         let mut bytes = [0; 8];
         payload.read(0, &mut bytes).map_err(|_| Refusal::Lost)?;
         mem.store_u64(at, u64::from_le_bytes(bytes)).map_err(|_| {

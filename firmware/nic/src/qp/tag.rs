@@ -241,28 +241,26 @@ impl Qp {
 
     /// Completes the rendezvous that have not begun as flushed.
     pub(super) fn flush_rendezvous<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        const FLUSHED: Failure = Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE);
         while let Some(slot) = self.requester.rendezvous.pop_front() {
             let own = Own::Read { slot, pd: 0 };
-            self.complete_own(core, now, mem, own, Some(FLUSHED));
+            self.complete_own(core, now, mem, own, Some(Failure::FLUSHED));
         }
     }
 
     /// The queue pair forgets what it was about: the tagged buffers that it has belong to the SRQ, which gets them
     /// back as flushed.
     pub(crate) fn give_back_tagged<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        const FLUSHED: Failure = Failure::new(cqe::WR_FLUSH_ERR, cqe::NONE);
         if self.state == State::Err || self.tag_list(core).is_none() {
             return;
         }
         while let Some(wr) = self.requester.pending.pop_front() {
             if let Some(own) = wr.own {
-                self.complete_own(core, now, mem, own, Some(FLUSHED));
+                self.complete_own(core, now, mem, own, Some(Failure::FLUSHED));
             }
         }
         self.flush_rendezvous(core, now, mem);
         if let Some(wr) = self.responder.take_current() {
-            self.complete_receive(core, now, mem, &wr, FLUSHED);
+            self.complete_receive(core, now, mem, &wr, Failure::FLUSHED);
         }
     }
 }
