@@ -127,17 +127,20 @@ int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
 	return 0;
 }
 
-/* Pins a ring of a process. */
+/* The deepest ring: that of a CQ. */
+#define FAULTLINE_MAX_LOG_DEPTH	24
+
+/* Pins a ring of a process, which must have room for so many entries. */
 int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
-		      u64 addr, u8 log_depth, u8 stride_shift)
+		      u64 addr, u8 log_depth, u8 stride_shift, u32 entries)
 {
 	struct ib_umem *umem;
 	int err;
 
 	memset(buf, 0, sizeof(*buf));
-	/* The largest ring: the deepest CQ, or the widest work queue. */
-	if (log_depth > 24 || stride_shift > FAULTLINE_MAX_STRIDE_SHIFT ||
-	    !PAGE_ALIGNED(addr))
+	if (log_depth > FAULTLINE_MAX_LOG_DEPTH ||
+	    stride_shift > FAULTLINE_MAX_STRIDE_SHIFT ||
+	    BIT(log_depth) < entries || !PAGE_ALIGNED(addr))
 		return -EINVAL;
 	buf->size = faultline_ring_bytes(log_depth, stride_shift);
 	umem = faultline_umem_get(&dev->ibdev, addr, buf->size,

@@ -63,7 +63,6 @@ int faultline_cmd_query_qp(struct faultline_dev *dev, u32 qpn,
 			   struct faultline_qp_attr *attr);
 int faultline_cmd_destroy_qp(struct faultline_dev *dev, u32 qpn);
 
-/* Any context if `wait` says so. */
 int faultline_cmd_attach_mcast(struct faultline_dev *dev, u32 qpn,
 			       const struct faultline_mcast *params);
 int faultline_cmd_detach_mcast(struct faultline_dev *dev, u32 qpn,
@@ -83,6 +82,8 @@ int faultline_cmd_destroy_rwq_table(struct faultline_dev *dev, u32 table);
 int faultline_cmd_create_rss_qp(struct faultline_dev *dev,
 				const struct faultline_create_rss_qp *params,
 				u32 *qpn);
+
+/* Any context if `wait` says so. */
 int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
 			    const struct faultline_av *av,
 			    enum faultline_wait wait, u32 *ahn);

@@ -87,12 +87,11 @@ static int faultline_cq_buf(struct faultline_cq *cq, unsigned int entries,
 	err = faultline_udata_in(udata, &req, sizeof(req));
 	if (err)
 		return err;
-	if (req.reserved || req.log_depth > 24 ||
-	    BIT(req.log_depth) < entries)
+	if (req.reserved)
 		return -EINVAL;
 	cq->log_depth = req.log_depth;
 	return faultline_buf_pin(dev, &cq->buf, req.buf_addr, req.log_depth,
-				 FAULTLINE_CQE_SHIFT);
+				 FAULTLINE_CQE_SHIFT, entries);
 }
 
 int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
@@ -192,10 +191,8 @@ static int __faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
 	err = faultline_udata_in(udata, &req, sizeof(req));
 	if (err)
 		return err;
-	if (req.log_depth > 24 || BIT(req.log_depth) < entries)
-		return -EINVAL;
 	err = faultline_buf_pin(dev, &buf, req.buf_addr, req.log_depth,
-				FAULTLINE_CQE_SHIFT);
+				FAULTLINE_CQE_SHIFT, entries);
 	if (err)
 		return err;
 

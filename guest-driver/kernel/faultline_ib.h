@@ -277,7 +277,7 @@ static inline u32 faultline_udata_uctx(struct ib_udata *udata)
 int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
 			u8 log_depth, u8 stride_shift);
 int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
-		      u64 addr, u8 log_depth, u8 stride_shift);
+		      u64 addr, u8 log_depth, u8 stride_shift, u32 entries);
 void faultline_buf_created(struct faultline_dev *dev,
 			   struct faultline_buf *buf);
 void faultline_buf_free(struct faultline_dev *dev, struct faultline_buf *buf);
@@ -383,6 +383,21 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 				      u64 length, u64 virt_addr, int access,
 				      struct ib_pd *ibpd,
 				      struct ib_udata *udata);
+int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
+u8 faultline_mkey_variant(struct faultline_dev *dev);
+struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start, u64 length,
+			      u64 virt_addr, int access,
+			      unsigned long *page_size);
+int faultline_map_init(struct faultline_map *map, struct faultline_dev *dev,
+		       struct ib_umem *umem, u32 key, u64 iova,
+		       unsigned long page_size);
+int faultline_map_run(struct faultline_map *map);
+void faultline_map_done(struct faultline_map *map);
+int faultline_mr_create_mkey(struct ib_pd *ibpd, struct faultline_mr *mr,
+			     u64 length, u64 virt_addr, int access,
+			     unsigned long page_size);
+int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
+			      u32 *key);
 
 /* faultline_dm.c */
 struct ib_dm *faultline_alloc_dm(struct ib_device *ibdev,
@@ -424,23 +439,6 @@ int faultline_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents,
 			unsigned int *offset);
 int faultline_fill_reg_mr(struct faultline_reg_mr_wqe *wqe,
 			  const struct ib_reg_wr *wr);
-
-/* faultline_mr.c */
-int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata);
-u8 faultline_mkey_variant(struct faultline_dev *dev);
-struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start, u64 length,
-			      u64 virt_addr, int access,
-			      unsigned long *page_size);
-int faultline_map_init(struct faultline_map *map, struct faultline_dev *dev,
-		       struct ib_umem *umem, u32 key, u64 iova,
-		       unsigned long page_size);
-int faultline_map_run(struct faultline_map *map);
-void faultline_map_done(struct faultline_map *map);
-int faultline_mr_create_mkey(struct ib_pd *ibpd, struct faultline_mr *mr,
-			     u64 length, u64 virt_addr, int access,
-			     unsigned long page_size);
-int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
-			      u32 *key);
 
 /* faultline_stats.c */
 extern const struct rdma_stat_desc faultline_stat_descs[];

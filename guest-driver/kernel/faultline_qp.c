@@ -120,25 +120,22 @@ static int faultline_qp_pin(struct faultline_dev *dev, struct faultline_qp *qp,
 	err = faultline_udata_in(udata, &req, sizeof(req));
 	if (err)
 		return err;
-	if (req.reserved || req.sq_log_depth > 24 || req.rq_log_depth > 24 ||
-	    BIT(req.sq_log_depth) < cap->max_send_wr)
+	if (req.reserved)
 		return -EINVAL;
 	qp->sq.log_depth = req.sq_log_depth;
 	qp->sq.stride_shift = req.sq_stride_shift;
 	err = faultline_buf_pin(dev, &qp->sq.buf, req.sq_addr,
-				req.sq_log_depth, req.sq_stride_shift);
+				req.sq_log_depth, req.sq_stride_shift,
+				cap->max_send_wr);
 	if (err)
 		return err;
 	if (!faultline_qp_has_rq(&qp->ibqp))
 		return 0;
-	if (BIT(req.rq_log_depth) < cap->max_recv_wr) {
-		err = -EINVAL;
-		goto free_sq;
-	}
 	qp->rq.log_depth = req.rq_log_depth;
 	qp->rq.stride_shift = req.rq_stride_shift;
 	err = faultline_buf_pin(dev, &qp->rq.buf, req.rq_addr,
-				req.rq_log_depth, req.rq_stride_shift);
+				req.rq_log_depth, req.rq_stride_shift,
+				cap->max_recv_wr);
 	if (err)
 		goto free_sq;
 	return 0;
@@ -236,6 +233,24 @@ static void faultline_qp_unlink(struct faultline_qp *qp)
 	spin_unlock_irq(&recv_cq->lock);
 }
 
+/* The device has made a QP that has no queues, which nobody polls. */
+static int faultline_without_queues(struct faultline_dev *dev,
+				    struct faultline_qp *qp, u32 qpn,
+				    struct ib_qp_init_attr *attr)
+{
+	int err;
+
+	qp->user = true;
+	qp->ibqp.qp_num = qpn;
+	faultline_res_init(&qp->res, qpn, faultline_qp_event);
+	err = faultline_res_add(&dev->qps, &qp->res);
+	if (err)
+		faultline_cmd_destroy_qp(dev, qpn);
+	else
+		memset(&attr->cap, 0, sizeof(attr->cap));
+	return err;
+}
+
 /*
  * A target has no queues, no PD and no context: it belongs to its domain, and
  * may be shared by processes. The core does not say which one asks.
@@ -251,20 +266,10 @@ static int faultline_create_xrc_target(struct faultline_dev *dev,
 	u32 qpn;
 	int err;
 
-	/* Nobody in the kernel looks into its queues. */
-	qp->user = true;
 	err = faultline_cmd_create_qp(dev, &params, &qpn);
 	if (err)
 		return err;
-	qp->ibqp.qp_num = qpn;
-	faultline_res_init(&qp->res, qpn, faultline_qp_event);
-	err = faultline_res_add(&dev->qps, &qp->res);
-	if (err) {
-		faultline_cmd_destroy_qp(dev, qpn);
-		return err;
-	}
-	memset(&attr->cap, 0, sizeof(attr->cap));
-	return 0;
+	return faultline_without_queues(dev, qp, qpn, attr);
 }
 
 /* Queues of its own it has none. */
@@ -277,26 +282,18 @@ static int faultline_create_spreader(struct faultline_dev *dev,
 	u32 qpn;
 	int err;
 
-	qp->user = true;
 	err = faultline_create_rss_qp(dev, qp, attr, udata, &qpn);
 	if (err)
 		return err;
-	qp->ibqp.qp_num = qpn;
-	faultline_res_init(&qp->res, qpn, faultline_qp_event);
-	err = faultline_res_add(&dev->qps, &qp->res);
+	err = faultline_without_queues(dev, qp, qpn, attr);
 	if (err)
-		goto destroy;
+		return err;
 	resp.qpn = qpn;
 	err = faultline_udata_out(udata, &resp, sizeof(resp));
-	if (err)
-		goto remove;
-	memset(&attr->cap, 0, sizeof(attr->cap));
-	return 0;
-
-remove:
-	faultline_res_remove(&dev->qps, &qp->res);
-destroy:
-	faultline_cmd_destroy_qp(dev, qpn);
+	if (err) {
+		faultline_res_remove(&dev->qps, &qp->res);
+		faultline_cmd_destroy_qp(dev, qpn);
+	}
 	return err;
 }
 

@@ -40,11 +40,10 @@ static int faultline_rwq_create_hw(struct faultline_dev *dev,
 	err = faultline_udata_in(udata, &req, sizeof(req));
 	if (err)
 		return err;
-	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)) ||
-	    req.log_depth > 24 || BIT(req.log_depth) < attr->max_wr)
+	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)))
 		return -EINVAL;
 	err = faultline_buf_pin(dev, &rwq->buf, req.buf_addr, req.log_depth,
-				req.stride_shift);
+				req.stride_shift, attr->max_wr);
 	if (err)
 		return err;
 	params.ring = rwq->buf.ring;

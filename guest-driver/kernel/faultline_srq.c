@@ -76,18 +76,18 @@ static int faultline_srq_pin(struct faultline_dev *dev,
 	if (err)
 		return err;
 	if (memchr_inv(req.srq.reserved, 0, sizeof(req.srq.reserved)) ||
-	    memchr_inv(req.reserved, 0, sizeof(req.reserved)) ||
-	    req.srq.log_depth > 24 || BIT(req.srq.log_depth) < attr->max_wr)
+	    memchr_inv(req.reserved, 0, sizeof(req.reserved)))
 		return -EINVAL;
 	wq->log_depth = req.srq.log_depth;
 	wq->stride_shift = req.srq.stride_shift;
 	err = faultline_buf_pin(dev, &wq->buf, req.srq.buf_addr,
-				req.srq.log_depth, req.srq.stride_shift);
+				req.srq.log_depth, req.srq.stride_shift,
+				attr->max_wr);
 	if (err || !with_tags)
 		return err;
 	srq->ops_log_depth = req.ops_log_depth;
 	err = faultline_buf_pin(dev, &srq->ops, req.ops_addr,
-				req.ops_log_depth, FAULTLINE_TM_OP_SHIFT);
+				req.ops_log_depth, FAULTLINE_TM_OP_SHIFT, 1);
 	if (err)
 		faultline_buf_free(dev, &wq->buf);
 	return err;
@@ -208,11 +208,10 @@ static int faultline_resize_srq(struct faultline_dev *dev,
 	err = faultline_udata_in(udata, &req, sizeof(req));
 	if (err)
 		return err;
-	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)) ||
-	    req.log_depth > 24 || BIT(req.log_depth) < max_wr)
+	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)))
 		return -EINVAL;
 	err = faultline_buf_pin(dev, &buf, req.buf_addr, req.log_depth,
-				srq->wq.stride_shift);
+				srq->wq.stride_shift, max_wr);
 	if (err)
 		return err;
 
@@ -233,7 +232,6 @@ int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
 {
 	struct faultline_dev *dev = to_fdev(ibsrq->device);
 	struct faultline_srq *srq = to_fsrq(ibsrq);
-
 	int err;
 
 	if (mask & IB_SRQ_MAX_WR) {
