@@ -276,6 +276,20 @@ err_doorbell:
 	return errno;
 }
 
+/* The kernel has answered with `ret` and, if that is 0, `resp`. */
+static struct verbs_context *complete_context(struct fl_context *ctx, int cmd_fd, int ret,
+					      const struct faultline_alloc_ucontext_resp *resp)
+{
+	if (!ret)
+		ret = set_up_context(ctx, cmd_fd, resp);
+	if (!ret)
+		return &ctx->ibv_ctx;
+	verbs_uninit_context(&ctx->ibv_ctx);
+	free(ctx);
+	errno = ret;
+	return NULL;
+}
+
 static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd_fd,
 					      void *private_data)
 {
@@ -290,14 +304,7 @@ static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd
 		return NULL;
 	ret = ibv_cmd_get_context(&ctx->ibv_ctx, &cmd, sizeof(cmd), &resp.ibv_resp,
 				  sizeof(resp));
-	if (!ret)
-		ret = set_up_context(ctx, cmd_fd, &resp.drv);
-	if (!ret)
-		return &ctx->ibv_ctx;
-	verbs_uninit_context(&ctx->ibv_ctx);
-	free(ctx);
-	errno = ret;
-	return NULL;
+	return complete_context(ctx, cmd_fd, ret, &resp.drv);
 }
 
 /* A second context on the descriptor of one that exists, perhaps elsewhere. */
@@ -316,14 +323,7 @@ static struct verbs_context *fl_import_context(struct ibv_device *device,
 		return NULL;
 	fill_attr_out_ptr(cmd, FAULTLINE_ATTR_QUERY_CONTEXT_RESP, &resp);
 	ret = ibv_cmd_query_context(&ctx->ibv_ctx.context, cmd);
-	if (!ret)
-		ret = set_up_context(ctx, cmd_fd, &resp);
-	if (!ret)
-		return &ctx->ibv_ctx;
-	verbs_uninit_context(&ctx->ibv_ctx);
-	free(ctx);
-	errno = ret;
-	return NULL;
+	return complete_context(ctx, cmd_fd, ret, &resp);
 }
 
 static void fl_free_context(struct ibv_context *ibctx)

@@ -74,10 +74,10 @@ struct fl_context {
 	uint32_t max_inline;
 	struct fl_table qps;
 	struct fl_table srqs;	/* those that completions name */
+	struct fl_table rwqs;
 	/* Of the time of day and the device's clock; when that was measured. */
 	uint64_t wallclock_ahead;
 	uint64_t clock_synced_at;
-	struct fl_table rwqs;
 	/* Protects the list of pages of watches' counters. */
 	pthread_mutex_t counters_lock;
 	struct fl_counter_page *counters;
@@ -350,6 +350,9 @@ void fl_read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *info);
 struct fl_srq *fl_alloc_srq(struct ibv_pd *pd, struct ibv_srq_attr *attr,
 			    struct faultline_create_srq_req *req);
 void fl_free_srq(struct fl_srq *srq);
+int fl_create_named_srq(struct ibv_context *context, struct fl_srq *srq,
+			struct ibv_srq_init_attr_ex *attr,
+			struct ibv_create_xsrq *cmd, size_t cmd_size);
 struct ibv_srq *fl_create_srq(struct ibv_pd *pd,
 			      struct ibv_srq_init_attr *attr);
 struct ibv_srq *fl_create_srq_ex(struct ibv_context *context,

@@ -91,12 +91,33 @@ struct ibv_srq *fl_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 	return &srq->verbs_srq.srq;
 }
 
+/* Has the kernel make an SRQ that completions name. */
+int fl_create_named_srq(struct ibv_context *context, struct fl_srq *srq,
+			struct ibv_srq_init_attr_ex *attr,
+			struct ibv_create_xsrq *cmd, size_t cmd_size)
+{
+	struct fl_create_srq_resp resp = {};
+	uint32_t max_sge = attr->attr.max_sge;
+	int ret;
+
+	ret = ibv_cmd_create_srq_ex(context, &srq->verbs_srq, attr, cmd, cmd_size,
+				    &resp.ibv_resp, sizeof(resp));
+	if (ret)
+		return ret;
+	srq->srqn = resp.drv.srqn;
+	ret = fl_table_insert(&to_fl_ctx(context)->srqs, srq->srqn, srq);
+	if (ret) {
+		ibv_cmd_destroy_srq(&srq->verbs_srq.srq);
+		return ret;
+	}
+	attr->attr.max_wr = srq->wq.mask + 1;
+	attr->attr.max_sge = max_sge;
+	return 0;
+}
+
 static struct ibv_srq *create_xrc_srq(struct ibv_context *context,
 				      struct ibv_srq_init_attr_ex *attr)
 {
-	struct fl_context *ctx = to_fl_ctx(context);
-	struct fl_create_srq_resp resp = {};
-	uint32_t max_sge = attr->attr.max_sge;
 	struct fl_create_xsrq cmd = {};
 	struct fl_srq *srq;
 	int ret;
@@ -104,25 +125,14 @@ static struct ibv_srq *create_xrc_srq(struct ibv_context *context,
 	srq = fl_alloc_srq(attr->pd, &attr->attr, &cmd.drv);
 	if (!srq)
 		return NULL;
-	ret = ibv_cmd_create_srq_ex(context, &srq->verbs_srq, attr, &cmd.ibv_cmd,
-				    sizeof(cmd), &resp.ibv_resp, sizeof(resp));
-	if (ret)
-		goto err;
-	srq->srqn = resp.drv.srqn;
 	srq->is_xrc = true;
-	ret = fl_table_insert(&ctx->srqs, srq->srqn, srq);
-	if (ret)
-		goto err_destroy;
-	attr->attr.max_wr = srq->wq.mask + 1;
-	attr->attr.max_sge = max_sge;
+	ret = fl_create_named_srq(context, srq, attr, &cmd.ibv_cmd, sizeof(cmd));
+	if (ret) {
+		fl_free_srq(srq);
+		errno = ret;
+		return NULL;
+	}
 	return &srq->verbs_srq.srq;
-
-err_destroy:
-	ibv_cmd_destroy_srq(&srq->verbs_srq.srq);
-err:
-	fl_free_srq(srq);
-	errno = ret;
-	return NULL;
 }
 
 struct ibv_srq *fl_create_srq_ex(struct ibv_context *context,

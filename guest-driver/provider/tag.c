@@ -76,9 +76,6 @@ static struct fl_tags *alloc_tags(struct ibv_pd *pd, const struct ibv_tm_cap *ca
 struct ibv_srq *fl_create_tag_srq(struct ibv_context *context,
 				  struct ibv_srq_init_attr_ex *attr)
 {
-	struct fl_context *ctx = to_fl_ctx(context);
-	struct fl_create_srq_resp resp = {};
-	uint32_t max_sge = attr->attr.max_sge;
 	struct fl_create_tag_srq cmd = {};
 	struct fl_tags *tags;
 	struct fl_srq *srq;
@@ -95,21 +92,10 @@ struct ibv_srq *fl_create_tag_srq(struct ibv_context *context,
 	srq->tags = tags;
 	cmd.drv.ops_addr = (uintptr_t)tags->ops.ring.buf;
 	cmd.drv.ops_log_depth = tags->ops.log_depth;
-	ret = ibv_cmd_create_srq_ex(context, &srq->verbs_srq, attr, &cmd.ibv_cmd,
-				    sizeof(cmd), &resp.ibv_resp, sizeof(resp));
-	if (ret)
-		goto err_srq;
-	srq->srqn = resp.drv.srqn;
-	ret = fl_table_insert(&ctx->srqs, srq->srqn, srq);
-	if (ret)
-		goto err_destroy;
-	attr->attr.max_wr = srq->wq.mask + 1;
-	attr->attr.max_sge = max_sge;
-	return &srq->verbs_srq.srq;
+	ret = fl_create_named_srq(context, srq, attr, &cmd.ibv_cmd, sizeof(cmd));
+	if (!ret)
+		return &srq->verbs_srq.srq;
 
-err_destroy:
-	ibv_cmd_destroy_srq(&srq->verbs_srq.srq);
-err_srq:
 	srq->tags = NULL;
 	fl_free_srq(srq);
 err_tags:

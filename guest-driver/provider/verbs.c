@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 /*
- * What goes to the kernel as it is: device, port, MR, MW, AH, multicast.
+ * What goes to the kernel as it is: device, port, MR, MW, AH.
  */
 #include <errno.h>
 #include <stdio.h>
