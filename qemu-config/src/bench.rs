@@ -15,19 +15,22 @@ use crate::figures;
 use crate::guest::Guest;
 use crate::workspace::Workspace;
 
+/// What makes cargo run the harness's benchmark; its own words follow.
+pub const HARNESS: [&str; 8] = [
+    "run",
+    "--release",
+    "--quiet",
+    "-p",
+    "faultline-harness",
+    "--bin",
+    "bench",
+    "--",
+];
+
 /// Runs the harness's benchmark.
 pub fn harness(workspace: &Workspace, json: Option<&Path>) -> Result<bool> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args([
-        "run",
-        "--release",
-        "--quiet",
-        "-p",
-        "faultline-harness",
-        "--bin",
-        "bench",
-        "--",
-    ]);
+    command.args(HARNESS);
     if let Some(json) = json {
         let absolute = std::path::absolute(json).with_context(|| format!("{}", json.display()))?;
         command.arg("--json").arg(absolute);

@@ -34,6 +34,7 @@ const PACKAGES: &[&str] = &[
     "perftest",
     "python3-pyverbs",
     "make",
+    "sparse",
     "gcc",
     "g++",
     "cmake",

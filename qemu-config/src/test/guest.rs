@@ -32,7 +32,7 @@ pub fn run(
     let plan = needs::plan(workspace.root(), suite, kernel, options);
     let mut pair: Option<Pair> = None;
     let mut boots = 0;
-    for test in tests {
+    for mut test in tests {
         let name = format!("{suite}::{}::{}", kernel.name(), test.name);
         let current = match pair.take() {
             Some(pair) => pair,
@@ -46,7 +46,6 @@ pub fn run(
                 }
             }
         };
-        let mut test = test;
         test.exchange.limit *= kernel.patience();
         let (verdict, usable) = current.judge(workspace, &test, &name, tally);
         if usable {

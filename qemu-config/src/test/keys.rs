@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::pyverbs::{self, Test};
 use super::{Options, Tally, Verdict, host, needs};
+use crate::bench::HARNESS;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
 
@@ -61,20 +62,8 @@ pub fn run_host(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tal
 fn delay(workspace: &Workspace, dir: &Path) -> Result<f64> {
     let json = dir.join("delay.json");
     let shown = json.display().to_string();
-    let words = [
-        "run",
-        "--release",
-        "--quiet",
-        "-p",
-        "faultline-harness",
-        "--bin",
-        "bench",
-        "--",
-        "--only",
-        "keys",
-        "--json",
-        &shown,
-    ];
+    let mut words = HARNESS.to_vec();
+    words.extend(["--only", "keys", "--json", &shown]);
     let missed = host::cargo(workspace, dir, "delay", &words).err();
     let figures = match std::fs::read(&json) {
         Ok(text) => serde_json::from_slice(&text)?,
