@@ -505,19 +505,19 @@ struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
 				   u64 length, u64 iova, int access)
 {
 	struct ib_umem_odp *odp;
+	bool implicit;
 
 	/* The offset within a page is the same on both sides. */
 	if ((start ^ iova) & ~PAGE_MASK)
 		return ERR_PTR(-EINVAL);
 	if ((start ^ iova) & (HPAGE_SIZE - 1))
 		access &= ~IB_ACCESS_HUGETLB;
-	if (start || length != U64_MAX)
-		odp = ib_umem_odp_get(ibdev, start, length, access,
-				      &faultline_mn_ops);
-	else if (iova)
+	implicit = !start && length == U64_MAX;
+	if (implicit && iova)
 		return ERR_PTR(-EINVAL);
-	else
-		odp = ib_umem_odp_alloc_implicit(ibdev, access);
+	odp = implicit ? ib_umem_odp_alloc_implicit(ibdev, access) :
+			 ib_umem_odp_get(ibdev, start, length, access,
+					 &faultline_mn_ops);
 	if (IS_ERR(odp))
 		return ERR_CAST(odp);
 	/*

@@ -23,7 +23,13 @@
 
 static struct device device;
 static uint8_t *memory;
+/* What others are made of. */
 static struct ibv_cq *cq;
+static struct ibv_xrcd *xrcd;
+static struct ibv_dm *dm;
+static struct ibv_wq *wq;
+static struct ibv_rwq_ind_table *table;
+static struct ibv_qp *raw;
 
 /* Makes an object; NULL and errno if it fails. */
 typedef void *make_fn(void);
@@ -183,6 +189,120 @@ static int unmake_xrcd(void *xrcd)
 	return ibv_close_xrcd(xrcd);
 }
 
+static void *make_srq_ex(enum ibv_srq_type type, uint32_t mask)
+{
+	struct ibv_srq_init_attr_ex attr = {
+		.attr = { .max_wr = 500, .max_sge = 2 },
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+			     IBV_SRQ_INIT_ATTR_CQ | mask,
+		.srq_type = type, .pd = device.pd, .xrcd = xrcd, .cq = cq,
+		.tm_cap = { .max_num_tags = 100, .max_ops = 50 },
+	};
+
+	return ibv_create_srq_ex(device.context, &attr);
+}
+
+static void *make_xrc_srq(void)
+{
+	return make_srq_ex(IBV_SRQT_XRC, IBV_SRQ_INIT_ATTR_XRCD);
+}
+
+static void *make_tag_srq(void)
+{
+	return make_srq_ex(IBV_SRQT_TM, IBV_SRQ_INIT_ATTR_TM);
+}
+
+static void *make_dm(void)
+{
+	struct ibv_alloc_dm_attr attr = { .length = PAGE };
+
+	return ibv_alloc_dm(device.context, &attr);
+}
+
+static int unmake_dm(void *memory)
+{
+	return ibv_free_dm(memory);
+}
+
+static void *make_dm_region(void)
+{
+	return ibv_reg_dm_mr(device.pd, dm, 0, PAGE,
+			     IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE);
+}
+
+static void *make_wq(void)
+{
+	struct ibv_wq_init_attr attr = {
+		.wq_type = IBV_WQT_RQ, .max_wr = 300, .max_sge = 2, .pd = device.pd, .cq = cq,
+	};
+
+	return ibv_create_wq(device.context, &attr);
+}
+
+static int unmake_wq(void *queue)
+{
+	return ibv_destroy_wq(queue);
+}
+
+static void *make_table(void)
+{
+	struct ibv_rwq_ind_table_init_attr attr = { .log_ind_tbl_size = 0, .ind_tbl = &wq };
+
+	return ibv_create_rwq_ind_table(device.context, &attr);
+}
+
+static int unmake_table(void *object)
+{
+	return ibv_destroy_rwq_ind_table(object);
+}
+
+static void *make_rss(void)
+{
+	static uint8_t key[40] = { 1, 2, 3 };
+	struct ibv_qp_init_attr_ex attr = {
+		.qp_type = IBV_QPT_RAW_PACKET, .pd = device.pd, .rwq_ind_tbl = table,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE |
+			     IBV_QP_INIT_ATTR_RX_HASH,
+		.rx_hash_conf = {
+			.rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ,
+			.rx_hash_key_len = sizeof(key), .rx_hash_key = key,
+			.rx_hash_fields_mask = IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4,
+		},
+	};
+
+	return ibv_create_qp_ex(device.context, &attr);
+}
+
+static void *make_raw(void)
+{
+	return make_qp(IBV_QPT_RAW_PACKET);
+}
+
+static void *make_flow(void)
+{
+	struct {
+		struct ibv_flow_attr attr;
+		struct ibv_flow_spec_eth eth;
+	} __attribute__((packed)) rule = {
+		.attr = {
+			.type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(rule), .num_of_specs = 1,
+			.port = 1,
+		},
+		.eth = {
+			.type = IBV_FLOW_SPEC_ETH, .size = sizeof(rule.eth),
+			.val.dst_mac = { 2, 3, 4, 5, 6, 7 },
+			.mask.dst_mac = { 255, 255, 255, 255, 255, 255 },
+		},
+	};
+
+	return ibv_create_flow(raw, &rule.attr);
+}
+
+static int unmake_flow(void *flow)
+{
+	return ibv_destroy_flow(flow);
+}
+
 static const struct object {
 	const char *name;
 	make_fn *make;
@@ -202,6 +322,15 @@ static const struct object {
 	{ "UD queue pair", make_ud, unmake_qp },
 	{ "address handle", make_ah, unmake_ah },
 	{ "XRC domain", make_xrcd, unmake_xrcd },
+	{ "XRC receive queue", make_xrc_srq, unmake_srq },
+	{ "tag matching", make_tag_srq, unmake_srq },
+	{ "device memory", make_dm, unmake_dm },
+	{ "region of device memory", make_dm_region, unmake_mr },
+	{ "work queue", make_wq, unmake_wq },
+	{ "indirection table", make_table, unmake_table },
+	{ "RSS queue pair", make_rss, unmake_qp },
+	{ "raw queue pair", make_raw, unmake_qp },
+	{ "flow", make_flow, unmake_flow },
 };
 
 /* The kernel's allocation number `nth` from now on in this thread fails; 0: none. */
@@ -289,8 +418,13 @@ int main(void)
 	memory = anonymous(SIZE);
 	memset(memory, 1, SIZE);
 	cq = make_cq();
-	if (!cq)
-		die("a completion queue: %m");
+	xrcd = make_xrcd();
+	dm = make_dm();
+	wq = cq ? make_wq() : NULL;
+	table = wq ? make_table() : NULL;
+	raw = cq ? make_raw() : NULL;
+	if (!xrcd || !dm || !table || !raw)
+		die("something to work with: %m");
 	for (unsigned int i = 0; i < ARRAY_SIZE(objects); i++)
 		try(&objects[i]);
 	if (kmsg_complaints(log))

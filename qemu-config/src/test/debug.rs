@@ -3,9 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+
 use super::{Options, Suite, Tally, Verdict, run_in_guests};
 use crate::cluster::Cluster;
-use crate::image::Kernel;
+use crate::command::run_logged;
+use crate::debug_kernel;
+use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
 
 /// The other suites.
@@ -13,6 +17,15 @@ pub const SUITES: [&str; 4] = ["pingpong", "odp", "keys", "torture"];
 
 /// Runs the suites whose names contain `filter`; their tests have names like `pingpong::debug::rc`.
 pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, tally: &mut Tally) {
+    if CHECKPATCH.contains(filter) {
+        let started = Instant::now();
+        let verdict = match checkpatch(workspace, dir) {
+            Ok(()) => Verdict::Passed,
+            Err(error) => Verdict::Failed(format!("{error:#}")),
+        };
+        let name = format!("debug-kernel::{CHECKPATCH}");
+        tally.add(&name, started.elapsed(), verdict);
+    }
     let mut run = |suite, filter| {
         let kernel = Kernel::Debug;
         run_in_guests(workspace, suite, filter, kernel, options, dir, tally);
@@ -23,6 +36,25 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
             run(suite, "");
         }
     }
+}
+
+/// The test of the driver's style, with the script of the kernel that is built.
+pub const CHECKPATCH: &str = "checkpatch";
+
+/// Neither errors nor warnings but for comparisons of kernel versions, which a driver outside the tree needs.
+fn checkpatch(workspace: &Workspace, dir: &Path) -> Result<()> {
+    let base = Base::obtain(workspace)?;
+    debug_kernel::obtain(workspace, &base)?;
+    let script = "cd /mnt
+         found=$(perl /usr/share/faultline-lab/checkpatch.pl --strict --no-tree --terse \
+              --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON --file kernel/*.[ch] || true)
+         echo \"$found\" | tail -n 1 | grep -q '^total:'
+         ! echo \"$found\" | grep -E ' (ERROR|WARNING): '";
+    run_logged(
+        "checkpatch",
+        &mut base.chroot(&workspace.guest_driver(), script),
+        &dir.join("checkpatch.log"),
+    )
 }
 
 /// Memory that nothing points to any more (Documentation/dev-tools/kmemleak.rst). What is younger than five seconds

@@ -166,7 +166,8 @@ impl Suite {
                 let own = table::suite("debug-kernel")
                     .into_iter()
                     .map(|test| test.name);
-                let others = debug::SUITES.iter().map(|&suite| suite.to_owned());
+                let others = debug::SUITES.iter().chain([&debug::CHECKPATCH]);
+                let others = others.map(|&name| name.to_owned());
                 others.chain(own).collect()
             }
         }

@@ -21,6 +21,10 @@ pub const TESTS: &[(&str, Test)] = &[
     ("application_killed", application_killed),
     ("module_reloaded", module_reloaded),
     ("module_removed_under_traffic", module_removed_under_traffic),
+    (
+        "module_removed_50_times_under_traffic",
+        module_removed_50_times_under_traffic,
+    ),
     ("device_unbound_under_traffic", device_unbound_under_traffic),
     ("interface_down_under_traffic", interface_down_under_traffic),
     ("function_reset", function_reset),
@@ -161,6 +165,19 @@ fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Run
     Ok((serving, sending))
 }
 
+/// Sends to itself through the device, and to the other guest's interface, and says so when both flow.
+const OWN_TRAFFIC: &str = "
+    ping -q -f $PEER_IP >/dev/null 2>&1 &
+    pong() { exec ibv_rc_pingpong -d $RDMA_DEV -g $GID_INDEX -n 1000000000 $1; }
+    pong & serving=$!
+    lab_until 10 sh -c 'ss -Hltn sport = :18515 | grep -q .'
+    pong $MY_IP & sending=$!
+    flows() { [ $(cat /sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/tx_packets) -gt $1 ]; }
+    lab_until 10 flows 1000 && touch /run/flows
+    wait $serving; first=$?
+    wait $sending && exit 0
+    exit $first";
+
 /// The program must end by itself, with an error.
 fn must_fail(running: Running<'_>, who: &str) -> Result<Outcome> {
     let outcome = running.wait_more(ERROR_LIMIT)?;
@@ -238,6 +255,23 @@ fn module_removed_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
     end(serving, "the server")?;
     client.must("modprobe faultline", SHORT)?;
     configure(client, plan)?;
+    works(cluster)
+}
+
+fn module_removed_50_times_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
+    let (_, client) = pair(cluster)?;
+    for round in 0..50 {
+        let traffic = client.start(&Exec {
+            script: OWN_TRAFFIC.to_owned(),
+            ..Exec::default()
+        })?;
+        client
+            .must("lab_until 20 rm /run/flows && rmmod faultline", SHORT)
+            .with_context(|| format!("round {round}"))?;
+        must_fail(traffic, "the traffic").with_context(|| format!("round {round}"))?;
+        client.must("pkill -x ping; modprobe faultline", SHORT)?;
+        configure(client, plan)?;
+    }
     works(cluster)
 }
 
