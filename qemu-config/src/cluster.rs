@@ -209,7 +209,8 @@ impl Cluster {
                 nodes: plan.hardware.nodes,
                 backing: back(&plan.hardware, sockets.path(), index)?,
             };
-            booting.push(Booting::start(&qemu, &machine, &logs)?);
+            let patience = plan.kernel.patience();
+            booting.push(Booting::start(&qemu, &machine, &logs, patience)?);
             if plan.nic == Nic::Rxe && index == 0 {
                 // The other end connects to this one's socket.
                 wait_for(&sockets.path().join("wire"))?;

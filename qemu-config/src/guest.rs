@@ -104,14 +104,16 @@ pub struct Booting {
     console: UnixListener,
     qemu: Owned,
     started: Instant,
+    limit: Duration,
 }
 
 /// Called when a command in a guest reaches a barrier: guest index and barrier name.
 pub type OnBarrier = Arc<dyn Fn(usize, &str) + Send + Sync>;
 
 impl Booting {
-    /// Starts QEMU. Must be called on a thread that lives as long as the guest: QEMU dies with it.
-    pub fn start(qemu: &Qemu, machine: &Machine, dir: &Path) -> Result<Self> {
+    /// Starts QEMU. Must be called on a thread that lives as long as the guest: QEMU dies with it. The guest may
+    /// take `patience` times as long to boot as others.
+    pub fn start(qemu: &Qemu, machine: &Machine, dir: &Path, patience: u32) -> Result<Self> {
         let bind = |path: &Path| {
             UnixListener::bind(path).with_context(|| format!("binding {}", path.display()))
         };
@@ -140,6 +142,7 @@ impl Booting {
             console,
             qemu,
             started,
+            limit: BOOT_LIMIT * patience,
         })
     }
 
@@ -222,10 +225,10 @@ impl Booting {
             );
         }
         ensure!(
-            self.started.elapsed() < BOOT_LIMIT,
+            self.started.elapsed() < self.limit,
             "guest {} has not booted within {} s; {}",
             self.index,
-            BOOT_LIMIT.as_secs(),
+            self.limit.as_secs(),
             logs()
         );
         Ok(())
