@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use faultline_abi::admin::{self, CreateCq, ResizeCq};
+use faultline_abi::admin::{self, CreateCq, ModifyCq, ResizeCq};
 use faultline_abi::cqe::{self, Cqe};
-use faultline_abi::{U32, doorbell};
+use faultline_abi::{U16, U32, doorbell};
 use zerocopy::IntoBytes;
 
 use crate::domain::Context;
@@ -39,6 +39,14 @@ pub struct Wc {
     pub flags: u8,
     /// FAULTLINE_VENDOR_ERR_*.
     pub vendor_err: u8,
+    /// Raw: tag of the flow. Tag matching: `app_ctx` of the message.
+    pub flow_tag: u32,
+    /// Tag matching: the SRQ.
+    pub srqn: u32,
+    /// Tag matching: tag of the message.
+    pub tm_tag: u64,
+    /// FAULTLINE_CQE_TM_*.
+    pub tm_flags: u8,
 }
 
 impl Wc {
@@ -136,6 +144,10 @@ impl Cq {
             status: cqe.status,
             flags: cqe.flags,
             vendor_err: cqe.vendor_err,
+            flow_tag: cqe.flow_tag.get(),
+            srqn: cqe.srqn.get(),
+            tm_tag: u64::from(cqe.tm_tag[0].get()) | u64::from(cqe.tm_tag[1].get()) << 32,
+            tm_flags: cqe.tm_flags,
         })
     }
 
@@ -187,6 +199,16 @@ impl Cq {
                 return Ok(self.poll());
             }
         }
+    }
+
+    /// Lets notices wait for `count` completions, or for `period` microseconds after the first.
+    pub fn moderate(&self, count: u16, period: u16) -> Result<(), DriverError> {
+        let modify = ModifyCq {
+            count: U16::new(count),
+            period: U16::new(period),
+            ..ModifyCq::default()
+        };
+        self.object.command(admin::MODIFY_CQ, &modify).map(drop)
     }
 
     /// Moves to a ring of another depth; nothing is lost.

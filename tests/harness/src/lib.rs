@@ -6,10 +6,12 @@
 //! - [`Nic`]: connection, start and reset, registers, commands, counters, doorbells
 //! - [`Context`], [`Pd`], [`Mr`], [`Ah`], [`EventQueue`], [`Cq`], [`Srq`], [`Qp`]: the objects, destroyed
 //!   when dropped
+//! - [`Flow`], [`Wq`], [`RwqTable`], [`RssQp`], [`TagSrq`]: who gets which frames and messages
 //! - [`SendWr`], [`Wc`]: what goes into a QP and comes out of a CQ
 //! - [`client`]: the protocol, with the means to speak badly
 //! - [`testbed`]: a process with NICs on threads of this one, and nodes that are ready to talk
 //! - [`traffic`]: data that is verified while something else goes on
+//! - [`frames`]: Ethernet frames, and who receives them
 //! - [`paging`]: regions on demand, and their page faults answered
 //!
 //! Posting, polling and doorbells neither allocate nor lock, with one exception: a doorbell to a device that
@@ -23,11 +25,14 @@ mod device_memory;
 mod domain;
 mod error;
 mod event;
+pub mod frames;
 mod nic;
 pub mod paging;
 mod qp;
 mod ram;
 mod ring;
+mod steering;
+mod tag;
 pub mod testbed;
 pub mod traffic;
 mod wr;
@@ -41,4 +46,6 @@ pub use nic::{Counters, Nic, NicOptions, Reset};
 pub use qp::{Link, Qp, QpOptions, QpType, Srq, connect};
 pub use ram::{Buf, Ram, Rng, pattern};
 pub use ring::RingLayout;
+pub use steering::{Flow, HASH_KEY_LEN, Receiver, RssQp, RwqTable, Wq};
+pub use tag::{TagOp, TagSrq, eager, rendezvous};
 pub use wr::{Data, SendWr};

@@ -105,19 +105,24 @@ fn log2_ceil(bytes: u32, min: u32) -> u8 {
 
 /// A ring of receive work requests.
 #[derive(Debug)]
-struct RecvQueue {
-    ring: Arc<RingMemory>,
-    log_depth: u8,
-    stride: u8,
-    max_sge: u8,
-    producer: u32,
+pub(crate) struct RecvQueue {
+    pub(crate) ring: Arc<RingMemory>,
+    pub(crate) log_depth: u8,
+    pub(crate) stride: u8,
+    pub(crate) max_sge: u8,
+    pub(crate) producer: u32,
 }
 
 impl RecvQueue {
     const CONSUMER: usize = std::mem::offset_of!(WqRecord, consumer);
     const NOTIFY: usize = std::mem::offset_of!(WqRecord, notify);
 
-    fn new(nic: &Nic, log_depth: u8, max_sge: u8, layout: RingLayout) -> Result<Self, DriverError> {
+    pub(crate) fn new(
+        nic: &Nic,
+        log_depth: u8,
+        max_sge: u8,
+        layout: RingLayout,
+    ) -> Result<Self, DriverError> {
         let stride = log2_ceil(RQ_WQE_DATA + u32::from(max_sge) * 16, 5);
         Ok(Self {
             ring: RingMemory::new(nic, 1 << (log_depth + stride), layout)?,
@@ -134,7 +139,7 @@ impl RecvQueue {
     }
 
     #[inline]
-    fn post(&mut self, tag: u32, sges: &[Sge]) -> Result<(), PostError> {
+    pub(crate) fn post(&mut self, tag: u32, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > usize::from(self.max_sge) {
             return Err(PostError::TooManySges);
         }
@@ -167,17 +172,23 @@ impl RecvQueue {
 
     /// Whether the device wants to hear of new requests.
     #[inline]
-    fn notify(&self) -> bool {
+    pub(crate) fn notify(&self) -> bool {
         fence(Ordering::SeqCst);
         self.ring.load_u32(self.ring.record() + Self::NOTIFY) != 0
+    }
+
+    /// Empty, as after a reset.
+    pub(crate) fn clear(&mut self) {
+        self.producer = 0;
+        self.ring.clear();
     }
 }
 
 /// A shared receive queue.
 #[derive(Debug)]
 pub struct Srq {
-    object: Arc<Object>,
-    queue: RecvQueue,
+    pub(crate) object: Arc<Object>,
+    pub(crate) queue: RecvQueue,
 }
 
 impl Context {
@@ -337,6 +348,10 @@ impl Qp {
         self.object.handle()
     }
 
+    pub(crate) fn object(&self) -> &Arc<Object> {
+        &self.object
+    }
+
     /// Its device.
     pub fn nic(&self) -> &Nic {
         self.object.nic()
@@ -483,8 +498,7 @@ impl Qp {
         self.completed = 0;
         self.ring.clear();
         if let Some(queue) = &mut self.queue {
-            queue.producer = 0;
-            queue.ring.clear();
+            queue.clear();
         }
         Ok(())
     }

@@ -55,6 +55,11 @@ impl<'a> SendWr<'a> {
         wr
     }
 
+    /// A raw Ethernet frame.
+    pub const fn raw(sges: &'a [Sge]) -> Self {
+        Self::new(wqe::WR_RAW, Data::Sges(sges))
+    }
+
     /// RDMA WRITE.
     pub const fn write(sges: &'a [Sge], remote: Remote) -> Self {
         let mut wr = Self::new(wqe::WR_WRITE, Data::Sges(sges));

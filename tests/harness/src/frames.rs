@@ -1,0 +1,339 @@
+//! Ethernet frames for raw queue pairs; who sends them and who receives them.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use faultline_abi::cqe;
+use faultline_abi::doorbell::DoorbellPage;
+use faultline_abi::steering::{CreateFlow, FlowFields};
+use faultline_abi::wqe::Sge;
+use faultline_abi::{U16, U32, regs};
+
+use crate::cq::{Cq, Wc};
+use crate::domain::Mr;
+use crate::error::DriverError;
+use crate::event::EventQueue;
+use crate::nic::Nic;
+use crate::qp::{Qp, QpOptions, QpType};
+use crate::ram::{Buf, pattern};
+use crate::testbed::{ALL_ACCESS, LONG, Node};
+use crate::wr::SendWr;
+
+/// Bytes from one buffer of a [`Taker`] to the next.
+pub const SLOT: usize = 2048;
+const LOG_DEPTH: u8 = 6;
+
+/// What is in a frame behind Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Network {
+    /// Another EtherType.
+    Other(u16),
+    V4 {
+        src: [u8; 4],
+        dst: [u8; 4],
+    },
+    V6 {
+        src: [u8; 16],
+        dst: [u8; 16],
+    },
+}
+
+/// TCP or UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Transport {
+    Tcp,
+    Udp,
+}
+
+/// A frame. Its checksums are zero.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Frame<'a> {
+    pub dst: [u8; 6],
+    pub src: [u8; 6],
+    pub vlan: Option<u16>,
+    pub network: Network,
+    pub transport: Transport,
+    /// Source, destination.
+    pub ports: (u16, u16),
+    pub data: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// UDP over IPv4.
+    pub fn to(nic: &Nic) -> Self {
+        Self {
+            dst: nic.mac(),
+            src: [2, 0, 0, 0, 0, 9],
+            vlan: None,
+            network: Network::V4 {
+                src: [10, 1, 1, 1],
+                dst: [10, 2, 2, 2],
+            },
+            transport: Transport::Udp,
+            ports: (1234, 5678),
+            data: &[],
+        }
+    }
+
+    /// As on the wire, without FCS.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = [self.dst, self.src].concat();
+        if let Some(tci) = self.vlan {
+            out.extend([0x81, 0]);
+            out.extend(tci.to_be_bytes());
+        }
+        let segment = self.segment();
+        let len = segment.len() as u16;
+        let protocol = match self.transport {
+            Transport::Tcp => 6,
+            Transport::Udp => 17,
+        };
+        match self.network {
+            Network::Other(kind) => {
+                out.extend(kind.to_be_bytes());
+                out.extend(self.data);
+                return out;
+            }
+            Network::V4 { src, dst } => {
+                out.extend([0x08, 0x00, 0x45, 0]);
+                out.extend((20 + len).to_be_bytes());
+                out.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+                out.extend([src, dst].concat());
+            }
+            Network::V6 { src, dst } => {
+                out.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+                out.extend(len.to_be_bytes());
+                out.extend([protocol, 64]);
+                out.extend([src, dst].concat());
+            }
+        }
+        out.extend(segment);
+        out
+    }
+
+    fn segment(&self) -> Vec<u8> {
+        let (src, dst) = self.ports;
+        let mut out = [src.to_be_bytes(), dst.to_be_bytes()].concat();
+        match self.transport {
+            Transport::Tcp => out.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 0, 1, 0, 0, 0, 0]),
+            Transport::Udp => {
+                out.extend((8 + self.data.len() as u16).to_be_bytes());
+                out.extend([0, 0]);
+            }
+        }
+        out.extend(self.data);
+        out
+    }
+}
+
+/// A raw queue pair that is ready to receive 2^`log_depth` frames and to send as many, with a completion for each.
+pub fn raw_qp(node: &Node, cq: &Cq, log_depth: u8) -> Result<Qp, DriverError> {
+    let options = QpOptions {
+        send_depth: log_depth,
+        recv_depth: log_depth,
+        sig_all: true,
+        ..QpOptions::default()
+    };
+    let qp = node
+        .context
+        .qp(&node.pd, QpType::Raw, cq, cq, None, &options)?;
+    qp.open_datagrams(0)?;
+    Ok(qp)
+}
+
+/// A raw queue pair with a CQ and buffers of its own.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Taker {
+    pub qp: Qp,
+    pub cq: Cq,
+    pub mr: Mr,
+    pub buf: Buf,
+}
+
+impl Taker {
+    /// Buffers.
+    pub const DEPTH: usize = 1 << LOG_DEPTH;
+
+    /// Makes one with all of its buffers posted, whose notices go to `eq`.
+    pub fn new(node: &Node, eq: &EventQueue) -> Result<Self, DriverError> {
+        let cq = node.context.cq(eq, LOG_DEPTH + 2)?;
+        let qp = raw_qp(node, &cq, LOG_DEPTH)?;
+        let buf = node.nic.alloc(Self::DEPTH * SLOT)?;
+        let mr = node.pd.register(&buf, ALL_ACCESS)?;
+        let mut taker = Self { qp, cq, mr, buf };
+        (0..Self::DEPTH as u32).for_each(|n| taker.post(n));
+        Ok(taker)
+    }
+
+    fn sge(&self, n: u32) -> Sge {
+        self.mr.sge(n as usize * SLOT, SLOT)
+    }
+
+    fn post(&mut self, n: u32) {
+        let sges = [self.sge(n)];
+        self.qp
+            .post_recv(n, &sges)
+            .expect("no more buffers than fit");
+    }
+
+    /// The next frame that has come, and its completion. Its buffer is posted again.
+    #[track_caller]
+    pub fn take(&mut self) -> Option<(Wc, Vec<u8>)> {
+        let wc = self.cq.poll()?;
+        assert!(
+            wc.is_ok() && wc.opcode == cqe::RECV,
+            "not a frame received: {wc:?}"
+        );
+        assert_eq!(wc.qpn, self.qp.number());
+        let frame = self.buf.to_vec(wc.id as usize * SLOT, wc.len as usize);
+        self.post(wc.id);
+        Some((wc, frame))
+    }
+}
+
+/// A flow of kind NORMAL, as a command.
+pub fn rule(priority: u16, headers: u32, tag: u32) -> CreateFlow {
+    CreateFlow {
+        headers: U32::new(headers),
+        priority: U16::new(priority),
+        tag: U32::new(tag),
+        ..CreateFlow::default()
+    }
+}
+
+/// Fields of a flow that asks for none.
+pub fn anything() -> (FlowFields, FlowFields) {
+    <(FlowFields, FlowFields)>::default()
+}
+
+/// Sends a frame and waits until it has left: who is to have it in the same process has it then.
+#[track_caller]
+pub fn send(node: &mut Node, qp: &mut Qp, frame: &[u8]) {
+    node.buf.write(0, frame);
+    let sges = [node.mr.sge(0, frame.len())];
+    qp.post_send(&SendWr::raw(&sges)).unwrap();
+    let wc = node.good_completion();
+    qp.retire(&wc);
+}
+
+/// Waits until the device has seen the doorbells of all pages: an arming that has just been rung is in force.
+pub fn settle(node: &Node) {
+    let seen = |page: u32| {
+        let word = |at: usize| {
+            let at = u64::from(page) * u64::from(regs::PAGE_SIZE) + at as u64;
+            node.nic.doorbell_area().load_u32(at).unwrap()
+        };
+        word(offset_of!(DoorbellPage, producer)) == word(offset_of!(DoorbellPage, consumer))
+    };
+    let start = Instant::now();
+    while ![0, node.context.page()].into_iter().all(seen) {
+        assert!(start.elapsed() < LONG, "doorbells are not taken");
+        std::thread::yield_now();
+    }
+}
+
+/// Somebody who sends frames with numbers, on a thread, as long as no more than so many have not been received.
+#[derive(Debug)]
+pub struct Stream {
+    /// Numbers that have been given to frames so far. The frame may not have been posted.
+    sent: Arc<AtomicU64>,
+    /// Frames that need not be waited for any more.
+    done: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stream {
+    const WINDOW: u64 = 24;
+    const DATA: usize = 700;
+
+    /// Sends frames from `node` to another until [`Stream::stop`]; `vary` may change each but for its data.
+    pub fn start(mut node: Node, to: &Node, vary: fn(u64, &mut Frame<'_>)) -> Self {
+        let [sent, done] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (count, answered, end) = (sent.clone(), done.clone(), stop.clone());
+        let nic = to.nic.clone();
+        let thread = std::thread::spawn(move || {
+            let mut qp = raw_qp(&node, &node.cq, 6).unwrap();
+            while !end.load(Ordering::Relaxed) {
+                while let Some(wc) = node.cq.poll() {
+                    assert!(wc.is_ok(), "{wc:?}");
+                    qp.retire(&wc);
+                }
+                let number = count.load(Ordering::Relaxed);
+                let open = number - answered.load(Ordering::Acquire);
+                if open >= Self::WINDOW || qp.room() == 0 {
+                    std::thread::yield_now();
+                    continue;
+                }
+                let data = [number.to_le_bytes().to_vec(), pattern(number, Self::DATA)].concat();
+                let mut frame = Frame {
+                    data: &data,
+                    ..Frame::to(&nic)
+                };
+                vary(number, &mut frame);
+                let bytes = frame.bytes();
+                let at = (number % 64) as usize * SLOT;
+                node.buf.write(at, &bytes);
+                count.store(number + 1, Ordering::SeqCst);
+                let sges = [node.mr.sge(at, bytes.len())];
+                qp.post_send(&SendWr::raw(&sges)).unwrap();
+            }
+        });
+        Self {
+            sent,
+            done,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// Frames that have been received or forgiven.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Frames with this number or a higher one are posted after this call.
+    pub fn next_number(&self) -> u64 {
+        self.sent.load(Ordering::SeqCst)
+    }
+
+    /// The number in a frame that has been received, which is as it was sent.
+    #[track_caller]
+    pub fn number_of(&self, frame: &[u8]) -> u64 {
+        self.done.fetch_add(1, Ordering::Release);
+        let data = &frame[frame.len() - Self::DATA - 8..];
+        let number = u64::from_le_bytes(data[..8].try_into().unwrap());
+        assert!(data[8..] == pattern(number, Self::DATA), "frame {number}");
+        number
+    }
+
+    /// Frames that have been dropped for a reason that the test knows.
+    pub fn forgive(&self, frames: u64) {
+        self.done.fetch_add(frames, Ordering::Release);
+    }
+
+    /// Sends no more.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        while !self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
