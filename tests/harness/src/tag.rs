@@ -137,14 +137,19 @@ impl TagSrq {
         self.srq.number()
     }
 
-    /// Posts an operation; gives its number.
-    pub fn post(&mut self, op: &TagOp<'_>) -> Result<u32, PostError> {
+    /// Operations that the device has not taken.
+    pub fn under_way(&self) -> u32 {
         const CONSUMER: usize = std::mem::offset_of!(WqRecord, consumer);
         let taken = self.ops.load_u32(self.ops.record() + CONSUMER);
-        let index = self.producer;
-        if index.wrapping_sub(taken) >= 1 << LOG_OPS {
+        self.producer.wrapping_sub(taken)
+    }
+
+    /// Posts an operation; gives its number.
+    pub fn post(&mut self, op: &TagOp<'_>) -> Result<u32, PostError> {
+        if self.under_way() >= 1 << LOG_OPS {
             return Err(PostError::Full);
         }
+        let index = self.producer;
         let mut raw = TmOp {
             opcode: op.opcode,
             flags: abi::TM_OP_FLAG_SIGNALED,
