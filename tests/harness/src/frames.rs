@@ -246,6 +246,9 @@ pub struct Stream {
     sent: Arc<AtomicU64>,
     /// Frames that need not be waited for any more.
     done: Arc<AtomicU64>,
+    /// It is to rest, and rests: everything has left that was posted.
+    rest: Arc<AtomicBool>,
+    rests: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -257,8 +260,9 @@ impl Stream {
     /// Sends frames from `node` to another until [`Stream::stop`]; `vary` may change each but for its data.
     pub fn start(mut node: Node, to: &Node, vary: fn(u64, &mut Frame<'_>)) -> Self {
         let [sent, done] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (count, answered, end) = (sent.clone(), done.clone(), stop.clone());
+        let [rest, rests, stop] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let (count, answered) = (sent.clone(), done.clone());
+        let (pause, paused, end) = (rest.clone(), rests.clone(), stop.clone());
         let nic = to.nic.clone();
         let thread = std::thread::spawn(move || {
             let mut qp = raw_qp(&node, &node.cq, 6).unwrap();
@@ -267,6 +271,13 @@ impl Stream {
                     assert!(wc.is_ok(), "{wc:?}");
                     qp.retire(&wc);
                 }
+                if pause.load(Ordering::Acquire) {
+                    let idle = qp.room() == Taker::DEPTH as u32;
+                    paused.store(idle, Ordering::Release);
+                    std::thread::yield_now();
+                    continue;
+                }
+                paused.store(false, Ordering::Release);
                 let number = count.load(Ordering::Relaxed);
                 let open = number - answered.load(Ordering::Acquire);
                 if open >= Self::WINDOW || qp.room() == 0 {
@@ -290,6 +301,8 @@ impl Stream {
         Self {
             sent,
             done,
+            rest,
+            rests,
             stop,
             thread: Some(thread),
         }
@@ -315,9 +328,25 @@ impl Stream {
         number
     }
 
-    /// Frames that have been dropped for a reason that the test knows.
-    pub fn forgive(&self, frames: u64) {
-        self.done.fetch_add(frames, Ordering::Release);
+    /// Sends nothing from now on; waits until all frames have left. They have arrived then, or are lost.
+    pub fn rest(&self) {
+        self.rest.store(true, Ordering::Release);
+        self.await_rest(true);
+    }
+
+    /// Goes on after a rest. Frames that have not been received by now are forgiven.
+    pub fn go_on(&self) {
+        self.done.store(self.next_number(), Ordering::Release);
+        self.rest.store(false, Ordering::Release);
+        self.await_rest(false);
+    }
+
+    fn await_rest(&self, rests: bool) {
+        let start = Instant::now();
+        while self.rests.load(Ordering::Acquire) != rests {
+            assert!(start.elapsed() < LONG, "the sender of frames is stuck");
+            std::thread::yield_now();
+        }
     }
 
     /// Sends no more.
