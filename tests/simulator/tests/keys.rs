@@ -467,6 +467,44 @@ fn what_is_refused_changes_nothing() {
     );
 }
 
+/// A list is looked at as a whole before the key is: not even the table for its first pages is made.
+#[test]
+fn a_list_that_is_refused_leaves_no_trace() {
+    let mut k = Keys::new();
+    let key = k.create(MKEY_FAST_REG, 2048);
+    let list = k.world.hosts[1].driver.alloc(2048 * 8).unwrap();
+    let mib = 1u64 << 20;
+    // The last page misaligned; and more leaves than one command writes.
+    for (count, shift, last) in [(4u32, 12u32, 1u64 << 11), (3, 20, 1 << 19), (2048, 20, 0)] {
+        for n in 0..count {
+            let spoil = if n == count - 1 { last } else { 0 };
+            let page = (u64::from(n) << shift) + spoil;
+            let driver = &mut k.world.hosts[1].driver;
+            let at = list + u64::from(n) * 8;
+            driver.bus.write(at, &page.to_le_bytes());
+        }
+        let entry = RegMrWqe {
+            iova: U64::new(64 * mib),
+            length: U64::new(u64::from(count) << shift),
+            list: U64::new(list),
+            num_pages: U32::new(count),
+            page_shift: U32::new(shift),
+            ..k.register(key)
+        };
+        let other = k.world.connect(QPT_RC, PAGE, |_| {});
+        let ([_, mut cq], [_, mut qp]) = (other.cq, other.qp);
+        let held = |k: &Keys| k.world.with_nic(1, |nic| nic.held_memory());
+        let before = held(&k);
+        let done = k.local(&mut qp, &mut cq, &entry);
+        let expected = (cqe::MW_BIND_ERR, cqe::BOUNDS);
+        assert_eq!((done.status, done.vendor_err), expected, "{count} pages");
+        assert_eq!(held(&k), before, "{count} pages");
+    }
+    let good = k.register(key);
+    k.well(&good);
+    assert_eq!(k.ask(wr::WR_READ, VA + 100, 8, key), cqe::SUCCESS);
+}
+
 /// IBTA 10.6.7.
 #[test]
 fn windows_let_see_what_they_show() {

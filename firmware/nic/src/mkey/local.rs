@@ -15,7 +15,9 @@ use faultline_abi::qp::{
 };
 use faultline_abi::translation as tq;
 
-use super::{Bearer, Binding, Kind, Mkey, Mkeys, grants_too_much, leaves_per_page};
+use super::{
+    Bearer, Binding, Kind, MAX_LEAVES_PER_MAP, Mkey, Mkeys, grants_too_much, leaves_per_page,
+};
 use crate::dma::Dma;
 use crate::page_table::PAGE_SHIFT;
 
@@ -108,7 +110,16 @@ impl Mkeys {
         if self.budget.is_spent() {
             return Err(Unchanged::State);
         }
+        // A page of another size may take many leaves.
+        let leaves = u64::from(what.num_pages) << leaves_per_page(shift as u8);
+        if leaves > MAX_LEAVES_PER_MAP {
+            return Err(Unchanged::Bounds);
+        }
         self.read_list(what, mem)?;
+        self.touched += leaves;
+        if self.list.iter().any(|addr| addr & (page - 1) != 0) {
+            return Err(Unchanged::Bounds);
+        }
         let epoch = self.next_epoch();
         let list = std::mem::take(&mut self.list);
         let result = match self.table.get_mut(what.key >> 8) {
@@ -120,7 +131,6 @@ impl Mkeys {
             None => Err(Unchanged::Key),
         };
         self.list = list;
-        self.touched += u64::from(what.num_pages) << leaves_per_page(shift as u8);
         result
     }
 
@@ -293,6 +303,7 @@ impl Mkeys {
 }
 
 impl Mkey {
+    /// Becomes a region of these pages. They have been checked: this does not fail half-way.
     fn take_list(
         &mut self,
         what: &Register,
