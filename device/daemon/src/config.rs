@@ -98,7 +98,7 @@ pub struct NicSettings {
     pub ready_notice: Option<bool>,
     /// What a look-up in a page table costs, in nanoseconds.
     pub lookup_ns: Option<u64>,
-    /// What page tables and page lists may take, in MiB.
+    /// What page tables, page lists and queue pairs may take, in MiB.
     pub table_mib: Option<usize>,
     /// Faults of real adapters that this one shall have.
     pub pitfalls: Option<Vec<Pitfall>>,

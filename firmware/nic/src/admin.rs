@@ -522,7 +522,10 @@ impl Nic {
             &self.core.budget,
             mem,
         )?;
-        let tags = TagList::new(cmd.srq.cqn.get(), ops, cmd.max_tags.get());
+        let max_tags = cmd.max_tags.get();
+        let held = self.core.budget.take(TagList::size(max_tags));
+        let held = held.ok_or(Status::NoResources)?;
+        let tags = TagList::new(cmd.srq.cqn.get(), ops, max_tags, held);
         self.create_srq(mem, &cmd.srq, Some(Box::new(tags)))
     }
 
@@ -710,21 +713,7 @@ impl Nic {
             xrcd: None,
             rss: None,
         };
-        let policy = self.core.config.fault_policy;
-        let number = if kind == QpType::Gsi {
-            // QP1 belongs to the kernel.
-            if uctx != 0 {
-                return Err(Status::DomainMismatch);
-            }
-            if self.gsi.is_some() {
-                return Err(Status::InUse);
-            }
-            self.gsi = Some(Box::new(Qp::new(GSI_QPN, config, policy, Some(sq), rq)));
-            GSI_QPN
-        } else {
-            let make = |number| Qp::new(number, config, policy, Some(sq), rq);
-            self.qps.insert_with(make).ok_or(Status::NoResources)?
-        };
+        let number = self.add_qp(config, Some(sq), rq)?;
         self.pd(pd)?.refs += 1;
         for cqn in [send_cqn, recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {
@@ -735,6 +724,32 @@ impl Nic {
             srq.refs += 1;
         }
         Ok(number)
+    }
+
+    /// Makes a queue pair or a work queue; what it refers to has been checked.
+    pub(crate) fn add_qp(
+        &mut self,
+        config: QpConfig,
+        sq: Option<Ring>,
+        rq: Option<RecvRing>,
+    ) -> Result<u32, Status> {
+        let held = self.core.budget.take(Qp::SIZE);
+        let held = held.ok_or(Status::NoResources)?;
+        let policy = self.core.config.fault_policy;
+        if config.kind != QpType::Gsi {
+            let make = |number| Qp::new(number, config, policy, (sq, rq), held);
+            return self.qps.insert_with(make).ok_or(Status::NoResources);
+        }
+        // QP1 belongs to the kernel.
+        if config.uctx != 0 {
+            return Err(Status::DomainMismatch);
+        }
+        if self.gsi.is_some() {
+            return Err(Status::InUse);
+        }
+        let qp = Qp::new(GSI_QPN, config, policy, (sq, rq), held);
+        self.gsi = Some(Box::new(qp));
+        Ok(GSI_QPN)
     }
 
     /// A target has no queues of its own: it belongs to its domain, and outlives the process that made it (IBTA
@@ -754,9 +769,7 @@ impl Nic {
             xrcd: Some(xrcd),
             ..QpConfig::without_queues(QpType::XrcTgt, 0, 0)
         };
-        let policy = self.core.config.fault_policy;
-        let make = |number| Qp::new(number, config, policy, None, None);
-        let number = self.qps.insert_with(make).ok_or(Status::NoResources)?;
+        let number = self.add_qp(config, None, None)?;
         *self.xrcd(xrcd)? += 1;
         Ok(number)
     }

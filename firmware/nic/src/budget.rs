@@ -1,8 +1,12 @@
 //! What a guest can make the device hold.
 //!
 //! Page tables and the page lists of rings take as much memory as their guest says, and it may say anything: the
-//! same page a million times, or one page here and one there in an address space without end. The process serves
-//! other guests too. So there is a limit for all of a NIC's together.
+//! same page a million times, or one page here and one there in an address space without end. So do queue pairs and
+//! the requests that they have under way. The process serves other guests too. So there is a limit for all of a
+//! NIC's together.
+//!
+//! Who creates or maps is refused when nothing is left. What goes on anyway, goes on by itself: a queue pair has one
+//! request at a time then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,6 +64,11 @@ pub struct Held {
 }
 
 impl Held {
+    /// Bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// It is so many bytes now, be they left or not.
     pub fn set(&mut self, bytes: usize) {
         // One thread has the NIC.

@@ -114,7 +114,7 @@ pub struct NicConfig {
     pub stall_timeout: Nanos,
     /// Bytes of packets that may wait for pages in the device.
     pub park_bytes: usize,
-    /// Bytes that page tables and the page lists of rings may take: 8 for each page that is mapped.
+    /// Bytes that page tables, the page lists of rings and queue pairs may take: 8 for each page that is mapped.
     pub table_bytes: usize,
     /// After a repair the responder tells the requester, which need not wait out its RNR timer: an
     /// acknowledgement of what is before the refused packet. Others take it for a repeated one.

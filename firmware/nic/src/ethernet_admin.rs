@@ -99,9 +99,7 @@ impl Nic {
         ring: Option<RecvRing>,
     ) -> Result<u32, Status> {
         let pd = config.pd;
-        let policy = self.core.config.fault_policy;
-        let make = |number| Qp::new(number, config, policy, None, ring);
-        let number = self.qps.insert_with(make).ok_or(Status::NoResources)?;
+        let number = self.add_qp(config, None, ring)?;
         self.pd(pd)?.refs += 1;
         Ok(number)
     }

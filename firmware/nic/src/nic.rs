@@ -128,7 +128,7 @@ impl Nic {
         self.uctx_changes
     }
 
-    /// Bytes of page tables and of page lists of rings.
+    /// Bytes of page tables, of page lists of rings, and of queue pairs.
     pub fn held_memory(&self) -> usize {
         self.core.budget.used()
     }

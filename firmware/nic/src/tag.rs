@@ -12,6 +12,7 @@ use faultline_abi::tag::{self as abi, Rvh, TmOp, Tmh};
 use faultline_abi::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::budget::Held;
 use crate::config::MAX_MSG_SIZE;
 use crate::dma::{Dma, DmaError};
 use crate::frame::Payload;
@@ -183,11 +184,19 @@ pub struct TagList {
     /// Unexpected messages there have been, and that software has handled; modulo 2^32.
     unexpected: u32,
     told: u32,
+    _held: Held,
 }
 
 impl TagList {
-    /// An empty list of so many places.
-    pub fn new(cqn: u32, ops: Ring, max_tags: u32) -> Self {
+    /// Bytes of a list of so many places when they are full.
+    pub fn size(max_tags: u32) -> usize {
+        const SGES: usize = abi::TM_MAX_SGE as usize * size_of::<SgEntry>();
+        let place = size_of::<Slot>() + SGES + size_of::<u32>();
+        size_of::<Self>() + max_tags as usize * place
+    }
+
+    /// An empty list of so many places. `held` is of [`TagList::size`] bytes.
+    pub fn new(cqn: u32, ops: Ring, max_tags: u32, held: Held) -> Self {
         Self {
             cqn,
             ops,
@@ -197,6 +206,7 @@ impl TagList {
             active: 0,
             unexpected: 0,
             told: 0,
+            _held: held,
         }
     }
 

@@ -2,8 +2,8 @@
 //! neighbour on the same wire does not notice.
 
 use faultline_abi::admin::{
-    AdminCmd, CREATE_CQ, CREATE_MKEY, Counter, CreateCq, CreateMkey, DESTROY_CQ, DESTROY_MKEY,
-    RingDesc,
+    ALLOC_XRCD, AdminCmd, CREATE_CQ, CREATE_MKEY, CREATE_QP, Counter, CreateCq, CreateMkey,
+    CreateQp, DESTROY_CQ, DESTROY_MKEY, DESTROY_QP, DESTROY_SRQ, RingDesc,
 };
 use faultline_abi::cqe;
 use faultline_abi::doorbell::Doorbell;
@@ -12,7 +12,7 @@ use faultline_abi::regs;
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, U64};
-use faultline_simulator::{Bus, Error, Pair, RAM_BASE, Rng, Send, World};
+use faultline_simulator::{Bus, Error, Host, Pair, RAM_BASE, Rng, Send, World};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
@@ -655,4 +655,150 @@ fn page_tables_and_lists_have_a_limit() {
         .unwrap();
     assert_eq!(held(&world), before);
     unharmed(&mut world, &mut pair, 77);
+}
+
+/// Queue pairs come out of the same purse.
+#[test]
+fn queue_pairs_have_a_limit() {
+    const LIMIT: usize = 1 << 20;
+    let mut world = World::with_config(3, 1, |config| config.table_bytes = LIMIT);
+    let mut pair = neighbours(&mut world);
+    let held = |world: &World| world.with_nic(0, |nic| nic.held_memory());
+    let cq = world.hosts[0].cq(4);
+    let before = held(&world);
+    let host = &mut world.hosts[0];
+    let xrcd = host.driver.command(ALLOC_XRCD, 0, &[0u8; 0]).unwrap();
+    // The smallest that there are.
+    let target = CreateQp {
+        qp_type: QPT_XRC_TGT,
+        xrcd: xrcd.handle,
+        ..CreateQp::default()
+    };
+    let mut made = Vec::new();
+    let refused = loop {
+        match host.driver.command(CREATE_QP, 0, &target) {
+            Ok(answer) => made.push(answer.handle.get()),
+            Err(error) => break error,
+        }
+        assert!(made.len() < 10_000);
+    };
+    let no_room = Error::Refused(Status::NoResources);
+    assert_eq!(refused, no_room);
+    let config = host.qp_config(QPT_RC, &cq);
+    assert_eq!(
+        host.driver.create_qp(&config).map(|qp| qp.qpn),
+        Err(no_room)
+    );
+    assert_eq!(
+        host.driver.create_wq(host.pd, &cq, 4).map(|wq| wq.qpn),
+        Err(no_room)
+    );
+    assert!(held(&world) > LIMIT - 4096 && held(&world) <= LIMIT);
+    let tags = |host: &mut Host| host.driver.create_tag_srq(host.pd, 0, cq.cqn, 128);
+    assert_eq!(
+        tags(&mut world.hosts[0]).map(|srq| srq.srqn()),
+        Err(no_room)
+    );
+    for qpn in made {
+        let driver = &mut world.hosts[0].driver;
+        driver.command(DESTROY_QP, qpn, &[0u8; 0]).unwrap();
+    }
+    assert_eq!(held(&world), before);
+    // Lists of tagged buffers, too.
+    let srq = tags(&mut world.hosts[0]).unwrap().srqn();
+    assert!(held(&world) > before + 128 * 64);
+    let driver = &mut world.hosts[0].driver;
+    driver.command(DESTROY_SRQ, srq, &[0u8; 0]).unwrap();
+    assert_eq!(held(&world), before);
+    unharmed(&mut world, &mut pair, 79);
+}
+
+/// What a queue pair has under way counts; when nothing is left it goes on with one request at a time.
+#[test]
+fn requests_under_way_have_a_limit() {
+    const COUNT: usize = 60;
+    const SGES: usize = 16;
+    for spend in [false, true] {
+        let mut world = World::with_config(2, 1, |config| config.table_bytes = 256 << 10);
+        let held = |world: &World| world.with_nic(0, |nic| nic.held_memory());
+        let mut cq = [0, 1].map(|host: usize| world.hosts[host].cq(8));
+        let mr = [0, 1].map(|host: usize| world.hosts[host].mr(LEN));
+        let mut config = world.hosts[0].qp_config(QPT_RC, &cq[0]);
+        (config.max_sge, config.log_depth) = (SGES as u8, 6);
+        let mut qp = world.hosts[0].driver.create_qp(&config).unwrap();
+        let peer = world.hosts[1].qp(QPT_RC, &cq[1]);
+        for (host, qpn, other) in [(0, qp.qpn, peer.qpn), (1, peer.qpn, qp.qpn)] {
+            let path = world.path(1 - host, other);
+            let driver = &mut world.hosts[host].driver;
+            driver.connect(qpn, QPT_RC, &path).unwrap();
+        }
+        let host = &mut world.hosts[0];
+        let xrcd = host.driver.command(ALLOC_XRCD, 0, &[0u8; 0]).unwrap();
+        let target = CreateQp {
+            qp_type: QPT_XRC_TGT,
+            xrcd: xrcd.handle,
+            ..CreateQp::default()
+        };
+        while spend && host.driver.command(CREATE_QP, 0, &target).is_ok() {}
+        // What is left is less than a queue pair; this is more than that.
+        let list = CreateMkey {
+            pd: U32::new(host.pd),
+            length: U64::new(1 << 52),
+            page_shift: 12,
+            ..CreateMkey::default()
+        };
+        let key = host.driver.command(CREATE_MKEY, 0, &list).unwrap().handle;
+        let map = TqCmd {
+            opcode: tq::MAP,
+            flags: tq::CONTIGUOUS,
+            key,
+            count: U64::new(1),
+            list: U64::new(RAM_BASE | tq::READ),
+            page_shift: 12,
+            ..TqCmd::default()
+        };
+        host.driver.translate(&map).unwrap();
+        let before = held(&world);
+
+        // No acknowledgement arrives for a while.
+        world.lose(|host, header| host == 1 && header.aeth.is_some());
+        let data: Vec<u8> = (0..LEN as u32).map(|n| ((n * n) >> 7) as u8).collect();
+        world.hosts[0].driver.write_mr(&mr[0], 0, &data);
+        let packets = |world: &mut World| {
+            let driver = &mut world.hosts[0].driver;
+            driver.counter(Counter::tx_roce_packets).unwrap()
+        };
+        for n in 0..COUNT as u64 {
+            let sges: Vec<_> = (0..SGES as u64)
+                .map(|i| (mr[0].va + n * 512 + i * 32, 32, mr[0].key))
+                .collect();
+            let send = Send {
+                opcode: wr::WR_WRITE,
+                sges: &sges,
+                remote_addr: mr[1].va + n * 512,
+                rkey: mr[1].key,
+                ..Send::default()
+            };
+            world.hosts[0].driver.post_send(&mut qp, &send);
+        }
+        world.run_for(10_000);
+        let under_way = packets(&mut world);
+        assert_eq!(under_way, if spend { 1 } else { COUNT as u64 });
+        let taken = held(&world) - before;
+        // 16 bytes each.
+        assert!(taken >= under_way as usize * SGES * 16, "{taken}");
+        assert!(spend || taken > COUNT * SGES * 16 + COUNT * 64, "{taken}");
+        world.lose_nothing();
+        world.run();
+        let found = world.completions(0, &mut cq[0]);
+        assert_eq!(found.len(), COUNT);
+        assert!(found.iter().all(|cqe| cqe.status == cqe::SUCCESS));
+        let len = COUNT * 512;
+        assert!(world.hosts[1].driver.read_mr(&mr[1], 0, len) == data[..len]);
+        // Room for some requests is kept, SGEs are not.
+        assert!(held(&world) - before < 64 * 256);
+        let driver = &mut world.hosts[0].driver;
+        driver.set_state(qp.qpn, QPS_RESET).unwrap();
+        assert_eq!(held(&world), before);
+    }
 }

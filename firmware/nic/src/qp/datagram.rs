@@ -53,7 +53,7 @@ impl Qp {
         if self.waits.requester.is_some() {
             return None;
         }
-        if let Some(wr) = self.requester.pending.pop_front() {
+        if let Some(wr) = self.requester.pop() {
             if std::mem::take(&mut self.requester.held) {
                 return Some(wr);
             }
@@ -79,7 +79,7 @@ impl Qp {
         wr: SendWr,
         built: Result<TxFrame, Unbuilt>,
     ) -> Option<TxFrame> {
-        self.requester.pending.push_back(wr);
+        self.requester.push(&core.budget, wr);
         match built {
             Ok(frame) => Some(frame),
             Err(unbuilt) => {

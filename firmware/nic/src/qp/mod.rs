@@ -22,6 +22,7 @@ use faultline_wire::mtu::PathMtu;
 use faultline_wire::opcode::Service;
 use faultline_wire::packet::RoceHeader;
 
+use crate::budget::Held;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{CopyError, Payload, TxFrame, packet_of_run};
@@ -307,16 +308,21 @@ pub struct Qp {
     timer_at: Option<Instant>,
     /// COMM_ESTABLISHED has been raised, or is not due.
     established: bool,
+    /// What it takes of the budget, whatever it does.
+    _held: Held,
 }
 
 impl Qp {
-    /// A QP in RESET.
+    /// Bytes of one that has nothing to do.
+    pub const SIZE: usize = size_of::<Self>();
+
+    /// A QP in RESET. `held` is of [`Qp::SIZE`] bytes.
     pub fn new(
         number: u32,
         config: QpConfig,
         fault_policy: u8,
-        sq: Option<Ring>,
-        rq: Option<RecvRing>,
+        (sq, rq): (Option<Ring>, Option<RecvRing>),
+        held: Held,
     ) -> Self {
         Self {
             number,
@@ -342,6 +348,7 @@ impl Qp {
             answered: false,
             timer_at: None,
             established: false,
+            _held: held,
         }
     }
 

@@ -25,6 +25,7 @@ use super::local::LOCAL_BATCH;
 use super::responder::copy_payload;
 use super::tag::Own;
 use super::{Failure, Misplaced, Qp, QpType, State};
+use crate::budget::{Budget, Held};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
 use crate::dma::Dma;
@@ -40,6 +41,8 @@ const WINDOW: i32 = 1024;
 const ACK_EVERY: u32 = 64;
 /// Bytes of the place for a response that must be there before it is asked for.
 const LANDING_AHEAD: u32 = 1 << 20;
+/// Requests for which an idle queue pair keeps room.
+const KEPT_ROOM: usize = 256;
 /// Time between two READs of an adapter that asks again and again ([`crate::Pitfalls::flood`]).
 const FLOOD_INTERVAL: Nanos = Nanos::from_micros(20);
 /// `rnr_retry` value that means "for ever" (IBTA 9.7.5.2.8).
@@ -177,6 +180,9 @@ impl From<Failure> for Unbuilt {
 #[derive(Debug, Default)]
 pub struct Requester {
     pub(super) pending: VecDeque<SendWr>,
+    /// What `pending` takes of the budget, with the SGEs that do not fit into a request.
+    room: Option<Held>,
+    far_sges: usize,
     /// Places of the tag list into which data is to be read, and of which nothing is pending yet.
     pub(super) rendezvous: VecDeque<u32>,
     /// Work request, as a position in `pending`, and packet of it that are sent next.
@@ -208,12 +214,58 @@ pub struct Requester {
     dammed: Option<(u32, u32)>,
 }
 
+/// Bytes of the SGEs of a request that stand elsewhere.
+fn far_sges(wr: &SendWr) -> usize {
+    match wr.sges.spilled() {
+        true => wr.sges.capacity() * size_of::<SgEntry>(),
+        false => 0,
+    }
+}
+
 impl Requester {
     /// A work request gets the PSNs that are next.
-    fn append(&mut self, mut wr: SendWr) {
+    fn append(&mut self, budget: &Budget, mut wr: SendWr) {
         wr.first = self.next;
         self.next = wr.end();
+        self.push(budget, wr);
+    }
+
+    /// A request begins.
+    pub(super) fn push(&mut self, budget: &Budget, wr: SendWr) {
+        self.far_sges += far_sges(&wr);
         self.pending.push_back(wr);
+        let bytes = self.bytes();
+        let room = self.room.get_or_insert_with(|| budget.none());
+        if room.bytes() != bytes {
+            room.set(bytes);
+        }
+    }
+
+    /// The oldest request ends. Who has had many at once does not keep room for as many for ever.
+    pub(super) fn pop(&mut self) -> Option<SendWr> {
+        let wr = self.pending.pop_front()?;
+        let far = far_sges(&wr);
+        let shrinks = self.pending.is_empty() && self.pending.capacity() > KEPT_ROOM;
+        if shrinks {
+            self.pending.shrink_to(0);
+        }
+        if far > 0 || shrinks {
+            self.far_sges -= far;
+            let bytes = self.bytes();
+            if let Some(room) = &mut self.room {
+                room.set(bytes);
+            }
+        }
+        Some(wr)
+    }
+
+    fn bytes(&self) -> usize {
+        self.pending.capacity() * size_of::<SendWr>() + self.far_sges
+    }
+
+    /// Whether another request may begin. With nothing left of the budget there is one at a time.
+    pub(super) fn may_begin(&self, budget: &Budget) -> bool {
+        self.pending.is_empty() || !budget.is_spent()
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -249,8 +301,11 @@ impl Requester {
         }
     }
 
+    /// Nothing is pending any more, nor soon.
     fn clear(&mut self) {
-        self.pending.clear();
+        self.pending = VecDeque::new();
+        self.room = None;
+        self.far_sges = 0;
         self.cursor = 0;
         self.cursor_packet = 0;
         self.recovering = None;
@@ -512,6 +567,9 @@ impl Qp {
         if self.state != State::Rts {
             return false;
         }
+        if !self.requester.may_begin(&core.budget) {
+            return false;
+        }
         let mut wr = match self.next_rendezvous(core) {
             Some(wr) => wr,
             None if self.sq.fetched == self.sq.producer => return false,
@@ -526,7 +584,7 @@ impl Qp {
             () if wr.is_atomic() => 1,
             () => packets,
         };
-        self.requester.append(wr);
+        self.requester.append(&core.budget, wr);
         true
     }
 
@@ -865,14 +923,15 @@ impl Qp {
             if !done {
                 return;
             }
-            let Some(wr) = self.requester.pending.pop_front() else {
+            let Some(wr) = self.requester.pop() else {
                 return;
             };
             self.requester.cursor = self.requester.cursor.saturating_sub(1);
             let fin = self.fin_after(core, &wr);
             self.complete_send(core, now, mem, &wr, None);
             if let Some(fin) = fin {
-                self.requester.append(SendWr { psns: 1, ..fin });
+                let fin = SendWr { psns: 1, ..fin };
+                self.requester.append(&core.budget, fin);
             }
         }
     }
@@ -915,7 +974,7 @@ impl Qp {
         mem: &M,
         failure: Failure,
     ) {
-        let wr = self.requester.pending.pop_front();
+        let wr = self.requester.pop();
         if let Some(wr) = &wr {
             self.complete_send(core, now, mem, wr, Some(failure));
         }
@@ -932,7 +991,7 @@ impl Qp {
 
     /// Completes everything in the send queue as flushed.
     pub(super) fn flush_sends<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        while let Some(wr) = self.requester.pending.pop_front() {
+        while let Some(wr) = self.requester.pop() {
             self.complete_send(core, now, mem, &wr, Some(Failure::FLUSHED));
         }
         self.flush_rendezvous(core, now, mem);

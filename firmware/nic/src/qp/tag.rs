@@ -253,7 +253,7 @@ impl Qp {
         if self.state == State::Err || self.tag_list(core).is_none() {
             return;
         }
-        while let Some(wr) = self.requester.pending.pop_front() {
+        while let Some(wr) = self.requester.pop() {
             if let Some(own) = wr.own {
                 self.complete_own(core, now, mem, own, Some(Failure::FLUSHED));
             }
