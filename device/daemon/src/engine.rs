@@ -27,6 +27,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 
 use crate::config::{Config, PollMode};
+use crate::durable::Keeper;
 use crate::port::NicPort;
 use crate::ram::Ram;
 
@@ -69,20 +70,25 @@ impl EngineHandle {
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,
     ) -> Result<R, Ended> {
         let (tx, rx) = bounded(1);
-        let request: Request = Box::new(move |engine| {
+        self.post(move |engine| {
             let _ = tx.send(work(engine));
-        });
-        self.requests.send(request).map_err(|_| Ended)?;
-        self.wake();
+        })?;
         rx.recv().map_err(|_| Ended)
+    }
+
+    /// Has `work` run in the engine, between two steps, and does not wait for it.
+    pub(crate) fn post(
+        &self,
+        work: impl FnOnce(&mut Engine) + Send + 'static,
+    ) -> Result<(), Ended> {
+        self.requests.send(Box::new(work)).map_err(|_| Ended)?;
+        self.wake();
+        Ok(())
     }
 
     /// Ends the engine after what it does now.
     pub fn stop(&self) {
-        let stop: Request = Box::new(|engine| engine.stopped = true);
-        if self.requests.send(stop).is_ok() {
-            self.wake();
-        }
+        let _ = self.post(|engine| engine.stopped = true);
     }
 
     fn wake(&self) {
@@ -117,12 +123,16 @@ impl Engine {
             asleep: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
+        let handle = EngineHandle {
+            requests: tx,
+            shared: Arc::clone(&shared),
+        };
         let mut engine = Self {
             ports: Vec::new(),
             rams: Vec::new(),
             switch: Switch::new(),
             requests: rx,
-            shared: Arc::clone(&shared),
+            shared,
             mode: config.poll,
             poll_time: config.poll_time(),
             start: std::time::Instant::now(),
@@ -131,14 +141,11 @@ impl Engine {
         for (id, nic) in config.nics.iter().enumerate() {
             let mac = nic.mac_address();
             let port = NicPort::new(&nic.name, nic.nic_config(&config.defaults))?;
-            engine.rams.push(port.ram()?);
+            let keeper = Keeper::new(id, handle.clone());
+            engine.rams.push(port.ram(keeper)?);
             engine.ports.push(port);
             engine.switch.set_own_address(id, mac);
         }
-        let handle = EngineHandle {
-            requests: tx,
-            shared,
-        };
         Ok((engine, handle))
     }
 

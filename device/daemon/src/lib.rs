@@ -3,12 +3,14 @@
 //! - [`config`]: what to serve, from a file or the command line
 //! - [`engine`]: the thread that owns all NICs
 //! - `port`: one NIC with its guest's memory, doorbell pages and interrupts
+//! - `durable`: threads that wait until guest memory is durable
 //! - `function`: the PCI function that a vfio-user client sees
 //! - [`server`]: the threads and sockets around it
 
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod durable;
 pub mod engine;
 mod function;
 mod port;

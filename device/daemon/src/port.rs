@@ -8,6 +8,7 @@ use faultline_memory::{PAGE_SIZE, Page, SharedPages};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig};
 use faultline_vfio_user::IrqVectors;
 
+use crate::durable::Keeper;
 use crate::ram::Ram;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
@@ -87,9 +88,9 @@ impl NicPort {
     }
 
     /// What a NIC reaches: the memory that its guest will lend it, and its own.
-    pub(crate) fn ram(&self) -> std::io::Result<Ram> {
+    pub(crate) fn ram(&self, keeper: Keeper) -> std::io::Result<Ram> {
         let bar = BarTwo::of(&self.nic);
-        let mut ram = Ram::default();
+        let mut ram = Ram::new(keeper);
         if bar.memory_len > 0 {
             let fd = Some(self.pages.dup()?);
             ram.0

@@ -1,14 +1,21 @@
 //! Guest memory as the firmware wants it, and the device's own beside it.
 
 use faultline_memory::{AccessError, GuestMemory, UnmapError};
-use faultline_nic::{DEVICE_MEMORY, Dma, DmaError};
+use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist};
 use faultline_vfio_user::Errno;
 
+use crate::durable::Keeper;
+
 /// The memory of one guest; from [`DEVICE_MEMORY`] on that of its NIC.
-#[derive(Debug, Default)]
-pub(crate) struct Ram(pub GuestMemory);
+#[derive(Debug)]
+pub(crate) struct Ram(pub GuestMemory, Keeper);
 
 impl Ram {
+    /// No memory yet.
+    pub(crate) fn new(keeper: Keeper) -> Self {
+        Self(GuestMemory::new(), keeper)
+    }
+
     /// Forgets what the guest has lent in a range, which may reach beyond what it can lend.
     pub(crate) fn unmap(&mut self, iova: u64, len: u64) -> Result<(), UnmapError> {
         if last_byte(iova, len).is_none() {
@@ -78,8 +85,8 @@ impl Dma for Ram {
             .map_err(at(addr))
     }
 
-    fn persist(&self) -> Result<(), DmaError> {
-        self.0.sync().map_err(|_| DmaError { addr: 0 })
+    fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist {
+        self.1.begin(qpn, self.0.lasting(ranges))
     }
 
     #[inline]

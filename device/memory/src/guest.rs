@@ -4,10 +4,11 @@ use crate::PAGE_SIZE;
 use crate::mapping::{AccessError, Mapping};
 use crate::raw;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, fstat};
-use rustix::io::Errno;
+use rustix::fs::{FileType, fstat, fstatfs};
+use rustix::io::{self, Errno};
 use std::cell::Cell;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Why a range could not be mapped.
@@ -150,7 +151,40 @@ struct Map {
     host: *mut u8,
     writable: bool,
     /// Owns what `host` points to.
-    mapping: Option<Mapping>,
+    mapping: Option<Arc<Mapping>>,
+    /// What is written there may outlive the memory.
+    lasting: bool,
+}
+
+/// Part of a map with a file behind it that keeps what is written. It outlives the map.
+#[derive(Debug)]
+pub struct Lasting {
+    mapping: Arc<Mapping>,
+    offset: u64,
+    len: usize,
+}
+
+impl Lasting {
+    /// Where it begins in its map, and bytes.
+    pub fn span(&self) -> (u64, usize) {
+        (self.offset, self.len)
+    }
+
+    /// Makes durable what has been written there. Blocks meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// msync(2)'s.
+    pub fn sync(&self) -> io::Result<()> {
+        self.mapping.sync(self.offset, self.len)
+    }
+}
+
+/// Whether what is written to a file of this file system is gone with the memory.
+fn is_in_memory(fd: &OwnedFd) -> bool {
+    // linux/magic.h: tmpfs (and memfd), hugetlbfs, ramfs.
+    const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x9584_58f6, 0x8584_58f6];
+    fstatfs(fd).is_ok_and(|fs| IN_MEMORY.contains(&(fs.f_type as u64)))
 }
 
 // SAFETY: `host` points into `mapping`, which moves along and is itself Send.
@@ -187,14 +221,28 @@ impl GuestMemory {
         Self::default()
     }
 
-    /// Makes durable what was written to memory that is backed by files that are (a pmem device of the guest).
-    /// Blocks meanwhile.
-    pub fn sync(&self) -> std::io::Result<()> {
-        let written = self.maps.iter().filter(|map| map.writable);
-        for mapping in written.filter_map(|map| map.mapping.as_ref()) {
-            mapping.sync()?;
+    /// The parts of these ranges (address, bytes), or of all memory, that are backed by files that last, such as
+    /// those of a pmem device of the guest. What is in no map is no part.
+    pub fn lasting(&self, ranges: Option<&[(u64, u64)]>) -> Vec<Lasting> {
+        let mut parts = Vec::new();
+        for (addr, len) in ranges.unwrap_or(&[(0, u64::MAX)]) {
+            let Some(span) = len.checked_sub(1) else {
+                continue;
+            };
+            let last = addr.saturating_add(span);
+            let from = self.maps.partition_point(|map| map.last() < *addr);
+            let maps = self.maps.iter().skip(from);
+            let inside = maps.take_while(|map| map.start <= last);
+            parts.extend(inside.filter(|map| map.lasting).filter_map(|map| {
+                let first = map.start.max(*addr);
+                Some(Lasting {
+                    mapping: Arc::clone(map.mapping.as_ref()?),
+                    offset: first - map.start,
+                    len: (map.last().min(last) - first + 1) as usize,
+                })
+            }));
         }
-        Ok(())
+        parts
     }
 
     /// Maps `len` bytes of the file `fd` from `offset` at I/O address `iova`.
@@ -245,20 +293,23 @@ impl GuestMemory {
                 other: next.start,
             });
         }
+        let mut lasting = false;
         let mapping = match fd {
             Some(fd) => {
                 let os = |errno| MapError::Os { iova, len, errno };
                 let stat = fstat(&fd).map_err(os)?;
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
-                if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && size < file_end
-                {
+                let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+                if is_regular && size < file_end {
                     return Err(MapError::ShortFile { size, offset, len });
                 }
-                Some(Mapping::new(&fd, offset, host_len, writable).map_err(os)?)
+                lasting = writable && !(is_regular && is_in_memory(&fd));
+                let mapping = Mapping::new(&fd, offset, host_len, writable).map_err(os)?;
+                Some(Arc::new(mapping))
             }
             None => None,
         };
-        let host = mapping.as_ref().map_or(ptr::null_mut(), Mapping::as_ptr);
+        let host = mapping.as_ref().map_or(ptr::null_mut(), |m| m.as_ptr());
         self.maps.insert(
             at,
             Map {
@@ -267,6 +318,7 @@ impl GuestMemory {
                 host,
                 writable,
                 mapping,
+                lasting,
             },
         );
         Ok(())

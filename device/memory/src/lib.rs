@@ -49,6 +49,6 @@ mod pages;
 mod raw;
 
 pub use file::{MappedFile, MemFd};
-pub use guest::{FaultCounts, GuestMemory, MapError, UnmapError};
+pub use guest::{FaultCounts, GuestMemory, Lasting, MapError, UnmapError};
 pub use mapping::{AccessError, Mapping};
 pub use pages::{PAGE_SIZE, Page, SharedPages};

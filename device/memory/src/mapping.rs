@@ -1,5 +1,6 @@
 //! One `mmap` of a file and the checked accesses to it.
 
+use crate::PAGE_SIZE;
 use crate::raw;
 use rustix::fd::AsFd;
 use rustix::io;
@@ -91,10 +92,16 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Writes back to the file what has been written; blocks until that is durable. Nothing to do for a memfd.
-    pub fn sync(&self) -> io::Result<()> {
-        // SAFETY: `ptr` and `len` are those of a mapping that lives as long as `self`; msync changes no memory.
-        unsafe { msync(self.ptr.cast(), self.len, MsyncFlags::SYNC) }
+    /// Writes back to the file what has been written to these bytes; blocks until that is durable.
+    pub fn sync(&self, offset: u64, len: usize) -> io::Result<()> {
+        let before = offset as usize & (PAGE_SIZE - 1);
+        let (start, len) = (offset - before as u64, len.saturating_add(before));
+        let len = len.min(self.len.saturating_sub(start as usize));
+        let Ok(ptr) = self.at(start, len, false) else {
+            return Err(io::Errno::INVAL);
+        };
+        // SAFETY: `at` checked the range, which begins at a page as the mapping does; msync changes no memory.
+        unsafe { msync(ptr.cast(), len, MsyncFlags::SYNC) }
     }
 
     /// Start of the mapping in this process.

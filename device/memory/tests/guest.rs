@@ -51,6 +51,56 @@ fn accesses_land_where_the_file_says() {
 }
 
 #[test]
+fn what_lasts_is_what_a_disk_keeps() {
+    let (mut memory, ram) = two_maps();
+    assert!(memory.lasting(None).is_empty(), "a memfd does not last");
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let name = dir.join(format!("lasting-{}", std::process::id()));
+    let mut how = std::fs::File::options();
+    let file = how.read(true).write(true).create_new(true).open(&name);
+    let file = file.unwrap();
+    std::fs::remove_file(&name).unwrap();
+    file.set_len(8 * P).unwrap();
+    let dup = || Some(OwnedFd::from(file.try_clone().unwrap()));
+    memory.map(0x40000, 4 * P, dup(), 0, true, true).unwrap();
+    memory
+        .map(0x44000, 2 * P, dup(), 4 * P, true, true)
+        .unwrap();
+    memory.map(0x46000, P, dup(), 6 * P, true, false).unwrap();
+    let spans = |ranges: Option<&[(u64, u64)]>| -> Vec<(u64, usize)> {
+        let parts = memory.lasting(ranges);
+        parts.iter().for_each(|part| part.sync().unwrap());
+        parts.iter().map(|part| part.span()).collect()
+    };
+    if rustix::fs::fstatfs(&file).unwrap().f_type == 0x0102_1994 {
+        assert_eq!(spans(None), [], "neither does a tmpfs");
+        return;
+    }
+    assert_eq!(spans(None), [(0, 4 * PAGE_SIZE), (0, 2 * PAGE_SIZE)]);
+    assert_eq!(spans(Some(&[])), []);
+    assert_eq!(spans(Some(&[(0x40000, 0), (0x41001, 2)])), [(0x1001, 2)]);
+    // From before all maps to the middle of the last; from the middle of one into another; beyond.
+    let across = [(0, 0x45000), (0x43fff, 2), (0x45fff, u64::MAX)];
+    let expected = [
+        (0, 4 * PAGE_SIZE),
+        (0, PAGE_SIZE),
+        (0x3fff, 1),
+        (0, 1),
+        (0x1fff, 1),
+    ];
+    assert_eq!(spans(Some(&across)), expected);
+    // It outlives the map.
+    let parts = memory.lasting(None);
+    memory.write(0x40010, b"kept").unwrap();
+    memory.unmap_all();
+    parts[0].sync().unwrap();
+    let mut kept = [0; 4];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut kept, 0x10).unwrap();
+    assert_eq!(&kept, b"kept");
+    drop(ram);
+}
+
+#[test]
 fn atomics_return_the_old_value() {
     let (memory, ram) = two_maps();
     let at = 0x10000;

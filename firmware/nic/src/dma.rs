@@ -8,6 +8,17 @@ pub struct DmaError {
     pub addr: u64,
 }
 
+/// How far making memory durable has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persist {
+    /// It is durable, as far as it can be.
+    Done,
+    /// It takes a while: [`Nic::persisted`](crate::Nic::persisted) tells of the end, with this number.
+    Begun(u64),
+    /// Too much is under way.
+    Busy,
+}
+
 /// Guest memory by DMA address. Other processors change it at any time, so that every value is read once,
 /// into private memory, before it is looked at. Values are little-endian.
 pub trait Dma {
@@ -25,8 +36,9 @@ pub trait Dma {
     fn fetch_add_u64(&self, addr: u64, value: u64) -> Result<u64, DmaError>;
     /// Replaces an aligned word if it equals `expected`; gives what was there.
     fn compare_exchange_u64(&self, addr: u64, expected: u64, new: u64) -> Result<u64, DmaError>;
-    /// Makes what was written durable, as far as the memory is backed by something that is.
-    fn persist(&self) -> Result<(), DmaError>;
+    /// Makes what was written durable, as far as the memory is backed by something that is: these ranges (address,
+    /// bytes), or all. Does not wait for that. `qpn` is who wants it.
+    fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist;
     /// Copies from the memory of another guest, or of this one (the ranges may overlap).
     fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError>;
 }

@@ -208,6 +208,11 @@ impl FaultUnit {
         let age = token
             .and_then(|token| self.faults.get(&token))
             .map_or(0, |fault| now.0.saturating_sub(fault.raised.0));
+        self.rnr_timer_after(age)
+    }
+
+    /// The same for something else that takes time, and has taken so many nanoseconds already.
+    pub fn rnr_timer_after(&self, age: u64) -> u8 {
         let wait = self.repair.max(age);
         rnr_timer_code(wait.clamp(*RNR_RANGE.start(), *RNR_RANGE.end()))
     }
@@ -317,6 +322,15 @@ impl Nic {
             }
         }
         self.core.ingress.fault_answered(now, token);
+    }
+
+    /// Memory has become durable that a FLUSH was for ([`Dma::persist`]), or can't.
+    pub fn persisted(&mut self, qpn: u32, number: u64, well: bool) {
+        if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, qpn) {
+            self.core.counters.choose(qp.counters);
+            qp.persisted(&mut self.core, number, well);
+            self.core.counters.choose(None);
+        }
     }
 
     /// The region is gone: who waits for its pages tries again, and finds that out.

@@ -54,7 +54,7 @@ mod translation;
 
 pub use crate::config::{Limits, NicConfig, Pitfalls};
 pub use crate::device_memory::DEVICE_MEMORY;
-pub use crate::dma::{Dma, DmaError};
+pub use crate::dma::{Dma, DmaError, Persist};
 pub use crate::frame::{FrameKind, Payload, Segment, Segments, TxFrame};
 pub use crate::nic::Nic;
 pub use crate::time::{Instant, Nanos};

@@ -40,6 +40,10 @@ pub(crate) const MAX_LEAVES_PER_MAP: u64 = 1 << 18;
 /// Largest number of pages of a fast registration: a list of 16 KiB.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 2048;
 
+/// Pages that [`Mkeys::ranges`] looks at, and pieces that it gives.
+const MAX_RANGE_LOOKUPS: u32 = 1 << 14;
+const MAX_RANGES: usize = 256;
+
 /// Who shows a key: a QP, and the domain it does so for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bearer {
@@ -727,6 +731,46 @@ impl Mkeys {
         let first = self.get(key).ok_or(Miss::Key)?.iova;
         let (va, len) = range.unwrap_or((first, 0));
         self.check(key, bearer, va, len, access)
+    }
+
+    /// Guest memory (address, bytes) behind a range or (None) behind all that a key stands for, as far as it is there.
+    /// None if that is too much to say: in too many pieces, or in a region with too many pages.
+    pub fn ranges(
+        &self,
+        key: u32,
+        bearer: Bearer,
+        range: Option<(u64, u32)>,
+        access: Access,
+    ) -> Option<Vec<(u64, u64)>> {
+        let named = self.get(key)?;
+        let (va, len) = match range {
+            Some((va, len)) => (va, u64::from(len)),
+            None => (named.iova, named.length),
+        };
+        let (region, mut at) = self.find(key, bearer, va, 0, access).ok()?;
+        let Some(table) = &region.table else {
+            return Some(vec![(region.base.wrapping_add(at), len)]);
+        };
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let mut left = len;
+        for _ in 0..MAX_RANGE_LOOKUPS {
+            if left == 0 {
+                return (ranges.len() <= MAX_RANGES).then_some(ranges);
+            }
+            let leaf = table.lookup(at);
+            // To the next page, where there is none.
+            let step = leaf.map_or(4096 - (at & 4095), |leaf| leaf.len).min(left);
+            match (leaf, ranges.last_mut()) {
+                (None, _) => {}
+                (Some(leaf), Some((addr, len))) if addr.wrapping_add(*len) == leaf.addr => {
+                    *len += step;
+                }
+                (Some(leaf), _) => ranges.push((leaf.addr, step)),
+            }
+            at = at.wrapping_add(step);
+            left -= step;
+        }
+        None
     }
 
     /// MAP and REPLACE of the translation queue; `entry` gives the page entry of the n-th page.

@@ -18,7 +18,7 @@ mod world;
 
 pub use bus::{Bus, RAM_BASE};
 pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, Sge, Srq};
-pub use memory::Memory;
+pub use memory::{Memory, Persisting};
 pub use pager::{Answer, Pager};
 pub use rng::Rng;
 pub use tag::{TagOp, TagSrq};

@@ -1,11 +1,11 @@
 //! Guest memory of the simulator.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
 use crate::bus::RAM_BASE;
-use faultline_nic::{DEVICE_MEMORY, Dma, DmaError};
+use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist};
 
 const PAGE: usize = 4096;
 
@@ -18,6 +18,20 @@ type Page = Option<Box<[u8; PAGE]>>;
 pub struct Memory {
     ram: Area,
     device: Area,
+    /// What is becoming durable, if that takes a while.
+    pub(crate) slow: Rc<RefCell<Option<Vec<Persisting>>>>,
+    persists: Rc<Cell<u64>>,
+}
+
+/// Memory that a NIC wants to be durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Persisting {
+    /// Who wants it.
+    pub qpn: u32,
+    /// Number of the wish.
+    pub number: u64,
+    /// Addresses and bytes; None: all.
+    pub ranges: Option<Vec<(u64, u64)>>,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +59,8 @@ impl Memory {
         Self {
             ram: Area::new(len),
             device: Area::new(device),
+            slow: Rc::default(),
+            persists: Rc::default(),
         }
     }
 
@@ -139,8 +155,20 @@ impl Dma for Memory {
         Ok(old)
     }
 
-    fn persist(&self) -> Result<(), DmaError> {
-        Ok(())
+    fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist {
+        match &mut *self.slow.borrow_mut() {
+            None => Persist::Done,
+            Some(under_way) => {
+                let number = self.persists.get() + 1;
+                self.persists.set(number);
+                under_way.push(Persisting {
+                    qpn,
+                    number,
+                    ranges: ranges.map(<[_]>::to_vec),
+                });
+                Persist::Begun(number)
+            }
+        }
     }
 
     fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError> {

@@ -12,7 +12,7 @@ use faultline_wire::{Gid, MacAddr};
 
 use crate::bus::Bus;
 use crate::driver::{ALL_ACCESS, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig};
-use crate::memory::Memory;
+use crate::memory::{Memory, Persisting};
 use crate::rng::Rng;
 use crate::wire::{Impairment, Wire};
 
@@ -390,6 +390,30 @@ impl World {
     /// Loses nothing more by [`World::lose`].
     pub fn lose_nothing(&self) {
         self.state.borrow_mut().filter = None;
+    }
+
+    /// Lets memory of a host become durable only when [`World::persist`] says so.
+    pub fn persist_slowly(&self, host: usize) {
+        let state = self.state.borrow();
+        *state.nodes[host].memory.slow.borrow_mut() = Some(Vec::new());
+    }
+
+    /// What is to become durable at a host, oldest first.
+    pub fn persisting(&self, host: usize) -> Vec<Persisting> {
+        let state = self.state.borrow();
+        let slow = state.nodes[host].memory.slow.borrow();
+        slow.clone().unwrap_or_default()
+    }
+
+    /// The oldest of these has become durable, or not.
+    pub fn persist(&self, host: usize, well: bool) {
+        let state = &mut *self.state.borrow_mut();
+        let node = &mut state.nodes[host];
+        let wish = match &mut *node.memory.slow.borrow_mut() {
+            Some(wishes) => wishes.remove(0),
+            None => panic!("nothing takes a while"),
+        };
+        node.nic.persisted(wish.qpn, wish.number, well);
     }
 
     /// Looks at a NIC.

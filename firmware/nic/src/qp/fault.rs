@@ -18,6 +18,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::{FAULT_POLICY_DROP, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE};
 use faultline_abi::{cqe, event};
 use faultline_wire::aeth::{NakCode, Syndrome};
+use faultline_wire::bth::Psn;
 use faultline_wire::packet::RoceHeader;
 
 use super::responder::Refusal;
@@ -54,6 +55,20 @@ pub(super) struct Waits {
     pub ingress: Option<IngressWait>,
     /// Memory that a READ is answered from.
     pub reply: Option<Token>,
+    /// Memory that a FLUSH has arrived for, and that is not durable yet, or has just become so.
+    pub durable: Option<Durable>,
+}
+
+/// A FLUSH to persistence that has been refused until memory is durable. What follows it is out of sequence
+/// meanwhile, so that nothing overtakes it (IBTA annex A19).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Durable {
+    pub psn: Psn,
+    /// See [`Persist::Begun`](crate::dma::Persist).
+    pub number: u64,
+    pub since: Instant,
+    /// It has ended, and whether well.
+    pub ended: Option<bool>,
 }
 
 /// Something that nobody sends again.
@@ -385,6 +400,26 @@ impl Qp {
             }
         }
         self.wake(core);
+    }
+
+    /// A FLUSH arrives whose memory is not durable: the requester comes again, as for a page.
+    pub(super) fn flush_waits(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+        self.responder.hold_naks();
+        let since = self.waits.durable.map_or(now, |durable| durable.since);
+        let timer = core.faults.rnr_timer_after(now.0.saturating_sub(since.0));
+        core.counters.inc(Counter::rnr_nak_sent);
+        self.responder.acknowledge(psn, Syndrome::RnrNak { timer });
+    }
+
+    /// What a FLUSH waits for has ended: the requester should come again, and learn how.
+    pub(crate) fn persisted(&mut self, core: &mut Core, number: u64, well: bool) {
+        if let Some(durable) = &mut self.waits.durable
+            && durable.number == number
+        {
+            durable.ended = Some(well);
+            self.request_repaired(core, Held::Refused);
+            self.wake(core);
+        }
     }
 
     /// The page of a request is there now: the requester should know, and not wait for a timer.

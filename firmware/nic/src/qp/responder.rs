@@ -20,12 +20,12 @@ use faultline_wire::bth::Psn;
 use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 
-use super::fault::IngressNeed;
+use super::fault::{Durable, IngressNeed};
 use super::tag::Begun;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
-use crate::dma::Dma;
+use crate::dma::{Dma, Persist};
 use crate::fault::Need;
 use crate::frame::{CopyError, Payload, Segments, TxFrame, truncate_segments};
 use crate::mkey::{Access, Bearer, Miss};
@@ -159,6 +159,8 @@ pub(super) enum Refusal {
     NotReady,
     /// A page is not there.
     Absent(IngressNeed),
+    /// Memory is not durable yet.
+    NotDurable,
     /// The connection ends.
     Fatal {
         code: NakCode,
@@ -415,6 +417,7 @@ impl Qp {
 
     fn request_taken<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
         self.responder.nak_sent = false;
+        self.waits.durable = None;
         if self.state == State::Rtr && !self.established {
             self.established = true;
             core.raise_async(mem, now, event::COMM_ESTABLISHED, self.number);
@@ -566,7 +569,7 @@ impl Qp {
             OpKind::CompareSwap | OpKind::FetchAdd => {
                 return self.execute_atomic(core, mem, header, info.kind);
             }
-            OpKind::Flush => return self.execute_flush(core, mem, header),
+            OpKind::Flush => return self.execute_flush(core, now, mem, header),
             OpKind::AtomicWrite => {
                 return self.execute_atomic_write(core, mem, header, payload);
             }
@@ -980,6 +983,7 @@ impl Qp {
     fn execute_flush<M: Dma>(
         &mut self,
         core: &mut Core,
+        now: Instant,
         mem: &M,
         header: &RoceHeader,
     ) -> Result<(), Refusal> {
@@ -1015,13 +1019,47 @@ impl Qp {
         }
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if feth.placement & Feth::PERSISTENT != 0 {
-            mem.persist().map_err(|_| {
-                core.counters.inc(Counter::dma_errors);
-                Refusal::operational(None)
-            })?;
+            let range = (!whole).then_some((reth.addr, reth.len));
+            self.require_durable(core, now, mem, header.bth.psn, (reth.rkey, bearer, range))?;
         }
         self.answer_done(header.bth.psn, reth.rkey, bearer);
         Ok(())
+    }
+
+    /// The memory that the FLUSH with this PSN is for must be durable; sees to it if nobody has.
+    fn require_durable<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        psn: Psn,
+        (rkey, bearer, range): (u32, Bearer, Option<(u64, u32)>),
+    ) -> Result<(), Refusal> {
+        if let Some(durable) = self.waits.durable.filter(|durable| durable.psn == psn) {
+            return match durable.ended {
+                Some(true) => Ok(()),
+                Some(false) => {
+                    core.counters.inc(Counter::dma_errors);
+                    Err(Refusal::operational(None))
+                }
+                None => Err(Refusal::NotDurable),
+            };
+        }
+        let access = Access::FlushPersistent;
+        let ranges = core.mkeys.ranges(rkey, bearer, range, access);
+        match mem.persist(self.number, ranges.as_deref()) {
+            Persist::Done => return Ok(()),
+            Persist::Begun(number) => {
+                self.waits.durable = Some(Durable {
+                    psn,
+                    number,
+                    since: now,
+                    ended: None,
+                });
+            }
+            Persist::Busy => {}
+        }
+        Err(Refusal::NotDurable)
     }
 
     fn execute_atomic_write<M: Dma>(
@@ -1108,6 +1146,7 @@ impl Qp {
         match refusal {
             // A missing page is no refusal: `fault.rs` has seen to it.
             Refusal::Lost | Refusal::Absent(_) => {}
+            Refusal::NotDurable => self.flush_waits(core, now, psn),
             Refusal::NotReady => {
                 core.counters.inc(Counter::rnr_nak_sent);
                 let timer = self.attr.min_rnr_timer;
@@ -1150,7 +1189,8 @@ impl Qp {
         resp.skipping = true;
         resp.expected = psn.next();
         match refusal {
-            Refusal::Lost | Refusal::Absent(_) => {}
+            // UC has no FLUSH.
+            Refusal::Lost | Refusal::Absent(_) | Refusal::NotDurable => {}
             Refusal::NotReady => core.counters.inc(Counter::out_of_buffer),
             Refusal::Fatal {
                 receive: Some(failure),
