@@ -93,6 +93,8 @@ struct faultline_mr {
 	/* Who serves a fault or prefetches; dereg waits for the last one. */
 	refcount_t users;
 	struct completion unused;
+	/* Of its address space. */
+	struct faultline_odp_share *share;
 	/* Implicit: umems by address; the lock serializes new ones. */
 	struct xarray children;
 	struct mutex children_lock;

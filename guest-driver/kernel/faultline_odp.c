@@ -47,7 +47,8 @@ struct faultline_list {
 struct faultline_fault {
 	struct work_struct work;
 	struct faultline_dev *dev;
-	struct list_head free;
+	/* In the list of what is free, or in that of a share. */
+	struct list_head link;
 	u64 token;
 	u64 va;
 	u64 bytes;
@@ -56,13 +57,34 @@ struct faultline_fault {
 	bool write;
 };
 
+/*
+ * What one address space has of the workers. A page may take its time, or never
+ * come (of a FUSE file, say): others must not wait for it.
+ */
+struct faultline_odp_share {
+	struct list_head link;
+	/* Only compared. NULL: regions without any. */
+	struct mm_struct *mm;
+	unsigned int regions;
+	/* Faults that are served. */
+	unsigned int active;
+	/* Faults that wait, and, if there are any, a place in line. */
+	struct list_head waiting;
+	struct list_head in_line;
+};
+
 struct faultline_odp {
 	/* For faults, and nothing else. */
 	struct workqueue_struct *wq;
 	/* As much as processes like to ask for. */
 	struct workqueue_struct *prefetch_wq;
-	/* Protects the lists of what is free. Taken in interrupts. */
+	/* Protects the lists and the shares. Taken in interrupts. */
 	spinlock_t lock;
+	struct list_head shares;
+	/* Shares with faults that wait. */
+	struct list_head line;
+	/* Faults that are served. */
+	unsigned int active;
 	struct list_head free_faults;
 	struct faultline_fault *faults;
 	struct list_head free_lists;
@@ -113,6 +135,124 @@ static void faultline_list_free(struct faultline_dev *dev,
 	if (list->entries)
 		dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, list->entries,
 				  list->dma);
+}
+
+static struct faultline_odp_share *
+faultline_odp_share_find(struct faultline_odp *odp, struct mm_struct *mm)
+{
+	struct faultline_odp_share *share;
+
+	lockdep_assert_held(&odp->lock);
+	list_for_each_entry(share, &odp->shares, link)
+		if (share->mm == mm)
+			return share;
+	return NULL;
+}
+
+/* For one more region of an address space. */
+static struct faultline_odp_share *
+faultline_odp_share_get(struct faultline_odp *odp, struct mm_struct *mm)
+{
+	struct faultline_odp_share *fresh = kzalloc(sizeof(*fresh), GFP_KERNEL);
+	struct faultline_odp_share *share;
+
+	if (!fresh)
+		return NULL;
+	fresh->mm = mm;
+	INIT_LIST_HEAD(&fresh->waiting);
+	INIT_LIST_HEAD(&fresh->in_line);
+	spin_lock_irq(&odp->lock);
+	share = faultline_odp_share_find(odp, mm);
+	if (!share) {
+		share = fresh;
+		fresh = NULL;
+		list_add(&share->link, &odp->shares);
+	}
+	share->regions++;
+	spin_unlock_irq(&odp->lock);
+	kfree(fresh);
+	return share;
+}
+
+/*
+ * A region goes, and no fault of it is served any more. Those that wait find
+ * out that it has gone.
+ */
+static void faultline_odp_share_put(struct faultline_odp *odp,
+				    struct faultline_odp_share *share, u32 key)
+{
+	struct faultline_fault *fault, *next;
+
+	spin_lock_irq(&odp->lock);
+	list_for_each_entry_safe(fault, next, &share->waiting, link) {
+		if (fault->key != key)
+			continue;
+		list_del(&fault->link);
+		queue_work(odp->wq, &fault->work);
+	}
+	if (list_empty(&share->waiting))
+		list_del_init(&share->in_line);
+	if (--share->regions)
+		share = NULL;
+	else
+		list_del(&share->link);
+	spin_unlock_irq(&odp->lock);
+	kfree(share);
+}
+
+/*
+ * As much as nobody has yet: whoever comes first gets half of the workers, the
+ * next a half of the others, and so on. So there are some for who comes late.
+ */
+static bool faultline_odp_may_serve(const struct faultline_odp *odp,
+				    const struct faultline_odp_share *share)
+{
+	lockdep_assert_held(&odp->lock);
+	return share->active < FAULTLINE_FAULT_WORKERS - odp->active;
+}
+
+/* Whether a fault is served now; else it waits for its turn. */
+static bool faultline_odp_begin(struct faultline_odp *odp,
+				struct faultline_odp_share *share,
+				struct faultline_fault *fault)
+{
+	bool now;
+
+	spin_lock_irq(&odp->lock);
+	now = faultline_odp_may_serve(odp, share);
+	if (now) {
+		share->active++;
+		odp->active++;
+	} else {
+		list_add_tail(&fault->link, &share->waiting);
+		if (list_empty(&share->in_line))
+			list_add_tail(&share->in_line, &odp->line);
+	}
+	spin_unlock_irq(&odp->lock);
+	return now;
+}
+
+/* A fault has been served: one of each share that may is next. */
+static void faultline_odp_end(struct faultline_odp *odp,
+			      struct faultline_odp_share *served)
+{
+	struct faultline_odp_share *share, *next;
+	struct faultline_fault *fault;
+
+	spin_lock_irq(&odp->lock);
+	served->active--;
+	odp->active--;
+	list_for_each_entry_safe(share, next, &odp->line, in_line) {
+		if (!faultline_odp_may_serve(odp, share))
+			continue;
+		fault = list_first_entry(&share->waiting,
+					 struct faultline_fault, link);
+		list_del(&fault->link);
+		if (list_empty(&share->waiting))
+			list_del_init(&share->in_line);
+		queue_work(odp->wq, &fault->work);
+	}
+	spin_unlock_irq(&odp->lock);
 }
 
 static struct faultline_mr *faultline_odp_mr_get(struct faultline_dev *dev,
@@ -421,10 +561,18 @@ static void faultline_fault_work(struct work_struct *work)
 
 	/* The region may have gone while its fault was on the way. */
 	if (mr) {
-		struct faultline_list *list = faultline_list_get(odp);
-		int err = faultline_odp_serve(mr, list, fault);
+		struct faultline_list *list;
+		int err;
 
+		if (!faultline_odp_begin(odp, mr->share, fault)) {
+			faultline_odp_mr_put(mr);
+			return;
+		}
+		list = faultline_list_get(odp);
+		err = faultline_odp_serve(mr, list, fault);
 		faultline_list_put(odp, list);
+		/* The share goes with its last region. */
+		faultline_odp_end(odp, mr->share);
 		atomic64_inc(&mr->page_faults);
 		if (!err)
 			atomic64_inc(&mr->page_faults_handled);
@@ -436,7 +584,7 @@ static void faultline_fault_work(struct work_struct *work)
 	 * another one, and there are no more of these than it may raise.
 	 */
 	spin_lock_irq(&odp->lock);
-	list_add(&fault->free, &odp->free_faults);
+	list_add(&fault->link, &odp->free_faults);
 	spin_unlock_irq(&odp->lock);
 	/* Refused if the key has gone, and the fault with it. */
 	faultline_tq_resume(dev, token, status, FAULTLINE_WAIT_POLL);
@@ -453,9 +601,9 @@ void faultline_odp_fault(struct faultline_dev *dev,
 	if (odp) {
 		spin_lock_irqsave(&odp->lock, flags);
 		fault = list_first_entry_or_null(&odp->free_faults,
-						 struct faultline_fault, free);
+						 struct faultline_fault, link);
 		if (fault)
-			list_del(&fault->free);
+			list_del(&fault->link);
 		spin_unlock_irqrestore(&odp->lock, flags);
 	}
 	if (!fault) {
@@ -538,6 +686,7 @@ void faultline_odp_detach(struct faultline_mr *mr)
 	xa_erase(&dev->odp->mrs, mr->ibmr.lkey >> 8);
 	faultline_odp_mr_put(mr);
 	wait_for_completion(&mr->unused);
+	faultline_odp_share_put(dev->odp, mr->share, mr->ibmr.lkey);
 	if (mr->umem->is_dmabuf)
 		faultline_dmabuf_unmap(mr);
 	else
@@ -561,11 +710,16 @@ int faultline_odp_attach(struct faultline_mr *mr)
 	refcount_set(&mr->users, 1);
 	init_completion(&mr->unused);
 	mutex_init(&mr->children_lock);
+	mr->share = faultline_odp_share_get(dev->odp, mr->umem->owning_mm);
+	if (!mr->share)
+		return -ENOMEM;
 	mr->on_demand = true;
 	err = xa_err(xa_store(&dev->odp->mrs, mr->ibmr.lkey >> 8, mr,
 			      GFP_KERNEL));
-	if (err)
+	if (err) {
+		faultline_odp_share_put(dev->odp, mr->share, mr->ibmr.lkey);
 		return err;
+	}
 	if (mr->umem->is_dmabuf) {
 		/* Better now than when a peer wants it. */
 		err = faultline_dmabuf_bring(mr);
@@ -793,6 +947,8 @@ int faultline_odp_create(struct faultline_dev *dev)
 	spin_lock_init(&odp->lock);
 	INIT_LIST_HEAD(&odp->free_faults);
 	INIT_LIST_HEAD(&odp->free_lists);
+	INIT_LIST_HEAD(&odp->shares);
+	INIT_LIST_HEAD(&odp->line);
 	init_waitqueue_head(&odp->list_freed);
 	xa_init(&odp->mrs);
 	/* Reclaim may wait for pages that wait for us. */
@@ -810,7 +966,7 @@ int faultline_odp_create(struct faultline_dev *dev)
 
 		fault->dev = dev;
 		INIT_WORK(&fault->work, faultline_fault_work);
-		list_add(&fault->free, &odp->free_faults);
+		list_add(&fault->link, &odp->free_faults);
 	}
 	for (i = 0; i < FAULTLINE_FAULT_WORKERS; i++) {
 		struct faultline_list *list = &odp->lists[i];

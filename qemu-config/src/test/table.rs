@@ -465,6 +465,7 @@ fn coherence() -> Vec<GuestTest> {
         alone("watched_cache", "watch_cache"),
         alone("restored_regions", "decoherence"),
         pair("lost_memory", "lost"),
+        alone("stuck_pages", "odp_stuck /mnt/dax"),
         dax("dax_truncated", "truncate"),
         dax("dax_punched", "punch"),
         dax("dax_everything", "truncate,punch,mprotect,dereg,fork"),

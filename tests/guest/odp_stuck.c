@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+/*
+ * odp_stuck DIRECTORY: page faults that take very long do not keep another
+ * process's from being served. DIRECTORY is on a file system that can be frozen:
+ * a page of a file there that is to be written waits until it thaws. Runs in one
+ * guest.
+ */
+#include "common.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* More than there are faults served at once. */
+#define STUCK 40
+#define PAGES 64
+
+struct pair {
+	struct endpoint near;
+	struct endpoint far;
+};
+
+static void pair_create(struct pair *pair, struct device *device)
+{
+	endpoint_create(&pair->near, device, 4, 4);
+	endpoint_create(&pair->far, device, 4, 4);
+	pair->near.peer = pair->far.own;
+	pair->far.peer = pair->near.own;
+	endpoint_start(&pair->near);
+	endpoint_start(&pair->far);
+}
+
+static void post_write(struct pair *pair, const struct ibv_mr *from, const struct ibv_mr *to,
+		       size_t page)
+{
+	struct request request = {
+		.opcode = IBV_WR_RDMA_WRITE,
+		.id = page,
+		.local = from->addr,
+		.length = 64,
+		.lkey = from->lkey,
+		.remote = (uintptr_t)to->addr + page * PAGE,
+		.rkey = to->rkey,
+	};
+
+	endpoint_post(&pair->near, &request);
+}
+
+/* Another process: its pages come while those of the first don't. */
+static int neighbour(int go, int fs)
+{
+	struct ibv_mr *from, *to;
+	struct device device;
+	struct pair pair;
+	uint8_t *memory;
+	struct ibv_wc wc;
+	uint64_t start;
+	bool good = true;
+	char byte;
+
+	if (read(go, &byte, 1) != 1)
+		return 1;
+	device_open(&device);
+	pair_create(&pair, &device);
+	memory = anonymous(PAGES * PAGE);
+	from = region(&device, anonymous(PAGE), PAGE, false);
+	to = region(&device, memory, PAGES * PAGE, true);
+	content_fill(from->addr, content_key(1, 0, 0), 0, 64);
+	start = now_ms();
+	for (size_t page = 0; page < PAGES && good; page++) {
+		post_write(&pair, from, to, page);
+		good = endpoint_wait(&pair.near, &wc, 10000) && wc.status == IBV_WC_SUCCESS &&
+		       !content_wrong(memory + page * PAGE, content_key(1, 0, 0), 0, 64);
+	}
+	say("%d pages of a neighbour: %s after %llu ms", PAGES, good ? "there" : "NOT THERE",
+	    (unsigned long long)(now_ms() - start));
+	/* Whoever is stuck can't do it himself: he may not change his address space. */
+	if (ioctl(fs, FITHAW, 0))
+		say("cannot thaw: %m");
+	return !good;
+}
+
+int main(int argc, char **argv)
+{
+	static struct pair pairs[STUCK];
+	struct ibv_mr *from, *to;
+	struct device device;
+	struct ibv_wc wc;
+	uint8_t *memory;
+	char name[256];
+	int go[2], fs, file, status;
+	long faults;
+	pid_t pid;
+
+	if (argc != 2)
+		die("usage: odp_stuck DIRECTORY");
+	fs = open(argv[1], O_RDONLY | O_DIRECTORY);
+	snprintf(name, sizeof(name), "%s/odp_stuck.%d", argv[1], getpid());
+	file = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+	if (fs < 0 || file < 0 || unlink(name) || ftruncate(file, STUCK * PAGE))
+		die("cannot make %s: %m", name);
+	if (pipe(go))
+		die("cannot make a pipe: %m");
+	pid = fork();
+	if (pid < 0)
+		die("cannot fork: %m");
+	if (!pid)
+		_exit(neighbour(go[0], fs));
+
+	device_open(&device);
+	device_needs_odp(&device, false);
+	memory = mmap(NULL, STUCK * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (memory == MAP_FAILED)
+		die("cannot map %s: %m", name);
+	from = region(&device, anonymous(PAGE), PAGE, false);
+	content_fill(from->addr, content_key(2, 0, 0), 0, 64);
+	to = region(&device, memory, STUCK * PAGE, true);
+	for (size_t i = 0; i < STUCK; i++)
+		pair_create(&pairs[i], &device);
+	faults = device_counter(&device, "page_faults");
+	if (ioctl(fs, FIFREEZE, 0))
+		die("cannot freeze %s: %m", argv[1]);
+	for (size_t i = 0; i < STUCK; i++)
+		post_write(&pairs[i], from, to, i);
+	sleep_ms(1000);
+	for (size_t i = 0; i < STUCK; i++)
+		if (endpoint_wait(&pairs[i].near, &wc, 0))
+			die("write %zu did not have to wait: %s", i, ibv_wc_status_str(wc.status));
+	say("%ld faults wait", device_counter(&device, "page_faults") - faults);
+	if (write(go[1], "", 1) != 1)
+		die("cannot write to a pipe: %m");
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			die("cannot wait: %m");
+	for (size_t i = 0; i < STUCK; i++) {
+		if (!endpoint_wait(&pairs[i].near, &wc, 10000) || wc.status != IBV_WC_SUCCESS)
+			die("write %zu does not come through", i);
+		if (content_wrong(memory + i * PAGE, content_key(2, 0, 0), 0, 64))
+			die("write %zu has other data", i);
+	}
+	if (device_counter(&device, "page_faults") - faults < STUCK)
+		die("only %ld faults", device_counter(&device, "page_faults") - faults);
+	if (status)
+		die("the neighbour had to wait");
+	puts("PASS");
+	return 0;
+}
