@@ -671,6 +671,8 @@
 #define FAULTLINE_ADMIN_SET_GID 0x40
 /* Configure the Ethernet side. */
 #define FAULTLINE_ADMIN_SET_NETDEV 0x41
+/* Say which other addresses the Ethernet side receives. */
+#define FAULTLINE_ADMIN_SET_MAC_FILTER 0x42
 /* Read the counters. */
 #define FAULTLINE_ADMIN_QUERY_COUNTERS 0x48
 /* Attach a queue pair to a multicast group. */
@@ -1063,7 +1065,9 @@ struct faultline_caps {
 	__le32 max_rwq_table_log_size;
 	/* Bytes of payload that one raw work request may hold for segmentation; 0: none is done. */
 	__le32 max_tso;
-	__u8 reserved[16];
+	/* Addresses of SET_MAC_FILTER. */
+	__le32 max_mac_filter;
+	__u8 reserved[12];
 	/* Bytes of device memory; 0 = none. */
 	__le64 device_memory;
 	/* Allocations of device memory. */
@@ -1618,6 +1622,24 @@ struct faultline_set_netdev {
 	__le32 qpn;
 };
 
+/*
+ * SET_MAC_FILTER: the unicast addresses and the groups that the Ethernet side receives beside its own address and
+ * broadcast, in place of those of the command before.
+ */
+struct faultline_set_mac_filter {
+	/* DMA address of `count` times `faultline_mac_filter_entry`; not read if there are none. */
+	__le64 addr;
+	/* 0..=max_mac_filter. */
+	__le32 count;
+	__le32 reserved;
+};
+
+/* An address that SET_MAC_FILTER names. */
+struct faultline_mac_filter_entry {
+	__u8 mac[6];
+	__u8 reserved[2];
+};
+
 /* QUERY_COUNTERS: the device writes an array of 64-bit counters; those of a set if the handle is not zero. */
 struct faultline_query_counters {
 	/* DMA address. */
@@ -1767,7 +1789,7 @@ struct faultline_modify_wq {
 
 /* CREATE_RWQ_TABLE. Answer: handle. */
 struct faultline_create_rwq_table {
-	/* DMA address of 2^log_size numbers of WQs, 32 bits each. */
+	/* DMA address of 2^log_size numbers of WQs, or of raw queue pairs, 32 bits each. */
 	__le64 addr;
 	__u8 log_size;
 	__u8 reserved[7];

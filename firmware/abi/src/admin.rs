@@ -195,6 +195,22 @@ abi_struct! {
         qpn: crate::U32,
     }
 
+    /// SET_MAC_FILTER: the unicast addresses and the groups that the Ethernet side receives beside its own address and
+    /// broadcast, in place of those of the command before.
+    "faultline_set_mac_filter" SetMacFilter [16] {
+        /// DMA address of `count` times `faultline_mac_filter_entry`; not read if there are none.
+        addr: crate::U64,
+        /// 0..=max_mac_filter.
+        count: crate::U32,
+        reserved: crate::U32,
+    }
+
+    /// An address that SET_MAC_FILTER names.
+    "faultline_mac_filter_entry" MacFilterEntry [8] {
+        mac: [u8; 6],
+        reserved: [u8; 2],
+    }
+
     /// MODIFY_CQ: a notice for new completions waits until there are `count` of them, or for `period` after the
     /// first, whichever ends earlier. Both zero, or a count of one: none waits. A completion with an error never does.
     "faultline_modify_cq" ModifyCq [8] {
@@ -291,6 +307,8 @@ abi_consts! {
         SET_GID = 0x40;
         /// Configure the Ethernet side.
         SET_NETDEV = 0x41;
+        /// Say which other addresses the Ethernet side receives.
+        SET_MAC_FILTER = 0x42;
         /// Read the counters.
         QUERY_COUNTERS = 0x48;
         /// Attach a queue pair to a multicast group.

@@ -78,7 +78,9 @@ abi_struct! {
         max_rwq_table_log_size: crate::U32,
         /// Bytes of payload that one raw work request may hold for segmentation; 0: none is done.
         max_tso: crate::U32,
-        reserved: [u8; 16],
+        /// Addresses of SET_MAC_FILTER.
+        max_mac_filter: crate::U32,
+        reserved: [u8; 12],
         /// Bytes of device memory; 0 = none.
         device_memory: crate::U64,
         /// Allocations of device memory.

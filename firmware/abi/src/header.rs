@@ -88,6 +88,8 @@ pub const STRUCTS: &[StructLayout] = &[
     admin::CreateAh::LAYOUT,
     admin::SetGid::LAYOUT,
     admin::SetNetdev::LAYOUT,
+    admin::SetMacFilter::LAYOUT,
+    admin::MacFilterEntry::LAYOUT,
     admin::QueryCounters::LAYOUT,
     steering::Mcast::LAYOUT,
     steering::FlowFields::LAYOUT,

@@ -81,7 +81,7 @@ abi_struct! {
 
     /// CREATE_RWQ_TABLE. Answer: handle.
     "faultline_create_rwq_table" CreateRwqTable [16] {
-        /// DMA address of 2^log_size numbers of WQs, 32 bits each.
+        /// DMA address of 2^log_size numbers of WQs, or of raw queue pairs, 32 bits each.
         addr: crate::U64,
         log_size: u8,
         reserved: [u8; 7],

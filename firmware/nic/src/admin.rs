@@ -17,7 +17,7 @@ use faultline_wire::{Gid, MacAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{MAX_MTU, MAX_SGE};
-use crate::core::{Ah, GidEntry, Netdev, Pd};
+use crate::core::{Ah, GidEntry, Pd};
 use crate::cq::{Cq, Moderation, write_entry};
 use crate::device_memory::{DEVICE_MEMORY, PAGE};
 use crate::dma::Dma;
@@ -203,6 +203,7 @@ impl Nic {
             DESTROY_AH => self.destroy_ah(handle).map(done),
             SET_GID => self.set_gid(handle, &body(cmd)?).map(done),
             SET_NETDEV => self.set_netdev(&body(cmd)?).map(done),
+            SET_MAC_FILTER => self.set_mac_filter(mem, &body(cmd)?).map(done),
             ATTACH_MCAST => self.attach_mcast(handle, &body(cmd)?).map(done),
             DETACH_MCAST => self.detach_mcast(handle, &body(cmd)?).map(done),
             CREATE_FLOW => self.create_flow(mem, &body(cmd)?).map(created),
@@ -801,8 +802,8 @@ impl Nic {
     }
 
     fn destroy_qp<M: Dma>(&mut self, now: Instant, mem: &M, number: u32) -> Result<(), Status> {
-        self.queue_pair(number)?;
-        if self.groups.has_member(number) || self.steering.names(number) {
+        let qp = self.queue_pair(number)?;
+        if qp.table_places > 0 || self.groups.has_member(number) || self.steering.names(number) {
             return Err(Status::InUse);
         }
         if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
@@ -937,7 +938,7 @@ impl Nic {
                 return Err(Status::BadQpType);
             }
         }
-        self.core.netdev = Netdev::from_command(cmd);
+        self.core.netdev.configure(cmd);
         Ok(())
     }
 

@@ -58,6 +58,7 @@ pub struct Limits {
     pub max_counters: u32,
     pub max_rwq_table: u32,
     pub max_rwq_table_log_size: u32,
+    pub max_mac_filter: u32,
     pub max_tm_tags: u32,
     pub max_tm_ops: u32,
 }
@@ -89,6 +90,7 @@ impl Default for Limits {
             max_counters: 1024,
             max_rwq_table: 1 << 10,
             max_rwq_table_log_size: 9,
+            max_mac_filter: 128,
             max_tm_tags: 128,
             max_tm_ops: 256,
         }
@@ -191,6 +193,7 @@ impl NicConfig {
             max_flow: U32::new(l.max_flow),
             max_rwq_table: U32::new(l.max_rwq_table),
             max_rwq_table_log_size: U32::new(l.max_rwq_table_log_size),
+            max_mac_filter: U32::new(l.max_mac_filter),
             max_tso: U32::new(MAX_TSO),
             rc_odp_caps: odp(ODP_SEND
                 | ODP_RECV

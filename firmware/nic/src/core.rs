@@ -53,8 +53,8 @@ pub struct GidEntry {
     pub vlan: Option<u16>,
 }
 
-/// The Ethernet side as SET_NETDEV has left it.
-#[derive(Clone, Copy, Debug)]
+/// The Ethernet side as SET_NETDEV and SET_MAC_FILTER have left it.
+#[derive(Clone, Debug)]
 pub struct Netdev {
     /// Own address.
     pub mac: MacAddr,
@@ -64,17 +64,17 @@ pub struct Netdev {
     pub flags: u32,
     /// Raw QP that receives, 0 = none.
     pub qpn: u32,
+    /// Further addresses and groups, sorted.
+    pub filter: Vec<MacAddr>,
 }
 
 impl Netdev {
-    /// What a SET_NETDEV command says. Its values have been checked.
-    pub fn from_command(cmd: &SetNetdev) -> Self {
-        Self {
-            mac: MacAddr(cmd.mac),
-            mtu: cmd.mtu.get(),
-            flags: cmd.flags.get(),
-            qpn: cmd.qpn.get(),
-        }
+    /// Does what a SET_NETDEV command says. Its values have been checked.
+    pub fn configure(&mut self, cmd: &SetNetdev) {
+        self.mac = MacAddr(cmd.mac);
+        self.mtu = cmd.mtu.get();
+        self.flags = cmd.flags.get();
+        self.qpn = cmd.qpn.get();
     }
 
     /// Whether it has asked for frames to this address.
@@ -83,6 +83,7 @@ impl Netdev {
             || dst.is_broadcast()
             || self.flags & NETDEV_PROMISC != 0
             || (dst.is_multicast() && self.flags & NETDEV_ALLMULTI != 0)
+            || self.filter.binary_search(&dst).is_ok()
     }
 
     /// Whether the interface is up.
@@ -175,6 +176,7 @@ impl Core {
                 mtu: 1500,
                 flags: 0,
                 qpn: 0,
+                filter: Vec::new(),
             },
             async_eqn: None,
             fatal: regs::NONE,

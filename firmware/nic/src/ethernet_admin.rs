@@ -1,11 +1,12 @@
 //! Admin commands of the Ethernet side: groups, flows, work queues.
 
+use faultline_abi::admin::{MacFilterEntry, SetMacFilter};
 use faultline_abi::steering::{
     CreateFlow, CreateRssQp, CreateRwqTable, CreateWq, FLOW_KIND_NORMAL, FLOW_KINDS, FlowFields,
     Mcast, ModifyWq, WQS_ERR, WQS_RDY, WQS_RESET,
 };
 use faultline_abi::{Status, U32};
-use faultline_wire::Gid;
+use faultline_wire::{Gid, MacAddr};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::admin::{check_depth, check_recv_stride};
@@ -61,9 +62,43 @@ impl Nic {
         flow.map(drop).ok_or(Status::BadFlow)
     }
 
+    pub(crate) fn set_mac_filter<M: Dma>(
+        &mut self,
+        mem: &M,
+        cmd: &SetMacFilter,
+    ) -> Result<(), Status> {
+        let count = cmd.count.get();
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        if count > self.core.config.limits.max_mac_filter {
+            return Err(Status::NoResources);
+        }
+        let mut entries = vec![MacFilterEntry::default(); count as usize];
+        if count > 0 {
+            mem.read(cmd.addr.get(), entries.as_mut_bytes())
+                .map_err(|_| Status::DmaError)?;
+        }
+        if entries.iter().any(|entry| entry.reserved != [0; 2]) {
+            return Err(Status::ReservedNotZero);
+        }
+        let mut filter: Vec<_> = entries.iter().map(|entry| MacAddr(entry.mac)).collect();
+        filter.sort_unstable();
+        self.core.netdev.filter = filter;
+        Ok(())
+    }
+
     fn wq(&mut self, number: u32) -> Result<&mut Qp, Status> {
         let wq = self.qps.get_mut(number);
         wq.filter(|wq| wq.config.kind == QpType::Wq)
+            .ok_or(Status::BadWq)
+    }
+
+    /// What receives raw frames and may stand in an indirection table.
+    fn frame_queue(&mut self, number: u32) -> Result<&mut Qp, Status> {
+        let queue = self.qps.get_mut(number);
+        queue
+            .filter(|queue| matches!(queue.config.kind, QpType::Wq | QpType::Raw))
             .ok_or(Status::BadWq)
     }
 
@@ -157,7 +192,7 @@ impl Nic {
         let wqs: Vec<u32> = numbers.iter().map(|number| number.get()).collect();
         let mut uctx = None;
         for number in &wqs {
-            let owner = self.wq(*number)?.config.uctx;
+            let owner = self.frame_queue(*number)?.config.uctx;
             if *uctx.get_or_insert(owner) != owner {
                 return Err(Status::DomainMismatch);
             }
@@ -166,7 +201,7 @@ impl Nic {
         let tables = &mut self.rwq_tables;
         let number = tables.insert_with(|_| table).ok_or(Status::NoResources)?;
         for wq in wqs {
-            self.wq(wq)?.table_places += 1;
+            self.frame_queue(wq)?.table_places += 1;
         }
         Ok(number)
     }
@@ -178,7 +213,7 @@ impl Nic {
         }
         let table = self.rwq_tables.remove(number).ok_or(Status::BadRwqTable)?;
         for wq in table.queues() {
-            self.wq(*wq)?.table_places -= 1;
+            self.frame_queue(*wq)?.table_places -= 1;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The NIC as its surroundings see it.
 
 use faultline_abi::U32;
-use faultline_abi::admin::{Counter, NETDEV_PROMISC};
+use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::event;
@@ -383,12 +383,8 @@ impl Nic {
 
     /// Whether a frame to this address is for this NIC.
     pub fn accepts(&self, dst: MacAddr) -> bool {
-        let netdev = &self.core.netdev;
-        dst == netdev.mac
-            || dst.is_broadcast()
-            || netdev.flags & NETDEV_PROMISC != 0
-            || dst.is_multicast()
-            || !self.steering.is_empty()
+        // Groups of queue pairs are not the netdev's.
+        dst.is_multicast() || !self.steering.is_empty() || self.core.netdev.wants(dst)
     }
 
     /// A frame from another NIC of the process arrives by reference.

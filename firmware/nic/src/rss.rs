@@ -12,7 +12,7 @@ const KEY_LEN: usize = 40;
 /// Work queues over which frames are spread.
 #[derive(Debug)]
 pub(crate) struct RwqTable {
-    /// Their numbers; how many is a power of two.
+    /// Their numbers, or those of raw queue pairs; how many is a power of two.
     queues: Vec<u32>,
     /// The context that all of them belong to.
     pub uctx: u32,

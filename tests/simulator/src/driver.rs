@@ -1137,6 +1137,22 @@ impl<B: Bus> Driver<B> {
         self.command(SET_NETDEV, 0, &body).map(drop)
     }
 
+    /// Says which addresses the Ethernet side receives beside its own.
+    pub fn set_mac_filter(&mut self, macs: &[[u8; 6]]) -> Result<()> {
+        let entry = |mac: &[u8; 6]| MacFilterEntry {
+            mac: *mac,
+            ..MacFilterEntry::default()
+        };
+        let entries: Vec<MacFilterEntry> = macs.iter().map(entry).collect();
+        self.bus.write(self.scratch, entries.as_bytes());
+        let body = SetMacFilter {
+            addr: U64::new(self.scratch),
+            count: U32::new(macs.len() as u32),
+            ..SetMacFilter::default()
+        };
+        self.command(SET_MAC_FILTER, 0, &body).map(drop)
+    }
+
     /// A counter.
     pub fn counter(&mut self, counter: admin::Counter) -> Result<u64> {
         self.counter_of(0, counter)

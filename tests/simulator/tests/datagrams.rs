@@ -310,6 +310,8 @@ fn raw_frame(dst: [u8; 6], len: usize) -> Vec<u8> {
 fn an_interface_receives_what_it_asks_for() {
     let own = [2, 0, 0, 0, 0, 2];
     let multicast = [0x33, 0x33, 0, 0, 0, 5];
+    let filtered = [2, 0, 0, 0, 1, 2];
+    let group = [0x01, 0, 0x5e, 0, 0, 1];
     let cases = [
         (NETDEV_UP, own, true),
         (NETDEV_UP, [0xff; 6], true),
@@ -319,6 +321,9 @@ fn an_interface_receives_what_it_asks_for() {
         (NETDEV_UP | NETDEV_ALLMULTI, [2, 7, 7, 7, 7, 7], false),
         (NETDEV_UP | NETDEV_PROMISC, [2, 7, 7, 7, 7, 7], true),
         (0, own, false),
+        (NETDEV_UP, filtered, true),
+        (NETDEV_UP, group, true),
+        (0, filtered, false),
     ];
     for by_reference in [false, true] {
         for (flags, dst, wanted) in cases {
@@ -333,7 +338,9 @@ fn an_interface_receives_what_it_asks_for() {
                 flags: U32::new(flags),
                 qpn: U32::new(e.qp[1].qpn),
             };
-            world.hosts[1].driver.command(SET_NETDEV, 0, &body).unwrap();
+            let driver = &mut world.hosts[1].driver;
+            driver.set_mac_filter(&[filtered, group, group]).unwrap();
+            driver.command(SET_NETDEV, 0, &body).unwrap();
             e.receive_into(&mut world, 1, 2000);
             let frame = raw_frame(dst, 300);
             world.hosts[0].driver.write_mr(&e.mr[0], 0, &frame);
@@ -354,6 +361,50 @@ fn an_interface_receives_what_it_asks_for() {
             }
         }
     }
+}
+
+#[test]
+fn a_filter_replaces_the_one_before() {
+    let mut world = World::new(2, 1);
+    let mut e = ends(&mut world, QPT_RAW);
+    let (mac, qpn) = (world.hosts[1].mac, e.qp[1].qpn);
+    world.hosts[1].driver.set_netdev(mac, 1500, qpn).unwrap();
+    let [first, second] = [[2, 0, 0, 0, 1, 2], [0x01, 0, 0x5e, 0, 0, 1]];
+    let arrives = |world: &mut World, e: &mut Ends, dst| {
+        e.receive_into(world, 1, 2000);
+        let frame = raw_frame(dst, 100);
+        world.hosts[0].driver.write_mr(&e.mr[0], 0, &frame);
+        let send = Send {
+            opcode: wr::WR_RAW,
+            sges: &[(e.mr[0].va, 100, e.mr[0].key)],
+            ..Send::default()
+        };
+        world.hosts[0].driver.post_send(&mut e.qp[0], &send);
+        world.run();
+        world.completions(1, &mut e.cq[1]).len() == 1
+    };
+    for (filter, expected) in [
+        (&[first][..], [true, false]),
+        (&[second, first], [true, true]),
+        (&[second], [false, true]),
+        (&[], [false, false]),
+    ] {
+        world.hosts[1].driver.set_mac_filter(filter).unwrap();
+        let found = [first, second].map(|dst| arrives(&mut world, &mut e, dst));
+        assert_eq!(found, expected, "{filter:x?}");
+    }
+    // What the interface is told later changes nothing.
+    world.hosts[1].driver.set_mac_filter(&[first]).unwrap();
+    world.hosts[1].driver.set_netdev(mac, 1500, qpn).unwrap();
+    assert!(arrives(&mut world, &mut e, first));
+    // More than there may be: what was there stays.
+    let many = vec![second; 129];
+    let refused = world.hosts[1].driver.set_mac_filter(&many);
+    assert_eq!(refused, Err(Error::Refused(Status::NoResources)));
+    assert!(arrives(&mut world, &mut e, first));
+    assert!(!arrives(&mut world, &mut e, second));
+    world.hosts[1].driver.set_mac_filter(&many[1..]).unwrap();
+    assert!(arrives(&mut world, &mut e, second));
 }
 
 #[test]

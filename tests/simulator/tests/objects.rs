@@ -189,6 +189,21 @@ fn shared_queues_keys_and_paths_are_checked() {
     refuse(&|c| c.mac[0] = 1, Status::BadParameter);
     refuse(&|c| c.flags.set(8), Status::BadParameter);
     refuse(&|c| c.qpn.set(77), Status::BadQp);
+
+    let filter = SetMacFilter {
+        addr: U64::new(u64::MAX - 1),
+        ..SetMacFilter::default()
+    };
+    let mut refuse = |change: &dyn Fn(&mut SetMacFilter), status| {
+        let mut body = filter;
+        change(&mut body);
+        expect(d.command(SET_MAC_FILTER, 0, &body), status);
+    };
+    refuse(&|_| {}, Status::Ok);
+    refuse(&|c| c.count.set(1), Status::DmaError);
+    refuse(&|c| c.count.set(129), Status::NoResources);
+    refuse(&|c| c.count.set(u32::MAX), Status::NoResources);
+    refuse(&|c| c.reserved.set(1), Status::ReservedNotZero);
 }
 
 fn map(mr: &Mr) -> TqCmd {

@@ -440,3 +440,82 @@ fn bad_commands_are_refused() {
     let made = host.driver.command(MODIFY_WQ, ours, &body).map(drop);
     assert_eq!(made, refused(Status::ReservedNotZero));
 }
+
+/// What an interface with several queues does: raw queue pairs that also send, an RSS queue pair over them, which
+/// SET_NETDEV names, and another one in its place while frames come.
+#[test]
+fn raw_queue_pairs_share_what_the_interface_receives() {
+    for by_reference in [false, true] {
+        let mut world = World::new(2, 1);
+        if by_reference {
+            world.hand_over_by_reference();
+        }
+        let mr = world.hosts[0].mr(LEN);
+        let send_cq = world.hosts[0].cq(6);
+        let mut sender = world.hosts[0].qp(QPT_RAW, &send_cq);
+        let driver = &mut world.hosts[0].driver;
+        driver.activate(sender.qpn, QPT_RAW, 0).unwrap();
+        let buffers = world.hosts[1].mr(LEN);
+        let mut cqs = [0, 1, 2, 3].map(|_| world.hosts[1].cq(6));
+        let mut qps = [0, 1, 2, 3].map(|n| world.hosts[1].qp(QPT_RAW, &cqs[n]));
+        let (mac, driver) = (world.hosts[1].mac, &mut world.hosts[1].driver);
+        for qp in &mut qps {
+            driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
+            for tag in 0..8 {
+                driver.post_recv(qp, tag, &[(buffers.va, 2000, buffers.key)]);
+            }
+        }
+        let numbers = qps.each_ref().map(|qp| qp.qpn);
+        let all = driver.create_rwq_table(&numbers).unwrap();
+        let one = driver.create_rwq_table(&[numbers[2]; 4]).unwrap();
+        let spread = rss_qp(&mut world, all, ADDRESSES | TCP_PORTS).unwrap();
+        let steered = rss_qp(&mut world, one, ADDRESSES | TCP_PORTS).unwrap();
+        for (qpn, only) in [(spread, None), (steered, Some(2)), (numbers[1], Some(1))] {
+            world.hosts[1].driver.set_netdev(mac, 1500, qpn).unwrap();
+            for (src, dst, sport, dport, _, hash) in PUBLISHED {
+                let mut bytes = frame(src, dst, sport, dport);
+                bytes[..6].copy_from_slice(&mac.0);
+                world.hosts[0].driver.write_mr(&mr, 0, &bytes);
+                let send = Send {
+                    opcode: wr::WR_RAW,
+                    sges: &[(mr.va, bytes.len() as u32, mr.key)],
+                    ..Send::default()
+                };
+                world.hosts[0].driver.post_send(&mut sender, &send);
+                world.run();
+                let expected = only.unwrap_or(hash as usize % 4);
+                for (n, cq) in cqs.iter_mut().enumerate() {
+                    let found = world.completions(1, cq);
+                    assert_eq!(found.len(), usize::from(n == expected), "{qpn} {n}");
+                    assert!(found.iter().all(|cqe| cqe.qpn.get() == numbers[n]));
+                }
+            }
+        }
+        // Who stands in a table stays; with the table goes what kept it.
+        let driver = &mut world.hosts[1].driver;
+        let mut expect = |opcode, handle, status: Option<Status>| {
+            let found = driver.command(opcode, handle, &()).map(drop);
+            assert_eq!(found, status.map_or(Ok(()), |s| Err(Error::Refused(s))));
+        };
+        expect(DESTROY_QP, numbers[0], Some(Status::InUse));
+        expect(DESTROY_WQ, numbers[0], Some(Status::BadWq));
+        expect(DESTROY_QP, spread, None);
+        expect(DESTROY_RWQ_TABLE, all, None);
+        expect(DESTROY_QP, numbers[0], None);
+        expect(DESTROY_QP, numbers[2], Some(Status::InUse));
+        expect(DESTROY_QP, steered, None);
+        expect(DESTROY_RWQ_TABLE, one, None);
+        expect(DESTROY_QP, numbers[2], None);
+    }
+}
+
+#[test]
+fn only_who_receives_frames_stands_in_a_table() {
+    let mut world = World::new(1, 1);
+    let cq = world.hosts[0].cq(6);
+    for kind in [QPT_RC, QPT_UD] {
+        let qpn = world.hosts[0].qp(kind, &cq).qpn;
+        let made = world.hosts[0].driver.create_rwq_table(&[qpn]);
+        assert_eq!(made, Err(Error::Refused(Status::BadWq)));
+    }
+}

@@ -285,7 +285,7 @@ pub struct Qp {
     pub config: QpConfig,
     /// The set that counts what it does; `None`: the device's counters do.
     pub counters: Option<u32>,
-    /// Places in indirection tables that a work queue has.
+    /// Places in indirection tables that a work queue or raw queue pair has.
     pub table_places: u32,
     state: State,
     attr: QpAttr,
