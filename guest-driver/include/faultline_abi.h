@@ -519,6 +519,8 @@
 #define FAULTLINE_CQE_CSUM_OK 0x20
 /* A receive of an XRC target; `srqn` is valid. */
 #define FAULTLINE_CQE_XRC 0x40
+/* `imm` is the hash of addresses and ports by which an RSS queue pair has chosen this queue. */
+#define FAULTLINE_CQE_HASH 0x80
 
 /* Vendor errors: which check failed. */
 /* None. */
@@ -1320,7 +1322,7 @@ struct faultline_cqe {
 	__le32 qpn;
 	/* Bytes received, or returned by a READ or an atomic. */
 	__le32 byte_len;
-	/* Immediate data as it was on the wire (big-endian), or the rkey that was invalidated. */
+	/* Immediate data as it was on the wire (big-endian), the rkey that was invalidated, or a hash. */
 	__le32 imm;
 	/* UD, GSI: QP that sent it. */
 	__le32 src_qp;

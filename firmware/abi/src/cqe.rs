@@ -14,7 +14,7 @@ abi_struct! {
         qpn: crate::U32,
         /// Bytes received, or returned by a READ or an atomic.
         byte_len: crate::U32,
-        /// Immediate data as it was on the wire (big-endian), or the rkey that was invalidated.
+        /// Immediate data as it was on the wire (big-endian), the rkey that was invalidated, or a hash.
         imm: crate::U32,
         /// UD, GSI: QP that sent it.
         src_qp: crate::U32,
@@ -164,6 +164,8 @@ abi_consts! {
         CQE_CSUM_OK = 1 << 5;
         /// A receive of an XRC target; `srqn` is valid.
         CQE_XRC = 1 << 6;
+        /// `imm` is the hash of addresses and ports by which an RSS queue pair has chosen this queue.
+        CQE_HASH = 1 << 7;
     }
 }
 

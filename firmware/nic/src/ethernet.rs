@@ -42,7 +42,11 @@ impl Nic {
                 // To the own address: the switch turns it round.
                 if !self.steering.is_empty() && *dst != self.core.netdev.mac {
                     let checked = *checked;
-                    self.loop_back_frame(now, mem, number, Frame { payload, checked });
+                    let frame = Frame {
+                        checked,
+                        ..payload.into()
+                    };
+                    self.loop_back_frame(now, mem, number, frame);
                 }
             }
         }
@@ -135,7 +139,11 @@ impl Nic {
         taker: Taker,
         frame: Frame<'_, M>,
     ) {
-        let qpn = self.receiver(taker.qpn, frame);
+        let (qpn, hash) = self.receiver(taker.qpn, frame).unzip();
+        let frame = Frame {
+            hash: hash.flatten(),
+            ..frame
+        };
         let Some(qp) = qpn.and_then(|qpn| self.qps.get_mut(qpn)) else {
             self.core.counters.inc(Counter::rx_filtered);
             return;
@@ -150,13 +158,15 @@ impl Nic {
         self.core.put_back(None, taker, frame.payload);
     }
 
-    /// Who receives what is for this queue pair: itself, or a work queue of its indirection table.
-    fn receiver<M: Dma>(&self, qpn: u32, frame: Frame<'_, M>) -> Option<u32> {
+    /// Who receives what is for this queue pair: itself, or a work queue of its indirection table. And the hash that
+    /// says so, if addresses and ports are in it.
+    fn receiver<M: Dma>(&self, qpn: u32, frame: Frame<'_, M>) -> Option<(u32, Option<u32>)> {
         let Some(rss) = &self.qps.get(qpn)?.config.rss else {
-            return Some(qpn);
+            return Some((qpn, None));
         };
         let hash = rss.hash(&frame.payload.head().ok()?);
-        self.rwq_tables.get(rss.table)?.queue(hash)
+        let qpn = self.rwq_tables.get(rss.table)?.queue(hash.value)?;
+        Some((qpn, hash.of_flow.then_some(hash.value)))
     }
 
     /// A datagram to a group arrives: a copy for each member.

@@ -455,6 +455,8 @@ pub(crate) struct Frame<'a, M> {
     pub payload: Payload<'a, M>,
     /// A NIC of this process has made its checksums.
     pub checked: bool,
+    /// Hash of its addresses and ports, if an RSS queue pair has made one.
+    pub hash: Option<u32>,
 }
 
 impl<M> Clone for Frame<'_, M> {
@@ -470,6 +472,7 @@ impl<'a, M> From<Payload<'a, M>> for Frame<'a, M> {
         Self {
             payload,
             checked: false,
+            hash: None,
         }
     }
 }

@@ -405,7 +405,11 @@ impl Nic {
             }
             FrameKind::Raw { checked, .. } => {
                 let checked = *checked;
-                self.receive_raw(now, mem, Frame { payload, checked });
+                let frame = Frame {
+                    checked,
+                    ..payload.into()
+                };
+                self.receive_raw(now, mem, frame);
             }
         }
         self.report_fatal();

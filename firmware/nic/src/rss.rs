@@ -40,6 +40,14 @@ impl RwqTable {
     }
 }
 
+/// Hash of a frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FrameHash {
+    pub value: u32,
+    /// Addresses and ports are in it.
+    pub of_flow: bool,
+}
+
 /// How an RSS queue pair finds the WQ for a frame.
 #[derive(Clone, Debug)]
 pub struct Rss {
@@ -65,41 +73,44 @@ impl Rss {
     }
 
     /// Hash of a frame with these first bytes; 0 if it has nothing that is to be hashed.
-    pub(crate) fn hash(&self, head: &[u8]) -> u32 {
+    pub(crate) fn hash(&self, head: &[u8]) -> FrameHash {
         let Some(parsed) = Headers::parse(head) else {
-            return 0;
+            return FrameHash::default();
         };
         let fields = parsed.fields(head);
         let mut input: SmallVec<[u8; 40]> = SmallVec::new();
-        let mut add = |bit: u32, bytes: &[u8]| {
-            if self.fields & bit != 0 {
-                input.extend_from_slice(bytes);
+        let mut add = |bits: [u32; 2], parts: [&[u8]; 2]| {
+            let mut all = true;
+            for (bit, bytes) in bits.into_iter().zip(parts) {
+                match self.fields & bit {
+                    0 => all = false,
+                    _ => input.extend_from_slice(bytes),
+                }
             }
+            all
         };
-        match parsed.ip {
-            Some(IpVersion::V4) => {
-                add(HASH_SRC_IPV4, &fields.src_ip[12..]);
-                add(HASH_DST_IPV4, &fields.dst_ip[12..]);
-            }
-            Some(IpVersion::V6) => {
-                add(HASH_SRC_IPV6, &fields.src_ip);
-                add(HASH_DST_IPV6, &fields.dst_ip);
-            }
-            None => {}
-        }
+        let addresses = match parsed.ip {
+            Some(IpVersion::V4) => add(
+                [HASH_SRC_IPV4, HASH_DST_IPV4],
+                [&fields.src_ip[12..], &fields.dst_ip[12..]],
+            ),
+            Some(IpVersion::V6) => add(
+                [HASH_SRC_IPV6, HASH_DST_IPV6],
+                [&fields.src_ip, &fields.dst_ip],
+            ),
+            None => false,
+        };
+        let ports = [&fields.src_port[..], &fields.dst_port[..]];
         // Fragments have no ports behind the first: none of a packet is hashed by ports.
-        match parsed.transport.filter(|_| !parsed.is_fragment) {
-            Some(Transport::Tcp) => {
-                add(HASH_SRC_PORT_TCP, &fields.src_port);
-                add(HASH_DST_PORT_TCP, &fields.dst_port);
-            }
-            Some(Transport::Udp) => {
-                add(HASH_SRC_PORT_UDP, &fields.src_port);
-                add(HASH_DST_PORT_UDP, &fields.dst_port);
-            }
-            None => {}
+        let ports = match parsed.transport.filter(|_| !parsed.is_fragment) {
+            Some(Transport::Tcp) => add([HASH_SRC_PORT_TCP, HASH_DST_PORT_TCP], ports),
+            Some(Transport::Udp) => add([HASH_SRC_PORT_UDP, HASH_DST_PORT_UDP], ports),
+            None => false,
+        };
+        FrameHash {
+            value: toeplitz(&self.key, &input),
+            of_flow: addresses && ports,
         }
-        toeplitz(&self.key, &input)
     }
 }
 

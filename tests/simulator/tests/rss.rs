@@ -197,6 +197,9 @@ fn frames_go_where_the_published_hashes_say() {
                         assert_eq!(cqe.status, cqe::SUCCESS);
                         assert_eq!(cqe.qpn.get(), spread.wqs[wq].qpn);
                         assert_eq!((cqe.flow_tag.get(), cqe.byte_len.get()), (77, 74));
+                        // Told only if it is that of the whole flow.
+                        let told = (cqe.flags & cqe::CQE_HASH != 0).then_some(cqe.imm.get());
+                        assert_eq!(told, with_ports.then_some(all));
                         let mr = spread.mr;
                         assert!(spread.world.hosts[1].driver.read_mr(&mr, 0, 74) == bytes);
                     }

@@ -76,8 +76,12 @@ pub(super) struct Durable {
 pub(super) enum Arrival<'a> {
     /// A packet; its payload comes with it.
     Packet(&'a RoceHeader),
-    /// A whole frame, the tag of the flow that brought it, and whether its checksums are known to be right.
-    Frame { tag: u32, checked: bool },
+    /// A whole frame, the tag of the flow that brought it, whether its checksums are known to be right, and its hash.
+    Frame {
+        tag: u32,
+        checked: bool,
+        hash: Option<u32>,
+    },
 }
 
 impl Arrival<'_> {
@@ -105,6 +109,7 @@ impl Parked {
             None => Arrival::Frame {
                 tag: self.tag,
                 checked: false,
+                hash: None,
             },
         }
     }
@@ -304,8 +309,12 @@ impl Qp {
                 self.receive_request(core, now, mem, header, payload)
             }
             (_, Arrival::Packet(header)) => self.receive_datagram(core, now, mem, header, payload),
-            (_, Arrival::Frame { tag, checked }) => {
-                let frame = Frame { payload, checked };
+            (_, Arrival::Frame { tag, checked, hash }) => {
+                let frame = Frame {
+                    payload,
+                    checked,
+                    hash,
+                };
                 self.receive_frame_now(core, now, mem, tag, frame)
             }
         }

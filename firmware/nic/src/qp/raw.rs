@@ -240,6 +240,7 @@ impl Qp {
         let arrival = Arrival::Frame {
             tag,
             checked: frame.checked,
+            hash: frame.hash,
         };
         self.receive_or_park(core, now, mem, arrival, frame.payload)
     }
@@ -255,6 +256,7 @@ impl Qp {
         let Frame {
             payload: frame,
             checked,
+            hash,
         } = frame;
         let wr = match self.take_receive(core, now, mem, self.config.srqn) {
             Ok(wr) => wr,
@@ -301,12 +303,16 @@ impl Qp {
         if sums == Checked::Wrong {
             core.counters.inc(Counter::rx_csum_errors);
         }
-        let flags = match sums {
+        let mut flags = match sums {
             Checked::Right => cqe::CQE_CSUM_OK,
             Checked::Wrong | Checked::Unknown => 0,
         };
+        if hash.is_some() {
+            flags |= cqe::CQE_HASH;
+        }
         let entry = Cqe {
             flags,
+            imm: U32::new(hash.unwrap_or(0)),
             wqe: U32::new(wr.tag),
             qpn: U32::new(self.number),
             byte_len: U32::new(frame.len() as u32),
