@@ -28,7 +28,8 @@
 /*
  * 7.x: callbacks for kernel and user CQs are separate, resize is for user CQs
  * only, a DMA handle may come with a registration, the callback for buffers that
- * move has another name, and counters are the driver's.
+ * move has another name, counters are the driver's, and ethtool has a callback
+ * for the number of receive rings.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
 #define FAULTLINE_COMPAT_USER_CQ_OPS
@@ -36,6 +37,7 @@
 #define FAULTLINE_COMPAT_MOVE_NOTIFY	invalidate_mappings
 /* Drivers allocate counters, and are told the port of a queue pair. */
 #define FAULTLINE_COMPAT_COUNTER_PORT
+#define FAULTLINE_COMPAT_RX_RING_COUNT
 
 static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 						 unsigned long addr,

@@ -372,6 +372,19 @@ int faultline_cmd_set_netdev(struct faultline_dev *dev,
 	return faultline_change(dev, FAULTLINE_ADMIN_SET_NETDEV, 0, params);
 }
 
+/* `count` entries at `addr`, in place of those of the time before. */
+int faultline_cmd_set_mac_filter(struct faultline_dev *dev, dma_addr_t addr,
+				 u32 count)
+{
+	struct faultline_set_mac_filter params = {
+		.addr = cpu_to_le64(addr),
+		.count = cpu_to_le32(count),
+	};
+
+	return faultline_change(dev, FAULTLINE_ADMIN_SET_MAC_FILTER, 0,
+				&params);
+}
+
 /* Of a set, or (zero) of the device. */
 int faultline_cmd_query_counters(struct faultline_dev *dev, u32 set,
 				 dma_addr_t addr, u32 len)

@@ -94,6 +94,8 @@ int faultline_cmd_set_gid(struct faultline_dev *dev, u32 index,
 			  const struct faultline_set_gid *params);
 int faultline_cmd_set_netdev(struct faultline_dev *dev,
 			     const struct faultline_set_netdev *params);
+int faultline_cmd_set_mac_filter(struct faultline_dev *dev, dma_addr_t addr,
+				 u32 count);
 int faultline_cmd_query_counters(struct faultline_dev *dev, u32 set,
 				 dma_addr_t addr, u32 len);
 int faultline_cmd_alloc_counters(struct faultline_dev *dev, u32 *set);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* What ethtool asks the netdev. Queues can't be added, so that is not offered. */
+/* What ethtool asks the netdev. */
 #include <linux/ethtool.h>
 #include <linux/log2.h>
 
@@ -86,10 +86,10 @@ static int faultline_get_coalesce(struct net_device *netdev,
 {
 	struct faultline_net *net = netdev_priv(netdev);
 
-	coal->rx_max_coalesced_frames = net->rx_cq.count;
-	coal->rx_coalesce_usecs = net->rx_cq.period;
-	coal->tx_max_coalesced_frames = net->tx_cq.count;
-	coal->tx_coalesce_usecs = net->tx_cq.period;
+	coal->rx_max_coalesced_frames = net->rx_moderation.count;
+	coal->rx_coalesce_usecs = net->rx_moderation.period;
+	coal->tx_max_coalesced_frames = net->tx_moderation.count;
+	coal->tx_coalesce_usecs = net->tx_moderation.period;
 	return 0;
 }
 
@@ -108,7 +108,7 @@ static int faultline_set_coalesce(struct net_device *netdev,
 				  struct netlink_ext_ack *extack)
 {
 	struct faultline_net *net = netdev_priv(netdev);
-	int err;
+	struct faultline_moderation rx, tx;
 
 	if (!faultline_can_moderate(net, coal->rx_max_coalesced_frames,
 				    coal->rx_coalesce_usecs) ||
@@ -117,38 +117,195 @@ static int faultline_set_coalesce(struct net_device *netdev,
 		NL_SET_ERR_MSG(extack, "too large, or frames without a time");
 		return -EINVAL;
 	}
-	err = faultline_net_moderate(&net->rx_cq, coal->rx_max_coalesced_frames,
-				     coal->rx_coalesce_usecs);
-	if (err)
-		return err;
-	return faultline_net_moderate(&net->tx_cq,
-				      coal->tx_max_coalesced_frames,
-				      coal->tx_coalesce_usecs);
+	rx.count = coal->rx_max_coalesced_frames;
+	rx.period = coal->rx_coalesce_usecs;
+	tx.count = coal->tx_max_coalesced_frames;
+	tx.period = coal->tx_coalesce_usecs;
+	return faultline_net_moderate(net, &rx, &tx);
 }
 
+/* Each has a queue for either direction. */
+static void faultline_get_channels(struct net_device *netdev,
+				   struct ethtool_channels *ch)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+
+	ch->max_combined = net->max_channels;
+	ch->combined_count = net->num_channels;
+}
+
+/* The core has checked the maximum. */
+static int faultline_set_channels(struct net_device *netdev,
+				  struct ethtool_channels *ch)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+	struct faultline_net_shape shape = faultline_net_shape(net);
+
+	if (ch->combined_count == net->num_channels)
+		return 0;
+	shape.channels = ch->combined_count;
+	return faultline_net_reshape(net, &shape);
+}
+
+#ifdef FAULTLINE_COMPAT_RX_RING_COUNT
+static u32 faultline_get_rx_ring_count(struct net_device *netdev)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+
+	return net->num_channels;
+}
+#else
+static int faultline_get_rxnfc(struct net_device *netdev,
+			       struct ethtool_rxnfc *info, u32 *rule_locs)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+
+	if (info->cmd != ETHTOOL_GRXRINGS)
+		return -EOPNOTSUPP;
+	info->data = net->num_channels;
+	return 0;
+}
+#endif
+
+static u32 faultline_get_rxfh_indir_size(struct net_device *netdev)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+
+	return BIT(net->table_log_size);
+}
+
+static u32 faultline_get_rxfh_key_size(struct net_device *netdev)
+{
+	return FAULTLINE_RSS_KEY_SIZE;
+}
+
+static int faultline_get_rxfh(struct net_device *netdev,
+			      struct ethtool_rxfh_param *rxfh)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+
+	rxfh->hfunc = ETH_RSS_HASH_TOP;
+	if (rxfh->indir)
+		memcpy(rxfh->indir, net->table,
+		       sizeof(*net->table) << net->table_log_size);
+	if (rxfh->key)
+		memcpy(rxfh->key, net->rss_key, sizeof(net->rss_key));
+	return 0;
+}
+
+/* The core has checked that the channels are there. */
+static void faultline_apply_rxfh(struct faultline_net *net, const u32 *table,
+				 const u8 *key)
+{
+	if (table)
+		memcpy(net->table, table,
+		       sizeof(*net->table) << net->table_log_size);
+	if (key)
+		memcpy(net->rss_key, key, sizeof(net->rss_key));
+}
+
+static int faultline_set_rxfh(struct net_device *netdev,
+			      struct ethtool_rxfh_param *rxfh,
+			      struct netlink_ext_ack *extack)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+	u32 table[FAULTLINE_NET_TABLE_SIZE];
+	u8 key[FAULTLINE_RSS_KEY_SIZE];
+	int err;
+
+	if (rxfh->hfunc != ETH_RSS_HASH_NO_CHANGE &&
+	    rxfh->hfunc != ETH_RSS_HASH_TOP)
+		return -EOPNOTSUPP;
+	static_assert(sizeof(table) == sizeof(net->table));
+	static_assert(sizeof(key) == sizeof(net->rss_key));
+	memcpy(table, net->table, sizeof(table));
+	memcpy(key, net->rss_key, sizeof(key));
+	faultline_apply_rxfh(net, rxfh->indir, rxfh->key);
+	err = faultline_spread_change(net);
+	if (err)
+		faultline_apply_rxfh(net, table, key);
+	return err;
+}
+
+static int faultline_get_rxfh_fields(struct net_device *netdev,
+				     struct ethtool_rxfh_fields *fields)
+{
+	switch (fields->flow_type) {
+	case TCP_V4_FLOW:
+	case TCP_V6_FLOW:
+		fields->data = RXH_IP_SRC | RXH_IP_DST | RXH_L4_B_0_1 |
+			       RXH_L4_B_2_3;
+		return 0;
+	case UDP_V4_FLOW:
+	case UDP_V6_FLOW:
+	case IPV4_FLOW:
+	case IPV6_FLOW:
+		fields->data = RXH_IP_SRC | RXH_IP_DST;
+		return 0;
+	default:
+		fields->data = 0;
+		return 0;
+	}
+}
+
+/* Of a channel, in the order of struct faultline_queue_stats. */
+static const char *const faultline_queue_stat_names[] = {
+	"rx%u_packets",
+	"rx%u_bytes",
+	"tx%u_packets",
+	"tx%u_bytes",
+};
+
+#define FAULTLINE_NUM_QUEUE_STATS	ARRAY_SIZE(faultline_queue_stat_names)
+
+/* Also of channels that are not in use: programs ask for the number first. */
 static int faultline_get_sset_count(struct net_device *netdev, int set)
 {
-	return set == ETH_SS_STATS ? faultline_num_counters : -EOPNOTSUPP;
+	struct faultline_net *net = netdev_priv(netdev);
+
+	if (set != ETH_SS_STATS)
+		return -EOPNOTSUPP;
+	return faultline_num_counters +
+	       net->max_channels * FAULTLINE_NUM_QUEUE_STATS;
 }
 
 static void faultline_get_strings(struct net_device *netdev, u32 set, u8 *data)
 {
-	unsigned int i;
+	struct faultline_net *net = netdev_priv(netdev);
+	unsigned int i, k;
 
 	if (set != ETH_SS_STATS)
 		return;
 	for (i = 0; i < faultline_num_counters; i++)
 		ethtool_puts(&data, faultline_stat_descs[i].name);
+	for (i = 0; i < net->max_channels; i++)
+		for (k = 0; k < FAULTLINE_NUM_QUEUE_STATS; k++)
+			ethtool_sprintf(&data, faultline_queue_stat_names[k],
+					i);
 }
 
-/* The device's counters: of RoCE and of the netdev together. */
+/*
+ * The device's counters, of RoCE and of the netdev together, and the netdev's
+ * own by channel.
+ */
 static void faultline_get_ethtool_stats(struct net_device *netdev,
 					struct ethtool_stats *stats, u64 *data)
 {
 	struct faultline_net *net = netdev_priv(netdev);
+	unsigned int i;
 
 	if (faultline_read_counters(net->dev, 0, data))
 		memset(data, 0, faultline_num_counters * sizeof(*data));
+	data += faultline_num_counters;
+	for (i = 0; i < net->max_channels; i++) {
+		struct faultline_queue_stats queue;
+
+		static_assert(sizeof(queue) ==
+			      FAULTLINE_NUM_QUEUE_STATS * sizeof(*data));
+		faultline_channel_read_stats(&net->channels[i], &queue);
+		memcpy(data, &queue, sizeof(queue));
+		data += FAULTLINE_NUM_QUEUE_STATS;
+	}
 }
 
 const struct ethtool_ops faultline_ethtool_ops = {
@@ -162,6 +319,18 @@ const struct ethtool_ops faultline_ethtool_ops = {
 	.set_coalesce = faultline_set_coalesce,
 	.get_ringparam = faultline_get_ringparam,
 	.set_ringparam = faultline_set_ringparam,
+	.get_channels = faultline_get_channels,
+	.set_channels = faultline_set_channels,
+#ifdef FAULTLINE_COMPAT_RX_RING_COUNT
+	.get_rx_ring_count = faultline_get_rx_ring_count,
+#else
+	.get_rxnfc = faultline_get_rxnfc,
+#endif
+	.get_rxfh_indir_size = faultline_get_rxfh_indir_size,
+	.get_rxfh_key_size = faultline_get_rxfh_key_size,
+	.get_rxfh = faultline_get_rxfh,
+	.set_rxfh = faultline_set_rxfh,
+	.get_rxfh_fields = faultline_get_rxfh_fields,
 	.get_sset_count = faultline_get_sset_count,
 	.get_strings = faultline_get_strings,
 	.get_ethtool_stats = faultline_get_ethtool_stats,

@@ -342,6 +342,8 @@ struct ib_wq *faultline_create_wq(struct ib_pd *ibpd,
 int faultline_modify_wq(struct ib_wq *ibwq, struct ib_wq_attr *attr, u32 mask,
 			struct ib_udata *udata);
 int faultline_destroy_wq(struct ib_wq *ibwq, struct ib_udata *udata);
+int faultline_make_rwq_table(struct faultline_dev *dev, __le32 *list,
+			     u8 log_size, u32 *table);
 int faultline_create_rwq_table(struct ib_rwq_ind_table *ibtable,
 			       struct ib_rwq_ind_table_init_attr *attr,
 			       struct ib_udata *udata);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * The Ethernet side: a netdev on a raw Ethernet QP of the kernel's. Everything
+ * The Ethernet side: a netdev on raw Ethernet QPs of the kernel's. Everything
  * that RoCE does not take comes here.
  */
 #include <linux/dma-mapping.h>
@@ -18,678 +18,224 @@ struct net_device *faultline_netdev(struct faultline_dev *dev)
 	return dev->net->netdev;
 }
 
-/* Tells the device what to receive. */
+/* Tells the device what to receive. Under config_lock. */
 static int faultline_net_config(struct faultline_net *net)
 {
 	struct net_device *netdev = net->netdev;
 	struct faultline_set_netdev params = {};
-	u32 flags = READ_ONCE(net->rx_flags);
-	int err;
+	u32 flags = net->rx_flags;
 
-	mutex_lock(&net->config_lock);
 	ether_addr_copy(params.mac, netdev->dev_addr);
 	params.mtu = cpu_to_le16(netdev->mtu);
 	if (net->up) {
 		flags |= FAULTLINE_NETDEV_UP;
-		params.qpn = cpu_to_le32(net->qp_res.num);
+		params.qpn = cpu_to_le32(net->qpn);
 	}
 	params.flags = cpu_to_le32(flags);
-	err = faultline_cmd_set_netdev(net->dev, &params);
-	mutex_unlock(&net->config_lock);
-	return err;
+	return faultline_cmd_set_netdev(net->dev, &params);
 }
 
 static int faultline_net_set_up(struct faultline_net *net, bool up)
 {
+	int err;
+
 	mutex_lock(&net->config_lock);
 	net->up = up;
+	net->qpn = net->spread.qpn;
+	err = faultline_net_config(net);
 	mutex_unlock(&net->config_lock);
-	return faultline_net_config(net);
+	return err;
+}
+
+/* From now on another queue pair receives. */
+int faultline_net_receive_on(struct faultline_net *net, u32 qpn)
+{
+	u32 old;
+	int err;
+
+	mutex_lock(&net->config_lock);
+	old = net->qpn;
+	net->qpn = qpn;
+	err = faultline_net_config(net);
+	if (err)
+		net->qpn = old;
+	mutex_unlock(&net->config_lock);
+	return err;
+}
+
+static u32 faultline_max_filter(const struct faultline_net *net)
+{
+	return min_t(u32, le32_to_cpu(net->dev->caps.max_mac_filter),
+		     PAGE_SIZE / sizeof(*net->filter));
+}
+
+/*
+ * Lists what the kernel wants frames for beside the own address; gives the
+ * flags for what has no room. Under config_lock and the netdev's address lock.
+ */
+static u32 faultline_net_list_addresses(struct faultline_net *net, u32 *count)
+{
+	struct net_device *netdev = net->netdev;
+	u32 max = faultline_max_filter(net);
+	struct netdev_hw_addr *ha;
+	u32 flags = 0;
+	u32 n = 0;
+
+	memset(net->filter, 0, PAGE_SIZE);
+	if (netdev_uc_count(netdev) <= max) {
+		netdev_for_each_uc_addr(ha, netdev)
+			ether_addr_copy(net->filter[n++].mac, ha->addr);
+	} else {
+		flags |= FAULTLINE_NETDEV_PROMISC;
+	}
+	if (netdev_mc_count(netdev) <= max - n) {
+		netdev_for_each_mc_addr(ha, netdev)
+			ether_addr_copy(net->filter[n++].mac, ha->addr);
+	} else {
+		flags |= FAULTLINE_NETDEV_ALLMULTI;
+	}
+	if (netdev->flags & IFF_PROMISC)
+		flags |= FAULTLINE_NETDEV_PROMISC;
+	if (netdev->flags & IFF_ALLMULTI)
+		flags |= FAULTLINE_NETDEV_ALLMULTI;
+	*count = n;
+	return flags;
 }
 
 static void faultline_net_mode_work(struct work_struct *work)
 {
 	struct faultline_net *net =
 		container_of(work, struct faultline_net, mode_work);
+	u32 flags, old, count;
 
-	faultline_net_config(net);
+	mutex_lock(&net->config_lock);
+	netif_addr_lock_bh(net->netdev);
+	flags = faultline_net_list_addresses(net, &count);
+	netif_addr_unlock_bh(net->netdev);
+	/* First what adds, then what takes away: no frame is missed. */
+	old = net->rx_flags;
+	net->rx_flags |= flags;
+	if (net->rx_flags != old)
+		faultline_net_config(net);
+	if (faultline_max_filter(net))
+		faultline_cmd_set_mac_filter(net->dev, net->filter_dma, count);
+	if (net->rx_flags != flags) {
+		net->rx_flags = flags;
+		faultline_net_config(net);
+	}
+	mutex_unlock(&net->config_lock);
 }
 
 /* May not sleep. */
 static void faultline_set_rx_mode(struct net_device *netdev)
 {
 	struct faultline_net *net = netdev_priv(netdev);
-	u32 flags = 0;
 
-	if (netdev->flags & IFF_PROMISC)
-		flags |= FAULTLINE_NETDEV_PROMISC;
-	/* There is no filter by group. */
-	if (netdev->flags & IFF_ALLMULTI || !netdev_mc_empty(netdev))
-		flags |= FAULTLINE_NETDEV_ALLMULTI;
-	if (flags == net->rx_flags)
-		return;
-	WRITE_ONCE(net->rx_flags, flags);
 	queue_work(net->dev->wq, &net->mode_work);
 }
 
-static struct faultline_cqe *faultline_net_cqe(struct faultline_net_cq *cq)
+static void faultline_destroy_channels(struct faultline_net *net,
+				       unsigned int count)
 {
-	struct faultline_cqe *ring = cq->buf.cpu;
-	struct faultline_cqe *cqe =
-		&ring[cq->consumer & (BIT(cq->log_depth) - 1)];
-
-	if (READ_ONCE(cqe->phase) !=
-	    faultline_phase(cq->consumer, cq->log_depth))
-		return NULL;
-	dma_rmb();
-	return cqe;
+	while (count--)
+		faultline_channel_destroy(&net->channels[count]);
 }
 
-/* Frees the entries that were taken off for new completions. */
-static void faultline_net_cq_release(struct faultline_net_cq *cq)
+static int faultline_create_channels(struct faultline_net *net)
 {
-	struct faultline_cq_record *record =
-		cq->buf.cpu +
-		sizeof(struct faultline_cqe) * BIT(cq->log_depth);
-
-	WRITE_ONCE(record->consumer, cpu_to_le32(cq->consumer));
-}
-
-static void faultline_net_cq_arm(struct faultline_net_cq *cq)
-{
-	faultline_doorbell(cq->net->dev, FAULTLINE_DB_CQ_ARM, cq->res.num,
-			   cq->consumer);
-}
-
-static void faultline_net_cq_event(struct faultline_res *res, u8 kind)
-{
-	struct faultline_net_cq *cq =
-		container_of(res, struct faultline_net_cq, res);
-
-	if (kind == FAULTLINE_EVENT_COMPLETION)
-		napi_schedule(&cq->net->napi);
-	else
-		schedule_work(&cq->net->reset_work);
-}
-
-static void faultline_net_qp_event(struct faultline_res *res, u8 kind)
-{
-	struct faultline_net *net =
-		container_of(res, struct faultline_net, qp_res);
-
-	netdev_err(net->netdev, "event %u of the raw QP\n", kind);
-	schedule_work(&net->reset_work);
-}
-
-/* A work request of the send queue is done, or will never be. */
-static void faultline_tx_free(struct faultline_net *net,
-			      struct faultline_tx_slot *slot, int budget)
-{
-	struct device *dma_dev = &net->dev->pdev->dev;
 	unsigned int i;
-
-	for (i = 0; i < slot->num; i++) {
-		if (!i)
-			dma_unmap_single(dma_dev, slot->addr[i], slot->len[i],
-					 DMA_TO_DEVICE);
-		else
-			dma_unmap_page(dma_dev, slot->addr[i], slot->len[i],
-				       DMA_TO_DEVICE);
-	}
-	if (slot->skb)
-		napi_consume_skb(slot->skb, budget);
-	slot->skb = NULL;
-	slot->num = 0;
-}
-
-static bool faultline_tx_has_room(const struct faultline_net *net)
-{
-	return net->sq.producer - READ_ONCE(net->sq.consumer) <
-	       net->tx_depth;
-}
-
-static void faultline_tx_poll(struct faultline_net *net, int budget)
-{
-	unsigned int packets = 0, bytes = 0;
-	struct faultline_cqe *cqe;
-	bool failed = false;
-
-	while ((cqe = faultline_net_cqe(&net->tx_cq))) {
-		u32 end = le32_to_cpu(cqe->wqe) + 1;
-		u32 index = net->sq.consumer;
-
-		failed |= cqe->status != FAULTLINE_WC_STATUS_SUCCESS;
-		net->tx_cq.consumer++;
-		/* Only what is out can be done. */
-		if (end - index > net->sq.producer - index) {
-			failed = true;
-			continue;
-		}
-		for (; index != end; index++) {
-			struct faultline_tx_slot *slot =
-				faultline_tx_slot(net, index);
-
-			packets++;
-			bytes += slot->skb->len;
-			faultline_tx_free(net, slot, budget);
-		}
-		WRITE_ONCE(net->sq.consumer, index);
-	}
-	if (packets) {
-		faultline_net_cq_release(&net->tx_cq);
-		dev_sw_netstats_tx_add(net->netdev, packets, bytes);
-		netdev_completed_queue(net->netdev, packets, bytes);
-		/* Pairs with the barrier after stopping the queue. */
-		smp_mb();
-		if (netif_queue_stopped(net->netdev) &&
-		    faultline_tx_has_room(net))
-			netif_wake_queue(net->netdev);
-	}
-	if (failed)
-		schedule_work(&net->reset_work);
-}
-
-static int faultline_tx_map(struct faultline_net *net, struct sk_buff *skb,
-			    struct faultline_tx_slot *slot)
-{
-	struct device *dma_dev = &net->dev->pdev->dev;
-	int i;
-
-	slot->len[0] = skb_headlen(skb);
-	slot->addr[0] = dma_map_single(dma_dev, skb->data, slot->len[0],
-				       DMA_TO_DEVICE);
-	if (dma_mapping_error(dma_dev, slot->addr[0]))
-		return -ENOMEM;
-	slot->num = 1;
-	for (i = 0; i < skb_shinfo(skb)->nr_frags; i++) {
-		const skb_frag_t *frag = &skb_shinfo(skb)->frags[i];
-
-		slot->len[i + 1] = skb_frag_size(frag);
-		slot->addr[i + 1] = skb_frag_dma_map(dma_dev, frag, 0,
-						     slot->len[i + 1],
-						     DMA_TO_DEVICE);
-		if (dma_mapping_error(dma_dev, slot->addr[i + 1]))
-			return -ENOMEM;
-		slot->num++;
-	}
-	return 0;
-}
-
-/*
- * What the device is to do for a frame. It sums and cuts only what begins in
- * the part of a frame that it looks at; ndo_features_check sees to that.
- */
-static void faultline_tx_offload(struct faultline_sq_wqe *wqe,
-				 const struct sk_buff *skb)
-{
-	struct faultline_raw_seg *raw = (void *)&wqe->compare_add;
-
-	static_assert(offsetof(struct faultline_sq_wqe, swap) ==
-		      offsetof(struct faultline_sq_wqe, compare_add) + 8);
-	if (skb->ip_summed != CHECKSUM_PARTIAL)
-		return;
-	wqe->flags |= FAULTLINE_WR_FLAG_CSUM;
-	raw->csum_start = cpu_to_le16(skb_checksum_start_offset(skb));
-	raw->csum_offset = cpu_to_le16(skb->csum_offset);
-	if (skb_is_gso(skb)) {
-		raw->mss = cpu_to_le16(skb_shinfo(skb)->gso_size);
-		raw->header_len = cpu_to_le16(skb_tcp_all_headers(skb));
-	}
-}
-
-static void faultline_tx_fill(struct faultline_net *net,
-			      const struct faultline_tx_slot *slot)
-{
-	struct faultline_sq_wqe *wqe =
-		faultline_wq_entry(&net->sq, net->sq.producer);
-	struct faultline_sge *sge = (void *)wqe + FAULTLINE_SQ_WQE_DATA;
-	unsigned int i;
-
-	memset(wqe, 0, sizeof(*wqe));
-	wqe->opcode = FAULTLINE_WR_RAW;
-	wqe->flags = FAULTLINE_WR_FLAG_SIGNALED;
-	wqe->num_sge = slot->num;
-	faultline_tx_offload(wqe, slot->skb);
-	for (i = 0; i < slot->num; i++) {
-		sge[i].addr = cpu_to_le64(slot->addr[i]);
-		sge[i].length = cpu_to_le32(slot->len[i]);
-		sge[i].lkey = cpu_to_le32(net->lkey);
-	}
-}
-
-static netdev_tx_t faultline_start_xmit(struct sk_buff *skb,
-					struct net_device *netdev)
-{
-	struct faultline_net *net = netdev_priv(netdev);
-	struct faultline_tx_slot *slot;
-	bool kick;
-
-	if (unlikely(!faultline_tx_has_room(net))) {
-		netif_stop_queue(netdev);
-		return NETDEV_TX_BUSY;
-	}
-	slot = faultline_tx_slot(net, net->sq.producer);
-	if (unlikely(skb_shinfo(skb)->nr_frags >= net->sq.max_sge &&
-		     skb_linearize(skb)))
-		goto drop;
-	if (unlikely(faultline_is_dead(net->dev)))
-		goto drop;
-	if (faultline_tx_map(net, skb, slot)) {
-		/* Unmaps what was mapped, leaves the skb to us. */
-		faultline_tx_free(net, slot, 0);
-		goto drop;
-	}
-	slot->skb = skb;
-	faultline_tx_fill(net, slot);
-	skb_tx_timestamp(skb);
-	kick = __netdev_sent_queue(netdev, skb->len, netdev_xmit_more());
-	WRITE_ONCE(net->sq.producer, net->sq.producer + 1);
-
-	if (!faultline_tx_has_room(net)) {
-		netif_stop_queue(netdev);
-		/* Pairs with the one in faultline_tx_poll(). */
-		smp_mb();
-		if (faultline_tx_has_room(net))
-			netif_start_queue(netdev);
-		kick = true;
-	}
-	if (kick)
-		faultline_doorbell(net->dev, FAULTLINE_DB_SQ, net->qp_res.num,
-				   net->sq.producer);
-	return NETDEV_TX_OK;
-
-drop:
-	dev_core_stats_tx_dropped_inc(netdev);
-	dev_kfree_skb_any(skb);
-	/* Frames before this one may wait for the last of their batch. */
-	faultline_doorbell(net->dev, FAULTLINE_DB_SQ, net->qp_res.num,
-			   net->sq.producer);
-	return NETDEV_TX_OK;
-}
-
-/* Fills the receive queue up. False: there is not one buffer in it. */
-static bool faultline_rx_refill(struct faultline_net *net, gfp_t gfp)
-{
-	struct device *dma_dev = &net->dev->pdev->dev;
-	struct faultline_wq *rq = &net->rq;
-	u32 producer = rq->producer;
-
-	while (producer - rq->consumer < net->rx_depth) {
-		struct faultline_rx_slot *slot =
-			faultline_rx_slot(net, producer);
-		struct faultline_rq_wqe *wqe = faultline_wq_entry(rq, producer);
-		struct faultline_sge *sge = (void *)wqe + FAULTLINE_RQ_WQE_DATA;
-		struct sk_buff *skb;
-
-		skb = __netdev_alloc_skb_ip_align(net->netdev, net->rx_size,
-						  gfp);
-		if (!skb)
-			break;
-		slot->addr = dma_map_single(dma_dev, skb->data, net->rx_size,
-					    DMA_FROM_DEVICE);
-		if (dma_mapping_error(dma_dev, slot->addr)) {
-			dev_kfree_skb_any(skb);
-			break;
-		}
-		slot->skb = skb;
-		memset(wqe, 0, sizeof(*wqe));
-		wqe->tag = cpu_to_le32(producer);
-		wqe->num_sge = 1;
-		sge->addr = cpu_to_le64(slot->addr);
-		sge->length = cpu_to_le32(net->rx_size);
-		sge->lkey = cpu_to_le32(net->lkey);
-		producer++;
-	}
-	if (producer != rq->producer) {
-		rq->producer = producer;
-		dma_wmb();
-		WRITE_ONCE(faultline_wq_record(rq)->producer,
-			   cpu_to_le32(producer));
-	}
-	return producer != rq->consumer;
-}
-
-/* Takes the buffer out of a slot of the receive queue. */
-static struct sk_buff *faultline_rx_take(struct faultline_net *net,
-					 struct faultline_rx_slot *slot)
-{
-	struct sk_buff *skb = slot->skb;
-
-	if (skb)
-		dma_unmap_single(&net->dev->pdev->dev, slot->addr,
-				 net->rx_size, DMA_FROM_DEVICE);
-	slot->skb = NULL;
-	return skb;
-}
-
-static void faultline_rx_frame(struct faultline_net *net,
-			       const struct faultline_cqe *cqe)
-{
-	u32 tag = le32_to_cpu(cqe->wqe);
-	u32 len = le32_to_cpu(cqe->byte_len);
-	u8 status = cqe->status;
-	struct sk_buff *skb;
-
-	/* The queue is in order. */
-	if (tag != net->rq.consumer || tag == net->rq.producer) {
-		netdev_err(net->netdev, "receive %u where %u is due\n", tag,
-			   net->rq.consumer);
-		schedule_work(&net->reset_work);
-		return;
-	}
-	skb = faultline_rx_take(net, faultline_rx_slot(net, tag));
-	net->rq.consumer++;
-	if (status != FAULTLINE_WC_STATUS_SUCCESS || len < ETH_HLEN ||
-	    len > net->rx_size) {
-		dev_kfree_skb_any(skb);
-		if (status == FAULTLINE_WC_STATUS_WR_FLUSH_ERR)
-			schedule_work(&net->reset_work);
-		else
-			dev_core_stats_rx_dropped_inc(net->netdev);
-		return;
-	}
-	skb_put(skb, len);
-	skb->protocol = eth_type_trans(skb, net->netdev);
-	if (cqe->flags & FAULTLINE_CQE_CSUM_OK &&
-	    net->netdev->features & NETIF_F_RXCSUM)
-		skb->ip_summed = CHECKSUM_UNNECESSARY;
-	skb_record_rx_queue(skb, 0);
-	dev_sw_netstats_rx_add(net->netdev, len);
-	napi_gro_receive(&net->napi, skb);
-}
-
-static int faultline_napi_poll(struct napi_struct *napi, int budget)
-{
-	struct faultline_net *net =
-		container_of(napi, struct faultline_net, napi);
-	struct faultline_cqe *cqe;
-	int done = 0;
-
-	faultline_tx_poll(net, budget);
-	while (done < budget && (cqe = faultline_net_cqe(&net->rx_cq))) {
-		faultline_rx_frame(net, cqe);
-		net->rx_cq.consumer++;
-		done++;
-	}
-	if (done)
-		faultline_net_cq_release(&net->rx_cq);
-	/* Without a buffer nothing would ever wake us: poll on. */
-	if (!faultline_rx_refill(net, GFP_ATOMIC) &&
-	    !faultline_is_dead(net->dev))
-		return budget;
-	if (done == budget)
-		return budget;
-	if (napi_complete_done(napi, done)) {
-		faultline_net_cq_arm(&net->tx_cq);
-		faultline_net_cq_arm(&net->rx_cq);
-	}
-	return done;
-}
-
-/*
- * A command that destroys failed. If the device holds on to our memory, it is
- * the device that has to go.
- */
-static void faultline_net_must(struct faultline_net *net, int err)
-{
-	if (!faultline_settle(net->dev, err))
-		return;
-	netdev_err(net->netdev, "can't take a queue back: %d\n", err);
-	faultline_fail(net->dev, "queue can't be destroyed");
-	wait_for_completion(&net->dev->quiesced);
-}
-
-/* Says how long notices may wait, of a CQ that exists or of the next one. */
-int faultline_net_moderate(struct faultline_net_cq *cq, u16 count, u16 period)
-{
-	int err = 0;
-
-	if (netif_running(cq->net->netdev) &&
-	    netif_device_present(cq->net->netdev))
-		err = faultline_cmd_modify_cq(cq->net->dev, cq->res.num, count,
-					      period);
-	if (err)
-		return err;
-	cq->count = count;
-	cq->period = period;
-	return 0;
-}
-
-/* A CQ for a queue of so many work requests: each makes at most one completion. */
-static int faultline_net_create_cq(struct faultline_net *net,
-				   struct faultline_net_cq *cq, u32 depth)
-{
-	struct faultline_dev *dev = net->dev;
-	struct faultline_create_cq params = {};
-	u32 cqn;
 	int err;
 
-	cq->consumer = 0;
-	cq->log_depth = ilog2(depth) + 1;
-	err = faultline_buf_alloc(dev, &cq->buf, cq->log_depth,
-				  FAULTLINE_NET_CQE_SHIFT);
-	if (err)
-		return err;
-	params.ring = cq->buf.ring;
-	params.log_depth = cq->log_depth;
-	params.eqn = cpu_to_le32(faultline_comp_eqn(dev, 0));
-	err = faultline_cmd_create_cq(dev, &params, &cqn);
-	faultline_buf_created(dev, &cq->buf);
-	if (err)
-		goto free_buf;
-	if (cq->period) {
-		err = faultline_cmd_modify_cq(dev, cqn, cq->count, cq->period);
+	net->rx_size = net->netdev->mtu + ETH_HLEN + VLAN_HLEN;
+	for (i = 0; i < net->num_channels; i++) {
+		err = faultline_channel_create(&net->channels[i]);
 		if (err)
 			goto destroy;
 	}
-	faultline_res_init(&cq->res, cqn, faultline_net_cq_event);
-	err = faultline_res_add(&dev->cqs, &cq->res);
+	err = faultline_spread_create(net, &net->spread);
 	if (err)
 		goto destroy;
 	return 0;
 
 destroy:
-	faultline_net_must(net, faultline_cmd_destroy_cq(dev, cqn));
-free_buf:
-	faultline_buf_free(dev, &cq->buf);
+	faultline_destroy_channels(net, i);
 	return err;
 }
 
-static void faultline_net_destroy_cq(struct faultline_net *net,
-				     struct faultline_net_cq *cq)
+/* Tells who asks the netdev which NAPI serves a queue. */
+static void faultline_net_name_napi(struct faultline_net *net, unsigned int i,
+				    struct napi_struct *napi)
 {
-	faultline_res_remove(&net->dev->cqs, &cq->res);
-	faultline_net_must(net, faultline_cmd_destroy_cq(net->dev,
-							 cq->res.num));
-	faultline_buf_free(net->dev, &cq->buf);
+	netif_queue_set_napi(net->netdev, i, NETDEV_QUEUE_TYPE_RX, napi);
+	netif_queue_set_napi(net->netdev, i, NETDEV_QUEUE_TYPE_TX, napi);
 }
 
-static int faultline_net_modify_qp(struct faultline_net *net, u32 qpn,
-				   u8 state, u32 mask)
-{
-	struct faultline_qp_attr attr = {
-		.mask = cpu_to_le32(FAULTLINE_QP_ATTR_STATE | mask),
-		.state = state,
-	};
-
-	if (mask & FAULTLINE_QP_ATTR_PORT)
-		attr.port = 1;
-	return faultline_cmd_modify_qp(net->dev, qpn, &attr);
-}
-
-static int faultline_net_start_qp(struct faultline_net *net, u32 qpn)
-{
-	int err;
-
-	err = faultline_net_modify_qp(net, qpn, FAULTLINE_QPS_INIT,
-				      FAULTLINE_QP_ATTR_PORT);
-	if (!err)
-		err = faultline_net_modify_qp(net, qpn, FAULTLINE_QPS_RTR, 0);
-	if (!err)
-		err = faultline_net_modify_qp(net, qpn, FAULTLINE_QPS_RTS, 0);
-	return err;
-}
-
-static int faultline_net_create_qp(struct faultline_net *net)
-{
-	struct faultline_dev *dev = net->dev;
-	struct faultline_create_qp params = {};
-	u32 qpn;
-	int err;
-
-	params.sq = net->sq.buf.ring;
-	params.rq = net->rq.buf.ring;
-	params.pd = cpu_to_le32(net->pdn);
-	params.send_cqn = cpu_to_le32(net->tx_cq.res.num);
-	params.recv_cqn = cpu_to_le32(net->rx_cq.res.num);
-	params.qp_type = FAULTLINE_QPT_RAW;
-	params.sq_log_depth = net->sq.log_depth;
-	params.sq_stride_shift = net->sq.stride_shift;
-	params.rq_log_depth = net->rq.log_depth;
-	params.rq_stride_shift = net->rq.stride_shift;
-	params.max_send_sge = net->sq.max_sge;
-	params.max_recv_sge = 1;
-	err = faultline_cmd_create_qp(dev, &params, &qpn);
-	faultline_buf_created(dev, &net->sq.buf);
-	faultline_buf_created(dev, &net->rq.buf);
-	if (err)
-		return err;
-	faultline_res_init(&net->qp_res, qpn, faultline_net_qp_event);
-	err = faultline_net_start_qp(net, qpn);
-	if (!err)
-		err = faultline_res_add(&dev->qps, &net->qp_res);
-	if (err)
-		faultline_net_must(net, faultline_cmd_destroy_qp(dev, qpn));
-	return err;
-}
-
-static int faultline_net_alloc_rings(struct faultline_net *net)
-{
-	struct faultline_dev *dev = net->dev;
-	int err;
-
-	net->rx_size = net->netdev->mtu + ETH_HLEN + VLAN_HLEN;
-	net->sq.max_sge = min_t(u32, FAULTLINE_NET_MAX_SGE,
-				le32_to_cpu(dev->caps.max_sge));
-	net->sq.producer = 0;
-	net->sq.consumer = 0;
-	net->rq.producer = 0;
-	net->rq.consumer = 0;
-	net->tx = kvcalloc(net->tx_depth, sizeof(*net->tx), GFP_KERNEL);
-	net->rx = kvcalloc(net->rx_depth, sizeof(*net->rx), GFP_KERNEL);
-	if (!net->tx || !net->rx) {
-		err = -ENOMEM;
-		goto free_slots;
-	}
-	err = faultline_wq_alloc(dev, &net->sq, net->tx_depth,
-				 FAULTLINE_SQ_WQE_DATA +
-				 net->sq.max_sge *
-					 sizeof(struct faultline_sge));
-	if (err)
-		goto free_slots;
-	err = faultline_wq_alloc(dev, &net->rq, net->rx_depth,
-				 FAULTLINE_RQ_WQE_DATA +
-					 sizeof(struct faultline_sge));
-	if (err)
-		goto free_sq;
-	return 0;
-
-free_sq:
-	faultline_wq_free(dev, &net->sq);
-free_slots:
-	kvfree(net->rx);
-	kvfree(net->tx);
-	return err;
-}
-
-/* The device has let go of the rings: gives every buffer back. */
-static void faultline_net_free_rings(struct faultline_net *net)
+static void faultline_enable_napi(struct faultline_net *net)
 {
 	unsigned int i;
 
-	for (i = 0; i < net->tx_depth; i++)
-		faultline_tx_free(net, &net->tx[i], 0);
-	for (i = 0; i < net->rx_depth; i++)
-		dev_kfree_skb_any(faultline_rx_take(net, &net->rx[i]));
-	faultline_wq_free(net->dev, &net->rq);
-	faultline_wq_free(net->dev, &net->sq);
-	kvfree(net->rx);
-	kvfree(net->tx);
-	netdev_reset_queue(net->netdev);
+	for (i = 0; i < net->num_channels; i++) {
+		napi_enable(&net->channels[i].napi);
+		faultline_net_name_napi(net, i, &net->channels[i].napi);
+	}
+}
+
+static void faultline_disable_napi(struct faultline_net *net)
+{
+	unsigned int i;
+
+	for (i = 0; i < net->num_channels; i++) {
+		faultline_net_name_napi(net, i, NULL);
+		napi_disable(&net->channels[i].napi);
+	}
 }
 
 static int faultline_open(struct net_device *netdev)
 {
 	struct faultline_net *net = netdev_priv(netdev);
 	struct faultline_dev *dev = net->dev;
+	unsigned int i;
 	int err;
 
 	if (faultline_is_dead(dev))
 		return -EIO;
-	err = faultline_net_alloc_rings(net);
+	err = faultline_create_channels(net);
 	if (err)
 		return err;
-	err = faultline_net_create_cq(net, &net->tx_cq, net->tx_depth);
-	if (err)
-		goto free_rings;
-	err = faultline_net_create_cq(net, &net->rx_cq, net->rx_depth);
-	if (err)
-		goto destroy_tx_cq;
-	err = faultline_net_create_qp(net);
-	if (err)
-		goto destroy_rx_cq;
-	if (!faultline_rx_refill(net, GFP_KERNEL)) {
-		err = -ENOMEM;
-		goto destroy_qp;
-	}
-	napi_enable(&net->napi);
+	faultline_enable_napi(net);
 	err = faultline_net_set_up(net, true);
 	if (err)
 		goto disable_napi;
-	faultline_net_cq_arm(&net->tx_cq);
-	faultline_net_cq_arm(&net->rx_cq);
-	netif_start_queue(netdev);
+	for (i = 0; i < net->num_channels; i++)
+		faultline_channel_arm(&net->channels[i]);
+	netif_tx_start_all_queues(netdev);
 	faultline_net_link(dev, faultline_read(dev, FAULTLINE_REG_STATUS) &
 				FAULTLINE_STATUS_LINK_UP);
 	return 0;
 
 disable_napi:
-	napi_disable(&net->napi);
-destroy_qp:
-	faultline_res_remove(&dev->qps, &net->qp_res);
-	faultline_net_must(net, faultline_cmd_destroy_qp(dev,
-							 net->qp_res.num));
-destroy_rx_cq:
-	faultline_net_destroy_cq(net, &net->rx_cq);
-destroy_tx_cq:
-	faultline_net_destroy_cq(net, &net->tx_cq);
-free_rings:
-	faultline_net_free_rings(net);
+	faultline_disable_napi(net);
+	faultline_spread_destroy(net, &net->spread);
+	faultline_destroy_channels(net, net->num_channels);
 	return err;
 }
 
 static int faultline_stop(struct net_device *netdev)
 {
 	struct faultline_net *net = netdev_priv(netdev);
-	struct faultline_dev *dev = net->dev;
 
-	/* First who wakes the queue, then the queue: resets come here, too. */
-	napi_disable(&net->napi);
+	/* First who wakes the queues, then the queues: resets come here, too. */
+	faultline_disable_napi(net);
 	netif_tx_disable(netdev);
 	netif_carrier_off(netdev);
-	faultline_ib_port_event(dev, false);
-	cancel_work_sync(&net->mode_work);
+	faultline_ib_port_event(net->dev, false);
 	faultline_net_set_up(net, false);
-	faultline_res_remove(&dev->qps, &net->qp_res);
-	faultline_net_must(net, faultline_cmd_destroy_qp(dev,
-							 net->qp_res.num));
-	faultline_net_destroy_cq(net, &net->rx_cq);
-	faultline_net_destroy_cq(net, &net->tx_cq);
-	faultline_net_free_rings(net);
+	faultline_spread_destroy(net, &net->spread);
+	faultline_destroy_channels(net, net->num_channels);
 	return 0;
 }
 
-/* The queue pair has stopped: start over with a new one. */
+/* A queue pair has stopped: start over with new ones. */
 static void faultline_net_reset_work(struct work_struct *work)
 {
 	struct faultline_net *net =
@@ -697,8 +243,7 @@ static void faultline_net_reset_work(struct work_struct *work)
 	struct net_device *netdev = net->netdev;
 
 	rtnl_lock();
-	if (netif_running(netdev) && netif_device_present(netdev) &&
-	    !faultline_is_dead(net->dev)) {
+	if (faultline_net_running(net) && !faultline_is_dead(net->dev)) {
 		netdev_warn(netdev, "restarting the queues\n");
 		faultline_stop(netdev);
 		if (faultline_open(netdev)) {
@@ -714,9 +259,10 @@ static void faultline_tx_timeout(struct net_device *netdev,
 				 unsigned int txqueue)
 {
 	struct faultline_net *net = netdev_priv(netdev);
+	const struct faultline_channel *ch = &net->channels[txqueue];
 
-	netdev_warn(netdev, "transmit timeout: %u of %u done\n",
-		    net->sq.consumer, net->sq.producer);
+	netdev_warn(netdev, "transmit timeout of queue %u: %u of %u done\n",
+		    txqueue, ch->sq.consumer, ch->sq.producer);
 	schedule_work(&net->reset_work);
 }
 
@@ -756,41 +302,78 @@ static int faultline_set_mac_address(struct net_device *netdev, void *addr)
 	err = eth_mac_addr(netdev, addr);
 	if (err)
 		return err;
+	mutex_lock(&net->config_lock);
 	err = faultline_net_config(net);
+	mutex_unlock(&net->config_lock);
 	if (err)
 		eth_hw_addr_set(netdev, old);
 	return err;
 }
 
-static void faultline_net_apply(struct faultline_net *net,
-				const struct faultline_net_shape *shape)
+static int faultline_set_num_channels(struct faultline_net *net,
+				      unsigned int count)
 {
+	int err;
+
+	err = netif_set_real_num_queues(net->netdev, count, count);
+	if (err)
+		return err;
+	net->num_channels = count;
+	/* Who has chosen places has chosen them among these channels. */
+	if (!netif_is_rxfh_configured(net->netdev))
+		faultline_spread_reset(net);
+	return 0;
+}
+
+static int faultline_net_apply(struct faultline_net *net,
+			       const struct faultline_net_shape *shape)
+{
+	int err;
+
+	if (shape->channels != net->num_channels) {
+		err = faultline_set_num_channels(net, shape->channels);
+		if (err)
+			return err;
+		faultline_share_cpus(net);
+	}
 	WRITE_ONCE(net->netdev->mtu, shape->mtu);
 	net->tx_depth = shape->tx_depth;
 	net->rx_depth = shape->rx_depth;
+	return 0;
+}
+
+/* Puts a new shape in place of one that no queues exist of. */
+static int faultline_net_remake(struct faultline_net *net,
+				const struct faultline_net_shape *shape,
+				bool running)
+{
+	int err;
+
+	err = faultline_net_apply(net, shape);
+	if (err)
+		return err;
+	return running ? faultline_open(net->netdev) :
+			 faultline_net_set_up(net, false);
 }
 
 /* Gives the queues another shape; if that fails they are as they were. */
 int faultline_net_reshape(struct faultline_net *net,
 			  const struct faultline_net_shape *shape)
 {
-	struct net_device *netdev = net->netdev;
-	bool running = netif_running(netdev) && netif_device_present(netdev);
 	struct faultline_net_shape old = faultline_net_shape(net);
+	bool running = faultline_net_running(net);
 	int err;
 
 	if (faultline_is_dead(net->dev))
 		return -EIO;
 	if (running)
-		faultline_stop(netdev);
-	faultline_net_apply(net, shape);
-	err = running ? faultline_open(netdev) : faultline_net_config(net);
+		faultline_stop(net->netdev);
+	err = faultline_net_remake(net, shape, running);
 	if (!err)
 		return 0;
-	faultline_net_apply(net, &old);
-	if (running && faultline_open(netdev)) {
+	if (faultline_net_remake(net, &old, running) && running) {
 		faultline_fail(net->dev, "netdev queues lost");
-		netif_device_detach(netdev);
+		netif_device_detach(net->netdev);
 	}
 	return err;
 }
@@ -805,12 +388,30 @@ static int faultline_change_mtu(struct net_device *netdev, int mtu)
 	return faultline_net_reshape(net, &shape);
 }
 
+static void faultline_get_stats64(struct net_device *netdev,
+				  struct rtnl_link_stats64 *stats)
+{
+	struct faultline_net *net = netdev_priv(netdev);
+	unsigned int i;
+
+	/* Also of channels that are not in use any more. */
+	for (i = 0; i < net->max_channels; i++) {
+		struct faultline_queue_stats queue;
+
+		faultline_channel_read_stats(&net->channels[i], &queue);
+		stats->rx_packets += queue.rx_packets;
+		stats->rx_bytes += queue.rx_bytes;
+		stats->tx_packets += queue.tx_packets;
+		stats->tx_bytes += queue.tx_bytes;
+	}
+}
+
 static const struct net_device_ops faultline_netdev_ops = {
 	.ndo_open = faultline_open,
 	.ndo_stop = faultline_stop,
 	.ndo_start_xmit = faultline_start_xmit,
 	.ndo_features_check = faultline_features_check,
-	.ndo_get_stats64 = dev_get_tstats64,
+	.ndo_get_stats64 = faultline_get_stats64,
 	.ndo_set_rx_mode = faultline_set_rx_mode,
 	.ndo_set_mac_address = faultline_set_mac_address,
 	.ndo_change_mtu = faultline_change_mtu,
@@ -867,71 +468,162 @@ static void faultline_net_forget(struct faultline_dev *dev)
 	faultline_eqs_sync(dev);
 }
 
-int faultline_net_create(struct faultline_dev *dev)
+/* What the device can do for the netdev. */
+static void faultline_net_features(struct faultline_net *net)
 {
-	struct faultline_net *net;
-	struct net_device *netdev;
-	u32 max_tso;
-	int err;
+	const struct faultline_caps *caps = &net->dev->caps;
+	struct net_device *netdev = net->netdev;
+	u32 max_tso = le32_to_cpu(caps->max_tso);
 
-	netdev = alloc_etherdev(sizeof(*net));
+	netdev->min_mtu = ETH_MIN_MTU;
+	netdev->max_mtu = le32_to_cpu(caps->max_mtu);
+	netdev->hw_features = NETIF_F_SG | NETIF_F_HW_CSUM | NETIF_F_RXCSUM;
+	netdev->vlan_features = netdev->hw_features | NETIF_F_HIGHDMA;
+	if (max_tso) {
+		netdev->hw_features |= NETIF_F_TSO | NETIF_F_TSO6;
+		netif_set_tso_max_size(netdev, min(max_tso, GSO_LEGACY_MAX_SIZE));
+	}
+	/* Frames are hashed only to find a channel. */
+	if (net->max_channels > 1)
+		netdev->hw_features |= NETIF_F_RXHASH;
+	netdev->features = netdev->hw_features | NETIF_F_HIGHDMA;
+	/* Without a filter the core asks for all frames instead. */
+	if (faultline_max_filter(net))
+		netdev->priv_flags |= IFF_UNICAST_FLT;
+}
+
+/* Several need a table to share frames by, and another one to change it. */
+static unsigned int faultline_max_channels(const struct faultline_dev *dev)
+{
+	if (!dev->caps.max_rwq_table_log_size ||
+	    le32_to_cpu(dev->caps.max_rwq_table) < 2)
+		return 1;
+	return min_t(unsigned int, FAULTLINE_NET_MAX_CHANNELS,
+		     faultline_num_comp_vectors(dev));
+}
+
+static void faultline_init_channels(struct faultline_net *net)
+{
+	unsigned int i;
+
+	for (i = 0; i < net->max_channels; i++) {
+		struct faultline_channel *ch = &net->channels[i];
+
+		ch->net = net;
+		ch->index = i;
+		u64_stats_init(&ch->stats.syncp);
+		netif_napi_add(net->netdev, &ch->napi, faultline_napi_poll);
+	}
+}
+
+static struct faultline_net *faultline_net_alloc(struct faultline_dev *dev)
+{
+	unsigned int max = faultline_max_channels(dev);
+	struct net_device *netdev;
+	struct faultline_net *net;
+
+	netdev = alloc_etherdev_mqs(struct_size(net, channels, max), max, max);
 	if (!netdev)
-		return -ENOMEM;
+		return NULL;
 	SET_NETDEV_DEV(netdev, &dev->pdev->dev);
 	net = netdev_priv(netdev);
 	net->dev = dev;
 	net->netdev = netdev;
+	net->max_channels = max;
 	net->tx_depth = FAULTLINE_NET_DEPTH;
 	net->rx_depth = FAULTLINE_NET_DEPTH;
-	net->tx_cq.net = net;
-	net->rx_cq.net = net;
+	net->table_log_size =
+		min_t(u32, FAULTLINE_NET_TABLE_LOG_SIZE,
+		      le32_to_cpu(dev->caps.max_rwq_table_log_size));
+	netdev_rss_key_fill(net->rss_key, sizeof(net->rss_key));
 	mutex_init(&net->config_lock);
 	INIT_WORK(&net->mode_work, faultline_net_mode_work);
 	INIT_WORK(&net->reset_work, faultline_net_reset_work);
 	netdev->netdev_ops = &faultline_netdev_ops;
 	netdev->ethtool_ops = &faultline_ethtool_ops;
-	netdev->min_mtu = ETH_MIN_MTU;
-	netdev->max_mtu = le32_to_cpu(dev->caps.max_mtu);
-	netdev->hw_features = NETIF_F_SG | NETIF_F_HW_CSUM | NETIF_F_RXCSUM;
-	netdev->vlan_features = netdev->hw_features | NETIF_F_HIGHDMA;
-	max_tso = le32_to_cpu(dev->caps.max_tso);
-	if (max_tso) {
-		netdev->hw_features |= NETIF_F_TSO | NETIF_F_TSO6;
-		netif_set_tso_max_size(netdev, min(max_tso, GSO_LEGACY_MAX_SIZE));
-	}
-	netdev->features = netdev->hw_features | NETIF_F_HIGHDMA;
-	netdev->pcpu_stat_type = NETDEV_PCPU_STAT_TSTATS;
-	netif_napi_add(netdev, &net->napi, faultline_napi_poll);
+	faultline_init_channels(net);
+	faultline_net_features(net);
 	faultline_net_read_mac(dev, netdev);
+	return net;
+}
 
+/* What the device holds for the netdev as long as there is one. */
+static int faultline_net_init_hw(struct faultline_net *net)
+{
+	struct faultline_dev *dev = net->dev;
+	int err;
+
+	net->filter = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
+					 &net->filter_dma, GFP_KERNEL);
+	if (!net->filter)
+		return -ENOMEM;
 	err = faultline_cmd_alloc_pd(dev, &net->pdn);
 	if (err)
-		goto free_netdev;
+		goto free_filter;
 	err = faultline_create_dma_mkey(dev, net->pdn,
 					FAULTLINE_ACCESS_LOCAL_WRITE,
 					&net->lkey);
 	if (err)
 		goto dealloc_pd;
-	err = faultline_net_config(net);
+	err = faultline_net_set_up(net, false);
 	if (err)
 		goto destroy_mkey;
-	netif_carrier_off(netdev);
-	mutex_lock(&dev->net_lock);
-	WRITE_ONCE(dev->net, net);
-	mutex_unlock(&dev->net_lock);
-	err = register_netdev(netdev);
-	if (err)
-		goto forget;
 	return 0;
 
-forget:
-	faultline_net_forget(dev);
 destroy_mkey:
 	faultline_cmd_destroy_mkey(dev, net->lkey);
 dealloc_pd:
 	faultline_cmd_dealloc_pd(dev, net->pdn);
+free_filter:
+	dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, net->filter,
+			  net->filter_dma);
+	return err;
+}
+
+static void faultline_net_cleanup_hw(struct faultline_net *net)
+{
+	struct faultline_dev *dev = net->dev;
+
+	faultline_cmd_destroy_mkey(dev, net->lkey);
+	faultline_cmd_dealloc_pd(dev, net->pdn);
+	dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, net->filter,
+			  net->filter_dma);
+}
+
+int faultline_net_create(struct faultline_dev *dev)
+{
+	struct faultline_net *net;
+	unsigned int count;
+	int err;
+
+	net = faultline_net_alloc(dev);
+	if (!net)
+		return -ENOMEM;
+	count = min_t(unsigned int, net->max_channels,
+		      netif_get_num_default_rss_queues());
+	err = faultline_set_num_channels(net, count);
+	if (err)
+		goto free_netdev;
+	err = faultline_net_init_hw(net);
+	if (err)
+		goto free_netdev;
+	netif_carrier_off(net->netdev);
+	mutex_lock(&dev->net_lock);
+	WRITE_ONCE(dev->net, net);
+	mutex_unlock(&dev->net_lock);
+	err = register_netdev(net->netdev);
+	if (err)
+		goto forget;
+	rtnl_lock();
+	faultline_share_cpus(net);
+	rtnl_unlock();
+	return 0;
+
+forget:
+	faultline_net_forget(dev);
+	faultline_net_cleanup_hw(net);
 free_netdev:
-	free_netdev(netdev);
+	free_netdev(net->netdev);
 	return err;
 }
 
@@ -944,7 +636,6 @@ void faultline_net_destroy(struct faultline_dev *dev)
 	faultline_net_forget(dev);
 	cancel_work_sync(&net->reset_work);
 	cancel_work_sync(&net->mode_work);
-	faultline_cmd_destroy_mkey(dev, net->lkey);
-	faultline_cmd_dealloc_pd(dev, net->pdn);
+	faultline_net_cleanup_hw(net);
 	free_netdev(net->netdev);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* The netdev and its queues. */
+/* The netdev and its channels. */
 #ifndef FAULTLINE_NET_H
 #define FAULTLINE_NET_H
 
 #include <linux/ethtool.h>
+#include <linux/netdevice.h>
+#include <linux/u64_stats_sync.h>
 
 #include "faultline_ib.h"
 
@@ -15,15 +17,22 @@
 /* Linear part and fragments of any skb. */
 #define FAULTLINE_NET_MAX_SGE		(MAX_SKB_FRAGS + 1)
 
+/* What may be sent and received on at once; one thread serves all of them. */
+#define FAULTLINE_NET_MAX_CHANNELS	8
+/* log2 of the places of the indirection table, if the device lets us. */
+#define FAULTLINE_NET_TABLE_LOG_SIZE	7
+#define FAULTLINE_NET_TABLE_SIZE	BIT(FAULTLINE_NET_TABLE_LOG_SIZE)
+#define FAULTLINE_RSS_KEY_SIZE \
+	sizeof_field(struct faultline_create_rss_qp, key)
+
+struct faultline_channel;
+
 struct faultline_net_cq {
 	struct faultline_res res;
-	struct faultline_net *net;
+	struct faultline_channel *ch;
 	struct faultline_buf buf;
 	u8 log_depth;
 	u32 consumer;
-	/* Completions and microseconds that a notice may wait for. */
-	u16 count;
-	u16 period;
 };
 
 struct faultline_tx_slot {
@@ -39,13 +48,28 @@ struct faultline_rx_slot {
 	dma_addr_t addr;
 };
 
-struct faultline_net {
-	struct faultline_dev *dev;
-	struct net_device *netdev;
-	struct napi_struct napi;
+/* Frames of a channel since there is the netdev; written by its NAPI. */
+struct faultline_channel_stats {
+	struct u64_stats_sync syncp;
+	u64_stats_t rx_packets;
+	u64_stats_t rx_bytes;
+	u64_stats_t tx_packets;
+	u64_stats_t tx_bytes;
+};
 
-	u32 pdn;
-	u32 lkey;
+/* The same at one moment. */
+struct faultline_queue_stats {
+	u64 rx_packets;
+	u64 rx_bytes;
+	u64 tx_packets;
+	u64 tx_bytes;
+};
+
+/* All that a CPU needs to send and receive: a raw QP and its CQs. */
+struct faultline_channel {
+	struct faultline_net *net;
+	unsigned int index;
+	struct napi_struct napi;
 	struct faultline_net_cq tx_cq;
 	struct faultline_net_cq rx_cq;
 	struct faultline_res qp_res;
@@ -53,19 +77,58 @@ struct faultline_net {
 	struct faultline_wq rq;
 	struct faultline_tx_slot *tx;
 	struct faultline_rx_slot *rx;
-	/* Work requests of the queues, powers of two. */
+	struct faultline_channel_stats stats;
+};
+
+/* Completions and microseconds that a notice may wait for. */
+struct faultline_moderation {
+	u16 count;
+	u16 period;
+};
+
+/* Who gets what comes in: the QP of the only channel, or one for a table. */
+struct faultline_spread {
+	u32 qpn;
+	/* 0: none. */
+	u32 table;
+};
+
+struct faultline_net {
+	struct faultline_dev *dev;
+	struct net_device *netdev;
+
+	u32 pdn;
+	u32 lkey;
+	/* Work requests of each queue, powers of two. */
 	u32 tx_depth;
 	u32 rx_depth;
 	/* Bytes of a receive buffer. */
 	unsigned int rx_size;
+	struct faultline_moderation rx_moderation;
+	struct faultline_moderation tx_moderation;
 
-	/* Orders SET_NETDEV commands. */
+	/* Places of the indirection table, as channels. */
+	u8 table_log_size;
+	u32 table[FAULTLINE_NET_TABLE_SIZE];
+	u8 rss_key[FAULTLINE_RSS_KEY_SIZE];
+	struct faultline_spread spread;
+
+	/* Orders commands that say what to receive. */
 	struct mutex config_lock;
 	/* What the next one says; under config_lock. */
 	bool up;
+	u32 qpn;
 	u32 rx_flags;
+	/* For the device to read; under config_lock. */
+	struct faultline_mac_filter_entry *filter;
+	dma_addr_t filter_dma;
 	struct work_struct mode_work;
 	struct work_struct reset_work;
+
+	/* Those in use are the first. */
+	unsigned int num_channels;
+	unsigned int max_channels;
+	struct faultline_channel channels[] __counted_by(max_channels);
 };
 
 /* What cannot be changed while the queues exist. */
@@ -73,6 +136,7 @@ struct faultline_net_shape {
 	int mtu;
 	u32 tx_depth;
 	u32 rx_depth;
+	unsigned int channels;
 };
 
 static inline struct faultline_net_shape
@@ -82,25 +146,67 @@ faultline_net_shape(const struct faultline_net *net)
 		.mtu = net->netdev->mtu,
 		.tx_depth = net->tx_depth,
 		.rx_depth = net->rx_depth,
+		.channels = net->num_channels,
 	};
 }
 
-static inline struct faultline_tx_slot *
-faultline_tx_slot(const struct faultline_net *net, u32 index)
+static inline bool faultline_net_running(const struct faultline_net *net)
 {
-	return &net->tx[index & (net->tx_depth - 1)];
+	return netif_running(net->netdev) && netif_device_present(net->netdev);
+}
+
+static inline struct netdev_queue *
+faultline_tx_queue(const struct faultline_channel *ch)
+{
+	return netdev_get_tx_queue(ch->net->netdev, ch->index);
+}
+
+static inline struct faultline_tx_slot *
+faultline_tx_slot(const struct faultline_channel *ch, u32 index)
+{
+	return &ch->tx[index & (ch->net->tx_depth - 1)];
 }
 
 static inline struct faultline_rx_slot *
-faultline_rx_slot(const struct faultline_net *net, u32 index)
+faultline_rx_slot(const struct faultline_channel *ch, u32 index)
 {
-	return &net->rx[index & (net->rx_depth - 1)];
+	return &ch->rx[index & (ch->net->rx_depth - 1)];
 }
 
 /* faultline_net.c */
-int faultline_net_moderate(struct faultline_net_cq *cq, u16 count, u16 period);
+int faultline_net_receive_on(struct faultline_net *net, u32 qpn);
 int faultline_net_reshape(struct faultline_net *net,
 			  const struct faultline_net_shape *shape);
+
+/* faultline_channel.c */
+void faultline_net_must(struct faultline_net *net, int err);
+int faultline_channel_create(struct faultline_channel *ch);
+void faultline_channel_destroy(struct faultline_channel *ch);
+void faultline_channel_read_stats(const struct faultline_channel *ch,
+				  struct faultline_queue_stats *stats);
+int faultline_net_moderate(struct faultline_net *net,
+			   const struct faultline_moderation *rx,
+			   const struct faultline_moderation *tx);
+
+/* faultline_spread.c */
+void faultline_spread_reset(struct faultline_net *net);
+int faultline_spread_create(struct faultline_net *net,
+			    struct faultline_spread *spread);
+void faultline_spread_destroy(struct faultline_net *net,
+			      const struct faultline_spread *spread);
+int faultline_spread_change(struct faultline_net *net);
+void faultline_share_cpus(struct faultline_net *net);
+
+/* faultline_txrx.c */
+void faultline_channel_arm(struct faultline_channel *ch);
+void faultline_tx_free(struct faultline_channel *ch,
+		       struct faultline_tx_slot *slot, int budget);
+bool faultline_rx_refill(struct faultline_channel *ch, gfp_t gfp);
+struct sk_buff *faultline_rx_take(struct faultline_channel *ch,
+				  struct faultline_rx_slot *slot);
+int faultline_napi_poll(struct napi_struct *napi, int budget);
+netdev_tx_t faultline_start_xmit(struct sk_buff *skb,
+				 struct net_device *netdev);
 
 /* faultline_ethtool.c */
 extern const struct ethtool_ops faultline_ethtool_ops;

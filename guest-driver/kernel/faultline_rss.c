@@ -142,14 +142,32 @@ int faultline_destroy_wq(struct ib_wq *ibwq, struct ib_udata *udata)
 	return 0;
 }
 
-/* The device reads the table while the command runs. */
+/*
+ * Makes an indirection table of the queues in a list from the heap. The device
+ * reads it while the command runs.
+ */
+int faultline_make_rwq_table(struct faultline_dev *dev, __le32 *list,
+			     u8 log_size, u32 *table)
+{
+	struct device *dma_dev = &dev->pdev->dev;
+	size_t size = sizeof(*list) << log_size;
+	dma_addr_t addr;
+	int err;
+
+	addr = dma_map_single(dma_dev, list, size, DMA_TO_DEVICE);
+	err = dma_mapping_error(dma_dev, addr);
+	if (err)
+		return err;
+	err = faultline_cmd_create_rwq_table(dev, addr, log_size, table);
+	dma_unmap_single(dma_dev, addr, size, DMA_TO_DEVICE);
+	return err;
+}
+
 int faultline_create_rwq_table(struct ib_rwq_ind_table *ibtable,
 			       struct ib_rwq_ind_table_init_attr *attr,
 			       struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibtable->device);
-	struct device *dma_dev = &dev->pdev->dev;
-	dma_addr_t addr;
 	__le32 *list;
 	u32 i, count;
 	int err;
@@ -163,16 +181,8 @@ int faultline_create_rwq_table(struct ib_rwq_ind_table *ibtable,
 		return -ENOMEM;
 	for (i = 0; i < count; i++)
 		list[i] = cpu_to_le32(attr->ind_tbl[i]->wq_num);
-	addr = dma_map_single(dma_dev, list, count * sizeof(*list),
-			      DMA_TO_DEVICE);
-	err = dma_mapping_error(dma_dev, addr);
-	if (!err) {
-		err = faultline_cmd_create_rwq_table(dev, addr,
-						     attr->log_ind_tbl_size,
-						     &ibtable->ind_tbl_num);
-		dma_unmap_single(dma_dev, addr, count * sizeof(*list),
-				 DMA_TO_DEVICE);
-	}
+	err = faultline_make_rwq_table(dev, list, attr->log_ind_tbl_size,
+				       &ibtable->ind_tbl_num);
 	kfree(list);
 	return err;
 }

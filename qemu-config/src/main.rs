@@ -82,7 +82,7 @@ enum Command {
         /// What the guests' RDMA traffic runs on
         #[arg(long, value_enum, default_value_t = Nic::Faultline)]
         nic: Nic,
-        /// Virtual CPUs of each guest; by default two with KVM and in `robustness`, else one
+        /// Virtual CPUs of each guest; by default two with KVM and where a test needs them, else one
         #[arg(long)]
         cpus: Option<u32>,
     },

@@ -1,16 +1,20 @@
 //! Runs a suite of the table: one pair of guests for all its tests, a fresh pair if one dies.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::table::{self, GuestTest};
 use super::{Options, Tally, Verdict, debug, needs};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Plan, is_tcg_race};
+use crate::command::say;
 use crate::exchange;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
+
+/// How often a test is begun whose guests QEMU itself lets die.
+const ATTEMPTS: u32 = 3;
 
 /// Runs the tests of `suite` whose names contain `filter`.
 pub fn run(
@@ -22,71 +26,104 @@ pub fn run(
     dir: &Path,
     tally: &mut Tally,
 ) -> Result<()> {
-    let tests: Vec<GuestTest> = table::suite(suite)
-        .into_iter()
-        .filter(|test| test.name.contains(filter))
-        .collect();
-    if tests.is_empty() {
-        return Ok(());
-    }
-    let plan = needs::plan(workspace.root(), suite, kernel, options);
-    let mut pair: Option<Pair> = None;
-    let mut boots = 0;
-    for mut test in tests {
-        let name = format!("{suite}::{}::{}", kernel.name(), test.name);
-        let current = match pair.take() {
-            Some(pair) => pair,
-            None => {
-                boots += 1;
-                let dir = dir.join(format!("boot{boots}"));
-                std::fs::create_dir_all(&dir)?;
-                Pair {
-                    cluster: Cluster::boot(workspace, &plan, &dir)?,
-                    seen: vec![0; 2],
-                }
-            }
-        };
+    let mut room = Room {
+        workspace,
+        prefix: format!("{suite}::{}", kernel.name()),
+        plan: needs::plan(workspace.root(), suite, kernel, options),
+        dir,
+        boots: 0,
+        pair: None,
+    };
+    let chosen = |test: &GuestTest| test.name.contains(filter);
+    for mut test in table::suite(suite).into_iter().filter(chosen) {
         test.exchange.limit *= kernel.patience();
-        let (verdict, usable) = current.judge(workspace, &test, &name, tally);
-        if usable {
-            pair = Some(verdict);
-        } else {
-            verdict.cluster.save_logs();
+        let (mut elapsed, mut verdict) = room.judge(&test, tally)?;
+        for _ in 1..ATTEMPTS {
+            if !matches!(&verdict, Verdict::Failed(why) if is_tcg_race(why)) {
+                break;
+            }
+            say("a guest died of QEMU's race with self-patching code; once more");
+            (elapsed, verdict) = room.judge(&test, tally)?;
         }
+        tally.add(&format!("{}::{}", room.prefix, test.name), elapsed, verdict);
     }
-    if let Some(pair) = pair {
-        if kernel == Kernel::Debug {
-            let prefix = format!("{suite}::{}", kernel.name());
-            debug::look_for_leaks(&pair.cluster, &prefix, tally);
-        }
-        pair.cluster.save_logs();
-    }
+    room.leave(tally);
     Ok(())
 }
 
-/// Two guests and how much of their serial output has been looked at.
+/// Where the tests of a suite run one after the other.
+struct Room<'a> {
+    workspace: &'a Workspace,
+    /// Suite and kernel.
+    prefix: String,
+    plan: Plan,
+    dir: &'a Path,
+    boots: u32,
+    pair: Option<Pair>,
+}
+
+impl Room<'_> {
+    /// Runs a test in guests that are good for it; gives how long it took, without booting.
+    fn judge(&mut self, test: &GuestTest, tally: &mut Tally) -> Result<(Duration, Verdict)> {
+        let cpus = test.cpus.or(self.plan.cpus);
+        if self.pair.as_ref().is_some_and(|pair| pair.cpus != cpus) {
+            self.leave(tally);
+        }
+        let pair = match self.pair.take() {
+            Some(pair) => pair,
+            None => self.boot(cpus)?,
+        };
+        let started = Instant::now();
+        let (pair, verdict, usable) = pair.judge(self.workspace, test);
+        let elapsed = started.elapsed();
+        if usable {
+            self.pair = Some(pair);
+        } else {
+            pair.cluster.save_logs();
+        }
+        Ok((elapsed, verdict))
+    }
+
+    fn boot(&mut self, cpus: Option<u32>) -> Result<Pair> {
+        self.boots += 1;
+        let dir = self.dir.join(format!("boot{}", self.boots));
+        std::fs::create_dir_all(&dir)?;
+        let plan = Plan {
+            cpus,
+            ..self.plan.clone()
+        };
+        Ok(Pair {
+            cluster: Cluster::boot(self.workspace, &plan, &dir)?,
+            seen: vec![0; 2],
+            cpus,
+        })
+    }
+
+    /// Ends the guests that are there.
+    fn leave(&mut self, tally: &mut Tally) {
+        let Some(pair) = self.pair.take() else { return };
+        if self.plan.kernel == Kernel::Debug {
+            debug::look_for_leaks(&pair.cluster, &self.prefix, tally);
+        }
+        pair.cluster.save_logs();
+    }
+}
+
+/// Two guests.
 struct Pair {
     cluster: Cluster,
+    /// How much of their serial output has been looked at.
     seen: Vec<usize>,
+    /// What the plan said of their CPUs.
+    cpus: Option<u32>,
 }
 
 impl Pair {
-    /// Runs one test and counts it. The pair comes back, and whether it can be used again.
-    fn judge(
-        mut self,
-        workspace: &Workspace,
-        test: &GuestTest,
-        name: &str,
-        tally: &mut Tally,
-    ) -> (Self, bool) {
-        let started = Instant::now();
+    /// Runs one test. The pair comes back, and whether it can be used again.
+    fn judge(mut self, workspace: &Workspace, test: &GuestTest) -> (Self, Verdict, bool) {
         let [server, client] = self.cluster.guests.as_slice() else {
-            tally.add(
-                name,
-                started.elapsed(),
-                Verdict::Failed("there are not two guests".into()),
-            );
-            return (self, false);
+            let verdict = Verdict::Failed("there are not two guests".into());
+            return (self, verdict, false);
         };
         let result = exchange::run(server, client, &test.exchange);
         let mut problems = Vec::new();
@@ -139,7 +176,6 @@ impl Pair {
                 problems.join("\n")
             ))
         };
-        tally.add(name, started.elapsed(), verdict);
-        (self, usable)
+        (self, verdict, usable)
     }
 }

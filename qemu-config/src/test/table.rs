@@ -30,6 +30,8 @@ pub struct GuestTest {
     pub exchange: Exchange,
     /// What the client's output must hold.
     pub expect: &'static str,
+    /// Virtual CPUs that it needs, if not those of its suite do.
+    pub cpus: Option<u32>,
 }
 
 /// The tests of a suite.
@@ -71,6 +73,7 @@ fn test(
         name: name.to_owned(),
         exchange,
         expect,
+        cpus: None,
     }
 }
 
@@ -130,6 +133,111 @@ const ETHTOOL: &str = r#"set -e
     for try in $(seq 50); do ping -q -c 1 -W 1 $PEER_IP && break; sleep 0.1; done
     works; echo all right"#;
 
+/// Takes a stream at each port from 5001 on and says how the receive queues shared them. The first is there last.
+const STREAM_RECEIVERS: &str = r#"
+    rx() { ethtool -S $NETDEV | sed -n "s/^ *rx$1_packets: //p"; }
+    ready() { [ $(ss -Hltn sport ge :5002 sport le :5018 | wc -l) = 17 ]; }
+    pids=; before0=$(rx 0); before1=$(rx 1)
+    for port in $(seq 5002 5018); do lab stream-receive $port & pids="$pids $!"; done
+    lab_until 10 ready || exit 1
+    lab stream-receive 5001 & pids="$pids $!"
+    for pid in $pids; do wait $pid || exit 1; done
+    echo "$(($(rx 0) - before0)) packets in queue 0, $(($(rx 1) - before1)) in queue 1"
+    [ $(rx 0) -ge $((before0 + 1000)) ] && [ $(rx 1) -ge $((before1 + 1000)) ]"#;
+
+/// Streams over two queues, queues that come and go under streams, and a table that steers them.
+const QUEUES: &str = r#"set -e
+    stat() { ethtool -S $NETDEV | sed -n "s/^ *$1: //p"; }
+    channels() { ethtool -l $NETDEV | sed '1,/^Current/d' | sed -n 's/^Combined:[^0-9]*//p'; }
+    places() { ethtool -x $NETDEV | sed -n 's/^ *[0-9]*: *\([0-9 ]*[0-9]\) *$/\1/p' | tr -s ' ' '\n' | sort | uniq -c | xargs; }
+    # Streams to COUNT ports from FIRST on, of so many KiB each.
+    streams() {
+        pids=
+        for port in $(seq $1 $(($1 + $2 - 1))); do
+            lab stream-send $PEER_IP:$port $(($3 << 10)) & pids="$pids $!"
+        done
+    }
+    end() { for pid in $pids; do wait $pid; done; }
+    works() { ping -q -c 3 -i 0.2 -W 2 $PEER_IP; }
+    note() { echo "$((SECONDS - began)) s: $*"; }
+    began=$SECONDS
+    ethtool -l $NETDEV; [ $(channels) = 2 ]
+    [ "$(places)" = '64 0 64 1' ]
+    ! ethtool -L $NETDEV combined 3 || exit 1
+    ! ethtool -L $NETDEV combined 0 || exit 1
+    [ "$(cat /sys/class/net/$NETDEV/queues/tx-0/xps_cpus /sys/class/net/$NETDEV/queues/tx-1/xps_cpus | xargs)" = '1 2' ]
+    before="$(stat rx0_packets) $(stat rx1_packets) $(stat tx0_packets) $(stat tx1_packets)"
+    streams 5001 16 1024; end
+    after="$(stat rx0_packets) $(stat rx1_packets) $(stat tx0_packets) $(stat tx1_packets)"
+    note "rx0 rx1 tx0 tx1 $before to $after"
+    for queue in 1 2 3 4; do
+        [ $(echo $after | cut -d ' ' -f $queue) -ge $(($(echo $before | cut -d ' ' -f $queue) + 100)) ]
+    done
+    # The sum of the queues is what the interface has counted.
+    ip_rx=$(cat /sys/class/net/$NETDEV/statistics/rx_packets)
+    [ $(($(stat rx0_packets) + $(stat rx1_packets))) -ge $ip_rx ]
+    # Channels change while streams run, and nothing of them is lost.
+    streams 5017 2 8192; changes=0
+    for count in 1 2; do
+        sleep 0.2
+        ethtool -L $NETDEV combined $count; [ $(channels) = $count ]
+        ! kill -0 $pids 2> /dev/null || changes=$((changes + 1))
+    done
+    end; note "$changes changes under streams"; [ $changes -ge 1 ]
+    # One queue: the other is not used. The table and the key go another way at once.
+    ethtool -L $NETDEV combined 1; [ "$(places)" = '128 0' ]; before=$(stat rx1_packets); works
+    [ $(stat rx1_packets) = $before ]
+    ethtool -L $NETDEV combined 2; [ "$(places)" = '64 0 64 1' ]
+    for queue in 0 1; do
+        ethtool -X $NETDEV start $queue equal 1; [ "$(places)" = "128 $queue" ]
+        other=rx$((1 - queue))_packets; before=$(stat $other) own=$(stat rx${queue}_packets); works
+        [ $(stat $other) = $before ]; [ $(stat rx${queue}_packets) -ge $((own + 3)) ]
+    done
+    ! ethtool -L $NETDEV combined 1 || exit 1
+    ethtool -X $NETDEV default; [ "$(places)" = '64 0 64 1' ]
+    key=$(seq -s : 10 49); ethtool -X $NETDEV hkey $key; ethtool -x $NETDEV | grep -q "^$key\$"; works
+    ip link set $NETDEV down; ethtool -L $NETDEV combined 1; ip link set $NETDEV up; [ $(channels) = 1 ]
+    for try in $(seq 50); do ping -q -c 1 -W 1 $PEER_IP && break; sleep 0.1; done
+    works; note; echo all right"#;
+
+/// Speaks to a group until the client sends its stream, and has an address for the client's second interface.
+const GROUP_SPEAKER: &str = r#"
+    ip address add 10.99.0.1/24 dev $NETDEV
+    ping -q -i 0.02 -I $NETDEV 239.5.6.7 > /dev/null & speaker=$!
+    lab stream-receive 5001; status=$?
+    kill $speaker; ip address del 10.99.0.1/24 dev $NETDEV; exit $status"#;
+
+/// The device keeps frames to other groups and addresses away, and gives those that an interface asks for.
+const ADDRESSES: &str = r#"set -e
+    filtered() { ethtool -S $NETDEV | sed -n 's/^ *rx_filtered: //p'; }
+    promiscuity() { ip -d link show $NETDEV | sed -n 's/.* promiscuity \([0-9]*\) .*/\1/p'; }
+    # Frames that are kept away in a second.
+    rate() { before=$(filtered); sleep 1; echo $(($(filtered) - before)); }
+    [ $(rate) -ge 20 ]
+    ip maddress add 01:00:5e:05:06:07 dev $NETDEV; sleep 0.2; [ $(rate) -le 5 ]
+    ip maddress del 01:00:5e:05:06:07 dev $NETDEV; sleep 0.2; [ $(rate) -ge 20 ]
+    ip link set $NETDEV allmulticast on; sleep 0.2; [ $(rate) -le 5 ]
+    ip link set $NETDEV allmulticast off; sleep 0.2; [ $(rate) -ge 20 ]
+    # More groups than there is room for, until they are gone.
+    python3 -c "
+import socket, struct, time
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+interface = struct.pack('@I', socket.if_nametoindex('$NETDEV'))
+for n in range(150):
+    group = socket.inet_pton(socket.AF_INET6, 'ff05::7:%x' % n)
+    s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group + interface)
+print('joined', flush=True)
+time.sleep(60)" > /tmp/joined & many=$!
+    lab_until 10 grep joined /tmp/joined; sleep 0.2; [ $(rate) -le 5 ]
+    kill $many; wait $many || true; sleep 0.2; [ $(rate) -ge 20 ]
+    # A second interface with an address of its own, without all the others.
+    ip link add link $NETDEV name second type macvlan mode bridge
+    ip address add 10.99.0.2/24 dev second; ip link set second up
+    ping -q -c 3 -i 0.2 -W 5 -I second 10.99.0.1
+    [ $(promiscuity) = 0 ]; [ $(rate) -ge 20 ]
+    ip link del second
+    lab stream-send $PEER_IP:5001 65536; echo all right"#;
+
 fn pingpong() -> Vec<GuestTest> {
     vec![
         test(
@@ -181,8 +289,27 @@ fn pingpong() -> Vec<GuestTest> {
             300,
             "1073741824 bytes",
         ),
-        // Last: the client loses its IPv6 address.
+        test(
+            "netdev_addresses",
+            GROUP_SPEAKER,
+            ADDRESSES,
+            Ready::Tcp(5001),
+            60,
+            "all right",
+        ),
+        // Later than others: the client loses its IPv6 address.
         test("ethtool", "true", ETHTOOL, Ready::Cm, 60, "all right"),
+        GuestTest {
+            cpus: Some(2),
+            ..test(
+                "netdev_queues",
+                STREAM_RECEIVERS,
+                QUEUES,
+                Ready::Tcp(5001),
+                60,
+                "all right",
+            )
+        },
     ]
 }
 
