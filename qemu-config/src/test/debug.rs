@@ -12,6 +12,9 @@ use crate::debug_kernel;
 use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
 
+/// Tests that show nothing here that shorter ones don't, and would take a quarter of an hour.
+pub const TOO_SLOW: [&str; 1] = ["tcp_1_gib"];
+
 /// The other suites.
 pub const SUITES: [&str; 4] = ["pingpong", "odp", "keys", "torture"];
 
