@@ -33,6 +33,9 @@ pub enum Nic {
     None,
 }
 
+/// For each step of setting up a guest.
+const SETUP_LIMIT: Duration = Duration::from_secs(60);
+
 /// What to boot.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -221,7 +224,10 @@ impl Cluster {
             lock(&known).push(Arc::downgrade(&guest));
             configure(&guest, plan)?;
             guest
-                .must(&hardware_script(&plan.hardware), Duration::from_secs(60))
+                .must(
+                    &hardware_script(&plan.hardware),
+                    SETUP_LIMIT * plan.kernel.patience(),
+                )
                 .context("putting the guest's further devices into use")?;
             Ok(guest)
         })?;
@@ -400,6 +406,8 @@ pub fn in_parallel<T: Send, R: Send>(
 /// Gives a guest its addresses and tells its scripts what is where.
 pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
     let (own, own6) = (address(guest.index), address6(guest.index));
+    let patience = plan.kernel.patience();
+    let wait = 10 * patience;
     let peer = if guest.index == 0 { 1 } else { 0 };
     let env = format!(
         "export GUEST_INDEX={} GUEST_COUNT={} MY_IP={own} MY_IP6={own6} PEER_IP={} PEER_IP6={}\n\
@@ -432,7 +440,7 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
             format!(
                 "export MY_IP={own}
                  find_netdev() {{ NETDEV=$(lab_netdev); [ -n \"$NETDEV\" ]; }}
-                 lab_until 10 find_netdev || {{ echo 'the NIC has no network interface'; dmesg | tail -n 30; exit 1; }}
+                 lab_until {wait} find_netdev || {{ echo 'the NIC has no network interface'; dmesg | tail -n 30; exit 1; }}
                  find_netdev
                  {mtu}
                  # No IPv6 duplicate address detection: it would delay the addresses by two seconds.
@@ -441,11 +449,11 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
                      ip address add {own6}/64 dev $NETDEV nodad || exit 1
                  {rxe}
                  find_rdma() {{ RDMA_DEV=$(lab_rdma_device); [ -n \"$RDMA_DEV\" ]; }}
-                 lab_until 10 find_rdma || {{ echo 'there is no RDMA device'; dmesg | tail -n 30; exit 1; }}
+                 lab_until {wait} find_rdma || {{ echo 'there is no RDMA device'; dmesg | tail -n 30; exit 1; }}
                  udevadm settle --timeout=20
                  find_rdma
                  find_gid() {{ GID_INDEX=$(lab_gid_index {own}); [ -n \"$GID_INDEX\" ]; }}
-                 lab_until 10 find_gid || {{ echo 'no GID holds the address {own}'; exit 1; }}
+                 lab_until {wait} find_gid || {{ echo 'no GID holds the address {own}'; exit 1; }}
                  find_gid"
             )
         }
@@ -457,7 +465,7 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
          export NETDEV=$NETDEV RDMA_DEV=$RDMA_DEV GID_INDEX=$GID_INDEX\nEOF\n"
     );
     guest
-        .must(&script, Duration::from_secs(60))
+        .must(&script, SETUP_LIMIT * patience)
         .context("setting up the guest")?;
     Ok(())
 }
