@@ -74,6 +74,11 @@ pub enum Reset {
     Disable,
 }
 
+impl Reset {
+    /// Each of them.
+    pub const ALL: [Self; 4] = [Self::Function, Self::Device, Self::Register, Self::Disable];
+}
+
 /// Command rings, both pairs.
 #[derive(Debug)]
 struct Control {

@@ -60,12 +60,7 @@ fn a_reset_under_traffic_ends_it_and_the_device_starts_anew() {
     let mut rng = Rng::new(1);
     let mut cut_short = 0;
     for round in 0..24 {
-        let how = [
-            Reset::Function,
-            Reset::Device,
-            Reset::Register,
-            Reset::Disable,
-        ][round % 4];
+        let how = Reset::ALL[round % 4];
         let mut storm = Storm::new([&a, &b], &mut rng).unwrap();
         blow(&mut storm, [&a, &b], &mut rng);
 

@@ -38,6 +38,11 @@ struct Alive {
     eqs: [EventQueue; 2],
 }
 
+/// Where a buffer of a work queue is: no two of them share any.
+fn place(queue: usize, buffer: u32) -> usize {
+    (buffer as usize * 2 + queue) * SLOT
+}
+
 impl Alive {
     fn new(node: &Node) -> Self {
         let eqs = [3, 4].map(|vector| node.nic.event_queue(vector, 0, 6).unwrap());
@@ -86,7 +91,7 @@ impl Alive {
     }
 
     fn post(&mut self, node: &Node, queue: usize, buffer: u32) {
-        let sges = [node.mr.sge(buffer as usize * 2 * SLOT, SLOT)];
+        let sges = [node.mr.sge(place(queue, buffer), SLOT)];
         let tag = buffer << 1 | queue as u32;
         self.wqs[queue].post(tag, &sges).unwrap();
     }
@@ -125,7 +130,7 @@ impl Alive {
             assert!(wc.is_ok() && wc.flow_tag == 2, "{wc:?}");
             let (buffer, queue) = (wc.id >> 1, wc.id as usize & 1);
             assert_eq!(wc.qpn, self.wqs[queue].number());
-            let at = buffer as usize * 2 * SLOT;
+            let at = place(queue, buffer);
             stream.number_of(&node.buf.to_vec(at, wc.len as usize));
             count[1] += 1;
             self.post(node, queue, buffer);
@@ -169,12 +174,7 @@ fn a_reset_ends_frames_and_messages_and_nothing_is_left_of_what_led_them() {
     let mut rng = Rng::new(1);
     let mut cut_short = 0;
     for round in 0..24 {
-        let how = [
-            Reset::Function,
-            Reset::Device,
-            Reset::Register,
-            Reset::Disable,
-        ][round % 4];
+        let how = Reset::ALL[round % 4];
         let mut alive = Alive::new(&b);
         stream.go_on();
         frames_come(&mut alive, &b, &stream, 30);
