@@ -31,10 +31,10 @@ use crate::durable::Keeper;
 use crate::port::NicPort;
 use crate::ram::Ram;
 
-/// Packets that one NIC sends before the next has its turn.
-const PACKET_BATCH: u32 = 8;
-/// Packets of a message that are handed over at once. A run costs little more than one packet.
-const LONGEST_RUN: u32 = 8;
+/// What one NIC sends before the next has its turn, and its own doorbells: packets, and about so many bytes. Copying
+/// them takes some microseconds, which is what others wait.
+const TURN_PACKETS: u32 = 32;
+const TURN_BYTES: usize = 16 << 10;
 /// Longest sleep: the heartbeat must move.
 const HEARTBEAT: Duration = Duration::from_millis(250);
 /// Passes without work before the thread lets others run.
@@ -253,16 +253,17 @@ impl Engine {
         if self.ports.iter().enumerate().any(pauses) {
             return worked;
         }
-        let mut sent = 0;
-        while sent < PACKET_BATCH {
+        let (mut packets, mut bytes) = (0, 0);
+        while packets < TURN_PACKETS && bytes < TURN_BYTES {
             let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id)) else {
                 break;
             };
-            let Some(frame) = port.nic.poll_transmit_run(now, ram, LONGEST_RUN) else {
+            let Some(frame) = port.nic.poll_transmit_run(now, ram, TURN_BYTES - bytes) else {
                 break;
             };
             self.forward(id, now, &frame);
-            sent += frame.packets;
+            packets += frame.packets;
+            bytes += frame.len();
             worked = true;
         }
         worked

@@ -273,16 +273,16 @@ impl Nic {
 
     /// The next packet to send, if there is one. Whatever this NIC gave before has been delivered or copied.
     pub fn poll_transmit<M: Dma>(&mut self, now: Instant, mem: &M) -> Option<TxFrame> {
-        self.poll_transmit_run(now, mem, 1)
+        self.poll_transmit_run(now, mem, 0)
     }
 
-    /// As [`Nic::poll_transmit`]; gives a run of up to `most` packets of one message where it can. For
-    /// receivers that are handed frames by reference.
+    /// As [`Nic::poll_transmit`]; gives a run of packets of one message where it can, as many as carry `most`
+    /// bytes or one. For receivers that are handed frames by reference.
     pub fn poll_transmit_run<M: Dma>(
         &mut self,
         now: Instant,
         mem: &M,
-        most: u32,
+        most: usize,
     ) -> Option<TxFrame> {
         if self.core.busy_until > now {
             return None;
@@ -301,7 +301,7 @@ impl Nic {
             };
             let set = qp.counters;
             self.core.counters.choose(set);
-            let frame = qp.poll_transmit(&mut self.core, now, mem, most.max(1));
+            let frame = qp.poll_transmit(&mut self.core, now, mem, most);
             self.core.counters.choose(None);
             let Some(frame) = frame else {
                 // It may have called `wake` itself; it knows that it is in line.

@@ -84,9 +84,9 @@ impl State {
                 let longest = self
                     .by_reference
                     .as_mut()
-                    .map_or(1, |rng| rng.below(16) + 1);
+                    .map_or(0, |rng| rng.below(64 << 10));
                 let nic = &mut self.nodes[id].nic;
-                let Some(frame) = nic.poll_transmit_run(now, &memory, longest as u32) else {
+                let Some(frame) = nic.poll_transmit_run(now, &memory, longest as usize) else {
                     break;
                 };
                 if let FrameKind::Roce(header) = &frame.kind {

@@ -428,15 +428,16 @@ impl Qp {
         }
     }
 
-    /// The next packet or run of up to `most`, if there is one. What this QP sent before has been delivered or
-    /// copied.
+    /// The next packet, or a run of as many as carry `most` bytes, if there is one. What this QP sent before has been
+    /// delivered or copied.
     pub(crate) fn poll_transmit<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
         mem: &M,
-        most: u32,
+        most: usize,
     ) -> Option<TxFrame> {
+        let most = (most as u32 / self.mtu).max(1);
         if !self.parked.is_empty() {
             self.redo_parked(core, now, mem);
         }
