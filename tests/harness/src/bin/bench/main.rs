@@ -109,9 +109,15 @@ impl Figure {
 }
 
 fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// The value that this share of the values does not reach.
+fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    let at = (sorted.len() as f64 * share) as usize;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
 }
 
 /// Median of the ratios of values that were measured one after the other.
