@@ -89,7 +89,7 @@ enum command {
 	COMMAND_RESTART = 'R', /* start the lane's queue pair anew */
 	COMMAND_FINISH = 'F',  /* account for the lane */
 	COMMAND_GO = 'G',      /* main: begin with the events */
-	COMMAND_ASK = 'A',     /* main: how many events have not been tried yet? */
+	COMMAND_ASK = 'A',     /* main: how many events have done nothing yet? */
 	COMMAND_STOP = 'S',    /* main: end the events */
 	COMMAND_END = 'E',     /* main: all is said */
 	COMMAND_TRAFFIC = 'T', /* exit: data flows */

@@ -901,7 +901,7 @@ int sacrifice(const struct options *given)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	/* Nobody may come: then there is nothing to be killed under. */
-	alarm(10);
+	alarm(30);
 	device_open(&device);
 	memory = anonymous(length);
 	content_fill(memory, content_key(given->seed, 1000, 0), 0, length);

@@ -192,35 +192,35 @@ static void *events_run(void *argument)
 	return NULL;
 }
 
-/* Prints what the events did; how many of them did nothing. */
-static unsigned int events_report(void)
+static bool is_idle(const struct event *event)
 {
-	unsigned int idle = 0;
+	return event->chosen && !event->skipped && !event->took;
+}
 
+/* How many of the events have done nothing. */
+static unsigned int events_idle(void)
+{
+	unsigned int count = 0;
+
+	for (unsigned int i = 0; i < event_count; i++)
+		count += is_idle(&events[i]);
+	return count;
+}
+
+static void events_report(void)
+{
 	say("%-10s %8s %10s %10s", "event", "times", "effect", "moved");
 	for (unsigned int i = 0; i < event_count; i++) {
 		const struct event *event = &events[i];
 
 		if (!event->chosen)
 			continue;
-		if (event->skipped) {
+		if (event->skipped)
 			say("%-10s skipped: %s", event->name, event->skipped);
-			continue;
-		}
-		say("%-10s %8lu %10zu %10zu%s", event->name, event->tried, event->took,
-		    event->moved, event->took ? "" : "  <- never took effect");
-		idle += !event->took;
+		else
+			say("%-10s %8lu %10zu %10zu%s", event->name, event->tried, event->took,
+			    event->moved, is_idle(event) ? "  <- never took effect" : "");
 	}
-	return idle;
-}
-
-static unsigned int events_untried(void)
-{
-	unsigned int count = 0;
-
-	for (unsigned int i = 0; i < event_count; i++)
-		count += events[i].chosen && !events[i].skipped && !events[i].tried;
-	return count;
 }
 
 int victim(const struct options *options)
@@ -271,9 +271,9 @@ int victim(const struct options *options)
 		die("cannot start a thread");
 	for (receive_all(main_link, &command, 1); command == COMMAND_ASK;
 	     receive_all(main_link, &command, 1)) {
-		uint8_t untried = events_untried();
+		uint8_t count = events_idle();
 
-		send_all(main_link, &untried, 1);
+		send_all(main_link, &count, 1);
 	}
 	stopping = true;
 	pthread_join(keeping, NULL);
@@ -300,7 +300,8 @@ int victim(const struct options *options)
 	if (options->pinned)
 		pinned = pinned >= MAX_LANES ? 0 : -1;
 
-	idle = events_report();
+	events_report();
+	idle = events_idle();
 	complaints = kmsg_complaints(log);
 	say("wrong bytes or failures received %zu, wrong after fork %zu, pinned pages of the regions %lld, "
 	    "kernel complaints %u, events without effect %u",
