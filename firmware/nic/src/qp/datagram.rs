@@ -10,7 +10,8 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
 use super::fault::IngressNeed;
-use super::requester::{SendWr, Unbuilt};
+use super::requester::Unbuilt;
+use super::work_request::SendWr;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::core::Core;
 use crate::dma::Dma;

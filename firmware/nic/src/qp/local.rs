@@ -5,7 +5,7 @@ use faultline_abi::cqe;
 use faultline_abi::wqe::{self as wr, FLUSH_GLOBAL, FLUSH_PERSISTENT};
 use faultline_wire::Feth;
 
-use super::requester::SendWr;
+use super::work_request::SendWr;
 use super::{Failure, Qp};
 use crate::core::Core;
 use crate::dma::Dma;

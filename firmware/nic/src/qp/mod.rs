@@ -1,17 +1,20 @@
 //! Queue pairs.
 //!
 //! A QP is its attributes, a send queue with a [`Requester`] and a receive queue with a [`Responder`]. What
-//! differs between transports is in the requester (`requester.rs`), the responder (`responder.rs`), the
+//! differs between transports is with connections (`requester.rs`, `response.rs`; `responder.rs`, `execute.rs`),
 //! datagrams (`datagram.rs`) and raw Ethernet (`raw.rs`). What happens while a page is not there is in `fault.rs`.
 
 mod datagram;
+mod execute;
 mod fault;
 mod local;
 mod raw;
 mod requester;
 mod responder;
+mod response;
 pub mod state;
 mod tag;
+mod work_request;
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};

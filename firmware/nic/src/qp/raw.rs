@@ -7,7 +7,8 @@ use faultline_abi::{U32, event};
 use faultline_wire::{Ethernet, MacAddr};
 
 use super::fault::{Arrival, IngressNeed};
-use super::requester::{SendWr, Unbuilt};
+use super::requester::Unbuilt;
+use super::work_request::SendWr;
 use super::{Failure, Misplaced, Qp};
 use crate::config::MAX_TSO;
 use crate::core::Core;

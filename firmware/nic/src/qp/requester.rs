@@ -1,4 +1,4 @@
-//! The requester of a connected QP: from work requests to packets, and back from acknowledgements.
+//! The requester of a connected QP: from work requests to packets. What comes back is in `response.rs`.
 //!
 //! A work request is read once from the ring, checked, given its PSNs, and stays in `pending` until it
 //! completes. `cursor` is where transmission stands: normally at the end of `pending`, further back after
@@ -9,30 +9,27 @@ use std::collections::VecDeque;
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
-use faultline_abi::wqe::{self as wr, SQ_WQE_DATA, Sge, SqWqe};
+use faultline_abi::wqe as wr;
 use faultline_abi::{U32, event};
 use faultline_wire::XrcEth;
-use faultline_wire::aeth::{Aeth, NakCode, Syndrome, ack_timeout_ns, rnr_timer_ns};
+use faultline_wire::aeth::ack_timeout_ns;
 use faultline_wire::atomic::AtomicEth;
 use faultline_wire::bth::Psn;
-use faultline_wire::opcode::{OpKind, Opcode};
-use faultline_wire::packet::RoceHeader;
+use faultline_wire::opcode::Opcode;
 use faultline_wire::reth::Reth;
-use zerocopy::FromBytes;
 
 use super::fault::LOST_BUFFER;
 use super::local::LOCAL_BATCH;
-use super::responder::copy_payload;
 use super::tag::Own;
-use super::{Failure, Misplaced, Qp, QpType, State};
+use super::work_request::SendWr;
+use super::{Failure, Qp, QpType, State};
 use crate::budget::{Budget, Held};
-use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{Payload, Segments, TxFrame, push_segment, truncate_segments};
+use crate::frame::{Segments, TxFrame, push_segment, truncate_segments};
 use crate::mkey::{Access, Miss};
-use crate::srq::{SgEntry, SgList, parse_sges};
+use crate::srq::SgEntry;
 use crate::time::{Instant, Nanos};
 
 /// Packets sent and not acknowledged, at most. Bounds what one loss costs.
@@ -43,123 +40,6 @@ const ACK_EVERY: u32 = 64;
 const LANDING_AHEAD: u32 = 1 << 20;
 /// Requests for which an idle queue pair keeps room.
 const KEPT_ROOM: usize = 256;
-/// Time between two READs of an adapter that asks again and again ([`crate::Pitfalls::flood`]).
-const FLOOD_INTERVAL: Nanos = Nanos::from_micros(20);
-/// `rnr_retry` value that means "for ever" (IBTA 9.7.5.2.8).
-const RNR_FOREVER: u8 = 7;
-
-/// A work request that has been read and has not completed.
-#[derive(Debug)]
-pub(super) struct SendWr {
-    /// Running number.
-    pub index: u32,
-    pub opcode: u8,
-    pub flags: u8,
-    pub imm: u32,
-    pub rkey: u32,
-    pub remote_addr: u64,
-    pub compare_add: u64,
-    pub swap: u64,
-    pub ah: u32,
-    pub remote_qpn: u32,
-    pub qkey: u32,
-    pub sges: SgList,
-    /// Address of inline data.
-    pub inline_at: Option<u64>,
-    pub length: u32,
-    /// First PSN, and number of PSNs; a request without packets has none.
-    pub first: Psn,
-    /// See there.
-    pub psns: u32,
-    /// Response packets that have arrived, of a request that is answered.
-    pub responses: u32,
-    /// An operation without packets that has been carried out.
-    pub done: bool,
-    /// It can't be carried out. Completes so when everything before it has completed.
-    pub failed: Option<Failure>,
-    /// It is not the program's; `index` is then that of the program's next one.
-    pub own: Option<Own>,
-}
-
-impl SendWr {
-    /// A work request that asks for nothing.
-    pub fn new(index: u32) -> Self {
-        Self {
-            index,
-            opcode: 0,
-            flags: 0,
-            imm: 0,
-            rkey: 0,
-            remote_addr: 0,
-            compare_add: 0,
-            swap: 0,
-            ah: 0,
-            remote_qpn: 0,
-            qkey: 0,
-            sges: SgList::new(),
-            inline_at: None,
-            length: 0,
-            first: Psn::new(0),
-            psns: 0,
-            responses: 0,
-            done: false,
-            failed: None,
-            own: None,
-        }
-    }
-
-    fn end(&self) -> Psn {
-        self.first.add(self.psns)
-    }
-
-    fn is_read(&self) -> bool {
-        self.opcode == wr::WR_READ
-    }
-
-    fn is_atomic(&self) -> bool {
-        matches!(self.opcode, wr::WR_COMP_SWAP | wr::WR_FETCH_ADD)
-    }
-
-    /// Whether it is carried out on this side, without packets.
-    pub fn is_local(&self) -> bool {
-        matches!(
-            self.opcode,
-            wr::WR_LOCAL_INV | wr::WR_REG_MR | wr::WR_BIND_MW
-        )
-    }
-
-    /// Whether the peer answers it with more than an acknowledgement (IBTA 9.7.5.1.2, A19.4).
-    fn is_answered(&self) -> bool {
-        self.is_read()
-            || self.is_atomic()
-            || matches!(self.opcode, wr::WR_FLUSH | wr::WR_ATOMIC_WRITE)
-    }
-
-    /// Whether an answer is to come.
-    fn awaits_response(&self) -> bool {
-        self.is_answered() && self.responses < self.psns
-    }
-
-    /// Bytes that come back in READ responses.
-    fn landing(&self) -> u32 {
-        if self.is_read() { self.length } else { 0 }
-    }
-
-    fn wc_opcode(&self) -> u8 {
-        match self.opcode {
-            wr::WR_WRITE | wr::WR_WRITE_IMM => cqe::RDMA_WRITE,
-            wr::WR_READ => cqe::RDMA_READ,
-            wr::WR_COMP_SWAP => cqe::COMP_SWAP,
-            wr::WR_FETCH_ADD => cqe::FETCH_ADD,
-            wr::WR_LOCAL_INV => cqe::LOCAL_INV,
-            wr::WR_REG_MR => cqe::REG_MR,
-            wr::WR_BIND_MW => cqe::BIND_MW,
-            wr::WR_FLUSH => cqe::FLUSH,
-            wr::WR_ATOMIC_WRITE => cqe::ATOMIC_WRITE,
-            _ => cqe::SEND,
-        }
-    }
-}
 
 /// Why no packet was built.
 #[derive(Debug)]
@@ -186,32 +66,32 @@ pub struct Requester {
     /// Places of the tag list into which data is to be read, and of which nothing is pending yet.
     pub(super) rendezvous: VecDeque<u32>,
     /// Work request, as a position in `pending`, and packet of it that are sent next.
-    cursor: usize,
+    pub(super) cursor: usize,
     cursor_packet: u32,
     /// PSN of the next new packet.
     next: Psn,
     /// Oldest PSN that is not acknowledged.
-    unacked: Psn,
+    pub(super) unacked: Psn,
     /// PSN after the highest that was sent.
-    high: Psn,
+    pub(super) high: Psn,
     /// The missing response for which transmission has gone back.
-    recovering: Option<Psn>,
-    retries: u8,
-    rnr_retries: u8,
-    retry_limit: u8,
-    rnr_retry_limit: u8,
+    pub(super) recovering: Option<Psn>,
+    pub(super) retries: u8,
+    pub(super) rnr_retries: u8,
+    pub(super) retry_limit: u8,
+    pub(super) rnr_retry_limit: u8,
     /// When to give up waiting for an acknowledgement.
-    ack_deadline: Option<Instant>,
+    pub(super) ack_deadline: Option<Instant>,
     /// Not before this may anything be sent.
-    rnr_deadline: Option<Instant>,
+    pub(super) rnr_deadline: Option<Instant>,
     /// The request that was refused so.
-    refused: Psn,
+    pub(super) refused: Psn,
     /// The first pending datagram has not left yet, or not all of its segments: a page is missing, or a turn is over.
     pub(super) held: bool,
     /// The segment of a large raw packet that leaves next.
     pub(super) segment: u32,
     /// See [`crate::Pitfalls::damming`]: work requests that were posted while a timer ran.
-    dammed: Option<(u32, u32)>,
+    pub(super) dammed: Option<(u32, u32)>,
 }
 
 /// Bytes of the SGEs of a request that stand elsewhere.
@@ -264,7 +144,7 @@ impl Requester {
     }
 
     /// Whether another request may begin. With nothing left of the budget there is one at a time.
-    pub(super) fn may_begin(&self, budget: &Budget) -> bool {
+    fn may_begin(&self, budget: &Budget) -> bool {
         self.pending.is_empty() || !budget.is_spent()
     }
 
@@ -317,7 +197,7 @@ impl Requester {
     }
 
     /// Sends again from this PSN on.
-    fn rewind(&mut self, psn: Psn) {
+    pub(super) fn rewind(&mut self, psn: Psn) {
         let found = self
             .pending
             .iter()
@@ -335,7 +215,7 @@ impl Requester {
 
     /// Goes back to a response that is missing, once: whatever follows the gap would ask again. If that does
     /// not help, the timeout does.
-    fn go_back_for(&mut self, missing: Psn) {
+    pub(super) fn go_back_for(&mut self, missing: Psn) {
         if self.recovering != Some(missing) {
             self.recovering = Some(missing);
             self.rewind(missing);
@@ -343,7 +223,7 @@ impl Requester {
     }
 
     /// PSN of the packet that is sent next.
-    fn cursor_psn(&self) -> Psn {
+    pub(super) fn cursor_psn(&self) -> Psn {
         match self.pending.get(self.cursor) {
             Some(wr) => wr.first.add(self.cursor_packet),
             None => self.next,
@@ -362,7 +242,7 @@ impl Requester {
     }
 
     /// The oldest request with an answer outstanding, before position `before`.
-    fn oldest_awaiting(&self, before: usize) -> Option<usize> {
+    pub(super) fn oldest_awaiting(&self, before: usize) -> Option<usize> {
         self.pending
             .iter()
             .take(before)
@@ -586,116 +466,6 @@ impl Qp {
         };
         self.requester.append(&core.budget, wr);
         true
-    }
-
-    /// The work request at `fetched`, taken apart. Its own format is checked here, its meaning by the caller.
-    pub(super) fn read_work_request<M: Dma>(&mut self, mem: &M) -> SendWr {
-        let index = self.sq.fetched;
-        self.sq.fetched = index.wrapping_add(1);
-        let mut wr = SendWr {
-            flags: wr::WR_FLAG_SIGNALED,
-            ..SendWr::new(index)
-        };
-        wr.failed = self.parse_work_request(mem, &mut wr).err();
-        wr
-    }
-
-    fn parse_work_request<M: Dma>(&self, mem: &M, wr: &mut SendWr) -> Result<(), Failure> {
-        const FETCH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::WQE_FETCH);
-        const FIRST: usize = 64;
-        let ring = self.sq.ring.as_ref().ok_or(FETCH)?;
-        let entry = ring.entry(wr.index);
-        let mut bytes = [0; 1 << wr::MAX_STRIDE_SHIFT];
-        let first = bytes.get_mut(..FIRST).ok_or(FETCH)?;
-        mem.read(entry, first).map_err(|_| FETCH)?;
-        let (wqe, _) = SqWqe::read_from_prefix(&bytes).map_err(|_| FETCH)?;
-        wr.opcode = wqe.opcode;
-        wr.flags = wqe.flags;
-        wr.imm = wqe.imm.get();
-        wr.rkey = wqe.rkey.get();
-        wr.remote_addr = wqe.remote_addr.get();
-        wr.compare_add = wqe.compare_add.get();
-        wr.swap = wqe.swap.get();
-        wr.ah = wqe.ah.get();
-        wr.remote_qpn = wqe.remote_qpn.get();
-        wr.qkey = wqe.compare_add.get() as u32;
-        const KNOWN: u8 = wr::WR_FLAG_SIGNALED
-            | wr::WR_FLAG_SOLICITED
-            | wr::WR_FLAG_FENCE
-            | wr::WR_FLAG_INLINE
-            | wr::WR_FLAG_CSUM;
-        if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED));
-        }
-        let data = SQ_WQE_DATA as usize;
-        if wqe.flags & wr::WR_FLAG_INLINE != 0 {
-            let len = wqe.inline_len.get();
-            if wqe.num_sge != 0
-                || len > self.config.max_inline
-                || data + len as usize > ring.stride()
-            {
-                return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
-            }
-            wr.inline_at = Some(entry + data as u64);
-            wr.length = len;
-            return Ok(());
-        }
-        let end = data + usize::from(wqe.num_sge) * size_of::<Sge>();
-        if wqe.num_sge > self.config.max_send_sge
-            || end > ring.stride()
-            || wqe.inline_len.get() != 0
-        {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
-        }
-        if end > FIRST {
-            let rest = bytes.get_mut(FIRST..end).ok_or(FETCH)?;
-            mem.read(entry + FIRST as u64, rest).map_err(|_| FETCH)?;
-        }
-        wr.sges = parse_sges(bytes.get(data..end).unwrap_or(&[]));
-        let total: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
-        wr.length = u32::try_from(total)
-            .ok()
-            .filter(|len| *len <= MAX_MSG_SIZE)
-            .ok_or(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH))?;
-        Ok(())
-    }
-
-    /// Whether a connected QP can carry out a work request (IBTA 10.7.2.2, 11.4.1.1).
-    fn check_connected(&self, core: &Core, wr: &SendWr) -> Result<(), Failure> {
-        const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
-        let rc = self.config.kind.is_reliable();
-        let access = match wr.opcode {
-            wr::WR_SEND | wr::WR_SEND_IMM | wr::WR_WRITE | wr::WR_WRITE_IMM => Access::LocalRead,
-            wr::WR_SEND_INV | wr::WR_ATOMIC_WRITE | wr::WR_FLUSH if rc => Access::LocalRead,
-            wr::WR_READ | wr::WR_COMP_SWAP | wr::WR_FETCH_ADD if rc => Access::LocalWrite,
-            // The list of a registration has DMA addresses, which only the kernel may name.
-            wr::WR_REG_MR if self.config.uctx == 0 => Access::LocalRead,
-            wr::WR_LOCAL_INV | wr::WR_BIND_MW => Access::LocalRead,
-            _ => return Err(OPCODE),
-        };
-        let without_data = wr.is_local() || wr.opcode == wr::WR_FLUSH;
-        if without_data && (!wr.sges.is_empty() || wr.inline_at.is_some()) {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
-        }
-        if wr.flags & wr::WR_FLAG_CSUM != 0 {
-            return Err(OPCODE);
-        }
-        if access == Access::LocalWrite && wr.inline_at.is_some() {
-            return Err(OPCODE);
-        }
-        if wr.is_answered() && self.attr.max_rd_atomic == 0 {
-            return Err(OPCODE);
-        }
-        let word = wr.is_atomic() || wr.opcode == wr::WR_ATOMIC_WRITE;
-        if word && wr.length != 8 {
-            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH));
-        }
-        for sge in wr.sges.iter().filter(|sge| sge.len > 0) {
-            core.mkeys
-                .check(sge.lkey, self.bearer_of(wr), sge.addr, sge.len, access)
-                .map_err(Failure::local)?;
-        }
-        Ok(())
     }
 
     /// Runs of guest memory behind `len` bytes at `offset` of the message of a work request.
@@ -1009,452 +779,6 @@ impl Qp {
             core.raise_async(mem, now, event::SQ_DRAINED, self.number);
         }
     }
-
-    /// Everything before `psn` has arrived at the peer.
-    fn acknowledge_until<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, psn: Psn) {
-        let req = &mut self.requester;
-        // An answer that has not come holds back what follows it: an acknowledgement beyond it means that
-        // the response was lost (IBTA 9.7.5.1.2).
-        let mut until = psn;
-        if let Some(wr) = req.pending.iter().find(|wr| wr.awaits_response()) {
-            let missing = wr.first.add(wr.responses);
-            if until.diff(missing) > 0 {
-                until = missing;
-            }
-        }
-        if until.diff(req.unacked) <= 0 {
-            return;
-        }
-        req.unacked = until;
-        req.recovering = None;
-        (req.retries, req.rnr_retries) = (req.retry_limit, req.rnr_retry_limit);
-        let outstanding = req.high.diff(req.unacked) > 0;
-        req.ack_deadline = match ack_timeout_ns(self.attr.timeout) {
-            Some(ns) if outstanding => Some(now + Nanos(ns)),
-            _ => None,
-        };
-        // A cursor that an acknowledgement has overtaken (after a rewind) moves on.
-        if req.cursor_psn().diff(until) < 0 {
-            req.skip_to(until);
-        }
-        self.retire(core, now, mem);
-    }
-
-    /// An acknowledgement or response arrives.
-    pub(super) fn receive_response<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        header: &RoceHeader,
-        payload: Payload<'_, M>,
-    ) {
-        if !self.state.sends() {
-            return;
-        }
-        let psn = header.bth.psn;
-        let req = &self.requester;
-        // Ghosts of acknowledgements: nothing such has been sent (IBTA 9.7.5.1).
-        if psn.diff(req.high) >= 0 {
-            return;
-        }
-        match header.bth.opcode.info().kind {
-            OpKind::Ack => self.receive_ack(core, now, mem, header, psn),
-            OpKind::AtomicAck => self.receive_atomic(core, now, mem, header),
-            OpKind::ReadResponse => self.receive_read(core, now, mem, header, payload),
-            _ => {}
-        }
-        if self.state.sends() {
-            self.sync_timer(core);
-            self.wake(core);
-        }
-    }
-
-    fn receive_ack<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        header: &RoceHeader,
-        psn: Psn,
-    ) {
-        let Some(Aeth { syndrome, .. }) = header.aeth else {
-            return;
-        };
-        match syndrome {
-            Syndrome::Ack { .. } => {
-                self.take_ready_notice(core, psn);
-                self.acknowledge_until(core, now, mem, psn.next());
-                self.recover_lost_response(psn);
-            }
-            Syndrome::RnrNak { timer } => {
-                if psn.diff(self.requester.unacked) < 0 {
-                    return;
-                }
-                core.counters.inc(Counter::rnr_nak_received);
-                if self.acknowledge_before_nak(core, now, mem, psn) {
-                    self.receive_rnr(core, now, mem, psn, timer);
-                }
-            }
-            Syndrome::Nak(code) => {
-                if psn.diff(self.requester.unacked) < 0 {
-                    return;
-                }
-                if self.acknowledge_before_nak(core, now, mem, psn) {
-                    self.receive_nak(core, now, mem, psn, code);
-                }
-            }
-            Syndrome::Reserved(_) => {}
-        }
-    }
-
-    /// What is before the refused request is acknowledged once more: the page that it lacked is there now.
-    /// From others it is a repetition that comes late; the request is then refused once more.
-    fn take_ready_notice(&mut self, core: &Core, acked: Psn) {
-        let req = &mut self.requester;
-        if core.config.ready_notice && req.rnr_deadline.is_some() && acked.next() == req.refused {
-            req.rnr_deadline = None;
-            req.rnr_retries = req.rnr_retry_limit;
-        }
-    }
-
-    /// A NAK acknowledges what is before it. Gives false if a response before it is missing: that is asked for
-    /// again first, and the NAK will come again.
-    fn acknowledge_before_nak<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        psn: Psn,
-    ) -> bool {
-        self.acknowledge_until(core, now, mem, psn);
-        let missing = self.requester.unacked;
-        if missing == psn {
-            return true;
-        }
-        self.requester.go_back_for(missing);
-        false
-    }
-
-    /// An acknowledgement went past a READ or atomic whose response is missing: ask again.
-    fn recover_lost_response(&mut self, acked: Psn) {
-        let req = &mut self.requester;
-        if let Some(position) = req.oldest_awaiting(req.cursor)
-            && let Some(wr) = req.pending.get(position)
-        {
-            let missing = wr.first.add(wr.responses);
-            if acked.diff(missing) >= 0 {
-                req.go_back_for(missing);
-            }
-        }
-    }
-
-    fn receive_rnr<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, psn: Psn, timer: u8) {
-        let req = &mut self.requester;
-        if req.rnr_retry_limit != RNR_FOREVER {
-            if req.rnr_retries == 0 {
-                let failure = Failure::new(cqe::RNR_RETRY_EXC_ERR, cqe::REMOTE);
-                self.fail_request(core, now, mem, failure);
-                return;
-            }
-            req.rnr_retries -= 1;
-        }
-        req.rewind(psn);
-        req.refused = psn;
-        req.ack_deadline = None;
-        req.rnr_deadline = Some(now + Nanos(rnr_timer_ns(timer)));
-        if core.config.pitfalls.damming {
-            let from = req.dammed.map_or(self.sq.producer, |(from, _)| from);
-            req.dammed = Some((from, self.sq.producer));
-        }
-    }
-
-    fn receive_nak<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        psn: Psn,
-        code: NakCode,
-    ) {
-        let status = match code {
-            NakCode::PsnSequenceError => {
-                core.counters.inc(Counter::packet_seq_err);
-                self.retry(core, now, mem, psn);
-                return;
-            }
-            NakCode::InvalidRequest | NakCode::InvalidRdRequest => {
-                core.counters.inc(Counter::req_remote_invalid_request);
-                cqe::REM_INV_REQ_ERR
-            }
-            NakCode::RemoteAccessError => {
-                core.counters.inc(Counter::req_remote_access_errors);
-                cqe::REM_ACCESS_ERR
-            }
-            NakCode::RemoteOperationalError => cqe::REM_OP_ERR,
-        };
-        self.fail_request(core, now, mem, Failure::new(status, cqe::REMOTE));
-    }
-
-    /// Sends again from `psn`, if a retry is left.
-    fn retry<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, psn: Psn) {
-        let req = &mut self.requester;
-        if req.retries == 0 {
-            self.fail_request(core, now, mem, Failure::new(cqe::RETRY_EXC_ERR, cqe::NONE));
-            return;
-        }
-        req.retries -= 1;
-        req.rewind(psn);
-        req.ack_deadline = ack_timeout_ns(self.attr.timeout).map(|ns| now + Nanos(ns));
-    }
-
-    pub(super) fn handle_request_timer<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        if !self.state.sends() {
-            return;
-        }
-        // A page of this side is missing: the peer has not been asked for all of it.
-        if self.waits.requester.is_some() {
-            self.requester.ack_deadline = None;
-        }
-        let req = &mut self.requester;
-        if req.rnr_deadline.is_some_and(|at| at <= now) {
-            req.rnr_deadline = None;
-            self.wake(core);
-            return;
-        }
-        if req.ack_deadline.is_some_and(|at| at <= now) {
-            req.ack_deadline = None;
-            req.dammed = None;
-            req.recovering = None;
-            core.counters.inc(Counter::local_ack_timeout_err);
-            let from = req.unacked;
-            self.retry(core, now, mem, from);
-            self.wake(core);
-        }
-    }
-
-    /// The READ or atomic that a response belongs to, if it is the packet that comes next.
-    fn match_response<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        psn: Psn,
-    ) -> Option<usize> {
-        let req = &self.requester;
-        let position = req.oldest_awaiting(req.pending.len())?;
-        let wr = req.pending.get(position)?;
-        let expected = wr.first.add(wr.responses);
-        let ahead = psn.diff(expected);
-        if ahead < 0 {
-            return None; // a duplicate
-        }
-        // A response acknowledges every request before it.
-        if ahead > 0 {
-            self.acknowledge_until(core, now, mem, expected);
-            self.requester.go_back_for(expected);
-            return None;
-        }
-        self.acknowledge_until(core, now, mem, psn);
-        self.requester.oldest_awaiting(self.requester.pending.len())
-    }
-
-    fn receive_atomic<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        header: &RoceHeader,
-    ) {
-        let psn = header.bth.psn;
-        let Some(position) = self.match_response(core, now, mem, psn) else {
-            return;
-        };
-        let Some(wr) = self.requester.pending.get(position) else {
-            return;
-        };
-        let Some(ack) = header.atomic_ack else { return };
-        if !wr.is_atomic() {
-            self.bad_response(core, now, mem, position);
-            return;
-        }
-        let bytes = ack.original.to_le_bytes();
-        let placed = self.scatter_response(core, mem, position, 0, 8, Payload::Bytes(&bytes));
-        match placed {
-            Ok(()) | Err(Misplaced::Lost) => {
-                self.accept_response(core, now, mem, position, psn, 1);
-            }
-            Err(Misplaced::Absent(absent, hint)) => {
-                let need = Need::new(absent, hint, psn.get());
-                self.ask_again_for(core, now, mem, position, psn, need);
-            }
-            Err(Misplaced::Failed(failure)) => self.fail_at(core, now, mem, position, failure),
-        }
-    }
-
-    /// A response has no place to go yet: it is asked for again when it has.
-    fn ask_again_for<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        position: usize,
-        psn: Psn,
-        need: Need,
-    ) {
-        let failure = self.wait_or_fail(core, now, mem, Unbuilt::Absent(need));
-        if let Some(failure) = failure {
-            self.fail_at(core, now, mem, position, failure);
-            return;
-        }
-        self.requester.recovering = Some(psn);
-        self.requester.rewind(psn);
-        if core.config.pitfalls.flood {
-            self.waits.requester = None;
-            self.requester.rnr_deadline = Some(now + FLOOD_INTERVAL);
-        }
-    }
-
-    fn receive_read<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        header: &RoceHeader,
-        payload: Payload<'_, M>,
-    ) {
-        let psn = header.bth.psn;
-        let Some(position) = self.match_response(core, now, mem, psn) else {
-            return;
-        };
-        let Some(wr) = self.requester.pending.get(position) else {
-            return;
-        };
-        let offset = wr.responses * self.mtu;
-        let expected = (wr.landing() - offset.min(wr.landing())).min(self.mtu);
-        let last = wr.responses + 1 == wr.psns;
-        let ends = header.bth.opcode.is_last_or_only();
-        if wr.is_atomic() || payload.len() != expected as usize || last != ends {
-            self.bad_response(core, now, mem, position);
-            return;
-        }
-        match self.scatter_response(core, mem, position, offset, expected, payload) {
-            Ok(()) => self.accept_response(core, now, mem, position, psn, 1),
-            // It will be asked for again, and given up in the end.
-            Err(Misplaced::Lost) => {}
-            Err(Misplaced::Absent(absent, hint)) => {
-                let need = Need::new(absent, hint, psn.get());
-                self.ask_again_for(core, now, mem, position, psn, need);
-            }
-            Err(Misplaced::Failed(failure)) => self.fail_at(core, now, mem, position, failure),
-        }
-    }
-
-    /// Takes a run of READ responses as a whole, if it is what comes next.
-    pub(super) fn receive_response_run<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        header: &RoceHeader,
-        packets: u32,
-        payload: Payload<'_, M>,
-    ) -> bool {
-        let (psn, req) = (header.bth.psn, &self.requester);
-        let last = psn.add(packets).prev();
-        if !self.state.sends() || last.diff(req.high) >= 0 {
-            return false;
-        }
-        let Some(position) = req.oldest_awaiting(req.pending.len()) else {
-            return false;
-        };
-        let Some(wr) = req.pending.get(position) else {
-            return false;
-        };
-        let expected = wr.is_read()
-            && psn == wr.first.add(wr.responses)
-            && wr.responses + packets < wr.psns
-            && header.bth.opcode.info().kind == OpKind::ReadResponse
-            && !header.bth.opcode.is_last_or_only();
-        if !expected {
-            return false;
-        }
-        let (offset, len) = (wr.responses * self.mtu, packets * self.mtu);
-        if self
-            .scatter_response(core, mem, position, offset, len, payload)
-            .is_err()
-        {
-            return false;
-        }
-        self.acknowledge_until(core, now, mem, psn);
-        // What was before it may have completed.
-        if let Some(position) = self.requester.oldest_awaiting(self.requester.pending.len()) {
-            self.accept_response(core, now, mem, position, last, packets);
-        }
-        self.sync_timer(core);
-        self.wake(core);
-        true
-    }
-
-    fn scatter_response<M: Dma>(
-        &self,
-        core: &mut Core,
-        mem: &M,
-        position: usize,
-        offset: u32,
-        len: u32,
-        payload: Payload<'_, M>,
-    ) -> Result<(), Misplaced> {
-        let Some(wr) = self.requester.pending.get(position) else {
-            return Ok(());
-        };
-        let segments = self
-            .gather(core, wr, offset, len, Access::LocalWrite)
-            .map_err(|unbuilt| match unbuilt {
-                Unbuilt::Failed(failure) => Misplaced::Failed(failure),
-                Unbuilt::Absent(need) => Misplaced::Absent(need.absent, need.hint),
-            })?;
-        copy_payload(core, mem, &segments, payload, &mut 0)?;
-        Ok(())
-    }
-
-    fn accept_response<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        position: usize,
-        last: Psn,
-        packets: u32,
-    ) {
-        if let Some(wr) = self.requester.pending.get_mut(position) {
-            wr.responses += packets;
-        }
-        self.acknowledge_until(core, now, mem, last.next());
-    }
-
-    /// The peer's response breaks the protocol (IBTA 9.9.2.4.2, bad response).
-    fn bad_response<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, position: usize) {
-        let failure = Failure::new(cqe::BAD_RESP_ERR, cqe::PROTOCOL);
-        self.fail_at(core, now, mem, position, failure);
-    }
-
-    /// A work request fails; those before it are complete, because responses come in order.
-    fn fail_at<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        position: usize,
-        failure: Failure,
-    ) {
-        if let Some(wr) = self.requester.pending.get_mut(position) {
-            wr.failed = Some(failure);
-        }
-        if position == 0 {
-            self.fail_request(core, now, mem, failure);
-        }
-    }
 }
 
 /// Running number of the work request at the cursor.
@@ -1472,7 +796,7 @@ impl Requester {
     }
 
     /// Moves the cursor forward to this PSN.
-    fn skip_to(&mut self, psn: Psn) {
+    pub(super) fn skip_to(&mut self, psn: Psn) {
         while let Some(wr) = self.pending.get(self.cursor) {
             if !wr.done && (wr.psns == 0 || psn.diff(wr.end()) < 0) {
                 self.cursor_packet = psn.diff(wr.first).max(0) as u32;

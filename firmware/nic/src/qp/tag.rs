@@ -9,8 +9,8 @@ use faultline_abi::wqe as wr;
 use faultline_abi::{U32, tag as abi};
 use faultline_wire::packet::RoceHeader;
 
-use super::requester::SendWr;
 use super::responder::Refusal;
+use super::work_request::SendWr;
 use super::{Failure, Qp, State};
 use crate::core::Core;
 use crate::dma::Dma;
