@@ -5,10 +5,12 @@
 //! maps the pages and resumes the token; every waiting queue pair is then called directly, so nothing depends on
 //! a timeout. What a queue pair does while it waits is its own affair (`qp/fault.rs`).
 //!
-//! The number of faults is bounded, by a limit of its own and by the room in the queue. A fault that nobody
-//! answers fails after a time, so that no driver, however broken, holds a queue pair for ever.
+//! The number of faults is bounded, by a limit of its own and by the room in the queue, and no process gets more of it
+//! than it leaves to others. A fault that nobody answers fails after a time, so that no driver, however broken, holds a
+//! queue pair for ever.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeSet, VecDeque};
 
 use faultline_abi::admin::Counter;
 use faultline_abi::event::{self, Eqe, REQUESTER, WRITE};
@@ -58,6 +60,16 @@ impl Need {
     }
 }
 
+/// Who misses a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Faulter {
+    pub qpn: u32,
+    /// User context, whose share of the places the fault takes.
+    pub uctx: u32,
+    /// It is the requester of a connection that can't go on.
+    pub requester: bool,
+}
+
 /// What became of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Raised {
@@ -71,6 +83,7 @@ pub(crate) enum Raised {
 
 #[derive(Debug)]
 struct Fault {
+    uctx: u32,
     key: u32,
     /// Number of the first page, and of the last.
     pages: (u64, u64),
@@ -97,6 +110,8 @@ pub(crate) struct FaultUnit {
     faults: BTreeMap<Token, Fault>,
     /// Key, first page and whether it is a write: a fault's place for those who come later.
     by_page: BTreeMap<(u32, u64, bool), Token>,
+    /// How many a user context has; none is not listed.
+    by_context: BTreeMap<u32, usize>,
     next: u64,
     /// Queue pairs that found no room, and since when.
     for_room: VecDeque<(Instant, u32)>,
@@ -117,6 +132,7 @@ impl Default for FaultUnit {
             eqn: None,
             faults: BTreeMap::new(),
             by_page: BTreeMap::new(),
+            by_context: BTreeMap::new(),
             next: 1,
             for_room: VecDeque::new(),
             in_line: BTreeSet::new(),
@@ -129,6 +145,15 @@ impl FaultUnit {
     /// Outstanding faults.
     pub fn len(&self) -> usize {
         self.faults.len()
+    }
+
+    /// Whether a context may have one more: as long as it has fewer than are free for all. So one can take half of them,
+    /// and pages that never come, behind a file system that has stopped, hold up only who asked for them. The kernel
+    /// does not fight itself.
+    fn has_room(&self, uctx: u32, limit: u32) -> bool {
+        let free = (limit as usize).saturating_sub(self.len());
+        let own = self.by_context.get(&uctx).copied().unwrap_or(0);
+        free > 0 && (uctx == 0 || own < free)
     }
 
     /// A fault whose answer will bring this page.
@@ -148,18 +173,20 @@ impl FaultUnit {
         find(true).or_else(|| if absent.write { None } else { find(false) })
     }
 
-    fn insert(&mut self, now: Instant, qpn: u32, absent: &Absent) -> Token {
+    fn insert(&mut self, now: Instant, who: Faulter, absent: &Absent) -> Token {
         let token = Token(self.next);
         self.next += 1;
         let first = absent.va >> PAGE_SHIFT;
         // The range was checked against the region, which does not wrap.
         let last = absent.va.saturating_add(u64::from(absent.bytes.max(1)) - 1) >> PAGE_SHIFT;
+        *self.by_context.entry(who.uctx).or_default() += 1;
         let fault = Fault {
+            uctx: who.uctx,
             key: absent.key,
             pages: (first, last),
             write: absent.write,
             raised: now,
-            waiters: SmallVec::from_slice(&[qpn]),
+            waiters: SmallVec::from_slice(&[who.qpn]),
         };
         self.by_page
             .insert((absent.key, first, absent.write), token);
@@ -172,6 +199,12 @@ impl FaultUnit {
         let place = (fault.key, fault.pages.0, fault.write);
         if self.by_page.get(&place) == Some(&token) {
             self.by_page.remove(&place);
+        }
+        if let Entry::Occupied(mut own) = self.by_context.entry(fault.uctx) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
         }
         Some(fault)
     }
@@ -229,8 +262,7 @@ impl Core {
         &mut self,
         mem: &M,
         now: Instant,
-        qpn: u32,
-        requester: bool,
+        who: Faulter,
         waiting: Option<Token>,
         need: &Need,
     ) -> Raised {
@@ -239,30 +271,32 @@ impl Core {
         {
             self.counters.inc(Counter::page_faults_joined);
             if waiting != Some(token) {
-                fault.join(qpn);
+                fault.join(who.qpn);
             }
             return Raised::Waiting(token);
         }
         let Some(eqn) = self.faults.eqn else {
             return Raised::NoQueue;
         };
-        let full = self.faults.len() >= self.config.limits.max_faults as usize;
-        let Some(eq) = self.eqs.get_mut(eqn).filter(|eq| !full && eq.has_room()) else {
+        let room = self
+            .faults
+            .has_room(who.uctx, self.config.limits.max_faults);
+        let Some(eq) = self.eqs.get_mut(eqn).filter(|eq| room && eq.has_room()) else {
             self.counters.inc(Counter::page_fault_overflow);
             return Raised::NoRoom;
         };
         let absent = &need.absent;
-        let token = self.faults.insert(now, qpn, absent);
+        let token = self.faults.insert(now, who, absent);
         let mut flags = 0;
         if absent.write {
             flags |= WRITE;
         }
-        if requester {
+        if who.requester {
             flags |= REQUESTER;
         }
         let record = Eqe {
             kind: event::PAGE_FAULT,
-            object: U32::new(qpn),
+            object: U32::new(who.qpn),
             token: U64::new(token.0),
             va: U64::new(absent.va),
             key: U32::new(absent.key),
@@ -394,12 +428,51 @@ mod tests {
         }
     }
 
+    fn who(qpn: u32, uctx: u32) -> Faulter {
+        Faulter {
+            qpn,
+            uctx,
+            requester: false,
+        }
+    }
+
+    #[test]
+    fn no_context_takes_what_others_need() {
+        const LIMIT: u32 = 16;
+        let mut unit = FaultUnit::default();
+        let take = |unit: &mut FaultUnit, uctx| {
+            let mut tokens = Vec::new();
+            while unit.has_room(uctx, LIMIT) {
+                let page = absent(unit.next << PAGE_SHIFT, 1, false);
+                tokens.push(unit.insert(Instant(0), who(uctx, uctx), &page));
+            }
+            tokens
+        };
+        let greedy = take(&mut unit, 1);
+        assert_eq!(greedy.len(), 8);
+        assert_eq!(take(&mut unit, 2).len(), 4);
+        assert_eq!(take(&mut unit, 3).len(), 2);
+        // The kernel takes what is left.
+        let kernel = take(&mut unit, 0);
+        assert_eq!(kernel.len(), 2);
+        assert!(!unit.has_room(4, LIMIT));
+        for token in kernel {
+            unit.remove(token);
+        }
+        assert!(unit.has_room(4, LIMIT) && !unit.has_room(1, LIMIT));
+        for token in greedy {
+            unit.remove(token);
+        }
+        assert_eq!(unit.by_context, BTreeMap::from([(2, 4), (3, 2)]));
+        assert!(unit.has_room(1, LIMIT));
+    }
+
     #[test]
     fn a_miss_joins_a_fault_that_will_bring_its_page() {
         let mut unit = FaultUnit::default();
         let now = Instant(0);
-        let read = unit.insert(now, 1, &absent(0x1800, 0x1000, false));
-        let write = unit.insert(now, 1, &absent(0x8000, 1, true));
+        let read = unit.insert(now, who(1, 1), &absent(0x1800, 0x1000, false));
+        let write = unit.insert(now, who(1, 1), &absent(0x8000, 1, true));
         assert_eq!(unit.covering(&absent(0x2fff, 1, false)), Some(read));
         assert_eq!(unit.covering(&absent(0x1000, 1, false)), Some(read));
         assert_eq!(unit.covering(&absent(0x3000, 1, false)), None);
@@ -413,14 +486,14 @@ mod tests {
         assert_eq!(unit.covering(&other), None);
         assert!(unit.remove(write).is_some() && unit.remove(write).is_none());
         assert_eq!(unit.covering(&absent(0x8fff, 1, true)), None);
-        assert_ne!(unit.insert(now, 1, &absent(0x8000, 1, true)), write);
+        assert_ne!(unit.insert(now, who(1, 1), &absent(0x8000, 1, true)), write);
         assert!(write.get() > read.get());
     }
 
     #[test]
     fn nobody_waits_twice() {
         let mut unit = FaultUnit::default();
-        let token = unit.insert(Instant(0), 5, &absent(0, 1, false));
+        let token = unit.insert(Instant(0), who(5, 1), &absent(0, 1, false));
         for qpn in [3, 5, 3, 9, 5, 4] {
             unit.faults.get_mut(&token).unwrap().join(qpn);
             unit.wait_for_room(Instant(1), qpn);
@@ -435,7 +508,7 @@ mod tests {
     fn retries_become_rarer_the_longer_a_repair_takes() {
         use faultline_wire::aeth::rnr_timer_ns;
         let mut unit = FaultUnit::default();
-        let token = unit.insert(Instant(0), 1, &absent(0, 1, false));
+        let token = unit.insert(Instant(0), who(1, 1), &absent(0, 1, false));
         let wait =
             |unit: &FaultUnit, now: u64| rnr_timer_ns(unit.rnr_timer(Instant(now), Some(token)));
         assert!((100_000..200_000).contains(&wait(&unit, 0)));

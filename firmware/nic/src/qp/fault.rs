@@ -25,7 +25,7 @@ use super::responder::Refusal;
 use super::{Failure, Qp, QpType};
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::{Need, Raised, Token};
+use crate::fault::{Faulter, Need, Raised, Token};
 use crate::frame::{Frame, Payload};
 use crate::time::Instant;
 
@@ -136,6 +136,14 @@ pub(super) struct IngressNeed {
 pub(super) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
 
 impl Qp {
+    fn faulter(&self, requester: bool) -> Faulter {
+        Faulter {
+            qpn: self.number,
+            uctx: self.config.uctx,
+            requester,
+        }
+    }
+
     /// Raises a fault and waits for it, or for room for it. None: nobody answers faults.
     pub(super) fn await_page<M: Dma>(
         &mut self,
@@ -146,7 +154,7 @@ impl Qp {
         waiting: Option<Token>,
         need: &Need,
     ) -> Option<Token> {
-        match core.raise_fault(mem, now, self.number, requester, waiting, need) {
+        match core.raise_fault(mem, now, self.faulter(requester), waiting, need) {
             Raised::Waiting(token) => Some(token),
             Raised::NoRoom => {
                 if waiting != Some(Token::ROOM) {
@@ -178,7 +186,7 @@ impl Qp {
             return self.stall(core, now, mem, fault);
         }
         let waiting = self.waits.ingress.map(|wait| wait.token);
-        let raised = core.raise_fault(mem, now, self.number, false, waiting, &fault.need);
+        let raised = core.raise_fault(mem, now, self.faulter(false), waiting, &fault.need);
         let token = match raised {
             Raised::Waiting(token) => Some(token),
             // The requester comes again anyway.
@@ -262,7 +270,7 @@ impl Qp {
             FAULT_POLICY_STALL => return self.stall(core, now, mem, fault),
             FAULT_POLICY_DROP => {
                 core.counters.inc(Counter::page_fault_drops);
-                core.raise_fault(mem, now, self.number, false, None, &fault.need);
+                core.raise_fault(mem, now, self.faulter(false), None, &fault.need);
                 self.responder.lose_message(arrival.header());
             }
             _ => {
