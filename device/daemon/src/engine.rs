@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
-use faultline_nic::{Instant, TxFrame};
+use faultline_nic::{Instant, TURN_WORK, TxFrame};
 use faultline_ports::{PortId, Route, Switch};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
@@ -211,9 +211,11 @@ impl Engine {
         worked
     }
 
+    /// Takes the requests that are there. For those that come meanwhile there is another pass: who sends them faster than
+    /// they are done would have the engine for himself.
     fn take_requests(&mut self) -> bool {
         let mut any = false;
-        loop {
+        for _ in 0..self.requests.len().max(1) {
             match self.requests.try_recv() {
                 Ok(request) => {
                     request(self);
@@ -226,6 +228,7 @@ impl Engine {
                 }
             }
         }
+        any
     }
 
     fn run_port(&mut self, id: PortId, now: Instant) -> bool {
@@ -253,15 +256,17 @@ impl Engine {
         if self.ports.iter().enumerate().any(pauses) {
             return worked;
         }
-        let (mut packets, mut bytes) = (0, 0);
-        while packets < TURN_PACKETS && bytes < TURN_BYTES {
+        let (mut packets, mut bytes, mut work) = (0, 0, 0);
+        while packets < TURN_PACKETS && bytes < TURN_BYTES && work < TURN_WORK {
             let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id)) else {
                 break;
             };
+            let before = port.nic.work();
             let Some(frame) = port.nic.poll_transmit_run(now, ram, TURN_BYTES - bytes) else {
                 break;
             };
-            self.forward(id, now, &frame);
+            work += port.nic.work() - before;
+            work += self.forward(id, now, &frame);
             packets += frame.packets;
             bytes += frame.len();
             worked = true;
@@ -269,28 +274,31 @@ impl Engine {
         worked
     }
 
-    /// Hands a frame to whom it is for, by reference: its payload is copied by the receiver, now.
-    fn forward(&mut self, from: PortId, now: Instant, frame: &TxFrame) {
+    /// Hands a frame to whom it is for, by reference: its payload is copied by the receiver, now. Gives the receivers'
+    /// work.
+    fn forward(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> u64 {
         match self.switch.forward(from, frame.src(), frame.dst()) {
             Route::To(to) => self.deliver(from, to, now, frame),
-            Route::Flood => {
-                for to in (0..self.ports.len()).filter(|to| *to != from) {
-                    self.deliver(from, to, now, frame);
-                }
-            }
+            Route::Flood => (0..self.ports.len())
+                .filter(|to| *to != from)
+                .map(|to| self.deliver(from, to, now, frame))
+                .sum(),
         }
     }
 
-    fn deliver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) {
+    fn deliver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> u64 {
         let (Some(sender), Some(ram)) = (self.rams.get(from), self.rams.get(to)) else {
-            return;
+            return 0;
         };
-        if let Some(port) = self.ports.get_mut(to)
-            && port.bus_master
-            && port.nic.accepts(frame.dst())
-        {
-            port.nic.receive(now, ram, frame, sender);
+        let Some(port) = self.ports.get_mut(to) else {
+            return 0;
+        };
+        if !port.bus_master || !port.nic.accepts(frame.dst()) {
+            return 0;
         }
+        let before = port.nic.work();
+        port.nic.receive(now, ram, frame, sender);
+        port.nic.work() - before
     }
 
     /// Sleeps until there is something to do, or a deadline, or the heartbeat is due.

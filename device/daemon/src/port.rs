@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use faultline_abi::doorbell::{self, Doorbell, DoorbellPage};
 use faultline_abi::regs;
 use faultline_memory::{PAGE_SIZE, Page, SharedPages};
-use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig};
+use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, TURN_WORK};
 use faultline_vfio_user::IrqVectors;
 
 use crate::durable::Keeper;
@@ -149,10 +149,11 @@ impl NicPort {
     /// Gives whether there were any.
     pub(crate) fn poll_doorbells(&mut self, now: Instant, ram: &Ram) -> bool {
         let mut any = false;
-        let (turn, pages) = (self.nic.begin_turn(), self.polled.len());
+        let (before, pages) = (self.nic.work(), self.polled.len());
         let first = std::mem::take(&mut self.first).min(pages);
         for index in (first..pages).chain(0..first) {
-            if self.nic.is_over(turn) {
+            let is_over = |nic: &Nic| nic.work() - before >= TURN_WORK;
+            if is_over(&self.nic) {
                 self.first = index;
                 break;
             }
@@ -163,7 +164,7 @@ impl NicPort {
                 continue;
             };
             let first = polled.consumer;
-            while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH {
+            while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH && !is_over(&self.nic) {
                 let bits = load_slot(&page, polled.consumer);
                 if !doorbell::is_filled(bits, polled.consumer) {
                     break;

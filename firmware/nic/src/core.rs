@@ -19,12 +19,13 @@ use crate::eq::{Eq, Raised};
 use crate::fault::FaultUnit;
 use crate::frame::Payload;
 use crate::ingress::{HeldFrame, Ingress};
-use crate::mkey::{MAX_LEAVES_PER_MAP, Mkeys};
+use crate::mkey::Mkeys;
 use crate::path::Path;
 use crate::srq::Srq;
 use crate::steering::Taker;
 use crate::table::Table;
 use crate::time::{Instant, Nanos};
+use crate::work;
 
 /// A protection domain: who uses it.
 #[derive(Debug, Default)]
@@ -92,9 +93,6 @@ impl Netdev {
     }
 }
 
-/// What a completion costs, in page entries.
-const COMPLETION_WORK: u64 = 32;
-
 /// What queue pairs share.
 #[derive(Debug)]
 pub struct Core {
@@ -138,7 +136,7 @@ pub struct Core {
     pub(crate) parked: usize,
     /// Look-ups in page tables keep the NIC busy until then.
     pub(crate) busy_until: Instant,
-    /// What has been done, in page entries; see [`Core::begin_turn`].
+    /// What has been done, but for what `mkeys` has; see [`Core::begin_turn`].
     pub(crate) work: u64,
     /// Since when commands wait that were put off.
     put_off: Option<Instant>,
@@ -217,9 +215,14 @@ impl Core {
         self.work + self.mkeys.touched
     }
 
+    /// Something has been done that costs so much.
+    pub(crate) fn charge(&mut self, work: u64) {
+        self.work += work;
+    }
+
     /// Whether so much has been done that others must have their turn.
     pub(crate) fn is_over(&self, turn: u64) -> bool {
-        self.work + self.mkeys.touched - turn >= MAX_LEAVES_PER_MAP
+        self.work + self.mkeys.touched - turn >= work::TURN
     }
 
     /// What is left is to be done at once, when others have had their turn.
@@ -332,7 +335,7 @@ impl Core {
             WR_FLUSH_ERR => self.counters.inc(Counter::cqe_flush_error),
             _ => self.counters.inc(Counter::cqe_error),
         }
-        self.work += COMPLETION_WORK;
+        self.charge(work::COMPLETION);
         let Some(cq) = self.cqs.get_mut(cqn) else {
             return;
         };

@@ -15,6 +15,7 @@ use crate::nic::Nic;
 use crate::qp::Qp;
 use crate::steering::Taker;
 use crate::time::Instant;
+use crate::work;
 
 /// Longest frame that is put together to see whether it is a RoCE packet.
 const MAX_FRAME: usize = MAX_MTU as usize + Ethernet::MAX_LEN;
@@ -80,6 +81,7 @@ impl Nic {
         if packet::is_roce(&head) {
             return;
         }
+        self.core.charge(self.steering.cost());
         let takers = self.steering.take(&head).takers;
         if !takers.is_empty() {
             self.core.counters.inc(Counter::rx_steered);
@@ -104,6 +106,7 @@ impl Nic {
 
     /// As [`Nic::sniff`].
     pub(crate) fn sniff_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
+        self.core.charge(self.steering.cost());
         for taker in self.steering.takers(FLOW_KIND_SNIFFER) {
             self.give_frame_in_turn(now, mem, taker, Payload::Bytes(frame).into());
         }
@@ -139,6 +142,7 @@ impl Nic {
         taker: Taker,
         frame: Frame<'_, M>,
     ) {
+        self.core.charge(work::of_frames(1, frame.payload.len()));
         let (qpn, hash) = self.receiver(taker.qpn, frame).unzip();
         let frame = Frame {
             hash: hash.flatten(),
@@ -193,6 +197,7 @@ impl Nic {
             };
             self.core.counters.choose(qp.counters);
             self.core.counters.inc(Counter::rx_mcast_copies);
+            self.core.charge(work::of_frames(1, payload.len()));
             let taken = qp.receive(&mut self.core, now, mem, header, 1, payload);
             self.core.counters.choose(None);
             if taken > 0 {
@@ -258,6 +263,7 @@ impl Nic {
             self.core.counters.inc(Counter::dma_errors);
             return true;
         };
+        self.core.charge(self.steering.cost());
         let verdict = self.steering.take(&head);
         if verdict.dropped {
             self.core.counters.inc(Counter::rx_flow_drops);

@@ -113,8 +113,8 @@ pub(crate) struct FaultUnit {
     /// How many a user context has; none is not listed.
     by_context: BTreeMap<u32, usize>,
     next: u64,
-    /// Queue pairs that found no room, and since when.
-    for_room: VecDeque<(Instant, u32)>,
+    /// Those that found no room, and since when.
+    for_room: VecDeque<(Instant, Faulter)>,
     /// The same: each stands in line once.
     in_line: BTreeSet<u32>,
     /// What a repair takes, in nanoseconds: a running mean.
@@ -218,10 +218,25 @@ impl FaultUnit {
     }
 
     /// The queue pair is called when there is room again.
-    pub fn wait_for_room(&mut self, now: Instant, qpn: u32) {
-        if self.in_line.insert(qpn) {
-            self.for_room.push_back((now, qpn));
+    pub fn wait_for_room(&mut self, now: Instant, who: Faulter) {
+        if self.in_line.insert(who.qpn) {
+            self.for_room.push_back((now, who));
         }
+    }
+
+    /// Takes the first one in line, of the last `left`, who may have a fault now. `left` are those not looked at.
+    fn next_for_room(&mut self, limit: u32, left: &mut usize) -> Option<u32> {
+        while *left > 0 {
+            let at = self.for_room.len() - *left;
+            *left -= 1;
+            let (_, who) = *self.for_room.get(at)?;
+            if self.has_room(who.uctx, limit) {
+                self.for_room.remove(at);
+                self.in_line.remove(&who.qpn);
+                return Some(who.qpn);
+            }
+        }
+        None
     }
 
     /// When the oldest fault, or the oldest that waits for room, has waited too long.
@@ -377,17 +392,16 @@ impl Nic {
         self.retry_for_room(now, mem);
     }
 
-    /// Calls those that found no room, if there is some.
+    /// Calls those that found no room, as far as there is some.
     pub(crate) fn retry_for_room<M: Dma>(&mut self, now: Instant, mem: &M) {
-        let faults = &mut self.core.faults;
-        let full = faults.len() >= self.core.config.limits.max_faults as usize;
-        let queue = faults.eqn.and_then(|eqn| self.core.eqs.get(eqn));
-        if full || faults.for_room.is_empty() || !queue.is_some_and(|eq| eq.has_room()) {
-            return;
+        let limit = self.core.config.limits.max_faults;
+        let mut left = self.core.faults.for_room.len();
+        while let Some(eq) = self.core.faults.eqn.and_then(|eqn| self.core.eqs.get(eqn))
+            && eq.has_room()
+            && let Some(qpn) = self.core.faults.next_for_room(limit, &mut left)
+        {
+            self.answer(now, mem, Token::ROOM, &[qpn], true);
         }
-        let waiters: SmallVec<[u32; 2]> = faults.for_room.drain(..).map(|(_, qpn)| qpn).collect();
-        faults.in_line.clear();
-        self.answer(now, mem, Token::ROOM, &waiters, true);
     }
 
     /// Faults that nobody has answered in time fail.
@@ -403,10 +417,10 @@ impl Nic {
             self.core.counters.inc(Counter::page_fault_timeouts);
             self.answer(now, mem, token, &fault.waiters, false);
         }
-        while let Some((since, qpn)) = self.core.faults.for_room.front()
+        while let Some((since, who)) = self.core.faults.for_room.front()
             && *since + timeout <= now
         {
-            let qpn = *qpn;
+            let qpn = who.qpn;
             self.core.faults.for_room.pop_front();
             self.core.faults.in_line.remove(&qpn);
             self.core.counters.inc(Counter::page_fault_timeouts);
@@ -496,11 +510,11 @@ mod tests {
         let token = unit.insert(Instant(0), who(5, 1), &absent(0, 1, false));
         for qpn in [3, 5, 3, 9, 5, 4] {
             unit.faults.get_mut(&token).unwrap().join(qpn);
-            unit.wait_for_room(Instant(1), qpn);
+            unit.wait_for_room(Instant(1), who(qpn, 1));
         }
         let fault = unit.remove(token).unwrap();
         assert_eq!(fault.waiters.as_slice(), [3, 4, 5, 9]);
-        let line: Vec<u32> = unit.for_room.iter().map(|(_, qpn)| *qpn).collect();
+        let line: Vec<u32> = unit.for_room.iter().map(|(_, who)| who.qpn).collect();
         assert_eq!(line, [3, 5, 9, 4]);
     }
 

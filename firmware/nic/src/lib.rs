@@ -51,6 +51,7 @@ pub mod tag;
 pub mod time;
 mod tlb;
 mod translation;
+mod work;
 
 pub use crate::config::{Limits, NicConfig, Pitfalls};
 pub use crate::device_memory::DEVICE_MEMORY;
@@ -58,3 +59,4 @@ pub use crate::dma::{Dma, DmaError, Persist};
 pub use crate::frame::{FrameKind, Payload, Segment, Segments, TxFrame};
 pub use crate::nic::Nic;
 pub use crate::time::{Instant, Nanos};
+pub use crate::work::TURN as TURN_WORK;

@@ -17,6 +17,7 @@ use crate::frame::{Segments, follows, push_segment};
 use crate::page_table::{PAGE_SHIFT, PageTable};
 use crate::table::Table;
 use crate::tlb::Tlb;
+use crate::work;
 
 mod local;
 
@@ -34,8 +35,8 @@ const KNOWN_ACCESS: u32 = ACCESS_LOCAL_WRITE
     | ACCESS_FLUSH_GLOBAL
     | ACCESS_FLUSH_PERSISTENT;
 
-/// Largest number of leaves that one MAP command may write: 1 GiB of 4 KiB pages, about a millisecond.
-pub(crate) const MAX_LEAVES_PER_MAP: u64 = 1 << 18;
+/// Largest number of leaves that one MAP command may write: 1 GiB of 4 KiB pages.
+pub(crate) const MAX_LEAVES_PER_MAP: u64 = work::TURN;
 
 /// Largest number of pages of a fast registration: a list of 16 KiB.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 2048;

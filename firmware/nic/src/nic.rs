@@ -26,6 +26,7 @@ use crate::table::Table;
 use crate::tag::Ran;
 use crate::time::Instant;
 use crate::translation::TranslationQueue;
+use crate::work;
 
 /// QP number of the general services interface, fixed by IBTA 3.5.1.
 pub(crate) const GSI_QPN: u32 = 1;
@@ -157,6 +158,7 @@ impl Nic {
         if !self.is_running() {
             return;
         }
+        self.core.charge(work::LOOK);
         let taken = match bell.kind {
             doorbell::SQ => self.ring_qp(now, mem, page, bell),
             doorbell::RQ => self.ring_qp(now, mem, page, bell),
@@ -237,6 +239,7 @@ impl Nic {
             && let Some(tags) = &mut srq.tags
         {
             known = true;
+            self.core.work += work::LOOK;
             let cqn = tags.cqn;
             match tags.run_next(mem, bell.value) {
                 Ok(Ran::Completes(cqe)) => {
@@ -310,6 +313,7 @@ impl Nic {
                     qp.left_line(&mut self.core);
                 }
                 self.burst = 0;
+                self.core.charge(work::OPERATION);
                 // Registrations send nothing, and the line may be long.
                 if self.core.is_over(turn) {
                     self.core.put_off(now);
@@ -339,14 +343,9 @@ impl Nic {
         None
     }
 
-    /// A turn begins: see [`Nic::is_over`].
-    pub fn begin_turn(&self) -> u64 {
+    /// What this NIC has done since it was made, in units of some nanoseconds.
+    pub fn work(&self) -> u64 {
         self.core.begin_turn()
-    }
-
-    /// Whether so much has been done since then that other NICs should have their turn: about a millisecond's work.
-    pub fn is_over(&self, turn: u64) -> bool {
-        self.core.is_over(turn)
     }
 
     /// Takes a vector that must be raised.
@@ -362,11 +361,13 @@ impl Nic {
 
     /// Timers that are due.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let turn = self.core.begin_turn();
         if self.is_running() && self.core.resume() {
             self.continue_admin(now, mem);
             self.continue_translation(now, mem);
         }
         while self.is_running()
+            && !self.core.is_over(turn)
             && let Some(number) = self.core.pop_timer(now)
         {
             if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
@@ -392,6 +393,8 @@ impl Nic {
         if !self.is_running() {
             return;
         }
+        self.core
+            .charge(work::of_frames(frame.packets, frame.len()));
         self.sniff(now, mem, frame, sender);
         if self.core.ingress.must_queue() {
             self.hold_frame(frame, sender);

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::headers::Headers;
 use crate::table::Table;
+use crate::work;
 
 /// Somebody who gets a frame, and the tag of the flow that says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,17 @@ impl Taker {
 
 /// Everybody who gets a frame; nearly always one.
 pub(crate) type Takers = SmallVec<[Taker; 4]>;
+
+/// Copies of a frame, at most, as of a datagram to a group.
+const MAX_TAKERS: usize = 256;
+
+/// A queue pair gets a frame once, from the first of its flows.
+fn add(takers: &mut Takers, taker: Taker) {
+    let known = takers.iter().any(|other| other.qpn == taker.qpn);
+    if !known && takers.len() < MAX_TAKERS {
+        takers.push(taker);
+    }
+}
 
 /// What a flow is, beside whom it matches.
 #[derive(Clone, Copy, Debug)]
@@ -217,10 +229,7 @@ impl Steering {
                 verdict.trapped = true;
             }
             match rule.flow.flags & FLOW_FLAG_DROP {
-                0 if !verdict.takers.contains(&rule.flow.taker) => {
-                    verdict.takers.push(rule.flow.taker);
-                }
-                0 => {}
+                0 => add(&mut verdict.takers, rule.flow.taker),
                 _ => verdict.dropped = true,
             }
         }
@@ -229,15 +238,25 @@ impl Steering {
 
     /// Who gets a frame of a kind that is not NORMAL.
     pub fn takers(&self, kind: u8) -> Takers {
-        let of_kind = self.others.iter().filter(|(_, flow)| flow.kind == kind);
-        of_kind.map(|(_, flow)| flow.taker).collect()
+        let mut takers = Takers::new();
+        for (_, flow) in self.others.iter().filter(|(_, flow)| flow.kind == kind) {
+            add(&mut takers, flow.taker);
+        }
+        takers
+    }
+
+    /// What it costs to look for those who take a frame.
+    pub fn cost(&self) -> u64 {
+        (self.rules.len() + self.others.len()) as u64 * work::LOOK
     }
 
     /// Who gets what nobody else has taken.
     pub fn leftovers(&self, multicast: bool) -> Takers {
         let mut takers = self.takers(FLOW_KIND_ALL_DEFAULT);
         if multicast {
-            takers.extend(self.takers(FLOW_KIND_MC_DEFAULT));
+            for taker in self.takers(FLOW_KIND_MC_DEFAULT) {
+                add(&mut takers, taker);
+            }
         }
         takers
     }

@@ -205,6 +205,12 @@ impl Qp {
         self.sq.producer
     }
 
+    /// Address of the receive queue's record, and its depth.
+    pub(crate) fn receive_record(&self) -> (u64, u32) {
+        let rq = self.rq.as_ref().expect("a QP without SRQ");
+        (rq.record(), 1 << rq.log_depth)
+    }
+
     /// Forgets what was posted, after a transition to RESET.
     pub fn reset(&mut self) {
         self.sq.producer = 0;

@@ -21,6 +21,17 @@ pub struct Memory {
     /// What is becoming durable, if that takes a while.
     pub(crate) slow: Rc<RefCell<Option<Vec<Persisting>>>>,
     persists: Rc<Cell<u64>>,
+    rival: Rc<Cell<Option<Rival>>>,
+}
+
+/// Another processor of the guest, which posts as fast as the device takes: whenever the device looks at the record of
+/// a receive queue, the queue is full again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rival {
+    pub record: u64,
+    pub depth: u32,
+    /// Looks after which it tires: else a device that never ends would not end the test.
+    pub left: u32,
 }
 
 /// Memory that a NIC wants to be durable.
@@ -61,7 +72,26 @@ impl Memory {
             device: Area::new(device),
             slow: Rc::default(),
             persists: Rc::default(),
+            rival: Rc::default(),
         }
+    }
+
+    pub(crate) fn set_rival(&self, rival: Rival) {
+        self.rival.set(Some(rival));
+    }
+
+    fn let_rival_post(&self, addr: u64) -> Result<(), DmaError> {
+        const CONSUMER: usize = core::mem::offset_of!(faultline_abi::wqe::WqRecord, consumer);
+        if let Some(mut rival) = self.rival.get()
+            && rival.record == addr
+            && rival.left > 0
+        {
+            rival.left -= 1;
+            self.rival.set(Some(rival));
+            let consumer = self.word(addr + CONSUMER as u64)? as u32;
+            self.store_u32(addr, consumer.wrapping_add(rival.depth))?;
+        }
+        Ok(())
     }
 
     /// Bytes of the guest.
@@ -128,6 +158,7 @@ impl Dma for Memory {
     }
 
     fn load_u32(&self, addr: u64) -> Result<u32, DmaError> {
+        self.let_rival_post(addr)?;
         let mut bytes = [0; 4];
         self.read(addr, &mut bytes)?;
         Ok(u32::from_le_bytes(bytes))

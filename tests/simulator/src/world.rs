@@ -12,7 +12,7 @@ use faultline_wire::{Gid, MacAddr};
 
 use crate::bus::Bus;
 use crate::driver::{ALL_ACCESS, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig};
-use crate::memory::{Memory, Persisting};
+use crate::memory::{Memory, Persisting, Rival};
 use crate::rng::Rng;
 use crate::wire::{Impairment, Wire};
 
@@ -51,6 +51,8 @@ struct State {
     by_reference: Option<Rng>,
     /// Headers of all RoCE packets that were sent, if someone wants them.
     trace: Option<Vec<(usize, RoceHeader)>>,
+    /// The most that a NIC has done in one call.
+    longest_call: u64,
     interrupts: Vec<Vec<u16>>,
 }
 
@@ -86,7 +88,10 @@ impl State {
                     .as_mut()
                     .map_or(0, |rng| rng.below(64 << 10));
                 let nic = &mut self.nodes[id].nic;
-                let Some(frame) = nic.poll_transmit_run(now, &memory, longest as usize) else {
+                let before = nic.work();
+                let frame = nic.poll_transmit_run(now, &memory, longest as usize);
+                self.longest_call = self.longest_call.max(nic.work() - before);
+                let Some(frame) = frame else {
                     break;
                 };
                 if let FrameKind::Roce(header) = &frame.kind {
@@ -221,7 +226,11 @@ impl Bus for SimBus {
         let mut state = self.state.borrow_mut();
         let now = Instant(state.now);
         let node = &mut state.nodes[self.id];
+        let before = node.nic.work();
         node.nic.doorbell(now, &node.memory, page, bell);
+        // The driver may have asked for a reset.
+        let work = node.nic.work().saturating_sub(before);
+        state.longest_call = state.longest_call.max(work);
         state.drain();
     }
 
@@ -336,6 +345,7 @@ impl World {
             filter: None,
             by_reference: None,
             trace: None,
+            longest_call: 0,
             interrupts: vec![Vec::new(); hosts],
         }));
         let host = |id: usize| {
@@ -419,6 +429,21 @@ impl World {
     /// Looks at a NIC.
     pub fn with_nic<T>(&self, host: usize, look: impl FnOnce(&mut Nic) -> T) -> T {
         look(&mut self.state.borrow_mut().nodes[host].nic)
+    }
+
+    /// The most work that a doorbell or a look for something to send has been, in the unit of [`Nic::work`].
+    pub fn longest_call(&self) -> u64 {
+        self.state.borrow().longest_call
+    }
+
+    /// From now on another processor of `host` keeps this receive queue full, for so many looks of the device.
+    pub fn keep_full(&self, host: usize, qp: &Qp, looks: u32) {
+        let (record, depth) = qp.receive_record();
+        self.state.borrow().nodes[host].memory.set_rival(Rival {
+            record,
+            depth,
+            left: looks,
+        });
     }
 
     /// Nanoseconds since the start.

@@ -28,6 +28,7 @@ use crate::dma::Dma;
 use crate::fault::{Faulter, Need, Raised, Token};
 use crate::frame::{Frame, Payload};
 use crate::time::Instant;
+use crate::work;
 
 /// A page of the other side of a transfer that was refused or held.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +159,7 @@ impl Qp {
             Raised::Waiting(token) => Some(token),
             Raised::NoRoom => {
                 if waiting != Some(Token::ROOM) {
-                    core.faults.wait_for_room(now, self.number);
+                    core.faults.wait_for_room(now, self.faulter(requester));
                 }
                 Some(Token::ROOM)
             }
@@ -359,9 +360,16 @@ impl Qp {
 
     /// Delivers what was parked, until another page is missing.
     pub(super) fn redo_parked<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+        let turn = core.begin_turn();
         while self.waits.ingress.is_none()
             && let Some(packet) = self.parked.0.pop_front()
         {
+            if core.is_over(turn) {
+                self.parked.0.push_front(packet);
+                self.interrupted = true;
+                return;
+            }
+            core.charge(work::of_frames(1, packet.bytes.len()));
             let payload = Payload::Bytes(&packet.bytes);
             let taken = match self.state.receives() {
                 true => self.deliver(core, now, mem, packet.arrival(), payload),

@@ -11,6 +11,7 @@ use crate::core::Core;
 use crate::dma::Dma;
 use crate::mkey::{Bind, Register, Unchanged};
 use crate::time::Instant;
+use crate::work;
 
 /// WR_FLUSH.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +106,7 @@ impl Qp {
 
     /// Carries out the local operation at the cursor, if that has not been done before a loss.
     pub(super) fn carry_out<M: Dma>(&mut self, core: &mut Core, mem: &M) {
+        core.charge(work::OPERATION);
         let bearer = self.bearer();
         let Some(wr) = self.requester.at_cursor() else {
             return;

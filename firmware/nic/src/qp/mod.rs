@@ -742,13 +742,15 @@ impl Qp {
         }
     }
 
+    /// Flushes the receives that are posted now. Who posts more rings for it, and has to wait for its turn.
     fn flush_receives<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        loop {
-            let Some(rq) = &mut self.rq else { return };
-            match rq.take(mem) {
-                Ok(wr) => self.complete_receive(core, now, mem, &wr, Failure::FLUSHED),
-                Err(TakeError::Empty | TakeError::Broken) => return,
-            }
+        let posted = self.rq.as_mut().map(|rq| rq.posted(mem, u32::MAX));
+        let Some(Ok(posted)) = posted else { return };
+        for _ in 0..posted {
+            let Some(Ok(wr)) = self.rq.as_mut().map(|rq| rq.take(mem)) else {
+                return;
+            };
+            self.complete_receive(core, now, mem, &wr, Failure::FLUSHED);
         }
     }
 

@@ -1,0 +1,158 @@
+//! Whatever a guest asks for: others have their turn after about a millisecond.
+
+use faultline_abi::admin::{CREATE_MKEY, Counter, CreateMkey, MKEY_WINDOW_1};
+use faultline_abi::qp::*;
+use faultline_abi::steering::{CreateFlow, FLOW_HAS_ETH, FLOW_KIND_NORMAL, FLOW_KIND_SNIFFER};
+use faultline_abi::wqe::{self as wr, BindMwWqe};
+use faultline_abi::{U32, cqe, doorbell};
+use faultline_nic::TURN_WORK;
+use faultline_simulator::{QpConfig, Send, World};
+use zerocopy::IntoBytes;
+
+/// A turn, and what had begun in it.
+const LONGEST: u64 = 2 * TURN_WORK;
+
+/// Operations without packets and completions are work, too.
+#[test]
+fn silent_operations_take_turns() {
+    const QPS: usize = 4;
+    const DEPTH: u32 = 1 << 12;
+    let mut world = World::new(2, 1);
+    let host = &mut world.hosts[0];
+    let create = CreateMkey {
+        pd: U32::new(host.pd),
+        flags: U32::new(MKEY_WINDOW_1),
+        ..CreateMkey::default()
+    };
+    let window = host.driver.command(CREATE_MKEY, 0, &create).unwrap().handle;
+    let bind = BindMwWqe {
+        opcode: wr::WR_BIND_MW,
+        rkey: window,
+        ..BindMwWqe::default()
+    };
+    let mut cq = host.cq(6);
+    let peer_cq = world.hosts[1].cq(6);
+    let (from, to) = (world.hosts[0].mr(4096), world.hosts[1].mr(4096));
+    // A request that is not acknowledged keeps what follows from being carried out at the doorbell.
+    world.lose(|_, _| true);
+    for _ in 0..QPS {
+        let config = QpConfig {
+            log_depth: 12,
+            flags: 0,
+            ..world.hosts[0].qp_config(QPT_RC, &cq)
+        };
+        let mut qp = world.hosts[0].driver.create_qp(&config).unwrap();
+        let peer = world.hosts[1].qp(QPT_RC, &peer_cq);
+        for (host, own, other) in [(0, qp.qpn, peer.qpn), (1, peer.qpn, qp.qpn)] {
+            let path = world.path(1 - host, other);
+            let driver = &mut world.hosts[host].driver;
+            driver.connect(own, QPT_RC, &path).unwrap();
+        }
+        let write = Send {
+            opcode: wr::WR_WRITE,
+            flags: 0,
+            sges: &[(from.va, 8, from.key)],
+            remote_addr: to.va,
+            rkey: to.key,
+            ..Send::default()
+        };
+        let driver = &mut world.hosts[0].driver;
+        driver.post_send(&mut qp, &write);
+        for n in 2..DEPTH {
+            let flags = match n + 1 == DEPTH {
+                true => wr::WR_FLAG_SIGNALED,
+                false => 0,
+            };
+            let bind = BindMwWqe { flags, ..bind };
+            driver.post_raw_send(&mut qp, bind.as_bytes());
+        }
+    }
+    let before = world.with_nic(0, |nic| nic.work());
+    world.lose_nothing();
+    world.run();
+    let done = world.completions(0, &mut cq);
+    let statuses: Vec<u8> = done.iter().map(|cqe| cqe.status).collect();
+    assert_eq!(statuses, [cqe::SUCCESS; QPS]);
+    let work = world.with_nic(0, |nic| nic.work()) - before;
+    assert!(work > LONGEST, "{work}: too little to show anything");
+    assert!(world.longest_call() < LONGEST, "{}", world.longest_call());
+}
+
+/// Who posts receives as fast as they are flushed gets what a queue holds, not the device.
+#[test]
+fn a_flush_ends() {
+    const DEPTH: u32 = 1 << 8;
+    let mut world = World::new(1, 1);
+    let host = &mut world.hosts[0];
+    let mut cq = host.cq(12);
+    let config = QpConfig {
+        log_depth: 8,
+        ..host.qp_config(QPT_RC, &cq)
+    };
+    let qp = host.driver.create_qp(&config).unwrap();
+    host.driver.set_state(qp.qpn, QPS_ERR).unwrap();
+    world.keep_full(0, &qp, 100);
+    world.hosts[0].driver.ring(0, doorbell::RQ, qp.qpn, 0);
+    let flushed = world.completions(0, &mut cq);
+    assert_eq!(flushed.len() as u32, DEPTH);
+    // It goes on when it is told of more.
+    world.hosts[0].driver.ring(0, doorbell::RQ, qp.qpn, 0);
+    let flushed = world.completions(0, &mut cq);
+    assert_eq!(flushed.len() as u32, DEPTH);
+}
+
+/// Flows that differ only in their tag are one for a frame: the first.
+#[test]
+fn a_queue_pair_gets_a_frame_once() {
+    const FLOWS: u32 = 1000;
+    for kind in [FLOW_KIND_NORMAL, FLOW_KIND_SNIFFER] {
+        let mut world = World::new(2, 1);
+        let mut cq = world.hosts[1].cq(10);
+        let mut qp = world.hosts[1].qp(QPT_RAW, &cq);
+        let mr = world.hosts[1].mr(4096);
+        let driver = &mut world.hosts[1].driver;
+        driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
+        for n in 0..8 {
+            driver.post_recv(&mut qp, n, &[(mr.va, 2048, mr.key)]);
+        }
+        let normal = kind == FLOW_KIND_NORMAL;
+        for tag in 0..FLOWS {
+            let flow = CreateFlow {
+                kind,
+                qpn: U32::new(qp.qpn),
+                tag: U32::new(7 + tag),
+                headers: U32::new(if normal { FLOW_HAS_ETH } else { 0 }),
+                ..CreateFlow::default()
+            };
+            let fields = Default::default();
+            driver
+                .create_flow(&flow, normal.then_some(&fields))
+                .unwrap();
+        }
+        let to = world.hosts[1].mac;
+        let sent = world.hosts[0].cq(4);
+        let mut raw = world.hosts[0].qp(QPT_RAW, &sent);
+        let frame = world.hosts[0].mr(4096);
+        let driver = &mut world.hosts[0].driver;
+        driver.activate(raw.qpn, QPT_RAW, 0).unwrap();
+        let mut bytes = [0; 64];
+        bytes[..6].copy_from_slice(&to.0);
+        bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+        driver.write_mr(&frame, 0, &bytes);
+        let send = Send {
+            opcode: wr::WR_RAW,
+            sges: &[(frame.va, 64, frame.key)],
+            ..Send::default()
+        };
+        driver.post_send(&mut raw, &send);
+        world.run();
+        let got: Vec<u32> = world
+            .completions(1, &mut cq)
+            .iter()
+            .map(|cqe| cqe.flow_tag.get())
+            .collect();
+        assert_eq!(got, [7]);
+        let missed = world.hosts[1].driver.counter(Counter::rx_no_buffer);
+        assert_eq!(missed.unwrap(), 0);
+    }
+}
