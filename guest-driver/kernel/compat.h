@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Differences between the kernels this driver builds on: 6.12 and 7.2. Each
+ * Differences between the kernels this driver builds on: 6.12, 7.2 and 7.3. Each
  * one stands here and nowhere else.
  */
 #ifndef FAULTLINE_COMPAT_H

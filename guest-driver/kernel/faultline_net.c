@@ -11,6 +11,8 @@
 #include <linux/slab.h>
 #include <linux/tcp.h>
 
+#include <net/gso.h>
+
 #include "faultline_net.h"
 
 struct net_device *faultline_netdev(struct faultline_dev *dev)
@@ -146,7 +148,7 @@ static int faultline_create_channels(struct faultline_net *net)
 	unsigned int i;
 	int err;
 
-	net->rx_size = net->netdev->mtu + ETH_HLEN + VLAN_HLEN;
+	net->frame_size = net->netdev->mtu + ETH_HLEN + 2 * VLAN_HLEN;
 	for (i = 0; i < net->num_channels; i++) {
 		err = faultline_channel_create(&net->channels[i]);
 		if (err)
@@ -266,12 +268,20 @@ static void faultline_tx_timeout(struct net_device *netdev,
 	schedule_work(&net->reset_work);
 }
 
-/* The headers that the device finds: no extension headers, no tunnels. */
-static bool faultline_can_segment(const struct sk_buff *skb)
+/*
+ * The headers that the device finds: no extension headers, no tunnels. And what
+ * it would refuse, for a queue stops then: lengths that a packet socket or a
+ * guest of this one made up.
+ */
+static bool faultline_can_segment(const struct sk_buff *skb,
+				  const struct net_device *netdev)
 {
 	unsigned int ip_len = skb_network_header_len(skb);
 
 	if (skb->encapsulation || skb_network_offset(skb) != ETH_HLEN)
+		return false;
+	if (skb_shinfo(skb)->gso_type & SKB_GSO_DODGY ||
+	    !skb_gso_validate_mac_len(skb, netdev->mtu + ETH_HLEN))
 		return false;
 	if (skb->protocol == htons(ETH_P_IPV6))
 		return ip_len == sizeof(struct ipv6hdr);
@@ -284,10 +294,11 @@ static netdev_features_t faultline_features_check(struct sk_buff *skb,
 {
 	features = vlan_features_check(skb, features);
 	if (skb->ip_summed == CHECKSUM_PARTIAL &&
-	    skb_checksum_start_offset(skb) + skb->csum_offset +
-			    sizeof(__sum16) > FAULTLINE_MAX_RAW_HEADERS)
+	    (skb_checksum_start_offset(skb) < ETH_HLEN ||
+	     skb_checksum_start_offset(skb) + skb->csum_offset +
+			     sizeof(__sum16) > FAULTLINE_MAX_RAW_HEADERS))
 		features &= ~(NETIF_F_CSUM_MASK | NETIF_F_GSO_MASK);
-	if (skb_is_gso(skb) && !faultline_can_segment(skb))
+	if (skb_is_gso(skb) && !faultline_can_segment(skb, netdev))
 		features &= ~NETIF_F_GSO_MASK;
 	return features;
 }

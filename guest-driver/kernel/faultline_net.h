@@ -102,8 +102,8 @@ struct faultline_net {
 	/* Work requests of each queue, powers of two. */
 	u32 tx_depth;
 	u32 rx_depth;
-	/* Bytes of a receive buffer. */
-	unsigned int rx_size;
+	/* Bytes of the longest frame, so of a receive buffer. */
+	unsigned int frame_size;
 	struct faultline_moderation rx_moderation;
 	struct faultline_moderation tx_moderation;
 

@@ -25,6 +25,8 @@
 
 /* Faults that are served at the same time. */
 #define FAULTLINE_FAULT_WORKERS	16
+/* Prefetches that an address space may have in the queue. */
+#define FAULTLINE_MAX_PREFETCHES	4
 /* Bytes that a fault brings beyond what it demands, if the message needs them. */
 #define FAULTLINE_FAULT_AHEAD	SZ_1M
 /* Less than the device's own patience. */
@@ -63,11 +65,13 @@ struct faultline_fault {
  */
 struct faultline_odp_share {
 	struct list_head link;
-	/* Only compared. NULL: regions without any. */
+	/* Only compared. NULL: the kernel's. */
 	struct mm_struct *mm;
 	unsigned int regions;
 	/* Faults that are served. */
 	unsigned int active;
+	/* Prefetches that are queued. */
+	atomic_t prefetches;
 	/* Faults that wait, and, if there are any, a place in line. */
 	struct list_head waiting;
 	struct list_head in_line;
@@ -710,7 +714,9 @@ int faultline_odp_attach(struct faultline_mr *mr)
 	refcount_set(&mr->users, 1);
 	init_completion(&mr->unused);
 	mutex_init(&mr->children_lock);
-	mr->share = faultline_odp_share_get(dev->odp, mr->umem->owning_mm);
+	/* A dma-buf is nobody's memory: it counts for who registers it. */
+	mr->share = faultline_odp_share_get(dev->odp,
+					    mr->umem->owning_mm ?: current->mm);
 	if (!mr->share)
 		return -ENOMEM;
 	mr->on_demand = true;
@@ -758,6 +764,8 @@ faultline_prefetchable(struct ib_pd *pd, enum ib_uverbs_advise_mr_advice advice,
 struct faultline_prefetch {
 	struct work_struct work;
 	struct faultline_dev *dev;
+	/* While it is queued; it goes after the region. */
+	struct faultline_odp_share *share;
 	struct faultline_list list;
 	enum ib_uverbs_advise_mr_advice advice;
 	u32 count;
@@ -792,6 +800,8 @@ static void faultline_prefetch_free(struct faultline_prefetch *prefetch)
 {
 	u32 i;
 
+	if (prefetch->share)
+		atomic_dec(&prefetch->share->prefetches);
 	for (i = 0; i < prefetch->count; i++)
 		if (prefetch->parts[i].mr)
 			faultline_odp_mr_put(prefetch->parts[i].mr);
@@ -806,6 +816,26 @@ static void faultline_prefetch_work(struct work_struct *work)
 
 	faultline_prefetch_run(prefetch);
 	faultline_prefetch_free(prefetch);
+}
+
+/*
+ * False: whoever asks has so much in the queue that he shall do it himself. Pages
+ * that never come must not take all workers.
+ */
+static bool faultline_prefetch_queue(struct faultline_prefetch *prefetch)
+{
+	struct faultline_odp_share *share;
+
+	if (!prefetch->count)
+		return false;
+	share = prefetch->parts[0].mr->share;
+	if (atomic_inc_return(&share->prefetches) > FAULTLINE_MAX_PREFETCHES) {
+		atomic_dec(&share->prefetches);
+		return false;
+	}
+	prefetch->share = share;
+	queue_work(prefetch->dev->odp->prefetch_wq, &prefetch->work);
+	return true;
 }
 
 int faultline_advise_mr(struct ib_pd *pd,
@@ -825,7 +855,6 @@ int faultline_advise_mr(struct ib_pd *pd,
 		return -EOPNOTSUPP;
 	if (flags & ~IB_UVERBS_ADVISE_MR_FLAG_FLUSH)
 		return -EOPNOTSUPP;
-	/* Any number may be queued. */
 	prefetch = kvzalloc(struct_size(prefetch, parts, num_sge),
 			    GFP_KERNEL_ACCOUNT);
 	if (!prefetch)
@@ -853,11 +882,13 @@ int faultline_advise_mr(struct ib_pd *pd,
 		if (err)
 			goto free;
 	}
-	if (!(flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH)) {
-		queue_work(dev->odp->prefetch_wq, &prefetch->work);
+	if (!(flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH) &&
+	    faultline_prefetch_queue(prefetch))
 		return 0;
-	}
 	err = faultline_prefetch_run(prefetch);
+	/* Of what is queued nobody hears. */
+	if (!(flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH))
+		err = 0;
 free:
 	faultline_prefetch_free(prefetch);
 	return err;

@@ -207,6 +207,9 @@ netdev_tx_t faultline_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 		return NETDEV_TX_BUSY;
 	}
 	slot = faultline_tx_slot(ch, ch->sq.producer);
+	/* The device would stop the queue. */
+	if (unlikely(!skb_is_gso(skb) && skb->len > net->frame_size))
+		goto drop;
 	if (unlikely(skb_shinfo(skb)->nr_frags >= ch->sq.max_sge &&
 		     skb_linearize(skb)))
 		goto drop;
@@ -258,11 +261,11 @@ bool faultline_rx_refill(struct faultline_channel *ch, gfp_t gfp)
 		struct faultline_sge *sge = (void *)wqe + FAULTLINE_RQ_WQE_DATA;
 		struct sk_buff *skb;
 
-		skb = __netdev_alloc_skb_ip_align(net->netdev, net->rx_size,
+		skb = __netdev_alloc_skb_ip_align(net->netdev, net->frame_size,
 						  gfp);
 		if (!skb)
 			break;
-		slot->addr = dma_map_single(dma_dev, skb->data, net->rx_size,
+		slot->addr = dma_map_single(dma_dev, skb->data, net->frame_size,
 					    DMA_FROM_DEVICE);
 		if (dma_mapping_error(dma_dev, slot->addr)) {
 			dev_kfree_skb_any(skb);
@@ -273,7 +276,7 @@ bool faultline_rx_refill(struct faultline_channel *ch, gfp_t gfp)
 		wqe->tag = cpu_to_le32(producer);
 		wqe->num_sge = 1;
 		sge->addr = cpu_to_le64(slot->addr);
-		sge->length = cpu_to_le32(net->rx_size);
+		sge->length = cpu_to_le32(net->frame_size);
 		sge->lkey = cpu_to_le32(net->lkey);
 		producer++;
 	}
@@ -294,7 +297,7 @@ struct sk_buff *faultline_rx_take(struct faultline_channel *ch,
 
 	if (skb)
 		dma_unmap_single(&ch->net->dev->pdev->dev, slot->addr,
-				 ch->net->rx_size, DMA_FROM_DEVICE);
+				 ch->net->frame_size, DMA_FROM_DEVICE);
 	slot->skb = NULL;
 	return skb;
 }
@@ -319,7 +322,7 @@ static unsigned int faultline_rx_frame(struct faultline_channel *ch,
 	skb = faultline_rx_take(ch, faultline_rx_slot(ch, tag));
 	ch->rq.consumer++;
 	if (status != FAULTLINE_WC_STATUS_SUCCESS || len < ETH_HLEN ||
-	    len > net->rx_size) {
+	    len > net->frame_size) {
 		dev_kfree_skb_any(skb);
 		if (status == FAULTLINE_WC_STATUS_WR_FLUSH_ERR)
 			schedule_work(&net->reset_work);

@@ -32,7 +32,9 @@ use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use cluster::{Nic, Plan};
+use driver::Driver;
 use image::{Base, Image, Kernel};
+use programs::Programs;
 use workspace::Workspace;
 
 /// Boots Linux guests on the Faultline NIC and runs things in them.
@@ -69,7 +71,7 @@ enum Command {
         #[command(flatten)]
         guests: GuestOptions,
     },
-    /// Run test suites; all of them if none is named
+    /// Run test suites; all but the long ones if none is named
     Test {
         /// Suites, or `suite::word` for the tests whose names contain a word
         suites: Vec<String>,
@@ -91,10 +93,13 @@ enum Command {
         /// Write the figures to this file as well
         #[arg(long, value_name = "FILE", global = true)]
         json: Option<PathBuf>,
+        /// Without guests: only figures whose name contains this
+        #[arg(long, value_name = "TEXT")]
+        only: Option<String>,
         #[command(subcommand)]
         what: Option<BenchCommand>,
     },
-    /// Build the guest images and drivers and print what is in them
+    /// Build what guests need (image, drivers, programs) and print what is in it
     Image {
         /// Packages to install on top of the base image
         #[arg(long, value_delimiter = ',')]
@@ -275,11 +280,19 @@ fn dispatch(command: Command) -> Result<bool> {
             };
             test::run(&Workspace::find()?, &options)
         }
-        Command::Bench { json, what: None } => bench::harness(&Workspace::find()?, json.as_deref()),
         Command::Bench {
             json,
-            what: Some(BenchCommand::Guest { guests }),
-        } => bench::guest(&Workspace::find()?, &guests.plan(), json.as_deref()),
+            only,
+            what: None,
+        } => bench::harness(&Workspace::find()?, json.as_deref(), only.as_deref()),
+        Command::Bench {
+            json,
+            what: Some(BenchCommand::Guest { mut guests }),
+            ..
+        } => {
+            guests.zram = guests.zram.max(demo::SWAP);
+            bench::guest(&Workspace::find()?, &guests.plan(), json.as_deref())
+        }
         Command::StreamSend { address, bytes } => stream::send(&address, bytes).map(|()| true),
         Command::StreamReceive { port } => stream::receive(port).map(|()| true),
         Command::Image { packages } => {
@@ -288,6 +301,10 @@ fn dispatch(command: Command) -> Result<bool> {
             println!("qemu {}", qemu::Qemu::obtain(&workspace)?.version);
             let base = Base::obtain(&workspace)?;
             let image = Image::obtain(&workspace, &base, &packages)?;
+            for kernel in Kernel::BOTH {
+                Driver::obtain(&workspace, &base, kernel)?;
+            }
+            Programs::obtain(&workspace, &base)?;
             for (name, version) in base.versions()? {
                 println!("{name} {version}");
             }
@@ -349,7 +366,7 @@ mod tests {
             ["lab", "bench", "--json", "f", "guest"],
             ["lab", "bench", "guest", "--json", "f"],
         ] {
-            let Command::Bench { json, what } = Cli::parse_from(words).command else {
+            let Command::Bench { json, what, .. } = Cli::parse_from(words).command else {
                 panic!("not a bench")
             };
             assert_eq!(json, Some(PathBuf::from("f")));

@@ -7,6 +7,7 @@ use faultline_wire::packet::{self, RoceHeader};
 use faultline_wire::{Ethernet, MacAddr};
 
 use crate::config::MAX_MTU;
+use crate::core::Netdev;
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, Payload, TxFrame};
 use crate::ingress::HeldFrame;
@@ -17,8 +18,15 @@ use crate::steering::Taker;
 use crate::time::Instant;
 use crate::work;
 
+/// What stands before the MTU's bytes in a frame: addresses, type, and up to two VLAN tags (IEEE 802.1ad).
+const MAX_LINK_HEADER: usize = Ethernet::LEN + 2 * 4;
 /// Longest frame that is put together to see whether it is a RoCE packet.
-const MAX_FRAME: usize = MAX_MTU as usize + Ethernet::MAX_LEN;
+const MAX_FRAME: usize = MAX_MTU as usize + MAX_LINK_HEADER;
+
+/// The longest frame of a netdev with this MTU.
+pub(crate) fn longest_frame(netdev: &Netdev) -> usize {
+    usize::from(netdev.mtu) + MAX_LINK_HEADER
+}
 
 impl Nic {
     /// A frame of this queue pair is about to leave: what of it comes back, since no switch returns a frame to its
@@ -231,7 +239,7 @@ impl Nic {
 
     /// A frame arrives that is no RoCE packet: to flows, else to the netdev, else to default flows.
     pub(crate) fn receive_ethernet<M: Dma>(&mut self, now: Instant, mem: &M, frame: Frame<'_, M>) {
-        let longest = usize::from(self.core.netdev.mtu) + Ethernet::MAX_LEN;
+        let longest = longest_frame(&self.core.netdev);
         let mut dst = MacAddr([0; 6]);
         if frame.payload.read(0, &mut dst.0) != Ok(dst.0.len()) || frame.payload.len() > longest {
             self.core.counters.inc(Counter::rx_filtered);

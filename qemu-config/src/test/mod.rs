@@ -219,6 +219,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         started.elapsed().as_secs_f64()
     ));
     println!("{}", tally.summary());
+    if tally.passed + tally.failed.len() + tally.skipped == 0 {
+        bail!("there is no such test; `cargo lab test --list` tells which there are");
+    }
     Ok(tally.failed.is_empty())
 }
 

@@ -238,6 +238,54 @@ time.sleep(60)" > /tmp/joined & many=$!
     ip link del second
     lab stream-send $PEER_IP:5001 65536; echo all right"#;
 
+/// A second pair of interfaces behind two VLAN tags, and then the stream's end.
+const TAGGED_SERVER: &str = r#"set -e
+    ip link add link $NETDEV name outer type vlan proto 802.1ad id 5; ip link set outer up
+    ip link add link outer name inner type vlan id 6; ip link set inner up
+    ip address add 10.98.0.1/24 dev inner
+    lab stream-receive 5001; ip link del outer"#;
+
+/// Frames that the device would refuse, which would stop a queue: the driver cuts, sums or drops them, and the interface
+/// stays up.
+const STRANGE_FRAMES: &str = r#"set -e
+    changes() { cat /sys/class/net/$NETDEV/carrier_changes; }
+    dropped() { cat /sys/class/net/$NETDEV/statistics/tx_dropped; }
+    ping -q -c 1 $PEER_IP; before=$(changes); lost=$(dropped)
+    python3 -c "
+import socket, struct
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300)
+s.bind(('$NETDEV', 0))
+s.setsockopt(263, 15, 1) # PACKET_VNET_HDR
+mac = bytes.fromhex(open('/sys/class/net/$NETDEV/address').read().strip().replace(':', ''))
+def send(what, flags, gso, header, size, start, offset, total, payload, fragment=0):
+    ip = struct.pack('>BBHHHBBH4s4s', 0x45, 0, total, 1, fragment, 64, 6, 0, bytes([10, 99, 9, 1]), bytes([10, 99, 9, 2]))
+    tcp = struct.pack('>HHIIBBHHH', 7, 7, 0, 0, 0x50, 16, 1000, 0, 0)
+    frame = bytes([2, 0, 0, 0, 9, 9]) + mac + bytes([8, 0]) + ip + tcp + bytes(payload)
+    try:
+        s.send(struct.pack('=BBHHHH', flags, gso, header, size, start, offset) + frame)
+        print(what, 'sent', flush=True)
+    except OSError as error:
+        print(what, error, flush=True)
+for n in range(5):
+    send('a good packet to cut', 1, 1, 54, 1000, 34, 16, 8040, 8000)
+    send('pieces longer than the MTU', 1, 1, 54, 3000, 34, 16, 8040, 8000)
+    send('one piece longer than the MTU', 1, 1, 54, 60000, 34, 16, 8040, 8000)
+    send('a packet of no length', 1, 1, 54, 1000, 34, 16, 0, 8000)
+    send('a fragment to cut', 1, 1, 54, 1000, 34, 16, 8040, 8000, 0x2000)
+    send('a sum over the addresses', 1, 0, 0, 0, 0, 16, 140, 100)
+    send('a sum at the end', 1, 0, 0, 0, 152, 0, 140, 100)
+    send('a sum over no TCP', 1, 0, 0, 0, 60, 4, 140, 100)
+" | sort | uniq -c | tee /tmp/sent
+    [ $(grep -c ' 5 .*sent' /tmp/sent) -ge 4 ]
+    sleep 1; [ $(dropped) -gt $lost ]; ping -q -c 3 -i 0.2 -W 2 $PEER_IP
+    # As long as frames with two tags may be.
+    ip link add link $NETDEV name outer type vlan proto 802.1ad id 5; ip link set outer up
+    ip link add link outer name inner type vlan id 6; ip link set inner up
+    ip address add 10.98.0.2/24 dev inner
+    ping -q -c 3 -i 0.2 -W 5 -M do -s 1472 10.98.0.1
+    ip link del outer; [ $(changes) = $before ]
+    lab stream-send $PEER_IP:5001 65536; echo all right"#;
+
 fn pingpong() -> Vec<GuestTest> {
     vec![
         test(
@@ -293,6 +341,14 @@ fn pingpong() -> Vec<GuestTest> {
             "netdev_addresses",
             GROUP_SPEAKER,
             ADDRESSES,
+            Ready::Tcp(5001),
+            60,
+            "all right",
+        ),
+        test(
+            "netdev_strange_frames",
+            TAGGED_SERVER,
+            STRANGE_FRAMES,
             Ready::Tcp(5001),
             60,
             "all right",

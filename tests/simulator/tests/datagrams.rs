@@ -427,14 +427,14 @@ fn raw_frames_have_limits_and_an_interface_survives_bad_ones() {
         world.hosts[0].driver.post_send(&mut e.qp[0], &send);
         world.run();
     };
-    for len in [0, 13, 1519] {
+    for len in [0, 13, 1523] {
         post(&mut world, &mut e, len);
         expect_cqe(&mut world, 0, &mut e.cq[0], cqe::LOC_LEN_ERR);
         let qpn = e.qp[0].qpn;
         world.hosts[0].driver.set_state(qpn, QPS_RTS).unwrap();
     }
-    // No buffer, then a small one, then a good one.
-    post(&mut world, &mut e, 1514);
+    // No buffer for a frame with two VLAN tags, then a small one, then a good one.
+    post(&mut world, &mut e, 1522);
     assert_eq!(counter(&mut world, 1, Counter::rx_no_buffer), 1);
     e.receive_into(&mut world, 1, 1513);
     e.receive_into(&mut world, 2, 1514);

@@ -494,7 +494,7 @@ fn requests_that_make_no_sense_fail_and_the_queue_comes_back() {
         (&small, csum, [103, 1, 0, 0], cqe::OFFLOAD),
         // Too long for a frame.
         (&large, csum, [34, 16, 0, 0], cqe::LENGTH),
-        (&large, 0, [0, 0, 1465, header_len], cqe::LENGTH),
+        (&large, 0, [0, 0, 1469, header_len], cqe::LENGTH),
         (&large, 0, [0, 0, u16::MAX, header_len], cqe::LENGTH),
         // Headers that are not there, or not as long as said.
         (&large, 0, [0, 0, 1000, 0], cqe::OFFLOAD),

@@ -13,6 +13,7 @@ use super::{Failure, Misplaced, Qp};
 use crate::config::MAX_TSO;
 use crate::core::Core;
 use crate::dma::Dma;
+use crate::ethernet::longest_frame;
 use crate::fault::Need;
 use crate::frame::{Frame, FrameKind, Payload, Segments, TxFrame};
 use crate::headers::{Headers, MAX_HEADERS};
@@ -102,7 +103,7 @@ impl Qp {
         if wr.opcode != wr::WR_RAW {
             return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE).into());
         }
-        let longest = usize::from(core.netdev.mtu) + Ethernet::MAX_LEN;
+        let longest = longest_frame(&core.netdev);
         let len = wr.length as usize;
         let fits = (Ethernet::LEN..=longest).contains(&len);
         let whole = |frame: TxFrame| (frame, false);
@@ -198,7 +199,7 @@ impl Qp {
         mss: u16,
         header_len: usize,
     ) -> Result<(TxFrame, bool), Unbuilt> {
-        let longest = usize::from(core.netdev.mtu) + Ethernet::MAX_LEN;
+        let longest = longest_frame(&core.netdev);
         let len = wr.length as usize;
         let payload_len = len.saturating_sub(header_len);
         if header_len > MAX_HEADERS || payload_len == 0 || payload_len > MAX_TSO as usize {
