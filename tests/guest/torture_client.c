@@ -17,7 +17,7 @@
 /* Nothing a healthy device and kernel do takes this long, even on a busy host. */
 #define PATIENCE 60000
 /* Times the time that was asked for, if events have done nothing by then. */
-#define EXTENSION 4
+#define EXTENSION 8
 
 struct totals {
 	atomic_ullong requests, bytes, wrong_bytes, lost, doubled, wrong_status, early_errors,

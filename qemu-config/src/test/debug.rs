@@ -12,8 +12,8 @@ use crate::debug_kernel;
 use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
 
-/// Tests that show nothing here that shorter ones don't, and would take a quarter of an hour.
-pub const TOO_SLOW: [&str; 1] = ["tcp_1_gib"];
+/// Tests that show nothing here that shorter ones don't, and would take another half hour.
+pub const TOO_SLOW: [&str; 3] = ["tcp_1_gib", "everything_other_seed", "everything_many_qps"];
 
 /// The other suites.
 pub const SUITES: [&str; 4] = ["pingpong", "odp", "keys", "torture"];

@@ -575,9 +575,9 @@ fn tortured(name: &str, victim: &str, both: &str, seconds: u64) -> GuestTest {
         &format!("odp_torture $NIC_LIMITS {both} {victim}"),
         &format!("odp_torture $NIC_LIMITS {both} --seconds {seconds} $PEER_IP"),
         Ready::Tcp(18600),
-        // Where not every event has done something in that time it goes on, up to four times as long. Booked time
+        // Where not every event has done something in that time it goes on, up to eight times as long. Booked time
         // for what has begun to end: an event, or work that waits for memory.
-        5 * seconds + 120,
+        9 * seconds + 120,
         "all right",
     )
 }
