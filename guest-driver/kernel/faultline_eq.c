@@ -8,6 +8,8 @@
 #include "faultline_cmd.h"
 
 #define FAULTLINE_EQ_DEPTH	BIT(FAULTLINE_EQ_LOG_DEPTH)
+/* Events that an interrupt handles, at most. */
+#define FAULTLINE_EQ_BUDGET	256
 #define FAULTLINE_EQ_SIZE	(FAULTLINE_EQ_DEPTH * sizeof(struct faultline_eqe))
 
 void faultline_res_init(struct faultline_res *res, u32 num,
@@ -112,7 +114,10 @@ static void faultline_handle_event(struct faultline_dev *dev,
 	}
 }
 
-/* Handles what is in the queue. Returns whether there was anything. */
+/*
+ * Handles what is in the queue, but not for ever: a process can have its CQs
+ * tell as fast as this reads. Returns whether there was anything.
+ */
 static bool faultline_eq_process(struct faultline_eq *eq)
 {
 	struct faultline_dev *dev = eq->dev;
@@ -122,7 +127,8 @@ static bool faultline_eq_process(struct faultline_eq *eq)
 
 	spin_lock_irqsave(&eq->lock, flags);
 	first = eq->consumer;
-	while (!faultline_is_dead(dev)) {
+	while (!faultline_is_dead(dev) &&
+	       eq->consumer - first < FAULTLINE_EQ_BUDGET) {
 		struct faultline_eqe *eqe =
 			&eq->ring[eq->consumer % FAULTLINE_EQ_DEPTH];
 
@@ -138,7 +144,7 @@ static bool faultline_eq_process(struct faultline_eq *eq)
 					   eq->consumer);
 	}
 	any = eq->consumer != first;
-	/* Events that came since the last look raise the vector at once. */
+	/* Events that are left or came since raise the vector at once. */
 	faultline_doorbell(dev, FAULTLINE_DB_EQ_ARM, eq->eqn, eq->consumer);
 	spin_unlock_irqrestore(&eq->lock, flags);
 	return any;

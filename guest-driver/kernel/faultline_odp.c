@@ -25,6 +25,8 @@
 
 /* Faults that are served at the same time. */
 #define FAULTLINE_FAULT_WORKERS	16
+/* As much of that as one user may have, with however many processes. */
+#define FAULTLINE_USER_WORKERS	12
 /* Prefetches that an address space may have in the queue. */
 #define FAULTLINE_MAX_PREFETCHES	4
 /* Bytes that a fault brings beyond what it demands, if the message needs them. */
@@ -59,6 +61,15 @@ struct faultline_fault {
 	bool write;
 };
 
+/* What one user has of the workers. */
+struct faultline_odp_user {
+	struct list_head link;
+	kuid_t uid;
+	unsigned int shares;
+	/* Faults that are served. */
+	unsigned int active;
+};
+
 /*
  * What one address space has of the workers. A page may take its time, or never
  * come (of a FUSE file, say): others must not wait for it.
@@ -67,6 +78,7 @@ struct faultline_odp_share {
 	struct list_head link;
 	/* Only compared. NULL: the kernel's. */
 	struct mm_struct *mm;
+	struct faultline_odp_user *user;
 	unsigned int regions;
 	/* Faults that are served. */
 	unsigned int active;
@@ -85,6 +97,7 @@ struct faultline_odp {
 	/* Protects the lists and the shares. Taken in interrupts. */
 	spinlock_t lock;
 	struct list_head shares;
+	struct list_head users;
 	/* Shares with faults that wait. */
 	struct list_head line;
 	/* Faults that are served. */
@@ -153,28 +166,54 @@ faultline_odp_share_find(struct faultline_odp *odp, struct mm_struct *mm)
 	return NULL;
 }
 
+static struct faultline_odp_user *
+faultline_odp_user_find(struct faultline_odp *odp, kuid_t uid)
+{
+	struct faultline_odp_user *user;
+
+	lockdep_assert_held(&odp->lock);
+	list_for_each_entry(user, &odp->users, link)
+		if (uid_eq(user->uid, uid))
+			return user;
+	return NULL;
+}
+
 /* For one more region of an address space. */
 static struct faultline_odp_share *
 faultline_odp_share_get(struct faultline_odp *odp, struct mm_struct *mm)
 {
-	struct faultline_odp_share *fresh = kzalloc(sizeof(*fresh), GFP_KERNEL);
-	struct faultline_odp_share *share;
+	struct faultline_odp_share *share, *fresh;
+	struct faultline_odp_user *fresh_user;
 
-	if (!fresh)
+	fresh = kzalloc(sizeof(*fresh), GFP_KERNEL);
+	fresh_user = kzalloc(sizeof(*fresh_user), GFP_KERNEL);
+	if (!fresh || !fresh_user) {
+		kfree(fresh);
+		kfree(fresh_user);
 		return NULL;
+	}
 	fresh->mm = mm;
 	INIT_LIST_HEAD(&fresh->waiting);
 	INIT_LIST_HEAD(&fresh->in_line);
+	fresh_user->uid = current_uid();
 	spin_lock_irq(&odp->lock);
 	share = faultline_odp_share_find(odp, mm);
 	if (!share) {
 		share = fresh;
 		fresh = NULL;
 		list_add(&share->link, &odp->shares);
+		share->user = faultline_odp_user_find(odp, fresh_user->uid);
+		if (!share->user) {
+			share->user = fresh_user;
+			fresh_user = NULL;
+			list_add(&share->user->link, &odp->users);
+		}
+		share->user->shares++;
 	}
 	share->regions++;
 	spin_unlock_irq(&odp->lock);
 	kfree(fresh);
+	kfree(fresh_user);
 	return share;
 }
 
@@ -185,6 +224,7 @@ faultline_odp_share_get(struct faultline_odp *odp, struct mm_struct *mm)
 static void faultline_odp_share_put(struct faultline_odp *odp,
 				    struct faultline_odp_share *share, u32 key)
 {
+	struct faultline_odp_user *user = share->user;
 	struct faultline_fault *fault, *next;
 
 	spin_lock_irq(&odp->lock);
@@ -196,23 +236,32 @@ static void faultline_odp_share_put(struct faultline_odp *odp,
 	}
 	if (list_empty(&share->waiting))
 		list_del_init(&share->in_line);
-	if (--share->regions)
+	if (--share->regions) {
 		share = NULL;
-	else
+		user = NULL;
+	} else {
 		list_del(&share->link);
+		if (--user->shares)
+			user = NULL;
+		else
+			list_del(&user->link);
+	}
 	spin_unlock_irq(&odp->lock);
 	kfree(share);
+	kfree(user);
 }
 
 /*
  * As much as nobody has yet: whoever comes first gets half of the workers, the
- * next a half of the others, and so on. So there are some for who comes late.
+ * next a half of the others, and so on. So there are some for who comes late,
+ * and for other users some in any case.
  */
 static bool faultline_odp_may_serve(const struct faultline_odp *odp,
 				    const struct faultline_odp_share *share)
 {
 	lockdep_assert_held(&odp->lock);
-	return share->active < FAULTLINE_FAULT_WORKERS - odp->active;
+	return share->active < FAULTLINE_FAULT_WORKERS - odp->active &&
+	       share->user->active < FAULTLINE_USER_WORKERS;
 }
 
 /* Whether a fault is served now; else it waits for its turn. */
@@ -226,6 +275,7 @@ static bool faultline_odp_begin(struct faultline_odp *odp,
 	now = faultline_odp_may_serve(odp, share);
 	if (now) {
 		share->active++;
+		share->user->active++;
 		odp->active++;
 	} else {
 		list_add_tail(&fault->link, &share->waiting);
@@ -245,6 +295,7 @@ static void faultline_odp_end(struct faultline_odp *odp,
 
 	spin_lock_irq(&odp->lock);
 	served->active--;
+	served->user->active--;
 	odp->active--;
 	list_for_each_entry_safe(share, next, &odp->line, in_line) {
 		if (!faultline_odp_may_serve(odp, share))
@@ -979,6 +1030,7 @@ int faultline_odp_create(struct faultline_dev *dev)
 	INIT_LIST_HEAD(&odp->free_faults);
 	INIT_LIST_HEAD(&odp->free_lists);
 	INIT_LIST_HEAD(&odp->shares);
+	INIT_LIST_HEAD(&odp->users);
 	INIT_LIST_HEAD(&odp->line);
 	init_waitqueue_head(&odp->list_freed);
 	xa_init(&odp->mrs);
