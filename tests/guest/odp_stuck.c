@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * odp_stuck DIRECTORY: page faults that take very long do not keep another
- * process's from being served. DIRECTORY is on a file system that can be frozen:
+ * odp_stuck DIRECTORY: page faults and prefetches that take very long do not keep
+ * another process's from being served. DIRECTORY is on a file system that can be frozen:
  * a page of a file there that is to be written waits until it thaws. Runs in one
  * guest.
  */
@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -20,6 +21,8 @@
 /* More than there are faults served at once. */
 #define STUCK 40
 #define PAGES 64
+/* More than a work queue of Linux does at once. */
+#define PREFETCHES 1100
 
 struct pair {
 	struct endpoint near;
@@ -52,6 +55,28 @@ static void post_write(struct pair *pair, const struct ibv_mr *from, const struc
 	endpoint_post(&pair->near, &request);
 }
 
+static int prefetch(const struct ibv_mr *mr, size_t page)
+{
+	struct ibv_sge sge = {
+		.addr = (uintptr_t)mr->addr + page * PAGE,
+		.length = PAGE,
+		.lkey = mr->lkey,
+	};
+
+	return ibv_advise_mr(mr->pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &sge, 1);
+}
+
+/* Asks for pages that don't come, and so waits for them at last. */
+static void *prefetch_run(void *argument)
+{
+	const struct ibv_mr *mr = argument;
+
+	for (size_t i = 0; i < PREFETCHES; i++)
+		if (prefetch(mr, i % STUCK))
+			die("cannot prefetch: %m");
+	return NULL;
+}
+
 /* Another process: its pages come while those of the first don't. */
 static int neighbour(int go, int fs)
 {
@@ -80,6 +105,11 @@ static int neighbour(int go, int fs)
 	}
 	say("%d pages of a neighbour: %s after %llu ms", PAGES, good ? "there" : "NOT THERE",
 	    (unsigned long long)(now_ms() - start));
+	/* A prefetch that waits for its turn would hold the region. */
+	start = now_ms();
+	if (prefetch(to, 0) || ibv_dereg_mr(to))
+		die("cannot prefetch or deregister: %m");
+	say("prefetched and deregistered after %llu ms", (unsigned long long)(now_ms() - start));
 	/* Whoever is stuck can't do it himself: he may not change his address space. */
 	if (ioctl(fs, FITHAW, 0))
 		say("cannot thaw: %m");
@@ -96,6 +126,7 @@ int main(int argc, char **argv)
 	char name[256];
 	int go[2], fs, file, status;
 	long faults;
+	pthread_t thread;
 	pid_t pid;
 
 	if (argc != 2)
@@ -133,11 +164,15 @@ int main(int argc, char **argv)
 		if (endpoint_wait(&pairs[i].near, &wc, 0))
 			die("write %zu did not have to wait: %s", i, ibv_wc_status_str(wc.status));
 	say("%ld faults wait", device_counter(&device, "page_faults") - faults);
+	if (pthread_create(&thread, NULL, prefetch_run, to))
+		die("cannot start a thread");
+	sleep_ms(1000);
 	if (write(go[1], "", 1) != 1)
 		die("cannot write to a pipe: %m");
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			die("cannot wait: %m");
+	pthread_join(thread, NULL);
 	for (size_t i = 0; i < STUCK; i++) {
 		if (!endpoint_wait(&pairs[i].near, &wc, 10000) || wc.status != IBV_WC_SUCCESS)
 			die("write %zu does not come through", i);
