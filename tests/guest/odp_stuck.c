@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -66,11 +67,15 @@ static int prefetch(const struct ibv_mr *mr, size_t page)
 	return ibv_advise_mr(mr->pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &sge, 1);
 }
 
+static atomic_bool frozen;
+
 /* Asks for pages that don't come, and so waits for them at last. */
 static void *prefetch_run(void *argument)
 {
 	const struct ibv_mr *mr = argument;
 
+	while (!frozen)
+		sleep_ms(10);
 	for (size_t i = 0; i < PREFETCHES; i++)
 		if (prefetch(mr, i % STUCK))
 			die("cannot prefetch: %m");
@@ -154,6 +159,9 @@ int main(int argc, char **argv)
 	to = region(&device, memory, STUCK * PAGE, true);
 	for (size_t i = 0; i < STUCK; i++)
 		pair_create(&pairs[i], &device);
+	/* Now: a thread needs a stack, and a process that is stuck gets no more memory. */
+	if (pthread_create(&thread, NULL, prefetch_run, to))
+		die("cannot start a thread");
 	faults = device_counter(&device, "page_faults");
 	if (ioctl(fs, FIFREEZE, 0))
 		die("cannot freeze %s: %m", argv[1]);
@@ -164,8 +172,7 @@ int main(int argc, char **argv)
 		if (endpoint_wait(&pairs[i].near, &wc, 0))
 			die("write %zu did not have to wait: %s", i, ibv_wc_status_str(wc.status));
 	say("%ld faults wait", device_counter(&device, "page_faults") - faults);
-	if (pthread_create(&thread, NULL, prefetch_run, to))
-		die("cannot start a thread");
+	frozen = true;
 	sleep_ms(1000);
 	if (write(go[1], "", 1) != 1)
 		die("cannot write to a pipe: %m");
