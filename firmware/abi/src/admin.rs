@@ -554,4 +554,6 @@ counters! {
     rx_csum_errors,
     /// Requests that were segmented.
     tx_segmented,
+    /// Messages that are longer than their receive buffer.
+    resp_local_length_error,
 }

@@ -70,6 +70,8 @@ abi_consts! {
         BIND_MW = 5;
         /// Local invalidate.
         LOCAL_INV = 6;
+        /// A raw frame that was segmented.
+        TSO = 7;
         /// Fast registration.
         REG_MR = 8;
         /// FLUSH.

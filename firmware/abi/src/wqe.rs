@@ -21,13 +21,14 @@ abi_struct! {
         lkey: crate::U32,
     }
 
-    /// First 48 bytes of a send work request. `sge[num_sge]`, or the inline data, follows at offset 48.
+    /// First 48 bytes of a send work request. `sge[num_sge]`, or the inline data, follows at offset 48. A raw frame
+    /// may have both: inline data, and at the next multiple of 16 the SGEs of what comes behind it.
     "faultline_sq_wqe" SqWqe [48] {
         /// FAULTLINE_WR_*.
         opcode: u8,
         /// FAULTLINE_WR_FLAG_*.
         flags: u8,
-        /// Number of SGEs; zero with WR_FLAG_INLINE.
+        /// Number of SGEs; zero with WR_FLAG_INLINE, but for raw frames.
         num_sge: u8,
         reserved0: u8,
         /// Immediate data in wire order, or the rkey to invalidate.

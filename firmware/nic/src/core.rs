@@ -140,6 +140,8 @@ pub struct Core {
     pub(crate) work: u64,
     /// Since when commands wait that were put off.
     put_off: Option<Instant>,
+    /// Queue pairs of which a completion was lost.
+    silenced: BTreeSet<u32>,
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
     /// When to call which queue pair; each at most once.
@@ -184,6 +186,7 @@ impl Core {
             busy_until: Instant(0),
             work: 0,
             put_off: None,
+            silenced: BTreeSet::new(),
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
             notices: BTreeSet::new(),
@@ -222,7 +225,7 @@ impl Core {
 
     /// Whether so much has been done that others must have their turn.
     pub(crate) fn is_over(&self, turn: u64) -> bool {
-        self.work + self.mkeys.touched - turn >= work::TURN
+        self.begin_turn() - turn >= work::TURN
     }
 
     /// What is left is to be done at once, when others have had their turn.
@@ -340,14 +343,36 @@ impl Core {
             return;
         };
         let eqn = cq.eqn;
-        match cq.push(mem, now, cqe) {
-            Pushed::Quiet => {}
+        let (qpn, flushed) = (cqe.qpn.get(), cqe.status == WR_FLUSH_ERR);
+        let pushed = cq.push(mem, now, cqe);
+        if matches!(pushed, Pushed::Failed | Pushed::Lost) && !flushed {
+            self.silence(now, qpn);
+        }
+        match pushed {
+            Pushed::Quiet | Pushed::Lost => {}
             Pushed::Notify => self.notify_cq(mem, now, eqn, cqn),
             Pushed::Wait(at) => {
                 self.notices.insert((at, cqn));
             }
             Pushed::Failed => self.raise_async(mem, now, event::CQ_ERROR, cqn),
         }
+    }
+
+    /// A queue pair whose completions get lost must not go on as if nothing were wrong: it fails when this turn is
+    /// over (IBTA 9.9.6.3, class G).
+    fn silence(&mut self, now: Instant, qpn: u32) {
+        self.silenced.insert(qpn);
+        self.put_off(now);
+    }
+
+    /// A queue pair that has lost a completion.
+    pub(crate) fn next_silenced(&mut self) -> Option<u32> {
+        self.silenced.pop_first()
+    }
+
+    /// A queue pair begins anew, or has failed already.
+    pub(crate) fn forget_silenced(&mut self, qpn: u32) {
+        self.silenced.remove(&qpn);
     }
 
     /// Tells the event queue that CQ `cqn` has something. A process may arm and complete faster than the driver
@@ -404,6 +429,7 @@ impl Core {
 
     /// Raises an asynchronous event, if a queue takes them.
     pub(crate) fn raise_async<M: Dma>(&mut self, mem: &M, now: Instant, kind: u8, object: u32) {
+        self.charge(work::EVENT);
         if let Some(eqn) = self.async_eqn {
             self.push_event(mem, now, eqn, simple_event(kind, object));
         }

@@ -26,6 +26,8 @@ pub enum Pushed {
     Wait(Instant),
     /// The queue was full, or can't be written. It takes no more entries.
     Failed,
+    /// It had failed before.
+    Lost,
 }
 
 /// How many completions a notice may wait for, and how long.
@@ -92,7 +94,7 @@ impl Cq {
     /// Appends an entry.
     pub fn push<M: Dma>(&mut self, mem: &M, now: Instant, mut cqe: Cqe) -> Pushed {
         if self.failed {
-            return Pushed::Quiet;
+            return Pushed::Lost;
         }
         if self.used() >= self.ring.depth() {
             match mem.load_u32(self.ring.record()) {

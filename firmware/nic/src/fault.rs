@@ -437,6 +437,7 @@ mod tests {
         Absent {
             key: 7,
             va,
+            named: va,
             bytes,
             write,
         }

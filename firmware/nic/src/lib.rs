@@ -15,6 +15,7 @@
 //! - [`frame`], [`path`]: packets on their way out and in
 //! - `ethernet`, `multicast`, `steering`, [`rss`], `headers`: who gets a frame that is for no queue pair alone
 //! - [`offload`]: checksums and segmentation
+//! - `work`: what things cost, so that nobody has the engine for himself
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -116,13 +116,28 @@ pub enum Miss {
     Absent(Absent),
 }
 
+impl Miss {
+    /// As seen by somebody for whom addresses are so much smaller.
+    fn named(self, shift: u64) -> Self {
+        match self {
+            Self::Absent(absent) => Self::Absent(Absent {
+                named: absent.va.wrapping_sub(shift),
+                ..absent
+            }),
+            other => other,
+        }
+    }
+}
+
 /// Bytes of a region on demand that are not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absent {
-    /// The key that was used.
+    /// The region's key.
     pub key: u32,
-    /// The first of them.
+    /// The first of them, as the driver counts.
     pub va: u64,
+    /// The same as whoever asked for it counts: a window or a region may begin at 0 for him.
+    pub named: u64,
     /// How many were asked for from there on.
     pub bytes: u32,
     /// They are to be written.
@@ -320,6 +335,19 @@ impl Mkey {
         self.table.as_ref().map_or(0, PageTable::memory)
     }
 
+    /// What is added to an address of a region or allocation to get that in its page table.
+    fn shift(&self) -> u64 {
+        match self.access & ACCESS_ZERO_BASED {
+            0 => 0,
+            _ => self.iova,
+        }
+    }
+
+    /// Its first address, as whoever uses it counts.
+    fn first(&self) -> u64 {
+        self.iova - self.shift()
+    }
+
     // Offset of a range in the region, if all of it lies inside. Nothing here can wrap.
     fn check_bounds(&self, va: u64, len: u64) -> Option<u64> {
         let offset = va.checked_sub(self.iova)?;
@@ -367,6 +395,7 @@ impl Mkey {
         Miss::Absent(Absent {
             key: self.key,
             va,
+            named: va,
             bytes,
             write: access.writes(),
         })
@@ -647,8 +676,9 @@ impl Mkeys {
         }
         match &mkey.kind {
             Kind::Region | Kind::Device { .. } | Kind::Fast { valid: true, .. } => {
-                mkey.check(va, len, access)?;
-                Ok((mkey, va))
+                let at = va.checked_add(mkey.shift()).ok_or(Miss::Bounds)?;
+                mkey.check(at, len, access)?;
+                Ok((mkey, at))
             }
             // A window has an rkey only.
             Kind::Window {
@@ -673,10 +703,11 @@ impl Mkeys {
         access: Access,
         out: &mut Segments,
     ) -> Result<(), Miss> {
-        let (region, va) = self.find(key, bearer, va, len, access)?;
+        let (region, at) = self.find(key, bearer, va, len, access)?;
         region
-            .walk(va, len, access, usize::MAX, &self.tlb, out)
+            .walk(at, len, access, usize::MAX, &self.tlb, out)
             .map(drop)
+            .map_err(|miss| miss.named(at.wrapping_sub(va)))
     }
 
     /// As [`Mkeys::translate`], but for as much only as [`Segments`] hold without allocation. Gives the number
@@ -692,8 +723,10 @@ impl Mkeys {
         out: &mut Segments,
     ) -> Result<u32, Miss> {
         let room = out.inline_size();
-        let (region, va) = self.find(key, bearer, va, len, access)?;
-        region.walk(va, len, access, room, &self.tlb, out)
+        let (region, at) = self.find(key, bearer, va, len, access)?;
+        region
+            .walk(at, len, access, room, &self.tlb, out)
+            .map_err(|miss| miss.named(at.wrapping_sub(va)))
     }
 
     /// Whether a range may be accessed and all of it is there.
@@ -705,8 +738,10 @@ impl Mkeys {
         len: u32,
         access: Access,
     ) -> Result<(), Miss> {
-        let (region, va) = self.find(key, bearer, va, len, access)?;
-        region.require(va, len, access)
+        let (region, at) = self.find(key, bearer, va, len, access)?;
+        region
+            .require(at, len, access)
+            .map_err(|miss| miss.named(at.wrapping_sub(va)))
     }
 
     /// Whether a range may be accessed at all, pages present or not.
@@ -729,7 +764,7 @@ impl Mkeys {
         range: Option<(u64, u32)>,
         access: Access,
     ) -> Result<(), Miss> {
-        let first = self.get(key).ok_or(Miss::Key)?.iova;
+        let first = self.get(key).ok_or(Miss::Key)?.first();
         let (va, len) = range.unwrap_or((first, 0));
         self.check(key, bearer, va, len, access)
     }
@@ -746,7 +781,7 @@ impl Mkeys {
         let named = self.get(key)?;
         let (va, len) = match range {
             Some((va, len)) => (va, u64::from(len)),
-            None => (named.iova, named.length),
+            None => (named.first(), named.length),
         };
         let (region, mut at) = self.find(key, bearer, va, 0, access).ok()?;
         let Some(table) = &region.table else {

@@ -365,6 +365,7 @@ impl Nic {
         if self.is_running() && self.core.resume() {
             self.continue_admin(now, mem);
             self.continue_translation(now, mem);
+            self.fail_silenced(now, mem, turn);
         }
         while self.is_running()
             && !self.core.is_over(turn)
@@ -380,6 +381,22 @@ impl Nic {
         self.expire_faults(now, mem);
         self.give_up_stall(now, mem);
         self.report_fatal();
+    }
+
+    /// Queue pairs whose completions were lost fail.
+    fn fail_silenced<M: Dma>(&mut self, now: Instant, mem: &M, turn: u64) {
+        while let Some(number) = self.core.next_silenced() {
+            self.core.charge(work::OPERATION);
+            if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
+                self.core.counters.choose(qp.counters);
+                qp.fail_with_event(&mut self.core, now, mem, event::QP_FATAL);
+                self.core.counters.choose(None);
+            }
+            if self.core.is_over(turn) {
+                self.core.put_off(now);
+                return;
+            }
+        }
     }
 
     /// Whether a frame to this address is for this NIC.

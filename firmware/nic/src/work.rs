@@ -5,6 +5,9 @@
 
 /// A completion.
 pub(crate) const COMPLETION: u64 = 32;
+/// An asynchronous event. More than it takes to write: the driver must have time to read them, for there is an end to
+/// how many may wait.
+pub(crate) const EVENT: u64 = 256;
 /// A request without packets, or a look at a queue pair that has nothing to send.
 pub(crate) const OPERATION: u64 = 32;
 /// A doorbell, an operation on a tag list, a flow that a frame is compared with.

@@ -128,7 +128,7 @@ pub struct Send<'a> {
     pub imm: [u8; 4],
     /// Address, length, lkey.
     pub sges: &'a [Sge],
-    /// Inline data instead.
+    /// Inline data instead; of a raw frame, in front of it.
     pub inline: Option<&'a [u8]>,
     /// Remote address.
     pub remote_addr: u64,
@@ -1206,7 +1206,8 @@ impl<B: Bus> Driver<B> {
         let mut end = 48;
         if let Some(data) = send.inline {
             bytes[48..48 + data.len()].copy_from_slice(data);
-            end += data.len();
+            // SGEs stand at multiples of their length.
+            end += data.len().next_multiple_of(16);
         }
         end = put_sges(&mut bytes, end, send.sges);
         self.bus.write(qp.sq.entry(), &bytes[..end]);

@@ -108,10 +108,15 @@ impl Pager {
 
     /// Registers a region of which no page is there; gives its index.
     pub fn register(&mut self, world: &mut World, va: u64, len: u64) -> usize {
+        self.register_with(world, va, len, 0)
+    }
+
+    /// The same with more rights than all usual ones.
+    pub fn register_with(&mut self, world: &mut World, va: u64, len: u64, more: u32) -> usize {
         let host = &mut world.hosts[self.host];
         let body = CreateMkey {
             pd: U32::new(host.pd),
-            access: U32::new(ALL_ACCESS | ACCESS_ON_DEMAND),
+            access: U32::new(ALL_ACCESS | ACCESS_ON_DEMAND | more),
             iova: U64::new(va),
             length: U64::new(len),
             page_shift: 12,

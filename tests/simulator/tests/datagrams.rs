@@ -7,7 +7,7 @@ use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U16, U32};
-use faultline_simulator::{Cq, Error, Mr, Qp, Send, Sge, World, expect_cqe, packet};
+use faultline_simulator::{Cq, Error, Mr, Qp, QpConfig, Send, Sge, World, expect_cqe, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::deth::Deth;
 use faultline_wire::ip::Ip;
@@ -146,20 +146,56 @@ fn every_illegal_opcode_gives_a_completion() {
     }
 }
 
+/// Whoever knows the Q_Key must not be able to stop a queue, nor to empty it (IBTA 9.9.6.3, class D).
 #[test]
-fn a_buffer_too_small_ends_the_receiver() {
+fn what_is_longer_than_the_buffer_leaves_no_trace() {
     let mut world = World::new(2, 1);
     let mut e = ends(&mut world, QPT_UD);
     e.receive_into(&mut world, 1, 139);
     e.receive_into(&mut world, 2, 140);
+    world.hosts[1].driver.async_events();
+    for _ in 0..3 {
+        e.send(&mut world, QKEY, 100);
+    }
+    assert_eq!(world.completions(1, &mut e.cq[1]), []);
+    let dropped = counter(&mut world, 1, Counter::resp_local_length_error);
+    assert_eq!(dropped, 3);
+    e.send(&mut world, QKEY, 99);
     e.send(&mut world, QKEY, 100);
     let found = world.completions(1, &mut e.cq[1]);
     let found: Vec<_> = found
         .iter()
-        .map(|cqe| (cqe.wqe.get(), cqe.status))
+        .map(|cqe| (cqe.wqe.get(), cqe.status, cqe.byte_len.get()))
         .collect();
-    assert_eq!(found, [(1, cqe::LOC_LEN_ERR), (2, cqe::WR_FLUSH_ERR)]);
-    assert_eq!(state(&mut world, 1, &e.qp[1]), QPS_ERR);
+    assert_eq!(found, [(1, cqe::SUCCESS, 139), (2, cqe::SUCCESS, 140)]);
+    assert_eq!(state(&mut world, 1, &e.qp[1]), QPS_RTS);
+    assert_eq!(world.hosts[1].driver.async_events(), []);
+}
+
+/// Nobody could give back a buffer of a shared queue: it tells of the error, and the queue pair lives (class E).
+#[test]
+fn what_is_longer_than_a_shared_buffer_completes_in_error() {
+    let mut world = World::new(2, 1);
+    let mut e = ends(&mut world, QPT_UD);
+    let host = &mut world.hosts[1];
+    let mut srq = host.driver.create_srq(host.pd, 0, 4, 1, 0).unwrap();
+    let config = QpConfig {
+        srqn: Some(srq.srqn),
+        ..host.qp_config(QPT_UD, &e.cq[1])
+    };
+    e.qp[1] = host.driver.create_qp(&config).unwrap();
+    host.driver.activate(e.qp[1].qpn, QPT_UD, QKEY).unwrap();
+    let mr = e.mr[1];
+    for (tag, len) in [(7, 139), (8, 140)] {
+        host.driver
+            .post_srq_recv(&mut srq, tag, &[(mr.va, len, mr.key)]);
+    }
+    for (tag, status) in [(7, cqe::LOC_LEN_ERR), (8, cqe::SUCCESS)] {
+        e.send(&mut world, QKEY, 100);
+        let found = expect_cqe(&mut world, 1, &mut e.cq[1], status);
+        assert_eq!(found.wqe.get(), tag);
+    }
+    assert_eq!(state(&mut world, 1, &e.qp[1]), QPS_RTS);
 }
 
 #[test]
@@ -171,7 +207,8 @@ fn the_general_services_interface_cannot_be_stopped_from_outside() {
     e.send(&mut world, GSI_QKEY, 257);
     e.send(&mut world, GSI_QKEY, 4096);
     assert_eq!(world.completions(1, &mut e.cq[1]), []);
-    assert_eq!(counter(&mut world, 1, Counter::rx_malformed), 2);
+    let dropped = counter(&mut world, 1, Counter::resp_local_length_error);
+    assert_eq!(dropped, 2);
     // The buffer that they would have used is still there.
     e.send(&mut world, GSI_QKEY, 256);
     let found = expect_cqe(&mut world, 1, &mut e.cq[1], cqe::SUCCESS);

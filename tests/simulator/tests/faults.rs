@@ -225,6 +225,40 @@ fn records_say_what_is_needed() {
     assert_eq!(p.pagers.each_ref().map(|pager| pager.records.len()), [1, 1]);
 }
 
+/// Where addresses count from zero, the driver still hears of its own.
+#[test]
+fn records_of_regions_that_begin_at_zero_say_where_they_are() {
+    let mut p = Paged::new(World::new(2, 1), QPT_RC, PAGE, 64);
+    let [a, b] = [0, 1].map(|host: usize| {
+        let va = VA + 0x4000_0321;
+        let pager = &mut p.pagers[host];
+        let region = pager.register_with(&mut p.world, va, 1 << 20, ACCESS_ZERO_BASED);
+        pager.sge(region, 0, 10_000)
+    });
+    let data = pattern(3, 10_000);
+    p.pagers[0].write(&p.world, 1, 100, &data);
+    let send = Send {
+        opcode: wr::WR_WRITE,
+        sges: &[(100, 10_000, a.2)],
+        remote_addr: 4096,
+        rkey: b.2,
+        ..Send::default()
+    };
+    let driver = &mut p.world.hosts[0].driver;
+    driver.post_send(&mut p.pair.qp[0], &send);
+    p.run();
+    p.expect(0, cqe::SUCCESS);
+    assert!(p.pagers[1].read(&p.world, 1, 4096, 10_000) == data);
+    let (local, remote) = (p.pagers[0].records[0], p.pagers[1].records[0]);
+    assert_eq!((local.va.get(), remote.va.get()), (a.0 + 100, b.0 + 4096));
+    for record in [local, remote] {
+        assert_eq!(
+            (record.bytes.get(), record.hint_bytes.get()),
+            (1024, 10_000)
+        );
+    }
+}
+
 /// All kinds of transfers while pages are taken away, moved and written by the processor.
 #[test]
 fn memory_moves_under_traffic() {

@@ -350,7 +350,8 @@ fn a_send_invalidates_and_says_so() {
             assert_eq!((done.imm.get(), done.byte_len.get()), (key, 2500));
             assert_eq!(done.flags & cqe::CQE_INVALIDATE, cqe::CQE_INVALIDATE);
         } else {
-            assert_eq!(sent, cqe::REM_ACCESS_ERR);
+            // The message arrived, and what is wrong with it is the receiver's affair (IBTA 9.9.6.3, class J).
+            assert_eq!(sent, cqe::RETRY_EXC_ERR);
         }
         assert_eq!(k.ask(wr::WR_READ, VA + 100, 8, key), cqe::REM_ACCESS_ERR);
     }
@@ -628,6 +629,73 @@ fn a_window_of_type_2_is_bound_once_and_invalidated_where_it_is_bound() {
     assert_eq!(read(&mut k, &mut pair, 0), cqe::REM_ACCESS_ERR);
 }
 
+/// Addresses in a region may count from its beginning, wherever that is in its pages.
+#[test]
+fn a_region_may_begin_at_zero() {
+    let mut k = Keys::new();
+    let (pd, va, len) = (k.world.hosts[1].pd, 0x7000_0567, 3 * PAGE);
+    let access = ALL_ACCESS | ACCESS_MW_BIND | ACCESS_ZERO_BASED;
+    let driver = &mut k.world.hosts[1].driver;
+    let mr = driver.reg_mr(pd, va, len, access).unwrap();
+    let text = pattern(len as u32);
+    driver.write_mr(&mr, 0, &text);
+    let mut pair = k.world.connect(QPT_RC, 64 << 10, |_| {});
+    let status = k.ask_on(&mut pair, wr::WR_READ, 0, len as u32, mr.key);
+    assert_eq!(status, cqe::SUCCESS);
+    let to = pair.mr[0];
+    let driver = &mut k.world.hosts[0].driver;
+    assert!(driver.read_mr(&to, 0, len as usize) == text);
+    // What is outside, and what would be inside if it did not count from zero.
+    for (at, len) in [
+        (0, len + 1),
+        (len, 1),
+        (va, 8),
+        (u64::MAX - va + 1, 8),
+        (u64::MAX, 1),
+    ] {
+        let status = k.ask(wr::WR_READ, at, len as u32, mr.key);
+        assert_eq!(status, cqe::REM_ACCESS_ERR, "{at:#x}");
+    }
+    // The same for its owner.
+    let send = Send {
+        opcode: wr::WR_WRITE,
+        sges: &[(100, 50, mr.key)],
+        remote_addr: to.va,
+        rkey: to.key,
+        ..Send::default()
+    };
+    k.world.hosts[1].driver.post_send(&mut pair.qp[1], &send);
+    k.world.run();
+    expect_cqe(&mut k.world, 1, &mut pair.cq[1], cqe::SUCCESS);
+    let driver = &mut k.world.hosts[0].driver;
+    assert_eq!(driver.read_mr(&to, 0, 50), text[100..150]);
+    // A window in it is bound to what its own addresses name.
+    let window = k.create(MKEY_WINDOW_2, 0);
+    let bind = BindMwWqe {
+        lkey: U32::new(mr.key),
+        addr: U64::new(1000),
+        ..k.bind(window)
+    };
+    let done = k.local(&mut pair.qp[1], &mut pair.cq[1], &bind);
+    assert_eq!(done.status, cqe::SUCCESS);
+    assert_eq!(
+        k.ask_on(&mut pair, wr::WR_READ, 1000, 5000, window),
+        cqe::SUCCESS
+    );
+    let driver = &mut k.world.hosts[0].driver;
+    assert!(driver.read_mr(&to, 0, 5000) == text[1000..6000]);
+    for addr in [va, u64::MAX - va + 1] {
+        let bind = BindMwWqe {
+            addr: U64::new(addr),
+            rkey: U32::new(window | 1),
+            ..bind
+        };
+        let mut other = k.world.connect(QPT_RC, PAGE, |_| {});
+        let done = k.local(&mut other.qp[1], &mut other.cq[1], &bind);
+        assert_eq!(done.status, cqe::MW_BIND_ERR);
+    }
+}
+
 #[test]
 fn windows_are_bound_only_to_what_lets_them() {
     let mut k = Keys::new();
@@ -780,7 +848,7 @@ fn nothing_crosses_protection_domains() {
     let mut k = Keys::new();
     let driver = &mut k.world.hosts[1].driver;
     let pd = driver.alloc_pd().unwrap();
-    let access = ALL_ACCESS | ACCESS_MW_BIND;
+    let access = ALL_ACCESS | ACCESS_MW_BIND | ACCESS_FLUSH_GLOBAL;
     let foreign = driver.reg_mr(pd, 0x5000, 8192, access).unwrap();
     // rkey, for each operation.
     for opcode in [
@@ -792,6 +860,60 @@ fn nothing_crosses_protection_domains() {
         let status = k.ask(opcode, 0x5000, 8, foreign.key);
         assert_eq!(status, cqe::REM_ACCESS_ERR, "opcode {opcode}");
     }
+    // A key that is valid in the other domain does not go by a peer's SEND of this one, nor by a FLUSH through it.
+    let this = std::mem::replace(&mut k.world.hosts[1].pd, pd);
+    let fast = k.create(MKEY_FAST_REG, 4);
+    let window = k.create(MKEY_WINDOW_1, 0);
+    let mut theirs = k.world.connect(QPT_RC, PAGE, |_| {});
+    let bind = BindMwWqe {
+        lkey: U32::new(foreign.key),
+        addr: U64::new(foreign.va),
+        ..k.bind(window)
+    };
+    for entry in [k.register(fast).entry(), bind.entry()] {
+        let driver = &mut k.world.hosts[1].driver;
+        driver.post_raw_send(&mut theirs.qp[1], entry);
+        k.world.run();
+        expect_cqe(&mut k.world, 1, &mut theirs.cq[1], cqe::SUCCESS);
+    }
+    let read = |k: &mut Keys, pair: &mut Pair, va, key| k.ask_on(pair, wr::WR_READ, va, 8, key);
+    assert_eq!(read(&mut k, &mut theirs, VA + 100, fast), cqe::SUCCESS);
+    assert_eq!(read(&mut k, &mut theirs, foreign.va, window), cqe::SUCCESS);
+    k.world.hosts[1].pd = this;
+    assert_eq!(
+        k.ask(wr::WR_READ, foreign.va, 8, window),
+        cqe::REM_ACCESS_ERR
+    );
+    let mut pair = k.world.connect(QPT_RC, PAGE, |_| {});
+    let to = pair.mr[1];
+    let driver = &mut k.world.hosts[1].driver;
+    driver.post_recv(&mut pair.qp[1], 5, &[(to.va, 64, to.key)]);
+    let send_inv = Send {
+        opcode: wr::WR_SEND_INV,
+        imm: fast.to_le_bytes(),
+        inline: Some(b"take it"),
+        ..Send::default()
+    };
+    let driver = &mut k.world.hosts[0].driver;
+    driver.post_send(&mut pair.qp[0], &send_inv);
+    k.world.run();
+    expect_cqe(&mut k.world, 1, &mut pair.cq[1], cqe::REM_INV_REQ_ERR);
+    let all = ALL_ACCESS | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT;
+    let mut pair = k.world.connect(QPT_RC, PAGE, |c| c.access = all);
+    let flush = FlushWqe {
+        opcode: wr::WR_FLUSH,
+        flags: wr::WR_FLAG_SIGNALED,
+        rkey: U32::new(foreign.key),
+        remote_addr: U64::new(foreign.va),
+        length: U64::new(8),
+        placement: U32::new(wr::FLUSH_GLOBAL),
+        ..FlushWqe::default()
+    };
+    let driver = &mut k.world.hosts[0].driver;
+    driver.post_raw_send(&mut pair.qp[0], flush.entry());
+    k.world.run();
+    expect_cqe(&mut k.world, 0, &mut pair.cq[0], cqe::REM_ACCESS_ERR);
+    assert_eq!(read(&mut k, &mut theirs, VA + 100, fast), cqe::SUCCESS);
     // lkey, of a send and of a receive.
     let mut pair = k.world.connect(QPT_RC, PAGE, |_| {});
     let (remote, sge) = (pair.mr[0], (foreign.va, 8, foreign.key));

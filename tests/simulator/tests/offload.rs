@@ -5,7 +5,7 @@ use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_simulator::pager::run as run_pagers;
-use faultline_simulator::{Cq, Mr, Pager, Qp, Rng, Send, Sge, World, expect_cqe};
+use faultline_simulator::{Cq, Mr, Pager, Qp, QpConfig, Rng, Send, Sge, World, expect_cqe};
 
 const LEN: u64 = 1 << 20;
 const SLOT: u64 = 2048;
@@ -462,6 +462,61 @@ fn segments_wait_for_pages_and_go_on() {
         .collect();
     assert!(joined == payload);
     got.iter().for_each(|(frame, _)| shape.expect_right(frame));
+}
+
+/// Whoever sends large packets need not register their headers.
+#[test]
+fn headers_may_be_in_the_request_and_the_rest_elsewhere() {
+    for shape in [shapes()[0], shapes()[2]] {
+        let mut ends = Ends::new(true);
+        ends.receive(60);
+        // With room for the longest headers.
+        let host = &mut ends.world.hosts[0];
+        let config = QpConfig {
+            max_sge: 10,
+            ..host.qp_config(QPT_RAW, &ends.cq[0])
+        };
+        ends.qp[0] = host.driver.create_qp(&config).unwrap();
+        host.driver.activate(ends.qp[0].qpn, QPT_RAW, 0).unwrap();
+        let payload = data(30_000);
+        let large = shape.partial(&payload);
+        let (header, rest) = large.split_at(shape.payload_at());
+        let mr = ends.mr[0];
+        ends.world.hosts[0].driver.write_mr(&mr, 500, rest);
+        let mut send = Send {
+            opcode: wr::WR_RAW,
+            inline: Some(header),
+            sges: &[(mr.va + 500, 30_000, mr.key)],
+            compare_add: 1300 << 32 | (header.len() as u64) << 48,
+            ..Send::default()
+        };
+        let post = |ends: &mut Ends, send: &Send<'_>| {
+            let driver = &mut ends.world.hosts[0].driver;
+            driver.post_send(&mut ends.qp[0], send);
+            ends.world.run_for(1_000_000);
+            expect_cqe(&mut ends.world, 0, &mut ends.cq[0], cqe::SUCCESS).opcode
+        };
+        assert_eq!(post(&mut ends, &send), cqe::TSO);
+        let got = ends.arrived();
+        assert_eq!(got.len(), 24);
+        got.iter().for_each(|(frame, _)| shape.expect_right(frame));
+        let parts = got.iter().map(|(frame, _)| &frame[shape.payload_at()..]);
+        assert!(parts.flatten().copied().collect::<Vec<u8>>() == payload);
+        // The same of a frame that is not cut, wherever the border is.
+        for border in [1, 13, 16, 17, 54] {
+            let (head, rest) = large[..1000].split_at(border);
+            ends.world.hosts[0].driver.write_mr(&mr, 0, rest);
+            send.inline = Some(head);
+            let sge = [(mr.va, rest.len() as u32, mr.key)];
+            let send = Send {
+                sges: &sge,
+                compare_add: 0,
+                ..send
+            };
+            assert_eq!(post(&mut ends, &send), cqe::SEND);
+            assert!(ends.arrived()[0].0 == large[..1000]);
+        }
+    }
 }
 
 #[test]

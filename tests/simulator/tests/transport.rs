@@ -325,6 +325,34 @@ fn a_message_longer_than_the_buffer_fails_on_both_sides() {
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::REM_INV_REQ_ERR);
 }
 
+/// UC has no way to say so: the message is lost, and the buffer is for the next one.
+#[test]
+fn an_unreliable_message_longer_than_the_buffer_is_lost() {
+    let mut world = World::new(2, 1);
+    let mut pair = world.connect(QPT_UC, LEN, |_| {});
+    let (a, b) = (pair.mr[0], pair.mr[1]);
+    world.hosts[1]
+        .driver
+        .post_recv(&mut pair.qp[1], 1, &[(b.va, 9000, b.key)]);
+    // Too long from the first packet on, in the middle, and by a byte.
+    for len in [20_000, 9001, 9000] {
+        let send = Send {
+            opcode: wr::WR_SEND,
+            sges: &[(a.va, len, a.key)],
+            ..Send::default()
+        };
+        world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+        world.run();
+        expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+        let found = world.completions(1, &mut pair.cq[1]);
+        let lens: Vec<_> = found.iter().map(|cqe| cqe.byte_len.get()).collect();
+        assert_eq!(lens, if len == 9000 { vec![9000] } else { vec![] });
+    }
+    let driver = &mut world.hosts[1].driver;
+    let dropped = driver.counter(Counter::resp_local_length_error).unwrap();
+    assert_eq!(dropped, 2);
+}
+
 #[test]
 fn every_illegal_opcode_gives_a_completion() {
     let legal = |kind, opcode| match kind {
@@ -659,7 +687,7 @@ fn an_overrun_completion_queue_says_so() {
         .driver
         .connect(qp.qpn, QPT_RC, &path)
         .unwrap();
-    let cqn = small.cqn;
+    let (cqn, qpn) = (small.cqn, qp.qpn);
     pair.qp[0] = qp;
     pair.cq[0] = small;
     world.hosts[0].driver.async_events();
@@ -667,10 +695,71 @@ fn an_overrun_completion_queue_says_so() {
         write(&mut world, &mut pair, 8);
         world.run();
     }
+    // What can't tell of its work must not go on with it (IBTA 9.9.6.3, class G).
     assert_eq!(
         world.hosts[0].driver.async_events(),
-        [(event::CQ_ERROR, cqn)]
+        [(event::CQ_ERROR, cqn), (event::QP_FATAL, qpn)]
     );
+    assert_eq!(world.hosts[0].driver.query_qp(qpn).unwrap().state, QPS_ERR);
+    // One that begins anew, with another CQ, has nothing to do with it.
+    let other = world.hosts[0].cq(4);
+    let mut again = world.hosts[0].qp(QPT_RC, &other);
+    std::mem::swap(&mut again, &mut pair.qp[0]);
+    pair.cq[0] = other;
+    let driver = &mut world.hosts[1].driver;
+    driver.set_state(pair.qp[1].qpn, QPS_RESET).unwrap();
+    pair.qp[1].reset();
+    for (host, own, to, peer) in [(0, 0, 1, 1), (1, 1, 0, 0)] {
+        let path = world.path(to, pair.qp[peer].qpn);
+        let driver = &mut world.hosts[host].driver;
+        driver.connect(pair.qp[own].qpn, QPT_RC, &path).unwrap();
+    }
+    write(&mut world, &mut pair, 8);
+    world.run();
+    expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+}
+
+/// The same on the side that receives, where many share the queue that overruns.
+#[test]
+fn all_whose_completions_are_lost_fail() {
+    let mut world = World::new(2, 1);
+    let mut pairs: Vec<_> = (0..5).map(|_| world.connect(QPT_RC, LEN, |_| {})).collect();
+    let small = world.hosts[1].cq(1);
+    let mut receivers = Vec::new();
+    for pair in &mut pairs {
+        let qp = world.hosts[1].qp(QPT_RC, &small);
+        let sender = pair.qp[0].qpn;
+        let driver = &mut world.hosts[0].driver;
+        driver.set_state(sender, QPS_RESET).unwrap();
+        pair.qp[0].reset();
+        for (host, own, to, peer) in [(0, sender, 1, qp.qpn), (1, qp.qpn, 0, sender)] {
+            let path = world.path(to, peer);
+            let driver = &mut world.hosts[host].driver;
+            driver.connect(own, QPT_RC, &path).unwrap();
+        }
+        receivers.push(qp);
+    }
+    world.hosts[1].driver.async_events();
+    for (pair, receiver) in pairs.iter_mut().zip(&mut receivers) {
+        let to = pair.mr[1];
+        let driver = &mut world.hosts[1].driver;
+        driver.post_recv(receiver, 1, &[(to.va, 64, to.key)]);
+        let send = Send {
+            opcode: wr::WR_SEND,
+            inline: Some(b"one more"),
+            ..Send::default()
+        };
+        world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+        world.run();
+    }
+    let states: Vec<u8> = receivers
+        .iter()
+        .map(|qp| world.hosts[1].driver.query_qp(qp.qpn).unwrap().state)
+        .collect();
+    assert_eq!(states, [QPS_RTS, QPS_RTS, QPS_ERR, QPS_ERR, QPS_ERR]);
+    let events = world.hosts[1].driver.async_events();
+    let fatal = events.iter().filter(|event| event.0 == event::QP_FATAL);
+    assert_eq!(fatal.count(), 3, "{events:?}");
 }
 
 #[test]

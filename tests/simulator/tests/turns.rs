@@ -156,3 +156,45 @@ fn a_queue_pair_gets_a_frame_once() {
         assert_eq!(missed.unwrap(), 0);
     }
 }
+
+/// However many share a completion queue that overruns: they fail, and nobody waits for all of them.
+#[test]
+fn queue_pairs_that_fail_together_take_turns() {
+    const QPS: usize = 3000;
+    let mut world = World::new(1, 1);
+    let host = &mut world.hosts[0];
+    let cq = host.cq(1);
+    let srq = host.driver.create_srq(host.pd, 0, 4, 1, 0).unwrap();
+    let config = QpConfig {
+        srqn: Some(srq.srqn),
+        log_depth: 0,
+        ..host.qp_config(QPT_UD, &cq)
+    };
+    let nonsense = Send {
+        opcode: wr::WR_READ,
+        ..Send::default()
+    };
+    let mut qps: Vec<_> = (0..QPS)
+        .map(|_| {
+            let qp = host.driver.create_qp(&config).unwrap();
+            host.driver.activate(qp.qpn, QPT_UD, 7).unwrap();
+            qp
+        })
+        .collect();
+    host.driver.async_events();
+    let before = world.with_nic(0, |nic| nic.work());
+    for qp in &mut qps {
+        world.hosts[0].driver.post_send(qp, &nonsense);
+    }
+    world.run();
+    let work = world.with_nic(0, |nic| nic.work()) - before;
+    assert!(work > LONGEST, "{work}: too little to show anything");
+    assert!(world.longest_call() < LONGEST, "{}", world.longest_call());
+    let driver = &mut world.hosts[0].driver;
+    let in_error = qps
+        .iter()
+        .filter(|qp| driver.query_qp(qp.qpn).unwrap().state == QPS_ERR)
+        .count();
+    // Two completions found room.
+    assert_eq!(in_error, QPS - 2);
+}

@@ -208,9 +208,8 @@ impl Mkeys {
         if what.length == 0 {
             return Err(Unchanged::Bounds);
         }
-        region
-            .check_bounds(what.addr, what.length)
-            .map(|_| what.addr)
+        let at = what.addr.checked_add(region.shift());
+        at.filter(|at| region.check_bounds(*at, what.length).is_some())
             .ok_or(Unchanged::Bounds)
     }
 

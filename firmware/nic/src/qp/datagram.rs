@@ -11,6 +11,7 @@ use faultline_wire::packet::RoceHeader;
 
 use super::fault::IngressNeed;
 use super::requester::Unbuilt;
+use super::responder::TOO_LONG;
 use super::work_request::SendWr;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::core::Core;
@@ -18,7 +19,7 @@ use crate::dma::Dma;
 use crate::fault::Need;
 use crate::frame::{Payload, TxFrame};
 use crate::mkey::Access;
-use crate::srq::TakeError;
+use crate::srq::{RecvWr, TakeError};
 use crate::time::Instant;
 
 /// Bytes in front of a datagram: a GRH, or an IPv4 header in the last 20 of them (IBTA A17.4.5.2).
@@ -166,23 +167,14 @@ impl Qp {
             }
         };
         let len = GRH_LEN + payload.len();
-        let too_long = len as u64 > wr.capacity;
-        if too_long && self.config.kind == QpType::Gsi {
-            // Whoever reaches the port knows the Q_Key of QP1, and must not be able to stop it.
-            core.counters.inc(Counter::rx_malformed);
-            self.responder.put_back(wr);
+        if len as u64 > wr.capacity {
+            self.drop_too_long(core, now, mem, wr);
             return Ok(());
         }
-        let placed = if too_long {
-            Err(Misplaced::Failed(Failure::new(
-                cqe::LOC_LEN_ERR,
-                cqe::LENGTH,
-            )))
-        } else {
-            let grh = global_header(&header.ip);
-            self.scatter(core, mem, &wr, 0, Payload::Bytes(&grh))
-                .and_then(|()| self.scatter(core, mem, &wr, GRH_LEN as u64, payload))
-        };
+        let grh = global_header(&header.ip);
+        let placed = self
+            .scatter(core, mem, &wr, 0, Payload::Bytes(&grh))
+            .and_then(|()| self.scatter(core, mem, &wr, GRH_LEN as u64, payload));
         match placed {
             Ok(()) => {}
             Err(Misplaced::Lost) => {
@@ -228,6 +220,24 @@ impl Qp {
         }
         core.complete(mem, now, self.config.recv_cqn, entry);
         Ok(())
+    }
+
+    /// More has come than the buffer takes. Whoever sent it does not hear of it and must not be able to stop the
+    /// queue: the buffer stays for the next message. One of an SRQ completes in error, so that the program sees why
+    /// it gets nothing (IBTA 9.9.6.3, classes D and E).
+    pub(super) fn drop_too_long<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        wr: RecvWr,
+    ) {
+        core.counters.inc(Counter::resp_local_length_error);
+        if wr.srqn.is_some() {
+            self.complete_receive(core, now, mem, &wr, TOO_LONG);
+        } else {
+            self.responder.put_back(wr);
+        }
     }
 }
 

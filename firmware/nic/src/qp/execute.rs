@@ -173,7 +173,7 @@ impl Qp {
         let len = payload.len() as u32;
         let longest = wr.capacity.min(u64::from(MAX_MSG_SIZE));
         if u64::from(received) + u64::from(len) > longest {
-            return Err(Refusal::too_long());
+            return Err(Refusal::TooLong);
         }
         self.scatter(core, mem, wr, u64::from(received), payload)
             .map_err(|misplaced| match misplaced {

@@ -388,8 +388,9 @@ impl Qp {
         }
     }
 
-    /// Forgets pages and packets that were waited for.
+    /// Forgets pages and packets that were waited for, and what was still to happen to it.
     pub(super) fn stop_waiting(&mut self, core: &mut Core) {
+        core.forget_silenced(self.number);
         self.waits = Waits::default();
         while self.unpark(core).is_some() {}
     }

@@ -203,7 +203,7 @@ impl Misplaced {
     fn new(miss: Miss, va: u64, left: u32) -> Self {
         match miss {
             Miss::Absent(absent) => {
-                let before = absent.va.wrapping_sub(va);
+                let before = absent.named.wrapping_sub(va);
                 Self::Absent(absent, u64::from(left).saturating_sub(before))
             }
             _ => Self::Failed(Failure::local(miss)),

@@ -42,7 +42,8 @@ enum Offload {
 impl Offload {
     fn parse(wr: &SendWr) -> Result<Self, Failure> {
         let field = |shift: u32| (wr.compare_add >> shift) as u16;
-        let [start, offset, mss, header_len] = [0, 16, 32, 48].map(field);
+        let [start, offset, header_len] = [0, 16, 48].map(field);
+        let mss = wr.mss();
         let wants_csum = wr.flags & wr::WR_FLAG_CSUM != 0;
         if wr.swap != 0 {
             return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED));

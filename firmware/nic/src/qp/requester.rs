@@ -511,7 +511,7 @@ impl Qp {
         // What is left of the entry it was found in.
         let left = wr.sges.iter().filter(|sge| sge.lkey == absent.key);
         let left = left.filter_map(|sge| {
-            let before = absent.va.checked_sub(sge.addr)?;
+            let before = absent.named.checked_sub(sge.addr)?;
             u64::from(sge.len).checked_sub(before)
         });
         let hint = left.max().unwrap_or(0);
@@ -528,11 +528,15 @@ impl Qp {
         out: &mut Segments,
         mut translate: impl FnMut(&SgEntry, u64, u32, &mut Segments) -> Result<u32, Miss>,
     ) -> Result<u32, Miss> {
-        if let Some(at) = wr.inline_at {
-            push_segment(out, at + u64::from(offset), len);
-            return Ok(len);
-        }
         let (mut skip, mut left) = (offset, len);
+        if let Some((at, there)) = wr.inline {
+            let n = there.saturating_sub(skip).min(left);
+            if n > 0 {
+                push_segment(out, at + u64::from(skip), n);
+            }
+            skip = skip.saturating_sub(there);
+            left -= n;
+        }
         for sge in &wr.sges {
             if left == 0 {
                 break;

@@ -27,6 +27,9 @@ use crate::srq::RecvWr;
 use crate::tag::Class;
 use crate::time::Instant;
 
+/// What becomes of a receive work request that is too small.
+pub(super) const TOO_LONG: Failure = Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH);
+
 /// The message sequence number has 24 bits.
 pub(super) const MSN_MASK: u32 = 0xff_ffff;
 
@@ -153,9 +156,12 @@ pub(super) enum Refusal {
     Absent(IngressNeed),
     /// Memory is not durable yet.
     NotDurable,
+    /// More than the receive buffer takes.
+    TooLong,
     /// The connection ends.
     Fatal {
-        code: NakCode,
+        /// None: the peer hears nothing.
+        code: Option<NakCode>,
         event: u8,
         /// Status for the receive work request that was being filled.
         receive: Option<Failure>,
@@ -164,14 +170,14 @@ pub(super) enum Refusal {
 
 impl Refusal {
     pub(super) const INVALID: Self = Self::Fatal {
-        code: NakCode::InvalidRequest,
+        code: Some(NakCode::InvalidRequest),
         event: event::QP_REQUEST_ERROR,
         receive: None,
     };
 
     pub(super) const fn access() -> Self {
         Self::Fatal {
-            code: NakCode::RemoteAccessError,
+            code: Some(NakCode::RemoteAccessError),
             event: event::QP_ACCESS_ERROR,
             receive: None,
         }
@@ -179,7 +185,7 @@ impl Refusal {
 
     pub(super) const fn operational(receive: Option<Failure>) -> Self {
         Self::Fatal {
-            code: NakCode::RemoteOperationalError,
+            code: Some(NakCode::RemoteOperationalError),
             event: event::QP_FATAL,
             receive,
         }
@@ -199,20 +205,13 @@ impl Refusal {
         }
     }
 
-    /// The key that a SEND names can't be invalidated (IBTA 9.4.1.1.3, 9.9.3).
+    /// The key that a SEND names can't be invalidated: the message has arrived, and it is for the receiver's program
+    /// to say what is wrong (IBTA 9.9.6.3, class J).
     pub(super) const fn not_invalidated() -> Self {
         Self::Fatal {
-            code: NakCode::RemoteAccessError,
+            code: None,
             event: event::QP_ACCESS_ERROR,
             receive: Some(Failure::new(cqe::REM_INV_REQ_ERR, cqe::KEY_STATE)),
-        }
-    }
-
-    pub(super) const fn too_long() -> Self {
-        Self::Fatal {
-            code: NakCode::InvalidRequest,
-            event: event::QP_REQUEST_ERROR,
-            receive: Some(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH)),
         }
     }
 }
@@ -565,16 +564,27 @@ impl Qp {
                 resp.nak_sent = true;
                 resp.acknowledge(psn, Syndrome::RnrNak { timer });
             }
+            Refusal::TooLong => {
+                core.counters.inc(Counter::resp_local_length_error);
+                let refusal = Refusal::Fatal {
+                    code: Some(NakCode::InvalidRequest),
+                    event: event::QP_REQUEST_ERROR,
+                    receive: Some(TOO_LONG),
+                };
+                self.refuse(core, now, mem, psn, refusal);
+            }
             Refusal::Fatal {
                 code,
                 event,
                 receive,
             } => {
-                core.counters.inc(match code {
-                    NakCode::RemoteAccessError => Counter::resp_remote_access_errors,
-                    _ => Counter::resp_invalid_request,
-                });
-                self.responder.acknowledge(psn, Syndrome::Nak(code));
+                if let Some(code) = code {
+                    core.counters.inc(match code {
+                        NakCode::RemoteAccessError => Counter::resp_remote_access_errors,
+                        _ => Counter::resp_invalid_request,
+                    });
+                    self.responder.acknowledge(psn, Syndrome::Nak(code));
+                }
                 // One that is not at fault is flushed with the others.
                 if let Some(failure) = receive
                     && let Some(wr) = self.responder.take_current()
@@ -603,6 +613,11 @@ impl Qp {
             // UC has no FLUSH.
             Refusal::Lost | Refusal::Absent(_) | Refusal::NotDurable => {}
             Refusal::NotReady => core.counters.inc(Counter::out_of_buffer),
+            Refusal::TooLong => {
+                if let Some(wr) = self.responder.take_current() {
+                    self.drop_too_long(core, now, mem, wr);
+                }
+            }
             Refusal::Fatal {
                 receive: Some(failure),
                 event,
@@ -717,7 +732,7 @@ impl Qp {
                     Err(Miss::Absent(absent))
                         if self.attr.fault_policy != FAULT_POLICY_TERMINATE =>
                     {
-                        let before = absent.va.wrapping_sub(va);
+                        let before = absent.named.wrapping_sub(va);
                         let hint = u64::from(len - offset).saturating_sub(before);
                         let need = Need::new(absent, hint, at.get());
                         match self.await_page(core, now, mem, false, None, &need) {

@@ -29,8 +29,9 @@ pub(super) struct SendWr {
     pub remote_qpn: u32,
     pub qkey: u32,
     pub sges: SgList,
-    /// Address of inline data.
-    pub inline_at: Option<u64>,
+    /// Address of inline data, and how much there is. It comes before what the SGEs name.
+    pub inline: Option<(u64, u32)>,
+    /// Of all data.
     pub length: u32,
     /// First PSN, and number of PSNs; a request without packets has none.
     pub first: Psn,
@@ -62,7 +63,7 @@ impl SendWr {
             remote_qpn: 0,
             qkey: 0,
             sges: SgList::new(),
-            inline_at: None,
+            inline: None,
             length: 0,
             first: Psn::new(0),
             psns: 0,
@@ -105,6 +106,11 @@ impl SendWr {
         self.is_answered() && self.responses < self.psns
     }
 
+    /// A raw frame: how much payload a segment of it has; 0: it is not cut.
+    pub(super) fn mss(&self) -> u16 {
+        (self.compare_add >> 32) as u16
+    }
+
     /// Bytes that come back in READ responses.
     pub(super) fn landing(&self) -> u32 {
         if self.is_read() { self.length } else { 0 }
@@ -121,6 +127,7 @@ impl SendWr {
             wr::WR_BIND_MW => cqe::BIND_MW,
             wr::WR_FLUSH => cqe::FLUSH,
             wr::WR_ATOMIC_WRITE => cqe::ATOMIC_WRITE,
+            wr::WR_RAW if self.mss() > 0 => cqe::TSO,
             _ => cqe::SEND,
         }
     }
@@ -167,32 +174,30 @@ impl Qp {
             return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED));
         }
         let data = SQ_WQE_DATA as usize;
-        if wqe.flags & wr::WR_FLAG_INLINE != 0 {
-            let len = wqe.inline_len.get();
-            if wqe.num_sge != 0
-                || len > self.config.max_inline
-                || data + len as usize > ring.stride()
-            {
-                return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
-            }
-            wr.inline_at = Some(entry + data as u64);
-            wr.length = len;
-            return Ok(());
-        }
-        let end = data + usize::from(wqe.num_sge) * size_of::<Sge>();
-        if wqe.num_sge > self.config.max_send_sge
-            || end > ring.stride()
-            || wqe.inline_len.get() != 0
+        let inline_len = wqe.inline_len.get();
+        let is_inline = wqe.flags & wr::WR_FLAG_INLINE != 0;
+        let mixed = is_inline && wqe.num_sge > 0;
+        if (inline_len > 0 && !is_inline)
+            || inline_len > self.config.max_inline
+            || (mixed && wqe.opcode != wr::WR_RAW)
         {
             return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
         }
-        if end > FIRST {
+        let sges = data + (inline_len as usize).next_multiple_of(size_of::<Sge>());
+        let end = sges + usize::from(wqe.num_sge) * size_of::<Sge>();
+        if wqe.num_sge > self.config.max_send_sge || end > ring.stride() {
+            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
+        }
+        if is_inline {
+            wr.inline = Some((entry + data as u64, inline_len));
+        }
+        if wqe.num_sge > 0 && end > FIRST {
             let rest = bytes.get_mut(FIRST..end).ok_or(FETCH)?;
             mem.read(entry + FIRST as u64, rest).map_err(|_| FETCH)?;
         }
-        wr.sges = parse_sges(bytes.get(data..end).unwrap_or(&[]));
-        let total: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
-        wr.length = u32::try_from(total)
+        wr.sges = parse_sges(bytes.get(sges..end).unwrap_or(&[]));
+        let named: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        wr.length = u32::try_from(u64::from(inline_len) + named)
             .ok()
             .filter(|len| *len <= MAX_MSG_SIZE)
             .ok_or(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH))?;
@@ -213,13 +218,13 @@ impl Qp {
             _ => return Err(OPCODE),
         };
         let without_data = wr.is_local() || wr.opcode == wr::WR_FLUSH;
-        if without_data && (!wr.sges.is_empty() || wr.inline_at.is_some()) {
+        if without_data && (!wr.sges.is_empty() || wr.inline.is_some()) {
             return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
         }
         if wr.flags & wr::WR_FLAG_CSUM != 0 {
             return Err(OPCODE);
         }
-        if access == Access::LocalWrite && wr.inline_at.is_some() {
+        if access == Access::LocalWrite && wr.inline.is_some() {
             return Err(OPCODE);
         }
         if wr.is_answered() && self.attr.max_rd_atomic == 0 {

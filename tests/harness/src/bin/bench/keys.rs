@@ -141,9 +141,9 @@ impl Samples {
         Ok(())
     }
 
-    /// The maxima of the rounds.
+    /// The maxima of the rounds. One that is not whole would have less to be the longest of.
     fn rounds(&self) -> Vec<f64> {
-        self.undisturbed.chunks(ROUND).map(maximum).collect()
+        self.undisturbed.chunks_exact(ROUND).map(maximum).collect()
     }
 
     fn figures(&self, state: &str, floor: f64) -> [Figure; 3] {
