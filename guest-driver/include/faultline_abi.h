@@ -433,6 +433,8 @@
 #define FAULTLINE_WC_BIND_MW 5
 /* Local invalidate. */
 #define FAULTLINE_WC_LOCAL_INV 6
+/* A raw frame that was segmented. */
+#define FAULTLINE_WC_TSO 7
 /* Fast registration. */
 #define FAULTLINE_WC_REG_MR 8
 /* FLUSH. */
@@ -871,6 +873,8 @@
 #define FAULTLINE_CNT_rx_csum_errors 0x3b
 /* Requests that were segmented. */
 #define FAULTLINE_CNT_tx_segmented 0x3c
+/* Messages that are longer than their receive buffer. */
+#define FAULTLINE_CNT_resp_local_length_error 0x3d
 
 /* Kinds of flows; the values of `enum ib_flow_attr_type`. */
 /* Frames that match. */
@@ -1168,13 +1172,16 @@ struct faultline_sge {
 	__le32 lkey;
 };
 
-/* First 48 bytes of a send work request. `sge[num_sge]`, or the inline data, follows at offset 48. */
+/*
+ * First 48 bytes of a send work request. `sge[num_sge]`, or the inline data, follows at offset 48. A raw frame
+ * may have both: inline data, and at the next multiple of 16 the SGEs of what comes behind it.
+ */
 struct faultline_sq_wqe {
 	/* FAULTLINE_WR_*. */
 	__u8 opcode;
 	/* FAULTLINE_WR_FLAG_*. */
 	__u8 flags;
-	/* Number of SGEs; zero with WR_FLAG_INLINE. */
+	/* Number of SGEs; zero with WR_FLAG_INLINE, but for raw frames. */
 	__u8 num_sge;
 	__u8 reserved0;
 	/* Immediate data in wire order, or the rkey to invalidate. */

@@ -23,6 +23,8 @@ struct faultline_alloc_ucontext_resp {
 	__u32 max_cqe;
 	__u32 max_sge;
 	__u32 max_inline;
+	__u32 max_tso;
+	__u32 reserved;
 };
 
 struct faultline_alloc_pd_resp {

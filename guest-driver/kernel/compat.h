@@ -19,7 +19,8 @@
 
 /*
  * 6.16: regions on demand keep page frame numbers, and are mapped for DMA one
- * by one.
+ * by one. Where pages are huge the core finds its own in one place and releases
+ * them in another: there none may be.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 16, 0)
 #define FAULTLINE_COMPAT_ODP_PFNS

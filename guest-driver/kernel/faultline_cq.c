@@ -235,6 +235,7 @@ static const u8 faultline_send_opcodes[] = {
 	[FAULTLINE_WC_FETCH_ADD] = IB_WC_FETCH_ADD,
 	[FAULTLINE_WC_BIND_MW] = IB_WC_SEND,	/* not for the kernel */
 	[FAULTLINE_WC_LOCAL_INV] = IB_WC_LOCAL_INV,
+	[FAULTLINE_WC_TSO] = IB_WC_SEND,	/* not for the kernel */
 	[FAULTLINE_WC_REG_MR] = IB_WC_REG_MR,
 	[FAULTLINE_WC_FLUSH] = IB_WC_FLUSH,
 	[FAULTLINE_WC_ATOMIC_WRITE] = IB_WC_ATOMIC_WRITE,

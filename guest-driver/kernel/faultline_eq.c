@@ -32,7 +32,8 @@ int faultline_res_add(struct xarray *xa, struct faultline_res *res)
 /* No event finds the object any more, and none is being handled. */
 void faultline_res_remove(struct xarray *xa, struct faultline_res *res)
 {
-	xa_erase_irq(xa, res->num);
+	/* The device has freed the number: another may have it already. */
+	xa_cmpxchg_irq(xa, res->num, res, NULL, 0);
 	faultline_res_put(res);
 	wait_for_completion(&res->unused);
 }

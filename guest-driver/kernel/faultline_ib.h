@@ -90,14 +90,19 @@ struct faultline_mr {
 
 	/* The rest is for regions on demand. */
 	bool on_demand;
+	/* Nothing need be brought any more. */
+	bool going;
 	/* Who serves a fault or prefetches; dereg waits for the last one. */
 	refcount_t users;
 	struct completion unused;
 	/* Of its address space. */
 	struct faultline_odp_share *share;
-	/* Implicit: umems by address; the lock serializes new ones. */
+	/* Implicit: struct faultline_child by address. The lock serializes new ones. */
 	struct xarray children;
 	struct mutex children_lock;
+	unsigned long child_count;
+	/* With so many, unused ones are looked for. */
+	unsigned long child_limit;
 	atomic64_t page_faults;
 	atomic64_t page_faults_handled;
 	atomic64_t page_invalidations;
@@ -167,6 +172,7 @@ struct faultline_srq {
 	struct ib_srq ibsrq;
 	struct faultline_res res;
 	struct faultline_wq wq;
+	struct mutex resize_lock;
 	bool user;
 	/* Operations on its tag list, if it has one. */
 	struct faultline_buf ops;
@@ -447,6 +453,8 @@ int faultline_fill_reg_mr(struct faultline_reg_mr_wqe *wqe,
 /* faultline_stats.c */
 extern const struct rdma_stat_desc faultline_stat_descs[];
 extern const unsigned int faultline_num_counters;
+int faultline_counters_create(struct faultline_dev *dev);
+void faultline_counters_destroy(struct faultline_dev *dev);
 int faultline_read_counters(struct faultline_dev *dev, u32 set, u64 *values);
 struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
 						    u32 port);

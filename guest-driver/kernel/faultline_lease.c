@@ -17,7 +17,8 @@
  *
  * - Nobody waits for himself: not the thread that read the events last, nor a
  *   process without another thread.
- * - Nobody waits for another user, who could map the same file just for that.
+ * - Nobody waits for another user, who could map the same file just for that,
+ *   nor for who may only read a file and makes its pages move.
  * - Nobody waits for, or as, an address space that ends; with a deadly signal;
  *   in reclaim; in a kernel thread; where he must not sleep; for events that
  *   nobody can read.
@@ -45,6 +46,26 @@
 
 /* Pinning may move pages, and so disturb itself, but not forever. */
 #define FAULTLINE_PIN_TRIES	16
+
+/*
+ * What all regions of a user may make others wait, one after the other: as long
+ * as one may, in so much time.
+ */
+#define FAULTLINE_PATIENCE	msecs_to_jiffies(FAULTLINE_MAX_LEASE_MS)
+#define FAULTLINE_PATIENCE_PERIOD	(60 * HZ)
+
+struct faultline_patience {
+	struct list_head list;
+	kuid_t owner;
+	unsigned int users;
+	/* Beginning of the period, and what of it was waited for, in jiffies. */
+	unsigned long since;
+	unsigned long spent;
+};
+
+static LIST_HEAD(faultline_patiences);
+/* Protects the list and all in it. */
+static DEFINE_SPINLOCK(faultline_patience_lock);
 
 struct faultline_mr_watch {
 	struct mmu_interval_notifier notifier;
@@ -81,7 +102,65 @@ struct faultline_mr_watch {
 	u64 asked;
 	u64 answered;
 	wait_queue_head_t answer;
+	struct faultline_patience *patience;
 };
+
+static struct faultline_patience *faultline_patience_get(kuid_t owner)
+{
+	struct faultline_patience *patience, *fresh;
+
+	fresh = kzalloc(sizeof(*fresh), GFP_KERNEL_ACCOUNT);
+	if (!fresh)
+		return NULL;
+	spin_lock(&faultline_patience_lock);
+	list_for_each_entry(patience, &faultline_patiences, list)
+		if (uid_eq(patience->owner, owner))
+			goto found;
+	fresh->owner = owner;
+	fresh->since = jiffies;
+	list_add(&fresh->list, &faultline_patiences);
+	patience = fresh;
+	fresh = NULL;
+found:
+	patience->users++;
+	spin_unlock(&faultline_patience_lock);
+	kfree(fresh);
+	return patience;
+}
+
+static void faultline_patience_put(struct faultline_patience *patience)
+{
+	spin_lock(&faultline_patience_lock);
+	if (--patience->users)
+		patience = NULL;
+	else
+		list_del(&patience->list);
+	spin_unlock(&faultline_patience_lock);
+	kfree(patience);
+}
+
+/* How long one may wait now, in jiffies. */
+static unsigned long faultline_patience_left(struct faultline_patience *patience)
+{
+	unsigned long left;
+
+	spin_lock(&faultline_patience_lock);
+	if (time_after(jiffies, patience->since + FAULTLINE_PATIENCE_PERIOD)) {
+		patience->since = jiffies;
+		patience->spent = 0;
+	}
+	left = FAULTLINE_PATIENCE - min(FAULTLINE_PATIENCE, patience->spent);
+	spin_unlock(&faultline_patience_lock);
+	return left;
+}
+
+static void faultline_patience_spend(struct faultline_patience *patience,
+				     unsigned long spent)
+{
+	spin_lock(&faultline_patience_lock);
+	patience->spent += spent;
+	spin_unlock(&faultline_patience_lock);
+}
 
 /* Whether a change concerns the pages that the device has. */
 static bool faultline_lease_concerns(const struct faultline_mr_watch *watch,
@@ -113,7 +192,12 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 
 	if (watch->mode != FAULTLINE_MR_LEASE || watch->closing ||
 	    READ_ONCE(watch->events->late) ||
-	    !faultline_events_open(watch->events))
+	    !faultline_events_open(watch->events) ||
+	    !faultline_patience_left(watch->patience))
+		return false;
+	/* Pages of a file move under locks of the file. */
+	if (range->event == MMU_NOTIFY_CLEAR && !watch->anon &&
+	    !watch->mr->umem->writable)
 		return false;
 	if (range->event == MMU_NOTIFY_RELEASE || !atomic_read(&mm->mm_users))
 		return false;
@@ -123,7 +207,8 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 	if (READ_ONCE(watch->events->reader) == task_pid_nr(current))
 		return false;
 	if (current->mm != mm)
-		return uid_eq(current_euid(), watch->owner);
+		return uid_eq(current_uid(), watch->owner) &&
+		       uid_eq(current_euid(), watch->owner);
 	return atomic_read(&mm->mm_users) > 1 || !thread_group_empty(current);
 }
 
@@ -160,15 +245,21 @@ static bool faultline_lease_answered(struct faultline_mr_watch *watch,
 /* Releases the lock while it waits. */
 static void faultline_lease_wait(struct faultline_mr_watch *watch)
 {
+	unsigned long left = faultline_patience_left(watch->patience);
+	unsigned long since = jiffies;
 	u64 asked = watch->asked;
 
 	lockdep_assert_held(&watch->lock);
 	mutex_unlock(&watch->lock);
 	wait_event_killable_timeout(watch->answer,
 				    faultline_lease_answered(watch, asked),
-				    msecs_to_jiffies(watch->lease_ms));
+				    min(left,
+					msecs_to_jiffies(watch->lease_ms)));
+	faultline_patience_spend(watch->patience, jiffies - since);
 	mutex_lock(&watch->lock);
-	if (!faultline_lease_answered(watch, asked))
+	/* Who had less time than was agreed is not late. */
+	if (!faultline_lease_answered(watch, asked) &&
+	    left >= msecs_to_jiffies(watch->lease_ms))
 		WRITE_ONCE(watch->events->late, true);
 }
 
@@ -330,6 +421,7 @@ static int faultline_lease_restore(struct faultline_mr_watch *watch)
 
 static void faultline_mr_watch_free(struct faultline_mr_watch *watch)
 {
+	faultline_patience_put(watch->patience);
 	faultline_events_put(watch->events);
 	mutex_destroy(&watch->lock);
 	mutex_destroy(&watch->restore_lock);
@@ -350,10 +442,16 @@ faultline_mr_watch_new(struct faultline_dev *dev, u64 start, u64 length,
 	watch = kzalloc(sizeof(*watch), GFP_KERNEL_ACCOUNT);
 	if (!watch)
 		return ERR_PTR(-ENOMEM);
+	watch->patience = faultline_patience_get(current_euid());
+	if (!watch->patience) {
+		kfree(watch);
+		return ERR_PTR(-ENOMEM);
+	}
 	watch->events = faultline_events_get(dev, req->events_fd);
 	if (IS_ERR(watch->events)) {
 		void *err = watch->events;
 
+		faultline_patience_put(watch->patience);
 		kfree(watch);
 		return err;
 	}

@@ -165,9 +165,12 @@ static int faultline_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	err = faultline_eqs_create(dev);
 	if (err)
 		goto destroy_odp;
-	err = faultline_net_create(dev);
+	err = faultline_counters_create(dev);
 	if (err)
 		goto destroy_eqs;
+	err = faultline_net_create(dev);
+	if (err)
+		goto destroy_counters;
 	err = faultline_ib_register(dev);
 	if (err)
 		goto destroy_net;
@@ -178,6 +181,8 @@ static int faultline_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 
 destroy_net:
 	faultline_net_destroy(dev);
+destroy_counters:
+	faultline_counters_destroy(dev);
 destroy_eqs:
 	faultline_eqs_destroy(dev);
 destroy_odp:
@@ -207,6 +212,7 @@ static void faultline_remove(struct pci_dev *pdev)
 	cancel_delayed_work_sync(&dev->health_work);
 	faultline_ib_unregister(dev);
 	faultline_net_destroy(dev);
+	faultline_counters_destroy(dev);
 	faultline_eqs_destroy(dev);
 	faultline_odp_destroy(dev);
 	flush_work(&dev->death_work);

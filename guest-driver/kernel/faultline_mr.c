@@ -179,6 +179,18 @@ struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start, u64 length,
 	return ERR_PTR(-EINVAL);
 }
 
+/*
+ * Lets go of memory that the device has no entries of, attached or not. Without
+ * a region: of memory that was never one's.
+ */
+static void faultline_put_umem(struct faultline_mr *mr, struct ib_umem *umem)
+{
+	if (umem && umem->is_odp)
+		faultline_odp_release(mr, umem);
+	else
+		ib_umem_release(umem);
+}
+
 static void faultline_mkey_params(struct faultline_create_mkey *params,
 				  struct ib_pd *ibpd, u64 length,
 				  u64 virt_addr, int access,
@@ -226,8 +238,11 @@ int faultline_check_region(struct faultline_dev *dev, u64 length,
 	if (access & ~(FAULTLINE_MR_ACCESS | FAULTLINE_MR_HINTS |
 		       IB_ACCESS_ON_DEMAND))
 		return -EOPNOTSUPP;
-	if (access & IB_ACCESS_ON_DEMAND)
-		return dev->odp ? 0 : -EOPNOTSUPP;
+	if (access & IB_ACCESS_ON_DEMAND && !dev->odp)
+		return -EOPNOTSUPP;
+	/* The whole address space. */
+	if (access & IB_ACCESS_ON_DEMAND && length == U64_MAX)
+		return 0;
 	if (!length || length > le64_to_cpu(dev->caps.max_mr_size) ||
 	    virt_addr + (length - 1) < virt_addr)
 		return -EINVAL;
@@ -283,10 +298,7 @@ static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 destroy:
 	faultline_cmd_destroy_mkey(dev, mr->ibmr.lkey);
 release:
-	if (on_demand)
-		faultline_odp_release(mr, mr->umem);
-	else
-		ib_umem_release(mr->umem);
+	faultline_put_umem(mr, mr->umem);
 free_mr:
 	kfree(mr);
 	return ERR_PTR(err);
@@ -341,19 +353,13 @@ static int faultline_rereg_memory(struct faultline_mr *mr, struct ib_pd *ibpd,
 	err = faultline_cmd_modify_mkey(dev, mr->ibmr.lkey, &params);
 	if (err) {
 		/* As it was, if it can be. */
-		if (on_demand)
-			faultline_odp_release(NULL, umem);
-		else
-			ib_umem_release(umem);
+		faultline_put_umem(NULL, umem);
 		if (was_on_demand)
 			faultline_odp_attach(mr);
 		return err;
 	}
 	/* The device has no entry of the old memory any more. */
-	if (was_on_demand)
-		faultline_odp_release(mr, old);
-	else
-		ib_umem_release(old);
+	faultline_put_umem(mr, old);
 	mr->umem = umem;
 	mr->access = access;
 	mr->ibmr.length = length;
@@ -440,14 +446,15 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	 * first, for rights that are there: the region stays as it was then,
 	 * unless the window is bound in between, and it stays without memory.
 	 */
-	if (mr->on_demand) {
+	if (mr->on_demand || (mr->umem && mr->umem->is_odp)) {
 		err = faultline_rereg_rights(mr, ibmr->pd, mr->access);
 		if (err == -EBUSY)
 			return err;
-		faultline_odp_detach(mr);
+		/* Not after a change that failed: then it has no entries. */
+		if (mr->on_demand)
+			faultline_odp_detach(mr);
 		faultline_odp_release(mr, mr->umem);
 		mr->umem = NULL;
-		mr->on_demand = false;
 	}
 	err = faultline_settle(dev, faultline_cmd_destroy_mkey(dev,
 							       ibmr->lkey));

@@ -226,6 +226,9 @@ static int faultline_stop(struct net_device *netdev)
 {
 	struct faultline_net *net = netdev_priv(netdev);
 
+	/* The core stops what is detached once more. */
+	if (!netif_device_present(netdev))
+		return 0;
 	/* First who wakes the queues, then the queues: resets come here, too. */
 	faultline_disable_napi(net);
 	netif_tx_disable(netdev);

@@ -9,11 +9,12 @@
  * it returns. Races that are lost fault again.
  *
  * A region over the whole address space ("implicit") has one key and, for each
- * FAULTLINE_CHILD_SIZE bytes that were touched, a child with a notifier. A
- * region of a dma-buf has neither: see faultline_dmabuf.c.
+ * FAULTLINE_CHILD_SIZE bytes with pages, a child with a notifier. A region of a
+ * dma-buf has neither: see faultline_dmabuf.c.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
+#include <linux/hugetlb.h>
 #include <linux/mm.h>
 #include <linux/overflow.h>
 #include <linux/sched/mm.h>
@@ -38,6 +39,8 @@
 /* Bytes of an implicit region behind one notifier. */
 #define FAULTLINE_CHILD_SHIFT	21
 #define FAULTLINE_CHILD_SIZE	BIT_ULL(FAULTLINE_CHILD_SHIFT)
+/* Children of a region that need not be looked through. */
+#define FAULTLINE_FEW_CHILDREN	64UL
 #define FAULTLINE_LIST_ENTRIES	(PAGE_SIZE / sizeof(__le64))
 
 /* A page of page entries on their way to the device. */
@@ -45,6 +48,13 @@ struct faultline_list {
 	__le64 *entries;
 	dma_addr_t dma;
 	struct list_head free;
+};
+
+/* What an implicit region has of one piece of the address space. */
+struct faultline_child {
+	struct ib_umem_odp *odp;
+	/* Who brings pages of it; under the lock of the region's children. */
+	unsigned int users;
 };
 
 /* A fault that has been read from the queue. */
@@ -387,6 +397,7 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 {
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	u64 size = BIT_ULL(odp->page_shift);
+	u64 start = addr;
 	int err = 0;
 
 	while (addr < end) {
@@ -398,6 +409,11 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 		size_t i;
 		int ret;
 
+		/* What a fault needs is no more than that. */
+		if (addr != start && READ_ONCE(mr->going))
+			return -ESHUTDOWN;
+		if (fatal_signal_pending(current))
+			return -EINTR;
 		ret = ib_umem_odp_map_dma_and_lock(odp, first, stop - first,
 						   faultline_odp_mask(write),
 						   fault);
@@ -452,54 +468,123 @@ static bool faultline_odp_is_accessible(struct mm_struct *mm, u64 start,
 	return accessible;
 }
 
-static struct ib_umem_odp *faultline_odp_new_child(struct faultline_mr *mr,
-						   unsigned long index)
+static void faultline_odp_free_child(struct faultline_child *child)
 {
-	struct ib_umem_odp *root = to_ib_umem_odp(mr->umem);
+	ib_umem_odp_release(child->odp);
+	kfree(child);
+}
+
+static struct faultline_child *
+faultline_odp_new_child(struct faultline_mr *mr, unsigned long index)
+{
 	struct mm_struct *mm = mr->umem->owning_mm;
 	u64 start = (u64)index << FAULTLINE_CHILD_SHIFT;
-	struct ib_umem_odp *child = ERR_PTR(-EFAULT);
+	struct ib_umem_odp *odp = ERR_PTR(-EFAULT);
+	struct faultline_child *child;
 
+	child = kzalloc(sizeof(*child), GFP_KERNEL);
+	if (!child)
+		return ERR_PTR(-ENOMEM);
 	/* A process that ends has no pages any more. */
-	if (!mmget_not_zero(mm))
-		return child;
-	/* A peer must not make us allocate for addresses that do not exist. */
-	if (faultline_odp_is_accessible(mm, start,
-					start + FAULTLINE_CHILD_SIZE))
-		child = ib_umem_odp_alloc_child(root, start,
-						FAULTLINE_CHILD_SIZE,
-						&faultline_mn_ops);
-	mmput_async(mm);
-	if (!IS_ERR(child))
-		child->private = mr;
+	if (mmget_not_zero(mm)) {
+		/* A peer must not make us allocate for what does not exist. */
+		if (faultline_odp_is_accessible(mm, start,
+						start + FAULTLINE_CHILD_SIZE))
+			odp = ib_umem_odp_alloc_child(to_ib_umem_odp(mr->umem),
+						      start,
+						      FAULTLINE_CHILD_SIZE,
+						      &faultline_mn_ops);
+		mmput_async(mm);
+	}
+	if (IS_ERR(odp)) {
+		kfree(child);
+		return ERR_CAST(odp);
+	}
+	odp->private = mr;
+	child->odp = odp;
+	child->users = 1;
 	return child;
 }
 
-/* Children stay until the region goes. */
-static struct ib_umem_odp *faultline_odp_child(struct faultline_mr *mr,
-					       u64 addr)
+/*
+ * Children without pages go when there are twice as many as were left the last
+ * time. Those with pages are no more than the page tables of the process, so
+ * that nobody makes the kernel keep what he is not charged for.
+ */
+static void faultline_odp_reap_children(struct faultline_mr *mr)
 {
-	unsigned long index = addr >> FAULTLINE_CHILD_SHIFT;
-	struct ib_umem_odp *child = xa_load(&mr->children, index);
-	int err;
+	struct faultline_child *child;
+	unsigned long index;
 
-	if (child)
-		return child;
-	mutex_lock(&mr->children_lock);
+	lockdep_assert_held(&mr->children_lock);
+	xa_for_each(&mr->children, index, child) {
+		bool unused;
+
+		xa_lock(&mr->children);
+		/* Without a user there can only become less pages. */
+		unused = !child->users && !READ_ONCE(child->odp->npages);
+		if (unused)
+			__xa_erase(&mr->children, index);
+		xa_unlock(&mr->children);
+		if (unused) {
+			faultline_odp_free_child(child);
+			mr->child_count--;
+		}
+		cond_resched();
+	}
+	mr->child_limit = max(2 * mr->child_count, FAULTLINE_FEW_CHILDREN);
+}
+
+static struct faultline_child *
+faultline_odp_find_child(struct faultline_mr *mr, unsigned long index)
+{
+	struct faultline_child *child;
+
+	xa_lock(&mr->children);
 	child = xa_load(&mr->children, index);
 	if (child)
+		child->users++;
+	xa_unlock(&mr->children);
+	return child;
+}
+
+/* Only for a fault is one made. To be given back. */
+static struct faultline_child *faultline_odp_child_get(struct faultline_mr *mr,
+						       u64 addr, bool fault)
+{
+	unsigned long index = addr >> FAULTLINE_CHILD_SHIFT;
+	struct faultline_child *child = faultline_odp_find_child(mr, index);
+	int err;
+
+	if (child || !fault)
+		return child;
+	mutex_lock(&mr->children_lock);
+	child = faultline_odp_find_child(mr, index);
+	if (child)
 		goto out;
+	if (mr->child_count >= mr->child_limit)
+		faultline_odp_reap_children(mr);
 	child = faultline_odp_new_child(mr, index);
 	if (IS_ERR(child))
 		goto out;
 	err = xa_err(xa_store(&mr->children, index, child, GFP_KERNEL));
 	if (err) {
-		ib_umem_odp_release(child);
+		faultline_odp_free_child(child);
 		child = ERR_PTR(err);
+		goto out;
 	}
+	mr->child_count++;
 out:
 	mutex_unlock(&mr->children_lock);
 	return child;
+}
+
+static void faultline_odp_child_put(struct faultline_mr *mr,
+				    struct faultline_child *child)
+{
+	xa_lock(&mr->children);
+	child->users--;
+	xa_unlock(&mr->children);
 }
 
 /* Brings pages at addresses of the process. */
@@ -508,6 +593,7 @@ static int faultline_odp_bring(struct faultline_mr *mr,
 			       bool write, bool fault)
 {
 	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
+	struct faultline_child *child;
 	int err = 0;
 
 	if (write && !mr->umem->writable)
@@ -523,11 +609,17 @@ static int faultline_odp_bring(struct faultline_mr *mr,
 		u64 stop = min(end, ALIGN_DOWN(addr, FAULTLINE_CHILD_SIZE) +
 					    FAULTLINE_CHILD_SIZE);
 
-		odp = faultline_odp_child(mr, addr);
-		if (IS_ERR(odp))
-			return PTR_ERR(odp);
-		err = faultline_odp_map(mr, odp, list, addr, stop, write,
-					fault);
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		cond_resched();
+		child = faultline_odp_child_get(mr, addr, fault);
+		if (IS_ERR(child))
+			return PTR_ERR(child);
+		if (child) {
+			err = faultline_odp_map(mr, child->odp, list, addr,
+						stop, write, fault);
+			faultline_odp_child_put(mr, child);
+		}
 		addr = stop;
 	}
 	return err;
@@ -686,13 +778,15 @@ void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 	bool is_implicit = !umem->is_dmabuf &&
 			   to_ib_umem_odp(umem)->is_implicit_odp;
 	struct mm_struct *mm = umem->owning_mm;
-	struct ib_umem_odp *child;
+	struct faultline_child *child;
 	unsigned long index;
 
 	if (mr) {
 		xa_for_each(&mr->children, index, child)
-			ib_umem_odp_release(child);
+			faultline_odp_free_child(child);
 		xa_destroy(&mr->children);
+		mr->child_count = 0;
+		mr->child_limit = 0;
 	}
 	if (umem->is_dmabuf)
 		ib_umem_release(umem);
@@ -701,6 +795,33 @@ void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 	if (is_implicit)
 		mmdrop(mm);
 }
+
+#ifdef FAULTLINE_COMPAT_ODP_PFNS
+static bool faultline_odp_may_be_huge(u64 start, u64 length, u64 iova)
+{
+	return false;
+}
+#else
+/*
+ * Whether a region has huge pages only, as it says. Where the kernel makes them
+ * by itself it may also make small ones, of which the core then wants nothing.
+ */
+static bool faultline_odp_may_be_huge(u64 start, u64 length, u64 iova)
+{
+	struct vm_area_struct *vma;
+	bool huge;
+
+	if ((start ^ iova) & (HPAGE_SIZE - 1))
+		return false;
+	mmap_read_lock(current->mm);
+	vma = vma_lookup(current->mm, start);
+	huge = vma && is_vm_hugetlb_page(vma) &&
+	       huge_page_size(hstate_vma(vma)) >= HPAGE_SIZE &&
+	       length <= vma->vm_end - start;
+	mmap_read_unlock(current->mm);
+	return huge;
+}
+#endif
 
 /* Memory for a region on demand, of which no page is looked at yet. */
 struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
@@ -713,7 +834,8 @@ struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
 	/* The offset within a page is the same on both sides. */
 	if ((start ^ iova) & ~PAGE_MASK)
 		return ERR_PTR(-EINVAL);
-	if ((start ^ iova) & (HPAGE_SIZE - 1))
+	if (access & IB_ACCESS_HUGETLB &&
+	    !faultline_odp_may_be_huge(start, length, iova))
 		access &= ~IB_ACCESS_HUGETLB;
 	implicit = !start && length == U64_MAX;
 	if (implicit && iova)
@@ -739,6 +861,7 @@ void faultline_odp_detach(struct faultline_mr *mr)
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 
 	xa_erase(&dev->odp->mrs, mr->ibmr.lkey >> 8);
+	WRITE_ONCE(mr->going, true);
 	faultline_odp_mr_put(mr);
 	wait_for_completion(&mr->unused);
 	faultline_odp_share_put(dev->odp, mr->share, mr->ibmr.lkey);
@@ -764,6 +887,7 @@ int faultline_odp_attach(struct faultline_mr *mr)
 
 	refcount_set(&mr->users, 1);
 	init_completion(&mr->unused);
+	mr->going = false;
 	mutex_init(&mr->children_lock);
 	/* A dma-buf is nobody's memory: it counts for who registers it. */
 	mr->share = faultline_odp_share_get(dev->odp,
@@ -775,6 +899,7 @@ int faultline_odp_attach(struct faultline_mr *mr)
 			      GFP_KERNEL));
 	if (err) {
 		faultline_odp_share_put(dev->odp, mr->share, mr->ibmr.lkey);
+		mr->on_demand = false;
 		return err;
 	}
 	if (mr->umem->is_dmabuf) {
@@ -843,6 +968,13 @@ static int faultline_prefetch_run(struct faultline_prefetch *prefetch)
 					  prefetch->parts[i].addr,
 					  prefetch->parts[i].end, write, fault);
 		atomic64_inc(&mr->page_prefetch);
+		/* Who deregisters a region waits for us: the first has the share. */
+		if (READ_ONCE(prefetch->parts[0].mr->going))
+			break;
+		if (i) {
+			prefetch->parts[i].mr = NULL;
+			faultline_odp_mr_put(mr);
+		}
 	}
 	return err;
 }
@@ -920,6 +1052,7 @@ int faultline_advise_mr(struct ib_pd *pd,
 	for (i = 0; i < num_sge; i++) {
 		const struct ib_sge *sge = &sg_list[i];
 		struct faultline_mr *mr;
+		u64 iova;
 
 		mr = faultline_prefetchable(pd, advice, sge->lkey);
 		if (IS_ERR(mr)) {
@@ -927,7 +1060,10 @@ int faultline_advise_mr(struct ib_pd *pd,
 			goto free;
 		}
 		prefetch->parts[i].mr = mr;
-		err = faultline_odp_range(mr, sge->addr, sge->length,
+		iova = sge->addr;
+		if (mr->access & IB_ZERO_BASED)
+			iova += mr->ibmr.iova;
+		err = faultline_odp_range(mr, iova, sge->length,
 					  &prefetch->parts[i].addr,
 					  &prefetch->parts[i].end);
 		if (err)

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Fault policies of queue pairs, told and asked by their owners. */
+/*
+ * Fault policies of queue pairs, told and asked by their owners. What a process
+ * has of an XRC target is the core's, not ours: hence real_qp.
+ */
 #include <rdma/uverbs_std_types.h>
 
 #include "faultline_watch.h"
@@ -28,7 +31,7 @@ UVERBS_HANDLER(FAULTLINE_METHOD_QP_SET_POLICY)(struct uverbs_attr_bundle *attrs)
 	if (policy > FAULTLINE_FAULT_POLICY_TERMINATE)
 		return -EINVAL;
 	params.fault_policy = policy;
-	qp = to_fqp(ibqp);
+	qp = to_fqp(ibqp->real_qp);
 	mutex_lock(&qp->mutex);
 	err = faultline_cmd_modify_qp(to_fdev(ibqp->device), qp->res.num,
 				      &params);
@@ -49,7 +52,7 @@ UVERBS_HANDLER(FAULTLINE_METHOD_QP_QUERY_POLICY)(struct uverbs_attr_bundle *attr
 
 	if (IS_ERR(ibqp))
 		return PTR_ERR(ibqp);
-	qp = to_fqp(ibqp);
+	qp = to_fqp(ibqp->real_qp);
 	mutex_lock(&qp->mutex);
 	err = faultline_cmd_query_qp(to_fdev(ibqp->device), qp->res.num, &hw);
 	mutex_unlock(&qp->mutex);

@@ -23,7 +23,8 @@ static void faultline_rwq_event(struct faultline_res *res, u8 kind)
 		.event = IB_EVENT_WQ_FATAL,
 	};
 
-	if (rwq->ibwq.event_handler)
+	/* The core fills this in last, and its handler needs it. */
+	if (READ_ONCE(rwq->ibwq.uobject) && rwq->ibwq.event_handler)
 		rwq->ibwq.event_handler(&event, rwq->ibwq.wq_context);
 }
 

@@ -138,6 +138,7 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 	    attr->attr.srq_limit > attr->attr.max_wr)
 		return -EINVAL;
 	spin_lock_init(&srq->wq.lock);
+	mutex_init(&srq->resize_lock);
 	srq->wq.max_sge = max(attr->attr.max_sge, 1U);
 	err = udata ? faultline_srq_pin(dev, srq, &attr->attr,
 					attr->srq_type == IB_SRQT_TM, udata) :
@@ -227,13 +228,21 @@ static int faultline_resize_srq(struct faultline_dev *dev,
 	return err;
 }
 
-int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
-			 enum ib_srq_attr_mask mask, struct ib_udata *udata)
+static int __faultline_modify_srq(struct faultline_srq *srq,
+				  struct ib_srq_attr *attr,
+				  enum ib_srq_attr_mask mask,
+				  struct ib_udata *udata)
 {
-	struct faultline_dev *dev = to_fdev(ibsrq->device);
-	struct faultline_srq *srq = to_fsrq(ibsrq);
+	struct faultline_dev *dev = to_fdev(srq->ibsrq.device);
 	int err;
 
+	if (mask & ~(IB_SRQ_MAX_WR | IB_SRQ_LIMIT))
+		return -EINVAL;
+	/* First: after a refusal the library goes on with the old ring. */
+	if (mask & IB_SRQ_LIMIT &&
+	    attr->srq_limit > (mask & IB_SRQ_MAX_WR ?
+			       attr->max_wr : faultline_wq_depth(&srq->wq)))
+		return -EINVAL;
 	if (mask & IB_SRQ_MAX_WR) {
 		err = faultline_resize_srq(dev, srq, attr->max_wr, udata);
 		if (err)
@@ -241,9 +250,20 @@ int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
 	}
 	if (!(mask & IB_SRQ_LIMIT))
 		return 0;
-	if (attr->srq_limit > faultline_wq_depth(&srq->wq))
-		return -EINVAL;
 	return faultline_cmd_modify_srq(dev, srq->res.num, attr->srq_limit);
+}
+
+int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
+			 enum ib_srq_attr_mask mask, struct ib_udata *udata)
+{
+	struct faultline_srq *srq = to_fsrq(ibsrq);
+	int err;
+
+	/* What is freed must not be what the device was given last. */
+	mutex_lock(&srq->resize_lock);
+	err = __faultline_modify_srq(srq, attr, mask, udata);
+	mutex_unlock(&srq->resize_lock);
+	return err;
 }
 
 int faultline_query_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr)

@@ -71,11 +71,26 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(rx_flow_drops),
 	FAULTLINE_COUNTER(rx_csum_errors),
 	FAULTLINE_COUNTER(tx_segmented),
+	FAULTLINE_COUNTER(resp_local_length_error),
 };
 
 #define FAULTLINE_NUM_COUNTERS	ARRAY_SIZE(faultline_stat_descs)
 
 const unsigned int faultline_num_counters = FAULTLINE_NUM_COUNTERS;
+
+/* Before anybody can ask for counters, and until nobody can any more. */
+int faultline_counters_create(struct faultline_dev *dev)
+{
+	dev->counters = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
+					   &dev->counters_dma, GFP_KERNEL);
+	return dev->counters ? 0 : -ENOMEM;
+}
+
+void faultline_counters_destroy(struct faultline_dev *dev)
+{
+	dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, dev->counters,
+			  dev->counters_dma);
+}
 
 /*
  * All counters of the device (set 0) or of a set, in the order of their

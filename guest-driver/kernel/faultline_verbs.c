@@ -363,6 +363,7 @@ void faultline_ucontext_resp(struct faultline_ucontext *ctx,
 		.max_cqe = le32_to_cpu(dev->caps.max_cqe),
 		.max_sge = le32_to_cpu(dev->caps.max_sge),
 		.max_inline = le32_to_cpu(dev->caps.max_inline),
+		.max_tso = le32_to_cpu(dev->caps.max_tso),
 	};
 }
 
@@ -672,10 +673,6 @@ int faultline_ib_register(struct faultline_dev *dev)
 	struct ib_device *ibdev = &dev->ibdev;
 	int err;
 
-	dev->counters = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
-					   &dev->counters_dma, GFP_KERNEL);
-	if (!dev->counters)
-		return -ENOMEM;
 	ibdev->node_type = RDMA_NODE_IB_CA;
 	ibdev->node_guid = cpu_to_be64(le64_to_cpu(dev->caps.node_guid));
 	ibdev->phys_port_cnt = 1;
@@ -686,7 +683,7 @@ int faultline_ib_register(struct faultline_dev *dev)
 	ibdev->driver_def = faultline_uapi_defs;
 	err = ib_device_set_netdev(ibdev, faultline_netdev(dev), 1);
 	if (err)
-		goto free_counters;
+		return err;
 	dma_set_max_seg_size(&dev->pdev->dev, UINT_MAX);
 	mutex_lock(&dev->ib_lock);
 	/* Death looks for a registration after this point, or sees one. */
@@ -696,14 +693,6 @@ int faultline_ib_register(struct faultline_dev *dev)
 	if (!err)
 		faultline_ib_set_registered(dev, true);
 	mutex_unlock(&dev->ib_lock);
-	if (err)
-		goto free_counters;
-	return 0;
-
-free_counters:
-	dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, dev->counters,
-			  dev->counters_dma);
-	dev->counters = NULL;
 	return err;
 }
 
@@ -714,9 +703,6 @@ void faultline_ib_unregister(struct faultline_dev *dev)
 	if (dev->ib_registered) {
 		faultline_ib_set_registered(dev, false);
 		ib_unregister_device(&dev->ibdev);
-		dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, dev->counters,
-				  dev->counters_dma);
-		dev->counters = NULL;
 	}
 	mutex_unlock(&dev->ib_lock);
 }

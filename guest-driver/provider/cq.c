@@ -118,6 +118,8 @@ static enum ibv_wc_opcode wc_opcode(uint8_t opcode)
 		return IBV_WC_LOCAL_INV;
 	case FAULTLINE_WC_FLUSH:
 		return IBV_WC_FLUSH;
+	case FAULTLINE_WC_TSO:
+		return IBV_WC_TSO;
 	case FAULTLINE_WC_ATOMIC_WRITE:
 		return IBV_WC_ATOMIC_WRITE;
 	case FAULTLINE_WC_TM_ADD:
@@ -308,9 +310,10 @@ static uint64_t fl_read_completion_wallclock_ns(struct ibv_cq_ex *cq)
 	return fl_wallclock(to_fl_ctx(cq->context), fl_read_completion_ts(cq));
 }
 
+/* The whole tag, priority and all, as mlx5 gives it. */
 static uint16_t fl_read_cvlan(struct ibv_cq_ex *cq)
 {
-	return le16toh(to_fl_cq_ex(cq)->current.vlan_tci) & 0xfff;
+	return le16toh(to_fl_cq_ex(cq)->current.vlan_tci);
 }
 
 static uint32_t fl_read_flow_tag(struct ibv_cq_ex *cq)

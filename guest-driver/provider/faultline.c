@@ -255,6 +255,7 @@ static int set_up_context(struct fl_context *ctx, int cmd_fd,
 	ctx->max_cqe = resp->max_cqe;
 	ctx->max_sge = resp->max_sge;
 	ctx->max_inline = resp->max_inline;
+	ctx->max_tso = resp->max_tso;
 	ctx->doorbell = map_page(ctx, cmd_fd, PROT_READ | PROT_WRITE,
 				 resp->doorbell_offset);
 	if (!ctx->doorbell)

@@ -72,6 +72,7 @@ struct fl_context {
 	uint32_t max_cqe;
 	uint32_t max_sge;
 	uint32_t max_inline;
+	uint32_t max_tso;
 	struct fl_table qps;
 	struct fl_table srqs;	/* those that completions name */
 	struct fl_table rwqs;
@@ -171,6 +172,7 @@ struct fl_qp {
 	struct fl_wq sq;
 	struct fl_wq rq;
 	uint32_t max_inline;
+	uint16_t max_tso_header;
 	bool sq_sig_all;
 	/* wr_start ... wr_complete */
 	uint32_t ex_head;	/* sq.head when it began */
@@ -261,6 +263,13 @@ static inline uint8_t fl_stride_shift(uint32_t bytes, uint8_t least)
 	uint8_t shift = fl_log2_up(bytes);
 
 	return shift > least ? shift : least;
+}
+
+/* Room that so many inline bytes take in front of SGEs. */
+static inline uint32_t fl_header_room(uint32_t len)
+{
+	return (len + sizeof(struct faultline_sge) - 1) / sizeof(struct faultline_sge) *
+	       sizeof(struct faultline_sge);
 }
 
 static inline void fl_set_sge(struct faultline_sge *to, uint64_t addr,

@@ -46,7 +46,7 @@ static uint32_t qp_ops(enum ibv_qp_type type)
 	case IBV_QPT_UD:
 		return SEND_OPS;
 	case IBV_QPT_RAW_PACKET:
-		return WR_BIT(SEND);
+		return WR_BIT(SEND) | WR_BIT(TSO);
 	default:
 		return 0;
 	}
@@ -75,24 +75,28 @@ static struct faultline_sq_wqe *start_wqe(struct fl_qp *qp, uint64_t wr_id,
 		wqe->flags |= FAULTLINE_WR_FLAG_SOLICITED;
 	if (flags & IBV_SEND_FENCE)
 		wqe->flags |= FAULTLINE_WR_FLAG_FENCE;
-	if ((flags & IBV_SEND_IP_CSUM) && wqe->opcode == FAULTLINE_WR_RAW)
+	if (flags & IBV_SEND_IP_CSUM)
 		wqe->flags |= FAULTLINE_WR_FLAG_CSUM;
 	qp->sq.wr_id[qp->sq.head & qp->sq.mask] = wr_id;
 	return wqe;
 }
 
+/* SGEs stand behind what is inline. */
 static struct faultline_sge *wqe_sges(struct faultline_sq_wqe *wqe)
 {
-	return (void *)((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA);
+	size_t have = fl_header_room(le32toh(wqe->inline_len));
+
+	return (void *)((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA + have);
 }
 
 static int set_sges(struct fl_qp *qp, struct faultline_sq_wqe *wqe,
 		    const struct ibv_sge *sg, size_t num)
 {
 	struct faultline_sge *to = wqe_sges(wqe);
+	uint8_t *end = (uint8_t *)wqe + (1UL << qp->sq.stride_shift);
 	size_t i;
 
-	if (num > qp->sq.max_sge)
+	if (num > qp->sq.max_sge || (uint8_t *)(to + num) > end)
 		return EINVAL;
 	for (i = 0; i < num; i++)
 		fl_set_sge(&to[i], sg[i].addr, sg[i].length, sg[i].lkey);
@@ -105,7 +109,10 @@ static int add_inline(struct fl_qp *qp, struct faultline_sq_wqe *wqe,
 {
 	size_t have = le32toh(wqe->inline_len);
 
-	if (len > qp->max_inline - have)
+	/* SGEs stand behind it already. */
+	if (wqe->num_sge)
+		return EINVAL;
+	if (have > qp->max_inline || len > qp->max_inline - have)
 		return EINVAL;
 	memcpy((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA + have, data, len);
 	wqe->inline_len = htole32(have + len);
@@ -129,20 +136,31 @@ static void set_remote(struct faultline_sq_wqe *wqe, uint64_t addr, uint32_t rke
 }
 
 /* The region may be missing where a window of type 1 is unbound. */
-static int set_bind(struct faultline_sq_wqe *wqe, const struct ibv_mw *mw,
-		    uint32_t rkey, const struct ibv_mw_bind_info *info)
+static void set_bind(struct faultline_sq_wqe *wqe, const struct ibv_mw *mw,
+		     uint32_t rkey, const struct ibv_mw_bind_info *info)
 {
 	struct faultline_bind_mw_wqe *bind = (void *)wqe;
 
-	/* The device knows the window by its number, and gives it the rest. */
-	if ((mw->rkey ^ rkey) >> 8)
-		return EINVAL;
-	bind->rkey = htole32(rkey);
+	/* Of a new key only the low 8 bits are the program's to choose. */
+	bind->rkey = htole32((mw->rkey & ~0xffU) | (rkey & 0xff));
 	bind->lkey = htole32(info->mr ? info->mr->lkey : 0);
 	bind->addr = htole64(info->addr);
 	bind->length = htole64(info->length);
 	bind->access = htole32(info->mw_access_flags);
-	return 0;
+}
+
+/* A TCP packet that is to be cut: its headers are in the request, as whoever writes them need not register them. */
+static int set_tso(struct fl_qp *qp, struct faultline_sq_wqe *wqe, const void *header,
+		   uint16_t len, uint16_t mss)
+{
+	struct faultline_raw_seg *seg = (void *)&wqe->compare_add;
+
+	if (!len || len > qp->max_tso_header || !mss)
+		return EINVAL;
+	seg->mss = htole16(mss);
+	seg->header_len = htole16(len);
+	wqe->flags |= FAULTLINE_WR_FLAG_INLINE;
+	return add_inline(qp, wqe, header, len);
 }
 
 static void ring_sq(struct fl_qp *qp)
@@ -165,6 +183,17 @@ static int check_send(struct fl_qp *qp)
 	return fl_is_gone(to_fl_ctx(ibqp->context)) ? EIO : 0;
 }
 
+/* Whether a queue pair of this type can do what the flags ask for. */
+static bool check_flags(enum ibv_qp_type type, unsigned int flags)
+{
+	unsigned int known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED |
+			     IBV_SEND_INLINE;
+
+	if (type == IBV_QPT_RAW_PACKET)
+		known |= IBV_SEND_IP_CSUM;
+	return !(flags & ~known);
+}
+
 static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 {
 	enum ibv_qp_type type = qp->verbs_qp.qp.qp_type;
@@ -172,9 +201,7 @@ static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 	int i, ret = 0;
 
 	if (wr->opcode >= 32 || !(qp_ops(type) & (1U << wr->opcode)) ||
-	    wr->num_sge < 0)
-		return EINVAL;
-	if ((wr->send_flags & IBV_SEND_IP_CSUM) && type != IBV_QPT_RAW_PACKET)
+	    wr->num_sge < 0 || !check_flags(type, wr->send_flags))
 		return EINVAL;
 	if (sq_full(qp))
 		return ENOMEM;
@@ -206,8 +233,14 @@ static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 		wqe->rkey = htole32(wr->invalidate_rkey);
 		return 0;
 	case IBV_WR_BIND_MW:
-		return set_bind(wqe, wr->bind_mw.mw, wr->bind_mw.rkey,
-				&wr->bind_mw.bind_info);
+		set_bind(wqe, wr->bind_mw.mw, wr->bind_mw.rkey,
+			 &wr->bind_mw.bind_info);
+		return 0;
+	case IBV_WR_TSO:
+		ret = set_tso(qp, wqe, wr->tso.hdr, wr->tso.hdr_sz, wr->tso.mss);
+		if (ret)
+			return ret;
+		break;
 	default:
 		break;
 	}
@@ -385,6 +418,8 @@ static struct faultline_sq_wqe *ex_begin(struct fl_qp *qp, enum ibv_wr_opcode op
 {
 	struct ibv_qp_ex *ex = &qp->verbs_qp.qp_ex;
 
+	if (!qp->ex_err && !check_flags(qp->verbs_qp.qp.qp_type, ex->wr_flags))
+		qp->ex_err = EINVAL;
 	if (!qp->ex_err && sq_full(qp))
 		qp->ex_err = ENOMEM;
 	if (qp->ex_err) {
@@ -407,6 +442,15 @@ static void fl_wr_send_imm(struct ibv_qp_ex *ibqp, __be32 imm)
 
 	if (wqe)
 		wqe->imm = (__force __le32)imm;
+}
+
+static void fl_wr_send_tso(struct ibv_qp_ex *ibqp, void *header, uint16_t len, uint16_t mss)
+{
+	struct fl_qp *qp = to_fl_qp_ex(ibqp);
+	struct faultline_sq_wqe *wqe = ex_begin(qp, IBV_WR_TSO);
+
+	if (wqe)
+		qp->ex_err = set_tso(qp, wqe, header, len, mss);
 }
 
 static void ex_rdma(struct ibv_qp_ex *ibqp, enum ibv_wr_opcode opcode, uint32_t rkey,
@@ -480,11 +524,10 @@ static void fl_wr_local_inv(struct ibv_qp_ex *ibqp, uint32_t rkey)
 static void fl_wr_bind_mw(struct ibv_qp_ex *ibqp, struct ibv_mw *mw, uint32_t rkey,
 			  const struct ibv_mw_bind_info *info)
 {
-	struct fl_qp *qp = to_fl_qp_ex(ibqp);
-	struct faultline_sq_wqe *wqe = ex_begin(qp, IBV_WR_BIND_MW);
+	struct faultline_sq_wqe *wqe = ex_begin(to_fl_qp_ex(ibqp), IBV_WR_BIND_MW);
 
 	if (wqe)
-		qp->ex_err = set_bind(wqe, mw, rkey, info);
+		set_bind(wqe, mw, rkey, info);
 }
 
 static void fl_wr_flush(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr, size_t len,
@@ -590,7 +633,7 @@ static uint64_t ex_ops(enum ibv_qp_type type)
 	case IBV_QPT_UD:
 		return send;
 	case IBV_QPT_RAW_PACKET:
-		return IBV_QP_EX_WITH_SEND;
+		return IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO;
 	default:
 		return 0;
 	}
@@ -611,6 +654,8 @@ static void set_builders(struct ibv_qp_ex *ex, uint64_t ops)
 		ex->wr_send = fl_wr_send;
 	if (ops & IBV_QP_EX_WITH_SEND_WITH_IMM)
 		ex->wr_send_imm = fl_wr_send_imm;
+	if (ops & IBV_QP_EX_WITH_TSO)
+		ex->wr_send_tso = fl_wr_send_tso;
 	if (ops & IBV_QP_EX_WITH_RDMA_WRITE)
 		ex->wr_rdma_write = fl_wr_rdma_write;
 	if (ops & IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM)
@@ -639,6 +684,12 @@ static bool has_rq(const struct ibv_qp_init_attr_ex *attr)
 	return !attr->srq && attr->qp_type != IBV_QPT_XRC_SEND;
 }
 
+/* Bytes of headers that a request for segmentation may have. */
+static uint16_t max_tso_header(const struct ibv_qp_init_attr_ex *attr)
+{
+	return attr->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER ? attr->max_tso_header : 0;
+}
+
 static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *attr)
 {
 	const struct ibv_qp_cap *cap = &attr->cap;
@@ -647,8 +698,12 @@ static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *
 		return EOPNOTSUPP;
 	if (!check_comp_mask(attr->comp_mask, IBV_QP_INIT_ATTR_PD |
 						      IBV_QP_INIT_ATTR_CREATE_FLAGS |
+						      IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
 						      IBV_QP_INIT_ATTR_SEND_OPS_FLAGS))
 		return EOPNOTSUPP;
+	if (max_tso_header(attr) > FAULTLINE_MAX_RAW_HEADERS ||
+	    (max_tso_header(attr) && attr->qp_type != IBV_QPT_RAW_PACKET))
+		return EINVAL;
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr->create_flags)
 		return EOPNOTSUPP;
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
@@ -672,7 +727,8 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 			struct ibv_qp_init_attr_ex *attr)
 {
 	const struct ibv_qp_cap *cap = &attr->cap;
-	uint32_t data = cap->max_send_sge * sizeof(struct faultline_sge);
+	uint32_t data = fl_header_room(max_tso_header(attr)) +
+			cap->max_send_sge * sizeof(struct faultline_sge);
 	struct fl_pd *pd = to_fl_pd(attr->pd);
 	uint8_t shift;
 	int ret;
@@ -709,7 +765,8 @@ static struct ibv_qp *create_xrc_target(struct ibv_context *context,
 	struct fl_qp *qp;
 	int ret = EOPNOTSUPP;
 
-	if (attr->comp_mask != IBV_QP_INIT_ATTR_XRCD)
+	/* librdmacm gives a protection domain with every queue pair; a target has none. */
+	if ((attr->comp_mask & ~IBV_QP_INIT_ATTR_PD) != IBV_QP_INIT_ATTR_XRCD)
 		goto err;
 	ret = ENOMEM;
 	qp = calloc(1, sizeof(*qp));
@@ -783,12 +840,14 @@ struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 		kernel_attr.cap.max_recv_sge = 0;
 	}
 	/* The builders are ours; the kernel does not know them. */
-	kernel_attr.comp_mask &= ~IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	kernel_attr.comp_mask &= ~(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
+				   IBV_QP_INIT_ATTR_MAX_TSO_HEADER);
 	ret = ibv_cmd_create_qp_ex2(context, &qp->verbs_qp, &kernel_attr, &cmd.ibv_cmd,
 				    sizeof(cmd), &resp.ibv_resp, sizeof(resp));
 	if (ret)
 		goto err_queues;
 	qp->sq_sig_all = attr->sq_sig_all;
+	qp->max_tso_header = max_tso_header(attr);
 	ret = fl_table_insert(&ctx->qps, qp->verbs_qp.qp.qp_num, qp);
 	if (ret)
 		goto err_destroy;

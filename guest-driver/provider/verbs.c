@@ -27,6 +27,12 @@ int fl_query_device(struct ibv_context *context,
 		attr->rss_caps.rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ;
 		attr->rss_caps.rx_hash_fields_mask = FL_RX_HASH_FIELDS;
 	}
+	if (attr_size >= offsetof(struct ibv_device_attr_ex, tso_caps) +
+				 sizeof(attr->tso_caps)) {
+		attr->tso_caps.max_tso = to_fl_ctx(context)->max_tso;
+		attr->tso_caps.supported_qpts = attr->tso_caps.max_tso ?
+						1U << IBV_QPT_RAW_PACKET : 0;
+	}
 	fw = resp.base.fw_ver;
 	snprintf(attr->orig_attr.fw_ver, sizeof(attr->orig_attr.fw_ver), "%u.%u.%u",
 		 (unsigned int)(fw >> 32), (unsigned int)(fw >> 16) & 0xffff,

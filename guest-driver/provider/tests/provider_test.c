@@ -583,6 +583,7 @@ static void sends_stand_in_the_ring(void)
 			.opcode = IBV_WR_ATOMIC_CMP_AND_SWP,
 			.sg_list = sge,
 			.num_sge = 1,
+			.send_flags = IBV_SEND_SOLICITED,
 			.wr.atomic = {
 				.remote_addr = 0x88,
 				.rkey = 0x9a,
@@ -607,7 +608,8 @@ static void sends_stand_in_the_ring(void)
 	CHECK(le64toh(to[0].addr) == 0x123456789abc && le32toh(to[0].length) == 100 &&
 	      le32toh(to[0].lkey) == 0x77 && !to[1].length);
 	wqe = fl_wq_entry(sq, 1);
-	CHECK(wqe->opcode == FAULTLINE_WR_COMP_SWAP && !wqe->flags);
+	CHECK(wqe->opcode == FAULTLINE_WR_COMP_SWAP &&
+	      wqe->flags == FAULTLINE_WR_FLAG_SOLICITED);
 	CHECK(le64toh(wqe->compare_add) == 5 && le64toh(wqe->swap) == 6);
 
 	/* The first of a list goes, the second is refused and named. */
@@ -747,9 +749,122 @@ static void builders_make_requests(void)
 	qp->state = IBV_QPS_RTS;
 	ex->wr_start(ex);
 	ex->wr_send(ex);
+	ex->wr_set_inline_data(ex, text + 1, 5);
 	CHECK(!ex->wr_complete(ex));
 	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, qp->qp_num, 3));
+	CHECK(le32toh(wqe->inline_len) == 5 &&
+	      !memcmp((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA, text + 1, 5));
 	CHECK(!fl_destroy_qp(qp));
+	tear_down(&s);
+}
+
+/* A key is a number, also where immediate data has the bytes of the wire. */
+static void invalidations_are_built(void)
+{
+	struct setup s = set_up(16, 0, 1);
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = s.cq,
+		.recv_cq = s.cq,
+		.qp_type = IBV_QPT_RC,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV,
+		.pd = &s.pd.ibv_pd,
+		.cap = { .max_send_wr = 2, .max_send_sge = 1 },
+	};
+	struct ibv_qp *qp = fl_create_qp_ex(s.pd.ibv_pd.context, &attr);
+	struct ibv_qp_ex *ex = &to_fl_qp(qp)->verbs_qp.qp_ex;
+	struct faultline_sq_wqe *wqe = fl_wq_entry(&to_fl_qp(qp)->sq, 0);
+	struct faultline_sge *to = (void *)((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA);
+
+	CHECK(ex->wr_send_inv && ex->wr_local_inv && !ex->wr_send);
+	ex->wr_start(ex);
+	ex->wr_id = 4;
+	ex->wr_flags = IBV_SEND_FENCE;
+	ex->wr_send_inv(ex, 0x112233);
+	ex->wr_set_sge(ex, 1, 2, 3);
+	ex->wr_id = 5;
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ex->wr_local_inv(ex, 0x445566);
+	CHECK(!ex->wr_complete(ex));
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, qp->qp_num, 2));
+	CHECK(wqe->opcode == FAULTLINE_WR_SEND_INV && wqe->flags == FAULTLINE_WR_FLAG_FENCE);
+	CHECK(le32toh(wqe->imm) == 0x112233 && wqe->num_sge == 1 && le32toh(to->lkey) == 1);
+	wqe = fl_wq_entry(&to_fl_qp(qp)->sq, 1);
+	CHECK(wqe->opcode == FAULTLINE_WR_LOCAL_INV && !wqe->num_sge);
+	CHECK(le32toh(wqe->rkey) == 0x445566 && wqe->flags == FAULTLINE_WR_FLAG_SIGNALED);
+	CHECK(!fl_destroy_qp(qp));
+	tear_down(&s);
+}
+
+/* A packet that is to be cut: its headers, then at the next multiple of 16 where the rest is. */
+static void large_packets_bring_their_headers(void)
+{
+	struct setup s = set_up(16, 0, 1);
+	const struct ibv_qp_init_attr_ex good = {
+		.send_cq = s.cq,
+		.recv_cq = s.cq,
+		.qp_type = IBV_QPT_RAW_PACKET,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
+			     IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
+		.max_tso_header = 66,
+		.pd = &s.pd.ibv_pd,
+		.cap = { .max_send_wr = 8, .max_send_sge = 2 },
+	};
+	struct ibv_qp_init_attr_ex attr = good;
+	struct ibv_context *context = s.pd.ibv_pd.context;
+	struct ibv_qp *qp = fl_create_qp_ex(context, &attr);
+	struct ibv_qp_ex *ex = &to_fl_qp(qp)->verbs_qp.qp_ex;
+	uint8_t header[67] = { 0xaa, [65] = 0xbb };
+	struct ibv_sge sges[2] = { { 0x1000, 5000, 7 }, { 0x9000, 6000, 8 } };
+	struct ibv_send_wr wr = {
+		.wr_id = 5,
+		.opcode = IBV_WR_TSO,
+		.sg_list = sges,
+		.num_sge = 2,
+		.tso = { .hdr = header, .hdr_sz = 66, .mss = 1400 },
+	};
+	struct ibv_send_wr *bad;
+	int i;
+
+	ex->wr_start(ex);
+	ex->wr_id = 4;
+	ex->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM;
+	ex->wr_send_tso(ex, header, 66, 1400);
+	ex->wr_set_sge_list(ex, 2, sges);
+	CHECK(!ex->wr_complete(ex));
+	CHECK(!fl_post_send(qp, &wr, &bad));
+	for (i = 0; i < 2; i++) {
+		uint8_t *entry = fl_wq_entry(&to_fl_qp(qp)->sq, i);
+		struct faultline_sq_wqe *wqe = (void *)entry;
+		struct faultline_raw_seg *seg = (void *)&wqe->compare_add;
+		struct faultline_sge *to = (void *)(entry + FAULTLINE_SQ_WQE_DATA + 80);
+
+		CHECK(wqe->opcode == FAULTLINE_WR_RAW && wqe->num_sge == 2);
+		CHECK(wqe->flags & FAULTLINE_WR_FLAG_INLINE);
+		CHECK(le32toh(wqe->inline_len) == 66);
+		CHECK(!memcmp(entry + FAULTLINE_SQ_WQE_DATA, header, 66));
+		CHECK(le16toh(seg->mss) == 1400 && le16toh(seg->header_len) == 66);
+		CHECK(le64toh(to[1].addr) == 0x9000 && le32toh(to[1].lkey) == 8);
+	}
+	complete(&s, qp->qp_num, FAULTLINE_WC_TSO, 1);
+	CHECK(poll_one(&s) == 5);
+	/* More headers than the queue was made for, and none; nothing to cut. */
+	wr.tso.hdr_sz = 67;
+	CHECK(fl_post_send(qp, &wr, &bad) == EINVAL);
+	wr.tso.hdr_sz = 0;
+	CHECK(fl_post_send(qp, &wr, &bad) == EINVAL);
+	wr.tso.hdr_sz = 66;
+	wr.tso.mss = 0;
+	CHECK(fl_post_send(qp, &wr, &bad) == EINVAL);
+	CHECK(!fl_destroy_qp(qp));
+	attr = good;
+	attr.max_tso_header = FAULTLINE_MAX_RAW_HEADERS + 1;
+	CHECK(!fl_create_qp_ex(context, &attr) && errno == EINVAL);
+	attr = good;
+	attr.qp_type = IBV_QPT_UD;
+	attr.send_ops_flags = IBV_QP_EX_WITH_SEND;
+	CHECK(!fl_create_qp_ex(context, &attr) && errno == EINVAL);
 	tear_down(&s);
 }
 
@@ -941,6 +1056,7 @@ static void an_extended_cq_reads_the_same(void)
 		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
 			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
 			    IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG |
+			    IBV_WC_EX_WITH_QP_NUM |
 			    IBV_WC_EX_WITH_SRC_QP | IBV_WC_EX_WITH_SL |
 			    IBV_WC_EX_WITH_SLID | IBV_WC_EX_WITH_DLID_PATH_BITS,
 	};
@@ -949,13 +1065,15 @@ static void an_extended_cq_reads_the_same(void)
 	struct setup ex = { .ctx = s.ctx, .pd = s.pd, .cq = ibv_cq_ex_to_cq(cq) };
 	struct faultline_cqe *ring = (void *)device_cq;
 
-	CHECK(!cq->read_qp_num && cq->read_imm_data);
+	CHECK(!cq->read_tm_info && cq->read_imm_data);
 	ex.qp = make_qp(&ex, IBV_QPT_RC, 4);
 	CHECK(cq->start_poll(cq, &poll) == ENOENT);
 	CHECK(!post_recv(&ex, 31) && !post_recv(&ex, 32));
 	complete(&ex, ex.qp->qp_num, FAULTLINE_WC_RECV, 0);
 	complete(&ex, ex.qp->qp_num, FAULTLINE_WC_RECV_RDMA_WITH_IMM, 1);
-	ring[1].flags = FAULTLINE_CQE_IMM;
+	ring[0].flags = FAULTLINE_CQE_INVALIDATE;
+	ring[0].imm = htole32(0x778899);
+	ring[1].flags = FAULTLINE_CQE_IMM | FAULTLINE_CQE_GRH | FAULTLINE_CQE_CSUM_OK;
 	ring[1].imm = (__force __le32)htobe32(0x0a0b0c0d);
 	ring[1].timestamp = htole64(123456789);
 	ring[1].vlan_tci = htole16(0x6123);
@@ -966,15 +1084,19 @@ static void an_extended_cq_reads_the_same(void)
 	ring[1].vendor_err = FAULTLINE_VENDOR_ERR_LENGTH;
 	CHECK(!cq->start_poll(cq, &poll));
 	CHECK(cq->wr_id == 31 && cq->status == IBV_WC_SUCCESS);
-	CHECK(cq->read_opcode(cq) == IBV_WC_RECV && !cq->read_wc_flags(cq));
+	CHECK(cq->read_opcode(cq) == IBV_WC_RECV);
+	CHECK(cq->read_wc_flags(cq) == IBV_WC_WITH_INV);
+	CHECK(ibv_wc_read_invalidated_rkey(cq) == 0x778899);
 	CHECK(cq->read_byte_len(cq) == 0x5a5a);
+	CHECK(cq->read_qp_num(cq) == ex.qp->qp_num);
 	CHECK(!cq->next_poll(cq));
 	CHECK(cq->wr_id == 32 && cq->status == IBV_WC_LOC_LEN_ERR);
 	CHECK(cq->read_opcode(cq) == IBV_WC_RECV_RDMA_WITH_IMM);
-	CHECK(cq->read_wc_flags(cq) == IBV_WC_WITH_IMM);
+	CHECK(cq->read_wc_flags(cq) ==
+	      (IBV_WC_WITH_IMM | IBV_WC_GRH | IBV_WC_IP_CSUM_OK));
 	CHECK(be32toh(cq->read_imm_data(cq)) == 0x0a0b0c0d);
 	CHECK(cq->read_completion_ts(cq) == 123456789);
-	CHECK(cq->read_cvlan(cq) == 0x123 && cq->read_flow_tag(cq) == 0xabcdef);
+	CHECK(cq->read_cvlan(cq) == 0x6123 && cq->read_flow_tag(cq) == 0xabcdef);
 	CHECK(cq->read_src_qp(cq) == 0x112233 && cq->read_sl(cq) == 5);
 	CHECK(!cq->read_slid(cq) && !cq->read_dlid_path_bits(cq));
 	CHECK(cq->read_vendor_err(cq) == FAULTLINE_VENDOR_ERR_LENGTH);
@@ -1317,6 +1439,8 @@ static const struct {
 	TEST(inline_data_is_copied),
 	TEST(posts_before_their_state_are_refused),
 	TEST(builders_make_requests),
+	TEST(invalidations_are_built),
+	TEST(large_packets_bring_their_headers),
 	TEST(receives_tell_by_the_record),
 	TEST(srq_tags_come_back_in_any_order),
 	TEST(a_resized_srq_keeps_its_requests),
