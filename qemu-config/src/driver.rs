@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{run_logged, say};
 use crate::host;
-use crate::image::{Base, Kernel, version_in};
+use crate::image::{Base, Kernel, fetch_source_script, version_in};
 use crate::workspace::{Fingerprint, Workspace, files_below};
 
 /// Bumped when the way of building changes.
@@ -269,7 +269,7 @@ fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
     fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
     let tree = work.join("source");
     if !tree.join("CMakeLists.txt").is_file() {
-        let script = fetch_source_script(&version);
+        let script = fetch_source_script(&format!("rdma-core={version}"), "/mnt");
         run_logged(
             &format!("fetching rdma-core {version}"),
             &mut base.chroot(&work, &script),
@@ -294,6 +294,26 @@ fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
         &log,
     )?;
     Ok(work)
+}
+
+/// The headers that declare verbs: of the guests' rdma-core, installed ones and the one for providers, and of both kernels.
+pub fn verbs_headers(workspace: &Workspace, base: &Base) -> Result<Vec<PathBuf>> {
+    let installed = base.root.join("usr/include/infiniband");
+    let source = provider_tree(workspace, base)?.join("source");
+    let mut headers = vec![
+        installed.join("verbs.h"),
+        installed.join("ib_user_ioctl_verbs.h"),
+        source.join("libibverbs/driver.h"),
+    ];
+    for kernel in Kernel::BOTH {
+        let release = base.release(kernel)?;
+        // Debian keeps what does not depend on the architecture in a folder of its own.
+        let version = release.strip_suffix("-amd64").unwrap_or(&release);
+        headers.push(base.root.join(format!(
+            "usr/src/linux-headers-{version}-common/include/rdma/ib_verbs.h"
+        )));
+    }
+    Ok(headers)
 }
 
 fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<()> {
@@ -352,25 +372,6 @@ pub fn install_provider(
     let plugin =
         fs::read_to_string(work.join("out/plugin")).context("reading the plugin's name")?;
     Ok(plugin.trim().to_owned())
-}
-
-/// Fetches and unpacks upstream's tarball.
-///
-/// Each file on its own: some mirrors lack the `.dsc`, which makes a plain `apt-get source` fail, while the tarball is
-/// there; the checksum comes from the signed index either way.
-fn fetch_source_script(version: &str) -> String {
-    format!(
-        "cd /mnt
-         find_tarball() {{ apt-get source --print-uris --download-only rdma-core={version} | grep '\\.orig\\.tar'; }}
-         line=$(find_tarball) || {{ apt-get update && line=$(find_tarball); }}
-         uri=$(echo \"$line\" | sed \"s/^'\\([^']*\\)'.*/\\1/\")
-         sum=$(echo \"$line\" | awk '{{print $4}}')
-         name=$(echo \"$line\" | awk '{{print $2}}')
-         /usr/lib/apt/apt-helper download-file \"$uri\" \"/mnt/$name\" \"$sum\"
-         rm -rf source.partial && mkdir source.partial
-         tar -x --strip-components=1 --no-same-owner -C source.partial -f \"/mnt/$name\"
-         rm -rf source && mv source.partial source"
-    )
 }
 
 /// Adds the provider to rdma-core's list, once.

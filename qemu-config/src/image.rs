@@ -266,7 +266,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The base image, or one with `packages` (names, or paths of `.deb` files) installed on top.
+    /// The base image, or one with `packages` installed on top, as [`install`] takes them.
     pub fn obtain(workspace: &Workspace, base: &Base, packages: &[String]) -> Result<Self> {
         let cache = workspace.cache()?;
         let mut packages = packages.to_vec();
@@ -324,9 +324,32 @@ pub fn copy_root(from: &Path, to: &Path, log: &Path) -> Result<()> {
     )
 }
 
-/// Installs `packages` (names, or paths of `.deb` files) in an unpacked root.
+/// Fetches and unpacks the upstream tarball of a source package (a name, or `name=version`) into the folder `source` of
+/// the folder `parent`, inside a root.
+///
+/// Each file on its own: some mirrors lack the `.dsc`, which makes a plain `apt-get source` fail, while the tarball is
+/// there; the checksum comes from the signed index either way.
+pub fn fetch_source_script(package: &str, parent: &str) -> String {
+    format!(
+        "mkdir -p {parent}
+         cd {parent}
+         find_tarball() {{ apt-get source --print-uris --download-only {package} | grep '\\.orig\\.tar\\.[a-z0-9]* '; }}
+         line=$(find_tarball) || {{ apt-get update && line=$(find_tarball); }}
+         uri=$(echo \"$line\" | sed \"s/^'\\([^']*\\)'.*/\\1/\")
+         sum=$(echo \"$line\" | awk '{{print $4}}')
+         name=$(echo \"$line\" | awk '{{print $2}}')
+         /usr/lib/apt/apt-helper download-file \"$uri\" \"$PWD/$name\" \"$sum\"
+         rm -rf source.partial && mkdir source.partial
+         tar -x --strip-components=1 --no-same-owner -C source.partial -f \"$name\"
+         rm -rf source && mv source.partial source\n"
+    )
+}
+
+/// Installs `packages` in an unpacked root: names, paths of `.deb` files, or `src:NAME` for what upstream released as
+/// `NAME`, in `/usr/src/NAME/source`.
 pub fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
     let mut arguments = Vec::new();
+    let mut sources = String::new();
     for package in packages {
         if package.contains('/') {
             let source = Path::new(package);
@@ -338,7 +361,10 @@ pub fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "+-.:/=~".contains(c))
         {
-            arguments.push(package.clone());
+            match package.strip_prefix("src:") {
+                Some(name) => sources += &fetch_source_script(name, &format!("/usr/src/{name}")),
+                None => arguments.push(package.clone()),
+            }
         } else {
             bail!("{package:?} is not the name of a Debian package");
         }
@@ -348,7 +374,7 @@ pub fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
     fs::write(&policy, "#!/bin/sh\nexit 101\n").context("writing policy-rc.d")?;
     fs::set_permissions(&policy, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let script = format!(
-        "apt-get update\napt-get install -y --no-install-recommends {}\napt-get clean",
+        "apt-get update\napt-get install -y --no-install-recommends {}\n{sources}apt-get clean",
         arguments.join(" ")
     );
     run_logged(

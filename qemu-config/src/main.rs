@@ -196,6 +196,12 @@ struct GuestOptions {
 }
 
 impl GuestOptions {
+    /// For guests in which `odp_story` runs: memory is swapped out in it.
+    fn plan_with_swap(self) -> Plan {
+        let zram = self.zram.max(demo::SWAP);
+        Self { zram, ..self }.plan()
+    }
+
     fn plan(self) -> Plan {
         Plan {
             guests: self.guests,
@@ -256,11 +262,7 @@ fn dispatch(command: Command) -> Result<bool> {
             )
         }
         Command::Shell { guests } => shell::run(&Workspace::find()?, &guests.plan()),
-        Command::Demo { mut guests } => {
-            // Memory is swapped out in it.
-            guests.zram = guests.zram.max(demo::SWAP);
-            demo::run(&Workspace::find()?, &guests.plan())
-        }
+        Command::Demo { guests } => demo::run(&Workspace::find()?, &guests.plan_with_swap()),
         Command::Test { list: true, .. } => {
             test::list();
             Ok(true)
@@ -287,12 +289,13 @@ fn dispatch(command: Command) -> Result<bool> {
         } => bench::harness(&Workspace::find()?, json.as_deref(), only.as_deref()),
         Command::Bench {
             json,
-            what: Some(BenchCommand::Guest { mut guests }),
+            what: Some(BenchCommand::Guest { guests }),
             ..
-        } => {
-            guests.zram = guests.zram.max(demo::SWAP);
-            bench::guest(&Workspace::find()?, &guests.plan(), json.as_deref())
-        }
+        } => bench::guest(
+            &Workspace::find()?,
+            &guests.plan_with_swap(),
+            json.as_deref(),
+        ),
         Command::StreamSend { address, bytes } => stream::send(&address, bytes).map(|()| true),
         Command::StreamReceive { port } => stream::receive(port).map(|()| true),
         Command::Image { packages } => {

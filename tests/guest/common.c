@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/udmabuf.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -528,7 +530,7 @@ void endpoint_stop(struct endpoint *end)
 	modify(end, &attributes, IBV_QP_STATE);
 }
 
-void endpoint_start(struct endpoint *end)
+void endpoint_listen(struct endpoint *end)
 {
 	const struct ibv_device_attr *limits = &end->device->attributes.orig_attr;
 	struct ibv_qp_attr attributes = {
@@ -555,14 +557,22 @@ void endpoint_start(struct endpoint *end)
 	modify(end, &attributes,
 	       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 		       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	memset(&attributes, 0, sizeof(attributes));
-	attributes.qp_state = IBV_QPS_RTS;
-	attributes.timeout = end->timeout;
-	attributes.retry_cnt = end->retries;
-	attributes.rnr_retry = 7;
-	attributes.sq_psn = end->own.psn;
-	attributes.max_rd_atomic =
-		limits->max_qp_init_rd_atom < 8 ? limits->max_qp_init_rd_atom : 8;
+}
+
+void endpoint_start(struct endpoint *end)
+{
+	const struct ibv_device_attr *limits = &end->device->attributes.orig_attr;
+	struct ibv_qp_attr attributes = {
+		.qp_state = IBV_QPS_RTS,
+		.timeout = end->timeout,
+		.retry_cnt = end->retries,
+		.rnr_retry = 7,
+		.sq_psn = end->own.psn,
+		.max_rd_atomic =
+			limits->max_qp_init_rd_atom < 8 ? limits->max_qp_init_rd_atom : 8,
+	};
+
+	endpoint_listen(end);
 	modify(end, &attributes,
 	       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 		       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
@@ -653,4 +663,24 @@ void *anonymous(size_t length)
 	if (memory == MAP_FAILED)
 		die("cannot map %zu bytes: %m", length);
 	return memory;
+}
+
+int udmabuf(size_t length, uint8_t **map)
+{
+	struct udmabuf_create create = { .flags = UDMABUF_FLAGS_CLOEXEC, .size = length };
+	int control = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
+	int memfd = memfd_create("buffer", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	int fd;
+
+	if (control < 0 || memfd < 0 || ftruncate(memfd, length) ||
+	    fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK))
+		die("udmabuf: %m");
+	create.memfd = memfd;
+	fd = ioctl(control, UDMABUF_CREATE, &create);
+	*map = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+	if (fd < 0 || *map == MAP_FAILED)
+		die("udmabuf: %m");
+	close(control);
+	close(memfd);
+	return fd;
 }

@@ -127,7 +127,9 @@ void endpoint_adopt(struct endpoint *end, struct device *device, struct ibv_cq *
 		    struct ibv_qp *qp);
 /* Swaps addresses over a control connection. */
 void endpoint_meet(struct endpoint *end, int fd);
-/* RESET or anything else -> RTS towards the known peer. Outstanding work is gone. */
+/* RESET or anything else -> RTR towards the known peer. Outstanding work is gone. */
+void endpoint_listen(struct endpoint *end);
+/* The same, and then to RTS. */
 void endpoint_start(struct endpoint *end);
 /* To RESET, from whatever state. */
 void endpoint_stop(struct endpoint *end);
@@ -162,5 +164,8 @@ struct ibv_mr *region(struct device *device, void *address, size_t length, bool 
 
 /* Anonymous private memory. */
 void *anonymous(size_t length);
+
+/* A dma-buf of /dev/udmabuf, and its memory. */
+int udmabuf(size_t length, uint8_t **map);
 
 #endif

@@ -8,7 +8,6 @@
 #include "watched.h"
 
 #include <fcntl.h>
-#include <linux/udmabuf.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -67,26 +66,6 @@ static void refused(enum ibv_wr_opcode opcode, const struct ibv_mr *mr, uint64_t
 	loop_restart(&loop);
 }
 
-static int udmabuf(uint8_t **map)
-{
-	struct udmabuf_create create = { .flags = UDMABUF_FLAGS_CLOEXEC, .size = LENGTH };
-	int control = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
-	int memfd = memfd_create("buffer", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-	int fd;
-
-	if (control < 0 || memfd < 0 || ftruncate(memfd, LENGTH) ||
-	    fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK))
-		die("udmabuf: %m");
-	create.memfd = memfd;
-	fd = ioctl(control, UDMABUF_CREATE, &create);
-	*map = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
-	if (fd < 0 || *map == MAP_FAILED)
-		die("udmabuf: %m");
-	close(control);
-	close(memfd);
-	return fd;
-}
-
 /* As target and as source of requests, and as local memory; not aligned to anything. */
 static void test_traffic(void)
 {
@@ -102,7 +81,7 @@ static void test_traffic(void)
 	struct ibv_wc wc;
 	struct ibv_mr *mr;
 	uint8_t *map;
-	int fd = udmabuf(&map);
+	int fd = udmabuf(LENGTH, &map);
 
 	mr = buffer_region(fd, 0, LENGTH, IOVA, ALL_ACCESS);
 	content_fill(local, key, 0, LENGTH);
@@ -137,7 +116,7 @@ static void test_part(void)
 	uint64_t key = content_key(2, 0, 0);
 	struct ibv_mr *mr;
 	uint8_t *map;
-	int fd = udmabuf(&map);
+	int fd = udmabuf(LENGTH, &map);
 	size_t i;
 
 	memset(map, 0x11, LENGTH);
@@ -162,7 +141,7 @@ static void test_rights(void)
 	uint64_t key = content_key(3, 0, 0);
 	struct ibv_mr *mr;
 	uint8_t *map;
-	int fd = udmabuf(&map);
+	int fd = udmabuf(LENGTH, &map);
 
 	content_fill(map, key, 0, LENGTH);
 	mr = buffer_region(fd, 0, LENGTH, IOVA, IBV_ACCESS_REMOTE_READ);
@@ -194,7 +173,7 @@ static void test_closed_early(void)
 	uint64_t key = content_key(4, 0, 0);
 	struct ibv_mr *mr;
 	uint8_t *map;
-	int fd = udmabuf(&map);
+	int fd = udmabuf(LENGTH, &map);
 
 	mr = buffer_region(fd, 0, LENGTH, IOVA, ALL_ACCESS);
 	munmap(map, LENGTH);
@@ -220,7 +199,7 @@ static void test_refused(void)
 {
 	struct ibv_mr *mr;
 	uint8_t *map;
-	int fd = udmabuf(&map);
+	int fd = udmabuf(LENGTH, &map);
 	int file = open("/proc/self/exe", O_RDONLY);
 
 	not_registered(fd, 0, LENGTH + 1, IOVA, ALL_ACCESS, EINVAL);
@@ -373,8 +352,9 @@ int main(void)
 	test_rights();
 	test_closed_early();
 	test_refused();
-	/* Older kernels may be built to pin every buffer that is attached. */
-	test_moves(!on_demand || atoi(kernel.release) < 7);
+	/* Debian builds older kernels so that they pin every buffer that is attached; ours for debugging does not. */
+	test_moves(!on_demand || (atoi(kernel.release) < 7 &&
+				  !strstr(kernel.release, "-faultline-debug")));
 	loop_destroy(&loop);
 	printf("PASS\n");
 	return 0;

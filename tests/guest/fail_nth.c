@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * fail_nth: lets each allocation in the kernel fail, one after the other, in every call that makes a verbs object.
+ * fail_nth: lets each allocation in the kernel fail, one after the other, in every call that makes or changes a verbs
+ * object.
  *
  * The kernel must be built with fault injection
  * (Documentation/fault-injection/fault-injection.rst, "fail-nth"). A call whose
  * allocation fails may fail or do without; it must leave nothing behind, which
- * the kernel's checkers tell, and the same call must work at the next try.
+ * the kernel's checkers tell, and the same call must work at the next try. What
+ * was to be changed must be as good as before, if it is a queue, and can be
+ * destroyed, whatever it is.
+ *
+ * Not here, as they allocate nothing: detaching, modifying work queues, limits
+ * of shared receive queues, waiting for changes under a watch.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <infiniband/faultlinedv.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +39,8 @@ static struct ibv_dm *dm;
 static struct ibv_wq *wq;
 static struct ibv_rwq_ind_table *table;
 static struct ibv_qp *raw;
+static struct faultlinedv_events *events;
+static int buffer;
 
 /* Makes an object; NULL and errno if it fails. */
 typedef void *make_fn(void);
@@ -295,6 +304,51 @@ static int unmake_flow(void *flow)
 	return ibv_destroy_flow(flow);
 }
 
+static void *make_dma_buf_region(void)
+{
+	return ibv_reg_dmabuf_mr(device.pd, 0, SIZE, 0, buffer, ALL_ACCESS);
+}
+
+static void *make_events(void)
+{
+	return faultlinedv_create_events(device.context, 64);
+}
+
+static int unmake_events(void *object)
+{
+	return faultlinedv_destroy_events(object);
+}
+
+static void *make_watch(void)
+{
+	return faultlinedv_create_watch(events, memory, SIZE, 1);
+}
+
+static int unmake_watch(void *watch)
+{
+	return faultlinedv_destroy_watch(watch);
+}
+
+static void *make_watched(enum faultlinedv_mr_mode mode)
+{
+	struct faultlinedv_mr_attr attr = {
+		.events = events, .mode = mode,
+		.lease_ms = mode == FAULTLINEDV_MR_LEASE ? 100 : 0,
+	};
+
+	return faultlinedv_reg_mr(device.pd, memory, SIZE, (uintptr_t)memory, ALL_ACCESS, &attr);
+}
+
+static void *make_kept(void)
+{
+	return make_watched(FAULTLINEDV_MR_KEEP);
+}
+
+static void *make_leased(void)
+{
+	return make_watched(FAULTLINEDV_MR_LEASE);
+}
+
 static const struct object {
 	const char *name;
 	make_fn *make;
@@ -323,6 +377,205 @@ static const struct object {
 	{ "RSS queue pair", make_rss, unmake_qp },
 	{ "raw queue pair", make_raw, unmake_qp },
 	{ "flow", make_flow, unmake_flow },
+	{ "region of a dma-buf", make_dma_buf_region, unmake_mr },
+	{ "queue of events", make_events, unmake_events },
+	{ "watch", make_watch, unmake_watch },
+	{ "watched region", make_kept, unmake_mr },
+	{ "leased region", make_leased, unmake_mr },
+};
+
+/* --- changes ------------------------------------------------------------------ */
+
+/* What is changed is made anew each time. A change gives 0 or an errno. */
+typedef int change_fn(void *object);
+
+static int rereg(void *mr, void *at, size_t length, int access)
+{
+	errno = 0;
+	return ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_ACCESS, NULL,
+			    at, length, access) ? errno : 0;
+}
+
+static int to_pinned(void *mr)
+{
+	return rereg(mr, memory + PAGE, SIZE / 2, ALL_ACCESS);
+}
+
+static int to_on_demand(void *mr)
+{
+	return rereg(mr, memory + PAGE, SIZE / 2, ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
+}
+
+static int restore(void *mr)
+{
+	return faultlinedv_restore_mr(mr);
+}
+
+static int advise(struct ibv_mr *mr, enum ibv_advise_mr_advice advice, uint32_t flags)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, SIZE, mr->lkey };
+
+	return ibv_advise_mr(device.pd, advice, flags, &sge, 1);
+}
+
+static int prefetch(void *mr)
+{
+	return advise(mr, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH);
+}
+
+static int prefetch_later(void *mr)
+{
+	return advise(mr, IBV_ADVISE_MR_ADVICE_PREFETCH, 0);
+}
+
+static int prefetch_present(void *mr)
+{
+	return advise(mr, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, IBV_ADVISE_MR_FLAG_FLUSH);
+}
+
+/* A queue pair with queues of its own, connected with itself when it is to be shown that they work. */
+struct loop {
+	struct endpoint end;
+	struct ibv_srq *srq;
+	struct ibv_mr *mr;
+};
+
+static void *make_loop(void)
+{
+	static struct loop loop;
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 4, .max_send_sge = 1 },
+	};
+	struct ibv_qp *qp;
+
+	loop.mr = make_pinned();
+	attr.send_cq = attr.recv_cq = make_cq();
+	attr.srq = loop.srq = make_srq();
+	qp = loop.mr && attr.srq && attr.recv_cq ? ibv_create_qp(device.pd, &attr) : NULL;
+	if (!qp)
+		return NULL;
+	endpoint_adopt(&loop.end, &device, attr.send_cq, qp);
+	loop.end.peer = loop.end.own;
+	return &loop;
+}
+
+static int unmake_loop(void *object)
+{
+	struct loop *loop = object;
+	struct ibv_sge piece = { (uintptr_t)memory, PAGE, loop->mr->lkey };
+	struct ibv_recv_wr work = { .sg_list = &piece, .num_sge = 1 }, *bad;
+	struct request request = {
+		.opcode = IBV_WR_SEND, .local = memory + PAGE, .length = PAGE,
+		.lkey = loop->mr->lkey,
+	};
+	struct ibv_wc wc;
+
+	endpoint_stop(&loop->end);
+	endpoint_start(&loop->end);
+	if (ibv_post_srq_recv(loop->srq, &work, &bad))
+		die("nothing can be posted any more");
+	endpoint_post(&loop->end, &request);
+	for (int i = 0; i < 2; i++)
+		if (!endpoint_wait(&loop->end, &wc, 20000) || wc.status)
+			die("a message has not arrived");
+	endpoint_destroy(&loop->end);
+	return ibv_destroy_srq(loop->srq) ?: ibv_dereg_mr(loop->mr);
+}
+
+static int resize_cq(void *loop)
+{
+	return ibv_resize_cq(((struct loop *)loop)->end.cq, 5000);
+}
+
+static int resize_srq(void *loop)
+{
+	struct ibv_srq_attr attr = { .max_wr = 2000, .srq_limit = 1 };
+
+	return ibv_modify_srq(((struct loop *)loop)->srq, &attr,
+			      IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT);
+}
+
+static int to_init(void *object)
+{
+	struct loop *loop = object;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+
+	return ibv_modify_qp(loop->end.qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+			     IBV_QP_ACCESS_FLAGS);
+}
+
+static void *make_loop_in_init(void)
+{
+	struct loop *loop = make_loop();
+
+	return loop && !to_init(loop) ? loop : NULL;
+}
+
+static int to_rtr(void *object)
+{
+	struct loop *loop = object;
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = device.mtu,
+		.dest_qp_num = loop->end.own.qpn, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
+		.ah_attr = {
+			.is_global = 1, .port_num = 1,
+			.grh = { .dgid = device.gid, .sgid_index = device.gid_index,
+				 .hop_limit = 1 },
+		},
+	};
+
+	return ibv_modify_qp(loop->end.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+			     IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+			     IBV_QP_MIN_RNR_TIMER);
+}
+
+static const union ibv_gid group = { .raw = { [10] = 0xff, [11] = 0xff, 239, 77, 0, 9 } };
+
+static void *make_member(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 1 };
+	struct ibv_qp *qp = make_ud();
+
+	if (qp && ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				IBV_QP_QKEY))
+		return NULL;
+	return qp;
+}
+
+static int attach(void *qp)
+{
+	return ibv_attach_mcast(qp, &group, 0);
+}
+
+static int unmake_member(void *qp)
+{
+	/* It may not be one. */
+	ibv_detach_mcast(qp, &group, 0);
+	return ibv_destroy_qp(qp);
+}
+
+static const struct change {
+	const char *name;
+	make_fn *make;
+	change_fn *change;
+	unmake_fn *unmake;
+} changes[] = {
+	{ "pinned region to another", make_pinned, to_pinned, unmake_mr },
+	{ "pinned region to on demand", make_pinned, to_on_demand, unmake_mr },
+	{ "on demand to pinned", make_on_demand, to_pinned, unmake_mr },
+	{ "on demand to another", make_on_demand, to_on_demand, unmake_mr },
+	{ "implicit to on demand", make_implicit, to_on_demand, unmake_mr },
+	{ "restoring", make_kept, restore, unmake_mr },
+	{ "prefetch", make_on_demand, prefetch, unmake_mr },
+	{ "implicit prefetch", make_implicit, prefetch, unmake_mr },
+	{ "queued prefetch", make_on_demand, prefetch_later, unmake_mr },
+	{ "prefetch of what is there", make_on_demand, prefetch_present, unmake_mr },
+	{ "resized completion queue", make_loop, resize_cq, unmake_loop },
+	{ "resized shared receive queue", make_loop, resize_srq, unmake_loop },
+	{ "queue pair to INIT", make_loop, to_init, unmake_loop },
+	{ "queue pair to RTR", make_loop_in_init, to_rtr, unmake_loop },
+	{ "member of a group", make_member, attach, unmake_member },
 };
 
 /* The kernel's allocation number `nth` from now on in this thread fails; 0: none. */
@@ -393,6 +646,45 @@ static void try(const struct object *object)
 	say("%s: %u allocations, refused %u times", object->name, nth - 1, refused);
 }
 
+static void try_change(const struct change *change)
+{
+	unsigned int nth, refused = 0;
+
+	for (nth = 1; nth < MOST; nth++) {
+		void *object = change->make();
+		bool left;
+		int error;
+
+		if (!object)
+			die("%s: nothing to change: %m", change->name);
+		set_fail_nth(nth);
+		error = change->change(object);
+		left = fail_nth_left();
+		refused += !!error;
+		if (error && left)
+			die("%s: %s without a failure", change->name, strerror(error));
+		if (error && !is_of_allocation(error))
+			die("%s: allocation %u fails: %s", change->name, nth, strerror(error));
+		/* The next try. Regions that have lost their memory may have another. */
+		if (error) {
+			error = change->change(object);
+			if (error)
+				die("%s: not even after allocation %u: %s", change->name, nth,
+				    strerror(error));
+		}
+		error = change->unmake(object);
+		if (error)
+			die("%s: cannot be destroyed: %s", change->name, strerror(error));
+		if (left)
+			break;
+	}
+	if (nth == MOST)
+		die("%s: no end of allocations", change->name);
+	if (!refused)
+		die("%s: no failure had any effect", change->name);
+	say("%s: %u allocations, refused %u times", change->name, nth - 1, refused);
+}
+
 static void configure(const char *kind)
 {
 	static const struct {
@@ -414,6 +706,7 @@ static void configure(const char *kind)
 int main(void)
 {
 	int log = kmsg_open();
+	uint8_t *buffer_map;
 
 	configure("failslab");
 	configure("fail_page_alloc");
@@ -429,10 +722,14 @@ int main(void)
 	wq = cq ? make_wq() : NULL;
 	table = wq ? make_table() : NULL;
 	raw = cq ? make_raw() : NULL;
-	if (!xrcd || !dm || !table || !raw)
+	events = make_events();
+	buffer = udmabuf(SIZE, &buffer_map);
+	if (!xrcd || !dm || !table || !raw || !events)
 		die("something to work with: %m");
 	for (unsigned int i = 0; i < ARRAY_SIZE(objects); i++)
 		try(&objects[i]);
+	for (unsigned int i = 0; i < ARRAY_SIZE(changes); i++)
+		try_change(&changes[i]);
 	if (kmsg_complaints(log))
 		die("the kernel complains");
 	say("PASS");

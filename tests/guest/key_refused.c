@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * key_refused: a change of a region that the device refuses, because a window
- * is bound to it, changes nothing, and harms nobody; nor does a fault in the
- * memory of a process that has ended. Runs in one guest.
+ * is bound to it, changes nothing, and harms nobody; nor does one of a shared
+ * receive queue that asks for nonsense, or a fault in the memory of a process
+ * that has ended. Runs in one guest.
  */
 #include "watched.h"
 
@@ -180,6 +181,43 @@ static void test_ended(struct bench *bench)
 	endpoint_destroy(&end);
 }
 
+/* A new size is not taken with a limit that does not fit to it, and the queue goes on as before. */
+static void test_queue(struct bench *bench)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(bench->device.pd, &init);
+	struct ibv_srq_attr change = { .max_wr = 2000, .srq_limit = 100000 }, now;
+	struct ibv_cq *cq = ibv_create_cq(bench->device.context, 8, NULL, NULL, 0);
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC, .sq_sig_all = 1, .send_cq = cq, .recv_cq = cq, .srq = srq,
+		.cap = { .max_send_wr = 4, .max_send_sge = 1 },
+	};
+	struct ibv_qp *qp = srq && cq ? ibv_create_qp(bench->device.pd, &attr) : NULL;
+	struct ibv_sge piece = { (uintptr_t)bench->buffer, PAGE / 2, bench->mr->lkey };
+	struct ibv_recv_wr work = { .sg_list = &piece, .num_sge = 1 }, *bad;
+	struct request request = {
+		.opcode = IBV_WR_SEND, .local = bench->buffer + PAGE / 2, .length = PAGE / 2,
+		.lkey = bench->mr->lkey,
+	};
+	struct endpoint end;
+	struct ibv_wc wc;
+
+	WANT(qp);
+	endpoint_adopt(&end, &bench->device, cq, qp);
+	end.peer = end.own;
+	endpoint_start(&end);
+	WANT(ibv_modify_srq(srq, &change, IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) == EINVAL);
+	WANT(!ibv_query_srq(srq, &now) && now.max_wr == 8);
+	content_fill(bench->buffer, content_key(3, 0, 0), 0, PAGE);
+	WANT(!ibv_post_srq_recv(srq, &work, &bad));
+	endpoint_post(&end, &request);
+	for (int i = 0; i < 2; i++)
+		WANT(endpoint_wait(&end, &wc, 20000) && wc.status == IBV_WC_SUCCESS);
+	WANT(!content_wrong(bench->buffer, content_key(3, 0, 0), PAGE / 2, PAGE / 2));
+	endpoint_destroy(&end);
+	WANT(!ibv_destroy_srq(srq));
+}
+
 int main(void)
 {
 	int kmsg = kmsg_open();
@@ -192,6 +230,7 @@ int main(void)
 	bench.mr = region(&bench.device, bench.buffer, PAGE, false);
 	test_implicit(&bench);
 	test_bound(&bench);
+	test_queue(&bench);
 	test_ended(&bench);
 	WANT(!ibv_dereg_mr(bench.mr));
 	loop_destroy(&bench.loop);

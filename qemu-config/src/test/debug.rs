@@ -41,7 +41,7 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
     }
 }
 
-/// The test of the driver's style, with the script of the kernel that is built.
+/// The test of the kernel code's style, the driver's and the test module's, with the script of the kernel that is built.
 pub const CHECKPATCH: &str = "checkpatch";
 
 /// Neither errors nor warnings but for comparisons of kernel versions, which a driver outside the tree needs.
@@ -49,13 +49,16 @@ fn checkpatch(workspace: &Workspace, dir: &Path) -> Result<()> {
     let base = Base::obtain(workspace)?;
     debug_kernel::obtain(workspace, &base)?;
     let script = "cd /mnt
-         found=$(perl /usr/share/faultline-lab/checkpatch.pl --strict --no-tree --terse \
-              --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON --file kernel/*.[ch] || true)
-         echo \"$found\" | tail -n 1 | grep -q '^total:'
-         ! echo \"$found\" | grep -E ' (ERROR|WARNING): '";
+         set -- guest-driver/kernel/*.[ch] guest-driver/include/*.h tests/guest/kernel/*.[ch]
+         found=$(perl /usr/share/faultline-lab/checkpatch.pl --strict --no-tree \
+              --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON --file \"$@\" || true)
+         echo \"$found\"
+         # Each file has been looked at.
+         [ \"$(echo \"$found\" | grep -Ec ' has (no obvious )?style problems')\" = $# ]
+         ! echo \"$found\" | grep -E '^(ERROR|WARNING):'";
     run_logged(
         "checkpatch",
-        &mut base.chroot(&workspace.guest_driver(), script),
+        &mut base.chroot(workspace.root(), script),
         &dir.join("checkpatch.log"),
     )
 }

@@ -36,7 +36,11 @@ pub fn run(
     };
     let too_slow =
         |test: &GuestTest| kernel == Kernel::Debug && debug::TOO_SLOW.contains(&&*test.name);
-    let chosen = |test: &GuestTest| test.name.contains(filter) && !too_slow(test);
+    let chosen = |test: &GuestTest| {
+        test.name.contains(filter)
+            && !too_slow(test)
+            && !options.leaves_out(suite, &test.name, kernel)
+    };
     for mut test in table::suite(suite).into_iter().filter(chosen) {
         test.exchange.limit *= kernel.patience();
         let (mut elapsed, mut verdict) = room.judge(&test, tally)?;

@@ -23,6 +23,7 @@ pub const STEPS: &[&str] = &[
     "driver-stable",
     "driver-backports",
     "provider",
+    "compatibility",
 ];
 
 /// Runs the steps whose names contain `filter`.
@@ -49,6 +50,7 @@ pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
             }
             "dependencies" => dependencies(workspace).map(|()| None),
             "provider" => provider(workspace).map(|()| None),
+            "compatibility" => compatibility(workspace, dir).map(|()| None),
             "driver-stable" => driver(workspace, Kernel::Stable),
             _ => driver(workspace, Kernel::Backports),
         };
@@ -239,6 +241,21 @@ fn provider(workspace: &Workspace) -> Result<()> {
     crate::host::ensure_packages(workspace)?;
     let base = Base::obtain(workspace)?;
     crate::driver::test_provider(workspace, &base)
+}
+
+/// Compares the tables of what is supported with the headers that say what there is.
+fn compatibility(workspace: &Workspace, dir: &Path) -> Result<()> {
+    crate::host::ensure_packages(workspace)?;
+    let base = Base::obtain(workspace)?;
+    let headers = crate::driver::verbs_headers(workspace, &base)?;
+    let headers: Vec<String> = headers
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    let mut words = vec!["run", "-p", "faultline-layout", "--bin", "headers", "--"];
+    words.push("docs/compatibility.md");
+    words.extend(headers.iter().map(String::as_str));
+    cargo(workspace, dir, "compatibility", &words).map(|_| ())
 }
 
 #[cfg(test)]

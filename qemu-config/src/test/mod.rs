@@ -20,7 +20,7 @@ use crate::command::say;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
 
-/// The suites that run when none is named. The others run by name: they take too long for every day.
+/// The suites that run when none is named, and on every change. The others run by name: they take too long.
 const DEFAULT: &[&str] = &[
     "host",
     "pingpong",
@@ -32,9 +32,28 @@ const DEFAULT: &[&str] = &[
     "coherence",
     "pinned",
     "tags",
+    "keys",
     "torture",
+    "ulp",
+    "swap",
     "robustness",
 ];
+
+/// Those of them that run on the first kernel only, unless they are named: each boots guests for every test, has
+/// minutes of traffic, or does what does not depend on the guest's kernel. So all together stay well below an hour.
+const ON_ONE_KERNEL: &[&str] = &["keys", "torture", "ulp", "swap", "robustness"];
+
+/// Tests of other suites of which the same holds: they take long, and others of their suite or of `rdmacm` show on the
+/// second kernel what they would (streams over TCP, connections by rdma_cm, what happens to DAX files).
+const LONG: &[&str] = &[
+    "pingpong::tcp_1_gib",
+    "perftest::write_bw_cm",
+    "coherence::dax_truncated",
+    "coherence::dax_punched",
+];
+
+/// Tests that run by name only: the longer forms of their neighbours.
+const BY_NAME: &[&str] = &["torture::everything_other_seed", "swap::three_times"];
 
 /// What came of one test.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +102,10 @@ impl Tally {
         self.passed += passed;
         self.failed.extend(failed);
         self.skipped += skipped;
+    }
+
+    fn count(&self) -> usize {
+        self.passed + self.failed.len() + self.skipped
     }
 
     fn summary(&self) -> String {
@@ -187,6 +210,18 @@ pub struct Options {
     pub cpus: Option<u32>,
 }
 
+impl Options {
+    /// Whether a test of a suite does not run on a kernel, because everything runs.
+    fn leaves_out(&self, suite: &str, test: &str, kernel: Kernel) -> bool {
+        let is_in = |names: &[&str]| {
+            let mut names = names.iter();
+            names.any(|name| name.split_once("::") == Some((suite, test)))
+        };
+        let again = self.kernels.first() != Some(&kernel);
+        self.suites.is_empty() && (is_in(BY_NAME) || again && is_in(LONG))
+    }
+}
+
 /// Prints every suite and its tests.
 pub fn list() {
     for suite in Suite::all() {
@@ -204,8 +239,13 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     say(format!("logs: {}", workspace.shown(&dir)));
     let started = Instant::now();
     let mut tally = Tally::default();
+    let mut unknown = Vec::new();
     for (suite, filter) in chosen {
+        let before = tally.count();
         run_suite(workspace, suite, &filter, options, &dir, &mut tally);
+        if tally.count() == before {
+            unknown.push(format!("{}::{filter}", suite.name()));
+        }
     }
     if !tally.failed.is_empty() {
         println!("\nfailed:");
@@ -219,8 +259,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         started.elapsed().as_secs_f64()
     ));
     println!("{}", tally.summary());
-    if tally.passed + tally.failed.len() + tally.skipped == 0 {
-        bail!("there is no such test; `cargo lab test --list` tells which there are");
+    if !unknown.is_empty() {
+        let unknown = unknown.join(", ");
+        bail!("there is no test {unknown}; `cargo lab test --list` tells which there are");
     }
     Ok(tally.failed.is_empty())
 }
@@ -244,13 +285,9 @@ fn run_suite(
     if suite == Suite::Keys {
         keys::run_host(workspace, filter, dir, tally);
     }
-    // Long ones: a fresh pair of guests for each test, or minutes of traffic. Unless they are asked for by name,
-    // one kernel must do, so that everything together stays well below an hour.
-    let kernels = match suite {
-        Suite::Robustness | Suite::Guest("torture") if options.suites.is_empty() => {
-            options.kernels.get(..1).unwrap_or(&[])
-        }
-        _ => &options.kernels,
+    let kernels = match options.suites.is_empty() && ON_ONE_KERNEL.contains(&suite.name()) {
+        true => options.kernels.get(..1).unwrap_or(&[]),
+        false => &options.kernels,
     };
     for &kernel in kernels {
         run_in_guests(workspace, suite, filter, kernel, options, dir, tally);
@@ -357,6 +394,31 @@ mod tests {
         assert!(choose(&["nonsense".to_owned()]).is_err());
         assert_eq!(choose(&[]).unwrap().len(), DEFAULT.len());
         assert_eq!(choose(&["torture".to_owned()]).unwrap().len(), 1);
+        assert!(ON_ONE_KERNEL.iter().all(|name| DEFAULT.contains(name)));
+    }
+
+    #[test]
+    fn long_tests_are_left_out_if_everything_runs() {
+        let mut options = Options {
+            suites: Vec::new(),
+            kernels: Kernel::BOTH.to_vec(),
+            nic: Nic::Faultline,
+            cpus: None,
+        };
+        let [first, second] = Kernel::BOTH;
+        for name in LONG.iter().chain(BY_NAME) {
+            let (suite, test) = name.split_once("::").unwrap();
+            assert!(table::suite(suite).iter().any(|known| known.name == test));
+            assert_eq!(
+                options.leaves_out(suite, test, first),
+                BY_NAME.contains(name)
+            );
+            assert!(options.leaves_out(suite, test, second));
+        }
+        assert!(!options.leaves_out("pingpong", "rc", second));
+        options.suites = vec!["pingpong".to_owned()];
+        assert!(!options.leaves_out("pingpong", "tcp_1_gib", second));
+        assert!(!options.leaves_out("swap", "three_times", first));
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             ..plain
         },
         "ulp" => Plan {
-            packages: ["fio", "nfs-common", "nfs-kernel-server"]
+            // What is built on NFS comes as its source.
+            packages: ["fio", "nfs-common", "nfs-kernel-server", "src:bzip2"]
                 .map(str::to_owned)
                 .to_vec(),
             hardware: Hardware {

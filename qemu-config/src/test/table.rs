@@ -133,6 +133,64 @@ const ETHTOOL: &str = r#"set -e
     for try in $(seq 50); do ping -q -c 1 -W 1 $PEER_IP && break; sleep 0.1; done
     works; echo all right"#;
 
+/// Two streams.
+const OFFLOAD_RECEIVER: &str = "lab stream-receive 5001 && lab stream-receive 5001";
+
+/// Checksums and the cutting of long packets are left to the device, and its word on received checksums is believed:
+/// what the kernel tells of each TCP packet (PACKET_AUXDATA), and what the device has cut, with both and without.
+const OFFLOADS: &str = r#"set -e
+    cut() { ethtool -S $NETDEV | sed -n 's/^ *tx_segmented: //p'; }
+    features() { ethtool -k $NETDEV | grep -E "^\s*($1): " | tee /dev/stderr | grep -c ": $2\$" || true; }
+    [ $(features 'tx-checksumming|tx-checksum-ip-generic|rx-checksumming|scatter-gather|tx-scatter-gather' on) = 5 ]
+    [ $(features 'tcp-segmentation-offload|tx-tcp-segmentation|tx-tcp6-segmentation' on) = 3 ]
+    cat > /tmp/watch.py <<'END'
+import socket, struct
+PARTIAL, VALID = 1 << 3, 1 << 7 # TP_STATUS_CSUMNOTREADY, TP_STATUS_CSUM_VALID
+s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
+s.bind(('NETDEV', 3))
+s.setsockopt(263, 8, 1) # PACKET_AUXDATA
+s.settimeout(2)
+counts = dict.fromkeys(['received', 'valid', 'sent', 'partial', 'long'], 0)
+print('watching', flush=True)
+try:
+    while True:
+        packet, data, _, source = s.recvmsg(64, 64)
+        if source[1] != 0x800 or packet[9] != 6:
+            continue
+        status, length = struct.unpack('=II', data[0][2][:8])
+        out = source[2] == 4 # PACKET_OUTGOING
+        counts['sent' if out else 'received'] += 1
+        if out:
+            counts['partial'] += status & PARTIAL != 0
+            counts['long'] += length > 9000
+        else:
+            counts['valid'] += status & VALID != 0
+except TimeoutError:
+    for item in counts.items():
+        print('%s=%d' % item)
+END
+    sed -i "s/NETDEV/$NETDEV/" /tmp/watch.py
+    # Sends a stream and counts what it consisted of.
+    stream() {
+        python3 /tmp/watch.py > /tmp/watched & watch=$!
+        lab_until 10 grep watching /tmp/watched; before=$(cut)
+        lab stream-send $PEER_IP:5001 8388608
+        wait $watch; sed -i 1d /tmp/watched; . /tmp/watched
+        segmented=$(($(cut) - before)); echo "$(xargs < /tmp/watched), $segmented cut"
+        [ $sent -ge 100 ]; [ $received -ge 10 ]
+    }
+    # It looks at checksums itself, and then says the same as the device.
+    ethtool -K $NETDEV gro off
+    stream
+    [ $long -ge 20 ]; [ $segmented -ge $long ]; [ $partial -ge $((sent - 5)) ]; [ $valid = $received ]
+    ethtool -K $NETDEV rx off tx off
+    [ $(features 'tx-checksumming|rx-checksumming|tcp-segmentation-offload' off) = 3 ]
+    stream
+    [ $segmented = 0 ]; [ $long = 0 ]; [ $partial = 0 ]; [ $valid = 0 ]
+    ethtool -K $NETDEV rx on tx on tso on gro on
+    [ $(features 'tx-checksumming|rx-checksumming|tcp-segmentation-offload' on) = 3 ]
+    echo all right"#;
+
 /// Takes a stream at each port from 5001 on and says how the receive queues shared them. The first is there last.
 const STREAM_RECEIVERS: &str = r#"
     rx() { ethtool -S $NETDEV | sed -n "s/^ *rx$1_packets: //p"; }
@@ -177,11 +235,13 @@ const QUEUES: &str = r#"set -e
     ip_rx=$(cat /sys/class/net/$NETDEV/statistics/rx_packets)
     [ $(($(stat rx0_packets) + $(stat rx1_packets))) -ge $ip_rx ]
     # Channels change while streams run, and nothing of them is lost.
-    streams 5017 2 8192; changes=0
-    for count in 1 2; do
-        sleep 0.2
-        ethtool -L $NETDEV combined $count; [ $(channels) = $count ]
+    sent() { echo $(($(stat tx0_packets) + $(stat tx1_packets))); }
+    began_at=$(sent); streams 5017 2 16384; changes=0
+    while [ $(sent) -lt $((began_at + 200)) ]; do kill -0 $pids; done
+    for count in 1 2 1 2; do
+        ethtool -L $NETDEV combined $count
         ! kill -0 $pids 2> /dev/null || changes=$((changes + 1))
+        [ $(channels) = $count ]
     done
     end; note "$changes changes under streams"; [ $changes -ge 1 ]
     # One queue: the other is not used. The table and the key go another way at once.
@@ -353,6 +413,14 @@ fn pingpong() -> Vec<GuestTest> {
             60,
             "all right",
         ),
+        test(
+            "offloads",
+            OFFLOAD_RECEIVER,
+            OFFLOADS,
+            Ready::Tcp(5001),
+            60,
+            "all right",
+        ),
         // Later than others: the client loses its IPv6 address.
         test("ethtool", "true", ETHTOOL, Ready::Cm, 60, "all right"),
         GuestTest {
@@ -373,6 +441,25 @@ fn pingpong() -> Vec<GuestTest> {
 fn cm(name: &str, server: &str, client: &str) -> GuestTest {
     test(name, server, client, Ready::Cm, 60, "")
 }
+
+/// The same of programs that do not look at the status of completions: the device counts those of failures.
+fn without_errors(name: &str, server: &str, client: &str) -> GuestTest {
+    let counted = |command: &str| {
+        format!(
+            "errors() {{ (cd /sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters; cat cqe_error cqe_flush_error | xargs); }}
+            before=$(errors); {command} && [ \"$(errors)\" = \"$before\" ]"
+        )
+    };
+    cm(name, &counted(server), &counted(client))
+}
+
+/// A file, and its checksum after it. The server does not say when a file is complete, nor does it end; the client knows.
+const RCOPY_SERVER: &str =
+    "rcopy & pid=$!; lab barrier rcopy; kill $pid && cd /tmp && sha256sum --check copied.sum";
+const RCOPY_CLIENT: &str = "set -e; cd /tmp
+    head -c 20000003 /dev/urandom > copied; sha256sum copied > copied.sum
+    rcopy copied $PEER_IP:/tmp/copied; rcopy copied.sum $PEER_IP:/tmp/copied.sum
+    lab barrier rcopy";
 
 fn rdmacm() -> Vec<GuestTest> {
     vec![
@@ -417,6 +504,24 @@ fn rdmacm() -> Vec<GuestTest> {
             "udaddy -s $PEER_IP -c 20",
         ),
         cm("rdma_client", "rdma_server", "rdma_client -s $PEER_IP"),
+        without_errors(
+            "rdma_xclient",
+            "rdma_xserver -c r",
+            "rdma_xclient -c r -s $PEER_IP",
+        ),
+        without_errors(
+            "rdma_xclient_xrc",
+            "rdma_xserver -c x",
+            "rdma_xclient -c x -s $PEER_IP",
+        ),
+        test(
+            "rcopy",
+            RCOPY_SERVER,
+            RCOPY_CLIENT,
+            Ready::Cm,
+            60,
+            "20000003 bytes in",
+        ),
         cm(
             "cmtime",
             "cmtime -b $MY_IP -c 20",
@@ -488,11 +593,61 @@ rdma statistic qp unbind link $link cntn $cntn lqpn $lqpn || fail "can't unbind"
 wait $client && wait $server && echo PASS
 "#;
 
+/// Datagrams of an interface behind a VLAN tag, and of the one below it.
+const VLAN: &str = r#"set -e
+    ip link add link $NETDEV name tagged type vlan id 291; ip link set tagged up
+    ip address add 10.97.0.1/24 dev tagged
+    completion_fields vlan 10.97.0.1 291; ip link del tagged"#;
+
+/// What libibverbs' tools say of the device.
+const DEVICE_INFO: &str = r#"
+fail() { echo "$1"; ibv_devices; cat /tmp/devinfo; exit 1; }
+guid=$(tr -d : < /sys/class/infiniband/$RDMA_DEV/node_guid)
+ibv_devices | grep -Eq "^ *$RDMA_DEV[[:space:]]+$guid$" || fail "ibv_devices does not list it with its GUID"
+ibv_devinfo -v -d $RDMA_DEV > /tmp/devinfo || fail "ibv_devinfo fails"
+shows() { grep -Eq "^[[:space:]]*$1$" /tmp/devinfo || fail "there is no line $1"; }
+shows "hca_id:[[:space:]]*$RDMA_DEV"
+shows "state:[[:space:]]*PORT_ACTIVE \(4\)"
+shows "link_layer:[[:space:]]*Ethernet"
+shows "GID\[ *$GID_INDEX\]:[[:space:]]*::ffff:$MY_IP, RoCE v2"
+# Up to the next heading.
+block() { sed -n "/^\t$1:/,/^\t[a-z]/p" /tmp/devinfo | xargs; }
+case $(block general_odp_caps) in *' ODP_SUPPORT ODP_SUPPORT_IMPLICIT '*) ;; *) fail "no on-demand paging" ;; esac
+for transport in rc xrc; do
+    caps=$(block ${transport}_odp_caps)
+    for name in SEND RECV WRITE READ ATOMIC SRQ; do
+        case $caps in *" SUPPORT_$name "*) ;; *) fail "$transport has no $name on demand" ;; esac
+    done
+done
+echo PASS"#;
+
+/// A program that waits for the device's events hears of addresses that come, and of the link.
+const EVENTS: &str = r#"
+ibv_asyncwatch -d $RDMA_DEV > /tmp/events & pid=$!
+fail() { echo "$1"; cat /tmp/events; kill $pid; exit 1; }
+heard() { lab_until 10 grep -q "event_type $1 .*, port 1$" /tmp/events || fail "no $1"; }
+lab_until 10 grep -q "^$RDMA_DEV: async event FD" /tmp/events || fail "it does not start"
+sleep 0.5; grep -q event_type /tmp/events && fail "an event of nothing"
+ip address add 10.99.1.1/24 dev $NETDEV; heard IBV_EVENT_GID_CHANGE; ip address del 10.99.1.1/24 dev $NETDEV
+grep -q PORT_ /tmp/events && fail "the link has not changed"
+ip link set $NETDEV down; heard IBV_EVENT_PORT_ERR
+grep -q PORT_ACTIVE /tmp/events && fail "the link is not up"
+ip link set $NETDEV up; heard IBV_EVENT_PORT_ACTIVE
+kill $pid && echo PASS"#;
+
 /// What no other suite shows of verbs.
 fn verbs_left_over() -> Vec<GuestTest> {
     vec![
+        alone("attributes", "attributes"),
         alone("completions", "completions"),
+        alone("flow_tags", "completion_fields flows"),
+        alone("vlan_tags", VLAN),
+        alone("xrc_shared", "xrc_shared"),
+        alone("raw_tso", "raw_tso"),
         alone("qp_counters", QP_COUNTERS),
+        alone("device_info", DEVICE_INFO),
+        // The last: addresses and GIDs go with the link.
+        alone("events", EVENTS),
     ]
 }
 
@@ -542,6 +697,13 @@ fn odp() -> Vec<GuestTest> {
         alone("fault_policies", "fault_policy"),
         alone("dma_buf", DMA_BUF),
         alone("refused_changes", "key_refused"),
+        alone("zero_based", "zero_based"),
+        GuestTest {
+            // Its threads must run at the same time.
+            cpus: Some(2),
+            ..alone("hostile_process", "hostile_process")
+        },
+        alone("region_statistics", "region_statistics"),
         verbs("rc", "ibv_rc_pingpong -c -o"),
         verbs("rc_events", "ibv_rc_pingpong -c -o -e"),
         verbs("rc_odd_size", "ibv_rc_pingpong -c -o -s 65537 -n 200"),
@@ -673,6 +835,7 @@ fn tags() -> Vec<GuestTest> {
 fn pinned() -> Vec<GuestTest> {
     vec![
         alone("odp_refused", "odp_refused"),
+        alone("zero_based", "zero_based --pinned"),
         alone("dma_buf", DMA_BUF),
         test(
             "pingpong_odp_refused",
@@ -740,6 +903,12 @@ fn swap() -> Vec<GuestTest> {
     vec![
         swapped(
             "rnr",
+            &format!("odp_oversubscribe --times 1 --mib {some}"),
+            "odp_oversubscribe",
+            600,
+        ),
+        swapped(
+            "three_times",
             &format!("odp_oversubscribe --times 3 --mib {much}"),
             "odp_oversubscribe",
             900,

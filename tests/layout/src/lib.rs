@@ -1,2 +1,4 @@
-//! Checks of the source tree; see `tests/`.
+//! Checks of the source tree and of what is said about it; see `tests/`.
 #![forbid(unsafe_code)]
+
+pub mod compatibility;
