@@ -132,7 +132,7 @@ static struct ib_mr *__faultline_reg_dmabuf(struct ib_pd *ibpd, u64 offset,
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
-	xa_init(&mr->children);
+	faultline_odp_init(mr);
 	umem = faultline_dmabuf_get(ibpd->device, offset, length, fd, access);
 	if (IS_ERR(umem)) {
 		err = PTR_ERR(umem);

@@ -97,12 +97,15 @@ struct faultline_mr {
 	struct completion unused;
 	/* Of its address space. */
 	struct faultline_odp_share *share;
-	/* Implicit: struct faultline_child by address. The lock serializes new ones. */
+	/*
+	 * Implicit: struct faultline_child by address, and those without pages.
+	 * The array's lock protects both; the mutex serializes new ones.
+	 */
 	struct xarray children;
+	struct list_head idle_children;
+	unsigned int idle_count;
 	struct mutex children_lock;
-	unsigned long child_count;
-	/* With so many, unused ones are looked for. */
-	unsigned long child_limit;
+	struct delayed_work reap_children;
 	atomic64_t page_faults;
 	atomic64_t page_faults_handled;
 	atomic64_t page_invalidations;

@@ -274,9 +274,9 @@ static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
-	xa_init(&mr->children);
+	faultline_odp_init(mr);
 	mr->umem = on_demand ?
-		faultline_odp_umem(mr, ibpd->device, start, length, virt_addr,
+		faultline_odp_umem(ibpd->device, start, length, virt_addr,
 				   access) :
 		faultline_pin(ibpd->device, start, length, virt_addr, access,
 			      &page_size);
@@ -340,8 +340,8 @@ static int faultline_rereg_memory(struct faultline_mr *mr, struct ib_pd *ibpd,
 	int err;
 
 	umem = on_demand ?
-		faultline_odp_umem(mr, mr->ibmr.device, start, length,
-				   virt_addr, access) :
+		faultline_odp_umem(mr->ibmr.device, start, length, virt_addr,
+				   access) :
 		faultline_pin(mr->ibmr.device, start, length, virt_addr, access,
 			      &page_size);
 	if (IS_ERR(umem))

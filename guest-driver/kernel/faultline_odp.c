@@ -39,8 +39,10 @@
 /* Bytes of an implicit region behind one notifier. */
 #define FAULTLINE_CHILD_SHIFT	21
 #define FAULTLINE_CHILD_SIZE	BIT_ULL(FAULTLINE_CHILD_SHIFT)
-/* Children of a region that need not be looked through. */
-#define FAULTLINE_FEW_CHILDREN	64UL
+/* Children without pages stay for so long, for pages often come back. */
+#define FAULTLINE_CHILD_IDLE	HZ
+/* With more of them, each new child releases two. */
+#define FAULTLINE_IDLE_CHILDREN	64
 #define FAULTLINE_LIST_ENTRIES	(PAGE_SIZE / sizeof(__le64))
 
 /* A page of page entries on their way to the device. */
@@ -53,8 +55,10 @@ struct faultline_list {
 /* What an implicit region has of one piece of the address space. */
 struct faultline_child {
 	struct ib_umem_odp *odp;
-	/* Who brings pages of it; under the lock of the region's children. */
+	/* The rest under the lock of the region's children: who brings pages. */
 	unsigned int users;
+	/* Among those without pages, or empty. */
+	struct list_head idle;
 };
 
 /* A fault that has been read from the queue. */
@@ -347,12 +351,31 @@ static u64 faultline_odp_iova(const struct faultline_mr *mr, u64 addr)
 	return addr - mr->umem->address + mr->ibmr.iova;
 }
 
+static unsigned long faultline_odp_child_index(struct ib_umem_odp *odp)
+{
+	return ib_umem_start(odp) >> FAULTLINE_CHILD_SHIFT;
+}
+
+/* A child that has no pages any more, nor a user, is soon released. */
+static void faultline_odp_child_idle(struct faultline_mr *mr,
+				     struct faultline_child *child)
+{
+	lockdep_assert_held(&mr->children.xa_lock);
+	if (child->users || !list_empty(&child->idle))
+		return;
+	list_add_tail(&child->idle, &mr->idle_children);
+	mr->idle_count++;
+	queue_delayed_work(system_unbound_wq, &mr->reap_children,
+			   FAULTLINE_CHILD_IDLE);
+}
+
 static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 				     const struct mmu_notifier_range *range,
 				     unsigned long seq)
 {
 	struct ib_umem_odp *odp =
 		container_of(mni, struct ib_umem_odp, notifier);
+	struct faultline_child *child;
 	struct faultline_mr *mr;
 	u64 start, end, size;
 	u32 removed = 0;
@@ -361,10 +384,13 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 		return false;
 	mutex_lock(&odp->umem_mutex);
 	mmu_interval_set_seq(mni, seq);
-	/* Until a page has been mapped there may be no region yet. */
-	if (!odp->npages)
-		goto out;
+	/*
+	 * Until a page has been mapped there may be no region yet. The core's
+	 * count of pages is not asked: see faultline_odp_entry().
+	 */
 	mr = odp->private;
+	if (!mr)
+		goto out;
 	size = BIT_ULL(odp->page_shift);
 	start = max_t(u64, ib_umem_start(odp), ALIGN_DOWN(range->start, size));
 	/* At the end of a process the range ends at ULONG_MAX. */
@@ -378,6 +404,13 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 				&removed);
 	atomic64_add(removed, &mr->page_invalidations);
 	ib_umem_odp_unmap_dma_pages(odp, start, end);
+	if (&odp->umem != mr->umem && odp->npages <= 0) {
+		xa_lock(&mr->children);
+		child = xa_load(&mr->children, faultline_odp_child_index(odp));
+		if (child && child->odp == odp)
+			faultline_odp_child_idle(mr, child);
+		xa_unlock(&mr->children);
+	}
 out:
 	mutex_unlock(&odp->umem_mutex);
 	return true;
@@ -406,6 +439,7 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			       first + FAULTLINE_LIST_ENTRIES * size);
 		size_t count = (stop - first) >> odp->page_shift;
 		size_t index = (first - ib_umem_start(odp)) >> odp->page_shift;
+		bool absent = false;
 		size_t i;
 		int ret;
 
@@ -421,14 +455,20 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			err = ret;
 			break;
 		}
-		for (i = 0; i < count; i++)
-			list->entries[i] =
-				cpu_to_le64(faultline_odp_entry(dev, odp,
-								index + i));
+		odp->private = mr;
+		for (i = 0; i < count; i++) {
+			u64 entry = faultline_odp_entry(dev, odp, index + i);
+
+			list->entries[i] = cpu_to_le64(entry);
+			absent |= !entry;
+		}
 		err = faultline_tq_map(dev, mr->ibmr.lkey,
 				       faultline_odp_iova(mr, first), count,
 				       odp->page_shift, list->dma, false,
 				       FAULTLINE_WAIT_POLL);
+		/* They are there, and can't be mapped for DMA. */
+		if (fault && absent && !err)
+			err = -EFAULT;
 		mutex_unlock(&odp->umem_mutex);
 		if (err)
 			break;
@@ -474,6 +514,81 @@ static void faultline_odp_free_child(struct faultline_child *child)
 	kfree(child);
 }
 
+/* Releases as many of a region's children without pages. */
+static void faultline_odp_reap(struct faultline_mr *mr, unsigned int count)
+{
+	for (; count; count--) {
+		struct faultline_child *child;
+		struct ib_umem_odp *odp;
+		bool unused;
+
+		xa_lock(&mr->children);
+		child = list_first_entry_or_null(&mr->idle_children,
+						 struct faultline_child, idle);
+		if (!child) {
+			xa_unlock(&mr->children);
+			return;
+		}
+		list_del_init(&child->idle);
+		mr->idle_count--;
+		odp = child->odp;
+		/* Without a user there can only become less pages. */
+		unused = !child->users && READ_ONCE(odp->npages) <= 0;
+		if (unused)
+			__xa_erase(&mr->children,
+				   faultline_odp_child_index(odp));
+		xa_unlock(&mr->children);
+		if (unused) {
+			/*
+			 * Whatever has been counted, the device keeps no page
+			 * behind a notifier that goes. There may be another
+			 * child already: then its pages fault again.
+			 */
+			if (odp->private)
+				faultline_tq_invalidate(to_fdev(mr->ibmr.device),
+							mr->ibmr.lkey,
+							ib_umem_start(odp),
+							FAULTLINE_CHILD_SIZE,
+							NULL);
+			faultline_odp_free_child(child);
+		}
+		cond_resched();
+	}
+}
+
+static void faultline_odp_reap_work(struct work_struct *work)
+{
+	faultline_odp_reap(container_of(to_delayed_work(work),
+					struct faultline_mr, reap_children),
+			   UINT_MAX);
+}
+
+/* The device has no entries any more, and nobody brings pages. */
+static void faultline_odp_free_children(struct faultline_mr *mr)
+{
+	struct faultline_child *child;
+
+	do {
+		unsigned long index = 0;
+
+		xa_lock(&mr->children);
+		child = xa_find(&mr->children, &index, ULONG_MAX, XA_PRESENT);
+		if (child) {
+			__xa_erase(&mr->children, index);
+			if (!list_empty(&child->idle)) {
+				list_del_init(&child->idle);
+				mr->idle_count--;
+			}
+		}
+		xa_unlock(&mr->children);
+		if (child)
+			faultline_odp_free_child(child);
+		cond_resched();
+	} while (child);
+	/* No notifier is there any more that would queue it. */
+	cancel_delayed_work_sync(&mr->reap_children);
+}
+
 static struct faultline_child *
 faultline_odp_new_child(struct faultline_mr *mr, unsigned long index)
 {
@@ -500,39 +615,10 @@ faultline_odp_new_child(struct faultline_mr *mr, unsigned long index)
 		kfree(child);
 		return ERR_CAST(odp);
 	}
-	odp->private = mr;
 	child->odp = odp;
 	child->users = 1;
+	INIT_LIST_HEAD(&child->idle);
 	return child;
-}
-
-/*
- * Children without pages go when there are twice as many as were left the last
- * time. Those with pages are no more than the page tables of the process, so
- * that nobody makes the kernel keep what he is not charged for.
- */
-static void faultline_odp_reap_children(struct faultline_mr *mr)
-{
-	struct faultline_child *child;
-	unsigned long index;
-
-	lockdep_assert_held(&mr->children_lock);
-	xa_for_each(&mr->children, index, child) {
-		bool unused;
-
-		xa_lock(&mr->children);
-		/* Without a user there can only become less pages. */
-		unused = !child->users && !READ_ONCE(child->odp->npages);
-		if (unused)
-			__xa_erase(&mr->children, index);
-		xa_unlock(&mr->children);
-		if (unused) {
-			faultline_odp_free_child(child);
-			mr->child_count--;
-		}
-		cond_resched();
-	}
-	mr->child_limit = max(2 * mr->child_count, FAULTLINE_FEW_CHILDREN);
 }
 
 static struct faultline_child *
@@ -562,8 +648,6 @@ static struct faultline_child *faultline_odp_child_get(struct faultline_mr *mr,
 	child = faultline_odp_find_child(mr, index);
 	if (child)
 		goto out;
-	if (mr->child_count >= mr->child_limit)
-		faultline_odp_reap_children(mr);
 	child = faultline_odp_new_child(mr, index);
 	if (IS_ERR(child))
 		goto out;
@@ -571,11 +655,11 @@ static struct faultline_child *faultline_odp_child_get(struct faultline_mr *mr,
 	if (err) {
 		faultline_odp_free_child(child);
 		child = ERR_PTR(err);
-		goto out;
 	}
-	mr->child_count++;
 out:
 	mutex_unlock(&mr->children_lock);
+	if (READ_ONCE(mr->idle_count) > FAULTLINE_IDLE_CHILDREN)
+		faultline_odp_reap(mr, 2);
 	return child;
 }
 
@@ -584,6 +668,8 @@ static void faultline_odp_child_put(struct faultline_mr *mr,
 {
 	xa_lock(&mr->children);
 	child->users--;
+	if (READ_ONCE(child->odp->npages) <= 0)
+		faultline_odp_child_idle(mr, child);
 	xa_unlock(&mr->children);
 }
 
@@ -594,6 +680,7 @@ static int faultline_odp_bring(struct faultline_mr *mr,
 {
 	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
 	struct faultline_child *child;
+	u64 first = addr;
 	int err = 0;
 
 	if (write && !mr->umem->writable)
@@ -609,6 +696,8 @@ static int faultline_odp_bring(struct faultline_mr *mr,
 		u64 stop = min(end, ALIGN_DOWN(addr, FAULTLINE_CHILD_SIZE) +
 					    FAULTLINE_CHILD_SIZE);
 
+		if (addr != first && READ_ONCE(mr->going))
+			return -ESHUTDOWN;
 		if (fatal_signal_pending(current))
 			return -EINTR;
 		cond_resched();
@@ -778,16 +867,9 @@ void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 	bool is_implicit = !umem->is_dmabuf &&
 			   to_ib_umem_odp(umem)->is_implicit_odp;
 	struct mm_struct *mm = umem->owning_mm;
-	struct faultline_child *child;
-	unsigned long index;
 
-	if (mr) {
-		xa_for_each(&mr->children, index, child)
-			faultline_odp_free_child(child);
-		xa_destroy(&mr->children);
-		mr->child_count = 0;
-		mr->child_limit = 0;
-	}
+	if (mr)
+		faultline_odp_free_children(mr);
 	if (umem->is_dmabuf)
 		ib_umem_release(umem);
 	else
@@ -823,9 +905,17 @@ static bool faultline_odp_may_be_huge(u64 start, u64 length, u64 iova)
 }
 #endif
 
+/* What every region has that may become one on demand. */
+void faultline_odp_init(struct faultline_mr *mr)
+{
+	xa_init(&mr->children);
+	INIT_LIST_HEAD(&mr->idle_children);
+	mutex_init(&mr->children_lock);
+	INIT_DELAYED_WORK(&mr->reap_children, faultline_odp_reap_work);
+}
+
 /* Memory for a region on demand, of which no page is looked at yet. */
-struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
-				   struct ib_device *ibdev, u64 start,
+struct ib_umem *faultline_odp_umem(struct ib_device *ibdev, u64 start,
 				   u64 length, u64 iova, int access)
 {
 	struct ib_umem_odp *odp;
@@ -851,7 +941,6 @@ struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
 	 */
 	if (odp->is_implicit_odp)
 		mmgrab(odp->umem.owning_mm);
-	odp->private = mr;
 	return &odp->umem;
 }
 
@@ -888,7 +977,6 @@ int faultline_odp_attach(struct faultline_mr *mr)
 	refcount_set(&mr->users, 1);
 	init_completion(&mr->unused);
 	mr->going = false;
-	mutex_init(&mr->children_lock);
 	/* A dma-buf is nobody's memory: it counts for who registers it. */
 	mr->share = faultline_odp_share_get(dev->odp,
 					    mr->umem->owning_mm ?: current->mm);

@@ -35,7 +35,11 @@ static inline u64 faultline_odp_entry(struct faultline_dev *dev,
 	addr = hmm_dma_map_pfn(&dev->pdev->dev, &odp->map, index, &p2pdma);
 	if (dma_mapping_error(&dev->pdev->dev, addr))
 		return 0;
-	/* The core counts down when it unmaps, and leaves counting up to us. */
+	/*
+	 * The core counts down when it unmaps, and leaves counting up to us. The
+	 * sum is not exact: looking for pages puts the core's mark back that an
+	 * invalidation has just removed.
+	 */
 	if (!(pfn & HMM_PFN_DMA_MAPPED))
 		odp->npages++;
 	entry = addr | FAULTLINE_PTE_READ;
@@ -58,8 +62,8 @@ int faultline_odp_create(struct faultline_dev *dev);
 void faultline_odp_destroy(struct faultline_dev *dev);
 void faultline_odp_caps(const struct faultline_dev *dev,
 			struct ib_odp_caps *caps);
-struct ib_umem *faultline_odp_umem(struct faultline_mr *mr,
-				   struct ib_device *ibdev, u64 start,
+void faultline_odp_init(struct faultline_mr *mr);
+struct ib_umem *faultline_odp_umem(struct ib_device *ibdev, u64 start,
 				   u64 length, u64 iova, int access);
 void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem);
 int faultline_odp_attach(struct faultline_mr *mr);
