@@ -29,13 +29,14 @@
 /*
  * 7.x: callbacks for kernel and user CQs are separate, resize is for user CQs
  * only, a DMA handle may come with a registration, the callback for buffers that
- * move has another name, counters are the driver's, and ethtool has a callback
- * for the number of receive rings.
+ * move and a work queue have other names, counters are the driver's, and ethtool
+ * has a callback for the number of receive rings.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
 #define FAULTLINE_COMPAT_USER_CQ_OPS
 #define FAULTLINE_COMPAT_DMAH
 #define FAULTLINE_COMPAT_MOVE_NOTIFY	invalidate_mappings
+#define FAULTLINE_COMPAT_UNBOUND_WQ	system_dfl_wq
 /* Drivers allocate counters, and are told the port of a queue pair. */
 #define FAULTLINE_COMPAT_COUNTER_PORT
 #define FAULTLINE_COMPAT_RX_RING_COUNT
@@ -48,6 +49,7 @@ static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 }
 #else
 #define FAULTLINE_COMPAT_MOVE_NOTIFY	move_notify
+#define FAULTLINE_COMPAT_UNBOUND_WQ	system_unbound_wq
 
 static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 						 unsigned long addr,

@@ -365,7 +365,7 @@ static void faultline_odp_child_idle(struct faultline_mr *mr,
 		return;
 	list_add_tail(&child->idle, &mr->idle_children);
 	mr->idle_count++;
-	queue_delayed_work(system_unbound_wq, &mr->reap_children,
+	queue_delayed_work(FAULTLINE_COMPAT_UNBOUND_WQ, &mr->reap_children,
 			   FAULTLINE_CHILD_IDLE);
 }
 
@@ -404,6 +404,8 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 				&removed);
 	atomic64_add(removed, &mr->page_invalidations);
 	ib_umem_odp_unmap_dma_pages(odp, start, end);
+	if (start == ib_umem_start(odp) && end == ib_umem_end(odp))
+		odp->npages = 0;
 	if (&odp->umem != mr->umem && odp->npages <= 0) {
 		xa_lock(&mr->children);
 		child = xa_load(&mr->children, faultline_odp_child_index(odp));
@@ -431,8 +433,13 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	u64 size = BIT_ULL(odp->page_shift);
 	u64 start = addr;
+	bool again = true;
 	int err = 0;
 
+	/* From here on there may be pages, even if not all can be mapped. */
+	mutex_lock(&odp->umem_mutex);
+	odp->private = mr;
+	mutex_unlock(&odp->umem_mutex);
 	while (addr < end) {
 		u64 first = ALIGN_DOWN(addr, size);
 		u64 stop = min(ALIGN(end, size),
@@ -455,7 +462,6 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			err = ret;
 			break;
 		}
-		odp->private = mr;
 		for (i = 0; i < count; i++) {
 			u64 entry = faultline_odp_entry(dev, odp, index + i);
 
@@ -466,10 +472,18 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 				       faultline_odp_iova(mr, first), count,
 				       odp->page_shift, list->dma, false,
 				       FAULTLINE_WAIT_POLL);
-		/* They are there, and can't be mapped for DMA. */
-		if (fault && absent && !err)
-			err = -EFAULT;
 		mutex_unlock(&odp->umem_mutex);
+		/*
+		 * They are there, and can't be mapped for DMA; or somebody who
+		 * only looked has overwritten what was found.
+		 */
+		if (fault && absent && !err) {
+			if (again) {
+				again = false;
+				continue;
+			}
+			err = -EFAULT;
+		}
 		if (err)
 			break;
 		addr = stop;

@@ -37,8 +37,8 @@ static inline u64 faultline_odp_entry(struct faultline_dev *dev,
 		return 0;
 	/*
 	 * The core counts down when it unmaps, and leaves counting up to us. The
-	 * sum is not exact: looking for pages puts the core's mark back that an
-	 * invalidation has just removed.
+	 * sum is not exact: who looks for pages writes without the mutex, and so
+	 * puts marks back that an invalidation has just removed, or removes some.
 	 */
 	if (!(pfn & HMM_PFN_DMA_MAPPED))
 		odp->npages++;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::command::{run_logged, say};
 use crate::host;
-use crate::image::{self, Base, Kernel};
+use crate::image::{self, Base, Image, Kernel};
 use crate::workspace::{Fingerprint, Workspace};
 
 /// Bumped when the way of building changes.
@@ -68,6 +68,8 @@ pub fn obtain(workspace: &Workspace, base: &Base) -> Result<()> {
     let _ = fs::remove_dir_all(&root);
     result?;
     overlay(&work.join("out"), &base.root)?;
+    // They would lack the kernel's lists of what is built in.
+    Image::remove_all(&cache, base)?;
     fs::write(&stamp, key).context("noting the debug kernel")?;
     fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
     say(format!("  kernel debug {}", base.release(Kernel::Debug)?));

@@ -310,6 +310,27 @@ impl Image {
         let _ = fs::remove_dir_all(&copy);
         result.map(|()| image)
     }
+
+    /// Removes the images of a root to which something has been added. Guests that run keep theirs.
+    pub fn remove_all(cache: &Path, base: &Base) -> Result<()> {
+        for path in images(cache, &format!("image-{}", base.key))? {
+            fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The files of the cache whose names begin so, the oldest first.
+fn images(cache: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(cache)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            found.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
 /// Copies an unpacked root.
@@ -461,17 +482,9 @@ fn remove_stale(cache: &Path, key: &str) -> Result<()> {
 }
 
 fn prune_derived(cache: &Path, key: &str) -> Result<()> {
-    let prefix = format!("image-{key}-");
-    let mut derived = Vec::new();
-    for entry in fs::read_dir(cache)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(&prefix) {
-            derived.push((entry.metadata()?.modified()?, entry.path()));
-        }
-    }
-    derived.sort();
-    while derived.len() >= KEPT_DERIVED {
-        let (_, path) = derived.remove(0);
+    let derived = images(cache, &format!("image-{key}-"))?;
+    let surplus = (derived.len() + 1).saturating_sub(KEPT_DERIVED);
+    for path in &derived[..surplus] {
         let _ = fs::remove_file(path);
     }
     Ok(())
