@@ -529,4 +529,27 @@ mod tests {
         assert_eq!(left, KEPT_DERIVED - 1 + 1);
         assert!(dir.path().join("image-k.ext4").exists());
     }
+    #[test]
+    fn images_of_a_root_that_changes_go() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [
+            "image-k.ext4",
+            "image-k-1.ext4",
+            "image-other.ext4",
+            "root-k",
+        ] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let base = Base {
+            key: "k".into(),
+            root: dir.path().join("root-k"),
+        };
+        Image::remove_all(dir.path(), &base).unwrap();
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["image-other.ext4", "root-k"]);
+    }
 }
