@@ -18,7 +18,8 @@ pub const TOO_SLOW: [&str; 3] = ["tcp_1_gib", "everything_other_seed", "everythi
 /// The other suites.
 pub const SUITES: [&str; 4] = ["pingpong", "odp", "keys", "torture"];
 
-/// Runs the suites whose names contain `filter`; their tests have names like `pingpong::debug::rc`.
+/// Runs the suites whose names contain `filter`, or of one, named `suite::word`, the tests whose names contain the word;
+/// they have names like `pingpong::debug::rc`.
 pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, tally: &mut Tally) {
     if CHECKPATCH.contains(filter) {
         let started = Instant::now();
@@ -34,9 +35,10 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
         run_in_guests(workspace, suite, filter, kernel, options, dir, tally);
     };
     run(Suite::DebugKernel, filter);
+    let (name, word) = filter.split_once("::").unwrap_or((filter, ""));
     for suite in Suite::all() {
-        if SUITES.contains(&suite.name()) && suite.name().contains(filter) {
-            run(suite, "");
+        if SUITES.contains(&suite.name()) && suite.name().contains(name) {
+            run(suite, word);
         }
     }
 }
