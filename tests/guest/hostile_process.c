@@ -234,7 +234,7 @@ static void test_visits(struct device *device)
 	WANT(kept() - before > LEFT * KEPT);
 	WANT(!munmap(left, LEFT * HUGE_PAGE));
 	for (int tries = 0; (after = kept()) - before > NOISE; tries++) {
-		if (tries == 100)
+		if (tries == 600)
 			die("what was left takes %ld KiB of the kernel's memory", after - before);
 		usleep(100000);
 	}

@@ -166,13 +166,13 @@ while True:
     counts['sent' if out else 'received'] += 1
     if out:
         counts['partial'] += status & PARTIAL != 0
-        counts['long'] += length > 9000
+        counts['long'] += length > MTU * 3 // 2
     else:
         counts['valid'] += status & VALID != 0
 for item in counts.items():
     print('%s=%d' % item)
 END
-    sed -i "s/NETDEV/$NETDEV/" /tmp/watch.py
+    sed -i "s/NETDEV/$NETDEV/; s/MTU/$(cat /sys/class/net/$NETDEV/mtu)/" /tmp/watch.py
     # Sends a stream and counts what it consisted of.
     stream() {
         rm -f /tmp/streamed; python3 /tmp/watch.py > /tmp/watched & watch=$!
