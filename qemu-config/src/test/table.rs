@@ -290,8 +290,8 @@ for n in range(150):
     group = socket.inet_pton(socket.AF_INET6, 'ff05::7:%x' % n)
     s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group + interface)
 print('joined', flush=True)
-time.sleep(60)" > /tmp/joined & many=$!
-    lab_until 10 grep joined /tmp/joined; sleep 0.2; [ $(rate) -le 5 ]
+time.sleep(120)" > /tmp/joined & many=$!
+    lab_until 60 grep joined /tmp/joined; sleep 0.2; [ $(rate) -le 5 ]
     kill $many; wait $many || true; sleep 0.2; [ $(rate) -ge 20 ]
     # A second interface with an address of its own, without all the others.
     ip link add link $NETDEV name second type macvlan mode bridge
