@@ -12,12 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WANT(condition)                                                       \
-	do {                                                                  \
-		if (!(condition))                                             \
-			die("line %d: not true: %s (%m)", __LINE__, #condition); \
-	} while (0)
-
 #define LENGTH 4096
 #define SERVICE_LEVEL 3
 #define TRAFFIC_CLASS 0x28

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/if_ether.h>
 #include <linux/udmabuf.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -238,6 +239,23 @@ long read_number(const char *path, long otherwise)
 		value = otherwise;
 	fclose(file);
 	return value;
+}
+
+void read_own_mac(uint8_t *mac)
+{
+	const char *netdev = getenv("NETDEV");
+	unsigned int byte[ETH_ALEN];
+	char path[256];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/sys/class/net/%s/address", netdev ? netdev : "");
+	file = fopen(path, "r");
+	if (!file || fscanf(file, "%x:%x:%x:%x:%x:%x", &byte[0], &byte[1], &byte[2], &byte[3],
+			    &byte[4], &byte[5]) != ETH_ALEN)
+		die("%s: no address", path);
+	fclose(file);
+	for (int i = 0; i < ETH_ALEN; i++)
+		mac[i] = byte[i];
 }
 
 int kmsg_open(void)

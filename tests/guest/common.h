@@ -19,6 +19,12 @@
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);
+/* Ends the program if what must be so is not. */
+#define WANT(condition)                                                       \
+	do {                                                                  \
+		if (!(condition))                                             \
+			die("line %d: not true: %s (%m)", __LINE__, #condition); \
+	} while (0)
 /* A line with the program's name in front, at once: a killed program has said it. */
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 
@@ -66,6 +72,8 @@ long status_kib(const char *file, const char *field);
 /* Writes a string to a file of the kernel; 0 or -errno. */
 int write_file(const char *path, const char *text);
 long read_number(const char *path, long otherwise);
+/* The Ethernet address of the interface that $NETDEV names, of 6 bytes. */
+void read_own_mac(uint8_t *mac);
 
 /* Where the kernel log ends now. */
 int kmsg_open(void);

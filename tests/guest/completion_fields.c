@@ -15,12 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WANT(condition)                                                       \
-	do {                                                                  \
-		if (!(condition))                                             \
-			die("line %d: not true: %s", __LINE__, #condition);   \
-	} while (0)
-
 #define SLOTS 16
 #define SLOT 2048
 #define SOON_MS 20000
@@ -156,23 +150,6 @@ enum { TAGGED_PORT = 7001, OTHER_PORT, PLAIN_PORT, DROPPED_PORT };
 
 static uint8_t own_mac[ETH_ALEN];
 
-static void read_own_mac(void)
-{
-	const char *netdev = getenv("NETDEV");
-	unsigned int byte[ETH_ALEN];
-	char path[256];
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/sys/class/net/%s/address", netdev ? netdev : "");
-	file = fopen(path, "r");
-	if (!file || fscanf(file, "%x:%x:%x:%x:%x:%x", &byte[0], &byte[1], &byte[2], &byte[3],
-			    &byte[4], &byte[5]) != ETH_ALEN)
-		die("%s: no address", path);
-	fclose(file);
-	for (int i = 0; i < ETH_ALEN; i++)
-		own_mac[i] = byte[i];
-}
-
 /* A flow of frames to this port; `action` is the last specification, or NULL. */
 static struct ibv_flow *flow_to(struct ibv_qp *qp, uint16_t port, const void *action, size_t size)
 {
@@ -280,7 +257,7 @@ static void test_flows(void)
 	struct ibv_flow *tagged, *other, *plain, *dropped;
 	long drops, steered;
 
-	read_own_mac();
+	read_own_mac(own_mac);
 	sender = make_qp(IBV_QPT_RAW_PACKET);
 	qp = make_qp(IBV_QPT_RAW_PACKET);
 	receive_in_all(qp);

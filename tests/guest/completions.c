@@ -11,12 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WANT(condition)                                                       \
-	do {                                                                  \
-		if (!(condition))                                             \
-			die("line %d: not true: %s", __LINE__, #condition);   \
-	} while (0)
-
 #define LENGTH 4096
 /* Clocks are compared through system calls under an emulator. */
 #define TOLERANCE_NS 50000000ULL

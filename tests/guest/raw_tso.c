@@ -16,12 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define WANT(condition)                                                       \
-	do {                                                                  \
-		if (!(condition))                                             \
-			die("line %d: not true: %s", __LINE__, #condition);   \
-	} while (0)
-
 #define PORT 7010
 #define MSS 1448
 #define PAYLOAD 30011
@@ -44,17 +38,6 @@ static struct headers headers;
 
 static void make_headers(void)
 {
-	const char *netdev = getenv("NETDEV");
-	unsigned int byte[ETH_ALEN];
-	char path[256];
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/sys/class/net/%s/address", netdev ? netdev : "");
-	file = fopen(path, "r");
-	if (!file || fscanf(file, "%x:%x:%x:%x:%x:%x", &byte[0], &byte[1], &byte[2], &byte[3],
-			    &byte[4], &byte[5]) != ETH_ALEN)
-		die("%s: no address", path);
-	fclose(file);
 	headers = (struct headers) {
 		.eth.h_proto = htons(ETH_P_IP),
 		.ip = { .version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_TCP,
@@ -63,8 +46,8 @@ static void make_headers(void)
 		.tcp = { .source = htons(7), .dest = htons(PORT), .seq = htonl(SEQUENCE),
 			 .doff = 5, .ack = 1, .psh = 1 },
 	};
-	for (int i = 0; i < ETH_ALEN; i++)
-		headers.eth.h_dest[i] = headers.eth.h_source[i] = byte[i];
+	read_own_mac(headers.eth.h_source);
+	memcpy(headers.eth.h_dest, headers.eth.h_source, ETH_ALEN);
 }
 
 static struct ibv_qp *make_qp(uint16_t tso_header)

@@ -30,12 +30,6 @@
 #define SYNC_ID 1000000
 #define TAG(round, number) ((uint64_t)(round) << 40 | (number))
 
-#define WANT(condition)                                                       \
-	do {                                                                  \
-		if (!(condition))                                             \
-			die("line %d: not true: %s", __LINE__, #condition);   \
-	} while (0)
-
 /* What a message is like; the same on both sides. */
 static uint64_t content(unsigned int round, unsigned int number)
 {

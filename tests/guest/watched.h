@@ -16,12 +16,6 @@
 
 #include "common.h"
 
-#define WANT(condition)                                                       \
-	do {                                                                  \
-		if (!(condition))                                             \
-			die("line %d: not true: %s", __LINE__, #condition);   \
-	} while (0)
-
 struct loop {
 	struct endpoint near;
 	struct endpoint far;

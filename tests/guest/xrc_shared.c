@@ -18,12 +18,6 @@
 
 #include "common.h"
 
-#define WANT(condition)                                                       \
-	do {                                                                  \
-		if (!(condition))                                             \
-			die("line %d: not true: %s", __LINE__, #condition);   \
-	} while (0)
-
 #define DOMAIN_FILE "/tmp/xrc_shared.domain"
 #define OTHER_FILE "/tmp/xrc_shared.other"
 #define LENGTH 5000U
