@@ -37,7 +37,7 @@ pub enum Nic {
 const SETUP_LIMIT: Duration = Duration::from_secs(60);
 
 /// What to boot.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// How many guests.
     pub guests: usize,
@@ -84,6 +84,8 @@ impl Default for Plan {
 
 /// Guests and what they run on.
 pub struct Cluster {
+    /// What was booted.
+    pub plan: Plan,
     /// The guests, by index.
     pub guests: Vec<Arc<Guest>>,
     /// The emulator, if the plan has one.
@@ -240,6 +242,7 @@ impl Cluster {
             started.elapsed().as_secs_f64()
         ));
         Ok(Self {
+            plan: plan.clone(),
             guests,
             emulator,
             dir: dir.to_owned(),

@@ -31,8 +31,16 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
         tally.add(&name, started.elapsed(), verdict);
     }
     let mut run = |suite, filter| {
-        let kernel = Kernel::Debug;
-        run_in_guests(workspace, suite, filter, kernel, options, dir, tally);
+        let (kernel, kept) = (Kernel::Debug, &mut None);
+        run_in_guests(
+            workspace,
+            (suite, filter),
+            kernel,
+            options,
+            dir,
+            kept,
+            tally,
+        );
     };
     run(Suite::DebugKernel, filter);
     let (name, word) = filter.split_once("::").unwrap_or((filter, ""));

@@ -1,4 +1,4 @@
-//! Runs a suite of the table: one pair of guests for all its tests, a fresh pair if one dies.
+//! Runs a suite of the table: one pair of guests for all its tests, a fresh pair if one dies or others are asked for.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::table::{self, GuestTest};
-use super::{Options, Tally, Verdict, debug, needs};
+use super::{Options, Tally, Verdict, debug};
 use crate::cluster::{Cluster, Plan, is_tcg_race};
 use crate::command::say;
 use crate::exchange;
@@ -16,32 +16,39 @@ use crate::workspace::Workspace;
 /// How often a test is begun whose guests QEMU itself lets die.
 const ATTEMPTS: u32 = 3;
 
-/// Runs the tests of `suite` whose names contain `filter`.
-pub fn run(
-    workspace: &Workspace,
-    suite: &str,
-    filter: &str,
-    kernel: Kernel,
-    options: &Options,
-    dir: &Path,
-    tally: &mut Tally,
-) -> Result<()> {
-    let mut room = Room {
-        workspace,
-        prefix: format!("{suite}::{}", kernel.name()),
-        plan: needs::plan(workspace.root(), suite, kernel, options),
-        dir,
-        boots: 0,
-        pair: None,
-    };
+/// The tests of a suite whose names contain `filter`.
+pub fn chosen(suite: &str, filter: &str, kernel: Kernel, options: &Options) -> Vec<GuestTest> {
     let too_slow =
         |test: &GuestTest| kernel == Kernel::Debug && debug::TOO_SLOW.contains(&&*test.name);
-    let chosen = |test: &GuestTest| {
+    let mut tests = table::suite(suite);
+    tests.retain(|test| {
         test.name.contains(filter)
             && !too_slow(test)
             && !options.leaves_out(suite, &test.name, kernel)
+    });
+    tests
+}
+
+/// Runs tests in guests of `plan`; begins in the pair that is `kept` if it is that, and keeps the last one.
+pub fn run(
+    workspace: &Workspace,
+    tests: Vec<GuestTest>,
+    plan: Plan,
+    label: &str,
+    dir: &Path,
+    kept: &mut Option<Pair>,
+    tally: &mut Tally,
+) -> Result<()> {
+    let kernel = plan.kernel;
+    let mut room = Room {
+        workspace,
+        label,
+        plan,
+        dir,
+        boots: 0,
+        pair: kept.take(),
     };
-    for mut test in table::suite(suite).into_iter().filter(chosen) {
+    for mut test in tests {
         test.exchange.limit *= kernel.patience();
         let (mut elapsed, mut verdict) = room.judge(&test, tally)?;
         for _ in 1..ATTEMPTS {
@@ -51,17 +58,28 @@ pub fn run(
             say("a guest died of QEMU's race with self-patching code; once more");
             (elapsed, verdict) = room.judge(&test, tally)?;
         }
-        tally.add(&format!("{}::{}", room.prefix, test.name), elapsed, verdict);
+        tally.add(&format!("{label}::{}", test.name), elapsed, verdict);
     }
-    room.leave(tally);
+    if kernel == Kernel::Debug {
+        // What has leaked is told by suites.
+        room.leave(tally);
+    }
+    *kept = room.pair;
     Ok(())
+}
+
+/// Ends the guests that are kept.
+pub fn leave(kept: &mut Option<Pair>) {
+    if let Some(pair) = kept.take() {
+        pair.cluster.save_logs();
+    }
 }
 
 /// Where the tests of a suite run one after the other.
 struct Room<'a> {
     workspace: &'a Workspace,
     /// Suite and kernel.
-    prefix: String,
+    label: &'a str,
     plan: Plan,
     dir: &'a Path,
     boots: u32,
@@ -71,13 +89,20 @@ struct Room<'a> {
 impl Room<'_> {
     /// Runs a test in guests that are good for it; gives how long it took, without booting.
     fn judge(&mut self, test: &GuestTest, tally: &mut Tally) -> Result<(Duration, Verdict)> {
-        let cpus = test.cpus.or(self.plan.cpus);
-        if self.pair.as_ref().is_some_and(|pair| pair.cpus != cpus) {
+        let plan = Plan {
+            cpus: test.cpus.or(self.plan.cpus),
+            ..self.plan.clone()
+        };
+        if self
+            .pair
+            .as_ref()
+            .is_some_and(|pair| pair.cluster.plan != plan)
+        {
             self.leave(tally);
         }
         let pair = match self.pair.take() {
             Some(pair) => pair,
-            None => self.boot(cpus)?,
+            None => self.boot(&plan)?,
         };
         let started = Instant::now();
         let (pair, verdict, usable) = pair.judge(self.workspace, test);
@@ -90,38 +115,32 @@ impl Room<'_> {
         Ok((elapsed, verdict))
     }
 
-    fn boot(&mut self, cpus: Option<u32>) -> Result<Pair> {
+    fn boot(&mut self, plan: &Plan) -> Result<Pair> {
         self.boots += 1;
         let dir = self.dir.join(format!("boot{}", self.boots));
         std::fs::create_dir_all(&dir)?;
-        let plan = Plan {
-            cpus,
-            ..self.plan.clone()
-        };
         Ok(Pair {
-            cluster: Cluster::boot(self.workspace, &plan, &dir)?,
+            cluster: Cluster::boot(self.workspace, plan, &dir)?,
             seen: vec![0; 2],
-            cpus,
         })
     }
 
     /// Ends the guests that are there.
     fn leave(&mut self, tally: &mut Tally) {
-        let Some(pair) = self.pair.take() else { return };
-        if self.plan.kernel == Kernel::Debug {
-            debug::look_for_leaks(&pair.cluster, &self.prefix, tally);
+        if let Some(pair) = &self.pair
+            && pair.cluster.plan.kernel == Kernel::Debug
+        {
+            debug::look_for_leaks(&pair.cluster, self.label, tally);
         }
-        pair.cluster.save_logs();
+        leave(&mut self.pair);
     }
 }
 
 /// Two guests.
-struct Pair {
+pub struct Pair {
     cluster: Cluster,
     /// How much of their serial output has been looked at.
     seen: Vec<usize>,
-    /// What the plan said of their CPUs.
-    cpus: Option<u32>,
 }
 
 impl Pair {

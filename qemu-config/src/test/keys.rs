@@ -6,10 +6,9 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::pyverbs::{self, Test};
-use super::{Options, Tally, Verdict, host, needs};
+use super::pyverbs::Test;
+use super::{Tally, Verdict, host};
 use crate::bench::HARNESS;
-use crate::image::Kernel;
 use crate::workspace::Workspace;
 
 /// Without guests: the simulator's tests, each counted, and the delay of an invalidation.
@@ -95,19 +94,4 @@ fn delay(workspace: &Workspace, dir: &Path) -> Result<f64> {
         }
     }
     found.context("the benchmark has no figure of a saturated device")
-}
-
-/// Runs the tests of guests whose names contain `filter`.
-pub fn run_guests(
-    workspace: &Workspace,
-    filter: &str,
-    kernel: Kernel,
-    options: &Options,
-    label: &str,
-    dir: &Path,
-    tally: &mut Tally,
-) -> Result<()> {
-    let plan = needs::plan(workspace.root(), "keys", kernel, options);
-    let tests = PYVERBS.iter().copied();
-    pyverbs::run(workspace, tests, filter, &plan, label, dir, tally)
 }

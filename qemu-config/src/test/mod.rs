@@ -163,37 +163,28 @@ impl Suite {
         }
     }
 
-    fn tests(self) -> Vec<String> {
+    /// Those of its tests that are rdma-core's.
+    fn pyverbs(self) -> Vec<pyverbs::Test> {
         match self {
-            Self::Host => host::STEPS.iter().map(|&step| step.to_owned()).collect(),
-            Self::Guest(name) => table::suite(name)
-                .into_iter()
-                .map(|test| test.name)
-                .collect(),
-            Self::Odp => {
-                let own = table::suite("odp").into_iter().map(|test| test.name);
-                let names = pyverbs::module("test_odp").map(|test| test.name.to_owned());
-                names.chain(own).collect()
-            }
-            Self::Keys => {
-                let steps = keys::STEPS.iter();
-                let guests = keys::PYVERBS.iter().map(|test| &test.name);
-                steps.chain(guests).map(|&name| name.to_owned()).collect()
-            }
-            Self::Pyverbs => pyverbs::all().map(|test| test.name.to_owned()).collect(),
-            Self::Robustness => robustness::TESTS
-                .iter()
-                .map(|&(name, _)| name.to_owned())
-                .collect(),
-            Self::DebugKernel => {
-                let own = table::suite("debug-kernel")
-                    .into_iter()
-                    .map(|test| test.name);
-                let others = debug::SUITES.iter().chain([&debug::CHECKPATCH]);
-                let others = others.map(|&name| name.to_owned());
-                others.chain(own).collect()
-            }
+            Self::Odp => pyverbs::module("test_odp").collect(),
+            Self::Keys => keys::PYVERBS.to_vec(),
+            Self::Pyverbs => pyverbs::all().collect(),
+            Self::Host | Self::Guest(_) | Self::Robustness | Self::DebugKernel => Vec::new(),
         }
+    }
+
+    fn tests(self) -> Vec<String> {
+        let others: Vec<&str> = match self {
+            Self::Host => host::STEPS.to_vec(),
+            Self::Keys => keys::STEPS.to_vec(),
+            Self::Robustness => robustness::TESTS.iter().map(|&(name, _)| name).collect(),
+            Self::DebugKernel => [&debug::SUITES[..], &[debug::CHECKPATCH]].concat(),
+            Self::Guest(_) | Self::Odp | Self::Pyverbs => Vec::new(),
+        };
+        let pyverbs = self.pyverbs().into_iter().map(|test| test.name);
+        let table = table::suite(self.name()).into_iter().map(|test| test.name);
+        let named = others.into_iter().chain(pyverbs).map(str::to_owned);
+        named.chain(table).collect()
     }
 }
 
@@ -211,6 +202,13 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether a suite has tests in guests of a kernel.
+    fn runs_on(&self, suite: Suite, kernel: Kernel) -> bool {
+        let again = self.kernels.first() != Some(&kernel);
+        let left_out = self.suites.is_empty() && again && ON_ONE_KERNEL.contains(&suite.name());
+        !left_out && !matches!(suite, Suite::Host | Suite::DebugKernel)
+    }
+
     /// Whether a test of a suite does not run on a kernel, because everything runs.
     fn leaves_out(&self, suite: &str, test: &str, kernel: Kernel) -> bool {
         let is_in = |names: &[&str]| {
@@ -239,13 +237,32 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     say(format!("logs: {}", workspace.shown(&dir)));
     let started = Instant::now();
     let mut tally = Tally::default();
-    let mut unknown = Vec::new();
-    for (suite, filter) in chosen {
+    let mut counts = vec![0; chosen.len()];
+    for ((suite, filter), count) in chosen.iter().zip(&mut counts) {
         let before = tally.count();
-        run_suite(workspace, suite, &filter, options, &dir, &mut tally);
-        if tally.count() == before {
-            unknown.push(format!("{}::{filter}", suite.name()));
+        run_on_host(workspace, *suite, filter, options, &dir, &mut tally);
+        *count += tally.count() - before;
+    }
+    // All suites on one kernel, then all on the next: suites of the same guests share them.
+    for &kernel in &options.kernels {
+        let mut kept = None;
+        for ((suite, filter), count) in chosen.iter().zip(&mut counts) {
+            if !options.runs_on(*suite, kernel) {
+                continue;
+            }
+            let before = tally.count();
+            run_in_guests(
+                workspace,
+                (*suite, filter),
+                kernel,
+                options,
+                &dir,
+                &mut kept,
+                &mut tally,
+            );
+            *count += tally.count() - before;
         }
+        guest::leave(&mut kept);
     }
     if !tally.failed.is_empty() {
         println!("\nfailed:");
@@ -259,6 +276,12 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         started.elapsed().as_secs_f64()
     ));
     println!("{}", tally.summary());
+    let unknown: Vec<String> = chosen
+        .iter()
+        .zip(counts)
+        .filter(|&(_, count)| count == 0)
+        .map(|((suite, filter), _)| format!("{}::{filter}", suite.name()))
+        .collect();
     if !unknown.is_empty() {
         let unknown = unknown.join(", ");
         bail!("there is no test {unknown}; `cargo lab test --list` tells which there are");
@@ -266,7 +289,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     Ok(tally.failed.is_empty())
 }
 
-fn run_suite(
+/// Runs what a suite does without guests of the chosen kernels.
+fn run_on_host(
     workspace: &Workspace,
     suite: Suite,
     filter: &str,
@@ -274,74 +298,40 @@ fn run_suite(
     dir: &Path,
     tally: &mut Tally,
 ) {
-    if suite == Suite::Host {
-        host::run(workspace, filter, dir, tally);
-        return;
-    }
-    if suite == Suite::DebugKernel {
-        debug::run(workspace, filter, options, dir, tally);
-        return;
-    }
-    if suite == Suite::Keys {
-        keys::run_host(workspace, filter, dir, tally);
-    }
-    let kernels = match options.suites.is_empty() && ON_ONE_KERNEL.contains(&suite.name()) {
-        true => options.kernels.get(..1).unwrap_or(&[]),
-        false => &options.kernels,
-    };
-    for &kernel in kernels {
-        run_in_guests(workspace, suite, filter, kernel, options, dir, tally);
+    match suite {
+        Suite::Host => host::run(workspace, filter, dir, tally),
+        Suite::Keys => keys::run_host(workspace, filter, dir, tally),
+        Suite::DebugKernel => debug::run(workspace, filter, options, dir, tally),
+        Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
     }
 }
 
 fn run_in_guests(
     workspace: &Workspace,
-    suite: Suite,
-    filter: &str,
+    (suite, filter): (Suite, &str),
     kernel: Kernel,
     options: &Options,
     dir: &Path,
+    kept: &mut Option<guest::Pair>,
     tally: &mut Tally,
 ) {
+    if !matches!(suite, Suite::Guest(_)) {
+        guest::leave(kept);
+    }
     let started = Instant::now();
     let label = format!("{}::{}", suite.name(), kernel.name());
     let dir = dir.join(label.replace("::", "-"));
     let result = std::fs::create_dir_all(&dir)
         .map_err(anyhow::Error::from)
-        .and_then(|()| match suite {
-            Suite::Guest(name) => guest::run(workspace, name, filter, kernel, options, &dir, tally),
-            Suite::Odp => {
-                let plan = needs::plan(workspace.root(), "odp", kernel, options);
-                let tests = pyverbs::module("test_odp");
-                pyverbs::run(workspace, tests, filter, &plan, &label, &dir, tally)?;
-                guest::run(workspace, "odp", filter, kernel, options, &dir, tally)
+        .and_then(|()| {
+            let plan = needs::plan(workspace.root(), suite.name(), kernel, options);
+            let tests = suite.pyverbs();
+            pyverbs::run(workspace, tests, filter, &plan, &label, &dir, tally)?;
+            if suite == Suite::Robustness {
+                robustness::run(workspace, filter, kernel, options, &dir, tally)?;
             }
-            Suite::Pyverbs => {
-                let plan = needs::plan(workspace.root(), "pyverbs", kernel, options);
-                pyverbs::run(
-                    workspace,
-                    pyverbs::all(),
-                    filter,
-                    &plan,
-                    &label,
-                    &dir,
-                    tally,
-                )
-            }
-            Suite::Robustness => robustness::run(workspace, filter, kernel, options, &dir, tally),
-            Suite::Keys => {
-                keys::run_guests(workspace, filter, kernel, options, &label, &dir, tally)
-            }
-            Suite::DebugKernel => guest::run(
-                workspace,
-                "debug-kernel",
-                filter,
-                kernel,
-                options,
-                &dir,
-                tally,
-            ),
-            Suite::Host => Ok(()),
+            let tests = guest::chosen(suite.name(), filter, kernel, options);
+            guest::run(workspace, tests, plan, &label, &dir, kept, tally)
         });
     if let Err(error) = result {
         tally.add(

@@ -42,14 +42,15 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Runs those of `tests` whose names contain `filter`, all in one call, in a guest of `plan`.
 pub fn run(
     workspace: &Workspace,
-    tests: impl Iterator<Item = Test>,
+    tests: Vec<Test>,
     filter: &str,
     plan: &Plan,
     prefix: &str,
     dir: &Path,
     tally: &mut Tally,
 ) -> Result<()> {
-    let chosen: Vec<Test> = tests.filter(|test| test.name.contains(filter)).collect();
+    let mut chosen = tests;
+    chosen.retain(|test| test.name.contains(filter));
     if chosen.is_empty() {
         return Ok(());
     }

@@ -1,6 +1,7 @@
-//! The suite `robustness`: programs, drivers and the emulator dying under traffic. Each test boots its own pair.
+//! The suite `robustness`: programs, drivers and the emulator dying under traffic. A test goes on with the pair that
+//! the one before has left working.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -28,8 +29,9 @@ pub const TESTS: &[(&str, Test)] = &[
     ("device_unbound_under_traffic", device_unbound_under_traffic),
     ("interface_down_under_traffic", interface_down_under_traffic),
     ("function_reset", function_reset),
-    (KILLED_UNDER_TRAFFIC, emulator_killed_under_traffic),
+    // Nothing is left after these.
     ("emulator_killed_while_idle", emulator_killed_while_idle),
+    (KILLED_UNDER_TRAFFIC, emulator_killed_under_traffic),
 ];
 
 const KILLED_UNDER_TRAFFIC: &str = "emulator_killed_under_traffic";
@@ -50,6 +52,12 @@ pub fn run(
     dir: &Path,
     tally: &mut Tally,
 ) -> Result<()> {
+    let mut room = Room {
+        workspace,
+        dir,
+        boots: 0,
+        pair: None,
+    };
     for &(name, test) in TESTS.iter().filter(|(name, _)| name.contains(filter)) {
         let full = format!("robustness::{}::{name}", kernel.name());
         if options.nic != Nic::Faultline {
@@ -61,8 +69,6 @@ pub fn run(
             continue;
         }
         let started = Instant::now();
-        let dir = dir.join(name);
-        std::fs::create_dir_all(&dir)?;
         let mut plan = needs::plan(workspace.root(), "robustness", kernel, options);
         if name == KILLED_UNDER_TRAFFIC {
             // An engine that never sleeps is not woken: QEMU then has nothing to send, and so does not run into its own
@@ -71,21 +77,24 @@ pub fn run(
             std::fs::write(&config, "poll = \"busy\"\n")?;
             plan.config = Some(config);
         }
-        let mut result = once(workspace, &plan, test, &dir, name);
+        let mut result = room.judge(&plan, name, test);
         for _ in 1..ATTEMPTS {
             let Err(error) = &result else { break };
             if is_tcg_race(&format!("{error:#}")) {
                 say("a guest died of QEMU's race with self-patching code; once more");
-            } else if qemu_asserted(&dir) {
+            } else if qemu_asserted(&room.logs()) {
                 say("QEMU died of an assertion of its own when the emulator went away; once more");
             } else {
                 break;
             }
-            result = once(workspace, &plan, test, &dir, name);
+            result = room.judge(&plan, name, test);
         }
         let verdict = match result {
             Ok(()) => Verdict::Passed,
-            Err(error) => Verdict::Failed(format!("{error:#}\nlogs: {}", workspace.shown(&dir))),
+            Err(error) => Verdict::Failed(format!(
+                "{error:#}\nlogs: {}",
+                workspace.shown(&room.logs())
+            )),
         };
         tally.add(&full, started.elapsed(), verdict);
     }
@@ -105,24 +114,58 @@ fn qemu_asserted(dir: &Path) -> bool {
     })
 }
 
-fn once(workspace: &Workspace, plan: &Plan, test: Test, dir: &Path, name: &str) -> Result<()> {
-    let cluster = Cluster::boot(workspace, plan, dir)?;
-    let result = test(&cluster, plan);
-    cluster.save_logs();
-    let mut troubles = cluster.troubles();
-    if let Err(error) = result {
-        // What the kernels said belongs to the story.
-        return Err(if troubles.is_empty() {
-            error
-        } else {
-            error.context(troubles.join("\n"))
-        });
+/// Where the tests run one after the other.
+struct Room<'a> {
+    workspace: &'a Workspace,
+    dir: &'a Path,
+    boots: u32,
+    /// What the last test has left working.
+    pair: Option<Cluster>,
+}
+
+impl Room<'_> {
+    /// Where the last pair has its logs.
+    fn logs(&self) -> PathBuf {
+        self.dir.join(format!("boot{}", self.boots))
     }
-    if name.starts_with("emulator_killed") {
-        troubles.retain(|trouble| !trouble.starts_with("the emulator ended"));
+
+    fn judge(&mut self, plan: &Plan, name: &str, test: Test) -> Result<()> {
+        let cluster = match self.pair.take() {
+            Some(cluster) if cluster.plan == *plan => cluster,
+            // The other one ends first.
+            other => {
+                drop(other);
+                self.boot(plan)?
+            }
+        };
+        let result = test(&cluster, plan);
+        cluster.save_logs();
+        let mut troubles = cluster.troubles();
+        if let Err(error) = result {
+            // What the kernels said belongs to the story.
+            return Err(if troubles.is_empty() {
+                error
+            } else {
+                error.context(troubles.join("\n"))
+            });
+        }
+        let killed = name.starts_with("emulator_killed");
+        if killed {
+            troubles.retain(|trouble| !trouble.starts_with("the emulator ended"));
+        }
+        ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
+        if !killed {
+            self.pair = Some(cluster);
+        }
+        Ok(())
     }
-    ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
-    Ok(())
+
+    fn boot(&mut self, plan: &Plan) -> Result<Cluster> {
+        self.boots += 1;
+        let dir = self.logs();
+        std::fs::create_dir_all(&dir)?;
+        Cluster::boot(self.workspace, plan, &dir)
+    }
 }
 
 fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {

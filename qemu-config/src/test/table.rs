@@ -11,6 +11,7 @@ pub const SUITES: &[&str] = &[
     "rdmacm",
     "perftest",
     "verbs",
+    "tags",
     "torture",
     "torture-long",
     "oversubscribe",
@@ -18,7 +19,6 @@ pub const SUITES: &[&str] = &[
     "pinned",
     "ulp",
     "swap",
-    "tags",
 ];
 
 /// A test of two guests.
@@ -375,6 +375,18 @@ fn pingpong() -> Vec<GuestTest> {
             30,
             " 0% packet loss",
         ),
+        // The first: it has guests of its own.
+        GuestTest {
+            cpus: Some(2),
+            ..test(
+                "netdev_queues",
+                STREAM_RECEIVERS,
+                QUEUES,
+                Ready::Tcp(5001),
+                60,
+                "all right",
+            )
+        },
         verbs("rc", "ibv_rc_pingpong -c"),
         verbs("rc_events", "ibv_rc_pingpong -c -e"),
         verbs("rc_1_byte", "ibv_rc_pingpong -c -s 1"),
@@ -426,17 +438,6 @@ fn pingpong() -> Vec<GuestTest> {
         ),
         // Later than others: the client loses its IPv6 address.
         test("ethtool", "true", ETHTOOL, Ready::Cm, 60, "all right"),
-        GuestTest {
-            cpus: Some(2),
-            ..test(
-                "netdev_queues",
-                STREAM_RECEIVERS,
-                QUEUES,
-                Ready::Tcp(5001),
-                60,
-                "all right",
-            )
-        },
     ]
 }
 
@@ -638,6 +639,8 @@ grep -q PORT_ /tmp/events && fail "the link has not changed"
 ip link set $NETDEV down; heard IBV_EVENT_PORT_ERR
 grep -q PORT_ACTIVE /tmp/events && fail "the link is not up"
 ip link set $NETDEV up; heard IBV_EVENT_PORT_ACTIVE
+# As it was: this address goes with the link.
+ip address add $MY_IP6/64 dev $NETDEV nodad && lab_until 10 ping -c 1 -W 1 $PEER_IP || fail "no link"
 kill $pid && echo PASS"#;
 
 /// What no other suite shows of verbs.
@@ -651,7 +654,6 @@ fn verbs_left_over() -> Vec<GuestTest> {
         alone("raw_tso", "raw_tso"),
         alone("qp_counters", QP_COUNTERS),
         alone("device_info", DEVICE_INFO),
-        // The last: addresses and GIDs go with the link.
         alone("events", EVENTS),
     ]
 }
@@ -699,15 +701,16 @@ const DMA_BUF: &str = "insmod /lib/modules/$(uname -r)/moving_buffer.ko && dma_b
 /// What other people's programs can do on demand; `suite("odp")` is not the whole suite.
 fn odp() -> Vec<GuestTest> {
     vec![
-        alone("fault_policies", "fault_policy"),
-        alone("dma_buf", DMA_BUF),
-        alone("refused_changes", "key_refused"),
-        alone("zero_based", "zero_based"),
+        // The first: it has guests of its own.
         GuestTest {
             // Its threads must run at the same time.
             cpus: Some(2),
             ..alone("hostile_process", "hostile_process")
         },
+        alone("fault_policies", "fault_policy"),
+        alone("dma_buf", DMA_BUF),
+        alone("refused_changes", "key_refused"),
+        alone("zero_based", "zero_based"),
         alone("region_statistics", "region_statistics"),
         verbs("rc", "ibv_rc_pingpong -c -o"),
         verbs("rc_events", "ibv_rc_pingpong -c -o -e"),
