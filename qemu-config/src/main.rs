@@ -113,7 +113,14 @@ enum Command {
     Barrier { name: String },
     /// Inside a guest: send a stream whose bytes depend on their position
     #[command(hide = true)]
-    StreamSend { address: String, bytes: u64 },
+    StreamSend {
+        address: String,
+        /// How long it is, at most
+        bytes: u64,
+        /// End it when this file is there
+        #[arg(long)]
+        until: Option<PathBuf>,
+    },
     /// Inside a guest: receive and check such a stream
     #[command(hide = true)]
     StreamReceive { port: u16 },
@@ -296,7 +303,11 @@ fn dispatch(command: Command) -> Result<bool> {
             &guests.plan_with_swap(),
             json.as_deref(),
         ),
-        Command::StreamSend { address, bytes } => stream::send(&address, bytes).map(|()| true),
+        Command::StreamSend {
+            address,
+            bytes,
+            until,
+        } => stream::send(&address, bytes, until.as_deref()).map(|()| true),
         Command::StreamReceive { port } => stream::receive(port).map(|()| true),
         Command::Image { packages } => {
             let workspace = Workspace::find()?;

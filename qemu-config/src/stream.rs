@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -26,14 +27,15 @@ fn fill(buffer: &mut [u8], offset: u64) {
     }
 }
 
-/// Connects to `address` and sends `total` bytes (a multiple of the chunk size), then waits for the verdict.
-pub fn send(address: &str, total: u64) -> Result<()> {
+/// Connects to `address` and sends `total` bytes (a multiple of the chunk size), or fewer if the file `until` comes to
+/// be, then waits for the verdict.
+pub fn send(address: &str, total: u64, until: Option<&Path>) -> Result<()> {
     let mut stream =
         TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
     let mut buffer = vec![0; CHUNK];
     let started = Instant::now();
     let mut offset = 0;
-    while offset < total {
+    while offset < total && !until.is_some_and(Path::exists) {
         fill(&mut buffer, offset);
         stream
             .write_all(&buffer)
