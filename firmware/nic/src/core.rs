@@ -144,6 +144,8 @@ pub struct Core {
     silenced: BTreeSet<u32>,
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
+    /// What queue pairs still had to say when they went.
+    pub(crate) last_words: VecDeque<RoceHeader>,
     /// When to call which queue pair; each at most once.
     timers: BTreeSet<(Instant, u32)>,
     /// When completion queues tell of what they have gathered; each at most once.
@@ -188,6 +190,7 @@ impl Core {
             put_off: None,
             silenced: BTreeSet::new(),
             ready: VecDeque::new(),
+            last_words: VecDeque::new(),
             timers: BTreeSet::new(),
             notices: BTreeSet::new(),
             interrupts: 0,
@@ -286,7 +289,8 @@ impl Core {
         let fault = self.faults.next_deadline(self.config.fault_timeout);
         let stall = self.ingress.next_deadline(self.config.stall_timeout);
         // What waits for a look-up to end.
-        let waiting = !self.ready.is_empty() || self.ingress.has_work();
+        let waiting =
+            !self.ready.is_empty() || !self.last_words.is_empty() || self.ingress.has_work();
         let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
         let notice = self.notices.first().map(|(at, _)| *at);
         [timer, notice, fault, stall, busy, self.put_off]

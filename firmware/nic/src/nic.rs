@@ -15,7 +15,7 @@ use crate::config::NicConfig;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::dma::Dma;
-use crate::frame::{Frame, FrameKind, Payload, TxFrame, packet_of_run};
+use crate::frame::{Frame, FrameKind, Payload, Segments, TxFrame, packet_of_run};
 use crate::ingress::HeldFrame;
 use crate::multicast::{Groups, MULTICAST_QPN};
 use crate::qp::Qp;
@@ -294,6 +294,14 @@ impl Nic {
         if self.core.ingress.has_work() {
             self.receive_held(now, mem);
         }
+        if self.is_running()
+            && let Some(header) = self.core.last_words.pop_front()
+        {
+            let frame = TxFrame::packet(header, Segments::new(), 0);
+            self.count_sent(None, &frame);
+            self.sniff(now, mem, &frame, mem);
+            return Some(frame);
+        }
         let turn = self.core.begin_turn();
         while self.is_running()
             && let Some(number) = self.core.first_ready()
@@ -326,21 +334,26 @@ impl Nic {
                 self.burst = 0;
                 self.core.rotate_ready();
             }
-            let counters = &mut self.core.counters;
-            let packets = u64::from(frame.packets);
-            counters.add(Counter::tx_packets, packets);
-            counters.add(Counter::tx_bytes, frame.len() as u64);
-            if matches!(frame.kind, FrameKind::Roce(_)) {
-                counters.choose(set);
-                counters.add(Counter::tx_roce_packets, packets);
-                counters.choose(None);
-            }
+            self.count_sent(set, &frame);
             self.core.charge_lookups(now);
             self.loop_back(now, mem, number, &frame);
             return Some(frame);
         }
         self.report_fatal();
         None
+    }
+
+    /// Counts a frame, in the set of the queue pair that sends it.
+    fn count_sent(&mut self, set: Option<u32>, frame: &TxFrame) {
+        let counters = &mut self.core.counters;
+        let packets = u64::from(frame.packets);
+        counters.add(Counter::tx_packets, packets);
+        counters.add(Counter::tx_bytes, frame.len() as u64);
+        if matches!(frame.kind, FrameKind::Roce(_)) {
+            counters.choose(set);
+            counters.add(Counter::tx_roce_packets, packets);
+            counters.choose(None);
+        }
     }
 
     /// What this NIC has done since it was made, in units of some nanoseconds.

@@ -1,15 +1,17 @@
 //! What the transport does in each situation that the specification names, with explicit times.
 
-use faultline_abi::admin::{Counter, QP_FLAG_SIG_ALL};
+use faultline_abi::admin::{Counter, DESTROY_QP, QP_FLAG_SIG_ALL};
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::event;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32};
+use faultline_nic::Nanos;
 use faultline_simulator::driver::ALL_ACCESS;
 use faultline_simulator::{Error, Impairment, Pair, Qp, QpConfig, Send, Sge, World, expect_cqe};
 use faultline_wire::aeth::Syndrome;
 use faultline_wire::opcode::OpKind;
+use faultline_wire::packet::RoceHeader;
 
 const LEN: u64 = 64 << 10;
 const ALL_LOST: Impairment = Impairment {
@@ -167,6 +169,47 @@ fn silent_peer_costs_exactly_the_retries() {
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::RETRY_EXC_ERR);
     assert_eq!(counter(&mut world, 0, Counter::local_ack_timeout_err), 4);
     assert_eq!(counter(&mut world, 0, Counter::retransmitted_packets), 3);
+}
+
+/// A receiver ends the connection as soon as it has the message, as many a program does: the sender's has arrived.
+#[test]
+fn what_has_been_received_is_acknowledged() {
+    for (end, state) in [
+        ("error", Some(QPS_ERR)),
+        ("reset", Some(QPS_RESET)),
+        ("gone", None),
+    ] {
+        // The look-up for the buffer takes longer than the receiver does.
+        let mut world = World::with_config(2, 1, |config| config.lookup = Nanos::from_millis(1));
+        let mut pair = rc_pair(&mut world);
+        let (from, to) = (pair.mr[0], pair.mr[1]);
+        let receiver = &mut world.hosts[1].driver;
+        receiver.post_recv(&mut pair.qp[1], 0, &[(to.va, 64, to.key)]);
+        let send = Send {
+            opcode: wr::WR_SEND,
+            sges: &[(from.va, 64, from.key)],
+            ..Send::default()
+        };
+        world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+        world.start_trace();
+        let received = world.hosts[1].driver.await_cqe(&mut pair.cq[1]).unwrap();
+        assert_eq!(received.status, cqe::SUCCESS, "{end}");
+        let sent = world.take_trace();
+        assert!(sent.iter().all(|(host, _)| *host == 0), "{end}: {sent:?}");
+        let receiver = &mut world.hosts[1].driver;
+        match state {
+            Some(state) => receiver.set_state(pair.qp[1].qpn, state).unwrap(),
+            None => {
+                receiver.command(DESTROY_QP, pair.qp[1].qpn, &()).unwrap();
+            }
+        }
+        world.run();
+        let done = expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+        assert_eq!(done.opcode, cqe::SEND, "{end}");
+        let sent = world.take_trace();
+        let acks = |(host, header): &&(usize, RoceHeader)| *host == 1 && header.aeth.is_some();
+        assert_eq!(sent.iter().filter(acks).count(), 1, "{end}: {sent:?}");
+    }
 }
 
 #[test]

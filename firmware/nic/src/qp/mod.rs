@@ -257,6 +257,9 @@ impl QpConfig {
     }
 }
 
+/// Acknowledgements of queue pairs that have gone; more are lost. Nothing but a stop of the output gathers any.
+const MAX_LAST_WORDS: usize = 256;
+
 /// Number that no completion queue has.
 const NO_CQ: u32 = u32::MAX;
 
@@ -613,8 +616,18 @@ impl Qp {
     /// Takes away what the core keeps of it; the queue pair is about to go.
     pub(crate) fn release(&mut self, core: &mut Core) {
         self.stop_waiting(core);
+        self.leave_last_words(core);
         if let Some(at) = self.timer_at.take() {
             core.stop_timer(at, self.number);
+        }
+    }
+
+    /// Has the core acknowledge what has been received: its receiver has seen it, or else would not end this.
+    fn leave_last_words(&mut self, core: &mut Core) {
+        while core.last_words.len() < MAX_LAST_WORDS
+            && let Some(header) = self.take_short_reply()
+        {
+            core.last_words.push_back(header);
         }
     }
 
@@ -676,6 +689,7 @@ impl Qp {
             State::Reset => {
                 self.stop_waiting(core);
                 self.give_back_tagged(core, now, mem);
+                self.leave_last_words(core);
                 self.reset(core, mem);
             }
             State::Rts => {

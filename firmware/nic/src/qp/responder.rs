@@ -228,9 +228,12 @@ impl Responder {
 
     /// Drops replies and the message in progress, but not its receive work request.
     pub(super) fn abort(&mut self) {
-        // A NAK that says why must still leave, after the answers to what came before it (IBTA 9.7.5.1.1).
+        // A NAK that says why must still leave, after the answers to what came before it (IBTA 9.7.5.1.1). Without
+        // one, what has been received is acknowledged: its receiver may have seen it, and be the one who ends this.
         if !self.replies.back().is_some_and(Reply::is_final) {
-            self.replies.clear();
+            let short = |reply: &Reply| !matches!(reply, Reply::Read { .. });
+            let kept = self.replies.iter().take_while(|reply| short(reply)).count();
+            self.replies.truncate(kept);
         }
         self.message = None;
         self.executed.clear();
@@ -640,6 +643,31 @@ impl Qp {
             .unwrap_or(rc)
     }
 
+    /// The next reply, if it is one that takes nothing from memory.
+    pub(super) fn take_short_reply(&mut self) -> Option<RoceHeader> {
+        let path = self.path.as_ref()?;
+        let dest = self.attr.dest_qpn.get();
+        let header = match *self.responder.replies.front()? {
+            Reply::Ack { psn, msn, syndrome } => RoceHeader {
+                aeth: Some(Aeth { syndrome, msn }),
+                ..path.header(self.twin(Opcode::RcAcknowledge), dest, psn)
+            },
+            Reply::Atomic {
+                psn, msn, original, ..
+            } => RoceHeader {
+                aeth: Some(Aeth {
+                    syndrome: Syndrome::ACK,
+                    msn,
+                }),
+                atomic_ack: Some(AtomicAckEth { original }),
+                ..path.header(self.twin(Opcode::RcAtomicAcknowledge), dest, psn)
+            },
+            Reply::Read { .. } => return None,
+        };
+        self.responder.replies.pop_front();
+        Some(header)
+    }
+
     /// The next reply packet, if there is one.
     pub(super) fn poll_reply<M: Dma>(
         &mut self,
@@ -651,6 +679,9 @@ impl Qp {
         if self.waits.reply.is_some() {
             return None;
         }
+        if let Some(header) = self.take_short_reply() {
+            return Some(TxFrame::packet(header, Segments::new(), 0));
+        }
         let reply = *self.responder.replies.front()?;
         let Some(path) = self.path.as_ref() else {
             self.responder.replies.clear();
@@ -658,24 +689,7 @@ impl Qp {
         };
         let dest = self.attr.dest_qpn.get();
         match reply {
-            Reply::Ack { psn, msn, syndrome } => {
-                self.responder.replies.pop_front();
-                let mut header = path.header(self.twin(Opcode::RcAcknowledge), dest, psn);
-                header.aeth = Some(Aeth { syndrome, msn });
-                Some(without_payload(header))
-            }
-            Reply::Atomic {
-                psn, msn, original, ..
-            } => {
-                self.responder.replies.pop_front();
-                let mut header = path.header(self.twin(Opcode::RcAtomicAcknowledge), dest, psn);
-                header.aeth = Some(Aeth {
-                    syndrome: Syndrome::ACK,
-                    msn,
-                });
-                header.atomic_ack = Some(AtomicAckEth { original });
-                Some(without_payload(header))
-            }
+            Reply::Ack { .. } | Reply::Atomic { .. } => None,
             Reply::Read {
                 psn,
                 msn,
@@ -794,8 +808,4 @@ pub(super) fn copy_payload<M: Dma>(
         *taken += len;
     }
     Ok(())
-}
-
-fn without_payload(header: RoceHeader) -> TxFrame {
-    TxFrame::packet(header, Segments::new(), 0)
 }
