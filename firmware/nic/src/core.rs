@@ -369,6 +369,11 @@ impl Core {
         self.put_off(now);
     }
 
+    /// Whether a queue pair has lost a completion, and is about to fail.
+    pub(crate) fn is_silenced(&self, qpn: u32) -> bool {
+        self.silenced.contains(&qpn)
+    }
+
     /// A queue pair that has lost a completion.
     pub(crate) fn next_silenced(&mut self) -> Option<u32> {
         self.silenced.pop_first()

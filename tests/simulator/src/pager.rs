@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use faultline_abi::admin::{CREATE_MKEY, CreateMkey, DESTROY_MKEY, EQ_FAULTS};
+use faultline_abi::admin::{CREATE_MKEY, CreateMkey, DESTROY_EQ, DESTROY_MKEY, EQ_FAULTS};
 use faultline_abi::event::{Eqe, PAGE_FAULT, WRITE};
 use faultline_abi::qp::ACCESS_ON_DEMAND;
 use faultline_abi::translation::{self as tq, TqCmd};
@@ -99,6 +99,14 @@ impl Pager {
             pager.poison(world, first + n * PAGE);
         }
         pager
+    }
+
+    /// Takes the queue of faults away: nobody can be told of any more.
+    pub fn close(&mut self, world: &mut World) {
+        let driver = &mut world.hosts[self.host].driver;
+        driver
+            .command(DESTROY_EQ, self.eq.eqn, &())
+            .expect("a queue that nobody else uses");
     }
 
     fn poison(&mut self, world: &World, frame: u64) {

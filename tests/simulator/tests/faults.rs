@@ -569,6 +569,22 @@ fn a_terminating_queue_pair_answers_no_read_from_memory_that_is_not_there() {
 }
 
 #[test]
+fn a_read_is_refused_if_nobody_can_bring_its_pages() {
+    // The pages that are there: none, and those that are looked at when the READ comes.
+    for there in [0, 20] {
+        let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 128);
+        let first = p.pagers[1].sge(0, 0, 0).0 / PAGE;
+        for page in first..first + there {
+            p.pagers[1].bring(&mut p.world, 0, page, false);
+        }
+        p.pagers[1].close(&mut p.world);
+        p.post(wr::WR_READ, (0, 200_000), 0);
+        p.run();
+        p.expect(0, cqe::REM_ACCESS_ERR);
+    }
+}
+
+#[test]
 fn a_stall_that_cannot_end_is_found() {
     let world = World::with_config(2, 1, |config| config.stall_timeout = Nanos::from_millis(5));
     let mut p = Paged::new(world, QPT_RC, 1 << 20, 64);

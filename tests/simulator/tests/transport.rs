@@ -11,7 +11,6 @@ use faultline_simulator::driver::ALL_ACCESS;
 use faultline_simulator::{Error, Impairment, Pair, Qp, QpConfig, Send, Sge, World, expect_cqe};
 use faultline_wire::aeth::Syndrome;
 use faultline_wire::opcode::OpKind;
-use faultline_wire::packet::RoceHeader;
 
 const LEN: u64 = 64 << 10;
 const ALL_LOST: Impairment = Impairment {
@@ -171,44 +170,63 @@ fn silent_peer_costs_exactly_the_retries() {
     assert_eq!(counter(&mut world, 0, Counter::retransmitted_packets), 3);
 }
 
-/// A receiver ends the connection as soon as it has the message, as many a program does: the sender's has arrived.
+/// A receiver ends the connection as soon as it has the message, as many a program does: the sender's has arrived,
+/// and what it asked for before it has been done.
 #[test]
 fn what_has_been_received_is_acknowledged() {
-    for (end, state) in [
-        ("error", Some(QPS_ERR)),
-        ("reset", Some(QPS_RESET)),
-        ("gone", None),
-    ] {
-        // The look-up for the buffer takes longer than the receiver does.
+    let ends = [Some(QPS_ERR), Some(QPS_RESET), None];
+    let before = [wr::WR_WRITE, wr::WR_FETCH_ADD, wr::WR_ATOMIC_WRITE];
+    for (end, first) in ends
+        .iter()
+        .flat_map(|end| before.map(|first| (*end, first)))
+    {
+        // The look-up for a buffer takes longer than the receiver does.
         let mut world = World::with_config(2, 1, |config| config.lookup = Nanos::from_millis(1));
         let mut pair = rc_pair(&mut world);
+        // The sender knows its buffer already.
+        write(&mut world, &mut pair, 8);
+        world.run();
+        expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
         let (from, to) = (pair.mr[0], pair.mr[1]);
         let receiver = &mut world.hosts[1].driver;
-        receiver.post_recv(&mut pair.qp[1], 0, &[(to.va, 64, to.key)]);
-        let send = Send {
-            opcode: wr::WR_SEND,
-            sges: &[(from.va, 64, from.key)],
-            ..Send::default()
-        };
-        world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+        let buffer = (to.va + 0x1000, 64, to.key);
+        receiver.post_recv(&mut pair.qp[1], 0, &[buffer]);
+        for opcode in [first, wr::WR_SEND] {
+            let send = Send {
+                opcode,
+                sges: &[(from.va, 8, from.key)],
+                // Aligned, as an atomic operation must be.
+                remote_addr: (to.va + 0x2000).next_multiple_of(8),
+                rkey: to.key,
+                compare_add: 1,
+                ..Send::default()
+            };
+            world.hosts[0].driver.write_send(&mut pair.qp[0], &send);
+        }
         world.start_trace();
+        world.hosts[0].driver.ring_sends(&pair.qp[0]);
         let received = world.hosts[1].driver.await_cqe(&mut pair.cq[1]).unwrap();
-        assert_eq!(received.status, cqe::SUCCESS, "{end}");
+        assert_eq!(received.status, cqe::SUCCESS, "{end:?} {first}");
         let sent = world.take_trace();
-        assert!(sent.iter().all(|(host, _)| *host == 0), "{end}: {sent:?}");
-        let receiver = &mut world.hosts[1].driver;
-        match state {
-            Some(state) => receiver.set_state(pair.qp[1].qpn, state).unwrap(),
-            None => {
-                receiver.command(DESTROY_QP, pair.qp[1].qpn, &()).unwrap();
-            }
+        let packets: Vec<_> = sent
+            .iter()
+            .map(|(host, header)| (*host, header.bth.opcode))
+            .collect();
+        assert!(
+            packets.iter().all(|(host, _)| *host == 0),
+            "{end:?} {first}: {packets:?}"
+        );
+        let (receiver, qpn) = (&mut world.hosts[1].driver, pair.qp[1].qpn);
+        match end {
+            Some(state) => receiver.set_state(qpn, state).unwrap(),
+            None => drop(receiver.command(DESTROY_QP, qpn, &()).unwrap()),
         }
         world.run();
-        let done = expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
-        assert_eq!(done.opcode, cqe::SEND, "{end}");
+        let done = world.completions(0, &mut pair.cq[0]);
+        let statuses: Vec<u8> = done.iter().map(|cqe| cqe.status).collect();
+        assert_eq!(statuses, [cqe::SUCCESS; 2], "{end:?} {first}");
         let sent = world.take_trace();
-        let acks = |(host, header): &&(usize, RoceHeader)| *host == 1 && header.aeth.is_some();
-        assert_eq!(sent.iter().filter(acks).count(), 1, "{end}: {sent:?}");
+        assert!(sent.iter().all(|(host, _)| *host == 1), "{end:?} {first}");
     }
 }
 
@@ -803,6 +821,13 @@ fn all_whose_completions_are_lost_fail() {
     let events = world.hosts[1].driver.async_events();
     let fatal = events.iter().filter(|event| event.0 == event::QP_FATAL);
     assert_eq!(fatal.count(), 3, "{events:?}");
+    // No sender is told that its message has arrived of which the receiver will never hear.
+    let statuses = pairs.iter_mut().map(|pair| {
+        let done = world.completions(0, &mut pair.cq[0]);
+        done.iter().map(|cqe| cqe.status).collect::<Vec<_>>()
+    });
+    let (well, lost) = ([cqe::SUCCESS], [cqe::RETRY_EXC_ERR]);
+    assert_eq!(statuses.collect::<Vec<_>>(), [well, well, lost, lost, lost]);
 }
 
 #[test]

@@ -61,7 +61,9 @@ impl Qp {
             resp.message = None;
             resp.msn = (resp.msn + 1) & MSN_MASK;
         }
-        if self.config.kind.is_reliable() && header.bth.ack_req {
+        // What its receiver can't be told of is not acknowledged either: this queue pair is about to fail.
+        let told = !core.is_silenced(self.number);
+        if self.config.kind.is_reliable() && header.bth.ack_req && told {
             let newest = resp.expected.prev();
             resp.acknowledge(newest, Syndrome::ACK);
         }

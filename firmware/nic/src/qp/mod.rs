@@ -733,6 +733,9 @@ impl Qp {
         self.stop_waiting(core);
         self.flush_sends(core, now, mem);
         self.responder.abort();
+        if self.responder.has_replies() {
+            self.wake(core);
+        }
         if let Some(wr) = self.responder.take_current() {
             self.complete_receive(core, now, mem, &wr, Failure::FLUSHED);
         }

@@ -116,6 +116,11 @@ impl Reply {
             && psn.diff(executed.psn.add(executed.psns)) < 0
     }
 
+    /// Whether it takes nothing from memory.
+    fn is_short(&self) -> bool {
+        !matches!(self, Self::Read { len: 1.., .. })
+    }
+
     /// A NAK after which the connection is over.
     fn is_final(&self) -> bool {
         matches!(
@@ -231,12 +236,17 @@ impl Responder {
         // A NAK that says why must still leave, after the answers to what came before it (IBTA 9.7.5.1.1). Without
         // one, what has been received is acknowledged: its receiver may have seen it, and be the one who ends this.
         if !self.replies.back().is_some_and(Reply::is_final) {
-            let short = |reply: &Reply| !matches!(reply, Reply::Read { .. });
-            let kept = self.replies.iter().take_while(|reply| short(reply)).count();
+            let replies = self.replies.iter();
+            let kept = replies.take_while(|reply| reply.is_short()).count();
             self.replies.truncate(kept);
         }
         self.message = None;
         self.executed.clear();
+    }
+
+    /// Whether there is anything to say.
+    pub(super) fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
     }
 
     /// Whether a READ is being answered.
@@ -646,26 +656,30 @@ impl Qp {
     /// The next reply, if it is one that takes nothing from memory.
     pub(super) fn take_short_reply(&mut self) -> Option<RoceHeader> {
         let path = self.path.as_ref()?;
-        let dest = self.attr.dest_qpn.get();
-        let header = match *self.responder.replies.front()? {
-            Reply::Ack { psn, msn, syndrome } => RoceHeader {
-                aeth: Some(Aeth { syndrome, msn }),
-                ..path.header(self.twin(Opcode::RcAcknowledge), dest, psn)
-            },
+        let reply = self
+            .responder
+            .replies
+            .pop_front_if(|reply| reply.is_short())?;
+        let (psn, msn, syndrome, opcode, original) = match reply {
+            Reply::Ack { psn, msn, syndrome } => (psn, msn, syndrome, Opcode::RcAcknowledge, None),
             Reply::Atomic {
                 psn, msn, original, ..
-            } => RoceHeader {
-                aeth: Some(Aeth {
-                    syndrome: Syndrome::ACK,
-                    msn,
-                }),
-                atomic_ack: Some(AtomicAckEth { original }),
-                ..path.header(self.twin(Opcode::RcAtomicAcknowledge), dest, psn)
-            },
-            Reply::Read { .. } => return None,
+            } => (
+                psn,
+                msn,
+                Syndrome::ACK,
+                Opcode::RcAtomicAcknowledge,
+                Some(original),
+            ),
+            Reply::Read { psn, msn, .. } => {
+                (psn, msn, Syndrome::ACK, Opcode::RcReadResponseOnly, None)
+            }
         };
-        self.responder.replies.pop_front();
-        Some(header)
+        Some(RoceHeader {
+            aeth: Some(Aeth { syndrome, msn }),
+            atomic_ack: original.map(|original| AtomicAckEth { original }),
+            ..path.header(self.twin(opcode), self.attr.dest_qpn.get(), psn)
+        })
     }
 
     /// The next reply packet, if there is one.
@@ -751,7 +765,10 @@ impl Qp {
                         let need = Need::new(absent, hint, at.get());
                         match self.await_page(core, now, mem, false, None, &need) {
                             Some(token) => self.waits.reply = Some(token),
-                            None => self.reply_lost(core, now, mem),
+                            None => {
+                                self.reply_lost(core, now, mem);
+                                return self.poll_reply(core, now, mem, 1);
+                            }
                         }
                         return None;
                     }
