@@ -1,6 +1,7 @@
 //! Guest images: one Debian root with both kernels, made once, and images derived from it with further packages.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -128,11 +129,18 @@ impl Base {
         remove_stale(cache, &self.key)?;
         let mirror = Mirror::of_host()?;
         let partial = cache.join(format!("root-{}.partial", self.key));
-        let _ = fs::remove_dir_all(&partial);
+        match fs::remove_dir_all(&partial) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("removing {}", partial.display()));
+            }
+            _ => {}
+        }
         let sources = cache.join("sources.list");
         fs::write(&sources, mirror.sources()).context("writing the package sources")?;
-        let mut command = Command::new("mmdebstrap");
+        // In a mount namespace of its own: who ends it by force does not find the host's /sys in the remains.
+        let mut command = Command::new("unshare");
         command
+            .args(["--mount", "--fork", "--kill-child", "--", "mmdebstrap"])
             .args(["--variant=apt", "--format=directory"])
             .arg(format!("--include={}", PACKAGES.join(",")))
             .arg("--aptopt=APT::Install-Recommends \"false\"")
