@@ -209,6 +209,14 @@ impl Options {
         !left_out && !matches!(suite, Suite::Host | Suite::DebugKernel)
     }
 
+    /// The tests of a suite that are rdma-core's. If everything runs, they all do so once.
+    fn pyverbs(&self, suite: Suite) -> Vec<pyverbs::Test> {
+        match self.suites.is_empty() && suite != Suite::Pyverbs {
+            true => Vec::new(),
+            false => suite.pyverbs(),
+        }
+    }
+
     /// Whether a test of a suite does not run on a kernel, because everything runs.
     fn leaves_out(&self, suite: &str, test: &str, kernel: Kernel) -> bool {
         let is_in = |names: &[&str]| {
@@ -325,7 +333,7 @@ fn run_in_guests(
         .map_err(anyhow::Error::from)
         .and_then(|()| {
             let plan = needs::plan(workspace.root(), suite.name(), kernel, options);
-            let tests = suite.pyverbs();
+            let tests = options.pyverbs(suite);
             pyverbs::run(workspace, tests, filter, &plan, &label, &dir, tally)?;
             if suite == Suite::Robustness {
                 robustness::run(workspace, filter, kernel, options, &dir, tally)?;
@@ -406,7 +414,13 @@ mod tests {
             assert!(options.leaves_out(suite, test, second));
         }
         assert!(!options.leaves_out("pingpong", "rc", second));
+        let all = options.pyverbs(Suite::Pyverbs);
+        for suite in [Suite::Odp, Suite::Keys] {
+            assert!(options.pyverbs(suite).is_empty());
+            assert!(suite.pyverbs().iter().all(|test| all.contains(test)));
+        }
         options.suites = vec!["pingpong".to_owned()];
+        assert_eq!(options.pyverbs(Suite::Odp), Suite::Odp.pyverbs());
         assert!(!options.leaves_out("pingpong", "tcp_1_gib", second));
         assert!(!options.leaves_out("swap", "three_times", first));
     }
