@@ -37,9 +37,9 @@ lab_gid_index() {
 	done
 }
 
-# Waits until COMMAND succeeds: lab_until SECONDS COMMAND…
+# Waits until COMMAND succeeds: lab_until SECONDS COMMAND… On a slow kernel the seconds are longer.
 lab_until() {
-	local end=$((SECONDS + $1))
+	local end=$((SECONDS + $1 * ${LAB_PATIENCE:-1}))
 	shift
 	until "$@" >/dev/null 2>&1; do
 		if [ $SECONDS -ge $end ]; then
@@ -49,6 +49,10 @@ lab_until() {
 		sleep 0.1
 	done
 }
+
+# A script that ends at its first failure (set -e) says what has failed.
+set -E
+trap '[[ $- != *e* ]] || echo "failed: $BASH_COMMAND" >&2' ERR
 
 if [ -f /run/lab.env ]; then
 	. /run/lab.env

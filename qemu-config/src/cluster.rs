@@ -410,11 +410,10 @@ pub fn in_parallel<T: Send, R: Send>(
 pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
     let (own, own6) = (address(guest.index), address6(guest.index));
     let patience = plan.kernel.patience();
-    let wait = 10 * patience;
     let peer = if guest.index == 0 { 1 } else { 0 };
     let env = format!(
         "export GUEST_INDEX={} GUEST_COUNT={} MY_IP={own} MY_IP6={own6} PEER_IP={} PEER_IP6={}\n\
-         export ARTEFACTS=/tmp/artefacts\n\
+         export ARTEFACTS=/tmp/artefacts LAB_PATIENCE={patience}\n\
          # Options of the ODP programs for a device that cannot do all of it.\n\
          export NIC_LIMITS={}\n",
         guest.index,
@@ -443,7 +442,7 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
             format!(
                 "export MY_IP={own}
                  find_netdev() {{ NETDEV=$(lab_netdev); [ -n \"$NETDEV\" ]; }}
-                 lab_until {wait} find_netdev || {{ echo 'the NIC has no network interface'; dmesg | tail -n 30; exit 1; }}
+                 lab_until 10 find_netdev || {{ echo 'the NIC has no network interface'; dmesg | tail -n 30; exit 1; }}
                  find_netdev
                  {mtu}
                  # No IPv6 duplicate address detection: it would delay the addresses by two seconds.
@@ -452,17 +451,17 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
                      ip address add {own6}/64 dev $NETDEV nodad || exit 1
                  {rxe}
                  find_rdma() {{ RDMA_DEV=$(lab_rdma_device); [ -n \"$RDMA_DEV\" ]; }}
-                 lab_until {wait} find_rdma || {{ echo 'there is no RDMA device'; dmesg | tail -n 30; exit 1; }}
+                 lab_until 10 find_rdma || {{ echo 'there is no RDMA device'; dmesg | tail -n 30; exit 1; }}
                  udevadm settle --timeout=20
                  find_rdma
                  find_gid() {{ GID_INDEX=$(lab_gid_index {own}); [ -n \"$GID_INDEX\" ]; }}
-                 lab_until {wait} find_gid || {{ echo 'no GID holds the address {own}'; exit 1; }}
+                 lab_until 10 find_gid || {{ echo 'no GID holds the address {own}'; exit 1; }}
                  find_gid"
             )
         }
     };
     let script = format!(
-        "mkdir -p /tmp/artefacts
+        "mkdir -p /tmp/artefacts; LAB_PATIENCE={patience}
          {setup}
          cat > /run/lab.env <<EOF\n{env}\
          export NETDEV=$NETDEV RDMA_DEV=$RDMA_DEV GID_INDEX=$GID_INDEX\nEOF\n"
