@@ -62,8 +62,7 @@ impl Qp {
             resp.msn = (resp.msn + 1) & MSN_MASK;
         }
         // What its receiver can't be told of is not acknowledged either: this queue pair is about to fail.
-        let told = !core.is_silenced(self.number);
-        if self.config.kind.is_reliable() && header.bth.ack_req && told {
+        if self.config.kind.is_reliable() && header.bth.ack_req && !core.is_silenced(self.number) {
             let newest = resp.expected.prev();
             resp.acknowledge(newest, Syndrome::ACK);
         }

@@ -733,7 +733,7 @@ impl Qp {
         self.stop_waiting(core);
         self.flush_sends(core, now, mem);
         self.responder.abort();
-        if self.responder.has_replies() {
+        if !self.responder.replies.is_empty() {
             self.wake(core);
         }
         if let Some(wr) = self.responder.take_current() {

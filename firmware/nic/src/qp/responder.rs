@@ -244,11 +244,6 @@ impl Responder {
         self.executed.clear();
     }
 
-    /// Whether there is anything to say.
-    pub(super) fn has_replies(&self) -> bool {
-        !self.replies.is_empty()
-    }
-
     /// Whether a READ is being answered.
     pub(super) fn is_answering_read(&self) -> bool {
         matches!(self.replies.front(), Some(Reply::Read { .. }))
@@ -701,99 +696,90 @@ impl Qp {
             self.responder.replies.clear();
             return None;
         };
+        let Reply::Read {
+            psn,
+            msn,
+            addr,
+            rkey,
+            bearer,
+            len,
+            sent,
+            ..
+        } = reply
+        else {
+            return None;
+        };
         let dest = self.attr.dest_qpn.get();
-        match reply {
-            Reply::Ack { .. } | Reply::Atomic { .. } => None,
-            Reply::Read {
-                psn,
+        let packets = len.div_ceil(self.mtu);
+        let offset = sent * self.mtu;
+        let run = most.min(packets - 1 - sent.min(packets - 1)).max(1);
+        let n = (len - offset.min(len)).min(run * self.mtu);
+        let opcode = match (sent == 0, sent + 1 == packets) {
+            (true, true) => Opcode::RcReadResponseOnly,
+            (true, false) => Opcode::RcReadResponseFirst,
+            (false, false) => Opcode::RcReadResponseMiddle,
+            (false, true) => Opcode::RcReadResponseLast,
+        };
+        let at = psn.add(sent);
+        let mut header = path.header(self.twin(opcode), dest, at);
+        if opcode != Opcode::RcReadResponseMiddle {
+            header.aeth = Some(Aeth {
+                syndrome: Syndrome::ACK,
                 msn,
-                addr,
-                rkey,
-                bearer,
-                len,
-                sent,
-                ..
-            } => {
-                let packets = len.div_ceil(self.mtu).max(1);
-                let offset = sent * self.mtu;
-                let run = most.min(packets - 1 - sent.min(packets - 1)).max(1);
-                let n = (len - offset.min(len)).min(run * self.mtu);
-                let opcode = match (sent == 0, sent + 1 == packets) {
-                    (true, true) => Opcode::RcReadResponseOnly,
-                    (true, false) => Opcode::RcReadResponseFirst,
-                    (false, false) => Opcode::RcReadResponseMiddle,
-                    (false, true) => Opcode::RcReadResponseLast,
-                };
-                let at = psn.add(sent);
-                let mut header = path.header(self.twin(opcode), dest, at);
-                if opcode != Opcode::RcReadResponseMiddle {
-                    header.aeth = Some(Aeth {
-                        syndrome: Syndrome::ACK,
-                        msn,
-                    });
-                }
-                let mut payload = Segments::new();
-                let va = addr.wrapping_add(u64::from(offset));
-                let translated = match run {
-                    _ if n == 0 => Ok(0),
-                    1 => core
-                        .mkeys
-                        .translate(rkey, bearer, va, n, Access::RemoteRead, &mut payload)
-                        .map(|()| n),
-                    _ => core.mkeys.translate_some(
-                        rkey,
-                        bearer,
-                        va,
-                        n,
-                        Access::RemoteRead,
-                        &mut payload,
-                    ),
-                };
-                let bytes = match translated {
-                    Ok(bytes) if bytes == n => n,
-                    // Not all of a run: the packets that are whole, or else a single one.
-                    Ok(bytes) if bytes >= self.mtu => {
-                        truncate_segments(&mut payload, bytes - bytes % self.mtu)
-                    }
-                    Ok(_) => return self.poll_reply(core, now, mem, 1),
-                    Err(_) if run > 1 => return self.poll_reply(core, now, mem, 1),
-                    Err(Miss::Absent(absent))
-                        if self.attr.fault_policy != FAULT_POLICY_TERMINATE =>
-                    {
-                        let before = absent.named.wrapping_sub(va);
-                        let hint = u64::from(len - offset).saturating_sub(before);
-                        let need = Need::new(absent, hint, at.get());
-                        match self.await_page(core, now, mem, false, None, &need) {
-                            Some(token) => self.waits.reply = Some(token),
-                            None => {
-                                self.reply_lost(core, now, mem);
-                                return self.poll_reply(core, now, mem, 1);
-                            }
-                        }
-                        return None;
-                    }
-                    Err(miss) => {
-                        // The region went away while it was read; nothing behind this READ counts any more.
-                        self.responder.replies.clear();
-                        let refusal = match miss {
-                            Miss::NotPresent(_) | Miss::Absent(_) => Refusal::operational(None),
-                            _ => Refusal::access(),
-                        };
-                        self.refuse(core, now, mem, at, refusal);
+            });
+        }
+        let mut payload = Segments::new();
+        let va = addr.wrapping_add(u64::from(offset));
+        let translated = match run {
+            1 => core
+                .mkeys
+                .translate(rkey, bearer, va, n, Access::RemoteRead, &mut payload)
+                .map(|()| n),
+            _ => core
+                .mkeys
+                .translate_some(rkey, bearer, va, n, Access::RemoteRead, &mut payload),
+        };
+        let bytes = match translated {
+            Ok(bytes) if bytes == n => n,
+            // Not all of a run: the packets that are whole, or else a single one.
+            Ok(bytes) if bytes >= self.mtu => {
+                truncate_segments(&mut payload, bytes - bytes % self.mtu)
+            }
+            Ok(_) => return self.poll_reply(core, now, mem, 1),
+            Err(_) if run > 1 => return self.poll_reply(core, now, mem, 1),
+            Err(Miss::Absent(absent)) if self.attr.fault_policy != FAULT_POLICY_TERMINATE => {
+                let before = absent.named.wrapping_sub(va);
+                let hint = u64::from(len - offset).saturating_sub(before);
+                let need = Need::new(absent, hint, at.get());
+                match self.await_page(core, now, mem, false, None, &need) {
+                    Some(token) => self.waits.reply = Some(token),
+                    None => {
+                        self.reply_lost(core, now, mem);
                         return self.poll_reply(core, now, mem, 1);
                     }
-                };
-                let run = (bytes / self.mtu).clamp(1, run);
-                match self.responder.replies.front_mut() {
-                    Some(Reply::Read { sent, .. }) if *sent + run < packets => *sent += run,
-                    _ => drop(self.responder.replies.pop_front()),
                 }
-                Some(TxFrame {
-                    packets: run,
-                    ..TxFrame::packet(header, payload, bytes as usize)
-                })
+                return None;
             }
+            Err(miss) => {
+                // The region went away while it was read; nothing behind this READ counts any more.
+                self.responder.replies.clear();
+                let refusal = match miss {
+                    Miss::NotPresent(_) | Miss::Absent(_) => Refusal::operational(None),
+                    _ => Refusal::access(),
+                };
+                self.refuse(core, now, mem, at, refusal);
+                return self.poll_reply(core, now, mem, 1);
+            }
+        };
+        let run = (bytes / self.mtu).clamp(1, run);
+        match self.responder.replies.front_mut() {
+            Some(Reply::Read { sent, .. }) if *sent + run < packets => *sent += run,
+            _ => drop(self.responder.replies.pop_front()),
         }
+        Some(TxFrame {
+            packets: run,
+            ..TxFrame::packet(header, payload, bytes as usize)
+        })
     }
 }
 
