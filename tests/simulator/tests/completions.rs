@@ -1,0 +1,211 @@
+//! Completion queues: when they tell of a completion, what an overrun costs, and how they move to another ring.
+
+use faultline_abi::qp::*;
+use faultline_abi::wqe as wr;
+use faultline_abi::{Status, cqe, event};
+use faultline_simulator::{Error, Pair, Send, World, expect_cqe};
+
+fn rc_pair(world: &mut World) -> Pair {
+    world.connect(QPT_RC, 4096, |_| {})
+}
+
+/// Posts a WRITE of 8 bytes, and waits for its end.
+fn write(world: &mut World, pair: &mut Pair) {
+    let (a, b) = (pair.mr[0], pair.mr[1]);
+    let send = Send {
+        opcode: wr::WR_WRITE,
+        sges: &[(a.va, 8, a.key)],
+        remote_addr: b.va,
+        rkey: b.key,
+        ..Send::default()
+    };
+    world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+    world.run();
+}
+
+#[test]
+fn notices_come_once_per_arming_and_solicited_only_if_asked() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    let mr = pair.mr[1];
+    let notices = |world: &mut World| {
+        let host = &mut world.hosts[1];
+        std::iter::from_fn(|| host.driver.poll_event(&mut host.eq)).count()
+    };
+    let send = |world: &mut World, pair: &mut Pair, flags| {
+        world.hosts[1]
+            .driver
+            .post_recv(&mut pair.qp[1], 0, &[(mr.va, 64, mr.key)]);
+        let send = Send {
+            opcode: wr::WR_SEND,
+            flags,
+            inline: Some(b"x"),
+            ..Send::default()
+        };
+        world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+        world.run();
+    };
+    send(&mut world, &mut pair, 0);
+    assert_eq!(notices(&mut world), 0, "not armed");
+    // Armed with an unread entry: due at once.
+    world.hosts[1].driver.arm_cq(&pair.cq[1], false);
+    assert_eq!(notices(&mut world), 1);
+    world.completions(1, &mut pair.cq[1]);
+    world.hosts[1].driver.arm_cq(&pair.cq[1], false);
+    assert_eq!(notices(&mut world), 0);
+    send(&mut world, &mut pair, 0);
+    send(&mut world, &mut pair, 0);
+    assert_eq!(notices(&mut world), 1, "once");
+    world.completions(1, &mut pair.cq[1]);
+    world.hosts[1].driver.arm_cq(&pair.cq[1], true);
+    send(&mut world, &mut pair, 0);
+    assert_eq!(notices(&mut world), 0, "not solicited");
+    send(&mut world, &mut pair, wr::WR_FLAG_SOLICITED);
+    assert_eq!(notices(&mut world), 1);
+}
+
+#[test]
+fn one_interrupt_per_arming_of_an_event_queue() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    world.hosts[0].driver.arm_cq(&pair.cq[0], false);
+    let host = &mut world.hosts[0];
+    host.driver.arm_eq(&host.eq);
+    assert_eq!(world.take_interrupts(0), []);
+    write(&mut world, &mut pair);
+    assert_eq!(world.take_interrupts(0), [1]);
+    // The event is unread, so arming again raises at once.
+    let host = &mut world.hosts[0];
+    host.driver.arm_eq(&host.eq);
+    world.run();
+    assert_eq!(world.take_interrupts(0), [1]);
+}
+
+#[test]
+fn an_overrun_completion_queue_says_so() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    let small = world.hosts[0].cq(1);
+    let qp = world.hosts[0].qp(QPT_RC, &small);
+    let path = world.path(1, pair.qp[1].qpn);
+    world.hosts[1]
+        .driver
+        .set_state(pair.qp[1].qpn, QPS_RESET)
+        .unwrap();
+    pair.qp[1].reset();
+    let back = world.path(0, qp.qpn);
+    world.hosts[1]
+        .driver
+        .connect(pair.qp[1].qpn, QPT_RC, &back)
+        .unwrap();
+    world.hosts[0]
+        .driver
+        .connect(qp.qpn, QPT_RC, &path)
+        .unwrap();
+    let (cqn, qpn) = (small.cqn, qp.qpn);
+    pair.qp[0] = qp;
+    pair.cq[0] = small;
+    world.hosts[0].driver.async_events();
+    for _ in 0..3 {
+        write(&mut world, &mut pair);
+    }
+    // What can't tell of its work must not go on with it (IBTA 9.9.6.3, class G).
+    assert_eq!(
+        world.hosts[0].driver.async_events(),
+        [(event::CQ_ERROR, cqn), (event::QP_FATAL, qpn)]
+    );
+    assert_eq!(world.hosts[0].driver.query_qp(qpn).unwrap().state, QPS_ERR);
+    // One that begins anew, with another CQ, has nothing to do with it.
+    let other = world.hosts[0].cq(4);
+    let mut again = world.hosts[0].qp(QPT_RC, &other);
+    std::mem::swap(&mut again, &mut pair.qp[0]);
+    pair.cq[0] = other;
+    let driver = &mut world.hosts[1].driver;
+    driver.set_state(pair.qp[1].qpn, QPS_RESET).unwrap();
+    pair.qp[1].reset();
+    for (host, own, to, peer) in [(0, 0, 1, 1), (1, 1, 0, 0)] {
+        let path = world.path(to, pair.qp[peer].qpn);
+        let driver = &mut world.hosts[host].driver;
+        driver.connect(pair.qp[own].qpn, QPT_RC, &path).unwrap();
+    }
+    write(&mut world, &mut pair);
+    expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+}
+
+/// The same on the side that receives, where many share the queue that overruns.
+#[test]
+fn all_whose_completions_are_lost_fail() {
+    let mut world = World::new(2, 1);
+    let mut pairs: Vec<_> = (0..5).map(|_| rc_pair(&mut world)).collect();
+    let small = world.hosts[1].cq(1);
+    let mut receivers = Vec::new();
+    for pair in &mut pairs {
+        let qp = world.hosts[1].qp(QPT_RC, &small);
+        let sender = pair.qp[0].qpn;
+        let driver = &mut world.hosts[0].driver;
+        driver.set_state(sender, QPS_RESET).unwrap();
+        pair.qp[0].reset();
+        for (host, own, to, peer) in [(0, sender, 1, qp.qpn), (1, qp.qpn, 0, sender)] {
+            let path = world.path(to, peer);
+            let driver = &mut world.hosts[host].driver;
+            driver.connect(own, QPT_RC, &path).unwrap();
+        }
+        receivers.push(qp);
+    }
+    world.hosts[1].driver.async_events();
+    for (pair, receiver) in pairs.iter_mut().zip(&mut receivers) {
+        let to = pair.mr[1];
+        let driver = &mut world.hosts[1].driver;
+        driver.post_recv(receiver, 1, &[(to.va, 64, to.key)]);
+        let send = Send {
+            opcode: wr::WR_SEND,
+            inline: Some(b"one more"),
+            ..Send::default()
+        };
+        world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+        world.run();
+    }
+    let states: Vec<u8> = receivers
+        .iter()
+        .map(|qp| world.hosts[1].driver.query_qp(qp.qpn).unwrap().state)
+        .collect();
+    assert_eq!(states, [QPS_RTS, QPS_RTS, QPS_ERR, QPS_ERR, QPS_ERR]);
+    let events = world.hosts[1].driver.async_events();
+    let fatal = events.iter().filter(|event| event.0 == event::QP_FATAL);
+    assert_eq!(fatal.count(), 3, "{events:?}");
+    // No sender is told that its message has arrived of which the receiver will never hear.
+    let statuses = pairs.iter_mut().map(|pair| {
+        let done = world.completions(0, &mut pair.cq[0]);
+        done.iter().map(|cqe| cqe.status).collect::<Vec<_>>()
+    });
+    let (well, lost) = ([cqe::SUCCESS], [cqe::RETRY_EXC_ERR]);
+    assert_eq!(statuses.collect::<Vec<_>>(), [well, well, lost, lost, lost]);
+}
+
+#[test]
+fn resizing_a_queue_loses_nothing() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    let mut seen = 0;
+    for log_depth in [4, 7, 3, 10, 2] {
+        for _ in 0..3 {
+            write(&mut world, &mut pair);
+        }
+        world.hosts[0]
+            .driver
+            .resize_cq(&mut pair.cq[0], log_depth)
+            .unwrap();
+        for found in world.completions(0, &mut pair.cq[0]) {
+            assert_eq!(found.wqe.get(), seen);
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 15);
+    // Five entries do not fit into four.
+    for _ in 0..4 {
+        write(&mut world, &mut pair);
+    }
+    let refused = world.hosts[0].driver.resize_cq(&mut pair.cq[0], 1);
+    assert_eq!(refused, Err(Error::Refused(Status::CqNotEmpty)));
+    assert_eq!(world.completions(0, &mut pair.cq[0]).len(), 4);
+}
