@@ -6,12 +6,13 @@ use std::rc::Rc;
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
+use faultline_abi::wqe as wr;
 use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, TxFrame};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr};
 
 use crate::bus::Bus;
-use crate::driver::{ALL_ACCESS, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig};
+use crate::driver::{ALL_ACCESS, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, Send};
 use crate::memory::{Memory, Persisting, Rival};
 use crate::rng::Rng;
 use crate::wire::{Impairment, Wire};
@@ -523,6 +524,19 @@ impl World {
                 .expect("connection");
         }
         Pair { cq, qp, mr }
+    }
+
+    /// Posts a WRITE of `len` bytes from the start of host 0's region to the start of host 1's.
+    pub fn post_write(&mut self, pair: &mut Pair, len: u32) {
+        let [from, to] = pair.mr;
+        let send = Send {
+            opcode: wr::WR_WRITE,
+            sges: &[(from.va, len, from.key)],
+            remote_addr: to.va,
+            rkey: to.key,
+            ..Send::default()
+        };
+        self.hosts[0].driver.post_send(&mut pair.qp[0], &send);
     }
 
     /// Completions of a CQ that are there.

@@ -9,20 +9,6 @@ fn rc_pair(world: &mut World) -> Pair {
     world.connect(QPT_RC, 4096, |_| {})
 }
 
-/// Posts a WRITE of 8 bytes, and waits for its end.
-fn write(world: &mut World, pair: &mut Pair) {
-    let (a, b) = (pair.mr[0], pair.mr[1]);
-    let send = Send {
-        opcode: wr::WR_WRITE,
-        sges: &[(a.va, 8, a.key)],
-        remote_addr: b.va,
-        rkey: b.key,
-        ..Send::default()
-    };
-    world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
-    world.run();
-}
-
 #[test]
 fn notices_come_once_per_arming_and_solicited_only_if_asked() {
     let mut world = World::new(2, 1);
@@ -72,7 +58,8 @@ fn one_interrupt_per_arming_of_an_event_queue() {
     let host = &mut world.hosts[0];
     host.driver.arm_eq(&host.eq);
     assert_eq!(world.take_interrupts(0), []);
-    write(&mut world, &mut pair);
+    world.post_write(&mut pair, 8);
+    world.run();
     assert_eq!(world.take_interrupts(0), [1]);
     // The event is unread, so arming again raises at once.
     let host = &mut world.hosts[0];
@@ -107,7 +94,8 @@ fn an_overrun_completion_queue_says_so() {
     pair.cq[0] = small;
     world.hosts[0].driver.async_events();
     for _ in 0..3 {
-        write(&mut world, &mut pair);
+        world.post_write(&mut pair, 8);
+        world.run();
     }
     // What can't tell of its work must not go on with it (IBTA 9.9.6.3, class G).
     assert_eq!(
@@ -128,7 +116,8 @@ fn an_overrun_completion_queue_says_so() {
         let driver = &mut world.hosts[host].driver;
         driver.connect(pair.qp[own].qpn, QPT_RC, &path).unwrap();
     }
-    write(&mut world, &mut pair);
+    world.post_write(&mut pair, 8);
+    world.run();
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
 }
 
@@ -189,7 +178,8 @@ fn resizing_a_queue_loses_nothing() {
     let mut seen = 0;
     for log_depth in [4, 7, 3, 10, 2] {
         for _ in 0..3 {
-            write(&mut world, &mut pair);
+            world.post_write(&mut pair, 8);
+            world.run();
         }
         world.hosts[0]
             .driver
@@ -203,8 +193,9 @@ fn resizing_a_queue_loses_nothing() {
     assert_eq!(seen, 15);
     // Five entries do not fit into four.
     for _ in 0..4 {
-        write(&mut world, &mut pair);
+        world.post_write(&mut pair, 8);
     }
+    world.run();
     let refused = world.hosts[0].driver.resize_cq(&mut pair.cq[0], 1);
     assert_eq!(refused, Err(Error::Refused(Status::CqNotEmpty)));
     assert_eq!(world.completions(0, &mut pair.cq[0]).len(), 4);

@@ -91,17 +91,7 @@ fn retransmissions_and_flushes_go_to_the_set() {
     let mut s = Setup::new();
     s.world.lose(|_, _| true);
     let qpn = s.pairs[0].qp[0].qpn;
-    let pair = &mut s.pairs[0];
-    let (mr, remote) = (pair.mr[0], pair.mr[1]);
-    let send = Send {
-        opcode: wr::WR_WRITE,
-        sges: &[(mr.va, 8, mr.key)],
-        remote_addr: remote.va,
-        rkey: remote.key,
-        ..Send::default()
-    };
-    let driver = &mut s.world.hosts[0].driver;
-    driver.post_send(&mut pair.qp[0], &send);
+    s.world.post_write(&mut s.pairs[0], 8);
     s.world.run();
     let (timeouts, of_device) = s.counts(0, local_ack_timeout_err);
     assert!(timeouts > 0, "{timeouts}");
@@ -111,7 +101,7 @@ fn retransmissions_and_flushes_go_to_the_set() {
     driver.bind_counters(other.qp[0].qpn, s.sets[0]).unwrap();
     driver.bind_counters(qpn, 0).unwrap();
     driver.set_state(other.qp[0].qpn, QPS_ERR).unwrap();
-    driver.post_send(&mut other.qp[0], &send);
+    s.world.post_write(other, 8);
     s.world.run();
     assert_eq!(s.counts(0, cqe_flush_error), (1, 0));
 }

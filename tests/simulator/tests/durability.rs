@@ -106,15 +106,7 @@ fn nothing_overtakes_a_flush_that_waits_and_nobody_else_does() {
         assert_eq!(d.ranges(), [Some(vec![(d.mr.addr + 100, 5000)])]);
 
         let mut other = d.world.connect(QPT_RC, LEN, |_| {});
-        let (from, to) = (other.mr[0], other.mr[1]);
-        let write = Send {
-            opcode: wr::WR_WRITE,
-            sges: &[(from.va, 8000, from.key)],
-            remote_addr: to.va,
-            rkey: to.key,
-            ..Send::default()
-        };
-        d.world.hosts[0].driver.post_send(&mut other.qp[0], &write);
+        d.world.post_write(&mut other, 8000);
         d.world.run_for(MS);
         expect_cqe(&mut d.world, 0, &mut other.cq[0], cqe::SUCCESS);
         assert_eq!(d.done(), []);

@@ -28,23 +28,10 @@ fn data(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Posts a WRITE of `len` bytes from the start of host 0's region to the start of host 1's.
-fn write(world: &mut World, pair: &mut Pair, len: u32) {
-    let (a, b) = (pair.mr[0], pair.mr[1]);
-    let send = Send {
-        opcode: wr::WR_WRITE,
-        sges: &[(a.va, len, a.key)],
-        remote_addr: b.va,
-        rkey: b.key,
-        ..Send::default()
-    };
-    world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
-}
-
 fn verified_write(world: &mut World, pair: &mut Pair) {
     let bytes = data(5000);
     world.hosts[0].driver.write_mr(&pair.mr[0], 0, &bytes);
-    write(world, pair, 5000);
+    world.post_write(pair, 5000);
     world.run();
     expect_cqe(world, 0, &mut pair.cq[0], cqe::SUCCESS);
     assert!(world.hosts[1].driver.read_mr(&pair.mr[1], 0, 5000) == bytes);
@@ -161,7 +148,7 @@ fn silent_peer_costs_exactly_the_retries() {
     world.impair(ALL_LOST);
     world.start_trace();
     let start = world.now();
-    write(&mut world, &mut pair, 8);
+    world.post_write(&mut pair, 8);
     world.run();
     assert_eq!(world.now() - start, 4 * 4_194_304);
     assert_eq!(world.take_trace().len(), 4);
@@ -184,7 +171,7 @@ fn what_has_been_received_is_acknowledged() {
         let mut world = World::with_config(2, 1, |config| config.lookup = Nanos::from_millis(1));
         let mut pair = rc_pair(&mut world);
         // The sender knows its buffer already.
-        write(&mut world, &mut pair, 8);
+        world.post_write(&mut pair, 8);
         world.run();
         expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
         let (from, to) = (pair.mr[0], pair.mr[1]);
@@ -235,10 +222,10 @@ fn a_hole_is_asked_for_at_once() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |c| c.timeout = 20);
     world.impair(ALL_LOST);
-    write(&mut world, &mut pair, 8);
+    world.post_write(&mut pair, 8);
     world.run_for(1000);
     world.impair(Impairment::default());
-    write(&mut world, &mut pair, 8);
+    world.post_write(&mut pair, 8);
     // Out, NAK back, both out, acknowledgement back.
     world.run_for(4_000);
     assert_eq!(world.completions(0, &mut pair.cq[0]).len(), 2);
@@ -345,7 +332,7 @@ fn keys_of_another_domain_are_refused() {
     world.run();
     expect_cqe(&mut world, 0, &mut other.cq[0], cqe::REM_ACCESS_ERR);
     // Locally, too.
-    write(&mut world, &mut pair, 8);
+    world.post_write(&mut pair, 8);
     world.run();
     assert_eq!(
         expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::LOC_PROT_ERR).vendor_err,
@@ -458,14 +445,14 @@ fn an_error_flushes_both_queues_in_order_and_later_posts_too() {
     }
     world.impair(ALL_LOST);
     for _ in 0..3 {
-        write(&mut world, &mut pair, 8);
+        world.post_write(&mut pair, 8);
     }
     world.hosts[0]
         .driver
         .set_state(pair.qp[0].qpn, QPS_ERR)
         .unwrap();
     world.hosts[0].driver.post_recv(&mut pair.qp[0], 5, &[]);
-    write(&mut world, &mut pair, 8);
+    world.post_write(&mut pair, 8);
     let found = world.completions(0, &mut pair.cq[0]);
     assert!(found.iter().all(|cqe| cqe.status == cqe::WR_FLUSH_ERR));
     let of = |receive: bool| {
@@ -503,12 +490,12 @@ fn unsignaled_requests_complete_silently_unless_flushed() {
             .unwrap();
     }
     for _ in 0..3 {
-        write(&mut world, &mut pair, 8);
+        world.post_write(&mut pair, 8);
     }
     world.run();
     assert_eq!(world.completions(0, &mut pair.cq[0]), []);
     world.impair(ALL_LOST);
-    write(&mut world, &mut pair, 8);
+    world.post_write(&mut pair, 8);
     world.hosts[0]
         .driver
         .set_state(pair.qp[0].qpn, QPS_ERR)
@@ -546,7 +533,7 @@ fn sqd_drains_says_so_and_goes_on() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
     world.hosts[0].driver.async_events();
-    write(&mut world, &mut pair, 20_000);
+    world.post_write(&mut pair, 20_000);
     let drain = QpAttr {
         mask: U32::new(QP_ATTR_STATE | QP_ATTR_EN_SQD_ASYNC_NOTIFY),
         state: QPS_SQD,
@@ -556,7 +543,7 @@ fn sqd_drains_says_so_and_goes_on() {
     let qpn = pair.qp[0].qpn;
     world.hosts[0].driver.modify_qp(qpn, &drain).unwrap();
     assert_eq!(world.hosts[0].driver.query_qp(qpn).unwrap().sq_draining, 1);
-    write(&mut world, &mut pair, 8);
+    world.post_write(&mut pair, 8);
     world.run();
     assert_eq!(
         world.hosts[0].driver.async_events(),
@@ -660,7 +647,7 @@ fn acknowledgements_are_coalesced() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
     world.start_trace();
-    write(&mut world, &mut pair, 48 << 10);
+    world.post_write(&mut pair, 48 << 10);
     world.run();
     let trace = world.take_trace();
     let acks = trace.iter().filter(|(from, _)| *from == 1).count();
@@ -808,7 +795,7 @@ fn a_queue_pair_may_talk_to_its_own_nic() {
     }
     let bytes = data(5000);
     world.hosts[0].driver.write_mr(&pair.mr[0], 0, &bytes);
-    write(&mut world, &mut pair, 5000);
+    world.post_write(&mut pair, 5000);
     world.run();
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
     assert!(world.hosts[0].driver.read_mr(&pair.mr[1], 0, 5000) == bytes);
@@ -1020,9 +1007,9 @@ fn a_busy_queue_pair_does_not_starve_another() {
     let mut other = rc_pair(&mut world);
     world.start_trace();
     for _ in 0..20 {
-        write(&mut world, &mut busy, 60_000);
+        world.post_write(&mut busy, 60_000);
     }
-    write(&mut world, &mut other, 8);
+    world.post_write(&mut other, 8);
     world.run();
     let trace = world.take_trace();
     let requests: Vec<u32> = trace
