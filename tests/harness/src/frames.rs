@@ -266,13 +266,24 @@ impl Stream {
         let nic = to.nic.clone();
         let thread = std::thread::spawn(move || {
             let mut qp = raw_qp(&node, &node.cq, 6).unwrap();
-            while !end.load(Ordering::Relaxed) {
+            let mut ended = None;
+            loop {
                 while let Some(wc) = node.cq.poll() {
                     assert!(wc.is_ok(), "{wc:?}");
                     qp.retire(&wc);
                 }
+                // With its queue pair would go what has been posted and has not left.
+                let idle = qp.room() == Taker::DEPTH as u32;
+                if end.load(Ordering::Relaxed) {
+                    if idle {
+                        break;
+                    }
+                    let since = *ended.get_or_insert_with(Instant::now);
+                    assert!(since.elapsed() < LONG, "frames do not leave");
+                    std::thread::yield_now();
+                    continue;
+                }
                 if pause.load(Ordering::Acquire) {
-                    let idle = qp.room() == Taker::DEPTH as u32;
                     paused.store(idle, Ordering::Release);
                     std::thread::yield_now();
                     continue;
@@ -349,7 +360,7 @@ impl Stream {
         }
     }
 
-    /// Sends no more.
+    /// Sends no more; waits until all frames have left. They have arrived then, or are lost.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         while !self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
