@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{Tally, Verdict};
+use super::{Failure, Tally, Verdict};
 use crate::command::{say, tail};
 use crate::driver::Driver;
 use crate::image::{Base, Kernel};
@@ -134,7 +134,7 @@ pub(super) fn count_cargo_test(
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     passed: usize,
-    failed: Vec<String>,
+    failed: Vec<Failure>,
     ignored: usize,
 }
 
@@ -156,10 +156,28 @@ fn count_tests(text: &str) -> Counts {
             .strip_prefix("test ")
             .and_then(|rest| rest.strip_suffix(" ... FAILED"))
         {
-            counts.failed.push(format!("host::{name}"));
+            counts.failed.push(Failure {
+                name: format!("host::{name}"),
+                why: complaint(text, name),
+            });
         }
     }
     counts
+}
+
+/// What a failed test has printed, without the backtrace.
+fn complaint(text: &str, name: &str) -> String {
+    let mut lines = text
+        .lines()
+        .skip_while(|line| *line != format!("---- {name} stdout ----"));
+    lines.next();
+    let ends = ["stack backtrace:", "failures:", "note: run with"];
+    lines
+        .take_while(|line| {
+            !line.starts_with("---- ") && !ends.iter().any(|end| line.starts_with(end))
+        })
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// `firmware` is what would be silicon: it never depends on `device`.
@@ -266,13 +284,18 @@ mod tests {
     #[test]
     fn tests_are_counted_from_cargo_output() {
         let text = "running 3 tests\ntest a::b ... ok\ntest c ... FAILED\n\
+                    failures:\n---- c stdout ----\nsent 3\npanicked at c.rs:1:\nall is lost\nstack backtrace:\n   0: f\n\
+                    failures:\n    c\n\
                     test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
                     test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.0s\n";
         assert_eq!(
             count_tests(text),
             Counts {
                 passed: 6,
-                failed: vec!["host::c".into()],
+                failed: vec![Failure {
+                    name: "host::c".into(),
+                    why: "sent 3\npanicked at c.rs:1:\nall is lost".into(),
+                }],
                 ignored: 1
             }
         );

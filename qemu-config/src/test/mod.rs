@@ -66,11 +66,35 @@ pub enum Verdict {
     Skipped(String),
 }
 
+/// A test that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    name: String,
+    /// What happened.
+    why: String,
+}
+
+impl Failure {
+    /// Lines of the reason that the summary repeats: so many of its first, so many of its last.
+    const SHOWN: (usize, usize) = (3, 6);
+
+    /// For the end of the output, which may be all that somebody has.
+    fn summary(&self) -> String {
+        let (first, last) = Self::SHOWN;
+        let mut why: Vec<&str> = self.why.trim_end().lines().collect();
+        if let Some(cut) = why.len().checked_sub(first + last).filter(|cut| *cut > 0) {
+            why.splice(first..first + cut, ["…"]);
+        }
+        let lines = why.iter().map(|line| format!("\n        {line}"));
+        format!("    {}{}", self.name, lines.collect::<String>())
+    }
+}
+
 /// Counts and prints results.
 #[derive(Debug, Default)]
 pub struct Tally {
     passed: usize,
-    failed: Vec<String>,
+    failed: Vec<Failure>,
     skipped: usize,
 }
 
@@ -88,7 +112,10 @@ impl Tally {
                     "test {name} ... FAILED ({seconds:.1} s)\n{}",
                     why.trim_end()
                 );
-                self.failed.push(name.to_owned());
+                self.failed.push(Failure {
+                    name: name.to_owned(),
+                    why,
+                });
             }
             Verdict::Skipped(why) => {
                 self.skipped += 1;
@@ -98,7 +125,7 @@ impl Tally {
     }
 
     /// Counts tests that another runner has run.
-    pub fn add_counts(&mut self, passed: usize, failed: Vec<String>, skipped: usize) {
+    pub fn add_counts(&mut self, passed: usize, failed: Vec<Failure>, skipped: usize) {
         self.passed += passed;
         self.failed.extend(failed);
         self.skipped += skipped;
@@ -274,8 +301,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     }
     if !tally.failed.is_empty() {
         println!("\nfailed:");
-        for name in &tally.failed {
-            println!("    {name}");
+        for failure in &tally.failed {
+            println!("{}", failure.summary());
         }
         println!("logs: {}", workspace.shown(&dir));
     }
@@ -430,8 +457,18 @@ mod tests {
         let mut tally = Tally::default();
         tally.add("a", Duration::ZERO, Verdict::Passed);
         tally.add("b", Duration::ZERO, Verdict::Failed("why".into()));
-        tally.add_counts(3, vec!["c".into()], 2);
+        let other = Failure {
+            name: "c".into(),
+            why: (0..10).map(|n| format!("{n}\n")).collect(),
+        };
+        tally.add_counts(3, vec![other], 2);
         assert_eq!(tally.summary(), "4 passed, 2 failed, 2 skipped");
+        let failures: Vec<String> = tally.failed.iter().map(Failure::summary).collect();
+        let ten = "c 0 1 2 … 4 5 6 7 8 9".replace(' ', "\n        ");
+        assert_eq!(
+            failures,
+            ["    b\n        why".to_owned(), format!("    {ten}")]
+        );
     }
 
     #[test]
