@@ -2,18 +2,29 @@
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8
 PS1='[\h \w]# '
 
-# The network interface of the device under test: faultline's own, or the one that rxe runs on.
+# The name of the first entry of a folder, or nothing.
+lab_first() {
+	local entries=("$1"/*)
+	if [ -e "${entries[0]}" ]; then
+		echo "${entries[0]##*/}"
+	fi
+}
+
+# The network interface of the device under test: faultline's own, or the one that rxe runs on. Under TCG each process
+# takes some 20 ms; this starts none.
 lab_netdev() {
-	local dev
+	local dev vendor device
 	for dev in /sys/bus/pci/devices/*; do
-		if [ "$(cat "$dev/vendor") $(cat "$dev/device")" = "0x1af4 0x10f0" ]; then
-			ls "$dev/net" 2>/dev/null | head -n 1
+		read -r vendor <"$dev/vendor"
+		read -r device <"$dev/device"
+		if [ "$vendor $device" = "0x1af4 0x10f0" ]; then
+			lab_first "$dev/net"
 			return
 		fi
 	done
 	for dev in /sys/class/net/*; do
-		if [ "$(basename "$(readlink -f "$dev/device/driver" 2>/dev/null)")" = virtio_net ]; then
-			basename "$dev"
+		if [ "$dev/device/driver" -ef /sys/bus/virtio/drivers/virtio_net ]; then
+			echo "${dev##*/}"
 			return
 		fi
 	done
@@ -21,16 +32,18 @@ lab_netdev() {
 
 # The RDMA device of the device under test, or nothing.
 lab_rdma_device() {
-	ls /sys/class/infiniband 2>/dev/null | head -n 1
+	lab_first /sys/class/infiniband
 }
 
 # The index of the RoCE v2 GID of the given IPv4 address (default: this guest's own).
 lab_gid_index() {
-	local want=${1:-$MY_IP} dir=/sys/class/infiniband/$RDMA_DEV/ports/1 index gid
+	local want=${1:-$MY_IP} dir=/sys/class/infiniband/$RDMA_DEV/ports/1 index gid type
 	want=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${want//./ })
-	for index in $(ls "$dir/gid_attrs/types" | sort -n); do
-		gid=$(cat "$dir/gids/$index" 2>/dev/null)
-		if [ "$gid" = "$want" ] && grep -q 'RoCE v2' "$dir/gid_attrs/types/$index" 2>/dev/null; then
+	for ((index = 0; ; index++)); do
+		[ -e "$dir/gids/$index" ] || return 0
+		# Those that are not in use can't be read.
+		{ read -r gid <"$dir/gids/$index" && read -r type <"$dir/gid_attrs/types/$index"; } 2>/dev/null || continue
+		if [ "$gid $type" = "$want RoCE v2" ]; then
 			echo "$index"
 			return
 		fi

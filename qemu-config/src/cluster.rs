@@ -443,6 +443,8 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
                 "export MY_IP={own}
                  find_netdev() {{ NETDEV=$(lab_netdev); [ -n \"$NETDEV\" ]; }}
                  lab_until 10 find_netdev || {{ echo 'the NIC has no network interface'; dmesg | tail -n 30; exit 1; }}
+                 # It may just be given its name.
+                 udevadm settle --timeout=20
                  find_netdev
                  {mtu}
                  # No IPv6 duplicate address detection: it would delay the addresses by two seconds.
@@ -455,8 +457,7 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
                  udevadm settle --timeout=20
                  find_rdma
                  find_gid() {{ GID_INDEX=$(lab_gid_index {own}); [ -n \"$GID_INDEX\" ]; }}
-                 lab_until 10 find_gid || {{ echo 'no GID holds the address {own}'; exit 1; }}
-                 find_gid"
+                 lab_until 10 find_gid || {{ echo 'no GID holds the address {own}'; exit 1; }}"
             )
         }
     };
