@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Options, Suite, Tally, Verdict, run_in_guests};
+use super::pair::Pairs;
+use super::{Options, Suite, Tally, Verdict, jobs_of};
 use crate::cluster::Cluster;
 use crate::command::run_logged;
 use crate::debug_kernel;
@@ -30,17 +31,11 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
         let name = format!("debug-kernel::{CHECKPATCH}");
         tally.add(&name, started.elapsed(), verdict);
     }
+    let mut pairs = Pairs::new(workspace, dir, Kernel::Debug);
     let mut run = |suite, filter| {
-        let (kernel, kept) = (Kernel::Debug, &mut None);
-        run_in_guests(
-            workspace,
-            (suite, filter),
-            kernel,
-            options,
-            dir,
-            kept,
-            tally,
-        );
+        for job in jobs_of(workspace, suite, filter, Kernel::Debug, options) {
+            job.run(workspace, dir, &mut pairs, tally);
+        }
     };
     run(Suite::DebugKernel, filter);
     let (name, word) = filter.split_once("::").unwrap_or((filter, ""));

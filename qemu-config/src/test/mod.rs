@@ -5,6 +5,7 @@ mod guest;
 mod host;
 mod keys;
 mod needs;
+mod pair;
 mod pyverbs;
 mod pyverbs_tests;
 mod robustness;
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::cluster::Nic;
+use self::pair::Pairs;
+use crate::cluster::{Nic, Plan};
 use crate::command::say;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
@@ -278,26 +280,21 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         run_on_host(workspace, *suite, filter, options, &dir, &mut tally);
         *count += tally.count() - before;
     }
-    // All suites on one kernel, then all on the next: suites of the same guests share them.
     for &kernel in &options.kernels {
-        let mut kept = None;
-        for ((suite, filter), count) in chosen.iter().zip(&mut counts) {
-            if !options.runs_on(*suite, kernel) {
-                continue;
+        let mut jobs = Vec::new();
+        for (number, (suite, filter)) in chosen.iter().enumerate() {
+            if options.runs_on(*suite, kernel) {
+                let of_suite = jobs_of(workspace, *suite, filter, kernel, options);
+                jobs.extend(of_suite.into_iter().map(|job| (number, job)));
             }
-            let before = tally.count();
-            run_in_guests(
-                workspace,
-                (*suite, filter),
-                kernel,
-                options,
-                &dir,
-                &mut kept,
-                &mut tally,
-            );
-            *count += tally.count() - before;
         }
-        guest::leave(&mut kept);
+        let mut pairs = Pairs::new(workspace, &dir, kernel);
+        for (number, job) in by_plan(jobs, |(_, job)| &job.plan) {
+            let before = tally.count();
+            job.run(workspace, &dir, &mut pairs, &mut tally);
+            counts[number] += tally.count() - before;
+        }
+        pairs.leave();
     }
     if !tally.failed.is_empty() {
         println!("\nfailed:");
@@ -341,39 +338,90 @@ fn run_on_host(
     }
 }
 
-fn run_in_guests(
+/// Tests of a suite that need the same guests.
+struct Job {
+    /// Suite and kernel.
+    label: String,
+    plan: Plan,
+    tests: Tests,
+}
+
+enum Tests {
+    Pyverbs(Vec<pyverbs::Test>),
+    Robustness(Vec<(&'static str, robustness::Test)>),
+    Table(Vec<table::GuestTest>),
+}
+
+/// The tests of a suite in guests of a kernel whose names contain `filter`.
+fn jobs_of(
     workspace: &Workspace,
-    (suite, filter): (Suite, &str),
+    suite: Suite,
+    filter: &str,
     kernel: Kernel,
     options: &Options,
-    dir: &Path,
-    kept: &mut Option<guest::Pair>,
-    tally: &mut Tally,
-) {
-    if !matches!(suite, Suite::Guest(_)) {
-        guest::leave(kept);
+) -> Vec<Job> {
+    let plan = needs::plan(workspace.root(), suite.name(), kernel, options);
+    let mut jobs = Vec::new();
+    let mut add = |plan, tests| {
+        let label = format!("{}::{}", suite.name(), kernel.name());
+        jobs.push(Job { label, plan, tests });
+    };
+    let mut pyverbs = options.pyverbs(suite);
+    pyverbs.retain(|test| test.name.contains(filter));
+    if !pyverbs.is_empty() {
+        add(plan.clone(), Tests::Pyverbs(pyverbs));
     }
-    let started = Instant::now();
-    let label = format!("{}::{}", suite.name(), kernel.name());
-    let dir = dir.join(label.replace("::", "-"));
-    let result = std::fs::create_dir_all(&dir)
-        .map_err(anyhow::Error::from)
-        .and_then(|()| {
-            let plan = needs::plan(workspace.root(), suite.name(), kernel, options);
-            let tests = options.pyverbs(suite);
-            pyverbs::run(workspace, tests, filter, &plan, &label, &dir, tally)?;
-            if suite == Suite::Robustness {
-                robustness::run(workspace, filter, kernel, options, &dir, tally)?;
+    let robustness = match suite {
+        Suite::Robustness => robustness::chosen(filter),
+        _ => Vec::new(),
+    };
+    if !robustness.is_empty() {
+        add(plan.clone(), Tests::Robustness(robustness));
+    }
+    let mut table = guest::chosen(suite.name(), filter, kernel, options);
+    table.sort_by_key(|test| test.cpus);
+    for tests in table.chunk_by(|a, b| a.cpus == b.cpus) {
+        let plan = Plan {
+            cpus: tests[0].cpus.or(plan.cpus),
+            ..plan.clone()
+        };
+        add(plan, Tests::Table(tests.to_vec()));
+    }
+    jobs
+}
+
+/// Brings together what needs the same guests, in the order in which these are first needed.
+fn by_plan<T>(items: Vec<T>, plan: impl Fn(&T) -> &Plan) -> Vec<T> {
+    let mut plans: Vec<Plan> = Vec::new();
+    for item in &items {
+        if !plans.contains(plan(item)) {
+            plans.push(plan(item).clone());
+        }
+    }
+    let mut items = items;
+    items.sort_by_key(|item| plans.iter().position(|known| known == plan(item)));
+    items
+}
+
+impl Job {
+    fn run(&self, workspace: &Workspace, dir: &Path, pairs: &mut Pairs<'_>, tally: &mut Tally) {
+        let started = Instant::now();
+        let (label, plan) = (&self.label, &self.plan);
+        let result = match &self.tests {
+            Tests::Pyverbs(tests) => pyverbs::run(tests, plan, label, dir, pairs, tally),
+            Tests::Robustness(tests) => {
+                robustness::run(workspace, tests, plan, label, dir, pairs, tally)
             }
-            let tests = guest::chosen(suite.name(), filter, kernel, options);
-            guest::run(workspace, tests, plan, &label, &dir, kept, tally)
-        });
-    if let Err(error) = result {
-        tally.add(
-            &format!("{label}::boot"),
-            started.elapsed(),
-            Verdict::Failed(format!("{error:#}")),
-        );
+            Tests::Table(tests) => guest::run(workspace, tests, plan, label, pairs, tally),
+        };
+        if let Err(error) = result {
+            tally.add(
+                &format!("{label}::boot"),
+                started.elapsed(),
+                Verdict::Failed(format!("{error:#}")),
+            );
+        }
+        pairs.leave_without_leaks(label, tally);
     }
 }
 
@@ -450,6 +498,27 @@ mod tests {
         assert_eq!(options.pyverbs(Suite::Odp), Suite::Odp.pyverbs());
         assert!(!options.leaves_out("pingpong", "tcp_1_gib", second));
         assert!(!options.leaves_out("swap", "three_times", first));
+    }
+
+    #[test]
+    fn tests_of_the_same_guests_come_together() {
+        let plan = |cpus| Plan {
+            cpus,
+            ..Plan::default()
+        };
+        let items = [
+            (1, None),
+            (2, Some(2)),
+            (3, None),
+            (4, Some(4)),
+            (5, Some(2)),
+        ];
+        let items: Vec<(u32, Plan)> = items.map(|(n, cpus)| (n, plan(cpus))).to_vec();
+        let order: Vec<u32> = by_plan(items, |item| &item.1)
+            .into_iter()
+            .map(|item| item.0)
+            .collect();
+        assert_eq!(order, [1, 3, 2, 5, 4]);
     }
 
     #[test]

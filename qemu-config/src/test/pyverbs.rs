@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::pair::Pairs;
 use super::pyverbs_tests::MODULES;
-use super::{Tally, Verdict, debug};
-use crate::cluster::{Cluster, Plan};
+use super::{Tally, Verdict};
+use crate::cluster::Plan;
 use crate::command::{say, tail};
-use crate::image::Kernel;
-use crate::workspace::Workspace;
 
 /// Tests of this name look for a graphics device of two makers, whose memory they share. Guests have none.
 const NEEDS_GRAPHICS: &str = "test_dmabuf_";
@@ -39,37 +38,25 @@ pub struct Test {
 /// For all the tests of one call: Python alone needs seconds to start under TCG.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs those of `tests` whose names contain `filter`, all in one call, in a guest of `plan`.
+/// Runs tests, all in one call, in the first guest of a pair of `plan`: they talk to themselves.
 pub fn run(
-    workspace: &Workspace,
-    tests: Vec<Test>,
-    filter: &str,
+    chosen: &[Test],
     plan: &Plan,
-    prefix: &str,
+    label: &str,
     dir: &Path,
+    pairs: &mut Pairs<'_>,
     tally: &mut Tally,
 ) -> Result<()> {
-    let mut chosen = tests;
-    chosen.retain(|test| test.name.contains(filter));
-    if chosen.is_empty() {
-        return Ok(());
-    }
-    let dir = dir.join("pyverbs");
-    std::fs::create_dir_all(&dir)?;
-    // They talk to themselves.
-    let plan = Plan {
-        guests: 1,
-        ..plan.clone()
-    };
-    let cluster = Cluster::boot(workspace, &plan, &dir)?;
-    let guest = cluster.guests.first().context("there is no guest")?;
+    let mut pair = pairs.take(plan)?;
+    let guest = pair.cluster.guests.first().context("there is no guest")?;
     let started = Instant::now();
-    let outcome = guest.run(&script(&chosen), LIMIT * plan.kernel.patience())?;
+    let outcome = guest.run(&script(chosen), LIMIT * plan.kernel.patience())?;
     let elapsed = started.elapsed() / chosen.len() as u32;
     let text = String::from_utf8_lossy(&outcome.both).into_owned();
-    std::fs::write(dir.join("output.log"), &text).context("keeping the output")?;
+    let log = dir.join(format!("{}.log", label.replace("::", "-")));
+    std::fs::write(log, &text).context("keeping the output")?;
     let mut counts = [0; 3];
-    for &test in &chosen {
+    for &test in chosen {
         let verdict = match must_pass(test, verdict(&text, test)) {
             Verdict::Failed(why) if outcome.status == crate::guest::Status::TimedOut => {
                 Verdict::Failed(format!("{why} (all of them timed out)"))
@@ -82,26 +69,25 @@ pub fn run(
             Verdict::Skipped(_) => skipped,
             Verdict::Failed(_) => failed,
         } += 1;
-        tally.add(&format!("{prefix}::{}", test.name), elapsed, verdict);
+        tally.add(&format!("{label}::{}", test.name), elapsed, verdict);
     }
     let [passed, skipped, failed] = counts;
     say(format!(
-        "{prefix}: of {} tests of rdma-core {passed} passed, {skipped} skipped, {failed} failed",
+        "{label}: of {} tests of rdma-core {passed} passed, {skipped} skipped, {failed} failed",
         chosen.len()
     ));
-    if plan.kernel == Kernel::Debug {
-        debug::look_for_leaks(&cluster, &format!("{prefix}::pyverbs"), tally);
+    let troubles = pair.troubles();
+    if troubles.is_empty() {
+        pairs.keep(pair);
+        return Ok(());
     }
-    cluster.save_logs();
-    let troubles = cluster.troubles();
-    if !troubles.is_empty() {
-        let why = format!("{}\n{}", troubles.join("\n"), tail(&outcome.both, 30));
-        tally.add(
-            &format!("{prefix}::pyverbs::kernel"),
-            started.elapsed(),
-            Verdict::Failed(why),
-        );
-    }
+    pair.cluster.save_logs();
+    let why = format!("{}\n{}", troubles.join("\n"), tail(&outcome.both, 30));
+    tally.add(
+        &format!("{label}::pyverbs::kernel"),
+        started.elapsed(),
+        Verdict::Failed(why),
+    );
     Ok(())
 }
 

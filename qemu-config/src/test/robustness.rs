@@ -1,21 +1,22 @@
 //! The suite `robustness`: programs, drivers and the emulator dying under traffic. A test goes on with the pair that
 //! the one before has left working.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Options, Tally, Verdict, needs};
+use super::pair::Pairs;
+use super::{Tally, Verdict};
 use crate::cluster::{Cluster, Nic, Plan, configure, is_tcg_race};
 use crate::command::say;
 use crate::exchange::{self, Exchange, Ready};
 use crate::guest::{Guest, Outcome, Running};
-use crate::image::Kernel;
 use crate::protocol::Exec;
 use crate::workspace::Workspace;
 
-type Test = fn(&Cluster, &Plan) -> Result<()>;
+/// Runs in a pair of the plan.
+pub type Test = fn(&Cluster, &Plan) -> Result<()>;
 
 /// The tests.
 pub const TESTS: &[(&str, Test)] = &[
@@ -43,24 +44,25 @@ const ERROR_LIMIT: Duration = Duration::from_secs(60);
 /// How often a test is begun that QEMU itself does not survive.
 const ATTEMPTS: u32 = 3;
 
-/// Runs the tests whose names contain `filter`.
+/// The tests whose names contain `filter`.
+pub fn chosen(filter: &str) -> Vec<(&'static str, Test)> {
+    let named = TESTS.iter().filter(|(name, _)| name.contains(filter));
+    named.copied().collect()
+}
+
+/// Runs tests in pairs of `plan`.
 pub fn run(
     workspace: &Workspace,
-    filter: &str,
-    kernel: Kernel,
-    options: &Options,
+    tests: &[(&'static str, Test)],
+    plan: &Plan,
+    label: &str,
     dir: &Path,
+    pairs: &mut Pairs<'_>,
     tally: &mut Tally,
 ) -> Result<()> {
-    let mut room = Room {
-        workspace,
-        dir,
-        boots: 0,
-        pair: None,
-    };
-    for &(name, test) in TESTS.iter().filter(|(name, _)| name.contains(filter)) {
-        let full = format!("robustness::{}::{name}", kernel.name());
-        if options.nic != Nic::Faultline {
+    for &(name, test) in tests {
+        let full = format!("{label}::{name}");
+        if plan.nic != Nic::Faultline {
             tally.add(
                 &full,
                 Duration::ZERO,
@@ -69,7 +71,7 @@ pub fn run(
             continue;
         }
         let started = Instant::now();
-        let mut plan = needs::plan(workspace.root(), "robustness", kernel, options);
+        let mut plan = plan.clone();
         if name == KILLED_UNDER_TRAFFIC {
             // An engine that does not sleep while there is traffic is not woken: QEMU then has nothing to send, and so
             // does not run into its own assertion (see below) each time.
@@ -77,23 +79,23 @@ pub fn run(
             std::fs::write(&config, "poll_time_us = 50_000\n")?;
             plan.config = Some(config);
         }
-        let mut result = room.judge(&plan, name, test);
+        let mut result = judge(pairs, &plan, name, test);
         for _ in 1..ATTEMPTS {
             let Err(error) = &result else { break };
             if is_tcg_race(&format!("{error:#}")) {
                 say("a guest died of QEMU's race with self-patching code; once more");
-            } else if qemu_asserted(&room.logs()) {
+            } else if qemu_asserted(&pairs.last_dir()) {
                 say("QEMU died of an assertion of its own when the emulator went away; once more");
             } else {
                 break;
             }
-            result = room.judge(&plan, name, test);
+            result = judge(pairs, &plan, name, test);
         }
         let verdict = match result {
             Ok(()) => Verdict::Passed,
             Err(error) => Verdict::Failed(format!(
                 "{error:#}\nlogs: {}",
-                workspace.shown(&room.logs())
+                workspace.shown(&pairs.last_dir())
             )),
         };
         tally.add(&full, started.elapsed(), verdict);
@@ -114,58 +116,29 @@ fn qemu_asserted(dir: &Path) -> bool {
     })
 }
 
-/// Where the tests run one after the other.
-struct Room<'a> {
-    workspace: &'a Workspace,
-    dir: &'a Path,
-    boots: u32,
-    /// What the last test has left working.
-    pair: Option<Cluster>,
-}
-
-impl Room<'_> {
-    /// Where the last pair has its logs.
-    fn logs(&self) -> PathBuf {
-        self.dir.join(format!("boot{}", self.boots))
+/// Runs a test in a pair, which is kept if it works afterwards.
+fn judge(pairs: &mut Pairs<'_>, plan: &Plan, name: &str, test: Test) -> Result<()> {
+    let mut pair = pairs.take(plan)?;
+    let result = test(&pair.cluster, plan);
+    pair.cluster.save_logs();
+    let mut troubles = pair.troubles();
+    if let Err(error) = result {
+        // What the kernels said belongs to the story.
+        return Err(if troubles.is_empty() {
+            error
+        } else {
+            error.context(troubles.join("\n"))
+        });
     }
-
-    fn judge(&mut self, plan: &Plan, name: &str, test: Test) -> Result<()> {
-        let cluster = match self.pair.take() {
-            Some(cluster) if cluster.plan == *plan => cluster,
-            // The other one ends first.
-            other => {
-                drop(other);
-                self.boot(plan)?
-            }
-        };
-        let result = test(&cluster, plan);
-        cluster.save_logs();
-        let mut troubles = cluster.troubles();
-        if let Err(error) = result {
-            // What the kernels said belongs to the story.
-            return Err(if troubles.is_empty() {
-                error
-            } else {
-                error.context(troubles.join("\n"))
-            });
-        }
-        let killed = name.starts_with("emulator_killed");
-        if killed {
-            troubles.retain(|trouble| !trouble.starts_with("the emulator ended"));
-        }
-        ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
-        if !killed {
-            self.pair = Some(cluster);
-        }
-        Ok(())
+    let killed = name.starts_with("emulator_killed");
+    if killed {
+        troubles.retain(|trouble| !trouble.starts_with("the emulator ended"));
     }
-
-    fn boot(&mut self, plan: &Plan) -> Result<Cluster> {
-        self.boots += 1;
-        let dir = self.logs();
-        std::fs::create_dir_all(&dir)?;
-        Cluster::boot(self.workspace, plan, &dir)
+    ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
+    if !killed {
+        pairs.keep(pair);
     }
+    Ok(())
 }
 
 fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {

@@ -30,7 +30,7 @@ pub struct GuestTest {
     pub exchange: Exchange,
     /// What the client's output must hold.
     pub expect: &'static str,
-    /// Virtual CPUs that it needs, if not those of its suite do.
+    /// Virtual CPUs that it needs if those of its suite won't do.
     pub cpus: Option<u32>,
 }
 
@@ -353,7 +353,6 @@ for n in range(5):
 
 fn pingpong() -> Vec<GuestTest> {
     vec![
-        // The first: it has guests of its own.
         GuestTest {
             cpus: Some(2),
             ..test(
@@ -703,7 +702,6 @@ const DMA_BUF: &str = "insmod /lib/modules/$(uname -r)/moving_buffer.ko && dma_b
 /// What other people's programs can do on demand; `suite("odp")` is not the whole suite.
 fn odp() -> Vec<GuestTest> {
     vec![
-        // The first: it has guests of its own.
         GuestTest {
             // Its threads must run at the same time.
             cpus: Some(2),

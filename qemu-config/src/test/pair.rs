@@ -1,0 +1,103 @@
+//! The pairs of guests that tests run in: one after the other, each for as many tests as it is good for.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::{Tally, debug};
+use crate::cluster::{Cluster, Plan};
+use crate::emulator::Emulator;
+use crate::image::Kernel;
+use crate::workspace::Workspace;
+
+/// Two guests.
+pub struct Pair {
+    /// They.
+    pub cluster: Cluster,
+    /// How much of their serial output has been looked at.
+    seen: Vec<usize>,
+}
+
+impl Pair {
+    /// What the kernels have complained of since the last call, and the emulator's end. A pair that has any is no
+    /// ground for further tests.
+    pub fn troubles(&mut self) -> Vec<String> {
+        let mut troubles = Vec::new();
+        for (guest, seen) in self.cluster.guests.iter().zip(&mut self.seen) {
+            let complaints = guest.complaints(*seen);
+            *seen = guest.serial().len();
+            let index = guest.index;
+            let said = |line| format!("guest {index} kernel: {line}");
+            troubles.extend(complaints.into_iter().map(said));
+        }
+        if let Some(status) = self.cluster.emulator.as_ref().and_then(Emulator::ended) {
+            troubles.push(format!("the emulator ended: {status}"));
+        }
+        troubles
+    }
+}
+
+/// Boots pairs, and keeps the last one for the next test that wants it.
+pub struct Pairs<'a> {
+    workspace: &'a Workspace,
+    /// Where the pairs have their folders.
+    dir: &'a Path,
+    kernel: Kernel,
+    boots: u32,
+    kept: Option<Pair>,
+}
+
+impl<'a> Pairs<'a> {
+    /// None so far.
+    pub fn new(workspace: &'a Workspace, dir: &'a Path, kernel: Kernel) -> Self {
+        Self {
+            workspace,
+            dir,
+            kernel,
+            boots: 0,
+            kept: None,
+        }
+    }
+
+    /// A pair of `plan`: the one that is kept, or a new one. The kept one ends if it is another.
+    pub fn take(&mut self, plan: &Plan) -> Result<Pair> {
+        if let Some(pair) = self.kept.take_if(|pair| pair.cluster.plan == *plan) {
+            return Ok(pair);
+        }
+        self.leave();
+        self.boots += 1;
+        let dir = self.last_dir();
+        std::fs::create_dir_all(&dir)?;
+        let cluster = Cluster::boot(self.workspace, plan, &dir)?;
+        let seen = vec![0; cluster.guests.len()];
+        Ok(Pair { cluster, seen })
+    }
+
+    /// Keeps a pair that works.
+    pub fn keep(&mut self, pair: Pair) {
+        self.kept = Some(pair);
+    }
+
+    /// The folder of the pair that was booted last.
+    pub fn last_dir(&self) -> PathBuf {
+        self.dir
+            .join(format!("{}{}", self.kernel.name(), self.boots))
+    }
+
+    /// Ends the pair that is kept.
+    pub fn leave(&mut self) {
+        if let Some(pair) = self.kept.take() {
+            pair.cluster.save_logs();
+        }
+    }
+
+    /// Ends the pair that is kept; if its kernel can tell what has leaked, that is a test of `label`.
+    pub fn leave_without_leaks(&mut self, label: &str, tally: &mut Tally) {
+        if let Some(pair) = &self.kept
+            && self.kernel == Kernel::Debug
+        {
+            debug::look_for_leaks(&pair.cluster, label, tally);
+            self.leave();
+        }
+    }
+}
