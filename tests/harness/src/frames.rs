@@ -1,5 +1,6 @@
 //! Ethernet frames for raw queue pairs; who sends them and who receives them.
 
+use std::cell::RefCell;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -250,7 +251,7 @@ pub struct Stream {
     rest: Arc<AtomicBool>,
     rests: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: RefCell<Option<JoinHandle<()>>>,
 }
 
 impl Stream {
@@ -315,7 +316,7 @@ impl Stream {
             rest,
             rests,
             stop,
-            thread: Some(thread),
+            thread: RefCell::new(Some(thread)),
         }
     }
 
@@ -363,8 +364,10 @@ impl Stream {
     /// Sends no more; waits until all frames have left. They have arrived then, or are lost.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
-        while !self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            std::thread::yield_now();
+        if let Some(thread) = self.thread.take()
+            && let Err(panic) = thread.join()
+        {
+            std::panic::resume_unwind(panic);
         }
     }
 }

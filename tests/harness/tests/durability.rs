@@ -92,8 +92,10 @@ fn nobody_waits_for_a_disk_but_who_flushes() {
     let lasting = Lasting::new(&b);
     let (mut qa, _qb) = qps(&a, &b, Link::default());
     let mut rng = Rng::new(1);
-    let (mut slow, mut meanwhile) = (0, 0);
+    // By kind: rounds in which the disk was slow, and what others did in these.
+    let (mut slow, mut meanwhile) = ([0; 2], [0; 2]);
     for round in 0..6u64 {
+        let kind = round as usize % 2;
         lasting.dirty(round);
         // Data, which must be durable before the word behind it is there.
         a.buf.fill_pattern(0, 100_000, round);
@@ -101,7 +103,7 @@ fn nobody_waits_for_a_disk_but_who_flushes() {
         let write = SendWr::write(&sges, lasting.mr.remote(at)).signaled();
         qa.post_send(&write).unwrap();
         let start = Instant::now();
-        flush(&mut qa, &lasting.mr, (round % 2 == 0).then_some((0, LEN)));
+        flush(&mut qa, &lasting.mr, (kind == 0).then_some((0, LEN)));
         let done = (round + 1).to_le_bytes();
         let after = SendWr::write_inline(&done, lasting.mr.remote(0)).signaled();
         qa.post_send(&after).unwrap();
@@ -118,9 +120,9 @@ fn nobody_waits_for_a_disk_but_who_flushes() {
         };
         assert!(wc.is_ok() && wc.opcode == cqe::FLUSH, "{wc:?}");
         if start.elapsed() > SLOW {
-            slow += 1;
+            slow[kind] += 1;
             // The last may have ended after the disk had.
-            meanwhile += exchanges.saturating_sub(1);
+            meanwhile[kind] += exchanges.saturating_sub(1);
         }
         let wc = a.good_completion();
         qa.retire(&wc);
@@ -131,8 +133,11 @@ fn nobody_waits_for_a_disk_but_who_flushes() {
         lasting.view.read(at as u64, &mut data).unwrap();
         assert!(data == pattern(round, data.len()));
     }
-    println!("{slow} of 6 times the disk was slow, {meanwhile} exchanges meanwhile");
-    assert!(slow == 0 || meanwhile > 0, "others had to wait");
+    println!("{slow:?} times the disk was slow, {meanwhile:?} exchanges meanwhile");
+    // A single exchange may take longer than the disk when the machine is busy; not three of three.
+    for kind in 0..2 {
+        assert!(slow[kind] < 3 || meanwhile[kind] > 0, "others had to wait");
+    }
 }
 
 /// What goes away while a disk is waited for.
@@ -169,6 +174,8 @@ fn memory_device_and_client_may_go_while_a_disk_is_waited_for() {
             Gone::Device => b.nic.reset(Reset::Function).unwrap(),
             Gone::Client => b.nic.hang_up(),
         }
+        // The device notices later that a client has hung up, but before it has the next.
+        let next = matches!(what, Gone::Client).then(|| fabric.open("b").unwrap());
         lasting.view.write(0, b"mine!").unwrap();
         let mut last = cqe::SUCCESS;
         for _ in 0..4 {
@@ -203,7 +210,7 @@ fn memory_device_and_client_may_go_while_a_disk_is_waited_for() {
                 nic.start().unwrap();
                 b = Node::new(nic).unwrap();
             }
-            Gone::Client => b = fabric.node("b").unwrap(),
+            Gone::Client => b = Node::new(next.expect("opened")).unwrap(),
         }
         exchange_anew(&mut a, &mut b, &mut rng);
     }
