@@ -447,8 +447,9 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
                  udevadm settle --timeout=20
                  find_netdev
                  {mtu}
-                 # No IPv6 duplicate address detection: it would delay the addresses by two seconds.
-                 sysctl -qw net.ipv6.conf.$NETDEV.accept_dad=0
+                 # No IPv6 duplicate address detection: it would delay the addresses by two seconds. Those that are given
+                 # stay when the link goes, as IPv4's do.
+                 sysctl -qw net.ipv6.conf.$NETDEV.accept_dad=0 net.ipv6.conf.$NETDEV.keep_addr_on_down=1
                  ip link set $NETDEV up && ip address add {own}/24 dev $NETDEV &&
                      ip address add {own6}/64 dev $NETDEV nodad || exit 1
                  {rxe}

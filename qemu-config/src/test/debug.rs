@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::pair::Pairs;
+use super::pair::{Pair, Pairs};
 use super::{Options, Suite, Tally, Verdict, jobs_of};
-use crate::cluster::Cluster;
 use crate::command::run_logged;
 use crate::debug_kernel;
 use crate::image::{Base, Kernel};
@@ -74,17 +73,18 @@ const LOOK_FOR_LEAKS: &str = "sleep 6
     for scan in 1 2; do echo scan >/sys/kernel/debug/kmemleak; done
     cat /sys/kernel/debug/kmemleak";
 
-/// Asks the debug kernels of `cluster` what has leaked, as a test of its own.
-pub fn look_for_leaks(cluster: &Cluster, prefix: &str, tally: &mut Tally) {
+/// Asks the debug kernels of a pair what has leaked, as a test of its own.
+pub fn look_for_leaks(pair: &mut Pair, prefix: &str, tally: &mut Tally) {
     let started = Instant::now();
     let mut found = String::new();
-    for guest in &cluster.guests {
+    for guest in &pair.cluster.guests {
         match guest.run(LOOK_FOR_LEAKS, Duration::from_secs(300)) {
             Ok(outcome) if outcome.success() => found.push_str(&outcome.text()),
             Ok(outcome) => found.push_str(&format!("kmemleak: {}", outcome.describe())),
             Err(error) => found.push_str(&format!("{error:#}")),
         }
     }
+    found.push_str(&pair.troubles().join("\n"));
     let verdict = match found.is_empty() {
         true => Verdict::Passed,
         false => Verdict::Failed(found),

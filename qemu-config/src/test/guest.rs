@@ -73,15 +73,13 @@ fn judge(
     Ok((elapsed, verdict))
 }
 
-/// Runs a test in a pair; gives whether that can be used again.
+/// Runs a test in a pair; gives whether that can be used again. After a failure nobody knows what is left in it.
 fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdict, bool) {
     let [server, client] = pair.cluster.guests.as_slice() else {
         return (Verdict::Failed("there are not two guests".into()), false);
     };
-    let result = exchange::run(server, client, &test.exchange);
     let mut problems = Vec::new();
-    let mut usable = true;
-    match &result {
+    match exchange::run(server, client, &test.exchange) {
         Ok(report) => {
             if !report.success() {
                 problems.push(report.text(40));
@@ -93,16 +91,11 @@ fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdic
                 ));
             }
         }
-        Err(error) => {
-            usable = false;
-            problems.push(format!("{error:#}"));
-        }
+        Err(error) => problems.push(format!("{error:#}")),
     }
-    let troubles = pair.troubles();
-    usable &= troubles.is_empty();
-    problems.extend(troubles);
+    problems.extend(pair.troubles());
     if problems.is_empty() {
-        return (Verdict::Passed, usable);
+        return (Verdict::Passed, true);
     }
     let verdict = Verdict::Failed(format!(
         "server: {}\nclient: {}\n{}\nlogs: {}",
@@ -111,5 +104,5 @@ fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdic
         problems.join("\n"),
         workspace.shown(&pair.cluster.dir)
     ));
-    (verdict, usable)
+    (verdict, false)
 }

@@ -41,7 +41,8 @@ const fn of(module: &'static str, name: &'static str) -> Test {
 /// Runs the steps whose names contain `filter`.
 pub fn run_host(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
     if "simulator".contains(filter) {
-        let words = ["test", "-p", "faultline-simulator", "--test", "keys"];
+        // The same programs as `host` builds.
+        let words = ["test", "--workspace", "--all-features", "--test", "keys"];
         host::count_cargo_test(workspace, dir, "keys::simulator", &words, tally);
     }
     if "delay".contains(filter) {

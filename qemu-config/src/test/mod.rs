@@ -41,7 +41,7 @@ const DEFAULT: &[&str] = &[
     "robustness",
 ];
 
-/// Those of them that run on the first kernel only, unless they are named: each boots guests for every test, has
+/// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
 /// minutes of traffic, or does what does not depend on the guest's kernel. So all together stay well below an hour.
 const ON_ONE_KERNEL: &[&str] = &["keys", "torture", "ulp", "swap", "robustness"];
 
@@ -152,7 +152,7 @@ impl Tally {
 pub enum Suite {
     /// What needs no guest: formatting, lints, unit tests, builds.
     Host,
-    /// A table of exchanges, in one pair of guests.
+    /// A table of exchanges between two guests.
     Guest(&'static str),
     /// On-demand paging as rdma-core's own tests and other people's programs see it.
     Odp,
@@ -421,7 +421,13 @@ impl Job {
                 Verdict::Failed(format!("{error:#}")),
             );
         }
-        pairs.leave_without_leaks(label, tally);
+        // Jobs of a suite differ in this.
+        let leaks = match (&self.tests, plan.cpus) {
+            (Tests::Pyverbs(_), _) => format!("{label}::pyverbs"),
+            (_, Some(cpus)) => format!("{label}::{cpus}_cpus"),
+            (_, None) => label.clone(),
+        };
+        pairs.leave_without_leaks(&leaks, tally);
     }
 }
 

@@ -14,10 +14,10 @@ pub const SMALL_MEMORY: u32 = 256;
 
 /// The guests that `suite` runs in; `root` is the project's.
 pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan {
-    // The shadow of the debug kernel's checks needs memory.
-    let memory = match kernel {
-        Kernel::Debug => 2048,
-        Kernel::Stable | Kernel::Backports => Plan::default().memory,
+    // The shadow of the debug kernel's checks needs memory; it has no driver of persistent memory.
+    let (memory, pmem) = match kernel {
+        Kernel::Debug => (2048, 0),
+        Kernel::Stable | Kernel::Backports => (Plan::default().memory, 256),
     };
     let plain = Plan {
         kernel,
@@ -28,7 +28,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             // pyverbs asks for 16; each test has several buffers in them.
             huge_pages: 32,
             // For files in persistent memory, which move and go.
-            pmem: 256,
+            pmem,
             ..Hardware::default()
         },
         ..Plan::default()
@@ -97,6 +97,8 @@ mod tests {
         for suite in ["rdmacm", "odp", "pyverbs", "coherence"] {
             assert_eq!(plan(suite), plan("pingpong"));
         }
+        let debug = super::plan(Path::new(""), "odp", Kernel::Debug, &options).hardware;
+        assert_eq!(debug.pmem, 0);
         assert_eq!(plan("robustness").cpus, Some(2));
         assert_eq!(plan("torture").hardware.nodes, 2);
         let small = plan("oversubscribe");

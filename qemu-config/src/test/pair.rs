@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::{Tally, debug};
 use crate::cluster::{Cluster, Plan};
 use crate::emulator::Emulator;
+use crate::guest::complaints;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
 
@@ -24,11 +25,13 @@ impl Pair {
     pub fn troubles(&mut self) -> Vec<String> {
         let mut troubles = Vec::new();
         for (guest, seen) in self.cluster.guests.iter().zip(&mut self.seen) {
-            let complaints = guest.complaints(*seen);
-            *seen = guest.serial().len();
-            let index = guest.index;
-            let said = |line| format!("guest {index} kernel: {line}");
-            troubles.extend(complaints.into_iter().map(said));
+            let serial = guest.serial();
+            let unseen = serial.get(*seen..).unwrap_or_default();
+            // Up to the last whole line: the kernel may be writing one.
+            let whole = unseen.rfind('\n').map_or("", |end| &unseen[..=end]);
+            *seen += whole.len();
+            let said = |line| format!("guest {} kernel: {line}", guest.index);
+            troubles.extend(complaints(whole).into_iter().map(said));
         }
         if let Some(status) = self.cluster.emulator.as_ref().and_then(Emulator::ended) {
             troubles.push(format!("the emulator ended: {status}"));
@@ -65,7 +68,11 @@ impl<'a> Pairs<'a> {
             return Ok(pair);
         }
         self.leave();
+        // Somebody else may have booted pairs of this kernel.
         self.boots += 1;
+        while self.last_dir().exists() {
+            self.boots += 1;
+        }
         let dir = self.last_dir();
         std::fs::create_dir_all(&dir)?;
         let cluster = Cluster::boot(self.workspace, plan, &dir)?;
@@ -91,12 +98,12 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Ends the pair that is kept; if its kernel can tell what has leaked, that is a test of `label`.
+    /// Ends the pair that is kept if its kernel can tell what has leaked; that is a test of `label`.
     pub fn leave_without_leaks(&mut self, label: &str, tally: &mut Tally) {
-        if let Some(pair) = &self.kept
-            && self.kernel == Kernel::Debug
+        if self.kernel == Kernel::Debug
+            && let Some(pair) = &mut self.kept
         {
-            debug::look_for_leaks(&pair.cluster, label, tally);
+            debug::look_for_leaks(pair, label, tally);
             self.leave();
         }
     }

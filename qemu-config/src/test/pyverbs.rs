@@ -77,17 +77,18 @@ pub fn run(
         chosen.len()
     ));
     let troubles = pair.troubles();
-    if troubles.is_empty() {
-        pairs.keep(pair);
-        return Ok(());
+    if !troubles.is_empty() {
+        let why = format!("{}\n{}", troubles.join("\n"), tail(&outcome.both, 30));
+        tally.add(
+            &format!("{label}::pyverbs::kernel"),
+            started.elapsed(),
+            Verdict::Failed(why),
+        );
     }
-    pair.cluster.save_logs();
-    let why = format!("{}\n{}", troubles.join("\n"), tail(&outcome.both, 30));
-    tally.add(
-        &format!("{label}::pyverbs::kernel"),
-        started.elapsed(),
-        Verdict::Failed(why),
-    );
+    match failed == 0 && troubles.is_empty() {
+        true => pairs.keep(pair),
+        false => pair.cluster.save_logs(),
+    }
     Ok(())
 }
 
