@@ -14,7 +14,7 @@ use crate::command::say;
 use crate::debug_kernel;
 use crate::driver::Driver;
 use crate::emulator::{self, Emulator};
-use crate::guest::{Booting, Guest};
+use crate::guest::{Booting, Guest, complaints};
 use crate::host;
 use crate::image::{Base, Image, Kernel};
 use crate::initrd;
@@ -256,7 +256,7 @@ impl Cluster {
     pub fn troubles(&self) -> Vec<String> {
         let mut troubles = Vec::new();
         for guest in &self.guests {
-            for line in guest.complaints(0) {
+            for line in complaints(&guest.serial()) {
                 troubles.push(format!("guest {} kernel: {line}", guest.index));
             }
         }

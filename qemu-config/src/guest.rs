@@ -373,11 +373,6 @@ impl Guest {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Lines of the serial console, from byte `from` on, in which the kernel complains.
-    pub fn complaints(&self, from: usize) -> Vec<String> {
-        complaints(self.serial().get(from..).unwrap_or_default())
-    }
-
     /// The message for a guest that has gone away.
     fn gone(&self, error: anyhow::Error) -> anyhow::Error {
         let status = lock(&self.qemu)

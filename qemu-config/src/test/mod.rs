@@ -391,14 +391,13 @@ fn jobs_of(
 }
 
 /// Brings together what needs the same guests, in the order in which these are first needed.
-fn by_plan<T>(items: Vec<T>, plan: impl Fn(&T) -> &Plan) -> Vec<T> {
+fn by_plan<T>(mut items: Vec<T>, plan: impl Fn(&T) -> &Plan) -> Vec<T> {
     let mut plans: Vec<Plan> = Vec::new();
     for item in &items {
         if !plans.contains(plan(item)) {
             plans.push(plan(item).clone());
         }
     }
-    let mut items = items;
     items.sort_by_key(|item| plans.iter().position(|known| known == plan(item)));
     items
 }
