@@ -254,9 +254,14 @@ impl Cluster {
 
     /// Kernel complaints of all guests and the emulator's death, as messages; empty if all is well.
     pub fn troubles(&self) -> Vec<String> {
+        self.troubles_in(Guest::serial)
+    }
+
+    /// The same of a part of each guest's serial output.
+    pub fn troubles_in(&self, mut part: impl FnMut(&Guest) -> String) -> Vec<String> {
         let mut troubles = Vec::new();
         for guest in &self.guests {
-            for line in complaints(&guest.serial()) {
+            for line in complaints(&part(guest)) {
                 troubles.push(format!("guest {} kernel: {line}", guest.index));
             }
         }

@@ -6,8 +6,6 @@ use anyhow::Result;
 
 use super::{Tally, debug};
 use crate::cluster::{Cluster, Plan};
-use crate::emulator::Emulator;
-use crate::guest::complaints;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
 
@@ -23,20 +21,16 @@ impl Pair {
     /// What the kernels have complained of since the last call, and the emulator's end. A pair that has any is no
     /// ground for further tests.
     pub fn troubles(&mut self) -> Vec<String> {
-        let mut troubles = Vec::new();
-        for (guest, seen) in self.cluster.guests.iter().zip(&mut self.seen) {
+        let seen = &mut self.seen;
+        self.cluster.troubles_in(|guest| {
             let serial = guest.serial();
+            let seen = &mut seen[guest.index];
             let unseen = serial.get(*seen..).unwrap_or_default();
             // Up to the last whole line: the kernel may be writing one.
             let whole = unseen.rfind('\n').map_or("", |end| &unseen[..=end]);
             *seen += whole.len();
-            let said = |line| format!("guest {} kernel: {line}", guest.index);
-            troubles.extend(complaints(whole).into_iter().map(said));
-        }
-        if let Some(status) = self.cluster.emulator.as_ref().and_then(Emulator::ended) {
-            troubles.push(format!("the emulator ended: {status}"));
-        }
-        troubles
+            whole.to_owned()
+        })
     }
 }
 
