@@ -50,6 +50,25 @@ lab_gid_index() {
 	done
 }
 
+# Waits a tenth of a second without starting a process: nobody writes to this FIFO.
+lab_pause() {
+	read -rt 0.1 <>/run/lab.pause || true
+}
+
+# Whether somebody listens on a TCP port of this guest. Starts no process.
+lab_listens() {
+	local table port address state
+	printf -v port '%04X' "$1"
+	for table in /proc/net/tcp /proc/net/tcp6; do
+		while read -r _ address _ state _; do
+			if [ "${address##*:} $state" = "$port 0A" ]; then
+				return 0
+			fi
+		done <$table
+	done
+	return 1
+}
+
 # Waits until COMMAND succeeds: lab_until SECONDS COMMAND… On a slow kernel the seconds are longer.
 lab_until() {
 	local end=$((SECONDS + $1 * ${LAB_PATIENCE:-1}))
@@ -59,7 +78,7 @@ lab_until() {
 			echo "gave up waiting for: $*" >&2
 			return 1
 		fi
-		sleep 0.1
+		lab_pause
 	done
 }
 

@@ -26,7 +26,7 @@ const STEPS: &[Step] = &[
         what: "ping over the NIC's Ethernet interface",
         server: "true",
         client: "ping -c 5 -i 0.2 $PEER_IP",
-        ready: Ready::Cm,
+        ready: Ready::Now,
         figure: |text| Some(format!("{:.2} ms round trip", figures::ping(text)?)),
     },
     Step {

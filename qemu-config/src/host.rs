@@ -30,24 +30,22 @@ const NEEDED: &[(&str, &str)] = &[
 /// # Errors
 /// If something is missing and the lab does not run as root: the message is the command to run.
 pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
-    let mut missing: Vec<&str> = NEEDED
-        .iter()
-        .filter(|(program, _)| which(program).is_none())
-        .map(|&(_, package)| package)
-        .collect();
-    if !Path::new(KEYRING).exists() {
-        missing.push("debian-archive-keyring");
-    }
-    missing.dedup();
+    let missing = missing_packages();
     if missing.is_empty() {
         return Ok(());
     }
-    let names = missing.join(" ");
     if !is_root() {
+        let names = missing.join(" ");
         bail!(
             "packages are missing on this host; run\n    sudo apt-get update && sudo apt-get install -y {names}"
         );
     }
+    let _lock = workspace.lock_cache()?;
+    let missing = missing_packages();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
     say(format!(
         "this host lacks {names}; installing (needs the network)"
     ));
@@ -67,6 +65,19 @@ pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
         &log,
     )
     .context("is the network there? packages could not be installed")
+}
+
+fn missing_packages() -> Vec<&'static str> {
+    let mut missing: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(program, _)| which(program).is_none())
+        .map(|&(_, package)| package)
+        .collect();
+    if !Path::new(KEYRING).exists() {
+        missing.push("debian-archive-keyring");
+    }
+    missing.dedup();
+    missing
 }
 
 /// Fails with the way out if the lab does not run as root, which unpacking and mounting need.

@@ -83,10 +83,10 @@ impl Kernel {
         }
     }
 
-    /// How many times longer than on the others things may take.
+    /// How many times longer than on a machine of its own things may take: machines are shared, and some kernels slow.
     pub fn patience(self) -> u32 {
         match self {
-            Self::Stable | Self::Backports => 1,
+            Self::Stable | Self::Backports => 2,
             Self::Debug => 5,
         }
     }

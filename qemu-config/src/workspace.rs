@@ -82,7 +82,7 @@ impl Workspace {
         bail!("no free run number under {}", parent.display())
     }
 
-    /// A lock held while something in the cache is being built, so that two labs do not build it at once.
+    /// A lock held while something in the cache is being built, so that it is not built twice at once.
     pub fn lock_cache(&self) -> Result<fs::File> {
         let path = self.cache()?.join("lock");
         let file = fs::OpenOptions::new()
@@ -92,7 +92,7 @@ impl Workspace {
             .open(&path)
             .with_context(|| format!("opening {}", path.display()))?;
         if file.try_lock().is_err() {
-            crate::command::say("waiting for another lab that is building in the same cache");
+            crate::command::say("waiting for what is being built in the same cache");
             file.lock()
                 .with_context(|| format!("locking {}", path.display()))?;
         }

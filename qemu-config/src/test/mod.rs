@@ -12,6 +12,7 @@ mod robustness;
 mod table;
 
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -19,7 +20,9 @@ use anyhow::{Result, bail};
 use self::pair::Pairs;
 use crate::cluster::{Nic, Plan};
 use crate::command::say;
-use crate::image::Kernel;
+use crate::host::ensure_packages;
+use crate::image::{Base, Image, Kernel};
+use crate::qemu::Qemu;
 use crate::workspace::Workspace;
 
 /// The suites that run when none is named, and on every change. The others run by name: they take too long.
@@ -54,8 +57,21 @@ const LONG: &[&str] = &[
     "coherence::dax_punched",
 ];
 
-/// Tests that run by name only: the longer forms of their neighbours.
-const BY_NAME: &[&str] = &["torture::everything_other_seed", "swap::three_times"];
+/// Tests that run by name only: longer forms of their neighbours, and the torture's events in groups, which tell of what
+/// kind a fault is that all events at once have shown.
+const BY_NAME: &[&str] = &[
+    "torture::replaced",
+    "torture::protected",
+    "torture::deregistered",
+    "torture::forked",
+    "torture::swapped",
+    "torture::merged",
+    "torture::huge_pages",
+    "torture::moved",
+    "torture::exited",
+    "torture::everything_other_seed",
+    "swap::three_times",
+];
 
 /// What came of one test.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -275,11 +291,16 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let started = Instant::now();
     let mut tally = Tally::default();
     let mut counts = vec![0; chosen.len()];
-    for ((suite, filter), count) in chosen.iter().zip(&mut counts) {
-        let before = tally.count();
-        run_on_host(workspace, *suite, filter, options, &dir, &mut tally);
-        *count += tally.count() - before;
-    }
+    thread::scope(|scope| {
+        if chosen.contains(&(Suite::Host, String::new())) {
+            scope.spawn(|| fetch(workspace));
+        }
+        for ((suite, filter), count) in chosen.iter().zip(&mut counts) {
+            let before = tally.count();
+            run_on_host(workspace, *suite, filter, options, &dir, &mut tally);
+            *count += tally.count() - before;
+        }
+    });
     for &kernel in &options.kernels {
         let mut jobs = Vec::new();
         for (number, (suite, filter)) in chosen.iter().enumerate() {
@@ -319,6 +340,20 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         bail!("there is no test {unknown}; `cargo lab test --list` tells which there are");
     }
     Ok(tally.failed.is_empty())
+}
+
+/// Fetches and unpacks what later steps need, which keeps one processor busy at most. They wait for it, and tell what
+/// went wrong when they try themselves.
+fn fetch(workspace: &Workspace) {
+    let fetched = ensure_packages(workspace)
+        .and_then(|()| Base::obtain(workspace))
+        .and_then(|base| Image::obtain(workspace, &base, &[]))
+        .and_then(|_| Qemu::obtain(workspace));
+    if let Err(error) = fetched {
+        say(format!(
+            "what guests consist of could not be fetched yet: {error:#}"
+        ));
+    }
 }
 
 /// Runs what a suite does without guests of the chosen kernels.

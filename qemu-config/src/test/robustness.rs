@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::pair::Pairs;
 use super::{Tally, Verdict};
@@ -176,8 +176,7 @@ fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Run
     };
     let command = "exec ib_send_bw -d $RDMA_DEV -x $GID_INDEX -F -D 300";
     let serving = start(server, command)?;
-    let listening = "for try in $(seq 100); do ss -Hltn sport = :18515 | grep -q . && exit 0; sleep 0.1; done; exit 1";
-    server.must(listening, SHORT)?;
+    server.must("lab_until 10 lab_listens 18515", SHORT)?;
     let sending = start(client, &format!("{command} $PEER_IP"))?;
     // perftest says nothing until it ends; its connection is set up over TCP first.
     std::thread::sleep(Duration::from_secs(3));
@@ -189,15 +188,15 @@ fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Run
 
 /// Sends to itself through the device, and to the other guest's interface, and says so when both flow.
 const OWN_TRAFFIC: &str = "
-    packets() { cat /sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/tx_packets; }
-    before=$(packets)
+    packets() { read -r $1 < /sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/tx_packets; }
+    packets before
     pong() { exec ibv_rc_pingpong -d $RDMA_DEV -g $GID_INDEX -n 1000000000 $1; }
     pong & serving=$!
-    lab_until 10 sh -c 'ss -Hltn sport = :18515 | grep -q .'
+    lab_until 10 lab_listens 18515
     pong $MY_IP & sending=$!
     ping -q -f $PEER_IP >/dev/null 2>&1 &
-    flows() { [ $(packets) -ge $((before + 200)) ]; }
-    lab_until 10 flows && touch /run/flows
+    flows() { packets now; [ $now -ge $((before + 200)) ]; }
+    lab_until 10 flows && : > /run/flows
     wait $serving; first=$?
     wait $sending && exit 0
     exit $first";
@@ -282,21 +281,38 @@ fn module_removed_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
     works(cluster)
 }
 
+/// Half of them in each guest, both at once.
 fn module_removed_50_times_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
-    let (_, client) = pair(cluster)?;
-    for round in 0..50 {
-        let traffic = client.start(&Exec {
+    let (server, client) = pair(cluster)?;
+    std::thread::scope(|scope| {
+        let theirs = scope.spawn(|| remove_under_traffic(server, plan, 25));
+        let ours = remove_under_traffic(client, plan, 25);
+        theirs
+            .join()
+            .map_err(|_| anyhow!("the other guest's thread panicked"))?
+            .and(ours)
+    })?;
+    works(cluster)
+}
+
+fn remove_under_traffic(guest: &Guest, plan: &Plan, times: u32) -> Result<()> {
+    for round in 0..times {
+        let traffic = guest.start(&Exec {
             script: OWN_TRAFFIC.to_owned(),
             ..Exec::default()
         })?;
-        client
-            .must("lab_until 20 rm /run/flows && rmmod faultline", SHORT)
-            .with_context(|| format!("round {round}"))?;
-        must_fail(traffic, "the traffic").with_context(|| format!("round {round}"))?;
-        client.must("pkill -x ping; modprobe faultline", SHORT)?;
-        configure(client, plan)?;
+        let context = || format!("guest {}, round {round}", guest.index);
+        guest
+            .must(
+                "lab_until 20 test -e /run/flows && rm /run/flows && rmmod faultline",
+                SHORT,
+            )
+            .with_context(context)?;
+        must_fail(traffic, "the traffic").with_context(context)?;
+        guest.must("pkill -x ping; modprobe faultline", SHORT)?;
+        configure(guest, plan)?;
     }
-    works(cluster)
+    Ok(())
 }
 
 fn device_unbound_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {

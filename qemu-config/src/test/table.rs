@@ -79,7 +79,7 @@ fn test(
 
 /// A test program for one guest.
 fn alone(name: &str, command: &str) -> GuestTest {
-    test(name, "true", command, Ready::Cm, 120, "PASS")
+    test(name, "true", command, Ready::Now, 120, "PASS")
 }
 
 /// One of libibverbs' example programs: the client is the server's command with an address.
@@ -118,17 +118,23 @@ const ETHTOOL: &str = r#"set -e
     ! ethtool -G $NETDEV tx 63 || exit 1
     ! ethtool -G $NETDEV rx 1000000 || exit 1
     [ "$(ring)" = 'RX: 1024 TX: 64' ]; works
-    # By the median: any other packet may end a wait early, and a busy host make another one longer.
-    median() { ping -c 11 -i 0.2 $PEER_IP | sed -n 's/.* time=\([0-9]*\).*/\1/p' | sort -n | sed -n 6p; }
-    slow() { local ms=$(median); echo "median: $ms ms"; [ -n "$ms" ] || exit 1; [ $ms -ge 30 ]; }
-    ! slow || exit 1
+    # By the median: any other packet may end a wait early, and a busy host make another one longer. It may make all
+    # longer: what is compared was measured one after the other, again if it had to be.
+    median() { ping -c 7 -i 0.2 $PEER_IP | sed -n 's/.* time=\([0-9]*\).*/\1/p' | sort -n | sed -n 4p; }
+    at_once() { ethtool -C $NETDEV rx-usecs 0 rx-frames 0 tx-usecs 50 tx-frames 16; }
     # Both: any notice makes the driver look at both queues.
-    ethtool -C $NETDEV rx-usecs 60000 rx-frames 64 tx-usecs 60000 tx-frames 64; slow
-    ethtool -G $NETDEV rx 512; slow
-    ethtool -c $NETDEV | tee /dev/stderr | grep -q '^rx-usecs:.*60000'
+    late() { ethtool -C $NETDEV rx-usecs 60000 rx-frames 64 tx-usecs 60000 tx-frames 64; }
+    waits() {
+        at_once; fast=$(median)
+        late; slow=$(median); ethtool -G $NETDEV rx $1; resized=$(median)
+        at_once; again=$(median); echo "medians: $fast, $slow, $resized, then $again ms"
+        [ $slow -ge $((fast + 25)) ] && [ $resized -ge $((fast + 25)) ] && [ $again -le $((slow - 25)) ]
+    }
+    waits 512 || waits 1024 || waits 512
+    late; ethtool -c $NETDEV | tee /dev/stderr | grep -q '^rx-usecs:.*60000'
     ! ethtool -C $NETDEV rx-usecs 0 || exit 1
     ! ethtool -C $NETDEV adaptive-rx on || exit 1
-    ethtool -C $NETDEV rx-usecs 0 rx-frames 0 tx-usecs 50 tx-frames 16; ! slow || exit 1; works
+    at_once; works
     ip link set $NETDEV down; ethtool -G $NETDEV rx 512 tx 512; ethtool $NETDEV | grep -q 'Link detected: no'
     ip link set $NETDEV up; [ "$(ring)" = 'RX: 512 TX: 512' ]
     lab_until 10 ping -q -c 1 -W 1 $PEER_IP
@@ -198,7 +204,7 @@ END
 /// Takes a stream at each port from 5001 on and says how the receive queues shared them. The first is there last.
 const STREAM_RECEIVERS: &str = r#"
     rx() { ethtool -S $NETDEV | sed -n "s/^ *rx$1_packets: //p"; }
-    ready() { [ $(ss -Hltn sport ge :5002 sport le :5018 | wc -l) = 17 ]; }
+    ready() { local port; for port in $(seq 5002 5018); do lab_listens $port || return 1; done; }
     pids=; before0=$(rx 0); before1=$(rx 1)
     for port in $(seq 5002 5018); do lab stream-receive $port & pids="$pids $!"; done
     lab_until 10 ready || exit 1
@@ -273,15 +279,18 @@ const GROUP_SPEAKER: &str = r#"
 
 /// The device keeps frames to other groups and addresses away, and gives those that an interface asks for.
 const ADDRESSES: &str = r#"set -e
-    filtered() { ethtool -S $NETDEV | sed -n 's/^ *rx_filtered: //p'; }
+    stat() { ethtool -S $NETDEV | sed -n "s/^ *$1: //p"; }
     promiscuity() { ip -d link show $NETDEV | sed -n 's/.* promiscuity \([0-9]*\) .*/\1/p'; }
-    # Frames that are kept away in a second.
-    rate() { before=$(filtered); sleep 1; echo $(($(filtered) - before)); }
-    [ $(rate) -ge 20 ]
-    ip maddress add 01:00:5e:05:06:07 dev $NETDEV; sleep 0.2; [ $(rate) -le 5 ]
-    ip maddress del 01:00:5e:05:06:07 dev $NETDEV; sleep 0.2; [ $(rate) -ge 20 ]
-    ip link set $NETDEV allmulticast on; sleep 0.2; [ $(rate) -le 5 ]
-    ip link set $NETDEV allmulticast off; sleep 0.2; [ $(rate) -ge 20 ]
+    grown() { [ $(stat $1) -ge $(($2 + 15)) ]; }
+    # What the speaker says is kept away; or it comes, and nothing else is kept away but a frame on its way.
+    kept_away() { lab_until 20 grown rx_filtered $(stat rx_filtered); }
+    comes() { sleep 0.2; local away=$(stat rx_filtered); lab_until 20 grown rx_packets $(stat rx_packets)
+        [ $(stat rx_filtered) -le $((away + 2)) ]; }
+    kept_away
+    ip maddress add 01:00:5e:05:06:07 dev $NETDEV; comes
+    ip maddress del 01:00:5e:05:06:07 dev $NETDEV; kept_away
+    ip link set $NETDEV allmulticast on; comes
+    ip link set $NETDEV allmulticast off; kept_away
     # More groups than there is room for, until they are gone.
     python3 -c "
 import socket, struct, time
@@ -291,14 +300,14 @@ for n in range(150):
     group = socket.inet_pton(socket.AF_INET6, 'ff05::7:%x' % n)
     s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group + interface)
 print('joined', flush=True)
-time.sleep(120)" > /tmp/joined & many=$!
-    lab_until 60 grep joined /tmp/joined; sleep 0.2; [ $(rate) -le 5 ]
-    kill $many; wait $many || true; sleep 0.2; [ $(rate) -ge 20 ]
+time.sleep(300)" > /tmp/joined & many=$!
+    lab_until 60 grep joined /tmp/joined; comes
+    kill $many; wait $many || true; kept_away
     # A second interface with an address of its own, without all the others.
     ip link add link $NETDEV name second type macvlan mode bridge
     ip address add 10.99.0.2/24 dev second; ip link set second up
     ping -q -c 3 -i 0.2 -W 5 -I second 10.99.0.1
-    [ $(promiscuity) = 0 ]; [ $(rate) -ge 20 ]
+    [ $(promiscuity) = 0 ]; kept_away
     ip link del second
     lab stream-send $PEER_IP:5001 65536; echo all right"#;
 
@@ -367,7 +376,7 @@ fn pingpong() -> Vec<GuestTest> {
             "ping",
             "true",
             "ping -c 3 -i 0.2 -W 5 $PEER_IP",
-            Ready::Cm,
+            Ready::Now,
             30,
             " 0% packet loss",
         ),
@@ -375,7 +384,7 @@ fn pingpong() -> Vec<GuestTest> {
             "ping6",
             "true",
             "ping -c 3 -i 0.2 -W 5 $PEER_IP6",
-            Ready::Cm,
+            Ready::Now,
             30,
             " 0% packet loss",
         ),
@@ -383,7 +392,7 @@ fn pingpong() -> Vec<GuestTest> {
             "ping_large",
             "true",
             "ping -c 3 -i 0.2 -s 20000 $PEER_IP",
-            Ready::Cm,
+            Ready::Now,
             30,
             " 0% packet loss",
         ),
@@ -436,7 +445,7 @@ fn pingpong() -> Vec<GuestTest> {
             120,
             "all right",
         ),
-        test("ethtool", "true", ETHTOOL, Ready::Cm, 120, "all right"),
+        test("ethtool", "true", ETHTOOL, Ready::Now, 180, "all right"),
     ]
 }
 
@@ -549,14 +558,18 @@ fn rdmacm() -> Vec<GuestTest> {
     ]
 }
 
-/// One of perftest's programs.
+/// One of perftest's programs, which meet at a TCP port.
 fn perf(name: &str, command: &str) -> GuestTest {
+    perf_ready(name, command, Ready::Tcp(18515))
+}
+
+fn perf_ready(name: &str, command: &str, ready: Ready) -> GuestTest {
     let command = format!("{command} -d $RDMA_DEV -x $GID_INDEX -F");
     test(
         name,
         &command,
         &format!("{command} $PEER_IP"),
-        Ready::Tcp(18515),
+        ready,
         90,
         "#bytes",
     )
@@ -572,7 +585,7 @@ fail() { echo "$1"; shown; exit 1; }
 rdma statistic qp set link $link auto type on || fail "no counters by type"
 before=$(total)
 $pingpong -n 300 > /dev/null & server=$!
-for try in $(seq 100); do ss -Hltn sport = :18515 | grep -q . && break; sleep 0.1; done
+lab_until 10 lab_listens 18515
 shown | grep -q "type RC" || fail "the queue pair has no counter"
 $pingpong -n 300 $MY_IP > /dev/null || fail "no pingpong"
 wait $server || fail "no pingpong"
@@ -584,15 +597,15 @@ rdma statistic qp set link $link auto off || fail "no end of counters by type"
 # Without end: a queue pair that goes takes its counter along.
 trap 'kill $server $client; wait' EXIT
 $pingpong -n 100000000 > /dev/null & server=$!
-for try in $(seq 100); do ss -Hltn sport = :18515 | grep -q . && break; sleep 0.1; done
+lab_until 10 lab_listens 18515
 lqpn=$(rdma resource show qp link $link | sed -n 's/.* lqpn \([0-9]*\) .*type RC .*/\1/p' | head -1)
 rdma statistic qp bind link $link lqpn $lqpn || fail "can't bind $lqpn"
 set_of() { shown | sed -n 's/.* cntn \([0-9]*\) .*/\1/p'; }
 cntn=$(set_of)
 [ -n "$cntn" ] || fail "no counter"
 $pingpong -n 100000000 $MY_IP > /dev/null & client=$!
-for try in $(seq 100); do shown | grep -q "tx_roce_packets [1-9]" && break; sleep 0.05; done
-shown | grep -q "tx_roce_packets [1-9]" || fail "the counter of $lqpn does not count"
+counts() { shown | grep -q "tx_roce_packets [1-9]"; }
+lab_until 10 counts || fail "the counter of $lqpn does not count"
 shown | grep -q "tx_packets [1-9]" && fail "the counter of $lqpn counts frames"
 rdma statistic qp unbind link $link cntn $cntn lqpn $lqpn || fail "can't unbind"
 [ -z "$(set_of)" ] || fail "it is still bound"
@@ -690,7 +703,7 @@ fn perftest() -> Vec<GuestTest> {
         perf("write_bw_8_qps", "ib_write_bw -q 8 -n 100"),
         perf("write_bw_all_sizes", "ib_write_bw -a -n 10"),
         perf("send_lat_inline", "ib_send_lat -I 64 -s 64 -n 300"),
-        perf("write_bw_cm", "ib_write_bw -R -n 300"),
+        perf_ready("write_bw_cm", "ib_write_bw -R -n 300", Ready::Cm),
     ]
 }
 
@@ -767,8 +780,8 @@ fn torture() -> Vec<GuestTest> {
         group("exited", "exit"),
         tortured("everything", "", "", 60),
         tortured("everything_other_seed", "", "--seed 20261121", 60),
-        tortured("everything_many_qps", "", "--qps 12", 40),
-        tortured("everything_implicit", "", "--implicit", 60),
+        tortured("everything_many_qps", "", "--qps 12", 20),
+        tortured("everything_implicit", "", "--implicit", 20),
     ]
 }
 
@@ -810,7 +823,7 @@ fn coherence() -> Vec<GuestTest> {
             name,
             &format!("--dax /mnt/dax --events {events}"),
             "--qps 1",
-            15,
+            8,
         )
     };
     vec![
@@ -848,7 +861,7 @@ fn pinned() -> Vec<GuestTest> {
             "pingpong_odp_refused",
             "true",
             "! ibv_rc_pingpong -o -d $RDMA_DEV -g $GID_INDEX 2>&1",
-            Ready::Cm,
+            Ready::Now,
             60,
             "isn't ODP capable",
         ),
@@ -906,7 +919,8 @@ fn swap() -> Vec<GuestTest> {
             "all right",
         )
     };
-    let (much, some) = (3 * needs::SMALL_MEMORY, needs::SMALL_MEMORY * 3 / 2);
+    // The memory of a guest is never all its region's.
+    let (much, some) = (3 * needs::SMALL_MEMORY, needs::SMALL_MEMORY);
     vec![
         swapped(
             "rnr",
@@ -922,7 +936,7 @@ fn swap() -> Vec<GuestTest> {
         ),
         swapped(
             "stall",
-            &format!("swap_deadlock --mib {some}"),
+            &format!("swap_deadlock --mib {}", some * 3 / 2),
             "swap_deadlock",
             300,
         ),
