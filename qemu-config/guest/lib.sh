@@ -57,19 +57,22 @@ lab_pause() {
 
 # Whether somebody listens on a TCP port of this guest. Starts no process.
 lab_listens() {
-	local table port address state
+	local table port lines line
 	printf -v port '%04X' "$1"
 	for table in /proc/net/tcp /proc/net/tcp6; do
-		while read -r _ address _ state _; do
-			if [ "${address##*:} $state" = "$port 0A" ]; then
+		mapfile -t lines <$table
+		for line in "${lines[@]}"; do
+			# Number, local and remote address, state.
+			set -- $line
+			if [ "${2##*:} $4" = "$port 0A" ]; then
 				return 0
 			fi
-		done <$table
+		done
 	done
 	return 1
 }
 
-# Waits until COMMAND succeeds: lab_until SECONDS COMMAND… On a slow kernel the seconds are longer.
+# Waits until COMMAND succeeds: lab_until SECONDS COMMAND… The seconds are longer ones, see LAB_PATIENCE.
 lab_until() {
 	local end=$((SECONDS + $1 * ${LAB_PATIENCE:-1}))
 	shift

@@ -8,7 +8,7 @@ use crate::command::tail;
 use crate::guest::{Guest, Outcome};
 use crate::protocol::Exec;
 
-/// How long a server is waited for; on a slow kernel its own seconds are longer, but not without end.
+/// How long the script that waits for a server may take.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// How long a server may outlive its client.
 const GRACE: Duration = Duration::from_secs(15);
@@ -20,11 +20,11 @@ const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 pub enum Ready {
     /// It listens on this TCP port.
     Tcp(u16),
-    /// It listens through the connection manager.
-    ///
-    /// An identifier that listens on every address belongs to no device and is not shown; then a second must do.
+    /// It, or its kernel, listens through the connection manager.
     Cm,
-    /// Nothing to wait for: it only has its turn before the client.
+    /// This command succeeds in the server's guest.
+    When(&'static str),
+    /// Nothing is to be waited for.
     Now,
 }
 
@@ -96,14 +96,13 @@ pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report
 
 /// Waits for a server, not for ever: one that has failed says so itself.
 fn wait_script(ready: Ready) -> Option<String> {
-    match ready {
-        Ready::Tcp(port) => Some(format!("lab_until 20 lab_listens {port}")),
-        Ready::Cm => Some(
-            "listens() { rdma resource show cm_id | grep -q LISTEN; }; lab_until 2 listens"
-                .to_owned(),
-        ),
-        Ready::Now => None,
-    }
+    let ready = match ready {
+        Ready::Tcp(port) => format!("lab_listens {port}"),
+        Ready::Cm => "rdma resource show cm_id | grep -q LISTEN".to_owned(),
+        Ready::When(command) => command.to_owned(),
+        Ready::Now => return None,
+    };
+    Some(format!("ready() {{ {ready}; }}; lab_until 10 ready"))
 }
 
 #[cfg(test)]
@@ -131,8 +130,12 @@ mod tests {
     #[test]
     fn the_wait_ends() {
         let script = |ready| wait_script(ready).unwrap();
-        assert_eq!(script(Ready::Tcp(7)), "lab_until 20 lab_listens 7");
-        assert!(script(Ready::Cm).ends_with("lab_until 2 listens"));
+        assert_eq!(
+            script(Ready::Tcp(7)),
+            "ready() { lab_listens 7; }; lab_until 10 ready"
+        );
+        assert!(script(Ready::Cm).ends_with("lab_until 10 ready"));
+        assert!(script(Ready::When("test -e /x")).contains("{ test -e /x; }"));
         assert_eq!(wait_script(Ready::Now), None);
     }
 }

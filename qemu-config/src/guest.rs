@@ -112,7 +112,7 @@ pub type OnBarrier = Arc<dyn Fn(usize, &str) + Send + Sync>;
 
 impl Booting {
     /// Starts QEMU. Must be called on a thread that lives as long as the guest: QEMU dies with it. The guest may
-    /// take `patience` times as long to boot as others.
+    /// take `patience` times as long to boot as on a machine of its own.
     pub fn start(qemu: &Qemu, machine: &Machine, dir: &Path, patience: u32) -> Result<Self> {
         let bind = |path: &Path| {
             UnixListener::bind(path).with_context(|| format!("binding {}", path.display()))

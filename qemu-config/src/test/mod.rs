@@ -21,7 +21,7 @@ use self::pair::Pairs;
 use crate::cluster::{Nic, Plan};
 use crate::command::say;
 use crate::host::ensure_packages;
-use crate::image::{Base, Image, Kernel};
+use crate::image::{Base, Kernel};
 use crate::qemu::Qemu;
 use crate::workspace::Workspace;
 
@@ -291,11 +291,21 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let started = Instant::now();
     let mut tally = Tally::default();
     let mut counts = vec![0; chosen.len()];
+    let with_guests = |suite| {
+        let mut kernels = options.kernels.iter();
+        kernels.any(|&kernel| options.runs_on(suite, kernel))
+    };
     thread::scope(|scope| {
-        if chosen.contains(&(Suite::Host, String::new())) {
-            scope.spawn(|| fetch(workspace));
-        }
+        let beside = chosen.contains(&(Suite::Host, String::new()))
+            && chosen.iter().any(|(suite, _)| with_guests(*suite));
+        let mut fetching = beside.then(|| scope.spawn(|| fetch(workspace)));
         for ((suite, filter), count) in chosen.iter().zip(&mut counts) {
+            // Others measure.
+            if *suite != Suite::Host
+                && let Some(fetching) = fetching.take()
+            {
+                let _ = fetching.join();
+            }
             let before = tally.count();
             run_on_host(workspace, *suite, filter, options, &dir, &mut tally);
             *count += tally.count() - before;
@@ -347,7 +357,6 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
 fn fetch(workspace: &Workspace) {
     let fetched = ensure_packages(workspace)
         .and_then(|()| Base::obtain(workspace))
-        .and_then(|base| Image::obtain(workspace, &base, &[]))
         .and_then(|_| Qemu::obtain(workspace));
     if let Err(error) = fetched {
         say(format!(
