@@ -49,10 +49,11 @@ const DEFAULT: &[&str] = &[
 const ON_ONE_KERNEL: &[&str] = &["keys", "torture", "ulp", "swap", "robustness"];
 
 /// Tests of other suites of which the same holds: they take long, and others of their suite or of `rdmacm` show on the
-/// second kernel what they would (streams over TCP, connections by rdma_cm, what happens to DAX files).
+/// second kernel what they would (streams over TCP, WRITEs of each size, what happens to DAX files).
 const LONG: &[&str] = &[
     "pingpong::tcp_1_gib",
-    "perftest::write_bw_cm",
+    "perftest::write_bw_all_sizes",
+    "odp::write_bw_all_sizes",
     "coherence::dax_truncated",
     "coherence::dax_punched",
 ];
@@ -70,6 +71,7 @@ const BY_NAME: &[&str] = &[
     "torture::moved",
     "torture::exited",
     "torture::everything_other_seed",
+    "torture::everything_many_qps",
     "swap::three_times",
 ];
 

@@ -790,7 +790,7 @@ fn torture() -> Vec<GuestTest> {
         group("exited", "exit"),
         tortured("everything", "", "", 60),
         tortured("everything_other_seed", "", "--seed 20261121", 60),
-        tortured("everything_many_qps", "", "--qps 12", 20),
+        tortured("everything_many_qps", "", "--qps 12", 40),
         tortured("everything_implicit", "", "--implicit", 20),
     ]
 }
