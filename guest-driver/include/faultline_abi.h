@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define FAULTLINE_ABI_VERSION 0x10000
+#define FAULTLINE_ABI_VERSION 0x20000
 #define FAULTLINE_MAGIC 0x4c544c46
 
 /* PCI identity and BARs. */
@@ -203,7 +203,8 @@
 /*
  * Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
  *
- * The lap bit of the doorbell with index i is `!(i >> 8) & 1`, so that a zeroed page holds none.
+ * The lap bit of the doorbell with index i is `!(i >> 8) & 1`. A slot whose type is zero is free; all 64 bits are
+ * then `i >> 8` for the doorbell i that it is free for. So all slots of a zeroed page are free for the first lap.
  */
 /* Number of slots in the ring of a page. */
 #define FAULTLINE_DB_RING_ENTRIES 0x100
@@ -875,6 +876,10 @@
 #define FAULTLINE_CNT_tx_segmented 0x3c
 /* Messages that are longer than their receive buffer. */
 #define FAULTLINE_CNT_resp_local_length_error 0x3d
+/* Sent frames that the switch dropped because their source address belongs to another NIC. */
+#define FAULTLINE_CNT_tx_bad_source 0x3e
+/* Bytes that page tables, lists of the pages of rings, and queue pairs take now; the only one that falls. */
+#define FAULTLINE_CNT_table_bytes 0x3f
 
 /* Kinds of flows; the values of `enum ib_flow_attr_type`. */
 /* Frames that match. */
@@ -984,13 +989,16 @@ struct faultline_doorbell_page {
 	 */
 	__le32 alive;
 	__u8 reserved0[52];
-	/* Next slot to claim, counts modulo 2^32; software adds. */
-	__le32 producer;
-	__u8 reserved1[60];
-	/* Slots taken by the device, modulo 2^32. */
-	__le32 consumer;
-	__u8 reserved2[1916];
-	/* The ring. */
+	/*
+	 * Hint which doorbell is the next: behind the last that was stored, or one less while the thread that stored
+	 * it has not come here. For software; the device does not read it.
+	 */
+	__le64 producer;
+	__u8 reserved1[56];
+	/* Doorbells that the device has handled. */
+	__le64 consumer;
+	__u8 reserved2[1912];
+	/* The ring. Slot `i % 256` holds doorbell i, or the mark that it is free for doorbell i. */
 	__le64 ring[256];
 };
 
@@ -1499,20 +1507,20 @@ struct faultline_create_eq {
 	__le32 flags;
 };
 
-/* CREATE_MKEY. Answer: handle is the key, of which the low 8 bits are as in `variant`. */
+/* CREATE_MKEY. Answer: handle is the key. */
 struct faultline_create_mkey {
 	__le32 pd;
 	/* FAULTLINE_ACCESS_*. */
 	__le32 access;
 	/* First address. */
 	__le64 iova;
-	/* Bytes; zero only with MKEY_FLAG_PHYSICAL. */
+	/* Bytes. Zero: no byte can be used, or with MKEY_FLAG_PHYSICAL all of the address space. */
 	__le64 length;
 	/* FAULTLINE_MKEY_*. */
 	__le32 flags;
 	/* log2 of the page size that MAP will use at most often; 12..=30. */
 	__u8 page_shift;
-	/* Low 8 bits of the key. */
+	/* Low 8 bits of the key. Those of a window of type 2 are zero, whatever this says. */
 	__u8 variant;
 	__u8 reserved[18];
 };
@@ -1538,6 +1546,13 @@ struct faultline_resize_cq {
 	__u8 log_depth;
 	__u8 reserved[3];
 	__le32 consumer;
+};
+
+/* ALLOC_PD. Answer: handle. */
+struct faultline_alloc_pd {
+	/* User context that it belongs to; 0 = the kernel. Page faults of its keys take the share of this context. */
+	__le32 uctx;
+	__le32 reserved;
 };
 
 /* CREATE_SRQ. Answer: handle. */

@@ -29,8 +29,6 @@
 #define FAULTLINE_CMDQ_DEPTH		BIT(FAULTLINE_CMDQ_LOG_DEPTH)
 /* No command takes this long unless the device is dead. */
 #define FAULTLINE_CMD_TIMEOUT_MS	10000
-/* In atomic context nobody may wait that long. */
-#define FAULTLINE_CMD_ATOMIC_TIMEOUT_MS	5000
 /* A completion whose interrupt got lost is found after this time. */
 #define FAULTLINE_CMD_LOOK_MS		50
 /* The device counts its heartbeat up every second. */
@@ -55,8 +53,6 @@ enum faultline_wait {
 	FAULTLINE_WAIT_SLEEP,
 	/* Poll, sleeping in between. */
 	FAULTLINE_WAIT_POLL,
-	/* Poll without sleeping. */
-	FAULTLINE_WAIT_SPIN,
 };
 
 /* A command in flight. Lives on the caller's stack. */
@@ -103,7 +99,7 @@ struct faultline_eq {
 	bool was_pending;
 	unsigned int vector;
 	int irq;
-	char name[32];
+	char name[64];
 };
 
 /*
@@ -149,7 +145,9 @@ struct faultline_dev {
 	unsigned long flags;
 	const char *death_reason;
 	struct workqueue_struct *wq;
+	struct workqueue_struct *death_wq;
 	struct work_struct death_work;
+	struct work_struct farewell_work;
 	/* The device does no more DMA. */
 	struct completion quiesced;
 	struct delayed_work health_work;
@@ -171,6 +169,12 @@ struct faultline_dev {
 
 	/* Two reads of the clock's registers belong together. */
 	spinlock_t clock_lock;
+
+	/* Address handles: what is to be done, and queue pairs that wait. */
+	spinlock_t ah_lock;
+	struct list_head ah_todo;
+	struct list_head ah_waiters;
+	struct work_struct ah_work;
 
 	/* Protects the counters' buffer. */
 	struct mutex counters_lock;

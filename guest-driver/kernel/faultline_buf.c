@@ -132,7 +132,7 @@ int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
 
 /* Pins a ring of a process, which must have room for so many entries. */
 int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
-		      u64 addr, u8 log_depth, u8 stride_shift, u32 entries)
+		      u64 addr, u32 log_depth, u8 stride_shift, u32 entries)
 {
 	struct ib_umem *umem;
 	int err;

@@ -109,9 +109,11 @@ int faultline_cmd_destroy_eq(struct faultline_dev *dev, u32 eqn)
 	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_EQ, eqn, NULL);
 }
 
-int faultline_cmd_alloc_pd(struct faultline_dev *dev, u32 *pdn)
+int faultline_cmd_alloc_pd(struct faultline_dev *dev, u32 uctx, u32 *pdn)
 {
-	return faultline_plain(dev, FAULTLINE_ADMIN_ALLOC_PD, 0, pdn);
+	const struct faultline_alloc_pd params = { .uctx = cpu_to_le32(uctx) };
+
+	return faultline_create(dev, FAULTLINE_ADMIN_ALLOC_PD, &params, pdn);
 }
 
 int faultline_cmd_dealloc_pd(struct faultline_dev *dev, u32 pdn)
@@ -341,23 +343,19 @@ int faultline_cmd_create_rss_qp(struct faultline_dev *dev,
 }
 
 int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
-			    const struct faultline_av *av,
-			    enum faultline_wait wait, u32 *ahn)
+			    const struct faultline_av *av, u32 *ahn)
 {
 	struct faultline_create_ah params = {
 		.pd = cpu_to_le32(pdn),
 		.av = *av,
 	};
 
-	return faultline_admin(dev, FAULTLINE_ADMIN_CREATE_AH, 0, &params,
-			       sizeof(params), ahn, NULL, 0, wait);
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_AH, &params, ahn);
 }
 
-int faultline_cmd_destroy_ah(struct faultline_dev *dev, u32 ahn,
-			     enum faultline_wait wait)
+int faultline_cmd_destroy_ah(struct faultline_dev *dev, u32 ahn)
 {
-	return faultline_admin(dev, FAULTLINE_ADMIN_DESTROY_AH, ahn, NULL, 0,
-			       NULL, NULL, 0, wait);
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_AH, ahn, NULL);
 }
 
 int faultline_cmd_set_gid(struct faultline_dev *dev, u32 index,

@@ -18,7 +18,7 @@ int faultline_cmd_destroy_eq(struct faultline_dev *dev, u32 eqn);
 int faultline_cmd_alloc_xrcd(struct faultline_dev *dev, u32 *xrcdn);
 int faultline_cmd_dealloc_xrcd(struct faultline_dev *dev, u32 xrcdn);
 
-int faultline_cmd_alloc_pd(struct faultline_dev *dev, u32 *pdn);
+int faultline_cmd_alloc_pd(struct faultline_dev *dev, u32 uctx, u32 *pdn);
 int faultline_cmd_dealloc_pd(struct faultline_dev *dev, u32 pdn);
 
 int faultline_cmd_create_mkey(struct faultline_dev *dev,
@@ -83,12 +83,9 @@ int faultline_cmd_create_rss_qp(struct faultline_dev *dev,
 				const struct faultline_create_rss_qp *params,
 				u32 *qpn);
 
-/* Any context if `wait` says so. */
 int faultline_cmd_create_ah(struct faultline_dev *dev, u32 pdn,
-			    const struct faultline_av *av,
-			    enum faultline_wait wait, u32 *ahn);
-int faultline_cmd_destroy_ah(struct faultline_dev *dev, u32 ahn,
-			     enum faultline_wait wait);
+			    const struct faultline_av *av, u32 *ahn);
+int faultline_cmd_destroy_ah(struct faultline_dev *dev, u32 ahn);
 
 int faultline_cmd_set_gid(struct faultline_dev *dev, u32 index,
 			  const struct faultline_set_gid *params);

@@ -84,14 +84,16 @@ static int faultline_cq_buf(struct faultline_cq *cq, unsigned int entries,
 					   FAULTLINE_CQE_SHIFT);
 	}
 	cq->user = true;
-	err = faultline_udata_in(udata, &req, sizeof(req));
+	err = ib_copy_validate_udata_in(udata, req, reserved);
 	if (err)
 		return err;
 	if (req.reserved)
 		return -EINVAL;
+	err = faultline_buf_pin(dev, &cq->buf, req.buf_addr, req.log_depth,
+				FAULTLINE_CQE_SHIFT, entries);
+	/* Fits: no ring is deeper than FAULTLINE_MAX_LOG_DEPTH. */
 	cq->log_depth = req.log_depth;
-	return faultline_buf_pin(dev, &cq->buf, req.buf_addr, req.log_depth,
-				 FAULTLINE_CQE_SHIFT, entries);
+	return err;
 }
 
 int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
@@ -133,7 +135,7 @@ int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
 		goto destroy;
 	ibcq->cqe = faultline_cq_depth(cq);
 	resp.cqn = cqn;
-	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	err = faultline_respond(udata, resp);
 	if (err)
 		goto remove;
 	return 0;
@@ -188,7 +190,7 @@ static int __faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
 		return -EOPNOTSUPP;
 	if (!entries || entries > le32_to_cpu(dev->caps.max_cqe))
 		return -EINVAL;
-	err = faultline_udata_in(udata, &req, sizeof(req));
+	err = ib_copy_validate_udata_in(udata, req, consumer);
 	if (err)
 		return err;
 	err = faultline_buf_pin(dev, &buf, req.buf_addr, req.log_depth,

@@ -124,6 +124,9 @@ static struct ib_mr *__faultline_reg_dmabuf(struct ib_pd *ibpd, u64 offset,
 	err = faultline_check_region(dev, length, virt_addr, access);
 	if (err)
 		return ERR_PTR(err);
+	/* Nothing of a buffer need not be one's. */
+	if (!length)
+		return ERR_PTR(-EINVAL);
 	/* The offset within a page is the same on both sides. */
 	if ((offset ^ virt_addr) & ~PAGE_MASK)
 		return ERR_PTR(-EINVAL);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /* Event queues, their MSI-X vectors, and the objects that events name. */
 #include <linux/cpumask.h>
+#include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/interrupt.h>
 #include <linux/slab.h>
@@ -8,6 +9,8 @@
 #include "faultline_cmd.h"
 
 #define FAULTLINE_EQ_DEPTH	BIT(FAULTLINE_EQ_LOG_DEPTH)
+/* Milliseconds that the last owner of a number may take to be gone. */
+#define FAULTLINE_NUMBER_TRIES	10000
 /* Events that an interrupt handles, at most. */
 #define FAULTLINE_EQ_BUDGET	256
 #define FAULTLINE_EQ_SIZE	(FAULTLINE_EQ_DEPTH * sizeof(struct faultline_eqe))
@@ -21,18 +24,26 @@ void faultline_res_init(struct faultline_res *res, u32 num,
 	init_completion(&res->unused);
 }
 
-/* From now on events find the object. */
+/*
+ * From now on events find the object. The device may have given it the number
+ * of one that it has destroyed, and of which software still looks for what is
+ * left: that is waited for.
+ */
 int faultline_res_add(struct xarray *xa, struct faultline_res *res)
 {
-	void *old = xa_store_irq(xa, res->num, res, GFP_KERNEL);
+	unsigned int tries = FAULTLINE_NUMBER_TRIES;
+	int err;
 
-	return xa_err(old);
+	while ((err = xa_insert_irq(xa, res->num, res, GFP_KERNEL)) == -EBUSY &&
+	       tries--)
+		usleep_range(1000, 2000);
+	return err;
 }
 
 /* No event finds the object any more, and none is being handled. */
 void faultline_res_remove(struct xarray *xa, struct faultline_res *res)
 {
-	/* The device has freed the number: another may have it already. */
+	/* An object that was refused its number has never been here. */
 	xa_cmpxchg_irq(xa, res->num, res, NULL, 0);
 	faultline_res_put(res);
 	wait_for_completion(&res->unused);
@@ -231,9 +242,11 @@ static int faultline_eq_create(struct faultline_dev *dev, unsigned int vector,
 	if (err)
 		goto free_ring;
 
-	snprintf(eq->name, sizeof(eq->name), "%s-%s-%u", FAULTLINE_DRV_NAME,
+	snprintf(eq->name, sizeof(eq->name), "%s-%s-%u@pci:%s",
+		 FAULTLINE_DRV_NAME,
 		 vector == FAULTLINE_EQ_ASYNC ? "async" :
-		 vector == FAULTLINE_EQ_FAULTS ? "faults" : "comp", vector);
+		 vector == FAULTLINE_EQ_FAULTS ? "faults" : "comp", vector,
+		 pci_name(dev->pdev));
 	eq->irq = pci_irq_vector(dev->pdev, vector);
 	err = request_irq(eq->irq, faultline_eq_irq, 0, eq->name, eq);
 	if (err)

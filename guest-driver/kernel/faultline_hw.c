@@ -11,8 +11,10 @@
 
 #include "faultline.h"
 
-/* A full doorbell ring drains in microseconds while the device lives. */
-#define FAULTLINE_DB_FULL_TIMEOUT_NS	(2ULL * NSEC_PER_SEC)
+/* How long a full doorbell ring is watched. It drains in microseconds. */
+#define FAULTLINE_DB_SPIN_NS	(20ULL * NSEC_PER_USEC)
+/* Rounds after which a ring counts as full: more than garbage in it needs. */
+#define FAULTLINE_DB_TRIES	(4 * FAULTLINE_DB_RING_ENTRIES)
 
 u32 faultline_read(struct faultline_dev *dev, u32 reg)
 {
@@ -60,36 +62,62 @@ static void faultline_kick(struct faultline_dev *dev, u64 doorbell)
 	writeq(doorbell, dev->kick);
 }
 
-/* Waits until the claimed slot is free. Interrupts are off. */
-static bool faultline_db_wait(struct faultline_dev *dev, u32 index)
+static u64 faultline_db_load(const __le64 *word)
 {
-	struct faultline_doorbell_page *page = dev->db;
-	u64 nop = (u64)FAULTLINE_DB_NOP << FAULTLINE_DB_TYPE_SHIFT;
-	u64 start = 0;
+	/* Pairs with the device's stores to its words, and with exchanges. */
+	return le64_to_cpu(smp_load_acquire(word));
+}
 
-	while (index - le32_to_cpu(READ_ONCE(page->consumer)) >=
-	       FAULTLINE_DB_RING_ENTRIES) {
-		if (!start)
-			start = ktime_get_mono_fast_ns();
-		if (faultline_is_dead(dev))
-			return false;
-		if (ktime_get_mono_fast_ns() - start >
-		    FAULTLINE_DB_FULL_TIMEOUT_NS) {
-			faultline_fail(dev, "doorbell ring stuck");
-			return false;
-		}
-		if (READ_ONCE(page->asleep))
-			faultline_kick(dev, nop);
-		cpu_relax();
-	}
-	return true;
+/* Exchanges a word, fully ordered. False: it is not `from`. */
+static bool faultline_db_exchange(__le64 *word, u64 from, u64 to)
+{
+	u64 old = (__force u64)cpu_to_le64(from);
+
+	return cmpxchg64((u64 __force *)word, old,
+			 (__force u64)cpu_to_le64(to)) == old;
 }
 
 /*
- * Appends a doorbell to the ring of page 0. Any context.
- *
- * Between claim and store the device cannot get past the slot, hence no
- * interrupt may come in between.
+ * Stores a doorbell in the ring of page 0, by the steps of
+ * firmware/abi/src/ring.rs: claim and store are one exchange, so what runs
+ * here, interrupted wherever, holds up no other. False: the ring is full.
+ */
+static bool faultline_db_append(struct faultline_doorbell_page *page,
+				u64 doorbell)
+{
+	unsigned int tries;
+
+	for (tries = 0; tries < FAULTLINE_DB_TRIES; tries++) {
+		u64 index = faultline_db_load(&page->producer);
+		u64 lap = index >> FAULTLINE_DB_LAP_SHIFT;
+		u64 phase = ~lap & 1;
+		__le64 *slot = &page->ring[index % FAULTLINE_DB_RING_ENTRIES];
+		u64 bits = faultline_db_load(slot);
+
+		if (bits == lap) {
+			if (!faultline_db_exchange(slot, lap, doorbell |
+						   phase << FAULTLINE_DB_PHASE_SHIFT))
+				continue;
+			faultline_db_exchange(&page->producer, index, index + 1);
+			return true;
+		}
+		if ((bits >> FAULTLINE_DB_TYPE_SHIFT & FAULTLINE_DB_TYPE_MASK) &&
+		    bits >> FAULTLINE_DB_PHASE_SHIFT != phase) {
+			/* Or a doorbell of the next lap, if `index` is old. */
+			if (faultline_db_load(&page->producer) == index)
+				return false;
+			continue;
+		}
+		/* It was stored, and perhaps taken, but not counted. */
+		faultline_db_exchange(&page->producer, index, index + 1);
+	}
+	return false;
+}
+
+/*
+ * Appends a doorbell to the ring of page 0. Any context. What finds no room in
+ * some microseconds goes to the kick page, and so overtakes what is in the
+ * ring, which is harmless: doorbells carry absolute indices.
  */
 void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
 			u32 value)
@@ -99,33 +127,30 @@ void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
 		       (u64)(object & FAULTLINE_DB_OBJECT_MASK) <<
 			       FAULTLINE_DB_OBJECT_SHIFT |
 		       value;
-	unsigned long flags;
-	u64 lap;
-	u32 index;
-
-	/* The counter is little-endian and is added to as it stands. */
-	BUILD_BUG_ON(IS_ENABLED(CONFIG_CPU_BIG_ENDIAN));
+	u64 start = 0;
 
 	if (faultline_is_dead(dev))
 		return;
-	local_irq_save(flags);
 	/* Fully ordered: queue entries written before are visible first. */
-	index = atomic_fetch_inc((atomic_t __force *)&page->producer);
-	if (faultline_db_wait(dev, index)) {
-		lap = !((index >> FAULTLINE_DB_LAP_SHIFT) & 1);
-		doorbell |= lap << FAULTLINE_DB_PHASE_SHIFT;
-		WRITE_ONCE(page->ring[index % FAULTLINE_DB_RING_ENTRIES],
-			   cpu_to_le64(doorbell));
-		/*
-		 * Pairs with the device's barrier between setting `asleep`
-		 * and its last look at the ring: one of the two sees the
-		 * other's store.
-		 */
-		smp_mb();
-		if (READ_ONCE(page->asleep))
+	while (!faultline_db_append(page, doorbell)) {
+		u64 now = ktime_get_mono_fast_ns();
+
+		if (!start)
+			start = now;
+		if (now - start > FAULTLINE_DB_SPIN_NS ||
+		    READ_ONCE(page->asleep)) {
 			faultline_kick(dev, doorbell);
+			return;
+		}
+		cpu_relax();
 	}
-	local_irq_restore(flags);
+	/*
+	 * Pairs with the device's barrier between setting `asleep` and its
+	 * last look at the ring: one of the two sees the other's store.
+	 */
+	smp_mb();
+	if (READ_ONCE(page->asleep))
+		faultline_kick(dev, doorbell);
 }
 
 /* Takes completions off the ring. The queue's lock is held. */
@@ -247,20 +272,15 @@ static bool faultline_cmdq_has_room(struct faultline_cmdq *q)
 }
 
 static int faultline_cmdq_post(struct faultline_cmdq *q, const void *cmd,
-			       struct faultline_cmd_req *req,
-			       enum faultline_wait wait, u64 deadline)
+			       struct faultline_cmd_req *req, u64 deadline)
 {
 	int err;
 
 	while ((err = faultline_cmdq_try_post(q, cmd, req)) == -EBUSY) {
 		if (ktime_get_mono_fast_ns() > deadline)
 			return -ETIMEDOUT;
-		if (wait == FAULTLINE_WAIT_SPIN)
-			udelay(1);
-		else
-			wait_event_timeout(q->space,
-					   faultline_cmdq_has_room(q),
-					   msecs_to_jiffies(FAULTLINE_CMD_LOOK_MS));
+		wait_event_timeout(q->space, faultline_cmdq_has_room(q),
+				   msecs_to_jiffies(FAULTLINE_CMD_LOOK_MS));
 	}
 	return err;
 }
@@ -301,14 +321,12 @@ static int __faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd,
 				 void *comp, enum faultline_wait wait)
 {
 	struct faultline_cmd_req req = { .comp = comp };
-	unsigned int timeout_ms = wait == FAULTLINE_WAIT_SPIN ?
-		FAULTLINE_CMD_ATOMIC_TIMEOUT_MS : FAULTLINE_CMD_TIMEOUT_MS;
 	u64 start = ktime_get_mono_fast_ns();
-	u64 deadline = start + (u64)timeout_ms * NSEC_PER_MSEC;
+	u64 deadline = start + (u64)FAULTLINE_CMD_TIMEOUT_MS * NSEC_PER_MSEC;
 	int err, state;
 
 	init_completion(&req.done);
-	err = faultline_cmdq_post(q, cmd, &req, wait, deadline);
+	err = faultline_cmdq_post(q, cmd, &req, deadline);
 	if (err == -EIO)
 		return err;
 	if (err)
@@ -325,10 +343,8 @@ static int __faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd,
 			return state < 0 ? state : 0;
 		if (ktime_get_mono_fast_ns() > deadline)
 			break;
-		if (wait == FAULTLINE_WAIT_SPIN)
-			udelay(1);
-		else if (wait == FAULTLINE_WAIT_POLL &&
-			 ktime_get_mono_fast_ns() - start > 50 * NSEC_PER_USEC)
+		if (wait == FAULTLINE_WAIT_POLL &&
+		    ktime_get_mono_fast_ns() - start > 50 * NSEC_PER_USEC)
 			usleep_range(10, 50);
 		else
 			cpu_relax();
@@ -345,18 +361,17 @@ timeout:
 
 /*
  * Sends a command and waits for its completion. Returns 0 once there is one,
- * whatever its status says; -EIO if the device is dead. Who could sleep knows
- * in that case that the device touches no memory any more.
+ * whatever its status says; -EIO if the device is dead, and then it touches no
+ * memory any more. Sleeps.
  */
 int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
 			enum faultline_wait wait)
 {
 	int err;
 
-	if (wait != FAULTLINE_WAIT_SPIN)
-		might_sleep();
+	might_sleep();
 	err = __faultline_cmdq_exec(q, cmd, comp, wait);
-	if (err && wait != FAULTLINE_WAIT_SPIN)
+	if (err)
 		wait_for_completion(&q->dev->quiesced);
 	return err;
 }

@@ -68,7 +68,7 @@ struct faultline_xrcd {
 
 struct faultline_ah {
 	struct ib_ah ibah;
-	u32 ahn;
+	struct faultline_ah_handle *handle;
 };
 
 struct faultline_mw {
@@ -97,6 +97,17 @@ struct faultline_mr {
 	struct completion unused;
 	/* Of its address space. */
 	struct faultline_odp_share *share;
+	/* Serializes looks at what the process has: see faultline_odp_look(). */
+	struct mutex map_lock;
+	/*
+	 * Under the lock of struct faultline_odp: between which addresses the
+	 * next fault of a stream is, how far beyond its message pages are
+	 * looked for, and whether a worker faults in what a message needs next.
+	 */
+	u64 stream_start;
+	u64 stream_end;
+	u64 stream_window;
+	bool ahead;
 	/*
 	 * Implicit: struct faultline_child by address, and those without pages.
 	 * The array's lock protects both; the mutex serializes new ones.
@@ -207,6 +218,13 @@ struct faultline_qp {
 	/* Serializes state changes. */
 	struct mutex mutex;
 	enum ib_qp_state state;
+	/*
+	 * For datagrams of the kernel, under sq.lock: handles without a number
+	 * yet by place in the ring, and how far the device has been told.
+	 */
+	struct faultline_ah_handle **late;
+	u32 rung;
+	struct list_head late_entry;
 	struct list_head send_cq_entry;
 	struct list_head recv_cq_entry;
 };
@@ -288,7 +306,7 @@ static inline u32 faultline_udata_uctx(struct ib_udata *udata)
 int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
 			u8 log_depth, u8 stride_shift);
 int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
-		      u64 addr, u8 log_depth, u8 stride_shift, u32 entries);
+		      u64 addr, u32 log_depth, u8 stride_shift, u32 entries);
 void faultline_buf_created(struct faultline_dev *dev,
 			   struct faultline_buf *buf);
 void faultline_buf_free(struct faultline_dev *dev, struct faultline_buf *buf);
@@ -297,8 +315,10 @@ int faultline_wq_alloc(struct faultline_dev *dev, struct faultline_wq *wq,
 void faultline_wq_free(struct faultline_dev *dev, struct faultline_wq *wq);
 
 /* faultline_verbs.c */
-int faultline_udata_in(struct ib_udata *udata, void *req, size_t size);
-int faultline_udata_out(struct ib_udata *udata, const void *resp, size_t size);
+/* Writes the driver's part of an answer; nothing for the kernel. */
+#define faultline_respond(udata, resp)					\
+	((udata) && (udata)->outlen ? ib_respond_udata(udata, resp) : 0)
+
 void faultline_av_fill(struct faultline_av *av,
 		       const struct rdma_ah_attr *attr);
 
@@ -307,6 +327,19 @@ void faultline_ucontext_resp(struct faultline_ucontext *ctx,
 struct rdma_user_mmap_entry *
 faultline_mmap_insert_page(struct faultline_ucontext *ctx, struct page *page,
 			   u64 *offset);
+
+/* faultline_ah.c */
+struct faultline_sq_wqe;
+
+int faultline_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init_attr,
+			struct ib_udata *udata);
+int faultline_destroy_ah(struct ib_ah *ibah, u32 flags);
+void faultline_ah_work(struct work_struct *work);
+void faultline_ah_flush(struct faultline_dev *dev);
+void faultline_ah_name(struct faultline_qp *qp, u32 index,
+		       struct faultline_sq_wqe *wqe, struct ib_ah *ibah);
+bool faultline_ah_ready(struct faultline_qp *qp, u32 index);
+void faultline_ah_forget(struct faultline_qp *qp);
 
 /* faultline_cq.c */
 int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
@@ -362,6 +395,7 @@ int faultline_create_rss_qp(struct faultline_dev *dev, struct faultline_qp *qp,
 			    struct ib_udata *udata, u32 *qpn);
 
 /* faultline_post.c */
+void faultline_sq_ring(struct faultline_qp *qp);
 int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 			const struct ib_send_wr **bad_wr);
 int faultline_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,

@@ -117,9 +117,9 @@ int faultline_fill_reg_mr(struct faultline_reg_mr_wqe *wqe,
 	const struct faultline_mr *mr = to_fmr(wr->mr);
 
 	BUILD_BUG_ON(sizeof(*wqe) != sizeof(struct faultline_sq_wqe));
-	if (!mr->list || wr->access & ~FAULTLINE_MR_ACCESS)
+	if (!mr->list || wr->access & ~(FAULTLINE_MR_ACCESS | IB_ACCESS_OPTIONAL))
 		return -EINVAL;
-	wqe->access = cpu_to_le32(wr->access);
+	wqe->access = cpu_to_le32(wr->access & FAULTLINE_MR_ACCESS);
 	wqe->key = cpu_to_le32(wr->key);
 	wqe->iova = cpu_to_le64(mr->ibmr.iova);
 	wqe->length = cpu_to_le64(mr->ibmr.length);

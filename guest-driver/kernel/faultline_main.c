@@ -5,6 +5,7 @@
 
 #include "faultline_odp.h"
 
+MODULE_AUTHOR("The Faultline authors");
 MODULE_DESCRIPTION("Faultline RDMA NIC");
 MODULE_LICENSE("Dual BSD/GPL");
 
@@ -18,7 +19,7 @@ void faultline_fail(struct faultline_dev *dev, const char *reason)
 		return;
 	dev->death_reason = reason;
 	faultline_err(dev, "device is dead: %s\n", reason);
-	queue_work(dev->wq, &dev->death_work);
+	queue_work(dev->death_wq, &dev->death_work);
 }
 
 static void faultline_death_work(struct work_struct *work)
@@ -33,14 +34,32 @@ static void faultline_death_work(struct work_struct *work)
 	faultline_cmdq_abort(&dev->translation);
 
 	/* Then everyone who waits for completions. */
-	faultline_net_death(dev);
 	faultline_ib_death(dev);
 
+	/* The rest allocates, and waits for other queues. */
+	queue_work(FAULTLINE_COMPAT_UNBOUND_WQ, &dev->farewell_work);
+}
+
+/* The parts of the kernel that know the device lose it. */
+static void faultline_farewell_work(struct work_struct *work)
+{
+	struct faultline_dev *dev =
+		container_of(work, struct faultline_dev, farewell_work);
+
+	faultline_net_death(dev);
 	/*
 	 * User contexts lose the device: their verbs fail, and their mappings
 	 * of doorbells become memory that no one looks at.
 	 */
 	faultline_ib_unregister(dev);
+}
+
+/* Nothing of the driver's sends commands any more, and a death is complete. */
+static void faultline_flush_works(struct faultline_dev *dev)
+{
+	flush_workqueue(dev->wq);
+	flush_work(&dev->death_work);
+	flush_work(&dev->farewell_work);
 }
 
 static void faultline_check_health(struct faultline_dev *dev)
@@ -99,15 +118,34 @@ static int faultline_init_software(struct faultline_dev *dev,
 	xa_init_flags(&dev->qps, XA_FLAGS_LOCK_IRQ);
 	xa_init_flags(&dev->srqs, XA_FLAGS_LOCK_IRQ);
 	INIT_WORK(&dev->death_work, faultline_death_work);
+	INIT_WORK(&dev->farewell_work, faultline_farewell_work);
 	INIT_DELAYED_WORK(&dev->health_work, faultline_health_work);
-	/* Death must not wait for anything else that is queued. */
-	dev->wq = alloc_workqueue("%s-%s", WQ_UNBOUND, 0, FAULTLINE_DRV_NAME,
-				  pci_name(pdev));
-	return dev->wq ? 0 : -ENOMEM;
+	spin_lock_init(&dev->ah_lock);
+	INIT_LIST_HEAD(&dev->ah_todo);
+	INIT_LIST_HEAD(&dev->ah_waiters);
+	INIT_WORK(&dev->ah_work, faultline_ah_work);
+	/* Memory may be swapped through the device: none is needed to go on. */
+	dev->wq = alloc_workqueue("%s-%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0,
+				  FAULTLINE_DRV_NAME, pci_name(pdev));
+	if (!dev->wq)
+		return -ENOMEM;
+	/*
+	 * Of its own: commands of the other's work items wait for the death of
+	 * a device that does not answer.
+	 */
+	dev->death_wq = alloc_workqueue("%s-death-%s",
+					WQ_UNBOUND | WQ_MEM_RECLAIM, 0,
+					FAULTLINE_DRV_NAME, pci_name(pdev));
+	if (!dev->death_wq) {
+		destroy_workqueue(dev->wq);
+		return -ENOMEM;
+	}
+	return 0;
 }
 
 static void faultline_cleanup_software(struct faultline_dev *dev)
 {
+	destroy_workqueue(dev->death_wq);
 	destroy_workqueue(dev->wq);
 	xa_destroy(&dev->srqs);
 	xa_destroy(&dev->qps);
@@ -188,7 +226,7 @@ destroy_eqs:
 destroy_odp:
 	faultline_odp_destroy(dev);
 cleanup_hw:
-	flush_work(&dev->death_work);
+	faultline_flush_works(dev);
 	faultline_hw_cleanup(dev);
 cleanup_pci:
 	faultline_cleanup_pci(pdev);
@@ -215,7 +253,7 @@ static void faultline_remove(struct pci_dev *pdev)
 	faultline_counters_destroy(dev);
 	faultline_eqs_destroy(dev);
 	faultline_odp_destroy(dev);
-	flush_work(&dev->death_work);
+	faultline_flush_works(dev);
 	faultline_hw_cleanup(dev);
 	faultline_cleanup_pci(pdev);
 	faultline_cleanup_software(dev);

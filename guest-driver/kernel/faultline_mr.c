@@ -180,6 +180,36 @@ struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start, u64 length,
 }
 
 /*
+ * The memory of a region: on demand, pinned, or none at all (NULL). Gives the
+ * page size that suits the device.
+ */
+static struct ib_umem *faultline_get_umem(struct ib_device *ibdev, u64 start,
+					  u64 length, u64 virt_addr, int access,
+					  unsigned long *page_size)
+{
+	*page_size = PAGE_SIZE;
+	if (!length)
+		return NULL;
+	if (access & IB_ACCESS_ON_DEMAND)
+		return faultline_odp_umem(ibdev, start, length, virt_addr,
+					  access);
+	return faultline_pin(ibdev, start, length, virt_addr, access,
+			     page_size);
+}
+
+/* Gives the device what it is to know of the pages now. */
+static int faultline_fill_region(struct faultline_mr *mr, u64 virt_addr,
+				 unsigned long page_size)
+{
+	if (!mr->umem)
+		return 0;
+	if (mr->umem->is_odp)
+		return faultline_odp_attach(mr);
+	return faultline_map_umem(to_fdev(mr->ibmr.device), mr->umem,
+				  mr->ibmr.lkey, virt_addr, page_size);
+}
+
+/*
  * Lets go of memory that the device has no entries of, attached or not. Without
  * a region: of memory that was never one's.
  */
@@ -240,10 +270,10 @@ int faultline_check_region(struct faultline_dev *dev, u64 length,
 		return -EOPNOTSUPP;
 	if (access & IB_ACCESS_ON_DEMAND && !dev->odp)
 		return -EOPNOTSUPP;
-	/* The whole address space. */
-	if (access & IB_ACCESS_ON_DEMAND && length == U64_MAX)
+	/* The whole address space, or nothing of it. */
+	if ((access & IB_ACCESS_ON_DEMAND && length == U64_MAX) || !length)
 		return 0;
-	if (!length || length > le64_to_cpu(dev->caps.max_mr_size) ||
+	if (length > le64_to_cpu(dev->caps.max_mr_size) ||
 	    virt_addr + (length - 1) < virt_addr)
 		return -EINVAL;
 	return 0;
@@ -254,9 +284,9 @@ static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 					     int access, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibpd->device);
-	unsigned long page_size = PAGE_SIZE;
 	bool on_demand = access & IB_ACCESS_ON_DEMAND;
 	struct faultline_reg_mr_req req;
+	unsigned long page_size;
 	struct faultline_mr *mr;
 	int err;
 
@@ -265,8 +295,8 @@ static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 		return ERR_PTR(err);
 	if (udata && udata->inlen) {
 		/* What is on demand follows the mapping by itself. */
-		err = on_demand ? -EINVAL :
-				  faultline_udata_in(udata, &req, sizeof(req));
+		err = on_demand || !length ? -EINVAL :
+				  ib_copy_validate_udata_in(udata, req, reserved);
 		return err ? ERR_PTR(err) :
 			     faultline_watched_reg(ibpd, start, length,
 						   virt_addr, access, &req);
@@ -275,11 +305,8 @@ static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
 	faultline_odp_init(mr);
-	mr->umem = on_demand ?
-		faultline_odp_umem(ibpd->device, start, length, virt_addr,
-				   access) :
-		faultline_pin(ibpd->device, start, length, virt_addr, access,
-			      &page_size);
+	mr->umem = faultline_get_umem(ibpd->device, start, length, virt_addr,
+				      access, &page_size);
 	if (IS_ERR(mr->umem)) {
 		err = PTR_ERR(mr->umem);
 		goto free_mr;
@@ -288,9 +315,7 @@ static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
 				       page_size);
 	if (err)
 		goto release;
-	err = on_demand ? faultline_odp_attach(mr) :
-			  faultline_map_umem(dev, mr->umem, mr->ibmr.lkey,
-					     virt_addr, page_size);
+	err = faultline_fill_region(mr, virt_addr, page_size);
 	if (err)
 		goto destroy;
 	return &mr->ibmr;
@@ -332,18 +357,14 @@ static int faultline_rereg_memory(struct faultline_mr *mr, struct ib_pd *ibpd,
 {
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	struct faultline_create_mkey params = {};
-	unsigned long page_size = PAGE_SIZE;
 	bool was_on_demand = mr->on_demand;
-	bool on_demand = access & IB_ACCESS_ON_DEMAND;
 	struct ib_umem *old = mr->umem;
+	unsigned long page_size;
 	struct ib_umem *umem;
 	int err;
 
-	umem = on_demand ?
-		faultline_odp_umem(mr->ibmr.device, start, length, virt_addr,
-				   access) :
-		faultline_pin(mr->ibmr.device, start, length, virt_addr, access,
-			      &page_size);
+	umem = faultline_get_umem(mr->ibmr.device, start, length, virt_addr,
+				  access, &page_size);
 	if (IS_ERR(umem))
 		return PTR_ERR(umem);
 	if (was_on_demand)
@@ -365,9 +386,7 @@ static int faultline_rereg_memory(struct faultline_mr *mr, struct ib_pd *ibpd,
 	mr->ibmr.length = length;
 	mr->ibmr.iova = virt_addr;
 	mr->ibmr.page_size = page_size;
-	return on_demand ? faultline_odp_attach(mr) :
-			   faultline_map_umem(dev, umem, mr->ibmr.lkey,
-					      virt_addr, page_size);
+	return faultline_fill_region(mr, virt_addr, page_size);
 }
 
 struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
@@ -377,18 +396,19 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 {
 	struct faultline_dev *dev = to_fdev(ibmr->device);
 	struct faultline_mr *mr = to_fmr(ibmr);
+	struct ib_umem *umem = mr->umem;
 	int err;
 
 	/* A watch or a buffer is for the region that it was made for. */
-	if (flags & ~IB_MR_REREG_SUPPORTED || mr->watch ||
-	    !mr->umem || mr->umem->is_dmabuf)
+	if (flags & ~IB_MR_REREG_SUPPORTED || mr->watch || ibmr->dm ||
+	    (umem && umem->is_dmabuf))
 		return ERR_PTR(-EOPNOTSUPP);
 	if (!(flags & IB_MR_REREG_PD))
 		ibpd = ibmr->pd;
 	if (!(flags & IB_MR_REREG_ACCESS))
 		access = mr->access;
 	if (!(flags & IB_MR_REREG_TRANS)) {
-		start = mr->umem->address;
+		start = umem ? umem->address : 0;
 		length = ibmr->length;
 		virt_addr = ibmr->iova;
 	}
@@ -397,8 +417,8 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 		return ERR_PTR(err);
 	/* The memory has to be got again for rights that it was not got for. */
 	if ((flags & IB_MR_REREG_TRANS) ||
-	    ((access ^ mr->access) & (IB_ACCESS_ON_DEMAND | IB_ACCESS_HUGETLB)) ||
-	    (ib_access_writable(access) && !mr->umem->writable))
+	    ((access ^ mr->access) & IB_ACCESS_ON_DEMAND) ||
+	    (umem && ib_access_writable(access) && !umem->writable))
 		err = faultline_rereg_memory(mr, ibpd, start, length, virt_addr,
 					     access);
 	else

@@ -189,6 +189,8 @@ static void faultline_disable_napi(struct faultline_net *net)
 	for (i = 0; i < net->num_channels; i++) {
 		faultline_net_name_napi(net, i, NULL);
 		napi_disable(&net->channels[i].napi);
+		/* Nothing starts it any more. */
+		timer_delete_sync(&net->channels[i].refill_timer);
 	}
 }
 
@@ -527,6 +529,7 @@ static void faultline_init_channels(struct faultline_net *net)
 		ch->index = i;
 		u64_stats_init(&ch->stats.syncp);
 		netif_napi_add(net->netdev, &ch->napi, faultline_napi_poll);
+		timer_setup(&ch->refill_timer, faultline_refill_expired, 0);
 	}
 }
 
@@ -571,7 +574,7 @@ static int faultline_net_init_hw(struct faultline_net *net)
 					 &net->filter_dma, GFP_KERNEL);
 	if (!net->filter)
 		return -ENOMEM;
-	err = faultline_cmd_alloc_pd(dev, &net->pdn);
+	err = faultline_cmd_alloc_pd(dev, 0, &net->pdn);
 	if (err)
 		goto free_filter;
 	err = faultline_create_dma_mkey(dev, net->pdn,

@@ -78,6 +78,8 @@ struct faultline_channel {
 	struct faultline_tx_slot *tx;
 	struct faultline_rx_slot *rx;
 	struct faultline_channel_stats stats;
+	/* Polls again when there was no memory for a buffer. */
+	struct timer_list refill_timer;
 };
 
 /* Completions and microseconds that a notice may wait for. */
@@ -205,6 +207,7 @@ bool faultline_rx_refill(struct faultline_channel *ch, gfp_t gfp);
 struct sk_buff *faultline_rx_take(struct faultline_channel *ch,
 				  struct faultline_rx_slot *slot);
 int faultline_napi_poll(struct napi_struct *napi, int budget);
+void faultline_refill_expired(struct timer_list *timer);
 netdev_tx_t faultline_start_xmit(struct sk_buff *skb,
 				 struct net_device *netdev);
 

@@ -3,10 +3,11 @@
  * Regions on demand: page faults of the device, and MMU notifiers.
  *
  * The device has entries for some pages of a region. Where it has none it
- * raises a fault; a work item finds the pages with ib_umem_odp_map_dma_and_lock(),
- * writes the entries while it holds the region's umem_mutex, and resumes the
- * fault. An invalidation takes the same mutex and removes the entries before
- * it returns. Races that are lost fault again.
+ * raises a fault; a work item looks for the pages with
+ * ib_umem_odp_map_dma_and_lock(), writes the entries while it holds the region's
+ * umem_mutex, and resumes the fault. Pages that are absent it faults in as the
+ * process itself would, and looks again. An invalidation takes the same mutex and
+ * removes the entries before it returns. Races that are lost fault again.
  *
  * A region over the whole address space ("implicit") has one key and, for each
  * FAULTLINE_CHILD_SIZE bytes with pages, a child with a notifier. A region of a
@@ -14,7 +15,6 @@
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
-#include <linux/hugetlb.h>
 #include <linux/mm.h>
 #include <linux/overflow.h>
 #include <linux/sched/mm.h>
@@ -30,8 +30,14 @@
 #define FAULTLINE_USER_WORKERS	12
 /* Prefetches that an address space may have in the queue. */
 #define FAULTLINE_MAX_PREFETCHES	4
-/* Bytes that a fault brings beyond what it demands, if the message needs them. */
+/*
+ * Bytes that a fault brings beyond what it demands: if the message needs them, or
+ * if they are there and faults come one behind the other, from so many on.
+ */
 #define FAULTLINE_FAULT_AHEAD	SZ_1M
+#define FAULTLINE_STREAM_AHEAD	SZ_64K
+/* Workers of one address space that fault pages in ahead of need. */
+#define FAULTLINE_AHEAD_WORKERS	2
 /* Less than the device's own patience. */
 #define FAULTLINE_FAULT_PATIENCE	(30 * HZ)
 /* How often a fault that found no memory is tried again, after 20 ms each. */
@@ -44,11 +50,20 @@
 /* With more of them, each new child releases two. */
 #define FAULTLINE_IDLE_CHILDREN	64
 #define FAULTLINE_LIST_ENTRIES	(PAGE_SIZE / sizeof(__le64))
+/* The device has an entry of that size, too. */
+#define FAULTLINE_HUGE_SHIFT	21
+#define FAULTLINE_HUGE_SIZE	BIT_ULL(FAULTLINE_HUGE_SHIFT)
+/* How often pages may be gone again before their entries are written. */
+#define FAULTLINE_LOOKS	8
 
-/* A page of page entries on their way to the device. */
+/*
+ * A page of page entries on their way to the device, and an array for the results
+ * of hmm_range_fault(), which are not used.
+ */
 struct faultline_list {
 	__le64 *entries;
 	dma_addr_t dma;
+	unsigned long *pfns;
 	struct list_head free;
 };
 
@@ -96,6 +111,8 @@ struct faultline_odp_share {
 	unsigned int regions;
 	/* Faults that are served. */
 	unsigned int active;
+	/* Of these, answered ones for which pages are faulted in ahead. */
+	unsigned int ahead;
 	/* Prefetches that are queued. */
 	atomic_t prefetches;
 	/* Faults that wait, and, if there are any, a place in line. */
@@ -155,9 +172,17 @@ static void faultline_list_put(struct faultline_odp *odp,
 static int faultline_list_alloc(struct faultline_dev *dev,
 				struct faultline_list *list)
 {
+	list->pfns = kcalloc(FAULTLINE_LIST_ENTRIES, sizeof(*list->pfns),
+			     GFP_KERNEL);
+	if (!list->pfns)
+		return -ENOMEM;
 	list->entries = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
 					   &list->dma, GFP_KERNEL);
-	return list->entries ? 0 : -ENOMEM;
+	if (list->entries)
+		return 0;
+	kfree(list->pfns);
+	list->pfns = NULL;
+	return -ENOMEM;
 }
 
 static void faultline_list_free(struct faultline_dev *dev,
@@ -166,6 +191,7 @@ static void faultline_list_free(struct faultline_dev *dev,
 	if (list->entries)
 		dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, list->entries,
 				  list->dma);
+	kfree(list->pfns);
 }
 
 static struct faultline_odp_share *
@@ -377,7 +403,7 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 		container_of(mni, struct ib_umem_odp, notifier);
 	struct faultline_child *child;
 	struct faultline_mr *mr;
-	u64 start, end, size;
+	u64 start, end;
 	u32 removed = 0;
 
 	if (!mmu_notifier_range_blockable(range))
@@ -391,11 +417,13 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 	mr = odp->private;
 	if (!mr)
 		goto out;
-	size = BIT_ULL(odp->page_shift);
-	start = max_t(u64, ib_umem_start(odp), ALIGN_DOWN(range->start, size));
+	start = max_t(u64, ib_umem_start(odp), PAGE_ALIGN_DOWN(range->start));
 	/* At the end of a process the range ends at ULONG_MAX. */
-	end = ALIGN(min_t(u64, ib_umem_end(odp), range->end), size);
+	end = PAGE_ALIGN(min_t(u64, ib_umem_end(odp), range->end));
 	/*
+	 * A partial range removes the whole entry of a huge page; the rest of it
+	 * faults again.
+	 *
 	 * Fails if the key is gone, when the device has no entries of it, and
 	 * if the device is dead, when it has stopped all DMA.
 	 */
@@ -423,85 +451,214 @@ static const struct mmu_interval_notifier_ops faultline_mn_ops = {
 };
 
 /*
+ * Faults absent pages in, as an access of the process would. This may take long:
+ * the driver's locks are not held, and no shared list is written.
+ */
+static int faultline_odp_fault_in(struct ib_umem_odp *odp,
+				  struct faultline_list *list, u64 start,
+				  u64 stop, bool write)
+{
+	struct mm_struct *mm = odp->umem.owning_mm;
+	struct hmm_range range = {
+		.notifier = &odp->notifier,
+		.start = start,
+		.end = stop,
+		.hmm_pfns = list->pfns,
+		.default_flags = HMM_PFN_REQ_FAULT |
+				 (write ? HMM_PFN_REQ_WRITE : 0),
+	};
+	int err;
+
+	/* A process that ends has no pages any more. */
+	if (!mmget_not_zero(mm))
+		return -EINVAL;
+	err = faultline_hmm_fault(&range);
+	mmput_async(mm);
+	return err;
+}
+
+/*
+ * Extends a range to the huge page at its beginning, if the process has one there
+ * that can be one entry of the device. False if the range stays as it is.
+ */
+static bool faultline_odp_widen(const struct faultline_mr *mr,
+				struct ib_umem_odp *odp, u64 *start, u64 *stop)
+{
+	const struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	u64 first = ALIGN_DOWN(*start, FAULTLINE_HUGE_SIZE);
+	unsigned long pfn = faultline_odp_pfn(
+		odp, (*start - ib_umem_start(odp)) >> PAGE_SHIFT);
+
+	if (!(pfn & HMM_PFN_VALID) ||
+	    hmm_pfn_to_map_order(pfn) + PAGE_SHIFT < FAULTLINE_HUGE_SHIFT ||
+	    !(le64_to_cpu(dev->caps.page_sizes) & FAULTLINE_HUGE_SIZE))
+		return false;
+	if (first < ib_umem_start(odp) ||
+	    first + FAULTLINE_HUGE_SIZE > ib_umem_end(odp) ||
+	    !IS_ALIGNED(faultline_odp_iova(mr, first), FAULTLINE_HUGE_SIZE) ||
+	    *stop - *start == FAULTLINE_HUGE_SIZE)
+		return false;
+	*start = first;
+	*stop = first + FAULTLINE_HUGE_SIZE;
+	return true;
+}
+
+/* True if the entries are contiguous and can be one entry of a huge page. */
+static bool faultline_odp_is_huge(const struct faultline_mr *mr,
+				  const __le64 *entries, u64 start, size_t count)
+{
+	const struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	u64 first = le64_to_cpu(entries[0]);
+	size_t i;
+
+	if (count << PAGE_SHIFT != FAULTLINE_HUGE_SIZE || !first ||
+	    !IS_ALIGNED(first & PAGE_MASK, FAULTLINE_HUGE_SIZE) ||
+	    !IS_ALIGNED(faultline_odp_iova(mr, start), FAULTLINE_HUGE_SIZE) ||
+	    !(le64_to_cpu(dev->caps.page_sizes) & FAULTLINE_HUGE_SIZE))
+		return false;
+	for (i = 1; i < count; i++)
+		if (le64_to_cpu(entries[i]) != first + (i << PAGE_SHIFT))
+			return false;
+	return true;
+}
+
+/* Writes the entries of a range; the umem's mutex is held. */
+static int faultline_odp_write(struct faultline_mr *mr, u64 start, size_t count,
+			       const struct faultline_list *list)
+{
+	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	u64 iova = faultline_odp_iova(mr, start);
+
+	if (faultline_odp_is_huge(mr, list->entries, start, count))
+		return faultline_tq_map(dev, mr->ibmr.lkey, iova, 1,
+					FAULTLINE_HUGE_SHIFT,
+					le64_to_cpu(list->entries[0]), true,
+					FAULTLINE_WAIT_POLL);
+	return faultline_tq_map(dev, mr->ibmr.lkey, iova, count, PAGE_SHIFT,
+				list->dma, false, FAULTLINE_WAIT_POLL);
+}
+
+/*
+ * Writes the device's entries for the pages that the process has in a range.
+ * Returns 1 if a page is absent, or can't be written and should.
+ *
+ * An entry has the rights that the process has, whatever access is asked for.
+ * Before 6.16 the core notes the access that was asked for last, and marks a
+ * page dirty when it goes only if that was a write: a page that the device has
+ * written, and then read, would be reclaimed without its data.
+ *
+ * Looks at a region are serialized: the core writes its list of pages before it
+ * takes its mutex. A look that began earlier must not overwrite what a later
+ * one has found.
+ */
+static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
+			      struct faultline_list *list, u64 start, u64 stop,
+			      bool write)
+{
+	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	u64 wanted = FAULTLINE_PTE_READ | (write ? FAULTLINE_PTE_WRITE : 0);
+	u64 first = start, last = stop;
+	size_t index, count, i;
+	bool some = false;
+	int ret, less = 0;
+
+	mutex_lock(&mr->map_lock);
+	for (;;) {
+		ret = ib_umem_odp_map_dma_and_lock(odp, first, last - first,
+						   FAULTLINE_ODP_MASK, false);
+		if (ret < 0)
+			goto unlock;
+		if (!faultline_odp_widen(mr, odp, &first, &last))
+			break;
+		mutex_unlock(&odp->umem_mutex);
+	}
+	index = (first - ib_umem_start(odp)) >> PAGE_SHIFT;
+	count = (last - first) >> PAGE_SHIFT;
+	ret = 0;
+	for (i = 0; i < count; i++) {
+		u64 at = first + ((u64)i << PAGE_SHIFT);
+		u64 entry = faultline_odp_entry(dev, odp, index + i);
+
+		list->entries[i] = cpu_to_le64(entry);
+		some |= entry;
+		if (at < start || at >= stop || (entry & wanted) == wanted)
+			continue;
+		less = 1;
+		/* It is there, and can't be mapped for DMA. */
+		if (!entry && faultline_odp_pfn(odp, index + i) & HMM_PFN_VALID)
+			ret = -EFAULT;
+	}
+	if (some && !ret)
+		ret = faultline_odp_write(mr, first, count, list);
+	mutex_unlock(&odp->umem_mutex);
+unlock:
+	mutex_unlock(&mr->map_lock);
+	return ret < 0 ? ret : less;
+}
+
+/*
  * Brings pages of one umem and tells the device; `addr` and `end` lie in it.
- * Without `fault` only those that are there anyway.
+ * Without `fault` only those that are there anyway: then 1 if there are others.
  */
 static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			     struct faultline_list *list, u64 addr, u64 end,
 			     bool write, bool fault)
 {
-	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
-	u64 size = BIT_ULL(odp->page_shift);
 	u64 start = addr;
-	bool again = true;
-	int err = 0;
+	int less = 0;
 
 	/* From here on there may be pages, even if not all can be mapped. */
 	mutex_lock(&odp->umem_mutex);
 	odp->private = mr;
 	mutex_unlock(&odp->umem_mutex);
 	while (addr < end) {
-		u64 first = ALIGN_DOWN(addr, size);
-		u64 stop = min(ALIGN(end, size),
-			       first + FAULTLINE_LIST_ENTRIES * size);
-		size_t count = (stop - first) >> odp->page_shift;
-		size_t index = (first - ib_umem_start(odp)) >> odp->page_shift;
-		bool absent = false;
-		size_t i;
+		u64 first = PAGE_ALIGN_DOWN(addr);
+		u64 stop = min(PAGE_ALIGN(end),
+			       ALIGN_DOWN(first, FAULTLINE_HUGE_SIZE) +
+				       FAULTLINE_HUGE_SIZE);
+		unsigned int looks = 0;
 		int ret;
 
-		/* What a fault needs is no more than that. */
-		if (addr != start && READ_ONCE(mr->going))
-			return -ESHUTDOWN;
-		if (fatal_signal_pending(current))
-			return -EINTR;
-		ret = ib_umem_odp_map_dma_and_lock(odp, first, stop - first,
-						   faultline_odp_mask(write),
-						   fault);
-		if (ret < 0) {
-			err = ret;
-			break;
+		for (;;) {
+			/* What a fault needs is no more than that. */
+			if (addr != start && READ_ONCE(mr->going))
+				return -ESHUTDOWN;
+			if (fatal_signal_pending(current))
+				return -EINTR;
+			ret = faultline_odp_look(mr, odp, list, first, stop,
+						 write);
+			if (ret <= 0 || !fault)
+				break;
+			if (++looks > FAULTLINE_LOOKS)
+				return -EAGAIN;
+			ret = faultline_odp_fault_in(odp, list, first, stop,
+						     write);
+			if (ret && ret != -EBUSY)
+				return ret;
 		}
-		for (i = 0; i < count; i++) {
-			u64 entry = faultline_odp_entry(dev, odp, index + i);
-
-			list->entries[i] = cpu_to_le64(entry);
-			absent |= !entry;
-		}
-		err = faultline_tq_map(dev, mr->ibmr.lkey,
-				       faultline_odp_iova(mr, first), count,
-				       odp->page_shift, list->dma, false,
-				       FAULTLINE_WAIT_POLL);
-		mutex_unlock(&odp->umem_mutex);
-		/*
-		 * They are there, and can't be mapped for DMA; or somebody who
-		 * only looked has overwritten what was found.
-		 */
-		if (fault && absent && !err) {
-			if (again) {
-				again = false;
-				continue;
-			}
-			err = -EFAULT;
-		}
-		if (err)
-			break;
+		if (ret < 0)
+			return ret;
+		less |= ret;
 		addr = stop;
 	}
-	return err;
+	return less;
 }
 
-/* Whether the process has anything there at all. */
-static bool faultline_odp_is_mapped(struct mm_struct *mm, u64 start, u64 end)
+/* True if a range is memory that the process may read, so that pages can be there. */
+static bool faultline_odp_is_memory(struct mm_struct *mm, u64 start, u64 end)
 {
+	VMA_ITERATOR(vmi, mm, start);
 	struct vm_area_struct *vma;
-	bool mapped;
 
 	mmap_read_lock(mm);
-	vma = find_vma(mm, start);
-	mapped = vma && vma->vm_start < end;
+	for_each_vma_range(vmi, vma, end) {
+		if (vma->vm_start > start || !(vma->vm_flags & VM_READ) ||
+		    vma->vm_flags & (VM_IO | VM_PFNMAP))
+			break;
+		start = vma->vm_end;
+	}
 	mmap_read_unlock(mm);
-	return mapped;
+	return start >= end;
 }
 
 /* Whether any of that can be accessed: what is only reserved may be without end. */
@@ -687,7 +844,7 @@ static void faultline_odp_child_put(struct faultline_mr *mr,
 	xa_unlock(&mr->children);
 }
 
-/* Brings pages at addresses of the process. */
+/* Brings pages at addresses of the process, as faultline_odp_map() does. */
 static int faultline_odp_bring(struct faultline_mr *mr,
 			       struct faultline_list *list, u64 addr, u64 end,
 			       bool write, bool fault)
@@ -695,7 +852,7 @@ static int faultline_odp_bring(struct faultline_mr *mr,
 	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
 	struct faultline_child *child;
 	u64 first = addr;
-	int err = 0;
+	int ret, less = 0;
 
 	if (write && !mr->umem->writable)
 		return -EPERM;
@@ -706,7 +863,7 @@ static int faultline_odp_bring(struct faultline_mr *mr,
 					 fault);
 	if (end > TASK_SIZE_MAX)
 		return -EFAULT;
-	while (addr < end && !err) {
+	while (addr < end) {
 		u64 stop = min(end, ALIGN_DOWN(addr, FAULTLINE_CHILD_SIZE) +
 					    FAULTLINE_CHILD_SIZE);
 
@@ -718,14 +875,18 @@ static int faultline_odp_bring(struct faultline_mr *mr,
 		child = faultline_odp_child_get(mr, addr, fault);
 		if (IS_ERR(child))
 			return PTR_ERR(child);
+		ret = 1;
 		if (child) {
-			err = faultline_odp_map(mr, child->odp, list, addr,
+			ret = faultline_odp_map(mr, child->odp, list, addr,
 						stop, write, fault);
 			faultline_odp_child_put(mr, child);
 		}
+		if (ret < 0)
+			return ret;
+		less |= ret;
 		addr = stop;
 	}
-	return err;
+	return less;
 }
 
 /* The range of addresses behind a range of the region. */
@@ -748,8 +909,8 @@ static int faultline_odp_range(const struct faultline_mr *mr, u64 iova,
  * one at an address where nothing is, so that the latter is tried again, too,
  * if there is something.
  */
-static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, int err,
-				   unsigned int *short_of_memory)
+static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, u64 end,
+				   int err, unsigned int *short_of_memory)
 {
 	switch (err) {
 	case -EBUSY:
@@ -757,8 +918,7 @@ static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, int err,
 		return true;
 	case -EFAULT:
 		if (mr->umem->is_dmabuf ||
-		    !faultline_odp_is_mapped(mr->umem->owning_mm, addr,
-					     addr + 1))
+		    !faultline_odp_is_memory(mr->umem->owning_mm, addr, end))
 			return false;
 		fallthrough;
 	case -ENOMEM:
@@ -771,6 +931,7 @@ static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, int err,
 	}
 }
 
+/* Brings what a fault demands. */
 static int faultline_odp_serve(struct faultline_mr *mr,
 			       struct faultline_list *list,
 			       const struct faultline_fault *fault)
@@ -778,7 +939,7 @@ static int faultline_odp_serve(struct faultline_mr *mr,
 	struct faultline_dev *dev = fault->dev;
 	unsigned long give_up = jiffies + FAULTLINE_FAULT_PATIENCE;
 	unsigned int short_of_memory = 0;
-	u64 addr, end, ahead;
+	u64 addr, end;
 	int err;
 
 	err = faultline_odp_range(mr, fault->va, fault->bytes, &addr, &end);
@@ -787,16 +948,126 @@ static int faultline_odp_serve(struct faultline_mr *mr,
 	do {
 		err = faultline_odp_bring(mr, list, addr, end, fault->write,
 					  true);
-	} while (faultline_odp_may_pass(mr, addr, err, &short_of_memory) &&
+	} while (faultline_odp_may_pass(mr, addr, end, err,
+					&short_of_memory) &&
 		 time_before(jiffies, give_up) && !faultline_is_dead(dev));
-	if (err || fault->hint <= fault->bytes)
-		return err;
-	/* Nobody waits for the rest yet: if there is none, so be it. */
-	ahead = min_t(u64, fault->hint, FAULTLINE_FAULT_AHEAD);
-	if (ahead > fault->bytes &&
-	    !faultline_odp_range(mr, fault->va, ahead, &addr, &ahead))
-		faultline_odp_bring(mr, list, end, ahead, fault->write, true);
-	return 0;
+	return err;
+}
+
+/*
+ * How far to look beyond a message whose absent pages are at [start, end): the
+ * farther, the longer faults have come one behind the other.
+ */
+static u64 faultline_odp_stream(struct faultline_odp *odp,
+				struct faultline_mr *mr, u64 start, u64 end)
+{
+	u64 window;
+
+	spin_lock_irq(&odp->lock);
+	window = mr->stream_window;
+	if (start >= mr->stream_start && start <= mr->stream_end)
+		window = clamp_t(u64, 2 * window, FAULTLINE_STREAM_AHEAD,
+				 FAULTLINE_FAULT_AHEAD);
+	else
+		window = window > FAULTLINE_STREAM_AHEAD ? window / 2 : 0;
+	mr->stream_window = window;
+	mr->stream_start = start + PAGE_SIZE;
+	mr->stream_end = end + window;
+	spin_unlock_irq(&odp->lock);
+	return window;
+}
+
+/*
+ * Writes entries for pages behind those that a fault demands, as far as they are
+ * present: this neither waits for pages nor allocates them. True if the message
+ * needs pages of [*start, *end) that are absent.
+ */
+static bool faultline_odp_near(struct faultline_mr *mr,
+			       struct faultline_list *list,
+			       const struct faultline_fault *fault, u64 *start,
+			       u64 *end)
+{
+	struct faultline_odp *odp = fault->dev->odp;
+	u64 hint = min_t(u64, fault->hint, FAULTLINE_FAULT_AHEAD);
+	u64 limit, window, addr, demanded;
+	bool less;
+
+	/* Of a dma-buf all is there. */
+	if (mr->umem->is_dmabuf ||
+	    faultline_odp_range(mr, fault->va, fault->bytes, &addr, &demanded))
+		return false;
+	if (hint <= fault->bytes ||
+	    faultline_odp_range(mr, fault->va, hint, &addr, end))
+		*end = demanded;
+	*start = PAGE_ALIGN(demanded);
+	*end = PAGE_ALIGN(*end);
+	window = faultline_odp_stream(odp, mr, PAGE_ALIGN_DOWN(addr), *end);
+	/* Up to the end of the region's last page, and of addresses. */
+	limit = TASK_SIZE_MAX;
+	if (mr->ibmr.length < limit - mr->umem->address)
+		limit = PAGE_ALIGN(mr->umem->address + mr->ibmr.length);
+	*end = min(*end, limit);
+	less = *start < *end &&
+	       faultline_odp_bring(mr, list, *start, *end, fault->write,
+				   false) > 0;
+	limit = min(limit, *end + window);
+	if (*end < limit)
+		faultline_odp_bring(mr, list, *end, limit, false, false);
+	return less;
+}
+
+/*
+ * False if enough workers fault in what messages need next: no fault waits for
+ * that, so one worker does it for a region, and few for an address space.
+ */
+static bool faultline_odp_ahead_begin(struct faultline_odp *odp,
+				      struct faultline_mr *mr)
+{
+	bool begin;
+
+	spin_lock_irq(&odp->lock);
+	begin = !mr->ahead && mr->share->ahead < FAULTLINE_AHEAD_WORKERS;
+	if (begin) {
+		mr->ahead = true;
+		mr->share->ahead++;
+	}
+	spin_unlock_irq(&odp->lock);
+	return begin;
+}
+
+/*
+ * Faults in what a message needs next, while the device goes on. It begins with
+ * little, so that the first pages are there soon.
+ */
+static void faultline_odp_ahead(struct faultline_odp *odp,
+				struct faultline_mr *mr,
+				struct faultline_list *list, u64 start, u64 end,
+				bool write)
+{
+	u64 step = FAULTLINE_STREAM_AHEAD;
+
+	while (start < end && !READ_ONCE(mr->going)) {
+		u64 stop = min(end, start + step);
+
+		if (faultline_odp_bring(mr, list, start, stop, write, true))
+			break;
+		start = stop;
+		step *= 2;
+	}
+	spin_lock_irq(&odp->lock);
+	mr->ahead = false;
+	mr->share->ahead--;
+	spin_unlock_irq(&odp->lock);
+}
+
+/* Gives a fault's memory back, for the next one. */
+static void faultline_fault_free(struct faultline_fault *fault)
+{
+	struct faultline_odp *odp = fault->dev->odp;
+
+	spin_lock_irq(&odp->lock);
+	list_add(&fault->link, &odp->free_faults);
+	spin_unlock_irq(&odp->lock);
 }
 
 static void faultline_fault_work(struct work_struct *work)
@@ -806,38 +1077,86 @@ static void faultline_fault_work(struct work_struct *work)
 	struct faultline_dev *dev = fault->dev;
 	struct faultline_odp *odp = dev->odp;
 	struct faultline_mr *mr = faultline_odp_mr_get(dev, fault->key);
+	struct faultline_list *list;
 	u64 token = fault->token;
-	u16 status = FAULTLINE_BAD_MKEY;
+	u64 start, end;
+	int err;
 
-	/* The region may have gone while its fault was on the way. */
-	if (mr) {
-		struct faultline_list *list;
-		int err;
-
-		if (!faultline_odp_begin(odp, mr->share, fault)) {
-			faultline_odp_mr_put(mr);
-			return;
-		}
-		list = faultline_list_get(odp);
-		err = faultline_odp_serve(mr, list, fault);
-		faultline_list_put(odp, list);
-		/* The share goes with its last region. */
-		faultline_odp_end(odp, mr->share);
-		atomic64_inc(&mr->page_faults);
-		if (!err)
-			atomic64_inc(&mr->page_faults_handled);
-		status = err ? FAULTLINE_BAD_RANGE : FAULTLINE_OK;
-		faultline_odp_mr_put(mr);
-	}
 	/*
-	 * Before the answer: as soon as it has that, the device may raise
-	 * another one, and there are no more of these than it may raise.
+	 * The region may have gone while its fault was on the way: then the
+	 * answer is refused, and the fault has gone with it.
 	 */
-	spin_lock_irq(&odp->lock);
-	list_add(&fault->link, &odp->free_faults);
-	spin_unlock_irq(&odp->lock);
-	/* Refused if the key has gone, and the fault with it. */
-	faultline_tq_resume(dev, token, status, FAULTLINE_WAIT_POLL);
+	if (!mr) {
+		faultline_fault_free(fault);
+		faultline_tq_resume(dev, token, FAULTLINE_BAD_MKEY,
+				    FAULTLINE_WAIT_POLL);
+		return;
+	}
+	if (!faultline_odp_begin(odp, mr->share, fault)) {
+		faultline_odp_mr_put(mr);
+		return;
+	}
+	list = faultline_list_get(odp);
+	err = faultline_odp_serve(mr, list, fault);
+	atomic64_inc(&mr->page_faults);
+	if (!err)
+		atomic64_inc(&mr->page_faults_handled);
+	if (!err && faultline_odp_near(mr, list, fault, &start, &end) &&
+	    faultline_odp_ahead_begin(odp, mr)) {
+		/*
+		 * The fault's memory stays in use: a work item that is queued
+		 * again waits for the end of this call.
+		 */
+		faultline_tq_resume(dev, token, FAULTLINE_OK,
+				    FAULTLINE_WAIT_POLL);
+		faultline_odp_ahead(odp, mr, list, start, end, fault->write);
+		faultline_fault_free(fault);
+	} else {
+		/*
+		 * Before the answer: as soon as it has that, the device may
+		 * raise another one, and there are not many more of these than
+		 * it may raise.
+		 */
+		faultline_fault_free(fault);
+		faultline_tq_resume(dev, token,
+				    err ? FAULTLINE_BAD_RANGE : FAULTLINE_OK,
+				    FAULTLINE_WAIT_POLL);
+	}
+	faultline_list_put(odp, list);
+	/* The share goes with its last region. */
+	faultline_odp_end(odp, mr->share);
+	faultline_odp_mr_put(mr);
+}
+
+/* A fault that is not served. */
+struct faultline_refusal {
+	struct work_struct work;
+	struct faultline_dev *dev;
+	u64 token;
+};
+
+static void faultline_refuse_work(struct work_struct *work)
+{
+	struct faultline_refusal *refusal =
+		container_of(work, struct faultline_refusal, work);
+
+	faultline_tq_resume(refusal->dev, refusal->token,
+			    FAULTLINE_NO_RESOURCES, FAULTLINE_WAIT_POLL);
+	kfree(refusal);
+}
+
+/* An answer that is not given the device does without, after a time. */
+static void faultline_odp_refuse(struct faultline_dev *dev, u64 token)
+{
+	struct faultline_refusal *refusal =
+		kmalloc(sizeof(*refusal), GFP_ATOMIC);
+
+	if (!refusal)
+		return;
+	INIT_WORK(&refusal->work, faultline_refuse_work);
+	refusal->dev = dev;
+	refusal->token = token;
+	queue_work(dev->wq, &refusal->work);
 }
 
 /* In interrupt context. */
@@ -858,9 +1177,7 @@ void faultline_odp_fault(struct faultline_dev *dev,
 	}
 	if (!fault) {
 		/* Far more than the device says that it raises at once. */
-		faultline_tq_resume(dev, le64_to_cpu(eqe->token),
-				    FAULTLINE_NO_RESOURCES,
-				    FAULTLINE_WAIT_SPIN);
+		faultline_odp_refuse(dev, le64_to_cpu(eqe->token));
 		return;
 	}
 	fault->token = le64_to_cpu(eqe->token);
@@ -892,39 +1209,13 @@ void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 		mmdrop(mm);
 }
 
-#ifdef FAULTLINE_COMPAT_ODP_PFNS
-static bool faultline_odp_may_be_huge(u64 start, u64 length, u64 iova)
-{
-	return false;
-}
-#else
-/*
- * Whether a region has huge pages only, as it says. Where the kernel makes them
- * by itself it may also make small ones, of which the core then wants nothing.
- */
-static bool faultline_odp_may_be_huge(u64 start, u64 length, u64 iova)
-{
-	struct vm_area_struct *vma;
-	bool huge;
-
-	if ((start ^ iova) & (HPAGE_SIZE - 1))
-		return false;
-	mmap_read_lock(current->mm);
-	vma = vma_lookup(current->mm, start);
-	huge = vma && is_vm_hugetlb_page(vma) &&
-	       huge_page_size(hstate_vma(vma)) >= HPAGE_SIZE &&
-	       length <= vma->vm_end - start;
-	mmap_read_unlock(current->mm);
-	return huge;
-}
-#endif
-
 /* What every region has that may become one on demand. */
 void faultline_odp_init(struct faultline_mr *mr)
 {
 	xa_init(&mr->children);
 	INIT_LIST_HEAD(&mr->idle_children);
 	mutex_init(&mr->children_lock);
+	mutex_init(&mr->map_lock);
 	INIT_DELAYED_WORK(&mr->reap_children, faultline_odp_reap_work);
 }
 
@@ -938,9 +1229,11 @@ struct ib_umem *faultline_odp_umem(struct ib_device *ibdev, u64 start,
 	/* The offset within a page is the same on both sides. */
 	if ((start ^ iova) & ~PAGE_MASK)
 		return ERR_PTR(-EINVAL);
-	if (access & IB_ACCESS_HUGETLB &&
-	    !faultline_odp_may_be_huge(start, length, iova))
-		access &= ~IB_ACCESS_HUGETLB;
+	/*
+	 * Huge pages are found wherever they are. The core would take nothing
+	 * else then.
+	 */
+	access &= ~IB_ACCESS_HUGETLB;
 	implicit = !start && length == U64_MAX;
 	if (implicit && iova)
 		return ERR_PTR(-EINVAL);
@@ -1063,7 +1356,7 @@ static int faultline_prefetch_run(struct faultline_prefetch *prefetch)
 	int err = 0;
 	u32 i;
 
-	for (i = 0; i < prefetch->count && !err; i++) {
+	for (i = 0; i < prefetch->count && err >= 0; i++) {
 		struct faultline_mr *mr = prefetch->parts[i].mr;
 
 		err = faultline_odp_bring(mr, &prefetch->list,
@@ -1078,7 +1371,7 @@ static int faultline_prefetch_run(struct faultline_prefetch *prefetch)
 			faultline_odp_mr_put(mr);
 		}
 	}
-	return err;
+	return min(err, 0);
 }
 
 static void faultline_prefetch_free(struct faultline_prefetch *prefetch)
@@ -1253,9 +1546,11 @@ int faultline_odp_create(struct faultline_dev *dev)
 {
 	/*
 	 * Twice what may be outstanding: those of a key that goes are over for
-	 * the device, and still queued here.
+	 * the device, and still queued here. Each worker may keep one that is
+	 * answered.
 	 */
-	u32 max_faults = 2 * le32_to_cpu(dev->caps.max_faults);
+	u32 max_faults = 2 * le32_to_cpu(dev->caps.max_faults) +
+			 FAULTLINE_FAULT_WORKERS;
 	struct faultline_odp *odp;
 	unsigned int i;
 

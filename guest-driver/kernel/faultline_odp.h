@@ -10,13 +10,21 @@
 
 #include "faultline_ib.h"
 
-/* What ib_umem_odp_map_dma_and_lock() is asked for. */
-static inline u64 faultline_odp_mask(bool write)
+/* ib_umem_odp_map_dma_and_lock() wants a mask, and ignores it unless it faults. */
+#ifdef FAULTLINE_COMPAT_ODP_PFNS
+#define FAULTLINE_ODP_MASK	HMM_PFN_REQ_FAULT
+#else
+#define FAULTLINE_ODP_MASK	ODP_READ_ALLOWED_BIT
+#endif
+
+/* What HMM has found at a page of a umem whose mutex is held. */
+static inline unsigned long faultline_odp_pfn(const struct ib_umem_odp *odp,
+					      size_t index)
 {
 #ifdef FAULTLINE_COMPAT_ODP_PFNS
-	return HMM_PFN_REQ_FAULT | (write ? HMM_PFN_REQ_WRITE : 0);
+	return odp->map.pfn_list[index];
 #else
-	return ODP_READ_ALLOWED_BIT | (write ? ODP_WRITE_ALLOWED_BIT : 0);
+	return odp->pfn_list[index];
 #endif
 }
 
@@ -37,13 +45,13 @@ static inline u64 faultline_odp_entry(struct faultline_dev *dev,
 		return 0;
 	/*
 	 * The core counts down when it unmaps, and leaves counting up to us. The
-	 * sum is not exact: who looks for pages writes without the mutex, and so
-	 * puts marks back that an invalidation has just removed, or removes some.
+	 * sum is not exact: a look at the page tables takes no mutex, and so
+	 * may put marks back that an invalidation has just removed.
 	 */
 	if (!(pfn & HMM_PFN_DMA_MAPPED))
 		odp->npages++;
 	entry = addr | FAULTLINE_PTE_READ;
-	if (pfn & HMM_PFN_WRITE)
+	if (pfn & HMM_PFN_WRITE && odp->umem.writable)
 		entry |= FAULTLINE_PTE_WRITE;
 #else
 	dma_addr_t addr = odp->dma_list[index];
@@ -51,7 +59,7 @@ static inline u64 faultline_odp_entry(struct faultline_dev *dev,
 	if (!addr)
 		return 0;
 	entry = (addr & ODP_DMA_ADDR_MASK) | FAULTLINE_PTE_READ;
-	if (addr & ODP_WRITE_ALLOWED_BIT)
+	if (addr & ODP_WRITE_ALLOWED_BIT && odp->umem.writable)
 		entry |= FAULTLINE_PTE_WRITE;
 #endif
 	return entry;

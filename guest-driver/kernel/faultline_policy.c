@@ -30,6 +30,9 @@ UVERBS_HANDLER(FAULTLINE_METHOD_QP_SET_POLICY)(struct uverbs_attr_bundle *attrs)
 		return err;
 	if (policy > FAULTLINE_FAULT_POLICY_TERMINATE)
 		return -EINVAL;
+	/* It holds up all that the NIC receives, the netdev's frames too. */
+	if (policy == FAULTLINE_FAULT_POLICY_STALL && !capable(CAP_NET_ADMIN))
+		return -EPERM;
 	params.fault_policy = policy;
 	qp = to_fqp(ibqp->real_qp);
 	mutex_lock(&qp->mutex);

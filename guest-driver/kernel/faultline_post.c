@@ -30,6 +30,10 @@ static int faultline_send_opcode(const struct ib_send_wr *wr)
 	}
 }
 
+/* Checksums are of queue pairs that the kernel has none of here. */
+#define FAULTLINE_SEND_FLAGS	(IB_SEND_FENCE | IB_SEND_SIGNALED |	\
+				 IB_SEND_SOLICITED | IB_SEND_INLINE)
+
 static u8 faultline_send_flags(const struct ib_send_wr *wr)
 {
 	u8 flags = 0;
@@ -98,7 +102,6 @@ static void faultline_fill_ud(struct faultline_sq_wqe *wqe,
 		     sizeof(*seg) !=
 		     offsetofend(struct faultline_sq_wqe, swap));
 	seg->qkey = cpu_to_le32(ud->remote_qkey);
-	wqe->ah = cpu_to_le32(to_fah(ud->ah)->ahn);
 	wqe->remote_qpn = cpu_to_le32(ud->remote_qpn);
 }
 
@@ -110,7 +113,8 @@ static int faultline_fill_send(struct faultline_qp *qp,
 
 	if (opcode < 0)
 		return opcode;
-	if (wr->num_sge < 0 || wr->num_sge > qp->sq.max_sge)
+	if (wr->num_sge < 0 || wr->num_sge > qp->sq.max_sge ||
+	    wr->send_flags & ~FAULTLINE_SEND_FLAGS)
 		return -EINVAL;
 	memset(wqe, 0, sizeof(*wqe));
 	wqe->opcode = opcode;
@@ -158,12 +162,33 @@ static int faultline_fill_send(struct faultline_qp *qp,
 	return 0;
 }
 
+/*
+ * Tells the device what has been posted, up to the first request that waits
+ * for the number of its address handle. The queue's lock is held.
+ */
+void faultline_sq_ring(struct faultline_qp *qp)
+{
+	struct faultline_dev *dev = to_fdev(qp->ibqp.device);
+	u32 to = qp->sq.producer;
+
+	if (qp->late) {
+		to = qp->rung;
+		while (to != qp->sq.producer && faultline_ah_ready(qp, to))
+			to++;
+		if (to == qp->rung)
+			return;
+		qp->rung = to;
+	}
+	faultline_doorbell(dev, FAULTLINE_DB_SQ, qp->res.num, to);
+}
+
 int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 			const struct ib_send_wr **bad_wr)
 {
 	struct faultline_dev *dev = to_fdev(ibqp->device);
 	struct faultline_qp *qp = to_fqp(ibqp);
 	struct faultline_wq *sq = &qp->sq;
+	struct faultline_sq_wqe *wqe;
 	unsigned long flags;
 	u32 producer;
 	int err = 0;
@@ -183,17 +208,19 @@ int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 			err = -ENOMEM;
 			break;
 		}
-		err = faultline_fill_send(qp, faultline_wq_entry(sq, producer),
-					  wr);
+		wqe = faultline_wq_entry(sq, producer);
+		err = faultline_fill_send(qp, wqe, wr);
 		if (err)
 			break;
+		if (faultline_is_datagram(qp, wr))
+			faultline_ah_name(qp, producer, wqe, ud_wr(wr)->ah);
 		sq->wr_id[producer & (faultline_wq_depth(sq) - 1)] = wr->wr_id;
 		producer++;
 	}
 	if (producer != sq->producer) {
 		/* Ids before the index: flushing reads them. */
 		smp_store_release(&sq->producer, producer);
-		faultline_doorbell(dev, FAULTLINE_DB_SQ, qp->res.num, producer);
+		faultline_sq_ring(qp);
 		/*
 		 * Either death is seen here, or whoever declared it sees the
 		 * new producer index when it has the CQ polled.

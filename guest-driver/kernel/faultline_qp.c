@@ -117,7 +117,7 @@ static int faultline_qp_pin(struct faultline_dev *dev, struct faultline_qp *qp,
 	int err;
 
 	qp->user = true;
-	err = faultline_udata_in(udata, &req, sizeof(req));
+	err = ib_copy_validate_udata_in(udata, req, reserved);
 	if (err)
 		return err;
 	if (req.reserved)
@@ -148,6 +148,8 @@ free_sq:
 static void faultline_qp_free(struct faultline_dev *dev,
 			      struct faultline_qp *qp)
 {
+	faultline_ah_forget(qp);
+	kvfree(qp->late);
 	faultline_wq_free(dev, &qp->sq);
 	faultline_wq_free(dev, &qp->rq);
 }
@@ -212,7 +214,8 @@ static void faultline_qp_link(struct faultline_qp *qp)
 
 /*
  * No event and no poll finds the QP any more: polls look it up under the lock
- * of their CQ.
+ * of their CQ. Its completions go first: as long as it is found, no other QP
+ * has its number here.
  */
 static void faultline_qp_unlink(struct faultline_qp *qp)
 {
@@ -220,17 +223,17 @@ static void faultline_qp_unlink(struct faultline_qp *qp)
 	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
 	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
 
+	if (!qp->user) {
+		spin_lock_irq(&send_cq->lock);
+		list_del(&qp->send_cq_entry);
+		faultline_cq_clean(send_cq, qp->res.num, faultline_qp_srq(qp));
+		spin_unlock_irq(&send_cq->lock);
+		spin_lock_irq(&recv_cq->lock);
+		list_del(&qp->recv_cq_entry);
+		faultline_cq_clean(recv_cq, qp->res.num, faultline_qp_srq(qp));
+		spin_unlock_irq(&recv_cq->lock);
+	}
 	faultline_res_remove(&dev->qps, &qp->res);
-	if (qp->user)
-		return;
-	spin_lock_irq(&send_cq->lock);
-	list_del(&qp->send_cq_entry);
-	faultline_cq_clean(send_cq, qp->res.num, faultline_qp_srq(qp));
-	spin_unlock_irq(&send_cq->lock);
-	spin_lock_irq(&recv_cq->lock);
-	list_del(&qp->recv_cq_entry);
-	faultline_cq_clean(recv_cq, qp->res.num, faultline_qp_srq(qp));
-	spin_unlock_irq(&recv_cq->lock);
 }
 
 /* The device has made a QP that has no queues, which nobody polls. */
@@ -289,7 +292,7 @@ static int faultline_create_spreader(struct faultline_dev *dev,
 	if (err)
 		return err;
 	resp.qpn = qpn;
-	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	err = faultline_respond(udata, resp);
 	if (err) {
 		faultline_res_remove(&dev->qps, &qp->res);
 		faultline_cmd_destroy_qp(dev, qpn);
@@ -318,6 +321,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 		return -EOPNOTSUPP;
 
 	mutex_init(&qp->mutex);
+	INIT_LIST_HEAD(&qp->late_entry);
 	spin_lock_init(&qp->sq.lock);
 	spin_lock_init(&qp->rq.lock);
 	qp->state = IB_QPS_RESET;
@@ -341,6 +345,15 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 		      faultline_qp_alloc(dev, qp, &attr->cap);
 	if (err)
 		return err;
+	if (!udata && (attr->qp_type == IB_QPT_UD ||
+		       attr->qp_type == IB_QPT_GSI)) {
+		qp->late = kvcalloc(faultline_wq_depth(&qp->sq),
+				    sizeof(*qp->late), GFP_KERNEL);
+		if (!qp->late) {
+			err = -ENOMEM;
+			goto free_qp;
+		}
+	}
 	err = faultline_qp_create_hw(dev, qp, type, udata, &qpn);
 	if (err)
 		goto free_qp;
@@ -359,7 +372,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 		attr->cap.max_recv_sge = qp->rq.max_sge;
 	}
 	resp.qpn = qpn;
-	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	err = faultline_respond(udata, resp);
 	if (err)
 		goto destroy;
 	return 0;
@@ -415,6 +428,10 @@ static int faultline_qp_fill_attr(struct faultline_qp *qp,
 	if (mask & IB_QP_PORT && attr->port_num != 1)
 		return -EINVAL;
 	if (mask & IB_QP_PKEY_INDEX && attr->pkey_index)
+		return -EINVAL;
+	/* What is of regions alone does no harm; what nobody knows may. */
+	if (mask & IB_QP_ACCESS_FLAGS &&
+	    attr->qp_access_flags & ~IB_ACCESS_SUPPORTED)
 		return -EINVAL;
 	if (mask & IB_QP_AV &&
 	    !(rdma_ah_get_ah_flags(&attr->ah_attr) & IB_AH_GRH))
@@ -475,6 +492,7 @@ static void faultline_qp_reset(struct faultline_qp *qp)
 	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
 	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
 
+	faultline_ah_forget(qp);
 	spin_lock_irq(&send_cq->lock);
 	faultline_cq_clean(send_cq, qp->res.num, faultline_qp_srq(qp));
 	faultline_wq_reset(&qp->sq);

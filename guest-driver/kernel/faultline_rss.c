@@ -38,7 +38,7 @@ static int faultline_rwq_create_hw(struct faultline_dev *dev,
 	struct faultline_create_wq_req req;
 	int err;
 
-	err = faultline_udata_in(udata, &req, sizeof(req));
+	err = ib_copy_validate_udata_in(udata, req, reserved);
 	if (err)
 		return err;
 	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)))
@@ -211,7 +211,7 @@ int faultline_create_rss_qp(struct faultline_dev *dev, struct faultline_qp *qp,
 	/* There is nothing to send from. */
 	if (attr->send_cq || attr->cap.max_send_wr)
 		return -EINVAL;
-	err = faultline_udata_in(udata, &req, sizeof(req));
+	err = ib_copy_validate_udata_in(udata, req, key);
 	if (err)
 		return err;
 	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)))

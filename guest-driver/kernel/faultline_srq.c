@@ -71,8 +71,8 @@ static int faultline_srq_pin(struct faultline_dev *dev,
 	int err;
 
 	srq->user = true;
-	err = faultline_udata_in(udata, &req,
-				 with_tags ? sizeof(req) : sizeof(req.srq));
+	err = with_tags ? ib_copy_validate_udata_in(udata, req, reserved) :
+			  ib_copy_validate_udata_in(udata, req.srq, reserved);
 	if (err)
 		return err;
 	if (memchr_inv(req.srq.reserved, 0, sizeof(req.srq.reserved)) ||
@@ -175,7 +175,7 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 	if (attr->srq_type == IB_SRQT_XRC)
 		ibsrq->ext.xrc.srq_num = srqn;
 	resp.srqn = srqn;
-	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	err = faultline_respond(udata, resp);
 	if (err)
 		goto remove;
 	return 0;
@@ -206,7 +206,7 @@ static int faultline_resize_srq(struct faultline_dev *dev,
 		return -EOPNOTSUPP;
 	if (!max_wr || max_wr > le32_to_cpu(dev->caps.max_srq_wr))
 		return -EINVAL;
-	err = faultline_udata_in(udata, &req, sizeof(req));
+	err = ib_copy_validate_udata_in(udata, req, reserved);
 	if (err)
 		return err;
 	if (memchr_inv(req.reserved, 0, sizeof(req.reserved)))

@@ -72,11 +72,16 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(rx_csum_errors),
 	FAULTLINE_COUNTER(tx_segmented),
 	FAULTLINE_COUNTER(resp_local_length_error),
+	FAULTLINE_COUNTER(tx_bad_source),
+	FAULTLINE_COUNTER(table_bytes),
+	/* The driver's own. */
+	{ .name = "lost_interrupts" },
 };
 
-#define FAULTLINE_NUM_COUNTERS	ARRAY_SIZE(faultline_stat_descs)
+/* The device's come first. */
+#define FAULTLINE_NUM_COUNTERS	(ARRAY_SIZE(faultline_stat_descs) - 1)
 
-const unsigned int faultline_num_counters = FAULTLINE_NUM_COUNTERS;
+const unsigned int faultline_num_counters = ARRAY_SIZE(faultline_stat_descs);
 
 /* Before anybody can ask for counters, and until nobody can any more. */
 int faultline_counters_create(struct faultline_dev *dev)
@@ -109,6 +114,10 @@ int faultline_read_counters(struct faultline_dev *dev, u32 set, u64 *values)
 	for (i = 0; !err && i < FAULTLINE_NUM_COUNTERS; i++)
 		values[i] = le64_to_cpu(dev->counters[i]);
 	mutex_unlock(&dev->counters_lock);
+	/* An interrupt is no queue pair's. */
+	if (!err)
+		values[FAULTLINE_NUM_COUNTERS] =
+			set ? 0 : atomic64_read(&dev->lost_interrupts);
 	return err;
 }
 
@@ -116,7 +125,7 @@ struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
 						    u32 port)
 {
 	return rdma_alloc_hw_stats_struct(faultline_stat_descs,
-					  FAULTLINE_NUM_COUNTERS,
+					  faultline_num_counters,
 					  RDMA_HW_STATS_DEFAULT_LIFESPAN);
 }
 
@@ -124,7 +133,7 @@ int faultline_get_hw_stats(struct ib_device *ibdev, struct rdma_hw_stats *stats,
 			   u32 port, int index)
 {
 	return faultline_read_counters(to_fdev(ibdev), 0, stats->value) ?:
-	       FAULTLINE_NUM_COUNTERS;
+	       faultline_num_counters;
 }
 
 struct rdma_hw_stats *

@@ -6,6 +6,9 @@
 
 #include "faultline_net.h"
 
+/* Until a receive queue for which there was no memory is filled again. */
+#define FAULTLINE_REFILL_DELAY	msecs_to_jiffies(20)
+
 static struct faultline_cqe *faultline_net_cqe(struct faultline_net_cq *cq)
 {
 	struct faultline_cqe *ring = cq->buf.cpu;
@@ -368,6 +371,14 @@ static int faultline_rx_poll(struct faultline_channel *ch, int budget)
 	return done;
 }
 
+void faultline_refill_expired(struct timer_list *timer)
+{
+	struct faultline_channel *ch =
+		container_of(timer, struct faultline_channel, refill_timer);
+
+	napi_schedule(&ch->napi);
+}
+
 int faultline_napi_poll(struct napi_struct *napi, int budget)
 {
 	struct faultline_channel *ch =
@@ -376,10 +387,13 @@ int faultline_napi_poll(struct napi_struct *napi, int budget)
 
 	faultline_tx_poll(ch, budget);
 	done = faultline_rx_poll(ch, budget);
-	/* Without a buffer nothing would ever wake us: poll on. */
+	/*
+	 * Without a buffer no completion would ever call us again. The timer
+	 * does, after a time in which memory may have become free.
+	 */
 	if (!faultline_rx_refill(ch, GFP_ATOMIC) &&
 	    !faultline_is_dead(ch->net->dev))
-		return budget;
+		mod_timer(&ch->refill_timer, jiffies + FAULTLINE_REFILL_DELAY);
 	if (done == budget)
 		return budget;
 	if (napi_complete_done(napi, done))

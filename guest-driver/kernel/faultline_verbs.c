@@ -32,29 +32,6 @@ to_fmmap(struct rdma_user_mmap_entry *rdma_entry)
 			    rdma_entry);
 }
 
-/*
- * Reads the driver's part of a request. A provider that is newer than we are
- * may send more, as long as that is zero.
- */
-int faultline_udata_in(struct ib_udata *udata, void *req, size_t size)
-{
-	if (udata->inlen < size)
-		return -EINVAL;
-	if (udata->inlen > size &&
-	    !ib_is_udata_cleared(udata, size, udata->inlen - size))
-		return -EOPNOTSUPP;
-	return ib_copy_from_udata(req, udata, size);
-}
-
-/* Writes the driver's part of an answer; nothing for the kernel. */
-int faultline_udata_out(struct ib_udata *udata, const void *resp, size_t size)
-{
-	if (!udata || !udata->outlen)
-		return 0;
-	return ib_copy_to_udata(udata, (void *)resp,
-				min(size, udata->outlen));
-}
-
 static int faultline_query_device(struct ib_device *ibdev,
 				  struct ib_device_attr *props,
 				  struct ib_udata *udata)
@@ -396,7 +373,7 @@ static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 		goto release;
 	}
 	faultline_ucontext_resp(ctx, &resp);
-	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	err = faultline_respond(udata, resp);
 	if (err)
 		goto release;
 	return 0;
@@ -423,11 +400,11 @@ static int faultline_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 	struct faultline_alloc_pd_resp resp = {};
 	int err;
 
-	err = faultline_cmd_alloc_pd(dev, &pd->pdn);
+	err = faultline_cmd_alloc_pd(dev, faultline_udata_uctx(udata), &pd->pdn);
 	if (err)
 		return err;
 	resp.pdn = pd->pdn;
-	err = faultline_udata_out(udata, &resp, sizeof(resp));
+	err = faultline_respond(udata, resp);
 	if (err)
 		faultline_cmd_dealloc_pd(dev, pd->pdn);
 	return err;
@@ -437,6 +414,8 @@ static int faultline_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibpd->device);
 
+	/* Address handles may still be on their way out. */
+	faultline_ah_flush(dev);
 	return faultline_settle(dev, faultline_cmd_dealloc_pd(dev,
 							      to_fpd(ibpd)->pdn));
 }
@@ -470,44 +449,6 @@ void faultline_av_fill(struct faultline_av *av, const struct rdma_ah_attr *attr)
 	av->port = 1;
 }
 
-static int faultline_create_ah(struct ib_ah *ibah,
-			       struct rdma_ah_init_attr *init_attr,
-			       struct ib_udata *udata)
-{
-	struct faultline_dev *dev = to_fdev(ibah->device);
-	struct faultline_ah *ah = to_fah(ibah);
-	struct faultline_create_ah_resp resp = {};
-	struct faultline_av av = {};
-	bool sleepable = init_attr->flags & RDMA_CREATE_AH_SLEEPABLE;
-	int err;
-
-	if (!(rdma_ah_get_ah_flags(init_attr->ah_attr) & IB_AH_GRH))
-		return -EINVAL;
-	faultline_av_fill(&av, init_attr->ah_attr);
-	err = faultline_cmd_create_ah(dev, to_fpd(ibah->pd)->pdn, &av,
-				      sleepable ? FAULTLINE_WAIT_SLEEP :
-						  FAULTLINE_WAIT_SPIN,
-				      &ah->ahn);
-	if (err)
-		return err;
-	resp.ahn = ah->ahn;
-	err = faultline_udata_out(udata, &resp, sizeof(resp));
-	if (err)
-		faultline_cmd_destroy_ah(dev, ah->ahn, FAULTLINE_WAIT_SLEEP);
-	return err;
-}
-
-static int faultline_destroy_ah(struct ib_ah *ibah, u32 flags)
-{
-	struct faultline_dev *dev = to_fdev(ibah->device);
-	enum faultline_wait wait = flags & RDMA_DESTROY_AH_SLEEPABLE ?
-		FAULTLINE_WAIT_SLEEP : FAULTLINE_WAIT_SPIN;
-
-	return faultline_settle(dev,
-				faultline_cmd_destroy_ah(dev, to_fah(ibah)->ahn,
-							 wait));
-}
-
 static ssize_t hw_rev_show(struct device *device, struct device_attribute *attr,
 			   char *buf)
 {
@@ -525,21 +466,9 @@ static ssize_t hca_type_show(struct device *device,
 }
 static DEVICE_ATTR_RO(hca_type);
 
-static ssize_t lost_interrupts_show(struct device *device,
-				    struct device_attribute *attr, char *buf)
-{
-	struct faultline_dev *dev =
-		rdma_device_to_drv_device(device, struct faultline_dev, ibdev);
-
-	return sysfs_emit(buf, "%lld\n",
-			  atomic64_read(&dev->lost_interrupts));
-}
-static DEVICE_ATTR_RO(lost_interrupts);
-
 static struct attribute *faultline_attributes[] = {
 	&dev_attr_hw_rev.attr,
 	&dev_attr_hca_type.attr,
-	&dev_attr_lost_interrupts.attr,
 	NULL,
 };
 

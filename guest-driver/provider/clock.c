@@ -54,14 +54,21 @@ int fl_clock_sync(struct fl_context *ctx)
 	return 0;
 }
 
-/* Time of day of a time stamp of the device, in nanoseconds. */
-uint64_t fl_wallclock(struct fl_context *ctx, uint64_t timestamp)
+/*
+ * Measures the relation anew if it is old. Makes system calls: not under a
+ * lock. If the device does not answer, the old relation must do.
+ */
+void fl_clock_refresh(struct fl_context *ctx)
 {
 	uint64_t synced_at = __atomic_load_n(&ctx->clock_synced_at, __ATOMIC_RELAXED);
 
-	/* If the device does not answer, the old relation must do. */
 	if (now_ns(CLOCK_MONOTONIC_COARSE) - synced_at > FL_CLOCK_MAX_AGE_NS)
 		fl_clock_sync(ctx);
+}
+
+/* Time of day of a time stamp of the device, in nanoseconds. */
+uint64_t fl_wallclock(const struct fl_context *ctx, uint64_t timestamp)
+{
 	return timestamp + __atomic_load_n(&ctx->wallclock_ahead, __ATOMIC_RELAXED);
 }
 

@@ -164,6 +164,25 @@ static __be32 wc_imm(const struct faultline_cqe *cqe)
 	return (__force __be32)cqe->imm;
 }
 
+/*
+ * ConnectX tells of a datagram over RoCE the type of its packet in place of a
+ * service level, and programs (UCX) tell an IPv4 header from a GRH by it. The
+ * VLAN priority is in `cvlan`.
+ */
+static uint8_t wc_sl(const struct faultline_cqe *cqe)
+{
+	if (!(cqe->flags & FAULTLINE_CQE_GRH))
+		return cqe->sl;
+	switch (cqe->ip_version) {
+	case 4:
+		return FL_SL_UDP | FL_SL_IPV4;
+	case 6:
+		return FL_SL_UDP | FL_SL_IPV6;
+	default:
+		return cqe->sl;
+	}
+}
+
 int fl_poll_cq(struct ibv_cq *ibcq, int num, struct ibv_wc *wc)
 {
 	struct fl_cq *cq = to_fl_cq(ibcq);
@@ -192,7 +211,7 @@ int fl_poll_cq(struct ibv_cq *ibcq, int num, struct ibv_wc *wc)
 		wc->src_qp = le32toh(cqe->src_qp);
 		wc->wc_flags = wc_flags(cqe->flags) | fl_tag_wc_flags(cqe->tm_flags);
 		wc->pkey_index = le16toh(cqe->pkey_index);
-		wc->sl = cqe->sl;
+		wc->sl = wc_sl(cqe);
 		wc++;
 		n++;
 	}
@@ -228,6 +247,8 @@ static int fl_start_poll(struct ibv_cq_ex *ibcq, struct ibv_poll_cq_attr *attr)
 
 	if (attr->comp_mask)
 		return EINVAL;
+	if (cq->wallclock)
+		fl_clock_refresh(to_fl_ctx(ibcq->context));
 	pthread_spin_lock(&cq->lock);
 	first = cq->consumer;
 	ret = fl_next_poll(ibcq);
@@ -292,7 +313,7 @@ static uint32_t fl_read_slid(struct ibv_cq_ex *cq)
 
 static uint8_t fl_read_sl(struct ibv_cq_ex *cq)
 {
-	return to_fl_cq_ex(cq)->current.sl;
+	return wc_sl(&to_fl_cq_ex(cq)->current);
 }
 
 static uint8_t fl_read_dlid_path_bits(struct ibv_cq_ex *cq)
@@ -459,6 +480,7 @@ struct ibv_cq_ex *fl_create_cq_ex(struct ibv_context *context,
 	cq = create_cq(context, attr);
 	if (!cq)
 		return NULL;
+	cq->wallclock = attr->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 	set_readers(&cq->verbs_cq.cq_ex, attr->wc_flags);
 	return &cq->verbs_cq.cq_ex;
 }
@@ -571,5 +593,27 @@ void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq)
 	cq->consumer += removed;
 	cq->last_qp = NULL;
 	publish_consumer(cq);
+	pthread_spin_unlock(&cq->lock);
+}
+
+/*
+ * Makes what is left of a destroyed SRQ void: no SRQ has that number. Work of
+ * its queue pairs is theirs.
+ */
+void fl_cq_clean_srq(struct fl_cq *cq, uint32_t srqn)
+{
+	uint32_t index;
+
+	pthread_spin_lock(&cq->lock);
+	for (index = cq->consumer; index - cq->consumer < 1U << cq->log_depth;
+	     index++) {
+		struct faultline_cqe *cqe = new_entry(cq, index);
+
+		if (!cqe)
+			break;
+		if ((cqe->flags & FAULTLINE_CQE_XRC || cqe->opcode & FL_WC_TM) &&
+		    le32toh(cqe->srqn) == srqn)
+			cqe->srqn = htole32(UINT32_MAX);
+	}
 	pthread_spin_unlock(&cq->lock);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 /*
- * The ring of doorbells in our page (firmware/abi/src/doorbell.rs).
+ * The ring of doorbells in our page. The steps, and why a thread that is
+ * stopped or killed between two of them holds up no other, are described in
+ * firmware/abi/src/ring.rs, from which this file must not differ.
  *
- * Several threads append at once. A slot is claimed only while there is room:
- * a claimed slot is always filled, since the device would wait at a hole for
- * ever. What finds no room goes to the kick page instead. It so overtakes what
- * is in the ring, which is harmless: doorbells carry absolute indices.
+ * What finds no room goes to the kick page instead. It so overtakes what is in
+ * the ring, which is harmless: doorbells carry absolute indices.
  */
 #include <sched.h>
 #include <time.h>
@@ -16,6 +16,8 @@
 
 /* How long a full ring is watched. The device empties it in microseconds. */
 #define FL_DOORBELL_SPIN_NS 20000ULL
+/* Rounds after which a ring counts as full: more than garbage in it needs. */
+#define FL_DOORBELL_TRIES (4 * FAULTLINE_DB_RING_ENTRIES)
 
 uint64_t fl_now_ns(void)
 {
@@ -31,23 +33,73 @@ static void kick(struct fl_context *ctx, uint64_t bits)
 	mmio_write64_le((void *)ctx->kick, htole64(bits));
 }
 
-/*
- * Claims a slot. False: the ring is full. `consumer` may have passed a
- * `producer` that was read earlier; then the exchange fails.
- */
-static bool claim(struct faultline_doorbell_page *page, uint32_t *index)
-{
-	*index = __atomic_load_n(&page->producer, __ATOMIC_RELAXED);
-	do {
-		uint32_t consumer = __atomic_load_n(&page->consumer,
-						    __ATOMIC_ACQUIRE);
+/* What a slot is to a thread that wants to append the doorbell `index`. */
+enum slot {
+	SLOT_FREE,
+	SLOT_UNTAKEN,	/* the doorbell of the lap before */
+	SLOT_PASSED,	/* this doorbell was stored, and perhaps taken */
+};
 
-		if ((int32_t)(*index - consumer) >= FAULTLINE_DB_RING_ENTRIES)
-			return false;
-	} while (!__atomic_compare_exchange_n(&page->producer, index, *index + 1,
-					      true, __ATOMIC_RELAXED,
-					      __ATOMIC_RELAXED));
-	return true;
+static enum slot look(struct faultline_doorbell_page *page, uint64_t index)
+{
+	uint64_t bits = le64toh(__atomic_load_n(
+		&page->ring[index % FAULTLINE_DB_RING_ENTRIES],
+		__ATOMIC_ACQUIRE));
+	uint64_t lap = index >> FAULTLINE_DB_LAP_SHIFT;
+
+	if (bits == lap)
+		return SLOT_FREE;
+	if (((bits >> FAULTLINE_DB_TYPE_SHIFT) & FAULTLINE_DB_TYPE_MASK) &&
+	    bits >> FAULTLINE_DB_PHASE_SHIFT == (lap & 1))
+		return SLOT_UNTAKEN;
+	return SLOT_PASSED;
+}
+
+static uint64_t load_producer(struct faultline_doorbell_page *page)
+{
+	return le64toh(__atomic_load_n(&page->producer, __ATOMIC_ACQUIRE));
+}
+
+/* From `index` to the next, unless another thread has done so. */
+static void advance(struct faultline_doorbell_page *page, uint64_t index)
+{
+	__le64 from = htole64(index);
+
+	__atomic_compare_exchange_n(&page->producer, &from, htole64(index + 1),
+				    false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+/* Stores a doorbell. False: the ring is full. */
+static bool append(struct faultline_doorbell_page *page, uint64_t bits)
+{
+	unsigned int tries;
+
+	for (tries = 0; tries < FL_DOORBELL_TRIES; tries++) {
+		uint64_t index = load_producer(page);
+		uint64_t lap = index >> FAULTLINE_DB_LAP_SHIFT;
+		__le64 free = htole64(lap);
+
+		switch (look(page, index)) {
+		case SLOT_FREE:
+			if (!__atomic_compare_exchange_n(
+				    &page->ring[index % FAULTLINE_DB_RING_ENTRIES],
+				    &free,
+				    htole64(bits | (~lap & 1) << FAULTLINE_DB_PHASE_SHIFT),
+				    false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+				break;
+			advance(page, index);
+			return true;
+		case SLOT_UNTAKEN:
+			/* Or a doorbell of the next lap, if `index` is old. */
+			if (load_producer(page) == index)
+				return false;
+			break;
+		case SLOT_PASSED:
+			advance(page, index);
+			break;
+		}
+	}
+	return false;
 }
 
 void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
@@ -56,10 +108,9 @@ void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 	struct faultline_doorbell_page *page = ctx->doorbell;
 	uint64_t bits = (uint64_t)type << FAULTLINE_DB_TYPE_SHIFT |
 			(uint64_t)object << FAULTLINE_DB_OBJECT_SHIFT | value;
-	uint64_t lap, patience = 0;
-	uint32_t index;
+	uint64_t patience = 0;
 
-	while (!claim(page, &index)) {
+	while (!append(page, bits)) {
 		uint64_t now = fl_now_ns();
 
 		if (fl_is_gone(ctx))
@@ -71,10 +122,6 @@ void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 			return;
 		}
 	}
-	lap = !((index >> FAULTLINE_DB_LAP_SHIFT) & 1);
-	__atomic_store_n(&page->ring[index % FAULTLINE_DB_RING_ENTRIES],
-			 htole64(bits | lap << FAULTLINE_DB_PHASE_SHIFT),
-			 __ATOMIC_RELEASE);
 	/* The device sets `asleep`, then looks at the ring once more. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&page->asleep, __ATOMIC_RELAXED))
@@ -82,18 +129,36 @@ void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 }
 
 /*
- * Waits until the device has taken what is in the ring. To be called before a
+ * Index behind the last doorbell that was stored, those included whose thread
+ * has not come to `producer`.
+ */
+static uint64_t ring_end(struct faultline_doorbell_page *page)
+{
+	unsigned int tries;
+	uint64_t index;
+
+	for (tries = 0; tries < FL_DOORBELL_TRIES; tries++) {
+		index = load_producer(page);
+		if (look(page, index) != SLOT_PASSED)
+			return index;
+		advance(page, index);
+	}
+	return load_producer(page);
+}
+
+/*
+ * Waits until the device has handled what is in the ring. To be called before a
  * command after which indices of an object count from zero: the device may
  * run commands ahead of doorbells, and an old index would then count as new.
  */
 void fl_doorbell_drain(struct fl_context *ctx)
 {
 	struct faultline_doorbell_page *page = ctx->doorbell;
-	uint32_t end = __atomic_load_n(&page->producer, __ATOMIC_ACQUIRE);
+	uint64_t end = ring_end(page);
 	uint64_t patience = fl_now_ns() + FL_PATIENCE_NS;
 
-	while ((int32_t)(end - __atomic_load_n(&page->consumer,
-					       __ATOMIC_ACQUIRE)) > 0 &&
+	while ((int64_t)(end - le64toh(__atomic_load_n(&page->consumer,
+						       __ATOMIC_ACQUIRE))) > 0 &&
 	       !fl_is_gone(ctx) && fl_now_ns() < patience)
 		sched_yield();
 }

@@ -100,11 +100,22 @@ void fl_wq_free(struct fl_wq *wq)
 	wq->wr_id = NULL;
 }
 
+/*
+ * The device may have given an object the number of one that another thread has
+ * destroyed, and of which it still looks for completions: that is waited for.
+ */
+static void await_number(struct fl_table *table, uint32_t number)
+{
+	while (fl_table_find(table, number))
+		sched_yield();
+}
+
 int fl_table_insert(struct fl_table *table, uint32_t number, void *object)
 {
 	void ***slot = &table->leaf[(number >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
 	int ret = 0;
 
+	await_number(table, number);
 	pthread_mutex_lock(&table->lock);
 	if (!*slot) {
 		void **leaf = calloc(FL_TABLE_SIZE, sizeof(*leaf));
@@ -121,16 +132,14 @@ int fl_table_insert(struct fl_table *table, uint32_t number, void *object)
 	return ret;
 }
 
-/* The kernel may have given the number to an object of another thread already. */
-void fl_table_remove(struct fl_table *table, uint32_t number, void *object)
+/* The last that is done with a number: another object may have it from now on. */
+void fl_table_remove(struct fl_table *table, uint32_t number)
 {
 	void **leaf = table->leaf[(number >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
-	void *mine = object;
 
 	if (leaf)
-		__atomic_compare_exchange_n(&leaf[number & FL_TABLE_MASK], &mine,
-					    NULL, false, __ATOMIC_RELEASE,
-					    __ATOMIC_RELAXED);
+		__atomic_store_n(&leaf[number & FL_TABLE_MASK], NULL,
+				 __ATOMIC_RELEASE);
 }
 
 void *fl_table_find(struct fl_table *table, uint32_t number)

@@ -46,6 +46,11 @@
 /* A CQ has at least so many entries. */
 #define FL_MIN_CQ_LOG_DEPTH 4
 
+/* The type of a RoCE packet, where ConnectX reports it: in `sl`. */
+#define FL_SL_UDP	(1 << 3)
+#define FL_SL_IPV4	2
+#define FL_SL_IPV6	1
+
 /*
  * How long the device is waited for where it should answer at once. The
  * kernel's own watch over it takes longer, and ends all waiting.
@@ -132,6 +137,7 @@ struct fl_cq {
 	uint32_t log_depth;
 	uint32_t consumer;
 	uint32_t cqn;
+	bool wallclock;		/* tells the time of day of completions */
 	struct fl_qp *last_qp;	/* of the entry before, mostly of the next too */
 	struct faultline_cqe current;	/* what start_poll and next_poll found */
 };
@@ -154,6 +160,7 @@ struct fl_srq {
 	struct fl_wq wq;
 	bool is_xrc;
 	uint32_t srqn;
+	struct fl_cq *cq;	/* of completions that name it, or NULL */
 	uint32_t *free;		/* stack of tags that are not in use */
 	uint32_t num_free;
 	uint32_t num_tags;	/* as many as the ring ever had entries */
@@ -312,7 +319,7 @@ void fl_wq_free(struct fl_wq *wq);
 
 /* QP numbers */
 int fl_table_insert(struct fl_table *table, uint32_t number, void *object);
-void fl_table_remove(struct fl_table *table, uint32_t number, void *object);
+void fl_table_remove(struct fl_table *table, uint32_t number);
 void *fl_table_find(struct fl_table *table, uint32_t number);
 
 /* cq.c */
@@ -326,6 +333,7 @@ int fl_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 int fl_poll_cq(struct ibv_cq *cq, int num, struct ibv_wc *wc);
 int fl_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq);
+void fl_cq_clean_srq(struct fl_cq *cq, uint32_t srqn);
 
 /* qp.c */
 struct ibv_qp *fl_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
@@ -399,7 +407,8 @@ void fl_unimport_dm(struct ibv_dm *dm);
 
 /* clock.c */
 int fl_clock_sync(struct fl_context *ctx);
-uint64_t fl_wallclock(struct fl_context *ctx, uint64_t timestamp);
+void fl_clock_refresh(struct fl_context *ctx);
+uint64_t fl_wallclock(const struct fl_context *ctx, uint64_t timestamp);
 int fl_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values);
 
 /* verbs.c */

@@ -194,7 +194,8 @@ enum faultlinedv_fault_policy {
  * In any state of the queue pair, until it goes to RESET, where it gets the
  * device's own setting again. It is about what arrives, a peer's READs among
  * it: for its own buffers a requester waits under each policy, and holds up
- * nobody else. 0 or an errno.
+ * nobody else. 0 or an errno: EPERM for FAULTLINEDV_FAULT_STALL without
+ * CAP_NET_ADMIN, because it holds up everything that the NIC receives.
  */
 int faultlinedv_set_fault_policy(struct ibv_qp *qp,
 				 enum faultlinedv_fault_policy policy);

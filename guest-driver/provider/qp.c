@@ -969,8 +969,8 @@ int fl_destroy_qp(struct ibv_qp *ibqp)
 	ret = ibv_cmd_destroy_qp(ibqp);
 	if (ret)
 		return ret;
-	fl_table_remove(&ctx->qps, ibqp->qp_num, qp);
 	clean_cqs(qp);
+	fl_table_remove(&ctx->qps, ibqp->qp_num);
 	fl_wq_free(&qp->rq);
 	fl_wq_free(&qp->sq);
 	free(qp);

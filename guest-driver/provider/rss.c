@@ -117,8 +117,8 @@ int fl_destroy_wq(struct ibv_wq *ibwq)
 	ret = ibv_cmd_destroy_wq(ibwq);
 	if (ret)
 		return ret;
-	fl_table_remove(&ctx->rwqs, ibwq->wq_num, rwq);
 	clean_cq(rwq);
+	fl_table_remove(&ctx->rwqs, ibwq->wq_num);
 	fl_wq_free(&rwq->wq);
 	free(rwq);
 	return 0;

@@ -105,6 +105,7 @@ int fl_create_named_srq(struct ibv_context *context, struct fl_srq *srq,
 	if (ret)
 		return ret;
 	srq->srqn = resp.drv.srqn;
+	srq->cq = to_fl_cq(attr->cq);
 	ret = fl_table_insert(&to_fl_ctx(context)->srqs, srq->srqn, srq);
 	if (ret) {
 		ibv_cmd_destroy_srq(&srq->verbs_srq.srq);
@@ -268,9 +269,10 @@ int fl_destroy_srq(struct ibv_srq *ibsrq)
 
 	if (ret)
 		return ret;
-	if (srq->is_xrc || srq->tags)
-		fl_table_remove(&to_fl_ctx(ibsrq->context)->srqs, srq->srqn,
-				srq);
+	if (srq->cq) {
+		fl_cq_clean_srq(srq->cq, srq->srqn);
+		fl_table_remove(&to_fl_ctx(ibsrq->context)->srqs, srq->srqn);
+	}
 	fl_free_srq(srq);
 	return 0;
 }

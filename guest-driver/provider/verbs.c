@@ -191,6 +191,7 @@ int fl_dealloc_mw(struct ibv_mw *mw)
 struct ibv_ah *fl_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
 	struct fl_create_ah_resp resp = {};
+	struct ibv_ah_attr kernel_attr = *attr;
 	struct fl_ah *ah;
 	int ret;
 
@@ -202,7 +203,10 @@ struct ibv_ah *fl_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	ah = calloc(1, sizeof(*ah));
 	if (!ah)
 		return NULL;
-	ret = ibv_cmd_create_ah(pd, &ah->ibv_ah, attr, &resp.ibv_resp,
+	/* ibv_init_ah_from_wc() has copied a packet type: no priority. */
+	if (attr->sl & FL_SL_UDP)
+		kernel_attr.sl = 0;
+	ret = ibv_cmd_create_ah(pd, &ah->ibv_ah, &kernel_attr, &resp.ibv_resp,
 				sizeof(resp));
 	if (ret) {
 		free(ah);

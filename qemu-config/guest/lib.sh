@@ -35,10 +35,14 @@ lab_rdma_device() {
 	lab_first /sys/class/infiniband
 }
 
-# The index of the RoCE v2 GID of the given IPv4 address (default: this guest's own).
+# The index of the RoCE v2 GID of the given address (default: this guest's own IPv4). IPv6 ones are PREFIX::HOST.
 lab_gid_index() {
 	local want=${1:-$MY_IP} dir=/sys/class/infiniband/$RDMA_DEV/ports/1 index gid type
-	want=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${want//./ })
+	if [ "${want//::/}" = "$want" ]; then
+		want=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${want//./ })
+	else
+		want=$(printf '%04x:0000:0000:0000:0000:0000:0000:%04x' "0x${want%%::*}" "0x${want##*::}")
+	fi
 	for ((index = 0; ; index++)); do
 		[ -e "$dir/gids/$index" ] || return 0
 		# Those that are not in use can't be read.
@@ -70,6 +74,11 @@ lab_listens() {
 		done
 	done
 	return 1
+}
+
+# Puts the number of RoCE packets that this guest's NIC has sent into a variable. Starts no process.
+lab_sent() {
+	read -r "$1" <"/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/tx_roce_packets"
 }
 
 # Waits until COMMAND succeeds: lab_until SECONDS COMMAND… The seconds are longer ones, see LAB_PATIENCE.

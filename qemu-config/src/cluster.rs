@@ -96,6 +96,8 @@ pub struct Cluster {
     pub qemu: Qemu,
     /// Versions of everything that was booted.
     pub versions: Vec<(String, String)>,
+    /// How often it was booted again because a guest died of [`TCG_RACE`] while booting.
+    pub repeated: usize,
     /// Sockets; in a short path because a socket's address holds 108 bytes.
     _sockets: tempfile::TempDir,
 }
@@ -117,15 +119,21 @@ impl Cluster {
     ///
     /// Must be called on a thread that lives as long as the cluster: QEMU and the emulator die with it.
     pub fn boot(workspace: &Workspace, plan: &Plan, dir: &Path) -> Result<Self> {
-        for _ in 0..2 {
+        let mut repeated = 0;
+        loop {
             match Self::boot_once(workspace, plan, dir) {
-                Err(error) if is_tcg_race(&format!("{error:#}")) => {
-                    say("a guest died of QEMU's race with self-patching code; booting again");
+                Err(error) if repeated < 2 && is_tcg_race(&format!("{error:#}")) => {
+                    say(format!("{TCG_RACE}; booting again"));
+                    repeated += 1;
                 }
-                other => return other,
+                other => {
+                    return other.map(|cluster| Self {
+                        repeated,
+                        ..cluster
+                    });
+                }
             }
         }
-        Self::boot_once(workspace, plan, dir)
     }
 
     fn boot_once(workspace: &Workspace, plan: &Plan, dir: &Path) -> Result<Self> {
@@ -248,6 +256,7 @@ impl Cluster {
             dir: dir.to_owned(),
             qemu,
             versions,
+            repeated: 0,
             _sockets: sockets,
         })
     }
@@ -280,6 +289,9 @@ impl Cluster {
         }
     }
 }
+
+/// What [`is_tcg_race`] finds.
+pub const TCG_RACE: &str = "a guest died of QEMU's race with self-patching code";
 
 /// Whether a kernel died of QEMU's TCG, not of anything in this project: a breakpoint that the
 /// kernel writes for a moment while it patches its code was met after it had gone.

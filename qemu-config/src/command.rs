@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Lines of a failed program's log that are shown.
 const SHOWN_LINES: usize = 40;
@@ -98,6 +99,11 @@ impl Owned {
             Ok(None) => None,
             Err(error) => Some(format!("cannot be waited for: {error}")),
         }
+    }
+
+    /// Sends the process a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(Pid::from_child(&self.0), signal).context("sending a signal")
     }
 
     /// Kills the process and waits for it.

@@ -12,11 +12,15 @@ use crate::image::{Base, Kernel, fetch_source_script, version_in};
 use crate::workspace::{Fingerprint, Workspace, files_below};
 
 /// Bumped when the way of building changes.
-const RECIPE: &str = "4";
+const RECIPE: &str = "6";
 /// Name of the module, the provider and its driver file.
 const NAME: &str = "faultline";
 /// Of the provider as a library that programs link with.
 const SOVERSION: u32 = 1;
+
+/// What the compiler warns of beyond the kernel's `W=1`. The headers of the kernel compare signed with unsigned numbers
+/// and have parameters without use, as do callbacks.
+const WARNINGS: &str = "-Wall -Wextra -Wno-unused-parameter -Wno-sign-compare";
 
 /// Built driver files for one kernel, as a tree to lay over a guest's root.
 #[derive(Debug, Clone)]
@@ -90,19 +94,28 @@ pub fn remove_others(cache: &Path, prefix: &str) -> Result<()> {
 
 /// Copies a tree, keeping modification times so that incremental builds see what has not changed.
 pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    for file in files_below(from)? {
-        let target = to.join(file.strip_prefix(from).unwrap_or(&file));
-        if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
-        }
+    for (file, target) in copy_tree_anew(from, to)? {
         let modified = fs::metadata(&file)?.modified()?;
-        fs::copy(&file, &target).with_context(|| format!("copying {}", file.display()))?;
         fs::File::options()
             .write(true)
             .open(&target)?
             .set_modified(modified)?;
     }
     Ok(())
+}
+
+/// Copies a tree as new files. Gives each file and its copy.
+fn copy_tree_anew(from: &Path, to: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut copies = Vec::new();
+    for file in files_below(from)? {
+        let target = to.join(file.strip_prefix(from).unwrap_or(&file));
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+        }
+        fs::copy(&file, &target).with_context(|| format!("copying {}", file.display()))?;
+        copies.push((file, target));
+    }
+    Ok(copies)
 }
 
 /// Modules that only tests load, by path: there is no place for them in the index.
@@ -127,7 +140,8 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
     // `modules` alone: combined with `clean` in one call, make may run them in either order.
     let script = format!(
         "for part in kernel test; do
-             make -C /usr/src/linux-headers-{release} M=/mnt/$part W=1 C={check} -j\"$(nproc)\" modules || exit 1
+             make -C /usr/src/linux-headers-{release} M=/mnt/$part W=1 C={check} -j\"$(nproc)\" \
+                  KCFLAGS='{WARNINGS}' modules || exit 1
              # As a distribution's packages have them: all debug information would be copied at each boot.
              strip --strip-debug /mnt/$part/*.ko || exit 1
          done"
@@ -161,11 +175,10 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
         target.join("updates").join(&module),
     )
     .context("copying the module")?;
-    fs::copy(
-        work.join("test/moving_buffer.ko"),
-        target.join("moving_buffer.ko"),
-    )
-    .context("copying the module for tests")?;
+    for module in ["moving_buffer.ko", "kernel_verbs.ko"] {
+        fs::copy(work.join("test").join(module), target.join(module))
+            .with_context(|| format!("copying {module}"))?;
+    }
     copy_tree(&index, &target)
 }
 
@@ -232,10 +245,14 @@ fn module_index(
     Ok(index)
 }
 
-/// Compiler warnings in a build log.
+/// Warnings of the compiler and of modpost, and errors of sparse, with which make goes on, in a build log.
 fn warnings(log: &str) -> Vec<String> {
     log.lines()
-        .filter(|line| line.contains("warning:"))
+        .filter(|line| {
+            ["warning:", "WARNING:", " error:"]
+                .iter()
+                .any(|word| line.contains(word))
+        })
         .map(str::to_owned)
         .collect()
 }
@@ -282,14 +299,28 @@ fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
         )?;
     }
     let target = tree.join("providers").join(NAME);
-    let _ = fs::remove_dir_all(&target);
-    copy_tree(&workspace.guest_driver().join("provider"), &target)?;
-    copy_tree(&workspace.guest_driver().join("include"), &target)?;
+    let parts = ["provider", "include"].map(|part| workspace.guest_driver().join(part));
+    let mut same = true;
+    for part in &parts {
+        for file in files_below(part)? {
+            let copy = target.join(file.strip_prefix(part).unwrap_or(&file));
+            same &= fs::read(copy).is_ok_and(|copy| fs::read(&file).is_ok_and(|file| file == copy));
+        }
+    }
+    // Several worktrees may share the cache, and a source of another one need not be newer than the object that was made
+    // of this one's: what is not the same is a new file.
+    if !same {
+        let _ = fs::remove_dir_all(&target);
+        for part in &parts {
+            copy_tree_anew(part, &target)?;
+        }
+    }
     register_provider(&tree.join("CMakeLists.txt"))?;
     // -O2 with debug information, as Debian builds it.
     let script = "mkdir -p /mnt/build && cd /mnt/build
          [ -f build.ninja ] || cmake -G Ninja -DNO_PYVERBS=1 -DNO_MAN_PAGES=1 -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-             /mnt/source";
+             /mnt/source
+         grep -q FAULTLINE_WERROR CMakeCache.txt || cmake -DFAULTLINE_WERROR=ON .";
     run_logged(
         "configuring rdma-core",
         &mut base.chroot(&work, script),
@@ -422,8 +453,9 @@ mod tests {
 
     #[test]
     fn warnings_are_found_in_a_log() {
-        let log = "a.c:3:1: warning: unused variable\nCC x.o\nWARNING: modpost: missing MODULE_DESCRIPTION()\n";
-        assert_eq!(warnings(log).len(), 1);
+        let log = "a.c:3:1: warning: unused variable\nCC x.o\nWARNING: modpost: missing MODULE_DESCRIPTION()\n\
+                   b.c:4:2: error: undefined identifier 'x'\nLD [M]  error.ko\n";
+        assert_eq!(warnings(log).len(), 3);
     }
 
     #[test]

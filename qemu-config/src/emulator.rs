@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
 
 use crate::command::{Owned, bound_to_us, capture, say, tail};
 use crate::workspace::Workspace;
@@ -136,6 +137,16 @@ impl Emulator {
     /// Kills it, as a crash would.
     pub fn kill(&self) {
         self.lock().kill();
+    }
+
+    /// Stops it where it is, as a debugger would, until [`Self::go_on`].
+    pub fn stop(&self) -> Result<()> {
+        self.lock().signal(Signal::STOP)
+    }
+
+    /// Lets it go on after [`Self::stop`].
+    pub fn go_on(&self) -> Result<()> {
+        self.lock().signal(Signal::CONT)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Owned> {

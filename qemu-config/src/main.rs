@@ -11,6 +11,7 @@ mod driver;
 mod emulator;
 mod exchange;
 mod figures;
+mod fuzz;
 mod guest;
 mod host;
 mod image;
@@ -98,6 +99,17 @@ enum Command {
         only: Option<String>,
         #[command(subcommand)]
         what: Option<BenchCommand>,
+    },
+    /// Fuzz parts of the emulator with libFuzzer, guided by coverage: all targets of tests/fuzz, or those that are named
+    Fuzz {
+        /// Targets
+        targets: Vec<String>,
+        /// Inputs for each
+        #[arg(long, default_value_t = 10_000_000)]
+        runs: u64,
+        /// Put the inputs that add coverage into the repository's corpus
+        #[arg(long)]
+        merge: bool,
     },
     /// Build what guests need (image, drivers, programs) and print what is in it
     Image {
@@ -303,6 +315,11 @@ fn dispatch(command: Command) -> Result<bool> {
             &guests.plan_with_swap(),
             json.as_deref(),
         ),
+        Command::Fuzz {
+            targets,
+            runs,
+            merge,
+        } => fuzz::run(&Workspace::find()?, &targets, runs, merge),
         Command::StreamSend {
             address,
             bytes,

@@ -602,6 +602,45 @@ void endpoint_destroy(struct endpoint *end)
 		die("cannot destroy a queue pair: %m");
 }
 
+void xrc_init(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL_ACCESS,
+	};
+
+	WANT(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+			    IBV_QP_ACCESS_FLAGS));
+}
+
+void xrc_listen(struct device *device, struct ibv_qp *qp, uint32_t peer, bool target)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = device->mtu, .dest_qp_num = peer,
+		.rq_psn = 7, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
+		.ah_attr = {
+			.is_global = 1, .port_num = 1,
+			.grh = { .dgid = device->gid, .hop_limit = 64,
+				 .sgid_index = device->gid_index },
+		},
+	};
+
+	WANT(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+			    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			    (target ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)));
+}
+
+void xrc_start(struct ibv_qp *qp, bool target)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7,
+		.sq_psn = 7, .max_rd_atomic = 1,
+	};
+
+	WANT(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN |
+			    (target ? 0 : IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+					  IBV_QP_MAX_QP_RD_ATOMIC)));
+}
+
 bool endpoint_wait(struct endpoint *end, struct ibv_wc *wc, unsigned int ms)
 {
 	uint64_t deadline = 0;
@@ -633,6 +672,7 @@ void endpoint_post(struct endpoint *end, const struct request *request)
 		.sg_list = &piece,
 		.num_sge = 1,
 		.opcode = request->opcode,
+		.imm_data = htonl(request->immediate),
 		.send_flags = IBV_SEND_SIGNALED | request->flags,
 	}, *bad;
 	int error;

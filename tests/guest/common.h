@@ -142,6 +142,13 @@ void endpoint_start(struct endpoint *end);
 /* To RESET, from whatever state. */
 void endpoint_stop(struct endpoint *end);
 void endpoint_destroy(struct endpoint *end);
+/*
+ * An XRC queue pair, target or initiator: to INIT, to RTR towards a peer of the
+ * same device, to RTS.
+ */
+void xrc_init(struct ibv_qp *qp);
+void xrc_listen(struct device *device, struct ibv_qp *qp, uint32_t peer, bool target);
+void xrc_start(struct ibv_qp *qp, bool target);
 /* The next completion, waiting `ms` for it; false if there is none. */
 bool endpoint_wait(struct endpoint *end, struct ibv_wc *wc, unsigned int ms);
 
@@ -156,6 +163,8 @@ struct request {
 	uint32_t rkey;
 	uint64_t compare_add;
 	uint64_t swap;
+	/* Of a SEND or WRITE with immediate data, in host byte order. */
+	uint32_t immediate;
 	unsigned int flags;
 };
 

@@ -300,6 +300,9 @@ static void test_flows(void)
 
 /* --- VLANs ------------------------------------------------------------------ */
 
+/* Packet types in the place of a service level, as ConnectX reports them: IP version, and a UDP header. */
+enum { TYPE_IPV6 = 8 | 1, TYPE_IPV4 = 8 | 2 };
+
 /* Where the GID of this address is in the table. The kernel adds it soon. */
 static struct ibv_gid_entry gid_of(const char *address)
 {
@@ -336,11 +339,46 @@ static struct ibv_ah *to_gid(const union ibv_gid *gid, unsigned int index, uint8
 	return ah;
 }
 
+static bool is_ipv4(const union ibv_gid *gid)
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+	return !memcmp(gid->raw, mapped, sizeof(mapped));
+}
+
+/* A datagram over IPv6 says so. Its completion is read by ibv_poll_cq(). */
+static void check_ipv6(struct ibv_qp *qp)
+{
+	struct ibv_gid_entry entries[64];
+	ssize_t count = ibv_query_gid_table(device.context, entries, ARRAY_SIZE(entries), 0);
+	uint64_t deadline = now_ms() + SOON_MS;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+	ssize_t i = 0;
+	int got;
+
+	while (i < count && (is_ipv4(&entries[i].gid) ||
+			     entries[i].gid_type != IBV_GID_TYPE_ROCE_V2))
+		i++;
+	if (i >= count)
+		die("the device has no IPv6 address");
+	ah = to_gid(&entries[i].gid, entries[i].gid_index, 0);
+	send_out(qp, 1000, ah);
+	while (!(got = ibv_poll_cq(ibv_cq_ex_to_cq(recv_cq), 1, &wc)))
+		WANT(now_ms() < deadline);
+	WANT(got == 1 && wc.status == IBV_WC_SUCCESS && wc.wc_flags & IBV_WC_GRH);
+	if (wc.sl != TYPE_IPV6)
+		die("a datagram over IPv6 is said to have the level %u", wc.sl);
+	WANT(!ibv_destroy_ah(ah));
+}
+
 static void test_vlan(const char *address, uint16_t vid)
 {
 	struct ibv_gid_entry entry = gid_of(address);
 	struct ibv_ah *tagged = to_gid(&entry.gid, entry.gid_index, 5);
 	struct ibv_ah *plain = to_gid(&device.gid, device.gid_index, 5);
+	/* As ibv_init_ah_from_wc() makes it from what the first one's completion says. */
+	struct ibv_ah *reply = to_gid(&entry.gid, entry.gid_index, TYPE_IPV4);
 	struct ibv_qp *qp = make_qp(IBV_QPT_UD);
 	struct seen seen;
 
@@ -349,8 +387,8 @@ static void test_vlan(const char *address, uint16_t vid)
 		content_fill(memory, content_key(2, round, 0), 0, 1000);
 		send_out(qp, 1000, tagged);
 		seen = next_received();
-		/* The whole tag, as other adapters have it, whose priority is the service level. */
-		if (seen.vlan != (5 << 13 | vid) || seen.sl != 5)
+		/* The whole tag, and the packet's type in place of a level, as ConnectX has them. */
+		if (seen.vlan != (5 << 13 | vid) || seen.sl != TYPE_IPV4)
 			die("a datagram in VLAN %u with priority 5 is said to have the tag %#x, level %u",
 			    vid, seen.vlan, seen.sl);
 		WANT(seen.tag == 0 && seen.length == 1040);
@@ -360,9 +398,17 @@ static void test_vlan(const char *address, uint16_t vid)
 		send_out(qp, 1000, plain);
 		seen = next_received();
 		WANT(seen.vlan == 0 && seen.tag == 0 && seen.length == 1040);
+		WANT(seen.sl == (is_ipv4(&device.gid) ? TYPE_IPV4 : TYPE_IPV6));
 		WANT(!content_wrong(slot_of(seen.id) + 40, content_key(3, round, 0), 0, 1000));
+
+		send_out(qp, 1000, reply);
+		seen = next_received();
+		if (seen.vlan != vid)
+			die("an answer to a datagram in VLAN %u has the tag %#x", vid, seen.vlan);
 	}
-	WANT(!ibv_destroy_qp(qp) && !ibv_destroy_ah(tagged) && !ibv_destroy_ah(plain));
+	check_ipv6(qp);
+	WANT(!ibv_destroy_qp(qp) && !ibv_destroy_ah(tagged) && !ibv_destroy_ah(plain) &&
+	     !ibv_destroy_ah(reply));
 	say("datagrams have the tag of their VLAN, and none outside of it");
 }
 

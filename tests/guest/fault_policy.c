@@ -4,7 +4,11 @@
  * page is not there, as its peer and the device's counters see it. Runs in one
  * guest.
  */
+#include <unistd.h>
+
 #include "watched.h"
+
+#define NOBODY 65534
 
 struct policy {
 	enum faultlinedv_fault_policy number;
@@ -159,6 +163,11 @@ int main(void)
 
 	WANT(!faultlinedv_query_fault_policy(bench.loop.far.qp, &before));
 	WANT(faultlinedv_set_fault_policy(bench.loop.far.qp, 4) == EINVAL);
+	/* To stop the NIC's whole input is not for everybody. */
+	WANT(!seteuid(NOBODY));
+	WANT(faultlinedv_set_fault_policy(bench.loop.far.qp, FAULTLINEDV_FAULT_STALL) == EPERM);
+	WANT(!faultlinedv_set_fault_policy(bench.loop.far.qp, FAULTLINEDV_FAULT_DROP));
+	WANT(!seteuid(0));
 	for (i = 0; i < ARRAY_SIZE(policies); i++) {
 		test_write(&bench, &policies[i]);
 		test_send(&bench, &policies[i]);

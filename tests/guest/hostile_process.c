@@ -87,6 +87,61 @@ static void test_resizes(struct device *device)
 	say("a queue that two threads resize releases each ring once");
 }
 
+/* --- a completion queue whose size is said in more bits than it has --------------- */
+
+/* CREATE_CQ and RESIZE_CQ with the driver's part. */
+struct make_cq {
+	struct ib_uverbs_cmd_hdr header;
+	struct ib_uverbs_create_cq core;
+	uint64_t buf_addr;
+	uint32_t log_depth;
+	uint32_t reserved;
+};
+
+struct resize_cq {
+	struct ib_uverbs_cmd_hdr header;
+	struct ib_uverbs_resize_cq core;
+	uint64_t buf_addr;
+	uint32_t log_depth;
+	uint32_t consumer;
+};
+
+static void test_cq_depth(struct device *device)
+{
+	uint8_t *ring = anonymous(2 * PAGE);
+	uint8_t answer[64];
+	struct ibv_cq *cq = ibv_create_cq(device->context, 16, NULL, NULL, 0);
+	struct make_cq make = {
+		.header = { .command = IB_USER_VERBS_CMD_CREATE_CQ,
+			    .in_words = sizeof(make) / 4, .out_words = sizeof(answer) / 4 },
+		.core = { .response = (uintptr_t)answer, .cqe = 16, .comp_channel = -1 },
+		.buf_addr = (uintptr_t)ring,
+		/* 4 in its lowest byte. */
+		.log_depth = 0x104,
+	};
+	struct resize_cq resize = {
+		.header = { .command = IB_USER_VERBS_CMD_RESIZE_CQ,
+			    .in_words = sizeof(resize) / 4, .out_words = sizeof(answer) / 4 },
+		.core = { .response = (uintptr_t)answer, .cqe = 16 },
+		.buf_addr = (uintptr_t)ring,
+		.log_depth = 0x104,
+	};
+
+	WANT(cq);
+	resize.core.cq_handle = cq->handle;
+	if (write(device->context->cmd_fd, &make, sizeof(make)) != -1 || errno != EINVAL)
+		die("a completion queue of 2^260 entries is made, or refused with %m");
+	if (write(device->context->cmd_fd, &resize, sizeof(resize)) != -1 || errno != EINVAL)
+		die("a completion queue of 2^260 entries is resized to, or refused with %m");
+	/* So it is the size that is refused. */
+	resize.log_depth = 4;
+	if (write(device->context->cmd_fd, &resize, sizeof(resize)) != sizeof(resize))
+		die("cannot resize a completion queue by hand: %m");
+	WANT(!ibv_destroy_cq(cq));
+	munmap(ring, 2 * PAGE);
+	say("the size of a completion queue is taken in all its bits");
+}
+
 /* --- a region with the hint of huge pages -------------------------------------- */
 
 #define PAGES 513
@@ -255,6 +310,7 @@ int main(void)
 	device_needs_odp(&device, true);
 	loop_create(&loop, &device);
 	test_resizes(&device);
+	test_cq_depth(&device);
 	test_huge(&device, &loop);
 	test_prefetch(&device);
 	test_visits(&device);

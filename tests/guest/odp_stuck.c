@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * odp_stuck DIRECTORY: page faults and prefetches that take very long do not keep
+ * odp_stuck DIRECTORY [xrc]: page faults and prefetches that take very long do not keep
  * another process's from being served. DIRECTORY is on a file system that can be frozen:
- * a page of a file there that is to be written waits until it thaws. Runs in one
- * guest.
+ * a page of a file there that is to be written waits until it thaws. With xrc the
+ * faults are those of XRC targets, which belong to no process, and more of them
+ * than the device has places for. Runs in one guest.
  */
 #include "common.h"
 
@@ -21,6 +22,8 @@
 
 /* More than there are faults served at once. */
 #define STUCK 40
+/* More than the device takes at once: 1024. */
+#define STUCK_TARGETS 1100
 #define PAGES 64
 /* More than a work queue of Linux does at once. */
 #define PREFETCHES 1100
@@ -28,6 +31,9 @@
 struct pair {
 	struct endpoint near;
 	struct endpoint far;
+	/* An XRC target instead of `far`, and a queue of its domain. */
+	struct ibv_qp *target;
+	uint32_t srqn;
 };
 
 static void pair_create(struct pair *pair, struct device *device)
@@ -38,6 +44,82 @@ static void pair_create(struct pair *pair, struct device *device)
 	pair->far.peer = pair->near.own;
 	endpoint_start(&pair->near);
 	endpoint_start(&pair->far);
+}
+
+struct domain {
+	struct ibv_xrcd *xrcd;
+	struct ibv_srq *srq;
+};
+
+static void domain_create(struct domain *domain, struct device *device)
+{
+	struct ibv_xrcd_init_attr xrcd = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+		.fd = -1, .oflags = O_CREAT,
+	};
+	struct ibv_srq_init_attr_ex srq = {
+		.attr = { .max_wr = 1, .max_sge = 1 },
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ |
+			     IBV_SRQ_INIT_ATTR_XRCD,
+		.srq_type = IBV_SRQT_XRC,
+		.pd = device->pd,
+		.cq = ibv_create_cq(device->context, 1, NULL, NULL, 0),
+	};
+
+	domain->xrcd = ibv_open_xrcd(device->context, &xrcd);
+	srq.xrcd = domain->xrcd;
+	if (!domain->xrcd || !srq.cq)
+		die("cannot make an XRC domain: %m");
+	domain->srq = ibv_create_srq_ex(device->context, &srq);
+	if (!domain->srq)
+		die("cannot make a shared receive queue: %m");
+}
+
+static void pair_create_xrc(struct pair *pair, struct device *device, struct domain *domain)
+{
+	struct ibv_qp_init_attr_ex send = {
+		.qp_type = IBV_QPT_XRC_SEND, .comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = device->pd, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 1, .max_send_sge = 1 },
+	};
+	struct ibv_qp_init_attr_ex receive = {
+		.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD,
+		.xrcd = domain->xrcd,
+	};
+	struct ibv_cq *cq = ibv_create_cq(device->context, 1, NULL, NULL, 0);
+	struct ibv_qp *qp;
+
+	if (!cq)
+		die("cannot create a completion queue: %m");
+	send.send_cq = cq;
+	send.recv_cq = cq;
+	qp = ibv_create_qp_ex(device->context, &send);
+	pair->target = ibv_create_qp_ex(device->context, &receive);
+	if (!qp || !pair->target)
+		die("cannot create XRC queue pairs: %m");
+	endpoint_adopt(&pair->near, device, cq, qp);
+	if (ibv_get_srq_num(domain->srq, &pair->srqn))
+		die("a shared receive queue without a number");
+	xrc_init(pair->target);
+	xrc_listen(device, pair->target, qp->qp_num, true);
+	xrc_init(qp);
+	xrc_listen(device, qp, pair->target->qp_num, false);
+	xrc_start(qp, false);
+}
+
+static void post_write_xrc(struct pair *pair, const struct ibv_mr *from, const struct ibv_mr *to,
+			   size_t page)
+{
+	struct ibv_sge piece = { (uintptr_t)from->addr, 64, from->lkey };
+	struct ibv_send_wr work = {
+		.wr_id = page, .sg_list = &piece, .num_sge = 1,
+		.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { .remote_addr = (uintptr_t)to->addr + page * PAGE, .rkey = to->rkey },
+		.qp_type.xrc.remote_srqn = pair->srqn,
+	}, *bad;
+
+	if (ibv_post_send(pair->near.qp, &work, &bad))
+		die("cannot post to an XRC initiator");
 }
 
 static void post_write(struct pair *pair, const struct ibv_mr *from, const struct ibv_mr *to,
@@ -53,7 +135,10 @@ static void post_write(struct pair *pair, const struct ibv_mr *from, const struc
 		.rkey = to->rkey,
 	};
 
-	endpoint_post(&pair->near, &request);
+	if (pair->target)
+		post_write_xrc(pair, from, to, page);
+	else
+		endpoint_post(&pair->near, &request);
 }
 
 static int prefetch(const struct ibv_mr *mr, size_t page)
@@ -123,23 +208,26 @@ static int neighbour(int go, int fs)
 
 int main(int argc, char **argv)
 {
-	static struct pair pairs[STUCK];
+	static struct pair pairs[STUCK_TARGETS];
+	bool xrc = argc == 3 && !strcmp(argv[2], "xrc");
+	size_t stuck = xrc ? STUCK_TARGETS : STUCK;
+	struct domain domain = {};
 	struct ibv_mr *from, *to;
 	struct device device;
 	struct ibv_wc wc;
 	uint8_t *memory;
 	char name[256];
 	int go[2], fs, file, status;
-	long faults;
+	long faults, waiting;
 	pthread_t thread;
 	pid_t pid;
 
-	if (argc != 2)
-		die("usage: odp_stuck DIRECTORY");
+	if (argc != 2 && !xrc)
+		die("usage: odp_stuck DIRECTORY [xrc]");
 	fs = open(argv[1], O_RDONLY | O_DIRECTORY);
 	snprintf(name, sizeof(name), "%s/odp_stuck.%d", argv[1], getpid());
 	file = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
-	if (fs < 0 || file < 0 || unlink(name) || ftruncate(file, STUCK * PAGE))
+	if (fs < 0 || file < 0 || unlink(name) || ftruncate(file, stuck * PAGE))
 		die("cannot make %s: %m", name);
 	if (pipe(go))
 		die("cannot make a pipe: %m");
@@ -151,27 +239,37 @@ int main(int argc, char **argv)
 
 	device_open(&device);
 	device_needs_odp(&device, false);
-	memory = mmap(NULL, STUCK * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	memory = mmap(NULL, stuck * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	if (memory == MAP_FAILED)
 		die("cannot map %s: %m", name);
 	from = region(&device, anonymous(PAGE), PAGE, false);
 	content_fill(from->addr, content_key(2, 0, 0), 0, 64);
-	to = region(&device, memory, STUCK * PAGE, true);
-	for (size_t i = 0; i < STUCK; i++)
-		pair_create(&pairs[i], &device);
+	to = region(&device, memory, stuck * PAGE, true);
+	if (xrc)
+		domain_create(&domain, &device);
+	for (size_t i = 0; i < stuck; i++) {
+		if (xrc)
+			pair_create_xrc(&pairs[i], &device, &domain);
+		else
+			pair_create(&pairs[i], &device);
+	}
 	/* Now: a thread needs a stack, and a process that is stuck gets no more memory. */
 	if (pthread_create(&thread, NULL, prefetch_run, to))
 		die("cannot start a thread");
 	faults = device_counter(&device, "page_faults");
 	if (ioctl(fs, FIFREEZE, 0))
 		die("cannot freeze %s: %m", argv[1]);
-	for (size_t i = 0; i < STUCK; i++)
+	for (size_t i = 0; i < stuck; i++)
 		post_write(&pairs[i], from, to, i);
 	sleep_ms(1000);
-	for (size_t i = 0; i < STUCK; i++)
+	for (size_t i = 0; i < stuck; i++)
 		if (endpoint_wait(&pairs[i].near, &wc, 0))
 			die("write %zu did not have to wait: %s", i, ibv_wc_status_str(wc.status));
-	say("%ld faults wait", device_counter(&device, "page_faults") - faults);
+	waiting = device_counter(&device, "page_faults") - faults;
+	/* Targets have what one context gets of the device's places; the others wait for one of these. */
+	say("%ld faults wait", waiting);
+	if (waiting < (xrc ? STUCK_TARGETS / 4 : STUCK))
+		die("only %ld faults", waiting);
 	frozen = true;
 	sleep_ms(1000);
 	if (write(go[1], "", 1) != 1)
@@ -180,14 +278,12 @@ int main(int argc, char **argv)
 		if (errno != EINTR)
 			die("cannot wait: %m");
 	pthread_join(thread, NULL);
-	for (size_t i = 0; i < STUCK; i++) {
+	for (size_t i = 0; i < stuck; i++) {
 		if (!endpoint_wait(&pairs[i].near, &wc, 10000) || wc.status != IBV_WC_SUCCESS)
 			die("write %zu does not come through", i);
 		if (content_wrong(memory + i * PAGE, content_key(2, 0, 0), 0, 64))
 			die("write %zu has other data", i);
 	}
-	if (device_counter(&device, "page_faults") - faults < STUCK)
-		die("only %ld faults", device_counter(&device, "page_faults") - faults);
 	if (status)
 		die("the neighbour had to wait");
 	puts("PASS");

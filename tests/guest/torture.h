@@ -24,6 +24,14 @@
  *         between floor and ceiling. The numbers are read on a second queue pair,
  *         for the first one is in error afterwards and is started anew.
  *
+ * An area of the kinds LOSE and GO has three parts. The first is only read. On the
+ * second a lane WRITEs, adds (FETCH_AND_ADD) and READs back: while the area stays in
+ * one state, what comes back must be what was written; a request may be refused only
+ * if a state in which that is right lies between floor and ceiling. SENDs arrive in the
+ * third: the victim compares them, and knows itself which states there were.
+ * After each event the victim fills fresh pages and compares them: most of these are
+ * the pages that were taken away. A NIC that still writes to such a page shows there.
+ *
  * EXIT    Another process, killed in the middle of traffic.
  */
 #ifndef FAULTLINE_GUEST_TORTURE_H
@@ -39,7 +47,18 @@ enum content {
 	CONTENT_ZERO,
 	CONTENT_EITHER, /* zero or the pattern of the state's generation, byte by byte */
 	CONTENT_GONE,   /* not accessible */
+	CONTENT_READ_ONLY, /* as CONTENT_PATTERN, and writes are refused */
 };
+
+/* A state: the generation of its content above, an enum content below. */
+#define STATE(generation, content) ((uint32_t)((generation) << 3 | (content)))
+#define STATE_CONTENT(state) ((enum content)((state) & 7))
+#define STATE_GENERATION(state) ((state) >> 3)
+
+/* What a lane does on an area of the kinds LOSE and GO: which of its parts it has. */
+enum use { USE_READ, USE_WRITE, USE_SEND, USES };
+
+#define PART (32 * PAGE)
 
 #define HISTORY 64
 /* More states than this between two looks cannot be told apart any more. */
@@ -54,7 +73,7 @@ struct book {
 	/* Of the region that holds the area now; only a GO_REGION area's changes. */
 	uint32_t rkey;
 	uint32_t reserved;
-	/* State n: generation << 2 | enum content, at n modulo HISTORY. */
+	/* State n, at n modulo HISTORY. */
 	uint32_t state[HISTORY];
 };
 
@@ -62,6 +81,8 @@ struct book {
 /* The longest message; with an odd start it lies on up to six pages. */
 #define MAX_MESSAGE (5 * PAGE - 77)
 #define RECEIVES 16
+/* As many as fit into one part of an area. */
+#define LOSE_RECEIVES 4
 #define SLOT (6 * PAGE)
 
 /* What a client says when it connects. */
@@ -70,6 +91,8 @@ enum hello { HELLO_MAIN, HELLO_LANE, HELLO_EXIT };
 struct greeting {
 	uint32_t hello;
 	uint32_t kind;
+	uint32_t use;
+	uint32_t reserved;
 	uint64_t seed;
 };
 
@@ -81,7 +104,8 @@ struct offer {
 	uint32_t area;
 	uint32_t rkey;
 	uint32_t book_rkey;
-	uint32_t reserved;
+	/* Where the lane's part begins in the area. */
+	uint32_t base;
 };
 
 /* Commands over a lane's connection. */
@@ -126,6 +150,12 @@ struct options {
 	bool aligned;
 	uint16_t port;
 };
+
+/* Whether a lane has a second queue pair on which the numbers of its area are read. */
+static inline bool has_steady(enum kind kind, enum use use)
+{
+	return use == USE_WRITE || (use == USE_READ && (kind == GO || kind == GO_REGION));
+}
 
 int victim(const struct options *options);
 int sacrifice(const struct options *options);

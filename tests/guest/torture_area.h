@@ -5,6 +5,8 @@
 
 #include "torture.h"
 
+#include <stdatomic.h>
+
 struct area {
 	enum kind kind;
 	unsigned int index;
@@ -13,6 +15,8 @@ struct area {
 	/* Where receives go; only areas of KEEP kinds have it. */
 	uint8_t *inbox;
 	struct ibv_mr *mr;
+	/* That of `mr`, which another thread may be replacing. */
+	volatile uint32_t lkey;
 	struct ibv_mr *inbox_mr;
 	struct book *book;
 	uint64_t generation;
@@ -32,6 +36,8 @@ struct area *area_create(struct device *device, const struct options *options, e
 /* Registers it as the options say; a GO_REGION area has always a region of its own. */
 void area_register(struct area *area, struct ibv_mr *implicit);
 uint64_t area_remote(const struct area *area);
+/* The first area of a kind; NULL if there is none. */
+struct area *area_of(enum kind kind);
 
 struct event {
 	const char *name;
@@ -54,7 +60,7 @@ extern struct event events[];
 extern const unsigned int event_count;
 
 /* Wrong bytes that the events have found themselves. */
-extern size_t events_wrong;
+extern atomic_size_t events_wrong;
 
 void events_prepare(const struct options *options);
 

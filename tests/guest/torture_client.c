@@ -1,75 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /* The client's side: lanes of verified traffic, every request accounted for. */
-#include "torture.h"
+#include "torture_lane.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define DEPTH 8
-/* Fits into a packet at every MTU that guests have. */
-#define ONE_PACKET 1024
-/* Nothing a healthy device and kernel do takes this long, even on a busy host. */
-#define PATIENCE 60000
 /* Times the time that was asked for, if events have done nothing by then. */
 #define EXTENSION 8
 
-struct totals {
-	atomic_ullong requests, bytes, wrong_bytes, lost, doubled, wrong_status, early_errors,
-		late_success, errors_seen, torn, unclear, restarts, exits;
-};
-
-static struct totals totals;
-static atomic_bool stopping;
-/* The first wrong bytes are worth a line, the next million is not. */
-static atomic_uint told;
-
-#define tell(...)                                    \
-	do {                                         \
-		if (atomic_fetch_add(&told, 1) < 40) \
-			say(__VA_ARGS__);            \
-	} while (0)
-
-struct slot {
-	bool busy;
-	/* Its data is still to be looked at. */
-	bool held;
-	uint64_t number;
-	uint8_t *buffer;
-	uint8_t *at;
-	uint8_t *expected;
-	struct request request;
-};
-
-struct lane {
-	const struct options *options;
-	struct device *device;
-	enum kind kind;
-	unsigned int index;
-	int link;
-	struct endpoint end;
-	/* GO: the queue pair that stays healthy. */
-	struct endpoint steady;
-	struct offer offer;
-	struct ibv_mr *mr;
-	uint8_t *memory;
-	uint8_t *shadow;
-	struct slot slots[DEPTH];
-	unsigned int busy;
-	uint64_t next;
-	uint64_t sent;
-	/* A request has failed: what the area holds is not known any more. */
-	bool broken;
-	/* READs and atomics under way: what follows and writes must be fenced. */
-	unsigned int fetching;
-	struct rng rng;
-	pthread_t thread;
-};
+struct totals totals;
+atomic_bool stopping;
+atomic_uint told;
 
 static struct lane lanes[MAX_LANES];
 
@@ -78,8 +23,7 @@ static uint64_t wr_id(const struct slot *slot, const struct lane *lane)
 	return slot->number << 8 | (uint64_t)(slot - lane->slots);
 }
 
-/* Finds the request that a completion belongs to; NULL if it was not outstanding. */
-static struct slot *match(struct lane *lane, const struct ibv_wc *wc)
+struct slot *lane_match(struct lane *lane, const struct ibv_wc *wc)
 {
 	unsigned int index = wc->wr_id & 0xff;
 
@@ -99,7 +43,7 @@ static struct slot *match(struct lane *lane, const struct ibv_wc *wc)
  * Takes a free slot; its buffer starts anywhere in a page. One time in four the
  * buffer's pages are given away first, so that the local side has to fault.
  */
-static struct slot *take(struct lane *lane, bool landing)
+struct slot *lane_take(struct lane *lane, bool landing)
 {
 	for (unsigned int i = 0; i < DEPTH; i++) {
 		struct slot *slot = &lane->slots[i];
@@ -121,8 +65,8 @@ static struct slot *take(struct lane *lane, bool landing)
 	die("lane %u has no free slot", lane->index);
 }
 
-static void post(struct lane *lane, struct endpoint *end, struct slot *slot,
-		 enum ibv_wr_opcode opcode, uint64_t offset, uint32_t length)
+void lane_post(struct lane *lane, struct endpoint *end, struct slot *slot, enum ibv_wr_opcode opcode,
+	       uint64_t offset, uint32_t length)
 {
 	struct request *request = &slot->request;
 
@@ -147,8 +91,7 @@ static void post(struct lane *lane, struct endpoint *end, struct slot *slot,
 	atomic_fetch_add(&totals.bytes, length);
 }
 
-/* A place for `length` bytes, which may become fewer. */
-static uint64_t place(struct lane *lane, uint32_t *length)
+uint64_t lane_place(struct lane *lane, uint32_t *length)
 {
 	uint64_t offset;
 
@@ -166,26 +109,26 @@ static uint64_t place(struct lane *lane, uint32_t *length)
 
 static void post_read(struct lane *lane, uint64_t offset, uint32_t length)
 {
-	struct slot *slot = take(lane, true);
+	struct slot *slot = lane_take(lane, true);
 
 	memcpy(slot->expected, lane->shadow + offset, length);
 	slot->request.rkey = lane->offer.rkey;
-	post(lane, &lane->end, slot, IBV_WR_RDMA_READ, offset, length);
+	lane_post(lane, &lane->end, slot, IBV_WR_RDMA_READ, offset, length);
 }
 
 static void post_write(struct lane *lane, uint64_t offset, uint32_t length, uint64_t key)
 {
-	struct slot *slot = take(lane, false);
+	struct slot *slot = lane_take(lane, false);
 
 	content_fill(slot->at, key, 0, length);
 	memcpy(lane->shadow + offset, slot->at, length);
 	slot->request.rkey = lane->offer.rkey;
-	post(lane, &lane->end, slot, IBV_WR_RDMA_WRITE, offset, length);
+	lane_post(lane, &lane->end, slot, IBV_WR_RDMA_WRITE, offset, length);
 }
 
 static void post_atomic(struct lane *lane, uint64_t offset)
 {
-	struct slot *slot = take(lane, true);
+	struct slot *slot = lane_take(lane, true);
 	uint64_t old, value = rng_next(&lane->rng);
 	bool add = value & 1;
 
@@ -208,20 +151,20 @@ static void post_atomic(struct lane *lane, uint64_t offset)
 			value = old;
 	}
 	memcpy(lane->shadow + offset, &value, 8);
-	post(lane, &lane->end, slot,
+	lane_post(lane, &lane->end, slot,
 	     add ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP, offset, 8);
 }
 
 static void post_send(struct lane *lane, uint32_t length)
 {
-	struct slot *slot = take(lane, false);
+	struct slot *slot = lane_take(lane, false);
 	struct message head = { lane->sent++, rng_next(&lane->rng) };
 
 	if (length < sizeof(head))
 		length = sizeof(head);
 	memcpy(slot->at, &head, sizeof(head));
 	content_fill(slot->at + sizeof(head), head.key, sizeof(head), length - sizeof(head));
-	post(lane, &lane->end, slot, IBV_WR_SEND, 0, length);
+	lane_post(lane, &lane->end, slot, IBV_WR_SEND, 0, length);
 }
 
 static void keep_post(struct lane *lane)
@@ -240,7 +183,7 @@ static void keep_post(struct lane *lane)
 		uint64_t pair = rng_below(rng, area / (2 * PAGE)) * 2 * PAGE;
 
 		if (choice < 97 || lane->busy > DEPTH - 2) {
-			offset = place(lane, &length);
+			offset = lane_place(lane, &length);
 			post_read(lane, offset, length);
 		} else {
 			uint64_t key = rng_next(rng), in_page;
@@ -254,7 +197,7 @@ static void keep_post(struct lane *lane)
 		}
 		return;
 	}
-	offset = place(lane, &length);
+	offset = lane_place(lane, &length);
 	if (choice < 40)
 		post_read(lane, offset, length);
 	else if (choice < 75)
@@ -283,7 +226,7 @@ static bool keep_complete(struct lane *lane)
 		atomic_fetch_add(&totals.lost, lane->busy);
 		return false;
 	}
-	slot = match(lane, &wc);
+	slot = lane_match(lane, &wc);
 	if (!slot)
 		return false;
 	if (wc.status != IBV_WC_SUCCESS) {
@@ -313,6 +256,9 @@ static bool keep_complete(struct lane *lane)
 			     slot->at[first], slot->expected[first]);
 			atomic_fetch_add(&totals.wrong_bytes, wrong);
 		}
+		break;
+	case IBV_WR_SEND:
+		lane->acknowledged++;
 		break;
 	default:
 		break;
@@ -352,41 +298,43 @@ static bool whole(const struct book *before, const struct book *after)
 	       before->floor <= after->ceiling;
 }
 
-/*
- * Checks bytes against all states from the floor of one book to the ceiling of
- * another. `gone` says whether one of them is CONTENT_GONE.
- */
-static size_t wrong_in_window(struct lane *lane, const struct book *before,
-			      const struct book *after, uint64_t offset, const uint8_t *at,
-			      uint32_t length, bool *gone, bool *present)
+void window_between(struct lane *lane, const struct book *before, const struct book *after,
+		    struct window *window)
 {
-	uint64_t keys[WINDOW];
-	unsigned int count = 0;
-	bool zero = false;
+	memset(window, 0, offsetof(struct window, keys));
+	window->clear = whole(before, after) && after->ceiling - before->floor < WINDOW;
+	if (!window->clear)
+		return;
+	window->single = before->floor == after->ceiling;
+	for (uint64_t number = before->floor; number <= after->ceiling; number++) {
+		uint32_t state = after->state[number % HISTORY];
+		enum content content = STATE_CONTENT(state);
+
+		window->gone |= content == CONTENT_GONE;
+		window->present |= content != CONTENT_GONE;
+		window->read_only |= content == CONTENT_READ_ONLY;
+		window->writable |= content != CONTENT_GONE && content != CONTENT_READ_ONLY;
+		window->zero |= content == CONTENT_ZERO || content == CONTENT_EITHER;
+		if (content != CONTENT_GONE && content != CONTENT_ZERO)
+			window->keys[window->count++] = content_key(
+				lane->options->seed, lane->offer.area, STATE_GENERATION(state));
+	}
+}
+
+/* How many bytes belong to none of a window's states. */
+static size_t wrong_in_window(const struct window *window, uint64_t offset, const uint8_t *at,
+			      uint32_t length)
+{
 	size_t wrong = 0;
 
-	*gone = false;
-	*present = false;
-	for (uint64_t state = before->floor; state <= after->ceiling; state++) {
-		uint32_t value = after->state[state % HISTORY];
-		enum content content = value & 3;
-
-		*gone |= content == CONTENT_GONE;
-		*present |= content != CONTENT_GONE;
-		zero |= content == CONTENT_ZERO || content == CONTENT_EITHER;
-		if (content == CONTENT_PATTERN || content == CONTENT_EITHER)
-			keys[count++] = content_key(lane->options->seed, lane->offer.area, value >> 2);
-	}
-	if (!at)
-		return 0;
 	/* The common case first, it is much quicker. */
-	if (count == 1 && !zero)
-		return content_wrong(at, keys[0], offset, length);
+	if (window->count == 1 && !window->zero)
+		return content_wrong(at, window->keys[0], offset, length);
 	for (uint32_t i = 0; i < length; i++) {
-		bool right = zero && at[i] == 0;
+		bool right = window->zero && at[i] == 0;
 
-		for (unsigned int k = 0; k < count && !right; k++)
-			right = at[i] == content_byte(keys[k], offset + i);
+		for (unsigned int k = 0; k < window->count && !right; k++)
+			right = at[i] == content_byte(window->keys[k], offset + i);
 		wrong += !right;
 	}
 	return wrong;
@@ -403,9 +351,10 @@ static void report_wrong(struct lane *lane, size_t wrong, const struct book *bef
 	/* Stale data is the likeliest fault: say how old it is. */
 	for (int back = 1; back < 32 && (uint64_t)back <= floor; back++) {
 		uint32_t value = after->state[(floor - back) % HISTORY];
-		uint64_t key = content_key(lane->options->seed, lane->offer.area, value >> 2);
+		uint64_t key = content_key(lane->options->seed, lane->offer.area,
+					   STATE_GENERATION(value));
 
-		if ((value & 3) == CONTENT_PATTERN &&
+		if (STATE_CONTENT(value) == CONTENT_PATTERN &&
 		    content_wrong(at, key, offset, length) < length / 2 + 1) {
 			age = back;
 			break;
@@ -417,41 +366,44 @@ static void report_wrong(struct lane *lane, size_t wrong, const struct book *bef
 	     age > 0 ? "; stale, states behind: " : "; not stale either: ", age);
 }
 
-/* A slot's buffer with a book in it instead of data. */
-static struct slot *post_book(struct lane *lane, struct endpoint *end)
+struct slot *lane_post_book(struct lane *lane, struct endpoint *end)
 {
-	struct slot *slot = take(lane, true);
+	struct slot *slot = lane_take(lane, true);
 	uint64_t offset = lane->offer.book - lane->offer.remote;
 
 	slot->at = slot->buffer + (lane->options->aligned ? 0 : 64);
 	slot->request.rkey = lane->offer.book_rkey;
-	post(lane, end, slot, IBV_WR_RDMA_READ, offset, sizeof(struct book));
+	lane_post(lane, end, slot, IBV_WR_RDMA_READ, offset, sizeof(struct book));
 	return slot;
 }
 
 static struct slot *post_data(struct lane *lane, uint32_t rkey, uint64_t *offset)
 {
-	struct slot *slot = take(lane, true);
+	struct slot *slot = lane_take(lane, true);
 	uint32_t length = 1 + rng_below(&lane->rng, 1u << rng_below(&lane->rng, 15));
 
-	*offset = place(lane, &length);
+	*offset = lane_place(lane, &length);
 	slot->request.rkey = rkey;
-	post(lane, &lane->end, slot, IBV_WR_RDMA_READ, *offset, length);
+	lane_post(lane, &lane->end, slot, IBV_WR_RDMA_READ, *offset, length);
 	return slot;
 }
 
-static bool expect(struct lane *lane, struct endpoint *end, unsigned int count)
+/* The request that completes next; NULL if none does, or one that was not outstanding. */
+static struct slot *lane_next(struct lane *lane, struct endpoint *end, struct ibv_wc *wc)
+{
+	if (endpoint_wait(end, wc, PATIENCE))
+		return lane_match(lane, wc);
+	tell("lane %u: %u completions do not come", lane->index, lane->busy);
+	atomic_fetch_add(&totals.lost, lane->busy);
+	return NULL;
+}
+
+bool lane_expect(struct lane *lane, struct endpoint *end, unsigned int count)
 {
 	while (count--) {
 		struct ibv_wc wc;
-		struct slot *slot;
+		struct slot *slot = lane_next(lane, end, &wc);
 
-		if (!endpoint_wait(end, &wc, PATIENCE)) {
-			tell("lane %u: %u completions do not come", lane->index, lane->busy);
-			atomic_fetch_add(&totals.lost, lane->busy);
-			return false;
-		}
-		slot = match(lane, &wc);
 		if (!slot)
 			return false;
 		if (wc.status != IBV_WC_SUCCESS) {
@@ -466,18 +418,36 @@ static bool expect(struct lane *lane, struct endpoint *end, unsigned int count)
 	return true;
 }
 
+bool lane_statuses(struct lane *lane, struct slot **slots, enum ibv_wc_status *status,
+		   unsigned int count)
+{
+	for (unsigned int i = 0; i < count; i++) {
+		struct ibv_wc wc;
+		struct slot *slot = lane_next(lane, &lane->end, &wc);
+
+		if (!slot)
+			return false;
+		if (slot != slots[i]) {
+			tell("lane %u: completions out of order", lane->index);
+			atomic_fetch_add(&totals.wrong_status, 1);
+		}
+		status[i] = wc.status;
+	}
+	return true;
+}
+
 static void lose_run(struct lane *lane)
 {
 	while (!stopping) {
 		uint64_t offsets[DEPTH - 2];
-		struct slot *data[DEPTH - 2], *before = post_book(lane, &lane->end), *after;
+		struct slot *data[DEPTH - 2], *before = lane_post_book(lane, &lane->end), *after;
 		struct book old, new;
-		bool gone, present;
+		struct window window;
 
 		for (unsigned int i = 0; i < DEPTH - 2; i++)
 			data[i] = post_data(lane, lane->offer.rkey, &offsets[i]);
-		after = post_book(lane, &lane->end);
-		if (!expect(lane, &lane->end, DEPTH))
+		after = lane_post_book(lane, &lane->end);
+		if (!lane_expect(lane, &lane->end, DEPTH))
 			return;
 		lane->fetching = 0;
 		memcpy(&old, before->at, sizeof(old));
@@ -486,14 +456,14 @@ static void lose_run(struct lane *lane)
 			atomic_fetch_add(&totals.torn, 1);
 			continue;
 		}
-		if (new.ceiling - old.floor >= WINDOW) {
+		window_between(lane, &old, &new, &window);
+		if (!window.clear) {
 			atomic_fetch_add(&totals.unclear, 1);
 			continue;
 		}
 		for (unsigned int i = 0; i < DEPTH - 2; i++) {
 			uint32_t length = data[i]->request.length;
-			size_t wrong = wrong_in_window(lane, &old, &new, offsets[i], data[i]->at,
-						       length, &gone, &present);
+			size_t wrong = wrong_in_window(&window, offsets[i], data[i]->at, length);
 
 			if (wrong)
 				report_wrong(lane, wrong, &old, &new, offsets[i], data[i]->at,
@@ -504,7 +474,7 @@ static void lose_run(struct lane *lane)
 
 /* --- memory that goes away -------------------------------------------------- */
 
-static void restart(struct lane *lane)
+void lane_restart(struct lane *lane)
 {
 	char command = COMMAND_RESTART, answer;
 
@@ -521,37 +491,23 @@ static void go_run(struct lane *lane)
 
 	while (!stopping) {
 		uint64_t offsets[BURST];
-		struct slot *data[BURST], *slot = post_book(lane, &lane->steady);
+		struct slot *data[BURST], *slot = lane_post_book(lane, &lane->steady);
 		enum ibv_wc_status status[BURST];
 		struct book old, new;
-		bool gone, present, failed = false;
+		struct window window;
+		bool failed = false;
 
-		if (!expect(lane, &lane->steady, 1))
+		if (!lane_expect(lane, &lane->steady, 1))
 			return;
 		memcpy(&old, slot->at, sizeof(old));
 		for (unsigned int i = 0; i < BURST; i++) {
 			data[i] = post_data(lane, old.rkey, &offsets[i]);
 			data[i]->held = true;
 		}
-		for (unsigned int i = 0; i < BURST; i++) {
-			struct ibv_wc wc;
-
-			if (!endpoint_wait(&lane->end, &wc, PATIENCE)) {
-				tell("lane %u: %u completions do not come", lane->index, lane->busy);
-				atomic_fetch_add(&totals.lost, lane->busy);
-				return;
-			}
-			slot = match(lane, &wc);
-			if (!slot)
-				return;
-			if (slot != data[i]) {
-				tell("lane %u: completions out of order", lane->index);
-				atomic_fetch_add(&totals.wrong_status, 1);
-			}
-			status[i] = wc.status;
-		}
-		slot = post_book(lane, &lane->steady);
-		if (!expect(lane, &lane->steady, 1))
+		if (!lane_statuses(lane, data, status, BURST))
+			return;
+		slot = lane_post_book(lane, &lane->steady);
+		if (!lane_expect(lane, &lane->steady, 1))
 			return;
 		lane->fetching = 0;
 		memcpy(&new, slot->at, sizeof(new));
@@ -559,18 +515,16 @@ static void go_run(struct lane *lane)
 			atomic_fetch_add(&totals.torn, 1);
 			/* Which of the bursts failed is still to be cleared up below. */
 		}
+		window_between(lane, &old, &new, &window);
 		for (unsigned int i = 0; i < BURST; i++) {
 			uint32_t length = data[i]->request.length;
-			bool clear = whole(&old, &new) && new.ceiling - old.floor < WINDOW;
-			const uint8_t *at = status[i] == IBV_WC_SUCCESS ? data[i]->at : NULL;
 			size_t wrong = 0;
 
 			data[i]->held = false;
-			if (clear)
-				wrong = wrong_in_window(lane, &old, &new, offsets[i], at, length,
-							&gone, &present);
-			else
+			if (!window.clear)
 				atomic_fetch_add(&totals.unclear, 1);
+			else if (status[i] == IBV_WC_SUCCESS)
+				wrong = wrong_in_window(&window, offsets[i], data[i]->at, length);
 			if (failed) {
 				if (status[i] != IBV_WC_WR_FLUSH_ERR) {
 					tell("lane %u: behind an error came %s", lane->index,
@@ -578,7 +532,7 @@ static void go_run(struct lane *lane)
 					atomic_fetch_add(&totals.wrong_status, 1);
 				}
 			} else if (status[i] == IBV_WC_SUCCESS) {
-				if (clear && !present) {
+				if (window.clear && !window.present) {
 					tell("lane %u: a READ succeeded while there was nothing, state %llu",
 					     lane->index, (unsigned long long)old.floor);
 					atomic_fetch_add(&totals.late_success, 1);
@@ -592,7 +546,7 @@ static void go_run(struct lane *lane)
 					tell("lane %u: absent memory gave %s instead of a remote access error",
 					     lane->index, ibv_wc_status_str(status[i]));
 					atomic_fetch_add(&totals.wrong_status, 1);
-				} else if (clear && !gone) {
+				} else if (window.clear && !window.gone) {
 					tell("lane %u: an error although the memory was there, states %llu to %llu",
 					     lane->index, (unsigned long long)old.floor,
 					     (unsigned long long)new.ceiling);
@@ -603,7 +557,7 @@ static void go_run(struct lane *lane)
 			}
 		}
 		if (failed)
-			restart(lane);
+			lane_restart(lane);
 	}
 }
 
@@ -613,7 +567,7 @@ static void go_run(struct lane *lane)
 static bool exit_once(struct lane *lane, const struct options *options)
 {
 	int link = connect_to(options->host, options->port + 1, 500);
-	struct greeting greeting = { HELLO_EXIT, KEEP, options->seed };
+	struct greeting greeting = { HELLO_EXIT, KEEP, USE_READ, 0, options->seed };
 	struct endpoint end;
 	bool told_traffic = false, dead = false;
 	char byte = COMMAND_TRAFFIC, sink;
@@ -639,13 +593,13 @@ static bool exit_once(struct lane *lane, const struct options *options)
 
 		while (lane->busy < DEPTH) {
 			uint64_t offset;
-			struct slot *slot = take(lane, true);
+			struct slot *slot = lane_take(lane, true);
 			uint32_t length = 1 + rng_below(&lane->rng, MAX_MESSAGE);
 
-			offset = place(lane, &length);
+			offset = lane_place(lane, &length);
 			offsets[slot - lane->slots] = offset;
 			slot->request.rkey = lane->offer.rkey;
-			post(lane, &end, slot, IBV_WR_RDMA_READ, offset, length);
+			lane_post(lane, &end, slot, IBV_WR_RDMA_READ, offset, length);
 		}
 		while (lane->busy) {
 			struct ibv_wc wc;
@@ -661,7 +615,7 @@ static bool exit_once(struct lane *lane, const struct options *options)
 				dead = true;
 				break;
 			}
-			slot = match(lane, &wc);
+			slot = lane_match(lane, &wc);
 			if (!slot || wc.status == IBV_WC_WR_FLUSH_ERR)
 				continue;
 			if (wc.status != IBV_WC_SUCCESS) {
@@ -715,6 +669,10 @@ static void *lane_run(void *argument)
 {
 	struct lane *lane = argument;
 
+	if (lane->use != USE_READ) {
+		(lane->use == USE_WRITE ? write_run : send_run)(lane);
+		return NULL;
+	}
 	switch (lane->kind) {
 	case LOSE:
 		lose_run(lane);
@@ -735,13 +693,14 @@ static void *lane_run(void *argument)
 }
 
 static void lane_start(struct lane *lane, struct device *device, const struct options *options,
-		       enum kind kind, unsigned int index)
+		       enum kind kind, enum use use, unsigned int index)
 {
-	struct greeting greeting = { HELLO_LANE, kind, options->seed };
+	struct greeting greeting = { HELLO_LANE, kind, use, 0, options->seed };
 
 	lane->options = options;
 	lane->device = device;
 	lane->kind = kind;
+	lane->use = use;
 	lane->index = index;
 	lane->rng.state = mix64(options->seed ^ mix64(index));
 	slots_create(lane);
@@ -758,7 +717,7 @@ static void lane_start(struct lane *lane, struct device *device, const struct op
 	endpoint_create(&lane->end, device, DEPTH, 1);
 	endpoint_meet(&lane->end, lane->link);
 	endpoint_start(&lane->end);
-	if (kind == GO || kind == GO_REGION) {
+	if (has_steady(kind, use)) {
 		endpoint_create(&lane->steady, device, DEPTH, 1);
 		endpoint_meet(&lane->steady, lane->link);
 		endpoint_start(&lane->steady);
@@ -775,7 +734,7 @@ static void lane_finish(struct lane *lane)
 	struct ibv_wc wc;
 
 	while (endpoint_wait(&lane->end, &wc, 0))
-		match(lane, &wc);
+		lane_match(lane, &wc);
 	send_all(lane->link, &command, 1);
 	receive_all(lane->link, &account, sizeof(account));
 	atomic_fetch_add(&totals.wrong_bytes, account.wrong_bytes);
@@ -783,10 +742,11 @@ static void lane_finish(struct lane *lane)
 	/* It has been counted. */
 	if (lane->broken)
 		return;
-	if (account.received < lane->sent) {
-		tell("lane %u: %llu messages sent, %llu received", lane->index,
-		     (unsigned long long)lane->sent, (unsigned long long)account.received);
-		atomic_fetch_add(&totals.lost, lane->sent - account.received);
+	if (account.received < lane->acknowledged) {
+		tell("lane %u: %llu messages acknowledged, %llu received", lane->index,
+		     (unsigned long long)lane->acknowledged,
+		     (unsigned long long)account.received);
+		atomic_fetch_add(&totals.lost, lane->acknowledged - account.received);
 	} else if (account.received > lane->sent) {
 		atomic_fetch_add(&totals.doubled, account.received - lane->sent);
 	}
@@ -813,7 +773,7 @@ static unsigned int events_idle(int link)
 
 int client(const struct options *options)
 {
-	struct greeting greeting = { HELLO_MAIN, 0, options->seed };
+	struct greeting greeting = { HELLO_MAIN, KEEP, USE_READ, 0, options->seed };
 	unsigned int count = 0;
 	struct device device;
 	int link, log = kmsg_open();
@@ -829,11 +789,18 @@ int client(const struct options *options)
 		die("nobody listens at %s:%u", options->host, options->port);
 	send_all(link, &greeting, sizeof(greeting));
 	for (unsigned int i = 0; i < options->qps; i++, count++)
-		lane_start(&lanes[count], &device, options, i % 3 == 1 ? KEEP_HUGE : KEEP, count);
-	lane_start(&lanes[count], &device, options, KEEP_PAIRS, count);
+		lane_start(&lanes[count], &device, options, i % 3 == 1 ? KEEP_HUGE : KEEP, USE_READ,
+			   count);
+	lane_start(&lanes[count], &device, options, KEEP_PAIRS, USE_READ, count);
 	count++;
 	for (enum kind kind = LOSE; kind <= KINDS; kind++, count++)
-		lane_start(&lanes[count], &device, options, kind, count);
+		lane_start(&lanes[count], &device, options, kind, USE_READ, count);
+	for (enum kind kind = LOSE; kind < KINDS; kind++) {
+		lane_start(&lanes[count], &device, options, kind, USE_WRITE, count);
+		count++;
+		lane_start(&lanes[count], &device, options, kind, USE_SEND, count);
+		count++;
+	}
 
 	send_all(link, &byte, 1);
 	for (unsigned int i = 0; i < count; i++)
@@ -871,15 +838,16 @@ int client(const struct options *options)
 
 	say("requests %llu, MiB %llu, errors of absent memory %llu, restarts %llu, exits %llu",
 	    totals.requests, totals.bytes >> 20, totals.errors_seen, totals.restarts, totals.exits);
-	say("not decidable: torn books %llu, too many states %llu", totals.torn, totals.unclear);
+	say("not decidable: torn books %llu, too many states %llu; read back in one state %llu", totals.torn,
+	    totals.unclear, totals.compared);
 	say("wrong bytes %llu, lost completions %llu, doubled completions %llu, wrong statuses %llu, "
 	    "errors without cause %llu, successes on nothing %llu, pinned pages of the regions %lld",
 	    totals.wrong_bytes, totals.lost, totals.doubled, totals.wrong_status,
 	    totals.early_errors, totals.late_success, (long long)pinned);
 	if (totals.torn + totals.unclear > totals.requests / 10)
 		die("too much could not be decided");
-	if (!totals.requests)
-		die("there was no traffic");
+	if (!totals.requests || !totals.compared)
+		die("there was no traffic, or nothing of what was written was read back");
 	if (totals.wrong_bytes || totals.lost || totals.doubled || totals.wrong_status ||
 	    totals.early_errors || totals.late_success || pinned || kmsg_complaints(log))
 		die("see above");

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/swap.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@
 
 struct area areas[MAX_LANES];
 unsigned int area_count;
-size_t events_wrong;
+atomic_size_t events_wrong;
 
 static const struct options *options;
 static struct rng rng_keep, rng_lose;
@@ -64,7 +64,7 @@ static size_t kind_length(enum kind kind)
 	case KEEP:
 		return 1UL << 20;
 	default:
-		return 64 * PAGE;
+		return USES * PART;
 	}
 }
 
@@ -256,14 +256,17 @@ static void register_own(struct area *area)
 				   ALL_ACCESS | (options->pinned ? 0 : IBV_ACCESS_ON_DEMAND));
 	if (!area->mr)
 		die("cannot register an area of kind %d: %m", area->kind);
+	area->lkey = area->mr->lkey;
 }
 
 void area_register(struct area *area, struct ibv_mr *implicit)
 {
-	if (implicit && area->kind != GO_REGION)
+	if (implicit && area->kind != GO_REGION) {
 		area->mr = implicit;
-	else
+		area->lkey = implicit->lkey;
+	} else {
 		register_own(area);
+	}
 	if (!area->inbox)
 		return;
 	area->inbox_mr = implicit ? implicit :
@@ -279,7 +282,7 @@ static void announce(struct area *area, enum content content)
 	struct book *book = area->book;
 	uint64_t next = book->ceiling + 1;
 
-	book->state[next % HISTORY] = (uint32_t)(area->generation << 2 | content);
+	book->state[next % HISTORY] = STATE(area->generation, content);
 	atomic_thread_fence(memory_order_seq_cst);
 	*(volatile uint64_t *)&book->ceiling = next;
 	*(volatile uint64_t *)&book->not_ceiling = ~next;
@@ -305,16 +308,31 @@ static void refill(struct area *area)
 	settle(area);
 }
 
-/* Between two states traffic needs time to meet them; sometimes it gets none. */
+/*
+ * Between two states traffic needs time to meet them; sometimes it gets none.
+ * Meanwhile pages that were taken from an area belong to something else, which
+ * must not change: the kernel gives a thread first what it has freed last.
+ */
 static void pause_lose(void)
 {
-	uint64_t ms = rng_below(&rng_lose, 8);
+	const size_t length = USES * PART;
+	uint64_t key = rng_next(&rng_lose), ms = rng_below(&rng_lose, 8);
+	uint8_t *fresh = anonymous(length);
+	size_t wrong;
 
+	madvise(fresh, length, MADV_NOHUGEPAGE);
+	content_fill(fresh, key, 0, length);
 	if (ms)
 		sleep_ms(ms * ms / 2);
+	wrong = content_wrong(fresh, key, 0, length);
+	if (wrong) {
+		say("%zu bytes of memory without a region have changed", wrong);
+		events_wrong += wrong;
+	}
+	munmap(fresh, length);
 }
 
-static struct area *area_of(enum kind kind)
+struct area *area_of(enum kind kind)
 {
 	for (unsigned int i = 0; i < area_count; i++)
 		if (areas[i].kind == kind)
@@ -458,11 +476,37 @@ static size_t event_mremap(struct event *event)
 	return lose(mremap_lose, LOSE);
 }
 
+/*
+ * How many pages of an area this process can access through the kernel, which
+ * looks at the mapping's protection as the driver's page faults do.
+ */
+static size_t accessible(const struct area *area, bool write)
+{
+	size_t count = 0;
+
+	for (size_t at = 0; at < area->length; at += PAGE) {
+		uint8_t byte = 0;
+		struct iovec here = { &byte, 1 }, there = { area->at + at, 1 };
+
+		count += (write ? process_vm_writev(getpid(), &here, 1, &there, 1, 0) :
+				  process_vm_readv(getpid(), &here, 1, &there, 1, 0)) == 1;
+	}
+	return count;
+}
+
+/* Pages that have lost the access that the event has taken away. */
+static size_t mprotected;
+
 static void mprotect_lose(struct area *area)
 {
+	announce(area, CONTENT_READ_ONLY);
 	MUST(mprotect(area->at, area->length, PROT_READ));
+	settle(area);
+	mprotected += area->length / PAGE - accessible(area, true);
 	pause_lose();
+	announce(area, CONTENT_PATTERN);
 	MUST(mprotect(area->at, area->length, PROT_READ | PROT_WRITE));
+	settle(area);
 }
 
 static void mprotect_go(struct area *area)
@@ -470,6 +514,7 @@ static void mprotect_go(struct area *area)
 	announce(area, CONTENT_GONE);
 	MUST(mprotect(area->at, area->length, PROT_NONE));
 	settle(area);
+	mprotected += area->length / PAGE - accessible(area, false);
 	pause_lose();
 	announce(area, CONTENT_PATTERN);
 	MUST(mprotect(area->at, area->length, PROT_READ | PROT_WRITE));
@@ -478,35 +523,42 @@ static void mprotect_go(struct area *area)
 
 static size_t event_mprotect(struct event *event)
 {
-	struct area *area = area_of(GO);
-	unsigned char present[64];
-
 	(void)event;
+	mprotected = 0;
 	lose(mprotect_lose, LOSE);
 	lose(mprotect_go, GO);
-	/* Protection moves no page; what counts is that there was something to protect. */
-	if (!area || mincore(area->at, area->length, present))
-		return 0;
-	return area->length / PAGE;
+	return mprotected;
 }
 
 static size_t event_dereg(struct event *event)
 {
+	static const char refused[] = "resp_remote_access_errors";
 	struct area *area = area_of(GO_REGION);
-	(void)event;
+	long before, after;
+
 	if (!area)
 		return 0;
 	announce(area, CONTENT_GONE);
 	if (ibv_dereg_mr(area->mr))
 		die("deregistration under traffic fails: %m");
 	settle(area);
-	pause_lose();
+	if (event->took) {
+		/* That its key is refused has been seen; reading the counter takes time. */
+		before = 0;
+		pause_lose();
+		after = 1;
+	} else {
+		before = device_counter(area->device, refused);
+		pause_lose();
+		/* rdma_rxe has no such counter. */
+		after = before < 0 ? 0 : device_counter(area->device, refused);
+	}
 	announce(area, CONTENT_PATTERN);
 	register_own(area);
 	*(volatile uint32_t *)&area->book->rkey = area->mr->rkey;
 	settle(area);
 	pause_lose();
-	return 1;
+	return after - before;
 }
 
 static size_t event_punch(struct event *event)

@@ -2,6 +2,7 @@
 /* The victim's side: areas, lanes' other ends, the threads that do the events, the verdict. */
 #include "torture_area.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -11,14 +12,23 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 struct end {
 	int link;
 	struct area *area;
+	enum use use;
+	/* Receives that the lane has posted; 0 if nothing is sent on it. */
+	unsigned int receives;
 	struct endpoint lane;
 	struct endpoint steady;
 	struct account account;
+	/* USE_SEND: the state that the area had reached when each receive was posted, and the next message. */
+	uint64_t floor[LOSE_RECEIVES];
+	uint32_t expected;
+	/* The lane was started anew: messages that failed are not sent again. */
+	bool restarted;
 	pthread_t thread;
 };
 
@@ -26,6 +36,8 @@ static struct end ends[MAX_LANES];
 static unsigned int end_count;
 static atomic_bool stopping;
 static atomic_uint told;
+/* Messages to memory that changes or goes which could be compared. */
+static atomic_ullong landed_whole;
 
 static uint8_t *inbox_slot(struct end *end, uint64_t index)
 {
@@ -72,13 +84,136 @@ static void received(struct end *end, const struct ibv_wc *wc)
 	post_receive(end, wc->wr_id);
 }
 
-static void finish(struct end *end)
+/* --- messages to memory that changes or goes --------------------------------- */
+
+static uint8_t *landing_slot(struct end *end, uint64_t index)
+{
+	size_t start = end->area->options->aligned ? 0 : index * 249 % PAGE;
+
+	return end->area->at + USE_SEND * PART + index * SLOT + start;
+}
+
+static void post_landing(struct end *end, uint64_t index)
+{
+	uint64_t remote = area_remote(end->area) + (landing_slot(end, index) - end->area->at);
+
+	end->floor[index] = *(volatile uint64_t *)&end->area->book->floor;
+	atomic_thread_fence(memory_order_seq_cst);
+	endpoint_receive(&end->lane, index, (void *)(uintptr_t)remote, MAX_MESSAGE,
+			 end->area->lkey);
+}
+
+/*
+ * The states that the area may have been in since a receive was posted: whether
+ * one of them has taken the memory away, and whether it is a single one. False if
+ * there were too many.
+ */
+static bool states_since(const struct end *end, uint64_t floor, bool *gone, bool *single)
+{
+	const struct book *book = end->area->book;
+	uint64_t ceiling;
+
+	atomic_thread_fence(memory_order_seq_cst);
+	ceiling = *(volatile uint64_t *)&book->ceiling;
+	*gone = false;
+	*single = floor == ceiling;
+	if (ceiling - floor >= WINDOW)
+		return false;
+	for (uint64_t number = floor; number <= ceiling; number++) {
+		enum content content = STATE_CONTENT(book->state[number % HISTORY]);
+
+		*gone |= content == CONTENT_GONE || content == CONTENT_READ_ONLY;
+	}
+	return true;
+}
+
+static void complain(struct end *end, const char *what, const struct ibv_wc *wc)
+{
+	if (atomic_fetch_add(&told, 1) < 20)
+		say("area %u, message %u: %s (%s)", end->area->index, end->expected, what,
+		    ibv_wc_status_str(wc->status));
+	end->account.wrong_bytes++;
+}
+
+static void landed(struct end *end, const struct ibv_wc *wc)
+{
+	static __thread uint8_t data[MAX_MESSAGE];
+	struct iovec here = { data, wc->byte_len };
+	struct iovec there = { landing_slot(end, wc->wr_id), wc->byte_len };
+	uint64_t floor = end->floor[wc->wr_id];
+	bool gone, single;
+	ssize_t copied;
+	uint32_t number;
+
+	if (wc->status == IBV_WC_WR_FLUSH_ERR)
+		return;
+	if (wc->status != IBV_WC_SUCCESS) {
+		if (wc->status != IBV_WC_LOC_PROT_ERR)
+			complain(end, "a wrong status", wc);
+		else if (states_since(end, floor, &gone, &single) && !gone)
+			complain(end, "refused, and the memory was there all the time", wc);
+		return;
+	}
+	number = ntohl(wc->imm_data);
+	if (number < end->expected || (number > end->expected && !end->restarted))
+		complain(end, "not the next one", wc);
+	end->expected = number + 1;
+	end->restarted = false;
+	end->account.received++;
+	/* Not by a plain access: the memory may go meanwhile. */
+	copied = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+	if (states_since(end, floor, &gone, &single) && single) {
+		size_t wrong;
+
+		if (copied != (ssize_t)wc->byte_len) {
+			complain(end, "it can't be read", wc);
+		} else {
+			wrong = content_wrong(data,
+					      content_key(end->area->options->seed,
+							  USE_SEND * PART, number),
+					      0, wc->byte_len);
+			if (wrong)
+				complain(end, "wrong bytes", wc);
+			atomic_fetch_add(&landed_whole, 1);
+		}
+	}
+	post_landing(end, wc->wr_id);
+}
+
+/* --- the lanes' other ends --------------------------------------------------- */
+
+static void post_receives(struct end *end)
+{
+	for (uint64_t i = 0; i < end->receives; i++)
+		(end->use == USE_SEND ? post_landing : post_receive)(end, i);
+}
+
+/* Takes the next completion; false if none comes in `ms`. */
+static bool take_completion(struct end *end, unsigned int ms)
 {
 	struct ibv_wc wc;
 
+	if (!end->receives || !endpoint_wait(&end->lane, &wc, ms))
+		return false;
+	(end->use == USE_SEND ? landed : received)(end, &wc);
+	return true;
+}
+
+static void lane_start_anew(struct end *end)
+{
+	while (take_completion(end, 0))
+		;
+	endpoint_stop(&end->lane);
+	endpoint_start(&end->lane);
+	end->restarted = true;
+	post_receives(end);
+}
+
+static void finish(struct end *end)
+{
 	/* The client has its acknowledgements; the completions are on their way at most. */
-	while (end->area->inbox && endpoint_wait(&end->lane, &wc, 200))
-		received(end, &wc);
+	while (take_completion(end, 200))
+		;
 	if (end->area->kind <= KEEP_PAIRS) {
 		struct checksum sum;
 
@@ -94,15 +229,12 @@ static void *end_run(void *argument)
 	struct end *end = argument;
 
 	for (;;) {
-		struct ibv_wc wc;
 		char command = 0;
 		ssize_t got;
 		unsigned int drained = 0;
 
-		while (end->area->inbox && drained < RECEIVES && endpoint_wait(&end->lane, &wc, 0)) {
-			received(end, &wc);
+		while (drained < RECEIVES && take_completion(end, 0))
 			drained++;
-		}
 		got = recv(end->link, &command, 1, MSG_DONTWAIT);
 		if (got == 0)
 			die("the client is gone");
@@ -111,18 +243,39 @@ static void *end_run(void *argument)
 
 			/* Lanes without receives have nothing else to do. */
 			if (!drained)
-				poll(&link, 1, end->area->inbox ? 1 : 1000);
+				poll(&link, 1, end->receives ? 1 : 1000);
 			continue;
 		}
 		if (command == COMMAND_RESTART) {
-			endpoint_stop(&end->lane);
-			endpoint_start(&end->lane);
+			lane_start_anew(end);
 			send_all(end->link, &command, 1);
 		} else {
 			finish(end);
 			return NULL;
 		}
 	}
+}
+
+/* The area of a lane: a new one, or for lanes that write the one that another lane reads. */
+static struct area *area_for(const struct greeting *greeting, struct device *device,
+			     const struct options *options, struct book *book,
+			     struct ibv_mr *implicit)
+{
+	struct area *area;
+
+	if (greeting->use != USE_READ) {
+		area = area_of(greeting->kind);
+		if (!area || greeting->kind <= KEEP_PAIRS)
+			die("there is no area of kind %u to write to", greeting->kind);
+		return area;
+	}
+	area = area_create(device, options, greeting->kind, book);
+	area_register(area, implicit);
+	book->floor = book->ceiling = HISTORY;
+	book->not_floor = book->not_ceiling = ~book->floor;
+	book->state[0] = STATE(0, CONTENT_PATTERN);
+	book->rkey = area->mr->rkey;
+	return area;
 }
 
 static void end_create(int link, const struct greeting *greeting, struct device *device,
@@ -133,36 +286,38 @@ static void end_create(int link, const struct greeting *greeting, struct device 
 	/* A page each: reading one must not depend on another. */
 	struct book *book = (struct book *)(books + end_count * PAGE);
 	struct offer offer;
+	bool parted;
 
-	if (greeting->hello != HELLO_LANE || greeting->kind >= KINDS || end_count == MAX_LANES)
+	if (greeting->hello != HELLO_LANE || greeting->kind >= KINDS || greeting->use >= USES ||
+	    end_count == MAX_LANES)
 		die("this is no client of this program");
 	end_count++;
 	end->link = link;
-	end->area = area_create(device, options, greeting->kind, book);
-	area_register(end->area, implicit);
-	book->floor = book->ceiling = HISTORY;
-	book->not_floor = book->not_ceiling = ~book->floor;
-	book->state[0] = CONTENT_PATTERN;
-	book->rkey = end->area->mr->rkey;
+	end->use = greeting->use;
+	end->area = area_for(greeting, device, options, book, implicit);
+	if (end->area->inbox)
+		end->receives = RECEIVES;
+	else if (end->use == USE_SEND)
+		end->receives = LOSE_RECEIVES;
+	parted = end->area->kind > KEEP_PAIRS;
 	memset(&offer, 0, sizeof(offer));
-	offer.remote = area_remote(end->area);
-	offer.length = end->area->length;
-	offer.book = (uintptr_t)book;
+	offer.base = parted ? end->use * PART : 0;
+	offer.remote = area_remote(end->area) + offer.base;
+	offer.length = parted ? PART : end->area->length;
+	offer.book = (uintptr_t)end->area->book;
 	offer.area = end->area->index;
 	offer.rkey = end->area->mr->rkey;
 	offer.book_rkey = books_mr->rkey;
 	send_all(link, &offer, sizeof(offer));
-	endpoint_create(&end->lane, device, 1, RECEIVES);
+	endpoint_create(&end->lane, device, 1, end->receives ? end->receives : 1);
 	endpoint_meet(&end->lane, link);
 	endpoint_start(&end->lane);
-	if (end->area->kind == GO || end->area->kind == GO_REGION) {
+	if (has_steady(end->area->kind, end->use)) {
 		endpoint_create(&end->steady, device, 1, 1);
 		endpoint_meet(&end->steady, link);
 		endpoint_start(&end->steady);
 	}
-	if (end->area->inbox)
-		for (uint64_t i = 0; i < RECEIVES; i++)
-			post_receive(end, i);
+	post_receives(end);
 	send_all(link, &(char){ 0 }, 1);
 	if (pthread_create(&end->thread, NULL, end_run, end))
 		die("cannot start a thread");
@@ -194,10 +349,20 @@ static void *events_run(void *argument)
 
 static bool is_idle(const struct event *event)
 {
-	return event->chosen && !event->skipped && !event->took;
+	return event->chosen && !event->took;
 }
 
-/* How many of the events have done nothing. */
+/* How many of the events have done nothing; of those that may still do something. */
+static unsigned int events_pending(void)
+{
+	unsigned int count = 0;
+
+	for (unsigned int i = 0; i < event_count; i++)
+		count += is_idle(&events[i]) && !events[i].skipped;
+	return count;
+}
+
+/* The same of all: an event that could not run has shown nothing. */
 static unsigned int events_idle(void)
 {
 	unsigned int count = 0;
@@ -216,7 +381,7 @@ static void events_report(void)
 		if (!event->chosen)
 			continue;
 		if (event->skipped)
-			say("%-10s skipped: %s", event->name, event->skipped);
+			say("%-10s could not run: %s", event->name, event->skipped);
 		else
 			say("%-10s %8lu %10zu %10zu%s", event->name, event->tried, event->took,
 			    event->moved, is_idle(event) ? "  <- never took effect" : "");
@@ -271,7 +436,7 @@ int victim(const struct options *options)
 		die("cannot start a thread");
 	for (receive_all(main_link, &command, 1); command == COMMAND_ASK;
 	     receive_all(main_link, &command, 1)) {
-		uint8_t count = events_idle();
+		uint8_t count = events_pending();
 
 		send_all(main_link, &count, 1);
 	}
@@ -303,10 +468,11 @@ int victim(const struct options *options)
 	events_report();
 	idle = events_idle();
 	complaints = kmsg_complaints(log);
-	say("wrong bytes or failures received %zu, wrong after fork %zu, pinned pages of the regions %lld, "
-	    "kernel complaints %u, events without effect %u",
+	say("messages to memory that changes or goes compared %llu", landed_whole);
+	say("wrong bytes or failures received %zu, wrong after fork or in memory without a region %zu, "
+	    "pinned pages of the regions %lld, kernel complaints %u, events without effect %u",
 	    wrong, events_wrong, (long long)pinned, complaints, idle);
-	answer = wrong || events_wrong || pinned || complaints || idle;
+	answer = wrong || events_wrong || pinned || complaints || idle || !landed_whole;
 	command = answer;
 	try_send(main_link, &command, 1);
 	say("%s", answer ? "FAILED" : "all right");

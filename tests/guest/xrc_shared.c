@@ -136,45 +136,6 @@ static void wants_event(struct side *side, enum ibv_event_type type, struct ibv_
 
 /* --- queue pairs ------------------------------------------------------------ */
 
-static void to_init(struct ibv_qp *qp)
-{
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL_ACCESS,
-	};
-
-	WANT(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-			    IBV_QP_ACCESS_FLAGS));
-}
-
-static void to_rtr(struct device *device, struct ibv_qp *qp, uint32_t peer, bool target)
-{
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTR, .path_mtu = device->mtu, .dest_qp_num = peer,
-		.rq_psn = 7, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
-		.ah_attr = {
-			.is_global = 1, .port_num = 1,
-			.grh = { .dgid = device->gid, .hop_limit = 64,
-				 .sgid_index = device->gid_index },
-		},
-	};
-
-	WANT(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-			    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			    (target ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)));
-}
-
-static void to_rts(struct ibv_qp *qp, bool target)
-{
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7,
-		.sq_psn = 7, .max_rd_atomic = 1,
-	};
-
-	WANT(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_SQ_PSN |
-			    (target ? 0 : IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-					  IBV_QP_MAX_QP_RD_ATOMIC)));
-}
-
 static struct ibv_qp *open_target(struct device *device, struct ibv_xrcd *xrcd, uint32_t number)
 {
 	struct ibv_qp_open_attr attr = {
@@ -215,8 +176,8 @@ static void own(int sender)
 		die("cannot create a target: %m");
 	side_tell(&side, qp->qp_num);
 	receive_all(sender, &peer, sizeof(peer));
-	to_init(qp);
-	to_rtr(&side.device, qp, peer, true);
+	xrc_init(qp);
+	xrc_listen(&side.device, qp, peer, true);
 	send_all(sender, &peer, sizeof(peer));
 	side_receive(&side, qp->qp_num);
 	wants_event(&side, IBV_EVENT_COMM_EST, qp);
@@ -263,7 +224,7 @@ static void share(int sender)
 	/* The owner has ended. */
 	side_receive(&side, qp->qp_num);
 	WANT(state_of(qp, NULL) == IBV_QPS_RTR);
-	to_rts(qp, true);
+	xrc_start(qp, true);
 	side_receive(&side, qp->qp_num);
 	side_receive(&side, qp->qp_num);
 	receive_all(sender, &peer, sizeof(peer));
@@ -392,9 +353,9 @@ int main(void)
 	send_all(sharer.fd, target, sizeof(target));
 	receive_all(sharer.fd, &of_sharer, sizeof(of_sharer));
 	WANT(of_sharer.target == of_owner.target && of_sharer.srqn != of_owner.srqn);
-	to_init(end.qp);
-	to_rtr(&device, end.qp, target[0], false);
-	to_rts(end.qp, false);
+	xrc_init(end.qp);
+	xrc_listen(&device, end.qp, target[0], false);
+	xrc_start(end.qp, false);
 	arrives(&owner, &of_owner, 11);
 	arrives(&sharer, &of_sharer, 12);
 

@@ -102,6 +102,9 @@ pub struct NicSettings {
     pub table_mib: Option<usize>,
     /// Faults of real adapters that this one shall have.
     pub pitfalls: Option<Vec<Pitfall>>,
+    /// Frames with a source address of another NIC are dropped (default). `false` is for a guest that forwards the frames
+    /// of others, such as a bridge.
+    pub spoof_check: Option<bool>,
 }
 
 impl NicSettings {
@@ -198,6 +201,12 @@ impl NicEntry {
         })
     }
 
+    /// Whether its frames are checked for source addresses of other NICs.
+    pub(crate) fn checks_source(&self, defaults: &NicSettings) -> bool {
+        let check = self.settings.spoof_check.or(defaults.spoof_check);
+        check.unwrap_or(true)
+    }
+
     /// What the firmware is told.
     pub fn nic_config(&self, defaults: &NicSettings) -> NicConfig {
         let mut config = NicConfig::new(self.mac_address());
@@ -251,6 +260,15 @@ impl Config {
             path: path.to_owned(),
             source: Box::new(source),
         })
+    }
+
+    /// What the firmware of one of these NICs is told: its settings, and with how many it shares the pauses of a sender.
+    pub fn nic_config(&self, nic: &NicEntry) -> NicConfig {
+        let others = self.nics.len().saturating_sub(1);
+        NicConfig {
+            pause_sharers: u32::try_from(others).unwrap_or(u32::MAX).max(1),
+            ..nic.nic_config(&self.defaults)
+        }
     }
 
     /// Adds the NICs of a command line. One that the file has as well gets its socket from here, and the rest from there.
@@ -365,6 +383,18 @@ mod tests {
             (Nanos::from_millis(5), Nanos(7))
         );
         assert!(b.pitfalls.flood && !b.pitfalls.damming);
+    }
+
+    /// All others of a NIC together pause it for as long as one may.
+    #[test]
+    fn pauses_are_shared_by_all_others() {
+        let mut config: Config = toml::from_str("").unwrap();
+        for (n, sharers) in [(1, 1), (2, 1), (3, 2), (4, 3)] {
+            config.add(vec![format!("nic{n}=/{n}").parse().unwrap()]);
+            for nic in &config.nics {
+                assert_eq!(config.nic_config(nic).pause_sharers, sharers, "{n} NICs");
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use faultline_nic::Persist;
 use faultline_ports::PortId;
 
 use crate::engine::EngineHandle;
+use crate::log_limit::LogLimit;
 
 /// Wishes of one NIC that may wait. A queue pair has one at a time, unless it begins anew.
 const MAX_WAITING: usize = 256;
@@ -25,6 +26,8 @@ struct Wish {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     port: PortId,
+    /// Name of the NIC.
+    nic: String,
     engine: EngineHandle,
     /// Numbers are never used twice, whatever is reset.
     number: Cell<u64>,
@@ -33,9 +36,10 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(port: PortId, engine: EngineHandle) -> Self {
+    pub(crate) fn new(port: PortId, nic: &str, engine: EngineHandle) -> Self {
         Self {
             port,
+            nic: nic.to_owned(),
             engine,
             number: Cell::new(0),
             wishes: RefCell::new(None),
@@ -67,21 +71,24 @@ impl Keeper {
         let (tx, rx) = bounded(MAX_WAITING);
         let (port, engine) = (self.port, self.engine.clone());
         let thread = std::thread::Builder::new().name(format!("durable-{port}"));
-        match thread.spawn(move || fulfil(&rx, port, &engine)) {
+        let log = LogLimit::new(&self.nic);
+        match thread.spawn(move || fulfil(&rx, port, &engine, &log)) {
             Ok(_) => Some(tx),
             Err(error) => {
-                tracing::error!("no thread to make memory durable: {error}");
+                tracing::error!(nic = %self.nic, "no thread to make memory durable: {error}");
                 None
             }
         }
     }
 }
 
-fn fulfil(wishes: &Receiver<Wish>, port: PortId, engine: &EngineHandle) {
+fn fulfil(wishes: &Receiver<Wish>, port: PortId, engine: &EngineHandle, log: &LogLimit) {
     for Wish { qpn, number, parts } in wishes {
         let failed = parts.iter().find_map(|part| part.sync().err());
-        if let Some(error) = &failed {
-            tracing::warn!("can't make guest memory durable: {error}");
+        if let Some(error) = &failed
+            && log.allows()
+        {
+            tracing::warn!(nic = %log.nic(), "can't make guest memory durable: {error}");
         }
         // Unmapped now if the guest has taken it back meanwhile.
         drop(parts);

@@ -6,15 +6,7 @@
 //!
 //! # Sleeping
 //!
-//! After a while without work the engine sleeps on an eventfd. No wake-up is lost:
-//!
-//! - The engine sets `asleep` in every polled page and in [`Shared`], then (sequentially consistent) looks at
-//!   every ring and at the request channel once more, and only then sleeps.
-//! - Who rings stores the doorbell, then (full barrier) reads `asleep`; if it is set he kicks, which becomes
-//!   a request. Who requests sends first, then reads the flag in [`Shared`]; if it is set he writes the eventfd.
-//!
-//! Of a store-then-load on each side at least one sees the other's store (Dekker): either the engine finds the
-//! work in its last look, or the other side finds it asleep.
+//! After a while without work the engine sleeps on an eventfd; how no wake-up is lost is in [`crate::sleep`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,17 +22,23 @@ use crate::config::{Config, PollMode};
 use crate::durable::Keeper;
 use crate::port::NicPort;
 use crate::ram::Ram;
+use crate::sleep::{self, Processor, Sleeper};
 
 /// What one NIC sends before the next has its turn, and its own doorbells: packets, and about so many bytes. Copying
 /// them takes some microseconds, which is what others wait.
 const TURN_PACKETS: u32 = 32;
 const TURN_BYTES: usize = 16 << 10;
+/// Steps that one unit of work may stand for.
+const STEPS_PER_WORK: u64 = 4;
 /// Longest sleep: the heartbeat must move.
 const HEARTBEAT: Duration = Duration::from_millis(250);
 /// Passes without work before the thread lets others run.
 const IDLE_PASSES_PER_YIELD: u32 = 16;
-/// Passes between two looks at the clock for heartbeats.
-const PASSES_PER_BEAT_CHECK: u32 = 1024;
+
+/// In builds with debug assertions only: an engine that finds this in its environment panics, so that a test sees what
+/// becomes of the process.
+#[cfg(debug_assertions)]
+const PANIC_VARIABLE: &str = "FAULTLINE_TEST_ENGINE_PANIC";
 
 type Request = Box<dyn FnOnce(&mut Engine) + Send>;
 
@@ -92,12 +90,21 @@ impl EngineHandle {
     }
 
     fn wake(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.shared.asleep.load(Ordering::SeqCst) {
+        sleep::wake::<Processor>(&self.shared.asleep, || {
             // A full counter means that it will wake anyway.
             let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
-        }
+        });
     }
+}
+
+/// The most that one pass has been.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LongestPass {
+    /// How long it took, as far as it had work.
+    pub time: Duration,
+    /// Steps beyond those that the work stands for which was charged: see [`faultline_nic::steps`]. Always zero in a release
+    /// build.
+    pub uncharged_steps: u64,
 }
 
 /// The engine.
@@ -112,6 +119,11 @@ pub struct Engine {
     mode: PollMode,
     poll_time: Duration,
     start: std::time::Instant,
+    /// When the next heartbeat is due.
+    next_beat: Instant,
+    /// When the last pass began, if it had work and the engine did not sleep since.
+    pass_began: Option<Instant>,
+    pub(crate) longest_pass: LongestPass,
     stopped: bool,
 }
 
@@ -136,15 +148,22 @@ impl Engine {
             mode: config.poll,
             poll_time: config.poll_time(),
             start: std::time::Instant::now(),
+            next_beat: Instant(0),
+            pass_began: None,
+            longest_pass: LongestPass::default(),
             stopped: false,
         };
         for (id, nic) in config.nics.iter().enumerate() {
             let mac = nic.mac_address();
-            let port = NicPort::new(&nic.name, nic.nic_config(&config.defaults))?;
-            let keeper = Keeper::new(id, handle.clone());
+            let port = NicPort::new(&nic.name, config.nic_config(nic))?;
+            let keeper = Keeper::new(id, &nic.name, handle.clone());
             engine.rams.push(port.ram(keeper)?);
             engine.ports.push(port);
-            engine.switch.set_own_address(id, mac);
+            engine.switch.add_permanent_address(id, mac);
+            engine.switch.set_present_address(id, mac);
+            if !nic.checks_source(&config.defaults) {
+                engine.switch.allow_any_source(id);
+            }
         }
         Ok((engine, handle))
     }
@@ -156,16 +175,13 @@ impl Engine {
 
     /// Runs until [`EngineHandle::stop`].
     pub fn run(mut self) {
+        #[cfg(debug_assertions)]
+        if std::env::var_os(PANIC_VARIABLE).is_some() {
+            panic!("{PANIC_VARIABLE} is set");
+        }
         let mut idle_since: Option<std::time::Instant> = None;
         let mut idle_passes = 0u32;
-        let mut passes = 0u32;
-        let mut last_beat = std::time::Instant::now();
         while !self.stopped {
-            passes = passes.wrapping_add(1);
-            if passes.is_multiple_of(PASSES_PER_BEAT_CHECK) && last_beat.elapsed() >= HEARTBEAT {
-                last_beat = std::time::Instant::now();
-                self.beat();
-            }
             if self.pass() {
                 idle_since = None;
                 idle_passes = 0;
@@ -180,19 +196,19 @@ impl Engine {
                         idle_pause(idle_passes);
                         continue;
                     }
-                    self.sleep();
+                    sleep::fall_asleep::<Processor>(&self);
                     idle_since = None;
                 }
-                PollMode::Never => self.sleep(),
-            }
-            if last_beat.elapsed() >= HEARTBEAT {
-                last_beat = std::time::Instant::now();
-                self.beat();
+                PollMode::Never => sleep::fall_asleep::<Processor>(&self),
             }
         }
     }
 
-    fn beat(&mut self) {
+    fn beat(&mut self, now: Instant) {
+        if now < self.next_beat {
+            return;
+        }
+        self.next_beat = Instant(now.0.saturating_add(HEARTBEAT.as_nanos() as u64));
         for port in &mut self.ports {
             port.beat();
         }
@@ -202,13 +218,41 @@ impl Engine {
     fn pass(&mut self) -> bool {
         let mut worked = self.take_requests();
         let now = self.now();
+        if let Some(began) = self.pass_began {
+            let time = Duration::from_nanos(now.0.saturating_sub(began.0));
+            self.longest_pass.time = self.longest_pass.time.max(time);
+        }
+        let before = (self.work(), faultline_nic::steps());
+        self.beat(now);
         for id in 0..self.ports.len() {
             worked |= self.run_port(id, now);
         }
         for port in &mut self.ports {
             worked |= port.send_interrupts();
         }
+        self.pass_began = worked.then_some(now);
+        if let (before, Some(steps)) = before {
+            self.compare_steps(before, steps);
+        }
         worked
+    }
+
+    /// What all NICs have done.
+    fn work(&self) -> u64 {
+        match cfg!(debug_assertions) {
+            true => self.ports.iter().map(|port| port.nic.work()).sum(),
+            false => 0,
+        }
+    }
+
+    /// Compares the steps since then with the work since then. After a reset a NIC counts its work anew.
+    fn compare_steps(&mut self, work: u64, steps: u64) {
+        let now = faultline_nic::steps().unwrap_or_default();
+        if let Some(work) = self.work().checked_sub(work) {
+            let charged = work * STEPS_PER_WORK;
+            let beyond = (now - steps).saturating_sub(charged);
+            self.longest_pass.uncharged_steps = self.longest_pass.uncharged_steps.max(beyond);
+        }
     }
 
     /// Takes the requests that are there. For those that come meanwhile there is another pass: who sends them faster than
@@ -239,14 +283,14 @@ impl Engine {
             return false;
         }
         let mut worked = port.poll_doorbells(now, ram);
-        // A command may have given the NIC another address.
-        if worked && self.switch.route(port.nic.mac()) != Route::To(id) {
-            self.switch.set_own_address(id, port.nic.mac());
-        }
         if port.nic.next_deadline().is_some_and(|at| at <= now) {
             port.nic.handle_deadline(now, ram);
+            // Commands may have waited for this turn.
+            let _ = port.sync_pages();
             worked = true;
         }
+        // A command may have given the NIC another address.
+        self.switch.set_present_address(id, port.nic.mac());
         // A NIC whose input has stopped stops those who would send to it, as an Ethernet PAUSE does: whom that
         // is, nobody knows before the frame is there. Without bus mastering it takes no frames, and its stop would
         // never end.
@@ -283,6 +327,12 @@ impl Engine {
                 .filter(|to| *to != from)
                 .map(|to| self.deliver(from, to, now, frame))
                 .sum(),
+            Route::Forged => {
+                if let Some(port) = self.ports.get_mut(from) {
+                    port.refuse_source(frame.src());
+                }
+                0
+            }
         }
     }
 
@@ -301,35 +351,6 @@ impl Engine {
         port.nic.work() - before
     }
 
-    /// Sleeps until there is something to do, or a deadline, or the heartbeat is due.
-    fn sleep(&mut self) {
-        self.shared.asleep.store(true, Ordering::SeqCst);
-        for port in &self.ports {
-            port.set_asleep(true);
-        }
-        std::sync::atomic::fence(Ordering::SeqCst);
-        let work = !self.requests.is_empty()
-            || self
-                .ports
-                .iter()
-                .any(|port| port.bus_master && port.has_doorbell());
-        if !work {
-            let timeout = self.sleep_time();
-            let spec = Timespec {
-                tv_sec: timeout.as_secs() as i64,
-                tv_nsec: i64::from(timeout.subsec_nanos()),
-            };
-            let mut fds = [PollFd::new(&self.shared.wake, PollFlags::IN)];
-            let _ = poll(&mut fds, Some(&spec));
-        }
-        self.shared.asleep.store(false, Ordering::SeqCst);
-        for port in &self.ports {
-            port.set_asleep(false);
-        }
-        let mut counter = [0; 8];
-        let _ = rustix::io::read(&self.shared.wake, &mut counter);
-    }
-
     fn sleep_time(&self) -> Duration {
         let now = self.now();
         // A function without bus mastering is not run, so its timers stay due until it may be.
@@ -345,11 +366,83 @@ impl Engine {
     }
 }
 
+impl Sleeper for Engine {
+    fn say(&self, asleep: bool) {
+        self.shared.asleep.store(asleep, Ordering::SeqCst);
+        for port in &self.ports {
+            port.set_asleep(asleep);
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        let has_doorbell = |port: &NicPort| port.bus_master && port.has_doorbell();
+        !self.requests.is_empty() || self.ports.iter().any(has_doorbell)
+    }
+
+    /// Until it is woken, or a deadline, or the heartbeat is due.
+    fn wait(&self) {
+        let timeout = self.sleep_time();
+        let spec = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let mut fds = [PollFd::new(&self.shared.wake, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&spec));
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.shared.wake, &mut counter);
+    }
+}
+
 /// Between two looks: mostly a pause of the processor, now and then a turn for other threads.
 fn idle_pause(idle_passes: u32) {
     if idle_passes.is_multiple_of(IDLE_PASSES_PER_YIELD) {
         std::thread::yield_now();
     } else {
         std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NicEntry;
+
+    fn engine() -> (EngineHandle, std::thread::JoinHandle<()>) {
+        let config = Config {
+            nics: vec![NicEntry {
+                name: "a".to_owned(),
+                ..NicEntry::default()
+            }],
+            ..Config::default()
+        };
+        let (engine, handle) = Engine::new(&config).unwrap();
+        (handle, std::thread::spawn(|| engine.run()))
+    }
+
+    fn heartbeat(handle: &EngineHandle) -> u32 {
+        let beat = |engine: &mut Engine| engine.ports[0].heartbeat();
+        handle.call(beat).unwrap()
+    }
+
+    /// The hardware manual promises one a second, and a driver takes a device whose heartbeat stands still for dead.
+    #[test]
+    fn the_heart_beats_however_long_each_pass_takes() {
+        let (handle, thread) = engine();
+        let first = heartbeat(&handle);
+        let start = std::time::Instant::now();
+        for _ in 0..60 {
+            // There is always more to do, and each turn takes long.
+            let busy = |_: &mut Engine| std::thread::sleep(Duration::from_millis(20));
+            handle.post(busy).unwrap();
+            handle.call(|_| ()).unwrap();
+        }
+        let beats = heartbeat(&handle) - first;
+        let elapsed = start.elapsed();
+        assert!(
+            u64::from(beats) >= elapsed.as_secs() * 3,
+            "{beats} in {elapsed:?}"
+        );
+        handle.stop();
+        thread.join().unwrap();
     }
 }

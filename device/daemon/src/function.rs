@@ -1,9 +1,13 @@
 //! The PCI function that a vfio-user client sees: config space, BARs, interrupts, memory map.
 
+use std::sync::Arc;
+
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::regs;
-use faultline_memory::{MapError, UnmapError};
-use faultline_pci::{Bar, ConfigChange, ConfigSpace, MsixLayout, MsixTable, PciIdentity};
+use faultline_memory::{FileMaps, MapError, SharedPages, UnmapError};
+use faultline_pci::{
+    Bar, ConfigChange, ConfigSpace, MsixLayout, MsixTable, PciIdentity, PowerState,
+};
 use faultline_ports::PortId;
 use faultline_vfio_user::{
     Device, DeviceInfo, DmaMap, DmaUnmap, Errno, IrqInfo, IrqSet, RegionInfo, RegionMmap,
@@ -13,8 +17,9 @@ use faultline_wire::MacAddr;
 use rustix::fd::OwnedFd;
 
 use crate::engine::{Ended, Engine, EngineHandle};
+use crate::log_limit::LogLimit;
 use crate::port::{BarTwo, NicPort};
-use crate::ram;
+use crate::ram::{self, Ram};
 
 const PAGE: u64 = regs::PAGE_SIZE as u64;
 /// A writable map at least this long that has no descriptor is certainly guest RAM; ROMs and the device's own
@@ -31,6 +36,11 @@ pub(crate) struct Function {
     msix: MsixTable,
     layout: MsixLayout,
     bar: BarTwo,
+    log: LogLimit,
+    /// BAR 2.
+    pages: Arc<SharedPages>,
+    /// Files behind guest memory.
+    files: FileMaps,
 }
 
 fn ended(_: Ended) -> Errno {
@@ -43,6 +53,8 @@ impl Function {
         port: PortId,
         mac: MacAddr,
         bar: BarTwo,
+        pages: Arc<SharedPages>,
+        files: FileMaps,
         engine: EngineHandle,
     ) -> Result<Self, faultline_pci::ConfigError> {
         let layout = MsixLayout::in_bar(regs::BAR_MSIX as u8, regs::MSIX_VECTORS as u16);
@@ -69,12 +81,15 @@ impl Function {
         };
         Ok(Self {
             name: name.to_owned(),
+            log: LogLimit::new(name),
             port,
             engine,
             config: ConfigSpace::new(identity, &bars, Some(layout))?,
             msix: MsixTable::new(layout),
             layout,
             bar,
+            pages,
+            files,
         })
     }
 
@@ -100,6 +115,11 @@ impl Function {
             .map_err(ended)
     }
 
+    /// In D3hot only config space answers (PCI PM 1.2, 5.4.1).
+    fn in_d3hot(&self) -> bool {
+        self.config.power_state() == PowerState::D3Hot
+    }
+
     fn bar_size(&self, index: u32) -> u64 {
         self.config
             .bar_list()
@@ -121,21 +141,35 @@ impl Function {
 
     fn config_changed(&mut self, change: ConfigChange) -> Result<(), Errno> {
         if change.flr {
-            tracing::info!(nic = %self.name, "function-level reset");
+            if self.log.allows() {
+                tracing::info!(nic = %self.name, "function-level reset");
+            }
             self.msix.reset();
-            self.on_port(|port| {
+            let remains = self.on_port(|port| {
                 port.bus_master = false;
-                port.reset();
+                port.reset()
             })?;
+            drop(remains);
+            self.clear_pages();
             self.sync_address()?;
         }
-        if let Some(on) = change.bus_master {
+        if change.bus_master.is_some() || change.power.is_some() {
+            let on = self.config.bus_master() && !self.in_d3hot();
             self.on_port(move |port| port.bus_master = on)?;
         }
         Ok(())
     }
 
-    /// After a reset the switch knows the permanent address again.
+    /// Zeroes doorbell pages and device memory of a device that is not enabled: the engine looks at no page then, and
+    /// the client can't enable it before it has the reply. A hole in the file, so that only pages in use take time;
+    /// mappings of the client stay valid.
+    fn clear_pages(&self) {
+        if let Err(error) = self.pages.clear(0, self.pages.pages()) {
+            tracing::error!(nic = %self.name, "can't clear doorbell pages and device memory: {error}");
+        }
+    }
+
+    /// After a reset the NIC uses its permanent address again.
     fn sync_address(&self) -> Result<(), Errno> {
         self.in_engine(|engine, id| engine.sync_address(id))
     }
@@ -166,18 +200,21 @@ impl Function {
         let (words, rest) = data.as_chunks::<4>();
         let words = words.to_vec();
         let whole = rest.is_empty() && offset.is_multiple_of(4);
-        self.in_engine(move |engine, id| {
-            if let Some(port) = engine.ports.get_mut(id) {
-                if whole {
-                    for (at, word) in (offset..).step_by(4).zip(words) {
-                        port.nic.write_register(at as u32, u32::from_le_bytes(word));
-                    }
-                } else {
-                    port.nic.bad_register_access();
+        let (was_reset, remains) = self.on_port(move |port| {
+            if whole {
+                for (at, word) in (offset..).step_by(4).zip(words) {
+                    port.nic.write_register(at as u32, u32::from_le_bytes(word));
                 }
-                port.sync_pages();
+            } else {
+                port.nic.bad_register_access();
             }
-        })
+            (port.sync_pages(), port.nic.take_remains())
+        })?;
+        drop(remains);
+        if was_reset {
+            self.clear_pages();
+        }
+        Ok(())
     }
 
     /// A write to a kick page in BAR 2: a doorbell that wakes the engine.
@@ -228,6 +265,7 @@ impl Device for Function {
         self.check_range(index, offset, data.len())?;
         match index {
             pci_index::CONFIG_REGION => self.config.read(offset, data),
+            _ if self.in_d3hot() => data.fill(0xff),
             regs::BAR_REGS => {
                 let bytes = self.read_registers(offset, data.len())?;
                 if bytes.len() != data.len() {
@@ -253,6 +291,7 @@ impl Device for Function {
                 let change = self.config.write(offset, data);
                 self.config_changed(change)
             }
+            _ if self.in_d3hot() => Ok(()),
             regs::BAR_REGS => self.write_registers(offset, data),
             regs::BAR_DOORBELL => self.kick(offset, data),
             _ => {
@@ -263,7 +302,7 @@ impl Device for Function {
     }
 
     fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
-        if map.fd.is_none() && map.writable && map.size >= SURELY_RAM {
+        if map.fd.is_none() && map.writable && map.size >= SURELY_RAM && self.log.allows() {
             tracing::error!(
                 nic = %self.name,
                 "guest RAM at {:#x} ({} MiB) came without a descriptor, so the NIC can't reach it: start QEMU with \
@@ -272,44 +311,48 @@ impl Device for Function {
                 map.size >> 20,
             );
         }
-        let name = self.name.clone();
-        self.in_engine(move |engine, id| {
+        let DmaMap {
+            iova,
+            size,
+            offset,
+            readable,
+            writable,
+            fd,
+        } = map;
+        ram::check_guest_range(iova, size)?;
+        let refused = |error: MapError| {
+            if self.log.allows() {
+                tracing::warn!(nic = %self.name, "refused a memory map at {iova:#x}: {error}");
+            }
+            error.errno()
+        };
+        // The file is mapped here, and unmapped if it is not wanted: the engine waits for neither.
+        let new = self
+            .files
+            .prepare(iova, size, fd, offset, readable, writable)
+            .map_err(refused)?;
+        let inserted = self.in_engine(move |engine, id| {
             let ram = engine.rams.get_mut(id).ok_or(Errno::NODEV)?;
-            let DmaMap {
-                iova,
-                size,
-                offset,
-                readable,
-                writable,
-                fd,
-            } = map;
-            ram::check_guest_range(iova, size)?;
-            ram.0
-                .map(iova, size, fd, offset, readable, writable)
-                .map_err(|error: MapError| {
-                    tracing::warn!(nic = %name, "refused a memory map at {iova:#x}: {error}");
-                    error.errno()
-                })
-        })?
+            Ok(ram.memory.insert(new))
+        })??;
+        inserted.map_err(|error| refused(error.error.clone()))
     }
 
     fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
-        let name = self.name.clone();
-        self.in_engine(move |engine, id| {
+        // No access can reach it once the engine has given it up; it is dropped here, before the reply.
+        let removed = self.in_engine(move |engine, id| {
             let ram = engine.rams.get_mut(id).ok_or(Errno::NODEV)?;
-            match unmap {
-                DmaUnmap::All => {
-                    ram.unmap_guest();
-                    Ok(())
-                }
-                DmaUnmap::Range { iova, size } => {
-                    ram.unmap(iova, size).map_err(|error: UnmapError| {
-                        tracing::warn!(nic = %name, "refused an unmap at {iova:#x}: {error}");
-                        error.errno()
-                    })
-                }
+            Ok(match unmap {
+                DmaUnmap::All => Ok(ram.unmap_guest()),
+                DmaUnmap::Range { iova, size } => ram.unmap(iova, size),
+            })
+        })??;
+        removed.map(drop).map_err(|error: UnmapError| {
+            if self.log.allows() {
+                tracing::warn!(nic = %self.name, "refused an unmap: {error}");
             }
-        })?
+            error.errno()
+        })
     }
 
     fn irq_info(&mut self, index: u32) -> Result<IrqInfo, Errno> {
@@ -334,7 +377,9 @@ impl Device for Function {
     }
 
     fn reset(&mut self) -> Result<(), Errno> {
-        tracing::info!(nic = %self.name, "device reset");
+        if self.log.allows() {
+            tracing::info!(nic = %self.name, "device reset");
+        }
         self.config.reset();
         self.config_changed(ConfigChange {
             flr: true,
@@ -343,22 +388,26 @@ impl Device for Function {
     }
 
     fn disconnected(&mut self) {
+        self.log.tell();
         tracing::info!(nic = %self.name, "client disconnected");
         self.config.reset();
         self.msix.reset();
-        let _ = self.in_engine(|engine, id| {
-            if let Some(port) = engine.ports.get_mut(id) {
+        let gone = self.in_engine(|engine, id| {
+            let remains = engine.ports.get_mut(id).and_then(|port| {
                 port.bus_master = false;
-                port.reset();
+                let remains = port.reset();
+                port.forget_client();
                 port.irqs.detach_all();
                 port.irqs.reset();
-            }
-            if let Some(ram) = engine.rams.get_mut(id) {
-                ram.unmap_guest();
-            }
+                remains
+            });
             engine.switch.forget(id);
             engine.sync_address(id);
+            let removed = engine.rams.get_mut(id).map(Ram::forget_client);
+            (remains, removed)
         });
+        drop(gone);
+        self.clear_pages();
     }
 }
 
@@ -375,7 +424,7 @@ impl Function {
     }
 
     fn doorbell_fd(&self) -> Result<OwnedFd, Errno> {
-        let fd = self.on_port(|port| port.pages.dup())?;
+        let fd = self.pages.dup();
         fd.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
     }
 }
@@ -388,14 +437,15 @@ impl Engine {
             && port.bus_master
         {
             port.nic.doorbell(now, ram, page, bell);
-            port.sync_pages();
+            // No doorbell resets the device.
+            let _ = port.sync_pages();
         }
     }
 
-    /// The switch learns the NIC's own address.
+    /// Tells the switch the NIC's present address.
     pub(crate) fn sync_address(&mut self, id: PortId) {
         if let Some(port) = self.ports.get(id) {
-            self.switch.set_own_address(id, port.nic.mac());
+            self.switch.set_present_address(id, port.nic.mac());
         }
     }
 }

@@ -1,21 +1,27 @@
 //! The Faultline process: NICs on vfio-user sockets, one engine thread, a switch between them.
 //!
+//! - [`bells`]: the ring of doorbells in a page
 //! - [`config`]: what to serve, from a file or the command line
 //! - [`engine`]: the thread that owns all NICs
 //! - `port`: one NIC with its guest's memory, doorbell pages and interrupts
 //! - `durable`: threads that wait until guest memory is durable
 //! - `function`: the PCI function that a vfio-user client sees
+//! - `log_limit`: the limit for messages that a guest can cause
+//! - [`sleep`]: how the engine falls asleep and is woken
 //! - [`server`]: the threads and sockets around it
 
 #![forbid(unsafe_code)]
 
+pub mod bells;
 pub mod config;
 mod durable;
 pub mod engine;
 mod function;
+mod log_limit;
 mod port;
 mod ram;
 pub mod server;
+pub mod sleep;
 
 pub use config::{Config, NicEntry, NicSettings, PollMode};
 pub use server::Server;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use faultline::{Config, NicEntry, PollMode, Server};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Software RDMA NICs that stock QEMU attaches as vfio-user PCI devices.
@@ -61,8 +62,19 @@ fn main() -> anyhow::Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
+    raise_open_files();
     match Cli::parse().command {
         Command::Serve(serve) => run(serve.config()?),
+    }
+}
+
+/// Takes as many descriptors as the process may have: QEMU sends some for each NIC, and its share of guest memory files
+/// follows from the limit.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(errno) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!("can't raise the limit of open files: {errno}");
     }
 }
 
@@ -71,11 +83,24 @@ fn main() -> anyhow::Result<()> {
 async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("can't handle SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("can't handle SIGINT")?;
-    let server = Server::start(&config)?;
-    tokio::select! {
-        _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
-        _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
-    }
+    let mut server = Server::start(&config)?;
+    let ended = tokio::select! {
+        _ = terminate.recv() => {
+            tracing::info!("SIGTERM: ending");
+            None
+        }
+        _ = interrupt.recv() => {
+            tracing::info!("SIGINT: ending");
+            None
+        }
+        thread = server.thread_ended() => {
+            tracing::error!("thread {thread} has ended, so no NIC can be served: ending");
+            Some(thread)
+        }
+    };
     drop(server);
-    Ok(())
+    match ended {
+        None => Ok(()),
+        Some(thread) => anyhow::bail!("thread {thread} has ended, see above; restart faultline"),
+    }
 }

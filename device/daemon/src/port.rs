@@ -1,13 +1,16 @@
 //! One NIC with what surrounds it: doorbell pages, device memory and interrupts.
 
 use std::mem::offset_of;
+use std::sync::Arc;
 
-use faultline_abi::doorbell::{self, Doorbell, DoorbellPage};
-use faultline_abi::regs;
+use faultline_abi::doorbell::DoorbellPage;
+use faultline_abi::{regs, ring};
 use faultline_memory::{PAGE_SIZE, Page, SharedPages};
-use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, TURN_WORK};
+use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
 use faultline_vfio_user::IrqVectors;
+use faultline_wire::MacAddr;
 
+use crate::bells::Bells;
 use crate::durable::Keeper;
 use crate::ram::Ram;
 
@@ -15,10 +18,8 @@ const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
 const ALIVE: usize = offset_of!(DoorbellPage, alive);
 const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
 const CONSUMER: usize = offset_of!(DoorbellPage, consumer);
-const RING: usize = offset_of!(DoorbellPage, ring);
-const RING_MASK: u32 = doorbell::RING_ENTRIES as u32 - 1;
 /// Doorbells taken from one page before the next has its turn.
-const DOORBELL_BATCH: u32 = 32;
+const DOORBELL_BATCH: u64 = 32;
 
 /// Where things are in BAR 2, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -51,23 +52,27 @@ struct Polled {
     page: u32,
     /// When the context was allocated: tells its page from that of an earlier one.
     version: u64,
-    consumer: u32,
+    consumer: u64,
 }
 
 /// A NIC in the engine.
 #[derive(Debug)]
 pub struct NicPort {
+    /// For the log.
+    name: String,
     pub(crate) nic: Nic,
     pub(crate) irqs: IrqVectors,
     /// BAR 2: doorbell pages, a gap for the kick pages, device memory.
-    pub(crate) pages: SharedPages,
-    /// Bus mastering: without it the function does no DMA and sends no interrupts.
+    pub(crate) pages: Arc<SharedPages>,
+    /// Bus mastering is on and the function is in D0: otherwise it does no DMA and sends no interrupts.
     pub(crate) bus_master: bool,
     polled: Vec<Polled>,
     /// The page that is looked at first.
     first: usize,
     pages_version: u64,
     heartbeat: u32,
+    /// It was logged that this client sends from an address of another NIC.
+    forgery_logged: bool,
 }
 
 impl NicPort {
@@ -76,13 +81,15 @@ impl NicPort {
         let bar = BarTwo::of(&nic);
         let count = (bar.memory + bar.memory_len) as usize / PAGE_SIZE;
         Ok(Self {
+            name: name.to_owned(),
             irqs: IrqVectors::new(regs::MSIX_VECTORS),
-            pages: SharedPages::new(&format!("faultline-bar2-{name}"), count)?,
+            pages: Arc::new(SharedPages::new(&format!("faultline-bar2-{name}"), count)?),
             bus_master: false,
             polled: Vec::new(),
             first: 0,
             pages_version: nic.doorbell_pages_version(),
             heartbeat: 0,
+            forgery_logged: false,
             nic,
         })
     }
@@ -90,59 +97,89 @@ impl NicPort {
     /// What a NIC reaches: the memory that its guest will lend it, and its own.
     pub(crate) fn ram(&self, keeper: Keeper) -> std::io::Result<Ram> {
         let bar = BarTwo::of(&self.nic);
-        let mut ram = Ram::new(keeper);
+        let mut ram = Ram::new(&self.name, keeper, Arc::clone(&self.pages));
         if bar.memory_len > 0 {
             let fd = Some(self.pages.dup()?);
-            ram.0
+            ram.memory
                 .map(DEVICE_MEMORY, bar.memory_len, fd, bar.memory, true, true)
                 .map_err(std::io::Error::other)?;
         }
         Ok(ram)
     }
 
-    /// Function-level reset. Nobody finds in the device memory what was there.
-    pub(crate) fn reset(&mut self) {
-        self.nic.reset();
-        let bar = BarTwo::of(&self.nic);
-        let (first, count) = (bar.memory as usize, bar.memory_len as usize);
-        if let Err(error) = self.pages.clear(first / PAGE_SIZE, count / PAGE_SIZE) {
-            tracing::error!("can't clear the device memory: {error}");
+    /// A frame was dropped because its source address belongs to another NIC. Logged once for each client.
+    pub(crate) fn refuse_source(&mut self, src: MacAddr) {
+        self.nic.source_refused();
+        if !self.forgery_logged {
+            self.forgery_logged = true;
+            tracing::warn!(
+                nic = %self.name,
+                "dropped a frame that was sent from {src}, an address of another NIC; counted in tx_bad_source from \
+                 now on (spoof_check = false allows it)"
+            );
         }
-        self.irqs.reset();
-        self.sync_pages();
     }
 
-    /// Polls the pages of the contexts that exist now. A page that goes is zeroed, so that it is clean when a
-    /// context gets it.
-    pub(crate) fn sync_pages(&mut self) {
+    /// The client is gone.
+    pub(crate) fn forget_client(&mut self) {
+        self.forgery_logged = false;
+    }
+
+    /// Function-level reset. The caller must clear `pages` before it replies, and drop what is left of the old device
+    /// outside of the engine.
+    #[must_use = "dropping it takes time"]
+    pub(crate) fn reset(&mut self) -> Option<Remains> {
+        self.nic.reset();
+        self.irqs.reset();
+        let _ = self.sync_pages();
+        self.nic.take_remains()
+    }
+
+    /// Polls the pages of the contexts that exist now, and zeroes pages that have lost theirs. Returns true if the
+    /// device was reset: then nothing is zeroed here, and the caller must clear `pages` before it replies.
+    #[must_use = "pages must be cleared after a reset"]
+    pub(crate) fn sync_pages(&mut self) -> bool {
         let version = self.nic.doorbell_pages_version();
         if version == self.pages_version {
-            return;
+            return false;
         }
         self.pages_version = version;
         let now: Vec<(u32, u64)> = self.nic.doorbell_pages().collect();
+        if now.is_empty() {
+            self.polled.clear();
+            return true;
+        }
         for old in &self.polled {
-            if !now.contains(&(old.page, old.version)) {
+            // Both lists are in the order of their pages: there may be a thousand. A page that has another context already
+            // was zeroed before it came (`new_doorbell_page`), and may have doorbells of it.
+            if now
+                .binary_search_by_key(&old.page, |(page, _)| *page)
+                .is_err()
+            {
                 self.pages.zero_page(old.page as usize);
             }
         }
-        let polled = &self.polled;
+        let (polled, pages) = (&self.polled, &self.pages);
         let keep = |(page, version): (u32, u64)| {
-            let known = polled
-                .iter()
-                .find(|old| (old.page, old.version) == (page, version));
-            known.copied().unwrap_or(Polled {
-                page,
-                version,
-                consumer: 0,
+            let at = polled.binary_search_by_key(&page, |old| old.page);
+            let known = at.ok().and_then(|at| polled.get(at));
+            let known = known.filter(|old| old.version == version);
+            known.copied().unwrap_or_else(|| {
+                // The kernel's page, whose device is being enabled. Others have been through `new_doorbell_page`.
+                if page == 0
+                    && let Some(page) = pages.page(0)
+                {
+                    new_page(&page);
+                }
+                Polled {
+                    page,
+                    version,
+                    consumer: 0,
+                }
             })
         };
         self.polled = now.into_iter().map(keep).collect();
-        for polled in &self.polled {
-            if let Some(page) = self.pages.page(polled.page as usize) {
-                page.store_u32(ALIVE, 1);
-            }
-        }
+        false
     }
 
     /// Takes doorbells from all pages; or from some, if they cause much work, and from the others the next time.
@@ -165,21 +202,18 @@ impl NicPort {
             };
             let first = polled.consumer;
             while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH && !is_over(&self.nic) {
-                let bits = load_slot(&page, polled.consumer);
-                if !doorbell::is_filled(bits, polled.consumer) {
+                let Some(bell) = ring::take(&Bells(page), polled.consumer) else {
                     break;
-                }
+                };
                 polled.consumer = polled.consumer.wrapping_add(1);
-                self.nic
-                    .doorbell(now, ram, polled.page, Doorbell::from_bits(bits));
+                self.nic.doorbell(now, ram, polled.page, bell);
             }
             if polled.consumer != first {
-                page.store_u32(CONSUMER, polled.consumer);
+                page.store_u64(CONSUMER, polled.consumer);
                 any = true;
+                // A command may have given a page to another context, whose doorbells begin anew. None resets the device.
+                let _ = self.sync_pages();
             }
-        }
-        if any {
-            self.sync_pages();
         }
         any
     }
@@ -187,9 +221,8 @@ impl NicPort {
     /// Whether a doorbell waits.
     pub(crate) fn has_doorbell(&self) -> bool {
         self.polled.iter().any(|polled| {
-            self.pages.page(polled.page as usize).is_some_and(|page| {
-                doorbell::is_filled(load_slot(&page, polled.consumer), polled.consumer)
-            })
+            let page = self.pages.page(polled.page as usize);
+            page.is_some_and(|page| ring::is_there(&Bells(page), polled.consumer))
         })
     }
 
@@ -212,19 +245,26 @@ impl NicPort {
         }
     }
 
-    /// Sends the interrupts that are due.
+    #[cfg(test)]
+    pub(crate) fn heartbeat(&self) -> u32 {
+        self.heartbeat
+    }
+
+    /// Sends the interrupts that are due. Without bus mastering they stay due.
     pub(crate) fn send_interrupts(&mut self) -> bool {
         let mut any = false;
-        while let Some(vector) = self.nic.poll_interrupt() {
+        while self.bus_master
+            && let Some(vector) = self.nic.poll_interrupt()
+        {
             any = true;
-            if self.bus_master {
-                self.irqs.trigger(usize::from(vector));
-            }
+            self.irqs.trigger(usize::from(vector));
         }
         any
     }
 }
 
-fn load_slot(page: &Page<'_>, index: u32) -> u64 {
-    page.load_u64(RING + (index & RING_MASK) as usize * 8)
+/// Makes a doorbell page ready for a context.
+pub(crate) fn new_page(page: &Page<'_>) {
+    page.zero();
+    page.store_u32(ALIVE, 1);
 }

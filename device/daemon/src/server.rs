@@ -1,11 +1,14 @@
 //! Sockets and threads.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use faultline_memory::FileMaps;
 use faultline_vfio_user::{ListenError, Listener, Shutdown};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::config::{Config, ConfigError};
-use crate::engine::{Engine, EngineHandle};
+use crate::engine::{Engine, EngineHandle, LongestPass};
 use crate::function::Function;
 use crate::port::BarTwo;
 
@@ -31,6 +34,36 @@ pub enum StartError {
     System(#[from] std::io::Error),
 }
 
+/// Reports the end of a thread when it is dropped, which a panic does too.
+#[derive(Debug)]
+struct EndReport {
+    thread: String,
+    ends: UnboundedSender<String>,
+}
+
+impl Drop for EndReport {
+    fn drop(&mut self) {
+        // Nobody listens while the server is stopped.
+        let _ = self.ends.send(std::mem::take(&mut self.thread));
+    }
+}
+
+/// Starts a thread that reports its end.
+fn spawn(
+    name: String,
+    ends: &UnboundedSender<String>,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let report = EndReport {
+        thread: name.clone(),
+        ends: ends.clone(),
+    };
+    std::thread::Builder::new().name(name).spawn(move || {
+        let _report = report;
+        work();
+    })
+}
+
 /// A running process: all its threads. Dropping it stops them and removes the sockets.
 #[derive(Debug)]
 pub struct Server {
@@ -38,6 +71,7 @@ pub struct Server {
     engine: EngineHandle,
     engine_thread: Option<JoinHandle<()>>,
     listeners: Vec<JoinHandle<()>>,
+    ends: UnboundedReceiver<String>,
 }
 
 impl Server {
@@ -56,30 +90,51 @@ impl Server {
         let (engine, handle) = Engine::new(config)?;
         let mut functions = Vec::new();
         for (port, nic) in config.nics.iter().enumerate() {
-            let Some(bar) = engine.ports.get(port).map(|port| BarTwo::of(&port.nic)) else {
+            let Some((bar, pages)) = engine
+                .ports
+                .get(port)
+                .map(|port| (BarTwo::of(&port.nic), Arc::clone(&port.pages)))
+            else {
                 continue;
             };
             let mac = nic.mac_address();
-            functions.push(Function::new(&nic.name, port, mac, bar, handle.clone())?);
+            let engine = handle.clone();
+            let files = FileMaps::new(FileMaps::share(config.nics.len()));
+            functions.push(Function::new(
+                &nic.name, port, mac, bar, pages, files, engine,
+            )?);
             tracing::info!(nic = %nic.name, %mac, "serving on {}", nic.socket.display());
         }
-        let engine_thread = std::thread::Builder::new()
-            .name("engine".to_owned())
-            .spawn(move || engine.run())?;
+        let (end, ends) = unbounded_channel();
+        let engine_thread = spawn("engine".to_owned(), &end, move || engine.run())?;
         let mut server = Self {
             shutdown: shutdown.clone(),
             engine: handle,
             engine_thread: Some(engine_thread),
             listeners: Vec::new(),
+            ends,
         };
         for ((socket, mut function), nic) in sockets.into_iter().zip(functions).zip(&config.nics) {
             let shutdown = shutdown.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("nic-{}", nic.name))
-                .spawn(move || socket.serve(&mut function, &shutdown))?;
+            let serve = move || socket.serve(&mut function, &shutdown);
+            let thread = spawn(format!("nic-{}", nic.name), &end, serve)?;
             server.listeners.push(thread);
         }
         Ok(server)
+    }
+
+    /// The most that one pass of the engine has been since the last call. `None`: the engine has ended.
+    pub fn take_longest_pass(&self) -> Option<LongestPass> {
+        self.engine
+            .call(|engine| std::mem::take(&mut engine.longest_pass))
+            .ok()
+    }
+
+    /// Waits until a thread has ended that must not, most likely by a panic, and returns its name. The process can't
+    /// serve its NICs then.
+    pub async fn thread_ended(&mut self) -> String {
+        let ended = self.ends.recv().await;
+        ended.unwrap_or_else(|| "engine".to_owned())
     }
 }
 

@@ -18,8 +18,13 @@ struct Program {
 
 impl Program {
     fn start(sockets: &[&Path]) -> Self {
+        Self::start_with(sockets, |_| {})
+    }
+
+    fn start_with(sockets: &[&Path], prepare: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
         command.arg("serve").env_remove("RUST_LOG");
+        prepare(&mut command);
         for (i, socket) in sockets.iter().enumerate() {
             command.arg(format!("--nic=nic{i}={}", socket.display()));
         }
@@ -160,4 +165,52 @@ fn memory_that_cannot_be_reached_is_reported_with_the_remedy() {
     ] {
         assert!(line.contains(part), "{line}");
     }
+}
+
+/// A guest can reset its device for ever; the log is everybody's.
+#[test]
+fn what_a_guest_repeats_does_not_fill_the_log() {
+    const RESET: u16 = 13;
+    const UNKNOWN: u16 = 999;
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic");
+    let program = Program::start(&[&socket]);
+    program.says("serving on");
+    let mut client = client(&socket);
+    for _ in 0..500 {
+        assert_eq!(call(&mut client, RESET, &[]), 0);
+    }
+    for _ in 0..500 {
+        assert_ne!(call(&mut client, UNKNOWN, &[]), 0);
+    }
+    drop(client);
+    let mut lines = 0;
+    let line = loop {
+        let line = program.says("");
+        if line.contains("left out") {
+            break line;
+        }
+        lines += 1;
+        assert!(lines < 60, "{line}");
+    };
+    assert!(line.contains("980 messages"), "{line}");
+    program.says("client disconnected");
+}
+
+/// A process whose engine is gone would refuse its clients for ever: a supervisor must see that it failed. Release builds
+/// have no way to provoke it.
+#[cfg(debug_assertions)]
+#[test]
+fn the_end_of_the_engine_is_the_end_of_the_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic");
+    let program = Program::start_with(&[&socket], |command| {
+        command.env("FAULTLINE_TEST_ENGINE_PANIC", "1");
+    });
+    program.says("panicked at");
+    let line = program.says("thread engine has ended");
+    assert!(line.contains("ERROR"), "{line}");
+    let status = program.ends();
+    assert_eq!(status.code(), Some(1), "{status}");
+    assert!(!socket.exists(), "its socket is gone");
 }

@@ -1,10 +1,10 @@
 //! The DMA map table of one NIC.
 
-use crate::PAGE_SIZE;
-use crate::mapping::{AccessError, Mapping};
+use crate::backing::{Backing, FileMaps, NewMap};
+use crate::mapping::AccessError;
 use crate::raw;
+use crate::sigbus;
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::{self, Errno};
 use std::cell::Cell;
 use std::ptr;
@@ -69,6 +69,12 @@ pub enum MapError {
     /// The table is full ([`GuestMemory::MAX_MAPS`]).
     #[error("more than {} DMA maps", GuestMemory::MAX_MAPS)]
     TooMany,
+    /// Too many files, or ranges of devices ([`FileMaps::new`]).
+    #[error(
+        "guest memory in more than {0} files: that is this NIC's share of the mappings and descriptors of the \
+         process; raise vm.max_map_count and the limit of open files, or serve fewer NICs in one process"
+    )]
+    TooManyFiles(usize),
     /// fstat(2) or mmap(2) failed.
     #[error("cannot map {len:#x} bytes at {iova:#x}: {errno}")]
     Os {
@@ -86,7 +92,7 @@ impl MapError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Overlap { .. } => Errno::EXIST,
-            Self::TooMany => Errno::NOSPC,
+            Self::TooMany | Self::TooManyFiles(_) => Errno::NOSPC,
             Self::Overflow { .. } => Errno::OVERFLOW,
             Self::Os { errno, .. } => *errno,
             Self::Empty { .. }
@@ -140,32 +146,61 @@ pub struct FaultCounts {
     pub read_only: u64,
     /// [`AccessError::Misaligned`].
     pub misaligned: u64,
+    /// [`AccessError::Lost`].
+    pub lost: u64,
 }
 
 /// One map. `span` is its length minus one, so that a map may end at 2^64.
 #[derive(Debug)]
-struct Map {
-    start: u64,
-    span: u64,
+pub(crate) struct Map {
+    pub(crate) start: u64,
+    pub(crate) span: u64,
     /// Null if there was no descriptor.
-    host: *mut u8,
-    writable: bool,
+    pub(crate) host: *mut u8,
+    pub(crate) writable: bool,
     /// Owns what `host` points to.
-    mapping: Option<Arc<Mapping>>,
+    pub(crate) backing: Option<Arc<Backing>>,
     /// What is written there may outlive the memory.
-    lasting: bool,
+    pub(crate) lasting: bool,
+}
+
+/// A map that was not inserted, and why. Dropping it may take long: if nothing else uses the file, it is unmapped.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Refused {
+    /// Why.
+    pub error: MapError,
+    _map: Map,
+}
+
+/// Maps that were removed. Dropping them may take long: files that nothing else uses are unmapped, for some
+/// milliseconds for each GiB that was touched.
+#[derive(Debug, Default)]
+#[must_use = "dropping it unmaps memory, which the data path must not wait for"]
+pub struct Removed(Vec<Map>);
+
+impl Removed {
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if nothing was removed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// Part of a map with a file behind it that keeps what is written. It outlives the map.
 #[derive(Debug)]
 pub struct Lasting {
-    mapping: Arc<Mapping>,
+    backing: Arc<Backing>,
     offset: u64,
     len: usize,
 }
 
 impl Lasting {
-    /// Where it begins in its map, and bytes.
+    /// Where it begins in its mapping, and bytes.
     pub fn span(&self) -> (u64, usize) {
         (self.offset, self.len)
     }
@@ -176,22 +211,15 @@ impl Lasting {
     ///
     /// msync(2)'s.
     pub fn sync(&self) -> io::Result<()> {
-        self.mapping.sync(self.offset, self.len)
+        self.backing.mapping.sync(self.offset, self.len)
     }
 }
 
-/// Whether what is written to a file of this file system is gone with the memory.
-fn is_in_memory(fd: &OwnedFd) -> bool {
-    // linux/magic.h: tmpfs (and memfd), hugetlbfs, ramfs.
-    const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x9584_58f6, 0x8584_58f6];
-    fstatfs(fd).is_ok_and(|fs| IN_MEMORY.contains(&(fs.f_type as u64)))
-}
-
-// SAFETY: `host` points into `mapping`, which moves along and is itself Send.
+// SAFETY: `host` points into `backing`, which moves along and is itself Send.
 unsafe impl Send for Map {}
 
 impl Map {
-    fn last(&self) -> u64 {
+    pub(crate) fn last(&self) -> u64 {
         self.start + self.span
     }
 }
@@ -202,11 +230,14 @@ impl Map {
 /// borrow checker proves that no access is in progress, not that no packet refers to the range.
 ///
 /// Multi-byte accesses may cross from one map into the next if both are adjacent. An access of
-/// which any byte is out of reach changes nothing and returns the first bad address.
+/// which any byte is out of reach changes nothing and returns the first bad address. Only [`AccessError::Lost`] comes after
+/// the access, of which a part may have been made then.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     /// Sorted by `start`, not overlapping.
     maps: Vec<Map>,
+    /// Maps with files behind them that keep what is written; mostly none.
+    lasting: usize,
     /// Index of the map that was used last. May be stale, is always checked.
     hit: Cell<usize>,
     faults: Cell<FaultCounts>,
@@ -225,6 +256,10 @@ impl GuestMemory {
     /// those of a pmem device of the guest. What is in no map is no part.
     pub fn lasting(&self, ranges: Option<&[(u64, u64)]>) -> Vec<Lasting> {
         let mut parts = Vec::new();
+        // There may be many maps, and a peer can ask with each packet.
+        if self.lasting == 0 {
+            return parts;
+        }
         for (addr, len) in ranges.unwrap_or(&[(0, u64::MAX)]) {
             let Some(span) = len.checked_sub(1) else {
                 continue;
@@ -235,9 +270,11 @@ impl GuestMemory {
             let inside = maps.take_while(|map| map.start <= last);
             parts.extend(inside.filter(|map| map.lasting).filter_map(|map| {
                 let first = map.start.max(*addr);
+                let backing = map.backing.as_ref()?;
+                let before = map.host as u64 - backing.mapping.as_ptr() as u64;
                 Some(Lasting {
-                    mapping: Arc::clone(map.mapping.as_ref()?),
-                    offset: first - map.start,
+                    backing: Arc::clone(backing),
+                    offset: before + (first - map.start),
                     len: (map.last().min(last) - first + 1) as usize,
                 })
             }));
@@ -245,11 +282,8 @@ impl GuestMemory {
         parts
     }
 
-    /// Maps `len` bytes of the file `fd` from `offset` at I/O address `iova`.
-    ///
-    /// Without a descriptor the range is recorded as unreachable: accesses give
-    /// [`AccessError::NoDescriptor`] and are counted. QEMU sends such maps for the BARs of
-    /// other devices, for memory that is not shared, and for our own mmapped BAR.
+    /// Prepares a map of its own and inserts it; for callers whose data path may wait for both. See
+    /// [`FileMaps::prepare`].
     ///
     /// # Errors
     ///
@@ -263,68 +297,38 @@ impl GuestMemory {
         readable: bool,
         writable: bool,
     ) -> Result<(), MapError> {
-        if len == 0 {
-            return Err(MapError::Empty { iova });
-        }
-        let span = len - 1;
-        let overflow = MapError::Overflow { iova, len, offset };
-        let last = iova.checked_add(span).ok_or(overflow.clone())?;
-        let file_end = offset.checked_add(len).ok_or(overflow.clone())?;
-        let host_len = usize::try_from(len)
-            .ok()
-            .filter(|len| *len <= isize::MAX as usize)
-            .ok_or(overflow)?;
-        if (iova | len | offset) & (PAGE_SIZE as u64 - 1) != 0 {
-            return Err(MapError::Unaligned { iova, len, offset });
-        }
-        if !readable {
-            return Err(MapError::NotReadable { iova });
-        }
+        let mut files = FileMaps::new(1);
+        let map = files.prepare(iova, len, fd, offset, readable, writable)?;
+        self.insert(map).map_err(|refused| refused.error)
+    }
+
+    /// Inserts a map that was prepared.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the map, so that another thread can drop it; the table is unchanged then.
+    pub fn insert(&mut self, NewMap(map): NewMap) -> Result<(), Refused> {
         if self.maps.len() >= Self::MAX_MAPS {
-            return Err(MapError::TooMany);
+            let error = MapError::TooMany;
+            return Err(Refused { error, _map: map });
         }
-        let at = self.maps.partition_point(|map| map.last() < iova);
+        let at = self.maps.partition_point(|other| other.last() < map.start);
         if let Some(next) = self.maps.get(at)
-            && next.start <= last
+            && next.start <= map.last()
         {
-            return Err(MapError::Overlap {
-                iova,
-                len,
+            let error = MapError::Overlap {
+                iova: map.start,
+                len: map.span.wrapping_add(1),
                 other: next.start,
-            });
+            };
+            return Err(Refused { error, _map: map });
         }
-        let mut lasting = false;
-        let mapping = match fd {
-            Some(fd) => {
-                let os = |errno| MapError::Os { iova, len, errno };
-                let stat = fstat(&fd).map_err(os)?;
-                let size = u64::try_from(stat.st_size).unwrap_or(0);
-                let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-                if is_regular && size < file_end {
-                    return Err(MapError::ShortFile { size, offset, len });
-                }
-                lasting = writable && !(is_regular && is_in_memory(&fd));
-                let mapping = Mapping::new(&fd, offset, host_len, writable).map_err(os)?;
-                Some(Arc::new(mapping))
-            }
-            None => None,
-        };
-        let host = mapping.as_ref().map_or(ptr::null_mut(), |m| m.as_ptr());
-        self.maps.insert(
-            at,
-            Map {
-                start: iova,
-                span,
-                host,
-                writable,
-                mapping,
-                lasting,
-            },
-        );
+        self.lasting += usize::from(map.lasting);
+        self.maps.insert(at, map);
         Ok(())
     }
 
-    /// Removes the maps in `iova .. iova + len`, each entirely inside, and returns how many.
+    /// Removes the maps in `iova .. iova + len`, each entirely inside, and returns them.
     ///
     /// None is a success, as with VFIO's type 1 IOMMU version 2 (linux/vfio.h,
     /// VFIO_IOMMU_UNMAP_DMA): with a virtual IOMMU, QEMU unmaps whole windows of which it does
@@ -333,7 +337,7 @@ impl GuestMemory {
     /// # Errors
     ///
     /// [`UnmapError`]; nothing is removed then. A map that would be cut is refused, as there.
-    pub fn unmap(&mut self, iova: u64, len: u64) -> Result<usize, UnmapError> {
+    pub fn unmap(&mut self, iova: u64, len: u64) -> Result<Removed, UnmapError> {
         let last = len
             .checked_sub(1)
             .and_then(|span| iova.checked_add(span))
@@ -349,14 +353,16 @@ impl GuestMemory {
                 });
             }
         }
-        let count = self.maps.drain(from..to.max(from)).count();
+        let removed: Vec<Map> = self.maps.drain(from..to.max(from)).collect();
+        self.lasting -= removed.iter().filter(|map| map.lasting).count();
         self.hit.set(0);
-        Ok(count)
+        Ok(Removed(removed))
     }
 
     /// Removes all maps.
     pub fn unmap_all(&mut self) {
         self.maps.clear();
+        self.lasting = 0;
         self.hit.set(0);
     }
 
@@ -369,7 +375,7 @@ impl GuestMemory {
     pub fn maps(&self) -> impl Iterator<Item = (u64, u64, bool, bool)> + '_ {
         self.maps
             .iter()
-            .map(|map| (map.start, map.last(), map.mapping.is_some(), map.writable))
+            .map(|map| (map.start, map.last(), map.backing.is_some(), map.writable))
     }
 
     /// True if some map came without a descriptor. That alone is no reason to warn: QEMU maps
@@ -381,7 +387,7 @@ impl GuestMemory {
 
     /// Number of maps that came without a descriptor.
     pub fn unreachable_maps(&self) -> usize {
-        self.maps.iter().filter(|map| map.mapping.is_none()).count()
+        self.maps.iter().filter(|map| map.backing.is_none()).count()
     }
 
     /// How often accesses failed since the table was made.
@@ -420,10 +426,60 @@ impl GuestMemory {
             AccessError::NoDescriptor { .. } => &mut faults.no_descriptor,
             AccessError::ReadOnly { .. } => &mut faults.read_only,
             AccessError::Misaligned => &mut faults.misaligned,
+            AccessError::Lost { .. } => &mut faults.lost,
         };
         *counter = counter.saturating_add(1);
         self.faults.set(faults);
         Err(error)
+    }
+
+    /// Whether the access that was just made found all its pages. Not for accesses of two tables.
+    #[inline(always)]
+    fn found(&self, addr: u64, len: usize) -> Result<(), AccessError> {
+        if sigbus::none_lost() {
+            return Ok(());
+        }
+        self.lost(addr, len, self, addr)
+    }
+
+    /// Repairs the pages that a copy has lost, and says on which side; or an access, of one table at one address.
+    #[cold]
+    #[inline(never)]
+    fn lost(
+        &self,
+        dst: u64,
+        len: usize,
+        src: &GuestMemory,
+        src_addr: u64,
+    ) -> Result<(), AccessError> {
+        let (mut here, mut there) = (false, false);
+        for page in sigbus::take_lost() {
+            if self.restore(dst, len, page) {
+                here = true;
+            } else {
+                there |= src.restore(src_addr, len, page);
+            }
+        }
+        if there && !here {
+            return src.fault(AccessError::Lost { addr: src_addr });
+        }
+        self.fault(AccessError::Lost { addr: dst })
+    }
+
+    /// Maps a page again if it belongs to the files behind this range.
+    fn restore(&self, addr: u64, len: usize, page: usize) -> bool {
+        let (mut at, mut left) = (addr, len as u64);
+        while left > 0
+            && let Some((_, map)) = self.find(at)
+        {
+            if map.backing.as_ref().is_some_and(|file| file.restore(page)) {
+                return true;
+            }
+            let step = (map.span - (at - map.start)).saturating_add(1).min(left);
+            at = at.wrapping_add(step);
+            left -= step;
+        }
+        false
     }
 
     /// Host address of `addr` and the bytes from there to the end of its map, not counted.
@@ -535,7 +591,7 @@ impl GuestMemory {
                 // SAFETY: `whole` says that buf.len() bytes from `p` are in one mapping, which
                 // lives at least as long as the borrow of `self`; `buf` is private.
                 unsafe { raw::load(buf.as_mut_ptr(), p, buf.len()) };
-                Ok(())
+                self.found(addr, buf.len())
             }
             _ => self.read_slow(addr, buf),
         }
@@ -548,7 +604,8 @@ impl GuestMemory {
         self.pieces(addr, buf.len(), false, |p, done, step| {
             // SAFETY: `p` is good for `step` bytes by `resolve`; done + step <= buf.len().
             unsafe { raw::load(base.add(done), p, step) };
-        })
+        })?;
+        self.found(addr, buf.len())
     }
 
     /// Copies `data` to `addr`. See the crate documentation for the order of the bytes.
@@ -563,7 +620,7 @@ impl GuestMemory {
                 // SAFETY: `whole` says that data.len() bytes from `p` are in one writable
                 // mapping, which lives at least as long as the borrow; `data` is private.
                 unsafe { raw::store(p, data.as_ptr(), data.len()) };
-                Ok(())
+                self.found(addr, data.len())
             }
             _ => self.write_slow(addr, data),
         }
@@ -576,7 +633,8 @@ impl GuestMemory {
         self.pieces(addr, data.len(), true, |p, done, step| {
             // SAFETY: `p` is good for `step` bytes by `resolve`; done + step <= data.len().
             unsafe { raw::store(p, base.add(done), step) };
-        })
+        })?;
+        self.found(addr, data.len())
     }
 
     /// Copies `len` bytes at `src_addr` of `src` to `dst` here: guest to guest, one copy.
@@ -603,7 +661,10 @@ impl GuestMemory {
             // SAFETY: `whole` says that `len` bytes are in one mapping on either side; overlap
             // is allowed.
             unsafe { raw::shared_to_shared(d, s, len) };
-            return Ok(());
+            if sigbus::none_lost() {
+                return Ok(());
+            }
+            return self.lost(dst, len, src, src_addr);
         }
         self.copy_slow(dst, src, src_addr, len)
     }
@@ -638,7 +699,10 @@ impl GuestMemory {
             // SAFETY: as above; no map was removed since, `self` is borrowed.
             unsafe { raw::shared_to_shared(d, s, step) };
         }
-        Ok(())
+        if sigbus::none_lost() {
+            return Ok(());
+        }
+        self.lost(dst, len, src, src_addr)
     }
 
     #[inline(always)]
@@ -670,34 +734,37 @@ impl GuestMemory {
     /// Loads the 32-bit word at `addr`, Acquire.
     #[inline]
     pub fn load_u32(&self, addr: u64) -> Result<u32, AccessError> {
-        Ok(self.word32(addr, false)?.load(Ordering::Acquire))
+        let value = self.word32(addr, false)?.load(Ordering::Acquire);
+        self.found(addr, 4).map(|()| value)
     }
 
     /// Loads the 64-bit word at `addr`, Acquire.
     #[inline]
     pub fn load_u64(&self, addr: u64) -> Result<u64, AccessError> {
-        Ok(self.word64(addr, false)?.load(Ordering::Acquire))
+        let value = self.word64(addr, false)?.load(Ordering::Acquire);
+        self.found(addr, 8).map(|()| value)
     }
 
     /// Stores the 32-bit word at `addr`, Release.
     #[inline]
     pub fn store_u32(&self, addr: u64, value: u32) -> Result<(), AccessError> {
         self.word32(addr, true)?.store(value, Ordering::Release);
-        Ok(())
+        self.found(addr, 4)
     }
 
     /// Stores the 64-bit word at `addr`, Release.
     #[inline]
     pub fn store_u64(&self, addr: u64, value: u64) -> Result<(), AccessError> {
         self.word64(addr, true)?.store(value, Ordering::Release);
-        Ok(())
+        self.found(addr, 8)
     }
 
     /// Adds to the 64-bit word at `addr`, wrapping, and returns what was there before.
     /// Sequentially consistent, and atomic against the guest's processors too.
     #[inline]
     pub fn fetch_add_u64(&self, addr: u64, value: u64) -> Result<u64, AccessError> {
-        Ok(self.word64(addr, true)?.fetch_add(value, Ordering::SeqCst))
+        let old = self.word64(addr, true)?.fetch_add(value, Ordering::SeqCst);
+        self.found(addr, 8).map(|()| old)
     }
 
     /// Stores `new` at `addr` if the 64-bit word there equals `expected`; returns what was
@@ -710,10 +777,9 @@ impl GuestMemory {
         new: u64,
     ) -> Result<u64, AccessError> {
         let word = self.word64(addr, true)?;
-        Ok(
-            match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(old) | Err(old) => old,
-            },
-        )
+        let old = match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(old) | Err(old) => old,
+        };
+        self.found(addr, 8).map(|()| old)
     }
 }

@@ -21,14 +21,10 @@
 //!
 //! # Trust
 //!
-//! The descriptors of guest RAM come from the VMM, which is trusted as much as this process:
-//! whoever holds such a descriptor can truncate the file after it was mapped, and the next
-//! access then raises SIGBUS and ends the process. [`GuestMemory::map`] refuses a file that is
-//! too short *when it is mapped*, which catches mistakes, not malice. QEMU's
-//! `memory-backend-memfd` seals its file against resizing by default (`seal=on`), but a
-//! `memory-backend-file` has no seals, so requiring them would shut out a common setup. The
-//! guest itself has no means to truncate the file. Doorbell pages go the other way, from this
-//! process to the VMM, and so [`SharedPages`] seals its file.
+//! The descriptors of guest RAM come from the VMM. [`FileMaps::prepare`] refuses a file that is too short when it is
+//! mapped. Whoever holds the descriptor can truncate the file later, and a sparse file has holes that a full file
+//! system cannot fill: an access there fails with [`AccessError::Lost`] and harms no other guest (`sigbus.rs`). Doorbell
+//! pages go the other way, from this process to the VMM, and so [`SharedPages`] seals its file.
 //!
 //! # Not here
 //!
@@ -42,13 +38,16 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("guest memory is little-endian and accessed without conversion");
 
+mod backing;
 mod file;
 mod guest;
 mod mapping;
 mod pages;
 mod raw;
+mod sigbus;
 
+pub use backing::{FileMaps, NewMap};
 pub use file::{MappedFile, MemFd};
-pub use guest::{FaultCounts, GuestMemory, Lasting, MapError, UnmapError};
+pub use guest::{FaultCounts, GuestMemory, Lasting, MapError, Refused, Removed, UnmapError};
 pub use mapping::{AccessError, Mapping};
 pub use pages::{PAGE_SIZE, Page, SharedPages};

@@ -8,6 +8,9 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// Bytes that are unmapped at a time.
+const UNMAP_STEP: usize = 64 << 20;
+
 /// Why bytes could not be accessed. `addr` is the first address (an I/O address, or an offset
 /// into the file for [`Mapping`]) at which it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +34,14 @@ pub enum AccessError {
     #[error("memory at {addr:#x} is read-only")]
     ReadOnly {
         /// First address that must not be written.
+        addr: u64,
+    },
+    /// The file has no page there, and none could be added. A part of the access may have been made.
+    #[error(
+        "the file behind memory at {addr:#x} has no page there: its file system is full, or it was truncated"
+    )]
+    Lost {
+        /// Where the access began.
         addr: u64,
     },
     /// An atomic access that is not naturally aligned.
@@ -102,6 +113,12 @@ impl Mapping {
         };
         // SAFETY: `at` checked the range, which begins at a page as the mapping does; msync changes no memory.
         unsafe { msync(ptr.cast(), len, MsyncFlags::SYNC) }
+    }
+
+    /// Whether it may be written.
+    #[inline(always)]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// Start of the mapping in this process.
@@ -255,9 +272,20 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `ptr` and `len` are those of one successful mmap, and nobody else unmaps it;
-        // borrows of the memory are tied to `self`.
-        let result = unsafe { munmap(self.ptr.cast(), self.len) };
-        debug_assert!(result.is_ok());
+        // In pieces: each holds a lock of the process that page faults and mappings of other threads may need.
+        let mut at = 0;
+        while at < self.len {
+            let step = UNMAP_STEP.min(self.len - at);
+            // SAFETY: `ptr` and `len` are those of one successful mmap, at + step <= len, and nobody else unmaps it;
+            // borrows of the memory are tied to `self`.
+            let unmap = |len| unsafe { munmap(self.ptr.add(at).cast(), len) };
+            if unmap(step).is_err() {
+                // The step is no multiple of the huge page size of this file.
+                let result = unmap(self.len - at);
+                debug_assert!(result.is_ok());
+                break;
+            }
+            at += step;
+        }
     }
 }

@@ -61,15 +61,7 @@ impl SharedPages {
     /// Handle to page `index`, or `None` if there is no such page.
     #[inline]
     pub fn page(&self, index: usize) -> Option<Page<'_>> {
-        if index >= self.pages() {
-            return None;
-        }
-        // SAFETY: the index is below the number of pages, so the whole page is in the mapping.
-        let ptr = unsafe { self.mapping.as_ptr().add(index * PAGE_SIZE) };
-        Some(Page {
-            ptr,
-            _pages: PhantomData,
-        })
+        self.mapping.page(index)
     }
 
     /// Zeroes page `index`; does nothing and returns false if there is no such page.
@@ -104,13 +96,29 @@ impl SharedPages {
     }
 }
 
+impl Mapping {
+    /// Handle to page `index`, or `None` if there is no such page, or if the mapping is read-only.
+    #[inline]
+    pub fn page(&self, index: usize) -> Option<Page<'_>> {
+        if index >= self.len() / PAGE_SIZE || !self.is_writable() {
+            return None;
+        }
+        // SAFETY: the index is below the number of pages, so the whole page is in the mapping.
+        let ptr = unsafe { self.as_ptr().add(index * PAGE_SIZE) };
+        Some(Page {
+            ptr,
+            _mapping: PhantomData,
+        })
+    }
+}
+
 impl AsFd for SharedPages {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// One page of a [`SharedPages`]: accesses cannot fail, so the polling loop has no error path.
+/// One page of a [`SharedPages`] or another [`Mapping`]: accesses cannot fail, so the polling loop has no error path.
 ///
 /// Offsets are bytes in the page, naturally aligned. A debug build asserts that; a release
 /// build takes the offset modulo the page and rounds it down, so that a mistake stays in the
@@ -118,10 +126,10 @@ impl AsFd for SharedPages {
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a> {
     ptr: *mut u8,
-    _pages: PhantomData<&'a SharedPages>,
+    _mapping: PhantomData<&'a Mapping>,
 }
 
-// SAFETY: a page is a borrow of `SharedPages`, which is Sync, and has the same access rules.
+// SAFETY: a page is a borrow of a `Mapping`, which is Sync, and has the same access rules.
 unsafe impl Send for Page<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Page<'_> {}

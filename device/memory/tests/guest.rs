@@ -1,7 +1,8 @@
 //! Guest memory against a plain byte vector, and what must be refused.
 
 use faultline_memory::{
-    AccessError, GuestMemory, MapError, MappedFile, MemFd, PAGE_SIZE, SharedPages, UnmapError,
+    AccessError, FileMaps, GuestMemory, MapError, MappedFile, MemFd, PAGE_SIZE, SharedPages,
+    UnmapError,
 };
 use proptest::prelude::*;
 use std::os::fd::OwnedFd;
@@ -50,6 +51,25 @@ fn accesses_land_where_the_file_says() {
     assert_eq!(memory.load_u32(0x10000 + 4 * P + 12), Ok(0x1122_3344));
 }
 
+/// A guest can have many maps, and a peer can ask with every packet.
+#[test]
+fn where_nothing_lasts_no_map_is_looked_at() {
+    const MAPS: u64 = 60_000;
+    let mut memory = GuestMemory::new();
+    for at in 0..MAPS {
+        memory.map(at * 2 * P, P, None, 0, true, true).unwrap();
+    }
+    let ask = || {
+        let start = std::time::Instant::now();
+        for _ in 0..500 {
+            assert!(memory.lasting(None).is_empty());
+        }
+        start.elapsed()
+    };
+    let shortest = (0..5).map(|_| ask()).min().unwrap();
+    assert!(shortest.as_millis() < 10, "{shortest:?}");
+}
+
 #[test]
 fn what_lasts_is_what_a_disk_keeps() {
     let (mut memory, ram) = two_maps();
@@ -76,17 +96,19 @@ fn what_lasts_is_what_a_disk_keeps() {
         assert_eq!(spans(None), [], "neither does a tmpfs");
         return;
     }
-    assert_eq!(spans(None), [(0, 4 * PAGE_SIZE), (0, 2 * PAGE_SIZE)]);
+    // Both maps lead into one mapping of the file.
+    let second = 4 * P;
+    assert_eq!(spans(None), [(0, 4 * PAGE_SIZE), (second, 2 * PAGE_SIZE)]);
     assert_eq!(spans(Some(&[])), []);
     assert_eq!(spans(Some(&[(0x40000, 0), (0x41001, 2)])), [(0x1001, 2)]);
     // From before all maps to the middle of the last; from the middle of one into another; beyond.
     let across = [(0, 0x45000), (0x43fff, 2), (0x45fff, u64::MAX)];
     let expected = [
         (0, 4 * PAGE_SIZE),
-        (0, PAGE_SIZE),
+        (second, PAGE_SIZE),
         (0x3fff, 1),
-        (0, 1),
-        (0x1fff, 1),
+        (second, 1),
+        (second + 0x1fff, 1),
     ];
     assert_eq!(spans(Some(&across)), expected);
     // It outlives the map.
@@ -184,13 +206,13 @@ fn maps_without_descriptor_and_read_only_maps_are_told_apart() {
     assert_eq!(memory.contiguous(0, 2 * PAGE_SIZE, false), Ok(PAGE_SIZE));
     let faults = memory.faults();
     assert_eq!((faults.no_descriptor, faults.read_only), (2, 4));
-    memory.unmap(P, P).unwrap();
+    drop(memory.unmap(P, P).unwrap());
     assert!(!memory.has_unreachable());
 }
 
 #[test]
 fn bad_maps_are_refused_and_leave_no_trace() {
-    let ram = MemFd::new(2 * PAGE_SIZE).unwrap();
+    let ram = MemFd::new(8 * PAGE_SIZE).unwrap();
     let mut memory = GuestMemory::new();
     let mut map = |iova, len, offset| memory.map(iova, len, dup(&ram), offset, true, true);
     assert_eq!(map(0, 0, 0), Err(MapError::Empty { iova: 0 }));
@@ -209,8 +231,8 @@ fn bad_maps_are_refused_and_leave_no_trace() {
             Err(MapError::Unaligned { .. })
         ));
     }
-    assert!(matches!(map(0, 3 * P, 0), Err(MapError::ShortFile { .. })));
-    assert!(matches!(map(0, P, 2 * P), Err(MapError::ShortFile { .. })));
+    assert!(matches!(map(0, 9 * P, 0), Err(MapError::ShortFile { .. })));
+    assert!(matches!(map(0, P, 8 * P), Err(MapError::ShortFile { .. })));
     map(4 * P, 2 * P, 0).unwrap();
     for (iova, len) in [
         (4 * P, P),
@@ -251,7 +273,93 @@ fn the_last_page_of_the_address_space_works() {
     assert!(memory.write(u64::MAX, &[1, 2]).is_err());
     assert!(memory.copy_from(u64::MAX, &memory, top, 2).is_err());
     assert_eq!(memory.contiguous(u64::MAX - 1, 8, true), Ok(2));
-    memory.unmap(top, P).unwrap();
+    drop(memory.unmap(top, P).unwrap());
+}
+
+/// Lines of /proc/self/maps of this file.
+fn mappings(name: &str) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains(name)).count()
+}
+
+/// However many maps lead into a file, it is one mapping of the process, and it goes with the last of them.
+#[test]
+fn a_file_is_mapped_once() {
+    const PAGES: u64 = 1000;
+    let name = "mapped-once";
+    let ram = MemFd::named(name, PAGES as usize * PAGE_SIZE).unwrap();
+    let mut files = FileMaps::new(2);
+    let mut memory = GuestMemory::new();
+    // Neighbours here are none in the file, as under a virtual IOMMU.
+    let place = |page: u64| page * 7 % PAGES * 2 * P;
+    for page in 0..PAGES {
+        let new = files.prepare(place(page), P, dup(&ram), page * P, true, true);
+        memory.insert(new.unwrap()).unwrap();
+    }
+    // One of them is that of the test.
+    assert_eq!((mappings(name), files.len()), (2, 1));
+    for page in 0..PAGES {
+        memory.store_u64(place(page) + 8, page).unwrap();
+        assert_eq!(ram.load_u64(page * P + 8), Ok(page));
+        assert!(memory.load_u64(place(page) + P).is_err());
+    }
+    // Only for reading: another one.
+    let new = files.prepare(P, P, dup(&ram), 0, true, false).unwrap();
+    memory.insert(new).unwrap();
+    assert!(memory.store_u64(P, 0).is_err());
+    assert_eq!((mappings(name), files.len()), (3, 2));
+    drop(memory.unmap(P, P).unwrap());
+    assert_eq!((mappings(name), files.len()), (2, 1));
+
+    let other = MemFd::new(2 * PAGE_SIZE).unwrap();
+    let new = files.prepare(P, P, dup(&other), P, true, true).unwrap();
+    memory.insert(new).unwrap();
+    let third = MemFd::new(PAGE_SIZE).unwrap();
+    let error = files.prepare(3 * P, P, dup(&third), 0, true, true);
+    let error = error.unwrap_err();
+    assert_eq!(error, MapError::TooManyFiles(2));
+    assert!(error.to_string().contains("vm.max_map_count"), "{error}");
+    // Those that are mapped are still good for more, and what goes makes room.
+    let new = files.prepare(3 * P, P, dup(&other), 0, true, true).unwrap();
+    assert_eq!(memory.insert(new).map_err(|refused| refused.error), Ok(()));
+    let all = memory.unmap(0, 2 * PAGES * P).unwrap();
+    assert_eq!((all.len() as u64, mappings(name)), (PAGES + 2, 2));
+    drop(all);
+    assert_eq!((mappings(name), files.is_empty()), (1, true));
+    let new = files.prepare(0, P, dup(&third), 0, true, true).unwrap();
+    memory.insert(new).unwrap();
+}
+
+/// A file that has grown is mapped again; what was mapped of it stays as it is.
+#[test]
+fn a_file_may_grow() {
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let name = dir.join(format!("growing-{}", std::process::id()));
+    let mut how = std::fs::File::options();
+    let file = how.read(true).write(true).create_new(true).open(&name);
+    let file = file.unwrap();
+    std::fs::remove_file(&name).unwrap();
+    let dup = || Some(OwnedFd::from(file.try_clone().unwrap()));
+    let mut files = FileMaps::new(8);
+    let mut memory = GuestMemory::new();
+    file.set_len(2 * P).unwrap();
+    let new = files.prepare(0, 2 * P, dup(), 0, true, true).unwrap();
+    memory.insert(new).unwrap();
+    assert!(matches!(
+        files.prepare(2 * P, P, dup(), 2 * P, true, true),
+        Err(MapError::ShortFile { .. })
+    ));
+    file.set_len(4 * P).unwrap();
+    let new = files.prepare(2 * P, P, dup(), 2 * P, true, true).unwrap();
+    memory.insert(new).unwrap();
+    memory.write(2 * P - 4, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+    let mut bytes = [0; 8];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 2 * P - 4).unwrap();
+    assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+fn unmap(memory: &mut GuestMemory, iova: u64, len: u64) -> Result<usize, UnmapError> {
+    memory.unmap(iova, len).map(|removed| removed.len())
 }
 
 #[test]
@@ -270,22 +378,22 @@ fn unmap_takes_whole_maps_only() {
         (5 * P, 3 * P, 4 * P),
     ] {
         assert_eq!(
-            memory.unmap(iova, len),
+            unmap(&mut memory, iova, len),
             Err(UnmapError::Partial { iova, len, other })
         );
     }
     for (iova, len) in [(2 * P, 2 * P), (8 * P, P)] {
-        assert_eq!(memory.unmap(iova, len), Ok(0));
+        assert_eq!(unmap(&mut memory, iova, len), Ok(0));
     }
     for (iova, len) in [(0, 0), (u64::MAX, 2)] {
         assert_eq!(
-            memory.unmap(iova, len),
+            unmap(&mut memory, iova, len),
             Err(UnmapError::BadRange { iova, len })
         );
     }
     assert_eq!(memory.map_count(), 3);
     assert_eq!(memory.load_u64(6 * P), Ok(0));
-    assert_eq!(memory.unmap(3 * P, 5 * P), Ok(2));
+    assert_eq!(unmap(&mut memory, 3 * P, 5 * P), Ok(2));
     assert_eq!(memory.map_count(), 1);
     assert!(
         memory.load_u64(6 * P).is_err(),

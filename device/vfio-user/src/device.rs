@@ -137,7 +137,7 @@ pub enum IrqData {
     EventFds(Vec<Option<OwnedFd>>),
 }
 
-/// A checked SET_IRQS. `start + count` is within the index; the data has `count` elements.
+/// A checked SET_IRQS. `start + count` is within the index, unless `count` is 0; the data has `count` elements.
 #[derive(Debug)]
 pub struct IrqSet {
     /// Interrupt index, for example [`crate::pci_index::MSIX_IRQ`].

@@ -23,6 +23,9 @@ pub enum Ended {
     Shutdown,
 }
 
+/// Refused requests of a connection that are warned of.
+const REFUSAL_WARNINGS: u32 = 20;
+
 /// Serves one client until it leaves, breaks the framing, or `shutdown` is triggered.
 ///
 /// Blocks. [`Device::disconnected`] is called once before it returns, in all cases. Used
@@ -52,6 +55,7 @@ pub(crate) fn serve(
         connection,
         body: Vec::new(),
         negotiated: None,
+        refusals: 0,
         device: &mut *device,
     };
     let ended = loop {
@@ -85,6 +89,8 @@ struct Session<'a> {
     body: Vec<u8>,
     /// After VERSION: the client's limits and the device's numbers.
     negotiated: Option<(ClientLimits, DeviceInfo)>,
+    /// Requests that were refused.
+    refusals: u32,
     device: &'a mut dyn Device,
 }
 
@@ -157,9 +163,22 @@ impl Session<'_> {
             }
             Ok(_) => Ok(()),
             Err(errno) => {
-                warn!(command = header.command, id = header.id, %errno, "request refused");
+                self.log_refusal(header, errno);
                 self.refuse(header, errno)
             }
+        }
+    }
+
+    /// A guest may have its client ask for what is refused without end: the first refusals of a connection are warnings.
+    fn log_refusal(&mut self, header: &Header, errno: Errno) {
+        let (command, id) = (header.command, header.id);
+        self.refusals = self.refusals.saturating_add(1);
+        match self.refusals {
+            0..REFUSAL_WARNINGS => warn!(command, id, %errno, "request refused"),
+            REFUSAL_WARNINGS => {
+                warn!(command, id, %errno, "request refused; from now on logged at level debug");
+            }
+            _ => debug!(command, id, %errno, "request refused"),
         }
     }
 

@@ -65,20 +65,20 @@ abi_struct! {
         flags: crate::U32,
     }
 
-    /// CREATE_MKEY. Answer: handle is the key, of which the low 8 bits are as in `variant`.
+    /// CREATE_MKEY. Answer: handle is the key.
     "faultline_create_mkey" CreateMkey [48] {
         pd: crate::U32,
         /// FAULTLINE_ACCESS_*.
         access: crate::U32,
         /// First address.
         iova: crate::U64,
-        /// Bytes; zero only with MKEY_FLAG_PHYSICAL.
+        /// Bytes. Zero: no byte can be used, or with MKEY_FLAG_PHYSICAL all of the address space.
         length: crate::U64,
         /// FAULTLINE_MKEY_*.
         flags: crate::U32,
         /// log2 of the page size that MAP will use at most often; 12..=30.
         page_shift: u8,
-        /// Low 8 bits of the key.
+        /// Low 8 bits of the key. Those of a window of type 2 are zero, whatever this says.
         variant: u8,
         reserved: [u8; 18],
     }
@@ -102,6 +102,13 @@ abi_struct! {
         log_depth: u8,
         reserved: [u8; 3],
         consumer: crate::U32,
+    }
+
+    /// ALLOC_PD. Answer: handle.
+    "faultline_alloc_pd" AllocPd [8] {
+        /// User context that it belongs to; 0 = the kernel. Page faults of its keys take the share of this context.
+        uctx: crate::U32,
+        reserved: crate::U32,
     }
 
     /// CREATE_SRQ. Answer: handle.
@@ -556,4 +563,8 @@ counters! {
     tx_segmented,
     /// Messages that are longer than their receive buffer.
     resp_local_length_error,
+    /// Sent frames that the switch dropped because their source address belongs to another NIC.
+    tx_bad_source,
+    /// Bytes that page tables, lists of the pages of rings, and queue pairs take now; the only one that falls.
+    table_bytes,
 }

@@ -1,10 +1,9 @@
 //! Doorbell pages and kick pages (BAR 2).
 //!
 //! A doorbell page is plain shared memory: software appends a doorbell to the ring in its page and the
-//! device polls it. Software claims a slot by adding 1 to `producer` (locked), waits while the ring is full
-//! (`claimed - consumer >= 256`), and stores the doorbell with the lap bit that belongs to the claimed
-//! index. While the device sleeps (`asleep` is not zero, read after a full barrier that follows the store)
-//! software also writes the doorbell to the kick page of the same number, which wakes the device and
+//! device polls it. How software appends, and why a thread that stops half way holds up no other, is in
+//! [`crate::ring`]. While the device sleeps (`asleep` is not zero, read after a full barrier that follows the
+//! store) software also writes the doorbell to the kick page of the same number, which wakes the device and
 //! handles that doorbell at once. Doorbells carry absolute indices, so a doorbell handled twice or late
 //! does no harm.
 //!
@@ -21,13 +20,14 @@ abi_struct! {
         /// away from a process it replaces the page by an empty one, and so the process learns of it.
         alive: crate::U32,
         reserved0: [u8; 52],
-        /// Next slot to claim, counts modulo 2^32; software adds.
-        producer: crate::U32,
-        reserved1: [u8; 60],
-        /// Slots taken by the device, modulo 2^32.
-        consumer: crate::U32,
-        reserved2: [u8; 1916],
-        /// The ring.
+        /// Hint which doorbell is the next: behind the last that was stored, or one less while the thread that stored
+        /// it has not come here. For software; the device does not read it.
+        producer: crate::U64,
+        reserved1: [u8; 56],
+        /// Doorbells that the device has handled.
+        consumer: crate::U64,
+        reserved2: [u8; 1912],
+        /// The ring. Slot `i % 256` holds doorbell i, or the mark that it is free for doorbell i.
         ring: [crate::U64; 256],
     }
 }
@@ -35,7 +35,8 @@ abi_struct! {
 abi_consts! {
     /// Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
     ///
-    /// The lap bit of the doorbell with index i is `!(i >> 8) & 1`, so that a zeroed page holds none.
+    /// The lap bit of the doorbell with index i is `!(i >> 8) & 1`. A slot whose type is zero is free; all 64 bits are
+    /// then `i >> 8` for the doorbell i that it is free for. So all slots of a zeroed page are free for the first lap.
     group FIELDS: u64, prefix "FAULTLINE_DB_" {
         /// Number of slots in the ring of a page.
         RING_ENTRIES = 256;
@@ -106,18 +107,18 @@ impl Doorbell {
             | self.value as u64
     }
 
-    /// Puts it together for the slot with this index.
-    pub const fn to_slot(self, index: u32) -> u64 {
-        self.to_bits() | (lap_bit(index) << PHASE_SHIFT)
+    /// Puts it together for the slot with this index, in a ring of `2^lap_shift` slots.
+    pub const fn to_slot(self, index: u64, lap_shift: u32) -> u64 {
+        self.to_bits() | (lap_bit(index, lap_shift) << PHASE_SHIFT)
     }
 }
 
-/// The lap bit that a doorbell with this index carries.
-pub const fn lap_bit(index: u32) -> u64 {
-    (!(index >> LAP_SHIFT) & 1) as u64
+/// The lap bit that a doorbell with this index carries, in a ring of `2^lap_shift` slots.
+pub const fn lap_bit(index: u64, lap_shift: u32) -> u64 {
+    !(index >> lap_shift) & 1
 }
 
-/// Whether the contents of a slot are the doorbell with this index.
-pub const fn is_filled(bits: u64, index: u32) -> bool {
-    bits >> PHASE_SHIFT == lap_bit(index)
+/// Whether the contents of a slot are a doorbell, of whatever lap.
+pub const fn is_doorbell(bits: u64) -> bool {
+    (bits >> TYPE_SHIFT) & TYPE_MASK != 0
 }

@@ -81,6 +81,7 @@ pub const STRUCTS: &[StructLayout] = &[
     admin::CreateMkey::LAYOUT,
     admin::CreateCq::LAYOUT,
     admin::ResizeCq::LAYOUT,
+    admin::AllocPd::LAYOUT,
     admin::CreateSrq::LAYOUT,
     admin::ModifySrq::LAYOUT,
     admin::QuerySrq::LAYOUT,

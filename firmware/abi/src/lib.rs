@@ -7,7 +7,8 @@
 //! provider can't drift apart.
 //!
 //! This crate knows no behaviour: what the device does with these bytes is in `firmware/nic` and in
-//! `docs/hardware-manual.md`.
+//! `docs/hardware-manual.md`. The one exception is [`ring`], the steps on a doorbell ring that many threads and the
+//! device take at once, which all sides must take in the same way.
 #![cfg_attr(not(feature = "header"), no_std)]
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ pub mod doorbell;
 pub mod event;
 pub mod qp;
 pub mod regs;
+pub mod ring;
 pub mod status;
 pub mod steering;
 pub mod tag;
@@ -38,7 +40,7 @@ pub use zerocopy::little_endian::{U16, U32, U64};
 /// Version of this contract: major in the upper 16 bits, minor in the lower 16.
 ///
 /// A driver refuses a device whose major number it does not know; a minor number only adds.
-pub const ABI_VERSION: u32 = 1 << 16;
+pub const ABI_VERSION: u32 = 2 << 16;
 
 /// Contents of [`regs::MAGIC`]: "FLTL" in ASCII, first letter in the lowest byte.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FLTL");

@@ -17,7 +17,7 @@ use faultline_wire::{Gid, MacAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{MAX_MTU, MAX_SGE};
-use crate::core::{Ah, GidEntry, Pd};
+use crate::core::{Ah, GidEntry, Pd, Uctx};
 use crate::cq::{Cq, Moderation, write_entry};
 use crate::device_memory::{DEVICE_MEMORY, PAGE};
 use crate::dma::Dma;
@@ -30,6 +30,7 @@ use crate::srq::{RecvRing, Srq};
 use crate::tag::TagList;
 use crate::time::{Instant, Nanos};
 use crate::translation::RingPair;
+use crate::work;
 
 /// log2 of the size of completion and event queue entries.
 const ENTRY_SHIFT: u8 = 6;
@@ -116,12 +117,14 @@ impl Nic {
     /// Carries out admin commands until there are none or others must have their turn.
     pub(crate) fn continue_admin<M: Dma>(&mut self, now: Instant, mem: &M) {
         let (turn, mut count) = (self.core.begin_turn(), 0);
-        while self.admin.rings.has_work() {
-            if count == BATCH || self.core.is_over(turn) {
+        loop {
+            if count == BATCH || self.core.is_over(turn) || !self.core.mkeys.free_old_tables() {
                 self.core.put_off(now);
                 break;
             }
-            count += 1;
+            if !self.admin.rings.has_work() {
+                break;
+            }
             let rings = &mut self.admin.rings;
             let mut cmd = AdminCmd::default();
             if mem
@@ -131,6 +134,13 @@ impl Nic {
                 self.core.fatal = regs::RING_DMA;
                 return;
             }
+            if !self.is_prepared(&cmd) {
+                self.core.put_off(now);
+                break;
+            }
+            count += 1;
+            self.core.charge(work::COMMAND);
+            let rings = &mut self.admin.rings;
             let (at, phase) = rings.completion(size_of::<AdminComp>());
             rings.advance();
             let (status, (handle, body)) = match self.execute_command(now, mem, &cmd) {
@@ -160,6 +170,17 @@ impl Nic {
         }
     }
 
+    /// Does in turns what must be done before a command, and may be much. Gives false if there is more to do: the command
+    /// is looked at again then.
+    fn is_prepared(&mut self, cmd: &AdminCmd) -> bool {
+        let number = cmd.hdr.handle.get();
+        let is_valid = cmd.hdr.reserved0.get() == 0 && cmd.hdr.reserved1.get() == 0;
+        let destroys = is_valid
+            && cmd.hdr.opcode.get() == DESTROY_QP
+            && self.queue_pair(number).is_ok_and(|qp| qp.references == 0);
+        !destroys || self.core.mkeys.forget_qp(number)
+    }
+
     fn execute_command<M: Dma>(
         &mut self,
         now: Instant,
@@ -174,11 +195,11 @@ impl Nic {
         let done = |()| (handle, NO_BODY);
         match cmd.hdr.opcode.get() {
             NOP => Ok(done(())),
-            ALLOC_UCTX => self.alloc_uctx().map(created),
+            ALLOC_UCTX => self.alloc_uctx(mem).map(created),
             DEALLOC_UCTX => self.dealloc_uctx(handle).map(done),
             CREATE_EQ => self.create_eq(now, mem, &body(cmd)?).map(created),
             DESTROY_EQ => self.destroy_eq(handle).map(done),
-            ALLOC_PD => self.alloc_pd().map(created),
+            ALLOC_PD => self.alloc_pd(&body(cmd)?).map(created),
             DEALLOC_PD => self.dealloc_pd(handle).map(done),
             ALLOC_XRCD => self.alloc_xrcd().map(created),
             DEALLOC_XRCD => self.dealloc_xrcd(handle).map(done),
@@ -225,21 +246,19 @@ impl Nic {
         }
     }
 
-    fn alloc_uctx(&mut self) -> Result<u32, Status> {
+    fn alloc_uctx<M: Dma>(&mut self, mem: &M) -> Result<u32, Status> {
         self.uctx_changes += 1;
         let version = self.uctx_changes;
         let uctxs = &mut self.core.uctxs;
-        uctxs.insert_with(|_| version).ok_or(Status::NoResources)
+        let page = uctxs
+            .insert_with(|_| Uctx { version, refs: 0 })
+            .ok_or(Status::NoResources)?;
+        mem.new_doorbell_page(page);
+        Ok(page)
     }
 
     fn dealloc_uctx(&mut self, page: u32) -> Result<(), Status> {
-        if !self.core.uctxs.contains(page) {
-            return Err(Status::BadUctx);
-        }
-        let used = self.qps.iter().any(|(_, qp)| qp.config.uctx == page)
-            || self.core.cqs.iter().any(|(_, cq)| cq.uctx == page)
-            || self.core.srqs.iter().any(|(_, srq)| srq.uctx == page);
-        if used {
+        if self.core.uctxs.get(page).ok_or(Status::BadUctx)?.refs > 0 {
             return Err(Status::InUse);
         }
         self.core.uctxs.remove(page);
@@ -253,6 +272,19 @@ impl Nic {
             Ok(())
         } else {
             Err(Status::BadUctx)
+        }
+    }
+
+    /// A context has one object more. Page 0, the kernel's, is always there.
+    fn hold_uctx(&mut self, page: u32) {
+        if let Some(uctx) = self.core.uctxs.get_mut(page) {
+            uctx.refs += 1;
+        }
+    }
+
+    fn release_uctx(&mut self, page: u32) {
+        if let Some(uctx) = self.core.uctxs.get_mut(page) {
+            uctx.refs -= 1;
         }
     }
 
@@ -308,17 +340,29 @@ impl Nic {
         Ok(())
     }
 
-    fn alloc_pd(&mut self) -> Result<u32, Status> {
+    fn alloc_pd(&mut self, cmd: &AllocPd) -> Result<u32, Status> {
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let uctx = cmd.uctx.get();
+        self.check_uctx(uctx)?;
         let pds = &mut self.core.pds;
-        pds.insert_with(|_| Pd::default())
-            .ok_or(Status::NoResources)
+        let pd = Pd {
+            uctx,
+            ..Pd::default()
+        };
+        let pd = pds.insert_with(|_| pd).ok_or(Status::NoResources)?;
+        self.hold_uctx(uctx);
+        Ok(pd)
     }
 
     fn dealloc_pd(&mut self, pd: u32) -> Result<(), Status> {
-        if self.pd(pd)?.refs > 0 {
+        let Pd { refs, uctx, .. } = *self.pd(pd)?;
+        if refs > 0 {
             return Err(Status::InUse);
         }
         self.core.pds.remove(pd);
+        self.release_uctx(uctx);
         Ok(())
     }
 
@@ -377,7 +421,7 @@ impl Nic {
 
     fn destroy_mkey<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) -> Result<(), Status> {
         let mkey = self.core.mkeys.destroy(key)?;
-        if let Some(dm) = mkey.device_memory() {
+        if let Some(dm) = mkey.device_memory {
             self.core.device_memory.release(dm);
         }
         self.release_pd(mkey.pd);
@@ -389,8 +433,9 @@ impl Nic {
         if cmd.reserved.get() != 0 {
             return Err(Status::ReservedNotZero);
         }
+        let (dm, offset, length) = self.core.device_memory.alloc(cmd.length.get())?;
+        self.core.charge(work::of_frames(0, length as usize));
         let memory = &mut self.core.device_memory;
-        let (dm, offset, length) = memory.alloc(cmd.length.get())?;
         let zeroes = [0; PAGE as usize];
         for at in (offset..offset + length).step_by(zeroes.len()) {
             if mem.write(DEVICE_MEMORY + at, &zeroes).is_err() {
@@ -439,6 +484,7 @@ impl Nic {
         let cqn = cqs
             .insert_with(|_| Cq::new(ring, uctx, eqn))
             .ok_or(Status::NoResources)?;
+        self.hold_uctx(uctx);
         if let Some(eq) = self.core.eqs.get_mut(eqn) {
             eq.refs += 1;
         }
@@ -450,8 +496,9 @@ impl Nic {
         if cq.refs > 0 {
             return Err(Status::InUse);
         }
-        let eqn = cq.eqn;
+        let (eqn, uctx) = (cq.eqn, cq.uctx);
         self.core.forget_notice(cqn);
+        self.release_uctx(uctx);
         self.core.cqs.remove(cqn);
         if let Some(eq) = self.core.eqs.get_mut(eqn) {
             eq.refs -= 1;
@@ -492,14 +539,13 @@ impl Nic {
         }
         let log_depth = check_depth(cmd.log_depth, self.core.config.limits.max_cqe)?;
         let cq = self.core.cqs.get_mut(cqn).ok_or(Status::BadCq)?;
-        // Each entry that is not read is moved.
-        self.core.work += u64::from(cq.depth());
         let budget = &self.core.budget;
         let ring = Ring::load(&cmd.ring, log_depth, ENTRY_SHIFT, true, budget, mem)?;
-        if cq.resize(mem, ring, cmd.consumer.get()) {
-            Ok(())
-        } else {
-            Err(Status::CqNotEmpty)
+        let (fits, moved) = cq.resize(mem, ring, cmd.consumer.get());
+        self.core.charge(u64::from(moved) * work::LOOK);
+        match fits {
+            true => Ok(()),
+            false => Err(Status::CqNotEmpty),
         }
     }
 
@@ -567,6 +613,7 @@ impl Nic {
             pd,
             uctx,
             refs: 0,
+            error_told: false,
             limit,
             ring: RecvRing::new(ring, cmd.max_sge),
             xrc: is_xrc.then_some((xrcd, cqn)),
@@ -577,6 +624,7 @@ impl Nic {
             .srqs
             .insert_with(make)
             .ok_or(Status::NoResources)?;
+        self.hold_uctx(uctx);
         self.pd(pd)?.refs += 1;
         if is_xrc {
             *self.xrcd(xrcd)? += 1;
@@ -592,8 +640,9 @@ impl Nic {
         if srq.refs > 0 {
             return Err(Status::InUse);
         }
-        let (pd, xrc, cqn) = (srq.pd, srq.xrc, srq.cqn());
+        let (pd, uctx, xrc, cqn) = (srq.pd, srq.uctx, srq.xrc, srq.cqn());
         self.core.srqs.remove(srqn);
+        self.release_uctx(uctx);
         self.release_pd(pd);
         if let Some((xrcd, _)) = xrc {
             self.release_xrcd(xrcd);
@@ -627,7 +676,10 @@ impl Nic {
             &self.core.budget,
             mem,
         )?;
-        srq.ring.resize(mem, ring)
+        let (resized, moved) = srq.ring.resize(mem, ring);
+        // Entries are short: to find them costs more than to copy them.
+        self.core.charge(work::of_frames(0, 4 * moved));
+        resized
     }
 
     fn modify_srq(&mut self, srqn: u32, cmd: &ModifySrq) -> Result<(), Status> {
@@ -737,9 +789,12 @@ impl Nic {
         let held = self.core.budget.take(Qp::SIZE);
         let held = held.ok_or(Status::NoResources)?;
         let policy = self.core.config.fault_policy;
+        let uctx = config.uctx;
         if config.kind != QpType::Gsi {
             let make = |number| Qp::new(number, config, policy, (sq, rq), held);
-            return self.qps.insert_with(make).ok_or(Status::NoResources);
+            let number = self.qps.insert_with(make).ok_or(Status::NoResources)?;
+            self.hold_uctx(uctx);
+            return Ok(number);
         }
         // QP1 belongs to the kernel.
         if config.uctx != 0 {
@@ -802,8 +857,7 @@ impl Nic {
     }
 
     fn destroy_qp<M: Dma>(&mut self, now: Instant, mem: &M, number: u32) -> Result<(), Status> {
-        let qp = self.queue_pair(number)?;
-        if qp.table_places > 0 || self.groups.has_member(number) || self.steering.names(number) {
+        if self.queue_pair(number)?.references > 0 {
             return Err(Status::InUse);
         }
         if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
@@ -822,8 +876,10 @@ impl Nic {
         let Some(mut qp) = qp else { return };
         qp.release(&mut self.core);
         self.core.counters.release(qp.counters);
-        self.core.mkeys.forget_qp(number);
+        // Nearly always all of its windows have been freed.
+        while !self.core.mkeys.forget_qp(number) {}
         let config = qp.config;
+        self.release_uctx(config.uctx);
         for cqn in [config.send_cqn, config.recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {
                 cq.refs -= 1;
@@ -864,6 +920,10 @@ impl Nic {
             0 => None,
             _ => Some(Path::resolve(&change.av, &self.core.gids, number)?),
         };
+        let answers = change.mask.get() & faultline_abi::qp::QP_ATTR_MAX_DEST_RD_ATOMIC != 0;
+        if answers && !qp.reserve_answers(&self.core.budget, change.max_dest_rd_atomic) {
+            return Err(Status::NoResources);
+        }
         self.core.counters.choose(qp.counters);
         qp.apply(&mut self.core, now, mem, change, path);
         self.core.counters.choose(None);
@@ -900,27 +960,27 @@ impl Nic {
         if cmd.reserved != [0; 7] {
             return Err(Status::ReservedNotZero);
         }
-        let slot = self
-            .core
-            .gids
-            .get_mut(index as usize)
-            .ok_or(Status::BadGid)?;
         let vlan = match cmd.vlan.get() {
             NO_VLAN => None,
             vid @ 0..=4094 => Some(vid),
             _ => return Err(Status::BadParameter),
         };
-        *slot = match cmd.valid {
+        let mac = MacAddr(cmd.mac);
+        let entry = match cmd.valid {
             0 => None,
             1 if cmd.gid == Gid::ZERO.0 => return Err(Status::BadGid),
+            1 if mac.is_multicast() => return Err(Status::BadParameter),
             1 => Some(GidEntry {
                 gid: Gid(cmd.gid),
-                mac: MacAddr(cmd.mac),
+                mac,
                 vlan,
             }),
             _ => return Err(Status::BadParameter),
         };
-        Ok(())
+        match self.core.set_gid(index, entry) {
+            true => Ok(()),
+            false => Err(Status::BadGid),
+        }
     }
 
     fn set_netdev(&mut self, cmd: &SetNetdev) -> Result<(), Status> {
@@ -965,6 +1025,8 @@ impl Nic {
         if cmd.reserved.get() != 0 {
             return Err(Status::ReservedNotZero);
         }
+        let held = self.core.budget.used() as u64;
+        self.core.counters.set(Counter::table_bytes, held);
         let bytes: Vec<u8> = self
             .core
             .counters

@@ -9,13 +9,15 @@
 //! request at a time then.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that may be held, and those that are.
 #[derive(Clone, Debug)]
 pub struct Budget {
     used: Arc<AtomicUsize>,
     max: usize,
+    /// What it took to read lists, in the unit of [`crate::Nic::work`].
+    work: Arc<AtomicU64>,
 }
 
 impl Budget {
@@ -24,7 +26,19 @@ impl Budget {
         Self {
             used: Arc::default(),
             max,
+            work: Arc::default(),
         }
+    }
+
+    /// What it took so far to read the lists that are held.
+    pub fn work(&self) -> u64 {
+        self.work.load(Ordering::Relaxed)
+    }
+
+    /// A list of so many entries is read.
+    pub(crate) fn charge_list(&self, entries: u64) {
+        // One thread has the NIC.
+        self.work.store(self.work() + entries, Ordering::Relaxed);
     }
 
     /// Bytes that are held.

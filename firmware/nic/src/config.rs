@@ -114,6 +114,8 @@ pub struct NicConfig {
     pub fault_timeout: Nanos,
     /// An input that has stopped for a page this long is taken for a deadlock.
     pub stall_timeout: Nanos,
+    /// NICs, this one included, that can pause a sender beside which they are: they share a tenth of its time.
+    pub pause_sharers: u32,
     /// Bytes of packets that may wait for pages in the device.
     pub park_bytes: usize,
     /// Bytes that page tables, the page lists of rings and queue pairs may take: 8 for each page that is mapped.
@@ -150,6 +152,7 @@ impl NicConfig {
             fault_policy: FAULT_POLICY_RNR,
             fault_timeout: Nanos::from_millis(60_000),
             stall_timeout: Nanos::from_millis(500),
+            pause_sharers: 1,
             park_bytes: 16 << 20,
             table_bytes: 1 << 30,
             ready_notice: true,

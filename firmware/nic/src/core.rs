@@ -16,10 +16,11 @@ use crate::cq::{Cq, Pushed};
 use crate::device_memory::DeviceMemory;
 use crate::dma::Dma;
 use crate::eq::{Eq, Raised};
-use crate::fault::FaultUnit;
+use crate::fault::{FaultUnit, RepairTime};
 use crate::frame::Payload;
 use crate::ingress::{HeldFrame, Ingress};
 use crate::mkey::Mkeys;
+use crate::park::Park;
 use crate::path::Path;
 use crate::srq::Srq;
 use crate::steering::Taker;
@@ -31,6 +32,19 @@ use crate::work;
 #[derive(Debug, Default)]
 pub struct Pd {
     /// Keys, queue pairs, SRQs and address handles.
+    pub refs: u32,
+    /// User context that it belongs to; 0 = the kernel.
+    pub uctx: u32,
+    /// What repairs of its keys' pages take.
+    pub(crate) repair: RepairTime,
+}
+
+/// A user context.
+#[derive(Debug)]
+pub struct Uctx {
+    /// Tells it from others that had its page.
+    pub version: u64,
+    /// Protection domains, queue pairs, CQs and SRQs.
     pub refs: u32,
 }
 
@@ -118,10 +132,12 @@ pub struct Core {
     pub xrcds: Table<u32>,
     /// Address handles.
     pub ahs: Table<Ah>,
-    /// User contexts: the number of a context is that of its doorbell page. Each has a version of its own.
-    pub uctxs: Table<u64>,
+    /// User contexts: the number of a context is that of its doorbell page.
+    pub uctxs: Table<Uctx>,
     /// GID table.
     pub gids: Vec<Option<GidEntry>>,
+    /// MAC addresses of its entries, each once: an interface above the netdev may have its own, such as macvlan.
+    gid_macs: Vec<MacAddr>,
     /// The Ethernet side.
     pub netdev: Netdev,
     /// Event queue of asynchronous events.
@@ -132,8 +148,10 @@ pub struct Core {
     pub(crate) faults: FaultUnit,
     /// What waits in front of a NIC that is stalled.
     pub(crate) ingress: Ingress,
-    /// Bytes of packets that wait for pages.
-    pub(crate) parked: usize,
+    /// Room for a copy of a raw frame, so that none is allocated for each.
+    pub(crate) frame_copy: Vec<u8>,
+    /// Memory of packets that wait for pages.
+    pub(crate) park: Park,
     /// Look-ups in page tables keep the NIC busy until then.
     pub(crate) busy_until: Instant,
     /// What has been done, but for what `mkeys` has; see [`Core::begin_turn`].
@@ -155,6 +173,25 @@ pub struct Core {
 }
 
 impl Core {
+    /// Whether RoCE packets to this address are for this NIC.
+    #[inline]
+    pub fn is_own_address(&self, dst: MacAddr) -> bool {
+        dst == self.netdev.mac || self.gid_macs.contains(&dst)
+    }
+
+    /// Changes an entry of the GID table. Gives false if there is none with this number.
+    pub fn set_gid(&mut self, index: u32, entry: Option<GidEntry>) -> bool {
+        let Some(slot) = self.gids.get_mut(index as usize) else {
+            return false;
+        };
+        *slot = entry;
+        let entries = self.gids.iter().flatten();
+        self.gid_macs = entries.map(|entry| entry.mac).collect();
+        self.gid_macs.sort_unstable();
+        self.gid_macs.dedup();
+        true
+    }
+
     /// A NIC without objects.
     pub fn new(config: NicConfig) -> Self {
         let limits = &config.limits;
@@ -173,6 +210,7 @@ impl Core {
             // Page 0 is the kernel's.
             uctxs: Table::without_generations(limits.max_uctx, 1),
             gids: vec![None; limits.max_gid as usize],
+            gid_macs: Vec::new(),
             netdev: Netdev {
                 mac: config.mac,
                 mtu: 1500,
@@ -183,8 +221,9 @@ impl Core {
             async_eqn: None,
             fatal: regs::NONE,
             faults: FaultUnit::default(),
-            ingress: Ingress::default(),
-            parked: 0,
+            ingress: Ingress::new(config.pause_sharers),
+            frame_copy: Vec::new(),
+            park: Park::default(),
             busy_until: Instant(0),
             work: 0,
             put_off: None,
@@ -218,7 +257,7 @@ impl Core {
     /// A turn begins: there is an end to what a guest may have done before others of the process are looked at,
     /// whose drivers take a device for dead that does not answer.
     pub(crate) fn begin_turn(&self) -> u64 {
-        self.work + self.mkeys.touched
+        self.work + self.mkeys.work() + self.budget.work()
     }
 
     /// Something has been done that costs so much.
@@ -395,16 +434,17 @@ impl Core {
         }
         if eq.has_room() {
             self.push_event(mem, now, eqn, simple_event(event::COMPLETION, cqn));
-        } else if !cq.notice_waits {
-            cq.notice_waits = true;
-            eq.wait_for_room(cqn);
+        } else if cq.notice_waits.is_none() {
+            cq.notice_waits = Some(eq.wait_for_room(cqn));
         }
     }
 
-    /// Completion queues that have gathered for long enough tell of it.
+    /// Completion queues that have gathered for long enough tell of it, as many as there is time for: others stay due.
     pub(crate) fn notify_due<M: Dma>(&mut self, mem: &M, now: Instant) {
+        let turn = self.begin_turn();
         while let Some(&(at, cqn)) = self.notices.first()
             && at <= now
+            && !self.is_over(turn)
         {
             self.notices.pop_first();
             if let Some(eqn) = self.cqs.get(cqn).map(|cq| cq.eqn) {
@@ -415,24 +455,55 @@ impl Core {
 
     /// A completion queue goes: it tells of nothing any more.
     pub(crate) fn forget_notice(&mut self, cqn: u32) {
-        if let Some(at) = self.cqs.get_mut(cqn).and_then(Cq::told) {
+        let Some(cq) = self.cqs.get_mut(cqn) else {
+            return;
+        };
+        if let Some(at) = cq.told() {
             self.notices.remove(&(at, cqn));
+        }
+        if let Some(ticket) = cq.notice_waits.take()
+            && let Some(eq) = self.eqs.get_mut(cq.eqn)
+        {
+            eq.stop_waiting(ticket);
         }
     }
 
-    /// The driver has read events: what waited for room goes out.
+    /// The driver has read events: what waited for room goes out, in turns.
     pub(crate) fn notify_waiting<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32) {
-        while let Some(eq) = self.eqs.get_mut(eqn)
-            && let Some(eqe) = eq.next_overflow()
-        {
-            let raised = eq.write(mem, now, eqe);
-            self.act_on(raised);
-        }
-        while let Some(cqn) = self.eqs.get_mut(eqn).and_then(Eq::next_waiting) {
-            if let Some(cq) = self.cqs.get_mut(cqn) {
-                cq.notice_waits = false;
-                self.notify_cq(mem, now, eqn, cqn);
+        let turn = self.begin_turn();
+        while let Some(eq) = self.eqs.get_mut(eqn) {
+            if let Some(eqe) = eq.next_overflow() {
+                let raised = eq.write(mem, now, eqe);
+                self.act_on(raised);
+                self.charge(work::COMPLETION);
+            } else if let Some(cqn) = eq.next_waiting() {
+                if let Some(cq) = self.cqs.get_mut(cqn) {
+                    cq.notice_waits = None;
+                    self.notify_cq(mem, now, eqn, cqn);
+                }
+            } else {
+                return;
             }
+            if self.is_over(turn) {
+                self.put_off(now);
+                return;
+            }
+        }
+    }
+
+    /// Writes events that were put off, until there are none or others must have their turn.
+    pub(crate) fn continue_events<M: Dma>(&mut self, mem: &M, now: Instant, turn: u64) {
+        let late = |core: &Self| {
+            let mut eqs = core.eqs.iter();
+            eqs.find_map(|(eqn, eq)| eq.has_late_events().then_some(eqn))
+        };
+        while !self.is_over(turn)
+            && let Some(eqn) = late(self)
+        {
+            self.notify_waiting(mem, now, eqn);
+        }
+        if late(self).is_some() {
+            self.put_off(now);
         }
     }
 
@@ -444,7 +515,17 @@ impl Core {
         }
     }
 
+    /// A ring of an SRQ is broken: the event for it is raised once.
+    pub(crate) fn srq_error<M: Dma>(&mut self, mem: &M, now: Instant, srqn: u32) {
+        if let Some(srq) = self.srqs.get_mut(srqn)
+            && !std::mem::replace(&mut srq.error_told, true)
+        {
+            self.raise_async(mem, now, event::SRQ_ERROR, srqn);
+        }
+    }
+
     pub(crate) fn push_event<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32, eqe: Eqe) {
+        self.charge(work::COMPLETION);
         let Some(eq) = self.eqs.get_mut(eqn) else {
             return;
         };

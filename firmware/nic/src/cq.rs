@@ -4,6 +4,7 @@ use faultline_abi::cqe::{CQE_SOLICITED, Cqe};
 use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
+use crate::eq::Ticket;
 use crate::ring::Ring;
 use crate::time::{Instant, Nanos};
 
@@ -62,7 +63,7 @@ pub struct Cq {
     solicited_until: u32,
     failed: bool,
     /// A notice waits for room in the event queue.
-    pub(crate) notice_waits: bool,
+    pub(crate) notice_waits: Option<Ticket>,
     /// When notices are made.
     pub(crate) moderation: Moderation,
     /// Completions of which a notice that waits will tell.
@@ -84,7 +85,7 @@ impl Cq {
             armed: Armed::No,
             solicited_until: 0,
             failed: false,
-            notice_waits: false,
+            notice_waits: None,
             moderation: Moderation::default(),
             gathered: 0,
             due: None,
@@ -180,24 +181,25 @@ impl Cq {
     }
 
     /// Moves the unread entries, from `consumer` on, to the start of another ring, where counts begin anew.
-    /// Gives false if they don't fit or can't be moved; then nothing has changed.
-    pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring, consumer: u32) -> bool {
+    /// Gives false if they don't fit or can't be moved; then nothing has changed. Gives the number of those that were moved,
+    /// too.
+    pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring, consumer: u32) -> (bool, u32) {
         if !self.is_valid_consumer(consumer) {
-            return false;
+            return (false, 0);
         }
         let unread = self.producer.wrapping_sub(consumer);
         if unread > ring.depth() {
-            return false;
+            return (false, 0);
         }
         for i in 0..unread {
             let mut entry = [0; size_of::<Cqe>()];
             let old = self.ring.entry(consumer.wrapping_add(i));
             if mem.read(old, &mut entry).is_err() {
-                return false;
+                return (false, i);
             }
             entry[size_of::<Cqe>() - 1] = ring.phase(i);
             if write_entry(mem, ring.entry(i), &entry).is_err() {
-                return false;
+                return (false, i);
             }
         }
         // Indices that went on would meet zeroed entries whose phase looks new.
@@ -206,12 +208,7 @@ impl Cq {
         self.consumer = 0;
         self.producer = unread;
         self.ring = ring;
-        true
-    }
-
-    /// Entries.
-    pub fn depth(&self) -> u32 {
-        self.ring.depth()
+        (true, unread)
     }
 
     fn used(&self) -> u32 {

@@ -39,6 +39,9 @@ pub trait Dma {
     /// Makes what was written durable, as far as the memory is backed by something that is: these ranges (address,
     /// bytes), or all. Does not wait for that. `qpn` is who wants it.
     fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist;
+    /// Zeroes doorbell page `page`, which a user context is about to get, and sets its `alive`. The driver does not
+    /// know of the context before this returns.
+    fn new_doorbell_page(&self, page: u32);
     /// Copies from the memory of another guest, or of this one (the ranges may overlap).
     fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError>;
 }

@@ -1,6 +1,6 @@
 //! Event queues.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use faultline_abi::event::Eqe;
 use zerocopy::IntoBytes;
@@ -21,6 +21,10 @@ pub enum Raised {
     Failed,
 }
 
+/// The place of a CQ among those whose notices wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
 /// An event queue.
 #[derive(Debug)]
 pub struct Eq {
@@ -32,8 +36,9 @@ pub struct Eq {
     producer: u32,
     consumer: u32,
     armed: bool,
-    /// Completion queues whose notices found no room, each at most once.
-    waiting: VecDeque<u32>,
+    /// Completion queues whose notices found no room, the oldest first, each at most once.
+    waiting: BTreeMap<Ticket, u32>,
+    next_ticket: u64,
     /// Other events that found no room. They come from objects that processes own: a process that breaks all of
     /// its queue pairs at once must not be able to stop the device.
     overflow: VecDeque<Eqe>,
@@ -52,20 +57,39 @@ impl Eq {
             producer: 0,
             consumer: 0,
             armed: false,
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
             overflow: VecDeque::new(),
         }
     }
 
     /// The notice of this CQ waits for room. The CQ makes sure that it waits once.
-    pub fn wait_for_room(&mut self, cqn: u32) {
-        self.waiting.push_back(cqn);
+    pub fn wait_for_room(&mut self, cqn: u32) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.waiting.insert(ticket, cqn);
+        ticket
+    }
+
+    /// A CQ goes, whose notice waits.
+    pub fn stop_waiting(&mut self, ticket: Ticket) {
+        self.waiting.remove(&ticket);
+    }
+
+    /// CQs whose notices wait for room.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether events wait for which there is room.
+    pub fn has_late_events(&self) -> bool {
+        self.overflow.len() + self.waiting.len() > 0 && !self.is_full()
     }
 
     /// Takes a CQ whose notice waits, if there is room for it now.
     pub fn next_waiting(&mut self) -> Option<u32> {
         if self.has_room() {
-            self.waiting.pop_front()
+            self.waiting.pop_first().map(|(_, cqn)| cqn)
         } else {
             None
         }

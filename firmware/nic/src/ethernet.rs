@@ -94,9 +94,7 @@ impl Nic {
         if !takers.is_empty() {
             self.core.counters.inc(Counter::rx_steered);
         }
-        for taker in takers {
-            self.give_frame_in_turn(now, mem, taker, frame);
-        }
+        self.give_frames_in_turn(now, mem, &takers, frame);
     }
 
     /// Gives copies of a frame that arrives or leaves to those who want to see everything.
@@ -115,30 +113,60 @@ impl Nic {
     /// As [`Nic::sniff`].
     pub(crate) fn sniff_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
         self.core.charge(self.steering.cost());
-        for taker in self.steering.takers(FLOW_KIND_SNIFFER) {
-            self.give_frame_in_turn(now, mem, taker, Payload::Bytes(frame).into());
-        }
+        let takers = self.steering.takers(FLOW_KIND_SNIFFER);
+        self.give_frames_in_turn(now, mem, &takers, Payload::Bytes(frame).into());
     }
 
-    /// Gives a frame to a raw queue pair, behind what waits already.
-    fn give_frame_in_turn<M: Dma>(
+    /// Gives a frame to raw queue pairs, behind what waits already.
+    fn give_frames_in_turn<M: Dma>(
         &mut self,
         now: Instant,
         mem: &M,
-        taker: Taker,
+        takers: &[Taker],
         frame: Frame<'_, M>,
     ) {
-        if !self.core.ingress.must_queue() {
-            self.give_frame(now, mem, taker, frame);
-            return;
+        let turn = self.core.begin_turn();
+        for taker in takers {
+            // Once one has to wait, the others are behind it.
+            let is_over = self.core.is_over(turn);
+            if !is_over && !self.core.ingress.must_queue() {
+                self.give_frame(now, mem, *taker, frame);
+                continue;
+            }
+            if is_over {
+                self.core.put_off(now);
+            }
+            match frame.payload.to_vec() {
+                Ok(bytes) => self.hold(HeldFrame {
+                    header: None,
+                    only: Some(*taker),
+                    bytes,
+                }),
+                Err(_) => self.core.counters.inc(Counter::dma_errors),
+            }
         }
-        match frame.payload.to_vec() {
-            Ok(bytes) => self.hold(HeldFrame {
-                header: None,
-                only: Some(taker),
-                bytes,
-            }),
-            Err(_) => self.core.counters.inc(Counter::dma_errors),
+    }
+
+    /// Gives a frame that has had its turn to raw queue pairs. One that fails flushes its queues, so the copies for the
+    /// others may have to wait for another turn.
+    fn give_frames<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        takers: &[Taker],
+        frame: Frame<'_, M>,
+    ) {
+        let turn = self.core.begin_turn();
+        for (index, taker) in takers.iter().enumerate() {
+            if self.core.is_over(turn) {
+                let others = takers.get(index..).unwrap_or_default();
+                for taker in others.iter().rev() {
+                    self.core.put_back(None, *taker, frame.payload);
+                }
+                self.core.put_off(now);
+                return;
+            }
+            self.give_frame(now, mem, *taker, frame);
         }
     }
 
@@ -151,6 +179,8 @@ impl Nic {
         frame: Frame<'_, M>,
     ) {
         self.core.charge(work::of_frames(1, frame.payload.len()));
+        // What a work queue receives counts for the queue pair that spreads it.
+        let set = self.qps.get(taker.qpn).and_then(|qp| qp.counters);
         let (qpn, hash) = self.receiver(taker.qpn, frame).unzip();
         let frame = Frame {
             hash: hash.flatten(),
@@ -164,10 +194,12 @@ impl Nic {
             qpn: qp.number,
             ..taker
         };
-        if qp.receive_frame(&mut self.core, now, mem, taker.tag, frame) {
-            return;
+        self.core.counters.choose(set);
+        let taken = qp.receive_frame(&mut self.core, now, mem, taker.tag, frame);
+        self.core.counters.choose(None);
+        if !taken {
+            self.core.put_back(None, taker, frame.payload);
         }
-        self.core.put_back(None, taker, frame.payload);
     }
 
     /// Who receives what is for this queue pair: itself, or a work queue of its indirection table. And the hash that
@@ -199,7 +231,18 @@ impl Nic {
             return;
         }
         self.core.counters.inc(Counter::rx_mcast_packets);
-        for qpn in members {
+        let turn = self.core.begin_turn();
+        for (index, qpn) in members.iter().enumerate() {
+            if self.core.is_over(turn) {
+                // A queue pair that fails flushes its queues: the copies for the others wait for their turn.
+                let others = members.get(index..).unwrap_or_default();
+                for qpn in others.iter().rev() {
+                    let taker = Taker::untagged(*qpn);
+                    self.core.put_back(Some(*header), taker, payload);
+                }
+                self.core.put_off(now);
+                break;
+            }
             let Some(qp) = self.qps.get_mut(*qpn) else {
                 continue;
             };
@@ -260,9 +303,7 @@ impl Nic {
             false => Counter::rx_steered,
         };
         self.core.counters.inc(counter);
-        for taker in leftovers {
-            self.give_frame(now, mem, taker, frame);
-        }
+        self.give_frames(now, mem, &leftovers, frame);
     }
 
     /// Gives a frame to the flows that match. Gives whether one of them keeps it from all others.
@@ -279,9 +320,7 @@ impl Nic {
         if !verdict.takers.is_empty() {
             self.core.counters.inc(Counter::rx_steered);
         }
-        for taker in verdict.takers {
-            self.give_frame(now, mem, taker, frame);
-        }
+        self.give_frames(now, mem, &verdict.takers, frame);
         verdict.trapped
     }
 }

@@ -25,12 +25,30 @@ impl Nic {
         if qp.config.kind != QpType::Ud {
             return Err(Status::BadQpType);
         }
-        self.groups.attach(Gid(cmd.gid), qpn)
+        if self.groups.attach(Gid(cmd.gid), qpn)? {
+            self.name_qp(qpn);
+        }
+        Ok(())
+    }
+
+    /// Something more refers to a queue pair.
+    fn name_qp(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.references += 1;
+        }
+    }
+
+    fn forget_name(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.references -= 1;
+        }
     }
 
     pub(crate) fn detach_mcast(&mut self, qpn: u32, cmd: &Mcast) -> Result<(), Status> {
         self.qps.get(qpn).ok_or(Status::BadQp)?;
-        self.groups.detach(Gid(cmd.gid), qpn)
+        self.groups.detach(Gid(cmd.gid), qpn)?;
+        self.forget_name(qpn);
+        Ok(())
     }
 
     pub(crate) fn create_flow<M: Dma>(&mut self, mem: &M, cmd: &CreateFlow) -> Result<u32, Status> {
@@ -49,17 +67,31 @@ impl Nic {
             if addr != 0 {
                 return Err(Status::BadParameter);
             }
-            return self.steering.create(cmd, None);
+            return self.add_flow(cmd, None);
         }
         let mut fields = <[FlowFields; 2]>::new_zeroed();
         mem.read(addr, fields.as_mut_bytes())
             .map_err(|_| Status::DmaError)?;
-        self.steering.create(cmd, Some(fields.into()))
+        self.add_flow(cmd, Some(fields.into()))
+    }
+
+    fn add_flow(
+        &mut self,
+        cmd: &CreateFlow,
+        fields: Option<(FlowFields, FlowFields)>,
+    ) -> Result<u32, Status> {
+        // Those behind it move.
+        self.core.charge(self.steering.cost());
+        let flow = self.steering.create(cmd, fields)?;
+        self.name_qp(cmd.qpn.get());
+        Ok(flow)
     }
 
     pub(crate) fn destroy_flow(&mut self, number: u32) -> Result<(), Status> {
-        let flow = self.steering.destroy(number);
-        flow.map(drop).ok_or(Status::BadFlow)
+        self.core.charge(self.steering.cost());
+        let flow = self.steering.destroy(number).ok_or(Status::BadFlow)?;
+        self.forget_name(flow.taker.qpn);
+        Ok(())
     }
 
     pub(crate) fn set_mac_filter<M: Dma>(
@@ -140,7 +172,7 @@ impl Nic {
     }
 
     pub(crate) fn destroy_wq(&mut self, number: u32) -> Result<(), Status> {
-        if self.wq(number)?.table_places > 0 {
+        if self.wq(number)?.references > 0 {
             return Err(Status::InUse);
         }
         self.remove_qp(number);
@@ -201,7 +233,7 @@ impl Nic {
         let tables = &mut self.rwq_tables;
         let number = tables.insert_with(|_| table).ok_or(Status::NoResources)?;
         for wq in wqs {
-            self.frame_queue(wq)?.table_places += 1;
+            self.frame_queue(wq)?.references += 1;
         }
         Ok(number)
     }
@@ -213,7 +245,7 @@ impl Nic {
         }
         let table = self.rwq_tables.remove(number).ok_or(Status::BadRwqTable)?;
         for wq in table.queues() {
-            self.frame_queue(*wq)?.table_places -= 1;
+            self.frame_queue(*wq)?.references -= 1;
         }
         Ok(())
     }

@@ -79,7 +79,8 @@ pub enum FrameKind {
         dst: MacAddr,
         /// Source address.
         src: MacAddr,
-        /// Headers that the NIC has written; empty if software has written all of the frame.
+        /// The NIC's own copy of the headers, which it may have written or changed: at least all that switches and
+        /// receivers look at.
         head: Head,
         /// Its checksums are right: the NIC has filled them in.
         checked: bool,
@@ -263,9 +264,9 @@ fn is_readable<M: Dma>(mem: &M, addr: u64, len: u64) -> bool {
 /// The payload of a frame that arrives.
 #[derive(Debug)]
 pub enum Payload<'a, M> {
-    /// In the memory of the sender's guest, behind headers that its NIC has written.
+    /// In the memory of the sender's guest, behind headers that the NIC has its own copy of.
     Guest {
-        /// Those headers; mostly none.
+        /// Those headers; of RoCE packets mostly none.
         head: &'a [u8],
         /// That memory.
         mem: &'a M,
@@ -389,6 +390,33 @@ impl<'a, M: Dma> Payload<'a, M> {
                 Ok(())
             }
         }
+    }
+
+    /// The same payload, whose first bytes are read into `head` now and will not change any more.
+    pub(crate) fn with_own_head<'b>(&self, head: &'b mut [u8]) -> Result<Payload<'b, M>, DmaError>
+    where
+        'a: 'b,
+    {
+        let read = self.read(0, head)?;
+        let own = head.get(..read).unwrap_or(&[]);
+        Ok(match *self {
+            Self::Bytes(bytes) => Payload::Bytes(bytes),
+            Self::Guest {
+                head: before,
+                mem,
+                segments,
+                skip,
+                len,
+            } if before.len() <= own.len() => Payload::Guest {
+                head: own,
+                mem,
+                segments,
+                skip: skip + own.len() - before.len(),
+                len,
+            },
+            // It is as long already.
+            whole @ Self::Guest { .. } => whole,
+        })
     }
 
     /// The first bytes of a frame, as many as its headers may have.

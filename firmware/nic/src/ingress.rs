@@ -3,6 +3,10 @@
 //! Under the policy `stall` a packet whose page is not there holds up everything behind it, whatever queue pair
 //! that is for, as adapters do that have no better idea. The frames wait here in their order; those who feed the
 //! NIC see [`crate::Nic::is_stalled`] and stop, as a switch does at an Ethernet PAUSE.
+//!
+//! A process can choose the policy and leave its faults alone, so pauses are limited. Of n NICs that can pause a sender,
+//! each may do so for 1/n of the stall timeout at once, and is then silent for 10 n - 1 times as long as its pause took. So
+//! all others together pause a sender for a tenth of the time at most, and in one piece for no longer than the stall timeout.
 
 use std::collections::VecDeque;
 
@@ -31,17 +35,20 @@ pub(crate) struct Stall {
     pub qpn: u32,
     token: Token,
     since: Instant,
-    /// Others must stop, too.
+    /// Others must stop, too, until [`Ingress::end_pause`].
     pauses: bool,
+    /// The queue pair has been reset or destroyed: it waits for no page any more.
+    left: bool,
 }
 
-/// Whoever has stopped the others leaves them alone for so many times as long. A process can choose the policy and
-/// leave its faults alone; it must not have more than a tenth of everybody's time.
-const QUIET: u64 = 9;
+/// One part in so many of a sender's time that all others together may pause it.
+const PAUSED_PART: u64 = 10;
 
 /// What waits in front of the NIC.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ingress {
+    /// NICs that can pause a sender, this one included.
+    sharers: u64,
     stall: Option<Stall>,
     /// Until then others do not stop: what they send waits here, as far as there is room.
     quiet_until: Instant,
@@ -49,34 +56,79 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
+    /// Nothing waits.
+    pub fn new(sharers: u32) -> Self {
+        Self {
+            sharers: u64::from(sharers.max(1)),
+            stall: None,
+            quiet_until: Instant(0),
+            frames: VecDeque::new(),
+        }
+    }
+
+    /// When this NIC may pause others again, after a pause.
+    fn quiet_after(&self, since: Instant, took: u64) -> Instant {
+        since + Nanos(took.saturating_mul(PAUSED_PART * self.sharers))
+    }
+
+    /// The longest pause.
+    fn longest_pause(&self, timeout: Nanos) -> Nanos {
+        Nanos(timeout.0 / self.sharers)
+    }
+
+    /// Others go on, if they have been paused for as long as they may be; the input stays as it is.
+    pub fn end_pause(&mut self, now: Instant, timeout: Nanos) {
+        let longest = self.longest_pause(timeout);
+        if let Some(stall) = self.stall
+            && stall.pauses
+            && stall.since + longest <= now
+        {
+            self.quiet_until = self.quiet_after(stall.since, now.0 - stall.since.0);
+            self.stall = Some(Stall {
+                pauses: false,
+                ..stall
+            });
+        }
+    }
+
     /// Stops until the fault is answered.
     pub fn stop(&mut self, now: Instant, qpn: u32, token: Token) {
+        // A second stop, of another member of a group for example, does not forgive the time of the first.
+        let (since, pauses) = match self.stall {
+            Some(first) => (first.since, first.pauses),
+            None => (now, now >= self.quiet_until),
+        };
         self.stall = Some(Stall {
             qpn,
             token,
-            since: now,
-            pauses: now >= self.quiet_until,
+            since,
+            pauses,
+            left: false,
         });
+    }
+
+    /// The queue pair waits for no page any more. The stop ends at the next deadline, which is now.
+    pub fn forget(&mut self, qpn: u32) {
+        if let Some(stall) = self.stall.as_mut().filter(|stall| stall.qpn == qpn) {
+            stall.left = true;
+        }
     }
 
     /// The input goes on.
     fn end(&mut self, now: Instant) {
         if let Some(stall) = self.stall.take().filter(|stall| stall.pauses) {
             let took = now.0.saturating_sub(stall.since.0);
-            self.quiet_until = now + Nanos(took.saturating_mul(QUIET));
+            self.quiet_until = self.quiet_after(stall.since, took);
         }
     }
 
     /// As new, after a reset at some time before a stop would have been given up.
     pub fn reset(&mut self, timeout: Nanos) {
-        let quiet_until = match self.stall {
-            Some(stall) => stall.since + Nanos(timeout.0.saturating_mul(QUIET + 1)),
-            None => self.quiet_until,
-        };
-        *self = Self {
-            quiet_until,
-            ..Self::default()
-        };
+        if let Some(stall) = self.stall.take().filter(|stall| stall.pauses) {
+            let longest = self.longest_pause(timeout);
+            self.quiet_until = self.quiet_after(stall.since, longest.0);
+        }
+        self.frames.clear();
     }
 
     /// Whether others must stop.
@@ -125,11 +177,19 @@ impl Ingress {
 
     /// When the input will have been stopped for too long.
     pub fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
-        self.stall.map(|stall| stall.since + timeout)
+        self.stall.map(|stall| match stall {
+            Stall { left: true, .. } => stall.since,
+            Stall { pauses: true, .. } => stall.since + self.longest_pause(timeout),
+            _ => stall.since + timeout,
+        })
     }
 
     /// Ends a stop that has taken too long: the frame in the way is lost.
     pub fn give_up(&mut self, now: Instant, timeout: Nanos) -> Option<Stall> {
+        if self.stall.is_some_and(|stall| stall.left) {
+            self.end(now);
+            return None;
+        }
         let stall = self.stall.filter(|stall| stall.since + timeout <= now)?;
         self.end(now);
         self.frames.pop_front();
@@ -145,7 +205,7 @@ mod tests {
     #[test]
     fn a_reset_gives_nobody_more_of_the_others_time() {
         const TIMEOUT: Nanos = Nanos(100);
-        let mut ingress = Ingress::default();
+        let mut ingress = Ingress::new(1);
         ingress.stop(Instant(1000), 2, Token::ROOM);
         assert!(ingress.pauses_others());
         ingress.reset(TIMEOUT);
@@ -161,6 +221,59 @@ mod tests {
         // The last one took 10, for which it owes 90.
         ingress.reset(TIMEOUT);
         ingress.stop(Instant(2099), 2, Token::ROOM);
+        assert!(!ingress.pauses_others());
+    }
+
+    #[test]
+    fn a_second_stop_does_not_forgive_the_first() {
+        const TIMEOUT: Nanos = Nanos(100);
+        let mut ingress = Ingress::new(1);
+        ingress.stop(Instant(1000), 2, Token::ROOM);
+        ingress.stop(Instant(1080), 3, Token::ROOM);
+        assert_eq!(ingress.next_deadline(TIMEOUT), Some(Instant(1100)));
+        assert!(ingress.pauses_others());
+        ingress.fault_answered(Instant(1090), Token::ROOM);
+        assert!(!ingress.is_stopped());
+        // Both together took 90, for which 810 are owed.
+        ingress.stop(Instant(1899), 2, Token::ROOM);
+        ingress.stop(Instant(1901), 2, Token::ROOM);
+        assert!(ingress.is_stopped() && !ingress.pauses_others());
+    }
+
+    #[test]
+    fn a_queue_pair_that_goes_leaves_the_input_open() {
+        const TIMEOUT: Nanos = Nanos(100);
+        let mut ingress = Ingress::new(1);
+        ingress.stop(Instant(1000), 2, Token::ROOM);
+        ingress.forget(3);
+        assert_eq!(ingress.next_deadline(TIMEOUT), Some(Instant(1100)));
+        ingress.forget(2);
+        assert_eq!(ingress.next_deadline(TIMEOUT), Some(Instant(1000)));
+        assert!(ingress.give_up(Instant(1010), TIMEOUT).is_none());
+        assert!(!ingress.is_stopped());
+        ingress.stop(Instant(1099), 3, Token::ROOM);
+        assert!(!ingress.pauses_others(), "what it took is owed");
+    }
+
+    #[test]
+    fn several_share_a_tenth() {
+        const TIMEOUT: Nanos = Nanos(90);
+        let mut ingress = Ingress::new(3);
+        ingress.stop(Instant(1000), 2, Token::ROOM);
+        assert_eq!(ingress.next_deadline(TIMEOUT), Some(Instant(1030)));
+        ingress.end_pause(Instant(1029), TIMEOUT);
+        assert!(ingress.pauses_others());
+        ingress.end_pause(Instant(1030), TIMEOUT);
+        assert!(ingress.is_stopped() && !ingress.pauses_others());
+        assert_eq!(ingress.next_deadline(TIMEOUT), Some(Instant(1090)));
+        assert!(ingress.give_up(Instant(1090), TIMEOUT).is_some());
+        // 30 of 900.
+        for (now, pauses) in [(1899, false), (1900, true)] {
+            ingress.stop(Instant(now), 2, Token::ROOM);
+            assert_eq!(ingress.pauses_others(), pauses);
+            ingress.reset(TIMEOUT);
+        }
+        ingress.stop(Instant(2799), 2, Token::ROOM);
         assert!(!ingress.pauses_others());
     }
 }

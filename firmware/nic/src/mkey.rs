@@ -1,5 +1,7 @@
 //! Memory keys: what a key lets whom do, and where its bytes are.
 
+use std::collections::BTreeSet;
+
 use faultline_abi::Status;
 use faultline_abi::admin::{
     CreateMkey, MKEY_FAST_REG, MKEY_KEEP_PAGES, MKEY_PHYSICAL, MKEY_WINDOW_1, MKEY_WINDOW_2,
@@ -14,10 +16,10 @@ use faultline_abi::translation as tq;
 
 use crate::budget::{Budget, Held};
 use crate::frame::{Segments, follows, push_segment};
-use crate::page_table::{PAGE_SHIFT, PageTable};
+use crate::page_table::{self, Nodes, PAGE_SHIFT, PageTable, leaves_per_page};
 use crate::table::Table;
 use crate::tlb::Tlb;
-use crate::work;
+use crate::work::{self, Meter};
 
 mod local;
 
@@ -173,6 +175,11 @@ fn grants_too_much(granted: u32, own: u32) -> bool {
     granted & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0 && own & ACCESS_LOCAL_WRITE == 0
 }
 
+/// Last address of a region. An empty one may begin anywhere; of such a region it is the first address, and none can be used.
+fn last_byte(first: u64, length: u64) -> Option<u64> {
+    first.checked_add(length.saturating_sub(1))
+}
+
 fn check_access(access: u32) -> Result<(), Status> {
     if access & !KNOWN_ACCESS != 0 || grants_too_much(access, access) {
         return Err(Status::BadAccess);
@@ -247,13 +254,11 @@ impl Mkey {
         }
         let physical = flags & MKEY_PHYSICAL != 0;
         let length = match (physical, length) {
+            (true, 0) if iova == u64::MAX => return Err(Status::BadRange),
             (true, 0) => u64::MAX - iova,
             (_, length) => length,
         };
-        let last = length
-            .checked_sub(1)
-            .and_then(|n| iova.checked_add(n))
-            .ok_or(Status::BadRange)?;
+        let last = last_byte(iova, length).ok_or(Status::BadRange)?;
         if !physical && !(PAGE_SHIFT..=30).contains(&cmd.page_shift) {
             return Err(Status::BadPageSize);
         }
@@ -317,7 +322,7 @@ impl Mkey {
     }
 
     /// The allocation of device memory that it is for.
-    pub fn device_memory(&self) -> Option<u32> {
+    fn device_memory(&self) -> Option<u32> {
         match self.kind {
             Kind::Device { dm } => Some(dm),
             _ => None,
@@ -330,9 +335,9 @@ impl Mkey {
         self.held.get_or_insert_with(|| budget.none()).set(bytes);
     }
 
-    /// Bytes of page table.
-    pub fn table_memory(&self) -> usize {
-        self.table.as_ref().map_or(0, PageTable::memory)
+    /// What has been done with the page table since the last call.
+    fn take_work(&mut self) -> u64 {
+        self.table.as_mut().map_or(0, PageTable::take_work)
     }
 
     /// What is added to an address of a region or allocation to get that in its page table.
@@ -402,8 +407,14 @@ impl Mkey {
     }
 
     /// Whether all pages of a range that has been checked are there, as far as that is not certain anyway: those
-    /// of pinned regions are.
-    fn require(&self, va: u64, len: u32, access: Access) -> Result<(), Miss> {
+    /// of pinned regions are. `looked` is called for each page that is looked at.
+    fn require(
+        &self,
+        va: u64,
+        len: u32,
+        access: Access,
+        mut looked: impl FnMut(),
+    ) -> Result<(), Miss> {
         let Some(table) = &self.table else {
             return Ok(());
         };
@@ -412,6 +423,7 @@ impl Mkey {
         }
         let (mut va, mut left) = (va, u64::from(len));
         while left > 0 {
+            looked();
             let leaf = table
                 .lookup(va)
                 .filter(|leaf| leaf.writable || !access.writes())
@@ -447,21 +459,21 @@ impl Mkey {
         let Some(table) = &mut self.table else {
             return Err(Status::BadMkey);
         };
-        let (level, leaf_shift) = match page_shift {
-            30.. => (2, 30),
-            21.. => (1, 21),
-            _ => (0, PAGE_SHIFT),
-        };
         let page_size = 1u64 << page_shift;
-        let leaves_per_page = 1u64 << (page_shift - leaf_shift);
         if iova & (page_size - 1) != 0 {
             return Err(Status::BadPageSize);
         }
-        let leaves = count.checked_mul(leaves_per_page).ok_or(Status::BadRange)?;
+        let leaves = count
+            .checked_mul(1 << leaves_per_page(page_shift))
+            .ok_or(Status::BadRange)?;
         let bytes = count.checked_mul(page_size).ok_or(Status::BadRange)?;
+        if self.length == 0 {
+            return Err(Status::BadRange);
+        }
         // The first and last page may stick out of a region that does not begin or end at a page.
-        let region_first = self.iova & !(page_size - 1);
-        let region_last = (self.iova + (self.length - 1)) | (page_size - 1);
+        let region = (self.iova, self.iova + (self.length - 1));
+        let region_first = region.0 & !(page_size - 1);
+        let region_last = region.1 | (page_size - 1);
         let last = iova
             .checked_add(bytes.wrapping_sub(1))
             .ok_or(Status::BadRange)?;
@@ -474,39 +486,10 @@ impl Mkey {
             if value & tq::ADDR_MASK & (page_size - 1) != 0 {
                 return Err(Status::BadPageSize);
             }
-            if only_present && table.lookup(iova + (page << page_shift)).is_none() {
-                continue;
-            }
-            written += leaves_per_page as u32;
-            for leaf in 0..leaves_per_page {
-                let va = iova + ((page * leaves_per_page + leaf) << leaf_shift);
-                // A leaf larger than the table: the region is shorter than one such page.
-                if !table.map(va, level, value.wrapping_add(leaf << leaf_shift)) {
-                    Self::map_small(table, va, leaf_shift, value, (self.iova, self.length));
-                }
-            }
+            let va = iova + (page << page_shift);
+            written += table.map_page(va, page_shift, value, region, only_present);
         }
         Ok(written)
-    }
-
-    // A region inside one large page has a table too low for that leaf: write the 4 KiB leaves it needs.
-    fn map_small(
-        table: &mut PageTable,
-        va: u64,
-        leaf_shift: u8,
-        value: u64,
-        (iova, length): (u64, u64),
-    ) {
-        let first = iova.max(va) & !0xfff;
-        let last = (iova + (length - 1)).min(va + ((1 << leaf_shift) - 1));
-        let mut at = first;
-        while at <= last {
-            table.map(at, 0, value.wrapping_add(at - va));
-            match at.checked_add(1 << PAGE_SHIFT) {
-                Some(next) => at = next,
-                None => break,
-            }
-        }
     }
 
     fn invalidate(&mut self, iova: u64, length: u64) -> Result<u32, Status> {
@@ -517,23 +500,23 @@ impl Mkey {
             .checked_sub(1)
             .and_then(|n| iova.checked_add(n))
             .ok_or(Status::BadRange)?;
-        let (region_first, region_last) =
-            (self.iova & !0xfff, (self.iova + (self.length - 1)) | 0xfff);
+        let end = self.iova + self.length.saturating_sub(1);
+        let (region_first, region_last) = (self.iova & !0xfff, end | 0xfff);
         // A notifier's range may be larger than the region; what overlaps goes.
-        if last < region_first || iova > region_last {
+        if self.length == 0 || last < region_first || iova > region_last {
             return Ok(0);
         }
         Ok(table.invalidate(iova.max(region_first), last.min(region_last)))
     }
 }
 
-/// log2 of the leaves that a page takes.
-fn leaves_per_page(page_shift: u8) -> u8 {
-    match page_shift {
-        30.. => page_shift - 30,
-        21.. => page_shift - 21,
-        _ => page_shift.saturating_sub(PAGE_SHIFT),
-    }
+/// What is left of a key.
+#[derive(Clone, Copy, Debug)]
+pub struct Destroyed {
+    /// Its protection domain.
+    pub pd: u32,
+    /// The allocation of device memory that it was for.
+    pub device_memory: Option<u32>,
 }
 
 /// All memory keys of a NIC.
@@ -545,14 +528,18 @@ pub struct Mkeys {
     /// The newest stamp of any region.
     epoch: u64,
     on_demand: bool,
-    /// Windows of type 2 that are bound.
-    bound_to_qps: u32,
     /// A list of pages that is being registered.
     list: Vec<u64>,
     /// What all page tables together may take.
     budget: Budget,
-    /// Page entries looked at or written so far, by commands and registrations.
-    pub(crate) touched: u64,
+    /// Page tables whose keys are gone, and what they take of the budget until they are freed.
+    old_tables: Vec<(Nodes, Held)>,
+    /// Windows of type 2 by the QP that they are bound to.
+    by_qp: BTreeSet<(u32, u32)>,
+    /// The QP that is about to go: it gets no more windows.
+    closing: Option<u32>,
+    /// See [`Mkeys::work`].
+    work: Meter,
 }
 
 impl Mkeys {
@@ -563,10 +550,12 @@ impl Mkeys {
             tlb: Tlb::new(),
             epoch: 0,
             on_demand,
-            bound_to_qps: 0,
             list: Vec::new(),
             budget,
-            touched: 0,
+            old_tables: Vec::new(),
+            by_qp: BTreeSet::new(),
+            closing: None,
+            work: Meter::default(),
         }
     }
 
@@ -576,7 +565,12 @@ impl Mkeys {
             return Err(Status::BadParameter);
         }
         let mkey = Mkey::parse(cmd, self.on_demand)?;
-        self.insert(mkey, cmd.variant)
+        // A program may bind it with the key that it has now, of which it names the low byte only.
+        let variant = match mkey.kind {
+            Kind::Window { two: true, .. } => 0,
+            _ => cmd.variant,
+        };
+        self.insert(mkey, variant)
     }
 
     /// Makes a key for device memory that is at `base`. The protection domain has been checked.
@@ -618,21 +612,25 @@ impl Mkeys {
             true => (old.table.take(), old.held.take()),
             false => (new.table, None),
         };
-        *old = Mkey {
-            key,
-            epoch,
-            table,
-            held,
-            ..new
-        };
+        let gone = std::mem::replace(
+            old,
+            Mkey {
+                key,
+                epoch,
+                table,
+                held,
+                ..new
+            },
+        );
+        self.drop_table(gone);
         Ok(pd)
     }
 
     /// Takes a key out of service. That of a window or a fast registration goes with any variant: work requests
     /// change it.
-    pub fn destroy(&mut self, key: u32) -> Result<Mkey, Status> {
+    pub fn destroy(&mut self, key: u32) -> Result<Destroyed, Status> {
         let mkey = self.table.get(key >> 8).ok_or(Status::BadMkey)?;
-        if mkey.key != key && matches!(mkey.kind, Kind::Region) {
+        if mkey.key != key && matches!(mkey.kind, Kind::Region | Kind::Device { .. }) {
             return Err(Status::BadMkey);
         }
         // IBTA 10.6.7.2.5: a region outlives its windows.
@@ -640,7 +638,37 @@ impl Mkeys {
             return Err(Status::InUse);
         }
         self.unbind(key >> 8);
-        self.table.remove(key >> 8).ok_or(Status::BadMkey)
+        let mkey = self.table.remove(key >> 8).ok_or(Status::BadMkey)?;
+        let destroyed = Destroyed {
+            pd: mkey.pd,
+            device_memory: mkey.device_memory(),
+        };
+        self.drop_table(mkey);
+        Ok(destroyed)
+    }
+
+    /// The page table of a key that is gone is freed in turns: it may be large.
+    fn drop_table(&mut self, mkey: Mkey) {
+        if let (Some(table), Some(held)) = (mkey.table, mkey.held) {
+            self.old_tables.push((table.into_nodes(), held));
+        }
+    }
+
+    /// Frees page tables whose keys are gone, about as many as there is time for in a turn. Gives whether all are freed.
+    pub(crate) fn free_old_tables(&mut self) -> bool {
+        let end = self.work.get() + work::TURN;
+        while let Some((nodes, held)) = self.old_tables.last_mut() {
+            while nodes.pop().is_some() {
+                work::count_steps(1);
+                self.work.add(work::FREE);
+                if self.work.get() >= end {
+                    held.set(page_table::bytes(nodes));
+                    return false;
+                }
+            }
+            self.old_tables.pop();
+        }
+        true
     }
 
     /// Looks up by index and compares all 32 bits.
@@ -740,7 +768,7 @@ impl Mkeys {
     ) -> Result<(), Miss> {
         let (region, at) = self.find(key, bearer, va, len, access)?;
         region
-            .require(at, len, access)
+            .require(at, len, access, || self.work.add(work::PAGE))
             .map_err(|miss| miss.named(at.wrapping_sub(va)))
     }
 
@@ -793,6 +821,7 @@ impl Mkeys {
             if left == 0 {
                 return (ranges.len() <= MAX_RANGES).then_some(ranges);
             }
+            self.work.add(work::PAGE);
             let leaf = table.lookup(at);
             // To the next page, where there is none.
             let step = leaf.map_or(4096 - (at & 4095), |leaf| leaf.len).min(left);
@@ -817,7 +846,7 @@ impl Mkeys {
         page_shift: u8,
         count: u64,
         only_present: bool,
-        mut entry: impl FnMut(u64) -> u64,
+        entry: impl FnMut(u64) -> u64,
     ) -> Result<u32, Status> {
         if !(PAGE_SHIFT..=30).contains(&page_shift) {
             return Err(Status::BadPageSize);
@@ -830,15 +859,10 @@ impl Mkeys {
         let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
         mkey.mapped_by_driver()?;
         mkey.epoch = epoch;
-        let mut pages = 0;
-        let entry = |page| {
-            pages += 1;
-            entry(page)
-        };
         let mapped = mkey.map(iova, page_shift, count, only_present, entry);
         mkey.account(&budget);
-        // Refused ones have been looked at as well, up to where they were refused.
-        self.touched += pages << leaves_per_page(page_shift);
+        let work = mkey.take_work();
+        self.work.add(work);
         mapped
     }
 
@@ -849,13 +873,25 @@ impl Mkeys {
         mkey.mapped_by_driver()?;
         mkey.epoch = epoch;
         let removed = mkey.invalidate(iova, length)?;
-        self.touched += u64::from(removed);
+        let work = mkey.take_work();
+        self.work.add(work);
         Ok(removed)
     }
 
-    /// All keys.
-    pub fn iter(&self) -> impl Iterator<Item = &Mkey> {
-        self.table.iter().map(|(_, mkey)| mkey)
+    /// What has been done with page tables so far, in the unit of [`crate::Nic::work`], but for the look-ups of data that is
+    /// copied.
+    pub fn work(&self) -> u64 {
+        self.work.get()
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
     }
 }
 
@@ -962,7 +998,6 @@ mod tests {
         assert_eq!(keys.check(key, of(1), 0x2000, 0, Access::LocalRead), Ok(()));
         let mut keys = Mkeys::new(1, true, Budget::new(1 << 30));
         assert_eq!(keys.create(&region(u64::MAX, 2, 0)), Err(Status::BadRange));
-        assert_eq!(keys.create(&region(0, 0, 0)), Err(Status::BadRange));
         assert!(keys.create(&region(u64::MAX, 1, 0)).is_ok());
         let nothing = CreateMkey {
             flags: U32::new(MKEY_PHYSICAL),

@@ -25,8 +25,8 @@ impl Groups {
         }
     }
 
-    /// Adds a member, if it is none yet.
-    pub fn attach(&mut self, group: Gid, qpn: u32) -> Result<(), Status> {
+    /// Adds a member; gives false if it is one already.
+    pub fn attach(&mut self, group: Gid, qpn: u32) -> Result<bool, Status> {
         if !group.is_multicast() {
             return Err(Status::BadGroup);
         }
@@ -35,13 +35,13 @@ impl Groups {
         }
         let members = self.members.entry(group).or_default();
         if members.contains(&qpn) {
-            return Ok(());
+            return Ok(false);
         }
         if members.len() >= self.max_members as usize {
             return Err(Status::NoResources);
         }
         members.push(qpn);
-        Ok(())
+        Ok(true)
     }
 
     /// Removes a member.
@@ -58,10 +58,5 @@ impl Groups {
     /// Members of a group, the oldest first.
     pub fn members(&self, group: Gid) -> &[u32] {
         self.members.get(&group).map_or(&[], Vec::as_slice)
-    }
-
-    /// Whether this queue pair is in any group.
-    pub fn has_member(&self, qpn: u32) -> bool {
-        self.members.values().any(|members| members.contains(&qpn))
     }
 }

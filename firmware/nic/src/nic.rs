@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, Payload, Segments, TxFrame, packet_of_run};
-use crate::ingress::HeldFrame;
+use crate::ingress::{HeldFrame, Ingress};
 use crate::multicast::{Groups, MULTICAST_QPN};
 use crate::qp::Qp;
 use crate::registers::Registers;
@@ -56,7 +56,13 @@ pub struct Nic {
     /// Value of `uctx_changes` when the device was enabled.
     pub(crate) enabled_version: u64,
     fatal_reported: bool,
+    /// What there was before a reset.
+    remains: Option<Remains>,
 }
+
+/// What a NIC had before it was reset. To free it may take a large part of a second, so the one who has the NIC does not.
+#[derive(Debug)]
+pub struct Remains(#[expect(dead_code, reason = "dropped only")] Box<Nic>);
 
 impl Nic {
     /// A NIC as after power-on.
@@ -74,6 +80,7 @@ impl Nic {
             uctx_changes: 0,
             enabled_version: 0,
             fatal_reported: false,
+            remains: None,
             core: Core::new(config),
         }
     }
@@ -81,11 +88,22 @@ impl Nic {
     /// Function-level reset: as after power-on, counters too.
     pub fn reset(&mut self) {
         let changes = self.uctx_changes;
-        let mut ingress = std::mem::take(&mut self.core.ingress);
+        let fresh = Ingress::new(self.core.config.pause_sharers);
+        let mut ingress = std::mem::replace(&mut self.core.ingress, fresh);
         ingress.reset(self.core.config.stall_timeout);
-        *self = Self::new(self.core.config.clone());
+        let fresh = Self::new(self.core.config.clone());
+        let mut gone = std::mem::replace(self, fresh);
+        // Of two resets the first one's, if nobody has taken them, are no more than what a reset freed.
+        drop(gone.remains.take());
+        self.remains = Some(Remains(Box::new(gone)));
         self.core.ingress = ingress;
         self.uctx_changes = changes + 1;
+    }
+
+    /// What there was before the last reset, to be dropped where nobody waits for it.
+    #[must_use = "dropping it takes time"]
+    pub fn take_remains(&mut self) -> Option<Remains> {
+        self.remains.take()
     }
 
     /// Fixed properties.
@@ -108,7 +126,7 @@ impl Nic {
         self.registers.enabled() && self.core.fatal == 0
     }
 
-    /// The doorbell pages that are in use, the kernel's page 0 included: number, and a version that tells
+    /// The doorbell pages that are in use in their order, the kernel's page 0 included: number, and a version that tells
     /// one user of a page from the next. Pages of a device that is not enabled are not looked at.
     pub fn doorbell_pages(&self) -> impl Iterator<Item = (u32, u64)> {
         let enabled = self.registers.enabled();
@@ -116,15 +134,14 @@ impl Nic {
             .core
             .uctxs
             .iter()
-            .map(|(page, version)| (page, *version));
+            .map(|(page, uctx)| (page, uctx.version));
         let kernel = (0, self.enabled_version);
         std::iter::once(kernel)
             .chain(contexts)
             .filter(move |_| enabled)
     }
 
-    /// Changes whenever [`Nic::doorbell_pages`] gives something new. A page whose user is gone must be zeroed
-    /// before it has another.
+    /// Changes whenever [`Nic::doorbell_pages`] gives something new, and at each reset.
     pub fn doorbell_pages_version(&self) -> u64 {
         self.uctx_changes
     }
@@ -134,23 +151,34 @@ impl Nic {
         self.core.budget.used()
     }
 
+    /// CQs whose notices wait for room in an event queue.
+    pub fn waiting_notices(&self) -> usize {
+        self.core.eqs.iter().map(|(_, eq)| eq.waiting()).sum()
+    }
+
     /// Number of objects: for operators and tests.
     pub fn object_counts(&self) -> ObjectCounts {
         ObjectCounts {
             pds: self.core.pds.len(),
-            mkeys: self.core.mkeys.iter().count(),
+            mkeys: self.core.mkeys.len(),
             cqs: self.core.cqs.len(),
             qps: self.qps.len() + usize::from(self.gsi.is_some()),
             srqs: self.core.srqs.len(),
             ahs: self.core.ahs.len(),
             uctxs: self.core.uctxs.len(),
             timers: self.core.timers(),
+            fault_waits: self.core.faults.waits(),
         }
     }
 
     /// An access to the BARs that the device has no meaning for.
     pub fn bad_register_access(&mut self) {
         self.core.counters.inc(Counter::register_errors);
+    }
+
+    /// The switch has dropped a frame of this NIC because its source address belongs to another port.
+    pub fn source_refused(&mut self) {
+        self.core.counters.inc(Counter::tx_bad_source);
     }
 
     /// A doorbell from page `page` arrives.
@@ -239,7 +267,7 @@ impl Nic {
             && let Some(tags) = &mut srq.tags
         {
             known = true;
-            self.core.work += work::LOOK;
+            self.core.work += work::LOOK + tags.listed();
             let cqn = tags.cqn;
             match tags.run_next(mem, bell.value) {
                 Ok(Ran::Completes(cqe)) => {
@@ -249,8 +277,7 @@ impl Nic {
                 Ok(Ran::Silent) => {}
                 Ok(Ran::All) => break,
                 Err(_) => {
-                    self.core
-                        .raise_async(mem, now, event::SRQ_ERROR, bell.object);
+                    self.core.srq_error(mem, now, bell.object);
                     return false;
                 }
             }
@@ -307,7 +334,13 @@ impl Nic {
             && let Some(number) = self.core.first_ready()
         {
             let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) else {
+                // One that has been destroyed in line.
                 self.core.pop_ready();
+                self.core.charge(work::LOOK);
+                if self.core.is_over(turn) {
+                    self.core.put_off(now);
+                    return None;
+                }
                 continue;
             };
             let set = qp.counters;
@@ -329,6 +362,7 @@ impl Nic {
                 }
                 continue;
             };
+            self.core.charge(work::of_frames(frame.packets, 0));
             self.burst += frame.packets;
             if self.burst >= BURST {
                 self.burst = 0;
@@ -374,16 +408,24 @@ impl Nic {
 
     /// Timers that are due.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
-        let turn = self.core.begin_turn();
-        if self.is_running() && self.core.resume() {
+        let resumed = self.is_running() && self.core.resume();
+        if resumed {
             self.continue_admin(now, mem);
             self.continue_translation(now, mem);
+            self.continue_answers(now, mem);
+        }
+        // Commands may go on for many turns: they do not use up that of timers and events.
+        let turn = self.core.begin_turn();
+        if resumed {
+            self.core.continue_events(mem, now, turn);
             self.fail_silenced(now, mem, turn);
+            self.retry_for_room(now, mem);
         }
         while self.is_running()
             && !self.core.is_over(turn)
             && let Some(number) = self.core.pop_timer(now)
         {
+            self.core.charge(work::OPERATION);
             if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
                 self.core.counters.choose(qp.counters);
                 qp.handle_timer(&mut self.core, now, mem);
@@ -415,7 +457,10 @@ impl Nic {
     /// Whether a frame to this address is for this NIC.
     pub fn accepts(&self, dst: MacAddr) -> bool {
         // Groups of queue pairs are not the netdev's.
-        dst.is_multicast() || !self.steering.is_empty() || self.core.netdev.wants(dst)
+        dst.is_multicast()
+            || !self.steering.is_empty()
+            || self.core.netdev.wants(dst)
+            || self.core.is_own_address(dst)
     }
 
     /// A frame from another NIC of the process arrives by reference.
@@ -521,13 +566,18 @@ impl Nic {
 
     /// Takes what has waited for a page, until that is done or another page is missing.
     fn receive_held<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let turn = self.core.begin_turn();
         for _ in 0..BURST {
             if self.core.ingress.is_stopped() {
                 return;
             }
+            if self.core.is_over(turn) {
+                break;
+            }
             let Some(frame) = self.core.ingress.pop() else {
                 return;
             };
+            self.core.charge(work::of_frames(1, frame.bytes.len()));
             let payload = Payload::Bytes(&frame.bytes);
             match (&frame.header, frame.only) {
                 (Some(header), Some(taker)) => {
@@ -542,12 +592,17 @@ impl Nic {
                 (None, None) => self.receive_octets(now, mem, &frame.bytes),
             }
         }
+        // Perhaps none of them is answered: nothing else has the rest looked at.
+        if self.core.ingress.has_work() {
+            self.core.put_off(now);
+        }
     }
 
     /// An input that has been stopped for long may wait for something that can only come in: the packet in the
     /// way is dropped, and the driver is told.
     fn give_up_stall<M: Dma>(&mut self, now: Instant, mem: &M) {
         let timeout = self.core.config.stall_timeout;
+        self.core.ingress.end_pause(now, timeout);
         if let Some(stall) = self.core.ingress.give_up(now, timeout) {
             self.core.counters.inc(Counter::stall_timeouts);
             self.core
@@ -579,12 +634,12 @@ impl Nic {
             self.receive_multicast(now, mem, header, payload);
             return;
         }
-        if header.ethernet.dst != self.core.netdev.mac {
-            counters.inc(Counter::rx_filtered);
+        if !self.core.is_own_address(header.ethernet.dst) {
+            self.core.counters.inc(Counter::rx_filtered);
             return;
         }
         if header.bth.opcode.info().service == Service::Cnp {
-            counters.inc(Counter::rp_cnp_handled);
+            self.core.counters.inc(Counter::rp_cnp_handled);
             return;
         }
         self.give_to_qp(now, mem, header.bth.dest_qp, header, packets, payload);
@@ -592,7 +647,7 @@ impl Nic {
 
     /// The set that counts packets with this header, if not the device does.
     fn set_for(&mut self, header: &RoceHeader) -> Option<u32> {
-        let for_qp = header.ethernet.dst == self.core.netdev.mac
+        let for_qp = self.core.is_own_address(header.ethernet.dst)
             && header.bth.opcode.info().service != Service::Cnp;
         if !for_qp || !self.core.counters.has_sets() {
             return None;
@@ -653,4 +708,6 @@ pub struct ObjectCounts {
     pub ahs: usize,
     pub uctxs: usize,
     pub timers: usize,
+    /// Entries for queue pairs that wait for pages or for room in the fault queue.
+    pub fault_waits: usize,
 }

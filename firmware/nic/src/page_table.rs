@@ -5,6 +5,8 @@
 
 use faultline_abi::translation::{ADDR_MASK as ENTRY_ADDR, READ as PTE_READ, WRITE as PTE_WRITE};
 
+use crate::work;
+
 /// log2 of the smallest page.
 pub const PAGE_SHIFT: u8 = 12;
 const FANOUT_BITS: u32 = 9;
@@ -13,7 +15,23 @@ const FANOUT: usize = 1 << FANOUT_BITS;
 const TABLE: u64 = 1 << 2;
 const PERMISSIONS: u64 = PTE_READ | PTE_WRITE;
 
-type Node = Box<[u64; FANOUT]>;
+/// Greatest height: 64-bit addresses.
+const MAX_LEVELS: usize = 6;
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    entries: [u64; FANOUT],
+    /// Leaves in the entries and in all nodes below.
+    leaves: u32,
+}
+
+/// Memory of a page table whose key is gone.
+pub(crate) type Nodes = Vec<Box<Node>>;
+
+/// Bytes of memory that nodes take.
+pub(crate) fn bytes(nodes: &Nodes) -> usize {
+    nodes.len() * size_of::<Node>()
+}
 
 /// What a look-up found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +51,13 @@ pub struct PageTable {
     base: u64,
     /// Height: 1 = the root holds 4 KiB leaves.
     levels: u8,
-    nodes: Vec<Node>,
+    nodes: Nodes,
+    /// Nodes that the table does not use, each with all nodes below it. Those below are found when it is used again, so
+    /// that it takes one step to remove any number of leaves.
     free: Vec<u32>,
     root: Option<u32>,
+    /// What has been done since [`PageTable::take_work`].
+    work: u64,
 }
 
 impl PageTable {
@@ -47,6 +69,7 @@ impl PageTable {
             nodes: Vec::new(),
             free: Vec::new(),
             root: None,
+            work: 0,
         };
         table.reset(iova, last);
         table
@@ -68,19 +91,22 @@ impl PageTable {
             0
         };
         self.levels = levels as u8;
-        self.root = None;
-        self.free.clear();
-        self.free.extend(0..self.nodes.len() as u32);
+        self.free.extend(self.root.take());
     }
 
     /// Bytes of memory that the table has, in use or for later.
     pub fn allocated(&self) -> usize {
-        self.nodes.len() * size_of::<[u64; FANOUT]>()
+        bytes(&self.nodes)
     }
 
-    /// Bytes of memory that the table takes.
-    pub fn memory(&self) -> usize {
-        (self.nodes.len() - self.free.len()) * size_of::<[u64; FANOUT]>()
+    /// What has been done since the last call, in the unit of [`crate::Nic::work`].
+    pub fn take_work(&mut self) -> u64 {
+        std::mem::take(&mut self.work)
+    }
+
+    /// Its memory.
+    pub(crate) fn into_nodes(self) -> Nodes {
+        self.nodes
     }
 
     fn slot(&self, page: u64, level: u8) -> usize {
@@ -91,11 +117,13 @@ impl PageTable {
     /// The leaf that holds address `va`, which must lie in the range of the table.
     #[inline]
     pub fn lookup(&self, va: u64) -> Option<Leaf> {
+        work::count_steps(1);
         let page = va >> PAGE_SHIFT;
         let mut node = self.root?;
         let mut level = self.levels - 1;
         loop {
-            let entry = *self.nodes.get(node as usize)?.get(self.slot(page, level))?;
+            let node_entries = &self.nodes.get(node as usize)?.entries;
+            let entry = *node_entries.get(self.slot(page, level))?;
             if entry & TABLE != 0 {
                 node = (entry >> PAGE_SHIFT) as u32;
                 level = level.checked_sub(1)?;
@@ -121,37 +149,84 @@ impl PageTable {
         if level >= self.levels {
             return false;
         }
+        self.charge(1);
+        let entry = match entry & PERMISSIONS {
+            0 => 0,
+            _ => entry & (ENTRY_ADDR | PERMISSIONS),
+        };
         let page = va >> PAGE_SHIFT;
-        let mut node = match self.root {
+        let root = match self.root {
             Some(root) => root,
+            None if entry == 0 => return true,
             None => {
                 let root = self.alloc(0, 0);
                 self.root = Some(root);
                 root
             }
         };
+        let mut path = [root; MAX_LEVELS];
+        let mut node = root;
         let mut at = self.levels - 1;
         while at > level {
             let slot = self.slot(page, at);
-            let found = self.nodes[node as usize][slot];
-            node = if found & TABLE != 0 {
-                (found >> PAGE_SHIFT) as u32
+            let found = self.nodes[node as usize].entries[slot];
+            if found & TABLE != 0 {
+                node = (found >> PAGE_SHIFT) as u32;
+            } else if found == 0 && entry == 0 {
+                return true;
             } else {
                 // A larger leaf that is overwritten in part becomes a node of smaller ones.
                 let step = 1u64 << (u32::from(PAGE_SHIFT) + FANOUT_BITS * u32::from(at - 1));
-                let fresh = self.alloc(found, if found & PERMISSIONS != 0 { step } else { 0 });
-                self.nodes[node as usize][slot] = (u64::from(fresh) << PAGE_SHIFT) | TABLE;
-                fresh
-            };
+                let fresh = self.alloc(found, if found != 0 { step } else { 0 });
+                self.nodes[node as usize].entries[slot] = (u64::from(fresh) << PAGE_SHIFT) | TABLE;
+                let more = self.nodes[fresh as usize].leaves - u32::from(found != 0);
+                for above in &path[usize::from(at)..usize::from(self.levels)] {
+                    self.nodes[*above as usize].leaves += more;
+                }
+                node = fresh;
+            }
             at -= 1;
+            path[usize::from(at)] = node;
         }
         let slot = self.slot(page, level);
-        let old = std::mem::replace(
-            &mut self.nodes[node as usize][slot],
-            entry & (ENTRY_ADDR | PERMISSIONS),
-        );
-        self.release(old);
+        let old = std::mem::replace(&mut self.nodes[node as usize].entries[slot], entry);
+        let removed = self.release(old);
+        for node in &path[usize::from(level)..usize::from(self.levels)] {
+            let leaves = &mut self.nodes[*node as usize].leaves;
+            *leaves = *leaves - removed + u32::from(entry != 0);
+        }
         true
+    }
+
+    /// Writes the entry of a page of 2^`shift` bytes at `va`, as far as the page is in the range from `first` to `last`,
+    /// inclusive, in leaves as large as page and table allow; with `only_present` over those that are there. `va` and the
+    /// address in the entry are multiples of the page size. Gives the number of leaves.
+    pub fn map_page(
+        &mut self,
+        va: u64,
+        shift: u8,
+        entry: u64,
+        (first, last): (u64, u64),
+        only_present: bool,
+    ) -> u32 {
+        let level = level_of(shift).min(self.levels - 1);
+        let leaf = 1u64 << leaf_shift(level);
+        let end = last.min(va | ((1 << shift) - 1));
+        let mut at = first.max(va) & !(leaf - 1);
+        let mut written = 0;
+        while at <= end {
+            if only_present && self.lookup(at.max(first)).is_none() {
+                self.charge(1);
+            } else {
+                self.map(at, level, entry.wrapping_add(at - va));
+                written += 1;
+            }
+            match at.checked_add(leaf) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        written
     }
 
     /// Removes every leaf that overlaps the addresses from `first` to `last`, inclusive; gives their number.
@@ -159,16 +234,16 @@ impl PageTable {
         let Some(root) = self.root else { return 0 };
         let lo = (first >> PAGE_SHIFT).max(self.base).wrapping_sub(self.base);
         let hi = (last >> PAGE_SHIFT).wrapping_sub(self.base);
-        let (removed, empty) = self.invalidate_node(root, self.levels - 1, lo, hi);
-        if empty {
-            self.free.push(root);
-            self.root = None;
+        let removed = self.invalidate_node(root, self.levels - 1, lo, hi);
+        if self.nodes[root as usize].leaves == 0 {
+            self.free.extend(self.root.take());
         }
         removed
     }
 
-    // `lo` and `hi` are page numbers relative to the start of the node.
-    fn invalidate_node(&mut self, node: u32, level: u8, lo: u64, hi: u64) -> (u32, bool) {
+    // `lo` and `hi` are page numbers relative to the start of the node. Nodes that lie in the range as a whole are not
+    // looked into, so that the work is bounded by the height.
+    fn invalidate_node(&mut self, node: u32, level: u8, lo: u64, hi: u64) -> u32 {
         let shift = FANOUT_BITS * u32::from(level);
         let (first, last) = (
             (lo >> shift) as usize,
@@ -176,49 +251,80 @@ impl PageTable {
         );
         let mut removed = 0;
         for slot in first..=last {
-            let entry = self.nodes[node as usize][slot];
+            self.charge(1);
+            let entry = self.nodes[node as usize].entries[slot];
             if entry & TABLE != 0 {
                 let start = (slot as u64) << shift;
                 let child_lo = lo.saturating_sub(start);
                 let child_hi = (hi - start).min((1 << shift) - 1);
                 let child = (entry >> PAGE_SHIFT) as u32;
-                let (n, empty) = self.invalidate_node(child, level - 1, child_lo, child_hi);
-                removed += n;
-                if empty {
-                    self.free.push(child);
-                    self.nodes[node as usize][slot] = 0;
+                if child_lo > 0 || child_hi < (1 << shift) - 1 {
+                    removed += self.invalidate_node(child, level - 1, child_lo, child_hi);
+                    if self.nodes[child as usize].leaves > 0 {
+                        continue;
+                    }
                 }
-            } else if entry & PERMISSIONS != 0 {
-                self.nodes[node as usize][slot] = 0;
-                removed += 1;
             }
+            self.nodes[node as usize].entries[slot] = 0;
+            removed += self.release(entry);
         }
-        let empty = self.nodes[node as usize].iter().all(|entry| *entry == 0);
-        (removed, empty)
+        self.nodes[node as usize].leaves -= removed;
+        removed
+    }
+
+    fn charge(&mut self, work: u64) {
+        work::count_steps(1);
+        self.work += work;
     }
 
     fn alloc(&mut self, entry: u64, step: u64) -> u32 {
-        let first = entry & (ENTRY_ADDR | PERMISSIONS);
+        self.charge(work::NODE);
         let index = self.free.pop().unwrap_or_else(|| {
-            self.nodes.push(Box::new([0; FANOUT]));
+            self.nodes.push(Box::new(Node {
+                entries: [0; FANOUT],
+                leaves: 0,
+            }));
             self.nodes.len() as u32 - 1
         });
-        for (i, slot) in self.nodes[index as usize].iter_mut().enumerate() {
-            *slot = first.wrapping_add(i as u64 * step);
+        let node = &mut self.nodes[index as usize];
+        for (i, slot) in node.entries.iter_mut().enumerate() {
+            if *slot & TABLE != 0 {
+                self.free.push((*slot >> PAGE_SHIFT) as u32);
+            }
+            *slot = entry.wrapping_add(i as u64 * step);
         }
+        node.leaves = if entry == 0 { 0 } else { FANOUT as u32 };
         index
     }
 
-    fn release(&mut self, entry: u64) {
+    /// What an entry names is no longer used; gives the number of leaves.
+    fn release(&mut self, entry: u64) -> u32 {
         if entry & TABLE == 0 {
-            return;
+            return u32::from(entry != 0);
         }
         let node = (entry >> PAGE_SHIFT) as u32;
-        for slot in 0..FANOUT {
-            self.release(self.nodes[node as usize][slot]);
-        }
         self.free.push(node);
+        self.nodes[node as usize].leaves
     }
+}
+
+/// log2 of the bytes of a leaf.
+fn leaf_shift(level: u8) -> u8 {
+    PAGE_SHIFT + FANOUT_BITS as u8 * level
+}
+
+/// The largest leaves of which a page of this size consists.
+fn level_of(page_shift: u8) -> u8 {
+    match page_shift {
+        30.. => 2,
+        21.. => 1,
+        _ => 0,
+    }
+}
+
+/// log2 of the leaves that a page takes in a table that is high enough.
+pub(crate) fn leaves_per_page(page_shift: u8) -> u8 {
+    page_shift.saturating_sub(leaf_shift(level_of(page_shift)))
 }
 
 #[cfg(test)]
@@ -226,6 +332,21 @@ mod tests {
     use super::*;
 
     const RW: u64 = PTE_READ | PTE_WRITE;
+
+    impl PageTable {
+        /// Bytes of the nodes that are in use.
+        fn memory(&self) -> usize {
+            let mut nodes = Vec::from_iter(self.root);
+            let mut count = 0;
+            while let Some(node) = nodes.pop() {
+                count += 1;
+                let entries = self.nodes[node as usize].entries.iter();
+                let tables = entries.filter(|entry| **entry & TABLE != 0);
+                nodes.extend(tables.map(|entry| (entry >> PAGE_SHIFT) as u32));
+            }
+            count * 4096
+        }
+    }
 
     #[test]
     fn small_table_finds_its_pages() {
@@ -281,6 +402,17 @@ mod tests {
         assert_eq!(table.invalidate(0, u64::MAX >> 16), 1998);
         assert_eq!(table.memory(), 0);
         assert_eq!(table.invalidate(0, u64::MAX >> 16), 0);
+    }
+
+    #[test]
+    fn invalidating_a_part_removes_the_whole_large_leaf() {
+        let mut table = PageTable::new(0, (4 << 30) - 1);
+        assert!(table.map(2 << 20, 1, (6 << 20) | RW));
+        assert!(table.map(4 << 20, 1, (8 << 20) | RW));
+        assert_eq!(table.invalidate((2 << 20) + 0x7000, (2 << 20) + 0x7fff), 1);
+        assert_eq!(table.lookup(2 << 20), None);
+        assert_eq!(table.lookup((4 << 20) - 1), None);
+        assert_eq!(table.lookup(4 << 20).unwrap().addr, 8 << 20);
     }
 
     #[test]

@@ -64,6 +64,9 @@ impl Ring {
             _ => budget.take(count as usize * 8),
         };
         let _held = held.ok_or(Status::NoResources)?;
+        if desc.levels > 0 {
+            budget.charge_list(u64::from(count));
+        }
         let pages = match desc.levels {
             0 => {
                 let addr = desc.addr.get();

@@ -84,18 +84,22 @@ impl RecvRing {
     }
 
     /// Moves the requests that have not been taken to the start of another ring, where counts begin anew. After an
-    /// error nothing has changed: `InUse` if they don't fit.
-    pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring) -> Result<(), Status> {
-        let posted = self.posted(mem, u32::MAX).map_err(|_| Status::BadRing)?;
+    /// error nothing has changed: `InUse` if they don't fit. Gives the bytes that were moved, too.
+    pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring) -> (Result<(), Status>, usize) {
+        let Ok(posted) = self.posted(mem, u32::MAX) else {
+            return (Err(Status::BadRing), 0);
+        };
         if posted > ring.depth() {
-            return Err(Status::InUse);
+            return (Err(Status::InUse), 0);
         }
-        self.move_to(mem, &ring, posted)
-            .map_err(|_| Status::DmaError)?;
+        let bytes = posted as usize * self.ring.stride();
+        if self.move_to(mem, &ring, posted).is_err() {
+            return (Err(Status::DmaError), bytes);
+        }
         self.ring = ring;
         self.consumer = 0;
         self.producer = posted;
-        Ok(())
+        (Ok(()), bytes)
     }
 
     fn move_to<M: Dma>(&self, mem: &M, ring: &Ring, posted: u32) -> Result<(), DmaError> {
@@ -212,6 +216,9 @@ pub struct Srq {
     pub uctx: u32,
     /// Queue pairs that use it.
     pub refs: u32,
+    /// The event SRQ_ERROR has been raised: a process can break a ring again and again, and a driver must be able to read
+    /// all events.
+    pub error_told: bool,
     /// Event when fewer are posted; 0 = none.
     pub limit: u32,
     /// The requests.

@@ -199,11 +199,6 @@ impl Steering {
         Some(flow)
     }
 
-    /// Whether a flow leads to this queue pair.
-    pub fn names(&self, qpn: u32) -> bool {
-        self.flows.iter().any(|(_, flow)| flow.taker.qpn == qpn)
-    }
-
     /// Who takes a frame with these first bytes before the netdev does.
     pub fn take(&self, head: &[u8]) -> Verdict {
         let mut verdict = Verdict::default();

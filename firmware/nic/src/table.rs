@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::work::count_steps;
+
 /// Objects by number.
 ///
 /// The low bits of a number are the slot, the bits above count how often the slot was used, so that a stale
@@ -75,6 +77,7 @@ impl<T> Table<T> {
 
     /// The object with this number.
     pub fn get(&self, number: u32) -> Option<&T> {
+        count_steps(1);
         let slot = self.slots.get(self.index(number)?)?;
         if slot.number != number {
             return None;
@@ -84,6 +87,7 @@ impl<T> Table<T> {
 
     /// The object with this number.
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        count_steps(1);
         let index = self.index(number)?;
         let slot = self.slots.get_mut(index)?;
         if slot.number != number {
@@ -125,6 +129,7 @@ impl<T> Table<T> {
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots
             .iter()
+            .inspect(|_| count_steps(1))
             .filter_map(|slot| Some((slot.number, slot.object.as_deref()?)))
     }
 }

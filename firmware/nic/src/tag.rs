@@ -305,6 +305,11 @@ impl TagList {
         Ok(())
     }
 
+    /// Buffers in the list: what a look through it costs.
+    pub fn listed(&self) -> u64 {
+        self.order.len() as u64
+    }
+
     fn in_sync(&self) -> bool {
         self.told == self.unexpected
     }

@@ -9,6 +9,7 @@ use crate::cq::write_entry;
 use crate::dma::Dma;
 use crate::nic::Nic;
 use crate::time::Instant;
+use crate::work;
 
 /// Longest page list of a MAP command: one page of them.
 const MAX_LIST: u64 = 512;
@@ -105,6 +106,7 @@ impl Nic {
                 self.core.put_off(now);
                 return;
             }
+            self.core.charge(work::COMMAND);
             let rings = &mut self.translation.rings;
             let mut cmd = TqCmd::default();
             if mem
@@ -163,6 +165,7 @@ impl Nic {
                     return Err(Status::BadRange);
                 }
                 let mut list = [0; MAX_LIST as usize * 8];
+                self.core.charge(count);
                 let bytes = list.get_mut(..count as usize * 8).ok_or(Status::BadRange)?;
                 mem.read(cmd.list.get(), bytes)
                     .map_err(|_| Status::DmaError)?;

@@ -149,6 +149,24 @@ impl RoceHeader {
             .saturating_add(ICRC_LEN)
     }
 
+    /// Bytes of UDP header, transport headers, payload, pad and iCRC.
+    const fn udp_len(&self, payload_len: usize) -> usize {
+        (Udp::LEN + self.transport_len() + ICRC_LEN)
+            .saturating_add(payload_len)
+            .saturating_add(pad_len(payload_len))
+    }
+
+    /// The IP header of the packet with `payload_len` bytes of payload: `ip` with its length and protocol.
+    pub fn emitted_ip(&self, payload_len: usize) -> Result<Ip, WireError> {
+        let mut ip = self.ip;
+        ip.set_payload_len(self.udp_len(payload_len))?;
+        match &mut ip {
+            Ip::V4(ip) => ip.protocol = PROTOCOL_UDP,
+            Ip::V6(ip) => ip.next_header = PROTOCOL_UDP,
+        }
+        Ok(ip)
+    }
+
     /// Writes all headers for a payload of `payload_len` bytes; returns their length, which is
     /// [`RoceHeader::header_len`].
     ///
@@ -166,31 +184,20 @@ impl RoceHeader {
             return Err(WireError::BufferTooSmall { need, have });
         };
 
-        let pad = pad_len(payload_len);
-        let udp_len = (Udp::LEN + self.transport_len() + ICRC_LEN)
-            .saturating_add(payload_len)
-            .saturating_add(pad);
-        let mut ip = self.ip;
-        ip.set_payload_len(udp_len)?;
-        let ethertype = match &mut ip {
-            Ip::V4(ip) => {
-                ip.protocol = PROTOCOL_UDP;
-                EtherType::IPV4
-            }
-            Ip::V6(ip) => {
-                ip.next_header = PROTOCOL_UDP;
-                EtherType::IPV6
-            }
+        let ip = self.emitted_ip(payload_len)?;
+        let ethertype = match ip {
+            Ip::V4(_) => EtherType::IPV4,
+            Ip::V6(_) => EtherType::IPV6,
         };
         let udp = Udp {
             src_port: self.udp_src_port,
             dst_port: ROCE_V2_PORT,
             // Checked by set_payload_len, whose field is as wide and counts at least as much.
-            len: udp_len as u16,
+            len: self.udp_len(payload_len) as u16,
             checksum: 0,
         };
         let bth = Bth {
-            pad: pad as u8,
+            pad: pad_len(payload_len) as u8,
             ..self.bth
         };
 

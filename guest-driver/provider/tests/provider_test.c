@@ -8,10 +8,13 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,7 +37,7 @@
 /* The device and its kernel. */
 
 static struct faultline_doorbell_page *page;
-static uint32_t taken;		/* doorbells, by the device */
+static uint64_t taken;		/* doorbells, by the device */
 static uint32_t next_number;	/* of the next object */
 static uint32_t device_depth;	/* log2 of the CQ's that was made or resized last */
 static uint8_t *device_cq;	/* its ring */
@@ -52,6 +55,9 @@ static int kernel_answer(void)
 }
 
 static uint64_t device_clock;
+static unsigned int clock_questions;
+/* What must not be held when the kernel is asked. */
+static pthread_spinlock_t *must_be_free;
 static uint32_t srq_taken;	/* requests, by the device, of the SRQ's present ring */
 
 /* Where a command wants the answer that has this number. */
@@ -157,9 +163,16 @@ int ibv_cmd_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
 	return kernel_answer();
 }
 
+/* What other threads do once the device has freed a queue pair's number. */
+static void (*while_destroyed)(void);
+
 int ibv_cmd_destroy_qp(struct ibv_qp *qp)
 {
-	return kernel_answer();
+	int ret = kernel_answer();
+
+	if (!ret && while_destroyed)
+		while_destroyed();
+	return ret;
 }
 
 int ibv_cmd_destroy_cq(struct ibv_cq *cq)
@@ -221,6 +234,11 @@ int execute_ioctl(struct ibv_context *context, struct ibv_command_buffer *cmd)
 {
 	uint64_t *clock = answer_of(cmd, FAULTLINE_ATTR_QUERY_CLOCK_VALUE);
 
+	clock_questions++;
+	if (must_be_free) {
+		CHECK(!pthread_spin_trylock(must_be_free));
+		pthread_spin_unlock(must_be_free);
+	}
 	*clock = device_clock;
 	errno = kernel_answer();
 	return errno;
@@ -232,9 +250,13 @@ static uint64_t take_doorbell(void)
 	uint64_t bits = __atomic_load_n(&page->ring[taken % FAULTLINE_DB_RING_ENTRIES],
 					__ATOMIC_ACQUIRE);
 
-	if (bits >> FAULTLINE_DB_PHASE_SHIFT !=
-	    !((taken >> FAULTLINE_DB_LAP_SHIFT) & 1))
+	if (!(bits >> FAULTLINE_DB_TYPE_SHIFT & FAULTLINE_DB_TYPE_MASK) ||
+	    bits >> FAULTLINE_DB_PHASE_SHIFT !=
+		    !((taken >> FAULTLINE_DB_LAP_SHIFT) & 1))
 		return 0;
+	__atomic_store_n(&page->ring[taken % FAULTLINE_DB_RING_ENTRIES],
+			 (taken >> FAULTLINE_DB_LAP_SHIFT) + 1,
+			 __ATOMIC_RELEASE);
 	taken++;
 	__atomic_store_n(&page->consumer, taken, __ATOMIC_RELEASE);
 	return bits & ~(1ULL << FAULTLINE_DB_PHASE_SHIFT);
@@ -250,7 +272,10 @@ static struct fl_context *open_device(void)
 {
 	struct fl_context *ctx = calloc(1, sizeof(*ctx));
 
-	page = calloc(1, sizeof(*page));
+	/* Also for the processes that this one forks. */
+	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(page != MAP_FAILED);
 	page->alive = 1;
 	taken = 0;
 	next_number = 0x1001;	/* not the first of a table's leaf */
@@ -273,7 +298,7 @@ static void close_device(struct fl_context *ctx)
 	for (i = 0; i < FL_TABLE_SIZE; i++)
 		free(ctx->qps.leaf[i]);
 	free((void *)ctx->kick);
-	free(page);
+	munmap(page, sizeof(*page));
 	free(ctx);
 }
 
@@ -554,6 +579,116 @@ static void threads_share_a_ring(void)
 		;
 	CHECK(taken == page->producer);
 	free(ringers);
+	close_device(ctx);
+}
+
+/*
+ * A process on the same page begins to ring, and is killed after so many
+ * instructions. True: it had rung before.
+ */
+static bool ring_and_die(struct fl_context *ctx, unsigned int instructions)
+{
+	/* In the page, as it is shared. */
+	volatile uint8_t *rung = &page->reserved2[0];
+	int status;
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+		raise(SIGSTOP);
+		fl_doorbell(ctx, FAULTLINE_DB_SQ, 2, 1);
+		*rung = 1;
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+	while (instructions-- && !*rung) {
+		CHECK(!ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL));
+		CHECK(waitpid(pid, &status, 0) == pid);
+		CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+	}
+	kill(pid, SIGKILL);
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+	return *rung;
+}
+
+/*
+ * After each instruction: what others ring then arrives, in the ring, and
+ * whoever waits until the ring is empty does not wait for the dead.
+ */
+static void a_ringer_that_is_killed_holds_up_no_other(void)
+{
+	static const struct {
+		unsigned int before;	/* doorbells that were rung */
+		bool untaken;		/* and are in the ring still */
+		bool early;		/* the device looks before others ring */
+	} states[] = {
+		{ 0, false, false },
+		{ 0, false, true },
+		{ FAULTLINE_DB_RING_ENTRIES - 1, false, true },
+		{ FAULTLINE_DB_RING_ENTRIES - 1, true, false },
+		{ 2 * FAULTLINE_DB_RING_ENTRIES, false, false },
+	};
+	unsigned int s, i, died = 0;
+
+	for (s = 0; s < sizeof(states) / sizeof(states[0]); s++) {
+		bool rung = false;
+		unsigned int instructions;
+
+		for (instructions = 0; !rung; instructions++, died++) {
+			struct fl_context *ctx = open_device();
+			uint64_t bits, last = 0;
+			double begin;
+
+			for (i = 0; i < states[s].before; i++) {
+				fl_doorbell(ctx, FAULTLINE_DB_SQ, 1, i);
+				if (!states[s].untaken)
+					CHECK(take_doorbell());
+			}
+			rung = ring_and_die(ctx, instructions);
+			if (states[s].early || states[s].untaken)
+				while (take_doorbell())
+					;
+			fl_doorbell(ctx, FAULTLINE_DB_SQ, 3, 7);
+			fl_doorbell(ctx, FAULTLINE_DB_SQ, 3, 8);
+			while ((bits = take_doorbell()))
+				last = bits;
+			CHECK(last == bell(FAULTLINE_DB_SQ, 3, 8));
+			CHECK(!*ctx->kick && taken == page->producer);
+			begin = seconds();
+			fl_doorbell_drain(ctx);
+			CHECK(seconds() - begin < 1);
+			close_device(ctx);
+		}
+	}
+	/* Among them those between any two accesses to the ring. */
+	CHECK(died > 5 * 10);
+}
+
+static bool device_looked;
+
+static void *look_late(void *arg)
+{
+	usleep(20000);
+	__atomic_store_n(&device_looked, true, __ATOMIC_RELEASE);
+	CHECK(take_doorbell());
+	return NULL;
+}
+
+/* What a process that is killed has stored counts as rung for who waits until the ring is empty. */
+static void draining_waits_for_the_doorbells_of_the_dead(void)
+{
+	struct fl_context *ctx = open_device();
+	pthread_t device;
+
+	fl_doorbell(ctx, FAULTLINE_DB_SQ, 1, 1);
+	CHECK(page->producer == 1);
+	page->producer = 0;
+	CHECK(!pthread_create(&device, NULL, look_late, NULL));
+	fl_doorbell_drain(ctx);
+	CHECK(__atomic_load_n(&device_looked, __ATOMIC_ACQUIRE));
+	CHECK(page->producer == 1 && page->consumer == 1);
+	pthread_join(device, NULL);
 	close_device(ctx);
 }
 
@@ -1048,6 +1183,52 @@ static void a_destroyed_qp_takes_its_completions_along(void)
 	tear_down(&s);
 }
 
+static struct {
+	struct setup *s;
+	uint32_t number;
+	struct ibv_qp *qp;
+	pthread_t thread;
+} successor;
+
+/* The device gives the number to another thread's queue pair at once. */
+static void *create_successor(void *arg)
+{
+	next_number = successor.number;
+	successor.qp = make_qp(successor.s, IBV_QPT_RC, 4);
+	successor.qp->qp_num = successor.number;
+	CHECK(!post(successor.qp, 77, IBV_SEND_SIGNALED));
+	complete(successor.s, successor.number, FAULTLINE_WC_SEND, 0);
+	return NULL;
+}
+
+static void begin_successor(void)
+{
+	while_destroyed = NULL;
+	CHECK(!pthread_create(&successor.thread, NULL, create_successor, NULL));
+	usleep(50000);
+}
+
+static void a_number_is_taken_over_without_its_completions(void)
+{
+	struct setup s = set_up(16, 0, 4);
+	struct ibv_qp *old = make_qp(&s, IBV_QPT_RC, 4);
+	struct ibv_wc wc[4];
+
+	CHECK(!post(old, 11, IBV_SEND_SIGNALED));
+	complete(&s, old->qp_num, FAULTLINE_WC_SEND, 0);
+	successor.s = &s;
+	successor.number = old->qp_num;
+	while_destroyed = begin_successor;
+	CHECK(!fl_destroy_qp(old));
+	CHECK(!pthread_join(successor.thread, NULL));
+	CHECK(fl_poll_cq(s.cq, 4, wc) == 1);
+	CHECK(wc[0].wr_id == 77 && wc[0].qp_num == successor.number);
+	CHECK(!fl_destroy_qp(successor.qp));
+	while (take_doorbell())
+		;
+	tear_down(&s);
+}
+
 static void an_extended_cq_reads_the_same(void)
 {
 	struct setup s = set_up(16, 0, 4);
@@ -1104,6 +1285,36 @@ static void an_extended_cq_reads_the_same(void)
 	cq->end_poll(cq);
 	/* The lock is free again. */
 	CHECK(cq->start_poll(cq, &poll) == ENOENT);
+	CHECK(!fl_destroy_qp(ex.qp));
+	CHECK(!fl_destroy_cq(ex.cq));
+	tear_down(&s);
+}
+
+static void a_datagram_tells_its_packet_type(void)
+{
+	struct setup s = set_up(16, 0, 4);
+	struct ibv_cq_init_attr_ex attr = { .cqe = 4, .wc_flags = IBV_WC_EX_WITH_SL };
+	struct ibv_cq_ex *cq = fl_create_cq_ex(s.pd.ibv_pd.context, &attr);
+	struct ibv_poll_cq_attr poll = {};
+	struct setup ex = { .ctx = s.ctx, .pd = s.pd, .cq = ibv_cq_ex_to_cq(cq) };
+	struct faultline_cqe *ring = (void *)device_cq;
+	struct ibv_wc wc;
+	int i;
+
+	ex.qp = make_qp(&ex, IBV_QPT_UD, 4);
+	for (i = 0; i < 4; i++) {
+		CHECK(!post_recv(&ex, i));
+		complete(&ex, ex.qp->qp_num, FAULTLINE_WC_RECV, i);
+		ring[i].flags = FAULTLINE_CQE_GRH;
+		ring[i].ip_version = i & 1 ? 6 : 4;
+		/* The priority of a VLAN tag is not what programs look for here. */
+		ring[i].sl = 5;
+	}
+	CHECK(fl_poll_cq(ex.cq, 1, &wc) == 1 && wc.sl == 10);
+	CHECK(fl_poll_cq(ex.cq, 1, &wc) == 1 && wc.sl == 9);
+	CHECK(!cq->start_poll(cq, &poll) && cq->read_sl(cq) == 10);
+	CHECK(!cq->next_poll(cq) && cq->read_sl(cq) == 9);
+	cq->end_poll(cq);
 	CHECK(!fl_destroy_qp(ex.qp));
 	CHECK(!fl_destroy_cq(ex.cq));
 	tear_down(&s);
@@ -1364,12 +1575,49 @@ static void the_clock_is_related_to_the_time_of_day(void)
 	/* Old: measured anew; and if that fails, still an answer. */
 	ctx->clock_synced_at = 0;
 	device_clock = 9000;
+	fl_clock_refresh(ctx);
 	CHECK(fl_wallclock(ctx, 9000) >= now);
 	CHECK(ctx->clock_synced_at);
 	ctx->clock_synced_at = 0;
 	kernel_error = EIO;
+	fl_clock_refresh(ctx);
 	CHECK(fl_wallclock(ctx, 9000) >= now);
 	close_device(ctx);
+}
+
+static void the_time_of_day_is_measured_without_a_lock(void)
+{
+	struct setup s = set_up(16, 0, 4);
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = 4,
+		.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+	};
+	struct ibv_cq_ex *cq = fl_create_cq_ex(s.pd.ibv_pd.context, &attr);
+	struct ibv_poll_cq_attr poll = {};
+	struct setup ex = { .ctx = s.ctx, .pd = s.pd, .cq = ibv_cq_ex_to_cq(cq) };
+	struct faultline_cqe *ring = (void *)device_cq;
+	uint64_t told;
+
+	CHECK(clock_questions);
+	ex.qp = make_qp(&ex, IBV_QPT_RC, 4);
+	CHECK(!post_recv(&ex, 1));
+	complete(&ex, ex.qp->qp_num, FAULTLINE_WC_RECV, 0);
+	ring[0].timestamp = htole64(4000);
+	must_be_free = &to_fl_cq_ex(cq)->lock;
+	clock_questions = 0;
+	s.ctx->clock_synced_at = 0;
+	CHECK(!cq->start_poll(cq, &poll));
+	CHECK(clock_questions);
+	/* The relation may grow old meanwhile: the lock is held. */
+	clock_questions = 0;
+	s.ctx->clock_synced_at = 0;
+	told = cq->read_completion_wallclock_ns(cq);
+	CHECK(told == 4000 + s.ctx->wallclock_ahead && !clock_questions);
+	cq->end_poll(cq);
+	must_be_free = NULL;
+	CHECK(!fl_destroy_qp(ex.qp));
+	CHECK(!fl_destroy_cq(ex.cq));
+	tear_down(&s);
 }
 
 static void limits_are_checked_here(void)
@@ -1434,6 +1682,8 @@ static const struct {
 	TEST(a_full_ring_is_passed_by),
 	TEST(a_device_that_is_gone_hangs_nobody),
 	TEST(threads_share_a_ring),
+	TEST(a_ringer_that_is_killed_holds_up_no_other),
+	TEST(draining_waits_for_the_doorbells_of_the_dead),
 	TEST(sends_stand_in_the_ring),
 	TEST(a_full_send_queue_refuses),
 	TEST(inline_data_is_copied),
@@ -1448,12 +1698,15 @@ static const struct {
 	TEST(completions_go_round),
 	TEST(a_destroyed_qp_takes_its_completions_along),
 	TEST(destroying_after_the_context_touches_nothing_of_it),
+	TEST(a_number_is_taken_over_without_its_completions),
 	TEST(an_extended_cq_reads_the_same),
+	TEST(a_datagram_tells_its_packet_type),
 	TEST(a_resized_cq_keeps_its_completions),
 	TEST(a_reset_leaves_nothing_behind),
 	TEST(parent_domains_give_memory),
 	TEST(device_memory_is_copied_in_words),
 	TEST(the_clock_is_related_to_the_time_of_day),
+	TEST(the_time_of_day_is_measured_without_a_lock),
 	TEST(limits_are_checked_here),
 };
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::pair::{Pair, Pairs};
 use super::table::{self, GuestTest};
 use super::{Options, Tally, Verdict, debug};
-use crate::cluster::{Plan, is_tcg_race};
+use crate::cluster::{Plan, TCG_RACE, is_tcg_race};
 use crate::command::say;
 use crate::exchange;
 use crate::image::Kernel;
@@ -42,14 +42,17 @@ pub fn run(
         let mut test = test.clone();
         test.exchange.limit *= plan.kernel.patience();
         let (mut elapsed, mut verdict) = judge(workspace, &test, plan, pairs)?;
+        let mut retries = Vec::new();
         for _ in 1..ATTEMPTS {
             if !matches!(&verdict, Verdict::Failed(why) if is_tcg_race(why)) {
                 break;
             }
-            say("a guest died of QEMU's race with self-patching code; once more");
+            say(format!("{TCG_RACE}; once more"));
+            retries.push(TCG_RACE);
             (elapsed, verdict) = judge(workspace, &test, plan, pairs)?;
         }
-        tally.add(&format!("{label}::{}", test.name), elapsed, verdict);
+        let name = format!("{label}::{}", test.name);
+        tally.add_after(&name, elapsed, verdict, &retries);
     }
     Ok(())
 }

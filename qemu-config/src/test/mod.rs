@@ -40,23 +40,30 @@ const DEFAULT: &[&str] = &[
     "keys",
     "torture",
     "ulp",
+    "apps",
     "swap",
     "robustness",
 ];
 
 /// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
 /// minutes of traffic, or does what does not depend on the guest's kernel. So all together stay well below an hour.
-const ON_ONE_KERNEL: &[&str] = &["keys", "torture", "ulp", "swap", "robustness"];
+const ON_ONE_KERNEL: &[&str] = &["keys", "ulp", "apps", "swap", "robustness"];
 
-/// Tests of other suites of which the same holds: they take long, and others of their suite or of `rdmacm` show on the
-/// second kernel what they would (streams over TCP, WRITEs of each size, what happens to DAX files).
+/// Tests of other suites of which the same holds: they take long, and others of their suite show on the
+/// second kernel what they would (streams over TCP, WRITEs of each size, what happens to DAX files), or a short form does.
 const LONG: &[&str] = &[
     "pingpong::tcp_1_gib",
     "perftest::write_bw_all_sizes",
     "odp::write_bw_all_sizes",
     "coherence::dax_truncated",
     "coherence::dax_punched",
+    "torture::pinned",
+    "torture::everything",
+    "torture::everything_implicit",
 ];
+
+/// Their short forms, which run on the other kernels instead.
+const SHORT: &[&str] = &["torture::everything_short"];
 
 /// Tests that run by name only: longer forms of their neighbours, and the torture's events in groups, which tell of what
 /// kind a fault is that all events at once have shown.
@@ -72,6 +79,8 @@ const BY_NAME: &[&str] = &[
     "torture::exited",
     "torture::everything_other_seed",
     "torture::everything_many_qps",
+    "apps::mpi_rc_long",
+    "apps::mpi_ud_long",
     "swap::three_times",
 ];
 
@@ -114,6 +123,10 @@ impl Failure {
 #[derive(Debug, Default)]
 pub struct Tally {
     passed: usize,
+    /// Those of them that failed at first, with what was wrong.
+    retried: Vec<Failure>,
+    /// How often guests were booted again because they died while booting.
+    boots_repeated: usize,
     failed: Vec<Failure>,
     skipped: usize,
 }
@@ -121,6 +134,23 @@ pub struct Tally {
 impl Tally {
     /// Counts one test and prints its line; a failure's output and log location follow.
     pub fn add(&mut self, name: &str, elapsed: Duration, verdict: Verdict) {
+        self.add_after(name, elapsed, verdict, &[]);
+    }
+
+    /// The same of a test that was run again because of each of `reasons`. If it passed, the summary says so.
+    pub fn add_after(
+        &mut self,
+        name: &str,
+        elapsed: Duration,
+        verdict: Verdict,
+        reasons: &[&'static str],
+    ) {
+        if verdict == Verdict::Passed && !reasons.is_empty() {
+            self.retried.push(Failure {
+                name: name.to_owned(),
+                why: reasons.join("\n"),
+            });
+        }
         let seconds = elapsed.as_secs_f64();
         match verdict {
             Verdict::Passed => {
@@ -156,12 +186,22 @@ impl Tally {
     }
 
     fn summary(&self) -> String {
-        format!(
+        let mut summary = format!(
             "{} passed, {} failed, {} skipped",
             self.passed,
             self.failed.len(),
             self.skipped
-        )
+        );
+        let further = [
+            (self.retried.len(), "passed after a retry"),
+            (self.boots_repeated, "boots repeated"),
+        ];
+        for (count, what) in further {
+            if count > 0 {
+                summary += &format!(", {count} {what}");
+            }
+        }
+        summary
     }
 }
 
@@ -271,7 +311,7 @@ impl Options {
             names.any(|name| name.split_once("::") == Some((suite, test)))
         };
         let again = self.kernels.first() != Some(&kernel);
-        self.suites.is_empty() && (is_in(BY_NAME) || again && is_in(LONG))
+        self.suites.is_empty() && (is_in(BY_NAME) || is_in(if again { LONG } else { SHORT }))
     }
 }
 
@@ -328,6 +368,13 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
             counts[number] += tally.count() - before;
         }
         pairs.leave();
+        tally.boots_repeated += pairs.boots_repeated();
+    }
+    if !tally.retried.is_empty() {
+        println!("\npassed after a retry:");
+        for test in &tally.retried {
+            println!("{}", test.summary());
+        }
     }
     if !tally.failed.is_empty() {
         println!("\nfailed:");
@@ -539,6 +586,12 @@ mod tests {
             );
             assert!(options.leaves_out(suite, test, second));
         }
+        for name in SHORT {
+            let (suite, test) = name.split_once("::").unwrap();
+            assert!(table::suite(suite).iter().any(|known| known.name == test));
+            assert!(options.leaves_out(suite, test, first));
+            assert!(!options.leaves_out(suite, test, second));
+        }
         assert!(!options.leaves_out("pingpong", "rc", second));
         let all = options.pyverbs(Suite::Pyverbs);
         for suite in [Suite::Odp, Suite::Keys] {
@@ -589,6 +642,21 @@ mod tests {
             failures,
             ["    b\n        why".to_owned(), format!("    {ten}")]
         );
+    }
+
+    #[test]
+    fn the_summary_counts_retries_of_tests_that_passed() {
+        let mut tally = Tally::default();
+        tally.add_after("a", Duration::ZERO, Verdict::Passed, &["QEMU died"]);
+        tally.add_after("b", Duration::ZERO, Verdict::Passed, &[]);
+        let failed = Verdict::Failed("why".into());
+        tally.add_after("c", Duration::ZERO, failed, &["QEMU died"; 2]);
+        let summary = "2 passed, 1 failed, 0 skipped, 1 passed after a retry";
+        assert_eq!(tally.summary(), summary);
+        let retried: Vec<String> = tally.retried.iter().map(Failure::summary).collect();
+        assert_eq!(retried, ["    a\n        QEMU died"]);
+        tally.boots_repeated = 2;
+        assert_eq!(tally.summary(), format!("{summary}, 2 boots repeated"));
     }
 
     #[test]

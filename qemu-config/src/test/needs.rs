@@ -67,6 +67,20 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
                 .to_vec(),
             ..plain
         },
+        "apps" => Plan {
+            packages: [
+                "fio",
+                "libfabric-bin",
+                // With its compiler.
+                "libopenmpi-dev",
+                "openmpi-bin",
+                "qperf",
+                "ucx-utils",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            ..plain
+        },
         "pinned" => Plan {
             config: Some(root.join("qemu-config/nics/pinned.toml")),
             ..plain

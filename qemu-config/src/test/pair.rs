@@ -41,6 +41,7 @@ pub struct Pairs<'a> {
     dir: &'a Path,
     kernel: Kernel,
     boots: u32,
+    boots_repeated: usize,
     kept: Option<Pair>,
 }
 
@@ -52,6 +53,7 @@ impl<'a> Pairs<'a> {
             dir,
             kernel,
             boots: 0,
+            boots_repeated: 0,
             kept: None,
         }
     }
@@ -70,8 +72,14 @@ impl<'a> Pairs<'a> {
         let dir = self.last_dir();
         std::fs::create_dir_all(&dir)?;
         let cluster = Cluster::boot(self.workspace, plan, &dir)?;
+        self.boots_repeated += cluster.repeated;
         let seen = vec![0; cluster.guests.len()];
         Ok(Pair { cluster, seen })
+    }
+
+    /// How often guests were booted again because they died while booting.
+    pub fn boots_repeated(&self) -> usize {
+        self.boots_repeated
     }
 
     /// Keeps a pair that works.

@@ -18,6 +18,7 @@ pub const SUITES: &[&str] = &[
     "coherence",
     "pinned",
     "ulp",
+    "apps",
     "swap",
 ];
 
@@ -48,6 +49,7 @@ pub fn suite(name: &str) -> Vec<GuestTest> {
         "coherence" => coherence(),
         "pinned" => pinned(),
         "ulp" => ulp(),
+        "apps" => apps(),
         "swap" => swap(),
         "debug-kernel" => debug_kernel(),
         "tags" => tags(),
@@ -98,6 +100,12 @@ fn verbs(name: &str, command: &str) -> GuestTest {
         60,
         expect,
     )
+}
+
+/// The MTU of the interfaces, and path MTUs, of which the last is the largest that fits.
+fn path_mtu(name: &str, words: &str) -> GuestTest {
+    let command = format!("path_mtu {words}");
+    test(name, &command, &command, Ready::Now, 120, "all right")
 }
 
 /// What ethtool reads is true, and the rings get another size under a link that works before and after.
@@ -318,6 +326,20 @@ time.sleep(300)" > /tmp/joined & many=$!
     ip link del second
     lab stream-send $PEER_IP:5001 65536; echo all right"#;
 
+/// An interface works with another address of its own, without a single refused frame, and not with its neighbour's, whose
+/// traffic it does not take.
+const OWN_ADDRESS: &str = r#"set -e
+    refused() { ethtool -S $NETDEV | sed -n 's/^ *tx_bad_source: //p'; }
+    become() { ip link set $NETDEV down; ip link set $NETDEV address $1; ip link set $NETDEV up; }
+    works() { lab_until 20 ping -q -c 1 -W 1 $PEER_IP; ping -q -c 5 -i 0.2 -W 5 $PEER_IP | grep -q ' 0% packet loss'; }
+    old=$(cat /sys/class/net/$NETDEV/address); works
+    peer=$(ip neigh show $PEER_IP dev $NETDEV | sed -n 's/.*lladdr \([^ ]*\).*/\1/p'); echo "own $old, peer $peer"; [ -n "$peer" ]
+    before=$(refused)
+    become 02:00:00:00:77:01; works; [ $(refused) = $before ]
+    become $peer; ! ping -q -c 3 -W 1 $PEER_IP || exit 1
+    [ $(refused) -gt $before ]
+    become $old; before=$(refused); works; [ $(refused) = $before ]; echo all right"#;
+
 /// A second pair of interfaces behind two VLAN tags, and then the stream's end.
 const TAGGED_SERVER: &str = r#"set -e
     ip link add link $NETDEV name outer type vlan proto 802.1ad id 5; ip link set outer up
@@ -437,6 +459,14 @@ fn pingpong() -> Vec<GuestTest> {
             "all right",
         ),
         test(
+            "netdev_own_address",
+            "true",
+            OWN_ADDRESS,
+            Ready::Now,
+            120,
+            "all right",
+        ),
+        test(
             "netdev_strange_frames",
             TAGGED_SERVER,
             STRANGE_FRAMES,
@@ -453,6 +483,8 @@ fn pingpong() -> Vec<GuestTest> {
             "all right",
         ),
         test("ethtool", "true", ETHTOOL, Ready::Now, 180, "all right"),
+        path_mtu("path_mtu_4200", "4200 4096"),
+        path_mtu("path_mtu_9000", "9000 256 512 1024 2048 4096"),
     ]
 }
 
@@ -631,7 +663,7 @@ const VLAN: &str = r#"set -e
 
 /// What libibverbs' tools say of the device.
 const DEVICE_INFO: &str = r#"
-fail() { echo "$1"; ibv_devices; cat /tmp/devinfo; exit 1; }
+fail() { ibv_devices; cat /tmp/devinfo; echo "$1"; exit 1; }
 guid=$(tr -d : < /sys/class/infiniband/$RDMA_DEV/node_guid)
 ibv_devices | grep -Eq "^ *$RDMA_DEV[[:space:]]+$guid$" || fail "ibv_devices does not list it with its GUID"
 ibv_devinfo -v -d $RDMA_DEV > /tmp/devinfo || fail "ibv_devinfo fails"
@@ -640,6 +672,15 @@ shows "hca_id:[[:space:]]*$RDMA_DEV"
 shows "state:[[:space:]]*PORT_ACTIVE \(4\)"
 shows "link_layer:[[:space:]]*Ethernet"
 shows "GID\[ *$GID_INDEX\]:[[:space:]]*::ffff:$MY_IP, RoCE v2"
+# What the kernel shows of it: vectors by the function's address, the driver's own counter among the device's.
+pci=$(ethtool -i $NETDEV | sed -n 's/^bus-info: //p')
+for vector in async-0 faults-1 comp-2; do
+    grep -q "faultline-$vector@pci:$pci$" /proc/interrupts || fail "/proc/interrupts has no $vector of $pci: $(grep faultline /proc/interrupts)"
+done
+[ $(cat /sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/lost_interrupts) -ge 0 ] || fail "no counter of lost interrupts"
+rdma statistic show link $RDMA_DEV/1 | grep -q "lost_interrupts [0-9]" || fail "rdma does not count lost interrupts"
+ethtool -S $NETDEV | grep -q "lost_interrupts: [0-9]" || fail "ethtool does not count lost interrupts"
+[ -n "$(modinfo -F author faultline)" ] || fail "the module has no author"
 # Up to the next heading.
 block() { sed -n "/^\t$1:/,/^\t[a-z]/p" /tmp/devinfo | xargs; }
 case $(block general_odp_caps) in *' ODP_SUPPORT ODP_SUPPORT_IMPLICIT '*) ;; *) fail "no on-demand paging" ;; esac
@@ -666,6 +707,11 @@ ip link set $NETDEV up; heard IBV_EVENT_PORT_ACTIVE
 lab_until 10 ping -c 1 -W 1 $PEER_IP || fail "no link"
 kill $pid && echo PASS"#;
 
+/// Requests of a consumer in the kernel with flags that are not supported.
+const KERNEL_REQUESTS: &str = "set -e; trap 'rmmod kernel_verbs' EXIT
+    insmod /lib/modules/$(uname -r)/kernel_verbs.ko netdev=$NETDEV gid_index=$GID_INDEX
+    echo 1 > /sys/module/kernel_verbs/parameters/refused && echo PASS";
+
 /// What no other suite shows of verbs.
 fn verbs_left_over() -> Vec<GuestTest> {
     vec![
@@ -676,8 +722,18 @@ fn verbs_left_over() -> Vec<GuestTest> {
         alone("xrc_shared", "xrc_shared"),
         alone("raw_tso", "raw_tso"),
         alone("qp_counters", QP_COUNTERS),
+        alone("statuses", "statuses"),
         alone("device_info", DEVICE_INFO),
+        alone("kernel_requests", KERNEL_REQUESTS),
         alone("events", EVENTS),
+        test(
+            "bursts",
+            "bursts",
+            "bursts $PEER_IP",
+            Ready::Tcp(18670),
+            120,
+            "all right",
+        ),
     ]
 }
 
@@ -734,7 +790,17 @@ fn odp() -> Vec<GuestTest> {
         alone("dma_buf", DMA_BUF),
         alone("refused_changes", "key_refused"),
         alone("zero_based", "zero_based"),
+        alone("writes_kept", "odp_faults kept"),
+        alone("faults_refused", "odp_faults refused"),
+        alone("read_ahead", "odp_faults ahead"),
+        alone("huge_entries", "odp_faults huge"),
+        alone("empty_regions", "empty_regions"),
         alone("region_statistics", "region_statistics"),
+        alone("absent_receive", "absent_receive"),
+        alone("file_regions", "file_regions"),
+        alone("implicit_space", "implicit_space"),
+        alone("key_scope", "key_scope"),
+        alone("translation_cache", "translation_cache"),
         verbs("rc", "ibv_rc_pingpong -c -o"),
         verbs("rc_events", "ibv_rc_pingpong -c -o -e"),
         verbs("rc_odd_size", "ibv_rc_pingpong -c -o -s 65537 -n 200"),
@@ -790,9 +856,19 @@ fn torture() -> Vec<GuestTest> {
         group("moved", "migrate,compact"),
         group("exited", "exit"),
         tortured("everything", "", "", 60),
+        tortured("everything_short", "", "", 20),
         tortured("everything_other_seed", "", "--seed 20261121", 60),
         tortured("everything_many_qps", "", "--qps 12", 40),
         tortured("everything_implicit", "", "--implicit", 20),
+        // Here there is where to swap to.
+        test(
+            "story",
+            "odp_story",
+            "odp_story $PEER_IP",
+            Ready::Tcp(18610),
+            120,
+            "as it should be",
+        ),
     ]
 }
 
@@ -843,6 +919,8 @@ fn coherence() -> Vec<GuestTest> {
         alone("restored_regions", "decoherence"),
         pair("lost_memory", "lost"),
         alone("stuck_pages", "odp_stuck /mnt/dax"),
+        alone("stuck_targets", "odp_stuck /mnt/dax xrc"),
+        alone("slow_page_behind", "odp_faults slow /mnt/dax"),
         dax("dax_truncated", "truncate"),
         dax("dax_punched", "punch"),
         dax("dax_everything", "truncate,punch,mprotect,dereg,fork"),
@@ -915,6 +993,49 @@ fn ulp() -> Vec<GuestTest> {
         rds("rds", ""),
         // The kernel does not pin files on a DAX device: it registers the windows on demand.
         rds("rds_on_demand", "--file /mnt/dax/window"),
+    ]
+}
+
+/// Programs of high-performance computing and storage, as users start them: no setting works around the device.
+fn apps() -> Vec<GuestTest> {
+    let ranks = |name: &str, server: &str, client: &str| {
+        let (server, client) = (format!("apps_ucx {server}"), format!("apps_ucx {client}"));
+        test(name, &server, &client, Ready::Now, 90, "all right")
+    };
+    let perftest = |name: &str, transport: &str, family: u32| {
+        let tests = "tag_lat tag_bw stream_bw ucp_put_bw ucp_get ucp_am_bw";
+        ranks(
+            name,
+            "server",
+            &format!("perftest {transport} {family} {tests}"),
+        )
+    };
+    let data = |name: &str, options: &str| ranks(name, "server data", &format!("data {options}"));
+    let fabric = |name: &str, options: &str| {
+        let command = format!("fi_pingpong -d $RDMA_DEV -c -I 5 -S all {options}");
+        test(
+            name,
+            &command,
+            &format!("{command} $PEER_IP"),
+            Ready::Tcp(47592),
+            60,
+            "bytes",
+        )
+    };
+    vec![
+        perftest("ucx_rc", "rc", 4),
+        perftest("ucx_rc_ipv6", "rc", 6),
+        perftest("ucx_ud", "ud", 4),
+        perftest("ucx_ud_ipv6", "ud", 6),
+        data("mpi_rc", "rc 4"),
+        data("mpi_rc_ipv6", "rc 6"),
+        data("mpi_ud", "ud 4"),
+        data("mpi_ud_ipv6", "ud 6"),
+        data("mpi_rc_long", "rc 4 --rounds 60"),
+        data("mpi_ud_long", "ud 4 --rounds 60"),
+        ranks("mpi_on_demand", "on_demand server", "on_demand client"),
+        fabric("fabric_msg", "-p verbs -e msg"),
+        fabric("fabric_rxm", "-p 'verbs;ofi_rxm' -e rdm"),
     ]
 }
 

@@ -228,7 +228,7 @@ pub fn settle(node: &Node) {
     let seen = |page: u32| {
         let word = |at: usize| {
             let at = u64::from(page) * u64::from(regs::PAGE_SIZE) + at as u64;
-            node.nic.doorbell_area().load_u32(at).unwrap()
+            node.nic.doorbell_area().load_u64(at).unwrap()
         };
         word(offset_of!(DoorbellPage, producer)) == word(offset_of!(DoorbellPage, consumer))
     };

@@ -3,17 +3,18 @@
 use std::any::Any;
 use std::mem::offset_of;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use faultline::bells::Bells;
 use faultline_abi::admin::{
     self, AdminCmd, AdminComp, Counter, NETDEV_UP, QueryCounters, SetGid, SetNetdev,
 };
 use faultline_abi::caps::Caps;
 use faultline_abi::doorbell::{self, Doorbell, DoorbellPage};
 use faultline_abi::translation::{TqCmd, TqComp};
-use faultline_abi::{ABI_VERSION, MAGIC, Status, U16, U32, regs};
+use faultline_abi::{ABI_VERSION, MAGIC, Status, U16, U32, regs, ring};
 use faultline_memory::MappedFile;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -29,6 +30,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_millis(50);
 /// log2 of the entries of each command ring.
 const LOG_DEPTH: u32 = 4;
+/// The same of the translation queue.
+const TQ_LOG_DEPTH: u32 = 8;
 /// Looks at a word before the thread lets others run.
 const SPINS: u32 = 256;
 
@@ -117,6 +120,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Phase of the entry with this index in a ring of 2^`log_depth`.
+fn phase(index: u32, log_depth: u32) -> u64 {
+    u64::from(!(index >> log_depth) & 1)
+}
+
+fn translation_slot(index: u32) -> usize {
+    (index & ((1 << TQ_LOG_DEPTH) - 1)) as usize
+}
+
+/// Writes a command to the translation queue; gives its index.
+fn write_translation(control: &mut Control, mut cmd: TqCmd) -> u32 {
+    let index = control.tq_index;
+    cmd.id.set(index as u16);
+    let at = translation_slot(index) * size_of::<TqCmd>();
+    control.tq_sq.write(at, cmd.as_bytes());
+    control.tq_index = index.wrapping_add(1);
+    index
+}
+
 impl Nic {
     /// Connects, lends memory, and starts the device with the usual options.
     pub fn open(path: &Path) -> Result<Self, DriverError> {
@@ -178,13 +200,15 @@ impl Nic {
         }
         let bells = MappedFile::map(&file, offset, area as usize)?;
 
-        let page = |what| ram.alloc(4096, 4096).ok_or(DriverError::NoMemory(what));
+        let pages = |len, what| ram.alloc(len, 4096).ok_or(DriverError::NoMemory(what));
+        let page = |what| pages(4096, what);
+        let tq_ring = |entry: usize| pages(entry << TQ_LOG_DEPTH, "the translation ring");
         let control = Control {
             admin_sq: page("the admin ring")?,
             admin_cq: page("the admin ring")?,
             admin_index: 0,
-            tq_sq: page("the translation ring")?,
-            tq_cq: page("the translation ring")?,
+            tq_sq: tq_ring(size_of::<TqCmd>())?,
+            tq_cq: tq_ring(size_of::<TqComp>())?,
             tq_index: 0,
             scratch: page("page lists")?,
         };
@@ -235,7 +259,7 @@ impl Nic {
             }
         }
         self.write_reg(regs::ADMIN_LOG_DEPTH, LOG_DEPTH)?;
-        self.write_reg(regs::TRANSLATION_LOG_DEPTH, LOG_DEPTH)?;
+        self.write_reg(regs::TRANSLATION_LOG_DEPTH, TQ_LOG_DEPTH)?;
         self.write_reg(regs::ADMIN_EQN, u32::MAX)?;
         self.write_reg(regs::CONTROL, regs::ENABLE)?;
         let status = self.read_reg(regs::STATUS)?;
@@ -277,6 +301,13 @@ impl Nic {
                 self.write_config(control, &(1u16 << 15).to_le_bytes())
             }
         }
+    }
+
+    /// Puts the function in D3hot, or back in D0.
+    pub fn set_d3hot(&self, d3hot: bool) -> Result<(), DriverError> {
+        let control = self.capability(0x01)? + 4;
+        let state: u16 = if d3hot { 3 } else { 0 };
+        self.write_config(control, &state.to_le_bytes())
     }
 
     /// Hangs up. Everything fails from now on.
@@ -417,44 +448,37 @@ impl Nic {
         &self.0.bells
     }
 
+    /// The ring of doorbells in a page.
+    pub fn bells(&self, page: u32) -> Result<Bells<'_>, RingError> {
+        let page = self.0.bells.page(page as usize);
+        page.map(Bells).ok_or(RingError::Down)
+    }
+
     /// Appends a doorbell to the ring of a page, and wakes the device if it sleeps. Any number of threads may
     /// do so at once.
     #[inline]
     pub fn ring(&self, page: u32, bell: Doorbell) -> Result<(), RingError> {
-        const ASLEEP: u64 = offset_of!(DoorbellPage, asleep) as u64;
-        const PRODUCER: u64 = offset_of!(DoorbellPage, producer) as u64;
-        const CONSUMER: u64 = offset_of!(DoorbellPage, consumer) as u64;
-        const RING: u64 = offset_of!(DoorbellPage, ring) as u64;
-        const ENTRIES: u32 = doorbell::RING_ENTRIES as u32;
-        let base = page_offset(page);
-        let bells = &self.0.bells;
-        let down = |_| RingError::Down;
-        let index = bells.fetch_add_u32(base + PRODUCER, 1).map_err(down)?;
-        let taken = bells.load_u32(base + CONSUMER).map_err(down)?;
-        if index.wrapping_sub(taken) >= ENTRIES {
-            self.wait_for_room(page, index)?;
+        let bells = self.bells(page)?;
+        if ring::append(&bells, bell).is_err() {
+            self.append_when_there_is_room(page, &bells, bell)?;
         }
-        let slot = base + RING + u64::from(index % ENTRIES) * 8;
-        bells.store_u64(slot, bell.to_slot(index)).map_err(down)?;
-        // The store must be visible before `asleep` is looked at; the device does the reverse.
-        fence(Ordering::SeqCst);
-        if bells.load_u32(base + ASLEEP).map_err(down)? != 0 {
+        if ring::must_kick(&bells) {
             self.kick(page, bell)?;
         }
         Ok(())
     }
 
     #[cold]
-    fn wait_for_room(&self, page: u32, index: u32) -> Result<(), RingError> {
-        let at = page_offset(page) + offset_of!(DoorbellPage, consumer) as u64;
+    fn append_when_there_is_room(
+        &self,
+        page: u32,
+        bells: &Bells<'_>,
+        bell: Doorbell,
+    ) -> Result<(), RingError> {
         let generation = self.generation();
         let start = Instant::now();
         let mut spins = 0u32;
-        loop {
-            let taken = self.0.bells.load_u32(at).map_err(|_| RingError::Down)?;
-            if index.wrapping_sub(taken) < doorbell::RING_ENTRIES as u32 {
-                return Ok(());
-            }
+        while ring::append(bells, bell).is_err() {
             spins += 1;
             if !spins.is_multiple_of(SPINS) {
                 std::hint::spin_loop();
@@ -468,6 +492,7 @@ impl Nic {
             }
             std::thread::yield_now();
         }
+        Ok(())
     }
 
     /// Writes a doorbell to the kick page.
@@ -521,7 +546,12 @@ impl Nic {
                 value: control.admin_index,
             },
         )?;
-        self.await_phase(&control.admin_cq, at + SIZE - 8, index, "an admin command")?;
+        self.await_phase(
+            &control.admin_cq,
+            at + SIZE - 8,
+            phase(index, LOG_DEPTH),
+            "an admin command",
+        )?;
         let mut comp = AdminComp::default();
         control.admin_cq.read(at, comp.as_mut_bytes());
         if comp.id != cmd.hdr.id {
@@ -538,41 +568,98 @@ impl Nic {
         }
     }
 
+    /// Carries out admin commands by one doorbell, so that the device sees them at once, and waits for the last of them.
+    pub fn admin_batch(&self, cmds: Vec<AdminCmd>) -> Result<(), DriverError> {
+        const SIZE: usize = size_of::<AdminCmd>();
+        let control = &mut *lock(&self.0.control);
+        let first = control.admin_index;
+        let at = |index: u32| (index & ((1 << LOG_DEPTH) - 1)) as usize * SIZE;
+        for (index, mut cmd) in (first..).zip(cmds) {
+            cmd.hdr.id.set(index as u16);
+            control.admin_sq.write(at(index), cmd.as_bytes());
+            control.admin_index = index.wrapping_add(1);
+        }
+        let bell = Doorbell {
+            kind: doorbell::ADMIN,
+            object: 0,
+            value: control.admin_index,
+        };
+        self.ring(0, bell)?;
+        for index in first..control.admin_index {
+            let (last, want) = (at(index) + SIZE - 8, phase(index, LOG_DEPTH));
+            self.await_phase(&control.admin_cq, last, want, "admin commands")?;
+            let mut comp = AdminComp::default();
+            control.admin_cq.read(at(index), comp.as_mut_bytes());
+            let status = status_of(comp.status.get())?;
+            if status != Status::Ok {
+                let opcode = 0;
+                return Err(DriverError::Admin { opcode, status });
+            }
+        }
+        Ok(())
+    }
+
     /// Carries out a translation command as it is, but for its id; gives the count of the answer.
     pub fn translate(&self, cmd: TqCmd) -> Result<u32, DriverError> {
         let control = &mut *lock(&self.0.control);
         self.translate_locked(control, cmd)
     }
 
-    fn translate_locked(&self, control: &mut Control, mut cmd: TqCmd) -> Result<u32, DriverError> {
-        const SQ: usize = size_of::<TqCmd>();
-        const CQ: usize = size_of::<TqComp>();
+    /// Posts a command any number of times, as many as fit at once with a doorbell for every eighth, and waits for them.
+    pub fn translate_many(&self, cmd: TqCmd, count: u32) -> Result<(), DriverError> {
+        let control = &mut *lock(&self.0.control);
+        for first in (0..count).step_by(1 << TQ_LOG_DEPTH) {
+            let indices: Vec<u32> = (first..count.min(first + (1 << TQ_LOG_DEPTH)))
+                .map(|_| write_translation(control, cmd))
+                .collect();
+            for last in indices.iter().skip(7).step_by(8).chain(indices.last()) {
+                self.ring_translation(last.wrapping_add(1))?;
+            }
+            for index in indices {
+                self.finish_translation(control, cmd.opcode, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn translate_locked(&self, control: &mut Control, cmd: TqCmd) -> Result<u32, DriverError> {
         if self.generation() & 1 == 0 {
             return Err(RingError::Down.into());
         }
-        let index = control.tq_index;
-        let slot = (index & ((1 << LOG_DEPTH) - 1)) as usize;
-        cmd.id.set(index as u16);
-        control.tq_sq.write(slot * SQ, cmd.as_bytes());
-        control.tq_index = index.wrapping_add(1);
-        self.ring(
-            0,
-            Doorbell {
-                kind: doorbell::TRANSLATION,
-                object: 0,
-                value: control.tq_index,
-            },
+        let index = write_translation(control, cmd);
+        self.ring_translation(control.tq_index)?;
+        self.finish_translation(control, cmd.opcode, index)
+    }
+
+    fn ring_translation(&self, value: u32) -> Result<(), DriverError> {
+        let bell = Doorbell {
+            kind: doorbell::TRANSLATION,
+            object: 0,
+            value,
+        };
+        Ok(self.ring(0, bell)?)
+    }
+
+    /// Waits for the command with this index; gives the count of its answer.
+    fn finish_translation(
+        &self,
+        control: &Control,
+        opcode: u8,
+        index: u32,
+    ) -> Result<u32, DriverError> {
+        const SIZE: usize = size_of::<TqComp>();
+        let at = translation_slot(index) * SIZE;
+        self.await_phase(
+            &control.tq_cq,
+            at + SIZE - 8,
+            phase(index, TQ_LOG_DEPTH),
+            "a translation command",
         )?;
-        let last = slot * CQ + CQ - 8;
-        self.await_phase(&control.tq_cq, last, index, "a translation command")?;
         let mut comp = TqComp::default();
-        control.tq_cq.read(slot * CQ, comp.as_mut_bytes());
+        control.tq_cq.read(at, comp.as_mut_bytes());
         match status_of(comp.status.get())? {
             Status::Ok => Ok(comp.count.get()),
-            status => Err(DriverError::Translation {
-                opcode: cmd.opcode,
-                status,
-            }),
+            status => Err(DriverError::Translation { opcode, status }),
         }
     }
 
@@ -598,15 +685,14 @@ impl Nic {
         self.translate_locked(control, cmd)
     }
 
-    /// Waits until the word whose top byte is a phase shows that the entry with this index is new.
+    /// Waits until the top byte of a word is this phase.
     fn await_phase(
         &self,
         ring: &Buf,
         at: usize,
-        index: u32,
+        want: u64,
         what: &'static str,
     ) -> Result<(), DriverError> {
-        let want = u64::from(!(index >> LOG_DEPTH) & 1);
         let generation = self.generation();
         let start = Instant::now();
         let mut spins = 0u32;

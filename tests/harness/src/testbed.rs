@@ -23,10 +23,16 @@ pub const ALL_ACCESS: u32 =
 /// Long enough for anything that is going to happen.
 pub const LONG: Duration = Duration::from_secs(5);
 
+/// Longest time that one pass of the engine may take on a machine that does other things, too: beyond some seconds QEMU and
+/// drivers take a device for dead. Mostly it is a few milliseconds.
+const LONGEST_PASS: Duration = Duration::from_secs(1);
+/// Steps of a pass that need not be charged: a thousand for each of a NIC's calls, as in the simulator.
+const FREE_STEPS: u64 = 1 << 16;
+
 /// A process with NICs, on threads of this one.
 #[derive(Debug)]
 pub struct Fabric {
-    _server: Server,
+    server: Server,
     directory: TempDir,
 }
 
@@ -55,9 +61,17 @@ impl Fabric {
             .collect();
         let config = Config { nics, ..config };
         Ok(Self {
-            _server: Server::start(&config)?,
+            server: Server::start(&config)?,
             directory,
         })
+    }
+
+    /// Checks that no pass of the engine was long, and that none did what was not charged.
+    #[track_caller]
+    pub fn assert_passes_are_short(&self) {
+        let longest = self.server.take_longest_pass().expect("an engine");
+        assert!(longest.time < LONGEST_PASS, "{longest:?}");
+        assert!(longest.uncharged_steps < FREE_STEPS, "{longest:?}");
     }
 
     /// Socket of a NIC.

@@ -19,6 +19,8 @@ const IOVA: u64 = 0x77_0000_0000;
 const ACCESS: u32 = ALL_ACCESS | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT;
 /// A disk that takes this long for all of the memory is one to wait for.
 const SLOW: Duration = Duration::from_millis(20);
+/// Rounds in which others may show that they do not wait.
+const MOST_ROUNDS: u64 = 40;
 
 /// Memory of a node that is a file.
 struct Lasting {
@@ -94,8 +96,12 @@ fn nobody_waits_for_a_disk_but_who_flushes() {
     let mut rng = Rng::new(1);
     // By kind: rounds in which the disk was slow, and what others did in these.
     let (mut slow, mut meanwhile) = ([0; 2], [0; 2]);
-    for round in 0..6u64 {
+    for round in 0..MOST_ROUNDS {
         let kind = round as usize % 2;
+        let is_shown = |kind: usize| slow[kind] < 3 || meanwhile[kind] > 0;
+        if round >= 6 && is_shown(0) && is_shown(1) {
+            break;
+        }
         lasting.dirty(round);
         // Data, which must be durable before the word behind it is there.
         a.buf.fill_pattern(0, 100_000, round);
@@ -134,7 +140,7 @@ fn nobody_waits_for_a_disk_but_who_flushes() {
         assert!(data == pattern(round, data.len()));
     }
     println!("{slow:?} times the disk was slow, {meanwhile:?} exchanges meanwhile");
-    // A single exchange may take longer than the disk when the machine is busy; not three of three.
+    // A single exchange may take longer than the disk when the machine is busy; not in all rounds.
     for kind in 0..2 {
         assert!(slow[kind] < 3 || meanwhile[kind] > 0, "others had to wait");
     }

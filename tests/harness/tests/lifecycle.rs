@@ -1,5 +1,8 @@
 //! Devices that are reset, clients that vanish, memory that goes away: under traffic, and what comes after.
 
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
 use faultline::PollMode;
 use faultline_abi::admin::Counter;
 use faultline_abi::{cqe, regs};
@@ -377,4 +380,94 @@ fn memory_without_a_descriptor_can_be_named_but_not_reached() {
         before = after;
         exchange_anew(&mut a, &mut b, &mut Rng::new(5));
     }
+}
+
+/// Set for the test below, started again in a mount namespace of its own.
+const FULL: &str = "FAULTLINE_TEST_FULL";
+
+/// Guest RAM that is a sparse file on a file system without room: an access to a page that is not there is a DMA error of
+/// that guest, and once there is room it succeeds. Nobody else notices, and the process lives.
+#[test]
+fn a_hole_that_cannot_be_filled_is_an_error_of_its_guest() {
+    const LEN: u64 = 1 << 20;
+    const IOVA: u64 = 0x55_0000_0000;
+    const NAME: &str = "a_hole_that_cannot_be_filled_is_an_error_of_its_guest";
+    let Some(directory) = std::env::var_os(FULL) else {
+        let directory = tempfile::tempdir().unwrap();
+        let script =
+            "mount -t tmpfs -o size=256k none \"$1\" && exec \"$2\" --exact \"$3\" --nocapture";
+        let status = std::process::Command::new("unshare")
+            .args(["--mount", "--map-root-user", "sh", "-c", script, "sh"])
+            .arg(directory.path())
+            .arg(std::env::current_exe().unwrap())
+            .arg(NAME)
+            .env(FULL, directory.path())
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    };
+    let directory = std::path::PathBuf::from(directory);
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(directory.join("ram"))
+        .unwrap();
+    file.set_len(LEN).unwrap();
+    // A page in the midst is there.
+    file.write_all_at(&[0xa5; 4096], LEN / 2).unwrap();
+    let filler = directory.join("filler");
+    let full = std::fs::write(&filler, vec![1; LEN as usize]);
+    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+
+    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d"]).unwrap();
+    let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();
+    let (mut a, mut b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
+    let flags = faultline_harness::client::MAP_READ | faultline_harness::client::MAP_WRITE;
+    let fd = Some(file.as_fd());
+    b.nic
+        .with_client(|client| client.dma_map(IOVA, LEN, 0, flags, fd))
+        .unwrap();
+    let pages: Vec<u64> = (IOVA..IOVA + LEN).step_by(4096).collect();
+    let mr =
+        b.pd.register_pages(0x1000, LEN, &pages, ALL_ACCESS)
+            .unwrap();
+    let mut rng = Rng::new(6);
+    let mut errors = 0;
+    for role in ROLES.into_iter().cycle().take(4 * ROLES.len()) {
+        let (mut qa, mut ca) = side(&a);
+        let (mut qb, mut cb) = side(&b);
+        connect(&qa, &qb, &impatient()).unwrap();
+        role.post((&mut qa, &a.mr), (&mut qb, &mr), 20_000);
+        let wc = next(if role.is_local() { &mut cb } else { &mut ca });
+        assert_eq!((wc.status, wc.vendor_err), role.error(), "{role:?}");
+        if let Role::ReceiveBuffer = role {
+            let wc = next(&mut cb);
+            assert_eq!((wc.status, wc.vendor_err), (cqe::LOC_PROT_ERR, cqe::DMA));
+        }
+        let counted = b.nic.counters().unwrap()[Counter::dma_errors];
+        errors = errors.max(counted);
+        neighbours.unharmed();
+        exchange_anew(&mut a, &mut b, &mut rng);
+    }
+    assert!(errors > 0, "counted at the NIC whose memory it is");
+    // The page that is there can be read, and all others once there is room.
+    let (mut qa, mut ca) = side(&a);
+    let (qb, _cb) = side(&b);
+    connect(&qa, &qb, &impatient()).unwrap();
+    let local = [a.mr.sge(0, 4096)];
+    let read = SendWr::read(&local, mr.remote(LEN as usize / 2)).signaled();
+    qa.post_send(&read).unwrap();
+    assert!(next(&mut ca).is_ok());
+    assert_eq!(a.buf.to_vec(0, 4096), [0xa5; 4096]);
+    std::fs::remove_file(&filler).unwrap();
+    a.buf.fill_pattern(0, 50_000, 1);
+    let local = [a.mr.sge(0, 50_000)];
+    let write = SendWr::write(&local, mr.remote(100)).signaled();
+    qa.post_send(&write).unwrap();
+    assert!(next(&mut ca).is_ok());
+    let mut there = vec![0; 50_000];
+    file.read_exact_at(&mut there, 100).unwrap();
+    assert!(there == a.buf.to_vec(0, 50_000));
+    neighbours.finish();
 }

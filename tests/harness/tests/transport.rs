@@ -4,7 +4,10 @@ use faultline::PollMode;
 use faultline_abi::cqe;
 use faultline_abi::qp::{ACCESS_LOCAL_WRITE, QPS_ERR, QPS_RTS};
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, LONG, Node, connect_nodes};
-use faultline_harness::{Link, QpOptions, QpType, RingLayout, SendWr, connect, path_to};
+use faultline_harness::traffic::exchange_anew;
+use faultline_harness::{
+    Link, NicOptions, QpOptions, QpType, RingLayout, Rng, SendWr, connect, path_to,
+};
 
 /// Lengths around the borders of packets and pages.
 const LENGTHS: [usize; 12] = [
@@ -463,4 +466,48 @@ fn a_cq_is_resized_while_it_holds_completions() {
         take(&mut cq, 17);
     }
     a.cq = cq;
+}
+
+/// The largest packets fit into frames of 4200 bytes (and the smallest MTU that they fit into is 4192), over IPv4 and IPv6.
+#[test]
+fn a_path_mtu_of_4096_needs_a_netdev_mtu_of_4192() {
+    const KEY: u32 = 7;
+    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
+    for ipv6 in [false, true] {
+        for (mtu, longest) in [(4191, 2048), (4192, 4096), (4200, 4096), (9000, 4096)] {
+            let mut nodes = [("a", 1), ("b", 2)].map(|(name, last)| {
+                let mut gid = [0; 16];
+                (gid[0], gid[15]) = (0xfd, last);
+                let options = NicOptions {
+                    mtu,
+                    gid: ipv6.then_some(gid),
+                    ..NicOptions::default()
+                };
+                fabric.node_with(name, &options).unwrap()
+            });
+            let mut rng = Rng::new(u64::from(mtu));
+            let [a, b] = &mut nodes;
+            exchange_anew(a, b, &mut rng);
+            let (mut qa, mut qb) = (a.qp(QpType::Ud).unwrap(), b.qp(QpType::Ud).unwrap());
+            qa.open_datagrams(KEY).unwrap();
+            qb.open_datagrams(KEY).unwrap();
+            let ah = a.pd.ah(&b.nic).unwrap();
+            for (len, fits) in [(longest, true), (longest + 1, false)] {
+                a.buf.fill_pattern(0, len, len as u64);
+                qb.post_recv(1, &[b.mr.sge(IN, 40 + len)]).unwrap();
+                let sges = [a.mr.sge(0, len)];
+                let send = SendWr::send(&sges).to(&ah, qb.number(), KEY);
+                qa.post_send(&send.signaled()).unwrap();
+                let wc = a.completion();
+                if !fits {
+                    assert_eq!(wc.status, cqe::LOC_LEN_ERR, "MTU {mtu}");
+                    continue;
+                }
+                assert!(wc.is_ok(), "MTU {mtu}: {wc:?}");
+                qa.retire(&wc);
+                b.good_completion();
+                assert_eq!(b.buf.pattern_mismatch(IN + 40, len, len as u64), None);
+            }
+        }
+    }
 }

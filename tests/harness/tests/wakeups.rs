@@ -52,7 +52,7 @@ fn slept_through(node: &Node) -> bool {
     let base = u64::from(page) * u64::from(regs::PAGE_SIZE);
     let word = |at: usize| {
         let area = node.nic.doorbell_area();
-        area.load_u32(base + at as u64).unwrap()
+        area.load_u64(base + at as u64).unwrap()
     };
     let waiting =
         word(offset_of!(DoorbellPage, producer)) != word(offset_of!(DoorbellPage, consumer));

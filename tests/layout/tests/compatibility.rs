@@ -3,34 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use faultline_layout::compatibility::{self, Answer, Section, quoted};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn read(path: &str) -> String {
-    let path = root().join(path);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
+use faultline_layout::compatibility::{self, Answer, Section};
+use faultline_layout::named::{exists, is_name, part, read, root, tests_of};
 
 fn sections() -> Vec<Section> {
     let document = read("docs/compatibility.md");
     compatibility::sections(&document).unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn is_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_'
-}
-
-/// The text behind `from` up to the next `to`.
-fn part<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
-    let (_, rest) = text
-        .split_once(from)
-        .unwrap_or_else(|| panic!("no {from:?}"));
-    rest.split_once(to).map_or(rest, |(part, _)| part)
 }
 
 /// Names with this prefix in a text.
@@ -431,55 +410,6 @@ fn flows_are_as_described() {
     compare("enum ibv_flow_spec_type", "IBV_FLOW_", &code);
 }
 
-/// Whether there is a test of this name, which says where to look.
-fn exists(test: &str) -> bool {
-    let text = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
-    let runs = |path: &str, program: &str| text(path).split(|c| !is_name(c)).any(|w| w == program);
-    let parts: Vec<&str> = test.split("::").collect();
-    match parts[..] {
-        ["pyverbs", name] => {
-            text("qemu-config/src/test/pyverbs_tests.rs").contains(&format!("\"{name}\""))
-        }
-        ["provider", name] => {
-            text("guest-driver/provider/tests/provider_test.c").contains(&format!("TEST({name})"))
-        }
-        // Others are for demonstrations.
-        ["guest", name] => {
-            text(&format!("tests/guest/{name}.c")).contains("int main(")
-                && runs("qemu-config/src/test/table.rs", name)
-        }
-        ["lab", suite, name] => {
-            let suite = match suite {
-                "robustness" => text("qemu-config/src/test/robustness.rs"),
-                _ => {
-                    let table = text("qemu-config/src/test/table.rs");
-                    let function = match suite {
-                        "verbs" => "verbs_left_over".to_owned(),
-                        _ => suite.replace('-', "_"),
-                    };
-                    match table.split_once(&format!("\nfn {function}() -> Vec<GuestTest> {{")) {
-                        Some((_, rest)) => part(rest, "", "\n}\n").to_owned(),
-                        None => return false,
-                    }
-                }
-            };
-            suite.contains(&format!("\"{name}\""))
-        }
-        [place @ ("simulator" | "harness"), file, name] => {
-            text(&format!("tests/{place}/tests/{file}.rs"))
-                .split_once(&format!("fn {name}("))
-                .is_some_and(|(before, _)| before.trim_end().ends_with("#[test]"))
-        }
-        _ => false,
-    }
-}
-
-/// The tests that a note names.
-fn tests_of(note: &str) -> Vec<&str> {
-    let words = quoted(note).into_iter();
-    words.filter(|word| word.contains("::")).collect()
-}
-
 /// Those which go through the code of a section: simulator and harness have drivers of their own, and the provider's
 /// tests have no kernel.
 fn goes_through(section: &Section, test: &str) -> bool {
@@ -522,7 +452,7 @@ fn what_is_supported_names_a_test_and_every_test_exists() {
         "pyverbs::test_that_there_is_not",
         "simulator::keys::invalidate",
         "elsewhere::test_create_dm",
-        "guest::odp_story",
+        "guest::torture_client",
         "lab::verbs::srq",
         "lab::nothing::rc",
     ] {

@@ -374,6 +374,16 @@ impl<B: Bus> Driver<B> {
         Ok(addr)
     }
 
+    /// Where the next allocation begins, for [`Driver::free_from`].
+    pub fn next_free(&self) -> u64 {
+        self.next_free
+    }
+
+    /// Frees all that was allocated from there on.
+    pub fn free_from(&mut self, addr: u64) {
+        self.next_free = self.next_free.min(addr);
+    }
+
     /// One admin command; its answer.
     pub fn command<T: IntoBytes + Immutable>(
         &mut self,
@@ -544,9 +554,18 @@ impl<B: Bus> Driver<B> {
         Ok(self.command(ALLOC_UCTX, 0, &())?.handle.get())
     }
 
-    /// Allocates a protection domain.
+    /// Allocates a protection domain of the kernel.
     pub fn alloc_pd(&mut self) -> Result<u32> {
-        Ok(self.command(ALLOC_PD, 0, &())?.handle.get())
+        self.alloc_pd_of(0)
+    }
+
+    /// Allocates a protection domain of a user context.
+    pub fn alloc_pd_of(&mut self, uctx: u32) -> Result<u32> {
+        let body = AllocPd {
+            uctx: U32::new(uctx),
+            ..AllocPd::default()
+        };
+        Ok(self.command(ALLOC_PD, 0, &body)?.handle.get())
     }
 
     /// Registers memory: `len` bytes at I/O virtual address `va` (any offset in a page), in pages that are

@@ -5,9 +5,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::bus::RAM_BASE;
-use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist};
+use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist, count_steps};
 
 const PAGE: usize = 4096;
+/// What an access costs the device: see [`faultline_nic::steps`].
+const STEPS_PER_ACCESS: u64 = 4;
+const BYTES_PER_STEP: usize = 16;
 
 /// Zero until it is written to: worlds are made by the thousand.
 type Page = Option<Box<[u8; PAGE]>>;
@@ -22,6 +25,20 @@ pub struct Memory {
     pub(crate) slow: Rc<RefCell<Option<Vec<Persisting>>>>,
     persists: Rc<Cell<u64>>,
     rival: Rc<Cell<Option<Rival>>>,
+    racer: Racer,
+}
+
+/// Another processor of the guest, which changes memory while the device reads it: gets the address and the bytes of each
+/// of the device's reads, and may put others in their place.
+type Race = Box<dyn FnMut(u64, &mut [u8])>;
+
+#[derive(Clone, Default)]
+struct Racer(Rc<RefCell<Option<Race>>>);
+
+impl std::fmt::Debug for Racer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Racer")
+    }
 }
 
 /// Another processor of the guest, which posts as fast as the device takes: whenever the device looks at the record of
@@ -73,7 +90,23 @@ impl Memory {
             slow: Rc::default(),
             persists: Rc::default(),
             rival: Rc::default(),
+            racer: Racer::default(),
         }
+    }
+
+    pub(crate) fn set_racer(&self, race: impl FnMut(u64, &mut [u8]) + 'static) {
+        *self.racer.0.borrow_mut() = Some(Box::new(race));
+    }
+
+    /// What the guest's own processor reads.
+    pub(crate) fn peek(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
+        self.pieces(addr, buf.len(), |page, within, part| {
+            let into = &mut buf[part];
+            match page {
+                Some(bytes) => into.copy_from_slice(&bytes[within..within + into.len()]),
+                None => into.fill(0),
+            }
+        })
     }
 
     pub(crate) fn set_rival(&self, rival: Rival) {
@@ -120,6 +153,7 @@ impl Memory {
             .checked_add(len as u64)
             .filter(|end| *end <= area.len())
             .ok_or(DmaError { addr })?;
+        count_steps(STEPS_PER_ACCESS + (len / BYTES_PER_STEP) as u64);
         let mut pages = area.0.borrow_mut();
         let (start, mut done) = (start as usize, 0);
         while done < len {
@@ -133,20 +167,18 @@ impl Memory {
 
     fn word(&self, addr: u64) -> Result<u64, DmaError> {
         let mut bytes = [0; 8];
-        self.read(addr, &mut bytes)?;
+        self.peek(addr, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
 }
 
 impl Dma for Memory {
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
-        self.pieces(addr, buf.len(), |page, within, part| {
-            let into = &mut buf[part];
-            match page {
-                Some(bytes) => into.copy_from_slice(&bytes[within..within + into.len()]),
-                None => into.fill(0),
-            }
-        })
+        self.peek(addr, buf)?;
+        if let Some(race) = &mut *self.racer.0.borrow_mut() {
+            race(addr, buf);
+        }
+        Ok(())
     }
 
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
@@ -185,6 +217,9 @@ impl Dma for Memory {
         }
         Ok(old)
     }
+
+    /// Doorbells of the simulator are calls; there are no pages.
+    fn new_doorbell_page(&self, _: u32) {}
 
     fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist {
         match &mut *self.slow.borrow_mut() {

@@ -121,9 +121,22 @@ impl Pager {
 
     /// The same with more rights than all usual ones.
     pub fn register_with(&mut self, world: &mut World, va: u64, len: u64, more: u32) -> usize {
+        let pd = world.hosts[self.host].pd;
+        self.register_in(world, pd, va, len, more)
+    }
+
+    /// The same in this protection domain.
+    pub fn register_in(
+        &mut self,
+        world: &mut World,
+        pd: u32,
+        va: u64,
+        len: u64,
+        more: u32,
+    ) -> usize {
         let host = &mut world.hosts[self.host];
         let body = CreateMkey {
-            pd: U32::new(host.pd),
+            pd: U32::new(pd),
             access: U32::new(ALL_ACCESS | ACCESS_ON_DEMAND | more),
             iova: U64::new(va),
             length: U64::new(len),

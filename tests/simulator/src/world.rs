@@ -66,6 +66,29 @@ impl std::fmt::Debug for State {
     }
 }
 
+/// Steps that one unit of work may stand for, and those of a call that need not be charged.
+const STEPS_PER_WORK: u64 = 4;
+const FREE_STEPS: u64 = 1024;
+
+/// Calls a NIC and keeps the most that one call did. What it has really done must be in what it says it has done: else
+/// a guest could have it do that without end.
+fn watched<R>(nic: &mut Nic, longest: &mut u64, call: impl FnOnce(&mut Nic) -> R) -> R {
+    let (work, steps) = (nic.work(), faultline_nic::steps());
+    let result = call(nic);
+    // A driver may have asked for a reset, after which it counts anew.
+    if let Some(work) = nic.work().checked_sub(work) {
+        *longest = work.max(*longest);
+        if let (Some(before), Some(after)) = (steps, faultline_nic::steps()) {
+            let steps = after - before;
+            assert!(
+                steps <= work * STEPS_PER_WORK + FREE_STEPS,
+                "{steps} steps were taken, and work for {work} was charged"
+            );
+        }
+    }
+    result
+}
+
 impl State {
     /// Sends whatever the NICs have, and keeps their interrupts.
     fn drain(&mut self) {
@@ -88,10 +111,9 @@ impl State {
                     .by_reference
                     .as_mut()
                     .map_or(0, |rng| rng.below(64 << 10));
-                let nic = &mut self.nodes[id].nic;
-                let before = nic.work();
-                let frame = nic.poll_transmit_run(now, &memory, longest as usize);
-                self.longest_call = self.longest_call.max(nic.work() - before);
+                let frame = watched(&mut self.nodes[id].nic, &mut self.longest_call, |nic| {
+                    nic.poll_transmit_run(now, &memory, longest as usize)
+                });
                 let Some(frame) = frame else {
                     break;
                 };
@@ -125,7 +147,9 @@ impl State {
         let now = Instant(self.now);
         for (id, node) in self.nodes.iter_mut().enumerate() {
             if hears(node, id == from, frame.dst()) {
-                node.nic.receive(now, &node.memory, frame, sender);
+                watched(&mut node.nic, &mut self.longest_call, |nic| {
+                    nic.receive(now, &node.memory, frame, sender);
+                });
             }
         }
     }
@@ -155,12 +179,16 @@ impl State {
             let dst = MacAddr(frame.bytes[..6].try_into().expect("a frame has an address"));
             for (id, node) in self.nodes.iter_mut().enumerate() {
                 if hears(node, id == frame.from, dst) {
-                    node.nic.receive_bytes(now, &node.memory, &frame.bytes);
+                    watched(&mut node.nic, &mut self.longest_call, |nic| {
+                        nic.receive_bytes(now, &node.memory, &frame.bytes);
+                    });
                 }
             }
         }
         for node in &mut self.nodes {
-            node.nic.handle_deadline(now, &node.memory);
+            watched(&mut node.nic, &mut self.longest_call, |nic| {
+                nic.handle_deadline(now, &node.memory);
+            });
         }
         self.drain();
         true
@@ -182,7 +210,7 @@ impl Bus for SimBus {
     fn read(&self, addr: u64, buf: &mut [u8]) {
         self.state.borrow().nodes[self.id]
             .memory
-            .read(addr, buf)
+            .peek(addr, buf)
             .expect("address within memory");
     }
 
@@ -194,11 +222,9 @@ impl Bus for SimBus {
     }
 
     fn load_u32(&self, addr: u64) -> u32 {
-        let state = self.state.borrow();
-        state.nodes[self.id]
-            .memory
-            .load_u32(addr)
-            .expect("address within memory")
+        let mut bytes = [0; 4];
+        self.read(addr, &mut bytes);
+        u32::from_le_bytes(bytes)
     }
 
     fn load_u64(&self, addr: u64) -> u64 {
@@ -224,14 +250,12 @@ impl Bus for SimBus {
     }
 
     fn doorbell(&mut self, page: u32, bell: Doorbell) {
-        let mut state = self.state.borrow_mut();
+        let state = &mut *self.state.borrow_mut();
         let now = Instant(state.now);
         let node = &mut state.nodes[self.id];
-        let before = node.nic.work();
-        node.nic.doorbell(now, &node.memory, page, bell);
-        // The driver may have asked for a reset.
-        let work = node.nic.work().saturating_sub(before);
-        state.longest_call = state.longest_call.max(work);
+        watched(&mut node.nic, &mut state.longest_call, |nic| {
+            nic.doorbell(now, &node.memory, page, bell);
+        });
         state.drain();
     }
 
@@ -432,7 +456,7 @@ impl World {
         look(&mut self.state.borrow_mut().nodes[host].nic)
     }
 
-    /// The most work that a doorbell or a look for something to send has been, in the unit of [`Nic::work`].
+    /// The most work that a call has been: a doorbell, a frame, a deadline, a look for something to send, in the unit of [`Nic::work`].
     pub fn longest_call(&self) -> u64 {
         self.state.borrow().longest_call
     }
@@ -444,6 +468,30 @@ impl World {
             record,
             depth,
             left: looks,
+        });
+    }
+
+    /// From now on another processor of `host` changes what the device reads: `race` gets the address and the bytes of
+    /// each read, and may put others in their place.
+    pub fn race(&self, host: usize, race: impl FnMut(u64, &mut [u8]) + 'static) {
+        self.state.borrow().nodes[host].memory.set_racer(race);
+    }
+
+    /// From now on another processor of `host` lets the device find these bytes at `addr`, when it has read them so many
+    /// times as they are.
+    pub fn change_after(&self, host: usize, addr: u64, bytes: &[u8], mut reads: u32) {
+        let bytes = bytes.to_vec();
+        self.race(host, move |from, read| {
+            let end = from + read.len() as u64;
+            if addr < from || addr + bytes.len() as u64 > end {
+                return;
+            }
+            if reads > 0 {
+                reads -= 1;
+                return;
+            }
+            let at = (addr - from) as usize;
+            read[at..at + bytes.len()].copy_from_slice(&bytes);
         });
     }
 

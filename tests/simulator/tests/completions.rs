@@ -200,3 +200,61 @@ fn resizing_a_queue_loses_nothing() {
     assert_eq!(refused, Err(Error::Refused(Status::CqNotEmpty)));
     assert_eq!(world.completions(0, &mut pair.cq[0]).len(), 4);
 }
+
+/// A WRITE with immediate data whose key is refused completes the receive that it would have completed, with a local access
+/// error (IBTA 11.6.2). The key is checked with the first packet: of a longer message that has no immediate data yet.
+#[test]
+fn a_write_with_immediate_data_and_a_bad_key_tells_the_receiver() {
+    let local_access = (0, cqe::LOC_ACCESS_ERR);
+    let flushed = |wqe| (wqe, cqe::WR_FLUSH_ERR);
+    for (opcode, len, posted, expected) in [
+        (wr::WR_WRITE_IMM, 100, 2, vec![local_access, flushed(1)]),
+        (wr::WR_WRITE_IMM, 1024, 1, vec![local_access]),
+        (wr::WR_WRITE_IMM, 100, 0, vec![]),
+        (wr::WR_WRITE_IMM, 1025, 1, vec![flushed(0)]),
+        (wr::WR_WRITE, 100, 1, vec![flushed(0)]),
+    ] {
+        for kind in [QPT_RC, QPT_UC] {
+            let mut world = World::new(2, 1);
+            let mut pair = world.connect(kind, 4096, |_| {});
+            let (a, b) = (pair.mr[0], pair.mr[1]);
+            for tag in 0..posted {
+                let sge = (b.va, 8, b.key);
+                let driver = &mut world.hosts[1].driver;
+                driver.post_recv(&mut pair.qp[1], tag, &[sge]);
+            }
+            world.hosts[1].driver.async_events();
+            let sges = [(a.va, len, a.key)];
+            let send = |rkey| Send {
+                opcode,
+                sges: &sges,
+                remote_addr: b.va,
+                rkey,
+                ..Send::default()
+            };
+            let driver = &mut world.hosts[0].driver;
+            driver.post_send(&mut pair.qp[0], &send(b.key ^ 0x100));
+            world.run();
+            let received = |world: &mut World, pair: &mut Pair| -> Vec<(u32, u8)> {
+                let found = world.completions(1, &mut pair.cq[1]);
+                found.iter().map(|c| (c.wqe.get(), c.status)).collect()
+            };
+            let events = world.hosts[1].driver.async_events();
+            if kind == QPT_RC {
+                expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::REM_ACCESS_ERR);
+                assert_eq!(received(&mut world, &mut pair), expected, "{opcode} {len}");
+                assert_eq!(events, [(event::QP_ACCESS_ERROR, pair.qp[1].qpn)]);
+                continue;
+            }
+            // UC: the message is lost, and the receive is for the next one.
+            expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+            assert_eq!((received(&mut world, &mut pair), events), (vec![], vec![]));
+            let driver = &mut world.hosts[0].driver;
+            driver.post_send(&mut pair.qp[0], &send(b.key));
+            world.run();
+            let taken = usize::from(opcode == wr::WR_WRITE_IMM && posted > 0);
+            let found = received(&mut world, &mut pair);
+            assert_eq!(found, vec![(0, cqe::SUCCESS); taken]);
+        }
+    }
+}

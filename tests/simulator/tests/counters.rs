@@ -4,7 +4,7 @@ use faultline_abi::admin::Counter::{self, *};
 use faultline_abi::admin::{
     ALLOC_COUNTERS, BIND_COUNTERS, BindCounters, DEALLOC_COUNTERS, DESTROY_QP,
 };
-use faultline_abi::qp::{QPS_ERR, QPT_RC};
+use faultline_abi::qp::{QPS_ERR, QPT_RAW, QPT_RC};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32};
 use faultline_simulator::{Error, Pair, Send, World};
@@ -142,4 +142,40 @@ fn a_set_lives_as_long_as_it_is_used() {
     driver.command(ALLOC_COUNTERS, 0, &()).unwrap();
     let full = driver.command(ALLOC_COUNTERS, 0, &()).map(drop);
     assert_eq!(refused(full), Status::NoResources);
+}
+
+/// What happens to the frames of a raw queue pair, and of the work queues over which it spreads them, counts for it.
+#[test]
+fn frames_go_to_the_set_of_their_queue_pair() {
+    let mut world = World::new(2, 1);
+    let cq = world.hosts[1].cq(6);
+    let mut qp = world.hosts[1].qp(QPT_RAW, &cq);
+    let mr = world.hosts[1].mr(4096);
+    let mac = world.hosts[1].mac;
+    let driver = &mut world.hosts[1].driver;
+    driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
+    driver.set_netdev(mac, 1500, qp.qpn).unwrap();
+    let set = driver.command(ALLOC_COUNTERS, 0, &()).unwrap().handle.get();
+    driver.bind_counters(qp.qpn, set).unwrap();
+    let mut frame = vec![0; 100];
+    frame[..6].copy_from_slice(&mac.0);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let counts = |world: &mut World, counter| {
+        let driver = &mut world.hosts[1].driver;
+        let of_set = driver.counter_of(set, counter).unwrap();
+        (of_set, driver.counter(counter).unwrap())
+    };
+    // Nothing is posted.
+    for _ in 0..3 {
+        world.inject(0, frame.clone());
+    }
+    world.run();
+    assert_eq!(counts(&mut world, rx_no_buffer), (3, 0));
+    assert_eq!(counts(&mut world, rx_packets), (0, 3));
+    // Too short a buffer completes with an error.
+    let driver = &mut world.hosts[1].driver;
+    driver.post_recv(&mut qp, 1, &[(mr.va, 99, mr.key)]);
+    world.inject(0, frame);
+    world.run();
+    assert_eq!(counts(&mut world, cqe_error), (1, 0));
 }

@@ -515,3 +515,81 @@ fn a_handmade_packet_is_a_packet() {
         assert_eq!(counter(&mut world, 1, Counter::rx_icrc_errors), 1);
     }
 }
+
+/// The header in front of a received datagram is the packet's own, with its length (IBTA A17.4.5.2), whether the packet
+/// has been on a wire or not.
+#[test]
+fn the_header_in_front_of_a_datagram_is_that_of_its_packet() {
+    for by_reference in [false, true] {
+        for sgid_index in [0, 1] {
+            let mut world = World::new(2, 1);
+            if by_reference {
+                world.hand_over_by_reference();
+            }
+            let mut e = ends(&mut world, QPT_UD);
+            let (from, to) = (&world.hosts[0], &world.hosts[1]);
+            let gids = match sgid_index {
+                0 => (from.gid4, to.gid4),
+                _ => (from.gid6, to.gid6),
+            };
+            let (smac, pd) = (from.mac, from.pd);
+            let mut path = world.path(1, 0);
+            (path.sgid_index, path.dgid) = (sgid_index, gids.1);
+            let av = AddressVector {
+                traffic_class: 0x2c,
+                flow_label: U32::new(0x12345),
+                hop_limit: 9,
+                ..path.av()
+            };
+            let ah = world.hosts[0].driver.create_ah(pd, av).unwrap();
+            for (len, opcode) in [
+                (0, wr::WR_SEND),
+                (1, wr::WR_SEND_IMM),
+                (2, wr::WR_SEND),
+                (7, wr::WR_SEND_IMM),
+                (1000, wr::WR_SEND),
+                (4096, wr::WR_SEND_IMM),
+            ] {
+                e.receive_into(&mut world, 1, 5000);
+                let (a, b) = (e.mr[0], e.mr[1]);
+                let data: Vec<u8> = (0..len).map(|i| (i * 3 + i / 256) as u8).collect();
+                world.hosts[0].driver.write_mr(&a, 0, &data);
+                world.hosts[1].driver.write_mr(&b, 0, &[0xee; 40]);
+                let send = Send {
+                    opcode,
+                    sges: &[(a.va, len, a.key)],
+                    ah,
+                    remote_qpn: e.qp[1].qpn,
+                    qkey: QKEY,
+                    ..Send::default()
+                };
+                world.hosts[0].driver.post_send(&mut e.qp[0], &send);
+                world.run();
+                let found = expect_cqe(&mut world, 1, &mut e.cq[1], cqe::SUCCESS);
+                assert_eq!((found.byte_len.get(), found.smac), (len + 40, smac.0));
+                let got = world.hosts[1].driver.read_mr(&b, 0, 40 + len as usize);
+                assert!(got[40..] == data);
+                // UDP, BTH, DETH, payload to a multiple of four, iCRC.
+                let imm = if opcode == wr::WR_SEND_IMM { 4 } else { 0 };
+                let behind = 8 + 12 + 8 + imm + (len as u16).next_multiple_of(4) + 4;
+                // The parser verifies the checksum, and that there are as many bytes as the header says.
+                let start = if sgid_index == 0 { 20 } else { 0 };
+                let mut bytes = got[start..40].to_vec();
+                bytes.resize(40 + usize::from(behind), 0);
+                let (ip, _) = Ip::parse(&bytes).unwrap();
+                assert_eq!((ip.src_gid(), ip.dst_gid()), gids);
+                match ip {
+                    Ip::V4(ip) => {
+                        assert_eq!(ip.total_len, 20 + behind, "{len} bytes");
+                        assert_eq!((ip.protocol, ip.ttl, ip.dscp), (17, 9, 0x2c >> 2));
+                    }
+                    Ip::V6(ip) => {
+                        assert_eq!(ip.payload_len, behind, "{len} bytes");
+                        assert_eq!((ip.next_header, ip.hop_limit), (17, 9));
+                        assert_eq!((ip.traffic_class, ip.flow_label), (0x2c, 0x12345));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -261,3 +261,19 @@ fn bad_commands_are_refused_one_by_one() {
     driver.command(DESTROY_MKEY, key, &()).unwrap();
     driver.command(DEALLOC_DM, dm.dm, &()).unwrap();
 }
+
+/// No work request changes the variant: the old key, or one that was guessed, is not the key.
+#[test]
+fn a_key_for_device_memory_goes_only_by_its_own_name() {
+    let mut s = Setup::new();
+    let key = s.key.key;
+    for other in [key ^ 1, key ^ 0x80, key & !0xff] {
+        let driver = &mut s.world.hosts[1].driver;
+        let gone = driver.command(DESTROY_MKEY, other, &[0u8; 0]);
+        assert_eq!(refused(gone), Status::BadMkey);
+    }
+    assert_eq!(s.ask(wr::WR_WRITE, 0, 8), cqe::SUCCESS);
+    let driver = &mut s.world.hosts[1].driver;
+    driver.command(DESTROY_MKEY, key, &[0u8; 0]).unwrap();
+    driver.command(DEALLOC_DM, s.dm.dm, &[0u8; 0]).unwrap();
+}

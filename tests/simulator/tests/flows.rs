@@ -59,11 +59,16 @@ impl End {
     }
 
     fn send(&mut self, world: &mut World, frame: &[u8]) {
+        self.send_with(world, frame, 0);
+    }
+
+    fn send_with(&mut self, world: &mut World, frame: &[u8], flags: u8) {
         let (host, mr) = (self.host, self.mr);
         let driver = &mut world.hosts[host].driver;
         driver.write_mr(&mr, 0, frame);
         let send = Send {
             opcode: wr::WR_RAW,
+            flags,
             sges: &[(mr.va, frame.len() as u32, mr.key)],
             ..Send::default()
         };
@@ -664,4 +669,58 @@ fn bad_commands_are_refused() {
     }
     driver.destroy_flow(second).unwrap();
     driver.command(DESTROY_QP, end.qp.qpn, &()).unwrap();
+}
+
+/// Whatever a sender does to a frame while it is on its way: what is delivered is what flows have looked at.
+#[test]
+fn a_sender_that_races_passes_no_flow() {
+    let port = FlowFields {
+        dst_port: 4000u16.to_be_bytes(),
+        ..FlowFields::default()
+    };
+    let from = FlowFields {
+        smac: [2; 6],
+        ..FlowFields::default()
+    };
+    // Where the frame changes, the bytes there then, and what drops the changed frame.
+    let cases = [
+        (36, vec![0x0f, 0xa0], FLOW_HAS_IPV4 | FLOW_HAS_UDP, port),
+        (6, vec![2; 6], FLOW_HAS_ETH, from),
+    ];
+    for (at, bytes, headers, fields) in cases {
+        // The device's reads that still find the old bytes.
+        for reads in 0..6 {
+            for flags in [0, wr::WR_FLAG_CSUM] {
+                let mut world = World::new(2, 1);
+                world.hand_over_by_reference();
+                let mut sender = End::new(&mut world, 0, true);
+                let mut taker = End::new(&mut world, 1, true);
+                let drops = CreateFlow {
+                    flags: FLOW_FLAG_DROP,
+                    headers: U32::new(headers),
+                    ..taker.flow()
+                };
+                taker.steer(&mut world, drops, &exactly(fields));
+                let takes = CreateFlow {
+                    priority: U16::new(1),
+                    ..taker.flow()
+                };
+                taker.steer(&mut world, takes, &anything());
+                taker.receive(&mut world, 1);
+                world.change_after(0, sender.mr.addr + at as u64, &bytes, reads);
+                sender.send_with(&mut world, &UDP.bytes(), flags);
+                let got = taker.received(&mut world).len() as u64;
+                let dropped = counter(&mut world, 1, Counter::rx_flow_drops);
+                let case = format!("at {at} after {reads} reads, flags {flags}");
+                assert_eq!(
+                    (got, dropped),
+                    if reads == 0 { (0, 1) } else { (1, 0) },
+                    "{case}"
+                );
+                let mr = taker.mr;
+                let frame = world.hosts[1].driver.read_mr(&mr, 4096, 100);
+                assert!(frame[at..at + bytes.len()] != bytes, "{case}");
+            }
+        }
+    }
 }

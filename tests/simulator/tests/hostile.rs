@@ -12,7 +12,7 @@ use faultline_abi::regs;
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, U64};
-use faultline_simulator::{Bus, Error, Host, Pair, RAM_BASE, Rng, Send, World};
+use faultline_simulator::{Bus, Error, Host, Mr, Pair, RAM_BASE, Rng, Send, World};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
@@ -96,18 +96,40 @@ proptest! {
     fn random_translations_get_a_status(seed: u64) {
         let mut world = World::new(3, 1);
         let mut pair = neighbours(&mut world);
-        let mr = world.hosts[0].mr(LEN);
         let mut rng = Rng::new(seed);
+        // Within a page, across some, and of 1 GiB and more, at the begin of a page of some size or not.
+        let pd = world.hosts[0].pd;
+        let small = world.hosts[0].mr(LEN);
+        let ranges = [(0x40_2123, 100), (0x3fff_f000, 8192), (1 << 30, 1 << 30), ((5 << 30) + 8192, 3 << 30)];
+        let mrs: Vec<Mr> = ranges
+            .into_iter()
+            .map(|(va, len)| {
+                let create = CreateMkey {
+                    pd: U32::new(pd),
+                    iova: U64::new(va),
+                    length: U64::new(len),
+                    page_shift: 12,
+                    ..CreateMkey::default()
+                };
+                let key = world.hosts[0].driver.command(CREATE_MKEY, 0, &create).unwrap();
+                Mr { key: key.handle.get(), va, addr: RAM_BASE, len }
+            })
+            .chain([small])
+            .collect();
         for _ in 0..200 {
+            let mr = mrs[rng.below(mrs.len() as u64) as usize];
+            let page_shift = rng.below(40) as u8;
+            let page = (1u64 << page_shift) - 1;
+            let entry = RAM_BASE + rng.below(2) * (rng.below(100) << 12) + rng.below(4);
             let cmd = TqCmd {
                 opcode: rng.below(5) as u8,
                 flags: rng.below(3) as u8,
                 key: U32::new(if rng.chance(800) { mr.key } else { rng.next_u64() as u32 }),
-                iova: U64::new(if rng.chance(500) { mr.va & !0xfff } else { rng.next_u64() }),
+                iova: U64::new(if rng.chance(700) { mr.va & !page } else { rng.next_u64() }),
                 count: U64::new(if rng.chance(500) { rng.below(9) } else { rng.next_u64() }),
-                list: U64::new(if rng.chance(500) { RAM_BASE + (rng.below(100) << 12) } else { rng.next_u64() }),
+                list: U64::new(if rng.chance(700) { entry } else { rng.next_u64() }),
                 token: U64::new(rng.next_u64()),
-                page_shift: rng.below(40) as u8,
+                page_shift,
                 ..TqCmd::default()
             };
             match world.hosts[0].driver.translate(&cmd) {
@@ -727,11 +749,14 @@ fn requests_under_way_have_a_limit() {
         (config.max_sge, config.log_depth) = (SGES as u8, 6);
         let mut qp = world.hosts[0].driver.create_qp(&config).unwrap();
         let peer = world.hosts[1].qp(QPT_RC, &cq[1]);
+        let idle = held(&world);
         for (host, qpn, other) in [(0, qp.qpn, peer.qpn), (1, peer.qpn, qp.qpn)] {
             let path = world.path(1 - host, other);
             let driver = &mut world.hosts[host].driver;
             driver.connect(qpn, QPT_RC, &path).unwrap();
         }
+        // For what it answers.
+        let answers = held(&world) - idle;
         let host = &mut world.hosts[0];
         let xrcd = host.driver.command(ALLOC_XRCD, 0, &[0u8; 0]).unwrap();
         let target = CreateQp {
@@ -799,6 +824,6 @@ fn requests_under_way_have_a_limit() {
         assert!(held(&world) - before < 64 * 256);
         let driver = &mut world.hosts[0].driver;
         driver.set_state(qp.qpn, QPS_RESET).unwrap();
-        assert_eq!(held(&world), before);
+        assert_eq!(held(&world), before - answers);
     }
 }

@@ -365,7 +365,11 @@ fn what_is_refused_changes_nothing() {
     let good = k.register(key);
     let region = k.pair.mr[1].key;
     type Change<'a> = &'a dyn Fn(&mut RegMrWqe);
-    let cases: [(Change<'_>, u8); 15] = [
+    let no_pages: Change<'_> = &|r| {
+        (r.iova, r.length, r.num_pages) = (U64::new(0), U64::new(u64::MAX), U32::new(0));
+    };
+    let cases: [(Change<'_>, u8); 16] = [
+        (no_pages, cqe::BOUNDS),
         (&|r| r.key.set(0xffff_ff00), cqe::LKEY),
         (&|r| r.key.set(region), cqe::KEY_STATE),
         (&|r| r.access.set(ACCESS_REMOTE_WRITE), cqe::LKEY),

@@ -1,6 +1,6 @@
 //! Tag matching: a shared receive queue that looks into messages (docs/tag-matching.md).
 
-use faultline_abi::admin::{DESTROY_CQ, DESTROY_QP, DESTROY_SRQ};
+use faultline_abi::admin::{Counter, DESTROY_CQ, DESTROY_QP, DESTROY_SRQ};
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::*;
 use faultline_abi::tag::*;
@@ -1075,5 +1075,46 @@ fn buffers_may_be_absent() {
         }
         assert!(own.read(&t.world, 0, 9000, len) == data);
         assert!(!own.records.is_empty());
+    }
+}
+
+/// A process can ring as often as it likes; its driver must be able to read what that makes of events.
+#[test]
+fn a_broken_list_is_told_of_once() {
+    let mut t = Tags::new(World::new(2, 1));
+    t.add(0, 1, 0, 100);
+    let srqn = t.srq.srqn();
+    let driver = &mut t.world.hosts[0].driver;
+    driver.async_events();
+    let before = driver.counter(Counter::doorbell_errors).unwrap();
+    for n in 0..70_000 {
+        driver.ring(0, doorbell::TM_OPS, srqn, 1000 + n);
+    }
+    let refused = driver.counter(Counter::doorbell_errors).unwrap() - before;
+    assert_eq!(refused, 70_000);
+    assert_eq!(driver.async_events(), [(event::SRQ_ERROR, srqn)]);
+}
+
+/// The header that software finds is the one by which the device has left the message to it.
+#[test]
+fn a_sender_that_races_has_one_header() {
+    const TAG_AT: u64 = core::mem::offset_of!(Tmh, tag) as u64;
+    let (first, then) = (eager(TMH_EAGER, 5, CTX), 9u64.to_be_bytes());
+    // The device's reads that still find the first tag.
+    for reads in 0..5 {
+        let world = World::new(2, 1);
+        world.hand_over_by_reference();
+        let mut t = Tags::new(world);
+        t.add(0, 9, 0, 4096);
+        t.post_plain(0);
+        let at = t.mr[1].addr + LEN - 65_536 + TAG_AT;
+        t.world.change_after(1, at, &then, reads);
+        t.eager(0, 5, &pattern(1, 500));
+        let found = t.one();
+        let matched = found.tm_flags & CQE_TM_MATCH != 0;
+        assert_eq!(matched, reads == 0, "after {reads} reads");
+        if !matched {
+            assert!(t.read(PLAIN, first.len()) == first, "after {reads} reads");
+        }
     }
 }

@@ -15,11 +15,10 @@ use faultline_abi::qp::{
 };
 use faultline_abi::translation as tq;
 
-use super::{
-    Bearer, Binding, Kind, MAX_LEAVES_PER_MAP, Mkey, Mkeys, grants_too_much, leaves_per_page,
-};
+use super::{Bearer, Binding, Kind, MAX_LEAVES_PER_MAP, Mkey, Mkeys, grants_too_much, last_byte};
 use crate::dma::Dma;
-use crate::page_table::PAGE_SHIFT;
+use crate::page_table::{PAGE_SHIFT, leaves_per_page};
+use crate::work;
 
 const REMOTE: u32 = ACCESS_REMOTE_WRITE
     | ACCESS_REMOTE_READ
@@ -92,19 +91,12 @@ impl Mkeys {
         if !(u32::from(PAGE_SHIFT)..=30).contains(&shift) || what.num_pages > max_pages {
             return Err(Unchanged::Bounds);
         }
-        let (page, room) = (1u64 << shift, u64::from(what.num_pages) << shift);
-        let last = what
-            .length
-            .checked_sub(1)
-            .and_then(|n| what.iova.checked_add(n))
-            .ok_or(Unchanged::Bounds)?;
+        let page = 1u64 << shift;
+        let last = last_byte(what.iova, what.length).ok_or(Unchanged::Bounds)?;
         let offset = what.iova & (page - 1);
         // Neither less nor more pages than the range has.
-        if offset
-            .checked_add(what.length)
-            .map(|n| n.div_ceil(page) << shift)
-            != Some(room)
-        {
+        let pages = offset.checked_add(what.length).map(|n| n.div_ceil(page));
+        if pages != Some(u64::from(what.num_pages)) {
             return Err(Unchanged::Bounds);
         }
         if self.budget.is_spent() {
@@ -116,7 +108,7 @@ impl Mkeys {
             return Err(Unchanged::Bounds);
         }
         self.read_list(what, mem)?;
-        self.touched += leaves;
+        self.work.add(u64::from(what.num_pages));
         if self.list.iter().any(|addr| addr & (page - 1) != 0) {
             return Err(Unchanged::Bounds);
         }
@@ -126,6 +118,7 @@ impl Mkeys {
             Some(mkey) => {
                 let taken = mkey.take_list(what, last, epoch, &list);
                 mkey.account(&self.budget);
+                self.work.add(mkey.take_work());
                 taken
             }
             None => Err(Unchanged::Key),
@@ -158,7 +151,7 @@ impl Mkeys {
         let Kind::Window { two, bound } = window.kind else {
             return Err(Unchanged::State);
         };
-        if two && bound.is_some() {
+        if two && (bound.is_some() || self.closing == Some(bearer.qpn)) {
             return Err(Unchanged::State);
         }
         let index = what.rkey >> 8;
@@ -188,7 +181,9 @@ impl Mkeys {
         window.access = what.access & REMOTE;
         window.iova = if zero_based { 0 } else { what.addr };
         window.length = what.length;
-        self.bound_to_qps += u32::from(two);
+        if two {
+            self.by_qp.insert((bearer.qpn, index));
+        }
         Ok(())
     }
 
@@ -248,25 +243,20 @@ impl Mkeys {
         }
     }
 
-    /// A QP goes: nobody else may inherit its windows.
-    pub(crate) fn forget_qp(&mut self, qpn: u32) {
-        if self.bound_to_qps == 0 {
-            return;
-        }
-        let of_qp = |mkey: &Mkey| match mkey.kind {
-            Kind::Window {
-                bound: Some(bound), ..
-            } => bound.qpn == Some(qpn),
-            _ => false,
-        };
-        let indices: Vec<u32> = self
-            .iter()
-            .filter(|mkey| of_qp(mkey))
-            .map(|mkey| mkey.key >> 8)
-            .collect();
-        for index in indices {
+    /// A QP goes, and its windows are freed: nobody else may inherit them. It may have many; gives whether all are free, or
+    /// others must have their turn first.
+    pub(crate) fn forget_qp(&mut self, qpn: u32) -> bool {
+        let end = self.work.get() + work::TURN;
+        self.closing = Some(qpn);
+        while let Some(&(_, index)) = self.by_qp.range((qpn, 0)..=(qpn, u32::MAX)).next() {
+            if self.work.get() >= end {
+                return false;
+            }
+            self.work.add(work::FREE);
             self.unbind(index);
         }
+        self.closing = None;
+        true
     }
 
     /// Frees a window, if it is one and bound.
@@ -278,7 +268,9 @@ impl Mkeys {
             return;
         };
         let Some(was) = bound.take() else { return };
-        self.bound_to_qps -= u32::from(was.qpn.is_some());
+        if let Some(qpn) = was.qpn {
+            self.by_qp.remove(&(qpn, index));
+        }
         if let Some(region) = self.get_mut(was.region) {
             region.windows -= 1;
         }
@@ -321,8 +313,10 @@ impl Mkey {
         };
         let entry = |n: u64| list.get(n as usize).map_or(0, |page| page | rights);
         let (shift, count) = (what.page_shift as u8, u64::from(what.num_pages));
-        self.map(first, shift, count, false, entry)
-            .map_err(|_| Unchanged::Bounds)?;
+        if what.length > 0 {
+            self.map(first, shift, count, false, entry)
+                .map_err(|_| Unchanged::Bounds)?;
+        }
         self.key = what.key;
         self.access = what.access;
         if let Kind::Fast { valid, .. } = &mut self.kind {

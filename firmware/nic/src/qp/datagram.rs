@@ -171,7 +171,7 @@ impl Qp {
             self.drop_too_long(core, now, mem, wr);
             return Ok(());
         }
-        let grh = global_header(&header.ip);
+        let grh = global_header(header, payload.len());
         let placed = self
             .scatter(core, mem, &wr, 0, Payload::Bytes(&grh))
             .and_then(|()| self.scatter(core, mem, &wr, GRH_LEN as u64, payload));
@@ -241,9 +241,10 @@ impl Qp {
     }
 }
 
-/// The 40 bytes in front of a received datagram.
-fn global_header(ip: &Ip) -> [u8; GRH_LEN] {
+/// The 40 bytes in front of a received datagram. A packet that was not sent over a wire has no length in its header yet.
+fn global_header(header: &RoceHeader, payload_len: usize) -> [u8; GRH_LEN] {
     let mut grh = [0; GRH_LEN];
+    let ip = header.emitted_ip(payload_len).unwrap_or(header.ip);
     let start = GRH_LEN - ip.header_len().min(GRH_LEN);
     if let Some(out) = grh.get_mut(start..) {
         // It was parsed or made as a header of this length, so it fits.

@@ -24,6 +24,7 @@ use crate::fault::Need;
 use crate::frame::{CopyError, Payload, Segments};
 use crate::mkey::{Access, Bearer};
 use crate::srq::{RecvWr, TakeError};
+use crate::tag::HEADERS;
 use crate::time::Instant;
 
 /// Bytes of a READ that must be there before it is accepted.
@@ -157,6 +158,16 @@ impl Qp {
     ) -> Result<(), Refusal> {
         let opcode = header.bth.opcode;
         let first = opcode.is_first_or_only();
+        // Headers by which a buffer is chosen are those that are delivered, whatever the sender does meanwhile.
+        let mut headers = [0; HEADERS];
+        let payload = match self.listed_tags(core).filter(|_| first) {
+            Some(listed) => {
+                core.charge(listed);
+                let own = payload.with_own_head(&mut headers);
+                own.map_err(|_| Refusal::Lost)?
+            }
+            None => payload,
+        };
         if first {
             // A damaged message leaves its receive for the next one (UC: IBTA 9.8.2.2.7).
             if self.begin_send(core, now, mem, header, payload)? == Begun::Rendezvous {
@@ -273,6 +284,27 @@ impl Qp {
         self.complete_recv(core, now, mem, &wr, entry);
     }
 
+    /// A WRITE with immediate data that is refused for its key takes a receive work request, if one is posted: that completes
+    /// with a local access error. A first packet without immediate data takes none.
+    fn with_receive<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        header: &RoceHeader,
+        refusal: Refusal,
+    ) -> Refusal {
+        let takes = refusal.is_of_access()
+            && header.imm.is_some()
+            && self.config.kind.is_reliable()
+            && (self.responder.current().is_some()
+                || self.need_receive(core, now, mem, header).is_ok());
+        match takes {
+            true => Refusal::access_with_receive(),
+            false => refusal,
+        }
+    }
+
     fn execute_write<M: Dma>(
         &mut self,
         core: &mut Core,
@@ -293,9 +325,13 @@ impl Qp {
             }
             // The key of an empty WRITE is not looked at (IBTA 9.7.4.1.5).
             if reth.len > 0 {
-                core.mkeys
-                    .check(reth.rkey, bearer, reth.addr, reth.len, Access::RemoteWrite)
-                    .map_err(|_| Refusal::access())?;
+                let access = Access::RemoteWrite;
+                let checked = core
+                    .mkeys
+                    .check(reth.rkey, bearer, reth.addr, reth.len, access);
+                if checked.is_err() {
+                    return Err(self.with_receive(core, now, mem, header, Refusal::access()));
+                }
             }
             (reth.addr, reth.rkey, reth.len)
         } else {
@@ -315,9 +351,14 @@ impl Qp {
         }
         if len > 0 {
             let mut segments = Segments::new();
-            core.mkeys
-                .translate(rkey, bearer, addr, len, Access::RemoteWrite, &mut segments)
-                .map_err(|miss| Refusal::of_key(miss, addr, left, header.bth.psn))?;
+            let access = Access::RemoteWrite;
+            if let Err(miss) = core
+                .mkeys
+                .translate(rkey, bearer, addr, len, access, &mut segments)
+            {
+                let refusal = Refusal::of_key(miss, addr, left, header.bth.psn);
+                return Err(self.with_receive(core, now, mem, header, refusal));
+            }
             copy_payload(core, mem, &segments, payload, &mut 0).map_err(|error| match error {
                 CopyError::Source => Refusal::Lost,
                 CopyError::Destination => Refusal::operational(None),
@@ -391,6 +432,7 @@ impl Qp {
             len: reth.len,
             sent: 0,
             again: false,
+            urged: false,
         });
         Ok(())
     }

@@ -21,11 +21,11 @@ use faultline_wire::aeth::{NakCode, Syndrome};
 use faultline_wire::bth::Psn;
 use faultline_wire::packet::RoceHeader;
 
-use super::responder::Refusal;
+use super::responder::{Refusal, Reply};
 use super::{Failure, Qp, QpType};
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::{Faulter, Need, Raised, Token};
+use crate::fault::{Faulter, Need, Raised, RepairTime, Token};
 use crate::frame::{Frame, Payload};
 use crate::time::Instant;
 use crate::work;
@@ -48,14 +48,22 @@ enum Held {
     Parked,
 }
 
+/// A page that keeps a queue pair from sending.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EgressWait {
+    pub token: Token,
+    /// First packet that can't be sent, or response that has no place. Packets before it are still sent again.
+    pub psn: Psn,
+}
+
 /// What a queue pair waits for.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     /// An own buffer: of a request that has not left, or of a response that has come.
-    pub requester: Option<Token>,
+    pub requester: Option<EgressWait>,
     pub ingress: Option<IngressWait>,
     /// Memory that a READ is answered from.
-    pub reply: Option<Token>,
+    pub reply: Option<EgressWait>,
     /// Memory that a FLUSH has arrived for, and that is not durable yet, or has just become so.
     pub durable: Option<Durable>,
 }
@@ -140,7 +148,6 @@ impl Qp {
     fn faulter(&self, requester: bool) -> Faulter {
         Faulter {
             qpn: self.number,
-            uctx: self.config.uctx,
             requester,
         }
     }
@@ -159,12 +166,41 @@ impl Qp {
             Raised::Waiting(token) => Some(token),
             Raised::NoRoom => {
                 if waiting != Some(Token::ROOM) {
-                    core.faults.wait_for_room(now, self.faulter(requester));
+                    core.wait_for_room(now, self.number, need.absent.key);
                 }
                 Some(Token::ROOM)
             }
             Raised::NoQueue => None,
         }
+    }
+
+    /// Waits for a page of an own buffer. Gives false if nobody answers faults.
+    pub(super) fn await_own_page<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        need: &Need,
+    ) -> bool {
+        let psn = Psn::new(need.psn);
+        let token = self.await_page(core, now, mem, true, None, need);
+        self.waits.requester = token.map(|token| EgressWait { token, psn });
+        token.is_some()
+    }
+
+    /// Waits for a page that a READ is answered from. Gives false if nobody answers faults.
+    pub(super) fn await_reply_page<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        need: &Need,
+    ) -> bool {
+        let psn = Psn::new(need.psn);
+        let waiting = self.waits.reply.map(|wait| wait.token);
+        let token = self.await_page(core, now, mem, false, waiting, need);
+        self.waits.reply = token.map(|token| EgressWait { token, psn });
+        token.is_some()
     }
 
     /// A page for a request of an RC peer is not there. Gives false if the packet is to be held.
@@ -216,7 +252,7 @@ impl Qp {
         }
         core.counters.inc(Counter::page_fault_rnr);
         core.counters.inc(Counter::rnr_nak_sent);
-        let timer = core.faults.rnr_timer(now, token);
+        let timer = core.rnr_timer(now, token, fault.need.absent.key);
         self.responder
             .acknowledge(expected, Syndrome::RnrNak { timer });
         self.wake(core);
@@ -272,7 +308,7 @@ impl Qp {
             FAULT_POLICY_DROP => {
                 core.counters.inc(Counter::page_fault_drops);
                 core.raise_fault(mem, now, self.faulter(false), None, &fault.need);
-                self.responder.lose_message(arrival.header());
+                self.responder.lose_message();
             }
             _ => {
                 if self.await_parked(core, now, mem, fault) {
@@ -332,15 +368,16 @@ impl Qp {
     fn park<M: Dma>(&mut self, core: &mut Core, arrival: Arrival<'_>, payload: Payload<'_, M>) {
         // An empty one takes room too.
         let cost = payload.len() + size_of::<Parked>();
-        if core.parked + cost > core.config.park_bytes {
+        let (uctx, limit) = (self.config.uctx, core.config.park_bytes);
+        if !core.park.take(uctx, cost, limit) {
             core.counters.inc(Counter::park_overflow);
             return;
         }
         let Ok(bytes) = payload.to_vec() else {
+            core.park.give_back(uctx, cost);
             core.counters.inc(Counter::dma_errors);
             return;
         };
-        core.parked += cost;
         core.counters.inc(Counter::parked_packets);
         self.parked.0.push_back(Parked {
             header: arrival.header().copied(),
@@ -354,7 +391,8 @@ impl Qp {
 
     fn unpark(&mut self, core: &mut Core) -> Option<Parked> {
         let packet = self.parked.0.pop_front()?;
-        core.parked -= packet.bytes.len() + size_of::<Parked>();
+        let cost = packet.bytes.len() + size_of::<Parked>();
+        core.park.give_back(self.config.uctx, cost);
         Some(packet)
     }
 
@@ -391,6 +429,9 @@ impl Qp {
     /// Forgets pages and packets that were waited for, and what was still to happen to it.
     pub(super) fn stop_waiting(&mut self, core: &mut Core) {
         core.forget_silenced(self.number);
+        let work = core.faults.forget(self.number);
+        core.charge(work);
+        core.ingress.forget(self.number);
         self.waits = Waits::default();
         while self.unpark(core).is_some() {}
     }
@@ -404,13 +445,15 @@ impl Qp {
         token: Token,
         repaired: bool,
     ) {
-        if self.waits.requester == Some(token) {
+        if let Some(wait) = self.waits.requester.filter(|wait| wait.token == token) {
             self.waits.requester = None;
-            self.own_page_answered(core, now, repaired);
+            self.own_page_answered(core, now, wait.psn, repaired);
         }
-        if self.waits.reply == Some(token) {
+        if let Some(wait) = self.waits.reply.filter(|wait| wait.token == token) {
             self.waits.reply = None;
-            if !repaired {
+            // Not if an earlier response has to be given again first.
+            let next = self.responder.replies.front().map(Reply::next_psn);
+            if !repaired && next == Some(wait.psn) {
                 self.reply_lost(core, now, mem);
             }
         }
@@ -432,7 +475,7 @@ impl Qp {
     pub(super) fn flush_waits(&mut self, core: &mut Core, now: Instant, psn: Psn) {
         self.responder.hold_naks();
         let since = self.waits.durable.map_or(now, |durable| durable.since);
-        let timer = core.faults.rnr_timer_after(now.0.saturating_sub(since.0));
+        let timer = RepairTime::default().rnr_timer(now.0.saturating_sub(since.0));
         core.counters.inc(Counter::rnr_nak_sent);
         self.responder.acknowledge(psn, Syndrome::RnrNak { timer });
     }
@@ -469,13 +512,14 @@ impl Qp {
             kind if kind.is_reliable() => {
                 let refusal = match failure {
                     Some(_) => Refusal::operational(failure),
+                    None if self.responder.current().is_some() => Refusal::access_with_receive(),
                     None => Refusal::access(),
                 };
                 let psn = self.responder.expected_psn();
                 self.refuse(core, now, mem, psn, refusal);
             }
             // The peer's mistake costs it the message.
-            _ if !receive => self.responder.lose_message(None),
+            _ if !receive => self.responder.lose_message(),
             kind => {
                 if let Some(wr) = self.responder.take_current() {
                     self.complete_receive(core, now, mem, &wr, LOST_BUFFER);

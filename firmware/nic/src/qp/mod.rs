@@ -1,19 +1,22 @@
 //! Queue pairs.
 //!
 //! A QP is its attributes, a send queue with a [`Requester`] and a receive queue with a [`Responder`]. What
-//! differs between transports is with connections (`requester.rs`, `response.rs`; `responder.rs`, `execute.rs`),
-//! datagrams (`datagram.rs`) and raw Ethernet (`raw.rs`). What happens while a page is not there is in `fault.rs`.
+//! differs between transports is with connections (`requester.rs`, `response.rs`; `responder.rs`, `execute.rs`,
+//! `unreliable.rs`), datagrams (`datagram.rs`) and raw Ethernet (`raw.rs`). What happens while a page is not there is
+//! in `fault.rs`.
 
 mod datagram;
 mod execute;
 mod fault;
 mod local;
+mod pending;
 mod raw;
 mod requester;
 mod responder;
 mod response;
 pub mod state;
 mod tag;
+mod unreliable;
 mod work_request;
 
 use faultline_abi::admin::Counter;
@@ -25,7 +28,7 @@ use faultline_wire::mtu::PathMtu;
 use faultline_wire::opcode::Service;
 use faultline_wire::packet::RoceHeader;
 
-use crate::budget::Held;
+use crate::budget::{Budget, Held};
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{CopyError, Payload, TxFrame, packet_of_run};
@@ -291,8 +294,8 @@ pub struct Qp {
     pub config: QpConfig,
     /// The set that counts what it does; `None`: the device's counters do.
     pub counters: Option<u32>,
-    /// Places in indirection tables that a work queue or raw queue pair has.
-    pub table_places: u32,
+    /// Places in indirection tables, groups and flows that name it: it can't go.
+    pub references: u32,
     state: State,
     attr: QpAttr,
     /// Bytes of payload in a packet.
@@ -316,6 +319,8 @@ pub struct Qp {
     established: bool,
     /// What it takes of the budget, whatever it does.
     _held: Held,
+    /// The same for what it keeps of READs and atomics that it answers.
+    answers: Option<Held>,
 }
 
 impl Qp {
@@ -334,7 +339,7 @@ impl Qp {
             number,
             config,
             counters: None,
-            table_places: 0,
+            references: 0,
             state: State::Reset,
             attr: initial_attr(fault_policy),
             mtu: PathMtu::Mtu1024.bytes() as u32,
@@ -355,6 +360,7 @@ impl Qp {
             timer_at: None,
             established: false,
             _held: held,
+            answers: None,
         }
     }
 
@@ -631,6 +637,18 @@ impl Qp {
         }
     }
 
+    /// Takes room for the answers to so many READs and atomics, unless it has as much. Gives false if none is left.
+    pub(crate) fn reserve_answers(&mut self, budget: &Budget, limit: u8) -> bool {
+        let bytes = Responder::room_for(usize::from(limit));
+        let held = self.answers.get_or_insert_with(|| budget.none());
+        let more = bytes.saturating_sub(held.bytes());
+        let left = budget.take(more).is_some();
+        if left {
+            held.set(held.bytes() + more);
+        }
+        left
+    }
+
     /// Changes attributes and state. `state.rs` has checked the command against the table.
     pub(crate) fn apply<M: Dma>(
         &mut self,
@@ -718,6 +736,7 @@ impl Qp {
         }
         self.requester = Requester::default();
         self.responder = Responder::default();
+        self.answers = None;
         self.established = false;
     }
 
@@ -789,7 +808,7 @@ impl Qp {
         let srq = core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
         let mut wr = match srq.ring.take(mem) {
             Err(TakeError::Broken) => {
-                core.raise_async(mem, now, event::SRQ_ERROR, srqn);
+                core.srq_error(mem, now, srqn);
                 return Err(TakeError::Broken);
             }
             taken => taken?,

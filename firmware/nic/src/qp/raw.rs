@@ -135,17 +135,15 @@ impl Qp {
         Ok(view.head().map_err(|_| UNREADABLE)?)
     }
 
-    /// A frame as software has written it.
+    /// A frame as software has written it. Its headers are read once: the switch and receivers' flows look at them, and a
+    /// sender that changes them meanwhile must not have others delivered.
     fn build_plain<M: Dma>(&self, core: &Core, mem: &M, wr: &SendWr) -> Result<TxFrame, Unbuilt> {
-        let ends = addresses(&self.read_head(core, mem, wr, ADDRESSES_LEN)?);
-        let payload = self.gather(core, wr, 0, wr.length, Access::LocalRead)?;
-        Ok(raw_frame(
-            ends,
-            Head::new(),
-            payload,
-            wr.length as usize,
-            false,
-        ))
+        let len = wr.length as usize;
+        let head = self.read_head(core, mem, wr, len.min(MAX_HEADERS))?;
+        let rest = wr.length - head.len() as u32;
+        let payload = self.gather(core, wr, head.len() as u32, rest, Access::LocalRead)?;
+        let ends = addresses(&head);
+        Ok(raw_frame(ends, head, payload, rest as usize, false))
     }
 
     /// A frame whose checksums the NIC fills in: all of them, or one at the place that software names.
@@ -248,7 +246,36 @@ impl Qp {
         self.receive_or_park(core, now, mem, arrival, frame.payload)
     }
 
+    /// A frame whose checksums must be looked at is copied first, if it is still in its sender's memory: what is said of
+    /// them must be true of what is delivered.
     pub(super) fn receive_frame_now<M: Dma>(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        mem: &M,
+        tag: u32,
+        frame: Frame<'_, M>,
+    ) -> Result<(), IngressNeed> {
+        if frame.checked || matches!(frame.payload, Payload::Bytes(_)) {
+            return self.deliver_frame(core, now, mem, tag, frame);
+        }
+        let mut copy = std::mem::take(&mut core.frame_copy);
+        copy.resize(frame.payload.len(), 0);
+        let delivered = match frame.payload.read(0, &mut copy) {
+            Ok(_) => {
+                let payload = Payload::Bytes(&copy);
+                self.deliver_frame(core, now, mem, tag, Frame { payload, ..frame })
+            }
+            Err(_) => {
+                core.counters.inc(Counter::dma_errors);
+                Ok(())
+            }
+        };
+        core.frame_copy = copy;
+        delivered
+    }
+
+    fn deliver_frame<M: Dma>(
         &mut self,
         core: &mut Core,
         now: Instant,
@@ -329,8 +356,6 @@ impl Qp {
 }
 
 const UNREADABLE: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
-/// Both addresses of a frame.
-const ADDRESSES_LEN: usize = 12;
 
 fn raw_frame(
     (dst, src): (MacAddr, MacAddr),

@@ -20,6 +20,7 @@ use faultline_wire::reth::Reth;
 
 use super::fault::LOST_BUFFER;
 use super::local::LOCAL_BATCH;
+use super::pending::Pending;
 use super::tag::Own;
 use super::work_request::SendWr;
 use super::{Failure, Qp, QpType, State};
@@ -31,6 +32,7 @@ use crate::frame::{Segments, TxFrame, push_segment, truncate_segments};
 use crate::mkey::{Access, Miss};
 use crate::srq::SgEntry;
 use crate::time::{Instant, Nanos};
+use crate::work::{self, count_steps};
 
 /// Packets sent and not acknowledged, at most. Bounds what one loss costs.
 const WINDOW: i32 = 1024;
@@ -38,8 +40,6 @@ const WINDOW: i32 = 1024;
 const ACK_EVERY: u32 = 64;
 /// Bytes of the place for a response that must be there before it is asked for.
 const LANDING_AHEAD: u32 = 1 << 20;
-/// Requests for which an idle queue pair keeps room.
-const KEPT_ROOM: usize = 256;
 
 /// Why no packet was built.
 #[derive(Debug)]
@@ -59,10 +59,9 @@ impl From<Failure> for Unbuilt {
 /// Send side of a QP.
 #[derive(Debug, Default)]
 pub struct Requester {
-    pub(super) pending: VecDeque<SendWr>,
-    /// What `pending` takes of the budget, with the SGEs that do not fit into a request.
+    pub(super) pending: Pending,
+    /// What `pending` takes of the budget.
     room: Option<Held>,
-    far_sges: usize,
     /// Places of the tag list into which data is to be read, and of which nothing is pending yet.
     pub(super) rendezvous: VecDeque<u32>,
     /// Work request, as a position in `pending`, and packet of it that are sent next.
@@ -94,14 +93,6 @@ pub struct Requester {
     pub(super) dammed: Option<(u32, u32)>,
 }
 
-/// Bytes of the SGEs of a request that stand elsewhere.
-fn far_sges(wr: &SendWr) -> usize {
-    match wr.sges.spilled() {
-        true => wr.sges.capacity() * size_of::<SgEntry>(),
-        false => 0,
-    }
-}
-
 impl Requester {
     /// A work request gets the PSNs that are next.
     fn append(&mut self, budget: &Budget, mut wr: SendWr) {
@@ -112,35 +103,25 @@ impl Requester {
 
     /// A request begins.
     pub(super) fn push(&mut self, budget: &Budget, wr: SendWr) {
-        self.far_sges += far_sges(&wr);
-        self.pending.push_back(wr);
-        let bytes = self.bytes();
-        let room = self.room.get_or_insert_with(|| budget.none());
-        if room.bytes() != bytes {
+        self.pending.push(wr);
+        self.room.get_or_insert_with(|| budget.none());
+        self.account();
+    }
+
+    /// The oldest request ends.
+    pub(super) fn pop(&mut self) -> Option<SendWr> {
+        let wr = self.pending.pop();
+        self.account();
+        wr
+    }
+
+    fn account(&mut self) {
+        let bytes = self.pending.bytes();
+        if let Some(room) = &mut self.room
+            && room.bytes() != bytes
+        {
             room.set(bytes);
         }
-    }
-
-    /// The oldest request ends. Who has had many at once does not keep room for as many for ever.
-    pub(super) fn pop(&mut self) -> Option<SendWr> {
-        let wr = self.pending.pop_front()?;
-        let far = far_sges(&wr);
-        let shrinks = self.pending.is_empty() && self.pending.capacity() > KEPT_ROOM;
-        if shrinks {
-            self.pending.shrink_to(0);
-        }
-        if far > 0 || shrinks {
-            self.far_sges -= far;
-            let bytes = self.bytes();
-            if let Some(room) = &mut self.room {
-                room.set(bytes);
-            }
-        }
-        Some(wr)
-    }
-
-    fn bytes(&self) -> usize {
-        self.pending.capacity() * size_of::<SendWr>() + self.far_sges
     }
 
     /// Whether another request may begin. With nothing left of the budget there is one at a time.
@@ -183,9 +164,8 @@ impl Requester {
 
     /// Nothing is pending any more, nor soon.
     fn clear(&mut self) {
-        self.pending = VecDeque::new();
+        self.pending = Pending::default();
         self.room = None;
-        self.far_sges = 0;
         self.cursor = 0;
         self.cursor_packet = 0;
         self.recovering = None;
@@ -196,13 +176,16 @@ impl Requester {
         self.dammed = None;
     }
 
+    /// The work request that a packet belongs to, as a position in `pending`.
+    fn position(&self, psn: Psn) -> Option<usize> {
+        self.pending.find(psn)
+    }
+
     /// Sends again from this PSN on.
     pub(super) fn rewind(&mut self, psn: Psn) {
-        let found = self
-            .pending
-            .iter()
-            .position(|wr| wr.psns > 0 && psn.diff(wr.first) >= 0 && psn.diff(wr.end()) < 0);
-        let Some(position) = found else { return };
+        let Some(position) = self.position(psn) else {
+            return;
+        };
         let Some(wr) = self.pending.get(position) else {
             return;
         };
@@ -234,6 +217,7 @@ impl Requester {
     pub(super) fn pass(&mut self) {
         self.cursor += 1;
         self.cursor_packet = 0;
+        self.pending.reach(self.cursor);
     }
 
     /// The work request at the cursor.
@@ -243,10 +227,7 @@ impl Requester {
 
     /// The oldest request with an answer outstanding, before position `before`.
     pub(super) fn oldest_awaiting(&self, before: usize) -> Option<usize> {
-        self.pending
-            .iter()
-            .take(before)
-            .position(SendWr::awaits_response)
+        self.pending.oldest_awaiting().filter(|at| *at < before)
     }
 }
 
@@ -266,7 +247,7 @@ impl Qp {
             // What was handed over before has been delivered.
             self.acknowledge_until(core, now, mem, self.requester.cursor_psn());
         }
-        if self.waits.requester.is_some() {
+        if self.is_held_by_own_page() {
             return None;
         }
         if let Some(deadline) = self.requester.rnr_deadline {
@@ -281,7 +262,7 @@ impl Qp {
         let (mut carried_out, turn) = (0, core.begin_turn());
         loop {
             self.retire(core, now, mem);
-            if !self.state.sends() {
+            if !self.state.sends() || self.is_held_by_own_page() {
                 return None;
             }
             if self.requester.cursor == self.requester.pending.len() && !self.fetch(core, mem) {
@@ -342,31 +323,61 @@ impl Qp {
         match unbuilt {
             Unbuilt::Failed(failure) => Some(failure),
             Unbuilt::Absent(need) => {
-                self.waits.requester = self.await_page(core, now, mem, true, None, &need);
-                // The peer is not late: it has not been asked.
-                self.requester.ack_deadline = None;
-                match self.waits.requester {
-                    Some(_) => None,
-                    None => Some(LOST_BUFFER),
+                if !self.await_own_page(core, now, mem, &need) {
+                    return Some(LOST_BUFFER);
                 }
+                if !self.awaits_ack() {
+                    // The peer is not late: it has not been asked.
+                    self.requester.ack_deadline = None;
+                }
+                None
             }
         }
     }
 
-    /// The page of an own buffer is there, or will not come.
-    pub(super) fn own_page_answered(&mut self, core: &mut Core, now: Instant, repaired: bool) {
+    /// The page of an own buffer, for the packet with this PSN, is there or will not come.
+    pub(super) fn own_page_answered(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        psn: Psn,
+        repaired: bool,
+    ) {
         let req = &mut self.requester;
         if !repaired {
-            let position = req.cursor;
+            // Transmission may have gone back to earlier requests. Datagrams and frames have no PSNs here.
+            let position = req.position(psn).unwrap_or(req.cursor);
             if let Some(wr) = req.pending.get_mut(position) {
                 wr.failed = Some(LOST_BUFFER);
             }
-            return;
         }
-        if req.high.diff(req.unacked) > 0 {
-            req.ack_deadline = ack_timeout_ns(self.attr.timeout).map(|ns| now + Nanos(ns));
+        if req.ack_deadline.is_none() && req.rnr_deadline.is_none() {
+            self.restart_ack_timer(now);
             self.sync_timer(core);
         }
+    }
+
+    /// Whether packets at the cursor can't be sent before a page is there.
+    fn is_held_by_own_page(&self) -> bool {
+        let wait = self.waits.requester.as_ref();
+        wait.is_some_and(|wait| self.requester.cursor_psn().diff(wait.psn) >= 0)
+    }
+
+    /// Whether the peer has been asked for something that it has not answered. What follows a missing page does not
+    /// count: it is sent, or sent again, when the page is there.
+    pub(super) fn awaits_ack(&self) -> bool {
+        let req = &self.requester;
+        let until = match &self.waits.requester {
+            Some(wait) if wait.psn.diff(req.high) < 0 => wait.psn,
+            _ => req.high,
+        };
+        until.diff(req.unacked) > 0
+    }
+
+    /// Gives the peer its whole time to answer from now on, if there is something to answer.
+    pub(super) fn restart_ack_timer(&mut self, now: Instant) {
+        let timeout = ack_timeout_ns(self.attr.timeout).filter(|_| self.awaits_ack());
+        self.requester.ack_deadline = timeout.map(|ns| now + Nanos(ns));
     }
 
     /// Window, fence, and the limit on READs and atomics.
@@ -392,12 +403,7 @@ impl Qp {
             }
         }
         if wr.is_answered() {
-            let outstanding = req
-                .pending
-                .iter()
-                .take(req.cursor)
-                .filter(|wr| wr.awaits_response())
-                .count();
+            let outstanding = req.pending.awaiting(req.cursor);
             return outstanding < usize::from(self.attr.max_rd_atomic.max(1));
         }
         true
@@ -700,6 +706,7 @@ impl Qp {
             let Some(wr) = self.requester.pop() else {
                 return;
             };
+            core.charge(work::LOOK);
             self.requester.cursor = self.requester.cursor.saturating_sub(1);
             let fin = self.fin_after(core, &wr);
             self.complete_send(core, now, mem, &wr, None);
@@ -802,12 +809,12 @@ impl Requester {
     /// Moves the cursor forward to this PSN.
     pub(super) fn skip_to(&mut self, psn: Psn) {
         while let Some(wr) = self.pending.get(self.cursor) {
+            count_steps(1);
             if !wr.done && (wr.psns == 0 || psn.diff(wr.end()) < 0) {
                 self.cursor_packet = psn.diff(wr.first).max(0) as u32;
                 return;
             }
-            self.cursor += 1;
-            self.cursor_packet = 0;
+            self.pass();
         }
     }
 }

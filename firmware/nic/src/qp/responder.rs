@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::event;
-use faultline_abi::qp::FAULT_POLICY_TERMINATE;
+use faultline_abi::qp::{FAULT_POLICY_RNR, FAULT_POLICY_TERMINATE};
 use faultline_wire::aeth::{Aeth, NakCode, Syndrome};
 use faultline_wire::atomic::AtomicAckEth;
 use faultline_wire::bth::Psn;
@@ -17,6 +17,7 @@ use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 
 use super::fault::IngressNeed;
+use super::unreliable::Jump;
 use super::{Failure, Misplaced, Qp, QpType, State};
 use crate::core::Core;
 use crate::dma::Dma;
@@ -85,6 +86,8 @@ pub(super) enum Reply {
         len: u32,
         sent: u32,
         again: bool,
+        /// The requester has repeated the request, and has not been told to wait since.
+        urged: bool,
     },
 }
 
@@ -100,12 +103,21 @@ impl Reply {
             len: 0,
             sent: 0,
             again,
+            urged: again,
         }
     }
 
     fn psn(&self) -> Psn {
         match self {
             Self::Ack { psn, .. } | Self::Atomic { psn, .. } | Self::Read { psn, .. } => *psn,
+        }
+    }
+
+    /// PSN of the next packet of it.
+    pub(super) fn next_psn(&self) -> Psn {
+        match self {
+            Self::Read { psn, sent, .. } => psn.add(*sent),
+            Self::Ack { psn, .. } | Self::Atomic { psn, .. } => *psn,
         }
     }
 
@@ -147,7 +159,9 @@ pub struct Responder {
     executed: VecDeque<Executed>,
     pub(super) replies: VecDeque<Reply>,
     /// UC: the rest of a damaged message is dropped.
-    skipping: bool,
+    pub(super) skipping: bool,
+    /// UC: a message has begun far from the expected PSN, and not much has come since.
+    pub(super) jump: Option<Jump>,
 }
 
 /// Why a request is not carried out, and what that means for the connection.
@@ -188,6 +202,26 @@ impl Refusal {
         }
     }
 
+    /// The same of a request that has taken a receive work request: a WRITE with immediate data (IBTA 11.6.2, local access
+    /// error).
+    pub(super) const fn access_with_receive() -> Self {
+        Self::Fatal {
+            code: Some(NakCode::RemoteAccessError),
+            event: event::QP_ACCESS_ERROR,
+            receive: Some(Failure::new(cqe::LOC_ACCESS_ERR, cqe::LKEY)),
+        }
+    }
+
+    pub(super) const fn is_of_access(&self) -> bool {
+        matches!(
+            self,
+            Self::Fatal {
+                code: Some(NakCode::RemoteAccessError),
+                ..
+            }
+        )
+    }
+
     pub(super) const fn operational(receive: Option<Failure>) -> Self {
         Self::Fatal {
             code: Some(NakCode::RemoteOperationalError),
@@ -226,9 +260,15 @@ impl Responder {
         self.expected
     }
 
+    /// Bytes that are kept of so many READs and atomics: what was asked for, answers, and acknowledgements between them.
+    pub(super) fn room_for(limit: usize) -> usize {
+        limit * (size_of::<Executed>() + 4 * size_of::<Reply>())
+    }
+
     pub(super) fn set_expected_psn(&mut self, psn: Psn) {
         self.expected = psn;
         self.nak_sent = false;
+        self.jump = None;
     }
 
     /// Drops replies and the message in progress, but not its receive work request.
@@ -296,13 +336,11 @@ impl Responder {
         });
     }
 
-    /// The rest of a message is of no use without this packet; a datagram has no rest.
-    pub(super) fn lose_message(&mut self, header: Option<&RoceHeader>) {
+    /// The expected packet is lost. The rest of its message is of no use without it; a datagram has no rest.
+    pub(super) fn lose_message(&mut self) {
         self.message = None;
         self.skipping = true;
-        if let Some(header) = header {
-            self.expected = header.bth.psn.next();
-        }
+        self.expected = self.expected.next();
     }
 
     /// Queues an acknowledgement; one that says more replaces the last.
@@ -334,6 +372,9 @@ impl Responder {
             {
                 *was = *again;
                 *queued = answer;
+            }
+            if let Reply::Read { urged, .. } = queued {
+                *urged = true;
             }
             return;
         }
@@ -423,34 +464,14 @@ impl Qp {
         }
     }
 
-    /// PSN check (IBTA 9.7.4.1.2, 9.8.2.2.1). Gives whether the packet is the one that comes next.
+    /// PSN check (IBTA 9.7.4.1.2). Gives whether the packet is the one that comes next.
     fn check_sequence(&mut self, core: &mut Core, header: &RoceHeader) -> bool {
         let resp = &mut self.responder;
+        if self.config.kind == QpType::Uc {
+            return resp.check_unreliable(core, header);
+        }
         let psn = header.bth.psn;
         let ahead = psn.diff(resp.expected);
-        if self.config.kind == QpType::Uc {
-            // IBTA 9.8.2.2.1 starts anew with any first packet. One from the past is a duplicate or was
-            // overtaken: dropped, so that messages come in order and once.
-            if ahead < 0 {
-                core.counters.inc(Counter::duplicate_request);
-                return false;
-            }
-            if ahead > 0 {
-                core.counters.inc(Counter::out_of_sequence);
-                resp.message = None;
-                resp.skipping = true;
-                resp.expected = psn;
-            }
-            if header.bth.opcode.is_first_or_only() {
-                resp.skipping = false;
-                return true;
-            }
-            if resp.skipping {
-                resp.expected = psn.next();
-                return false;
-            }
-            return true;
-        }
         match ahead {
             0 => true,
             1.. => {
@@ -511,6 +532,7 @@ impl Qp {
                         len: reth.len,
                         sent: 0,
                         again: true,
+                        urged: true,
                     };
                     resp.answer_again(&executed, answer);
                 }
@@ -604,42 +626,6 @@ impl Qp {
         }
     }
 
-    /// UC has no NAK: the message is lost (IBTA 9.8.2.2), unless the local side is at fault.
-    fn drop_unreliable<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        psn: Psn,
-        refusal: Refusal,
-    ) {
-        let resp = &mut self.responder;
-        resp.message = None;
-        resp.skipping = true;
-        resp.expected = psn.next();
-        match refusal {
-            // UC has no FLUSH.
-            Refusal::Lost | Refusal::Absent(_) | Refusal::NotDurable => {}
-            Refusal::NotReady => core.counters.inc(Counter::out_of_buffer),
-            Refusal::TooLong => {
-                if let Some(wr) = self.responder.take_current() {
-                    self.drop_too_long(core, now, mem, wr);
-                }
-            }
-            Refusal::Fatal {
-                receive: Some(failure),
-                event,
-                ..
-            } => {
-                if let Some(wr) = self.responder.take_current() {
-                    self.complete_receive(core, now, mem, &wr, failure);
-                }
-                self.fail_with_event(core, now, mem, event);
-            }
-            Refusal::Fatal { .. } => core.counters.inc(Counter::resp_invalid_request),
-        }
-    }
-
     /// An opcode of RC in the service of this QP.
     pub(super) fn twin(&self, rc: Opcode) -> Opcode {
         let service = self.config.kind.service();
@@ -685,13 +671,16 @@ impl Qp {
         mem: &M,
         most: u32,
     ) -> Option<TxFrame> {
-        if self.waits.reply.is_some() {
+        let reply = *self.responder.replies.front()?;
+        if let Some(wait) = &self.waits.reply
+            && reply.next_psn() == wait.psn
+            && !matches!(reply, Reply::Read { urged: true, .. })
+        {
             return None;
         }
         if let Some(header) = self.take_short_reply() {
             return Some(TxFrame::packet(header, Segments::new(), 0));
         }
-        let reply = *self.responder.replies.front()?;
         let Some(path) = self.path.as_ref() else {
             self.responder.replies.clear();
             return None;
@@ -751,14 +740,11 @@ impl Qp {
                 let before = absent.named.wrapping_sub(va);
                 let hint = u64::from(len - offset).saturating_sub(before);
                 let need = Need::new(absent, hint, at.get());
-                match self.await_page(core, now, mem, false, None, &need) {
-                    Some(token) => self.waits.reply = Some(token),
-                    None => {
-                        self.reply_lost(core, now, mem);
-                        return self.poll_reply(core, now, mem, 1);
-                    }
+                if self.await_reply_page(core, now, mem, &need) {
+                    return self.refuse_repetition(core, now);
                 }
-                return None;
+                self.reply_lost(core, now, mem);
+                return self.poll_reply(core, now, mem, 1);
             }
             Err(miss) => {
                 // The region went away while it was read; nothing behind this READ counts any more.
@@ -786,12 +772,42 @@ impl Qp {
 impl Qp {
     /// The page that a READ is answered from will not come.
     pub(super) fn reply_lost<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        let at = match self.responder.replies.front() {
-            Some(Reply::Read { psn, sent, .. }) => psn.add(*sent),
-            _ => self.responder.expected,
-        };
+        let front = self.responder.replies.front();
+        let at = front.map_or(self.responder.expected, Reply::next_psn);
         self.responder.replies.clear();
         self.refuse(core, now, mem, at, Refusal::access());
+    }
+
+    /// The requester has repeated a READ whose next response waits for a page: it is told to wait too, before its retries
+    /// are used up. The PSN is that of the missing response, as with every NAK in the middle of a READ; it is also that
+    /// of the repeated request, if that asks for the rest only. IBTA 9.7.5.2.8 knows RNR NAKs for new requests; requesters
+    /// (`rdma_rxe` too) do not tell the difference. Nothing else changes: when the page is there, the responses go on.
+    fn refuse_repetition(&mut self, core: &mut Core, now: Instant) -> Option<TxFrame> {
+        let wait = self.waits.reply?;
+        let path = self.path.as_ref()?;
+        let Some(Reply::Read {
+            msn, urged, rkey, ..
+        }) = self.responder.replies.front_mut()
+        else {
+            return None;
+        };
+        if !std::mem::take(urged) || self.attr.fault_policy != FAULT_POLICY_RNR {
+            return None;
+        }
+        core.counters.inc(Counter::page_fault_rnr);
+        core.counters.inc(Counter::rnr_nak_sent);
+        let timer = core.rnr_timer(now, Some(wait.token), *rkey);
+        // The READ itself is not complete.
+        let msn = msn.wrapping_sub(1) & MSN_MASK;
+        let opcode = self.twin(Opcode::RcAcknowledge);
+        let header = RoceHeader {
+            aeth: Some(Aeth {
+                syndrome: Syndrome::RnrNak { timer },
+                msn,
+            }),
+            ..path.header(opcode, self.attr.dest_qpn.get(), wait.psn)
+        };
+        Some(TxFrame::packet(header, Segments::new(), 0))
     }
 }
 

@@ -4,7 +4,7 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
-use faultline_wire::aeth::{Aeth, NakCode, Syndrome, ack_timeout_ns, rnr_timer_ns};
+use faultline_wire::aeth::{Aeth, NakCode, Syndrome, rnr_timer_ns};
 use faultline_wire::bth::Psn;
 use faultline_wire::opcode::OpKind;
 use faultline_wire::packet::RoceHeader;
@@ -37,7 +37,8 @@ impl Qp {
         // An answer that has not come holds back what follows it: an acknowledgement beyond it means that
         // the response was lost (IBTA 9.7.5.1.2).
         let mut until = psn;
-        if let Some(wr) = req.pending.iter().find(|wr| wr.awaits_response()) {
+        let awaiting = req.pending.oldest_awaiting();
+        if let Some(wr) = awaiting.and_then(|at| req.pending.get(at)) {
             let missing = wr.first.add(wr.responses);
             if until.diff(missing) > 0 {
                 until = missing;
@@ -49,14 +50,25 @@ impl Qp {
         req.unacked = until;
         req.recovering = None;
         (req.retries, req.rnr_retries) = (req.retry_limit, req.rnr_retry_limit);
-        let outstanding = req.high.diff(req.unacked) > 0;
-        req.ack_deadline = match ack_timeout_ns(self.attr.timeout) {
-            Some(ns) if outstanding => Some(now + Nanos(ns)),
-            _ => None,
-        };
+        if self
+            .waits
+            .requester
+            .is_some_and(|wait| until.diff(wait.psn) > 0)
+        {
+            // What missed the page has been done without it, before transmission went back.
+            self.waits.requester = None;
+        }
+        self.restart_ack_timer(now);
+        let req = &mut self.requester;
+        if until.diff(req.refused) > 0 {
+            // Done all the same: the responder had what it lacked before the request came again.
+            req.rnr_deadline = None;
+        }
         // A cursor that an acknowledgement has overtaken (after a rewind) moves on.
         if req.cursor_psn().diff(until) < 0 {
+            let before = req.cursor;
             req.skip_to(until);
+            core.charge((req.cursor - before) as u64);
         }
         self.retire(core, now, mem);
     }
@@ -226,16 +238,12 @@ impl Qp {
         }
         req.retries -= 1;
         req.rewind(psn);
-        req.ack_deadline = ack_timeout_ns(self.attr.timeout).map(|ns| now + Nanos(ns));
+        self.restart_ack_timer(now);
     }
 
     pub(super) fn handle_request_timer<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
         if !self.state.sends() {
             return;
-        }
-        // A page of this side is missing: the peer has not been asked for all of it.
-        if self.waits.requester.is_some() {
-            self.requester.ack_deadline = None;
         }
         let req = &mut self.requester;
         if req.rnr_deadline.is_some_and(|at| at <= now) {
@@ -448,9 +456,7 @@ impl Qp {
         last: Psn,
         packets: u32,
     ) {
-        if let Some(wr) = self.requester.pending.get_mut(position) {
-            wr.responses += packets;
-        }
+        self.requester.pending.answer(position, packets);
         self.acknowledge_until(core, now, mem, last.next());
     }
 

@@ -49,6 +49,11 @@ impl Qp {
         srq.tags.as_deref_mut()
     }
 
+    /// Number of buffers that a message is compared with, if its messages are for buffers with tags.
+    pub(super) fn listed_tags(&self, core: &mut Core) -> Option<u64> {
+        self.tag_list(core).map(|tags| tags.listed())
+    }
+
     /// A SEND begins: finds its buffer.
     pub(super) fn begin_send<M: Dma>(
         &mut self,

@@ -6,7 +6,7 @@ use faultline_wire::bth::Psn;
 use zerocopy::FromBytes;
 
 use super::tag::Own;
-use super::{Failure, Qp};
+use super::{Failure, Qp, QpType};
 use crate::config::MAX_MSG_SIZE;
 use crate::core::Core;
 use crate::dma::Dma;
@@ -111,6 +111,18 @@ impl SendWr {
         (self.compare_add >> 32) as u16
     }
 
+    /// Whether fields are zero that must be, in the layout of the work request on this kind of queue pair.
+    fn is_well_formed(&self, kind: QpType) -> bool {
+        let behind_key = self.swap >> 32 == 0 && self.ah == 0;
+        match (kind, self.opcode) {
+            (QpType::Ud | QpType::Gsi, _) => self.compare_add >> 32 == 0 && self.swap == 0,
+            (QpType::Raw, _) => self.swap == 0,
+            (_, wr::WR_BIND_MW) => behind_key && self.remote_qpn == 0,
+            (_, wr::WR_FLUSH) => behind_key,
+            _ => true,
+        }
+    }
+
     /// Bytes that come back in READ responses.
     pub(super) fn landing(&self) -> u32 {
         if self.is_read() { self.length } else { 0 }
@@ -170,7 +182,8 @@ impl Qp {
             | wr::WR_FLAG_FENCE
             | wr::WR_FLAG_INLINE
             | wr::WR_FLAG_CSUM;
-        if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 {
+        let well_formed = wr.is_well_formed(self.config.kind);
+        if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 || !well_formed {
             return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED));
         }
         let data = SQ_WQE_DATA as usize;

@@ -1,0 +1,240 @@
+//! Pages that a file of guest memory does not have: a hole in a sparse file whose file system is full, huge pages that
+//! were never reserved, a file that was truncated. An access to such a page raises SIGBUS, which would end the process and
+//! with it all other guests. Here it becomes an error of that access.
+//!
+//! # How
+//!
+//! A handler maps a private zero page in place of the missing one and notes its address for this thread; the access goes on
+//! with the zero page. Each access to guest memory then asks [`none_lost`]. If there was one, [`restore`] maps the file's page
+//! again, so that a later access finds it if there is room by then, and the access fails. So an access that fails may have
+//! read or written a part of its range, like DMA that is aborted on a bus.
+//!
+//! A page is replaced for the time of one access only, so few mappings of the process are split at a time
+//! (`vm.max_map_count`). Bytes written to the zero page are lost; nothing else ever sees them.
+//!
+//! # What the handler may rely on
+//!
+//! It runs on the thread that accesses the page, in the midst of that access: everything that it touches is an atomic, and mmap
+//! is a bare system call. Only pages of a mapping that was registered are replaced ([`Registration`]); the mapping
+//! is alive, because the access borrows it. A SIGBUS of any other kind goes to the handler that was there before, most
+//! likely to end the process.
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Mappings that can be registered at a time, of all NICs of the process.
+pub(crate) const MAX_REGISTERED: usize = 8192;
+/// Pages that one access can lose. The longest access to guest memory is a frame of 64 KiB, or a run of 16 KiB, on each of
+/// two sides.
+const MAX_LOST: usize = 64;
+
+/// A mapping whose pages may be replaced. Unused if `end` is 0.
+struct Range {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    page_size: AtomicUsize,
+}
+
+static RANGES: [Range; MAX_REGISTERED] = [const {
+    Range {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        page_size: AtomicUsize::new(0),
+    }
+}; MAX_REGISTERED];
+/// No range from this index on has ever been used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Indices of ranges below `USED` that are free.
+static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Pages that the access of this thread has lost so far.
+struct Lost {
+    count: AtomicU32,
+    pages: [AtomicUsize; MAX_LOST],
+}
+
+thread_local! {
+    // Without a destructor and a first use: the handler may touch it at any time.
+    static LOST: Lost = const {
+        Lost {
+            count: AtomicU32::new(0),
+            pages: [const { AtomicUsize::new(0) }; MAX_LOST],
+        }
+    };
+}
+
+/// What SIGBUS did before.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Permission to replace the pages of a mapping, until it is dropped. That must be before the mapping is.
+#[derive(Debug)]
+pub(crate) struct Registration(usize);
+
+impl Registration {
+    /// For a mapping of `len` bytes at `start`. `None` if there are too many.
+    pub(crate) fn new(start: *const u8, len: usize, page_size: usize) -> io::Result<Option<Self>> {
+        install()?;
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = match free.pop() {
+            Some(index) => index,
+            None => USED.load(Ordering::Relaxed),
+        };
+        let Some(range) = RANGES.get(index) else {
+            return Ok(None);
+        };
+        range.start.store(start as usize, Ordering::Relaxed);
+        range.page_size.store(page_size, Ordering::Relaxed);
+        range.end.store(start as usize + len, Ordering::Release);
+        USED.fetch_max(index + 1, Ordering::Release);
+        Ok(Some(Self(index)))
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(range) = RANGES.get(self.0) {
+            range.end.store(0, Ordering::Release);
+            free.push(self.0);
+        }
+    }
+}
+
+/// True if the access that this thread has just made lost no page.
+#[inline(always)]
+pub(crate) fn none_lost() -> bool {
+    // Copies are plain accesses: the compiler must not move them behind the load.
+    compiler_fence(Ordering::SeqCst);
+    LOST.with(|lost| lost.count.load(Ordering::Relaxed)) == 0
+}
+
+/// Addresses of the pages that this thread has lost; there are none afterwards.
+#[cold]
+pub(crate) fn take_lost() -> impl Iterator<Item = usize> {
+    let (count, pages) = LOST.with(|lost| {
+        let page = |at: usize| {
+            lost.pages
+                .get(at)
+                .map_or(0, |page| page.load(Ordering::Relaxed))
+        };
+        let pages: [usize; MAX_LOST] = std::array::from_fn(page);
+        (lost.count.swap(0, Ordering::Relaxed) as usize, pages)
+    });
+    pages.into_iter().take(count)
+}
+
+/// Maps pages of a file in place of zero pages, as they were before they were lost.
+///
+/// # Safety
+///
+/// `len` bytes from `page` on must be within a mapping of this file, and `offset` be their place in the file.
+pub(crate) unsafe fn restore(
+    page: *mut u8,
+    len: usize,
+    file: BorrowedFd<'_>,
+    offset: u64,
+    writable: bool,
+) -> rustix::io::Result<()> {
+    let mut prot = ProtFlags::READ;
+    if writable {
+        prot |= ProtFlags::WRITE;
+    }
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: by the caller, only what belongs to that mapping is replaced, by what was there before.
+    unsafe { mmap(page.cast(), len, prot, flags, file.as_fd(), offset) }.map(drop)
+}
+
+/// Maps a zero page in place of the one at this address. False if it is in no registered mapping, or can't be done.
+fn replace(address: usize) -> bool {
+    let used = USED.load(Ordering::Acquire);
+    let found = RANGES.iter().take(used).find_map(|range| {
+        let end = range.end.load(Ordering::Acquire);
+        let start = range.start.load(Ordering::Relaxed);
+        let page_size = range.page_size.load(Ordering::Relaxed);
+        // A range of another thread may be reused meanwhile. That of this access can't.
+        let stable = range.end.load(Ordering::Acquire) == end;
+        (stable && (start..end).contains(&address)).then_some(page_size)
+    });
+    let Some(page_size) = found.filter(|size| size.is_power_of_two()) else {
+        return false;
+    };
+    let page = address & !(page_size - 1);
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    LOST.with(|lost| {
+        let count = lost.count.load(Ordering::Relaxed);
+        let Some(entry) = lost.pages.get(count as usize) else {
+            return false;
+        };
+        // SAFETY: the page belongs to a registered mapping of guest memory, which this thread borrows, and to nothing
+        // else; it is not there now, so nothing is lost by mapping another in its place.
+        let mapped = unsafe { mmap_anonymous(page as *mut c_void, page_size, prot, flags) };
+        if mapped.is_err() {
+            return false;
+        }
+        entry.store(page, Ordering::Relaxed);
+        lost.count.store(count + 1, Ordering::Relaxed);
+        true
+    })
+}
+
+/// Handler of SIGBUS.
+extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // A missing page, or one whose memory is broken; not a signal of kill(2).
+    let by_access = matches!(code, libc::BUS_ADRERR | libc::BUS_MCEERR_AR);
+    if by_access && replace(address) {
+        return;
+    }
+    let Some(previous) = PREVIOUS.get() else {
+        return;
+    };
+    // SAFETY: sigaction and raise are async-signal-safe; `previous` is what sigaction returned.
+    unsafe {
+        libc::sigaction(signal, previous, ptr::null_mut());
+        // The access is made again when this returns, and raises it again. One of kill(2) must be sent again.
+        if code <= 0 {
+            libc::raise(signal);
+        }
+    }
+}
+
+/// Installs the handler, once.
+fn install() -> io::Result<()> {
+    static ONCE: Mutex<bool> = Mutex::new(false);
+    let mut done = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if *done {
+        return Ok(());
+    }
+    let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks what is in force; all fields may be zero before.
+    let previous = unsafe {
+        if libc::sigaction(libc::SIGBUS, ptr::null(), previous.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        previous.assume_init()
+    };
+    // The handler may run as soon as it is installed.
+    let _ = PREVIOUS.set(previous);
+    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_sigbus;
+    // SAFETY: all fields may be zero; the handler has the signature that SA_SIGINFO asks for and only does what is
+    // async-signal-safe.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigemptyset(&mut action.sa_mask);
+        if libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    *done = true;
+    Ok(())
+}

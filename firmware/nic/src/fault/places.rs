@@ -1,0 +1,259 @@
+//! Places for outstanding faults: how many each user context has, and which queue pairs wait for one.
+//!
+//! The queue pair that is next is found without a scan. Each context has a line of its own, and the contexts that have
+//! one are ordered by the number of their places: if the first of them may not have one more, none may. A queue pair
+//! waits at most once, and leaves its line when it is reset or destroyed, so the lines are never longer than the number
+//! of queue pairs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Token;
+use crate::time::Instant;
+
+/// A queue pair that waits for a place.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    qpn: u32,
+    uctx: u32,
+    since: Instant,
+}
+
+/// What one user context has.
+#[derive(Debug, Default)]
+struct Share {
+    /// Faults that are outstanding: a place each.
+    faults: BTreeSet<Token>,
+    /// Numbers of the arrivals of its queue pairs that wait.
+    line: BTreeSet<u64>,
+}
+
+/// Order of the contexts with a line: places, arrival of the first in line, context.
+type Rank = (usize, u64, u32);
+
+/// Places of all contexts.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    used: usize,
+    /// Contexts with places or a line.
+    shares: BTreeMap<u32, Share>,
+    ranks: BTreeSet<Rank>,
+    arrivals: u64,
+    /// By number of arrival, so the oldest first.
+    waiters: BTreeMap<u64, Waiter>,
+    /// Arrival by number of the queue pair.
+    by_qp: BTreeMap<u32, u64>,
+}
+
+impl Share {
+    /// The kernel does not compete with itself: its places do not count.
+    fn rank(&self, uctx: u32) -> Option<Rank> {
+        let places = if uctx == 0 { 0 } else { self.faults.len() };
+        Some((places, *self.line.first()?, uctx))
+    }
+}
+
+impl Places {
+    /// Whether a context may have one more: as long as it has fewer than are free for all. So one can take half of them,
+    /// and pages that never come, behind a file system that has stopped, hold up only the process that asked for them.
+    pub fn has_room(&self, uctx: u32, limit: u32) -> bool {
+        let own = self.shares.get(&uctx).map_or(0, |share| share.faults.len());
+        self.allows(if uctx == 0 { 0 } else { own }, limit)
+    }
+
+    fn allows(&self, own: usize, limit: u32) -> bool {
+        own < self.free(limit)
+    }
+
+    /// Places that no context has.
+    pub fn free(&self, limit: u32) -> usize {
+        (limit as usize).saturating_sub(self.used)
+    }
+
+    fn change(&mut self, uctx: u32, change: impl FnOnce(&mut Share)) {
+        let share = self.shares.entry(uctx).or_default();
+        let before = share.rank(uctx);
+        change(share);
+        let after = share.rank(uctx);
+        if share.faults.is_empty() && share.line.is_empty() {
+            self.shares.remove(&uctx);
+        }
+        if before == after {
+            return;
+        }
+        if let Some(rank) = before {
+            self.ranks.remove(&rank);
+        }
+        self.ranks.extend(after);
+    }
+
+    /// The context has one more fault.
+    pub fn take(&mut self, uctx: u32, token: Token) {
+        self.used += 1;
+        self.change(uctx, |share| {
+            share.faults.insert(token);
+        });
+    }
+
+    /// The context has one less.
+    pub fn give_back(&mut self, uctx: u32, token: Token) {
+        self.used -= 1;
+        self.change(uctx, |share| {
+            share.faults.remove(&token);
+        });
+    }
+
+    /// The oldest fault of a context.
+    pub fn oldest_of(&self, uctx: u32) -> Option<Token> {
+        self.shares.get(&uctx)?.faults.first().copied()
+    }
+
+    /// The queue pair waits for a place of this context, unless it waits already.
+    pub fn wait(&mut self, since: Instant, qpn: u32, uctx: u32) {
+        if self.by_qp.contains_key(&qpn) {
+            return;
+        }
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        self.by_qp.insert(qpn, arrival);
+        self.waiters.insert(arrival, Waiter { qpn, uctx, since });
+        self.change(uctx, |share| {
+            share.line.insert(arrival);
+        });
+    }
+
+    /// The queue pair waits no longer.
+    pub fn leave(&mut self, qpn: u32) {
+        if let Some(arrival) = self.by_qp.get(&qpn) {
+            self.remove(*arrival);
+        }
+    }
+
+    fn remove(&mut self, arrival: u64) -> Option<u32> {
+        let Waiter { qpn, uctx, .. } = self.waiters.remove(&arrival)?;
+        self.by_qp.remove(&qpn);
+        self.change(uctx, |share| {
+            share.line.remove(&arrival);
+        });
+        Some(qpn)
+    }
+
+    /// Whether a queue pair waits that may have a place.
+    pub fn has_next(&self, limit: u32) -> bool {
+        self.ranks
+            .first()
+            .is_some_and(|(places, ..)| self.allows(*places, limit))
+    }
+
+    /// Takes the next queue pair that may have a place out of its line: of the context with the fewest places, and of
+    /// contexts with as many the one that has waited longest.
+    pub fn next(&mut self, limit: u32) -> Option<u32> {
+        let (places, arrival, _) = *self.ranks.first()?;
+        if !self.allows(places, limit) {
+            return None;
+        }
+        self.remove(arrival)
+    }
+
+    /// Since when the oldest waits.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.waiters.values().next().map(|waiter| waiter.since)
+    }
+
+    /// Takes the oldest out of its line.
+    pub fn pop_oldest(&mut self) -> Option<u32> {
+        let arrival = *self.waiters.keys().next()?;
+        self.remove(arrival)
+    }
+
+    /// Queue pairs that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u32 = 16;
+
+    fn take(places: &mut Places, uctx: u32, count: u64) {
+        (0..count).for_each(|n| places.take(uctx, Token(n)));
+    }
+
+    fn give_back(places: &mut Places, uctx: u32, count: u64) {
+        for _ in 0..count {
+            let token = places.oldest_of(uctx).unwrap();
+            places.give_back(uctx, token);
+        }
+    }
+
+    #[test]
+    fn no_context_takes_what_others_need() {
+        let mut places = Places::default();
+        let fill = |places: &mut Places, uctx| {
+            let mut count = 0;
+            while places.has_room(uctx, LIMIT) {
+                places.take(uctx, Token(count));
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(fill(&mut places, 1), 8);
+        assert_eq!(fill(&mut places, 2), 4);
+        assert_eq!(fill(&mut places, 3), 2);
+        // The kernel takes what is left.
+        assert_eq!(fill(&mut places, 0), 2);
+        assert!(!places.has_room(4, LIMIT));
+        give_back(&mut places, 0, 2);
+        assert!(places.has_room(4, LIMIT) && !places.has_room(1, LIMIT));
+        give_back(&mut places, 1, 8);
+        let left: Vec<_> = places
+            .shares
+            .iter()
+            .map(|(k, v)| (*k, v.faults.len()))
+            .collect();
+        assert_eq!(left, [(2, 4), (3, 2)]);
+        assert!(places.has_room(1, LIMIT));
+    }
+
+    #[test]
+    fn a_queue_pair_waits_once_and_leaves_nothing() {
+        let mut places = Places::default();
+        for qpn in [3, 5, 3, 9, 5, 4] {
+            places.wait(Instant(1), qpn, 1);
+        }
+        assert_eq!(places.waiting(), 4);
+        places.leave(9);
+        places.leave(9);
+        places.leave(77);
+        let line: Vec<u32> = std::iter::from_fn(|| places.next(LIMIT)).collect();
+        assert_eq!(line, [3, 5, 4]);
+        assert!(places.shares.is_empty() && places.ranks.is_empty() && places.by_qp.is_empty());
+    }
+
+    #[test]
+    fn the_context_with_the_fewest_places_is_next() {
+        let mut places = Places::default();
+        take(&mut places, 1, 7);
+        take(&mut places, 2, 7);
+        for (at, qpn, uctx) in [(1, 10, 1), (2, 20, 2), (3, 30, 3), (4, 31, 3), (5, 5, 0)] {
+            places.wait(Instant(at), qpn, uctx);
+        }
+        // Two are free: for the contexts that have less than two.
+        assert_eq!(places.next(LIMIT), Some(30));
+        take(&mut places, 3, 1);
+        // One is free, and context 3 has one: the kernel takes what there is.
+        assert_eq!(places.next(LIMIT), Some(5));
+        assert_eq!(places.next(LIMIT), None);
+        assert!(!places.has_next(LIMIT));
+        give_back(&mut places, 2, 4);
+        assert_eq!(places.next(LIMIT), Some(31));
+        assert_eq!(places.next(LIMIT), Some(20));
+        assert_eq!(places.next(LIMIT), None);
+        give_back(&mut places, 1, 2);
+        assert_eq!(places.oldest(), Some(Instant(1)));
+        assert_eq!(places.next(LIMIT), Some(10));
+        assert_eq!((places.oldest(), places.waiting()), (None, 0));
+    }
+}

@@ -1,0 +1,62 @@
+//! Shares of the memory for packets that wait in the device until their pages are there.
+//!
+//! The memory is the NIC's, and pages may never come: a user context gets as much as it leaves to others, as it does of the
+//! places for page faults. The kernel does not compete with itself.
+
+use std::collections::BTreeMap;
+
+/// Bytes that are taken, and by which context.
+#[derive(Debug, Default)]
+pub(crate) struct Park {
+    used: usize,
+    by_context: BTreeMap<u32, usize>,
+}
+
+impl Park {
+    /// Takes so many bytes for a context; gives false if it must not have them, of `limit` in all.
+    pub fn take(&mut self, uctx: u32, bytes: usize, limit: usize) -> bool {
+        let free = limit.saturating_sub(self.used);
+        let own = self.by_context.get(&uctx).copied().unwrap_or(0);
+        if bytes > free || (uctx != 0 && own + bytes > free) {
+            return false;
+        }
+        self.used += bytes;
+        *self.by_context.entry(uctx).or_default() += bytes;
+        true
+    }
+
+    /// Gives back what was taken.
+    pub fn give_back(&mut self, uctx: u32, bytes: usize) {
+        self.used -= bytes;
+        if let Some(own) = self.by_context.get_mut(&uctx) {
+            *own -= bytes;
+            if *own == 0 {
+                self.by_context.remove(&uctx);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_context_takes_what_others_need() {
+        const LIMIT: usize = 1600;
+        let mut park = Park::default();
+        let fill =
+            |park: &mut Park, uctx| (0..).take_while(|_| park.take(uctx, 100, LIMIT)).count();
+        assert_eq!(fill(&mut park, 1), 8);
+        assert_eq!(fill(&mut park, 2), 4);
+        assert_eq!(fill(&mut park, 0), 4);
+        assert!(!park.take(3, 1, LIMIT));
+        park.give_back(1, 800);
+        assert_eq!(fill(&mut park, 3), 4);
+        park.give_back(0, 400);
+        park.give_back(2, 400);
+        park.give_back(3, 400);
+        assert!(park.by_context.is_empty() && park.used == 0);
+        assert!(!park.take(1, LIMIT + 1, LIMIT) && park.take(0, LIMIT, LIMIT));
+    }
+}

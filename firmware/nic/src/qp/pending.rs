@@ -1,0 +1,141 @@
+//! Send work requests that have begun and have not completed, in their order.
+//!
+//! A process may have tens of thousands of them, and its peer may have this side look for one with each packet. So there
+//! is no search through all: where the answered ones are is kept, and PSNs are found by halving.
+
+use std::collections::VecDeque;
+
+use faultline_wire::bth::Psn;
+
+use super::work_request::SendWr;
+use crate::srq::SgEntry;
+use crate::work::count_steps;
+
+/// Requests for which an idle queue pair keeps room.
+const KEPT_ROOM: usize = 256;
+
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    requests: VecDeque<SendWr>,
+    /// Running number of the oldest.
+    first: u64,
+    /// Running numbers of those whose answer has not come.
+    awaiting: VecDeque<u64>,
+    /// Bytes of SGEs that stand elsewhere.
+    far_sges: usize,
+    /// The furthest position that transmission has come to.
+    reached: usize,
+}
+
+/// Bytes of the SGEs of a request that stand elsewhere.
+fn far_sges(wr: &SendWr) -> usize {
+    match wr.sges.spilled() {
+        true => wr.sges.capacity() * size_of::<SgEntry>(),
+        false => 0,
+    }
+}
+
+impl Pending {
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    pub fn front(&self) -> Option<&SendWr> {
+        self.requests.front()
+    }
+
+    pub fn get(&self, position: usize) -> Option<&SendWr> {
+        self.requests.get(position)
+    }
+
+    /// What is outstanding of its answer is changed by [`Pending::answer`] only.
+    pub fn get_mut(&mut self, position: usize) -> Option<&mut SendWr> {
+        self.requests.get_mut(position)
+    }
+
+    /// A request begins.
+    pub fn push(&mut self, wr: SendWr) {
+        self.far_sges += far_sges(&wr);
+        if wr.awaits_response() {
+            self.awaiting
+                .push_back(self.first + self.requests.len() as u64);
+        }
+        self.requests.push_back(wr);
+    }
+
+    /// The oldest request ends. Who has had many at once does not keep room for as many for ever.
+    pub fn pop(&mut self) -> Option<SendWr> {
+        let wr = self.requests.pop_front()?;
+        self.awaiting.pop_front_if(|number| *number == self.first);
+        self.first += 1;
+        self.reached = self.reached.saturating_sub(1);
+        self.far_sges -= far_sges(&wr);
+        if self.requests.is_empty() && self.requests.capacity() > KEPT_ROOM {
+            self.requests.shrink_to(0);
+            self.awaiting.shrink_to(0);
+        }
+        Some(wr)
+    }
+
+    /// Bytes of memory that they take.
+    pub fn bytes(&self) -> usize {
+        self.requests.capacity() * size_of::<SendWr>()
+            + self.awaiting.capacity() * size_of::<u64>()
+            + self.far_sges
+    }
+
+    /// So many response packets have come for a request.
+    pub fn answer(&mut self, position: usize, packets: u32) {
+        let Some(wr) = self.requests.get_mut(position) else {
+            return;
+        };
+        wr.responses += packets;
+        if wr.awaits_response() {
+            return;
+        }
+        // Responses come in order: it is the first.
+        let number = self.first + position as u64;
+        if let Ok(at) = self.awaiting.binary_search(&number) {
+            self.awaiting.remove(at);
+        }
+    }
+
+    /// The oldest request with an answer outstanding.
+    pub fn oldest_awaiting(&self) -> Option<usize> {
+        let number = self.awaiting.front()?;
+        Some((number - self.first) as usize)
+    }
+
+    /// How many of the first `count` requests have an answer outstanding.
+    pub fn awaiting(&self, count: usize) -> usize {
+        let end = self.first + count as u64;
+        self.awaiting.partition_point(|number| *number < end)
+    }
+
+    /// Transmission has come to this position.
+    pub fn reach(&mut self, position: usize) {
+        self.reached = self.reached.max(position);
+    }
+
+    /// Where the request is that a packet belongs to, if that has been sent.
+    pub fn find(&self, psn: Psn) -> Option<usize> {
+        // First PSNs rise from one to the next, and as far as something has been sent they do not come round.
+        let (mut low, mut high) = (0, self.len().min(self.reached + 1));
+        while low < high {
+            count_steps(1);
+            let middle = low + (high - low) / 2;
+            match psn.diff(self.get(middle)?.first) >= 0 {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        // Requests without packets have the PSN of what follows.
+        let position = low.checked_sub(1)?;
+        let wr = self.get(position)?;
+        (wr.psns > 0 && psn.diff(wr.end()) < 0).then_some(position)
+    }
+}

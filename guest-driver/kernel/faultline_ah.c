@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/*
+ * Address handles. The device makes them by a command, whose completion takes
+ * as long as the device wants; yet the kernel creates and destroys handles with
+ * interrupts off (the connection manager does). So what may not sleep leaves
+ * the command to a work item. Until that is through, send requests that name
+ * such a handle stay in the ring, and the device is not told of them.
+ */
+#include <linux/slab.h>
+
+#include "faultline_cmd.h"
+#include "faultline_ib.h"
+
+/* No handle's number: what names it completes with an error. */
+#define FAULTLINE_NO_AH	U32_MAX
+
+/* What the device has of a handle. Lives as long as it or a request needs it. */
+struct faultline_ah_handle {
+	struct kref refs;
+	/* In dev->ah_todo, while there is something to be done. */
+	struct list_head link;
+	u32 pdn;
+	struct faultline_av av;
+	/* Under dev->ah_lock: number, or that there is none and why. */
+	u32 ahn;
+	int err;
+	/* Under dev->ah_lock: to be destroyed as soon as that can be. */
+	bool doomed;
+};
+
+static void faultline_ah_handle_free(struct kref *refs)
+{
+	kfree(container_of(refs, struct faultline_ah_handle, refs));
+}
+
+static void faultline_ah_handle_put(struct faultline_ah_handle *handle)
+{
+	kref_put(&handle->refs, faultline_ah_handle_free);
+}
+
+/* The next thing to do. False: nothing. */
+static struct faultline_ah_handle *faultline_ah_next(struct faultline_dev *dev)
+{
+	struct faultline_ah_handle *handle;
+
+	spin_lock_irq(&dev->ah_lock);
+	handle = list_first_entry_or_null(&dev->ah_todo,
+					  struct faultline_ah_handle, link);
+	if (handle)
+		list_del_init(&handle->link);
+	spin_unlock_irq(&dev->ah_lock);
+	return handle;
+}
+
+/* Tells the device of requests that have waited. */
+static void faultline_ah_resume_qps(struct faultline_dev *dev)
+{
+	struct faultline_qp *qp;
+	LIST_HEAD(waiting);
+
+	spin_lock_irq(&dev->ah_lock);
+	/* What has to wait on gets into the device's list again. */
+	list_splice_init(&dev->ah_waiters, &waiting);
+	while ((qp = list_first_entry_or_null(&waiting, struct faultline_qp,
+					      late_entry))) {
+		list_del_init(&qp->late_entry);
+		/* Else it is being destroyed, and sends nothing more. */
+		if (!refcount_inc_not_zero(&qp->res.refs))
+			continue;
+		spin_unlock_irq(&dev->ah_lock);
+		spin_lock_irq(&qp->sq.lock);
+		faultline_sq_ring(qp);
+		spin_unlock_irq(&qp->sq.lock);
+		faultline_res_put(&qp->res);
+		spin_lock_irq(&dev->ah_lock);
+	}
+	spin_unlock_irq(&dev->ah_lock);
+}
+
+static bool faultline_ah_made(const struct faultline_ah_handle *handle)
+{
+	/* Pairs with the release in faultline_ah_set(). */
+	return smp_load_acquire(&handle->err) != -EINPROGRESS;
+}
+
+/* The number is there, or never will be. dev->ah_lock is held. */
+static void faultline_ah_set(struct faultline_ah_handle *handle, u32 ahn,
+			     int err)
+{
+	handle->ahn = err ? FAULTLINE_NO_AH : ahn;
+	/* Pairs with the acquire in faultline_ah_made(). */
+	smp_store_release(&handle->err, err);
+}
+
+void faultline_ah_work(struct work_struct *work)
+{
+	struct faultline_dev *dev =
+		container_of(work, struct faultline_dev, ah_work);
+	struct faultline_ah_handle *handle;
+	bool doomed;
+	u32 ahn = 0;
+	int err;
+
+	while ((handle = faultline_ah_next(dev))) {
+		if (!faultline_ah_made(handle)) {
+			err = faultline_cmd_create_ah(dev, handle->pdn,
+						      &handle->av, &ahn);
+			spin_lock_irq(&dev->ah_lock);
+			faultline_ah_set(handle, ahn, err);
+			doomed = handle->doomed;
+			spin_unlock_irq(&dev->ah_lock);
+			faultline_ah_resume_qps(dev);
+			if (!doomed)
+				continue;
+		}
+		if (!handle->err)
+			faultline_cmd_destroy_ah(dev, handle->ahn);
+		faultline_ah_handle_put(handle);
+	}
+	faultline_ah_resume_qps(dev);
+}
+
+int faultline_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init_attr,
+			struct ib_udata *udata)
+{
+	struct faultline_dev *dev = to_fdev(ibah->device);
+	bool sleepable = init_attr->flags & RDMA_CREATE_AH_SLEEPABLE;
+	struct faultline_create_ah_resp resp = {};
+	struct faultline_ah_handle *handle;
+	unsigned long flags;
+	int err;
+
+	if (!(rdma_ah_get_ah_flags(init_attr->ah_attr) & IB_AH_GRH))
+		return -EINVAL;
+	if (faultline_is_dead(dev))
+		return -EIO;
+	handle = kzalloc(sizeof(*handle), sleepable ? GFP_KERNEL : GFP_ATOMIC);
+	if (!handle)
+		return -ENOMEM;
+	kref_init(&handle->refs);
+	INIT_LIST_HEAD(&handle->link);
+	handle->pdn = to_fpd(ibah->pd)->pdn;
+	faultline_av_fill(&handle->av, init_attr->ah_attr);
+	to_fah(ibah)->handle = handle;
+	if (!sleepable) {
+		handle->err = -EINPROGRESS;
+		spin_lock_irqsave(&dev->ah_lock, flags);
+		list_add_tail(&handle->link, &dev->ah_todo);
+		spin_unlock_irqrestore(&dev->ah_lock, flags);
+		queue_work(dev->wq, &dev->ah_work);
+		return 0;
+	}
+	err = faultline_cmd_create_ah(dev, handle->pdn, &handle->av,
+				      &handle->ahn);
+	if (err)
+		goto put;
+	resp.ahn = handle->ahn;
+	err = faultline_respond(udata, resp);
+	if (err)
+		goto destroy;
+	return 0;
+
+destroy:
+	faultline_cmd_destroy_ah(dev, handle->ahn);
+put:
+	faultline_ah_handle_put(handle);
+	return err;
+}
+
+static int faultline_destroy_ah_now(struct faultline_dev *dev,
+				    struct faultline_ah_handle *handle)
+{
+	int err = 0;
+
+	if (!faultline_ah_made(handle))
+		flush_work(&dev->ah_work);
+	if (!handle->err)
+		err = faultline_settle(dev,
+				       faultline_cmd_destroy_ah(dev,
+								handle->ahn));
+	if (!err)
+		faultline_ah_handle_put(handle);
+	return err;
+}
+
+int faultline_destroy_ah(struct ib_ah *ibah, u32 flags)
+{
+	struct faultline_dev *dev = to_fdev(ibah->device);
+	struct faultline_ah_handle *handle = to_fah(ibah)->handle;
+	unsigned long irq_flags;
+	bool unmade;
+
+	if (flags & RDMA_DESTROY_AH_SLEEPABLE)
+		return faultline_destroy_ah_now(dev, handle);
+	spin_lock_irqsave(&dev->ah_lock, irq_flags);
+	unmade = !faultline_ah_made(handle) && !list_empty(&handle->link);
+	if (unmade) {
+		list_del_init(&handle->link);
+		faultline_ah_set(handle, 0, -ECANCELED);
+	} else if (!faultline_ah_made(handle)) {
+		/* The work item has it, and sees this. */
+		handle->doomed = true;
+	} else {
+		list_add_tail(&handle->link, &dev->ah_todo);
+	}
+	spin_unlock_irqrestore(&dev->ah_lock, irq_flags);
+	if (unmade)
+		faultline_ah_handle_put(handle);
+	queue_work(dev->wq, &dev->ah_work);
+	return 0;
+}
+
+/* What has been left to the work item is done after this. */
+void faultline_ah_flush(struct faultline_dev *dev)
+{
+	flush_work(&dev->ah_work);
+}
+
+/*
+ * Names the handle in a request at this place of the ring. Without a number
+ * yet, the request has to wait for it. The queue's lock is held.
+ */
+void faultline_ah_name(struct faultline_qp *qp, u32 index,
+		       struct faultline_sq_wqe *wqe, struct ib_ah *ibah)
+{
+	struct faultline_ah_handle *handle = to_fah(ibah)->handle;
+	u32 slot = index & (faultline_wq_depth(&qp->sq) - 1);
+
+	if (likely(faultline_ah_made(handle))) {
+		wqe->ah = cpu_to_le32(handle->ahn);
+		return;
+	}
+	kref_get(&handle->refs);
+	qp->late[slot] = handle;
+}
+
+/* Whether the device may see the request at this place. The lock is held. */
+bool faultline_ah_ready(struct faultline_qp *qp, u32 index)
+{
+	struct faultline_dev *dev = to_fdev(qp->ibqp.device);
+	u32 slot = index & (faultline_wq_depth(&qp->sq) - 1);
+	struct faultline_ah_handle *handle = qp->late[slot];
+	struct faultline_sq_wqe *wqe;
+	unsigned long flags;
+	bool ready;
+
+	if (likely(!handle))
+		return true;
+	spin_lock_irqsave(&dev->ah_lock, flags);
+	ready = faultline_ah_made(handle);
+	/* Whoever makes the number known looks at the list after that. */
+	if (!ready && list_empty(&qp->late_entry))
+		list_add_tail(&qp->late_entry, &dev->ah_waiters);
+	spin_unlock_irqrestore(&dev->ah_lock, flags);
+	if (!ready)
+		return false;
+	wqe = faultline_wq_entry(&qp->sq, index);
+	wqe->ah = cpu_to_le32(handle->ahn);
+	qp->late[slot] = NULL;
+	faultline_ah_handle_put(handle);
+	return true;
+}
+
+/* Empties the ring: nothing that is in it will be sent. */
+void faultline_ah_forget(struct faultline_qp *qp)
+{
+	struct faultline_dev *dev = to_fdev(qp->ibqp.device);
+	u32 i;
+
+	if (!qp->late)
+		return;
+	spin_lock_irq(&qp->sq.lock);
+	spin_lock(&dev->ah_lock);
+	list_del_init(&qp->late_entry);
+	spin_unlock(&dev->ah_lock);
+	for (i = 0; i < faultline_wq_depth(&qp->sq); i++) {
+		if (qp->late[i])
+			faultline_ah_handle_put(qp->late[i]);
+		qp->late[i] = NULL;
+	}
+	qp->sq.producer = 0;
+	qp->rung = 0;
+	spin_unlock_irq(&qp->sq.lock);
+}

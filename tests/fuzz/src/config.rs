@@ -1,0 +1,22 @@
+//! The configuration file.
+
+use faultline::{Config, NicEntry};
+
+/// Any text: an error, or a configuration of which everything that a start asks can be asked.
+pub fn text(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let _ = text.parse::<NicEntry>();
+    let Ok(config) = toml::from_str::<Config>(text) else {
+        return;
+    };
+    if config.check().is_err() {
+        return;
+    }
+    assert!(!config.nics.is_empty());
+    config.poll_time();
+    for nic in &config.nics {
+        nic.nic_config(&config.defaults);
+    }
+}

@@ -1,0 +1,245 @@
+//! What a driver that keeps to no rule writes: commands, work requests, doorbells, raw frames to be cut.
+
+use faultline_abi::admin::AdminCmd;
+use faultline_abi::cqe;
+use faultline_abi::doorbell::Doorbell;
+use faultline_abi::qp::*;
+use faultline_abi::translation::TqCmd;
+use faultline_abi::wqe as wr;
+use faultline_abi::{U32, U64};
+use faultline_simulator::{Bus, Cq, Error, Mr, Qp, RAM_BASE, World};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::input::Input;
+
+const LEN: u64 = 16 << 10;
+
+fn answered<T>(result: Result<T, Error>) {
+    match result {
+        Ok(_) | Err(Error::Refused(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Octets for a structure: most are zero, so that few are refused for a reserved field.
+fn sparse<const N: usize>(input: &mut Input<'_>) -> [u8; N] {
+    let mut bytes = [0; N];
+    for _ in 0..input.u8() % 16 {
+        let at = usize::from(input.u8()) % N;
+        bytes[at] = input.u8();
+    }
+    bytes
+}
+
+/// Admin and translation commands, send work requests of connected queue pairs of each type, doorbells, and time.
+/// Commands are answered, and a neighbour's connection works.
+pub fn commands(data: &[u8]) {
+    let mut input = Input(data);
+    let mut world = World::new(3, 1);
+    let mut pair = world.connect(QPT_RC, LEN, |path| path.timeout = 5);
+    let (mr, page) = (pair.mr[0], RAM_BASE + (4 << 20));
+    let mut other = [QPT_UC, QPT_UD].map(|kind| {
+        let qp = world.hosts[0].qp(kind, &pair.cq[0]);
+        let path = world.path(1, 77);
+        let driver = &mut world.hosts[0].driver;
+        let done = match kind {
+            QPT_UC => driver.connect(qp.qpn, kind, &path),
+            _ => driver.activate(qp.qpn, kind, 5),
+        };
+        done.expect("a change of state");
+        qp
+    });
+    for _ in 0..24 {
+        if input.is_empty() {
+            break;
+        }
+        let driver = &mut world.hosts[0].driver;
+        match input.u8() % 8 {
+            0 | 1 => {
+                let mut cmd =
+                    AdminCmd::read_from_bytes(&sparse::<128>(&mut input)).expect("its size");
+                cmd.hdr.opcode.set(u16::from(input.u8()) % 0x80);
+                if !input.u8().is_multiple_of(16) {
+                    cmd.hdr.reserved0.set(0);
+                    cmd.hdr.reserved1.set(0);
+                }
+                cmd.hdr.handle.set(u32::from(input.u8()) % 8);
+                if input.u8().is_multiple_of(2) {
+                    // Something that can be a ring or an address.
+                    let at = 16 + usize::from(input.u8() % 14) * 8;
+                    cmd.as_mut_bytes()[at..at + 8].copy_from_slice(&page.to_le_bytes());
+                }
+                answered(driver.raw_command(&cmd));
+            }
+            2 => {
+                let cmd = TqCmd {
+                    opcode: input.u8() % 6,
+                    flags: input.u8() % 4,
+                    key: U32::new(if input.u8().is_multiple_of(4) {
+                        input.u32()
+                    } else {
+                        mr.key
+                    }),
+                    iova: U64::new(if input.u8().is_multiple_of(4) {
+                        input.u64()
+                    } else {
+                        mr.va & !0xfff
+                    }),
+                    count: U64::new(if input.u8().is_multiple_of(4) {
+                        input.u64()
+                    } else {
+                        u64::from(input.u8())
+                    }),
+                    list: U64::new(if input.u8().is_multiple_of(4) {
+                        input.u64()
+                    } else {
+                        page | u64::from(input.u8() % 4)
+                    }),
+                    token: U64::new(u64::from(input.u16())),
+                    page_shift: 12 + input.u8() % 24,
+                    ..TqCmd::default()
+                };
+                answered(driver.translate(&cmd));
+            }
+            3..6 => {
+                let which = input.u8() % 4;
+                let mut entry = sparse::<128>(&mut input);
+                entry[0] = input.u8() % 32;
+                entry[1] = input.u8() | wr::WR_FLAG_SIGNALED;
+                entry[2] = input.u8() % 6;
+                if !input.u8().is_multiple_of(4) {
+                    entry[48..56].copy_from_slice(&(mr.va + u64::from(input.u8())).to_le_bytes());
+                    entry[56..60].copy_from_slice(&u32::from(input.u16()).to_le_bytes());
+                    entry[60..64].copy_from_slice(&mr.key.to_le_bytes());
+                }
+                let qp = match which {
+                    0 => &mut other[0],
+                    1 => &mut other[1],
+                    _ => &mut pair.qp[0],
+                };
+                driver.post_raw_send(qp, &entry);
+            }
+            6 => {
+                let bell = Doorbell {
+                    kind: input.u8() % 34,
+                    object: u32::from(input.u8()) % 8,
+                    value: u32::from(input.u16()),
+                };
+                // The rings of commands would then hold what the driver does not expect.
+                if bell.kind != 5 && bell.kind != 6 {
+                    driver.bus.doorbell(u32::from(input.u8()) % 3, bell);
+                }
+            }
+            _ => world.run_for(u64::from(input.u16()) * 64),
+        }
+    }
+    world.run_for(1_000_000);
+    neighbour_works(&mut world);
+}
+
+fn neighbour_works(world: &mut World) {
+    let cq = [1, 2].map(|i| world.hosts[i].cq(4));
+    let mut qp = [0, 1].map(|i| world.hosts[i + 1].qp(QPT_RC, &cq[i]));
+    let mr = [1, 2].map(|i| world.hosts[i].mr(LEN));
+    for i in 0..2 {
+        let path = world.path(2 - i, qp[1 - i].qpn);
+        let driver = &mut world.hosts[i + 1].driver;
+        driver
+            .connect(qp[i].qpn, QPT_RC, &path)
+            .expect("a connection");
+    }
+    let data: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
+    let driver = &mut world.hosts[1].driver;
+    driver.write_mr(&mr[0], 1, &data);
+    let send = faultline_simulator::Send {
+        opcode: wr::WR_WRITE,
+        sges: &[(mr[0].va + 1, 3000, mr[0].key)],
+        remote_addr: mr[1].va + 5,
+        rkey: mr[1].key,
+        ..Default::default()
+    };
+    driver.post_send(&mut qp[0], &send);
+    world.run_for(10_000_000);
+    let [mut first, _] = cq;
+    let found = world.completions(1, &mut first);
+    assert!(
+        found.len() == 1 && found[0].status == cqe::SUCCESS,
+        "{found:?}"
+    );
+    assert!(world.hosts[2].driver.read_mr(&mr[1], 5, 3000) == data);
+}
+
+/// A raw queue pair and a region with frames.
+struct Raw {
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+/// Raw frames with checksums to fill in and packets to cut, as they are described and as they are. Each request
+/// completes, in order.
+pub fn offload(data: &[u8]) {
+    let mut input = Input(data);
+    let mut world = World::new(2, 1);
+    let [mut a, mut b] = [0, 1].map(|i| {
+        let cq = world.hosts[i].cq(8);
+        let qp = world.hosts[i].qp(QPT_RAW, &cq);
+        let mr = world.hosts[i].mr(64 << 10);
+        let mac = world.hosts[i].mac;
+        let driver = &mut world.hosts[i].driver;
+        driver
+            .activate(qp.qpn, QPT_RAW, 0)
+            .expect("a change of state");
+        driver.set_netdev(mac, 1500, qp.qpn).expect("a netdev");
+        Raw { cq, qp, mr }
+    });
+    for tag in 0..32 {
+        let sge = (b.mr.va + u64::from(tag) * 2048, 2048, b.mr.key);
+        world.hosts[1].driver.post_recv(&mut b.qp, tag, &[sge]);
+    }
+    let mut posted = 0;
+    while !input.is_empty() && posted < 4 {
+        let [csum_start, csum_offset, mss, header_len] = [0; 4].map(|_: u16| match input.u8() {
+            255 => input.u16(),
+            short => u16::from(short),
+        });
+        let flags = input.u8();
+        let len = u32::from(input.u16());
+        let macs = [world.hosts[1].mac.0, world.hosts[0].mac.0].concat();
+        let head = input.slice(128);
+        let driver = &mut world.hosts[0].driver;
+        driver.write_mr(&a.mr, 0, &macs);
+        driver.write_mr(&a.mr, 12, head);
+        let (first, cut) = (len.min(60_000), u32::from(input.u8()));
+        let sges = [
+            (a.mr.va, cut.min(first), a.mr.key),
+            (
+                a.mr.va + u64::from(cut),
+                first.saturating_sub(cut),
+                a.mr.key,
+            ),
+        ];
+        let offload = [csum_start, csum_offset, mss, header_len].map(u64::from);
+        let send = faultline_simulator::Send {
+            opcode: wr::WR_RAW,
+            flags,
+            sges: &sges,
+            compare_add: offload[0] | offload[1] << 16 | offload[2] << 32 | offload[3] << 48,
+            ..Default::default()
+        };
+        // With data in the entry it would be another request.
+        let send = faultline_simulator::Send {
+            flags: flags & !wr::WR_FLAG_INLINE,
+            ..send
+        };
+        driver.post_send(&mut a.qp, &send);
+        posted += 1;
+    }
+    world.run_for(10_000_000);
+    let found = world.completions(0, &mut a.cq);
+    assert_eq!(found.len(), posted, "{found:?}");
+    let numbers: Vec<u32> = found.iter().map(|cqe| cqe.wqe.get()).collect();
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    let received = world.completions(1, &mut b.cq);
+    assert!(received.len() <= 32);
+}

@@ -1,0 +1,168 @@
+//! No NIC speaks in the name of another, or takes what is sent to it; a NIC may use another address of its own.
+
+use faultline::{Config, NicSettings, PollMode};
+use faultline_abi::admin::{Counter, NETDEV_UP, SET_GID, SET_NETDEV, SetGid, SetNetdev};
+use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
+use faultline_abi::{U16, U32, cqe};
+use faultline_harness::frames::{Frame, Taker, raw_qp, rule, send};
+use faultline_harness::testbed::{Fabric, Node, connect_nodes};
+use faultline_harness::traffic::{exchange, exchange_anew, impatient};
+use faultline_harness::{Flow, Qp, QpType, Reset, Rng, SendWr};
+
+/// All frames that nothing else takes.
+fn take_all(node: &Node) -> (Taker, Flow) {
+    let taker = Taker::new(node, &node.eq).unwrap();
+    let create = CreateFlow {
+        kind: FLOW_KIND_ALL_DEFAULT,
+        ..rule(0, 0, 0)
+    };
+    let flow = node.nic.flow(&taker.qp, &create, None).unwrap();
+    (taker, flow)
+}
+
+/// As `ip link set address`.
+fn use_address(node: &Node, mac: [u8; 6]) {
+    let netdev = SetNetdev {
+        mac,
+        mtu: U16::new(1500),
+        flags: U32::new(NETDEV_UP),
+        ..SetNetdev::default()
+    };
+    node.nic.admin(SET_NETDEV, 0, &netdev).unwrap();
+}
+
+/// Frames from `src` to `dst` that are received, of one.
+#[track_caller]
+fn passes(
+    (node, qp): (&mut Node, &mut Qp),
+    src: [u8; 6],
+    dst: [u8; 6],
+    taker: &mut Taker,
+) -> usize {
+    let frame = Frame {
+        src,
+        dst,
+        ..Frame::to(&node.nic)
+    }
+    .bytes();
+    send(node, qp, &frame);
+    std::iter::from_fn(|| taker.take())
+        .inspect(|(_, bytes)| assert!(*bytes == frame))
+        .count()
+}
+
+fn forged(node: &Node) -> u64 {
+    node.nic.counters().unwrap()[Counter::tx_bad_source]
+}
+
+#[test]
+fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
+    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c"]).unwrap();
+    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| fabric.node(name).unwrap());
+    let mut raw = raw_qp(&c, &c.cq, 6).unwrap();
+    let (mut at_a, _flow) = take_all(&a);
+    let [mac_a, mac_b, mac_c] = [&a, &b, &c].map(|node| node.nic.mac());
+    let other = [2, 0, 0, 0, 0, 9];
+    for (src, expected) in [(mac_c, 1), (other, 1), (mac_b, 0), (mac_a, 0)] {
+        for (n, dst) in [mac_a, [0xff; 6]].into_iter().enumerate() {
+            let before = forged(&c);
+            let got = passes((&mut c, &mut raw), src, dst, &mut at_a);
+            assert_eq!(got, expected, "{src:x?}, {n}");
+            assert_eq!(forged(&c) - before, 1 - expected as u64, "{src:x?}, {n}");
+        }
+    }
+
+    // A connection of a and b. Queue pair numbers are easy to guess, so its peer's address is all that protects it.
+    let (mut qa, mut qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let mut rng = Rng::new(1);
+    exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+    let gid = SetGid {
+        gid: b.nic.gid(),
+        mac: mac_b,
+        vlan: U16::new(0xffff),
+        valid: 1,
+        ..SetGid::default()
+    };
+    c.nic.admin(SET_GID, 0, &gid).unwrap();
+    use_address(&c, mac_b);
+    let mut qc = c.qp(QpType::Rc).unwrap();
+    qc.to_init(0, 0).unwrap();
+    qc.to_rtr(&a.nic, qa.number(), &impatient()).unwrap();
+    qc.to_rts(&impatient()).unwrap();
+    let (before, received) = (forged(&c), a.nic.counters().unwrap());
+    qc.post_send(&SendWr::write_inline(b"forged", a.mr.remote(0)).signaled())
+        .unwrap();
+    assert_eq!(c.completion().status, cqe::RETRY_EXC_ERR);
+    assert!(forged(&c) > before);
+    let now = a.nic.counters().unwrap();
+    for counter in [Counter::rx_packets, Counter::rx_roce_packets] {
+        assert_eq!(now[counter], received[counter]);
+    }
+    // What is sent to the neighbour does not go to the NIC that claims its address, before or after the neighbour's reset.
+    let (mut at_c, _flow) = take_all(&c);
+    let mut from_a = raw_qp(&a, &a.cq, 6).unwrap();
+    assert_eq!(passes((&mut a, &mut from_a), mac_a, mac_b, &mut at_c), 0);
+    exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
+    drop(qb);
+    let nic = b.nic.clone();
+    drop(b);
+    nic.reset(Reset::Function).unwrap();
+    assert_eq!(passes((&mut a, &mut from_a), mac_a, mac_b, &mut at_c), 0);
+    nic.start().unwrap();
+    let mut b = Node::new(nic).unwrap();
+    exchange_anew(&mut a, &mut b, &mut rng);
+}
+
+#[test]
+fn a_nic_that_uses_another_address_has_both() {
+    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c"]).unwrap();
+    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| fabric.node(name).unwrap());
+    let [mac_a, mac_b, mac_c] = [&a, &b, &c].map(|node| node.nic.mac());
+    let [mut raw_a, mut raw_b, mut raw_c] =
+        [&a, &b, &c].map(|node| raw_qp(node, &node.cq, 6).unwrap());
+    let ((mut at_a, _f), (mut at_b, _g), (mut at_c, _h)) =
+        (take_all(&a), take_all(&b), take_all(&c));
+    let new = [2, 0, 0, 0, 0xaa, 1];
+    use_address(&a, new);
+    // Both directions, with the new address; c is not flooded.
+    assert_eq!(passes((&mut a, &mut raw_a), new, mac_b, &mut at_b), 1);
+    assert_eq!(passes((&mut b, &mut raw_b), mac_b, new, &mut at_a), 1);
+    assert_eq!(at_c.take(), None);
+    // c claims either: by its command, and by sending from it.
+    for claimed in [mac_a, new] {
+        use_address(&c, claimed);
+        assert_eq!(passes((&mut c, &mut raw_c), claimed, mac_b, &mut at_b), 0);
+        assert_eq!(passes((&mut b, &mut raw_b), mac_b, claimed, &mut at_c), 0);
+        while at_a.take().is_some() {}
+    }
+    assert_eq!(forged(&c), 2);
+    // c still works with its own, and a with its old one.
+    assert_eq!(passes((&mut c, &mut raw_c), mac_c, mac_b, &mut at_b), 1);
+    assert_eq!(passes((&mut a, &mut raw_a), mac_a, mac_b, &mut at_b), 1);
+    use_address(&a, mac_a);
+    assert_eq!(passes((&mut b, &mut raw_b), mac_b, mac_a, &mut at_a), 1);
+    assert_eq!(forged(&a), 0);
+}
+
+#[test]
+fn a_nic_without_the_check_may_forward_the_frames_of_others() {
+    let config = Config {
+        defaults: NicSettings {
+            spoof_check: Some(false),
+            ..NicSettings::default()
+        },
+        ..Config::default()
+    };
+    let fabric = Fabric::start_with(config, &["a", "b", "c"]).unwrap();
+    let [a, mut b, mut c] = ["a", "b", "c"].map(|name| fabric.node(name).unwrap());
+    let ((mut at_a, _f), (mut at_b, _g)) = (take_all(&a), take_all(&b));
+    let mut raw = raw_qp(&c, &c.cq, 6).unwrap();
+    let [mac_a, mac_b] = [&a, &b].map(|node| node.nic.mac());
+    assert_eq!(passes((&mut c, &mut raw), mac_b, mac_a, &mut at_a), 1);
+    assert_eq!(forged(&c), 0);
+    // The address stays where it belongs.
+    let mut raw = raw_qp(&c, &c.cq, 6).unwrap();
+    assert_eq!(passes((&mut c, &mut raw), mac_a, mac_b, &mut at_b), 1);
+    let mut raw = raw_qp(&b, &b.cq, 6).unwrap();
+    assert_eq!(passes((&mut b, &mut raw), mac_b, mac_a, &mut at_a), 1);
+}

@@ -1,0 +1,216 @@
+//! Much at once: a burst of datagrams, and many connections. Every byte is verified, no completion is lost or comes twice,
+//! and it ends in bounded time.
+
+use std::time::{Duration, Instant};
+
+use faultline::PollMode;
+use faultline_abi::admin::Counter;
+use faultline_abi::cqe;
+use faultline_harness::testbed::{ALL_ACCESS, Fabric, Node};
+use faultline_harness::{
+    Buf, Cq, Link, Mr, NicOptions, Qp, QpOptions, QpType, SendWr, Wc, connect,
+};
+
+const KEY: u32 = 0x1ee7;
+/// Bytes of a burst of datagrams.
+const BURST: usize = 64 << 10;
+/// What a burst, or a round of all connections, may take at most; on a quiet machine it is some milliseconds, and a tenth of
+/// a second.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What `cq` gets within the time that a test has: `count` completions, all of them good, and no more.
+#[track_caller]
+fn take(cq: &mut Cq, count: usize, since: Instant) -> Vec<Wc> {
+    let mut found = Vec::with_capacity(count);
+    while found.len() < count {
+        let left = PATIENCE.saturating_sub(since.elapsed());
+        match cq.poll_for(left) {
+            Some(wc) if wc.is_ok() => found.push(wc),
+            Some(wc) => panic!("failed: {wc:?}"),
+            None => panic!("{} of {count} completions within {PATIENCE:?}", found.len()),
+        }
+    }
+    assert_eq!(cq.poll(), None, "one completion too many");
+    found
+}
+
+/// A burst that is posted before the device hears of it, and as fast as one can ring, to a receiver with as many buffers as
+/// messages, or fewer.
+#[test]
+fn a_burst_of_small_datagrams_loses_no_completion() {
+    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
+    let (a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
+    let ah = a.pd.ah(&b.nic).unwrap();
+    for (size, posted, at_once) in [
+        (64, 1024, true),
+        (64, 1024, false),
+        (16, 4096, true),
+        (1, 4096, false),
+        (64, 1000, true),
+        (16, 17, false),
+    ] {
+        let count = BURST / size.max(16);
+        let options = QpOptions {
+            send_depth: 12,
+            recv_depth: 12,
+            ..QpOptions::default()
+        };
+        let mut ends = [&a, &b].map(|node| {
+            let cq = node.context.cq(&node.eq, 13).unwrap();
+            let (pd, context) = (&node.pd, &node.context);
+            let qp = context.qp(pd, QpType::Ud, &cq, &cq, None, &options);
+            let qp = qp.unwrap();
+            qp.open_datagrams(KEY).unwrap();
+            (qp, cq)
+        });
+        let [(qa, cqa), (qb, cqb)] = &mut ends;
+        a.buf.fill_pattern(0, BURST, size as u64);
+        // As far apart as headers and data are long, with an edge behind each.
+        let step = 40 + size + 1;
+        b.buf.fill(0, posted * step, 0xee);
+        for tag in 0..posted {
+            let sge = b.mr.sge(tag * step, 40 + size);
+            qb.post_recv(tag as u32, &[sge]).unwrap();
+        }
+        let before = b.nic.counters().unwrap();
+        let start = Instant::now();
+        for n in 0..count {
+            let sges = [a.mr.sge(n * size, size)];
+            let send = SendWr::send(&sges).imm(n as u32).signaled();
+            qa.stage(&send.to(&ah, qb.number(), KEY)).unwrap();
+            if !at_once {
+                qa.ring().unwrap();
+            }
+        }
+        qa.ring().unwrap();
+        let sent = take(cqa, count, start);
+        assert!(sent.iter().map(|wc| wc.id).eq(0..count as u32));
+        let arrived = posted.min(count);
+        let received = take(cqb, arrived, start);
+        for (n, wc) in received.iter().enumerate() {
+            let expected = (n as u32, 40 + size as u32, qa.number(), n as u32);
+            assert_eq!((wc.id, wc.len, wc.src_qp, wc.imm), expected);
+            let at = n * step + 40;
+            assert_eq!(b.buf.to_vec(at, size), a.buf.to_vec(n * size, size));
+            assert_eq!(b.buf.to_vec(at + size, 1), [0xee]);
+        }
+        let after = b.nic.counters().unwrap();
+        let lost = after[Counter::out_of_buffer] - before[Counter::out_of_buffer];
+        assert_eq!(lost as usize, count - arrived, "{count} of {size} bytes");
+    }
+    fabric.assert_passes_are_short();
+}
+
+/// Memory of a host, as much for each connection as an operation has.
+struct Memory {
+    buf: Buf,
+    mr: Mr,
+}
+
+const OPERATION: usize = 16 << 10;
+
+/// All connections at once write, send and read 16 KiB each, in messages of several packets.
+fn many_connections(count: usize) {
+    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
+    let bytes = count * OPERATION;
+    let options = NicOptions {
+        ram: 2 * bytes + (64 << 20),
+        ..NicOptions::default()
+    };
+    let nodes: [Node; 2] = ["a", "b"].map(|name| fabric.node_with(name, &options).unwrap());
+    let mut cqs = [0, 1].map(|i: usize| nodes[i].context.cq(&nodes[i].eq, 12).unwrap());
+    let memory = [0, 1].map(|i: usize| {
+        let buf = nodes[i].nic.alloc(bytes).unwrap();
+        let mr = nodes[i].pd.register(&buf, ALL_ACCESS).unwrap();
+        Memory { buf, mr }
+    });
+    let shape = QpOptions {
+        send_depth: 2,
+        recv_depth: 2,
+        ..QpOptions::default()
+    };
+    let link = Link {
+        path_mtu: 3,
+        ..Link::default()
+    };
+    let mut all: Vec<[Qp; 2]> = (0..count)
+        .map(|_| {
+            let qp = [0, 1].map(|i: usize| {
+                let (node, cq) = (&nodes[i], &cqs[i]);
+                let qp = node.context.qp(&node.pd, QpType::Rc, cq, cq, None, &shape);
+                qp.unwrap()
+            });
+            connect(&qp[0], &qp[1], &link).unwrap();
+            qp
+        })
+        .collect();
+    let [a, b] = &memory;
+    for (round, kind) in ["WRITE", "SEND", "READ"].into_iter().enumerate() {
+        // A READ brings back what host 1 has.
+        let (from, to) = if kind == "READ" { (b, a) } else { (a, b) };
+        for n in 0..count {
+            let seed = (round * count + n) as u64;
+            from.buf.fill_pattern(n * OPERATION, OPERATION, seed);
+        }
+        to.buf.fill(0, bytes, 0xee);
+        let start = Instant::now();
+        for (n, ends) in all.iter_mut().enumerate() {
+            let at = n * OPERATION;
+            if kind == "SEND" {
+                let sge = b.mr.sge(at, OPERATION);
+                ends[1].post_recv(n as u32, &[sge]).unwrap();
+            }
+        }
+        for (n, ends) in all.iter_mut().enumerate() {
+            let at = n * OPERATION;
+            let (sges, remote) = ([a.mr.sge(at, OPERATION)], b.mr.remote(at));
+            let wr = match kind {
+                "WRITE" => SendWr::write(&sges, remote),
+                "SEND" => SendWr::send(&sges).imm(n as u32),
+                _ => SendWr::read(&sges, remote),
+            };
+            ends[0].post_send(&wr.signaled()).unwrap();
+        }
+        let done = take(&mut cqs[0], count, start);
+        let mut numbers: Vec<u32> = done.iter().map(|wc| wc.qpn).collect();
+        numbers.sort_unstable();
+        let mut expected: Vec<u32> = all.iter().map(|ends| ends[0].number()).collect();
+        expected.sort_unstable();
+        assert_eq!(numbers, expected, "each {kind} completes once");
+        if kind == "SEND" {
+            let received = take(&mut cqs[1], count, start);
+            let mut seen = vec![false; count];
+            for wc in received {
+                let n = wc.id as usize;
+                let of = all[n][1].number();
+                let expected = (cqe::RECV, OPERATION as u32, n as u32, of);
+                assert_eq!((wc.opcode, wc.len, wc.imm, wc.qpn), expected);
+                assert!(!std::mem::replace(&mut seen[n], true));
+            }
+        } else {
+            assert_eq!(cqs[1].poll(), None, "a {kind} takes no receive");
+        }
+        let took = start.elapsed();
+        assert!(took < PATIENCE, "{kind}: {took:?}");
+        for n in 0..count {
+            let seed = (round * count + n) as u64;
+            let found = to.buf.pattern_mismatch(n * OPERATION, OPERATION, seed);
+            assert_eq!(found, None, "{kind} of connection {n}");
+        }
+        for wc in &done {
+            let ends = all.iter_mut().find(|ends| ends[0].number() == wc.qpn);
+            ends.unwrap()[0].retire(wc);
+        }
+    }
+    fabric.assert_passes_are_short();
+}
+
+#[test]
+fn a_hundred_connections_move_16_kib_each() {
+    many_connections(100);
+}
+
+#[test]
+fn a_thousand_connections_move_16_kib_each() {
+    many_connections(1000);
+}

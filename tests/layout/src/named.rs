@@ -1,0 +1,90 @@
+//! Names of tests in documents, such as `simulator::keys::nothing_crosses_protection_domains`, and whether there are such tests.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::compatibility::quoted;
+
+/// The top of the source tree.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A file of the source tree.
+///
+/// # Panics
+///
+/// If it can't be read.
+pub fn read(path: &str) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Whether a character may be part of a name in Rust or C.
+pub fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// The text behind `from` up to the next `to`, or to the end.
+///
+/// # Panics
+///
+/// If the text lacks `from`.
+pub fn part<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
+    let (_, rest) = text
+        .split_once(from)
+        .unwrap_or_else(|| panic!("no {from:?}"));
+    rest.split_once(to).map_or(rest, |(part, _)| part)
+}
+
+/// Whether there is a test of this name, which says where to look.
+pub fn exists(test: &str) -> bool {
+    let text = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
+    let runs = |path: &str, program: &str| text(path).split(|c| !is_name(c)).any(|w| w == program);
+    let parts: Vec<&str> = test.split("::").collect();
+    match parts[..] {
+        ["pyverbs", name] => {
+            text("qemu-config/src/test/pyverbs_tests.rs").contains(&format!("\"{name}\""))
+        }
+        ["provider", name] => {
+            text("guest-driver/provider/tests/provider_test.c").contains(&format!("TEST({name})"))
+        }
+        // Others are for demonstrations.
+        ["guest", name] => {
+            text(&format!("tests/guest/{name}.c")).contains("int main(")
+                && runs("qemu-config/src/test/table.rs", name)
+        }
+        ["bench", name] => root()
+            .join(format!("tests/harness/src/bin/bench/{name}.rs"))
+            .is_file(),
+        ["lab", suite, name] => {
+            let suite = match suite {
+                "robustness" | "keys" => text(&format!("qemu-config/src/test/{suite}.rs")),
+                _ => {
+                    let table = text("qemu-config/src/test/table.rs");
+                    let function = match suite {
+                        "verbs" => "verbs_left_over".to_owned(),
+                        _ => suite.replace('-', "_"),
+                    };
+                    match table.split_once(&format!("\nfn {function}() -> Vec<GuestTest> {{")) {
+                        Some((_, rest)) => part(rest, "", "\n}\n").to_owned(),
+                        None => return false,
+                    }
+                }
+            };
+            suite.contains(&format!("\"{name}\""))
+        }
+        [place @ ("simulator" | "harness"), file, name] => {
+            text(&format!("tests/{place}/tests/{file}.rs"))
+                .split_once(&format!("fn {name}("))
+                .is_some_and(|(before, _)| before.trim_end().ends_with("#[test]"))
+        }
+        _ => false,
+    }
+}
+
+/// The tests that a note names.
+pub fn tests_of(note: &str) -> Vec<&str> {
+    let words = quoted(note).into_iter();
+    words.filter(|word| word.contains("::")).collect()
+}

@@ -1,0 +1,550 @@
+//! Timers of a queue pair that waits for a page: whatever has been posted completes, also when the peer is gone, and
+//! losses before the page are repaired meanwhile.
+
+use faultline_abi::admin::Counter;
+use faultline_abi::qp::*;
+use faultline_abi::{cqe, wqe as wr};
+use faultline_nic::NicConfig;
+use faultline_simulator::{Answer, Connect, Pager, Pair, Rng, Send, Sge, World, pager};
+use faultline_wire::aeth::Syndrome;
+
+const VA: u64 = 0x7f12_3456_0000;
+const PAGE: u64 = 4096;
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+/// What eight transmissions of a request take: 4.096 µs × 2^14 for each.
+const RETRIES: u64 = 8 * 67 * MS + 10 * MS;
+
+/// A connection. Both sides have a pinned region and one on demand.
+struct Waiting {
+    world: World,
+    pair: Pair,
+    pagers: [Pager; 2],
+}
+
+impl Waiting {
+    fn new(world: World) -> Self {
+        Self::with_queues(world, 6)
+    }
+
+    /// With fault queues of 2^`log_depth` records.
+    fn with_queues(world: World, log_depth: u8) -> Self {
+        Self::connected(world, log_depth, QPT_RC, |_| {})
+    }
+
+    fn connected(mut world: World, log_depth: u8, kind: u8, change: impl Fn(&mut Connect)) -> Self {
+        let pair = world.connect(kind, 256 << 10, change);
+        let pagers = [0, 1].map(|host| {
+            let mut pager = Pager::new(&mut world, host, 128, log_depth);
+            pager.register(&mut world, VA + host as u64 * 0x1000_0000, 512 << 10);
+            pager
+        });
+        Self {
+            world,
+            pair,
+            pagers,
+        }
+    }
+
+    fn pinned(&self, host: usize, offset: u64, len: u32) -> Sge {
+        let mr = &self.pair.mr[host];
+        (mr.va + offset, len, mr.key)
+    }
+
+    fn post(&mut self, opcode: u8, local: Sge, remote: Sge) {
+        let send = Send {
+            opcode,
+            sges: &[local],
+            remote_addr: remote.0,
+            rkey: remote.2,
+            compare_add: 1,
+            ..Send::default()
+        };
+        let driver = &mut self.world.hosts[0].driver;
+        driver.post_send(&mut self.pair.qp[0], &send);
+    }
+
+    /// A WRITE from one pinned region to the other, which misses no page.
+    fn post_plain(&mut self) {
+        self.post_plain_at(0);
+    }
+
+    fn post_plain_at(&mut self, offset: u64) {
+        let (local, remote) = (self.pinned(0, offset, 5000), self.pinned(1, offset, 5000));
+        self.post(wr::WR_WRITE, local, remote);
+    }
+
+    /// A WRITE of the first bytes of host 0's region on demand.
+    fn post_absent(&mut self) {
+        let (local, remote) = (self.pagers[0].sge(0, 0, 100), self.pinned(1, 8192, 100));
+        self.post(wr::WR_WRITE, local, remote);
+    }
+
+    /// Lets everything happen for some time; no pager answers.
+    fn pass(&mut self, ns: u64) {
+        self.world.run_for(ns);
+        for pager in &mut self.pagers {
+            pager.collect(&mut self.world);
+        }
+    }
+
+    /// Answers what is due now.
+    fn answer(&mut self, host: usize) {
+        self.pagers[host].collect(&mut self.world);
+        self.world
+            .advance_to(self.world.now() + self.pagers[host].delay);
+        self.pagers[host].answer_due(&mut self.world);
+    }
+
+    fn run(&mut self) {
+        let [a, b] = &mut self.pagers;
+        pager::run(&mut self.world, &mut [a, b]);
+    }
+
+    fn statuses(&mut self) -> Vec<u8> {
+        let found = self.world.completions(0, &mut self.pair.cq[0]);
+        found.iter().map(|cqe| cqe.status).collect()
+    }
+
+    fn counter(&mut self, host: usize, counter: Counter) -> u64 {
+        self.world.hosts[host].driver.counter(counter).unwrap()
+    }
+}
+
+/// Loses the first acknowledgement, or every packet of the peer.
+fn lose_answers(world: &World, all: bool) {
+    let mut lost = 0;
+    world.lose(move |from, _| {
+        let hit = from == 1 && (all || lost == 0);
+        lost += u32::from(hit);
+        hit
+    });
+}
+
+/// The acknowledgement of what was sent before is lost, and the page does not come: by an answer of the driver, for
+/// want of anybody who answers, or because the fault unit has no room for as long as it takes.
+#[test]
+fn a_page_that_does_not_come_leaves_earlier_requests_their_timer() {
+    for gone in [false, true] {
+        for why in ["refused", "no queue", "no room"] {
+            let mut w = match why {
+                "no room" => Waiting::with_queues(
+                    World::with_config(2, 1, |c: &mut NicConfig| c.limits.max_faults = 0),
+                    6,
+                ),
+                _ => Waiting::new(World::new(2, 1)),
+            };
+            match why {
+                "no queue" => w.pagers[0].close(&mut w.world),
+                _ => w.pagers[0].answer = Answer::Fail,
+            }
+            lose_answers(&w.world, gone);
+            w.post_plain();
+            w.post_absent();
+            w.post_plain();
+            match (gone, why) {
+                (false, "no room") => w.run(),
+                // The answer of the driver comes long before the last retry.
+                _ => {
+                    w.pass(MS);
+                    w.answer(0);
+                    w.pass(RETRIES);
+                }
+            }
+            let (first, second) = match gone {
+                true => (cqe::RETRY_EXC_ERR, cqe::WR_FLUSH_ERR),
+                false => (cqe::SUCCESS, cqe::LOC_PROT_ERR),
+            };
+            let expected = [first, second, cqe::WR_FLUSH_ERR];
+            assert_eq!(w.statuses(), expected, "{why}, peer gone: {gone}");
+        }
+    }
+}
+
+/// A page that takes longer than all retries of what was sent before it.
+#[test]
+fn a_peer_that_is_gone_is_noticed_while_a_page_is_awaited() {
+    for room in [true, false] {
+        let config = |config: &mut NicConfig| {
+            if !room {
+                config.limits.max_faults = 0;
+            }
+        };
+        let mut w = Waiting::new(World::with_config(2, 1, config));
+        lose_answers(&w.world, true);
+        w.post_plain();
+        w.post_absent();
+        w.pass(RETRIES);
+        assert_eq!(w.statuses(), [cqe::RETRY_EXC_ERR, cqe::WR_FLUSH_ERR]);
+        assert_eq!(w.pagers[0].records.len(), usize::from(room));
+    }
+}
+
+#[test]
+fn losses_before_a_missing_page_are_repaired_while_it_is_awaited() {
+    // The packet that is lost: the first or last of five, or the acknowledgement.
+    for (from, psn) in [(0, 0), (0, 4), (1, 4)] {
+        for room in [true, false] {
+            let config = |config: &mut NicConfig| {
+                if !room {
+                    config.limits.max_faults = 0;
+                }
+            };
+            let mut w = Waiting::new(World::with_config(2, 1, config));
+            let mut lost = false;
+            w.world.lose(move |sender, header| {
+                let hit = !lost && sender == from && header.bth.psn.get() == psn;
+                lost |= hit;
+                hit
+            });
+            let data: Vec<u8> = (0..5000u32).map(|n| (n * 7 + n / 251) as u8).collect();
+            let source = w.pair.mr[0];
+            w.world.hosts[0].driver.write_mr(&source, 0, &data);
+            w.pagers[0].write(&w.world, 0, 0, &[0x5a; 100]);
+            w.post_plain();
+            w.post_absent();
+            // Longer than one time-out, shorter than the page takes.
+            w.pass(150 * MS);
+            assert_eq!(w.statuses(), [cqe::SUCCESS], "lost: {psn} of host {from}");
+            let target = w.pair.mr[1];
+            assert!(w.world.hosts[1].driver.read_mr(&target, 0, 5000) == data);
+            // Nothing is outstanding now: the wait may take any time, and costs no retry.
+            let before = w.counter(0, Counter::local_ack_timeout_err);
+            w.pass(2_000 * MS);
+            assert_eq!(w.counter(0, Counter::local_ack_timeout_err), before);
+            assert_eq!(w.statuses(), []);
+            if room {
+                w.answer(0);
+                w.run();
+                assert_eq!(w.statuses(), [cqe::SUCCESS]);
+                assert_eq!(
+                    w.world.hosts[1].driver.read_mr(&target, 8192, 100),
+                    [0x5a; 100]
+                );
+            }
+        }
+    }
+}
+
+/// A message of which the first packets have left, and the next ones are not there.
+#[test]
+fn losses_within_a_message_are_repaired_while_its_rest_is_awaited() {
+    let mut w = Waiting::new(World::new(2, 1));
+    let data: Vec<u8> = (0..12_288u32).map(|n| (n * 3 + n / 255) as u8).collect();
+    w.pagers[0].write(&w.world, 0, 0, &data);
+    for page in 0..2 {
+        w.pagers[0].bring(&mut w.world, 0, VA / PAGE + page, false);
+    }
+    let mut lost = false;
+    w.world.lose(move |sender, header| {
+        let hit = !lost && sender == 0 && header.bth.psn.get() == 7;
+        lost |= hit;
+        hit
+    });
+    let (local, remote) = (w.pagers[0].sge(0, 0, 12_288), w.pinned(1, 0, 12_288));
+    w.post(wr::WR_WRITE, local, remote);
+    w.pass(150 * MS);
+    let target = w.pair.mr[1];
+    assert!(w.world.hosts[1].driver.read_mr(&target, 0, 8192) == data[..8192]);
+    w.answer(0);
+    w.run();
+    assert_eq!(w.statuses(), [cqe::SUCCESS]);
+    assert!(w.world.hosts[1].driver.read_mr(&target, 0, 12_288) == data);
+}
+
+/// What has to be sent again has lost its page meanwhile: the queue pair waits for that one first.
+#[test]
+fn what_is_sent_again_may_miss_a_page_itself() {
+    for fails in [false, true] {
+        let mut w = Waiting::new(World::new(2, 1));
+        w.pagers[0].write(&w.world, 0, 0, &[1; 16]);
+        w.pagers[0].write(&w.world, 0, 5 * PAGE, &[2; 16]);
+        w.pagers[0].bring(&mut w.world, 0, VA / PAGE, false);
+        w.pagers[0].delay = 300 * MS;
+        let mut lost = false;
+        w.world.lose(move |sender, header| {
+            let hit = !lost && sender == 0 && header.bth.psn.get() == 0;
+            lost |= hit;
+            hit
+        });
+        for n in [0, 5] {
+            let (local, remote) = (w.pagers[0].sge(0, n * PAGE, 16), w.pinned(1, n * PAGE, 16));
+            w.post(wr::WR_WRITE, local, remote);
+        }
+        w.pass(MS);
+        assert_eq!(w.pagers[0].records.len(), 1);
+        w.pagers[0].evict(&mut w.world, 0, VA / PAGE);
+        w.pass(100 * MS);
+        assert_eq!(w.pagers[0].records.len(), 2);
+        if fails {
+            w.pagers[0].answer = Answer::Fail;
+        }
+        w.run();
+        let target = w.pair.mr[1];
+        if fails {
+            assert_eq!(w.statuses(), [cqe::LOC_PROT_ERR, cqe::WR_FLUSH_ERR]);
+            continue;
+        }
+        assert_eq!(w.statuses(), [cqe::SUCCESS; 2]);
+        for n in [0, 5] {
+            let found = w.world.hosts[1].driver.read_mr(&target, n * PAGE, 16);
+            assert_eq!(found, [1 + (n > 0) as u8; 16]);
+        }
+    }
+}
+
+/// A response comes for which there is no place any more; then the peer is gone.
+#[test]
+fn a_response_that_waits_for_its_place_does_not_wait_for_a_peer_that_is_gone() {
+    let mut w = Waiting::new(World::new(2, 1));
+    w.pagers[0].delay = MS;
+    w.pagers[0].bring(&mut w.world, 0, VA / PAGE, true);
+    let mut answers = 0;
+    w.world.lose(move |from, _| {
+        answers += u32::from(from == 1);
+        from == 1 && answers > 1
+    });
+    let (local, remote) = (w.pagers[0].sge(0, 0, 100), w.pinned(1, 0, 100));
+    w.post(wr::WR_READ, local, remote);
+    // The request has left, its answer has not arrived.
+    w.pagers[0].evict_all(&mut w.world, 0);
+    w.run();
+    assert_eq!(w.pagers[0].records.len(), 1);
+    assert_eq!(w.statuses(), [cqe::RETRY_EXC_ERR]);
+}
+
+/// Every kind of request with pages that come, come late or do not come, with room for many faults or for few, under
+/// every policy, while packets are lost, and the peer at some time for good: each of them completes.
+#[test]
+fn whatever_is_posted_completes() {
+    for seed in 0..600 {
+        let mut rng = Rng::new(seed);
+        let places = [2, 1024][rng.below(2) as usize];
+        let config = |config: &mut NicConfig| config.limits.max_faults = places;
+        let world = World::with_config(2, seed, config);
+        let kind = [QPT_RC, QPT_RC, QPT_UC][rng.below(3) as usize];
+        let mut w = Waiting::connected(world, 6, kind, |_| {});
+        w.set_policy(rng.below(4) as u8);
+        if seed % 3 == 0 {
+            w.world.hand_over_by_reference();
+        }
+        let mut left = match rng.below(2) {
+            0 => u64::MAX,
+            _ => rng.below(60),
+        };
+        let mut losses = Rng::new(seed + 1000);
+        w.world.lose(move |_, _| {
+            left = left.saturating_sub(1);
+            left == 0 || losses.chance(15)
+        });
+        for pager in &mut w.pagers {
+            pager.delay = [50 * US, 20 * MS, 300 * MS, 2_000 * MS][rng.below(4) as usize];
+            pager.ahead = rng.below(2) * 65_536;
+        }
+        let posted = 1 + rng.below(12);
+        for n in 0..posted as u32 {
+            let opcode = [
+                wr::WR_SEND,
+                wr::WR_WRITE,
+                wr::WR_WRITE_IMM,
+                wr::WR_READ,
+                wr::WR_FETCH_ADD,
+            ][rng.below(if kind == QPT_UC { 3 } else { 5 }) as usize];
+            let len = match opcode {
+                wr::WR_FETCH_ADD => 8,
+                _ => 1 + rng.below(100_000) as u32,
+            };
+            let place = |rng: &mut Rng, w: &Waiting, host: usize| match rng.below(2) {
+                0 => w.pinned(host, 5, len),
+                _ => w.pagers[host].sge(0, rng.below(50) * PAGE, len),
+            };
+            let landing = place(&mut rng, &w, 1);
+            let driver = &mut w.world.hosts[1].driver;
+            driver.post_recv(&mut w.pair.qp[1], n, &[landing]);
+            let (local, mut remote) = (place(&mut rng, &w, 0), place(&mut rng, &w, 1));
+            remote.0 &= !7;
+            if remote.0 < w.pair.mr[1].va {
+                remote.0 += 8;
+            }
+            w.post(opcode, local, remote);
+            let until = w.world.now() + rng.below(100 * MS);
+            while w.world.step(until) {}
+            w.world.advance_to(until);
+            for (host, pager) in w.pagers.iter_mut().enumerate() {
+                pager.collect(&mut w.world);
+                if rng.chance(100) {
+                    pager.answer = Answer::Fail;
+                }
+                pager.answer_due(&mut w.world);
+                let page = VA / PAGE + host as u64 * 0x1_0000 + rng.below(60);
+                pager.evict(&mut w.world, 0, page);
+            }
+        }
+        w.run();
+        let done = w.statuses();
+        assert_eq!(done.len() as u64, posted, "seed {seed}: {done:?}");
+    }
+}
+
+const READ: u32 = 128 << 10;
+
+/// A READ of 128 KiB whose last page at the responder is absent, with its data there.
+fn slow_read(change: impl Fn(&mut Connect)) -> Waiting {
+    let mut w = Waiting::connected(World::new(2, 1), 6, QPT_RC, change);
+    let first = (VA + 0x1000_0000) / PAGE;
+    for page in first..first + u64::from(READ) / PAGE - 1 {
+        w.pagers[1].bring(&mut w.world, 0, page, false);
+    }
+    w.pagers[1].write(&w.world, 0, 0, &read_data());
+    w.pagers[1].delay = 2_000 * MS;
+    w
+}
+
+fn read_data() -> Vec<u8> {
+    (0..READ).map(|n| (n * 7 + n / 251) as u8).collect()
+}
+
+impl Waiting {
+    fn post_slow_read(&mut self) {
+        let (local, remote) = (self.pinned(0, 0, READ), self.pagers[1].sge(0, 0, READ));
+        self.post(wr::WR_READ, local, remote);
+    }
+
+    fn set_policy(&mut self, policy: u8) {
+        let attr = QpAttr {
+            mask: QP_ATTR_FAULT_POLICY.into(),
+            fault_policy: policy,
+            ..QpAttr::default()
+        };
+        let qpn = self.pair.qp[1].qpn;
+        self.world.hosts[1].driver.modify_qp(qpn, &attr).unwrap();
+    }
+
+    #[track_caller]
+    fn expect_landed(&self, len: usize) {
+        let found = self.world.hosts[0].driver.read_mr(&self.pair.mr[0], 0, len);
+        assert!(found == read_data()[..len]);
+    }
+}
+
+/// The page takes longer than all retries. What is behind the READ is done once.
+#[test]
+fn a_read_waits_for_a_page_in_its_middle_as_long_as_it_takes() {
+    for by_reference in [false, true] {
+        let mut w = slow_read(|_| {});
+        if by_reference {
+            w.world.hand_over_by_reference();
+        }
+        w.world.start_trace();
+        w.post_slow_read();
+        for _ in 0..3 {
+            let at = 8 - w.pair.mr[1].va % 8;
+            let (local, remote) = (w.pinned(0, 200 << 10, 8), w.pinned(1, at, 8));
+            w.post(wr::WR_FETCH_ADD, local, remote);
+            w.post_plain_at(100 << 10);
+        }
+        w.run();
+        assert_eq!(w.statuses(), [cqe::SUCCESS; 7]);
+        w.expect_landed(READ as usize);
+        let word = w.world.hosts[1]
+            .driver
+            .read_mr(&w.pair.mr[1], 8 - w.pair.mr[1].va % 8, 8);
+        assert_eq!(word, 3u64.to_le_bytes());
+        assert_eq!(
+            w.counter(0, Counter::local_ack_timeout_err),
+            1,
+            "RNR NAKs do the rest"
+        );
+        let refusals: Vec<u32> = w
+            .world
+            .take_trace()
+            .iter()
+            .filter(|(from, h)| {
+                let syndrome = h.aeth.map(|aeth| aeth.syndrome);
+                *from == 1 && matches!(syndrome, Some(Syndrome::RnrNak { .. }))
+            })
+            .map(|(_, h)| h.bth.psn.get())
+            .collect();
+        let missing = (READ - PAGE as u32) / 1024;
+        assert!(refusals.iter().all(|psn| *psn == missing), "{refusals:?}");
+        // About 2 s in steps of up to 41 ms.
+        assert!(
+            (40..80).contains(&refusals.len()),
+            "{} RNR NAKs",
+            refusals.len()
+        );
+    }
+}
+
+#[test]
+fn responses_before_a_missing_page_are_given_again_while_it_is_awaited() {
+    for answer in [Answer::Repair, Answer::Fail] {
+        let mut w = slow_read(|_| {});
+        w.pagers[1].answer = answer;
+        let mut lost = false;
+        w.world.lose(move |from, header| {
+            let hit = !lost && from == 1 && header.bth.psn.get() == 120;
+            lost |= hit;
+            hit
+        });
+        w.post_slow_read();
+        // The gap shows in the responses behind it: no time-out is needed.
+        w.pass(50 * MS);
+        w.expect_landed(READ as usize - PAGE as usize);
+        w.run();
+        match answer {
+            Answer::Repair => {
+                assert_eq!(w.statuses(), [cqe::SUCCESS]);
+                w.expect_landed(READ as usize);
+            }
+            _ => assert_eq!(w.statuses(), [cqe::REM_ACCESS_ERR]),
+        }
+    }
+}
+
+/// A repeated READ is treated as the fault policy has it for every request, and retries are counted as agreed.
+#[test]
+fn a_repeated_read_is_refused_only_by_policy_rnr() {
+    for (policy, status) in [
+        (FAULT_POLICY_RNR, cqe::RNR_RETRY_EXC_ERR),
+        (FAULT_POLICY_DROP, cqe::RETRY_EXC_ERR),
+        (FAULT_POLICY_STALL, cqe::RETRY_EXC_ERR),
+    ] {
+        let mut w = slow_read(|c| c.rnr_retry = 2);
+        w.set_policy(policy);
+        w.post_slow_read();
+        w.pass(RETRIES);
+        assert_eq!(w.statuses(), [status], "policy {policy}");
+        // A page that comes before the retries are used up is all that it needs.
+        let mut w = slow_read(|c| c.rnr_retry = 2);
+        w.set_policy(policy);
+        w.pagers[1].delay = 100 * MS;
+        w.post_slow_read();
+        w.run();
+        assert_eq!(w.statuses(), [cqe::SUCCESS], "policy {policy}");
+        w.expect_landed(READ as usize);
+    }
+}
+
+/// A page for a WRITE on UC that will not come costs that message, whatever the policy does meanwhile.
+#[test]
+fn an_unreliable_write_whose_page_is_refused_is_lost_once() {
+    for policy in [FAULT_POLICY_RNR, FAULT_POLICY_DROP, FAULT_POLICY_STALL] {
+        for len in [100, 5000] {
+            let mut w = Waiting::connected(World::new(2, 1), 6, QPT_UC, |_| {});
+            w.set_policy(policy);
+            w.pagers[1].answer = Answer::Fail;
+            let (local, remote) = (w.pinned(0, 0, len), w.pagers[1].sge(0, 0, len));
+            w.post(wr::WR_WRITE, local, remote);
+            let data = [0x5a; 5000];
+            let source = w.pair.mr[0];
+            w.world.hosts[0].driver.write_mr(&source, 0, &data);
+            w.post_plain();
+            w.run();
+            assert_eq!(w.statuses(), [cqe::SUCCESS; 2], "policy {policy}, {len}");
+            assert_eq!(w.pagers[1].records.len(), 1, "policy {policy}, {len}");
+            let target = w.pair.mr[1];
+            assert!(w.world.hosts[1].driver.read_mr(&target, 0, 5000) == data);
+        }
+    }
+}
