@@ -62,11 +62,11 @@ static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 #endif
 
 /*
- * Faults absent pages in. -EBUSY: the range has been invalidated meanwhile. 7.3:
- * HMM takes the lock of the address space, and drops it for handlers that need
- * that (userfaultfd).
+ * Finds the pages of a range. -EBUSY: the range has been invalidated meanwhile.
+ * 7.3: HMM takes the lock of the address space, and drops it for handlers that
+ * need that (userfaultfd).
  */
-static inline int faultline_hmm_fault(struct hmm_range *range)
+static inline int faultline_hmm_walk(struct hmm_range *range)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 3, 0)
 	return hmm_range_fault_unlocked_timeout(

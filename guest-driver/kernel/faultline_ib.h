@@ -97,8 +97,6 @@ struct faultline_mr {
 	struct completion unused;
 	/* Of its address space. */
 	struct faultline_odp_share *share;
-	/* Serializes looks at what the process has: see faultline_odp_look(). */
-	struct mutex map_lock;
 	/*
 	 * Under the lock of struct faultline_odp: between which addresses the
 	 * next fault of a stream is, how far beyond its message pages are

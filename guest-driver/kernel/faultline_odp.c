@@ -3,11 +3,11 @@
  * Regions on demand: page faults of the device, and MMU notifiers.
  *
  * The device has entries for some pages of a region. Where it has none it
- * raises a fault; a work item looks for the pages with
- * ib_umem_odp_map_dma_and_lock(), writes the entries while it holds the region's
- * umem_mutex, and resumes the fault. Pages that are absent it faults in as the
- * process itself would, and looks again. An invalidation takes the same mutex and
- * removes the entries before it returns. Races that are lost fault again.
+ * raises a fault; a work item has HMM find the pages, and fault in those that are
+ * absent as the process itself would. Then it takes the region's umem_mutex,
+ * writes the entries if nothing was invalidated meanwhile, and resumes the fault.
+ * An invalidation takes the same mutex and removes the entries before it returns.
+ * Races that are lost fault again.
  *
  * A region over the whole address space ("implicit") has one key and, for each
  * FAULTLINE_CHILD_SIZE bytes with pages, a child with a notifier. A region of a
@@ -56,10 +56,7 @@
 /* How often pages may be gone again before their entries are written. */
 #define FAULTLINE_LOOKS	8
 
-/*
- * A page of page entries on their way to the device, and an array for the results
- * of hmm_range_fault(), which are not used.
- */
+/* What HMM finds in a range, and a page of entries on their way to the device. */
 struct faultline_list {
 	__le64 *entries;
 	dma_addr_t dma;
@@ -410,10 +407,7 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 		return false;
 	mutex_lock(&odp->umem_mutex);
 	mmu_interval_set_seq(mni, seq);
-	/*
-	 * Until a page has been mapped there may be no region yet. The core's
-	 * count of pages is not asked: see faultline_odp_entry().
-	 */
+	/* Until a page has been mapped there may be no region yet. */
 	mr = odp->private;
 	if (!mr)
 		goto out;
@@ -432,9 +426,7 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 				&removed);
 	atomic64_add(removed, &mr->page_invalidations);
 	ib_umem_odp_unmap_dma_pages(odp, start, end);
-	if (start == ib_umem_start(odp) && end == ib_umem_end(odp))
-		odp->npages = 0;
-	if (&odp->umem != mr->umem && odp->npages <= 0) {
+	if (&odp->umem != mr->umem && !odp->npages) {
 		xa_lock(&mr->children);
 		child = xa_load(&mr->children, faultline_odp_child_index(odp));
 		if (child && child->odp == odp)
@@ -451,43 +443,16 @@ static const struct mmu_interval_notifier_ops faultline_mn_ops = {
 };
 
 /*
- * Faults absent pages in, as an access of the process would. This may take long:
- * the driver's locks are not held, and no shared list is written.
- */
-static int faultline_odp_fault_in(struct ib_umem_odp *odp,
-				  struct faultline_list *list, u64 start,
-				  u64 stop, bool write)
-{
-	struct mm_struct *mm = odp->umem.owning_mm;
-	struct hmm_range range = {
-		.notifier = &odp->notifier,
-		.start = start,
-		.end = stop,
-		.hmm_pfns = list->pfns,
-		.default_flags = HMM_PFN_REQ_FAULT |
-				 (write ? HMM_PFN_REQ_WRITE : 0),
-	};
-	int err;
-
-	/* A process that ends has no pages any more. */
-	if (!mmget_not_zero(mm))
-		return -EINVAL;
-	err = faultline_hmm_fault(&range);
-	mmput_async(mm);
-	return err;
-}
-
-/*
  * Extends a range to the huge page at its beginning, if the process has one there
  * that can be one entry of the device. False if the range stays as it is.
  */
 static bool faultline_odp_widen(const struct faultline_mr *mr,
-				struct ib_umem_odp *odp, u64 *start, u64 *stop)
+				struct ib_umem_odp *odp,
+				struct hmm_range *range)
 {
 	const struct faultline_dev *dev = to_fdev(mr->ibmr.device);
-	u64 first = ALIGN_DOWN(*start, FAULTLINE_HUGE_SIZE);
-	unsigned long pfn = faultline_odp_pfn(
-		odp, (*start - ib_umem_start(odp)) >> PAGE_SHIFT);
+	u64 first = ALIGN_DOWN(range->start, FAULTLINE_HUGE_SIZE);
+	unsigned long pfn = range->hmm_pfns[0];
 
 	if (!(pfn & HMM_PFN_VALID) ||
 	    hmm_pfn_to_map_order(pfn) + PAGE_SHIFT < FAULTLINE_HUGE_SHIFT ||
@@ -496,10 +461,12 @@ static bool faultline_odp_widen(const struct faultline_mr *mr,
 	if (first < ib_umem_start(odp) ||
 	    first + FAULTLINE_HUGE_SIZE > ib_umem_end(odp) ||
 	    !IS_ALIGNED(faultline_odp_iova(mr, first), FAULTLINE_HUGE_SIZE) ||
-	    *stop - *start == FAULTLINE_HUGE_SIZE)
+	    range->end - range->start == FAULTLINE_HUGE_SIZE)
 		return false;
-	*start = first;
-	*stop = first + FAULTLINE_HUGE_SIZE;
+	range->start = first;
+	range->end = first + FAULTLINE_HUGE_SIZE;
+	/* Nobody has asked for the rest. */
+	range->default_flags = 0;
 	return true;
 }
 
@@ -539,61 +506,94 @@ static int faultline_odp_write(struct faultline_mr *mr, u64 start, size_t count,
 }
 
 /*
- * Writes the device's entries for the pages that the process has in a range.
- * Returns 1 if a page is absent, or can't be written and should.
+ * Maps what HMM has found for DMA, and writes the device's entries for it; the
+ * umem's mutex is held. Returns 1 if a page of [start, stop) is absent, or can't
+ * be written and should.
  *
- * An entry has the rights that the process has, whatever access is asked for.
- * Before 6.16 the core notes the access that was asked for last, and marks a
- * page dirty when it goes only if that was a write: a page that the device has
- * written, and then read, would be reclaimed without its data.
- *
- * Looks at a region are serialized: the core writes its list of pages before it
- * takes its mutex. A look that began earlier must not overwrite what a later
- * one has found.
+ * What was found is kept apart from what is mapped. While munmap() removes pages
+ * their range has no mapping of the process any more, and its invalidation is
+ * still to come: pages that were not found may still be mapped for DMA.
+ */
+static int faultline_odp_enter_range(struct faultline_mr *mr,
+				     struct ib_umem_odp *odp,
+				     struct faultline_list *list,
+				     const struct hmm_range *found, u64 start,
+				     u64 stop, bool write)
+{
+	u64 wanted = FAULTLINE_PTE_READ | (write ? FAULTLINE_PTE_WRITE : 0);
+	size_t index = (found->start - ib_umem_start(odp)) >> PAGE_SHIFT;
+	size_t count = (found->end - found->start) >> PAGE_SHIFT;
+	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
+	bool some = false, less = false;
+	size_t i;
+	int err;
+
+	for (i = 0; i < count; i++) {
+		u64 at = found->start + ((u64)i << PAGE_SHIFT);
+		bool demanded = at >= start && at < stop;
+		unsigned long pfn = found->hmm_pfns[i];
+		u64 entry = 0;
+
+		if (pfn & HMM_PFN_VALID) {
+			entry = faultline_odp_enter(dev, odp, index + i, pfn);
+			/* It is there, and can't be mapped for DMA. */
+			if (!entry && demanded)
+				return -EFAULT;
+		}
+		list->entries[i] = cpu_to_le64(entry);
+		some |= entry;
+		less |= demanded && (entry & wanted) != wanted;
+	}
+	err = some ? faultline_odp_write(mr, found->start, count, list) : 0;
+	return err ?: less;
+}
+
+/*
+ * Writes the device's entries for the pages that the process has in a range, with
+ * `fault` after it has got them, or in the huge page at its beginning. Returns 1 as
+ * faultline_odp_enter_range() does.
  */
 static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			      struct faultline_list *list, u64 start, u64 stop,
-			      bool write)
+			      bool write, bool fault)
 {
-	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
-	u64 wanted = FAULTLINE_PTE_READ | (write ? FAULTLINE_PTE_WRITE : 0);
-	u64 first = start, last = stop;
-	size_t index, count, i;
-	bool some = false;
-	int ret, less = 0;
+	unsigned long give_up =
+		jiffies + msecs_to_jiffies(HMM_RANGE_DEFAULT_TIMEOUT);
+	struct mm_struct *mm = odp->umem.owning_mm;
+	struct hmm_range range = {
+		.notifier = &odp->notifier,
+		.start = start,
+		.end = stop,
+		.hmm_pfns = list->pfns,
+	};
+	bool done = false;
+	int ret;
 
-	mutex_lock(&mr->map_lock);
-	for (;;) {
-		ret = ib_umem_odp_map_dma_and_lock(odp, first, last - first,
-						   FAULTLINE_ODP_MASK, false);
-		if (ret < 0)
-			goto unlock;
-		if (!faultline_odp_widen(mr, odp, &first, &last))
-			break;
-		mutex_unlock(&odp->umem_mutex);
-	}
-	index = (first - ib_umem_start(odp)) >> PAGE_SHIFT;
-	count = (last - first) >> PAGE_SHIFT;
-	ret = 0;
-	for (i = 0; i < count; i++) {
-		u64 at = first + ((u64)i << PAGE_SHIFT);
-		u64 entry = faultline_odp_entry(dev, odp, index + i);
-
-		list->entries[i] = cpu_to_le64(entry);
-		some |= entry;
-		if (at < start || at >= stop || (entry & wanted) == wanted)
+	if (fault)
+		range.default_flags = HMM_PFN_REQ_FAULT |
+				      (write ? HMM_PFN_REQ_WRITE : 0);
+	/* A process that ends has no pages any more. */
+	if (!mmget_not_zero(mm))
+		return -EINVAL;
+	do {
+		/* This may take long, and none of the driver's locks are held. */
+		ret = faultline_hmm_walk(&range);
+		if (ret == -EBUSY)
 			continue;
-		less = 1;
-		/* It is there, and can't be mapped for DMA. */
-		if (!entry && faultline_odp_pfn(odp, index + i) & HMM_PFN_VALID)
-			ret = -EFAULT;
-	}
-	if (some && !ret)
-		ret = faultline_odp_write(mr, first, count, list);
-	mutex_unlock(&odp->umem_mutex);
-unlock:
-	mutex_unlock(&mr->map_lock);
-	return ret < 0 ? ret : less;
+		if (ret)
+			break;
+		ret = -EBUSY;
+		mutex_lock(&odp->umem_mutex);
+		done = !mmu_interval_read_retry(range.notifier,
+						range.notifier_seq) &&
+		       !faultline_odp_widen(mr, odp, &range);
+		if (done)
+			ret = faultline_odp_enter_range(mr, odp, list, &range,
+							start, stop, write);
+		mutex_unlock(&odp->umem_mutex);
+	} while (!done && time_before(jiffies, give_up));
+	mmput_async(mm);
+	return ret;
 }
 
 /*
@@ -619,23 +619,17 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 		unsigned int looks = 0;
 		int ret;
 
-		for (;;) {
+		do {
 			/* What a fault needs is no more than that. */
 			if (addr != start && READ_ONCE(mr->going))
 				return -ESHUTDOWN;
 			if (fatal_signal_pending(current))
 				return -EINTR;
-			ret = faultline_odp_look(mr, odp, list, first, stop,
-						 write);
-			if (ret <= 0 || !fault)
-				break;
 			if (++looks > FAULTLINE_LOOKS)
 				return -EAGAIN;
-			ret = faultline_odp_fault_in(odp, list, first, stop,
-						     write);
-			if (ret && ret != -EBUSY)
-				return ret;
-		}
+			ret = faultline_odp_look(mr, odp, list, first, stop,
+						 write, fault);
+		} while (ret > 0 && fault);
 		if (ret < 0)
 			return ret;
 		less |= ret;
@@ -704,7 +698,7 @@ static void faultline_odp_reap(struct faultline_mr *mr, unsigned int count)
 		mr->idle_count--;
 		odp = child->odp;
 		/* Without a user there can only become less pages. */
-		unused = !child->users && READ_ONCE(odp->npages) <= 0;
+		unused = !child->users && !READ_ONCE(odp->npages);
 		if (unused)
 			__xa_erase(&mr->children,
 				   faultline_odp_child_index(odp));
@@ -839,7 +833,7 @@ static void faultline_odp_child_put(struct faultline_mr *mr,
 {
 	xa_lock(&mr->children);
 	child->users--;
-	if (READ_ONCE(child->odp->npages) <= 0)
+	if (!READ_ONCE(child->odp->npages))
 		faultline_odp_child_idle(mr, child);
 	xa_unlock(&mr->children);
 }
@@ -1215,7 +1209,6 @@ void faultline_odp_init(struct faultline_mr *mr)
 	xa_init(&mr->children);
 	INIT_LIST_HEAD(&mr->idle_children);
 	mutex_init(&mr->children_lock);
-	mutex_init(&mr->map_lock);
 	INIT_DELAYED_WORK(&mr->reap_children, faultline_odp_reap_work);
 }
 

@@ -10,59 +10,51 @@
 
 #include "faultline_ib.h"
 
-/* ib_umem_odp_map_dma_and_lock() wants a mask, and ignores it unless it faults. */
-#ifdef FAULTLINE_COMPAT_ODP_PFNS
-#define FAULTLINE_ODP_MASK	HMM_PFN_REQ_FAULT
-#else
-#define FAULTLINE_ODP_MASK	ODP_READ_ALLOWED_BIT
-#endif
-
-/* What HMM has found at a page of a umem whose mutex is held. */
-static inline unsigned long faultline_odp_pfn(const struct ib_umem_odp *odp,
-					      size_t index)
+/*
+ * Maps a page that HMM has found for DMA, if it is not, and returns the device's
+ * entry for it: 0 if it can't be mapped. The umem's mutex is held.
+ *
+ * An entry has the rights that the process has, whatever access is asked for. The
+ * core marks a page dirty when it goes if it could be written.
+ */
+static inline u64 faultline_odp_enter(struct faultline_dev *dev,
+				      struct ib_umem_odp *odp, size_t index,
+				      unsigned long pfn)
 {
-#ifdef FAULTLINE_COMPAT_ODP_PFNS
-	return odp->map.pfn_list[index];
-#else
-	return odp->pfn_list[index];
-#endif
-}
-
-/* The device's entry for a page of a umem whose mutex is held; 0: absent. */
-static inline u64 faultline_odp_entry(struct faultline_dev *dev,
-				      struct ib_umem_odp *odp, size_t index)
-{
-	u64 entry;
-#ifdef FAULTLINE_COMPAT_ODP_PFNS
-	struct pci_p2pdma_map_state p2pdma = {};
-	unsigned long pfn = odp->map.pfn_list[index];
+	bool write = pfn & HMM_PFN_WRITE && odp->umem.writable;
 	dma_addr_t addr;
+#ifdef FAULTLINE_COMPAT_ODP_PFNS
+	const unsigned long marks = HMM_PFN_DMA_MAPPED | HMM_PFN_P2PDMA |
+				    HMM_PFN_P2PDMA_BUS;
+	struct pci_p2pdma_map_state p2pdma = {};
+	unsigned long *entry = &odp->map.pfn_list[index];
+	bool mapped = *entry & HMM_PFN_DMA_MAPPED;
 
-	if (!(pfn & HMM_PFN_VALID))
-		return 0;
+	*entry = (*entry & marks) | (pfn & ~(marks | HMM_PFN_WRITE)) |
+		 (write ? HMM_PFN_WRITE : 0);
 	addr = hmm_dma_map_pfn(&dev->pdev->dev, &odp->map, index, &p2pdma);
 	if (dma_mapping_error(&dev->pdev->dev, addr))
 		return 0;
-	/*
-	 * The core counts down when it unmaps, and leaves counting up to us. The
-	 * sum is not exact: a look at the page tables takes no mutex, and so
-	 * may put marks back that an invalidation has just removed.
-	 */
-	if (!(pfn & HMM_PFN_DMA_MAPPED))
+	/* The core counts down when it unmaps, and leaves counting up to us. */
+	if (!mapped)
 		odp->npages++;
-	entry = addr | FAULTLINE_PTE_READ;
-	if (pfn & HMM_PFN_WRITE && odp->umem.writable)
-		entry |= FAULTLINE_PTE_WRITE;
 #else
-	dma_addr_t addr = odp->dma_list[index];
+	dma_addr_t *entry = &odp->dma_list[index];
 
-	if (!addr)
-		return 0;
-	entry = (addr & ODP_DMA_ADDR_MASK) | FAULTLINE_PTE_READ;
-	if (addr & ODP_WRITE_ALLOWED_BIT && odp->umem.writable)
-		entry |= FAULTLINE_PTE_WRITE;
+	if (!*entry) {
+		addr = dma_map_page(&dev->pdev->dev, hmm_pfn_to_page(pfn), 0,
+				    PAGE_SIZE, DMA_BIDIRECTIONAL);
+		if (dma_mapping_error(&dev->pdev->dev, addr))
+			return 0;
+		*entry = addr | ODP_READ_ALLOWED_BIT;
+		odp->pfn_list[index] = pfn;
+		odp->npages++;
+	}
+	if (write)
+		*entry |= ODP_WRITE_ALLOWED_BIT;
+	addr = *entry & ODP_DMA_ADDR_MASK;
 #endif
-	return entry;
+	return addr | FAULTLINE_PTE_READ | (write ? FAULTLINE_PTE_WRITE : 0);
 }
 
 /* faultline_odp.c */
