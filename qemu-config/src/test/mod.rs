@@ -105,7 +105,7 @@ pub struct Failure {
 
 impl Failure {
     /// Lines of the reason that the summary repeats: so many of its first, so many of its last.
-    const SHOWN: (usize, usize) = (3, 6);
+    const SHOWN: (usize, usize) = (3, 20);
 
     /// For the end of the output, which may be all that somebody has.
     fn summary(&self) -> String {
@@ -632,15 +632,16 @@ mod tests {
         tally.add("b", Duration::ZERO, Verdict::Failed("why".into()));
         let other = Failure {
             name: "c".into(),
-            why: (0..10).map(|n| format!("{n}\n")).collect(),
+            why: (0..24).map(|n| format!("{n}\n")).collect(),
         };
         tally.add_counts(3, vec![other], 2);
         assert_eq!(tally.summary(), "4 passed, 2 failed, 2 skipped");
         let failures: Vec<String> = tally.failed.iter().map(Failure::summary).collect();
-        let ten = "c 0 1 2 … 4 5 6 7 8 9".replace(' ', "\n        ");
+        let last: Vec<String> = (4..24).map(|n| n.to_string()).collect();
+        let lines = format!("c 0 1 2 … {}", last.join(" ")).replace(' ', "\n        ");
         assert_eq!(
             failures,
-            ["    b\n        why".to_owned(), format!("    {ten}")]
+            ["    b\n        why".to_owned(), format!("    {lines}")]
         );
     }
 
