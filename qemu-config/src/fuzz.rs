@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::command::{say, tail};
 use crate::workspace::Workspace;
 
-/// Coverage of edges and comparisons, which the stable compiler has, and checks of arithmetic.
+/// Coverage of edges and comparisons, which the stable compiler has.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions=on -Coverflow-checks=on";
+     -Cllvm-args=-sanitizer-coverage-trace-compares";
 /// With a target named, cargo does not instrument build scripts and macros.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// Octets of an input, seconds and MiB that it may take.
@@ -32,7 +32,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     say("building the fuzzer (once; some minutes) …");
     let folder = workspace.root().join("target/fuzz");
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--quiet", "-p", "faultline-fuzz"])
+        .args(["build", "--profile=fuzz", "--quiet", "-p", "faultline-fuzz"])
         .args(["--target", TRIPLE, "--target-dir"])
         .arg(&folder)
         .env("RUSTFLAGS", FLAGS)
@@ -41,7 +41,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
         .status()
         .context("starting cargo")?;
     ensure!(status.success(), "the fuzzer does not build");
-    Ok(folder.join(TRIPLE).join("release/faultline-fuzz"))
+    Ok(folder.join(TRIPLE).join("fuzz/faultline-fuzz"))
 }
 
 /// Runs each of the targets (all, if none is named) on `runs` inputs, at the lowest priority. New inputs stay in

@@ -12,8 +12,15 @@ const PAGE: usize = 4096;
 const STEPS_PER_ACCESS: u64 = 4;
 const BYTES_PER_STEP: usize = 16;
 
-/// Zero until it is written to: worlds are made by the thousand.
+/// Zero until something else is written to it: worlds are made by the thousand, and their drivers clear what they allocate.
 type Page = Option<Box<[u8; PAGE]>>;
+
+const ZEROES: [u8; PAGE] = [0; PAGE];
+
+/// Pages that stand together; so there is little to make and to drop of a memory that is hardly used.
+type Pages = Option<Box<[Page; PAGES]>>;
+
+const PAGES: usize = 64;
 
 /// What a NIC reaches: its guest's memory from [`RAM_BASE`] on, and its own from [`DEVICE_MEMORY`] on. A clone is
 /// the same memory.
@@ -63,16 +70,38 @@ pub struct Persisting {
 }
 
 #[derive(Clone, Debug)]
-struct Area(Rc<RefCell<Vec<Page>>>);
+struct Area {
+    pages: Rc<RefCell<Vec<Pages>>>,
+    len: usize,
+}
 
 impl Area {
     fn new(len: usize) -> Self {
         assert!(len.is_multiple_of(PAGE), "{len} bytes are not whole pages");
-        Self(Rc::new(RefCell::new(vec![None; len / PAGE])))
+        let count = len.div_ceil(PAGE * PAGES);
+        let pages = std::iter::repeat_with(|| None).take(count);
+        Self {
+            pages: Rc::new(RefCell::new(pages.collect())),
+            len,
+        }
     }
 
     fn len(&self) -> u64 {
-        (self.0.borrow().len() * PAGE) as u64
+        self.len as u64
+    }
+}
+
+/// Calls `piece` with a page, which is made if it has something then.
+fn with_page(pages: &mut [Pages], number: usize, piece: impl FnOnce(&mut Page)) {
+    match &mut pages[number / PAGES] {
+        Some(pages) => piece(&mut pages[number % PAGES]),
+        absent => {
+            let mut page = None;
+            piece(&mut page);
+            if page.is_some() {
+                absent.insert(Box::new([const { None }; PAGES]))[number % PAGES] = page;
+            }
+        }
     }
 }
 
@@ -154,12 +183,14 @@ impl Memory {
             .filter(|end| *end <= area.len())
             .ok_or(DmaError { addr })?;
         count_steps(STEPS_PER_ACCESS + (len / BYTES_PER_STEP) as u64);
-        let mut pages = area.0.borrow_mut();
+        let mut pages = area.pages.borrow_mut();
         let (start, mut done) = (start as usize, 0);
         while done < len {
             let (page, within) = ((start + done) / PAGE, (start + done) % PAGE);
             let n = (PAGE - within).min(len - done);
-            piece(&mut pages[page], within, done..done + n);
+            with_page(&mut pages, page, |page| {
+                piece(page, within, done..done + n);
+            });
             done += n;
         }
         Ok(())
@@ -184,7 +215,10 @@ impl Dma for Memory {
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
         self.pieces(addr, data.len(), |page, within, part| {
             let from = &data[part];
-            let bytes = page.get_or_insert_with(|| Box::new([0; PAGE]));
+            if page.is_none() && *from == ZEROES[..from.len()] {
+                return;
+            }
+            let bytes = page.get_or_insert_with(|| Box::new(ZEROES));
             bytes[within..within + from.len()].copy_from_slice(from);
         })
     }
