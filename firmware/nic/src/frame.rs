@@ -223,7 +223,7 @@ impl TxFrame {
     }
 
     /// Packet `index` of a run as octets, with padding and invariant CRC.
-    pub(crate) fn packet_bytes<M: Dma>(&self, index: u32, mem: &M) -> Result<Vec<u8>, DmaError> {
+    pub fn packet_bytes<M: Dma>(&self, index: u32, mem: &M) -> Result<Vec<u8>, DmaError> {
         let all = self.view(mem);
         let each = all.len() / self.packets.max(1) as usize;
         let payload = all.part(index as usize * each, each);

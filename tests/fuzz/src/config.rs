@@ -17,6 +17,6 @@ pub fn text(data: &[u8]) {
     assert!(!config.nics.is_empty());
     config.poll_time();
     for nic in &config.nics {
-        nic.nic_config(&config.defaults);
+        config.nic_config(nic);
     }
 }

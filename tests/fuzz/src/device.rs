@@ -1,18 +1,23 @@
-//! What a driver that keeps to no rule writes: commands, work requests, doorbells, raw frames to be cut.
+//! What a driver that keeps to no rule writes: commands, work requests, doorbells.
 
-use faultline_abi::admin::AdminCmd;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use faultline_abi::admin::{AdminCmd, AdminHdr};
 use faultline_abi::cqe;
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::*;
 use faultline_abi::translation::TqCmd;
 use faultline_abi::wqe as wr;
 use faultline_abi::{U32, U64};
-use faultline_simulator::{Bus, Cq, Error, Mr, Qp, RAM_BASE, World};
+use faultline_simulator::{Bus, Error, RAM_BASE, World};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::input::Input;
+use crate::input::{Input, pattern};
 
 const LEN: u64 = 16 << 10;
+/// Behind the driver's own rings, whose answers it must find.
+const FIRST_RING: u64 = RAM_BASE + 5 * 4096;
 
 fn answered<T>(result: Result<T, Error>) {
     match result {
@@ -31,8 +36,44 @@ fn sparse<const N: usize>(input: &mut Input<'_>) -> [u8; N] {
     bytes
 }
 
-/// Admin and translation commands, send work requests of connected queue pairs of each type, doorbells, and time.
-/// Commands are answered, and a neighbour's connection works.
+/// Another processor of the guest: each entry changes one octet of what the device reads, in the read so many reads from
+/// now on. A later read of the same place finds it as it was.
+#[derive(Clone, Default)]
+struct Rival(Rc<RefCell<Vec<(u8, u16, u8)>>>);
+
+impl Rival {
+    fn change(&self, input: &mut Input<'_>) {
+        let entry = (input.u8() % 64, u16::from(input.u8()), input.u8());
+        self.0.borrow_mut().push(entry);
+    }
+
+    fn race(&self, addr: u64, read: &mut [u8]) {
+        self.0.borrow_mut().retain_mut(|(reads, at, value)| {
+            if let Some(left) = reads.checked_sub(1) {
+                *reads = left;
+                return true;
+            }
+            let at = usize::from(*at) % read.len().max(1);
+            if let Some(byte) = read.get_mut(at)
+                && !is_command_id(addr + at as u64)
+            {
+                *byte = *value;
+            }
+            false
+        });
+    }
+}
+
+/// The number of a command in the admin ring, by which the driver knows its answer.
+fn is_command_id(addr: u64) -> bool {
+    const ENTRY: u64 = size_of::<AdminCmd>() as u64;
+    const ID: u64 = core::mem::offset_of!(AdminHdr, id) as u64;
+    (RAM_BASE..RAM_BASE + 4096).contains(&addr) && (ID..ID + 2).contains(&(addr % ENTRY))
+}
+
+/// Admin and translation commands, send work requests of connected queue pairs of each type, doorbells, time, and memory
+/// that changes while the device works and between two of its reads. Commands are answered, and a neighbour's connection
+/// works.
 pub fn commands(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(3, 1);
@@ -49,12 +90,15 @@ pub fn commands(data: &[u8]) {
         done.expect("a change of state");
         qp
     });
+    let rival = Rival::default();
+    let race = rival.clone();
+    world.race(0, move |addr, read| race.race(addr, read));
     for _ in 0..24 {
         if input.is_empty() {
             break;
         }
         let driver = &mut world.hosts[0].driver;
-        match input.u8() % 8 {
+        match input.u8() % 11 {
             0 | 1 => {
                 let mut cmd =
                     AdminCmd::read_from_bytes(&sparse::<128>(&mut input)).expect("its size");
@@ -130,6 +174,16 @@ pub fn commands(data: &[u8]) {
                     driver.bus.doorbell(u32::from(input.u8()) % 3, bell);
                 }
             }
+            7 | 8 => rival.change(&mut input),
+            9 => {
+                // Lists of pages, rings and buffers: what has been posted becomes something else.
+                let used = (driver.next_free() - FIRST_RING) / 8;
+                let at = match input.u8() % 2 {
+                    0 => page + u64::from(input.u8()) * 8,
+                    _ => FIRST_RING + u64::from(input.u32()) % used * 8,
+                };
+                driver.bus.write(at, &input.bytes::<8>());
+            }
             _ => world.run_for(u64::from(input.u16()) * 64),
         }
     }
@@ -148,9 +202,9 @@ fn neighbour_works(world: &mut World) {
             .connect(qp[i].qpn, QPT_RC, &path)
             .expect("a connection");
     }
-    let data: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
+    let data = pattern(0, 3000);
     let driver = &mut world.hosts[1].driver;
-    driver.write_mr(&mr[0], 1, &data);
+    driver.write_mr(&mr[0], 1, data);
     let send = faultline_simulator::Send {
         opcode: wr::WR_WRITE,
         sges: &[(mr[0].va + 1, 3000, mr[0].key)],
@@ -167,79 +221,4 @@ fn neighbour_works(world: &mut World) {
         "{found:?}"
     );
     assert!(world.hosts[2].driver.read_mr(&mr[1], 5, 3000) == data);
-}
-
-/// A raw queue pair and a region with frames.
-struct Raw {
-    cq: Cq,
-    qp: Qp,
-    mr: Mr,
-}
-
-/// Raw frames with checksums to fill in and packets to cut, as they are described and as they are. Each request
-/// completes, in order.
-pub fn offload(data: &[u8]) {
-    let mut input = Input(data);
-    let mut world = World::new(2, 1);
-    let [mut a, mut b] = [0, 1].map(|i| {
-        let cq = world.hosts[i].cq(8);
-        let qp = world.hosts[i].qp(QPT_RAW, &cq);
-        let mr = world.hosts[i].mr(64 << 10);
-        let mac = world.hosts[i].mac;
-        let driver = &mut world.hosts[i].driver;
-        driver
-            .activate(qp.qpn, QPT_RAW, 0)
-            .expect("a change of state");
-        driver.set_netdev(mac, 1500, qp.qpn).expect("a netdev");
-        Raw { cq, qp, mr }
-    });
-    for tag in 0..32 {
-        let sge = (b.mr.va + u64::from(tag) * 2048, 2048, b.mr.key);
-        world.hosts[1].driver.post_recv(&mut b.qp, tag, &[sge]);
-    }
-    let mut posted = 0;
-    while !input.is_empty() && posted < 4 {
-        let [csum_start, csum_offset, mss, header_len] = [0; 4].map(|_: u16| match input.u8() {
-            255 => input.u16(),
-            short => u16::from(short),
-        });
-        let flags = input.u8();
-        let len = u32::from(input.u16());
-        let macs = [world.hosts[1].mac.0, world.hosts[0].mac.0].concat();
-        let head = input.slice(128);
-        let driver = &mut world.hosts[0].driver;
-        driver.write_mr(&a.mr, 0, &macs);
-        driver.write_mr(&a.mr, 12, head);
-        let (first, cut) = (len.min(60_000), u32::from(input.u8()));
-        let sges = [
-            (a.mr.va, cut.min(first), a.mr.key),
-            (
-                a.mr.va + u64::from(cut),
-                first.saturating_sub(cut),
-                a.mr.key,
-            ),
-        ];
-        let offload = [csum_start, csum_offset, mss, header_len].map(u64::from);
-        let send = faultline_simulator::Send {
-            opcode: wr::WR_RAW,
-            flags,
-            sges: &sges,
-            compare_add: offload[0] | offload[1] << 16 | offload[2] << 32 | offload[3] << 48,
-            ..Default::default()
-        };
-        // With data in the entry it would be another request.
-        let send = faultline_simulator::Send {
-            flags: flags & !wr::WR_FLAG_INLINE,
-            ..send
-        };
-        driver.post_send(&mut a.qp, &send);
-        posted += 1;
-    }
-    world.run_for(10_000_000);
-    let found = world.completions(0, &mut a.cq);
-    assert_eq!(found.len(), posted, "{found:?}");
-    let numbers: Vec<u32> = found.iter().map(|cqe| cqe.wqe.get()).collect();
-    assert!(numbers.is_sorted(), "{numbers:?}");
-    let received = world.completions(1, &mut b.cq);
-    assert!(received.len() <= 32);
 }

@@ -1,4 +1,20 @@
-//! Numbers and octets out of an input; zero behind its end.
+//! Numbers and octets out of an input; zero behind its end. And octets to compare with.
+
+use std::sync::LazyLock;
+
+/// Octets of a pattern that are used.
+const PATTERN: usize = 128 << 10;
+
+/// Octets that depend on their position and a number below 16. Made once: with its instrumentation the loop takes longer than
+/// many an input.
+pub fn pattern(number: usize, len: usize) -> &'static [u8] {
+    static ALL: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+        let octets =
+            |number: usize| (0..PATTERN).map(move |i| (i * i / 11 + i * (number + 1)) as u8);
+        (0..16).map(|number| octets(number).collect()).collect()
+    });
+    &ALL[number][..len]
+}
 
 /// The rest of an input.
 pub struct Input<'a>(pub &'a [u8]);

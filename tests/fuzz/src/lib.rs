@@ -11,7 +11,9 @@
 
 mod config;
 mod device;
+mod forger;
 mod input;
+mod offload;
 mod page_table;
 mod peer;
 mod stream;
@@ -24,8 +26,9 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("packet", wire::packet),
     ("responder", peer::responder),
+    ("forger", forger::forger),
     ("commands", device::commands),
-    ("offload", device::offload),
+    ("offload", offload::offload),
     ("stream", stream::vfio_user),
     ("page_table", page_table::against_model),
     ("config", config::text),

@@ -27,8 +27,8 @@ impl Model {
         start..start + (1 << pages_shift(level))
     }
 
-    fn map(&mut self, page: u64, level: u8, dma_page: u64, rights: u64) {
-        // Larger leaves become leaves of the next size.
+    /// Larger leaves that hold `page` become leaves of the next size, down to `level`.
+    fn split(&mut self, page: u64, level: u8) {
         for above in (level + 1..6).rev() {
             if let Some(&(delta, old, found)) = self.0.get(&page)
                 && found == above
@@ -37,12 +37,39 @@ impl Model {
                     .insert(Self::block(page, above), (delta, old, above - 1));
             }
         }
-        let block = Self::block(page, level);
-        self.0.remove(block.clone());
+    }
+
+    /// Leaves of a level from that of page `first` to that of page `last`; `first` is mapped to `dma_page`. Larger leaves
+    /// than these lie between the ends as a whole or hold an end.
+    fn map(&mut self, (first, last): (u64, u64), level: u8, dma_page: u64, rights: u64) {
+        self.split(first, level);
+        self.split(last, level);
+        let start = Self::block(first, level).start;
+        let blocks = start..Self::block(last, level).end;
+        self.0.remove(blocks.clone());
         if rights != 0 {
-            let delta = dma_page.wrapping_sub(block.start);
-            self.0.insert(block, (delta, rights, level));
+            let delta = dma_page.wrapping_sub(start);
+            self.0.insert(blocks, (delta, rights, level));
         }
+    }
+
+    /// Of the leaves of a level from that of page `start` to that of page `last`, those whose first page in the table,
+    /// which begins at `first`, is mapped: first and last page of each row of them.
+    fn present(&self, (start, last): (u64, u64), level: u8, first: u64) -> Vec<(u64, u64)> {
+        let pages = 1 << pages_shift(level);
+        let mut found = Vec::new();
+        for (range, _) in self.0.overlapping(start.max(first)..last + 1) {
+            let (from, to) = (range.start.max(start), range.end.min(last + 1));
+            // The first leaf may begin before the table does.
+            let from = match range.start <= start.max(first) {
+                true => start,
+                false => from.next_multiple_of(pages),
+            };
+            if from < to {
+                found.push((from, to - 1));
+            }
+        }
+        found
     }
 
     fn invalidate(&mut self, first: u64, last: u64) -> u64 {
@@ -59,7 +86,7 @@ impl Model {
     }
 }
 
-/// Maps, invalidations and resets of one table, and look-ups at all places where something changes.
+/// Maps, invalidations and resets of one table, and look-ups where something has changed.
 pub fn against_model(data: &[u8]) {
     let mut input = Input(data);
     let mut places = Vec::new();
@@ -111,34 +138,49 @@ pub fn against_model(data: &[u8]) {
                 let leaf = PAGES << pages_shift(level);
                 table.map_page(va, shift, entry, (first, last), only_present);
                 let end = last.min(va + size - 1);
-                let mut chunk = first.max(va) & !(leaf - 1);
-                while chunk <= end {
-                    let there = model.0.get(&(chunk.max(first) >> PAGE)).is_some();
-                    if there || !only_present {
-                        let dma = entry.wrapping_add(chunk - va) >> PAGE;
-                        model.map(chunk >> PAGE, level, dma, rights);
-                    }
-                    chunk += leaf;
+                let start = (first.max(va) & !(leaf - 1)) >> PAGE;
+                let dma = |page: u64| entry.wrapping_add((page << PAGE).wrapping_sub(va)) >> PAGE;
+                let whole = (start, end >> PAGE);
+                let rows = match only_present {
+                    true => model.present(whole, level, first >> PAGE),
+                    false => vec![whole],
+                };
+                for row in rows {
+                    model.map(row, level, dma(row.0), rights);
                 }
                 places.extend([at, va.max(first), end]);
             }
         }
-        for place in &places {
-            for va in [place.saturating_sub(PAGES), *place, place + PAGES] {
-                if va < first || va > last {
-                    continue;
-                }
-                let found = table.lookup(va);
-                let expected = model.0.get(&(va >> PAGE));
-                assert_eq!(found.is_some(), expected.is_some(), "{va:#x}");
-                if let (Some(leaf), Some(&(delta, rights, level))) = (found, expected) {
-                    let size = PAGES << pages_shift(level);
-                    let addr = (va >> PAGE).wrapping_add(delta) << PAGE | va & (PAGES - 1);
-                    assert_eq!(leaf.addr, addr, "{va:#x}");
-                    assert_eq!(leaf.len, size - va % size, "{va:#x}");
-                    assert_eq!(leaf.writable, rights & WRITE != 0, "{va:#x}");
-                }
-            }
+        // All places are looked at in the end; with each step, that would be most of the work.
+        let recent = places.len().saturating_sub(6);
+        for place in &places[recent..] {
+            check(&table, &model, *place, (first, last));
+        }
+    }
+    for place in places {
+        check(&table, &model, place, (first, last));
+    }
+}
+
+/// Looks at a place and the pages beside it.
+fn check(table: &PageTable, model: &Model, place: u64, (first, last): (u64, u64)) {
+    for va in [
+        place.saturating_sub(PAGES),
+        place,
+        place.saturating_add(PAGES),
+    ] {
+        if va < first || va > last {
+            continue;
+        }
+        let found = table.lookup(va);
+        let expected = model.0.get(&(va >> PAGE));
+        assert_eq!(found.is_some(), expected.is_some(), "{va:#x}");
+        if let (Some(leaf), Some(&(delta, rights, level))) = (found, expected) {
+            let size = PAGES << pages_shift(level);
+            let addr = (va >> PAGE).wrapping_add(delta) << PAGE | va & (PAGES - 1);
+            assert_eq!(leaf.addr, addr, "{va:#x}");
+            assert_eq!(leaf.len, size - va % size, "{va:#x}");
+            assert_eq!(leaf.writable, rights & WRITE != 0, "{va:#x}");
         }
     }
 }

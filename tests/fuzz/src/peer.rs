@@ -12,18 +12,19 @@ use faultline_wire::opcode::{Headers, Opcode};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::reth::Reth;
 
-use crate::input::Input;
+use crate::input::{Input, pattern};
 
 const LEN: u64 = 8192;
-const QKEY: u32 = 5;
+pub(crate) const QKEY: u32 = 5;
 const RECEIVES: u32 = 8;
 
 /// What the peer can aim at.
-struct Aim {
-    qpn: u32,
-    srqn: u32,
-    keys: [u32; 2],
-    va: u64,
+pub(crate) struct Aim {
+    pub qpn: u32,
+    pub srqn: u32,
+    /// Most packets name the first.
+    pub keys: Vec<u32>,
+    pub va: u64,
 }
 
 /// A region without remote rights stays as it is, whatever comes, and the NIC answers commands.
@@ -39,8 +40,8 @@ pub fn responder(data: &[u8]) {
     let closed = driver
         .reg_mr(pd, 0x10_0000, LEN, ACCESS_LOCAL_WRITE)
         .expect("a region");
-    let secret: Vec<u8> = (0..LEN).map(|i| (i * 7) as u8).collect();
-    driver.write_mr(&closed, 0, &secret);
+    let secret = pattern(0, LEN as usize);
+    driver.write_mr(&closed, 0, secret);
     let mut srqn = 0;
     let mut receiver: Option<Qp> = None;
     let qpn = if kind == QPT_XRC_TGT {
@@ -71,7 +72,7 @@ pub fn responder(data: &[u8]) {
     let aim = Aim {
         qpn,
         srqn,
-        keys: [open.key, closed.key],
+        keys: vec![open.key, closed.key],
         va: open.va,
     };
     for _ in 0..16 {
@@ -111,10 +112,36 @@ fn frame(world: &World, input: &mut Input<'_>, aim: &Aim) -> Vec<u8> {
         _ => Ip::from_gids(from.gid6, to.gid6, 0, 0, 64),
     };
     let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
+    extend(&mut header, input, aim);
+    let payload = match input.u8() {
+        0 => 0,
+        255 => 1024,
+        short if short < 128 => usize::from(short),
+        _ => usize::from(input.u16()) % 1100,
+    };
+    damaged(packet(&header, &vec![how; payload]), input)
+}
+
+/// A frame that is broken now and then.
+pub(crate) fn damaged(mut bytes: Vec<u8>, input: &mut Input<'_>) -> Vec<u8> {
+    match input.u8() {
+        0 => {
+            let at = usize::from(input.u16()) % bytes.len();
+            bytes[at] ^= input.u8();
+        }
+        1 => bytes.truncate(14 + usize::from(input.u16()) % bytes.len()),
+        _ => {}
+    }
+    bytes
+}
+
+/// The extension headers of the opcode.
+pub(crate) fn extend(header: &mut RoceHeader, input: &mut Input<'_>, aim: &Aim) {
+    let opcode = header.bth.opcode;
     let has = |headers| opcode.has(headers);
     let key = |input: &mut Input<'_>| match input.u8() % 4 {
         0 => input.u32(),
-        1 => aim.keys[1],
+        1 => aim.keys[usize::from(input.u8()) % aim.keys.len()],
         _ => aim.keys[0],
     };
     let addr = |input: &mut Input<'_>| match input.u8() % 4 {
@@ -177,21 +204,4 @@ fn frame(world: &World, input: &mut Input<'_>, aim: &Aim) -> Vec<u8> {
             placement: input.u8() & 15,
         });
     }
-    let payload = match input.u8() {
-        0 => 0,
-        255 => 1024,
-        short if short < 128 => usize::from(short),
-        _ => usize::from(input.u16()) % 1100,
-    };
-    let mut bytes = packet(&header, &vec![how; payload]);
-    // Broken now and then.
-    match input.u8() {
-        0 => {
-            let at = usize::from(input.u16()) % bytes.len();
-            bytes[at] ^= input.u8();
-        }
-        1 => bytes.truncate(14 + usize::from(input.u16()) % bytes.len()),
-        _ => {}
-    }
-    bytes
 }

@@ -52,6 +52,8 @@ struct State {
     by_reference: Option<Rng>,
     /// Headers of all RoCE packets that were sent, if someone wants them.
     trace: Option<Vec<(usize, RoceHeader)>>,
+    /// The frames themselves, if they are wanted.
+    capture: Option<Vec<(usize, Vec<u8>)>>,
     /// The most that a NIC has done in one call.
     longest_call: u64,
     interrupts: Vec<Vec<u16>>,
@@ -124,6 +126,10 @@ impl State {
                     if self.filter.as_mut().is_some_and(|lose| lose(id, header)) {
                         continue;
                     }
+                }
+                if let Some(capture) = &mut self.capture {
+                    let packets = (0..frame.packets).map(|n| frame.packet_bytes(n, &memory));
+                    capture.extend(packets.flatten().map(|bytes| (id, bytes)));
                 }
                 if self.by_reference.is_some() {
                     self.hand_over(id, &frame, &memory);
@@ -370,6 +376,7 @@ impl World {
             filter: None,
             by_reference: None,
             trace: None,
+            capture: None,
             longest_call: 0,
             interrupts: vec![Vec::new(); hosts],
         }));
@@ -533,6 +540,21 @@ impl World {
         self.state
             .borrow_mut()
             .trace
+            .replace(Vec::new())
+            .unwrap_or_default()
+    }
+
+    /// Keeps the octets of the frames that leave from now on.
+    pub fn start_capture(&self) {
+        self.state.borrow_mut().capture = Some(Vec::new());
+    }
+
+    /// Frames kept since the last call, with the host that sent each. What can't be read of a sender's memory does not
+    /// leave.
+    pub fn take_capture(&self) -> Vec<(usize, Vec<u8>)> {
+        self.state
+            .borrow_mut()
+            .capture
             .replace(Vec::new())
             .unwrap_or_default()
     }
