@@ -2,19 +2,25 @@
 /*
  * statuses: how requests end that can't succeed, and the attributes of queue
  * pairs that decide when: a receive that is too short, none at all, a peer that
- * is gone, a window on a region that allows none, a send queue in error. Runs in
- * one guest.
+ * is gone, a peer whose responses break the protocol, a window on a region that
+ * allows none, a send queue in error. Runs in one guest.
  */
 #include "watched.h"
 
-#define LENGTH (4 * PAGE)
+#include <arpa/inet.h>
+#include <linux/if_ether.h>
+#include <netinet/ip.h>
+#include <netinet/udp.h>
+
+#define LENGTH (64 * PAGE)
 #define QKEY 0x1234
 
 static struct device device;
 static uint8_t *buffer;
 static struct ibv_mr *mr;
 
-static void to_rts(struct endpoint *end, uint8_t timeout, uint8_t retries, uint8_t rnr_retries)
+static void to_rts(struct endpoint *end, uint8_t timeout, uint8_t retries, uint8_t rnr_retries,
+		   uint8_t reads)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTS,
@@ -22,7 +28,7 @@ static void to_rts(struct endpoint *end, uint8_t timeout, uint8_t retries, uint8
 		.retry_cnt = retries,
 		.rnr_retry = rnr_retries,
 		.sq_psn = end->own.psn,
-		.max_rd_atomic = 1,
+		.max_rd_atomic = reads,
 	};
 
 	endpoint_listen(end);
@@ -81,7 +87,7 @@ static void test_not_ready(void)
 	struct ibv_wc wc;
 
 	meet(&loop);
-	to_rts(&loop.near, 14, 7, 3);
+	to_rts(&loop.near, 14, 7, 3, 1);
 	endpoint_start(&loop.far);
 	WANT(send_some(&loop, 64) == IBV_WC_RNR_RETRY_EXC_ERR);
 	naks = device_counter(&device, "rnr_nak_received") - naks;
@@ -91,13 +97,350 @@ static void test_not_ready(void)
 	endpoint_stop(&loop.near);
 	endpoint_stop(&loop.far);
 	endpoint_start(&loop.far);
-	to_rts(&loop.near, 14, 7, 7);
+	to_rts(&loop.near, 14, 7, 7, 1);
 	endpoint_post(&loop.near, &request);
 	WANT(!endpoint_wait(&loop.near, &wc, 300));
 	endpoint_receive(&loop.far, 4, buffer + PAGE, PAGE, mr->lkey);
 	WANT(endpoint_wait(&loop.near, &wc, 20000) && wc.status == IBV_WC_SUCCESS);
 	WANT(endpoint_wait(&loop.far, &wc, 20000) && wc.status == IBV_WC_SUCCESS);
 	loop_destroy(&loop);
+}
+
+/* How long a request is tried whose peer has no receive and says with this timer when it will be ready. */
+static uint64_t refused_for(uint8_t timer)
+{
+	struct ibv_qp_attr attr = { .min_rnr_timer = timer };
+	struct loop loop;
+	uint64_t begin;
+
+	meet(&loop);
+	endpoint_start(&loop.far);
+	to_rts(&loop.near, 14, 7, 3, 1);
+	WANT(!ibv_modify_qp(loop.far.qp, &attr, IBV_QP_MIN_RNR_TIMER));
+	begin = now_ms();
+	WANT(send_some(&loop, 64) == IBV_WC_RNR_RETRY_EXC_ERR);
+	begin = now_ms() - begin;
+	loop_destroy(&loop);
+	return begin;
+}
+
+/* The receiver says how long a sender waits before each of its three retries: 10.24 ms, 163.84 ms. */
+static void test_not_ready_timer(void)
+{
+	uint64_t is_long = refused_for(28), is_short = refused_for(20);
+
+	say("three waits take %llu ms and %llu ms", (unsigned long long)is_short,
+	    (unsigned long long)is_long);
+	WANT(is_short >= 30 && is_long >= 491 && is_short < is_long);
+	WANT(device.attributes.orig_attr.device_cap_flags & IBV_DEVICE_RC_RNR_NAK_GEN);
+}
+
+/* No more READs leave than the queue pair may have outstanding, and none if that is none. */
+static void test_reads_outstanding(void)
+{
+	struct request request = {
+		.opcode = IBV_WR_RDMA_READ, .local = buffer, .length = 64, .lkey = mr->lkey,
+		.remote = (uintptr_t)buffer + PAGE, .rkey = mr->rkey,
+	};
+	struct loop loop;
+	struct ibv_wc wc;
+	long begin;
+
+	/* The far end is in RESET and counts what comes. No timeout: nothing is sent twice. */
+	meet(&loop);
+	to_rts(&loop.near, 0, 7, 7, 3);
+	begin = device_counter(&device, "rx_bad_qp");
+	WANT(begin >= 0);
+	for (int i = 0; i < 6; i++)
+		endpoint_post(&loop.near, &request);
+	WANT(!endpoint_wait(&loop.near, &wc, 200));
+	begin = device_counter(&device, "rx_bad_qp") - begin;
+	if (begin != 3)
+		die("%ld READs are outstanding instead of three", begin);
+	endpoint_stop(&loop.near);
+	endpoint_start(&loop.far);
+	to_rts(&loop.near, 14, 7, 7, 0);
+	endpoint_post(&loop.near, &request);
+	WANT(endpoint_wait(&loop.near, &wc, 5000));
+	if (wc.status != IBV_WC_LOC_QP_OP_ERR)
+		die("a READ that may not be outstanding: %s", ibv_wc_status_str(wc.status));
+	WANT(state_of(loop.near.qp) == IBV_QPS_ERR);
+	loop_destroy(&loop);
+}
+
+/* More READs at once than the far end has agreed to: it refuses the second one. In drain it may be told another number. */
+static void test_reads_agreed(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .max_dest_rd_atomic = 1 };
+	struct ibv_sge piece = { (uintptr_t)buffer, LENGTH / 2, mr->lkey };
+	struct ibv_send_wr second = {
+		.wr_id = 2, .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
+		.wr.rdma = { (uintptr_t)buffer + LENGTH / 2, mr->rkey },
+	}, first = second, *bad;
+	struct loop loop;
+	struct ibv_wc wc;
+
+	first.wr_id = 1;
+	first.next = &second;
+	loop_create(&loop, &device);
+	WANT(!ibv_post_send(loop.near.qp, &first, &bad));
+	for (uint64_t id = 1; id <= 2; id++)
+		WANT(endpoint_wait(&loop.near, &wc, 5000) && wc.wr_id == id &&
+		     wc.status == IBV_WC_SUCCESS);
+	WANT(!ibv_modify_qp(loop.far.qp, &attr, IBV_QP_STATE));
+	WANT(!ibv_modify_qp(loop.far.qp, &attr, IBV_QP_STATE | IBV_QP_MAX_DEST_RD_ATOMIC));
+	attr.qp_state = IBV_QPS_RTS;
+	WANT(!ibv_modify_qp(loop.far.qp, &attr, IBV_QP_STATE));
+	WANT(!ibv_post_send(loop.near.qp, &first, &bad));
+	WANT(endpoint_wait(&loop.near, &wc, 5000) && wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS);
+	WANT(endpoint_wait(&loop.near, &wc, 5000) && wc.wr_id == 2);
+	if (wc.status != IBV_WC_REM_INV_REQ_ERR)
+		die("one READ too many: %s", ibv_wc_status_str(wc.status));
+	loop_destroy(&loop);
+}
+
+/* The key of a WRITE with immediate data is refused: both sides learn of it, each in its way. */
+static void test_immediate(void)
+{
+	struct loop loop;
+	struct ibv_wc wc;
+
+	loop_create(&loop, &device);
+	memset(buffer + PAGE, 0x5a, PAGE);
+	endpoint_receive(&loop.far, 9, buffer + 2 * PAGE, PAGE, mr->lkey);
+	WANT(loop_do(&loop, IBV_WR_RDMA_WRITE_WITH_IMM, buffer, 64, mr->lkey, buffer + PAGE,
+		     mr->rkey ^ 0x100) == IBV_WC_REM_ACCESS_ERR);
+	WANT(endpoint_wait(&loop.far, &wc, 5000) && wc.wr_id == 9);
+	if (wc.status != IBV_WC_LOC_ACCESS_ERR)
+		die("the receive of a WRITE with a wrong key: %s", ibv_wc_status_str(wc.status));
+	for (size_t i = 0; i < PAGE; i++)
+		WANT(buffer[PAGE + i] == 0x5a);
+	loop_destroy(&loop);
+}
+
+/* --- forged responses --------------------------------------------------------- */
+
+/* Of the base transport header, and an acknowledgement that grants no credits. */
+enum {
+	READ_FIRST = 0x0d,
+	READ_MIDDLE = 0x0e,
+	READ_LAST = 0x0f,
+	READ_ONLY = 0x10,
+	ATOMIC_ACK = 0x12,
+	PKEY = 0xffff,
+	ROCE_PORT = 4791,
+};
+
+#define ACKNOWLEDGED 0x1f000000U
+#define FORGED 0x77
+
+struct packet {
+	struct ethhdr eth;
+	struct iphdr ip;
+	struct udphdr udp;
+	struct {
+		uint8_t opcode;
+		uint8_t flags;
+		uint16_t pkey;
+		uint32_t qpn;
+		uint32_t psn;
+	} __attribute__((packed)) bth;
+	/* Extended headers, payload and iCRC. */
+	uint8_t rest[2048];
+} __attribute__((packed));
+
+static uint32_t crc32_of(uint32_t crc, const void *data, size_t length)
+{
+	const uint8_t *at = data;
+
+	while (length--) {
+		crc ^= *at++;
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
+	}
+	return crc;
+}
+
+/* Over eight bytes of ones and the packet, in which what routers change is ones (IBTA annex A17.3.3). */
+static uint32_t icrc_of(const struct packet *packet, size_t length)
+{
+	struct packet masked = *packet;
+	uint32_t crc = crc32_of(~0U, (uint8_t[8]){ [0 ... 7] = 0xff }, 8);
+
+	masked.ip.tos = 0xff;
+	masked.ip.ttl = 0xff;
+	masked.ip.check = 0xffff;
+	masked.udp.check = 0xffff;
+	masked.bth.qpn |= htonl(0xff000000);
+	return ~crc32_of(crc, &masked.ip, length - sizeof(masked.eth));
+}
+
+static uint16_t ip_checksum(const struct iphdr *ip)
+{
+	const uint16_t *at = (const void *)ip;
+	uint32_t sum = 0;
+
+	for (size_t i = 0; i < sizeof(*ip) / 2; i++)
+		sum += at[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~(sum + (sum >> 16));
+}
+
+/* A response as the queue pair's peer would send it, with `length` bytes (multiple of four) of FORGED; its own length. */
+static size_t forge(struct packet *packet, const struct endpoint *to, uint8_t opcode, uint32_t psn,
+		    uint32_t length)
+{
+	struct iphdr ip = { .version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_UDP };
+	uint32_t aeth = htonl(ACKNOWLEDGED | 1), icrc;
+	uint8_t *at = packet->rest;
+	size_t whole;
+
+	memset(packet, 0, sizeof(*packet));
+	packet->bth.opcode = opcode;
+	packet->bth.pkey = htons(PKEY);
+	packet->bth.qpn = htonl(to->own.qpn);
+	packet->bth.psn = htonl(psn & 0xffffff);
+	if (opcode != READ_MIDDLE) {
+		memcpy(at, &aeth, sizeof(aeth));
+		at += sizeof(aeth);
+	}
+	if (opcode == ATOMIC_ACK)
+		WANT(length == 8);
+	memset(at, FORGED, length);
+	at += length;
+	whole = at + sizeof(icrc) - (uint8_t *)packet;
+	read_own_mac(packet->eth.h_source);
+	memcpy(packet->eth.h_dest, packet->eth.h_source, ETH_ALEN);
+	packet->eth.h_proto = htons(ETH_P_IP);
+	ip.tot_len = htons(whole - sizeof(packet->eth));
+	/* Of the mapped address. */
+	memcpy(&ip.saddr, device.gid.raw + 12, 4);
+	memcpy(&ip.daddr, device.gid.raw + 12, 4);
+	ip.check = ip_checksum(&ip);
+	packet->ip = ip;
+	packet->udp = (struct udphdr) {
+		.source = htons(0xc000), .dest = htons(ROCE_PORT),
+		.len = htons(whole - sizeof(packet->eth) - sizeof(packet->ip)),
+	};
+	icrc = icrc_of(packet, whole - sizeof(icrc));
+	for (int i = 0; i < 4; i++)
+		at[i] = icrc >> 8 * i;
+	return whole;
+}
+
+static void raw_create(struct endpoint *raw)
+{
+	struct ibv_cq *cq = ibv_create_cq(device.context, 16, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_RAW_PACKET, .send_cq = cq, .recv_cq = cq, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 4, .max_send_sge = 1 },
+	};
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	struct ibv_qp *qp = cq ? ibv_create_qp(device.pd, &init) : NULL;
+
+	if (!qp)
+		die("cannot create a raw queue pair: %m");
+	endpoint_adopt(raw, &device, cq, qp);
+	WANT(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT));
+	for (attr.qp_state = IBV_QPS_RTR; attr.qp_state <= IBV_QPS_RTS; attr.qp_state++)
+		WANT(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+}
+
+static void raw_send(struct endpoint *raw, const struct packet *packet, size_t length)
+{
+	struct request request = {
+		.opcode = IBV_WR_SEND, .local = buffer + 3 * PAGE, .length = length,
+		.lkey = mr->lkey,
+	};
+	struct ibv_wc wc;
+
+	memcpy(request.local, packet, length);
+	endpoint_post(raw, &request);
+	WANT(endpoint_wait(raw, &wc, 5000) && wc.status == IBV_WC_SUCCESS);
+}
+
+struct lie {
+	enum ibv_wr_opcode opcode;
+	uint32_t length;
+	/* The second one may be missing. */
+	struct {
+		uint8_t opcode;
+		uint32_t length;
+	} responses[2];
+	enum ibv_wc_status status;
+};
+
+/* What a request asks for, and what the peer says instead; a few true ones, to show that the others are refused for a reason. */
+static const struct lie lies[] = {
+	{ IBV_WR_RDMA_READ, 64, { { READ_ONLY, 64 } }, IBV_WC_SUCCESS },
+	{ IBV_WR_RDMA_READ, 64, { { READ_ONLY, 60 } }, IBV_WC_BAD_RESP_ERR },
+	{ IBV_WR_RDMA_READ, 64, { { READ_ONLY, 68 } }, IBV_WC_BAD_RESP_ERR },
+	{ IBV_WR_RDMA_READ, 64, { { READ_FIRST, 64 } }, IBV_WC_BAD_RESP_ERR },
+	{ IBV_WR_RDMA_READ, 64, { { READ_MIDDLE, 64 } }, IBV_WC_BAD_RESP_ERR },
+	{ IBV_WR_RDMA_READ, 64, { { ATOMIC_ACK, 8 } }, IBV_WC_BAD_RESP_ERR },
+	{ IBV_WR_RDMA_READ, 1124, { { READ_FIRST, 1024 }, { READ_LAST, 100 } }, IBV_WC_SUCCESS },
+	{ IBV_WR_RDMA_READ, 1124, { { READ_FIRST, 1024 }, { READ_LAST, 96 } }, IBV_WC_BAD_RESP_ERR },
+	{ IBV_WR_RDMA_READ, 1124, { { READ_ONLY, 1024 } }, IBV_WC_BAD_RESP_ERR },
+	{ IBV_WR_ATOMIC_FETCH_AND_ADD, 8, { { ATOMIC_ACK, 8 } }, IBV_WC_SUCCESS },
+	{ IBV_WR_ATOMIC_FETCH_AND_ADD, 8, { { READ_ONLY, 8 } }, IBV_WC_BAD_RESP_ERR },
+};
+
+static void test_lie(struct endpoint *raw, const struct lie *lie)
+{
+	bool bad = lie->status != IBV_WC_SUCCESS;
+	struct request request = {
+		.opcode = lie->opcode, .id = 7, .local = buffer + PAGE + 64, .length = lie->length,
+		.lkey = mr->lkey, .remote = (uintptr_t)buffer, .rkey = mr->rkey,
+	}, behind = {
+		.opcode = IBV_WR_RDMA_WRITE, .id = 8, .local = buffer, .length = 8,
+		.lkey = mr->lkey, .remote = (uintptr_t)buffer, .rkey = mr->rkey,
+	};
+	size_t good = bad ? 0 : lie->length;
+	struct packet packet;
+	struct loop loop;
+	struct ibv_wc wc;
+
+	/* The far end is in RESET and says nothing. */
+	meet(&loop);
+	WANT(device.mtu == IBV_MTU_1024);
+	to_rts(&loop.near, 0, 7, 7, 1);
+	memset(buffer + PAGE, 0x5a, 2 * PAGE);
+	endpoint_post(&loop.near, &request);
+	if (bad)
+		endpoint_post(&loop.near, &behind);
+	for (int i = 0; i < 2 && lie->responses[i].opcode; i++) {
+		uint32_t length = lie->responses[i].length;
+
+		if (bad && i)
+			good = lie->responses[0].length;
+		raw_send(raw, &packet, forge(&packet, &loop.near, lie->responses[i].opcode,
+					     loop.near.own.psn + i, length));
+	}
+	if (!endpoint_wait(&loop.near, &wc, 5000))
+		die("response %#x of %u bytes does not end request %d", lie->responses[0].opcode,
+		    lie->responses[0].length, lie->opcode);
+	if (wc.wr_id != 7 || wc.status != lie->status)
+		die("response %#x to request %d: %s", lie->responses[0].opcode, lie->opcode,
+		    ibv_wc_status_str(wc.status));
+	for (size_t i = 0; i < 2 * PAGE; i++)
+		WANT(buffer[PAGE + i] == (i >= 64 && i < 64 + good ? FORGED : 0x5a));
+	if (bad) {
+		WANT(wc.vendor_err && state_of(loop.near.qp) == IBV_QPS_ERR);
+		WANT(endpoint_wait(&loop.near, &wc, 5000) && wc.wr_id == 8);
+		WANT(wc.status == IBV_WC_WR_FLUSH_ERR);
+	}
+	loop_destroy(&loop);
+}
+
+/* A process with CAP_NET_RAW may write packets; those in the name of a peer are judged as that peer's. */
+static void test_lies(void)
+{
+	struct endpoint raw;
+
+	raw_create(&raw);
+	for (size_t i = 0; i < ARRAY_SIZE(lies); i++)
+		test_lie(&raw, &lies[i]);
+	endpoint_destroy(&raw);
 }
 
 /* A peer that is not there: after the retries, each after its timeout, and not before. */
@@ -109,7 +452,7 @@ static void test_silence(void)
 
 	meet(&loop);
 	/* 4.096 us times 2^15: 134 ms, three times. */
-	to_rts(&loop.near, 15, 2, 7);
+	to_rts(&loop.near, 15, 2, 7, 1);
 	endpoint_destroy(&loop.far);
 	begin = now_ms();
 	WANT(send_some(&loop, 64) == IBV_WC_RETRY_EXC_ERR);
@@ -204,6 +547,11 @@ int main(void)
 	mr = region(&device, buffer, LENGTH, false);
 	test_length();
 	test_not_ready();
+	test_not_ready_timer();
+	test_reads_outstanding();
+	test_reads_agreed();
+	test_immediate();
+	test_lies();
 	test_silence();
 	test_bind();
 	test_send_queue();

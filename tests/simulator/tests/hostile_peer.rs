@@ -215,6 +215,110 @@ proptest! {
     }
 }
 
+/// What a requester asks for, the responses that are forged for it (opcode, octets of payload), and how its request ends.
+type Forged<'a> = (u8, u32, &'a [(Opcode, usize)], u8);
+
+/// A response that is not the one to the request: its completion says so, the next request is flushed, and nothing is
+/// written of what it carries. Those that are right show that the others are refused for what is wrong with them.
+#[test]
+fn a_response_that_breaks_the_protocol_says_so_and_ends_the_connection() {
+    use Opcode::*;
+    const OK: u8 = cqe::SUCCESS;
+    const BAD: u8 = cqe::BAD_RESP_ERR;
+    const LOCAL: u64 = 64;
+    let cases: [Forged<'_>; 15] = [
+        (wr::WR_READ, 64, &[(RcReadResponseOnly, 64)], OK),
+        (wr::WR_READ, 64, &[(RcReadResponseOnly, 60)], BAD),
+        (wr::WR_READ, 64, &[(RcReadResponseOnly, 68)], BAD),
+        (wr::WR_READ, 64, &[(RcReadResponseOnly, 0)], BAD),
+        (wr::WR_READ, 64, &[(RcReadResponseFirst, 64)], BAD),
+        (wr::WR_READ, 64, &[(RcReadResponseMiddle, 64)], BAD),
+        (wr::WR_READ, 64, &[(RcAtomicAcknowledge, 0)], BAD),
+        (wr::WR_FETCH_ADD, 8, &[(RcAtomicAcknowledge, 0)], OK),
+        (wr::WR_FETCH_ADD, 8, &[(RcReadResponseOnly, 8)], BAD),
+        (wr::WR_COMP_SWAP, 8, &[(RcReadResponseLast, 8)], BAD),
+        (
+            wr::WR_READ,
+            1500,
+            &[(RcReadResponseFirst, 1024), (RcReadResponseLast, 476)],
+            OK,
+        ),
+        (wr::WR_READ, 1500, &[(RcReadResponseOnly, 1024)], BAD),
+        (wr::WR_READ, 1500, &[(RcReadResponseFirst, 1000)], BAD),
+        (
+            wr::WR_READ,
+            1500,
+            &[(RcReadResponseFirst, 1024), (RcReadResponseMiddle, 476)],
+            BAD,
+        ),
+        (
+            wr::WR_READ,
+            1500,
+            &[(RcReadResponseFirst, 1024), (RcReadResponseLast, 480)],
+            BAD,
+        ),
+    ];
+    for (opcode, len, responses, status) in cases {
+        let mut world = World::new(2, 1);
+        let mut pair = world.connect(QPT_RC, LEN, |c| c.timeout = 20);
+        let (a, b) = (pair.mr[0], pair.mr[1]);
+        // The victim is host 1; what it sends is lost, so that nothing but what is forged comes back.
+        world.lose(|from, _| from == 1);
+        world.hosts[1].driver.write_mr(&b, 0, &[0x5a; 4096]);
+        let request = Send {
+            opcode,
+            sges: &[(b.va + LOCAL, len, b.key)],
+            remote_addr: a.va,
+            rkey: a.key,
+            ..Send::default()
+        };
+        let behind = Send {
+            opcode: wr::WR_WRITE,
+            sges: &[(b.va, 8, b.key)],
+            ..request
+        };
+        world.hosts[1].driver.post_send(&mut pair.qp[1], &request);
+        if status != cqe::SUCCESS {
+            world.hosts[1].driver.post_send(&mut pair.qp[1], &behind);
+        }
+        world.run_for(1000);
+        let mut good = 0;
+        for (n, &(response, payload)) in responses.iter().enumerate() {
+            let mut header = header(&world, response, pair.qp[1].qpn, n as u32);
+            header.aeth = response.has(Headers::AETH).then_some(Aeth {
+                syndrome: Syndrome::from_u8(0x1f),
+                msn: 1,
+            });
+            let original = response.has(Headers::ATOMIC_ACK_ETH);
+            header.atomic_ack = original.then_some(AtomicAckEth {
+                original: u64::from_le_bytes([0x77; 8]),
+            });
+            world.inject(0, packet(&header, &vec![0x77; payload]));
+            world.run_for(1000);
+            if status == cqe::SUCCESS || n + 1 < responses.len() {
+                good += if original { 8 } else { payload };
+            }
+        }
+        let case = format!("opcode {opcode}, {responses:?}");
+        let found = world.completions(1, &mut pair.cq[1]);
+        let ends: Vec<u8> = found.iter().map(|cqe| cqe.status).collect();
+        let mut expected = vec![status];
+        if status != cqe::SUCCESS {
+            expected.push(cqe::WR_FLUSH_ERR);
+            assert_eq!(found[0].vendor_err, cqe::PROTOCOL, "{case}");
+            let attr = world.hosts[1].driver.query_qp(pair.qp[1].qpn).unwrap();
+            assert_eq!(attr.state, QPS_ERR, "{case}");
+        }
+        assert_eq!(ends, expected, "{case}");
+        let mut bytes = vec![0x5a; 4096];
+        bytes[LOCAL as usize..][..good].fill(0x77);
+        assert!(
+            world.hosts[1].driver.read_mr(&b, 0, 4096) == bytes,
+            "{case}"
+        );
+    }
+}
+
 /// A message that never ends: more than any message may be, into a buffer that would take it.
 #[test]
 fn a_message_has_an_end() {
