@@ -1024,6 +1024,27 @@ fn apps() -> Vec<GuestTest> {
             "bytes",
         )
     };
+    let qperf = |name: &str, tests: &str| {
+        let client = format!("apps_qperf client {tests}");
+        test(
+            name,
+            "apps_qperf server",
+            &client,
+            Ready::Tcp(19765),
+            90,
+            "all right",
+        )
+    };
+    let fio = |verb: &str| {
+        test(
+            &format!("fio_{verb}"),
+            &format!("apps_fio server {verb}"),
+            &format!("apps_fio client {verb}"),
+            Ready::Cm,
+            60,
+            "all right",
+        )
+    };
     vec![
         perftest("ucx_rc", "rc", 4),
         perftest("ucx_rc_ipv6", "rc", 6),
@@ -1038,6 +1059,13 @@ fn apps() -> Vec<GuestTest> {
         ranks("mpi_on_demand", "on_demand server", "on_demand client"),
         fabric("fabric_msg", "-p verbs -e msg"),
         fabric("fabric_rxm", "-p 'verbs;ofi_rxm' -e rdm"),
+        qperf("qperf_send", "rc_bw rc_lat"),
+        qperf("qperf_write", "rc_rdma_write_bw rc_rdma_write_lat"),
+        qperf("qperf_read", "rc_rdma_read_bw rc_rdma_read_lat"),
+        qperf("qperf_atomic", "ver_rc_compare_swap ver_rc_fetch_add"),
+        fio("write"),
+        fio("read"),
+        fio("send"),
     ]
 }
 
