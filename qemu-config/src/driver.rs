@@ -175,7 +175,7 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
         target.join("updates").join(&module),
     )
     .context("copying the module")?;
-    for module in ["moving_buffer.ko", "kernel_verbs.ko"] {
+    for module in ["moving_buffer.ko", "kernel_verbs.ko", "failing_receive.ko"] {
         fs::copy(work.join("test").join(module), target.join(module))
             .with_context(|| format!("copying {module}"))?;
     }

@@ -7,7 +7,9 @@
 #include "common.h"
 
 #include <errno.h>
+#include <endian.h>
 #include <fcntl.h>
+#include <infiniband/faultlinedv.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -223,6 +225,49 @@ static void test_overrun(void)
 	endpoint_destroy(&end);
 }
 
+/* A shared receive queue in which more is said to be posted than it holds: it fails, and who receives from it. */
+static void test_broken_ring(void)
+{
+	uint8_t *ring = anonymous(PAGE);
+	struct ibv_pd *parent = domain_with_ring(&device, FAULTLINEDV_MEMORY_SRQ, ring);
+	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(parent, &srq_attr);
+	struct ibv_cq *cq = ibv_create_cq(device.context, 16, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 8, .max_send_sge = 1 },
+	};
+	struct ibv_sge sge = { (uintptr_t)memory->addr, LENGTH, memory->lkey };
+	struct ibv_recv_wr work = { .wr_id = 5, .sg_list = &sge, .num_sge = 1 }, *bad;
+	enum ibv_wc_status status = IBV_WC_SUCCESS;
+	struct pair p;
+
+	WANT(srq && cq && srq_attr.attr.max_wr == 16);
+	endpoint_create(&p.a, &device, 8, 8);
+	endpoint_adopt(&p.b, &device, cq, ibv_create_qp(device.pd, &init));
+	introduce(&p);
+	endpoint_start(&p.a);
+	endpoint_start(&p.b);
+	for (int i = 0; i < 3; i++)
+		WANT(!ibv_post_srq_recv(srq, &work, &bad));
+	send_flagged(&p.a, 10, 0);
+	WANT(next_status(&p.a) == IBV_WC_SUCCESS && next_status(&p.b) == IBV_WC_SUCCESS);
+	__atomic_store_n(posted_of_ring(ring, 16, 3), htole32(1000), __ATOMIC_RELEASE);
+	/* The device reads the index again when it has taken what it knows of. */
+	for (int i = 0; status == IBV_WC_SUCCESS; i++) {
+		WANT(i < 4);
+		send_flagged(&p.a, 10, 0);
+		status = next_status(&p.a);
+		WANT(status != IBV_WC_SUCCESS || next_status(&p.b) == IBV_WC_SUCCESS);
+	}
+	WANT(status == IBV_WC_REM_OP_ERR);
+	expect_event(IBV_EVENT_SRQ_ERR, srq);
+	expect_event_but(IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_FATAL, p.b.qp);
+	WANT(state_of(p.b.qp) == IBV_QPS_ERR);
+	unmake_pair(&p);
+	WANT(!ibv_destroy_srq(srq) && !ibv_dealloc_pd(parent));
+}
+
 /* --- queue pairs ---------------------------------------------------------- */
 
 static void test_drain(void)
@@ -243,6 +288,7 @@ static void test_drain(void)
 	attr.cur_qp_state = IBV_QPS_RTS;
 	WANT(ibv_modify_qp(p.a.qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE) == EINVAL);
 	WANT(state_of(p.a.qp) == IBV_QPS_SQD);
+	WANT(device.attributes.orig_attr.device_cap_flags & IBV_DEVICE_CURR_QP_STATE_MOD);
 	attr.cur_qp_state = IBV_QPS_SQD;
 	WANT(!ibv_modify_qp(p.a.qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE));
 	WANT(next_status(&p.a) == IBV_WC_SUCCESS);
@@ -492,6 +538,7 @@ int main(void)
 	test_datagram();
 	test_work_queue();
 	test_overrun();
+	test_broken_ring();
 	puts("PASS");
 	return 0;
 }

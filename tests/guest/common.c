@@ -2,6 +2,7 @@
 #include "common.h"
 
 #include <arpa/inet.h>
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_ether.h>
@@ -467,6 +468,60 @@ void device_needs_odp(const struct device *device, bool implicit)
 		    caps->per_transport_caps.rc_odp_caps, rc);
 	if (implicit && !(caps->general_caps & IBV_ODP_SUPPORT_IMPLICIT))
 		die("the device has no implicit on-demand paging");
+}
+
+/* A ring that is made in memory of the program's. */
+static struct {
+	uint64_t what;
+	void *memory;
+} own_ring;
+
+static void *ring_alloc(struct ibv_pd *pd, void *context, size_t size, size_t alignment,
+			uint64_t what)
+{
+	(void)pd;
+	(void)context;
+	if (what != own_ring.what)
+		return IBV_ALLOCATOR_USE_DEFAULT;
+	if (size > PAGE || alignment > PAGE)
+		die("a ring takes %zu bytes", size);
+	return own_ring.memory;
+}
+
+static void ring_free(struct ibv_pd *pd, void *context, void *memory, uint64_t what)
+{
+	(void)pd;
+	(void)context;
+	(void)what;
+	WANT(memory == own_ring.memory);
+}
+
+struct ibv_pd *domain_with_ring(struct device *device, uint64_t what, void *memory)
+{
+	struct ibv_parent_domain_init_attr attr = {
+		.pd = device->pd, .alloc = ring_alloc, .free = ring_free,
+		.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS,
+	};
+	struct ibv_pd *parent;
+
+	own_ring.what = what;
+	own_ring.memory = memory;
+	parent = ibv_alloc_parent_domain(device->context, &attr);
+	if (!parent)
+		die("cannot create a parent domain: %m");
+	return parent;
+}
+
+uint32_t *posted_of_ring(void *memory, unsigned int depth, unsigned int posted)
+{
+	/* Behind the ring, whose entries are of some power of two. */
+	for (size_t stride = 32; stride * depth < PAGE; stride *= 2) {
+		uint32_t *at = (void *)((uint8_t *)memory + stride * depth);
+
+		if (le32toh(*at) == posted)
+			return at;
+	}
+	die("no index of %u requests", posted);
 }
 
 void endpoint_create(struct endpoint *end, struct device *device,

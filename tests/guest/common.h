@@ -110,6 +110,14 @@ long device_counter(const struct device *device, const char *name);
 /* Ends the program unless the device has explicit ODP for what RC does. */
 void device_needs_odp(const struct device *device, bool implicit);
 
+/*
+ * A parent domain whose rings of type `what` (enum faultlinedv_memory) are made in the first page at `memory`, and the
+ * place where software says how many requests it has posted to the ring of `depth` entries in it, of which there must
+ * be `posted` by then. By writing there a process can break its own queue.
+ */
+struct ibv_pd *domain_with_ring(struct device *device, uint64_t what, void *memory);
+uint32_t *posted_of_ring(void *memory, unsigned int depth, unsigned int posted);
+
 /* What a queue pair's other end has to know. */
 struct address {
 	uint32_t qpn;

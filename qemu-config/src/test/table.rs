@@ -709,10 +709,34 @@ ip link set $NETDEV up; heard IBV_EVENT_PORT_ACTIVE
 lab_until 10 ping -c 1 -W 1 $PEER_IP || fail "no link"
 kill $pid && echo PASS"#;
 
-/// Requests of a consumer in the kernel with flags that are not supported.
+/// Requests of a consumer in the kernel: with flags that are not supported, and over a connection.
 const KERNEL_REQUESTS: &str = "set -e; trap 'rmmod kernel_verbs' EXIT
     insmod /lib/modules/$(uname -r)/kernel_verbs.ko netdev=$NETDEV gid_index=$GID_INDEX
-    echo 1 > /sys/module/kernel_verbs/parameters/refused && echo PASS";
+    echo 1 > /sys/module/kernel_verbs/parameters/refused
+    echo 1 > /sys/module/kernel_verbs/parameters/connection
+    echo PASS";
+
+/// Without memory for receive buffers the netdev receives what its ring still has buffers for, then nothing; it tries again
+/// by a timer, neither never nor without a rest, and goes on when there is memory.
+const NO_RECEIVE_BUFFERS: &str = r#"set -e
+    parameters=/sys/module/failing_receive/parameters
+    trap 'rmmod failing_receive; ethtool -G $NETDEV rx 512' EXIT
+    ethtool -G $NETDEV rx 64
+    insmod /lib/modules/$(uname -r)/failing_receive.ko netdev=$NETDEV
+    reached() { ping -q -c 1 -W 1 $PEER_IP; }
+    lab_until 10 reached
+    echo Y > $parameters/fail
+    ping -q -f -c 300 -W 1 $PEER_IP || true
+    ! reached || { echo 'there are still buffers'; exit 1; }
+    read -r before < $parameters/failed; sleep 2; read -r after < $parameters/failed
+    tries=$((after - before)); echo "$before failures under traffic, $tries in two seconds without"
+    # Each 20 ms, on as many channels as there are.
+    [ $tries -ge 20 ] && [ $tries -le $((250 * $(nproc))) ]
+    ! reached || exit 1
+    echo N > $parameters/fail
+    lab_until 5 reached
+    ping -q -c 200 -i 0.005 $PEER_IP | tee /dev/stderr | grep -q ' 0% packet loss'
+    echo PASS"#;
 
 /// What no other suite shows of verbs.
 fn verbs_left_over() -> Vec<GuestTest> {
@@ -727,6 +751,16 @@ fn verbs_left_over() -> Vec<GuestTest> {
         alone("statuses", "statuses"),
         alone("device_info", DEVICE_INFO),
         alone("kernel_requests", KERNEL_REQUESTS),
+        alone("no_receive_buffers", NO_RECEIVE_BUFFERS),
+        alone("builders", "builders"),
+        test(
+            "steering",
+            "steering",
+            "steering $PEER_IP",
+            Ready::Tcp(18680),
+            120,
+            "all right",
+        ),
         alone("events", EVENTS),
         test(
             "bursts",

@@ -3,7 +3,8 @@
  * Verbs as consumers in the kernel use them, for tests: creates and destroys
  * address handles with interrupts off, as the connection manager does, and
  * tells how long the longest took; sends a datagram to itself through one of
- * them at once; and asks for what is to be refused.
+ * them at once; asks for what is to be refused; and has a connection with itself
+ * carry out requests that the consumers in the kernel's tree do not post.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -143,6 +144,245 @@ static int send_to_self(int flags)
 drop:
 	return drop(handle) ?: err;
 }
+
+/* --- a connection with itself ------------------------------------------- */
+
+#define IMMEDIATE 0x12345678
+/* No flag of regions or queue pairs, and none that may be left out. */
+#define UNKNOWN_ACCESS BIT(30)
+
+static struct ib_qp *rc;
+static struct ib_wc last_sent;
+static struct ib_wc last_received;
+
+static void rc_send_done(struct ib_cq *of, struct ib_wc *wc)
+{
+	last_sent = *wc;
+	done(wc, &sent);
+}
+
+static void rc_recv_done(struct ib_cq *of, struct ib_wc *wc)
+{
+	last_received = *wc;
+	done(wc, &received);
+}
+
+static struct ib_cqe rc_send_cqe = { .done = rc_send_done };
+static struct ib_cqe rc_recv_cqe = { .done = rc_recv_done };
+
+/* To RTS; a flag that nobody knows is refused on the way. */
+static int connect_to_self(void)
+{
+	struct ib_qp_attr state = {
+		.qp_state = IB_QPS_INIT, .port_num = 1,
+		.qp_access_flags = IB_ACCESS_REMOTE_WRITE | UNKNOWN_ACCESS,
+	};
+	int err;
+
+	if (ib_modify_qp(rc, &state, IB_QP_STATE | IB_QP_PKEY_INDEX |
+			 IB_QP_PORT | IB_QP_ACCESS_FLAGS) != -EINVAL)
+		return -EPROTO;
+	state.qp_access_flags = IB_ACCESS_REMOTE_WRITE |
+				IB_ACCESS_REMOTE_READ |
+				IB_ACCESS_REMOTE_ATOMIC;
+	err = ib_modify_qp(rc, &state, IB_QP_STATE | IB_QP_PKEY_INDEX |
+			   IB_QP_PORT | IB_QP_ACCESS_FLAGS);
+	if (err)
+		return err;
+	state.qp_state = IB_QPS_RTR;
+	state.path_mtu = IB_MTU_1024;
+	state.dest_qp_num = rc->qp_num;
+	state.max_dest_rd_atomic = 1;
+	state.min_rnr_timer = 12;
+	state.ah_attr = attr;
+	err = ib_modify_qp(rc, &state, IB_QP_STATE | IB_QP_AV |
+			   IB_QP_PATH_MTU | IB_QP_DEST_QPN | IB_QP_RQ_PSN |
+			   IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_MIN_RNR_TIMER);
+	if (err)
+		return err;
+	state.qp_state = IB_QPS_RTS;
+	state.timeout = 14;
+	state.retry_cnt = 7;
+	state.rnr_retry = 7;
+	state.max_rd_atomic = 1;
+	return ib_modify_qp(rc, &state, IB_QP_STATE | IB_QP_TIMEOUT |
+			    IB_QP_RETRY_CNT | IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
+			    IB_QP_MAX_QP_RD_ATOMIC);
+}
+
+/* Posts, and waits for its completion and for so many receives. */
+static int rc_do(struct ib_send_wr *wr, unsigned int receives)
+{
+	unsigned int tries = PATIENCE_MS;
+	const struct ib_send_wr *bad;
+	int err;
+
+	sent = 0;
+	received = 0;
+	failure = 0;
+	wr->wr_cqe = &rc_send_cqe;
+	wr->send_flags = IB_SEND_SIGNALED;
+	err = ib_post_send(rc, wr, &bad);
+	while (!err && (!sent || received < receives)) {
+		ib_process_cq_direct(cq, -1);
+		usleep_range(1000, 2000);
+		if (!tries--)
+			err = -ETIMEDOUT;
+	}
+	return err ?: failure ? -EIO : 0;
+}
+
+/* What a receive completion says of immediate data. */
+static bool got_immediate(enum ib_wc_opcode opcode)
+{
+	return last_received.opcode == opcode &&
+	       last_received.wc_flags & IB_WC_WITH_IMM &&
+	       last_received.ex.imm_data == cpu_to_be32(IMMEDIATE) &&
+	       last_received.byte_len == LENGTH;
+}
+
+/* SEND and WRITE with immediate data into the second half of the buffer. */
+static int rc_immediates(struct ib_mr *mr)
+{
+	struct ib_sge from = { buffer_dma, LENGTH, pd->local_dma_lkey };
+	struct ib_sge to = { buffer_dma + LENGTH, LENGTH, pd->local_dma_lkey };
+	struct ib_recv_wr recv = { .wr_cqe = &rc_recv_cqe, .sg_list = &to,
+				   .num_sge = 1 };
+	struct ib_rdma_wr wr = {
+		.wr = { .sg_list = &from, .num_sge = 1,
+			.opcode = IB_WR_SEND_WITH_IMM,
+			.ex.imm_data = cpu_to_be32(IMMEDIATE) },
+		.remote_addr = mr->iova + LENGTH,
+		.rkey = mr->rkey,
+	};
+	int err;
+
+	get_random_bytes(buffer, LENGTH);
+	err = ib_post_recv(rc, &recv, NULL) ?: rc_do(&wr.wr, 1);
+	if (err)
+		return err;
+	if (!got_immediate(IB_WC_RECV) ||
+	    memcmp(buffer, buffer + LENGTH, LENGTH))
+		return -EBADMSG;
+	get_random_bytes(buffer, LENGTH);
+	wr.wr.opcode = IB_WR_RDMA_WRITE_WITH_IMM;
+	err = ib_post_recv(rc, &recv, NULL) ?: rc_do(&wr.wr, 1);
+	if (err)
+		return err;
+	if (!got_immediate(IB_WC_RECV_RDMA_WITH_IMM) ||
+	    memcmp(buffer, buffer + LENGTH, LENGTH))
+		return -EBADMSG;
+	return 0;
+}
+
+/* Both atomics on the second word of the buffer; the first gets what was there. */
+static int rc_atomics(struct ib_mr *mr)
+{
+	struct ib_sge old = { buffer_dma, sizeof(u64), pd->local_dma_lkey };
+	struct ib_atomic_wr wr = {
+		.wr = { .sg_list = &old, .num_sge = 1,
+			.opcode = IB_WR_ATOMIC_FETCH_AND_ADD },
+		.remote_addr = mr->iova + sizeof(u64),
+		.compare_add = 5,
+		.rkey = mr->rkey,
+	};
+	u64 *words = (u64 *)buffer;
+	int err;
+
+	words[1] = 37;
+	err = rc_do(&wr.wr, 0);
+	if (err)
+		return err;
+	if (last_sent.opcode != IB_WC_FETCH_ADD || words[0] != 37 ||
+	    words[1] != 42)
+		return -EBADMSG;
+	wr.wr.opcode = IB_WR_ATOMIC_CMP_AND_SWP;
+	wr.compare_add = 42;
+	wr.swap = 7;
+	err = rc_do(&wr.wr, 0);
+	if (err)
+		return err;
+	if (last_sent.opcode != IB_WC_COMP_SWAP || words[0] != 42 ||
+	    words[1] != 7)
+		return -EBADMSG;
+	/* It compares. */
+	err = rc_do(&wr.wr, 0);
+	if (err)
+		return err;
+	return words[0] == 7 && words[1] == 7 ? 0 : -EBADMSG;
+}
+
+/* A registration with an unknown right is refused, and the same without it is done. */
+static int rc_requests(struct ib_mr *mr)
+{
+	struct ib_reg_wr wr = {
+		.wr = { .opcode = IB_WR_REG_MR },
+		.mr = mr,
+		.key = mr->rkey,
+		.access = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |
+			  IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC |
+			  UNKNOWN_ACCESS,
+	};
+	struct scatterlist sg;
+	int err;
+
+	sg_init_table(&sg, 1);
+	sg_set_page(&sg, virt_to_page(buffer), GRH + 2 * LENGTH,
+		    offset_in_page(buffer));
+	sg_dma_address(&sg) = buffer_dma;
+	sg_dma_len(&sg) = GRH + 2 * LENGTH;
+	if (ib_map_mr_sg(mr, &sg, 1, NULL, PAGE_SIZE) != 1)
+		return -EINVAL;
+	if (rc_do(&wr.wr, 0) != -EINVAL)
+		return -EPROTO;
+	wr.access &= ~UNKNOWN_ACCESS;
+	err = rc_do(&wr.wr, 0);
+	if (!err && last_sent.opcode != IB_WC_REG_MR)
+		err = -EBADMSG;
+	return err ?: rc_immediates(mr) ?: rc_atomics(mr);
+}
+
+static int connection_set(const char *value, const struct kernel_param *param)
+{
+	struct ib_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = { .max_send_wr = 8, .max_recv_wr = 8,
+			 .max_send_sge = 1, .max_recv_sge = 1 },
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.qp_type = IB_QPT_RC,
+		.create_flags = BIT(30),
+	};
+	struct ib_mr *mr;
+	int err;
+
+	rc = ib_create_qp(pd, &init);
+	if (!IS_ERR(rc)) {
+		ib_destroy_qp(rc);
+		return -EPROTO;
+	}
+	if (PTR_ERR(rc) != -EOPNOTSUPP && PTR_ERR(rc) != -EINVAL)
+		return PTR_ERR(rc);
+	init.create_flags = 0;
+	rc = ib_create_qp(pd, &init);
+	if (IS_ERR(rc))
+		return PTR_ERR(rc);
+	mr = ib_alloc_mr(pd, IB_MR_TYPE_MEM_REG, 4);
+	if (IS_ERR(mr)) {
+		err = PTR_ERR(mr);
+		goto destroy;
+	}
+	err = connect_to_self() ?: rc_requests(mr);
+	ib_drain_qp(rc);
+	ib_dereg_mr(mr);
+destroy:
+	ib_destroy_qp(rc);
+	return err;
+}
+
+static const struct kernel_param_ops connection_ops = { .set = connection_set };
+module_param_cb(connection, &connection_ops, NULL, 0200);
+MODULE_PARM_DESC(connection, "Write: a connection with itself, known and unknown flags");
 
 /* Some are destroyed before the device has made them, some after, some at the end. */
 static int run_set(const char *value, const struct kernel_param *param)
