@@ -1,5 +1,7 @@
 //! `cargo lab fuzz`: libFuzzer on the targets of `tests/fuzz`.
 
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -44,8 +46,49 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder.join(TRIPLE).join("fuzz/faultline-fuzz"))
 }
 
+/// Inputs of a target that the repository keeps.
+const KEPT: usize = 50;
+
+/// Of the inputs in a control file of libFuzzer's merge, those that cover most together: each adds more features than any
+/// other would, up to `most` of them. The file has the numbers of inputs and of those that were there before, the inputs'
+/// paths, and lines `FT INPUT FEATURE...`.
+fn choose(control: &str, most: usize) -> Vec<PathBuf> {
+    let mut lines = control.lines();
+    let count = lines.next().and_then(|line| line.trim().parse().ok());
+    lines.next();
+    let paths: Vec<&str> = lines.by_ref().take(count.unwrap_or(0)).collect();
+    let mut left: Vec<(&str, HashSet<u32>)> = Vec::new();
+    for line in lines {
+        let Some(line) = line.strip_prefix("FT ") else {
+            continue;
+        };
+        let mut words = line.split_whitespace().map(str::parse::<u32>);
+        if let Some(Ok(input)) = words.next()
+            && let Some(path) = paths.get(input as usize)
+        {
+            left.push((path, words.flatten().collect()));
+        }
+    }
+    let mut chosen = Vec::new();
+    let mut covered = HashSet::new();
+    while chosen.len() < most
+        // Of several the first, for they are in order of their size.
+        && let Some(best) = (0..left.len()).rev().max_by_key(|at| left[*at].1.len())
+        && !left[best].1.is_empty()
+    {
+        let (path, features) = left.remove(best);
+        covered.extend(features);
+        chosen.push(path.into());
+        for (_, features) in &mut left {
+            features.retain(|feature| !covered.contains(feature));
+        }
+        left.retain(|(_, features)| !features.is_empty());
+    }
+    chosen
+}
+
 /// Runs each of the targets (all, if none is named) on `runs` inputs, at the lowest priority. New inputs stay in
-/// `target/fuzz/corpus`; with `merge` those that add coverage replace the corpus in the repository.
+/// `target/fuzz/corpus`; with `merge` the [`KEPT`] that cover most of it replace the corpus in the repository.
 pub fn run(workspace: &Workspace, named: &[String], runs: u64, merge: bool) -> Result<bool> {
     let corpora = workspace.root().join("tests/fuzz/corpus");
     let known = targets(&corpora)?;
@@ -64,7 +107,7 @@ pub fn run(workspace: &Workspace, named: &[String], runs: u64, merge: bool) -> R
             workspace.root().join("target/fuzz/corpus").join(name),
         );
         fs::create_dir_all(&found).with_context(|| format!("creating {}", found.display()))?;
-        let fuzz = |words: &[&std::ffi::OsStr]| {
+        let fuzz = |words: &[&OsStr]| {
             Command::new("nice")
                 .args(["-n", "19"])
                 .arg(&fuzzer)
@@ -97,11 +140,16 @@ pub fn run(workspace: &Workspace, named: &[String], runs: u64, merge: bool) -> R
             let fresh = found.with_extension("merged");
             let _ = fs::remove_dir_all(&fresh);
             fs::create_dir_all(&fresh).with_context(|| format!("creating {}", fresh.display()))?;
-            let words: [&std::ffi::OsStr; 6] = [
-                "-merge=1".as_ref(),
-                // Inputs for each edge, not for each count of it.
+            let control = logs.join(format!("{name}.merge"));
+            let mut to = OsString::from("-merge_control_file=");
+            to.push(&control);
+            let words: [&OsStr; 7] = [
+                // Unlike `-merge=1` it notes all features of each input, not only those that are new.
+                "-set_cover_merge=1".as_ref(),
+                // An edge is a feature, not each count of it.
                 "-use_counters=0".as_ref(),
                 "-use_cmp=0".as_ref(),
+                &to,
                 fresh.as_ref(),
                 corpus.as_ref(),
                 found.as_ref(),
@@ -110,14 +158,44 @@ pub fn run(workspace: &Workspace, named: &[String], runs: u64, merge: bool) -> R
                 fuzz(&words)?.status.success(),
                 "merging the corpus of {name} failed"
             );
+            let control = fs::read_to_string(&control)
+                .with_context(|| format!("reading {}", control.display()))?;
+            let chosen = choose(&control, KEPT);
+            ensure!(!chosen.is_empty(), "no input of {name} covers anything");
+            let mut inputs = Vec::new();
+            for path in chosen {
+                let octets = fs::read(&path);
+                let octets = octets.with_context(|| format!("reading {}", path.display()))?;
+                inputs.push((path, octets));
+            }
             fs::remove_dir_all(&corpus).context("removing the old corpus")?;
             fs::create_dir_all(&corpus).context("making the new corpus")?;
-            for entry in fs::read_dir(&fresh)? {
-                let from = entry?.path();
-                let to = corpus.join(from.file_name().unwrap_or_default());
-                fs::copy(&from, &to).with_context(|| format!("copying {}", from.display()))?;
+            for (path, octets) in &inputs {
+                let to = corpus.join(path.file_name().unwrap_or_default());
+                fs::write(&to, octets).with_context(|| format!("writing {}", to.display()))?;
             }
+            println!("fuzz {name}: {} inputs kept", inputs.len());
         }
     }
     Ok(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_that_cover_most_are_chosen() {
+        let control = "4\n1\n/c/a\n/c/b\n/c/c\n/c/d\nSTARTED 0 1\nFT 0 1 2\nCOV 0 9\nSTARTED 1 5\nFT 1 1 2\n\
+                       COV 1\nSTARTED 2 5\nFT 2 2 3 4\nSTARTED 3 6\nFT 3 5\nSTARTED 4 9\n";
+        let names = |most| {
+            let chosen = choose(control, most);
+            let names = chosen.iter().map(|path| path.display().to_string());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(names(1), ["/c/c"]);
+        assert_eq!(names(2), ["/c/c", "/c/a"]);
+        assert_eq!(names(9), ["/c/c", "/c/a", "/c/d"]);
+        assert!(choose("", 3).is_empty());
+    }
 }
