@@ -70,9 +70,21 @@ pub(super) fn cargo(
     step: &str,
     words: &[&str],
 ) -> Result<String> {
+    cargo_with(workspace, dir, step, words, &[])
+}
+
+/// The same with these environment variables.
+fn cargo_with(
+    workspace: &Workspace,
+    dir: &Path,
+    step: &str,
+    words: &[&str],
+    variables: &[(&str, String)],
+) -> Result<String> {
     say(format!("cargo {} …", words.join(" ")));
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(words)
+        .envs(variables.iter().map(|(name, value)| (name, value)))
         .current_dir(workspace.root())
         .stdin(Stdio::null())
         .output()
@@ -92,23 +104,25 @@ pub(super) fn cargo(
 
 fn unit_tests(workspace: &Workspace, dir: &Path, tally: &mut Tally) {
     let words = ["test", "--workspace", "--all-features", "--no-fail-fast"];
-    count_cargo_test(workspace, dir, "host::cargo-test", &words, tally);
+    count_cargo_test(workspace, dir, "host::cargo-test", &words, &[], tally);
 }
 
-/// `cargo test`, each test counted.
+/// `cargo test` with these environment variables, each test counted.
 pub(super) fn count_cargo_test(
     workspace: &Workspace,
     dir: &Path,
     name: &str,
     words: &[&str],
+    variables: &[(&str, String)],
     tally: &mut Tally,
 ) {
     let started = Instant::now();
     let step = name.replace("::", "-");
-    let result = cargo(workspace, dir, &step, words);
+    let result = cargo_with(workspace, dir, &step, words, variables);
     let log = dir.join(format!("{step}.log"));
     let text = fs::read_to_string(&log).unwrap_or_default();
-    let counts = count_tests(&text);
+    let suite = name.split("::").next().unwrap_or(name);
+    let counts = count_tests(suite, &text);
     println!(
         "{name}: {} passed, {} failed, {} ignored ({:.1} s)",
         counts.passed,
@@ -139,8 +153,8 @@ struct Counts {
 }
 
 /// Counts `test NAME ... RESULT` lines. The result may be on a later line if the test printed something in between, so
-/// passed and ignored tests are taken from the summaries.
-fn count_tests(text: &str) -> Counts {
+/// passed and ignored tests are taken from the summaries. The names of failed ones begin with that of the suite.
+fn count_tests(suite: &str, text: &str) -> Counts {
     let mut counts = Counts::default();
     for line in text.lines() {
         if let Some(summary) = line.strip_prefix("test result: ") {
@@ -157,7 +171,7 @@ fn count_tests(text: &str) -> Counts {
             .and_then(|rest| rest.strip_suffix(" ... FAILED"))
         {
             counts.failed.push(Failure {
-                name: format!("host::{name}"),
+                name: format!("{suite}::{name}"),
                 why: complaint(text, name),
             });
         }
@@ -289,7 +303,7 @@ mod tests {
                     test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
                     test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.0s\n";
         assert_eq!(
-            count_tests(text),
+            count_tests("host", text),
             Counts {
                 passed: 6,
                 failed: vec![Failure {

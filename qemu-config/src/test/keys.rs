@@ -43,7 +43,7 @@ pub fn run_host(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tal
     if "simulator".contains(filter) {
         // The same programs as `host` builds.
         let words = ["test", "--workspace", "--all-features", "--test", "keys"];
-        host::count_cargo_test(workspace, dir, "keys::simulator", &words, tally);
+        host::count_cargo_test(workspace, dir, "keys::simulator", &words, &[], tally);
     }
     if "delay".contains(filter) {
         let started = Instant::now();

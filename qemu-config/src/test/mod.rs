@@ -9,6 +9,7 @@ mod pair;
 mod pyverbs;
 mod pyverbs_tests;
 mod robustness;
+mod sanitizers;
 mod table;
 
 use std::path::Path;
@@ -222,6 +223,8 @@ pub enum Suite {
     Robustness,
     /// Some of the others on a kernel that looks for mistakes, and what only that can do.
     DebugKernel,
+    /// Tests of the emulator, built with sanitizers.
+    Sanitizers,
 }
 
 impl Suite {
@@ -234,6 +237,7 @@ impl Suite {
             Self::Pyverbs,
             Self::Robustness,
             Self::DebugKernel,
+            Self::Sanitizers,
         ]);
         all
     }
@@ -247,6 +251,7 @@ impl Suite {
             Self::Pyverbs => "pyverbs",
             Self::Robustness => "robustness",
             Self::DebugKernel => "debug-kernel",
+            Self::Sanitizers => "sanitizers",
         }
     }
 
@@ -256,7 +261,11 @@ impl Suite {
             Self::Odp => pyverbs::module("test_odp").collect(),
             Self::Keys => keys::PYVERBS.to_vec(),
             Self::Pyverbs => pyverbs::all().collect(),
-            Self::Host | Self::Guest(_) | Self::Robustness | Self::DebugKernel => Vec::new(),
+            Self::Host
+            | Self::Guest(_)
+            | Self::Robustness
+            | Self::DebugKernel
+            | Self::Sanitizers => Vec::new(),
         }
     }
 
@@ -266,6 +275,7 @@ impl Suite {
             Self::Keys => keys::STEPS.to_vec(),
             Self::Robustness => robustness::TESTS.iter().map(|&(name, _)| name).collect(),
             Self::DebugKernel => [&debug::SUITES[..], &[debug::CHECKPATCH]].concat(),
+            Self::Sanitizers => sanitizers::STEPS.to_vec(),
             Self::Guest(_) | Self::Odp | Self::Pyverbs => Vec::new(),
         };
         let pyverbs = self.pyverbs().into_iter().map(|test| test.name);
@@ -293,7 +303,8 @@ impl Options {
     fn runs_on(&self, suite: Suite, kernel: Kernel) -> bool {
         let again = self.kernels.first() != Some(&kernel);
         let left_out = self.suites.is_empty() && again && ON_ONE_KERNEL.contains(&suite.name());
-        !left_out && !matches!(suite, Suite::Host | Suite::DebugKernel)
+        let on_host = matches!(suite, Suite::Host | Suite::Sanitizers | Suite::DebugKernel);
+        !left_out && !on_host
     }
 
     /// The tests of a suite that are rdma-core's. If everything runs, they all do so once.
@@ -427,6 +438,7 @@ fn run_on_host(
         Suite::Host => host::run(workspace, filter, dir, tally),
         Suite::Keys => keys::run_host(workspace, filter, dir, tally),
         Suite::DebugKernel => debug::run(workspace, filter, options, dir, tally),
+        Suite::Sanitizers => sanitizers::run(workspace, filter, dir, tally),
         Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
     }
 }

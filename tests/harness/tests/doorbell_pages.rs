@@ -85,6 +85,7 @@ fn a_page_is_zeroed_before_its_context_exists() {
     let nic = fabric.open("a").unwrap();
     let area = nic.doorbell_area();
     area.fill(PAGE as u64, area.len() - PAGE, 0xa5).unwrap();
+    let mut contexts = Vec::new();
     for _ in 0..64 {
         let context = nic.context().unwrap();
         let mut page = vec![0; PAGE];
@@ -98,7 +99,7 @@ fn a_page_is_zeroed_before_its_context_exists() {
         let rest = [&page[..alive], &page[alive + 4..]].concat();
         assert_eq!(rest.iter().position(|byte| *byte != 0), None);
         // The next context must not get the same page.
-        std::mem::forget(context);
+        contexts.push(context);
     }
 }
 
