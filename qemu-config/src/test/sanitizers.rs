@@ -45,6 +45,27 @@ const TESTS: &[Step] = &[
         // Without the model of the engine's sleep, whose threads take turns on one.
         words: &["-p", "faultline", "--lib", "--bins", "--test", "process"],
     },
+    // The others have the engine work for a minute with sanitizers, and look for the same races.
+    Step {
+        name: "thread-harness",
+        sanitizer: "thread",
+        words: &[
+            "-p",
+            "faultline-harness",
+            "--test",
+            "addresses",
+            "--test",
+            "doorbell_pages",
+            "--test",
+            "lifecycle",
+            "--test",
+            "power",
+            "--test",
+            "reset",
+            "--test",
+            "transport",
+        ],
+    },
 ];
 
 /// Names of the steps.
