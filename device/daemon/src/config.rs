@@ -133,7 +133,7 @@ impl NicSettings {
             config.lookup = Nanos(ns);
         }
         if let Some(mib) = self.table_mib {
-            config.table_bytes = mib << 20;
+            config.table_bytes = mib.saturating_mul(1 << 20);
         }
         if let Some(pitfalls) = &self.pitfalls {
             config.pitfalls = Pitfalls {
@@ -383,6 +383,23 @@ mod tests {
             (Nanos::from_millis(5), Nanos(7))
         );
         assert!(b.pitfalls.flood && !b.pitfalls.damming);
+    }
+
+    /// TOML has integers up to 2^63 - 1.
+    #[test]
+    fn numbers_beyond_what_can_be_said_are_the_largest_that_can() {
+        let largest = i64::MAX;
+        let text = format!(
+            "[defaults]\ntable_mib = {largest}\nfault_timeout_ms = {largest}\nstall_timeout_ms = {largest}\n\
+             [[nic]]\nname = \"a\"\nsocket = \"/a\"\n"
+        );
+        let config: Config = toml::from_str(&text).unwrap();
+        let nic = config.nic_config(&config.nics[0]);
+        assert_eq!(nic.table_bytes, usize::MAX);
+        assert_eq!(
+            (nic.fault_timeout, nic.stall_timeout),
+            (Nanos(u64::MAX), Nanos(u64::MAX))
+        );
     }
 
     /// All others of a NIC together pause it for as long as one may.

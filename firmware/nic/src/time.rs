@@ -11,14 +11,14 @@ pub struct Instant(pub u64);
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Whole microseconds.
+    /// Whole microseconds; as many as can be said, if there are more.
     pub const fn from_micros(us: u64) -> Self {
-        Self(us * 1000)
+        Self(us.saturating_mul(1000))
     }
 
-    /// Whole milliseconds.
+    /// Whole milliseconds; as many as can be said, if there are more.
     pub const fn from_millis(ms: u64) -> Self {
-        Self(ms * 1_000_000)
+        Self(ms.saturating_mul(1_000_000))
     }
 }
 
