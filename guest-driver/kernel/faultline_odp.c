@@ -510,9 +510,10 @@ static int faultline_odp_write(struct faultline_mr *mr, u64 start, size_t count,
  * umem's mutex is held. Returns 1 if a page of [start, stop) is absent, or can't
  * be written and should.
  *
- * What was found is kept apart from what is mapped. While munmap() removes pages
- * their range has no mapping of the process any more, and its invalidation is
- * still to come: pages that were not found may still be mapped for DMA.
+ * What was found is kept apart from what is mapped for DMA, and pages that were not
+ * found may be mapped: see faultline_odp_enter(). Also, while munmap() removes
+ * pages their range has no mapping of the process any more, and its invalidation
+ * is still to come.
  */
 static int faultline_odp_enter_range(struct faultline_mr *mr,
 				     struct ib_umem_odp *odp,
@@ -532,14 +533,11 @@ static int faultline_odp_enter_range(struct faultline_mr *mr,
 		u64 at = found->start + ((u64)i << PAGE_SHIFT);
 		bool demanded = at >= start && at < stop;
 		unsigned long pfn = found->hmm_pfns[i];
-		u64 entry = 0;
+		u64 entry = faultline_odp_enter(dev, odp, index + i, pfn);
 
-		if (pfn & HMM_PFN_VALID) {
-			entry = faultline_odp_enter(dev, odp, index + i, pfn);
-			/* It is there, and can't be mapped for DMA. */
-			if (!entry && demanded)
-				return -EFAULT;
-		}
+		/* It is there, and can't be mapped for DMA. */
+		if (!entry && pfn & HMM_PFN_VALID && demanded)
+			return -EFAULT;
 		list->entries[i] = cpu_to_le64(entry);
 		some |= entry;
 		less |= demanded && (entry & wanted) != wanted;
@@ -557,8 +555,8 @@ static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			      struct faultline_list *list, u64 start, u64 stop,
 			      bool write, bool fault)
 {
-	unsigned long give_up =
-		jiffies + msecs_to_jiffies(HMM_RANGE_DEFAULT_TIMEOUT);
+	unsigned long patience = msecs_to_jiffies(HMM_RANGE_DEFAULT_TIMEOUT);
+	unsigned long give_up = jiffies + patience;
 	struct mm_struct *mm = odp->umem.owning_mm;
 	struct hmm_range range = {
 		.notifier = &odp->notifier,
@@ -566,7 +564,7 @@ static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
 		.end = stop,
 		.hmm_pfns = list->pfns,
 	};
-	bool done = false;
+	bool done = false, again;
 	int ret;
 
 	if (fault)
@@ -584,9 +582,14 @@ static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			break;
 		ret = -EBUSY;
 		mutex_lock(&odp->umem_mutex);
-		done = !mmu_interval_read_retry(range.notifier,
-						range.notifier_seq) &&
-		       !faultline_odp_widen(mr, odp, &range);
+		again = mmu_interval_read_retry(range.notifier,
+						range.notifier_seq);
+		if (!again && faultline_odp_widen(mr, odp, &range)) {
+			/* Another look, once; the first may have taken long. */
+			give_up = jiffies + patience;
+			again = true;
+		}
+		done = !again;
 		if (done)
 			ret = faultline_odp_enter_range(mr, odp, list, &range,
 							start, stop, write);
@@ -629,7 +632,8 @@ static int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 				return -EAGAIN;
 			ret = faultline_odp_look(mr, odp, list, first, stop,
 						 write, fault);
-		} while (ret > 0 && fault);
+			/* Getting the pages may have taken all the time. */
+		} while (fault && (ret > 0 || ret == -EBUSY));
 		if (ret < 0)
 			return ret;
 		less |= ret;

@@ -11,11 +11,14 @@
 #include "faultline_ib.h"
 
 /*
- * Maps a page that HMM has found for DMA, if it is not, and returns the device's
- * entry for it: 0 if it can't be mapped. The umem's mutex is held.
+ * The device's entry for a page of a umem whose mutex is held, of which HMM has
+ * found `pfn`; 0: absent, or it can't be mapped for DMA.
  *
- * An entry has the rights that the process has, whatever access is asked for. The
- * core marks a page dirty when it goes if it could be written.
+ * What is mapped for DMA holds until an invalidation, whatever has been found: HMM
+ * may have looked before another worker brought the page, or before it could be
+ * written, and no notifier tells of either. An entry has the rights that the
+ * process has, whatever access is asked for. The core marks a page dirty when it
+ * goes if it could be written.
  */
 static inline u64 faultline_odp_enter(struct faultline_dev *dev,
 				      struct ib_umem_odp *odp, size_t index,
@@ -24,24 +27,29 @@ static inline u64 faultline_odp_enter(struct faultline_dev *dev,
 	bool write = pfn & HMM_PFN_WRITE && odp->umem.writable;
 	dma_addr_t addr;
 #ifdef FAULTLINE_COMPAT_ODP_PFNS
-	const unsigned long marks = HMM_PFN_DMA_MAPPED | HMM_PFN_P2PDMA |
-				    HMM_PFN_P2PDMA_BUS;
 	struct pci_p2pdma_map_state p2pdma = {};
 	unsigned long *entry = &odp->map.pfn_list[index];
 	bool mapped = *entry & HMM_PFN_DMA_MAPPED;
 
-	*entry = (*entry & marks) | (pfn & ~(marks | HMM_PFN_WRITE)) |
-		 (write ? HMM_PFN_WRITE : 0);
+	if (!mapped && !(pfn & HMM_PFN_VALID))
+		return 0;
+	if (!mapped)
+		*entry = pfn & ~HMM_PFN_WRITE;
+	if (write)
+		*entry |= HMM_PFN_WRITE;
 	addr = hmm_dma_map_pfn(&dev->pdev->dev, &odp->map, index, &p2pdma);
 	if (dma_mapping_error(&dev->pdev->dev, addr))
 		return 0;
 	/* The core counts down when it unmaps, and leaves counting up to us. */
 	if (!mapped)
 		odp->npages++;
+	write = *entry & HMM_PFN_WRITE;
 #else
 	dma_addr_t *entry = &odp->dma_list[index];
 
 	if (!*entry) {
+		if (!(pfn & HMM_PFN_VALID))
+			return 0;
 		addr = dma_map_page(&dev->pdev->dev, hmm_pfn_to_page(pfn), 0,
 				    PAGE_SIZE, DMA_BIDIRECTIONAL);
 		if (dma_mapping_error(&dev->pdev->dev, addr))
@@ -53,6 +61,7 @@ static inline u64 faultline_odp_enter(struct faultline_dev *dev,
 	if (write)
 		*entry |= ODP_WRITE_ALLOWED_BIT;
 	addr = *entry & ODP_DMA_ADDR_MASK;
+	write = *entry & ODP_WRITE_ALLOWED_BIT;
 #endif
 	return addr | FAULTLINE_PTE_READ | (write ? FAULTLINE_PTE_WRITE : 0);
 }
