@@ -564,7 +564,7 @@ static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
 		.end = stop,
 		.hmm_pfns = list->pfns,
 	};
-	bool done = false, again;
+	bool again = true;
 	int ret;
 
 	if (fault)
@@ -589,12 +589,11 @@ static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			give_up = jiffies + patience;
 			again = true;
 		}
-		done = !again;
-		if (done)
+		if (!again)
 			ret = faultline_odp_enter_range(mr, odp, list, &range,
 							start, stop, write);
 		mutex_unlock(&odp->umem_mutex);
-	} while (!done && time_before(jiffies, give_up));
+	} while (again && time_before(jiffies, give_up));
 	mmput_async(mm);
 	return ret;
 }
