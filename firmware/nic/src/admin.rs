@@ -6,7 +6,7 @@
 
 use faultline_abi::admin::*;
 use faultline_abi::device_memory::{AllocDm, CreateDmMkey, DmPlace};
-use faultline_abi::event::PORT_UP;
+use faultline_abi::event;
 use faultline_abi::qp::{QPT_XRC_TGT, QpAttr};
 use faultline_abi::tag::{CreateTmSrq, TM_OP_SHIFT};
 use faultline_abi::wqe::{
@@ -17,13 +17,15 @@ use faultline_wire::{Gid, MacAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{MAX_MTU, MAX_SGE};
-use crate::core::{Ah, GidEntry, Pd, Uctx};
+use crate::context::{Context, object_event};
+use crate::core::{Ah, Pd, Uctx};
+use crate::counters::CounterSet;
 use crate::cq::{Cq, Moderation, write_entry};
 use crate::device_memory::{DEVICE_MEMORY, PAGE};
 use crate::dma::Dma;
 use crate::eq::Eq;
 use crate::nic::{GSI_QPN, Nic};
-use crate::path::Path;
+use crate::path::{GidEntry, Path};
 use crate::qp::{Qp, QpConfig, QpType, state};
 use crate::ring::Ring;
 use crate::srq::{RecvRing, Srq};
@@ -165,8 +167,8 @@ impl Nic {
         }
         if count > 0 {
             let eqn = self.registers.admin_eqn();
-            let event = crate::core::simple_event(faultline_abi::event::ADMIN, 0);
-            self.core.push_event(mem, now, eqn, event);
+            let event = object_event(event::ADMIN, 0);
+            self.context(now, mem).push_event(eqn, event);
         }
     }
 
@@ -317,7 +319,7 @@ impl Nic {
         if flags & EQ_ASYNC != 0 {
             self.core.async_eqn = Some(eqn);
             // Whoever listens learns the state of the link.
-            self.core.raise_async(mem, now, PORT_UP, 1);
+            self.context(now, mem).raise_async(event::PORT_UP, 1);
         }
         if flags & EQ_FAULTS != 0 {
             self.core.faults.eqn = Some(eqn);
@@ -528,7 +530,7 @@ impl Nic {
         };
         let (eqn, waits) = (cq.eqn, cq.due.is_some());
         if waits {
-            self.core.notify_cq(mem, now, eqn, cqn);
+            self.context(now, mem).notify_cq(eqn, cqn);
         }
         Ok(())
     }
@@ -860,8 +862,8 @@ impl Nic {
         if self.queue_pair(number)?.references > 0 {
             return Err(Status::InUse);
         }
-        if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
-            qp.give_back_tagged(&mut self.core, now, mem);
+        if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
+            qp.give_back_tagged(&mut cx);
         }
         self.remove_qp(number);
         Ok(())
@@ -924,9 +926,8 @@ impl Nic {
         if answers && !qp.reserve_answers(&self.core.budget, change.max_dest_rd_atomic) {
             return Err(Status::NoResources);
         }
-        self.core.counters.choose(qp.counters);
-        qp.apply(&mut self.core, now, mem, change, path);
-        self.core.counters.choose(None);
+        let mut cx = Context::new(&mut self.core, now, mem, qp.counters);
+        qp.apply(&mut cx, change, path);
         Ok(())
     }
 
@@ -1007,10 +1008,8 @@ impl Nic {
             return Err(Status::ReservedNotZero);
         }
         let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
-        let set = Some(cmd.counters.get()).filter(|set| *set != 0);
-        if let Some(set) = set {
-            self.core.counters.hold(set)?;
-        }
+        let set = CounterSet::from_number(cmd.counters.get());
+        self.core.counters.hold(set)?;
         self.core.counters.release(qp.counters);
         qp.counters = set;
         Ok(())

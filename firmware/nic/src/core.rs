@@ -2,28 +2,24 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use faultline_abi::admin::{Counter, NETDEV_ALLMULTI, NETDEV_PROMISC, NETDEV_UP, SetNetdev};
-use faultline_abi::cqe::{Cqe, WR_FLUSH_ERR};
-use faultline_abi::event::{self, Eqe};
-use faultline_abi::{U32, regs};
+use faultline_abi::admin::Counter;
+use faultline_abi::regs;
+use faultline_wire::MacAddr;
 use faultline_wire::packet::RoceHeader;
-use faultline_wire::{Gid, MacAddr};
 
 use crate::budget::Budget;
 use crate::config::NicConfig;
 use crate::counters::Counters;
-use crate::cq::{Cq, Pushed};
+use crate::cq::Cq;
 use crate::device_memory::DeviceMemory;
-use crate::dma::Dma;
 use crate::eq::{Eq, Raised};
-use crate::fault::{FaultUnit, RepairTime};
-use crate::frame::Payload;
-use crate::ingress::{HeldFrame, Ingress};
+use crate::fault::{FaultUnit, RepairTime, Token};
+use crate::ingress::Ingress;
 use crate::mkey::Mkeys;
+use crate::netdev::Netdev;
 use crate::park::Park;
-use crate::path::Path;
+use crate::path::{GidEntry, Path};
 use crate::srq::Srq;
-use crate::steering::Taker;
 use crate::table::Table;
 use crate::time::{Instant, Nanos};
 use crate::work;
@@ -55,56 +51,6 @@ pub struct Ah {
     pub pd: u32,
     /// Where it leads.
     pub path: Path,
-}
-
-/// An entry of the GID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GidEntry {
-    /// The GID; IPv4 addresses are mapped.
-    pub gid: Gid,
-    /// Source MAC address of packets sent from it.
-    pub mac: MacAddr,
-    /// VLAN id.
-    pub vlan: Option<u16>,
-}
-
-/// The Ethernet side as SET_NETDEV and SET_MAC_FILTER have left it.
-#[derive(Clone, Debug)]
-pub struct Netdev {
-    /// Own address.
-    pub mac: MacAddr,
-    /// Largest payload of a frame.
-    pub mtu: u16,
-    /// `NETDEV_*` bits.
-    pub flags: u32,
-    /// Raw QP that receives, 0 = none.
-    pub qpn: u32,
-    /// Further addresses and groups, sorted.
-    pub filter: Vec<MacAddr>,
-}
-
-impl Netdev {
-    /// Does what a SET_NETDEV command says. Its values have been checked.
-    pub fn configure(&mut self, cmd: &SetNetdev) {
-        self.mac = MacAddr(cmd.mac);
-        self.mtu = cmd.mtu.get();
-        self.flags = cmd.flags.get();
-        self.qpn = cmd.qpn.get();
-    }
-
-    /// Whether it has asked for frames to this address.
-    pub fn wants(&self, dst: MacAddr) -> bool {
-        dst == self.mac
-            || dst.is_broadcast()
-            || self.flags & NETDEV_PROMISC != 0
-            || (dst.is_multicast() && self.flags & NETDEV_ALLMULTI != 0)
-            || self.filter.binary_search(&dst).is_ok()
-    }
-
-    /// Whether the interface is up.
-    pub fn is_up(&self) -> bool {
-        self.flags & NETDEV_UP != 0
-    }
 }
 
 /// What queue pairs share.
@@ -237,23 +183,6 @@ impl Core {
         }
     }
 
-    /// A frame for this queue pair has stopped the input: it is the first that goes on.
-    pub fn put_back<M: Dma>(
-        &mut self,
-        header: Option<RoceHeader>,
-        only: Taker,
-        payload: Payload<'_, M>,
-    ) {
-        match payload.to_vec() {
-            Ok(bytes) => self.ingress.put_back(HeldFrame {
-                header,
-                only: Some(only),
-                bytes,
-            }),
-            Err(_) => self.counters.inc(Counter::dma_errors),
-        }
-    }
-
     /// A turn begins: there is an end to what a guest may have done before others of the process are looked at,
     /// whose drivers take a device for dead that does not answer.
     pub(crate) fn begin_turn(&self) -> u64 {
@@ -374,93 +303,56 @@ impl Core {
         self.interrupts |= 1u64.checked_shl(u32::from(vector)).unwrap_or(0);
     }
 
-    /// Writes a completion and tells whoever waits for it.
-    pub(crate) fn complete<M: Dma>(&mut self, mem: &M, now: Instant, cqn: u32, cqe: Cqe) {
-        match cqe.status {
-            0 => {}
-            WR_FLUSH_ERR => self.counters.inc(Counter::cqe_flush_error),
-            _ => self.counters.inc(Counter::cqe_error),
-        }
-        self.charge(work::COMPLETION);
-        let Some(cq) = self.cqs.get_mut(cqn) else {
-            return;
-        };
-        let eqn = cq.eqn;
-        let (qpn, flushed) = (cqe.qpn.get(), cqe.status == WR_FLUSH_ERR);
-        let pushed = cq.push(mem, now, cqe);
-        if matches!(pushed, Pushed::Failed | Pushed::Lost) && !flushed {
-            self.silence(now, qpn);
-        }
-        match pushed {
-            Pushed::Quiet | Pushed::Lost => {}
-            Pushed::Notify => self.notify_cq(mem, now, eqn, cqn),
-            Pushed::Wait(at) => {
-                self.notices.insert((at, cqn));
-            }
-            Pushed::Failed => self.raise_async(mem, now, event::CQ_ERROR, cqn),
-        }
-    }
-
-    /// A queue pair whose completions get lost must not go on as if nothing were wrong: it fails when this turn is
-    /// over (IBTA 9.9.6.3, class G).
-    fn silence(&mut self, now: Instant, qpn: u32) {
+    /// Records that a completion of this queue pair was lost. The queue pair fails when the turn is over (IBTA 9.9.6.3,
+    /// class G): it must not go on as if nothing were wrong.
+    pub(crate) fn silence(&mut self, now: Instant, qpn: u32) {
         self.silenced.insert(qpn);
         self.put_off(now);
     }
 
-    /// Whether a queue pair has lost a completion, and is about to fail.
+    /// Whether a completion of this queue pair was lost, so that it is about to fail.
     pub(crate) fn is_silenced(&self, qpn: u32) -> bool {
         self.silenced.contains(&qpn)
     }
 
-    /// A queue pair that has lost a completion.
+    /// Takes a queue pair of which a completion was lost.
     pub(crate) fn next_silenced(&mut self) -> Option<u32> {
         self.silenced.pop_first()
     }
 
-    /// A queue pair begins anew, or has failed already.
+    /// The queue pair has been reset, or has failed already.
     pub(crate) fn forget_silenced(&mut self, qpn: u32) {
         self.silenced.remove(&qpn);
     }
 
-    /// Tells the event queue that CQ `cqn` has something. A process may arm and complete faster than the driver
-    /// reads: a notice that finds no room waits, once for each CQ.
-    pub(crate) fn notify_cq<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32, cqn: u32) {
-        let (Some(eq), Some(cq)) = (self.eqs.get_mut(eqn), self.cqs.get_mut(cqn)) else {
-            return;
-        };
-        if let Some(at) = cq.told() {
+    /// The moderation period of a CQ ends at `at`.
+    pub(crate) fn notify_at(&mut self, at: Instant, cqn: u32) {
+        self.notices.insert((at, cqn));
+    }
+
+    /// Takes a CQ whose moderation period is over.
+    pub(crate) fn pop_notice(&mut self, now: Instant) -> Option<u32> {
+        let (at, cqn) = *self.notices.first()?;
+        if at > now {
+            return None;
+        }
+        self.notices.pop_first();
+        Some(cqn)
+    }
+
+    /// Ends the moderation period of a CQ.
+    pub(crate) fn cancel_notice(&mut self, cqn: u32) {
+        if let Some(at) = self.cqs.get_mut(cqn).and_then(Cq::told) {
             self.notices.remove(&(at, cqn));
         }
-        if eq.has_room() {
-            self.push_event(mem, now, eqn, simple_event(event::COMPLETION, cqn));
-        } else if cq.notice_waits.is_none() {
-            cq.notice_waits = Some(eq.wait_for_room(cqn));
-        }
     }
 
-    /// Completion queues that have gathered for long enough tell of it, as many as there is time for: others stay due.
-    pub(crate) fn notify_due<M: Dma>(&mut self, mem: &M, now: Instant) {
-        let turn = self.begin_turn();
-        while let Some(&(at, cqn)) = self.notices.first()
-            && at <= now
-            && !self.is_over(turn)
-        {
-            self.notices.pop_first();
-            if let Some(eqn) = self.cqs.get(cqn).map(|cq| cq.eqn) {
-                self.notify_cq(mem, now, eqn, cqn);
-            }
-        }
-    }
-
-    /// A completion queue goes: it tells of nothing any more.
+    /// The CQ is about to be destroyed: removes the events that it has to write.
     pub(crate) fn forget_notice(&mut self, cqn: u32) {
+        self.cancel_notice(cqn);
         let Some(cq) = self.cqs.get_mut(cqn) else {
             return;
         };
-        if let Some(at) = cq.told() {
-            self.notices.remove(&(at, cqn));
-        }
         if let Some(ticket) = cq.notice_waits.take()
             && let Some(eq) = self.eqs.get_mut(cq.eqn)
         {
@@ -468,71 +360,37 @@ impl Core {
         }
     }
 
-    /// The driver has read events: what waited for room goes out, in turns.
-    pub(crate) fn notify_waiting<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32) {
-        let turn = self.begin_turn();
-        while let Some(eq) = self.eqs.get_mut(eqn) {
-            if let Some(eqe) = eq.next_overflow() {
-                let raised = eq.write(mem, now, eqe);
-                self.act_on(raised);
-                self.charge(work::COMPLETION);
-            } else if let Some(cqn) = eq.next_waiting() {
-                if let Some(cq) = self.cqs.get_mut(cqn) {
-                    cq.notice_waits = None;
-                    self.notify_cq(mem, now, eqn, cqn);
-                }
-            } else {
-                return;
-            }
-            if self.is_over(turn) {
-                self.put_off(now);
-                return;
-            }
-        }
+    /// An event queue that has room for events which have waited.
+    pub(crate) fn eq_with_late_events(&self) -> Option<u32> {
+        let mut eqs = self.eqs.iter();
+        eqs.find_map(|(eqn, eq)| eq.has_late_events().then_some(eqn))
     }
 
-    /// Writes events that were put off, until there are none or others must have their turn.
-    pub(crate) fn continue_events<M: Dma>(&mut self, mem: &M, now: Instant, turn: u64) {
-        let late = |core: &Self| {
-            let mut eqs = core.eqs.iter();
-            eqs.find_map(|(eqn, eq)| eq.has_late_events().then_some(eqn))
-        };
-        while !self.is_over(turn)
-            && let Some(eqn) = late(self)
-        {
-            self.notify_waiting(mem, now, eqn);
-        }
-        if late(self).is_some() {
-            self.put_off(now);
-        }
+    /// The user context that owns a key: that of its protection domain. A fault is charged to it, and not to the queue
+    /// pair's: an XRC target belongs to no process, and serves several.
+    pub(crate) fn owner_of(&self, key: u32) -> u32 {
+        self.domain_of(key).map_or(0, |pd| pd.uctx)
     }
 
-    /// Raises an asynchronous event, if a queue takes them.
-    pub(crate) fn raise_async<M: Dma>(&mut self, mem: &M, now: Instant, kind: u8, object: u32) {
-        self.charge(work::EVENT);
-        if let Some(eqn) = self.async_eqn {
-            self.push_event(mem, now, eqn, simple_event(kind, object));
-        }
+    fn domain_of(&self, key: u32) -> Option<&Pd> {
+        self.pds.get(self.mkeys.get(key)?.pd)
     }
 
-    /// A ring of an SRQ is broken: the event for it is raised once.
-    pub(crate) fn srq_error<M: Dma>(&mut self, mem: &M, now: Instant, srqn: u32) {
-        if let Some(srq) = self.srqs.get_mut(srqn)
-            && !std::mem::replace(&mut srq.error_told, true)
-        {
-            self.raise_async(mem, now, event::SRQ_ERROR, srqn);
-        }
+    /// RNR timer code for a page of this key whose fault is outstanding. A fault that has found no room waits for a place of
+    /// its context, so for as long as the oldest fault of that context does.
+    pub(crate) fn rnr_timer(&self, now: Instant, token: Option<Token>, key: u32) -> u8 {
+        let age = self.faults.age(now, token, self.owner_of(key));
+        let usual = self.domain_of(key).map(|pd| pd.repair);
+        usual.unwrap_or_default().rnr_timer(age)
     }
 
-    pub(crate) fn push_event<M: Dma>(&mut self, mem: &M, now: Instant, eqn: u32, eqe: Eqe) {
-        self.charge(work::COMPLETION);
-        let Some(eq) = self.eqs.get_mut(eqn) else {
-            return;
-        };
-        let raised = eq.push(mem, now, eqe);
-        self.act_on(raised);
+    /// The queue pair is called when there is room for a fault of this key.
+    pub(crate) fn wait_for_room(&mut self, now: Instant, qpn: u32, key: u32) {
+        let owner = self.owner_of(key);
+        self.faults.wait_for_room(now, qpn, owner);
     }
 
+    /// Raises the interrupt of an event, or stops the device if its queue has failed.
     pub(crate) fn act_on(&mut self, raised: Raised) {
         match raised {
             Raised::Quiet => {}
@@ -540,13 +398,5 @@ impl Core {
             // A driver that loses events can't go on; it learns so by its heartbeat and the status register.
             Raised::Failed => self.fatal = regs::EVENT_QUEUE,
         }
-    }
-}
-
-pub(crate) fn simple_event(kind: u8, object: u32) -> Eqe {
-    Eqe {
-        kind,
-        object: U32::new(object),
-        ..Eqe::default()
     }
 }

@@ -1,7 +1,7 @@
-//! Counters, and the one place that counts.
+//! Counters of the device, and sets of counters.
 //!
-//! A queue pair may have its doings counted in a set instead of the device's counters. While it works that set is
-//! chosen ([`Counters::choose`]), so that whoever counts need not know. Frames are counted for the device in any case.
+//! The driver may bind a set to a queue pair: what is done on behalf of that queue pair is then counted in the set instead of
+//! the device's counters. The caller says which with a [`CounterSet`]. Frames are always counted for the device, too.
 
 use faultline_abi::Status;
 use faultline_abi::admin::Counter;
@@ -10,12 +10,26 @@ use crate::table::Table;
 
 type Values = [u64; Counter::COUNT];
 
-/// A set, and who uses it.
+/// A set of counters.
 #[derive(Debug)]
 struct Set {
     values: Values,
-    /// Queue pairs.
+    /// Number of queue pairs that it is bound to.
     refs: u32,
+}
+
+/// Where to count: in the device's counters, or in a set that the driver has bound to a queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CounterSet(Option<u32>);
+
+impl CounterSet {
+    /// The device's counters.
+    pub const DEVICE: Self = Self(None);
+
+    /// The set with this number; 0 stands for the device's counters.
+    pub(crate) fn from_number(set: u32) -> Self {
+        Self(Some(set).filter(|set| *set != 0))
+    }
 }
 
 /// The 64-bit counters of a NIC.
@@ -23,16 +37,14 @@ struct Set {
 pub struct Counters {
     device: Values,
     sets: Table<Set>,
-    chosen: Option<u32>,
 }
 
 impl Counters {
-    /// All zero, with room for so many sets.
+    /// All zero, with room for `max_sets` sets.
     pub fn new(max_sets: u32) -> Self {
         Self {
             device: [0; Counter::COUNT],
             sets: Table::new(max_sets, 1),
-            chosen: None,
         }
     }
 
@@ -42,22 +54,22 @@ impl Counters {
         !self.sets.is_empty()
     }
 
-    /// What is counted from now on goes to this set; `None`: to the device's counters.
-    #[inline]
-    pub(crate) fn choose(&mut self, set: Option<u32>) {
-        self.chosen = set;
-    }
-
-    /// Counts one.
+    /// Adds 1 to a counter of the device.
     #[inline]
     pub fn inc(&mut self, counter: Counter) {
         self.add(counter, 1);
     }
 
-    /// Counts `n`.
+    /// Adds `n` to a counter of the device.
     #[inline]
     pub fn add(&mut self, counter: Counter, n: u64) {
-        let set = self.chosen.and_then(|set| self.sets.get_mut(set));
+        self.add_in(CounterSet::DEVICE, counter, n);
+    }
+
+    /// Adds `n` to a counter of a set.
+    #[inline]
+    pub(crate) fn add_in(&mut self, set: CounterSet, counter: Counter, n: u64) {
+        let set = set.0.and_then(|set| self.sets.get_mut(set));
         let values = set.map_or(&mut self.device, |set| &mut set.values);
         let value = &mut values[counter as usize];
         *value = value.wrapping_add(n);
@@ -104,15 +116,17 @@ impl Counters {
         Ok(())
     }
 
-    /// A queue pair will use this set.
-    pub(crate) fn hold(&mut self, set: u32) -> Result<(), Status> {
-        self.sets.get_mut(set).ok_or(Status::BadCounters)?.refs += 1;
+    /// A queue pair uses this set from now on.
+    pub(crate) fn hold(&mut self, set: CounterSet) -> Result<(), Status> {
+        if let Some(set) = set.0 {
+            self.sets.get_mut(set).ok_or(Status::BadCounters)?.refs += 1;
+        }
         Ok(())
     }
 
-    /// A queue pair uses this set no more.
-    pub(crate) fn release(&mut self, set: Option<u32>) {
-        if let Some(set) = set.and_then(|set| self.sets.get_mut(set)) {
+    /// A queue pair does not use this set any more.
+    pub(crate) fn release(&mut self, set: CounterSet) {
+        if let Some(set) = set.0.and_then(|set| self.sets.get_mut(set)) {
             set.refs -= 1;
         }
     }

@@ -7,11 +7,13 @@ use faultline_wire::packet::{self, RoceHeader};
 use faultline_wire::{Ethernet, MacAddr};
 
 use crate::config::MAX_MTU;
-use crate::core::Netdev;
+use crate::context::Context;
+use crate::counters::CounterSet;
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, Payload, TxFrame};
 use crate::ingress::HeldFrame;
 use crate::multicast::MULTICAST_QPN;
+use crate::netdev::Netdev;
 use crate::nic::Nic;
 use crate::qp::Qp;
 use crate::steering::Taker;
@@ -161,7 +163,7 @@ impl Nic {
             if self.core.is_over(turn) {
                 let others = takers.get(index..).unwrap_or_default();
                 for taker in others.iter().rev() {
-                    self.core.put_back(None, *taker, frame.payload);
+                    self.context(now, mem).put_back(None, *taker, frame.payload);
                 }
                 self.core.put_off(now);
                 return;
@@ -180,7 +182,7 @@ impl Nic {
     ) {
         self.core.charge(work::of_frames(1, frame.payload.len()));
         // What a work queue receives counts for the queue pair that spreads it.
-        let set = self.qps.get(taker.qpn).and_then(|qp| qp.counters);
+        let set = self.qps.get(taker.qpn).map(|qp| qp.counters);
         let (qpn, hash) = self.receiver(taker.qpn, frame).unzip();
         let frame = Frame {
             hash: hash.flatten(),
@@ -194,11 +196,10 @@ impl Nic {
             qpn: qp.number,
             ..taker
         };
-        self.core.counters.choose(set);
-        let taken = qp.receive_frame(&mut self.core, now, mem, taker.tag, frame);
-        self.core.counters.choose(None);
-        if !taken {
-            self.core.put_back(None, taker, frame.payload);
+        let set = set.unwrap_or(CounterSet::DEVICE);
+        let mut cx = Context::new(&mut self.core, now, mem, set);
+        if !qp.receive_frame(&mut cx, taker.tag, frame) {
+            self.context(now, mem).put_back(None, taker, frame.payload);
         }
     }
 
@@ -238,7 +239,8 @@ impl Nic {
                 let others = members.get(index..).unwrap_or_default();
                 for qpn in others.iter().rev() {
                     let taker = Taker::untagged(*qpn);
-                    self.core.put_back(Some(*header), taker, payload);
+                    let mut cx = Context::new(&mut self.core, now, mem, CounterSet::DEVICE);
+                    cx.put_back(Some(*header), taker, payload);
                 }
                 self.core.put_off(now);
                 break;
@@ -246,17 +248,14 @@ impl Nic {
             let Some(qp) = self.qps.get_mut(*qpn) else {
                 continue;
             };
-            self.core.counters.choose(qp.counters);
-            self.core.counters.inc(Counter::rx_mcast_copies);
-            self.core.charge(work::of_frames(1, payload.len()));
-            let taken = qp.receive(&mut self.core, now, mem, header, 1, payload);
-            self.core.counters.choose(None);
-            if taken > 0 {
+            let mut cx = Context::new(&mut self.core, now, mem, qp.counters);
+            cx.count(Counter::rx_mcast_copies);
+            cx.core.charge(work::of_frames(1, payload.len()));
+            if qp.receive(&mut cx, header, 1, payload) > 0 {
                 continue;
             }
             // It has stopped the input: what waits is the copy for it.
-            self.core
-                .put_back(Some(*header), Taker::untagged(*qpn), payload);
+            cx.put_back(Some(*header), Taker::untagged(*qpn), payload);
         }
         self.core.charge_lookups(now);
     }

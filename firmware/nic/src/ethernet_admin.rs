@@ -201,8 +201,8 @@ impl Nic {
             (from, to) if from == to => return Ok(()),
             _ => {}
         }
-        if let Some(wq) = self.qps.get_mut(number) {
-            wq.enter(&mut self.core, now, mem, from, to);
+        if let Some((wq, mut cx)) = self.qp_in_context(now, mem, number) {
+            wq.enter(&mut cx, from, to);
         }
         Ok(())
     }

@@ -11,17 +11,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use faultline_abi::admin::Counter;
-use faultline_abi::event::{self, Eqe, REQUESTER, WRITE};
-use faultline_abi::{Status, U32, U64};
 use faultline_wire::aeth::rnr_timer_code;
 use smallvec::SmallVec;
 
-use crate::core::{Core, Pd};
-use crate::dma::Dma;
-use crate::eq::Eq;
 use crate::mkey::Absent;
-use crate::nic::Nic;
 use crate::page_table::PAGE_SHIFT;
 use crate::time::{Instant, Nanos};
 use crate::work;
@@ -29,9 +22,6 @@ use crate::work;
 mod places;
 
 use places::Places;
-
-/// Queue pairs that are called at once because there is room; the others are called in the next turn.
-const CALLS: usize = 32;
 
 /// Name of an outstanding fault. Tokens are never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,9 +31,14 @@ impl Token {
     /// Stands for all faults that found no room: who waits for it tries again when there is some.
     pub(crate) const ROOM: Self = Self(0);
 
-    #[cfg(test)]
-    pub(crate) fn get(self) -> u64 {
+    /// The number that stands in the fault record.
+    pub(crate) fn number(self) -> u64 {
         self.0
+    }
+
+    /// The fault with this number in a RESUME command.
+    pub(crate) fn from_number(number: u64) -> Self {
+        Self(number)
     }
 }
 
@@ -70,7 +65,7 @@ impl Need {
 
 /// Who misses a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Faulter {
+pub(crate) struct FaultSource {
     pub qpn: u32,
     /// It is the requester of a connection that can't go on.
     pub requester: bool,
@@ -78,7 +73,7 @@ pub(crate) struct Faulter {
 
 /// What became of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Raised {
+pub(crate) enum RaisedFault {
     /// There is a record of it, made now or earlier.
     Waiting(Token),
     /// The queue or the table is full.
@@ -88,19 +83,28 @@ pub(crate) enum Raised {
 }
 
 #[derive(Debug)]
-struct Fault {
+pub(crate) struct Fault {
     /// User context that owns the key, whose share of the places the fault takes.
-    uctx: u32,
-    key: u32,
+    pub uctx: u32,
+    pub key: u32,
     /// Number of the first page, and of the last.
-    pages: (u64, u64),
-    write: bool,
-    raised: Instant,
+    pub pages: (u64, u64),
+    pub write: bool,
+    pub raised: Instant,
     /// By number, each once: a peer can have one ask any number of times.
-    waiters: Waiters,
+    pub waiters: Waiters,
 }
 
-type Waiters = SmallVec<[u32; 2]>;
+pub(crate) type Waiters = SmallVec<[u32; 2]>;
+
+/// A queue pair to call because its fault has been answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub qpn: u32,
+    pub token: Token,
+    /// False: the page will not come.
+    pub repaired: bool,
+}
 
 /// An answer of which not all queue pairs know that waited for it.
 #[derive(Debug)]
@@ -169,7 +173,7 @@ impl Default for RepairTime {
 }
 
 impl RepairTime {
-    fn learn(&mut self, took: u64) {
+    pub fn learn(&mut self, took: u64) {
         let took = took.clamp(self.0 / 2, self.0 * 2);
         let mean = (self.0 * 7 + took) / 8;
         self.0 = mean.clamp(*RNR_RANGE.start(), *RNR_RANGE.end());
@@ -184,7 +188,7 @@ impl RepairTime {
 
 impl FaultUnit {
     /// A fault whose answer will bring this page.
-    fn covering(&self, absent: &Absent) -> Option<Token> {
+    pub fn covering(&self, absent: &Absent) -> Option<Token> {
         let page = absent.va >> PAGE_SHIFT;
         let find = |write: bool| {
             let (_, token) = self
@@ -200,7 +204,7 @@ impl FaultUnit {
         find(true).or_else(|| if absent.write { None } else { find(false) })
     }
 
-    fn insert(&mut self, now: Instant, qpn: u32, uctx: u32, absent: &Absent) -> Token {
+    pub fn insert(&mut self, now: Instant, qpn: u32, uctx: u32, absent: &Absent) -> Token {
         let token = Token(self.next);
         self.next += 1;
         let first = absent.va >> PAGE_SHIFT;
@@ -222,7 +226,7 @@ impl FaultUnit {
         token
     }
 
-    fn remove(&mut self, token: Token) -> Option<Fault> {
+    pub fn remove(&mut self, token: Token) -> Option<Fault> {
         let fault = self.faults.remove(&token)?;
         let place = (fault.key, fault.pages.0, fault.write);
         if self.by_page.get(&place) == Some(&token) {
@@ -235,14 +239,14 @@ impl FaultUnit {
         Some(fault)
     }
 
-    fn of_key(&self, key: u32) -> Vec<Token> {
+    pub fn of_key(&self, key: u32) -> Vec<Token> {
         self.by_page
             .range((key, 0, false)..=(key, u64::MAX, true))
             .map(|(_, token)| *token)
             .collect()
     }
 
-    fn join(&mut self, token: Token, qpn: u32) {
+    pub fn join(&mut self, token: Token, qpn: u32) {
         if let Some(fault) = self.faults.get_mut(&token) {
             fault.join(qpn);
             self.by_waiter.insert((qpn, token));
@@ -272,6 +276,94 @@ impl FaultUnit {
         self.places.waiting() + self.by_waiter.len()
     }
 
+    /// Whether the context may have one more fault.
+    pub fn has_room(&self, uctx: u32, limit: u32) -> bool {
+        self.places.has_room(uctx, limit)
+    }
+
+    /// The queue pair waits for a place of this context.
+    pub fn wait_for_room(&mut self, now: Instant, qpn: u32, uctx: u32) {
+        self.places.wait(now, qpn, uctx);
+    }
+
+    /// Nanoseconds for which a fault is outstanding; of one that has found no room, those of the oldest fault of its context.
+    pub fn age(&self, now: Instant, token: Option<Token>, uctx: u32) -> u64 {
+        token
+            .filter(|token| *token != Token::ROOM)
+            .or_else(|| self.places.oldest_of(uctx))
+            .and_then(|token| self.faults.get(&token))
+            .map_or(0, |fault| now.0.saturating_sub(fault.raised.0))
+    }
+
+    /// Places that no context has.
+    pub fn free_places(&self, limit: u32) -> usize {
+        self.places.free(limit)
+    }
+
+    /// Takes the next queue pair that waits for room and may have it.
+    pub fn next_for_room(&mut self, limit: u32) -> Option<u32> {
+        self.places.next(limit)
+    }
+
+    /// Whether there is such a queue pair.
+    pub fn has_next_for_room(&self, limit: u32) -> bool {
+        self.places.has_next(limit)
+    }
+
+    /// The fault has been answered: its waiters are to be called.
+    pub fn answer(&mut self, token: Token, waiters: Waiters, repaired: bool) {
+        self.answers.push_back(Answer {
+            token,
+            waiters,
+            called: 0,
+            repaired,
+        });
+    }
+
+    /// Whether queue pairs are to be called whose fault has been answered.
+    pub fn is_answering(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    /// Takes the oldest answer, if all its waiters have been called.
+    pub fn pop_answered(&mut self) -> Option<Token> {
+        let answer = self
+            .answers
+            .pop_front_if(|answer| answer.called == answer.waiters.len())?;
+        Some(answer.token)
+    }
+
+    /// The next queue pair to call.
+    pub fn next_call(&mut self) -> Option<Call> {
+        let answer = self.answers.front_mut()?;
+        let qpn = *answer.waiters.get(answer.called)?;
+        answer.called += 1;
+        Some(Call {
+            qpn,
+            token: answer.token,
+            repaired: answer.repaired,
+        })
+    }
+
+    /// Takes the oldest fault, if it has been outstanding for this long.
+    pub fn pop_expired(&mut self, now: Instant, timeout: Nanos) -> Option<(Token, Fault)> {
+        let (token, fault) = self.faults.first_key_value()?;
+        let (token, expired) = (*token, fault.raised + timeout <= now);
+        if !expired {
+            return None;
+        }
+        Some((token, self.remove(token)?))
+    }
+
+    /// Takes the queue pair that has waited for room longest, if it has waited this long.
+    pub fn pop_expired_waiter(&mut self, now: Instant, timeout: Nanos) -> Option<u32> {
+        let since = self.places.oldest()?;
+        if since + timeout > now {
+            return None;
+        }
+        self.places.pop_oldest()
+    }
+
     /// When the oldest fault, or the oldest that waits for room, has waited too long.
     pub fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
         let oldest = self.faults.values().next().map(|fault| fault.raised);
@@ -281,239 +373,6 @@ impl FaultUnit {
             (a, b) => a.or(b),
         };
         first.map(|since| since + timeout)
-    }
-}
-
-impl Core {
-    /// The user context that owns a key: that of its protection domain. A fault is charged to it, and not to the queue
-    /// pair's: an XRC target belongs to no process, and serves several.
-    fn owner_of(&self, key: u32) -> u32 {
-        self.domain_of(key).map_or(0, |pd| pd.uctx)
-    }
-
-    fn domain_of(&self, key: u32) -> Option<&Pd> {
-        self.pds.get(self.mkeys.get(key)?.pd)
-    }
-
-    /// RNR timer code for a miss of this key whose fault is outstanding. One that has found no room waits for a place of
-    /// its context, so for as long as the oldest fault of that does.
-    pub(crate) fn rnr_timer(&self, now: Instant, token: Option<Token>, key: u32) -> u8 {
-        let place = || self.faults.places.oldest_of(self.owner_of(key));
-        let age = token
-            .filter(|token| *token != Token::ROOM)
-            .or_else(place)
-            .and_then(|token| self.faults.faults.get(&token))
-            .map_or(0, |fault| now.0.saturating_sub(fault.raised.0));
-        let usual = self.domain_of(key).map(|pd| pd.repair);
-        usual.unwrap_or_default().rnr_timer(age)
-    }
-
-    /// The queue pair is called when there is room for a fault of this key.
-    pub(crate) fn wait_for_room(&mut self, now: Instant, qpn: u32, key: u32) {
-        let owner = self.owner_of(key);
-        self.faults.places.wait(now, qpn, owner);
-    }
-
-    /// Makes a fault of a miss, or joins the one that is outstanding; `waiting` is what the queue pair waits for
-    /// already.
-    pub(crate) fn raise_fault<M: Dma>(
-        &mut self,
-        mem: &M,
-        now: Instant,
-        who: Faulter,
-        waiting: Option<Token>,
-        need: &Need,
-    ) -> Raised {
-        if let Some(token) = self.faults.covering(&need.absent) {
-            self.counters.inc(Counter::page_faults_joined);
-            if waiting != Some(token) {
-                self.faults.join(token, who.qpn);
-            }
-            return Raised::Waiting(token);
-        }
-        let Some(eqn) = self.faults.eqn else {
-            return Raised::NoQueue;
-        };
-        let owner = self.owner_of(need.absent.key);
-        let limit = self.config.limits.max_faults;
-        let room = self.faults.places.has_room(owner, limit);
-        let Some(eq) = self.eqs.get_mut(eqn).filter(|eq| room && eq.has_room()) else {
-            self.counters.inc(Counter::page_fault_overflow);
-            return Raised::NoRoom;
-        };
-        let absent = &need.absent;
-        let token = self.faults.insert(now, who.qpn, owner, absent);
-        let mut flags = 0;
-        if absent.write {
-            flags |= WRITE;
-        }
-        if who.requester {
-            flags |= REQUESTER;
-        }
-        let record = Eqe {
-            kind: event::PAGE_FAULT,
-            object: U32::new(who.qpn),
-            token: U64::new(token.0),
-            va: U64::new(absent.va),
-            key: U32::new(absent.key),
-            bytes: U32::new(absent.bytes),
-            hint_bytes: U64::new(need.hint),
-            fault_flags: U32::new(flags),
-            psn: U32::new(need.psn),
-            ..Eqe::default()
-        };
-        let raised = eq.write(mem, now, record);
-        self.act_on(raised);
-        self.counters.inc(Counter::page_faults);
-        Raised::Waiting(token)
-    }
-}
-
-impl Nic {
-    /// RESUME: the driver has answered a fault. Gives the number of queue pairs that waited.
-    pub(crate) fn resume_fault<M: Dma>(
-        &mut self,
-        now: Instant,
-        mem: &M,
-        token: u64,
-        repaired: bool,
-    ) -> Result<u32, Status> {
-        let fault = self
-            .core
-            .faults
-            .remove(Token(token))
-            .ok_or(Status::BadToken)?;
-        let mkey = self.core.mkeys.get(fault.key).filter(|_| repaired);
-        if let Some(pd) = mkey.and_then(|mkey| self.core.pds.get_mut(mkey.pd)) {
-            pd.repair.learn(now.0.saturating_sub(fault.raised.0));
-        }
-        self.core.counters.inc(match repaired {
-            true => Counter::page_faults_resumed,
-            false => Counter::page_faults_failed,
-        });
-        let waiters = fault.waiters.len() as u32;
-        self.answer(Token(token), fault.waiters, repaired);
-        self.continue_answers(now, mem);
-        self.retry_for_room(now, mem);
-        Ok(waiters)
-    }
-
-    /// Queue pairs are to be called that have waited for a fault.
-    fn answer(&mut self, token: Token, waiters: Waiters, repaired: bool) {
-        self.core.faults.answers.push_back(Answer {
-            token,
-            waiters,
-            called: 0,
-            repaired,
-        });
-    }
-
-    /// Calls queue pairs whose faults have been answered, until there are none or others must have their turn: all that
-    /// there are may wait for one page.
-    pub(crate) fn continue_answers<M: Dma>(&mut self, now: Instant, mem: &M) {
-        let turn = self.core.begin_turn();
-        while let Some(answer) = self.core.faults.answers.front_mut() {
-            let (token, repaired) = (answer.token, answer.repaired);
-            let Some(number) = answer.waiters.get(answer.called).copied() else {
-                self.core.faults.answers.pop_front();
-                self.core.ingress.fault_answered(now, token);
-                continue;
-            };
-            answer.called += 1;
-            if self.core.is_over(turn) {
-                if let Some(answer) = self.core.faults.answers.front_mut() {
-                    answer.called -= 1;
-                }
-                self.core.put_off(now);
-                return;
-            }
-            self.core.charge(work::OPERATION);
-            if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
-                self.core.counters.choose(qp.counters);
-                qp.fault_answered(&mut self.core, now, mem, token, repaired);
-                self.core.counters.choose(None);
-            }
-        }
-    }
-
-    /// Memory has become durable that a FLUSH was for ([`Dma::persist`]), or can't.
-    pub fn persisted(&mut self, qpn: u32, number: u64, well: bool) {
-        if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, qpn) {
-            self.core.counters.choose(qp.counters);
-            qp.persisted(&mut self.core, number, well);
-            self.core.counters.choose(None);
-        }
-    }
-
-    /// The region is gone: who waits for its pages tries again, and finds that out.
-    pub(crate) fn cancel_faults<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) {
-        for token in self.core.faults.of_key(key) {
-            if let Some(fault) = self.core.faults.remove(token) {
-                self.answer(token, fault.waiters, true);
-            }
-        }
-        self.continue_answers(now, mem);
-        self.retry_for_room(now, mem);
-    }
-
-    /// Calls queue pairs that found no room: as many as there are places, for each may take one. If some of them do
-    /// not, others are called in the next turn.
-    pub(crate) fn retry_for_room<M: Dma>(&mut self, now: Instant, mem: &M) {
-        let limit = self.core.config.limits.max_faults;
-        let calls = self.core.faults.places.free(limit).min(CALLS);
-        for _ in 0..calls {
-            // Those that wait for an answer come first, and then this.
-            if !self.has_records_left() || !self.core.faults.answers.is_empty() {
-                return;
-            }
-            let Some(qpn) = self.core.faults.places.next(limit) else {
-                return;
-            };
-            self.answer(Token::ROOM, Waiters::from_slice(&[qpn]), true);
-            self.continue_answers(now, mem);
-        }
-        if self.core.faults.places.has_next(limit) && self.has_records_left() {
-            self.core.put_off(now);
-        }
-    }
-
-    /// Whether the queue of fault records has room.
-    fn has_records_left(&self) -> bool {
-        let eqn = self.core.faults.eqn;
-        let eq = eqn.and_then(|eqn| self.core.eqs.get(eqn));
-        eq.is_some_and(Eq::has_room)
-    }
-
-    /// Faults that nobody has answered in time fail, and leave their places to those that wait for one.
-    pub(crate) fn expire_faults<M: Dma>(&mut self, now: Instant, mem: &M) {
-        let timeout = self.core.config.fault_timeout;
-        let turn = self.core.begin_turn();
-        let mut places = false;
-        while !self.core.is_over(turn)
-            && let Some((token, fault)) = self.core.faults.faults.first_key_value()
-            && fault.raised + timeout <= now
-        {
-            let token = *token;
-            let Some(fault) = self.core.faults.remove(token) else {
-                break;
-            };
-            places = true;
-            self.core.counters.inc(Counter::page_fault_timeouts);
-            self.answer(token, fault.waiters, false);
-            self.continue_answers(now, mem);
-        }
-        while !self.core.is_over(turn)
-            && let Some(since) = self.core.faults.places.oldest()
-            && since + timeout <= now
-            && let Some(qpn) = self.core.faults.places.pop_oldest()
-        {
-            self.core.counters.inc(Counter::page_fault_timeouts);
-            self.answer(Token::ROOM, Waiters::from_slice(&[qpn]), false);
-            self.continue_answers(now, mem);
-        }
-        if places {
-            self.retry_for_room(now, mem);
-        }
     }
 }
 
@@ -551,7 +410,7 @@ mod tests {
         assert!(unit.remove(write).is_some() && unit.remove(write).is_none());
         assert_eq!(unit.covering(&absent(0x8fff, 1, true)), None);
         assert_ne!(unit.insert(now, 1, 1, &absent(0x8000, 1, true)), write);
-        assert!(write.get() > read.get());
+        assert!(write.number() > read.number());
     }
 
     #[test]

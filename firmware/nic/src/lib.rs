@@ -23,6 +23,7 @@
 mod admin;
 pub mod budget;
 pub mod config;
+mod context;
 mod core;
 pub mod counters;
 pub mod cq;
@@ -37,6 +38,7 @@ mod headers;
 mod ingress;
 pub mod mkey;
 mod multicast;
+mod netdev;
 mod nic;
 pub mod offload;
 pub mod page_table;

@@ -1,5 +1,7 @@
 //! The NIC as its surroundings see it.
 
+mod faults;
+
 use faultline_abi::U32;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;
@@ -12,8 +14,9 @@ use faultline_wire::packet::{self, RoceHeader};
 
 use crate::admin::AdminQueue;
 use crate::config::NicConfig;
+use crate::context::Context;
 use crate::core::Core;
-use crate::counters::Counters;
+use crate::counters::{CounterSet, Counters};
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, Payload, Segments, TxFrame, packet_of_run};
 use crate::ingress::{HeldFrame, Ingress};
@@ -205,7 +208,24 @@ impl Nic {
         self.report_fatal();
     }
 
-    /// The QP with this number.
+    /// The shared state with time and memory, for what is not done on behalf of a queue pair.
+    pub(crate) fn context<'a, M: Dma>(&'a mut self, now: Instant, mem: &'a M) -> Context<'a, M> {
+        Context::new(&mut self.core, now, mem, CounterSet::DEVICE)
+    }
+
+    /// The queue pair with this number, and a context that counts for it.
+    pub(crate) fn qp_in_context<'a, M: Dma>(
+        &'a mut self,
+        now: Instant,
+        mem: &'a M,
+        number: u32,
+    ) -> Option<(&'a mut Qp, Context<'a, M>)> {
+        let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number)?;
+        let cx = Context::new(&mut self.core, now, mem, qp.counters);
+        Some((qp, cx))
+    }
+
+    /// The queue pair with this number.
     pub(crate) fn qp_mut<'a>(
         qps: &'a mut Table<Qp>,
         gsi: &'a mut Option<Box<Qp>>,
@@ -218,23 +238,21 @@ impl Nic {
     }
 
     fn ring_qp<M: Dma>(&mut self, now: Instant, mem: &M, page: u32, bell: Doorbell) -> bool {
-        let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, bell.object) else {
+        let Some((qp, mut cx)) = self.qp_in_context(now, mem, bell.object) else {
             return false;
         };
         if qp.config.uctx != page {
             return false;
         }
-        self.core.counters.choose(qp.counters);
         let taken = if bell.kind == doorbell::RQ {
-            qp.ring_receive(&mut self.core, now, mem);
+            qp.ring_receive(&mut cx);
             true
         } else {
-            qp.ring_send(&mut self.core, now, mem, bell.value)
+            qp.ring_send(&mut cx, bell.value)
         };
         if !taken {
-            qp.fail_with_event(&mut self.core, now, mem, event::QP_FATAL);
+            qp.fail_with_event(&mut cx, event::QP_FATAL);
         }
-        self.core.counters.choose(None);
         taken
     }
 
@@ -254,7 +272,7 @@ impl Nic {
         }
         let eqn = cq.eqn;
         if cq.arm(bell.value, solicited) {
-            self.core.notify_cq(mem, now, eqn, bell.object);
+            self.context(now, mem).notify_cq(eqn, bell.object);
         }
         true
     }
@@ -272,12 +290,12 @@ impl Nic {
             match tags.run_next(mem, bell.value) {
                 Ok(Ran::Completes(cqe)) => {
                     let srqn = U32::new(bell.object);
-                    self.core.complete(mem, now, cqn, Cqe { srqn, ..cqe });
+                    self.context(now, mem).complete(cqn, Cqe { srqn, ..cqe });
                 }
                 Ok(Ran::Silent) => {}
                 Ok(Ran::All) => break,
                 Err(_) => {
-                    self.core.srq_error(mem, now, bell.object);
+                    self.context(now, mem).srq_error(bell.object);
                     return false;
                 }
             }
@@ -296,7 +314,7 @@ impl Nic {
             let vector = eq.vector;
             self.core.raise(vector);
         }
-        self.core.notify_waiting(mem, now, bell.object);
+        self.context(now, mem).notify_waiting(bell.object);
         self.retry_for_room(now, mem);
         true
     }
@@ -325,7 +343,7 @@ impl Nic {
             && let Some(header) = self.core.last_words.pop_front()
         {
             let frame = TxFrame::packet(header, Segments::new(), 0);
-            self.count_sent(None, &frame);
+            self.count_sent(CounterSet::DEVICE, &frame);
             self.sniff(now, mem, &frame, mem);
             return Some(frame);
         }
@@ -333,7 +351,7 @@ impl Nic {
         while self.is_running()
             && let Some(number) = self.core.first_ready()
         {
-            let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) else {
+            let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) else {
                 // One that has been destroyed in line.
                 self.core.pop_ready();
                 self.core.charge(work::LOOK);
@@ -344,9 +362,7 @@ impl Nic {
                 continue;
             };
             let set = qp.counters;
-            self.core.counters.choose(set);
-            let frame = qp.poll_transmit(&mut self.core, now, mem, most);
-            self.core.counters.choose(None);
+            let frame = qp.poll_transmit(&mut cx, most);
             let Some(frame) = frame else {
                 // It may have called `wake` itself; it knows that it is in line.
                 self.core.pop_ready();
@@ -378,15 +394,13 @@ impl Nic {
     }
 
     /// Counts a frame, in the set of the queue pair that sends it.
-    fn count_sent(&mut self, set: Option<u32>, frame: &TxFrame) {
+    fn count_sent(&mut self, set: CounterSet, frame: &TxFrame) {
         let counters = &mut self.core.counters;
         let packets = u64::from(frame.packets);
         counters.add(Counter::tx_packets, packets);
         counters.add(Counter::tx_bytes, frame.len() as u64);
         if matches!(frame.kind, FrameKind::Roce(_)) {
-            counters.choose(set);
-            counters.add(Counter::tx_roce_packets, packets);
-            counters.choose(None);
+            counters.add_in(set, Counter::tx_roce_packets, packets);
         }
     }
 
@@ -417,7 +431,7 @@ impl Nic {
         // Commands may go on for many turns: they do not use up that of timers and events.
         let turn = self.core.begin_turn();
         if resumed {
-            self.core.continue_events(mem, now, turn);
+            self.context(now, mem).continue_events(turn);
             self.fail_silenced(now, mem, turn);
             self.retry_for_room(now, mem);
         }
@@ -426,13 +440,11 @@ impl Nic {
             && let Some(number) = self.core.pop_timer(now)
         {
             self.core.charge(work::OPERATION);
-            if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
-                self.core.counters.choose(qp.counters);
-                qp.handle_timer(&mut self.core, now, mem);
-                self.core.counters.choose(None);
+            if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
+                qp.handle_timer(&mut cx);
             }
         }
-        self.core.notify_due(mem, now);
+        self.context(now, mem).notify_due();
         self.expire_faults(now, mem);
         self.give_up_stall(now, mem);
         self.report_fatal();
@@ -442,10 +454,8 @@ impl Nic {
     fn fail_silenced<M: Dma>(&mut self, now: Instant, mem: &M, turn: u64) {
         while let Some(number) = self.core.next_silenced() {
             self.core.charge(work::OPERATION);
-            if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
-                self.core.counters.choose(qp.counters);
-                qp.fail_with_event(&mut self.core, now, mem, event::QP_FATAL);
-                self.core.counters.choose(None);
+            if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
+                qp.fail_with_event(&mut cx, event::QP_FATAL);
             }
             if self.core.is_over(turn) {
                 self.core.put_off(now);
@@ -605,8 +615,8 @@ impl Nic {
         self.core.ingress.end_pause(now, timeout);
         if let Some(stall) = self.core.ingress.give_up(now, timeout) {
             self.core.counters.inc(Counter::stall_timeouts);
-            self.core
-                .raise_async(mem, now, event::STALL_TIMEOUT, stall.qpn);
+            self.context(now, mem)
+                .raise_async(event::STALL_TIMEOUT, stall.qpn);
         }
     }
 
@@ -627,9 +637,7 @@ impl Nic {
     ) {
         let set = self.set_for(header);
         let counters = &mut self.core.counters;
-        counters.choose(set);
-        counters.add(Counter::rx_roce_packets, u64::from(packets));
-        counters.choose(None);
+        counters.add_in(set, Counter::rx_roce_packets, u64::from(packets));
         if header.bth.dest_qp == MULTICAST_QPN {
             self.receive_multicast(now, mem, header, payload);
             return;
@@ -646,13 +654,14 @@ impl Nic {
     }
 
     /// The set that counts packets with this header, if not the device does.
-    fn set_for(&mut self, header: &RoceHeader) -> Option<u32> {
+    fn set_for(&mut self, header: &RoceHeader) -> CounterSet {
         let for_qp = self.core.is_own_address(header.ethernet.dst)
             && header.bth.opcode.info().service != Service::Cnp;
         if !for_qp || !self.core.counters.has_sets() {
-            return None;
+            return CounterSet::DEVICE;
         }
-        Self::qp_mut(&mut self.qps, &mut self.gsi, header.bth.dest_qp)?.counters
+        Self::qp_mut(&mut self.qps, &mut self.gsi, header.bth.dest_qp)
+            .map_or(CounterSet::DEVICE, |qp| qp.counters)
     }
 
     /// Gives packets to a queue pair; those that it has no page for wait if it says so.
@@ -665,20 +674,19 @@ impl Nic {
         packets: u32,
         payload: Payload<'_, M>,
     ) {
-        let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, qpn) else {
+        let Some((qp, mut cx)) = self.qp_in_context(now, mem, qpn) else {
             self.core.counters.inc(Counter::rx_bad_qp);
             return;
         };
-        self.core.counters.choose(qp.counters);
-        let taken = qp.receive(&mut self.core, now, mem, header, packets, payload);
-        self.core.counters.choose(None);
+        let taken = qp.receive(&mut cx, header, packets, payload);
         self.core.charge_lookups(now);
         // It stopped the input at one of them: that one and those behind it wait.
         let each = payload.len() / packets.max(1) as usize;
         for index in (taken..packets).rev() {
             let header = packet_of_run(header, index, packets);
             let part = payload.part(index as usize * each, each);
-            self.core.put_back(Some(header), Taker::untagged(qpn), part);
+            self.context(now, mem)
+                .put_back(Some(header), Taker::untagged(qpn), part);
         }
     }
 

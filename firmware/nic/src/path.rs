@@ -9,10 +9,19 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Gid, MacAddr};
 
-use crate::core::GidEntry;
-
 /// Hop limit where the address vector gives none.
 const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// An entry of the GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The GID; IPv4 addresses are mapped.
+    pub gid: Gid,
+    /// Source MAC address of packets sent from it.
+    pub mac: MacAddr,
+    /// VLAN id.
+    pub vlan: Option<u16>,
+}
 
 /// A resolved address vector.
 #[derive(Clone, Debug)]

@@ -14,13 +14,13 @@ use super::requester::Unbuilt;
 use super::responder::TOO_LONG;
 use super::work_request::SendWr;
 use super::{Failure, Misplaced, Qp, QpType, State};
+use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
 use crate::frame::{Payload, TxFrame};
 use crate::mkey::Access;
 use crate::srq::{RecvWr, TakeError};
-use crate::time::Instant;
 
 /// Bytes in front of a datagram: a GRH, or an IPv4 header in the last 20 of them (IBTA A17.4.5.2).
 const GRH_LEN: usize = 40;
@@ -31,27 +31,17 @@ const PRIVILEGED_QKEY: u32 = 1 << 31;
 
 impl Qp {
     /// Completes the datagram that was handed over before, then gives the next one.
-    pub(super) fn poll_datagram<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-    ) -> Option<TxFrame> {
-        let wr = self.next_unconnected(core, now, mem)?;
+    pub(super) fn poll_datagram<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> Option<TxFrame> {
+        let wr = self.next_unconnected(cx)?;
         let built = match wr.failed {
             Some(failure) => Err(Unbuilt::Failed(failure)),
-            None => self.build_datagram(core, &wr),
+            None => self.build_datagram(cx.core, &wr),
         };
-        self.hand_over_unconnected(core, now, mem, wr, built)
+        self.hand_over_unconnected(cx, wr, built)
     }
 
     /// Completes the work request that was handed over before, and gives the next one.
-    pub(super) fn next_unconnected<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-    ) -> Option<SendWr> {
+    pub(super) fn next_unconnected<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> Option<SendWr> {
         if self.waits.requester.is_some() {
             return None;
         }
@@ -59,34 +49,32 @@ impl Qp {
             if std::mem::take(&mut self.requester.held) {
                 return Some(wr);
             }
-            self.complete_send(core, now, mem, &wr, None);
+            self.complete_send(cx, &wr, None);
         }
         if !self.state.sends() {
             return None;
         }
         if self.state != State::Rts || self.sq.fetched == self.sq.producer {
-            self.check_drained(core, now, mem);
+            self.check_drained(cx);
             return None;
         }
-        Some(self.read_work_request(mem))
+        Some(self.read_work_request(cx.mem))
     }
 
     /// What becomes of a work request: its buffers may be used again only after the frame has left, so it
     /// completes at the next call.
     pub(super) fn hand_over_unconnected<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         wr: SendWr,
         built: Result<TxFrame, Unbuilt>,
     ) -> Option<TxFrame> {
-        self.requester.push(&core.budget, wr);
+        self.requester.push(&cx.core.budget, wr);
         match built {
             Ok(frame) => Some(frame),
             Err(unbuilt) => {
-                if let Some(failure) = self.wait_or_fail(core, now, mem, unbuilt) {
-                    self.fail_request(core, now, mem, failure);
+                if let Some(failure) = self.wait_or_fail(cx, unbuilt) {
+                    self.fail_request(cx, failure);
                 } else {
                     self.requester.held = true;
                 }
@@ -138,9 +126,7 @@ impl Qp {
     /// A datagram arrives. Whatever is wrong with it, it is dropped and counted (IBTA 9.8.3).
     pub(super) fn receive_datagram<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         payload: Payload<'_, M>,
     ) -> Result<(), IngressNeed> {
@@ -152,29 +138,29 @@ impl Qp {
             _ => self.attr.qkey.get(),
         };
         if deth.qkey != expected {
-            core.counters.inc(Counter::rx_bad_qkey);
+            cx.count(Counter::rx_bad_qkey);
             return Ok(());
         }
-        let wr = match self.take_receive(core, now, mem, self.config.srqn) {
+        let wr = match self.take_receive(cx, self.config.srqn) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {
-                core.counters.inc(Counter::out_of_buffer);
+                cx.count(Counter::out_of_buffer);
                 return Ok(());
             }
             Err(TakeError::Broken) => {
-                self.fail_with_event(core, now, mem, event::QP_FATAL);
+                self.fail_with_event(cx, event::QP_FATAL);
                 return Ok(());
             }
         };
         let len = GRH_LEN + payload.len();
         if len as u64 > wr.capacity {
-            self.drop_too_long(core, now, mem, wr);
+            self.drop_too_long(cx, wr);
             return Ok(());
         }
         let grh = global_header(header, payload.len());
         let placed = self
-            .scatter(core, mem, &wr, 0, Payload::Bytes(&grh))
-            .and_then(|()| self.scatter(core, mem, &wr, GRH_LEN as u64, payload));
+            .scatter(cx, &wr, 0, Payload::Bytes(&grh))
+            .and_then(|()| self.scatter(cx, &wr, GRH_LEN as u64, payload));
         match placed {
             Ok(()) => {}
             Err(Misplaced::Lost) => {
@@ -189,8 +175,8 @@ impl Qp {
                 });
             }
             Err(Misplaced::Failed(failure)) => {
-                self.complete_receive(core, now, mem, &wr, failure);
-                self.fail(core, now, mem);
+                self.complete_receive(cx, &wr, failure);
+                self.fail(cx);
                 return Ok(());
             }
         }
@@ -218,23 +204,17 @@ impl Qp {
             entry.vlan_tci.set(u16::from(vlan.pcp) << 13 | vlan.vid);
             entry.sl = vlan.pcp;
         }
-        core.complete(mem, now, self.config.recv_cqn, entry);
+        cx.complete(self.config.recv_cqn, entry);
         Ok(())
     }
 
     /// More has come than the buffer takes. Whoever sent it does not hear of it and must not be able to stop the
     /// queue: the buffer stays for the next message. One of an SRQ completes in error, so that the program sees why
     /// it gets nothing (IBTA 9.9.6.3, classes D and E).
-    pub(super) fn drop_too_long<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        wr: RecvWr,
-    ) {
-        core.counters.inc(Counter::resp_local_length_error);
+    pub(super) fn drop_too_long<M: Dma>(&mut self, cx: &mut Context<'_, M>, wr: RecvWr) {
+        cx.count(Counter::resp_local_length_error);
         if wr.srqn.is_some() {
-            self.complete_receive(core, now, mem, &wr, TOO_LONG);
+            self.complete_receive(cx, &wr, TOO_LONG);
         } else {
             self.responder.put_back(wr);
         }

@@ -18,6 +18,7 @@ use super::responder::{Executed, MSN_MASK, Message, Operation, Refusal, Reply, c
 use super::tag::Begun;
 use super::{Misplaced, Qp, QpType};
 use crate::config::MAX_MSG_SIZE;
+use crate::context::Context;
 use crate::core::Core;
 use crate::dma::{Dma, Persist};
 use crate::fault::Need;
@@ -25,7 +26,6 @@ use crate::frame::{CopyError, Payload, Segments};
 use crate::mkey::{Access, Bearer};
 use crate::srq::{RecvWr, TakeError};
 use crate::tag::HEADERS;
-use crate::time::Instant;
 
 /// Bytes of a READ that must be there before it is accepted.
 const READ_AHEAD: u32 = 64 << 10;
@@ -34,9 +34,7 @@ impl Qp {
     /// Carries out the packet that was expected, or the run that begins with it.
     pub(super) fn execute<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         packets: u32,
         payload: Payload<'_, M>,
@@ -44,15 +42,15 @@ impl Qp {
         let info = header.bth.opcode.info();
         self.check_opcode_sequence(header, packets, payload.len())?;
         match info.kind {
-            OpKind::Send => self.execute_send(core, now, mem, header, payload)?,
-            OpKind::Write => self.execute_write(core, now, mem, header, payload)?,
-            OpKind::ReadRequest => return self.execute_read(core, header),
+            OpKind::Send => self.execute_send(cx, header, payload)?,
+            OpKind::Write => self.execute_write(cx, header, payload)?,
+            OpKind::ReadRequest => return self.execute_read(cx.core, header),
             OpKind::CompareSwap | OpKind::FetchAdd => {
-                return self.execute_atomic(core, mem, header, info.kind);
+                return self.execute_atomic(cx, header, info.kind);
             }
-            OpKind::Flush => return self.execute_flush(core, now, mem, header),
+            OpKind::Flush => return self.execute_flush(cx, header),
             OpKind::AtomicWrite => {
-                return self.execute_atomic_write(core, mem, header, payload);
+                return self.execute_atomic_write(cx, header, payload);
             }
             _ => return Err(Refusal::INVALID),
         }
@@ -63,7 +61,8 @@ impl Qp {
             resp.msn = (resp.msn + 1) & MSN_MASK;
         }
         // What its receiver can't be told of is not acknowledged either: this queue pair is about to fail.
-        if self.config.kind.is_reliable() && header.bth.ack_req && !core.is_silenced(self.number) {
+        if self.config.kind.is_reliable() && header.bth.ack_req && !cx.core.is_silenced(self.number)
+        {
             let newest = resp.expected.prev();
             resp.acknowledge(newest, Syndrome::ACK);
         }
@@ -119,9 +118,7 @@ impl Qp {
     /// The receive work request for the message that begins or, for a WRITE with immediate data, ends.
     pub(super) fn need_receive<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
     ) -> Result<(), Refusal> {
         let mut srqn = self.config.srqn;
@@ -131,14 +128,14 @@ impl Qp {
             return Err(Refusal::INVALID);
         }
         if self.config.kind == QpType::XrcTgt {
-            self.key_bearer(core, header)?;
+            self.key_bearer(cx.core, header)?;
             srqn = header.xrceth.map(|xrc| xrc.srqn);
             // Nor for another queue.
             if kept.is_some_and(|wr| wr.srqn != srqn) {
                 return Err(Refusal::INVALID);
             }
         }
-        match self.take_receive(core, now, mem, srqn) {
+        match self.take_receive(cx, srqn) {
             Ok(wr) => {
                 self.responder.current = Some(wr);
                 Ok(())
@@ -150,9 +147,7 @@ impl Qp {
 
     fn execute_send<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         payload: Payload<'_, M>,
     ) -> Result<(), Refusal> {
@@ -160,9 +155,9 @@ impl Qp {
         let first = opcode.is_first_or_only();
         // Headers by which a buffer is chosen are those that are delivered, whatever the sender does meanwhile.
         let mut headers = [0; HEADERS];
-        let payload = match self.listed_tags(core).filter(|_| first) {
+        let payload = match self.listed_tags(cx.core).filter(|_| first) {
             Some(listed) => {
-                core.charge(listed);
+                cx.core.charge(listed);
                 let own = payload.with_own_head(&mut headers);
                 own.map_err(|_| Refusal::Lost)?
             }
@@ -170,7 +165,7 @@ impl Qp {
         };
         if first {
             // A damaged message leaves its receive for the next one (UC: IBTA 9.8.2.2.7).
-            if self.begin_send(core, now, mem, header, payload)? == Begun::Rendezvous {
+            if self.begin_send(cx, header, payload)? == Begun::Rendezvous {
                 return Ok(());
             }
             self.responder.received = 0;
@@ -187,23 +182,25 @@ impl Qp {
         if u64::from(received) + u64::from(len) > longest {
             return Err(Refusal::TooLong);
         }
-        self.scatter(core, mem, wr, u64::from(received), payload)
-            .map_err(|misplaced| match misplaced {
+        self.scatter(cx, wr, u64::from(received), payload).map_err(
+            |misplaced| match misplaced {
                 Misplaced::Lost => Refusal::Lost,
                 Misplaced::Failed(failure) => Refusal::operational(Some(failure)),
                 Misplaced::Absent(absent, hint) => Refusal::Absent(IngressNeed {
                     need: Need::new(absent, hint, header.bth.psn.get()),
                     receive: true,
                 }),
-            })?;
+            },
+        )?;
         self.responder.received += len;
         if opcode.is_last_or_only() {
             if let Some(rkey) = header.ieth {
-                core.mkeys
-                    .invalidate_for_peer(self.key_bearer(core, header)?, rkey)
+                cx.core
+                    .mkeys
+                    .invalidate_for_peer(self.key_bearer(cx.core, header)?, rkey)
                     .map_err(|_| Refusal::not_invalidated())?;
             }
-            self.finish_receive(core, now, mem, header, cqe::RECV, self.responder.received);
+            self.finish_receive(cx, header, cqe::RECV, self.responder.received);
         }
         Ok(())
     }
@@ -211,13 +208,12 @@ impl Qp {
     /// Writes a payload into the buffers of a receive work request, from byte `offset` of them on.
     pub(super) fn scatter<M: Dma>(
         &self,
-        core: &mut Core,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         wr: &RecvWr,
         offset: u64,
         payload: Payload<'_, M>,
     ) -> Result<(), Misplaced> {
-        let bearer = match wr.srqn.and_then(|srqn| core.srqs.get(srqn)) {
+        let bearer = match wr.srqn.and_then(|srqn| cx.core.srqs.get(srqn)) {
             Some(srq) => Bearer {
                 pd: srq.pd,
                 ..self.bearer()
@@ -237,10 +233,11 @@ impl Qp {
             let n = u64::from(left).min((len - taken) as u64) as u32;
             let va = sge.addr.wrapping_add(skip);
             let mut segments = Segments::new();
-            core.mkeys
+            cx.core
+                .mkeys
                 .translate(sge.lkey, bearer, va, n, Access::LocalWrite, &mut segments)
                 .map_err(|miss| Misplaced::new(miss, va, left))?;
-            copy_payload(core, mem, &segments, payload, &mut taken)?;
+            copy_payload(cx, &segments, payload, &mut taken)?;
             skip = 0;
         }
         Ok(())
@@ -248,9 +245,7 @@ impl Qp {
 
     fn finish_receive<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         opcode: u8,
         byte_len: u32,
@@ -281,24 +276,21 @@ impl Qp {
             flags,
             ..Cqe::default()
         };
-        self.complete_recv(core, now, mem, &wr, entry);
+        self.complete_recv(cx, &wr, entry);
     }
 
     /// A WRITE with immediate data that is refused for its key takes a receive work request, if one is posted: that completes
     /// with a local access error. A first packet without immediate data takes none.
     fn with_receive<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         refusal: Refusal,
     ) -> Refusal {
         let takes = refusal.is_of_access()
             && header.imm.is_some()
             && self.config.kind.is_reliable()
-            && (self.responder.current().is_some()
-                || self.need_receive(core, now, mem, header).is_ok());
+            && (self.responder.current().is_some() || self.need_receive(cx, header).is_ok());
         match takes {
             true => Refusal::access_with_receive(),
             false => refusal,
@@ -307,14 +299,12 @@ impl Qp {
 
     fn execute_write<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         payload: Payload<'_, M>,
     ) -> Result<(), Refusal> {
         let opcode = header.bth.opcode;
-        let bearer = self.key_bearer(core, header)?;
+        let bearer = self.key_bearer(cx.core, header)?;
         let (addr, rkey, left) = if opcode.is_first_or_only() {
             let reth = header.reth.ok_or(Refusal::INVALID)?;
             if !self.allows(ACCESS_REMOTE_WRITE) {
@@ -326,11 +316,12 @@ impl Qp {
             // The key of an empty WRITE is not looked at (IBTA 9.7.4.1.5).
             if reth.len > 0 {
                 let access = Access::RemoteWrite;
-                let checked = core
+                let checked = cx
+                    .core
                     .mkeys
                     .check(reth.rkey, bearer, reth.addr, reth.len, access);
                 if checked.is_err() {
-                    return Err(self.with_receive(core, now, mem, header, Refusal::access()));
+                    return Err(self.with_receive(cx, header, Refusal::access()));
                 }
             }
             (reth.addr, reth.rkey, reth.len)
@@ -347,19 +338,20 @@ impl Qp {
             return Err(Refusal::INVALID);
         }
         if ends && header.imm.is_some() {
-            self.need_receive(core, now, mem, header)?;
+            self.need_receive(cx, header)?;
         }
         if len > 0 {
             let mut segments = Segments::new();
             let access = Access::RemoteWrite;
-            if let Err(miss) = core
-                .mkeys
-                .translate(rkey, bearer, addr, len, access, &mut segments)
+            if let Err(miss) =
+                cx.core
+                    .mkeys
+                    .translate(rkey, bearer, addr, len, access, &mut segments)
             {
                 let refusal = Refusal::of_key(miss, addr, left, header.bth.psn);
-                return Err(self.with_receive(core, now, mem, header, refusal));
+                return Err(self.with_receive(cx, header, refusal));
             }
-            copy_payload(core, mem, &segments, payload, &mut 0).map_err(|error| match error {
+            copy_payload(cx, &segments, payload, &mut 0).map_err(|error| match error {
                 CopyError::Source => Refusal::Lost,
                 CopyError::Destination => Refusal::operational(None),
             })?;
@@ -375,14 +367,7 @@ impl Qp {
             self.responder.received + len
         };
         if ends && header.imm.is_some() {
-            self.finish_receive(
-                core,
-                now,
-                mem,
-                header,
-                cqe::RECV_RDMA_WITH_IMM,
-                self.responder.received,
-            );
+            self.finish_receive(cx, header, cqe::RECV_RDMA_WITH_IMM, self.responder.received);
         }
         Ok(())
     }
@@ -439,26 +424,27 @@ impl Qp {
 
     fn execute_atomic<M: Dma>(
         &mut self,
-        core: &mut Core,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         kind: OpKind,
     ) -> Result<(), Refusal> {
         let atomic = header.atomic.ok_or(Refusal::INVALID)?;
-        let bearer = self.key_bearer(core, header)?;
+        let bearer = self.key_bearer(cx.core, header)?;
         self.check_rd_atomic(ACCESS_REMOTE_ATOMIC)?;
         // IBTA 9.7.4.1.7: the operand is aligned.
         if atomic.addr & 7 != 0 {
             return Err(Refusal::INVALID);
         }
         let place = (atomic.rkey, atomic.addr);
-        let at = Self::find_word(core, bearer, place, Access::RemoteAtomic, header.bth.psn)?;
+        let at = Self::find_word(cx.core, bearer, place, Access::RemoteAtomic, header.bth.psn)?;
         let done = match kind {
-            OpKind::CompareSwap => mem.compare_exchange_u64(at, atomic.compare, atomic.swap_add),
-            _ => mem.fetch_add_u64(at, atomic.swap_add),
+            OpKind::CompareSwap => cx
+                .mem
+                .compare_exchange_u64(at, atomic.compare, atomic.swap_add),
+            _ => cx.mem.fetch_add_u64(at, atomic.swap_add),
         };
         let original = done.map_err(|_| {
-            core.counters.inc(Counter::dma_errors);
+            cx.count(Counter::dma_errors);
             Refusal::operational(None)
         })?;
         let limit = usize::from(self.attr.max_dest_rd_atomic);
@@ -505,16 +491,14 @@ impl Qp {
     /// durable is up to what the memory is backed by.
     fn execute_flush<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
     ) -> Result<(), Refusal> {
         let (reth, feth) = match (header.reth, header.feth) {
             (Some(reth), Some(feth)) => (reth, feth),
             _ => return Err(Refusal::INVALID),
         };
-        let bearer = self.key_bearer(core, header)?;
+        let bearer = self.key_bearer(cx.core, header)?;
         let whole = feth.selectivity == Feth::MR;
         let known = Feth::GLOBAL | Feth::PERSISTENT;
         if feth.placement & !known != 0
@@ -536,14 +520,15 @@ impl Qp {
             }
             self.check_rd_atomic(right)?;
             let range = (!whole).then_some((reth.addr, reth.len));
-            core.mkeys
+            cx.core
+                .mkeys
                 .check_flush(reth.rkey, bearer, range, access)
                 .map_err(|_| Refusal::access())?;
         }
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if feth.placement & Feth::PERSISTENT != 0 {
             let range = (!whole).then_some((reth.addr, reth.len));
-            self.require_durable(core, now, mem, header.bth.psn, (reth.rkey, bearer, range))?;
+            self.require_durable(cx, header.bth.psn, (reth.rkey, bearer, range))?;
         }
         self.answer_done(header.bth.psn, reth.rkey, bearer);
         Ok(())
@@ -552,9 +537,7 @@ impl Qp {
     /// The memory that the FLUSH with this PSN is for must be durable; sees to it if nobody has.
     fn require_durable<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         psn: Psn,
         (rkey, bearer, range): (u32, Bearer, Option<(u64, u32)>),
     ) -> Result<(), Refusal> {
@@ -562,21 +545,21 @@ impl Qp {
             return match durable.ended {
                 Some(true) => Ok(()),
                 Some(false) => {
-                    core.counters.inc(Counter::dma_errors);
+                    cx.count(Counter::dma_errors);
                     Err(Refusal::operational(None))
                 }
                 None => Err(Refusal::NotDurable),
             };
         }
         let access = Access::FlushPersistent;
-        let ranges = core.mkeys.ranges(rkey, bearer, range, access);
-        match mem.persist(self.number, ranges.as_deref()) {
+        let ranges = cx.core.mkeys.ranges(rkey, bearer, range, access);
+        match cx.mem.persist(self.number, ranges.as_deref()) {
             Persist::Done => return Ok(()),
             Persist::Begun(number) => {
                 self.waits.durable = Some(Durable {
                     psn,
                     number,
-                    since: now,
+                    since: cx.now,
                     ended: None,
                 });
             }
@@ -587,26 +570,27 @@ impl Qp {
 
     fn execute_atomic_write<M: Dma>(
         &mut self,
-        core: &mut Core,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         payload: Payload<'_, M>,
     ) -> Result<(), Refusal> {
         let reth = header.reth.ok_or(Refusal::INVALID)?;
-        let bearer = self.key_bearer(core, header)?;
+        let bearer = self.key_bearer(cx.core, header)?;
         self.check_rd_atomic(ACCESS_REMOTE_WRITE)?;
         // IBTA A19.4.2: eight bytes, at a multiple of eight.
         if reth.addr & 7 != 0 || reth.len != 8 || payload.len() != 8 {
             return Err(Refusal::INVALID);
         }
         let place = (reth.rkey, reth.addr);
-        let at = Self::find_word(core, bearer, place, Access::RemoteWrite, header.bth.psn)?;
+        let at = Self::find_word(cx.core, bearer, place, Access::RemoteWrite, header.bth.psn)?;
         let mut bytes = [0; 8];
         payload.read(0, &mut bytes).map_err(|_| Refusal::Lost)?;
-        mem.store_u64(at, u64::from_le_bytes(bytes)).map_err(|_| {
-            core.counters.inc(Counter::dma_errors);
-            Refusal::operational(None)
-        })?;
+        cx.mem
+            .store_u64(at, u64::from_le_bytes(bytes))
+            .map_err(|_| {
+                cx.count(Counter::dma_errors);
+                Refusal::operational(None)
+            })?;
         self.answer_done(header.bth.psn, reth.rkey, bearer);
         Ok(())
     }

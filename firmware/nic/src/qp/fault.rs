@@ -23,9 +23,10 @@ use faultline_wire::packet::RoceHeader;
 
 use super::responder::{Refusal, Reply};
 use super::{Failure, Qp, QpType};
+use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::{Faulter, Need, Raised, RepairTime, Token};
+use crate::fault::{FaultSource, Need, RaisedFault, RepairTime, Token};
 use crate::frame::{Frame, Payload};
 use crate::time::Instant;
 use crate::work;
@@ -145,8 +146,8 @@ pub(super) struct IngressNeed {
 pub(super) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
 
 impl Qp {
-    fn faulter(&self, requester: bool) -> Faulter {
-        Faulter {
+    fn fault_source(&self, requester: bool) -> FaultSource {
+        FaultSource {
             qpn: self.number,
             requester,
         }
@@ -155,35 +156,27 @@ impl Qp {
     /// Raises a fault and waits for it, or for room for it. None: nobody answers faults.
     pub(super) fn await_page<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         requester: bool,
         waiting: Option<Token>,
         need: &Need,
     ) -> Option<Token> {
-        match core.raise_fault(mem, now, self.faulter(requester), waiting, need) {
-            Raised::Waiting(token) => Some(token),
-            Raised::NoRoom => {
+        match cx.raise_fault(self.fault_source(requester), waiting, need) {
+            RaisedFault::Waiting(token) => Some(token),
+            RaisedFault::NoRoom => {
                 if waiting != Some(Token::ROOM) {
-                    core.wait_for_room(now, self.number, need.absent.key);
+                    cx.core.wait_for_room(cx.now, self.number, need.absent.key);
                 }
                 Some(Token::ROOM)
             }
-            Raised::NoQueue => None,
+            RaisedFault::NoQueue => None,
         }
     }
 
     /// Waits for a page of an own buffer. Gives false if nobody answers faults.
-    pub(super) fn await_own_page<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        need: &Need,
-    ) -> bool {
+    pub(super) fn await_own_page<M: Dma>(&mut self, cx: &mut Context<'_, M>, need: &Need) -> bool {
         let psn = Psn::new(need.psn);
-        let token = self.await_page(core, now, mem, true, None, need);
+        let token = self.await_page(cx, true, None, need);
         self.waits.requester = token.map(|token| EgressWait { token, psn });
         token.is_some()
     }
@@ -191,14 +184,12 @@ impl Qp {
     /// Waits for a page that a READ is answered from. Gives false if nobody answers faults.
     pub(super) fn await_reply_page<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         need: &Need,
     ) -> bool {
         let psn = Psn::new(need.psn);
         let waiting = self.waits.reply.map(|wait| wait.token);
-        let token = self.await_page(core, now, mem, false, waiting, need);
+        let token = self.await_page(cx, false, waiting, need);
         self.waits.reply = token.map(|token| EgressWait { token, psn });
         token.is_some()
     }
@@ -206,31 +197,29 @@ impl Qp {
     /// A page for a request of an RC peer is not there. Gives false if the packet is to be held.
     pub(super) fn request_faulted<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         fault: IngressNeed,
     ) -> bool {
         let expected = self.responder.expected_psn();
         let policy = self.attr.fault_policy;
         if policy == FAULT_POLICY_TERMINATE {
             let receive = fault.receive.then_some(LOST_BUFFER);
-            self.refuse(core, now, mem, expected, Refusal::operational(receive));
-            self.wake(core);
+            self.refuse(cx, expected, Refusal::operational(receive));
+            self.wake(cx.core);
             return true;
         }
         if policy == FAULT_POLICY_STALL {
-            return self.stall(core, now, mem, fault);
+            return self.stall(cx, fault);
         }
         let waiting = self.waits.ingress.map(|wait| wait.token);
-        let raised = core.raise_fault(mem, now, self.faulter(false), waiting, &fault.need);
+        let raised = cx.raise_fault(self.fault_source(false), waiting, &fault.need);
         let token = match raised {
-            Raised::Waiting(token) => Some(token),
+            RaisedFault::Waiting(token) => Some(token),
             // The requester comes again anyway.
-            Raised::NoRoom => None,
-            Raised::NoQueue => {
-                self.request_lost(core, now, mem, fault.receive);
-                self.wake(core);
+            RaisedFault::NoRoom => None,
+            RaisedFault::NoQueue => {
+                self.request_lost(cx, fault.receive);
+                self.wake(cx.core);
                 return true;
             }
         };
@@ -247,34 +236,28 @@ impl Qp {
         // What follows is out of sequence, and nothing need be said of it.
         self.responder.hold_naks();
         if how == Held::Dropped {
-            core.counters.inc(Counter::page_fault_drops);
+            cx.count(Counter::page_fault_drops);
             return true;
         }
-        core.counters.inc(Counter::page_fault_rnr);
-        core.counters.inc(Counter::rnr_nak_sent);
-        let timer = core.rnr_timer(now, token, fault.need.absent.key);
+        cx.count(Counter::page_fault_rnr);
+        cx.count(Counter::rnr_nak_sent);
+        let timer = cx.core.rnr_timer(cx.now, token, fault.need.absent.key);
         self.responder
             .acknowledge(expected, Syndrome::RnrNak { timer });
-        self.wake(core);
+        self.wake(cx.core);
         true
     }
 
     /// Stops the input of the NIC. Gives whether the packet is done with.
-    fn stall<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        fault: IngressNeed,
-    ) -> bool {
+    fn stall<M: Dma>(&mut self, cx: &mut Context<'_, M>, fault: IngressNeed) -> bool {
         let waiting = self.waits.ingress.map(|wait| wait.token);
-        let Some(token) = self.await_page(core, now, mem, false, waiting, &fault.need) else {
-            self.request_lost(core, now, mem, fault.receive);
-            self.wake(core);
+        let Some(token) = self.await_page(cx, false, waiting, &fault.need) else {
+            self.request_lost(cx, fault.receive);
+            self.wake(cx.core);
             return true;
         };
-        core.counters.inc(Counter::stalls);
-        core.ingress.stop(now, self.number, token);
+        cx.count(Counter::stalls);
+        cx.core.ingress.stop(cx.now, self.number, token);
         self.waits.ingress = Some(IngressWait {
             token,
             how: Held::Stalled,
@@ -286,33 +269,31 @@ impl Qp {
     /// A packet that nobody sends again: UC, UD, GSI or raw. Gives false if it is to be held.
     pub(super) fn receive_or_park<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         arrival: Arrival<'_>,
         payload: Payload<'_, M>,
     ) -> bool {
         if !self.parked.is_empty() {
-            self.park(core, arrival, payload);
+            self.park(cx, arrival, payload);
             return true;
         }
-        let Err(fault) = self.deliver(core, now, mem, arrival, payload) else {
+        let Err(fault) = self.deliver(cx, arrival, payload) else {
             return true;
         };
         match self.attr.fault_policy {
             FAULT_POLICY_TERMINATE => {
-                self.request_lost(core, now, mem, fault.receive);
-                self.fail_with_event(core, now, mem, event::QP_FATAL);
+                self.request_lost(cx, fault.receive);
+                self.fail_with_event(cx, event::QP_FATAL);
             }
-            FAULT_POLICY_STALL => return self.stall(core, now, mem, fault),
+            FAULT_POLICY_STALL => return self.stall(cx, fault),
             FAULT_POLICY_DROP => {
-                core.counters.inc(Counter::page_fault_drops);
-                core.raise_fault(mem, now, self.faulter(false), None, &fault.need);
+                cx.count(Counter::page_fault_drops);
+                cx.raise_fault(self.fault_source(false), None, &fault.need);
                 self.responder.lose_message();
             }
             _ => {
-                if self.await_parked(core, now, mem, fault) {
-                    self.park(core, arrival, payload);
+                if self.await_parked(cx, fault) {
+                    self.park(cx, arrival, payload);
                 }
             }
         }
@@ -320,14 +301,8 @@ impl Qp {
     }
 
     /// Waits for the page of the first parked packet. Gives false if that is of no use.
-    fn await_parked<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        fault: IngressNeed,
-    ) -> bool {
-        let token = self.await_page(core, now, mem, false, None, &fault.need);
+    fn await_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>, fault: IngressNeed) -> bool {
+        let token = self.await_page(cx, false, None, &fault.need);
         match token {
             Some(token) => {
                 self.waits.ingress = Some(IngressWait {
@@ -336,49 +311,50 @@ impl Qp {
                     receive: fault.receive,
                 });
             }
-            None => self.request_lost(core, now, mem, fault.receive),
+            None => self.request_lost(cx, fault.receive),
         }
         token.is_some()
     }
 
     fn deliver<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         arrival: Arrival<'_>,
         payload: Payload<'_, M>,
     ) -> Result<(), IngressNeed> {
         match (self.config.kind, arrival) {
-            (QpType::Uc, Arrival::Packet(header)) => {
-                self.receive_request(core, now, mem, header, payload)
-            }
-            (_, Arrival::Packet(header)) => self.receive_datagram(core, now, mem, header, payload),
+            (QpType::Uc, Arrival::Packet(header)) => self.receive_request(cx, header, payload),
+            (_, Arrival::Packet(header)) => self.receive_datagram(cx, header, payload),
             (_, Arrival::Frame { tag, checked, hash }) => {
                 let frame = Frame {
                     payload,
                     checked,
                     hash,
                 };
-                self.receive_frame_now(core, now, mem, tag, frame)
+                self.receive_frame_now(cx, tag, frame)
             }
         }
     }
 
-    fn park<M: Dma>(&mut self, core: &mut Core, arrival: Arrival<'_>, payload: Payload<'_, M>) {
+    fn park<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        arrival: Arrival<'_>,
+        payload: Payload<'_, M>,
+    ) {
         // An empty one takes room too.
         let cost = payload.len() + size_of::<Parked>();
-        let (uctx, limit) = (self.config.uctx, core.config.park_bytes);
-        if !core.park.take(uctx, cost, limit) {
-            core.counters.inc(Counter::park_overflow);
+        let (uctx, limit) = (self.config.uctx, cx.core.config.park_bytes);
+        if !cx.core.park.take(uctx, cost, limit) {
+            cx.count(Counter::park_overflow);
             return;
         }
         let Ok(bytes) = payload.to_vec() else {
-            core.park.give_back(uctx, cost);
-            core.counters.inc(Counter::dma_errors);
+            cx.core.park.give_back(uctx, cost);
+            cx.count(Counter::dma_errors);
             return;
         };
-        core.counters.inc(Counter::parked_packets);
+        cx.count(Counter::parked_packets);
         self.parked.0.push_back(Parked {
             header: arrival.header().copied(),
             tag: match arrival {
@@ -397,29 +373,29 @@ impl Qp {
     }
 
     /// Delivers what was parked, until another page is missing.
-    pub(super) fn redo_parked<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        let turn = core.begin_turn();
+    pub(super) fn redo_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        let turn = cx.core.begin_turn();
         while self.waits.ingress.is_none()
             && let Some(packet) = self.parked.0.pop_front()
         {
-            if core.is_over(turn) {
+            if cx.core.is_over(turn) {
                 self.parked.0.push_front(packet);
                 self.interrupted = true;
                 return;
             }
-            core.charge(work::of_frames(1, packet.bytes.len()));
+            cx.core.charge(work::of_frames(1, packet.bytes.len()));
             let payload = Payload::Bytes(&packet.bytes);
             let taken = match self.state.receives() {
-                true => self.deliver(core, now, mem, packet.arrival(), payload),
+                true => self.deliver(cx, packet.arrival(), payload),
                 false => Ok(()),
             };
             // It stays in front of the others while its page is missing.
             self.parked.0.push_front(packet);
             match taken {
-                Ok(()) => drop(self.unpark(core)),
+                Ok(()) => drop(self.unpark(cx.core)),
                 Err(fault) => {
-                    if !self.await_parked(core, now, mem, fault) {
-                        self.unpark(core);
+                    if !self.await_parked(cx, fault) {
+                        self.unpark(cx.core);
                     }
                 }
             }
@@ -439,44 +415,42 @@ impl Qp {
     /// A fault has been answered that this queue pair may wait for.
     pub(crate) fn fault_answered<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         token: Token,
         repaired: bool,
     ) {
         if let Some(wait) = self.waits.requester.filter(|wait| wait.token == token) {
             self.waits.requester = None;
-            self.own_page_answered(core, now, wait.psn, repaired);
+            self.own_page_answered(cx, wait.psn, repaired);
         }
         if let Some(wait) = self.waits.reply.filter(|wait| wait.token == token) {
             self.waits.reply = None;
             // Not if an earlier response has to be given again first.
             let next = self.responder.replies.front().map(Reply::next_psn);
             if !repaired && next == Some(wait.psn) {
-                self.reply_lost(core, now, mem);
+                self.reply_lost(cx);
             }
         }
         if let Some(wait) = self.waits.ingress.filter(|wait| wait.token == token) {
             self.waits.ingress = None;
             match repaired {
-                true => self.request_repaired(core, wait.how),
+                true => self.request_repaired(cx.core, wait.how),
                 false if wait.how == Held::Parked => {
-                    self.unpark(core);
-                    self.request_lost(core, now, mem, wait.receive);
+                    self.unpark(cx.core);
+                    self.request_lost(cx, wait.receive);
                 }
-                false => self.request_lost(core, now, mem, wait.receive),
+                false => self.request_lost(cx, wait.receive),
             }
         }
-        self.wake(core);
+        self.wake(cx.core);
     }
 
     /// A FLUSH arrives whose memory is not durable: the requester comes again, as for a page.
-    pub(super) fn flush_waits(&mut self, core: &mut Core, now: Instant, psn: Psn) {
+    pub(super) fn flush_waits<M: Dma>(&mut self, cx: &mut Context<'_, M>, psn: Psn) {
         self.responder.hold_naks();
-        let since = self.waits.durable.map_or(now, |durable| durable.since);
-        let timer = RepairTime::default().rnr_timer(now.0.saturating_sub(since.0));
-        core.counters.inc(Counter::rnr_nak_sent);
+        let since = self.waits.durable.map_or(cx.now, |durable| durable.since);
+        let timer = RepairTime::default().rnr_timer(cx.now.0.saturating_sub(since.0));
+        cx.count(Counter::rnr_nak_sent);
         self.responder.acknowledge(psn, Syndrome::RnrNak { timer });
     }
 
@@ -495,7 +469,8 @@ impl Qp {
     fn request_repaired(&mut self, core: &mut Core, how: Held) {
         match how {
             Held::Refused if core.config.ready_notice => {
-                core.counters.inc(Counter::ready_notices);
+                core.counters
+                    .add_in(self.counters, Counter::ready_notices, 1);
                 self.responder.say_ready(Syndrome::ACK);
             }
             Held::Dropped => self
@@ -506,7 +481,7 @@ impl Qp {
     }
 
     /// The page of a request will not come.
-    fn request_lost<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M, receive: bool) {
+    fn request_lost<M: Dma>(&mut self, cx: &mut Context<'_, M>, receive: bool) {
         let failure = receive.then_some(LOST_BUFFER);
         match self.config.kind {
             kind if kind.is_reliable() => {
@@ -516,17 +491,17 @@ impl Qp {
                     None => Refusal::access(),
                 };
                 let psn = self.responder.expected_psn();
-                self.refuse(core, now, mem, psn, refusal);
+                self.refuse(cx, psn, refusal);
             }
             // The peer's mistake costs it the message.
             _ if !receive => self.responder.lose_message(),
             kind => {
                 if let Some(wr) = self.responder.take_current() {
-                    self.complete_receive(core, now, mem, &wr, LOST_BUFFER);
+                    self.complete_receive(cx, &wr, LOST_BUFFER);
                 }
                 // One bad buffer does not stop an interface.
                 if !matches!(kind, QpType::Raw | QpType::Wq) {
-                    self.fail_with_event(core, now, mem, event::QP_FATAL);
+                    self.fail_with_event(cx, event::QP_FATAL);
                 }
             }
         }

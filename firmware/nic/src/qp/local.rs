@@ -7,10 +7,9 @@ use faultline_wire::Feth;
 
 use super::work_request::SendWr;
 use super::{Failure, Qp};
-use crate::core::Core;
+use crate::context::Context;
 use crate::dma::Dma;
 use crate::mkey::{Bind, Register, Unchanged};
-use crate::time::Instant;
 use crate::work;
 
 /// WR_FLUSH.
@@ -86,36 +85,36 @@ pub(super) const LOCAL_BATCH: u32 = 32;
 impl Qp {
     /// What needs no packet and has nothing before it is carried out at the doorbell. It need not stand in line
     /// behind the packets of others: an invalidation takes as long as it takes, whoever else is sending.
-    pub(super) fn carry_out_at_once<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(super) fn carry_out_at_once<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let connected = self.config.kind.is_connected();
         if !connected || !self.requester.is_idle() || self.waits.requester.is_some() {
             return;
         }
-        let turn = core.begin_turn();
+        let turn = cx.core.begin_turn();
         for _ in 0..LOCAL_BATCH {
-            if core.is_over(turn) || !self.fetch(core, mem) {
+            if cx.core.is_over(turn) || !self.fetch(cx) {
                 return;
             }
             match self.requester.at_cursor() {
-                Some(wr) if wr.is_local() && wr.failed.is_none() => self.carry_out(core, mem),
+                Some(wr) if wr.is_local() && wr.failed.is_none() => self.carry_out(cx),
                 _ => return,
             }
-            self.retire(core, now, mem);
+            self.retire(cx);
         }
     }
 
     /// Carries out the local operation at the cursor, if that has not been done before a loss.
-    pub(super) fn carry_out<M: Dma>(&mut self, core: &mut Core, mem: &M) {
-        core.charge(work::OPERATION);
+    pub(super) fn carry_out<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        cx.core.charge(work::OPERATION);
         let bearer = self.bearer();
         let Some(wr) = self.requester.at_cursor() else {
             return;
         };
         if !wr.done {
             let result = match wr.opcode {
-                wr::WR_REG_MR => core.mkeys.register(bearer.pd, &wr.register(), mem),
-                wr::WR_BIND_MW => core.mkeys.bind(bearer, &wr.bind()),
-                _ => core.mkeys.invalidate_key(bearer, wr.rkey),
+                wr::WR_REG_MR => cx.core.mkeys.register(bearer.pd, &wr.register(), cx.mem),
+                wr::WR_BIND_MW => cx.core.mkeys.bind(bearer, &wr.bind()),
+                _ => cx.core.mkeys.invalidate_key(bearer, wr.rkey),
             };
             if let Err(why) = result {
                 wr.failed = Some(why.into());

@@ -29,7 +29,9 @@ use faultline_wire::opcode::Service;
 use faultline_wire::packet::RoceHeader;
 
 use crate::budget::{Budget, Held};
+use crate::context::Context;
 use crate::core::Core;
+use crate::counters::CounterSet;
 use crate::dma::Dma;
 use crate::frame::{CopyError, Payload, TxFrame, packet_of_run};
 use crate::mkey::{Absent, Bearer, Miss};
@@ -292,8 +294,8 @@ pub struct Qp {
     pub number: u32,
     /// What does not change.
     pub config: QpConfig,
-    /// The set that counts what it does; `None`: the device's counters do.
-    pub counters: Option<u32>,
+    /// Counts what it does.
+    pub counters: CounterSet,
     /// Places in indirection tables, groups and flows that name it: it can't go.
     pub references: u32,
     state: State,
@@ -338,7 +340,7 @@ impl Qp {
         Self {
             number,
             config,
-            counters: None,
+            counters: CounterSet::DEVICE,
             references: 0,
             state: State::Reset,
             attr: initial_attr(fault_policy),
@@ -386,13 +388,7 @@ impl Qp {
     }
 
     /// A send doorbell. Gives false if the index is out of range.
-    pub(crate) fn ring_send<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        producer: u32,
-    ) -> bool {
+    pub(crate) fn ring_send<M: Dma>(&mut self, cx: &mut Context<'_, M>, producer: u32) -> bool {
         let Some(ring) = &self.sq.ring else {
             return false;
         };
@@ -407,10 +403,10 @@ impl Qp {
         self.sq.producer = producer;
         match self.state {
             State::Rts => {
-                self.carry_out_at_once(core, now, mem);
-                self.wake(core);
+                self.carry_out_at_once(cx);
+                self.wake(cx.core);
             }
-            State::Err | State::Sqe => self.flush_sends(core, now, mem),
+            State::Err | State::Sqe => self.flush_sends(cx),
             // RESET, INIT, RTR: posting is the caller's mistake (IBTA 10.8.2); it waits.
             _ => {}
         }
@@ -418,9 +414,9 @@ impl Qp {
     }
 
     /// A receive doorbell, which software rings only if the record asks for it.
-    pub(crate) fn ring_receive<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.state == State::Err {
-            self.flush_receives(core, now, mem);
+            self.flush_receives(cx);
         }
     }
 
@@ -444,40 +440,32 @@ impl Qp {
     /// delivered or copied.
     pub(crate) fn poll_transmit<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         most: usize,
     ) -> Option<TxFrame> {
         let most = (most as u32 / self.mtu).max(1);
         if !self.parked.is_empty() {
-            self.redo_parked(core, now, mem);
+            self.redo_parked(cx);
         }
         // While a READ is answered, every other packet may be a request: a peer that reads does not keep this
         // side from sending.
         let own_turn = self.responder.is_answering_read() && std::mem::take(&mut self.answered);
-        if own_turn && let Some(frame) = self.poll_send_queue(core, now, mem, most) {
+        if own_turn && let Some(frame) = self.poll_send_queue(cx, most) {
             return Some(frame);
         }
-        if let Some(frame) = self.poll_reply(core, now, mem, most) {
+        if let Some(frame) = self.poll_reply(cx, most) {
             self.answered = true;
             return Some(frame);
         }
-        self.poll_send_queue(core, now, mem, most)
+        self.poll_send_queue(cx, most)
     }
 
-    fn poll_send_queue<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        most: u32,
-    ) -> Option<TxFrame> {
+    fn poll_send_queue<M: Dma>(&mut self, cx: &mut Context<'_, M>, most: u32) -> Option<TxFrame> {
         match self.config.kind {
-            QpType::Rc | QpType::Uc | QpType::XrcIni => self.poll_request(core, now, mem, most),
+            QpType::Rc | QpType::Uc | QpType::XrcIni => self.poll_request(cx, most),
             QpType::XrcTgt | QpType::Rss | QpType::Wq => None,
-            QpType::Ud | QpType::Gsi => self.poll_datagram(core, now, mem),
-            QpType::Raw => self.poll_raw(core, now, mem),
+            QpType::Ud | QpType::Gsi => self.poll_datagram(cx),
+            QpType::Raw => self.poll_raw(cx),
         }
     }
 
@@ -485,54 +473,46 @@ impl Qp {
     /// number of packets that are done with; the first of the others has stopped the input.
     pub(crate) fn receive<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         packets: u32,
         payload: Payload<'_, M>,
     ) -> u32 {
         let opcode = header.bth.opcode;
         if !self.state.receives() || self.config.kind.service() != Some(opcode.info().service) {
-            core.counters.inc(Counter::rx_bad_qp);
+            cx.count(Counter::rx_bad_qp);
             return packets;
         }
         // Only the default P_Key exists; membership is in the top bit (IBTA 10.9.3).
         if header.bth.pkey & 0x7fff != Bth::DEFAULT_PKEY & 0x7fff {
-            core.counters.inc(Counter::rx_bad_pkey);
+            cx.count(Counter::rx_bad_pkey);
             return packets;
         }
         if header.ip.ecn() == ECN_CONGESTED {
-            core.counters.inc(Counter::np_ecn_marked_roce_packets);
+            cx.count(Counter::np_ecn_marked_roce_packets);
         }
         if !self.config.kind.is_connected() {
-            return u32::from(self.receive_or_park(
-                core,
-                now,
-                mem,
-                Arrival::Packet(header),
-                payload,
-            ));
+            return u32::from(self.receive_or_park(cx, Arrival::Packet(header), payload));
         }
         // IBTA 9.6.1.4: a connection has one peer.
         let from_peer = self.path.as_ref().is_some_and(|path| {
             path.dgid() == header.ip.src_gid() && path.sgid() == header.ip.dst_gid()
         });
         if !from_peer {
-            core.counters.inc(Counter::rx_bad_source);
+            cx.count(Counter::rx_bad_source);
             return packets;
         }
         if packets == 1 {
-            return u32::from(self.receive_connected(core, now, mem, header, payload));
+            return u32::from(self.receive_connected(cx, header, payload));
         }
-        if self.receive_run(core, now, mem, header, packets, payload) {
+        if self.receive_run(cx, header, packets, payload) {
             return packets;
         }
         let each = payload.len() / packets as usize;
         for index in 0..packets {
             let header = packet_of_run(header, index, packets);
             let part = payload.part(index as usize * each, each);
-            if !self.receive_connected(core, now, mem, &header, part) {
+            if !self.receive_connected(cx, &header, part) {
                 return index;
             }
         }
@@ -542,15 +522,13 @@ impl Qp {
     /// A packet of a connection arrives. Gives false if it has stopped the input and must be held.
     fn receive_connected<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         payload: Payload<'_, M>,
     ) -> bool {
         // An earlier packet of the same run may have ended it.
         if !self.state.receives() {
-            core.counters.inc(Counter::rx_bad_qp);
+            cx.count(Counter::rx_bad_qp);
             return true;
         }
         let is_response = header.bth.opcode.is_response();
@@ -561,19 +539,19 @@ impl Qp {
             QpType::XrcIni
         };
         if self.config.kind == wrong {
-            core.counters.inc(Counter::rx_bad_qp);
+            cx.count(Counter::rx_bad_qp);
             return true;
         }
         if is_response {
-            self.receive_response(core, now, mem, header, payload);
+            self.receive_response(cx, header, payload);
             return true;
         }
         if self.config.kind == QpType::Uc {
-            return self.receive_or_park(core, now, mem, Arrival::Packet(header), payload);
+            return self.receive_or_park(cx, Arrival::Packet(header), payload);
         }
-        match self.receive_request(core, now, mem, header, payload) {
+        match self.receive_request(cx, header, payload) {
             Ok(()) => true,
-            Err(fault) => self.request_faulted(core, now, mem, fault),
+            Err(fault) => self.request_faulted(cx, fault),
         }
     }
 
@@ -581,9 +559,7 @@ impl Qp {
     /// changed nothing if the packets must be looked at one by one.
     fn receive_run<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         packets: u32,
         payload: Payload<'_, M>,
@@ -596,17 +572,17 @@ impl Qp {
             return false;
         }
         if is_response {
-            self.receive_response_run(core, now, mem, header, packets, payload)
+            self.receive_response_run(cx, header, packets, payload)
         } else {
-            self.receive_request_run(core, now, mem, header, packets, payload)
+            self.receive_request_run(cx, header, packets, payload)
         }
     }
 
     /// A timer of this QP is due, or was and has moved.
-    pub(crate) fn handle_timer<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(crate) fn handle_timer<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         self.timer_at = None;
-        self.handle_request_timer(core, now, mem);
-        self.sync_timer(core);
+        self.handle_request_timer(cx);
+        self.sync_timer(cx.core);
     }
 
     /// Makes sure that the core calls when the requester's next deadline is due. The core may call earlier:
@@ -652,9 +628,7 @@ impl Qp {
     /// Changes attributes and state. `state.rs` has checked the command against the table.
     pub(crate) fn apply<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         change: &QpAttr,
         path: Option<Path>,
     ) {
@@ -690,34 +664,27 @@ impl Qp {
         let Some(new) = State::from_abi(change.state) else {
             return;
         };
-        self.enter(core, now, mem, old, new);
+        self.enter(cx, old, new);
     }
 
     /// Goes to another state; the transition has been checked.
-    pub(crate) fn enter<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        old: State,
-        new: State,
-    ) {
+    pub(crate) fn enter<M: Dma>(&mut self, cx: &mut Context<'_, M>, old: State, new: State) {
         match new {
-            State::Err => self.fail(core, now, mem),
+            State::Err => self.fail(cx),
             State::Reset => {
-                self.stop_waiting(core);
-                self.give_back_tagged(core, now, mem);
-                self.leave_last_words(core);
-                self.reset(core, mem);
+                self.stop_waiting(cx.core);
+                self.give_back_tagged(cx);
+                self.leave_last_words(cx.core);
+                self.reset(cx.core, cx.mem);
             }
             State::Rts => {
                 self.state = State::Rts;
                 self.established |= old == State::Rtr;
-                self.wake(core);
+                self.wake(cx.core);
             }
             State::Sqd => {
                 self.state = State::Sqd;
-                self.check_drained(core, now, mem);
+                self.check_drained(cx);
             }
             other => self.state = other,
         }
@@ -741,113 +708,96 @@ impl Qp {
     }
 
     /// Goes to the error state and flushes both queues (IBTA 10.3.1.7).
-    pub(crate) fn fail<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(crate) fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.state == State::Err {
             return;
         }
         self.state = State::Err;
         if let Some(rq) = &self.rq {
-            rq.set_notify(mem, true);
+            rq.set_notify(cx.mem, true);
         }
-        self.stop_waiting(core);
-        self.flush_sends(core, now, mem);
+        self.stop_waiting(cx.core);
+        self.flush_sends(cx);
         self.responder.abort();
         if !self.responder.replies.is_empty() {
-            self.wake(core);
+            self.wake(cx.core);
         }
         if let Some(wr) = self.responder.take_current() {
-            self.complete_receive(core, now, mem, &wr, Failure::FLUSHED);
+            self.complete_receive(cx, &wr, Failure::FLUSHED);
         }
-        self.flush_receives(core, now, mem);
+        self.flush_receives(cx);
         if self.config.srqn.is_some() {
-            core.raise_async(mem, now, event::LAST_WQE_REACHED, self.number);
+            cx.raise_async(event::LAST_WQE_REACHED, self.number);
         }
     }
 
     /// The error state with an asynchronous event that says why.
-    pub(crate) fn fail_with_event<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        kind: u8,
-    ) {
+    pub(crate) fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
         if self.state != State::Err {
-            self.fail(core, now, mem);
-            core.raise_async(mem, now, kind, self.number);
+            self.fail(cx);
+            cx.raise_async(kind, self.number);
         }
     }
 
     /// Flushes the receives that are posted now. Who posts more rings for it, and has to wait for its turn.
-    fn flush_receives<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        let posted = self.rq.as_mut().map(|rq| rq.posted(mem, u32::MAX));
+    fn flush_receives<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        let posted = self.rq.as_mut().map(|rq| rq.posted(cx.mem, u32::MAX));
         let Some(Ok(posted)) = posted else { return };
         for _ in 0..posted {
-            let Some(Ok(wr)) = self.rq.as_mut().map(|rq| rq.take(mem)) else {
+            let Some(Ok(wr)) = self.rq.as_mut().map(|rq| rq.take(cx.mem)) else {
                 return;
             };
-            self.complete_receive(core, now, mem, &wr, Failure::FLUSHED);
+            self.complete_receive(cx, &wr, Failure::FLUSHED);
         }
     }
 
     /// Takes the receive work request that is at hand, or else one from the QP's own queue or from this SRQ.
     fn take_receive<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         srqn: Option<u32>,
     ) -> Result<RecvWr, TakeError> {
         if let Some(wr) = self.responder.take_current() {
             return Ok(wr);
         }
         if let Some(rq) = &mut self.rq {
-            return rq.take(mem);
+            return rq.take(cx.mem);
         }
         let srqn = srqn.ok_or(TakeError::Empty)?;
-        let srq = core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
-        let mut wr = match srq.ring.take(mem) {
+        let srq = cx.core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
+        let mut wr = match srq.ring.take(cx.mem) {
             Err(TakeError::Broken) => {
-                core.srq_error(mem, now, srqn);
+                cx.srq_error(srqn);
                 return Err(TakeError::Broken);
             }
             taken => taken?,
         };
         wr.srqn = Some(srqn);
         // IBTA 10.2.9.2: the limit event fires once, then must be armed again.
-        if srq.limit > 0 && srq.ring.posted(mem, srq.limit).is_ok_and(|n| n < srq.limit) {
+        if srq.limit > 0
+            && srq
+                .ring
+                .posted(cx.mem, srq.limit)
+                .is_ok_and(|n| n < srq.limit)
+        {
             srq.limit = 0;
-            core.raise_async(mem, now, event::SRQ_LIMIT, srqn);
+            cx.raise_async(event::SRQ_LIMIT, srqn);
         }
         Ok(wr)
     }
 
-    fn complete_receive<M: Dma>(
-        &self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        wr: &RecvWr,
-        failure: Failure,
-    ) {
+    fn complete_receive<M: Dma>(&self, cx: &mut Context<'_, M>, wr: &RecvWr, failure: Failure) {
         let entry = Cqe {
             opcode: cqe::RECV,
             status: failure.status,
             vendor_err: failure.vendor,
             ..Cqe::default()
         };
-        self.complete_recv(core, now, mem, wr, entry);
+        self.complete_recv(cx, wr, entry);
     }
 
     /// Fills in whose completion of a receive it is, and puts it where it belongs.
-    fn complete_recv<M: Dma>(
-        &self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        wr: &RecvWr,
-        entry: Cqe,
-    ) {
+    fn complete_recv<M: Dma>(&self, cx: &mut Context<'_, M>, wr: &RecvWr, entry: Cqe) {
         let mut entry = Cqe {
             wqe: U32::new(wr.tag),
             qpn: U32::new(self.number),
@@ -855,7 +805,7 @@ impl Qp {
         };
         let mut cqn = self.config.recv_cqn;
         if let Some(srqn) = wr.srqn
-            && let Some(srq) = core.srqs.get_mut(srqn)
+            && let Some(srq) = cx.core.srqs.get_mut(srqn)
         {
             cqn = srq.cqn().unwrap_or(cqn);
             if srq.xrc.is_some() {
@@ -869,7 +819,7 @@ impl Qp {
                 }
             }
         }
-        core.complete(mem, now, cqn, entry);
+        cx.complete(cqn, entry);
     }
 
     /// Itself, as it shows keys.

@@ -11,6 +11,7 @@ use super::requester::Unbuilt;
 use super::work_request::SendWr;
 use super::{Failure, Misplaced, Qp};
 use crate::config::MAX_TSO;
+use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::ethernet::longest_frame;
@@ -20,7 +21,6 @@ use crate::headers::{Headers, MAX_HEADERS};
 use crate::mkey::Access;
 use crate::offload::{self, Checked, Head};
 use crate::srq::TakeError;
-use crate::time::Instant;
 
 const OFFLOAD: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OFFLOAD);
 
@@ -67,23 +67,18 @@ impl Offload {
 
 impl Qp {
     /// Completes the frame that was handed over before, then gives the next one.
-    pub(super) fn poll_raw<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-    ) -> Option<TxFrame> {
-        let wr = self.next_unconnected(core, now, mem)?;
+    pub(super) fn poll_raw<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> Option<TxFrame> {
+        let wr = self.next_unconnected(cx)?;
         let built = match wr.failed {
             Some(failure) => Err(Unbuilt::Failed(failure)),
-            None => self.build_frame(core, mem, &wr),
+            None => self.build_frame(cx.core, cx.mem, &wr),
         };
         let more = matches!(built, Ok((_, true)));
         let built = built.map(|(frame, _)| frame);
-        let frame = self.hand_over_unconnected(core, now, mem, wr, built)?;
+        let frame = self.hand_over_unconnected(cx, wr, built)?;
         let first = self.requester.segment == 0;
         if more && first {
-            core.counters.inc(Counter::tx_segmented);
+            cx.count(Counter::tx_segmented);
         }
         // What has not left as a whole does not complete at the next turn.
         self.requester.held = more;
@@ -228,14 +223,12 @@ impl Qp {
     /// and must be held.
     pub(crate) fn receive_frame<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         tag: u32,
         frame: Frame<'_, M>,
     ) -> bool {
         if !self.state.receives() {
-            core.counters.inc(Counter::rx_filtered);
+            cx.count(Counter::rx_filtered);
             return true;
         }
         let arrival = Arrival::Frame {
@@ -243,43 +236,39 @@ impl Qp {
             checked: frame.checked,
             hash: frame.hash,
         };
-        self.receive_or_park(core, now, mem, arrival, frame.payload)
+        self.receive_or_park(cx, arrival, frame.payload)
     }
 
     /// A frame whose checksums must be looked at is copied first, if it is still in its sender's memory: what is said of
     /// them must be true of what is delivered.
     pub(super) fn receive_frame_now<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         tag: u32,
         frame: Frame<'_, M>,
     ) -> Result<(), IngressNeed> {
         if frame.checked || matches!(frame.payload, Payload::Bytes(_)) {
-            return self.deliver_frame(core, now, mem, tag, frame);
+            return self.deliver_frame(cx, tag, frame);
         }
-        let mut copy = std::mem::take(&mut core.frame_copy);
+        let mut copy = std::mem::take(&mut cx.core.frame_copy);
         copy.resize(frame.payload.len(), 0);
         let delivered = match frame.payload.read(0, &mut copy) {
             Ok(_) => {
                 let payload = Payload::Bytes(&copy);
-                self.deliver_frame(core, now, mem, tag, Frame { payload, ..frame })
+                self.deliver_frame(cx, tag, Frame { payload, ..frame })
             }
             Err(_) => {
-                core.counters.inc(Counter::dma_errors);
+                cx.count(Counter::dma_errors);
                 Ok(())
             }
         };
-        core.frame_copy = copy;
+        cx.core.frame_copy = copy;
         delivered
     }
 
     fn deliver_frame<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         tag: u32,
         frame: Frame<'_, M>,
     ) -> Result<(), IngressNeed> {
@@ -288,14 +277,14 @@ impl Qp {
             checked,
             hash,
         } = frame;
-        let wr = match self.take_receive(core, now, mem, self.config.srqn) {
+        let wr = match self.take_receive(cx, self.config.srqn) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {
-                core.counters.inc(Counter::rx_no_buffer);
+                cx.count(Counter::rx_no_buffer);
                 return Ok(());
             }
             Err(TakeError::Broken) => {
-                self.fail_with_event(core, now, mem, event::QP_FATAL);
+                self.fail_with_event(cx, event::QP_FATAL);
                 return Ok(());
             }
         };
@@ -305,7 +294,7 @@ impl Qp {
                 cqe::LENGTH,
             )))
         } else {
-            self.scatter(core, mem, &wr, 0, frame)
+            self.scatter(cx, &wr, 0, frame)
         };
         match placed {
             Ok(()) => {}
@@ -322,7 +311,7 @@ impl Qp {
             }
             Err(Misplaced::Failed(failure)) => {
                 // One bad buffer or frame does not stop an interface.
-                self.complete_receive(core, now, mem, &wr, failure);
+                self.complete_receive(cx, &wr, failure);
                 return Ok(());
             }
         }
@@ -331,7 +320,7 @@ impl Qp {
             false => offload::check(&frame),
         };
         if sums == Checked::Wrong {
-            core.counters.inc(Counter::rx_csum_errors);
+            cx.count(Counter::rx_csum_errors);
         }
         let mut flags = match sums {
             Checked::Right => cqe::CQE_CSUM_OK,
@@ -350,7 +339,7 @@ impl Qp {
             flow_tag: U32::new(tag),
             ..Cqe::default()
         };
-        core.complete(mem, now, self.config.recv_cqn, entry);
+        cx.complete(self.config.recv_cqn, entry);
         Ok(())
     }
 }

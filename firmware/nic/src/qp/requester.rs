@@ -25,6 +25,7 @@ use super::tag::Own;
 use super::work_request::SendWr;
 use super::{Failure, Qp, QpType, State};
 use crate::budget::{Budget, Held};
+use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
@@ -235,9 +236,7 @@ impl Qp {
     /// Completes what is due without a packet, then gives the next request packet, or a run of up to `most`.
     pub(super) fn poll_request<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         most: u32,
     ) -> Option<TxFrame> {
         if !self.state.sends() {
@@ -245,13 +244,13 @@ impl Qp {
         }
         if self.config.kind == QpType::Uc {
             // What was handed over before has been delivered.
-            self.acknowledge_until(core, now, mem, self.requester.cursor_psn());
+            self.acknowledge_until(cx, self.requester.cursor_psn());
         }
         if self.is_held_by_own_page() {
             return None;
         }
         if let Some(deadline) = self.requester.rnr_deadline {
-            if now < deadline {
+            if cx.now < deadline {
                 if let Some((_, until)) = &mut self.requester.dammed {
                     *until = self.sq.producer;
                 }
@@ -259,14 +258,14 @@ impl Qp {
             }
             self.requester.rnr_deadline = None;
         }
-        let (mut carried_out, turn) = (0, core.begin_turn());
+        let (mut carried_out, turn) = (0, cx.core.begin_turn());
         loop {
-            self.retire(core, now, mem);
+            self.retire(cx);
             if !self.state.sends() || self.is_held_by_own_page() {
                 return None;
             }
-            if self.requester.cursor == self.requester.pending.len() && !self.fetch(core, mem) {
-                self.check_drained(core, now, mem);
+            if self.requester.cursor == self.requester.pending.len() && !self.fetch(cx) {
+                self.check_drained(cx);
                 return None;
             }
             let req = &self.requester;
@@ -281,24 +280,24 @@ impl Qp {
                 return None;
             }
             if wr.is_local() {
-                if carried_out == LOCAL_BATCH || core.is_over(turn) {
+                if carried_out == LOCAL_BATCH || cx.core.is_over(turn) {
                     self.interrupted = true;
                     return None;
                 }
                 carried_out += 1;
-                self.carry_out(core, mem);
+                self.carry_out(cx);
                 continue;
             }
-            match self.build_request(core, most) {
+            match self.build_request(cx.core, most) {
                 Ok(frame) => {
                     let index = wr_index(&self.requester);
-                    self.after_send(core, now, frame.packets);
+                    self.after_send(cx, frame.packets);
                     if !self.requester.is_dammed(index) {
                         return Some(frame);
                     }
                 }
                 Err(unbuilt) => {
-                    let failure = self.wait_or_fail(core, now, mem, unbuilt)?;
+                    let failure = self.wait_or_fail(cx, unbuilt)?;
                     // Nothing of it counts as sent any more; it fails when it is the oldest.
                     let cursor = self.requester.cursor;
                     if let Some(wr) = self.requester.pending.get_mut(cursor) {
@@ -315,15 +314,13 @@ impl Qp {
     /// Waits for a page that is missing; gives the failure if there is nothing to wait for.
     pub(super) fn wait_or_fail<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         unbuilt: Unbuilt,
     ) -> Option<Failure> {
         match unbuilt {
             Unbuilt::Failed(failure) => Some(failure),
             Unbuilt::Absent(need) => {
-                if !self.await_own_page(core, now, mem, &need) {
+                if !self.await_own_page(cx, &need) {
                     return Some(LOST_BUFFER);
                 }
                 if !self.awaits_ack() {
@@ -336,10 +333,9 @@ impl Qp {
     }
 
     /// The page of an own buffer, for the packet with this PSN, is there or will not come.
-    pub(super) fn own_page_answered(
+    pub(super) fn own_page_answered<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
+        cx: &mut Context<'_, M>,
         psn: Psn,
         repaired: bool,
     ) {
@@ -352,8 +348,8 @@ impl Qp {
             }
         }
         if req.ack_deadline.is_none() && req.rnr_deadline.is_none() {
-            self.restart_ack_timer(now);
-            self.sync_timer(core);
+            self.restart_ack_timer(cx.now);
+            self.sync_timer(cx.core);
         }
     }
 
@@ -410,7 +406,7 @@ impl Qp {
     }
 
     /// Moves the cursor over the packets that were built, and starts the clock.
-    fn after_send(&mut self, core: &mut Core, now: Instant, packets: u32) {
+    fn after_send<M: Dma>(&mut self, cx: &mut Context<'_, M>, packets: u32) {
         let reliable = self.config.kind.is_reliable();
         let timeout = if reliable {
             ack_timeout_ns(self.attr.timeout)
@@ -423,7 +419,8 @@ impl Qp {
             return;
         };
         let again = req.high.diff(sent).clamp(0, packets as i32);
-        core.counters
+        cx.core
+            .counters
             .add(Counter::retransmitted_packets, again as u64);
         // A READ request stands for all of its responses.
         let next_packet = if wr.is_read() {
@@ -443,26 +440,26 @@ impl Qp {
         if req.ack_deadline.is_none()
             && let Some(ns) = timeout
         {
-            req.ack_deadline = Some(now + Nanos(ns));
-            self.sync_timer(core);
+            req.ack_deadline = Some(cx.now + Nanos(ns));
+            self.sync_timer(cx.core);
         }
     }
 
     /// Reads the next work request. Gives false if there is none that may be started.
-    pub(super) fn fetch<M: Dma>(&mut self, core: &mut Core, mem: &M) -> bool {
+    pub(super) fn fetch<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> bool {
         if self.state != State::Rts {
             return false;
         }
-        if !self.requester.may_begin(&core.budget) {
+        if !self.requester.may_begin(&cx.core.budget) {
             return false;
         }
-        let mut wr = match self.next_rendezvous(core) {
+        let mut wr = match self.next_rendezvous(cx.core) {
             Some(wr) => wr,
             None if self.sq.fetched == self.sq.producer => return false,
-            None => self.read_work_request(mem),
+            None => self.read_work_request(cx.mem),
         };
         if wr.failed.is_none() {
-            wr.failed = self.check_connected(core, &wr).err();
+            wr.failed = self.check_connected(cx.core, &wr).err();
         }
         let packets = wr.length.div_ceil(self.mtu).max(1);
         wr.psns = match () {
@@ -470,7 +467,7 @@ impl Qp {
             () if wr.is_atomic() => 1,
             () => packets,
         };
-        self.requester.append(&core.budget, wr);
+        self.requester.append(&cx.core.budget, wr);
         true
     }
 
@@ -692,10 +689,10 @@ impl Qp {
     }
 
     /// Completes the oldest work requests as far as they are done.
-    pub(super) fn retire<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(super) fn retire<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         while let Some(wr) = self.requester.pending.front() {
             if let Some(failure) = wr.failed {
-                self.fail_request(core, now, mem, failure);
+                self.fail_request(cx, failure);
                 return;
             }
             let sent = wr.psns > 0 && wr.end().diff(self.requester.unacked) <= 0;
@@ -706,13 +703,13 @@ impl Qp {
             let Some(wr) = self.requester.pop() else {
                 return;
             };
-            core.charge(work::LOOK);
+            cx.core.charge(work::LOOK);
             self.requester.cursor = self.requester.cursor.saturating_sub(1);
-            let fin = self.fin_after(core, &wr);
-            self.complete_send(core, now, mem, &wr, None);
+            let fin = self.fin_after(cx.core, &wr);
+            self.complete_send(cx, &wr, None);
             if let Some(fin) = fin {
                 let fin = SendWr { psns: 1, ..fin };
-                self.requester.append(&core.budget, fin);
+                self.requester.append(&cx.core.budget, fin);
             }
         }
     }
@@ -720,14 +717,12 @@ impl Qp {
     /// Makes the completion of a send work request, if it is due.
     pub(super) fn complete_send<M: Dma>(
         &self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         wr: &SendWr,
         failure: Option<Failure>,
     ) {
         if let Some(own) = wr.own {
-            self.complete_own(core, now, mem, own, failure);
+            self.complete_own(cx, own, failure);
             return;
         }
         if failure.is_none() && !self.config.sig_all && wr.flags & wr::WR_FLAG_SIGNALED == 0 {
@@ -744,50 +739,44 @@ impl Qp {
             vendor_err,
             ..Cqe::default()
         };
-        core.complete(mem, now, self.config.send_cqn, entry);
+        cx.complete(self.config.send_cqn, entry);
     }
 
     /// The oldest work request fails, and with it the send queue (IBTA 10.3.1.6, 10.3.1.7).
-    pub(super) fn fail_request<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        failure: Failure,
-    ) {
+    pub(super) fn fail_request<M: Dma>(&mut self, cx: &mut Context<'_, M>, failure: Failure) {
         let wr = self.requester.pop();
         if let Some(wr) = &wr {
-            self.complete_send(core, now, mem, wr, Some(failure));
+            self.complete_send(cx, wr, Some(failure));
         }
         if wr.is_some_and(|wr| matches!(wr.own, Some(Own::Fin(_)))) {
             // No completion tells of it.
-            self.fail_with_event(core, now, mem, event::QP_FATAL);
+            self.fail_with_event(cx, event::QP_FATAL);
         } else if self.config.kind.is_reliable() {
-            self.fail(core, now, mem);
+            self.fail(cx);
         } else {
             self.state = State::Sqe;
-            self.flush_sends(core, now, mem);
+            self.flush_sends(cx);
         }
     }
 
     /// Completes everything in the send queue as flushed.
-    pub(super) fn flush_sends<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(super) fn flush_sends<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         while let Some(wr) = self.requester.pop() {
-            self.complete_send(core, now, mem, &wr, Some(Failure::FLUSHED));
+            self.complete_send(cx, &wr, Some(Failure::FLUSHED));
         }
-        self.flush_rendezvous(core, now, mem);
+        self.flush_rendezvous(cx);
         self.requester.clear();
         while self.sq.fetched != self.sq.producer {
-            let wr = self.read_work_request(mem);
-            self.complete_send(core, now, mem, &wr, Some(Failure::FLUSHED));
+            let wr = self.read_work_request(cx.mem);
+            self.complete_send(cx, &wr, Some(Failure::FLUSHED));
         }
     }
 
     /// In SQD: says so once everything that had begun is done (IBTA 10.3.1.5).
-    pub(super) fn check_drained<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(super) fn check_drained<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.state == State::Sqd && self.requester.is_idle() && self.attr.sqd_notify != 0 {
             self.attr.sqd_notify = 0;
-            core.raise_async(mem, now, event::SQ_DRAINED, self.number);
+            cx.raise_async(event::SQ_DRAINED, self.number);
         }
     }
 }

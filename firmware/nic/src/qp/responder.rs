@@ -19,14 +19,13 @@ use faultline_wire::packet::RoceHeader;
 use super::fault::IngressNeed;
 use super::unreliable::Jump;
 use super::{Failure, Misplaced, Qp, QpType, State};
-use crate::core::Core;
+use crate::context::Context;
 use crate::dma::Dma;
 use crate::fault::Need;
 use crate::frame::{CopyError, Payload, Segments, TxFrame, truncate_segments};
 use crate::mkey::{Access, Bearer, Miss};
 use crate::srq::RecvWr;
 use crate::tag::Class;
-use crate::time::Instant;
 
 /// What becomes of a receive work request that is too small.
 pub(super) const TOO_LONG: Failure = Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH);
@@ -397,18 +396,16 @@ impl Qp {
     /// A request packet of a connected QP arrives. Address and P_Key have been checked.
     pub(super) fn receive_request<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         payload: Payload<'_, M>,
     ) -> Result<(), IngressNeed> {
-        if !self.check_sequence(core, header) {
-            self.wake(core);
+        if !self.check_sequence(cx, header) {
+            self.wake(cx.core);
             return Ok(());
         }
         let before = (self.responder.message, self.responder.received);
-        match self.execute(core, now, mem, header, 1, payload) {
+        match self.execute(cx, header, 1, payload) {
             Err(Refusal::Lost) if self.config.kind.is_reliable() => {
                 (self.responder.message, self.responder.received) = before;
             }
@@ -416,11 +413,11 @@ impl Qp {
                 (self.responder.message, self.responder.received) = before;
                 return Err(fault);
             }
-            Ok(()) => self.request_taken(core, now, mem),
-            Err(refusal) => self.refuse(core, now, mem, header.bth.psn, refusal),
+            Ok(()) => self.request_taken(cx),
+            Err(refusal) => self.refuse(cx, header.bth.psn, refusal),
         }
         if !self.responder.replies.is_empty() {
-            self.wake(core);
+            self.wake(cx.core);
         }
         Ok(())
     }
@@ -429,9 +426,7 @@ impl Qp {
     /// before the one in the way has put into its place will be put there again.
     pub(super) fn receive_request_run<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         packets: u32,
         payload: Payload<'_, M>,
@@ -441,44 +436,41 @@ impl Qp {
             return false;
         }
         let before = (resp.message, resp.received);
-        if self
-            .execute(core, now, mem, header, packets, payload)
-            .is_err()
-        {
+        if self.execute(cx, header, packets, payload).is_err() {
             (self.responder.message, self.responder.received) = before;
             return false;
         }
-        self.request_taken(core, now, mem);
+        self.request_taken(cx);
         if !self.responder.replies.is_empty() {
-            self.wake(core);
+            self.wake(cx.core);
         }
         true
     }
 
-    fn request_taken<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    fn request_taken<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         self.responder.nak_sent = false;
         self.waits.durable = None;
         if self.state == State::Rtr && !self.established {
             self.established = true;
-            core.raise_async(mem, now, event::COMM_ESTABLISHED, self.number);
+            cx.raise_async(event::COMM_ESTABLISHED, self.number);
         }
     }
 
     /// PSN check (IBTA 9.7.4.1.2). Gives whether the packet is the one that comes next.
-    fn check_sequence(&mut self, core: &mut Core, header: &RoceHeader) -> bool {
+    fn check_sequence<M: Dma>(&mut self, cx: &mut Context<'_, M>, header: &RoceHeader) -> bool {
         let resp = &mut self.responder;
         if self.config.kind == QpType::Uc {
-            return resp.check_unreliable(core, header);
+            return resp.check_unreliable(cx, header);
         }
         let psn = header.bth.psn;
         let ahead = psn.diff(resp.expected);
         match ahead {
             0 => true,
             1.. => {
-                core.counters.inc(Counter::out_of_sequence);
+                cx.count(Counter::out_of_sequence);
                 if !resp.nak_sent {
                     resp.nak_sent = true;
-                    core.counters.inc(Counter::packet_seq_err_sent);
+                    cx.count(Counter::packet_seq_err_sent);
                     let nak = Syndrome::Nak(NakCode::PsnSequenceError);
                     let expected = resp.expected;
                     resp.acknowledge(expected, nak);
@@ -486,7 +478,7 @@ impl Qp {
                 false
             }
             _ => {
-                core.counters.inc(Counter::duplicate_request);
+                cx.count(Counter::duplicate_request);
                 self.repeat(header);
                 false
             }
@@ -571,37 +563,30 @@ impl Qp {
         }
     }
 
-    pub(super) fn refuse<M: Dma>(
-        &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
-        psn: Psn,
-        refusal: Refusal,
-    ) {
+    pub(super) fn refuse<M: Dma>(&mut self, cx: &mut Context<'_, M>, psn: Psn, refusal: Refusal) {
         if self.config.kind == QpType::Uc {
-            self.drop_unreliable(core, now, mem, psn, refusal);
+            self.drop_unreliable(cx, psn, refusal);
             return;
         }
         match refusal {
             // A missing page is no refusal: `fault.rs` has seen to it.
             Refusal::Lost | Refusal::Absent(_) => {}
-            Refusal::NotDurable => self.flush_waits(core, now, psn),
+            Refusal::NotDurable => self.flush_waits(cx, psn),
             Refusal::NotReady => {
-                core.counters.inc(Counter::rnr_nak_sent);
+                cx.count(Counter::rnr_nak_sent);
                 let timer = self.attr.min_rnr_timer;
                 let resp = &mut self.responder;
                 resp.nak_sent = true;
                 resp.acknowledge(psn, Syndrome::RnrNak { timer });
             }
             Refusal::TooLong => {
-                core.counters.inc(Counter::resp_local_length_error);
+                cx.count(Counter::resp_local_length_error);
                 let refusal = Refusal::Fatal {
                     code: Some(NakCode::InvalidRequest),
                     event: event::QP_REQUEST_ERROR,
                     receive: Some(TOO_LONG),
                 };
-                self.refuse(core, now, mem, psn, refusal);
+                self.refuse(cx, psn, refusal);
             }
             Refusal::Fatal {
                 code,
@@ -609,7 +594,7 @@ impl Qp {
                 receive,
             } => {
                 if let Some(code) = code {
-                    core.counters.inc(match code {
+                    cx.count(match code {
                         NakCode::RemoteAccessError => Counter::resp_remote_access_errors,
                         _ => Counter::resp_invalid_request,
                     });
@@ -619,9 +604,9 @@ impl Qp {
                 if let Some(failure) = receive
                     && let Some(wr) = self.responder.take_current()
                 {
-                    self.complete_receive(core, now, mem, &wr, failure);
+                    self.complete_receive(cx, &wr, failure);
                 }
-                self.fail_with_event(core, now, mem, event);
+                self.fail_with_event(cx, event);
             }
         }
     }
@@ -666,9 +651,7 @@ impl Qp {
     /// The next reply packet, if there is one.
     pub(super) fn poll_reply<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         most: u32,
     ) -> Option<TxFrame> {
         let reply = *self.responder.replies.front()?;
@@ -720,13 +703,16 @@ impl Qp {
         let mut payload = Segments::new();
         let va = addr.wrapping_add(u64::from(offset));
         let translated = match run {
-            1 => core
+            1 => cx
+                .core
                 .mkeys
                 .translate(rkey, bearer, va, n, Access::RemoteRead, &mut payload)
                 .map(|()| n),
-            _ => core
-                .mkeys
-                .translate_some(rkey, bearer, va, n, Access::RemoteRead, &mut payload),
+            _ => {
+                cx.core
+                    .mkeys
+                    .translate_some(rkey, bearer, va, n, Access::RemoteRead, &mut payload)
+            }
         };
         let bytes = match translated {
             Ok(bytes) if bytes == n => n,
@@ -734,17 +720,17 @@ impl Qp {
             Ok(bytes) if bytes >= self.mtu => {
                 truncate_segments(&mut payload, bytes - bytes % self.mtu)
             }
-            Ok(_) => return self.poll_reply(core, now, mem, 1),
-            Err(_) if run > 1 => return self.poll_reply(core, now, mem, 1),
+            Ok(_) => return self.poll_reply(cx, 1),
+            Err(_) if run > 1 => return self.poll_reply(cx, 1),
             Err(Miss::Absent(absent)) if self.attr.fault_policy != FAULT_POLICY_TERMINATE => {
                 let before = absent.named.wrapping_sub(va);
                 let hint = u64::from(len - offset).saturating_sub(before);
                 let need = Need::new(absent, hint, at.get());
-                if self.await_reply_page(core, now, mem, &need) {
-                    return self.refuse_repetition(core, now);
+                if self.await_reply_page(cx, &need) {
+                    return self.refuse_repetition(cx);
                 }
-                self.reply_lost(core, now, mem);
-                return self.poll_reply(core, now, mem, 1);
+                self.reply_lost(cx);
+                return self.poll_reply(cx, 1);
             }
             Err(miss) => {
                 // The region went away while it was read; nothing behind this READ counts any more.
@@ -753,8 +739,8 @@ impl Qp {
                     Miss::NotPresent(_) | Miss::Absent(_) => Refusal::operational(None),
                     _ => Refusal::access(),
                 };
-                self.refuse(core, now, mem, at, refusal);
-                return self.poll_reply(core, now, mem, 1);
+                self.refuse(cx, at, refusal);
+                return self.poll_reply(cx, 1);
             }
         };
         let run = (bytes / self.mtu).clamp(1, run);
@@ -771,18 +757,18 @@ impl Qp {
 
 impl Qp {
     /// The page that a READ is answered from will not come.
-    pub(super) fn reply_lost<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(super) fn reply_lost<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let front = self.responder.replies.front();
         let at = front.map_or(self.responder.expected, Reply::next_psn);
         self.responder.replies.clear();
-        self.refuse(core, now, mem, at, Refusal::access());
+        self.refuse(cx, at, Refusal::access());
     }
 
     /// The requester has repeated a READ whose next response waits for a page: it is told to wait too, before its retries
     /// are used up. The PSN is that of the missing response, as with every NAK in the middle of a READ; it is also that
     /// of the repeated request, if that asks for the rest only. IBTA 9.7.5.2.8 knows RNR NAKs for new requests; requesters
     /// (`rdma_rxe` too) do not tell the difference. Nothing else changes: when the page is there, the responses go on.
-    fn refuse_repetition(&mut self, core: &mut Core, now: Instant) -> Option<TxFrame> {
+    fn refuse_repetition<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> Option<TxFrame> {
         let wait = self.waits.reply?;
         let path = self.path.as_ref()?;
         let Some(Reply::Read {
@@ -794,9 +780,9 @@ impl Qp {
         if !std::mem::take(urged) || self.attr.fault_policy != FAULT_POLICY_RNR {
             return None;
         }
-        core.counters.inc(Counter::page_fault_rnr);
-        core.counters.inc(Counter::rnr_nak_sent);
-        let timer = core.rnr_timer(now, Some(wait.token), *rkey);
+        cx.count(Counter::page_fault_rnr);
+        cx.count(Counter::rnr_nak_sent);
+        let timer = cx.core.rnr_timer(cx.now, Some(wait.token), *rkey);
         // The READ itself is not complete.
         let msn = msn.wrapping_sub(1) & MSN_MASK;
         let opcode = self.twin(Opcode::RcAcknowledge);
@@ -813,8 +799,7 @@ impl Qp {
 
 /// Copies the payload, from byte `taken` on, into the segments.
 pub(super) fn copy_payload<M: Dma>(
-    core: &mut Core,
-    mem: &M,
+    cx: &mut Context<'_, M>,
     segments: &Segments,
     payload: Payload<'_, M>,
     taken: &mut usize,
@@ -822,8 +807,8 @@ pub(super) fn copy_payload<M: Dma>(
     for segment in segments {
         let len = segment.len as usize;
         payload
-            .copy_to(*taken, mem, segment.addr, len)
-            .inspect_err(|_| core.counters.inc(Counter::dma_errors))?;
+            .copy_to(*taken, cx.mem, segment.addr, len)
+            .inspect_err(|_| cx.count(Counter::dma_errors))?;
         *taken += len;
     }
     Ok(())

@@ -12,13 +12,13 @@ use faultline_wire::packet::RoceHeader;
 use super::responder::Refusal;
 use super::work_request::SendWr;
 use super::{Failure, Qp, State};
+use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::Payload;
 use crate::mkey::Bearer;
 use crate::srq::RecvWr;
 use crate::tag::{Class, HEADERS, Label, Message, Remote, Rendezvous, TagList};
-use crate::time::Instant;
 
 /// A request of the device's own.
 #[derive(Clone, Copy, Debug)]
@@ -57,14 +57,12 @@ impl Qp {
     /// A SEND begins: finds its buffer.
     pub(super) fn begin_send<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         payload: Payload<'_, M>,
     ) -> Result<Begun, Refusal> {
-        let Some(tags) = self.tag_list(core) else {
-            self.need_receive(core, now, mem, header)?;
+        let Some(tags) = self.tag_list(cx.core) else {
+            self.need_receive(cx, header)?;
             return Ok(Begun::Receive);
         };
         // A packet that is repeated has had its decision.
@@ -83,19 +81,19 @@ impl Qp {
             _ => None,
         };
         let Some(mut wr) = found else {
-            return self.leave_to_software(core, now, mem, header, message);
+            return self.leave_to_software(cx, header, message);
         };
         wr.srqn = self.config.srqn;
         match message {
             Message::Rendezvous(label, remote) => {
-                if self.begin_rendezvous(core, now, mem, &mut wr, label, remote) {
+                if self.begin_rendezvous(cx, &mut wr, label, remote) {
                     return Ok(Begun::Rendezvous);
                 }
                 wr.class = Some(Class::Incomplete(label));
             }
             Message::Eager(label) => {
                 if !only {
-                    self.tell_match(core, now, mem, wr.tag, label);
+                    self.tell_match(cx, wr.tag, label);
                 }
                 wr.class = Some(Class::Eager { label, told: !only });
             }
@@ -107,20 +105,18 @@ impl Qp {
 
     fn leave_to_software<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         header: &RoceHeader,
         message: Message,
     ) -> Result<Begun, Refusal> {
-        self.need_receive(core, now, mem, header)?;
+        self.need_receive(cx, header)?;
         let class = match message {
             Message::NoTag => Class::NoTag,
             _ => Class::Unexpected,
         };
         // Counted once there is a buffer: the requester may have to come again.
         if class == Class::Unexpected
-            && let Some(tags) = self.tag_list(core)
+            && let Some(tags) = self.tag_list(cx.core)
         {
             tags.count_unexpected();
         }
@@ -129,10 +125,10 @@ impl Qp {
     }
 
     /// A completion that says that the message has found its buffer, and nothing of data.
-    fn tell_match<M: Dma>(&self, core: &mut Core, now: Instant, mem: &M, slot: u32, label: Label) {
+    fn tell_match<M: Dma>(&self, cx: &mut Context<'_, M>, slot: u32, label: Label) {
         let mut entry = self.tag_completion(slot);
         label.describe(&mut entry);
-        self.complete_tagged(core, now, mem, entry);
+        self.complete_tagged(cx, entry);
     }
 
     fn tag_completion(&self, slot: u32) -> Cqe {
@@ -147,18 +143,16 @@ impl Qp {
         }
     }
 
-    fn complete_tagged<M: Dma>(&self, core: &mut Core, now: Instant, mem: &M, entry: Cqe) {
-        if let Some(cqn) = self.tag_list(core).map(|tags| tags.cqn) {
-            core.complete(mem, now, cqn, entry);
+    fn complete_tagged<M: Dma>(&self, cx: &mut Context<'_, M>, entry: Cqe) {
+        if let Some(cqn) = self.tag_list(cx.core).map(|tags| tags.cqn) {
+            cx.complete(cqn, entry);
         }
     }
 
     /// Gives false if the data can't be read: software has to see to it.
     fn begin_rendezvous<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         wr: &mut RecvWr,
         label: Label,
         remote: Remote,
@@ -168,13 +162,13 @@ impl Qp {
         if u64::from(remote.len) > wr.capacity || !may_read {
             return false;
         }
-        self.tell_match(core, now, mem, wr.tag, label);
-        if let Some(tags) = self.tag_list(core) {
+        self.tell_match(cx, wr.tag, label);
+        if let Some(tags) = self.tag_list(cx.core) {
             let sges = core::mem::take(&mut wr.sges);
             tags.begin_reading(wr.tag, Rendezvous { sges, remote });
         }
         self.requester.rendezvous.push_back(wr.tag);
-        self.wake(core);
+        self.wake(cx.core);
         true
     }
 
@@ -211,9 +205,7 @@ impl Qp {
     /// Completes a request of the device's own.
     pub(super) fn complete_own<M: Dma>(
         &self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         own: Own,
         failure: Option<Failure>,
     ) {
@@ -226,11 +218,11 @@ impl Qp {
             }
             None => entry.tm_flags |= abi::CQE_TM_DATA_VALID,
         }
-        if let Some(tags) = self.tag_list(core) {
+        if let Some(tags) = self.tag_list(cx.core) {
             entry.byte_len = U32::new(tags.reading(slot).map_or(0, |r| r.remote.len));
             tags.release(slot);
         }
-        self.complete_tagged(core, now, mem, entry);
+        self.complete_tagged(cx, entry);
     }
 
     /// Who shows the keys of a work request's buffers.
@@ -245,27 +237,27 @@ impl Qp {
     }
 
     /// Completes the rendezvous that have not begun as flushed.
-    pub(super) fn flush_rendezvous<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
+    pub(super) fn flush_rendezvous<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         while let Some(slot) = self.requester.rendezvous.pop_front() {
             let own = Own::Read { slot, pd: 0 };
-            self.complete_own(core, now, mem, own, Some(Failure::FLUSHED));
+            self.complete_own(cx, own, Some(Failure::FLUSHED));
         }
     }
 
     /// The queue pair forgets what it was about: the tagged buffers that it has belong to the SRQ, which gets them
     /// back as flushed.
-    pub(crate) fn give_back_tagged<M: Dma>(&mut self, core: &mut Core, now: Instant, mem: &M) {
-        if self.state == State::Err || self.tag_list(core).is_none() {
+    pub(crate) fn give_back_tagged<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        if self.state == State::Err || self.tag_list(cx.core).is_none() {
             return;
         }
         while let Some(wr) = self.requester.pop() {
             if let Some(own) = wr.own {
-                self.complete_own(core, now, mem, own, Some(Failure::FLUSHED));
+                self.complete_own(cx, own, Some(Failure::FLUSHED));
             }
         }
-        self.flush_rendezvous(core, now, mem);
+        self.flush_rendezvous(cx);
         if let Some(wr) = self.responder.take_current() {
-            self.complete_receive(core, now, mem, &wr, Failure::FLUSHED);
+            self.complete_receive(cx, &wr, Failure::FLUSHED);
         }
     }
 }

@@ -7,9 +7,8 @@ use faultline_wire::packet::RoceHeader;
 
 use super::Qp;
 use super::responder::{Refusal, Responder};
-use crate::core::Core;
+use crate::context::Context;
 use crate::dma::Dma;
-use crate::time::Instant;
 
 /// So many packets before the expected one, a UC packet is a duplicate or was overtaken. Wires repeat and reorder packets
 /// over much shorter distances.
@@ -34,16 +33,20 @@ impl Responder {
     /// PSN check of UC (IBTA 9.8.2.2.1): a message that is damaged is dropped, and the next first packet starts anew,
     /// whatever its PSN. Not so one from the recent past, so that messages come in order and once. Gives whether the
     /// packet is to be carried out.
-    pub(super) fn check_unreliable(&mut self, core: &mut Core, header: &RoceHeader) -> bool {
+    pub(super) fn check_unreliable<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+    ) -> bool {
         let psn = header.bth.psn;
         if self.is_recent(psn) {
-            core.counters.inc(Counter::duplicate_request);
+            cx.count(Counter::duplicate_request);
             return false;
         }
         let ahead = psn.diff(self.expected);
         let near = (0..=RECENT).contains(&ahead);
         if ahead != 0 {
-            core.counters.inc(Counter::out_of_sequence);
+            cx.count(Counter::out_of_sequence);
             self.message = None;
             self.skipping = true;
         }
@@ -73,9 +76,7 @@ impl Qp {
     /// UC has no NAK: the message is lost (IBTA 9.8.2.2), unless the local side is at fault.
     pub(super) fn drop_unreliable<M: Dma>(
         &mut self,
-        core: &mut Core,
-        now: Instant,
-        mem: &M,
+        cx: &mut Context<'_, M>,
         psn: Psn,
         refusal: Refusal,
     ) {
@@ -86,10 +87,10 @@ impl Qp {
         match refusal {
             // UC has no FLUSH.
             Refusal::Lost | Refusal::Absent(_) | Refusal::NotDurable => {}
-            Refusal::NotReady => core.counters.inc(Counter::out_of_buffer),
+            Refusal::NotReady => cx.count(Counter::out_of_buffer),
             Refusal::TooLong => {
                 if let Some(wr) = self.responder.take_current() {
-                    self.drop_too_long(core, now, mem, wr);
+                    self.drop_too_long(cx, wr);
                 }
             }
             Refusal::Fatal {
@@ -98,11 +99,11 @@ impl Qp {
                 ..
             } => {
                 if let Some(wr) = self.responder.take_current() {
-                    self.complete_receive(core, now, mem, &wr, failure);
+                    self.complete_receive(cx, &wr, failure);
                 }
-                self.fail_with_event(core, now, mem, event);
+                self.fail_with_event(cx, event);
             }
-            Refusal::Fatal { .. } => core.counters.inc(Counter::resp_invalid_request),
+            Refusal::Fatal { .. } => cx.count(Counter::resp_invalid_request),
         }
     }
 }

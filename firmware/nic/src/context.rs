@@ -1,0 +1,244 @@
+//! What the parts of a NIC work with: the state they share, the time, the guest's memory, and who counts.
+//!
+//! Completions, events and page faults are reported through it, because each of these needs all four.
+
+use faultline_abi::admin::Counter;
+use faultline_abi::cqe::{Cqe, WR_FLUSH_ERR};
+use faultline_abi::event::{self, Eqe, REQUESTER, WRITE};
+use faultline_abi::{U32, U64};
+use faultline_wire::packet::RoceHeader;
+
+use crate::core::Core;
+use crate::counters::CounterSet;
+use crate::cq::Pushed;
+use crate::dma::Dma;
+use crate::fault::{FaultSource, Need, RaisedFault, Token};
+use crate::frame::Payload;
+use crate::ingress::HeldFrame;
+use crate::steering::Taker;
+use crate::time::Instant;
+use crate::work;
+
+/// One call's view of the NIC.
+#[derive(Debug)]
+pub(crate) struct Context<'a, M> {
+    /// What all objects of the NIC share.
+    pub core: &'a mut Core,
+    /// The time of the call.
+    pub now: Instant,
+    /// Memory of the guest that owns the NIC.
+    pub mem: &'a M,
+    /// Counts what is done on behalf of the current queue pair.
+    pub counters: CounterSet,
+}
+
+/// An event about one object.
+pub(crate) fn object_event(kind: u8, object: u32) -> Eqe {
+    Eqe {
+        kind,
+        object: U32::new(object),
+        ..Eqe::default()
+    }
+}
+
+impl<'a, M: Dma> Context<'a, M> {
+    /// A call on behalf of the queue pair with these counters.
+    pub fn new(core: &'a mut Core, now: Instant, mem: &'a M, counters: CounterSet) -> Self {
+        Self {
+            core,
+            now,
+            mem,
+            counters,
+        }
+    }
+
+    /// Counts one event in the counters of the current queue pair.
+    #[inline]
+    pub fn count(&mut self, counter: Counter) {
+        self.core.counters.add_in(self.counters, counter, 1);
+    }
+
+    /// Keeps a frame that has stopped the input of the NIC. It is the first to be delivered to `only` when the input goes on.
+    pub fn put_back<S: Dma>(
+        &mut self,
+        header: Option<RoceHeader>,
+        only: Taker,
+        payload: Payload<'_, S>,
+    ) {
+        match payload.to_vec() {
+            Ok(bytes) => self.core.ingress.put_back(HeldFrame {
+                header,
+                only: Some(only),
+                bytes,
+            }),
+            Err(_) => self.core.counters.inc(Counter::dma_errors),
+        }
+    }
+
+    /// Writes a completion, and the event that it causes if the CQ is armed. Without such a CQ the completion is dropped.
+    pub fn complete(&mut self, cqn: u32, cqe: Cqe) {
+        match cqe.status {
+            0 => {}
+            WR_FLUSH_ERR => self.count(Counter::cqe_flush_error),
+            _ => self.count(Counter::cqe_error),
+        }
+        self.core.charge(work::COMPLETION);
+        let Some(cq) = self.core.cqs.get_mut(cqn) else {
+            return;
+        };
+        let eqn = cq.eqn;
+        let (qpn, flushed) = (cqe.qpn.get(), cqe.status == WR_FLUSH_ERR);
+        let pushed = cq.push(self.mem, self.now, cqe);
+        if matches!(pushed, Pushed::Failed | Pushed::Lost) && !flushed {
+            self.core.silence(self.now, qpn);
+        }
+        match pushed {
+            Pushed::Quiet | Pushed::Lost => {}
+            Pushed::Notify => self.notify_cq(eqn, cqn),
+            Pushed::Wait(at) => self.core.notify_at(at, cqn),
+            Pushed::Failed => self.raise_async(event::CQ_ERROR, cqn),
+        }
+    }
+
+    /// Writes a completion event for CQ `cqn`. If the event queue is full the event waits for room, once for each CQ: a
+    /// process may arm and complete faster than the driver reads events.
+    pub fn notify_cq(&mut self, eqn: u32, cqn: u32) {
+        self.core.cancel_notice(cqn);
+        let core = &mut *self.core;
+        let (Some(eq), Some(cq)) = (core.eqs.get_mut(eqn), core.cqs.get_mut(cqn)) else {
+            return;
+        };
+        if eq.has_room() {
+            self.push_event(eqn, object_event(event::COMPLETION, cqn));
+        } else if cq.notice_waits.is_none() {
+            cq.notice_waits = Some(eq.wait_for_room(cqn));
+        }
+    }
+
+    /// Writes the events of CQs whose moderation period is over, until the turn is. The others stay due.
+    pub fn notify_due(&mut self) {
+        let turn = self.core.begin_turn();
+        while !self.core.is_over(turn)
+            && let Some(cqn) = self.core.pop_notice(self.now)
+        {
+            if let Some(eqn) = self.core.cqs.get(cqn).map(|cq| cq.eqn) {
+                self.notify_cq(eqn, cqn);
+            }
+        }
+    }
+
+    /// The driver has read events: writes those that have waited for room in this queue, until the turn is over.
+    pub fn notify_waiting(&mut self, eqn: u32) {
+        let turn = self.core.begin_turn();
+        while let Some(eq) = self.core.eqs.get_mut(eqn) {
+            if let Some(eqe) = eq.next_overflow() {
+                let raised = eq.write(self.mem, self.now, eqe);
+                self.core.act_on(raised);
+                self.core.charge(work::COMPLETION);
+            } else if let Some(cqn) = eq.next_waiting() {
+                if let Some(cq) = self.core.cqs.get_mut(cqn) {
+                    cq.notice_waits = None;
+                    self.notify_cq(eqn, cqn);
+                }
+            } else {
+                return;
+            }
+            if self.core.is_over(turn) {
+                self.core.put_off(self.now);
+                return;
+            }
+        }
+    }
+
+    /// Writes events that were put off, until there are none or the turn is over.
+    pub fn continue_events(&mut self, turn: u64) {
+        while !self.core.is_over(turn)
+            && let Some(eqn) = self.core.eq_with_late_events()
+        {
+            self.notify_waiting(eqn);
+        }
+        if self.core.eq_with_late_events().is_some() {
+            self.core.put_off(self.now);
+        }
+    }
+
+    /// Raises an asynchronous event, if the driver has a queue for these.
+    pub fn raise_async(&mut self, kind: u8, object: u32) {
+        self.core.charge(work::EVENT);
+        if let Some(eqn) = self.core.async_eqn {
+            self.push_event(eqn, object_event(kind, object));
+        }
+    }
+
+    /// A ring of an SRQ is broken: raises the event for it, once.
+    pub fn srq_error(&mut self, srqn: u32) {
+        if let Some(srq) = self.core.srqs.get_mut(srqn)
+            && !std::mem::replace(&mut srq.error_told, true)
+        {
+            self.raise_async(event::SRQ_ERROR, srqn);
+        }
+    }
+
+    /// Writes an event.
+    pub fn push_event(&mut self, eqn: u32, eqe: Eqe) {
+        self.core.charge(work::COMPLETION);
+        let Some(eq) = self.core.eqs.get_mut(eqn) else {
+            return;
+        };
+        let raised = eq.push(self.mem, self.now, eqe);
+        self.core.act_on(raised);
+    }
+
+    /// Reports a missing page to the driver, or joins the fault that is outstanding for it. `waiting` is the fault that the
+    /// queue pair waits for already.
+    pub fn raise_fault(
+        &mut self,
+        source: FaultSource,
+        waiting: Option<Token>,
+        need: &Need,
+    ) -> RaisedFault {
+        if let Some(token) = self.core.faults.covering(&need.absent) {
+            self.count(Counter::page_faults_joined);
+            if waiting != Some(token) {
+                self.core.faults.join(token, source.qpn);
+            }
+            return RaisedFault::Waiting(token);
+        }
+        let Some(eqn) = self.core.faults.eqn else {
+            return RaisedFault::NoQueue;
+        };
+        let owner = self.core.owner_of(need.absent.key);
+        let limit = self.core.config.limits.max_faults;
+        let core = &mut *self.core;
+        let room = core.faults.has_room(owner, limit);
+        let Some(eq) = core.eqs.get_mut(eqn).filter(|eq| room && eq.has_room()) else {
+            self.count(Counter::page_fault_overflow);
+            return RaisedFault::NoRoom;
+        };
+        let absent = &need.absent;
+        let token = core.faults.insert(self.now, source.qpn, owner, absent);
+        let mut flags = 0;
+        if absent.write {
+            flags |= WRITE;
+        }
+        if source.requester {
+            flags |= REQUESTER;
+        }
+        let record = Eqe {
+            kind: event::PAGE_FAULT,
+            object: U32::new(source.qpn),
+            token: U64::new(token.number()),
+            va: U64::new(absent.va),
+            key: U32::new(absent.key),
+            bytes: U32::new(absent.bytes),
+            hint_bytes: U64::new(need.hint),
+            fault_flags: U32::new(flags),
+            psn: U32::new(need.psn),
+            ..Eqe::default()
+        };
+        let raised = eq.write(self.mem, self.now, record);
+        core.act_on(raised);
+        self.count(Counter::page_faults);
+        RaisedFault::Waiting(token)
+    }
+}

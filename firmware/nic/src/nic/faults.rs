@@ -1,0 +1,139 @@
+//! Answers to page faults: which queue pairs are called when the driver resumes a fault, or does not.
+
+use faultline_abi::Status;
+use faultline_abi::admin::Counter;
+
+use super::Nic;
+use crate::dma::Dma;
+use crate::eq::Eq;
+use crate::fault::{Token, Waiters};
+use crate::time::Instant;
+use crate::work;
+
+/// Queue pairs that are called at once because there is room for faults. The others are called in the next turn.
+const CALLS: usize = 32;
+
+impl Nic {
+    /// RESUME: the driver has answered a fault. Returns the number of queue pairs that waited for it.
+    pub(crate) fn resume_fault<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        token: u64,
+        repaired: bool,
+    ) -> Result<u32, Status> {
+        let token = Token::from_number(token);
+        let fault = self.core.faults.remove(token).ok_or(Status::BadToken)?;
+        let mkey = self.core.mkeys.get(fault.key).filter(|_| repaired);
+        if let Some(pd) = mkey.and_then(|mkey| self.core.pds.get_mut(mkey.pd)) {
+            pd.repair.learn(now.0.saturating_sub(fault.raised.0));
+        }
+        self.core.counters.inc(match repaired {
+            true => Counter::page_faults_resumed,
+            false => Counter::page_faults_failed,
+        });
+        let waiters = fault.waiters.len() as u32;
+        self.core.faults.answer(token, fault.waiters, repaired);
+        self.continue_answers(now, mem);
+        self.retry_for_room(now, mem);
+        Ok(waiters)
+    }
+
+    /// Calls the queue pairs whose faults have been answered, until all are called or the turn is over: every queue pair of
+    /// the NIC may wait for one page.
+    pub(crate) fn continue_answers<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let turn = self.core.begin_turn();
+        loop {
+            while let Some(token) = self.core.faults.pop_answered() {
+                self.core.ingress.fault_answered(now, token);
+            }
+            if self.core.faults.is_answering() && self.core.is_over(turn) {
+                self.core.put_off(now);
+                return;
+            }
+            let Some(call) = self.core.faults.next_call() else {
+                return;
+            };
+            self.core.charge(work::OPERATION);
+            if let Some((qp, mut cx)) = self.qp_in_context(now, mem, call.qpn) {
+                qp.fault_answered(&mut cx, call.token, call.repaired);
+            }
+        }
+    }
+
+    /// The write-back that a FLUSH waits for has ended ([`Dma::persist`]); `well` is false if it failed.
+    pub fn persisted(&mut self, qpn: u32, number: u64, well: bool) {
+        if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, qpn) {
+            qp.persisted(&mut self.core, number, well);
+        }
+    }
+
+    /// The region is gone or has changed: the queue pairs that wait for its pages try again, and see that.
+    pub(crate) fn cancel_faults<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) {
+        for token in self.core.faults.of_key(key) {
+            if let Some(fault) = self.core.faults.remove(token) {
+                self.core.faults.answer(token, fault.waiters, true);
+            }
+        }
+        self.continue_answers(now, mem);
+        self.retry_for_room(now, mem);
+    }
+
+    /// Calls queue pairs that found no room: as many as there are places, for each may take one. If some of them do
+    /// not, others are called in the next turn.
+    pub(crate) fn retry_for_room<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let limit = self.core.config.limits.max_faults;
+        let calls = self.core.faults.free_places(limit).min(CALLS);
+        for _ in 0..calls {
+            // Queue pairs whose faults are answered come first; this function is called again after them.
+            if !self.has_records_left() || self.core.faults.is_answering() {
+                return;
+            }
+            let Some(qpn) = self.core.faults.next_for_room(limit) else {
+                return;
+            };
+            self.answer_for_room(qpn, true);
+            self.continue_answers(now, mem);
+        }
+        if self.core.faults.has_next_for_room(limit) && self.has_records_left() {
+            self.core.put_off(now);
+        }
+    }
+
+    fn answer_for_room(&mut self, qpn: u32, room: bool) {
+        let waiters = Waiters::from_slice(&[qpn]);
+        self.core.faults.answer(Token::ROOM, waiters, room);
+    }
+
+    /// Whether the queue of fault records has room.
+    fn has_records_left(&self) -> bool {
+        let eqn = self.core.faults.eqn;
+        let eq = eqn.and_then(|eqn| self.core.eqs.get(eqn));
+        eq.is_some_and(Eq::has_room)
+    }
+
+    /// Faults that the driver has not answered in time fail, and leave their places to queue pairs that wait for one.
+    pub(crate) fn expire_faults<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let timeout = self.core.config.fault_timeout;
+        let turn = self.core.begin_turn();
+        let mut places = false;
+        while !self.core.is_over(turn)
+            && let Some((token, fault)) = self.core.faults.pop_expired(now, timeout)
+        {
+            places = true;
+            self.core.counters.inc(Counter::page_fault_timeouts);
+            self.core.faults.answer(token, fault.waiters, false);
+            self.continue_answers(now, mem);
+        }
+        while !self.core.is_over(turn)
+            && let Some(qpn) = self.core.faults.pop_expired_waiter(now, timeout)
+        {
+            self.core.counters.inc(Counter::page_fault_timeouts);
+            self.answer_for_room(qpn, false);
+            self.continue_answers(now, mem);
+        }
+        if places {
+            self.retry_for_room(now, mem);
+        }
+    }
+}
