@@ -1,4 +1,4 @@
-//! What a process serves.
+//! The NICs that a process serves and their settings, from a TOML file and the command line.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,24 +11,26 @@ use faultline_nic::{Nanos, NicConfig, Pitfalls};
 use faultline_wire::MacAddr;
 use serde::Deserialize;
 
-/// A configuration that can't be used.
+use crate::config_file::{self, Malformed};
+
+/// A configuration that can't be used. The message has all of it: there is no source to be printed after it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file can't be read.
-    #[error("can't read the configuration file {path}: {source}")]
+    #[error("can't read the configuration file {}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: std::io::Error,
+        /// The system's reason.
+        error: std::io::Error,
     },
-    /// The file is not what it should be.
-    #[error("the configuration file {path} is malformed: {source}")]
-    Parse {
+    /// The file is not TOML, or has an unknown key or a wrong value.
+    #[error("{}:{error}", path.display())]
+    Malformed {
         /// The file.
         path: PathBuf,
-        /// Where and why.
-        source: Box<toml::de::Error>,
+        /// Position, key and reason.
+        error: Malformed,
     },
     /// No NIC.
     #[error("no NIC is configured: give --nic NAME=SOCKET, or [[nic]] sections in the file")]
@@ -53,8 +55,7 @@ pub enum ConfigError {
 }
 
 /// When the engine looks for work, and when it sleeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PollMode {
     /// Always look: lowest latency, one core is busy for ever.
     Busy,
@@ -65,46 +66,80 @@ pub enum PollMode {
     Never,
 }
 
-/// One NIC.
+/// One NIC: a `[[nic]]` table, or `NAME=SOCKET` of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "NicTable")]
 pub struct NicEntry {
     /// Name, for messages and metrics.
     pub name: String,
     /// Path of its vfio-user socket; may be left to the command line.
-    #[serde(default)]
     pub socket: PathBuf,
     /// MAC address; derived from the name if not given.
-    #[serde(default, deserialize_with = "de_mac")]
     pub mac: Option<MacAddr>,
-    /// What else it is told.
-    #[serde(flatten)]
+    /// Settings; those of `[defaults]` hold where this has none.
     pub settings: NicSettings,
 }
 
-/// What a NIC can be told. What it is not told it takes from `[defaults]`, and then from [`NicConfig::new`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NicSettings {
-    /// Regions on demand; `false` is an adapter whose memory must be pinned.
-    pub on_demand: Option<bool>,
-    /// What becomes of a request whose page is not there, unless its queue pair says otherwise.
-    pub fault_policy: Option<FaultPolicy>,
-    /// How long the driver may take to answer a page fault, in milliseconds.
-    pub fault_timeout_ms: Option<u64>,
-    /// How long policy `stall` holds up the input before it is taken for a deadlock, in milliseconds.
-    pub stall_timeout_ms: Option<u64>,
-    /// Whether the requester is told when a page is there.
-    pub ready_notice: Option<bool>,
-    /// What a look-up in a page table costs, in nanoseconds.
-    pub lookup_ns: Option<u64>,
-    /// What page tables, page lists and queue pairs may take, in MiB.
-    pub table_mib: Option<usize>,
-    /// Faults of real adapters that this one shall have.
-    pub pitfalls: Option<Vec<Pitfall>>,
-    /// Frames with a source address of another NIC are dropped (default). `false` is for a guest that forwards the frames
-    /// of others, such as a bridge.
-    pub spoof_check: Option<bool>,
+/// Declares the settings of a NIC once, for `[defaults]` and for `[[nic]]`. A `flatten`ed structure can't be used for the latter:
+/// serde buffers its keys, and with that loses their positions.
+macro_rules! nic_settings {
+    ($( $(#[$attribute:meta])* $field:ident: $type:ty, )*) => {
+        /// Settings of a NIC. A setting that neither the NIC nor `[defaults]` has is that of [`NicConfig::new`].
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(deny_unknown_fields, default, expecting = "a table of NIC settings")]
+        pub struct NicSettings {
+            $( $(#[$attribute])* pub $field: Option<$type>, )*
+        }
+
+        /// The keys of a `[[nic]]` table.
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields, expecting = "a table of a NIC")]
+        struct NicTable {
+            name: String,
+            #[serde(default)]
+            socket: PathBuf,
+            #[serde(default, deserialize_with = "deserialize_mac")]
+            mac: Option<MacAddr>,
+            $( #[serde(default)] $(#[$attribute])* $field: Option<$type>, )*
+        }
+
+        impl From<NicTable> for NicEntry {
+            fn from(table: NicTable) -> Self {
+                Self {
+                    name: table.name,
+                    socket: table.socket,
+                    mac: table.mac,
+                    settings: NicSettings { $( $field: table.$field, )* },
+                }
+            }
+        }
+    };
+}
+
+nic_settings! {
+    /// Regions on demand are offered; `false` is an adapter whose memory must be pinned.
+    on_demand: bool,
+    /// Fault policy of queue pairs that do not choose one.
+    fault_policy: FaultPolicy,
+    /// Time within which the driver must resume a page fault, in milliseconds.
+    #[serde(deserialize_with = "config_file::optional_number")]
+    fault_timeout_ms: u64,
+    /// Longest pause of the ingress by fault policy `stall`, in milliseconds: a longer one is taken for a deadlock.
+    #[serde(deserialize_with = "config_file::optional_number")]
+    stall_timeout_ms: u64,
+    /// The responder tells the requester when a fault is repaired.
+    ready_notice: bool,
+    /// Modelled time of a page table look-up, in nanoseconds.
+    #[serde(deserialize_with = "config_file::optional_number")]
+    lookup_ns: u64,
+    /// Memory for page tables, page lists and queue pairs, in MiB.
+    #[serde(deserialize_with = "config_file::optional_number")]
+    table_mib: usize,
+    /// Known faults of real adapters that this NIC imitates.
+    pitfalls: Vec<Pitfall>,
+    /// Frames with the source address of another NIC are dropped (default). `false` is for a guest that forwards frames,
+    /// such as a bridge.
+    spoof_check: bool,
 }
 
 impl NicSettings {
@@ -145,8 +180,7 @@ impl NicSettings {
 }
 
 /// Fault policies of the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum FaultPolicy {
     /// RNR NAK; datagrams are parked.
     #[default]
@@ -160,14 +194,25 @@ pub enum FaultPolicy {
 }
 
 /// See [`faultline_nic::Pitfalls`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Pitfall {
     /// Requests posted while a QP waits are lost.
     Damming,
     /// READs into absent memory are repeated without end.
     Flood,
 }
+
+macro_rules! read_by_name {
+    ($($name:ident)*) => { $(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                config_file::name(deserializer)
+            }
+        }
+    )* };
+}
+
+read_by_name!(PollMode FaultPolicy Pitfall);
 
 impl FromStr for NicEntry {
     type Err = ConfigError;
@@ -216,17 +261,20 @@ impl NicEntry {
     }
 }
 
-/// Everything.
+/// The configuration of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// When to look for work.
+    /// When the engine polls.
     #[serde(default)]
     pub poll: PollMode,
-    /// `adaptive`: for how long after the last work, in microseconds.
-    #[serde(default = "default_poll_time")]
+    /// `adaptive`: how long the engine polls after the last work, in microseconds.
+    #[serde(
+        default = "default_poll_time",
+        deserialize_with = "config_file::number"
+    )]
     pub poll_time_us: u64,
-    /// What NICs are told that are not told otherwise.
+    /// Settings of NICs that have none of their own.
     #[serde(default)]
     pub defaults: NicSettings,
     /// The NICs.
@@ -252,14 +300,20 @@ impl Default for Config {
 impl Config {
     /// Reads a TOML file.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
+        let path = || path.to_owned();
+        let text = std::fs::read_to_string(path()).map_err(|error| ConfigError::Read {
+            path: path(),
+            error,
         })?;
-        toml::from_str(&text).map_err(|source| ConfigError::Parse {
-            path: path.to_owned(),
-            source: Box::new(source),
+        Self::from_toml(&text).map_err(|error| ConfigError::Malformed {
+            path: path(),
+            error,
         })
+    }
+
+    /// Reads the text of a TOML file.
+    pub fn from_toml(text: &str) -> Result<Self, Malformed> {
+        config_file::parse(text)
     }
 
     /// What the firmware of one of these NICs is told: its settings, and with how many it shares the pauses of a sender.
@@ -327,7 +381,9 @@ impl Config {
     }
 }
 
-fn de_mac<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<MacAddr>, D::Error> {
+fn deserialize_mac<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<MacAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_mac(&text).map(Some).map_err(serde::de::Error::custom)
 }
@@ -358,7 +414,7 @@ mod tests {
     fn a_file_is_read() {
         let text = "poll = \"busy\"\n[[nic]]\nname = \"a\"\nsocket = \"/tmp/a\"\n\
                     [[nic]]\nname = \"b\"\nsocket = \"/tmp/b\"\nmac = \"02:00:00:00:00:01\"\n";
-        let config: Config = toml::from_str(text).unwrap();
+        let config = Config::from_toml(text).unwrap();
         assert_eq!(config.poll, PollMode::Busy);
         assert_eq!(config.nics[1].mac_address(), MacAddr([2, 0, 0, 0, 0, 1]));
         assert_ne!(config.nics[0].mac_address(), config.nics[1].mac_address());
@@ -370,7 +426,7 @@ mod tests {
         let text = "[[nic]]\nname = \"a\"\nsocket = \"/a\"\non_demand = false\n\
                     [[nic]]\nname = \"b\"\nsocket = \"/b\"\nfault_policy = \"stall\"\n\
                     fault_timeout_ms = 5\nlookup_ns = 7\npitfalls = [\"flood\"]\n";
-        let config: Config = toml::from_str(text).unwrap();
+        let config = Config::from_toml(text).unwrap();
         let [a, b] = [0, 1].map(|n: usize| config.nics[n].nic_config(&config.defaults));
         assert!(!a.on_demand && b.on_demand);
         assert_eq!(a.caps().rc_odp_caps.get(), 0);
@@ -393,7 +449,7 @@ mod tests {
             "[defaults]\ntable_mib = {largest}\nfault_timeout_ms = {largest}\nstall_timeout_ms = {largest}\n\
              [[nic]]\nname = \"a\"\nsocket = \"/a\"\n"
         );
-        let config: Config = toml::from_str(&text).unwrap();
+        let config = Config::from_toml(&text).unwrap();
         let nic = config.nic_config(&config.nics[0]);
         assert_eq!(nic.table_bytes, usize::MAX);
         assert_eq!(
@@ -405,7 +461,7 @@ mod tests {
     /// All others of a NIC together pause it for as long as one may.
     #[test]
     fn pauses_are_shared_by_all_others() {
-        let mut config: Config = toml::from_str("").unwrap();
+        let mut config = Config::from_toml("").unwrap();
         for (n, sharers) in [(1, 1), (2, 1), (3, 2), (4, 3)] {
             config.add(vec![format!("nic{n}=/{n}").parse().unwrap()]);
             for nic in &config.nics {
@@ -418,7 +474,7 @@ mod tests {
     fn what_a_nic_is_not_told_it_takes_from_the_defaults() {
         let text =
             "[defaults]\non_demand = false\nlookup_ns = 7\n[[nic]]\nname = \"a\"\nlookup_ns = 9\n";
-        let mut config: Config = toml::from_str(text).unwrap();
+        let mut config = Config::from_toml(text).unwrap();
         assert!(matches!(config.check(), Err(ConfigError::NoSocket(name)) if name == "a"));
         config.add(vec!["b=/b".parse().unwrap(), "a=/a".parse().unwrap()]);
         config.check().unwrap();
@@ -467,7 +523,7 @@ mod tests {
             "[[nic]]\nname = \"a\"\nondemand = true",
             "[[nic]]\nname = \"a\"\nfault_policy = \"lazy\"",
         ] {
-            assert!(toml::from_str::<Config>(unknown).is_err(), "{unknown}");
+            assert!(Config::from_toml(unknown).is_err(), "{unknown}");
         }
     }
 }

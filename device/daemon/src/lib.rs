@@ -1,7 +1,8 @@
 //! The Faultline process: NICs on vfio-user sockets, one engine thread, a switch between them.
 //!
 //! - [`bells`]: the ring of doorbells in a page
-//! - [`config`]: what to serve, from a file or the command line
+//! - [`config`]: the NICs to serve and their settings, from a file or the command line
+//! - `config_file`: positions and messages of errors in the file
 //! - [`engine`]: the thread that owns all NICs
 //! - `port`: one NIC with its guest's memory, doorbell pages and interrupts
 //! - `durable`: threads that wait until guest memory is durable
@@ -14,6 +15,7 @@
 
 pub mod bells;
 pub mod config;
+mod config_file;
 mod durable;
 pub mod engine;
 mod function;
@@ -23,5 +25,6 @@ mod ram;
 pub mod server;
 pub mod sleep;
 
-pub use config::{Config, NicEntry, NicSettings, PollMode};
+pub use config::{Config, ConfigError, NicEntry, NicSettings, PollMode};
+pub use config_file::Malformed;
 pub use server::Server;

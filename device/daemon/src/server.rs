@@ -15,22 +15,22 @@ use crate::port::BarTwo;
 /// Why a process can't serve.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration.
+    /// The configuration can't be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A socket.
-    #[error("NIC {nic}: {source}")]
+    /// A socket can't be created.
+    #[error("can't serve NIC {nic}")]
     Listen {
         /// Name of the NIC.
         nic: String,
-        /// Why.
+        /// Reason and remedy.
         source: ListenError,
     },
-    /// The PCI function.
+    /// The PCI function can't be described.
     #[error(transparent)]
     Pci(#[from] faultline_pci::ConfigError),
-    /// Descriptors, memory or threads.
-    #[error("the system refused a resource: {0}")]
+    /// The system refused descriptors, memory or threads.
+    #[error("the system refused a resource")]
     System(#[from] std::io::Error),
 }
 

@@ -136,6 +136,28 @@ fn what_was_killed_is_replaced_and_what_lives_is_not() {
     client(&socket);
 }
 
+/// Position, key and what is allowed, once: the message of a configuration file that can't be used.
+#[test]
+fn a_mistake_in_the_configuration_file_is_located_and_named_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("nics.toml");
+    std::fs::write(&file, "[[nic]]\nname = \"a\"\nfault_policy = \"lazy\"\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_faultline"))
+        .args(["serve", "--config"])
+        .arg(&file)
+        .env_remove("RUST_BACKTRACE")
+        .env_remove("RUST_LIB_BACKTRACE")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = format!(
+        "Error: {}:3:16: nic[0].fault_policy: invalid value: string \"lazy\", expected one of `rnr`, `drop`, `stall`, \
+         `terminate`\n",
+        file.display()
+    );
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), message);
+}
+
 /// QEMU without a shared memory backend: the guest would see errors only, so the operator must be told.
 #[test]
 fn memory_that_cannot_be_reached_is_reported_with_the_remedy() {

@@ -104,8 +104,6 @@ pub struct NicConfig {
     pub mac: MacAddr,
     /// Limits.
     pub limits: Limits,
-    /// Seed of what would be random in silicon.
-    pub seed: u64,
     /// Regions on demand are offered. Without: an adapter whose memory must be pinned.
     pub on_demand: bool,
     /// Fault policy of queue pairs that name none.
@@ -142,12 +140,9 @@ pub struct Pitfalls {
 impl NicConfig {
     /// The usual limits.
     pub fn new(mac: MacAddr) -> Self {
-        let mut seed = [0; 8];
-        seed[..6].copy_from_slice(&mac.0);
         Self {
             mac,
             limits: Limits::default(),
-            seed: u64::from_le_bytes(seed),
             on_demand: true,
             fault_policy: FAULT_POLICY_RNR,
             fault_timeout: Nanos::from_millis(60_000),

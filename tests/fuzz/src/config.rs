@@ -8,7 +8,7 @@ pub fn text(data: &[u8]) {
         return;
     };
     let _ = text.parse::<NicEntry>();
-    let Ok(config) = toml::from_str::<Config>(text) else {
+    let Ok(config) = Config::from_toml(text) else {
         return;
     };
     if config.check().is_err() {

@@ -1,0 +1,308 @@
+//! The configuration file as text: where in it something is wrong, and what is allowed there.
+//!
+//! Knows no setting: what the keys are is in [`crate::config`].
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use clap::ValueEnum;
+use serde::de::{DeserializeOwned, Deserializer, Error, Unexpected, Visitor};
+use toml::de::{DeTable, DeValue};
+
+/// A configuration file that can't be used: position, key, and what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{line}:{column}: {}{problem}", .key.as_ref().map(|key| format!("{key}: ")).unwrap_or_default())]
+pub struct Malformed {
+    /// Line, counted from 1.
+    pub line: usize,
+    /// Column in characters, counted from 1.
+    pub column: usize,
+    /// Path of the key or of the table, such as `nic[1].mac`; `None` in the top-level table and where the text is not TOML.
+    pub key: Option<String>,
+    /// What is wrong, with the value, and what is allowed.
+    pub problem: String,
+}
+
+/// Reads a value from TOML.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Malformed> {
+    toml::from_str(text).map_err(|error| {
+        let span = error.span().unwrap_or_default();
+        let before = text.get(..span.start).unwrap_or(text);
+        let last_line = before.rsplit('\n').next().unwrap_or_default();
+        Malformed {
+            line: before.matches('\n').count().saturating_add(1),
+            column: last_line.chars().count().saturating_add(1),
+            key: match DeTable::parse(text) {
+                Ok(table) => key_of_table(table.get_ref(), &span),
+                // A second value for a key is no TOML: it is in no table.
+                Err(error) if error.message() == "duplicate key" => {
+                    text.get(span).map(str::to_owned)
+                }
+                Err(_) => None,
+            },
+            problem: problem(&error),
+        }
+    })
+}
+
+/// The message of an error with TOML's word "key" instead of Rust's "field".
+fn problem(error: &toml::de::Error) -> String {
+    let message = error.message();
+    for (prefix, replacement) in [
+        ("unknown field ", "unknown key "),
+        ("missing field ", "missing key "),
+        ("duplicate field ", "duplicate key "),
+    ] {
+        if let Some(rest) = message.strip_prefix(prefix) {
+            return format!("{replacement}{rest}");
+        }
+    }
+    message.to_owned()
+}
+
+/// Path of the innermost key of a table whose key or value is at `span`. `None`: the table itself.
+fn key_of_table(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
+    table.iter().find_map(|(key, value)| {
+        if !contains(&key.span(), span) && !value_contains(value.get_ref(), &value.span(), span) {
+            return None;
+        }
+        let name = key.get_ref().to_string();
+        Some(match key_of_value(value.get_ref(), span) {
+            Some(inner) => format!("{name}{inner}"),
+            None => name,
+        })
+    })
+}
+
+/// What follows the key of a value in the path: an index, or a dot and a key.
+fn key_of_value(value: &DeValue<'_>, span: &Range<usize>) -> Option<String> {
+    match value {
+        DeValue::Table(table) => key_of_table(table, span).map(|key| format!(".{key}")),
+        DeValue::Array(array) => {
+            let mut elements = array.iter().enumerate();
+            let (index, element) = elements
+                .find(|(_, element)| value_contains(element.get_ref(), &element.span(), span))?;
+            let inner = key_of_value(element.get_ref(), span).unwrap_or_default();
+            Some(format!("[{index}]{inner}"))
+        }
+        _ => None,
+    }
+}
+
+/// True if `span` is within a value. The span of a table is that of its header: its keys are beyond it.
+fn value_contains(value: &DeValue<'_>, own: &Range<usize>, span: &Range<usize>) -> bool {
+    contains(own, span) || key_of_value(value, span).is_some()
+}
+
+fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
+}
+
+/// Reads an unsigned number. The largest number of TOML is 2^63 - 1.
+pub(crate) fn number<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
+    deserializer.deserialize_i64(NumberVisitor(PhantomData))
+}
+
+/// As [`number`], for a key that may be absent.
+pub(crate) fn optional_number<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
+    number(deserializer).map(Some)
+}
+
+struct NumberVisitor<T>(PhantomData<T>);
+
+impl<T: TryFrom<u64>> Visitor<'_> for NumberVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an integer from 0 to {}", i64::MAX)
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
+        u64::try_from(value)
+            .ok()
+            .and_then(|value| T::try_from(value).ok())
+            .ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
+        Err(E::invalid_value(Unexpected::Unsigned(value), &self))
+    }
+
+    fn visit_i128<E: Error>(self, value: i128) -> Result<T, E> {
+        let value = value.to_string();
+        Err(E::invalid_value(Unexpected::Other(&value), &self))
+    }
+}
+
+/// Reads one of the names of an enumeration.
+pub(crate) fn name<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: ValueEnum,
+{
+    deserializer.deserialize_str(NameVisitor(PhantomData))
+}
+
+struct NameVisitor<T>(PhantomData<T>);
+
+impl<T: ValueEnum> Visitor<'_> for NameVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("one of")?;
+        let values = T::value_variants().iter();
+        for (index, value) in values.filter_map(T::to_possible_value).enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma} `{}`", value.get_name())?;
+        }
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        T::from_str(text, false).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    const NIC_KEYS: &str = "`name`, `socket`, `mac`, `on_demand`, `fault_policy`, `fault_timeout_ms`, \
+         `stall_timeout_ms`, `ready_notice`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`";
+
+    /// `text` is refused at `line`, `column`, with this message.
+    #[track_caller]
+    fn refused(text: &str, line: usize, column: usize, message: &str) {
+        let error = parse::<Config>(text).unwrap_err();
+        assert_eq!(error.to_string(), format!("{line}:{column}: {message}"));
+    }
+
+    #[test]
+    fn unknown_keys_are_named_with_those_that_are_allowed() {
+        refused(
+            "poll = \"busy\"\npol = 1\n",
+            2,
+            1,
+            "pol: unknown key `pol`, expected one of `poll`, `poll_time_us`, `defaults`, `nic`",
+        );
+        refused(
+            "[[nic]]\nname = \"a\"\n\n[[nic]]\nname = \"b\"\n  ondemand = true\n",
+            6,
+            3,
+            &format!("nic[1].ondemand: unknown key `ondemand`, expected one of {NIC_KEYS}"),
+        );
+        let defaults = NIC_KEYS.replace("`name`, `socket`, `mac`, ", "");
+        refused(
+            "[defaults]\nname = \"a\"\n",
+            2,
+            1,
+            &format!("defaults.name: unknown key `name`, expected one of {defaults}"),
+        );
+    }
+
+    #[test]
+    fn values_of_a_wrong_type_are_shown_with_the_right_one() {
+        refused(
+            "poll_time_us = \"5\"",
+            1,
+            16,
+            "poll_time_us: invalid type: string \"5\", expected an integer from 0 to 9223372036854775807",
+        );
+        refused(
+            "[[nic]]\nname = \"a\"\nready_notice = 1\n",
+            3,
+            16,
+            "nic[0].ready_notice: invalid type: integer `1`, expected a boolean",
+        );
+        refused(
+            "nic = [{ name = \"a\" }, { name = \"b\", lookup_ns = 1.5 }]",
+            1,
+            50,
+            "nic[1].lookup_ns: invalid type: floating point `1.5`, expected an integer from 0 to 9223372036854775807",
+        );
+        refused(
+            "[[nic]]\nname = \"a\"\npitfalls = [\"flood\", 7]\n",
+            3,
+            22,
+            "nic[0].pitfalls[1]: invalid type: integer `7`, expected one of `damming`, `flood`",
+        );
+        refused(
+            "defaults = 3\n",
+            1,
+            12,
+            "defaults: invalid type: integer `3`, expected a table of NIC settings",
+        );
+    }
+
+    #[test]
+    fn values_out_of_range_are_shown_with_the_range() {
+        refused(
+            "[defaults]\nfault_timeout_ms = -5\n",
+            2,
+            20,
+            "defaults.fault_timeout_ms: invalid value: integer `-5`, expected an integer from 0 to 9223372036854775807",
+        );
+        refused(
+            "[[nic]]\nname = \"a\"\ntable_mib = 9223372036854775808\n",
+            3,
+            13,
+            "nic[0].table_mib: invalid value: integer `9223372036854775808`, expected an integer from 0 to 9223372036854775807",
+        );
+        refused(
+            "poll_time_us = 99999999999999999999",
+            1,
+            16,
+            "poll_time_us: invalid value: 99999999999999999999, expected an integer from 0 to 9223372036854775807",
+        );
+        refused(
+            "[[nic]]\nname = \"a\"\nfault_policy = \"lazy\"\n",
+            3,
+            16,
+            "nic[0].fault_policy: invalid value: string \"lazy\", expected one of `rnr`, `drop`, `stall`, `terminate`",
+        );
+        refused(
+            "poll = \"often\"\n",
+            1,
+            8,
+            "poll: invalid value: string \"often\", expected one of `busy`, `adaptive`, `never`",
+        );
+        refused(
+            "[[nic]]\nname = \"ä\"\nmac = \"01:00:00:00:00:00\"\n",
+            3,
+            7,
+            "nic[0].mac: \"01:00:00:00:00:00\" is not a unicast MAC address such as 02:00:00:00:00:01",
+        );
+    }
+
+    #[test]
+    fn what_is_missing_or_no_toml_is_located() {
+        refused(
+            "poll = \"busy\"\n[[nic]]\nsocket = \"/a\"\n",
+            2,
+            1,
+            "nic[0]: missing key `name`",
+        );
+        refused(
+            "poll = \"busy\"\n[[nic]\n",
+            2,
+            7,
+            "unclosed array table, expected `]`",
+        );
+        refused(
+            "poll = \"busy\"\npoll = \"busy\"\n",
+            2,
+            1,
+            "poll: duplicate key",
+        );
+    }
+}
