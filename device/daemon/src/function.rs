@@ -10,8 +10,8 @@ use faultline_pci::{
 };
 use faultline_ports::PortId;
 use faultline_vfio_user::{
-    Device, DeviceInfo, DmaMap, DmaUnmap, Errno, IrqInfo, IrqSet, RegionInfo, RegionMmap,
-    SparseArea, pci_index,
+    Device, DeviceInfo, DmaMap, DmaUnmap, Errno, IrqFlags, IrqInfo, IrqSet, RegionFlags,
+    RegionInfo, RegionMmap, SparseArea, pci_index,
 };
 use faultline_wire::MacAddr;
 use rustix::fd::OwnedFd;
@@ -256,7 +256,7 @@ impl Device for Function {
         };
         Ok(RegionInfo {
             size,
-            flags: RegionInfo::READ | RegionInfo::WRITE,
+            flags: RegionFlags::READ | RegionFlags::WRITE,
             mmap,
         })
     }
@@ -364,7 +364,7 @@ impl Device for Function {
         };
         Ok(IrqInfo {
             count,
-            flags: IrqInfo::EVENTFD,
+            flags: IrqFlags::EVENTFD,
         })
     }
 

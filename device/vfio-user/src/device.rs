@@ -1,8 +1,43 @@
 //! What a device implements, and the values it exchanges with the server.
 
+use bitflags::bitflags;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio as v;
+
+bitflags! {
+    /// Kind and abilities of a device (`VFIO_DEVICE_FLAGS_*`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DeviceFlags: u32 {
+        /// The device can be reset.
+        const RESET = v::VFIO_DEVICE_FLAGS_RESET;
+        /// Regions and interrupts are those of a PCI device.
+        const PCI = v::VFIO_DEVICE_FLAGS_PCI;
+    }
+
+    /// How a region can be accessed (`VFIO_REGION_INFO_FLAG_*`). The server adds the flags of mapping.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct RegionFlags: u32 {
+        /// It can be read.
+        const READ = v::VFIO_REGION_INFO_FLAG_READ;
+        /// It can be written.
+        const WRITE = v::VFIO_REGION_INFO_FLAG_WRITE;
+    }
+
+    /// How the interrupts of an index behave (`VFIO_IRQ_INFO_*`).
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct IrqFlags: u32 {
+        /// Signalled through eventfds.
+        const EVENTFD = v::VFIO_IRQ_INFO_EVENTFD;
+        /// Can be masked and unmasked by message.
+        const MASKABLE = v::VFIO_IRQ_INFO_MASKABLE;
+        /// Masks itself when triggered (pin interrupts).
+        const AUTOMASKED = v::VFIO_IRQ_INFO_AUTOMASKED;
+        /// The set of vectors cannot grow. Do not set it for MSI-X: QEMU would then disable and
+        /// re-enable all vectors whenever the guest uses one more.
+        const NORESIZE = v::VFIO_IRQ_INFO_NORESIZE;
+    }
+}
 
 /// What the device is. Asked once per connection, after version negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,8 +46,8 @@ pub struct DeviceInfo {
     pub num_regions: u32,
     /// Number of interrupt indices; for PCI [`crate::pci_index::NUM_IRQS`] = 5.
     pub num_irqs: u32,
-    /// `VFIO_DEVICE_FLAGS_*`.
-    pub flags: u32,
+    /// Kind and abilities.
+    pub flags: DeviceFlags,
 }
 
 impl DeviceInfo {
@@ -20,7 +55,7 @@ impl DeviceInfo {
     pub const PCI: Self = Self {
         num_regions: crate::pci_index::NUM_REGIONS,
         num_irqs: crate::pci_index::NUM_IRQS,
-        flags: v::VFIO_DEVICE_FLAGS_PCI | v::VFIO_DEVICE_FLAGS_RESET,
+        flags: DeviceFlags::PCI.union(DeviceFlags::RESET),
     };
 }
 
@@ -49,17 +84,10 @@ pub struct RegionMmap {
 pub struct RegionInfo {
     /// Size in bytes.
     pub size: u64,
-    /// [`RegionInfo::READ`] and [`RegionInfo::WRITE`]; the server adds those for mapping.
-    pub flags: u32,
+    /// How it can be accessed.
+    pub flags: RegionFlags,
     /// Set if a client may map it.
     pub mmap: Option<RegionMmap>,
-}
-
-impl RegionInfo {
-    /// The region can be read.
-    pub const READ: u32 = v::VFIO_REGION_INFO_FLAG_READ;
-    /// The region can be written.
-    pub const WRITE: u32 = v::VFIO_REGION_INFO_FLAG_WRITE;
 }
 
 /// One interrupt index. Count 0 means that the device has none of the kind.
@@ -67,20 +95,8 @@ impl RegionInfo {
 pub struct IrqInfo {
     /// Number of interrupts (vectors for MSI-X).
     pub count: u32,
-    /// [`IrqInfo::EVENTFD`] and its siblings.
-    pub flags: u32,
-}
-
-impl IrqInfo {
-    /// Signalled through eventfds.
-    pub const EVENTFD: u32 = v::VFIO_IRQ_INFO_EVENTFD;
-    /// Can be masked and unmasked by message.
-    pub const MASKABLE: u32 = v::VFIO_IRQ_INFO_MASKABLE;
-    /// Masks itself when triggered (pin interrupts).
-    pub const AUTOMASKED: u32 = v::VFIO_IRQ_INFO_AUTOMASKED;
-    /// The set of vectors cannot grow. Do not set it for MSI-X: QEMU would then disable and
-    /// re-enable all vectors whenever the guest uses one more.
-    pub const NORESIZE: u32 = v::VFIO_IRQ_INFO_NORESIZE;
+    /// How they behave.
+    pub flags: IrqFlags,
 }
 
 /// Guest memory that becomes reachable.

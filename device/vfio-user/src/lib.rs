@@ -39,8 +39,8 @@ mod server;
 mod socket;
 
 pub use device::{
-    Device, DeviceInfo, DmaMap, DmaUnmap, IrqAction, IrqData, IrqInfo, IrqSet, RegionInfo,
-    RegionMmap, SparseArea,
+    Device, DeviceFlags, DeviceInfo, DmaMap, DmaUnmap, IrqAction, IrqData, IrqFlags, IrqInfo,
+    IrqSet, RegionFlags, RegionInfo, RegionMmap, SparseArea,
 };
 pub use irq::{IrqVectors, TriggerCounts};
 pub use listener::{ListenError, Listener};

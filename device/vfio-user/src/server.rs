@@ -220,7 +220,7 @@ impl Session<'_> {
                 out.extend(echo);
             }
             Request::GetInfo => {
-                [16, info.flags, info.num_regions, info.num_irqs]
+                [16, info.flags.bits(), info.num_regions, info.num_irqs]
                     .into_iter()
                     .for_each(|word| put(&mut out, word));
             }
@@ -234,7 +234,7 @@ impl Session<'_> {
             Request::IrqInfo { index } => {
                 irq(index)?;
                 let described = self.device.irq_info(index)?;
-                [16, described.flags, index, described.count]
+                [16, described.flags.bits(), index, described.count]
                     .into_iter()
                     .for_each(|word| put(&mut out, word));
             }
@@ -317,7 +317,7 @@ fn describe_region(
     argsz: u32,
     region: RegionInfo,
 ) -> Option<OwnedFd> {
-    let mut flags = region.flags;
+    let mut flags = region.flags.bits();
     let mut caps = Vec::new();
     let mut file_offset = 0;
     let mut fd = None;

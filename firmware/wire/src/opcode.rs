@@ -8,7 +8,7 @@
 //!
 //! Nothing here panics.
 
-use core::ops::BitOr;
+use bitflags::bitflags;
 
 /// The transport service that an opcode belongs to: its three high bits, or CNP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,50 +88,32 @@ pub enum Position {
     Only,
 }
 
-/// A set of extended headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Headers(u16);
+bitflags! {
+    /// A set of extended headers.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Headers: u16 {
+        /// Datagram.
+        const DETH = 1 << 0;
+        /// RDMA.
+        const RETH = 1 << 1;
+        /// ACK.
+        const AETH = 1 << 2;
+        /// Atomic request.
+        const ATOMIC_ETH = 1 << 3;
+        /// Atomic acknowledgment.
+        const ATOMIC_ACK_ETH = 1 << 4;
+        /// Immediate data.
+        const IMM = 1 << 5;
+        /// Invalidate.
+        const IETH = 1 << 6;
+        /// Extended reliable connection.
+        const XRCETH = 1 << 7;
+        /// Flush.
+        const FETH = 1 << 8;
+    }
+}
 
 impl Headers {
-    /// No extended header.
-    pub const NONE: Self = Self(0);
-    /// Datagram.
-    pub const DETH: Self = Self(1 << 0);
-    /// RDMA.
-    pub const RETH: Self = Self(1 << 1);
-    /// ACK.
-    pub const AETH: Self = Self(1 << 2);
-    /// Atomic request.
-    pub const ATOMIC_ETH: Self = Self(1 << 3);
-    /// Atomic acknowledgment.
-    pub const ATOMIC_ACK_ETH: Self = Self(1 << 4);
-    /// Immediate data.
-    pub const IMM: Self = Self(1 << 5);
-    /// Invalidate.
-    pub const IETH: Self = Self(1 << 6);
-    /// Extended reliable connection.
-    pub const XRCETH: Self = Self(1 << 7);
-    /// Flush.
-    pub const FETH: Self = Self(1 << 8);
-
-    /// Whether all of `other` are in this set.
-    #[inline]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Both sets together.
-    #[inline]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Whether there is none.
-    #[inline]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
     /// Bytes of these headers on the wire.
     #[inline]
     pub const fn wire_len(self) -> usize {
@@ -147,14 +129,6 @@ impl Headers {
             + one(self, Self::IETH, crate::Ieth::LEN)
             + one(self, Self::XRCETH, crate::XrcEth::LEN)
             + one(self, Self::FETH, crate::Feth::LEN)
-    }
-}
-
-impl BitOr for Headers {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        self.union(other)
     }
 }
 
@@ -204,7 +178,7 @@ macro_rules! opcodes {
             pub const fn info(self) -> &'static OpcodeInfo {
                 match self {
                     $(Self::$name => const {
-                        let headers = Headers::NONE$(.union(Headers::$header))*;
+                        let headers = Headers::empty()$(.union(Headers::$header))*;
                         &OpcodeInfo {
                             service: Service::$service,
                             kind: OpKind::$kind,

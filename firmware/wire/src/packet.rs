@@ -114,7 +114,7 @@ impl RoceHeader {
     #[inline]
     pub const fn extended(&self) -> Headers {
         const fn one(present: bool, header: Headers) -> Headers {
-            if present { header } else { Headers::NONE }
+            if present { header } else { Headers::empty() }
         }
         one(self.deth.is_some(), Headers::DETH)
             .union(one(self.reth.is_some(), Headers::RETH))

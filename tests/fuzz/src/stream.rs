@@ -5,8 +5,8 @@ use std::net::Shutdown as Half;
 use std::os::unix::net::UnixStream;
 
 use faultline_vfio_user::{
-    Device, DeviceInfo, DmaMap, DmaUnmap, Errno, IrqInfo, IrqSet, IrqVectors, RegionInfo, Shutdown,
-    serve_connection,
+    Device, DeviceInfo, DmaMap, DmaUnmap, Errno, IrqFlags, IrqInfo, IrqSet, IrqVectors,
+    RegionFlags, RegionInfo, Shutdown, serve_connection,
 };
 
 const VECTORS: u32 = 16;
@@ -42,7 +42,7 @@ impl Device for Registers {
         Ok(match index {
             0 => RegionInfo {
                 size: 4096,
-                flags: RegionInfo::READ | RegionInfo::WRITE,
+                flags: RegionFlags::READ | RegionFlags::WRITE,
                 mmap: None,
             },
             _ => RegionInfo::default(),
@@ -77,7 +77,7 @@ impl Device for Registers {
         assert!(index < DeviceInfo::PCI.num_irqs);
         Ok(IrqInfo {
             count: VECTORS,
-            flags: IrqInfo::EVENTFD | IrqInfo::NORESIZE,
+            flags: IrqFlags::EVENTFD | IrqFlags::NORESIZE,
         })
     }
 

@@ -1,9 +1,8 @@
 //! Client side of vfio-user 0.0, with the means to speak badly.
 //!
-//! The crate `vfio_user` has a client too, and one test drives the device with it as an independent voice.
-//! It can't be the driver's own: it takes every error reply for success (and then waits for the rest of a
-//! body that an error reply does not have), can't send a map without a descriptor, and has no way to send
-//! bytes as they are. The answer to every request is checked here: id, command, flags, length.
+//! The client of the crate `vfio_user` (which `device/vfio-user/tests/client.rs` uses) can't be used here: it takes every
+//! error reply for success (and then waits for the rest of a body that an error reply does not have), can't send a map
+//! without a descriptor, and can't send malformed messages. The answer to every request is checked here: id, command, flags, length.
 //!
 //! Layouts: QEMU `docs/interop/vfio-user.rst`.
 

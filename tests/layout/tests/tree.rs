@@ -102,6 +102,97 @@ fn a_forbidden_edge_is_found() {
     assert_eq!(forbidden(&bad), ["faultline-nic -> faultline"]);
 }
 
+/// Dependencies of a manifest that no source file of its package names, as "package: dependency". `tests` are the files of
+/// tests, which alone may use development dependencies.
+fn unused_dependencies(manifest: &str, sources: &str, tests: &str) -> Vec<String> {
+    let uses = |text: &str, name: &str| {
+        let name = name.replace('-', "_");
+        text.split(|c: char| !c.is_alphanumeric() && !"_:.".contains(c))
+            .any(|path| path == name || path.split("::").next() == Some(&name))
+    };
+    let mut section = "";
+    let mut found = Vec::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        } else if let Some((name, _)) = line.split_once(" = ")
+            && section.ends_with("dependencies]")
+            && !name.contains(' ')
+        {
+            let in_tests = section == "[dev-dependencies]" && uses(tests, name);
+            if !in_tests && !uses(sources, name) {
+                found.push(name.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The text of all Rust files below a folder, comments excluded; nothing if there is no such folder.
+fn rust_code(folder: &Path) -> String {
+    let mut code = String::new();
+    if folder.is_dir() {
+        for file in files(folder, &["rs"]) {
+            let text = fs::read_to_string(&file).expect("source can be read");
+            for line in text.lines() {
+                code.push_str(line.split("//").next().unwrap_or_default());
+                code.push('\n');
+            }
+        }
+    }
+    code
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let root = root();
+    let mut unused = Vec::new();
+    let mut packages = 0;
+    let mut inherited = String::new();
+    for manifest in files(&root, &["toml"]) {
+        let text = fs::read_to_string(&manifest).expect("manifest can be read");
+        let folder = manifest.parent().expect("manifest is in a folder");
+        if !manifest.ends_with("Cargo.toml") || folder == root {
+            continue;
+        }
+        packages += 1;
+        let (sources, tests) = (
+            rust_code(&folder.join("src")),
+            rust_code(&folder.join("tests")),
+        );
+        let names = unused_dependencies(&text, &sources, &tests);
+        unused.extend(
+            names
+                .iter()
+                .map(|name| format!("{}: {name}", folder.display())),
+        );
+        inherited.push_str(&text);
+    }
+    assert!(packages >= 10);
+    let workspace = fs::read_to_string(root.join("Cargo.toml")).expect("manifest can be read");
+    let (_, declared) = workspace
+        .split_once("[workspace.dependencies]")
+        .expect("workspace dependencies");
+    let declared = declared.split("\n[").next().unwrap_or_default();
+    for (name, _) in declared.lines().filter_map(|line| line.split_once(" = ")) {
+        if !inherited.contains(&format!("\n{name} = ")) {
+            unused.push(format!("workspace: {name}"));
+        }
+    }
+    assert_eq!(unused, Vec::<String>::new());
+}
+
+#[test]
+fn an_unused_dependency_is_found() {
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\nserde-json = \"1\"\nbytes = \"1\"\n\
+                    [dev-dependencies]\ntempfile = \"3\"\nloom = \"1\"\n[lints]\nworkspace = true\n";
+    let sources = "use serde_json::Value; let bytes_left = input.bytes::<4>();";
+    assert_eq!(
+        unused_dependencies(manifest, sources, "tempfile::tempdir()"),
+        ["bytes", "loom"]
+    );
+}
+
 /// Files below a folder with one of these extensions, build products excluded.
 fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();

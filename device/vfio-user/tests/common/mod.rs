@@ -2,8 +2,8 @@
 #![allow(dead_code)]
 
 use faultline_vfio_user::{
-    Device, DeviceInfo, DmaMap, DmaUnmap, Ended, Errno, IrqInfo, IrqSet, IrqVectors, RegionInfo,
-    RegionMmap, Shutdown, SparseArea, pci_index, serve_connection,
+    Device, DeviceInfo, DmaMap, DmaUnmap, Ended, Errno, IrqFlags, IrqInfo, IrqSet, IrqVectors,
+    RegionFlags, RegionInfo, RegionMmap, Shutdown, SparseArea, pci_index, serve_connection,
 };
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -68,7 +68,7 @@ impl Device for TestDevice {
     }
 
     fn region_info(&mut self, index: u32) -> Result<RegionInfo, Errno> {
-        let flags = RegionInfo::READ | RegionInfo::WRITE;
+        let flags = RegionFlags::READ | RegionFlags::WRITE;
         Ok(match index {
             0 => RegionInfo {
                 size: 4096,
@@ -140,7 +140,7 @@ impl Device for TestDevice {
         Ok(match index {
             pci_index::MSIX_IRQ => IrqInfo {
                 count: VECTORS,
-                flags: IrqInfo::EVENTFD,
+                flags: IrqFlags::EVENTFD,
             },
             _ => IrqInfo::default(),
         })

@@ -136,7 +136,7 @@ fn opcode_info_is_consistent() {
         assert_eq!(opcode.is_first_or_only(), starts);
         let ends = matches!(info.position, Position::Last | Position::Only);
         assert_eq!(opcode.is_last_or_only(), ends);
-        assert!(opcode.has(Headers::NONE));
+        assert!(opcode.has(Headers::empty()));
         let payload = matches!(
             info.kind,
             OpKind::Send | OpKind::Write | OpKind::ReadResponse | OpKind::AtomicWrite | OpKind::Cnp
