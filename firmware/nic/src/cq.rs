@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
 use crate::eq::Ticket;
-use crate::ring::Ring;
+use crate::ring::{Ring, write_entry};
 use crate::time::{Instant, Nanos};
 
 /// What a CQ waits for before it tells its event queue.
@@ -218,13 +218,4 @@ impl Cq {
     fn is_valid_consumer(&self, consumer: u32) -> bool {
         self.producer.wrapping_sub(consumer) <= self.ring.depth()
     }
-}
-
-/// Writes a 64-byte entry so that its last word, with the phase, becomes visible after the rest.
-pub(crate) fn write_entry<M: Dma>(mem: &M, addr: u64, entry: &[u8]) -> Result<(), crate::DmaError> {
-    let Some((head, tail)) = entry.split_last_chunk::<8>() else {
-        return Ok(());
-    };
-    mem.write(addr, head)?;
-    mem.store_u64(addr + head.len() as u64, u64::from_le_bytes(*tail))
 }

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use faultline_abi::event::Eqe;
 use zerocopy::IntoBytes;
 
-use crate::cq::write_entry;
 use crate::dma::Dma;
-use crate::ring::Ring;
+use crate::ring::{Ring, write_entry};
 use crate::time::Instant;
 
 /// What happened when an event was written.

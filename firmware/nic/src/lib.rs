@@ -22,6 +22,7 @@
 
 mod admin;
 pub mod budget;
+mod command_ring;
 pub mod config;
 mod context;
 mod core;
@@ -31,7 +32,6 @@ pub mod device_memory;
 pub mod dma;
 pub mod eq;
 mod ethernet;
-mod ethernet_admin;
 mod fault;
 pub mod frame;
 mod headers;

@@ -12,7 +12,7 @@ use faultline_wire::WireError;
 use faultline_wire::opcode::Service;
 use faultline_wire::packet::{self, RoceHeader};
 
-use crate::admin::AdminQueue;
+use crate::command_ring::CommandRings;
 use crate::config::NicConfig;
 use crate::context::Context;
 use crate::core::Core;
@@ -28,7 +28,6 @@ use crate::steering::{Steering, Taker};
 use crate::table::Table;
 use crate::tag::Ran;
 use crate::time::Instant;
-use crate::translation::TranslationQueue;
 use crate::work;
 
 /// QP number of the general services interface, fixed by IBTA 3.5.1.
@@ -47,8 +46,8 @@ pub struct Nic {
     pub(crate) qps: Table<Qp>,
     pub(crate) gsi: Option<Box<Qp>>,
     pub(crate) registers: Registers,
-    pub(crate) admin: AdminQueue,
-    pub(crate) translation: TranslationQueue,
+    pub(crate) admin: CommandRings,
+    pub(crate) translation: CommandRings,
     pub(crate) groups: Groups,
     pub(crate) steering: Steering,
     pub(crate) rwq_tables: Table<RwqTable>,
@@ -74,8 +73,8 @@ impl Nic {
             qps: Table::new(config.limits.max_qp, FIRST_QPN),
             gsi: None,
             registers: Registers::new(&config),
-            admin: AdminQueue::default(),
-            translation: TranslationQueue::default(),
+            admin: CommandRings::default(),
+            translation: CommandRings::default(),
             rwq_tables: Table::new(config.limits.max_rwq_table, 1),
             steering: Steering::new(config.limits.max_flow),
             groups: Groups::new(config.limits.max_mcast_grp, config.limits.max_mcast_qp),

@@ -6,6 +6,7 @@ use faultline_abi::regs;
 use faultline_abi::{ABI_VERSION, MAGIC};
 use zerocopy::IntoBytes;
 
+use crate::command_ring::CommandRings;
 use crate::config::NicConfig;
 use crate::nic::Nic;
 use crate::time::Instant;
@@ -176,9 +177,9 @@ impl Nic {
         }
         let r = &mut self.registers;
         r.enabled = true;
-        self.admin.start(r.admin_sq, r.admin_cq, r.admin_log_depth);
-        self.translation
-            .start(r.translation_sq, r.translation_cq, r.translation_log_depth);
+        self.admin = CommandRings::new(r.admin_sq, r.admin_cq, r.admin_log_depth);
+        self.translation =
+            CommandRings::new(r.translation_sq, r.translation_cq, r.translation_log_depth);
         self.uctx_changes += 1;
         self.enabled_version = self.uctx_changes;
     }

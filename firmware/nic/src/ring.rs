@@ -168,3 +168,12 @@ fn read_addrs<M: Dma>(mem: &M, addr: u64, count: u32) -> Result<Vec<u64>, Status
     let (words, _) = bytes.as_chunks::<8>();
     Ok(words.iter().map(|word| u64::from_le_bytes(*word)).collect())
 }
+
+/// Writes a 64-byte entry so that its last word, with the phase, becomes visible after the rest.
+pub(crate) fn write_entry<M: Dma>(mem: &M, addr: u64, entry: &[u8]) -> Result<(), crate::DmaError> {
+    let Some((head, tail)) = entry.split_last_chunk::<8>() else {
+        return Ok(());
+    };
+    mem.write(addr, head)?;
+    mem.store_u64(addr + head.len() as u64, u64::from_le_bytes(*tail))
+}

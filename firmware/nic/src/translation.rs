@@ -5,93 +5,21 @@ use faultline_abi::translation::{CONTIGUOUS, INVALIDATE, MAP, REPLACE, RESUME, T
 use faultline_abi::{Status, U16, U32, regs};
 use zerocopy::IntoBytes;
 
-use crate::cq::write_entry;
 use crate::dma::Dma;
 use crate::nic::Nic;
+use crate::ring::write_entry;
 use crate::time::Instant;
 use crate::work;
 
 /// Longest page list of a MAP command: one page of them.
 const MAX_LIST: u64 = 512;
 
-/// A pair of rings in contiguous guest memory: commands in, completions out.
-#[derive(Debug, Default)]
-pub(crate) struct RingPair {
-    sq: u64,
-    cq: u64,
-    log_depth: u32,
-    consumer: u32,
-    /// Commands up to here have been announced.
-    producer: u32,
-}
-
-impl RingPair {
-    pub(crate) fn new(sq: u64, cq: u64, log_depth: u32) -> Self {
-        Self {
-            sq,
-            cq,
-            log_depth,
-            consumer: 0,
-            producer: 0,
-        }
-    }
-
-    /// Takes a producer index; gives false if it is out of range.
-    pub(crate) fn announce(&mut self, producer: u32) -> bool {
-        // An index that has been seen before is a late doorbell.
-        if producer.wrapping_sub(self.producer) as i32 <= 0 {
-            return true;
-        }
-        let fits = producer.wrapping_sub(self.consumer) <= 1 << self.log_depth;
-        if fits {
-            self.producer = producer;
-        }
-        fits
-    }
-
-    /// Whether there are commands that have not been carried out.
-    pub(crate) fn has_work(&self) -> bool {
-        self.consumer != self.producer
-    }
-
-    /// Address of the next command of `size` bytes.
-    pub(crate) fn command(&self, size: usize) -> u64 {
-        self.sq + u64::from(self.slot()) * size as u64
-    }
-
-    /// Address of the next completion of `size` bytes, and its phase.
-    pub(crate) fn completion(&self, size: usize) -> (u64, u8) {
-        let phase = !(self.consumer >> self.log_depth) & 1;
-        (self.cq + u64::from(self.slot()) * size as u64, phase as u8)
-    }
-
-    pub(crate) fn advance(&mut self) {
-        self.consumer = self.consumer.wrapping_add(1);
-    }
-
-    fn slot(&self) -> u32 {
-        self.consumer & ((1 << self.log_depth) - 1)
-    }
-}
-
-/// The translation queue.
-#[derive(Debug, Default)]
-pub(crate) struct TranslationQueue {
-    rings: RingPair,
-}
-
-impl TranslationQueue {
-    pub(crate) fn start(&mut self, sq: u64, cq: u64, log_depth: u32) {
-        self.rings = RingPair::new(sq, cq, log_depth);
-    }
-}
-
 impl Nic {
     /// Carries out translation commands up to the producer index; gives false if that is out of range. What comes
     /// behind others that are put off is put off with them.
     pub(crate) fn run_translation<M: Dma>(&mut self, now: Instant, mem: &M, producer: u32) -> bool {
-        let behind = self.translation.rings.has_work();
-        let taken = self.translation.rings.announce(producer);
+        let behind = self.translation.has_work();
+        let taken = self.translation.announce(producer);
         if !behind {
             self.continue_translation(now, mem);
         }
@@ -101,13 +29,13 @@ impl Nic {
     /// Carries out translation commands until there are none or others must have their turn.
     pub(crate) fn continue_translation<M: Dma>(&mut self, now: Instant, mem: &M) {
         let turn = self.core.begin_turn();
-        while self.translation.rings.has_work() {
+        while self.translation.has_work() {
             if self.core.is_over(turn) {
                 self.core.put_off(now);
                 return;
             }
             self.core.charge(work::COMMAND);
-            let rings = &mut self.translation.rings;
+            let rings = &mut self.translation;
             let mut cmd = TqCmd::default();
             if mem
                 .read(rings.command(size_of::<TqCmd>()), cmd.as_mut_bytes())

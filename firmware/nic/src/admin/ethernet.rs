@@ -1,6 +1,8 @@
-//! Admin commands of the Ethernet side: groups, flows, work queues.
+//! Commands on the Ethernet side: GID table, netdev, multicast groups, flows, work queues and RSS.
 
-use faultline_abi::admin::{MacFilterEntry, SetMacFilter};
+use faultline_abi::admin::{
+    MacFilterEntry, NETDEV_ALLMULTI, NETDEV_PROMISC, NETDEV_UP, SetGid, SetMacFilter, SetNetdev,
+};
 use faultline_abi::steering::{
     CreateFlow, CreateRssQp, CreateRwqTable, CreateWq, FLOW_KIND_NORMAL, FLOW_KINDS, FlowFields,
     Mcast, ModifyWq, WQS_ERR, WQS_RDY, WQS_RESET,
@@ -9,49 +11,128 @@ use faultline_abi::{Status, U32};
 use faultline_wire::{Gid, MacAddr};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::admin::{check_depth, check_recv_stride};
+use super::sizes::{check_depth, check_recv_stride};
+use crate::config::MAX_MTU;
 use crate::dma::Dma;
 use crate::nic::Nic;
+use crate::path::GidEntry;
 use crate::qp::{Qp, QpConfig, QpType, State};
 use crate::ring::Ring;
 use crate::rss::{Rss, RwqTable};
 use crate::srq::RecvRing;
 use crate::time::Instant;
 
+/// Smallest Ethernet MTU (RFC 791).
+const MIN_MTU: u16 = 68;
+/// No VLAN in SET_GID.
+const NO_VLAN: u16 = 0xffff;
+
 impl Nic {
-    /// Attaching twice is as good as once (IBTA 11.3.1).
-    pub(crate) fn attach_mcast(&mut self, qpn: u32, cmd: &Mcast) -> Result<(), Status> {
+    pub(super) fn set_gid(&mut self, index: u32, cmd: &SetGid) -> Result<(), Status> {
+        if cmd.reserved != [0; 7] {
+            return Err(Status::ReservedNotZero);
+        }
+        let vlan = match cmd.vlan.get() {
+            NO_VLAN => None,
+            vid @ 0..=4094 => Some(vid),
+            _ => return Err(Status::BadParameter),
+        };
+        let mac = MacAddr(cmd.mac);
+        let entry = match cmd.valid {
+            0 => None,
+            1 if cmd.gid == Gid::ZERO.0 => return Err(Status::BadGid),
+            1 if mac.is_multicast() => return Err(Status::BadParameter),
+            1 => Some(GidEntry {
+                gid: Gid(cmd.gid),
+                mac,
+                vlan,
+            }),
+            _ => return Err(Status::BadParameter),
+        };
+        match self.core.set_gid(index, entry) {
+            true => Ok(()),
+            false => Err(Status::BadGid),
+        }
+    }
+
+    pub(super) fn set_netdev(&mut self, cmd: &SetNetdev) -> Result<(), Status> {
+        let (flags, qpn) = (cmd.flags.get(), cmd.qpn.get());
+        if flags & !(NETDEV_PROMISC | NETDEV_ALLMULTI | NETDEV_UP) != 0 {
+            return Err(Status::BadParameter);
+        }
+        if !(MIN_MTU..=MAX_MTU).contains(&cmd.mtu.get()) || MacAddr(cmd.mac).is_multicast() {
+            return Err(Status::BadParameter);
+        }
+        if qpn != 0 {
+            let qp = self.qps.get(qpn).ok_or(Status::BadQp)?;
+            let takes_frames = matches!(qp.config.kind, QpType::Raw | QpType::Rss);
+            if !takes_frames || qp.config.uctx != 0 {
+                return Err(Status::BadQpType);
+            }
+        }
+        self.core.netdev.configure(cmd);
+        Ok(())
+    }
+
+    pub(super) fn set_mac_filter<M: Dma>(
+        &mut self,
+        mem: &M,
+        cmd: &SetMacFilter,
+    ) -> Result<(), Status> {
+        let count = cmd.count.get();
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        if count > self.core.config.limits.max_mac_filter {
+            return Err(Status::NoResources);
+        }
+        let mut entries = vec![MacFilterEntry::default(); count as usize];
+        if count > 0 {
+            mem.read(cmd.addr.get(), entries.as_mut_bytes())
+                .map_err(|_| Status::DmaError)?;
+        }
+        if entries.iter().any(|entry| entry.reserved != [0; 2]) {
+            return Err(Status::ReservedNotZero);
+        }
+        let mut filter: Vec<_> = entries.iter().map(|entry| MacAddr(entry.mac)).collect();
+        filter.sort_unstable();
+        self.core.netdev.filter = filter;
+        Ok(())
+    }
+
+    /// A repeated attach has no further effect (IBTA 11.3.1).
+    pub(super) fn attach_mcast(&mut self, qpn: u32, cmd: &Mcast) -> Result<(), Status> {
         let qp = self.qps.get(qpn).ok_or(Status::BadQp)?;
         if qp.config.kind != QpType::Ud {
             return Err(Status::BadQpType);
         }
         if self.groups.attach(Gid(cmd.gid), qpn)? {
-            self.name_qp(qpn);
+            self.hold_qp(qpn);
         }
         Ok(())
     }
 
-    /// Something more refers to a queue pair.
-    fn name_qp(&mut self, qpn: u32) {
+    pub(super) fn detach_mcast(&mut self, qpn: u32, cmd: &Mcast) -> Result<(), Status> {
+        self.qps.get(qpn).ok_or(Status::BadQp)?;
+        self.groups.detach(Gid(cmd.gid), qpn)?;
+        self.release_qp(qpn);
+        Ok(())
+    }
+
+    /// Counts one more reference to a queue pair.
+    fn hold_qp(&mut self, qpn: u32) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.references += 1;
         }
     }
 
-    fn forget_name(&mut self, qpn: u32) {
+    fn release_qp(&mut self, qpn: u32) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.references -= 1;
         }
     }
 
-    pub(crate) fn detach_mcast(&mut self, qpn: u32, cmd: &Mcast) -> Result<(), Status> {
-        self.qps.get(qpn).ok_or(Status::BadQp)?;
-        self.groups.detach(Gid(cmd.gid), qpn)?;
-        self.forget_name(qpn);
-        Ok(())
-    }
-
-    pub(crate) fn create_flow<M: Dma>(&mut self, mem: &M, cmd: &CreateFlow) -> Result<u32, Status> {
+    pub(super) fn create_flow<M: Dma>(&mut self, mem: &M, cmd: &CreateFlow) -> Result<u32, Status> {
         if cmd.reserved != [0; 8] {
             return Err(Status::ReservedNotZero);
         }
@@ -80,43 +161,17 @@ impl Nic {
         cmd: &CreateFlow,
         fields: Option<(FlowFields, FlowFields)>,
     ) -> Result<u32, Status> {
-        // Those behind it move.
+        // The rules behind it move.
         self.core.charge(self.steering.cost());
         let flow = self.steering.create(cmd, fields)?;
-        self.name_qp(cmd.qpn.get());
+        self.hold_qp(cmd.qpn.get());
         Ok(flow)
     }
 
-    pub(crate) fn destroy_flow(&mut self, number: u32) -> Result<(), Status> {
+    pub(super) fn destroy_flow(&mut self, number: u32) -> Result<(), Status> {
         self.core.charge(self.steering.cost());
         let flow = self.steering.destroy(number).ok_or(Status::BadFlow)?;
-        self.forget_name(flow.taker.qpn);
-        Ok(())
-    }
-
-    pub(crate) fn set_mac_filter<M: Dma>(
-        &mut self,
-        mem: &M,
-        cmd: &SetMacFilter,
-    ) -> Result<(), Status> {
-        let count = cmd.count.get();
-        if cmd.reserved.get() != 0 {
-            return Err(Status::ReservedNotZero);
-        }
-        if count > self.core.config.limits.max_mac_filter {
-            return Err(Status::NoResources);
-        }
-        let mut entries = vec![MacFilterEntry::default(); count as usize];
-        if count > 0 {
-            mem.read(cmd.addr.get(), entries.as_mut_bytes())
-                .map_err(|_| Status::DmaError)?;
-        }
-        if entries.iter().any(|entry| entry.reserved != [0; 2]) {
-            return Err(Status::ReservedNotZero);
-        }
-        let mut filter: Vec<_> = entries.iter().map(|entry| MacAddr(entry.mac)).collect();
-        filter.sort_unstable();
-        self.core.netdev.filter = filter;
+        self.release_qp(flow.taker.qpn);
         Ok(())
     }
 
@@ -126,7 +181,7 @@ impl Nic {
             .ok_or(Status::BadWq)
     }
 
-    /// What receives raw frames and may stand in an indirection table.
+    /// A queue that receives raw frames, and so may be an entry of an indirection table.
     fn frame_queue(&mut self, number: u32) -> Result<&mut Qp, Status> {
         let queue = self.qps.get_mut(number);
         queue
@@ -134,7 +189,7 @@ impl Nic {
             .ok_or(Status::BadWq)
     }
 
-    pub(crate) fn create_wq<M: Dma>(&mut self, mem: &M, cmd: &CreateWq) -> Result<u32, Status> {
+    pub(super) fn create_wq<M: Dma>(&mut self, mem: &M, cmd: &CreateWq) -> Result<u32, Status> {
         if cmd.reserved != [0; 9] {
             return Err(Status::ReservedNotZero);
         }
@@ -171,7 +226,7 @@ impl Nic {
         Ok(number)
     }
 
-    pub(crate) fn destroy_wq(&mut self, number: u32) -> Result<(), Status> {
+    pub(super) fn destroy_wq(&mut self, number: u32) -> Result<(), Status> {
         if self.wq(number)?.references > 0 {
             return Err(Status::InUse);
         }
@@ -179,7 +234,7 @@ impl Nic {
         Ok(())
     }
 
-    pub(crate) fn modify_wq<M: Dma>(
+    pub(super) fn modify_wq<M: Dma>(
         &mut self,
         now: Instant,
         mem: &M,
@@ -207,7 +262,7 @@ impl Nic {
         Ok(())
     }
 
-    pub(crate) fn create_rwq_table<M: Dma>(
+    pub(super) fn create_rwq_table<M: Dma>(
         &mut self,
         mem: &M,
         cmd: &CreateRwqTable,
@@ -238,7 +293,7 @@ impl Nic {
         Ok(number)
     }
 
-    pub(crate) fn destroy_rwq_table(&mut self, number: u32) -> Result<(), Status> {
+    pub(super) fn destroy_rwq_table(&mut self, number: u32) -> Result<(), Status> {
         let table = self.rwq_tables.get(number).ok_or(Status::BadRwqTable)?;
         if table.refs > 0 {
             return Err(Status::InUse);
@@ -250,14 +305,14 @@ impl Nic {
         Ok(())
     }
 
-    /// The number of RSS queue pairs of a table is one less.
-    pub(crate) fn release_rwq_table(&mut self, number: u32) {
+    /// Counts one RSS queue pair less of an indirection table.
+    pub(super) fn release_rwq_table(&mut self, number: u32) {
         if let Some(table) = self.rwq_tables.get_mut(number) {
             table.refs -= 1;
         }
     }
 
-    pub(crate) fn create_rss_qp(&mut self, cmd: &CreateRssQp) -> Result<u32, Status> {
+    pub(super) fn create_rss_qp(&mut self, cmd: &CreateRssQp) -> Result<u32, Status> {
         if cmd.reserved != [0; 8] {
             return Err(Status::ReservedNotZero);
         }

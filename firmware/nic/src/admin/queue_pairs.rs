@@ -1,0 +1,282 @@
+//! Commands on queue pairs and address handles.
+
+use faultline_abi::Status;
+use faultline_abi::admin::{CreateAh, CreateQp, QP_FLAG_SIG_ALL, QP_FLAG_SRQ};
+use faultline_abi::qp::{QP_ATTR_AV, QP_ATTR_MAX_DEST_RD_ATOMIC, QPT_XRC_TGT, QpAttr};
+use faultline_abi::wqe::{SQ_MIN_STRIDE_SHIFT, SQ_WQE_DATA, Sge};
+use zerocopy::IntoBytes;
+
+use super::command::Answer;
+use super::sizes::{check_depth, check_recv_stride, check_stride};
+use crate::config::MAX_SGE;
+use crate::context::Context;
+use crate::core::Ah;
+use crate::dma::Dma;
+use crate::nic::{GSI_QPN, Nic};
+use crate::path::Path;
+use crate::qp::{Qp, QpConfig, QpType, state};
+use crate::ring::Ring;
+use crate::srq::RecvRing;
+use crate::time::Instant;
+
+impl Nic {
+    pub(super) fn create_qp<M: Dma>(&mut self, mem: &M, cmd: &CreateQp) -> Result<u32, Status> {
+        if cmd.reserved0 != 0 || cmd.reserved1 != [0; 8] {
+            return Err(Status::ReservedNotZero);
+        }
+        if cmd.qp_type == QPT_XRC_TGT {
+            return self.create_xrc_target(cmd);
+        }
+        if cmd.xrcd.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let flags = cmd.flags.get();
+        if flags & !(QP_FLAG_SIG_ALL | QP_FLAG_SRQ) != 0 {
+            return Err(Status::BadParameter);
+        }
+        let kind = QpType::from_abi(cmd.qp_type).ok_or(Status::BadQpType)?;
+        let (pd, uctx) = (cmd.pd.get(), cmd.uctx.get());
+        self.pd(pd)?;
+        self.check_uctx(uctx)?;
+        let (send_cqn, recv_cqn) = (cmd.send_cqn.get(), cmd.recv_cqn.get());
+        for cqn in [send_cqn, recv_cqn] {
+            let cq = self.core.cqs.get(cqn).ok_or(Status::BadCq)?;
+            if cq.uctx != uctx {
+                return Err(Status::DomainMismatch);
+            }
+        }
+        let with_srq = flags & QP_FLAG_SRQ != 0;
+        let srqn = with_srq.then(|| cmd.srqn.get());
+        if let Some(srqn) = srqn {
+            let srq = self.core.srqs.get(srqn).ok_or(Status::BadSrq)?;
+            // The receives of an XRC SRQ are for the targets of its domain.
+            if srq.xrc.is_some() || kind == QpType::XrcIni {
+                return Err(Status::BadSrq);
+            }
+            // Others have no READ, by which a rendezvous gets its data.
+            if srq.tags.is_some() && kind != QpType::Rc {
+                return Err(Status::BadSrq);
+            }
+        }
+        let sq = self.load_send_ring(mem, cmd)?;
+        let rq = if kind == QpType::XrcIni {
+            // An initiator receives nothing but responses.
+            if cmd.rq.as_bytes().iter().any(|byte| *byte != 0) || cmd.max_recv_sge != 0 {
+                return Err(Status::ReservedNotZero);
+            }
+            None
+        } else if with_srq {
+            None
+        } else {
+            Some(self.load_recv_ring(mem, cmd)?)
+        };
+        let config = QpConfig {
+            kind,
+            pd,
+            uctx,
+            send_cqn,
+            recv_cqn,
+            srqn,
+            sig_all: flags & QP_FLAG_SIG_ALL != 0,
+            max_send_sge: cmd.max_send_sge,
+            max_inline: cmd.max_inline.get(),
+            xrcd: None,
+            rss: None,
+        };
+        let number = self.add_qp(config, Some(sq), rq)?;
+        self.pd(pd)?.refs += 1;
+        for cqn in [send_cqn, recv_cqn] {
+            if let Some(cq) = self.core.cqs.get_mut(cqn) {
+                cq.refs += 1;
+            }
+        }
+        if let Some(srq) = srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
+            srq.refs += 1;
+        }
+        Ok(number)
+    }
+
+    /// Creates a queue pair or a work queue. The objects that `config` names have been checked.
+    pub(super) fn add_qp(
+        &mut self,
+        config: QpConfig,
+        sq: Option<Ring>,
+        rq: Option<RecvRing>,
+    ) -> Result<u32, Status> {
+        let held = self.core.budget.take(Qp::SIZE);
+        let held = held.ok_or(Status::NoResources)?;
+        let policy = self.core.config.fault_policy;
+        let uctx = config.uctx;
+        if config.kind != QpType::Gsi {
+            let make = |number| Qp::new(number, config, policy, (sq, rq), held);
+            let number = self.qps.insert_with(make).ok_or(Status::NoResources)?;
+            self.hold_uctx(uctx);
+            return Ok(number);
+        }
+        // QP1 belongs to the kernel.
+        if config.uctx != 0 {
+            return Err(Status::DomainMismatch);
+        }
+        if self.gsi.is_some() {
+            return Err(Status::InUse);
+        }
+        let qp = Qp::new(GSI_QPN, config, policy, (sq, rq), held);
+        self.gsi = Some(Box::new(qp));
+        Ok(GSI_QPN)
+    }
+
+    /// Creates an XRC target. It has no queues of its own: it belongs to its domain, and outlives the process that
+    /// created it (IBTA annex A14).
+    fn create_xrc_target(&mut self, cmd: &CreateQp) -> Result<u32, Status> {
+        let xrcd = cmd.xrcd.get();
+        let expected = CreateQp {
+            qp_type: QPT_XRC_TGT,
+            xrcd: cmd.xrcd,
+            ..CreateQp::default()
+        };
+        if cmd.as_bytes() != expected.as_bytes() {
+            return Err(Status::ReservedNotZero);
+        }
+        self.xrcd(xrcd)?;
+        let config = QpConfig {
+            xrcd: Some(xrcd),
+            ..QpConfig::without_queues(QpType::XrcTgt, 0, 0)
+        };
+        let number = self.add_qp(config, None, None)?;
+        *self.xrcd(xrcd)? += 1;
+        Ok(number)
+    }
+
+    fn load_send_ring<M: Dma>(&self, mem: &M, cmd: &CreateQp) -> Result<Ring, Status> {
+        let log_depth = check_depth(cmd.sq_log_depth, self.core.config.limits.max_qp_wr)?;
+        if u32::from(cmd.max_send_sge) > MAX_SGE {
+            return Err(Status::BadStride);
+        }
+        let sges = u32::from(cmd.max_send_sge) * size_of::<Sge>() as u32;
+        let data = sges.max(cmd.max_inline.get());
+        let need = SQ_WQE_DATA.checked_add(data).ok_or(Status::BadStride)?;
+        let stride = check_stride(cmd.sq_stride_shift, SQ_MIN_STRIDE_SHIFT, need)?;
+        Ring::load(&cmd.sq, log_depth, stride, true, &self.core.budget, mem)
+    }
+
+    fn load_recv_ring<M: Dma>(&self, mem: &M, cmd: &CreateQp) -> Result<RecvRing, Status> {
+        let log_depth = check_depth(cmd.rq_log_depth, self.core.config.limits.max_qp_wr)?;
+        let stride = check_recv_stride(cmd.rq_stride_shift, cmd.max_recv_sge)?;
+        let ring = Ring::load(&cmd.rq, log_depth, stride, true, &self.core.budget, mem)?;
+        Ok(RecvRing::new(ring, cmd.max_recv_sge))
+    }
+
+    /// The queue pair with this number. Work queues share the number space, and are not found.
+    pub(super) fn queue_pair(&mut self, number: u32) -> Result<&mut Qp, Status> {
+        Self::qp_mut(&mut self.qps, &mut self.gsi, number)
+            .filter(|qp| qp.config.kind != QpType::Wq)
+            .ok_or(Status::BadQp)
+    }
+
+    pub(super) fn destroy_qp<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        number: u32,
+    ) -> Result<(), Status> {
+        if self.queue_pair(number)?.references > 0 {
+            return Err(Status::InUse);
+        }
+        if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
+            qp.give_back_tagged(&mut cx);
+        }
+        self.remove_qp(number);
+        Ok(())
+    }
+
+    /// Removes a queue pair or work queue that nothing refers to.
+    pub(super) fn remove_qp(&mut self, number: u32) {
+        let qp = match number {
+            GSI_QPN => self.gsi.take().map(|qp| *qp),
+            _ => self.qps.remove(number),
+        };
+        let Some(mut qp) = qp else { return };
+        qp.release(&mut self.core);
+        self.core.counters.release(qp.counters);
+        // Usually all of its windows have been freed in turns before.
+        while !self.core.mkeys.forget_qp(number) {}
+        let config = qp.config;
+        self.release_uctx(config.uctx);
+        for cqn in [config.send_cqn, config.recv_cqn] {
+            if let Some(cq) = self.core.cqs.get_mut(cqn) {
+                cq.refs -= 1;
+            }
+        }
+        if let Some(srq) = config.srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
+            srq.refs -= 1;
+        }
+        if let Some(rss) = config.rss {
+            self.release_rwq_table(rss.table);
+        }
+        match config.xrcd {
+            Some(xrcd) => self.release_xrcd(xrcd),
+            None => self.release_pd(config.pd),
+        }
+        if self.core.netdev.qpn == number {
+            self.core.netdev.qpn = 0;
+        }
+    }
+
+    pub(super) fn modify_qp<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        number: u32,
+        change: &QpAttr,
+    ) -> Result<(), Status> {
+        if self.queue_pair(number)?.config.kind == QpType::Rss {
+            return Err(Status::BadQpType);
+        }
+        let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
+        if change.reserved0 != 0 || change.reserved1 != [0; 30] {
+            return Err(Status::ReservedNotZero);
+        }
+        let max_rd_atomic = self.core.config.limits.max_rd_atomic;
+        state::check(qp.config.kind, qp.state(), change, max_rd_atomic)?;
+        let path = match change.mask.get() & QP_ATTR_AV {
+            0 => None,
+            _ => Some(Path::resolve(&change.av, &self.core.gids, number)?),
+        };
+        let answers = change.mask.get() & QP_ATTR_MAX_DEST_RD_ATOMIC != 0;
+        if answers && !qp.reserve_answers(&self.core.budget, change.max_dest_rd_atomic) {
+            return Err(Status::NoResources);
+        }
+        let mut cx = Context::new(&mut self.core, now, mem, qp.counters);
+        qp.apply(&mut cx, change, path);
+        Ok(())
+    }
+
+    pub(super) fn query_qp(&mut self, number: u32) -> Result<Answer, Status> {
+        Ok(Answer::with_value(
+            number,
+            &self.queue_pair(number)?.query(),
+        ))
+    }
+
+    pub(super) fn create_ah(&mut self, cmd: &CreateAh) -> Result<u32, Status> {
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        let pd = cmd.pd.get();
+        self.pd(pd)?;
+        let flow = u32::from_le_bytes([cmd.av.dgid[15], cmd.av.dgid[14], cmd.av.dmac[5], 0]);
+        let path = Path::resolve(&cmd.av, &self.core.gids, flow)?;
+        let ahs = &mut self.core.ahs;
+        let ah = ahs
+            .insert_with(|_| Ah { pd, path })
+            .ok_or(Status::NoResources)?;
+        self.pd(pd)?.refs += 1;
+        Ok(ah)
+    }
+
+    pub(super) fn destroy_ah(&mut self, ah: u32) -> Result<(), Status> {
+        let ah = self.core.ahs.remove(ah).ok_or(Status::BadAh)?;
+        self.release_pd(ah.pd);
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! The rings of the admin queue and of the translation queue.
+
+/// A pair of rings in contiguous guest memory: commands in, completions out.
+#[derive(Debug, Default)]
+pub(crate) struct CommandRings {
+    sq: u64,
+    cq: u64,
+    log_depth: u32,
+    consumer: u32,
+    /// Commands up to here have been announced.
+    producer: u32,
+}
+
+impl CommandRings {
+    pub(crate) fn new(sq: u64, cq: u64, log_depth: u32) -> Self {
+        Self {
+            sq,
+            cq,
+            log_depth,
+            consumer: 0,
+            producer: 0,
+        }
+    }
+
+    /// Records a producer index. Returns false if it is out of range.
+    pub(crate) fn announce(&mut self, producer: u32) -> bool {
+        // An index that was announced before is a late doorbell.
+        if producer.wrapping_sub(self.producer) as i32 <= 0 {
+            return true;
+        }
+        let fits = producer.wrapping_sub(self.consumer) <= 1 << self.log_depth;
+        if fits {
+            self.producer = producer;
+        }
+        fits
+    }
+
+    /// True while there are commands that have not been executed.
+    pub(crate) fn has_work(&self) -> bool {
+        self.consumer != self.producer
+    }
+
+    /// Address of the next command of `size` bytes.
+    pub(crate) fn command(&self, size: usize) -> u64 {
+        self.sq + u64::from(self.slot()) * size as u64
+    }
+
+    /// Address of the next completion of `size` bytes, and its phase.
+    pub(crate) fn completion(&self, size: usize) -> (u64, u8) {
+        let phase = !(self.consumer >> self.log_depth) & 1;
+        (self.cq + u64::from(self.slot()) * size as u64, phase as u8)
+    }
+
+    /// Goes to the next command.
+    pub(crate) fn advance(&mut self) {
+        self.consumer = self.consumer.wrapping_add(1);
+    }
+
+    fn slot(&self) -> u32 {
+        self.consumer & ((1 << self.log_depth) - 1)
+    }
+}
