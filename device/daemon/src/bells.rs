@@ -6,6 +6,7 @@ use faultline_abi::doorbell::{self, DoorbellPage};
 use faultline_abi::ring::RingMemory;
 use faultline_memory::{Page, SharedPages};
 
+const ALIVE: usize = offset_of!(DoorbellPage, alive);
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
 const PRODUCER: usize = offset_of!(DoorbellPage, producer);
 const RING: usize = offset_of!(DoorbellPage, ring);
@@ -54,4 +55,10 @@ impl RingMemory for Bells<'_> {
     fn barrier(&self) {
         SharedPages::fence();
     }
+}
+
+/// Prepares a doorbell page for a new context: empty, and marked as alive.
+pub(crate) fn prepare(page: &Page<'_>) {
+    page.zero();
+    page.store_u32(ALIVE, 1);
 }

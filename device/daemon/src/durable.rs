@@ -1,63 +1,84 @@
-//! Makes guest memory durable. A disk takes its time, so a thread for each NIC waits for it: neither the engine nor the
-//! other guests do.
+//! Flushes guest memory to the file behind it (FLUSH to persistence). msync(2) waits for a disk, so each NIC has a thread for it:
+//! the engine and the other guests do not wait.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use faultline_memory::Lasting;
 use faultline_nic::Persist;
-use faultline_ports::PortId;
 
-use crate::engine::EngineHandle;
 use crate::log_limit::LogLimit;
 
-/// Wishes of one NIC that may wait. A queue pair has one at a time, unless it begins anew.
+/// Most requests of one NIC that wait. A queue pair has one at a time, unless it is reset meanwhile.
 const MAX_WAITING: usize = 256;
 
-/// Memory that is to become durable, for a queue pair.
+/// A request of a queue pair to flush parts of memory.
 #[derive(Debug)]
-struct Wish {
+struct FlushRequest {
     qpn: u32,
     number: u64,
     parts: Vec<Lasting>,
 }
 
-/// Where the wishes of a NIC go.
-#[derive(Debug)]
-pub(crate) struct Keeper {
-    port: PortId,
-    /// Name of the NIC.
-    nic: String,
-    engine: EngineHandle,
-    /// Numbers are never used twice, whatever is reset.
-    number: Cell<u64>,
-    /// To the thread, once there is one: few guests have memory that lasts.
-    wishes: RefCell<Option<Sender<Wish>>>,
+/// The result of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flushed {
+    /// The queue pair.
+    pub(crate) qpn: u32,
+    /// The number that [`Persist::Begun`] had.
+    pub(crate) number: u64,
+    /// False if the file system reported an error.
+    pub(crate) succeeded: bool,
 }
 
-impl Keeper {
-    pub(crate) fn new(port: PortId, nic: &str, engine: EngineHandle) -> Self {
+/// Takes a result to the NIC; false if there is no NIC any more.
+type Report = dyn Fn(Flushed) -> bool + Send + Sync;
+
+/// Flushes memory for one NIC.
+pub(crate) struct FlushWorker {
+    /// Name of the NIC.
+    nic: String,
+    report: Arc<Report>,
+    /// Number of the last request. Not reset with the device, so that an old result is recognized.
+    number: Cell<u64>,
+    /// To the thread, which the first request starts: few guests have memory that is backed by a file on a disk.
+    requests: RefCell<Option<Sender<FlushRequest>>>,
+}
+
+impl fmt::Debug for FlushWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlushWorker")
+            .field("nic", &self.nic)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FlushWorker {
+    /// `report` is called by the thread, once for each request that has begun.
+    pub(crate) fn new(nic: &str, report: impl Fn(Flushed) -> bool + Send + Sync + 'static) -> Self {
         Self {
-            port,
             nic: nic.to_owned(),
-            engine,
+            report: Arc::new(report),
             number: Cell::new(0),
-            wishes: RefCell::new(None),
+            requests: RefCell::new(None),
         }
     }
 
-    /// Begins to make these parts durable, for a queue pair.
+    /// Begins to flush these parts for a queue pair.
     pub(crate) fn begin(&self, qpn: u32, parts: Vec<Lasting>) -> Persist {
         if parts.is_empty() {
             return Persist::Done;
         }
-        let number = self.number.get() + 1;
-        let wish = Wish { qpn, number, parts };
-        let wishes = &mut *self.wishes.borrow_mut();
-        if wishes.is_none() {
-            *wishes = self.start();
+        let number = self.number.get().wrapping_add(1);
+        let request = FlushRequest { qpn, number, parts };
+        let requests = &mut *self.requests.borrow_mut();
+        if requests.is_none() {
+            *requests = self.start();
         }
-        match wishes.as_ref().map(|wishes| wishes.try_send(wish)) {
+        match requests.as_ref().map(|requests| requests.try_send(request)) {
             Some(Ok(())) => {
                 self.number.set(number);
                 Persist::Begun(number)
@@ -66,39 +87,41 @@ impl Keeper {
         }
     }
 
-    /// The thread ends with the NIC, or later if the disk keeps it.
-    fn start(&self) -> Option<Sender<Wish>> {
+    /// Starts the thread. It ends with the NIC, or later if the disk delays it.
+    fn start(&self) -> Option<Sender<FlushRequest>> {
         let (tx, rx) = bounded(MAX_WAITING);
-        let (port, engine) = (self.port, self.engine.clone());
-        let thread = std::thread::Builder::new().name(format!("durable-{port}"));
+        let report = Arc::clone(&self.report);
+        let thread = std::thread::Builder::new().name(format!("flush-{}", self.nic));
         let log = LogLimit::new(&self.nic);
-        match thread.spawn(move || fulfil(&rx, port, &engine, &log)) {
+        match thread.spawn(move || run(&rx, &*report, &log)) {
             Ok(_) => Some(tx),
             Err(error) => {
-                tracing::error!(nic = %self.nic, "no thread to make memory durable: {error}");
+                tracing::error!(
+                    nic = %self.nic,
+                    "can't start the thread that flushes memory, so FLUSH to persistence is refused: {error}"
+                );
                 None
             }
         }
     }
 }
 
-fn fulfil(wishes: &Receiver<Wish>, port: PortId, engine: &EngineHandle, log: &LogLimit) {
-    for Wish { qpn, number, parts } in wishes {
+fn run(requests: &Receiver<FlushRequest>, report: &Report, log: &LogLimit) {
+    for FlushRequest { qpn, number, parts } in requests {
         let failed = parts.iter().find_map(|part| part.sync().err());
         if let Some(error) = &failed
             && log.allows()
         {
-            tracing::warn!(nic = %log.nic(), "can't make guest memory durable: {error}");
+            tracing::warn!(nic = %log.nic(), "can't flush guest memory to its file: {error}");
         }
-        // Unmapped now if the guest has taken it back meanwhile.
+        // Unmaps the file if the guest has removed the map meanwhile.
         drop(parts);
-        let well = failed.is_none();
-        let told = engine.post(move |engine| {
-            if let Some(port) = engine.ports.get_mut(port) {
-                port.nic.persisted(qpn, number, well);
-            }
-        });
-        if told.is_err() {
+        let flushed = Flushed {
+            qpn,
+            number,
+            succeeded: failed.is_none(),
+        };
+        if !report(flushed) {
             return;
         }
     }

@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 
 use crate::config::{Config, PollMode};
-use crate::durable::Keeper;
+use crate::durable::{FlushWorker, Flushed};
 use crate::port::NicPort;
 use crate::ram::Ram;
 use crate::sleep::{self, Processor, Sleeper};
@@ -82,6 +82,16 @@ impl EngineHandle {
         self.requests.send(Box::new(work)).map_err(|_| Ended)?;
         self.wake();
         Ok(())
+    }
+
+    /// Passes the result of a flush to a NIC.
+    fn flushed(&self, id: PortId, flushed: Flushed) -> Result<(), Ended> {
+        self.post(move |engine| {
+            if let Some(port) = engine.ports.get_mut(id) {
+                port.nic
+                    .persisted(flushed.qpn, flushed.number, flushed.succeeded);
+            }
+        })
     }
 
     /// Ends the engine after what it does now.
@@ -156,8 +166,10 @@ impl Engine {
         for (id, nic) in config.nics.iter().enumerate() {
             let mac = nic.mac_address();
             let port = NicPort::new(&nic.name, config.nic_config(nic))?;
-            let keeper = Keeper::new(id, &nic.name, handle.clone());
-            engine.rams.push(port.ram(keeper)?);
+            let engine_handle = handle.clone();
+            let report = move |flushed| engine_handle.flushed(id, flushed).is_ok();
+            let flush_worker = FlushWorker::new(&nic.name, report);
+            engine.rams.push(port.ram(flush_worker)?);
             engine.ports.push(port);
             engine.switch.add_permanent_address(id, mac);
             engine.switch.set_present_address(id, mac);

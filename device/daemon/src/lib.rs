@@ -5,7 +5,7 @@
 //! - `config_file`: positions and messages of errors in the file
 //! - [`engine`]: the thread that owns all NICs
 //! - `port`: one NIC with its guest's memory, doorbell pages and interrupts
-//! - `durable`: threads that wait until guest memory is durable
+//! - `durable`: threads that flush guest memory to files
 //! - `function`: the PCI function that a vfio-user client sees
 //! - `log_limit`: the limit for messages that a guest can cause
 //! - [`sleep`]: how the engine falls asleep and is woken

@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use faultline_abi::doorbell::DoorbellPage;
 use faultline_abi::{regs, ring};
-use faultline_memory::{PAGE_SIZE, Page, SharedPages};
+use faultline_memory::{PAGE_SIZE, SharedPages};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
 
-use crate::bells::Bells;
-use crate::durable::Keeper;
+use crate::bells::{self, Bells};
+use crate::durable::FlushWorker;
 use crate::ram::Ram;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
-const ALIVE: usize = offset_of!(DoorbellPage, alive);
 const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
 const CONSUMER: usize = offset_of!(DoorbellPage, consumer);
 /// Doorbells taken from one page before the next has its turn.
@@ -95,9 +94,9 @@ impl NicPort {
     }
 
     /// What a NIC reaches: the memory that its guest will lend it, and its own.
-    pub(crate) fn ram(&self, keeper: Keeper) -> std::io::Result<Ram> {
+    pub(crate) fn ram(&self, flush_worker: FlushWorker) -> std::io::Result<Ram> {
         let bar = BarTwo::of(&self.nic);
-        let mut ram = Ram::new(&self.name, keeper, Arc::clone(&self.pages));
+        let mut ram = Ram::new(&self.name, flush_worker, Arc::clone(&self.pages));
         if bar.memory_len > 0 {
             let fd = Some(self.pages.dup()?);
             ram.memory
@@ -169,7 +168,7 @@ impl NicPort {
                 if page == 0
                     && let Some(page) = pages.page(0)
                 {
-                    new_page(&page);
+                    bells::prepare(&page);
                 }
                 Polled {
                     page,
@@ -261,10 +260,4 @@ impl NicPort {
         }
         any
     }
-}
-
-/// Makes a doorbell page ready for a context.
-pub(crate) fn new_page(page: &Page<'_>) {
-    page.zero();
-    page.store_u32(ALIVE, 1);
 }

@@ -7,8 +7,8 @@ use faultline_memory::{AccessError, GuestMemory, Removed, SharedPages, UnmapErro
 use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist};
 use faultline_vfio_user::Errno;
 
-use crate::durable::Keeper;
-use crate::port;
+use crate::bells;
+use crate::durable::FlushWorker;
 
 /// The memory of one guest; from [`DEVICE_MEMORY`] on that of its NIC.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Ram {
     pub(crate) memory: GuestMemory,
     /// Name of the NIC, for the log.
     name: String,
-    keeper: Keeper,
+    flush_worker: FlushWorker,
     /// BAR 2.
     pages: Arc<SharedPages>,
     /// Accesses to lost pages that were reported.
@@ -27,11 +27,11 @@ pub(crate) struct Ram {
 
 impl Ram {
     /// No memory yet, but the pages of BAR 2.
-    pub(crate) fn new(name: &str, keeper: Keeper, pages: Arc<SharedPages>) -> Self {
+    pub(crate) fn new(name: &str, flush_worker: FlushWorker, pages: Arc<SharedPages>) -> Self {
         Self {
             memory: GuestMemory::new(),
             name: name.to_owned(),
-            keeper,
+            flush_worker,
             pages,
             losses: Cell::new(0),
             loss_logged: Cell::new(false),
@@ -141,12 +141,12 @@ impl Dma for Ram {
     }
 
     fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist {
-        self.keeper.begin(qpn, self.memory.lasting(ranges))
+        self.flush_worker.begin(qpn, self.memory.lasting(ranges))
     }
 
     fn new_doorbell_page(&self, page: u32) {
         if let Some(page) = self.pages.page(page as usize) {
-            port::new_page(&page);
+            bells::prepare(&page);
         }
     }
 

@@ -1,20 +1,10 @@
-//! Files behind guest memory. Each file is mapped once for a NIC and as a whole, however many DMA maps lead into it: under a
-//! virtual IOMMU a guest makes and removes tens of thousands of those, while the mappings of all NICs of the process
-//! count against `vm.max_map_count`.
+//! A mapped file, or range of a file, behind guest memory.
 
-use crate::PAGE_SIZE;
-use crate::guest::{Map, MapError};
-use crate::mapping::Mapping;
-use crate::sigbus::{self, MAX_REGISTERED, Registration};
+use crate::mapping::{Mapping, PAGE_SIZE};
+use crate::sigbus::{self, Registration};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FileType, fstat, fstatfs};
+use rustix::fs::fstatfs;
 use rustix::io;
-use rustix::process::{Resource, getrlimit};
-use std::ptr;
-use std::sync::{Arc, Weak};
-
-/// Mappings of a process if the system does not say.
-const DEFAULT_MAX_MAP_COUNT: usize = 65530;
 
 /// A file, or a range of it, that is mapped here.
 #[derive(Debug)]
@@ -29,14 +19,15 @@ pub(crate) struct Backing {
     /// Offset in the file at which the mapping begins.
     file_offset: u64,
     /// Device, inode and whether it is mapped for writing, for one that other maps may share.
-    identity: Option<Identity>,
+    pub(crate) identity: Option<Identity>,
 }
 
-type Identity = (u64, u64, bool);
+/// Device, inode, and whether it is mapped for writing.
+pub(crate) type Identity = (u64, u64, bool);
 
 impl Backing {
     /// None if there are too many of them in this process.
-    fn new(
+    pub(crate) fn new(
         fd: OwnedFd,
         mapping: Mapping,
         file_offset: u64,
@@ -81,187 +72,14 @@ impl Backing {
     }
 
     /// Offset in the mapping of a range of the file, if all of it is mapped.
-    fn position(&self, offset: u64, len: usize) -> Option<usize> {
+    pub(crate) fn position(&self, offset: u64, len: usize) -> Option<usize> {
         let at = usize::try_from(offset.checked_sub(self.file_offset)?).ok()?;
         (at.checked_add(len)? <= self.mapping.len()).then_some(at)
     }
 }
 
-/// A DMA map that [`GuestMemory::insert`](crate::GuestMemory::insert) can take.
-#[derive(Debug)]
-pub struct NewMap(pub(crate) Map);
-
-/// The files behind the memory of one guest. Belongs to the thread that receives the descriptors: mapping a file takes a
-/// lock of the process, which nothing on the data path should wait for.
-#[derive(Debug)]
-pub struct FileMaps {
-    files: Vec<Weak<Backing>>,
-    limit: usize,
-}
-
-impl FileMaps {
-    /// At most `limit` files, or ranges of files, at a time.
-    pub fn new(limit: usize) -> Self {
-        Self {
-            files: Vec::new(),
-            limit,
-        }
-    }
-
-    /// A fair limit for each of so many NICs in this process: their share of three quarters of the mappings and
-    /// descriptors that the system grants the process.
-    pub fn share(nics: usize) -> usize {
-        let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
-        let maps = text.trim().parse().unwrap_or(DEFAULT_MAX_MAP_COUNT);
-        let files = getrlimit(Resource::Nofile).current;
-        let files = files.map_or(usize::MAX, |files| {
-            usize::try_from(files).unwrap_or(usize::MAX)
-        });
-        let most = maps.min(files).min(MAX_REGISTERED);
-        (most / 4 * 3 / nics.max(1)).max(1)
-    }
-
-    /// Files that are mapped now.
-    pub fn len(&self) -> usize {
-        let alive = |file: &&Weak<Backing>| file.strong_count() > 0;
-        self.files.iter().filter(alive).count()
-    }
-
-    /// True if no file is mapped now.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Prepares a map of `len` bytes of the file `fd` from `offset` at I/O address `iova`.
-    ///
-    /// Without a descriptor the range is recorded as unreachable: accesses give
-    /// [`AccessError::NoDescriptor`](crate::AccessError::NoDescriptor) and are counted. QEMU sends such maps for the BARs of
-    /// other devices, for memory that is not shared, and for our own mmapped BAR.
-    ///
-    /// # Errors
-    ///
-    /// [`MapError`]; the descriptor is closed then.
-    pub fn prepare(
-        &mut self,
-        iova: u64,
-        len: u64,
-        fd: Option<OwnedFd>,
-        offset: u64,
-        readable: bool,
-        writable: bool,
-    ) -> Result<NewMap, MapError> {
-        if len == 0 {
-            return Err(MapError::Empty { iova });
-        }
-        let span = len - 1;
-        let overflow = MapError::Overflow { iova, len, offset };
-        iova.checked_add(span).ok_or(overflow.clone())?;
-        let file_end = offset.checked_add(len).ok_or(overflow.clone())?;
-        let host_len = usize::try_from(len)
-            .ok()
-            .filter(|len| *len <= isize::MAX as usize)
-            .ok_or(overflow)?;
-        if (iova | len | offset) & (PAGE_SIZE as u64 - 1) != 0 {
-            return Err(MapError::Unaligned { iova, len, offset });
-        }
-        if !readable {
-            return Err(MapError::NotReadable { iova });
-        }
-        let mut map = Map {
-            start: iova,
-            span,
-            host: ptr::null_mut(),
-            writable,
-            backing: None,
-            lasting: false,
-        };
-        if let Some(fd) = fd {
-            let os = |errno| MapError::Os { iova, len, errno };
-            let stat = fstat(&fd).map_err(os)?;
-            let size = u64::try_from(stat.st_size).unwrap_or(0);
-            let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-            if is_regular && size < file_end {
-                return Err(MapError::ShortFile { size, offset, len });
-            }
-            let identity = is_regular.then_some((stat.st_dev, stat.st_ino, writable));
-            map.lasting = writable && !(is_regular && is_in_memory(&fd));
-            let (backing, at) = match self.find(identity, offset, host_len) {
-                Some(found) => found,
-                None => self
-                    .add(
-                        fd,
-                        identity.map(|id| (id, size)),
-                        offset,
-                        host_len,
-                        writable,
-                    )
-                    .map_err(|error| error.map_or(MapError::TooManyFiles(self.limit), os))?,
-            };
-            map.host = backing.mapping.as_ptr().wrapping_add(at);
-            map.backing = Some(backing);
-        }
-        Ok(NewMap(map))
-    }
-
-    /// A file that is mapped already. As long as it is, no other file has its inode number.
-    fn find(
-        &self,
-        identity: Option<Identity>,
-        offset: u64,
-        len: usize,
-    ) -> Option<(Arc<Backing>, usize)> {
-        self.files.iter().find_map(|file| {
-            let backing = file.upgrade()?;
-            let same = identity.is_some() && backing.identity == identity;
-            let at = backing.position(offset, len).filter(|_| same)?;
-            Some((backing, at))
-        })
-    }
-
-    /// Maps a file as a whole; or only the range, if it is no regular file or the whole does not fit the address space.
-    /// The error is the system's, or none if there are too many.
-    fn add(
-        &mut self,
-        fd: OwnedFd,
-        whole: Option<(Identity, u64)>,
-        offset: u64,
-        len: usize,
-        writable: bool,
-    ) -> Result<(Arc<Backing>, usize), Option<io::Errno>> {
-        self.files.retain(|file| file.strong_count() > 0);
-        if self.files.len() >= self.limit {
-            return Err(None);
-        }
-        let whole = whole.and_then(|(identity, size)| {
-            let size = usize::try_from(size)
-                .ok()?
-                .checked_next_multiple_of(PAGE_SIZE)?;
-            let mapping = Mapping::new(&fd, 0, size, writable).ok()?;
-            Some((mapping, 0, Some(identity)))
-        });
-        let (mapping, start, identity) = match whole {
-            Some(whole) => whole,
-            None => (Mapping::new(&fd, offset, len, writable)?, offset, None),
-        };
-        let backing = Backing::new(fd, mapping, start, identity, writable)?.ok_or(None)?;
-        let at = backing
-            .position(offset, len)
-            .ok_or(Some(io::Errno::INVAL))?;
-        let backing = Arc::new(backing);
-        self.files.push(Arc::downgrade(&backing));
-        Ok((backing, at))
-    }
-}
-
-/// Whether what is written to a file of this file system is gone with the memory.
-fn is_in_memory(fd: &OwnedFd) -> bool {
-    // linux/magic.h: tmpfs (and memfd), hugetlbfs, ramfs.
-    const IN_MEMORY: [u64; 3] = [0x0102_1994, HUGETLBFS, 0x8584_58f6];
-    fstatfs(fd).is_ok_and(|fs| IN_MEMORY.contains(&(fs.f_type as u64)))
-}
-
 /// HUGETLBFS_MAGIC of linux/magic.h.
-const HUGETLBFS: u64 = 0x9584_58f6;
+pub(crate) const HUGETLBFS: u64 = 0x9584_58f6;
 
 /// Bytes that can be mapped by themselves.
 fn page_size(fd: &OwnedFd) -> usize {

@@ -1,6 +1,8 @@
 //! The DMA map table of one NIC.
 
-use crate::backing::{Backing, FileMaps, NewMap};
+use crate::backing::Backing;
+use crate::file_maps::FileMaps;
+use crate::map::{MAX_MAPS, Map, MapError, NewMap};
 use crate::mapping::AccessError;
 use crate::raw;
 use crate::sigbus;
@@ -10,98 +12,6 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// Why a range could not be mapped.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MapError {
-    /// The length is zero.
-    #[error("DMA map at {iova:#x} has length 0")]
-    Empty {
-        /// Start of the range.
-        iova: u64,
-    },
-    /// The range does not end within 64 bits of address or file offset.
-    #[error("DMA map of {len:#x} bytes at {iova:#x}, file offset {offset:#x}, wraps around")]
-    Overflow {
-        /// Start of the range.
-        iova: u64,
-        /// Length in bytes.
-        len: u64,
-        /// Offset into the file.
-        offset: u64,
-    },
-    /// Address, length or file offset is no multiple of 4096.
-    #[error("DMA map of {len:#x} bytes at {iova:#x}, file offset {offset:#x}, is not page-aligned")]
-    Unaligned {
-        /// Start of the range.
-        iova: u64,
-        /// Length in bytes.
-        len: u64,
-        /// Offset into the file.
-        offset: u64,
-    },
-    /// Part of the range is mapped already.
-    #[error("DMA map of {len:#x} bytes at {iova:#x} overlaps the one at {other:#x}")]
-    Overlap {
-        /// Start of the range.
-        iova: u64,
-        /// Length in bytes.
-        len: u64,
-        /// Start of the map that is in the way.
-        other: u64,
-    },
-    /// The device may not even read it; such a map has no use.
-    #[error("DMA map at {iova:#x} is not readable")]
-    NotReadable {
-        /// Start of the range.
-        iova: u64,
-    },
-    /// The file ends before the range does. Access would raise SIGBUS.
-    #[error("file of {size:#x} bytes is too short for {len:#x} bytes at offset {offset:#x}")]
-    ShortFile {
-        /// Size of the file in bytes.
-        size: u64,
-        /// Offset into the file.
-        offset: u64,
-        /// Length in bytes.
-        len: u64,
-    },
-    /// The table is full ([`GuestMemory::MAX_MAPS`]).
-    #[error("more than {} DMA maps", GuestMemory::MAX_MAPS)]
-    TooMany,
-    /// Too many files, or ranges of devices ([`FileMaps::new`]).
-    #[error(
-        "guest memory in more than {0} files: that is this NIC's share of the mappings and descriptors of the \
-         process; raise vm.max_map_count and the limit of open files, or serve fewer NICs in one process"
-    )]
-    TooManyFiles(usize),
-    /// fstat(2) or mmap(2) failed.
-    #[error("cannot map {len:#x} bytes at {iova:#x}: {errno}")]
-    Os {
-        /// Start of the range.
-        iova: u64,
-        /// Length in bytes.
-        len: u64,
-        /// The system's reason.
-        errno: Errno,
-    },
-}
-
-impl MapError {
-    /// The errno to answer the VMM with; never zero.
-    pub fn errno(&self) -> Errno {
-        match self {
-            Self::Overlap { .. } => Errno::EXIST,
-            Self::TooMany | Self::TooManyFiles(_) => Errno::NOSPC,
-            Self::Overflow { .. } => Errno::OVERFLOW,
-            Self::Os { errno, .. } => *errno,
-            Self::Empty { .. }
-            | Self::Unaligned { .. }
-            | Self::NotReadable { .. }
-            | Self::ShortFile { .. } => Errno::INVAL,
-        }
-    }
-}
 
 /// Why a range could not be unmapped. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -148,20 +58,6 @@ pub struct FaultCounts {
     pub misaligned: u64,
     /// [`AccessError::Lost`].
     pub lost: u64,
-}
-
-/// One map. `span` is its length minus one, so that a map may end at 2^64.
-#[derive(Debug)]
-pub(crate) struct Map {
-    pub(crate) start: u64,
-    pub(crate) span: u64,
-    /// Null if there was no descriptor.
-    pub(crate) host: *mut u8,
-    pub(crate) writable: bool,
-    /// Owns what `host` points to.
-    pub(crate) backing: Option<Arc<Backing>>,
-    /// What is written there may outlive the memory.
-    pub(crate) lasting: bool,
 }
 
 /// A map that was not inserted, and why. Dropping it may take long: if nothing else uses the file, it is unmapped.
@@ -215,15 +111,6 @@ impl Lasting {
     }
 }
 
-// SAFETY: `host` points into `backing`, which moves along and is itself Send.
-unsafe impl Send for Map {}
-
-impl Map {
-    pub(crate) fn last(&self) -> u64 {
-        self.start + self.span
-    }
-}
-
 /// Guest memory as the VMM has mapped it for one NIC: I/O addresses to bytes.
 ///
 /// One thread owns it (it is `Send`, not `Sync`). Quiesce before [`GuestMemory::unmap`]: the
@@ -245,7 +132,7 @@ pub struct GuestMemory {
 
 impl GuestMemory {
     /// Most maps a NIC can have: what QEMU assumes by default (`VFIO_USER_DEF_MAP_MAX`), and the device's own memory.
-    pub const MAX_MAPS: usize = 65535 + 1;
+    pub const MAX_MAPS: usize = MAX_MAPS;
 
     /// An empty table.
     pub fn new() -> Self {

@@ -40,14 +40,17 @@ compile_error!("guest memory is little-endian and accessed without conversion");
 
 mod backing;
 mod file;
+mod file_maps;
 mod guest;
+mod map;
 mod mapping;
 mod pages;
 mod raw;
 mod sigbus;
 
-pub use backing::{FileMaps, NewMap};
 pub use file::{MappedFile, MemFd};
-pub use guest::{FaultCounts, GuestMemory, Lasting, MapError, Refused, Removed, UnmapError};
-pub use mapping::{AccessError, Mapping};
-pub use pages::{PAGE_SIZE, Page, SharedPages};
+pub use file_maps::FileMaps;
+pub use guest::{FaultCounts, GuestMemory, Lasting, Refused, Removed, UnmapError};
+pub use map::{MapError, NewMap};
+pub use mapping::{AccessError, Mapping, PAGE_SIZE};
+pub use pages::{Page, SharedPages};

@@ -1,12 +1,14 @@
 //! One `mmap` of a file and the checked accesses to it.
 
-use crate::PAGE_SIZE;
 use crate::raw;
 use rustix::fd::AsFd;
 use rustix::io;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of a page: of a doorbell page, and the unit of DMA maps.
+pub const PAGE_SIZE: usize = 4096;
 
 /// Bytes that are unmapped at a time.
 const UNMAP_STEP: usize = 64 << 20;

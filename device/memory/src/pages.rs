@@ -1,6 +1,6 @@
 //! Doorbell pages and device memory: what the device lends to the guest.
 
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, PAGE_SIZE};
 use crate::raw;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
@@ -10,9 +10,6 @@ use std::io;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// Bytes in one doorbell page.
-pub const PAGE_SIZE: usize = 4096;
 
 /// A sealed memory file of whole pages, mapped here and, through its descriptor, in the VMM.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 //! Nothing here panics, whatever the bytes or the field values are.
 
 use crate::cursor::{Reader, Writer, fits};
+use crate::opcode::BTH_LEN;
 use crate::{Opcode, WireError};
 
 /// A 24-bit packet sequence number (IBTA volume 1, chapter 9.7.2). Arithmetic wraps at 2^24.
@@ -113,7 +114,7 @@ pub struct Bth {
 
 impl Bth {
     /// Bytes of the header.
-    pub const LEN: usize = 12;
+    pub const LEN: usize = BTH_LEN;
     /// The default partition with full membership (IBTA volume 1, chapter 10.9).
     pub const DEFAULT_PKEY: u16 = 0xffff;
 

@@ -10,6 +10,9 @@
 
 use bitflags::bitflags;
 
+/// Bytes of the base transport header, which every packet has.
+pub(crate) const BTH_LEN: usize = 12;
+
 /// The transport service that an opcode belongs to: its three high bits, or CNP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
@@ -184,7 +187,7 @@ macro_rules! opcodes {
                             kind: OpKind::$kind,
                             position: Position::$position,
                             headers,
-                            transport_len: crate::Bth::LEN + headers.wire_len(),
+                            transport_len: BTH_LEN + headers.wire_len(),
                             payload: $payload,
                         }
                     },)*

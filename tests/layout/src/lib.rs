@@ -1,5 +1,6 @@
 //! Checks of the source tree and of what is said about it; see `tests/`.
 #![forbid(unsafe_code)]
 
+pub mod circles;
 pub mod compatibility;
 pub mod named;

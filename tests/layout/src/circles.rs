@@ -1,0 +1,326 @@
+//! Circles of source files: files of one crate that use each other, directly or through others.
+//!
+//! A file uses another if it has a path (`crate::…`, `super::…`, `self::…`, or one that begins with a module that it declares)
+//! to an item of that file. A re-export is followed to the file that defines the item, and is itself no use. The roots
+//! (`lib.rs`, `main.rs`), which only declare modules and re-export, take no part. Not seen are methods of a type whose
+//! `impl` is in another file, and what is below `#[cfg(test)] mod`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Path of a module below its crate.
+type Module = Vec<String>;
+
+/// Names by the pair of files of which the first uses them and the second defines them.
+pub type Uses = BTreeMap<(String, String), BTreeSet<String>>;
+
+/// A source file: its path below `src`, and its text.
+pub type Source = (String, String);
+
+struct File {
+    name: String,
+    module: Module,
+    /// Paths with the name under which a re-export makes them known, if it is one.
+    paths: Vec<(Module, bool)>,
+}
+
+impl File {
+    fn new(name: &str, text: &str) -> Self {
+        let text = code(text);
+        let module = module_of(name);
+        let words = words(&text);
+        let children: BTreeSet<&str> = words
+            .windows(3)
+            .filter(|part| part[0] == "mod" && part[2] == ";")
+            .map(|part| part[1])
+            .collect();
+        let mut paths = Vec::new();
+        let mut re_exports = false;
+        for (at, word) in words.iter().enumerate() {
+            match *word {
+                "use" => re_exports = at > 0 && matches!(words[at - 1], "pub" | ")"),
+                ";" => re_exports = false,
+                _ => {}
+            }
+            let begins = words.get(at + 1) == Some(&"::")
+                && (at == 0 || !matches!(words[at - 1], "::" | "$"));
+            let start = match *word {
+                "crate" => Vec::new(),
+                "self" => module.clone(),
+                "super" => parent(&module),
+                child if children.contains(child) => {
+                    let mut start = module.clone();
+                    start.push(child.to_owned());
+                    start
+                }
+                _ => continue,
+            };
+            if begins {
+                let mut found = Vec::new();
+                tree(&words[at + 1..], start, &mut found);
+                paths.extend(found.into_iter().map(|path| (path, re_exports)));
+            }
+        }
+        Self {
+            name: name.to_owned(),
+            module,
+            paths,
+        }
+    }
+
+    fn is_root(&self) -> bool {
+        self.module.is_empty()
+    }
+}
+
+fn parent(module: &Module) -> Module {
+    let mut parent = module.clone();
+    parent.pop();
+    parent
+}
+
+fn module_of(name: &str) -> Module {
+    let path = name.trim_end_matches(".rs");
+    let mut module: Module = path.split('/').map(str::to_owned).collect();
+    if matches!(module.last().map(String::as_str), Some("mod")) {
+        module.pop();
+    }
+    if matches!(path, "lib" | "main") {
+        module.clear();
+    }
+    module
+}
+
+/// The text without comments and without its tests.
+fn code(text: &str) -> String {
+    let text = text
+        .split_once("#[cfg(test)]\nmod ")
+        .map_or(text, |(code, _)| code);
+    let lines = text.lines();
+    let lines = lines.map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Names, `::`, and single other characters.
+fn words(text: &str) -> Vec<&str> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let length = if is_name(first) {
+            rest.find(|c| !is_name(c)).unwrap_or(rest.len())
+        } else if rest.starts_with("::") {
+            2
+        } else {
+            first.len_utf8()
+        };
+        let (word, after) = rest.split_at(length);
+        words.push(word);
+        rest = after.trim_start();
+    }
+    words
+}
+
+/// Adds the paths that go on from `path`, where `words` begins behind it; returns how many words they take.
+fn tree(words: &[&str], mut path: Module, found: &mut Vec<Module>) -> usize {
+    let mut at = 0;
+    while words.get(at) == Some(&"::") {
+        match words.get(at + 1) {
+            Some(&"{") => {
+                at += 2;
+                while let Some(word) = words.get(at).filter(|word| **word != "}") {
+                    if *word == "," {
+                        at += 1;
+                        continue;
+                    }
+                    let mut inner = path.clone();
+                    if *word != "self" {
+                        inner.push((*word).to_owned());
+                    }
+                    at += 1;
+                    at += tree(&words[at..], inner, found);
+                    // `as` and the other name.
+                    if words.get(at) == Some(&"as") {
+                        at += 2;
+                    }
+                }
+                return at + 1;
+            }
+            Some(&"super") => {
+                path.pop();
+                at += 2;
+            }
+            Some(name) if name.starts_with(|c: char| c.is_alphabetic() || c == '_') => {
+                path.push((*name).to_owned());
+                at += 2;
+            }
+            _ => break,
+        }
+    }
+    found.push(path);
+    at
+}
+
+/// The file that defines what a path names, and the name.
+fn definition<'a>(files: &'a [File], path: &[String], depth: usize) -> Option<(&'a File, String)> {
+    let mut longest: Option<&File> = None;
+    for length in 0..=path.len() {
+        let found = files.iter().find(|file| file.module == path[..length]);
+        longest = found.or(longest);
+    }
+    let file = longest?;
+    let rest = path.get(file.module.len()..).unwrap_or_default();
+    let Some(name) = rest.first() else {
+        let name = path.last().cloned().unwrap_or_default();
+        return Some((file, name));
+    };
+    let re_export = file
+        .paths
+        .iter()
+        .find(|(path, re_exports)| *re_exports && path.last() == Some(name));
+    match re_export {
+        Some((path, _)) if depth > 0 => definition(files, path, depth - 1),
+        _ => Some((file, name.clone())),
+    }
+}
+
+/// Which file of a crate uses what of which other.
+pub fn uses(sources: &[Source]) -> Uses {
+    let files: Vec<File> = sources
+        .iter()
+        .map(|(name, text)| File::new(name, text))
+        .collect();
+    let mut uses = Uses::new();
+    for file in files.iter().filter(|file| !file.is_root()) {
+        for (path, _) in file.paths.iter().filter(|(_, re_exports)| !re_exports) {
+            if let Some((target, name)) = definition(&files, path, 4)
+                && !target.is_root()
+                && target.name != file.name
+            {
+                let pair = (file.name.clone(), target.name.clone());
+                uses.entry(pair).or_default().insert(name);
+            }
+        }
+    }
+    uses
+}
+
+/// The files that one file uses, directly or through others.
+fn reached<'a>(uses: &'a Uses, from: &'a str) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut pending = vec![from];
+    while let Some(file) = pending.pop() {
+        let next = uses.keys().filter(|(user, _)| user == file);
+        pending.extend(
+            next.filter_map(|(_, used)| reached.insert(used.as_str()).then_some(used.as_str())),
+        );
+    }
+    reached
+}
+
+/// The uses that are part of a circle.
+pub fn circles(uses: &Uses) -> Uses {
+    let in_circle = |(user, used): &(String, String)| reached(uses, used).contains(user.as_str());
+    uses.iter()
+        .filter(|(pair, _)| in_circle(pair))
+        .map(|(pair, names)| (pair.clone(), names.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree_of(sources: &[(&str, &str)]) -> Vec<Source> {
+        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+        sources.iter().map(owned).collect()
+    }
+
+    #[track_caller]
+    fn found(sources: &[(&str, &str)]) -> Vec<String> {
+        circles(&uses(&tree_of(sources)))
+            .iter()
+            .map(|((user, used), names)| {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                format!("{user} -> {used}: {}", names.join(", "))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_circle_is_found_with_the_names_that_cause_it() {
+        assert_eq!(
+            found(&[
+                ("lib.rs", "mod a; mod b; mod c; mod d;"),
+                (
+                    "a.rs",
+                    "use crate::b::{Bee, Buzz as B};\nuse crate::d::Dee;"
+                ),
+                ("b.rs", "fn f() -> crate::c::Sea { todo() }"),
+                ("c.rs", "use super::a;\nfn g(x: a::Aye) {}"),
+                ("d.rs", "struct Dee;"),
+            ]),
+            [
+                "a.rs -> b.rs: Bee, Buzz",
+                "b.rs -> c.rs: Sea",
+                "c.rs -> a.rs: a"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_re_export_is_followed_to_the_definition() {
+        assert_eq!(
+            found(&[
+                ("lib.rs", "mod a; mod b;\npub use a::Aye;\npub use b::Bee;"),
+                ("a.rs", "use crate::Bee;"),
+                ("b.rs", "use crate::Aye;"),
+            ]),
+            ["a.rs -> b.rs: Bee", "b.rs -> a.rs: Aye"]
+        );
+    }
+
+    #[test]
+    fn a_folder_and_its_files_make_a_circle_if_they_use_each_other() {
+        assert_eq!(
+            found(&[
+                ("lib.rs", "mod qp;"),
+                (
+                    "qp/mod.rs",
+                    "mod send;\nuse send::Sender;\npub struct Qp(Sender);"
+                ),
+                ("qp/send.rs", "use super::Qp;\nuse super::super::qp::Other;"),
+            ]),
+            [
+                "qp/mod.rs -> qp/send.rs: Sender",
+                "qp/send.rs -> qp/mod.rs: Other, Qp"
+            ]
+        );
+        assert_eq!(
+            found(&[
+                ("lib.rs", "mod qp;"),
+                (
+                    "qp/mod.rs",
+                    "mod send;\nmod state;\npub(crate) use send::Sender;\npub use state::State;"
+                ),
+                ("qp/send.rs", "use super::State;"),
+                ("qp/state.rs", "pub enum State {}"),
+            ]),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn comments_and_tests_do_not_count() {
+        assert_eq!(
+            found(&[
+                ("lib.rs", "mod a; mod b;"),
+                ("a.rs", "use crate::b::Bee;"),
+                (
+                    "b.rs",
+                    "// See crate::a::Aye.\n#[cfg(test)]\nmod tests {\n use crate::a::Aye;\n}\n"
+                ),
+            ]),
+            Vec::<String>::new()
+        );
+    }
+}
