@@ -8,8 +8,8 @@ use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
 use faultline_abi::{U16, U32, U64};
 use faultline_wire::MacAddr;
 
-use crate::mkey::{MAX_FAST_REG_PAGES, MAX_LEAVES_PER_MAP};
 use crate::time::Nanos;
+use crate::work;
 
 /// Most scatter/gather entries in a work request.
 pub const MAX_SGE: u32 = 30;
@@ -22,9 +22,14 @@ pub const MAX_TSO: u32 = 1 << 16;
 /// Largest Ethernet MTU.
 pub const MAX_MTU: u16 = 9000;
 
-/// Completions that a CQ may gather before it tells.
+/// Largest number of leaves that one MAP command may write: 1 GiB of 4 KiB pages.
+pub(crate) const MAX_LEAVES_PER_MAP: u64 = work::TURN;
+/// Largest number of pages of a fast registration: a list of 16 KiB.
+pub(crate) const MAX_FAST_REG_PAGES: u32 = 2048;
+
+/// Largest number of completions that a CQ counts before it makes a notice.
 pub const MAX_CQ_COUNT: u16 = u16::MAX;
-/// Microseconds for which a CQ may gather them.
+/// Longest moderation period of a CQ in microseconds.
 pub const MAX_CQ_PERIOD: u16 = u16::MAX;
 
 const _: () = assert!(RQ_WQE_DATA + MAX_SGE * 16 <= 1 << MAX_STRIDE_SHIFT);

@@ -9,9 +9,13 @@ use faultline_abi::steering::{
 use faultline_abi::wqe::MAX_RAW_HEADERS;
 use faultline_wire::ethernet::{EtherType, Ethernet};
 use faultline_wire::ip::{Ipv6, PROTOCOL_UDP};
+use smallvec::SmallVec;
 
 /// Bytes of the longest headers that are looked at: tagged Ethernet, IPv4 and TCP with all options.
 pub(crate) const MAX_HEADERS: usize = Ethernet::MAX_LEN + 60 + 60;
+
+/// Headers of one frame, copied or written by the NIC.
+pub type Head = SmallVec<[u8; MAX_HEADERS]>;
 
 const PROTOCOL_TCP: u8 = 6;
 const UDP_LEN: usize = 8;

@@ -26,7 +26,7 @@ use crate::registers::Registers;
 use crate::rss::RwqTable;
 use crate::steering::{Steering, Taker};
 use crate::table::Table;
-use crate::tag::Ran;
+use crate::tag::list::TagOpResult;
 use crate::time::Instant;
 use crate::work;
 
@@ -287,12 +287,12 @@ impl Nic {
             self.core.work += work::LOOK + tags.listed();
             let cqn = tags.cqn;
             match tags.run_next(mem, bell.value) {
-                Ok(Ran::Completes(cqe)) => {
+                Ok(TagOpResult::Completes(cqe)) => {
                     let srqn = U32::new(bell.object);
                     self.context(now, mem).complete(cqn, Cqe { srqn, ..cqe });
                 }
-                Ok(Ran::Silent) => {}
-                Ok(Ran::All) => break,
+                Ok(TagOpResult::Silent) => {}
+                Ok(TagOpResult::None) => break,
                 Err(_) => {
                     self.context(now, mem).srq_error(bell.object);
                     return false;

@@ -1,14 +1,11 @@
 //! What the NIC does for the network stack of its guest: checksums (RFC 1071), and cutting one large TCP packet
 //! into many, as stacks call segmentation offload.
 
-use smallvec::SmallVec;
-
 use crate::dma::{Dma, DmaError};
-use crate::frame::Payload;
-use crate::headers::{Headers, IpVersion, MAX_HEADERS, Transport, be16};
+use crate::headers::{Headers, IpVersion, Transport, be16};
+use crate::payload::Payload;
 
-/// Headers that the NIC has written itself.
-pub type Head = SmallVec<[u8; MAX_HEADERS]>;
+pub use crate::headers::Head;
 
 /// TCP flags that only the last of the segments carries: FIN and PSH.
 const LAST_ONLY: u8 = 0x09;

@@ -6,6 +6,7 @@ use faultline_abi::{Status, U16, U32, regs};
 use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
+use crate::mkey::PageRange;
 use crate::nic::Nic;
 use crate::ring::write_entry;
 use crate::time::Instant;
@@ -80,13 +81,18 @@ impl Nic {
             return Err(Status::BadParameter);
         }
         let (key, iova, count) = (cmd.key.get(), cmd.iova.get(), cmd.count.get());
-        let replace = cmd.opcode == REPLACE;
+        let pages = PageRange {
+            iova,
+            page_shift: cmd.page_shift,
+            count,
+            only_present: cmd.opcode == REPLACE,
+        };
         match cmd.opcode {
             MAP | REPLACE if cmd.flags & CONTIGUOUS != 0 => {
                 let (first, shift) = (cmd.list.get(), cmd.page_shift);
                 let entry =
                     |n: u64| first.wrapping_add(n.checked_shl(u32::from(shift)).unwrap_or(0));
-                self.core.mkeys.map(key, iova, shift, count, replace, entry)
+                self.core.mkeys.map(key, &pages, entry)
             }
             MAP | REPLACE => {
                 if count == 0 || count > MAX_LIST {
@@ -103,9 +109,7 @@ impl Nic {
                         .get(n as usize)
                         .map_or(0, |word| u64::from_le_bytes(*word))
                 };
-                self.core
-                    .mkeys
-                    .map(key, iova, cmd.page_shift, count, replace, entry)
+                self.core.mkeys.map(key, &pages, entry)
             }
             INVALIDATE => {
                 let removed = self.core.mkeys.invalidate(key, iova, count)?;

@@ -227,13 +227,9 @@ const IN_CIRCLES: &[(&str, &[&str])] = &[
     (
         "firmware/nic",
         &[
-            "config.rs",
             "fault.rs",
             "fault/places.rs",
-            "frame.rs",
-            "mkey.rs",
             "nic.rs",
-            "offload.rs",
             "qp/fault.rs",
             "qp/mod.rs",
             "qp/responder.rs",
@@ -242,8 +238,6 @@ const IN_CIRCLES: &[(&str, &[&str])] = &[
             "qp/unreliable.rs",
             "qp/work_request.rs",
             "registers.rs",
-            "srq.rs",
-            "tag.rs",
         ],
     ),
     (

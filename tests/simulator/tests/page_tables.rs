@@ -8,7 +8,7 @@ use faultline_abi::translation as tq;
 use faultline_abi::wqe::{self as wr, RegMrWqe};
 use faultline_abi::{U32, U64};
 use faultline_nic::budget::Budget;
-use faultline_nic::mkey::{Access, Bearer, Mkeys};
+use faultline_nic::mkey::{Access, KeyUser, Mkeys, PageRange};
 use faultline_nic::{Segments, steps};
 use faultline_simulator::{Bus, Rng, Send, World, expect_cqe};
 use proptest::prelude::*;
@@ -116,9 +116,11 @@ impl Region {
         let count = 1 + rng.below((last - page + 1).min((1 << 18) / leaves).min(3000));
         let (va, addr) = (page << shift, (1 + rng.below(1 << 10)) << 34);
         let before = (self.mkeys.work(), steps());
-        let written = self.mkeys.map(self.key, va, shift, count, false, |n| {
-            (addr + (n << shift)) | RW
-        });
+        let written = self
+            .mkeys
+            .map(self.key, &PageRange::new(va, shift, count), |n| {
+                (addr + (n << shift)) | RW
+            });
         prop_assert!(
             written.is_ok(),
             "{written:?} of {count} pages of 2^{shift} at {va:#x}"
@@ -171,7 +173,7 @@ impl Region {
     }
 
     fn look(&self, va: u64) -> Result<(), TestCaseError> {
-        let bearer = Bearer { pd: PD, qpn: 5 };
+        let bearer = KeyUser { pd: PD, qpn: 5 };
         let mut found = Segments::new();
         let result = self
             .mkeys
@@ -229,10 +231,10 @@ fn a_region_inside_a_page_has_the_offset_of_the_page() {
     };
     let key = mkeys.create(&create).unwrap();
     mkeys
-        .map(key, 0, 24, 1, false, |_| (16 << 20) | RW)
+        .map(key, &PageRange::new(0, 24, 1), |_| (16 << 20) | RW)
         .unwrap();
     let mut found = Segments::new();
-    let bearer = Bearer { pd: PD, qpn: 5 };
+    let bearer = KeyUser { pd: PD, qpn: 5 };
     mkeys
         .translate(key, bearer, 0x40_2000, 8, Access::LocalRead, &mut found)
         .unwrap();

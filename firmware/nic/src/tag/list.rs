@@ -1,134 +1,20 @@
-//! Tag matching: the list of tagged buffers of a shared receive queue, and the headers that it looks at.
+//! The list of tagged buffers of a shared receive queue.
 //!
-//! Buffers match in the order in which they were added. A message that matches none goes to software, which looks
-//! through buffers that it has not been able to add yet; so the device must not match a buffer that software adds
-//! before it knows of such a message. The device counts the messages, software tells how many it has handled, and
-//! buffers added while the counts differ lie at the end of the list, beyond `active`, until they agree again.
-//!
-//! What a queue pair does with a message is in `qp/tag.rs`.
+//! Buffers match in the order in which they were added. A message that matches none goes to software, which searches the
+//! buffers that it has not been able to add yet. So the device must not match a buffer that software adds before software
+//! knows of such a message. The device counts these messages, and software reports how many it has handled. Buffers that
+//! are added while the counts differ are at the end of the list, beyond `active`, until the counts agree again.
 
+use faultline_abi::U32;
 use faultline_abi::cqe::{self, Cqe};
-use faultline_abi::tag::{self as abi, Rvh, TmOp, Tmh};
-use faultline_abi::{U32, U64};
-use zerocopy::{FromBytes, IntoBytes};
+use faultline_abi::tag::{self as abi, TmOp};
+use zerocopy::IntoBytes;
 
+use super::message::{Class, Label, Remote};
 use crate::budget::Held;
-use crate::config::MAX_MSG_SIZE;
-use crate::dma::{Dma, DmaError};
-use crate::frame::Payload;
+use crate::dma::Dma;
+use crate::receive_queue::{RecvWr, SgEntry, SgList, TakeError};
 use crate::ring::Ring;
-use crate::srq::{RecvWr, SgEntry, SgList, TakeError};
-
-/// Bytes of both headers.
-pub const HEADERS: usize = size_of::<Tmh>() + size_of::<Rvh>();
-/// Bytes of the first.
-pub const TMH: usize = size_of::<Tmh>();
-
-/// What the first bytes of a message say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// It has no tag, or no header that is known.
-    NoTag,
-    /// It has a tag, but matching it is left to software.
-    Software,
-    /// The data follows.
-    Eager(Label),
-    /// The data is to be read.
-    Rendezvous(Label, Remote),
-}
-
-/// By what a message is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Label {
-    /// What is matched.
-    pub tag: u64,
-    /// For software, as it is on the wire.
-    pub app_ctx: [u8; 4],
-}
-
-/// Where the data of a rendezvous is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
-    /// Virtual address.
-    pub va: u64,
-    /// Key of the sender.
-    pub rkey: u32,
-    /// Bytes.
-    pub len: u32,
-    /// The message that says that it has been read.
-    pub fin: [u8; HEADERS],
-}
-
-impl Message {
-    /// Reads the headers of a message from its first packet. `whole`: there are no others.
-    pub fn read<M: Dma>(first: Payload<'_, M>, whole: bool) -> Result<Self, DmaError> {
-        let mut bytes = [0; HEADERS];
-        let len = first.read(0, &mut bytes)?;
-        let Ok((tmh, rest)) = Tmh::read_from_prefix(&bytes) else {
-            return Ok(Self::NoTag);
-        };
-        let label = Label {
-            tag: u64::from_be_bytes(tmh.tag),
-            app_ctx: tmh.app_ctx,
-        };
-        Ok(match tmh.opcode {
-            _ if len < TMH => Self::NoTag,
-            abi::TMH_EAGER => Self::Eager(label),
-            abi::TMH_RNDV => {
-                let fits = (HEADERS..=abi::TM_MAX_RNDV as usize).contains(&first.len());
-                let Ok(rvh) = Rvh::read_from_bytes(rest) else {
-                    return Ok(Self::Software);
-                };
-                let len = u32::from_be_bytes(rvh.len);
-                if !fits || !whole || len > MAX_MSG_SIZE {
-                    return Ok(Self::Software);
-                }
-                bytes[0] = abi::TMH_FIN;
-                let remote = Remote {
-                    va: u64::from_be_bytes(rvh.va),
-                    rkey: u32::from_be_bytes(rvh.rkey),
-                    len,
-                    fin: bytes,
-                };
-                Self::Rendezvous(label, remote)
-            }
-            _ => Self::NoTag,
-        })
-    }
-}
-
-/// What tag matching has made of the message that a receive work request is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// It has no tag.
-    NoTag,
-    /// It has one, and software has to look for its buffer.
-    Unexpected,
-    /// The buffer matches. `told`: a completion has said so.
-    Eager {
-        /// Of the message.
-        label: Label,
-        /// See above.
-        told: bool,
-    },
-    /// The buffer matches, but the data can't be read into it.
-    Incomplete(Label),
-}
-
-impl Class {
-    /// The part of the first packet that goes into the buffer, which has room for `capacity` bytes.
-    pub fn cut<'a, M: Dma>(self, first: Payload<'a, M>, capacity: u64) -> Payload<'a, M> {
-        let len = first.len();
-        match self {
-            Self::NoTag | Self::Unexpected => first,
-            Self::Eager { .. } => first.part(TMH.min(len), len.saturating_sub(TMH)),
-            Self::Incomplete(_) => {
-                let room = usize::try_from(capacity).unwrap_or(usize::MAX);
-                first.part(0, len.min(HEADERS).min(room))
-            }
-        }
-    }
-}
 
 /// A rendezvous whose data is being read, or will be.
 #[derive(Clone, Debug)]
@@ -158,14 +44,14 @@ enum Slot {
     Reading(Rendezvous),
 }
 
-/// What has become of an operation.
+/// The result of an operation.
 #[derive(Debug)]
-pub enum Ran {
-    /// There was none left.
-    All,
-    /// It has been carried out.
+pub enum TagOpResult {
+    /// No operation was left.
+    None,
+    /// The operation was executed, without a completion.
     Silent,
-    /// The same, and this tells of it.
+    /// The operation was executed, and has this completion.
     Completes(Cqe),
 }
 
@@ -179,9 +65,9 @@ pub struct TagList {
     slots: Vec<Slot>,
     /// Listed places in the order in which they were filled.
     order: Vec<u32>,
-    /// So many of them match.
+    /// The number of them that match.
     active: usize,
-    /// Unexpected messages there have been, and that software has handled; modulo 2^32.
+    /// Unexpected messages that arrived, and those that software has handled; modulo 2^32.
     unexpected: u32,
     told: u32,
     _held: Held,
@@ -210,11 +96,11 @@ impl TagList {
         }
     }
 
-    /// Takes the next operation before `producer` and carries it out.
-    pub fn run_next<M: Dma>(&mut self, mem: &M, producer: u32) -> Result<Ran, TakeError> {
+    /// Takes the next operation before `producer` and executes it.
+    pub fn run_next<M: Dma>(&mut self, mem: &M, producer: u32) -> Result<TagOpResult, TakeError> {
         let posted = producer.wrapping_sub(self.consumer);
         if posted as i32 <= 0 {
-            return Ok(Ran::All);
+            return Ok(TagOpResult::None);
         }
         if posted > self.ops.depth() {
             return Err(TakeError::Broken);
@@ -227,14 +113,14 @@ impl TagList {
         mem.store_u32(self.ops.consumer_word(), self.consumer)
             .map_err(|_| TakeError::Broken)?;
         if result.is_ok() && op.flags & abi::TM_OP_FLAG_SIGNALED == 0 {
-            return Ok(Ran::Silent);
+            return Ok(TagOpResult::Silent);
         }
         let sync = if self.in_sync() {
             0
         } else {
             abi::CQE_TM_SYNC_REQ
         };
-        Ok(Ran::Completes(Cqe {
+        Ok(TagOpResult::Completes(Cqe {
             wqe: U32::new(number),
             opcode: match op.opcode {
                 abi::TM_OP_ADD => cqe::TM_ADD,
@@ -248,7 +134,7 @@ impl TagList {
         }))
     }
 
-    /// Carries out an operation; an error is the reason as a vendor error.
+    /// Executes an operation. The error is the vendor error of its completion.
     fn execute(&mut self, op: &TmOp) -> Result<(), u8> {
         const KNOWN: u8 = abi::TM_OP_FLAG_SIGNALED | abi::TM_OP_FLAG_SYNC;
         let sync = op.flags & abi::TM_OP_FLAG_SYNC != 0;
@@ -305,7 +191,7 @@ impl TagList {
         Ok(())
     }
 
-    /// Buffers in the list: what a look through it costs.
+    /// Buffers in the list, which is the cost of a search.
     pub fn listed(&self) -> u64 {
         self.order.len() as u64
     }
@@ -344,7 +230,7 @@ impl TagList {
         })
     }
 
-    /// A message goes to software.
+    /// Counts a message that goes to software.
     pub fn count_unexpected(&mut self) {
         self.unexpected = self.unexpected.wrapping_add(1);
     }
@@ -364,14 +250,14 @@ impl TagList {
         }
     }
 
-    /// The buffer is done with: the place is empty.
+    /// Empties a place whose buffer is no longer used.
     pub fn release(&mut self, index: u32) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
             *slot = Slot::Empty;
         }
     }
 
-    /// Says in a completion what has become of a message.
+    /// Describes the result of matching in a completion.
     pub fn describe(&mut self, entry: &mut Cqe, class: Class) {
         entry.opcode = match class {
             Class::NoTag => cqe::TM_NO_TAG,
@@ -396,16 +282,5 @@ impl TagList {
             entry.tm_flags |= abi::CQE_TM_DATA_VALID;
         }
         self.release(entry.wqe.get());
-    }
-}
-
-impl Label {
-    /// Says in a completion that the message has found its buffer.
-    pub fn describe(self, entry: &mut Cqe) {
-        let tag = U64::new(self.tag).to_bytes();
-        let [a, b, c, d, e, f, g, h] = tag;
-        entry.tm_tag = [U32::from_bytes([a, b, c, d]), U32::from_bytes([e, f, g, h])];
-        entry.flow_tag = U32::from_bytes(self.app_ctx);
-        entry.tm_flags |= abi::CQE_TM_MATCH;
     }
 }

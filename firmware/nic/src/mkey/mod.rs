@@ -1,0 +1,24 @@
+//! Memory keys: access rights, bounds and translation of lkeys and rkeys.
+//!
+//! - `access`: rights, ranges, and the reasons why a translation fails
+//! - `key`: one key
+//! - `table`: all keys of a NIC, and the commands that change them
+//! - `translate`: from key and address to guest memory
+//! - `local`: work requests that change keys
+
+mod access;
+mod key;
+mod local;
+mod table;
+mod translate;
+
+#[cfg(test)]
+mod tests;
+
+pub use access::KeyUser as Bearer;
+pub use access::{Absent, Access, KeyRange, KeyUser, Miss, PageRange};
+pub use key::Mkey;
+pub use table::{Destroyed, Mkeys};
+
+pub(crate) use local::KeyError as Unchanged;
+pub(crate) use local::{Bind, Register};

@@ -1,0 +1,240 @@
+//! Payloads of frames that arrive: in the memory of the sender's guest, or octets.
+
+use crate::dma::{Dma, DmaError};
+use crate::headers::{Head, MAX_HEADERS};
+use crate::segments::Segment;
+
+/// The side whose memory could not be accessed when a payload was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyError {
+    /// The sender's: for the receiver the frame is lost.
+    Source,
+    /// The receiver's.
+    Destination,
+}
+
+/// True if all of a piece of memory can be read. For errors only: it reads all of it.
+fn is_readable<M: Dma>(mem: &M, addr: u64, len: u64) -> bool {
+    let mut buf = [0; 256];
+    (0..len).step_by(buf.len()).all(|at| {
+        let n = (len - at).min(buf.len() as u64) as usize;
+        buf.get_mut(..n)
+            .is_some_and(|buf| mem.read(addr.wrapping_add(at), buf).is_ok())
+    })
+}
+
+/// The payload of a frame that arrives.
+#[derive(Debug)]
+pub enum Payload<'a, M> {
+    /// In the memory of the sender's guest, behind headers that the NIC has its own copy of.
+    Guest {
+        /// Those headers; of RoCE packets mostly none.
+        head: &'a [u8],
+        /// That memory.
+        mem: &'a M,
+        /// Segments of that memory.
+        segments: &'a [Segment],
+        /// Bytes of the segments before it.
+        skip: usize,
+        /// Bytes, the head's included.
+        len: usize,
+    },
+    /// Octets.
+    Bytes(&'a [u8]),
+}
+
+impl<M> Clone for Payload<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Payload<'_, M> {}
+
+impl<'a, M: Dma> Payload<'a, M> {
+    /// A head that the NIC has written, and `len` bytes in segments of guest memory.
+    pub(crate) fn guest(head: &'a [u8], mem: &'a M, segments: &'a [Segment], len: usize) -> Self {
+        Self::Guest {
+            head,
+            mem,
+            segments,
+            skip: 0,
+            len: head.len() + len,
+        }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Guest { len, .. } => *len,
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// True if the length is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The part of `len` bytes from offset `at` on; it must lie inside.
+    pub fn part(&self, at: usize, len: usize) -> Self {
+        match *self {
+            Self::Guest {
+                head,
+                mem,
+                segments,
+                skip,
+                ..
+            } => {
+                let in_head = at.min(head.len());
+                let end = (at + len).min(head.len());
+                Self::Guest {
+                    head: head.get(in_head..end).unwrap_or(&[]),
+                    mem,
+                    segments,
+                    skip: skip + at - in_head,
+                    len,
+                }
+            }
+            Self::Bytes(bytes) => Self::Bytes(bytes.get(at..at + len).unwrap_or(&[])),
+        }
+    }
+
+    /// Copies `len` bytes from offset `skip` to guest memory at `dst`. Bytes beyond the payload are left out.
+    pub fn copy_to(&self, skip: usize, to: &M, dst: u64, len: usize) -> Result<(), CopyError> {
+        match self {
+            Self::Bytes(bytes) => match bytes.get(skip..(skip + len).min(bytes.len())) {
+                Some(part) => to.write(dst, part).map_err(|_| CopyError::Destination),
+                None => Ok(()),
+            },
+            Self::Guest {
+                head,
+                mem,
+                segments,
+                skip: before,
+                ..
+            } => {
+                let (mut dst, mut len) = (dst, len);
+                let mut skip = skip;
+                if let Some(rest) = head.get(skip..).filter(|rest| !rest.is_empty()) {
+                    let part = rest.get(..len).unwrap_or(rest);
+                    to.write(dst, part).map_err(|_| CopyError::Destination)?;
+                    dst += part.len() as u64;
+                    len -= part.len();
+                    if len == 0 {
+                        return Ok(());
+                    }
+                    skip = head.len();
+                }
+                let mut skip = (before + skip - head.len()) as u64;
+                let mut left = len as u64;
+                for segment in *segments {
+                    let have = u64::from(segment.len);
+                    if skip >= have {
+                        skip -= have;
+                        continue;
+                    }
+                    let n = (have - skip).min(left);
+                    let src = segment.addr + skip;
+                    if to.copy_from(dst, mem, src, n as usize).is_err() {
+                        return Err(match is_readable(*mem, src, n) {
+                            true => CopyError::Destination,
+                            false => CopyError::Source,
+                        });
+                    }
+                    skip = 0;
+                    dst += n;
+                    left -= n;
+                    if left == 0 {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The same payload, whose first bytes are read into `head` now and will not change any more.
+    pub(crate) fn with_own_head<'b>(&self, head: &'b mut [u8]) -> Result<Payload<'b, M>, DmaError>
+    where
+        'a: 'b,
+    {
+        let read = self.read(0, head)?;
+        let own = head.get(..read).unwrap_or(&[]);
+        Ok(match *self {
+            Self::Bytes(bytes) => Payload::Bytes(bytes),
+            Self::Guest {
+                head: before,
+                mem,
+                segments,
+                skip,
+                len,
+            } if before.len() <= own.len() => Payload::Guest {
+                head: own,
+                mem,
+                segments,
+                skip: skip + own.len() - before.len(),
+                len,
+            },
+            // It is as long already.
+            whole @ Self::Guest { .. } => whole,
+        })
+    }
+
+    /// The first bytes of a frame, as many as its headers may have.
+    pub(crate) fn head(&self) -> Result<Head, DmaError> {
+        let mut head = Head::from_elem(0, self.len().min(MAX_HEADERS));
+        self.read(0, &mut head)?;
+        Ok(head)
+    }
+
+    /// A copy of all of it.
+    pub fn to_vec(&self) -> Result<Vec<u8>, DmaError> {
+        let mut bytes = vec![0; self.len()];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads from offset `skip` into `buf`, up to the end of the payload. Returns the number of bytes.
+    pub fn read(&self, skip: usize, buf: &mut [u8]) -> Result<usize, DmaError> {
+        let n = self.len().saturating_sub(skip).min(buf.len());
+        match self {
+            Self::Bytes(bytes) => {
+                if let (Some(src), Some(dst)) = (bytes.get(skip..skip + n), buf.get_mut(..n)) {
+                    dst.copy_from_slice(src);
+                }
+            }
+            Self::Guest {
+                head,
+                mem,
+                segments,
+                skip: before,
+                ..
+            } => {
+                let from_head = head.get(skip..).unwrap_or(&[]);
+                let mut at = from_head.len().min(n);
+                if let (Some(to), Some(from)) = (buf.get_mut(..at), from_head.get(..at)) {
+                    to.copy_from_slice(from);
+                }
+                let mut skip = before + skip.max(head.len()) - head.len();
+                for segment in *segments {
+                    let have = segment.len as usize;
+                    if skip >= have {
+                        skip -= have;
+                        continue;
+                    }
+                    let part = (have - skip).min(n - at);
+                    if part == 0 {
+                        break;
+                    }
+                    if let Some(dst) = buf.get_mut(at..at + part) {
+                        mem.read(segment.addr + skip as u64, dst)?;
+                    }
+                    skip = 0;
+                    at += part;
+                }
+            }
+        }
+        Ok(n)
+    }
+}

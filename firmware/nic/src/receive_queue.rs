@@ -1,0 +1,208 @@
+//! Receive work requests, and the rings that hold them.
+
+use std::mem::offset_of;
+
+use faultline_abi::Status;
+use faultline_abi::wqe::{RQ_WQE_DATA, RqWqe, Sge, WqRecord};
+use smallvec::SmallVec;
+use zerocopy::FromBytes;
+
+use crate::dma::{Dma, DmaError};
+use crate::ring::Ring;
+use crate::tag::message::Class;
+
+/// Scatter/gather entry, in native numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SgEntry {
+    /// I/O virtual address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Local key.
+    pub lkey: u32,
+}
+
+/// Scatter/gather list; two entries fit without allocation.
+pub type SgList = SmallVec<[SgEntry; 2]>;
+
+/// A receive work request, copied from the ring when it was taken.
+#[derive(Clone, Debug)]
+pub struct RecvWr {
+    /// Returned in the completion.
+    pub tag: u32,
+    /// Where the message goes.
+    pub sges: SgList,
+    /// Sum of the lengths.
+    pub capacity: u64,
+    /// The shared receive queue that it is from.
+    pub srqn: Option<u32>,
+    /// The result of tag matching, if the queue matches tags.
+    pub class: Option<Class>,
+}
+
+/// Why no receive work request could be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeError {
+    /// None is posted.
+    Empty,
+    /// The ring, or a request in it, is broken.
+    Broken,
+}
+
+/// A ring of receive work requests with the record behind it.
+#[derive(Debug)]
+pub struct RecvRing {
+    ring: Ring,
+    max_sge: u8,
+    consumer: u32,
+    /// The producer index when it was last read.
+    producer: u32,
+}
+
+/// Bytes of the longest receive work request.
+const MAX_STRIDE: usize = 1 << faultline_abi::wqe::MAX_STRIDE_SHIFT;
+
+impl RecvRing {
+    /// A queue from which nothing has been taken.
+    pub fn new(ring: Ring, max_sge: u8) -> Self {
+        Self {
+            ring,
+            max_sge,
+            consumer: 0,
+            producer: 0,
+        }
+    }
+
+    /// Requests that fit.
+    pub fn depth(&self) -> u32 {
+        self.ring.depth()
+    }
+
+    /// log2 of the bytes of a request.
+    pub fn stride_shift(&self) -> u8 {
+        self.ring.stride_shift()
+    }
+
+    /// Moves the requests that have not been taken to the start of another ring, where counts begin anew. After an
+    /// error nothing has changed: `InUse` if they don't fit. Also returns the number of bytes that were moved.
+    pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring) -> (Result<(), Status>, usize) {
+        let Ok(posted) = self.posted(mem, u32::MAX) else {
+            return (Err(Status::BadRing), 0);
+        };
+        if posted > ring.depth() {
+            return (Err(Status::InUse), 0);
+        }
+        let bytes = posted as usize * self.ring.stride();
+        if self.move_to(mem, &ring, posted).is_err() {
+            return (Err(Status::DmaError), bytes);
+        }
+        self.ring = ring;
+        self.consumer = 0;
+        self.producer = posted;
+        (Ok(()), bytes)
+    }
+
+    fn move_to<M: Dma>(&self, mem: &M, ring: &Ring, posted: u32) -> Result<(), DmaError> {
+        let mut bytes = [0; MAX_STRIDE];
+        let entry = bytes.get_mut(..self.ring.stride()).unwrap_or_default();
+        for i in 0..posted {
+            mem.read(self.ring.entry(self.consumer.wrapping_add(i)), entry)?;
+            mem.write(ring.entry(i), entry)?;
+        }
+        mem.store_u32(ring.consumer_word(), 0)?;
+        mem.store_u32(
+            ring.record() + offset_of!(WqRecord, producer) as u64,
+            posted,
+        )
+    }
+
+    /// Empties the queue, as the transition of a QP to RESET does. The driver zeroes its indices too.
+    pub fn reset(&mut self) {
+        self.consumer = 0;
+        self.producer = 0;
+    }
+
+    /// Number of posted requests, read from the record if fewer than `enough` are known.
+    pub fn posted<M: Dma>(&mut self, mem: &M, enough: u32) -> Result<u32, TakeError> {
+        let known = self.producer.wrapping_sub(self.consumer);
+        if known >= enough {
+            return Ok(known);
+        }
+        let producer = mem
+            .load_u32(self.ring.record())
+            .map_err(|_| TakeError::Broken)?;
+        let posted = producer.wrapping_sub(self.consumer);
+        if posted > self.ring.depth() {
+            return Err(TakeError::Broken);
+        }
+        self.producer = producer;
+        Ok(posted)
+    }
+
+    /// Takes the oldest request.
+    pub fn take<M: Dma>(&mut self, mem: &M) -> Result<RecvWr, TakeError> {
+        if self.posted(mem, 1)? == 0 {
+            return Err(TakeError::Empty);
+        }
+        let wr = self.parse(mem);
+        self.consumer = self.consumer.wrapping_add(1);
+        mem.store_u32(self.ring.consumer_word(), self.consumer)
+            .map_err(|_| TakeError::Broken)?;
+        wr
+    }
+
+    fn parse<M: Dma>(&self, mem: &M) -> Result<RecvWr, TakeError> {
+        let mut bytes = [0; MAX_STRIDE];
+        let addr = self.ring.entry(self.consumer);
+        // One read for the header and two entries covers nearly all of them.
+        let first = self
+            .ring
+            .stride()
+            .min(RQ_WQE_DATA as usize + 2 * size_of::<Sge>());
+        let read = |range: core::ops::Range<usize>, bytes: &mut [u8; MAX_STRIDE]| {
+            let start = range.start as u64;
+            let buf = bytes.get_mut(range).ok_or(TakeError::Broken)?;
+            mem.read(addr + start, buf).map_err(|_| TakeError::Broken)
+        };
+        read(0..first, &mut bytes)?;
+        let (header, _) = RqWqe::read_from_prefix(&bytes).map_err(|_| TakeError::Broken)?;
+        if header.num_sge > self.max_sge || header.reserved != [0; 11] {
+            return Err(TakeError::Broken);
+        }
+        let end = RQ_WQE_DATA as usize + usize::from(header.num_sge) * size_of::<Sge>();
+        if end > first {
+            read(first..end, &mut bytes)?;
+        }
+        let sges = parse_sges(bytes.get(RQ_WQE_DATA as usize..end).unwrap_or(&[]));
+        Ok(RecvWr {
+            tag: header.tag.get(),
+            capacity: sges.iter().map(|sge| u64::from(sge.len)).sum(),
+            sges,
+            srqn: None,
+            class: None,
+        })
+    }
+
+    /// Tells software whether to ring FAULTLINE_DB_RQ after posting.
+    pub fn set_notify<M: Dma>(&self, mem: &M, on: bool) {
+        let word = self.ring.record() + offset_of!(WqRecord, notify) as u64;
+        // A record that can't be written shows when the next request is taken.
+        let _ = mem.store_u32(word, u32::from(on));
+        // Software stores the producer index, then reads `notify`; the device stores `notify`, then reads the
+        // producer index. With a full barrier in the middle of both, at least one sees what the other stored.
+        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// Scatter/gather entries from the bytes of a work request.
+pub(crate) fn parse_sges(bytes: &[u8]) -> SgList {
+    bytes
+        .chunks_exact(size_of::<Sge>())
+        .filter_map(|chunk| Sge::read_from_bytes(chunk).ok())
+        .map(|sge| SgEntry {
+            addr: sge.addr.get(),
+            len: sge.length.get(),
+            lkey: sge.lkey.get(),
+        })
+        .collect()
+}

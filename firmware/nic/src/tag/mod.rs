@@ -1,0 +1,12 @@
+//! Tag matching: the list of tagged buffers of a shared receive queue, and the headers of messages.
+//!
+//! - [`message`]: headers and the result of matching
+//! - [`list`]: the buffers
+//!
+//! What a queue pair does with a message is in `qp/tag.rs`.
+
+pub mod list;
+pub mod message;
+
+pub use list::{Rendezvous, TagList};
+pub use message::{Class, HEADERS, Label, Message, Remote, TMH};
