@@ -1,4 +1,4 @@
-//! What the parts of a NIC work with: the state they share, the time, the guest's memory, and who counts.
+//! The context of a call: the state that the parts of a NIC share, the time, the guest's memory, and the counter set.
 //!
 //! Completions, events and page faults are reported through it, because each of these needs all four.
 
@@ -15,7 +15,7 @@ use crate::dma::Dma;
 use crate::fault::{FaultSource, Need, RaisedFault, Token};
 use crate::frame::Payload;
 use crate::ingress::HeldFrame;
-use crate::steering::Taker;
+use crate::steering::FrameTarget;
 use crate::time::Instant;
 use crate::work;
 
@@ -62,7 +62,7 @@ impl<'a, M: Dma> Context<'a, M> {
     pub fn put_back<S: Dma>(
         &mut self,
         header: Option<RoceHeader>,
-        only: Taker,
+        only: FrameTarget,
         payload: Payload<'_, S>,
     ) {
         match payload.to_vec() {

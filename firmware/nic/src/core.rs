@@ -24,14 +24,14 @@ use crate::table::Table;
 use crate::time::{Instant, Nanos};
 use crate::work;
 
-/// A protection domain: who uses it.
+/// A protection domain.
 #[derive(Debug, Default)]
 pub struct Pd {
     /// Keys, queue pairs, SRQs and address handles.
     pub refs: u32,
     /// User context that it belongs to; 0 = the kernel.
     pub uctx: u32,
-    /// What repairs of its keys' pages take.
+    /// Duration of repairs of its keys' pages.
     pub(crate) repair: RepairTime,
 }
 
@@ -49,11 +49,11 @@ pub struct Uctx {
 pub struct Ah {
     /// Protection domain.
     pub pd: u32,
-    /// Where it leads.
+    /// Path to the destination.
     pub path: Path,
 }
 
-/// What queue pairs share.
+/// The state that queue pairs share.
 #[derive(Debug)]
 pub struct Core {
     /// Fixed properties.
@@ -92,7 +92,7 @@ pub struct Core {
     pub fatal: u32,
     /// Page faults.
     pub(crate) faults: FaultUnit,
-    /// What waits in front of a NIC that is stalled.
+    /// Frames that wait in front of a NIC that is stalled.
     pub(crate) ingress: Ingress,
     /// Room for a copy of a raw frame, so that none is allocated for each.
     pub(crate) frame_copy: Vec<u8>,
@@ -100,7 +100,7 @@ pub struct Core {
     pub(crate) park: Park,
     /// Look-ups in page tables keep the NIC busy until then.
     pub(crate) busy_until: Instant,
-    /// What has been done, but for what `mkeys` has; see [`Core::begin_turn`].
+    /// Work of this NIC except for that of `mkeys`; see [`Core::begin_turn`].
     pub(crate) work: u64,
     /// Since when commands wait that were put off.
     put_off: Option<Instant>,
@@ -108,24 +108,24 @@ pub struct Core {
     silenced: BTreeSet<u32>,
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
-    /// What queue pairs still had to say when they went.
+    /// Responses that queue pairs had not sent when they were destroyed.
     pub(crate) last_words: VecDeque<RoceHeader>,
-    /// When to call which queue pair; each at most once.
+    /// Timers: time and queue pair; each queue pair at most once.
     timers: BTreeSet<(Instant, u32)>,
-    /// When completion queues tell of what they have gathered; each at most once.
+    /// Ends of moderation periods: time and completion queue; each at most once.
     notices: BTreeSet<(Instant, u32)>,
     /// Vectors to raise, a bit each.
     interrupts: u64,
 }
 
 impl Core {
-    /// Whether RoCE packets to this address are for this NIC.
+    /// True if RoCE packets to this address are for this NIC.
     #[inline]
     pub fn is_own_address(&self, dst: MacAddr) -> bool {
         dst == self.netdev.mac || self.gid_macs.contains(&dst)
     }
 
-    /// Changes an entry of the GID table. Gives false if there is none with this number.
+    /// Changes an entry of the GID table. Returns false if there is none with this number.
     pub fn set_gid(&mut self, index: u32, entry: Option<GidEntry>) -> bool {
         let Some(slot) = self.gids.get_mut(index as usize) else {
             return false;
@@ -183,34 +183,34 @@ impl Core {
         }
     }
 
-    /// A turn begins: there is an end to what a guest may have done before others of the process are looked at,
-    /// whose drivers take a device for dead that does not answer.
+    /// Begins a turn. Its length is limited, because drivers of the other NICs of the process take a device for dead that does
+    /// not answer.
     pub(crate) fn begin_turn(&self) -> u64 {
         self.work + self.mkeys.work() + self.budget.work()
     }
 
-    /// Something has been done that costs so much.
+    /// Adds the cost of an operation.
     pub(crate) fn charge(&mut self, work: u64) {
         self.work += work;
     }
 
-    /// Whether so much has been done that others must have their turn.
+    /// True if the work since `turn` is so much that other NICs must have their turn.
     pub(crate) fn is_over(&self, turn: u64) -> bool {
         self.begin_turn() - turn >= work::TURN
     }
 
-    /// What is left is to be done at once, when others have had their turn.
+    /// The rest of the work is done in the next turn.
     pub(crate) fn put_off(&mut self, now: Instant) {
         self.put_off.get_or_insert(now);
     }
 
-    /// Whether something had been put off, which it is no longer.
+    /// Returns true if something was put off, and clears that.
     pub(crate) fn resume(&mut self) -> bool {
         self.put_off.take().is_some()
     }
 
-    /// Puts a queue pair at the end of the line of those that have something to send. The caller keeps
-    /// track of who is in line already.
+    /// Puts a queue pair at the end of the line of those that have something to send. The caller knows
+    /// which queue pairs are in line already.
     pub(crate) fn enqueue_ready(&mut self, qpn: u32) {
         self.ready.push_back(qpn);
     }
@@ -256,7 +256,7 @@ impl Core {
         let timer = self.timers.first().map(|(at, _)| *at);
         let fault = self.faults.next_deadline(self.config.fault_timeout);
         let stall = self.ingress.next_deadline(self.config.stall_timeout);
-        // What waits for a look-up to end.
+        // Frames that wait for the end of a look-up.
         let waiting =
             !self.ready.is_empty() || !self.last_words.is_empty() || self.ingress.has_work();
         let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
@@ -395,7 +395,7 @@ impl Core {
         match raised {
             Raised::Quiet => {}
             Raised::Interrupt(vector) => self.raise(vector),
-            // A driver that loses events can't go on; it learns so by its heartbeat and the status register.
+            // A driver that loses events can't go on. It detects this by its heartbeat and the status register.
             Raised::Failed => self.fatal = regs::EVENT_QUEUE,
         }
     }

@@ -26,7 +26,7 @@ impl CounterSet {
     /// The device's counters.
     pub const DEVICE: Self = Self(None);
 
-    /// The set with this number; 0 stands for the device's counters.
+    /// The set with this number; 0: the device's counters.
     pub(crate) fn from_number(set: u32) -> Self {
         Self(Some(set).filter(|set| *set != 0))
     }

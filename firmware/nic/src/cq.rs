@@ -148,14 +148,14 @@ impl Cq {
         Pushed::Wait(at)
     }
 
-    /// The notice is made. Gives the time that it has waited for.
+    /// Records that the notice is made. Returns the time at which its moderation period would have ended.
     pub(crate) fn told(&mut self) -> Option<Instant> {
         self.armed = Armed::No;
         self.gathered = 0;
         self.due.take()
     }
 
-    /// An arm doorbell. Gives whether the notice is due at once, because an entry that counts is there already.
+    /// Handles an arm doorbell. Returns true if the notice is due at once, because an entry that counts is unread.
     pub fn arm(&mut self, consumer: u32, solicited: bool) -> bool {
         if !self.is_valid_consumer(consumer) {
             // Overtaken by a resize, or nonsense: one notice too many does no harm.

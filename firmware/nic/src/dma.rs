@@ -32,9 +32,9 @@ pub trait Dma {
     fn store_u32(&self, addr: u64, value: u32) -> Result<(), DmaError>;
     /// Stores an aligned word with release ordering.
     fn store_u64(&self, addr: u64, value: u64) -> Result<(), DmaError>;
-    /// Adds to an aligned word; gives what was there.
+    /// Adds to an aligned word. Returns the old value.
     fn fetch_add_u64(&self, addr: u64, value: u64) -> Result<u64, DmaError>;
-    /// Replaces an aligned word if it equals `expected`; gives what was there.
+    /// Replaces an aligned word if it equals `expected`. Returns the old value.
     fn compare_exchange_u64(&self, addr: u64, expected: u64, new: u64) -> Result<u64, DmaError>;
     /// Makes what was written durable, as far as the memory is backed by something that is: these ranges (address,
     /// bytes), or all. Does not wait for that. `qpn` is who wants it.

@@ -138,7 +138,7 @@ impl Eq {
         Raised::Interrupt(self.vector)
     }
 
-    /// An arm doorbell. Gives whether the interrupt is due at once. `None`: the index is out of range.
+    /// Handles an arm doorbell. Returns true if the interrupt is due at once, None if the index is out of range.
     pub fn arm(&mut self, consumer: u32) -> Option<bool> {
         let unread = self.producer.wrapping_sub(consumer);
         if unread > self.ring.depth() {

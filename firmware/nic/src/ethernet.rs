@@ -1,4 +1,5 @@
-//! Frames that are for no queue pair alone: to groups, to flows and to the netdev. `docs/ethernet.md` says who comes first.
+//! Frames that are not addressed to one queue pair: to groups, to flows and to the netdev. `docs/ethernet.md` describes
+//! their precedence.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::steering::FLOW_KIND_SNIFFER;
@@ -16,13 +17,13 @@ use crate::multicast::MULTICAST_QPN;
 use crate::netdev::Netdev;
 use crate::nic::Nic;
 use crate::qp::Qp;
-use crate::steering::Taker;
+use crate::steering::FrameTarget;
 use crate::time::Instant;
 use crate::work;
 
-/// What stands before the MTU's bytes in a frame: addresses, type, and up to two VLAN tags (IEEE 802.1ad).
+/// Bytes of a frame in front of those that the MTU counts: addresses, type, and up to two VLAN tags (IEEE 802.1ad).
 const MAX_LINK_HEADER: usize = Ethernet::LEN + 2 * 4;
-/// Longest frame that is put together to see whether it is a RoCE packet.
+/// Longest frame that is copied and parsed as a RoCE packet.
 const MAX_FRAME: usize = MAX_MTU as usize + MAX_LINK_HEADER;
 
 /// The longest frame of a netdev with this MTU.
@@ -31,9 +32,8 @@ pub(crate) fn longest_frame(netdev: &Netdev) -> usize {
 }
 
 impl Nic {
-    /// A frame of this queue pair is about to leave: what of it comes back, since no switch returns a frame to its
-    /// port. That is a datagram to a group with members here (IBTA 10.5.2.1), and what a process has sent that a
-    /// flow here asks for.
+    /// Delivers a frame that a queue pair sends to receivers of the same NIC, because no switch returns a frame to its
+    /// port: a datagram to a group with members here (IBTA 10.5.2.1), and a raw frame of a process that a flow matches.
     pub(crate) fn loop_back<M: Dma>(
         &mut self,
         now: Instant,
@@ -50,7 +50,7 @@ impl Nic {
                 }
             }
             FrameKind::Raw { dst, checked, .. } => {
-                // To the own address: the switch turns it round.
+                // The switch returns a frame to the own address.
                 if !self.steering.is_empty() && *dst != self.core.netdev.mac {
                     let checked = *checked;
                     let frame = Frame {
@@ -92,14 +92,14 @@ impl Nic {
             return;
         }
         self.core.charge(self.steering.cost());
-        let takers = self.steering.take(&head).takers;
-        if !takers.is_empty() {
+        let targets = self.steering.take(&head).targets;
+        if !targets.is_empty() {
             self.core.counters.inc(Counter::rx_steered);
         }
-        self.give_frames_in_turn(now, mem, &takers, frame);
+        self.deliver_frames_in_turn(now, mem, &targets, frame);
     }
 
-    /// Gives copies of a frame that arrives or leaves to those who want to see everything.
+    /// Delivers copies of a frame that arrives or leaves to the flows that receive every frame.
     pub(crate) fn sniff<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
         if !self.steering.has_sniffers() {
             return;
@@ -115,24 +115,24 @@ impl Nic {
     /// As [`Nic::sniff`].
     pub(crate) fn sniff_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
         self.core.charge(self.steering.cost());
-        let takers = self.steering.takers(FLOW_KIND_SNIFFER);
-        self.give_frames_in_turn(now, mem, &takers, Payload::Bytes(frame).into());
+        let targets = self.steering.targets(FLOW_KIND_SNIFFER);
+        self.deliver_frames_in_turn(now, mem, &targets, Payload::Bytes(frame).into());
     }
 
-    /// Gives a frame to raw queue pairs, behind what waits already.
-    fn give_frames_in_turn<M: Dma>(
+    /// Delivers a frame to raw queue pairs, behind the frames that wait already.
+    fn deliver_frames_in_turn<M: Dma>(
         &mut self,
         now: Instant,
         mem: &M,
-        takers: &[Taker],
+        targets: &[FrameTarget],
         frame: Frame<'_, M>,
     ) {
         let turn = self.core.begin_turn();
-        for taker in takers {
-            // Once one has to wait, the others are behind it.
+        for target in targets {
+            // If one copy has to wait, those after it wait too.
             let is_over = self.core.is_over(turn);
             if !is_over && !self.core.ingress.must_queue() {
-                self.give_frame(now, mem, *taker, frame);
+                self.deliver_frame(now, mem, *target, frame);
                 continue;
             }
             if is_over {
@@ -141,7 +141,7 @@ impl Nic {
             match frame.payload.to_vec() {
                 Ok(bytes) => self.hold(HeldFrame {
                     header: None,
-                    only: Some(*taker),
+                    only: Some(*target),
                     bytes,
                 }),
                 Err(_) => self.core.counters.inc(Counter::dma_errors),
@@ -149,41 +149,42 @@ impl Nic {
         }
     }
 
-    /// Gives a frame that has had its turn to raw queue pairs. One that fails flushes its queues, so the copies for the
+    /// Delivers a frame that does not wait behind others to raw queue pairs. One that fails flushes its queues, so the copies for the
     /// others may have to wait for another turn.
-    fn give_frames<M: Dma>(
+    fn deliver_frames<M: Dma>(
         &mut self,
         now: Instant,
         mem: &M,
-        takers: &[Taker],
+        targets: &[FrameTarget],
         frame: Frame<'_, M>,
     ) {
         let turn = self.core.begin_turn();
-        for (index, taker) in takers.iter().enumerate() {
+        for (index, target) in targets.iter().enumerate() {
             if self.core.is_over(turn) {
-                let others = takers.get(index..).unwrap_or_default();
-                for taker in others.iter().rev() {
-                    self.context(now, mem).put_back(None, *taker, frame.payload);
+                let others = targets.get(index..).unwrap_or_default();
+                for target in others.iter().rev() {
+                    self.context(now, mem)
+                        .put_back(None, *target, frame.payload);
                 }
                 self.core.put_off(now);
                 return;
             }
-            self.give_frame(now, mem, *taker, frame);
+            self.deliver_frame(now, mem, *target, frame);
         }
     }
 
-    /// Gives a frame to a raw queue pair. If that stops the input, it waits for it.
-    pub(crate) fn give_frame<M: Dma>(
+    /// Delivers a frame to a raw queue pair. If that stops the input, the frame waits.
+    pub(crate) fn deliver_frame<M: Dma>(
         &mut self,
         now: Instant,
         mem: &M,
-        taker: Taker,
+        target: FrameTarget,
         frame: Frame<'_, M>,
     ) {
         self.core.charge(work::of_frames(1, frame.payload.len()));
-        // What a work queue receives counts for the queue pair that spreads it.
-        let set = self.qps.get(taker.qpn).map(|qp| qp.counters);
-        let (qpn, hash) = self.receiver(taker.qpn, frame).unzip();
+        // Frames of a work queue count for the RSS queue pair that selects it.
+        let set = self.qps.get(target.qpn).map(|qp| qp.counters);
+        let (qpn, hash) = self.receiver(target.qpn, frame).unzip();
         let frame = Frame {
             hash: hash.flatten(),
             ..frame
@@ -192,19 +193,19 @@ impl Nic {
             self.core.counters.inc(Counter::rx_filtered);
             return;
         };
-        let taker = Taker {
+        let target = FrameTarget {
             qpn: qp.number,
-            ..taker
+            ..target
         };
         let set = set.unwrap_or(CounterSet::DEVICE);
         let mut cx = Context::new(&mut self.core, now, mem, set);
-        if !qp.receive_frame(&mut cx, taker.tag, frame) {
-            self.context(now, mem).put_back(None, taker, frame.payload);
+        if !qp.receive_frame(&mut cx, target.tag, frame) {
+            self.context(now, mem).put_back(None, target, frame.payload);
         }
     }
 
-    /// Who receives what is for this queue pair: itself, or a work queue of its indirection table. And the hash that
-    /// says so, if addresses and ports are in it.
+    /// The queue that receives a frame for this queue pair: itself, or an entry of its indirection table. Also returns the
+    /// hash that selected the entry, if it covers addresses and ports.
     fn receiver<M: Dma>(&self, qpn: u32, frame: Frame<'_, M>) -> Option<(u32, Option<u32>)> {
         let Some(rss) = &self.qps.get(qpn)?.config.rss else {
             return Some((qpn, None));
@@ -224,7 +225,7 @@ impl Nic {
     ) {
         let group = header.ip.dst_gid();
         let members = self.groups.members(group);
-        // Nobody reaches a group by another way than its own address.
+        // A group is reached by its own MAC address only.
         let addressed = group.multicast_mac() == Some(header.ethernet.dst);
         let is_datagram = header.bth.opcode.info().service == Service::Ud;
         if members.is_empty() || !addressed || !is_datagram {
@@ -238,9 +239,9 @@ impl Nic {
                 // A queue pair that fails flushes its queues: the copies for the others wait for their turn.
                 let others = members.get(index..).unwrap_or_default();
                 for qpn in others.iter().rev() {
-                    let taker = Taker::untagged(*qpn);
+                    let target = FrameTarget::untagged(*qpn);
                     let mut cx = Context::new(&mut self.core, now, mem, CounterSet::DEVICE);
-                    cx.put_back(Some(*header), taker, payload);
+                    cx.put_back(Some(*header), target, payload);
                 }
                 self.core.put_off(now);
                 break;
@@ -254,13 +255,13 @@ impl Nic {
             if qp.receive(&mut cx, header, 1, payload) > 0 {
                 continue;
             }
-            // It has stopped the input: what waits is the copy for it.
-            cx.put_back(Some(*header), Taker::untagged(*qpn), payload);
+            // It has stopped the input: its copy waits.
+            cx.put_back(Some(*header), FrameTarget::untagged(*qpn), payload);
         }
         self.core.charge_lookups(now);
     }
 
-    /// A raw frame by reference: it may hold a RoCE packet that someone made by hand.
+    /// A raw frame by reference: it may hold a RoCE packet that software has built.
     pub(crate) fn receive_raw<M: Dma>(&mut self, now: Instant, mem: &M, frame: Frame<'_, M>) {
         let mut head = [0; packet::MAX_HEADER_LEN];
         let Ok(n) = frame.payload.read(0, &mut head) else {
@@ -292,8 +293,8 @@ impl Nic {
         }
         let netdev = &self.core.netdev;
         if netdev.is_up() && netdev.qpn != 0 && netdev.wants(dst) {
-            let taker = Taker::untagged(netdev.qpn);
-            self.give_frame(now, mem, taker, frame);
+            let target = FrameTarget::untagged(netdev.qpn);
+            self.deliver_frame(now, mem, target, frame);
             return;
         }
         let leftovers = self.steering.leftovers(dst.is_multicast());
@@ -302,10 +303,10 @@ impl Nic {
             false => Counter::rx_steered,
         };
         self.core.counters.inc(counter);
-        self.give_frames(now, mem, &leftovers, frame);
+        self.deliver_frames(now, mem, &leftovers, frame);
     }
 
-    /// Gives a frame to the flows that match. Gives whether one of them keeps it from all others.
+    /// Delivers a frame to the flows that match. Returns true if receivers of lower precedence do not receive it.
     fn steer<M: Dma>(&mut self, now: Instant, mem: &M, frame: Frame<'_, M>) -> bool {
         let Ok(head) = frame.payload.head() else {
             self.core.counters.inc(Counter::dma_errors);
@@ -316,10 +317,10 @@ impl Nic {
         if verdict.dropped {
             self.core.counters.inc(Counter::rx_flow_drops);
         }
-        if !verdict.takers.is_empty() {
+        if !verdict.targets.is_empty() {
             self.core.counters.inc(Counter::rx_steered);
         }
-        self.give_frames(now, mem, &verdict.takers, frame);
+        self.deliver_frames(now, mem, &verdict.targets, frame);
         verdict.trapped
     }
 }

@@ -1,13 +1,13 @@
-//! The fault unit: what happens when a page is not there.
+//! The fault unit: handling of pages that are not present.
 //!
 //! A miss in a region on demand becomes a *fault*: a record in the driver's fault queue with a token, and a list
 //! of queue pairs that wait for its answer. Misses on a range whose fault is outstanding join it. The driver
 //! maps the pages and resumes the token; every waiting queue pair is then called directly, so nothing depends on
-//! a timeout. What a queue pair does while it waits is its own affair (`qp/fault.rs`).
+//! a timeout. What a queue pair does while it waits is in `qp/fault.rs`.
 //!
 //! The number of faults is bounded, by a limit of its own and by the room in the queue, and no process gets more of it
-//! than it leaves to others. A fault that nobody answers fails after a time, so that no driver, however broken, holds a
-//! queue pair for ever.
+//! than it leaves to others. A fault that the driver does not answer fails after a time, so that a broken driver does not
+//! block a queue pair for ever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,27 +20,10 @@ use crate::time::{Instant, Nanos};
 use crate::work;
 
 mod places;
+mod token;
 
 use places::Places;
-
-/// Name of an outstanding fault. Tokens are never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Token(u64);
-
-impl Token {
-    /// Stands for all faults that found no room: who waits for it tries again when there is some.
-    pub(crate) const ROOM: Self = Self(0);
-
-    /// The number that stands in the fault record.
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
-
-    /// The fault with this number in a RESUME command.
-    pub(crate) fn from_number(number: u64) -> Self {
-        Self(number)
-    }
-}
+pub use token::Token;
 
 /// A page that must be there before a transfer can go on, and what is known of the rest of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +114,7 @@ pub(crate) struct FaultUnit {
     pub eqn: Option<u32>,
     /// By token: the first is the oldest.
     faults: BTreeMap<Token, Fault>,
-    /// Key, first page and whether it is a write: a fault's place for those who come later.
+    /// Faults by key, first page and whether the access writes, for misses that join them.
     by_page: BTreeMap<(u32, u64, bool), Token>,
     /// Answers that have come, the oldest first.
     answers: VecDeque<Answer>,
@@ -205,7 +188,7 @@ impl FaultUnit {
     }
 
     pub fn insert(&mut self, now: Instant, qpn: u32, uctx: u32, absent: &Absent) -> Token {
-        let token = Token(self.next);
+        let token = Token::from_number(self.next);
         self.next += 1;
         let first = absent.va >> PAGE_SHIFT;
         // The range was checked against the region, which does not wrap.
@@ -253,7 +236,7 @@ impl FaultUnit {
         }
     }
 
-    /// The queue pair waits for nothing any more. Gives the work that this was.
+    /// The queue pair no longer waits for a page. Returns the work that this was.
     pub fn forget(&mut self, qpn: u32) -> u64 {
         self.places.leave(qpn);
         let mut work = 0;

@@ -9,7 +9,7 @@
 //! as a host does with segmentation and receive offload: the header is that of the first packet, the others are
 //! MIDDLE packets with the PSNs that follow, and every packet carries the same number of bytes. No run holds the
 //! last packet of a message. A receiver that does not expect the whole run next takes it apart
-//! ([`packet_of_run`]), so a run is always equivalent to its packets.
+//! (`packet_of_run`), so a run is always equivalent to its packets.
 
 use faultline_wire::MacAddr;
 use faultline_wire::packet::{RoceHeader, pad_len, seal};
@@ -27,7 +27,7 @@ pub(crate) use crate::segments::{push_segment, truncate_segments};
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq)]
 pub enum FrameKind {
-    /// A RoCE packet; the payload is what stands between the headers and the padding.
+    /// A RoCE packet; the payload is the part between the headers and the padding.
     Roce(RoceHeader),
     /// Any other frame, without FCS: the head, then the payload.
     Raw {

@@ -1,8 +1,8 @@
 //! The input of the NIC while it is stopped.
 //!
-//! Under the policy `stall` a packet whose page is not there holds up everything behind it, whatever queue pair
-//! that is for, as adapters do that have no better idea. The frames wait here in their order; those who feed the
-//! NIC see [`crate::Nic::is_stalled`] and stop, as a switch does at an Ethernet PAUSE.
+//! Under the policy `stall` a packet whose page is not there stops all packets behind it, for any queue
+//! pair, as simple adapters do. The frames wait here in their order. Senders see [`crate::Nic::is_stalled`] and stop, as a
+//! switch does at an Ethernet PAUSE.
 //!
 //! A process can choose the policy and leave its faults alone, so pauses are limited. Of n NICs that can pause a sender,
 //! each may do so for 1/n of the stall timeout at once, and is then silent for 10 n - 1 times as long as its pause took. So
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use faultline_wire::packet::RoceHeader;
 
 use crate::fault::Token;
-use crate::steering::Taker;
+use crate::steering::FrameTarget;
 use crate::time::{Instant, Nanos};
 
 /// Frames that may wait. A switch that stops in time never fills this.
@@ -24,12 +24,12 @@ const MAX_FRAMES: usize = 4096;
 pub(crate) struct HeldFrame {
     /// Header of a RoCE packet; none: the bytes are the whole frame.
     pub header: Option<RoceHeader>,
-    /// Who alone waits for it: others may have had their copies. None: whom the headers name.
-    pub only: Option<Taker>,
+    /// The only receiver, if others have had their copies. None: the receivers that the headers select.
+    pub only: Option<FrameTarget>,
     pub bytes: Vec<u8>,
 }
 
-/// Why and since when nothing comes in.
+/// The reason and the begin of a stop of the input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stall {
     pub qpn: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Stall {
 /// One part in so many of a sender's time that all others together may pause it.
 const PAUSED_PART: u64 = 10;
 
-/// What waits in front of the NIC.
+/// Frames that wait in front of the NIC.
 #[derive(Debug)]
 pub(crate) struct Ingress {
     /// NICs that can pause a sender, this one included.
@@ -150,7 +150,7 @@ impl Ingress {
         !self.is_stopped() && !self.frames.is_empty()
     }
 
-    /// Appends a frame; gives false if there are too many.
+    /// Appends a frame. Returns false if there are too many.
     pub fn push(&mut self, frame: HeldFrame) -> bool {
         let fits = self.frames.len() < MAX_FRAMES;
         if fits {
@@ -203,7 +203,7 @@ mod tests {
     use crate::fault::Token;
 
     #[test]
-    fn a_reset_gives_nobody_more_of_the_others_time() {
+    fn a_reset_does_not_extend_the_time_that_others_pause() {
         const TIMEOUT: Nanos = Nanos(100);
         let mut ingress = Ingress::new(1);
         ingress.stop(Instant(1000), 2, Token::ROOM);

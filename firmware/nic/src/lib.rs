@@ -6,16 +6,17 @@
 //! the harness and in the simulator.
 //!
 //! Where to look:
-//! - `registers`, `admin`, `translation`: the driver's side, `firmware/abi` in action
-//! - [`mkey`], [`page_table`], `tlb`: memory regions; [`device_memory`]
-//! - `fault`, `ingress`: what happens when a page is not there
-//! - [`cq`], [`eq`], [`srq`], [`ring`]: queues in guest memory
-//! - [`tag`]: shared receive queues that look into messages
+//! - `nic`: the calls of a [`Nic`]; `nic/receive`: frames that arrive; `nic/registers`; `nic/faults`
+//! - `command_ring`, `admin`, `translation`: commands of the driver, by the layouts of `firmware/abi`
+//! - [`mkey`], [`page_table`], `tlb`: memory keys; [`device_memory`]
+//! - `fault`, `ingress`: page faults, and the input while fault policy `stall` stops it
+//! - [`cq`], [`eq`], [`receive_queue`], [`srq`], [`ring`]: queues in guest memory
+//! - [`tag`]: shared receive queues that match tags
 //! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
-//! - [`frame`], [`path`]: packets on their way out and in
-//! - `ethernet`, `multicast`, `steering`, [`rss`], `headers`: who gets a frame that is for no queue pair alone
+//! - [`frame`], `payload`, `segments`, `path`: packets that leave and arrive
+//! - `ethernet`, `multicast`, `steering`, [`rss`], `headers`: frames that are not addressed to one queue pair
 //! - [`offload`]: checksums and segmentation
-//! - `work`: what things cost, so that nobody has the engine for himself
+//! - `work`: the cost of operations, so that no guest can occupy the engine
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -25,7 +25,7 @@ impl Groups {
         }
     }
 
-    /// Adds a member; gives false if it is one already.
+    /// Adds a member. Returns false if it is one already.
     pub fn attach(&mut self, group: Gid, qpn: u32) -> Result<bool, Status> {
         if !group.is_multicast() {
             return Err(Status::BadGroup);

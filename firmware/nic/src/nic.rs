@@ -1,6 +1,9 @@
-//! The NIC as its surroundings see it.
+//! The state of a NIC, and the calls that its user makes: doorbells, frames to send, interrupts and deadlines. Frames that
+//! arrive are in `receive`, register accesses in `registers`, page faults in `faults`.
 
 mod faults;
+mod receive;
+mod registers;
 
 use faultline_abi::U32;
 use faultline_abi::admin::Counter;
@@ -8,9 +11,6 @@ use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::event;
 use faultline_wire::MacAddr;
-use faultline_wire::WireError;
-use faultline_wire::opcode::Service;
-use faultline_wire::packet::{self, RoceHeader};
 
 use crate::command_ring::CommandRings;
 use crate::config::NicConfig;
@@ -18,13 +18,14 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::counters::{CounterSet, Counters};
 use crate::dma::Dma;
-use crate::frame::{Frame, FrameKind, Payload, Segments, TxFrame, packet_of_run};
-use crate::ingress::{HeldFrame, Ingress};
-use crate::multicast::{Groups, MULTICAST_QPN};
+use crate::frame::{FrameKind, TxFrame};
+use crate::ingress::Ingress;
+use crate::multicast::Groups;
 use crate::qp::Qp;
 use crate::registers::Registers;
 use crate::rss::RwqTable;
-use crate::steering::{Steering, Taker};
+use crate::segments::Segments;
+use crate::steering::Steering;
 use crate::table::Table;
 use crate::tag::list::TagOpResult;
 use crate::time::Instant;
@@ -53,16 +54,17 @@ pub struct Nic {
     pub(crate) rwq_tables: Table<RwqTable>,
     /// Packets that the first QP in line has sent in its turn.
     burst: u32,
-    /// Counts changes of the set of user contexts, for those who poll doorbell pages.
+    /// Counts changes of the set of user contexts, for callers that poll doorbell pages.
     pub(crate) uctx_changes: u64,
     /// Value of `uctx_changes` when the device was enabled.
     pub(crate) enabled_version: u64,
     fatal_reported: bool,
-    /// What there was before a reset.
+    /// The state before a reset.
     remains: Option<Remains>,
 }
 
-/// What a NIC had before it was reset. To free it may take a large part of a second, so the one who has the NIC does not.
+/// The state of a NIC before a reset. Freeing it may take a large part of a second, so the thread that drives the NIC should
+/// not do it.
 #[derive(Debug)]
 pub struct Remains(#[expect(dead_code, reason = "dropped only")] Box<Nic>);
 
@@ -95,14 +97,14 @@ impl Nic {
         ingress.reset(self.core.config.stall_timeout);
         let fresh = Self::new(self.core.config.clone());
         let mut gone = std::mem::replace(self, fresh);
-        // Of two resets the first one's, if nobody has taken them, are no more than what a reset freed.
+        // If the state before an earlier reset was not taken, it is freed here.
         drop(gone.remains.take());
         self.remains = Some(Remains(Box::new(gone)));
         self.core.ingress = ingress;
         self.uctx_changes = changes + 1;
     }
 
-    /// What there was before the last reset, to be dropped where nobody waits for it.
+    /// Takes the state before the last reset, to be dropped by a thread that may wait.
     #[must_use = "dropping it takes time"]
     pub fn take_remains(&mut self) -> Option<Remains> {
         self.remains.take()
@@ -123,7 +125,7 @@ impl Nic {
         self.core.netdev.mac
     }
 
-    /// Whether the driver has enabled the device and it has not stopped.
+    /// True if the driver has enabled the device and it has not stopped.
     pub fn is_running(&self) -> bool {
         self.registers.enabled() && self.core.fatal == 0
     }
@@ -143,7 +145,7 @@ impl Nic {
             .filter(move |_| enabled)
     }
 
-    /// Changes whenever [`Nic::doorbell_pages`] gives something new, and at each reset.
+    /// Changes whenever [`Nic::doorbell_pages`] returns another set, and at each reset.
     pub fn doorbell_pages_version(&self) -> u64 {
         self.uctx_changes
     }
@@ -153,7 +155,7 @@ impl Nic {
         self.core.budget.used()
     }
 
-    /// CQs whose notices wait for room in an event queue.
+    /// Number of CQs whose notices wait for room in an event queue.
     pub fn waiting_notices(&self) -> usize {
         self.core.eqs.iter().map(|(_, eq)| eq.waiting()).sum()
     }
@@ -173,7 +175,7 @@ impl Nic {
         }
     }
 
-    /// An access to the BARs that the device has no meaning for.
+    /// Counts an access to the BARs that the device does not define.
     pub fn bad_register_access(&mut self) {
         self.core.counters.inc(Counter::register_errors);
     }
@@ -207,7 +209,7 @@ impl Nic {
         self.report_fatal();
     }
 
-    /// The shared state with time and memory, for what is not done on behalf of a queue pair.
+    /// A context for work that is not done on behalf of a queue pair.
     pub(crate) fn context<'a, M: Dma>(&'a mut self, now: Instant, mem: &'a M) -> Context<'a, M> {
         Context::new(&mut self.core, now, mem, CounterSet::DEVICE)
     }
@@ -276,7 +278,7 @@ impl Nic {
         true
     }
 
-    /// Carries out operations on the tag list of an SRQ.
+    /// Executes operations on the tag list of an SRQ.
     fn run_tag_ops<M: Dma>(&mut self, now: Instant, mem: &M, page: u32, bell: Doorbell) -> bool {
         let mut known = false;
         while let Some(srq) = self.core.srqs.get_mut(bell.object)
@@ -318,13 +320,13 @@ impl Nic {
         true
     }
 
-    /// The next packet to send, if there is one. Whatever this NIC gave before has been delivered or copied.
+    /// Returns the next packet to send, if there is one. The caller has delivered or copied the frame of the call before.
     pub fn poll_transmit<M: Dma>(&mut self, now: Instant, mem: &M) -> Option<TxFrame> {
         self.poll_transmit_run(now, mem, 0)
     }
 
-    /// As [`Nic::poll_transmit`]; gives a run of packets of one message where it can, as many as carry `most`
-    /// bytes or one. For receivers that are handed frames by reference.
+    /// As [`Nic::poll_transmit`], but returns a run of packets of one message where it can: as many as carry `most` bytes,
+    /// and at least one. For receivers that take frames by reference.
     pub fn poll_transmit_run<M: Dma>(
         &mut self,
         now: Instant,
@@ -363,7 +365,7 @@ impl Nic {
             let set = qp.counters;
             let frame = qp.poll_transmit(&mut cx, most);
             let Some(frame) = frame else {
-                // It may have called `wake` itself; it knows that it is in line.
+                // It may have called `wake` itself, without effect while it is in line.
                 self.core.pop_ready();
                 if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
                     qp.left_line(&mut self.core);
@@ -403,7 +405,7 @@ impl Nic {
         }
     }
 
-    /// What this NIC has done since it was made, in units of some nanoseconds.
+    /// The work of this NIC since it was created, in units of some nanoseconds.
     pub fn work(&self) -> u64 {
         self.core.begin_turn()
     }
@@ -413,13 +415,13 @@ impl Nic {
         self.core.poll_interrupt()
     }
 
-    /// When [`Nic::handle_deadline`] wants to be called, at the latest.
+    /// The time at which [`Nic::handle_deadline`] must be called.
     pub fn next_deadline(&self) -> Option<Instant> {
         // A device that has stopped waits for nothing.
         self.core.next_deadline().filter(|_| self.is_running())
     }
 
-    /// Timers that are due.
+    /// Handles the timers that are due, and continues what was put off.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
         let resumed = self.is_running() && self.core.resume();
         if resumed {
@@ -460,232 +462,6 @@ impl Nic {
                 self.core.put_off(now);
                 return;
             }
-        }
-    }
-
-    /// Whether a frame to this address is for this NIC.
-    pub fn accepts(&self, dst: MacAddr) -> bool {
-        // Groups of queue pairs are not the netdev's.
-        dst.is_multicast()
-            || !self.steering.is_empty()
-            || self.core.netdev.wants(dst)
-            || self.core.is_own_address(dst)
-    }
-
-    /// A frame from another NIC of the process arrives by reference.
-    pub fn receive<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
-        if !self.is_running() {
-            return;
-        }
-        self.core
-            .charge(work::of_frames(frame.packets, frame.len()));
-        self.sniff(now, mem, frame, sender);
-        if self.core.ingress.must_queue() {
-            self.hold_frame(frame, sender);
-            return;
-        }
-        let payload = frame.view(sender);
-        match &frame.kind {
-            FrameKind::Roce(header) => {
-                self.count_received(frame.packets, frame.len());
-                self.receive_roce(now, mem, header, frame.packets, payload);
-            }
-            FrameKind::Raw { checked, .. } => {
-                let checked = *checked;
-                let frame = Frame {
-                    checked,
-                    ..payload.into()
-                };
-                self.receive_raw(now, mem, frame);
-            }
-        }
-        self.report_fatal();
-    }
-
-    /// A frame arrives as octets, without FCS.
-    pub fn receive_bytes<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
-        if !self.is_running() {
-            return;
-        }
-        self.sniff_octets(now, mem, frame);
-        if self.core.ingress.must_queue() {
-            self.hold(HeldFrame {
-                header: None,
-                only: None,
-                bytes: frame.to_vec(),
-            });
-            return;
-        }
-        self.receive_octets(now, mem, frame);
-        self.report_fatal();
-    }
-
-    pub(crate) fn receive_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
-        self.count_received(1, frame.len());
-        match packet::parse(frame) {
-            Ok(parsed) if !parsed.icrc_ok => self.core.counters.inc(Counter::rx_icrc_errors),
-            Ok(parsed) => {
-                let payload = Payload::Bytes(parsed.payload);
-                self.receive_roce(now, mem, &parsed.header, 1, payload);
-            }
-            Err(WireError::NotRoce) => {
-                self.receive_ethernet(now, mem, Payload::Bytes(frame).into());
-            }
-            Err(_) => self.core.counters.inc(Counter::rx_malformed),
-        }
-    }
-
-    /// Whether a page that is not there has stopped the input: what is sent now has to wait, so that whoever
-    /// feeds it should stop too, unless it did so for too long a time lately. Never of a device that does not run:
-    /// it drops what comes, and nothing would end the stop.
-    pub fn is_stalled(&self) -> bool {
-        self.is_running() && self.core.ingress.pauses_others()
-    }
-
-    /// Whether a page that is not there has stopped the input, whoever else stops for that.
-    pub fn is_input_stopped(&self) -> bool {
-        self.core.ingress.is_stopped()
-    }
-
-    pub(crate) fn hold(&mut self, frame: HeldFrame) {
-        if !self.core.ingress.push(frame) {
-            self.core.counters.inc(Counter::stall_overflow);
-        }
-    }
-
-    /// Keeps a frame that is handed over by reference, packet by packet.
-    pub(crate) fn hold_frame<M: Dma>(&mut self, frame: &TxFrame, sender: &M) {
-        let payload = frame.view(sender);
-        let each = payload.len() / frame.packets.max(1) as usize;
-        for index in 0..frame.packets {
-            let header = match &frame.kind {
-                FrameKind::Roce(header) => Some(packet_of_run(header, index, frame.packets)),
-                FrameKind::Raw { .. } => None,
-            };
-            match payload.part(index as usize * each, each).to_vec() {
-                Ok(bytes) => self.hold(HeldFrame {
-                    header,
-                    only: None,
-                    bytes,
-                }),
-                Err(_) => self.core.counters.inc(Counter::dma_errors),
-            }
-        }
-    }
-
-    /// Takes what has waited for a page, until that is done or another page is missing.
-    fn receive_held<M: Dma>(&mut self, now: Instant, mem: &M) {
-        let turn = self.core.begin_turn();
-        for _ in 0..BURST {
-            if self.core.ingress.is_stopped() {
-                return;
-            }
-            if self.core.is_over(turn) {
-                break;
-            }
-            let Some(frame) = self.core.ingress.pop() else {
-                return;
-            };
-            self.core.charge(work::of_frames(1, frame.bytes.len()));
-            let payload = Payload::Bytes(&frame.bytes);
-            match (&frame.header, frame.only) {
-                (Some(header), Some(taker)) => {
-                    self.give_to_qp(now, mem, taker.qpn, header, 1, payload);
-                }
-                (None, Some(taker)) => self.give_frame(now, mem, taker, payload.into()),
-                (Some(header), None) => {
-                    let len = header.frame_len(frame.bytes.len());
-                    self.count_received(1, len);
-                    self.receive_roce(now, mem, header, 1, payload);
-                }
-                (None, None) => self.receive_octets(now, mem, &frame.bytes),
-            }
-        }
-        // Perhaps none of them is answered: nothing else has the rest looked at.
-        if self.core.ingress.has_work() {
-            self.core.put_off(now);
-        }
-    }
-
-    /// An input that has been stopped for long may wait for something that can only come in: the packet in the
-    /// way is dropped, and the driver is told.
-    fn give_up_stall<M: Dma>(&mut self, now: Instant, mem: &M) {
-        let timeout = self.core.config.stall_timeout;
-        self.core.ingress.end_pause(now, timeout);
-        if let Some(stall) = self.core.ingress.give_up(now, timeout) {
-            self.core.counters.inc(Counter::stall_timeouts);
-            self.context(now, mem)
-                .raise_async(event::STALL_TIMEOUT, stall.qpn);
-        }
-    }
-
-    pub(crate) fn count_received(&mut self, packets: u32, len: usize) {
-        self.core
-            .counters
-            .add(Counter::rx_packets, u64::from(packets));
-        self.core.counters.add(Counter::rx_bytes, len as u64);
-    }
-
-    fn receive_roce<M: Dma>(
-        &mut self,
-        now: Instant,
-        mem: &M,
-        header: &RoceHeader,
-        packets: u32,
-        payload: Payload<'_, M>,
-    ) {
-        let set = self.set_for(header);
-        let counters = &mut self.core.counters;
-        counters.add_in(set, Counter::rx_roce_packets, u64::from(packets));
-        if header.bth.dest_qp == MULTICAST_QPN {
-            self.receive_multicast(now, mem, header, payload);
-            return;
-        }
-        if !self.core.is_own_address(header.ethernet.dst) {
-            self.core.counters.inc(Counter::rx_filtered);
-            return;
-        }
-        if header.bth.opcode.info().service == Service::Cnp {
-            self.core.counters.inc(Counter::rp_cnp_handled);
-            return;
-        }
-        self.give_to_qp(now, mem, header.bth.dest_qp, header, packets, payload);
-    }
-
-    /// The set that counts packets with this header, if not the device does.
-    fn set_for(&mut self, header: &RoceHeader) -> CounterSet {
-        let for_qp = self.core.is_own_address(header.ethernet.dst)
-            && header.bth.opcode.info().service != Service::Cnp;
-        if !for_qp || !self.core.counters.has_sets() {
-            return CounterSet::DEVICE;
-        }
-        Self::qp_mut(&mut self.qps, &mut self.gsi, header.bth.dest_qp)
-            .map_or(CounterSet::DEVICE, |qp| qp.counters)
-    }
-
-    /// Gives packets to a queue pair; those that it has no page for wait if it says so.
-    pub(crate) fn give_to_qp<M: Dma>(
-        &mut self,
-        now: Instant,
-        mem: &M,
-        qpn: u32,
-        header: &RoceHeader,
-        packets: u32,
-        payload: Payload<'_, M>,
-    ) {
-        let Some((qp, mut cx)) = self.qp_in_context(now, mem, qpn) else {
-            self.core.counters.inc(Counter::rx_bad_qp);
-            return;
-        };
-        let taken = qp.receive(&mut cx, header, packets, payload);
-        self.core.charge_lookups(now);
-        // It stopped the input at one of them: that one and those behind it wait.
-        let each = payload.len() / packets.max(1) as usize;
-        for index in (taken..packets).rev() {
-            let header = packet_of_run(header, index, packets);
-            let part = payload.part(index as usize * each, each);
-            self.context(now, mem)
-                .put_back(Some(header), Taker::untagged(qpn), part);
         }
     }
 

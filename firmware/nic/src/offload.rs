@@ -1,5 +1,4 @@
-//! What the NIC does for the network stack of its guest: checksums (RFC 1071), and cutting one large TCP packet
-//! into many, as stacks call segmentation offload.
+//! Offloads for the network stack of the guest: checksums (RFC 1071), and TCP segmentation.
 
 use crate::dma::{Dma, DmaError};
 use crate::headers::{Headers, IpVersion, Transport, be16};
@@ -73,7 +72,7 @@ impl Sum {
         sum as u16
     }
 
-    /// What goes into the header. UDP has no use for zero, and to TCP it is the same (RFC 768).
+    /// The value of the header field. In UDP zero means that there is no checksum (RFC 768); for TCP both are the same.
     fn checksum(self) -> u16 {
         match !self.fold() {
             0 => 0xffff,
@@ -157,17 +156,17 @@ pub(crate) fn fill_partial<M: Dma>(
     Ok(())
 }
 
-/// What the checksums of a frame say.
+/// The result of checking the checksums of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checked {
     /// IPv4 header, if there is one, and TCP or UDP are right.
     Right,
     Wrong,
-    /// There is none that we know.
+    /// The frame has no checksum that the NIC knows.
     Unknown,
 }
 
-/// Looks at the checksums of a frame.
+/// Checks the checksums of a frame.
 pub(crate) fn check<M: Dma>(frame: &Payload<'_, M>) -> Checked {
     let Ok(head) = frame.head() else {
         return Checked::Unknown;
@@ -187,7 +186,7 @@ fn check_parsed<M: Dma>(head: &[u8], headers: &Headers, frame: &Payload<'_, M>) 
     };
     let field = headers.transport_at + transport.checksum_at();
     if transport == Transport::Udp && be16(head, field) == Some(0) {
-        // Not used; IPv6 has no such thing (RFC 8200 8.1).
+        // No checksum, which IPv6 does not allow (RFC 8200 8.1).
         return match headers.ip {
             Some(IpVersion::V4) => Checked::Right,
             _ => Checked::Wrong,

@@ -11,7 +11,7 @@ use crate::work;
 pub const PAGE_SHIFT: u8 = 12;
 const FANOUT_BITS: u32 = 9;
 const FANOUT: usize = 1 << FANOUT_BITS;
-/// Set in an entry that points to another node; the index of the node stands where a leaf has the address.
+/// Set in an entry that points to another node; the index of the node is where a leaf has the address.
 const TABLE: u64 = 1 << 2;
 const PERMISSIONS: u64 = PTE_READ | PTE_WRITE;
 
@@ -143,7 +143,7 @@ impl PageTable {
     }
 
     /// Writes the entry for the leaf at `va`: `level` 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB. An entry without
-    /// permissions removes. Whatever was mapped in its range is gone. Gives false if the leaf is larger than
+    /// permissions removes. Earlier entries of its range are removed. Returns false if the leaf is larger than
     /// the whole table.
     pub fn map(&mut self, va: u64, level: u8, entry: u64) -> bool {
         if level >= self.levels {
@@ -200,7 +200,7 @@ impl PageTable {
 
     /// Writes the entry of a page of 2^`shift` bytes at `va`, as far as the page is in the range from `first` to `last`,
     /// inclusive, in leaves as large as page and table allow; with `only_present` over those that are there. `va` and the
-    /// address in the entry are multiples of the page size. Gives the number of leaves.
+    /// address in the entry are multiples of the page size. Returns the number of leaves.
     pub fn map_page(
         &mut self,
         va: u64,
@@ -229,7 +229,7 @@ impl PageTable {
         written
     }
 
-    /// Removes every leaf that overlaps the addresses from `first` to `last`, inclusive; gives their number.
+    /// Removes every leaf that overlaps the addresses from `first` to `last`, inclusive. Returns their number.
     pub fn invalidate(&mut self, first: u64, last: u64) -> u32 {
         let Some(root) = self.root else { return 0 };
         let lo = (first >> PAGE_SHIFT).max(self.base).wrapping_sub(self.base);
@@ -297,7 +297,7 @@ impl PageTable {
         index
     }
 
-    /// What an entry names is no longer used; gives the number of leaves.
+    /// Frees the node or leaf of an entry. Returns the number of leaves.
     fn release(&mut self, entry: u64) -> u32 {
         if entry & TABLE == 0 {
             return u32::from(entry != 0);

@@ -13,7 +13,7 @@ pub(crate) struct Park {
 }
 
 impl Park {
-    /// Takes so many bytes for a context; gives false if it must not have them, of `limit` in all.
+    /// Reserves bytes for a context. Returns false if they exceed its share of `limit` bytes.
     pub fn take(&mut self, uctx: u32, bytes: usize, limit: usize) -> bool {
         let free = limit.saturating_sub(self.used);
         let own = self.by_context.get(&uctx).copied().unwrap_or(0);
@@ -25,7 +25,7 @@ impl Park {
         true
     }
 
-    /// Gives back what was taken.
+    /// Returns bytes that were reserved.
     pub fn give_back(&mut self, uctx: u32, bytes: usize) {
         self.used -= bytes;
         if let Some(own) = self.by_context.get_mut(&uctx) {

@@ -9,7 +9,7 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Gid, MacAddr};
 
-/// Hop limit where the address vector gives none.
+/// Hop limit if the address vector has none.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// An entry of the GID table.

@@ -1,15 +1,9 @@
-//! The register BAR.
+//! Registers that hold what the driver wrote. Accesses are in `nic/registers.rs`.
 
-use faultline_abi::admin::Counter;
 use faultline_abi::caps::Caps;
 use faultline_abi::regs;
-use faultline_abi::{ABI_VERSION, MAGIC};
-use zerocopy::IntoBytes;
 
-use crate::command_ring::CommandRings;
 use crate::config::NicConfig;
-use crate::nic::Nic;
-use crate::time::Instant;
 
 /// Range of `*_LOG_DEPTH`.
 const LOG_DEPTHS: core::ops::RangeInclusive<u32> = 1..=8;
@@ -19,16 +13,16 @@ const RING_ALIGN: u64 = 4096;
 /// Registers that hold what the driver wrote.
 #[derive(Debug)]
 pub(crate) struct Registers {
-    caps: Caps,
-    enabled: bool,
-    clock_high: u32,
-    admin_sq: u64,
-    admin_cq: u64,
-    admin_log_depth: u32,
-    admin_eqn: u32,
-    translation_sq: u64,
-    translation_cq: u64,
-    translation_log_depth: u32,
+    pub(crate) caps: Caps,
+    pub(crate) enabled: bool,
+    pub(crate) clock_high: u32,
+    pub(crate) admin_sq: u64,
+    pub(crate) admin_cq: u64,
+    pub(crate) admin_log_depth: u32,
+    pub(crate) admin_eqn: u32,
+    pub(crate) translation_sq: u64,
+    pub(crate) translation_cq: u64,
+    pub(crate) translation_log_depth: u32,
 }
 
 impl Registers {
@@ -56,7 +50,7 @@ impl Registers {
     }
 
     /// The 64-bit register that a half at this offset belongs to.
-    fn wide(&mut self, offset: u32) -> Option<&mut u64> {
+    pub(crate) fn wide(&mut self, offset: u32) -> Option<&mut u64> {
         Some(match offset & !4 {
             regs::ADMIN_SQ_BASE => &mut self.admin_sq,
             regs::ADMIN_CQ_BASE => &mut self.admin_cq,
@@ -66,7 +60,8 @@ impl Registers {
         })
     }
 
-    fn rings_are_valid(&self) -> bool {
+    /// True if the addresses and depths of all rings are allowed.
+    pub(crate) fn rings_are_valid(&self) -> bool {
         let aligned = [
             self.admin_sq,
             self.admin_cq,
@@ -78,109 +73,5 @@ impl Registers {
         aligned
             && LOG_DEPTHS.contains(&self.admin_log_depth)
             && LOG_DEPTHS.contains(&self.translation_log_depth)
-    }
-}
-
-impl Nic {
-    /// Reads the 32-bit register at `offset`, a multiple of 4. Registers that do not exist read as zero.
-    pub fn read_register(&mut self, now: Instant, offset: u32) -> u32 {
-        let half = |value: u64, offset: u32| (value >> (8 * (offset & 4))) as u32;
-        let [a, b, c, d, e, f] = self.core.config.mac.0;
-        let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-        const MAC_HIGH: u32 = regs::MAC + 4;
-        const CLOCK_HIGH: u32 = regs::CLOCK + 4;
-        let caps_end = regs::CAPS + size_of::<Caps>() as u32;
-        match offset {
-            regs::MAGIC => MAGIC,
-            regs::ABI_VERSION => ABI_VERSION,
-            regs::STATUS => self.status(),
-            regs::CONTROL => u32::from(self.registers.enabled) * regs::ENABLE,
-            regs::MAC | MAC_HIGH => half(mac, offset),
-            regs::FATAL_CODE => self.core.fatal,
-            regs::CLOCK => {
-                self.registers.clock_high = (now.0 >> 32) as u32;
-                now.0 as u32
-            }
-            CLOCK_HIGH => self.registers.clock_high,
-            regs::ADMIN_LOG_DEPTH => self.registers.admin_log_depth,
-            regs::ADMIN_EQN => self.registers.admin_eqn,
-            regs::TRANSLATION_LOG_DEPTH => self.registers.translation_log_depth,
-            regs::DOORBELL_PAGES => self.doorbell_page_count(),
-            regs::KICK_OFFSET => self.doorbell_page_count() * regs::PAGE_SIZE,
-            _ if (regs::CAPS..caps_end).contains(&offset) => {
-                let at = (offset - regs::CAPS) as usize;
-                let word = self.registers.caps.as_bytes().get(at..at + 4);
-                word.and_then(|word| word.try_into().ok())
-                    .map_or(0, u32::from_le_bytes)
-            }
-            _ => self
-                .registers
-                .wide(offset)
-                .map_or(0, |value| half(*value, offset)),
-        }
-    }
-
-    /// Doorbell pages in BAR 2: the kernel's and one for each user context.
-    pub fn doorbell_page_count(&self) -> u32 {
-        self.core.config.limits.max_uctx + 1
-    }
-
-    /// Where in BAR 2 the device memory begins: behind doorbell and kick pages.
-    pub fn device_memory_offset(&self) -> u64 {
-        2 * u64::from(self.doorbell_page_count()) * u64::from(regs::PAGE_SIZE)
-    }
-
-    fn status(&self) -> u32 {
-        let mut status = regs::LINK_UP;
-        if self.registers.enabled {
-            status |= regs::ENABLED;
-        }
-        if self.core.fatal != 0 {
-            status |= regs::FATAL;
-        }
-        status
-    }
-
-    /// Writes the 32-bit register at `offset`, a multiple of 4.
-    pub fn write_register(&mut self, offset: u32, value: u32) {
-        match offset {
-            regs::CONTROL => self.write_control(value),
-            regs::ADMIN_EQN => self.registers.admin_eqn = value,
-            // The rings are taken when the device is enabled; they don't move under it.
-            _ if self.registers.enabled => self.core.counters.inc(Counter::register_errors),
-            regs::ADMIN_LOG_DEPTH => self.registers.admin_log_depth = value,
-            regs::TRANSLATION_LOG_DEPTH => self.registers.translation_log_depth = value,
-            _ => match self.registers.wide(offset) {
-                Some(wide) if offset & 4 == 0 => *wide = (*wide & !0xffff_ffff) | u64::from(value),
-                Some(wide) => *wide = (*wide & 0xffff_ffff) | (u64::from(value) << 32),
-                None => self.core.counters.inc(Counter::register_errors),
-            },
-        }
-    }
-
-    fn write_control(&mut self, value: u32) {
-        if value & !(regs::ENABLE | regs::RESET) != 0 {
-            self.core.counters.inc(Counter::register_errors);
-            return;
-        }
-        let enable = value & regs::ENABLE != 0;
-        if value & regs::RESET != 0 || (self.registers.enabled && !enable) {
-            self.reset();
-            return;
-        }
-        if !enable || self.registers.enabled {
-            return;
-        }
-        if !self.registers.rings_are_valid() {
-            self.core.fatal = regs::BAD_RINGS;
-            return;
-        }
-        let r = &mut self.registers;
-        r.enabled = true;
-        self.admin = CommandRings::new(r.admin_sq, r.admin_cq, r.admin_log_depth);
-        self.translation =
-            CommandRings::new(r.translation_sq, r.translation_cq, r.translation_log_depth);
-        self.uctx_changes += 1;
-        self.enabled_version = self.uctx_changes;
     }
 }

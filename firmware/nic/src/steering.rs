@@ -1,4 +1,4 @@
-//! Flows: who gets which frames.
+//! Flows: rules that select the receivers of frames.
 
 use faultline_abi::Status;
 use faultline_abi::steering::*;
@@ -8,40 +8,40 @@ use crate::headers::Headers;
 use crate::table::Table;
 use crate::work;
 
-/// Somebody who gets a frame, and the tag of the flow that says so.
+/// A queue pair that receives a frame, and the tag of the flow that selected it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taker {
+pub(crate) struct FrameTarget {
     pub qpn: u32,
     pub tag: u32,
 }
 
-impl Taker {
-    /// Somebody whom no flow has named.
+impl FrameTarget {
+    /// A queue pair that no flow has selected.
     pub fn untagged(qpn: u32) -> Self {
         Self { qpn, tag: 0 }
     }
 }
 
-/// Everybody who gets a frame; nearly always one.
-pub(crate) type Takers = SmallVec<[Taker; 4]>;
+/// All receivers of a frame, nearly always one.
+pub(crate) type FrameTargets = SmallVec<[FrameTarget; 4]>;
 
-/// Copies of a frame, at most, as of a datagram to a group.
-const MAX_TAKERS: usize = 256;
+/// Largest number of copies of a frame, the same as of a datagram to a group.
+const MAX_TARGETS: usize = 256;
 
-/// A queue pair gets a frame once, from the first of its flows.
-fn add(takers: &mut Takers, taker: Taker) {
-    let known = takers.iter().any(|other| other.qpn == taker.qpn);
-    if !known && takers.len() < MAX_TAKERS {
-        takers.push(taker);
+/// Adds a receiver. A queue pair receives a frame once, with the tag of the first of its flows.
+fn add(targets: &mut FrameTargets, target: FrameTarget) {
+    let known = targets.iter().any(|other| other.qpn == target.qpn);
+    if !known && targets.len() < MAX_TARGETS {
+        targets.push(target);
     }
 }
 
-/// What a flow is, beside whom it matches.
+/// A flow, without its match fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
     pub kind: u8,
     pub flags: u8,
-    pub taker: Taker,
+    pub target: FrameTarget,
 }
 
 /// A flow of kind NORMAL, in the order in which they are tried.
@@ -68,13 +68,13 @@ impl Rule {
     }
 }
 
-/// What becomes of a frame.
+/// The result of matching a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    pub takers: Takers,
-    /// Nobody further down gets it.
+    pub targets: FrameTargets,
+    /// Receivers of lower precedence do not receive the frame.
     pub trapped: bool,
-    /// A flow said so.
+    /// A flow drops the frame.
     pub dropped: bool,
 }
 
@@ -124,12 +124,12 @@ impl Steering {
         }
     }
 
-    /// Whether there are no flows at all.
+    /// True if there are no flows.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// Whether somebody wants a copy of everything.
+    /// True if a flow receives a copy of every frame.
     pub fn has_sniffers(&self) -> bool {
         let is_sniffer = |(_, flow): &(u32, Flow)| flow.kind == FLOW_KIND_SNIFFER;
         self.others.iter().any(is_sniffer)
@@ -146,7 +146,7 @@ impl Steering {
         let flow = Flow {
             kind: cmd.kind,
             flags: cmd.flags,
-            taker: Taker {
+            target: FrameTarget {
                 qpn: cmd.qpn.get(),
                 tag: cmd.tag.get(),
             },
@@ -191,7 +191,7 @@ impl Steering {
         Ok(number)
     }
 
-    /// Removes a flow; gives what it was.
+    /// Removes a flow and returns it.
     pub fn destroy(&mut self, number: u32) -> Option<Flow> {
         let flow = self.flows.remove(number)?;
         self.rules.retain(|rule| rule.number != number);
@@ -199,7 +199,7 @@ impl Steering {
         Some(flow)
     }
 
-    /// Who takes a frame with these first bytes before the netdev does.
+    /// Matches a frame with these first bytes against the flows that have precedence over the netdev.
     pub fn take(&self, head: &[u8]) -> Verdict {
         let mut verdict = Verdict::default();
         if self.rules.is_empty() {
@@ -212,7 +212,7 @@ impl Steering {
         let fields: [u8; 64] = zerocopy::transmute!(parsed.fields(head));
         let mut best = None;
         for rule in &self.rules {
-            // All flows of the best priority share the frame: none takes it from another.
+            // All flows of the best priority receive the frame.
             if best.is_some_and(|best| rule.priority > best) {
                 break;
             }
@@ -224,36 +224,36 @@ impl Steering {
                 verdict.trapped = true;
             }
             match rule.flow.flags & FLOW_FLAG_DROP {
-                0 => add(&mut verdict.takers, rule.flow.taker),
+                0 => add(&mut verdict.targets, rule.flow.target),
                 _ => verdict.dropped = true,
             }
         }
         verdict
     }
 
-    /// Who gets a frame of a kind that is not NORMAL.
-    pub fn takers(&self, kind: u8) -> Takers {
-        let mut takers = Takers::new();
+    /// Receivers of the flows of a kind that is not NORMAL.
+    pub fn targets(&self, kind: u8) -> FrameTargets {
+        let mut targets = FrameTargets::new();
         for (_, flow) in self.others.iter().filter(|(_, flow)| flow.kind == kind) {
-            add(&mut takers, flow.taker);
+            add(&mut targets, flow.target);
         }
-        takers
+        targets
     }
 
-    /// What it costs to look for those who take a frame.
+    /// The cost of matching a frame.
     pub fn cost(&self) -> u64 {
         (self.rules.len() + self.others.len()) as u64 * work::LOOK
     }
 
-    /// Who gets what nobody else has taken.
-    pub fn leftovers(&self, multicast: bool) -> Takers {
-        let mut takers = self.takers(FLOW_KIND_ALL_DEFAULT);
+    /// Receivers of frames that no other rule matches.
+    pub fn leftovers(&self, multicast: bool) -> FrameTargets {
+        let mut targets = self.targets(FLOW_KIND_ALL_DEFAULT);
         if multicast {
-            for taker in self.takers(FLOW_KIND_MC_DEFAULT) {
-                add(&mut takers, taker);
+            for target in self.targets(FLOW_KIND_MC_DEFAULT) {
+                add(&mut targets, target);
             }
         }
-        takers
+        targets
     }
 }
 

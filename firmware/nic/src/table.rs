@@ -49,7 +49,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Adds the object that `make` makes from its number, or gives `None` if the table is full.
+    /// Adds the object that `make` creates from its number. Returns `None` if the table is full.
     pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
         if self.live >= self.max {
             return None;

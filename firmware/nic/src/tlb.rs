@@ -1,6 +1,6 @@
 //! The translation cache in front of all page tables of a NIC.
 //!
-//! A line holds a leaf and the stamp of the region it belongs to. Whatever changes a region's page table gives the
+//! A line holds a leaf and the stamp of the region it belongs to. A change of a region's page table gives the
 //! region a new stamp, which drops all its lines at once (shoot-down).
 
 use std::cell::Cell;

@@ -16,8 +16,8 @@ use crate::work;
 const MAX_LIST: u64 = 512;
 
 impl Nic {
-    /// Carries out translation commands up to the producer index; gives false if that is out of range. What comes
-    /// behind others that are put off is put off with them.
+    /// Executes translation commands up to the producer index, and returns false if that is out of range. New commands
+    /// wait behind those that were put off.
     pub(crate) fn run_translation<M: Dma>(&mut self, now: Instant, mem: &M, producer: u32) -> bool {
         let behind = self.translation.has_work();
         let taken = self.translation.announce(producer);
@@ -27,7 +27,7 @@ impl Nic {
         taken
     }
 
-    /// Carries out translation commands until there are none or others must have their turn.
+    /// Executes translation commands until there are none left or the turn is over.
     pub(crate) fn continue_translation<M: Dma>(&mut self, now: Instant, mem: &M) {
         let turn = self.core.begin_turn();
         while self.translation.has_work() {

@@ -227,9 +227,6 @@ const IN_CIRCLES: &[(&str, &[&str])] = &[
     (
         "firmware/nic",
         &[
-            "fault.rs",
-            "fault/places.rs",
-            "nic.rs",
             "qp/fault.rs",
             "qp/mod.rs",
             "qp/responder.rs",
@@ -237,7 +234,6 @@ const IN_CIRCLES: &[(&str, &[&str])] = &[
             "qp/tag.rs",
             "qp/unreliable.rs",
             "qp/work_request.rs",
-            "registers.rs",
         ],
     ),
     (

@@ -171,7 +171,7 @@ impl Nic {
     pub(super) fn destroy_flow(&mut self, number: u32) -> Result<(), Status> {
         self.core.charge(self.steering.cost());
         let flow = self.steering.destroy(number).ok_or(Status::BadFlow)?;
-        self.release_qp(flow.taker.qpn);
+        self.release_qp(flow.target.qpn);
         Ok(())
     }
 

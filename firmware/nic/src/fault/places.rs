@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Token;
+use super::token::Token;
 use crate::time::Instant;
 
 /// A queue pair that waits for a place.
@@ -178,7 +178,7 @@ mod tests {
     const LIMIT: u32 = 16;
 
     fn take(places: &mut Places, uctx: u32, count: u64) {
-        (0..count).for_each(|n| places.take(uctx, Token(n)));
+        (0..count).for_each(|n| places.take(uctx, Token::from_number(n)));
     }
 
     fn give_back(places: &mut Places, uctx: u32, count: u64) {
@@ -194,7 +194,7 @@ mod tests {
         let fill = |places: &mut Places, uctx| {
             let mut count = 0;
             while places.has_room(uctx, LIMIT) {
-                places.take(uctx, Token(count));
+                places.take(uctx, Token::from_number(count));
                 count += 1;
             }
             count

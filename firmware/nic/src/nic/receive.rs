@@ -1,0 +1,267 @@
+//! Frames that arrive: by reference, as octets, or after they have waited for a page.
+
+use faultline_abi::admin::Counter;
+use faultline_abi::event;
+use faultline_wire::opcode::Service;
+use faultline_wire::packet::{self, RoceHeader};
+use faultline_wire::{MacAddr, WireError};
+
+use super::{BURST, Nic};
+use crate::counters::CounterSet;
+use crate::dma::Dma;
+use crate::frame::{Frame, FrameKind, TxFrame, packet_of_run};
+use crate::ingress::HeldFrame;
+use crate::multicast::MULTICAST_QPN;
+use crate::payload::Payload;
+use crate::steering::FrameTarget;
+use crate::time::Instant;
+use crate::work;
+
+/// RoCE packets of one frame: one packet, or a run of them.
+struct RocePackets<'a, M> {
+    /// Header of the first.
+    header: &'a RoceHeader,
+    packets: u32,
+    /// Payload of all of them.
+    payload: Payload<'a, M>,
+}
+
+impl<'a, M> RocePackets<'a, M> {
+    fn one(header: &'a RoceHeader, payload: Payload<'a, M>) -> Self {
+        Self {
+            header,
+            packets: 1,
+            payload,
+        }
+    }
+}
+
+impl Nic {
+    /// True if the NIC receives frames to this address.
+    pub fn accepts(&self, dst: MacAddr) -> bool {
+        // Groups of queue pairs are not the netdev's.
+        dst.is_multicast()
+            || !self.steering.is_empty()
+            || self.core.netdev.wants(dst)
+            || self.core.is_own_address(dst)
+    }
+
+    /// A frame from another NIC of the process arrives by reference.
+    pub fn receive<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
+        if !self.is_running() {
+            return;
+        }
+        self.core
+            .charge(work::of_frames(frame.packets, frame.len()));
+        self.sniff(now, mem, frame, sender);
+        if self.core.ingress.must_queue() {
+            self.hold_frame(frame, sender);
+            return;
+        }
+        let payload = frame.view(sender);
+        match &frame.kind {
+            FrameKind::Roce(header) => {
+                self.count_received(frame.packets, frame.len());
+                let packets = frame.packets;
+                let arrived = RocePackets {
+                    header,
+                    packets,
+                    payload,
+                };
+                self.receive_roce(now, mem, arrived);
+            }
+            FrameKind::Raw { checked, .. } => {
+                let checked = *checked;
+                let frame = Frame {
+                    checked,
+                    ..payload.into()
+                };
+                self.receive_raw(now, mem, frame);
+            }
+        }
+        self.report_fatal();
+    }
+
+    /// A frame arrives as octets, without FCS.
+    pub fn receive_bytes<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
+        if !self.is_running() {
+            return;
+        }
+        self.sniff_octets(now, mem, frame);
+        if self.core.ingress.must_queue() {
+            self.hold(HeldFrame {
+                header: None,
+                only: None,
+                bytes: frame.to_vec(),
+            });
+            return;
+        }
+        self.receive_octets(now, mem, frame);
+        self.report_fatal();
+    }
+
+    pub(crate) fn receive_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
+        self.count_received(1, frame.len());
+        match packet::parse(frame) {
+            Ok(parsed) if !parsed.icrc_ok => self.core.counters.inc(Counter::rx_icrc_errors),
+            Ok(parsed) => {
+                let payload = Payload::Bytes(parsed.payload);
+                self.receive_roce(now, mem, RocePackets::one(&parsed.header, payload));
+            }
+            Err(WireError::NotRoce) => {
+                self.receive_ethernet(now, mem, Payload::Bytes(frame).into());
+            }
+            Err(_) => self.core.counters.inc(Counter::rx_malformed),
+        }
+    }
+
+    /// True while fault policy `stall` has stopped this NIC's input and senders should pause. False if they have paused for
+    /// too long lately, and for a device that does not run: it drops frames, and nothing would end the pause.
+    pub fn is_stalled(&self) -> bool {
+        self.is_running() && self.core.ingress.pauses_others()
+    }
+
+    /// True while fault policy `stall` has stopped this NIC's input, whether senders should pause or not.
+    pub fn is_input_stopped(&self) -> bool {
+        self.core.ingress.is_stopped()
+    }
+
+    pub(crate) fn hold(&mut self, frame: HeldFrame) {
+        if !self.core.ingress.push(frame) {
+            self.core.counters.inc(Counter::stall_overflow);
+        }
+    }
+
+    /// Keeps a frame that is handed over by reference, packet by packet.
+    pub(crate) fn hold_frame<M: Dma>(&mut self, frame: &TxFrame, sender: &M) {
+        let payload = frame.view(sender);
+        let each = payload.len() / frame.packets.max(1) as usize;
+        for index in 0..frame.packets {
+            let header = match &frame.kind {
+                FrameKind::Roce(header) => Some(packet_of_run(header, index, frame.packets)),
+                FrameKind::Raw { .. } => None,
+            };
+            match payload.part(index as usize * each, each).to_vec() {
+                Ok(bytes) => self.hold(HeldFrame {
+                    header,
+                    only: None,
+                    bytes,
+                }),
+                Err(_) => self.core.counters.inc(Counter::dma_errors),
+            }
+        }
+    }
+
+    /// Takes frames that have waited for a page, until none is left or another page is missing.
+    pub(super) fn receive_held<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let turn = self.core.begin_turn();
+        for _ in 0..BURST {
+            if self.core.ingress.is_stopped() {
+                return;
+            }
+            if self.core.is_over(turn) {
+                break;
+            }
+            let Some(frame) = self.core.ingress.pop() else {
+                return;
+            };
+            self.core.charge(work::of_frames(1, frame.bytes.len()));
+            let payload = Payload::Bytes(&frame.bytes);
+            match (&frame.header, frame.only) {
+                (Some(header), Some(target)) => {
+                    self.deliver_to_qp(now, mem, target.qpn, RocePackets::one(header, payload));
+                }
+                (None, Some(target)) => self.deliver_frame(now, mem, target, payload.into()),
+                (Some(header), None) => {
+                    let len = header.frame_len(frame.bytes.len());
+                    self.count_received(1, len);
+                    self.receive_roce(now, mem, RocePackets::one(header, payload));
+                }
+                (None, None) => self.receive_octets(now, mem, &frame.bytes),
+            }
+        }
+        // If none of them causes a frame or a timer, nothing else continues with the rest.
+        if self.core.ingress.has_work() {
+            self.core.put_off(now);
+        }
+    }
+
+    /// An input that has been stopped for long may wait for something that can only come in: the packet in the
+    /// way is dropped, and the driver is told.
+    pub(super) fn give_up_stall<M: Dma>(&mut self, now: Instant, mem: &M) {
+        let timeout = self.core.config.stall_timeout;
+        self.core.ingress.end_pause(now, timeout);
+        if let Some(stall) = self.core.ingress.give_up(now, timeout) {
+            self.core.counters.inc(Counter::stall_timeouts);
+            self.context(now, mem)
+                .raise_async(event::STALL_TIMEOUT, stall.qpn);
+        }
+    }
+
+    pub(crate) fn count_received(&mut self, packets: u32, len: usize) {
+        self.core
+            .counters
+            .add(Counter::rx_packets, u64::from(packets));
+        self.core.counters.add(Counter::rx_bytes, len as u64);
+    }
+
+    fn receive_roce<M: Dma>(&mut self, now: Instant, mem: &M, arrived: RocePackets<'_, M>) {
+        let header = arrived.header;
+        let set = self.set_for(header);
+        let counters = &mut self.core.counters;
+        counters.add_in(set, Counter::rx_roce_packets, u64::from(arrived.packets));
+        if header.bth.dest_qp == MULTICAST_QPN {
+            self.receive_multicast(now, mem, header, arrived.payload);
+            return;
+        }
+        if !self.core.is_own_address(header.ethernet.dst) {
+            self.core.counters.inc(Counter::rx_filtered);
+            return;
+        }
+        if header.bth.opcode.info().service == Service::Cnp {
+            self.core.counters.inc(Counter::rp_cnp_handled);
+            return;
+        }
+        self.deliver_to_qp(now, mem, header.bth.dest_qp, arrived);
+    }
+
+    /// The counter set of the queue pair that packets with this header are for, or that of the device.
+    fn set_for(&mut self, header: &RoceHeader) -> CounterSet {
+        let for_qp = self.core.is_own_address(header.ethernet.dst)
+            && header.bth.opcode.info().service != Service::Cnp;
+        if !for_qp || !self.core.counters.has_sets() {
+            return CounterSet::DEVICE;
+        }
+        Self::qp_mut(&mut self.qps, &mut self.gsi, header.bth.dest_qp)
+            .map_or(CounterSet::DEVICE, |qp| qp.counters)
+    }
+
+    /// Delivers packets to a queue pair. Those that stop the input wait.
+    fn deliver_to_qp<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        qpn: u32,
+        arrived: RocePackets<'_, M>,
+    ) {
+        let RocePackets {
+            header,
+            packets,
+            payload,
+        } = arrived;
+        let Some((qp, mut cx)) = self.qp_in_context(now, mem, qpn) else {
+            self.core.counters.inc(Counter::rx_bad_qp);
+            return;
+        };
+        let taken = qp.receive(&mut cx, header, packets, payload);
+        self.core.charge_lookups(now);
+        // One of them has stopped the input: that one and those behind it wait.
+        let each = payload.len() / packets.max(1) as usize;
+        for index in (taken..packets).rev() {
+            let header = packet_of_run(header, index, packets);
+            let part = payload.part(index as usize * each, each);
+            self.context(now, mem)
+                .put_back(Some(header), FrameTarget::untagged(qpn), part);
+        }
+    }
+}
