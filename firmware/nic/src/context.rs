@@ -55,7 +55,13 @@ impl<'a, M: Dma> Context<'a, M> {
     /// Counts one event in the counters of the current queue pair.
     #[inline]
     pub fn count(&mut self, counter: Counter) {
-        self.core.counters.add_in(self.counters, counter, 1);
+        self.add(counter, 1);
+    }
+
+    /// Counts `n` events in the counters of the current queue pair.
+    #[inline]
+    pub fn add(&mut self, counter: Counter, n: u64) {
+        self.core.counters.add_in(self.counters, counter, n);
     }
 
     /// Keeps a frame that has stopped the input of the NIC. It is the first to be delivered to `only` when the input goes on.

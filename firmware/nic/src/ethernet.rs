@@ -83,7 +83,7 @@ impl Nic {
     }
 
     fn loop_back_frame<M: Dma>(&mut self, now: Instant, mem: &M, number: u32, frame: Frame<'_, M>) {
-        let from_process = |qp: &Qp| qp.config.uctx != 0;
+        let from_process = |qp: &Qp| qp.endpoint.config.uctx != 0;
         if !self.qps.get(number).is_some_and(from_process) {
             return;
         }
@@ -183,7 +183,7 @@ impl Nic {
     ) {
         self.core.charge(work::of_frames(1, frame.payload.len()));
         // Frames of a work queue count for the RSS queue pair that selects it.
-        let set = self.qps.get(target.qpn).map(|qp| qp.counters);
+        let set = self.qps.get(target.qpn).map(|qp| qp.endpoint.counters);
         let (qpn, hash) = self.receiver(target.qpn, frame).unzip();
         let frame = Frame {
             hash: hash.flatten(),
@@ -194,7 +194,7 @@ impl Nic {
             return;
         };
         let target = FrameTarget {
-            qpn: qp.number,
+            qpn: qp.endpoint.number,
             ..target
         };
         let set = set.unwrap_or(CounterSet::DEVICE);
@@ -207,7 +207,7 @@ impl Nic {
     /// The queue that receives a frame for this queue pair: itself, or an entry of its indirection table. Also returns the
     /// hash that selected the entry, if it covers addresses and ports.
     fn receiver<M: Dma>(&self, qpn: u32, frame: Frame<'_, M>) -> Option<(u32, Option<u32>)> {
-        let Some(rss) = &self.qps.get(qpn)?.config.rss else {
+        let Some(rss) = &self.qps.get(qpn)?.endpoint.config.rss else {
             return Some((qpn, None));
         };
         let hash = rss.hash(&frame.payload.head().ok()?);
@@ -249,7 +249,7 @@ impl Nic {
             let Some(qp) = self.qps.get_mut(*qpn) else {
                 continue;
             };
-            let mut cx = Context::new(&mut self.core, now, mem, qp.counters);
+            let mut cx = Context::new(&mut self.core, now, mem, qp.endpoint.counters);
             cx.count(Counter::rx_mcast_copies);
             cx.core.charge(work::of_frames(1, payload.len()));
             if qp.receive(&mut cx, header, 1, payload) > 0 {

@@ -222,7 +222,7 @@ impl Nic {
         number: u32,
     ) -> Option<(&'a mut Qp, Context<'a, M>)> {
         let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number)?;
-        let cx = Context::new(&mut self.core, now, mem, qp.counters);
+        let cx = Context::new(&mut self.core, now, mem, qp.endpoint.counters);
         Some((qp, cx))
     }
 
@@ -242,7 +242,7 @@ impl Nic {
         let Some((qp, mut cx)) = self.qp_in_context(now, mem, bell.object) else {
             return false;
         };
-        if qp.config.uctx != page {
+        if qp.endpoint.config.uctx != page {
             return false;
         }
         let taken = if bell.kind == doorbell::RQ {
@@ -362,7 +362,7 @@ impl Nic {
                 }
                 continue;
             };
-            let set = qp.counters;
+            let set = qp.endpoint.counters;
             let frame = qp.poll_transmit(&mut cx, most);
             let Some(frame) = frame else {
                 // It may have called `wake` itself, without effect while it is in line.

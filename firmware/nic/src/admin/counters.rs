@@ -15,8 +15,8 @@ impl Nic {
         let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
         let set = CounterSet::from_number(cmd.counters.get());
         self.core.counters.hold(set)?;
-        self.core.counters.release(qp.counters);
-        qp.counters = set;
+        self.core.counters.release(qp.endpoint.counters);
+        qp.endpoint.counters = set;
         Ok(())
     }
 

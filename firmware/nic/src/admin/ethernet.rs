@@ -65,8 +65,8 @@ impl Nic {
         }
         if qpn != 0 {
             let qp = self.qps.get(qpn).ok_or(Status::BadQp)?;
-            let takes_frames = matches!(qp.config.kind, QpType::Raw | QpType::Rss);
-            if !takes_frames || qp.config.uctx != 0 {
+            let takes_frames = matches!(qp.endpoint.config.kind, QpType::Raw | QpType::Rss);
+            if !takes_frames || qp.endpoint.config.uctx != 0 {
                 return Err(Status::BadQpType);
             }
         }
@@ -103,7 +103,7 @@ impl Nic {
     /// A repeated attach has no further effect (IBTA 11.3.1).
     pub(super) fn attach_mcast(&mut self, qpn: u32, cmd: &Mcast) -> Result<(), Status> {
         let qp = self.qps.get(qpn).ok_or(Status::BadQp)?;
-        if qp.config.kind != QpType::Ud {
+        if qp.endpoint.config.kind != QpType::Ud {
             return Err(Status::BadQpType);
         }
         if self.groups.attach(Gid(cmd.gid), qpn)? {
@@ -140,7 +140,7 @@ impl Nic {
             return Err(Status::NotSupported);
         }
         let qp = self.qps.get(cmd.qpn.get()).ok_or(Status::BadQp)?;
-        if !matches!(qp.config.kind, QpType::Raw | QpType::Rss) {
+        if !matches!(qp.endpoint.config.kind, QpType::Raw | QpType::Rss) {
             return Err(Status::BadQpType);
         }
         let addr = cmd.fields_addr.get();
@@ -177,7 +177,7 @@ impl Nic {
 
     fn wq(&mut self, number: u32) -> Result<&mut Qp, Status> {
         let wq = self.qps.get_mut(number);
-        wq.filter(|wq| wq.config.kind == QpType::Wq)
+        wq.filter(|wq| wq.endpoint.config.kind == QpType::Wq)
             .ok_or(Status::BadWq)
     }
 
@@ -185,7 +185,7 @@ impl Nic {
     fn frame_queue(&mut self, number: u32) -> Result<&mut Qp, Status> {
         let queue = self.qps.get_mut(number);
         queue
-            .filter(|queue| matches!(queue.config.kind, QpType::Wq | QpType::Raw))
+            .filter(|queue| matches!(queue.endpoint.config.kind, QpType::Wq | QpType::Raw))
             .ok_or(Status::BadWq)
     }
 
@@ -279,7 +279,7 @@ impl Nic {
         let wqs: Vec<u32> = numbers.iter().map(|number| number.get()).collect();
         let mut uctx = None;
         for number in &wqs {
-            let owner = self.frame_queue(*number)?.config.uctx;
+            let owner = self.frame_queue(*number)?.endpoint.config.uctx;
             if *uctx.get_or_insert(owner) != owner {
                 return Err(Status::DomainMismatch);
             }

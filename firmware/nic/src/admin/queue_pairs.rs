@@ -169,7 +169,7 @@ impl Nic {
     /// The queue pair with this number. Work queues share the number space, and are not found.
     pub(super) fn queue_pair(&mut self, number: u32) -> Result<&mut Qp, Status> {
         Self::qp_mut(&mut self.qps, &mut self.gsi, number)
-            .filter(|qp| qp.config.kind != QpType::Wq)
+            .filter(|qp| qp.endpoint.config.kind != QpType::Wq)
             .ok_or(Status::BadQp)
     }
 
@@ -197,10 +197,10 @@ impl Nic {
         };
         let Some(mut qp) = qp else { return };
         qp.release(&mut self.core);
-        self.core.counters.release(qp.counters);
+        self.core.counters.release(qp.endpoint.counters);
         // Usually all of its windows have been freed in turns before.
         while !self.core.mkeys.forget_qp(number) {}
-        let config = qp.config;
+        let config = qp.endpoint.config;
         self.release_uctx(config.uctx);
         for cqn in [config.send_cqn, config.recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {
@@ -229,7 +229,7 @@ impl Nic {
         number: u32,
         change: &QpAttr,
     ) -> Result<(), Status> {
-        if self.queue_pair(number)?.config.kind == QpType::Rss {
+        if self.queue_pair(number)?.endpoint.config.kind == QpType::Rss {
             return Err(Status::BadQpType);
         }
         let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
@@ -237,7 +237,7 @@ impl Nic {
             return Err(Status::ReservedNotZero);
         }
         let max_rd_atomic = self.core.config.limits.max_rd_atomic;
-        state::check(qp.config.kind, qp.state(), change, max_rd_atomic)?;
+        state::check(qp.endpoint.config.kind, qp.state(), change, max_rd_atomic)?;
         let path = match change.mask.get() & QP_ATTR_AV {
             0 => None,
             _ => Some(Path::resolve(&change.av, &self.core.gids, number)?),
@@ -246,7 +246,7 @@ impl Nic {
         if answers && !qp.reserve_answers(&self.core.budget, change.max_dest_rd_atomic) {
             return Err(Status::NoResources);
         }
-        let mut cx = Context::new(&mut self.core, now, mem, qp.counters);
+        let mut cx = Context::new(&mut self.core, now, mem, qp.endpoint.counters);
         qp.apply(&mut cx, change, path);
         Ok(())
     }

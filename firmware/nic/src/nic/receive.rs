@@ -233,7 +233,7 @@ impl Nic {
             return CounterSet::DEVICE;
         }
         Self::qp_mut(&mut self.qps, &mut self.gsi, header.bth.dest_qp)
-            .map_or(CounterSet::DEVICE, |qp| qp.counters)
+            .map_or(CounterSet::DEVICE, |qp| qp.endpoint.counters)
     }
 
     /// Delivers packets to a queue pair. Those that stop the input wait.

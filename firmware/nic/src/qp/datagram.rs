@@ -2,18 +2,20 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
-use faultline_abi::wqe as wr;
+use faultline_abi::wqe::{WR_FLAG_CSUM, WR_FLAG_SOLICITED};
 use faultline_abi::{U32, event};
 use faultline_wire::deth::Deth;
 use faultline_wire::ip::Ip;
+use faultline_wire::mtu::PathMtu;
 use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
+use super::endpoint::Endpoint;
 use super::fault::IngressNeed;
-use super::requester::Unbuilt;
+use super::requester::{BuildError, Requester, Sent};
 use super::responder::TOO_LONG;
-use super::work_request::SendWr;
-use super::{Failure, Misplaced, Qp, QpType, State};
+use super::work_request::{SendOp, SendWr};
+use super::{Failure, PlaceError, Qp, QpType};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
@@ -29,100 +31,70 @@ const GSI_QKEY: u32 = 0x8001_0000;
 /// Q_Keys with this bit are privileged: the QP's own is sent instead (IBTA 10.2.5).
 const PRIVILEGED_QKEY: u32 = 1 << 31;
 
-impl Qp {
-    /// Completes the datagram that was handed over before, then gives the next one.
-    pub(super) fn poll_datagram<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> Option<TxFrame> {
-        let wr = self.next_unconnected(cx)?;
-        let built = match wr.failed {
-            Some(failure) => Err(Unbuilt::Failed(failure)),
-            None => self.build_datagram(cx.core, &wr),
-        };
-        self.hand_over_unconnected(cx, wr, built)
-    }
-
-    /// Completes the work request that was handed over before, and gives the next one.
-    pub(super) fn next_unconnected<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> Option<SendWr> {
-        if self.waits.requester.is_some() {
-            return None;
-        }
-        if let Some(wr) = self.requester.pop() {
-            if std::mem::take(&mut self.requester.held) {
-                return Some(wr);
-            }
-            self.complete_send(cx, &wr, None);
-        }
-        if !self.state.sends() {
-            return None;
-        }
-        if self.state != State::Rts || self.sq.fetched == self.sq.producer {
-            self.check_drained(cx);
-            return None;
-        }
-        Some(self.read_work_request(cx.mem))
-    }
-
-    /// What becomes of a work request: its buffers may be used again only after the frame has left, so it
-    /// completes at the next call.
-    pub(super) fn hand_over_unconnected<M: Dma>(
+impl Requester {
+    /// Completes the datagram that was handed over before, then finds the next one.
+    pub fn poll_datagram<M: Dma>(
         &mut self,
+        qp: &Endpoint,
         cx: &mut Context<'_, M>,
-        wr: SendWr,
-        built: Result<TxFrame, Unbuilt>,
-    ) -> Option<TxFrame> {
-        self.requester.push(&cx.core.budget, wr);
-        match built {
-            Ok(frame) => Some(frame),
-            Err(unbuilt) => {
-                if let Some(failure) = self.wait_or_fail(cx, unbuilt) {
-                    self.fail_request(cx, failure);
-                } else {
-                    self.requester.held = true;
-                }
-                None
-            }
-        }
+    ) -> Result<Sent, Failure> {
+        let Some(wr) = self.next_unconnected(qp, cx) else {
+            return Ok(Sent::Nothing);
+        };
+        let built = match wr.failed {
+            Some(failure) => Err(BuildError::Failed(failure)),
+            None => self.build_datagram(qp, cx.core, &wr),
+        };
+        self.hand_over_unconnected(qp, cx, wr, built)
     }
 
-    fn build_datagram(&mut self, core: &Core, wr: &SendWr) -> Result<TxFrame, Unbuilt> {
+    fn build_datagram(
+        &mut self,
+        qp: &Endpoint,
+        core: &Core,
+        wr: &SendWr,
+    ) -> Result<TxFrame, BuildError> {
         const AH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
-        let opcode = match wr.opcode {
-            wr::WR_SEND => Opcode::UdSendOnly,
-            wr::WR_SEND_IMM => Opcode::UdSendOnlyWithImmediate,
-            _ => return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE).into()),
+        const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
+        let Some(SendOp::Datagram { to, imm }) = wr.op else {
+            return Err(OPCODE.into());
         };
-        if wr.flags & wr::WR_FLAG_CSUM != 0 {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE).into());
+        if wr.has(WR_FLAG_CSUM) {
+            return Err(OPCODE.into());
         }
-        let ah = core.ahs.get(wr.ah).ok_or(AH)?;
-        if ah.pd != self.config.pd {
+        let ah = core.ahs.get(to.ah).ok_or(AH)?;
+        if ah.pd != qp.config.pd {
             return Err(AH.into());
         }
-        let mtu = faultline_wire::mtu::PathMtu::for_ip_mtu(usize::from(core.netdev.mtu));
+        let mtu = PathMtu::for_ip_mtu(usize::from(core.netdev.mtu));
         if wr.length as usize > mtu.map_or(0, |mtu| mtu.bytes()) {
             return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into());
         }
-        let payload = self.gather(core, wr, 0, wr.length, Access::LocalRead)?;
-        let psn = self.requester.next_psn();
-        self.requester.set_next_psn(psn.next());
-        let mut header = ah.path.header(opcode, wr.remote_qpn & 0xff_ffff, psn);
-        header.bth.solicited = wr.flags & wr::WR_FLAG_SOLICITED != 0;
+        let payload = self.gather(qp, core, wr, (0, wr.length), Access::LocalRead)?;
+        let psn = self.next_psn();
+        self.set_next_psn(psn.next());
+        let opcode = match imm {
+            None => Opcode::UdSendOnly,
+            Some(_) => Opcode::UdSendOnlyWithImmediate,
+        };
+        let mut header = ah.path.header(opcode, to.qpn, psn);
+        header.bth.solicited = wr.has(WR_FLAG_SOLICITED);
         header.deth = Some(Deth {
-            qkey: self.sent_qkey(wr.qkey),
-            src_qp: self.number,
+            qkey: sent_qkey(qp, to.qkey),
+            src_qp: qp.number,
         });
-        if wr.opcode == wr::WR_SEND_IMM {
-            header.imm = Some(u32::from_be_bytes(wr.imm.to_le_bytes()));
-        }
+        header.imm = imm;
         Ok(TxFrame::packet(header, payload, wr.length as usize))
     }
+}
 
-    /// A privileged Q_Key in a work request stands for the QP's own (IBTA 10.2.5). The kernel's QPs may name
-    /// that of QP1.
-    fn sent_qkey(&self, qkey: u32) -> u32 {
-        let own = qkey & PRIVILEGED_QKEY != 0 && !(self.config.uctx == 0 && qkey == GSI_QKEY);
-        if own { self.attr.qkey.get() } else { qkey }
-    }
+/// A privileged Q_Key in a work request stands for the QP's own (IBTA 10.2.5). The kernel's QPs may name that of QP1.
+fn sent_qkey(qp: &Endpoint, qkey: u32) -> u32 {
+    let own = qkey & PRIVILEGED_QKEY != 0 && !(qp.config.uctx == 0 && qkey == GSI_QKEY);
+    if own { qp.attr.qkey.get() } else { qkey }
+}
 
+impl Qp {
     /// A datagram arrives. Whatever is wrong with it, it is dropped and counted (IBTA 9.8.3).
     pub(super) fn receive_datagram<M: Dma>(
         &mut self,
@@ -133,15 +105,15 @@ impl Qp {
         let Some(deth) = header.deth else {
             return Ok(());
         };
-        let expected = match self.config.kind {
+        let expected = match self.endpoint.config.kind {
             QpType::Gsi => GSI_QKEY,
-            _ => self.attr.qkey.get(),
+            _ => self.endpoint.attr.qkey.get(),
         };
         if deth.qkey != expected {
             cx.count(Counter::rx_bad_qkey);
             return Ok(());
         }
-        let wr = match self.take_receive(cx, self.config.srqn) {
+        let wr = match self.take_receive(cx, self.endpoint.config.srqn) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {
                 cx.count(Counter::out_of_buffer);
@@ -163,19 +135,19 @@ impl Qp {
             .and_then(|()| self.scatter(cx, &wr, GRH_LEN as u64, payload));
         match placed {
             Ok(()) => {}
-            Err(Misplaced::Lost) => {
+            Err(PlaceError::Lost) => {
                 self.responder.put_back(wr);
                 return Ok(());
             }
-            Err(Misplaced::Absent(absent, hint)) => {
+            Err(PlaceError::Absent(absent, hint)) => {
                 self.responder.put_back(wr);
                 return Err(IngressNeed {
                     need: Need::new(absent, hint, header.bth.psn.get()),
                     receive: true,
                 });
             }
-            Err(Misplaced::Failed(failure)) => {
-                self.complete_receive(cx, &wr, failure);
+            Err(PlaceError::Failed(failure)) => {
+                self.endpoint.fail_receive(cx, &wr, failure);
                 self.fail(cx);
                 return Ok(());
             }
@@ -189,7 +161,7 @@ impl Qp {
         }
         let mut entry = Cqe {
             wqe: U32::new(wr.tag),
-            qpn: U32::new(self.number),
+            qpn: U32::new(self.endpoint.number),
             byte_len: U32::new(len as u32),
             imm: U32::from_bytes(header.imm.unwrap_or(0).to_be_bytes()),
             src_qp: U32::new(deth.src_qp),
@@ -204,7 +176,7 @@ impl Qp {
             entry.vlan_tci.set(u16::from(vlan.pcp) << 13 | vlan.vid);
             entry.sl = vlan.pcp;
         }
-        cx.complete(self.config.recv_cqn, entry);
+        cx.complete(self.endpoint.config.recv_cqn, entry);
         Ok(())
     }
 
@@ -214,7 +186,7 @@ impl Qp {
     pub(super) fn drop_too_long<M: Dma>(&mut self, cx: &mut Context<'_, M>, wr: RecvWr) {
         cx.count(Counter::resp_local_length_error);
         if wr.srqn.is_some() {
-            self.complete_receive(cx, &wr, TOO_LONG);
+            self.endpoint.fail_receive(cx, &wr, TOO_LONG);
         } else {
             self.responder.put_back(wr);
         }

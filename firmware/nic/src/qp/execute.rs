@@ -16,7 +16,7 @@ use faultline_wire::packet::RoceHeader;
 use super::fault::{Durable, IngressNeed};
 use super::responder::{Executed, MSN_MASK, Message, Operation, Refusal, Reply, copy_payload};
 use super::tag::Begun;
-use super::{Misplaced, Qp, QpType};
+use super::{PlaceError, Qp, QpType};
 use crate::config::MAX_MSG_SIZE;
 use crate::context::Context;
 use crate::core::Core;
@@ -61,7 +61,9 @@ impl Qp {
             resp.msn = (resp.msn + 1) & MSN_MASK;
         }
         // What its receiver can't be told of is not acknowledged either: this queue pair is about to fail.
-        if self.config.kind.is_reliable() && header.bth.ack_req && !cx.core.is_silenced(self.number)
+        if self.endpoint.config.kind.is_reliable()
+            && header.bth.ack_req
+            && !cx.core.is_silenced(self.endpoint.number)
         {
             let newest = resp.expected.prev();
             resp.acknowledge(newest, Syndrome::ACK);
@@ -83,9 +85,9 @@ impl Qp {
             (Some(Message::Send), OpKind::Send) => !opcode.is_first_or_only(),
             (Some(Message::Write { .. }), OpKind::Write) => !opcode.is_first_or_only(),
             // UC: a new message ends a damaged one.
-            (Some(_), _) => self.config.kind == QpType::Uc && opcode.is_first_or_only(),
+            (Some(_), _) => self.endpoint.config.kind == QpType::Uc && opcode.is_first_or_only(),
         };
-        let mtu = self.mtu as usize;
+        let mtu = self.endpoint.mtu as usize;
         let fits = match (opcode.is_first_or_only(), opcode.is_last_or_only()) {
             (_, false) => len == mtu * packets as usize,
             (true, true) => len <= mtu,
@@ -102,14 +104,14 @@ impl Qp {
     /// Who shows the key that a request names: the QP in its own protection domain, or in that of the SRQ that an
     /// XRC request is for, which must be of the target's XRC domain (IBTA annex A14).
     fn key_bearer(&self, core: &Core, header: &RoceHeader) -> Result<Bearer, Refusal> {
-        let Some(xrcd) = self.config.xrcd else {
-            return Ok(self.bearer());
+        let Some(xrcd) = self.endpoint.config.xrcd else {
+            return Ok(self.endpoint.key_user());
         };
         let named = header.xrceth.and_then(|xrc| core.srqs.get(xrc.srqn));
         match named {
             Some(srq) if srq.xrc.is_some_and(|(domain, _)| domain == xrcd) => Ok(Bearer {
                 pd: srq.pd,
-                ..self.bearer()
+                qpn: self.endpoint.number,
             }),
             _ => Err(Refusal::INVALID),
         }
@@ -121,13 +123,13 @@ impl Qp {
         cx: &mut Context<'_, M>,
         header: &RoceHeader,
     ) -> Result<(), Refusal> {
-        let mut srqn = self.config.srqn;
+        let mut srqn = self.endpoint.config.srqn;
         // A request that is repeated can't be another one.
         let kept = self.responder.current.as_ref();
         if kept.is_some_and(|wr| wr.class.is_some()) {
             return Err(Refusal::INVALID);
         }
-        if self.config.kind == QpType::XrcTgt {
+        if self.endpoint.config.kind == QpType::XrcTgt {
             self.key_bearer(cx.core, header)?;
             srqn = header.xrceth.map(|xrc| xrc.srqn);
             // Nor for another queue.
@@ -155,7 +157,7 @@ impl Qp {
         let first = opcode.is_first_or_only();
         // Headers by which a buffer is chosen are those that are delivered, whatever the sender does meanwhile.
         let mut headers = [0; HEADERS];
-        let payload = match self.listed_tags(cx.core).filter(|_| first) {
+        let payload = match self.endpoint.listed_tags(cx.core).filter(|_| first) {
             Some(listed) => {
                 cx.core.charge(listed);
                 let own = payload.with_own_head(&mut headers);
@@ -184,9 +186,9 @@ impl Qp {
         }
         self.scatter(cx, wr, u64::from(received), payload).map_err(
             |misplaced| match misplaced {
-                Misplaced::Lost => Refusal::Lost,
-                Misplaced::Failed(failure) => Refusal::operational(Some(failure)),
-                Misplaced::Absent(absent, hint) => Refusal::Absent(IngressNeed {
+                PlaceError::Lost => Refusal::Lost,
+                PlaceError::Failed(failure) => Refusal::operational(Some(failure)),
+                PlaceError::Absent(absent, hint) => Refusal::Absent(IngressNeed {
                     need: Need::new(absent, hint, header.bth.psn.get()),
                     receive: true,
                 }),
@@ -212,13 +214,13 @@ impl Qp {
         wr: &RecvWr,
         offset: u64,
         payload: Payload<'_, M>,
-    ) -> Result<(), Misplaced> {
+    ) -> Result<(), PlaceError> {
         let bearer = match wr.srqn.and_then(|srqn| cx.core.srqs.get(srqn)) {
             Some(srq) => Bearer {
                 pd: srq.pd,
-                ..self.bearer()
+                qpn: self.endpoint.number,
             },
-            None => self.bearer(),
+            None => self.endpoint.key_user(),
         };
         let (mut skip, mut taken, len) = (offset, 0, payload.len());
         for sge in &wr.sges {
@@ -236,7 +238,7 @@ impl Qp {
             cx.core
                 .mkeys
                 .translate(sge.lkey, bearer, va, n, Access::LocalWrite, &mut segments)
-                .map_err(|miss| Misplaced::new(miss, va, left))?;
+                .map_err(|miss| PlaceError::new(miss, va, left))?;
             copy_payload(cx, &segments, payload, &mut taken)?;
             skip = 0;
         }
@@ -271,12 +273,12 @@ impl Qp {
         let entry = Cqe {
             byte_len: U32::new(byte_len),
             imm,
-            src_qp: self.attr.dest_qpn,
+            src_qp: self.endpoint.attr.dest_qpn,
             opcode,
             flags,
             ..Cqe::default()
         };
-        self.complete_recv(cx, &wr, entry);
+        self.endpoint.complete_receive(cx, &wr, entry);
     }
 
     /// A WRITE with immediate data that is refused for its key takes a receive work request, if one is posted: that completes
@@ -289,7 +291,7 @@ impl Qp {
     ) -> Refusal {
         let takes = refusal.is_of_access()
             && header.imm.is_some()
-            && self.config.kind.is_reliable()
+            && self.endpoint.config.kind.is_reliable()
             && (self.responder.current().is_some() || self.need_receive(cx, header).is_ok());
         match takes {
             true => Refusal::access_with_receive(),
@@ -307,7 +309,7 @@ impl Qp {
         let bearer = self.key_bearer(cx.core, header)?;
         let (addr, rkey, left) = if opcode.is_first_or_only() {
             let reth = header.reth.ok_or(Refusal::INVALID)?;
-            if !self.allows(ACCESS_REMOTE_WRITE) {
+            if !self.endpoint.allows(ACCESS_REMOTE_WRITE) {
                 return Err(Refusal::INVALID);
             }
             if reth.len > MAX_MSG_SIZE {
@@ -389,8 +391,8 @@ impl Qp {
                 .require(reth.rkey, bearer, reth.addr, first, Access::RemoteRead)
                 .map_err(|miss| Refusal::of_key(miss, reth.addr, reth.len, header.bth.psn))?;
         }
-        let psns = reth.len.div_ceil(self.mtu).max(1);
-        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        let psns = reth.len.div_ceil(self.endpoint.mtu).max(1);
+        let limit = usize::from(self.endpoint.attr.max_dest_rd_atomic);
         let psn = header.bth.psn;
         let resp = &mut self.responder;
         resp.expected = psn.add(psns);
@@ -447,7 +449,7 @@ impl Qp {
             cx.count(Counter::dma_errors);
             Refusal::operational(None)
         })?;
-        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        let limit = usize::from(self.endpoint.attr.max_dest_rd_atomic);
         let psn = header.bth.psn;
         let resp = &mut self.responder;
         resp.expected = psn.next();
@@ -553,7 +555,7 @@ impl Qp {
         }
         let access = Access::FlushPersistent;
         let ranges = cx.core.mkeys.ranges(rkey, bearer, range, access);
-        match cx.mem.persist(self.number, ranges.as_deref()) {
+        match cx.mem.persist(self.endpoint.number, ranges.as_deref()) {
             Persist::Done => return Ok(()),
             Persist::Begun(number) => {
                 self.waits.durable = Some(Durable {
@@ -597,7 +599,7 @@ impl Qp {
 
     /// Answers a FLUSH or an atomic write, and remembers that.
     fn answer_done(&mut self, psn: Psn, rkey: u32, bearer: Bearer) {
-        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        let limit = usize::from(self.endpoint.attr.max_dest_rd_atomic);
         let resp = &mut self.responder;
         resp.expected = psn.next();
         resp.msn = (resp.msn + 1) & MSN_MASK;
@@ -614,13 +616,13 @@ impl Qp {
 
     /// READs and atomics: right of the QP, and not more at once than agreed (IBTA 9.7.4.1.4, 9.7.4.1.5).
     fn check_rd_atomic(&self, right: u32) -> Result<(), Refusal> {
-        if !self.config.kind.is_reliable() {
+        if !self.endpoint.config.kind.is_reliable() {
             return Err(Refusal::INVALID);
         }
-        if !self.allows(right) {
+        if !self.endpoint.allows(right) {
             return Err(Refusal::INVALID);
         }
-        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        let limit = usize::from(self.endpoint.attr.max_dest_rd_atomic);
         let waiting = self
             .responder
             .replies

@@ -1,26 +1,18 @@
-//! What a queue pair does while a page is not there.
+//! What a queue pair does while a page is missing.
 //!
-//! A queue pair may wait for three pages at once: one of its own buffers as requester, one for a request that
-//! has arrived, and one that a READ is answered from. The first and the last hold up nothing but the queue pair's
-//! own sending, unless the policy is `terminate`, which answers no READ either. What becomes of a request is the
-//! *fault policy*:
-//!
-//! | | RC | UC, UD, raw |
-//! |---|---|---|
-//! | `rnr` | RNR NAK; the requester comes again, at once when it is told so | parked in the device, then completed in order |
-//! | `drop` | dropped; after the repair a NAK asks for it | dropped |
-//! | `stall` | holds up the whole input of the NIC | the same |
-//! | `terminate` | the connection ends | the queue pair ends |
+//! A queue pair may wait for three pages at once: one of a local buffer of its requester, one for a request that has arrived,
+//! and one that a READ is answered from. The first and the last keep only its own packets from leaving. What becomes of a
+//! request is decided by the fault policy (`fault_policy.rs`).
 
 use std::collections::VecDeque;
 
 use faultline_abi::admin::Counter;
-use faultline_abi::qp::{FAULT_POLICY_DROP, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE};
 use faultline_abi::{cqe, event};
 use faultline_wire::aeth::{NakCode, Syndrome};
 use faultline_wire::bth::Psn;
 use faultline_wire::packet::RoceHeader;
 
+use super::fault_policy::Reaction;
 use super::responder::{Refusal, Reply};
 use super::{Failure, Qp, QpType};
 use crate::context::Context;
@@ -49,22 +41,49 @@ enum Held {
     Parked,
 }
 
-/// A page that keeps a queue pair from sending.
+/// A missing page that keeps a queue pair from sending.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct EgressWait {
+pub(super) struct PageWait {
     pub token: Token,
     /// First packet that can't be sent, or response that has no place. Packets before it are still sent again.
     pub psn: Psn,
 }
 
+impl PageWait {
+    pub fn new(token: Token, need: &Need) -> Self {
+        Self {
+            token,
+            psn: Psn::new(need.psn),
+        }
+    }
+}
+
+/// Raises a fault and waits for it, or for room for it. `waiting` is the fault that the queue pair waits for already.
+/// `None`: the driver has no queue for faults.
+pub(super) fn await_page<M: Dma>(
+    cx: &mut Context<'_, M>,
+    source: FaultSource,
+    waiting: Option<Token>,
+    need: &Need,
+) -> Option<Token> {
+    match cx.raise_fault(source, waiting, need) {
+        RaisedFault::Waiting(token) => Some(token),
+        RaisedFault::NoRoom => {
+            if waiting != Some(Token::ROOM) {
+                cx.core.wait_for_room(cx.now, source.qpn, need.absent.key);
+            }
+            Some(Token::ROOM)
+        }
+        RaisedFault::NoQueue => None,
+    }
+}
+
 /// What a queue pair waits for.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// An own buffer: of a request that has not left, or of a response that has come.
-    pub requester: Option<EgressWait>,
     pub ingress: Option<IngressWait>,
     /// Memory that a READ is answered from.
-    pub reply: Option<EgressWait>,
+    pub reply: Option<PageWait>,
     /// Memory that a FLUSH has arrived for, and that is not durable yet, or has just become so.
     pub durable: Option<Durable>,
 }
@@ -146,118 +165,98 @@ pub(super) struct IngressNeed {
 pub(super) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
 
 impl Qp {
-    fn fault_source(&self, requester: bool) -> FaultSource {
-        FaultSource {
-            qpn: self.number,
-            requester,
-        }
-    }
-
-    /// Raises a fault and waits for it, or for room for it. None: nobody answers faults.
-    pub(super) fn await_page<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        requester: bool,
-        waiting: Option<Token>,
-        need: &Need,
-    ) -> Option<Token> {
-        match cx.raise_fault(self.fault_source(requester), waiting, need) {
-            RaisedFault::Waiting(token) => Some(token),
-            RaisedFault::NoRoom => {
-                if waiting != Some(Token::ROOM) {
-                    cx.core.wait_for_room(cx.now, self.number, need.absent.key);
-                }
-                Some(Token::ROOM)
-            }
-            RaisedFault::NoQueue => None,
-        }
-    }
-
-    /// Waits for a page of an own buffer. Gives false if nobody answers faults.
-    pub(super) fn await_own_page<M: Dma>(&mut self, cx: &mut Context<'_, M>, need: &Need) -> bool {
-        let psn = Psn::new(need.psn);
-        let token = self.await_page(cx, true, None, need);
-        self.waits.requester = token.map(|token| EgressWait { token, psn });
-        token.is_some()
-    }
-
-    /// Waits for a page that a READ is answered from. Gives false if nobody answers faults.
+    /// Waits for a page that a READ is answered from. Returns false if the driver has no queue for faults.
     pub(super) fn await_reply_page<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         need: &Need,
     ) -> bool {
-        let psn = Psn::new(need.psn);
         let waiting = self.waits.reply.map(|wait| wait.token);
-        let token = self.await_page(cx, false, waiting, need);
-        self.waits.reply = token.map(|token| EgressWait { token, psn });
+        let token = await_page(cx, self.endpoint.fault_source(false), waiting, need);
+        self.waits.reply = token.map(|token| PageWait::new(token, need));
         token.is_some()
     }
 
-    /// A page for a request of an RC peer is not there. Gives false if the packet is to be held.
+    /// A page for a request of a reliable connection is missing. Returns false if the packet must be held.
     pub(super) fn request_faulted<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         fault: IngressNeed,
     ) -> bool {
-        let expected = self.responder.expected_psn();
-        let policy = self.attr.fault_policy;
-        if policy == FAULT_POLICY_TERMINATE {
-            let receive = fault.receive.then_some(LOST_BUFFER);
-            self.refuse(cx, expected, Refusal::operational(receive));
-            self.wake(cx.core);
-            return true;
+        match self.endpoint.fault_policy().reactions().reliable {
+            Reaction::Stall => return self.stall(cx, fault),
+            Reaction::Fail => {
+                let receive = fault.receive.then_some(LOST_BUFFER);
+                let expected = self.responder.expected_psn();
+                self.refuse(cx, expected, Refusal::operational(receive));
+                self.wake(cx.core);
+            }
+            Reaction::Drop => {
+                if self.refuse_for_page(cx, fault, Held::Dropped).is_some() {
+                    cx.count(Counter::page_fault_drops);
+                }
+            }
+            // A packet that the requester sends again is never parked.
+            Reaction::RnrNak | Reaction::Park => self.nak_for_page(cx, fault),
         }
-        if policy == FAULT_POLICY_STALL {
-            return self.stall(cx, fault);
-        }
+        true
+    }
+
+    /// Raises the fault of a request, or joins it, and drops the request: it comes again. `None`: the driver has no queue for
+    /// faults, and the request has been refused for good. Else the fault, if there was room for one.
+    fn refuse_for_page<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        fault: IngressNeed,
+        how: Held,
+    ) -> Option<Option<Token>> {
         let waiting = self.waits.ingress.map(|wait| wait.token);
-        let raised = cx.raise_fault(self.fault_source(false), waiting, &fault.need);
-        let token = match raised {
+        let source = self.endpoint.fault_source(false);
+        let token = match cx.raise_fault(source, waiting, &fault.need) {
             RaisedFault::Waiting(token) => Some(token),
-            // The requester comes again anyway.
+            // The requester sends it again anyway.
             RaisedFault::NoRoom => None,
             RaisedFault::NoQueue => {
                 self.request_lost(cx, fault.receive);
                 self.wake(cx.core);
-                return true;
+                return None;
             }
-        };
-        let how = if policy == FAULT_POLICY_DROP {
-            Held::Dropped
-        } else {
-            Held::Refused
         };
         self.waits.ingress = token.map(|token| IngressWait {
             token,
             how,
             receive: fault.receive,
         });
-        // What follows is out of sequence, and nothing need be said of it.
+        // What follows is out of sequence, and needs no NAK of its own.
         self.responder.hold_naks();
-        if how == Held::Dropped {
-            cx.count(Counter::page_fault_drops);
-            return true;
-        }
+        Some(token)
+    }
+
+    /// RNR NAK for a request whose page is missing.
+    fn nak_for_page<M: Dma>(&mut self, cx: &mut Context<'_, M>, fault: IngressNeed) {
+        let Some(token) = self.refuse_for_page(cx, fault, Held::Refused) else {
+            return;
+        };
         cx.count(Counter::page_fault_rnr);
         cx.count(Counter::rnr_nak_sent);
         let timer = cx.core.rnr_timer(cx.now, token, fault.need.absent.key);
+        let expected = self.responder.expected_psn();
         self.responder
             .acknowledge(expected, Syndrome::RnrNak { timer });
         self.wake(cx.core);
-        true
     }
 
     /// Stops the input of the NIC. Gives whether the packet is done with.
     fn stall<M: Dma>(&mut self, cx: &mut Context<'_, M>, fault: IngressNeed) -> bool {
         let waiting = self.waits.ingress.map(|wait| wait.token);
-        let Some(token) = self.await_page(cx, false, waiting, &fault.need) else {
+        let Some(token) = await_page(cx, self.endpoint.fault_source(false), waiting, &fault.need)
+        else {
             self.request_lost(cx, fault.receive);
             self.wake(cx.core);
             return true;
         };
         cx.count(Counter::stalls);
-        cx.core.ingress.stop(cx.now, self.number, token);
+        cx.core.ingress.stop(cx.now, self.endpoint.number, token);
         self.waits.ingress = Some(IngressWait {
             token,
             how: Held::Stalled,
@@ -280,18 +279,19 @@ impl Qp {
         let Err(fault) = self.deliver(cx, arrival, payload) else {
             return true;
         };
-        match self.attr.fault_policy {
-            FAULT_POLICY_TERMINATE => {
+        match self.endpoint.fault_policy().reactions().unreliable {
+            Reaction::Fail => {
                 self.request_lost(cx, fault.receive);
                 self.fail_with_event(cx, event::QP_FATAL);
             }
-            FAULT_POLICY_STALL => return self.stall(cx, fault),
-            FAULT_POLICY_DROP => {
+            Reaction::Stall => return self.stall(cx, fault),
+            Reaction::Drop => {
                 cx.count(Counter::page_fault_drops);
-                cx.raise_fault(self.fault_source(false), None, &fault.need);
+                cx.raise_fault(self.endpoint.fault_source(false), None, &fault.need);
                 self.responder.lose_message();
             }
-            _ => {
+            // An unreliable service has no NAK.
+            Reaction::Park | Reaction::RnrNak => {
                 if self.await_parked(cx, fault) {
                     self.park(cx, arrival, payload);
                 }
@@ -302,7 +302,7 @@ impl Qp {
 
     /// Waits for the page of the first parked packet. Gives false if that is of no use.
     fn await_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>, fault: IngressNeed) -> bool {
-        let token = self.await_page(cx, false, None, &fault.need);
+        let token = await_page(cx, self.endpoint.fault_source(false), None, &fault.need);
         match token {
             Some(token) => {
                 self.waits.ingress = Some(IngressWait {
@@ -322,7 +322,7 @@ impl Qp {
         arrival: Arrival<'_>,
         payload: Payload<'_, M>,
     ) -> Result<(), IngressNeed> {
-        match (self.config.kind, arrival) {
+        match (self.endpoint.config.kind, arrival) {
             (QpType::Uc, Arrival::Packet(header)) => self.receive_request(cx, header, payload),
             (_, Arrival::Packet(header)) => self.receive_datagram(cx, header, payload),
             (_, Arrival::Frame { tag, checked, hash }) => {
@@ -344,7 +344,7 @@ impl Qp {
     ) {
         // An empty one takes room too.
         let cost = payload.len() + size_of::<Parked>();
-        let (uctx, limit) = (self.config.uctx, cx.core.config.park_bytes);
+        let (uctx, limit) = (self.endpoint.config.uctx, cx.core.config.park_bytes);
         if !cx.core.park.take(uctx, cost, limit) {
             cx.count(Counter::park_overflow);
             return;
@@ -368,7 +368,7 @@ impl Qp {
     fn unpark(&mut self, core: &mut Core) -> Option<Parked> {
         let packet = self.parked.0.pop_front()?;
         let cost = packet.bytes.len() + size_of::<Parked>();
-        core.park.give_back(self.config.uctx, cost);
+        core.park.give_back(self.endpoint.config.uctx, cost);
         Some(packet)
     }
 
@@ -385,7 +385,7 @@ impl Qp {
             }
             cx.core.charge(work::of_frames(1, packet.bytes.len()));
             let payload = Payload::Bytes(&packet.bytes);
-            let taken = match self.state.receives() {
+            let taken = match self.endpoint.state.receives() {
                 true => self.deliver(cx, packet.arrival(), payload),
                 false => Ok(()),
             };
@@ -404,11 +404,12 @@ impl Qp {
 
     /// Forgets pages and packets that were waited for, and what was still to happen to it.
     pub(super) fn stop_waiting(&mut self, core: &mut Core) {
-        core.forget_silenced(self.number);
-        let work = core.faults.forget(self.number);
+        core.forget_silenced(self.endpoint.number);
+        let work = core.faults.forget(self.endpoint.number);
         core.charge(work);
-        core.ingress.forget(self.number);
+        core.ingress.forget(self.endpoint.number);
         self.waits = Waits::default();
+        self.requester.stop_waiting();
         while self.unpark(core).is_some() {}
     }
 
@@ -419,10 +420,9 @@ impl Qp {
         token: Token,
         repaired: bool,
     ) {
-        if let Some(wait) = self.waits.requester.filter(|wait| wait.token == token) {
-            self.waits.requester = None;
-            self.own_page_answered(cx, wait.psn, repaired);
-        }
+        self.requester
+            .fault_answered(&self.endpoint, cx.now, token, repaired);
+        self.sync_timer(cx.core);
         if let Some(wait) = self.waits.reply.filter(|wait| wait.token == token) {
             self.waits.reply = None;
             // Not if an earlier response has to be given again first.
@@ -470,7 +470,7 @@ impl Qp {
         match how {
             Held::Refused if core.config.ready_notice => {
                 core.counters
-                    .add_in(self.counters, Counter::ready_notices, 1);
+                    .add_in(self.endpoint.counters, Counter::ready_notices, 1);
                 self.responder.say_ready(Syndrome::ACK);
             }
             Held::Dropped => self
@@ -483,7 +483,7 @@ impl Qp {
     /// The page of a request will not come.
     fn request_lost<M: Dma>(&mut self, cx: &mut Context<'_, M>, receive: bool) {
         let failure = receive.then_some(LOST_BUFFER);
-        match self.config.kind {
+        match self.endpoint.config.kind {
             kind if kind.is_reliable() => {
                 let refusal = match failure {
                     Some(_) => Refusal::operational(failure),
@@ -497,7 +497,7 @@ impl Qp {
             _ if !receive => self.responder.lose_message(),
             kind => {
                 if let Some(wr) = self.responder.take_current() {
-                    self.complete_receive(cx, &wr, LOST_BUFFER);
+                    self.endpoint.fail_receive(cx, &wr, LOST_BUFFER);
                 }
                 // One bad buffer does not stop an interface.
                 if !matches!(kind, QpType::Raw | QpType::Wq) {

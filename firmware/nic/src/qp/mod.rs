@@ -6,23 +6,23 @@
 //! in `fault.rs`.
 
 mod datagram;
+mod endpoint;
 mod execute;
 mod fault;
-mod local;
-mod pending;
+mod fault_policy;
 mod raw;
 mod requester;
 mod responder;
-mod response;
+mod sge;
 pub mod state;
 mod tag;
 mod unreliable;
 mod work_request;
 
 use faultline_abi::admin::Counter;
-use faultline_abi::cqe::{self, Cqe};
+use faultline_abi::cqe;
+use faultline_abi::event;
 use faultline_abi::qp::{self as abi, QpAttr};
-use faultline_abi::{U32, event};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::mtu::PathMtu;
 use faultline_wire::opcode::Service;
@@ -31,19 +31,20 @@ use faultline_wire::packet::RoceHeader;
 use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
-use crate::counters::CounterSet;
 use crate::dma::Dma;
 use crate::frame::{CopyError, Payload, TxFrame, packet_of_run};
-use crate::mkey::{Absent, Bearer, Miss};
+use crate::mkey::{Absent, Miss};
 use crate::path::Path;
 use crate::ring::Ring;
 use crate::rss::Rss;
 use crate::srq::{RecvRing, RecvWr, TakeError};
 use crate::time::Instant;
 
+use endpoint::Endpoint;
 use fault::{Arrival, ParkedPackets, Waits};
-pub use requester::Requester;
-pub use responder::Responder;
+use requester::{Requester, Sent};
+use responder::Responder;
+use tag::DeviceRequest;
 
 /// ECN field of a packet that met congestion (RFC 3168).
 const ECN_CONGESTED: u8 = 3;
@@ -183,9 +184,9 @@ impl Failure {
     }
 }
 
-/// Why a payload was not put into its place.
+/// Why a payload was not written to the buffers of a receive work request or a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Misplaced {
+enum PlaceError {
     /// The sender's memory can't be read: the packet counts as lost.
     Lost,
     /// The buffer here can't be used.
@@ -194,7 +195,7 @@ enum Misplaced {
     Absent(Absent, u64),
 }
 
-impl From<CopyError> for Misplaced {
+impl From<CopyError> for PlaceError {
     fn from(error: CopyError) -> Self {
         match error {
             CopyError::Source => Self::Lost,
@@ -203,7 +204,7 @@ impl From<CopyError> for Misplaced {
     }
 }
 
-impl Misplaced {
+impl PlaceError {
     /// A miss in a buffer of which `left` bytes from `va` on belong to the message.
     fn new(miss: Miss, va: u64, left: u32) -> Self {
         match miss {
@@ -268,42 +269,13 @@ const MAX_LAST_WORDS: usize = 256;
 /// Number that no completion queue has.
 const NO_CQ: u32 = u32::MAX;
 
-/// The send queue's ring.
-#[derive(Debug)]
-pub struct SendRing {
-    /// Where the entries are. None: no send queue.
-    ring: Option<Ring>,
-    /// Work requests posted, as the doorbell said.
-    producer: u32,
-    /// Work requests read.
-    fetched: u32,
-}
-
-/// Attributes of a QP that has been given none.
-fn initial_attr(fault_policy: u8) -> QpAttr {
-    QpAttr {
-        fault_policy,
-        ..QpAttr::default()
-    }
-}
-
-/// A queue pair.
+/// A queue pair: its identity and attributes, a requester, a responder, and the state machine that connects them.
 #[derive(Debug)]
 pub struct Qp {
-    /// Its number.
-    pub number: u32,
-    /// What does not change.
-    pub config: QpConfig,
-    /// Counts what it does.
-    pub counters: CounterSet,
-    /// Places in indirection tables, groups and flows that name it: it can't go.
+    /// Number, configuration and attributes.
+    pub(crate) endpoint: Endpoint,
+    /// Places in indirection tables, groups and flows that name it. It can't be destroyed while there are any.
     pub references: u32,
-    state: State,
-    attr: QpAttr,
-    /// Bytes of payload in a packet.
-    mtu: u32,
-    path: Option<Path>,
-    sq: SendRing,
     rq: Option<RecvRing>,
     requester: Requester,
     responder: Responder,
@@ -338,21 +310,10 @@ impl Qp {
         held: Held,
     ) -> Self {
         Self {
-            number,
-            config,
-            counters: CounterSet::DEVICE,
+            endpoint: Endpoint::new(number, config, fault_policy),
             references: 0,
-            state: State::Reset,
-            attr: initial_attr(fault_policy),
-            mtu: PathMtu::Mtu1024.bytes() as u32,
-            path: None,
-            sq: SendRing {
-                ring: sq,
-                producer: 0,
-                fetched: 0,
-            },
             rq,
-            requester: Requester::default(),
+            requester: Requester::new(sq),
             responder: Responder::default(),
             waits: Waits::default(),
             parked: ParkedPackets::default(),
@@ -368,46 +329,41 @@ impl Qp {
 
     /// State.
     pub fn state(&self) -> State {
-        self.state
+        self.endpoint.state
     }
 
-    /// All attributes, as QUERY_QP gives them.
+    /// All attributes, as QUERY_QP returns them.
     pub fn query(&self) -> QpAttr {
-        let mut attr = self.attr;
-        attr.state = self.state as u8;
-        attr.cur_state = self.state as u8;
-        attr.sq_draining = u8::from(self.state == State::Sqd && !self.requester.is_idle());
+        let state = self.endpoint.state;
+        let mut attr = self.endpoint.attr;
+        attr.state = state as u8;
+        attr.cur_state = state as u8;
+        attr.sq_draining = u8::from(state == State::Sqd && !self.requester.is_idle());
         // IBTA 11.2.5.3: the PSNs that come next.
-        if self.state >= State::Rtr {
+        if state >= State::Rtr {
             attr.rq_psn.set(self.responder.expected_psn().get());
         }
-        if self.state >= State::Rts {
+        if state >= State::Rts {
             attr.sq_psn.set(self.requester.next_psn().get());
         }
         attr
     }
 
-    /// A send doorbell. Gives false if the index is out of range.
+    /// A send doorbell. Returns false if the index is out of range.
     pub(crate) fn ring_send<M: Dma>(&mut self, cx: &mut Context<'_, M>, producer: u32) -> bool {
-        let Some(ring) = &self.sq.ring else {
-            return false;
-        };
-        if producer.wrapping_sub(self.sq.producer) as i32 <= 0 {
-            // Late or repeated: a newer one has been seen.
-            return true;
-        }
-        let oldest = self.requester.oldest().unwrap_or(self.sq.fetched);
-        if producer.wrapping_sub(oldest) > ring.depth() {
+        let is_news = self.requester.is_news(producer);
+        if !self.requester.post(producer) {
             return false;
         }
-        self.sq.producer = producer;
-        match self.state {
+        match self.endpoint.state {
+            _ if !is_news => {}
             State::Rts => {
-                self.carry_out_at_once(cx);
+                let carried_out = self.requester.carry_out_at_once(&self.endpoint, cx);
+                self.check_send_queue(cx, carried_out);
                 self.wake(cx.core);
             }
-            State::Err | State::Sqe => self.flush_sends(cx),
-            // RESET, INIT, RTR: posting is the caller's mistake (IBTA 10.8.2); it waits.
+            State::Err | State::Sqe => self.requester.flush(&self.endpoint, cx),
+            // RESET, INIT, RTR: posting is the caller's mistake (IBTA 10.8.2). The request waits.
             _ => {}
         }
         true
@@ -415,7 +371,7 @@ impl Qp {
 
     /// A receive doorbell, which software rings only if the record asks for it.
     pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        if self.state == State::Err {
+        if self.endpoint.state == State::Err {
             self.flush_receives(cx);
         }
     }
@@ -424,7 +380,7 @@ impl Qp {
     pub(crate) fn wake(&mut self, core: &mut Core) {
         if !self.queued {
             self.queued = true;
-            core.enqueue_ready(self.number);
+            core.enqueue_ready(self.endpoint.number);
         }
     }
 
@@ -443,7 +399,7 @@ impl Qp {
         cx: &mut Context<'_, M>,
         most: usize,
     ) -> Option<TxFrame> {
-        let most = (most as u32 / self.mtu).max(1);
+        let most = (most as u32 / self.endpoint.mtu).max(1);
         if !self.parked.is_empty() {
             self.redo_parked(cx);
         }
@@ -461,11 +417,60 @@ impl Qp {
     }
 
     fn poll_send_queue<M: Dma>(&mut self, cx: &mut Context<'_, M>, most: u32) -> Option<TxFrame> {
-        match self.config.kind {
-            QpType::Rc | QpType::Uc | QpType::XrcIni => self.poll_request(cx, most),
-            QpType::XrcTgt | QpType::Rss | QpType::Wq => None,
-            QpType::Ud | QpType::Gsi => self.poll_datagram(cx),
-            QpType::Raw => self.poll_raw(cx),
+        let (requester, qp) = (&mut self.requester, &self.endpoint);
+        let polled = match qp.config.kind {
+            QpType::Rc | QpType::Uc | QpType::XrcIni => requester.poll(qp, cx, most),
+            QpType::XrcTgt | QpType::Rss | QpType::Wq => return None,
+            QpType::Ud | QpType::Gsi => requester.poll_datagram(qp, cx),
+            QpType::Raw => requester.poll_raw(qp, cx),
+        };
+        self.sync_timer(cx.core);
+        match self.check_send_queue(cx, polled)? {
+            Sent::Frame(frame) => return Some(frame),
+            Sent::Nothing => self.check_drained(cx),
+            Sent::TurnOver => self.interrupted = true,
+        }
+        None
+    }
+
+    /// If the requester reports a failure, the send queue ends with it.
+    fn check_send_queue<M: Dma, T>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        result: Result<T, Failure>,
+    ) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(failure) => {
+                self.fail_request(cx, failure);
+                None
+            }
+        }
+    }
+
+    /// The oldest work request fails, and with it the send queue (IBTA 10.3.1.6, 10.3.1.7).
+    fn fail_request<M: Dma>(&mut self, cx: &mut Context<'_, M>, failure: Failure) {
+        let wr = self.requester.pop();
+        if let Some(wr) = &wr {
+            self.endpoint.complete_send(cx, wr, Some(failure));
+        }
+        if wr.is_some_and(|wr| matches!(wr.device, Some(DeviceRequest::Fin(_)))) {
+            // It has no completion that could report this.
+            self.fail_with_event(cx, event::QP_FATAL);
+        } else if self.endpoint.is_reliable() {
+            self.fail(cx);
+        } else {
+            self.endpoint.state = State::Sqe;
+            self.requester.flush(&self.endpoint, cx);
+        }
+    }
+
+    /// In SQD: raises the event, if one was requested, when everything that had begun is done (IBTA 10.3.1.5).
+    fn check_drained<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        let qp = &mut self.endpoint;
+        if qp.state == State::Sqd && self.requester.is_idle() && qp.attr.sqd_notify != 0 {
+            qp.attr.sqd_notify = 0;
+            cx.raise_async(event::SQ_DRAINED, qp.number);
         }
     }
 
@@ -479,7 +484,9 @@ impl Qp {
         payload: Payload<'_, M>,
     ) -> u32 {
         let opcode = header.bth.opcode;
-        if !self.state.receives() || self.config.kind.service() != Some(opcode.info().service) {
+        if !self.endpoint.state.receives()
+            || self.endpoint.config.kind.service() != Some(opcode.info().service)
+        {
             cx.count(Counter::rx_bad_qp);
             return packets;
         }
@@ -491,11 +498,11 @@ impl Qp {
         if header.ip.ecn() == ECN_CONGESTED {
             cx.count(Counter::np_ecn_marked_roce_packets);
         }
-        if !self.config.kind.is_connected() {
+        if !self.endpoint.config.kind.is_connected() {
             return u32::from(self.receive_or_park(cx, Arrival::Packet(header), payload));
         }
         // IBTA 9.6.1.4: a connection has one peer.
-        let from_peer = self.path.as_ref().is_some_and(|path| {
+        let from_peer = self.endpoint.path.as_ref().is_some_and(|path| {
             path.dgid() == header.ip.src_gid() && path.sgid() == header.ip.dst_gid()
         });
         if !from_peer {
@@ -527,7 +534,7 @@ impl Qp {
         payload: Payload<'_, M>,
     ) -> bool {
         // An earlier packet of the same run may have ended it.
-        if !self.state.receives() {
+        if !self.endpoint.state.receives() {
             cx.count(Counter::rx_bad_qp);
             return true;
         }
@@ -538,7 +545,7 @@ impl Qp {
         } else {
             QpType::XrcIni
         };
-        if self.config.kind == wrong {
+        if self.endpoint.config.kind == wrong {
             cx.count(Counter::rx_bad_qp);
             return true;
         }
@@ -546,7 +553,7 @@ impl Qp {
             self.receive_response(cx, header, payload);
             return true;
         }
-        if self.config.kind == QpType::Uc {
+        if self.endpoint.config.kind == QpType::Uc {
             return self.receive_or_park(cx, Arrival::Packet(header), payload);
         }
         match self.receive_request(cx, header, payload) {
@@ -564,24 +571,60 @@ impl Qp {
         packets: u32,
         payload: Payload<'_, M>,
     ) -> bool {
-        let whole = payload.len() as u64 == u64::from(packets) * u64::from(self.mtu);
-        let xrc = matches!(self.config.kind, QpType::XrcIni | QpType::XrcTgt);
+        let whole = payload.len() as u64 == u64::from(packets) * u64::from(self.endpoint.mtu);
+        let xrc = matches!(self.endpoint.config.kind, QpType::XrcIni | QpType::XrcTgt);
         let is_response = header.bth.opcode.is_response();
-        let wrong_way = xrc && is_response == (self.config.kind == QpType::XrcTgt);
+        let wrong_way = xrc && is_response == (self.endpoint.config.kind == QpType::XrcTgt);
         if !whole || !self.parked.is_empty() || wrong_way {
             return false;
         }
         if is_response {
-            self.receive_response_run(cx, header, packets, payload)
+            let qp = &self.endpoint;
+            let taken = match qp.state.sends() {
+                true => self.requester.receive_run(qp, cx, header, packets, payload),
+                false => Ok(false),
+            };
+            // A failure has been dealt with: there is nothing left to take apart.
+            let taken = self.check_send_queue(cx, taken).unwrap_or(true);
+            if taken {
+                self.response_received(cx);
+            }
+            taken
         } else {
             self.receive_request_run(cx, header, packets, payload)
+        }
+    }
+
+    fn receive_response<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        if self.endpoint.state.sends() {
+            let received = self.requester.receive(&self.endpoint, cx, header, payload);
+            self.check_send_queue(cx, received);
+            self.response_received(cx);
+        }
+    }
+
+    /// After a response there may be more to send, and another deadline.
+    fn response_received<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        if self.endpoint.state.sends() {
+            self.sync_timer(cx.core);
+            self.wake(cx.core);
         }
     }
 
     /// A timer of this QP is due, or was and has moved.
     pub(crate) fn handle_timer<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         self.timer_at = None;
-        self.handle_request_timer(cx);
+        if self.endpoint.state.sends() {
+            let due = self.requester.handle_timer(&self.endpoint, cx);
+            if self.check_send_queue(cx, due) == Some(true) {
+                self.wake(cx.core);
+            }
+        }
         self.sync_timer(cx.core);
     }
 
@@ -591,7 +634,7 @@ impl Qp {
         if let Some(at) = self.requester.deadline()
             && self.timer_at.is_none_or(|known| at < known)
         {
-            core.start_timer(at, self.timer_at.replace(at), self.number);
+            core.start_timer(at, self.timer_at.replace(at), self.endpoint.number);
         }
     }
 
@@ -600,7 +643,7 @@ impl Qp {
         self.stop_waiting(core);
         self.leave_last_words(core);
         if let Some(at) = self.timer_at.take() {
-            core.stop_timer(at, self.number);
+            core.stop_timer(at, self.endpoint.number);
         }
     }
 
@@ -633,21 +676,21 @@ impl Qp {
         path: Option<Path>,
     ) {
         let mask = change.mask.get();
-        let old = self.state;
-        state::merge(&mut self.attr, change);
+        let old = self.endpoint.state;
+        state::merge(&mut self.endpoint.attr, change);
         if let Some(path) = path {
-            self.path = Some(path);
+            self.endpoint.path = Some(path);
         }
         // A new path keeps the port that was asked for.
         if mask & (abi::QP_ATTR_UDP_SPORT | abi::QP_ATTR_AV) != 0
-            && let Some(path) = &mut self.path
+            && let Some(path) = &mut self.endpoint.path
         {
-            path.set_udp_port(self.attr.udp_sport.get());
+            path.set_udp_port(self.endpoint.attr.udp_sport.get());
         }
         if mask & abi::QP_ATTR_PATH_MTU != 0
             && let Ok(mtu) = PathMtu::from_code(change.path_mtu)
         {
-            self.mtu = mtu.bytes() as u32;
+            self.endpoint.mtu = mtu.bytes() as u32;
         }
         if mask & abi::QP_ATTR_RQ_PSN != 0 {
             self.responder
@@ -657,7 +700,7 @@ impl Qp {
             self.requester.set_next_psn(Psn::new(change.sq_psn.get()));
         }
         self.requester
-            .set_retries(self.attr.retry_cnt, self.attr.rnr_retry);
+            .set_retries(self.endpoint.attr.retry_cnt, self.endpoint.attr.rnr_retry);
         if mask & abi::QP_ATTR_STATE == 0 {
             return;
         }
@@ -678,30 +721,26 @@ impl Qp {
                 self.reset(cx.core, cx.mem);
             }
             State::Rts => {
-                self.state = State::Rts;
+                self.endpoint.state = State::Rts;
                 self.established |= old == State::Rtr;
                 self.wake(cx.core);
             }
             State::Sqd => {
-                self.state = State::Sqd;
+                self.endpoint.state = State::Sqd;
                 self.check_drained(cx);
             }
-            other => self.state = other,
+            other => self.endpoint.state = other,
         }
     }
 
     /// Forgets everything but what CREATE_QP fixed.
     fn reset<M: Dma>(&mut self, core: &Core, mem: &M) {
-        self.state = State::Reset;
-        self.attr = initial_attr(core.config.fault_policy);
-        self.path = None;
-        self.sq.producer = 0;
-        self.sq.fetched = 0;
+        self.endpoint.reset(core.config.fault_policy);
         if let Some(rq) = &mut self.rq {
             rq.reset();
             rq.set_notify(mem, false);
         }
-        self.requester = Requester::default();
+        self.requester.reset();
         self.responder = Responder::default();
         self.answers = None;
         self.established = false;
@@ -709,33 +748,33 @@ impl Qp {
 
     /// Goes to the error state and flushes both queues (IBTA 10.3.1.7).
     pub(crate) fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        if self.state == State::Err {
+        if self.endpoint.state == State::Err {
             return;
         }
-        self.state = State::Err;
+        self.endpoint.state = State::Err;
         if let Some(rq) = &self.rq {
             rq.set_notify(cx.mem, true);
         }
         self.stop_waiting(cx.core);
-        self.flush_sends(cx);
+        self.requester.flush(&self.endpoint, cx);
         self.responder.abort();
         if !self.responder.replies.is_empty() {
             self.wake(cx.core);
         }
         if let Some(wr) = self.responder.take_current() {
-            self.complete_receive(cx, &wr, Failure::FLUSHED);
+            self.endpoint.fail_receive(cx, &wr, Failure::FLUSHED);
         }
         self.flush_receives(cx);
-        if self.config.srqn.is_some() {
-            cx.raise_async(event::LAST_WQE_REACHED, self.number);
+        if self.endpoint.config.srqn.is_some() {
+            cx.raise_async(event::LAST_WQE_REACHED, self.endpoint.number);
         }
     }
 
     /// The error state with an asynchronous event that says why.
     pub(crate) fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
-        if self.state != State::Err {
+        if self.endpoint.state != State::Err {
             self.fail(cx);
-            cx.raise_async(kind, self.number);
+            cx.raise_async(kind, self.endpoint.number);
         }
     }
 
@@ -747,7 +786,7 @@ impl Qp {
             let Some(Ok(wr)) = self.rq.as_mut().map(|rq| rq.take(cx.mem)) else {
                 return;
             };
-            self.complete_receive(cx, &wr, Failure::FLUSHED);
+            self.endpoint.fail_receive(cx, &wr, Failure::FLUSHED);
         }
     }
 
@@ -784,54 +823,5 @@ impl Qp {
             cx.raise_async(event::SRQ_LIMIT, srqn);
         }
         Ok(wr)
-    }
-
-    fn complete_receive<M: Dma>(&self, cx: &mut Context<'_, M>, wr: &RecvWr, failure: Failure) {
-        let entry = Cqe {
-            opcode: cqe::RECV,
-            status: failure.status,
-            vendor_err: failure.vendor,
-            ..Cqe::default()
-        };
-        self.complete_recv(cx, wr, entry);
-    }
-
-    /// Fills in whose completion of a receive it is, and puts it where it belongs.
-    fn complete_recv<M: Dma>(&self, cx: &mut Context<'_, M>, wr: &RecvWr, entry: Cqe) {
-        let mut entry = Cqe {
-            wqe: U32::new(wr.tag),
-            qpn: U32::new(self.number),
-            ..entry
-        };
-        let mut cqn = self.config.recv_cqn;
-        if let Some(srqn) = wr.srqn
-            && let Some(srq) = cx.core.srqs.get_mut(srqn)
-        {
-            cqn = srq.cqn().unwrap_or(cqn);
-            if srq.xrc.is_some() {
-                entry.flags |= cqe::CQE_XRC;
-                entry.srqn = U32::new(srqn);
-            }
-            if let Some(tags) = &mut srq.tags {
-                entry.srqn = U32::new(srqn);
-                if let Some(class) = wr.class {
-                    tags.describe(&mut entry, class);
-                }
-            }
-        }
-        cx.complete(cqn, entry);
-    }
-
-    /// Itself, as it shows keys.
-    fn bearer(&self) -> Bearer {
-        Bearer {
-            pd: self.config.pd,
-            qpn: self.number,
-        }
-    }
-
-    /// Remote rights of this QP.
-    fn allows(&self, right: u32) -> bool {
-        self.attr.access.get() & right != 0
     }
 }

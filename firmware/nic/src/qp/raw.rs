@@ -2,14 +2,14 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
-use faultline_abi::wqe as wr;
 use faultline_abi::{U32, event};
 use faultline_wire::{Ethernet, MacAddr};
 
+use super::endpoint::Endpoint;
 use super::fault::{Arrival, IngressNeed};
-use super::requester::Unbuilt;
-use super::work_request::SendWr;
-use super::{Failure, Misplaced, Qp};
+use super::requester::{BuildError, Requester, Sent};
+use super::work_request::{Offload, SendOp, SendWr};
+use super::{Failure, PlaceError, Qp};
 use crate::config::MAX_TSO;
 use crate::context::Context;
 use crate::core::Core;
@@ -24,95 +24,54 @@ use crate::srq::TakeError;
 
 const OFFLOAD: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OFFLOAD);
 
-/// What a work request asks the NIC to do for a frame.
-#[derive(Clone, Copy, Debug)]
-enum Offload {
-    Nothing,
-    /// Fill in all checksums.
-    Checksums,
-    /// Sum from here on, and put the sum so many bytes behind.
-    Partial(usize, usize),
-    /// Cut it into pieces.
-    Segments {
-        mss: u16,
-        header_len: usize,
-    },
-}
-
-impl Offload {
-    fn parse(wr: &SendWr) -> Result<Self, Failure> {
-        let field = |shift: u32| (wr.compare_add >> shift) as u16;
-        let [start, offset, header_len] = [0, 16, 48].map(field);
-        let mss = wr.mss();
-        let wants_csum = wr.flags & wr::WR_FLAG_CSUM != 0;
-        if wr.swap != 0 {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED));
-        }
-        match (wants_csum, mss) {
-            (false, 0) if wr.compare_add == 0 => Ok(Self::Nothing),
-            (true, 0) if header_len == 0 => match (start, offset) {
-                (0, 0) => Ok(Self::Checksums),
-                (0, _) => Err(OFFLOAD),
-                _ => Ok(Self::Partial(usize::from(start), usize::from(offset))),
-            },
-            // Every segment needs new checksums; saying where is good for nothing, and allowed.
-            (_, 1..) => Ok(Self::Segments {
-                mss,
-                header_len: usize::from(header_len),
-            }),
-            _ => Err(OFFLOAD),
-        }
-    }
-}
-
-impl Qp {
-    /// Completes the frame that was handed over before, then gives the next one.
-    pub(super) fn poll_raw<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> Option<TxFrame> {
-        let wr = self.next_unconnected(cx)?;
+impl Requester {
+    /// Completes the frame that was handed over before, then finds the next one.
+    pub fn poll_raw<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+    ) -> Result<Sent, Failure> {
+        let Some(wr) = self.next_unconnected(qp, cx) else {
+            return Ok(Sent::Nothing);
+        };
         let built = match wr.failed {
-            Some(failure) => Err(Unbuilt::Failed(failure)),
-            None => self.build_frame(cx.core, cx.mem, &wr),
+            Some(failure) => Err(BuildError::Failed(failure)),
+            None => self.build_frame(qp, cx.core, cx.mem, &wr),
         };
         let more = matches!(built, Ok((_, true)));
         let built = built.map(|(frame, _)| frame);
-        let frame = self.hand_over_unconnected(cx, wr, built)?;
-        let first = self.requester.segment == 0;
-        if more && first {
+        let sent = self.hand_over_unconnected(qp, cx, wr, built)?;
+        if matches!(sent, Sent::Frame(_)) && self.segment_sent(more) {
             cx.count(Counter::tx_segmented);
         }
-        // What has not left as a whole does not complete at the next turn.
-        self.requester.held = more;
-        self.requester.segment = match more {
-            true => self.requester.segment + 1,
-            false => 0,
-        };
-        Some(frame)
+        Ok(sent)
     }
 
     /// The frame, or the next segment of a large one; and whether another segment follows.
     fn build_frame<M: Dma>(
         &self,
+        qp: &Endpoint,
         core: &Core,
         mem: &M,
         wr: &SendWr,
-    ) -> Result<(TxFrame, bool), Unbuilt> {
-        if wr.opcode != wr::WR_RAW {
+    ) -> Result<(TxFrame, bool), BuildError> {
+        let Some(SendOp::Raw(offload)) = wr.op else {
             return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE).into());
-        }
+        };
         let longest = longest_frame(&core.netdev);
         let len = wr.length as usize;
         let fits = (Ethernet::LEN..=longest).contains(&len);
         let whole = |frame: TxFrame| (frame, false);
-        match Offload::parse(wr)? {
+        match offload {
             Offload::Segments { mss, header_len } => {
-                self.build_segment(core, mem, wr, mss, header_len)
+                self.build_segment(qp, core, mem, wr, (mss, header_len))
             }
             _ if !fits => Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into()),
-            Offload::Nothing => self.build_plain(core, mem, wr).map(whole),
-            Offload::Checksums => self.build_summed(core, mem, wr, None).map(whole),
-            Offload::Partial(start, offset) => {
+            Offload::Nothing => self.build_plain(qp, core, mem, wr).map(whole),
+            Offload::Checksums => self.build_summed(qp, core, mem, wr, None).map(whole),
+            Offload::Partial { start, offset } => {
                 let place = Some((start, offset));
-                self.build_summed(core, mem, wr, place).map(whole)
+                self.build_summed(qp, core, mem, wr, place).map(whole)
             }
         }
     }
@@ -120,23 +79,30 @@ impl Qp {
     /// The first bytes of what is sent, not more than [`MAX_HEADERS`].
     fn read_head<M: Dma>(
         &self,
+        qp: &Endpoint,
         core: &Core,
         mem: &M,
         wr: &SendWr,
         len: usize,
-    ) -> Result<Head, Unbuilt> {
-        let segments = self.gather(core, wr, 0, len as u32, Access::LocalRead)?;
+    ) -> Result<Head, BuildError> {
+        let segments = self.gather(qp, core, wr, (0, len as u32), Access::LocalRead)?;
         let view = Payload::guest(&[], mem, &segments, len);
         Ok(view.head().map_err(|_| UNREADABLE)?)
     }
 
     /// A frame as software has written it. Its headers are read once: the switch and receivers' flows look at them, and a
     /// sender that changes them meanwhile must not have others delivered.
-    fn build_plain<M: Dma>(&self, core: &Core, mem: &M, wr: &SendWr) -> Result<TxFrame, Unbuilt> {
+    fn build_plain<M: Dma>(
+        &self,
+        qp: &Endpoint,
+        core: &Core,
+        mem: &M,
+        wr: &SendWr,
+    ) -> Result<TxFrame, BuildError> {
         let len = wr.length as usize;
-        let head = self.read_head(core, mem, wr, len.min(MAX_HEADERS))?;
+        let head = self.read_head(qp, core, mem, wr, len.min(MAX_HEADERS))?;
         let rest = wr.length - head.len() as u32;
-        let payload = self.gather(core, wr, head.len() as u32, rest, Access::LocalRead)?;
+        let payload = self.gather(qp, core, wr, (head.len() as u32, rest), Access::LocalRead)?;
         let ends = addresses(&head);
         Ok(raw_frame(ends, head, payload, rest as usize, false))
     }
@@ -144,15 +110,16 @@ impl Qp {
     /// A frame whose checksums the NIC fills in: all of them, or one at the place that software names.
     fn build_summed<M: Dma>(
         &self,
+        qp: &Endpoint,
         core: &Core,
         mem: &M,
         wr: &SendWr,
         place: Option<(usize, usize)>,
-    ) -> Result<TxFrame, Unbuilt> {
+    ) -> Result<TxFrame, BuildError> {
         let len = wr.length as usize;
-        let mut head = self.read_head(core, mem, wr, len.min(MAX_HEADERS))?;
+        let mut head = self.read_head(qp, core, mem, wr, len.min(MAX_HEADERS))?;
         let rest = wr.length - head.len() as u32;
-        let payload = self.gather(core, wr, head.len() as u32, rest, Access::LocalRead)?;
+        let payload = self.gather(qp, core, wr, (head.len() as u32, rest), Access::LocalRead)?;
         let headers = Headers::parse(&head);
         let transport = headers.and_then(|headers| {
             let transport = offload::whole_transport(&headers, len)?;
@@ -187,12 +154,12 @@ impl Qp {
     /// The next piece of a TCP packet that is cut into pieces; and whether another follows.
     fn build_segment<M: Dma>(
         &self,
+        qp: &Endpoint,
         core: &Core,
         mem: &M,
         wr: &SendWr,
-        mss: u16,
-        header_len: usize,
-    ) -> Result<(TxFrame, bool), Unbuilt> {
+        (mss, header_len): (u16, usize),
+    ) -> Result<(TxFrame, bool), BuildError> {
         let longest = longest_frame(&core.netdev);
         let len = wr.length as usize;
         let payload_len = len.saturating_sub(header_len);
@@ -202,15 +169,15 @@ impl Qp {
         if header_len + usize::from(mss).min(payload_len) > longest {
             return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into());
         }
-        let template = self.read_head(core, mem, wr, header_len)?;
+        let template = self.read_head(qp, core, mem, wr, header_len)?;
         let headers = Headers::parse_template(&template).ok_or(OFFLOAD)?;
-        let index = self.requester.segment;
+        let index = self.segment();
         let at = index * u32::from(mss);
         let left = (payload_len as u32).saturating_sub(at);
         let part = left.min(u32::from(mss));
         let last = part == left;
         let offset = header_len as u32 + at;
-        let payload = self.gather(core, wr, offset, part, Access::LocalRead)?;
+        let payload = self.gather(qp, core, wr, (offset, part), Access::LocalRead)?;
         let mut head = offload::segment_head(&template, &headers, mss, index, part as usize, last);
         let before = head.clone();
         let view = Payload::guest(&before, mem, &payload, part as usize);
@@ -218,7 +185,9 @@ impl Qp {
         let ends = addresses(&template);
         Ok((raw_frame(ends, head, payload, part as usize, true), !last))
     }
+}
 
+impl Qp {
     /// A frame arrives that this QP is to have, from a flow with this tag. Gives false if it has stopped the input
     /// and must be held.
     pub(crate) fn receive_frame<M: Dma>(
@@ -227,7 +196,7 @@ impl Qp {
         tag: u32,
         frame: Frame<'_, M>,
     ) -> bool {
-        if !self.state.receives() {
+        if !self.endpoint.state.receives() {
             cx.count(Counter::rx_filtered);
             return true;
         }
@@ -277,7 +246,7 @@ impl Qp {
             checked,
             hash,
         } = frame;
-        let wr = match self.take_receive(cx, self.config.srqn) {
+        let wr = match self.take_receive(cx, self.endpoint.config.srqn) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {
                 cx.count(Counter::rx_no_buffer);
@@ -289,7 +258,7 @@ impl Qp {
             }
         };
         let placed = if frame.len() as u64 > wr.capacity {
-            Err(Misplaced::Failed(Failure::new(
+            Err(PlaceError::Failed(Failure::new(
                 cqe::LOC_LEN_ERR,
                 cqe::LENGTH,
             )))
@@ -298,20 +267,20 @@ impl Qp {
         };
         match placed {
             Ok(()) => {}
-            Err(Misplaced::Lost) => {
+            Err(PlaceError::Lost) => {
                 self.responder.put_back(wr);
                 return Ok(());
             }
-            Err(Misplaced::Absent(absent, hint)) => {
+            Err(PlaceError::Absent(absent, hint)) => {
                 self.responder.put_back(wr);
                 return Err(IngressNeed {
                     need: Need::new(absent, hint, 0),
                     receive: true,
                 });
             }
-            Err(Misplaced::Failed(failure)) => {
+            Err(PlaceError::Failed(failure)) => {
                 // One bad buffer or frame does not stop an interface.
-                self.complete_receive(cx, &wr, failure);
+                self.endpoint.fail_receive(cx, &wr, failure);
                 return Ok(());
             }
         }
@@ -333,13 +302,13 @@ impl Qp {
             flags,
             imm: U32::new(hash.unwrap_or(0)),
             wqe: U32::new(wr.tag),
-            qpn: U32::new(self.number),
+            qpn: U32::new(self.endpoint.number),
             byte_len: U32::new(frame.len() as u32),
             opcode: cqe::RECV,
             flow_tag: U32::new(tag),
             ..Cqe::default()
         };
-        cx.complete(self.config.recv_cqn, entry);
+        cx.complete(self.endpoint.config.recv_cqn, entry);
         Ok(())
     }
 }

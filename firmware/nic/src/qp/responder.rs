@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::event;
-use faultline_abi::qp::{FAULT_POLICY_RNR, FAULT_POLICY_TERMINATE};
 use faultline_wire::aeth::{Aeth, NakCode, Syndrome};
 use faultline_wire::atomic::AtomicAckEth;
 use faultline_wire::bth::Psn;
@@ -17,8 +16,9 @@ use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 
 use super::fault::IngressNeed;
+use super::fault_policy::ReadReaction;
 use super::unreliable::Jump;
-use super::{Failure, Misplaced, Qp, QpType, State};
+use super::{Failure, PlaceError, Qp, QpType, State};
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::fault::Need;
@@ -231,8 +231,8 @@ impl Refusal {
 
     /// A miss in memory that the peer has named, of which `left` bytes from `va` on belong to the message.
     pub(super) fn of_key(miss: Miss, va: u64, left: u32, psn: Psn) -> Self {
-        match Misplaced::new(miss, va, left) {
-            Misplaced::Absent(absent, hint) => Self::Absent(IngressNeed {
+        match PlaceError::new(miss, va, left) {
+            PlaceError::Absent(absent, hint) => Self::Absent(IngressNeed {
                 need: Need::new(absent, hint, psn.get()),
                 receive: false,
             }),
@@ -406,7 +406,7 @@ impl Qp {
         }
         let before = (self.responder.message, self.responder.received);
         match self.execute(cx, header, 1, payload) {
-            Err(Refusal::Lost) if self.config.kind.is_reliable() => {
+            Err(Refusal::Lost) if self.endpoint.config.kind.is_reliable() => {
                 (self.responder.message, self.responder.received) = before;
             }
             Err(Refusal::Absent(fault)) => {
@@ -450,16 +450,16 @@ impl Qp {
     fn request_taken<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         self.responder.nak_sent = false;
         self.waits.durable = None;
-        if self.state == State::Rtr && !self.established {
+        if self.endpoint.state == State::Rtr && !self.established {
             self.established = true;
-            cx.raise_async(event::COMM_ESTABLISHED, self.number);
+            cx.raise_async(event::COMM_ESTABLISHED, self.endpoint.number);
         }
     }
 
     /// PSN check (IBTA 9.7.4.1.2). Gives whether the packet is the one that comes next.
     fn check_sequence<M: Dma>(&mut self, cx: &mut Context<'_, M>, header: &RoceHeader) -> bool {
         let resp = &mut self.responder;
-        if self.config.kind == QpType::Uc {
+        if self.endpoint.config.kind == QpType::Uc {
             return resp.check_unreliable(cx, header);
         }
         let psn = header.bth.psn;
@@ -513,7 +513,8 @@ impl Qp {
                 let inside = reth.rkey == rkey
                     && skip <= u64::from(len)
                     && u64::from(reth.len) <= u64::from(len) - skip
-                    && skip == u64::from(psn.diff(executed.psn) as u32) * u64::from(self.mtu);
+                    && skip
+                        == u64::from(psn.diff(executed.psn) as u32) * u64::from(self.endpoint.mtu);
                 if inside {
                     let answer = Reply::Read {
                         psn,
@@ -564,7 +565,7 @@ impl Qp {
     }
 
     pub(super) fn refuse<M: Dma>(&mut self, cx: &mut Context<'_, M>, psn: Psn, refusal: Refusal) {
-        if self.config.kind == QpType::Uc {
+        if self.endpoint.config.kind == QpType::Uc {
             self.drop_unreliable(cx, psn, refusal);
             return;
         }
@@ -574,7 +575,7 @@ impl Qp {
             Refusal::NotDurable => self.flush_waits(cx, psn),
             Refusal::NotReady => {
                 cx.count(Counter::rnr_nak_sent);
-                let timer = self.attr.min_rnr_timer;
+                let timer = self.endpoint.attr.min_rnr_timer;
                 let resp = &mut self.responder;
                 resp.nak_sent = true;
                 resp.acknowledge(psn, Syndrome::RnrNak { timer });
@@ -604,24 +605,16 @@ impl Qp {
                 if let Some(failure) = receive
                     && let Some(wr) = self.responder.take_current()
                 {
-                    self.complete_receive(cx, &wr, failure);
+                    self.endpoint.fail_receive(cx, &wr, failure);
                 }
                 self.fail_with_event(cx, event);
             }
         }
     }
 
-    /// An opcode of RC in the service of this QP.
-    pub(super) fn twin(&self, rc: Opcode) -> Opcode {
-        let service = self.config.kind.service();
-        service
-            .and_then(|service| rc.with_service(service))
-            .unwrap_or(rc)
-    }
-
     /// The next reply, if it is one that takes nothing from memory.
     pub(super) fn take_short_reply(&mut self) -> Option<RoceHeader> {
-        let path = self.path.as_ref()?;
+        let path = self.endpoint.path.as_ref()?;
         let reply = self
             .responder
             .replies
@@ -644,7 +637,11 @@ impl Qp {
         Some(RoceHeader {
             aeth: Some(Aeth { syndrome, msn }),
             atomic_ack: original.map(|original| AtomicAckEth { original }),
-            ..path.header(self.twin(opcode), self.attr.dest_qpn.get(), psn)
+            ..path.header(
+                self.endpoint.opcode(opcode),
+                self.endpoint.attr.dest_qpn.get(),
+                psn,
+            )
         })
     }
 
@@ -664,7 +661,7 @@ impl Qp {
         if let Some(header) = self.take_short_reply() {
             return Some(TxFrame::packet(header, Segments::new(), 0));
         }
-        let Some(path) = self.path.as_ref() else {
+        let Some(path) = self.endpoint.path.as_ref() else {
             self.responder.replies.clear();
             return None;
         };
@@ -681,11 +678,11 @@ impl Qp {
         else {
             return None;
         };
-        let dest = self.attr.dest_qpn.get();
-        let packets = len.div_ceil(self.mtu);
-        let offset = sent * self.mtu;
+        let dest = self.endpoint.attr.dest_qpn.get();
+        let packets = len.div_ceil(self.endpoint.mtu);
+        let offset = sent * self.endpoint.mtu;
         let run = most.min(packets - 1 - sent.min(packets - 1)).max(1);
-        let n = (len - offset.min(len)).min(run * self.mtu);
+        let n = (len - offset.min(len)).min(run * self.endpoint.mtu);
         let opcode = match (sent == 0, sent + 1 == packets) {
             (true, true) => Opcode::RcReadResponseOnly,
             (true, false) => Opcode::RcReadResponseFirst,
@@ -693,7 +690,7 @@ impl Qp {
             (false, true) => Opcode::RcReadResponseLast,
         };
         let at = psn.add(sent);
-        let mut header = path.header(self.twin(opcode), dest, at);
+        let mut header = path.header(self.endpoint.opcode(opcode), dest, at);
         if opcode != Opcode::RcReadResponseMiddle {
             header.aeth = Some(Aeth {
                 syndrome: Syndrome::ACK,
@@ -714,15 +711,16 @@ impl Qp {
                     .translate_some(rkey, bearer, va, n, Access::RemoteRead, &mut payload)
             }
         };
+        let on_missing_page = self.endpoint.fault_policy().reactions().read;
         let bytes = match translated {
             Ok(bytes) if bytes == n => n,
             // Not all of a run: the packets that are whole, or else a single one.
-            Ok(bytes) if bytes >= self.mtu => {
-                truncate_segments(&mut payload, bytes - bytes % self.mtu)
+            Ok(bytes) if bytes >= self.endpoint.mtu => {
+                truncate_segments(&mut payload, bytes - bytes % self.endpoint.mtu)
             }
             Ok(_) => return self.poll_reply(cx, 1),
             Err(_) if run > 1 => return self.poll_reply(cx, 1),
-            Err(Miss::Absent(absent)) if self.attr.fault_policy != FAULT_POLICY_TERMINATE => {
+            Err(Miss::Absent(absent)) if on_missing_page != ReadReaction::Fail => {
                 let before = absent.named.wrapping_sub(va);
                 let hint = u64::from(len - offset).saturating_sub(before);
                 let need = Need::new(absent, hint, at.get());
@@ -743,7 +741,7 @@ impl Qp {
                 return self.poll_reply(cx, 1);
             }
         };
-        let run = (bytes / self.mtu).clamp(1, run);
+        let run = (bytes / self.endpoint.mtu).clamp(1, run);
         match self.responder.replies.front_mut() {
             Some(Reply::Read { sent, .. }) if *sent + run < packets => *sent += run,
             _ => drop(self.responder.replies.pop_front()),
@@ -770,14 +768,15 @@ impl Qp {
     /// (`rdma_rxe` too) do not tell the difference. Nothing else changes: when the page is there, the responses go on.
     fn refuse_repetition<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> Option<TxFrame> {
         let wait = self.waits.reply?;
-        let path = self.path.as_ref()?;
+        let path = self.endpoint.path.as_ref()?;
         let Some(Reply::Read {
             msn, urged, rkey, ..
         }) = self.responder.replies.front_mut()
         else {
             return None;
         };
-        if !std::mem::take(urged) || self.attr.fault_policy != FAULT_POLICY_RNR {
+        let reaction = self.endpoint.fault_policy().reactions().read;
+        if !std::mem::take(urged) || reaction != ReadReaction::WaitWithRnrNak {
             return None;
         }
         cx.count(Counter::page_fault_rnr);
@@ -785,13 +784,13 @@ impl Qp {
         let timer = cx.core.rnr_timer(cx.now, Some(wait.token), *rkey);
         // The READ itself is not complete.
         let msn = msn.wrapping_sub(1) & MSN_MASK;
-        let opcode = self.twin(Opcode::RcAcknowledge);
+        let opcode = self.endpoint.opcode(Opcode::RcAcknowledge);
         let header = RoceHeader {
             aeth: Some(Aeth {
                 syndrome: Syndrome::RnrNak { timer },
                 msn,
             }),
-            ..path.header(opcode, self.attr.dest_qpn.get(), wait.psn)
+            ..path.header(opcode, self.endpoint.attr.dest_qpn.get(), wait.psn)
         };
         Some(TxFrame::packet(header, Segments::new(), 0))
     }

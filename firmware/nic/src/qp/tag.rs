@@ -1,16 +1,16 @@
 //! Messages to a tag matching SRQ: which buffer they get, and the rendezvous that the device carries out.
 //!
-//! A rendezvous is a READ and a SEND ("FIN") that the requester takes in like work requests of the program's, but
-//! from the tag list instead of from the ring. They have no place in the send queue: the READ completes as the
-//! tagged buffer, and the FIN silently.
+//! A rendezvous is a READ and a SEND ("FIN") that the requester carries out like work requests of the program, but they come
+//! from the tag list instead of the ring. They use no entry of the send queue: the READ completes as the tagged buffer, and the
+//! FIN has no completion.
 
 use faultline_abi::cqe::{self, Cqe};
-use faultline_abi::wqe as wr;
 use faultline_abi::{U32, tag as abi};
 use faultline_wire::packet::RoceHeader;
 
+use super::endpoint::Endpoint;
 use super::responder::Refusal;
-use super::work_request::SendWr;
+use super::work_request::{Remote as RemoteMemory, SendExtra, SendOp, SendWr};
 use super::{Failure, Qp, State};
 use crate::context::Context;
 use crate::core::Core;
@@ -20,17 +20,16 @@ use crate::mkey::Bearer;
 use crate::srq::RecvWr;
 use crate::tag::{Class, HEADERS, Label, Message, Remote, Rendezvous, TagList};
 
-/// A request of the device's own.
+/// A work request that the device has made.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Own {
-    /// Reads the data of a rendezvous into a place of the tag list; `pd` is the SRQ's.
+pub(super) enum DeviceRequest {
+    /// Reads the data of a rendezvous into a place of the tag list; `pd` is the protection domain of the SRQ.
     Read {
         /// The place.
         slot: u32,
-        /// Whose keys the buffer has.
         pd: u32,
     },
-    /// Tells the sender.
+    /// Tells the sender that its data has been read.
     Fin([u8; HEADERS]),
 }
 
@@ -43,85 +42,15 @@ pub(super) enum Begun {
     Rendezvous,
 }
 
-impl Qp {
+impl Endpoint {
     fn tag_list<'a>(&self, core: &'a mut Core) -> Option<&'a mut TagList> {
         let srq = core.srqs.get_mut(self.config.srqn?)?;
         srq.tags.as_deref_mut()
     }
 
     /// Number of buffers that a message is compared with, if its messages are for buffers with tags.
-    pub(super) fn listed_tags(&self, core: &mut Core) -> Option<u64> {
+    pub fn listed_tags(&self, core: &mut Core) -> Option<u64> {
         self.tag_list(core).map(|tags| tags.listed())
-    }
-
-    /// A SEND begins: finds its buffer.
-    pub(super) fn begin_send<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        header: &RoceHeader,
-        payload: Payload<'_, M>,
-    ) -> Result<Begun, Refusal> {
-        let Some(tags) = self.tag_list(cx.core) else {
-            self.need_receive(cx, header)?;
-            return Ok(Begun::Receive);
-        };
-        // A packet that is repeated has had its decision.
-        if let Some(kept) = self.responder.current() {
-            return match kept.class {
-                Some(_) => Ok(Begun::Receive),
-                None => Err(Refusal::INVALID),
-            };
-        }
-        let only = header.bth.opcode.is_last_or_only();
-        let message = Message::read(payload, only).map_err(|_| Refusal::Lost)?;
-        let plain = header.imm.is_none() && header.ieth.is_none();
-        let found = match message {
-            Message::Eager(label) => tags.find(label),
-            Message::Rendezvous(label, _) if plain => tags.find(label),
-            _ => None,
-        };
-        let Some(mut wr) = found else {
-            return self.leave_to_software(cx, header, message);
-        };
-        wr.srqn = self.config.srqn;
-        match message {
-            Message::Rendezvous(label, remote) => {
-                if self.begin_rendezvous(cx, &mut wr, label, remote) {
-                    return Ok(Begun::Rendezvous);
-                }
-                wr.class = Some(Class::Incomplete(label));
-            }
-            Message::Eager(label) => {
-                if !only {
-                    self.tell_match(cx, wr.tag, label);
-                }
-                wr.class = Some(Class::Eager { label, told: !only });
-            }
-            Message::NoTag | Message::Software => {}
-        }
-        self.responder.put_back(wr);
-        Ok(Begun::Receive)
-    }
-
-    fn leave_to_software<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        header: &RoceHeader,
-        message: Message,
-    ) -> Result<Begun, Refusal> {
-        self.need_receive(cx, header)?;
-        let class = match message {
-            Message::NoTag => Class::NoTag,
-            _ => Class::Unexpected,
-        };
-        // Counted once there is a buffer: the requester may have to come again.
-        if class == Class::Unexpected
-            && let Some(tags) = self.tag_list(cx.core)
-        {
-            tags.count_unexpected();
-        }
-        self.responder.set_class(class);
-        Ok(Begun::Receive)
     }
 
     /// A completion that says that the message has found its buffer, and nothing of data.
@@ -149,67 +78,54 @@ impl Qp {
         }
     }
 
-    /// Gives false if the data can't be read: software has to see to it.
-    fn begin_rendezvous<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        wr: &mut RecvWr,
-        label: Label,
-        remote: Remote,
-    ) -> bool {
-        // A QP that can't send yet does not know its limit yet.
-        let may_read = !self.state.sends() || self.attr.max_rd_atomic > 0;
-        if u64::from(remote.len) > wr.capacity || !may_read {
-            return false;
-        }
-        self.tell_match(cx, wr.tag, label);
-        if let Some(tags) = self.tag_list(cx.core) {
-            let sges = core::mem::take(&mut wr.sges);
-            tags.begin_reading(wr.tag, Rendezvous { sges, remote });
-        }
-        self.requester.rendezvous.push_back(wr.tag);
-        self.wake(cx.core);
-        true
-    }
-
-    /// The READ of the oldest rendezvous that has none.
-    pub(super) fn next_rendezvous(&mut self, core: &mut Core) -> Option<SendWr> {
-        let slot = self.requester.rendezvous.pop_front()?;
+    /// The READ of a rendezvous into this place of the tag list. `index` is that of the program's next work request.
+    pub(super) fn rendezvous_read(&self, core: &mut Core, slot: u32, index: u32) -> Option<SendWr> {
         let pd = core.srqs.get(self.config.srqn?)?.pd;
         let rendezvous = self.tag_list(core)?.reading(slot)?;
-        Some(SendWr {
-            opcode: wr::WR_READ,
-            remote_addr: rendezvous.remote.va,
+        let from = RemoteMemory {
+            addr: rendezvous.remote.va,
             rkey: rendezvous.remote.rkey,
+        };
+        Some(SendWr {
             length: rendezvous.remote.len,
             sges: rendezvous.sges.clone(),
-            own: Some(Own::Read { slot, pd }),
-            ..SendWr::new(self.sq.fetched)
+            device: Some(DeviceRequest::Read { slot, pd }),
+            ..SendWr::new(index, Some(SendOp::Read { from }))
         })
     }
 
-    /// The FIN that is due after this READ.
-    pub(super) fn fin_after(&self, core: &mut Core, wr: &SendWr) -> Option<SendWr> {
-        let Some(Own::Read { slot, .. }) = wr.own else {
+    /// The FIN that is due after this work request, if it is the READ of a rendezvous.
+    pub(super) fn fin_after(&self, core: &mut Core, wr: &SendWr, index: u32) -> Option<SendWr> {
+        let Some(DeviceRequest::Read { slot, .. }) = wr.device else {
             return None;
         };
         let fin = self.tag_list(core)?.reading(slot)?.remote.fin;
         Some(SendWr {
-            opcode: wr::WR_SEND,
             length: HEADERS as u32,
-            own: Some(Own::Fin(fin)),
-            ..SendWr::new(self.sq.fetched)
+            device: Some(DeviceRequest::Fin(fin)),
+            ..SendWr::new(index, Some(SendOp::Send(SendExtra::Nothing)))
         })
     }
 
-    /// Completes a request of the device's own.
-    pub(super) fn complete_own<M: Dma>(
+    /// Completes a work request of the device. A FIN has no completion.
+    pub(super) fn complete_device_request<M: Dma>(
         &self,
         cx: &mut Context<'_, M>,
-        own: Own,
+        request: DeviceRequest,
         failure: Option<Failure>,
     ) {
-        let Own::Read { slot, .. } = own else { return };
+        if let DeviceRequest::Read { slot, .. } = request {
+            self.complete_rendezvous(cx, slot, failure);
+        }
+    }
+
+    /// Completes the tagged buffer of a rendezvous.
+    pub fn complete_rendezvous<M: Dma>(
+        &self,
+        cx: &mut Context<'_, M>,
+        slot: u32,
+        failure: Option<Failure>,
+    ) {
         let mut entry = self.tag_completion(slot);
         match failure {
             Some(failure) => {
@@ -224,40 +140,127 @@ impl Qp {
         }
         self.complete_tagged(cx, entry);
     }
+}
 
-    /// Who shows the keys of a work request's buffers.
-    pub(super) fn bearer_of(&self, wr: &SendWr) -> Bearer {
-        match wr.own {
-            Some(Own::Read { pd, .. }) => Bearer {
-                pd,
-                ..self.bearer()
-            },
-            _ => self.bearer(),
+impl SendWr {
+    /// As which user of memory keys its buffers are accessed.
+    pub fn key_user(&self, qp: &Endpoint) -> Bearer {
+        match self.device {
+            Some(DeviceRequest::Read { pd, .. }) => qp.key_user_in(pd),
+            _ => qp.key_user(),
         }
     }
+}
 
-    /// Completes the rendezvous that have not begun as flushed.
-    pub(super) fn flush_rendezvous<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        while let Some(slot) = self.requester.rendezvous.pop_front() {
-            let own = Own::Read { slot, pd: 0 };
-            self.complete_own(cx, own, Some(Failure::FLUSHED));
+impl Qp {
+    /// A SEND begins: finds its buffer.
+    pub(super) fn begin_send<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) -> Result<Begun, Refusal> {
+        let Some(tags) = self.endpoint.tag_list(cx.core) else {
+            self.need_receive(cx, header)?;
+            return Ok(Begun::Receive);
+        };
+        // A packet that is repeated has had its decision.
+        if let Some(kept) = self.responder.current() {
+            return match kept.class {
+                Some(_) => Ok(Begun::Receive),
+                None => Err(Refusal::INVALID),
+            };
         }
+        let only = header.bth.opcode.is_last_or_only();
+        let message = Message::read(payload, only).map_err(|_| Refusal::Lost)?;
+        let plain = header.imm.is_none() && header.ieth.is_none();
+        let found = match message {
+            Message::Eager(label) => tags.find(label),
+            Message::Rendezvous(label, _) if plain => tags.find(label),
+            _ => None,
+        };
+        let Some(mut wr) = found else {
+            return self.leave_to_software(cx, header, message);
+        };
+        wr.srqn = self.endpoint.config.srqn;
+        match message {
+            Message::Rendezvous(label, remote) => {
+                if self.begin_rendezvous(cx, &mut wr, label, remote) {
+                    return Ok(Begun::Rendezvous);
+                }
+                wr.class = Some(Class::Incomplete(label));
+            }
+            Message::Eager(label) => {
+                if !only {
+                    self.endpoint.tell_match(cx, wr.tag, label);
+                }
+                wr.class = Some(Class::Eager { label, told: !only });
+            }
+            Message::NoTag | Message::Software => {}
+        }
+        self.responder.put_back(wr);
+        Ok(Begun::Receive)
+    }
+
+    fn leave_to_software<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        message: Message,
+    ) -> Result<Begun, Refusal> {
+        self.need_receive(cx, header)?;
+        let class = match message {
+            Message::NoTag => Class::NoTag,
+            _ => Class::Unexpected,
+        };
+        // Counted once there is a buffer: the requester may have to come again.
+        if class == Class::Unexpected
+            && let Some(tags) = self.endpoint.tag_list(cx.core)
+        {
+            tags.count_unexpected();
+        }
+        self.responder.set_class(class);
+        Ok(Begun::Receive)
+    }
+
+    /// Gives false if the data can't be read: software has to see to it.
+    fn begin_rendezvous<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        wr: &mut RecvWr,
+        label: Label,
+        remote: Remote,
+    ) -> bool {
+        // A QP that can't send yet does not know its limit yet.
+        let may_read = !self.endpoint.state.sends() || self.endpoint.attr.max_rd_atomic > 0;
+        if u64::from(remote.len) > wr.capacity || !may_read {
+            return false;
+        }
+        self.endpoint.tell_match(cx, wr.tag, label);
+        if let Some(tags) = self.endpoint.tag_list(cx.core) {
+            let sges = core::mem::take(&mut wr.sges);
+            tags.begin_reading(wr.tag, Rendezvous { sges, remote });
+        }
+        self.requester.add_rendezvous(wr.tag);
+        self.wake(cx.core);
+        true
     }
 
     /// The queue pair forgets what it was about: the tagged buffers that it has belong to the SRQ, which gets them
     /// back as flushed.
     pub(crate) fn give_back_tagged<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        if self.state == State::Err || self.tag_list(cx.core).is_none() {
+        if self.endpoint.state == State::Err || self.endpoint.tag_list(cx.core).is_none() {
             return;
         }
         while let Some(wr) = self.requester.pop() {
-            if let Some(own) = wr.own {
-                self.complete_own(cx, own, Some(Failure::FLUSHED));
+            if let Some(request) = wr.device {
+                self.endpoint
+                    .complete_device_request(cx, request, Some(Failure::FLUSHED));
             }
         }
-        self.flush_rendezvous(cx);
+        self.requester.flush_rendezvous(&self.endpoint, cx);
         if let Some(wr) = self.responder.take_current() {
-            self.complete_receive(cx, &wr, Failure::FLUSHED);
+            self.endpoint.fail_receive(cx, &wr, Failure::FLUSHED);
         }
     }
 }

@@ -99,7 +99,7 @@ impl Qp {
                 ..
             } => {
                 if let Some(wr) = self.responder.take_current() {
-                    self.complete_receive(cx, &wr, failure);
+                    self.endpoint.fail_receive(cx, &wr, failure);
                 }
                 self.fail_with_event(cx, event);
             }

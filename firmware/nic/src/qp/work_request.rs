@@ -1,67 +1,363 @@
-//! A send work request: what the device keeps of it, and how it gets out of the ring.
+//! Send work requests: the entry of the ring, parsed once into the operation that it asks for.
 
 use faultline_abi::cqe;
-use faultline_abi::wqe::{self as wr, SQ_WQE_DATA, Sge, SqWqe};
+use faultline_abi::wqe::Sge;
+use faultline_abi::wqe::{
+    self as wr, FLUSH_GLOBAL, FLUSH_PERSISTENT, SQ_WQE_DATA, SqWqe, WR_FLAG_CSUM, WR_FLAG_FENCE,
+    WR_FLAG_INLINE, WR_FLAG_SIGNALED, WR_FLAG_SOLICITED,
+};
+use faultline_wire::Feth;
 use faultline_wire::bth::Psn;
 use zerocopy::FromBytes;
 
-use super::tag::Own;
-use super::{Failure, Qp, QpType};
+use super::tag::DeviceRequest;
+use super::{Failure, QpConfig, QpType};
 use crate::config::MAX_MSG_SIZE;
-use crate::core::Core;
 use crate::dma::Dma;
-use crate::mkey::Access;
+use crate::mkey::{Bind, Register};
+use crate::ring::Ring;
 use crate::srq::{SgList, parse_sges};
+
+const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
+const RESERVED: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED);
+const FETCH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::WQE_FETCH);
+const SGE_COUNT: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT);
+const LENGTH: Failure = Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH);
+const OFFLOAD: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OFFLOAD);
+
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remote {
+    /// Virtual address.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+/// What a SEND carries in its last packet besides the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendExtra {
+    Nothing,
+    /// Immediate data.
+    Immediate(u32),
+    /// A key of the peer that is invalidated.
+    Invalidate(u32),
+}
+
+/// What is exchanged by an atomic operation (IBTA 9.4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtomicOp {
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DatagramDest {
+    /// Address handle.
+    pub ah: u32,
+    /// Destination QP number.
+    pub qpn: u32,
+    /// Q_Key.
+    pub qkey: u32,
+}
+
+/// What the NIC does for a raw frame on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offload {
+    Nothing,
+    /// Fills in all checksums.
+    Checksums,
+    /// Fills in one checksum: of the bytes from `start` on, at `start + offset`.
+    Partial {
+        start: usize,
+        offset: usize,
+    },
+    /// Segments a TCP packet with `header_len` bytes of headers into frames with `mss` bytes of payload.
+    Segments {
+        mss: u16,
+        header_len: usize,
+    },
+}
+
+/// The operation of a send work request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SendOp {
+    /// SEND on a connection.
+    Send(SendExtra),
+    /// SEND of a datagram, with immediate data if there are any.
+    Datagram { to: DatagramDest, imm: Option<u32> },
+    /// RDMA WRITE, with immediate data if there are any.
+    Write { to: Remote, imm: Option<u32> },
+    /// RDMA READ.
+    Read { from: Remote },
+    /// Atomic operation on eight bytes.
+    Atomic { at: Remote, op: AtomicOp },
+    /// Atomic WRITE of eight bytes (IBTA A19.4.2).
+    AtomicWrite { to: Remote },
+    /// FLUSH (IBTA A19.4.1).
+    Flush { at: Remote, len: u32, feth: Feth },
+    /// Fast registration. Local.
+    FastReg(Register),
+    /// Binds a memory window. Local.
+    BindMw(Bind),
+    /// Invalidates a key. Local.
+    LocalInv { key: u32 },
+    /// A raw Ethernet frame.
+    Raw(Offload),
+}
+
+impl SendOp {
+    /// The operation of an entry of the ring of a queue pair of this type. Fields that the operation does not use must be
+    /// zero where the manual says so.
+    fn parse(kind: QpType, wqe: &SqWqe) -> Result<Self, Failure> {
+        match kind {
+            QpType::Ud | QpType::Gsi => Self::parse_datagram(wqe),
+            QpType::Raw => Self::parse_raw(wqe),
+            _ if kind.is_reliable() || is_of_uc(wqe.opcode) => Self::parse_connected(wqe),
+            _ => Err(OPCODE),
+        }
+    }
+
+    fn parse_datagram(wqe: &SqWqe) -> Result<Self, Failure> {
+        // `struct faultline_ud_seg` is in the place of `compare_add` and `swap`.
+        if wqe.compare_add.get() >> 32 != 0 || wqe.swap.get() != 0 {
+            return Err(RESERVED);
+        }
+        let to = DatagramDest {
+            ah: wqe.ah.get(),
+            qpn: wqe.remote_qpn.get() & 0xff_ffff,
+            qkey: wqe.compare_add.get() as u32,
+        };
+        match wqe.opcode {
+            wr::WR_SEND => Ok(Self::Datagram { to, imm: None }),
+            wr::WR_SEND_IMM => Ok(Self::Datagram {
+                to,
+                imm: Some(immediate(wqe)),
+            }),
+            _ => Err(OPCODE),
+        }
+    }
+
+    fn parse_raw(wqe: &SqWqe) -> Result<Self, Failure> {
+        if wqe.swap.get() != 0 {
+            return Err(RESERVED);
+        }
+        match wqe.opcode {
+            wr::WR_RAW => Ok(Self::Raw(Offload::parse(wqe)?)),
+            _ => Err(OPCODE),
+        }
+    }
+
+    fn parse_connected(wqe: &SqWqe) -> Result<Self, Failure> {
+        let remote = Remote {
+            addr: wqe.remote_addr.get(),
+            rkey: wqe.rkey.get(),
+        };
+        let high_half = wqe.swap.get() >> 32;
+        Ok(match wqe.opcode {
+            wr::WR_SEND => Self::Send(SendExtra::Nothing),
+            wr::WR_SEND_IMM => Self::Send(SendExtra::Immediate(immediate(wqe))),
+            wr::WR_SEND_INV => Self::Send(SendExtra::Invalidate(wqe.imm.get())),
+            wr::WR_WRITE => Self::Write {
+                to: remote,
+                imm: None,
+            },
+            wr::WR_WRITE_IMM => Self::Write {
+                to: remote,
+                imm: Some(immediate(wqe)),
+            },
+            wr::WR_READ => Self::Read { from: remote },
+            wr::WR_COMP_SWAP => Self::Atomic {
+                at: remote,
+                op: AtomicOp::CompareSwap {
+                    compare: wqe.compare_add.get(),
+                    swap: wqe.swap.get(),
+                },
+            },
+            wr::WR_FETCH_ADD => Self::Atomic {
+                at: remote,
+                op: AtomicOp::FetchAdd {
+                    add: wqe.compare_add.get(),
+                },
+            },
+            wr::WR_ATOMIC_WRITE => Self::AtomicWrite { to: remote },
+            // `struct faultline_flush_wqe`.
+            wr::WR_FLUSH if high_half != 0 || wqe.ah.get() != 0 => return Err(RESERVED),
+            wr::WR_FLUSH => Self::Flush {
+                at: remote,
+                len: u32::try_from(wqe.compare_add.get()).map_err(|_| RESERVED)?,
+                feth: flush_header(wqe.imm.get(), wqe.swap.get() as u32).ok_or(RESERVED)?,
+            },
+            // `struct faultline_reg_mr_wqe`.
+            wr::WR_REG_MR => Self::FastReg(Register {
+                key: wqe.rkey.get(),
+                access: wqe.imm.get(),
+                iova: wqe.remote_addr.get(),
+                length: wqe.compare_add.get(),
+                list: wqe.swap.get(),
+                num_pages: wqe.ah.get(),
+                page_shift: wqe.remote_qpn.get(),
+            }),
+            // `struct faultline_bind_mw_wqe`.
+            wr::WR_BIND_MW if high_half != 0 || wqe.ah.get() != 0 || wqe.remote_qpn.get() != 0 => {
+                return Err(RESERVED);
+            }
+            wr::WR_BIND_MW => Self::BindMw(Bind {
+                rkey: wqe.rkey.get(),
+                lkey: wqe.imm.get(),
+                access: wqe.swap.get() as u32,
+                addr: wqe.remote_addr.get(),
+                length: wqe.compare_add.get(),
+            }),
+            wr::WR_LOCAL_INV => Self::LocalInv {
+                key: wqe.rkey.get(),
+            },
+            _ => return Err(OPCODE),
+        })
+    }
+
+    /// Whether it is carried out on this side, without packets.
+    pub fn is_local(&self) -> bool {
+        matches!(
+            self,
+            Self::FastReg(_) | Self::BindMw(_) | Self::LocalInv { .. }
+        )
+    }
+
+    /// Whether the peer answers it with more than an acknowledgement (IBTA 9.7.5.1.2, A19.4).
+    pub fn is_answered(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. } | Self::Atomic { .. } | Self::Flush { .. } | Self::AtomicWrite { .. }
+        )
+    }
+
+    /// Whether its response is written to local memory.
+    pub fn writes_locally(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    }
+
+    /// The opcode of its completion.
+    pub fn completion_opcode(&self) -> u8 {
+        match self {
+            Self::Send(_) | Self::Datagram { .. } => cqe::SEND,
+            Self::Write { .. } => cqe::RDMA_WRITE,
+            Self::Read { .. } => cqe::RDMA_READ,
+            Self::Atomic {
+                op: AtomicOp::CompareSwap { .. },
+                ..
+            } => cqe::COMP_SWAP,
+            Self::Atomic {
+                op: AtomicOp::FetchAdd { .. },
+                ..
+            } => cqe::FETCH_ADD,
+            Self::AtomicWrite { .. } => cqe::ATOMIC_WRITE,
+            Self::Flush { .. } => cqe::FLUSH,
+            Self::FastReg(_) => cqe::REG_MR,
+            Self::BindMw(_) => cqe::BIND_MW,
+            Self::LocalInv { .. } => cqe::LOCAL_INV,
+            Self::Raw(Offload::Segments { .. }) => cqe::TSO,
+            Self::Raw(_) => cqe::SEND,
+        }
+    }
+}
+
+impl Offload {
+    /// From `struct faultline_raw_seg`, which is in the place of `compare_add` and `swap`.
+    fn parse(wqe: &SqWqe) -> Result<Self, Failure> {
+        let seg = wqe.compare_add.get();
+        let field = |shift: u32| (seg >> shift) as u16;
+        let [start, offset, mss, header_len] = [0, 16, 32, 48].map(field);
+        let wants_csum = wqe.flags & WR_FLAG_CSUM != 0;
+        match (wants_csum, mss) {
+            (false, 0) if seg == 0 => Ok(Self::Nothing),
+            (true, 0) if header_len == 0 => match (start, offset) {
+                (0, 0) => Ok(Self::Checksums),
+                (0, _) => Err(OFFLOAD),
+                _ => Ok(Self::Partial {
+                    start: usize::from(start),
+                    offset: usize::from(offset),
+                }),
+            },
+            // Every segment gets new checksums, so `start` and `offset` are allowed and not used.
+            (_, 1..) => Ok(Self::Segments {
+                mss,
+                header_len: usize::from(header_len),
+            }),
+            _ => Err(OFFLOAD),
+        }
+    }
+}
+
+/// Whether unreliable connections have this operation, too. Keys are changed on any connection.
+fn is_of_uc(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        wr::WR_SEND
+            | wr::WR_SEND_IMM
+            | wr::WR_WRITE
+            | wr::WR_WRITE_IMM
+            | wr::WR_LOCAL_INV
+            | wr::WR_REG_MR
+            | wr::WR_BIND_MW
+    )
+}
+
+/// Immediate data are in wire order in the entry.
+fn immediate(wqe: &SqWqe) -> u32 {
+    u32::from_be_bytes(wqe.imm.get().to_le_bytes())
+}
+
+/// The header of a FLUSH, if placement and selectivity are known.
+fn flush_header(placement: u32, selectivity: u32) -> Option<Feth> {
+    let known = FLUSH_GLOBAL | FLUSH_PERSISTENT;
+    let valid = placement != 0 && placement & !known == 0 && selectivity <= 1;
+    valid.then_some(Feth {
+        placement: placement as u8,
+        selectivity: selectivity as u8,
+    })
+}
 
 /// A work request that has been read and has not completed.
 #[derive(Debug)]
 pub(super) struct SendWr {
-    /// Running number.
+    /// Running number. Of a request of the device: that of the program's next one.
     pub index: u32,
-    pub opcode: u8,
+    /// What to do. `None`: the entry makes no sense, and `failed` says why.
+    pub op: Option<SendOp>,
+    /// `WR_FLAG_*`.
     pub flags: u8,
-    pub imm: u32,
-    pub rkey: u32,
-    pub remote_addr: u64,
-    pub compare_add: u64,
-    pub swap: u64,
-    pub ah: u32,
-    pub remote_qpn: u32,
-    pub qkey: u32,
+    /// XRC: the SRQ of the peer that the request is for.
+    pub remote_srqn: u32,
+    /// Local memory, after the inline data.
     pub sges: SgList,
-    /// Address of inline data, and how much there is. It comes before what the SGEs name.
+    /// DMA address and length of inline data.
     pub inline: Option<(u64, u32)>,
-    /// Of all data.
+    /// Bytes of the message.
     pub length: u32,
-    /// First PSN, and number of PSNs; a request without packets has none.
+    /// First PSN.
     pub first: Psn,
-    /// See there.
+    /// Number of PSNs. Zero if it has no packets.
     pub psns: u32,
     /// Response packets that have arrived, of a request that is answered.
     pub responses: u32,
-    /// An operation without packets that has been carried out.
+    /// A local operation that has been carried out.
     pub done: bool,
-    /// It can't be carried out. Completes so when everything before it has completed.
+    /// It can't be carried out, and completes with this failure when all before it have completed.
     pub failed: Option<Failure>,
-    /// It is not the program's; `index` is then that of the program's next one.
-    pub own: Option<Own>,
+    /// The device has made it, not the program.
+    pub device: Option<DeviceRequest>,
 }
 
 impl SendWr {
-    /// A work request that asks for nothing.
-    pub fn new(index: u32) -> Self {
+    /// A request without data.
+    pub fn new(index: u32, op: Option<SendOp>) -> Self {
         Self {
             index,
-            opcode: 0,
+            op,
             flags: 0,
-            imm: 0,
-            rkey: 0,
-            remote_addr: 0,
-            compare_add: 0,
-            swap: 0,
-            ah: 0,
-            remote_qpn: 0,
-            qkey: 0,
+            remote_srqn: 0,
             sges: SgList::new(),
             inline: None,
             length: 0,
@@ -70,188 +366,111 @@ impl SendWr {
             responses: 0,
             done: false,
             failed: None,
-            own: None,
+            device: None,
         }
     }
 
-    pub(super) fn end(&self) -> Psn {
-        self.first.add(self.psns)
-    }
-
-    pub(super) fn is_read(&self) -> bool {
-        self.opcode == wr::WR_READ
-    }
-
-    pub(super) fn is_atomic(&self) -> bool {
-        matches!(self.opcode, wr::WR_COMP_SWAP | wr::WR_FETCH_ADD)
-    }
-
-    /// Whether it is carried out on this side, without packets.
-    pub fn is_local(&self) -> bool {
-        matches!(
-            self.opcode,
-            wr::WR_LOCAL_INV | wr::WR_REG_MR | wr::WR_BIND_MW
-        )
-    }
-
-    /// Whether the peer answers it with more than an acknowledgement (IBTA 9.7.5.1.2, A19.4).
-    pub(super) fn is_answered(&self) -> bool {
-        self.is_read()
-            || self.is_atomic()
-            || matches!(self.opcode, wr::WR_FLUSH | wr::WR_ATOMIC_WRITE)
-    }
-
-    /// Whether an answer is to come.
-    pub(super) fn awaits_response(&self) -> bool {
-        self.is_answered() && self.responses < self.psns
-    }
-
-    /// A raw frame: how much payload a segment of it has; 0: it is not cut.
-    pub(super) fn mss(&self) -> u16 {
-        (self.compare_add >> 32) as u16
-    }
-
-    /// Whether fields are zero that must be, in the layout of the work request on this kind of queue pair.
-    fn is_well_formed(&self, kind: QpType) -> bool {
-        let behind_key = self.swap >> 32 == 0 && self.ah == 0;
-        match (kind, self.opcode) {
-            (QpType::Ud | QpType::Gsi, _) => self.compare_add >> 32 == 0 && self.swap == 0,
-            (QpType::Raw, _) => self.swap == 0,
-            (_, wr::WR_BIND_MW) => behind_key && self.remote_qpn == 0,
-            (_, wr::WR_FLUSH) => behind_key,
-            _ => true,
-        }
-    }
-
-    /// Bytes that come back in READ responses.
-    pub(super) fn landing(&self) -> u32 {
-        if self.is_read() { self.length } else { 0 }
-    }
-
-    pub(super) fn wc_opcode(&self) -> u8 {
-        match self.opcode {
-            wr::WR_WRITE | wr::WR_WRITE_IMM => cqe::RDMA_WRITE,
-            wr::WR_READ => cqe::RDMA_READ,
-            wr::WR_COMP_SWAP => cqe::COMP_SWAP,
-            wr::WR_FETCH_ADD => cqe::FETCH_ADD,
-            wr::WR_LOCAL_INV => cqe::LOCAL_INV,
-            wr::WR_REG_MR => cqe::REG_MR,
-            wr::WR_BIND_MW => cqe::BIND_MW,
-            wr::WR_FLUSH => cqe::FLUSH,
-            wr::WR_ATOMIC_WRITE => cqe::ATOMIC_WRITE,
-            wr::WR_RAW if self.mss() > 0 => cqe::TSO,
-            _ => cqe::SEND,
-        }
-    }
-}
-
-impl Qp {
-    /// The work request at `fetched`, taken apart. Its own format is checked here, its meaning by the caller.
-    pub(super) fn read_work_request<M: Dma>(&mut self, mem: &M) -> SendWr {
-        let index = self.sq.fetched;
-        self.sq.fetched = index.wrapping_add(1);
-        let mut wr = SendWr {
-            flags: wr::WR_FLAG_SIGNALED,
-            ..SendWr::new(index)
+    /// Reads entry `index` of the ring. Its format is checked here; whether the queue pair can carry it out is checked by
+    /// the requester.
+    pub fn read<M: Dma>(ring: Option<&Ring>, index: u32, config: &QpConfig, mem: &M) -> Self {
+        let mut request = Self {
+            flags: WR_FLAG_SIGNALED,
+            ..Self::new(index, None)
         };
-        wr.failed = self.parse_work_request(mem, &mut wr).err();
-        wr
+        let parsed = match ring {
+            Some(ring) => request.parse(ring, config, mem),
+            None => Err(FETCH),
+        };
+        request.failed = parsed.err();
+        request
     }
 
-    fn parse_work_request<M: Dma>(&self, mem: &M, wr: &mut SendWr) -> Result<(), Failure> {
-        const FETCH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::WQE_FETCH);
+    fn parse<M: Dma>(&mut self, ring: &Ring, config: &QpConfig, mem: &M) -> Result<(), Failure> {
+        const KNOWN: u8 =
+            WR_FLAG_SIGNALED | WR_FLAG_SOLICITED | WR_FLAG_FENCE | WR_FLAG_INLINE | WR_FLAG_CSUM;
+        /// What one access reads: all of nearly all entries.
         const FIRST: usize = 64;
-        let ring = self.sq.ring.as_ref().ok_or(FETCH)?;
-        let entry = ring.entry(wr.index);
+        let entry = ring.entry(self.index);
         let mut bytes = [0; 1 << wr::MAX_STRIDE_SHIFT];
         let first = bytes.get_mut(..FIRST).ok_or(FETCH)?;
         mem.read(entry, first).map_err(|_| FETCH)?;
         let (wqe, _) = SqWqe::read_from_prefix(&bytes).map_err(|_| FETCH)?;
-        wr.opcode = wqe.opcode;
-        wr.flags = wqe.flags;
-        wr.imm = wqe.imm.get();
-        wr.rkey = wqe.rkey.get();
-        wr.remote_addr = wqe.remote_addr.get();
-        wr.compare_add = wqe.compare_add.get();
-        wr.swap = wqe.swap.get();
-        wr.ah = wqe.ah.get();
-        wr.remote_qpn = wqe.remote_qpn.get();
-        wr.qkey = wqe.compare_add.get() as u32;
-        const KNOWN: u8 = wr::WR_FLAG_SIGNALED
-            | wr::WR_FLAG_SOLICITED
-            | wr::WR_FLAG_FENCE
-            | wr::WR_FLAG_INLINE
-            | wr::WR_FLAG_CSUM;
-        let well_formed = wr.is_well_formed(self.config.kind);
-        if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 || !well_formed {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED));
+        self.flags = wqe.flags;
+        self.remote_srqn = wqe.remote_qpn.get() & 0xff_ffff;
+        if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 {
+            return Err(RESERVED);
         }
+        let op = SendOp::parse(config.kind, &wqe);
+        self.op = op.ok();
         let data = SQ_WQE_DATA as usize;
         let inline_len = wqe.inline_len.get();
-        let is_inline = wqe.flags & wr::WR_FLAG_INLINE != 0;
+        let is_inline = wqe.flags & WR_FLAG_INLINE != 0;
         let mixed = is_inline && wqe.num_sge > 0;
         if (inline_len > 0 && !is_inline)
-            || inline_len > self.config.max_inline
+            || inline_len > config.max_inline
             || (mixed && wqe.opcode != wr::WR_RAW)
         {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
+            return Err(SGE_COUNT);
         }
         let sges = data + (inline_len as usize).next_multiple_of(size_of::<Sge>());
         let end = sges + usize::from(wqe.num_sge) * size_of::<Sge>();
-        if wqe.num_sge > self.config.max_send_sge || end > ring.stride() {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
+        if wqe.num_sge > config.max_send_sge || end > ring.stride() {
+            return Err(SGE_COUNT);
         }
         if is_inline {
-            wr.inline = Some((entry + data as u64, inline_len));
+            self.inline = Some((entry + data as u64, inline_len));
         }
         if wqe.num_sge > 0 && end > FIRST {
             let rest = bytes.get_mut(FIRST..end).ok_or(FETCH)?;
             mem.read(entry + FIRST as u64, rest).map_err(|_| FETCH)?;
         }
-        wr.sges = parse_sges(bytes.get(sges..end).unwrap_or(&[]));
-        let named: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
-        wr.length = u32::try_from(u64::from(inline_len) + named)
+        self.sges = parse_sges(bytes.get(sges..end).unwrap_or(&[]));
+        let named: u64 = self.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        self.length = u32::try_from(u64::from(inline_len) + named)
             .ok()
             .filter(|len| *len <= MAX_MSG_SIZE)
-            .ok_or(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH))?;
-        Ok(())
+            .ok_or(LENGTH)?;
+        op.map(drop)
     }
 
-    /// Whether a connected QP can carry out a work request (IBTA 10.7.2.2, 11.4.1.1).
-    pub(super) fn check_connected(&self, core: &Core, wr: &SendWr) -> Result<(), Failure> {
-        const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
-        let rc = self.config.kind.is_reliable();
-        let access = match wr.opcode {
-            wr::WR_SEND | wr::WR_SEND_IMM | wr::WR_WRITE | wr::WR_WRITE_IMM => Access::LocalRead,
-            wr::WR_SEND_INV | wr::WR_ATOMIC_WRITE | wr::WR_FLUSH if rc => Access::LocalRead,
-            wr::WR_READ | wr::WR_COMP_SWAP | wr::WR_FETCH_ADD if rc => Access::LocalWrite,
-            // The list of a registration has DMA addresses, which only the kernel may name.
-            wr::WR_REG_MR if self.config.uctx == 0 => Access::LocalRead,
-            wr::WR_LOCAL_INV | wr::WR_BIND_MW => Access::LocalRead,
-            _ => return Err(OPCODE),
-        };
-        let without_data = wr.is_local() || wr.opcode == wr::WR_FLUSH;
-        if without_data && (!wr.sges.is_empty() || wr.inline.is_some()) {
-            return Err(Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT));
-        }
-        if wr.flags & wr::WR_FLAG_CSUM != 0 {
-            return Err(OPCODE);
-        }
-        if access == Access::LocalWrite && wr.inline.is_some() {
-            return Err(OPCODE);
-        }
-        if wr.is_answered() && self.attr.max_rd_atomic == 0 {
-            return Err(OPCODE);
-        }
-        let word = wr.is_atomic() || wr.opcode == wr::WR_ATOMIC_WRITE;
-        if word && wr.length != 8 {
-            return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH));
-        }
-        for sge in wr.sges.iter().filter(|sge| sge.len > 0) {
-            core.mkeys
-                .check(sge.lkey, self.bearer_of(wr), sge.addr, sge.len, access)
-                .map_err(Failure::local)?;
-        }
-        Ok(())
+    /// PSN after its last one.
+    pub fn end(&self) -> Psn {
+        self.first.add(self.psns)
+    }
+
+    pub fn is_local(&self) -> bool {
+        self.op.as_ref().is_some_and(SendOp::is_local)
+    }
+
+    pub fn is_read(&self) -> bool {
+        matches!(self.op, Some(SendOp::Read { .. }))
+    }
+
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.op, Some(SendOp::Atomic { .. }))
+    }
+
+    pub fn is_answered(&self) -> bool {
+        self.op.as_ref().is_some_and(SendOp::is_answered)
+    }
+
+    /// Whether a response is outstanding.
+    pub fn awaits_response(&self) -> bool {
+        self.is_answered() && self.responses < self.psns
+    }
+
+    /// The opcode of its completion.
+    pub fn completion_opcode(&self) -> u8 {
+        self.op.map_or(cqe::SEND, |op| op.completion_opcode())
+    }
+
+    /// Bytes that come back in READ responses.
+    pub fn read_len(&self) -> u32 {
+        if self.is_read() { self.length } else { 0 }
+    }
+
+    /// Whether this flag is set.
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
     }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use faultline_wire::bth::Psn;
 
-use super::work_request::SendWr;
+use crate::qp::work_request::SendWr;
 use crate::srq::SgEntry;
 use crate::work::count_steps;
 

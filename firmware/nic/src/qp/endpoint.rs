@@ -1,0 +1,160 @@
+//! What the requester and the responder of a queue pair share: number, configuration, attributes and path.
+//!
+//! Only the state machine ([`Qp`](super::Qp)) changes it.
+
+use faultline_abi::U32;
+use faultline_abi::cqe::{self, Cqe};
+use faultline_abi::qp::QpAttr;
+use faultline_wire::bth::Psn;
+use faultline_wire::mtu::PathMtu;
+use faultline_wire::opcode::Opcode;
+use faultline_wire::packet::RoceHeader;
+
+use super::fault_policy::FaultPolicy;
+use super::{Failure, QpConfig, State};
+use crate::context::Context;
+use crate::counters::CounterSet;
+use crate::dma::Dma;
+use crate::fault::FaultSource;
+use crate::mkey::Bearer;
+use crate::path::Path;
+use crate::srq::RecvWr;
+
+/// Identity and attributes of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    /// QP number.
+    pub number: u32,
+    /// Set by CREATE_QP.
+    pub config: QpConfig,
+    /// Counts what the queue pair does.
+    pub counters: CounterSet,
+    /// State.
+    pub state: State,
+    /// Attributes of MODIFY_QP.
+    pub attr: QpAttr,
+    /// Bytes of payload in a full packet.
+    pub mtu: u32,
+    /// Headers of packets to the peer of a connection.
+    pub path: Option<Path>,
+}
+
+/// Attributes before the first MODIFY_QP.
+fn initial_attr(fault_policy: u8) -> QpAttr {
+    QpAttr {
+        fault_policy,
+        ..QpAttr::default()
+    }
+}
+
+impl Endpoint {
+    /// In state RESET.
+    pub fn new(number: u32, config: QpConfig, fault_policy: u8) -> Self {
+        Self {
+            number,
+            config,
+            counters: CounterSet::DEVICE,
+            state: State::Reset,
+            attr: initial_attr(fault_policy),
+            mtu: PathMtu::Mtu1024.bytes() as u32,
+            path: None,
+        }
+    }
+
+    /// Back to RESET: forgets the attributes.
+    pub fn reset(&mut self, fault_policy: u8) {
+        self.state = State::Reset;
+        self.attr = initial_attr(fault_policy);
+        self.path = None;
+    }
+
+    /// Whether lost packets are sent again.
+    pub fn is_reliable(&self) -> bool {
+        self.config.kind.is_reliable()
+    }
+
+    /// As which user of memory keys it acts.
+    pub fn key_user(&self) -> Bearer {
+        Bearer {
+            pd: self.config.pd,
+            qpn: self.number,
+        }
+    }
+
+    /// The same for a key of another protection domain, that of an SRQ.
+    pub fn key_user_in(&self, pd: u32) -> Bearer {
+        Bearer {
+            pd,
+            qpn: self.number,
+        }
+    }
+
+    /// Whether peers have this right (`ACCESS_REMOTE_*`).
+    pub fn allows(&self, right: u32) -> bool {
+        self.attr.access.get() & right != 0
+    }
+
+    /// What becomes of requests whose pages are missing.
+    pub fn fault_policy(&self) -> FaultPolicy {
+        FaultPolicy::from_abi(self.attr.fault_policy)
+    }
+
+    /// As which source of page faults it acts.
+    pub fn fault_source(&self, requester: bool) -> FaultSource {
+        FaultSource {
+            qpn: self.number,
+            requester,
+        }
+    }
+
+    /// The opcode of this QP's service that corresponds to an opcode of RC.
+    pub fn opcode(&self, rc: Opcode) -> Opcode {
+        let service = self.config.kind.service();
+        service
+            .and_then(|service| rc.with_service(service))
+            .unwrap_or(rc)
+    }
+
+    /// Headers of a packet to the peer, with the opcode of this QP's service. `None` before a path is set.
+    pub fn header(&self, rc: Opcode, psn: Psn) -> Option<RoceHeader> {
+        let path = self.path.as_ref()?;
+        Some(path.header(self.opcode(rc), self.attr.dest_qpn.get(), psn))
+    }
+
+    /// Completes a receive work request. `entry` says with what; whose it is and which CQ gets it is filled in here.
+    pub fn complete_receive<M: Dma>(&self, cx: &mut Context<'_, M>, wr: &RecvWr, entry: Cqe) {
+        let mut entry = Cqe {
+            wqe: U32::new(wr.tag),
+            qpn: U32::new(self.number),
+            ..entry
+        };
+        let mut cqn = self.config.recv_cqn;
+        if let Some(srqn) = wr.srqn
+            && let Some(srq) = cx.core.srqs.get_mut(srqn)
+        {
+            cqn = srq.cqn().unwrap_or(cqn);
+            if srq.xrc.is_some() {
+                entry.flags |= cqe::CQE_XRC;
+                entry.srqn = U32::new(srqn);
+            }
+            if let Some(tags) = &mut srq.tags {
+                entry.srqn = U32::new(srqn);
+                if let Some(class) = wr.class {
+                    tags.describe(&mut entry, class);
+                }
+            }
+        }
+        cx.complete(cqn, entry);
+    }
+
+    /// Completes a receive work request in error.
+    pub fn fail_receive<M: Dma>(&self, cx: &mut Context<'_, M>, wr: &RecvWr, failure: Failure) {
+        let entry = Cqe {
+            opcode: cqe::RECV,
+            status: failure.status,
+            vendor_err: failure.vendor,
+            ..Cqe::default()
+        };
+        self.complete_receive(cx, wr, entry);
+    }
+}

@@ -1,0 +1,311 @@
+//! Request packets of a connection: headers and payload of the packet at the cursor.
+
+use faultline_abi::cqe;
+use faultline_abi::wqe::WR_FLAG_SOLICITED;
+use faultline_wire::XrcEth;
+use faultline_wire::atomic::AtomicEth;
+use faultline_wire::opcode::Opcode;
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::reth::Reth;
+
+use super::{Requester, WINDOW};
+use crate::core::Core;
+use crate::fault::Need;
+use crate::frame::{Segments, TxFrame, push_segment, truncate_segments};
+use crate::mkey::{Access, Miss};
+use crate::qp::endpoint::Endpoint;
+use crate::qp::sge::{self, SgPart};
+use crate::qp::tag::DeviceRequest;
+use crate::qp::work_request::{AtomicOp, Remote, SendExtra, SendOp, SendWr};
+use crate::qp::{Failure, PlaceError, QpType};
+
+/// An acknowledgement is requested at least every so many packets, so that the window keeps moving.
+const ACK_EVERY: u32 = 64;
+/// Bytes of the buffer of a response that must be present before the request is sent.
+const LANDING_AHEAD: u32 = 1 << 20;
+
+/// Why no packet was built.
+#[derive(Debug)]
+pub(in crate::qp) enum BuildError {
+    /// The work request can't be carried out.
+    Failed(Failure),
+    /// A page of its buffers is missing.
+    Absent(Need),
+}
+
+impl From<Failure> for BuildError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Remote {
+    fn reth(self, len: u32) -> Reth {
+        Reth {
+            addr: self.addr,
+            rkey: self.rkey,
+            len,
+        }
+    }
+}
+
+impl AtomicOp {
+    fn header(self, at: Remote) -> AtomicEth {
+        let (swap_add, compare) = match self {
+            Self::CompareSwap { compare, swap } => (swap, compare),
+            Self::FetchAdd { add } => (add, 0),
+        };
+        AtomicEth {
+            addr: at.addr,
+            rkey: at.rkey,
+            swap_add,
+            compare,
+        }
+    }
+}
+
+/// A miss in local memory as the reason why a packet can't be built now.
+fn build_error(miss: Miss, part: &SgPart, psn: u32) -> BuildError {
+    match PlaceError::new(miss, part.va, part.left) {
+        PlaceError::Absent(absent, hint) => BuildError::Absent(Need::new(absent, hint, psn)),
+        _ => BuildError::Failed(Failure::local(miss)),
+    }
+}
+
+impl Requester {
+    /// Runs of guest memory behind `len` bytes at `offset` of the message of a work request.
+    pub(in crate::qp) fn gather(
+        &self,
+        qp: &Endpoint,
+        core: &Core,
+        wr: &SendWr,
+        (offset, len): (u32, u32),
+        access: Access,
+    ) -> Result<Segments, BuildError> {
+        let mut out = Segments::new();
+        let user = wr.key_user(qp);
+        let (offset, len) = gather_inline(wr, offset, len, &mut out);
+        for part in sge::parts(&wr.sges, offset, len) {
+            core.mkeys
+                .translate(part.lkey, user, part.va, part.len, access, &mut out)
+                .map_err(|miss| build_error(miss, &part, self.cursor_psn().get()))?;
+        }
+        Ok(out)
+    }
+
+    /// Whether the first bytes at `offset` of the buffer of a response are present, so that the response rarely meets a
+    /// missing page.
+    fn require_landing(
+        &self,
+        qp: &Endpoint,
+        core: &Core,
+        wr: &SendWr,
+        offset: u32,
+    ) -> Result<(), BuildError> {
+        if core.config.pitfalls.flood {
+            return Ok(());
+        }
+        let len = wr.length.saturating_sub(offset).min(LANDING_AHEAD);
+        let access = Access::LocalWrite;
+        let user = wr.key_user(qp);
+        for part in sge::parts(&wr.sges, offset.into(), len.into()) {
+            core.mkeys
+                .require(part.lkey, user, part.va, part.len, access)
+                .map_err(|miss| build_error(miss, &part, self.cursor_psn().get()))?;
+        }
+        Ok(())
+    }
+
+    /// The payload of a run of up to `packets` packets from the cursor on, and their number. `None`: the packet must be
+    /// sent alone, because less than two are at hand or something is wrong, which `gather` reports.
+    fn gather_run(
+        &self,
+        qp: &Endpoint,
+        core: &Core,
+        wr: &SendWr,
+        packets: u32,
+    ) -> Option<(Segments, u32)> {
+        let mut out = Segments::new();
+        let (offset, len) = (self.cursor_packet * qp.mtu, packets * qp.mtu);
+        let (rest_offset, rest_len) = gather_inline(wr, offset, len, &mut out);
+        let mut bytes = len - rest_len as u32;
+        for part in sge::parts(&wr.sges, rest_offset, rest_len) {
+            let access = Access::LocalRead;
+            let done = core
+                .mkeys
+                .translate_some(
+                    part.lkey,
+                    qp.key_user(),
+                    part.va,
+                    part.len,
+                    access,
+                    &mut out,
+                )
+                .ok()?;
+            bytes += done;
+            if done < part.len {
+                break;
+            }
+        }
+        let packets = bytes / qp.mtu;
+        if packets < 2 {
+            return None;
+        }
+        truncate_segments(&mut out, packets * qp.mtu);
+        Some((out, packets))
+    }
+
+    /// How many packets of a work request from the cursor on may leave as one run. The last packet may not.
+    fn longest_run(&self, qp: &Endpoint, wr: &SendWr, most: u32) -> u32 {
+        let window = match qp.is_reliable() {
+            true => (WINDOW - self.cursor_psn().diff(self.unacked)).max(0) as u32,
+            false => u32::MAX,
+        };
+        let left = wr.psns.saturating_sub(self.cursor_packet + 1);
+        most.min(left).min(window)
+    }
+
+    /// The packet at the cursor, or a run of up to `most` that begins there.
+    pub(super) fn build(
+        &self,
+        qp: &Endpoint,
+        core: &Core,
+        most: u32,
+    ) -> Result<TxFrame, BuildError> {
+        const NO_PATH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
+        const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
+        let wr = self.pending.get(self.cursor).ok_or(NO_PATH)?;
+        let op = wr.op.ok_or(OPCODE)?;
+        let (first, last) = (self.cursor_packet == 0, self.cursor_packet + 1 >= wr.psns);
+        let opcode = request_opcode(&op, first, last).ok_or(OPCODE)?;
+        let psn = wr.first.add(self.cursor_packet);
+        let mut header = qp.header(opcode, psn).ok_or(NO_PATH)?;
+        if qp.config.kind == QpType::XrcIni {
+            header.xrceth = Some(XrcEth {
+                srqn: wr.remote_srqn,
+            });
+        }
+        header.bth.ack_req = qp.is_reliable() && (last || psn.get().is_multiple_of(ACK_EVERY));
+        header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);
+        let offset = self.cursor_packet * qp.mtu;
+        match op {
+            SendOp::Read { from } => {
+                self.require_landing(qp, core, wr, offset)?;
+                // A READ that goes on in the middle requests the rest only (IBTA 9.7.5.1.1).
+                let from = Remote {
+                    addr: from.addr.wrapping_add(u64::from(offset)),
+                    ..from
+                };
+                header.reth = Some(from.reth(wr.length.saturating_sub(offset)));
+                return Ok(without_payload(header));
+            }
+            SendOp::Atomic { at, op } => {
+                self.require_landing(qp, core, wr, offset)?;
+                header.atomic = Some(op.header(at));
+                return Ok(without_payload(header));
+            }
+            SendOp::Flush { at, len, feth } => {
+                header.feth = Some(feth);
+                header.reth = Some(at.reth(len));
+                return Ok(without_payload(header));
+            }
+            SendOp::Send(extra) if last => match extra {
+                SendExtra::Nothing => {}
+                SendExtra::Immediate(imm) => header.imm = Some(imm),
+                SendExtra::Invalidate(rkey) => header.ieth = Some(rkey),
+            },
+            SendOp::Write { to, imm } => {
+                header.reth = first.then(|| to.reth(wr.length));
+                header.imm = imm.filter(|_| last);
+            }
+            SendOp::AtomicWrite { to } => header.reth = Some(to.reth(wr.length)),
+            _ => {}
+        }
+        if let Some(DeviceRequest::Fin(fin)) = wr.device {
+            return Ok(TxFrame::own(header, fin));
+        }
+        self.build_with_payload(qp, core, wr, header, most)
+    }
+
+    /// The packet with this header and the payload at the cursor, or a run that begins with it.
+    fn build_with_payload(
+        &self,
+        qp: &Endpoint,
+        core: &Core,
+        wr: &SendWr,
+        mut header: RoceHeader,
+        most: u32,
+    ) -> Result<TxFrame, BuildError> {
+        let psn = header.bth.psn;
+        let run = self.longest_run(qp, wr, most);
+        if run > 1
+            && let Some((payload, packets)) = self.gather_run(qp, core, wr, run)
+        {
+            let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
+            header.bth.ack_req = qp.is_reliable() && (0..packets).any(asks);
+            return Ok(TxFrame {
+                packets,
+                ..TxFrame::packet(header, payload, (packets * qp.mtu) as usize)
+            });
+        }
+        let offset = self.cursor_packet * qp.mtu;
+        let len = wr.length.saturating_sub(offset).min(qp.mtu);
+        let payload = self.gather(qp, core, wr, (offset, len), Access::LocalRead)?;
+        Ok(TxFrame::packet(header, payload, len as usize))
+    }
+}
+
+fn without_payload(header: RoceHeader) -> TxFrame {
+    TxFrame::packet(header, Segments::new(), 0)
+}
+
+/// Appends what of a part of the message is inline data. Returns the offset and the number of the bytes that the SGEs hold.
+fn gather_inline(wr: &SendWr, offset: u32, len: u32, out: &mut Segments) -> (u64, u64) {
+    let Some((at, inline_len)) = wr.inline else {
+        return (offset.into(), len.into());
+    };
+    let n = inline_len.saturating_sub(offset).min(len);
+    if n > 0 {
+        push_segment(out, at + u64::from(offset), n);
+    }
+    (offset.saturating_sub(inline_len).into(), (len - n).into())
+}
+
+/// Opcode of a request packet of RC. The other services have the same ones. `None` for operations without packets.
+fn request_opcode(op: &SendOp, first: bool, last: bool) -> Option<Opcode> {
+    Some(match (op, first, last) {
+        (SendOp::Read { .. }, ..) => Opcode::RcReadRequest,
+        (SendOp::Atomic { op, .. }, ..) => match op {
+            AtomicOp::CompareSwap { .. } => Opcode::RcCompareSwap,
+            AtomicOp::FetchAdd { .. } => Opcode::RcFetchAdd,
+        },
+        (SendOp::Flush { .. }, ..) => Opcode::RcFlush,
+        (SendOp::AtomicWrite { .. }, ..) => Opcode::RcAtomicWrite,
+        (SendOp::Write { .. }, true, false) => Opcode::RcWriteFirst,
+        (SendOp::Write { .. }, false, false) => Opcode::RcWriteMiddle,
+        (SendOp::Write { imm: None, .. }, true, true) => Opcode::RcWriteOnly,
+        (SendOp::Write { imm: None, .. }, false, true) => Opcode::RcWriteLast,
+        (SendOp::Write { imm: Some(_), .. }, true, true) => Opcode::RcWriteOnlyWithImmediate,
+        (SendOp::Write { imm: Some(_), .. }, false, true) => Opcode::RcWriteLastWithImmediate,
+        (SendOp::Send(_), true, false) => Opcode::RcSendFirst,
+        (SendOp::Send(_), false, false) => Opcode::RcSendMiddle,
+        (SendOp::Send(extra), true, true) => match extra {
+            SendExtra::Nothing => Opcode::RcSendOnly,
+            SendExtra::Immediate(_) => Opcode::RcSendOnlyWithImmediate,
+            SendExtra::Invalidate(_) => Opcode::RcSendOnlyWithInvalidate,
+        },
+        (SendOp::Send(extra), false, true) => match extra {
+            SendExtra::Nothing => Opcode::RcSendLast,
+            SendExtra::Immediate(_) => Opcode::RcSendLastWithImmediate,
+            SendExtra::Invalidate(_) => Opcode::RcSendLastWithInvalidate,
+        },
+        (
+            SendOp::Datagram { .. }
+            | SendOp::FastReg(_)
+            | SendOp::BindMw(_)
+            | SendOp::LocalInv { .. }
+            | SendOp::Raw(_),
+            ..,
+        ) => return None,
+    })
+}

@@ -1,0 +1,75 @@
+//! Local operations: work requests about keys. They are carried out when it is their turn to be sent, without packets, and
+//! complete in order.
+
+use faultline_abi::cqe;
+
+use super::{LOCAL_BATCH, Requester};
+use crate::context::Context;
+use crate::dma::Dma;
+use crate::mkey::Unchanged;
+use crate::qp::Failure;
+use crate::qp::endpoint::Endpoint;
+use crate::qp::work_request::SendOp;
+use crate::work;
+
+/// IBTA 10.7.3.2: memory management operation error.
+impl From<Unchanged> for Failure {
+    fn from(why: Unchanged) -> Self {
+        let vendor = match why {
+            Unchanged::Key | Unchanged::Pd | Unchanged::Access => cqe::LKEY,
+            Unchanged::State => cqe::KEY_STATE,
+            Unchanged::Bounds => cqe::BOUNDS,
+            Unchanged::List => cqe::DMA,
+        };
+        Self::new(cqe::MW_BIND_ERR, vendor)
+    }
+}
+
+impl Requester {
+    /// Carries out local operations at the doorbell, if nothing is before them. So they need not wait behind the packets of
+    /// other queue pairs: the time of an invalidation does not depend on their traffic.
+    pub fn carry_out_at_once<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+    ) -> Result<(), Failure> {
+        if !qp.config.kind.is_connected() || !self.is_idle() || self.page.is_some() {
+            return Ok(());
+        }
+        let turn = cx.core.begin_turn();
+        for _ in 0..LOCAL_BATCH {
+            if cx.core.is_over(turn) || !self.fetch(qp, cx) {
+                break;
+            }
+            match self.pending.get(self.cursor) {
+                Some(wr) if wr.is_local() && wr.failed.is_none() => self.carry_out(qp, cx),
+                _ => break,
+            }
+            self.retire(qp, cx)?;
+        }
+        Ok(())
+    }
+
+    /// Carries out the local operation at the cursor, if that has not been done before a loss.
+    pub(super) fn carry_out<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+        cx.core.charge(work::OPERATION);
+        let Some(wr) = self.pending.get_mut(self.cursor) else {
+            return;
+        };
+        if !wr.done {
+            let (user, mkeys) = (qp.key_user(), &mut cx.core.mkeys);
+            let result = match &wr.op {
+                Some(SendOp::FastReg(register)) => mkeys.register(user.pd, register, cx.mem),
+                Some(SendOp::BindMw(bind)) => mkeys.bind(user, bind),
+                Some(SendOp::LocalInv { key }) => mkeys.invalidate_key(user, *key),
+                _ => return,
+            };
+            if let Err(why) = result {
+                wr.failed = Some(why.into());
+                return;
+            }
+            wr.done = true;
+        }
+        self.pass();
+    }
+}

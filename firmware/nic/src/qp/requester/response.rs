@@ -1,0 +1,440 @@
+//! Responses to a requester: acknowledgements, NAKs, and the data of READs and atomics.
+//!
+//! Responses come in order. If one is missing, transmission goes back to its request (IBTA 9.7.5.1).
+
+use faultline_abi::admin::Counter;
+use faultline_abi::cqe;
+use faultline_wire::aeth::{Aeth, NakCode, Syndrome, rnr_timer_ns};
+use faultline_wire::bth::Psn;
+use faultline_wire::opcode::OpKind;
+use faultline_wire::packet::RoceHeader;
+
+use super::{BuildError, Requester};
+use crate::context::Context;
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::fault::Need;
+use crate::frame::Payload;
+use crate::mkey::Access;
+use crate::qp::endpoint::Endpoint;
+use crate::qp::responder::copy_payload;
+use crate::qp::{Failure, PlaceError};
+use crate::time::{Instant, Nanos};
+
+/// Time between two READs of an adapter that asks again and again ([`crate::Pitfalls::flood`]).
+const FLOOD_INTERVAL: Nanos = Nanos::from_micros(20);
+/// `rnr_retry` value that means "for ever" (IBTA 9.7.5.2.8).
+const RNR_FOREVER: u8 = 7;
+
+impl Requester {
+    /// Everything before `psn` has arrived at the peer.
+    pub(super) fn acknowledge_until<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        psn: Psn,
+    ) -> Result<(), Failure> {
+        // An answer that has not come holds back what follows it: an acknowledgement beyond it means that
+        // the response was lost (IBTA 9.7.5.1.2).
+        let mut until = psn;
+        let awaiting = self.pending.oldest_awaiting();
+        if let Some(wr) = awaiting.and_then(|at| self.pending.get(at)) {
+            let missing = wr.first.add(wr.responses);
+            if until.diff(missing) > 0 {
+                until = missing;
+            }
+        }
+        if until.diff(self.unacked) <= 0 {
+            return Ok(());
+        }
+        self.unacked = until;
+        self.recovering = None;
+        (self.retries, self.rnr_retries) = (self.retry_limit, self.rnr_retry_limit);
+        if self.page.is_some_and(|wait| until.diff(wait.psn) > 0) {
+            // What missed the page has been done without it, before transmission went back.
+            self.page = None;
+        }
+        self.restart_ack_timer(qp, cx.now);
+        if until.diff(self.refused) > 0 {
+            // Done all the same: the responder had what it lacked before the request came again.
+            self.rnr_deadline = None;
+        }
+        // A cursor that an acknowledgement has overtaken (after a rewind) moves on.
+        if self.cursor_psn().diff(until) < 0 {
+            let before = self.cursor;
+            self.skip_to(until);
+            cx.core.charge((self.cursor - before) as u64);
+        }
+        self.retire(qp, cx)
+    }
+
+    /// An acknowledgement or response arrives.
+    pub fn receive<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) -> Result<(), Failure> {
+        let psn = header.bth.psn;
+        // Ghost acknowledgement: no such packet has been sent (IBTA 9.7.5.1).
+        if psn.diff(self.high) >= 0 {
+            return Ok(());
+        }
+        match header.bth.opcode.info().kind {
+            OpKind::Ack => self.receive_ack(qp, cx, header, psn),
+            OpKind::AtomicAck => self.receive_atomic(qp, cx, header),
+            OpKind::ReadResponse => self.receive_read(qp, cx, header, payload),
+            _ => Ok(()),
+        }
+    }
+
+    fn receive_ack<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        psn: Psn,
+    ) -> Result<(), Failure> {
+        let Some(Aeth { syndrome, .. }) = header.aeth else {
+            return Ok(());
+        };
+        match syndrome {
+            Syndrome::Ack { .. } => {
+                self.take_ready_notice(cx.core, psn);
+                self.acknowledge_until(qp, cx, psn.next())?;
+                self.recover_lost_response(psn);
+            }
+            Syndrome::RnrNak { timer } => {
+                if psn.diff(self.unacked) < 0 {
+                    return Ok(());
+                }
+                cx.count(Counter::rnr_nak_received);
+                if self.acknowledge_before_nak(qp, cx, psn)? {
+                    self.receive_rnr(cx, psn, timer)?;
+                }
+            }
+            Syndrome::Nak(code) => {
+                if psn.diff(self.unacked) >= 0 && self.acknowledge_before_nak(qp, cx, psn)? {
+                    self.receive_nak(qp, cx, psn, code)?;
+                }
+            }
+            Syndrome::Reserved(_) => {}
+        }
+        Ok(())
+    }
+
+    /// An acknowledgement of what is before the request that got an RNR NAK says that its page is present now. From other
+    /// adapters it is a late duplicate: the request then gets another RNR NAK.
+    fn take_ready_notice(&mut self, core: &Core, acked: Psn) {
+        if core.config.ready_notice && self.rnr_deadline.is_some() && acked.next() == self.refused {
+            self.rnr_deadline = None;
+            self.rnr_retries = self.rnr_retry_limit;
+        }
+    }
+
+    /// A NAK acknowledges what is before it. Returns false if a response before it is missing: its request is sent again
+    /// first, and the NAK will come again.
+    fn acknowledge_before_nak<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        psn: Psn,
+    ) -> Result<bool, Failure> {
+        self.acknowledge_until(qp, cx, psn)?;
+        let missing = self.unacked;
+        if missing != psn {
+            self.go_back_for(missing);
+        }
+        Ok(missing == psn)
+    }
+
+    /// An acknowledgement went past a READ or atomic whose response is missing: ask again.
+    fn recover_lost_response(&mut self, acked: Psn) {
+        if let Some(position) = self.oldest_awaiting(self.cursor)
+            && let Some(wr) = self.pending.get(position)
+        {
+            let missing = wr.first.add(wr.responses);
+            if acked.diff(missing) >= 0 {
+                self.go_back_for(missing);
+            }
+        }
+    }
+
+    fn receive_rnr<M: Dma>(
+        &mut self,
+        cx: &Context<'_, M>,
+        psn: Psn,
+        timer: u8,
+    ) -> Result<(), Failure> {
+        if self.rnr_retry_limit != RNR_FOREVER {
+            if self.rnr_retries == 0 {
+                return Err(Failure::new(cqe::RNR_RETRY_EXC_ERR, cqe::REMOTE));
+            }
+            self.rnr_retries -= 1;
+        }
+        self.rewind(psn);
+        self.refused = psn;
+        self.ack_deadline = None;
+        self.rnr_deadline = Some(cx.now + Nanos(rnr_timer_ns(timer)));
+        if cx.core.config.pitfalls.damming {
+            let from = self.dammed.map_or(self.producer, |(from, _)| from);
+            self.dammed = Some((from, self.producer));
+        }
+        Ok(())
+    }
+
+    fn receive_nak<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        psn: Psn,
+        code: NakCode,
+    ) -> Result<(), Failure> {
+        let status = match code {
+            NakCode::PsnSequenceError => {
+                cx.count(Counter::packet_seq_err);
+                return self.retry(qp, cx.now, psn);
+            }
+            NakCode::InvalidRequest | NakCode::InvalidRdRequest => {
+                cx.count(Counter::req_remote_invalid_request);
+                cqe::REM_INV_REQ_ERR
+            }
+            NakCode::RemoteAccessError => {
+                cx.count(Counter::req_remote_access_errors);
+                cqe::REM_ACCESS_ERR
+            }
+            NakCode::RemoteOperationalError => cqe::REM_OP_ERR,
+        };
+        Err(Failure::new(status, cqe::REMOTE))
+    }
+
+    /// Sends again from `psn`, if a retry is left.
+    fn retry(&mut self, qp: &Endpoint, now: Instant, psn: Psn) -> Result<(), Failure> {
+        if self.retries == 0 {
+            return Err(Failure::new(cqe::RETRY_EXC_ERR, cqe::NONE));
+        }
+        self.retries -= 1;
+        self.rewind(psn);
+        self.restart_ack_timer(qp, now);
+        Ok(())
+    }
+
+    /// A timer is due, or was and has moved. Returns true if there may be something to send.
+    pub fn handle_timer<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+    ) -> Result<bool, Failure> {
+        if self.rnr_deadline.is_some_and(|at| at <= cx.now) {
+            self.rnr_deadline = None;
+            return Ok(true);
+        }
+        if self.ack_deadline.is_none_or(|at| at > cx.now) {
+            return Ok(false);
+        }
+        self.ack_deadline = None;
+        self.dammed = None;
+        self.recovering = None;
+        cx.count(Counter::local_ack_timeout_err);
+        self.retry(qp, cx.now, self.unacked)?;
+        Ok(true)
+    }
+
+    /// The READ or atomic that a response belongs to, if it is the packet that comes next.
+    fn match_response<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        psn: Psn,
+    ) -> Result<Option<usize>, Failure> {
+        let Some(position) = self.pending.oldest_awaiting() else {
+            return Ok(None);
+        };
+        let Some(wr) = self.pending.get(position) else {
+            return Ok(None);
+        };
+        let expected = wr.first.add(wr.responses);
+        let ahead = psn.diff(expected);
+        if ahead < 0 {
+            return Ok(None); // a duplicate
+        }
+        // A response acknowledges every request before it.
+        if ahead > 0 {
+            self.acknowledge_until(qp, cx, expected)?;
+            self.go_back_for(expected);
+            return Ok(None);
+        }
+        self.acknowledge_until(qp, cx, psn)?;
+        Ok(self.pending.oldest_awaiting())
+    }
+
+    fn receive_atomic<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+    ) -> Result<(), Failure> {
+        let psn = header.bth.psn;
+        let Some(position) = self.match_response(qp, cx, psn)? else {
+            return Ok(());
+        };
+        let Some(wr) = self.pending.get(position) else {
+            return Ok(());
+        };
+        let Some(ack) = header.atomic_ack else {
+            return Ok(());
+        };
+        if !wr.is_atomic() {
+            return self.bad_response(position);
+        }
+        let bytes = ack.original.to_le_bytes();
+        let placed = self.scatter(qp, cx, position, (0, 8), Payload::Bytes(&bytes));
+        match placed {
+            Ok(()) | Err(PlaceError::Lost) => self.accept_response(qp, cx, position, (psn, 1)),
+            Err(PlaceError::Absent(absent, hint)) => {
+                let need = Need::new(absent, hint, psn.get());
+                self.repeat_when_present(qp, cx, position, need)
+            }
+            Err(PlaceError::Failed(failure)) => self.fail_at(position, failure),
+        }
+    }
+
+    /// A page of the buffer of a response is missing: the request is sent again when it is present.
+    fn repeat_when_present<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        position: usize,
+        need: Need,
+    ) -> Result<(), Failure> {
+        let psn = Psn::new(need.psn);
+        if let Some(failure) = self.wait_or_fail(qp, cx, BuildError::Absent(need)) {
+            return self.fail_at(position, failure);
+        }
+        self.recovering = Some(psn);
+        self.rewind(psn);
+        if cx.core.config.pitfalls.flood {
+            self.page = None;
+            self.rnr_deadline = Some(cx.now + FLOOD_INTERVAL);
+        }
+        Ok(())
+    }
+
+    fn receive_read<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) -> Result<(), Failure> {
+        let psn = header.bth.psn;
+        let Some(position) = self.match_response(qp, cx, psn)? else {
+            return Ok(());
+        };
+        let Some(wr) = self.pending.get(position) else {
+            return Ok(());
+        };
+        let offset = wr.responses * qp.mtu;
+        let expected = (wr.read_len() - offset.min(wr.read_len())).min(qp.mtu);
+        let last = wr.responses + 1 == wr.psns;
+        let ends = header.bth.opcode.is_last_or_only();
+        if wr.is_atomic() || payload.len() != expected as usize || last != ends {
+            return self.bad_response(position);
+        }
+        match self.scatter(qp, cx, position, (offset, expected), payload) {
+            Ok(()) => self.accept_response(qp, cx, position, (psn, 1)),
+            // The ACK timer sends the request again.
+            Err(PlaceError::Lost) => Ok(()),
+            Err(PlaceError::Absent(absent, hint)) => {
+                let need = Need::new(absent, hint, psn.get());
+                self.repeat_when_present(qp, cx, position, need)
+            }
+            Err(PlaceError::Failed(failure)) => self.fail_at(position, failure),
+        }
+    }
+
+    /// Takes a run of READ responses as a whole. Returns false, having changed nothing, if the run is not what comes next or
+    /// has no place yet.
+    pub fn receive_run<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        packets: u32,
+        payload: Payload<'_, M>,
+    ) -> Result<bool, Failure> {
+        let psn = header.bth.psn;
+        let last = psn.add(packets).prev();
+        let awaiting = self.pending.oldest_awaiting();
+        let Some((position, wr)) = awaiting.and_then(|at| Some((at, self.pending.get(at)?))) else {
+            return Ok(false);
+        };
+        let expected = last.diff(self.high) < 0
+            && wr.is_read()
+            && psn == wr.first.add(wr.responses)
+            && wr.responses + packets < wr.psns
+            && header.bth.opcode.info().kind == OpKind::ReadResponse
+            && !header.bth.opcode.is_last_or_only();
+        let range = (wr.responses * qp.mtu, packets * qp.mtu);
+        if !expected || self.scatter(qp, cx, position, range, payload).is_err() {
+            return Ok(false);
+        }
+        self.acknowledge_until(qp, cx, psn)?;
+        // What was before it may have completed.
+        if let Some(position) = self.pending.oldest_awaiting() {
+            self.accept_response(qp, cx, position, (last, packets))?;
+        }
+        Ok(true)
+    }
+
+    /// Copies response data to where the work request wants it: `len` bytes at `offset` of the message.
+    fn scatter<M: Dma>(
+        &self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        position: usize,
+        range: (u32, u32),
+        payload: Payload<'_, M>,
+    ) -> Result<(), PlaceError> {
+        let Some(wr) = self.pending.get(position) else {
+            return Ok(());
+        };
+        let segments = self
+            .gather(qp, cx.core, wr, range, Access::LocalWrite)
+            .map_err(|error| match error {
+                BuildError::Failed(failure) => PlaceError::Failed(failure),
+                BuildError::Absent(need) => PlaceError::Absent(need.absent, need.hint),
+            })?;
+        copy_payload(cx, &segments, payload, &mut 0)?;
+        Ok(())
+    }
+
+    /// Counts response packets, of which `last` is the last PSN.
+    fn accept_response<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        position: usize,
+        (last, packets): (Psn, u32),
+    ) -> Result<(), Failure> {
+        self.pending.answer(position, packets);
+        self.acknowledge_until(qp, cx, last.next())
+    }
+
+    /// The peer's response breaks the protocol (IBTA 9.9.2.4.2, bad response).
+    fn bad_response(&mut self, position: usize) -> Result<(), Failure> {
+        self.fail_at(position, Failure::new(cqe::BAD_RESP_ERR, cqe::PROTOCOL))
+    }
+
+    /// A work request fails, at once if it is the oldest. Those before it are complete, because responses come in order.
+    fn fail_at(&mut self, position: usize, failure: Failure) -> Result<(), Failure> {
+        if let Some(wr) = self.pending.get_mut(position) {
+            wr.failed = Some(failure);
+        }
+        match position {
+            0 => Err(failure),
+            _ => Ok(()),
+        }
+    }
+}

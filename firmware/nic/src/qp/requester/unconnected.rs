@@ -1,0 +1,69 @@
+//! What the send queues of datagram and raw queue pairs have in common: one work request at a time, which completes when its
+//! frame has left.
+
+use super::{BuildError, Requester, Sent};
+use crate::context::Context;
+use crate::dma::Dma;
+use crate::frame::TxFrame;
+use crate::qp::endpoint::Endpoint;
+use crate::qp::work_request::SendWr;
+use crate::qp::{Failure, State};
+
+impl Requester {
+    /// Completes the work request that was handed over before, and returns the next one.
+    pub fn next_unconnected<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+    ) -> Option<SendWr> {
+        if self.page.is_some() {
+            return None;
+        }
+        if let Some(wr) = self.pop() {
+            if std::mem::take(&mut self.held) {
+                return Some(wr);
+            }
+            qp.complete_send(cx, &wr, None);
+        }
+        if qp.state != State::Rts || !self.has_posted() {
+            return None;
+        }
+        Some(self.read(qp, cx.mem))
+    }
+
+    /// The work request stays pending until the next poll: its buffers may be used again only after the frame has left.
+    pub fn hand_over_unconnected<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        wr: SendWr,
+        built: Result<TxFrame, BuildError>,
+    ) -> Result<Sent, Failure> {
+        self.push(&cx.core.budget, wr);
+        match built {
+            Ok(frame) => Ok(Sent::Frame(frame)),
+            Err(error) => match self.wait_or_fail(qp, cx, error) {
+                Some(failure) => Err(failure),
+                None => {
+                    self.held = true;
+                    Ok(Sent::Nothing)
+                }
+            },
+        }
+    }
+
+    /// The segment of a large raw packet that leaves next.
+    pub fn segment(&self) -> u32 {
+        self.segment
+    }
+
+    /// A segment of a large raw packet has been handed over; `more` is false for the last one. Returns whether it is the
+    /// first of several.
+    pub fn segment_sent(&mut self, more: bool) -> bool {
+        let first_of_several = more && self.segment == 0;
+        // A packet of which segments are left does not complete at the next poll.
+        self.held = more;
+        self.segment = if more { self.segment + 1 } else { 0 };
+        first_of_several
+    }
+}
