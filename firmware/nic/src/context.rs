@@ -13,7 +13,7 @@ use crate::counters::CounterSet;
 use crate::cq::Pushed;
 use crate::dma::Dma;
 use crate::fault::{FaultSource, Need, RaisedFault, Token};
-use crate::frame::Payload;
+use crate::frame::{CopyError, Payload, Segments};
 use crate::ingress::HeldFrame;
 use crate::steering::FrameTarget;
 use crate::time::Instant;
@@ -246,5 +246,22 @@ impl<'a, M: Dma> Context<'a, M> {
         core.act_on(raised);
         self.count(Counter::page_faults);
         RaisedFault::Waiting(token)
+    }
+
+    /// Copies a payload, from byte `taken` on, to segments of this guest's memory, and moves `taken` on.
+    pub fn copy_payload(
+        &mut self,
+        segments: &Segments,
+        payload: Payload<'_, M>,
+        taken: &mut usize,
+    ) -> Result<(), CopyError> {
+        for segment in segments {
+            let len = segment.len as usize;
+            payload
+                .copy_to(*taken, self.mem, segment.addr, len)
+                .inspect_err(|_| self.count(Counter::dma_errors))?;
+            *taken += len;
+        }
+        Ok(())
     }
 }

@@ -230,10 +230,7 @@ const IN_CIRCLES: &[(&str, &[&str])] = &[
             "qp/fault.rs",
             "qp/mod.rs",
             "qp/responder.rs",
-            "qp/state.rs",
-            "qp/tag.rs",
             "qp/unreliable.rs",
-            "qp/work_request.rs",
         ],
     ),
     (

@@ -1,6 +1,6 @@
 //! What the requester and the responder of a queue pair share: number, configuration, attributes and path.
 //!
-//! Only the state machine ([`Qp`](super::Qp)) changes it.
+//! Only the state machine (`Qp`) changes it.
 
 use faultline_abi::U32;
 use faultline_abi::cqe::{self, Cqe};
@@ -11,7 +11,7 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
 use super::fault_policy::FaultPolicy;
-use super::{Failure, QpConfig, State};
+use super::types::{Failure, QpConfig, State};
 use crate::context::Context;
 use crate::counters::CounterSet;
 use crate::dma::Dma;

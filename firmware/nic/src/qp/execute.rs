@@ -14,7 +14,7 @@ use faultline_wire::opcode::OpKind;
 use faultline_wire::packet::RoceHeader;
 
 use super::fault::{Durable, IngressNeed};
-use super::responder::{Executed, MSN_MASK, Message, Operation, Refusal, Reply, copy_payload};
+use super::responder::{Executed, MSN_MASK, Message, Operation, Refusal, Reply};
 use super::tag::Begun;
 use super::{PlaceError, Qp, QpType};
 use crate::config::MAX_MSG_SIZE;
@@ -239,7 +239,7 @@ impl Qp {
                 .mkeys
                 .translate(sge.lkey, bearer, va, n, Access::LocalWrite, &mut segments)
                 .map_err(|miss| PlaceError::new(miss, va, left))?;
-            copy_payload(cx, &segments, payload, &mut taken)?;
+            cx.copy_payload(&segments, payload, &mut taken)?;
             skip = 0;
         }
         Ok(())
@@ -353,10 +353,11 @@ impl Qp {
                 let refusal = Refusal::of_key(miss, addr, left, header.bth.psn);
                 return Err(self.with_receive(cx, header, refusal));
             }
-            copy_payload(cx, &segments, payload, &mut 0).map_err(|error| match error {
-                CopyError::Source => Refusal::Lost,
-                CopyError::Destination => Refusal::operational(None),
-            })?;
+            cx.copy_payload(&segments, payload, &mut 0)
+                .map_err(|error| match error {
+                    CopyError::Source => Refusal::Lost,
+                    CopyError::Destination => Refusal::operational(None),
+                })?;
         }
         self.responder.message = Some(Message::Write {
             next: addr.wrapping_add(u64::from(len)),

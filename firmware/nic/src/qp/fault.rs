@@ -7,18 +7,19 @@
 use std::collections::VecDeque;
 
 use faultline_abi::admin::Counter;
-use faultline_abi::{cqe, event};
+use faultline_abi::event;
 use faultline_wire::aeth::{NakCode, Syndrome};
 use faultline_wire::bth::Psn;
 use faultline_wire::packet::RoceHeader;
 
 use super::fault_policy::Reaction;
+use super::page_wait::{LOST_BUFFER, PageWait, await_page};
 use super::responder::{Refusal, Reply};
-use super::{Failure, Qp, QpType};
+use super::{Qp, QpType};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::{FaultSource, Need, RaisedFault, RepairTime, Token};
+use crate::fault::{Need, RaisedFault, RepairTime, Token};
 use crate::frame::{Frame, Payload};
 use crate::time::Instant;
 use crate::work;
@@ -39,43 +40,6 @@ enum Held {
     Dropped,
     Stalled,
     Parked,
-}
-
-/// A missing page that keeps a queue pair from sending.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PageWait {
-    pub token: Token,
-    /// First packet that can't be sent, or response that has no place. Packets before it are still sent again.
-    pub psn: Psn,
-}
-
-impl PageWait {
-    pub fn new(token: Token, need: &Need) -> Self {
-        Self {
-            token,
-            psn: Psn::new(need.psn),
-        }
-    }
-}
-
-/// Raises a fault and waits for it, or for room for it. `waiting` is the fault that the queue pair waits for already.
-/// `None`: the driver has no queue for faults.
-pub(super) fn await_page<M: Dma>(
-    cx: &mut Context<'_, M>,
-    source: FaultSource,
-    waiting: Option<Token>,
-    need: &Need,
-) -> Option<Token> {
-    match cx.raise_fault(source, waiting, need) {
-        RaisedFault::Waiting(token) => Some(token),
-        RaisedFault::NoRoom => {
-            if waiting != Some(Token::ROOM) {
-                cx.core.wait_for_room(cx.now, source.qpn, need.absent.key);
-            }
-            Some(Token::ROOM)
-        }
-        RaisedFault::NoQueue => None,
-    }
 }
 
 /// What a queue pair waits for.
@@ -161,8 +125,6 @@ pub(super) struct IngressNeed {
     /// See [`IngressWait::receive`].
     pub receive: bool,
 }
-
-pub(super) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
 
 impl Qp {
     /// Waits for a page that a READ is answered from. Returns false if the driver has no queue for faults.

@@ -10,33 +10,31 @@ mod endpoint;
 mod execute;
 mod fault;
 mod fault_policy;
+mod page_wait;
 mod raw;
 mod requester;
 mod responder;
 mod sge;
 pub mod state;
 mod tag;
+mod types;
 mod unreliable;
 mod work_request;
 
 use faultline_abi::admin::Counter;
-use faultline_abi::cqe;
 use faultline_abi::event;
 use faultline_abi::qp::{self as abi, QpAttr};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::mtu::PathMtu;
-use faultline_wire::opcode::Service;
 use faultline_wire::packet::RoceHeader;
 
 use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::{CopyError, Payload, TxFrame, packet_of_run};
-use crate::mkey::{Absent, Miss};
+use crate::frame::{Payload, TxFrame, packet_of_run};
 use crate::path::Path;
 use crate::ring::Ring;
-use crate::rss::Rss;
 use crate::srq::{RecvRing, RecvWr, TakeError};
 use crate::time::Instant;
 
@@ -44,230 +42,15 @@ use endpoint::Endpoint;
 use fault::{Arrival, ParkedPackets, Waits};
 use requester::{Requester, Sent};
 use responder::Responder;
-use tag::DeviceRequest;
+use types::{Failure, PlaceError};
+pub use types::{QpConfig, QpType, State};
+use work_request::DeviceRequest;
 
 /// ECN field of a packet that met congestion (RFC 3168).
 const ECN_CONGESTED: u8 = 3;
 
-/// Transport of a QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QpType {
-    /// General services, QP1: a datagram QP with a fixed number and Q_Key.
-    Gsi,
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
-    /// Ethernet frames.
-    Raw,
-    /// Ethernet frames to work queues: nothing but a rule that says to which.
-    Rss,
-    /// A work queue: the receive half of a raw queue pair. No QP for software, though it has a number of their row.
-    Wq,
-    /// XRC initiator: sends to the SRQs of a domain (IBTA annex A14).
-    XrcIni,
-    /// XRC target: receives for the SRQs of its domain.
-    XrcTgt,
-}
-
-impl QpType {
-    /// The type with this number in the ABI.
-    pub fn from_abi(value: u8) -> Option<Self> {
-        Some(match value {
-            abi::QPT_GSI => Self::Gsi,
-            abi::QPT_RC => Self::Rc,
-            abi::QPT_UC => Self::Uc,
-            abi::QPT_UD => Self::Ud,
-            abi::QPT_RAW => Self::Raw,
-            abi::QPT_XRC_INI => Self::XrcIni,
-            abi::QPT_XRC_TGT => Self::XrcTgt,
-            _ => return None,
-        })
-    }
-
-    /// The service in the opcodes of its packets; raw frames have none.
-    pub fn service(self) -> Option<Service> {
-        match self {
-            Self::Rc => Some(Service::Rc),
-            Self::Uc => Some(Service::Uc),
-            Self::Ud | Self::Gsi => Some(Service::Ud),
-            Self::Raw | Self::Rss | Self::Wq => None,
-            Self::XrcIni | Self::XrcTgt => Some(Service::Xrc),
-        }
-    }
-
-    /// Whether lost packets come again.
-    pub fn is_reliable(self) -> bool {
-        matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
-    }
-
-    /// Whether there is one peer.
-    pub fn is_connected(self) -> bool {
-        self.is_reliable() || self == Self::Uc
-    }
-}
-
-/// State of a QP (IBTA 10.3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum State {
-    /// Nothing happens.
-    Reset = abi::QPS_RESET,
-    /// Receives may be posted.
-    Init = abi::QPS_INIT,
-    /// Ready to receive.
-    Rtr = abi::QPS_RTR,
-    /// Ready to send.
-    Rts = abi::QPS_RTS,
-    /// Sends that have begun go on, no others begin.
-    Sqd = abi::QPS_SQD,
-    /// The send queue has failed (UC, UD).
-    Sqe = abi::QPS_SQE,
-    /// Everything is flushed.
-    Err = abi::QPS_ERR,
-}
-
-impl State {
-    /// The state with this number in the ABI.
-    pub fn from_abi(value: u8) -> Option<Self> {
-        Some(match value {
-            abi::QPS_RESET => Self::Reset,
-            abi::QPS_INIT => Self::Init,
-            abi::QPS_RTR => Self::Rtr,
-            abi::QPS_RTS => Self::Rts,
-            abi::QPS_SQD => Self::Sqd,
-            abi::QPS_SQE => Self::Sqe,
-            abi::QPS_ERR => Self::Err,
-            _ => return None,
-        })
-    }
-
-    /// Whether packets are taken.
-    pub fn receives(self) -> bool {
-        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
-    }
-
-    /// Whether requests are sent.
-    pub fn sends(self) -> bool {
-        matches!(self, Self::Rts | Self::Sqd)
-    }
-}
-
-/// How a work request ended, if not well: status and vendor error of its completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// `enum ib_wc_status`.
-    pub status: u8,
-    /// FAULTLINE_VENDOR_ERR_*.
-    pub vendor: u8,
-}
-
-impl Failure {
-    /// What a queue pair in error does with all work requests.
-    pub const FLUSHED: Self = Self::new(cqe::WR_FLUSH_ERR, cqe::NONE);
-
-    /// A failure.
-    pub const fn new(status: u8, vendor: u8) -> Self {
-        Self { status, vendor }
-    }
-
-    /// A local buffer that can't be used.
-    pub fn local(miss: Miss) -> Self {
-        let vendor = match miss {
-            Miss::Key | Miss::Pd | Miss::Access => cqe::LKEY,
-            Miss::Bounds => cqe::BOUNDS,
-            Miss::NotPresent(_) | Miss::Absent(_) => cqe::DMA,
-        };
-        Self::new(cqe::LOC_PROT_ERR, vendor)
-    }
-}
-
-/// Why a payload was not written to the buffers of a receive work request or a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PlaceError {
-    /// The sender's memory can't be read: the packet counts as lost.
-    Lost,
-    /// The buffer here can't be used.
-    Failed(Failure),
-    /// A page of it is not there; bytes of the buffer from there on.
-    Absent(Absent, u64),
-}
-
-impl From<CopyError> for PlaceError {
-    fn from(error: CopyError) -> Self {
-        match error {
-            CopyError::Source => Self::Lost,
-            CopyError::Destination => Self::Failed(Failure::new(cqe::LOC_PROT_ERR, cqe::DMA)),
-        }
-    }
-}
-
-impl PlaceError {
-    /// A miss in a buffer of which `left` bytes from `va` on belong to the message.
-    fn new(miss: Miss, va: u64, left: u32) -> Self {
-        match miss {
-            Miss::Absent(absent) => {
-                let before = absent.named.wrapping_sub(va);
-                Self::Absent(absent, u64::from(left).saturating_sub(before))
-            }
-            _ => Self::Failed(Failure::local(miss)),
-        }
-    }
-}
-
-/// What CREATE_QP fixes.
-#[derive(Debug)]
-pub struct QpConfig {
-    /// Transport.
-    pub kind: QpType,
-    /// Protection domain.
-    pub pd: u32,
-    /// User context whose doorbell page it uses.
-    pub uctx: u32,
-    /// CQ of sends.
-    pub send_cqn: u32,
-    /// CQ of receives.
-    pub recv_cqn: u32,
-    /// SRQ, if receives come from one.
-    pub srqn: Option<u32>,
-    /// Every send makes a completion.
-    pub sig_all: bool,
-    /// Most SGEs in a send.
-    pub max_send_sge: u8,
-    /// Most inline bytes in a send.
-    pub max_inline: u32,
-    /// XRC target: its domain.
-    pub xrcd: Option<u32>,
-    /// RSS: how it finds work queues.
-    pub rss: Option<Rss>,
-}
-
-impl QpConfig {
-    /// Of a QP that has neither queues nor completion queues.
-    pub(crate) fn without_queues(kind: QpType, pd: u32, uctx: u32) -> Self {
-        Self {
-            kind,
-            pd,
-            uctx,
-            send_cqn: NO_CQ,
-            recv_cqn: NO_CQ,
-            srqn: None,
-            sig_all: false,
-            max_send_sge: 0,
-            max_inline: 0,
-            xrcd: None,
-            rss: None,
-        }
-    }
-}
-
 /// Acknowledgements of queue pairs that have gone; more are lost. Nothing but a stop of the output gathers any.
 const MAX_LAST_WORDS: usize = 256;
-
-/// Number that no completion queue has.
-const NO_CQ: u32 = u32::MAX;
 
 /// A queue pair: its identity and attributes, a requester, a responder, and the state machine that connects them.
 #[derive(Debug)]

@@ -23,9 +23,9 @@ use faultline_wire::aeth::ack_timeout_ns;
 use faultline_wire::bth::Psn;
 
 use super::endpoint::Endpoint;
-use super::fault::{LOST_BUFFER, PageWait, await_page};
+use super::page_wait::{LOST_BUFFER, PageWait, await_page};
+use super::types::{Failure, QpType, State};
 use super::work_request::{SendOp, SendWr};
-use super::{Failure, QpType, State};
 use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;

@@ -22,7 +22,7 @@ use super::{Failure, PlaceError, Qp, QpType, State};
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{CopyError, Payload, Segments, TxFrame, truncate_segments};
+use crate::frame::{Payload, Segments, TxFrame, truncate_segments};
 use crate::mkey::{Access, Bearer, Miss};
 use crate::srq::RecvWr;
 use crate::tag::Class;
@@ -794,21 +794,4 @@ impl Qp {
         };
         Some(TxFrame::packet(header, Segments::new(), 0))
     }
-}
-
-/// Copies the payload, from byte `taken` on, into the segments.
-pub(super) fn copy_payload<M: Dma>(
-    cx: &mut Context<'_, M>,
-    segments: &Segments,
-    payload: Payload<'_, M>,
-    taken: &mut usize,
-) -> Result<(), CopyError> {
-    for segment in segments {
-        let len = segment.len as usize;
-        payload
-            .copy_to(*taken, cx.mem, segment.addr, len)
-            .inspect_err(|_| cx.count(Counter::dma_errors))?;
-        *taken += len;
-    }
-    Ok(())
 }

@@ -10,28 +10,14 @@ use faultline_wire::packet::RoceHeader;
 
 use super::endpoint::Endpoint;
 use super::responder::Refusal;
-use super::work_request::{Remote as RemoteMemory, SendExtra, SendOp, SendWr};
+use super::work_request::{DeviceRequest, Remote as RemoteMemory, SendExtra, SendOp, SendWr};
 use super::{Failure, Qp, State};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::Payload;
-use crate::mkey::Bearer;
 use crate::srq::RecvWr;
 use crate::tag::{Class, HEADERS, Label, Message, Remote, Rendezvous, TagList};
-
-/// A work request that the device has made.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum DeviceRequest {
-    /// Reads the data of a rendezvous into a place of the tag list; `pd` is the protection domain of the SRQ.
-    Read {
-        /// The place.
-        slot: u32,
-        pd: u32,
-    },
-    /// Tells the sender that its data has been read.
-    Fin([u8; HEADERS]),
-}
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,16 +125,6 @@ impl Endpoint {
             tags.release(slot);
         }
         self.complete_tagged(cx, entry);
-    }
-}
-
-impl SendWr {
-    /// As which user of memory keys its buffers are accessed.
-    pub fn key_user(&self, qp: &Endpoint) -> Bearer {
-        match self.device {
-            Some(DeviceRequest::Read { pd, .. }) => qp.key_user_in(pd),
-            _ => qp.key_user(),
-        }
     }
 }
 

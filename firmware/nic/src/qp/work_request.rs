@@ -10,13 +10,14 @@ use faultline_wire::Feth;
 use faultline_wire::bth::Psn;
 use zerocopy::FromBytes;
 
-use super::tag::DeviceRequest;
-use super::{Failure, QpConfig, QpType};
+use super::endpoint::Endpoint;
+use super::types::{Failure, QpConfig, QpType};
 use crate::config::MAX_MSG_SIZE;
 use crate::dma::Dma;
-use crate::mkey::{Bind, Register};
+use crate::mkey::{Bearer, Bind, Register};
 use crate::ring::Ring;
 use crate::srq::{SgList, parse_sges};
+use crate::tag::HEADERS;
 
 const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
 const RESERVED: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED);
@@ -319,6 +320,19 @@ fn flush_header(placement: u32, selectivity: u32) -> Option<Feth> {
     })
 }
 
+/// A work request that the device has made.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum DeviceRequest {
+    /// Reads the data of a rendezvous into a place of the tag list; `pd` is the protection domain of the SRQ.
+    Read {
+        /// The place.
+        slot: u32,
+        pd: u32,
+    },
+    /// Tells the sender that its data has been read.
+    Fin([u8; HEADERS]),
+}
+
 /// A work request that has been read and has not completed.
 #[derive(Debug)]
 pub(super) struct SendWr {
@@ -472,5 +486,15 @@ impl SendWr {
     /// Whether this flag is set.
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+}
+
+impl SendWr {
+    /// As which user of memory keys its buffers are accessed.
+    pub fn key_user(&self, qp: &Endpoint) -> Bearer {
+        match self.device {
+            Some(DeviceRequest::Read { pd, .. }) => qp.key_user_in(pd),
+            _ => qp.key_user(),
+        }
     }
 }

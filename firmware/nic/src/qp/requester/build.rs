@@ -15,9 +15,8 @@ use crate::frame::{Segments, TxFrame, push_segment, truncate_segments};
 use crate::mkey::{Access, Miss};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge::{self, SgPart};
-use crate::qp::tag::DeviceRequest;
-use crate::qp::work_request::{AtomicOp, Remote, SendExtra, SendOp, SendWr};
-use crate::qp::{Failure, PlaceError, QpType};
+use crate::qp::types::{Failure, PlaceError, QpType};
+use crate::qp::work_request::{AtomicOp, DeviceRequest, Remote, SendExtra, SendOp, SendWr};
 
 /// An acknowledgement is requested at least every so many packets, so that the window keeps moving.
 const ACK_EVERY: u32 = 64;

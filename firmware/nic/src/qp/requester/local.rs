@@ -7,8 +7,8 @@ use super::{LOCAL_BATCH, Requester};
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::mkey::Unchanged;
-use crate::qp::Failure;
 use crate::qp::endpoint::Endpoint;
+use crate::qp::types::Failure;
 use crate::qp::work_request::SendOp;
 use crate::work;
 

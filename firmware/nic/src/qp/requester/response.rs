@@ -17,8 +17,7 @@ use crate::fault::Need;
 use crate::frame::Payload;
 use crate::mkey::Access;
 use crate::qp::endpoint::Endpoint;
-use crate::qp::responder::copy_payload;
-use crate::qp::{Failure, PlaceError};
+use crate::qp::types::{Failure, PlaceError};
 use crate::time::{Instant, Nanos};
 
 /// Time between two READs of an adapter that asks again and again ([`crate::Pitfalls::flood`]).
@@ -406,7 +405,7 @@ impl Requester {
                 BuildError::Failed(failure) => PlaceError::Failed(failure),
                 BuildError::Absent(need) => PlaceError::Absent(need.absent, need.hint),
             })?;
-        copy_payload(cx, &segments, payload, &mut 0)?;
+        cx.copy_payload(&segments, payload, &mut 0)?;
         Ok(())
     }
 

@@ -6,8 +6,8 @@ use crate::context::Context;
 use crate::dma::Dma;
 use crate::frame::TxFrame;
 use crate::qp::endpoint::Endpoint;
+use crate::qp::types::{Failure, State};
 use crate::qp::work_request::SendWr;
-use crate::qp::{Failure, State};
 
 impl Requester {
     /// Completes the work request that was handed over before, and returns the next one.
