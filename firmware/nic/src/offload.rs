@@ -1,5 +1,7 @@
 //! Offloads for the network stack of the guest: checksums (RFC 1071), and TCP segmentation.
 
+use faultline_wire::checksum::InternetSum;
+
 use crate::dma::{Dma, DmaError};
 use crate::headers::{Headers, IpVersion, Transport, be16};
 use crate::payload::Payload;
@@ -11,73 +13,35 @@ const LAST_ONLY: u8 = 0x09;
 /// TCP flag that only the first carries: CWR (RFC 3168).
 const FIRST_ONLY: u8 = 0x80;
 
-/// A sum in ones' complement.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    sum: u64,
-    /// An odd number of bytes has been added: the next one is the low half of a word.
-    odd: bool,
+/// Adds the bytes from `at` to `end` of a frame.
+fn add_frame<M: Dma>(
+    sum: &mut InternetSum,
+    frame: &Payload<'_, M>,
+    mut at: usize,
+    end: usize,
+) -> Result<(), DmaError> {
+    let mut buf = [0; 2048];
+    while at < end {
+        let want = (end - at).min(buf.len());
+        let Some(part) = buf.get_mut(..want) else {
+            break;
+        };
+        let n = frame.read(at, part)?;
+        if n == 0 {
+            break;
+        }
+        sum.add(part.get(..n).unwrap_or(&[]));
+        at += n;
+    }
+    Ok(())
 }
 
-impl Sum {
-    fn add(&mut self, mut bytes: &[u8]) {
-        if self.odd
-            && let Some((first, rest)) = bytes.split_first()
-        {
-            self.sum += u64::from(*first);
-            self.odd = false;
-            bytes = rest;
-        }
-        let words = bytes.chunks_exact(4);
-        let tail = words.remainder();
-        // 2^32 words of 32 bits fit.
-        self.sum += words
-            .filter_map(|word| word.first_chunk())
-            .map(|word| u64::from(u32::from_be_bytes(*word)))
-            .sum::<u64>();
-        for (n, byte) in tail.iter().enumerate() {
-            self.sum += u64::from(*byte) << if n % 2 == 0 { 8 } else { 0 };
-        }
-        self.odd = tail.len() % 2 == 1;
-    }
-
-    /// The bytes from `at` to `end` of a frame.
-    fn add_frame<M: Dma>(
-        &mut self,
-        frame: &Payload<'_, M>,
-        mut at: usize,
-        end: usize,
-    ) -> Result<(), DmaError> {
-        let mut buf = [0; 2048];
-        while at < end {
-            let want = (end - at).min(buf.len());
-            let Some(part) = buf.get_mut(..want) else {
-                break;
-            };
-            let n = frame.read(at, part)?;
-            if n == 0 {
-                break;
-            }
-            self.add(part.get(..n).unwrap_or(&[]));
-            at += n;
-        }
-        Ok(())
-    }
-
-    fn fold(self) -> u16 {
-        let mut sum = self.sum;
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        sum as u16
-    }
-
-    /// The value of the header field. In UDP zero means that there is no checksum (RFC 768); for TCP both are the same.
-    fn checksum(self) -> u16 {
-        match !self.fold() {
-            0 => 0xffff,
-            sum => sum,
-        }
+/// The value of a TCP or UDP checksum field. In UDP zero means that there is no checksum (RFC 768); for TCP both are the
+/// same.
+fn transport_checksum(sum: InternetSum) -> u16 {
+    match sum.checksum() {
+        0 => 0xffff,
+        checksum => checksum,
     }
 }
 
@@ -88,20 +52,20 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
 }
 
 /// The pseudo header (RFC 9293 3.1, RFC 8200 8.1) of a packet whose transport has `len` bytes.
-fn pseudo_header(head: &[u8], headers: &Headers, transport: Transport, len: usize) -> Sum {
+fn pseudo_header(head: &[u8], headers: &Headers, transport: Transport, len: usize) -> InternetSum {
     let addresses = match headers.ip {
         Some(IpVersion::V6) => headers.ip_at + 8..headers.ip_at + 40,
         _ => headers.ip_at + 12..headers.ip_at + 20,
     };
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     sum.add(head.get(addresses).unwrap_or(&[]));
-    sum.sum += u64::from(transport.protocol()) + len as u64;
+    sum.add_number(u64::from(transport.protocol()) + len as u64);
     sum
 }
 
 /// The sum over the header of an IPv4 packet.
-fn ipv4_header(head: &[u8], headers: &Headers) -> Option<Sum> {
-    let mut sum = Sum::default();
+fn ipv4_header(head: &[u8], headers: &Headers) -> Option<InternetSum> {
+    let mut sum = InternetSum::default();
     sum.add(head.get(headers.ip_at..headers.transport_at).unwrap_or(&[]));
     (headers.ip == Some(IpVersion::V4)).then_some(sum)
 }
@@ -111,7 +75,7 @@ fn fill_ipv4(head: &mut [u8], headers: &Headers) {
         put16(head, headers.ip_at + 10, 0);
     }
     if let Some(sum) = ipv4_header(head, headers) {
-        put16(head, headers.ip_at + 10, !sum.fold());
+        put16(head, headers.ip_at + 10, sum.checksum());
     }
 }
 
@@ -131,8 +95,8 @@ pub(crate) fn fill_checksums<M: Dma>(
     let mut sum = pseudo_header(head, headers, transport, len);
     let in_head = head.len().min(headers.ip_end);
     sum.add(head.get(headers.transport_at..in_head).unwrap_or(&[]));
-    sum.add_frame(frame, in_head, headers.ip_end)?;
-    put16(head, field, sum.checksum());
+    add_frame(&mut sum, frame, in_head, headers.ip_end)?;
+    put16(head, field, transport_checksum(sum));
     Ok(())
 }
 
@@ -149,10 +113,10 @@ pub(crate) fn fill_partial<M: Dma>(
     (start, offset): (usize, usize),
     frame: &Payload<'_, M>,
 ) -> Result<(), DmaError> {
-    let mut sum = Sum::default();
+    let mut sum = InternetSum::default();
     sum.add(head.get(start..).unwrap_or(&[]));
-    sum.add_frame(frame, head.len(), frame.len())?;
-    put16(head, start + offset, sum.checksum());
+    add_frame(&mut sum, frame, head.len(), frame.len())?;
+    put16(head, start + offset, transport_checksum(sum));
     Ok(())
 }
 
@@ -178,7 +142,7 @@ pub(crate) fn check<M: Dma>(frame: &Payload<'_, M>) -> Checked {
 }
 
 fn check_parsed<M: Dma>(head: &[u8], headers: &Headers, frame: &Payload<'_, M>) -> Checked {
-    if ipv4_header(head, headers).is_some_and(|sum| sum.fold() != 0xffff) {
+    if ipv4_header(head, headers).is_some_and(|sum| !sum.is_right()) {
         return Checked::Wrong;
     }
     let Some(transport) = whole_transport(headers, frame.len()) else {
@@ -194,8 +158,8 @@ fn check_parsed<M: Dma>(head: &[u8], headers: &Headers, frame: &Payload<'_, M>) 
     }
     let len = headers.ip_end - headers.transport_at;
     let mut sum = pseudo_header(head, headers, transport, len);
-    match sum.add_frame(frame, headers.transport_at, headers.ip_end) {
-        Ok(()) if sum.fold() == 0xffff => Checked::Right,
+    match add_frame(&mut sum, frame, headers.transport_at, headers.ip_end) {
+        Ok(()) if sum.is_right() => Checked::Right,
         Ok(()) => Checked::Wrong,
         Err(_) => Checked::Unknown,
     }
@@ -253,28 +217,4 @@ pub(crate) fn finish_segment<M: Dma>(
         ..*headers
     };
     fill_checksums(head, &headers, frame)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sum_in_pieces_is_the_sum() {
-        let bytes: Vec<u8> = (0..1001u32).map(|n| (n * n / 8) as u8).collect();
-        let mut whole = 0u64;
-        for pair in bytes.chunks(2) {
-            whole += u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low));
-        }
-        while whole > 0xffff {
-            whole = (whole & 0xffff) + (whole >> 16);
-        }
-        for step in [1, 2, 3, 5, 7, 64, 999, 1001] {
-            let mut sum = Sum::default();
-            for piece in bytes.chunks(step) {
-                sum.add(piece);
-            }
-            assert_eq!(u64::from(sum.fold()), whole, "{step}");
-        }
-    }
 }

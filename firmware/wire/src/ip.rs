@@ -11,6 +11,7 @@
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::checksum::InternetSum;
 use crate::cursor::{Reader, Writer, fits};
 use crate::{MacAddr, WireError};
 
@@ -114,22 +115,10 @@ impl From<Ipv6Addr> for Gid {
     }
 }
 
-/// The Internet checksum (RFC 1071) of a header whose checksum field is zero. Over a header that
-/// contains its checksum the result is 0 when it is right.
-pub(crate) fn internet_checksum(header: &[u8]) -> u16 {
-    let mut sum: u32 = 0;
-    for pair in header.chunks(2) {
-        let word = match *pair {
-            [high, low] => [high, low],
-            [high] => [high, 0],
-            _ => [0, 0],
-        };
-        sum = sum.wrapping_add(u16::from_be_bytes(word).into());
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
+fn header_sum(header: &[u8]) -> InternetSum {
+    let mut sum = InternetSum::default();
+    sum.add(header);
+    sum
 }
 
 /// An IPv4 header without options (RFC 791 section 3.1).
@@ -180,7 +169,7 @@ impl Ipv4 {
         if ihl > Self::LEN {
             return Err(WireError::IpOptions(ihl));
         }
-        if internet_checksum(buf.get(..Self::LEN).unwrap_or_default()) != 0 {
+        if !header_sum(buf.get(..Self::LEN).unwrap_or_default()).is_right() {
             return Err(WireError::BadChecksum);
         }
         let tos = r.u8()?;
@@ -230,7 +219,7 @@ impl Ipv4 {
         fits("ecn", self.ecn.into(), 2)?;
         let mut header = [0; Self::LEN];
         self.fill(&mut header, 0)?;
-        let checksum = internet_checksum(&header);
+        let checksum = header_sum(&header).checksum();
         self.fill(&mut header, checksum)?;
         let mut w = Writer::new(out, Self::LEN)?;
         w.put(header)?;

@@ -36,6 +36,7 @@ mod error;
 pub mod aeth;
 pub mod atomic;
 pub mod bth;
+pub mod checksum;
 pub mod deth;
 pub mod ethernet;
 pub mod ext;

@@ -1,0 +1,90 @@
+//! The Internet checksum (RFC 1071).
+
+/// A sum in ones' complement over any number of pieces.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InternetSum {
+    sum: u64,
+    /// An odd number of bytes has been added: the next one is the low half of a word.
+    odd: bool,
+}
+
+impl InternetSum {
+    /// Adds the next bytes.
+    #[inline]
+    pub fn add(&mut self, mut bytes: &[u8]) {
+        if self.odd
+            && let Some((first, rest)) = bytes.split_first()
+        {
+            self.add_number(u64::from(*first));
+            self.odd = false;
+            bytes = rest;
+        }
+        let words = bytes.chunks_exact(4);
+        let tail = words.remainder();
+        // 2^32 words of 32 bits fit.
+        let sum = words
+            .filter_map(|word| word.first_chunk())
+            .map(|word| u64::from(u32::from_be_bytes(*word)))
+            .fold(0, u64::wrapping_add);
+        self.add_number(sum);
+        for (n, byte) in tail.iter().enumerate() {
+            self.add_number(u64::from(*byte) << if n % 2 == 0 { 8 } else { 0 });
+        }
+        if !bytes.is_empty() {
+            self.odd = tail.len() % 2 == 1;
+        }
+    }
+
+    /// Adds a number in place of its bytes, such as a length of a pseudo header.
+    #[inline]
+    pub fn add_number(&mut self, number: u64) {
+        self.sum = self.sum.wrapping_add(number);
+    }
+
+    #[inline]
+    fn fold(self) -> u16 {
+        let mut sum = self.sum;
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    }
+
+    /// The checksum of bytes whose checksum field is zero.
+    #[inline]
+    pub fn checksum(self) -> u16 {
+        !self.fold()
+    }
+
+    /// True if the sum is that of bytes with a right checksum.
+    #[inline]
+    pub fn is_right(self) -> bool {
+        self.fold() == 0xffff
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_sum_in_pieces_is_the_sum() {
+        let bytes: Vec<u8> = (0..1001u32).map(|n| (n * n / 8) as u8).collect();
+        let mut whole = 0u64;
+        for pair in bytes.chunks(2) {
+            whole += u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low));
+        }
+        while whole > 0xffff {
+            whole = (whole & 0xffff) + (whole >> 16);
+        }
+        for step in [1, 2, 3, 5, 7, 64, 999, 1001] {
+            let mut sum = InternetSum::default();
+            for piece in bytes.chunks(step) {
+                sum.add(piece);
+                sum.add(&[]);
+            }
+            assert_eq!(u64::from(sum.fold()), whole, "{step}");
+        }
+    }
+}
