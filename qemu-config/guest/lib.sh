@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced before every guest script: where the NIC is, and small helpers. Plain bash.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8
 PS1='[\h \w]# '
@@ -39,6 +40,7 @@ lab_rdma_device() {
 lab_gid_index() {
 	local want=${1:-$MY_IP} dir=/sys/class/infiniband/$RDMA_DEV/ports/1 index gid type
 	if [ "${want//::/}" = "$want" ]; then
+		# shellcheck disable=SC2086 # four words
 		want=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${want//./ })
 	else
 		want=$(printf '%04x:0000:0000:0000:0000:0000:0000:%04x' "0x${want%%::*}" "0x${want##*::}")
@@ -67,6 +69,7 @@ lab_listens() {
 		mapfile -t lines <$table
 		for line in "${lines[@]}"; do
 			# Number, local and remote address, state.
+			# shellcheck disable=SC2086
 			set -- $line
 			if [ "${2##*:} $4" = "$port 0A" ]; then
 				return 0
@@ -81,6 +84,19 @@ lab_sent() {
 	read -r "$1" <"/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/tx_roce_packets"
 }
 
+# Waits until this guest's NIC has sent COUNT more RoCE packets: lab_flows COUNT
+lab_flows() {
+	local lab_first
+	lab_sent lab_first
+	lab_until 20 lab_has_sent $((lab_first + $1))
+}
+
+lab_has_sent() {
+	local lab_now
+	lab_sent lab_now
+	[ "$lab_now" -ge "$1" ]
+}
+
 # Waits until COMMAND succeeds: lab_until SECONDS COMMAND… The seconds are longer ones, see LAB_PATIENCE.
 lab_until() {
 	local end=$((SECONDS + $1 * ${LAB_PATIENCE:-1}))
@@ -92,6 +108,14 @@ lab_until() {
 		fi
 		lab_pause
 	done
+}
+
+# Ends the script unless COMMAND fails: lab_fails COMMAND…
+lab_fails() {
+	if "$@"; then
+		echo "this must fail, and did not: $*" >&2
+		exit 1
+	fi
 }
 
 # A script that ends at its first failure (set -e) says what has failed.

@@ -429,12 +429,13 @@ pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
     let patience = plan.kernel.patience();
     let peer = if guest.index == 0 { 1 } else { 0 };
     let env = format!(
-        "export GUEST_INDEX={} GUEST_COUNT={} MY_IP={own} MY_IP6={own6} PEER_IP={} PEER_IP6={}\n\
+        "export GUEST_INDEX={} GUEST_COUNT={} GUEST_MIB={} MY_IP={own} MY_IP6={own6} PEER_IP={} PEER_IP6={}\n\
          export ARTEFACTS=/tmp/artefacts LAB_PATIENCE={patience}\n\
          # Options of the ODP programs for a device that cannot do all of it.\n\
          export NIC_LIMITS={}\n",
         guest.index,
         plan.guests,
+        plan.memory,
         address(peer),
         address6(peer),
         // rdma_rxe ignores the offset into an on-demand page (Linux 7.2).

@@ -1,6 +1,6 @@
 //! What the host must have: a few Debian packages, a mirror of the archive, and perhaps KVM.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -25,11 +25,63 @@ const NEEDED: &[(&str, &str)] = &[
     ("apt-get", "apt"),
 ];
 
+/// The same for programs that only tests call.
+const LINTERS: &[(&str, &str)] = &[("shellcheck", "shellcheck"), ("python3", "python3")];
+
+/// The version of ruff: another one may find something else wrong.
+const RUFF: &str = "0.17.6";
+
 /// Makes sure that the programs the lab calls are there; installs them if it may.
 ///
 /// # Errors
 /// If something is missing and the lab does not run as root: the message is the command to run.
 pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, missing_packages)
+}
+
+/// The same of the programs that check scripts: shellcheck, and pip for [`ruff`].
+pub fn ensure_linters(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, || {
+        let mut missing = missing(LINTERS);
+        let mut pip = Command::new("python3");
+        if capture(pip.args(["-m", "pip", "--version"])).is_err() {
+            missing.push("python3-pip");
+        }
+        missing
+    })
+}
+
+/// The path of ruff, which no Debian release has: pip brings it into the cache.
+pub fn ruff(workspace: &Workspace) -> Result<PathBuf> {
+    let cache = workspace.cache()?;
+    let folder = cache.join(format!("ruff-{RUFF}"));
+    let program = folder.join("bin/ruff");
+    if program.is_file() {
+        return Ok(program);
+    }
+    ensure_linters(workspace)?;
+    let _lock = workspace.lock_cache()?;
+    if program.is_file() {
+        return Ok(program);
+    }
+    let partial = cache.join(format!("ruff-{RUFF}.partial"));
+    let _ = std::fs::remove_dir_all(&partial);
+    run_logged(
+        &format!("fetching ruff {RUFF}"),
+        Command::new("python3")
+            .args(["-m", "pip", "install", "--no-deps", "--target"])
+            .arg(&partial)
+            .arg(format!("ruff=={RUFF}")),
+        &cache.join("ruff.log"),
+    )
+    .context("is the network there? ruff could not be fetched from the Python package index")?;
+    std::fs::rename(&partial, &folder)
+        .with_context(|| format!("renaming {}", partial.display()))?;
+    Ok(program)
+}
+
+/// Installs the packages that are missing, if there are any.
+fn ensure(workspace: &Workspace, missing_packages: fn() -> Vec<&'static str>) -> Result<()> {
     let missing = missing_packages();
     if missing.is_empty() {
         return Ok(());
@@ -67,16 +119,21 @@ pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
     .context("is the network there? packages could not be installed")
 }
 
-fn missing_packages() -> Vec<&'static str> {
-    let mut missing: Vec<&str> = NEEDED
+/// The packages of the programs that are not there.
+fn missing(programs: &[(&str, &'static str)]) -> Vec<&'static str> {
+    let absent = programs
         .iter()
-        .filter(|(program, _)| which(program).is_none())
-        .map(|&(_, package)| package)
-        .collect();
+        .filter(|(program, _)| which(program).is_none());
+    let mut packages: Vec<&str> = absent.map(|&(_, package)| package).collect();
+    packages.dedup();
+    packages
+}
+
+fn missing_packages() -> Vec<&'static str> {
+    let mut missing = missing(NEEDED);
     if !Path::new(KEYRING).exists() {
         missing.push("debian-archive-keyring");
     }
-    missing.dedup();
     missing
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::command::capture;
 use crate::image::{Base, Kernel};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, files_below, links_below};
 
 /// Runs first in the guest: loads the disk's modules, mounts the root, hands over.
 const INIT: &str = include_str!("../guest/initramfs-init");
@@ -20,6 +20,9 @@ const INIT: &str = include_str!("../guest/initramfs-init");
 const STAGE2: &str = include_str!("../guest/init");
 /// What guest scripts may use.
 const LIBRARY: &str = include_str!("../guest/lib.sh");
+
+/// Where scripts and programs of `tests/guest` are in a guest.
+const PROGRAMS: &str = "lab/overlay/usr/local/bin";
 
 /// Modules needed to mount the root; their dependencies are looked up.
 const MODULES: &[&str] = &[
@@ -146,13 +149,14 @@ pub fn write(
     cpio.file("lab/lib.sh", 0o644, LIBRARY.as_bytes());
     cpio.file("lab/hostname", 0o644, format!("guest{index}\n").as_bytes());
     add_self(&mut cpio)?;
+    add_scripts(&mut cpio, &workspace.root().join("tests/guest/scripts"))?;
     for overlay in overlays {
-        for file in crate::workspace::files_below(overlay)? {
+        for file in files_below(overlay)? {
             let relative = file.strip_prefix(overlay).unwrap_or(&file);
             let mode = fs::metadata(&file)?.permissions().mode();
             cpio.file(Path::new("lab/overlay").join(relative), mode, &read(&file)?);
         }
-        for link in crate::workspace::links_below(overlay)? {
+        for link in links_below(overlay)? {
             let relative = link.strip_prefix(overlay).unwrap_or(&link);
             let target =
                 fs::read_link(&link).with_context(|| format!("reading {}", link.display()))?;
@@ -164,6 +168,15 @@ pub fn write(
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// Adds the scripts of a folder as commands that have the files' names without their extensions.
+fn add_scripts(cpio: &mut Cpio, folder: &Path) -> Result<()> {
+    for file in files_below(folder)? {
+        let name = file.file_stem().context("a script has a name")?;
+        cpio.file(Path::new(PROGRAMS).join(name), 0o755, &read(&file)?);
+    }
+    Ok(())
 }
 
 /// This program is also the guest's agent. It brings its own loader and libraries, so that the host's release need not
@@ -305,6 +318,21 @@ mod tests {
                 PathBuf::from("/lib64/ld-linux-x86-64.so.2")
             ]
         );
+    }
+
+    #[test]
+    fn scripts_are_commands_as_they_are_at_each_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let archive = |content: &str| {
+            fs::write(dir.path().join("probe.sh"), content).unwrap();
+            let mut cpio = Cpio::default();
+            add_scripts(&mut cpio, dir.path()).unwrap();
+            String::from_utf8_lossy(&cpio.finish()).into_owned()
+        };
+        let (first, second) = (archive("echo first"), archive("echo second"));
+        let path = "lab/overlay/usr/local/bin/probe\0";
+        assert!(first.contains(path) && first.contains("echo first"));
+        assert!(second.contains(path) && second.contains("echo second"));
     }
 
     #[test]

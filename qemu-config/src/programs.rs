@@ -1,7 +1,8 @@
-//! The test programs of `tests/guest`, built natively inside the unpacked guest root and laid over every guest.
+//! The compiled programs of `tests/guest`, built natively inside the unpacked guest root and laid over every guest. The scripts
+//! are not built: the initial file system takes them from the source tree at each boot.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -12,7 +13,17 @@ use crate::image::Base;
 use crate::workspace::{Fingerprint, Workspace, files_below};
 
 /// Bumped when the way of building changes.
-const RECIPE: &str = "3";
+const RECIPE: &str = "4";
+
+/// What the programs are made of.
+fn compiled(source: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = files_below(source)?;
+    files.retain(|file| {
+        let extension = file.extension().is_some_and(|e| e == "c" || e == "h");
+        extension || file.ends_with("Makefile")
+    });
+    Ok(files)
+}
 
 /// The built programs, as a tree to lay over a guest's root.
 #[derive(Debug, Clone)]
@@ -28,7 +39,7 @@ impl Programs {
         let key = Fingerprint::new()
             .text(RECIPE)
             .text(&base.key)
-            .tree(&source)?
+            .files(&source, &compiled(&source)?)?
             .tree(&workspace.guest_driver().join("provider"))?
             .tree(&workspace.guest_driver().join("include"))?
             .finish();
@@ -63,5 +74,22 @@ impl Programs {
         fs::rename(work.join("overlay"), &overlay)
             .with_context(|| format!("making {}", overlay.display()))?;
         Ok(Self { overlay })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_not_built() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("scripts")).unwrap();
+        let names = ["Makefile", "README.md", "a.c", "b.h", "scripts/c.sh"];
+        for name in names {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let sources = ["Makefile", "a.c", "b.h"].map(|name| dir.path().join(name));
+        assert_eq!(compiled(dir.path()).unwrap(), sources);
     }
 }

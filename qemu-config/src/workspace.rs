@@ -141,14 +141,19 @@ impl Fingerprint {
     }
 
     /// Adds every file below `dir`, by relative path, mode and content.
-    pub fn tree(mut self, dir: &Path) -> Result<Self> {
-        for path in files_below(dir)? {
+    pub fn tree(self, dir: &Path) -> Result<Self> {
+        self.files(dir, &files_below(dir)?)
+    }
+
+    /// Adds some of the files below `dir`, like [`Self::tree`].
+    pub fn files(mut self, dir: &Path, files: &[PathBuf]) -> Result<Self> {
+        for path in files {
             let relative = path
                 .strip_prefix(dir)
-                .unwrap_or(&path)
+                .unwrap_or(path)
                 .to_string_lossy()
                 .into_owned();
-            self = self.text(&relative).file(&path)?;
+            self = self.text(&relative).file(path)?;
         }
         Ok(self)
     }

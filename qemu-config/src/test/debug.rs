@@ -67,18 +67,12 @@ fn checkpatch(workspace: &Workspace, dir: &Path) -> Result<()> {
     )
 }
 
-/// Memory that nothing points to any more (Documentation/dev-tools/kmemleak.rst). What is younger than five seconds
-/// is not reported, and a pointer in a register hides a block: so after a while, and twice.
-const LOOK_FOR_LEAKS: &str = "sleep 6
-    for scan in 1 2; do echo scan >/sys/kernel/debug/kmemleak; done
-    cat /sys/kernel/debug/kmemleak";
-
 /// Asks the debug kernels of a pair what has leaked, as a test of its own.
 pub fn look_for_leaks(pair: &mut Pair, prefix: &str, tally: &mut Tally) {
     let started = Instant::now();
     let mut found = String::new();
     for guest in &pair.cluster.guests {
-        match guest.run(LOOK_FOR_LEAKS, Duration::from_secs(300)) {
+        match guest.run("look_for_leaks", Duration::from_secs(300)) {
             Ok(outcome) if outcome.success() => found.push_str(&outcome.text()),
             Ok(outcome) => found.push_str(&format!("kmemleak: {}", outcome.describe())),
             Err(error) => found.push_str(&format!("{error:#}")),

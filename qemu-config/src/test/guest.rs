@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::pair::{Pair, Pairs};
-use super::table::{self, GuestTest};
+use super::suites::{self, GuestTest};
 use super::{Options, Tally, Verdict, debug};
 use crate::cluster::{Plan, TCG_RACE, is_tcg_race};
 use crate::command::say;
@@ -19,12 +19,12 @@ const ATTEMPTS: u32 = 3;
 /// The tests of a suite whose names contain `filter`.
 pub fn chosen(suite: &str, filter: &str, kernel: Kernel, options: &Options) -> Vec<GuestTest> {
     let too_slow =
-        |test: &GuestTest| kernel == Kernel::Debug && debug::TOO_SLOW.contains(&&*test.name);
-    let mut tests = table::suite(suite);
+        |test: &GuestTest| kernel == Kernel::Debug && debug::TOO_SLOW.contains(&test.name);
+    let mut tests = suites::table(suite).to_vec();
     tests.retain(|test| {
         test.name.contains(filter)
             && !too_slow(test)
-            && !options.leaves_out(suite, &test.name, kernel)
+            && !options.leaves_out(suite, test.name, kernel)
     });
     tests
 }
@@ -39,9 +39,7 @@ pub fn run(
     tally: &mut Tally,
 ) -> Result<()> {
     for test in tests {
-        let mut test = test.clone();
-        test.exchange.limit *= plan.kernel.patience();
-        let (mut elapsed, mut verdict) = judge(workspace, &test, plan, pairs)?;
+        let (mut elapsed, mut verdict) = judge(workspace, test, plan, pairs)?;
         let mut retries = Vec::new();
         for _ in 1..ATTEMPTS {
             if !matches!(&verdict, Verdict::Failed(why) if is_tcg_race(why)) {
@@ -49,7 +47,7 @@ pub fn run(
             }
             say(format!("{TCG_RACE}; once more"));
             retries.push(TCG_RACE);
-            (elapsed, verdict) = judge(workspace, &test, plan, pairs)?;
+            (elapsed, verdict) = judge(workspace, test, plan, pairs)?;
         }
         let name = format!("{label}::{}", test.name);
         tally.add_after(&name, elapsed, verdict, &retries);
@@ -82,7 +80,9 @@ fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdic
         return (Verdict::Failed("there are not two guests".into()), false);
     };
     let mut problems = Vec::new();
-    match exchange::run(server, client, &test.exchange) {
+    let mut exchange = test.exchange();
+    exchange.limit *= pair.cluster.plan.kernel.patience();
+    match exchange::run(server, client, &exchange) {
         Ok(report) => {
             if !report.success() {
                 problems.push(report.text(40));
@@ -102,8 +102,8 @@ fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdic
     }
     let verdict = Verdict::Failed(format!(
         "server: {}\nclient: {}\n{}\nlogs: {}",
-        test.exchange.server,
-        test.exchange.client,
+        exchange.server,
+        exchange.client,
         problems.join("\n"),
         workspace.shown(&pair.cluster.dir)
     ));

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{Failure, Tally, Verdict};
+use super::{Failure, Tally, Verdict, scripts};
 use crate::command::{say, tail};
 use crate::driver::Driver;
 use crate::image::{Base, Kernel};
@@ -18,6 +18,7 @@ use crate::workspace::Workspace;
 pub const STEPS: &[&str] = &[
     "fmt",
     "dependencies",
+    "scripts",
     "clippy",
     "cargo-test",
     "driver-stable",
@@ -48,6 +49,7 @@ pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
                 ];
                 cargo(workspace, dir, step, &words).map(|_| None)
             }
+            "scripts" => scripts::check(workspace, dir).map(|()| None),
             "dependencies" => dependencies(workspace).map(|()| None),
             "provider" => provider(workspace).map(|()| None),
             "compatibility" => compatibility(workspace, dir).map(|()| None),

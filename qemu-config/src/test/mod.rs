@@ -10,7 +10,8 @@ mod pyverbs;
 mod pyverbs_tests;
 mod robustness;
 mod sanitizers;
-mod table;
+mod scripts;
+mod suites;
 
 use std::path::Path;
 use std::thread;
@@ -230,7 +231,7 @@ pub enum Suite {
 impl Suite {
     fn all() -> Vec<Self> {
         let mut all = vec![Self::Host];
-        all.extend(table::SUITES.iter().map(|&name| Self::Guest(name)));
+        all.extend(suites::SUITES.iter().map(|&name| Self::Guest(name)));
         all.extend([
             Self::Odp,
             Self::Keys,
@@ -279,7 +280,9 @@ impl Suite {
             Self::Guest(_) | Self::Odp | Self::Pyverbs => Vec::new(),
         };
         let pyverbs = self.pyverbs().into_iter().map(|test| test.name);
-        let table = table::suite(self.name()).into_iter().map(|test| test.name);
+        let table = suites::table(self.name())
+            .iter()
+            .map(|test| test.name.to_owned());
         let named = others.into_iter().chain(pyverbs).map(str::to_owned);
         named.chain(table).collect()
     }
@@ -454,7 +457,7 @@ struct Job {
 enum Tests {
     Pyverbs(Vec<pyverbs::Test>),
     Robustness(Vec<(&'static str, robustness::Test)>),
-    Table(Vec<table::GuestTest>),
+    Table(Vec<suites::GuestTest>),
 }
 
 /// The tests of a suite in guests of a kernel whose names contain `filter`.
@@ -591,7 +594,7 @@ mod tests {
         let [first, second] = Kernel::BOTH;
         for name in LONG.iter().chain(BY_NAME) {
             let (suite, test) = name.split_once("::").unwrap();
-            assert!(table::suite(suite).iter().any(|known| known.name == test));
+            assert!(suites::table(suite).iter().any(|known| known.name == test));
             assert_eq!(
                 options.leaves_out(suite, test, first),
                 BY_NAME.contains(name)
@@ -600,7 +603,7 @@ mod tests {
         }
         for name in SHORT {
             let (suite, test) = name.split_once("::").unwrap();
-            assert!(table::suite(suite).iter().any(|known| known.name == test));
+            assert!(suites::table(suite).iter().any(|known| known.name == test));
             assert!(options.leaves_out(suite, test, first));
             assert!(!options.leaves_out(suite, test, second));
         }

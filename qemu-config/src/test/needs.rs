@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use super::Options;
+use super::{Options, suites::oversubscribe};
 use crate::cluster::Plan;
 use crate::image::Kernel;
 use crate::qemu::Hardware;
 
-/// MiB of the region in the suite `oversubscribe`: ten times the guest's memory.
-pub const OVERSUBSCRIBED: u32 = 10 * SMALL_MEMORY;
+/// MiB of the region in the suite `oversubscribe`.
+const OVERSUBSCRIBED: u32 = oversubscribe::TIMES * SMALL_MEMORY;
 /// MiB of memory of a guest that is to run out of it.
-pub const SMALL_MEMORY: u32 = 256;
+const SMALL_MEMORY: u32 = 256;
 
 /// The guests that `suite` runs in; `root` is the project's.
 pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan {

@@ -193,31 +193,10 @@ fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Run
     let sending = start(client, &format!("{command} $PEER_IP"))?;
     // perftest says nothing until it ends.
     client
-        .must(FLOWS, SHORT)
+        .must("lab_flows 200", SHORT)
         .context("the traffic did not start")?;
     Ok((serving, sending))
 }
-
-/// RoCE packets leave this guest.
-const FLOWS: &str = "
-    lab_sent before
-    flows() { lab_sent now; [ $now -ge $((before + 200)) ]; }
-    lab_until 20 flows";
-
-/// Sends to itself through the device, and to the other guest's interface, and says so when both flow.
-const OWN_TRAFFIC: &str = "
-    answered() { read -r $1 < /sys/class/net/$NETDEV/statistics/rx_packets; }
-    lab_sent before; answered first
-    pong() { exec ibv_rc_pingpong -d $RDMA_DEV -g $GID_INDEX -n 1000000000 $1; }
-    pong & serving=$!
-    lab_until 10 lab_listens 18515
-    pong $MY_IP & sending=$!
-    ping -q -f $PEER_IP >/dev/null 2>&1 &
-    flows() { lab_sent now; answered last; [ $now -ge $((before + 200)) ] && [ $last -ge $((first + 20)) ]; }
-    lab_until 20 flows && : > /run/flows
-    wait $serving; status=$?
-    wait $sending && exit 0
-    exit $status";
 
 /// The program must end by itself, with an error.
 fn must_fail(running: Running<'_>, who: &str) -> Result<Outcome> {
@@ -256,34 +235,10 @@ fn application_killed(cluster: &Cluster, _: &Plan) -> Result<()> {
         works(cluster)?;
     }
     server
-        .must(EVERYTHING_FREED, SHORT)
+        .must("objects_freed", SHORT)
         .context("what programs that were killed had")?;
     Ok(())
 }
-
-/// Kills programs that hold objects of each kind; the kernel then has as many as before. It does not list address
-/// handles, but the device frees no protection domain that has any (`IN_USE`): when the domains are gone, so are they.
-const EVERYTHING_FREED: &str = "
-    held() { rdma resource show $RDMA_DEV | sed 's/.*: //'; }
-    of() { echo \"$2\" | grep -o \"\\b$1 [0-9]*\" | cut -d' ' -f2; }
-    before=$(held)
-    for way in 'rc 18515' 'srq 18516' 'ud 18517'; do
-        set -- $way
-        pong() { exec ibv_${1}_pingpong -p $2 -d $RDMA_DEV -g $GID_INDEX -n 100000000 $3 >/dev/null; }
-        pong $1 $2 & programs=\"$programs $!\"
-        lab_until 10 lab_listens $2
-        pong $1 $2 $MY_IP & programs=\"$programs $!\"
-    done
-    lab_sent first
-    flows() { lab_sent now; [ $now -ge $((first + 1000)) ]; }
-    lab_until 20 flows
-    during=$(held)
-    for kind in pd cq qp mr ctx srq; do
-        [ $(of $kind \"$during\") -gt $(of $kind \"$before\") ] || { echo \"no $kind: $before, $during\"; exit 1; }
-    done
-    kill -KILL $programs
-    freed() { [ \"$(held)\" = \"$before\" ]; }
-    lab_until 10 freed || { echo \"before: $before, after: $(held)\"; exit 1; }";
 
 fn module_reloaded(cluster: &Cluster, plan: &Plan) -> Result<()> {
     let (server, _) = pair(cluster)?;
@@ -337,7 +292,7 @@ fn module_removed_50_times_under_traffic(cluster: &Cluster, plan: &Plan) -> Resu
 fn remove_under_traffic(guest: &Guest, plan: &Plan, times: u32) -> Result<()> {
     for round in 0..times {
         let traffic = guest.start(&Exec {
-            script: OWN_TRAFFIC.to_owned(),
+            script: "own_traffic".to_owned(),
             ..Exec::default()
         })?;
         let context = || format!("guest {}, round {round}", guest.index);
@@ -357,13 +312,10 @@ fn remove_under_traffic(guest: &Guest, plan: &Plan, times: u32) -> Result<()> {
 fn device_unbound_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
     let (server, client) = pair(cluster)?;
     let (serving, sending) = traffic(server, client)?;
-    client.must(
-        "cd /sys/bus/pci/drivers/faultline && ls -d 0000:* > /tmp/slot && cat /tmp/slot > unbind",
-        SHORT,
-    )?;
+    client.must("driver_of_device unbind", SHORT)?;
     must_fail(sending, "the client")?;
     end(serving, "the server")?;
-    client.must("cat /tmp/slot > /sys/bus/pci/drivers/faultline/bind", SHORT)?;
+    client.must("driver_of_device bind", SHORT)?;
     configure(client, plan)?;
     works(cluster)
 }
@@ -384,12 +336,7 @@ fn interface_down_under_traffic(cluster: &Cluster, _: &Plan) -> Result<()> {
 fn function_reset(cluster: &Cluster, plan: &Plan) -> Result<()> {
     let (_, client) = pair(cluster)?;
     works(cluster)?;
-    client.must(
-        "cd /sys/bus/pci/drivers/faultline && slot=$(ls -d 0000:*) && device=/sys/bus/pci/devices/$slot
-         cat $device/reset_method
-         echo $slot > unbind && echo 1 > $device/reset && echo $slot > bind",
-        SHORT,
-    )?;
+    client.must("driver_of_device reset", SHORT)?;
     configure(client, plan)?;
     works(cluster)
 }
@@ -397,12 +344,7 @@ fn function_reset(cluster: &Cluster, plan: &Plan) -> Result<()> {
 /// Takes the device from its driver while a program waits for events of its mappings.
 fn watches_without_device(cluster: &Cluster, plan: &Plan) -> Result<()> {
     let (_, client) = pair(cluster)?;
-    client.must(
-        "cd /sys/bus/pci/drivers/faultline && ls -d 0000:* > /tmp/slot
-         watch_cache unplug faultline $(cat /tmp/slot) | tee /tmp/watch; grep -qx PASS /tmp/watch
-         cat /tmp/slot > bind",
-        SHORT,
-    )?;
+    client.must("driver_of_device unplug", SHORT)?;
     configure(client, plan)?;
     works(cluster)
 }
@@ -444,48 +386,24 @@ fn handles_of_a_stopped_device(cluster: &Cluster, _: &Plan) -> Result<()> {
     works(cluster)
 }
 
-/// A program hears that its device is gone.
-const WATCH_EVENTS: &str = "
-    ibv_asyncwatch -d $RDMA_DEV > /tmp/events 2>&1 &
-    lab_until 10 grep -q 'async event FD' /tmp/events";
-const DEVICE_FATAL: &str = "
-    fatal() { grep -q 'event_type IBV_EVENT_DEVICE_FATAL' /tmp/events; }
-    lab_until 30 fatal || { cat /tmp/events; exit 1; }";
-
 fn emulator_killed_while_it_sleeps_under_load(cluster: &Cluster, _: &Plan) -> Result<()> {
     let (server, client) = pair(cluster)?;
     let start =
         |guest: &Guest, script: &str| guest.must(script, SHORT).context("starting the load");
     // Each of few requests wakes the engine. One that QEMU reports at the very moment of the death ends QEMU itself.
-    let command = "ib_send_bw -d $RDMA_DEV -x $GID_INDEX -F -D 300 -s 4096 -t 1 \
-                   --rate_limit=20 --rate_units=p --rate_limit_type=SW";
-    start(
-        server,
-        &format!(
-            "({command}; echo $? > /tmp/status) >/dev/null 2>&1 & lab_until 10 lab_listens 18515"
-        ),
-    )?;
-    start(
-        client,
-        &format!("({command} $PEER_IP; echo $? > /tmp/status) >/dev/null 2>&1 &"),
-    )?;
-    start(client, WATCH_EVENTS)?;
-    start(
-        client,
-        "lab_sent before; flows() { lab_sent now; [ $now -ge $((before + 20)) ]; }; lab_until 20 flows
-         ping -q -i 0.1 $PEER_IP >/dev/null 2>&1 &",
-    )?;
+    start(server, "paced_load server")?;
+    start(client, "fatal_event watch")?;
+    start(client, "paced_load client")?;
     cluster
         .emulator
         .as_ref()
         .context("there is no emulator")?
         .kill();
     client
-        .must(DEVICE_FATAL, SHORT)
+        .must("fatal_event wait", SHORT)
         .context("an event of the device's death")?;
-    let failed = "lab_until 60 test -s /tmp/status && [ $(cat /tmp/status) != 0 ]";
     client
-        .must(failed, ERROR_LIMIT)
+        .must("paced_load failed", ERROR_LIMIT)
         .context("the client's error")?;
     for guest in [server, client] {
         guest.must(
@@ -517,14 +435,14 @@ fn emulator_killed_under_traffic(cluster: &Cluster, _: &Plan) -> Result<()> {
 fn emulator_killed_while_idle(cluster: &Cluster, _: &Plan) -> Result<()> {
     let (server, _) = pair(cluster)?;
     works(cluster)?;
-    server.must(WATCH_EVENTS, SHORT)?;
+    server.must("fatal_event watch", SHORT)?;
     cluster
         .emulator
         .as_ref()
         .context("there is no emulator")?
         .kill();
     server
-        .must(DEVICE_FATAL, SHORT)
+        .must("fatal_event wait", SHORT)
         .context("an event of the device's death")?;
     let outcome = server.run(
         "timeout 20 ibv_rc_pingpong -n 1 -d $RDMA_DEV -g $GID_INDEX",

@@ -20,6 +20,12 @@ pub fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The files of a folder of the source tree.
+fn files(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).into_iter().flatten();
+    entries.flatten().map(|entry| entry.path()).collect()
+}
+
 /// Whether a character may be part of a name in Rust or C.
 pub fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
@@ -40,7 +46,15 @@ pub fn part<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
 /// Whether there is a test of this name, which says where to look.
 pub fn exists(test: &str) -> bool {
     let text = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
-    let runs = |path: &str, program: &str| text(path).split(|c| !is_name(c)).any(|w| w == program);
+    // By a suite's table, or by a script that one names.
+    let runs = |program: &str| {
+        let folders = ["qemu-config/src/test/suites", "tests/guest/scripts"];
+        let mut files = folders.iter().flat_map(|folder| files(folder));
+        files.any(|file| {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            text.split(|c| !is_name(c)).any(|word| word == program)
+        })
+    };
     let parts: Vec<&str> = test.split("::").collect();
     match parts[..] {
         ["pyverbs", name] => {
@@ -51,8 +65,7 @@ pub fn exists(test: &str) -> bool {
         }
         // Others are for demonstrations.
         ["guest", name] => {
-            text(&format!("tests/guest/{name}.c")).contains("int main(")
-                && runs("qemu-config/src/test/table.rs", name)
+            text(&format!("tests/guest/{name}.c")).contains("int main(") && runs(name)
         }
         ["bench", name] => root()
             .join(format!("tests/harness/src/bin/bench/{name}.rs"))
@@ -61,15 +74,8 @@ pub fn exists(test: &str) -> bool {
             let suite = match suite {
                 "robustness" | "keys" => text(&format!("qemu-config/src/test/{suite}.rs")),
                 _ => {
-                    let table = text("qemu-config/src/test/table.rs");
-                    let function = match suite {
-                        "verbs" => "verbs_left_over".to_owned(),
-                        _ => suite.replace('-', "_"),
-                    };
-                    match table.split_once(&format!("\nfn {function}() -> Vec<GuestTest> {{")) {
-                        Some((_, rest)) => part(rest, "", "\n}\n").to_owned(),
-                        None => return false,
-                    }
+                    let file = suite.replace('-', "_");
+                    text(&format!("qemu-config/src/test/suites/{file}.rs"))
                 }
             };
             suite.contains(&format!("\"{name}\""))

@@ -3,7 +3,7 @@
 # Programs over Open MPI and UCX, one rank in each of two guests.
 #
 #	apps_ucx server [data]			starts what the other guest's mpirun asks for, until that has ended
-#	apps_ucx perftest TRANSPORT 4|6 TEST…	ucx_perftest's tests over rc or ud, by GIDs of IPv4 or IPv6
+#	apps_ucx perftest TRANSPORT 4|6		ucx_perftest's tests over rc or ud, by GIDs of IPv4 or IPv6
 #	apps_ucx data TRANSPORT 4|6 [OPTION…]	mpi_data: messages, collectives and windows with verified data
 #	apps_ucx on_demand server|client	mpi_data over rc with UCX registering on demand: both devices must fault
 #
@@ -16,6 +16,7 @@ PORT=18700
 SELF=$(realpath "$0")
 FOLDER=${SELF%/*}
 PROGRAM=/root/mpi_data
+PERFTESTS=(tag_lat tag_bw stream_bw ucp_put_bw ucp_get ucp_am_bw)
 
 # The compiler takes some seconds under TCG: once in each guest, in both at the same time.
 build() {
@@ -64,7 +65,7 @@ traffic() {
 	run "$@"
 	lab_sent after
 	echo "$((after - before)) RoCE packets"
-	[ $after -ge $((before + least)) ] || { echo "they are too few: the data went another way"; exit 1; }
+	[ "$after" -ge $((before + least)) ] || { echo "they are too few: the data went another way"; exit 1; }
 }
 
 # One rank: rank TRANSPORT 4|6 COMMAND…
@@ -80,7 +81,8 @@ rank() {
 
 # All tests in one process: starting it takes longer than each of them. It has no data to verify.
 measure() {
-	for test in "$@"; do
+	local test
+	for test in "${PERFTESTS[@]}"; do
 		echo "$test-8 -t $test -s 8 -n 400 -w 20"
 		echo "$test-100000 -t $test -s 100000 -n 10 -w 2"
 	done >/tmp/ucx_tests
@@ -89,11 +91,10 @@ measure() {
 
 # What ucx_perftest tells its peer beside goes over TCP.
 perftest() {
-	local transport=$1 family=$2
-	shift 2
-	traffic 1000 --mca pml ob1 --mca btl self,tcp "$SELF" rank "$transport" "$family" measure "$@" | tee /tmp/measured
+	local test transport=$1 family=$2
+	traffic 1000 --mca pml ob1 --mca btl self,tcp "$SELF" rank "$transport" "$family" measure | tee /tmp/measured
 	# A line of each.
-	for test in "$@"; do
+	for test in "${PERFTESTS[@]}"; do
 		[ "$(grep -c "^ *$test-[0-9]* " /tmp/measured)" = 2 ] || { echo "$test has not run"; exit 1; }
 	done
 	echo "all right"

@@ -32,7 +32,7 @@ client() {
 		measure "$test"
 		lab_sent after
 		echo "$((after - before)) RoCE packets"
-		[ $after -ge $((before + 20)) ]
+		[ "$after" -ge $((before + 20)) ]
 		# Of what is measured nothing is zero.
 		grep -Eq '^ +(bw|latency|msg_rate) += +[0-9.]*[1-9]' /tmp/qperf.log
 	done

@@ -44,7 +44,7 @@ client() {
 	common "$@" --rw=write --hostname="$PEER_IP"
 	read -r after <"$counter"
 	echo "$((after - before)) RoCE packets"
-	[ $after -ge $((before + count * BLOCK / 4096)) ]
+	[ "$after" -ge $((before + count * BLOCK / 4096)) ]
 	echo "all right"
 }
 

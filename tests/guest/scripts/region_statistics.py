@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# What `rdma statistic` tells of regions: pages asked for early, faults, pages that went. All of it in one process,
-# with a queue pair that is connected to itself.
+"""What `rdma statistic` tells of regions: pages asked for early, faults, pages that went. All of it in one process,
+with a queue pair that is connected to itself.
+"""
 import ctypes
 import json
 import mmap

@@ -41,7 +41,11 @@ client() {
 	add=$(echo /sys/class/infiniband_srp/srp-*-1/add_target)
 	reach() { echo "id_ext=0000000000000001,ioc_guid=0000000000000001,dest=$PEER_IP:$PORT" >"$add"; }
 	lab_until 30 reach || { echo "the target does not let us in"; dmesg | tail -5; exit 1; }
-	appears() { disk=$(ls /dev/sd? | head -1); [ -b "$disk" ]; }
+	appears() {
+		local disks=(/dev/sd?)
+		disk=${disks[0]}
+		[ -b "$disk" ]
+	}
 	lab_until 30 appears || { echo "there is a target and no disk"; dmesg | tail -5; exit 1; }
 	for depth in "$@"; do
 		fio --name="$pattern-$depth" --filename="$disk" --ioengine=libaio --direct=1 \

@@ -20,10 +20,11 @@ read -r before </sys/class/net/"$NETDEV"/mtu
 # A program in both guests, which meets its peer at a TCP port or by the connection manager; the second guest's has further
 # words. The second guest counts.
 pair() {
-	local server=$1 client=$2 ready=$3 pid
+	local server=$1 client=$2 ready=$3 pid first last
 	if [ "$GUEST_INDEX" = 0 ]; then
 		$server >$OUT &
 		pid=$!
+		# shellcheck disable=SC2086 # a command and its words
 		lab_until 10 $ready
 		lab barrier path_mtu
 		wait $pid || { cat $OUT; exit 1; }
@@ -48,7 +49,7 @@ counted() {
 	[ "$GUEST_INDEX" = 1 ] || return 0
 	least=$((bytes / mtu))
 	echo "$what, MTU $mtu: $packets packets for $bytes bytes"
-	[ $packets -ge $least ] && [ $packets -lt $((2 * least)) ]
+	[ "$packets" -ge $least ] && [ "$packets" -lt $((2 * least)) ]
 }
 
 connected() {
@@ -64,7 +65,7 @@ datagrams() {
 	local what=$1 gid=$2 command
 	command="ibv_ud_pingpong -c -d $RDMA_DEV -g $gid -s $LARGEST -n $MESSAGES"
 	pair "$command" "$command $PEER_IP" "lab_listens 18515"
-	[ "$GUEST_INDEX" = 0 ] || [ $packets -ge $MESSAGES ]
+	[ "$GUEST_INDEX" = 0 ] || [ "$packets" -ge $MESSAGES ]
 }
 
 # The server READs what the client has, and WRITEs it back: half of the data leaves here.
@@ -92,11 +93,11 @@ for mtu in $MTUS; do
 	connected IPv4 rc "$GID_INDEX" "$mtu"
 done
 connected IPv4 srq "$GID_INDEX" "$LARGEST"
-for gid in "IPv6 $ipv6" "VLAN $tagged"; do
-	set -- $gid
-	connected "$1" rc "$2" "$LARGEST"
-	connected "$1" uc "$2" "$LARGEST"
-	datagrams "$1" "$2"
+for way in "IPv6 $ipv6" "VLAN $tagged"; do
+	read -r what gid <<<"$way"
+	connected "$what" rc "$gid" "$LARGEST"
+	connected "$what" uc "$gid" "$LARGEST"
+	datagrams "$what" "$gid"
 done
 managed IPv4 "$MY_IP" "$PEER_IP"
 managed IPv6 "$MY_IP6" "$PEER_IP6"

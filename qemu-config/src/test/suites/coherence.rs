@@ -1,0 +1,26 @@
+//! Mappings that change under regions: what the device must see of it, and what it must not wait for.
+
+use super::{GuestTest, alone, pair, torture};
+
+pub const TESTS: &[GuestTest] = &[
+    pair("stale_cache", "odp_coherence cache", 18620),
+    alone("watched_cache", "watch_cache"),
+    alone("restored_regions", "decoherence"),
+    pair("lost_memory", "odp_coherence lost", 18620),
+    alone("stuck_pages", "odp_stuck /mnt/dax"),
+    alone("stuck_targets", "odp_stuck /mnt/dax xrc"),
+    alone("slow_page_behind", "odp_faults slow /mnt/dax"),
+    torture(
+        "dax_truncated",
+        "--dax /mnt/dax --events truncate",
+        "--qps 1",
+        8,
+    ),
+    torture("dax_punched", "--dax /mnt/dax --events punch", "--qps 1", 8),
+    torture(
+        "dax_everything",
+        "--dax /mnt/dax --events truncate,punch,mprotect,dereg,fork",
+        "--qps 1",
+        8,
+    ),
+];

@@ -1,0 +1,47 @@
+//! What other people's programs and the project's can do on demand. rdma-core's `test_odp` is the rest of the suite.
+
+use super::{GuestTest, alone, perf, verbs};
+
+pub const TESTS: &[GuestTest] = &[
+    // Its threads must run at the same time.
+    alone("hostile_process", "hostile_process").on_cpus(2),
+    alone("fault_policies", "fault_policy"),
+    alone("dma_buf", "dma_buf_regions"),
+    alone("refused_changes", "key_refused"),
+    alone("zero_based", "zero_based"),
+    alone("writes_kept", "odp_faults kept"),
+    alone("faults_refused", "odp_faults refused"),
+    alone("read_ahead", "odp_faults ahead"),
+    alone("huge_entries", "odp_faults huge"),
+    alone("empty_regions", "empty_regions"),
+    alone("region_statistics", "region_statistics"),
+    alone("absent_receive", "absent_receive"),
+    alone("file_regions", "file_regions"),
+    alone("implicit_space", "implicit_space"),
+    alone("key_scope", "key_scope"),
+    alone("translation_cache", "translation_cache"),
+    verbs("rc", "ibv_rc_pingpong -c -o"),
+    verbs("rc_events", "ibv_rc_pingpong -c -o -e"),
+    verbs("rc_odd_size", "ibv_rc_pingpong -c -o -s 65537 -n 200"),
+    verbs("rc_prefetch", "ibv_rc_pingpong -c -o -P"),
+    verbs("rc_implicit", "ibv_rc_pingpong -c -O"),
+    verbs("rc_implicit_prefetch", "ibv_rc_pingpong -c -O -P"),
+    verbs("srq", "ibv_srq_pingpong -c -o -n 100"),
+    // It prints no times.
+    verbs("xsrq", "ibv_xsrq_pingpong -o -m 1024 -n 100").expecting(""),
+    perf("send_bw", "ib_send_bw --odp -n 500"),
+    perf("send_lat", "ib_send_lat --odp -n 500"),
+    perf("write_bw", "ib_write_bw --odp -n 500"),
+    perf("write_lat", "ib_write_lat --odp -n 500"),
+    perf("write_bw_all_sizes", "ib_write_bw --odp -a -n 10"),
+    perf("read_bw", "ib_read_bw --odp -n 500"),
+    perf("read_lat", "ib_read_lat --odp -n 500"),
+    perf(
+        "atomic_bw_fetch_add",
+        "ib_atomic_bw --odp -A FETCH_AND_ADD -n 500",
+    ),
+    perf(
+        "atomic_lat_cmp_swap",
+        "ib_atomic_lat --odp -A CMP_AND_SWAP -n 500",
+    ),
+];

@@ -1,0 +1,33 @@
+//! A region much larger than the guest's memory.
+
+use super::{Commands, DONE, GuestTest, test};
+use crate::exchange::Ready;
+
+/// How many times larger.
+pub const TIMES: u32 = 10;
+
+pub const TESTS: &[GuestTest] = &[test(
+    "ten_times_memory",
+    Commands::Two(
+        "odp_oversubscribe ${NIC_LIMITS%% *} --mib $((10 * GUEST_MIB))",
+        "odp_oversubscribe $PEER_IP",
+    ),
+    Ready::Tcp(18610),
+    // For a disk of a busy host, twice over.
+    1500,
+    DONE,
+)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_region_is_as_large_as_is_said() {
+        let server = TESTS[0].exchange().server;
+        assert!(
+            server.contains(&format!("$(({TIMES} * GUEST_MIB))")),
+            "{server}"
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! The first guest swaps to a disk of the second, over the NIC that others want its memory through.
+
+use super::{Commands, DONE, GuestTest, test};
+use crate::exchange::Ready;
+
+const fn swapped(
+    name: &'static str,
+    server: &'static str,
+    client: &'static str,
+    seconds: u64,
+) -> GuestTest {
+    test(
+        name,
+        Commands::Two(server, client),
+        Ready::Now,
+        seconds,
+        DONE,
+    )
+}
+
+/// The memory of a guest is never all its region's.
+pub const TESTS: &[GuestTest] = &[
+    swapped(
+        "rnr",
+        "ulp_nvme swap && odp_oversubscribe --times 1 --mib $GUEST_MIB",
+        "ulp_nvme swap_server && odp_oversubscribe $PEER_IP",
+        600,
+    ),
+    swapped(
+        "three_times",
+        "ulp_nvme swap && odp_oversubscribe --times 3 --mib $((3 * GUEST_MIB))",
+        "ulp_nvme swap_server && odp_oversubscribe $PEER_IP",
+        900,
+    ),
+    swapped(
+        "stall",
+        "ulp_nvme swap && swap_deadlock --mib $((3 * GUEST_MIB / 2))",
+        "ulp_nvme swap_server && swap_deadlock $PEER_IP",
+        300,
+    ),
+];

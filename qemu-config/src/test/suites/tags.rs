@@ -1,0 +1,8 @@
+//! Tag matching.
+
+use super::{GuestTest, pair};
+
+pub const TESTS: &[GuestTest] = &[
+    pair("pinned", "tag_matching", 18640),
+    pair("on_demand", "tag_matching --on-demand", 18640),
+];

@@ -1,0 +1,24 @@
+//! One guest's memory changes in every way that the kernel has, while the other drives verified traffic on it.
+
+use super::{GuestTest, pair, torture};
+
+pub const TESTS: &[GuestTest] = &[
+    // That the program finds no fault where there is none to find, on regions that every device can have.
+    torture("pinned", "", "--pinned", 5),
+    torture("replaced", "--events munmap,mremap,dontneed,free", "", 12),
+    torture("protected", "--events mprotect", "", 12),
+    torture("deregistered", "--events dereg", "", 12),
+    torture("forked", "--events fork", "", 12),
+    torture("swapped", "--events pageout,swap,memcg", "", 12),
+    torture("merged", "--events ksm", "", 12),
+    torture("huge_pages", "--events split,collapse", "", 12),
+    torture("moved", "--events migrate,compact", "", 12),
+    torture("exited", "--events exit", "", 12),
+    torture("everything", "", "", 60),
+    torture("everything_short", "", "", 20),
+    torture("everything_other_seed", "", "--seed 20261121", 60),
+    torture("everything_many_qps", "", "--qps 12", 40),
+    torture("everything_implicit", "", "--implicit", 20),
+    // These guests have where to swap to.
+    pair("story", "odp_story", 18610).expecting("as it should be"),
+];

@@ -1,0 +1,8 @@
+//! The torture with all its events, for ten minutes each.
+
+use super::{GuestTest, torture};
+
+pub const TESTS: &[GuestTest] = &[
+    torture("everything", "", "", 600),
+    torture("everything_implicit", "", "--implicit --seed 20261121", 600),
+];

@@ -1,0 +1,12 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Requests of a consumer in the kernel (tests/guest/kernel/kernel_verbs.c): with flags that are not supported, and over a
+# connection.
+. /lab/lib.sh
+set -eu
+
+trap 'rmmod kernel_verbs' EXIT
+insmod "/lib/modules/$(uname -r)/kernel_verbs.ko" netdev="$NETDEV" gid_index="$GID_INDEX"
+echo 1 >/sys/module/kernel_verbs/parameters/refused
+echo 1 >/sys/module/kernel_verbs/parameters/connection
+echo PASS

@@ -1,0 +1,143 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# TCP streams over two queues, queues that are added and removed under streams, and a table that steers them.
+#
+#	netdev_queues server	takes a stream at each port from 5001 on and says how the receive queues shared them
+#	netdev_queues client	sends them
+. /lab/lib.sh
+set -eu
+
+stat() { ethtool -S "$NETDEV" | sed -n "s/^ *$1: //p"; }
+
+# The client waits for the first port, which therefore is the last one to be there.
+server() {
+	local port pids=() pid before0 before1 received0 received1
+	ready() { local port; for port in $(seq 5002 5018); do lab_listens "$port" || return 1; done; }
+	before0=$(stat rx0_packets)
+	before1=$(stat rx1_packets)
+	for port in $(seq 5002 5018); do
+		lab stream-receive "$port" &
+		pids+=($!)
+	done
+	lab_until 10 ready || exit 1
+	lab stream-receive 5001 &
+	pids+=($!)
+	for pid in "${pids[@]}"; do
+		wait "$pid" || exit 1
+	done
+	received0=$(($(stat rx0_packets) - before0))
+	received1=$(($(stat rx1_packets) - before1))
+	echo "$received0 packets in queue 0, $received1 in queue 1"
+	[ $received0 -ge 250 ] && [ $received1 -ge 250 ]
+}
+
+channels() { ethtool -l "$NETDEV" | sed '1,/^Current/d' | sed -n 's/^Combined:[^0-9]*//p'; }
+
+# How many entries of the table lead to each queue.
+places() {
+	ethtool -x "$NETDEV" | sed -n 's/^ *[0-9]*: *\([0-9 ]*[0-9]\) *$/\1/p' | tr -s ' ' '\n' | sort | uniq -c | xargs
+}
+
+# Streams to COUNT ports from FIRST on: streams FIRST COUNT BYTES [OPTION…]
+streams() {
+	local port first=$1 count=$2
+	shift 2
+	pids=()
+	for port in $(seq "$first" $((first + count - 1))); do
+		lab stream-send "$PEER_IP:$port" "$@" &
+		pids+=($!)
+	done
+}
+
+end() {
+	local pid
+	for pid in "${pids[@]}"; do
+		wait "$pid"
+	done
+}
+
+works() { ping -q -c 3 -i 0.2 -W 2 "$PEER_IP"; }
+note() { echo "$((SECONDS - began)) s: $*"; }
+counts() { echo "$(stat rx0_packets) $(stat rx1_packets) $(stat tx0_packets) $(stat tx1_packets)"; }
+
+# Without a program where it can be: beside the streams, starting one takes seconds on the debug kernel.
+sent() { read -r "$1" <"/sys/class/net/$NETDEV/statistics/tx_packets"; }
+# TCP waits about as long again as the change took, which only the test's own limit bounds.
+flows() {
+	local mark now
+	sent mark
+	until sent now; [ "$now" -ge $((mark + 50)) ]; do sleep 0.1; done
+}
+
+client() {
+	local pids=() began=$SECONDS before after queue ip_rx count other own key
+	ethtool -l "$NETDEV"
+	[ "$(channels)" = 2 ]
+	[ "$(places)" = '64 0 64 1' ]
+	lab_fails ethtool -L "$NETDEV" combined 3
+	lab_fails ethtool -L "$NETDEV" combined 0
+	[ "$(cat "/sys/class/net/$NETDEV/queues/tx-0/xps_cpus" "/sys/class/net/$NETDEV/queues/tx-1/xps_cpus" | xargs)" = '1 2' ]
+
+	before=$(counts)
+	streams 5001 16 262144
+	end
+	after=$(counts)
+	note "rx0 rx1 tx0 tx1 $before to $after"
+	for queue in 1 2 3 4; do
+		[ "$(echo "$after" | cut -d ' ' -f $queue)" -ge $(($(echo "$before" | cut -d ' ' -f $queue) + 100)) ]
+	done
+	# The sum of the queues is what the interface has counted.
+	ip_rx=$(cat "/sys/class/net/$NETDEV/statistics/rx_packets")
+	[ $(($(stat rx0_packets) + $(stat rx1_packets))) -ge "$ip_rx" ]
+
+	# Channels change while streams run, and nothing of them is lost.
+	rm -f /run/changed
+	streams 5017 2 $((1 << 40)) --until /run/changed
+	flows
+	for count in 1 2 1 2; do
+		ethtool -L "$NETDEV" combined $count
+		note "$count channels"
+		[ "$(channels)" = $count ]
+		flows
+	done
+	touch /run/changed
+	end
+	note "the streams have ended"
+
+	# One queue: the other is not used. The table and the key go another way at once.
+	ethtool -L "$NETDEV" combined 1
+	[ "$(places)" = '128 0' ]
+	before=$(stat rx1_packets)
+	works
+	[ "$(stat rx1_packets)" = "$before" ]
+	ethtool -L "$NETDEV" combined 2
+	[ "$(places)" = '64 0 64 1' ]
+	for queue in 0 1; do
+		ethtool -X "$NETDEV" start $queue equal 1
+		[ "$(places)" = "128 $queue" ]
+		other=rx$((1 - queue))_packets
+		before=$(stat $other)
+		own=$(stat rx${queue}_packets)
+		works
+		[ "$(stat $other)" = "$before" ]
+		[ "$(stat rx${queue}_packets)" -ge $((own + 3)) ]
+	done
+	lab_fails ethtool -L "$NETDEV" combined 1
+	ethtool -X "$NETDEV" default
+	[ "$(places)" = '64 0 64 1' ]
+	key=$(seq -s : 10 49)
+	ethtool -X "$NETDEV" hkey "$key"
+	ethtool -x "$NETDEV" | grep -q "^$key\$"
+	works
+	ip link set "$NETDEV" down
+	ethtool -L "$NETDEV" combined 1
+	ip link set "$NETDEV" up
+	[ "$(channels)" = 1 ]
+	lab_until 10 ping -q -c 1 -W 1 "$PEER_IP"
+	# As it was for others.
+	ethtool -L "$NETDEV" combined 2
+	works
+	note "all right"
+}
+
+"$@"

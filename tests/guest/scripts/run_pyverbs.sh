@@ -1,0 +1,13 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Tests of rdma-core's own suite, in one call: run_pyverbs -k PATTERN…
+. /lab/lib.sh
+set -e
+
+mkdir -p /tmp/pyverbs
+cd /tmp/pyverbs
+cp -r /usr/share/doc/rdma-core/tests .
+gunzip -f tests/*.gz
+cd tests
+PYTHONPATH=/tmp/pyverbs python3 run_tests.py --dev "$RDMA_DEV" --gid "$GID_INDEX" -v "$@" 2>&1 |
+	tee "$ARTEFACTS/pyverbs.log"
