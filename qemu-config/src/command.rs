@@ -9,12 +9,14 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::progress;
+
 /// Lines of a failed program's log that are shown.
 const SHOWN_LINES: usize = 40;
 
 /// Prints one progress line. Progress goes to stderr so that stdout carries results only.
 pub fn say(text: impl AsRef<str>) {
-    eprintln!("lab: {}", text.as_ref());
+    progress::print_error(&format!("lab: {}", text.as_ref()));
 }
 
 /// Runs `command` with its output in `log`; says what is being done and how long it took.
@@ -23,6 +25,7 @@ pub fn say(text: impl AsRef<str>) {
 /// With the end of the log in the message if the program cannot be started or fails.
 pub fn run_logged(what: &str, command: &mut Command, log: &Path) -> Result<()> {
     say(format!("{what} …"));
+    progress::begin(what);
     let started = Instant::now();
     let file = File::options()
         .create(true)

@@ -17,6 +17,7 @@ mod host;
 mod image;
 mod initrd;
 mod programs;
+mod progress;
 mod protocol;
 mod qemu;
 mod run;

@@ -11,6 +11,7 @@ use crate::cluster::{Plan, TCG_RACE, is_tcg_race};
 use crate::command::say;
 use crate::exchange;
 use crate::image::Kernel;
+use crate::progress;
 use crate::workspace::Workspace;
 
 /// How often a test is begun whose guests QEMU itself lets die.
@@ -39,7 +40,8 @@ pub fn run(
     tally: &mut Tally,
 ) -> Result<()> {
     for test in tests {
-        let (mut elapsed, mut verdict) = judge(workspace, test, plan, pairs)?;
+        let name = format!("{label}::{}", test.name);
+        let (mut elapsed, mut verdict) = judge(workspace, &name, test, plan, pairs)?;
         let mut retries = Vec::new();
         for _ in 1..ATTEMPTS {
             if !matches!(&verdict, Verdict::Failed(why) if is_tcg_race(why)) {
@@ -47,9 +49,8 @@ pub fn run(
             }
             say(format!("{TCG_RACE}; once more"));
             retries.push(TCG_RACE);
-            (elapsed, verdict) = judge(workspace, test, plan, pairs)?;
+            (elapsed, verdict) = judge(workspace, &name, test, plan, pairs)?;
         }
-        let name = format!("{label}::{}", test.name);
         tally.add_after(&name, elapsed, verdict, &retries);
     }
     Ok(())
@@ -58,11 +59,13 @@ pub fn run(
 /// Runs a test; gives how long it took, without booting.
 fn judge(
     workspace: &Workspace,
+    name: &str,
     test: &GuestTest,
     plan: &Plan,
     pairs: &mut Pairs<'_>,
 ) -> Result<(Duration, Verdict)> {
     let mut pair = pairs.take(plan)?;
+    progress::begin(name);
     let started = Instant::now();
     let (verdict, usable) = judge_in(&mut pair, workspace, test);
     let elapsed = started.elapsed();

@@ -12,6 +12,7 @@ use super::{Failure, Tally, Verdict, scripts};
 use crate::command::{say, tail};
 use crate::driver::Driver;
 use crate::image::{Base, Kernel};
+use crate::progress;
 use crate::workspace::Workspace;
 
 /// The steps, as `--list` shows them; `cargo test` counts each of its tests.
@@ -84,6 +85,7 @@ fn cargo_with(
     variables: &[(&str, String)],
 ) -> Result<String> {
     say(format!("cargo {} …", words.join(" ")));
+    progress::begin(step);
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(words)
         .envs(variables.iter().map(|(name, value)| (name, value)))
@@ -125,13 +127,14 @@ pub(super) fn count_cargo_test(
     let text = fs::read_to_string(&log).unwrap_or_default();
     let suite = name.split("::").next().unwrap_or(name);
     let counts = count_tests(suite, &text);
-    println!(
+    let elapsed = started.elapsed();
+    progress::print(&format!(
         "{name}: {} passed, {} failed, {} ignored ({:.1} s)",
         counts.passed,
         counts.failed.len(),
         counts.ignored,
-        started.elapsed().as_secs_f64()
-    );
+        elapsed.as_secs_f64()
+    ));
     if let Err(error) = &result {
         if counts.failed.is_empty() {
             // It did not build, or a test program died without naming a test.
@@ -141,10 +144,10 @@ pub(super) fn count_cargo_test(
                 Verdict::Failed(format!("{error:#}")),
             );
         } else {
-            println!("{error:#}");
+            progress::print(&format!("{error:#}"));
         }
     }
-    tally.add_counts(counts.passed, counts.failed, counts.ignored);
+    tally.add_counts(name, elapsed, counts.passed, counts.failed, counts.ignored);
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::pyverbs::Test;
 use super::{Tally, Verdict, host};
 use crate::bench::HARNESS;
+use crate::progress;
 use crate::workspace::Workspace;
 
 /// Without guests: the simulator's tests, each counted, and the delay of an invalidation.
@@ -96,7 +97,7 @@ fn delay(workspace: &Workspace, dir: &Path) -> Result<f64> {
         let ratio = figure["ratio"].as_f64();
         let value = figure["value"].as_f64().unwrap_or(f64::NAN);
         let times = ratio.map_or(String::new(), |ratio| format!(", {ratio:.1} x"));
-        println!("{name}: {value:.2} us{times}");
+        progress::print(&format!("{name}: {value:.2} us{times}"));
         if name.ends_with("saturated device, maximum of 100") {
             found = ratio;
         }

@@ -1,12 +1,14 @@
 //! The pairs of guests that tests run in: one after the other, each for as many tests as it is good for.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::Result;
 
 use super::{Tally, debug};
 use crate::cluster::{Cluster, Plan};
 use crate::image::Kernel;
+use crate::progress;
 use crate::workspace::Workspace;
 
 /// Two guests.
@@ -71,7 +73,11 @@ impl<'a> Pairs<'a> {
         }
         let dir = self.last_dir();
         std::fs::create_dir_all(&dir)?;
+        let name = format!("{}::boot", self.kernel.name());
+        progress::begin(&name);
+        let started = Instant::now();
         let cluster = Cluster::boot(self.workspace, plan, &dir)?;
+        progress::end(&name, started.elapsed(), 0);
         self.boots_repeated += cluster.repeated;
         let seen = vec![0; cluster.guests.len()];
         Ok(Pair { cluster, seen })

@@ -10,6 +10,7 @@ use super::pyverbs_tests::MODULES;
 use super::{Tally, Verdict};
 use crate::cluster::Plan;
 use crate::command::{say, tail};
+use crate::progress;
 
 /// Tests of this name look for a graphics device of two makers, whose memory they share. Guests have none.
 const NEEDS_GRAPHICS: &str = "test_dmabuf_";
@@ -49,6 +50,7 @@ pub fn run(
 ) -> Result<()> {
     let mut pair = pairs.take(plan)?;
     let guest = pair.cluster.guests.first().context("there is no guest")?;
+    progress::begin(&format!("{label}: {} tests of rdma-core", chosen.len()));
     let started = Instant::now();
     let outcome = guest.run(&script(chosen), LIMIT * plan.kernel.patience())?;
     let elapsed = started.elapsed() / chosen.len() as u32;

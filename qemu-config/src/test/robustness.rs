@@ -12,6 +12,7 @@ use crate::cluster::{Cluster, Nic, Plan, TCG_RACE, configure, is_tcg_race};
 use crate::command::say;
 use crate::exchange::{self, Exchange, Ready};
 use crate::guest::{Guest, Outcome, Running};
+use crate::progress;
 use crate::protocol::Exec;
 use crate::workspace::Workspace;
 
@@ -132,6 +133,7 @@ fn qemu_asserted(dir: &Path) -> bool {
 /// Runs a test in a pair, which is kept if it works afterwards.
 fn judge(pairs: &mut Pairs<'_>, plan: &Plan, name: &str, test: Test) -> Result<()> {
     let mut pair = pairs.take(plan)?;
+    progress::begin(&format!("robustness::{name}"));
     let result = test(&pair.cluster, plan);
     pair.cluster.save_logs();
     let mut troubles = pair.troubles();

@@ -108,6 +108,14 @@ impl GuestTest {
         }
     }
 
+    /// Seconds that it takes at least.
+    pub fn least_seconds(&self) -> u64 {
+        match self.commands {
+            Commands::Torture { seconds, .. } => seconds,
+            _ => 0,
+        }
+    }
+
     const fn on_cpus(self, cpus: u32) -> Self {
         Self {
             cpus: Some(cpus),

@@ -1,0 +1,422 @@
+//! How far `cargo lab test` is: how many tests of how many, how long the rest may take, and what it waits for.
+//!
+//! On a terminal that is one line below all others, rewritten each second. Elsewhere (CI) it is plain lines, few enough for a
+//! log: one for each twentieth of the expected time, and one when the same thing takes a minute, two, four, ….
+//!
+//! Expected times are those of earlier runs, which the cache keeps, scaled by how fast this run has been so far.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Plain lines that tell of progress, at most.
+const PLAIN_LINES: u32 = 20;
+/// The same thing has to take so long for the first line that says so.
+const FIRST_WAIT: Duration = Duration::from_secs(60);
+/// Columns of the line on a terminal, at most: longer ones would wrap and stay.
+const COLUMNS: usize = 79;
+
+/// Seconds that a test is expected to take of which no run has told yet.
+const UNKNOWN: f64 = 2.0;
+/// The same of those that take longer, on a quiet machine with two processors. By the ends of their names.
+const KNOWN: &[(&str, f64)] = &[
+    ("boot", 10.0),
+    ("host::clippy", 40.0),
+    ("host::cargo-test", 150.0),
+    ("keys::delay", 40.0),
+    ("module_removed_50_times_under_traffic", 60.0),
+    ("emulator_killed_while_it_sleeps_under_load", 17.0),
+    ("emulator_killed_under_traffic", 17.0),
+    ("torture::everything", 63.0),
+    ("everything_short", 30.0),
+    ("everything_implicit", 23.0),
+    ("nfs", 30.0),
+    ("rnr", 60.0),
+    ("stall", 22.0),
+    ("tcp_1_gib", 17.0),
+];
+
+/// What is expected to happen in a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Item {
+    /// A test, a step that has several, or `KERNEL::boot`. Names may come more than once.
+    pub name: String,
+    /// Seconds that it takes at least, if that is known.
+    pub least: u64,
+    /// Whether it is a test, and so counted.
+    pub is_test: bool,
+}
+
+/// What earlier runs tell of a test.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Past {
+    seconds: f64,
+    /// How many tests it is.
+    count: usize,
+}
+
+type History = BTreeMap<String, Past>;
+
+/// The state of a run. Times are since its start.
+#[derive(Debug, Default)]
+struct Meter {
+    history: History,
+    /// What has not ended, with its expected seconds.
+    left: HashMap<String, Vec<f64>>,
+    left_seconds: f64,
+    ended_seconds: f64,
+    /// Tests.
+    total: usize,
+    ended: usize,
+    /// What runs, and since when.
+    activity: String,
+    since: Duration,
+    /// How long it has to run for the next line about it.
+    next_wait: Duration,
+    /// Plain lines so far.
+    lines: u32,
+}
+
+impl Meter {
+    fn new(items: &[Item], history: History) -> Self {
+        let mut meter = Self {
+            next_wait: FIRST_WAIT,
+            ..Self::default()
+        };
+        for item in items {
+            let past = history.get(&item.name);
+            let seconds = past.map_or_else(|| guess(&item.name), |past| past.seconds);
+            let seconds = seconds.max(item.least as f64);
+            meter
+                .left
+                .entry(item.name.clone())
+                .or_default()
+                .push(seconds);
+            meter.left_seconds += seconds;
+            if item.is_test {
+                meter.total += past.map_or(1, |past| past.count.max(1));
+            }
+        }
+        meter.history = history;
+        meter
+    }
+
+    /// Something runs, or is waited for.
+    fn begin(&mut self, what: &str, now: Duration) {
+        if self.activity != what {
+            what.clone_into(&mut self.activity);
+            self.since = now;
+            self.next_wait = FIRST_WAIT;
+        }
+    }
+
+    /// Something has ended: `count` tests, or something else if there is none.
+    fn end(&mut self, name: &str, took: Duration, count: usize) {
+        let seconds = self.left.get_mut(name).and_then(Vec::pop);
+        self.left_seconds -= seconds.unwrap_or(0.0);
+        self.ended_seconds += seconds.unwrap_or(0.0);
+        let past = Past {
+            seconds: took.as_secs_f64(),
+            count,
+        };
+        let before = self.history.insert(name.to_owned(), past);
+        if count > 0 {
+            self.ended += count;
+            // It may have been expected to be another number of tests.
+            let expected = match (seconds, before) {
+                (None, _) => 0,
+                (Some(_), before) => before.map_or(1, |before| before.count.max(1)),
+            };
+            self.total = (self.total + count).saturating_sub(expected);
+        }
+    }
+
+    /// How long the rest may take.
+    fn left(&self, now: Duration) -> Duration {
+        // Before much has ended the machine is as fast as expected.
+        const WEIGHT: f64 = 60.0;
+        let pace = (now.as_secs_f64() + WEIGHT) / (self.ended_seconds + WEIGHT);
+        let seconds = self.left_seconds.max(0.0) * pace.clamp(0.5, 4.0);
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn text(&self, now: Duration) -> String {
+        let left = match self.left(now).as_secs() {
+            seconds @ 0..=89 => format!("{} s", seconds.next_multiple_of(10)),
+            seconds => format!("{} min", (seconds + 30) / 60),
+        };
+        let counts = format!("{} of {} tests, about {left} left", self.ended, self.total);
+        match self.activity.as_str() {
+            "" => counts,
+            activity => {
+                let since = now.saturating_sub(self.since).as_secs();
+                format!("{counts}; {activity} ({since} s)")
+            }
+        }
+    }
+
+    /// The next plain line, if it is time for one.
+    fn plain_line(&mut self, now: Duration) -> Option<String> {
+        let all = self.left_seconds + self.ended_seconds;
+        let share = f64::from(PLAIN_LINES) * self.ended_seconds / all.max(1.0);
+        let progressed = self.lines < PLAIN_LINES && share >= f64::from(self.lines + 1);
+        let waits = now.saturating_sub(self.since) >= self.next_wait;
+        if !progressed && !waits {
+            return None;
+        }
+        // What went by in one step needs no line of its own.
+        self.lines = self.lines.max((share as u32).min(PLAIN_LINES));
+        if waits {
+            self.next_wait *= 2;
+        }
+        Some(self.text(now))
+    }
+}
+
+/// Seconds of a test of which no run has told.
+fn guess(name: &str) -> f64 {
+    let known = KNOWN.iter().find(|(end, _)| name.ends_with(end));
+    known.map_or(UNKNOWN, |&(_, seconds)| seconds)
+}
+
+/// The run of this process, if it is one of tests.
+struct Run {
+    meter: Meter,
+    started: Instant,
+    terminal: bool,
+    /// Whether the line is on the terminal.
+    shown: bool,
+}
+
+impl Run {
+    fn hide(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            eprint!("\r\x1b[2K");
+        }
+    }
+
+    fn show(&mut self) {
+        if self.terminal {
+            let text = self.meter.text(self.started.elapsed());
+            let text: String = text.chars().take(COLUMNS).collect();
+            eprint!("\r\x1b[2K{text}");
+            let _ = std::io::stderr().flush();
+            self.shown = true;
+        }
+    }
+}
+
+static RUN: Mutex<Option<Run>> = Mutex::new(None);
+
+fn run() -> MutexGuard<'static, Option<Run>> {
+    RUN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells of progress while it lives.
+pub struct Progress {
+    stop: Option<Sender<()>>,
+    ticks: Option<JoinHandle<()>>,
+    history: PathBuf,
+}
+
+impl Progress {
+    /// Begins a run of these; `cache` keeps how long they take.
+    pub fn start(items: &[Item], cache: &Path) -> Self {
+        let history = cache.join("durations.json");
+        let past = std::fs::read(&history).unwrap_or_default();
+        let terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+        *run() = Some(Run {
+            // Without it, or from another version, times are guesses.
+            meter: Meter::new(items, serde_json::from_slice(&past).unwrap_or_default()),
+            started: Instant::now(),
+            terminal,
+            shown: false,
+        });
+        let (stop, stopped) = mpsc::channel();
+        let ticks = thread::spawn(move || {
+            let second = Duration::from_secs(1);
+            while stopped.recv_timeout(second) == Err(RecvTimeoutError::Timeout) {
+                tick();
+            }
+        });
+        Self {
+            stop: Some(stop),
+            ticks: Some(ticks),
+            history,
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(ticks) = self.ticks.take() {
+            let _ = ticks.join();
+        }
+        if let Some(mut ended) = run().take() {
+            ended.hide();
+            // Without it the next run guesses.
+            if let Ok(text) = serde_json::to_vec(&ended.meter.history) {
+                let _ = std::fs::write(&self.history, text);
+            }
+        }
+    }
+}
+
+fn tick() {
+    let mut run = run();
+    let Some(run) = run.as_mut() else { return };
+    if run.terminal {
+        run.show();
+    } else if let Some(line) = run.meter.plain_line(run.started.elapsed()) {
+        eprintln!("lab: {line}");
+    }
+}
+
+/// Says what runs now, or what is waited for.
+pub fn begin(what: &str) {
+    if let Some(run) = run().as_mut() {
+        let now = run.started.elapsed();
+        run.meter.begin(what, now);
+    }
+}
+
+/// Says that something has ended: `count` tests, or something else if there is none.
+pub fn end(name: &str, took: Duration, count: usize) {
+    if let Some(run) = run().as_mut() {
+        run.meter.end(name, took, count);
+    }
+}
+
+/// Prints a line of results to standard output, above the line of progress.
+pub fn print(line: &str) {
+    above(|| println!("{line}"));
+}
+
+/// The same to standard error.
+pub fn print_error(line: &str) {
+    above(|| eprintln!("{line}"));
+}
+
+fn above(print: impl FnOnce()) {
+    match run().as_mut() {
+        Some(run) => {
+            run.hide();
+            print();
+            run.show();
+        }
+        None => print(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn items(names: &[&str]) -> Vec<Item> {
+        let item = |name: &&str| Item {
+            name: (*name).to_owned(),
+            least: 0,
+            is_test: !name.ends_with("boot"),
+        };
+        names.iter().map(item).collect()
+    }
+
+    fn past(entries: &[(&str, f64, usize)]) -> History {
+        let entry = |&(name, seconds, count): &(&str, f64, usize)| {
+            (name.to_owned(), Past { seconds, count })
+        };
+        entries.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn tests_are_counted_and_boots_are_not() {
+        let history = past(&[("a", 60.0, 1), ("unit", 60.0, 600), ("k::boot", 60.0, 0)]);
+        let mut meter = Meter::new(&items(&["k::boot", "a", "unit"]), history);
+        assert_eq!(
+            meter.text(Duration::ZERO),
+            "0 of 601 tests, about 3 min left"
+        );
+        meter.begin("k::boot", Duration::ZERO);
+        meter.end("k::boot", seconds(60), 0);
+        meter.begin("a", seconds(60));
+        assert_eq!(
+            meter.text(seconds(61)),
+            "0 of 601 tests, about 2 min left; a (1 s)"
+        );
+        meter.end("a", seconds(60), 1);
+        // It turns out to be other tests than in the last run.
+        meter.end("unit", seconds(60), 700);
+        assert_eq!((meter.ended, meter.total), (701, 701));
+        assert_eq!(meter.left(seconds(180)), Duration::ZERO);
+        assert_eq!(meter.history["unit"].count, 700);
+    }
+
+    #[test]
+    fn what_was_not_expected_counts_too() {
+        let mut meter = Meter::new(&items(&["a"]), History::new());
+        meter.end("leaks", seconds(7), 1);
+        assert_eq!((meter.ended, meter.total), (1, 2));
+        meter.end("a", seconds(1), 1);
+        assert_eq!((meter.ended, meter.total), (2, 2));
+    }
+
+    #[test]
+    fn a_slow_machine_takes_longer() {
+        let history = past(&[("a", 600.0, 1), ("b", 600.0, 1)]);
+        let mut meter = Meter::new(&items(&["a", "b"]), history);
+        meter.end("a", seconds(1200), 1);
+        let left = meter.left(seconds(1200)).as_secs();
+        assert!((1100..1200).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn tests_without_a_past_are_guessed() {
+        assert_eq!(guess("pingpong::stable::rc"), UNKNOWN);
+        assert_eq!(guess("torture::stable::everything_implicit"), 23.0);
+        let item = Item {
+            name: "torture-long::stable::x".to_owned(),
+            least: 600,
+            is_test: true,
+        };
+        let meter = Meter::new(&[item], History::new());
+        assert_eq!(meter.left(Duration::ZERO), seconds(600));
+    }
+
+    #[test]
+    fn plain_lines_are_few() {
+        let names: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut meter = Meter::new(&items(&names), History::new());
+        let mut lines = 0;
+        for (n, name) in names.iter().enumerate() {
+            let now = seconds(2 * n as u64);
+            meter.begin(name, now);
+            meter.end(name, seconds(2), 1);
+            lines += u32::from(meter.plain_line(now).is_some());
+        }
+        assert_eq!(lines, PLAIN_LINES);
+    }
+
+    #[test]
+    fn a_long_wait_is_told_ever_less_often() {
+        let mut meter = Meter::new(&items(&["a", "b"]), History::new());
+        meter.begin("a", seconds(10));
+        let told: Vec<u64> = (10..1000)
+            .filter(|&now| meter.plain_line(seconds(now)).is_some())
+            .collect();
+        assert_eq!(told, [70, 130, 250, 490, 970]);
+        meter.begin("b", seconds(1000));
+        assert_eq!(meter.plain_line(seconds(1059)), None);
+        let line = meter.plain_line(seconds(1060)).unwrap();
+        assert!(line.ends_with("b (60 s)"), "{line}");
+    }
+}

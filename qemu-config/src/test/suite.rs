@@ -1,0 +1,298 @@
+//! The suites, and which of their tests run when none is named.
+
+use anyhow::{Result, bail};
+
+use super::{debug, host, keys, pyverbs, robustness, sanitizers, suites};
+use crate::cluster::Nic;
+use crate::image::Kernel;
+
+/// The suites that run when none is named, and on every change. The others run by name: they take too long.
+const DEFAULT: &[&str] = &[
+    "host",
+    "pingpong",
+    "rdmacm",
+    "perftest",
+    "verbs",
+    "pyverbs",
+    "odp",
+    "coherence",
+    "pinned",
+    "tags",
+    "keys",
+    "torture",
+    "ulp",
+    "apps",
+    "swap",
+    "robustness",
+];
+
+/// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
+/// minutes of traffic, or does what does not depend on the guest's kernel. So all together stay well below an hour.
+const ON_ONE_KERNEL: &[&str] = &["keys", "ulp", "apps", "swap", "robustness"];
+
+/// Tests of other suites of which the same holds: they take long, and others of their suite show on the
+/// second kernel what they would (streams over TCP, WRITEs of each size, what happens to DAX files), or a short form does.
+const LONG: &[&str] = &[
+    "pingpong::tcp_1_gib",
+    "perftest::write_bw_all_sizes",
+    "odp::write_bw_all_sizes",
+    "coherence::dax_truncated",
+    "coherence::dax_punched",
+    "torture::pinned",
+    "torture::everything",
+    "torture::everything_implicit",
+];
+
+/// Their short forms, which run on the other kernels instead.
+const SHORT: &[&str] = &["torture::everything_short"];
+
+/// Tests that run by name only: longer forms of their neighbours, and the torture's events in groups, which tell of what
+/// kind a fault is that all events at once have shown.
+const BY_NAME: &[&str] = &[
+    "torture::replaced",
+    "torture::protected",
+    "torture::deregistered",
+    "torture::forked",
+    "torture::swapped",
+    "torture::merged",
+    "torture::huge_pages",
+    "torture::moved",
+    "torture::exited",
+    "torture::everything_other_seed",
+    "torture::everything_many_qps",
+    "apps::mpi_rc_long",
+    "apps::mpi_ud_long",
+    "swap::three_times",
+];
+
+/// A named set of tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// What needs no guest: formatting, lints, unit tests, builds.
+    Host,
+    /// A table of exchanges between two guests.
+    Guest(&'static str),
+    /// On-demand paging as rdma-core's own tests and other people's programs see it.
+    Odp,
+    /// Memory keys that work requests change.
+    Keys,
+    /// All of rdma-core's own tests that are for every device.
+    Pyverbs,
+    /// Things dying under traffic.
+    Robustness,
+    /// Some of the others on a kernel that looks for mistakes, and what only that can do.
+    DebugKernel,
+    /// Tests of the emulator, built with sanitizers.
+    Sanitizers,
+}
+
+impl Suite {
+    /// All suites.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::Host];
+        all.extend(suites::SUITES.iter().map(|&name| Self::Guest(name)));
+        all.extend([
+            Self::Odp,
+            Self::Keys,
+            Self::Pyverbs,
+            Self::Robustness,
+            Self::DebugKernel,
+            Self::Sanitizers,
+        ]);
+        all
+    }
+
+    /// The name by which it is chosen.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Guest(name) => name,
+            Self::Odp => "odp",
+            Self::Keys => "keys",
+            Self::Pyverbs => "pyverbs",
+            Self::Robustness => "robustness",
+            Self::DebugKernel => "debug-kernel",
+            Self::Sanitizers => "sanitizers",
+        }
+    }
+
+    /// Those of its tests that are rdma-core's.
+    fn pyverbs(self) -> Vec<pyverbs::Test> {
+        match self {
+            Self::Odp => pyverbs::module("test_odp").collect(),
+            Self::Keys => keys::PYVERBS.to_vec(),
+            Self::Pyverbs => pyverbs::all().collect(),
+            Self::Host
+            | Self::Guest(_)
+            | Self::Robustness
+            | Self::DebugKernel
+            | Self::Sanitizers => Vec::new(),
+        }
+    }
+
+    /// Its steps without guests.
+    pub fn steps(self) -> &'static [&'static str] {
+        match self {
+            Self::Host => host::STEPS,
+            Self::Keys => keys::STEPS,
+            Self::DebugKernel => &[debug::CHECKPATCH],
+            Self::Sanitizers => &sanitizers::STEPS,
+            Self::Guest(_) | Self::Odp | Self::Pyverbs | Self::Robustness => &[],
+        }
+    }
+
+    /// The names of its tests and steps.
+    pub fn tests(self) -> Vec<String> {
+        let others: Vec<&str> = match self {
+            Self::Robustness => robustness::TESTS.iter().map(|&(name, _)| name).collect(),
+            Self::DebugKernel => [&debug::SUITES[..], &[debug::CHECKPATCH]].concat(),
+            Self::Host
+            | Self::Keys
+            | Self::Sanitizers
+            | Self::Guest(_)
+            | Self::Odp
+            | Self::Pyverbs => self.steps().to_vec(),
+        };
+        let pyverbs = self.pyverbs().into_iter().map(|test| test.name);
+        let table = suites::table(self.name())
+            .iter()
+            .map(|test| test.name.to_owned());
+        let named = others.into_iter().chain(pyverbs).map(str::to_owned);
+        named.chain(table).collect()
+    }
+}
+
+/// What to run and on what.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Suites by name; all if empty. `suite::word` runs only the tests whose name contains the word.
+    pub suites: Vec<String>,
+    /// Guest kernels.
+    pub kernels: Vec<Kernel>,
+    /// The device under test.
+    pub nic: Nic,
+    /// Virtual CPUs of each guest; the suite's own choice if `None`.
+    pub cpus: Option<u32>,
+}
+
+impl Options {
+    /// Whether a suite has tests in guests of a kernel.
+    pub fn runs_on(&self, suite: Suite, kernel: Kernel) -> bool {
+        let again = self.kernels.first() != Some(&kernel);
+        let left_out = self.suites.is_empty() && again && ON_ONE_KERNEL.contains(&suite.name());
+        let on_host = matches!(suite, Suite::Host | Suite::Sanitizers | Suite::DebugKernel);
+        !left_out && !on_host
+    }
+
+    /// The tests of a suite that are rdma-core's. If everything runs, they all do so once.
+    pub fn pyverbs(&self, suite: Suite) -> Vec<pyverbs::Test> {
+        match self.suites.is_empty() && suite != Suite::Pyverbs {
+            true => Vec::new(),
+            false => suite.pyverbs(),
+        }
+    }
+
+    /// Whether a test of a suite does not run on a kernel, because everything runs.
+    pub fn leaves_out(&self, suite: &str, test: &str, kernel: Kernel) -> bool {
+        let is_in = |names: &[&str]| {
+            let mut names = names.iter();
+            names.any(|name| name.split_once("::") == Some((suite, test)))
+        };
+        let again = self.kernels.first() != Some(&kernel);
+        self.suites.is_empty() && (is_in(BY_NAME) || is_in(if again { LONG } else { SHORT }))
+    }
+}
+
+/// The suites that `words` name, with the filter of each.
+pub fn choose(words: &[String]) -> Result<Vec<(Suite, String)>> {
+    let all = Suite::all();
+    if words.is_empty() {
+        return Ok(all
+            .into_iter()
+            .filter(|suite| DEFAULT.contains(&suite.name()))
+            .map(|suite| (suite, String::new()))
+            .collect());
+    }
+    words
+        .iter()
+        .map(|word| {
+            let (name, filter) = word.split_once("::").unwrap_or((word, ""));
+            match all.iter().find(|suite| suite.name() == name) {
+                Some(&suite) => Ok((suite, filter.to_owned())),
+                None => {
+                    let names: Vec<&str> = all.iter().map(|suite| suite.name()).collect();
+                    bail!("there is no suite {name:?}; there are {}", names.join(", "))
+                }
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_are_chosen_by_name_and_filter() {
+        let chosen = choose(&["pingpong::rc".to_owned(), "host".to_owned()]).unwrap();
+        assert_eq!(
+            chosen,
+            [
+                (Suite::Guest("pingpong"), "rc".to_owned()),
+                (Suite::Host, String::new())
+            ]
+        );
+        assert!(choose(&["nonsense".to_owned()]).is_err());
+        assert_eq!(choose(&[]).unwrap().len(), DEFAULT.len());
+        assert_eq!(choose(&["torture".to_owned()]).unwrap().len(), 1);
+        assert!(ON_ONE_KERNEL.iter().all(|name| DEFAULT.contains(name)));
+    }
+
+    #[test]
+    fn long_tests_are_left_out_if_everything_runs() {
+        let mut options = Options {
+            suites: Vec::new(),
+            kernels: Kernel::BOTH.to_vec(),
+            nic: Nic::Faultline,
+            cpus: None,
+        };
+        let [first, second] = Kernel::BOTH;
+        for name in LONG.iter().chain(BY_NAME) {
+            let (suite, test) = name.split_once("::").unwrap();
+            assert!(suites::table(suite).iter().any(|known| known.name == test));
+            assert_eq!(
+                options.leaves_out(suite, test, first),
+                BY_NAME.contains(name)
+            );
+            assert!(options.leaves_out(suite, test, second));
+        }
+        for name in SHORT {
+            let (suite, test) = name.split_once("::").unwrap();
+            assert!(suites::table(suite).iter().any(|known| known.name == test));
+            assert!(options.leaves_out(suite, test, first));
+            assert!(!options.leaves_out(suite, test, second));
+        }
+        assert!(!options.leaves_out("pingpong", "rc", second));
+        let all = options.pyverbs(Suite::Pyverbs);
+        for suite in [Suite::Odp, Suite::Keys] {
+            assert!(options.pyverbs(suite).is_empty());
+            assert!(suite.pyverbs().iter().all(|test| all.contains(test)));
+        }
+        options.suites = vec!["pingpong".to_owned()];
+        assert_eq!(options.pyverbs(Suite::Odp), Suite::Odp.pyverbs());
+        assert!(!options.leaves_out("pingpong", "tcp_1_gib", second));
+        assert!(!options.leaves_out("swap", "three_times", first));
+    }
+
+    #[test]
+    fn test_names_are_unique_within_a_suite() {
+        for suite in Suite::all() {
+            let mut names = suite.tests();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count, "{}", suite.name());
+            assert!(count > 0, "{}", suite.name());
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What came of tests: lines as they end, counts and reasons at the end of a run.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use crate::progress;
+
+/// What came of one test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It did what it should.
+    Passed,
+    /// It did not; the text says what happened.
+    Failed(String),
+    /// It could not run; the text says why.
+    Skipped(String),
+}
+
+/// A test that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The test's.
+    pub name: String,
+    /// What happened.
+    pub why: String,
+}
+
+impl Failure {
+    /// Lines of the reason that the summary repeats: so many of its first, so many of its last.
+    const SHOWN: (usize, usize) = (3, 20);
+
+    /// For the end of the output, which may be all that somebody has.
+    fn summary(&self) -> String {
+        let (first, last) = Self::SHOWN;
+        let mut why: Vec<&str> = self.why.trim_end().lines().collect();
+        if let Some(cut) = why.len().checked_sub(first + last).filter(|cut| *cut > 0) {
+            why.splice(first..first + cut, ["…"]);
+        }
+        let lines = why.iter().map(|line| format!("\n        {line}"));
+        format!("    {}{}", self.name, lines.collect::<String>())
+    }
+}
+
+/// Counts and prints results.
+#[derive(Debug, Default)]
+pub struct Tally {
+    passed: usize,
+    /// Those of them that failed at first, with what was wrong.
+    retried: Vec<Failure>,
+    /// How often guests were booted again because they died while booting.
+    pub boots_repeated: usize,
+    failed: Vec<Failure>,
+    skipped: usize,
+}
+
+impl Tally {
+    /// Counts one test and prints its line; a failure's output and log location follow.
+    pub fn add(&mut self, name: &str, elapsed: Duration, verdict: Verdict) {
+        self.add_after(name, elapsed, verdict, &[]);
+    }
+
+    /// The same of a test that was run again because of each of `reasons`. If it passed, the summary says so.
+    pub fn add_after(
+        &mut self,
+        name: &str,
+        elapsed: Duration,
+        verdict: Verdict,
+        reasons: &[&'static str],
+    ) {
+        if verdict == Verdict::Passed && !reasons.is_empty() {
+            self.retried.push(Failure {
+                name: name.to_owned(),
+                why: reasons.join("\n"),
+            });
+        }
+        progress::end(name, elapsed, 1);
+        let seconds = elapsed.as_secs_f64();
+        match verdict {
+            Verdict::Passed => {
+                self.passed += 1;
+                progress::print(&format!("test {name} ... ok ({seconds:.1} s)"));
+            }
+            Verdict::Failed(why) => {
+                progress::print(&format!(
+                    "test {name} ... FAILED ({seconds:.1} s)\n{}",
+                    why.trim_end()
+                ));
+                self.failed.push(Failure {
+                    name: name.to_owned(),
+                    why,
+                });
+            }
+            Verdict::Skipped(why) => {
+                self.skipped += 1;
+                progress::print(&format!("test {name} ... skipped: {why}"));
+            }
+        }
+    }
+
+    /// Counts the tests that another runner has run in the step `name`.
+    pub fn add_counts(
+        &mut self,
+        name: &str,
+        elapsed: Duration,
+        passed: usize,
+        failed: Vec<Failure>,
+        skipped: usize,
+    ) {
+        progress::end(name, elapsed, passed + failed.len() + skipped);
+        self.passed += passed;
+        self.failed.extend(failed);
+        self.skipped += skipped;
+    }
+
+    /// How many tests have ended.
+    pub fn count(&self) -> usize {
+        self.passed + self.failed.len() + self.skipped
+    }
+
+    /// Whether no test failed.
+    pub fn success(&self) -> bool {
+        self.failed.is_empty()
+    }
+
+    /// Prints the reasons of tests that failed, for good or at first; the logs are in `logs`.
+    pub fn print_reasons(&self, logs: impl Display) {
+        if !self.retried.is_empty() {
+            println!("\npassed after a retry:");
+            for test in &self.retried {
+                println!("{}", test.summary());
+            }
+        }
+        if !self.failed.is_empty() {
+            println!("\nfailed:");
+            for failure in &self.failed {
+                println!("{}", failure.summary());
+            }
+            println!("logs: {logs}");
+        }
+    }
+
+    /// The closing line.
+    pub fn summary(&self) -> String {
+        let mut summary = format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped
+        );
+        let further = [
+            (self.retried.len(), "passed after a retry"),
+            (self.boots_repeated, "boots repeated"),
+        ];
+        for (count, what) in further {
+            if count > 0 {
+                summary += &format!(", {count} {what}");
+            }
+        }
+        summary
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_counts() {
+        let mut tally = Tally::default();
+        tally.add("a", Duration::ZERO, Verdict::Passed);
+        tally.add("b", Duration::ZERO, Verdict::Failed("why".into()));
+        let other = Failure {
+            name: "c".into(),
+            why: (0..24).map(|n| format!("{n}\n")).collect(),
+        };
+        tally.add_counts("u", Duration::ZERO, 3, vec![other], 2);
+        assert_eq!(tally.summary(), "4 passed, 2 failed, 2 skipped");
+        let failures: Vec<String> = tally.failed.iter().map(Failure::summary).collect();
+        let last: Vec<String> = (4..24).map(|n| n.to_string()).collect();
+        let lines = format!("c 0 1 2 … {}", last.join(" ")).replace(' ', "\n        ");
+        assert_eq!(
+            failures,
+            ["    b\n        why".to_owned(), format!("    {lines}")]
+        );
+    }
+
+    #[test]
+    fn the_summary_counts_retries_of_tests_that_passed() {
+        let mut tally = Tally::default();
+        tally.add_after("a", Duration::ZERO, Verdict::Passed, &["QEMU died"]);
+        tally.add_after("b", Duration::ZERO, Verdict::Passed, &[]);
+        let failed = Verdict::Failed("why".into());
+        tally.add_after("c", Duration::ZERO, failed, &["QEMU died"; 2]);
+        let summary = "2 passed, 1 failed, 0 skipped, 1 passed after a retry";
+        assert_eq!(tally.summary(), summary);
+        let retried: Vec<String> = tally.retried.iter().map(Failure::summary).collect();
+        assert_eq!(retried, ["    a\n        QEMU died"]);
+        tally.boots_repeated = 2;
+        assert_eq!(tally.summary(), format!("{summary}, 2 boots repeated"));
+    }
+}
