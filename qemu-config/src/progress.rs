@@ -10,7 +10,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 /// Plain lines that tell of progress, at most.
@@ -190,6 +190,8 @@ struct Run {
     terminal: bool,
     /// Whether the line is on the terminal.
     shown: bool,
+    /// The thread that runs the tests.
+    owner: ThreadId,
 }
 
 impl Run {
@@ -235,6 +237,7 @@ impl Progress {
             started: Instant::now(),
             terminal,
             shown: false,
+            owner: thread::current().id(),
         });
         let (stop, stopped) = mpsc::channel();
         let ticks = thread::spawn(move || {
@@ -277,9 +280,11 @@ fn tick() {
     }
 }
 
-/// Says what runs now, or what is waited for.
+/// Says what runs now, or what is waited for. What threads beside the run do is not it.
 pub fn begin(what: &str) {
-    if let Some(run) = run().as_mut() {
+    if let Some(run) = run().as_mut()
+        && run.owner == thread::current().id()
+    {
         let now = run.started.elapsed();
         run.meter.begin(what, now);
     }

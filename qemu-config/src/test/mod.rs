@@ -27,8 +27,10 @@ use self::suite::{Suite, choose};
 use self::tally::{Failure, Tally, Verdict};
 use crate::cluster::Plan;
 use crate::command::say;
+use crate::driver::Driver;
 use crate::host::ensure_packages;
-use crate::image::{Base, Kernel};
+use crate::image::{Base, Image, Kernel};
+use crate::programs::Programs;
 use crate::progress::{Item, Progress};
 use crate::qemu::Qemu;
 use crate::workspace::Workspace;
@@ -60,13 +62,13 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     thread::scope(|scope| {
         let beside = chosen.contains(&(Suite::Host, String::new()))
             && chosen.iter().any(|(suite, _)| with_guests(*suite));
-        let mut fetching = beside.then(|| scope.spawn(|| fetch(workspace)));
+        let mut preparing = beside.then(|| scope.spawn(|| prepare(workspace, &dir, &jobs)));
         for ((suite, filter), count) in chosen.iter().zip(&mut counts) {
             // Others measure.
             if *suite != Suite::Host
-                && let Some(fetching) = fetching.take()
+                && let Some(preparing) = preparing.take()
             {
-                let _ = fetching.join();
+                let _ = preparing.join();
             }
             let before = tally.count();
             run_on_host(workspace, *suite, filter, options, &dir, &mut tally);
@@ -147,15 +149,34 @@ fn expected(chosen: &[(Suite, String)], jobs: &[(Kernel, Jobs)]) -> Vec<Item> {
     items
 }
 
-/// Fetches and unpacks what later steps need, which keeps one processor busy at most. They wait for it, and tell what
-/// went wrong when they try themselves.
-fn fetch(workspace: &Workspace) {
-    let fetched = ensure_packages(workspace)
-        .and_then(|()| Base::obtain(workspace))
-        .and_then(|_| Qemu::obtain(workspace));
-    if let Err(error) = fetched {
+/// Makes what later steps need while the suite `host` runs, which leaves processors idle where tests wait. They wait for it,
+/// and tell what went wrong when they try themselves.
+fn prepare(workspace: &Workspace, dir: &Path, jobs: &[(Kernel, Jobs)]) {
+    let prepared = ensure_packages(workspace).and_then(|()| {
+        let base = Base::obtain(workspace)?;
+        Qemu::obtain(workspace)?;
+        // Each as the step that needs it does: packages that are built together may have other features.
+        for (step, words) in [
+            ("build-emulator", &["-p", "faultline"][..]),
+            (
+                "build-bench",
+                &["-p", "faultline-harness", "--bin", "bench"],
+            ),
+        ] {
+            let words = [&["build", "--release", "--quiet"], words].concat();
+            host::cargo(workspace, dir, step, &words)?;
+        }
+        for (kernel, jobs) in jobs {
+            Driver::obtain(workspace, &base, *kernel)?;
+            for (_, job) in jobs {
+                Image::obtain(workspace, &base, &job.plan.packages)?;
+            }
+        }
+        Programs::obtain(workspace, &base)
+    });
+    if let Err(error) = prepared {
         say(format!(
-            "what guests consist of could not be fetched yet: {error:#}"
+            "what guests consist of could not be made yet: {error:#}"
         ));
     }
 }
