@@ -3,12 +3,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::command::{run_logged, say};
 use crate::host;
-use crate::image::{Base, Kernel, fetch_source_script, version_in};
+use crate::image::{Base, Kernel, STALE, fetch_source_script, version_in};
 use crate::workspace::{Fingerprint, Workspace, files_below};
 
 /// Bumped when the way of building changes.
@@ -79,12 +80,19 @@ impl Driver {
     }
 }
 
-/// Removes the cache's entries that begin with `prefix`.
+/// Removes the cache's entries that begin with `prefix`, but for young ones: another lab may need them that runs from other
+/// sources, and the two would build what the other has removed, in turns.
 pub fn remove_others(cache: &Path, prefix: &str) -> Result<()> {
+    remove_older(cache, prefix, STALE)
+}
+
+fn remove_older(cache: &Path, prefix: &str, least: Duration) -> Result<()> {
     for entry in fs::read_dir(cache)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(prefix) {
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        let is_old = matches!(modified.map(|time| time.elapsed()), Ok(Ok(age)) if age >= least);
+        if is_old && name.starts_with(prefix) {
             let path = entry.path();
             let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
@@ -435,6 +443,19 @@ fn with_provider(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn young_entries_of_the_cache_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["programs-a", "driver-a"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        remove_others(dir.path(), "programs-").unwrap();
+        assert!(dir.path().join("programs-a").exists());
+        remove_older(dir.path(), "programs-", Duration::ZERO).unwrap();
+        assert!(!dir.path().join("programs-a").exists());
+        assert!(dir.path().join("driver-a").exists());
+    }
 
     #[test]
     fn the_provider_is_registered_once() {

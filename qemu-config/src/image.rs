@@ -57,7 +57,7 @@ const FREE_SPACE: u64 = 4 << 30;
 const KEPT_DERIVED: usize = 6;
 
 /// Age at which what another recipe has made is removed.
-const STALE: std::time::Duration = std::time::Duration::from_secs(2 * 3600);
+pub const STALE: std::time::Duration = std::time::Duration::from_secs(2 * 3600);
 
 /// Which of Debian's kernels a guest runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Hash)]
