@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::jobs_of;
 use super::pair::{Pair, Pairs};
-use super::{Options, Suite, Tally, Verdict, jobs_of};
+use super::suite::{Options, Suite};
+use super::tally::{Tally, Verdict};
 use crate::command::run_logged;
 use crate::debug_kernel;
 use crate::image::{Base, Kernel};

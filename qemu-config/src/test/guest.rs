@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::debug;
 use super::pair::{Pair, Pairs};
+use super::suite::Options;
 use super::suites::{self, GuestTest};
-use super::{Options, Tally, Verdict, debug};
+use super::tally::{Tally, Verdict};
 use crate::cluster::{Plan, TCG_RACE, is_tcg_race};
 use crate::command::say;
 use crate::exchange;

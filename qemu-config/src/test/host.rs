@@ -8,7 +8,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{Failure, Tally, Verdict, scripts};
+use super::scripts;
+use super::tally::{Failure, Tally, Verdict};
 use crate::command::{say, tail};
 use crate::driver::Driver;
 use crate::image::{Base, Kernel};

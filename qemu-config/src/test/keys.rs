@@ -6,8 +6,9 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+use super::host;
 use super::pyverbs::Test;
-use super::{Tally, Verdict, host};
+use super::tally::{Tally, Verdict};
 use crate::bench::HARNESS;
 use crate::progress;
 use crate::workspace::Workspace;

@@ -24,7 +24,7 @@ use anyhow::{Result, bail};
 use self::pair::Pairs;
 pub use self::suite::Options;
 use self::suite::{Suite, choose};
-use self::tally::{Failure, Tally, Verdict};
+use self::tally::{Tally, Verdict};
 use crate::cluster::Plan;
 use crate::command::say;
 use crate::driver::Driver;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Options, suites::oversubscribe};
+use super::suite::Options;
+use super::suites::oversubscribe;
 use crate::cluster::Plan;
 use crate::image::Kernel;
 use crate::qemu::Hardware;

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{Tally, debug};
+use super::debug;
+use super::tally::Tally;
 use crate::cluster::{Cluster, Plan};
 use crate::image::Kernel;
 use crate::progress;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::pair::Pairs;
 use super::pyverbs_tests::MODULES;
-use super::{Tally, Verdict};
+use super::tally::{Tally, Verdict};
 use crate::cluster::Plan;
 use crate::command::{say, tail};
 use crate::progress;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::pair::Pairs;
-use super::{Tally, Verdict};
+use super::tally::{Tally, Verdict};
 use crate::cluster::{Cluster, Nic, Plan, TCG_RACE, configure, is_tcg_race};
 use crate::command::say;
 use crate::exchange::{self, Exchange, Ready};

@@ -8,8 +8,8 @@
 
 use std::path::Path;
 
-use super::Tally;
 use super::host::count_cargo_test;
+use super::tally::Tally;
 use crate::workspace::Workspace;
 
 /// With a target named, build scripts and macros are built without.

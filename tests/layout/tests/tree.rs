@@ -238,15 +238,13 @@ const IN_CIRCLES: &[(&str, &[&str])] = &[
         &[
             "test/debug.rs",
             "test/guest.rs",
-            "test/host.rs",
             "test/keys.rs",
             "test/mod.rs",
             "test/needs.rs",
             "test/pair.rs",
             "test/pyverbs.rs",
             "test/robustness.rs",
-            "test/sanitizers.rs",
-            "test/table.rs",
+            "test/suite.rs",
         ],
     ),
 ];

@@ -1,6 +1,6 @@
 //! Programs of high-performance computing and storage, as users start them: no setting works around the device.
 
-use super::{Commands, DONE, GuestTest, roles, test};
+use super::row::{Commands, DONE, GuestTest, roles, test};
 use crate::exchange::Ready;
 
 /// A rank in each guest.

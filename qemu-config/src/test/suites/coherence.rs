@@ -1,6 +1,6 @@
 //! Mappings that change under regions: what the device must see of it, and what it must not wait for.
 
-use super::{GuestTest, alone, pair, torture};
+use super::row::{GuestTest, alone, pair, torture};
 
 pub const TESTS: &[GuestTest] = &[
     pair("stale_cache", "odp_coherence cache", 18620),

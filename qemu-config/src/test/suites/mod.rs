@@ -10,6 +10,7 @@ mod perftest;
 mod pingpong;
 mod pinned;
 mod rdmacm;
+mod row;
 mod swap;
 mod tags;
 mod torture;
@@ -17,9 +18,7 @@ mod torture_long;
 mod ulp;
 mod verbs;
 
-use std::time::Duration;
-
-use crate::exchange::{Exchange, Ready};
+pub use self::row::GuestTest;
 
 /// The suites that consist of a table. Those that need the same guests run in this order.
 pub const SUITES: &[&str] = &[
@@ -60,224 +59,9 @@ pub fn table(suite: &str) -> &'static [GuestTest] {
     }
 }
 
-/// A row: a test of one guest or two. A test passes if both commands succeed, the client has printed `expect`, and no kernel
-/// has complained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GuestTest {
-    /// Its name within the suite.
-    pub name: &'static str,
-    commands: Commands,
-    ready: Ready,
-    /// Seconds for both commands, on a machine of its own.
-    seconds: u64,
-    /// What the client's output must contain.
-    pub expect: &'static str,
-    /// Virtual CPUs that it needs if those of its suite are too few.
-    pub cpus: Option<u32>,
-}
-
-/// What runs in the guests. The client is the second guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Commands {
-    /// A command of the client; the other guest does nothing.
-    Client(&'static str),
-    /// A command of each.
-    Two(&'static str, &'static str),
-    /// A script with the argument `server` or `client`, and further ones.
-    Roles(&'static str, &'static str),
-    /// A command with options in both guests; the client's is followed by the server's address.
-    Address(&'static str, &'static str),
-    /// `odp_torture`.
-    Torture {
-        victim: &'static str,
-        both: &'static str,
-        /// How long the traffic runs.
-        seconds: u64,
-    },
-}
-
-impl GuestTest {
-    /// What runs.
-    pub fn exchange(&self) -> Exchange {
-        let (server, client) = self.commands.both();
-        Exchange {
-            server,
-            client,
-            ready: self.ready,
-            limit: Duration::from_secs(self.seconds),
-        }
-    }
-
-    /// Seconds that it takes at least.
-    pub fn least_seconds(&self) -> u64 {
-        match self.commands {
-            Commands::Torture { seconds, .. } => seconds,
-            _ => 0,
-        }
-    }
-
-    const fn on_cpus(self, cpus: u32) -> Self {
-        Self {
-            cpus: Some(cpus),
-            ..self
-        }
-    }
-
-    const fn expecting(self, expect: &'static str) -> Self {
-        Self { expect, ..self }
-    }
-
-    const fn within(self, seconds: u64) -> Self {
-        Self { seconds, ..self }
-    }
-}
-
-impl Commands {
-    /// The server's command and the client's.
-    fn both(self) -> (String, String) {
-        match self {
-            Self::Client(command) => ("true".to_owned(), command.to_owned()),
-            Self::Two(server, client) => (server.to_owned(), client.to_owned()),
-            Self::Roles(script, arguments) => {
-                let role = |role: &str| format!("{script} {role} {arguments}");
-                let (server, client) = (role("server"), role("client"));
-                (server.trim_end().to_owned(), client.trim_end().to_owned())
-            }
-            Self::Address(command, options) => {
-                let server = format!("{command} {options}").trim_end().to_owned();
-                let client = format!("{server} $PEER_IP");
-                (server, client)
-            }
-            Self::Torture {
-                victim,
-                both,
-                seconds,
-            } => (
-                format!("odp_torture $NIC_LIMITS {both} {victim}"),
-                format!("odp_torture $NIC_LIMITS {both} --seconds {seconds} $PEER_IP"),
-            ),
-        }
-    }
-}
-
-/// What most of the project's own programs and scripts print at their end.
-const DONE: &str = "all right";
-
-const fn test(
-    name: &'static str,
-    commands: Commands,
-    ready: Ready,
-    seconds: u64,
-    expect: &'static str,
-) -> GuestTest {
-    GuestTest {
-        name,
-        commands,
-        ready,
-        seconds,
-        expect,
-        cpus: None,
-    }
-}
-
-/// A command of the second guest.
-const fn client(name: &'static str, command: &'static str) -> GuestTest {
-    test(name, Commands::Client(command), Ready::Now, 120, DONE)
-}
-
-/// A test program for one guest.
-const fn alone(name: &'static str, command: &'static str) -> GuestTest {
-    client(name, command).expecting("PASS")
-}
-
-/// A script that is told which guest it is in.
-const fn roles(
-    name: &'static str,
-    script: &'static str,
-    arguments: &'static str,
-    ready: Ready,
-) -> GuestTest {
-    test(name, Commands::Roles(script, arguments), ready, 120, DONE)
-}
-
-/// A program whose client meets its server at a TCP port of the address that it is given.
-const fn pair(name: &'static str, command: &'static str, port: u16) -> GuestTest {
-    let commands = Commands::Address(command, "");
-    test(name, commands, Ready::Tcp(port), 120, DONE)
-}
-
-/// One of libibverbs' example programs.
-const fn verbs(name: &'static str, command: &'static str) -> GuestTest {
-    let commands = Commands::Address(command, "-d $RDMA_DEV -g $GID_INDEX");
-    test(name, commands, Ready::Tcp(18515), 60, "usec/iter")
-}
-
-/// One of perftest's programs.
-const fn perf(name: &'static str, command: &'static str) -> GuestTest {
-    let commands = Commands::Address(command, "-d $RDMA_DEV -x $GID_INDEX -F");
-    test(name, commands, Ready::Tcp(18515), 90, "#bytes")
-}
-
-/// One run of `odp_torture`: what the victim is told, what both are told, and for how long the traffic runs.
-const fn torture(
-    name: &'static str,
-    victim: &'static str,
-    both: &'static str,
-    seconds: u64,
-) -> GuestTest {
-    let commands = Commands::Torture {
-        victim,
-        both,
-        seconds,
-    };
-    // Where not every event has done something in that time it goes on, up to eight times as long. The rest is for what has
-    // begun to end: an event, or work that waits for memory.
-    test(name, commands, Ready::Tcp(18600), 9 * seconds + 120, DONE)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn commands(test: GuestTest) -> [String; 2] {
-        let Exchange { server, client, .. } = test.exchange();
-        [server, client]
-    }
-
-    #[test]
-    fn commands_of_both_guests_follow_from_a_row() {
-        assert_eq!(commands(alone("a", "a --b")), ["true", "a --b"]);
-        assert_eq!(
-            commands(roles("a", "a", "", Ready::Now)),
-            ["a server", "a client"]
-        );
-        assert_eq!(
-            commands(roles("a", "a", "b c", Ready::Now)),
-            ["a server b c", "a client b c"]
-        );
-        assert_eq!(commands(pair("a", "a b", 1)), ["a b", "a b $PEER_IP"]);
-        assert_eq!(
-            commands(verbs("rc", "ibv_rc_pingpong -c")),
-            [
-                "ibv_rc_pingpong -c -d $RDMA_DEV -g $GID_INDEX",
-                "ibv_rc_pingpong -c -d $RDMA_DEV -g $GID_INDEX $PEER_IP"
-            ]
-        );
-        assert_eq!(
-            commands(torture("a", "--events b", "--qps 1", 8)),
-            [
-                "odp_torture $NIC_LIMITS --qps 1 --events b",
-                "odp_torture $NIC_LIMITS --qps 1 --seconds 8 $PEER_IP"
-            ]
-        );
-    }
-
-    #[test]
-    fn a_row_may_differ_from_its_kind() {
-        let test = alone("a", "a").on_cpus(2).within(5).expecting("b");
-        assert_eq!(test.exchange().limit, Duration::from_secs(5));
-        assert_eq!((test.cpus, test.expect), (Some(2), "b"));
-    }
 
     #[test]
     fn every_suite_has_a_table() {

@@ -1,6 +1,6 @@
 //! What other people's programs and the project's can do on demand. rdma-core's `test_odp` is the rest of the suite.
 
-use super::{GuestTest, alone, perf, verbs};
+use super::row::{GuestTest, alone, perf, verbs};
 
 pub const TESTS: &[GuestTest] = &[
     // Its threads must run at the same time.

@@ -1,6 +1,6 @@
 //! A region much larger than the guest's memory.
 
-use super::{Commands, DONE, GuestTest, test};
+use super::row::{Commands, DONE, GuestTest, test};
 use crate::exchange::Ready;
 
 /// How many times larger.

@@ -1,6 +1,6 @@
 //! perftest's programs.
 
-use super::{GuestTest, perf};
+use super::row::{GuestTest, perf};
 use crate::exchange::Ready;
 
 pub const TESTS: &[GuestTest] = &[
@@ -35,8 +35,5 @@ pub const TESTS: &[GuestTest] = &[
     perf("write_bw_8_qps", "ib_write_bw -q 8 -n 100"),
     perf("write_bw_all_sizes", "ib_write_bw -a -n 10"),
     perf("send_lat_inline", "ib_send_lat -I 64 -s 64 -n 300"),
-    GuestTest {
-        ready: Ready::Cm,
-        ..perf("write_bw_cm", "ib_write_bw -R -n 300")
-    },
+    perf("write_bw_cm", "ib_write_bw -R -n 300").after(Ready::Cm),
 ];

@@ -1,6 +1,6 @@
 //! Other people's programs and the netdev between two guests: libibverbs' examples, ICMP, TCP, ethtool.
 
-use super::{Commands, DONE, GuestTest, client, roles, test, verbs};
+use super::row::{Commands, DONE, GuestTest, client, roles, test, verbs};
 use crate::exchange::Ready;
 
 /// A script that waits for its like in the other guest.

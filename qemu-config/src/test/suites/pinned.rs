@@ -1,6 +1,6 @@
 //! Adapters without on-demand paging.
 
-use super::{GuestTest, alone, client, perf, torture, verbs};
+use super::row::{GuestTest, alone, client, perf, torture, verbs};
 
 pub const TESTS: &[GuestTest] = &[
     alone("odp_refused", "odp_refused"),

@@ -1,6 +1,6 @@
 //! librdmacm's example programs.
 
-use super::{Commands, GuestTest, roles, test};
+use super::row::{Commands, GuestTest, roles, test};
 use crate::exchange::Ready;
 
 const fn cm(name: &'static str, server: &'static str, client: &'static str) -> GuestTest {

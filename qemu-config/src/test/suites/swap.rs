@@ -1,6 +1,6 @@
 //! The first guest swaps to a disk of the second, over the NIC that others want its memory through.
 
-use super::{Commands, DONE, GuestTest, test};
+use super::row::{Commands, DONE, GuestTest, test};
 use crate::exchange::Ready;
 
 const fn swapped(

@@ -1,6 +1,6 @@
 //! Tag matching.
 
-use super::{GuestTest, pair};
+use super::row::{GuestTest, pair};
 
 pub const TESTS: &[GuestTest] = &[
     pair("pinned", "tag_matching", 18640),

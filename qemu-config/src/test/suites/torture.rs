@@ -1,6 +1,6 @@
 //! One guest's memory changes in every way that the kernel has, while the other drives verified traffic on it.
 
-use super::{GuestTest, pair, torture};
+use super::row::{GuestTest, pair, torture};
 
 pub const TESTS: &[GuestTest] = &[
     // That the program finds no fault where there is none to find, on regions that every device can have.

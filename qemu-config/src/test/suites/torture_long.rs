@@ -1,6 +1,6 @@
 //! The torture with all its events, for ten minutes each.
 
-use super::{GuestTest, torture};
+use super::row::{GuestTest, torture};
 
 pub const TESTS: &[GuestTest] = &[
     torture("everything", "", "", 600),

@@ -1,6 +1,6 @@
 //! Kernel consumers: disks, file systems and sockets over RDMA.
 
-use super::{Commands, DONE, GuestTest, roles, test};
+use super::row::{Commands, DONE, GuestTest, roles, test};
 use crate::exchange::Ready;
 
 /// What runs when the server's kernel listens.

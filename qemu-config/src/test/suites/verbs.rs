@@ -1,6 +1,6 @@
 //! What no other suite shows of verbs.
 
-use super::{GuestTest, alone, pair};
+use super::row::{GuestTest, alone, pair};
 
 pub const TESTS: &[GuestTest] = &[
     alone("attributes", "attributes"),
