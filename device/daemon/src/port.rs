@@ -56,7 +56,7 @@ struct Polled {
 
 /// A NIC in the engine.
 #[derive(Debug)]
-pub struct NicPort {
+pub(crate) struct NicPort {
     /// For the log.
     name: String,
     pub(crate) nic: Nic,

@@ -33,7 +33,14 @@
 
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
-#![warn(clippy::undocumented_unsafe_blocks)]
+#![warn(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::too_many_lines,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used,
+    unreachable_pub
+)]
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("guest memory is little-endian and accessed without conversion");

@@ -121,6 +121,10 @@ impl Switch {
         self.own(port).granted = granted;
     }
 
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the table has just been extended to the port"
+    )]
     fn own(&mut self, port: PortId) -> &mut Own {
         if self.ports.len() <= port {
             self.ports.resize(port + 1, Own::default());

@@ -32,16 +32,16 @@ const FLAG_ERROR: u32 = 1 << 5;
 
 /// Command numbers.
 pub(crate) mod command {
-    pub const VERSION: u16 = 1;
-    pub const DMA_MAP: u16 = 2;
-    pub const DMA_UNMAP: u16 = 3;
-    pub const DEVICE_GET_INFO: u16 = 4;
-    pub const DEVICE_GET_REGION_INFO: u16 = 5;
-    pub const DEVICE_GET_IRQ_INFO: u16 = 7;
-    pub const DEVICE_SET_IRQS: u16 = 8;
-    pub const REGION_READ: u16 = 9;
-    pub const REGION_WRITE: u16 = 10;
-    pub const DEVICE_RESET: u16 = 13;
+    pub(crate) const VERSION: u16 = 1;
+    pub(crate) const DMA_MAP: u16 = 2;
+    pub(crate) const DMA_UNMAP: u16 = 3;
+    pub(crate) const DEVICE_GET_INFO: u16 = 4;
+    pub(crate) const DEVICE_GET_REGION_INFO: u16 = 5;
+    pub(crate) const DEVICE_GET_IRQ_INFO: u16 = 7;
+    pub(crate) const DEVICE_SET_IRQS: u16 = 8;
+    pub(crate) const REGION_READ: u16 = 9;
+    pub(crate) const REGION_WRITE: u16 = 10;
+    pub(crate) const DEVICE_RESET: u16 = 13;
 }
 
 /// A message header as it arrived.
@@ -54,7 +54,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub fn parse(bytes: &[u8; HEADER]) -> Self {
+    pub(crate) fn parse(bytes: &[u8; HEADER]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *bytes;
         Self {
             id: u16::from_le_bytes([a, b]),
@@ -64,16 +64,16 @@ impl Header {
         }
     }
 
-    pub fn is_reply(&self) -> bool {
+    pub(crate) fn is_reply(&self) -> bool {
         self.flags & TYPE_MASK == TYPE_REPLY
     }
 
-    pub fn no_reply(&self) -> bool {
+    pub(crate) fn no_reply(&self) -> bool {
         self.flags & FLAG_NO_REPLY != 0
     }
 
     /// Request type, and no flag that means nothing in a request.
-    pub fn check(&self) -> Result<(), Errno> {
+    pub(crate) fn check(&self) -> Result<(), Errno> {
         if self.flags & TYPE_MASK != TYPE_COMMAND || self.flags & !(TYPE_MASK | FLAG_NO_REPLY) != 0
         {
             return Err(Errno::INVAL);
@@ -82,12 +82,12 @@ impl Header {
     }
 
     /// Starts a reply; the size is filled in by [`finish`].
-    pub fn reply(&self) -> Vec<u8> {
+    pub(crate) fn reply(&self) -> Vec<u8> {
         self.head(TYPE_REPLY, 0)
     }
 
     /// A complete error reply. The errno is not zero.
-    pub fn error(&self, errno: Errno) -> Vec<u8> {
+    pub(crate) fn error(&self, errno: Errno) -> Vec<u8> {
         let number = u32::try_from(errno.raw_os_error()).unwrap_or(0).max(1);
         let mut out = self.head(TYPE_REPLY | FLAG_ERROR, number);
         finish(&mut out);

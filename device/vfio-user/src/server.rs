@@ -193,20 +193,8 @@ impl Session<'_> {
             (Request::Version(_), Some(_)) | (_, None) => return Err(Errno::INVAL),
             (_, Some(negotiated)) => negotiated,
         };
-        let region = |index: u32| {
-            if index < info.num_regions {
-                Ok(())
-            } else {
-                Err(Errno::INVAL)
-            }
-        };
-        let irq = |index: u32| {
-            if index < info.num_irqs {
-                Ok(())
-            } else {
-                Err(Errno::INVAL)
-            }
-        };
+        let region = |index| check_index(index, info.num_regions);
+        let irq = |index| check_index(index, info.num_irqs);
         let mut out = header.reply();
         match request {
             Request::Version(_) => return Err(Errno::INVAL),
@@ -290,6 +278,15 @@ impl Session<'_> {
         }
         finish(&mut out);
         Ok((out, None))
+    }
+}
+
+/// Refuses an index of a region or an interrupt that the device does not have.
+fn check_index(index: u32, count: u32) -> Result<(), Errno> {
+    if index < count {
+        Ok(())
+    } else {
+        Err(Errno::INVAL)
     }
 }
 

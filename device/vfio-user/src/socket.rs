@@ -118,7 +118,7 @@ pub(crate) struct Connection<'a> {
 
 impl Connection<'_> {
     /// Fills `buf`, collecting descriptors.
-    pub fn recv_exact(&mut self, buf: &mut [u8]) -> Result<(), Stop> {
+    pub(crate) fn recv_exact(&mut self, buf: &mut [u8]) -> Result<(), Stop> {
         let mut done = 0;
         while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match self.recv_some(rest) {
@@ -166,7 +166,7 @@ impl Connection<'_> {
     }
 
     /// Reads and forgets `len` bytes and their descriptors.
-    pub fn drain(&mut self, len: u32) -> Result<(), Stop> {
+    pub(crate) fn drain(&mut self, len: u32) -> Result<(), Stop> {
         let mut scratch = [0u8; 4096];
         let mut left = len as usize;
         while left > 0 {
@@ -180,7 +180,7 @@ impl Connection<'_> {
     }
 
     /// Sends a whole message, with a descriptor if there is one.
-    pub fn send(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Stop> {
+    pub(crate) fn send(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Stop> {
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -49,7 +49,7 @@ pub struct ConstantGroup {
 }
 
 /// What can be a field.
-pub trait AbiType {
+pub(crate) trait AbiType {
     /// C type of the field, or of one element.
     const CTYPE: &'static str;
     /// Number of elements if it is an array, else 0.

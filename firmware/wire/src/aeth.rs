@@ -145,6 +145,10 @@ const RNR_TIMER_10US: [u32; 32] = [
 
 /// The wait that an RNR NAK timer code asks for, in nanoseconds (IBTA volume 1, table 45). Code 0
 /// is the longest, 655.36 ms. Only the low five bits of `code` count.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the table has an element for each value of five bits"
+)]
 pub const fn rnr_timer_ns(code: u8) -> u64 {
     RNR_TIMER_10US[(code & 0x1f) as usize] as u64 * 10_000
 }
