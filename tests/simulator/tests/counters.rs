@@ -96,6 +96,8 @@ fn retransmissions_and_flushes_go_to_the_set() {
     let (timeouts, of_device) = s.counts(0, local_ack_timeout_err);
     assert!(timeouts > 0, "{timeouts}");
     assert_eq!(of_device, 0);
+    // The last time-out ends the connection.
+    assert_eq!(s.counts(0, retransmitted_packets), (timeouts - 1, 0));
     let other = &mut s.pairs[1];
     let driver = &mut s.world.hosts[0].driver;
     driver.bind_counters(other.qp[0].qpn, s.sets[0]).unwrap();
