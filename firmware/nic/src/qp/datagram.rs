@@ -180,9 +180,9 @@ impl Qp {
         Ok(())
     }
 
-    /// More has come than the buffer takes. Whoever sent it does not hear of it and must not be able to stop the
-    /// queue: the buffer stays for the next message. One of an SRQ completes in error, so that the program sees why
-    /// it gets nothing (IBTA 9.9.6.3, classes D and E).
+    /// A datagram is longer than its buffer. Its sender gets no answer and must not be able to stop the queue: the buffer
+    /// stays for the next message. A buffer of an SRQ completes in error, so that the program sees why it gets nothing
+    /// (IBTA 9.9.6.3, classes D and E).
     pub(super) fn drop_too_long<M: Dma>(&mut self, cx: &mut Context<'_, M>, wr: RecvWr) {
         cx.count(Counter::resp_local_length_error);
         if wr.srqn.is_some() {

@@ -101,7 +101,7 @@ impl Qp {
         }
     }
 
-    /// Who shows the key that a request names: the QP in its own protection domain, or in that of the SRQ that an
+    /// As which user of memory keys a request acts: as the QP in its own protection domain, or in that of the SRQ that an
     /// XRC request is for, which must be of the target's XRC domain (IBTA annex A14).
     fn key_bearer(&self, core: &Core, header: &RoceHeader) -> Result<Bearer, Refusal> {
         let Some(xrcd) = self.endpoint.config.xrcd else {
@@ -537,7 +537,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The memory that the FLUSH with this PSN is for must be durable; sees to it if nobody has.
+    /// The memory that the FLUSH with this PSN names must be durable; begins to write it back, unless that has begun.
     fn require_durable<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,

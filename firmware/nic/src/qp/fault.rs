@@ -35,7 +35,7 @@ pub(super) struct IngressWait {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
-    /// The requester was told to come again.
+    /// The requester got an RNR NAK.
     Refused,
     Dropped,
     Stalled,
@@ -64,7 +64,7 @@ pub(super) struct Durable {
     pub ended: Option<bool>,
 }
 
-/// Something that nobody sends again.
+/// A packet or frame of a service that does not retransmit.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arrival<'a> {
     /// A packet; its payload comes with it.
@@ -208,7 +208,7 @@ impl Qp {
         self.wake(cx.core);
     }
 
-    /// Stops the input of the NIC. Gives whether the packet is done with.
+    /// Stops the input of the NIC. Returns false if the packet must be held; true if it is done with.
     fn stall<M: Dma>(&mut self, cx: &mut Context<'_, M>, fault: IngressNeed) -> bool {
         let waiting = self.waits.ingress.map(|wait| wait.token);
         let Some(token) = await_page(cx, self.endpoint.fault_source(false), waiting, &fault.need)
@@ -227,7 +227,7 @@ impl Qp {
         false
     }
 
-    /// A packet that nobody sends again: UC, UD, GSI or raw. Gives false if it is to be held.
+    /// A packet of a service that does not retransmit (UC, UD, GSI, raw). Returns false if it must be held.
     pub(super) fn receive_or_park<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -262,7 +262,7 @@ impl Qp {
         true
     }
 
-    /// Waits for the page of the first parked packet. Gives false if that is of no use.
+    /// Waits for the page of the first parked packet. Returns false if the driver has no queue for faults.
     fn await_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>, fault: IngressNeed) -> bool {
         let token = await_page(cx, self.endpoint.fault_source(false), None, &fault.need);
         match token {
@@ -407,7 +407,7 @@ impl Qp {
         self.wake(cx.core);
     }
 
-    /// A FLUSH arrives whose memory is not durable: the requester comes again, as for a page.
+    /// A FLUSH arrives whose memory is not durable yet: the requester gets an RNR NAK, as for a missing page.
     pub(super) fn flush_waits<M: Dma>(&mut self, cx: &mut Context<'_, M>, psn: Psn) {
         self.responder.hold_naks();
         let since = self.waits.durable.map_or(cx.now, |durable| durable.since);
@@ -416,7 +416,7 @@ impl Qp {
         self.responder.acknowledge(psn, Syndrome::RnrNak { timer });
     }
 
-    /// What a FLUSH waits for has ended: the requester should come again, and learn how.
+    /// The write-back that a FLUSH waits for has ended: the requester should repeat the FLUSH, which then gets its answer.
     pub(crate) fn persisted(&mut self, core: &mut Core, number: u64, well: bool) {
         if let Some(durable) = &mut self.waits.durable
             && durable.number == number

@@ -257,8 +257,8 @@ impl Qp {
         }
     }
 
-    /// A packet or a run of them arrives for this QP: the checks that all transports share (IBTA 9.6). Gives the
-    /// number of packets that are done with; the first of the others has stopped the input.
+    /// A packet or a run of them arrives for this QP: the checks that all transports share (IBTA 9.6). Returns the number
+    /// of packets that are done with; the first of the others has stopped the input.
     pub(crate) fn receive<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -309,7 +309,7 @@ impl Qp {
         packets
     }
 
-    /// A packet of a connection arrives. Gives false if it has stopped the input and must be held.
+    /// A packet of a connection arrives. Returns false if it has stopped the input and must be held.
     fn receive_connected<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -345,8 +345,8 @@ impl Qp {
         }
     }
 
-    /// Takes a run as a whole, if it is what comes next and nothing is wrong with it. Gives false and has
-    /// changed nothing if the packets must be looked at one by one.
+    /// Takes a run as a whole, if it is what comes next and nothing is wrong with it. Returns false, having changed
+    /// nothing, if the packets must be looked at one by one.
     fn receive_run<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -439,7 +439,7 @@ impl Qp {
         }
     }
 
-    /// Takes room for the answers to so many READs and atomics, unless it has as much. Gives false if none is left.
+    /// Reserves memory for the answers to `limit` READs and atomics. Returns false if the budget has none left.
     pub(crate) fn reserve_answers(&mut self, budget: &Budget, limit: u8) -> bool {
         let bytes = Responder::room_for(usize::from(limit));
         let held = self.answers.get_or_insert_with(|| budget.none());
@@ -561,7 +561,7 @@ impl Qp {
         }
     }
 
-    /// Flushes the receives that are posted now. Who posts more rings for it, and has to wait for its turn.
+    /// Flushes the receives that are posted now. Later ones are flushed at their doorbell.
     fn flush_receives<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let posted = self.rq.as_mut().map(|rq| rq.posted(cx.mem, u32::MAX));
         let Some(Ok(posted)) = posted else { return };

@@ -188,8 +188,7 @@ impl Requester {
 }
 
 impl Qp {
-    /// A frame arrives that this QP is to have, from a flow with this tag. Gives false if it has stopped the input
-    /// and must be held.
+    /// A frame arrives for this QP, from a flow with this tag. Returns false if it has stopped the input and must be held.
     pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,

@@ -80,7 +80,7 @@ pub(super) enum Reply {
         msn: u32,
         addr: u64,
         rkey: u32,
-        /// Who shows the key.
+        /// As which user the key is accessed.
         bearer: Bearer,
         len: u32,
         sent: u32,
@@ -168,7 +168,7 @@ pub struct Responder {
 pub(super) enum Refusal {
     /// The packet's payload can't be read: it counts as lost on the way.
     Lost,
-    /// No receive work request: the requester shall come again.
+    /// No receive work request: the requester is told to send the request again.
     NotReady,
     /// A page is not there.
     Absent(IngressNeed),
@@ -422,8 +422,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes a run of request packets as a whole. Gives false if that is not possible; whatever a packet
-    /// before the one in the way has put into its place will be put there again.
+    /// Takes a run of request packets as a whole. Returns false if that is not possible; data that has been placed by then
+    /// will be placed again.
     pub(super) fn receive_request_run<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -456,7 +456,7 @@ impl Qp {
         }
     }
 
-    /// PSN check (IBTA 9.7.4.1.2). Gives whether the packet is the one that comes next.
+    /// PSN check (IBTA 9.7.4.1.2). Returns true if the packet is the expected one.
     fn check_sequence<M: Dma>(&mut self, cx: &mut Context<'_, M>, header: &RoceHeader) -> bool {
         let resp = &mut self.responder;
         if self.endpoint.config.kind == QpType::Uc {

@@ -189,7 +189,7 @@ impl Qp {
             Message::NoTag => Class::NoTag,
             _ => Class::Unexpected,
         };
-        // Counted once there is a buffer: the requester may have to come again.
+        // Counted once there is a buffer: without one the requester sends the message again.
         if class == Class::Unexpected
             && let Some(tags) = self.endpoint.tag_list(cx.core)
         {
@@ -199,7 +199,7 @@ impl Qp {
         Ok(Begun::Receive)
     }
 
-    /// Gives false if the data can't be read: software has to see to it.
+    /// Begins to read the data of a rendezvous. Returns false if it can't be read: then software handles the message.
     fn begin_rendezvous<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,

@@ -60,7 +60,7 @@ impl QpType {
         }
     }
 
-    /// Whether lost packets come again.
+    /// Whether lost packets are sent again.
     pub fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
     }

@@ -31,8 +31,8 @@ impl Responder {
     }
 
     /// PSN check of UC (IBTA 9.8.2.2.1): a message that is damaged is dropped, and the next first packet starts anew,
-    /// whatever its PSN. Not so one from the recent past, so that messages come in order and once. Gives whether the
-    /// packet is to be carried out.
+    /// whatever its PSN. A packet from the recent past does not, so that messages come in order and once. Returns true if
+    /// the packet is to be carried out.
     pub(super) fn check_unreliable<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,

@@ -67,7 +67,7 @@ impl Pending {
         self.requests.push_back(wr);
     }
 
-    /// The oldest request ends. Who has had many at once does not keep room for as many for ever.
+    /// Removes the oldest request. A queue that has been long gives memory back when it is empty.
     pub fn pop(&mut self) -> Option<SendWr> {
         let wr = self.requests.pop_front()?;
         self.awaiting.pop_front_if(|number| *number == self.first);
