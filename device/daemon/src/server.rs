@@ -19,7 +19,7 @@ pub enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A socket can't be created.
-    #[error("can't serve NIC {nic}")]
+    #[error("NIC {nic}")]
     Listen {
         /// Name of the NIC.
         nic: String,

@@ -29,7 +29,8 @@ fn config(sockets: &[PathBuf]) -> Config {
 fn refused(config: &Config) -> String {
     match Server::start(config) {
         Ok(_) => panic!("it serves"),
-        Err(error @ StartError::Listen { .. }) => error.to_string(),
+        // As the emulator prints it: the error and what caused it.
+        Err(error @ StartError::Listen { .. }) => format!("{:#}", anyhow::Error::from(error)),
         Err(error) => panic!("{error}"),
     }
 }
