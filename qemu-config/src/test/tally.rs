@@ -29,7 +29,7 @@ impl Failure {
     /// Lines of the reason that the summary repeats: so many of its first, so many of its last.
     const SHOWN: (usize, usize) = (3, 20);
 
-    /// For the end of the output, which may be all that somebody has.
+    /// For the end of the output, which may be all that is shown of it.
     fn summary(&self) -> String {
         let (first, last) = Self::SHOWN;
         let mut why: Vec<&str> = self.why.trim_end().lines().collect();

@@ -75,10 +75,7 @@ impl Endpoint {
 
     /// As which user of memory keys it acts.
     pub fn key_user(&self) -> Bearer {
-        Bearer {
-            pd: self.config.pd,
-            qpn: self.number,
-        }
+        self.key_user_in(self.config.pd)
     }
 
     /// The same for a key of another protection domain, that of an SRQ.

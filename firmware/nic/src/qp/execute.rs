@@ -109,10 +109,9 @@ impl Qp {
         };
         let named = header.xrceth.and_then(|xrc| core.srqs.get(xrc.srqn));
         match named {
-            Some(srq) if srq.xrc.is_some_and(|(domain, _)| domain == xrcd) => Ok(Bearer {
-                pd: srq.pd,
-                qpn: self.endpoint.number,
-            }),
+            Some(srq) if srq.xrc.is_some_and(|(domain, _)| domain == xrcd) => {
+                Ok(self.endpoint.key_user_in(srq.pd))
+            }
             _ => Err(Refusal::INVALID),
         }
     }
@@ -216,10 +215,7 @@ impl Qp {
         payload: Payload<'_, M>,
     ) -> Result<(), PlaceError> {
         let bearer = match wr.srqn.and_then(|srqn| cx.core.srqs.get(srqn)) {
-            Some(srq) => Bearer {
-                pd: srq.pd,
-                qpn: self.endpoint.number,
-            },
+            Some(srq) => self.endpoint.key_user_in(srq.pd),
             None => self.endpoint.key_user(),
         };
         let (mut skip, mut taken, len) = (offset, 0, payload.len());

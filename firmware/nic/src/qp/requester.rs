@@ -444,7 +444,7 @@ impl Requester {
         until.diff(self.unacked) > 0
     }
 
-    /// Gives the peer its whole time to answer from now on, if it owes an answer.
+    /// Restarts the ACK timer, if the peer owes an answer.
     fn restart_ack_timer(&mut self, qp: &Endpoint, now: Instant) {
         let timeout = ack_timeout_ns(qp.attr.timeout).filter(|_| self.awaits_ack());
         self.ack_deadline = timeout.map(|ns| now + Nanos(ns));

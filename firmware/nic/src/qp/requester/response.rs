@@ -291,11 +291,26 @@ impl Requester {
         let placed = self.scatter(qp, cx, position, (0, 8), Payload::Bytes(&bytes));
         match placed {
             Ok(()) | Err(PlaceError::Lost) => self.accept_response(qp, cx, position, (psn, 1)),
-            Err(PlaceError::Absent(absent, hint)) => {
+            Err(error) => self.not_placed(qp, cx, (position, psn), error),
+        }
+    }
+
+    /// The data of the response with this PSN was not written to the buffers of its work request.
+    fn not_placed<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        (position, psn): (usize, Psn),
+        error: PlaceError,
+    ) -> Result<(), Failure> {
+        match error {
+            // The ACK timer sends the request again.
+            PlaceError::Lost => Ok(()),
+            PlaceError::Absent(absent, hint) => {
                 let need = Need::new(absent, hint, psn.get());
                 self.repeat_when_present(qp, cx, position, need)
             }
-            Err(PlaceError::Failed(failure)) => self.fail_at(position, failure),
+            PlaceError::Failed(failure) => self.fail_at(position, failure),
         }
     }
 
@@ -343,13 +358,7 @@ impl Requester {
         }
         match self.scatter(qp, cx, position, (offset, expected), payload) {
             Ok(()) => self.accept_response(qp, cx, position, (psn, 1)),
-            // The ACK timer sends the request again.
-            Err(PlaceError::Lost) => Ok(()),
-            Err(PlaceError::Absent(absent, hint)) => {
-                let need = Need::new(absent, hint, psn.get());
-                self.repeat_when_present(qp, cx, position, need)
-            }
-            Err(PlaceError::Failed(failure)) => self.fail_at(position, failure),
+            Err(error) => self.not_placed(qp, cx, (position, psn), error),
         }
     }
 
