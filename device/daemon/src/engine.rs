@@ -313,14 +313,16 @@ impl Engine {
             return worked;
         }
         let (mut packets, mut bytes, mut work) = (0, 0, 0);
+        let mut frame = TxFrame::default();
         while packets < TURN_PACKETS && bytes < TURN_BYTES && work < TURN_WORK {
             let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id)) else {
                 break;
             };
             let before = port.nic.work();
-            let Some(frame) = port.nic.poll_transmit_run(now, ram, TURN_BYTES - bytes) else {
+            let most = TURN_BYTES - bytes;
+            if !port.nic.poll_transmit(now, ram, most, &mut frame) {
                 break;
-            };
+            }
             work += port.nic.work() - before;
             work += self.forward(id, now, &frame);
             packets += frame.packets;

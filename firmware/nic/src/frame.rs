@@ -44,6 +44,9 @@ pub enum FrameKind {
 }
 
 /// A frame that leaves the NIC.
+///
+/// Who takes frames from a NIC keeps one of these, into which the NIC writes the frame that is next: a frame is larger than
+/// what moving it about would be free for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TxFrame {
     /// Headers.
@@ -72,24 +75,39 @@ pub(crate) fn packet_of_run(first: &RoceHeader, index: u32, packets: u32) -> Roc
     header
 }
 
-impl TxFrame {
-    /// A RoCE packet.
-    pub(crate) fn packet(header: RoceHeader, payload: Segments, payload_len: usize) -> Self {
+impl Default for TxFrame {
+    /// An empty frame, to be filled by [`Nic::poll_transmit`](crate::Nic::poll_transmit).
+    fn default() -> Self {
         Self {
-            kind: FrameKind::Roce(header),
-            payload,
-            payload_len,
+            kind: FrameKind::Raw {
+                dst: MacAddr([0; 6]),
+                src: MacAddr([0; 6]),
+                head: Head::new(),
+                checked: false,
+            },
+            payload: Segments::new(),
+            payload_len: 0,
             packets: 1,
             own: None,
         }
     }
+}
 
-    /// A RoCE packet with a payload that the NIC has made.
-    pub(crate) fn own(header: RoceHeader, payload: [u8; HEADERS]) -> Self {
-        Self {
-            own: Some(payload),
-            ..Self::packet(header, Segments::new(), HEADERS)
-        }
+impl TxFrame {
+    /// Becomes a RoCE packet without payload.
+    #[inline]
+    pub(crate) fn set_packet(&mut self, header: RoceHeader) {
+        self.clear_payload();
+        self.kind = FrameKind::Roce(header);
+    }
+
+    /// One packet, no payload.
+    #[inline]
+    pub(crate) fn clear_payload(&mut self) {
+        self.payload.clear();
+        self.payload_len = 0;
+        self.packets = 1;
+        self.own = None;
     }
 
     /// Destination MAC address.

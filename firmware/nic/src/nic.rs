@@ -24,7 +24,6 @@ use crate::multicast::Groups;
 use crate::qp::Qp;
 use crate::registers::Registers;
 use crate::rss::RwqTable;
-use crate::segments::Segments;
 use crate::steering::Steering;
 use crate::table::Table;
 use crate::tag::list::TagOpResult;
@@ -320,21 +319,20 @@ impl Nic {
         true
     }
 
-    /// Returns the next packet to send, if there is one. The caller has delivered or copied the frame of the call before.
-    pub fn poll_transmit<M: Dma>(&mut self, now: Instant, mem: &M) -> Option<TxFrame> {
-        self.poll_transmit_run(now, mem, 0)
-    }
-
-    /// As [`Nic::poll_transmit`], but returns a run of packets of one message where it can: as many as carry `most` bytes,
-    /// and at least one. For receivers that take frames by reference.
-    pub fn poll_transmit_run<M: Dma>(
+    /// Makes `frame` the next one to send. Returns false if there is none. The caller has delivered or copied the frame of the
+    /// call before.
+    ///
+    /// With `most` of 0 each frame is one packet, for wires that need octets. For receivers that take frames by reference it
+    /// is a run of packets of one message where that is possible: as many as carry `most` bytes, and at least one.
+    pub fn poll_transmit<M: Dma>(
         &mut self,
         now: Instant,
         mem: &M,
         most: usize,
-    ) -> Option<TxFrame> {
+        frame: &mut TxFrame,
+    ) -> bool {
         if self.core.busy_until > now {
-            return None;
+            return false;
         }
         self.core.busy_until = Instant(0);
         if self.core.ingress.has_work() {
@@ -343,10 +341,10 @@ impl Nic {
         if self.is_running()
             && let Some(header) = self.core.last_words.pop_front()
         {
-            let frame = TxFrame::packet(header, Segments::new(), 0);
-            self.count_sent(CounterSet::DEVICE, &frame);
-            self.sniff(now, mem, &frame, mem);
-            return Some(frame);
+            frame.set_packet(header);
+            self.count_sent(CounterSet::DEVICE, frame);
+            self.sniff(now, mem, frame, mem);
+            return true;
         }
         let turn = self.core.begin_turn();
         while self.is_running()
@@ -358,13 +356,12 @@ impl Nic {
                 self.core.charge(work::LOOK);
                 if self.core.is_over(turn) {
                     self.core.put_off(now);
-                    return None;
+                    return false;
                 }
                 continue;
             };
             let set = qp.endpoint.counters;
-            let frame = qp.poll_transmit(&mut cx, most);
-            let Some(frame) = frame else {
+            if !qp.poll_transmit(&mut cx, most, frame) {
                 // It may have called `wake` itself, without effect while it is in line.
                 self.core.pop_ready();
                 if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
@@ -375,23 +372,23 @@ impl Nic {
                 // Registrations send nothing, and the line may be long.
                 if self.core.is_over(turn) {
                     self.core.put_off(now);
-                    return None;
+                    return false;
                 }
                 continue;
-            };
+            }
             self.core.charge(work::of_frames(frame.packets, 0));
             self.burst += frame.packets;
             if self.burst >= BURST {
                 self.burst = 0;
                 self.core.rotate_ready();
             }
-            self.count_sent(set, &frame);
+            self.count_sent(set, frame);
             self.core.charge_lookups(now);
-            self.loop_back(now, mem, number, &frame);
-            return Some(frame);
+            self.loop_back(now, mem, number, frame);
+            return true;
         }
         self.report_fatal();
-        None
+        false
     }
 
     /// Counts a frame, in the set of the queue pair that sends it.

@@ -108,17 +108,18 @@ impl State {
                 continue;
             }
             let memory = self.nodes[id].memory.clone();
+            let mut frame = TxFrame::default();
             loop {
                 let longest = self
                     .by_reference
                     .as_mut()
                     .map_or(0, |rng| rng.below(64 << 10));
-                let frame = watched(&mut self.nodes[id].nic, &mut self.longest_call, |nic| {
-                    nic.poll_transmit_run(now, &memory, longest as usize)
+                let found = watched(&mut self.nodes[id].nic, &mut self.longest_call, |nic| {
+                    nic.poll_transmit(now, &memory, longest as usize, &mut frame)
                 });
-                let Some(frame) = frame else {
+                if !found {
                     break;
-                };
+                }
                 if let FrameKind::Roce(header) = &frame.kind {
                     if let Some(trace) = &mut self.trace {
                         trace.push((id, *header));

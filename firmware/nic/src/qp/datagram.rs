@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{Payload, TxFrame};
+use crate::frame::{FrameKind, Payload, TxFrame};
 use crate::mkey::Access;
 use crate::srq::{RecvWr, TakeError};
 
@@ -32,18 +32,19 @@ const GSI_QKEY: u32 = 0x8001_0000;
 const PRIVILEGED_QKEY: u32 = 1 << 31;
 
 impl Requester {
-    /// Completes the datagram that was handed over before, then finds the next one.
+    /// Completes the datagram that was handed over before, then makes `frame` the next one.
     pub fn poll_datagram<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
+        frame: &mut TxFrame,
     ) -> Result<Sent, Failure> {
         let Some(wr) = self.next_unconnected(qp, cx) else {
             return Ok(Sent::Nothing);
         };
         let built = match wr.failed {
             Some(failure) => Err(BuildError::Failed(failure)),
-            None => self.build_datagram(qp, cx.core, &wr),
+            None => self.build_datagram(qp, cx.core, &wr, frame),
         };
         self.hand_over_unconnected(qp, cx, wr, built)
     }
@@ -53,7 +54,8 @@ impl Requester {
         qp: &Endpoint,
         core: &Core,
         wr: &SendWr,
-    ) -> Result<TxFrame, BuildError> {
+        frame: &mut TxFrame,
+    ) -> Result<(), BuildError> {
         const AH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
         const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
         let Some(SendOp::Datagram { to, imm }) = wr.op else {
@@ -70,7 +72,10 @@ impl Requester {
         if wr.length as usize > mtu.map_or(0, |mtu| mtu.bytes()) {
             return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into());
         }
-        let payload = self.gather(qp, core, wr, (0, wr.length), Access::LocalRead)?;
+        frame.clear_payload();
+        frame.payload_len = wr.length as usize;
+        let (range, access) = ((0, wr.length), Access::LocalRead);
+        self.gather(qp, core, wr, range, access, &mut frame.payload)?;
         let psn = self.next_psn();
         self.set_next_psn(psn.next());
         let opcode = match imm {
@@ -84,7 +89,8 @@ impl Requester {
             src_qp: qp.number,
         });
         header.imm = imm;
-        Ok(TxFrame::packet(header, payload, wr.length as usize))
+        frame.kind = FrameKind::Roce(header);
+        Ok(())
     }
 }
 

@@ -175,13 +175,14 @@ impl Qp {
         }
     }
 
-    /// The next packet, or a run of as many as carry `most` bytes, if there is one. What this QP sent before has been
-    /// delivered or copied.
+    /// Makes `frame` the next packet, or a run of as many as carry `most` bytes. Returns false if there is none. What this QP
+    /// sent before has been delivered or copied.
     pub(crate) fn poll_transmit<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         most: usize,
-    ) -> Option<TxFrame> {
+        frame: &mut TxFrame,
+    ) -> bool {
         let most = (most as u32 / self.endpoint.mtu).max(1);
         if !self.parked.is_empty() {
             self.redo_parked(cx);
@@ -189,31 +190,37 @@ impl Qp {
         // While a READ is answered, every other packet may be a request: a peer that reads does not keep this
         // side from sending.
         let own_turn = self.responder.is_answering_read() && std::mem::take(&mut self.answered);
-        if own_turn && let Some(frame) = self.poll_send_queue(cx, most) {
-            return Some(frame);
+        if own_turn && self.poll_send_queue(cx, most, frame) {
+            return true;
         }
-        if let Some(frame) = self.poll_reply(cx, most) {
+        if self.poll_reply(cx, most, frame) {
             self.answered = true;
-            return Some(frame);
+            return true;
         }
-        self.poll_send_queue(cx, most)
+        self.poll_send_queue(cx, most, frame)
     }
 
-    fn poll_send_queue<M: Dma>(&mut self, cx: &mut Context<'_, M>, most: u32) -> Option<TxFrame> {
+    fn poll_send_queue<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        most: u32,
+        frame: &mut TxFrame,
+    ) -> bool {
         let (requester, qp) = (&mut self.requester, &self.endpoint);
         let polled = match qp.config.kind {
-            QpType::Rc | QpType::Uc | QpType::XrcIni => requester.poll(qp, cx, most),
-            QpType::XrcTgt | QpType::Rss | QpType::Wq => return None,
-            QpType::Ud | QpType::Gsi => requester.poll_datagram(qp, cx),
-            QpType::Raw => requester.poll_raw(qp, cx),
+            QpType::Rc | QpType::Uc | QpType::XrcIni => requester.poll(qp, cx, most, frame),
+            QpType::XrcTgt | QpType::Rss | QpType::Wq => return false,
+            QpType::Ud | QpType::Gsi => requester.poll_datagram(qp, cx, frame),
+            QpType::Raw => requester.poll_raw(qp, cx, frame),
         };
         self.sync_timer(cx.core);
-        match self.check_send_queue(cx, polled)? {
-            Sent::Frame(frame) => return Some(frame),
-            Sent::Nothing => self.check_drained(cx),
-            Sent::TurnOver => self.interrupted = true,
+        match self.check_send_queue(cx, polled) {
+            Some(Sent::Frame) => return true,
+            Some(Sent::Nothing) => self.check_drained(cx),
+            Some(Sent::TurnOver) => self.interrupted = true,
+            None => {}
         }
-        None
+        false
     }
 
     /// If the requester reports a failure, the send queue ends with it.

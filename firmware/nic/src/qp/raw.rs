@@ -25,11 +25,12 @@ use crate::srq::TakeError;
 const OFFLOAD: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OFFLOAD);
 
 impl Requester {
-    /// Completes the frame that was handed over before, then finds the next one.
+    /// Completes the frame that was handed over before, then makes `frame` the next one.
     pub fn poll_raw<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
+        frame: &mut TxFrame,
     ) -> Result<Sent, Failure> {
         let Some(wr) = self.next_unconnected(qp, cx) else {
             return Ok(Sent::Nothing);
@@ -38,10 +39,13 @@ impl Requester {
             Some(failure) => Err(BuildError::Failed(failure)),
             None => self.build_frame(qp, cx.core, cx.mem, &wr),
         };
-        let more = matches!(built, Ok((_, true)));
-        let built = built.map(|(frame, _)| frame);
+        let mut more = false;
+        let built = built.map(|(next, another)| {
+            *frame = next;
+            more = another;
+        });
         let sent = self.hand_over_unconnected(qp, cx, wr, built)?;
-        if matches!(sent, Sent::Frame(_)) && self.segment_sent(more) {
+        if sent == Sent::Frame && self.segment_sent(more) {
             cx.count(Counter::tx_segmented);
         }
         Ok(sent)
@@ -76,6 +80,19 @@ impl Requester {
         }
     }
 
+    /// Pieces of guest memory behind a range of what is sent.
+    fn gather_part(
+        &self,
+        qp: &Endpoint,
+        core: &Core,
+        wr: &SendWr,
+        range: (u32, u32),
+    ) -> Result<Segments, BuildError> {
+        let mut segments = Segments::new();
+        self.gather(qp, core, wr, range, Access::LocalRead, &mut segments)?;
+        Ok(segments)
+    }
+
     /// The first bytes of what is sent, not more than [`MAX_HEADERS`].
     fn read_head<M: Dma>(
         &self,
@@ -85,7 +102,7 @@ impl Requester {
         wr: &SendWr,
         len: usize,
     ) -> Result<Head, BuildError> {
-        let segments = self.gather(qp, core, wr, (0, len as u32), Access::LocalRead)?;
+        let segments = self.gather_part(qp, core, wr, (0, len as u32))?;
         let view = Payload::guest(&[], mem, &segments, len);
         Ok(view.head().map_err(|_| UNREADABLE)?)
     }
@@ -102,7 +119,7 @@ impl Requester {
         let len = wr.length as usize;
         let head = self.read_head(qp, core, mem, wr, len.min(MAX_HEADERS))?;
         let rest = wr.length - head.len() as u32;
-        let payload = self.gather(qp, core, wr, (head.len() as u32, rest), Access::LocalRead)?;
+        let payload = self.gather_part(qp, core, wr, (head.len() as u32, rest))?;
         let ends = addresses(&head);
         Ok(raw_frame(ends, head, payload, rest as usize, false))
     }
@@ -119,7 +136,7 @@ impl Requester {
         let len = wr.length as usize;
         let mut head = self.read_head(qp, core, mem, wr, len.min(MAX_HEADERS))?;
         let rest = wr.length - head.len() as u32;
-        let payload = self.gather(qp, core, wr, (head.len() as u32, rest), Access::LocalRead)?;
+        let payload = self.gather_part(qp, core, wr, (head.len() as u32, rest))?;
         let headers = Headers::parse(&head);
         let transport = headers.and_then(|headers| {
             let transport = offload::whole_transport(&headers, len)?;
@@ -177,7 +194,7 @@ impl Requester {
         let part = left.min(u32::from(mss));
         let last = part == left;
         let offset = header_len as u32 + at;
-        let payload = self.gather(qp, core, wr, (offset, part), Access::LocalRead)?;
+        let payload = self.gather_part(qp, core, wr, (offset, part))?;
         let mut head = offload::segment_head(&template, &headers, mss, index, part as usize, last);
         let before = head.clone();
         let view = Payload::guest(&before, mem, &payload, part as usize);

@@ -46,14 +46,10 @@ const WINDOW: i32 = 1024;
 const LOCAL_BATCH: u32 = 32;
 
 /// What a poll of the send queue has found.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would be an allocation for each frame"
-)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// A frame to send.
-    Frame(TxFrame),
+    /// A frame has been built.
+    Frame,
     /// Nothing to send now.
     Nothing,
     /// Nothing, because the turn is over: there is more to do.
@@ -301,12 +297,14 @@ impl Requester {
         self.pending.oldest_awaiting().filter(|at| *at < before)
     }
 
-    /// Connections: completes what is due without a packet, then finds the next request packet, or a run of up to `most`.
+    /// Connections: completes what is due without a packet, then makes `frame` the next request packet, or a run of up to
+    /// `most`.
     pub fn poll<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
         most: u32,
+        frame: &mut TxFrame,
     ) -> Result<Sent, Failure> {
         if !qp.state.sends() {
             return Ok(Sent::Nothing);
@@ -345,11 +343,11 @@ impl Requester {
                 continue;
             }
             let index = wr.index;
-            match self.build(qp, cx.core, most) {
-                Ok(frame) => {
+            match self.build(qp, cx.core, most, frame) {
+                Ok(()) => {
                     self.after_send(qp, cx, frame.packets);
                     if !self.is_dammed(index) {
-                        return Ok(Sent::Frame(frame));
+                        return Ok(Sent::Frame);
                     }
                 }
                 Err(error) => {
@@ -550,11 +548,12 @@ impl Requester {
             if !done {
                 break;
             }
-            let Some(wr) = self.pop() else { break };
             cx.core.charge(work::LOOK);
+            let fin = qp.fin_after(cx.core, wr, self.fetched);
+            qp.complete_send(cx, wr, None);
+            self.pending.drop_front();
+            self.account();
             self.cursor = self.cursor.saturating_sub(1);
-            let fin = qp.fin_after(cx.core, &wr, self.fetched);
-            qp.complete_send(cx, &wr, None);
             if let Some(fin) = fin {
                 self.append(&cx.core.budget, SendWr { psns: 1, ..fin });
             }

@@ -22,7 +22,7 @@ use super::{Failure, PlaceError, Qp, QpType, State};
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{Payload, Segments, TxFrame, truncate_segments};
+use crate::frame::{Payload, TxFrame, truncate_segments};
 use crate::mkey::{Access, Bearer, Miss};
 use crate::srq::RecvWr;
 use crate::tag::Class;
@@ -645,25 +645,29 @@ impl Qp {
         })
     }
 
-    /// The next reply packet, if there is one.
+    /// Makes `frame` the next reply packet, or a run of up to `most`. Returns false if there is none.
     pub(super) fn poll_reply<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         most: u32,
-    ) -> Option<TxFrame> {
-        let reply = *self.responder.replies.front()?;
+        frame: &mut TxFrame,
+    ) -> bool {
+        let Some(reply) = self.responder.replies.front().copied() else {
+            return false;
+        };
         if let Some(wait) = &self.waits.reply
             && reply.next_psn() == wait.psn
             && !matches!(reply, Reply::Read { urged: true, .. })
         {
-            return None;
+            return false;
         }
         if let Some(header) = self.take_short_reply() {
-            return Some(TxFrame::packet(header, Segments::new(), 0));
+            frame.set_packet(header);
+            return true;
         }
         let Some(path) = self.endpoint.path.as_ref() else {
             self.responder.replies.clear();
-            return None;
+            return false;
         };
         let Reply::Read {
             psn,
@@ -676,7 +680,7 @@ impl Qp {
             ..
         } = reply
         else {
-            return None;
+            return false;
         };
         let dest = self.endpoint.attr.dest_qpn.get();
         let packets = len.div_ceil(self.endpoint.mtu);
@@ -697,38 +701,38 @@ impl Qp {
                 msn,
             });
         }
-        let mut payload = Segments::new();
+        frame.set_packet(header);
+        let payload = &mut frame.payload;
         let va = addr.wrapping_add(u64::from(offset));
         let translated = match run {
             1 => cx
                 .core
                 .mkeys
-                .translate(rkey, bearer, va, n, Access::RemoteRead, &mut payload)
+                .translate(rkey, bearer, va, n, Access::RemoteRead, payload)
                 .map(|()| n),
-            _ => {
-                cx.core
-                    .mkeys
-                    .translate_some(rkey, bearer, va, n, Access::RemoteRead, &mut payload)
-            }
+            _ => cx
+                .core
+                .mkeys
+                .translate_some(rkey, bearer, va, n, Access::RemoteRead, payload),
         };
         let on_missing_page = self.endpoint.fault_policy().reactions().read;
         let bytes = match translated {
             Ok(bytes) if bytes == n => n,
             // Not all of a run: the packets that are whole, or else a single one.
             Ok(bytes) if bytes >= self.endpoint.mtu => {
-                truncate_segments(&mut payload, bytes - bytes % self.endpoint.mtu)
+                truncate_segments(payload, bytes - bytes % self.endpoint.mtu)
             }
-            Ok(_) => return self.poll_reply(cx, 1),
-            Err(_) if run > 1 => return self.poll_reply(cx, 1),
+            Ok(_) => return self.poll_reply(cx, 1, frame),
+            Err(_) if run > 1 => return self.poll_reply(cx, 1, frame),
             Err(Miss::Absent(absent)) if on_missing_page != ReadReaction::Fail => {
                 let before = absent.named.wrapping_sub(va);
                 let hint = u64::from(len - offset).saturating_sub(before);
                 let need = Need::new(absent, hint, at.get());
                 if self.await_reply_page(cx, &need) {
-                    return self.refuse_repetition(cx);
+                    return self.refuse_repetition(cx, frame);
                 }
                 self.reply_lost(cx);
-                return self.poll_reply(cx, 1);
+                return self.poll_reply(cx, 1, frame);
             }
             Err(miss) => {
                 // The region went away while it was read; nothing behind this READ counts any more.
@@ -738,7 +742,7 @@ impl Qp {
                     _ => Refusal::access(),
                 };
                 self.refuse(cx, at, refusal);
-                return self.poll_reply(cx, 1);
+                return self.poll_reply(cx, 1, frame);
             }
         };
         let run = (bytes / self.endpoint.mtu).clamp(1, run);
@@ -746,10 +750,9 @@ impl Qp {
             Some(Reply::Read { sent, .. }) if *sent + run < packets => *sent += run,
             _ => drop(self.responder.replies.pop_front()),
         }
-        Some(TxFrame {
-            packets: run,
-            ..TxFrame::packet(header, payload, bytes as usize)
-        })
+        frame.packets = run;
+        frame.payload_len = bytes as usize;
+        true
     }
 }
 
@@ -766,18 +769,25 @@ impl Qp {
     /// are used up. The PSN is that of the missing response, as with every NAK in the middle of a READ; it is also that
     /// of the repeated request, if that asks for the rest only. IBTA 9.7.5.2.8 knows RNR NAKs for new requests; requesters
     /// (`rdma_rxe` too) do not tell the difference. Nothing else changes: when the page is there, the responses go on.
-    fn refuse_repetition<M: Dma>(&mut self, cx: &mut Context<'_, M>) -> Option<TxFrame> {
-        let wait = self.waits.reply?;
-        let path = self.endpoint.path.as_ref()?;
-        let Some(Reply::Read {
-            msn, urged, rkey, ..
-        }) = self.responder.replies.front_mut()
+    /// Returns false if there is no such packet to send.
+    fn refuse_repetition<M: Dma>(&mut self, cx: &mut Context<'_, M>, frame: &mut TxFrame) -> bool {
+        let (
+            Some(wait),
+            Some(path),
+            Some(Reply::Read {
+                msn, urged, rkey, ..
+            }),
+        ) = (
+            self.waits.reply,
+            self.endpoint.path.as_ref(),
+            self.responder.replies.front_mut(),
+        )
         else {
-            return None;
+            return false;
         };
         let reaction = self.endpoint.fault_policy().reactions().read;
         if !std::mem::take(urged) || reaction != ReadReaction::WaitWithRnrNak {
-            return None;
+            return false;
         }
         cx.count(Counter::page_fault_rnr);
         cx.count(Counter::rnr_nak_sent);
@@ -792,6 +802,7 @@ impl Qp {
             }),
             ..path.header(opcode, self.endpoint.attr.dest_qpn.get(), wait.psn)
         };
-        Some(TxFrame::packet(header, Segments::new(), 0))
+        frame.set_packet(header);
+        true
     }
 }

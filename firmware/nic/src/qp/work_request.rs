@@ -405,10 +405,9 @@ impl SendWr {
         /// What one access reads: all of nearly all entries.
         const FIRST: usize = 64;
         let entry = ring.entry(self.index);
-        let mut bytes = [0; 1 << wr::MAX_STRIDE_SHIFT];
-        let first = bytes.get_mut(..FIRST).ok_or(FETCH)?;
-        mem.read(entry, first).map_err(|_| FETCH)?;
-        let (wqe, _) = SqWqe::read_from_prefix(&bytes).map_err(|_| FETCH)?;
+        let mut first = [0; FIRST];
+        mem.read(entry, &mut first).map_err(|_| FETCH)?;
+        let (wqe, _) = SqWqe::read_from_prefix(&first).map_err(|_| FETCH)?;
         self.flags = wqe.flags;
         self.remote_srqn = wqe.remote_qpn.get() & 0xff_ffff;
         if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 {
@@ -435,10 +434,15 @@ impl SendWr {
             self.inline = Some((entry + data as u64, inline_len));
         }
         if wqe.num_sge > 0 && end > FIRST {
-            let rest = bytes.get_mut(FIRST..end).ok_or(FETCH)?;
+            let mut whole = [0; 1 << wr::MAX_STRIDE_SHIFT];
+            let (start, rest) = whole.split_at_mut_checked(FIRST).ok_or(FETCH)?;
+            start.copy_from_slice(&first);
+            let rest = rest.get_mut(..end - FIRST).ok_or(FETCH)?;
             mem.read(entry + FIRST as u64, rest).map_err(|_| FETCH)?;
+            self.sges = parse_sges(whole.get(sges..end).unwrap_or(&[]));
+        } else {
+            self.sges = parse_sges(first.get(sges..end).unwrap_or(&[]));
         }
-        self.sges = parse_sges(bytes.get(sges..end).unwrap_or(&[]));
         let named: u64 = self.sges.iter().map(|sge| u64::from(sge.len)).sum();
         self.length = u32::try_from(u64::from(inline_len) + named)
             .ok()

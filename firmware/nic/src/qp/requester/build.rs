@@ -5,13 +5,12 @@ use faultline_abi::wqe::WR_FLAG_SOLICITED;
 use faultline_wire::XrcEth;
 use faultline_wire::atomic::AtomicEth;
 use faultline_wire::opcode::Opcode;
-use faultline_wire::packet::RoceHeader;
 use faultline_wire::reth::Reth;
 
 use super::{Requester, WINDOW};
 use crate::core::Core;
 use crate::fault::Need;
-use crate::frame::{Segments, TxFrame, push_segment, truncate_segments};
+use crate::frame::{FrameKind, Segments, TxFrame, push_segment, truncate_segments};
 use crate::mkey::{Access, Miss};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge::{self, SgPart};
@@ -72,7 +71,7 @@ fn build_error(miss: Miss, part: &SgPart, psn: u32) -> BuildError {
 }
 
 impl Requester {
-    /// Runs of guest memory behind `len` bytes at `offset` of the message of a work request.
+    /// Appends the pieces of guest memory behind `len` bytes at `offset` of the message of a work request.
     pub(in crate::qp) fn gather(
         &self,
         qp: &Endpoint,
@@ -80,16 +79,16 @@ impl Requester {
         wr: &SendWr,
         (offset, len): (u32, u32),
         access: Access,
-    ) -> Result<Segments, BuildError> {
-        let mut out = Segments::new();
+        out: &mut Segments,
+    ) -> Result<(), BuildError> {
         let user = wr.key_user(qp);
-        let (offset, len) = gather_inline(wr, offset, len, &mut out);
+        let (offset, len) = gather_inline(wr, offset, len, out);
         for part in sge::parts(&wr.sges, offset, len) {
             core.mkeys
-                .translate(part.lkey, user, part.va, part.len, access, &mut out)
+                .translate(part.lkey, user, part.va, part.len, access, out)
                 .map_err(|miss| build_error(miss, &part, self.cursor_psn().get()))?;
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Whether the first bytes at `offset` of the buffer of a response are present, so that the response rarely meets a
@@ -115,31 +114,24 @@ impl Requester {
         Ok(())
     }
 
-    /// The payload of a run of up to `packets` packets from the cursor on, and their number. `None`: the packet must be
-    /// sent alone, because less than two are at hand or something is wrong, which `gather` reports.
+    /// Appends the payload of a run of up to `packets` packets from the cursor on, and returns their number. `None`: the
+    /// packet must be sent alone, because less than two are at hand or something is wrong, which `gather` reports.
     fn gather_run(
         &self,
         qp: &Endpoint,
         core: &Core,
         wr: &SendWr,
         packets: u32,
-    ) -> Option<(Segments, u32)> {
-        let mut out = Segments::new();
+        out: &mut Segments,
+    ) -> Option<u32> {
         let (offset, len) = (self.cursor_packet * qp.mtu, packets * qp.mtu);
-        let (rest_offset, rest_len) = gather_inline(wr, offset, len, &mut out);
+        let (rest_offset, rest_len) = gather_inline(wr, offset, len, out);
         let mut bytes = len - rest_len as u32;
         for part in sge::parts(&wr.sges, rest_offset, rest_len) {
             let access = Access::LocalRead;
             let done = core
                 .mkeys
-                .translate_some(
-                    part.lkey,
-                    qp.key_user(),
-                    part.va,
-                    part.len,
-                    access,
-                    &mut out,
-                )
+                .translate_some(part.lkey, qp.key_user(), part.va, part.len, access, out)
                 .ok()?;
             bytes += done;
             if done < part.len {
@@ -150,8 +142,8 @@ impl Requester {
         if packets < 2 {
             return None;
         }
-        truncate_segments(&mut out, packets * qp.mtu);
-        Some((out, packets))
+        truncate_segments(out, packets * qp.mtu);
+        Some(packets)
     }
 
     /// How many packets of a work request from the cursor on may leave as one run. The last packet may not.
@@ -164,49 +156,45 @@ impl Requester {
         most.min(left).min(window)
     }
 
-    /// The packet at the cursor, or a run of up to `most` that begins there.
+    /// Makes `frame` the packet at the cursor, or a run of up to `most` that begins there.
     pub(super) fn build(
         &self,
         qp: &Endpoint,
         core: &Core,
         most: u32,
-    ) -> Result<TxFrame, BuildError> {
+        frame: &mut TxFrame,
+    ) -> Result<(), BuildError> {
         const NO_PATH: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::AH);
         const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
         let wr = self.pending.get(self.cursor).ok_or(NO_PATH)?;
-        let op = wr.op.ok_or(OPCODE)?;
+        let op = wr.op.as_ref().ok_or(OPCODE)?;
         let (first, last) = (self.cursor_packet == 0, self.cursor_packet + 1 >= wr.psns);
-        let opcode = request_opcode(&op, first, last).ok_or(OPCODE)?;
+        let opcode = request_opcode(op, first, last).ok_or(OPCODE)?;
         let psn = wr.first.add(self.cursor_packet);
+        self.build_payload(qp, core, wr, most, frame)?;
         let mut header = qp.header(opcode, psn).ok_or(NO_PATH)?;
         if qp.config.kind == QpType::XrcIni {
             header.xrceth = Some(XrcEth {
                 srqn: wr.remote_srqn,
             });
         }
-        header.bth.ack_req = qp.is_reliable() && (last || psn.get().is_multiple_of(ACK_EVERY));
+        let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
+        header.bth.ack_req = qp.is_reliable() && (last || (0..frame.packets).any(asks));
         header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);
-        let offset = self.cursor_packet * qp.mtu;
-        match op {
+        match *op {
             SendOp::Read { from } => {
-                self.require_landing(qp, core, wr, offset)?;
                 // A READ that goes on in the middle requests the rest only (IBTA 9.7.5.1.1).
+                let offset = self.cursor_packet * qp.mtu;
                 let from = Remote {
                     addr: from.addr.wrapping_add(u64::from(offset)),
                     ..from
                 };
                 header.reth = Some(from.reth(wr.length.saturating_sub(offset)));
-                return Ok(without_payload(header));
             }
-            SendOp::Atomic { at, op } => {
-                self.require_landing(qp, core, wr, offset)?;
-                header.atomic = Some(op.header(at));
-                return Ok(without_payload(header));
-            }
+            SendOp::Atomic { at, op } => header.atomic = Some(op.header(at)),
             SendOp::Flush { at, len, feth } => {
                 header.feth = Some(feth);
                 header.reth = Some(at.reth(len));
-                return Ok(without_payload(header));
             }
             SendOp::Send(extra) if last => match extra {
                 SendExtra::Nothing => {}
@@ -220,42 +208,47 @@ impl Requester {
             SendOp::AtomicWrite { to } => header.reth = Some(to.reth(wr.length)),
             _ => {}
         }
-        if let Some(DeviceRequest::Fin(fin)) = wr.device {
-            return Ok(TxFrame::own(header, fin));
-        }
-        self.build_with_payload(qp, core, wr, header, most)
+        frame.kind = FrameKind::Roce(header);
+        Ok(())
     }
 
-    /// The packet with this header and the payload at the cursor, or a run that begins with it.
-    fn build_with_payload(
+    /// Gives `frame` the payload of the packet at the cursor, or of a run of up to `most` that begins there.
+    fn build_payload(
         &self,
         qp: &Endpoint,
         core: &Core,
         wr: &SendWr,
-        mut header: RoceHeader,
         most: u32,
-    ) -> Result<TxFrame, BuildError> {
-        let psn = header.bth.psn;
+        frame: &mut TxFrame,
+    ) -> Result<(), BuildError> {
+        frame.clear_payload();
+        let offset = self.cursor_packet * qp.mtu;
+        match wr.op {
+            Some(SendOp::Read { .. } | SendOp::Atomic { .. }) => {
+                return self.require_landing(qp, core, wr, offset);
+            }
+            Some(SendOp::Flush { .. }) => return Ok(()),
+            _ => {}
+        }
+        if let Some(DeviceRequest::Fin(fin)) = wr.device {
+            frame.payload_len = fin.len();
+            frame.own = Some(fin);
+            return Ok(());
+        }
         let run = self.longest_run(qp, wr, most);
         if run > 1
-            && let Some((payload, packets)) = self.gather_run(qp, core, wr, run)
+            && let Some(packets) = self.gather_run(qp, core, wr, run, &mut frame.payload)
         {
-            let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
-            header.bth.ack_req = qp.is_reliable() && (0..packets).any(asks);
-            return Ok(TxFrame {
-                packets,
-                ..TxFrame::packet(header, payload, (packets * qp.mtu) as usize)
-            });
+            frame.packets = packets;
+            frame.payload_len = (packets * qp.mtu) as usize;
+            return Ok(());
         }
-        let offset = self.cursor_packet * qp.mtu;
+        frame.payload.clear();
         let len = wr.length.saturating_sub(offset).min(qp.mtu);
-        let payload = self.gather(qp, core, wr, (offset, len), Access::LocalRead)?;
-        Ok(TxFrame::packet(header, payload, len as usize))
+        frame.payload_len = len as usize;
+        let (range, access) = ((offset, len), Access::LocalRead);
+        self.gather(qp, core, wr, range, access, &mut frame.payload)
     }
-}
-
-fn without_payload(header: RoceHeader) -> TxFrame {
-    TxFrame::packet(header, Segments::new(), 0)
 }
 
 /// Appends what of a part of the message is inline data. Returns the offset and the number of the bytes that the SGEs hold.

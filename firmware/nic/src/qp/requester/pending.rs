@@ -67,18 +67,32 @@ impl Pending {
         self.requests.push_back(wr);
     }
 
-    /// Removes the oldest request. A queue that has been long gives memory back when it is empty.
+    /// Removes the oldest request and returns it.
     pub fn pop(&mut self) -> Option<SendWr> {
         let wr = self.requests.pop_front()?;
+        self.popped(far_sges(&wr));
+        Some(wr)
+    }
+
+    /// Removes the oldest request.
+    pub fn drop_front(&mut self) {
+        if let Some(wr) = self.requests.front() {
+            let far_sges = far_sges(wr);
+            self.requests.pop_front();
+            self.popped(far_sges);
+        }
+    }
+
+    /// The oldest request has been removed. A queue that has been long gives memory back when it is empty.
+    fn popped(&mut self, far_sges: usize) {
         self.awaiting.pop_front_if(|number| *number == self.first);
         self.first += 1;
         self.reached = self.reached.saturating_sub(1);
-        self.far_sges -= far_sges(&wr);
+        self.far_sges -= far_sges;
         if self.requests.is_empty() && self.requests.capacity() > KEPT_ROOM {
             self.requests.shrink_to(0);
             self.awaiting.shrink_to(0);
         }
-        Some(wr)
     }
 
     /// Bytes of memory that they take.

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::Payload;
+use crate::frame::{Payload, Segments};
 use crate::mkey::Access;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::{Failure, PlaceError};
@@ -408,8 +408,8 @@ impl Requester {
         let Some(wr) = self.pending.get(position) else {
             return Ok(());
         };
-        let segments = self
-            .gather(qp, cx.core, wr, range, Access::LocalWrite)
+        let mut segments = Segments::new();
+        self.gather(qp, cx.core, wr, range, Access::LocalWrite, &mut segments)
             .map_err(|error| match error {
                 BuildError::Failed(failure) => PlaceError::Failed(failure),
                 BuildError::Absent(need) => PlaceError::Absent(need.absent, need.hint),

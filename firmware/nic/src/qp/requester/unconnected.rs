@@ -4,7 +4,6 @@
 use super::{BuildError, Requester, Sent};
 use crate::context::Context;
 use crate::dma::Dma;
-use crate::frame::TxFrame;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::{Failure, State};
 use crate::qp::work_request::SendWr;
@@ -37,11 +36,11 @@ impl Requester {
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
         wr: SendWr,
-        built: Result<TxFrame, BuildError>,
+        built: Result<(), BuildError>,
     ) -> Result<Sent, Failure> {
         self.push(&cx.core.budget, wr);
         match built {
-            Ok(frame) => Ok(Sent::Frame(frame)),
+            Ok(()) => Ok(Sent::Frame),
             Err(error) => match self.wait_or_fail(qp, cx, error) {
                 Some(failure) => Err(failure),
                 None => {
