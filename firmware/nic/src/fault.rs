@@ -3,7 +3,7 @@
 //! A miss in a region on demand becomes a *fault*: a record in the driver's fault queue with a token, and a list
 //! of queue pairs that wait for its answer. Misses on a range whose fault is outstanding join it. The driver
 //! maps the pages and resumes the token; every waiting queue pair is then called directly, so nothing depends on
-//! a timeout. What a queue pair does while it waits is in `qp/fault.rs`.
+//! a timeout. What a queue pair does while it waits is in `qp/responder/fault.rs`.
 //!
 //! The number of faults is bounded, by a limit of its own and by the room in the queue, and no process gets more of it
 //! than it leaves to others. A fault that the driver does not answer fails after a time, so that a broken driver does not

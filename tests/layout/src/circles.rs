@@ -90,14 +90,19 @@ fn module_of(name: &str) -> Module {
     module
 }
 
-/// The text without comments and without its tests.
+/// The text without comments, without its tests, and without the paths of visibilities.
 fn code(text: &str) -> String {
     let text = text
         .split_once("#[cfg(test)]\nmod ")
         .map_or(text, |(code, _)| code);
     let lines = text.lines();
     let lines = lines.map(|line| line.split("//").next().unwrap_or_default());
-    lines.collect::<Vec<_>>().join("\n")
+    let code = lines.collect::<Vec<_>>().join("\n");
+    let mut parts = code.split("pub(in ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |code, part| {
+        code + "pub" + part.split_once(')').map_or("", |(_, rest)| rest)
+    })
 }
 
 /// Names, `::`, and single other characters.
@@ -304,6 +309,21 @@ mod tests {
                 ),
                 ("qp/send.rs", "use super::State;"),
                 ("qp/state.rs", "pub enum State {}"),
+            ]),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn visibilities_do_not_count() {
+        assert_eq!(
+            found(&[
+                ("lib.rs", "mod a; mod b;"),
+                ("a.rs", "use crate::b::Bee;"),
+                (
+                    "b.rs",
+                    "pub(in crate::a) struct Bee;\npub(in crate::a) fn bee() {}"
+                ),
             ]),
             Vec::<String>::new()
         );

@@ -8,7 +8,7 @@ use faultline_abi::translation as tq;
 use faultline_abi::wqe::{self as wr, RegMrWqe};
 use faultline_abi::{U32, U64};
 use faultline_nic::budget::Budget;
-use faultline_nic::mkey::{Access, KeyUser, Mkeys, PageRange};
+use faultline_nic::mkey::{Access, KeyRange, KeyUser, Mkeys, PageRange};
 use faultline_nic::{Segments, steps};
 use faultline_simulator::{Bus, Rng, Send, World, expect_cqe};
 use proptest::prelude::*;
@@ -173,11 +173,15 @@ impl Region {
     }
 
     fn look(&self, va: u64) -> Result<(), TestCaseError> {
-        let bearer = KeyUser { pd: PD, qpn: 5 };
+        let range = KeyRange {
+            key: self.key,
+            user: KeyUser { pd: PD, qpn: 5 },
+            va,
+            len: 1,
+            access: Access::LocalWrite,
+        };
         let mut found = Segments::new();
-        let result = self
-            .mkeys
-            .translate(self.key, bearer, va, 1, Access::LocalWrite, &mut found);
+        let result = self.mkeys.translate(&range, &mut found);
         let found = result.ok().and(found.first().map(|segment| segment.addr));
         match expected(&self.done, va) {
             Ok(wanted) => prop_assert_eq!(found, wanted, "{:#x} of {:?}", va, self.done),
@@ -234,10 +238,14 @@ fn a_region_inside_a_page_has_the_offset_of_the_page() {
         .map(key, &PageRange::new(0, 24, 1), |_| (16 << 20) | RW)
         .unwrap();
     let mut found = Segments::new();
-    let bearer = KeyUser { pd: PD, qpn: 5 };
-    mkeys
-        .translate(key, bearer, 0x40_2000, 8, Access::LocalRead, &mut found)
-        .unwrap();
+    let range = KeyRange {
+        key,
+        user: KeyUser { pd: PD, qpn: 5 },
+        va: 0x40_2000,
+        len: 8,
+        access: Access::LocalRead,
+    };
+    mkeys.translate(&range, &mut found).unwrap();
     assert_eq!(found[0].addr, (20 << 20) + 0x2000);
 }
 

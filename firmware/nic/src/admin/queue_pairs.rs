@@ -183,7 +183,7 @@ impl Nic {
             return Err(Status::InUse);
         }
         if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
-            qp.give_back_tagged(&mut cx);
+            qp.flush_tagged(&mut cx);
         }
         self.remove_qp(number);
         Ok(())

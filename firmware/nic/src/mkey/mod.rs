@@ -15,10 +15,8 @@ mod translate;
 #[cfg(test)]
 mod tests;
 
-pub use access::KeyUser as Bearer;
 pub use access::{Absent, Access, KeyRange, KeyUser, Miss, PageRange};
 pub use key::Mkey;
 pub use table::{Destroyed, Mkeys};
 
-pub(crate) use local::KeyError as Unchanged;
-pub(crate) use local::{Bind, Register};
+pub(crate) use local::{Bind, KeyError, Register};

@@ -5,7 +5,7 @@ use faultline_abi::qp::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE};
 use faultline_abi::translation as tq;
 use faultline_abi::{Status, U32, U64};
 
-use super::access::{Access, KeyUser, Miss, PageRange};
+use super::access::{Access, KeyRange, KeyUser, Miss, PageRange};
 use super::table::Mkeys;
 use crate::budget::Budget;
 use crate::segments::Segments;
@@ -28,6 +28,16 @@ fn region(iova: u64, length: u64, access: u32) -> CreateMkey {
     }
 }
 
+fn range(key: u32, user: KeyUser, va: u64, len: u32, access: Access) -> KeyRange {
+    KeyRange {
+        key,
+        user,
+        va,
+        len,
+        access,
+    }
+}
+
 fn rw_region(iova: u64, length: u64) -> (Mkeys, u32) {
     let mut keys = Mkeys::new(8, true, Budget::new(1 << 30));
     let key = keys
@@ -47,7 +57,7 @@ fn all_32_bits_of_the_key_count() {
     assert!(keys.get(key).is_some());
     assert!(keys.get(key ^ 1).is_none());
     assert_eq!(
-        keys.check(key, of(2), 0x1000, 1, Access::LocalRead),
+        keys.check(&range(key, of(2), 0x1000, 1, Access::LocalRead)),
         Err(Miss::Pd)
     );
 }
@@ -66,12 +76,18 @@ fn a_key_is_changed_and_keeps_its_number_and_its_pages_if_asked() {
     let mut out = Segments::new();
     let access = Access::LocalWrite;
     assert_eq!(
-        keys.translate(key, of(2), 0x1000, 8, access, &mut out),
+        keys.translate(&range(key, of(2), 0x1000, 8, access), &mut out),
         Ok(())
     );
     let access = Access::RemoteWrite;
-    assert_eq!(keys.check(key, of(2), 0x1000, 8, access), Err(Miss::Access));
-    assert_eq!(keys.check(key, of(1), 0x1000, 8, access), Err(Miss::Pd));
+    assert_eq!(
+        keys.check(&range(key, of(2), 0x1000, 8, access)),
+        Err(Miss::Access)
+    );
+    assert_eq!(
+        keys.check(&range(key, of(1), 0x1000, 8, access)),
+        Err(Miss::Pd)
+    );
     let longer = CreateMkey {
         length: U64::new(8192),
         ..keep
@@ -82,9 +98,12 @@ fn a_key_is_changed_and_keeps_its_number_and_its_pages_if_asked() {
     let moved = region(0x9000, 8192, ACCESS_LOCAL_WRITE);
     assert_eq!(keys.modify(key, &moved), Ok(2));
     let access = Access::LocalRead;
-    assert_eq!(keys.check(key, of(1), 0x1000, 8, access), Err(Miss::Bounds));
     assert_eq!(
-        keys.translate(key, of(1), 0x9000, 8, access, &mut out),
+        keys.check(&range(key, of(1), 0x1000, 8, access)),
+        Err(Miss::Bounds)
+    );
+    assert_eq!(
+        keys.translate(&range(key, of(1), 0x9000, 8, access), &mut out),
         Err(Miss::NotPresent(0x9000))
     );
 }
@@ -100,12 +119,15 @@ fn ranges_never_wrap() {
         (0, u32::MAX),
     ] {
         assert_eq!(
-            keys.check(key, of(1), va, len, Access::LocalRead),
+            keys.check(&range(key, of(1), va, len, Access::LocalRead)),
             Err(Miss::Bounds),
             "{va:#x}"
         );
     }
-    assert_eq!(keys.check(key, of(1), 0x2000, 0, Access::LocalRead), Ok(()));
+    assert_eq!(
+        keys.check(&range(key, of(1), 0x2000, 0, Access::LocalRead)),
+        Ok(())
+    );
     let mut keys = Mkeys::new(1, true, Budget::new(1 << 30));
     assert_eq!(keys.create(&region(u64::MAX, 2, 0)), Err(Status::BadRange));
     assert!(keys.create(&region(u64::MAX, 1, 0)).is_ok());
@@ -123,10 +145,13 @@ fn ranges_never_wrap() {
 fn rights_are_checked_and_remote_write_needs_local_write() {
     let (keys, key) = rw_region(0, 4096);
     assert_eq!(
-        keys.check(key, of(1), 0, 8, Access::RemoteRead),
+        keys.check(&range(key, of(1), 0, 8, Access::RemoteRead)),
         Err(Miss::Access)
     );
-    assert_eq!(keys.check(key, of(1), 0, 8, Access::RemoteWrite), Ok(()));
+    assert_eq!(
+        keys.check(&range(key, of(1), 0, 8, Access::RemoteWrite)),
+        Ok(())
+    );
     let bad = region(0, 4096, ACCESS_REMOTE_WRITE);
     assert_eq!(
         Mkeys::new(1, true, Budget::new(1 << 30)).create(&bad),
@@ -145,8 +170,11 @@ fn pages_are_joined_and_offsets_kept() {
         Ok(4)
     );
     let mut out = Segments::new();
-    keys.translate(key, of(1), 0x10_0810, 0x2000, Access::LocalWrite, &mut out)
-        .unwrap();
+    keys.translate(
+        &range(key, of(1), 0x10_0810, 0x2000, Access::LocalWrite),
+        &mut out,
+    )
+    .unwrap();
     let found: Vec<_> = out.iter().map(|s| (s.addr, s.len)).collect();
     assert_eq!(found, [(0x5810, 0x17f0), (0x9000, 0x810)]);
     // The fifth page would begin after the region's end.
@@ -159,7 +187,10 @@ fn pages_are_joined_and_offsets_kept() {
         Err(Status::BadRange)
     );
     assert_eq!(keys.invalidate(key, 0, u64::MAX), Ok(4));
-    let miss = keys.translate(key, of(1), 0x10_0810, 8, Access::LocalWrite, &mut out);
+    let miss = keys.translate(
+        &range(key, of(1), 0x10_0810, 8, Access::LocalWrite),
+        &mut out,
+    );
     assert_eq!(miss, Err(Miss::NotPresent(0x10_0810)));
 }
 
@@ -172,8 +203,11 @@ fn odd_page_sizes_and_short_regions_work() {
         Ok(32)
     );
     let mut out = Segments::new();
-    keys.translate(key, of(1), 0x41_0010, 0x100, Access::LocalRead, &mut out)
-        .unwrap();
+    keys.translate(
+        &range(key, of(1), 0x41_0010, 0x100, Access::LocalRead),
+        &mut out,
+    )
+    .unwrap();
     assert_eq!((out[0].addr, out[0].len), (0x20_0010, 0x100));
     // A region of 8 KiB inside a 2 MiB page.
     let (mut keys, key) = rw_region(0x40_3000, 0x2000);
@@ -182,8 +216,11 @@ fn odd_page_sizes_and_short_regions_work() {
             .is_ok()
     );
     out.clear();
-    keys.translate(key, of(1), 0x40_3000, 0x2000, Access::LocalRead, &mut out)
-        .unwrap();
+    keys.translate(
+        &range(key, of(1), 0x40_3000, 0x2000, Access::LocalRead),
+        &mut out,
+    )
+    .unwrap();
     assert_eq!((out[0].addr, out[0].len), ((1 << 21) + 0x3000, 0x2000));
 }
 
@@ -194,9 +231,9 @@ fn read_only_pages_are_not_written() {
         .unwrap();
     let mut out = Segments::new();
     assert!(
-        keys.translate(key, of(1), 0, 8, Access::LocalRead, &mut out)
+        keys.translate(&range(key, of(1), 0, 8, Access::LocalRead), &mut out)
             .is_ok()
     );
-    let miss = keys.translate(key, of(1), 0, 8, Access::RemoteWrite, &mut out);
+    let miss = keys.translate(&range(key, of(1), 0, 8, Access::RemoteWrite), &mut out);
     assert_eq!(miss, Err(Miss::NotPresent(0)));
 }

@@ -146,7 +146,7 @@ impl Mkeys {
 
     /// Appends the segments of guest memory behind a range.
     #[inline]
-    pub fn translate_range(&self, range: &KeyRange, out: &mut Segments) -> Result<(), Miss> {
+    pub fn translate(&self, range: &KeyRange, out: &mut Segments) -> Result<(), Miss> {
         let (region, at) = self.find(range)?;
         region
             .append_segments((at, range.len), range.access, usize::MAX, &self.tlb, out)
@@ -154,9 +154,9 @@ impl Mkeys {
             .map_err(|miss| miss.named(at.wrapping_sub(range.va)))
     }
 
-    /// As [`Mkeys::translate_range`], but stops when [`Segments`] would need an allocation. Returns the number of bytes.
+    /// As [`Mkeys::translate`], but stops when [`Segments`] would need an allocation. Returns the number of bytes.
     #[inline]
-    pub fn translate_range_part(&self, range: &KeyRange, out: &mut Segments) -> Result<u32, Miss> {
+    pub fn translate_part(&self, range: &KeyRange, out: &mut Segments) -> Result<u32, Miss> {
         let (region, at) = self.find(range)?;
         let room = out.inline_size();
         region
@@ -165,7 +165,7 @@ impl Mkeys {
     }
 
     /// Checks that a range may be accessed and that all of its pages are present.
-    pub fn require_range(&self, range: &KeyRange) -> Result<(), Miss> {
+    pub fn require(&self, range: &KeyRange) -> Result<(), Miss> {
         let (region, at) = self.find(range)?;
         region
             .require(at, range.len, range.access, || self.work.add(work::PAGE))
@@ -173,60 +173,8 @@ impl Mkeys {
     }
 
     /// Checks that a range may be accessed, whether its pages are present or not.
-    pub fn check_range(&self, range: &KeyRange) -> Result<(), Miss> {
+    pub fn check(&self, range: &KeyRange) -> Result<(), Miss> {
         self.find(range).map(drop)
-    }
-
-    /// [`Mkeys::translate_range`].
-    #[inline]
-    pub fn translate(
-        &self,
-        key: u32,
-        user: KeyUser,
-        va: u64,
-        len: u32,
-        access: Access,
-        out: &mut Segments,
-    ) -> Result<(), Miss> {
-        self.translate_range(&key_range(key, user, va, len, access), out)
-    }
-
-    /// [`Mkeys::translate_range_part`].
-    #[inline]
-    pub fn translate_some(
-        &self,
-        key: u32,
-        user: KeyUser,
-        va: u64,
-        len: u32,
-        access: Access,
-        out: &mut Segments,
-    ) -> Result<u32, Miss> {
-        self.translate_range_part(&key_range(key, user, va, len, access), out)
-    }
-
-    /// [`Mkeys::require_range`].
-    pub fn require(
-        &self,
-        key: u32,
-        user: KeyUser,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> Result<(), Miss> {
-        self.require_range(&key_range(key, user, va, len, access))
-    }
-
-    /// [`Mkeys::check_range`].
-    pub fn check(
-        &self,
-        key: u32,
-        user: KeyUser,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> Result<(), Miss> {
-        self.check_range(&key_range(key, user, va, len, access))
     }
 
     /// Checks that a range, or (None) all memory behind a key, may be flushed.
@@ -239,7 +187,7 @@ impl Mkeys {
     ) -> Result<(), Miss> {
         let first = self.get(key).ok_or(Miss::Key)?.first();
         let (va, len) = range.unwrap_or((first, 0));
-        self.check_range(&key_range(key, user, va, len, access))
+        self.check(&key_range(key, user, va, len, access))
     }
 
     /// Guest memory (address, bytes) behind a range or (None) behind all of a key, without pages that are not present.

@@ -1,9 +1,9 @@
 //! Datagrams: UD and GSI.
 
+use faultline_abi::U32;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::wqe::{WR_FLAG_CSUM, WR_FLAG_SOLICITED};
-use faultline_abi::{U32, event};
 use faultline_wire::deth::Deth;
 use faultline_wire::ip::Ip;
 use faultline_wire::mtu::PathMtu;
@@ -11,18 +11,15 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
 use super::endpoint::Endpoint;
-use super::fault::IngressNeed;
 use super::requester::{BuildError, Requester, Sent};
-use super::responder::TOO_LONG;
+use super::responder::{Responder, Stopped, completion};
+use super::types::{Failure, QpType};
 use super::work_request::{SendOp, SendWr};
-use super::{Failure, PlaceError, Qp, QpType};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::Need;
 use crate::frame::{FrameKind, Payload, TxFrame};
 use crate::mkey::Access;
-use crate::srq::{RecvWr, TakeError};
 
 /// Bytes in front of a datagram: a GRH, or an IPv4 header in the last 20 of them (IBTA A17.4.5.2).
 const GRH_LEN: usize = 40;
@@ -100,102 +97,47 @@ fn sent_qkey(qp: &Endpoint, qkey: u32) -> u32 {
     if own { qp.attr.qkey.get() } else { qkey }
 }
 
-impl Qp {
+impl Responder {
     /// A datagram arrives. Whatever is wrong with it, it is dropped and counted (IBTA 9.8.3).
-    pub(super) fn receive_datagram<M: Dma>(
+    pub fn receive_datagram<M: Dma>(
         &mut self,
+        qp: &Endpoint,
         cx: &mut Context<'_, M>,
         header: &RoceHeader,
         payload: Payload<'_, M>,
-    ) -> Result<(), IngressNeed> {
+    ) -> Result<(), Stopped> {
         let Some(deth) = header.deth else {
             return Ok(());
         };
-        let expected = match self.endpoint.config.kind {
+        let expected = match qp.config.kind {
             QpType::Gsi => GSI_QKEY,
-            _ => self.endpoint.attr.qkey.get(),
+            _ => qp.attr.qkey.get(),
         };
         if deth.qkey != expected {
             cx.count(Counter::rx_bad_qkey);
             return Ok(());
         }
-        let wr = match self.take_receive(cx, self.endpoint.config.srqn) {
-            Ok(wr) => wr,
-            Err(TakeError::Empty) => {
-                cx.count(Counter::out_of_buffer);
-                return Ok(());
-            }
-            Err(TakeError::Broken) => {
-                self.fail_with_event(cx, event::QP_FATAL);
-                return Ok(());
-            }
-        };
-        let len = GRH_LEN + payload.len();
-        if len as u64 > wr.capacity {
-            self.drop_too_long(cx, wr);
-            return Ok(());
-        }
         let grh = global_header(header, payload.len());
-        let placed = self
-            .scatter(cx, &wr, 0, Payload::Bytes(&grh))
-            .and_then(|()| self.scatter(cx, &wr, GRH_LEN as u64, payload));
-        match placed {
-            Ok(()) => {}
-            Err(PlaceError::Lost) => {
-                self.responder.put_back(wr);
-                return Ok(());
-            }
-            Err(PlaceError::Absent(absent, hint)) => {
-                self.responder.put_back(wr);
-                return Err(IngressNeed {
-                    need: Need::new(absent, hint, header.bth.psn.get()),
-                    receive: true,
-                });
-            }
-            Err(PlaceError::Failed(failure)) => {
-                self.endpoint.fail_receive(cx, &wr, failure);
-                self.fail(cx);
-                return Ok(());
-            }
-        }
-        let mut flags = cqe::CQE_GRH;
-        if header.imm.is_some() {
-            flags |= cqe::CQE_IMM;
-        }
-        if header.bth.solicited {
-            flags |= cqe::CQE_SOLICITED;
-        }
+        let psn = header.bth.psn.get();
+        let Some(wr) = self.receive_whole(qp, cx, &grh, payload, psn)? else {
+            return Ok(());
+        };
         let mut entry = Cqe {
-            wqe: U32::new(wr.tag),
-            qpn: U32::new(self.endpoint.number),
-            byte_len: U32::new(len as u32),
-            imm: U32::from_bytes(header.imm.unwrap_or(0).to_be_bytes()),
+            byte_len: U32::new((GRH_LEN + payload.len()) as u32),
             src_qp: U32::new(deth.src_qp),
             opcode: cqe::RECV,
-            flags,
             smac: header.ethernet.src.0,
             ip_version: if matches!(header.ip, Ip::V4(_)) { 4 } else { 6 },
-            ..Cqe::default()
+            ..completion(header)
         };
+        entry.flags |= cqe::CQE_GRH;
         if let Some(vlan) = header.ethernet.vlan {
             entry.flags |= cqe::CQE_VLAN;
             entry.vlan_tci.set(u16::from(vlan.pcp) << 13 | vlan.vid);
             entry.sl = vlan.pcp;
         }
-        cx.complete(self.endpoint.config.recv_cqn, entry);
+        qp.complete_receive(cx, &wr, entry);
         Ok(())
-    }
-
-    /// A datagram is longer than its buffer. Its sender gets no answer and must not be able to stop the queue: the buffer
-    /// stays for the next message. A buffer of an SRQ completes in error, so that the program sees why it gets nothing
-    /// (IBTA 9.9.6.3, classes D and E).
-    pub(super) fn drop_too_long<M: Dma>(&mut self, cx: &mut Context<'_, M>, wr: RecvWr) {
-        cx.count(Counter::resp_local_length_error);
-        if wr.srqn.is_some() {
-            self.endpoint.fail_receive(cx, &wr, TOO_LONG);
-        } else {
-            self.responder.put_back(wr);
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::counters::CounterSet;
 use crate::dma::Dma;
 use crate::fault::FaultSource;
-use crate::mkey::Bearer;
+use crate::mkey::KeyUser;
 use crate::path::Path;
 use crate::srq::RecvWr;
 
@@ -74,13 +74,13 @@ impl Endpoint {
     }
 
     /// As which user of memory keys it acts.
-    pub fn key_user(&self) -> Bearer {
+    pub fn key_user(&self) -> KeyUser {
         self.key_user_in(self.config.pd)
     }
 
     /// The same for a key of another protection domain, that of an SRQ.
-    pub fn key_user_in(&self, pd: u32) -> Bearer {
-        Bearer {
+    pub fn key_user_in(&self, pd: u32) -> KeyUser {
+        KeyUser {
             pd,
             qpn: self.number,
         }

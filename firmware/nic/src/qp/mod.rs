@@ -1,14 +1,12 @@
 //! Queue pairs.
 //!
-//! A QP is its attributes, a send queue with a [`Requester`] and a receive queue with a [`Responder`]. What
-//! differs between transports is with connections (`requester.rs`, `response.rs`; `responder.rs`, `execute.rs`,
-//! `unreliable.rs`), datagrams (`datagram.rs`) and raw Ethernet (`raw.rs`). What happens while a page is not there is
-//! in `fault.rs`.
+//! A QP is what its two halves share ([`Endpoint`]), a [`Requester`] with the send queue, a [`Responder`] with the receive queue,
+//! and the state machine that connects them. The halves own their state and return what the QP must act on: a frame, a failure
+//! of the send queue, a fatal mistake of the peer. What differs between transports is with connections (`requester/`,
+//! `responder/`), datagrams (`datagram.rs`) and raw Ethernet (`raw.rs`).
 
 mod datagram;
 mod endpoint;
-mod execute;
-mod fault;
 mod fault_policy;
 mod page_wait;
 mod raw;
@@ -18,7 +16,6 @@ mod sge;
 pub mod state;
 mod tag;
 mod types;
-mod unreliable;
 mod work_request;
 
 use faultline_abi::admin::Counter;
@@ -32,17 +29,18 @@ use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::{Payload, TxFrame, packet_of_run};
+use crate::fault::Token;
+use crate::frame::{Frame, TxFrame, packet_of_run};
 use crate::path::Path;
+use crate::payload::Payload;
+use crate::receive_queue::RecvRing;
 use crate::ring::Ring;
-use crate::srq::{RecvRing, RecvWr, TakeError};
 use crate::time::Instant;
 
 use endpoint::Endpoint;
-use fault::{Arrival, ParkedPackets, Waits};
 use requester::{Requester, Sent};
-use responder::Responder;
-use types::{Failure, PlaceError};
+use responder::{Arrival, Received, Responder};
+use types::{Failure, Fatal};
 pub use types::{QpConfig, QpType, State};
 use work_request::DeviceRequest;
 
@@ -59,11 +57,8 @@ pub struct Qp {
     pub(crate) endpoint: Endpoint,
     /// Places in indirection tables, groups and flows that name it. It can't be destroyed while there are any.
     pub references: u32,
-    rq: Option<RecvRing>,
     requester: Requester,
     responder: Responder,
-    waits: Waits,
-    parked: ParkedPackets,
     /// In the line of those that have something to send.
     queued: bool,
     /// Has left the line with work to do, for others to have their turn.
@@ -72,12 +67,8 @@ pub struct Qp {
     answered: bool,
     /// Earliest timer that the core knows of.
     timer_at: Option<Instant>,
-    /// COMM_ESTABLISHED has been raised, or is not due.
-    established: bool,
     /// What it takes of the budget, whatever it does.
     _held: Held,
-    /// The same for what it keeps of READs and atomics that it answers.
-    answers: Option<Held>,
 }
 
 impl Qp {
@@ -95,18 +86,13 @@ impl Qp {
         Self {
             endpoint: Endpoint::new(number, config, fault_policy),
             references: 0,
-            rq,
             requester: Requester::new(sq),
-            responder: Responder::default(),
-            waits: Waits::default(),
-            parked: ParkedPackets::default(),
+            responder: Responder::new(rq),
             queued: false,
             interrupted: false,
             answered: false,
             timer_at: None,
-            established: false,
             _held: held,
-            answers: None,
         }
     }
 
@@ -155,7 +141,7 @@ impl Qp {
     /// A receive doorbell, which software rings only if the record asks for it.
     pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.endpoint.state == State::Err {
-            self.flush_receives(cx);
+            self.responder.flush_queue(&self.endpoint, cx);
         }
     }
 
@@ -184,8 +170,8 @@ impl Qp {
         frame: &mut TxFrame,
     ) -> bool {
         let most = (most as u32 / self.endpoint.mtu).max(1);
-        if !self.parked.is_empty() {
-            self.redo_parked(cx);
+        if self.responder.has_parked_to_deliver() {
+            self.deliver_parked(cx);
         }
         // While a READ is answered, every other packet may be a request: a peer that reads does not keep this
         // side from sending.
@@ -198,6 +184,37 @@ impl Qp {
             return true;
         }
         self.poll_send_queue(cx, most, frame)
+    }
+
+    /// Makes `frame` the next reply packet.
+    fn poll_reply<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        most: u32,
+        frame: &mut TxFrame,
+    ) -> bool {
+        match self.responder.poll(&self.endpoint, cx, most, frame) {
+            Ok(found) => found,
+            Err(fatal) => {
+                self.fail_with(cx, fatal);
+                // The NAK that says why is next. It takes nothing from memory, so that nothing is missing.
+                let polled = self.responder.poll(&self.endpoint, cx, most, frame);
+                polled.unwrap_or(false)
+            }
+        }
+    }
+
+    /// Delivers packets that have waited for their page, until another one is missing or the turn is over.
+    fn deliver_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        let turn = cx.core.begin_turn();
+        while self.responder.has_parked_to_deliver() {
+            if cx.core.is_over(turn) {
+                self.interrupted = true;
+                return;
+            }
+            let received = self.responder.deliver_parked(&self.endpoint, cx);
+            self.check_received(cx, received);
+        }
     }
 
     fn poll_send_queue<M: Dma>(
@@ -289,7 +306,7 @@ impl Qp {
             cx.count(Counter::np_ecn_marked_roce_packets);
         }
         if !self.endpoint.config.kind.is_connected() {
-            return u32::from(self.receive_or_park(cx, Arrival::Packet(header), payload));
+            return u32::from(self.receive_by_responder(cx, Arrival::Packet(header), payload));
         }
         // IBTA 9.6.1.4: a connection has one peer.
         let from_peer = self.endpoint.path.as_ref().is_some_and(|path| {
@@ -343,13 +360,56 @@ impl Qp {
             self.receive_response(cx, header, payload);
             return true;
         }
-        if self.endpoint.config.kind == QpType::Uc {
-            return self.receive_or_park(cx, Arrival::Packet(header), payload);
+        self.receive_by_responder(cx, Arrival::Packet(header), payload)
+    }
+
+    /// A frame arrives for this QP, from a flow with this tag. Returns false if it has stopped the input and must be held.
+    pub(crate) fn receive_frame<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        tag: u32,
+        frame: Frame<'_, M>,
+    ) -> bool {
+        if !self.endpoint.state.receives() {
+            cx.count(Counter::rx_filtered);
+            return true;
         }
-        match self.receive_request(cx, header, payload) {
-            Ok(()) => true,
-            Err(fault) => self.request_faulted(cx, fault),
+        let arrival = Arrival::Frame {
+            tag,
+            checked: frame.checked,
+            hash: frame.hash,
+        };
+        self.receive_by_responder(cx, arrival, frame.payload)
+    }
+
+    fn receive_by_responder<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        arrival: Arrival<'_>,
+        payload: Payload<'_, M>,
+    ) -> bool {
+        let received = self.responder.receive(&self.endpoint, cx, arrival, payload);
+        self.check_received(cx, received)
+    }
+
+    /// Does what the responder reports. Returns false if the packet has stopped the input and must be held.
+    fn check_received<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        received: Result<Received, Fatal>,
+    ) -> bool {
+        match received {
+            Ok(Received::Done | Received::Held) => {}
+            Ok(Received::Rendezvous(slot)) => {
+                self.requester.add_rendezvous(slot);
+                self.wake(cx.core);
+            }
+            Err(fatal) => self.fail_with(cx, fatal),
         }
+        if self.responder.has_replies() {
+            self.wake(cx.core);
+        }
+        received != Ok(Received::Held)
     }
 
     /// Takes a run as a whole, if it is what comes next and nothing is wrong with it. Returns false, having changed
@@ -365,7 +425,7 @@ impl Qp {
         let xrc = matches!(self.endpoint.config.kind, QpType::XrcIni | QpType::XrcTgt);
         let is_response = header.bth.opcode.is_response();
         let wrong_way = xrc && is_response == (self.endpoint.config.kind == QpType::XrcTgt);
-        if !whole || !self.parked.is_empty() || wrong_way {
+        if !whole || wrong_way {
             return false;
         }
         if is_response {
@@ -381,7 +441,12 @@ impl Qp {
             }
             taken
         } else {
-            self.receive_request_run(cx, header, packets, payload)
+            let (responder, qp) = (&mut self.responder, &self.endpoint);
+            let received = responder.receive_run(qp, cx, header, packets, payload);
+            if let Some(received) = received {
+                self.check_received(cx, Ok(received));
+            }
+            received.is_some()
         }
     }
 
@@ -440,7 +505,7 @@ impl Qp {
     /// Has the core acknowledge what has been received: its receiver has seen it, or else would not end this.
     fn leave_last_words(&mut self, core: &mut Core) {
         while core.last_words.len() < MAX_LAST_WORDS
-            && let Some(header) = self.take_short_reply()
+            && let Some(header) = self.responder.take_short_reply(&self.endpoint)
         {
             core.last_words.push_back(header);
         }
@@ -448,14 +513,51 @@ impl Qp {
 
     /// Reserves memory for the answers to `limit` READs and atomics. Returns false if the budget has none left.
     pub(crate) fn reserve_answers(&mut self, budget: &Budget, limit: u8) -> bool {
-        let bytes = Responder::room_for(usize::from(limit));
-        let held = self.answers.get_or_insert_with(|| budget.none());
-        let more = bytes.saturating_sub(held.bytes());
-        let left = budget.take(more).is_some();
-        if left {
-            held.set(held.bytes() + more);
+        self.responder.reserve_answers(budget, limit)
+    }
+
+    /// Waits for no page any more, and drops the packets that did.
+    fn stop_waiting(&mut self, core: &mut Core) {
+        core.forget_silenced(self.endpoint.number);
+        let work = core.faults.forget(self.endpoint.number);
+        core.charge(work);
+        core.ingress.forget(self.endpoint.number);
+        self.requester.stop_waiting();
+        self.responder.stop_waiting(&self.endpoint, core);
+    }
+
+    /// A fault has been answered that this queue pair may wait for.
+    pub(crate) fn fault_answered<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        token: Token,
+        repaired: bool,
+    ) {
+        let qp = &self.endpoint;
+        self.requester.fault_answered(qp, cx.now, token, repaired);
+        self.sync_timer(cx.core);
+        let qp = &self.endpoint;
+        if let Err(fatal) = self.responder.fault_answered(qp, cx, token, repaired) {
+            self.fail_with(cx, fatal);
         }
-        left
+        self.wake(cx.core);
+    }
+
+    /// The write-back with this number has ended, which a FLUSH may wait for.
+    pub(crate) fn persisted(&mut self, core: &mut Core, number: u64, well: bool) {
+        self.responder.persisted(&self.endpoint, core, number, well);
+        if self.responder.has_replies() {
+            self.wake(core);
+        }
+    }
+
+    /// The queue pair forgets what it was about: the tagged buffers that it has belong to the SRQ, and complete as flushed.
+    pub(crate) fn flush_tagged<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        let qp = &self.endpoint;
+        if qp.state != State::Err && qp.tag_list(cx.core).is_some() {
+            self.requester.flush_tagged(qp, cx);
+            self.responder.flush_current(qp, cx);
+        }
     }
 
     /// Changes attributes and state. `state.rs` has checked the command against the table.
@@ -506,13 +608,15 @@ impl Qp {
             State::Err => self.fail(cx),
             State::Reset => {
                 self.stop_waiting(cx.core);
-                self.give_back_tagged(cx);
+                self.flush_tagged(cx);
                 self.leave_last_words(cx.core);
                 self.reset(cx.core, cx.mem);
             }
             State::Rts => {
                 self.endpoint.state = State::Rts;
-                self.established |= old == State::Rtr;
+                if old == State::Rtr {
+                    self.responder.set_established();
+                }
                 self.wake(cx.core);
             }
             State::Sqd => {
@@ -526,14 +630,8 @@ impl Qp {
     /// Forgets everything but what CREATE_QP fixed.
     fn reset<M: Dma>(&mut self, core: &Core, mem: &M) {
         self.endpoint.reset(core.config.fault_policy);
-        if let Some(rq) = &mut self.rq {
-            rq.reset();
-            rq.set_notify(mem, false);
-        }
         self.requester.reset();
-        self.responder = Responder::default();
-        self.answers = None;
-        self.established = false;
+        self.responder.reset(mem);
     }
 
     /// Goes to the error state and flushes both queues (IBTA 10.3.1.7).
@@ -542,19 +640,13 @@ impl Qp {
             return;
         }
         self.endpoint.state = State::Err;
-        if let Some(rq) = &self.rq {
-            rq.set_notify(cx.mem, true);
-        }
+        self.responder.notify_posted(cx.mem);
         self.stop_waiting(cx.core);
         self.requester.flush(&self.endpoint, cx);
-        self.responder.abort();
-        if !self.responder.replies.is_empty() {
+        self.responder.flush(&self.endpoint, cx);
+        if self.responder.has_replies() {
             self.wake(cx.core);
         }
-        if let Some(wr) = self.responder.take_current() {
-            self.endpoint.fail_receive(cx, &wr, Failure::FLUSHED);
-        }
-        self.flush_receives(cx);
         if self.endpoint.config.srqn.is_some() {
             cx.raise_async(event::LAST_WQE_REACHED, self.endpoint.number);
         }
@@ -562,56 +654,16 @@ impl Qp {
 
     /// The error state with an asynchronous event that says why.
     pub(crate) fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
-        if self.endpoint.state != State::Err {
-            self.fail(cx);
+        self.fail_with(cx, Fatal::with(kind));
+    }
+
+    fn fail_with<M: Dma>(&mut self, cx: &mut Context<'_, M>, fatal: Fatal) {
+        if self.endpoint.state == State::Err {
+            return;
+        }
+        self.fail(cx);
+        if let Some(kind) = fatal.event {
             cx.raise_async(kind, self.endpoint.number);
         }
-    }
-
-    /// Flushes the receives that are posted now. Later ones are flushed at their doorbell.
-    fn flush_receives<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        let posted = self.rq.as_mut().map(|rq| rq.posted(cx.mem, u32::MAX));
-        let Some(Ok(posted)) = posted else { return };
-        for _ in 0..posted {
-            let Some(Ok(wr)) = self.rq.as_mut().map(|rq| rq.take(cx.mem)) else {
-                return;
-            };
-            self.endpoint.fail_receive(cx, &wr, Failure::FLUSHED);
-        }
-    }
-
-    /// Takes the receive work request that is at hand, or else one from the QP's own queue or from this SRQ.
-    fn take_receive<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        srqn: Option<u32>,
-    ) -> Result<RecvWr, TakeError> {
-        if let Some(wr) = self.responder.take_current() {
-            return Ok(wr);
-        }
-        if let Some(rq) = &mut self.rq {
-            return rq.take(cx.mem);
-        }
-        let srqn = srqn.ok_or(TakeError::Empty)?;
-        let srq = cx.core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
-        let mut wr = match srq.ring.take(cx.mem) {
-            Err(TakeError::Broken) => {
-                cx.srq_error(srqn);
-                return Err(TakeError::Broken);
-            }
-            taken => taken?,
-        };
-        wr.srqn = Some(srqn);
-        // IBTA 10.2.9.2: the limit event fires once, then must be armed again.
-        if srq.limit > 0
-            && srq
-                .ring
-                .posted(cx.mem, srq.limit)
-                .is_ok_and(|n| n < srq.limit)
-        {
-            srq.limit = 0;
-            cx.raise_async(event::SRQ_LIMIT, srqn);
-        }
-        Ok(wr)
     }
 }

@@ -1,26 +1,24 @@
 //! Raw Ethernet: whole frames, as the netdev uses them, and what is done for them on the way.
 
+use faultline_abi::U32;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
-use faultline_abi::{U32, event};
 use faultline_wire::{Ethernet, MacAddr};
 
 use super::endpoint::Endpoint;
-use super::fault::{Arrival, IngressNeed};
 use super::requester::{BuildError, Requester, Sent};
+use super::responder::{Responder, Stopped};
+use super::types::Failure;
 use super::work_request::{Offload, SendOp, SendWr};
-use super::{Failure, PlaceError, Qp};
 use crate::config::MAX_TSO;
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::ethernet::longest_frame;
-use crate::fault::Need;
 use crate::frame::{Frame, FrameKind, Payload, Segments, TxFrame};
 use crate::headers::{Headers, MAX_HEADERS};
 use crate::mkey::Access;
 use crate::offload::{self, Checked, Head};
-use crate::srq::TakeError;
 
 const OFFLOAD: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OFFLOAD);
 
@@ -204,43 +202,25 @@ impl Requester {
     }
 }
 
-impl Qp {
-    /// A frame arrives for this QP, from a flow with this tag. Returns false if it has stopped the input and must be held.
-    pub(crate) fn receive_frame<M: Dma>(
+impl Responder {
+    /// A frame arrives from a flow with this tag. One whose checksums must be looked at is copied first, if it is still in
+    /// its sender's memory: what is said of them must be true of what is delivered.
+    pub fn receive_frame<M: Dma>(
         &mut self,
+        qp: &Endpoint,
         cx: &mut Context<'_, M>,
         tag: u32,
         frame: Frame<'_, M>,
-    ) -> bool {
-        if !self.endpoint.state.receives() {
-            cx.count(Counter::rx_filtered);
-            return true;
-        }
-        let arrival = Arrival::Frame {
-            tag,
-            checked: frame.checked,
-            hash: frame.hash,
-        };
-        self.receive_or_park(cx, arrival, frame.payload)
-    }
-
-    /// A frame whose checksums must be looked at is copied first, if it is still in its sender's memory: what is said of
-    /// them must be true of what is delivered.
-    pub(super) fn receive_frame_now<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        tag: u32,
-        frame: Frame<'_, M>,
-    ) -> Result<(), IngressNeed> {
+    ) -> Result<(), Stopped> {
         if frame.checked || matches!(frame.payload, Payload::Bytes(_)) {
-            return self.deliver_frame(cx, tag, frame);
+            return self.deliver_frame(qp, cx, tag, frame);
         }
         let mut copy = std::mem::take(&mut cx.core.frame_copy);
         copy.resize(frame.payload.len(), 0);
         let delivered = match frame.payload.read(0, &mut copy) {
             Ok(_) => {
                 let payload = Payload::Bytes(&copy);
-                self.deliver_frame(cx, tag, Frame { payload, ..frame })
+                self.deliver_frame(qp, cx, tag, Frame { payload, ..frame })
             }
             Err(_) => {
                 cx.count(Counter::dma_errors);
@@ -253,78 +233,37 @@ impl Qp {
 
     fn deliver_frame<M: Dma>(
         &mut self,
+        qp: &Endpoint,
         cx: &mut Context<'_, M>,
         tag: u32,
         frame: Frame<'_, M>,
-    ) -> Result<(), IngressNeed> {
-        let Frame {
-            payload: frame,
-            checked,
-            hash,
-        } = frame;
-        let wr = match self.take_receive(cx, self.endpoint.config.srqn) {
-            Ok(wr) => wr,
-            Err(TakeError::Empty) => {
-                cx.count(Counter::rx_no_buffer);
-                return Ok(());
-            }
-            Err(TakeError::Broken) => {
-                self.fail_with_event(cx, event::QP_FATAL);
-                return Ok(());
-            }
+    ) -> Result<(), Stopped> {
+        let Some(wr) = self.receive_whole(qp, cx, &[], frame.payload, 0)? else {
+            return Ok(());
         };
-        let placed = if frame.len() as u64 > wr.capacity {
-            Err(PlaceError::Failed(Failure::new(
-                cqe::LOC_LEN_ERR,
-                cqe::LENGTH,
-            )))
-        } else {
-            self.scatter(cx, &wr, 0, frame)
-        };
-        match placed {
-            Ok(()) => {}
-            Err(PlaceError::Lost) => {
-                self.responder.put_back(wr);
-                return Ok(());
-            }
-            Err(PlaceError::Absent(absent, hint)) => {
-                self.responder.put_back(wr);
-                return Err(IngressNeed {
-                    need: Need::new(absent, hint, 0),
-                    receive: true,
-                });
-            }
-            Err(PlaceError::Failed(failure)) => {
-                // One bad buffer or frame does not stop an interface.
-                self.endpoint.fail_receive(cx, &wr, failure);
-                return Ok(());
-            }
-        }
-        let sums = match checked {
+        let sums = match frame.checked {
             true => Checked::Right,
-            false => offload::check(&frame),
+            false => offload::check(&frame.payload),
         };
-        if sums == Checked::Wrong {
-            cx.count(Counter::rx_csum_errors);
-        }
         let mut flags = match sums {
             Checked::Right => cqe::CQE_CSUM_OK,
             Checked::Wrong | Checked::Unknown => 0,
         };
-        if hash.is_some() {
+        if sums == Checked::Wrong {
+            cx.count(Counter::rx_csum_errors);
+        }
+        if frame.hash.is_some() {
             flags |= cqe::CQE_HASH;
         }
         let entry = Cqe {
             flags,
-            imm: U32::new(hash.unwrap_or(0)),
-            wqe: U32::new(wr.tag),
-            qpn: U32::new(self.endpoint.number),
-            byte_len: U32::new(frame.len() as u32),
+            imm: U32::new(frame.hash.unwrap_or(0)),
+            byte_len: U32::new(frame.payload.len() as u32),
             opcode: cqe::RECV,
             flow_tag: U32::new(tag),
             ..Cqe::default()
         };
-        cx.complete(self.endpoint.config.recv_cqn, entry);
+        qp.complete_receive(cx, &wr, entry);
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Token;
 use crate::frame::TxFrame;
-use crate::mkey::Access;
+use crate::mkey::{Access, KeyRange};
 use crate::ring::Ring;
 use crate::time::{Instant, Nanos};
 use crate::work::{self, count_steps};
@@ -574,8 +574,18 @@ impl Requester {
         }
     }
 
+    /// Completes the tagged buffers that it reads into, or would, as flushed; drops the other work requests.
+    pub fn flush_tagged<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+        while let Some(wr) = self.pop() {
+            if let Some(request) = wr.device {
+                qp.complete_device_request(cx, request, Some(Failure::FLUSHED));
+            }
+        }
+        self.flush_rendezvous(qp, cx);
+    }
+
     /// Completes the rendezvous that have not begun as flushed.
-    pub fn flush_rendezvous<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+    fn flush_rendezvous<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         while let Some(slot) = self.rendezvous.pop_front() {
             qp.complete_rendezvous(cx, slot, Some(Failure::FLUSHED));
         }
@@ -641,7 +651,13 @@ fn check_connected(qp: &Endpoint, core: &Core, wr: &SendWr) -> Result<(), Failur
     };
     for sge in wr.sges.iter().filter(|sge| sge.len > 0) {
         core.mkeys
-            .check(sge.lkey, wr.key_user(qp), sge.addr, sge.len, access)
+            .check(&KeyRange {
+                key: sge.lkey,
+                user: wr.key_user(qp),
+                va: sge.addr,
+                len: sge.len,
+                access,
+            })
             .map_err(Failure::local)?;
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Scatter/gather lists: which parts of which entries hold a part of a message.
 
-use crate::srq::SgEntry;
+use crate::mkey::{Access, KeyRange, KeyUser};
+use crate::receive_queue::SgEntry;
 
 /// Contiguous virtual memory behind a part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,19 @@ pub(super) struct SgPart {
     pub len: u32,
     /// Bytes from `va` to the end of the entry.
     pub left: u32,
+}
+
+impl SgPart {
+    /// The part as a range of memory that this user accesses.
+    pub fn range(&self, user: KeyUser, access: Access) -> KeyRange {
+        KeyRange {
+            key: self.lkey,
+            user,
+            va: self.va,
+            len: self.len,
+            access,
+        }
+    }
 }
 
 /// The parts of `sges` that hold `len` bytes at `offset` of the message. Ends early if the entries do.

@@ -1,4 +1,4 @@
-//! Messages to a tag matching SRQ: which buffer they get, and the rendezvous that the device carries out.
+//! The rendezvous that the device carries out for a tag matching SRQ.
 //!
 //! A rendezvous is a READ and a SEND ("FIN") that the requester carries out like work requests of the program, but they come
 //! from the tag list instead of the ring. They use no entry of the send queue: the READ completes as the tagged buffer, and the
@@ -6,30 +6,18 @@
 
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::{U32, tag as abi};
-use faultline_wire::packet::RoceHeader;
 
 use super::endpoint::Endpoint;
-use super::responder::Refusal;
+use super::types::Failure;
 use super::work_request::{DeviceRequest, Remote as RemoteMemory, SendExtra, SendOp, SendWr};
-use super::{Failure, Qp, State};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::Payload;
-use crate::srq::RecvWr;
-use crate::tag::{Class, HEADERS, Label, Message, Remote, Rendezvous, TagList};
-
-/// Where a message goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begun {
-    /// To the receive work request at hand.
-    Receive,
-    /// Nowhere: its data will be read.
-    Rendezvous,
-}
+use crate::tag::list::TagList;
+use crate::tag::message::{HEADERS, Label};
 
 impl Endpoint {
-    fn tag_list<'a>(&self, core: &'a mut Core) -> Option<&'a mut TagList> {
+    pub(super) fn tag_list<'a>(&self, core: &'a mut Core) -> Option<&'a mut TagList> {
         let srq = core.srqs.get_mut(self.config.srqn?)?;
         srq.tags.as_deref_mut()
     }
@@ -40,7 +28,7 @@ impl Endpoint {
     }
 
     /// A completion that says that the message has found its buffer, and nothing of data.
-    fn tell_match<M: Dma>(&self, cx: &mut Context<'_, M>, slot: u32, label: Label) {
+    pub(super) fn tell_match<M: Dma>(&self, cx: &mut Context<'_, M>, slot: u32, label: Label) {
         let mut entry = self.tag_completion(slot);
         label.describe(&mut entry);
         self.complete_tagged(cx, entry);
@@ -125,118 +113,5 @@ impl Endpoint {
             tags.release(slot);
         }
         self.complete_tagged(cx, entry);
-    }
-}
-
-impl Qp {
-    /// A SEND begins: finds its buffer.
-    pub(super) fn begin_send<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        header: &RoceHeader,
-        payload: Payload<'_, M>,
-    ) -> Result<Begun, Refusal> {
-        let Some(tags) = self.endpoint.tag_list(cx.core) else {
-            self.need_receive(cx, header)?;
-            return Ok(Begun::Receive);
-        };
-        // A packet that is repeated has had its decision.
-        if let Some(kept) = self.responder.current() {
-            return match kept.class {
-                Some(_) => Ok(Begun::Receive),
-                None => Err(Refusal::INVALID),
-            };
-        }
-        let only = header.bth.opcode.is_last_or_only();
-        let message = Message::read(payload, only).map_err(|_| Refusal::Lost)?;
-        let plain = header.imm.is_none() && header.ieth.is_none();
-        let found = match message {
-            Message::Eager(label) => tags.find(label),
-            Message::Rendezvous(label, _) if plain => tags.find(label),
-            _ => None,
-        };
-        let Some(mut wr) = found else {
-            return self.leave_to_software(cx, header, message);
-        };
-        wr.srqn = self.endpoint.config.srqn;
-        match message {
-            Message::Rendezvous(label, remote) => {
-                if self.begin_rendezvous(cx, &mut wr, label, remote) {
-                    return Ok(Begun::Rendezvous);
-                }
-                wr.class = Some(Class::Incomplete(label));
-            }
-            Message::Eager(label) => {
-                if !only {
-                    self.endpoint.tell_match(cx, wr.tag, label);
-                }
-                wr.class = Some(Class::Eager { label, told: !only });
-            }
-            Message::NoTag | Message::Software => {}
-        }
-        self.responder.put_back(wr);
-        Ok(Begun::Receive)
-    }
-
-    fn leave_to_software<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        header: &RoceHeader,
-        message: Message,
-    ) -> Result<Begun, Refusal> {
-        self.need_receive(cx, header)?;
-        let class = match message {
-            Message::NoTag => Class::NoTag,
-            _ => Class::Unexpected,
-        };
-        // Counted once there is a buffer: without one the requester sends the message again.
-        if class == Class::Unexpected
-            && let Some(tags) = self.endpoint.tag_list(cx.core)
-        {
-            tags.count_unexpected();
-        }
-        self.responder.set_class(class);
-        Ok(Begun::Receive)
-    }
-
-    /// Begins to read the data of a rendezvous. Returns false if it can't be read: then software handles the message.
-    fn begin_rendezvous<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        wr: &mut RecvWr,
-        label: Label,
-        remote: Remote,
-    ) -> bool {
-        // A QP that can't send yet does not know its limit yet.
-        let may_read = !self.endpoint.state.sends() || self.endpoint.attr.max_rd_atomic > 0;
-        if u64::from(remote.len) > wr.capacity || !may_read {
-            return false;
-        }
-        self.endpoint.tell_match(cx, wr.tag, label);
-        if let Some(tags) = self.endpoint.tag_list(cx.core) {
-            let sges = core::mem::take(&mut wr.sges);
-            tags.begin_reading(wr.tag, Rendezvous { sges, remote });
-        }
-        self.requester.add_rendezvous(wr.tag);
-        self.wake(cx.core);
-        true
-    }
-
-    /// The queue pair forgets what it was about: the tagged buffers that it has belong to the SRQ, which gets them
-    /// back as flushed.
-    pub(crate) fn give_back_tagged<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        if self.endpoint.state == State::Err || self.endpoint.tag_list(cx.core).is_none() {
-            return;
-        }
-        while let Some(wr) = self.requester.pop() {
-            if let Some(request) = wr.device {
-                self.endpoint
-                    .complete_device_request(cx, request, Some(Failure::FLUSHED));
-            }
-        }
-        self.requester.flush_rendezvous(&self.endpoint, cx);
-        if let Some(wr) = self.responder.take_current() {
-            self.endpoint.fail_receive(cx, &wr, Failure::FLUSHED);
-        }
     }
 }

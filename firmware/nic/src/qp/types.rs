@@ -146,6 +146,23 @@ impl Failure {
     }
 }
 
+/// The queue pair goes to the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fatal {
+    /// The asynchronous event that says why.
+    pub event: Option<u8>,
+}
+
+impl Fatal {
+    /// Completions say why.
+    pub const SILENT: Self = Self { event: None };
+
+    /// With this asynchronous event.
+    pub const fn with(event: u8) -> Self {
+        Self { event: Some(event) }
+    }
+}
+
 /// Why a payload was not written to the buffers of a receive work request or a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlaceError {

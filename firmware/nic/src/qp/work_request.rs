@@ -14,7 +14,7 @@ use super::endpoint::Endpoint;
 use super::types::{Failure, QpConfig, QpType};
 use crate::config::MAX_MSG_SIZE;
 use crate::dma::Dma;
-use crate::mkey::{Bearer, Bind, Register};
+use crate::mkey::{Bind, KeyUser, Register};
 use crate::ring::Ring;
 use crate::srq::{SgList, parse_sges};
 use crate::tag::HEADERS;
@@ -495,7 +495,7 @@ impl SendWr {
 
 impl SendWr {
     /// As which user of memory keys its buffers are accessed.
-    pub fn key_user(&self, qp: &Endpoint) -> Bearer {
+    pub fn key_user(&self, qp: &Endpoint) -> KeyUser {
         match self.device {
             Some(DeviceRequest::Read { pd, .. }) => qp.key_user_in(pd),
             _ => qp.key_user(),

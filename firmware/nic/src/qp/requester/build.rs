@@ -85,7 +85,7 @@ impl Requester {
         let (offset, len) = gather_inline(wr, offset, len, out);
         for part in sge::parts(&wr.sges, offset, len) {
             core.mkeys
-                .translate(part.lkey, user, part.va, part.len, access, out)
+                .translate(&part.range(user, access), out)
                 .map_err(|miss| build_error(miss, &part, self.cursor_psn().get()))?;
         }
         Ok(())
@@ -108,7 +108,7 @@ impl Requester {
         let user = wr.key_user(qp);
         for part in sge::parts(&wr.sges, offset.into(), len.into()) {
             core.mkeys
-                .require(part.lkey, user, part.va, part.len, access)
+                .require(&part.range(user, access))
                 .map_err(|miss| build_error(miss, &part, self.cursor_psn().get()))?;
         }
         Ok(())
@@ -128,11 +128,8 @@ impl Requester {
         let (rest_offset, rest_len) = gather_inline(wr, offset, len, out);
         let mut bytes = len - rest_len as u32;
         for part in sge::parts(&wr.sges, rest_offset, rest_len) {
-            let access = Access::LocalRead;
-            let done = core
-                .mkeys
-                .translate_some(part.lkey, qp.key_user(), part.va, part.len, access, out)
-                .ok()?;
+            let range = part.range(qp.key_user(), Access::LocalRead);
+            let done = core.mkeys.translate_part(&range, out).ok()?;
             bytes += done;
             if done < part.len {
                 break;

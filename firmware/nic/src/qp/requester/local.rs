@@ -6,20 +6,20 @@ use faultline_abi::cqe;
 use super::{LOCAL_BATCH, Requester};
 use crate::context::Context;
 use crate::dma::Dma;
-use crate::mkey::Unchanged;
+use crate::mkey::KeyError;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::Failure;
 use crate::qp::work_request::SendOp;
 use crate::work;
 
 /// IBTA 10.7.3.2: memory management operation error.
-impl From<Unchanged> for Failure {
-    fn from(why: Unchanged) -> Self {
+impl From<KeyError> for Failure {
+    fn from(why: KeyError) -> Self {
         let vendor = match why {
-            Unchanged::Key | Unchanged::Pd | Unchanged::Access => cqe::LKEY,
-            Unchanged::State => cqe::KEY_STATE,
-            Unchanged::Bounds => cqe::BOUNDS,
-            Unchanged::List => cqe::DMA,
+            KeyError::Key | KeyError::Pd | KeyError::Access => cqe::LKEY,
+            KeyError::State => cqe::KEY_STATE,
+            KeyError::Bounds => cqe::BOUNDS,
+            KeyError::List => cqe::DMA,
         };
         Self::new(cqe::MW_BIND_ERR, vendor)
     }

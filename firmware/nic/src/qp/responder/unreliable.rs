@@ -5,23 +5,16 @@ use faultline_abi::admin::Counter;
 use faultline_wire::bth::Psn;
 use faultline_wire::packet::RoceHeader;
 
-use super::Qp;
-use super::responder::{Refusal, Responder};
+use super::refusal::{Refusal, Rejection};
+use super::{Jump, Responder};
 use crate::context::Context;
 use crate::dma::Dma;
+use crate::qp::endpoint::Endpoint;
+use crate::qp::types::Fatal;
 
 /// So many packets before the expected one, a UC packet is a duplicate or was overtaken. Wires repeat and reorder packets
 /// over much shorter distances.
 const RECENT: i32 = 1024;
-
-/// A UC connection has gone on at another PSN.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Jump {
-    /// The PSN that was expected.
-    from: Psn,
-    /// The one that came.
-    to: Psn,
-}
 
 impl Responder {
     /// Whether a UC packet has been here, or was overtaken by one that has.
@@ -70,40 +63,39 @@ impl Responder {
         }
         !self.skipping
     }
-}
 
-impl Qp {
     /// UC has no NAK: the message is lost (IBTA 9.8.2.2), unless the local side is at fault.
     pub(super) fn drop_unreliable<M: Dma>(
         &mut self,
+        qp: &Endpoint,
         cx: &mut Context<'_, M>,
         psn: Psn,
         refusal: Refusal,
-    ) {
-        let resp = &mut self.responder;
-        resp.message = None;
-        resp.skipping = true;
-        resp.expected = psn.next();
+    ) -> Result<(), Fatal> {
+        self.message = None;
+        self.skipping = true;
+        self.expected = psn.next();
         match refusal {
             // UC has no FLUSH.
             Refusal::Lost | Refusal::Absent(_) | Refusal::NotDurable => {}
             Refusal::NotReady => cx.count(Counter::out_of_buffer),
             Refusal::TooLong => {
-                if let Some(wr) = self.responder.take_current() {
-                    self.drop_too_long(cx, wr);
+                if let Some(wr) = self.current.take() {
+                    self.drop_too_long(qp, cx, wr);
                 }
             }
-            Refusal::Fatal {
+            Refusal::Fatal(Rejection {
                 receive: Some(failure),
                 event,
                 ..
-            } => {
-                if let Some(wr) = self.responder.take_current() {
-                    self.endpoint.fail_receive(cx, &wr, failure);
+            }) => {
+                if let Some(wr) = self.current.take() {
+                    qp.fail_receive(cx, &wr, failure);
                 }
-                self.fail_with_event(cx, event);
+                return Err(Fatal::with(event));
             }
-            Refusal::Fatal { .. } => cx.count(Counter::resp_invalid_request),
+            Refusal::Fatal(_) => cx.count(Counter::resp_invalid_request),
         }
+        Ok(())
     }
 }

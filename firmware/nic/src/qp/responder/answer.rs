@@ -1,0 +1,369 @@
+//! Answers: queued in the order of the requests, repeated when requests are, and sent.
+
+use faultline_abi::admin::Counter;
+use faultline_wire::aeth::{Aeth, Syndrome};
+use faultline_wire::atomic::AtomicAckEth;
+use faultline_wire::bth::Psn;
+use faultline_wire::opcode::{OpKind, Opcode};
+use faultline_wire::packet::RoceHeader;
+
+use super::Responder;
+use super::refusal::Rejection;
+use super::reply::{Answer, Executed, Operation, Reply, Source, repeated_part};
+use crate::context::Context;
+use crate::dma::Dma;
+use crate::fault::Need;
+use crate::frame::{TxFrame, truncate_segments};
+use crate::mkey::{Access, KeyRange, Miss};
+use crate::qp::endpoint::Endpoint;
+use crate::qp::fault_policy::ReadReaction;
+use crate::qp::types::Fatal;
+
+/// The message sequence number has 24 bits.
+const MSN_MASK: u32 = 0xff_ffff;
+
+/// READs, atomics and the like: what is remembered.
+fn is_remembered(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::ReadRequest
+            | OpKind::CompareSwap
+            | OpKind::FetchAdd
+            | OpKind::Flush
+            | OpKind::AtomicWrite
+    )
+}
+
+impl Responder {
+    /// Whether there is something to send.
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Whether a READ is being answered.
+    pub fn is_answering_read(&self) -> bool {
+        let front = self.replies.front();
+        front.is_some_and(|reply| matches!(reply.what, Answer::Read { .. } | Answer::Done))
+    }
+
+    /// PSN of the next packet that is sent.
+    pub(super) fn next_reply_psn(&self) -> Option<Psn> {
+        self.replies.front().map(Reply::next_psn)
+    }
+
+    /// The connection is over. A NAK that says why must still leave, after the answers to what came before it
+    /// (IBTA 9.7.5.1.1). Without one, what has been received is acknowledged: its receiver may have seen it, and be the one
+    /// who ends this.
+    pub(super) fn drop_answers(&mut self) {
+        if !self.replies.back().is_some_and(Reply::is_final) {
+            let replies = self.replies.iter();
+            let kept = replies.take_while(|reply| reply.is_short()).count();
+            self.replies.truncate(kept);
+        }
+        self.executed.clear();
+    }
+
+    fn reply(&self, psn: Psn, what: Answer, again: bool) -> Reply {
+        Reply {
+            psn,
+            msn: self.msn,
+            what,
+            again,
+        }
+    }
+
+    /// A request has been carried out to its end.
+    pub(super) fn end_message(&mut self) {
+        self.msn = (self.msn + 1) & MSN_MASK;
+    }
+
+    /// Tells the requester, beside what it has been told, that the expected packet would be taken now: with a
+    /// NAK, or with an acknowledgement of what is before it.
+    pub(super) fn say_ready(&mut self, syndrome: Syndrome) {
+        let psn = match syndrome {
+            Syndrome::Ack { .. } => self.expected.prev(),
+            _ => self.expected,
+        };
+        // Behind a READ that waits for a page these would pile up: what was said last is enough.
+        if let [.., first, last] = self.replies.make_contiguous()
+            && first.is_ack()
+            && last.is_ack()
+        {
+            *first = *last;
+            self.replies.pop_back();
+        }
+        let ready = self.reply(psn, Answer::Ack(syndrome), false);
+        self.replies.push_back(ready);
+    }
+
+    /// Queues an acknowledgement; one that says more replaces the last.
+    pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
+        let ack = self.reply(psn, Answer::Ack(syndrome), false);
+        match self.replies.back_mut().filter(|last| last.is_ack()) {
+            // A NAK acknowledges what is before it.
+            Some(last) if matches!(syndrome, Syndrome::Ack { .. }) && last.psn.diff(psn) > 0 => {}
+            // No NAK is final here: nothing is received after one that is.
+            Some(last) => *last = ack,
+            None => self.replies.push_back(ack),
+        }
+    }
+
+    /// A READ, atomic, FLUSH or atomic write with this PSN, which has so many, has been executed: queues its answer and
+    /// remembers it. `limit` is the number of those that are remembered.
+    pub(super) fn answer(&mut self, psn: Psn, psns: u32, what: Operation, limit: u8) {
+        self.expected = psn.add(psns);
+        self.end_message();
+        while self.executed.len() >= usize::from(limit).max(1) {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(Executed { psn, psns, what });
+        let answer = self.reply(psn, what.answer(false), false);
+        self.replies.push_back(answer);
+    }
+
+    /// Number of answers in the queue that count against the limit of READs and atomics.
+    pub(super) fn answers_waiting(&self) -> usize {
+        let first = |reply: &&Reply| !reply.is_ack() && !reply.again;
+        self.replies.iter().filter(first).count()
+    }
+
+    /// Queues the answer to a repetition. Replies stay in the order of their PSNs and there is one for each
+    /// operation, so that repetitions take no more memory than what they repeat.
+    fn answer_again(&mut self, executed: &Executed, mut answer: Reply) {
+        if let Some(queued) = self.replies.iter_mut().find(|r| r.is_for(executed)) {
+            // What has not been said yet will be; else it goes back to there.
+            let skip = answer.psn.diff(queued.psn);
+            if let (Answer::Read { sent, .. }, Answer::Read { .. }) = (&queued.what, &answer.what)
+                && (skip < 0 || *sent > skip as u32)
+            {
+                answer.again = queued.again;
+                *queued = answer;
+            }
+            if let Answer::Read { urged, .. } = &mut queued.what {
+                *urged = true;
+            }
+            return;
+        }
+        let later = |reply: &Reply| reply.psn.diff(answer.psn) > 0;
+        let at = self.replies.iter().position(later);
+        self.replies
+            .insert(at.unwrap_or(self.replies.len()), answer);
+    }
+
+    /// A duplicate: executed before, so only the answer is given again (IBTA 9.7.4.1.2).
+    pub(super) fn repeat(&mut self, qp: &Endpoint, header: &RoceHeader) {
+        let (psn, kind) = (header.bth.psn, header.bth.opcode.info().kind);
+        if !is_remembered(kind) {
+            // The acknowledgement of everything so far was lost.
+            self.acknowledge(self.expected.prev(), Syndrome::ACK);
+            return;
+        }
+        let offset = |executed: &Executed| psn.diff(executed.psn);
+        let found = self
+            .executed
+            .iter()
+            .find(|executed| (0..executed.psns as i32).contains(&offset(executed)));
+        // Too old to be remembered: the requester has its answer or asks in vain.
+        let Some(&executed) = found else { return };
+        let what = match (kind, executed.what) {
+            (OpKind::ReadRequest, Operation::Read(from)) => {
+                let packet = offset(&executed) as u32;
+                let part = header
+                    .reth
+                    .and_then(|reth| repeated_part(from, reth, packet, qp.mtu));
+                part.map(Operation::Read)
+            }
+            (OpKind::CompareSwap | OpKind::FetchAdd, Operation::Atomic { .. })
+            | (OpKind::Flush | OpKind::AtomicWrite, Operation::Done) => Some(executed.what),
+            _ => None,
+        };
+        if let Some(what) = what {
+            let answer = self.reply(psn, what.answer(true), true);
+            self.answer_again(&executed, answer);
+        }
+    }
+
+    /// The next reply, if it is one that takes nothing from memory.
+    pub fn take_short_reply(&mut self, qp: &Endpoint) -> Option<RoceHeader> {
+        qp.path.as_ref()?;
+        let reply = self.replies.pop_front_if(|reply| reply.is_short())?;
+        let (opcode, syndrome, original) = match reply.what {
+            Answer::Ack(syndrome) => (Opcode::RcAcknowledge, syndrome, None),
+            Answer::Atomic { original } => {
+                (Opcode::RcAtomicAcknowledge, Syndrome::ACK, Some(original))
+            }
+            Answer::Done | Answer::Read { .. } => (Opcode::RcReadResponseOnly, Syndrome::ACK, None),
+        };
+        let mut header = qp.header(opcode, reply.psn)?;
+        header.aeth = Some(Aeth {
+            syndrome,
+            msn: reply.msn,
+        });
+        header.atomic_ack = original.map(|original| AtomicAckEth { original });
+        Some(header)
+    }
+
+    /// Makes `frame` the next reply packet, or a run of up to `most`. Returns false if there is none.
+    pub fn poll<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        most: u32,
+        frame: &mut TxFrame,
+    ) -> Result<bool, Fatal> {
+        let Some(&reply) = self.replies.front() else {
+            return Ok(false);
+        };
+        let urged = matches!(reply.what, Answer::Read { urged: true, .. });
+        let waits = self.waits.reply.map(|wait| wait.psn) == Some(reply.next_psn());
+        if waits && !urged {
+            return Ok(false);
+        }
+        if let Some(header) = self.take_short_reply(qp) {
+            frame.set_packet(header);
+            return Ok(true);
+        }
+        match reply.what {
+            Answer::Read { from, sent, .. } => {
+                self.poll_read(qp, cx, (reply, from, sent), most, frame)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Makes `frame` the next response packet of a READ, or a run of up to `most`.
+    fn poll_read<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        (reply, from, sent): (Reply, Source, u32),
+        most: u32,
+        frame: &mut TxFrame,
+    ) -> Result<bool, Fatal> {
+        let packets = from.len.div_ceil(qp.mtu);
+        let offset = sent * qp.mtu;
+        let left = from.len - offset.min(from.len);
+        let run = most.min(packets - 1 - sent.min(packets - 1)).max(1);
+        let opcode = match (sent == 0, sent + 1 == packets) {
+            (true, true) => Opcode::RcReadResponseOnly,
+            (true, false) => Opcode::RcReadResponseFirst,
+            (false, false) => Opcode::RcReadResponseMiddle,
+            (false, true) => Opcode::RcReadResponseLast,
+        };
+        let psn = reply.next_psn();
+        let Some(mut header) = qp.header(opcode, psn) else {
+            self.replies.clear();
+            return Ok(false);
+        };
+        if opcode != Opcode::RcReadResponseMiddle {
+            header.aeth = Some(Aeth {
+                syndrome: Syndrome::ACK,
+                msn: reply.msn,
+            });
+        }
+        frame.set_packet(header);
+        let range = KeyRange {
+            key: from.rkey,
+            user: from.user,
+            va: from.addr.wrapping_add(u64::from(offset)),
+            len: left.min(run * qp.mtu),
+            access: Access::RemoteRead,
+        };
+        let (mkeys, payload) = (&cx.core.mkeys, &mut frame.payload);
+        let translated = match run {
+            1 => mkeys.translate(&range, payload).map(|()| range.len),
+            _ => mkeys.translate_part(&range, payload),
+        };
+        let bytes = match translated {
+            Ok(bytes) if bytes == range.len => bytes,
+            // Not all of a run: the packets that are whole, or else a single one.
+            Ok(bytes) if bytes >= qp.mtu => truncate_segments(payload, bytes - bytes % qp.mtu),
+            Ok(_) => return self.poll_read(qp, cx, (reply, from, sent), 1, frame),
+            Err(_) if run > 1 => return self.poll_read(qp, cx, (reply, from, sent), 1, frame),
+            Err(miss) => return self.response_faulted(qp, cx, (psn, range.va, left), miss, frame),
+        };
+        let run = (bytes / qp.mtu).clamp(1, run);
+        match self.replies.front_mut().map(|reply| &mut reply.what) {
+            Some(Answer::Read { sent, .. }) if *sent + run < packets => *sent += run,
+            _ => drop(self.replies.pop_front()),
+        }
+        frame.packets = run;
+        frame.payload_len = bytes as usize;
+        Ok(true)
+    }
+
+    /// The next response of a READ can't be read from memory: `left` bytes from `va` on are to be sent, from this PSN on.
+    fn response_faulted<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        (psn, va, left): (Psn, u64, u32),
+        miss: Miss,
+        frame: &mut TxFrame,
+    ) -> Result<bool, Fatal> {
+        let reaction = qp.fault_policy().reactions().read;
+        match miss {
+            Miss::Absent(absent) if reaction != ReadReaction::Fail => {
+                let before = absent.named.wrapping_sub(va);
+                let hint = u64::from(left).saturating_sub(before);
+                let need = Need::new(absent, hint, psn.get());
+                if self.await_reply_page(qp, cx, &need) {
+                    return Ok(self.refuse_repetition(qp, cx, frame));
+                }
+                Err(self.reply_lost(qp, cx))
+            }
+            // The region went away while it was read; nothing behind this READ counts any more.
+            _ => {
+                self.replies.clear();
+                let rejection = match miss {
+                    Miss::NotPresent(_) | Miss::Absent(_) => Rejection::operational(None),
+                    _ => Rejection::ACCESS,
+                };
+                Err(self.reject(qp, cx, psn, rejection))
+            }
+        }
+    }
+
+    /// The page that a READ is answered from will not come.
+    pub(super) fn reply_lost<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) -> Fatal {
+        let psn = self.next_reply_psn().unwrap_or(self.expected);
+        self.replies.clear();
+        self.reject(qp, cx, psn, Rejection::ACCESS)
+    }
+
+    /// The requester has repeated a READ whose next response waits for a page: it is told to wait too, before its retries
+    /// are used up. The PSN is that of the missing response, as with every NAK in the middle of a READ; it is also that
+    /// of the repeated request, if that asks for the rest only. IBTA 9.7.5.2.8 knows RNR NAKs for new requests; requesters
+    /// (`rdma_rxe` too) do not tell the difference. Nothing else changes: when the page is there, the responses go on.
+    /// Returns false if there is no such packet to send.
+    fn refuse_repetition<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        frame: &mut TxFrame,
+    ) -> bool {
+        let (Some(wait), Some(reply)) = (self.waits.reply, self.replies.front_mut()) else {
+            return false;
+        };
+        let Answer::Read { from, urged, .. } = &mut reply.what else {
+            return false;
+        };
+        let reaction = qp.fault_policy().reactions().read;
+        if !std::mem::take(urged) || reaction != ReadReaction::WaitWithRnrNak {
+            return false;
+        }
+        let Some(mut header) = qp.header(Opcode::RcAcknowledge, wait.psn) else {
+            return false;
+        };
+        cx.count(Counter::page_fault_rnr);
+        cx.count(Counter::rnr_nak_sent);
+        let timer = cx.core.rnr_timer(cx.now, Some(wait.token), from.rkey);
+        header.aeth = Some(Aeth {
+            syndrome: Syndrome::RnrNak { timer },
+            // The READ itself is not complete.
+            msn: reply.msn.wrapping_sub(1) & MSN_MASK,
+        });
+        frame.set_packet(header);
+        true
+    }
+}

@@ -1,0 +1,50 @@
+//! What arrives for a queue pair, and what of it waits in the device.
+
+use std::collections::VecDeque;
+
+use faultline_wire::packet::RoceHeader;
+
+/// What arrives for a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp) enum Arrival<'a> {
+    /// A packet; its payload comes with it.
+    Packet(&'a RoceHeader),
+    /// A whole frame, the tag of the flow that brought it, whether its checksums are known to be right, and its hash.
+    Frame {
+        tag: u32,
+        checked: bool,
+        hash: Option<u32>,
+    },
+}
+
+/// A packet that waits in the device until its page is there.
+#[derive(Debug)]
+pub(super) struct Parked {
+    /// `None`: a whole frame.
+    pub header: Option<RoceHeader>,
+    pub tag: u32,
+    pub bytes: Vec<u8>,
+}
+
+impl Parked {
+    /// As it arrived.
+    pub fn arrival(&self) -> Arrival<'_> {
+        match &self.header {
+            Some(header) => Arrival::Packet(header),
+            None => Arrival::Frame {
+                tag: self.tag,
+                checked: false,
+                hash: None,
+            },
+        }
+    }
+
+    /// Bytes that it takes of the park. An empty packet takes room, too.
+    pub fn cost(bytes: usize) -> usize {
+        bytes + size_of::<Self>()
+    }
+}
+
+/// Packets that wait, in their order.
+#[derive(Debug, Default)]
+pub(super) struct ParkedPackets(pub VecDeque<Parked>);

@@ -1,0 +1,201 @@
+//! What a responder does while a page is missing.
+//!
+//! A queue pair may wait for three pages at once: one of a local buffer of its requester, one for a request that has arrived,
+//! and one that a READ is answered from. The first and the last keep only its own packets from leaving. What becomes of a
+//! request is decided by the fault policy (`fault_policy.rs`).
+
+use faultline_abi::admin::Counter;
+use faultline_abi::event;
+use faultline_wire::aeth::{NakCode, Syndrome};
+
+use super::refusal::{IngressNeed, Rejection};
+use super::waits::{IngressWait, PacketFate};
+use super::{Received, Responder};
+use crate::context::Context;
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::fault::{Need, RaisedFault, Token};
+use crate::qp::endpoint::Endpoint;
+use crate::qp::fault_policy::Reaction;
+use crate::qp::page_wait::{LOST_BUFFER, PageWait, await_page};
+use crate::qp::types::{Fatal, QpType};
+
+impl Responder {
+    /// Waits for a page that a READ is answered from. Returns false if the driver has no queue for faults.
+    pub(super) fn await_reply_page<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        need: &Need,
+    ) -> bool {
+        let waiting = self.waits.reply.map(|wait| wait.token);
+        let token = await_page(cx, qp.fault_source(false), waiting, need);
+        self.waits.reply = token.map(|token| PageWait::new(token, need));
+        token.is_some()
+    }
+
+    /// A page for a request of a reliable connection is missing.
+    pub(super) fn request_faulted<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        need: IngressNeed,
+    ) -> Result<Received, Fatal> {
+        match qp.fault_policy().reactions().reliable {
+            Reaction::Stall => return self.stall(qp, cx, need),
+            Reaction::Fail => {
+                let receive = need.receive.then_some(LOST_BUFFER);
+                let rejection = Rejection::operational(receive);
+                return Err(self.reject(qp, cx, self.expected, rejection));
+            }
+            Reaction::Drop => {
+                self.refuse_for_page(qp, cx, need, PacketFate::Dropped)?;
+                cx.count(Counter::page_fault_drops);
+            }
+            // A packet that the requester sends again is never parked.
+            Reaction::RnrNak | Reaction::Park => {
+                let token = self.refuse_for_page(qp, cx, need, PacketFate::Refused)?;
+                cx.count(Counter::page_fault_rnr);
+                cx.count(Counter::rnr_nak_sent);
+                let timer = cx.core.rnr_timer(cx.now, token, need.need.absent.key);
+                self.acknowledge(self.expected, Syndrome::RnrNak { timer });
+            }
+        }
+        Ok(Received::Done)
+    }
+
+    /// Raises the fault of a request, or joins it, and drops the request: it comes again. Returns the fault, if there was room
+    /// for one. If the driver has no queue for faults the request is refused for good.
+    fn refuse_for_page<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        need: IngressNeed,
+        how: PacketFate,
+    ) -> Result<Option<Token>, Fatal> {
+        let waiting = self.waits.ingress.map(|wait| wait.token);
+        let token = match cx.raise_fault(qp.fault_source(false), waiting, &need.need) {
+            RaisedFault::Waiting(token) => Some(token),
+            // The requester sends it again anyway.
+            RaisedFault::NoRoom => None,
+            RaisedFault::NoQueue => return Err(self.refuse_for_good(qp, cx, need.receive)),
+        };
+        self.waits.ingress = token.map(|token| IngressWait {
+            token,
+            how,
+            receive: need.receive,
+        });
+        // What follows is out of sequence, and needs no NAK of its own.
+        self.nak_sent = true;
+        Ok(token)
+    }
+
+    /// Stops the input of the NIC.
+    pub(super) fn stall<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        need: IngressNeed,
+    ) -> Result<Received, Fatal> {
+        let waiting = self.waits.ingress.map(|wait| wait.token);
+        let source = qp.fault_source(false);
+        let Some(token) = await_page(cx, source, waiting, &need.need) else {
+            self.request_lost(qp, cx, need.receive)?;
+            return Ok(Received::Done);
+        };
+        cx.count(Counter::stalls);
+        cx.core.ingress.stop(cx.now, qp.number, token);
+        self.waits.ingress = Some(IngressWait {
+            token,
+            how: PacketFate::Stalled,
+            receive: need.receive,
+        });
+        Ok(Received::Held)
+    }
+
+    /// A fault has been answered that this responder may wait for.
+    pub fn fault_answered<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        token: Token,
+        repaired: bool,
+    ) -> Result<(), Fatal> {
+        if let Some(wait) = self.waits.reply.take_if(|wait| wait.token == token) {
+            // Not if an earlier response has to be given again first.
+            if !repaired && self.next_reply_psn() == Some(wait.psn) {
+                return Err(self.reply_lost(qp, cx));
+            }
+        }
+        let Some(wait) = self.waits.ingress.take_if(|wait| wait.token == token) else {
+            return Ok(());
+        };
+        if repaired {
+            match wait.how {
+                PacketFate::Refused => self.tell_ready(qp, cx.core),
+                PacketFate::Dropped => self.say_ready(Syndrome::Nak(NakCode::PsnSequenceError)),
+                PacketFate::Stalled | PacketFate::Parked => {}
+            }
+            return Ok(());
+        }
+        if wait.how == PacketFate::Parked {
+            self.unpark(qp, cx.core);
+        }
+        self.request_lost(qp, cx, wait.receive)
+    }
+
+    /// What a request that got an RNR NAK needs is there now: the requester should know, and not wait for its timer.
+    pub(super) fn tell_ready(&mut self, qp: &Endpoint, core: &mut Core) {
+        if core.config.ready_notice {
+            core.counters.add_in(qp.counters, Counter::ready_notices, 1);
+            self.say_ready(Syndrome::ACK);
+        }
+    }
+
+    /// The page of a request will not come.
+    pub(super) fn request_lost<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        receive: bool,
+    ) -> Result<(), Fatal> {
+        if qp.is_reliable() {
+            return Err(self.refuse_for_good(qp, cx, receive));
+        }
+        if !receive {
+            // The peer's mistake costs it the message.
+            self.lose_message();
+            return Ok(());
+        }
+        if let Some(wr) = self.current.take() {
+            qp.fail_receive(cx, &wr, LOST_BUFFER);
+        }
+        match qp.config.kind {
+            // One bad buffer does not stop an interface.
+            QpType::Raw | QpType::Wq => Ok(()),
+            _ => Err(Fatal::with(event::QP_FATAL)),
+        }
+    }
+
+    /// The page of a request of a reliable connection will not come.
+    fn refuse_for_good<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        receive: bool,
+    ) -> Fatal {
+        let rejection = match (receive, &self.current) {
+            (true, _) => Rejection::operational(Some(LOST_BUFFER)),
+            (false, Some(_)) => Rejection::ACCESS_WITH_RECEIVE,
+            (false, None) => Rejection::ACCESS,
+        };
+        self.reject(qp, cx, self.expected, rejection)
+    }
+
+    /// The expected packet is lost. The rest of its message is of no use without it; a datagram has no rest.
+    pub(super) fn lose_message(&mut self) {
+        self.message = None;
+        self.skipping = true;
+        self.expected = self.expected.next();
+    }
+}

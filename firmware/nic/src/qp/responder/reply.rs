@@ -1,0 +1,125 @@
+//! Replies of a responder, and the operations that are remembered to answer repetitions.
+
+use faultline_wire::aeth::{NakCode, Syndrome};
+use faultline_wire::bth::Psn;
+use faultline_wire::reth::Reth;
+
+use crate::mkey::KeyUser;
+
+/// Memory that a READ is answered from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub addr: u64,
+    pub rkey: u32,
+    pub len: u32,
+    /// As which user the key is accessed.
+    pub user: KeyUser,
+}
+
+/// A READ or atomic that was executed, kept to answer a repetition (IBTA 9.7.5.1.3).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Executed {
+    pub psn: Psn,
+    pub psns: u32,
+    pub what: Operation,
+}
+
+/// What was executed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operation {
+    Read(Source),
+    Atomic {
+        original: u64,
+    },
+    /// A FLUSH or an atomic write: answered by a READ response without data (IBTA A19.4.3).
+    Done,
+}
+
+/// Something to send back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    pub psn: Psn,
+    /// Message sequence number.
+    pub msn: u32,
+    pub what: Answer,
+    /// It answers a repetition, so the operation has had its place in the limit.
+    pub again: bool,
+}
+
+/// What a reply says.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    Ack(Syndrome),
+    Atomic {
+        original: u64,
+    },
+    /// A READ response without data.
+    Done,
+    Read {
+        from: Source,
+        /// Packets that have been sent.
+        sent: u32,
+        /// The requester has repeated the request, and has not been told to wait since.
+        urged: bool,
+    },
+}
+
+impl Reply {
+    /// PSN of the next packet of it.
+    pub fn next_psn(&self) -> Psn {
+        match self.what {
+            Answer::Read { sent, .. } => self.psn.add(sent),
+            _ => self.psn,
+        }
+    }
+
+    /// Whether it acknowledges or refuses, without a result.
+    pub fn is_ack(&self) -> bool {
+        matches!(self.what, Answer::Ack(_))
+    }
+
+    /// Whether it answers this operation.
+    pub fn is_for(&self, executed: &Executed) -> bool {
+        let offset = self.psn.diff(executed.psn);
+        !self.is_ack() && offset >= 0 && offset < executed.psns as i32
+    }
+
+    /// Whether it takes nothing from memory.
+    pub fn is_short(&self) -> bool {
+        !matches!(self.what, Answer::Read { .. })
+    }
+
+    /// A NAK after which the connection is over.
+    pub fn is_final(&self) -> bool {
+        matches!(self.what, Answer::Ack(Syndrome::Nak(code)) if code != NakCode::PsnSequenceError)
+    }
+}
+
+impl Operation {
+    /// The answer to it; `again` if the request was repeated.
+    pub fn answer(self, again: bool) -> Answer {
+        match self {
+            Self::Read(Source { len: 0, .. }) | Self::Done => Answer::Done,
+            Self::Read(from) => Answer::Read {
+                from,
+                sent: 0,
+                urged: again,
+            },
+            Self::Atomic { original } => Answer::Atomic { original },
+        }
+    }
+}
+
+/// The part of a READ that its repetition asks for, if it is a part of it: the rest from a packet on (IBTA 9.7.5.1.1).
+pub(super) fn repeated_part(from: Source, reth: Reth, packet: u32, mtu: u32) -> Option<Source> {
+    let skip = reth.addr.wrapping_sub(from.addr);
+    let inside = reth.rkey == from.rkey
+        && skip <= u64::from(from.len)
+        && u64::from(reth.len) <= u64::from(from.len) - skip
+        && skip == u64::from(packet) * u64::from(mtu);
+    inside.then_some(Source {
+        addr: reth.addr,
+        len: reth.len,
+        ..from
+    })
+}
