@@ -250,7 +250,7 @@ void faultline_res_remove(struct xarray *xa, struct faultline_res *res);
 struct faultline_res *faultline_res_get(struct xarray *xa, u32 num);
 void faultline_res_put(struct faultline_res *res);
 
-/* faultline_odp.c */
+/* faultline_odp_fault.c */
 void faultline_odp_fault(struct faultline_dev *dev,
 			 const struct faultline_eqe *eqe);
 

@@ -1,72 +1,96 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* Regions on demand. */
+/* On-demand regions; see faultline_odp.c for the files and the lock order. */
 #ifndef FAULTLINE_ODP_H
 #define FAULTLINE_ODP_H
 
 #include <linux/hmm.h>
-#include <linux/pci-p2pdma.h>
 
 #include <rdma/ib_umem_odp.h>
 
 #include "faultline_ib.h"
 
-/*
- * The device's entry for a page of a umem whose mutex is held, of which HMM has
- * found `pfn`; 0: absent, or it can't be mapped for DMA.
- *
- * What is mapped for DMA holds until an invalidation, whatever has been found: HMM
- * may have looked before another worker brought the page, or before it could be
- * written, and no notifier tells of either. An entry has the rights that the
- * process has, whatever access is asked for. The core marks a page dirty when it
- * goes if it could be written.
- */
-static inline u64 faultline_odp_enter(struct faultline_dev *dev,
-				      struct ib_umem_odp *odp, size_t index,
-				      unsigned long pfn)
-{
-	bool write = pfn & HMM_PFN_WRITE && odp->umem.writable;
-	dma_addr_t addr;
-#ifdef FAULTLINE_COMPAT_ODP_PFNS
-	struct pci_p2pdma_map_state p2pdma = {};
-	unsigned long *entry = &odp->map.pfn_list[index];
-	bool mapped = *entry & HMM_PFN_DMA_MAPPED;
+/* Page faults that are served at the same time. */
+#define FAULTLINE_FAULT_WORKERS	16
+/* Those of one user, for all processes of the user. */
+#define FAULTLINE_USER_WORKERS	12
+#define FAULTLINE_LIST_ENTRIES	(PAGE_SIZE / sizeof(__le64))
 
-	if (!mapped && !(pfn & HMM_PFN_VALID))
-		return 0;
-	if (!mapped)
-		*entry = pfn & ~HMM_PFN_WRITE;
-	if (write)
-		*entry |= HMM_PFN_WRITE;
-	addr = hmm_dma_map_pfn(&dev->pdev->dev, &odp->map, index, &p2pdma);
-	if (dma_mapping_error(&dev->pdev->dev, addr))
-		return 0;
-	/* The core counts down when it unmaps, and leaves counting up to us. */
-	if (!mapped)
-		odp->npages++;
-	write = *entry & HMM_PFN_WRITE;
-#else
-	dma_addr_t *entry = &odp->dma_list[index];
+/* What HMM finds in a range, and a page of entries for the device to read. */
+struct faultline_list {
+	__le64 *entries;
+	dma_addr_t dma;
+	unsigned long *pfns;
+	/* In faultline_odp.free_lists, if it is one of those for faults. */
+	struct list_head free;
+};
 
-	if (!*entry) {
-		if (!(pfn & HMM_PFN_VALID))
-			return 0;
-		addr = dma_map_page(&dev->pdev->dev, hmm_pfn_to_page(pfn), 0,
-				    PAGE_SIZE, DMA_BIDIRECTIONAL);
-		if (dma_mapping_error(&dev->pdev->dev, addr))
-			return 0;
-		*entry = addr | ODP_READ_ALLOWED_BIT;
-		odp->pfn_list[index] = pfn;
-		odp->npages++;
-	}
-	if (write)
-		*entry |= ODP_WRITE_ALLOWED_BIT;
-	addr = *entry & ODP_DMA_ADDR_MASK;
-	write = *entry & ODP_WRITE_ALLOWED_BIT;
-#endif
-	return addr | FAULTLINE_PTE_READ | (write ? FAULTLINE_PTE_WRITE : 0);
-}
+/* A page fault of the device. */
+struct faultline_fault {
+	struct work_struct work;
+	struct faultline_dev *dev;
+	/* In faultline_odp.free_faults or faultline_odp_share.waiting. */
+	struct list_head link;
+	u64 token;
+	u64 va;
+	u64 bytes;
+	u64 hint;
+	u32 key;
+	bool write;
+};
+
+/* The fault workers of one user. All under faultline_odp.lock. */
+struct faultline_odp_user {
+	struct list_head link;
+	kuid_t uid;
+	unsigned int shares;
+	/* Faults that are served. */
+	unsigned int active;
+};
+
+/* The fault workers of one address space. All under faultline_odp.lock. */
+struct faultline_odp_share {
+	struct list_head link;
+	/* Only compared; NULL for the kernel. */
+	struct mm_struct *mm;
+	struct faultline_odp_user *user;
+	/* Attached regions. */
+	unsigned int regions;
+	/* Faults that are served. */
+	unsigned int active;
+	/* Those of them that are answered and fault in further pages. */
+	unsigned int ahead;
+	/* Queued prefetches; not under the lock. */
+	atomic_t prefetches;
+	/* Faults that wait for a worker. */
+	struct list_head waiting;
+	/* In faultline_odp.line while faults wait. */
+	struct list_head in_line;
+};
+
+struct faultline_odp {
+	/* Serves page faults only. */
+	struct workqueue_struct *wq;
+	struct workqueue_struct *prefetch_wq;
+	/* Taken in interrupts. Protects the following, up to list_freed. */
+	spinlock_t lock;
+	struct list_head shares;
+	struct list_head users;
+	/* Shares with faults that wait. */
+	struct list_head line;
+	/* Faults that are served. */
+	unsigned int active;
+	struct list_head free_faults;
+	struct list_head free_lists;
+	wait_queue_head_t list_freed;
+	/* All faults and all page lists for faults; constant. */
+	struct faultline_fault *faults;
+	struct faultline_list lists[FAULTLINE_FAULT_WORKERS];
+	/* Attached regions by index of their key. */
+	struct xarray mrs;
+};
 
 /* faultline_odp.c */
+extern const struct mmu_interval_notifier_ops faultline_mn_ops;
 int faultline_odp_create(struct faultline_dev *dev);
 void faultline_odp_destroy(struct faultline_dev *dev);
 void faultline_odp_caps(const struct faultline_dev *dev,
@@ -77,11 +101,56 @@ struct ib_umem *faultline_odp_umem(struct ib_device *ibdev, u64 start,
 void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem);
 int faultline_odp_attach(struct faultline_mr *mr);
 void faultline_odp_detach(struct faultline_mr *mr);
+struct faultline_mr *faultline_odp_mr_get(struct faultline_dev *dev, u32 key);
+void faultline_odp_mr_put(struct faultline_mr *mr);
+u64 faultline_odp_iova(const struct faultline_mr *mr, u64 addr);
+int faultline_odp_range(const struct faultline_mr *mr, u64 iova, u64 length,
+			u64 *addr, u64 *end);
+int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr);
+
+/* faultline_odp_pages.c */
+struct faultline_list *faultline_list_get(struct faultline_odp *odp);
+void faultline_list_put(struct faultline_odp *odp, struct faultline_list *list);
+int faultline_list_alloc(struct faultline_dev *dev,
+			 struct faultline_list *list);
+void faultline_list_free(struct faultline_dev *dev,
+			 struct faultline_list *list);
+int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
+		      struct faultline_list *list, u64 addr, u64 end,
+		      bool write, bool fault);
+int faultline_odp_bring(struct faultline_mr *mr, struct faultline_list *list,
+			u64 addr, u64 end, bool write, bool fault);
+
+/* faultline_odp_fault.c; faultline_odp_fault() is in faultline.h */
+int faultline_odp_faults_alloc(struct faultline_dev *dev,
+			       struct faultline_odp *odp);
+void faultline_odp_faults_free(struct faultline_odp *odp);
+
+/* faultline_odp_share.c */
+struct faultline_odp_share *
+faultline_odp_share_get(struct faultline_odp *odp, struct mm_struct *mm);
+void faultline_odp_share_put(struct faultline_odp *odp,
+			     struct faultline_odp_share *share, u32 key);
+bool faultline_odp_begin(struct faultline_odp *odp,
+			 struct faultline_odp_share *share,
+			 struct faultline_fault *fault);
+void faultline_odp_end(struct faultline_odp *odp,
+		       struct faultline_odp_share *served);
+
+/* faultline_odp_implicit.c */
+void faultline_odp_init_implicit(struct faultline_mr *mr);
+void faultline_odp_free_children(struct faultline_mr *mr);
+void faultline_odp_child_emptied(struct faultline_mr *mr,
+				 struct ib_umem_odp *odp);
+int faultline_odp_bring_implicit(struct faultline_mr *mr,
+				 struct faultline_list *list, u64 addr, u64 end,
+				 bool write, bool fault);
+
+/* faultline_odp_prefetch.c */
 int faultline_advise_mr(struct ib_pd *pd,
 			enum ib_uverbs_advise_mr_advice advice, u32 flags,
 			struct ib_sge *sg_list, u32 num_sge,
 			struct uverbs_attr_bundle *attrs);
-int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr);
 
 /* faultline_dmabuf.c */
 int faultline_dmabuf_bring(struct faultline_mr *mr);

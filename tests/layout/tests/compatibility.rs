@@ -191,8 +191,8 @@ fn rights_are_as_described() {
 #[test]
 fn what_is_asked_of_regions_is_as_described() {
     let advise = function(
-        "guest-driver/kernel/faultline_odp.c",
-        "int faultline_advise_mr(",
+        "guest-driver/kernel/faultline_odp_prefetch.c",
+        "static bool faultline_prefetch_supported(",
     );
     let code = constants(&advise, "IB_UVERBS_ADVISE_MR_");
     compare(

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/**
+ * DOC: Page faults of the device
+ *
+ * The device raises a page fault when an access to an on-demand region finds
+ * no entry. The interrupt of the fault event queue copies the event and queues
+ * a work item. The work item gets the pages, writes the device's entries, and
+ * answers the fault with faultline_tq_resume(). It also maps pages behind the
+ * demanded ones, as far as they are present. After the answer it faults in
+ * absent pages that the same message needs next.
+ *
+ * Faults that get no answer end after the device's own fault timeout, 60 s.
+ *
+ * Locking: faultline_odp.lock (taken in interrupts) protects the list of free
+ * faults and, of each region, stream_start, stream_end, stream_window and
+ * ahead; of each share, `ahead`. A reference on the region
+ * (faultline_odp_mr_get()) keeps the region and its share while a fault is
+ * served; detaching waits for it. No lock is held while pages are found or the
+ * device is waited for.
+ *
+ * faultline_odp_fault() runs in interrupt context, everything else in workers
+ * of faultline_odp.wq. Memory reclaim can wait for a page that a fault brings,
+ * so that workqueue has WQ_MEM_RECLAIM, and faults and page lists are
+ * preallocated.
+ */
+#include <linux/delay.h>
+#include <linux/mm.h>
+#include <linux/slab.h>
+
+#include "faultline_odp.h"
+
+/*
+ * Bytes beyond the demanded ones: at most FAULTLINE_FAULT_AHEAD, whether the
+ * message needs them or sequential faults make their use probable. The latter
+ * begin with FAULTLINE_STREAM_AHEAD.
+ */
+#define FAULTLINE_FAULT_AHEAD	SZ_1M
+#define FAULTLINE_STREAM_AHEAD	SZ_64K
+/* Workers of one address space that fault in pages after the answer. */
+#define FAULTLINE_AHEAD_WORKERS	2
+/* Must be shorter than the device's fault timeout (60 s). */
+#define FAULTLINE_FAULT_PATIENCE	(30 * HZ)
+/* Retries of a fault for which no memory was available, 20 ms apart. */
+#define FAULTLINE_SHORT_OF_MEMORY	10
+
+/*
+ * Returns true if the process may read the whole range, so that its pages can
+ * exist.
+ */
+static bool faultline_odp_is_memory(struct mm_struct *mm, u64 start, u64 end)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma;
+
+	mmap_read_lock(mm);
+	for_each_vma_range(vmi, vma, end) {
+		if (vma->vm_start > start || !(vma->vm_flags & VM_READ) ||
+		    vma->vm_flags & (VM_IO | VM_PFNMAP))
+			break;
+		start = vma->vm_end;
+	}
+	mmap_read_unlock(mm);
+	return start >= end;
+}
+
+/*
+ * Returns true if the fault may succeed when it is tried again. HMM returns
+ * -EFAULT both if the kernel has no memory for the page and if the process has
+ * no memory at the address. So -EFAULT is retried where the process has
+ * memory.
+ */
+static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, u64 end,
+				   int err, unsigned int *short_of_memory)
+{
+	switch (err) {
+	case -EBUSY:
+	case -EAGAIN:
+		return true;
+	case -EFAULT:
+		if (mr->umem->is_dmabuf ||
+		    !faultline_odp_is_memory(mr->umem->owning_mm, addr, end))
+			return false;
+		fallthrough;
+	case -ENOMEM:
+		if (++*short_of_memory > FAULTLINE_SHORT_OF_MEMORY)
+			return false;
+		msleep(20);
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Brings the pages that a fault demands. */
+static int faultline_odp_serve(struct faultline_mr *mr,
+			       struct faultline_list *list,
+			       const struct faultline_fault *fault)
+{
+	struct faultline_dev *dev = fault->dev;
+	unsigned long give_up = jiffies + FAULTLINE_FAULT_PATIENCE;
+	unsigned int short_of_memory = 0;
+	u64 addr, end;
+	int err;
+
+	err = faultline_odp_range(mr, fault->va, fault->bytes, &addr, &end);
+	if (err)
+		return err;
+	do {
+		err = faultline_odp_bring(mr, list, addr, end, fault->write,
+					  true);
+	} while (faultline_odp_may_pass(mr, addr, end, err,
+					&short_of_memory) &&
+		 time_before(jiffies, give_up) && !faultline_is_dead(dev));
+	return err;
+}
+
+/*
+ * Returns how many bytes beyond the message to map, for a message whose absent
+ * pages are [start, end). Sequential faults double the number, others halve
+ * it.
+ */
+static u64 faultline_odp_stream(struct faultline_odp *odp,
+				struct faultline_mr *mr, u64 start, u64 end)
+{
+	u64 window;
+
+	spin_lock_irq(&odp->lock);
+	window = mr->stream_window;
+	if (start >= mr->stream_start && start <= mr->stream_end)
+		window = clamp_t(u64, 2 * window, FAULTLINE_STREAM_AHEAD,
+				 FAULTLINE_FAULT_AHEAD);
+	else
+		window = window > FAULTLINE_STREAM_AHEAD ? window / 2 : 0;
+	mr->stream_window = window;
+	mr->stream_start = start + PAGE_SIZE;
+	mr->stream_end = end + window;
+	spin_unlock_irq(&odp->lock);
+	return window;
+}
+
+/*
+ * Writes entries for present pages behind those that a fault demands. Neither
+ * waits for pages nor allocates them. Returns true if the message needs absent
+ * pages of [*start, *end).
+ */
+static bool faultline_odp_near(struct faultline_mr *mr,
+			       struct faultline_list *list,
+			       const struct faultline_fault *fault, u64 *start,
+			       u64 *end)
+{
+	struct faultline_odp *odp = fault->dev->odp;
+	u64 hint = min_t(u64, fault->hint, FAULTLINE_FAULT_AHEAD);
+	u64 limit, window, addr, demanded;
+	bool less;
+
+	/* A dma-buf is always mapped completely. */
+	if (mr->umem->is_dmabuf ||
+	    faultline_odp_range(mr, fault->va, fault->bytes, &addr, &demanded))
+		return false;
+	if (hint <= fault->bytes ||
+	    faultline_odp_range(mr, fault->va, hint, &addr, end))
+		*end = demanded;
+	*start = PAGE_ALIGN(demanded);
+	*end = PAGE_ALIGN(*end);
+	window = faultline_odp_stream(odp, mr, PAGE_ALIGN_DOWN(addr), *end);
+	/* Not beyond the region's last page or the address space. */
+	limit = TASK_SIZE_MAX;
+	if (mr->ibmr.length < limit - mr->umem->address)
+		limit = PAGE_ALIGN(mr->umem->address + mr->ibmr.length);
+	*end = min(*end, limit);
+	less = *start < *end &&
+	       faultline_odp_bring(mr, list, *start, *end, fault->write,
+				   false) > 0;
+	limit = min(limit, *end + window);
+	if (*end < limit)
+		faultline_odp_bring(mr, list, *end, limit, false, false);
+	return less;
+}
+
+/*
+ * Returns true if this worker may fault in pages after the answer: one worker
+ * for a region, few for an address space, since no fault waits for these
+ * pages.
+ */
+static bool faultline_odp_ahead_begin(struct faultline_odp *odp,
+				      struct faultline_mr *mr)
+{
+	bool begin;
+
+	spin_lock_irq(&odp->lock);
+	begin = !mr->ahead && mr->share->ahead < FAULTLINE_AHEAD_WORKERS;
+	if (begin) {
+		mr->ahead = true;
+		mr->share->ahead++;
+	}
+	spin_unlock_irq(&odp->lock);
+	return begin;
+}
+
+/*
+ * Faults in what the message needs next, while the device continues. The first
+ * steps are small, so that the first pages are present soon.
+ */
+static void faultline_odp_ahead(struct faultline_odp *odp,
+				struct faultline_mr *mr,
+				struct faultline_list *list, u64 start, u64 end,
+				bool write)
+{
+	u64 step = FAULTLINE_STREAM_AHEAD;
+
+	while (start < end && !READ_ONCE(mr->going)) {
+		u64 stop = min(end, start + step);
+
+		if (faultline_odp_bring(mr, list, start, stop, write, true))
+			break;
+		start = stop;
+		step *= 2;
+	}
+	spin_lock_irq(&odp->lock);
+	mr->ahead = false;
+	mr->share->ahead--;
+	spin_unlock_irq(&odp->lock);
+}
+
+static void faultline_fault_free(struct faultline_fault *fault)
+{
+	struct faultline_odp *odp = fault->dev->odp;
+
+	spin_lock_irq(&odp->lock);
+	list_add(&fault->link, &odp->free_faults);
+	spin_unlock_irq(&odp->lock);
+}
+
+static void faultline_fault_work(struct work_struct *work)
+{
+	struct faultline_fault *fault =
+		container_of(work, struct faultline_fault, work);
+	struct faultline_dev *dev = fault->dev;
+	struct faultline_odp *odp = dev->odp;
+	struct faultline_mr *mr = faultline_odp_mr_get(dev, fault->key);
+	struct faultline_list *list;
+	u64 token = fault->token;
+	u64 start, end;
+	int err;
+
+	/*
+	 * The region may have been deregistered since the fault was raised.
+	 * Then the device has dropped the fault and refuses the answer.
+	 */
+	if (!mr) {
+		faultline_fault_free(fault);
+		faultline_tq_resume(dev, token, FAULTLINE_BAD_MKEY,
+				    FAULTLINE_WAIT_POLL);
+		return;
+	}
+	if (!faultline_odp_begin(odp, mr->share, fault)) {
+		faultline_odp_mr_put(mr);
+		return;
+	}
+	list = faultline_list_get(odp);
+	err = faultline_odp_serve(mr, list, fault);
+	atomic64_inc(&mr->page_faults);
+	if (!err)
+		atomic64_inc(&mr->page_faults_handled);
+	if (!err && faultline_odp_near(mr, list, fault, &start, &end) &&
+	    faultline_odp_ahead_begin(odp, mr)) {
+		/*
+		 * Keep `fault` until the pages are present: a work item that
+		 * is queued again would wait for the end of this function.
+		 */
+		faultline_tq_resume(dev, token, FAULTLINE_OK,
+				    FAULTLINE_WAIT_POLL);
+		faultline_odp_ahead(odp, mr, list, start, end, fault->write);
+		faultline_fault_free(fault);
+	} else {
+		/*
+		 * Free the fault before the answer: after it the device may
+		 * raise another fault, and the number of free ones is limited.
+		 */
+		faultline_fault_free(fault);
+		faultline_tq_resume(dev, token,
+				    err ? FAULTLINE_BAD_RANGE : FAULTLINE_OK,
+				    FAULTLINE_WAIT_POLL);
+	}
+	faultline_list_put(odp, list);
+	/* The share exists as long as the reference on the region. */
+	faultline_odp_end(odp, mr->share);
+	faultline_odp_mr_put(mr);
+}
+
+/* A fault that is answered with an error. */
+struct faultline_refusal {
+	struct work_struct work;
+	struct faultline_dev *dev;
+	u64 token;
+};
+
+static void faultline_refuse_work(struct work_struct *work)
+{
+	struct faultline_refusal *refusal =
+		container_of(work, struct faultline_refusal, work);
+
+	faultline_tq_resume(refusal->dev, refusal->token,
+			    FAULTLINE_NO_RESOURCES, FAULTLINE_WAIT_POLL);
+	kfree(refusal);
+}
+
+/* If the allocation fails, the device's fault timeout ends the fault. */
+static void faultline_odp_refuse(struct faultline_dev *dev, u64 token)
+{
+	struct faultline_refusal *refusal =
+		kmalloc(sizeof(*refusal), GFP_ATOMIC);
+
+	if (!refusal)
+		return;
+	INIT_WORK(&refusal->work, faultline_refuse_work);
+	refusal->dev = dev;
+	refusal->token = token;
+	queue_work(dev->wq, &refusal->work);
+}
+
+/* Runs in interrupt context. */
+void faultline_odp_fault(struct faultline_dev *dev,
+			 const struct faultline_eqe *eqe)
+{
+	struct faultline_odp *odp = dev->odp;
+	struct faultline_fault *fault = NULL;
+	unsigned long flags;
+
+	if (odp) {
+		spin_lock_irqsave(&odp->lock, flags);
+		fault = list_first_entry_or_null(&odp->free_faults,
+						 struct faultline_fault, link);
+		if (fault)
+			list_del(&fault->link);
+		spin_unlock_irqrestore(&odp->lock, flags);
+	}
+	if (!fault) {
+		/* More faults than the device's limit on outstanding ones. */
+		faultline_odp_refuse(dev, le64_to_cpu(eqe->token));
+		return;
+	}
+	fault->token = le64_to_cpu(eqe->token);
+	fault->va = le64_to_cpu(eqe->va);
+	fault->bytes = le32_to_cpu(eqe->bytes);
+	fault->hint = le64_to_cpu(eqe->hint_bytes);
+	fault->key = le32_to_cpu(eqe->key);
+	fault->write = le32_to_cpu(eqe->fault_flags) & FAULTLINE_FAULT_WRITE;
+	queue_work(odp->wq, &fault->work);
+}
+
+/* Allocates the faults and their workqueue. */
+int faultline_odp_faults_alloc(struct faultline_dev *dev,
+			       struct faultline_odp *odp)
+{
+	/*
+	 * Twice the device's limit on outstanding faults: those of a destroyed
+	 * key have ended for the device, but may still be queued here. Each
+	 * worker may keep one fault after the answer.
+	 */
+	u32 max_faults = 2 * le32_to_cpu(dev->caps.max_faults) +
+			 FAULTLINE_FAULT_WORKERS;
+	unsigned int i;
+
+	/* Reclaim may wait for pages that wait for a fault. */
+	odp->wq = alloc_workqueue("%s-odp-%s", WQ_HIGHPRI | WQ_UNBOUND |
+				  WQ_MEM_RECLAIM, FAULTLINE_FAULT_WORKERS,
+				  FAULTLINE_DRV_NAME, pci_name(dev->pdev));
+	odp->faults = kvcalloc(max_faults, sizeof(*odp->faults), GFP_KERNEL);
+	if (!odp->wq || !odp->faults)
+		return -ENOMEM;
+	for (i = 0; i < max_faults; i++) {
+		struct faultline_fault *fault = &odp->faults[i];
+
+		fault->dev = dev;
+		INIT_WORK(&fault->work, faultline_fault_work);
+		list_add(&fault->link, &odp->free_faults);
+	}
+	return 0;
+}
+
+/* Also after an error of faultline_odp_faults_alloc(). */
+void faultline_odp_faults_free(struct faultline_odp *odp)
+{
+	if (odp->wq)
+		destroy_workqueue(odp->wq);
+	kvfree(odp->faults);
+}
