@@ -30,7 +30,7 @@
 /* No command takes this long unless the device is dead. */
 #define FAULTLINE_CMD_TIMEOUT_MS	10000
 /* A completion whose interrupt got lost is found after this time. */
-#define FAULTLINE_CMD_LOOK_MS		50
+#define FAULTLINE_CMD_POLL_MS		50
 /* The device counts its heartbeat up every second. */
 #define FAULTLINE_HEARTBEAT_PERIOD	HZ
 #define FAULTLINE_HEARTBEAT_MISSES	5
@@ -147,7 +147,7 @@ struct faultline_dev {
 	struct workqueue_struct *wq;
 	struct workqueue_struct *death_wq;
 	struct work_struct death_work;
-	struct work_struct farewell_work;
+	struct work_struct unregister_work;
 	/* The device does no more DMA. */
 	struct completion quiesced;
 	struct delayed_work health_work;
@@ -209,10 +209,10 @@ static inline u8 faultline_phase(u32 index, u8 log_depth)
 }
 
 /*
- * Result of a command that destroys: whatever a dead device held is gone, and
- * the command has waited until it does no more DMA.
+ * The result of a command that destroys an object. Success if the device is
+ * dead: then the command has waited until the device does no more DMA.
  */
-static inline int faultline_settle(struct faultline_dev *dev, int err)
+static inline int faultline_dead_ok(struct faultline_dev *dev, int err)
 {
 	return err && faultline_is_dead(dev) ? 0 : err;
 }
@@ -238,7 +238,7 @@ int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
 /* faultline_eq.c */
 int faultline_eqs_create(struct faultline_dev *dev);
 void faultline_eqs_destroy(struct faultline_dev *dev);
-void faultline_eqs_look(struct faultline_dev *dev);
+void faultline_eqs_check_lost(struct faultline_dev *dev);
 void faultline_eqs_sync(struct faultline_dev *dev);
 unsigned int faultline_num_comp_vectors(const struct faultline_dev *dev);
 u32 faultline_comp_eqn(const struct faultline_dev *dev, unsigned int vector);

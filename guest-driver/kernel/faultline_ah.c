@@ -25,7 +25,7 @@ struct faultline_ah_handle {
 	u32 ahn;
 	int err;
 	/* Under dev->ah_lock: to be destroyed as soon as that can be. */
-	bool doomed;
+	bool destroyed;
 };
 
 static void faultline_ah_handle_free(struct kref *refs)
@@ -62,8 +62,8 @@ static void faultline_ah_resume_qps(struct faultline_dev *dev)
 	/* What has to wait on gets into the device's list again. */
 	list_splice_init(&dev->ah_waiters, &waiting);
 	while ((qp = list_first_entry_or_null(&waiting, struct faultline_qp,
-					      late_entry))) {
-		list_del_init(&qp->late_entry);
+					      ah_wait_entry))) {
+		list_del_init(&qp->ah_wait_entry);
 		/* Else it is being destroyed, and sends nothing more. */
 		if (!refcount_inc_not_zero(&qp->res.refs))
 			continue;
@@ -77,7 +77,7 @@ static void faultline_ah_resume_qps(struct faultline_dev *dev)
 	spin_unlock_irq(&dev->ah_lock);
 }
 
-static bool faultline_ah_made(const struct faultline_ah_handle *handle)
+static bool faultline_ah_created(const struct faultline_ah_handle *handle)
 {
 	/* Pairs with the release in faultline_ah_set(). */
 	return smp_load_acquire(&handle->err) != -EINPROGRESS;
@@ -88,7 +88,7 @@ static void faultline_ah_set(struct faultline_ah_handle *handle, u32 ahn,
 			     int err)
 {
 	handle->ahn = err ? FAULTLINE_NO_AH : ahn;
-	/* Pairs with the acquire in faultline_ah_made(). */
+	/* Pairs with the acquire in faultline_ah_created(). */
 	smp_store_release(&handle->err, err);
 }
 
@@ -97,20 +97,20 @@ void faultline_ah_work(struct work_struct *work)
 	struct faultline_dev *dev =
 		container_of(work, struct faultline_dev, ah_work);
 	struct faultline_ah_handle *handle;
-	bool doomed;
+	bool destroyed;
 	u32 ahn = 0;
 	int err;
 
 	while ((handle = faultline_ah_next(dev))) {
-		if (!faultline_ah_made(handle)) {
+		if (!faultline_ah_created(handle)) {
 			err = faultline_cmd_create_ah(dev, handle->pdn,
 						      &handle->av, &ahn);
 			spin_lock_irq(&dev->ah_lock);
 			faultline_ah_set(handle, ahn, err);
-			doomed = handle->doomed;
+			destroyed = handle->destroyed;
 			spin_unlock_irq(&dev->ah_lock);
 			faultline_ah_resume_qps(dev);
-			if (!doomed)
+			if (!destroyed)
 				continue;
 		}
 		if (!handle->err)
@@ -172,12 +172,11 @@ static int faultline_destroy_ah_now(struct faultline_dev *dev,
 {
 	int err = 0;
 
-	if (!faultline_ah_made(handle))
+	if (!faultline_ah_created(handle))
 		flush_work(&dev->ah_work);
 	if (!handle->err)
-		err = faultline_settle(dev,
-				       faultline_cmd_destroy_ah(dev,
-								handle->ahn));
+		err = faultline_dead_ok(
+			dev, faultline_cmd_destroy_ah(dev, handle->ahn));
 	if (!err)
 		faultline_ah_handle_put(handle);
 	return err;
@@ -188,23 +187,23 @@ int faultline_destroy_ah(struct ib_ah *ibah, u32 flags)
 	struct faultline_dev *dev = to_fdev(ibah->device);
 	struct faultline_ah_handle *handle = to_fah(ibah)->handle;
 	unsigned long irq_flags;
-	bool unmade;
+	bool uncreated;
 
 	if (flags & RDMA_DESTROY_AH_SLEEPABLE)
 		return faultline_destroy_ah_now(dev, handle);
 	spin_lock_irqsave(&dev->ah_lock, irq_flags);
-	unmade = !faultline_ah_made(handle) && !list_empty(&handle->link);
-	if (unmade) {
+	uncreated = !faultline_ah_created(handle) && !list_empty(&handle->link);
+	if (uncreated) {
 		list_del_init(&handle->link);
 		faultline_ah_set(handle, 0, -ECANCELED);
-	} else if (!faultline_ah_made(handle)) {
+	} else if (!faultline_ah_created(handle)) {
 		/* The work item has it, and sees this. */
-		handle->doomed = true;
+		handle->destroyed = true;
 	} else {
 		list_add_tail(&handle->link, &dev->ah_todo);
 	}
 	spin_unlock_irqrestore(&dev->ah_lock, irq_flags);
-	if (unmade)
+	if (uncreated)
 		faultline_ah_handle_put(handle);
 	queue_work(dev->wq, &dev->ah_work);
 	return 0;
@@ -220,18 +219,18 @@ void faultline_ah_flush(struct faultline_dev *dev)
  * Names the handle in a request at this place of the ring. Without a number
  * yet, the request has to wait for it. The queue's lock is held.
  */
-void faultline_ah_name(struct faultline_qp *qp, u32 index,
-		       struct faultline_sq_wqe *wqe, struct ib_ah *ibah)
+void faultline_ah_reference(struct faultline_qp *qp, u32 index,
+			    struct faultline_sq_wqe *wqe, struct ib_ah *ibah)
 {
 	struct faultline_ah_handle *handle = to_fah(ibah)->handle;
 	u32 slot = index & (faultline_wq_depth(&qp->sq) - 1);
 
-	if (likely(faultline_ah_made(handle))) {
+	if (likely(faultline_ah_created(handle))) {
 		wqe->ah = cpu_to_le32(handle->ahn);
 		return;
 	}
 	kref_get(&handle->refs);
-	qp->late[slot] = handle;
+	qp->pending_ahs[slot] = handle;
 }
 
 /* Whether the device may see the request at this place. The lock is held. */
@@ -239,7 +238,7 @@ bool faultline_ah_ready(struct faultline_qp *qp, u32 index)
 {
 	struct faultline_dev *dev = to_fdev(qp->ibqp.device);
 	u32 slot = index & (faultline_wq_depth(&qp->sq) - 1);
-	struct faultline_ah_handle *handle = qp->late[slot];
+	struct faultline_ah_handle *handle = qp->pending_ahs[slot];
 	struct faultline_sq_wqe *wqe;
 	unsigned long flags;
 	bool ready;
@@ -247,38 +246,38 @@ bool faultline_ah_ready(struct faultline_qp *qp, u32 index)
 	if (likely(!handle))
 		return true;
 	spin_lock_irqsave(&dev->ah_lock, flags);
-	ready = faultline_ah_made(handle);
+	ready = faultline_ah_created(handle);
 	/* Whoever makes the number known looks at the list after that. */
-	if (!ready && list_empty(&qp->late_entry))
-		list_add_tail(&qp->late_entry, &dev->ah_waiters);
+	if (!ready && list_empty(&qp->ah_wait_entry))
+		list_add_tail(&qp->ah_wait_entry, &dev->ah_waiters);
 	spin_unlock_irqrestore(&dev->ah_lock, flags);
 	if (!ready)
 		return false;
 	wqe = faultline_wq_entry(&qp->sq, index);
 	wqe->ah = cpu_to_le32(handle->ahn);
-	qp->late[slot] = NULL;
+	qp->pending_ahs[slot] = NULL;
 	faultline_ah_handle_put(handle);
 	return true;
 }
 
 /* Empties the ring: nothing that is in it will be sent. */
-void faultline_ah_forget(struct faultline_qp *qp)
+void faultline_ah_reset(struct faultline_qp *qp)
 {
 	struct faultline_dev *dev = to_fdev(qp->ibqp.device);
 	u32 i;
 
-	if (!qp->late)
+	if (!qp->pending_ahs)
 		return;
 	spin_lock_irq(&qp->sq.lock);
 	spin_lock(&dev->ah_lock);
-	list_del_init(&qp->late_entry);
+	list_del_init(&qp->ah_wait_entry);
 	spin_unlock(&dev->ah_lock);
 	for (i = 0; i < faultline_wq_depth(&qp->sq); i++) {
-		if (qp->late[i])
-			faultline_ah_handle_put(qp->late[i]);
-		qp->late[i] = NULL;
+		if (qp->pending_ahs[i])
+			faultline_ah_handle_put(qp->pending_ahs[i]);
+		qp->pending_ahs[i] = NULL;
 	}
 	qp->sq.producer = 0;
-	qp->rung = 0;
+	qp->doorbell_producer = 0;
 	spin_unlock_irq(&qp->sq.lock);
 }

@@ -29,12 +29,13 @@ static void faultline_net_qp_event(struct faultline_res *res, u8 kind)
 }
 
 /*
- * A command that destroys failed. If the device holds on to our memory, it is
- * the device that has to go.
+ * Takes the result of a command that destroys a queue. If it has failed, the
+ * device may still use the queue's memory: declares the device dead and waits
+ * until it does no more DMA.
  */
-void faultline_net_must(struct faultline_net *net, int err)
+void faultline_net_reclaim(struct faultline_net *net, int err)
 {
-	if (!faultline_settle(net->dev, err))
+	if (!faultline_dead_ok(net->dev, err))
 		return;
 	netdev_err(net->netdev, "can't take a queue back: %d\n", err);
 	faultline_fail(net->dev, "queue can't be destroyed");
@@ -80,7 +81,7 @@ static int faultline_net_create_cq(struct faultline_channel *ch,
 	return 0;
 
 destroy:
-	faultline_net_must(ch->net, faultline_cmd_destroy_cq(dev, cqn));
+	faultline_net_reclaim(ch->net, faultline_cmd_destroy_cq(dev, cqn));
 free_buf:
 	faultline_buf_free(dev, &cq->buf);
 	return err;
@@ -91,8 +92,8 @@ static void faultline_net_destroy_cq(struct faultline_net_cq *cq)
 	struct faultline_net *net = cq->ch->net;
 
 	faultline_res_remove(&net->dev->cqs, &cq->res);
-	faultline_net_must(net, faultline_cmd_destroy_cq(net->dev,
-							 cq->res.num));
+	faultline_net_reclaim(net,
+			      faultline_cmd_destroy_cq(net->dev, cq->res.num));
 	faultline_buf_free(net->dev, &cq->buf);
 }
 
@@ -177,7 +178,7 @@ static int faultline_net_create_qp(struct faultline_channel *ch)
 	if (!err)
 		err = faultline_res_add(&dev->qps, &ch->qp_res);
 	if (err)
-		faultline_net_must(net, faultline_cmd_destroy_qp(dev, qpn));
+		faultline_net_reclaim(net, faultline_cmd_destroy_qp(dev, qpn));
 	return err;
 }
 
@@ -186,8 +187,8 @@ static void faultline_net_destroy_qp(struct faultline_channel *ch)
 	struct faultline_net *net = ch->net;
 
 	faultline_res_remove(&net->dev->qps, &ch->qp_res);
-	faultline_net_must(net, faultline_cmd_destroy_qp(net->dev,
-							 ch->qp_res.num));
+	faultline_net_reclaim(net, faultline_cmd_destroy_qp(net->dev,
+							    ch->qp_res.num));
 }
 
 static int faultline_channel_alloc(struct faultline_channel *ch)

@@ -316,8 +316,8 @@ int faultline_cmd_destroy_wq(struct faultline_dev *dev, u32 wqn)
 	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_WQ, wqn, NULL);
 }
 
-int faultline_cmd_create_rwq_table(struct faultline_dev *dev, dma_addr_t addr,
-				   u8 log_size, u32 *table)
+int faultline_cmd_create_rwq_ind_table(struct faultline_dev *dev,
+				       dma_addr_t addr, u8 log_size, u32 *table)
 {
 	struct faultline_create_rwq_table params = {
 		.addr = cpu_to_le64(addr),
@@ -328,7 +328,7 @@ int faultline_cmd_create_rwq_table(struct faultline_dev *dev, dma_addr_t addr,
 				table);
 }
 
-int faultline_cmd_destroy_rwq_table(struct faultline_dev *dev, u32 table)
+int faultline_cmd_destroy_rwq_ind_table(struct faultline_dev *dev, u32 table)
 {
 	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_RWQ_TABLE, table,
 			       NULL);

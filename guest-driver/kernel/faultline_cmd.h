@@ -76,9 +76,10 @@ int faultline_cmd_create_wq(struct faultline_dev *dev,
 			    u32 *wqn);
 int faultline_cmd_modify_wq(struct faultline_dev *dev, u32 wqn, u8 state);
 int faultline_cmd_destroy_wq(struct faultline_dev *dev, u32 wqn);
-int faultline_cmd_create_rwq_table(struct faultline_dev *dev, dma_addr_t addr,
-				   u8 log_size, u32 *table);
-int faultline_cmd_destroy_rwq_table(struct faultline_dev *dev, u32 table);
+int faultline_cmd_create_rwq_ind_table(struct faultline_dev *dev,
+				       dma_addr_t addr, u8 log_size,
+				       u32 *table);
+int faultline_cmd_destroy_rwq_ind_table(struct faultline_dev *dev, u32 table);
 int faultline_cmd_create_rss_qp(struct faultline_dev *dev,
 				const struct faultline_create_rss_qp *params,
 				u32 *qpn);

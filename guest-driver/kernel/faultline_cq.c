@@ -155,8 +155,8 @@ int faultline_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 	struct faultline_cq *cq = to_fcq(ibcq);
 	int err;
 
-	err = faultline_settle(dev, faultline_cmd_destroy_cq(dev,
-							     cq->res.num));
+	err = faultline_dead_ok(dev,
+				faultline_cmd_destroy_cq(dev, cq->res.num));
 	if (err)
 		return err;
 	faultline_res_remove(&dev->cqs, &cq->res);

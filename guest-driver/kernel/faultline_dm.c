@@ -5,7 +5,7 @@
 
 #include <rdma/uverbs_std_types.h>
 
-#include "faultline_watch.h"
+#include "faultline_ib.h"
 
 #define UVERBS_MODULE_NAME faultline_ib
 #include <rdma/uverbs_named_ioctl.h>
@@ -109,7 +109,7 @@ void faultline_dm_unmapped(struct faultline_mmap_entry *entry)
 	struct faultline_dev *dev = to_fdev(dm->ibdm.device);
 	int err;
 
-	err = faultline_settle(dev, faultline_cmd_dealloc_dm(dev, dm->number));
+	err = faultline_dead_ok(dev, faultline_cmd_dealloc_dm(dev, dm->number));
 	if (err)
 		faultline_err(dev, "device memory %u: can't free: %d\n",
 			      dm->number, err);

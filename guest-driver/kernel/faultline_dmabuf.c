@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
- * Regions of other devices' buffers (dma-buf).
+/**
+ * DOC: Regions of other devices' buffers (dma-buf)
  *
- * On a device with paging nothing is pinned: the buffer's owner may move it.
- * It then calls faultline_dmabuf_move(), after which the device has no entry of
- * the region any more; the next access faults, and the fault maps the buffer
- * where it is now. Both run under the buffer's reservation lock, which takes
- * the place that the umem_mutex has for other regions on demand. A device
- * without paging gets a buffer that is pinned.
+ * On a device with on-demand paging the buffer is not pinned: its exporter may
+ * move it. It then calls faultline_dmabuf_move_notify(), which removes the
+ * device's entries. The next access faults, and the fault maps the whole
+ * buffer where it is now. A device without on-demand paging gets a pinned
+ * buffer.
+ *
+ * Locking: the buffer's reservation lock protects the DMA mapping (`sgt`) and
+ * the device's entries, as the umem_mutex does for other on-demand regions.
+ * The exporter holds it when it calls faultline_dmabuf_move_notify(), in any
+ * context that may sleep.
  */
 #include <linux/dma-buf.h>
 #include <linux/dma-resv.h>
@@ -15,7 +19,7 @@
 
 #include "faultline_odp.h"
 
-/* Takes the pages from the device; under the reservation lock. */
+/* Removes the device's entries; under the reservation lock. */
 static void faultline_dmabuf_unmap_locked(struct faultline_mr *mr)
 {
 	struct ib_umem_dmabuf *umem = to_ib_umem_dmabuf(mr->umem);
@@ -31,10 +35,10 @@ static void faultline_dmabuf_unmap_locked(struct faultline_mr *mr)
 }
 
 /*
- * The buffer is about to move. Before the region has a key, and after it has
- * been detached, there are no pages to take away.
+ * The exporter is about to move the buffer. Before the region has a key, and
+ * after it has been detached, nothing is mapped.
  */
-static void faultline_dmabuf_move(struct dma_buf_attachment *attach)
+static void faultline_dmabuf_move_notify(struct dma_buf_attachment *attach)
 {
 	struct ib_umem_dmabuf *umem = attach->importer_priv;
 
@@ -44,10 +48,10 @@ static void faultline_dmabuf_move(struct dma_buf_attachment *attach)
 }
 
 static const struct dma_buf_attach_ops faultline_dmabuf_ops = {
-	.FAULTLINE_COMPAT_MOVE_NOTIFY = faultline_dmabuf_move,
+	.FAULTLINE_COMPAT_MOVE_NOTIFY = faultline_dmabuf_move_notify,
 };
 
-/* The device may use any page size that the buffer's pages make up. */
+/* Uses the largest page size that the buffer's pages allow. */
 static int faultline_dmabuf_map_locked(struct faultline_mr *mr)
 {
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
@@ -69,8 +73,8 @@ static int faultline_dmabuf_map_locked(struct faultline_mr *mr)
 	return err;
 }
 
-/* Brings the whole buffer, wherever it is now. Whoever comes second finds it. */
-int faultline_dmabuf_bring(struct faultline_mr *mr)
+/* Maps the whole buffer where it is now, unless it is mapped. */
+int faultline_dmabuf_map(struct faultline_mr *mr)
 {
 	struct ib_umem_dmabuf *umem = to_ib_umem_dmabuf(mr->umem);
 	struct dma_resv *resv = umem->attach->dmabuf->resv;
@@ -88,7 +92,7 @@ int faultline_dmabuf_bring(struct faultline_mr *mr)
 	return err;
 }
 
-/* No fault is served any more. */
+/* The region has been detached: no fault maps the buffer again. */
 void faultline_dmabuf_unmap(struct faultline_mr *mr)
 {
 	struct dma_resv *resv =
@@ -124,10 +128,10 @@ static struct ib_mr *__faultline_reg_dmabuf(struct ib_pd *ibpd, u64 offset,
 	err = faultline_check_region(dev, length, virt_addr, access);
 	if (err)
 		return ERR_PTR(err);
-	/* Nothing of a buffer need not be one's. */
+	/* An empty region would not refer to the buffer. */
 	if (!length)
 		return ERR_PTR(-EINVAL);
-	/* The offset within a page is the same on both sides. */
+	/* Offset and IOVA must have the same offset within a page. */
 	if ((offset ^ virt_addr) & ~PAGE_MASK)
 		return ERR_PTR(-EINVAL);
 	if (on_demand)

@@ -180,7 +180,7 @@ static bool faultline_eq_pending(const struct faultline_eq *eq)
  * Looks for events whose interrupt got lost: those that were there the last
  * time, a second ago, and still are.
  */
-void faultline_eqs_look(struct faultline_dev *dev)
+void faultline_eqs_check_lost(struct faultline_dev *dev)
 {
 	unsigned int i;
 
@@ -278,7 +278,7 @@ static void faultline_eq_destroy(struct faultline_dev *dev,
 				FAULTLINE_INVALID_EQN);
 	irq_update_affinity_hint(eq->irq, NULL);
 	free_irq(eq->irq, eq);
-	err = faultline_settle(dev, faultline_cmd_destroy_eq(dev, eq->eqn));
+	err = faultline_dead_ok(dev, faultline_cmd_destroy_eq(dev, eq->eqn));
 	if (err) {
 		/* The device may still write to it. */
 		faultline_err(dev, "EQ %u: can't destroy: %d\n", eq->eqn, err);

@@ -171,7 +171,7 @@ static u32 faultline_get_rxfh_indir_size(struct net_device *netdev)
 {
 	struct faultline_net *net = netdev_priv(netdev);
 
-	return BIT(net->table_log_size);
+	return BIT(net->rss_indir_log_size);
 }
 
 static u32 faultline_get_rxfh_key_size(struct net_device *netdev)
@@ -186,8 +186,8 @@ static int faultline_get_rxfh(struct net_device *netdev,
 
 	rxfh->hfunc = ETH_RSS_HASH_TOP;
 	if (rxfh->indir)
-		memcpy(rxfh->indir, net->table,
-		       sizeof(*net->table) << net->table_log_size);
+		memcpy(rxfh->indir, net->rss_indir,
+		       sizeof(*net->rss_indir) << net->rss_indir_log_size);
 	if (rxfh->key)
 		memcpy(rxfh->key, net->rss_key, sizeof(net->rss_key));
 	return 0;
@@ -198,8 +198,8 @@ static void faultline_apply_rxfh(struct faultline_net *net, const u32 *table,
 				 const u8 *key)
 {
 	if (table)
-		memcpy(net->table, table,
-		       sizeof(*net->table) << net->table_log_size);
+		memcpy(net->rss_indir, table,
+		       sizeof(*net->rss_indir) << net->rss_indir_log_size);
 	if (key)
 		memcpy(net->rss_key, key, sizeof(net->rss_key));
 }
@@ -209,19 +209,19 @@ static int faultline_set_rxfh(struct net_device *netdev,
 			      struct netlink_ext_ack *extack)
 {
 	struct faultline_net *net = netdev_priv(netdev);
-	u32 table[FAULTLINE_NET_TABLE_SIZE];
+	u32 table[FAULTLINE_RSS_INDIR_SIZE];
 	u8 key[FAULTLINE_RSS_KEY_SIZE];
 	int err;
 
 	if (rxfh->hfunc != ETH_RSS_HASH_NO_CHANGE &&
 	    rxfh->hfunc != ETH_RSS_HASH_TOP)
 		return -EOPNOTSUPP;
-	static_assert(sizeof(table) == sizeof(net->table));
+	static_assert(sizeof(table) == sizeof(net->rss_indir));
 	static_assert(sizeof(key) == sizeof(net->rss_key));
-	memcpy(table, net->table, sizeof(table));
+	memcpy(table, net->rss_indir, sizeof(table));
 	memcpy(key, net->rss_key, sizeof(key));
 	faultline_apply_rxfh(net, rxfh->indir, rxfh->key);
-	err = faultline_spread_change(net);
+	err = faultline_net_rss_replace(net);
 	if (err)
 		faultline_apply_rxfh(net, table, key);
 	return err;

@@ -280,7 +280,7 @@ static int faultline_cmdq_post(struct faultline_cmdq *q, const void *cmd,
 		if (ktime_get_mono_fast_ns() > deadline)
 			return -ETIMEDOUT;
 		wait_event_timeout(q->space, faultline_cmdq_has_room(q),
-				   msecs_to_jiffies(FAULTLINE_CMD_LOOK_MS));
+				   msecs_to_jiffies(FAULTLINE_CMD_POLL_MS));
 	}
 	return err;
 }
@@ -335,7 +335,7 @@ static int __faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd,
 	for (;;) {
 		if (wait == FAULTLINE_WAIT_SLEEP)
 			wait_for_completion_timeout(&req.done,
-						    msecs_to_jiffies(FAULTLINE_CMD_LOOK_MS));
+						    msecs_to_jiffies(FAULTLINE_CMD_POLL_MS));
 		state = faultline_cmdq_look(q, &req);
 		if (!state && faultline_is_dead(q->dev))
 			state = faultline_cmdq_withdraw(q, &req);

@@ -79,7 +79,7 @@ struct faultline_mr {
 	struct ib_mr ibmr;
 	struct ib_umem *umem;
 	int access;
-	/* NULL: nobody wants to know when the mapping changes. */
+	/* NULL: the region is not watched. */
 	struct faultline_mr_watch *watch;
 
 	/* For fast registration: addresses of pages, for the device to read. */
@@ -88,27 +88,27 @@ struct faultline_mr {
 	u32 list_len;
 	u32 list_max;
 
-	/* The rest is for regions on demand. */
+	/* The rest is for on-demand regions; locking: see faultline_odp.c. */
 	bool on_demand;
-	/* Nothing need be brought any more. */
-	bool going;
-	/* Who serves a fault or prefetches; dereg waits for the last one. */
+	/* faultline_odp_detach() has begun: populate no further pages. */
+	bool detaching;
+	/* References of faults and prefetches; detaching waits for the last. */
 	refcount_t users;
 	struct completion unused;
-	/* Of its address space. */
+	/* That of its address space. */
 	struct faultline_odp_share *share;
 	/*
-	 * Under the lock of struct faultline_odp: between which addresses the
-	 * next fault of a stream is, how far beyond its message pages are
-	 * looked for, and whether a worker faults in what a message needs next.
+	 * Under faultline_odp.lock: the addresses at which the next one of
+	 * sequential faults begins, the number of bytes to map beyond the
+	 * message, and whether a worker faults in further pages.
 	 */
-	u64 stream_start;
-	u64 stream_end;
-	u64 stream_window;
-	bool ahead;
+	u64 readahead_start;
+	u64 readahead_end;
+	u64 readahead_window;
+	bool prefaulting;
 	/*
-	 * Implicit: struct faultline_child by address, and those without pages.
-	 * The array's lock protects both; the mutex serializes new ones.
+	 * Children of an implicit region by address, and those without pages.
+	 * The array's lock protects both; the mutex serializes creation.
 	 */
 	struct xarray children;
 	struct list_head idle_children;
@@ -194,14 +194,15 @@ struct faultline_srq {
 	u32 num_free;
 };
 
-/* A work queue of a process, and an indirection table of such. */
+/* A work queue of a process. */
 struct faultline_rwq {
 	struct ib_wq ibwq;
 	struct faultline_res res;
 	struct faultline_buf buf;
 };
 
-struct faultline_rwq_table {
+/* An RSS indirection table of work queues of a process. */
+struct faultline_rwq_ind_table {
 	struct ib_rwq_ind_table ibtable;
 };
 
@@ -217,12 +218,13 @@ struct faultline_qp {
 	struct mutex mutex;
 	enum ib_qp_state state;
 	/*
-	 * For datagrams of the kernel, under sq.lock: handles without a number
-	 * yet by place in the ring, and how far the device has been told.
+	 * For UD queue pairs of the kernel, under sq.lock: by ring index, the
+	 * address handles that the device has not created yet; and the producer
+	 * index of the last doorbell.
 	 */
-	struct faultline_ah_handle **late;
-	u32 rung;
-	struct list_head late_entry;
+	struct faultline_ah_handle **pending_ahs;
+	u32 doorbell_producer;
+	struct list_head ah_wait_entry;
 	struct list_head send_cq_entry;
 	struct list_head recv_cq_entry;
 };
@@ -334,10 +336,10 @@ int faultline_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init_attr,
 int faultline_destroy_ah(struct ib_ah *ibah, u32 flags);
 void faultline_ah_work(struct work_struct *work);
 void faultline_ah_flush(struct faultline_dev *dev);
-void faultline_ah_name(struct faultline_qp *qp, u32 index,
-		       struct faultline_sq_wqe *wqe, struct ib_ah *ibah);
+void faultline_ah_reference(struct faultline_qp *qp, u32 index,
+			    struct faultline_sq_wqe *wqe, struct ib_ah *ibah);
 bool faultline_ah_ready(struct faultline_qp *qp, u32 index);
-void faultline_ah_forget(struct faultline_qp *qp);
+void faultline_ah_reset(struct faultline_qp *qp);
 
 /* faultline_cq.c */
 int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
@@ -382,12 +384,12 @@ struct ib_wq *faultline_create_wq(struct ib_pd *ibpd,
 int faultline_modify_wq(struct ib_wq *ibwq, struct ib_wq_attr *attr, u32 mask,
 			struct ib_udata *udata);
 int faultline_destroy_wq(struct ib_wq *ibwq, struct ib_udata *udata);
-int faultline_make_rwq_table(struct faultline_dev *dev, __le32 *list,
-			     u8 log_size, u32 *table);
-int faultline_create_rwq_table(struct ib_rwq_ind_table *ibtable,
-			       struct ib_rwq_ind_table_init_attr *attr,
-			       struct ib_udata *udata);
-int faultline_destroy_rwq_table(struct ib_rwq_ind_table *ibtable);
+int faultline_rwq_ind_table_create_hw(struct faultline_dev *dev, __le32 *list,
+				      u8 log_size, u32 *table);
+int faultline_create_rwq_ind_table(struct ib_rwq_ind_table *ibtable,
+				   struct ib_rwq_ind_table_init_attr *attr,
+				   struct ib_udata *udata);
+int faultline_destroy_rwq_ind_table(struct ib_rwq_ind_table *ibtable);
 int faultline_create_rss_qp(struct faultline_dev *dev, struct faultline_qp *qp,
 			    const struct ib_qp_init_attr *attr,
 			    struct ib_udata *udata, u32 *qpn);
@@ -444,7 +446,11 @@ int faultline_mr_create_mkey(struct ib_pd *ibpd, struct faultline_mr *mr,
 int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
 			      u32 *key);
 
+/* faultline_policy.c */
+extern const struct uapi_definition faultline_policy_defs[];
+
 /* faultline_dm.c */
+extern const struct uapi_definition faultline_dm_defs[];
 struct ib_dm *faultline_alloc_dm(struct ib_device *ibdev,
 				 struct ib_ucontext *ibctx,
 				 struct ib_dm_alloc_attr *attr,
@@ -456,6 +462,7 @@ struct ib_mr *faultline_reg_dm_mr(struct ib_pd *ibpd, struct ib_dm *ibdm,
 				  struct uverbs_attr_bundle *attrs);
 
 /* faultline_query.c */
+extern const struct uapi_definition faultline_query_defs[];
 int faultline_query_ucontext(struct ib_ucontext *ibctx,
 			     struct uverbs_attr_bundle *attrs);
 

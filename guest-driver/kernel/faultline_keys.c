@@ -34,8 +34,8 @@ int faultline_dealloc_mw(struct ib_mw *ibmw)
 {
 	struct faultline_dev *dev = to_fdev(ibmw->device);
 
-	return faultline_settle(dev, faultline_cmd_destroy_mkey(dev,
-								ibmw->rkey));
+	return faultline_dead_ok(dev,
+				 faultline_cmd_destroy_mkey(dev, ibmw->rkey));
 }
 
 struct ib_mr *faultline_alloc_mr(struct ib_pd *ibpd, enum ib_mr_type type,
@@ -83,8 +83,8 @@ int faultline_fast_dereg(struct faultline_mr *mr)
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	int err;
 
-	err = faultline_settle(dev, faultline_cmd_destroy_mkey(dev,
-							       mr->ibmr.lkey));
+	err = faultline_dead_ok(dev,
+				faultline_cmd_destroy_mkey(dev, mr->ibmr.lkey));
 	if (err)
 		return err;
 	dma_free_coherent(&dev->pdev->dev, mr->list_max * sizeof(*mr->list),

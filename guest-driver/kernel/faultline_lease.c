@@ -48,24 +48,25 @@
 #define FAULTLINE_PIN_TRIES	16
 
 /*
- * What all regions of a user may make others wait, one after the other: as long
- * as one may, in so much time.
+ * How long all leases of a user together may delay changes of mappings in one
+ * period: as long as a single lease may.
  */
-#define FAULTLINE_PATIENCE	msecs_to_jiffies(FAULTLINE_MAX_LEASE_MS)
-#define FAULTLINE_PATIENCE_PERIOD	(60 * HZ)
+#define FAULTLINE_LEASE_BUDGET	msecs_to_jiffies(FAULTLINE_MAX_LEASE_MS)
+#define FAULTLINE_LEASE_BUDGET_PERIOD	(60 * HZ)
 
-struct faultline_patience {
+/* All under faultline_lease_budget_lock, except `owner`, which is constant. */
+struct faultline_lease_budget {
 	struct list_head list;
 	kuid_t owner;
+	/* Watched regions of the user. */
 	unsigned int users;
-	/* Beginning of the period, and what of it was waited for, in jiffies. */
+	/* Begin of the period, and how much of the budget is used, in jiffies. */
 	unsigned long since;
 	unsigned long spent;
 };
 
-static LIST_HEAD(faultline_patiences);
-/* Protects the list and all in it. */
-static DEFINE_SPINLOCK(faultline_patience_lock);
+static LIST_HEAD(faultline_lease_budgets);
+static DEFINE_SPINLOCK(faultline_lease_budget_lock);
 
 struct faultline_mr_watch {
 	struct mmu_interval_notifier notifier;
@@ -102,64 +103,67 @@ struct faultline_mr_watch {
 	u64 asked;
 	u64 answered;
 	wait_queue_head_t answer;
-	struct faultline_patience *patience;
+	struct faultline_lease_budget *budget;
 };
 
-static struct faultline_patience *faultline_patience_get(kuid_t owner)
+static struct faultline_lease_budget *faultline_lease_budget_get(kuid_t owner)
 {
-	struct faultline_patience *patience, *fresh;
+	struct faultline_lease_budget *budget, *fresh;
 
 	fresh = kzalloc(sizeof(*fresh), GFP_KERNEL_ACCOUNT);
 	if (!fresh)
 		return NULL;
-	spin_lock(&faultline_patience_lock);
-	list_for_each_entry(patience, &faultline_patiences, list)
-		if (uid_eq(patience->owner, owner))
+	spin_lock(&faultline_lease_budget_lock);
+	list_for_each_entry(budget, &faultline_lease_budgets, list)
+		if (uid_eq(budget->owner, owner))
 			goto found;
 	fresh->owner = owner;
 	fresh->since = jiffies;
-	list_add(&fresh->list, &faultline_patiences);
-	patience = fresh;
+	list_add(&fresh->list, &faultline_lease_budgets);
+	budget = fresh;
 	fresh = NULL;
 found:
-	patience->users++;
-	spin_unlock(&faultline_patience_lock);
+	budget->users++;
+	spin_unlock(&faultline_lease_budget_lock);
 	kfree(fresh);
-	return patience;
+	return budget;
 }
 
-static void faultline_patience_put(struct faultline_patience *patience)
+static void faultline_lease_budget_put(struct faultline_lease_budget *budget)
 {
-	spin_lock(&faultline_patience_lock);
-	if (--patience->users)
-		patience = NULL;
+	spin_lock(&faultline_lease_budget_lock);
+	if (--budget->users)
+		budget = NULL;
 	else
-		list_del(&patience->list);
-	spin_unlock(&faultline_patience_lock);
-	kfree(patience);
+		list_del(&budget->list);
+	spin_unlock(&faultline_lease_budget_lock);
+	kfree(budget);
 }
 
-/* How long one may wait now, in jiffies. */
-static unsigned long faultline_patience_left(struct faultline_patience *patience)
+/* Returns the rest of the budget, in jiffies. */
+static unsigned long
+faultline_lease_budget_left(struct faultline_lease_budget *budget)
 {
 	unsigned long left;
 
-	spin_lock(&faultline_patience_lock);
-	if (time_after(jiffies, patience->since + FAULTLINE_PATIENCE_PERIOD)) {
-		patience->since = jiffies;
-		patience->spent = 0;
+	spin_lock(&faultline_lease_budget_lock);
+	if (time_after(jiffies,
+		       budget->since + FAULTLINE_LEASE_BUDGET_PERIOD)) {
+		budget->since = jiffies;
+		budget->spent = 0;
 	}
-	left = FAULTLINE_PATIENCE - min(FAULTLINE_PATIENCE, patience->spent);
-	spin_unlock(&faultline_patience_lock);
+	left = FAULTLINE_LEASE_BUDGET -
+	       min(FAULTLINE_LEASE_BUDGET, budget->spent);
+	spin_unlock(&faultline_lease_budget_lock);
 	return left;
 }
 
-static void faultline_patience_spend(struct faultline_patience *patience,
-				     unsigned long spent)
+static void faultline_lease_budget_spend(struct faultline_lease_budget *budget,
+					 unsigned long spent)
 {
-	spin_lock(&faultline_patience_lock);
-	patience->spent += spent;
-	spin_unlock(&faultline_patience_lock);
+	spin_lock(&faultline_lease_budget_lock);
+	budget->spent += spent;
+	spin_unlock(&faultline_lease_budget_lock);
 }
 
 /* Whether a change concerns the pages that the device has. */
@@ -191,9 +195,9 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 	struct mm_struct *mm = watch->notifier.mm;
 
 	if (watch->mode != FAULTLINE_MR_LEASE || watch->closing ||
-	    READ_ONCE(watch->events->late) ||
+	    READ_ONCE(watch->events->lease_expired) ||
 	    !faultline_events_open(watch->events) ||
-	    !faultline_patience_left(watch->patience))
+	    !faultline_lease_budget_left(watch->budget))
 		return false;
 	/* Pages of a file move under locks of the file. */
 	if (range->event == MMU_NOTIFY_CLEAR && !watch->anon &&
@@ -245,7 +249,7 @@ static bool faultline_lease_answered(struct faultline_mr_watch *watch,
 /* Releases the lock while it waits. */
 static void faultline_lease_wait(struct faultline_mr_watch *watch)
 {
-	unsigned long left = faultline_patience_left(watch->patience);
+	unsigned long left = faultline_lease_budget_left(watch->budget);
 	unsigned long since = jiffies;
 	u64 asked = watch->asked;
 
@@ -255,12 +259,12 @@ static void faultline_lease_wait(struct faultline_mr_watch *watch)
 				    faultline_lease_answered(watch, asked),
 				    min(left,
 					msecs_to_jiffies(watch->lease_ms)));
-	faultline_patience_spend(watch->patience, jiffies - since);
+	faultline_lease_budget_spend(watch->budget, jiffies - since);
 	mutex_lock(&watch->lock);
 	/* Who had less time than was agreed is not late. */
 	if (!faultline_lease_answered(watch, asked) &&
 	    left >= msecs_to_jiffies(watch->lease_ms))
-		WRITE_ONCE(watch->events->late, true);
+		WRITE_ONCE(watch->events->lease_expired, true);
 }
 
 static bool faultline_lease_invalidate(struct mmu_interval_notifier *mni,
@@ -388,7 +392,7 @@ static void faultline_lease_answer(struct faultline_mr_watch *watch)
 {
 	lockdep_assert_held(&watch->lock);
 	WRITE_ONCE(watch->answered, watch->asked);
-	WRITE_ONCE(watch->events->late, false);
+	WRITE_ONCE(watch->events->lease_expired, false);
 	wake_up_all(&watch->answer);
 }
 
@@ -421,7 +425,7 @@ static int faultline_lease_restore(struct faultline_mr_watch *watch)
 
 static void faultline_mr_watch_free(struct faultline_mr_watch *watch)
 {
-	faultline_patience_put(watch->patience);
+	faultline_lease_budget_put(watch->budget);
 	faultline_events_put(watch->events);
 	mutex_destroy(&watch->lock);
 	mutex_destroy(&watch->restore_lock);
@@ -442,8 +446,8 @@ faultline_mr_watch_new(struct faultline_dev *dev, u64 start, u64 length,
 	watch = kzalloc(sizeof(*watch), GFP_KERNEL_ACCOUNT);
 	if (!watch)
 		return ERR_PTR(-ENOMEM);
-	watch->patience = faultline_patience_get(current_euid());
-	if (!watch->patience) {
+	watch->budget = faultline_lease_budget_get(current_euid());
+	if (!watch->budget) {
 		kfree(watch);
 		return ERR_PTR(-ENOMEM);
 	}
@@ -451,7 +455,7 @@ faultline_mr_watch_new(struct faultline_dev *dev, u64 start, u64 length,
 	if (IS_ERR(watch->events)) {
 		void *err = watch->events;
 
-		faultline_patience_put(watch->patience);
+		faultline_lease_budget_put(watch->budget);
 		kfree(watch);
 		return err;
 	}
@@ -530,9 +534,8 @@ int faultline_watched_dereg(struct faultline_mr *mr)
 	 * been given the same key.
 	 */
 	mutex_lock(&watch->lock);
-	err = faultline_settle(watch->dev,
-			       faultline_cmd_destroy_mkey(watch->dev,
-							  mr->ibmr.lkey));
+	err = faultline_dead_ok(watch->dev, faultline_cmd_destroy_mkey(
+						    watch->dev, mr->ibmr.lkey));
 	if (!err) {
 		watch->live = false;
 		WRITE_ONCE(watch->closing, true);

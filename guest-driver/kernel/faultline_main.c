@@ -37,14 +37,14 @@ static void faultline_death_work(struct work_struct *work)
 	faultline_ib_death(dev);
 
 	/* The rest allocates, and waits for other queues. */
-	queue_work(FAULTLINE_COMPAT_UNBOUND_WQ, &dev->farewell_work);
+	queue_work(FAULTLINE_COMPAT_UNBOUND_WQ, &dev->unregister_work);
 }
 
 /* The parts of the kernel that know the device lose it. */
-static void faultline_farewell_work(struct work_struct *work)
+static void faultline_unregister_work(struct work_struct *work)
 {
 	struct faultline_dev *dev =
-		container_of(work, struct faultline_dev, farewell_work);
+		container_of(work, struct faultline_dev, unregister_work);
 
 	faultline_net_death(dev);
 	/*
@@ -59,7 +59,7 @@ static void faultline_flush_works(struct faultline_dev *dev)
 {
 	flush_workqueue(dev->wq);
 	flush_work(&dev->death_work);
-	flush_work(&dev->farewell_work);
+	flush_work(&dev->unregister_work);
 }
 
 static void faultline_check_health(struct faultline_dev *dev)
@@ -99,7 +99,7 @@ static void faultline_health_work(struct work_struct *work)
 	faultline_check_health(dev);
 	if (faultline_is_dead(dev))
 		return;
-	faultline_eqs_look(dev);
+	faultline_eqs_check_lost(dev);
 	queue_delayed_work(dev->wq, &dev->health_work,
 			   FAULTLINE_HEARTBEAT_PERIOD);
 }
@@ -118,7 +118,7 @@ static int faultline_init_software(struct faultline_dev *dev,
 	xa_init_flags(&dev->qps, XA_FLAGS_LOCK_IRQ);
 	xa_init_flags(&dev->srqs, XA_FLAGS_LOCK_IRQ);
 	INIT_WORK(&dev->death_work, faultline_death_work);
-	INIT_WORK(&dev->farewell_work, faultline_farewell_work);
+	INIT_WORK(&dev->unregister_work, faultline_unregister_work);
 	INIT_DELAYED_WORK(&dev->health_work, faultline_health_work);
 	spin_lock_init(&dev->ah_lock);
 	INIT_LIST_HEAD(&dev->ah_todo);

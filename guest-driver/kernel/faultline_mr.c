@@ -476,8 +476,8 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 		faultline_odp_release(mr, mr->umem);
 		mr->umem = NULL;
 	}
-	err = faultline_settle(dev, faultline_cmd_destroy_mkey(dev,
-							       ibmr->lkey));
+	err = faultline_dead_ok(dev,
+				faultline_cmd_destroy_mkey(dev, ibmr->lkey));
 	if (err)
 		return err;
 	ib_umem_release(mr->umem);

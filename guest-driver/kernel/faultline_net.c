@@ -43,7 +43,7 @@ static int faultline_net_set_up(struct faultline_net *net, bool up)
 
 	mutex_lock(&net->config_lock);
 	net->up = up;
-	net->qpn = net->spread.qpn;
+	net->qpn = net->rss.qpn;
 	err = faultline_net_config(net);
 	mutex_unlock(&net->config_lock);
 	return err;
@@ -154,7 +154,7 @@ static int faultline_create_channels(struct faultline_net *net)
 		if (err)
 			goto destroy;
 	}
-	err = faultline_spread_create(net, &net->spread);
+	err = faultline_net_rss_create(net, &net->rss);
 	if (err)
 		goto destroy;
 	return 0;
@@ -165,8 +165,9 @@ destroy:
 }
 
 /* Tells who asks the netdev which NAPI serves a queue. */
-static void faultline_net_name_napi(struct faultline_net *net, unsigned int i,
-				    struct napi_struct *napi)
+static void faultline_net_set_queue_napi(struct faultline_net *net,
+					 unsigned int i,
+					 struct napi_struct *napi)
 {
 	netif_queue_set_napi(net->netdev, i, NETDEV_QUEUE_TYPE_RX, napi);
 	netif_queue_set_napi(net->netdev, i, NETDEV_QUEUE_TYPE_TX, napi);
@@ -178,7 +179,7 @@ static void faultline_enable_napi(struct faultline_net *net)
 
 	for (i = 0; i < net->num_channels; i++) {
 		napi_enable(&net->channels[i].napi);
-		faultline_net_name_napi(net, i, &net->channels[i].napi);
+		faultline_net_set_queue_napi(net, i, &net->channels[i].napi);
 	}
 }
 
@@ -187,7 +188,7 @@ static void faultline_disable_napi(struct faultline_net *net)
 	unsigned int i;
 
 	for (i = 0; i < net->num_channels; i++) {
-		faultline_net_name_napi(net, i, NULL);
+		faultline_net_set_queue_napi(net, i, NULL);
 		napi_disable(&net->channels[i].napi);
 		/* Nothing starts it any more. */
 		timer_delete_sync(&net->channels[i].refill_timer);
@@ -219,7 +220,7 @@ static int faultline_open(struct net_device *netdev)
 
 disable_napi:
 	faultline_disable_napi(net);
-	faultline_spread_destroy(net, &net->spread);
+	faultline_net_rss_destroy(net, &net->rss);
 	faultline_destroy_channels(net, net->num_channels);
 	return err;
 }
@@ -237,7 +238,7 @@ static int faultline_stop(struct net_device *netdev)
 	netif_carrier_off(netdev);
 	faultline_ib_port_event(net->dev, false);
 	faultline_net_set_up(net, false);
-	faultline_spread_destroy(net, &net->spread);
+	faultline_net_rss_destroy(net, &net->rss);
 	faultline_destroy_channels(net, net->num_channels);
 	return 0;
 }
@@ -337,7 +338,7 @@ static int faultline_set_num_channels(struct faultline_net *net,
 	net->num_channels = count;
 	/* Who has chosen places has chosen them among these channels. */
 	if (!netif_is_rxfh_configured(net->netdev))
-		faultline_spread_reset(net);
+		faultline_net_rss_reset(net);
 	return 0;
 }
 
@@ -350,7 +351,7 @@ static int faultline_net_apply(struct faultline_net *net,
 		err = faultline_set_num_channels(net, shape->channels);
 		if (err)
 			return err;
-		faultline_share_cpus(net);
+		faultline_net_set_xps(net);
 	}
 	WRITE_ONCE(net->netdev->mtu, shape->mtu);
 	net->tx_depth = shape->tx_depth;
@@ -476,7 +477,7 @@ void faultline_net_death(struct faultline_dev *dev)
 }
 
 /* Nobody finds the netdev any more, and no event is about it. */
-static void faultline_net_forget(struct faultline_dev *dev)
+static void faultline_net_unpublish(struct faultline_dev *dev)
 {
 	mutex_lock(&dev->net_lock);
 	WRITE_ONCE(dev->net, NULL);
@@ -549,8 +550,8 @@ static struct faultline_net *faultline_net_alloc(struct faultline_dev *dev)
 	net->max_channels = max;
 	net->tx_depth = FAULTLINE_NET_DEPTH;
 	net->rx_depth = FAULTLINE_NET_DEPTH;
-	net->table_log_size =
-		min_t(u32, FAULTLINE_NET_TABLE_LOG_SIZE,
+	net->rss_indir_log_size =
+		min_t(u32, FAULTLINE_RSS_INDIR_LOG_SIZE,
 		      le32_to_cpu(dev->caps.max_rwq_table_log_size));
 	netdev_rss_key_fill(net->rss_key, sizeof(net->rss_key));
 	mutex_init(&net->config_lock);
@@ -632,12 +633,12 @@ int faultline_net_create(struct faultline_dev *dev)
 	if (err)
 		goto forget;
 	rtnl_lock();
-	faultline_share_cpus(net);
+	faultline_net_set_xps(net);
 	rtnl_unlock();
 	return 0;
 
 forget:
-	faultline_net_forget(dev);
+	faultline_net_unpublish(dev);
 	faultline_net_cleanup_hw(net);
 free_netdev:
 	free_netdev(net->netdev);
@@ -650,7 +651,7 @@ void faultline_net_destroy(struct faultline_dev *dev)
 
 	/* Stops it, and with it all work but resets. */
 	unregister_netdev(net->netdev);
-	faultline_net_forget(dev);
+	faultline_net_unpublish(dev);
 	cancel_work_sync(&net->reset_work);
 	cancel_work_sync(&net->mode_work);
 	faultline_net_cleanup_hw(net);

@@ -19,9 +19,9 @@
 
 /* What may be sent and received on at once; one thread serves all of them. */
 #define FAULTLINE_NET_MAX_CHANNELS	8
-/* log2 of the places of the indirection table, if the device lets us. */
-#define FAULTLINE_NET_TABLE_LOG_SIZE	7
-#define FAULTLINE_NET_TABLE_SIZE	BIT(FAULTLINE_NET_TABLE_LOG_SIZE)
+/* log2 of the entries of the RSS indirection table, unless the device has less. */
+#define FAULTLINE_RSS_INDIR_LOG_SIZE	7
+#define FAULTLINE_RSS_INDIR_SIZE	BIT(FAULTLINE_RSS_INDIR_LOG_SIZE)
 #define FAULTLINE_RSS_KEY_SIZE \
 	sizeof_field(struct faultline_create_rss_qp, key)
 
@@ -88,11 +88,11 @@ struct faultline_moderation {
 	u16 period;
 };
 
-/* Who gets what comes in: the QP of the only channel, or one for a table. */
-struct faultline_spread {
+/* The receive QP: that of the only channel, or an RSS QP. */
+struct faultline_net_rss {
 	u32 qpn;
-	/* 0: none. */
-	u32 table;
+	/* 0: one channel, no RSS. */
+	u32 rwq_ind_table;
 };
 
 struct faultline_net {
@@ -109,11 +109,11 @@ struct faultline_net {
 	struct faultline_moderation rx_moderation;
 	struct faultline_moderation tx_moderation;
 
-	/* Places of the indirection table, as channels. */
-	u8 table_log_size;
-	u32 table[FAULTLINE_NET_TABLE_SIZE];
+	/* The RSS indirection table: channels by hash. */
+	u8 rss_indir_log_size;
+	u32 rss_indir[FAULTLINE_RSS_INDIR_SIZE];
 	u8 rss_key[FAULTLINE_RSS_KEY_SIZE];
-	struct faultline_spread spread;
+	struct faultline_net_rss rss;
 
 	/* Orders commands that say what to receive. */
 	struct mutex config_lock;
@@ -181,7 +181,7 @@ int faultline_net_reshape(struct faultline_net *net,
 			  const struct faultline_net_shape *shape);
 
 /* faultline_channel.c */
-void faultline_net_must(struct faultline_net *net, int err);
+void faultline_net_reclaim(struct faultline_net *net, int err);
 int faultline_channel_create(struct faultline_channel *ch);
 void faultline_channel_destroy(struct faultline_channel *ch);
 void faultline_channel_read_stats(const struct faultline_channel *ch,
@@ -190,14 +190,14 @@ int faultline_net_moderate(struct faultline_net *net,
 			   const struct faultline_moderation *rx,
 			   const struct faultline_moderation *tx);
 
-/* faultline_spread.c */
-void faultline_spread_reset(struct faultline_net *net);
-int faultline_spread_create(struct faultline_net *net,
-			    struct faultline_spread *spread);
-void faultline_spread_destroy(struct faultline_net *net,
-			      const struct faultline_spread *spread);
-int faultline_spread_change(struct faultline_net *net);
-void faultline_share_cpus(struct faultline_net *net);
+/* faultline_net_rss.c */
+void faultline_net_rss_reset(struct faultline_net *net);
+int faultline_net_rss_create(struct faultline_net *net,
+			     struct faultline_net_rss *rss);
+void faultline_net_rss_destroy(struct faultline_net *net,
+			       const struct faultline_net_rss *rss);
+int faultline_net_rss_replace(struct faultline_net *net);
+void faultline_net_set_xps(struct faultline_net *net);
 
 /* faultline_txrx.c */
 void faultline_channel_arm(struct faultline_channel *ch);

@@ -132,7 +132,7 @@ out:
 	return true;
 }
 
-const struct mmu_interval_notifier_ops faultline_mn_ops = {
+const struct mmu_interval_notifier_ops faultline_odp_mn_ops = {
 	.invalidate = faultline_odp_invalidate,
 };
 
@@ -162,7 +162,7 @@ struct ib_umem *faultline_odp_umem(struct ib_device *ibdev, u64 start,
 		return ERR_PTR(-EINVAL);
 	odp = implicit ? ib_umem_odp_alloc_implicit(ibdev, access) :
 			 ib_umem_odp_get(ibdev, start, length, access,
-					 &faultline_mn_ops);
+					 &faultline_odp_mn_ops);
 	if (IS_ERR(odp))
 		return ERR_CAST(odp);
 	/*
@@ -204,7 +204,7 @@ void faultline_odp_detach(struct faultline_mr *mr)
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 
 	xa_erase(&dev->odp->mrs, mr->ibmr.lkey >> 8);
-	WRITE_ONCE(mr->going, true);
+	WRITE_ONCE(mr->detaching, true);
 	faultline_odp_mr_put(mr);
 	wait_for_completion(&mr->unused);
 	faultline_odp_share_put(dev->odp, mr->share, mr->ibmr.lkey);
@@ -225,12 +225,12 @@ int faultline_odp_attach(struct faultline_mr *mr)
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
 	u64 start = mr->umem->address;
-	struct faultline_list list;
+	struct faultline_page_list list;
 	int err;
 
 	refcount_set(&mr->users, 1);
 	init_completion(&mr->unused);
-	mr->going = false;
+	mr->detaching = false;
 	/* A dma-buf has no owning_mm: use that of the caller. */
 	mr->share = faultline_odp_share_get(dev->odp,
 					    mr->umem->owning_mm ?: current->mm);
@@ -246,17 +246,17 @@ int faultline_odp_attach(struct faultline_mr *mr)
 	}
 	if (mr->umem->is_dmabuf) {
 		/* Map it now, so that the first access does not fault. */
-		err = faultline_dmabuf_bring(mr);
+		err = faultline_dmabuf_map(mr);
 		if (err)
 			faultline_odp_detach(mr);
 		return err;
 	}
 	/* Map the pages that are present, so that they do not fault. */
-	if (odp->is_implicit_odp || faultline_list_alloc(dev, &list))
+	if (odp->is_implicit_odp || faultline_page_list_alloc(dev, &list))
 		return 0;
-	faultline_odp_bring(mr, &list, start, start + mr->ibmr.length,
-			    mr->umem->writable, false);
-	faultline_list_free(dev, &list);
+	faultline_odp_populate(mr, &list, start, start + mr->ibmr.length,
+			       mr->umem->writable, false);
+	faultline_page_list_free(dev, &list);
 	return 0;
 }
 
@@ -310,7 +310,7 @@ static void faultline_odp_free(struct faultline_dev *dev,
 		destroy_workqueue(odp->prefetch_wq);
 	faultline_odp_faults_free(odp);
 	for (i = 0; i < FAULTLINE_FAULT_WORKERS; i++)
-		faultline_list_free(dev, &odp->lists[i]);
+		faultline_page_list_free(dev, &odp->lists[i]);
 	xa_destroy(&odp->mrs);
 	kfree(odp);
 }
@@ -342,7 +342,7 @@ int faultline_odp_create(struct faultline_dev *dev)
 	INIT_LIST_HEAD(&odp->free_lists);
 	INIT_LIST_HEAD(&odp->shares);
 	INIT_LIST_HEAD(&odp->users);
-	INIT_LIST_HEAD(&odp->line);
+	INIT_LIST_HEAD(&odp->blocked_shares);
 	init_waitqueue_head(&odp->list_freed);
 	xa_init(&odp->mrs);
 	odp->prefetch_wq = alloc_workqueue("%s-prefetch-%s", WQ_UNBOUND, 0,
@@ -351,9 +351,9 @@ int faultline_odp_create(struct faultline_dev *dev)
 	if (faultline_odp_faults_alloc(dev, odp) || !odp->prefetch_wq)
 		goto nomem;
 	for (i = 0; i < FAULTLINE_FAULT_WORKERS; i++) {
-		struct faultline_list *list = &odp->lists[i];
+		struct faultline_page_list *list = &odp->lists[i];
 
-		if (faultline_list_alloc(dev, list))
+		if (faultline_page_list_alloc(dev, list))
 			goto nomem;
 		list_add(&list->free, &odp->free_lists);
 	}

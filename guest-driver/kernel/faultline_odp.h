@@ -13,10 +13,10 @@
 #define FAULTLINE_FAULT_WORKERS	16
 /* Those of one user, for all processes of the user. */
 #define FAULTLINE_USER_WORKERS	12
-#define FAULTLINE_LIST_ENTRIES	(PAGE_SIZE / sizeof(__le64))
+#define FAULTLINE_PAGE_LIST_LEN	(PAGE_SIZE / sizeof(__le64))
 
 /* What HMM finds in a range, and a page of entries for the device to read. */
-struct faultline_list {
+struct faultline_page_list {
 	__le64 *entries;
 	dma_addr_t dma;
 	unsigned long *pfns;
@@ -58,13 +58,13 @@ struct faultline_odp_share {
 	/* Faults that are served. */
 	unsigned int active;
 	/* Those of them that are answered and fault in further pages. */
-	unsigned int ahead;
+	unsigned int prefaulting;
 	/* Queued prefetches; not under the lock. */
 	atomic_t prefetches;
 	/* Faults that wait for a worker. */
 	struct list_head waiting;
-	/* In faultline_odp.line while faults wait. */
-	struct list_head in_line;
+	/* In faultline_odp.blocked_shares while faults wait. */
+	struct list_head blocked;
 };
 
 struct faultline_odp {
@@ -76,7 +76,7 @@ struct faultline_odp {
 	struct list_head shares;
 	struct list_head users;
 	/* Shares with faults that wait. */
-	struct list_head line;
+	struct list_head blocked_shares;
 	/* Faults that are served. */
 	unsigned int active;
 	struct list_head free_faults;
@@ -84,13 +84,13 @@ struct faultline_odp {
 	wait_queue_head_t list_freed;
 	/* All faults and all page lists for faults; constant. */
 	struct faultline_fault *faults;
-	struct faultline_list lists[FAULTLINE_FAULT_WORKERS];
+	struct faultline_page_list lists[FAULTLINE_FAULT_WORKERS];
 	/* Attached regions by index of their key. */
 	struct xarray mrs;
 };
 
 /* faultline_odp.c */
-extern const struct mmu_interval_notifier_ops faultline_mn_ops;
+extern const struct mmu_interval_notifier_ops faultline_odp_mn_ops;
 int faultline_odp_create(struct faultline_dev *dev);
 void faultline_odp_destroy(struct faultline_dev *dev);
 void faultline_odp_caps(const struct faultline_dev *dev,
@@ -109,17 +109,19 @@ int faultline_odp_range(const struct faultline_mr *mr, u64 iova, u64 length,
 int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr);
 
 /* faultline_odp_pages.c */
-struct faultline_list *faultline_list_get(struct faultline_odp *odp);
-void faultline_list_put(struct faultline_odp *odp, struct faultline_list *list);
-int faultline_list_alloc(struct faultline_dev *dev,
-			 struct faultline_list *list);
-void faultline_list_free(struct faultline_dev *dev,
-			 struct faultline_list *list);
-int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
-		      struct faultline_list *list, u64 addr, u64 end,
-		      bool write, bool fault);
-int faultline_odp_bring(struct faultline_mr *mr, struct faultline_list *list,
-			u64 addr, u64 end, bool write, bool fault);
+struct faultline_page_list *faultline_page_list_get(struct faultline_odp *odp);
+void faultline_page_list_put(struct faultline_odp *odp,
+			     struct faultline_page_list *list);
+int faultline_page_list_alloc(struct faultline_dev *dev,
+			      struct faultline_page_list *list);
+void faultline_page_list_free(struct faultline_dev *dev,
+			      struct faultline_page_list *list);
+int faultline_odp_map_umem(struct faultline_mr *mr, struct ib_umem_odp *odp,
+			   struct faultline_page_list *list, u64 addr, u64 end,
+			   bool write, bool fault);
+int faultline_odp_populate(struct faultline_mr *mr,
+			   struct faultline_page_list *list, u64 addr, u64 end,
+			   bool write, bool fault);
 
 /* faultline_odp_fault.c; faultline_odp_fault() is in faultline.h */
 int faultline_odp_faults_alloc(struct faultline_dev *dev,
@@ -131,20 +133,20 @@ struct faultline_odp_share *
 faultline_odp_share_get(struct faultline_odp *odp, struct mm_struct *mm);
 void faultline_odp_share_put(struct faultline_odp *odp,
 			     struct faultline_odp_share *share, u32 key);
-bool faultline_odp_begin(struct faultline_odp *odp,
-			 struct faultline_odp_share *share,
-			 struct faultline_fault *fault);
-void faultline_odp_end(struct faultline_odp *odp,
-		       struct faultline_odp_share *served);
+bool faultline_odp_share_begin(struct faultline_odp *odp,
+			       struct faultline_odp_share *share,
+			       struct faultline_fault *fault);
+void faultline_odp_share_end(struct faultline_odp *odp,
+			     struct faultline_odp_share *served);
 
 /* faultline_odp_implicit.c */
 void faultline_odp_init_implicit(struct faultline_mr *mr);
 void faultline_odp_free_children(struct faultline_mr *mr);
 void faultline_odp_child_emptied(struct faultline_mr *mr,
 				 struct ib_umem_odp *odp);
-int faultline_odp_bring_implicit(struct faultline_mr *mr,
-				 struct faultline_list *list, u64 addr, u64 end,
-				 bool write, bool fault);
+int faultline_odp_populate_implicit(struct faultline_mr *mr,
+				    struct faultline_page_list *list, u64 addr,
+				    u64 end, bool write, bool fault);
 
 /* faultline_odp_prefetch.c */
 int faultline_advise_mr(struct ib_pd *pd,
@@ -153,7 +155,7 @@ int faultline_advise_mr(struct ib_pd *pd,
 			struct uverbs_attr_bundle *attrs);
 
 /* faultline_dmabuf.c */
-int faultline_dmabuf_bring(struct faultline_mr *mr);
+int faultline_dmabuf_map(struct faultline_mr *mr);
 void faultline_dmabuf_unmap(struct faultline_mr *mr);
 
 #endif /* FAULTLINE_ODP_H */

@@ -12,8 +12,8 @@
  * Faults that get no answer end after the device's own fault timeout, 60 s.
  *
  * Locking: faultline_odp.lock (taken in interrupts) protects the list of free
- * faults and, of each region, stream_start, stream_end, stream_window and
- * ahead; of each share, `ahead`. A reference on the region
+ * faults, `readahead_*` and `prefaulting` of each region, and `prefaulting` of
+ * each share. A reference on the region
  * (faultline_odp_mr_get()) keeps the region and its share while a fault is
  * served; detaching waits for it. No lock is held while pages are found or the
  * device is waited for.
@@ -30,18 +30,18 @@
 #include "faultline_odp.h"
 
 /*
- * Bytes beyond the demanded ones: at most FAULTLINE_FAULT_AHEAD, whether the
+ * Bytes beyond the demanded ones: at most FAULTLINE_READAHEAD_MAX, whether the
  * message needs them or sequential faults make their use probable. The latter
- * begin with FAULTLINE_STREAM_AHEAD.
+ * begin with FAULTLINE_READAHEAD_MIN.
  */
-#define FAULTLINE_FAULT_AHEAD	SZ_1M
-#define FAULTLINE_STREAM_AHEAD	SZ_64K
+#define FAULTLINE_READAHEAD_MAX	SZ_1M
+#define FAULTLINE_READAHEAD_MIN	SZ_64K
 /* Workers of one address space that fault in pages after the answer. */
-#define FAULTLINE_AHEAD_WORKERS	2
+#define FAULTLINE_PREFAULT_WORKERS	2
 /* Must be shorter than the device's fault timeout (60 s). */
-#define FAULTLINE_FAULT_PATIENCE	(30 * HZ)
+#define FAULTLINE_FAULT_TIMEOUT	(30 * HZ)
 /* Retries of a fault for which no memory was available, 20 ms apart. */
-#define FAULTLINE_SHORT_OF_MEMORY	10
+#define FAULTLINE_NOMEM_RETRIES	10
 
 /*
  * Returns true if the process may read the whole range, so that its pages can
@@ -69,8 +69,8 @@ static bool faultline_odp_is_memory(struct mm_struct *mm, u64 start, u64 end)
  * no memory at the address. So -EFAULT is retried where the process has
  * memory.
  */
-static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, u64 end,
-				   int err, unsigned int *short_of_memory)
+static bool faultline_odp_should_retry(struct faultline_mr *mr, u64 addr,
+				       u64 end, int err, unsigned int *nomem)
 {
 	switch (err) {
 	case -EBUSY:
@@ -82,7 +82,7 @@ static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, u64 end,
 			return false;
 		fallthrough;
 	case -ENOMEM:
-		if (++*short_of_memory > FAULTLINE_SHORT_OF_MEMORY)
+		if (++*nomem > FAULTLINE_NOMEM_RETRIES)
 			return false;
 		msleep(20);
 		return true;
@@ -93,12 +93,12 @@ static bool faultline_odp_may_pass(struct faultline_mr *mr, u64 addr, u64 end,
 
 /* Brings the pages that a fault demands. */
 static int faultline_odp_serve(struct faultline_mr *mr,
-			       struct faultline_list *list,
+			       struct faultline_page_list *list,
 			       const struct faultline_fault *fault)
 {
 	struct faultline_dev *dev = fault->dev;
-	unsigned long give_up = jiffies + FAULTLINE_FAULT_PATIENCE;
-	unsigned int short_of_memory = 0;
+	unsigned long deadline = jiffies + FAULTLINE_FAULT_TIMEOUT;
+	unsigned int nomem = 0;
 	u64 addr, end;
 	int err;
 
@@ -106,11 +106,10 @@ static int faultline_odp_serve(struct faultline_mr *mr,
 	if (err)
 		return err;
 	do {
-		err = faultline_odp_bring(mr, list, addr, end, fault->write,
-					  true);
-	} while (faultline_odp_may_pass(mr, addr, end, err,
-					&short_of_memory) &&
-		 time_before(jiffies, give_up) && !faultline_is_dead(dev));
+		err = faultline_odp_populate(mr, list, addr, end, fault->write,
+					     true);
+	} while (faultline_odp_should_retry(mr, addr, end, err, &nomem) &&
+		 time_before(jiffies, deadline) && !faultline_is_dead(dev));
 	return err;
 }
 
@@ -119,21 +118,21 @@ static int faultline_odp_serve(struct faultline_mr *mr,
  * pages are [start, end). Sequential faults double the number, others halve
  * it.
  */
-static u64 faultline_odp_stream(struct faultline_odp *odp,
-				struct faultline_mr *mr, u64 start, u64 end)
+static u64 faultline_odp_readahead(struct faultline_odp *odp,
+				   struct faultline_mr *mr, u64 start, u64 end)
 {
 	u64 window;
 
 	spin_lock_irq(&odp->lock);
-	window = mr->stream_window;
-	if (start >= mr->stream_start && start <= mr->stream_end)
-		window = clamp_t(u64, 2 * window, FAULTLINE_STREAM_AHEAD,
-				 FAULTLINE_FAULT_AHEAD);
+	window = mr->readahead_window;
+	if (start >= mr->readahead_start && start <= mr->readahead_end)
+		window = clamp_t(u64, 2 * window, FAULTLINE_READAHEAD_MIN,
+				 FAULTLINE_READAHEAD_MAX);
 	else
-		window = window > FAULTLINE_STREAM_AHEAD ? window / 2 : 0;
-	mr->stream_window = window;
-	mr->stream_start = start + PAGE_SIZE;
-	mr->stream_end = end + window;
+		window = window > FAULTLINE_READAHEAD_MIN ? window / 2 : 0;
+	mr->readahead_window = window;
+	mr->readahead_start = start + PAGE_SIZE;
+	mr->readahead_end = end + window;
 	spin_unlock_irq(&odp->lock);
 	return window;
 }
@@ -143,15 +142,15 @@ static u64 faultline_odp_stream(struct faultline_odp *odp,
  * waits for pages nor allocates them. Returns true if the message needs absent
  * pages of [*start, *end).
  */
-static bool faultline_odp_near(struct faultline_mr *mr,
-			       struct faultline_list *list,
-			       const struct faultline_fault *fault, u64 *start,
-			       u64 *end)
+static bool faultline_odp_fault_around(struct faultline_mr *mr,
+				       struct faultline_page_list *list,
+				       const struct faultline_fault *fault,
+				       u64 *start, u64 *end)
 {
 	struct faultline_odp *odp = fault->dev->odp;
-	u64 hint = min_t(u64, fault->hint, FAULTLINE_FAULT_AHEAD);
+	u64 hint = min_t(u64, fault->hint, FAULTLINE_READAHEAD_MAX);
 	u64 limit, window, addr, demanded;
-	bool less;
+	bool absent;
 
 	/* A dma-buf is always mapped completely. */
 	if (mr->umem->is_dmabuf ||
@@ -162,19 +161,19 @@ static bool faultline_odp_near(struct faultline_mr *mr,
 		*end = demanded;
 	*start = PAGE_ALIGN(demanded);
 	*end = PAGE_ALIGN(*end);
-	window = faultline_odp_stream(odp, mr, PAGE_ALIGN_DOWN(addr), *end);
+	window = faultline_odp_readahead(odp, mr, PAGE_ALIGN_DOWN(addr), *end);
 	/* Not beyond the region's last page or the address space. */
 	limit = TASK_SIZE_MAX;
 	if (mr->ibmr.length < limit - mr->umem->address)
 		limit = PAGE_ALIGN(mr->umem->address + mr->ibmr.length);
 	*end = min(*end, limit);
-	less = *start < *end &&
-	       faultline_odp_bring(mr, list, *start, *end, fault->write,
-				   false) > 0;
+	absent = *start < *end &&
+		 faultline_odp_populate(mr, list, *start, *end, fault->write,
+					false) > 0;
 	limit = min(limit, *end + window);
 	if (*end < limit)
-		faultline_odp_bring(mr, list, *end, limit, false, false);
-	return less;
+		faultline_odp_populate(mr, list, *end, limit, false, false);
+	return absent;
 }
 
 /*
@@ -182,16 +181,17 @@ static bool faultline_odp_near(struct faultline_mr *mr,
  * for a region, few for an address space, since no fault waits for these
  * pages.
  */
-static bool faultline_odp_ahead_begin(struct faultline_odp *odp,
-				      struct faultline_mr *mr)
+static bool faultline_odp_prefault_begin(struct faultline_odp *odp,
+					 struct faultline_mr *mr)
 {
 	bool begin;
 
 	spin_lock_irq(&odp->lock);
-	begin = !mr->ahead && mr->share->ahead < FAULTLINE_AHEAD_WORKERS;
+	begin = !mr->prefaulting &&
+		mr->share->prefaulting < FAULTLINE_PREFAULT_WORKERS;
 	if (begin) {
-		mr->ahead = true;
-		mr->share->ahead++;
+		mr->prefaulting = true;
+		mr->share->prefaulting++;
 	}
 	spin_unlock_irq(&odp->lock);
 	return begin;
@@ -201,24 +201,24 @@ static bool faultline_odp_ahead_begin(struct faultline_odp *odp,
  * Faults in what the message needs next, while the device continues. The first
  * steps are small, so that the first pages are present soon.
  */
-static void faultline_odp_ahead(struct faultline_odp *odp,
-				struct faultline_mr *mr,
-				struct faultline_list *list, u64 start, u64 end,
-				bool write)
+static void faultline_odp_prefault(struct faultline_odp *odp,
+				   struct faultline_mr *mr,
+				   struct faultline_page_list *list, u64 start,
+				   u64 end, bool write)
 {
-	u64 step = FAULTLINE_STREAM_AHEAD;
+	u64 step = FAULTLINE_READAHEAD_MIN;
 
-	while (start < end && !READ_ONCE(mr->going)) {
+	while (start < end && !READ_ONCE(mr->detaching)) {
 		u64 stop = min(end, start + step);
 
-		if (faultline_odp_bring(mr, list, start, stop, write, true))
+		if (faultline_odp_populate(mr, list, start, stop, write, true))
 			break;
 		start = stop;
 		step *= 2;
 	}
 	spin_lock_irq(&odp->lock);
-	mr->ahead = false;
-	mr->share->ahead--;
+	mr->prefaulting = false;
+	mr->share->prefaulting--;
 	spin_unlock_irq(&odp->lock);
 }
 
@@ -238,7 +238,7 @@ static void faultline_fault_work(struct work_struct *work)
 	struct faultline_dev *dev = fault->dev;
 	struct faultline_odp *odp = dev->odp;
 	struct faultline_mr *mr = faultline_odp_mr_get(dev, fault->key);
-	struct faultline_list *list;
+	struct faultline_page_list *list;
 	u64 token = fault->token;
 	u64 start, end;
 	int err;
@@ -253,24 +253,24 @@ static void faultline_fault_work(struct work_struct *work)
 				    FAULTLINE_WAIT_POLL);
 		return;
 	}
-	if (!faultline_odp_begin(odp, mr->share, fault)) {
+	if (!faultline_odp_share_begin(odp, mr->share, fault)) {
 		faultline_odp_mr_put(mr);
 		return;
 	}
-	list = faultline_list_get(odp);
+	list = faultline_page_list_get(odp);
 	err = faultline_odp_serve(mr, list, fault);
 	atomic64_inc(&mr->page_faults);
 	if (!err)
 		atomic64_inc(&mr->page_faults_handled);
-	if (!err && faultline_odp_near(mr, list, fault, &start, &end) &&
-	    faultline_odp_ahead_begin(odp, mr)) {
+	if (!err && faultline_odp_fault_around(mr, list, fault, &start, &end) &&
+	    faultline_odp_prefault_begin(odp, mr)) {
 		/*
 		 * Keep `fault` until the pages are present: a work item that
 		 * is queued again would wait for the end of this function.
 		 */
 		faultline_tq_resume(dev, token, FAULTLINE_OK,
 				    FAULTLINE_WAIT_POLL);
-		faultline_odp_ahead(odp, mr, list, start, end, fault->write);
+		faultline_odp_prefault(odp, mr, list, start, end, fault->write);
 		faultline_fault_free(fault);
 	} else {
 		/*
@@ -282,9 +282,9 @@ static void faultline_fault_work(struct work_struct *work)
 				    err ? FAULTLINE_BAD_RANGE : FAULTLINE_OK,
 				    FAULTLINE_WAIT_POLL);
 	}
-	faultline_list_put(odp, list);
+	faultline_page_list_put(odp, list);
 	/* The share exists as long as the reference on the region. */
-	faultline_odp_end(odp, mr->share);
+	faultline_odp_share_end(odp, mr->share);
 	faultline_odp_mr_put(mr);
 }
 

@@ -203,7 +203,7 @@ faultline_odp_new_child(struct faultline_mr *mr, unsigned long index)
 			odp = ib_umem_odp_alloc_child(to_ib_umem_odp(mr->umem),
 						      start,
 						      FAULTLINE_CHILD_SIZE,
-						      &faultline_mn_ops);
+						      &faultline_odp_mn_ops);
 		mmput_async(mm);
 	}
 	if (IS_ERR(odp)) {
@@ -271,14 +271,14 @@ static void faultline_odp_child_put(struct faultline_mr *mr,
 	xa_unlock(&mr->children);
 }
 
-/* Does the same as faultline_odp_map() for a range of an implicit region. */
-int faultline_odp_bring_implicit(struct faultline_mr *mr,
-				 struct faultline_list *list, u64 addr, u64 end,
-				 bool write, bool fault)
+/* Does what faultline_odp_map_umem() does, for an implicit region. */
+int faultline_odp_populate_implicit(struct faultline_mr *mr,
+				    struct faultline_page_list *list, u64 addr,
+				    u64 end, bool write, bool fault)
 {
 	struct faultline_child *child;
 	u64 first = addr;
-	int ret, less = 0;
+	int ret, absent = 0;
 
 	if (end > TASK_SIZE_MAX)
 		return -EFAULT;
@@ -286,7 +286,7 @@ int faultline_odp_bring_implicit(struct faultline_mr *mr,
 		u64 stop = min(end, ALIGN_DOWN(addr, FAULTLINE_CHILD_SIZE) +
 					    FAULTLINE_CHILD_SIZE);
 
-		if (addr != first && READ_ONCE(mr->going))
+		if (addr != first && READ_ONCE(mr->detaching))
 			return -ESHUTDOWN;
 		if (fatal_signal_pending(current))
 			return -EINTR;
@@ -296,16 +296,16 @@ int faultline_odp_bring_implicit(struct faultline_mr *mr,
 			return PTR_ERR(child);
 		ret = 1;
 		if (child) {
-			ret = faultline_odp_map(mr, child->odp, list, addr,
-						stop, write, fault);
+			ret = faultline_odp_map_umem(mr, child->odp, list, addr,
+						     stop, write, fault);
 			faultline_odp_child_put(mr, child);
 		}
 		if (ret < 0)
 			return ret;
-		less |= ret;
+		absent |= ret;
 		addr = stop;
 	}
-	return less;
+	return absent;
 }
 
 void faultline_odp_init_implicit(struct faultline_mr *mr)

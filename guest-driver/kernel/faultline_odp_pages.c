@@ -2,8 +2,8 @@
 /**
  * DOC: Page entries of on-demand regions
  *
- * faultline_odp_bring() gives the device entries for pages of a process. HMM
- * finds the pages and, if asked to, faults in absent ones as the process
+ * faultline_odp_populate() gives the device entries for pages of a process.
+ * HMM finds the pages and, if asked to, faults in absent ones as the process
  * itself would. Under the umem_mutex the driver then checks that no page of
  * the range was invalidated meanwhile, maps the pages for DMA and writes the
  * device's entries. After an invalidation it repeats the walk.
@@ -15,7 +15,7 @@
  * entries. Therefore nothing is allocated under it, and it is never held while
  * a page is faulted in.
  *
- * A struct faultline_list belongs to its user. Those for page faults are
+ * A struct faultline_page_list belongs to its user. Those for page faults are
  * preallocated; faultline_odp.lock protects the list of free ones.
  *
  * Everything runs in process context: page fault and prefetch workers, verbs.
@@ -33,27 +33,28 @@
 #define FAULTLINE_HUGE_SHIFT	21
 #define FAULTLINE_HUGE_SIZE	BIT_ULL(FAULTLINE_HUGE_SHIFT)
 /* How often one step is repeated because pages were removed meanwhile. */
-#define FAULTLINE_LOOKS	8
+#define FAULTLINE_MAP_TRIES	8
 
 /*
  * Takes a preallocated list. A page fault must not wait for memory, so there
  * is one for each worker.
  */
-struct faultline_list *faultline_list_get(struct faultline_odp *odp)
+struct faultline_page_list *faultline_page_list_get(struct faultline_odp *odp)
 {
-	struct faultline_list *list = NULL;
+	struct faultline_page_list *list = NULL;
 
 	spin_lock_irq(&odp->lock);
 	wait_event_lock_irq(odp->list_freed, !list_empty(&odp->free_lists),
 			    odp->lock);
-	list = list_first_entry(&odp->free_lists, struct faultline_list, free);
+	list = list_first_entry(&odp->free_lists, struct faultline_page_list,
+				free);
 	list_del(&list->free);
 	spin_unlock_irq(&odp->lock);
 	return list;
 }
 
-void faultline_list_put(struct faultline_odp *odp,
-			struct faultline_list *list)
+void faultline_page_list_put(struct faultline_odp *odp,
+			     struct faultline_page_list *list)
 {
 	spin_lock_irq(&odp->lock);
 	list_add(&list->free, &odp->free_lists);
@@ -62,10 +63,10 @@ void faultline_list_put(struct faultline_odp *odp,
 }
 
 /* Allocates a list for requests other than page faults. */
-int faultline_list_alloc(struct faultline_dev *dev,
-			 struct faultline_list *list)
+int faultline_page_list_alloc(struct faultline_dev *dev,
+			      struct faultline_page_list *list)
 {
-	list->pfns = kcalloc(FAULTLINE_LIST_ENTRIES, sizeof(*list->pfns),
+	list->pfns = kcalloc(FAULTLINE_PAGE_LIST_LEN, sizeof(*list->pfns),
 			     GFP_KERNEL);
 	if (!list->pfns)
 		return -ENOMEM;
@@ -78,8 +79,8 @@ int faultline_list_alloc(struct faultline_dev *dev,
 	return -ENOMEM;
 }
 
-void faultline_list_free(struct faultline_dev *dev,
-			 struct faultline_list *list)
+void faultline_page_list_free(struct faultline_dev *dev,
+			      struct faultline_page_list *list)
 {
 	if (list->entries)
 		dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, list->entries,
@@ -98,9 +99,9 @@ void faultline_list_free(struct faultline_dev *dev,
  * process, whatever access the fault asks for. The core marks a page dirty on
  * unmap if its mapping was writable.
  */
-static u64 faultline_odp_enter(struct faultline_dev *dev,
-			       struct ib_umem_odp *odp, size_t index,
-			       unsigned long pfn)
+static u64 faultline_odp_map_page(struct faultline_dev *dev,
+				  struct ib_umem_odp *odp, size_t index,
+				  unsigned long pfn)
 {
 	bool write = pfn & HMM_PFN_WRITE && odp->umem.writable;
 	dma_addr_t addr;
@@ -193,8 +194,9 @@ static bool faultline_odp_is_huge(const struct faultline_mr *mr,
 }
 
 /* Writes the entries of a range to the device, under the umem_mutex. */
-static int faultline_odp_write(struct faultline_mr *mr, u64 start, size_t count,
-			       const struct faultline_list *list)
+static int faultline_odp_write_entries(struct faultline_mr *mr, u64 start,
+				       size_t count,
+				       const struct faultline_page_list *list)
 {
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	u64 iova = faultline_odp_iova(mr, start);
@@ -214,20 +216,20 @@ static int faultline_odp_write(struct faultline_mr *mr, u64 start, size_t count,
  * not writable and `write` is set.
  *
  * HMM's result is kept apart from the list of DMA mappings; see
- * faultline_odp_enter(). While munmap() removes pages, HMM finds none,
+ * faultline_odp_map_page(). While munmap() removes pages, HMM finds none,
  * although their invalidation is still to come.
  */
-static int faultline_odp_enter_range(struct faultline_mr *mr,
-				     struct ib_umem_odp *odp,
-				     struct faultline_list *list,
-				     const struct hmm_range *found, u64 start,
-				     u64 stop, bool write)
+static int faultline_odp_map_range(struct faultline_mr *mr,
+				   struct ib_umem_odp *odp,
+				   struct faultline_page_list *list,
+				   const struct hmm_range *found, u64 start,
+				   u64 stop, bool write)
 {
 	u64 wanted = FAULTLINE_PTE_READ | (write ? FAULTLINE_PTE_WRITE : 0);
 	size_t index = (found->start - ib_umem_start(odp)) >> PAGE_SHIFT;
 	size_t count = (found->end - found->start) >> PAGE_SHIFT;
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
-	bool some = false, less = false;
+	bool some = false, absent = false;
 	size_t i;
 	int err;
 
@@ -235,30 +237,33 @@ static int faultline_odp_enter_range(struct faultline_mr *mr,
 		u64 at = found->start + ((u64)i << PAGE_SHIFT);
 		bool demanded = at >= start && at < stop;
 		unsigned long pfn = found->hmm_pfns[i];
-		u64 entry = faultline_odp_enter(dev, odp, index + i, pfn);
+		u64 entry = faultline_odp_map_page(dev, odp, index + i, pfn);
 
 		/* The page is present, and cannot be mapped for DMA. */
 		if (!entry && pfn & HMM_PFN_VALID && demanded)
 			return -EFAULT;
 		list->entries[i] = cpu_to_le64(entry);
 		some |= entry;
-		less |= demanded && (entry & wanted) != wanted;
+		absent |= demanded && (entry & wanted) != wanted;
 	}
-	err = some ? faultline_odp_write(mr, found->start, count, list) : 0;
-	return err ?: less;
+	if (!some)
+		return absent;
+	err = faultline_odp_write_entries(mr, found->start, count, list);
+	return err ?: absent;
 }
 
 /*
  * Writes the device's entries for the present pages of a range or of the huge
  * page at its beginning. With `fault` set it faults in absent pages first.
- * Returns 1 as faultline_odp_enter_range() does.
+ * Returns 1 as faultline_odp_map_range() does.
  */
-static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
-			      struct faultline_list *list, u64 start, u64 stop,
-			      bool write, bool fault)
+static int faultline_odp_map_chunk(struct faultline_mr *mr,
+				   struct ib_umem_odp *odp,
+				   struct faultline_page_list *list, u64 start,
+				   u64 stop, bool write, bool fault)
 {
-	unsigned long patience = msecs_to_jiffies(HMM_RANGE_DEFAULT_TIMEOUT);
-	unsigned long give_up = jiffies + patience;
+	unsigned long timeout = msecs_to_jiffies(HMM_RANGE_DEFAULT_TIMEOUT);
+	unsigned long deadline = jiffies + timeout;
 	struct mm_struct *mm = odp->umem.owning_mm;
 	struct hmm_range range = {
 		.notifier = &odp->notifier,
@@ -288,14 +293,14 @@ static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
 						range.notifier_seq);
 		if (!again && faultline_odp_widen(mr, odp, &range)) {
 			/* One more walk, with a time limit of its own. */
-			give_up = jiffies + patience;
+			deadline = jiffies + timeout;
 			again = true;
 		}
 		if (!again)
-			ret = faultline_odp_enter_range(mr, odp, list, &range,
-							start, stop, write);
+			ret = faultline_odp_map_range(mr, odp, list, &range,
+						      start, stop, write);
 		mutex_unlock(&odp->umem_mutex);
-	} while (again && time_before(jiffies, give_up));
+	} while (again && time_before(jiffies, deadline));
 	mmput_async(mm);
 	return ret;
 }
@@ -305,12 +310,12 @@ static int faultline_odp_look(struct faultline_mr *mr, struct ib_umem_odp *odp,
  * With `fault` set it faults in absent pages; otherwise it returns 1 if pages
  * are absent.
  */
-int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
-		      struct faultline_list *list, u64 addr, u64 end,
-		      bool write, bool fault)
+int faultline_odp_map_umem(struct faultline_mr *mr, struct ib_umem_odp *odp,
+			   struct faultline_page_list *list, u64 addr, u64 end,
+			   bool write, bool fault)
 {
 	u64 start = addr;
-	int less = 0;
+	int absent = 0;
 
 	/* From here on the notifier finds the region and its entries. */
 	mutex_lock(&odp->umem_mutex);
@@ -321,41 +326,42 @@ int faultline_odp_map(struct faultline_mr *mr, struct ib_umem_odp *odp,
 		u64 stop = min(PAGE_ALIGN(end),
 			       ALIGN_DOWN(first, FAULTLINE_HUGE_SIZE) +
 				       FAULTLINE_HUGE_SIZE);
-		unsigned int looks = 0;
+		unsigned int tries = 0;
 		int ret;
 
 		do {
 			/* The first step is all that a fault needs. */
-			if (addr != start && READ_ONCE(mr->going))
+			if (addr != start && READ_ONCE(mr->detaching))
 				return -ESHUTDOWN;
 			if (fatal_signal_pending(current))
 				return -EINTR;
-			if (++looks > FAULTLINE_LOOKS)
+			if (++tries > FAULTLINE_MAP_TRIES)
 				return -EAGAIN;
-			ret = faultline_odp_look(mr, odp, list, first, stop,
-						 write, fault);
+			ret = faultline_odp_map_chunk(mr, odp, list, first,
+						      stop, write, fault);
 			/* Faulting in may have used up the time limit. */
 		} while (fault && (ret > 0 || ret == -EBUSY));
 		if (ret < 0)
 			return ret;
-		less |= ret;
+		absent |= ret;
 		addr = stop;
 	}
-	return less;
+	return absent;
 }
 
-/* Does the same as faultline_odp_map() for any range of a region. */
-int faultline_odp_bring(struct faultline_mr *mr, struct faultline_list *list,
-			u64 addr, u64 end, bool write, bool fault)
+/* Does what faultline_odp_map_umem() does, for any on-demand region. */
+int faultline_odp_populate(struct faultline_mr *mr,
+			   struct faultline_page_list *list, u64 addr, u64 end,
+			   bool write, bool fault)
 {
 	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
 
 	if (write && !mr->umem->writable)
 		return -EPERM;
 	if (mr->umem->is_dmabuf)
-		return faultline_dmabuf_bring(mr);
+		return faultline_dmabuf_map(mr);
 	if (odp->is_implicit_odp)
-		return faultline_odp_bring_implicit(mr, list, addr, end, write,
-						    fault);
-	return faultline_odp_map(mr, odp, list, addr, end, write, fault);
+		return faultline_odp_populate_implicit(mr, list, addr, end,
+						       write, fault);
+	return faultline_odp_map_umem(mr, odp, list, addr, end, write, fault);
 }

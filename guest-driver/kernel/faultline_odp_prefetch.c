@@ -27,7 +27,7 @@ struct faultline_prefetch {
 	struct faultline_dev *dev;
 	/* Set while the request is queued. Released before the region. */
 	struct faultline_odp_share *share;
-	struct faultline_list list;
+	struct faultline_page_list list;
 	enum ib_uverbs_advise_mr_advice advice;
 	u32 count;
 	struct {
@@ -68,15 +68,16 @@ static int faultline_prefetch_run(struct faultline_prefetch *prefetch)
 	for (i = 0; i < prefetch->count && err >= 0; i++) {
 		struct faultline_mr *mr = prefetch->parts[i].mr;
 
-		err = faultline_odp_bring(mr, &prefetch->list,
-					  prefetch->parts[i].addr,
-					  prefetch->parts[i].end, write, fault);
+		err = faultline_odp_populate(mr, &prefetch->list,
+					     prefetch->parts[i].addr,
+					     prefetch->parts[i].end, write,
+					     fault);
 		atomic64_inc(&mr->page_prefetch);
 		/*
 		 * Deregistration waits for this request. The first region's
 		 * reference keeps the share, so it is dropped last.
 		 */
-		if (READ_ONCE(prefetch->parts[0].mr->going))
+		if (READ_ONCE(prefetch->parts[0].mr->detaching))
 			break;
 		if (i) {
 			prefetch->parts[i].mr = NULL;
@@ -95,7 +96,7 @@ static void faultline_prefetch_free(struct faultline_prefetch *prefetch)
 	for (i = 0; i < prefetch->count; i++)
 		if (prefetch->parts[i].mr)
 			faultline_odp_mr_put(prefetch->parts[i].mr);
-	faultline_list_free(prefetch->dev, &prefetch->list);
+	faultline_page_list_free(prefetch->dev, &prefetch->list);
 	kvfree(prefetch);
 }
 
@@ -175,7 +176,7 @@ int faultline_advise_mr(struct ib_pd *pd,
 	prefetch->advice = advice;
 	prefetch->count = num_sge;
 	INIT_WORK(&prefetch->work, faultline_prefetch_work);
-	err = faultline_list_alloc(dev, &prefetch->list);
+	err = faultline_page_list_alloc(dev, &prefetch->list);
 	for (i = 0; !err && i < num_sge; i++)
 		err = faultline_prefetch_add(prefetch, pd, &sg_list[i], i);
 	if (err)

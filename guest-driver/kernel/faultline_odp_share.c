@@ -65,7 +65,7 @@ faultline_odp_share_get(struct faultline_odp *odp, struct mm_struct *mm)
 	}
 	fresh->mm = mm;
 	INIT_LIST_HEAD(&fresh->waiting);
-	INIT_LIST_HEAD(&fresh->in_line);
+	INIT_LIST_HEAD(&fresh->blocked);
 	fresh_user->uid = current_uid();
 	spin_lock_irq(&odp->lock);
 	share = faultline_odp_share_find(odp, mm);
@@ -107,7 +107,7 @@ void faultline_odp_share_put(struct faultline_odp *odp,
 		queue_work(odp->wq, &fault->work);
 	}
 	if (list_empty(&share->waiting))
-		list_del_init(&share->in_line);
+		list_del_init(&share->blocked);
 	if (--share->regions) {
 		share = NULL;
 		user = NULL;
@@ -135,9 +135,9 @@ static bool faultline_odp_may_serve(const struct faultline_odp *odp,
  * Returns true if the fault may be served now. Otherwise the fault is in the
  * list of its share, and its work item is queued again later.
  */
-bool faultline_odp_begin(struct faultline_odp *odp,
-			 struct faultline_odp_share *share,
-			 struct faultline_fault *fault)
+bool faultline_odp_share_begin(struct faultline_odp *odp,
+			       struct faultline_odp_share *share,
+			       struct faultline_fault *fault)
 {
 	bool now;
 
@@ -149,19 +149,19 @@ bool faultline_odp_begin(struct faultline_odp *odp,
 		odp->active++;
 	} else {
 		list_add_tail(&fault->link, &share->waiting);
-		if (list_empty(&share->in_line))
-			list_add_tail(&share->in_line, &odp->line);
+		if (list_empty(&share->blocked))
+			list_add_tail(&share->blocked, &odp->blocked_shares);
 	}
 	spin_unlock_irq(&odp->lock);
 	return now;
 }
 
 /*
- * Ends a fault for which faultline_odp_begin() returned true. Queues one
+ * Ends a fault for which faultline_odp_share_begin() returned true. Queues one
  * waiting fault of each share that may serve another one.
  */
-void faultline_odp_end(struct faultline_odp *odp,
-		       struct faultline_odp_share *served)
+void faultline_odp_share_end(struct faultline_odp *odp,
+			     struct faultline_odp_share *served)
 {
 	struct faultline_odp_share *share, *next;
 	struct faultline_fault *fault;
@@ -170,14 +170,14 @@ void faultline_odp_end(struct faultline_odp *odp,
 	served->active--;
 	served->user->active--;
 	odp->active--;
-	list_for_each_entry_safe(share, next, &odp->line, in_line) {
+	list_for_each_entry_safe(share, next, &odp->blocked_shares, blocked) {
 		if (!faultline_odp_may_serve(odp, share))
 			continue;
 		fault = list_first_entry(&share->waiting,
 					 struct faultline_fault, link);
 		list_del(&fault->link);
 		if (list_empty(&share->waiting))
-			list_del_init(&share->in_line);
+			list_del_init(&share->blocked);
 		queue_work(odp->wq, &fault->work);
 	}
 	spin_unlock_irq(&odp->lock);

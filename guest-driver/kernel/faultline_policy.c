@@ -5,7 +5,7 @@
  */
 #include <rdma/uverbs_std_types.h>
 
-#include "faultline_watch.h"
+#include "faultline_ib.h"
 
 #define UVERBS_MODULE_NAME faultline_ib
 #include <rdma/uverbs_named_ioctl.h>

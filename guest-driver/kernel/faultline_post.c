@@ -171,13 +171,13 @@ void faultline_sq_ring(struct faultline_qp *qp)
 	struct faultline_dev *dev = to_fdev(qp->ibqp.device);
 	u32 to = qp->sq.producer;
 
-	if (qp->late) {
-		to = qp->rung;
+	if (qp->pending_ahs) {
+		to = qp->doorbell_producer;
 		while (to != qp->sq.producer && faultline_ah_ready(qp, to))
 			to++;
-		if (to == qp->rung)
+		if (to == qp->doorbell_producer)
 			return;
-		qp->rung = to;
+		qp->doorbell_producer = to;
 	}
 	faultline_doorbell(dev, FAULTLINE_DB_SQ, qp->res.num, to);
 }
@@ -213,7 +213,8 @@ int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 		if (err)
 			break;
 		if (faultline_is_datagram(qp, wr))
-			faultline_ah_name(qp, producer, wqe, ud_wr(wr)->ah);
+			faultline_ah_reference(qp, producer, wqe,
+					       ud_wr(wr)->ah);
 		sq->wr_id[producer & (faultline_wq_depth(sq) - 1)] = wr->wr_id;
 		producer++;
 	}

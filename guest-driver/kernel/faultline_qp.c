@@ -148,8 +148,8 @@ free_sq:
 static void faultline_qp_free(struct faultline_dev *dev,
 			      struct faultline_qp *qp)
 {
-	faultline_ah_forget(qp);
-	kvfree(qp->late);
+	faultline_ah_reset(qp);
+	kvfree(qp->pending_ahs);
 	faultline_wq_free(dev, &qp->sq);
 	faultline_wq_free(dev, &qp->rq);
 }
@@ -321,7 +321,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 		return -EOPNOTSUPP;
 
 	mutex_init(&qp->mutex);
-	INIT_LIST_HEAD(&qp->late_entry);
+	INIT_LIST_HEAD(&qp->ah_wait_entry);
 	spin_lock_init(&qp->sq.lock);
 	spin_lock_init(&qp->rq.lock);
 	qp->state = IB_QPS_RESET;
@@ -347,9 +347,10 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 		return err;
 	if (!udata && (attr->qp_type == IB_QPT_UD ||
 		       attr->qp_type == IB_QPT_GSI)) {
-		qp->late = kvcalloc(faultline_wq_depth(&qp->sq),
-				    sizeof(*qp->late), GFP_KERNEL);
-		if (!qp->late) {
+		qp->pending_ahs = kvcalloc(faultline_wq_depth(&qp->sq),
+					   sizeof(*qp->pending_ahs),
+					   GFP_KERNEL);
+		if (!qp->pending_ahs) {
 			err = -ENOMEM;
 			goto free_qp;
 		}
@@ -391,8 +392,8 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	struct faultline_qp *qp = to_fqp(ibqp);
 	int err;
 
-	err = faultline_settle(dev, faultline_cmd_destroy_qp(dev,
-							     qp->res.num));
+	err = faultline_dead_ok(dev,
+				faultline_cmd_destroy_qp(dev, qp->res.num));
 	if (err)
 		return err;
 	faultline_qp_unlink(qp);
@@ -492,7 +493,7 @@ static void faultline_qp_reset(struct faultline_qp *qp)
 	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
 	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
 
-	faultline_ah_forget(qp);
+	faultline_ah_reset(qp);
 	spin_lock_irq(&send_cq->lock);
 	faultline_cq_clean(send_cq, qp->res.num, faultline_qp_srq(qp));
 	faultline_wq_reset(&qp->sq);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Work queues of processes, indirection tables, and queue pairs that spread
- * frames over them.
+ * RSS of processes: work queues, RSS indirection tables, and the queue pairs
+ * that distribute frames over them by a hash.
  */
 #include <linux/dma-mapping.h>
 #include <linux/slab.h>
@@ -23,7 +23,7 @@ static void faultline_rwq_event(struct faultline_res *res, u8 kind)
 		.event = IB_EVENT_WQ_FATAL,
 	};
 
-	/* The core fills this in last, and its handler needs it. */
+	/* The core sets `uobject` last, and its handler needs it. */
 	if (READ_ONCE(rwq->ibwq.uobject) && rwq->ibwq.event_handler)
 		rwq->ibwq.event_handler(&event, rwq->ibwq.wq_context);
 }
@@ -82,13 +82,13 @@ struct ib_wq *faultline_create_wq(struct ib_pd *ibpd,
 				      &wqn);
 	if (err)
 		goto free;
-	/* An event may come before the core fills this in. */
+	/* The core sets these later, but an event may come before. */
 	rwq->ibwq.device = ibpd->device;
 	rwq->ibwq.event_handler = attr->event_handler;
 	rwq->ibwq.wq_context = attr->wq_context;
 	rwq->ibwq.wq_num = wqn;
 	rwq->ibwq.state = IB_WQS_RESET;
-	/* Work queues have numbers of the queue pairs' row. */
+	/* Work queues and queue pairs share one number space. */
 	faultline_res_init(&rwq->res, wqn, faultline_rwq_event);
 	err = faultline_res_add(&dev->qps, &rwq->res);
 	if (err)
@@ -133,8 +133,8 @@ int faultline_destroy_wq(struct ib_wq *ibwq, struct ib_udata *udata)
 	struct faultline_rwq *rwq = to_frwq(ibwq);
 	int err;
 
-	err = faultline_settle(dev, faultline_cmd_destroy_wq(dev,
-							     ibwq->wq_num));
+	err = faultline_dead_ok(dev,
+				faultline_cmd_destroy_wq(dev, ibwq->wq_num));
 	if (err)
 		return err;
 	faultline_res_remove(&dev->qps, &rwq->res);
@@ -144,11 +144,11 @@ int faultline_destroy_wq(struct ib_wq *ibwq, struct ib_udata *udata)
 }
 
 /*
- * Makes an indirection table of the queues in a list from the heap. The device
- * reads it while the command runs.
+ * Creates an RSS indirection table in the device. `list` has the numbers of
+ * the work queues and must come from kmalloc(): the device reads it.
  */
-int faultline_make_rwq_table(struct faultline_dev *dev, __le32 *list,
-			     u8 log_size, u32 *table)
+int faultline_rwq_ind_table_create_hw(struct faultline_dev *dev, __le32 *list,
+				      u8 log_size, u32 *table)
 {
 	struct device *dma_dev = &dev->pdev->dev;
 	size_t size = sizeof(*list) << log_size;
@@ -159,14 +159,14 @@ int faultline_make_rwq_table(struct faultline_dev *dev, __le32 *list,
 	err = dma_mapping_error(dma_dev, addr);
 	if (err)
 		return err;
-	err = faultline_cmd_create_rwq_table(dev, addr, log_size, table);
+	err = faultline_cmd_create_rwq_ind_table(dev, addr, log_size, table);
 	dma_unmap_single(dma_dev, addr, size, DMA_TO_DEVICE);
 	return err;
 }
 
-int faultline_create_rwq_table(struct ib_rwq_ind_table *ibtable,
-			       struct ib_rwq_ind_table_init_attr *attr,
-			       struct ib_udata *udata)
+int faultline_create_rwq_ind_table(struct ib_rwq_ind_table *ibtable,
+				   struct ib_rwq_ind_table_init_attr *attr,
+				   struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibtable->device);
 	__le32 *list;
@@ -182,22 +182,21 @@ int faultline_create_rwq_table(struct ib_rwq_ind_table *ibtable,
 		return -ENOMEM;
 	for (i = 0; i < count; i++)
 		list[i] = cpu_to_le32(attr->ind_tbl[i]->wq_num);
-	err = faultline_make_rwq_table(dev, list, attr->log_ind_tbl_size,
-				       &ibtable->ind_tbl_num);
+	err = faultline_rwq_ind_table_create_hw(
+		dev, list, attr->log_ind_tbl_size, &ibtable->ind_tbl_num);
 	kfree(list);
 	return err;
 }
 
-int faultline_destroy_rwq_table(struct ib_rwq_ind_table *ibtable)
+int faultline_destroy_rwq_ind_table(struct ib_rwq_ind_table *ibtable)
 {
 	struct faultline_dev *dev = to_fdev(ibtable->device);
 
-	return faultline_settle(dev,
-				faultline_cmd_destroy_rwq_table(dev,
-								ibtable->ind_tbl_num));
+	return faultline_dead_ok(dev, faultline_cmd_destroy_rwq_ind_table(
+					      dev, ibtable->ind_tbl_num));
 }
 
-/* The hardware half of a queue pair that has an indirection table. */
+/* Creates the device's part of an RSS queue pair. */
 int faultline_create_rss_qp(struct faultline_dev *dev, struct faultline_qp *qp,
 			    const struct ib_qp_init_attr *attr,
 			    struct ib_udata *udata, u32 *qpn)
@@ -208,7 +207,7 @@ int faultline_create_rss_qp(struct faultline_dev *dev, struct faultline_qp *qp,
 
 	if (!udata || attr->qp_type != IB_QPT_RAW_PACKET)
 		return -EOPNOTSUPP;
-	/* There is nothing to send from. */
+	/* An RSS queue pair has no send queue. */
 	if (attr->send_cq || attr->cap.max_send_wr)
 		return -EINVAL;
 	err = ib_copy_validate_udata_in(udata, req, key);

@@ -282,8 +282,8 @@ int faultline_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata)
 	struct faultline_srq *srq = to_fsrq(ibsrq);
 	int err;
 
-	err = faultline_settle(dev, faultline_cmd_destroy_srq(dev,
-							      srq->res.num));
+	err = faultline_dead_ok(dev,
+				faultline_cmd_destroy_srq(dev, srq->res.num));
 	if (err)
 		return err;
 	faultline_res_remove(&dev->srqs, &srq->res);

@@ -154,8 +154,8 @@ int faultline_counter_dealloc(struct rdma_counter *counter)
 
 	if (!counter->id)
 		return 0;
-	return faultline_settle(dev, faultline_cmd_dealloc_counters(dev,
-							counter->id));
+	return faultline_dead_ok(
+		dev, faultline_cmd_dealloc_counters(dev, counter->id));
 }
 
 /* The first queue pair of a counter makes the set that it stands for. */
@@ -188,8 +188,8 @@ static int __faultline_counter_unbind_qp(struct ib_qp *ibqp)
 	struct faultline_dev *dev = to_fdev(ibqp->device);
 	int err;
 
-	err = faultline_settle(dev, faultline_cmd_bind_counters(dev,
-						to_fqp(ibqp)->res.num, 0));
+	err = faultline_dead_ok(dev, faultline_cmd_bind_counters(
+					     dev, to_fqp(ibqp)->res.num, 0));
 	if (!err)
 		ibqp->counter = NULL;
 	return err;

@@ -32,10 +32,9 @@ int faultline_detach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid)
 	struct faultline_mcast params;
 
 	memcpy(params.gid, gid->raw, sizeof(params.gid));
-	return faultline_settle(dev,
-				faultline_cmd_detach_mcast(dev,
-							   to_fqp(ibqp)->res.num,
-							   &params));
+	return faultline_dead_ok(
+		dev, faultline_cmd_detach_mcast(dev, to_fqp(ibqp)->res.num,
+						&params));
 }
 
 /* One field of a specification: its value and its mask. */
@@ -229,8 +228,8 @@ int faultline_destroy_flow(struct ib_flow *ibflow)
 	struct faultline_dev *dev = to_fdev(ibflow->device);
 	int err;
 
-	err = faultline_settle(dev, faultline_cmd_destroy_flow(dev,
-							       flow->flown));
+	err = faultline_dead_ok(dev,
+				faultline_cmd_destroy_flow(dev, flow->flown));
 	if (!err)
 		kfree(flow);
 	return err;

@@ -210,8 +210,8 @@ static int faultline_del_gid(const struct ib_gid_attr *attr, void **context)
 		.vlan = cpu_to_le16(FAULTLINE_NO_VLAN),
 	};
 
-	return faultline_settle(dev, faultline_cmd_set_gid(dev, attr->index,
-							   &params));
+	return faultline_dead_ok(dev, faultline_cmd_set_gid(dev, attr->index,
+							    &params));
 }
 
 static struct rdma_user_mmap_entry *
@@ -317,8 +317,8 @@ static void faultline_ucontext_release(struct faultline_dev *dev,
 	faultline_counters_free(ctx);
 	rdma_user_mmap_entry_remove(ctx->kick_entry);
 	rdma_user_mmap_entry_remove(ctx->doorbell_entry);
-	err = faultline_settle(dev, faultline_cmd_dealloc_uctx(dev,
-							       ctx->uctx));
+	err = faultline_dead_ok(dev,
+				faultline_cmd_dealloc_uctx(dev, ctx->uctx));
 	if (err)
 		faultline_err(dev, "user context %u: can't free: %d\n",
 			      ctx->uctx, err);
@@ -416,8 +416,8 @@ static int faultline_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 
 	/* Address handles may still be on their way out. */
 	faultline_ah_flush(dev);
-	return faultline_settle(dev, faultline_cmd_dealloc_pd(dev,
-							      to_fpd(ibpd)->pdn));
+	return faultline_dead_ok(
+		dev, faultline_cmd_dealloc_pd(dev, to_fpd(ibpd)->pdn));
 }
 
 static int faultline_alloc_xrcd(struct ib_xrcd *ibxrcd, struct ib_udata *udata)
@@ -432,7 +432,7 @@ static int faultline_dealloc_xrcd(struct ib_xrcd *ibxrcd,
 	struct faultline_dev *dev = to_fdev(ibxrcd->device);
 	u32 xrcdn = to_fxrcd(ibxrcd)->xrcdn;
 
-	return faultline_settle(dev, faultline_cmd_dealloc_xrcd(dev, xrcdn));
+	return faultline_dead_ok(dev, faultline_cmd_dealloc_xrcd(dev, xrcdn));
 }
 
 void faultline_av_fill(struct faultline_av *av, const struct rdma_ah_attr *attr)
@@ -503,7 +503,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.create_cq = faultline_create_cq,
 	.create_flow = faultline_create_flow,
 	.create_qp = faultline_create_qp,
-	.create_rwq_ind_table = faultline_create_rwq_table,
+	.create_rwq_ind_table = faultline_create_rwq_ind_table,
 	.create_srq = faultline_create_srq,
 	.create_user_ah = faultline_create_ah,
 	.dealloc_dm = faultline_dealloc_dm,
@@ -518,7 +518,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.destroy_cq = faultline_destroy_cq,
 	.destroy_flow = faultline_destroy_flow,
 	.destroy_qp = faultline_destroy_qp,
-	.destroy_rwq_ind_table = faultline_destroy_rwq_table,
+	.destroy_rwq_ind_table = faultline_destroy_rwq_ind_table,
 	.destroy_srq = faultline_destroy_srq,
 	.destroy_wq = faultline_destroy_wq,
 	.detach_mcast = faultline_detach_mcast,
@@ -564,13 +564,24 @@ static const struct ib_device_ops faultline_dev_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_mw, faultline_mw, ibmw),
 	INIT_RDMA_OBJ_SIZE(ib_pd, faultline_pd, ibpd),
 	INIT_RDMA_OBJ_SIZE(ib_qp, faultline_qp, ibqp),
-	INIT_RDMA_OBJ_SIZE(ib_rwq_ind_table, faultline_rwq_table, ibtable),
+	INIT_RDMA_OBJ_SIZE(ib_rwq_ind_table, faultline_rwq_ind_table, ibtable),
 	INIT_RDMA_OBJ_SIZE(ib_srq, faultline_srq, ibsrq),
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, faultline_ucontext, ibucontext),
 	INIT_RDMA_OBJ_SIZE(ib_xrcd, faultline_xrcd, ibxrcd),
 #ifdef FAULTLINE_COMPAT_COUNTER_PORT
 	INIT_RDMA_OBJ_SIZE(rdma_counter, faultline_counter, rdma_counter),
 #endif
+};
+
+/* Methods and objects beyond those of all devices. */
+static const struct uapi_definition faultline_uapi_defs[] = {
+	UAPI_DEF_CHAIN(faultline_events_defs),
+	UAPI_DEF_CHAIN(faultline_watch_defs),
+	UAPI_DEF_CHAIN(faultline_lease_defs),
+	UAPI_DEF_CHAIN(faultline_policy_defs),
+	UAPI_DEF_CHAIN(faultline_dm_defs),
+	UAPI_DEF_CHAIN(faultline_query_defs),
+	{}
 };
 
 static void faultline_ib_set_registered(struct faultline_dev *dev, bool yes)

@@ -323,12 +323,7 @@ DECLARE_UVERBS_NAMED_OBJECT(
 	&UVERBS_METHOD(FAULTLINE_METHOD_WATCH_DESTROY),
 	&UVERBS_METHOD(FAULTLINE_METHOD_WATCH_SYNC));
 
-const struct uapi_definition faultline_uapi_defs[] = {
-	UAPI_DEF_CHAIN(faultline_events_defs),
+const struct uapi_definition faultline_watch_defs[] = {
 	UAPI_DEF_CHAIN_OBJ_TREE_NAMED(FAULTLINE_OBJECT_WATCH),
-	UAPI_DEF_CHAIN(faultline_lease_defs),
-	UAPI_DEF_CHAIN(faultline_policy_defs),
-	UAPI_DEF_CHAIN(faultline_dm_defs),
-	UAPI_DEF_CHAIN(faultline_query_defs),
 	{}
 };

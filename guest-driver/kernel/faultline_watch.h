@@ -33,7 +33,7 @@ struct faultline_events {
 	 * A lease has run into its limit and none has been answered since; not
 	 * under the lock, and no harm if it is missed.
 	 */
-	bool late;
+	bool lease_expired;
 };
 
 /* faultline_events.c */
@@ -48,7 +48,7 @@ extern const struct uapi_definition faultline_events_defs[];
 
 /* faultline_watch.c */
 void faultline_counters_free(struct faultline_ucontext *ctx);
-extern const struct uapi_definition faultline_uapi_defs[];
+extern const struct uapi_definition faultline_watch_defs[];
 
 /* faultline_lease.c */
 struct ib_mr *faultline_watched_reg(struct ib_pd *ibpd, u64 start, u64 length,
@@ -56,14 +56,5 @@ struct ib_mr *faultline_watched_reg(struct ib_pd *ibpd, u64 start, u64 length,
 				    const struct faultline_reg_mr_req *req);
 int faultline_watched_dereg(struct faultline_mr *mr);
 extern const struct uapi_definition faultline_lease_defs[];
-
-/* faultline_dm.c */
-extern const struct uapi_definition faultline_dm_defs[];
-
-/* faultline_query.c */
-extern const struct uapi_definition faultline_query_defs[];
-
-/* faultline_policy.c */
-extern const struct uapi_definition faultline_policy_defs[];
 
 #endif /* FAULTLINE_WATCH_H */
