@@ -2,12 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use faultline_abi::qp::{
-    FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE,
-};
-use faultline_nic::{Nanos, NicConfig, Pitfalls};
+use faultline_nic::{FaultPolicy, Nanos, NicConfig, Pitfalls};
 use faultline_wire::MacAddr;
 use serde::Deserialize;
 
@@ -120,7 +118,7 @@ nic_settings! {
     /// Regions on demand are offered; `false` is an adapter whose memory must be pinned.
     on_demand: bool,
     /// Fault policy of queue pairs that do not choose one.
-    fault_policy: FaultPolicy,
+    fault_policy: NamedFaultPolicy,
     /// Time within which the driver must resume a page fault, in milliseconds.
     #[serde(deserialize_with = "config_file::optional_number")]
     fault_timeout_ms: u64,
@@ -147,13 +145,8 @@ impl NicSettings {
         if let Some(on_demand) = self.on_demand {
             config.on_demand = on_demand;
         }
-        if let Some(policy) = self.fault_policy {
-            config.fault_policy = match policy {
-                FaultPolicy::Rnr => FAULT_POLICY_RNR,
-                FaultPolicy::Drop => FAULT_POLICY_DROP,
-                FaultPolicy::Stall => FAULT_POLICY_STALL,
-                FaultPolicy::Terminate => FAULT_POLICY_TERMINATE,
-            };
+        if let Some(NamedFaultPolicy(policy)) = self.fault_policy {
+            config.fault_policy = policy;
         }
         if let Some(ms) = self.fault_timeout_ms {
             config.fault_timeout = Nanos::from_millis(ms);
@@ -179,18 +172,20 @@ impl NicSettings {
     }
 }
 
-/// Fault policies of the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum FaultPolicy {
-    /// RNR NAK; datagrams are parked.
-    #[default]
-    Rnr,
-    /// Dropped before it is acknowledged.
-    Drop,
-    /// Holds up the input.
-    Stall,
-    /// Ends the connection.
-    Terminate,
+/// A fault policy, which the configuration gives by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedFaultPolicy(FaultPolicy);
+
+impl clap::ValueEnum for NamedFaultPolicy {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<[NamedFaultPolicy; FaultPolicy::ALL.len()]> =
+            LazyLock::new(|| FaultPolicy::ALL.map(NamedFaultPolicy));
+        &*ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
 }
 
 /// See [`faultline_nic::Pitfalls`].
@@ -212,7 +207,7 @@ macro_rules! read_by_name {
     )* };
 }
 
-read_by_name!(PollMode FaultPolicy Pitfall);
+read_by_name!(PollMode NamedFaultPolicy Pitfall);
 
 impl FromStr for NicEntry {
     type Err = ConfigError;
@@ -432,7 +427,7 @@ mod tests {
         assert_eq!(a.caps().rc_odp_caps.get(), 0);
         assert_eq!(
             (a.fault_policy, b.fault_policy),
-            (FAULT_POLICY_RNR, FAULT_POLICY_STALL)
+            (FaultPolicy::Rnr, FaultPolicy::Stall)
         );
         assert_eq!(
             (b.fault_timeout, b.lookup),

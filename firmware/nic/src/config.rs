@@ -3,11 +3,11 @@
 use faultline_abi::caps::{
     Caps, ODP_ATOMIC, ODP_READ, ODP_RECV, ODP_SEND, ODP_SRQ_RECV, ODP_WRITE,
 };
-use faultline_abi::qp::FAULT_POLICY_RNR;
 use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
 use faultline_abi::{U16, U32, U64};
 use faultline_wire::MacAddr;
 
+use crate::qp::FaultPolicy;
 use crate::time::Nanos;
 use crate::work;
 
@@ -112,7 +112,7 @@ pub struct NicConfig {
     /// Regions on demand are offered. Without: an adapter whose memory must be pinned.
     pub on_demand: bool,
     /// Fault policy of queue pairs that name none.
-    pub fault_policy: u8,
+    pub fault_policy: FaultPolicy,
     /// A fault that the driver has not answered after this long fails.
     pub fault_timeout: Nanos,
     /// An input that has stopped for a page this long is taken for a deadlock.
@@ -149,7 +149,7 @@ impl NicConfig {
             mac,
             limits: Limits::default(),
             on_demand: true,
-            fault_policy: FAULT_POLICY_RNR,
+            fault_policy: FaultPolicy::default(),
             fault_timeout: Nanos::from_millis(60_000),
             stall_timeout: Nanos::from_millis(500),
             pause_sharers: 1,

@@ -16,11 +16,9 @@ use faultline_wire::packet::{RoceHeader, pad_len, seal};
 
 use crate::dma::{Dma, DmaError};
 use crate::headers::Head;
+use crate::payload::Payload;
+use crate::segments::Segments;
 use crate::tag::message::HEADERS;
-
-pub use crate::payload::{CopyError, Payload};
-pub use crate::segments::{Segment, Segments};
-pub(crate) use crate::segments::{push_segment, truncate_segments};
 
 /// The kind of a frame.
 // Nearly all frames are RoCE; a box for their headers would be an allocation for each.

@@ -3,10 +3,8 @@
 use faultline_wire::checksum::InternetSum;
 
 use crate::dma::{Dma, DmaError};
-use crate::headers::{Headers, IpVersion, Transport, be16};
+use crate::headers::{Head, Headers, IpVersion, Transport, be16};
 use crate::payload::Payload;
-
-pub use crate::headers::Head;
 
 /// TCP flags that only the last of the segments carries: FIN and PSH.
 const LAST_ONLY: u8 = 0x09;

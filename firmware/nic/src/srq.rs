@@ -1,9 +1,7 @@
 //! Shared receive queues.
 
+use crate::receive_queue::RecvRing;
 use crate::tag::list::TagList;
-
-pub(crate) use crate::receive_queue::parse_sges;
-pub use crate::receive_queue::{RecvRing, RecvWr, SgEntry, SgList, TakeError};
 
 /// A shared receive queue.
 #[derive(Debug)]

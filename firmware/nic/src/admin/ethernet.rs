@@ -17,9 +17,9 @@ use crate::dma::Dma;
 use crate::nic::Nic;
 use crate::path::GidEntry;
 use crate::qp::{Qp, QpConfig, QpType, State};
+use crate::receive_queue::RecvRing;
 use crate::ring::Ring;
 use crate::rss::{Rss, RwqTable};
-use crate::srq::RecvRing;
 use crate::time::Instant;
 
 /// Smallest Ethernet MTU (RFC 791).

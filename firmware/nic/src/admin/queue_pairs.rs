@@ -15,8 +15,8 @@ use crate::dma::Dma;
 use crate::nic::{GSI_QPN, Nic};
 use crate::path::Path;
 use crate::qp::{Qp, QpConfig, QpType, state};
+use crate::receive_queue::RecvRing;
 use crate::ring::Ring;
-use crate::srq::RecvRing;
 use crate::time::Instant;
 
 impl Nic {

@@ -13,9 +13,10 @@ use crate::cq::{Cq, Moderation};
 use crate::dma::Dma;
 use crate::eq::Eq;
 use crate::nic::Nic;
+use crate::receive_queue::RecvRing;
 use crate::ring::Ring;
-use crate::srq::{RecvRing, Srq};
-use crate::tag::TagList;
+use crate::srq::Srq;
+use crate::tag::list::TagList;
 use crate::time::{Instant, Nanos};
 use crate::work;
 

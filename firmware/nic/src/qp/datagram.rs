@@ -18,8 +18,9 @@ use super::work_request::{SendOp, SendWr};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::{FrameKind, Payload, TxFrame};
+use crate::frame::{FrameKind, TxFrame};
 use crate::mkey::Access;
+use crate::payload::Payload;
 
 /// Bytes in front of a datagram: a GRH, or an IPv4 header in the last 20 of them (IBTA A17.4.5.2).
 const GRH_LEN: usize = 40;

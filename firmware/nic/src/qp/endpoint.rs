@@ -18,7 +18,7 @@ use crate::dma::Dma;
 use crate::fault::FaultSource;
 use crate::mkey::KeyUser;
 use crate::path::Path;
-use crate::srq::RecvWr;
+use crate::receive_queue::RecvWr;
 
 /// Identity and attributes of a queue pair.
 #[derive(Debug)]
@@ -40,16 +40,16 @@ pub(crate) struct Endpoint {
 }
 
 /// Attributes before the first MODIFY_QP.
-fn initial_attr(fault_policy: u8) -> QpAttr {
+fn initial_attr(fault_policy: FaultPolicy) -> QpAttr {
     QpAttr {
-        fault_policy,
+        fault_policy: fault_policy.number(),
         ..QpAttr::default()
     }
 }
 
 impl Endpoint {
     /// In state RESET.
-    pub fn new(number: u32, config: QpConfig, fault_policy: u8) -> Self {
+    pub fn new(number: u32, config: QpConfig, fault_policy: FaultPolicy) -> Self {
         Self {
             number,
             config,
@@ -62,7 +62,7 @@ impl Endpoint {
     }
 
     /// Back to RESET: forgets the attributes.
-    pub fn reset(&mut self, fault_policy: u8) {
+    pub fn reset(&mut self, fault_policy: FaultPolicy) {
         self.state = State::Reset;
         self.attr = initial_attr(fault_policy);
         self.path = None;
@@ -93,7 +93,8 @@ impl Endpoint {
 
     /// What becomes of requests whose pages are missing.
     pub fn fault_policy(&self) -> FaultPolicy {
-        FaultPolicy::from_abi(self.attr.fault_policy)
+        // MODIFY_QP accepts no others.
+        FaultPolicy::from_abi(self.attr.fault_policy).unwrap_or_default()
     }
 
     /// As which source of page faults it acts.

@@ -7,16 +7,23 @@
 //! | `stall` | stops the whole input of the NIC | the same | waits |
 //! | `terminate` | the connection ends | the queue pair fails | the connection ends |
 //!
-//! A new policy is one variant here and one row of [`FaultPolicy::reactions`].
+//! A new policy is one variant here, one entry of [`FaultPolicy::ALL`] and one arm of [`FaultPolicy::row`].
 
-use faultline_abi::qp::{FAULT_POLICY_DROP, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE};
+use faultline_abi::qp::{
+    FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE,
+};
 
 /// The policy of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FaultPolicy {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FaultPolicy {
+    /// RNR NAK; packets of unreliable services are parked.
+    #[default]
     Rnr,
+    /// Dropped before it is acknowledged.
     Drop,
+    /// Stops the input of the NIC.
     Stall,
+    /// Ends the connection.
     Terminate,
 }
 
@@ -46,7 +53,7 @@ pub(super) enum ReadReaction {
     Fail,
 }
 
-/// The row of a policy.
+/// What a policy does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reactions {
     pub reliable: Reaction,
@@ -54,33 +61,73 @@ pub(super) struct Reactions {
     pub read: ReadReaction,
 }
 
+/// The row of a policy: its number in the ABI, its name in configurations, and what it does.
+struct Row {
+    number: u8,
+    name: &'static str,
+    reactions: Reactions,
+}
+
 impl FaultPolicy {
-    /// The policy with this number (`FAULT_POLICY_*`). MODIFY_QP and the configuration accept no others.
-    pub fn from_abi(policy: u8) -> Self {
-        match policy {
-            FAULT_POLICY_DROP => Self::Drop,
-            FAULT_POLICY_STALL => Self::Stall,
-            FAULT_POLICY_TERMINATE => Self::Terminate,
-            _ => Self::Rnr,
+    /// All policies.
+    pub const ALL: [Self; 4] = [Self::Rnr, Self::Drop, Self::Stall, Self::Terminate];
+
+    const fn row(self) -> Row {
+        let (number, name, (reliable, unreliable, read)) = match self {
+            Self::Rnr => (
+                FAULT_POLICY_RNR,
+                "rnr",
+                (
+                    Reaction::RnrNak,
+                    Reaction::Park,
+                    ReadReaction::WaitWithRnrNak,
+                ),
+            ),
+            Self::Drop => (
+                FAULT_POLICY_DROP,
+                "drop",
+                (Reaction::Drop, Reaction::Drop, ReadReaction::Wait),
+            ),
+            Self::Stall => (
+                FAULT_POLICY_STALL,
+                "stall",
+                (Reaction::Stall, Reaction::Stall, ReadReaction::Wait),
+            ),
+            Self::Terminate => (
+                FAULT_POLICY_TERMINATE,
+                "terminate",
+                (Reaction::Fail, Reaction::Fail, ReadReaction::Fail),
+            ),
+        };
+        Row {
+            number,
+            name,
+            reactions: Reactions {
+                reliable,
+                unreliable,
+                read,
+            },
         }
     }
 
+    /// The policy with this number (`FAULT_POLICY_*`).
+    pub fn from_abi(number: u8) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|policy| policy.number() == number)
+    }
+
+    /// `FAULT_POLICY_*`.
+    pub const fn number(self) -> u8 {
+        self.row().number
+    }
+
+    /// Its name in configurations.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
     /// What the policy does.
-    pub(super) fn reactions(self) -> Reactions {
-        let (reliable, unreliable, read) = match self {
-            Self::Rnr => (
-                Reaction::RnrNak,
-                Reaction::Park,
-                ReadReaction::WaitWithRnrNak,
-            ),
-            Self::Drop => (Reaction::Drop, Reaction::Drop, ReadReaction::Wait),
-            Self::Stall => (Reaction::Stall, Reaction::Stall, ReadReaction::Wait),
-            Self::Terminate => (Reaction::Fail, Reaction::Fail, ReadReaction::Fail),
-        };
-        Reactions {
-            reliable,
-            unreliable,
-            read,
-        }
+    pub(super) const fn reactions(self) -> Reactions {
+        self.row().reactions
     }
 }

@@ -38,6 +38,7 @@ use crate::ring::Ring;
 use crate::time::Instant;
 
 use endpoint::Endpoint;
+pub use fault_policy::FaultPolicy;
 use requester::{Requester, Sent};
 use responder::{Arrival, Received, Responder};
 use types::{Failure, Fatal};
@@ -79,7 +80,7 @@ impl Qp {
     pub fn new(
         number: u32,
         config: QpConfig,
-        fault_policy: u8,
+        fault_policy: FaultPolicy,
         (sq, rq): (Option<Ring>, Option<RecvRing>),
         held: Held,
     ) -> Self {

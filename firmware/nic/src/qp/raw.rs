@@ -15,10 +15,13 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::ethernet::longest_frame;
-use crate::frame::{Frame, FrameKind, Payload, Segments, TxFrame};
+use crate::frame::{Frame, FrameKind, TxFrame};
+use crate::headers::Head;
 use crate::headers::{Headers, MAX_HEADERS};
 use crate::mkey::Access;
-use crate::offload::{self, Checked, Head};
+use crate::offload::{self, Checked};
+use crate::payload::Payload;
+use crate::segments::Segments;
 
 const OFFLOAD: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OFFLOAD);
 

@@ -33,7 +33,7 @@ use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::frame::Payload;
+use crate::payload::Payload;
 use crate::receive_queue::{RecvRing, RecvWr};
 
 pub(super) use arrival::Arrival;

@@ -5,15 +5,16 @@
 use faultline_abi::Status;
 use faultline_abi::qp::{
     ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT, ACCESS_LOCAL_WRITE, ACCESS_MW_BIND,
-    ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, FAULT_POLICY_TERMINATE,
-    QP_ATTR_ACCESS_FLAGS, QP_ATTR_AV, QP_ATTR_CUR_STATE, QP_ATTR_DEST_QPN,
-    QP_ATTR_EN_SQD_ASYNC_NOTIFY, QP_ATTR_FAULT_POLICY, QP_ATTR_MAX_DEST_RD_ATOMIC,
-    QP_ATTR_MAX_QP_RD_ATOMIC, QP_ATTR_MIN_RNR_TIMER, QP_ATTR_PATH_MTU, QP_ATTR_PKEY_INDEX,
-    QP_ATTR_PORT, QP_ATTR_QKEY, QP_ATTR_RETRY_CNT, QP_ATTR_RNR_RETRY, QP_ATTR_RQ_PSN,
-    QP_ATTR_SQ_PSN, QP_ATTR_STATE, QP_ATTR_TIMEOUT, QP_ATTR_UDP_SPORT, QpAttr,
+    ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, QP_ATTR_ACCESS_FLAGS,
+    QP_ATTR_AV, QP_ATTR_CUR_STATE, QP_ATTR_DEST_QPN, QP_ATTR_EN_SQD_ASYNC_NOTIFY,
+    QP_ATTR_FAULT_POLICY, QP_ATTR_MAX_DEST_RD_ATOMIC, QP_ATTR_MAX_QP_RD_ATOMIC,
+    QP_ATTR_MIN_RNR_TIMER, QP_ATTR_PATH_MTU, QP_ATTR_PKEY_INDEX, QP_ATTR_PORT, QP_ATTR_QKEY,
+    QP_ATTR_RETRY_CNT, QP_ATTR_RNR_RETRY, QP_ATTR_RQ_PSN, QP_ATTR_SQ_PSN, QP_ATTR_STATE,
+    QP_ATTR_TIMEOUT, QP_ATTR_UDP_SPORT, QpAttr,
 };
 
-use super::{QpType, State};
+use super::fault_policy::FaultPolicy;
+use super::types::{QpType, State};
 
 const ACCESS: u32 = QP_ATTR_ACCESS_FLAGS;
 const PKEY: u32 = QP_ATTR_PKEY_INDEX;
@@ -139,7 +140,7 @@ fn check_values(mask: u32, change: &QpAttr, max_rd_atomic: u32) -> Result<(), St
         given(MAX_RD) && u32::from(change.max_rd_atomic) > max_rd_atomic,
         given(MAX_DEST_RD) && u32::from(change.max_dest_rd_atomic) > max_rd_atomic,
         given(MIN_RNR) && change.min_rnr_timer > 31,
-        given(QP_ATTR_FAULT_POLICY) && change.fault_policy > FAULT_POLICY_TERMINATE,
+        given(QP_ATTR_FAULT_POLICY) && FaultPolicy::from_abi(change.fault_policy).is_none(),
     ];
     if bad.contains(&true) {
         return Err(Status::BadAttribute);

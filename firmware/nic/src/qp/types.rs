@@ -4,8 +4,8 @@ use faultline_abi::cqe;
 use faultline_abi::qp as abi;
 use faultline_wire::opcode::Service;
 
-use crate::frame::CopyError;
 use crate::mkey::{Absent, Miss};
+use crate::payload::CopyError;
 use crate::rss::Rss;
 
 /// Number that no completion queue has.

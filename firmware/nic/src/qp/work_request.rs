@@ -15,9 +15,9 @@ use super::types::{Failure, QpConfig, QpType};
 use crate::config::MAX_MSG_SIZE;
 use crate::dma::Dma;
 use crate::mkey::{Bind, KeyUser, Register};
+use crate::receive_queue::{SgList, parse_sges};
 use crate::ring::Ring;
-use crate::srq::{SgList, parse_sges};
-use crate::tag::HEADERS;
+use crate::tag::message::HEADERS;
 
 const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
 const RESERVED: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::RESERVED);

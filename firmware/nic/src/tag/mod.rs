@@ -7,6 +7,3 @@
 
 pub mod list;
 pub mod message;
-
-pub use list::{Rendezvous, TagList};
-pub use message::{Class, HEADERS, Label, Message, Remote, TMH};

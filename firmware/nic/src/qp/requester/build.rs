@@ -10,12 +10,13 @@ use faultline_wire::reth::Reth;
 use super::{Requester, WINDOW};
 use crate::core::Core;
 use crate::fault::Need;
-use crate::frame::{FrameKind, Segments, TxFrame, push_segment, truncate_segments};
+use crate::frame::{FrameKind, TxFrame};
 use crate::mkey::{Access, Miss};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge::{self, SgPart};
 use crate::qp::types::{Failure, PlaceError, QpType};
 use crate::qp::work_request::{AtomicOp, DeviceRequest, Remote, SendExtra, SendOp, SendWr};
+use crate::segments::{Segments, push_segment, truncate_segments};
 
 /// An acknowledgement is requested at least every so many packets, so that the window keeps moving.
 const ACK_EVERY: u32 = 64;

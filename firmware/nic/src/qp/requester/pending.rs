@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use faultline_wire::bth::Psn;
 
 use crate::qp::work_request::SendWr;
-use crate::srq::SgEntry;
+use crate::receive_queue::SgEntry;
 use crate::work::count_steps;
 
 /// Requests for which an idle queue pair keeps room.

@@ -14,10 +14,11 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{Payload, Segments};
 use crate::mkey::Access;
+use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::{Failure, PlaceError};
+use crate::segments::Segments;
 use crate::time::{Instant, Nanos};
 
 /// Time between two READs of an adapter that asks again and again ([`crate::Pitfalls::flood`]).

@@ -13,11 +13,12 @@ use super::reply::{Answer, Executed, Operation, Reply, Source, repeated_part};
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{TxFrame, truncate_segments};
+use crate::frame::TxFrame;
 use crate::mkey::{Access, KeyRange, Miss};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::fault_policy::ReadReaction;
 use crate::qp::types::Fatal;
+use crate::segments::truncate_segments;
 
 /// The message sequence number has 24 bits.
 const MSN_MASK: u32 = 0xff_ffff;

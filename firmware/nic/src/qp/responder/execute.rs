@@ -17,10 +17,11 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{CopyError, Payload, Segments};
 use crate::mkey::{Access, KeyRange, KeyUser};
+use crate::payload::{CopyError, Payload};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::{PlaceError, QpType};
+use crate::segments::Segments;
 use crate::tag::message::HEADERS;
 
 /// Bytes of a READ that must be there before it is accepted.

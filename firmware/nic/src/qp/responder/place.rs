@@ -10,12 +10,13 @@ use super::refusal::{IngressNeed, Refusal, Stopped, TOO_LONG};
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{Payload, Segments};
 use crate::mkey::Access;
+use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge;
 use crate::qp::types::{Failure, Fatal, PlaceError, QpType};
 use crate::receive_queue::{RecvWr, TakeError};
+use crate::segments::Segments;
 
 impl Responder {
     /// Takes the receive work request that is at hand, or else one from the QP's own queue or from this SRQ.

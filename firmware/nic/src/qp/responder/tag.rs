@@ -6,7 +6,7 @@ use super::Responder;
 use super::refusal::Refusal;
 use crate::context::Context;
 use crate::dma::Dma;
-use crate::frame::Payload;
+use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::receive_queue::RecvWr;
 use crate::tag::list::Rendezvous;
