@@ -55,6 +55,8 @@ pub struct Plan {
     /// ("Oops: int3" in about one boot of thirty), and more virtual CPUs than cores make
     /// everything slower.
     pub cpus: Option<u32>,
+    /// Guests of other clusters that run at the same time and share the host's cores.
+    pub neighbours: usize,
     /// MiB of memory of each guest.
     pub memory: u32,
     /// What each guest has beyond that.
@@ -74,6 +76,7 @@ impl Default for Plan {
             config: None,
             nic: Nic::Faultline,
             cpus: None,
+            neighbours: 0,
             memory: 1024,
             hardware: Hardware::default(),
             mtu: None,
@@ -177,7 +180,7 @@ impl Cluster {
                     &program,
                     plan.guests,
                     config,
-                    cores <= plan.guests * cpus as usize,
+                    cores <= (plan.guests + plan.neighbours) * cpus as usize,
                     sockets.path(),
                     dir,
                 )?)

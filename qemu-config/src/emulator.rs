@@ -24,8 +24,19 @@ pub struct Emulator {
     pub sockets: Vec<PathBuf>,
 }
 
-/// Builds the `faultline` binary and returns its path.
+/// Builds the `faultline` binary and returns its path. A lab builds it once: all guests of a run have the same.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
+    static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = built.as_ref() {
+        return Ok(program.clone());
+    }
+    let program = build_now(workspace)?;
+    *built = Some(program.clone());
+    Ok(program)
+}
+
+fn build_now(workspace: &Workspace) -> Result<PathBuf> {
     say("building the emulator …");
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args([

@@ -227,10 +227,13 @@ fn boot_modules(
         let stem = stem(&relative).to_owned();
         let plain = cache.join(format!("{stem}.ko"));
         if !plain.is_file() {
-            let partial = cache.join(format!("{stem}.{}.partial", std::process::id()));
-            decompress(&folder.join(&relative), &partial)?;
-            fs::rename(&partial, &plain)
-                .with_context(|| format!("renaming {}", partial.display()))?;
+            // Several guests may be started at once: each start makes a file of its own, and the last one stays.
+            let partial =
+                tempfile::NamedTempFile::new_in(&cache).context("making a file in the cache")?;
+            decompress(&folder.join(&relative), partial.path())?;
+            partial
+                .persist(&plain)
+                .with_context(|| format!("making {}", plain.display()))?;
         }
         modules.push((format!("{stem}.ko"), read(&plain)?));
     }

@@ -89,6 +89,9 @@ enum Command {
         /// Virtual CPUs of each guest; by default two with KVM and where a test needs them, else one
         #[arg(long)]
         cpus: Option<u32>,
+        /// Pairs of guests that run at the same time; by default two if cores and memory are there
+        #[arg(long)]
+        pairs: Option<usize>,
     },
     /// Measure: the emulator alone (no guest), or `guest` for guests side by side with rdma_rxe
     Bench {
@@ -230,6 +233,7 @@ impl GuestOptions {
             config: self.config,
             nic: self.nic,
             cpus: self.cpus,
+            neighbours: 0,
             memory: self.memory,
             hardware: qemu::Hardware {
                 nodes: self.nodes,
@@ -292,6 +296,7 @@ fn dispatch(command: Command) -> Result<bool> {
             kernel,
             nic,
             cpus,
+            pairs,
             ..
         } => {
             let options = test::Options {
@@ -299,6 +304,7 @@ fn dispatch(command: Command) -> Result<bool> {
                 kernels: kernel.list(),
                 nic,
                 cpus,
+                pairs: pairs.unwrap_or_else(test::pairs_of_host).max(1),
             };
             test::run(&Workspace::find()?, &options)
         }

@@ -49,6 +49,8 @@ pub struct Item {
     pub least: u64,
     /// Whether it is a test, and so counted.
     pub is_test: bool,
+    /// How many such things run at the same time.
+    pub beside: usize,
 }
 
 /// What earlier runs tell of a test.
@@ -61,6 +63,16 @@ struct Past {
 
 type History = BTreeMap<String, Past>;
 
+/// What a thread does.
+#[derive(Debug)]
+struct Activity {
+    /// A test, or what is waited for.
+    what: String,
+    since: Duration,
+    /// How long it has to run for the next line about it.
+    next_wait: Duration,
+}
+
 /// The state of a run. Times are since its start.
 #[derive(Debug, Default)]
 struct Meter {
@@ -72,25 +84,20 @@ struct Meter {
     /// Tests.
     total: usize,
     ended: usize,
-    /// What runs, and since when.
-    activity: String,
-    since: Duration,
-    /// How long it has to run for the next line about it.
-    next_wait: Duration,
+    /// What runs in each thread that takes part.
+    activities: Vec<(ThreadId, Activity)>,
     /// Plain lines so far.
     lines: u32,
 }
 
 impl Meter {
     fn new(items: &[Item], history: History) -> Self {
-        let mut meter = Self {
-            next_wait: FIRST_WAIT,
-            ..Self::default()
-        };
+        let mut meter = Self::default();
         for item in items {
             let past = history.get(&item.name);
             let seconds = past.map_or_else(|| guess(&item.name), |past| past.seconds);
-            let seconds = seconds.max(item.least as f64);
+            // Its share of the run's time.
+            let seconds = seconds.max(item.least as f64) / item.beside.max(1) as f64;
             meter
                 .left
                 .entry(item.name.clone())
@@ -105,12 +112,21 @@ impl Meter {
         meter
     }
 
-    /// Something runs, or is waited for.
-    fn begin(&mut self, what: &str, now: Duration) {
-        if self.activity != what {
-            what.clone_into(&mut self.activity);
-            self.since = now;
-            self.next_wait = FIRST_WAIT;
+    /// A thread does something, or waits for it; nothing if `what` is empty.
+    fn begin(&mut self, thread: ThreadId, what: &str, now: Duration) {
+        let of_thread = |entry: &&mut (ThreadId, Activity)| entry.0 == thread;
+        let known = self.activities.iter_mut().find(of_thread);
+        if known.as_ref().is_some_and(|(_, known)| known.what == what) {
+            return;
+        }
+        let activity = Activity {
+            what: what.to_owned(),
+            since: now,
+            next_wait: FIRST_WAIT,
+        };
+        match known {
+            Some((_, known)) => *known = activity,
+            None => self.activities.push((thread, activity)),
         }
     }
 
@@ -150,12 +166,17 @@ impl Meter {
             seconds => format!("{} min", (seconds + 30) / 60),
         };
         let counts = format!("{} of {} tests, about {left} left", self.ended, self.total);
-        match self.activity.as_str() {
-            "" => counts,
-            activity => {
-                let since = now.saturating_sub(self.since).as_secs();
-                format!("{counts}; {activity} ({since} s)")
-            }
+        let activities = self.activities.iter().map(|(_, activity)| activity);
+        let shown: Vec<String> = activities
+            .filter(|activity| !activity.what.is_empty())
+            .map(|activity| {
+                let since = now.saturating_sub(activity.since).as_secs();
+                format!("{} ({since} s)", activity.what)
+            })
+            .collect();
+        match shown.is_empty() {
+            true => counts,
+            false => format!("{counts}; {}", shown.join(", ")),
         }
     }
 
@@ -164,15 +185,20 @@ impl Meter {
         let all = self.left_seconds + self.ended_seconds;
         let share = f64::from(PLAIN_LINES) * self.ended_seconds / all.max(1.0);
         let progressed = self.lines < PLAIN_LINES && share >= f64::from(self.lines + 1);
-        let waits = now.saturating_sub(self.since) >= self.next_wait;
+        let long = |(_, activity): &&mut (ThreadId, Activity)| {
+            !activity.what.is_empty() && now.saturating_sub(activity.since) >= activity.next_wait
+        };
+        let waiting: Vec<&mut (ThreadId, Activity)> =
+            self.activities.iter_mut().filter(long).collect();
+        let waits = !waiting.is_empty();
+        for (_, activity) in waiting {
+            activity.next_wait *= 2;
+        }
         if !progressed && !waits {
             return None;
         }
         // What went by in one step needs no line of its own.
         self.lines = self.lines.max((share as u32).min(PLAIN_LINES));
-        if waits {
-            self.next_wait *= 2;
-        }
         Some(self.text(now))
     }
 }
@@ -190,8 +216,8 @@ struct Run {
     terminal: bool,
     /// Whether the line is on the terminal.
     shown: bool,
-    /// The thread that runs the tests.
-    owner: ThreadId,
+    /// The threads that run tests.
+    threads: Vec<ThreadId>,
 }
 
 impl Run {
@@ -237,7 +263,7 @@ impl Progress {
             started: Instant::now(),
             terminal,
             shown: false,
-            owner: thread::current().id(),
+            threads: vec![thread::current().id()],
         });
         let (stop, stopped) = mpsc::channel();
         let ticks = thread::spawn(move || {
@@ -280,13 +306,42 @@ fn tick() {
     }
 }
 
-/// Says what runs now, or what is waited for. What threads beside the run do is not it.
+/// The part of a thread in the run; it ends when this is dropped.
+pub struct Part(());
+
+/// From now on, what this thread does is shown.
+pub fn take_part() -> Part {
+    if let Some(run) = run().as_mut() {
+        run.threads.push(thread::current().id());
+    }
+    Part(())
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let Some(run) = run().as_mut() {
+            let thread = thread::current().id();
+            run.threads.retain(|&known| known != thread);
+            run.meter.activities.retain(|(known, _)| *known != thread);
+        }
+    }
+}
+
+/// Seconds that something is expected to take.
+pub fn expected(name: &str) -> f64 {
+    let past = run()
+        .as_ref()
+        .and_then(|run| run.meter.history.get(name).copied());
+    past.map_or_else(|| guess(name), |past| past.seconds)
+}
+
+/// Says what this thread does now, or what it waits for. Only threads that take part in the run are shown.
 pub fn begin(what: &str) {
     if let Some(run) = run().as_mut()
-        && run.owner == thread::current().id()
+        && run.threads.contains(&thread::current().id())
     {
         let now = run.started.elapsed();
-        run.meter.begin(what, now);
+        run.meter.begin(thread::current().id(), what, now);
     }
 }
 
@@ -326,11 +381,16 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    fn this() -> ThreadId {
+        thread::current().id()
+    }
+
     fn items(names: &[&str]) -> Vec<Item> {
         let item = |name: &&str| Item {
             name: (*name).to_owned(),
             least: 0,
             is_test: !name.ends_with("boot"),
+            beside: 1,
         };
         names.iter().map(item).collect()
     }
@@ -350,9 +410,9 @@ mod tests {
             meter.text(Duration::ZERO),
             "0 of 601 tests, about 3 min left"
         );
-        meter.begin("k::boot", Duration::ZERO);
+        meter.begin(this(), "k::boot", Duration::ZERO);
         meter.end("k::boot", seconds(60), 0);
-        meter.begin("a", seconds(60));
+        meter.begin(this(), "a", seconds(60));
         assert_eq!(
             meter.text(seconds(61)),
             "0 of 601 tests, about 2 min left; a (1 s)"
@@ -363,6 +423,30 @@ mod tests {
         assert_eq!((meter.ended, meter.total), (701, 701));
         assert_eq!(meter.left(seconds(180)), Duration::ZERO);
         assert_eq!(meter.history["unit"].count, 700);
+    }
+
+    #[test]
+    fn what_runs_side_by_side_takes_half_the_time() {
+        let history = past(&[("a", 600.0, 1), ("b", 600.0, 1)]);
+        let mut both = items(&["a", "b"]);
+        both.iter_mut().for_each(|item| item.beside = 2);
+        let mut meter = Meter::new(&both, history);
+        assert_eq!(meter.left(Duration::ZERO), seconds(600));
+        let other = thread::spawn(|| thread::current().id()).join().unwrap();
+        meter.begin(this(), "a", Duration::ZERO);
+        meter.begin(other, "b", seconds(10));
+        let text = meter.text(seconds(20));
+        assert!(text.ends_with("; a (20 s), b (10 s)"), "{text}");
+        // Each is reported when it has taken a minute.
+        let told: Vec<u64> = (20..100)
+            .filter(|&now| meter.plain_line(seconds(now)).is_some())
+            .collect();
+        assert_eq!(told, [60, 70]);
+        meter.begin(this(), "", seconds(100));
+        meter.end("a", seconds(600), 1);
+        let text = meter.text(seconds(610));
+        assert!(text.ends_with("left; b (600 s)"), "{text}");
+        assert_eq!(meter.history["a"].seconds, 600.0);
     }
 
     #[test]
@@ -391,6 +475,7 @@ mod tests {
             name: "torture-long::stable::x".to_owned(),
             least: 600,
             is_test: true,
+            beside: 1,
         };
         let meter = Meter::new(&[item], History::new());
         assert_eq!(meter.left(Duration::ZERO), seconds(600));
@@ -404,7 +489,7 @@ mod tests {
         let mut lines = 0;
         for (n, name) in names.iter().enumerate() {
             let now = seconds(2 * n as u64);
-            meter.begin(name, now);
+            meter.begin(this(), name, now);
             meter.end(name, seconds(2), 1);
             lines += u32::from(meter.plain_line(now).is_some());
         }
@@ -414,12 +499,12 @@ mod tests {
     #[test]
     fn a_long_wait_is_told_ever_less_often() {
         let mut meter = Meter::new(&items(&["a", "b"]), History::new());
-        meter.begin("a", seconds(10));
+        meter.begin(this(), "a", seconds(10));
         let told: Vec<u64> = (10..1000)
             .filter(|&now| meter.plain_line(seconds(now)).is_some())
             .collect();
         assert_eq!(told, [70, 130, 250, 490, 970]);
-        meter.begin("b", seconds(1000));
+        meter.begin(this(), "b", seconds(1000));
         assert_eq!(meter.plain_line(seconds(1059)), None);
         let line = meter.plain_line(seconds(1060)).unwrap();
         assert!(line.ends_with("b (60 s)"), "{line}");

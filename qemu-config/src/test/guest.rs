@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::debug;
 use super::pair::{Pair, Pairs};
-use super::suite::Options;
+use super::suite::{Options, TOO_SLOW};
 use super::suites::{self, GuestTest};
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Plan, TCG_RACE, is_tcg_race};
@@ -21,8 +20,7 @@ const ATTEMPTS: u32 = 3;
 
 /// The tests of a suite whose names contain `filter`.
 pub fn chosen(suite: &str, filter: &str, kernel: Kernel, options: &Options) -> Vec<GuestTest> {
-    let too_slow =
-        |test: &GuestTest| kernel == Kernel::Debug && debug::TOO_SLOW.contains(&test.name);
+    let too_slow = |test: &GuestTest| kernel == Kernel::Debug && TOO_SLOW.contains(&test.name);
     let mut tests = suites::table(suite).to_vec();
     tests.retain(|test| {
         test.name.contains(filter)

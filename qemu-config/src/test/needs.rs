@@ -25,6 +25,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         memory,
         nic: options.nic,
         cpus: options.cpus,
+        neighbours: 2 * options.pairs.saturating_sub(1),
         hardware: Hardware {
             // pyverbs asks for 16; each test has several buffers in them.
             huge_pages: 32,
@@ -107,6 +108,7 @@ mod tests {
             kernels: Vec::new(),
             nic: Nic::Faultline,
             cpus: None,
+            pairs: 2,
         };
         let plan = |suite| plan(Path::new(""), suite, Kernel::Stable, &options);
         for suite in ["rdmacm", "odp", "pyverbs", "coherence"] {

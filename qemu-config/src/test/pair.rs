@@ -1,16 +1,20 @@
 //! The pairs of guests that tests run in: one after the other, each for as many tests as it is good for.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use super::debug;
-use super::tally::Tally;
 use crate::cluster::{Cluster, Plan};
 use crate::image::Kernel;
 use crate::progress;
 use crate::workspace::Workspace;
+
+/// What the boot of a pair is called in the durations of a run.
+pub fn boot_name(kernel: Kernel) -> String {
+    format!("{}::boot", kernel.name())
+}
 
 /// Two guests.
 pub struct Pair {
@@ -67,14 +71,8 @@ impl<'a> Pairs<'a> {
             return Ok(pair);
         }
         self.leave();
-        // Somebody else may have booted pairs of this kernel.
-        self.boots += 1;
-        while self.last_dir().exists() {
-            self.boots += 1;
-        }
-        let dir = self.last_dir();
-        std::fs::create_dir_all(&dir)?;
-        let name = format!("{}::boot", self.kernel.name());
+        let dir = self.new_dir()?;
+        let name = boot_name(self.kernel);
         progress::begin(&name);
         let started = Instant::now();
         let cluster = Cluster::boot(self.workspace, plan, &dir)?;
@@ -82,6 +80,22 @@ impl<'a> Pairs<'a> {
         self.boots_repeated += cluster.repeated;
         let seen = vec![0; cluster.guests.len()];
         Ok(Pair { cluster, seen })
+    }
+
+    /// Makes the folder of the next pair. Other threads may boot pairs of the same kernel: the one that makes a folder
+    /// has its number.
+    fn new_dir(&mut self) -> Result<PathBuf> {
+        loop {
+            self.boots += 1;
+            let dir = self.last_dir();
+            match std::fs::create_dir(&dir) {
+                Ok(()) => return Ok(dir),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => (),
+                Err(error) => {
+                    return Err(error).with_context(|| format!("creating {}", dir.display()));
+                }
+            }
+        }
     }
 
     /// How often guests were booted again because they died while booting.
@@ -107,13 +121,13 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Ends the pair that is kept if its kernel can tell what has leaked; that is a test of `label`.
-    pub fn leave_without_leaks(&mut self, label: &str, tally: &mut Tally) {
-        if self.kernel == Kernel::Debug
-            && let Some(pair) = &mut self.kept
-        {
-            debug::look_for_leaks(pair, label, tally);
-            self.leave();
-        }
+    /// Their kernel.
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
+    /// The pair that is kept.
+    pub fn kept(&mut self) -> Option<&mut Pair> {
+        self.kept.as_mut()
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{debug, host, keys, pyverbs, robustness, sanitizers, suites};
+use super::{host, keys, pyverbs, robustness, sanitizers, suites};
 use crate::cluster::Nic;
 use crate::image::Kernel;
 
@@ -64,6 +64,15 @@ const BY_NAME: &[&str] = &[
     "apps::mpi_ud_long",
     "swap::three_times",
 ];
+
+/// The suites that `debug-kernel` runs on its kernel.
+pub const DEBUG_KERNEL: [&str; 4] = ["pingpong", "odp", "keys", "torture"];
+
+/// Tests of these that show nothing there that shorter ones do not, and would take another half hour.
+pub const TOO_SLOW: [&str; 3] = ["tcp_1_gib", "everything_other_seed", "everything_many_qps"];
+
+/// The step of `debug-kernel` that needs no guest: the style of the kernel code.
+pub const CHECKPATCH: &str = "checkpatch";
 
 /// A named set of tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +144,7 @@ impl Suite {
         match self {
             Self::Host => host::STEPS,
             Self::Keys => keys::STEPS,
-            Self::DebugKernel => &[debug::CHECKPATCH],
+            Self::DebugKernel => &[CHECKPATCH],
             Self::Sanitizers => &sanitizers::STEPS,
             Self::Guest(_) | Self::Odp | Self::Pyverbs | Self::Robustness => &[],
         }
@@ -145,7 +154,7 @@ impl Suite {
     pub fn tests(self) -> Vec<String> {
         let others: Vec<&str> = match self {
             Self::Robustness => robustness::TESTS.iter().map(|&(name, _)| name).collect(),
-            Self::DebugKernel => [&debug::SUITES[..], &[debug::CHECKPATCH]].concat(),
+            Self::DebugKernel => [&DEBUG_KERNEL[..], &[CHECKPATCH]].concat(),
             Self::Host
             | Self::Keys
             | Self::Sanitizers
@@ -173,6 +182,8 @@ pub struct Options {
     pub nic: Nic,
     /// Virtual CPUs of each guest; the suite's own choice if `None`.
     pub cpus: Option<u32>,
+    /// Pairs of guests that run at the same time.
+    pub pairs: usize,
 }
 
 impl Options {
@@ -255,6 +266,7 @@ mod tests {
             kernels: Kernel::BOTH.to_vec(),
             nic: Nic::Faultline,
             cpus: None,
+            pairs: 1,
         };
         let [first, second] = Kernel::BOTH;
         for name in LONG.iter().chain(BY_NAME) {

@@ -42,7 +42,7 @@ impl Failure {
 }
 
 /// Counts and prints results.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Tally {
     passed: usize,
     /// Those of them that failed at first, with what was wrong.
@@ -108,6 +108,22 @@ impl Tally {
     ) {
         progress::end(name, elapsed, passed + failed.len() + skipped);
         self.passed += passed;
+        self.failed.extend(failed);
+        self.skipped += skipped;
+    }
+
+    /// Adds the results that another thread has counted.
+    pub fn merge(&mut self, other: Self) {
+        let Self {
+            passed,
+            retried,
+            boots_repeated,
+            failed,
+            skipped,
+        } = other;
+        self.passed += passed;
+        self.retried.extend(retried);
+        self.boots_repeated += boots_repeated;
         self.failed.extend(failed);
         self.skipped += skipped;
     }
@@ -193,6 +209,12 @@ mod tests {
         tally.add_after("c", Duration::ZERO, failed, &["QEMU died"; 2]);
         let summary = "2 passed, 1 failed, 0 skipped, 1 passed after a retry";
         assert_eq!(tally.summary(), summary);
+        let mut all = Tally::default();
+        all.add("d", Duration::ZERO, Verdict::Skipped("why".into()));
+        all.merge(tally.clone());
+        all.merge(tally.clone());
+        let twice = "4 passed, 2 failed, 1 skipped, 2 passed after a retry";
+        assert_eq!(all.summary(), twice);
         let retried: Vec<String> = tally.retried.iter().map(Failure::summary).collect();
         assert_eq!(retried, ["    a\n        QEMU died"]);
         tally.boots_repeated = 2;

@@ -222,22 +222,6 @@ fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Files in circles that still exist, by crate. These lists only shrink: remove a file when it is in no circle any more.
-const IN_CIRCLES: &[(&str, &[&str])] = &[(
-    "qemu-config",
-    &[
-        "test/debug.rs",
-        "test/guest.rs",
-        "test/keys.rs",
-        "test/mod.rs",
-        "test/needs.rs",
-        "test/pair.rs",
-        "test/pyverbs.rs",
-        "test/robustness.rs",
-        "test/suite.rs",
-    ],
-)];
-
 #[test]
 fn files_of_a_crate_use_each_other_in_one_direction() {
     let root = root();
@@ -262,24 +246,12 @@ fn files_of_a_crate_use_each_other_in_one_direction() {
             .collect();
         checked += sources.len();
         let circles = circles(&uses(&sources));
-        let allowed = IN_CIRCLES.iter().find(|(name, _)| *name == package);
-        let allowed = allowed.map_or(&[][..], |(_, allowed)| allowed);
-        let is_allowed = |file: &String| allowed.contains(&file.as_str());
         for ((user, used), names) in &circles {
-            if !is_allowed(user) || !is_allowed(used) {
-                let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                wrong.push(format!(
-                    "{package}: {user} uses {} of {used}, which uses {user} in turn: move what both need to a file of its own",
-                    names.join(", ")
-                ));
-            }
-        }
-        for file in allowed {
-            if !circles.keys().any(|(user, _)| user == file) {
-                wrong.push(format!(
-                    "{package}: {file} is in no circle: remove it from IN_CIRCLES"
-                ));
-            }
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            wrong.push(format!(
+                "{package}: {user} uses {} of {used}, which uses {user} in turn: move what both need to a file of its own",
+                names.join(", ")
+            ));
         }
     }
     assert!(checked > 100, "only {checked} files");

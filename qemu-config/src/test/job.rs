@@ -1,0 +1,146 @@
+//! Jobs: tests of one suite that need the same guests, on one kernel.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::pair::Pairs;
+use super::suite::{Options, Suite};
+use super::suites::GuestTest;
+use super::tally::{Tally, Verdict};
+use super::{guest, leaks, needs, pyverbs, robustness};
+use crate::cluster::Plan;
+use crate::image::Kernel;
+use crate::workspace::Workspace;
+
+/// Tests of a suite that need the same guests.
+pub struct Job {
+    /// Suite and kernel.
+    label: String,
+    /// The guests.
+    pub plan: Plan,
+    tests: Tests,
+}
+
+enum Tests {
+    Pyverbs(Vec<pyverbs::Test>),
+    Robustness(Vec<(&'static str, robustness::Test)>),
+    Table(Vec<GuestTest>),
+}
+
+/// The tests of a suite in guests of a kernel whose names contain `filter`.
+pub fn jobs_of(
+    workspace: &Workspace,
+    suite: Suite,
+    filter: &str,
+    kernel: Kernel,
+    options: &Options,
+) -> Vec<Job> {
+    let plan = needs::plan(workspace.root(), suite.name(), kernel, options);
+    let mut jobs = Vec::new();
+    let mut add = |plan, tests| {
+        let label = format!("{}::{}", suite.name(), kernel.name());
+        jobs.push(Job { label, plan, tests });
+    };
+    let mut pyverbs = options.pyverbs(suite);
+    pyverbs.retain(|test| test.name.contains(filter));
+    if !pyverbs.is_empty() {
+        add(plan.clone(), Tests::Pyverbs(pyverbs));
+    }
+    let robustness = match suite {
+        Suite::Robustness => robustness::chosen(filter),
+        _ => Vec::new(),
+    };
+    if !robustness.is_empty() {
+        add(plan.clone(), Tests::Robustness(robustness));
+    }
+    let mut table = guest::chosen(suite.name(), filter, kernel, options);
+    table.sort_by_key(|test| test.cpus);
+    for tests in table.chunk_by(|a, b| a.cpus == b.cpus) {
+        let plan = Plan {
+            cpus: tests[0].cpus.or(plan.cpus),
+            ..plan.clone()
+        };
+        add(plan, Tests::Table(tests.to_vec()));
+    }
+    jobs
+}
+
+/// Brings together what needs the same guests, in the order in which these are first needed.
+pub fn by_plan<T>(mut items: Vec<T>, plan: impl Fn(&T) -> &Plan) -> Vec<T> {
+    let mut plans: Vec<Plan> = Vec::new();
+    for item in &items {
+        if !plans.contains(plan(item)) {
+            plans.push(plan(item).clone());
+        }
+    }
+    items.sort_by_key(|item| plans.iter().position(|known| known == plan(item)));
+    items
+}
+
+impl Job {
+    /// The full names of its tests, with the seconds that each takes at least.
+    pub fn names(&self) -> Vec<(String, u64)> {
+        let full = |name: &str, least| (format!("{}::{name}", self.label), least);
+        match &self.tests {
+            Tests::Pyverbs(tests) => tests.iter().map(|test| full(test.name, 0)).collect(),
+            Tests::Robustness(tests) => tests.iter().map(|(name, _)| full(name, 0)).collect(),
+            Tests::Table(tests) => tests
+                .iter()
+                .map(|test| full(test.name, test.least_seconds()))
+                .collect(),
+        }
+    }
+
+    /// Runs its tests; those that need other guests than are there get new ones.
+    pub fn run(&self, workspace: &Workspace, dir: &Path, pairs: &mut Pairs<'_>, tally: &mut Tally) {
+        let started = Instant::now();
+        let (label, plan) = (&self.label, &self.plan);
+        let result = match &self.tests {
+            Tests::Pyverbs(tests) => pyverbs::run(tests, plan, label, dir, pairs, tally),
+            Tests::Robustness(tests) => {
+                robustness::run(workspace, tests, plan, label, dir, pairs, tally)
+            }
+            Tests::Table(tests) => guest::run(workspace, tests, plan, label, pairs, tally),
+        };
+        if let Err(error) = result {
+            tally.add(
+                &format!("{label}::boot"),
+                started.elapsed(),
+                Verdict::Failed(format!("{error:#}")),
+            );
+        }
+        // Jobs of a suite differ in this.
+        let name = match (&self.tests, plan.cpus) {
+            (Tests::Pyverbs(_), _) => format!("{label}::pyverbs"),
+            (_, Some(cpus)) => format!("{label}::{cpus}_cpus"),
+            (_, None) => label.clone(),
+        };
+        leaks::leave_without(pairs, &name, tally);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_of_the_same_guests_come_together() {
+        let plan = |cpus| Plan {
+            cpus,
+            ..Plan::default()
+        };
+        let items = [
+            (1, None),
+            (2, Some(2)),
+            (3, None),
+            (4, Some(4)),
+            (5, Some(2)),
+        ];
+        let items: Vec<(u32, Plan)> = items.map(|(n, cpus)| (n, plan(cpus))).to_vec();
+        let order: Vec<u32> = by_plan(items, |item| &item.1)
+            .into_iter()
+            .map(|item| item.0)
+            .collect();
+        assert_eq!(order, [1, 3, 2, 5, 4]);
+    }
+}
