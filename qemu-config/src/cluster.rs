@@ -20,6 +20,7 @@ use crate::image::{Base, Image, Kernel};
 use crate::initrd;
 use crate::programs::Programs;
 use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
+use crate::vmlinux;
 use crate::workspace::Workspace;
 
 /// What the guests' RDMA traffic runs on.
@@ -207,7 +208,7 @@ impl Cluster {
                 kvm,
                 cpus,
                 memory: plan.memory,
-                kernel: base.vmlinuz(plan.kernel)?,
+                kernel: vmlinux::obtain(workspace, &base, plan.kernel)?,
                 initrd,
                 disk: image.disk.clone(),
                 serial: logs.join("serial.log"),

@@ -21,6 +21,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
     ("xz", "xz-utils"),
+    ("zstd", "zstd"),
     ("tar", "tar"),
     ("apt-get", "apt"),
 ];

@@ -480,6 +480,7 @@ fn remove_stale(cache: &Path, key: &str) -> Result<()> {
             .into_owned();
         if (name.starts_with("root-")
             || name.starts_with("image-")
+            || name.starts_with("kernel-")
             || name.starts_with("rdma-core-"))
             && !name.contains(key)
         {

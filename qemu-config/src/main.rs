@@ -24,6 +24,7 @@ mod run;
 mod shell;
 mod stream;
 mod test;
+mod vmlinux;
 mod workspace;
 
 use std::path::PathBuf;
