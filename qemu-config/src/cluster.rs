@@ -237,12 +237,11 @@ impl Cluster {
             let guest = Arc::new(booting.ready(on_barrier.clone())?);
             lock(&known).push(Arc::downgrade(&guest));
             configure(&guest, plan)?;
-            guest
-                .must(
-                    &hardware_script(&plan.hardware),
-                    SETUP_LIMIT * plan.kernel.patience(),
-                )
-                .context("putting the guest's further devices into use")?;
+            if let Some(command) = hardware_command(&plan.hardware) {
+                guest
+                    .must(&command, SETUP_LIMIT * plan.kernel.patience())
+                    .context("putting the guest's further devices into use")?;
+            }
             Ok(guest)
         })?;
         say(format!(
@@ -356,39 +355,22 @@ fn back(hardware: &Hardware, dir: &Path, index: usize) -> Result<Backing> {
     Ok(backing)
 }
 
-/// The script that puts a guest's further devices into use.
-fn hardware_script(hardware: &Hardware) -> String {
-    let mut script = String::from("set -e\n");
+/// The command that puts a guest's further devices into use, if it has any.
+fn hardware_command(hardware: &Hardware) -> Option<String> {
+    let mut words = Vec::new();
     if hardware.zram > 0 {
-        script += &format!(
-            "modprobe zram
-             echo {}M > /sys/block/zram0/disksize
-             mkswap -q /dev/zram0
-             swapon -p 100 /dev/zram0\n",
-            hardware.zram
-        );
+        words.push(format!("zram={}", hardware.zram));
     }
     if hardware.swap_disk > 0 {
-        script += "disk=$(grep -lx swap /sys/block/vd*/serial | cut -d/ -f4)
-             mkswap -q /dev/$disk
-             swapon /dev/$disk\n";
+        words.push("swap_disk".to_owned());
     }
     if hardware.pmem > 0 {
-        script += "modprobe -a virtio_pmem nd_pmem
-             lab_until 10 test -b /dev/pmem0
-             mkdir -p /mnt/dax
-             mount -t ext4 -o dax=always /dev/pmem0 /mnt/dax
-             # A kernel that cannot do it mounts without, and says so.
-             grep -q ' /mnt/dax .*dax=always' /proc/mounts\n";
+        words.push("pmem".to_owned());
     }
     if hardware.huge_pages > 0 {
-        script += &format!(
-            "echo {0} > /proc/sys/vm/nr_hugepages
-             [ $(cat /proc/sys/vm/nr_hugepages) -ge {0} ]\n",
-            hardware.huge_pages
-        );
+        words.push(format!("huge_pages={}", hardware.huge_pages));
     }
-    script
+    (!words.is_empty()).then(|| format!("use_hardware {}", words.join(" ")))
 }
 
 fn wait_for(path: &Path) -> Result<()> {
@@ -429,71 +411,39 @@ pub fn in_parallel<T: Send, R: Send>(
 
 /// Gives a guest its addresses and tells its scripts what is where.
 pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
-    let (own, own6) = (address(guest.index), address6(guest.index));
-    let patience = plan.kernel.patience();
-    let peer = if guest.index == 0 { 1 } else { 0 };
-    let env = format!(
-        "export GUEST_INDEX={} GUEST_COUNT={} GUEST_MIB={} MY_IP={own} MY_IP6={own6} PEER_IP={} PEER_IP6={}\n\
-         export ARTEFACTS=/tmp/artefacts LAB_PATIENCE={patience}\n\
-         # Options of the ODP programs for a device that cannot do all of it.\n\
-         export NIC_LIMITS={}\n",
-        guest.index,
-        plan.guests,
-        plan.memory,
-        address(peer),
-        address6(peer),
-        // rdma_rxe ignores the offset into an on-demand page (Linux 7.2).
-        if plan.nic == Nic::Rxe {
-            "'--aligned --same-iova'"
-        } else {
-            ""
-        }
-    );
-    let setup = match plan.nic {
-        Nic::None => "NETDEV= RDMA_DEV= GID_INDEX=".to_owned(),
-        Nic::Faultline | Nic::Rxe => {
-            let mtu = plan
-                .mtu
-                .map(|mtu| format!("ip link set $NETDEV mtu {mtu}"))
-                .unwrap_or_default();
-            let rxe = if plan.nic == Nic::Rxe {
-                "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev $NETDEV"
-            } else {
-                ""
-            };
-            format!(
-                "export MY_IP={own}
-                 find_netdev() {{ NETDEV=$(lab_netdev); [ -n \"$NETDEV\" ]; }}
-                 lab_until 10 find_netdev || {{ echo 'the NIC has no network interface'; dmesg | tail -n 30; exit 1; }}
-                 # It may just be given its name.
-                 udevadm settle --timeout=20
-                 find_netdev
-                 {mtu}
-                 # No IPv6 duplicate address detection: it would delay the addresses by two seconds. Those that are given
-                 # stay when the link goes, as IPv4's do.
-                 sysctl -qw net.ipv6.conf.$NETDEV.accept_dad=0 net.ipv6.conf.$NETDEV.keep_addr_on_down=1
-                 ip link set $NETDEV up && ip address add {own}/24 dev $NETDEV &&
-                     ip address add {own6}/64 dev $NETDEV nodad || exit 1
-                 {rxe}
-                 find_rdma() {{ RDMA_DEV=$(lab_rdma_device); [ -n \"$RDMA_DEV\" ]; }}
-                 lab_until 10 find_rdma || {{ echo 'there is no RDMA device'; dmesg | tail -n 30; exit 1; }}
-                 udevadm settle --timeout=20
-                 find_rdma
-                 find_gid() {{ GID_INDEX=$(lab_gid_index {own}); [ -n \"$GID_INDEX\" ]; }}
-                 lab_until 10 find_gid || {{ echo 'no GID holds the address {own}'; exit 1; }}"
-            )
-        }
-    };
-    let script = format!(
-        "mkdir -p /tmp/artefacts; LAB_PATIENCE={patience}
-         {setup}
-         cat > /run/lab.env <<EOF\n{env}\
-         export NETDEV=$NETDEV RDMA_DEV=$RDMA_DEV GID_INDEX=$GID_INDEX\nEOF\n"
-    );
+    let command = configure_command(guest.index, plan);
     guest
-        .must(&script, SETUP_LIMIT * patience)
+        .must(&command, SETUP_LIMIT * plan.kernel.patience())
         .context("setting up the guest")?;
     Ok(())
+}
+
+fn configure_command(index: usize, plan: &Plan) -> String {
+    let peer = if index == 0 { 1 } else { 0 };
+    let nic = match plan.nic {
+        Nic::Faultline => "faultline",
+        Nic::Rxe => "rxe",
+        Nic::None => "none",
+    };
+    let mtu = plan.mtu.map_or(String::new(), |mtu| mtu.to_string());
+    // Options of the ODP programs for a device that cannot do all of it: rdma_rxe ignores the offset into an on-demand
+    // page (Linux 7.2).
+    let limits = match plan.nic {
+        Nic::Rxe => "--aligned --same-iova",
+        Nic::Faultline | Nic::None => "",
+    };
+    format!(
+        "configure_guest {nic} '{mtu}' GUEST_INDEX={index} GUEST_COUNT={} GUEST_MIB={} \
+         MY_IP={} MY_IP6={} PEER_IP={} PEER_IP6={} \
+         ARTEFACTS=/tmp/artefacts LAB_PATIENCE={} NIC_LIMITS='{limits}'",
+        plan.guests,
+        plan.memory,
+        address(index),
+        address6(index),
+        address(peer),
+        address6(peer),
+        plan.kernel.patience(),
+    )
 }
 
 #[cfg(test)]
@@ -508,16 +458,43 @@ mod tests {
 
     #[test]
     fn hardware_is_put_into_use_only_if_it_is_there() {
-        assert_eq!(hardware_script(&Hardware::default()), "set -e\n");
+        assert_eq!(hardware_command(&Hardware::default()), None);
         let hardware = Hardware {
             zram: 64,
             huge_pages: 16,
             ..Hardware::default()
         };
-        let script = hardware_script(&hardware);
-        assert!(script.contains("echo 64M > /sys/block/zram0/disksize"));
-        assert!(script.contains("echo 16 > /proc/sys/vm/nr_hugepages"));
-        assert!(!script.contains("pmem"));
+        let command = hardware_command(&hardware);
+        assert_eq!(
+            command.as_deref(),
+            Some("use_hardware zram=64 huge_pages=16")
+        );
+    }
+
+    #[test]
+    fn a_guest_is_told_its_addresses_and_limits() {
+        let plan = Plan {
+            nic: Nic::Rxe,
+            mtu: Some(4200),
+            ..Plan::default()
+        };
+        let command = configure_command(1, &plan);
+        assert!(
+            command.starts_with("configure_guest rxe '4200' "),
+            "{command}"
+        );
+        for part in [
+            " MY_IP=10.77.0.2 ",
+            " PEER_IP=10.77.0.1 ",
+            " NIC_LIMITS='--aligned --same-iova'",
+        ] {
+            assert!(command.contains(part), "{command}");
+        }
+        let command = configure_command(0, &Plan::default());
+        assert!(
+            command.starts_with("configure_guest faultline '' "),
+            "{command}"
+        );
     }
 
     #[test]

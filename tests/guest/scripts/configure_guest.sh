@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Gives this guest its addresses, and writes to /run/lab.env where the device under test is, with the variables NAME:
+# configure_guest faultline|rxe|none MTU NAME=VALUE…
+# With an empty MTU the interface keeps the driver's.
+. /lab/lib.sh
+nic=$1 mtu=$2
+shift 2
+declare -x "$@"
+
+find_netdev() {
+	NETDEV=$(lab_netdev)
+	[ -n "$NETDEV" ]
+}
+find_rdma() {
+	RDMA_DEV=$(lab_rdma_device)
+	[ -n "$RDMA_DEV" ]
+}
+find_gid() {
+	GID_INDEX=$(lab_gid_index "$MY_IP")
+	[ -n "$GID_INDEX" ]
+}
+no_device() {
+	echo "$1"
+	dmesg | tail -n 30
+	exit 1
+}
+
+mkdir -p /tmp/artefacts
+NETDEV='' RDMA_DEV='' GID_INDEX=''
+if [ "$nic" != none ]; then
+	lab_until 10 find_netdev || no_device 'the NIC has no network interface'
+	# udev may just be renaming it.
+	udevadm settle --timeout=20
+	find_netdev
+	[ -z "$mtu" ] || ip link set "$NETDEV" mtu "$mtu"
+	# No IPv6 duplicate address detection: it would delay the addresses by two seconds. Those that are given stay when the
+	# link goes, as IPv4's do.
+	sysctl -qw "net.ipv6.conf.$NETDEV.accept_dad=0" "net.ipv6.conf.$NETDEV.keep_addr_on_down=1"
+	ip link set "$NETDEV" up || exit
+	ip address add "$MY_IP/24" dev "$NETDEV" || exit
+	ip address add "$MY_IP6/64" dev "$NETDEV" nodad || exit
+	if [ "$nic" = rxe ]; then
+		modprobe rdma_rxe && rdma link add rxe0 type rxe netdev "$NETDEV"
+	fi
+	lab_until 10 find_rdma || no_device 'there is no RDMA device'
+	udevadm settle --timeout=20
+	find_rdma
+	if ! lab_until 10 find_gid; then
+		echo "no GID holds the address $MY_IP"
+		exit 1
+	fi
+fi
+printf 'export %q\n' "$@" "NETDEV=$NETDEV" "RDMA_DEV=$RDMA_DEV" "GID_INDEX=$GID_INDEX" >/run/lab.env
