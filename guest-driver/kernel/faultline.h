@@ -20,7 +20,7 @@
 #include <rdma/ib_verbs.h>
 
 #include "faultline_abi.h"
-#include "compat.h"
+#include "faultline_compat.h"
 
 #define FAULTLINE_DRV_NAME	"faultline"
 

@@ -176,8 +176,8 @@ int faultline_modify_cq(struct ib_cq *ibcq, u16 count, u16 period)
 				       period);
 }
 
-static int __faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
-				 struct ib_udata *udata)
+int faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
+			struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibcq->device);
 	struct faultline_cq *cq = to_fcq(ibcq);
@@ -214,20 +214,6 @@ static int __faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
 	faultline_buf_free(dev, &buf);
 	return err;
 }
-
-#ifdef FAULTLINE_COMPAT_USER_CQ_OPS
-int faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
-			struct ib_udata *udata)
-{
-	return __faultline_resize_cq(ibcq, entries, udata);
-}
-#else
-int faultline_resize_cq(struct ib_cq *ibcq, int entries,
-			struct ib_udata *udata)
-{
-	return __faultline_resize_cq(ibcq, entries < 0 ? 0 : entries, udata);
-}
-#endif
 
 static const u8 faultline_send_opcodes[] = {
 	[FAULTLINE_WC_SEND] = IB_WC_SEND,

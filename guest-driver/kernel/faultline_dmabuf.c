@@ -48,7 +48,7 @@ static void faultline_dmabuf_move_notify(struct dma_buf_attachment *attach)
 }
 
 static const struct dma_buf_attach_ops faultline_dmabuf_ops = {
-	.FAULTLINE_COMPAT_MOVE_NOTIFY = faultline_dmabuf_move_notify,
+	.FAULTLINE_MOVE_NOTIFY = faultline_dmabuf_move_notify,
 };
 
 /* Uses the largest page size that the buffer's pages allow. */
@@ -113,9 +113,10 @@ faultline_dmabuf_get(struct ib_device *ibdev, u64 offset, u64 length, int fd,
 	return ib_umem_dmabuf_get_pinned(ibdev, offset, length, fd, access);
 }
 
-static struct ib_mr *__faultline_reg_dmabuf(struct ib_pd *ibpd, u64 offset,
-					    u64 length, u64 virt_addr, int fd,
-					    int access)
+struct ib_mr *faultline_reg_user_mr_dmabuf(struct ib_pd *ibpd, u64 offset,
+					   u64 length, u64 virt_addr, int fd,
+					   int access,
+					   struct uverbs_attr_bundle *attrs)
 {
 	struct faultline_dev *dev = to_fdev(ibpd->device);
 	bool on_demand = dev->odp;
@@ -165,25 +166,3 @@ free_mr:
 	kfree(mr);
 	return ERR_PTR(err);
 }
-
-#ifdef FAULTLINE_COMPAT_DMAH
-struct ib_mr *faultline_reg_user_mr_dmabuf(struct ib_pd *ibpd, u64 offset,
-					   u64 length, u64 virt_addr, int fd,
-					   int access, struct ib_dmah *dmah,
-					   struct uverbs_attr_bundle *attrs)
-{
-	if (dmah)
-		return ERR_PTR(-EOPNOTSUPP);
-	return __faultline_reg_dmabuf(ibpd, offset, length, virt_addr, fd,
-				      access);
-}
-#else
-struct ib_mr *faultline_reg_user_mr_dmabuf(struct ib_pd *ibpd, u64 offset,
-					   u64 length, u64 virt_addr, int fd,
-					   int access,
-					   struct uverbs_attr_bundle *attrs)
-{
-	return __faultline_reg_dmabuf(ibpd, offset, length, virt_addr, fd,
-				      access);
-}
-#endif

@@ -147,25 +147,12 @@ static int faultline_set_channels(struct net_device *netdev,
 	return faultline_net_reshape(net, &shape);
 }
 
-#ifdef FAULTLINE_COMPAT_RX_RING_COUNT
-static u32 faultline_get_rx_ring_count(struct net_device *netdev)
+u32 faultline_get_rx_ring_count(struct net_device *netdev)
 {
 	struct faultline_net *net = netdev_priv(netdev);
 
 	return net->num_channels;
 }
-#else
-static int faultline_get_rxnfc(struct net_device *netdev,
-			       struct ethtool_rxnfc *info, u32 *rule_locs)
-{
-	struct faultline_net *net = netdev_priv(netdev);
-
-	if (info->cmd != ETHTOOL_GRXRINGS)
-		return -EOPNOTSUPP;
-	info->data = net->num_channels;
-	return 0;
-}
-#endif
 
 static u32 faultline_get_rxfh_indir_size(struct net_device *netdev)
 {
@@ -321,11 +308,7 @@ const struct ethtool_ops faultline_ethtool_ops = {
 	.set_ringparam = faultline_set_ringparam,
 	.get_channels = faultline_get_channels,
 	.set_channels = faultline_set_channels,
-#ifdef FAULTLINE_COMPAT_RX_RING_COUNT
-	.get_rx_ring_count = faultline_get_rx_ring_count,
-#else
-	.get_rxnfc = faultline_get_rxnfc,
-#endif
+	FAULTLINE_RX_RING_COUNT_OP,
 	.get_rxfh_indir_size = faultline_get_rxfh_indir_size,
 	.get_rxfh_key_size = faultline_get_rxfh_key_size,
 	.get_rxfh = faultline_get_rxfh,

@@ -346,13 +346,8 @@ int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
 			struct uverbs_attr_bundle *attrs);
 int faultline_modify_cq(struct ib_cq *ibcq, u16 count, u16 period);
 int faultline_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata);
-#ifdef FAULTLINE_COMPAT_USER_CQ_OPS
 int faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
 			struct ib_udata *udata);
-#else
-int faultline_resize_cq(struct ib_cq *ibcq, int entries,
-			struct ib_udata *udata);
-#endif
 int faultline_poll_cq(struct ib_cq *ibcq, int num_entries, struct ib_wc *wc);
 int faultline_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags);
 void faultline_cq_clean(struct faultline_cq *cq, u32 qpn,
@@ -414,16 +409,9 @@ u64 faultline_srq_complete(struct faultline_srq *srq, u32 tag);
 
 /* faultline_mr.c */
 struct ib_mr *faultline_get_dma_mr(struct ib_pd *ibpd, int access);
-#ifdef FAULTLINE_COMPAT_DMAH
-struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
-				    u64 virt_addr, int access,
-				    struct ib_dmah *dmah,
-				    struct ib_udata *udata);
-#else
 struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 				    u64 virt_addr, int access,
 				    struct ib_udata *udata);
-#endif
 int faultline_check_region(struct faultline_dev *dev, u64 length,
 			   u64 virt_addr, int access);
 struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
@@ -467,17 +455,10 @@ int faultline_query_ucontext(struct ib_ucontext *ibctx,
 			     struct uverbs_attr_bundle *attrs);
 
 /* faultline_dmabuf.c */
-#ifdef FAULTLINE_COMPAT_DMAH
-struct ib_mr *faultline_reg_user_mr_dmabuf(struct ib_pd *ibpd, u64 offset,
-					   u64 length, u64 virt_addr, int fd,
-					   int access, struct ib_dmah *dmah,
-					   struct uverbs_attr_bundle *attrs);
-#else
 struct ib_mr *faultline_reg_user_mr_dmabuf(struct ib_pd *ibpd, u64 offset,
 					   u64 length, u64 virt_addr, int fd,
 					   int access,
 					   struct uverbs_attr_bundle *attrs);
-#endif
 
 /* faultline_keys.c */
 struct faultline_reg_mr_wqe;
@@ -506,14 +487,7 @@ struct rdma_hw_stats *
 faultline_counter_alloc_stats(struct rdma_counter *counter);
 int faultline_counter_update_stats(struct rdma_counter *counter);
 int faultline_counter_dealloc(struct rdma_counter *counter);
-#ifdef FAULTLINE_COMPAT_COUNTER_PORT
-void faultline_counter_init(struct rdma_counter *counter);
-int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp,
-			      u32 port);
-int faultline_counter_unbind_qp(struct ib_qp *ibqp, u32 port);
-#else
 int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp);
 int faultline_counter_unbind_qp(struct ib_qp *ibqp);
-#endif
 
 #endif /* FAULTLINE_IB_H */

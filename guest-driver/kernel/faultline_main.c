@@ -37,7 +37,7 @@ static void faultline_death_work(struct work_struct *work)
 	faultline_ib_death(dev);
 
 	/* The rest allocates, and waits for other queues. */
-	queue_work(FAULTLINE_COMPAT_UNBOUND_WQ, &dev->unregister_work);
+	queue_work(FAULTLINE_UNBOUND_WQ, &dev->unregister_work);
 }
 
 /* The parts of the kernel that know the device lose it. */

@@ -279,9 +279,9 @@ int faultline_check_region(struct faultline_dev *dev, u64 length,
 	return 0;
 }
 
-static struct ib_mr *__faultline_reg_user_mr(struct ib_pd *ibpd, u64 start,
-					     u64 length, u64 virt_addr,
-					     int access, struct ib_udata *udata)
+struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
+				    u64 virt_addr, int access,
+				    struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibpd->device);
 	bool on_demand = access & IB_ACCESS_ON_DEMAND;
@@ -425,27 +425,6 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 		err = faultline_rereg_rights(mr, ibpd, access);
 	return ERR_PTR(err);
 }
-
-#ifdef FAULTLINE_COMPAT_DMAH
-struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
-				    u64 virt_addr, int access,
-				    struct ib_dmah *dmah,
-				    struct ib_udata *udata)
-{
-	if (dmah)
-		return ERR_PTR(-EOPNOTSUPP);
-	return __faultline_reg_user_mr(ibpd, start, length, virt_addr, access,
-				       udata);
-}
-#else
-struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
-				    u64 virt_addr, int access,
-				    struct ib_udata *udata)
-{
-	return __faultline_reg_user_mr(ibpd, start, length, virt_addr, access,
-				       udata);
-}
-#endif
 
 int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 {

@@ -213,5 +213,6 @@ netdev_tx_t faultline_start_xmit(struct sk_buff *skb,
 
 /* faultline_ethtool.c */
 extern const struct ethtool_ops faultline_ethtool_ops;
+u32 faultline_get_rx_ring_count(struct net_device *netdev);
 
 #endif /* FAULTLINE_NET_H */

@@ -62,7 +62,7 @@ static void faultline_odp_child_idle(struct faultline_mr *mr,
 		return;
 	list_add_tail(&child->idle, &mr->idle_children);
 	mr->idle_count++;
-	queue_delayed_work(FAULTLINE_COMPAT_UNBOUND_WQ, &mr->reap_children,
+	queue_delayed_work(FAULTLINE_UNBOUND_WQ, &mr->reap_children,
 			   FAULTLINE_CHILD_IDLE);
 }
 

@@ -22,7 +22,6 @@
  */
 #include <linux/dma-mapping.h>
 #include <linux/mm.h>
-#include <linux/pci-p2pdma.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -105,43 +104,10 @@ static u64 faultline_odp_map_page(struct faultline_dev *dev,
 {
 	bool write = pfn & HMM_PFN_WRITE && odp->umem.writable;
 	dma_addr_t addr;
-#ifdef FAULTLINE_COMPAT_ODP_PFNS
-	struct pci_p2pdma_map_state p2pdma = {};
-	unsigned long *entry = &odp->map.pfn_list[index];
-	bool mapped = *entry & HMM_PFN_DMA_MAPPED;
 
-	if (!mapped && !(pfn & HMM_PFN_VALID))
+	if (!faultline_odp_dma_map(&dev->pdev->dev, odp, index, pfn, &write,
+				   &addr))
 		return 0;
-	if (!mapped)
-		*entry = pfn & ~HMM_PFN_WRITE;
-	if (write)
-		*entry |= HMM_PFN_WRITE;
-	addr = hmm_dma_map_pfn(&dev->pdev->dev, &odp->map, index, &p2pdma);
-	if (dma_mapping_error(&dev->pdev->dev, addr))
-		return 0;
-	/* The core counts down on unmap, and leaves counting up to drivers. */
-	if (!mapped)
-		odp->npages++;
-	write = *entry & HMM_PFN_WRITE;
-#else
-	dma_addr_t *entry = &odp->dma_list[index];
-
-	if (!*entry) {
-		if (!(pfn & HMM_PFN_VALID))
-			return 0;
-		addr = dma_map_page(&dev->pdev->dev, hmm_pfn_to_page(pfn), 0,
-				    PAGE_SIZE, DMA_BIDIRECTIONAL);
-		if (dma_mapping_error(&dev->pdev->dev, addr))
-			return 0;
-		*entry = addr | ODP_READ_ALLOWED_BIT;
-		odp->pfn_list[index] = pfn;
-		odp->npages++;
-	}
-	if (write)
-		*entry |= ODP_WRITE_ALLOWED_BIT;
-	addr = *entry & ODP_DMA_ADDR_MASK;
-	write = *entry & ODP_WRITE_ALLOWED_BIT;
-#endif
 	return addr | FAULTLINE_PTE_READ | (write ? FAULTLINE_PTE_WRITE : 0);
 }
 

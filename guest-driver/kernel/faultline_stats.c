@@ -159,8 +159,7 @@ int faultline_counter_dealloc(struct rdma_counter *counter)
 }
 
 /* The first queue pair of a counter makes the set that it stands for. */
-static int __faultline_counter_bind_qp(struct rdma_counter *counter,
-				       struct ib_qp *ibqp)
+int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp)
 {
 	struct faultline_dev *dev = to_fdev(ibqp->device);
 	bool is_new = !counter->id;
@@ -183,7 +182,7 @@ static int __faultline_counter_bind_qp(struct rdma_counter *counter,
 	return 0;
 }
 
-static int __faultline_counter_unbind_qp(struct ib_qp *ibqp)
+int faultline_counter_unbind_qp(struct ib_qp *ibqp)
 {
 	struct faultline_dev *dev = to_fdev(ibqp->device);
 	int err;
@@ -194,30 +193,3 @@ static int __faultline_counter_unbind_qp(struct ib_qp *ibqp)
 		ibqp->counter = NULL;
 	return err;
 }
-
-#ifdef FAULTLINE_COMPAT_COUNTER_PORT
-void faultline_counter_init(struct rdma_counter *counter)
-{
-}
-
-int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp,
-			      u32 port)
-{
-	return __faultline_counter_bind_qp(counter, ibqp);
-}
-
-int faultline_counter_unbind_qp(struct ib_qp *ibqp, u32 port)
-{
-	return __faultline_counter_unbind_qp(ibqp);
-}
-#else
-int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp)
-{
-	return __faultline_counter_bind_qp(counter, ibqp);
-}
-
-int faultline_counter_unbind_qp(struct ib_qp *ibqp)
-{
-	return __faultline_counter_unbind_qp(ibqp);
-}
-#endif

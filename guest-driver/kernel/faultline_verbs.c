@@ -13,13 +13,6 @@
 #include "faultline_odp.h"
 #include "faultline_watch.h"
 
-#ifdef FAULTLINE_COMPAT_COUNTER_PORT
-/* There is nothing of our own in a counter. */
-struct faultline_counter {
-	struct rdma_counter rdma_counter;
-};
-#endif
-
 /* Local ACK delay: 4.096 us * 2^15, about 134 ms, generous for software. */
 #define FAULTLINE_ACK_DELAY	15
 /* No VLAN, in SET_GID. */
@@ -476,6 +469,7 @@ static const struct attribute_group faultline_attr_group = {
 	.attrs = faultline_attributes,
 };
 
+/* Those that differ between kernels are in faultline_compat_ops. */
 static const struct ib_device_ops faultline_dev_ops = {
 	.owner = THIS_MODULE,
 	.driver_id = RDMA_DRIVER_UNKNOWN,
@@ -492,12 +486,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.alloc_xrcd = faultline_alloc_xrcd,
 	.attach_mcast = faultline_attach_mcast,
 	.counter_alloc_stats = faultline_counter_alloc_stats,
-	.counter_bind_qp = faultline_counter_bind_qp,
 	.counter_dealloc = faultline_counter_dealloc,
-#ifdef FAULTLINE_COMPAT_COUNTER_PORT
-	.counter_init = faultline_counter_init,
-#endif
-	.counter_unbind_qp = faultline_counter_unbind_qp,
 	.counter_update_stats = faultline_counter_update_stats,
 	.create_ah = faultline_create_ah,
 	.create_cq = faultline_create_cq,
@@ -548,16 +537,8 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.query_srq = faultline_query_srq,
 	.query_ucontext = faultline_query_ucontext,
 	.reg_dm_mr = faultline_reg_dm_mr,
-	.reg_user_mr = faultline_reg_user_mr,
-	.reg_user_mr_dmabuf = faultline_reg_user_mr_dmabuf,
 	.req_notify_cq = faultline_req_notify_cq,
 	.rereg_user_mr = faultline_rereg_user_mr,
-#ifdef FAULTLINE_COMPAT_USER_CQ_OPS
-	.create_user_cq = faultline_create_cq,
-	.resize_user_cq = faultline_resize_cq,
-#else
-	.resize_cq = faultline_resize_cq,
-#endif
 
 	INIT_RDMA_OBJ_SIZE(ib_ah, faultline_ah, ibah),
 	INIT_RDMA_OBJ_SIZE(ib_cq, faultline_cq, ibcq),
@@ -568,9 +549,6 @@ static const struct ib_device_ops faultline_dev_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_srq, faultline_srq, ibsrq),
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, faultline_ucontext, ibucontext),
 	INIT_RDMA_OBJ_SIZE(ib_xrcd, faultline_xrcd, ibxrcd),
-#ifdef FAULTLINE_COMPAT_COUNTER_PORT
-	INIT_RDMA_OBJ_SIZE(rdma_counter, faultline_counter, rdma_counter),
-#endif
 };
 
 /* Methods and objects beyond those of all devices. */
@@ -620,6 +598,7 @@ int faultline_ib_register(struct faultline_dev *dev)
 	strscpy(ibdev->node_desc, FAULTLINE_DRV_NAME,
 		sizeof(ibdev->node_desc));
 	ib_set_device_ops(ibdev, &faultline_dev_ops);
+	ib_set_device_ops(ibdev, &faultline_compat_ops);
 	ibdev->driver_def = faultline_uapi_defs;
 	err = ib_device_set_netdev(ibdev, faultline_netdev(dev), 1);
 	if (err)
@@ -668,11 +647,11 @@ void faultline_ib_death(struct faultline_dev *dev)
 	xa_unlock_irqrestore(&dev->cqs, flags);
 }
 
-/* The link came up or went down. Where the core sees that itself: nothing. */
+/* The link came up or went down. */
 void faultline_ib_port_event(struct faultline_dev *dev, bool up)
 {
-#ifdef FAULTLINE_COMPAT_PORT_EVENTS
+	if (faultline_core_dispatches_port_events())
+		return;
 	faultline_ib_dispatch(dev, up ? IB_EVENT_PORT_ACTIVE :
 					IB_EVENT_PORT_ERR);
-#endif
 }

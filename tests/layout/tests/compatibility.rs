@@ -51,6 +51,8 @@ fn assigned(text: &str, object: &str) -> BTreeSet<String> {
 }
 
 const VERBS: &str = "guest-driver/kernel/faultline_verbs.c";
+/// The operations that differ between kernels.
+const COMPAT: &str = "guest-driver/kernel/faultline_compat.c";
 const MR: &str = "guest-driver/kernel/faultline_mr.c";
 const STEERING: &str = "guest-driver/kernel/faultline_steering.c";
 const QP: &str = "guest-driver/provider/qp.c";
@@ -112,6 +114,10 @@ fn operations_of_the_library_are_as_described() {
 #[test]
 fn operations_of_the_driver_are_as_described() {
     let mut code = operations(VERBS, "struct ib_device_ops faultline_dev_ops = {");
+    code.extend(operations(
+        COMPAT,
+        "struct ib_device_ops faultline_compat_ops = {",
+    ));
     for attribute in ["owner", "driver_id", "uverbs_abi_ver", "device_group"] {
         assert!(code.remove(attribute), "{attribute}");
     }

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/**
+ * DOC: Differences between kernels
+ *
+ * The driver builds on Linux 6.12, 7.2 and 7.3. Each difference between them
+ * is handled in this header or in faultline_compat.c, and nowhere else. What a
+ * kernel declares is probed, not concluded from its version, since
+ * distributions backport interfaces: compat_probe.sh compiles an expression
+ * for each difference and writes FAULTLINE_HAVE_* to the generated header
+ * compat_config.h. A macro of the kernel needs no probe: #ifndef tells.
+ */
+#ifndef FAULTLINE_COMPAT_H
+#define FAULTLINE_COMPAT_H
+
+#include <linux/dma-buf.h>
+#include <linux/hmm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/workqueue.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_umem_odp.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
+
+#include "compat_config.h"
+
+struct ethtool_rxnfc;
+
+/* The core turns link events of the netdev into port events by itself. */
+static inline bool faultline_core_dispatches_port_events(void)
+{
+#ifdef FAULTLINE_HAVE_REPORT_PORT_EVENT
+	return true;
+#else
+	return false;
+#endif
+}
+
+/* The exporter of a dma-buf calls it before it moves the buffer. */
+#ifdef FAULTLINE_HAVE_INVALIDATE_MAPPINGS
+#define FAULTLINE_MOVE_NOTIFY	invalidate_mappings
+#else
+#define FAULTLINE_MOVE_NOTIFY	move_notify
+#endif
+
+/* The workqueue for long work that need not run on the same CPU. */
+#ifdef FAULTLINE_HAVE_SYSTEM_DFL_WQ
+#define FAULTLINE_UNBOUND_WQ	system_dfl_wq
+#else
+#define FAULTLINE_UNBOUND_WQ	system_unbound_wq
+#endif
+
+static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
+						 unsigned long addr,
+						 size_t size, int access)
+{
+#ifdef FAULTLINE_HAVE_UMEM_GET_VA
+	return ib_umem_get_va(device, addr, size, access);
+#else
+	return ib_umem_get(device, addr, size, access);
+#endif
+}
+
+/*
+ * Finds the pages of a range. Returns -EBUSY if the range has been invalidated
+ * meanwhile. Newer kernels take the mmap_lock themselves, and release it for
+ * handlers that need that (userfaultfd).
+ */
+static inline int faultline_hmm_walk(struct hmm_range *range)
+{
+#ifdef FAULTLINE_HAVE_HMM_UNLOCKED
+	unsigned long timeout = msecs_to_jiffies(HMM_RANGE_DEFAULT_TIMEOUT);
+
+	return hmm_range_fault_unlocked_timeout(range, timeout);
+#else
+	struct mm_struct *mm = range->notifier->mm;
+	int err;
+
+	range->notifier_seq = mmu_interval_read_begin(range->notifier);
+	mmap_read_lock(mm);
+	err = hmm_range_fault(range);
+	mmap_read_unlock(mm);
+	return err;
+#endif
+}
+
+/*
+ * Newer kernels copy the driver's part of a request themselves. A provider
+ * that is newer than the driver may send a longer request if the rest is zero,
+ * and may expect a longer answer.
+ */
+#ifndef ib_copy_validate_udata_in
+static inline int faultline_udata_in(struct ib_udata *udata, void *req,
+				     size_t size, size_t min_size)
+{
+	if (udata->inlen < min_size)
+		return -EINVAL;
+	if (udata->inlen > size &&
+	    !ib_is_udata_cleared(udata, size, udata->inlen - size))
+		return -EOPNOTSUPP;
+	memset(req, 0, size);
+	return ib_copy_from_udata(req, udata, min(size, udata->inlen));
+}
+
+#define ib_copy_validate_udata_in(udata, req, last)			\
+	faultline_udata_in(udata, &(req), sizeof(req),			\
+			   offsetofend(typeof(req), last))
+#endif
+
+#ifndef ib_respond_udata
+#define ib_respond_udata(udata, resp)					\
+	ib_copy_to_udata(udata, &(resp), min(sizeof(resp), (udata)->outlen))
+#endif
+
+/* faultline_compat.c */
+extern const struct ib_device_ops faultline_compat_ops;
+bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
+			   size_t index, unsigned long pfn, bool *write,
+			   dma_addr_t *addr);
+
+/* An initializer in struct ethtool_ops. */
+#ifdef FAULTLINE_HAVE_RX_RING_COUNT
+#define FAULTLINE_RX_RING_COUNT_OP					\
+	.get_rx_ring_count = faultline_get_rx_ring_count
+#else
+int faultline_compat_get_rxnfc(struct net_device *netdev,
+			       struct ethtool_rxnfc *info, u32 *rule_locs);
+#define FAULTLINE_RX_RING_COUNT_OP					\
+	.get_rxnfc = faultline_compat_get_rxnfc
+#endif
+
+#endif /* FAULTLINE_COMPAT_H */
