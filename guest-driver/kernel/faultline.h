@@ -29,9 +29,9 @@
 #define FAULTLINE_CMDQ_DEPTH		BIT(FAULTLINE_CMDQ_LOG_DEPTH)
 /* No command takes this long unless the device is dead. */
 #define FAULTLINE_CMD_TIMEOUT_MS	10000
-/* A completion whose interrupt got lost is found after this time. */
+/* Interval of polls, which find completions whose interrupt was lost. */
 #define FAULTLINE_CMD_POLL_MS		50
-/* The device counts its heartbeat up every second. */
+/* The device increments its heartbeat every second. */
 #define FAULTLINE_HEARTBEAT_PERIOD	HZ
 #define FAULTLINE_HEARTBEAT_MISSES	5
 
@@ -49,7 +49,7 @@ struct faultline_net;
 
 /* How the caller of a command waits. */
 enum faultline_wait {
-	/* Sleep until the interrupt. */
+	/* Sleep until the interrupt arrives. */
 	FAULTLINE_WAIT_SLEEP,
 	/* Poll, sleeping in between. */
 	FAULTLINE_WAIT_POLL,
@@ -58,10 +58,10 @@ enum faultline_wait {
 /* A command in flight. Lives on the caller's stack. */
 struct faultline_cmd_req {
 	struct completion done;
-	/* Where the completion goes; comp_size bytes. */
+	/* The buffer for the completion; comp_size bytes. */
 	void *comp;
 	u16 id;
-	/* 0 in flight, 1 completed, negative: given up. Under the queue's lock. */
+	/* 0: in flight, 1: completed, < 0: aborted. Under the queue's lock. */
 	int state;
 };
 
@@ -88,13 +88,13 @@ struct faultline_cmdq {
 
 struct faultline_eq {
 	struct faultline_dev *dev;
-	/* Serializes the interrupt and the look for lost interrupts. */
+	/* Serializes the interrupt and faultline_eqs_check_lost(). */
 	spinlock_t lock;
 	struct faultline_eqe *ring;
 	dma_addr_t dma;
 	u32 eqn;
 	u32 consumer;
-	/* What the look for lost interrupts found the last time. */
+	/* The state that faultline_eqs_check_lost() found the last time. */
 	u32 last_consumer;
 	bool was_pending;
 	unsigned int vector;
@@ -103,14 +103,14 @@ struct faultline_eq {
 };
 
 /*
- * What events name: CQs, QPs, SRQs. An event handler holds a reference while
- * it works; whoever destroys the object waits for the last one.
+ * An object that events refer to: CQ, QP, SRQ or WQ. An event handler holds a
+ * reference while it runs; destruction waits for the last reference.
  */
 struct faultline_res {
 	u32 num;
 	refcount_t refs;
 	struct completion unused;
-	/* In interrupt context. */
+	/* Called in interrupt context. */
 	void (*event)(struct faultline_res *res, u8 kind);
 };
 
@@ -154,23 +154,23 @@ struct faultline_dev {
 	u32 heartbeat;
 	unsigned int heartbeat_misses;
 
-	/* Serializes registration and its end. */
+	/* Serializes registration and unregistration. */
 	struct mutex ib_lock;
 	/* Protects ib_registered: no event is dispatched without it. */
 	spinlock_t ib_event_lock;
 	bool ib_registered;
 
-	/* Protects net against death; interrupts are synchronized with. */
+	/* Protects `net` against unregister_work. */
 	struct mutex net_lock;
 	struct faultline_net *net;
 
 	/* NULL: all memory must be pinned. */
 	struct faultline_odp *odp;
 
-	/* Two reads of the clock's registers belong together. */
+	/* Serializes reads of the clock, which take two registers. */
 	spinlock_t clock_lock;
 
-	/* Address handles: what is to be done, and queue pairs that wait. */
+	/* Address handles with pending commands, and QPs that wait for them. */
 	spinlock_t ah_lock;
 	struct list_head ah_todo;
 	struct list_head ah_waiters;

@@ -1,30 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
- * Address handles. The device makes them by a command, whose completion takes
- * as long as the device wants; yet the kernel creates and destroys handles with
- * interrupts off (the connection manager does). So what may not sleep leaves
- * the command to a work item. Until that is through, send requests that name
- * such a handle stay in the ring, and the device is not told of them.
+/**
+ * DOC: Address handles
+ *
+ * The device creates and destroys address handles by commands, which sleep. The
+ * kernel also creates and destroys handles with interrupts disabled (the
+ * connection manager does): then a work item executes the command. Until it
+ * has, send requests with such a handle stay in the ring without a doorbell.
+ *
+ * Locking: faultline_dev.ah_lock (taken with interrupts disabled) protects the
+ * lists ah_todo and ah_waiters, and the result and `destroyed` of each handle.
+ * It may be taken under a send queue's lock, not the other way round.
  */
 #include <linux/slab.h>
 
 #include "faultline_cmd.h"
 #include "faultline_ib.h"
 
-/* No handle's number: what names it completes with an error. */
+/* Not a valid handle: requests with it complete with an error. */
 #define FAULTLINE_NO_AH	U32_MAX
 
-/* What the device has of a handle. Lives as long as it or a request needs it. */
+/* A handle in the device. Requests in the ring hold references, too. */
 struct faultline_ah_handle {
 	struct kref refs;
-	/* In dev->ah_todo, while there is something to be done. */
+	/* In dev->ah_todo while a command is pending. */
 	struct list_head link;
 	u32 pdn;
 	struct faultline_av av;
-	/* Under dev->ah_lock: number, or that there is none and why. */
+	/* Under dev->ah_lock: the number, or the error of the creation. */
 	u32 ahn;
 	int err;
-	/* Under dev->ah_lock: to be destroyed as soon as that can be. */
+	/* Under dev->ah_lock: destroy it once it has been created. */
 	bool destroyed;
 };
 
@@ -38,7 +43,7 @@ static void faultline_ah_handle_put(struct faultline_ah_handle *handle)
 	kref_put(&handle->refs, faultline_ah_handle_free);
 }
 
-/* The next thing to do. False: nothing. */
+/* Returns the next handle with a pending command, or NULL. */
 static struct faultline_ah_handle *faultline_ah_next(struct faultline_dev *dev)
 {
 	struct faultline_ah_handle *handle;
@@ -52,19 +57,19 @@ static struct faultline_ah_handle *faultline_ah_next(struct faultline_dev *dev)
 	return handle;
 }
 
-/* Tells the device of requests that have waited. */
+/* Rings the doorbells of queue pairs that waited for address handles. */
 static void faultline_ah_resume_qps(struct faultline_dev *dev)
 {
 	struct faultline_qp *qp;
 	LIST_HEAD(waiting);
 
 	spin_lock_irq(&dev->ah_lock);
-	/* What has to wait on gets into the device's list again. */
+	/* Queue pairs that must wait longer are added to the list again. */
 	list_splice_init(&dev->ah_waiters, &waiting);
 	while ((qp = list_first_entry_or_null(&waiting, struct faultline_qp,
 					      ah_wait_entry))) {
 		list_del_init(&qp->ah_wait_entry);
-		/* Else it is being destroyed, and sends nothing more. */
+		/* Fails if the queue pair is being destroyed. */
 		if (!refcount_inc_not_zero(&qp->res.refs))
 			continue;
 		spin_unlock_irq(&dev->ah_lock);
@@ -83,7 +88,7 @@ static bool faultline_ah_created(const struct faultline_ah_handle *handle)
 	return smp_load_acquire(&handle->err) != -EINPROGRESS;
 }
 
-/* The number is there, or never will be. dev->ah_lock is held. */
+/* Sets the result of the creation; dev->ah_lock is held. */
 static void faultline_ah_set(struct faultline_ah_handle *handle, u32 ahn,
 			     int err)
 {
@@ -197,7 +202,7 @@ int faultline_destroy_ah(struct ib_ah *ibah, u32 flags)
 		list_del_init(&handle->link);
 		faultline_ah_set(handle, 0, -ECANCELED);
 	} else if (!faultline_ah_created(handle)) {
-		/* The work item has it, and sees this. */
+		/* The work item is creating it, and checks this then. */
 		handle->destroyed = true;
 	} else {
 		list_add_tail(&handle->link, &dev->ah_todo);
@@ -209,15 +214,15 @@ int faultline_destroy_ah(struct ib_ah *ibah, u32 flags)
 	return 0;
 }
 
-/* What has been left to the work item is done after this. */
+/* Waits until all pending commands have been executed. */
 void faultline_ah_flush(struct faultline_dev *dev)
 {
 	flush_work(&dev->ah_work);
 }
 
 /*
- * Names the handle in a request at this place of the ring. Without a number
- * yet, the request has to wait for it. The queue's lock is held.
+ * Enters the handle into the request at a ring index. If the device has not
+ * created it yet, the request must wait. The send queue's lock is held.
  */
 void faultline_ah_reference(struct faultline_qp *qp, u32 index,
 			    struct faultline_sq_wqe *wqe, struct ib_ah *ibah)
@@ -233,7 +238,7 @@ void faultline_ah_reference(struct faultline_qp *qp, u32 index,
 	qp->pending_ahs[slot] = handle;
 }
 
-/* Whether the device may see the request at this place. The lock is held. */
+/* Returns true if the request need not wait. The send queue's lock is held. */
 bool faultline_ah_ready(struct faultline_qp *qp, u32 index)
 {
 	struct faultline_dev *dev = to_fdev(qp->ibqp.device);
@@ -247,7 +252,7 @@ bool faultline_ah_ready(struct faultline_qp *qp, u32 index)
 		return true;
 	spin_lock_irqsave(&dev->ah_lock, flags);
 	ready = faultline_ah_created(handle);
-	/* Whoever makes the number known looks at the list after that. */
+	/* The work item sets the result first, and then reads the list. */
 	if (!ready && list_empty(&qp->ah_wait_entry))
 		list_add_tail(&qp->ah_wait_entry, &dev->ah_waiters);
 	spin_unlock_irqrestore(&dev->ah_lock, flags);
@@ -260,7 +265,7 @@ bool faultline_ah_ready(struct faultline_qp *qp, u32 index)
 	return true;
 }
 
-/* Empties the ring: nothing that is in it will be sent. */
+/* Drops all requests in the ring. */
 void faultline_ah_reset(struct faultline_qp *qp)
 {
 	struct faultline_dev *dev = to_fdev(qp->ibqp.device);

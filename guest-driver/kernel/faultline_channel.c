@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Channels of the netdev: a raw Ethernet QP of the kernel's with its CQs. */
+/* Channels of the netdev: each is a raw Ethernet QP with its two CQs. */
 #include <linux/dma-mapping.h>
 #include <linux/etherdevice.h>
 #include <linux/if_vlan.h>
@@ -43,7 +43,8 @@ void faultline_net_reclaim(struct faultline_net *net, int err)
 }
 
 /*
- * A CQ for a queue of so many work requests: each makes at most one completion.
+ * Creates the CQ of a queue with `depth` work requests, each of which makes at
+ * most one completion.
  */
 static int faultline_net_create_cq(struct faultline_channel *ch,
 				   struct faultline_net_cq *cq, u32 depth,
@@ -97,7 +98,7 @@ static void faultline_net_destroy_cq(struct faultline_net_cq *cq)
 	faultline_buf_free(net->dev, &cq->buf);
 }
 
-/* How long notices may wait: of the CQs that exist, and of those to come. */
+/* Sets interrupt moderation, of existing CQs and of those created later. */
 int faultline_net_moderate(struct faultline_net *net,
 			   const struct faultline_moderation *rx,
 			   const struct faultline_moderation *tx)
@@ -230,7 +231,7 @@ free_slots:
 	return err;
 }
 
-/* The device has let go of the rings: gives every buffer back. */
+/* Frees all buffers; the device does not use the rings any more. */
 static void faultline_channel_free(struct faultline_channel *ch)
 {
 	struct faultline_net *net = ch->net;
@@ -247,7 +248,7 @@ static void faultline_channel_free(struct faultline_channel *ch)
 	netdev_tx_reset_queue(faultline_tx_queue(ch));
 }
 
-/* Makes the queues of a channel, with room for frames. */
+/* Creates the queues of a channel and fills the receive queue. */
 int faultline_channel_create(struct faultline_channel *ch)
 {
 	struct faultline_net *net = ch->net;

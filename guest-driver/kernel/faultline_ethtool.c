@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* What ethtool asks the netdev. */
+/* The ethtool operations of the netdev. */
 #include <linux/ethtool.h>
 #include <linux/log2.h>
 
@@ -56,7 +56,7 @@ static void faultline_get_ringparam(struct net_device *netdev,
 	ring->rx_pending = net->rx_depth;
 }
 
-/* Rings have 2^n entries: the next larger one is taken. The core has checked the maximum. */
+/* Rounds up to a power of two. The core has checked the maximum. */
 static int faultline_set_ringparam(struct net_device *netdev,
 				   struct ethtool_ringparam *ring,
 				   struct kernel_ethtool_ringparam *more,
@@ -96,7 +96,7 @@ static int faultline_get_coalesce(struct net_device *netdev,
 static bool faultline_can_moderate(const struct faultline_net *net, u32 count,
 				   u32 period)
 {
-	/* A last frame must not wait for one that never comes. */
+	/* Without a period, the last frame could wait forever. */
 	return count <= le16_to_cpu(net->dev->caps.max_cq_count) &&
 	       period <= le16_to_cpu(net->dev->caps.max_cq_period) &&
 	       (count <= 1 || period);
@@ -124,7 +124,7 @@ static int faultline_set_coalesce(struct net_device *netdev,
 	return faultline_net_moderate(net, &rx, &tx);
 }
 
-/* Each has a queue for either direction. */
+/* Each channel has one queue per direction. */
 static void faultline_get_channels(struct net_device *netdev,
 				   struct ethtool_channels *ch)
 {
@@ -180,7 +180,7 @@ static int faultline_get_rxfh(struct net_device *netdev,
 	return 0;
 }
 
-/* The core has checked that the channels are there. */
+/* The core has checked that the channels exist. */
 static void faultline_apply_rxfh(struct faultline_net *net, const u32 *table,
 				 const u8 *key)
 {
@@ -235,7 +235,7 @@ static int faultline_get_rxfh_fields(struct net_device *netdev,
 	}
 }
 
-/* Of a channel, in the order of struct faultline_queue_stats. */
+/* Statistics of a channel, in the order of struct faultline_queue_stats. */
 static const char *const faultline_queue_stat_names[] = {
 	"rx%u_packets",
 	"rx%u_bytes",
@@ -245,7 +245,7 @@ static const char *const faultline_queue_stat_names[] = {
 
 #define FAULTLINE_NUM_QUEUE_STATS	ARRAY_SIZE(faultline_queue_stat_names)
 
-/* Also of channels that are not in use: programs ask for the number first. */
+/* Includes unused channels, so that the number never changes. */
 static int faultline_get_sset_count(struct net_device *netdev, int set)
 {
 	struct faultline_net *net = netdev_priv(netdev);

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
- * Events about mappings, from MMU notifiers to whoever reads a descriptor.
+/**
+ * DOC: Event queues
  *
- * A notifier can neither wait nor fail nor allocate. So the queue is bounded,
- * and when it is full the reader is told that anything may have changed.
+ * MMU notifiers report changes of mappings to a queue, which a process reads
+ * through a file descriptor. A notifier can neither wait nor fail nor allocate,
+ * so the queue is bounded. If it overflows, the reader gets an event which says
+ * that any mapping may have changed.
+ *
+ * Locking: faultline_events.lock protects the queue. It is the innermost lock,
+ * also taken by notifiers that must not sleep, and never in interrupts.
  */
 #include <linux/file.h>
 #include <linux/mm.h>
@@ -19,13 +24,13 @@
 #define UVERBS_MODULE_NAME faultline_ib
 #include <rdma/uverbs_named_ioctl.h>
 
-/* Events that are copied out at a time. */
+/* Events that are copied to user space at a time. */
 #define FAULTLINE_EVENTS_BATCH	8
 
 /*
- * Why a range is invalidated, 0 if what is mapped stays what it is. Write
- * protection of single pages is about COW after a fork, when the page stays
- * with us until it is written to (and that is an event), or about dirtiness.
+ * Returns why a range is invalidated, 0 if the same pages stay mapped. Single
+ * pages are write-protected for copy-on-write after fork (the page is replaced
+ * when it is written to, which is another event) or to track dirty pages.
  */
 u32 faultline_change_reason(const struct mmu_notifier_range *range)
 {
@@ -44,7 +49,7 @@ u32 faultline_change_reason(const struct mmu_notifier_range *range)
 	}
 }
 
-/* A change often comes as a series of ranges. */
+/* Merges an event with the last one: a change often has several ranges. */
 static bool faultline_event_merge(struct faultline_event *last,
 				  const struct faultline_event *event)
 {
@@ -63,7 +68,7 @@ faultline_events_slot(struct faultline_events *events, u32 index)
 	return &events->ring[(events->head + index) % events->depth];
 }
 
-/* Any context that is not an interrupt. */
+/* Must not be called in interrupt context. */
 void faultline_events_post(struct faultline_events *events,
 			   const struct faultline_event *event)
 {
@@ -86,13 +91,13 @@ void faultline_events_post(struct faultline_events *events,
 	wake_up_interruptible(&events->wait);
 }
 
-/* Whether anybody can read them. */
+/* Returns true if a process can read the events. */
 bool faultline_events_open(struct faultline_events *events)
 {
 	return READ_ONCE(events->ring);
 }
 
-/* Takes up to FAULTLINE_EVENTS_BATCH; -EIO if there never will be any. */
+/* Takes up to `room` events. Returns -EIO if the queue has been closed. */
 static int faultline_events_take(struct faultline_events *events,
 				 struct faultline_event *batch, u32 room)
 {
@@ -103,7 +108,7 @@ static int faultline_events_take(struct faultline_events *events,
 		spin_unlock(&events->lock);
 		return -EIO;
 	}
-	/* First: a stream of other events must not hold it up. */
+	/* Report it first, so that other events cannot delay it. */
 	if (events->overflow) {
 		events->overflow = false;
 		batch[n++] = (struct faultline_event) {
@@ -193,7 +198,7 @@ static const struct file_operations faultline_events_fops = {
 	.release = uverbs_uobject_fd_release,
 };
 
-/* The queue behind a descriptor of the process. */
+/* Returns the queue of a file descriptor, with a reference on it. */
 struct faultline_events *faultline_events_get(struct faultline_dev *dev, int fd)
 {
 	struct faultline_events *events = ERR_PTR(-EBADF);
@@ -201,7 +206,7 @@ struct faultline_events *faultline_events_get(struct faultline_dev *dev, int fd)
 
 	if (!file)
 		return events;
-	/* The core sets private_data before anybody can name the file. */
+	/* The core sets private_data before it installs the descriptor. */
 	if (file->f_op == &faultline_events_fops) {
 		events = file->private_data;
 		if (events->dev == dev)
@@ -213,13 +218,13 @@ struct faultline_events *faultline_events_get(struct faultline_dev *dev, int fd)
 	return events;
 }
 
-/* The memory stays until the last one lets go of it, read or not. */
+/* The last reference frees the memory. */
 void faultline_events_put(struct faultline_events *events)
 {
 	uverbs_uobject_put(&events->uobj);
 }
 
-/* The descriptor is closed, or the device goes: readers get errors. */
+/* The descriptor was closed or the device removed: readers get errors. */
 static void faultline_events_destroy(struct ib_uobject *uobj,
 				     enum rdma_remove_reason why)
 {

@@ -20,9 +20,9 @@ struct faultline_buf {
 	size_t size;
 	/* User: */
 	struct ib_umem *umem;
-	/* What the device needs to know while a create command runs. */
+	/* The parameters of the create command. */
 	struct faultline_ring ring;
-	/* The lists behind ring.addr; gone after the command. */
+	/* The lists that ring.addr refers to; freed after the command. */
 	__le64 *list;
 	dma_addr_t list_dma;
 	size_t list_size;
@@ -33,12 +33,12 @@ struct faultline_mr_watch;
 enum faultline_mmap_kind {
 	FAULTLINE_MMAP_DOORBELL,
 	FAULTLINE_MMAP_KICK,
-	/* Memory of the kernel, to be read. */
+	/* A page of the kernel, read-only. */
 	FAULTLINE_MMAP_COUNTERS,
 	FAULTLINE_MMAP_DEVICE_MEMORY,
 };
 
-/* What a process may map. */
+/* Something that a process may map. */
 struct faultline_mmap_entry {
 	struct rdma_user_mmap_entry rdma_entry;
 	phys_addr_t phys;
@@ -51,7 +51,7 @@ struct faultline_ucontext {
 	u32 uctx;
 	struct rdma_user_mmap_entry *doorbell_entry;
 	struct rdma_user_mmap_entry *kick_entry;
-	/* Protects the list and what is free of pages of watches' counters. */
+	/* Protects the list of counter pages and their `used` bitmaps. */
 	struct mutex counters_lock;
 	struct list_head counters;
 };
@@ -121,7 +121,7 @@ struct faultline_mr {
 	atomic64_t page_prefetch;
 };
 
-/* What a region may be asked for; the values are the device's own. */
+/* Supported access flags of regions; the device uses the same values. */
 #define FAULTLINE_MR_ACCESS	(IB_ACCESS_LOCAL_WRITE |	\
 				 IB_ACCESS_REMOTE_WRITE |	\
 				 IB_ACCESS_REMOTE_READ |	\
@@ -153,7 +153,7 @@ struct faultline_cq {
 	struct faultline_buf buf;
 	u8 log_depth;
 	bool user;
-	/* Of a process: one after the other is resized, here as in the device. */
+	/* Serializes the resize of a CQ of a process. */
 	struct mutex resize_lock;
 
 	/* The rest is for kernel CQs. Protects consumer and the lists. */
@@ -287,7 +287,7 @@ faultline_wq_record(const struct faultline_wq *wq)
 	return wq->buf.cpu + ((size_t)1 << (wq->log_depth + wq->stride_shift));
 }
 
-/* The user context of a command, NULL for the kernel. */
+/* The user context of a request, NULL for the kernel. */
 static inline struct faultline_ucontext *
 faultline_udata_ucontext(struct ib_udata *udata)
 {
@@ -315,7 +315,7 @@ int faultline_wq_alloc(struct faultline_dev *dev, struct faultline_wq *wq,
 void faultline_wq_free(struct faultline_dev *dev, struct faultline_wq *wq);
 
 /* faultline_verbs.c */
-/* Writes the driver's part of an answer; nothing for the kernel. */
+/* Writes the driver's part of a response; nothing for the kernel. */
 #define faultline_respond(udata, resp)					\
 	((udata) && (udata)->outlen ? ib_respond_udata(udata, resp) : 0)
 

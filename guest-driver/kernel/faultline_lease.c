@@ -1,34 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
- * Pinned regions whose mapping is watched.
+/**
+ * DOC: Watched pinned regions
  *
- * The device works on pinned pages, whatever becomes of the mapping. Here the
- * process hears of a change, and may have the same key point to what is mapped
- * now. Three modes say what happens until then:
+ * The device works on pinned pages, whatever happens to the mapping. For a
+ * watched region the process receives an event about each change, and can
+ * point the same key to the new mapping (RESTORE). The mode of the region
+ * decides what the device does until then:
  *
- * KEEP   The device keeps the old pages.
- * FENCE  The device loses the pages before the change is made. Who uses them
- *        gets an error of his work request.
- * LEASE  Before that the change waits until the process has answered, or a
- *        time limit has passed.
+ * - KEEP: it continues to use the old pages.
+ * - FENCE: it loses the pages before the change is made; requests that use
+ *   them fail.
+ * - LEASE: as FENCE, but first the change waits until the process has answered
+ *   or a time limit has passed.
  *
- * A lease makes the one who changes a mapping wait, and he holds locks: always
- * those of the address space, maybe those of a file. Therefore:
+ * A lease delays the task that changes the mapping, which holds the locks of
+ * the address space and maybe those of a file. Therefore:
  *
- * - Nobody waits for himself: not the thread that read the events last, nor a
- *   process without another thread.
- * - Nobody waits for another user, who could map the same file just for that,
- *   nor for who may only read a file and makes its pages move.
- * - Nobody waits for, or as, an address space that ends; with a deadly signal;
- *   in reclaim; in a kernel thread; where he must not sleep; for events that
- *   nobody can read.
- * - To answer takes no lock that he may hold: answering does not touch the
- *   address space. RESTORE answers first, then waits for the change's end, and
- *   only then pins pages.
- * - Who lets the limit pass is not waited for again, for none of the regions
- *   that report to the same queue, before he has answered. Whatever deadlock is
- *   left (say, the one who should answer needs a page that cannot be faulted in
- *   meanwhile) ends with the first limit.
+ * - A task never waits for itself: not the thread that read the events last,
+ *   nor a process without another thread.
+ * - It waits only for processes of its own user. Another user could map the
+ *   same file for this purpose, or move pages of a file that it may only read.
+ * - It does not wait if the address space or the task is ending, with a fatal
+ *   signal, in reclaim, in a kernel thread, where it must not sleep, or if no
+ *   process can read the events.
+ * - Answering takes no lock that the waiting task can hold: it does not use
+ *   the address space. RESTORE answers first, then waits for the end of the
+ *   change, and only then pins pages.
+ * - After a time limit has passed, no change waits for any region with the
+ *   same event queue until the process answers again. So any remaining
+ *   deadlock (the answering thread needs a page that cannot be faulted in
+ *   meanwhile, for example) ends with the first time limit.
+ *
+ * Locking, outermost first: faultline_mr_watch.restore_lock serializes RESTORE
+ * and is never taken in notifiers. faultline_mr_watch.lock is taken in
+ * notifiers that may sleep. It protects the state of the region, the sequence
+ * of the notifier, and the device's entries; under it nothing is allocated,
+ * and only the device is waited for. It is released while a change waits for
+ * an answer. Under it, faultline_lease_budget_lock protects the budgets of all
+ * users, and faultline_events.lock the event queue.
  */
 #include <linux/cred.h>
 #include <linux/mm.h>
@@ -44,7 +53,7 @@
 #define UVERBS_MODULE_NAME faultline_ib
 #include <rdma/uverbs_named_ioctl.h>
 
-/* Pinning may move pages, and so disturb itself, but not forever. */
+/* Pinning can move pages, which invalidates the range: repeat it. */
 #define FAULTLINE_PIN_TRIES	16
 
 /*
@@ -60,7 +69,7 @@ struct faultline_lease_budget {
 	kuid_t owner;
 	/* Watched regions of the user. */
 	unsigned int users;
-	/* Begin of the period, and how much of the budget is used, in jiffies. */
+	/* Begin of the period, and the used part of the budget; jiffies. */
 	unsigned long since;
 	unsigned long spent;
 };
@@ -78,7 +87,7 @@ struct faultline_mr_watch {
 	u64 cookie;
 	u32 mode;
 	u32 lease_ms;
-	/* Whose region it is. */
+	/* The user who has registered the region. */
 	kuid_t owner;
 	/* Serializes RESTORE. Never taken in notifiers; before `lock`. */
 	struct mutex restore_lock;
@@ -88,18 +97,18 @@ struct faultline_mr_watch {
 	 * allocated, and nothing but the device is waited for.
 	 */
 	struct mutex lock;
-	/* There is a key, which may have entries. */
+	/* The key exists and may have entries. */
 	bool live;
 	/* All pages are anonymous. */
 	bool anon;
-	/* Someone pins pages, and sees from the sequence what has changed. */
+	/* Pages are being pinned; the notifier's sequence tells of changes. */
 	bool pinning;
-	/* Nobody waits any more. */
+	/* Deregistration has begun: changes do not wait. */
 	bool closing;
-	/* A range without entries; there may be others. */
+	/* A range whose entries have been removed; there may be others. */
 	u64 fenced_start;
 	u64 fenced_end;
-	/* Changes that wait, and the last of them that is answered. */
+	/* Number of the last change that waits, and of the last answered. */
 	u64 asked;
 	u64 answered;
 	wait_queue_head_t answer;
@@ -166,20 +175,20 @@ static void faultline_lease_budget_spend(struct faultline_lease_budget *budget,
 	spin_unlock(&faultline_lease_budget_lock);
 }
 
-/* Whether a change concerns the pages that the device has. */
+/* Returns true if a change replaces pages that the device uses. */
 static bool faultline_lease_concerns(const struct faultline_mr_watch *watch,
 				     const struct mmu_notifier_range *range)
 {
 	switch (faultline_change_reason(range)) {
 	case 0:
-	/* What a region may do was settled when its pages were pinned. */
+	/* The rights of a region are those at the time of pinning. */
 	case FAULTLINE_REASON_PROTECTION:
 		return false;
 	case FAULTLINE_REASON_CLEAR:
 		/*
-		 * Reclaim, compaction and the collapse into huge pages try
-		 * before they see that pages are pinned. Pages of files can be
-		 * truncated by kernel threads as well: then it may be true.
+		 * Reclaim, compaction and khugepaged invalidate before they
+		 * find that anonymous pages are pinned, and then change
+		 * nothing. Kernel threads can truncate files, however.
 		 */
 		return !watch->anon ||
 		       !(current->flags & (PF_KTHREAD | PF_MEMALLOC));
@@ -188,7 +197,7 @@ static bool faultline_lease_concerns(const struct faultline_mr_watch *watch,
 	}
 }
 
-/* Whether someone else can answer while we wait; see above. */
+/* Returns true if the change may wait for an answer; see above. */
 static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 				     const struct mmu_notifier_range *range)
 {
@@ -199,7 +208,7 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 	    !faultline_events_open(watch->events) ||
 	    !faultline_lease_budget_left(watch->budget))
 		return false;
-	/* Pages of a file move under locks of the file. */
+	/* The task holds locks of the file that the region can only read. */
 	if (range->event == MMU_NOTIFY_CLEAR && !watch->anon &&
 	    !watch->mr->umem->writable)
 		return false;
@@ -217,8 +226,8 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 }
 
 /*
- * Takes the entries of a range from the device. One change often comes as
- * several notifications: it is remembered where there is nothing left to lose.
+ * Removes the device's entries of a range. One change often causes several
+ * notifications, so the range is stored: it needs no further command.
  */
 static void faultline_lease_fence(struct faultline_mr_watch *watch, u64 start,
 				  u64 end)
@@ -226,7 +235,7 @@ static void faultline_lease_fence(struct faultline_mr_watch *watch, u64 start,
 	const struct ib_mr *ibmr = &watch->mr->ibmr;
 
 	lockdep_assert_held(&watch->lock);
-	/* Fails if the device is dead, when it has stopped all DMA. */
+	/* Fails only if the device is dead: then it has stopped all DMA. */
 	faultline_tq_invalidate(watch->dev, ibmr->lkey,
 				start - watch->start + ibmr->iova, end - start,
 				NULL);
@@ -246,7 +255,7 @@ static bool faultline_lease_answered(struct faultline_mr_watch *watch,
 	       READ_ONCE(watch->closing);
 }
 
-/* Releases the lock while it waits. */
+/* Waits for an answer or the time limit; releases the lock meanwhile. */
 static void faultline_lease_wait(struct faultline_mr_watch *watch)
 {
 	unsigned long left = faultline_lease_budget_left(watch->budget);
@@ -261,7 +270,7 @@ static void faultline_lease_wait(struct faultline_mr_watch *watch)
 					msecs_to_jiffies(watch->lease_ms)));
 	faultline_lease_budget_spend(watch->budget, jiffies - since);
 	mutex_lock(&watch->lock);
-	/* Who had less time than was agreed is not late. */
+	/* With less time than the lease promises, no limit has passed. */
 	if (!faultline_lease_answered(watch, asked) &&
 	    left >= msecs_to_jiffies(watch->lease_ms))
 		WRITE_ONCE(watch->events->lease_expired, true);
@@ -324,8 +333,8 @@ static bool faultline_umem_is_anon(struct ib_umem *umem)
 }
 
 /*
- * Points the key at the pages that are mapped, if these are still the same
- * ones in the end; else -EAGAIN. Gives the pages that no one needs any more.
+ * Points the key to the pages that are mapped. Returns -EAGAIN if the mapping
+ * has changed meanwhile. `unused` is the memory that the caller must release.
  */
 static int faultline_lease_try_pin(struct faultline_mr_watch *watch,
 				   struct ib_umem **unused)
@@ -356,7 +365,7 @@ static int faultline_lease_try_pin(struct faultline_mr_watch *watch,
 		watch->fenced_start = 0;
 		watch->fenced_end = 0;
 		err = faultline_map_run(&map);
-		/* What has been written stays: keep the pages all the same. */
+		/* Keep the new pages on error, too: entries may refer to them. */
 		*unused = mr->umem;
 		mr->umem = umem;
 		watch->anon = anon;
@@ -387,7 +396,7 @@ static int faultline_lease_pin(struct faultline_mr_watch *watch)
 	return err;
 }
 
-/* All that wait now go on. */
+/* Answers all changes that wait now. */
 static void faultline_lease_answer(struct faultline_mr_watch *watch)
 {
 	lockdep_assert_held(&watch->lock);
@@ -400,10 +409,10 @@ static int faultline_lease_restore(struct faultline_mr_watch *watch)
 {
 	int err;
 
-	/* Pages of another address space are not ours to pin. */
+	/* A region of another address space (after fork) cannot be pinned. */
 	if (current->mm != watch->notifier.mm)
 		return -EPERM;
-	/* Who waits for the lock must not keep a change waiting. */
+	/* Changes must not wait while this thread waits for the lock. */
 	mutex_lock(&watch->lock);
 	faultline_lease_answer(watch);
 	mutex_unlock(&watch->lock);
@@ -492,12 +501,12 @@ struct ib_mr *faultline_watched_reg(struct ib_pd *ibpd, u64 start, u64 length,
 	}
 	watch->mr = mr;
 	mr->watch = watch;
-	/* Entries of any size find their place. */
+	/* With the smallest page size, entries of any size fit. */
 	err = faultline_mr_create_mkey(ibpd, mr, length, iova, access,
 				       PAGE_SIZE);
 	if (err)
 		goto free_watch;
-	/* First the notifier, then the pages: no change goes unseen. */
+	/* Register the notifier before pinning, so that no change is missed. */
 	err = mmu_interval_notifier_insert(&watch->notifier, current->mm, start,
 					   length, &faultline_lease_mn_ops);
 	if (err)
@@ -529,9 +538,9 @@ int faultline_watched_dereg(struct faultline_mr *mr)
 	int err;
 
 	/*
-	 * Under the lock: as long as the key lives, changes take entries away,
-	 * and once it does not, they must not meet another region that has
-	 * been given the same key.
+	 * Under the lock, since the notifier removes entries as long as `live`
+	 * is set: it must not remove those of another region that gets the
+	 * same key.
 	 */
 	mutex_lock(&watch->lock);
 	err = faultline_dead_ok(watch->dev, faultline_cmd_destroy_mkey(
@@ -544,7 +553,7 @@ int faultline_watched_dereg(struct faultline_mr *mr)
 	mutex_unlock(&watch->lock);
 	if (err)
 		return err;
-	/* Waits for changes under way, none of which waits for us now. */
+	/* Waits for notifiers that run; none waits for an answer now. */
 	mmu_interval_notifier_remove(&watch->notifier);
 	ib_umem_release(mr->umem);
 	faultline_mr_watch_free(watch);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Probe, removal, and death of the device. */
+/* Probe and removal of the driver, and failure of the device. */
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
 
@@ -10,8 +10,8 @@ MODULE_DESCRIPTION("Faultline RDMA NIC");
 MODULE_LICENSE("Dual BSD/GPL");
 
 /*
- * Declares the device dead. Any context. From now on commands fail at once;
- * the rest happens in faultline_death_work().
+ * Declares the device dead, in any context. Commands fail at once from now on;
+ * faultline_death_work() does the rest.
  */
 void faultline_fail(struct faultline_dev *dev, const char *reason)
 {
@@ -27,20 +27,20 @@ static void faultline_death_work(struct work_struct *work)
 	struct faultline_dev *dev =
 		container_of(work, struct faultline_dev, death_work);
 
-	/* First the memory: who frees a buffer waits for this. */
+	/* End all DMA first: callers that free buffers wait for it. */
 	faultline_hw_stop(dev);
 	complete_all(&dev->quiesced);
 	faultline_cmdq_abort(&dev->admin);
 	faultline_cmdq_abort(&dev->translation);
 
-	/* Then everyone who waits for completions. */
+	/* Then wake up consumers that wait for completions. */
 	faultline_ib_death(dev);
 
-	/* The rest allocates, and waits for other queues. */
+	/* The rest allocates memory and waits for other workqueues. */
 	queue_work(FAULTLINE_UNBOUND_WQ, &dev->unregister_work);
 }
 
-/* The parts of the kernel that know the device lose it. */
+/* Takes a dead device from the network stack and the RDMA core. */
 static void faultline_unregister_work(struct work_struct *work)
 {
 	struct faultline_dev *dev =
@@ -48,13 +48,13 @@ static void faultline_unregister_work(struct work_struct *work)
 
 	faultline_net_death(dev);
 	/*
-	 * User contexts lose the device: their verbs fail, and their mappings
-	 * of doorbells become memory that no one looks at.
+	 * User contexts are disassociated: their verbs fail, and their
+	 * doorbell mappings are replaced by memory that has no effect.
 	 */
 	faultline_ib_unregister(dev);
 }
 
-/* Nothing of the driver's sends commands any more, and a death is complete. */
+/* Waits until no work item sends commands, and a failure is complete. */
 static void faultline_flush_works(struct faultline_dev *dev)
 {
 	flush_workqueue(dev->wq);
@@ -124,14 +124,14 @@ static int faultline_init_software(struct faultline_dev *dev,
 	INIT_LIST_HEAD(&dev->ah_todo);
 	INIT_LIST_HEAD(&dev->ah_waiters);
 	INIT_WORK(&dev->ah_work, faultline_ah_work);
-	/* Memory may be swapped through the device: none is needed to go on. */
+	/* WQ_MEM_RECLAIM: memory may be swapped through the device. */
 	dev->wq = alloc_workqueue("%s-%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0,
 				  FAULTLINE_DRV_NAME, pci_name(pdev));
 	if (!dev->wq)
 		return -ENOMEM;
 	/*
-	 * Of its own: commands of the other's work items wait for the death of
-	 * a device that does not answer.
+	 * A workqueue of its own: commands in work items of the other one wait
+	 * until a device that does not answer has been declared dead.
 	 */
 	dev->death_wq = alloc_workqueue("%s-death-%s",
 					WQ_UNBOUND | WQ_MEM_RECLAIM, 0,
@@ -238,8 +238,8 @@ dealloc:
 }
 
 /*
- * Also after the device's death, and after it was pulled out, when commands
- * find out by themselves that there is nobody left.
+ * Also called for a dead device, and for one that was unplugged: then commands
+ * fail, since its registers do not answer.
  */
 static void faultline_remove(struct pci_dev *pdev)
 {
@@ -265,7 +265,7 @@ static void faultline_shutdown(struct pci_dev *pdev)
 	faultline_hw_stop(pci_get_drvdata(pdev));
 }
 
-/* Nothing survives a reset under our feet. */
+/* A function level reset destroys all objects of the device. */
 static void faultline_reset_prepare(struct pci_dev *pdev)
 {
 	struct faultline_dev *dev = pci_get_drvdata(pdev);

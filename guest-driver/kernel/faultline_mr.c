@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Memory regions: pinned user memory, and all of it for the kernel. */
+/* Memory regions: pinned user memory, and DMA regions of the kernel. */
 #include <linux/dma-mapping.h>
 #include <linux/log2.h>
 #include <linux/slab.h>
@@ -9,10 +9,10 @@
 #include "faultline_odp.h"
 #include "faultline_watch.h"
 
-/* Hints that change nothing here. */
+/* Hints without effect. */
 #define FAULTLINE_MR_HINTS	(IB_ACCESS_HUGETLB | IB_ACCESS_OPTIONAL)
 
-/* Contiguous pages in one command: bounds the time it takes. */
+/* Limit on contiguous pages in one command, which bounds its duration. */
 #define FAULTLINE_MAX_CONTIGUOUS	BIT(16)
 
 u8 faultline_mkey_variant(struct faultline_dev *dev)
@@ -20,7 +20,7 @@ u8 faultline_mkey_variant(struct faultline_dev *dev)
 	return atomic_inc_return(&dev->mkey_variant);
 }
 
-/* A key under which addresses are DMA addresses. */
+/* Creates a key whose addresses are DMA addresses. */
 int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access,
 			      u32 *key)
 {
@@ -97,8 +97,8 @@ static int faultline_map_page(struct faultline_map *map, u64 addr)
 }
 
 /*
- * Gets ready to give the device the pages of a pinned region: everything that
- * allocates. Undone by faultline_map_done().
+ * Allocates what faultline_map_run() needs to write the entries of a pinned
+ * region. faultline_map_done() frees it.
  */
 int faultline_map_init(struct faultline_map *map, struct faultline_dev *dev,
 		       struct ib_umem *umem, u32 key, u64 iova,
@@ -122,7 +122,7 @@ int faultline_map_init(struct faultline_map *map, struct faultline_dev *dev,
 	return map->list ? 0 : -ENOMEM;
 }
 
-/* Allocates nothing: MMU notifiers may wait for it. */
+/* Allocates nothing, since MMU notifiers may wait for it. */
 int faultline_map_run(struct faultline_map *map)
 {
 	struct ib_block_iter iter;
@@ -144,7 +144,7 @@ void faultline_map_done(struct faultline_map *map)
 			  map->list_dma);
 }
 
-/* Gives the device the pages of a pinned region. */
+/* Writes the device's entries of a pinned region. */
 static int faultline_map_umem(struct faultline_dev *dev, struct ib_umem *umem,
 			      u32 key, u64 iova, unsigned long page_size)
 {
@@ -159,7 +159,7 @@ static int faultline_map_umem(struct faultline_dev *dev, struct ib_umem *umem,
 	return err;
 }
 
-/* Pins memory; gives the page size that suits the device. */
+/* Pins memory; returns the best page size for the device. */
 struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start, u64 length,
 			      u64 virt_addr, int access,
 			      unsigned long *page_size)
@@ -180,8 +180,8 @@ struct ib_umem *faultline_pin(struct ib_device *ibdev, u64 start, u64 length,
 }
 
 /*
- * The memory of a region: on demand, pinned, or none at all (NULL). Gives the
- * page size that suits the device.
+ * Returns the memory of a region: on demand, pinned, or NULL for an empty
+ * region; and the best page size for the device.
  */
 static struct ib_umem *faultline_get_umem(struct ib_device *ibdev, u64 start,
 					  u64 length, u64 virt_addr, int access,
@@ -197,7 +197,7 @@ static struct ib_umem *faultline_get_umem(struct ib_device *ibdev, u64 start,
 			     page_size);
 }
 
-/* Gives the device what it is to know of the pages now. */
+/* Writes the device's first entries of a region, or attaches it. */
 static int faultline_fill_region(struct faultline_mr *mr, u64 virt_addr,
 				 unsigned long page_size)
 {
@@ -210,8 +210,8 @@ static int faultline_fill_region(struct faultline_mr *mr, u64 virt_addr,
 }
 
 /*
- * Lets go of memory that the device has no entries of, attached or not. Without
- * a region: of memory that was never one's.
+ * Releases memory that the device has no entries of. `mr` is NULL if the memory
+ * was never attached.
  */
 static void faultline_put_umem(struct faultline_mr *mr, struct ib_umem *umem)
 {
@@ -234,7 +234,7 @@ static void faultline_mkey_params(struct faultline_create_mkey *params,
 	params->page_shift = ilog2(page_size);
 }
 
-/* Makes a key that has no entries yet. */
+/* Creates a key without entries. */
 int faultline_mr_create_mkey(struct ib_pd *ibpd, struct faultline_mr *mr,
 			     u64 length, u64 virt_addr, int access,
 			     unsigned long page_size)
@@ -261,7 +261,7 @@ int faultline_mr_create_mkey(struct ib_pd *ibpd, struct faultline_mr *mr,
 	return 0;
 }
 
-/* What the core has not checked. */
+/* Checks what the core does not check. */
 int faultline_check_region(struct faultline_dev *dev, u64 length,
 			   u64 virt_addr, int access)
 {
@@ -270,7 +270,7 @@ int faultline_check_region(struct faultline_dev *dev, u64 length,
 		return -EOPNOTSUPP;
 	if (access & IB_ACCESS_ON_DEMAND && !dev->odp)
 		return -EOPNOTSUPP;
-	/* The whole address space, or nothing of it. */
+	/* An implicit region, or an empty one. */
 	if ((access & IB_ACCESS_ON_DEMAND && length == U64_MAX) || !length)
 		return 0;
 	if (length > le64_to_cpu(dev->caps.max_mr_size) ||
@@ -294,7 +294,7 @@ struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 	if (err)
 		return ERR_PTR(err);
 	if (udata && udata->inlen) {
-		/* What is on demand follows the mapping by itself. */
+		/* On-demand and empty regions cannot be watched. */
 		err = on_demand || !length ? -EINVAL :
 				  ib_copy_validate_udata_in(udata, req, reserved);
 		return err ? ERR_PTR(err) :
@@ -329,7 +329,7 @@ free_mr:
 	return ERR_PTR(err);
 }
 
-/* Rights or protection domain change; the pages stay. */
+/* Changes access rights or protection domain, not the pages. */
 static int faultline_rereg_rights(struct faultline_mr *mr, struct ib_pd *ibpd,
 				  int access)
 {
@@ -348,8 +348,8 @@ static int faultline_rereg_rights(struct faultline_mr *mr, struct ib_pd *ibpd,
 }
 
 /*
- * Other memory under the same key. After an error behind the change of the
- * key the region is empty, and only good for deregistration.
+ * Replaces the memory of a key. If an error occurs after the key has been
+ * changed, the region is empty and can only be deregistered.
  */
 static int faultline_rereg_memory(struct faultline_mr *mr, struct ib_pd *ibpd,
 				  u64 start, u64 length, u64 virt_addr,
@@ -373,7 +373,7 @@ static int faultline_rereg_memory(struct faultline_mr *mr, struct ib_pd *ibpd,
 			      page_size);
 	err = faultline_cmd_modify_mkey(dev, mr->ibmr.lkey, &params);
 	if (err) {
-		/* As it was, if it can be. */
+		/* Restore the old state, if possible. */
 		faultline_put_umem(NULL, umem);
 		if (was_on_demand)
 			faultline_odp_attach(mr);
@@ -399,7 +399,7 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 	struct ib_umem *umem = mr->umem;
 	int err;
 
-	/* A watch or a buffer is for the region that it was made for. */
+	/* Watches, device memory and dma-bufs belong to one registration. */
 	if (flags & ~IB_MR_REREG_SUPPORTED || mr->watch || ibmr->dm ||
 	    (umem && umem->is_dmabuf))
 		return ERR_PTR(-EOPNOTSUPP);
@@ -415,7 +415,7 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 	err = faultline_check_region(dev, length, virt_addr, access);
 	if (err)
 		return ERR_PTR(err);
-	/* The memory has to be got again for rights that it was not got for. */
+	/* New rights or on-demand paging may need new memory objects. */
 	if ((flags & IB_MR_REREG_TRANS) ||
 	    ((access ^ mr->access) & IB_ACCESS_ON_DEMAND) ||
 	    (umem && ib_access_writable(access) && !umem->writable))
@@ -437,19 +437,20 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	if (mr->list)
 		return faultline_fast_dereg(mr);
 	/*
-	 * The key of a region on demand goes after its notifiers: an
-	 * invalidation must not meet another region that has been given the
-	 * same key. Memory that is pinned must outlive the key.
+	 * The key of an on-demand region is destroyed after its notifiers: an
+	 * invalidation must not reach another region with the same key. Pinned
+	 * memory must outlive the key.
 	 *
-	 * The device keeps a key to which a window is bound. So it is asked
-	 * first, for rights that are there: the region stays as it was then,
-	 * unless the window is bound in between, and it stays without memory.
+	 * The device refuses to destroy a key with a bound memory window. A
+	 * modification to the present rights finds out: if it fails, the
+	 * region is unchanged. If a window is bound in between, the region
+	 * remains without memory.
 	 */
 	if (mr->on_demand || (mr->umem && mr->umem->is_odp)) {
 		err = faultline_rereg_rights(mr, ibmr->pd, mr->access);
 		if (err == -EBUSY)
 			return err;
-		/* Not after a change that failed: then it has no entries. */
+		/* After a failed change it is detached already. */
 		if (mr->on_demand)
 			faultline_odp_detach(mr);
 		faultline_odp_release(mr, mr->umem);

@@ -164,7 +164,7 @@ destroy:
 	return err;
 }
 
-/* Tells who asks the netdev which NAPI serves a queue. */
+/* Reports to the network stack which NAPI serves a queue. */
 static void faultline_net_set_queue_napi(struct faultline_net *net,
 					 unsigned int i,
 					 struct napi_struct *napi)
@@ -229,10 +229,10 @@ static int faultline_stop(struct net_device *netdev)
 {
 	struct faultline_net *net = netdev_priv(netdev);
 
-	/* The core stops what is detached once more. */
+	/* The core stops a detached netdev a second time. */
 	if (!netif_device_present(netdev))
 		return 0;
-	/* First who wakes the queues, then the queues: resets come here, too. */
+	/* Disable NAPI first, since it wakes the transmit queues. */
 	faultline_disable_napi(net);
 	netif_tx_disable(netdev);
 	netif_carrier_off(netdev);
@@ -243,7 +243,7 @@ static int faultline_stop(struct net_device *netdev)
 	return 0;
 }
 
-/* A queue pair has stopped: start over with new ones. */
+/* A queue pair is in error: replaces all queues by new ones. */
 static void faultline_net_reset_work(struct work_struct *work)
 {
 	struct faultline_net *net =
@@ -275,9 +275,9 @@ static void faultline_tx_timeout(struct net_device *netdev,
 }
 
 /*
- * The headers that the device finds: no extension headers, no tunnels. And what
- * it would refuse, for a queue stops then: lengths that a packet socket or a
- * guest of this one made up.
+ * Returns true if the device can segment the frame. It parses neither IPv6
+ * extension headers nor tunnels. Lengths that a packet socket or a virtual
+ * machine has set are checked here: a refused request would stop the queue.
  */
 static bool faultline_can_segment(const struct sk_buff *skb,
 				  const struct net_device *netdev)
@@ -336,7 +336,7 @@ static int faultline_set_num_channels(struct faultline_net *net,
 	if (err)
 		return err;
 	net->num_channels = count;
-	/* Who has chosen places has chosen them among these channels. */
+	/* An indirection table that the user has set stays valid. */
 	if (!netif_is_rxfh_configured(net->netdev))
 		faultline_net_rss_reset(net);
 	return 0;
@@ -359,7 +359,7 @@ static int faultline_net_apply(struct faultline_net *net,
 	return 0;
 }
 
-/* Puts a new shape in place of one that no queues exist of. */
+/* Applies a shape while no queues exist, and creates the queues. */
 static int faultline_net_remake(struct faultline_net *net,
 				const struct faultline_net_shape *shape,
 				bool running)
@@ -373,7 +373,7 @@ static int faultline_net_remake(struct faultline_net *net,
 			 faultline_net_set_up(net, false);
 }
 
-/* Gives the queues another shape; if that fails they are as they were. */
+/* Replaces the queues by queues of another shape; restores them on error. */
 int faultline_net_reshape(struct faultline_net *net,
 			  const struct faultline_net_shape *shape)
 {
@@ -453,7 +453,7 @@ static void faultline_net_read_mac(struct faultline_dev *dev,
 	eth_hw_addr_random(netdev);
 }
 
-/* The link came up or went down. In interrupt context too. */
+/* The link came up or went down. Also called in interrupt context. */
 void faultline_net_link(struct faultline_dev *dev, bool up)
 {
 	struct faultline_net *net = READ_ONCE(dev->net);
@@ -476,7 +476,7 @@ void faultline_net_death(struct faultline_dev *dev)
 	mutex_unlock(&dev->net_lock);
 }
 
-/* Nobody finds the netdev any more, and no event is about it. */
+/* Hides the netdev from event handlers, and waits for them. */
 static void faultline_net_unpublish(struct faultline_dev *dev)
 {
 	mutex_lock(&dev->net_lock);
@@ -485,7 +485,7 @@ static void faultline_net_unpublish(struct faultline_dev *dev)
 	faultline_eqs_sync(dev);
 }
 
-/* What the device can do for the netdev. */
+/* Sets the features and limits of the netdev. */
 static void faultline_net_features(struct faultline_net *net)
 {
 	const struct faultline_caps *caps = &net->dev->caps;
@@ -504,12 +504,12 @@ static void faultline_net_features(struct faultline_net *net)
 	if (net->max_channels > 1)
 		netdev->hw_features |= NETIF_F_RXHASH;
 	netdev->features = netdev->hw_features | NETIF_F_HIGHDMA;
-	/* Without a filter the core asks for all frames instead. */
+	/* Without address filter the core enables promiscuous mode. */
 	if (faultline_max_filter(net))
 		netdev->priv_flags |= IFF_UNICAST_FLT;
 }
 
-/* Several need a table to share frames by, and another one to change it. */
+/* Several channels need a second RSS table while the first is replaced. */
 static unsigned int faultline_max_channels(const struct faultline_dev *dev)
 {
 	if (!dev->caps.max_rwq_table_log_size ||
@@ -565,7 +565,7 @@ static struct faultline_net *faultline_net_alloc(struct faultline_dev *dev)
 	return net;
 }
 
-/* What the device holds for the netdev as long as there is one. */
+/* Creates the device objects that exist as long as the netdev. */
 static int faultline_net_init_hw(struct faultline_net *net)
 {
 	struct faultline_dev *dev = net->dev;
@@ -649,7 +649,7 @@ void faultline_net_destroy(struct faultline_dev *dev)
 {
 	struct faultline_net *net = dev->net;
 
-	/* Stops it, and with it all work but resets. */
+	/* Stops the netdev; only reset_work and mode_work can still run. */
 	unregister_netdev(net->netdev);
 	faultline_net_unpublish(dev);
 	cancel_work_sync(&net->reset_work);

@@ -9,7 +9,7 @@
 
 #include "faultline_ib.h"
 
-/* Work requests of each queue, until somebody wants another number. */
+/* Default number of work requests of each queue. */
 #define FAULTLINE_NET_DEPTH		512
 #define FAULTLINE_NET_MIN_DEPTH		64
 #define FAULTLINE_NET_MAX_DEPTH		4096
@@ -17,9 +17,9 @@
 /* Linear part and fragments of any skb. */
 #define FAULTLINE_NET_MAX_SGE		(MAX_SKB_FRAGS + 1)
 
-/* What may be sent and received on at once; one thread serves all of them. */
+/* Limit on channels; one thread of the device serves all of them. */
 #define FAULTLINE_NET_MAX_CHANNELS	8
-/* log2 of the entries of the RSS indirection table, unless the device has less. */
+/* log2 of the entries of the RSS indirection table. */
 #define FAULTLINE_RSS_INDIR_LOG_SIZE	7
 #define FAULTLINE_RSS_INDIR_SIZE	BIT(FAULTLINE_RSS_INDIR_LOG_SIZE)
 #define FAULTLINE_RSS_KEY_SIZE \
@@ -38,7 +38,7 @@ struct faultline_net_cq {
 struct faultline_tx_slot {
 	struct sk_buff *skb;
 	unsigned int num;
-	/* Our own copy: what stands in the ring is open to the device. */
+	/* A copy, since the device could change the ring. */
 	dma_addr_t addr[FAULTLINE_NET_MAX_SGE];
 	u32 len[FAULTLINE_NET_MAX_SGE];
 };
@@ -48,7 +48,7 @@ struct faultline_rx_slot {
 	dma_addr_t addr;
 };
 
-/* Frames of a channel since there is the netdev; written by its NAPI. */
+/* Frames of a channel since the netdev was created; written by NAPI. */
 struct faultline_channel_stats {
 	struct u64_stats_sync syncp;
 	u64_stats_t rx_packets;
@@ -65,7 +65,7 @@ struct faultline_queue_stats {
 	u64 tx_bytes;
 };
 
-/* All that a CPU needs to send and receive: a raw QP and its CQs. */
+/* One pair of queues to send and receive: a raw QP and its CQs. */
 struct faultline_channel {
 	struct faultline_net *net;
 	unsigned int index;
@@ -78,11 +78,11 @@ struct faultline_channel {
 	struct faultline_tx_slot *tx;
 	struct faultline_rx_slot *rx;
 	struct faultline_channel_stats stats;
-	/* Polls again when there was no memory for a buffer. */
+	/* Polls again after an allocation of buffers has failed. */
 	struct timer_list refill_timer;
 };
 
-/* Completions and microseconds that a notice may wait for. */
+/* Interrupt moderation: number of completions, and microseconds. */
 struct faultline_moderation {
 	u16 count;
 	u16 period;
@@ -104,7 +104,7 @@ struct faultline_net {
 	/* Work requests of each queue, powers of two. */
 	u32 tx_depth;
 	u32 rx_depth;
-	/* Bytes of the longest frame, so of a receive buffer. */
+	/* Bytes of the longest frame and of a receive buffer. */
 	unsigned int frame_size;
 	struct faultline_moderation rx_moderation;
 	struct faultline_moderation tx_moderation;
@@ -115,9 +115,9 @@ struct faultline_net {
 	u8 rss_key[FAULTLINE_RSS_KEY_SIZE];
 	struct faultline_net_rss rss;
 
-	/* Orders commands that say what to receive. */
+	/* Serializes SET_NETDEV and SET_MAC_FILTER commands. */
 	struct mutex config_lock;
-	/* What the next one says; under config_lock. */
+	/* Parameters of the next SET_NETDEV; under config_lock. */
 	bool up;
 	u32 qpn;
 	u32 rx_flags;
@@ -127,13 +127,13 @@ struct faultline_net {
 	struct work_struct mode_work;
 	struct work_struct reset_work;
 
-	/* Those in use are the first. */
+	/* The first num_channels are in use. */
 	unsigned int num_channels;
 	unsigned int max_channels;
 	struct faultline_channel channels[] __counted_by(max_channels);
 };
 
-/* What cannot be changed while the queues exist. */
+/* Properties that cannot change while the queues exist. */
 struct faultline_net_shape {
 	int mtu;
 	u32 tx_depth;

@@ -124,7 +124,7 @@ void faultline_net_set_xps(struct faultline_net *net)
 		return;
 	for (i = 0; i < net->num_channels; i++) {
 		cpumask_clear(mask);
-		/* As for interrupt vectors: channel i gets the i-th CPU first. */
+		/* As with interrupt vectors: the i-th CPU is the first. */
 		for (k = i; k < num_online_cpus(); k += net->num_channels)
 			cpumask_set_cpu(cpumask_local_spread(k, node), mask);
 		/* Only a hint, so errors are ignored. */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Counters, for `rdma statistic`, sysfs and ethtool: the device's, and sets of
- * those of queue pairs. The core adds the sets to the device's to get those of
- * the port.
+ * Counters for `rdma statistic`, sysfs and ethtool: those of the device, and
+ * counter sets that are bound to queue pairs. The core adds up the device's
+ * counters and the sets to get those of the port.
  */
 #include "faultline_ib.h"
 
@@ -78,12 +78,12 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	{ .name = "lost_interrupts" },
 };
 
-/* The device's come first. */
+/* The device's counters come first. */
 #define FAULTLINE_NUM_COUNTERS	(ARRAY_SIZE(faultline_stat_descs) - 1)
 
 const unsigned int faultline_num_counters = ARRAY_SIZE(faultline_stat_descs);
 
-/* Before anybody can ask for counters, and until nobody can any more. */
+/* The buffer exists before counters can be read and until they cannot. */
 int faultline_counters_create(struct faultline_dev *dev)
 {
 	dev->counters = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
@@ -114,7 +114,7 @@ int faultline_read_counters(struct faultline_dev *dev, u32 set, u64 *values)
 	for (i = 0; !err && i < FAULTLINE_NUM_COUNTERS; i++)
 		values[i] = le64_to_cpu(dev->counters[i]);
 	mutex_unlock(&dev->counters_lock);
-	/* An interrupt is no queue pair's. */
+	/* Interrupts are counted for the device only. */
 	if (!err)
 		values[FAULTLINE_NUM_COUNTERS] =
 			set ? 0 : atomic64_read(&dev->lost_interrupts);
@@ -158,7 +158,7 @@ int faultline_counter_dealloc(struct rdma_counter *counter)
 		dev, faultline_cmd_dealloc_counters(dev, counter->id));
 }
 
-/* The first queue pair of a counter makes the set that it stands for. */
+/* The first queue pair of a counter allocates its set in the device. */
 int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp)
 {
 	struct faultline_dev *dev = to_fdev(ibqp->device);

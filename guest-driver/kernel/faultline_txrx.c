@@ -6,7 +6,7 @@
 
 #include "faultline_net.h"
 
-/* Until a receive queue for which there was no memory is filled again. */
+/* Delay before the next attempt to allocate receive buffers. */
 #define FAULTLINE_REFILL_DELAY	msecs_to_jiffies(20)
 
 static struct faultline_cqe *faultline_net_cqe(struct faultline_net_cq *cq)
@@ -22,7 +22,7 @@ static struct faultline_cqe *faultline_net_cqe(struct faultline_net_cq *cq)
 	return cqe;
 }
 
-/* Frees the entries that were taken off for new completions. */
+/* Tells the device which entries have been read. */
 static void faultline_net_cq_release(struct faultline_net_cq *cq)
 {
 	struct faultline_cq_record *record =
@@ -38,14 +38,14 @@ static void faultline_net_cq_arm(struct faultline_net_cq *cq)
 			   cq->consumer);
 }
 
-/* Asks for notices of what comes from now on. */
+/* Requests interrupts for further completions. */
 void faultline_channel_arm(struct faultline_channel *ch)
 {
 	faultline_net_cq_arm(&ch->tx_cq);
 	faultline_net_cq_arm(&ch->rx_cq);
 }
 
-/* A work request of the send queue is done, or will never be. */
+/* Frees the buffers of a send work request. */
 void faultline_tx_free(struct faultline_channel *ch,
 		       struct faultline_tx_slot *slot, int budget)
 {
@@ -94,7 +94,7 @@ static void faultline_tx_poll(struct faultline_channel *ch, int budget)
 
 		failed |= cqe->status != FAULTLINE_WC_STATUS_SUCCESS;
 		ch->tx_cq.consumer++;
-		/* Only what is out can be done. */
+		/* The device can complete outstanding requests only. */
 		if (end - index > ch->sq.producer - index) {
 			failed = true;
 			continue;
@@ -210,7 +210,7 @@ netdev_tx_t faultline_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 		return NETDEV_TX_BUSY;
 	}
 	slot = faultline_tx_slot(ch, ch->sq.producer);
-	/* The device would stop the queue. */
+	/* Too long: the device would stop the queue. */
 	if (unlikely(!skb_is_gso(skb) && skb->len > net->frame_size))
 		goto drop;
 	if (unlikely(skb_shinfo(skb)->nr_frags >= ch->sq.max_sge &&
@@ -244,12 +244,12 @@ netdev_tx_t faultline_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 drop:
 	dev_core_stats_tx_dropped_inc(netdev);
 	dev_kfree_skb_any(skb);
-	/* Frames before this one may wait for the last of their batch. */
+	/* Earlier frames may still need the doorbell of their batch. */
 	faultline_tx_kick(ch);
 	return NETDEV_TX_OK;
 }
 
-/* Fills the receive queue up. False: there is not one buffer in it. */
+/* Fills the receive queue. Returns false if it has no buffer at all. */
 bool faultline_rx_refill(struct faultline_channel *ch, gfp_t gfp)
 {
 	struct faultline_net *net = ch->net;
@@ -315,7 +315,7 @@ static unsigned int faultline_rx_frame(struct faultline_channel *ch,
 	u8 status = cqe->status;
 	struct sk_buff *skb;
 
-	/* The queue is in order. */
+	/* The device uses receive buffers in order. */
 	if (tag != ch->rq.consumer || tag == ch->rq.producer) {
 		netdev_err(net->netdev, "receive %u where %u is due\n", tag,
 			   ch->rq.consumer);
@@ -388,8 +388,8 @@ int faultline_napi_poll(struct napi_struct *napi, int budget)
 	faultline_tx_poll(ch, budget);
 	done = faultline_rx_poll(ch, budget);
 	/*
-	 * Without a buffer no completion would ever call us again. The timer
-	 * does, after a time in which memory may have become free.
+	 * Without receive buffers there are no completions, so nothing would
+	 * schedule NAPI again. The timer does.
 	 */
 	if (!faultline_rx_refill(ch, GFP_ATOMIC) &&
 	    !faultline_is_dead(ch->net->dev))

@@ -268,14 +268,14 @@ static int faultline_mmap_counters(struct vm_area_struct *vma,
 	if (vma->vm_flags & (VM_WRITE | VM_EXEC))
 		return -EPERM;
 	vm_flags_mod(vma, VM_DONTEXPAND, VM_MAYWRITE | VM_MAYEXEC);
-	/* The mapping has its own reference: it outlives context and device. */
+	/* The mapping holds a reference: it can outlive the device. */
 	return vm_insert_page(vma, vma->vm_start, page);
 }
 
 /*
- * Doorbell pages and device memory are memory and mapped as such (see the
- * mapping of page 0; both mappings of a page get the same attributes from the
- * architecture), kick pages have side effects.
+ * Doorbell pages and device memory are memory and mapped as such, like page 0
+ * (the architecture gives both mappings of a page the same attributes).
+ * Accesses to kick pages have side effects.
  */
 static int faultline_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma)
 {
@@ -317,7 +317,7 @@ static void faultline_ucontext_release(struct faultline_dev *dev,
 			      ctx->uctx, err);
 }
 
-/* What a provider needs to know of a context. */
+/* Fills the response to the creation of a user context. */
 void faultline_ucontext_resp(struct faultline_ucontext *ctx,
 			     struct faultline_alloc_ucontext_resp *resp)
 {
@@ -351,7 +351,7 @@ static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 	err = faultline_cmd_alloc_uctx(dev, &ctx->uctx);
 	if (err)
 		return err;
-	/* Page 0 is the kernel's: a device that gives it away is broken. */
+	/* Page 0 belongs to the kernel: the device must not assign it. */
 	if (!ctx->uctx || ctx->uctx >= dev->num_db_pages) {
 		faultline_fail(dev, "user context without a doorbell page");
 		return -EIO;
@@ -381,7 +381,7 @@ static void faultline_dealloc_ucontext(struct ib_ucontext *ibctx)
 	faultline_ucontext_release(to_fdev(ibctx->device), to_fucontext(ibctx));
 }
 
-/* The core has taken the mappings away; there is nothing else to cut. */
+/* The core has removed the mappings; nothing else to do. */
 static void faultline_disassociate_ucontext(struct ib_ucontext *ibctx)
 {
 }
@@ -407,7 +407,7 @@ static int faultline_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibpd->device);
 
-	/* Address handles may still be on their way out. */
+	/* Commands that destroy address handles may be pending. */
 	faultline_ah_flush(dev);
 	return faultline_dead_ok(
 		dev, faultline_cmd_dealloc_pd(dev, to_fpd(ibpd)->pdn));
@@ -569,7 +569,7 @@ static void faultline_ib_set_registered(struct faultline_dev *dev, bool yes)
 	spin_unlock_irq(&dev->ib_event_lock);
 }
 
-/* Any context. The core takes no event of a device that it does not know. */
+/* Any context. The core accepts events of registered devices only. */
 static void faultline_ib_dispatch(struct faultline_dev *dev,
 				  enum ib_event_type type)
 {
@@ -605,7 +605,7 @@ int faultline_ib_register(struct faultline_dev *dev)
 		return err;
 	dma_set_max_seg_size(&dev->pdev->dev, UINT_MAX);
 	mutex_lock(&dev->ib_lock);
-	/* Death looks for a registration after this point, or sees one. */
+	/* faultline_ib_unregister() comes after this or finds it registered. */
 	err = faultline_is_dead(dev) ? -EIO :
 		ib_register_device(ibdev, FAULTLINE_DRV_NAME "%d",
 				   &dev->pdev->dev);
@@ -615,7 +615,7 @@ int faultline_ib_register(struct faultline_dev *dev)
 	return err;
 }
 
-/* Whoever comes first: the removal of the driver or the device's death. */
+/* Called by driver removal and for a dead device; the second does nothing. */
 void faultline_ib_unregister(struct faultline_dev *dev)
 {
 	mutex_lock(&dev->ib_lock);
@@ -627,8 +627,8 @@ void faultline_ib_unregister(struct faultline_dev *dev)
 }
 
 /*
- * Tells everyone who uses the device that it is dead, and has what is posted
- * flushed. The device does no more DMA.
+ * Notifies all consumers that the device is dead, so that they poll and get
+ * their posted requests flushed. The device does no more DMA.
  */
 void faultline_ib_death(struct faultline_dev *dev)
 {
@@ -637,7 +637,7 @@ void faultline_ib_death(struct faultline_dev *dev)
 
 	faultline_ib_dispatch(dev, IB_EVENT_DEVICE_FATAL);
 
-	/* Under the lock: a CQ that is found is not being freed. */
+	/* The lock keeps the CQs from being freed. */
 	xa_lock_irqsave(&dev->cqs, flags);
 	xa_for_each(&dev->cqs, index, res)
 		if (res->event == faultline_cq_event)

@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
- * Watches of ranges: "if any mapping in X...Y changes, tell me at Z".
+/**
+ * DOC: Range watches
  *
- * Z is a 64-bit counter in a page that the process may read. It goes up before
- * the change is made, so that whoever makes the change, and whoever learns of
- * it from him, sees another value. It is never 0 and never goes down, not even
- * when another watch gets the place.
+ * A watch counts the changes of mappings in a range of addresses, in a 64-bit
+ * counter in a page that the process can read, and reports them to an event
+ * queue. The counter is incremented before the change is made: the thread that
+ * makes the change, and every thread that learns of it, reads a new value. The
+ * counter is never 0 and never decreases, also if another watch reuses it.
  *
- * Between the counter's step and the end of the change the old pages can still
- * be pinned: who does so after a step needs SYNC, which waits for the end.
+ * Between the increment and the end of the change the old pages can still be
+ * pinned. A process that registers memory after an increment therefore uses
+ * SYNC, which waits for the end of the change.
+ *
+ * Locking: faultline_ucontext.counters_lock (a mutex, never taken in notifiers)
+ * protects the list of counter pages and the bitmaps of used counters.
+ * faultline_watch.lock protects the counter and the sequence of the notifier.
+ * It is taken in notifiers that must not sleep; faultline_events.lock is not
+ * taken under it.
  */
 #include <linux/bitmap.h>
 #include <linux/mm.h>
@@ -25,7 +33,7 @@
 
 #define FAULTLINE_COUNTERS	(PAGE_SIZE / sizeof(u64))
 
-/* A page of counters; stays until the user context goes. */
+/* A page of counters; freed with the user context. */
 struct faultline_counters {
 	struct list_head list;		/* faultline_ucontext.counters */
 	struct rdma_user_mmap_entry *entry;
@@ -57,7 +65,7 @@ void faultline_counters_free(struct faultline_ucontext *ctx)
 
 	list_for_each_entry_safe(counters, next, &ctx->counters, list) {
 		rdma_user_mmap_entry_remove(counters->entry);
-		/* Where it is mapped it stays. */
+		/* Mappings hold references of their own. */
 		put_page(virt_to_page(counters->values));
 		kfree(counters);
 	}
@@ -135,7 +143,7 @@ static void faultline_counter_step(struct faultline_watch *watch)
 	u64 *counter = faultline_counter(watch);
 
 	lockdep_assert_held(&watch->lock);
-	/* Everything that the change needs comes after this. */
+	/* The change must become visible after the counter. */
 	smp_store_release(counter, *counter + 1);
 }
 
@@ -182,7 +190,7 @@ static int faultline_watch_destroy(struct ib_uobject *uobj,
 	struct faultline_watch *watch = uobj->object;
 
 	mmu_interval_notifier_remove(&watch->notifier);
-	/* Nobody watches any more, and the process may not know that yet. */
+	/* Readers must notice that the range is not watched any more. */
 	spin_lock(&watch->lock);
 	faultline_counter_step(watch);
 	spin_unlock(&watch->lock);
@@ -263,7 +271,7 @@ UVERBS_HANDLER(FAULTLINE_METHOD_WATCH_CREATE)(struct uverbs_attr_bundle *attrs)
 			      sizeof(resp));
 }
 
-/* The counter's value at a moment at which no change is under way. */
+/* Returns the counter's value at a time when no change is in progress. */
 static int
 UVERBS_HANDLER(FAULTLINE_METHOD_WATCH_SYNC)(struct uverbs_attr_bundle *attrs)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * What a process may learn of changes of its mappings: queues of events,
- * watches of ranges, and pinned regions that are watched.
+ * Reports of changed mappings to a process: event queues, range watches, and
+ * watched pinned regions.
  */
 #ifndef FAULTLINE_WATCH_H
 #define FAULTLINE_WATCH_H
@@ -20,7 +20,7 @@ struct faultline_events {
 	 * those that must not sleep.
 	 */
 	spinlock_t lock;
-	/* NULL: closed, or the device has gone. */
+	/* NULL: closed, or the device has been removed. */
 	struct faultline_event *ring;
 	u32 depth;
 	u32 head;
@@ -30,8 +30,8 @@ struct faultline_events {
 	/* The thread that read last; read without the lock. */
 	pid_t reader;
 	/*
-	 * A lease has run into its limit and none has been answered since; not
-	 * under the lock, and no harm if it is missed.
+	 * The time limit of a lease has passed, and no lease has been answered
+	 * since. Not under the lock: a stale value does no harm.
 	 */
 	bool lease_expired;
 };
