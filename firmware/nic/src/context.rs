@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::counters::CounterSet;
 use crate::cq::Pushed;
 use crate::dma::Dma;
-use crate::fault::{FaultSource, Need, RaisedFault, Token};
+use crate::fault::{FaultSource, Need, RaisedFault, WaitKind};
 use crate::ingress::HeldFrame;
 use crate::payload::{CopyError, Payload};
 use crate::segments::Segments;
@@ -196,39 +196,29 @@ impl<'a, M: Dma> Context<'a, M> {
         self.core.act_on(raised);
     }
 
-    /// Reports a missing page to the driver, or joins the fault that is outstanding for it. `waiting` is the fault that the
-    /// queue pair waits for already.
-    pub fn raise_fault(
-        &mut self,
-        source: FaultSource,
-        waiting: Option<Token>,
-        need: &Need,
-    ) -> RaisedFault {
-        if let Some(token) = self.core.faults.covering(&need.absent) {
+    /// Reports a missing page to the driver, or joins the fault that is outstanding for it.
+    pub fn raise_fault(&mut self, source: FaultSource, need: &Need) -> RaisedFault {
+        if let Some(token) = self.core.faults.join(source, &need.absent) {
             self.count(Counter::page_faults_joined);
-            if waiting != Some(token) {
-                self.core.faults.join(token, source.qpn);
-            }
             return RaisedFault::Waiting(token);
         }
         let Some(eqn) = self.core.faults.eqn else {
             return RaisedFault::NoQueue;
         };
         let owner = self.core.owner_of(need.absent.key);
-        let limit = self.core.config.limits.max_faults;
         let core = &mut *self.core;
-        let room = core.faults.has_room(owner, limit);
+        let room = core.faults.has_room(owner);
         let Some(eq) = core.eqs.get_mut(eqn).filter(|eq| room && eq.has_room()) else {
             self.count(Counter::page_fault_overflow);
             return RaisedFault::NoRoom;
         };
         let absent = &need.absent;
-        let token = core.faults.insert(self.now, source.qpn, owner, absent);
+        let token = core.faults.insert(self.now, source, owner, absent);
         let mut flags = 0;
         if absent.write {
             flags |= WRITE;
         }
-        if source.requester {
+        if source.wait == WaitKind::Send {
             flags |= REQUESTER;
         }
         let record = Eqe {

@@ -138,8 +138,8 @@ impl Core {
         true
     }
 
-    /// A NIC without objects.
-    pub fn new(config: NicConfig) -> Self {
+    /// A NIC without objects. `qp_slots`: see [`Table::slot_mask`] of the queue pairs.
+    pub fn new(config: NicConfig, qp_slots: u32) -> Self {
         let limits = &config.limits;
         let budget = Budget::new(config.table_bytes);
         Self {
@@ -166,7 +166,7 @@ impl Core {
             },
             async_eqn: None,
             fatal: regs::NONE,
-            faults: FaultUnit::default(),
+            faults: FaultUnit::new(limits.max_faults, qp_slots),
             ingress: Ingress::new(config.pause_sharers),
             frame_copy: Vec::new(),
             park: Park::default(),

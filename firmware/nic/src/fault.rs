@@ -1,6 +1,6 @@
 //! The fault unit: handling of pages that are not present.
 //!
-//! A miss in a region on demand becomes a *fault*: a record in the driver's fault queue with a token, and a list
+//! A miss in an on-demand region becomes a *fault*: a record in the driver's fault queue with a token, and a list
 //! of queue pairs that wait for its answer. Misses on a range whose fault is outstanding join it. The driver
 //! maps the pages and resumes the token; every waiting queue pair is then called directly, so nothing depends on
 //! a timeout. What a queue pair does while it waits is in `qp/responder/fault.rs`.
@@ -8,22 +8,29 @@
 //! The number of faults is bounded, by a limit of its own and by the room in the queue, and no process gets more of it
 //! than it leaves to others. A fault that the driver does not answer fails after a time, so that a broken driver does not
 //! block a queue pair for ever.
+//!
+//! A fault is an entry of a slab and a member of lists: by age, by user context, and of the queue pairs that wait for
+//! it. Only the search by page needs a tree. So a fault and its repair take a time that does not depend on the number of
+//! faults, contexts and queue pairs, except for three operations on this tree.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use faultline_wire::aeth::rnr_timer_code;
-use smallvec::SmallVec;
 
 use crate::mkey::Absent;
 use crate::page_table::PAGE_SHIFT;
 use crate::time::{Instant, Nanos};
-use crate::work;
 
 mod places;
+mod slab;
 mod token;
+mod waits;
 
 use places::Places;
-pub use token::Token;
+use slab::{Link, List, Slab};
+pub(crate) use token::Token;
+pub(crate) use waits::WaitKind;
+use waits::Waits;
 
 /// A page that must be there before a transfer can go on, and what is known of the rest of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,39 +53,48 @@ impl Need {
     }
 }
 
-/// Who misses a page.
+/// The part of a queue pair that misses a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FaultSource {
     pub qpn: u32,
-    /// It is the requester of a connection that can't go on.
-    pub requester: bool,
+    pub wait: WaitKind,
 }
 
-/// What became of a miss.
+/// Result of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RaisedFault {
     /// There is a record of it, made now or earlier.
     Waiting(Token),
     /// The queue or the table is full.
     NoRoom,
-    /// Nobody listens for faults.
+    /// The driver has no queue for faults.
     NoQueue,
 }
 
+/// A fault that has not been answered, or whose waiters have not all been called since.
 #[derive(Debug)]
-pub(crate) struct Fault {
+struct Fault {
+    token: Token,
     /// User context that owns the key, whose share of the places the fault takes.
-    pub uctx: u32,
-    pub key: u32,
-    /// Number of the first page, and of the last.
-    pub pages: (u64, u64),
-    pub write: bool,
-    pub raised: Instant,
-    /// By number, each once: a peer can have one ask any number of times.
-    pub waiters: Waiters,
+    uctx: u32,
+    key: u32,
+    /// Numbers of the first page and of the last.
+    pages: (u64, u64),
+    write: bool,
+    raised: Instant,
+    answered: bool,
+    by_age: Link,
+    by_context: Link,
 }
 
-pub(crate) type Waiters = SmallVec<[u32; 2]>;
+/// A fault that the driver has resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resumed {
+    pub key: u32,
+    pub raised: Instant,
+    /// Queue pairs that waited.
+    pub waiters: u32,
+}
 
 /// A queue pair to call because its fault has been answered.
 #[derive(Clone, Copy, Debug)]
@@ -89,60 +105,63 @@ pub(crate) struct Call {
     pub repaired: bool,
 }
 
-/// An answer of which not all queue pairs know that waited for it.
-#[derive(Debug)]
+/// An answer of which not all queue pairs have been told that waited for it.
+#[derive(Clone, Copy, Debug)]
 struct Answer {
-    token: Token,
-    waiters: Waiters,
-    /// How many of them have been called.
-    called: usize,
+    to: Answered,
     repaired: bool,
 }
 
-impl Fault {
-    fn join(&mut self, qpn: u32) {
-        if let Err(at) = self.waiters.binary_search(&qpn) {
-            self.waiters.insert(at, qpn);
-        }
-    }
+#[derive(Clone, Copy, Debug)]
+enum Answered {
+    /// The queue pairs that wait for the fault with this index.
+    Fault(u32),
+    /// A queue pair that has waited for room.
+    Room { qpn: u32 },
 }
 
-/// Faults that are outstanding.
+/// The unit.
 #[derive(Debug)]
 pub(crate) struct FaultUnit {
     /// The queue that gets the records.
     pub eqn: Option<u32>,
-    /// By token: the first is the oldest.
-    faults: BTreeMap<Token, Fault>,
-    /// Faults by key, first page and whether the access writes, for misses that join them.
-    by_page: BTreeMap<(u32, u64, bool), Token>,
-    /// Answers that have come, the oldest first.
-    answers: VecDeque<Answer>,
+    /// Most faults at a time.
+    limit: u32,
+    faults: Slab<Fault>,
+    /// Number of bits of the indices of faults.
+    index_bits: u32,
+    /// Faults that have not been answered, the oldest first.
+    by_age: List,
+    /// The same of each user context.
+    by_context: Vec<List>,
+    /// The same, for misses that join them.
+    by_page: BTreeMap<PageKey, u32>,
     /// Queue pairs and the faults that they wait for.
-    by_waiter: BTreeSet<(u32, Token)>,
+    waits: Waits,
+    /// The oldest first.
+    answers: VecDeque<Answer>,
     /// Whose the places are, and which queue pairs wait for one.
     places: Places,
+    /// Running number of the next fault.
     next: u64,
+}
+
+/// Key, page and whether the access writes, in this order: one number is compared faster than three.
+type PageKey = u128;
+
+fn page_key(key: u32, page: u64, write: bool) -> PageKey {
+    u128::from(key) << 64 | u128::from(page << 1 | u64::from(write))
+}
+
+/// The key of a [`PageKey`].
+fn key_of(place: PageKey) -> u32 {
+    (place >> 64) as u32
 }
 
 /// Shortest and longest time that a requester is told to wait, in nanoseconds.
 const RNR_RANGE: core::ops::RangeInclusive<u64> = 10_000..=40_000_000;
 /// What a repair is thought to take before one was seen.
 const FIRST_REPAIR_NS: u64 = 100_000;
-
-impl Default for FaultUnit {
-    fn default() -> Self {
-        Self {
-            eqn: None,
-            faults: BTreeMap::new(),
-            by_page: BTreeMap::new(),
-            answers: VecDeque::new(),
-            by_waiter: BTreeSet::new(),
-            places: Places::default(),
-            next: 1,
-        }
-    }
-}
 
 /// What a repair takes, in nanoseconds: a running mean over the keys of one protection domain. Other processes' pages
 /// do not count, nor does a single page that takes a minute: a repair counts as twice the mean at most.
@@ -170,98 +189,166 @@ impl RepairTime {
 }
 
 impl FaultUnit {
-    /// A fault whose answer will bring this page.
-    pub fn covering(&self, absent: &Absent) -> Option<Token> {
-        let page = absent.va >> PAGE_SHIFT;
-        let find = |write: bool| {
-            let (_, token) = self
-                .by_page
-                .range((absent.key, 0, false)..=(absent.key, page, true))
-                .rev()
-                // Neighbours in the order may be of the other kind.
-                .take(2)
-                .find(|((_, _, kind), _)| *kind == write)?;
-            let fault = self.faults.get(token)?;
-            (fault.pages.1 >= page).then_some(*token)
-        };
-        find(true).or_else(|| if absent.write { None } else { find(false) })
+    /// No faults, and room for `limit`. `slot_mask`: see [`Table::slot_mask`](crate::table::Table::slot_mask) of the queue
+    /// pairs.
+    pub fn new(limit: u32, slot_mask: u32) -> Self {
+        Self {
+            eqn: None,
+            limit,
+            faults: Slab::default(),
+            index_bits: u32::BITS - limit.leading_zeros(),
+            by_age: List::default(),
+            by_context: Vec::new(),
+            by_page: BTreeMap::new(),
+            waits: Waits::new(slot_mask),
+            answers: VecDeque::new(),
+            places: Places::default(),
+            next: 1,
+        }
     }
 
-    pub fn insert(&mut self, now: Instant, qpn: u32, uctx: u32, absent: &Absent) -> Token {
-        let token = Token::from_number(self.next);
+    /// A fault whose answer will bring this page.
+    fn covering(&self, absent: &Absent) -> Option<u32> {
+        let page = absent.va >> PAGE_SHIFT;
+        let mut found = None;
+        // Neighbours in the order may be of the other kind.
+        let before = self.by_page.range(..=page_key(absent.key, page, true));
+        for (place, index) in before.rev().take(2) {
+            if key_of(*place) != absent.key {
+                break;
+            }
+            let fault = self.faults.get(*index)?;
+            if fault.pages.1 < page || (absent.write && !fault.write) {
+                continue;
+            }
+            if fault.write {
+                return Some(*index);
+            }
+            found = Some(*index);
+        }
+        found
+    }
+
+    /// Joins the fault that is outstanding for this page, if there is one.
+    pub fn join(&mut self, source: FaultSource, absent: &Absent) -> Option<Token> {
+        let index = self.covering(absent)?;
+        self.waits.join(index, source.qpn, source.wait);
+        Some(self.faults.get(index)?.token)
+    }
+
+    /// Adds a fault, for which the context `uctx` has room.
+    pub fn insert(
+        &mut self,
+        now: Instant,
+        source: FaultSource,
+        uctx: u32,
+        absent: &Absent,
+    ) -> Token {
+        let token = Token::new(self.next, self.faults.next_index(), self.index_bits);
         self.next += 1;
         let first = absent.va >> PAGE_SHIFT;
         // The range was checked against the region, which does not wrap.
         let last = absent.va.saturating_add(u64::from(absent.bytes.max(1)) - 1) >> PAGE_SHIFT;
-        self.places.take(uctx, token);
-        let fault = Fault {
+        let index = self.faults.insert(Fault {
+            token,
             uctx,
             key: absent.key,
             pages: (first, last),
             write: absent.write,
             raised: now,
-            waiters: SmallVec::from_slice(&[qpn]),
-        };
-        self.by_waiter.insert((qpn, token));
-        self.by_page
-            .insert((absent.key, first, absent.write), token);
-        self.faults.insert(token, fault);
+            answered: false,
+            by_age: Link::default(),
+            by_context: Link::default(),
+        });
+        self.by_age
+            .push_back(&mut self.faults, index, |fault| &mut fault.by_age);
+        let context = uctx as usize;
+        if context >= self.by_context.len() {
+            self.by_context.resize_with(context + 1, List::default);
+        }
+        if let Some(list) = self.by_context.get_mut(context) {
+            list.push_back(&mut self.faults, index, |fault| &mut fault.by_context);
+        }
+        let place = page_key(absent.key, first, absent.write);
+        self.by_page.insert(place, index);
+        self.places.take(uctx);
+        self.waits.join(index, source.qpn, source.wait);
         token
     }
 
-    pub fn remove(&mut self, token: Token) -> Option<Fault> {
-        let fault = self.faults.remove(&token)?;
-        let place = (fault.key, fault.pages.0, fault.write);
-        if self.by_page.get(&place) == Some(&token) {
-            self.by_page.remove(&place);
-        }
-        for qpn in &fault.waiters {
-            self.by_waiter.remove(&(*qpn, token));
-        }
-        self.places.give_back(fault.uctx, token);
-        Some(fault)
+    /// Index of the fault with this token, if it has not been answered.
+    fn index_of(&self, token: Token) -> Option<u32> {
+        let index = token.index(self.index_bits);
+        let fault = self.faults.get(index)?;
+        (fault.token == token && !fault.answered).then_some(index)
     }
 
-    pub fn of_key(&self, key: u32) -> Vec<Token> {
-        self.by_page
-            .range((key, 0, false)..=(key, u64::MAX, true))
-            .map(|(_, token)| *token)
-            .collect()
+    /// The fault with this token has been answered: its waiters are to be called. `None` if there is no such fault.
+    pub fn answer(&mut self, token: Token, repaired: bool) -> Option<Resumed> {
+        let index = self.index_of(token)?;
+        self.answer_index(index, repaired)
     }
 
-    pub fn join(&mut self, token: Token, qpn: u32) {
-        if let Some(fault) = self.faults.get_mut(&token) {
-            fault.join(qpn);
-            self.by_waiter.insert((qpn, token));
+    fn answer_index(&mut self, index: u32, repaired: bool) -> Option<Resumed> {
+        let fault = self.faults.get_mut(index)?;
+        fault.answered = true;
+        let Fault {
+            uctx, key, raised, ..
+        } = *fault;
+        let place = page_key(key, fault.pages.0, fault.write);
+        self.by_age
+            .remove(&mut self.faults, index, |fault| &mut fault.by_age);
+        if let Some(list) = self.by_context.get_mut(uctx as usize) {
+            list.remove(&mut self.faults, index, |fault| &mut fault.by_context);
         }
+        self.by_page.remove(&place);
+        self.answers.push_back(Answer {
+            to: Answered::Fault(index),
+            repaired,
+        });
+        Some(Resumed {
+            key,
+            raised,
+            waiters: self.waits.count(index),
+        })
     }
 
-    /// The queue pair no longer waits for a page. Returns the work that this was.
-    pub fn forget(&mut self, qpn: u32) -> u64 {
-        self.places.leave(qpn);
-        let mut work = 0;
-        while let Some(&(other, token)) = self.by_waiter.range((qpn, Token::ROOM)..).next()
-            && other == qpn
+    /// The faults of this key are over: their waiters try again.
+    pub fn cancel(&mut self, key: u32) {
+        while let Some((place, index)) = self.by_page.range(page_key(key, 0, false)..).next()
+            && key_of(*place) == key
         {
-            self.by_waiter.remove(&(qpn, token));
-            if let Some(fault) = self.faults.get_mut(&token)
-                && let Ok(at) = fault.waiters.binary_search(&qpn)
-            {
-                fault.waiters.remove(at);
-                work += work::of_move(fault.waiters.len() * size_of::<u32>());
+            let index = *index;
+            if self.answer_index(index, true).is_none() {
+                return;
             }
         }
-        work
+    }
+
+    /// The oldest fault is answered as failed, if it has been outstanding for this long. Returns false if it has not.
+    pub fn expire(&mut self, now: Instant, timeout: Nanos) -> bool {
+        let oldest = self.by_age.first();
+        let expired = oldest.filter(|index| {
+            let fault = self.faults.get(*index);
+            fault.is_some_and(|fault| fault.raised + timeout <= now)
+        });
+        expired.is_some_and(|index| self.answer_index(index, false).is_some())
+    }
+
+    /// The queue pair no longer waits for a page.
+    pub fn forget(&mut self, qpn: u32) {
+        self.places.leave(qpn);
+        self.waits.leave(qpn);
     }
 
     /// Queue pairs that wait for room, and pairs of a queue pair and a fault that it waits for.
     pub fn waits(&self) -> usize {
-        self.places.waiting() + self.by_waiter.len()
+        self.places.waiting() + self.waits.len()
     }
 
     /// Whether the context may have one more fault.
-    pub fn has_room(&self, uctx: u32, limit: u32) -> bool {
-        self.places.has_room(uctx, limit)
+    pub fn has_room(&self, uctx: u32) -> bool {
+        self.places.has_room(uctx, self.limit)
     }
 
     /// The queue pair waits for a place of this context.
@@ -271,36 +358,37 @@ impl FaultUnit {
 
     /// Nanoseconds for which a fault is outstanding; of one that has found no room, those of the oldest fault of its context.
     pub fn age(&self, now: Instant, token: Option<Token>, uctx: u32) -> u64 {
-        token
-            .filter(|token| *token != Token::ROOM)
-            .or_else(|| self.places.oldest_of(uctx))
-            .and_then(|token| self.faults.get(&token))
-            .map_or(0, |fault| now.0.saturating_sub(fault.raised.0))
+        let index = match token {
+            Some(token) if token != Token::ROOM => self.index_of(token),
+            _ => {
+                let list = self.by_context.get(uctx as usize);
+                list.and_then(|list| list.first())
+            }
+        };
+        let fault = index.and_then(|index| self.faults.get(index));
+        fault.map_or(0, |fault| now.0.saturating_sub(fault.raised.0))
     }
 
     /// Places that no context has.
-    pub fn free_places(&self, limit: u32) -> usize {
-        self.places.free(limit)
+    pub fn free_places(&self) -> usize {
+        self.places.free(self.limit)
     }
 
-    /// Takes the next queue pair that waits for room and may have it.
-    pub fn next_for_room(&mut self, limit: u32) -> Option<u32> {
-        self.places.next(limit)
+    /// The next queue pair that waits for room and may have it is to be called. Returns false if there is none.
+    pub fn answer_next_for_room(&mut self) -> bool {
+        let next = self.places.next(self.limit);
+        next.is_some_and(|qpn| self.answer_for_room(qpn, true))
+    }
+
+    fn answer_for_room(&mut self, qpn: u32, repaired: bool) -> bool {
+        let to = Answered::Room { qpn };
+        self.answers.push_back(Answer { to, repaired });
+        true
     }
 
     /// Whether there is such a queue pair.
-    pub fn has_next_for_room(&self, limit: u32) -> bool {
-        self.places.has_next(limit)
-    }
-
-    /// The fault has been answered: its waiters are to be called.
-    pub fn answer(&mut self, token: Token, waiters: Waiters, repaired: bool) {
-        self.answers.push_back(Answer {
-            token,
-            waiters,
-            called: 0,
-            repaired,
-        });
+    pub fn has_next_for_room(&self) -> bool {
+        self.places.has_next(self.limit)
     }
 
     /// Whether queue pairs are to be called whose fault has been answered.
@@ -308,48 +396,52 @@ impl FaultUnit {
         !self.answers.is_empty()
     }
 
-    /// Takes the oldest answer, if all its waiters have been called.
+    /// Takes the oldest answer, if all its waiters have been called. The fault's place is free then.
     pub fn pop_answered(&mut self) -> Option<Token> {
-        let answer = self
-            .answers
-            .pop_front_if(|answer| answer.called == answer.waiters.len())?;
-        Some(answer.token)
+        let Answered::Fault(index) = self.answers.front()?.to else {
+            return None;
+        };
+        if self.waits.count(index) > 0 {
+            return None;
+        }
+        self.answers.pop_front();
+        let fault = self.faults.remove(index)?;
+        self.places.give_back(fault.uctx);
+        Some(fault.token)
     }
 
     /// The next queue pair to call.
     pub fn next_call(&mut self) -> Option<Call> {
-        let answer = self.answers.front_mut()?;
-        let qpn = *answer.waiters.get(answer.called)?;
-        answer.called += 1;
+        let Answer { to, repaired } = *self.answers.front()?;
+        let (qpn, token) = match to {
+            Answered::Fault(index) => (self.waits.pop(index)?, self.faults.get(index)?.token),
+            Answered::Room { qpn } => {
+                self.answers.pop_front();
+                (qpn, Token::ROOM)
+            }
+        };
         Some(Call {
             qpn,
-            token: answer.token,
-            repaired: answer.repaired,
+            token,
+            repaired,
         })
     }
 
-    /// Takes the oldest fault, if it has been outstanding for this long.
-    pub fn pop_expired(&mut self, now: Instant, timeout: Nanos) -> Option<(Token, Fault)> {
-        let (token, fault) = self.faults.first_key_value()?;
-        let (token, expired) = (*token, fault.raised + timeout <= now);
-        if !expired {
-            return None;
+    /// The queue pair that has waited for room longest is to be called, if it has waited this long: there is none for it.
+    /// Returns false if it has not.
+    pub fn expire_waiter(&mut self, now: Instant, timeout: Nanos) -> bool {
+        let expired = self.places.oldest();
+        if expired.is_none_or(|since| since + timeout > now) {
+            return false;
         }
-        Some((token, self.remove(token)?))
-    }
-
-    /// Takes the queue pair that has waited for room longest, if it has waited this long.
-    pub fn pop_expired_waiter(&mut self, now: Instant, timeout: Nanos) -> Option<u32> {
-        let since = self.places.oldest()?;
-        if since + timeout > now {
-            return None;
-        }
-        self.places.pop_oldest()
+        let oldest = self.places.pop_oldest();
+        oldest.is_some_and(|qpn| self.answer_for_room(qpn, false))
     }
 
     /// When the oldest fault, or the oldest that waits for room, has waited too long.
     pub fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
-        let oldest = self.faults.values().next().map(|fault| fault.raised);
+        let oldest = self.by_age.first().and_then(|index| self.faults.get(index));
+        let oldest = oldest.map(|fault| fault.raised);
         let for_room = self.places.oldest();
         let first = match (oldest, for_room) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -373,45 +465,143 @@ mod tests {
         }
     }
 
+    const LIMIT: u32 = 16;
+
+    fn unit() -> FaultUnit {
+        FaultUnit::new(LIMIT, 0xff)
+    }
+
+    fn source(qpn: u32, wait: WaitKind) -> FaultSource {
+        FaultSource { qpn, wait }
+    }
+
+    fn insert(unit: &mut FaultUnit, qpn: u32, absent: &Absent) -> Token {
+        unit.insert(Instant(0), source(qpn, WaitKind::Send), 1, absent)
+    }
+
+    /// Calls all queue pairs that are to be called.
+    fn call_all(unit: &mut FaultUnit) -> Vec<u32> {
+        let mut called = Vec::new();
+        while unit.is_answering() {
+            while unit.pop_answered().is_some() {}
+            called.extend(unit.next_call().map(|call| call.qpn));
+        }
+        called
+    }
+
     #[test]
     fn a_miss_joins_a_fault_that_will_bring_its_page() {
-        let mut unit = FaultUnit::default();
-        let now = Instant(0);
-        let read = unit.insert(now, 1, 1, &absent(0x1800, 0x1000, false));
-        let write = unit.insert(now, 1, 1, &absent(0x8000, 1, true));
-        assert_eq!(unit.covering(&absent(0x2fff, 1, false)), Some(read));
-        assert_eq!(unit.covering(&absent(0x1000, 1, false)), Some(read));
-        assert_eq!(unit.covering(&absent(0x3000, 1, false)), None);
-        assert_eq!(unit.covering(&absent(0x2000, 1, true)), None);
-        assert_eq!(unit.covering(&absent(0x8fff, 1, false)), Some(write));
-        assert_eq!(unit.covering(&absent(0x8fff, 1, true)), Some(write));
+        let mut unit = unit();
+        let joined =
+            |unit: &mut FaultUnit, absent: &Absent| unit.join(source(2, WaitKind::Request), absent);
+        let read = insert(&mut unit, 1, &absent(0x1800, 0x1000, false));
+        let write = insert(&mut unit, 1, &absent(0x8000, 1, true));
+        assert_eq!(joined(&mut unit, &absent(0x2fff, 1, false)), Some(read));
+        assert_eq!(joined(&mut unit, &absent(0x1000, 1, false)), Some(read));
+        assert_eq!(joined(&mut unit, &absent(0x3000, 1, false)), None);
+        assert_eq!(joined(&mut unit, &absent(0x2000, 1, true)), None);
+        assert_eq!(joined(&mut unit, &absent(0x8fff, 1, false)), Some(write));
+        assert_eq!(joined(&mut unit, &absent(0x8fff, 1, true)), Some(write));
         let other = Absent {
             key: 8,
             ..absent(0x8000, 1, false)
         };
-        assert_eq!(unit.covering(&other), None);
-        assert!(unit.remove(write).is_some() && unit.remove(write).is_none());
-        assert_eq!(unit.covering(&absent(0x8fff, 1, true)), None);
-        assert_ne!(unit.insert(now, 1, 1, &absent(0x8000, 1, true)), write);
+        assert_eq!(joined(&mut unit, &other), None);
+        assert!(unit.answer(write, true).is_some() && unit.answer(write, true).is_none());
+        assert_eq!(joined(&mut unit, &absent(0x8fff, 1, true)), None);
+        assert_ne!(insert(&mut unit, 1, &absent(0x8000, 1, true)), write);
         assert!(write.number() > read.number());
     }
 
     #[test]
+    fn a_read_joins_the_fault_of_a_write_to_its_page() {
+        let mut unit = unit();
+        let read = insert(&mut unit, 1, &absent(0x1000, 0x3000, false));
+        let write = insert(&mut unit, 1, &absent(0x2000, 1, true));
+        let at = |unit: &FaultUnit, va| {
+            let index = unit.covering(&absent(va, 1, false))?;
+            Some(unit.faults.get(index)?.token)
+        };
+        assert_eq!(at(&unit, 0x1000), Some(read));
+        assert_eq!(at(&unit, 0x2000), Some(write));
+        assert_eq!(at(&unit, 0x3000), Some(read));
+    }
+
+    #[test]
     fn a_queue_pair_waits_once_and_is_forgotten() {
-        let mut unit = FaultUnit::default();
-        let token = unit.insert(Instant(0), 5, 1, &absent(0, 1, false));
-        let other = unit.insert(Instant(0), 9, 1, &absent(0x5000, 1, false));
+        let mut unit = unit();
+        let token = insert(&mut unit, 5, &absent(0, 1, false));
+        let other = source(9, WaitKind::Reply);
+        let other = unit.insert(Instant(0), other, 1, &absent(0x5000, 1, false));
         for qpn in [3, 5, 3, 9, 5, 4] {
-            unit.join(token, qpn);
+            let joined = unit.join(source(qpn, WaitKind::Send), &absent(0, 1, false));
+            assert_eq!(joined, Some(token));
         }
         assert_eq!(unit.waits(), 5);
         unit.forget(9);
         unit.forget(77);
         assert_eq!(unit.waits(), 3);
-        let fault = unit.remove(token).unwrap();
-        assert_eq!(fault.waiters.as_slice(), [3, 4, 5]);
-        assert!(unit.remove(other).unwrap().waiters.is_empty());
+        assert_eq!(unit.answer(token, true).unwrap().waiters, 3);
+        assert_eq!(call_all(&mut unit), [5, 3, 4]);
+        assert_eq!(unit.answer(other, true).unwrap().waiters, 0);
+        assert_eq!(call_all(&mut unit), []);
         assert_eq!(unit.waits(), 0);
+        assert_eq!(unit.free_places(), LIMIT as usize);
+    }
+
+    #[test]
+    fn tokens_are_never_used_twice() {
+        let mut unit = unit();
+        let mut last = Token::ROOM;
+        for n in 0..1000 {
+            let tokens =
+                [0, 1, 2].map(|page| insert(&mut unit, 1, &absent(page * 0x1000, 1, true)));
+            for token in tokens {
+                assert!(token > last);
+                last = token;
+            }
+            let [a, b, c] = tokens;
+            for token in [b, [a, c][n % 2], [c, a][n % 2]] {
+                assert!(unit.answer(token, true).is_some());
+                assert!(unit.answer(token, true).is_none());
+            }
+            call_all(&mut unit);
+        }
+        assert!(unit.answer(Token::from_number(u64::MAX), true).is_none());
+        assert!(unit.answer(Token::ROOM, true).is_none());
+    }
+
+    /// A queue pair that is destroyed after its fault was answered is not called, and what waits behind it is.
+    #[test]
+    fn an_answer_does_not_wait_for_a_queue_pair_that_has_left() {
+        let mut unit = unit();
+        let first = insert(&mut unit, 1, &absent(0, 1, true));
+        let second = insert(&mut unit, 2, &absent(0x1000, 1, true));
+        assert!(unit.answer(first, true).is_some() && unit.answer(second, true).is_some());
+        unit.forget(1);
+        assert_eq!(call_all(&mut unit), [2]);
+    }
+
+    #[test]
+    fn the_faults_of_a_key_are_cancelled() {
+        let mut unit = unit();
+        let of_key = |key: u32, page: u64| Absent {
+            key,
+            ..absent(page << PAGE_SHIFT, 1, page.is_multiple_of(2))
+        };
+        for (qpn, (key, page)) in [(6, 9), (7, 0), (7, 5), (8, 0), (7, 2)].iter().enumerate() {
+            insert(&mut unit, qpn as u32, &of_key(*key, *page));
+        }
+        unit.cancel(7);
+        assert_eq!(call_all(&mut unit), [1, 4, 2]);
+        assert_eq!(unit.free_places(), LIMIT as usize - 2);
+        assert_eq!(unit.age(Instant(7), None, 1), 7);
+        unit.cancel(6);
+        unit.cancel(8);
+        unit.cancel(9);
+        assert_eq!(call_all(&mut unit), [0, 3]);
+        assert_eq!(unit.age(Instant(7), None, 1), 0);
+        assert_eq!(unit.next_deadline(Nanos(1)), None);
     }
 
     #[test]

@@ -70,8 +70,10 @@ pub struct Remains(#[expect(dead_code, reason = "dropped only")] Box<Nic>);
 impl Nic {
     /// A NIC as after power-on.
     pub fn new(config: NicConfig) -> Self {
+        let qps = Table::new(config.limits.max_qp, FIRST_QPN);
+        let qp_slots = qps.slot_mask();
         Self {
-            qps: Table::new(config.limits.max_qp, FIRST_QPN),
+            qps,
             gsi: None,
             registers: Registers::new(&config),
             admin: CommandRings::default(),
@@ -84,7 +86,7 @@ impl Nic {
             enabled_version: 0,
             fatal_reported: false,
             remains: None,
-            core: Core::new(config),
+            core: Core::new(config, qp_slots),
         }
     }
 

@@ -70,8 +70,13 @@ impl<T> Table<T> {
         Some(slot.number)
     }
 
+    /// The bits of a number that are the slot: no two objects have the same at a time.
+    pub fn slot_mask(&self) -> u32 {
+        (1 << self.slot_bits) - 1
+    }
+
     fn index(&self, number: u32) -> Option<usize> {
-        let slot = number & ((1 << self.slot_bits) - 1);
+        let slot = number & self.slot_mask();
         slot.checked_sub(self.first).map(|index| index as usize)
     }
 

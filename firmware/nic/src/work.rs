@@ -48,11 +48,6 @@ pub(crate) fn of_frames(count: u32, bytes: usize) -> u64 {
     u64::from(count) * FRAME + (bytes / BYTES) as u64
 }
 
-/// Bytes that are moved within a list.
-pub(crate) fn of_move(bytes: usize) -> u64 {
-    LOOK + (bytes / BYTES) as u64
-}
-
 /// Counts steps that have really been taken, so that tests can compare them with the work that was charged for them: an
 /// entry that is looked at or written, an object that is looked up, an access to memory. Nothing in a release build.
 #[inline(always)]

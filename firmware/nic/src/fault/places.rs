@@ -4,10 +4,11 @@
 //! one are ordered by the number of their places: if the first of them may not have one more, none may. A queue pair
 //! waits at most once, and leaves its line when it is reset or destroyed, so the lines are never longer than the number
 //! of queue pairs.
+//!
+//! While no queue pair waits for a place, to take one or to give it back changes two counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::token::Token;
 use crate::time::Instant;
 
 /// A queue pair that waits for a place.
@@ -21,8 +22,7 @@ struct Waiter {
 /// What one user context has.
 #[derive(Debug, Default)]
 struct Share {
-    /// Faults that are outstanding: a place each.
-    faults: BTreeSet<Token>,
+    places: usize,
     /// Numbers of the arrivals of its queue pairs that wait.
     line: BTreeSet<u64>,
 }
@@ -34,8 +34,8 @@ type Rank = (usize, u64, u32);
 #[derive(Debug, Default)]
 pub(super) struct Places {
     used: usize,
-    /// Contexts with places or a line.
-    shares: BTreeMap<u32, Share>,
+    /// By number of the context, as far as they have had places or a line.
+    shares: Vec<Share>,
     ranks: BTreeSet<Rank>,
     arrivals: u64,
     /// By number of arrival, so the oldest first.
@@ -47,7 +47,7 @@ pub(super) struct Places {
 impl Share {
     /// The kernel does not compete with itself: its places do not count.
     fn rank(&self, uctx: u32) -> Option<Rank> {
-        let places = if uctx == 0 { 0 } else { self.faults.len() };
+        let places = if uctx == 0 { 0 } else { self.places };
         Some((places, *self.line.first()?, uctx))
     }
 }
@@ -56,7 +56,7 @@ impl Places {
     /// Whether a context may have one more: as long as it has fewer than are free for all. So one can take half of them,
     /// and pages that never come, behind a file system that has stopped, hold up only the process that asked for them.
     pub fn has_room(&self, uctx: u32, limit: u32) -> bool {
-        let own = self.shares.get(&uctx).map_or(0, |share| share.faults.len());
+        let own = self.shares.get(uctx as usize).map_or(0, |own| own.places);
         self.allows(if uctx == 0 { 0 } else { own }, limit)
     }
 
@@ -70,13 +70,16 @@ impl Places {
     }
 
     fn change(&mut self, uctx: u32, change: impl FnOnce(&mut Share)) {
-        let share = self.shares.entry(uctx).or_default();
+        let index = uctx as usize;
+        if index >= self.shares.len() {
+            self.shares.resize_with(index + 1, Share::default);
+        }
+        let Some(share) = self.shares.get_mut(index) else {
+            return;
+        };
         let before = share.rank(uctx);
         change(share);
         let after = share.rank(uctx);
-        if share.faults.is_empty() && share.line.is_empty() {
-            self.shares.remove(&uctx);
-        }
         if before == after {
             return;
         }
@@ -87,24 +90,15 @@ impl Places {
     }
 
     /// The context has one more fault.
-    pub fn take(&mut self, uctx: u32, token: Token) {
+    pub fn take(&mut self, uctx: u32) {
         self.used += 1;
-        self.change(uctx, |share| {
-            share.faults.insert(token);
-        });
+        self.change(uctx, |share| share.places += 1);
     }
 
     /// The context has one less.
-    pub fn give_back(&mut self, uctx: u32, token: Token) {
+    pub fn give_back(&mut self, uctx: u32) {
         self.used -= 1;
-        self.change(uctx, |share| {
-            share.faults.remove(&token);
-        });
-    }
-
-    /// The oldest fault of a context.
-    pub fn oldest_of(&self, uctx: u32) -> Option<Token> {
-        self.shares.get(&uctx)?.faults.first().copied()
+        self.change(uctx, |share| share.places -= 1);
     }
 
     /// The queue pair waits for a place of this context, unless it waits already.
@@ -178,14 +172,11 @@ mod tests {
     const LIMIT: u32 = 16;
 
     fn take(places: &mut Places, uctx: u32, count: u64) {
-        (0..count).for_each(|n| places.take(uctx, Token::from_number(n)));
+        (0..count).for_each(|_| places.take(uctx));
     }
 
     fn give_back(places: &mut Places, uctx: u32, count: u64) {
-        for _ in 0..count {
-            let token = places.oldest_of(uctx).unwrap();
-            places.give_back(uctx, token);
-        }
+        (0..count).for_each(|_| places.give_back(uctx));
     }
 
     #[test]
@@ -194,7 +185,7 @@ mod tests {
         let fill = |places: &mut Places, uctx| {
             let mut count = 0;
             while places.has_room(uctx, LIMIT) {
-                places.take(uctx, Token::from_number(count));
+                places.take(uctx);
                 count += 1;
             }
             count
@@ -208,12 +199,8 @@ mod tests {
         give_back(&mut places, 0, 2);
         assert!(places.has_room(4, LIMIT) && !places.has_room(1, LIMIT));
         give_back(&mut places, 1, 8);
-        let left: Vec<_> = places
-            .shares
-            .iter()
-            .map(|(k, v)| (*k, v.faults.len()))
-            .collect();
-        assert_eq!(left, [(2, 4), (3, 2)]);
+        let left: Vec<_> = places.shares.iter().map(|share| share.places).collect();
+        assert_eq!(left, [0, 0, 4, 2]);
         assert!(places.has_room(1, LIMIT));
     }
 
@@ -229,7 +216,7 @@ mod tests {
         places.leave(77);
         let line: Vec<u32> = std::iter::from_fn(|| places.next(LIMIT)).collect();
         assert_eq!(line, [3, 5, 4]);
-        assert!(places.shares.is_empty() && places.ranks.is_empty() && places.by_qp.is_empty());
+        assert!(places.ranks.is_empty() && places.by_qp.is_empty());
     }
 
     #[test]

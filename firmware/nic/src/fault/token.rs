@@ -1,12 +1,24 @@
 //! Tokens of page faults.
 
-/// Name of an outstanding fault. Tokens are never used twice.
+/// Name of an outstanding fault. Tokens are never used twice, and a later fault has a larger one.
+///
+/// The low bits are an index, the bits above are a running number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(u64);
 
 impl Token {
     /// Represents all faults that found no room: a queue pair that waits for it tries again when there is some.
     pub(crate) const ROOM: Self = Self(0);
+
+    /// The token of the fault with this index, which has fewer than `index_bits` bits. `running` is not zero.
+    pub(super) fn new(running: u64, index: u32, index_bits: u32) -> Self {
+        Self((running << index_bits) | u64::from(index))
+    }
+
+    /// Index of the fault.
+    pub(super) fn index(self, index_bits: u32) -> u32 {
+        (self.0 & ((1 << index_bits) - 1)) as u32
+    }
 
     /// The number in the fault record.
     pub(crate) fn number(self) -> u64 {

@@ -6,7 +6,7 @@ use faultline_abi::admin::Counter;
 use super::Nic;
 use crate::dma::Dma;
 use crate::eq::Eq;
-use crate::fault::{Token, Waiters};
+use crate::fault::Token;
 use crate::time::Instant;
 use crate::work;
 
@@ -23,7 +23,8 @@ impl Nic {
         repaired: bool,
     ) -> Result<u32, Status> {
         let token = Token::from_number(token);
-        let fault = self.core.faults.remove(token).ok_or(Status::BadToken)?;
+        let resumed = self.core.faults.answer(token, repaired);
+        let fault = resumed.ok_or(Status::BadToken)?;
         let mkey = self.core.mkeys.get(fault.key).filter(|_| repaired);
         if let Some(pd) = mkey.and_then(|mkey| self.core.pds.get_mut(mkey.pd)) {
             pd.repair.learn(now.0.saturating_sub(fault.raised.0));
@@ -32,11 +33,9 @@ impl Nic {
             true => Counter::page_faults_resumed,
             false => Counter::page_faults_failed,
         });
-        let waiters = fault.waiters.len() as u32;
-        self.core.faults.answer(token, fault.waiters, repaired);
         self.continue_answers(now, mem);
         self.retry_for_room(now, mem);
-        Ok(waiters)
+        Ok(fault.waiters)
     }
 
     /// Calls the queue pairs whose faults have been answered, until all are called or the turn is over: every queue pair of
@@ -70,11 +69,7 @@ impl Nic {
 
     /// The region is gone or has changed: the queue pairs that wait for its pages try again, and see that.
     pub(crate) fn cancel_faults<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) {
-        for token in self.core.faults.of_key(key) {
-            if let Some(fault) = self.core.faults.remove(token) {
-                self.core.faults.answer(token, fault.waiters, true);
-            }
-        }
+        self.core.faults.cancel(key);
         self.continue_answers(now, mem);
         self.retry_for_room(now, mem);
     }
@@ -82,27 +77,20 @@ impl Nic {
     /// Calls queue pairs that found no room: as many as there are places, for each may take one. If some of them do
     /// not, others are called in the next turn.
     pub(crate) fn retry_for_room<M: Dma>(&mut self, now: Instant, mem: &M) {
-        let limit = self.core.config.limits.max_faults;
-        let calls = self.core.faults.free_places(limit).min(CALLS);
+        let calls = self.core.faults.free_places().min(CALLS);
         for _ in 0..calls {
             // Queue pairs whose faults are answered come first; this function is called again after them.
             if !self.has_records_left() || self.core.faults.is_answering() {
                 return;
             }
-            let Some(qpn) = self.core.faults.next_for_room(limit) else {
+            if !self.core.faults.answer_next_for_room() {
                 return;
-            };
-            self.answer_for_room(qpn, true);
+            }
             self.continue_answers(now, mem);
         }
-        if self.core.faults.has_next_for_room(limit) && self.has_records_left() {
+        if self.core.faults.has_next_for_room() && self.has_records_left() {
             self.core.put_off(now);
         }
-    }
-
-    fn answer_for_room(&mut self, qpn: u32, room: bool) {
-        let waiters = Waiters::from_slice(&[qpn]);
-        self.core.faults.answer(Token::ROOM, waiters, room);
     }
 
     /// Whether the queue of fault records has room.
@@ -117,19 +105,13 @@ impl Nic {
         let timeout = self.core.config.fault_timeout;
         let turn = self.core.begin_turn();
         let mut places = false;
-        while !self.core.is_over(turn)
-            && let Some((token, fault)) = self.core.faults.pop_expired(now, timeout)
-        {
+        while !self.core.is_over(turn) && self.core.faults.expire(now, timeout) {
             places = true;
             self.core.counters.inc(Counter::page_fault_timeouts);
-            self.core.faults.answer(token, fault.waiters, false);
             self.continue_answers(now, mem);
         }
-        while !self.core.is_over(turn)
-            && let Some(qpn) = self.core.faults.pop_expired_waiter(now, timeout)
-        {
+        while !self.core.is_over(turn) && self.core.faults.expire_waiter(now, timeout) {
             self.core.counters.inc(Counter::page_fault_timeouts);
-            self.answer_for_room(qpn, false);
             self.continue_answers(now, mem);
         }
         if places {

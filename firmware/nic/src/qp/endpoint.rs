@@ -15,7 +15,7 @@ use super::types::{Failure, QpConfig, State};
 use crate::context::Context;
 use crate::counters::CounterSet;
 use crate::dma::Dma;
-use crate::fault::FaultSource;
+use crate::fault::{FaultSource, WaitKind};
 use crate::mkey::KeyUser;
 use crate::path::Path;
 use crate::receive_queue::RecvWr;
@@ -97,11 +97,11 @@ impl Endpoint {
         FaultPolicy::from_abi(self.attr.fault_policy).unwrap_or_default()
     }
 
-    /// As which source of page faults it acts.
-    pub fn fault_source(&self, requester: bool) -> FaultSource {
+    /// This queue pair as the source of a page fault; `wait` is the part of it that waits for the page.
+    pub fn fault_source(&self, wait: WaitKind) -> FaultSource {
         FaultSource {
             qpn: self.number,
-            requester,
+            wait,
         }
     }
 

@@ -520,8 +520,7 @@ impl Qp {
     /// Waits for no page any more, and drops the packets that did.
     fn stop_waiting(&mut self, core: &mut Core) {
         core.forget_silenced(self.endpoint.number);
-        let work = core.faults.forget(self.endpoint.number);
-        core.charge(work);
+        core.faults.forget(self.endpoint.number);
         core.ingress.forget(self.endpoint.number);
         self.requester.stop_waiting();
         self.responder.stop_waiting(&self.endpoint, core);

@@ -36,7 +36,7 @@ pub(super) fn await_page<M: Dma>(
     waiting: Option<Token>,
     need: &Need,
 ) -> Option<Token> {
-    match cx.raise_fault(source, waiting, need) {
+    match cx.raise_fault(source, need) {
         RaisedFault::Waiting(token) => Some(token),
         RaisedFault::NoRoom => {
             if waiting != Some(Token::ROOM) {

@@ -30,7 +30,7 @@ use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::Token;
+use crate::fault::{Token, WaitKind};
 use crate::frame::TxFrame;
 use crate::mkey::{Access, KeyRange};
 use crate::ring::Ring;
@@ -397,7 +397,7 @@ impl Requester {
             BuildError::Failed(failure) => return Some(failure),
             BuildError::Absent(need) => need,
         };
-        let token = await_page(cx, qp.fault_source(true), None, &need);
+        let token = await_page(cx, qp.fault_source(WaitKind::Send), None, &need);
         self.page = token.map(|token| PageWait::new(token, &need));
         if token.is_none() {
             return Some(LOST_BUFFER);

@@ -14,7 +14,7 @@ use super::{Received, Responder};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::{Need, RaisedFault, Token};
+use crate::fault::{Need, RaisedFault, Token, WaitKind};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::fault_policy::Reaction;
 use crate::qp::page_wait::{LOST_BUFFER, PageWait, await_page};
@@ -29,7 +29,7 @@ impl Responder {
         need: &Need,
     ) -> bool {
         let waiting = self.waits.reply.map(|wait| wait.token);
-        let token = await_page(cx, qp.fault_source(false), waiting, need);
+        let token = await_page(cx, qp.fault_source(WaitKind::Reply), waiting, need);
         self.waits.reply = token.map(|token| PageWait::new(token, need));
         token.is_some()
     }
@@ -73,8 +73,8 @@ impl Responder {
         need: IngressNeed,
         how: PacketFate,
     ) -> Result<Option<Token>, Fatal> {
-        let waiting = self.waits.ingress.map(|wait| wait.token);
-        let token = match cx.raise_fault(qp.fault_source(false), waiting, &need.need) {
+        let source = qp.fault_source(WaitKind::Request);
+        let token = match cx.raise_fault(source, &need.need) {
             RaisedFault::Waiting(token) => Some(token),
             // The requester sends it again anyway.
             RaisedFault::NoRoom => None,
@@ -98,7 +98,7 @@ impl Responder {
         need: IngressNeed,
     ) -> Result<Received, Fatal> {
         let waiting = self.waits.ingress.map(|wait| wait.token);
-        let source = qp.fault_source(false);
+        let source = qp.fault_source(WaitKind::Request);
         let Some(token) = await_page(cx, source, waiting, &need.need) else {
             self.request_lost(qp, cx, need.receive)?;
             return Ok(Received::Done);

@@ -10,6 +10,7 @@ use super::{Received, Responder};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
+use crate::fault::WaitKind;
 use crate::frame::Frame;
 use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
@@ -44,7 +45,7 @@ impl Responder {
             Reaction::Stall => return self.stall(qp, cx, need),
             Reaction::Drop => {
                 cx.count(Counter::page_fault_drops);
-                cx.raise_fault(qp.fault_source(false), None, &need.need);
+                cx.raise_fault(qp.fault_source(WaitKind::Dropped), &need.need);
                 self.lose_message();
             }
             // An unreliable service has no NAK.
@@ -64,7 +65,7 @@ impl Responder {
         cx: &mut Context<'_, M>,
         need: IngressNeed,
     ) -> Result<bool, Fatal> {
-        let token = await_page(cx, qp.fault_source(false), None, &need.need);
+        let token = await_page(cx, qp.fault_source(WaitKind::Request), None, &need.need);
         if let Some(token) = token {
             self.waits.ingress = Some(IngressWait {
                 token,
