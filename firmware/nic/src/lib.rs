@@ -1,9 +1,7 @@
 //! The NIC: what would be silicon and its microcode.
 //!
-//! A [`Nic`] has no thread, clock, file or socket. Events go in by `handle`-like calls (a register access, a
-//! doorbell, a frame, a deadline) with the time and the guest's memory as arguments; frames, interrupts and
-//! the next deadline come out of `poll_*` and [`Nic::next_deadline`]. So it runs the same in the device, in
-//! the harness and in the simulator.
+//! A [`Nic`] has no thread, clock, file or socket; its documentation describes the calls and their order. So it runs the
+//! same in the device, in the harness and in the simulator.
 //!
 //! Where to look:
 //! - `nic`: the calls of a [`Nic`]; `nic/receive`: frames that arrive; `nic/registers`; `nic/faults`

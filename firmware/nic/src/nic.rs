@@ -37,9 +37,61 @@ pub(crate) const FIRST_QPN: u32 = 2;
 /// Packets that one QP sends before another has its turn.
 const BURST: u32 = 32;
 
-/// A software RDMA NIC.
+/// A software RDMA NIC: a state machine without threads, clock, files or sockets.
 ///
-/// Calls that take `mem` must always get the memory of the same guest.
+/// The caller owns the guest's memory, the clock and the wire. It passes events in and polls for actions. No call blocks.
+/// `tests/simulator/examples/loopback.rs` is a small caller, `device/daemon/src/engine.rs` a complete one.
+///
+/// # Arguments
+///
+/// - `now`: nanoseconds since any fixed point. It never goes back.
+/// - `mem`: the memory of the guest that owns the NIC, the same one in every call. Payload and queue entries are read and
+///   written during the call; a range of it may change or go away between two calls.
+///
+/// # Calls that take events
+///
+/// | Event | Call |
+/// |---|---|
+/// | a register access of the driver | [`read_register`](Nic::read_register), [`write_register`](Nic::write_register); outside of the defined BARs: [`bad_register_access`](Nic::bad_register_access) |
+/// | a doorbell from one of the [`doorbell_pages`](Nic::doorbell_pages) | [`doorbell`](Nic::doorbell) |
+/// | a frame | [`receive`](Nic::receive) by reference, from a NIC of the same process; [`receive_bytes`](Nic::receive_bytes) as octets |
+/// | the time of [`next_deadline`](Nic::next_deadline) | [`handle_deadline`](Nic::handle_deadline) |
+/// | the end of a write-back that [`Dma::persist`] has begun | [`persisted`](Nic::persisted) |
+/// | a function-level reset | [`reset`](Nic::reset) |
+/// | a frame of this NIC that the switch has dropped for its source address | [`source_refused`](Nic::source_refused) |
+///
+/// # Calls that return actions
+///
+/// After each event, or after several of them, in this order:
+///
+/// 1. [`poll_transmit`](Nic::poll_transmit) until it returns false, or as often as one NIC may send before others have their
+///    turn. A frame refers to guest memory, so deliver or copy it before the next call of this NIC and before its guest's
+///    memory changes. A lost frame is lost as on any wire: reliable queue pairs send it again.
+/// 2. [`poll_interrupt`](Nic::poll_interrupt) until it returns `None`. Completions and events are in guest memory before
+///    their vector is returned, also those that delivery of a frame in step 1 has caused at the receiver.
+/// 3. [`next_deadline`](Nic::next_deadline). Every other call may change it, so the value of an earlier call is worthless. A
+///    deadline in the past means that the NIC has put work off: call [`handle_deadline`](Nic::handle_deadline) when the
+///    other NICs have had their turn.
+/// 4. [`doorbell_pages`](Nic::doorbell_pages), if [`doorbell_pages_version`](Nic::doorbell_pages_version) has changed.
+///
+/// After a reset, [`take_remains`](Nic::take_remains) returns the former state, which another thread should free.
+///
+/// # What may be omitted
+///
+/// - *No vector of `poll_interrupt`*: a driver that sleeps would not be woken.
+/// - *No deadline*: retransmission, event moderation, fault timeouts and put-off commands depend on them. A call that
+///   is late or made too early is harmless.
+/// - *[`is_stalled`](Nic::is_stalled)* is a request to pause senders. A caller that ignores it loses frames when the queue of
+///   held frames is full.
+/// - *[`accepts`](Nic::accepts)* saves calls. A frame to another address is dropped by `receive`, too.
+/// - *[`work`](Nic::work)* serves callers that limit turns. Each call is limited to about [`TURN_WORK`](crate::TURN_WORK).
+/// - *[`counters`](Nic::counters), [`object_counts`](Nic::object_counts), [`held_memory`](Nic::held_memory)* and
+///   *[`waiting_notices`](Nic::waiting_notices)* change nothing.
+///
+/// # What the guest can do
+///
+/// Whatever a driver or a peer does, no call panics. A device that can't continue has stopped
+/// ([`is_running`](Nic::is_running) returns false), which the driver sees in the status register; a reset starts it again.
 #[derive(Debug)]
 pub struct Nic {
     pub(crate) core: Core,
@@ -58,7 +110,7 @@ pub struct Nic {
     /// Value of `uctx_changes` when the device was enabled.
     pub(crate) enabled_version: u64,
     fatal_reported: bool,
-    /// The state before a reset.
+    /// The state before the last reset.
     remains: Option<Remains>,
 }
 
@@ -111,12 +163,12 @@ impl Nic {
         self.remains.take()
     }
 
-    /// Fixed properties.
+    /// The configuration that the NIC was made with.
     pub fn config(&self) -> &NicConfig {
         &self.core.config
     }
 
-    /// Counters.
+    /// Counters of the device.
     pub fn counters(&self) -> &Counters {
         &self.core.counters
     }
@@ -186,7 +238,7 @@ impl Nic {
         self.core.counters.inc(Counter::tx_bad_source);
     }
 
-    /// A doorbell from page `page` arrives.
+    /// A doorbell from page `page` arrives. If the device is not running it has no effect.
     pub fn doorbell<M: Dma>(&mut self, now: Instant, mem: &M, page: u32, bell: Doorbell) {
         if !self.is_running() {
             return;
@@ -414,7 +466,7 @@ impl Nic {
         self.core.poll_interrupt()
     }
 
-    /// The time at which [`Nic::handle_deadline`] must be called.
+    /// The time at which [`Nic::handle_deadline`] must be called. `None`: not before another event.
     pub fn next_deadline(&self) -> Option<Instant> {
         // A device that has stopped waits for nothing.
         self.core.next_deadline().filter(|_| self.is_running())

@@ -115,13 +115,13 @@ impl Nic {
         }
     }
 
-    /// True while fault policy `stall` has stopped this NIC's input and senders should pause. False if they have paused for
-    /// too long lately, and for a device that does not run: it drops frames, and nothing would end the pause.
+    /// True while fault policy `stall` has stopped this NIC's ingress and senders should pause. False if they have paused for
+    /// too long lately, and for a device that is not running: it drops frames, and nothing would end the pause.
     pub fn is_stalled(&self) -> bool {
         self.is_running() && self.core.ingress.pauses_others()
     }
 
-    /// True while fault policy `stall` has stopped this NIC's input, whether senders should pause or not.
+    /// True while fault policy `stall` has stopped this NIC's ingress, whether senders should pause or not.
     pub fn is_input_stopped(&self) -> bool {
         self.core.ingress.is_stopped()
     }
@@ -186,8 +186,8 @@ impl Nic {
         }
     }
 
-    /// An input that has been stopped for long may wait for something that can only come in: the packet in the
-    /// way is dropped, and the driver is told.
+    /// Ends a stop of the ingress that has lasted for the stall timeout: the page may depend on a packet behind the one that
+    /// has stopped it. The first packet is dropped, and the driver gets an event.
     pub(super) fn give_up_stall<M: Dma>(&mut self, now: Instant, mem: &M) {
         let timeout = self.core.config.stall_timeout;
         self.core.ingress.end_pause(now, timeout);

@@ -1,0 +1,19 @@
+//! The example of two NICs in one process does what the tutorial says.
+
+#[expect(dead_code, reason = "`main` is called by cargo only")]
+#[path = "../examples/loopback.rs"]
+mod loopback;
+
+const TUTORIAL: &str = include_str!("../../../docs/tutorial.md");
+
+#[test]
+fn the_tutorial_shows_the_output_of_the_example() {
+    let story = loopback::story().unwrap();
+    assert!(story.len() > 10, "{story:?}");
+    let shown: Vec<&str> = TUTORIAL
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .filter(|line| line.trim_start().split_once(" us  ").is_some())
+        .collect();
+    assert_eq!(shown, story);
+}
