@@ -6,15 +6,18 @@
 //! Where to look:
 //! - `nic`: the calls of a [`Nic`]; `nic/receive`: frames that arrive; `nic/registers`; `nic/faults`
 //! - `command_ring`, `admin`, `translation`: commands of the driver, by the layouts of `firmware/abi`
-//! - [`mkey`], [`page_table`], `tlb`: memory keys; [`device_memory`]
-//! - `fault`, `ingress`: page faults, and the input while fault policy `stall` stops it
-//! - [`cq`], [`eq`], [`receive_queue`], [`srq`], [`ring`]: queues in guest memory
-//! - [`tag`]: shared receive queues that match tags
-//! - [`qp`]: the state table, requester, responder, datagrams, raw Ethernet
-//! - [`frame`], `payload`, `segments`, `path`: packets that leave and arrive
-//! - `ethernet`, `multicast`, `steering`, [`rss`], `headers`: frames that are not addressed to one queue pair
-//! - [`offload`]: checksums and segmentation
+//! - [`mkey`], [`page_table`], `tlb`: memory keys; `device_memory`
+//! - `fault`, `ingress`: page faults, and the ingress while fault policy `stall` stops it
+//! - `cq`, `eq`, `receive_queue`, `srq`, `ring`: queues in guest memory
+//! - `tag`: shared receive queues that match tags
+//! - `qp`: the state table, requester, responder, datagrams, raw Ethernet
+//! - `frame`, `payload`, `segments`, `path`: packets that leave and arrive
+//! - `ethernet`, `multicast`, `steering`, `rss`, `headers`: frames that are not addressed to one queue pair
+//! - `offload`: checksums and segmentation
 //! - `work`: the cost of operations, so that no guest can occupy the engine
+//!
+//! A caller needs [`Nic`], [`NicConfig`], [`Dma`], [`TxFrame`] and the types that these use. Other modules are private, except
+//! for [`mkey`], [`page_table`] and [`budget`]: fuzz targets and tests compare them with simpler models of page tables.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -22,48 +25,49 @@
 mod admin;
 pub mod budget;
 mod command_ring;
-pub mod config;
+mod config;
 mod context;
 mod core;
-pub mod counters;
-pub mod cq;
-pub mod device_memory;
-pub mod dma;
-pub mod eq;
+mod counters;
+mod cq;
+mod device_memory;
+mod dma;
+mod eq;
 mod ethernet;
 mod fault;
-pub mod frame;
+mod frame;
 mod headers;
 mod ingress;
 pub mod mkey;
 mod multicast;
 mod netdev;
 mod nic;
-pub mod offload;
+mod offload;
 pub mod page_table;
-pub mod park;
+mod park;
 mod path;
 mod payload;
-pub mod qp;
-pub mod receive_queue;
+mod qp;
+mod receive_queue;
 mod registers;
-pub mod ring;
-pub mod rss;
+mod ring;
+mod rss;
 mod segments;
-pub mod srq;
+mod srq;
 mod steering;
-pub mod table;
-pub mod tag;
-pub mod time;
+mod table;
+mod tag;
+mod time;
 mod tlb;
 mod translation;
 mod work;
 
 pub use crate::config::{Limits, NicConfig, Pitfalls};
+pub use crate::counters::Counters;
 pub use crate::device_memory::DEVICE_MEMORY;
 pub use crate::dma::{Dma, DmaError, Persist};
 pub use crate::frame::{FrameKind, TxFrame};
-pub use crate::nic::{Nic, Remains};
+pub use crate::nic::{Nic, ObjectCounts, Remains};
 pub use crate::payload::Payload;
 pub use crate::qp::FaultPolicy;
 pub use crate::segments::{Segment, Segments};

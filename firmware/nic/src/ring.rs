@@ -117,11 +117,6 @@ impl Ring {
         1 << self.log_depth
     }
 
-    /// log2 of the number of entries.
-    pub fn log_depth(&self) -> u8 {
-        self.log_depth
-    }
-
     /// log2 of the bytes in an entry.
     pub fn stride_shift(&self) -> u8 {
         self.stride_shift
