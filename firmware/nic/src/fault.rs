@@ -32,7 +32,7 @@ pub(crate) use token::Token;
 pub(crate) use waits::WaitKind;
 use waits::Waits;
 
-/// A page that must be there before a transfer can go on, and what is known of the rest of the message.
+/// A page that must be present before a transfer can continue, and what is known of the rest of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     /// The first missing byte, and how many are demanded.
@@ -140,7 +140,7 @@ pub(crate) struct FaultUnit {
     waits: Waits,
     /// The oldest first.
     answers: VecDeque<Answer>,
-    /// Whose the places are, and which queue pairs wait for one.
+    /// Number of places of each context, and the queue pairs that wait for one.
     places: Places,
     /// Running number of the next fault.
     next: u64,
@@ -160,11 +160,11 @@ fn key_of(place: PageKey) -> u32 {
 
 /// Shortest and longest time that a requester is told to wait, in nanoseconds.
 const RNR_RANGE: core::ops::RangeInclusive<u64> = 10_000..=40_000_000;
-/// What a repair is thought to take before one was seen.
+/// Expected duration of the first repair.
 const FIRST_REPAIR_NS: u64 = 100_000;
 
-/// What a repair takes, in nanoseconds: a running mean over the keys of one protection domain. Other processes' pages
-/// do not count, nor does a single page that takes a minute: a repair counts as twice the mean at most.
+/// Expected duration of a repair in nanoseconds: a running mean over the keys of one protection domain. Pages of other
+/// processes do not count. One page that takes a minute has little weight: a repair counts as twice the mean at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RepairTime(u64);
 
@@ -181,8 +181,8 @@ impl RepairTime {
         self.0 = mean.clamp(*RNR_RANGE.start(), *RNR_RANGE.end());
     }
 
-    /// RNR timer code for something that has taken so many nanoseconds already: what a repair takes as a rule, or as
-    /// long again, so that retries become rarer the longer it takes.
+    /// RNR timer code for a repair that has taken `age` nanoseconds: the expected duration, or `age` if that is longer, so that
+    /// retries become rarer the longer the repair takes.
     pub fn rnr_timer(self, age: u64) -> u8 {
         rnr_timer_code(self.0.max(age).clamp(*RNR_RANGE.start(), *RNR_RANGE.end()))
     }
@@ -207,7 +207,7 @@ impl FaultUnit {
         }
     }
 
-    /// A fault whose answer will bring this page.
+    /// Index of a fault whose repair will make this page present.
     fn covering(&self, absent: &Absent) -> Option<u32> {
         let page = absent.va >> PAGE_SHIFT;
         let mut found = None;
@@ -369,7 +369,7 @@ impl FaultUnit {
         fault.map_or(0, |fault| now.0.saturating_sub(fault.raised.0))
     }
 
-    /// Places that no context has.
+    /// Number of free places.
     pub fn free_places(&self) -> usize {
         self.places.free(self.limit)
     }
@@ -386,7 +386,7 @@ impl FaultUnit {
         true
     }
 
-    /// Whether there is such a queue pair.
+    /// Whether a queue pair waits for room that may have it.
     pub fn has_next_for_room(&self) -> bool {
         self.places.has_next(self.limit)
     }

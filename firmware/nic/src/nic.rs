@@ -1,5 +1,5 @@
-//! The state of a NIC, and the calls that its user makes: doorbells, frames to send, interrupts and deadlines. Frames that
-//! arrive are in `receive`, register accesses in `registers`, page faults in `faults`.
+//! The state of a NIC, and the calls of its user: doorbells, frames to send, interrupts and deadlines. Received frames are in
+//! `receive`, register accesses in `registers`, answers to page faults in `faults`.
 
 mod faults;
 mod receive;
@@ -103,7 +103,7 @@ pub struct Nic {
     pub(crate) groups: Groups,
     pub(crate) steering: Steering,
     pub(crate) rwq_tables: Table<RwqTable>,
-    /// Packets that the first QP in line has sent in its turn.
+    /// Packets that the first QP of the ready queue has sent in its turn.
     burst: u32,
     /// Counts changes of the set of user contexts, for callers that poll doorbell pages.
     pub(crate) uctx_changes: u64,
@@ -405,7 +405,7 @@ impl Nic {
             && let Some(number) = self.core.first_ready()
         {
             let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) else {
-                // One that has been destroyed in line.
+                // A queue pair that was destroyed while it was in the ready queue.
                 self.core.pop_ready();
                 self.core.charge(work::LOOK);
                 if self.core.is_over(turn) {
@@ -416,14 +416,14 @@ impl Nic {
             };
             let set = qp.endpoint.counters;
             if !qp.poll_transmit(&mut cx, most, frame) {
-                // It may have called `wake` itself, without effect while it is in line.
+                // `Qp::wake` has no effect while the queue pair is in the ready queue, and may have been called.
                 self.core.pop_ready();
                 if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
                     qp.left_line(&mut self.core);
                 }
                 self.burst = 0;
                 self.core.charge(work::OPERATION);
-                // Registrations send nothing, and the line may be long.
+                // Registrations send nothing, and the ready queue may be long.
                 if self.core.is_over(turn) {
                     self.core.put_off(now);
                     return false;
@@ -480,7 +480,7 @@ impl Nic {
             self.continue_translation(now, mem);
             self.continue_answers(now, mem);
         }
-        // Commands may go on for many turns: they do not use up that of timers and events.
+        // Commands may continue for many turns: they do not use up the turn of timers and events.
         let turn = self.core.begin_turn();
         if resumed {
             self.context(now, mem).continue_events(turn);

@@ -19,7 +19,7 @@ struct Waiter {
     since: Instant,
 }
 
-/// What one user context has.
+/// Places and waiting queue pairs of one user context.
 #[derive(Debug, Default)]
 struct Share {
     places: usize,
@@ -64,7 +64,7 @@ impl Places {
         own < self.free(limit)
     }
 
-    /// Places that no context has.
+    /// Number of free places.
     pub fn free(&self, limit: u32) -> usize {
         (limit as usize).saturating_sub(self.used)
     }
@@ -148,7 +148,7 @@ impl Places {
         self.remove(arrival)
     }
 
-    /// Since when the oldest waits.
+    /// Time since which the oldest waits.
     pub fn oldest(&self) -> Option<Instant> {
         self.waiters.values().next().map(|waiter| waiter.since)
     }

@@ -132,7 +132,7 @@ impl Nic {
         }
     }
 
-    /// Keeps a frame that is handed over by reference, packet by packet.
+    /// Holds a frame that was delivered by reference, packet by packet.
     pub(crate) fn hold_frame<M: Dma>(&mut self, frame: &TxFrame, sender: &M) {
         let payload = frame.view(sender);
         let each = payload.len() / frame.packets.max(1) as usize;
@@ -152,7 +152,7 @@ impl Nic {
         }
     }
 
-    /// Takes frames that have waited for a page, until none is left or another page is missing.
+    /// Receives held frames until none is left or another page is missing.
     pub(super) fn receive_held<M: Dma>(&mut self, now: Instant, mem: &M) {
         let turn = self.core.begin_turn();
         for _ in 0..BURST {
@@ -236,7 +236,7 @@ impl Nic {
             .map_or(CounterSet::DEVICE, |qp| qp.endpoint.counters)
     }
 
-    /// Delivers packets to a queue pair. Those that stop the input wait.
+    /// Delivers packets to a queue pair. A packet that stops the ingress is held, with those behind it.
     fn deliver_to_qp<M: Dma>(
         &mut self,
         now: Instant,
@@ -255,7 +255,7 @@ impl Nic {
         };
         let taken = qp.receive(&mut cx, header, packets, payload);
         self.core.charge_lookups(now);
-        // One of them has stopped the input: that one and those behind it wait.
+        // One of them has stopped the ingress: that packet and those behind it are held.
         let each = payload.len() / packets.max(1) as usize;
         for index in (taken..packets).rev() {
             let header = packet_of_run(header, index, packets);
