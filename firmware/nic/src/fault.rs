@@ -116,8 +116,8 @@ struct Answer {
 enum Answered {
     /// The queue pairs that wait for the fault with this index.
     Fault(u32),
-    /// A queue pair that has waited for room.
-    Room { qpn: u32 },
+    /// A queue pair that has waited for room. `None`: it has been called.
+    Room(Option<u32>),
 }
 
 /// The unit.
@@ -381,7 +381,7 @@ impl FaultUnit {
     }
 
     fn answer_for_room(&mut self, qpn: u32, repaired: bool) -> bool {
-        let to = Answered::Room { qpn };
+        let to = Answered::Room(Some(qpn));
         self.answers.push_back(Answer { to, repaired });
         true
     }
@@ -398,12 +398,14 @@ impl FaultUnit {
 
     /// Takes the oldest answer, if all its waiters have been called. The fault's place is free then.
     pub fn pop_answered(&mut self) -> Option<Token> {
-        let Answered::Fault(index) = self.answers.front()?.to else {
-            return None;
+        let index = match self.answers.front()?.to {
+            Answered::Fault(index) if self.waits.count(index) == 0 => index,
+            Answered::Room(None) => {
+                self.answers.pop_front();
+                return Some(Token::ROOM);
+            }
+            Answered::Fault(_) | Answered::Room(Some(_)) => return None,
         };
-        if self.waits.count(index) > 0 {
-            return None;
-        }
         self.answers.pop_front();
         let fault = self.faults.remove(index)?;
         self.places.give_back(fault.uctx);
@@ -412,13 +414,11 @@ impl FaultUnit {
 
     /// The next queue pair to call.
     pub fn next_call(&mut self) -> Option<Call> {
-        let Answer { to, repaired } = *self.answers.front()?;
+        let Answer { to, repaired } = self.answers.front_mut()?;
+        let repaired = *repaired;
         let (qpn, token) = match to {
-            Answered::Fault(index) => (self.waits.pop(index)?, self.faults.get(index)?.token),
-            Answered::Room { qpn } => {
-                self.answers.pop_front();
-                (qpn, Token::ROOM)
-            }
+            Answered::Fault(index) => (self.waits.pop(*index)?, self.faults.get(*index)?.token),
+            Answered::Room(qpn) => (qpn.take()?, Token::ROOM),
         };
         Some(Call {
             qpn,
@@ -580,6 +580,23 @@ mod tests {
         assert!(unit.answer(first, true).is_some() && unit.answer(second, true).is_some());
         unit.forget(1);
         assert_eq!(call_all(&mut unit), [2]);
+    }
+
+    /// The ingress of the NIC may have stopped because there was no room, and continues at this token.
+    #[test]
+    fn room_is_an_answer_whose_token_is_returned_after_the_call() {
+        let mut unit = unit();
+        unit.wait_for_room(Instant(0), 3, 1);
+        assert!(unit.answer_next_for_room());
+        assert_eq!(unit.pop_answered(), None);
+        let call = unit.next_call().unwrap();
+        assert_eq!(
+            (call.qpn, call.token, call.repaired),
+            (3, Token::ROOM, true)
+        );
+        assert!(unit.is_answering());
+        assert_eq!(unit.pop_answered(), Some(Token::ROOM));
+        assert!(!unit.is_answering() && unit.next_call().is_none());
     }
 
     #[test]
