@@ -24,13 +24,19 @@ const LIBRARY: &str = include_str!("../guest/lib.sh");
 /// Where scripts and programs of `tests/guest` are in a guest.
 const PROGRAMS: &str = "lab/overlay/usr/local/bin";
 
-/// Modules needed to mount the root; their dependencies are looked up.
+/// Modules needed to mount the root, and those that every boot loads: the RDMA core and persistent memory. The host
+/// decompresses them, which takes a guest under TCG seconds. Their dependencies are looked up.
 const MODULES: &[&str] = &[
     "virtio_blk",
     "ext4",
     "crc32c_generic",
     "crc32c_intel",
     "crc32c_cryptoapi",
+    "ib_uverbs",
+    "ib_umad",
+    "rdma_ucm",
+    "virtio_pmem",
+    "nd_pmem",
 ];
 
 /// A cpio archive in the "newc" format that Linux takes as an initial file system
@@ -206,7 +212,7 @@ fn libraries(listing: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The decompressed modules that the root needs, in loading order; kept in the cache.
+/// The decompressed modules of [`MODULES`], in loading order; kept in the cache.
 fn boot_modules(
     workspace: &Workspace,
     base: &Base,
