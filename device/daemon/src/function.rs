@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::regs;
-use faultline_memory::{FileMaps, MapError, SharedPages, UnmapError};
+use faultline_memory::{FileMaps, MapError, Rights, SharedPages, UnmapError};
 use faultline_pci::{
     Bar, ConfigChange, ConfigSpace, MsixLayout, MsixTable, PciIdentity, PowerState,
 };
@@ -52,8 +52,7 @@ impl Function {
         name: &str,
         port: PortId,
         mac: MacAddr,
-        bar: BarTwo,
-        pages: Arc<SharedPages>,
+        (bar, pages): (BarTwo, Arc<SharedPages>),
         files: FileMaps,
         engine: EngineHandle,
     ) -> Result<Self, faultline_pci::ConfigError> {
@@ -320,6 +319,7 @@ impl Device for Function {
             fd,
         } = map;
         ram::check_guest_range(iova, size)?;
+        let rights = Rights { readable, writable };
         let refused = |error: MapError| {
             if self.log.allows() {
                 tracing::warn!(nic = %self.name, "refused a memory map at {iova:#x}: {error}");
@@ -329,7 +329,7 @@ impl Device for Function {
         // The file is mapped here, and unmapped if it is not wanted: the engine waits for neither.
         let new = self
             .files
-            .prepare(iova, size, fd, offset, readable, writable)
+            .prepare(iova, size, fd, offset, rights)
             .map_err(refused)?;
         let inserted = self.in_engine(move |engine, id| {
             let ram = engine.rams.get_mut(id).ok_or(Errno::NODEV)?;

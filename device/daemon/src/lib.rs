@@ -12,13 +12,6 @@
 //! - [`server`]: the threads and sockets around it
 
 #![forbid(unsafe_code)]
-#![warn(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::too_many_lines,
-    clippy::unwrap_used,
-    unreachable_pub
-)]
 
 pub mod bells;
 pub mod config;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use faultline_abi::doorbell::DoorbellPage;
 use faultline_abi::{regs, ring};
-use faultline_memory::{PAGE_SIZE, SharedPages};
+use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
@@ -100,7 +100,13 @@ impl NicPort {
         if bar.memory_len > 0 {
             let fd = Some(self.pages.dup()?);
             ram.memory
-                .map(DEVICE_MEMORY, bar.memory_len, fd, bar.memory, true, true)
+                .map(
+                    DEVICE_MEMORY,
+                    bar.memory_len,
+                    fd,
+                    bar.memory,
+                    Rights::READ_WRITE,
+                )
                 .map_err(std::io::Error::other)?;
         }
         Ok(ram)

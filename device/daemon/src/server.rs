@@ -90,7 +90,7 @@ impl Server {
         let (engine, handle) = Engine::new(config)?;
         let mut functions = Vec::new();
         for (port, nic) in config.nics.iter().enumerate() {
-            let Some((bar, pages)) = engine
+            let Some(bar) = engine
                 .ports
                 .get(port)
                 .map(|port| (BarTwo::of(&port.nic), Arc::clone(&port.pages)))
@@ -100,9 +100,7 @@ impl Server {
             let mac = nic.mac_address();
             let engine = handle.clone();
             let files = FileMaps::new(FileMaps::share(config.nics.len()));
-            functions.push(Function::new(
-                &nic.name, port, mac, bar, pages, files, engine,
-            )?);
+            functions.push(Function::new(&nic.name, port, mac, bar, files, engine)?);
             tracing::info!(nic = %nic.name, %mac, "serving on {}", nic.socket.display());
         }
         let (end, ends) = unbounded_channel();

@@ -1,5 +1,7 @@
 //! The program as an operator meets it: it starts, says what is wrong, and leaves nothing behind.
 
+#![cfg(test)]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

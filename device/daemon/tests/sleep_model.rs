@@ -5,6 +5,8 @@
 //! that waits, with a doorbell or a request there and no write to the eventfd, has lost a wake-up. A model without one
 //! of the barriers, or without the last look, must be caught.
 
+#![cfg(test)]
+
 use std::cell::RefCell;
 use std::sync::atomic::AtomicBool;
 

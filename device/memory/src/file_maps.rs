@@ -3,7 +3,7 @@
 //! count against `vm.max_map_count`.
 
 use crate::backing::{Backing, HUGETLBFS, Identity};
-use crate::map::{Map, MapError, NewMap};
+use crate::map::{Map, MapError, NewMap, Rights};
 use crate::mapping::{Mapping, PAGE_SIZE};
 use crate::sigbus::MAX_REGISTERED;
 use rustix::fd::OwnedFd;
@@ -72,8 +72,7 @@ impl FileMaps {
         len: u64,
         fd: Option<OwnedFd>,
         offset: u64,
-        readable: bool,
-        writable: bool,
+        rights: Rights,
     ) -> Result<NewMap, MapError> {
         if len == 0 {
             return Err(MapError::Empty { iova });
@@ -89,18 +88,19 @@ impl FileMaps {
         if (iova | len | offset) & (PAGE_SIZE as u64 - 1) != 0 {
             return Err(MapError::Unaligned { iova, len, offset });
         }
-        if !readable {
+        if !rights.readable {
             return Err(MapError::NotReadable { iova });
         }
         let mut map = Map {
             start: iova,
             span,
             host: ptr::null_mut(),
-            writable,
+            writable: rights.writable,
             backing: None,
             lasting: false,
         };
         if let Some(fd) = fd {
+            let writable = rights.writable;
             let os = |errno| MapError::Os { iova, len, errno };
             let stat = fstat(&fd).map_err(os)?;
             let size = u64::try_from(stat.st_size).unwrap_or(0);

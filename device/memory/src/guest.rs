@@ -2,7 +2,7 @@
 
 use crate::backing::Backing;
 use crate::file_maps::FileMaps;
-use crate::map::{MAX_MAPS, Map, MapError, NewMap};
+use crate::map::{MAX_MAPS, Map, MapError, NewMap, Rights};
 use crate::mapping::AccessError;
 use crate::raw;
 use crate::sigbus;
@@ -181,11 +181,10 @@ impl GuestMemory {
         len: u64,
         fd: Option<OwnedFd>,
         offset: u64,
-        readable: bool,
-        writable: bool,
+        rights: Rights,
     ) -> Result<(), MapError> {
         let mut files = FileMaps::new(1);
-        let map = files.prepare(iova, len, fd, offset, readable, writable)?;
+        let map = files.prepare(iova, len, fd, offset, rights)?;
         self.insert(map).map_err(|refused| refused.error)
     }
 

@@ -32,15 +32,6 @@
 //! needs nothing: its I/O addresses arrive as ordinary maps.
 
 #![allow(unsafe_code)]
-#![deny(unsafe_op_in_unsafe_fn)]
-#![warn(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::too_many_lines,
-    clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used,
-    unreachable_pub
-)]
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("guest memory is little-endian and accessed without conversion");
@@ -58,6 +49,6 @@ mod sigbus;
 pub use file::{MappedFile, MemFd};
 pub use file_maps::FileMaps;
 pub use guest::{FaultCounts, GuestMemory, Lasting, Refused, Removed, UnmapError};
-pub use map::{MapError, NewMap};
+pub use map::{MapError, NewMap, Rights};
 pub use mapping::{AccessError, Mapping, PAGE_SIZE};
 pub use pages::{Page, SharedPages};

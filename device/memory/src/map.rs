@@ -99,6 +99,28 @@ impl MapError {
     }
 }
 
+/// What the device may do with a range of guest memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rights {
+    /// The device may read.
+    pub readable: bool,
+    /// The device may write.
+    pub writable: bool,
+}
+
+impl Rights {
+    /// ROM, for example.
+    pub const READ_ONLY: Self = Self {
+        readable: true,
+        writable: false,
+    };
+    /// RAM.
+    pub const READ_WRITE: Self = Self {
+        readable: true,
+        writable: true,
+    };
+}
+
 /// One map. `span` is its length minus one, so that a map may end at 2^64.
 #[derive(Debug)]
 pub(crate) struct Map {

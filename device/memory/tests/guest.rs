@@ -1,8 +1,10 @@
 //! Guest memory against a plain byte vector, and what must be refused.
 
+#![cfg(test)]
+
 use faultline_memory::{
-    AccessError, FileMaps, GuestMemory, MapError, MappedFile, MemFd, PAGE_SIZE, SharedPages,
-    UnmapError,
+    AccessError, FileMaps, GuestMemory, MapError, MappedFile, MemFd, PAGE_SIZE, Rights,
+    SharedPages, UnmapError,
 };
 use proptest::prelude::*;
 use std::os::fd::OwnedFd;
@@ -25,10 +27,10 @@ fn two_maps() -> (GuestMemory, MemFd) {
     let ram = MemFd::new(8 * PAGE_SIZE).unwrap();
     let mut memory = GuestMemory::new();
     memory
-        .map(0x10000, 4 * P, dup(&ram), 4 * P, true, true)
+        .map(0x10000, 4 * P, dup(&ram), 4 * P, Rights::READ_WRITE)
         .unwrap();
     memory
-        .map(0x10000 + 4 * P, 4 * P, dup(&ram), 0, true, true)
+        .map(0x10000 + 4 * P, 4 * P, dup(&ram), 0, Rights::READ_WRITE)
         .unwrap();
     (memory, ram)
 }
@@ -57,7 +59,9 @@ fn where_nothing_lasts_no_map_is_looked_at() {
     const MAPS: u64 = 60_000;
     let mut memory = GuestMemory::new();
     for at in 0..MAPS {
-        memory.map(at * 2 * P, P, None, 0, true, true).unwrap();
+        memory
+            .map(at * 2 * P, P, None, 0, Rights::READ_WRITE)
+            .unwrap();
     }
     let ask = || {
         let start = std::time::Instant::now();
@@ -82,11 +86,15 @@ fn what_lasts_is_what_a_disk_keeps() {
     std::fs::remove_file(&name).unwrap();
     file.set_len(8 * P).unwrap();
     let dup = || Some(OwnedFd::from(file.try_clone().unwrap()));
-    memory.map(0x40000, 4 * P, dup(), 0, true, true).unwrap();
     memory
-        .map(0x44000, 2 * P, dup(), 4 * P, true, true)
+        .map(0x40000, 4 * P, dup(), 0, Rights::READ_WRITE)
         .unwrap();
-    memory.map(0x46000, P, dup(), 6 * P, true, false).unwrap();
+    memory
+        .map(0x44000, 2 * P, dup(), 4 * P, Rights::READ_WRITE)
+        .unwrap();
+    memory
+        .map(0x46000, P, dup(), 6 * P, Rights::READ_ONLY)
+        .unwrap();
     let spans = |ranges: Option<&[(u64, u64)]>| -> Vec<(u64, usize)> {
         let parts = memory.lasting(ranges);
         parts.iter().for_each(|part| part.sync().unwrap());
@@ -178,8 +186,8 @@ fn failures_name_the_first_bad_address_and_change_nothing() {
 fn maps_without_descriptor_and_read_only_maps_are_told_apart() {
     let ram = MemFd::new(PAGE_SIZE).unwrap();
     let mut memory = GuestMemory::new();
-    memory.map(0, P, dup(&ram), 0, true, false).unwrap();
-    memory.map(P, P, None, 0, true, true).unwrap();
+    memory.map(0, P, dup(&ram), 0, Rights::READ_ONLY).unwrap();
+    memory.map(P, P, None, 0, Rights::READ_WRITE).unwrap();
     assert!(memory.has_unreachable());
     assert_eq!(memory.unreachable_maps(), 1);
     ram.store_u64(0, 5).unwrap();
@@ -214,7 +222,7 @@ fn maps_without_descriptor_and_read_only_maps_are_told_apart() {
 fn bad_maps_are_refused_and_leave_no_trace() {
     let ram = MemFd::new(8 * PAGE_SIZE).unwrap();
     let mut memory = GuestMemory::new();
-    let mut map = |iova, len, offset| memory.map(iova, len, dup(&ram), offset, true, true);
+    let mut map = |iova, len, offset| memory.map(iova, len, dup(&ram), offset, Rights::READ_WRITE);
     assert_eq!(map(0, 0, 0), Err(MapError::Empty { iova: 0 }));
     assert!(matches!(
         map(u64::MAX - P + 1, 2 * P, 0),
@@ -251,12 +259,16 @@ fn bad_maps_are_refused_and_leave_no_trace() {
     map(6 * P, P, 0).unwrap();
     let pipe = std::io::pipe().unwrap().0;
     let error = memory
-        .map(0, P, Some(pipe.into()), 0, true, true)
+        .map(0, P, Some(pipe.into()), 0, Rights::READ_WRITE)
         .unwrap_err();
     assert!(matches!(error, MapError::Os { .. }), "{error}");
     assert_ne!(error.errno().raw_os_error(), 0);
+    let write_only = Rights {
+        readable: false,
+        writable: true,
+    };
     assert!(matches!(
-        memory.map(0, P, None, 0, false, true),
+        memory.map(0, P, None, 0, write_only),
         Err(MapError::NotReadable { .. })
     ));
     assert_eq!(memory.map_count(), 3);
@@ -267,7 +279,9 @@ fn the_last_page_of_the_address_space_works() {
     let ram = MemFd::new(PAGE_SIZE).unwrap();
     let mut memory = GuestMemory::new();
     let top = u64::MAX - P + 1;
-    memory.map(top, P, dup(&ram), 0, true, true).unwrap();
+    memory
+        .map(top, P, dup(&ram), 0, Rights::READ_WRITE)
+        .unwrap();
     memory.write(u64::MAX - 1, &[1, 2]).unwrap();
     assert_eq!(ram.load_u32(P - 4), Ok(0x0201_0000));
     assert!(memory.write(u64::MAX, &[1, 2]).is_err());
@@ -293,7 +307,7 @@ fn a_file_is_mapped_once() {
     // Neighbours here are none in the file, as under a virtual IOMMU.
     let place = |page: u64| page * 7 % PAGES * 2 * P;
     for page in 0..PAGES {
-        let new = files.prepare(place(page), P, dup(&ram), page * P, true, true);
+        let new = files.prepare(place(page), P, dup(&ram), page * P, Rights::READ_WRITE);
         memory.insert(new.unwrap()).unwrap();
     }
     // One of them is that of the test.
@@ -304,7 +318,9 @@ fn a_file_is_mapped_once() {
         assert!(memory.load_u64(place(page) + P).is_err());
     }
     // Only for reading: another one.
-    let new = files.prepare(P, P, dup(&ram), 0, true, false).unwrap();
+    let new = files
+        .prepare(P, P, dup(&ram), 0, Rights::READ_ONLY)
+        .unwrap();
     memory.insert(new).unwrap();
     assert!(memory.store_u64(P, 0).is_err());
     assert_eq!((mappings(name), files.len()), (3, 2));
@@ -312,21 +328,27 @@ fn a_file_is_mapped_once() {
     assert_eq!((mappings(name), files.len()), (2, 1));
 
     let other = MemFd::new(2 * PAGE_SIZE).unwrap();
-    let new = files.prepare(P, P, dup(&other), P, true, true).unwrap();
+    let new = files
+        .prepare(P, P, dup(&other), P, Rights::READ_WRITE)
+        .unwrap();
     memory.insert(new).unwrap();
     let third = MemFd::new(PAGE_SIZE).unwrap();
-    let error = files.prepare(3 * P, P, dup(&third), 0, true, true);
+    let error = files.prepare(3 * P, P, dup(&third), 0, Rights::READ_WRITE);
     let error = error.unwrap_err();
     assert_eq!(error, MapError::TooManyFiles(2));
     assert!(error.to_string().contains("vm.max_map_count"), "{error}");
     // Those that are mapped are still good for more, and what goes makes room.
-    let new = files.prepare(3 * P, P, dup(&other), 0, true, true).unwrap();
+    let new = files
+        .prepare(3 * P, P, dup(&other), 0, Rights::READ_WRITE)
+        .unwrap();
     assert_eq!(memory.insert(new).map_err(|refused| refused.error), Ok(()));
     let all = memory.unmap(0, 2 * PAGES * P).unwrap();
     assert_eq!((all.len() as u64, mappings(name)), (PAGES + 2, 2));
     drop(all);
     assert_eq!((mappings(name), files.is_empty()), (1, true));
-    let new = files.prepare(0, P, dup(&third), 0, true, true).unwrap();
+    let new = files
+        .prepare(0, P, dup(&third), 0, Rights::READ_WRITE)
+        .unwrap();
     memory.insert(new).unwrap();
 }
 
@@ -343,14 +365,18 @@ fn a_file_may_grow() {
     let mut files = FileMaps::new(8);
     let mut memory = GuestMemory::new();
     file.set_len(2 * P).unwrap();
-    let new = files.prepare(0, 2 * P, dup(), 0, true, true).unwrap();
+    let new = files
+        .prepare(0, 2 * P, dup(), 0, Rights::READ_WRITE)
+        .unwrap();
     memory.insert(new).unwrap();
     assert!(matches!(
-        files.prepare(2 * P, P, dup(), 2 * P, true, true),
+        files.prepare(2 * P, P, dup(), 2 * P, Rights::READ_WRITE),
         Err(MapError::ShortFile { .. })
     ));
     file.set_len(4 * P).unwrap();
-    let new = files.prepare(2 * P, P, dup(), 2 * P, true, true).unwrap();
+    let new = files
+        .prepare(2 * P, P, dup(), 2 * P, Rights::READ_WRITE)
+        .unwrap();
     memory.insert(new).unwrap();
     memory.write(2 * P - 4, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
     let mut bytes = [0; 8];
@@ -368,7 +394,7 @@ fn unmap_takes_whole_maps_only() {
     let mut memory = GuestMemory::new();
     for page in [0, 2, 3] {
         memory
-            .map(page * 2 * P, 2 * P, dup(&ram), 0, true, true)
+            .map(page * 2 * P, 2 * P, dup(&ram), 0, Rights::READ_WRITE)
             .unwrap();
     }
     for (iova, len, other) in [
@@ -486,7 +512,13 @@ fn scattered() -> (GuestMemory, MemFd) {
     for (page, pages, file_page) in LAYOUT {
         let iova = BASE + page * P;
         memory
-            .map(iova, pages * P, dup(&ram), file_page * P, true, true)
+            .map(
+                iova,
+                pages * P,
+                dup(&ram),
+                file_page * P,
+                Rights::READ_WRITE,
+            )
             .unwrap();
     }
     (memory, ram)

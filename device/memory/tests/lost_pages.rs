@@ -1,6 +1,8 @@
 //! Pages that a file does not have any more, or cannot get: an access fails, and the process lives.
 
-use faultline_memory::{AccessError, FileMaps, GuestMemory, MappedFile, PAGE_SIZE};
+#![cfg(test)]
+
+use faultline_memory::{AccessError, FileMaps, GuestMemory, MappedFile, PAGE_SIZE, Rights};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -24,7 +26,7 @@ fn truncated(name: &str) -> (GuestMemory, OwnedFd) {
     for at in [0, 6] {
         let len = if at == 0 { 6 * P } else { 2 * P };
         let dup = fd.try_clone().unwrap();
-        let new = files.prepare(AT + at * P, len, Some(dup), at * P, true, true);
+        let new = files.prepare(AT + at * P, len, Some(dup), at * P, Rights::READ_WRITE);
         memory.insert(new.unwrap()).unwrap();
     }
     ftruncate(&fd, 4 * P).unwrap();
@@ -50,7 +52,9 @@ fn every_kind_of_access_fails_and_the_others_go_on() {
     let other = {
         let mut memory = GuestMemory::new();
         let fd = file("lost-other", 8);
-        memory.map(AT, 8 * P, Some(fd), 0, true, true).unwrap();
+        memory
+            .map(AT, 8 * P, Some(fd), 0, Rights::READ_WRITE)
+            .unwrap();
         memory
     };
     let gone = AT + 4 * P;
@@ -115,7 +119,9 @@ fn an_access_may_lose_all_of_its_pages() {
     let memory = |fd: &OwnedFd| {
         let mut memory = GuestMemory::new();
         let dup = fd.try_clone().unwrap();
-        memory.map(AT, 17 * P, Some(dup), 0, true, true).unwrap();
+        memory
+            .map(AT, 17 * P, Some(dup), 0, Rights::READ_WRITE)
+            .unwrap();
         memory
     };
     let tables = [memory(&a), memory(&b)];
@@ -138,7 +144,9 @@ fn huge_pages_that_are_not_there_are_lost_too() {
     let fd = memfd_create("lost-huge", flags).unwrap();
     ftruncate(&fd, 4 * HUGE).unwrap();
     let mut memory = GuestMemory::new();
-    memory.map(AT, 4 * HUGE, Some(fd), 0, true, true).unwrap();
+    memory
+        .map(AT, 4 * HUGE, Some(fd), 0, Rights::READ_WRITE)
+        .unwrap();
     for at in (AT + HUGE - 8..AT + 4 * HUGE - 16).step_by(PAGE_SIZE) {
         match memory.write(at, &[1; 16]) {
             Ok(()) => assert_eq!(memory.load_u64(at), Ok(0x0101_0101_0101_0101)),

@@ -21,13 +21,6 @@
 //! SR-IOV.
 
 #![forbid(unsafe_code)]
-#![warn(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::too_many_lines,
-    clippy::unwrap_used,
-    unreachable_pub
-)]
 
 mod config;
 mod msix;

@@ -1,5 +1,7 @@
 //! A driver's view of config space: every test goes through `read` and `write` only.
 
+#![cfg(test)]
+
 use faultline_pci::{
     Bar, CONFIG_SIZE, ConfigChange, ConfigError, ConfigSpace, MsixLayout, PciIdentity, PowerState,
 };

@@ -30,13 +30,6 @@
 //! client insists on), `linux/vfio.h` (structures behind the messages).
 
 #![forbid(unsafe_code)]
-#![warn(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::too_many_lines,
-    clippy::unwrap_used,
-    unreachable_pub
-)]
 
 mod device;
 mod irq;

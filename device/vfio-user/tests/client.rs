@@ -1,5 +1,7 @@
 //! The server as independent clients see it: the crate `vfio_user`, and QEMU's habits.
 
+#![cfg(test)]
+
 mod common;
 
 use common::{Pair, TestDevice, VECTORS, borrow, memfd, message, words};

@@ -1,5 +1,7 @@
 //! Each way in which a message can be wrong: its errno, and what follows.
 
+#![cfg(test)]
+
 mod common;
 
 use common::{Client, Pair, access, borrow, memfd, message, version, words};

@@ -1,6 +1,8 @@
 //! Whatever arrives, the server neither panics nor hangs, and a framed message, however bad,
 //! does not harm the next one.
 
+#![cfg(test)]
+
 mod common;
 
 use common::{Pair, memfd, message, words};

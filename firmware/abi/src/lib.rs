@@ -11,13 +11,6 @@
 //! device take at once, which all sides must take in the same way.
 #![cfg_attr(not(feature = "header"), no_std)]
 #![forbid(unsafe_code)]
-#![warn(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::too_many_lines,
-    clippy::unwrap_used,
-    unreachable_pub
-)]
 
 #[macro_use]
 mod layout;

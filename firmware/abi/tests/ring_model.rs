@@ -5,6 +5,8 @@
 //! device all the same. Three broken schemes show that the check notices: a slot that is claimed before the
 //! doorbell is stored, a free slot without its lap number, and threads that do not help.
 
+#![cfg(test)]
+
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64 as Count, Ordering::SeqCst as Always};

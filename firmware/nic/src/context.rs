@@ -44,7 +44,7 @@ pub(crate) fn object_event(kind: u8, object: u32) -> Eqe {
 
 impl<'a, M: Dma> Context<'a, M> {
     /// A call on behalf of the queue pair with these counters.
-    pub fn new(core: &'a mut Core, now: Instant, mem: &'a M, counters: CounterSet) -> Self {
+    pub(crate) fn new(core: &'a mut Core, now: Instant, mem: &'a M, counters: CounterSet) -> Self {
         Self {
             core,
             now,
@@ -55,18 +55,18 @@ impl<'a, M: Dma> Context<'a, M> {
 
     /// Counts one event in the counters of the current queue pair.
     #[inline]
-    pub fn count(&mut self, counter: Counter) {
+    pub(crate) fn count(&mut self, counter: Counter) {
         self.add(counter, 1);
     }
 
     /// Counts `n` events in the counters of the current queue pair.
     #[inline]
-    pub fn add(&mut self, counter: Counter, n: u64) {
+    pub(crate) fn add(&mut self, counter: Counter, n: u64) {
         self.core.counters.add_in(self.counters, counter, n);
     }
 
     /// Keeps a frame that has stopped the input of the NIC. It is the first to be delivered to `only` when the input goes on.
-    pub fn put_back<S: Dma>(
+    pub(crate) fn put_back<S: Dma>(
         &mut self,
         header: Option<RoceHeader>,
         only: FrameTarget,
@@ -83,7 +83,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Writes a completion, and the event that it causes if the CQ is armed. Without such a CQ the completion is dropped.
-    pub fn complete(&mut self, cqn: u32, cqe: Cqe) {
+    pub(crate) fn complete(&mut self, cqn: u32, cqe: Cqe) {
         match cqe.status {
             0 => {}
             WR_FLUSH_ERR => self.count(Counter::cqe_flush_error),
@@ -109,7 +109,7 @@ impl<'a, M: Dma> Context<'a, M> {
 
     /// Writes a completion event for CQ `cqn`. If the event queue is full the event waits for room, once for each CQ: a
     /// process may arm and complete faster than the driver reads events.
-    pub fn notify_cq(&mut self, eqn: u32, cqn: u32) {
+    pub(crate) fn notify_cq(&mut self, eqn: u32, cqn: u32) {
         self.core.cancel_notice(cqn);
         let core = &mut *self.core;
         let (Some(eq), Some(cq)) = (core.eqs.get_mut(eqn), core.cqs.get_mut(cqn)) else {
@@ -123,7 +123,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Writes the events of CQs whose moderation period is over, until the turn is. The others stay due.
-    pub fn notify_due(&mut self) {
+    pub(crate) fn notify_due(&mut self) {
         let turn = self.core.begin_turn();
         while !self.core.is_over(turn)
             && let Some(cqn) = self.core.pop_notice(self.now)
@@ -135,7 +135,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// The driver has read events: writes those that have waited for room in this queue, until the turn is over.
-    pub fn notify_waiting(&mut self, eqn: u32) {
+    pub(crate) fn notify_waiting(&mut self, eqn: u32) {
         let turn = self.core.begin_turn();
         while let Some(eq) = self.core.eqs.get_mut(eqn) {
             if let Some(eqe) = eq.next_overflow() {
@@ -158,7 +158,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Writes events that were put off, until there are none or the turn is over.
-    pub fn continue_events(&mut self, turn: u64) {
+    pub(crate) fn continue_events(&mut self, turn: u64) {
         while !self.core.is_over(turn)
             && let Some(eqn) = self.core.eq_with_late_events()
         {
@@ -170,7 +170,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Raises an asynchronous event, if the driver has a queue for these.
-    pub fn raise_async(&mut self, kind: u8, object: u32) {
+    pub(crate) fn raise_async(&mut self, kind: u8, object: u32) {
         self.core.charge(work::EVENT);
         if let Some(eqn) = self.core.async_eqn {
             self.push_event(eqn, object_event(kind, object));
@@ -178,7 +178,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// A ring of an SRQ is broken: raises the event for it, once.
-    pub fn srq_error(&mut self, srqn: u32) {
+    pub(crate) fn srq_error(&mut self, srqn: u32) {
         if let Some(srq) = self.core.srqs.get_mut(srqn)
             && !std::mem::replace(&mut srq.error_told, true)
         {
@@ -187,7 +187,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Writes an event.
-    pub fn push_event(&mut self, eqn: u32, eqe: Eqe) {
+    pub(crate) fn push_event(&mut self, eqn: u32, eqe: Eqe) {
         self.core.charge(work::COMPLETION);
         let Some(eq) = self.core.eqs.get_mut(eqn) else {
             return;
@@ -197,7 +197,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Reports a missing page to the driver, or joins the fault that is outstanding for it.
-    pub fn raise_fault(&mut self, source: FaultSource, need: &Need) -> RaisedFault {
+    pub(crate) fn raise_fault(&mut self, source: FaultSource, need: &Need) -> RaisedFault {
         if let Some(token) = self.core.faults.join(source, &need.absent) {
             self.count(Counter::page_faults_joined);
             return RaisedFault::Waiting(token);
@@ -240,7 +240,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Copies a payload, from byte `taken` on, to segments of this guest's memory, and moves `taken` on.
-    pub fn copy_payload(
+    pub(crate) fn copy_payload(
         &mut self,
         segments: &Segments,
         payload: Payload<'_, M>,

@@ -26,7 +26,7 @@ use crate::work;
 
 /// A protection domain.
 #[derive(Debug, Default)]
-pub struct Pd {
+pub(crate) struct Pd {
     /// Keys, queue pairs, SRQs and address handles.
     pub refs: u32,
     /// User context that it belongs to; 0 = the kernel.
@@ -37,7 +37,7 @@ pub struct Pd {
 
 /// A user context.
 #[derive(Debug)]
-pub struct Uctx {
+pub(crate) struct Uctx {
     /// Tells it from others that had its page.
     pub version: u64,
     /// Protection domains, queue pairs, CQs and SRQs.
@@ -46,7 +46,7 @@ pub struct Uctx {
 
 /// An address handle.
 #[derive(Debug)]
-pub struct Ah {
+pub(crate) struct Ah {
     /// Protection domain.
     pub pd: u32,
     /// Path to the destination.
@@ -55,7 +55,7 @@ pub struct Ah {
 
 /// The state that queue pairs share.
 #[derive(Debug)]
-pub struct Core {
+pub(crate) struct Core {
     /// Fixed properties.
     pub config: NicConfig,
     /// Counters.
@@ -121,12 +121,12 @@ pub struct Core {
 impl Core {
     /// True if RoCE packets to this address are for this NIC.
     #[inline]
-    pub fn is_own_address(&self, dst: MacAddr) -> bool {
+    pub(crate) fn is_own_address(&self, dst: MacAddr) -> bool {
         dst == self.netdev.mac || self.gid_macs.contains(&dst)
     }
 
     /// Changes an entry of the GID table. Returns false if there is none with this number.
-    pub fn set_gid(&mut self, index: u32, entry: Option<GidEntry>) -> bool {
+    pub(crate) fn set_gid(&mut self, index: u32, entry: Option<GidEntry>) -> bool {
         let Some(slot) = self.gids.get_mut(index as usize) else {
             return false;
         };
@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// A NIC without objects. `qp_slots`: see [`Table::slot_mask`] of the queue pairs.
-    pub fn new(config: NicConfig, qp_slots: u32) -> Self {
+    pub(crate) fn new(config: NicConfig, qp_slots: u32) -> Self {
         let limits = &config.limits;
         let budget = Budget::new(config.table_bytes);
         Self {
@@ -252,7 +252,7 @@ impl Core {
     }
 
     /// The next time at which a timer is due.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(at, _)| *at);
         let fault = self.faults.next_deadline(self.config.fault_timeout);
         let stall = self.ingress.next_deadline(self.config.stall_timeout);
@@ -290,7 +290,7 @@ impl Core {
     }
 
     /// Takes one vector to raise.
-    pub fn poll_interrupt(&mut self) -> Option<u16> {
+    pub(crate) fn poll_interrupt(&mut self) -> Option<u16> {
         if self.interrupts == 0 {
             return None;
         }

@@ -71,16 +71,20 @@ impl Counters {
     pub(crate) fn add_in(&mut self, set: CounterSet, counter: Counter, n: u64) {
         let set = set.0.and_then(|set| self.sets.get_mut(set));
         let values = set.map_or(&mut self.device, |set| &mut set.values);
-        let value = &mut values[counter as usize];
+        let value = value_mut(values, counter);
         *value = value.wrapping_add(n);
     }
 
     /// Takes over what is counted elsewhere.
     pub(crate) fn set(&mut self, counter: Counter, value: u64) {
-        self.device[counter as usize] = value;
+        *value_mut(&mut self.device, counter) = value;
     }
 
     /// The value of one of the device's.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the numbers of counters are below COUNT"
+    )]
     pub fn get(&self, counter: Counter) -> u64 {
         self.device[counter as usize]
     }
@@ -130,4 +134,13 @@ impl Counters {
             set.refs -= 1;
         }
     }
+}
+
+#[inline]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the numbers of counters are below COUNT"
+)]
+fn value_mut(values: &mut Values, counter: Counter) -> &mut u64 {
+    &mut values[counter as usize]
 }

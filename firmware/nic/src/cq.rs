@@ -8,6 +8,8 @@ use crate::eq::Ticket;
 use crate::ring::{Ring, write_entry};
 use crate::time::{Instant, Nanos};
 
+const CQE_SIZE: usize = size_of::<Cqe>();
+
 /// What a CQ waits for before it tells its event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
@@ -192,12 +194,12 @@ impl Cq {
             return (false, 0);
         }
         for i in 0..unread {
-            let mut entry = [0; size_of::<Cqe>()];
+            let mut entry = [0; CQE_SIZE];
             let old = self.ring.entry(consumer.wrapping_add(i));
             if mem.read(old, &mut entry).is_err() {
                 return (false, i);
             }
-            entry[size_of::<Cqe>() - 1] = ring.phase(i);
+            entry[CQE_SIZE - 1] = ring.phase(i);
             if write_entry(mem, ring.entry(i), &entry).is_err() {
                 return (false, i);
             }

@@ -36,7 +36,7 @@ pub(crate) struct DeviceMemory {
 
 impl DeviceMemory {
     /// So many bytes, for at most `max` allocations.
-    pub fn new(bytes: u64, max: u32) -> Self {
+    pub(crate) fn new(bytes: u64, max: u32) -> Self {
         Self {
             pages: bytes / PAGE,
             allocations: Table::new(max, 1),
@@ -44,7 +44,7 @@ impl DeviceMemory {
     }
 
     /// Finds room for `length` bytes: number, offset in the device memory, and bytes, whole pages.
-    pub fn alloc(&mut self, length: u64) -> Result<(u32, u64, u64), Status> {
+    pub(crate) fn alloc(&mut self, length: u64) -> Result<(u32, u64, u64), Status> {
         if length == 0 {
             return Err(Status::BadRange);
         }
@@ -77,7 +77,7 @@ impl DeviceMemory {
     }
 
     /// Frees an allocation that no key is for.
-    pub fn free(&mut self, dm: u32) -> Result<(), Status> {
+    pub(crate) fn free(&mut self, dm: u32) -> Result<(), Status> {
         if self.allocations.get(dm).ok_or(Status::BadDm)?.refs > 0 {
             return Err(Status::InUse);
         }
@@ -86,7 +86,7 @@ impl DeviceMemory {
     }
 
     /// A key will be for this part of an allocation: its address.
-    pub fn hold(&mut self, dm: u32, offset: u64, length: u64) -> Result<u64, Status> {
+    pub(crate) fn hold(&mut self, dm: u32, offset: u64, length: u64) -> Result<u64, Status> {
         let allocation = self.allocations.get_mut(dm).ok_or(Status::BadDm)?;
         let bytes = allocation.pages * PAGE;
         if offset > bytes || length > bytes - offset {
@@ -97,7 +97,7 @@ impl DeviceMemory {
     }
 
     /// The key is gone.
-    pub fn release(&mut self, dm: u32) {
+    pub(crate) fn release(&mut self, dm: u32) {
         if let Some(allocation) = self.allocations.get_mut(dm) {
             allocation.refs -= 1;
         }

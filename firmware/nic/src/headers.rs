@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 pub(crate) const MAX_HEADERS: usize = Ethernet::MAX_LEN + 60 + 60;
 
 /// Headers of one frame, copied or written by the NIC.
-pub type Head = SmallVec<[u8; MAX_HEADERS]>;
+pub(crate) type Head = SmallVec<[u8; MAX_HEADERS]>;
 
 const PROTOCOL_TCP: u8 = 6;
 const UDP_LEN: usize = 8;
@@ -39,7 +39,7 @@ pub(crate) enum Transport {
 
 impl Transport {
     /// Its number in an IP header.
-    pub fn protocol(self) -> u8 {
+    pub(crate) fn protocol(self) -> u8 {
         match self {
             Self::Tcp => PROTOCOL_TCP,
             Self::Udp => PROTOCOL_UDP,
@@ -47,7 +47,7 @@ impl Transport {
     }
 
     /// Offset of the checksum in its header.
-    pub fn checksum_at(self) -> usize {
+    pub(crate) fn checksum_at(self) -> usize {
         match self {
             Self::Tcp => 16,
             Self::Udp => 6,
@@ -84,7 +84,7 @@ pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 impl Headers {
     /// Looks at the first bytes of a frame; [`MAX_HEADERS`] of them are always enough. None: it is shorter than an
     /// Ethernet header.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (ethernet, ip_at) = Ethernet::parse(bytes).ok()?;
         let mut found = Self {
             ip_at,
@@ -106,7 +106,7 @@ impl Headers {
 
     /// Looks at the headers of a TCP packet that is to be cut into pieces: all of these bytes, and nothing behind.
     /// Lengths are not looked at, for they will be others.
-    pub fn parse_template(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse_template(bytes: &[u8]) -> Option<Self> {
         let found = Self::parse(bytes)?;
         let is_tcp = found.transport == Some(Transport::Tcp) && !found.is_fragment;
         (is_tcp && found.payload_at == bytes.len()).then_some(found)
@@ -164,7 +164,7 @@ impl Headers {
     }
 
     /// The `FLOW_HAS_*` bits.
-    pub fn bits(&self) -> u32 {
+    pub(crate) fn bits(&self) -> u32 {
         let ip = match self.ip {
             Some(IpVersion::V4) => FLOW_HAS_IPV4,
             Some(IpVersion::V6) => FLOW_HAS_IPV6,
@@ -179,7 +179,7 @@ impl Headers {
     }
 
     /// The fields of the headers, laid out as flows name them. `bytes` is what [`Headers::parse`] looked at.
-    pub fn fields(&self, bytes: &[u8]) -> FlowFields {
+    pub(crate) fn fields(&self, bytes: &[u8]) -> FlowFields {
         let mut fields = FlowFields::default();
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
         let copy = |to: &mut [u8], at: usize| {

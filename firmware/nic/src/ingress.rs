@@ -57,7 +57,7 @@ pub(crate) struct Ingress {
 
 impl Ingress {
     /// Nothing waits.
-    pub fn new(sharers: u32) -> Self {
+    pub(crate) fn new(sharers: u32) -> Self {
         Self {
             sharers: u64::from(sharers.max(1)),
             stall: None,
@@ -77,7 +77,7 @@ impl Ingress {
     }
 
     /// Others go on, if they have been paused for as long as they may be; the input stays as it is.
-    pub fn end_pause(&mut self, now: Instant, timeout: Nanos) {
+    pub(crate) fn end_pause(&mut self, now: Instant, timeout: Nanos) {
         let longest = self.longest_pause(timeout);
         if let Some(stall) = self.stall
             && stall.pauses
@@ -92,7 +92,7 @@ impl Ingress {
     }
 
     /// Stops until the fault is answered.
-    pub fn stop(&mut self, now: Instant, qpn: u32, token: Token) {
+    pub(crate) fn stop(&mut self, now: Instant, qpn: u32, token: Token) {
         // A second stop, of another member of a group for example, does not forgive the time of the first.
         let (since, pauses) = match self.stall {
             Some(first) => (first.since, first.pauses),
@@ -108,7 +108,7 @@ impl Ingress {
     }
 
     /// The queue pair waits for no page any more. The stop ends at the next deadline, which is now.
-    pub fn forget(&mut self, qpn: u32) {
+    pub(crate) fn forget(&mut self, qpn: u32) {
         if let Some(stall) = self.stall.as_mut().filter(|stall| stall.qpn == qpn) {
             stall.left = true;
         }
@@ -123,7 +123,7 @@ impl Ingress {
     }
 
     /// As new, after a reset at some time before a stop would have been given up.
-    pub fn reset(&mut self, timeout: Nanos) {
+    pub(crate) fn reset(&mut self, timeout: Nanos) {
         if let Some(stall) = self.stall.take().filter(|stall| stall.pauses) {
             let longest = self.longest_pause(timeout);
             self.quiet_until = self.quiet_after(stall.since, longest.0);
@@ -132,26 +132,26 @@ impl Ingress {
     }
 
     /// Whether others must stop.
-    pub fn pauses_others(&self) -> bool {
+    pub(crate) fn pauses_others(&self) -> bool {
         self.stall.is_some_and(|stall| stall.pauses)
     }
 
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stall.is_some()
     }
 
     /// Whether what arrives must wait behind other frames.
-    pub fn must_queue(&self) -> bool {
+    pub(crate) fn must_queue(&self) -> bool {
         self.is_stopped() || !self.frames.is_empty()
     }
 
     /// Whether frames may be taken out.
-    pub fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         !self.is_stopped() && !self.frames.is_empty()
     }
 
     /// Appends a frame. Returns false if there are too many.
-    pub fn push(&mut self, frame: HeldFrame) -> bool {
+    pub(crate) fn push(&mut self, frame: HeldFrame) -> bool {
         let fits = self.frames.len() < MAX_FRAMES;
         if fits {
             self.frames.push_back(frame);
@@ -160,23 +160,23 @@ impl Ingress {
     }
 
     /// The frame that stopped the input is the first again.
-    pub fn put_back(&mut self, frame: HeldFrame) {
+    pub(crate) fn put_back(&mut self, frame: HeldFrame) {
         self.frames.push_front(frame);
     }
 
-    pub fn pop(&mut self) -> Option<HeldFrame> {
+    pub(crate) fn pop(&mut self) -> Option<HeldFrame> {
         self.frames.pop_front()
     }
 
     /// Goes on, if this is the fault that was waited for.
-    pub fn fault_answered(&mut self, now: Instant, token: Token) {
+    pub(crate) fn fault_answered(&mut self, now: Instant, token: Token) {
         if self.stall.is_some_and(|stall| stall.token == token) {
             self.end(now);
         }
     }
 
     /// When the input will have been stopped for too long.
-    pub fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
         self.stall.map(|stall| match stall {
             Stall { left: true, .. } => stall.since,
             Stall { pauses: true, .. } => stall.since + self.longest_pause(timeout),
@@ -185,7 +185,7 @@ impl Ingress {
     }
 
     /// Ends a stop that has taken too long: the frame in the way is lost.
-    pub fn give_up(&mut self, now: Instant, timeout: Nanos) -> Option<Stall> {
+    pub(crate) fn give_up(&mut self, now: Instant, timeout: Nanos) -> Option<Stall> {
         if self.stall.is_some_and(|stall| stall.left) {
             self.end(now);
             return None;

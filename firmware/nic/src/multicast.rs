@@ -17,7 +17,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    pub fn new(max_groups: u32, max_members: u32) -> Self {
+    pub(crate) fn new(max_groups: u32, max_members: u32) -> Self {
         Self {
             members: BTreeMap::new(),
             max_groups,
@@ -26,7 +26,7 @@ impl Groups {
     }
 
     /// Adds a member. Returns false if it is one already.
-    pub fn attach(&mut self, group: Gid, qpn: u32) -> Result<bool, Status> {
+    pub(crate) fn attach(&mut self, group: Gid, qpn: u32) -> Result<bool, Status> {
         if !group.is_multicast() {
             return Err(Status::BadGroup);
         }
@@ -45,7 +45,7 @@ impl Groups {
     }
 
     /// Removes a member.
-    pub fn detach(&mut self, group: Gid, qpn: u32) -> Result<(), Status> {
+    pub(crate) fn detach(&mut self, group: Gid, qpn: u32) -> Result<(), Status> {
         let members = self.members.get_mut(&group).ok_or(Status::NotAttached)?;
         let at = members.iter().position(|member| *member == qpn);
         members.remove(at.ok_or(Status::NotAttached)?);
@@ -56,7 +56,7 @@ impl Groups {
     }
 
     /// Members of a group, the oldest first.
-    pub fn members(&self, group: Gid) -> &[u32] {
+    pub(crate) fn members(&self, group: Gid) -> &[u32] {
         self.members.get(&group).map_or(&[], Vec::as_slice)
     }
 }

@@ -5,7 +5,7 @@ use faultline_wire::MacAddr;
 
 /// The Ethernet side as SET_NETDEV and SET_MAC_FILTER have left it.
 #[derive(Clone, Debug)]
-pub struct Netdev {
+pub(crate) struct Netdev {
     /// Own address.
     pub mac: MacAddr,
     /// Largest payload of a frame.
@@ -20,7 +20,7 @@ pub struct Netdev {
 
 impl Netdev {
     /// Does what a SET_NETDEV command says. Its values have been checked.
-    pub fn configure(&mut self, cmd: &SetNetdev) {
+    pub(crate) fn configure(&mut self, cmd: &SetNetdev) {
         self.mac = MacAddr(cmd.mac);
         self.mtu = cmd.mtu.get();
         self.flags = cmd.flags.get();
@@ -28,7 +28,7 @@ impl Netdev {
     }
 
     /// Whether it has asked for frames to this address.
-    pub fn wants(&self, dst: MacAddr) -> bool {
+    pub(crate) fn wants(&self, dst: MacAddr) -> bool {
         dst == self.mac
             || dst.is_broadcast()
             || self.flags & NETDEV_PROMISC != 0
@@ -37,7 +37,7 @@ impl Netdev {
     }
 
     /// Whether the interface is up.
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.flags & NETDEV_UP != 0
     }
 }

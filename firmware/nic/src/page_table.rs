@@ -25,12 +25,39 @@ pub(crate) struct Node {
     leaves: u32,
 }
 
-/// Memory of a page table whose key is gone.
-pub(crate) type Nodes = Vec<Box<Node>>;
+impl Node {
+    #[expect(clippy::indexing_slicing, reason = "`PageTable::slot` is below FANOUT")]
+    fn entry_mut(&mut self, slot: usize) -> &mut u64 {
+        &mut self.entries[slot]
+    }
+}
 
-/// Bytes of memory that nodes take.
-pub(crate) fn bytes(nodes: &Nodes) -> usize {
-    nodes.len() * size_of::<Node>()
+/// The nodes of a page table. None is freed while the table exists.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes(Vec<Box<Node>>);
+
+impl Nodes {
+    /// Bytes of memory that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len() * size_of::<Node>()
+    }
+
+    /// Frees the last node. Returns false if there is none.
+    pub(crate) fn free_one(&mut self) -> bool {
+        self.0.pop().is_some()
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "indices come from `alloc`, and no node is freed before the table"
+    )]
+    fn node(&mut self, index: u32) -> &mut Node {
+        &mut self.0[index as usize]
+    }
+
+    fn entry(&mut self, index: u32, slot: usize) -> &mut u64 {
+        self.node(index).entry_mut(slot)
+    }
 }
 
 /// What a look-up found.
@@ -66,7 +93,7 @@ impl PageTable {
         let mut table = Self {
             base: 0,
             levels: 1,
-            nodes: Vec::new(),
+            nodes: Nodes::default(),
             free: Vec::new(),
             root: None,
             work: 0,
@@ -96,7 +123,7 @@ impl PageTable {
 
     /// Bytes of memory that the table has, in use or for later.
     pub fn allocated(&self) -> usize {
-        bytes(&self.nodes)
+        self.nodes.bytes()
     }
 
     /// What has been done since the last call, in the unit of [`crate::Nic::work`].
@@ -122,7 +149,7 @@ impl PageTable {
         let mut node = self.root?;
         let mut level = self.levels - 1;
         loop {
-            let node_entries = &self.nodes.get(node as usize)?.entries;
+            let node_entries = &self.nodes.0.get(node as usize)?.entries;
             let entry = *node_entries.get(self.slot(page, level))?;
             if entry & TABLE != 0 {
                 node = (entry >> PAGE_SHIFT) as u32;
@@ -164,12 +191,14 @@ impl PageTable {
                 root
             }
         };
+        let height = usize::from(self.levels);
+        // The node of each level on the way down.
         let mut path = [root; MAX_LEVELS];
         let mut node = root;
         let mut at = self.levels - 1;
         while at > level {
             let slot = self.slot(page, at);
-            let found = self.nodes[node as usize].entries[slot];
+            let found = *self.nodes.entry(node, slot);
             if found & TABLE != 0 {
                 node = (found >> PAGE_SHIFT) as u32;
             } else if found == 0 && entry == 0 {
@@ -178,21 +207,23 @@ impl PageTable {
                 // A larger leaf that is overwritten in part becomes a node of smaller ones.
                 let step = 1u64 << (u32::from(PAGE_SHIFT) + FANOUT_BITS * u32::from(at - 1));
                 let fresh = self.alloc(found, if found != 0 { step } else { 0 });
-                self.nodes[node as usize].entries[slot] = (u64::from(fresh) << PAGE_SHIFT) | TABLE;
-                let more = self.nodes[fresh as usize].leaves - u32::from(found != 0);
-                for above in &path[usize::from(at)..usize::from(self.levels)] {
-                    self.nodes[*above as usize].leaves += more;
+                *self.nodes.entry(node, slot) = (u64::from(fresh) << PAGE_SHIFT) | TABLE;
+                let more = self.nodes.node(fresh).leaves - u32::from(found != 0);
+                for above in path.iter().take(height).skip(usize::from(at)) {
+                    self.nodes.node(*above).leaves += more;
                 }
                 node = fresh;
             }
             at -= 1;
-            path[usize::from(at)] = node;
+            if let Some(at_level) = path.get_mut(usize::from(at)) {
+                *at_level = node;
+            }
         }
         let slot = self.slot(page, level);
-        let old = std::mem::replace(&mut self.nodes[node as usize].entries[slot], entry);
+        let old = std::mem::replace(self.nodes.entry(node, slot), entry);
         let removed = self.release(old);
-        for node in &path[usize::from(level)..usize::from(self.levels)] {
-            let leaves = &mut self.nodes[*node as usize].leaves;
+        for node in path.iter().take(height).skip(usize::from(level)) {
+            let leaves = &mut self.nodes.node(*node).leaves;
             *leaves = *leaves - removed + u32::from(entry != 0);
         }
         true
@@ -235,7 +266,7 @@ impl PageTable {
         let lo = (first >> PAGE_SHIFT).max(self.base).wrapping_sub(self.base);
         let hi = (last >> PAGE_SHIFT).wrapping_sub(self.base);
         let removed = self.invalidate_node(root, self.levels - 1, lo, hi);
-        if self.nodes[root as usize].leaves == 0 {
+        if self.nodes.node(root).leaves == 0 {
             self.free.extend(self.root.take());
         }
         removed
@@ -252,7 +283,7 @@ impl PageTable {
         let mut removed = 0;
         for slot in first..=last {
             self.charge(1);
-            let entry = self.nodes[node as usize].entries[slot];
+            let entry = *self.nodes.entry(node, slot);
             if entry & TABLE != 0 {
                 let start = (slot as u64) << shift;
                 let child_lo = lo.saturating_sub(start);
@@ -260,15 +291,15 @@ impl PageTable {
                 let child = (entry >> PAGE_SHIFT) as u32;
                 if child_lo > 0 || child_hi < (1 << shift) - 1 {
                     removed += self.invalidate_node(child, level - 1, child_lo, child_hi);
-                    if self.nodes[child as usize].leaves > 0 {
+                    if self.nodes.node(child).leaves > 0 {
                         continue;
                     }
                 }
             }
-            self.nodes[node as usize].entries[slot] = 0;
+            *self.nodes.entry(node, slot) = 0;
             removed += self.release(entry);
         }
-        self.nodes[node as usize].leaves -= removed;
+        self.nodes.node(node).leaves -= removed;
         removed
     }
 
@@ -280,13 +311,13 @@ impl PageTable {
     fn alloc(&mut self, entry: u64, step: u64) -> u32 {
         self.charge(work::NODE);
         let index = self.free.pop().unwrap_or_else(|| {
-            self.nodes.push(Box::new(Node {
+            self.nodes.0.push(Box::new(Node {
                 entries: [0; FANOUT],
                 leaves: 0,
             }));
-            self.nodes.len() as u32 - 1
+            self.nodes.0.len() as u32 - 1
         });
-        let node = &mut self.nodes[index as usize];
+        let node = self.nodes.node(index);
         for (i, slot) in node.entries.iter_mut().enumerate() {
             if *slot & TABLE != 0 {
                 self.free.push((*slot >> PAGE_SHIFT) as u32);
@@ -304,7 +335,7 @@ impl PageTable {
         }
         let node = (entry >> PAGE_SHIFT) as u32;
         self.free.push(node);
-        self.nodes[node as usize].leaves
+        self.nodes.node(node).leaves
     }
 }
 
@@ -340,7 +371,7 @@ mod tests {
             let mut count = 0;
             while let Some(node) = nodes.pop() {
                 count += 1;
-                let entries = self.nodes[node as usize].entries.iter();
+                let entries = self.nodes.0[node as usize].entries.iter();
                 let tables = entries.filter(|entry| **entry & TABLE != 0);
                 nodes.extend(tables.map(|entry| (entry >> PAGE_SHIFT) as u32));
             }

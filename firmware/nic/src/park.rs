@@ -14,7 +14,7 @@ pub(crate) struct Park {
 
 impl Park {
     /// Reserves bytes for a context. Returns false if they exceed its share of `limit` bytes.
-    pub fn take(&mut self, uctx: u32, bytes: usize, limit: usize) -> bool {
+    pub(crate) fn take(&mut self, uctx: u32, bytes: usize, limit: usize) -> bool {
         let free = limit.saturating_sub(self.used);
         let own = self.by_context.get(&uctx).copied().unwrap_or(0);
         if bytes > free || (uctx != 0 && own + bytes > free) {
@@ -26,7 +26,7 @@ impl Park {
     }
 
     /// Returns bytes that were reserved.
-    pub fn give_back(&mut self, uctx: u32, bytes: usize) {
+    pub(crate) fn give_back(&mut self, uctx: u32, bytes: usize) {
         self.used -= bytes;
         if let Some(own) = self.by_context.get_mut(&uctx) {
             *own -= bytes;

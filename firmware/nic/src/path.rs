@@ -14,7 +14,7 @@ const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// An entry of the GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GidEntry {
+pub(crate) struct GidEntry {
     /// The GID; IPv4 addresses are mapped.
     pub gid: Gid,
     /// Source MAC address of packets sent from it.
@@ -25,7 +25,7 @@ pub struct GidEntry {
 
 /// A resolved address vector.
 #[derive(Clone, Debug)]
-pub struct Path {
+pub(crate) struct Path {
     dst: MacAddr,
     source: GidEntry,
     ip: Ip,
@@ -36,7 +36,7 @@ pub struct Path {
 
 impl Path {
     /// Resolves an address vector. `flow` spreads the UDP source port (IBTA A17.9.2 leaves the choice to us).
-    pub fn resolve(
+    pub(crate) fn resolve(
         av: &AddressVector,
         gids: &[Option<GidEntry>],
         flow: u32,
@@ -75,7 +75,7 @@ impl Path {
     }
 
     /// Sends from this UDP port, or if it is zero from one that follows from the flow.
-    pub fn set_udp_port(&mut self, port: u16) {
+    pub(crate) fn set_udp_port(&mut self, port: u16) {
         self.udp_src_port = match port {
             0 => udp_port(self.flow),
             port => port,
@@ -84,7 +84,7 @@ impl Path {
 
     /// Headers of a packet on this path; extension headers are left to the caller.
     #[inline]
-    pub fn header(&self, opcode: Opcode, dest_qp: u32, psn: Psn) -> RoceHeader {
+    pub(crate) fn header(&self, opcode: Opcode, dest_qp: u32, psn: Psn) -> RoceHeader {
         let bth = Bth::new(opcode, dest_qp, psn);
         let mut header = RoceHeader::new(self.dst, self.source.mac, self.ip, bth);
         header.udp_src_port = self.udp_src_port;
@@ -97,12 +97,12 @@ impl Path {
     }
 
     /// GID of the far end.
-    pub fn dgid(&self) -> Gid {
+    pub(crate) fn dgid(&self) -> Gid {
         self.ip.dst_gid()
     }
 
     /// GID of this end.
-    pub fn sgid(&self) -> Gid {
+    pub(crate) fn sgid(&self) -> Gid {
         self.source.gid
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct RwqTable {
 }
 
 impl RwqTable {
-    pub fn new(queues: Vec<u32>, uctx: u32) -> Self {
+    pub(crate) fn new(queues: Vec<u32>, uctx: u32) -> Self {
         Self {
             queues,
             uctx,
@@ -29,12 +29,12 @@ impl RwqTable {
         }
     }
 
-    pub fn queues(&self) -> &[u32] {
+    pub(crate) fn queues(&self) -> &[u32] {
         &self.queues
     }
 
     /// Who gets frames with this hash.
-    pub fn queue(&self, hash: u32) -> Option<u32> {
+    pub(crate) fn queue(&self, hash: u32) -> Option<u32> {
         let index = hash as usize % self.queues.len().max(1);
         self.queues.get(index).copied()
     }

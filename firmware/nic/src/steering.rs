@@ -17,7 +17,7 @@ pub(crate) struct FrameTarget {
 
 impl FrameTarget {
     /// A queue pair that no flow has selected.
-    pub fn untagged(qpn: u32) -> Self {
+    pub(crate) fn untagged(qpn: u32) -> Self {
         Self { qpn, tag: 0 }
     }
 }
@@ -116,7 +116,7 @@ fn mask_is_sound(headers: u32, mask: &FlowFields) -> bool {
 }
 
 impl Steering {
-    pub fn new(max_flow: u32) -> Self {
+    pub(crate) fn new(max_flow: u32) -> Self {
         Self {
             flows: Table::new(max_flow, 1),
             rules: Vec::new(),
@@ -125,18 +125,18 @@ impl Steering {
     }
 
     /// True if there are no flows.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
     /// True if a flow receives a copy of every frame.
-    pub fn has_sniffers(&self) -> bool {
+    pub(crate) fn has_sniffers(&self) -> bool {
         let is_sniffer = |(_, flow): &(u32, Flow)| flow.kind == FLOW_KIND_SNIFFER;
         self.others.iter().any(is_sniffer)
     }
 
     /// Adds a flow. `fields` are values and mask of a flow of kind NORMAL.
-    pub fn create(
+    pub(crate) fn create(
         &mut self,
         cmd: &CreateFlow,
         fields: Option<(FlowFields, FlowFields)>,
@@ -192,7 +192,7 @@ impl Steering {
     }
 
     /// Removes a flow and returns it.
-    pub fn destroy(&mut self, number: u32) -> Option<Flow> {
+    pub(crate) fn destroy(&mut self, number: u32) -> Option<Flow> {
         let flow = self.flows.remove(number)?;
         self.rules.retain(|rule| rule.number != number);
         self.others.retain(|(other, _)| *other != number);
@@ -200,7 +200,7 @@ impl Steering {
     }
 
     /// Matches a frame with these first bytes against the flows that have precedence over the netdev.
-    pub fn take(&self, head: &[u8]) -> Verdict {
+    pub(crate) fn take(&self, head: &[u8]) -> Verdict {
         let mut verdict = Verdict::default();
         if self.rules.is_empty() {
             return verdict;
@@ -232,7 +232,7 @@ impl Steering {
     }
 
     /// Receivers of the flows of a kind that is not NORMAL.
-    pub fn targets(&self, kind: u8) -> FrameTargets {
+    pub(crate) fn targets(&self, kind: u8) -> FrameTargets {
         let mut targets = FrameTargets::new();
         for (_, flow) in self.others.iter().filter(|(_, flow)| flow.kind == kind) {
             add(&mut targets, flow.target);
@@ -241,12 +241,12 @@ impl Steering {
     }
 
     /// The cost of matching a frame.
-    pub fn cost(&self) -> u64 {
+    pub(crate) fn cost(&self) -> u64 {
         (self.rules.len() + self.others.len()) as u64 * work::LOOK
     }
 
     /// Receivers of frames that no other rule matches.
-    pub fn leftovers(&self, multicast: bool) -> FrameTargets {
+    pub(crate) fn leftovers(&self, multicast: bool) -> FrameTargets {
         let mut targets = self.targets(FLOW_KIND_ALL_DEFAULT);
         if multicast {
             for target in self.targets(FLOW_KIND_MC_DEFAULT) {

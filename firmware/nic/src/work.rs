@@ -34,11 +34,11 @@ pub const TURN: u64 = 1 << 18;
 pub(crate) struct Meter(Cell<u64>);
 
 impl Meter {
-    pub fn add(&self, work: u64) {
+    pub(crate) fn add(&self, work: u64) {
         self.0.set(self.0.get() + work);
     }
 
-    pub fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.get()
     }
 }

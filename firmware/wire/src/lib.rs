@@ -25,13 +25,6 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
-#![warn(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::too_many_lines,
-    clippy::unwrap_used,
-    unreachable_pub
-)]
 
 #[cfg(test)]
 extern crate std;

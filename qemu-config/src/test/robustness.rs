@@ -56,6 +56,7 @@ pub fn chosen(filter: &str) -> Vec<(&'static str, Test)> {
 }
 
 /// Runs tests in pairs of `plan`.
+#[expect(clippy::too_many_arguments, reason = "the parts of a test run")]
 pub fn run(
     workspace: &Workspace,
     tests: &[(&'static str, Test)],

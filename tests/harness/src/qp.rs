@@ -216,6 +216,7 @@ impl Context {
     }
 
     /// Creates a queue pair. With an SRQ it has no receive queue of its own.
+    #[expect(clippy::too_many_arguments, reason = "as in `ibv_qp_init_attr`")]
     pub fn qp(
         &self,
         pd: &Pd,

@@ -268,7 +268,7 @@ impl Pager {
         let bus = &world.hosts[self.host].driver.bus;
         bus.read(old, &mut bytes);
         bus.write(new, &bytes);
-        self.give(world, tq::REPLACE, region, page, new, writable);
+        self.give(world, tq::REPLACE, region, page, entry(new, writable));
         let is = Resident { frame: new, ..was };
         self.regions[region].resident.insert(page, is);
         self.poison(world, old);
@@ -312,27 +312,14 @@ impl Pager {
         }
     }
 
-    fn give(
-        &mut self,
-        world: &mut World,
-        opcode: u8,
-        region: usize,
-        page: u64,
-        frame: u64,
-        writable: bool,
-    ) {
-        let rights = if writable {
-            tq::READ | tq::WRITE
-        } else {
-            tq::READ
-        };
+    fn give(&mut self, world: &mut World, opcode: u8, region: usize, page: u64, entry: u64) {
         let map = TqCmd {
             opcode,
             flags: tq::CONTIGUOUS,
             key: U32::new(self.regions[region].key),
             iova: U64::new(page * PAGE),
             count: U64::new(1),
-            list: U64::new(frame | rights),
+            list: U64::new(entry),
             page_shift: 12,
             ..TqCmd::default()
         };
@@ -352,7 +339,7 @@ impl Pager {
             if write && !is.writable {
                 is.writable = true;
                 let frame = is.frame;
-                self.give(world, tq::MAP, region, page, frame, true);
+                self.give(world, tq::MAP, region, page, entry(frame, true));
             }
             return;
         }
@@ -362,7 +349,7 @@ impl Pager {
             None => vec![0; PAGE as usize],
         };
         world.hosts[self.host].driver.bus.write(frame, &bytes);
-        self.give(world, tq::MAP, region, page, frame, write);
+        self.give(world, tq::MAP, region, page, entry(frame, write));
         let is = Resident {
             frame,
             writable: write,
@@ -460,4 +447,10 @@ pub fn run(world: &mut World, pagers: &mut [&mut Pager]) {
             pager.answer_due(world);
         }
     }
+}
+
+/// A page entry of a MAP command.
+fn entry(frame: u64, writable: bool) -> u64 {
+    let write = if writable { tq::WRITE } else { 0 };
+    frame | tq::READ | write
 }

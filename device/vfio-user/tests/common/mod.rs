@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// What the device saw.
 #[derive(Debug, Default)]
-pub struct Log {
+pub(crate) struct Log {
     pub maps: Vec<(u64, u64, u64, bool, bool, bool)>,
     pub unmaps: Vec<DmaUnmap>,
     pub irqs: Vec<String>,
@@ -29,16 +29,16 @@ pub struct Log {
 }
 
 /// Region 0: 4 KiB of bytes. Region 2: 8 KiB, its second page may be mapped. 16 vectors.
-pub struct TestDevice {
+pub(crate) struct TestDevice {
     pub log: Arc<Mutex<Log>>,
     pub regs: Vec<u8>,
     pub bell: OwnedFd,
 }
 
-pub const VECTORS: u32 = 32;
+pub(crate) const VECTORS: u32 = 32;
 
 impl TestDevice {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let bell = memfd_create("bell", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&bell, 8192).unwrap();
         let log = Log {
@@ -168,7 +168,7 @@ impl Device for TestDevice {
 }
 
 /// A server on one end of a socket pair.
-pub struct Pair {
+pub(crate) struct Pair {
     pub client: Client,
     pub log: Arc<Mutex<Log>>,
     pub shutdown: Shutdown,
@@ -176,7 +176,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (client, server) = UnixStream::pair().unwrap();
         client
             .set_read_timeout(Some(Duration::from_secs(10)))
@@ -201,7 +201,7 @@ impl Pair {
     }
 
     /// With VERSION done.
-    pub fn negotiated() -> Self {
+    pub(crate) fn negotiated() -> Self {
         let mut pair = Self::new();
         let reply = pair.client.call(1, &version("{}"), &[]);
         assert_eq!(reply.error, 0);
@@ -209,7 +209,7 @@ impl Pair {
     }
 
     /// How the server ended; fails the test if it does not within ten seconds.
-    pub fn ended(&mut self) -> Ended {
+    pub(crate) fn ended(&mut self) -> Ended {
         let server = self.server.take().expect("asked once");
         let start = std::time::Instant::now();
         while !server.is_finished() {
@@ -220,7 +220,7 @@ impl Pair {
     }
 
     /// Closes the client's end, then as [`Pair::ended`].
-    pub fn hang_up(mut self) -> Ended {
+    pub(crate) fn hang_up(mut self) -> Ended {
         self.client
             .stream
             .shutdown(std::net::Shutdown::Both)
@@ -229,7 +229,7 @@ impl Pair {
     }
 }
 
-pub struct Reply {
+pub(crate) struct Reply {
     pub id: u16,
     pub command: u16,
     pub flags: u32,
@@ -238,23 +238,23 @@ pub struct Reply {
 }
 
 impl Reply {
-    pub fn word(&self, at: usize) -> u32 {
+    pub(crate) fn word(&self, at: usize) -> u32 {
         u32::from_le_bytes(self.body[at..at + 4].try_into().unwrap())
     }
 
-    pub fn long(&self, at: usize) -> u64 {
+    pub(crate) fn long(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.body[at..at + 8].try_into().unwrap())
     }
 }
 
-pub struct Client {
+pub(crate) struct Client {
     pub stream: UnixStream,
     pub id: u16,
 }
 
 impl Client {
     /// Sends bytes as they are.
-    pub fn raw(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    pub(crate) fn raw(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(100))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
@@ -272,7 +272,7 @@ impl Client {
         }
     }
 
-    pub fn reply(&mut self) -> std::io::Result<Reply> {
+    pub(crate) fn reply(&mut self) -> std::io::Result<Reply> {
         let mut header = [0; 16];
         self.stream.read_exact(&mut header)?;
         let half = |at: usize| u16::from_le_bytes(header[at..at + 2].try_into().unwrap());
@@ -288,13 +288,13 @@ impl Client {
         })
     }
 
-    pub fn send(&mut self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) {
+    pub(crate) fn send(&mut self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) {
         self.id = self.id.wrapping_add(1);
         self.raw(&message(self.id, command, 0, body), fds);
     }
 
     /// One request and its reply, which must belong together.
-    pub fn call(&mut self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) -> Reply {
+    pub(crate) fn call(&mut self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) -> Reply {
         self.send(command, body, fds);
         let reply = self.reply().unwrap();
         assert_eq!((reply.id, reply.command), (self.id, command));
@@ -304,7 +304,7 @@ impl Client {
     }
 
     /// The stream is in step and the server alive: a register keeps what is written.
-    pub fn works(&mut self) {
+    pub(crate) fn works(&mut self) {
         let value = 0x5eed_0000 | u32::from(self.id);
         let reply = self.call(10, &access(64, 0, &value.to_le_bytes()), &[]);
         assert_eq!((reply.error, reply.body.len()), (0, 16));
@@ -313,7 +313,7 @@ impl Client {
     }
 }
 
-pub fn message(id: u16, command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
+pub(crate) fn message(id: u16, command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend(id.to_le_bytes());
     out.extend(command.to_le_bytes());
@@ -324,11 +324,11 @@ pub fn message(id: u16, command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
     out
 }
 
-pub fn words(words: &[u32]) -> Vec<u8> {
+pub(crate) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-pub fn version(json: &str) -> Vec<u8> {
+pub(crate) fn version(json: &str) -> Vec<u8> {
     let mut out = vec![0; 4];
     out.extend(json.as_bytes());
     out.push(0);
@@ -336,19 +336,19 @@ pub fn version(json: &str) -> Vec<u8> {
 }
 
 /// Body of a region write.
-pub fn access(offset: u64, index: u32, data: &[u8]) -> Vec<u8> {
+pub(crate) fn access(offset: u64, index: u32, data: &[u8]) -> Vec<u8> {
     let mut out = offset.to_le_bytes().to_vec();
     out.extend(words(&[index, data.len() as u32]));
     out.extend(data);
     out
 }
 
-pub fn memfd(len: u64) -> OwnedFd {
+pub(crate) fn memfd(len: u64) -> OwnedFd {
     let fd = memfd_create("ram", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, len).unwrap();
     fd
 }
 
-pub fn borrow(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+pub(crate) fn borrow(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     fds.iter().map(AsFd::as_fd).collect()
 }

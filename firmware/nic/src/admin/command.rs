@@ -185,7 +185,7 @@ pub(super) struct Answer {
 
 impl Answer {
     /// A completion that returns the handle of the command.
-    pub fn done((): ()) -> Self {
+    pub(super) fn done((): ()) -> Self {
         Self {
             handle: None,
             body: [0; BODY],
@@ -193,7 +193,7 @@ impl Answer {
     }
 
     /// A completion that returns the number of an object.
-    pub fn object(handle: u32) -> Self {
+    pub(super) fn object(handle: u32) -> Self {
         Self {
             handle: Some(handle),
             body: [0; BODY],
@@ -201,7 +201,7 @@ impl Answer {
     }
 
     /// A completion that returns the number of an object and a structure.
-    pub fn with_value<T: IntoBytes + Immutable>(handle: u32, value: &T) -> Self {
+    pub(super) fn with_value<T: IntoBytes + Immutable>(handle: u32, value: &T) -> Self {
         let mut answer = Self::object(handle);
         for (to, from) in answer.body.iter_mut().zip(value.as_bytes()) {
             *to = *from;

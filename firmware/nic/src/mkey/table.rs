@@ -9,7 +9,7 @@ use faultline_abi::device_memory::CreateDmMkey;
 use super::access::PageRange;
 use super::key::{Kind, Mkey};
 use crate::budget::{Budget, Held};
-use crate::page_table::{self, Nodes, PAGE_SHIFT};
+use crate::page_table::{Nodes, PAGE_SHIFT};
 use crate::table::Table;
 use crate::tlb::Tlb;
 use crate::work::{self, Meter};
@@ -161,11 +161,11 @@ impl Mkeys {
     pub(crate) fn free_old_tables(&mut self) -> bool {
         let end = self.work.get() + work::TURN;
         while let Some((nodes, held)) = self.old_tables.last_mut() {
-            while nodes.pop().is_some() {
+            while nodes.free_one() {
                 work::count_steps(1);
                 self.work.add(work::FREE);
                 if self.work.get() >= end {
-                    held.set(page_table::bytes(nodes));
+                    held.set(nodes.bytes());
                     return false;
                 }
             }

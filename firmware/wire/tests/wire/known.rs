@@ -7,7 +7,7 @@ use faultline_wire::{
 
 use crate::support::{build, oracle_icrc};
 
-pub fn hex(text: &str) -> Vec<u8> {
+pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
     digits
         .chunks(2)

@@ -10,17 +10,17 @@ use faultline_wire::{
 };
 use proptest::prelude::*;
 
-pub fn mac() -> impl Strategy<Value = MacAddr> {
+pub(crate) fn mac() -> impl Strategy<Value = MacAddr> {
     any::<[u8; 6]>().prop_map(MacAddr)
 }
 
-pub fn vlan() -> impl Strategy<Value = Option<VlanTag>> {
+pub(crate) fn vlan() -> impl Strategy<Value = Option<VlanTag>> {
     proptest::option::of(
         (0..8u8, any::<bool>(), 0..4096u16).prop_map(|(pcp, dei, vid)| VlanTag { pcp, dei, vid }),
     )
 }
 
-pub fn ipv4() -> impl Strategy<Value = Ipv4> {
+pub(crate) fn ipv4() -> impl Strategy<Value = Ipv4> {
     (
         any::<([u8; 4], [u8; 4], u8, u16, bool, u8)>(),
         0..64u8,
@@ -44,7 +44,7 @@ pub fn ipv4() -> impl Strategy<Value = Ipv4> {
         )
 }
 
-pub fn ipv6() -> impl Strategy<Value = Ipv6> {
+pub(crate) fn ipv6() -> impl Strategy<Value = Ipv6> {
     (
         any::<([u8; 16], [u8; 16], u8, u8, u8)>(),
         0..1u32 << 20,
@@ -63,15 +63,15 @@ pub fn ipv6() -> impl Strategy<Value = Ipv6> {
         )
 }
 
-pub fn ip() -> impl Strategy<Value = Ip> {
+pub(crate) fn ip() -> impl Strategy<Value = Ip> {
     prop_oneof![ipv4().prop_map(Ip::V4), ipv6().prop_map(Ip::V6)]
 }
 
-pub fn opcode() -> impl Strategy<Value = Opcode> {
+pub(crate) fn opcode() -> impl Strategy<Value = Opcode> {
     proptest::sample::select(Opcode::ALL)
 }
 
-pub fn bth() -> impl Strategy<Value = Bth> {
+pub(crate) fn bth() -> impl Strategy<Value = Bth> {
     (
         opcode(),
         any::<([bool; 5], u16, u32)>(),
@@ -94,22 +94,22 @@ pub fn bth() -> impl Strategy<Value = Bth> {
         })
 }
 
-pub fn deth() -> impl Strategy<Value = Deth> {
+pub(crate) fn deth() -> impl Strategy<Value = Deth> {
     (any::<u32>(), 0..1u32 << 24).prop_map(|(qkey, src_qp)| Deth { qkey, src_qp })
 }
 
-pub fn reth() -> impl Strategy<Value = Reth> {
+pub(crate) fn reth() -> impl Strategy<Value = Reth> {
     any::<(u64, u32, u32)>().prop_map(|(addr, rkey, len)| Reth { addr, rkey, len })
 }
 
-pub fn aeth() -> impl Strategy<Value = Aeth> {
+pub(crate) fn aeth() -> impl Strategy<Value = Aeth> {
     (any::<u8>(), 0..1u32 << 24).prop_map(|(syndrome, msn)| Aeth {
         syndrome: Syndrome::from_u8(syndrome),
         msn,
     })
 }
 
-pub fn atomic() -> impl Strategy<Value = AtomicEth> {
+pub(crate) fn atomic() -> impl Strategy<Value = AtomicEth> {
     any::<(u64, u32, u64, u64)>().prop_map(|(addr, rkey, swap_add, compare)| AtomicEth {
         addr,
         rkey,
@@ -118,11 +118,11 @@ pub fn atomic() -> impl Strategy<Value = AtomicEth> {
     })
 }
 
-pub fn xrceth() -> impl Strategy<Value = XrcEth> {
+pub(crate) fn xrceth() -> impl Strategy<Value = XrcEth> {
     (0..1u32 << 24).prop_map(|srqn| XrcEth { srqn })
 }
 
-pub fn feth() -> impl Strategy<Value = Feth> {
+pub(crate) fn feth() -> impl Strategy<Value = Feth> {
     (0..4u8, 0..16u8).prop_map(|(selectivity, placement)| Feth {
         selectivity,
         placement,
@@ -130,7 +130,7 @@ pub fn feth() -> impl Strategy<Value = Feth> {
 }
 
 /// A whole header, with just the extended headers of its opcode.
-pub fn roce_header() -> impl Strategy<Value = RoceHeader> {
+pub(crate) fn roce_header() -> impl Strategy<Value = RoceHeader> {
     let l2 = (mac(), mac(), vlan(), ip(), any::<u16>(), bth());
     let ext = (
         deth(),
@@ -172,14 +172,14 @@ pub fn roce_header() -> impl Strategy<Value = RoceHeader> {
 }
 
 /// Bytes that depend on their position.
-pub fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (at * 31 + (at >> 8) * 7 + 1) as u8)
         .collect()
 }
 
 /// A sealed frame. The buffer is dirty beforehand, so that nothing may rely on zeroes.
-pub fn build(header: &RoceHeader, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn build(header: &RoceHeader, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0xa5; header.frame_len(payload.len())];
     let at = header.emit(payload.len(), &mut frame).unwrap();
     assert_eq!(at, header.header_len());
@@ -191,7 +191,7 @@ pub fn build(header: &RoceHeader, payload: &[u8]) -> Vec<u8> {
 /// The iCRC of a frame by other means than the crate's: etherparse finds and rewrites the fields
 /// by name, a table-free CRC of the `crc` crate runs over the result. `frame` has no Ethernet
 /// padding.
-pub fn oracle_icrc(frame: &[u8]) -> u32 {
+pub(crate) fn oracle_icrc(frame: &[u8]) -> u32 {
     const CRC: crc::Crc<u32, crc::NoTable> =
         crc::Crc::<u32, crc::NoTable>::new(&crc::CRC_32_ISO_HDLC);
     let packet = PacketHeaders::from_ethernet_slice(frame).unwrap();
