@@ -31,7 +31,7 @@
 #define FAULTLINE_MSIX_VECTORS 0x10
 
 /* Offsets of the registers in BAR 0. */
-/* RO. "FLTL", first letter in the lowest byte; all ones: the device is gone. */
+/* RO. "FLTL", first letter in the lowest byte; all ones: the device was removed. */
 #define FAULTLINE_REG_MAGIC 0
 /* RO. Version of this contract, major << 16 | minor. */
 #define FAULTLINE_REG_ABI_VERSION 4
@@ -43,7 +43,7 @@
 #define FAULTLINE_REG_FEATURES 0x10
 /* RO, 64 bits. Permanent MAC address: byte 0 in the lowest byte. */
 #define FAULTLINE_REG_MAC 0x20
-/* RO. Why FAULTLINE_STATUS_FATAL is set. */
+/* RO. Cause of FAULTLINE_STATUS_FATAL: FAULTLINE_FATAL_*. */
 #define FAULTLINE_REG_FATAL_CODE 0x28
 /* RO, 64 bits. Device clock in nanoseconds. Reading the low half latches the high half. */
 #define FAULTLINE_REG_CLOCK 0x30
@@ -61,7 +61,7 @@
 #define FAULTLINE_REG_TRANSLATION_CQ_BASE 0x68
 /* RW. log2 of the number of entries in each translation ring, 1..=8. */
 #define FAULTLINE_REG_TRANSLATION_LOG_DEPTH 0x70
-/* RO. Number of doorbell pages at the start of BAR 2. Page 0 is the kernel's. */
+/* RO. Number of doorbell pages at the start of BAR 2. Page 0 belongs to the kernel. */
 #define FAULTLINE_REG_DOORBELL_PAGES 0x78
 /* RO. Offset in BAR 2 of kick page 0, in bytes. */
 #define FAULTLINE_REG_KICK_OFFSET 0x7c
@@ -73,11 +73,11 @@
 #define FAULTLINE_STATUS_ENABLED 1
 /* The link is up. */
 #define FAULTLINE_STATUS_LINK_UP 2
-/* The device has stopped for good; only a reset helps. See FAULTLINE_REG_FATAL_CODE. */
+/* The device has stopped and needs a reset. See FAULTLINE_REG_FATAL_CODE. */
 #define FAULTLINE_STATUS_FATAL 4
 
 /* Bits of FAULTLINE_REG_CONTROL. */
-/* Set: take the ring registers and start. Clear: stop and forget every object. */
+/* Set: read the ring registers and start. Clear: stop and destroy every object. */
 #define FAULTLINE_CONTROL_ENABLE 1
 /* Reset the function as FLR does; reads as zero. */
 #define FAULTLINE_CONTROL_RESET 2
@@ -91,7 +91,7 @@
 #define FAULTLINE_FATAL_RING_DMA 2
 /* An event queue can't be written, or overflowed. */
 #define FAULTLINE_FATAL_EVENT_QUEUE 3
-/* The operator asked for it. */
+/* Requested by the operator. */
 #define FAULTLINE_FATAL_INJECTED 4
 
 /* Bits of FAULTLINE_REG_FEATURES. */
@@ -123,11 +123,11 @@
 #define FAULTLINE_BAD_PARAMETER 3
 /* The limit on objects of this kind is reached. */
 #define FAULTLINE_NO_RESOURCES 4
-/* Something still refers to the object. */
+/* Other objects refer to the object. */
 #define FAULTLINE_IN_USE 5
 /* The device does not have this feature. */
 #define FAULTLINE_NOT_SUPPORTED 6
-/* The device could not read or write the memory that the command names. */
+/* The device could not read or write the memory that the command refers to. */
 #define FAULTLINE_DMA_ERROR 7
 /* No such protection domain. */
 #define FAULTLINE_BAD_PD 8
@@ -183,7 +183,7 @@
 #define FAULTLINE_BAD_XRCD 0x21
 /* No such flow. */
 #define FAULTLINE_BAD_FLOW 0x3c
-/* The flow asks for fields of headers that it does not ask for. */
+/* The flow matches fields of headers that it does not require. */
 #define FAULTLINE_BAD_FLOW_FIELDS 0x3d
 /* No such work queue. */
 #define FAULTLINE_BAD_WQ 0x3e
@@ -195,7 +195,7 @@
 #define FAULTLINE_NOT_ATTACHED 0x41
 /* No such allocation of device memory. */
 #define FAULTLINE_BAD_DM 0x50
-/* There is not so much device memory in one piece. */
+/* No free range of device memory is large enough. */
 #define FAULTLINE_NO_DEVICE_MEMORY 0x51
 /* No such counter set. */
 #define FAULTLINE_BAD_COUNTERS 0x52
@@ -226,7 +226,7 @@
 #define FAULTLINE_DB_SQ 1
 /* Completion queue `object`: notify on the next completion after consumer index `value`. */
 #define FAULTLINE_DB_CQ_ARM 2
-/* As CQ_ARM, but only a solicited or failed completion counts. */
+/* As CQ_ARM, but only a solicited or failed completion causes the event. */
 #define FAULTLINE_DB_CQ_ARM_SOLICITED 3
 /* Event queue `object`, page 0 only: consumer index is `value`, interrupt on the next event. */
 #define FAULTLINE_DB_EQ_ARM 4
@@ -234,14 +234,14 @@
 #define FAULTLINE_DB_ADMIN 5
 /* Translation ring, page 0 only: `value` is the producer index. */
 #define FAULTLINE_DB_TRANSLATION 6
-/* Nothing but a wake-up. */
+/* Wakes the device and has no other effect. */
 #define FAULTLINE_DB_NOP 7
 /* Receive queue of QP `object`: `value` is the producer index. Only when its record asks for it. */
 #define FAULTLINE_DB_RQ 8
 /* Tag matching SRQ `object`: `value` is the producer index of its operations. */
 #define FAULTLINE_DB_TM_OPS 0x20
 
-/* What may touch an on-demand region; the values of `enum ib_odp_transport_cap_bits`. */
+/* Operations that may access an on-demand region; the values of `enum ib_odp_transport_cap_bits`. */
 /* SEND gathers. */
 #define FAULTLINE_ODP_SEND 1
 /* Receives scatter. */
@@ -351,14 +351,14 @@
 /* Peers may FLUSH to persistence. */
 #define FAULTLINE_ACCESS_FLUSH_PERSISTENT 0x200
 
-/* What a QP does with a packet that meets an absent page. */
+/* How a QP treats a packet that accesses an absent page. */
 /* Answer with an RNR NAK. */
 #define FAULTLINE_FAULT_POLICY_RNR 0
 /* Drop the packet before it is acknowledged. */
 #define FAULTLINE_FAULT_POLICY_DROP 1
-/* Hold it, and everything behind it. */
+/* Pause ingress: the packet and all packets after it wait. */
 #define FAULTLINE_FAULT_POLICY_STALL 2
-/* End the connection. */
+/* Terminate the connection. */
 #define FAULTLINE_FAULT_POLICY_TERMINATE 3
 
 /* Send opcodes. */
@@ -392,13 +392,13 @@
 #define FAULTLINE_WR_RAW 0xd
 
 /* Flags of a send work request. */
-/* Make a completion. */
+/* Write a completion. */
 #define FAULTLINE_WR_FLAG_SIGNALED 1
 /* Ask the responder for a solicited event. */
 #define FAULTLINE_WR_FLAG_SOLICITED 2
-/* Wait for earlier READs, atomics, FLUSHes and atomic writes; a local invalidate: for all that is earlier. */
+/* Wait for earlier READs, atomics, FLUSHes and atomic writes; a local invalidate waits for all earlier work requests. */
 #define FAULTLINE_WR_FLAG_FENCE 4
-/* The data stands in the work request. */
+/* The data is in the work request. */
 #define FAULTLINE_WR_FLAG_INLINE 8
 /* Raw: fill the IPv4 header checksum and the TCP or UDP checksum. */
 #define FAULTLINE_WR_FLAG_CSUM 0x10
@@ -416,7 +416,7 @@
 #define FAULTLINE_RQ_MIN_STRIDE_SHIFT 5
 /* Bytes of the record after a ring. */
 #define FAULTLINE_RING_RECORD_SIZE 0x40
-/* First bytes of a raw frame in which checksums are put and headers are found. */
+/* Bytes at the start of a raw frame that the device parses for headers and in which it fills in checksums. */
 #define FAULTLINE_MAX_RAW_HEADERS 0x8a
 
 /* Completion opcodes. */
@@ -446,7 +446,7 @@
 #define FAULTLINE_WC_TM_ADD 0x20
 /* Tag removed. */
 #define FAULTLINE_WC_TM_DEL 0x21
-/* Count of unexpected messages taken. */
+/* The count of unexpected messages was taken. */
 #define FAULTLINE_WC_TM_SYNC 0x22
 /* Receive of a SEND. */
 #define FAULTLINE_WC_RECV 0x80
@@ -512,17 +512,17 @@
 #define FAULTLINE_CQE_GRH 1
 /* `imm` is immediate data. */
 #define FAULTLINE_CQE_IMM 2
-/* `imm` is the rkey that a SEND with invalidate named. */
+/* `imm` is the rkey that a SEND with invalidate carried. */
 #define FAULTLINE_CQE_INVALIDATE 4
 /* The sender asked for a solicited event. */
 #define FAULTLINE_CQE_SOLICITED 8
 /* `vlan_tci` is valid. */
 #define FAULTLINE_CQE_VLAN 0x10
-/* IP and TCP/UDP checksums of a raw frame were found good. */
+/* The IP and TCP/UDP checksums of a raw frame are correct. */
 #define FAULTLINE_CQE_CSUM_OK 0x20
 /* A receive of an XRC target; `srqn` is valid. */
 #define FAULTLINE_CQE_XRC 0x40
-/* `imm` is the hash of addresses and ports by which an RSS queue pair has chosen this queue. */
+/* `imm` is the hash of addresses and ports by which an RSS queue pair selected this queue. */
 #define FAULTLINE_CQE_HASH 0x80
 
 /* Vendor errors: which check failed. */
@@ -560,7 +560,7 @@
 #define FAULTLINE_VENDOR_ERR_OFFLOAD 0xf
 
 /* Kinds of events. */
-/* A completion notice for CQ `object`. */
+/* Completion event of CQ `object`. */
 #define FAULTLINE_EVENT_COMPLETION 1
 /* One or more admin commands have completed. */
 #define FAULTLINE_EVENT_ADMIN 2
@@ -568,17 +568,17 @@
 #define FAULTLINE_EVENT_PAGE_FAULT 3
 /* CQ `object` overflowed or can't be written. */
 #define FAULTLINE_EVENT_CQ_ERROR 0x10
-/* QP `object` met an error that no completion can report. */
+/* QP `object` had an error that no completion can report. */
 #define FAULTLINE_EVENT_QP_FATAL 0x11
 /* QP `object` refused a malformed request. */
 #define FAULTLINE_EVENT_QP_REQUEST_ERROR 0x12
-/* QP `object` refused a request for lack of access rights. */
+/* QP `object` refused a request because of access rights. */
 #define FAULTLINE_EVENT_QP_ACCESS_ERROR 0x13
 /* First packet of an established connection arrived in RTR on QP `object`. */
 #define FAULTLINE_EVENT_COMM_ESTABLISHED 0x14
 /* Send queue of QP `object` has drained in SQD. */
 #define FAULTLINE_EVENT_SQ_DRAINED 0x15
-/* QP `object` in error took its last SRQ work request. */
+/* QP `object`, in error, consumed its last SRQ work request. */
 #define FAULTLINE_EVENT_LAST_WQE_REACHED 0x16
 /* SRQ `object` fell below its limit. */
 #define FAULTLINE_EVENT_SRQ_LIMIT 0x17
@@ -588,9 +588,9 @@
 #define FAULTLINE_EVENT_PORT_UP 0x20
 /* The link went down. */
 #define FAULTLINE_EVENT_PORT_DOWN 0x21
-/* The device has stopped; FAULTLINE_REG_FATAL_CODE says why. */
+/* The device has stopped; the cause is in FAULTLINE_REG_FATAL_CODE. */
 #define FAULTLINE_EVENT_DEVICE_FATAL 0x22
-/* The input had stopped too long for a page of QP `object`; the packet in the way was dropped. */
+/* Ingress was paused too long for a page of QP `object`; the packet that waited was dropped. */
 #define FAULTLINE_EVENT_STALL_TIMEOUT 0x23
 
 /* Bits of `fault_flags`. */
@@ -602,11 +602,11 @@
 /* Translation opcodes. */
 /* Write page entries. */
 #define FAULTLINE_TQ_MAP 1
-/* Remove all entries that overlap a range; after completion the device does not touch the pages. */
+/* Remove all entries that overlap a range; after completion the device does not access the pages. */
 #define FAULTLINE_TQ_INVALIDATE 2
-/* A fault has been answered: go on, or fail. */
+/* Answer a fault: the access continues or fails. */
 #define FAULTLINE_TQ_RESUME 3
-/* Like MAP, but only entries that are present are written: other pages under a live key. */
+/* Like MAP, but writes only entries that are present: moves the pages of a key that is in use. */
 #define FAULTLINE_TQ_REPLACE 4
 
 /* Flags of a translation command. */
@@ -618,7 +618,7 @@
 #define FAULTLINE_PTE_READ 1
 /* The device may write the page. */
 #define FAULTLINE_PTE_WRITE 2
-/* Where the address is. */
+/* Bits of the address. */
 #define FAULTLINE_PTE_ADDR_MASK 0xfffffffffffff000ULL
 
 /* Admin opcodes. */
@@ -640,11 +640,11 @@
 #define FAULTLINE_ADMIN_ALLOC_XRCD 0x12
 /* Free an XRC domain. */
 #define FAULTLINE_ADMIN_DEALLOC_XRCD 0x13
-/* Create a memory key; its pages come by FAULTLINE_TQ_MAP. */
+/* Create a memory key; FAULTLINE_TQ_MAP writes its page table. */
 #define FAULTLINE_ADMIN_CREATE_MKEY 0x18
 /* Destroy a memory key. */
 #define FAULTLINE_ADMIN_DESTROY_MKEY 0x19
-/* Change a memory key, which keeps its number: all that CREATE_MKEY says, but for the variant. */
+/* Change a memory key, which keeps its number: all parameters of CREATE_MKEY but the variant. */
 #define FAULTLINE_ADMIN_MODIFY_MKEY 0x1a
 /* Create a completion queue. */
 #define FAULTLINE_ADMIN_CREATE_CQ 0x20
@@ -674,9 +674,9 @@
 #define FAULTLINE_ADMIN_DESTROY_AH 0x39
 /* Set or clear an entry of the GID table. */
 #define FAULTLINE_ADMIN_SET_GID 0x40
-/* Configure the Ethernet side. */
+/* Configure the Ethernet interface. */
 #define FAULTLINE_ADMIN_SET_NETDEV 0x41
-/* Say which other addresses the Ethernet side receives. */
+/* Set the additional addresses that the Ethernet interface receives. */
 #define FAULTLINE_ADMIN_SET_MAC_FILTER 0x42
 /* Read the counters. */
 #define FAULTLINE_ADMIN_QUERY_COUNTERS 0x48
@@ -684,7 +684,7 @@
 #define FAULTLINE_ADMIN_ATTACH_MCAST 0x58
 /* Detach a queue pair from a multicast group. */
 #define FAULTLINE_ADMIN_DETACH_MCAST 0x59
-/* Create a flow: a rule that says who gets which frames. */
+/* Create a flow: a rule that steers received frames to a queue pair. */
 #define FAULTLINE_ADMIN_CREATE_FLOW 0x5a
 /* Destroy a flow. */
 #define FAULTLINE_ADMIN_DESTROY_FLOW 0x5b
@@ -694,15 +694,15 @@
 #define FAULTLINE_ADMIN_DEALLOC_DM 0x71
 /* Create a memory key for device memory; DESTROY_MKEY destroys it. */
 #define FAULTLINE_ADMIN_CREATE_DM_MKEY 0x72
-/* Change when a completion queue makes notices. */
+/* Change the moderation of a completion queue. */
 #define FAULTLINE_ADMIN_MODIFY_CQ 0x74
-/* Give an SRQ another ring. */
+/* Move an SRQ to another ring. */
 #define FAULTLINE_ADMIN_RESIZE_SRQ 0x75
 /* Allocate a set of counters, all zero. */
 #define FAULTLINE_ADMIN_ALLOC_COUNTERS 0x76
 /* Free a set of counters. */
 #define FAULTLINE_ADMIN_DEALLOC_COUNTERS 0x77
-/* Count what a queue pair does in a set. */
+/* Bind a queue pair to a set of counters. */
 #define FAULTLINE_ADMIN_BIND_COUNTERS 0x78
 /* Create a work queue, the receive half of a raw queue pair. */
 #define FAULTLINE_ADMIN_CREATE_WQ 0x5c
@@ -764,9 +764,9 @@
 #define FAULTLINE_CNT_tx_roce_packets 4
 /* RoCE packets received. */
 #define FAULTLINE_CNT_rx_roce_packets 5
-/* Frames that no one wanted. */
+/* Frames that no rule matched. */
 #define FAULTLINE_CNT_rx_filtered 6
-/* Raw Ethernet frames dropped for want of a receive buffer. */
+/* Raw Ethernet frames dropped because no receive buffer was posted. */
 #define FAULTLINE_CNT_rx_no_buffer 7
 /* Packets with a malformed header. */
 #define FAULTLINE_CNT_rx_malformed 8
@@ -780,7 +780,7 @@
 #define FAULTLINE_CNT_rx_bad_qkey 0xc
 /* Packets from another address than the QP's peer. */
 #define FAULTLINE_CNT_rx_bad_source 0xd
-/* Datagrams and UC packets dropped for want of a receive buffer. */
+/* Datagrams and UC packets dropped because no receive buffer was posted. */
 #define FAULTLINE_CNT_out_of_buffer 0xe
 /* Packets with a PSN ahead of the expected one. */
 #define FAULTLINE_CNT_out_of_sequence 0xf
@@ -828,15 +828,15 @@
 #define FAULTLINE_CNT_page_faults 0x24
 /* Page faults resumed. */
 #define FAULTLINE_CNT_page_faults_resumed 0x25
-/* Misses that joined an outstanding fault. */
+/* Accesses to absent pages that joined an outstanding fault. */
 #define FAULTLINE_CNT_page_faults_joined 0x26
-/* Misses refused because the fault queue was full. */
+/* Accesses to absent pages refused because the fault queue was full. */
 #define FAULTLINE_CNT_page_fault_overflow 0x27
 /* Translation entries removed by invalidations. */
 #define FAULTLINE_CNT_page_invalidations 0x28
 /* Page faults that the driver answered with an error. */
 #define FAULTLINE_CNT_page_faults_failed 0x29
-/* Page faults that nobody answered in time. */
+/* Page faults that the driver did not answer in time. */
 #define FAULTLINE_CNT_page_fault_timeouts 0x2a
 /* RNR NAKs sent because of a page fault. */
 #define FAULTLINE_CNT_page_fault_rnr 0x2b
@@ -844,19 +844,19 @@
 #define FAULTLINE_CNT_page_fault_drops 0x2c
 /* Packets that wait for a page in the device. */
 #define FAULTLINE_CNT_parked_packets 0x2d
-/* Packets dropped because too many wait already. */
+/* Packets dropped because the memory for waiting packets was full. */
 #define FAULTLINE_CNT_park_overflow 0x2e
-/* Times that the input stopped for a page. */
+/* Times that ingress was paused by a page fault (policy `stall`). */
 #define FAULTLINE_CNT_stalls 0x2f
-/* Times that the input had stopped for too long and the packet in the way was dropped. */
+/* Times that ingress was paused for longer than the limit, and the packet that waited was dropped. */
 #define FAULTLINE_CNT_stall_timeouts 0x30
-/* Packets dropped because too many stand behind a stalled one. */
+/* Packets dropped because the queue of a paused ingress was full. */
 #define FAULTLINE_CNT_stall_overflow 0x31
-/* Notices to requesters that a page is there now. */
+/* Acknowledgements sent to tell a requester that a page is present now. */
 #define FAULTLINE_CNT_ready_notices 0x32
 /* Look-ups that the translation cache answered. */
 #define FAULTLINE_CNT_tlb_hits 0x33
-/* Look-ups that went to a page table. */
+/* Look-ups that the translation cache missed. */
 #define FAULTLINE_CNT_tlb_misses 0x34
 /* Times that a region's entries in the translation cache were dropped. */
 #define FAULTLINE_CNT_tlb_shootdowns 0x35
@@ -878,21 +878,21 @@
 #define FAULTLINE_CNT_resp_local_length_error 0x3d
 /* Sent frames that the switch dropped because their source address belongs to another NIC. */
 #define FAULTLINE_CNT_tx_bad_source 0x3e
-/* Bytes that page tables, lists of the pages of rings, and queue pairs take now; the only one that falls. */
+/* Bytes that page tables, page lists of rings and queue pairs occupy now. The only counter that can decrease. */
 #define FAULTLINE_CNT_table_bytes 0x3f
 
 /* Kinds of flows; the values of `enum ib_flow_attr_type`. */
 /* Frames that match. */
 #define FAULTLINE_FLOW_KIND_NORMAL 0
-/* What neither a flow nor the netdev takes. */
+/* Frames that neither a flow nor the netdev matches. */
 #define FAULTLINE_FLOW_KIND_ALL_DEFAULT 1
-/* Multicast that neither a flow nor the netdev takes. */
+/* Multicast frames that neither a flow nor the netdev matches. */
 #define FAULTLINE_FLOW_KIND_MC_DEFAULT 2
-/* A copy of everything, both ways. */
+/* A copy of every frame that is sent or received. */
 #define FAULTLINE_FLOW_KIND_SNIFFER 3
 
 /* Flags of CREATE_FLOW. */
-/* The search goes on: others get the frame too. */
+/* Later flows can match the frame too. */
 #define FAULTLINE_FLOW_FLAG_DONT_TRAP 1
 /* The frame is dropped. */
 #define FAULTLINE_FLOW_FLAG_DROP 2
@@ -910,14 +910,14 @@
 #define FAULTLINE_FLOW_HAS_UDP 0x10
 
 /* States of a WQ; the values of `enum ib_wq_state`. */
-/* Nothing happens. */
+/* Reset: frames are dropped. */
 #define FAULTLINE_WQS_RESET 0
-/* Ready. */
+/* Ready to receive. */
 #define FAULTLINE_WQS_RDY 1
-/* Everything is flushed. */
+/* Error: receive work requests are flushed. */
 #define FAULTLINE_WQS_ERR 2
 
-/* What an RSS queue pair hashes; the values of `enum ibv_rx_hash_fields`. */
+/* Fields that an RSS queue pair hashes; the values of `enum ibv_rx_hash_fields`. */
 /* IPv4 source address. */
 #define FAULTLINE_HASH_SRC_IPV4 1
 /* IPv4 destination address. */
@@ -938,35 +938,35 @@
 /* Operations on a tag list. */
 /* Add a tagged buffer. */
 #define FAULTLINE_TM_OP_ADD 1
-/* Remove one. It fails (WC_STATUS_TM_ERR) if a message has consumed the buffer. */
+/* Remove a tagged buffer. Fails (WC_STATUS_TM_ERR) if a message has consumed the buffer. */
 #define FAULTLINE_TM_OP_DEL 2
-/* Tell the count of unexpected messages, and nothing else. */
+/* Report the count of unexpected messages that software has handled. */
 #define FAULTLINE_TM_OP_SYNC 3
 
 /* Flags of an operation. */
-/* Make a completion. An operation that fails makes one anyway. */
+/* Write a completion. An operation that fails always writes one. */
 #define FAULTLINE_TM_OP_FLAG_SIGNALED 1
-/* `unexpected` is given. */
+/* `unexpected` is valid. */
 #define FAULTLINE_TM_OP_FLAG_SYNC 2
 
 /* Opcodes of a tagged message. */
-/* No tag: what follows the opcode is not looked at. */
+/* No tag: the fields after the opcode are ignored. */
 #define FAULTLINE_TMH_NO_TAG 0
-/* The data waits to be read. */
+/* Rendezvous: the receiver reads the data. */
 #define FAULTLINE_TMH_RNDV 1
-/* The data has been read. */
+/* The receiver has read the data. */
 #define FAULTLINE_TMH_FIN 2
-/* The data follows. */
+/* Eager: the data follows the header. */
 #define FAULTLINE_TMH_EAGER 3
 
 /* Flags of a completion of a tag matching SRQ (`tm_flags`). */
-/* `wqe` is a place of the tag list, not the tag of a receive work request. */
+/* `wqe` is an index in the tag list, not the tag of a receive work request. */
 #define FAULTLINE_CQE_TM_TAGGED 1
-/* The message has found its buffer. */
+/* The message matched a tagged buffer. */
 #define FAULTLINE_CQE_TM_MATCH 2
-/* All data is in the buffer, which is done with. */
+/* All data is in the buffer; the buffer is complete. */
 #define FAULTLINE_CQE_TM_DATA_VALID 4
-/* Buffers that were added lately do not match before software has told the count. */
+/* Buffers added since then do not match before software has reported the count of unexpected messages. */
 #define FAULTLINE_CQE_TM_SYNC_REQ 8
 
 /* Geometry of tag matching. */
@@ -981,28 +981,31 @@
 struct faultline_doorbell_page {
 	/* Written by the device: not zero while it sleeps. */
 	__le32 asleep;
-	/* Written by the device, page 0 only: counts up at least once a second while the device lives. */
+	/* Written by the device, page 0 only: incremented at least once a second while the device works. */
 	__le32 heartbeat;
 	/*
-	 * Written by the device: not zero while the page's context exists. When the kernel takes the device
-	 * away from a process it replaces the page by an empty one, and so the process learns of it.
+	 * Written by the device: not zero while the page's context exists. When the kernel revokes the device
+	 * from a process it replaces the page by an empty one, from which the process learns of it.
 	 */
 	__le32 alive;
+	/* Reserved; zero. */
 	__u8 reserved0[52];
 	/*
-	 * Hint which doorbell is the next: behind the last that was stored, or one less while the thread that stored
-	 * it has not come here. For software; the device does not read it.
+	 * Index of the next doorbell: one past the last that was stored, or one less until the thread that stored it has
+	 * advanced this index. For software; the device does not read it.
 	 */
 	__le64 producer;
+	/* Reserved; zero. */
 	__u8 reserved1[56];
 	/* Doorbells that the device has handled. */
 	__le64 consumer;
+	/* Reserved; zero. */
 	__u8 reserved2[1912];
 	/* The ring. Slot `i % 256` holds doorbell i, or the mark that it is free for doorbell i. */
 	__le64 ring[256];
 };
 
-/* What the device can do, at FAULTLINE_REG_CAPS. */
+/* Limits and capabilities, at FAULTLINE_REG_CAPS. */
 struct faultline_caps {
 	/* Firmware version: major << 32 | minor << 16 | patch. */
 	__le64 fw_version;
@@ -1044,7 +1047,7 @@ struct faultline_caps {
 	__le32 max_gid;
 	/* Longest message in bytes. */
 	__le32 max_msg_size;
-	/* READs and atomics that a QP serves at once as responder. */
+	/* READs and atomics that a QP serves concurrently as responder. */
 	__le32 max_rd_atomic;
 	/* READs and atomics that a QP may have outstanding as requester. */
 	__le32 max_init_rd_atomic;
@@ -1064,12 +1067,13 @@ struct faultline_caps {
 	__le32 ud_odp_caps;
 	/* FAULTLINE_ODP_* bits for XRC. */
 	__le32 xrc_odp_caps;
-	/* Page faults outstanding at once; a fault queue of this many entries never overflows. */
+	/* Page faults outstanding at a time; a fault queue with this many entries never overflows. */
 	__le32 max_faults;
 	/* Leaves of a page table that one translation command may write. */
 	__le32 max_map_leaves;
 	/* Pages of a fast registration. */
 	__le32 max_fast_reg_pages;
+	/* Reserved; zero. */
 	__u8 reserved0[28];
 	/* Flows. */
 	__le32 max_flow;
@@ -1077,29 +1081,31 @@ struct faultline_caps {
 	__le32 max_rwq_table;
 	/* log2 of the entries of an indirection table. */
 	__le32 max_rwq_table_log_size;
-	/* Bytes of payload that one raw work request may hold for segmentation; 0: none is done. */
+	/* Bytes of payload of a raw work request that is segmented; 0 = segmentation is not supported. */
 	__le32 max_tso;
-	/* Addresses of SET_MAC_FILTER. */
+	/* Entries of SET_MAC_FILTER. */
 	__le32 max_mac_filter;
+	/* Reserved; zero. */
 	__u8 reserved[12];
 	/* Bytes of device memory; 0 = none. */
 	__le64 device_memory;
 	/* Allocations of device memory. */
 	__le32 max_dm;
-	/* Tagged buffers of a tag matching SRQ; 0 = there is no tag matching. */
+	/* Tagged buffers of a tag matching SRQ; 0 = tag matching is not supported. */
 	__le32 max_tm_tags;
 	/* Operations in the ring of a tag matching SRQ. */
 	__le32 max_tm_ops;
 	/* Counter sets. */
 	__le32 max_counters;
-	/* Completions that a CQ may gather before a notice; 0 = there is no moderation. */
+	/* Largest completion count of CQ moderation; 0 = moderation is not supported. */
 	__le16 max_cq_count;
-	/* Microseconds that a CQ may gather them for. */
+	/* Longest period of CQ moderation in microseconds. */
 	__le16 max_cq_period;
+	/* Reserved; zero. */
 	__u8 reserved2[20];
 };
 
-/* Where packets go. */
+/* Path to a destination. */
 struct faultline_av {
 	/* Destination GID; IPv4 as ::ffff:a.b.c.d. */
 	__u8 dgid[16];
@@ -1113,10 +1119,11 @@ struct faultline_av {
 	__u8 sl;
 	/* Traffic class, IPv4 ToS. */
 	__u8 traffic_class;
-	/* Hop limit, IPv4 TTL. Zero is taken as 64. */
+	/* Hop limit, IPv4 TTL. Zero means 64. */
 	__u8 hop_limit;
 	/* Port, 1. */
 	__u8 port;
+	/* Reserved; zero. */
 	__u8 reserved[8];
 };
 
@@ -1126,7 +1133,7 @@ struct faultline_qp_attr {
 	__le32 mask;
 	/* FAULTLINE_QPS_*. */
 	__u8 state;
-	/* State that the caller believes the QP to be in (QP_ATTR_CUR_STATE). */
+	/* Current state that the caller assumes (QP_ATTR_CUR_STATE). */
 	__u8 cur_state;
 	/* Path MTU: 1 = 256 … 5 = 4096 bytes. */
 	__u8 path_mtu;
@@ -1154,7 +1161,7 @@ struct faultline_qp_attr {
 	__u8 timeout;
 	/* Transport retries, 0..=7. */
 	__u8 retry_cnt;
-	/* RNR retries, 0..=6, 7 = for ever. */
+	/* RNR retries, 0..=6, 7 = without limit. */
 	__u8 rnr_retry;
 	/* Port, 1. */
 	__u8 port;
@@ -1162,11 +1169,13 @@ struct faultline_qp_attr {
 	__u8 sq_draining;
 	/* Raise FAULTLINE_EVENT_SQ_DRAINED (on transition to SQD). */
 	__u8 sqd_notify;
+	/* Reserved; zero. */
 	__u8 reserved0;
 	/* Primary path. */
 	struct faultline_av av;
 	/* UDP source port, 0 = derived from the QP numbers. */
 	__le16 udp_sport;
+	/* Reserved; zero. */
 	__u8 reserved1[30];
 };
 
@@ -1174,7 +1183,7 @@ struct faultline_qp_attr {
 struct faultline_sge {
 	/* I/O virtual address. */
 	__le64 addr;
-	/* Bytes. Zero means zero. */
+	/* Bytes; 0 is a length of zero. */
 	__le32 length;
 	/* Local key. */
 	__le32 lkey;
@@ -1182,7 +1191,7 @@ struct faultline_sge {
 
 /*
  * First 48 bytes of a send work request. `sge[num_sge]`, or the inline data, follows at offset 48. A raw frame
- * may have both: inline data, and at the next multiple of 16 the SGEs of what comes behind it.
+ * may have both: inline data, and at the next multiple of 16 the SGEs of the rest of the frame.
  */
 struct faultline_sq_wqe {
 	/* FAULTLINE_WR_*. */
@@ -1191,6 +1200,7 @@ struct faultline_sq_wqe {
 	__u8 flags;
 	/* Number of SGEs; zero with WR_FLAG_INLINE, but for raw frames. */
 	__u8 num_sge;
+	/* Reserved; zero. */
 	__u8 reserved0;
 	/* Immediate data in wire order, or the rkey to invalidate. */
 	__le32 imm;
@@ -1210,17 +1220,19 @@ struct faultline_sq_wqe {
 	__le32 remote_qpn;
 };
 
-/* WR_REG_MR, as the first 48 bytes. Only queue pairs of context 0 may: the list has DMA addresses. */
+/* First 48 bytes of a WR_REG_MR. Allowed on queue pairs of context 0 only, because the list has DMA addresses. */
 struct faultline_reg_mr_wqe {
 	/* WR_REG_MR. */
 	__u8 opcode;
 	/* FAULTLINE_WR_FLAG_*, not INLINE. */
 	__u8 flags;
+	/* Reserved; zero. */
 	__le16 reserved0;
 	/* FAULTLINE_ACCESS_*: local and remote rights. */
 	__le32 access;
+	/* Reserved; zero. */
 	__le32 reserved1;
-	/* The key as it will be: of an MKEY_FAST_REG that is free; the low 8 bits as you like. */
+	/* The new key: that of a free MKEY_FAST_REG, with any low 8 bits. */
 	__le32 key;
 	/* First address of the region. */
 	__le64 iova;
@@ -1234,36 +1246,41 @@ struct faultline_reg_mr_wqe {
 	__le32 page_shift;
 };
 
-/* WR_BIND_MW, as the first 48 bytes. */
+/* First 48 bytes of a WR_BIND_MW. */
 struct faultline_bind_mw_wqe {
 	/* WR_BIND_MW. */
 	__u8 opcode;
 	/* FAULTLINE_WR_FLAG_*, not INLINE. */
 	__u8 flags;
+	/* Reserved; zero. */
 	__le16 reserved0;
 	/* Key of the region. */
 	__le32 lkey;
+	/* Reserved; zero. */
 	__le32 reserved1;
-	/* The window's key as it will be; the low 8 bits as you like. */
+	/* The new key of the window, with any low 8 bits. */
 	__le32 rkey;
 	/* First address, in the region. */
 	__le64 addr;
 	/* Bytes. Type 1: zero unbinds. */
 	__le64 length;
-	/* FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED. ACCESS_LOCAL_WRITE means nothing. */
+	/* FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED. ACCESS_LOCAL_WRITE is ignored. */
 	__le32 access;
+	/* Reserved; zero. */
 	__u8 reserved2[12];
 };
 
-/* WR_FLUSH, as the first 48 bytes. */
+/* First 48 bytes of a WR_FLUSH. */
 struct faultline_flush_wqe {
 	/* WR_FLUSH. */
 	__u8 opcode;
 	/* FAULTLINE_WR_FLAG_*, not INLINE. */
 	__u8 flags;
+	/* Reserved; zero. */
 	__le16 reserved0;
 	/* FAULTLINE_FLUSH_*. */
 	__le32 placement;
+	/* Reserved; zero. */
 	__le32 reserved1;
 	/* Remote key. */
 	__le32 rkey;
@@ -1273,28 +1290,31 @@ struct faultline_flush_wqe {
 	__le64 length;
 	/* 0: the range, 1: all of the region. */
 	__le32 selectivity;
+	/* Reserved; zero. */
 	__u8 reserved2[8];
 	/* XRC: destination SRQ. */
 	__le32 remote_qpn;
 };
 
-/* Second use of `compare_add` and `swap`, for UD and GSI: same offsets. */
+/* UD and GSI: replaces `compare_add` and `swap`, at the same offsets. */
 struct faultline_ud_seg {
 	/* Q_Key; if the top bit is set the QP's own is used (IBTA 10.2.5). */
 	__le32 qkey;
+	/* Reserved; zero. */
 	__u8 reserved[12];
 };
 
-/* Second use of `compare_add` and `swap`, for raw frames: same offsets. */
+/* Raw frames: replaces `compare_add` and `swap`, at the same offsets. */
 struct faultline_raw_seg {
-	/* WR_FLAG_CSUM: where the sum begins, in bytes of the frame. 0: the device finds all checksums. */
+	/* WR_FLAG_CSUM: offset in the frame at which the sum begins. 0: the device finds all checksum fields. */
 	__le16 csum_start;
-	/* Where the sum goes, from there; what stands there is summed too. */
+	/* Offset of the checksum field from `csum_start`. Its previous value is included in the sum. */
 	__le16 csum_offset;
-	/* Not 0: the frame is cut into frames with so many bytes of TCP payload. Every checksum is filled in. */
+	/* Not 0: the frame is segmented into frames with this many bytes of TCP payload. All checksums are filled in. */
 	__le16 mss;
-	/* With `mss`: bytes of headers, down to the end of TCP's. */
+	/* With `mss`: bytes of headers, up to the end of the TCP header. */
 	__le16 header_len;
+	/* Reserved; zero. */
 	__u8 reserved[8];
 };
 
@@ -1304,6 +1324,7 @@ struct faultline_rq_wqe {
 	__le32 tag;
 	/* Number of SGEs. */
 	__u8 num_sge;
+	/* Reserved; zero. */
 	__u8 reserved[11];
 };
 
@@ -1311,11 +1332,13 @@ struct faultline_rq_wqe {
 struct faultline_wq_record {
 	/* Producer index, written by software. */
 	__le32 producer;
+	/* Reserved; zero. */
 	__u8 reserved0[28];
-	/* Entries taken, written by the device. */
+	/* Entries consumed, written by the device. */
 	__le32 consumer;
 	/* Not zero, written by the device: ring FAULTLINE_DB_RQ after posting (receive queues, not SRQs). */
 	__le32 notify;
+	/* Reserved; zero. */
 	__u8 reserved1[24];
 };
 
@@ -1323,6 +1346,7 @@ struct faultline_wq_record {
 struct faultline_cq_record {
 	/* Consumer index, written by software; read by the device when the queue looks full. */
 	__le32 consumer;
+	/* Reserved; zero. */
 	__u8 reserved[60];
 };
 
@@ -1337,9 +1361,9 @@ struct faultline_cqe {
 	__le32 qpn;
 	/* Bytes received, or returned by a READ or an atomic. */
 	__le32 byte_len;
-	/* Immediate data as it was on the wire (big-endian), the rkey that was invalidated, or a hash. */
+	/* Immediate data in wire order (big-endian), the invalidated rkey, or the RSS hash. */
 	__le32 imm;
-	/* UD, GSI: QP that sent it. */
+	/* UD, GSI: source QP. */
 	__le32 src_qp;
 	/* FAULTLINE_WC_* opcode. */
 	__u8 opcode;
@@ -1347,7 +1371,7 @@ struct faultline_cqe {
 	__u8 status;
 	/* FAULTLINE_CQE_* bits. */
 	__u8 flags;
-	/* Why, for `status` not zero: FAULTLINE_VENDOR_ERR_*. */
+	/* Cause, if `status` is not zero: FAULTLINE_VENDOR_ERR_*. */
 	__u8 vendor_err;
 	/* Index of the P_Key that matched. */
 	__le16 pkey_index;
@@ -1359,9 +1383,9 @@ struct faultline_cqe {
 	__u8 sl;
 	/* IP version of the packet (UD, GSI): 4 or 6. */
 	__u8 ip_version;
-	/* Flow tag of the steering rule, or zero. Tag matching: `app_ctx` of the message as it was on the wire. */
+	/* Flow tag of the steering rule, or zero. Tag matching: `app_ctx` of the message in wire order. */
 	__le32 flow_tag;
-	/* Device clock in nanoseconds when the completion was made. */
+	/* Device clock in nanoseconds when the completion was written. */
 	__le64 timestamp;
 	/*
 	 * Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process. Also the SRQ
@@ -1372,6 +1396,7 @@ struct faultline_cqe {
 	__le32 tm_tag[2];
 	/* Tag matching: FAULTLINE_CQE_TM_* bits. */
 	__u8 tm_flags;
+	/* Reserved; zero. */
 	__u8 reserved[2];
 	/* Written last. */
 	__u8 phase;
@@ -1381,6 +1406,7 @@ struct faultline_cqe {
 struct faultline_eqe {
 	/* FAULTLINE_EVENT_*. */
 	__u8 kind;
+	/* Reserved; zero. */
 	__u8 reserved0[3];
 	/* CQ, QP or SRQ number, by kind. */
 	__le32 object;
@@ -1400,6 +1426,7 @@ struct faultline_eqe {
 	__le32 psn;
 	/* Device clock in nanoseconds. */
 	__le64 timestamp;
+	/* Reserved; zero. */
 	__u8 reserved1[7];
 	/* Written last. */
 	__u8 phase;
@@ -1420,34 +1447,37 @@ struct faultline_tq_cmd {
 	/* MAP, REPLACE: number of pages. INVALIDATE: length of the range in bytes. */
 	__le64 count;
 	/*
-	 * MAP, REPLACE: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the one page
-	 * entry of the first page, the others following it in memory.
+	 * MAP, REPLACE: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the page
+	 * entry of the first page; the other pages follow it in memory.
 	 */
 	__le64 list;
 	/* RESUME: the token. */
 	__le64 token;
 	/* MAP, REPLACE: log2 of the page size. */
 	__u8 page_shift;
+	/* Reserved; zero. */
 	__u8 reserved0;
-	/* RESUME: FAULTLINE_OK, or the status with which the transfer fails. */
+	/* RESUME: FAULTLINE_OK, or the status with which the access fails. */
 	__le16 resume_status;
+	/* Reserved; zero. */
 	__u8 reserved1[20];
 };
 
 /* Translation completion. */
 struct faultline_tq_comp {
-	/* Of the command. */
+	/* `id` of the command. */
 	__le16 id;
 	/* Status. */
 	__le16 status;
 	/* MAP, REPLACE: entries written. INVALIDATE: entries that were present. RESUME: QPs that waited. */
 	__le32 count;
+	/* Reserved; zero. */
 	__u8 reserved[7];
 	/* Written last. */
 	__u8 phase;
 };
 
-/* Where a ring is. */
+/* Location of a ring in guest memory. */
 struct faultline_ring {
 	/*
 	 * Levels 0: DMA address of the (contiguous) ring. Levels 1: of a list of page addresses. Levels 2:
@@ -1460,6 +1490,7 @@ struct faultline_ring {
 	__u8 page_shift;
 	/* 0, 1 or 2. */
 	__u8 levels;
+	/* Reserved; zero. */
 	__le16 reserved;
 };
 
@@ -1469,28 +1500,33 @@ struct faultline_admin_hdr {
 	__le16 opcode;
 	/* Returned in the completion. */
 	__le16 id;
+	/* Reserved; zero. */
 	__le32 reserved0;
-	/* The object that the command is about; zero for commands that create. */
+	/* Number of the object that the command refers to; zero for commands that create an object. */
 	__le32 handle;
+	/* Reserved; zero. */
 	__le32 reserved1;
 };
 
-/* Command as it stands in the ring; `body` depends on the opcode. */
+/* Entry of the admin submission ring; `body` depends on the opcode. */
 struct faultline_admin_cmd {
+	/* Common head. */
 	struct faultline_admin_hdr hdr;
+	/* Parameters; unused bytes must be zero. */
 	__u8 body[112];
 };
 
-/* Completion as it stands in the ring. */
+/* Entry of the admin completion ring. */
 struct faultline_admin_comp {
-	/* Of the command. */
+	/* `id` of the command. */
 	__le16 id;
 	/* Status. */
 	__le16 status;
-	/* Number of the new object (CREATE, ALLOC), else as in the command. */
+	/* Number of the new object (CREATE, ALLOC), else `handle` of the command. */
 	__le32 handle;
 	/* Answer of a QUERY command. */
 	__u8 body[112];
+	/* Reserved; zero. */
 	__u8 reserved[7];
 	/* Written last. */
 	__u8 phase;
@@ -1498,8 +1534,11 @@ struct faultline_admin_comp {
 
 /* CREATE_EQ. Ring of 2^log_depth entries of 64 bytes. Answer: handle. */
 struct faultline_create_eq {
+	/* Ring of the queue. */
 	struct faultline_ring ring;
+	/* log2 of the number of entries. */
 	__u8 log_depth;
+	/* Reserved; zero. */
 	__u8 reserved0;
 	/* MSI-X vector. */
 	__le16 vector;
@@ -1509,6 +1548,7 @@ struct faultline_create_eq {
 
 /* CREATE_MKEY. Answer: handle is the key. */
 struct faultline_create_mkey {
+	/* Protection domain. */
 	__le32 pd;
 	/* FAULTLINE_ACCESS_*. */
 	__le32 access;
@@ -1518,50 +1558,66 @@ struct faultline_create_mkey {
 	__le64 length;
 	/* FAULTLINE_MKEY_*. */
 	__le32 flags;
-	/* log2 of the page size that MAP will use at most often; 12..=30. */
+	/* log2 of the page size that most MAP commands will use; 12..=30. */
 	__u8 page_shift;
-	/* Low 8 bits of the key. Those of a window of type 2 are zero, whatever this says. */
+	/* Low 8 bits of the key. Ignored for a window of type 2, for which they are zero. */
 	__u8 variant;
+	/* Reserved; zero. */
 	__u8 reserved[18];
 };
 
 /* CREATE_CQ: ring of 2^log_depth entries of 64 bytes, and a record. Answer: handle. */
 struct faultline_create_cq {
+	/* Ring of the queue. */
 	struct faultline_ring ring;
+	/* log2 of the number of entries. */
 	__u8 log_depth;
+	/* Reserved; zero. */
 	__u8 reserved0[3];
-	/* Event queue for completion notices. */
+	/* Event queue for completion events. */
 	__le32 eqn;
 	/* User context whose page may arm it; 0 for the kernel. */
 	__le32 uctx;
+	/* Reserved; zero. */
 	__le32 reserved1;
 };
 
 /*
- * RESIZE_CQ: software has stopped polling at consumer index `consumer`. Counts begin anew with the new
+ * RESIZE_CQ: software has stopped polling at consumer index `consumer`. The indices restart at 0 in the new
  * ring, which must be zeroed: the unread entries become its entries 0, 1, …, and the consumer index is 0.
  */
 struct faultline_resize_cq {
+	/* The new ring. */
 	struct faultline_ring ring;
+	/* log2 of the new number of entries. */
 	__u8 log_depth;
+	/* Reserved; zero. */
 	__u8 reserved[3];
+	/* Consumer index in the old ring. */
 	__le32 consumer;
 };
 
 /* ALLOC_PD. Answer: handle. */
 struct faultline_alloc_pd {
-	/* User context that it belongs to; 0 = the kernel. Page faults of its keys take the share of this context. */
+	/* User context that it belongs to; 0 = the kernel. Page faults of its keys count against the limit of this context. */
 	__le32 uctx;
+	/* Reserved; zero. */
 	__le32 reserved;
 };
 
 /* CREATE_SRQ. Answer: handle. */
 struct faultline_create_srq {
+	/* Ring of the queue. */
 	struct faultline_ring ring;
+	/* Protection domain. */
 	__le32 pd;
+	/* User context that it belongs to; 0 = the kernel. */
 	__le32 uctx;
+	/* log2 of the number of entries. */
 	__u8 log_depth;
+	/* log2 of the bytes in an entry. */
 	__u8 stride_shift;
+	/* Scatter/gather entries of a work request. */
 	__u8 max_sge;
 	/* 0 basic, 1 XRC. */
 	__u8 kind;
@@ -1571,6 +1627,7 @@ struct faultline_create_srq {
 	__le32 xrcd;
 	/* XRC: CQ. */
 	__le32 cqn;
+	/* Reserved; zero. */
 	__u8 reserved[8];
 };
 
@@ -1578,6 +1635,7 @@ struct faultline_create_srq {
 struct faultline_modify_srq {
 	/* New limit. */
 	__le32 limit;
+	/* Reserved; zero. */
 	__le32 reserved;
 };
 
@@ -1585,17 +1643,23 @@ struct faultline_modify_srq {
 struct faultline_query_srq {
 	/* Limit, zero once the event was raised. */
 	__le32 limit;
+	/* Reserved; zero. */
 	__le32 reserved;
 };
 
 /* CREATE_QP. Answer: handle. GSI gives QP number 1. */
 struct faultline_create_qp {
+	/* Send queue. */
 	struct faultline_ring sq;
-	/* Not used (all zero) with an SRQ. */
+	/* Receive queue; all zero with an SRQ. */
 	struct faultline_ring rq;
+	/* Protection domain. */
 	__le32 pd;
+	/* User context whose doorbell page rings it; 0 = the kernel. */
 	__le32 uctx;
+	/* CQ of the send queue. */
 	__le32 send_cqn;
+	/* CQ of the receive queue. */
 	__le32 recv_cqn;
 	/* SRQ, if QP_FLAG_SRQ is set. */
 	__le32 srqn;
@@ -1603,28 +1667,41 @@ struct faultline_create_qp {
 	__le32 flags;
 	/* FAULTLINE_QPT_*. */
 	__u8 qp_type;
+	/* Send queue: log2 of the number of entries. */
 	__u8 sq_log_depth;
+	/* Send queue: log2 of the bytes in an entry. */
 	__u8 sq_stride_shift;
+	/* Receive queue: log2 of the number of entries. */
 	__u8 rq_log_depth;
+	/* Receive queue: log2 of the bytes in an entry. */
 	__u8 rq_stride_shift;
+	/* Scatter/gather entries of a send work request. */
 	__u8 max_send_sge;
+	/* Scatter/gather entries of a receive work request. */
 	__u8 max_recv_sge;
+	/* Reserved; zero. */
 	__u8 reserved0;
+	/* Bytes of inline data in a send work request. */
 	__le32 max_inline;
 	/* XRC target: its domain. Such a QP has no queues, no PD, no CQs, and belongs to context 0. */
 	__le32 xrcd;
+	/* Reserved; zero. */
 	__u8 reserved1[8];
 };
 
 /* CREATE_AH. Answer: handle. */
 struct faultline_create_ah {
+	/* Protection domain. */
 	__le32 pd;
+	/* Reserved; zero. */
 	__le32 reserved;
+	/* Path to the destination. */
 	struct faultline_av av;
 };
 
 /* SET_GID: handle is the index. */
 struct faultline_set_gid {
+	/* GID; IPv4 as ::ffff:a.b.c.d. */
 	__u8 gid[16];
 	/* Source MAC address. */
 	__u8 mac[6];
@@ -1632,35 +1709,40 @@ struct faultline_set_gid {
 	__le16 vlan;
 	/* 1: in use, 0: remove. */
 	__u8 valid;
+	/* Reserved; zero. */
 	__u8 reserved[7];
 };
 
-/* SET_NETDEV: what the Ethernet side receives. */
+/* SET_NETDEV: receive configuration of the Ethernet interface. */
 struct faultline_set_netdev {
+	/* Unicast MAC address that it receives, byte 0 first. */
 	__u8 mac[6];
 	/* Largest payload of a frame; 68..=max_mtu. */
 	__le16 mtu;
 	/* FAULTLINE_NETDEV_*. */
 	__le32 flags;
-	/* Raw or RSS QP that receives what no other rule takes, or 0. */
+	/* Raw or RSS QP that receives the frames that no other rule matches, or 0. */
 	__le32 qpn;
 };
 
 /*
- * SET_MAC_FILTER: the unicast addresses and the groups that the Ethernet side receives beside its own address and
- * broadcast, in place of those of the command before.
+ * SET_MAC_FILTER: unicast and multicast addresses that the Ethernet interface receives in addition to its own address
+ * and broadcast. They replace those of the previous command.
  */
 struct faultline_set_mac_filter {
-	/* DMA address of `count` times `faultline_mac_filter_entry`; not read if there are none. */
+	/* DMA address of an array of `count` `faultline_mac_filter_entry`; not read if `count` is 0. */
 	__le64 addr;
 	/* 0..=max_mac_filter. */
 	__le32 count;
+	/* Reserved; zero. */
 	__le32 reserved;
 };
 
-/* An address that SET_MAC_FILTER names. */
+/* Element of the array of SET_MAC_FILTER. */
 struct faultline_mac_filter_entry {
+	/* MAC address, byte 0 first. */
 	__u8 mac[6];
+	/* Reserved; zero. */
 	__u8 reserved[2];
 };
 
@@ -1668,8 +1750,12 @@ struct faultline_mac_filter_entry {
 struct faultline_query_counters {
 	/* DMA address. */
 	__le64 addr;
-	/* Bytes at `addr`; the device writes no more than it has. The answer's handle says how many it has. */
+	/*
+	 * Bytes available at `addr`. The device writes at most the counters that it has; `handle` of the completion is their
+	 * number.
+	 */
 	__le32 len;
+	/* Reserved; zero. */
 	__le32 reserved;
 };
 
@@ -1687,7 +1773,7 @@ struct faultline_flow_fields {
 	__u8 smac[6];
 	/* EtherType, behind a VLAN tag if there is one. */
 	__u8 ether_type[2];
-	/* VLAN tag; zero without. */
+	/* VLAN tag; zero if the frame has none. */
 	__u8 vlan_tci[2];
 	/* Source IP address; IPv4 in the last four bytes, zeroes before. */
 	__u8 src_ip[16];
@@ -1707,66 +1793,74 @@ struct faultline_flow_fields {
 	__u8 src_port[2];
 	/* TCP or UDP destination port. */
 	__u8 dst_port[2];
+	/* Reserved; zero. */
 	__u8 reserved[4];
 };
 
 /* CREATE_FLOW. Answer: handle. */
 struct faultline_create_flow {
-	/* NORMAL: DMA address of two `faultline_flow_fields`: values, then the mask of the bits that count. Else 0. */
+	/* NORMAL: DMA address of two `faultline_flow_fields`: the values, then the mask of the bits that are compared. Else 0. */
 	__le64 fields_addr;
-	/* Raw or RSS queue pair that gets the frames. */
+	/* Raw or RSS queue pair that receives the frames. */
 	__le32 qpn;
 	/* NORMAL: FAULTLINE_FLOW_HAS_*, the headers that a frame must have. */
 	__le32 headers;
 	/* Returned in completions. */
 	__le32 tag;
-	/* NORMAL: lower comes first. Else 0. */
+	/* NORMAL: lower values match first. Else 0. */
 	__le16 priority;
 	/* FAULTLINE_FLOW_KIND_*. */
 	__u8 kind;
 	/* FAULTLINE_FLOW_FLAG_*. */
 	__u8 flags;
+	/* Reserved; zero. */
 	__u8 reserved[8];
 };
 
 /* BIND_COUNTERS: handle is a QP. */
 struct faultline_bind_counters {
-	/* Set that counts what this QP does, instead of the device's counters; 0 = none. */
+	/* Set that counts for this QP instead of the device's counters; 0 = none. */
 	__le32 counters;
+	/* Reserved; zero. */
 	__le32 reserved;
 };
 
 /*
- * MODIFY_CQ: a notice for new completions waits until there are `count` of them, or for `period` after the
- * first, whichever ends earlier. Both zero, or a count of one: none waits. A completion with an error never does.
+ * MODIFY_CQ: a completion event is delayed until `count` completions are queued, or until `period` after the first of
+ * them, whichever is earlier. No event is delayed if both are zero or if `count` is one, nor for a completion with an
+ * error.
  */
 struct faultline_modify_cq {
-	/* 0..=max_cq_count; 0: only the period counts. */
+	/* 0..=max_cq_count; 0: only the period applies. */
 	__le16 count;
 	/* Microseconds, 0..=max_cq_period; not zero if `count` is more than one. */
 	__le16 period;
+	/* Reserved; zero. */
 	__le32 reserved;
 };
 
 /*
- * RESIZE_SRQ: software has stopped posting. Counts begin anew with the new ring: the requests that have not
- * been taken become its entries 0, 1, …; the device writes `producer` and `consumer` of its record.
+ * RESIZE_SRQ: software has stopped posting. The indices restart at 0 in the new ring: the requests that have not
+ * been consumed become its entries 0, 1, …; the device writes `producer` and `consumer` of its record.
  */
 struct faultline_resize_srq {
-	/* Entries as long as before. */
+	/* The new ring; the stride is unchanged. */
 	struct faultline_ring ring;
+	/* log2 of the new number of entries. */
 	__u8 log_depth;
+	/* Reserved; zero. */
 	__u8 reserved[7];
 };
 
-/* ALLOC_DM. Answer: handle, and faultline_dm_place. */
+/* ALLOC_DM. Answer: handle, and `faultline_dm_place`. */
 struct faultline_alloc_dm {
 	/* Bytes; not zero. Rounded up to pages. */
 	__le64 length;
+	/* Reserved; zero. */
 	__le64 reserved;
 };
 
-/* ALLOC_DM: where it is. */
+/* ALLOC_DM: location of the allocation. */
 struct faultline_dm_place {
 	/* Offset of its first page in BAR 2. */
 	__le64 offset;
@@ -1774,8 +1868,9 @@ struct faultline_dm_place {
 	__le64 length;
 };
 
-/* CREATE_DM_MKEY: a key for device memory; its addresses count from zero. Answer: handle is the key. */
+/* CREATE_DM_MKEY: a zero-based key for device memory. Answer: handle is the key. */
 struct faultline_create_dm_mkey {
+	/* Protection domain. */
 	__le32 pd;
 	/* FAULTLINE_ACCESS_*; not ON_DEMAND. */
 	__le32 access;
@@ -1783,24 +1878,33 @@ struct faultline_create_dm_mkey {
 	__le32 dm;
 	/* Low 8 bits of the key. */
 	__u8 variant;
+	/* Reserved; zero. */
 	__u8 reserved[3];
-	/* First byte of the allocation that the key is for; a multiple of 8 if it gives the right to atomics. */
+	/* Offset of the first byte in the allocation; a multiple of 8 if the key allows atomics. */
 	__le64 offset;
 	/* Bytes; may be zero. */
 	__le64 length;
+	/* Reserved; zero. */
 	__le64 reserved1;
 };
 
-/* CREATE_WQ: ring of 2^(log_depth + stride_shift) bytes and a record, as of a receive queue. Answer: handle. */
+/* CREATE_WQ: ring of 2^(log_depth + stride_shift) bytes and a record, as for a receive queue. Answer: handle. */
 struct faultline_create_wq {
+	/* Ring of the queue. */
 	struct faultline_ring ring;
+	/* Protection domain. */
 	__le32 pd;
+	/* User context that it belongs to; 0 = the kernel. */
 	__le32 uctx;
 	/* CQ of the receives. */
 	__le32 cqn;
+	/* log2 of the number of entries. */
 	__u8 log_depth;
+	/* log2 of the bytes in an entry. */
 	__u8 stride_shift;
+	/* Scatter/gather entries of a work request. */
 	__u8 max_sge;
+	/* Reserved; zero. */
 	__u8 reserved[9];
 };
 
@@ -1808,6 +1912,7 @@ struct faultline_create_wq {
 struct faultline_modify_wq {
 	/* FAULTLINE_WQS_*. */
 	__u8 state;
+	/* Reserved; zero. */
 	__u8 reserved[7];
 };
 
@@ -1815,20 +1920,25 @@ struct faultline_modify_wq {
 struct faultline_create_rwq_table {
 	/* DMA address of 2^log_size numbers of WQs, or of raw queue pairs, 32 bits each. */
 	__le64 addr;
+	/* log2 of the number of entries; 0..=max_rwq_table_log_size. */
 	__u8 log_size;
+	/* Reserved; zero. */
 	__u8 reserved[7];
 };
 
 /* CREATE_RSS_QP. Answer: handle, a queue pair. */
 struct faultline_create_rss_qp {
+	/* Protection domain. */
 	__le32 pd;
+	/* User context that it belongs to; 0 = the kernel. */
 	__le32 uctx;
 	/* Indirection table. */
 	__le32 table;
-	/* FAULTLINE_HASH_*: what is hashed, if the frame has it. Ports of TCP or of UDP, not of both. */
+	/* FAULTLINE_HASH_*: fields that are hashed if the frame has them. Ports of TCP or of UDP, not of both. */
 	__le32 hash_fields;
 	/* Toeplitz key. */
 	__u8 key[40];
+	/* Reserved; zero. */
 	__u8 reserved[8];
 };
 
@@ -1838,15 +1948,17 @@ struct faultline_create_tm_srq {
 	struct faultline_create_srq srq;
 	/* Ring of 2^ops_log_depth operations of 128 bytes, and a record. */
 	struct faultline_ring ops;
-	/* Tagged buffers at once; 1..=max_tm_tags. */
+	/* Capacity of the list of tagged buffers; 1..=max_tm_tags. */
 	__le32 max_tags;
+	/* log2 of the number of operations; at most that of max_tm_ops. */
 	__u8 ops_log_depth;
+	/* Reserved; zero. */
 	__u8 reserved[11];
 };
 
 /*
- * An operation on the list. Operation number i (a 32-bit count) stands in entry `i mod 2^n`; ring
- * FAULTLINE_DB_TM_OPS with the producer index. The record's `consumer` says how many have been taken.
+ * An operation on the list. Operation number i (a 32-bit count) is in entry `i mod 2^n`; ring
+ * FAULTLINE_DB_TM_OPS with the producer index. The record's `consumer` is the number of operations consumed.
  */
 struct faultline_tm_op {
 	/* FAULTLINE_TM_OP_*. */
@@ -1855,18 +1967,22 @@ struct faultline_tm_op {
 	__u8 flags;
 	/* ADD: number of SGEs. */
 	__u8 num_sge;
+	/* Reserved; zero. */
 	__u8 reserved0;
 	/* Unexpected messages that software has handled, modulo 2^32; only with TM_OP_FLAG_SYNC. */
 	__le32 unexpected;
 	/*
-	 * ADD: place of the list, below max_tags, which must be empty; it is what `wqe` of the completions of the
-	 * buffer says. DEL: the place to empty.
+	 * ADD: index of an empty entry of the list, below max_tags; `wqe` of the completions of the buffer. DEL: index of
+	 * the entry to remove.
 	 */
 	__le32 slot;
+	/* Reserved; zero. */
 	__le32 reserved1;
-	/* ADD: a message matches if its tag AND `mask` is this. */
+	/* ADD: a message matches if its tag AND `mask` equals this value. */
 	__le64 tag;
+	/* ADD: bits of the tag that are compared. */
 	__le64 mask;
+	/* Reserved; zero. */
 	__u8 reserved2[32];
 	/* ADD: the buffer. */
 	struct faultline_sge sge[4];
@@ -1876,16 +1992,21 @@ struct faultline_tm_op {
 struct faultline_tmh {
 	/* FAULTLINE_TMH_*. */
 	__u8 opcode;
+	/* Reserved; zero. */
 	__u8 reserved[3];
-	/* Returned in the completion that says TM_MATCH. */
+	/* Returned in the completion that has TM_MATCH set. */
 	__u8 app_ctx[4];
+	/* Tag of the message, big-endian. */
 	__u8 tag[8];
 };
 
-/* Header of a rendezvous request, behind the first (ibv_rvh): where the data is. FIN repeats both. */
+/* Second header of a rendezvous request (ibv_rvh): location of the data. FIN repeats both headers. */
 struct faultline_rvh {
+	/* Address of the data, big-endian. */
 	__u8 va[8];
+	/* Remote key of the data, big-endian. */
 	__u8 rkey[4];
+	/* Bytes of data, big-endian. */
 	__u8 len[4];
 };
 

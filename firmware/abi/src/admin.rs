@@ -7,7 +7,7 @@
 use crate::qp::{AddressVector, QpAttr};
 
 abi_struct! {
-    /// Where a ring is.
+    /// Location of a ring in guest memory.
     "faultline_ring" RingDesc [16] {
         /// Levels 0: DMA address of the (contiguous) ring. Levels 1: of a list of page addresses. Levels 2:
         /// of a list of addresses of 4 KiB pages, each a list of 512 page addresses (the last may hold fewer).
@@ -18,6 +18,7 @@ abi_struct! {
         page_shift: u8,
         /// 0, 1 or 2.
         levels: u8,
+        /// Reserved; zero.
         reserved: crate::U16,
     }
 
@@ -27,28 +28,33 @@ abi_struct! {
         opcode: crate::U16,
         /// Returned in the completion.
         id: crate::U16,
+        /// Reserved; zero.
         reserved0: crate::U32,
-        /// The object that the command is about; zero for commands that create.
+        /// Number of the object that the command refers to; zero for commands that create an object.
         handle: crate::U32,
+        /// Reserved; zero.
         reserved1: crate::U32,
     }
 
-    /// Command as it stands in the ring; `body` depends on the opcode.
+    /// Entry of the admin submission ring; `body` depends on the opcode.
     "faultline_admin_cmd" AdminCmd [128] {
+        /// Common head.
         hdr: AdminHdr,
+        /// Parameters; unused bytes must be zero.
         body: [u8; 112],
     }
 
-    /// Completion as it stands in the ring.
+    /// Entry of the admin completion ring.
     "faultline_admin_comp" AdminComp [128] {
-        /// Of the command.
+        /// `id` of the command.
         id: crate::U16,
         /// Status.
         status: crate::U16,
-        /// Number of the new object (CREATE, ALLOC), else as in the command.
+        /// Number of the new object (CREATE, ALLOC), else `handle` of the command.
         handle: crate::U32,
         /// Answer of a QUERY command.
         body: [u8; 112],
+        /// Reserved; zero.
         reserved: [u8; 7],
         /// Written last.
         phase: u8,
@@ -56,8 +62,11 @@ abi_struct! {
 
     /// CREATE_EQ. Ring of 2^log_depth entries of 64 bytes. Answer: handle.
     "faultline_create_eq" CreateEq [24] {
+        /// Ring of the queue.
         ring: RingDesc,
+        /// log2 of the number of entries.
         log_depth: u8,
+        /// Reserved; zero.
         reserved0: u8,
         /// MSI-X vector.
         vector: crate::U16,
@@ -67,6 +76,7 @@ abi_struct! {
 
     /// CREATE_MKEY. Answer: handle is the key.
     "faultline_create_mkey" CreateMkey [48] {
+        /// Protection domain.
         pd: crate::U32,
         /// FAULTLINE_ACCESS_*.
         access: crate::U32,
@@ -76,48 +86,64 @@ abi_struct! {
         length: crate::U64,
         /// FAULTLINE_MKEY_*.
         flags: crate::U32,
-        /// log2 of the page size that MAP will use at most often; 12..=30.
+        /// log2 of the page size that most MAP commands will use; 12..=30.
         page_shift: u8,
-        /// Low 8 bits of the key. Those of a window of type 2 are zero, whatever this says.
+        /// Low 8 bits of the key. Ignored for a window of type 2, for which they are zero.
         variant: u8,
+        /// Reserved; zero.
         reserved: [u8; 18],
     }
 
     /// CREATE_CQ: ring of 2^log_depth entries of 64 bytes, and a record. Answer: handle.
     "faultline_create_cq" CreateCq [32] {
+        /// Ring of the queue.
         ring: RingDesc,
+        /// log2 of the number of entries.
         log_depth: u8,
+        /// Reserved; zero.
         reserved0: [u8; 3],
-        /// Event queue for completion notices.
+        /// Event queue for completion events.
         eqn: crate::U32,
         /// User context whose page may arm it; 0 for the kernel.
         uctx: crate::U32,
+        /// Reserved; zero.
         reserved1: crate::U32,
     }
 
-    /// RESIZE_CQ: software has stopped polling at consumer index `consumer`. Counts begin anew with the new
+    /// RESIZE_CQ: software has stopped polling at consumer index `consumer`. The indices restart at 0 in the new
     /// ring, which must be zeroed: the unread entries become its entries 0, 1, …, and the consumer index is 0.
     "faultline_resize_cq" ResizeCq [24] {
+        /// The new ring.
         ring: RingDesc,
+        /// log2 of the new number of entries.
         log_depth: u8,
+        /// Reserved; zero.
         reserved: [u8; 3],
+        /// Consumer index in the old ring.
         consumer: crate::U32,
     }
 
     /// ALLOC_PD. Answer: handle.
     "faultline_alloc_pd" AllocPd [8] {
-        /// User context that it belongs to; 0 = the kernel. Page faults of its keys take the share of this context.
+        /// User context that it belongs to; 0 = the kernel. Page faults of its keys count against the limit of this context.
         uctx: crate::U32,
+        /// Reserved; zero.
         reserved: crate::U32,
     }
 
     /// CREATE_SRQ. Answer: handle.
     "faultline_create_srq" CreateSrq [48] {
+        /// Ring of the queue.
         ring: RingDesc,
+        /// Protection domain.
         pd: crate::U32,
+        /// User context that it belongs to; 0 = the kernel.
         uctx: crate::U32,
+        /// log2 of the number of entries.
         log_depth: u8,
+        /// log2 of the bytes in an entry.
         stride_shift: u8,
+        /// Scatter/gather entries of a work request.
         max_sge: u8,
         /// 0 basic, 1 XRC.
         kind: u8,
@@ -127,6 +153,7 @@ abi_struct! {
         xrcd: crate::U32,
         /// XRC: CQ.
         cqn: crate::U32,
+        /// Reserved; zero.
         reserved: [u8; 8],
     }
 
@@ -134,6 +161,7 @@ abi_struct! {
     "faultline_modify_srq" ModifySrq [8] {
         /// New limit.
         limit: crate::U32,
+        /// Reserved; zero.
         reserved: crate::U32,
     }
 
@@ -141,17 +169,23 @@ abi_struct! {
     "faultline_query_srq" QuerySrq [8] {
         /// Limit, zero once the event was raised.
         limit: crate::U32,
+        /// Reserved; zero.
         reserved: crate::U32,
     }
 
     /// CREATE_QP. Answer: handle. GSI gives QP number 1.
     "faultline_create_qp" CreateQp [80] {
+        /// Send queue.
         sq: RingDesc,
-        /// Not used (all zero) with an SRQ.
+        /// Receive queue; all zero with an SRQ.
         rq: RingDesc,
+        /// Protection domain.
         pd: crate::U32,
+        /// User context whose doorbell page rings it; 0 = the kernel.
         uctx: crate::U32,
+        /// CQ of the send queue.
         send_cqn: crate::U32,
+        /// CQ of the receive queue.
         recv_cqn: crate::U32,
         /// SRQ, if QP_FLAG_SRQ is set.
         srqn: crate::U32,
@@ -159,28 +193,41 @@ abi_struct! {
         flags: crate::U32,
         /// FAULTLINE_QPT_*.
         qp_type: u8,
+        /// Send queue: log2 of the number of entries.
         sq_log_depth: u8,
+        /// Send queue: log2 of the bytes in an entry.
         sq_stride_shift: u8,
+        /// Receive queue: log2 of the number of entries.
         rq_log_depth: u8,
+        /// Receive queue: log2 of the bytes in an entry.
         rq_stride_shift: u8,
+        /// Scatter/gather entries of a send work request.
         max_send_sge: u8,
+        /// Scatter/gather entries of a receive work request.
         max_recv_sge: u8,
+        /// Reserved; zero.
         reserved0: u8,
+        /// Bytes of inline data in a send work request.
         max_inline: crate::U32,
         /// XRC target: its domain. Such a QP has no queues, no PD, no CQs, and belongs to context 0.
         xrcd: crate::U32,
+        /// Reserved; zero.
         reserved1: [u8; 8],
     }
 
     /// CREATE_AH. Answer: handle.
     "faultline_create_ah" CreateAh [48] {
+        /// Protection domain.
         pd: crate::U32,
+        /// Reserved; zero.
         reserved: crate::U32,
+        /// Path to the destination.
         av: AddressVector,
     }
 
     /// SET_GID: handle is the index.
     "faultline_set_gid" SetGid [32] {
+        /// GID; IPv4 as ::ffff:a.b.c.d.
         gid: [u8; 16],
         /// Source MAC address.
         mac: [u8; 6],
@@ -188,59 +235,69 @@ abi_struct! {
         vlan: crate::U16,
         /// 1: in use, 0: remove.
         valid: u8,
+        /// Reserved; zero.
         reserved: [u8; 7],
     }
 
-    /// SET_NETDEV: what the Ethernet side receives.
+    /// SET_NETDEV: receive configuration of the Ethernet interface.
     "faultline_set_netdev" SetNetdev [16] {
+        /// Unicast MAC address that it receives, byte 0 first.
         mac: [u8; 6],
         /// Largest payload of a frame; 68..=max_mtu.
         mtu: crate::U16,
         /// FAULTLINE_NETDEV_*.
         flags: crate::U32,
-        /// Raw or RSS QP that receives what no other rule takes, or 0.
+        /// Raw or RSS QP that receives the frames that no other rule matches, or 0.
         qpn: crate::U32,
     }
 
-    /// SET_MAC_FILTER: the unicast addresses and the groups that the Ethernet side receives beside its own address and
-    /// broadcast, in place of those of the command before.
+    /// SET_MAC_FILTER: unicast and multicast addresses that the Ethernet interface receives in addition to its own address
+    /// and broadcast. They replace those of the previous command.
     "faultline_set_mac_filter" SetMacFilter [16] {
-        /// DMA address of `count` times `faultline_mac_filter_entry`; not read if there are none.
+        /// DMA address of an array of `count` `faultline_mac_filter_entry`; not read if `count` is 0.
         addr: crate::U64,
         /// 0..=max_mac_filter.
         count: crate::U32,
+        /// Reserved; zero.
         reserved: crate::U32,
     }
 
-    /// An address that SET_MAC_FILTER names.
+    /// Element of the array of SET_MAC_FILTER.
     "faultline_mac_filter_entry" MacFilterEntry [8] {
+        /// MAC address, byte 0 first.
         mac: [u8; 6],
+        /// Reserved; zero.
         reserved: [u8; 2],
     }
 
-    /// MODIFY_CQ: a notice for new completions waits until there are `count` of them, or for `period` after the
-    /// first, whichever ends earlier. Both zero, or a count of one: none waits. A completion with an error never does.
+    /// MODIFY_CQ: a completion event is delayed until `count` completions are queued, or until `period` after the first of
+    /// them, whichever is earlier. No event is delayed if both are zero or if `count` is one, nor for a completion with an
+    /// error.
     "faultline_modify_cq" ModifyCq [8] {
-        /// 0..=max_cq_count; 0: only the period counts.
+        /// 0..=max_cq_count; 0: only the period applies.
         count: crate::U16,
         /// Microseconds, 0..=max_cq_period; not zero if `count` is more than one.
         period: crate::U16,
+        /// Reserved; zero.
         reserved: crate::U32,
     }
 
-    /// RESIZE_SRQ: software has stopped posting. Counts begin anew with the new ring: the requests that have not
-    /// been taken become its entries 0, 1, …; the device writes `producer` and `consumer` of its record.
+    /// RESIZE_SRQ: software has stopped posting. The indices restart at 0 in the new ring: the requests that have not
+    /// been consumed become its entries 0, 1, …; the device writes `producer` and `consumer` of its record.
     "faultline_resize_srq" ResizeSrq [24] {
-        /// Entries as long as before.
+        /// The new ring; the stride is unchanged.
         ring: RingDesc,
+        /// log2 of the new number of entries.
         log_depth: u8,
+        /// Reserved; zero.
         reserved: [u8; 7],
     }
 
     /// BIND_COUNTERS: handle is a QP.
     "faultline_bind_counters" BindCounters [8] {
-        /// Set that counts what this QP does, instead of the device's counters; 0 = none.
+        /// Set that counts for this QP instead of the device's counters; 0 = none.
         counters: crate::U32,
+        /// Reserved; zero.
         reserved: crate::U32,
     }
 
@@ -248,8 +305,10 @@ abi_struct! {
     "faultline_query_counters" QueryCounters [16] {
         /// DMA address.
         addr: crate::U64,
-        /// Bytes at `addr`; the device writes no more than it has. The answer's handle says how many it has.
+        /// Bytes available at `addr`. The device writes at most the counters that it has; `handle` of the completion is their
+        /// number.
         len: crate::U32,
+        /// Reserved; zero.
         reserved: crate::U32,
     }
 }
@@ -278,11 +337,11 @@ abi_consts! {
         ALLOC_XRCD = 0x12;
         /// Free an XRC domain.
         DEALLOC_XRCD = 0x13;
-        /// Create a memory key; its pages come by FAULTLINE_TQ_MAP.
+        /// Create a memory key; FAULTLINE_TQ_MAP writes its page table.
         CREATE_MKEY = 0x18;
         /// Destroy a memory key.
         DESTROY_MKEY = 0x19;
-        /// Change a memory key, which keeps its number: all that CREATE_MKEY says, but for the variant.
+        /// Change a memory key, which keeps its number: all parameters of CREATE_MKEY but the variant.
         MODIFY_MKEY = 0x1a;
         /// Create a completion queue.
         CREATE_CQ = 0x20;
@@ -312,9 +371,9 @@ abi_consts! {
         DESTROY_AH = 0x39;
         /// Set or clear an entry of the GID table.
         SET_GID = 0x40;
-        /// Configure the Ethernet side.
+        /// Configure the Ethernet interface.
         SET_NETDEV = 0x41;
-        /// Say which other addresses the Ethernet side receives.
+        /// Set the additional addresses that the Ethernet interface receives.
         SET_MAC_FILTER = 0x42;
         /// Read the counters.
         QUERY_COUNTERS = 0x48;
@@ -322,7 +381,7 @@ abi_consts! {
         ATTACH_MCAST = 0x58;
         /// Detach a queue pair from a multicast group.
         DETACH_MCAST = 0x59;
-        /// Create a flow: a rule that says who gets which frames.
+        /// Create a flow: a rule that steers received frames to a queue pair.
         CREATE_FLOW = 0x5a;
         /// Destroy a flow.
         DESTROY_FLOW = 0x5b;
@@ -332,15 +391,15 @@ abi_consts! {
         DEALLOC_DM = 0x71;
         /// Create a memory key for device memory; DESTROY_MKEY destroys it.
         CREATE_DM_MKEY = 0x72;
-        /// Change when a completion queue makes notices.
+        /// Change the moderation of a completion queue.
         MODIFY_CQ = 0x74;
-        /// Give an SRQ another ring.
+        /// Move an SRQ to another ring.
         RESIZE_SRQ = 0x75;
         /// Allocate a set of counters, all zero.
         ALLOC_COUNTERS = 0x76;
         /// Free a set of counters.
         DEALLOC_COUNTERS = 0x77;
-        /// Count what a queue pair does in a set.
+        /// Bind a queue pair to a set of counters.
         BIND_COUNTERS = 0x78;
         /// Create a work queue, the receive half of a raw queue pair.
         CREATE_WQ = 0x5c;
@@ -416,7 +475,7 @@ macro_rules! counters {
         pub enum Counter { $( $(#[doc = $doc])* $name, )* }
 
         impl Counter {
-            /// All of them, in order.
+            /// All counters, in the order of their indices.
             pub const ALL: &'static [Counter] = &[$(Counter::$name),*];
             /// Number of counters.
             pub const COUNT: usize = Self::ALL.len();
@@ -451,9 +510,9 @@ counters! {
     tx_roce_packets,
     /// RoCE packets received.
     rx_roce_packets,
-    /// Frames that no one wanted.
+    /// Frames that no rule matched.
     rx_filtered,
-    /// Raw Ethernet frames dropped for want of a receive buffer.
+    /// Raw Ethernet frames dropped because no receive buffer was posted.
     rx_no_buffer,
     /// Packets with a malformed header.
     rx_malformed,
@@ -467,7 +526,7 @@ counters! {
     rx_bad_qkey,
     /// Packets from another address than the QP's peer.
     rx_bad_source,
-    /// Datagrams and UC packets dropped for want of a receive buffer.
+    /// Datagrams and UC packets dropped because no receive buffer was posted.
     out_of_buffer,
     /// Packets with a PSN ahead of the expected one.
     out_of_sequence,
@@ -515,15 +574,15 @@ counters! {
     page_faults,
     /// Page faults resumed.
     page_faults_resumed,
-    /// Misses that joined an outstanding fault.
+    /// Accesses to absent pages that joined an outstanding fault.
     page_faults_joined,
-    /// Misses refused because the fault queue was full.
+    /// Accesses to absent pages refused because the fault queue was full.
     page_fault_overflow,
     /// Translation entries removed by invalidations.
     page_invalidations,
     /// Page faults that the driver answered with an error.
     page_faults_failed,
-    /// Page faults that nobody answered in time.
+    /// Page faults that the driver did not answer in time.
     page_fault_timeouts,
     /// RNR NAKs sent because of a page fault.
     page_fault_rnr,
@@ -531,19 +590,19 @@ counters! {
     page_fault_drops,
     /// Packets that wait for a page in the device.
     parked_packets,
-    /// Packets dropped because too many wait already.
+    /// Packets dropped because the memory for waiting packets was full.
     park_overflow,
-    /// Times that the input stopped for a page.
+    /// Times that ingress was paused by a page fault (policy `stall`).
     stalls,
-    /// Times that the input had stopped for too long and the packet in the way was dropped.
+    /// Times that ingress was paused for longer than the limit, and the packet that waited was dropped.
     stall_timeouts,
-    /// Packets dropped because too many stand behind a stalled one.
+    /// Packets dropped because the queue of a paused ingress was full.
     stall_overflow,
-    /// Notices to requesters that a page is there now.
+    /// Acknowledgements sent to tell a requester that a page is present now.
     ready_notices,
     /// Look-ups that the translation cache answered.
     tlb_hits,
-    /// Look-ups that went to a page table.
+    /// Look-ups that the translation cache missed.
     tlb_misses,
     /// Times that a region's entries in the translation cache were dropped.
     tlb_shootdowns,
@@ -565,6 +624,6 @@ counters! {
     resp_local_length_error,
     /// Sent frames that the switch dropped because their source address belongs to another NIC.
     tx_bad_source,
-    /// Bytes that page tables, lists of the pages of rings, and queue pairs take now; the only one that falls.
+    /// Bytes that page tables, page lists of rings and queue pairs occupy now. The only counter that can decrease.
     table_bytes,
 }

@@ -1,7 +1,7 @@
 //! Limits and capabilities, readable in the register BAR.
 
 abi_struct! {
-    /// What the device can do, at FAULTLINE_REG_CAPS.
+    /// Limits and capabilities, at FAULTLINE_REG_CAPS.
     "faultline_caps" Caps [256] {
         /// Firmware version: major << 32 | minor << 16 | patch.
         fw_version: crate::U64,
@@ -43,7 +43,7 @@ abi_struct! {
         max_gid: crate::U32,
         /// Longest message in bytes.
         max_msg_size: crate::U32,
-        /// READs and atomics that a QP serves at once as responder.
+        /// READs and atomics that a QP serves concurrently as responder.
         max_rd_atomic: crate::U32,
         /// READs and atomics that a QP may have outstanding as requester.
         max_init_rd_atomic: crate::U32,
@@ -63,12 +63,13 @@ abi_struct! {
         ud_odp_caps: crate::U32,
         /// FAULTLINE_ODP_* bits for XRC.
         xrc_odp_caps: crate::U32,
-        /// Page faults outstanding at once; a fault queue of this many entries never overflows.
+        /// Page faults outstanding at a time; a fault queue with this many entries never overflows.
         max_faults: crate::U32,
         /// Leaves of a page table that one translation command may write.
         max_map_leaves: crate::U32,
         /// Pages of a fast registration.
         max_fast_reg_pages: crate::U32,
+        /// Reserved; zero.
         reserved0: [u8; 28],
         /// Flows.
         max_flow: crate::U32,
@@ -76,31 +77,33 @@ abi_struct! {
         max_rwq_table: crate::U32,
         /// log2 of the entries of an indirection table.
         max_rwq_table_log_size: crate::U32,
-        /// Bytes of payload that one raw work request may hold for segmentation; 0: none is done.
+        /// Bytes of payload of a raw work request that is segmented; 0 = segmentation is not supported.
         max_tso: crate::U32,
-        /// Addresses of SET_MAC_FILTER.
+        /// Entries of SET_MAC_FILTER.
         max_mac_filter: crate::U32,
+        /// Reserved; zero.
         reserved: [u8; 12],
         /// Bytes of device memory; 0 = none.
         device_memory: crate::U64,
         /// Allocations of device memory.
         max_dm: crate::U32,
-        /// Tagged buffers of a tag matching SRQ; 0 = there is no tag matching.
+        /// Tagged buffers of a tag matching SRQ; 0 = tag matching is not supported.
         max_tm_tags: crate::U32,
         /// Operations in the ring of a tag matching SRQ.
         max_tm_ops: crate::U32,
         /// Counter sets.
         max_counters: crate::U32,
-        /// Completions that a CQ may gather before a notice; 0 = there is no moderation.
+        /// Largest completion count of CQ moderation; 0 = moderation is not supported.
         max_cq_count: crate::U16,
-        /// Microseconds that a CQ may gather them for.
+        /// Longest period of CQ moderation in microseconds.
         max_cq_period: crate::U16,
+        /// Reserved; zero.
         reserved2: [u8; 20],
     }
 }
 
 abi_consts! {
-    /// What may touch an on-demand region; the values of `enum ib_odp_transport_cap_bits`.
+    /// Operations that may access an on-demand region; the values of `enum ib_odp_transport_cap_bits`.
     group ODP_BITS: u32, prefix "FAULTLINE_" {
         /// SEND gathers.
         ODP_SEND = 1 << 0;

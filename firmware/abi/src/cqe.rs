@@ -14,9 +14,9 @@ abi_struct! {
         qpn: crate::U32,
         /// Bytes received, or returned by a READ or an atomic.
         byte_len: crate::U32,
-        /// Immediate data as it was on the wire (big-endian), the rkey that was invalidated, or a hash.
+        /// Immediate data in wire order (big-endian), the invalidated rkey, or the RSS hash.
         imm: crate::U32,
-        /// UD, GSI: QP that sent it.
+        /// UD, GSI: source QP.
         src_qp: crate::U32,
         /// FAULTLINE_WC_* opcode.
         opcode: u8,
@@ -24,7 +24,7 @@ abi_struct! {
         status: u8,
         /// FAULTLINE_CQE_* bits.
         flags: u8,
-        /// Why, for `status` not zero: FAULTLINE_VENDOR_ERR_*.
+        /// Cause, if `status` is not zero: FAULTLINE_VENDOR_ERR_*.
         vendor_err: u8,
         /// Index of the P_Key that matched.
         pkey_index: crate::U16,
@@ -36,9 +36,9 @@ abi_struct! {
         sl: u8,
         /// IP version of the packet (UD, GSI): 4 or 6.
         ip_version: u8,
-        /// Flow tag of the steering rule, or zero. Tag matching: `app_ctx` of the message as it was on the wire.
+        /// Flow tag of the steering rule, or zero. Tag matching: `app_ctx` of the message in wire order.
         flow_tag: crate::U32,
-        /// Device clock in nanoseconds when the completion was made.
+        /// Device clock in nanoseconds when the completion was written.
         timestamp: crate::U64,
         /// Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process. Also the SRQ
         /// of the completions of tag matching.
@@ -47,6 +47,7 @@ abi_struct! {
         tm_tag: [crate::U32; 2],
         /// Tag matching: FAULTLINE_CQE_TM_* bits.
         tm_flags: u8,
+        /// Reserved; zero.
         reserved: [u8; 2],
         /// Written last.
         phase: u8,
@@ -82,7 +83,7 @@ abi_consts! {
         TM_ADD = 0x20;
         /// Tag removed.
         TM_DEL = 0x21;
-        /// Count of unexpected messages taken.
+        /// The count of unexpected messages was taken.
         TM_SYNC = 0x22;
         /// Receive of a SEND.
         RECV = 0x80;
@@ -156,17 +157,17 @@ abi_consts! {
         CQE_GRH = 1 << 0;
         /// `imm` is immediate data.
         CQE_IMM = 1 << 1;
-        /// `imm` is the rkey that a SEND with invalidate named.
+        /// `imm` is the rkey that a SEND with invalidate carried.
         CQE_INVALIDATE = 1 << 2;
         /// The sender asked for a solicited event.
         CQE_SOLICITED = 1 << 3;
         /// `vlan_tci` is valid.
         CQE_VLAN = 1 << 4;
-        /// IP and TCP/UDP checksums of a raw frame were found good.
+        /// The IP and TCP/UDP checksums of a raw frame are correct.
         CQE_CSUM_OK = 1 << 5;
         /// A receive of an XRC target; `srqn` is valid.
         CQE_XRC = 1 << 6;
-        /// `imm` is the hash of addresses and ports by which an RSS queue pair has chosen this queue.
+        /// `imm` is the hash of addresses and ports by which an RSS queue pair selected this queue.
         CQE_HASH = 1 << 7;
     }
 }

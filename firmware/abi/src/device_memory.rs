@@ -1,16 +1,17 @@
-//! Device memory: memory of the device itself, part of BAR 2, that processes map and keys give access to.
+//! Device memory: memory of the device, in BAR 2, which processes map and which memory keys can refer to.
 //!
-//! An allocation is whole pages of FAULTLINE_PAGE_SIZE, zeroed, so that what one process maps is no other's.
+//! An allocation consists of whole, zeroed pages of FAULTLINE_PAGE_SIZE, so that no two processes map the same page.
 
 abi_struct! {
-    /// ALLOC_DM. Answer: handle, and faultline_dm_place.
+    /// ALLOC_DM. Answer: handle, and `faultline_dm_place`.
     "faultline_alloc_dm" AllocDm [16] {
         /// Bytes; not zero. Rounded up to pages.
         length: crate::U64,
+        /// Reserved; zero.
         reserved: crate::U64,
     }
 
-    /// ALLOC_DM: where it is.
+    /// ALLOC_DM: location of the allocation.
     "faultline_dm_place" DmPlace [16] {
         /// Offset of its first page in BAR 2.
         offset: crate::U64,
@@ -18,8 +19,9 @@ abi_struct! {
         length: crate::U64,
     }
 
-    /// CREATE_DM_MKEY: a key for device memory; its addresses count from zero. Answer: handle is the key.
+    /// CREATE_DM_MKEY: a zero-based key for device memory. Answer: handle is the key.
     "faultline_create_dm_mkey" CreateDmMkey [40] {
+        /// Protection domain.
         pd: crate::U32,
         /// FAULTLINE_ACCESS_*; not ON_DEMAND.
         access: crate::U32,
@@ -27,11 +29,13 @@ abi_struct! {
         dm: crate::U32,
         /// Low 8 bits of the key.
         variant: u8,
+        /// Reserved; zero.
         reserved: [u8; 3],
-        /// First byte of the allocation that the key is for; a multiple of 8 if it gives the right to atomics.
+        /// Offset of the first byte in the allocation; a multiple of 8 if the key allows atomics.
         offset: crate::U64,
         /// Bytes; may be zero.
         length: crate::U64,
+        /// Reserved; zero.
         reserved1: crate::U64,
     }
 }

@@ -1,31 +1,33 @@
 //! Doorbell pages and kick pages (BAR 2).
 //!
 //! A doorbell page is plain shared memory: software appends a doorbell to the ring in its page and the
-//! device polls it. How software appends, and why a thread that stops half way holds up no other, is in
-//! [`crate::ring`]. While the device sleeps (`asleep` is not zero, read after a full barrier that follows the
+//! device polls it. [`crate::ring`] has the algorithm, which is lock-free. While the device sleeps (`asleep` is not zero, read after a full barrier that follows the
 //! store) software also writes the doorbell to the kick page of the same number, which wakes the device and
-//! handles that doorbell at once. Doorbells carry absolute indices, so a doorbell handled twice or late
-//! does no harm.
+//! handles that doorbell at once. Doorbells carry absolute indices, so a doorbell that is handled twice or late
+//! has no effect.
 //!
-//! A doorbell counts only for objects created on its page's context; page 0 belongs to the kernel.
+//! A doorbell is valid only for objects of the context that owns its page; page 0 belongs to the kernel.
 
 abi_struct! {
     /// Head of a doorbell page.
     "faultline_doorbell_page" DoorbellPage [4096] {
         /// Written by the device: not zero while it sleeps.
         asleep: crate::U32,
-        /// Written by the device, page 0 only: counts up at least once a second while the device lives.
+        /// Written by the device, page 0 only: incremented at least once a second while the device works.
         heartbeat: crate::U32,
-        /// Written by the device: not zero while the page's context exists. When the kernel takes the device
-        /// away from a process it replaces the page by an empty one, and so the process learns of it.
+        /// Written by the device: not zero while the page's context exists. When the kernel revokes the device
+        /// from a process it replaces the page by an empty one, from which the process learns of it.
         alive: crate::U32,
+        /// Reserved; zero.
         reserved0: [u8; 52],
-        /// Hint which doorbell is the next: behind the last that was stored, or one less while the thread that stored
-        /// it has not come here. For software; the device does not read it.
+        /// Index of the next doorbell: one past the last that was stored, or one less until the thread that stored it has
+        /// advanced this index. For software; the device does not read it.
         producer: crate::U64,
+        /// Reserved; zero.
         reserved1: [u8; 56],
         /// Doorbells that the device has handled.
         consumer: crate::U64,
+        /// Reserved; zero.
         reserved2: [u8; 1912],
         /// The ring. Slot `i % 256` holds doorbell i, or the mark that it is free for doorbell i.
         ring: [crate::U64; 256],
@@ -62,7 +64,7 @@ abi_consts! {
         SQ = 1;
         /// Completion queue `object`: notify on the next completion after consumer index `value`.
         CQ_ARM = 2;
-        /// As CQ_ARM, but only a solicited or failed completion counts.
+        /// As CQ_ARM, but only a solicited or failed completion causes the event.
         CQ_ARM_SOLICITED = 3;
         /// Event queue `object`, page 0 only: consumer index is `value`, interrupt on the next event.
         EQ_ARM = 4;
@@ -70,7 +72,7 @@ abi_consts! {
         ADMIN = 5;
         /// Translation ring, page 0 only: `value` is the producer index.
         TRANSLATION = 6;
-        /// Nothing but a wake-up.
+        /// Wakes the device and has no other effect.
         NOP = 7;
         /// Receive queue of QP `object`: `value` is the producer index. Only when its record asks for it.
         RQ = 8;
@@ -79,7 +81,7 @@ abi_consts! {
     }
 }
 
-/// A doorbell taken apart.
+/// The fields of a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doorbell {
     /// One of [`SQ`], [`CQ_ARM`], … ; not checked.
@@ -91,7 +93,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Takes a doorbell apart, whatever its lap bit.
+    /// Decodes a doorbell; the lap bit is ignored.
     pub const fn from_bits(bits: u64) -> Self {
         Self {
             kind: ((bits >> TYPE_SHIFT) & TYPE_MASK) as u8,
@@ -100,14 +102,14 @@ impl Doorbell {
         }
     }
 
-    /// Puts it together, lap bit zero.
+    /// Encodes it, with lap bit zero.
     pub const fn to_bits(self) -> u64 {
         ((self.kind as u64 & TYPE_MASK) << TYPE_SHIFT)
             | ((self.object as u64 & OBJECT_MASK) << OBJECT_SHIFT)
             | self.value as u64
     }
 
-    /// Puts it together for the slot with this index, in a ring of `2^lap_shift` slots.
+    /// Encodes it for the slot with this index, in a ring of `2^lap_shift` slots.
     pub const fn to_slot(self, index: u64, lap_shift: u32) -> u64 {
         self.to_bits() | (lap_bit(index, lap_shift) << PHASE_SHIFT)
     }
@@ -118,7 +120,7 @@ pub const fn lap_bit(index: u64, lap_shift: u32) -> u64 {
     !(index >> lap_shift) & 1
 }
 
-/// Whether the contents of a slot are a doorbell, of whatever lap.
+/// Returns true if a slot holds a doorbell, of any lap.
 pub const fn is_doorbell(bits: u64) -> bool {
     (bits >> TYPE_SHIFT) & TYPE_MASK != 0
 }

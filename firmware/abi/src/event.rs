@@ -10,6 +10,7 @@ abi_struct! {
     "faultline_eqe" Eqe [64] {
         /// FAULTLINE_EVENT_*.
         kind: u8,
+        /// Reserved; zero.
         reserved0: [u8; 3],
         /// CQ, QP or SRQ number, by kind.
         object: crate::U32,
@@ -29,6 +30,7 @@ abi_struct! {
         psn: crate::U32,
         /// Device clock in nanoseconds.
         timestamp: crate::U64,
+        /// Reserved; zero.
         reserved1: [u8; 7],
         /// Written last.
         phase: u8,
@@ -38,7 +40,7 @@ abi_struct! {
 abi_consts! {
     /// Kinds of events.
     group KINDS: u8, prefix "FAULTLINE_EVENT_" {
-        /// A completion notice for CQ `object`.
+        /// Completion event of CQ `object`.
         COMPLETION = 1;
         /// One or more admin commands have completed.
         ADMIN = 2;
@@ -46,17 +48,17 @@ abi_consts! {
         PAGE_FAULT = 3;
         /// CQ `object` overflowed or can't be written.
         CQ_ERROR = 16;
-        /// QP `object` met an error that no completion can report.
+        /// QP `object` had an error that no completion can report.
         QP_FATAL = 17;
         /// QP `object` refused a malformed request.
         QP_REQUEST_ERROR = 18;
-        /// QP `object` refused a request for lack of access rights.
+        /// QP `object` refused a request because of access rights.
         QP_ACCESS_ERROR = 19;
         /// First packet of an established connection arrived in RTR on QP `object`.
         COMM_ESTABLISHED = 20;
         /// Send queue of QP `object` has drained in SQD.
         SQ_DRAINED = 21;
-        /// QP `object` in error took its last SRQ work request.
+        /// QP `object`, in error, consumed its last SRQ work request.
         LAST_WQE_REACHED = 22;
         /// SRQ `object` fell below its limit.
         SRQ_LIMIT = 23;
@@ -66,9 +68,9 @@ abi_consts! {
         PORT_UP = 32;
         /// The link went down.
         PORT_DOWN = 33;
-        /// The device has stopped; FAULTLINE_REG_FATAL_CODE says why.
+        /// The device has stopped; the cause is in FAULTLINE_REG_FATAL_CODE.
         DEVICE_FATAL = 34;
-        /// The input had stopped too long for a page of QP `object`; the packet in the way was dropped.
+        /// Ingress was paused too long for a page of QP `object`; the packet that waited was dropped.
         STALL_TIMEOUT = 35;
     }
 }

@@ -53,7 +53,7 @@ pub const GROUPS: &[ConstantGroup] = &[
     tag::GEOMETRY,
 ];
 
-/// Every structure; one that contains another comes after it.
+/// Every structure. A structure follows the structures that it contains.
 pub const STRUCTS: &[StructLayout] = &[
     doorbell::DoorbellPage::LAYOUT,
     caps::Caps::LAYOUT,

@@ -11,7 +11,7 @@ pub struct Field {
     pub dim: usize,
     /// Offset in bytes.
     pub offset: usize,
-    /// Description, one line each.
+    /// Description, one element per line.
     pub doc: &'static [&'static str],
 }
 
@@ -24,7 +24,7 @@ pub struct StructLayout {
     pub size: usize,
     /// Fields in ascending order of offset.
     pub fields: &'static [Field],
-    /// Description, one line each.
+    /// Description, one element per line.
     pub doc: &'static [&'static str],
 }
 
@@ -35,20 +35,20 @@ pub struct Constant {
     pub name: &'static str,
     /// Value.
     pub value: u64,
-    /// Description, one line each.
+    /// Description, one element per line.
     pub doc: &'static [&'static str],
 }
 
-/// Numbers that belong together.
+/// A group of related constants.
 #[derive(Clone, Copy, Debug)]
 pub struct ConstantGroup {
-    /// Description, one line each.
+    /// Description, one element per line.
     pub doc: &'static [&'static str],
     /// The numbers.
     pub constants: &'static [Constant],
 }
 
-/// What can be a field.
+/// A type that a field of an ABI structure can have.
 pub(crate) trait AbiType {
     /// C type of the field, or of one element.
     const CTYPE: &'static str;
@@ -88,8 +88,6 @@ macro_rules! abi_struct {
             zerocopy::Immutable, zerocopy::Unaligned,
         )]
         #[repr(C)]
-        // Reserved fields, and those whose type says all, have no text of their own.
-        #[allow(missing_docs)]
         pub struct $name { $( $(#[doc = $fdoc])* pub $field: $ty, )* }
 
         impl Default for $name {

@@ -4,11 +4,11 @@
 //! little-endian, every structure has a fixed size, and fields called `reserved` must be zero on the way
 //! to the device and are zero on the way back. The C header `guest-driver/include/faultline_abi.h` is
 //! generated from this crate ([`header::c_header`]), so that device, kernel module and libibverbs
-//! provider can't drift apart.
+//! provider always agree.
 //!
-//! This crate knows no behaviour: what the device does with these bytes is in `firmware/nic` and in
-//! `docs/hardware-manual.md`. The one exception is [`ring`], the steps on a doorbell ring that many threads and the
-//! device take at once, which all sides must take in the same way.
+//! This crate has no behaviour: what the device does with these bytes is in `firmware/nic` and in
+//! `docs/hardware-manual.md`. The one exception is [`ring`], the lock-free algorithm of the doorbell ring, which drivers
+//! and device must execute in the same way.
 #![cfg_attr(not(feature = "header"), no_std)]
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ pub use zerocopy::little_endian::{U16, U32, U64};
 
 /// Version of this contract: major in the upper 16 bits, minor in the lower 16.
 ///
-/// A driver refuses a device whose major number it does not know; a minor number only adds.
+/// A driver refuses a device with an unknown major number. A new minor number only adds features.
 pub const ABI_VERSION: u32 = 2 << 16;
 
 /// Contents of [`regs::MAGIC`]: "FLTL" in ASCII, first letter in the lowest byte.

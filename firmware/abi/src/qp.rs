@@ -1,7 +1,7 @@
 //! QP types, states and attributes, address vectors, access rights.
 
 abi_struct! {
-    /// Where packets go.
+    /// Path to a destination.
     "faultline_av" AddressVector [40] {
         /// Destination GID; IPv4 as ::ffff:a.b.c.d.
         dgid: [u8; 16],
@@ -15,10 +15,11 @@ abi_struct! {
         sl: u8,
         /// Traffic class, IPv4 ToS.
         traffic_class: u8,
-        /// Hop limit, IPv4 TTL. Zero is taken as 64.
+        /// Hop limit, IPv4 TTL. Zero means 64.
         hop_limit: u8,
         /// Port, 1.
         port: u8,
+        /// Reserved; zero.
         reserved: [u8; 8],
     }
 
@@ -28,7 +29,7 @@ abi_struct! {
         mask: crate::U32,
         /// FAULTLINE_QPS_*.
         state: u8,
-        /// State that the caller believes the QP to be in (QP_ATTR_CUR_STATE).
+        /// Current state that the caller assumes (QP_ATTR_CUR_STATE).
         cur_state: u8,
         /// Path MTU: 1 = 256 … 5 = 4096 bytes.
         path_mtu: u8,
@@ -56,7 +57,7 @@ abi_struct! {
         timeout: u8,
         /// Transport retries, 0..=7.
         retry_cnt: u8,
-        /// RNR retries, 0..=6, 7 = for ever.
+        /// RNR retries, 0..=6, 7 = without limit.
         rnr_retry: u8,
         /// Port, 1.
         port: u8,
@@ -64,11 +65,13 @@ abi_struct! {
         sq_draining: u8,
         /// Raise FAULTLINE_EVENT_SQ_DRAINED (on transition to SQD).
         sqd_notify: u8,
+        /// Reserved; zero.
         reserved0: u8,
         /// Primary path.
         av: AddressVector,
         /// UDP source port, 0 = derived from the QP numbers.
         udp_sport: crate::U16,
+        /// Reserved; zero.
         reserved1: [u8; 30],
     }
 }
@@ -186,15 +189,15 @@ abi_consts! {
 }
 
 abi_consts! {
-    /// What a QP does with a packet that meets an absent page.
+    /// How a QP treats a packet that accesses an absent page.
     group FAULT_POLICIES: u8, prefix "FAULTLINE_" {
         /// Answer with an RNR NAK.
         FAULT_POLICY_RNR = 0;
         /// Drop the packet before it is acknowledged.
         FAULT_POLICY_DROP = 1;
-        /// Hold it, and everything behind it.
+        /// Pause ingress: the packet and all packets after it wait.
         FAULT_POLICY_STALL = 2;
-        /// End the connection.
+        /// Terminate the connection.
         FAULT_POLICY_TERMINATE = 3;
     }
 }

@@ -29,7 +29,7 @@ abi_consts! {
 abi_consts! {
     /// Offsets of the registers in BAR 0.
     group OFFSETS: u32, prefix "FAULTLINE_REG_" {
-        /// RO. "FLTL", first letter in the lowest byte; all ones: the device is gone.
+        /// RO. "FLTL", first letter in the lowest byte; all ones: the device was removed.
         MAGIC = 0x00;
         /// RO. Version of this contract, major << 16 | minor.
         ABI_VERSION = 0x04;
@@ -41,7 +41,7 @@ abi_consts! {
         FEATURES = 0x10;
         /// RO, 64 bits. Permanent MAC address: byte 0 in the lowest byte.
         MAC = 0x20;
-        /// RO. Why FAULTLINE_STATUS_FATAL is set.
+        /// RO. Cause of FAULTLINE_STATUS_FATAL: FAULTLINE_FATAL_*.
         FATAL_CODE = 0x28;
         /// RO, 64 bits. Device clock in nanoseconds. Reading the low half latches the high half.
         CLOCK = 0x30;
@@ -59,7 +59,7 @@ abi_consts! {
         TRANSLATION_CQ_BASE = 0x68;
         /// RW. log2 of the number of entries in each translation ring, 1..=8.
         TRANSLATION_LOG_DEPTH = 0x70;
-        /// RO. Number of doorbell pages at the start of BAR 2. Page 0 is the kernel's.
+        /// RO. Number of doorbell pages at the start of BAR 2. Page 0 belongs to the kernel.
         DOORBELL_PAGES = 0x78;
         /// RO. Offset in BAR 2 of kick page 0, in bytes.
         KICK_OFFSET = 0x7c;
@@ -75,7 +75,7 @@ abi_consts! {
         ENABLED = 1 << 0;
         /// The link is up.
         LINK_UP = 1 << 1;
-        /// The device has stopped for good; only a reset helps. See FAULTLINE_REG_FATAL_CODE.
+        /// The device has stopped and needs a reset. See FAULTLINE_REG_FATAL_CODE.
         FATAL = 1 << 2;
     }
 }
@@ -83,7 +83,7 @@ abi_consts! {
 abi_consts! {
     /// Bits of FAULTLINE_REG_CONTROL.
     group CONTROL_BITS: u32, prefix "FAULTLINE_CONTROL_" {
-        /// Set: take the ring registers and start. Clear: stop and forget every object.
+        /// Set: read the ring registers and start. Clear: stop and destroy every object.
         ENABLE = 1 << 0;
         /// Reset the function as FLR does; reads as zero.
         RESET = 1 << 1;
@@ -101,7 +101,7 @@ abi_consts! {
         RING_DMA = 2;
         /// An event queue can't be written, or overflowed.
         EVENT_QUEUE = 3;
-        /// The operator asked for it.
+        /// Requested by the operator.
         INJECTED = 4;
     }
 }

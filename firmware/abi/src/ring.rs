@@ -1,57 +1,56 @@
-//! The steps on a doorbell ring: how software appends, and how the device takes.
+//! The doorbell ring: a lock-free queue from many software threads to the device.
 //!
-//! Any number of threads append at once, of processes that may be stopped or killed between any two
-//! instructions. None of them may hold up the others.
+//! Any number of threads append concurrently. Their processes may be stopped or killed between any two
+//! instructions, which must not block the other threads.
 //!
 //! # The slots
 //!
-//! Doorbell i, counted from zero in 64 bits, goes into slot `i % 256`. A slot holds one of
+//! Doorbell i, counted from zero in 64 bits, is stored in slot `i % 256`. A slot is in one of two states:
 //!
 //! - *free for i*: type 0, all 64 bits are the lap number `i >> 8` (56 bits, so they end below the type). A zeroed
 //!   page is free for the first lap;
 //! - *doorbell i*: type not 0, with the lap bit of i.
 //!
-//! Two steps change a slot. Software: *free for i* → *doorbell i*, by compare-and-exchange. The device, which takes
-//! doorbells in order: *doorbell i* → *free for i + 256*, by a plain store, as nothing else changes a slot that
-//! holds a doorbell. So a slot goes through its states in one order, none of them comes again for 2^64 doorbells,
-//! and a compare-and-exchange succeeds only in the state that its thread has seen, however long ago that was.
-//! Without the lap number in the free slot a thread that is late by a lap would store a doorbell that belongs to
-//! the lap before: the device would not take it, and no one could store over it.
+//! There are two transitions. Software: *free for i* → *doorbell i*, by compare-and-exchange. The device, which takes
+//! doorbells in order: *doorbell i* → *free for i + 256*, by a plain store, because only the device changes a slot that
+//! holds a doorbell. So the states of a slot have one order, no state repeats within 2^64 doorbells, and a
+//! compare-and-exchange succeeds only if the slot is still in the state that the thread has read.
+//! Without the lap number in a free slot, a thread that is delayed by a lap would store a doorbell with the lap bit of
+//! the previous lap. The device would not take it, and no thread could replace it.
 //!
 //! # The hint
 //!
-//! `producer` tells software which slot is free. It is the truth about nothing: claim and store are the same
-//! exchange, there is no claim without a doorbell. The thread that has stored doorbell i exchanges `producer` from
-//! i to i + 1; if it is stopped before, the next thread finds at i a slot that is not free for i and makes that
-//! exchange itself ([`append`] helps). `producer` moves from i to i + 1 only after doorbell i was stored, so no
-//! slot below it has ever been left out: the device, which waits for doorbell i before it looks at i + 1, waits
-//! at no hole.
+//! `producer` is a hint that tells software which slot is free. It reserves no slot: reserving a slot and storing the
+//! doorbell are the same exchange. The thread that has stored doorbell i exchanges `producer` from i to i + 1. If it is
+//! stopped before that, the next thread finds that slot i is not free for i and advances `producer` itself ([`append`]
+//! helps). `producer` changes from i to i + 1 only after doorbell i was stored, so every slot below it has been filled:
+//! the device, which waits for doorbell i before it reads i + 1, never waits at an empty slot that software has passed.
 //!
-//! What a thread at i = `producer` finds in the slot:
+//! The cases for a thread at i = `producer`, by the contents of the slot:
 //!
 //! | Slot | Meaning | Step |
 //! |---|---|---|
-//! | free for i | | exchange it for the doorbell |
-//! | a doorbell with the other lap bit | doorbell i - 256 has not been taken: full, if `producer` is i still | report |
-//! | anything else | doorbell i was stored, and perhaps taken already | exchange `producer` for i + 1, begin again |
+//! | free for i | no doorbell i yet | exchange it for the doorbell |
+//! | a doorbell with the other lap bit | doorbell i - 256 has not been taken: the ring is full, if `producer` is still i | return [`Full`] |
+//! | anything else | doorbell i was stored, and possibly taken | exchange `producer` for i + 1, start again |
 //!
-//! A late thread, whose i is not `producer` any more, fails in each exchange. An exchange fails only because that
-//! of another thread succeeded, so one of any number of threads always makes progress.
+//! A delayed thread, whose i is less than `producer`, fails in each exchange. An exchange fails only if that of another
+//! thread succeeded, so at least one thread always makes progress.
 //!
 //! # The device
 //!
-//! It takes doorbell i when the slot holds a doorbell with the lap bit of i; one load tells. It never reads
-//! `producer`. Garbage in a ring delays or loses doorbells of the page's own context; [`append`] gives up after
-//! [`TRIES`] rounds, so that garbage does not keep it either.
+//! It takes doorbell i when the slot holds a doorbell with the lap bit of i, which it sees with one load. It never reads
+//! `producer`. Invalid contents of a ring delay or lose doorbells of the page's own context; [`append`] ends after
+//! [`TRIES`] rounds, so that invalid contents cannot keep it in a loop.
 
 use crate::doorbell::{self, Doorbell};
 
-/// Rounds after which [`append`] takes the ring for full. More than there are slots, each of which may need help.
+/// Rounds after which [`append`] reports the ring as full. More than the number of slots, each of which may need help.
 pub const TRIES: u32 = 4 * doorbell::RING_ENTRIES as u32;
 
-/// The words of a doorbell page, wherever they are.
+/// Access to the words of a doorbell page.
 pub trait RingMemory {
-    /// log2 of the number of slots. Only models have fewer than a page.
+    /// log2 of the number of slots. Only model checks have fewer slots than a page.
     const LAP_SHIFT: u32 = doorbell::LAP_SHIFT as u32;
 
     /// Loads `producer`.
@@ -76,14 +75,17 @@ pub trait RingMemory {
     fn barrier(&self);
 }
 
-/// A ring stays full for as long as the device takes no doorbell.
+/// The ring has no free slot. It stays full until the device takes a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// What a slot is to a thread that wants to append doorbell i.
+/// State of a slot for a thread that appends doorbell i.
 enum Slot {
+    /// Free for doorbell i.
     Free,
+    /// Holds a doorbell of the previous lap, which the device has not taken.
     Untaken,
+    /// Doorbell i was stored by another thread.
     Passed,
 }
 
@@ -102,7 +104,7 @@ fn look<R: RingMemory>(ring: &R, index: u64) -> Slot {
     }
 }
 
-/// Appends a doorbell, whose type is not zero. Afterwards the ringer must ask [`must_kick`].
+/// Appends a doorbell, whose type is not zero. The caller must call [`must_kick`] afterwards.
 ///
 /// # Errors
 ///
@@ -132,16 +134,16 @@ pub fn append<R: RingMemory>(ring: &R, bell: Doorbell) -> Result<(), Full> {
     Err(Full)
 }
 
-/// Whether the doorbell that has just been appended must be written to the kick page too.
+/// Returns true if the doorbell that was just appended must also be written to the kick page.
 #[inline]
 pub fn must_kick<R: RingMemory>(ring: &R) -> bool {
-    // The device sets `asleep`, executes a barrier, and looks at the ring once more.
+    // The device sets `asleep`, executes a barrier, and reads the ring once more.
     ring.barrier();
     ring.asleep()
 }
 
-/// Index behind the last doorbell that was stored, those included whose thread has not come to `producer`. They have
-/// all been handled when `consumer` is there.
+/// Index one past the last doorbell that was stored, including those whose thread has not advanced `producer` yet. All of
+/// them have been handled when `consumer` reaches it.
 pub fn end<R: RingMemory>(ring: &R) -> u64 {
     for _ in 0..TRIES {
         let index = ring.producer();
@@ -153,20 +155,20 @@ pub fn end<R: RingMemory>(ring: &R) -> u64 {
     ring.producer()
 }
 
-/// Whether the contents of a slot are the doorbell with this index.
+/// Returns true if the contents of a slot are the doorbell with this index.
 #[inline]
 fn is_filled<R: RingMemory>(bits: u64, index: u64) -> bool {
     doorbell::is_doorbell(bits)
         && bits >> doorbell::PHASE_SHIFT == doorbell::lap_bit(index, R::LAP_SHIFT)
 }
 
-/// The device: whether the doorbell with this index is there.
+/// Device side: returns true if the doorbell with this index is in its slot.
 #[inline]
 pub fn is_there<R: RingMemory>(ring: &R, index: u64) -> bool {
     is_filled::<R>(ring.slot(index), index)
 }
 
-/// The device: takes the doorbell with this index if it is there, and makes its slot free for the next lap.
+/// Device side: takes the doorbell with this index if it is in its slot, and frees the slot for the next lap.
 #[inline]
 pub fn take<R: RingMemory>(ring: &R, index: u64) -> Option<Doorbell> {
     let bits = ring.slot(index);

@@ -2,13 +2,13 @@
 
 macro_rules! statuses {
     ($( $(#[doc = $doc:literal])* $name:ident / $cname:literal = $value:literal, )*) => {
-        /// Outcome of a command. Every way to refuse one has a value of its own.
+        /// Result of a command. Each reason for which a command is refused has its own value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         pub enum Status { $( $(#[doc = $doc])* $name = $value, )* }
 
         impl Status {
-            /// The status with this number, if there is one.
+            /// The status with this number, or `None` if it is not defined.
             pub const fn from_u16(value: u16) -> Option<Self> {
                 match value { $( $value => Some(Self::$name), )* _ => None }
             }
@@ -35,11 +35,11 @@ statuses! {
     BadParameter / "BAD_PARAMETER" = 3,
     /// The limit on objects of this kind is reached.
     NoResources / "NO_RESOURCES" = 4,
-    /// Something still refers to the object.
+    /// Other objects refer to the object.
     InUse / "IN_USE" = 5,
     /// The device does not have this feature.
     NotSupported / "NOT_SUPPORTED" = 6,
-    /// The device could not read or write the memory that the command names.
+    /// The device could not read or write the memory that the command refers to.
     DmaError / "DMA_ERROR" = 7,
     /// No such protection domain.
     BadPd / "BAD_PD" = 8,
@@ -95,7 +95,7 @@ statuses! {
     BadXrcd / "BAD_XRCD" = 33,
     /// No such flow.
     BadFlow / "BAD_FLOW" = 60,
-    /// The flow asks for fields of headers that it does not ask for.
+    /// The flow matches fields of headers that it does not require.
     BadFlowFields / "BAD_FLOW_FIELDS" = 61,
     /// No such work queue.
     BadWq / "BAD_WQ" = 62,
@@ -107,7 +107,7 @@ statuses! {
     NotAttached / "NOT_ATTACHED" = 65,
     /// No such allocation of device memory.
     BadDm / "BAD_DM" = 80,
-    /// There is not so much device memory in one piece.
+    /// No free range of device memory is large enough.
     NoDeviceMemory / "NO_DEVICE_MEMORY" = 81,
     /// No such counter set.
     BadCounters / "BAD_COUNTERS" = 82,

@@ -17,7 +17,7 @@ abi_struct! {
         smac: [u8; 6],
         /// EtherType, behind a VLAN tag if there is one.
         ether_type: [u8; 2],
-        /// VLAN tag; zero without.
+        /// VLAN tag; zero if the frame has none.
         vlan_tci: [u8; 2],
         /// Source IP address; IPv4 in the last four bytes, zeroes before.
         src_ip: [u8; 16],
@@ -37,38 +37,47 @@ abi_struct! {
         src_port: [u8; 2],
         /// TCP or UDP destination port.
         dst_port: [u8; 2],
+        /// Reserved; zero.
         reserved: [u8; 4],
     }
 
     /// CREATE_FLOW. Answer: handle.
     "faultline_create_flow" CreateFlow [32] {
-        /// NORMAL: DMA address of two `faultline_flow_fields`: values, then the mask of the bits that count. Else 0.
+        /// NORMAL: DMA address of two `faultline_flow_fields`: the values, then the mask of the bits that are compared. Else 0.
         fields_addr: crate::U64,
-        /// Raw or RSS queue pair that gets the frames.
+        /// Raw or RSS queue pair that receives the frames.
         qpn: crate::U32,
         /// NORMAL: FAULTLINE_FLOW_HAS_*, the headers that a frame must have.
         headers: crate::U32,
         /// Returned in completions.
         tag: crate::U32,
-        /// NORMAL: lower comes first. Else 0.
+        /// NORMAL: lower values match first. Else 0.
         priority: crate::U16,
         /// FAULTLINE_FLOW_KIND_*.
         kind: u8,
         /// FAULTLINE_FLOW_FLAG_*.
         flags: u8,
+        /// Reserved; zero.
         reserved: [u8; 8],
     }
 
-    /// CREATE_WQ: ring of 2^(log_depth + stride_shift) bytes and a record, as of a receive queue. Answer: handle.
+    /// CREATE_WQ: ring of 2^(log_depth + stride_shift) bytes and a record, as for a receive queue. Answer: handle.
     "faultline_create_wq" CreateWq [40] {
+        /// Ring of the queue.
         ring: RingDesc,
+        /// Protection domain.
         pd: crate::U32,
+        /// User context that it belongs to; 0 = the kernel.
         uctx: crate::U32,
         /// CQ of the receives.
         cqn: crate::U32,
+        /// log2 of the number of entries.
         log_depth: u8,
+        /// log2 of the bytes in an entry.
         stride_shift: u8,
+        /// Scatter/gather entries of a work request.
         max_sge: u8,
+        /// Reserved; zero.
         reserved: [u8; 9],
     }
 
@@ -76,6 +85,7 @@ abi_struct! {
     "faultline_modify_wq" ModifyWq [8] {
         /// FAULTLINE_WQS_*.
         state: u8,
+        /// Reserved; zero.
         reserved: [u8; 7],
     }
 
@@ -83,20 +93,25 @@ abi_struct! {
     "faultline_create_rwq_table" CreateRwqTable [16] {
         /// DMA address of 2^log_size numbers of WQs, or of raw queue pairs, 32 bits each.
         addr: crate::U64,
+        /// log2 of the number of entries; 0..=max_rwq_table_log_size.
         log_size: u8,
+        /// Reserved; zero.
         reserved: [u8; 7],
     }
 
     /// CREATE_RSS_QP. Answer: handle, a queue pair.
     "faultline_create_rss_qp" CreateRssQp [64] {
+        /// Protection domain.
         pd: crate::U32,
+        /// User context that it belongs to; 0 = the kernel.
         uctx: crate::U32,
         /// Indirection table.
         table: crate::U32,
-        /// FAULTLINE_HASH_*: what is hashed, if the frame has it. Ports of TCP or of UDP, not of both.
+        /// FAULTLINE_HASH_*: fields that are hashed if the frame has them. Ports of TCP or of UDP, not of both.
         hash_fields: crate::U32,
         /// Toeplitz key.
         key: [u8; 40],
+        /// Reserved; zero.
         reserved: [u8; 8],
     }
 }
@@ -106,11 +121,11 @@ abi_consts! {
     group FLOW_KINDS: u8, prefix "FAULTLINE_" {
         /// Frames that match.
         FLOW_KIND_NORMAL = 0;
-        /// What neither a flow nor the netdev takes.
+        /// Frames that neither a flow nor the netdev matches.
         FLOW_KIND_ALL_DEFAULT = 1;
-        /// Multicast that neither a flow nor the netdev takes.
+        /// Multicast frames that neither a flow nor the netdev matches.
         FLOW_KIND_MC_DEFAULT = 2;
-        /// A copy of everything, both ways.
+        /// A copy of every frame that is sent or received.
         FLOW_KIND_SNIFFER = 3;
     }
 }
@@ -118,7 +133,7 @@ abi_consts! {
 abi_consts! {
     /// Flags of CREATE_FLOW.
     group FLOW_FLAGS: u8, prefix "FAULTLINE_" {
-        /// The search goes on: others get the frame too.
+        /// Later flows can match the frame too.
         FLOW_FLAG_DONT_TRAP = 1 << 0;
         /// The frame is dropped.
         FLOW_FLAG_DROP = 1 << 1;
@@ -144,17 +159,17 @@ abi_consts! {
 abi_consts! {
     /// States of a WQ; the values of `enum ib_wq_state`.
     group WQ_STATES: u8, prefix "FAULTLINE_" {
-        /// Nothing happens.
+        /// Reset: frames are dropped.
         WQS_RESET = 0;
-        /// Ready.
+        /// Ready to receive.
         WQS_RDY = 1;
-        /// Everything is flushed.
+        /// Error: receive work requests are flushed.
         WQS_ERR = 2;
     }
 }
 
 abi_consts! {
-    /// What an RSS queue pair hashes; the values of `enum ibv_rx_hash_fields`.
+    /// Fields that an RSS queue pair hashes; the values of `enum ibv_rx_hash_fields`.
     group HASH_FIELDS: u32, prefix "FAULTLINE_" {
         /// IPv4 source address.
         HASH_SRC_IPV4 = 1 << 0;

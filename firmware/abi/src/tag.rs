@@ -1,8 +1,8 @@
-//! Tag matching: shared receive queues that look into messages.
+//! Tag matching: shared receive queues that select the buffer by a tag in the message.
 //!
-//! Beside its receive work requests such an SRQ has a list of tagged buffers, which is changed by operations
-//! from a second ring. The messages begin with the headers of `infiniband/tm_types.h`, big-endian as they are on
-//! the wire. See docs/tag-matching.md.
+//! In addition to receive work requests such an SRQ has a list of tagged buffers, which the operations of a second ring
+//! change. A message begins with the headers of `infiniband/tm_types.h`, in wire order (big-endian). See
+//! docs/tag-matching.md.
 
 use crate::admin::{CreateSrq, RingDesc};
 use crate::wqe::Sge;
@@ -14,14 +14,16 @@ abi_struct! {
         srq: CreateSrq,
         /// Ring of 2^ops_log_depth operations of 128 bytes, and a record.
         ops: RingDesc,
-        /// Tagged buffers at once; 1..=max_tm_tags.
+        /// Capacity of the list of tagged buffers; 1..=max_tm_tags.
         max_tags: crate::U32,
+        /// log2 of the number of operations; at most that of max_tm_ops.
         ops_log_depth: u8,
+        /// Reserved; zero.
         reserved: [u8; 11],
     }
 
-    /// An operation on the list. Operation number i (a 32-bit count) stands in entry `i mod 2^n`; ring
-    /// FAULTLINE_DB_TM_OPS with the producer index. The record's `consumer` says how many have been taken.
+    /// An operation on the list. Operation number i (a 32-bit count) is in entry `i mod 2^n`; ring
+    /// FAULTLINE_DB_TM_OPS with the producer index. The record's `consumer` is the number of operations consumed.
     "faultline_tm_op" TmOp [128] {
         /// FAULTLINE_TM_OP_*.
         opcode: u8,
@@ -29,16 +31,20 @@ abi_struct! {
         flags: u8,
         /// ADD: number of SGEs.
         num_sge: u8,
+        /// Reserved; zero.
         reserved0: u8,
         /// Unexpected messages that software has handled, modulo 2^32; only with TM_OP_FLAG_SYNC.
         unexpected: crate::U32,
-        /// ADD: place of the list, below max_tags, which must be empty; it is what `wqe` of the completions of the
-        /// buffer says. DEL: the place to empty.
+        /// ADD: index of an empty entry of the list, below max_tags; `wqe` of the completions of the buffer. DEL: index of
+        /// the entry to remove.
         slot: crate::U32,
+        /// Reserved; zero.
         reserved1: crate::U32,
-        /// ADD: a message matches if its tag AND `mask` is this.
+        /// ADD: a message matches if its tag AND `mask` equals this value.
         tag: crate::U64,
+        /// ADD: bits of the tag that are compared.
         mask: crate::U64,
+        /// Reserved; zero.
         reserved2: [u8; 32],
         /// ADD: the buffer.
         sge: [Sge; 4],
@@ -48,16 +54,21 @@ abi_struct! {
     "faultline_tmh" Tmh [16] {
         /// FAULTLINE_TMH_*.
         opcode: u8,
+        /// Reserved; zero.
         reserved: [u8; 3],
-        /// Returned in the completion that says TM_MATCH.
+        /// Returned in the completion that has TM_MATCH set.
         app_ctx: [u8; 4],
+        /// Tag of the message, big-endian.
         tag: [u8; 8],
     }
 
-    /// Header of a rendezvous request, behind the first (ibv_rvh): where the data is. FIN repeats both.
+    /// Second header of a rendezvous request (ibv_rvh): location of the data. FIN repeats both headers.
     "faultline_rvh" Rvh [16] {
+        /// Address of the data, big-endian.
         va: [u8; 8],
+        /// Remote key of the data, big-endian.
         rkey: [u8; 4],
+        /// Bytes of data, big-endian.
         len: [u8; 4],
     }
 }
@@ -67,9 +78,9 @@ abi_consts! {
     group OPS: u8, prefix "FAULTLINE_" {
         /// Add a tagged buffer.
         TM_OP_ADD = 1;
-        /// Remove one. It fails (WC_STATUS_TM_ERR) if a message has consumed the buffer.
+        /// Remove a tagged buffer. Fails (WC_STATUS_TM_ERR) if a message has consumed the buffer.
         TM_OP_DEL = 2;
-        /// Tell the count of unexpected messages, and nothing else.
+        /// Report the count of unexpected messages that software has handled.
         TM_OP_SYNC = 3;
     }
 }
@@ -77,9 +88,9 @@ abi_consts! {
 abi_consts! {
     /// Flags of an operation.
     group OP_FLAGS: u8, prefix "FAULTLINE_" {
-        /// Make a completion. An operation that fails makes one anyway.
+        /// Write a completion. An operation that fails always writes one.
         TM_OP_FLAG_SIGNALED = 1 << 0;
-        /// `unexpected` is given.
+        /// `unexpected` is valid.
         TM_OP_FLAG_SYNC = 1 << 1;
     }
 }
@@ -87,13 +98,13 @@ abi_consts! {
 abi_consts! {
     /// Opcodes of a tagged message.
     group HEADERS: u8, prefix "FAULTLINE_" {
-        /// No tag: what follows the opcode is not looked at.
+        /// No tag: the fields after the opcode are ignored.
         TMH_NO_TAG = 0;
-        /// The data waits to be read.
+        /// Rendezvous: the receiver reads the data.
         TMH_RNDV = 1;
-        /// The data has been read.
+        /// The receiver has read the data.
         TMH_FIN = 2;
-        /// The data follows.
+        /// Eager: the data follows the header.
         TMH_EAGER = 3;
     }
 }
@@ -101,13 +112,13 @@ abi_consts! {
 abi_consts! {
     /// Flags of a completion of a tag matching SRQ (`tm_flags`).
     group CQE_FLAGS: u8, prefix "FAULTLINE_" {
-        /// `wqe` is a place of the tag list, not the tag of a receive work request.
+        /// `wqe` is an index in the tag list, not the tag of a receive work request.
         CQE_TM_TAGGED = 1 << 0;
-        /// The message has found its buffer.
+        /// The message matched a tagged buffer.
         CQE_TM_MATCH = 1 << 1;
-        /// All data is in the buffer, which is done with.
+        /// All data is in the buffer; the buffer is complete.
         CQE_TM_DATA_VALID = 1 << 2;
-        /// Buffers that were added lately do not match before software has told the count.
+        /// Buffers added since then do not match before software has reported the count of unexpected messages.
         CQE_TM_SYNC_REQ = 1 << 3;
     }
 }

@@ -1,6 +1,6 @@
 //! The translation queue: page tables and fault resumes.
 //!
-//! Entries complete in order, in bounded time, whatever data traffic there is; the driver polls the
+//! Entries complete in order, in bounded time, independent of data traffic; the driver polls the
 //! completion ring. Completion i of a ring with 2^n entries is new when its phase equals `!(i >> n) & 1`.
 
 abi_struct! {
@@ -18,27 +18,30 @@ abi_struct! {
         iova: crate::U64,
         /// MAP, REPLACE: number of pages. INVALIDATE: length of the range in bytes.
         count: crate::U64,
-        /// MAP, REPLACE: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the one page
-        /// entry of the first page, the others following it in memory.
+        /// MAP, REPLACE: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the page
+        /// entry of the first page; the other pages follow it in memory.
         list: crate::U64,
         /// RESUME: the token.
         token: crate::U64,
         /// MAP, REPLACE: log2 of the page size.
         page_shift: u8,
+        /// Reserved; zero.
         reserved0: u8,
-        /// RESUME: FAULTLINE_OK, or the status with which the transfer fails.
+        /// RESUME: FAULTLINE_OK, or the status with which the access fails.
         resume_status: crate::U16,
+        /// Reserved; zero.
         reserved1: [u8; 20],
     }
 
     /// Translation completion.
     "faultline_tq_comp" TqComp [16] {
-        /// Of the command.
+        /// `id` of the command.
         id: crate::U16,
         /// Status.
         status: crate::U16,
         /// MAP, REPLACE: entries written. INVALIDATE: entries that were present. RESUME: QPs that waited.
         count: crate::U32,
+        /// Reserved; zero.
         reserved: [u8; 7],
         /// Written last.
         phase: u8,
@@ -50,11 +53,11 @@ abi_consts! {
     group OPCODES: u8, prefix "FAULTLINE_TQ_" {
         /// Write page entries.
         MAP = 1;
-        /// Remove all entries that overlap a range; after completion the device does not touch the pages.
+        /// Remove all entries that overlap a range; after completion the device does not access the pages.
         INVALIDATE = 2;
-        /// A fault has been answered: go on, or fail.
+        /// Answer a fault: the access continues or fails.
         RESUME = 3;
-        /// Like MAP, but only entries that are present are written: other pages under a live key.
+        /// Like MAP, but writes only entries that are present: moves the pages of a key that is in use.
         REPLACE = 4;
     }
 }
@@ -74,7 +77,7 @@ abi_consts! {
         READ = 1 << 0;
         /// The device may write the page.
         WRITE = 1 << 1;
-        /// Where the address is.
+        /// Bits of the address.
         ADDR_MASK = 0xffff_ffff_ffff_f000;
     }
 }

@@ -2,27 +2,27 @@
 //!
 //! A send queue, receive queue or SRQ of 2^n entries of 2^s bytes each is a ring of 2^(n+s) bytes followed by
 //! a 64-byte record, all in guest memory described by a [`RingDesc`](crate::admin::RingDesc). Work request
-//! number i (a 32-bit count) stands in entry `i mod 2^n`.
+//! number i (a 32-bit count) is in entry `i mod 2^n`.
 //!
 //! Send: fill the entry, then ring FAULTLINE_DB_SQ with the new producer index. Receive: fill the
 //! entry, then (after a write barrier) store the new producer index in the record. There is no doorbell, with
 //! one exception: if after a full barrier the record's `notify` is not zero (a QP in the error state, which
 //! must flush what is posted), ring FAULTLINE_DB_RQ with the producer index. The device copies a receive
-//! entry when it takes it, and says in the record's `consumer` how many it has taken.
+//! entry when it consumes it, and stores the number of consumed entries in the record's `consumer`.
 
 abi_struct! {
     /// Scatter/gather entry.
     "faultline_sge" Sge [16] {
         /// I/O virtual address.
         addr: crate::U64,
-        /// Bytes. Zero means zero.
+        /// Bytes; 0 is a length of zero.
         length: crate::U32,
         /// Local key.
         lkey: crate::U32,
     }
 
     /// First 48 bytes of a send work request. `sge[num_sge]`, or the inline data, follows at offset 48. A raw frame
-    /// may have both: inline data, and at the next multiple of 16 the SGEs of what comes behind it.
+    /// may have both: inline data, and at the next multiple of 16 the SGEs of the rest of the frame.
     "faultline_sq_wqe" SqWqe [48] {
         /// FAULTLINE_WR_*.
         opcode: u8,
@@ -30,6 +30,7 @@ abi_struct! {
         flags: u8,
         /// Number of SGEs; zero with WR_FLAG_INLINE, but for raw frames.
         num_sge: u8,
+        /// Reserved; zero.
         reserved0: u8,
         /// Immediate data in wire order, or the rkey to invalidate.
         imm: crate::U32,
@@ -49,24 +50,27 @@ abi_struct! {
         remote_qpn: crate::U32,
     }
 
-    /// Second use of `compare_add` and `swap`, for UD and GSI: same offsets.
+    /// UD and GSI: replaces `compare_add` and `swap`, at the same offsets.
     "faultline_ud_seg" UdSeg [16] {
         /// Q_Key; if the top bit is set the QP's own is used (IBTA 10.2.5).
         qkey: crate::U32,
+        /// Reserved; zero.
         reserved: [u8; 12],
     }
 
-    /// WR_REG_MR, as the first 48 bytes. Only queue pairs of context 0 may: the list has DMA addresses.
+    /// First 48 bytes of a WR_REG_MR. Allowed on queue pairs of context 0 only, because the list has DMA addresses.
     "faultline_reg_mr_wqe" RegMrWqe [48] {
         /// WR_REG_MR.
         opcode: u8,
         /// FAULTLINE_WR_FLAG_*, not INLINE.
         flags: u8,
+        /// Reserved; zero.
         reserved0: crate::U16,
         /// FAULTLINE_ACCESS_*: local and remote rights.
         access: crate::U32,
+        /// Reserved; zero.
         reserved1: crate::U32,
-        /// The key as it will be: of an MKEY_FAST_REG that is free; the low 8 bits as you like.
+        /// The new key: that of a free MKEY_FAST_REG, with any low 8 bits.
         key: crate::U32,
         /// First address of the region.
         iova: crate::U64,
@@ -80,36 +84,41 @@ abi_struct! {
         page_shift: crate::U32,
     }
 
-    /// WR_BIND_MW, as the first 48 bytes.
+    /// First 48 bytes of a WR_BIND_MW.
     "faultline_bind_mw_wqe" BindMwWqe [48] {
         /// WR_BIND_MW.
         opcode: u8,
         /// FAULTLINE_WR_FLAG_*, not INLINE.
         flags: u8,
+        /// Reserved; zero.
         reserved0: crate::U16,
         /// Key of the region.
         lkey: crate::U32,
+        /// Reserved; zero.
         reserved1: crate::U32,
-        /// The window's key as it will be; the low 8 bits as you like.
+        /// The new key of the window, with any low 8 bits.
         rkey: crate::U32,
         /// First address, in the region.
         addr: crate::U64,
         /// Bytes. Type 1: zero unbinds.
         length: crate::U64,
-        /// FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED. ACCESS_LOCAL_WRITE means nothing.
+        /// FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED. ACCESS_LOCAL_WRITE is ignored.
         access: crate::U32,
+        /// Reserved; zero.
         reserved2: [u8; 12],
     }
 
-    /// WR_FLUSH, as the first 48 bytes.
+    /// First 48 bytes of a WR_FLUSH.
     "faultline_flush_wqe" FlushWqe [48] {
         /// WR_FLUSH.
         opcode: u8,
         /// FAULTLINE_WR_FLAG_*, not INLINE.
         flags: u8,
+        /// Reserved; zero.
         reserved0: crate::U16,
         /// FAULTLINE_FLUSH_*.
         placement: crate::U32,
+        /// Reserved; zero.
         reserved1: crate::U32,
         /// Remote key.
         rkey: crate::U32,
@@ -119,21 +128,23 @@ abi_struct! {
         length: crate::U64,
         /// 0: the range, 1: all of the region.
         selectivity: crate::U32,
+        /// Reserved; zero.
         reserved2: [u8; 8],
         /// XRC: destination SRQ.
         remote_qpn: crate::U32,
     }
 
-    /// Second use of `compare_add` and `swap`, for raw frames: same offsets.
+    /// Raw frames: replaces `compare_add` and `swap`, at the same offsets.
     "faultline_raw_seg" RawSeg [16] {
-        /// WR_FLAG_CSUM: where the sum begins, in bytes of the frame. 0: the device finds all checksums.
+        /// WR_FLAG_CSUM: offset in the frame at which the sum begins. 0: the device finds all checksum fields.
         csum_start: crate::U16,
-        /// Where the sum goes, from there; what stands there is summed too.
+        /// Offset of the checksum field from `csum_start`. Its previous value is included in the sum.
         csum_offset: crate::U16,
-        /// Not 0: the frame is cut into frames with so many bytes of TCP payload. Every checksum is filled in.
+        /// Not 0: the frame is segmented into frames with this many bytes of TCP payload. All checksums are filled in.
         mss: crate::U16,
-        /// With `mss`: bytes of headers, down to the end of TCP's.
+        /// With `mss`: bytes of headers, up to the end of the TCP header.
         header_len: crate::U16,
+        /// Reserved; zero.
         reserved: [u8; 8],
     }
 
@@ -143,6 +154,7 @@ abi_struct! {
         tag: crate::U32,
         /// Number of SGEs.
         num_sge: u8,
+        /// Reserved; zero.
         reserved: [u8; 11],
     }
 
@@ -150,11 +162,13 @@ abi_struct! {
     "faultline_wq_record" WqRecord [64] {
         /// Producer index, written by software.
         producer: crate::U32,
+        /// Reserved; zero.
         reserved0: [u8; 28],
-        /// Entries taken, written by the device.
+        /// Entries consumed, written by the device.
         consumer: crate::U32,
         /// Not zero, written by the device: ring FAULTLINE_DB_RQ after posting (receive queues, not SRQs).
         notify: crate::U32,
+        /// Reserved; zero.
         reserved1: [u8; 24],
     }
 
@@ -162,6 +176,7 @@ abi_struct! {
     "faultline_cq_record" CqRecord [64] {
         /// Consumer index, written by software; read by the device when the queue looks full.
         consumer: crate::U32,
+        /// Reserved; zero.
         reserved: [u8; 60],
     }
 }
@@ -201,11 +216,11 @@ abi_consts! {
 }
 
 abi_consts! {
-    /// What a FLUSH asks for (IBTA annex A19).
+    /// Placement type of a FLUSH (IBTA annex A19).
     group FLUSH: u32, prefix "FAULTLINE_" {
-        /// What was written before is visible to all.
+        /// Global visibility: earlier writes are visible to all processors and devices.
         FLUSH_GLOBAL = 1 << 0;
-        /// It outlives a loss of power.
+        /// Persistence: earlier writes survive a loss of power.
         FLUSH_PERSISTENT = 1 << 1;
     }
 }
@@ -213,13 +228,13 @@ abi_consts! {
 abi_consts! {
     /// Flags of a send work request.
     group FLAGS: u8, prefix "FAULTLINE_" {
-        /// Make a completion.
+        /// Write a completion.
         WR_FLAG_SIGNALED = 1 << 0;
         /// Ask the responder for a solicited event.
         WR_FLAG_SOLICITED = 1 << 1;
-        /// Wait for earlier READs, atomics, FLUSHes and atomic writes; a local invalidate: for all that is earlier.
+        /// Wait for earlier READs, atomics, FLUSHes and atomic writes; a local invalidate waits for all earlier work requests.
         WR_FLAG_FENCE = 1 << 2;
-        /// The data stands in the work request.
+        /// The data is in the work request.
         WR_FLAG_INLINE = 1 << 3;
         /// Raw: fill the IPv4 header checksum and the TCP or UDP checksum.
         WR_FLAG_CSUM = 1 << 4;
@@ -241,7 +256,7 @@ abi_consts! {
         RQ_MIN_STRIDE_SHIFT = 5;
         /// Bytes of the record after a ring.
         RING_RECORD_SIZE = 64;
-        /// First bytes of a raw frame in which checksums are put and headers are found.
+        /// Bytes at the start of a raw frame that the device parses for headers and in which it fills in checksums.
         MAX_RAW_HEADERS = 138;
     }
 }

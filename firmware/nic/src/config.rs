@@ -1,4 +1,4 @@
-//! What is fixed when a NIC is made.
+//! Configuration of a NIC: what is fixed when it is created.
 
 use faultline_abi::caps::{
     Caps, ODP_ATOMIC, ODP_READ, ODP_RECV, ODP_SEND, ODP_SRQ_RECV, ODP_WRITE,
@@ -11,15 +11,15 @@ use crate::qp::FaultPolicy;
 use crate::time::Nanos;
 use crate::work;
 
-/// Most scatter/gather entries in a work request.
+/// Largest number of scatter/gather entries in a work request.
 pub const MAX_SGE: u32 = 30;
-/// Most inline bytes: what fits into the largest stride.
+/// Largest number of inline bytes: the rest of the largest stride.
 pub const MAX_INLINE: u32 = (1 << MAX_STRIDE_SHIFT) - SQ_WQE_DATA;
 /// Longest message: 1 GiB.
 pub const MAX_MSG_SIZE: u32 = 1 << 30;
-/// Longest payload that is segmented.
+/// Longest payload of a work request that is segmented, in bytes.
 pub const MAX_TSO: u32 = 1 << 16;
-/// Largest Ethernet MTU.
+/// Largest Ethernet MTU in bytes.
 pub const MAX_MTU: u16 = 9000;
 
 /// Largest number of leaves that one MAP command may write: 1 GiB of 4 KiB pages.
@@ -27,44 +27,69 @@ pub(crate) const MAX_LEAVES_PER_MAP: u64 = work::TURN;
 /// Largest number of pages of a fast registration: a list of 16 KiB.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 2048;
 
-/// Largest number of completions that a CQ counts before it makes a notice.
+/// Largest completion count of CQ moderation.
 pub const MAX_CQ_COUNT: u16 = u16::MAX;
 /// Longest moderation period of a CQ in microseconds.
 pub const MAX_CQ_PERIOD: u16 = u16::MAX;
 
 const _: () = assert!(RQ_WQE_DATA + MAX_SGE * 16 <= 1 << MAX_STRIDE_SHIFT);
 
-/// Most objects of each kind.
+/// Largest number of objects of each kind, and of entries in them. The names are those of `struct faultline_caps`.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)] // The names are those of `struct faultline_caps`.
 pub struct Limits {
+    /// Queue pairs.
     pub max_qp: u32,
+    /// Work requests in a send or receive queue.
     pub max_qp_wr: u32,
+    /// Completion queues.
     pub max_cq: u32,
+    /// Entries of a completion queue.
     pub max_cqe: u32,
+    /// Memory keys.
     pub max_mkey: u32,
+    /// Protection domains.
     pub max_pd: u32,
+    /// Address handles.
     pub max_ah: u32,
+    /// Shared receive queues.
     pub max_srq: u32,
+    /// Work requests in a shared receive queue.
     pub max_srq_wr: u32,
+    /// User contexts.
     pub max_uctx: u32,
+    /// Event queues.
     pub max_eq: u32,
+    /// Entries of an event queue.
     pub max_eqe: u32,
+    /// Entries of the GID table.
     pub max_gid: u32,
+    /// READs and atomics outstanding on a queue pair, as requester and as responder.
     pub max_rd_atomic: u32,
+    /// Page faults outstanding at a time.
     pub max_faults: u32,
+    /// XRC domains.
     pub max_xrcd: u32,
+    /// Multicast groups.
     pub max_mcast_grp: u32,
+    /// Queue pairs in a multicast group.
     pub max_mcast_qp: u32,
+    /// Flows.
     pub max_flow: u32,
     /// Bytes of device memory, whole pages.
     pub device_memory: u64,
+    /// Allocations of device memory.
     pub max_dm: u32,
+    /// Counter sets.
     pub max_counters: u32,
+    /// Indirection tables of work queues.
     pub max_rwq_table: u32,
+    /// log2 of the entries of an indirection table.
     pub max_rwq_table_log_size: u32,
+    /// Addresses of the MAC filter.
     pub max_mac_filter: u32,
+    /// Tagged buffers of a tag matching SRQ; 0 = no tag matching.
     pub max_tm_tags: u32,
+    /// Operations in the ring of a tag matching SRQ.
     pub max_tm_ops: u32,
 }
 
@@ -109,41 +134,41 @@ pub struct NicConfig {
     pub mac: MacAddr,
     /// Limits.
     pub limits: Limits,
-    /// Regions on demand are offered. Without: an adapter whose memory must be pinned.
+    /// Offers on-demand regions. If false, the NIC supports pinned regions only.
     pub on_demand: bool,
-    /// Fault policy of queue pairs that name none.
+    /// Fault policy of queue pairs that set none.
     pub fault_policy: FaultPolicy,
-    /// A fault that the driver has not answered after this long fails.
+    /// Fault timeout: a fault that the driver has not answered by then fails.
     pub fault_timeout: Nanos,
-    /// An input that has stopped for a page this long is taken for a deadlock.
+    /// Longest time that a page fault (policy `stall`) pauses ingress. A longer pause is treated as a deadlock.
     pub stall_timeout: Nanos,
-    /// NICs, this one included, that can pause a sender beside which they are: they share a tenth of its time.
+    /// Number of NICs, including this one, that can pause the same senders: together they may pause a sender for a tenth of
+    /// its time.
     pub pause_sharers: u32,
-    /// Bytes of packets that may wait for pages in the device.
+    /// Memory for packets that wait for pages in the device, in bytes.
     pub park_bytes: usize,
-    /// Bytes that page tables, the page lists of rings and queue pairs may take: 8 for each page that is mapped.
+    /// Memory for page tables, page lists of rings and queue pairs, in bytes: 8 for each mapped page.
     pub table_bytes: usize,
-    /// After a repair the responder tells the requester, which need not wait out its RNR timer: an
-    /// acknowledgement of what is before the refused packet. Others take it for a repeated one.
+    /// When a page has become present, the responder acknowledges the packets before the refused one. A Faultline requester
+    /// then resends without waiting for its RNR timer; other requesters treat the packet as a duplicate ACK.
     pub ready_notice: bool,
-    /// What a look-up in a page table costs, beside the time that it takes here: a model of tables in host
-    /// memory. The NIC sends nothing meanwhile.
+    /// Simulated latency of a page-table look-up, as of tables in host memory. The NIC sends nothing during that time.
     pub lookup: Nanos,
-    /// Faults of real adapters, to see what they do to software.
+    /// Defects of real adapters to reproduce, so that their effect on software can be tested.
     pub pitfalls: Pitfalls,
 }
 
-/// Known faults of real adapters ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
+/// Known defects of real adapters ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pitfalls {
-    /// What is posted while a QP waits out an RNR timer is lost until the transport's timeout.
+    /// Requests that are posted while a QP waits for an RNR timer are lost until the ACK timeout.
     pub damming: bool,
-    /// READs whose landing buffer is absent are sent, answered, thrown away and sent again, without end.
+    /// READs whose landing buffer is absent are sent and answered repeatedly; the requester drops each response.
     pub flood: bool,
 }
 
 impl NicConfig {
-    /// The usual limits.
+    /// The default configuration.
     pub fn new(mac: MacAddr) -> Self {
         Self {
             mac,
@@ -161,7 +186,7 @@ impl NicConfig {
         }
     }
 
-    /// What the driver reads at FAULTLINE_REG_CAPS.
+    /// The contents of FAULTLINE_REG_CAPS.
     pub fn caps(&self) -> Caps {
         let l = &self.limits;
         let [a, b, c, d, e, f] = self.mac.0;

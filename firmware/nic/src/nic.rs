@@ -532,15 +532,22 @@ impl Nic {
 
 /// Number of objects of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct ObjectCounts {
+    /// Protection domains.
     pub pds: usize,
+    /// Memory keys.
     pub mkeys: usize,
+    /// Completion queues.
     pub cqs: usize,
+    /// Queue pairs.
     pub qps: usize,
+    /// Shared receive queues.
     pub srqs: usize,
+    /// Address handles.
     pub ahs: usize,
+    /// User contexts.
     pub uctxs: usize,
+    /// Entries of the timer heap.
     pub timers: usize,
     /// Entries for queue pairs that wait for pages or for room in the fault queue.
     pub fault_waits: usize,

@@ -155,12 +155,19 @@ pub struct OpcodeInfo {
 macro_rules! opcodes {
     ($($(#[doc = $doc:literal])* $name:ident = $value:literal,
         $service:ident $kind:ident $position:ident [$($header:ident)*] $payload:ident;)*) => {
-        /// A BTH opcode.
+        /// A BTH opcode (IBTA volume 1, table 38).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
-        #[allow(missing_docs)] // names as in IBTA volume 1, table 38
         pub enum Opcode {
-            $($(#[doc = $doc])* $name = $value,)*
+            $(
+                #[doc = concat!(
+                    "Opcode ", stringify!($value), ": service ", stringify!($service), ", operation ",
+                    stringify!($kind), ", position ", stringify!($position), "."
+                )]
+                ///
+                $(#[doc = $doc])*
+                $name = $value,
+            )*
         }
 
         impl Opcode {
@@ -322,7 +329,7 @@ impl Opcode {
     }
 
     /// The same operation in another service; `None` if that service does not have it (READ over
-    /// UC, anything but SEND ONLY over UD). A CNP has no twin.
+    /// UC, anything but SEND ONLY over UD) and for a CNP.
     pub const fn with_service(self, service: Service) -> Option<Self> {
         let base = match service {
             Service::Rc => 0x00,

@@ -20,17 +20,26 @@ use rustix::net::{
 };
 
 /// Message types.
-#[allow(missing_docs)]
 pub mod command {
+    /// Negotiates the version.
     pub const VERSION: u16 = 1;
+    /// Maps client memory for DMA.
     pub const DMA_MAP: u16 = 2;
+    /// Unmaps client memory.
     pub const DMA_UNMAP: u16 = 3;
+    /// Numbers of regions and interrupts.
     pub const GET_INFO: u16 = 4;
+    /// Size and flags of a region.
     pub const GET_REGION_INFO: u16 = 5;
+    /// Number of vectors of an interrupt index.
     pub const GET_IRQ_INFO: u16 = 7;
+    /// Connects eventfds to vectors.
     pub const SET_IRQS: u16 = 8;
+    /// Reads a region.
     pub const REGION_READ: u16 = 9;
+    /// Writes a region.
     pub const REGION_WRITE: u16 = 10;
+    /// Resets the device.
     pub const RESET: u16 = 13;
 }
 
@@ -108,13 +117,18 @@ pub struct RegionInfo {
 
 /// A reply, not looked at.
 #[derive(Debug)]
-#[allow(missing_docs)]
 pub struct RawReply {
+    /// Message id.
     pub id: u16,
+    /// Message type.
     pub command: u16,
+    /// Flags of the header.
     pub flags: u32,
+    /// Error number of the header.
     pub errno: u32,
+    /// Bytes after the header.
     pub body: Vec<u8>,
+    /// Descriptors that came with it.
     pub fds: Vec<OwnedFd>,
 }
 

@@ -28,39 +28,50 @@ const LOG_DEPTH: u8 = 6;
 
 /// What is in a frame behind Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Network {
     /// Another EtherType.
     Other(u16),
+    /// IPv4.
     V4 {
+        /// Source address.
         src: [u8; 4],
+        /// Destination address.
         dst: [u8; 4],
     },
+    /// IPv6.
     V6 {
+        /// Source address.
         src: [u8; 16],
+        /// Destination address.
         dst: [u8; 16],
     },
 }
 
 /// TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Transport {
+    /// TCP.
     Tcp,
+    /// UDP.
     Udp,
 }
 
 /// A frame. Its checksums are zero.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
 pub struct Frame<'a> {
+    /// Destination MAC address.
     pub dst: [u8; 6],
+    /// Source MAC address.
     pub src: [u8; 6],
+    /// Tag control information of a VLAN tag.
     pub vlan: Option<u16>,
+    /// The header after Ethernet.
     pub network: Network,
+    /// The header after IP.
     pub transport: Transport,
     /// Source, destination.
     pub ports: (u16, u16),
+    /// Payload.
     pub data: &'a [u8],
 }
 
@@ -149,11 +160,14 @@ pub fn raw_qp(node: &Node, cq: &Cq, log_depth: u8) -> Result<Qp, DriverError> {
 
 /// A raw queue pair with a CQ and buffers of its own.
 #[derive(Debug)]
-#[allow(missing_docs)]
 pub struct Taker {
+    /// The queue pair.
     pub qp: Qp,
+    /// Its CQ.
     pub cq: Cq,
+    /// Region of `buf`.
     pub mr: Mr,
+    /// The buffers.
     pub buf: Buf,
 }
 

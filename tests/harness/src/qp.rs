@@ -23,13 +23,17 @@ const HEAD: usize = 64;
 
 /// Transport of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 #[repr(u8)]
 pub enum QpType {
+    /// General services (QP 1).
     Gsi = abi::QPT_GSI,
+    /// Reliable connection.
     Rc = abi::QPT_RC,
+    /// Unreliable connection.
     Uc = abi::QPT_UC,
+    /// Unreliable datagram.
     Ud = abi::QPT_UD,
+    /// Raw Ethernet frames.
     Raw = abi::QPT_RAW,
 }
 

@@ -97,14 +97,20 @@ impl Fabric {
 
 /// An open NIC with a context, a PD, a CQ and its event queue, and 1 MiB of registered memory.
 #[derive(Debug)]
-#[allow(missing_docs)]
 pub struct Node {
+    /// The CQ.
     pub cq: Cq,
+    /// Region of `buf`, with all access rights.
     pub mr: Mr,
+    /// The PD.
     pub pd: Pd,
+    /// The context.
     pub context: Context,
+    /// Event queue of the CQ.
     pub eq: EventQueue,
+    /// The registered memory.
     pub buf: Buf,
+    /// The NIC.
     pub nic: Nic,
 }
 

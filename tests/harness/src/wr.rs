@@ -15,16 +15,24 @@ pub enum Data<'a> {
 
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // As in `struct faultline_sq_wqe`.
 pub struct SendWr<'a> {
+    /// FAULTLINE_WR_*.
     pub opcode: u8,
+    /// FAULTLINE_WR_FLAG_*.
     pub flags: u8,
+    /// Local buffers, or inline data.
     pub data: Data<'a>,
+    /// Immediate data in wire order, or the rkey to invalidate.
     pub imm: u32,
+    /// WRITE, READ, atomics: remote address and key.
     pub remote: Remote,
+    /// Compare value of a compare-and-swap, addend of a fetch-and-add.
     pub compare_add: u64,
+    /// Swap value of a compare-and-swap.
     pub swap: u64,
+    /// UD, GSI: address handle.
     pub ah: u32,
+    /// UD, GSI: destination QP. XRC: destination SRQ.
     pub remote_qpn: u32,
 }
 
