@@ -1,17 +1,18 @@
-//! Flushes guest memory to the file behind it (FLUSH to persistence). msync(2) waits for a disk, so each NIC has a thread for it:
-//! the engine and the other guests do not wait.
+//! Flushes guest memory to the file behind it (FLUSH to persistence). msync(2) waits for a disk, so each NIC has its own
+//! thread for it, and neither the engine nor other guests wait.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use faultline_memory::Lasting;
+use faultline_memory::PersistentRange;
 use faultline_nic::Persist;
 
 use crate::log_limit::LogLimit;
 
-/// Most requests of one NIC that wait. A queue pair has one at a time, unless it is reset meanwhile.
+/// Largest number of queued requests of one NIC. A queue pair has one request at a time, unless it is reset before the
+/// request is finished.
 const MAX_WAITING: usize = 256;
 
 /// A request of a queue pair to flush parts of memory.
@@ -19,7 +20,7 @@ const MAX_WAITING: usize = 256;
 struct FlushRequest {
     qpn: u32,
     number: u64,
-    parts: Vec<Lasting>,
+    parts: Vec<PersistentRange>,
 }
 
 /// The result of a request.
@@ -33,7 +34,7 @@ pub(crate) struct Flushed {
     pub(crate) succeeded: bool,
 }
 
-/// Takes a result to the NIC; false if there is no NIC any more.
+/// Delivers a result to the NIC; returns false if the engine has ended.
 type Report = dyn Fn(Flushed) -> bool + Send + Sync;
 
 /// Flushes memory for one NIC.
@@ -43,7 +44,7 @@ pub(crate) struct FlushWorker {
     report: Arc<Report>,
     /// Number of the last request. Not reset with the device, so that an old result is recognized.
     number: Cell<u64>,
-    /// To the thread, which the first request starts: few guests have memory that is backed by a file on a disk.
+    /// Queue of the thread, which the first request starts: few guests have memory that is backed by a file on a disk.
     requests: RefCell<Option<Sender<FlushRequest>>>,
 }
 
@@ -57,7 +58,7 @@ impl fmt::Debug for FlushWorker {
 }
 
 impl FlushWorker {
-    /// `report` is called by the thread, once for each request that has begun.
+    /// The thread calls `report` once for each request that has begun.
     pub(crate) fn new(nic: &str, report: impl Fn(Flushed) -> bool + Send + Sync + 'static) -> Self {
         Self {
             nic: nic.to_owned(),
@@ -68,7 +69,7 @@ impl FlushWorker {
     }
 
     /// Begins to flush these parts for a queue pair.
-    pub(crate) fn begin(&self, qpn: u32, parts: Vec<Lasting>) -> Persist {
+    pub(crate) fn begin(&self, qpn: u32, parts: Vec<PersistentRange>) -> Persist {
         if parts.is_empty() {
             return Persist::Done;
         }
@@ -87,7 +88,7 @@ impl FlushWorker {
         }
     }
 
-    /// Starts the thread. It ends with the NIC, or later if the disk delays it.
+    /// Starts the thread. It ends when the NIC is dropped, after the requests in the queue.
     fn start(&self) -> Option<Sender<FlushRequest>> {
         let (tx, rx) = bounded(MAX_WAITING);
         let report = Arc::clone(&self.report);
@@ -98,7 +99,8 @@ impl FlushWorker {
             Err(error) => {
                 tracing::error!(
                     nic = %self.nic,
-                    "can't start the thread that flushes memory, so FLUSH to persistence is refused: {error}"
+                    "can't start the thread that flushes memory, so FLUSH to persistence is refused until a thread can be \
+                     created: {error}"
                 );
                 None
             }
@@ -112,9 +114,9 @@ fn run(requests: &Receiver<FlushRequest>, report: &Report, log: &LogLimit) {
         if let Some(error) = &failed
             && log.allows()
         {
-            tracing::warn!(nic = %log.nic(), "can't flush guest memory to its file: {error}");
+            tracing::warn!(nic = %log.nic(), "can't flush guest memory to its file, so the FLUSH fails: {error}");
         }
-        // Unmaps the file if the guest has removed the map meanwhile.
+        // Unmaps the file if the guest has removed the map since.
         drop(parts);
         let flushed = Flushed {
             qpn,

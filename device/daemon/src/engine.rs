@@ -1,12 +1,12 @@
 //! The engine: one thread that owns all NICs of the process.
 //!
-//! A pass takes requests from other threads, doorbells, timers, and moves frames between the NICs, each to
+//! A pass handles requests from other threads, doorbells and timers, and delivers frames between the NICs, each to
 //! completion in bounded batches. Everything that changes a NIC or its guest's memory map runs here, between
-//! two steps of a pass: that is the whole of "quiesce, mutate, resume".
+//! two steps of a pass, so "quiesce, mutate, resume" needs no lock.
 //!
 //! # Sleeping
 //!
-//! After a while without work the engine sleeps on an eventfd; how no wake-up is lost is in [`crate::sleep`].
+//! After `poll_time` without work the engine sleeps on an eventfd. [`crate::sleep`] describes why no wake-up is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,32 +24,32 @@ use crate::port::NicPort;
 use crate::ram::Ram;
 use crate::sleep::{self, Processor, Sleeper};
 
-/// What one NIC sends before the next has its turn, and its own doorbells: packets, and about so many bytes. Copying
-/// them takes some microseconds, which is what others wait.
+/// Limits of one turn of a NIC, after which the engine polls doorbells and the next NIC: packets, and approximate bytes.
+/// Copying them takes some microseconds, for which other NICs wait.
 const TURN_PACKETS: u32 = 32;
 const TURN_BYTES: usize = 16 << 10;
-/// Steps that one unit of work may stand for.
+/// Steps that one unit of charged work may take.
 const STEPS_PER_WORK: u64 = 4;
-/// Longest sleep: the heartbeat must move.
+/// Period of the heartbeat, and so the longest sleep.
 const HEARTBEAT: Duration = Duration::from_millis(250);
-/// Passes without work before the thread lets others run.
+/// Passes without work after which the thread yields the processor.
 const IDLE_PASSES_PER_YIELD: u32 = 16;
 
-/// In builds with debug assertions only: an engine that finds this in its environment panics, so that a test sees what
-/// becomes of the process.
+/// Environment variable that makes the engine panic, in builds with debug assertions only: a test checks how the process
+/// ends.
 #[cfg(debug_assertions)]
 const PANIC_VARIABLE: &str = "FAULTLINE_TEST_ENGINE_PANIC";
 
 type Request = Box<dyn FnOnce(&mut Engine) + Send>;
 
-/// What the engine and those who call it share.
+/// State that the engine shares with its handles.
 #[derive(Debug)]
 struct Shared {
     asleep: AtomicBool,
     wake: OwnedFd,
 }
 
-/// A way to reach the engine.
+/// Sends requests to the engine.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     requests: Sender<Request>,
@@ -62,7 +62,7 @@ pub struct EngineHandle {
 pub struct Ended;
 
 impl EngineHandle {
-    /// Runs `work` in the engine, between two steps, and gives its result.
+    /// Runs `work` in the engine, between two steps, and returns its result.
     pub(crate) fn call<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,
@@ -74,7 +74,7 @@ impl EngineHandle {
         rx.recv().map_err(|_| Ended)
     }
 
-    /// Has `work` run in the engine, between two steps, and does not wait for it.
+    /// Queues `work` to run in the engine, between two steps, and does not wait for it.
     pub(crate) fn post(
         &self,
         work: impl FnOnce(&mut Engine) + Send + 'static,
@@ -94,25 +94,25 @@ impl EngineHandle {
         })
     }
 
-    /// Ends the engine after what it does now.
+    /// Stops the engine after its current pass.
     pub fn stop(&self) {
         let _ = self.post(|engine| engine.stopped = true);
     }
 
     fn wake(&self) {
         sleep::wake::<Processor>(&self.shared.asleep, || {
-            // A full counter means that it will wake anyway.
+            // If the counter is full, the engine wakes anyway.
             let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
         });
     }
 }
 
-/// The most that one pass has been.
+/// Maxima over the passes of the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LongestPass {
-    /// How long it took, as far as it had work.
+    /// Longest pass that had work.
     pub time: Duration,
-    /// Steps beyond those that the work stands for which was charged: see [`faultline_nic::steps`]. Always zero in a release
+    /// Largest number of steps in excess of the charged work: see [`faultline_nic::steps`]. Always zero in a release
     /// build.
     pub uncharged_steps: u64,
 }
@@ -121,7 +121,7 @@ pub struct LongestPass {
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) ports: Vec<NicPort>,
-    /// Guest memory, by port: apart from the ports, so that one can send while another receives.
+    /// Guest memory, by port. Separate from the ports, because a delivery borrows one port and the memory of two.
     pub(crate) rams: Vec<Ram>,
     pub(crate) switch: Switch,
     requests: Receiver<Request>,
@@ -131,14 +131,14 @@ pub struct Engine {
     start: std::time::Instant,
     /// When the next heartbeat is due.
     next_beat: Instant,
-    /// When the last pass began, if it had work and the engine did not sleep since.
+    /// Start of the last pass, if it had work and the engine has not slept since.
     pass_began: Option<Instant>,
     pub(crate) longest_pass: LongestPass,
     stopped: bool,
 }
 
 impl Engine {
-    /// An engine for these NICs, and a handle to it.
+    /// Creates an engine for the NICs of a configuration, and a handle to it.
     pub fn new(config: &Config) -> std::io::Result<(Self, EngineHandle)> {
         let (tx, rx) = unbounded();
         let shared = Arc::new(Shared {
@@ -216,17 +216,17 @@ impl Engine {
         }
     }
 
-    fn beat(&mut self, now: Instant) {
+    fn send_heartbeat(&mut self, now: Instant) {
         if now < self.next_beat {
             return;
         }
         self.next_beat = Instant(now.0.saturating_add(HEARTBEAT.as_nanos() as u64));
         for port in &mut self.ports {
-            port.beat();
+            port.send_heartbeat();
         }
     }
 
-    /// One round over everything. Gives whether there was work.
+    /// Handles requests and all ports once. Returns true if there was work.
     fn pass(&mut self) -> bool {
         let mut worked = self.take_requests();
         let now = self.now();
@@ -235,7 +235,7 @@ impl Engine {
             self.longest_pass.time = self.longest_pass.time.max(time);
         }
         let before = (self.work(), faultline_nic::steps());
-        self.beat(now);
+        self.send_heartbeat(now);
         for id in 0..self.ports.len() {
             worked |= self.run_port(id, now);
         }
@@ -249,7 +249,7 @@ impl Engine {
         worked
     }
 
-    /// What all NICs have done.
+    /// Work that all NICs have charged; 0 in a release build.
     fn work(&self) -> u64 {
         match cfg!(debug_assertions) {
             true => self.ports.iter().map(|port| port.nic.work()).sum(),
@@ -257,7 +257,8 @@ impl Engine {
         }
     }
 
-    /// Compares the steps since then with the work since then. After a reset a NIC counts its work anew.
+    /// Compares the steps of a pass with the work charged in it, given both at its start. Skipped if a reset has restarted the
+    /// work count of a NIC.
     fn compare_steps(&mut self, work: u64, steps: u64) {
         let now = faultline_nic::steps().unwrap_or_default();
         if let Some(work) = self.work().checked_sub(work) {
@@ -267,8 +268,8 @@ impl Engine {
         }
     }
 
-    /// Takes the requests that are there. For those that come meanwhile there is another pass: who sends them faster than
-    /// they are done would have the engine for himself.
+    /// Executes the queued requests. Requests that arrive during this are left for the next pass, so that a thread that sends
+    /// requests faster than they are executed cannot occupy the engine.
     fn take_requests(&mut self) -> bool {
         let mut any = false;
         for _ in 0..self.requests.len().max(1) {
@@ -297,15 +298,15 @@ impl Engine {
         let mut worked = port.poll_doorbells(now, ram);
         if port.nic.next_deadline().is_some_and(|at| at <= now) {
             port.nic.handle_deadline(now, ram);
-            // Commands may have waited for this turn.
+            // Deferred commands may have run in this turn.
             let _ = port.sync_pages();
             worked = true;
         }
-        // A command may have given the NIC another address.
+        // A command may have changed the address of the NIC.
         self.switch.set_present_address(id, port.nic.mac());
-        // A NIC whose input has stopped stops those who would send to it, as an Ethernet PAUSE does: whom that
-        // is, nobody knows before the frame is there. Without bus mastering it takes no frames, and its stop would
-        // never end.
+        // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next
+        // frame is not known before it is built. A NIC without bus mastering accepts no frames, so its pause would
+        // never end, and is ignored.
         let pauses = |(other, port): (PortId, &NicPort)| {
             other != id && port.bus_master && port.nic.is_stalled()
         };
@@ -332,8 +333,8 @@ impl Engine {
         worked
     }
 
-    /// Hands a frame to whom it is for, by reference: its payload is copied by the receiver, now. Gives the receivers'
-    /// work.
+    /// Delivers a frame to its destinations by reference: each receiver copies the payload during the call. Returns the
+    /// work of the receivers.
     fn forward(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> u64 {
         match self.switch.forward(from, frame.src(), frame.dst()) {
             Route::To(to) => self.deliver(from, to, now, frame),
@@ -367,7 +368,7 @@ impl Engine {
 
     fn sleep_time(&self) -> Duration {
         let now = self.now();
-        // A function without bus mastering is not run, so its timers stay due until it may be.
+        // A function without bus mastering is not run, so its timers are not handled until bus mastering is on.
         let deadline = self
             .ports
             .iter()
@@ -381,7 +382,7 @@ impl Engine {
 }
 
 impl Sleeper for Engine {
-    fn say(&self, asleep: bool) {
+    fn set_asleep(&self, asleep: bool) {
         self.shared.asleep.store(asleep, Ordering::SeqCst);
         for port in &self.ports {
             port.set_asleep(asleep);
@@ -393,7 +394,7 @@ impl Sleeper for Engine {
         !self.requests.is_empty() || self.ports.iter().any(has_doorbell)
     }
 
-    /// Until it is woken, or a deadline, or the heartbeat is due.
+    /// Waits until a thread writes the eventfd, or a deadline or the heartbeat is due.
     fn wait(&self) {
         let timeout = self.sleep_time();
         let spec = Timespec {
@@ -407,7 +408,7 @@ impl Sleeper for Engine {
     }
 }
 
-/// Between two looks: mostly a pause of the processor, now and then a turn for other threads.
+/// Pauses the processor between two passes without work; every few passes, yields to other threads.
 fn idle_pause(idle_passes: u32) {
     if idle_passes.is_multiple_of(IDLE_PASSES_PER_YIELD) {
         std::thread::yield_now();
@@ -438,14 +439,14 @@ mod tests {
         handle.call(beat).unwrap()
     }
 
-    /// The hardware manual promises one a second, and a driver takes a device whose heartbeat stands still for dead.
+    /// The hardware manual promises one heartbeat a second; a driver treats a device without heartbeats as failed.
     #[test]
     fn the_heart_beats_however_long_each_pass_takes() {
         let (handle, thread) = engine();
         let first = heartbeat(&handle);
         let start = std::time::Instant::now();
         for _ in 0..60 {
-            // There is always more to do, and each turn takes long.
+            // The engine always has work, and each request takes long.
             let busy = |_: &mut Engine| std::thread::sleep(Duration::from_millis(20));
             handle.post(busy).unwrap();
             handle.call(|_| ()).unwrap();

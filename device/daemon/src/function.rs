@@ -22,9 +22,9 @@ use crate::port::{BarTwo, NicPort};
 use crate::ram::{self, Ram};
 
 const PAGE: u64 = regs::PAGE_SIZE as u64;
-/// A writable map at least this long that has no descriptor is certainly guest RAM; ROMs and the device's own
-/// BARs, which QEMU maps the same way, are shorter or read-only.
-const SURELY_RAM: u64 = 64 << 20;
+/// A writable map without a descriptor that is at least this long is guest RAM: ROMs and the device's own BARs, which
+/// QEMU maps in the same way, are read-only or shorter.
+const MIN_RAM_SIZE: u64 = 64 << 20;
 
 /// One function, served to one client at a time.
 #[derive(Debug)]
@@ -39,10 +39,11 @@ pub(crate) struct Function {
     log: LogLimit,
     /// BAR 2.
     pages: Arc<SharedPages>,
-    /// Files behind guest memory.
+    /// Mapped files behind guest memory.
     files: FileMaps,
 }
 
+/// The errno of a request to an engine that has ended.
 fn ended(_: Ended) -> Errno {
     Errno::NODEV
 }
@@ -92,7 +93,7 @@ impl Function {
         })
     }
 
-    /// Runs `work` on the port, in the engine.
+    /// Runs `work` on the port of this function, in the engine.
     fn on_port<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut NicPort) -> R + Send + 'static,
@@ -104,6 +105,7 @@ impl Function {
         result.map_err(ended)?.ok_or(Errno::NODEV)
     }
 
+    /// Runs `work` in the engine.
     fn in_engine<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine, PortId) -> R + Send + 'static,
@@ -114,7 +116,7 @@ impl Function {
             .map_err(ended)
     }
 
-    /// In D3hot only config space answers (PCI PM 1.2, 5.4.1).
+    /// True in D3hot, in which the function responds to configuration accesses only (PCI PM 1.2, 5.4.1).
     fn in_d3hot(&self) -> bool {
         self.config.power_state() == PowerState::D3Hot
     }
@@ -159,16 +161,16 @@ impl Function {
         Ok(())
     }
 
-    /// Zeroes doorbell pages and device memory of a device that is not enabled: the engine looks at no page then, and
-    /// the client can't enable it before it has the reply. A hole in the file, so that only pages in use take time;
-    /// mappings of the client stay valid.
+    /// Zeroes doorbell pages and device memory of a device that is not enabled: the engine polls no page then, and
+    /// the client cannot enable the device before it has the reply. Punches a hole into the file, so that only pages in use
+    /// take time; mappings of the client stay valid.
     fn clear_pages(&self) {
         if let Err(error) = self.pages.clear(0, self.pages.pages()) {
             tracing::error!(nic = %self.name, "can't clear doorbell pages and device memory: {error}");
         }
     }
 
-    /// After a reset the NIC uses its permanent address again.
+    /// Updates the switch after a reset, after which the NIC uses its permanent address again.
     fn sync_address(&self) -> Result<(), Errno> {
         self.in_engine(|engine, id| engine.sync_address(id))
     }
@@ -195,7 +197,7 @@ impl Function {
     }
 
     fn write_registers(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        // Registers are written in aligned words; what is not one the device counts and ignores.
+        // Registers are written in aligned words. The device counts and ignores other writes.
         let (words, rest) = data.as_chunks::<4>();
         let words = words.to_vec();
         let whole = rest.is_empty() && offset.is_multiple_of(4);
@@ -216,7 +218,7 @@ impl Function {
         Ok(())
     }
 
-    /// A write to a kick page in BAR 2: a doorbell that wakes the engine.
+    /// Handles a write to a kick page in BAR 2: a doorbell that wakes the engine.
     fn kick(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let bits: Option<[u8; 8]> = data.try_into().ok();
         let page = offset
@@ -301,10 +303,10 @@ impl Device for Function {
     }
 
     fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
-        if map.fd.is_none() && map.writable && map.size >= SURELY_RAM && self.log.allows() {
+        if map.fd.is_none() && map.writable && map.size >= MIN_RAM_SIZE && self.log.allows() {
             tracing::error!(
                 nic = %self.name,
-                "guest RAM at {:#x} ({} MiB) came without a descriptor, so the NIC can't reach it: start QEMU with \
+                "guest RAM at {:#x} ({} MiB) came without a descriptor, so the NIC can't access it: start QEMU with \
                  -object memory-backend-memfd,id=ram,size=...,share=on -machine memory-backend=ram",
                 map.iova,
                 map.size >> 20,
@@ -322,11 +324,11 @@ impl Device for Function {
         let rights = Rights { readable, writable };
         let refused = |error: MapError| {
             if self.log.allows() {
-                tracing::warn!(nic = %self.name, "refused a memory map at {iova:#x}: {error}");
+                tracing::warn!(nic = %self.name, "refused DMA map: {error}");
             }
             error.errno()
         };
-        // The file is mapped here, and unmapped if it is not wanted: the engine waits for neither.
+        // This thread maps the file, and unmaps it if the map is refused, so that the engine does not wait.
         let new = self
             .files
             .prepare(iova, size, fd, offset, rights)
@@ -339,7 +341,7 @@ impl Device for Function {
     }
 
     fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
-        // No access can reach it once the engine has given it up; it is dropped here, before the reply.
+        // After the engine has removed the maps, no access can refer to them. This thread drops them before the reply.
         let removed = self.in_engine(move |engine, id| {
             let ram = engine.rams.get_mut(id).ok_or(Errno::NODEV)?;
             Ok(match unmap {
@@ -349,7 +351,7 @@ impl Device for Function {
         })??;
         removed.map(drop).map_err(|error: UnmapError| {
             if self.log.allows() {
-                tracing::warn!(nic = %self.name, "refused an unmap: {error}");
+                tracing::warn!(nic = %self.name, "refused DMA unmap: {error}");
             }
             error.errno()
         })
@@ -358,7 +360,7 @@ impl Device for Function {
     fn irq_info(&mut self, index: u32) -> Result<IrqInfo, Errno> {
         let count = match index {
             pci_index::MSIX_IRQ => u32::from(self.layout.vectors),
-            // QEMU wants a way to hear of errors; the device does not use it.
+            // QEMU requires an error interrupt; the device never raises it.
             pci_index::ERR_IRQ => 1,
             _ => return Ok(IrqInfo::default()),
         };
@@ -388,7 +390,7 @@ impl Device for Function {
     }
 
     fn disconnected(&mut self) {
-        self.log.tell();
+        self.log.report_suppressed();
         tracing::info!(nic = %self.name, "client disconnected");
         self.config.reset();
         self.msix.reset();
@@ -430,7 +432,7 @@ impl Function {
 }
 
 impl Engine {
-    /// A doorbell by way of a trapped access.
+    /// Handles a doorbell that was written to a kick page.
     fn kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
         let now = self.now();
         if let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id))
@@ -442,7 +444,7 @@ impl Engine {
         }
     }
 
-    /// Tells the switch the NIC's present address.
+    /// Updates the switch with the current address of the NIC.
     pub(crate) fn sync_address(&mut self, id: PortId) {
         if let Some(port) = self.ports.get(id) {
             self.switch.set_present_address(id, port.nic.mac());

@@ -1,19 +1,19 @@
-//! A limit for messages that a guest can cause: a log is shared by all guests of the process, and by those of the host.
+//! Rate limit for log messages that a guest can cause: the log is shared with other guests and with the host.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Messages in one period.
+/// Largest number of messages in one period.
 const MESSAGES: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// The limit of one NIC.
+/// The rate limit of one NIC.
 #[derive(Debug)]
 pub(crate) struct LogLimit {
     nic: String,
     /// Start of the period, and the messages in it.
     period: Cell<(Instant, u32)>,
-    left_out: Cell<u64>,
+    suppressed: Cell<u64>,
 }
 
 impl LogLimit {
@@ -21,7 +21,7 @@ impl LogLimit {
         Self {
             nic: nic.to_owned(),
             period: Cell::new((Instant::now(), 0)),
-            left_out: Cell::new(0),
+            suppressed: Cell::new(0),
         }
     }
 
@@ -30,20 +30,20 @@ impl LogLimit {
         &self.nic
     }
 
-    /// Whether a message may be logged now. Those that were left out before are mentioned first.
+    /// Returns true if a message may be logged now. Logs the number of suppressed messages first.
     pub(crate) fn allows(&self) -> bool {
         let allowed = self.allows_at(Instant::now());
         if allowed {
-            self.tell();
+            self.report_suppressed();
         }
         allowed
     }
 
-    /// Mentions the messages that were left out.
-    pub(crate) fn tell(&self) {
-        let count = self.left_out.take();
+    /// Logs the number of suppressed messages, if any.
+    pub(crate) fn report_suppressed(&self) {
+        let count = self.suppressed.take();
         if count > 0 {
-            tracing::warn!(nic = %self.nic, "{count} messages that its guest has caused were left out");
+            tracing::warn!(nic = %self.nic, "suppressed {count} messages that its guest has caused");
         }
     }
 
@@ -55,7 +55,7 @@ impl LogLimit {
         let allowed = count < MESSAGES;
         match allowed {
             true => self.period.set((start, count + 1)),
-            false => self.left_out.set(self.left_out.get() + 1),
+            false => self.suppressed.set(self.suppressed.get() + 1),
         }
         allowed
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_messages_in_a_minute() {
+    fn messages_in_a_minute_are_limited() {
         let limit = LogLimit::new("nic0");
         let start = Instant::now();
         let allowed = |after: u64| {
@@ -75,9 +75,9 @@ mod tests {
         };
         assert_eq!(allowed(0), 20);
         assert_eq!(allowed(59), 0);
-        assert_eq!(limit.left_out.take(), 1980);
+        assert_eq!(limit.suppressed.take(), 1980);
         assert_eq!(allowed(61), 20);
         assert_eq!(allowed(122), 20);
-        assert_eq!(limit.left_out.get(), 1960);
+        assert_eq!(limit.suppressed.get(), 1960);
     }
 }

@@ -1,4 +1,4 @@
-//! One NIC with what surrounds it: doorbell pages, device memory and interrupts.
+//! One NIC of the engine with its doorbell pages, device memory and interrupts.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -10,23 +10,24 @@ use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
 
-use crate::bells::{self, Bells};
+use crate::doorbell_ring::{self, DoorbellRing};
 use crate::durable::FlushWorker;
 use crate::ram::Ram;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
 const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
 const CONSUMER: usize = offset_of!(DoorbellPage, consumer);
-/// Doorbells taken from one page before the next has its turn.
+/// Largest number of doorbells taken from one page in a turn.
 const DOORBELL_BATCH: u64 = 32;
 
-/// Where things are in BAR 2, in bytes.
+/// Layout of BAR 2, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BarTwo {
-    /// Doorbell pages from 0 on; the kick pages behind them take up as much.
+    /// Size of the doorbell pages, which begin at 0. The kick pages follow and have the same size.
     pub(crate) doorbells: u64,
-    /// Device memory.
+    /// Offset of the device memory.
     pub(crate) memory: u64,
+    /// Size of the device memory.
     pub(crate) memory_len: u64,
 }
 
@@ -39,17 +40,17 @@ impl BarTwo {
         }
     }
 
-    /// All of it: a power of two, as BARs are.
+    /// Size of the BAR: a power of two, as PCI requires.
     pub(crate) fn size(&self) -> u64 {
         (self.memory + self.memory_len).next_power_of_two()
     }
 }
 
-/// A doorbell page that is polled.
+/// A doorbell page that the engine polls.
 #[derive(Clone, Copy, Debug)]
 struct Polled {
     page: u32,
-    /// When the context was allocated: tells its page from that of an earlier one.
+    /// Version of the context, which distinguishes it from an earlier context with the same page.
     version: u64,
     consumer: u64,
 }
@@ -63,14 +64,14 @@ pub(crate) struct NicPort {
     pub(crate) irqs: IrqVectors,
     /// BAR 2: doorbell pages, a gap for the kick pages, device memory.
     pub(crate) pages: Arc<SharedPages>,
-    /// Bus mastering is on and the function is in D0: otherwise it does no DMA and sends no interrupts.
+    /// Bus mastering is on and the function is in D0. Otherwise it performs no DMA and sends no interrupts.
     pub(crate) bus_master: bool,
     polled: Vec<Polled>,
-    /// The page that is looked at first.
+    /// Index in `polled` of the page that is polled first.
     first: usize,
     pages_version: u64,
     heartbeat: u32,
-    /// It was logged that this client sends from an address of another NIC.
+    /// A frame of this client with a source address of another NIC was logged.
     forgery_logged: bool,
 }
 
@@ -93,7 +94,7 @@ impl NicPort {
         })
     }
 
-    /// What a NIC reaches: the memory that its guest will lend it, and its own.
+    /// The memory that the NIC can access: device memory, and guest memory as the client maps it.
     pub(crate) fn ram(&self, flush_worker: FlushWorker) -> std::io::Result<Ram> {
         let bar = BarTwo::of(&self.nic);
         let mut ram = Ram::new(&self.name, flush_worker, Arc::clone(&self.pages));
@@ -112,26 +113,26 @@ impl NicPort {
         Ok(ram)
     }
 
-    /// A frame was dropped because its source address belongs to another NIC. Logged once for each client.
+    /// Counts a frame that was dropped because its source address belongs to another NIC, and logs the first of each client.
     pub(crate) fn refuse_source(&mut self, src: MacAddr) {
         self.nic.source_refused();
         if !self.forgery_logged {
             self.forgery_logged = true;
             tracing::warn!(
                 nic = %self.name,
-                "dropped a frame that was sent from {src}, an address of another NIC; counted in tx_bad_source from \
-                 now on (spoof_check = false allows it)"
+                "dropped a frame with source address {src}, which belongs to another NIC; later ones are only counted \
+                 (tx_bad_source). spoof_check = false allows such frames"
             );
         }
     }
 
-    /// The client is gone.
+    /// Resets the state of a client that has disconnected.
     pub(crate) fn forget_client(&mut self) {
         self.forgery_logged = false;
     }
 
-    /// Function-level reset. The caller must clear `pages` before it replies, and drop what is left of the old device
-    /// outside of the engine.
+    /// Function-level reset. The caller must clear `pages` before it replies, and drop the returned remains of the old
+    /// device outside of the engine.
     #[must_use = "dropping it takes time"]
     pub(crate) fn reset(&mut self) -> Option<Remains> {
         self.nic.reset();
@@ -140,8 +141,8 @@ impl NicPort {
         self.nic.take_remains()
     }
 
-    /// Polls the pages of the contexts that exist now, and zeroes pages that have lost theirs. Returns true if the
-    /// device was reset: then nothing is zeroed here, and the caller must clear `pages` before it replies.
+    /// Updates the list of polled pages from the contexts that exist, and zeroes pages whose context was freed. Returns true
+    /// if the device was reset: then nothing is zeroed here, and the caller must clear `pages` before it replies.
     #[must_use = "pages must be cleared after a reset"]
     pub(crate) fn sync_pages(&mut self) -> bool {
         let version = self.nic.doorbell_pages_version();
@@ -155,8 +156,8 @@ impl NicPort {
             return true;
         }
         for old in &self.polled {
-            // Both lists are in the order of their pages: there may be a thousand. A page that has another context already
-            // was zeroed before it came (`new_doorbell_page`), and may have doorbells of it.
+            // Both lists are sorted by page, for a binary search: there may be a thousand pages. A page that belongs to a
+            // new context was zeroed when that was allocated (`new_doorbell_page`), and may have doorbells already.
             if now
                 .binary_search_by_key(&old.page, |(page, _)| *page)
                 .is_err()
@@ -170,11 +171,11 @@ impl NicPort {
             let known = at.ok().and_then(|at| polled.get(at));
             let known = known.filter(|old| old.version == version);
             known.copied().unwrap_or_else(|| {
-                // The kernel's page, whose device is being enabled. Others have been through `new_doorbell_page`.
+                // The kernel's page of a device that is being enabled. `new_doorbell_page` has prepared the others.
                 if page == 0
                     && let Some(page) = pages.page(0)
                 {
-                    bells::prepare(&page);
+                    doorbell_ring::prepare(&page);
                 }
                 Polled {
                     page,
@@ -187,8 +188,8 @@ impl NicPort {
         false
     }
 
-    /// Takes doorbells from all pages; or from some, if they cause much work, and from the others the next time.
-    /// Gives whether there were any.
+    /// Takes doorbells from all pages, until they have caused [`TURN_WORK`]; the next call starts at the page at which this
+    /// one has stopped. Returns true if there was a doorbell.
     pub(crate) fn poll_doorbells(&mut self, now: Instant, ram: &Ram) -> bool {
         let mut any = false;
         let (before, pages) = (self.nic.work(), self.polled.len());
@@ -207,7 +208,7 @@ impl NicPort {
             };
             let first = polled.consumer;
             while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH && !is_over(&self.nic) {
-                let Some(bell) = ring::take(&Bells(page), polled.consumer) else {
+                let Some(bell) = ring::take(&DoorbellRing(page), polled.consumer) else {
                     break;
                 };
                 polled.consumer = polled.consumer.wrapping_add(1);
@@ -216,22 +217,22 @@ impl NicPort {
             if polled.consumer != first {
                 page.store_u64(CONSUMER, polled.consumer);
                 any = true;
-                // A command may have given a page to another context, whose doorbells begin anew. None resets the device.
+                // A command may have given a page to another context, whose indices start at 0. No doorbell resets the device.
                 let _ = self.sync_pages();
             }
         }
         any
     }
 
-    /// Whether a doorbell waits.
+    /// Returns true if a page has a doorbell that was not taken.
     pub(crate) fn has_doorbell(&self) -> bool {
         self.polled.iter().any(|polled| {
             let page = self.pages.page(polled.page as usize);
-            page.is_some_and(|page| ring::is_there(&Bells(page), polled.consumer))
+            page.is_some_and(|page| ring::is_there(&DoorbellRing(page), polled.consumer))
         })
     }
 
-    /// Says on every page whether doorbells must be kicked.
+    /// Writes `asleep` of every page: whether software must also write the kick page.
     pub(crate) fn set_asleep(&self, asleep: bool) {
         for polled in &self.polled {
             if let Some(page) = self.pages.page(polled.page as usize) {
@@ -240,8 +241,8 @@ impl NicPort {
         }
     }
 
-    /// Shows the driver that the device lives.
-    pub(crate) fn beat(&mut self) {
+    /// Increments the heartbeat.
+    pub(crate) fn send_heartbeat(&mut self) {
         self.heartbeat = self.heartbeat.wrapping_add(1);
         if self.nic.is_running()
             && let Some(page) = self.pages.page(0)
@@ -255,7 +256,7 @@ impl NicPort {
         self.heartbeat
     }
 
-    /// Sends the interrupts that are due. Without bus mastering they stay due.
+    /// Sends the pending interrupts. Without bus mastering they stay pending. Returns true if one was sent.
     pub(crate) fn send_interrupts(&mut self) -> bool {
         let mut any = false;
         while self.bus_master

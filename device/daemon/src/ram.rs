@@ -1,4 +1,4 @@
-//! Guest memory as the firmware wants it, and the device's own beside it.
+//! DMA of one NIC: the memory of its guest, and the NIC's own device memory.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use faultline_memory::{AccessError, GuestMemory, Removed, SharedPages, UnmapErro
 use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist};
 use faultline_vfio_user::Errno;
 
-use crate::bells;
+use crate::doorbell_ring;
 use crate::durable::FlushWorker;
 
-/// The memory of one guest; from [`DEVICE_MEMORY`] on that of its NIC.
+/// The memory that a NIC can access: guest memory below address [`DEVICE_MEMORY`], device memory from there on.
 #[derive(Debug)]
 pub(crate) struct Ram {
     pub(crate) memory: GuestMemory,
@@ -19,14 +19,14 @@ pub(crate) struct Ram {
     flush_worker: FlushWorker,
     /// BAR 2.
     pages: Arc<SharedPages>,
-    /// Accesses to lost pages that were reported.
+    /// Value of `FaultCounts::lost` when it was last read.
     losses: Cell<u64>,
-    /// One of this client's was logged.
+    /// A lost page of this client's memory was logged.
     loss_logged: Cell<bool>,
 }
 
 impl Ram {
-    /// No memory yet, but the pages of BAR 2.
+    /// No guest memory is mapped yet; `pages` is BAR 2.
     pub(crate) fn new(name: &str, flush_worker: FlushWorker, pages: Arc<SharedPages>) -> Self {
         Self {
             memory: GuestMemory::new(),
@@ -38,32 +38,32 @@ impl Ram {
         }
     }
 
-    /// The client is gone.
+    /// Resets the state of a client that has disconnected, and removes its maps.
     pub(crate) fn forget_client(&mut self) -> Removed {
         self.loss_logged.set(false);
         self.unmap_guest()
     }
 
-    /// What the firmware is told of an access that failed.
+    /// Converts the error of a failed access for the firmware.
     #[cold]
     fn failed(&self, addr: u64, error: AccessError) -> DmaError {
         self.report_loss(&error);
         DmaError { addr }
     }
 
-    /// Logs that a page of this guest was lost, once for each client.
+    /// Logs that the file behind guest memory has lost a page, once for each client.
     fn report_loss(&self, error: &AccessError) {
         let losses = self.memory.faults().lost;
         if losses > self.losses.replace(losses) && !self.loss_logged.replace(true) {
             tracing::error!(
                 nic = %self.name,
-                "{error}; the access fails, and further ones are only counted (dma_errors): make room, or reserve the \
-                 memory (prealloc=on)"
+                "{error}; the access fails, and later ones are only counted (dma_errors): free space in the file system, \
+                 or reserve the memory (prealloc=on)"
             );
         }
     }
 
-    /// Forgets what the guest has lent in a range, which may reach beyond what it can lend.
+    /// Removes the maps of guest memory in a range. The part of the range in device memory is ignored.
     pub(crate) fn unmap(&mut self, iova: u64, len: u64) -> Result<Removed, UnmapError> {
         if last_byte(iova, len).is_none() {
             return Err(UnmapError::BadRange { iova, len });
@@ -74,13 +74,13 @@ impl Ram {
         }
     }
 
-    /// Forgets all that the guest has lent.
+    /// Removes all maps of guest memory.
     pub(crate) fn unmap_guest(&mut self) -> Removed {
         self.memory.unmap(0, DEVICE_MEMORY).unwrap_or_default()
     }
 }
 
-/// Whether a range may be the guest's. One that wraps or is empty is refused elsewhere.
+/// Refuses a range that overlaps device memory. [`GuestMemory`] refuses a range that is empty or wraps.
 pub(crate) fn check_guest_range(iova: u64, size: u64) -> Result<(), Errno> {
     match last_byte(iova, size) {
         Some(last) if last >= DEVICE_MEMORY => Err(Errno::INVAL),
@@ -141,12 +141,13 @@ impl Dma for Ram {
     }
 
     fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist {
-        self.flush_worker.begin(qpn, self.memory.lasting(ranges))
+        self.flush_worker
+            .begin(qpn, self.memory.persistent_ranges(ranges))
     }
 
     fn new_doorbell_page(&self, page: u32) {
         if let Some(page) = self.pages.page(page as usize) {
-            bells::prepare(&page);
+            doorbell_ring::prepare(&page);
         }
     }
 

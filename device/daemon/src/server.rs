@@ -1,4 +1,4 @@
-//! Sockets and threads.
+//! The sockets and threads of the process.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -43,7 +43,7 @@ struct EndReport {
 
 impl Drop for EndReport {
     fn drop(&mut self) {
-        // Nobody listens while the server is stopped.
+        // The receiver is dropped when the server is stopped.
         let _ = self.ends.send(std::mem::take(&mut self.thread));
     }
 }
@@ -64,7 +64,7 @@ fn spawn(
     })
 }
 
-/// A running process: all its threads. Dropping it stops them and removes the sockets.
+/// The threads of a running process. Dropping it stops them and removes the sockets.
 #[derive(Debug)]
 pub struct Server {
     shutdown: Shutdown,
@@ -75,7 +75,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to serve. The sockets exist when this returns.
+    /// Starts all threads. The sockets exist when this returns.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
         let shutdown = Shutdown::new()?;
@@ -121,15 +121,15 @@ impl Server {
         Ok(server)
     }
 
-    /// The most that one pass of the engine has been since the last call. `None`: the engine has ended.
+    /// Maxima over the passes of the engine since the last call; `None` if the engine has ended.
     pub fn take_longest_pass(&self) -> Option<LongestPass> {
         self.engine
             .call(|engine| std::mem::take(&mut engine.longest_pass))
             .ok()
     }
 
-    /// Waits until a thread has ended that must not, most likely by a panic, and returns its name. The process can't
-    /// serve its NICs then.
+    /// Waits until a thread has ended unexpectedly, most likely by a panic, and returns its name. The process can't serve
+    /// its NICs then.
     pub async fn thread_ended(&mut self) -> String {
         let ended = self.ends.recv().await;
         ended.unwrap_or_else(|| "engine".to_owned())

@@ -1,18 +1,20 @@
-//! How the engine falls asleep, and how other threads wake it.
+//! The protocol by which the engine sleeps and other threads wake it.
 //!
-//! No wake-up is lost, by two pairs of a store and a load (Dekker), each with a full barrier between them on both sides:
+//! No wake-up is lost, because of two store-load pairs (as in Dekker's algorithm), each with a full barrier between store
+//! and load on both sides:
 //!
-//! - [`fall_asleep`] says everywhere that the engine sleeps, executes a barrier, looks for work once more, and only then
-//!   waits. A ringer appends a doorbell, executes a barrier, and reads `asleep` in its page
-//!   ([`faultline_abi::ring::must_kick`]); if it is set it kicks, which becomes a request.
-//! - A thread with a request sends it, executes a barrier, and reads the engine's flag ([`wake`]); if it is set it writes
-//!   the eventfd.
+//! - [`fall_asleep`] sets `asleep` in all doorbell pages and in the engine's flag, executes a barrier, checks for work once
+//!   more, and waits only if there is none. Software that rings a doorbell appends it, executes a barrier, and reads
+//!   `asleep` in its page ([`faultline_abi::ring::must_kick`]); if it is set, software writes the kick page, which becomes
+//!   a request.
+//! - A thread with a request sends it, executes a barrier, and reads the engine's flag ([`wake`]); if it is set, the thread
+//!   writes the eventfd.
 //!
 //! Of two threads that each store and then load, at least one sees the other's store: either the engine finds the work in
-//! its last look, or the other side finds it asleep.
+//! its last check, or the other side finds it asleep.
 //!
-//! This module has the order of the steps and no words of its own, so that a model check goes through all interleavings of
-//! the code that the engine runs (`tests/sleep_model.rs`).
+//! This module contains the order of the steps only; flags and barriers are type parameters, so that a model check covers
+//! all interleavings of the code that the engine runs (`tests/sleep_model.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,7 +24,7 @@ pub trait Barrier {
     fn barrier();
 }
 
-/// The processor's.
+/// The barrier of the processor.
 #[derive(Clone, Copy, Debug)]
 pub struct Processor;
 
@@ -32,29 +34,29 @@ impl Barrier for Processor {
     }
 }
 
-/// What falls asleep.
+/// A thread that sleeps when it has no work.
 pub trait Sleeper {
-    /// Says to all who could bring work whether it sleeps.
-    fn say(&self, asleep: bool);
-    /// Whether there is work.
+    /// Publishes whether it sleeps, to all sources of work.
+    fn set_asleep(&self, asleep: bool);
+    /// Returns true if there is work.
     fn has_work(&self) -> bool;
-    /// Waits until it is woken, or has another reason to go on. A wake-up since the last wait ends this one.
+    /// Waits for a wake-up or another event. A wake-up since the last wait ends this one at once.
     fn wait(&self);
 }
 
 /// Sleeps, unless there is work.
 pub fn fall_asleep<B: Barrier>(sleeper: &impl Sleeper) {
-    sleeper.say(true);
+    sleeper.set_asleep(true);
     B::barrier();
     if !sleeper.has_work() {
         sleeper.wait();
     }
-    sleeper.say(false);
+    sleeper.set_asleep(false);
 }
 
-/// The engine's word that it sleeps.
+/// The flag that the engine sets while it sleeps.
 pub trait Flag {
-    /// Whether it is set.
+    /// Returns true if it is set.
     fn is_set(&self) -> bool;
 }
 

@@ -134,7 +134,7 @@ impl<P: Parts> Engine<P> {
 }
 
 impl<P: Parts> Sleeper for Engine<P> {
-    fn say(&self, asleep: bool) {
+    fn set_asleep(&self, asleep: bool) {
         self.words.asleep.0.store(u32::from(asleep), SeqCst);
         self.words.page_asleep.store(u32::from(asleep), SeqCst);
     }

@@ -6,19 +6,19 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::fstatfs;
 use rustix::io;
 
-/// A file, or a range of it, that is mapped here.
+/// A mapped file, or a mapped range of a file.
 #[derive(Debug)]
 pub(crate) struct Backing {
     /// Dropped before the mapping.
     _registration: Registration,
     pub(crate) mapping: Mapping,
     fd: OwnedFd,
-    /// Bytes of a page of the file.
+    /// Page size of the file in bytes.
     page_size: usize,
     writable: bool,
     /// Offset in the file at which the mapping begins.
     file_offset: u64,
-    /// Device, inode and whether it is mapped for writing, for one that other maps may share.
+    /// Identity of a file that several maps can share; `None` otherwise.
     pub(crate) identity: Option<Identity>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Backing {
 pub(crate) type Identity = (u64, u64, bool);
 
 impl Backing {
-    /// None if there are too many of them in this process.
+    /// Returns `None` if this process has too many of them.
     pub(crate) fn new(
         fd: OwnedFd,
         mapping: Mapping,
@@ -49,7 +49,8 @@ impl Backing {
         }))
     }
 
-    /// If this page (an address in this process) belongs to the mapping, maps the file there again after it was lost.
+    /// If this page (an address in this process) belongs to the mapping, maps the file there again after the page was lost.
+    /// Returns true if it belongs to the mapping.
     pub(crate) fn restore(&self, page: usize) -> bool {
         let start = self.mapping.as_ptr() as usize;
         let Some(at) = page.checked_sub(start).filter(|at| {
@@ -58,15 +59,15 @@ impl Backing {
         }) else {
             return false;
         };
-        // The kernel does not join mappings of huge pages again, so that all of the file is mapped anew.
+        // The kernel does not merge mappings of huge pages, so the whole file is mapped again.
         let (at, len) = match self.page_size {
             PAGE_SIZE => (at, PAGE_SIZE),
             _ => (0, self.mapping.len()),
         };
         let page = self.mapping.as_ptr().wrapping_add(at);
         let offset = self.file_offset + at as u64;
-        // SAFETY: the range is within the mapping, which begins at `file_offset` of this file. If the kernel refuses, for
-        // want of its own memory, a private zero page stays there, and harms this guest alone.
+        // SAFETY: the range is within the mapping, which begins at `file_offset` of this file. If the kernel is out
+        // of memory, the private zero page stays, which affects this guest only.
         let _ = unsafe { sigbus::restore(page, len, self.fd.as_fd(), offset, self.writable) };
         true
     }
@@ -81,7 +82,7 @@ impl Backing {
 /// HUGETLBFS_MAGIC of linux/magic.h.
 pub(crate) const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Bytes that can be mapped by themselves.
+/// Size of the smallest range of a file that can be mapped.
 fn page_size(fd: &OwnedFd) -> usize {
     match fstatfs(fd) {
         Ok(fs) if fs.f_type as u64 == HUGETLBFS => usize::try_from(fs.f_bsize).unwrap_or(PAGE_SIZE),

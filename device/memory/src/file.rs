@@ -1,4 +1,4 @@
-//! Memory files for test clients: own ones and foreign ones.
+//! Memory files for test clients: created by this process or received from another.
 
 use crate::mapping::Mapping;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,11 +16,11 @@ pub struct MemFd {
 }
 
 impl MemFd {
-    /// Makes a file of `len` bytes, rounded up to whole pages, all zero.
+    /// Creates a file of `len` bytes, rounded up to whole pages, all zero.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for length 0, otherwise what memfd_create(2), ftruncate(2) or mmap(2) say.
+    /// `InvalidInput` for length 0, otherwise the errors of memfd_create(2), ftruncate(2) or mmap(2).
     pub fn new(len: usize) -> io::Result<Self> {
         Self::named("faultline-ram", len)
     }
@@ -30,7 +30,12 @@ impl MemFd {
         let len = len
             .checked_next_multiple_of(crate::PAGE_SIZE)
             .filter(|len| (1..=isize::MAX as usize).contains(len))
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "bad memory file length"))?;
+            .ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "the length of a memory file must not be 0 or exceed the address space",
+                )
+            })?;
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
@@ -58,7 +63,7 @@ impl Deref for MemFd {
     }
 }
 
-/// A mapping of a file somebody else made, such as the doorbell pages of a BAR.
+/// A mapping of a file that another process has created, such as the doorbell pages of a BAR.
 ///
 /// Accesses are those of [`Mapping`]; offset 0 is the file offset that was mapped.
 #[derive(Debug)]
@@ -70,7 +75,7 @@ impl MappedFile {
     /// # Errors
     ///
     /// `InvalidInput` if the length is 0 or the file ends before `offset + len`, because an
-    /// access beyond its end would raise SIGBUS; otherwise what fstat(2) or mmap(2) say.
+    /// access beyond its end would raise SIGBUS; otherwise the errors of fstat(2) or mmap(2).
     pub fn map(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         let size = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
         if len == 0 || offset.checked_add(len as u64).is_none_or(|end| end > size) {

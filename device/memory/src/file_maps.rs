@@ -13,11 +13,11 @@ use rustix::process::{Resource, getrlimit};
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-/// Mappings of a process if the system does not say.
+/// Mappings of a process if the system does not report the limit.
 const DEFAULT_MAX_MAP_COUNT: usize = 65530;
 
 /// The files behind the memory of one guest. Belongs to the thread that receives the descriptors: mapping a file takes a
-/// lock of the process, which nothing on the data path should wait for.
+/// lock of the process, for which the data path must not wait.
 #[derive(Debug)]
 pub struct FileMaps {
     files: Vec<Weak<Backing>>,
@@ -25,7 +25,7 @@ pub struct FileMaps {
 }
 
 impl FileMaps {
-    /// At most `limit` files, or ranges of files, at a time.
+    /// Allows at most `limit` files, or ranges of files, at a time.
     pub fn new(limit: usize) -> Self {
         Self {
             files: Vec::new(),
@@ -33,8 +33,8 @@ impl FileMaps {
         }
     }
 
-    /// A fair limit for each of so many NICs in this process: their share of three quarters of the mappings and
-    /// descriptors that the system grants the process.
+    /// The limit for each of `nics` NICs in this process: an equal share of three quarters of the mappings and
+    /// descriptors that the system allows the process.
     pub fn share(nics: usize) -> usize {
         let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
         let maps = text.trim().parse().unwrap_or(DEFAULT_MAX_MAP_COUNT);
@@ -46,26 +46,26 @@ impl FileMaps {
         (most / 4 * 3 / nics.max(1)).max(1)
     }
 
-    /// Files that are mapped now.
+    /// Number of files that are mapped.
     pub fn len(&self) -> usize {
         let alive = |file: &&Weak<Backing>| file.strong_count() > 0;
         self.files.iter().filter(alive).count()
     }
 
-    /// True if no file is mapped now.
+    /// True if no file is mapped.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Prepares a map of `len` bytes of the file `fd` from `offset` at I/O address `iova`.
     ///
-    /// Without a descriptor the range is recorded as unreachable: accesses give
+    /// Without a descriptor the range is recorded as unreachable: accesses fail with
     /// [`AccessError::NoDescriptor`](crate::AccessError::NoDescriptor) and are counted. QEMU sends such maps for the BARs of
     /// other devices, for memory that is not shared, and for our own mmapped BAR.
     ///
     /// # Errors
     ///
-    /// [`MapError`]; the descriptor is closed then.
+    /// [`MapError`]; the descriptor is closed.
     pub fn prepare(
         &mut self,
         iova: u64,
@@ -97,7 +97,7 @@ impl FileMaps {
             host: ptr::null_mut(),
             writable: rights.writable,
             backing: None,
-            lasting: false,
+            persistent: false,
         };
         if let Some(fd) = fd {
             let writable = rights.writable;
@@ -109,7 +109,7 @@ impl FileMaps {
                 return Err(MapError::ShortFile { size, offset, len });
             }
             let identity = is_regular.then_some((stat.st_dev, stat.st_ino, writable));
-            map.lasting = writable && !(is_regular && is_in_memory(&fd));
+            map.persistent = writable && !(is_regular && is_in_memory(&fd));
             let (backing, at) = match self.find(identity, offset, host_len) {
                 Some(found) => found,
                 None => self
@@ -128,7 +128,7 @@ impl FileMaps {
         Ok(NewMap(map))
     }
 
-    /// A file that is mapped already. As long as it is, no other file has its inode number.
+    /// Finds a mapping of the same file that contains the range. While a file is mapped, no other file has its inode number.
     fn find(
         &self,
         identity: Option<Identity>,
@@ -143,8 +143,8 @@ impl FileMaps {
         })
     }
 
-    /// Maps a file as a whole; or only the range, if it is no regular file or the whole does not fit the address space.
-    /// The error is the system's, or none if there are too many.
+    /// Maps a file as a whole; or only the range, if it is not a regular file or the whole does not fit the address space.
+    /// The error is that of the system, or `None` if there are too many files.
     fn add(
         &mut self,
         fd: OwnedFd,
@@ -178,7 +178,7 @@ impl FileMaps {
     }
 }
 
-/// Whether what is written to a file of this file system is gone with the memory.
+/// True if the file system of this file is in memory, so that its contents are not persistent.
 fn is_in_memory(fd: &OwnedFd) -> bool {
     // linux/magic.h: tmpfs (and memfd), hugetlbfs, ramfs.
     const IN_MEMORY: [u64; 3] = [0x0102_1994, HUGETLBFS, 0x8584_58f6];

@@ -13,25 +13,25 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Why a range could not be unmapped. Nothing was changed.
+/// Reason for which a range could not be unmapped. The table is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnmapError {
     /// The length is zero or the range wraps around.
-    #[error("DMA unmap of {len:#x} bytes at {iova:#x} is no range")]
+    #[error("DMA unmap of {len:#x} bytes at {iova:#x}: the range is empty or wraps around")]
     BadRange {
         /// Start of the range.
         iova: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// A map lies only partly in the range; maps are not split.
-    #[error("DMA unmap of {len:#x} bytes at {iova:#x} would cut the map at {other:#x}")]
+    /// A map is only partly in the range; maps are not split.
+    #[error("DMA unmap of {len:#x} bytes at {iova:#x} would split the map at {other:#x}")]
     Partial {
         /// Start of the range.
         iova: u64,
         /// Length in bytes.
         len: u64,
-        /// Start of the map that would be cut.
+        /// Start of the map that would be split.
         other: u64,
     },
 }
@@ -45,7 +45,7 @@ impl UnmapError {
     }
 }
 
-/// How often accesses failed, by reason. One per failed call, not per byte.
+/// Number of failed accesses by reason. Each failed call counts once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// [`AccessError::Unmapped`].
@@ -60,23 +60,23 @@ pub struct FaultCounts {
     pub lost: u64,
 }
 
-/// A map that was not inserted, and why. Dropping it may take long: if nothing else uses the file, it is unmapped.
+/// A map that was not inserted, with the reason. Dropping it may take long: a file without other maps is unmapped.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused {
-    /// Why.
+    /// The reason.
     pub error: MapError,
     _map: Map,
 }
 
-/// Maps that were removed. Dropping them may take long: files that nothing else uses are unmapped, for some
-/// milliseconds for each GiB that was touched.
+/// Maps that were removed. Dropping them may take long: files without other maps are unmapped, which takes some
+/// milliseconds for each GiB that was accessed.
 #[derive(Debug, Default)]
 #[must_use = "dropping it unmaps memory, which the data path must not wait for"]
 pub struct Removed(Vec<Map>);
 
 impl Removed {
-    /// How many.
+    /// Number of maps.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -87,51 +87,51 @@ impl Removed {
     }
 }
 
-/// Part of a map with a file behind it that keeps what is written. It outlives the map.
+/// Part of a map whose file is persistent, such as that of a pmem device. Keeps the file mapped when the map is removed.
 #[derive(Debug)]
-pub struct Lasting {
+pub struct PersistentRange {
     backing: Arc<Backing>,
     offset: u64,
     len: usize,
 }
 
-impl Lasting {
-    /// Where it begins in its mapping, and bytes.
+impl PersistentRange {
+    /// Offset in the mapping of the file, and length in bytes.
     pub fn span(&self) -> (u64, usize) {
         (self.offset, self.len)
     }
 
-    /// Makes durable what has been written there. Blocks meanwhile.
+    /// Writes the range back to the file; blocks until that is durable.
     ///
     /// # Errors
     ///
-    /// msync(2)'s.
+    /// Those of msync(2).
     pub fn sync(&self) -> io::Result<()> {
         self.backing.mapping.sync(self.offset, self.len)
     }
 }
 
-/// Guest memory as the VMM has mapped it for one NIC: I/O addresses to bytes.
+/// Guest memory of one NIC, by I/O address, as the VMM has mapped it.
 ///
 /// One thread owns it (it is `Send`, not `Sync`). Quiesce before [`GuestMemory::unmap`]: the
 /// borrow checker proves that no access is in progress, not that no packet refers to the range.
 ///
-/// Multi-byte accesses may cross from one map into the next if both are adjacent. An access of
-/// which any byte is out of reach changes nothing and returns the first bad address. Only [`AccessError::Lost`] comes after
-/// the access, of which a part may have been made then.
+/// Multi-byte accesses may cross from one map into an adjacent one. If any byte of an access cannot
+/// be reached, nothing is changed and the error has the first such address. Only [`AccessError::Lost`] is detected after
+/// the access, a part of which may have taken effect.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     /// Sorted by `start`, not overlapping.
     maps: Vec<Map>,
-    /// Maps with files behind them that keep what is written; mostly none.
-    lasting: usize,
-    /// Index of the map that was used last. May be stale, is always checked.
-    hit: Cell<usize>,
+    /// Number of maps of persistent files; usually 0.
+    persistent_maps: usize,
+    /// Index of the map that was used last. May be stale, so users check it.
+    last_used: Cell<usize>,
     faults: Cell<FaultCounts>,
 }
 
 impl GuestMemory {
-    /// Most maps a NIC can have: what QEMU assumes by default (`VFIO_USER_DEF_MAP_MAX`), and the device's own memory.
+    /// Largest number of maps of a NIC: the default limit of QEMU (`VFIO_USER_DEF_MAP_MAX`), and one for device memory.
     pub const MAX_MAPS: usize = MAX_MAPS;
 
     /// An empty table.
@@ -139,12 +139,12 @@ impl GuestMemory {
         Self::default()
     }
 
-    /// The parts of these ranges (address, bytes), or of all memory, that are backed by files that last, such as
-    /// those of a pmem device of the guest. What is in no map is no part.
-    pub fn lasting(&self, ranges: Option<&[(u64, u64)]>) -> Vec<Lasting> {
+    /// The parts of these ranges (address, bytes), or of all memory, that are backed by persistent files, such as
+    /// those of a pmem device of the guest.
+    pub fn persistent_ranges(&self, ranges: Option<&[(u64, u64)]>) -> Vec<PersistentRange> {
         let mut parts = Vec::new();
-        // There may be many maps, and a peer can ask with each packet.
-        if self.lasting == 0 {
+        // Fast path: there may be many maps, and a peer can cause a call with each packet.
+        if self.persistent_maps == 0 {
             return parts;
         }
         for (addr, len) in ranges.unwrap_or(&[(0, u64::MAX)]) {
@@ -155,11 +155,11 @@ impl GuestMemory {
             let from = self.maps.partition_point(|map| map.last() < *addr);
             let maps = self.maps.iter().skip(from);
             let inside = maps.take_while(|map| map.start <= last);
-            parts.extend(inside.filter(|map| map.lasting).filter_map(|map| {
+            parts.extend(inside.filter(|map| map.persistent).filter_map(|map| {
                 let first = map.start.max(*addr);
                 let backing = map.backing.as_ref()?;
                 let before = map.host as u64 - backing.mapping.as_ptr() as u64;
-                Some(Lasting {
+                Some(PersistentRange {
                     backing: Arc::clone(backing),
                     offset: before + (first - map.start),
                     len: (map.last().min(last) - first + 1) as usize,
@@ -169,12 +169,12 @@ impl GuestMemory {
         parts
     }
 
-    /// Prepares a map of its own and inserts it; for callers whose data path may wait for both. See
+    /// Prepares a map and inserts it, for callers whose data path may wait for both. See
     /// [`FileMaps::prepare`].
     ///
     /// # Errors
     ///
-    /// [`MapError`]; the table is unchanged then, and the descriptor closed.
+    /// [`MapError`]; the table is unchanged and the descriptor is closed.
     pub fn map(
         &mut self,
         iova: u64,
@@ -192,7 +192,7 @@ impl GuestMemory {
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the map, so that another thread can drop it; the table is unchanged then.
+    /// [`Refused`] with the map, so that another thread can drop it; the table is unchanged.
     pub fn insert(&mut self, NewMap(map): NewMap) -> Result<(), Refused> {
         if self.maps.len() >= Self::MAX_MAPS {
             let error = MapError::TooMany;
@@ -209,20 +209,19 @@ impl GuestMemory {
             };
             return Err(Refused { error, _map: map });
         }
-        self.lasting += usize::from(map.lasting);
+        self.persistent_maps += usize::from(map.persistent);
         self.maps.insert(at, map);
         Ok(())
     }
 
     /// Removes the maps in `iova .. iova + len`, each entirely inside, and returns them.
     ///
-    /// None is a success, as with VFIO's type 1 IOMMU version 2 (linux/vfio.h,
-    /// VFIO_IOMMU_UNMAP_DMA): with a virtual IOMMU, QEMU unmaps whole windows of which it does
-    /// not know what is in them.
+    /// A range without maps succeeds, as with VFIO's type 1 IOMMU version 2 (linux/vfio.h,
+    /// VFIO_IOMMU_UNMAP_DMA): with a virtual IOMMU, QEMU unmaps whole windows, whatever maps they contain.
     ///
     /// # Errors
     ///
-    /// [`UnmapError`]; nothing is removed then. A map that would be cut is refused, as there.
+    /// [`UnmapError`]; nothing is removed. A map that would be split is an error, as in VFIO.
     pub fn unmap(&mut self, iova: u64, len: u64) -> Result<Removed, UnmapError> {
         let last = len
             .checked_sub(1)
@@ -240,19 +239,19 @@ impl GuestMemory {
             }
         }
         let removed: Vec<Map> = self.maps.drain(from..to.max(from)).collect();
-        self.lasting -= removed.iter().filter(|map| map.lasting).count();
-        self.hit.set(0);
+        self.persistent_maps -= removed.iter().filter(|map| map.persistent).count();
+        self.last_used.set(0);
         Ok(Removed(removed))
     }
 
     /// Removes all maps.
     pub fn unmap_all(&mut self) {
         self.maps.clear();
-        self.lasting = 0;
-        self.hit.set(0);
+        self.persistent_maps = 0;
+        self.last_used.set(0);
     }
 
-    /// Number of maps, unreachable ones included.
+    /// Number of maps, including those without a descriptor.
     pub fn map_count(&self) -> usize {
         self.maps.len()
     }
@@ -264,9 +263,9 @@ impl GuestMemory {
             .map(|map| (map.start, map.last(), map.backing.is_some(), map.writable))
     }
 
-    /// True if some map came without a descriptor. That alone is no reason to warn: QEMU maps
-    /// its ROMs (read-only) and our own mmapped BAR areas (writable) that way in every VM.
-    /// Memory that is not shared shows as a large writable one in [`GuestMemory::maps`].
+    /// True if a map has no descriptor. That alone is no error: QEMU maps ROMs (read-only) and
+    /// the mmapped BAR areas of this device (writable) without one in every VM. RAM that is not
+    /// shared is a large writable map in [`GuestMemory::maps`].
     pub fn has_unreachable(&self) -> bool {
         self.unreachable_maps() != 0
     }
@@ -276,18 +275,18 @@ impl GuestMemory {
         self.maps.iter().filter(|map| map.backing.is_none()).count()
     }
 
-    /// How often accesses failed since the table was made.
+    /// Number of failed accesses since the table was created.
     pub fn faults(&self) -> FaultCounts {
         self.faults.get()
     }
 
     #[inline(always)]
     fn find(&self, addr: u64) -> Option<(usize, &Map)> {
-        let hit = self.hit.get();
-        if let Some(map) = self.maps.get(hit)
+        let index = self.last_used.get();
+        if let Some(map) = self.maps.get(index)
             && addr.wrapping_sub(map.start) <= map.span
         {
-            return Some((hit, map));
+            return Some((index, map));
         }
         self.find_slow(addr)
     }
@@ -299,7 +298,7 @@ impl GuestMemory {
         if map.start > addr {
             return None;
         }
-        self.hit.set(index);
+        self.last_used.set(index);
         Some((index, map))
     }
 
@@ -319,34 +318,35 @@ impl GuestMemory {
         Err(error)
     }
 
-    /// Whether the access that was just made found all its pages. Not for accesses of two tables.
+    /// Reports pages that were lost in the access that was just made. For accesses to one table only.
     #[inline(always)]
-    fn found(&self, addr: u64, len: usize) -> Result<(), AccessError> {
+    fn check_lost(&self, addr: u64, len: usize) -> Result<(), AccessError> {
         if sigbus::none_lost() {
             return Ok(());
         }
-        self.lost(addr, len, self, addr)
+        self.recover_lost(addr, len, self, addr)
     }
 
-    /// Repairs the pages that a copy has lost, and says on which side; or an access, of one table at one address.
+    /// Maps the pages again that a copy between two tables has lost, and returns the error of the side that lost them. For
+    /// an access to one table, both sides are the same.
     #[cold]
     #[inline(never)]
-    fn lost(
+    fn recover_lost(
         &self,
         dst: u64,
         len: usize,
         src: &GuestMemory,
         src_addr: u64,
     ) -> Result<(), AccessError> {
-        let (mut here, mut there) = (false, false);
+        let (mut lost_dst, mut lost_src) = (false, false);
         for page in sigbus::take_lost() {
             if self.restore(dst, len, page) {
-                here = true;
+                lost_dst = true;
             } else {
-                there |= src.restore(src_addr, len, page);
+                lost_src |= src.restore(src_addr, len, page);
             }
         }
-        if there && !here {
+        if lost_src && !lost_dst {
             return src.fault(AccessError::Lost { addr: src_addr });
         }
         self.fault(AccessError::Lost { addr: dst })
@@ -368,7 +368,7 @@ impl GuestMemory {
         false
     }
 
-    /// Host address of `addr` and the bytes from there to the end of its map, not counted.
+    /// Host address of `addr`, and the number of bytes from there to the end of its map. Errors are not counted.
     #[inline(always)]
     fn resolve(&self, addr: u64, write: bool) -> Result<(*mut u8, u64), AccessError> {
         let Some((_, map)) = self.find(addr) else {
@@ -381,14 +381,14 @@ impl GuestMemory {
             return Err(AccessError::ReadOnly { addr });
         }
         let into = addr - map.start;
-        // SAFETY: `find` says into <= span, and `host` is valid for span + 1 bytes. The length
-        // fitted an isize when it was mapped.
+        // SAFETY: into <= span by `find`, and `host` is valid for span + 1 bytes, a length that
+        // `FileMaps::prepare` has checked against isize::MAX.
         let p = unsafe { map.host.add(into as usize) };
         // A mapping never has 2^64 bytes (isize::MAX at most), so this cannot overflow.
         Ok((p, map.span - into + 1))
     }
 
-    /// Like `resolve` for exactly `len` bytes in one map; `None` if they leave it.
+    /// As `resolve`, for `len` bytes in one map; `None` if they are not in one map.
     #[inline(always)]
     fn whole(&self, addr: u64, len: usize, write: bool) -> Result<Option<*mut u8>, AccessError> {
         let (p, avail) = self.resolve(addr, write)?;
@@ -399,7 +399,7 @@ impl GuestMemory {
     ///
     /// # Errors
     ///
-    /// [`AccessError`] with the first address that cannot, and counts it.
+    /// [`AccessError`] with the first address that cannot be reached; it is counted.
     pub fn check(&self, addr: u64, len: usize, write: bool) -> Result<(), AccessError> {
         self.probe(addr, len, write)
             .or_else(|error| self.fault(error))
@@ -421,12 +421,12 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// How many bytes, at most `len`, can be reached from `addr` on without a gap; adjacent
+    /// Number of bytes, at most `len`, that can be reached from `addr` without a gap; adjacent
     /// maps count as one.
     ///
     /// # Errors
     ///
-    /// [`AccessError`] if not even the first byte can (zero bytes always can).
+    /// [`AccessError`] if the first byte cannot be reached and `len` is not zero.
     pub fn contiguous(&self, addr: u64, len: usize, write: bool) -> Result<usize, AccessError> {
         let mut at = addr;
         let mut done = 0usize;
@@ -474,10 +474,10 @@ impl GuestMemory {
     pub fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), AccessError> {
         match self.whole(addr, buf.len(), false) {
             Ok(Some(p)) => {
-                // SAFETY: `whole` says that buf.len() bytes from `p` are in one mapping, which
+                // SAFETY: by `whole`, buf.len() bytes from `p` are in one mapping, which
                 // lives at least as long as the borrow of `self`; `buf` is private.
                 unsafe { raw::load(buf.as_mut_ptr(), p, buf.len()) };
-                self.found(addr, buf.len())
+                self.check_lost(addr, buf.len())
             }
             _ => self.read_slow(addr, buf),
         }
@@ -488,10 +488,10 @@ impl GuestMemory {
         self.check(addr, buf.len(), false)?;
         let base = buf.as_mut_ptr();
         self.pieces(addr, buf.len(), false, |p, done, step| {
-            // SAFETY: `p` is good for `step` bytes by `resolve`; done + step <= buf.len().
+            // SAFETY: `p` is valid for `step` bytes by `resolve`; done + step <= buf.len().
             unsafe { raw::load(base.add(done), p, step) };
         })?;
-        self.found(addr, buf.len())
+        self.check_lost(addr, buf.len())
     }
 
     /// Copies `data` to `addr`. See the crate documentation for the order of the bytes.
@@ -503,10 +503,10 @@ impl GuestMemory {
     pub fn write(&self, addr: u64, data: &[u8]) -> Result<(), AccessError> {
         match self.whole(addr, data.len(), true) {
             Ok(Some(p)) => {
-                // SAFETY: `whole` says that data.len() bytes from `p` are in one writable
+                // SAFETY: by `whole`, data.len() bytes from `p` are in one writable
                 // mapping, which lives at least as long as the borrow; `data` is private.
                 unsafe { raw::store(p, data.as_ptr(), data.len()) };
-                self.found(addr, data.len())
+                self.check_lost(addr, data.len())
             }
             _ => self.write_slow(addr, data),
         }
@@ -517,22 +517,22 @@ impl GuestMemory {
         self.check(addr, data.len(), true)?;
         let base = data.as_ptr();
         self.pieces(addr, data.len(), true, |p, done, step| {
-            // SAFETY: `p` is good for `step` bytes by `resolve`; done + step <= data.len().
+            // SAFETY: `p` is valid for `step` bytes by `resolve`; done + step <= data.len().
             unsafe { raw::store(p, base.add(done), step) };
         })?;
-        self.found(addr, data.len())
+        self.check_lost(addr, data.len())
     }
 
     /// Copies `len` bytes at `src_addr` of `src` to `dst` here: guest to guest, one copy.
     ///
     /// Both sides may cross map boundaries. Ranges of the same table may overlap and then
     /// behave as memmove; two I/O addresses of the same page (aliases) are not detected, and
-    /// overlap through them gives arbitrary bytes.
+    /// overlap through them produces arbitrary bytes.
     ///
     /// # Errors
     ///
-    /// [`AccessError`] of either side (the source is checked first, and each table counts its
-    /// own); nothing is then written.
+    /// [`AccessError`] of either side (the source is checked first; each table counts its own errors);
+    /// nothing is then written.
     #[inline]
     pub fn copy_from(
         &self,
@@ -544,13 +544,13 @@ impl GuestMemory {
         if let (Ok(Some(s)), Ok(Some(d))) =
             (src.whole(src_addr, len, false), self.whole(dst, len, true))
         {
-            // SAFETY: `whole` says that `len` bytes are in one mapping on either side; overlap
+            // SAFETY: by `whole`, `len` bytes are in one mapping on either side; overlap
             // is allowed.
             unsafe { raw::shared_to_shared(d, s, len) };
             if sigbus::none_lost() {
                 return Ok(());
             }
-            return self.lost(dst, len, src, src_addr);
+            return self.recover_lost(dst, len, src, src_addr);
         }
         self.copy_slow(dst, src, src_addr, len)
     }
@@ -576,7 +576,7 @@ impl GuestMemory {
             if backward {
                 cuts.push((d, s, step));
             } else {
-                // SAFETY: `resolve` says that `step` bytes from either address are in one map.
+                // SAFETY: by `resolve`, `step` bytes from either address are in one map.
                 unsafe { raw::shared_to_shared(d, s, step) };
             }
             done += step;
@@ -588,7 +588,7 @@ impl GuestMemory {
         if sigbus::none_lost() {
             return Ok(());
         }
-        self.lost(dst, len, src, src_addr)
+        self.recover_lost(dst, len, src, src_addr)
     }
 
     #[inline(always)]
@@ -621,40 +621,40 @@ impl GuestMemory {
     #[inline]
     pub fn load_u32(&self, addr: u64) -> Result<u32, AccessError> {
         let value = self.word32(addr, false)?.load(Ordering::Acquire);
-        self.found(addr, 4).map(|()| value)
+        self.check_lost(addr, 4).map(|()| value)
     }
 
     /// Loads the 64-bit word at `addr`, Acquire.
     #[inline]
     pub fn load_u64(&self, addr: u64) -> Result<u64, AccessError> {
         let value = self.word64(addr, false)?.load(Ordering::Acquire);
-        self.found(addr, 8).map(|()| value)
+        self.check_lost(addr, 8).map(|()| value)
     }
 
     /// Stores the 32-bit word at `addr`, Release.
     #[inline]
     pub fn store_u32(&self, addr: u64, value: u32) -> Result<(), AccessError> {
         self.word32(addr, true)?.store(value, Ordering::Release);
-        self.found(addr, 4)
+        self.check_lost(addr, 4)
     }
 
     /// Stores the 64-bit word at `addr`, Release.
     #[inline]
     pub fn store_u64(&self, addr: u64, value: u64) -> Result<(), AccessError> {
         self.word64(addr, true)?.store(value, Ordering::Release);
-        self.found(addr, 8)
+        self.check_lost(addr, 8)
     }
 
-    /// Adds to the 64-bit word at `addr`, wrapping, and returns what was there before.
+    /// Adds to the 64-bit word at `addr`, wrapping, and returns the previous value.
     /// Sequentially consistent, and atomic against the guest's processors too.
     #[inline]
     pub fn fetch_add_u64(&self, addr: u64, value: u64) -> Result<u64, AccessError> {
         let old = self.word64(addr, true)?.fetch_add(value, Ordering::SeqCst);
-        self.found(addr, 8).map(|()| old)
+        self.check_lost(addr, 8).map(|()| old)
     }
 
-    /// Stores `new` at `addr` if the 64-bit word there equals `expected`; returns what was
-    /// there before. Sequentially consistent, and atomic against the guest's processors too.
+    /// Stores `new` at `addr` if the 64-bit word there equals `expected`; returns the
+    /// previous value. Sequentially consistent, and atomic against the guest's processors too.
     #[inline]
     pub fn compare_exchange_u64(
         &self,
@@ -666,6 +666,6 @@ impl GuestMemory {
         let old = match word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(old) | Err(old) => old,
         };
-        self.found(addr, 8).map(|()| old)
+        self.check_lost(addr, 8).map(|()| old)
     }
 }

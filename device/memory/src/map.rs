@@ -1,13 +1,13 @@
-//! One DMA map, and why a range can't be mapped.
+//! One DMA map, and the reasons for which a range can't be mapped.
 
 use crate::backing::Backing;
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// Most maps of a NIC.
+/// Largest number of maps of a NIC.
 pub(crate) const MAX_MAPS: usize = 65535 + 1;
 
-/// Why a range could not be mapped.
+/// Reason for which a range could not be mapped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The length is zero.
@@ -16,7 +16,7 @@ pub enum MapError {
         /// Start of the range.
         iova: u64,
     },
-    /// The range does not end within 64 bits of address or file offset.
+    /// The end of the range exceeds 64 bits as an address or as a file offset.
     #[error("DMA map of {len:#x} bytes at {iova:#x}, file offset {offset:#x}, wraps around")]
     Overflow {
         /// Start of the range.
@@ -26,8 +26,10 @@ pub enum MapError {
         /// Offset into the file.
         offset: u64,
     },
-    /// Address, length or file offset is no multiple of 4096.
-    #[error("DMA map of {len:#x} bytes at {iova:#x}, file offset {offset:#x}, is not page-aligned")]
+    /// Address, length or file offset is not a multiple of 4096.
+    #[error(
+        "DMA map of {len:#x} bytes at {iova:#x}, file offset {offset:#x}, is not aligned to 4096 bytes"
+    )]
     Unaligned {
         /// Start of the range.
         iova: u64,
@@ -37,16 +39,16 @@ pub enum MapError {
         offset: u64,
     },
     /// Part of the range is mapped already.
-    #[error("DMA map of {len:#x} bytes at {iova:#x} overlaps the one at {other:#x}")]
+    #[error("DMA map of {len:#x} bytes at {iova:#x} overlaps the map at {other:#x}")]
     Overlap {
         /// Start of the range.
         iova: u64,
         /// Length in bytes.
         len: u64,
-        /// Start of the map that is in the way.
+        /// Start of the map that overlaps.
         other: u64,
     },
-    /// The device may not even read it; such a map has no use.
+    /// The device may not read the range; such a map is useless.
     #[error("DMA map at {iova:#x} is not readable")]
     NotReadable {
         /// Start of the range.
@@ -67,7 +69,7 @@ pub enum MapError {
     TooMany,
     /// Too many files, or ranges of devices ([`FileMaps::new`](crate::FileMaps::new)).
     #[error(
-        "guest memory in more than {0} files: that is this NIC's share of the mappings and descriptors of the \
+        "guest memory is in more than {0} files, which is this NIC's share of the mappings and descriptors of the \
          process; raise vm.max_map_count and the limit of open files, or serve fewer NICs in one process"
     )]
     TooManyFiles(usize),
@@ -109,12 +111,12 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// ROM, for example.
+    /// For ROM, for example.
     pub const READ_ONLY: Self = Self {
         readable: true,
         writable: false,
     };
-    /// RAM.
+    /// For RAM.
     pub const READ_WRITE: Self = Self {
         readable: true,
         writable: true,
@@ -126,16 +128,16 @@ impl Rights {
 pub(crate) struct Map {
     pub(crate) start: u64,
     pub(crate) span: u64,
-    /// Null if there was no descriptor.
+    /// Host address of `start`; null without a descriptor.
     pub(crate) host: *mut u8,
     pub(crate) writable: bool,
-    /// Owns what `host` points to.
+    /// Owns the memory at `host`.
     pub(crate) backing: Option<Arc<Backing>>,
-    /// What is written there may outlive the memory.
-    pub(crate) lasting: bool,
+    /// The file is writable and persistent.
+    pub(crate) persistent: bool,
 }
 
-// SAFETY: `host` points into `backing`, which moves along and is itself Send.
+// SAFETY: `host` points into `backing`, which moves with it and is itself Send.
 unsafe impl Send for Map {}
 
 impl Map {

@@ -13,23 +13,23 @@ pub const PAGE_SIZE: usize = 4096;
 /// Bytes that are unmapped at a time.
 const UNMAP_STEP: usize = 64 << 20;
 
-/// Why bytes could not be accessed. `addr` is the first address (an I/O address, or an offset
+/// Reason for which bytes could not be accessed. `addr` is the first address (an I/O address, or an offset
 /// into the file for [`Mapping`]) at which it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     /// Nothing is mapped there.
-    #[error("no memory at {addr:#x}")]
+    #[error("no memory is mapped at {addr:#x}")]
     Unmapped {
         /// First address without memory.
         addr: u64,
     },
-    /// The VMM mapped the range but sent no file descriptor, so this process cannot reach it.
+    /// The VMM mapped the range but sent no file descriptor, so this process cannot access it.
     #[error(
-        "memory at {addr:#x} came without a file descriptor; start the VM with a shared \
+        "memory at {addr:#x} was mapped without a file descriptor; start the VM with a shared \
          memory backend (memory-backend-memfd,share=on)"
     )]
     NoDescriptor {
-        /// First address out of reach.
+        /// First address that cannot be reached.
         addr: u64,
     },
     /// A write to a range that may only be read, ROM for example.
@@ -38,12 +38,12 @@ pub enum AccessError {
         /// First address that must not be written.
         addr: u64,
     },
-    /// The file has no page there, and none could be added. A part of the access may have been made.
+    /// The file has no page there, and none could be allocated. A part of the access may have taken effect.
     #[error(
         "the file behind memory at {addr:#x} has no page there: its file system is full, or it was truncated"
     )]
     Lost {
-        /// Where the access began.
+        /// Start of the access.
         addr: u64,
     },
     /// An atomic access that is not naturally aligned.
@@ -100,7 +100,7 @@ impl Mapping {
         self.len
     }
 
-    /// True if there is nothing mapped. Never the case for a mapping that could be made.
+    /// True if the length is zero, which no mapping that could be created has.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -117,7 +117,7 @@ impl Mapping {
         unsafe { msync(ptr.cast(), len, MsyncFlags::SYNC) }
     }
 
-    /// Whether it may be written.
+    /// True if it was mapped for writing.
     #[inline(always)]
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
@@ -151,7 +151,7 @@ impl Mapping {
             return Err(AccessError::Misaligned);
         }
         // SAFETY: in bounds, 4-aligned (the mapping is page-aligned), alive as long as `self`,
-        // and accessed atomically by everybody who takes part in a protocol on it.
+        // and accessed atomically by every side that takes part in a protocol on it.
         Ok(unsafe { AtomicU32::from_ptr(p.cast()) })
     }
 
@@ -220,26 +220,26 @@ impl Mapping {
         Ok(())
     }
 
-    /// Adds to a 32-bit word and returns what was there before; sequentially consistent.
+    /// Adds to a 32-bit word and returns the previous value; sequentially consistent.
     pub fn fetch_add_u32(&self, offset: u64, value: u32) -> Result<u32, AccessError> {
         Ok(self
             .word32(offset, true)?
             .fetch_add(value, Ordering::SeqCst))
     }
 
-    /// Adds to a 64-bit word and returns what was there before; sequentially consistent.
+    /// Adds to a 64-bit word and returns the previous value; sequentially consistent.
     pub fn fetch_add_u64(&self, offset: u64, value: u64) -> Result<u64, AccessError> {
         Ok(self
             .word64(offset, true)?
             .fetch_add(value, Ordering::SeqCst))
     }
 
-    /// Replaces a 32-bit word and returns what was there before; sequentially consistent.
+    /// Replaces a 32-bit word and returns the previous value; sequentially consistent.
     pub fn swap_u32(&self, offset: u64, value: u32) -> Result<u32, AccessError> {
         Ok(self.word32(offset, true)?.swap(value, Ordering::SeqCst))
     }
 
-    /// Stores `new` if the 32-bit word equals `expected`; returns what was there before.
+    /// Stores `new` if the 32-bit word equals `expected`; returns the previous value.
     /// Sequentially consistent.
     pub fn compare_exchange_u32(
         &self,
@@ -255,7 +255,7 @@ impl Mapping {
         )
     }
 
-    /// Stores `new` if the 64-bit word equals `expected`; returns what was there before.
+    /// Stores `new` if the 64-bit word equals `expected`; returns the previous value.
     /// Sequentially consistent.
     pub fn compare_exchange_u64(
         &self,
@@ -274,11 +274,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // In pieces: each holds a lock of the process that page faults and mappings of other threads may need.
+        // In pieces: each call holds a lock of the process that page faults and mappings of other threads may need.
         let mut at = 0;
         while at < self.len {
             let step = UNMAP_STEP.min(self.len - at);
-            // SAFETY: `ptr` and `len` are those of one successful mmap, at + step <= len, and nobody else unmaps it;
+            // SAFETY: `ptr` and `len` are those of one successful mmap, at + step <= len, and only this unmaps it;
             // borrows of the memory are tied to `self`.
             let unmap = |len| unsafe { munmap(self.ptr.add(at).cast(), len) };
             if unmap(step).is_err() {

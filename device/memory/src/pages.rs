@@ -1,4 +1,4 @@
-//! Doorbell pages and device memory: what the device lends to the guest.
+//! Doorbell pages and device memory: memory of the device that the guest maps.
 
 use crate::mapping::{Mapping, PAGE_SIZE};
 use crate::raw;
@@ -19,15 +19,15 @@ pub struct SharedPages {
 }
 
 impl SharedPages {
-    /// Makes `pages` zeroed pages. `name` shows in `/proc/PID/maps`.
+    /// Creates `pages` zeroed pages. `name` shows in `/proc/PID/maps`.
     ///
-    /// The file is sealed against shrinking and growing before anybody else can have it, so
-    /// the peer cannot make this process fault.
+    /// The file is sealed against shrinking and growing before another process can open it, so
+    /// the peer cannot cause SIGBUS in this process.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for 0 pages or more than the address space holds, otherwise what
-    /// memfd_create(2), ftruncate(2), fcntl(2) or mmap(2) say.
+    /// `InvalidInput` for 0 pages or more than the address space holds, otherwise the errors of
+    /// memfd_create(2), ftruncate(2), fcntl(2) or mmap(2).
     pub fn new(name: &str, pages: usize) -> io::Result<Self> {
         let len = pages
             .checked_mul(PAGE_SIZE)
@@ -66,11 +66,11 @@ impl SharedPages {
         self.page(index).map(|page| page.zero()).is_some()
     }
 
-    /// Zeroes `pages` pages from `first` on, and gives their memory back until they are used again.
+    /// Zeroes `pages` pages from `first` on and frees their memory, which is allocated again on the next access.
     ///
     /// # Errors
     ///
-    /// What fallocate(2) says.
+    /// Those of fallocate(2).
     pub fn clear(&self, first: usize, pages: usize) -> io::Result<()> {
         if pages == 0 {
             return Ok(());
@@ -85,8 +85,8 @@ impl SharedPages {
         &self.mapping
     }
 
-    /// Sequentially consistent fence: separates "store that I sleep" from "look once more"
-    /// (and its mirror image on the other side).
+    /// Sequentially consistent fence: orders the store of `asleep` before the last check for doorbells, and on
+    /// the other side the store of a doorbell before the load of `asleep`.
     #[inline(always)]
     pub fn fence() {
         std::sync::atomic::fence(Ordering::SeqCst);

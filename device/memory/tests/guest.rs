@@ -66,7 +66,7 @@ fn where_nothing_lasts_no_map_is_looked_at() {
     let ask = || {
         let start = std::time::Instant::now();
         for _ in 0..500 {
-            assert!(memory.lasting(None).is_empty());
+            assert!(memory.persistent_ranges(None).is_empty());
         }
         start.elapsed()
     };
@@ -77,7 +77,10 @@ fn where_nothing_lasts_no_map_is_looked_at() {
 #[test]
 fn what_lasts_is_what_a_disk_keeps() {
     let (mut memory, ram) = two_maps();
-    assert!(memory.lasting(None).is_empty(), "a memfd does not last");
+    assert!(
+        memory.persistent_ranges(None).is_empty(),
+        "a memfd does not last"
+    );
     let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let name = dir.join(format!("lasting-{}", std::process::id()));
     let mut how = std::fs::File::options();
@@ -96,7 +99,7 @@ fn what_lasts_is_what_a_disk_keeps() {
         .map(0x46000, P, dup(), 6 * P, Rights::READ_ONLY)
         .unwrap();
     let spans = |ranges: Option<&[(u64, u64)]>| -> Vec<(u64, usize)> {
-        let parts = memory.lasting(ranges);
+        let parts = memory.persistent_ranges(ranges);
         parts.iter().for_each(|part| part.sync().unwrap());
         parts.iter().map(|part| part.span()).collect()
     };
@@ -120,7 +123,7 @@ fn what_lasts_is_what_a_disk_keeps() {
     ];
     assert_eq!(spans(Some(&across)), expected);
     // It outlives the map.
-    let parts = memory.lasting(None);
+    let parts = memory.persistent_ranges(None);
     memory.write(0x40010, b"kept").unwrap();
     memory.unmap_all();
     parts[0].sync().unwrap();

@@ -117,8 +117,8 @@ impl<'a, M: Dma> Context<'a, M> {
         };
         if eq.has_room() {
             self.push_event(eqn, object_event(event::COMPLETION, cqn));
-        } else if cq.notice_waits.is_none() {
-            cq.notice_waits = Some(eq.wait_for_room(cqn));
+        } else if cq.event_waits.is_none() {
+            cq.event_waits = Some(eq.wait_for_room(cqn));
         }
     }
 
@@ -144,7 +144,7 @@ impl<'a, M: Dma> Context<'a, M> {
                 self.core.charge(work::COMPLETION);
             } else if let Some(cqn) = eq.next_waiting() {
                 if let Some(cq) = self.core.cqs.get_mut(cqn) {
-                    cq.notice_waits = None;
+                    cq.event_waits = None;
                     self.notify_cq(eqn, cqn);
                 }
             } else {

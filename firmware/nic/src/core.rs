@@ -342,7 +342,7 @@ impl Core {
 
     /// Ends the moderation period of a CQ.
     pub(crate) fn cancel_notice(&mut self, cqn: u32) {
-        if let Some(at) = self.cqs.get_mut(cqn).and_then(Cq::told) {
+        if let Some(at) = self.cqs.get_mut(cqn).and_then(Cq::event_written) {
             self.notices.remove(&(at, cqn));
         }
     }
@@ -353,7 +353,7 @@ impl Core {
         let Some(cq) = self.cqs.get_mut(cqn) else {
             return;
         };
-        if let Some(ticket) = cq.notice_waits.take()
+        if let Some(ticket) = cq.event_waits.take()
             && let Some(eq) = self.eqs.get_mut(cq.eqn)
         {
             eq.stop_waiting(ticket);

@@ -1,7 +1,7 @@
 //! Counters of the device, and sets of counters.
 //!
 //! The driver may bind a set to a queue pair: what is done on behalf of that queue pair is then counted in the set instead of
-//! the device's counters. The caller says which with a [`CounterSet`]. Frames are always counted for the device, too.
+//! the device's counters. Callers select the set with a [`CounterSet`]. Frames are always counted for the device, too.
 
 use faultline_abi::Status;
 use faultline_abi::admin::Counter;
@@ -48,7 +48,7 @@ impl Counters {
         }
     }
 
-    /// Whether there are sets at all.
+    /// Returns true if there are sets.
     #[inline]
     pub(crate) fn has_sets(&self) -> bool {
         !self.sets.is_empty()
@@ -75,12 +75,12 @@ impl Counters {
         *value = value.wrapping_add(n);
     }
 
-    /// Takes over what is counted elsewhere.
+    /// Sets a counter that is counted elsewhere.
     pub(crate) fn set(&mut self, counter: Counter, value: u64) {
         *value_mut(&mut self.device, counter) = value;
     }
 
-    /// The value of one of the device's.
+    /// The value of a counter of the device.
     #[expect(
         clippy::indexing_slicing,
         reason = "the numbers of counters are below COUNT"
@@ -120,7 +120,7 @@ impl Counters {
         Ok(())
     }
 
-    /// A queue pair uses this set from now on.
+    /// Adds a reference of a queue pair to this set.
     pub(crate) fn hold(&mut self, set: CounterSet) -> Result<(), Status> {
         if let Some(set) = set.0 {
             self.sets.get_mut(set).ok_or(Status::BadCounters)?.refs += 1;
@@ -128,7 +128,7 @@ impl Counters {
         Ok(())
     }
 
-    /// A queue pair does not use this set any more.
+    /// Removes a reference of a queue pair to this set.
     pub(crate) fn release(&mut self, set: CounterSet) {
         if let Some(set) = set.0.and_then(|set| self.sets.get_mut(set)) {
             set.refs -= 1;

@@ -10,7 +10,7 @@ use crate::time::{Instant, Nanos};
 
 const CQE_SIZE: usize = size_of::<Cqe>();
 
-/// What a CQ waits for before it tells its event queue.
+/// Completions for which a CQ is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     No,
@@ -18,32 +18,32 @@ enum Armed {
     Any,
 }
 
-/// What happened when an entry was written.
+/// Result of writing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
-    /// Nobody waits.
+    /// No event is needed.
     Quiet,
-    /// The event queue must hear of it.
+    /// The caller must write a completion event.
     Notify,
-    /// The event queue must hear of it then, unless more completions come before.
+    /// Moderation: the caller must write a completion event at this time, unless an earlier completion causes it.
     Wait(Instant),
-    /// The queue was full, or can't be written. It takes no more entries.
+    /// The queue overflowed, or can't be written. It accepts no more entries.
     Failed,
-    /// It had failed before.
+    /// The queue had failed before; the entry was dropped.
     Lost,
 }
 
-/// How many completions a notice may wait for, and how long.
+/// CQ moderation: how long a completion event is delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
-    /// Completions; 0: only the period counts.
+    /// Number of completions; 0: only the period applies.
     pub count: u16,
-    /// From the first of them on.
+    /// Time after the first completion.
     pub period: Nanos,
 }
 
 impl Moderation {
-    fn lets_wait(self) -> bool {
+    fn delays_events(self) -> bool {
         self.count != 1 && self.period.0 > 0
     }
 }
@@ -53,25 +53,25 @@ impl Moderation {
 pub struct Cq {
     /// User context whose doorbell page may arm it.
     pub uctx: u32,
-    /// Event queue of its notices.
+    /// Event queue of its completion events.
     pub eqn: u32,
-    /// Queue pairs and SRQs that use it.
+    /// Number of queue pairs and SRQs that use it.
     pub refs: u32,
     ring: Ring,
     producer: u32,
     consumer: u32,
     armed: Armed,
-    /// One past the last entry that counts as solicited.
+    /// One past the last entry that is solicited or has an error.
     solicited_until: u32,
     failed: bool,
-    /// A notice waits for room in the event queue.
-    pub(crate) notice_waits: Option<Ticket>,
-    /// When notices are made.
+    /// Position of its completion event, if that waits for room in the event queue.
+    pub(crate) event_waits: Option<Ticket>,
+    /// Moderation of completion events.
     pub(crate) moderation: Moderation,
-    /// Completions of which a notice that waits will tell.
-    gathered: u32,
-    /// When that notice is made at the latest.
-    pub(crate) due: Option<Instant>,
+    /// Number of completions since the moderation period began.
+    moderated: u32,
+    /// End of the moderation period, if a completion event is delayed.
+    pub(crate) event_due: Option<Instant>,
 }
 
 impl Cq {
@@ -87,10 +87,10 @@ impl Cq {
             armed: Armed::No,
             solicited_until: 0,
             failed: false,
-            notice_waits: None,
+            event_waits: None,
             moderation: Moderation::default(),
-            gathered: 0,
-            due: None,
+            moderated: 0,
+            event_due: None,
         }
     }
 
@@ -111,56 +111,57 @@ impl Cq {
         }
         cqe.timestamp.set(now.0);
         cqe.phase = self.ring.phase(self.producer);
-        let counts = cqe.flags & CQE_SOLICITED != 0 || cqe.status != 0;
+        let is_solicited = cqe.flags & CQE_SOLICITED != 0 || cqe.status != 0;
         if write_entry(mem, self.ring.entry(self.producer), cqe.as_bytes()).is_err() {
             self.failed = true;
             return Pushed::Failed;
         }
         self.producer = self.producer.wrapping_add(1);
-        if counts {
+        if is_solicited {
             self.solicited_until = self.producer;
         }
         let notify = match self.armed {
             Armed::No => false,
-            Armed::Solicited => counts,
+            Armed::Solicited => is_solicited,
             Armed::Any => true,
         };
         if !notify {
             return Pushed::Quiet;
         }
-        if self.moderation.lets_wait() && cqe.status == 0 {
-            return self.gather(now);
+        if self.moderation.delays_events() && cqe.status == 0 {
+            return self.moderate(now);
         }
         self.armed = Armed::No;
         Pushed::Notify
     }
 
-    /// A completion that may wait.
-    fn gather(&mut self, now: Instant) -> Pushed {
-        self.gathered += 1;
-        if self.gathered == u32::from(self.moderation.count) {
+    /// Counts a completion whose event is moderated.
+    fn moderate(&mut self, now: Instant) -> Pushed {
+        self.moderated += 1;
+        if self.moderated == u32::from(self.moderation.count) {
             self.armed = Armed::No;
             return Pushed::Notify;
         }
-        if self.due.is_some() {
+        if self.event_due.is_some() {
             return Pushed::Quiet;
         }
         let at = now + self.moderation.period;
-        self.due = Some(at);
+        self.event_due = Some(at);
         Pushed::Wait(at)
     }
 
-    /// Records that the notice is made. Returns the time at which its moderation period would have ended.
-    pub(crate) fn told(&mut self) -> Option<Instant> {
+    /// Records that the completion event is written. Returns the time at which its moderation period would have ended.
+    pub(crate) fn event_written(&mut self) -> Option<Instant> {
         self.armed = Armed::No;
-        self.gathered = 0;
-        self.due.take()
+        self.moderated = 0;
+        self.event_due.take()
     }
 
-    /// Handles an arm doorbell. Returns true if the notice is due at once, because an entry that counts is unread.
+    /// Handles an arm doorbell. Returns true if the event is due at once, because an entry for which the CQ is armed is
+    /// unread.
     pub fn arm(&mut self, consumer: u32, solicited: bool) -> bool {
         if !self.is_valid_consumer(consumer) {
-            // Overtaken by a resize, or nonsense: one notice too many does no harm.
+            // Sent before a resize, or invalid: an additional event does no harm.
             self.armed = Armed::No;
             return true;
         }
@@ -170,7 +171,7 @@ impl Cq {
         } else {
             self.producer
         };
-        // Signed: `solicited_until` may lie behind the consumer.
+        // Signed: `solicited_until` may be less than the consumer index.
         if (until.wrapping_sub(consumer) as i32) > 0 {
             self.armed = Armed::No;
             return true;
@@ -182,9 +183,8 @@ impl Cq {
         false
     }
 
-    /// Moves the unread entries, from `consumer` on, to the start of another ring, where counts begin anew.
-    /// Gives false if they don't fit or can't be moved; then nothing has changed. Gives the number of those that were moved,
-    /// too.
+    /// Moves the unread entries, from `consumer` on, to the start of another ring, in which indices start at 0. Returns
+    /// false if they don't fit or can't be copied, and then changes nothing; and the number of entries that were copied.
     pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring, consumer: u32) -> (bool, u32) {
         if !self.is_valid_consumer(consumer) {
             return (false, 0);
@@ -204,7 +204,7 @@ impl Cq {
                 return (false, i);
             }
         }
-        // Indices that went on would meet zeroed entries whose phase looks new.
+        // With continued indices the phase of zeroed entries would look new.
         let solicited = self.solicited_until.wrapping_sub(consumer);
         self.solicited_until = if solicited <= unread { solicited } else { 0 };
         self.consumer = 0;

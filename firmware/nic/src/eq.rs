@@ -12,15 +12,15 @@ use crate::time::Instant;
 /// What happened when an event was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raised {
-    /// The driver reads the queue already.
+    /// No interrupt is needed: the queue is not armed.
     Quiet,
-    /// Its vector must be raised.
+    /// The caller must raise this vector.
     Interrupt(u16),
-    /// No room, or it can't be written.
+    /// The event was dropped: too many events wait for room, or the ring can't be written.
     Failed,
 }
 
-/// The place of a CQ among those whose notices wait.
+/// Position of a CQ among those whose completion events wait for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -29,21 +29,21 @@ pub struct Ticket(u64);
 pub struct Eq {
     /// MSI-X vector.
     pub vector: u16,
-    /// Completion queues that use it.
+    /// Number of completion queues that use it.
     pub refs: u32,
     ring: Ring,
     producer: u32,
     consumer: u32,
     armed: bool,
-    /// Completion queues whose notices found no room, the oldest first, each at most once.
+    /// Completion queues whose events found no room, oldest first, each at most once.
     waiting: BTreeMap<Ticket, u32>,
     next_ticket: u64,
-    /// Other events that found no room. They come from objects that processes own: a process that breaks all of
-    /// its queue pairs at once must not be able to stop the device.
+    /// Other events that found no room. Processes cause them: a process whose queue pairs all fail at the same time must
+    /// not be able to stop the device.
     overflow: VecDeque<Eqe>,
 }
 
-/// Events that wait for room, at most.
+/// Largest number of events that wait for room.
 const MAX_OVERFLOW: usize = 1 << 16;
 
 impl Eq {
@@ -62,7 +62,7 @@ impl Eq {
         }
     }
 
-    /// The notice of this CQ waits for room. The CQ makes sure that it waits once.
+    /// Queues the completion event of a CQ until there is room. The CQ must not be queued already.
     pub fn wait_for_room(&mut self, cqn: u32) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
@@ -70,22 +70,22 @@ impl Eq {
         ticket
     }
 
-    /// A CQ goes, whose notice waits.
+    /// Removes the waiting event of a CQ that is destroyed.
     pub fn stop_waiting(&mut self, ticket: Ticket) {
         self.waiting.remove(&ticket);
     }
 
-    /// CQs whose notices wait for room.
+    /// Number of CQs whose events wait for room.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether events wait for which there is room.
+    /// Returns true if events wait and there is room.
     pub fn has_late_events(&self) -> bool {
         self.overflow.len() + self.waiting.len() > 0 && !self.is_full()
     }
 
-    /// Takes a CQ whose notice waits, if there is room for it now.
+    /// Takes a CQ whose event waits, if there is room for it.
     pub fn next_waiting(&mut self) -> Option<u32> {
         if self.has_room() {
             self.waiting.pop_first().map(|(_, cqn)| cqn)
@@ -94,7 +94,7 @@ impl Eq {
         }
     }
 
-    /// Takes an event that waits, if there is room for it now.
+    /// Takes another waiting event, if there is room for it.
     pub fn next_overflow(&mut self) -> Option<Eqe> {
         if self.is_full() {
             return None;
@@ -102,7 +102,7 @@ impl Eq {
         self.overflow.pop_front()
     }
 
-    /// Whether there is room for one more event, behind those that wait.
+    /// Returns true if there is room for one more event after those that wait.
     pub fn has_room(&self) -> bool {
         !self.is_full() && self.overflow.is_empty()
     }
@@ -111,7 +111,7 @@ impl Eq {
         self.producer.wrapping_sub(self.consumer) >= self.ring.depth()
     }
 
-    /// Appends an event, or lets it wait for room.
+    /// Appends an event, or queues it until there is room.
     pub fn push<M: Dma>(&mut self, mem: &M, now: Instant, eqe: Eqe) -> Raised {
         if self.has_room() {
             return self.write(mem, now, eqe);
@@ -138,7 +138,8 @@ impl Eq {
         Raised::Interrupt(self.vector)
     }
 
-    /// Handles an arm doorbell. Returns true if the interrupt is due at once, None if the index is out of range.
+    /// Handles an arm doorbell. Returns true if the interrupt is due at once, because there are unread events; `None` if the
+    /// index is out of range.
     pub fn arm(&mut self, consumer: u32) -> Option<bool> {
         let unread = self.producer.wrapping_sub(consumer);
         if unread > self.ring.depth() {

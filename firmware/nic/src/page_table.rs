@@ -60,18 +60,18 @@ impl Nodes {
     }
 }
 
-/// What a look-up found.
+/// Result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// DMA address of the byte that was looked up.
     pub addr: u64,
-    /// Bytes from there to the end of the leaf.
+    /// Number of bytes from there to the end of the leaf.
     pub len: u64,
     /// The device may write here.
     pub writable: bool,
 }
 
-/// Page entries by address.
+/// A page table: entries by address.
 #[derive(Debug)]
 pub struct PageTable {
     /// Number of the first page, aligned so that large leaves stay aligned.
@@ -79,11 +79,11 @@ pub struct PageTable {
     /// Height: 1 = the root holds 4 KiB leaves.
     levels: u8,
     nodes: Nodes,
-    /// Nodes that the table does not use, each with all nodes below it. Those below are found when it is used again, so
-    /// that it takes one step to remove any number of leaves.
+    /// Nodes that are not in use, each with all nodes below it. The nodes below are freed when it is used again, so
+    /// that removing any number of leaves takes one step.
     free: Vec<u32>,
     root: Option<u32>,
-    /// What has been done since [`PageTable::take_work`].
+    /// Work since the last [`PageTable::take_work`].
     work: u64,
 }
 
@@ -102,7 +102,7 @@ impl PageTable {
         table
     }
 
-    /// Empties it, for other addresses. The memory stays with it.
+    /// Removes all entries and sets the range of addresses. The table keeps its memory.
     pub fn reset(&mut self, iova: u64, last: u64) {
         let (first_page, last_page) = (iova >> PAGE_SHIFT, last >> PAGE_SHIFT);
         let mut levels = 1;
@@ -121,17 +121,17 @@ impl PageTable {
         self.free.extend(self.root.take());
     }
 
-    /// Bytes of memory that the table has, in use or for later.
+    /// Bytes of memory that the table has allocated, in use or free.
     pub fn allocated(&self) -> usize {
         self.nodes.bytes()
     }
 
-    /// What has been done since the last call, in the unit of [`crate::Nic::work`].
+    /// Work since the last call, in the unit of [`crate::Nic::work`].
     pub fn take_work(&mut self) -> u64 {
         std::mem::take(&mut self.work)
     }
 
-    /// Its memory.
+    /// Consumes the table and returns its memory.
     pub(crate) fn into_nodes(self) -> Nodes {
         self.nodes
     }
@@ -141,7 +141,7 @@ impl PageTable {
         (relative >> (FANOUT_BITS * u32::from(level))) as usize & (FANOUT - 1)
     }
 
-    /// The leaf that holds address `va`, which must lie in the range of the table.
+    /// The leaf that maps address `va`, which must be in the range of the table.
     #[inline]
     pub fn lookup(&self, va: u64) -> Option<Leaf> {
         work::count_steps(1);
@@ -170,7 +170,7 @@ impl PageTable {
     }
 
     /// Writes the entry for the leaf at `va`: `level` 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB. An entry without
-    /// permissions removes. Earlier entries of its range are removed. Returns false if the leaf is larger than
+    /// permissions removes the leaf. Earlier entries of its range are removed. Returns false if the leaf is larger than
     /// the whole table.
     pub fn map(&mut self, va: u64, level: u8, entry: u64) -> bool {
         if level >= self.levels {
@@ -204,7 +204,7 @@ impl PageTable {
             } else if found == 0 && entry == 0 {
                 return true;
             } else {
-                // A larger leaf that is overwritten in part becomes a node of smaller ones.
+                // A larger leaf that is partly overwritten is replaced by a node of smaller leaves.
                 let step = 1u64 << (u32::from(PAGE_SHIFT) + FANOUT_BITS * u32::from(at - 1));
                 let fresh = self.alloc(found, if found != 0 { step } else { 0 });
                 *self.nodes.entry(node, slot) = (u64::from(fresh) << PAGE_SHIFT) | TABLE;
@@ -230,7 +230,7 @@ impl PageTable {
     }
 
     /// Writes the entry of a page of 2^`shift` bytes at `va`, as far as the page is in the range from `first` to `last`,
-    /// inclusive, in leaves as large as page and table allow; with `only_present` over those that are there. `va` and the
+    /// inclusive, in leaves as large as page and table allow; with `only_present` over those that are present only. `va` and the
     /// address in the entry are multiples of the page size. Returns the number of leaves.
     pub fn map_page(
         &mut self,
@@ -272,8 +272,8 @@ impl PageTable {
         removed
     }
 
-    // `lo` and `hi` are page numbers relative to the start of the node. Nodes that lie in the range as a whole are not
-    // looked into, so that the work is bounded by the height.
+    // `lo` and `hi` are page numbers relative to the start of the node. Nodes that are entirely in the range are not
+    // traversed, so that the work is bounded by the height.
     fn invalidate_node(&mut self, node: u32, level: u8, lo: u64, hi: u64) -> u32 {
         let shift = FANOUT_BITS * u32::from(level);
         let (first, last) = (
@@ -344,7 +344,7 @@ fn leaf_shift(level: u8) -> u8 {
     PAGE_SHIFT + FANOUT_BITS as u8 * level
 }
 
-/// The largest leaves of which a page of this size consists.
+/// Level of the largest leaves of which a page of this size consists.
 fn level_of(page_shift: u8) -> u8 {
     match page_shift {
         30.. => 2,
@@ -353,7 +353,7 @@ fn level_of(page_shift: u8) -> u8 {
     }
 }
 
-/// log2 of the leaves that a page takes in a table that is high enough.
+/// log2 of the number of leaves of a page in a table that is high enough.
 pub(crate) fn leaves_per_page(page_shift: u8) -> u8 {
     page_shift.saturating_sub(leaf_shift(level_of(page_shift)))
 }

@@ -1,4 +1,4 @@
-//! Receive side scaling: which of several work queues gets a frame.
+//! Receive side scaling: selects the work queue of a frame by a hash of its headers.
 
 use faultline_abi::Status;
 use faultline_abi::steering::*;
@@ -6,17 +6,17 @@ use smallvec::SmallVec;
 
 use crate::headers::{Headers, IpVersion, Transport};
 
-/// Bytes of a Toeplitz key.
+/// Length of a Toeplitz key in bytes.
 const KEY_LEN: usize = 40;
 
-/// Work queues over which frames are spread.
+/// An indirection table: the work queues over which frames are distributed.
 #[derive(Debug)]
 pub(crate) struct RwqTable {
-    /// Their numbers, or those of raw queue pairs; how many is a power of two.
+    /// Numbers of work queues or of raw queue pairs; the length is a power of two.
     queues: Vec<u32>,
-    /// The context that all of them belong to.
+    /// User context to which all of them belong.
     pub uctx: u32,
-    /// RSS queue pairs that use it.
+    /// Number of RSS queue pairs that use it.
     pub refs: u32,
 }
 
@@ -33,7 +33,7 @@ impl RwqTable {
         &self.queues
     }
 
-    /// Who gets frames with this hash.
+    /// The queue for frames with this hash.
     pub(crate) fn queue(&self, hash: u32) -> Option<u32> {
         let index = hash as usize % self.queues.len().max(1);
         self.queues.get(index).copied()
@@ -44,11 +44,11 @@ impl RwqTable {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FrameHash {
     pub value: u32,
-    /// Addresses and ports are in it.
+    /// Addresses and ports were hashed, so that the hash identifies a flow.
     pub of_flow: bool,
 }
 
-/// How an RSS queue pair finds the WQ for a frame.
+/// The hash function of an RSS queue pair, and its indirection table.
 #[derive(Clone, Debug)]
 pub struct Rss {
     /// Its indirection table.
@@ -58,21 +58,21 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Checks what a command says.
+    /// Checks the parameters of a command.
     pub(crate) fn new(table: u32, fields: u32, key: [u8; KEY_LEN]) -> Result<Self, Status> {
         const TCP: u32 = HASH_SRC_PORT_TCP | HASH_DST_PORT_TCP;
         const UDP: u32 = HASH_SRC_PORT_UDP | HASH_DST_PORT_UDP;
         if fields >> 8 != 0 {
             return Err(Status::BadParameter);
         }
-        // As verbs have it: one kind of ports.
+        // As in libibverbs, ports of one protocol only.
         if fields & TCP != 0 && fields & UDP != 0 {
             return Err(Status::BadParameter);
         }
         Ok(Self { table, fields, key })
     }
 
-    /// Hash of a frame with these first bytes; 0 if it has nothing that is to be hashed.
+    /// Hash of a frame that begins with these bytes; 0 if it has none of the fields.
     pub(crate) fn hash(&self, head: &[u8]) -> FrameHash {
         let Some(parsed) = Headers::parse(head) else {
             return FrameHash::default();
@@ -101,7 +101,7 @@ impl Rss {
             None => false,
         };
         let ports = [&fields.src_port[..], &fields.dst_port[..]];
-        // Fragments have no ports behind the first: none of a packet is hashed by ports.
+        // Only the first fragment of a packet has ports, so no fragment is hashed by ports.
         let ports = match parsed.transport.filter(|_| !parsed.is_fragment) {
             Some(Transport::Tcp) => add([HASH_SRC_PORT_TCP, HASH_DST_PORT_TCP], ports),
             Some(Transport::Udp) => add([HASH_SRC_PORT_UDP, HASH_DST_PORT_UDP], ports),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use faultline::bells::Bells;
+use faultline::doorbell_ring::DoorbellRing;
 use faultline_abi::admin::{
     self, AdminCmd, AdminComp, Counter, NETDEV_UP, QueryCounters, SetGid, SetNetdev,
 };
@@ -449,9 +449,9 @@ impl Nic {
     }
 
     /// The ring of doorbells in a page.
-    pub fn bells(&self, page: u32) -> Result<Bells<'_>, RingError> {
+    pub fn bells(&self, page: u32) -> Result<DoorbellRing<'_>, RingError> {
         let page = self.0.bells.page(page as usize);
-        page.map(Bells).ok_or(RingError::Down)
+        page.map(DoorbellRing).ok_or(RingError::Down)
     }
 
     /// Appends a doorbell to the ring of a page, and wakes the device if it sleeps. Any number of threads may
@@ -472,7 +472,7 @@ impl Nic {
     fn append_when_there_is_room(
         &self,
         page: u32,
-        bells: &Bells<'_>,
+        bells: &DoorbellRing<'_>,
         bell: Doorbell,
     ) -> Result<(), RingError> {
         let generation = self.generation();

@@ -143,7 +143,7 @@ impl Nic {
             count,
             period: Nanos(u64::from(period) * 1000),
         };
-        let (eqn, waits) = (cq.eqn, cq.due.is_some());
+        let (eqn, waits) = (cq.eqn, cq.event_due.is_some());
         if waits {
             self.context(now, mem).notify_cq(eqn, cqn);
         }

@@ -1,4 +1,4 @@
-//! The doorbell ring of one page ([`faultline_abi::ring`]) in shared memory.
+//! The doorbell ring of one page in shared memory: [`faultline_abi::ring`] has the algorithm.
 
 use std::mem::offset_of;
 
@@ -11,15 +11,15 @@ const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
 const PRODUCER: usize = offset_of!(DoorbellPage, producer);
 const RING: usize = offset_of!(DoorbellPage, ring);
 
-/// A doorbell page, for the device and for a driver in user space.
+/// The ring of a doorbell page, for the device and for a user-space driver.
 #[derive(Clone, Copy, Debug)]
-pub struct Bells<'a>(pub Page<'a>);
+pub struct DoorbellRing<'a>(pub Page<'a>);
 
 const fn slot(index: u64) -> usize {
     RING + (index % doorbell::RING_ENTRIES) as usize * 8
 }
 
-impl RingMemory for Bells<'_> {
+impl RingMemory for DoorbellRing<'_> {
     #[inline(always)]
     fn producer(&self) -> u64 {
         self.0.load_u64(PRODUCER)
@@ -57,7 +57,7 @@ impl RingMemory for Bells<'_> {
     }
 }
 
-/// Prepares a doorbell page for a new context: empty, and marked as alive.
+/// Prepares a doorbell page for a new context: all zero but for `alive`.
 pub(crate) fn prepare(page: &Page<'_>) {
     page.zero();
     page.store_u32(ALIVE, 1);
