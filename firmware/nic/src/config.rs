@@ -12,15 +12,15 @@ use crate::time::Nanos;
 use crate::work;
 
 /// Largest number of scatter/gather entries in a work request.
-pub const MAX_SGE: u32 = 30;
+pub(crate) const MAX_SGE: u32 = 30;
 /// Largest number of inline bytes: the rest of the largest stride.
-pub const MAX_INLINE: u32 = (1 << MAX_STRIDE_SHIFT) - SQ_WQE_DATA;
+pub(crate) const MAX_INLINE: u32 = (1 << MAX_STRIDE_SHIFT) - SQ_WQE_DATA;
 /// Longest message: 1 GiB.
-pub const MAX_MSG_SIZE: u32 = 1 << 30;
+pub(crate) const MAX_MSG_SIZE: u32 = 1 << 30;
 /// Longest payload of a work request that is segmented, in bytes.
-pub const MAX_TSO: u32 = 1 << 16;
+pub(crate) const MAX_TSO: u32 = 1 << 16;
 /// Largest Ethernet MTU in bytes.
-pub const MAX_MTU: u16 = 9000;
+pub(crate) const MAX_MTU: u16 = 9000;
 
 /// Largest number of leaves that one MAP command may write: 1 GiB of 4 KiB pages.
 pub(crate) const MAX_LEAVES_PER_MAP: u64 = work::TURN;
@@ -28,9 +28,9 @@ pub(crate) const MAX_LEAVES_PER_MAP: u64 = work::TURN;
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 2048;
 
 /// Largest completion count of CQ moderation.
-pub const MAX_CQ_COUNT: u16 = u16::MAX;
+pub(crate) const MAX_CQ_COUNT: u16 = u16::MAX;
 /// Longest moderation period of a CQ in microseconds.
-pub const MAX_CQ_PERIOD: u16 = u16::MAX;
+pub(crate) const MAX_CQ_PERIOD: u16 = u16::MAX;
 
 const _: () = assert!(RQ_WQE_DATA + MAX_SGE * 16 <= 1 << MAX_STRIDE_SHIFT);
 

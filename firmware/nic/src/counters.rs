@@ -20,11 +20,11 @@ struct Set {
 
 /// Where to count: in the device's counters, or in a set that the driver has bound to a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CounterSet(Option<u32>);
+pub(crate) struct CounterSet(Option<u32>);
 
 impl CounterSet {
     /// The device's counters.
-    pub const DEVICE: Self = Self(None);
+    pub(crate) const DEVICE: Self = Self(None);
 
     /// The set with this number; 0: the device's counters.
     pub(crate) fn from_number(set: u32) -> Self {

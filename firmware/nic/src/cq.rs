@@ -20,7 +20,7 @@ enum Armed {
 
 /// Result of writing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pushed {
+pub(crate) enum Pushed {
     /// No event is needed.
     Quiet,
     /// The caller must write a completion event.
@@ -35,7 +35,7 @@ pub enum Pushed {
 
 /// CQ moderation: how long a completion event is delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moderation {
+pub(crate) struct Moderation {
     /// Number of completions; 0: only the period applies.
     pub count: u16,
     /// Time after the first completion.
@@ -50,7 +50,7 @@ impl Moderation {
 
 /// A completion queue.
 #[derive(Debug)]
-pub struct Cq {
+pub(crate) struct Cq {
     /// User context whose doorbell page may arm it.
     pub uctx: u32,
     /// Event queue of its completion events.
@@ -76,7 +76,7 @@ pub struct Cq {
 
 impl Cq {
     /// An empty queue.
-    pub fn new(ring: Ring, uctx: u32, eqn: u32) -> Self {
+    pub(crate) fn new(ring: Ring, uctx: u32, eqn: u32) -> Self {
         Self {
             uctx,
             eqn,
@@ -95,7 +95,7 @@ impl Cq {
     }
 
     /// Appends an entry.
-    pub fn push<M: Dma>(&mut self, mem: &M, now: Instant, mut cqe: Cqe) -> Pushed {
+    pub(crate) fn push<M: Dma>(&mut self, mem: &M, now: Instant, mut cqe: Cqe) -> Pushed {
         if self.failed {
             return Pushed::Lost;
         }
@@ -159,7 +159,7 @@ impl Cq {
 
     /// Handles an arm doorbell. Returns true if the event is due at once, because an entry for which the CQ is armed is
     /// unread.
-    pub fn arm(&mut self, consumer: u32, solicited: bool) -> bool {
+    pub(crate) fn arm(&mut self, consumer: u32, solicited: bool) -> bool {
         if !self.is_valid_consumer(consumer) {
             // Sent before a resize, or invalid: an additional event does no harm.
             self.armed = Armed::No;
@@ -185,7 +185,7 @@ impl Cq {
 
     /// Moves the unread entries, from `consumer` on, to the start of another ring, in which indices start at 0. Returns
     /// false if they don't fit or can't be copied, and then changes nothing; and the number of entries that were copied.
-    pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring, consumer: u32) -> (bool, u32) {
+    pub(crate) fn resize<M: Dma>(&mut self, mem: &M, ring: Ring, consumer: u32) -> (bool, u32) {
         if !self.is_valid_consumer(consumer) {
             return (false, 0);
         }

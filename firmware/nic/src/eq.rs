@@ -11,7 +11,7 @@ use crate::time::Instant;
 
 /// What happened when an event was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Raised {
+pub(crate) enum Raised {
     /// No interrupt is needed: the queue is not armed.
     Quiet,
     /// The caller must raise this vector.
@@ -22,11 +22,11 @@ pub enum Raised {
 
 /// Position of a CQ among those whose completion events wait for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(u64);
+pub(crate) struct Ticket(u64);
 
 /// An event queue.
 #[derive(Debug)]
-pub struct Eq {
+pub(crate) struct Eq {
     /// MSI-X vector.
     pub vector: u16,
     /// Number of completion queues that use it.
@@ -48,7 +48,7 @@ const MAX_OVERFLOW: usize = 1 << 16;
 
 impl Eq {
     /// An empty queue, not armed.
-    pub fn new(ring: Ring, vector: u16) -> Self {
+    pub(crate) fn new(ring: Ring, vector: u16) -> Self {
         Self {
             vector,
             refs: 0,
@@ -63,7 +63,7 @@ impl Eq {
     }
 
     /// Queues the completion event of a CQ until there is room. The CQ must not be queued already.
-    pub fn wait_for_room(&mut self, cqn: u32) -> Ticket {
+    pub(crate) fn wait_for_room(&mut self, cqn: u32) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         self.waiting.insert(ticket, cqn);
@@ -71,22 +71,22 @@ impl Eq {
     }
 
     /// Removes the waiting event of a CQ that is destroyed.
-    pub fn stop_waiting(&mut self, ticket: Ticket) {
+    pub(crate) fn stop_waiting(&mut self, ticket: Ticket) {
         self.waiting.remove(&ticket);
     }
 
     /// Number of CQs whose events wait for room.
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Returns true if events wait and there is room.
-    pub fn has_late_events(&self) -> bool {
+    pub(crate) fn has_late_events(&self) -> bool {
         self.overflow.len() + self.waiting.len() > 0 && !self.is_full()
     }
 
     /// Takes a CQ whose event waits, if there is room for it.
-    pub fn next_waiting(&mut self) -> Option<u32> {
+    pub(crate) fn next_waiting(&mut self) -> Option<u32> {
         if self.has_room() {
             self.waiting.pop_first().map(|(_, cqn)| cqn)
         } else {
@@ -95,7 +95,7 @@ impl Eq {
     }
 
     /// Takes another waiting event, if there is room for it.
-    pub fn next_overflow(&mut self) -> Option<Eqe> {
+    pub(crate) fn next_overflow(&mut self) -> Option<Eqe> {
         if self.is_full() {
             return None;
         }
@@ -103,7 +103,7 @@ impl Eq {
     }
 
     /// Returns true if there is room for one more event after those that wait.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         !self.is_full() && self.overflow.is_empty()
     }
 
@@ -112,7 +112,7 @@ impl Eq {
     }
 
     /// Appends an event, or queues it until there is room.
-    pub fn push<M: Dma>(&mut self, mem: &M, now: Instant, eqe: Eqe) -> Raised {
+    pub(crate) fn push<M: Dma>(&mut self, mem: &M, now: Instant, eqe: Eqe) -> Raised {
         if self.has_room() {
             return self.write(mem, now, eqe);
         }
@@ -124,7 +124,7 @@ impl Eq {
     }
 
     /// Writes an event for which there is room.
-    pub fn write<M: Dma>(&mut self, mem: &M, now: Instant, mut eqe: Eqe) -> Raised {
+    pub(crate) fn write<M: Dma>(&mut self, mem: &M, now: Instant, mut eqe: Eqe) -> Raised {
         eqe.timestamp.set(now.0);
         eqe.phase = self.ring.phase(self.producer);
         if write_entry(mem, self.ring.entry(self.producer), eqe.as_bytes()).is_err() {
@@ -140,7 +140,7 @@ impl Eq {
 
     /// Handles an arm doorbell. Returns true if the interrupt is due at once, because there are unread events; `None` if the
     /// index is out of range.
-    pub fn arm(&mut self, consumer: u32) -> Option<bool> {
+    pub(crate) fn arm(&mut self, consumer: u32) -> Option<bool> {
         let unread = self.producer.wrapping_sub(consumer);
         if unread > self.ring.depth() {
             return None;

@@ -13,7 +13,7 @@ use crate::tag::message::Class;
 
 /// Scatter/gather entry, in native numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SgEntry {
+pub(crate) struct SgEntry {
     /// I/O virtual address.
     pub addr: u64,
     /// Bytes.
@@ -23,11 +23,11 @@ pub struct SgEntry {
 }
 
 /// Scatter/gather list; two entries fit without allocation.
-pub type SgList = SmallVec<[SgEntry; 2]>;
+pub(crate) type SgList = SmallVec<[SgEntry; 2]>;
 
 /// A receive work request, copied from the ring when it was taken.
 #[derive(Clone, Debug)]
-pub struct RecvWr {
+pub(crate) struct RecvWr {
     /// Returned in the completion.
     pub tag: u32,
     /// Where the message goes.
@@ -42,7 +42,7 @@ pub struct RecvWr {
 
 /// Why no receive work request could be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TakeError {
+pub(crate) enum TakeError {
     /// None is posted.
     Empty,
     /// The ring, or a request in it, is broken.
@@ -51,7 +51,7 @@ pub enum TakeError {
 
 /// A ring of receive work requests with the record behind it.
 #[derive(Debug)]
-pub struct RecvRing {
+pub(crate) struct RecvRing {
     ring: Ring,
     max_sge: u8,
     consumer: u32,
@@ -64,7 +64,7 @@ const MAX_STRIDE: usize = 1 << faultline_abi::wqe::MAX_STRIDE_SHIFT;
 
 impl RecvRing {
     /// A queue from which nothing has been taken.
-    pub fn new(ring: Ring, max_sge: u8) -> Self {
+    pub(crate) fn new(ring: Ring, max_sge: u8) -> Self {
         Self {
             ring,
             max_sge,
@@ -74,18 +74,18 @@ impl RecvRing {
     }
 
     /// Requests that fit.
-    pub fn depth(&self) -> u32 {
+    pub(crate) fn depth(&self) -> u32 {
         self.ring.depth()
     }
 
     /// log2 of the bytes of a request.
-    pub fn stride_shift(&self) -> u8 {
+    pub(crate) fn stride_shift(&self) -> u8 {
         self.ring.stride_shift()
     }
 
     /// Moves the requests that have not been taken to the start of another ring, where counts begin anew. After an
     /// error nothing has changed: `InUse` if they don't fit. Also returns the number of bytes that were moved.
-    pub fn resize<M: Dma>(&mut self, mem: &M, ring: Ring) -> (Result<(), Status>, usize) {
+    pub(crate) fn resize<M: Dma>(&mut self, mem: &M, ring: Ring) -> (Result<(), Status>, usize) {
         let Ok(posted) = self.posted(mem, u32::MAX) else {
             return (Err(Status::BadRing), 0);
         };
@@ -117,13 +117,13 @@ impl RecvRing {
     }
 
     /// Empties the queue, as the transition of a QP to RESET does. The driver zeroes its indices too.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.consumer = 0;
         self.producer = 0;
     }
 
     /// Number of posted requests, read from the record if fewer than `enough` are known.
-    pub fn posted<M: Dma>(&mut self, mem: &M, enough: u32) -> Result<u32, TakeError> {
+    pub(crate) fn posted<M: Dma>(&mut self, mem: &M, enough: u32) -> Result<u32, TakeError> {
         let known = self.producer.wrapping_sub(self.consumer);
         if known >= enough {
             return Ok(known);
@@ -140,7 +140,7 @@ impl RecvRing {
     }
 
     /// Takes the oldest request.
-    pub fn take<M: Dma>(&mut self, mem: &M) -> Result<RecvWr, TakeError> {
+    pub(crate) fn take<M: Dma>(&mut self, mem: &M) -> Result<RecvWr, TakeError> {
         if self.posted(mem, 1)? == 0 {
             return Err(TakeError::Empty);
         }
@@ -184,7 +184,7 @@ impl RecvRing {
     }
 
     /// Tells software whether to ring FAULTLINE_DB_RQ after posting.
-    pub fn set_notify<M: Dma>(&self, mem: &M, on: bool) {
+    pub(crate) fn set_notify<M: Dma>(&self, mem: &M, on: bool) {
         let word = self.ring.record() + offset_of!(WqRecord, notify) as u64;
         // A record that can't be written shows when the next request is taken.
         let _ = mem.store_u32(word, u32::from(on));

@@ -14,7 +14,7 @@ const MAX_PAGES: u32 = ADDRS_PER_PAGE * ADDRS_PER_PAGE;
 
 /// A ring of entries of 2^`stride_shift` bytes, resolved to DMA addresses when it was created.
 #[derive(Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     pages: Pages,
     log_depth: u8,
     stride_shift: u8,
@@ -35,7 +35,7 @@ impl Ring {
     ///
     /// Fails with `BadRing` for a malformed or too short description, with `DmaError` if a list can't be read,
     /// and with `NoResources` if the guest's NIC holds too much already.
-    pub fn load<M: Dma>(
+    pub(crate) fn load<M: Dma>(
         desc: &RingDesc,
         log_depth: u8,
         stride_shift: u8,
@@ -108,38 +108,38 @@ impl Ring {
     }
 
     /// Address of the word in the record that says how many entries have been taken.
-    pub fn consumer_word(&self) -> u64 {
+    pub(crate) fn consumer_word(&self) -> u64 {
         self.record() + core::mem::offset_of!(WqRecord, consumer) as u64
     }
 
     /// Entries.
-    pub fn depth(&self) -> u32 {
+    pub(crate) fn depth(&self) -> u32 {
         1 << self.log_depth
     }
 
     /// log2 of the bytes in an entry.
-    pub fn stride_shift(&self) -> u8 {
+    pub(crate) fn stride_shift(&self) -> u8 {
         self.stride_shift
     }
 
     /// Bytes in an entry.
-    pub fn stride(&self) -> usize {
+    pub(crate) fn stride(&self) -> usize {
         1 << self.stride_shift
     }
 
     /// DMA address of the entry with this running number.
-    pub fn entry(&self, index: u32) -> u64 {
+    pub(crate) fn entry(&self, index: u32) -> u64 {
         let slot = u64::from(index & (self.depth() - 1));
         self.addr(slot << self.stride_shift)
     }
 
     /// DMA address of the record after the entries.
-    pub fn record(&self) -> u64 {
+    pub(crate) fn record(&self) -> u64 {
         self.addr(1 << (self.log_depth + self.stride_shift))
     }
 
     /// The phase of an entry with this running number in a ring whose entries carry phases.
-    pub fn phase(&self, index: u32) -> u8 {
+    pub(crate) fn phase(&self, index: u32) -> u8 {
         (!(index >> self.log_depth) & 1) as u8
     }
 

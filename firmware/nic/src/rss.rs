@@ -50,7 +50,7 @@ pub(crate) struct FrameHash {
 
 /// The hash function of an RSS queue pair, and its indirection table.
 #[derive(Clone, Debug)]
-pub struct Rss {
+pub(crate) struct Rss {
     /// Its indirection table.
     pub(crate) table: u32,
     fields: u32,

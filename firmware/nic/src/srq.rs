@@ -5,7 +5,7 @@ use crate::tag::list::TagList;
 
 /// A shared receive queue.
 #[derive(Debug)]
-pub struct Srq {
+pub(crate) struct Srq {
     /// Protection domain of its buffers.
     pub pd: u32,
     /// User context that made it.
@@ -27,7 +27,7 @@ pub struct Srq {
 
 impl Srq {
     /// Completion queue of its own, for what it receives; those of the queue pairs are used if it has none.
-    pub fn cqn(&self) -> Option<u32> {
+    pub(crate) fn cqn(&self) -> Option<u32> {
         let of_tags = self.tags.as_ref().map(|tags| tags.cqn);
         self.xrc.map(|(_, cqn)| cqn).or(of_tags)
     }

@@ -9,7 +9,7 @@ use crate::work::count_steps;
 /// The low bits of a number are the slot, the bits above count how often the slot was used, so that a stale
 /// number does not soon name another object. Freed slots are used again as late as possible.
 #[derive(Debug)]
-pub struct Table<T> {
+pub(crate) struct Table<T> {
     slots: Vec<Slot<T>>,
     free: VecDeque<u32>,
     slot_bits: u32,
@@ -29,7 +29,7 @@ const NUMBER_MASK: u32 = 0xff_ffff;
 
 impl<T> Table<T> {
     /// A table for `max` objects whose first number is `first`.
-    pub fn new(max: u32, first: u32) -> Self {
+    pub(crate) fn new(max: u32, first: u32) -> Self {
         let slot_bits = (max + first).next_power_of_two().trailing_zeros().min(24);
         Self {
             slots: Vec::new(),
@@ -42,7 +42,7 @@ impl<T> Table<T> {
     }
 
     /// A table whose numbers are always slot numbers, because they name something else too, such as a page.
-    pub fn without_generations(max: u32, first: u32) -> Self {
+    pub(crate) fn without_generations(max: u32, first: u32) -> Self {
         Self {
             slot_bits: 24,
             ..Self::new(max, first)
@@ -50,7 +50,7 @@ impl<T> Table<T> {
     }
 
     /// Adds the object that `make` creates from its number. Returns `None` if the table is full.
-    pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
         if self.live >= self.max {
             return None;
         }
@@ -71,7 +71,7 @@ impl<T> Table<T> {
     }
 
     /// The bits of a number that are the slot: no two objects have the same at a time.
-    pub fn slot_mask(&self) -> u32 {
+    pub(crate) fn slot_mask(&self) -> u32 {
         (1 << self.slot_bits) - 1
     }
 
@@ -81,7 +81,7 @@ impl<T> Table<T> {
     }
 
     /// The object with this number.
-    pub fn get(&self, number: u32) -> Option<&T> {
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
         count_steps(1);
         let slot = self.slots.get(self.index(number)?)?;
         if slot.number != number {
@@ -91,7 +91,7 @@ impl<T> Table<T> {
     }
 
     /// The object with this number.
-    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         count_steps(1);
         let index = self.index(number)?;
         let slot = self.slots.get_mut(index)?;
@@ -102,12 +102,12 @@ impl<T> Table<T> {
     }
 
     /// Whether there is an object with this number.
-    pub fn contains(&self, number: u32) -> bool {
+    pub(crate) fn contains(&self, number: u32) -> bool {
         self.get(number).is_some()
     }
 
     /// Removes the object with this number.
-    pub fn remove(&mut self, number: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let index = self.index(number)?;
         let slot = self.slots.get_mut(index)?;
         if slot.number != number {
@@ -121,17 +121,17 @@ impl<T> Table<T> {
     }
 
     /// Number of objects.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live as usize
     }
 
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.live == 0
     }
 
     /// All objects with their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots
             .iter()
             .inspect(|_| count_steps(1))

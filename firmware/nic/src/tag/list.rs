@@ -18,7 +18,7 @@ use crate::ring::Ring;
 
 /// A rendezvous whose data is being read, or will be.
 #[derive(Clone, Debug)]
-pub struct Rendezvous {
+pub(crate) struct Rendezvous {
     /// Where the data goes.
     pub sges: SgList,
     /// Where it is.
@@ -46,7 +46,7 @@ enum Slot {
 
 /// The result of an operation.
 #[derive(Debug)]
-pub enum TagOpResult {
+pub(crate) enum TagOpResult {
     /// No operation was left.
     None,
     /// The operation was executed, without a completion.
@@ -57,7 +57,7 @@ pub enum TagOpResult {
 
 /// The second half of a tag matching SRQ.
 #[derive(Debug)]
-pub struct TagList {
+pub(crate) struct TagList {
     /// CQ of all its completions.
     pub cqn: u32,
     ops: Ring,
@@ -75,14 +75,14 @@ pub struct TagList {
 
 impl TagList {
     /// Bytes of a list of so many places when they are full.
-    pub fn size(max_tags: u32) -> usize {
+    pub(crate) fn size(max_tags: u32) -> usize {
         const SGES: usize = abi::TM_MAX_SGE as usize * size_of::<SgEntry>();
         let place = size_of::<Slot>() + SGES + size_of::<u32>();
         size_of::<Self>() + max_tags as usize * place
     }
 
     /// An empty list of so many places. `held` is of [`TagList::size`] bytes.
-    pub fn new(cqn: u32, ops: Ring, max_tags: u32, held: Held) -> Self {
+    pub(crate) fn new(cqn: u32, ops: Ring, max_tags: u32, held: Held) -> Self {
         Self {
             cqn,
             ops,
@@ -97,7 +97,11 @@ impl TagList {
     }
 
     /// Takes the next operation before `producer` and executes it.
-    pub fn run_next<M: Dma>(&mut self, mem: &M, producer: u32) -> Result<TagOpResult, TakeError> {
+    pub(crate) fn run_next<M: Dma>(
+        &mut self,
+        mem: &M,
+        producer: u32,
+    ) -> Result<TagOpResult, TakeError> {
         let posted = producer.wrapping_sub(self.consumer);
         if posted as i32 <= 0 {
             return Ok(TagOpResult::None);
@@ -192,7 +196,7 @@ impl TagList {
     }
 
     /// Buffers in the list, which is the cost of a search.
-    pub fn listed(&self) -> u64 {
+    pub(crate) fn listed(&self) -> u64 {
         self.order.len() as u64
     }
 
@@ -214,7 +218,7 @@ impl TagList {
 
     /// The oldest buffer that this tag matches, as a receive work request. The place stays taken until
     /// [`TagList::release`].
-    pub fn find(&mut self, label: Label) -> Option<RecvWr> {
+    pub(crate) fn find(&mut self, label: Label) -> Option<RecvWr> {
         let matches = |index: &u32| match self.slots.get(*index as usize) {
             Some(Slot::Listed(entry)) => label.tag & entry.mask == entry.tag,
             _ => false,
@@ -231,19 +235,19 @@ impl TagList {
     }
 
     /// Counts a message that goes to software.
-    pub fn count_unexpected(&mut self) {
+    pub(crate) fn count_unexpected(&mut self) {
         self.unexpected = self.unexpected.wrapping_add(1);
     }
 
     /// The message that has the buffer will be read.
-    pub fn begin_reading(&mut self, index: u32, rendezvous: Rendezvous) {
+    pub(crate) fn begin_reading(&mut self, index: u32, rendezvous: Rendezvous) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
             *slot = Slot::Reading(rendezvous);
         }
     }
 
     /// What is to be read into this place.
-    pub fn reading(&self, index: u32) -> Option<&Rendezvous> {
+    pub(crate) fn reading(&self, index: u32) -> Option<&Rendezvous> {
         match self.slots.get(index as usize)? {
             Slot::Reading(rendezvous) => Some(rendezvous),
             _ => None,
@@ -251,14 +255,14 @@ impl TagList {
     }
 
     /// Empties a place whose buffer is no longer used.
-    pub fn release(&mut self, index: u32) {
+    pub(crate) fn release(&mut self, index: u32) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
             *slot = Slot::Empty;
         }
     }
 
     /// Describes the result of matching in a completion.
-    pub fn describe(&mut self, entry: &mut Cqe, class: Class) {
+    pub(crate) fn describe(&mut self, entry: &mut Cqe, class: Class) {
         entry.opcode = match class {
             Class::NoTag => cqe::TM_NO_TAG,
             _ => cqe::TM_RECV,

@@ -10,13 +10,13 @@ use crate::dma::{Dma, DmaError};
 use crate::payload::Payload;
 
 /// Bytes of both headers.
-pub const HEADERS: usize = size_of::<Tmh>() + size_of::<Rvh>();
+pub(crate) const HEADERS: usize = size_of::<Tmh>() + size_of::<Rvh>();
 /// Bytes of the first.
-pub const TMH: usize = size_of::<Tmh>();
+pub(crate) const TMH: usize = size_of::<Tmh>();
 
 /// The kind of a message, from its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub(crate) enum Message {
     /// It has no tag, or no header that is known.
     NoTag,
     /// It has a tag, but matching it is left to software.
@@ -29,7 +29,7 @@ pub enum Message {
 
 /// Identification of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Label {
+pub(crate) struct Label {
     /// What is matched.
     pub tag: u64,
     /// For software, as it is on the wire.
@@ -38,7 +38,7 @@ pub struct Label {
 
 /// Where the data of a rendezvous is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub(crate) struct Remote {
     /// Virtual address.
     pub va: u64,
     /// Key of the sender.
@@ -51,7 +51,7 @@ pub struct Remote {
 
 impl Message {
     /// Reads the headers of a message from its first packet. `whole`: there are no others.
-    pub fn read<M: Dma>(first: Payload<'_, M>, whole: bool) -> Result<Self, DmaError> {
+    pub(crate) fn read<M: Dma>(first: Payload<'_, M>, whole: bool) -> Result<Self, DmaError> {
         let mut bytes = [0; HEADERS];
         let len = first.read(0, &mut bytes)?;
         let Ok((tmh, rest)) = Tmh::read_from_prefix(&bytes) else {
@@ -89,7 +89,7 @@ impl Message {
 
 /// The result of tag matching for the message of a receive work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub(crate) enum Class {
     /// It has no tag.
     NoTag,
     /// It has one, and software has to look for its buffer.
@@ -107,7 +107,7 @@ pub enum Class {
 
 impl Class {
     /// The part of the first packet that goes into the buffer, which has room for `capacity` bytes.
-    pub fn cut<'a, M: Dma>(self, first: Payload<'a, M>, capacity: u64) -> Payload<'a, M> {
+    pub(crate) fn cut<'a, M: Dma>(self, first: Payload<'a, M>, capacity: u64) -> Payload<'a, M> {
         let len = first.len();
         match self {
             Self::NoTag | Self::Unexpected => first,
@@ -122,7 +122,7 @@ impl Class {
 
 impl Label {
     /// Says in a completion that the message has found its buffer.
-    pub fn describe(self, entry: &mut Cqe) {
+    pub(crate) fn describe(self, entry: &mut Cqe) {
         let tag = U64::new(self.tag).to_bytes();
         let [a, b, c, d, e, f, g, h] = tag;
         entry.tm_tag = [U32::from_bytes([a, b, c, d]), U32::from_bytes([e, f, g, h])];

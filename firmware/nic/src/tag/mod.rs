@@ -5,5 +5,5 @@
 //!
 //! What a queue pair does with a message is in `qp/tag.rs`.
 
-pub mod list;
-pub mod message;
+pub(crate) mod list;
+pub(crate) mod message;
