@@ -353,3 +353,31 @@ fn a_message_has_an_end() {
     world.run();
     expect_cqe(&mut world, 1, &mut pair.cq[1], cqe::LOC_LEN_ERR);
 }
+
+/// A repetition is answered only if it asks for what was done under its PSN.
+#[test]
+fn a_repetition_with_another_opcode_is_not_answered() {
+    let mut world = World::new(2, 1);
+    let pair = world.connect(QPT_RC, LEN, |_| {});
+    let (qpn, mr) = (pair.qp[1].qpn, pair.mr[1]);
+    let psn = world.hosts[1].driver.query_qp(qpn).unwrap().rq_psn.get();
+    let forge = |world: &World, opcode: Opcode, len: u32, payload: &[u8]| {
+        let mut header = header(world, opcode, qpn, psn);
+        header.reth = Some(Reth {
+            addr: mr.va,
+            rkey: mr.key,
+            len,
+        });
+        world.start_trace();
+        world.inject(0, packet(&header, payload));
+        world.run();
+        let sent = world.take_trace();
+        sent.iter().filter(|(host, _)| *host == 1).count()
+    };
+    assert_eq!(forge(&world, Opcode::RcReadRequest, 3000, &[]), 3);
+    assert_eq!(forge(&world, Opcode::RcAtomicWrite, 8, &[1; 8]), 0);
+    assert_eq!(world.hosts[1].driver.read_mr(&mr, 0, 8), [0; 8]);
+    // Nor a READ of something else.
+    assert_eq!(forge(&world, Opcode::RcReadRequest, 3001, &[]), 0);
+    assert_eq!(forge(&world, Opcode::RcReadRequest, 3000, &[]), 3);
+}

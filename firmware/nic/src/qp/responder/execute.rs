@@ -255,6 +255,9 @@ impl Responder {
             rkey,
             left: left - len,
         });
+        if opcode.is_first_or_only() {
+            self.received = 0;
+        }
         self.received += len;
         if ends && header.imm.is_some() {
             self.finish_receive(qp, cx, header, cqe::RECV_RDMA_WITH_IMM);
@@ -295,7 +298,6 @@ impl Responder {
                 return Err(self.with_receive(qp, cx, header, refusal));
             }
         }
-        self.received = 0;
         Ok(WriteTarget { addr, rkey, left })
     }
 
