@@ -97,7 +97,7 @@ impl<'a, M: Dma> Context<'a, M> {
         let (qpn, flushed) = (cqe.qpn.get(), cqe.status == WR_FLUSH_ERR);
         let pushed = cq.push(self.mem, self.now, cqe);
         if matches!(pushed, Pushed::Failed | Pushed::Lost) && !flushed {
-            self.core.silence(self.now, qpn);
+            self.core.note_lost_completion(self.now, qpn);
         }
         match pushed {
             Pushed::Quiet | Pushed::Lost => {}
@@ -151,7 +151,7 @@ impl<'a, M: Dma> Context<'a, M> {
                 return;
             }
             if self.core.is_over(turn) {
-                self.core.put_off(self.now);
+                self.core.defer(self.now);
                 return;
             }
         }
@@ -165,7 +165,7 @@ impl<'a, M: Dma> Context<'a, M> {
             self.notify_waiting(eqn);
         }
         if self.core.eq_with_late_events().is_some() {
-            self.core.put_off(self.now);
+            self.core.defer(self.now);
         }
     }
 

@@ -102,14 +102,14 @@ pub(crate) struct Core {
     pub(crate) busy_until: Instant,
     /// Work of this NIC except for that of `mkeys`; see [`Core::begin_turn`].
     pub(crate) work: u64,
-    /// Since when commands wait that were put off.
-    put_off: Option<Instant>,
+    /// Since when deferred work waits.
+    deferred: Option<Instant>,
     /// Queue pairs of which a completion was lost.
-    silenced: BTreeSet<u32>,
+    lost_completions: BTreeSet<u32>,
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
     /// Responses that queue pairs had not sent when they were destroyed.
-    pub(crate) last_words: VecDeque<RoceHeader>,
+    pub(crate) final_acks: VecDeque<RoceHeader>,
     /// Timers: time and queue pair; each queue pair at most once.
     timers: BTreeSet<(Instant, u32)>,
     /// Ends of moderation periods: time and completion queue; each at most once.
@@ -172,10 +172,10 @@ impl Core {
             park: Park::default(),
             busy_until: Instant(0),
             work: 0,
-            put_off: None,
-            silenced: BTreeSet::new(),
+            deferred: None,
+            lost_completions: BTreeSet::new(),
             ready: VecDeque::new(),
-            last_words: VecDeque::new(),
+            final_acks: VecDeque::new(),
             timers: BTreeSet::new(),
             notices: BTreeSet::new(),
             interrupts: 0,
@@ -200,13 +200,13 @@ impl Core {
     }
 
     /// The rest of the work is done in the next turn.
-    pub(crate) fn put_off(&mut self, now: Instant) {
-        self.put_off.get_or_insert(now);
+    pub(crate) fn defer(&mut self, now: Instant) {
+        self.deferred.get_or_insert(now);
     }
 
-    /// Returns true if something was put off, and clears that.
+    /// Returns true if something was deferred, and clears that.
     pub(crate) fn resume(&mut self) -> bool {
-        self.put_off.take().is_some()
+        self.deferred.take().is_some()
     }
 
     /// Puts a queue pair at the end of the line of those that have something to send. The caller knows
@@ -258,10 +258,10 @@ impl Core {
         let stall = self.ingress.next_deadline(self.config.stall_timeout);
         // Frames that wait for the end of a look-up.
         let waiting =
-            !self.ready.is_empty() || !self.last_words.is_empty() || self.ingress.has_work();
+            !self.ready.is_empty() || !self.final_acks.is_empty() || self.ingress.has_work();
         let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
         let notice = self.notices.first().map(|(at, _)| *at);
-        [timer, notice, fault, stall, busy, self.put_off]
+        [timer, notice, fault, stall, busy, self.deferred]
             .into_iter()
             .flatten()
             .min()
@@ -305,24 +305,24 @@ impl Core {
 
     /// Records that a completion of this queue pair was lost. The queue pair fails when the turn is over (IBTA 9.9.6.3,
     /// class G): it must not go on as if nothing were wrong.
-    pub(crate) fn silence(&mut self, now: Instant, qpn: u32) {
-        self.silenced.insert(qpn);
-        self.put_off(now);
+    pub(crate) fn note_lost_completion(&mut self, now: Instant, qpn: u32) {
+        self.lost_completions.insert(qpn);
+        self.defer(now);
     }
 
     /// Whether a completion of this queue pair was lost, so that it is about to fail.
-    pub(crate) fn is_silenced(&self, qpn: u32) -> bool {
-        self.silenced.contains(&qpn)
+    pub(crate) fn has_lost_completion(&self, qpn: u32) -> bool {
+        self.lost_completions.contains(&qpn)
     }
 
     /// Takes a queue pair of which a completion was lost.
-    pub(crate) fn next_silenced(&mut self) -> Option<u32> {
-        self.silenced.pop_first()
+    pub(crate) fn next_lost_completion(&mut self) -> Option<u32> {
+        self.lost_completions.pop_first()
     }
 
     /// The queue pair has been reset, or has failed already.
-    pub(crate) fn forget_silenced(&mut self, qpn: u32) {
-        self.silenced.remove(&qpn);
+    pub(crate) fn forget_lost_completion(&mut self, qpn: u32) {
+        self.lost_completions.remove(&qpn);
     }
 
     /// The moderation period of a CQ ends at `at`.

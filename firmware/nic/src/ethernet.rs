@@ -76,7 +76,7 @@ impl Nic {
         if self.groups.members(header.ip.dst_gid()).is_empty() {
             return;
         }
-        if self.core.ingress.must_queue() {
+        if self.core.ingress.holds_frames() {
             self.hold_frame(frame, mem);
         } else {
             self.receive_multicast(now, mem, header, payload);
@@ -132,12 +132,12 @@ impl Nic {
         for target in targets {
             // If one copy has to wait, those after it wait too.
             let is_over = self.core.is_over(turn);
-            if !is_over && !self.core.ingress.must_queue() {
+            if !is_over && !self.core.ingress.holds_frames() {
                 self.deliver_frame(now, mem, *target, frame);
                 continue;
             }
             if is_over {
-                self.core.put_off(now);
+                self.core.defer(now);
             }
             match frame.payload.to_vec() {
                 Ok(bytes) => self.hold(HeldFrame {
@@ -167,7 +167,7 @@ impl Nic {
                     self.context(now, mem)
                         .put_back(None, *target, frame.payload);
                 }
-                self.core.put_off(now);
+                self.core.defer(now);
                 return;
             }
             self.deliver_frame(now, mem, *target, frame);
@@ -244,7 +244,7 @@ impl Nic {
                     let mut cx = Context::new(&mut self.core, now, mem, CounterSet::DEVICE);
                     cx.put_back(Some(*header), target, payload);
                 }
-                self.core.put_off(now);
+                self.core.defer(now);
                 break;
             }
             let Some(qp) = self.qps.get_mut(*qpn) else {

@@ -408,7 +408,7 @@ impl FaultUnit {
         };
         self.answers.pop_front();
         let fault = self.faults.remove(index)?;
-        self.places.give_back(fault.uctx);
+        self.places.release(fault.uctx);
         Some(fault.token)
     }
 

@@ -141,7 +141,7 @@ impl Ingress {
     }
 
     /// Whether what arrives must wait behind other frames.
-    pub(crate) fn must_queue(&self) -> bool {
+    pub(crate) fn holds_frames(&self) -> bool {
         self.is_stopped() || !self.frames.is_empty()
     }
 

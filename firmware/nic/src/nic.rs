@@ -393,7 +393,7 @@ impl Nic {
             self.receive_held(now, mem);
         }
         if self.is_running()
-            && let Some(header) = self.core.last_words.pop_front()
+            && let Some(header) = self.core.final_acks.pop_front()
         {
             frame.set_packet(header);
             self.count_sent(CounterSet::DEVICE, frame);
@@ -409,7 +409,7 @@ impl Nic {
                 self.core.pop_ready();
                 self.core.charge(work::LOOK);
                 if self.core.is_over(turn) {
-                    self.core.put_off(now);
+                    self.core.defer(now);
                     return false;
                 }
                 continue;
@@ -419,13 +419,13 @@ impl Nic {
                 // `Qp::wake` has no effect while the queue pair is in the ready queue, and may have been called.
                 self.core.pop_ready();
                 if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
-                    qp.left_line(&mut self.core);
+                    qp.left_ready_queue(&mut self.core);
                 }
                 self.burst = 0;
                 self.core.charge(work::OPERATION);
                 // Registrations send nothing, and the ready queue may be long.
                 if self.core.is_over(turn) {
-                    self.core.put_off(now);
+                    self.core.defer(now);
                     return false;
                 }
                 continue;
@@ -484,7 +484,7 @@ impl Nic {
         let turn = self.core.begin_turn();
         if resumed {
             self.context(now, mem).continue_events(turn);
-            self.fail_silenced(now, mem, turn);
+            self.fail_after_lost_completions(now, mem, turn);
             self.retry_for_room(now, mem);
         }
         while self.is_running()
@@ -503,14 +503,14 @@ impl Nic {
     }
 
     /// Queue pairs whose completions were lost fail.
-    fn fail_silenced<M: Dma>(&mut self, now: Instant, mem: &M, turn: u64) {
-        while let Some(number) = self.core.next_silenced() {
+    fn fail_after_lost_completions<M: Dma>(&mut self, now: Instant, mem: &M, turn: u64) {
+        while let Some(number) = self.core.next_lost_completion() {
             self.core.charge(work::OPERATION);
             if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
                 qp.fail_with_event(&mut cx, event::QP_FATAL);
             }
             if self.core.is_over(turn) {
-                self.core.put_off(now);
+                self.core.defer(now);
                 return;
             }
         }

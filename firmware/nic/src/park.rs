@@ -26,7 +26,7 @@ impl Park {
     }
 
     /// Returns bytes that were reserved.
-    pub(crate) fn give_back(&mut self, uctx: u32, bytes: usize) {
+    pub(crate) fn release(&mut self, uctx: u32, bytes: usize) {
         self.used -= bytes;
         if let Some(own) = self.by_context.get_mut(&uctx) {
             *own -= bytes;
@@ -51,11 +51,11 @@ mod tests {
         assert_eq!(fill(&mut park, 2), 4);
         assert_eq!(fill(&mut park, 0), 4);
         assert!(!park.take(3, 1, LIMIT));
-        park.give_back(1, 800);
+        park.release(1, 800);
         assert_eq!(fill(&mut park, 3), 4);
-        park.give_back(0, 400);
-        park.give_back(2, 400);
-        park.give_back(3, 400);
+        park.release(0, 400);
+        park.release(2, 400);
+        park.release(3, 400);
         assert!(park.by_context.is_empty() && park.used == 0);
         assert!(!park.take(1, LIMIT + 1, LIMIT) && park.take(0, LIMIT, LIMIT));
     }

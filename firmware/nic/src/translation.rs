@@ -32,7 +32,7 @@ impl Nic {
         let turn = self.core.begin_turn();
         while self.translation.has_work() {
             if self.core.is_over(turn) {
-                self.core.put_off(now);
+                self.core.defer(now);
                 return;
             }
             self.core.charge(work::COMMAND);

@@ -32,7 +32,7 @@ impl Nic {
         let (turn, mut count) = (self.core.begin_turn(), 0);
         loop {
             if count == BATCH || self.core.is_over(turn) || !self.core.mkeys.free_old_tables() {
-                self.core.put_off(now);
+                self.core.defer(now);
                 break;
             }
             if !self.admin.has_work() {
@@ -46,7 +46,7 @@ impl Nic {
             }
             let command = AdminCmd::parse(&raw);
             if command.as_ref().is_ok_and(|cmd| !self.is_prepared(cmd)) {
-                self.core.put_off(now);
+                self.core.defer(now);
                 break;
             }
             count += 1;

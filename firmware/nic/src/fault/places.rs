@@ -96,7 +96,7 @@ impl Places {
     }
 
     /// The context has one less.
-    pub fn give_back(&mut self, uctx: u32) {
+    pub fn release(&mut self, uctx: u32) {
         self.used -= 1;
         self.change(uctx, |share| share.places -= 1);
     }
@@ -175,8 +175,8 @@ mod tests {
         (0..count).for_each(|_| places.take(uctx));
     }
 
-    fn give_back(places: &mut Places, uctx: u32, count: u64) {
-        (0..count).for_each(|_| places.give_back(uctx));
+    fn release(places: &mut Places, uctx: u32, count: u64) {
+        (0..count).for_each(|_| places.release(uctx));
     }
 
     #[test]
@@ -196,9 +196,9 @@ mod tests {
         // The kernel takes what is left.
         assert_eq!(fill(&mut places, 0), 2);
         assert!(!places.has_room(4, LIMIT));
-        give_back(&mut places, 0, 2);
+        release(&mut places, 0, 2);
         assert!(places.has_room(4, LIMIT) && !places.has_room(1, LIMIT));
-        give_back(&mut places, 1, 8);
+        release(&mut places, 1, 8);
         let left: Vec<_> = places.shares.iter().map(|share| share.places).collect();
         assert_eq!(left, [0, 0, 4, 2]);
         assert!(places.has_room(1, LIMIT));
@@ -234,11 +234,11 @@ mod tests {
         assert_eq!(places.next(LIMIT), Some(5));
         assert_eq!(places.next(LIMIT), None);
         assert!(!places.has_next(LIMIT));
-        give_back(&mut places, 2, 4);
+        release(&mut places, 2, 4);
         assert_eq!(places.next(LIMIT), Some(31));
         assert_eq!(places.next(LIMIT), Some(20));
         assert_eq!(places.next(LIMIT), None);
-        give_back(&mut places, 1, 2);
+        release(&mut places, 1, 2);
         assert_eq!(places.oldest(), Some(Instant(1)));
         assert_eq!(places.next(LIMIT), Some(10));
         assert_eq!((places.oldest(), places.waiting()), (None, 0));

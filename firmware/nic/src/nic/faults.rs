@@ -47,7 +47,7 @@ impl Nic {
                 self.core.ingress.fault_answered(now, token);
             }
             if self.core.faults.is_answering() && self.core.is_over(turn) {
-                self.core.put_off(now);
+                self.core.defer(now);
                 return;
             }
             let Some(call) = self.core.faults.next_call() else {
@@ -89,7 +89,7 @@ impl Nic {
             self.continue_answers(now, mem);
         }
         if self.core.faults.has_next_for_room() && self.has_records_left() {
-            self.core.put_off(now);
+            self.core.defer(now);
         }
     }
 

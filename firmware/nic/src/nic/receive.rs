@@ -54,7 +54,7 @@ impl Nic {
         self.core
             .charge(work::of_frames(frame.packets, frame.len()));
         self.sniff(now, mem, frame, sender);
-        if self.core.ingress.must_queue() {
+        if self.core.ingress.holds_frames() {
             self.hold_frame(frame, sender);
             return;
         }
@@ -88,7 +88,7 @@ impl Nic {
             return;
         }
         self.sniff_octets(now, mem, frame);
-        if self.core.ingress.must_queue() {
+        if self.core.ingress.holds_frames() {
             self.hold(HeldFrame {
                 header: None,
                 only: None,
@@ -182,7 +182,7 @@ impl Nic {
         }
         // If none of them causes a frame or a timer, nothing else continues with the rest.
         if self.core.ingress.has_work() {
-            self.core.put_off(now);
+            self.core.defer(now);
         }
     }
 

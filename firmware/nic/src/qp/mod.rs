@@ -49,7 +49,7 @@ use work_request::DeviceRequest;
 const ECN_CONGESTED: u8 = 3;
 
 /// Acknowledgements of queue pairs that have gone; more are lost. Nothing but a stop of the output gathers any.
-const MAX_LAST_WORDS: usize = 256;
+const MAX_FINAL_ACKS: usize = 256;
 
 /// A queue pair: its identity and attributes, a requester, a responder, and the state machine that connects them.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Qp {
     }
 
     /// The place in the line has been given up; it takes another one if there is more to do.
-    pub(crate) fn left_line(&mut self, core: &mut Core) {
+    pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         self.queued = false;
         if std::mem::take(&mut self.interrupted) {
             self.wake(core);
@@ -497,18 +497,18 @@ impl Qp {
     /// Takes away what the core keeps of it; the queue pair is about to go.
     pub(crate) fn release(&mut self, core: &mut Core) {
         self.stop_waiting(core);
-        self.leave_last_words(core);
+        self.leave_final_acks(core);
         if let Some(at) = self.timer_at.take() {
             core.stop_timer(at, self.endpoint.number);
         }
     }
 
     /// Has the core acknowledge what has been received: its receiver has seen it, or else would not end this.
-    fn leave_last_words(&mut self, core: &mut Core) {
-        while core.last_words.len() < MAX_LAST_WORDS
+    fn leave_final_acks(&mut self, core: &mut Core) {
+        while core.final_acks.len() < MAX_FINAL_ACKS
             && let Some(header) = self.responder.take_short_reply(&self.endpoint)
         {
-            core.last_words.push_back(header);
+            core.final_acks.push_back(header);
         }
     }
 
@@ -519,7 +519,7 @@ impl Qp {
 
     /// Waits for no page any more, and drops the packets that did.
     fn stop_waiting(&mut self, core: &mut Core) {
-        core.forget_silenced(self.endpoint.number);
+        core.forget_lost_completion(self.endpoint.number);
         core.faults.forget(self.endpoint.number);
         core.ingress.forget(self.endpoint.number);
         self.requester.stop_waiting();
@@ -609,7 +609,7 @@ impl Qp {
             State::Reset => {
                 self.stop_waiting(cx.core);
                 self.flush_tagged(cx);
-                self.leave_last_words(cx.core);
+                self.leave_final_acks(cx.core);
                 self.reset(cx.core, cx.mem);
             }
             State::Rts => {

@@ -72,7 +72,7 @@ impl Responder {
             self.end_message();
         }
         // What its receiver can't be told of is not acknowledged either: this queue pair is about to fail.
-        if qp.is_reliable() && header.bth.ack_req && !cx.core.is_silenced(qp.number) {
+        if qp.is_reliable() && header.bth.ack_req && !cx.core.has_lost_completion(qp.number) {
             self.acknowledge(self.expected.prev(), Syndrome::ACK);
         }
         Ok(received)

@@ -126,7 +126,7 @@ impl Responder {
             return;
         }
         let Ok(bytes) = payload.to_vec() else {
-            cx.core.park.give_back(uctx, cost);
+            cx.core.park.release(uctx, cost);
             cx.count(Counter::dma_errors);
             return;
         };
@@ -143,7 +143,7 @@ impl Responder {
         let packet = self.parked.0.pop_front();
         if let Some(packet) = &packet {
             let cost = Parked::cost(packet.bytes.len());
-            core.park.give_back(qp.config.uctx, cost);
+            core.park.release(qp.config.uctx, cost);
         }
         packet.is_some()
     }
