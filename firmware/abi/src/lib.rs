@@ -3,7 +3,7 @@
 //! Layout only: registers, doorbells, commands, work-queue and completion entries, events. Everything is
 //! little-endian, every structure has a fixed size, and fields called `reserved` must be zero on the way
 //! to the device and are zero on the way back. The C header `guest-driver/include/faultline_abi.h` is
-//! generated from this crate ([`header::c_header`]), so that device, kernel module and libibverbs
+//! generated from this crate (by `header::c_header`, of the feature `header`), so that device, kernel module and libibverbs
 //! provider always agree.
 //!
 //! This crate has no behaviour: what the device does with these bytes is in `firmware/nic` and in

@@ -157,7 +157,7 @@ impl<'a, M: Dma> Context<'a, M> {
         }
     }
 
-    /// Writes events that were put off, until there are none or the turn is over.
+    /// Writes events that were deferred, until there are none or the turn is over.
     pub(crate) fn continue_events(&mut self, turn: u64) {
         while !self.core.is_over(turn)
             && let Some(eqn) = self.core.eq_with_late_events()

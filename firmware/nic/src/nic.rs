@@ -472,7 +472,7 @@ impl Nic {
         self.core.next_deadline().filter(|_| self.is_running())
     }
 
-    /// Handles the timers that are due, and continues what was put off.
+    /// Handles the timers that are due, and continues what was deferred.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
         let resumed = self.is_running() && self.core.resume();
         if resumed {

@@ -17,7 +17,7 @@ const MAX_LIST: u64 = 512;
 
 impl Nic {
     /// Executes translation commands up to the producer index, and returns false if that is out of range. New commands
-    /// wait behind those that were put off.
+    /// wait behind those that were deferred.
     pub(crate) fn run_translation<M: Dma>(&mut self, now: Instant, mem: &M, producer: u32) -> bool {
         let behind = self.translation.has_work();
         let taken = self.translation.announce(producer);

@@ -22,6 +22,7 @@ pub const STEPS: &[&str] = &[
     "dependencies",
     "scripts",
     "clippy",
+    "rustdoc",
     "cargo-test",
     "driver-stable",
     "driver-backports",
@@ -50,6 +51,16 @@ pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
                     "warnings",
                 ];
                 cargo(workspace, dir, step, &words).map(|_| None)
+            }
+            "rustdoc" => {
+                let words = [
+                    "doc",
+                    "--workspace",
+                    "--no-deps",
+                    "--document-private-items",
+                ];
+                let strict = [("RUSTDOCFLAGS", "-D warnings".to_owned())];
+                cargo_with(workspace, dir, step, &words, &strict).map(|_| None)
             }
             "scripts" => scripts::check(workspace, dir).map(|()| None),
             "dependencies" => dependencies(workspace).map(|()| None),

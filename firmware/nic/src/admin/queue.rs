@@ -17,7 +17,7 @@ const BATCH: u32 = 32;
 
 impl Nic {
     /// Executes admin commands up to the producer index, and returns false if that is out of range. New commands wait
-    /// behind those that were put off.
+    /// behind those that were deferred.
     pub(crate) fn run_admin<M: Dma>(&mut self, now: Instant, mem: &M, producer: u32) -> bool {
         let behind = self.admin.has_work();
         let in_range = self.admin.announce(producer);

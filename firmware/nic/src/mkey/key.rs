@@ -110,7 +110,7 @@ impl Mkey {
         }
     }
 
-    /// Checks a CREATE_MKEY command; the key itself is filled in by [`Mkeys::create`].
+    /// Checks a CREATE_MKEY command; the key itself is filled in by [`Mkeys::create`](super::Mkeys::create).
     pub(super) fn parse(cmd: &CreateMkey, on_demand: bool) -> Result<Self, Status> {
         let (access, flags) = (cmd.access.get(), cmd.flags.get());
         let (iova, length) = (cmd.iova.get(), cmd.length.get());
@@ -154,7 +154,7 @@ impl Mkey {
         })
     }
 
-    /// Checks a CREATE_DM_MKEY command; the key itself is filled in by [`Mkeys::create_device`].
+    /// Checks a CREATE_DM_MKEY command; the key itself is filled in by [`Mkeys::create_device`](super::Mkeys::create_device).
     pub(super) fn parse_device(cmd: &CreateDmMkey, base: u64) -> Result<Self, Status> {
         if cmd.reserved != [0; 3] || cmd.reserved1.get() != 0 {
             return Err(Status::ReservedNotZero);
