@@ -21,7 +21,7 @@ fn checked_in_header_is_current() {
     let found = std::fs::read_to_string(&path).expect("header is there");
     assert!(
         found == c_header(),
-        "{} is stale; run with FAULTLINE_BLESS=1",
+        "{} is stale; FAULTLINE_BLESS=1 cargo test -p faultline-abi --features header",
         path.display()
     );
 }

@@ -1,7 +1,7 @@
 //! Frames that leave the NIC, and frames that are no RoCE packets.
 //!
 //! Inside a process a frame is handed over by reference: typed headers, and the payload as a list of
-//! segments of the sender's guest memory, so that the bytes are copied once, to their destination. [`TxFrame::to_bytes`] is for wires that need octets.
+//! segments of the sender's guest memory, so that the bytes are copied once, to their destination. [`TxFrame::packet_bytes`] is for wires that need octets.
 //!
 //! # Runs
 //!
@@ -12,7 +12,7 @@
 //! (`packet_of_run`), so a run is always equivalent to its packets.
 
 use faultline_wire::MacAddr;
-use faultline_wire::packet::{RoceHeader, pad_len, seal};
+use faultline_wire::packet::{RoceHeader, seal};
 
 use crate::dma::{Dma, DmaError};
 use crate::headers::Head;
@@ -141,45 +141,6 @@ impl TxFrame {
     /// True if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Writes the frame as octets, with padding and invariant CRC, to the end of `out`. A wire takes packets:
-    /// this is not for runs.
-    pub fn to_bytes<M: Dma>(&self, mem: &M, out: &mut Vec<u8>) -> Result<(), DmaError> {
-        debug_assert_eq!(self.packets, 1);
-        let start = out.len();
-        out.resize(start + self.len(), 0);
-        let Some(frame) = out.get_mut(start..) else {
-            return Ok(());
-        };
-        let mut at = match &self.kind {
-            // The buffer is exactly as long as `frame_len` said.
-            FrameKind::Roce(header) => header.emit(self.payload_len, frame).unwrap_or(0),
-            FrameKind::Raw { head, .. } => {
-                if let Some(to) = frame.get_mut(..head.len()) {
-                    to.copy_from_slice(head);
-                }
-                head.len()
-            }
-        };
-        if let Some(own) = &self.own
-            && let Some(buf) = frame.get_mut(at..at + own.len())
-        {
-            buf.copy_from_slice(own);
-            at += own.len();
-        }
-        for segment in &self.payload {
-            let len = segment.len as usize;
-            if let Some(buf) = frame.get_mut(at..at + len) {
-                mem.read(segment.addr, buf)?;
-            }
-            at += len;
-        }
-        if matches!(self.kind, FrameKind::Roce(_)) {
-            debug_assert_eq!(at + pad_len(self.payload_len) + 4, frame.len());
-            let _ = seal(frame);
-        }
-        Ok(())
     }
 
     /// The part that a receiver copies: the payload, or all of a raw frame.

@@ -76,6 +76,25 @@ impl OpKind {
     pub const fn is_response(self) -> bool {
         matches!(self, Self::ReadResponse | Self::Ack | Self::AtomicAck)
     }
+
+    /// Whether it is a request that is answered by more than an acknowledgement, so that a responder remembers it and limits
+    /// their number (IBTA 9.7.5.1.2, A19.4).
+    #[inline]
+    pub const fn is_answered(self) -> bool {
+        match self {
+            Self::ReadRequest
+            | Self::CompareSwap
+            | Self::FetchAdd
+            | Self::Flush
+            | Self::AtomicWrite => true,
+            Self::Send
+            | Self::Write
+            | Self::ReadResponse
+            | Self::Ack
+            | Self::AtomicAck
+            | Self::Cnp => false,
+        }
+    }
 }
 
 /// Where in its message a packet stands.

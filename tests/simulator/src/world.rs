@@ -137,9 +137,8 @@ impl State {
                     delivered = true;
                     continue;
                 }
-                let mut bytes = Vec::new();
                 // What can't be read does not reach the wire.
-                if frame.to_bytes(&memory, &mut bytes).is_ok() {
+                if let Ok(bytes) = frame.packet_bytes(0, &memory) {
                     self.wire.send(self.now, id, bytes);
                 }
             }

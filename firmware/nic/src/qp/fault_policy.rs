@@ -7,7 +7,8 @@
 //! | `stall` | stops the whole input of the NIC | the same | waits |
 //! | `terminate` | the connection ends | the queue pair fails | the connection ends |
 //!
-//! A new policy is one variant here, one entry of [`FaultPolicy::ALL`] and one arm of [`FaultPolicy::row`].
+//! A new policy is one variant here, one entry of [`FaultPolicy::ALL`] and one arm of [`FaultPolicy::row`]. A new reaction is
+//! also an arm in `responder/fault.rs` and `responder/parked.rs`.
 
 use faultline_abi::qp::{
     FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE,
@@ -129,5 +130,27 @@ impl FaultPolicy {
     /// What the policy does.
     pub(super) const fn reactions(self) -> Reactions {
         self.row().reactions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_abi::qp::FAULT_POLICIES;
+
+    use super::*;
+
+    #[test]
+    fn each_number_of_the_abi_has_its_policy() {
+        assert_eq!(FaultPolicy::ALL.len(), FAULT_POLICIES.constants.len());
+        for constant in FAULT_POLICIES.constants {
+            let number = constant.value as u8;
+            let policy = FaultPolicy::from_abi(number);
+            assert_eq!(
+                policy.map(FaultPolicy::number),
+                Some(number),
+                "{}",
+                constant.name
+            );
+        }
     }
 }

@@ -204,7 +204,13 @@ impl Requester {
                 header.imm = imm.filter(|_| last);
             }
             SendOp::AtomicWrite { to } => header.reth = Some(to.reth(wr.length)),
-            _ => {}
+            // The packets of a SEND but the last have no headers; the others have no packets, or packets of another kind.
+            SendOp::Send(_)
+            | SendOp::Datagram { .. }
+            | SendOp::FastReg(_)
+            | SendOp::BindMw(_)
+            | SendOp::LocalInv { .. }
+            | SendOp::Raw(_) => {}
         }
         frame.kind = FrameKind::Roce(header);
         Ok(())

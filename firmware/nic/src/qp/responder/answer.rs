@@ -23,18 +23,6 @@ use crate::segments::truncate_segments;
 /// The message sequence number has 24 bits.
 const MSN_MASK: u32 = 0xff_ffff;
 
-/// READs, atomics and the like: what is remembered.
-fn is_remembered(kind: OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::ReadRequest
-            | OpKind::CompareSwap
-            | OpKind::FetchAdd
-            | OpKind::Flush
-            | OpKind::AtomicWrite
-    )
-}
-
 impl Responder {
     /// Whether there is something to send.
     pub fn has_replies(&self) -> bool {
@@ -154,7 +142,7 @@ impl Responder {
     /// A duplicate: executed before, so only the answer is given again (IBTA 9.7.4.1.2).
     pub(super) fn repeat(&mut self, qp: &Endpoint, header: &RoceHeader) {
         let (psn, kind) = (header.bth.psn, header.bth.opcode.info().kind);
-        if !is_remembered(kind) {
+        if !kind.is_answered() {
             // The acknowledgement of everything so far was lost.
             self.acknowledge(self.expected.prev(), Syndrome::ACK);
             return;

@@ -53,17 +53,14 @@ impl Responder {
                 self.execute_write(qp, cx, header, payload)?;
                 Received::Done
             }
-            _ => {
-                match kind {
-                    OpKind::ReadRequest => self.execute_read(qp, cx.core, header),
-                    OpKind::CompareSwap | OpKind::FetchAdd => {
-                        self.execute_atomic(qp, cx, header, kind)
-                    }
-                    OpKind::Flush => self.execute_flush(qp, cx, header),
-                    OpKind::AtomicWrite => self.execute_atomic_write(qp, cx, header, payload),
-                    _ => Err(Refusal::INVALID),
-                }?;
-                return Ok(Received::Done);
+            OpKind::ReadRequest => return self.execute_read(qp, cx.core, header),
+            OpKind::CompareSwap | OpKind::FetchAdd => {
+                return self.execute_atomic(qp, cx, header, kind);
+            }
+            OpKind::Flush => return self.execute_flush(qp, cx, header),
+            OpKind::AtomicWrite => return self.execute_atomic_write(qp, cx, header, payload),
+            OpKind::ReadResponse | OpKind::Ack | OpKind::AtomicAck | OpKind::Cnp => {
+                return Err(Refusal::INVALID);
             }
         };
         self.expected = header.bth.psn.add(packets);
@@ -101,7 +98,14 @@ impl Responder {
             (true, true) => len <= mtu,
             (false, true) => (1..=mtu).contains(&len),
         };
-        let fits = fits || !matches!(kind, OpKind::Send | OpKind::Write);
+        let fits = match kind {
+            OpKind::Send | OpKind::Write => fits,
+            // Their functions check it.
+            OpKind::AtomicWrite => true,
+            // What has no payload: one that is there is not looked at.
+            OpKind::ReadRequest | OpKind::CompareSwap | OpKind::FetchAdd | OpKind::Flush => true,
+            OpKind::ReadResponse | OpKind::Ack | OpKind::AtomicAck | OpKind::Cnp => false,
+        };
         if in_order && fits {
             Ok(())
         } else {
@@ -318,7 +322,7 @@ impl Responder {
         qp: &Endpoint,
         core: &mut Core,
         header: &RoceHeader,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Received, Refusal> {
         let reth = header.reth.ok_or(Refusal::INVALID)?;
         let user = self.request_user(qp, core, header)?;
         self.check_rd_atomic(qp, ACCESS_REMOTE_READ)?;
@@ -353,7 +357,7 @@ impl Responder {
         let psns = reth.len.div_ceil(qp.mtu).max(1);
         let (psn, limit) = (header.bth.psn, qp.attr.max_dest_rd_atomic);
         self.answer(psn, psns, Operation::Read(from), limit);
-        Ok(())
+        Ok(Received::Done)
     }
 
     fn execute_atomic<M: Dma>(
@@ -362,7 +366,7 @@ impl Responder {
         cx: &mut Context<'_, M>,
         header: &RoceHeader,
         kind: OpKind,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Received, Refusal> {
         let atomic = header.atomic.ok_or(Refusal::INVALID)?;
         let user = self.request_user(qp, cx.core, header)?;
         self.check_rd_atomic(qp, ACCESS_REMOTE_ATOMIC)?;
@@ -386,7 +390,7 @@ impl Responder {
         })?;
         let (psn, limit) = (header.bth.psn, qp.attr.max_dest_rd_atomic);
         self.answer(psn, 1, Operation::Atomic { original }, limit);
-        Ok(())
+        Ok(Received::Done)
     }
 
     fn execute_atomic_write<M: Dma>(
@@ -395,7 +399,7 @@ impl Responder {
         cx: &mut Context<'_, M>,
         header: &RoceHeader,
         payload: Payload<'_, M>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Received, Refusal> {
         let reth = header.reth.ok_or(Refusal::INVALID)?;
         let user = self.request_user(qp, cx.core, header)?;
         self.check_rd_atomic(qp, ACCESS_REMOTE_WRITE)?;
@@ -421,7 +425,7 @@ impl Responder {
             })?;
         let (psn, limit) = (header.bth.psn, qp.attr.max_dest_rd_atomic);
         self.answer(psn, 1, Operation::Done, limit);
-        Ok(())
+        Ok(Received::Done)
     }
 
     /// READs and atomics: right of the QP, and not more at once than agreed (IBTA 9.7.4.1.4, 9.7.4.1.5).

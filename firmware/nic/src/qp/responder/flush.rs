@@ -7,10 +7,10 @@ use faultline_wire::aeth::Syndrome;
 use faultline_wire::bth::Psn;
 use faultline_wire::packet::RoceHeader;
 
-use super::Responder;
 use super::refusal::{Refusal, Rejection};
 use super::reply::Operation;
 use super::waits::Durable;
+use super::{Received, Responder};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::{Dma, Persist};
@@ -26,7 +26,7 @@ impl Responder {
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
         header: &RoceHeader,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Received, Refusal> {
         let (Some(reth), Some(feth)) = (header.reth, header.feth) else {
             return Err(Refusal::INVALID);
         };
@@ -63,7 +63,7 @@ impl Responder {
             self.require_durable(qp, cx, psn, (reth.rkey, user, range))?;
         }
         self.answer(psn, 1, Operation::Done, qp.attr.max_dest_rd_atomic);
-        Ok(())
+        Ok(Received::Done)
     }
 
     /// The memory that the FLUSH with this PSN names must be durable; begins to write it back, unless that has begun.
