@@ -27,7 +27,7 @@ mod token;
 mod waits;
 
 use places::Places;
-use slab::{Link, List, Slab};
+use slab::{Link, List, Slab, entry};
 pub(crate) use token::Token;
 pub(crate) use waits::WaitKind;
 use waits::Waits;
@@ -262,11 +262,7 @@ impl FaultUnit {
         });
         self.by_age
             .push_back(&mut self.faults, index, |fault| &mut fault.by_age);
-        let context = uctx as usize;
-        if context >= self.by_context.len() {
-            self.by_context.resize_with(context + 1, List::default);
-        }
-        if let Some(list) = self.by_context.get_mut(context) {
+        if let Some(list) = entry(&mut self.by_context, uctx) {
             list.push_back(&mut self.faults, index, |fault| &mut fault.by_context);
         }
         let place = page_key(absent.key, first, absent.write);
@@ -377,13 +373,16 @@ impl FaultUnit {
     /// The next queue pair that waits for room and may have it is to be called. Returns false if there is none.
     pub fn answer_next_for_room(&mut self) -> bool {
         let next = self.places.next(self.limit);
-        next.is_some_and(|qpn| self.answer_for_room(qpn, true))
+        self.answer_for_room(next, true)
     }
 
-    fn answer_for_room(&mut self, qpn: u32, repaired: bool) -> bool {
-        let to = Answered::Room(Some(qpn));
-        self.answers.push_back(Answer { to, repaired });
-        true
+    /// A queue pair that has waited for room is to be called. Returns false if there is none.
+    fn answer_for_room(&mut self, qpn: Option<u32>, repaired: bool) -> bool {
+        if qpn.is_some() {
+            let to = Answered::Room(qpn);
+            self.answers.push_back(Answer { to, repaired });
+        }
+        qpn.is_some()
     }
 
     /// Whether a queue pair waits for room that may have it.
@@ -435,7 +434,7 @@ impl FaultUnit {
             return false;
         }
         let oldest = self.places.pop_oldest();
-        oldest.is_some_and(|qpn| self.answer_for_room(qpn, false))
+        self.answer_for_room(oldest, false)
     }
 
     /// When the oldest fault, or the oldest that waits for room, has waited too long.

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::slab::entry;
 use crate::time::Instant;
 
 /// A queue pair that waits for a place.
@@ -70,11 +71,7 @@ impl Places {
     }
 
     fn change(&mut self, uctx: u32, change: impl FnOnce(&mut Share)) {
-        let index = uctx as usize;
-        if index >= self.shares.len() {
-            self.shares.resize_with(index + 1, Share::default);
-        }
-        let Some(share) = self.shares.get_mut(index) else {
+        let Some(share) = entry(&mut self.shares, uctx) else {
             return;
         };
         let before = share.rank(uctx);

@@ -3,6 +3,15 @@
 //! An entry is a member of several lists at once by a [`Link`] for each. To add or remove one takes a constant time and
 //! allocates nothing, except while the slab grows to the largest number of entries that it has had.
 
+/// The entry with this index, which is created with those below it.
+pub(super) fn entry<T: Default>(entries: &mut Vec<T>, index: u32) -> Option<&mut T> {
+    let index = index as usize;
+    if index >= entries.len() {
+        entries.resize_with(index + 1, T::default);
+    }
+    entries.get_mut(index)
+}
+
 /// Index that names no entry.
 const NONE: u32 = u32::MAX;
 

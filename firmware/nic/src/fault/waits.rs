@@ -3,7 +3,7 @@
 //! A queue pair has at most one wait of each [kind](WaitKind), so it has at most four entries, whatever its peers
 //! request.
 
-use super::slab::{Link, List, Slab};
+use super::slab::{Link, List, Slab, entry};
 
 /// The part of a queue pair that waits for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,15 +49,6 @@ pub(super) struct Waits {
     by_qp: Vec<List>,
     /// The bits of a queue pair number that are the slot.
     slot_mask: u32,
-}
-
-/// The entry with this index, which is created with those below it.
-fn entry<T: Default>(entries: &mut Vec<T>, index: u32) -> Option<&mut T> {
-    let index = index as usize;
-    if index >= entries.len() {
-        entries.resize_with(index + 1, T::default);
-    }
-    entries.get_mut(index)
 }
 
 impl Waits {

@@ -177,8 +177,7 @@ impl Responder {
         };
         match self.receive_request(qp, cx, header, payload) {
             Ok(received) => Ok(received),
-            Err(Stopped::Fatal(fatal)) => Err(fatal),
-            Err(Stopped::Absent(need)) => self.request_faulted(qp, cx, need),
+            Err(stopped) => self.request_faulted(qp, cx, stopped.absent()?),
         }
     }
 

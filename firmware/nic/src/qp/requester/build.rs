@@ -216,7 +216,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Gives `frame` the payload of the packet at the cursor, or of a run of up to `most` that begins there.
+    /// Puts the payload of the packet at the cursor into `frame`, or that of a run of up to `most` packets that begins there.
     fn build_payload(
         &self,
         qp: &Endpoint,

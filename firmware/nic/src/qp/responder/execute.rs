@@ -278,11 +278,12 @@ impl Responder {
         user: KeyUser,
         len: u32,
     ) -> Result<WriteTarget, Refusal> {
+        let reth = header.reth.ok_or(Refusal::INVALID)?;
         let Reth {
             addr,
             rkey,
             len: left,
-        } = header.reth.ok_or(Refusal::INVALID)?;
+        } = reth;
         if !qp.allows(ACCESS_REMOTE_WRITE) || left > MAX_MSG_SIZE {
             return Err(Refusal::INVALID);
         }
@@ -290,13 +291,7 @@ impl Responder {
         // packet is written, unless that takes a receive work request first.
         let checked_later = len == left && header.imm.is_none();
         if left > 0 && !checked_later {
-            let range = KeyRange {
-                key: rkey,
-                user,
-                va: addr,
-                len: left,
-                access: Access::RemoteWrite,
-            };
+            let range = named_range(reth, user, Access::RemoteWrite);
             if cx.core.mkeys.check(&range).is_err() {
                 let refusal = Refusal::Fatal(Rejection::ACCESS);
                 return Err(self.with_receive(qp, cx, header, refusal));
@@ -330,13 +325,7 @@ impl Responder {
             return Err(Refusal::INVALID);
         }
         if reth.len > 0 {
-            let range = KeyRange {
-                key: reth.rkey,
-                user,
-                va: reth.addr,
-                len: reth.len,
-                access: Access::RemoteRead,
-            };
+            let range = named_range(reth, user, Access::RemoteRead);
             let checked = core.mkeys.check(&range);
             checked.map_err(|_| Refusal::Fatal(Rejection::ACCESS))?;
             // Later pages are waited for when it is their turn.
@@ -407,13 +396,7 @@ impl Responder {
         if reth.len != 8 || payload.len() != 8 {
             return Err(Refusal::INVALID);
         }
-        let word = KeyRange {
-            key: reth.rkey,
-            user,
-            va: reth.addr,
-            len: 8,
-            access: Access::RemoteWrite,
-        };
+        let word = named_range(reth, user, Access::RemoteWrite);
         let at = find_word(cx.core, &word, header)?;
         let mut bytes = [0; 8];
         payload.read(0, &mut bytes).map_err(|_| Refusal::Lost)?;
@@ -436,6 +419,17 @@ impl Responder {
             true => Ok(()),
             false => Err(Refusal::INVALID),
         }
+    }
+}
+
+/// The memory that a RETH names.
+fn named_range(reth: Reth, user: KeyUser, access: Access) -> KeyRange {
+    KeyRange {
+        key: reth.rkey,
+        user,
+        va: reth.addr,
+        len: reth.len,
+        access,
     }
 }
 

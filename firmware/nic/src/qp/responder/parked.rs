@@ -34,8 +34,7 @@ impl Responder {
         }
         let need = match self.deliver(qp, cx, arrival, payload) {
             Ok(received) => return Ok(received),
-            Err(Stopped::Fatal(fatal)) => return Err(fatal),
-            Err(Stopped::Absent(need)) => need,
+            Err(stopped) => stopped.absent()?,
         };
         match qp.fault_policy().reactions().unreliable {
             Reaction::Fail => {
@@ -167,9 +166,8 @@ impl Responder {
         self.parked.0.push_front(packet);
         let received = match delivered {
             Ok(received) => received,
-            Err(Stopped::Fatal(fatal)) => return Err(fatal),
-            Err(Stopped::Absent(need)) => {
-                if self.await_parked(qp, cx, need)? {
+            Err(stopped) => {
+                if self.await_parked(qp, cx, stopped.absent()?)? {
                     return Ok(Received::Done);
                 }
                 Received::Done

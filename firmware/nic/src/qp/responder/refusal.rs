@@ -29,6 +29,16 @@ pub(in crate::qp) enum Stopped {
     Fatal(Fatal),
 }
 
+impl Stopped {
+    /// The page that is not there, unless the queue pair fails.
+    pub fn absent(self) -> Result<IngressNeed, Fatal> {
+        match self {
+            Self::Absent(need) => Ok(need),
+            Self::Fatal(fatal) => Err(fatal),
+        }
+    }
+}
+
 impl From<Fatal> for Stopped {
     fn from(fatal: Fatal) -> Self {
         Self::Fatal(fatal)
