@@ -33,6 +33,8 @@
 #define FAULTLINE_CMD_POLL_MS		50
 /* The device increments its heartbeat every second. */
 #define FAULTLINE_HEARTBEAT_PERIOD	HZ
+/* Misses after which the registers are asked why, and after which it is dead. */
+#define FAULTLINE_HEARTBEAT_SUSPECT	2
 #define FAULTLINE_HEARTBEAT_MISSES	5
 
 /* Event queues, by MSI-X vector. */

@@ -62,10 +62,23 @@ static void faultline_flush_works(struct faultline_dev *dev)
 	flush_work(&dev->unregister_work);
 }
 
+/*
+ * A device that runs shows it by its heartbeat in memory. Registers are read
+ * only if it is silent: QEMU waits for the emulator's answer under a lock
+ * that stops all processors of the guest.
+ */
 static void faultline_check_health(struct faultline_dev *dev)
 {
-	u32 status, heartbeat;
+	u32 heartbeat = le32_to_cpu(READ_ONCE(dev->db->heartbeat));
+	u32 status;
 
+	if (heartbeat != dev->heartbeat) {
+		dev->heartbeat = heartbeat;
+		dev->heartbeat_misses = 0;
+		return;
+	}
+	if (++dev->heartbeat_misses < FAULTLINE_HEARTBEAT_SUSPECT)
+		return;
 	if (!faultline_hw_answers(dev)) {
 		faultline_fail(dev, "registers do not answer");
 		return;
@@ -75,17 +88,9 @@ static void faultline_check_health(struct faultline_dev *dev)
 		faultline_err(dev, "fatal code %u\n",
 			      faultline_read(dev, FAULTLINE_REG_FATAL_CODE));
 		faultline_fail(dev, "fatal status");
-		return;
-	}
-	if (!(status & FAULTLINE_STATUS_ENABLED)) {
+	} else if (!(status & FAULTLINE_STATUS_ENABLED)) {
 		faultline_fail(dev, "was reset by someone else");
-		return;
-	}
-	heartbeat = le32_to_cpu(READ_ONCE(dev->db->heartbeat));
-	if (heartbeat != dev->heartbeat) {
-		dev->heartbeat = heartbeat;
-		dev->heartbeat_misses = 0;
-	} else if (++dev->heartbeat_misses >= FAULTLINE_HEARTBEAT_MISSES) {
+	} else if (dev->heartbeat_misses >= FAULTLINE_HEARTBEAT_MISSES) {
 		faultline_fail(dev, "no heartbeat");
 	}
 }
