@@ -6,7 +6,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::host;
+use super::cargo::{cargo, count_cargo_test};
+use super::host::When;
 use super::pyverbs::Test;
 use super::tally::{Tally, Verdict};
 use crate::bench::HARNESS;
@@ -40,26 +41,42 @@ const fn of(module: &'static str, name: &'static str) -> Test {
     Test { module, name }
 }
 
-/// Runs the steps whose names contain `filter`.
-pub fn run_host(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
-    if "simulator".contains(filter) {
-        // The same programs as `host` builds.
-        let words = ["test", "--workspace", "--all-features", "--test", "keys"];
-        host::count_cargo_test(workspace, dir, "keys::simulator", &words, &[], tally);
+/// Runs the steps of this time whose names contain `filter`.
+pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &mut Tally) {
+    let measures = "delay".contains(filter);
+    match when {
+        When::Before => {}
+        When::Beside => {
+            if "simulator".contains(filter) {
+                // The same programs as `host` builds.
+                let words = ["test", "--workspace", "--all-features", "--test", "keys"];
+                count_cargo_test(workspace, dir, "keys::simulator", &words, &[], tally);
+            }
+            if measures {
+                let words = ["build", "--release", "--quiet"];
+                let bench = ["-p", "faultline-harness", "--bin", "bench"];
+                let words = [&words[..], &bench[..]].concat();
+                // The measurement tries again, and says what is wrong.
+                let _ = cargo(workspace, dir, "build-bench", &words);
+            }
+        }
+        When::After if measures => measure(workspace, dir, tally),
+        When::After => {}
     }
-    if "delay".contains(filter) {
-        let started = Instant::now();
-        let (result, retries) = least_delay(workspace, dir);
-        let verdict = match result {
-            Ok(ratio) if ratio <= MOST_DELAY => Verdict::Passed,
-            Ok(ratio) => Verdict::Failed(format!(
-                "an invalidation on a saturated device takes {ratio:.0} times as long as on an idle one"
-            )),
-            Err(error) => Verdict::Failed(format!("{error:#}")),
-        };
-        let reasons = vec!["its first measurement was too long"; retries];
-        tally.add_after("keys::delay", started.elapsed(), verdict, &reasons);
-    }
+}
+
+fn measure(workspace: &Workspace, dir: &Path, tally: &mut Tally) {
+    let started = Instant::now();
+    let (result, retries) = least_delay(workspace, dir);
+    let verdict = match result {
+        Ok(ratio) if ratio <= MOST_DELAY => Verdict::Passed,
+        Ok(ratio) => Verdict::Failed(format!(
+            "an invalidation on a saturated device takes {ratio:.0} times as long as on an idle one"
+        )),
+        Err(error) => Verdict::Failed(format!("{error:#}")),
+    };
+    let reasons = vec!["its first measurement was too long"; retries];
+    tally.add_after("keys::delay", started.elapsed(), verdict, &reasons);
 }
 
 /// The least of some measurements, if the first ones are too long, and how many more than one there were: what else the
@@ -86,7 +103,7 @@ fn delay(workspace: &Workspace, dir: &Path) -> Result<f64> {
     let shown = json.display().to_string();
     let mut words = HARNESS.to_vec();
     words.extend(["--only", "keys", "--json", &shown]);
-    let missed = host::cargo(workspace, dir, "delay", &words).err();
+    let missed = cargo(workspace, dir, "delay", &words).err();
     let figures = match std::fs::read(&json) {
         Ok(text) => serde_json::from_slice(&text)?,
         Err(error) => return Err(missed.unwrap_or(error.into())),

@@ -1,5 +1,6 @@
 //! `cargo lab test`: the suites, what they print, what they count.
 
+mod cargo;
 mod debug;
 mod guest;
 mod host;
@@ -10,6 +11,7 @@ mod needs;
 mod pair;
 mod pyverbs;
 mod pyverbs_tests;
+mod results;
 mod robustness;
 mod sanitizers;
 mod schedule;
@@ -17,6 +19,7 @@ mod scripts;
 mod suite;
 mod suites;
 mod tally;
+mod test_programs;
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -25,20 +28,22 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use self::host::When;
 use self::job::{Job, by_plan, jobs_of};
+use self::results::Results;
 use self::schedule::Batch;
 pub use self::schedule::pairs_of_host;
 pub use self::suite::Options;
 use self::suite::{Suite, choose};
 use self::tally::Tally;
 use crate::command::say;
-use crate::driver::Driver;
-use crate::host::ensure_packages;
-use crate::image::{Base, Image, Kernel};
-use crate::programs::Programs;
+use crate::emulator;
+use crate::image::Kernel;
 use crate::progress::{self, Item, Progress};
-use crate::qemu::Qemu;
 use crate::workspace::Workspace;
+
+/// Niceness of what runs beside guests.
+const LOWEST_PRIORITY: i32 = 19;
 
 /// Prints every suite and its tests.
 pub fn list() {
@@ -56,37 +61,48 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let dir = workspace.new_run("test")?;
     say(format!("logs: {}", workspace.shown(&dir)));
     let started = Instant::now();
-    let mut tally = Tally::default();
-    let mut counts = vec![0; chosen.len()];
     let batches = batches(workspace, options, &chosen);
     let items = expected(&chosen, &batches, options.pairs);
     let progress = Progress::start(&items, &workspace.cache()?);
-    let with_guests = |suite| {
-        let mut kernels = options.kernels.iter();
-        kernels.any(|&kernel| options.runs_on(suite, kernel))
-    };
-    thread::scope(|scope| {
-        let beside = chosen.contains(&(Suite::Host, String::new()))
-            && chosen.iter().any(|(suite, _)| with_guests(*suite));
-        let mut preparing = beside.then(|| scope.spawn(|| prepare(workspace, &dir, &batches)));
-        for ((suite, filter), count) in chosen.iter().zip(&mut counts) {
-            // Others measure.
-            if *suite != Suite::Host
-                && let Some(preparing) = preparing.take()
-            {
-                let _ = preparing.join();
-            }
-            let before = tally.count();
-            run_on_host(workspace, *suite, filter, options, &dir, &mut tally);
-            *count += tally.count() - before;
+    let on_host = |when, results: &mut Results| {
+        for ((suite, filter), count) in chosen.iter().zip(&mut results.counts) {
+            let before = results.tally.count();
+            run_on_host(
+                workspace,
+                *suite,
+                filter,
+                when,
+                options,
+                &dir,
+                &mut results.tally,
+            );
+            *count += results.tally.count() - before;
         }
-    });
-    let (pairs, choices) = (options.pairs, chosen.len());
+    };
+    let mut results = Results::new(chosen.len());
+    on_host(When::Before, &mut results);
     progress::begin("");
-    let in_guests = schedule::run(workspace, &dir, batches, pairs, choices, &mut tally);
-    for (count, more) in counts.iter_mut().zip(in_guests) {
-        *count += more;
-    }
+    let guests = !batches.is_empty();
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let _shown = progress::take_part();
+            if guests {
+                // On Linux that is this thread, and what it starts.
+                let _ = rustix::process::nice(LOWEST_PRIORITY);
+            }
+            let mut results = Results::new(chosen.len());
+            on_host(When::Beside, &mut results);
+            results
+        });
+        if guests {
+            // It takes as long as what else guests consist of. They wait for it, and say so if it does not build.
+            scope.spawn(|| emulator::build(workspace));
+        }
+        schedule::run(workspace, &dir, batches, options.pairs, &mut results);
+        results.merge(beside.join());
+    });
+    on_host(When::After, &mut results);
+    let Results { tally, counts } = results;
     drop(progress);
     tally.print_reasons(workspace.shown(&dir));
     say(format!(
@@ -139,9 +155,11 @@ fn expected(chosen: &[(Suite, String)], batches: &[Batch], pairs: usize) -> Vec<
         beside,
     };
     let mut items = Vec::new();
+    // Nearly all steps run beside the guests.
+    let beside = if batches.is_empty() { 1 } else { pairs + 1 };
     for (suite, filter) in chosen {
         let steps = suite.steps().iter().filter(|step| step.contains(filter));
-        items.extend(steps.map(|step| item(format!("{}::{step}", suite.name()), 0, true, 1)));
+        items.extend(steps.map(|step| item(format!("{}::{step}", suite.name()), 0, true, beside)));
     }
     for batch in batches {
         items.push(item(pair::boot_name(batch.kernel), 0, false, pairs));
@@ -151,52 +169,27 @@ fn expected(chosen: &[(Suite, String)], batches: &[Batch], pairs: usize) -> Vec<
     items
 }
 
-/// Makes what later steps need while the suite `host` runs, which leaves processors idle where tests wait. They wait for it,
-/// and tell what went wrong when they try themselves.
-fn prepare(workspace: &Workspace, dir: &Path, batches: &[Batch]) {
-    let prepared = ensure_packages(workspace).and_then(|()| {
-        let base = Base::obtain(workspace)?;
-        Qemu::obtain(workspace)?;
-        // Each as the step that needs it does: packages that are built together may have other features.
-        for (step, words) in [
-            ("build-emulator", &["-p", "faultline"][..]),
-            (
-                "build-bench",
-                &["-p", "faultline-harness", "--bin", "bench"],
-            ),
-        ] {
-            let words = [&["build", "--release", "--quiet"], words].concat();
-            host::cargo(workspace, dir, step, &words)?;
-        }
-        for batch in batches {
-            Driver::obtain(workspace, &base, batch.kernel)?;
-            for (_, job) in &batch.jobs {
-                Image::obtain(workspace, &base, &job.plan.packages)?;
-            }
-        }
-        Programs::obtain(workspace, &base)
-    });
-    if let Err(error) = prepared {
-        say(format!(
-            "what guests consist of could not be made yet: {error:#}"
-        ));
-    }
-}
-
-/// Runs what a suite does without guests of the chosen kernels.
+/// Runs what a suite does at this time without guests of the chosen kernels.
+#[expect(clippy::too_many_arguments, reason = "the parts of a test run")]
 fn run_on_host(
     workspace: &Workspace,
     suite: Suite,
     filter: &str,
+    when: When,
     options: &Options,
     dir: &Path,
     tally: &mut Tally,
 ) {
     match suite {
-        Suite::Host => host::run(workspace, filter, dir, tally),
-        Suite::Keys => keys::run_host(workspace, filter, dir, tally),
-        Suite::DebugKernel => debug::run(workspace, filter, options, dir, tally),
-        Suite::Sanitizers => sanitizers::run(workspace, filter, dir, tally),
+        Suite::Host => host::run(workspace, filter, when, dir, tally),
+        Suite::Keys => keys::run_host(workspace, filter, when, dir, tally),
+        Suite::DebugKernel if when == When::Before => {
+            debug::run(workspace, filter, options, dir, tally);
+        }
+        Suite::Sanitizers if when == When::Before => {
+            sanitizers::run(workspace, filter, dir, tally);
+        }
+        Suite::DebugKernel | Suite::Sanitizers => (),
         Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
     }
 }

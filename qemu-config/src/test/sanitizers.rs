@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use super::host::count_cargo_test;
+use super::cargo::count_cargo_test;
 use super::tally::Tally;
 use crate::workspace::Workspace;
 

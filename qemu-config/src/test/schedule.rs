@@ -5,11 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use super::job::Job;
 use super::pair::{Pairs, boot_name};
-use super::tally::{Tally, Verdict};
+use super::results::Results;
 use crate::image::Kernel;
 use crate::progress;
 use crate::workspace::Workspace;
@@ -61,57 +60,41 @@ fn available_mib(meminfo: &str) -> Option<u64> {
     Some(kib / 1024)
 }
 
-/// Runs all batches, `pairs` of them at a time, the longest first, so that all workers end at about the same time. Returns
-/// the number of tests of each of `choices` choices.
+/// Runs all batches, `pairs` of them at a time, the longest first, so that all workers end at about the same time.
 pub fn run(
     workspace: &Workspace,
     dir: &Path,
     mut batches: Vec<Batch>,
     pairs: usize,
-    choices: usize,
-    tally: &mut Tally,
-) -> Vec<usize> {
+    results: &mut Results,
+) {
     batches.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     let queue = Mutex::new(batches);
+    let choices = results.counts.len();
     let work = || {
         let _shown = progress::take_part();
-        let (mut tally, mut counts) = (Tally::default(), vec![0; choices]);
+        let mut results = Results::new(choices);
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some(batch) = next else {
-                return (tally, counts);
+                return results;
             };
             let mut pairs = Pairs::new(workspace, dir, batch.kernel);
             for (choice, job) in &batch.jobs {
-                let before = tally.count();
-                job.run(workspace, dir, &mut pairs, &mut tally);
-                counts[*choice] += tally.count() - before;
+                let before = results.tally.count();
+                job.run(workspace, dir, &mut pairs, &mut results.tally);
+                results.counts[*choice] += results.tally.count() - before;
             }
             pairs.leave();
-            tally.boots_repeated += pairs.boots_repeated();
+            results.tally.boots_repeated += pairs.boots_repeated();
         }
     };
-    let mut counts = vec![0; choices];
     thread::scope(|scope| {
         let workers: Vec<_> = (0..pairs).map(|_| scope.spawn(work)).collect();
         for worker in workers {
-            match worker.join() {
-                Ok((part, part_counts)) => {
-                    tally.merge(part);
-                    for (count, part) in counts.iter_mut().zip(part_counts) {
-                        *count += part;
-                    }
-                }
-                // A test that has no result must not look like one that passed.
-                Err(_) => tally.add(
-                    "lab::worker",
-                    Duration::ZERO,
-                    Verdict::Failed("a thread of the lab panicked; its results are lost".into()),
-                ),
-            }
+            results.merge(worker.join());
         }
     });
-    counts
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ impl Suite {
     /// Its steps without guests.
     pub fn steps(self) -> &'static [&'static str] {
         match self {
-            Self::Host => host::STEPS,
+            Self::Host => &host::STEPS,
             Self::Keys => keys::STEPS,
             Self::DebugKernel => &[CHECKPATCH],
             Self::Sanitizers => &sanitizers::STEPS,
