@@ -1,8 +1,8 @@
-//! Type 0 header, capabilities and the side effects of writes.
+//! Type 0 header, capabilities, and side effects of config writes.
 
 use crate::msix::{MAX_VECTORS, MsixLayout};
 
-/// Bytes of config space, the PCI Express extended part included.
+/// Size of config space in bytes, including the PCI Express extended config space.
 pub const CONFIG_SIZE: usize = 4096;
 
 // Header (PCI 3.0 §6.1).
@@ -17,8 +17,8 @@ const INTERRUPT_LINE: usize = 0x3c;
 
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
-/// Memory, bus master, parity response, SERR#, INTx disable. Bit 0 (I/O) is hardwired to zero
-/// as there are no I/O BARs.
+/// Writable bits: memory, bus master, parity response, SERR#, INTx disable. Bit 0 (I/O) is hardwired
+/// to zero because the function has no I/O BARs.
 const COMMAND_RW: u16 = COMMAND_MEMORY | COMMAND_MASTER | 1 << 6 | 1 << 8 | 1 << 10;
 const STATUS_CAP_LIST: u16 = 1 << 4;
 /// Error bits, write 1 to clear (§6.2.3).
@@ -39,7 +39,7 @@ const FLR: u16 = 1 << 15;
 // Extended capabilities.
 const SERIAL: usize = 0x100;
 
-/// Who the function says it is.
+/// Identification registers of the function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PciIdentity {
     /// Vendor id.
@@ -61,7 +61,7 @@ pub struct PciIdentity {
 /// A memory BAR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bar {
-    /// Register, 0 to 5; a 64-bit BAR takes the next one too.
+    /// BAR number, 0 to 5; a 64-bit BAR also occupies the next register.
     pub index: u8,
     /// Size in bytes, a power of two, at least 16.
     pub size: u64,
@@ -71,11 +71,13 @@ pub struct Bar {
     pub prefetchable: bool,
 }
 
-/// Why a config space cannot be built. All are mistakes of the caller, not of a guest.
+/// Why a config space cannot be built. All are errors of the caller; a guest cannot cause them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The size is no power of two of at least 16 bytes, or too big for a 32-bit BAR.
-    #[error("BAR{index}: size {size:#x} is not a power of two within its limits")]
+    /// The size is not a power of two of at least 16 bytes, or exceeds the limit of the BAR.
+    #[error(
+        "BAR{index}: size {size:#x} is invalid; use a power of two, at least 16 and at most 2^31 (64-bit BAR: 2^63)"
+    )]
     BarSize {
         /// The BAR.
         index: u8,
@@ -83,23 +85,25 @@ pub enum ConfigError {
         size: u64,
     },
     /// The register is beyond BAR5 or belongs to another BAR.
-    #[error("BAR{index}: no such register, or taken by another BAR")]
+    #[error("BAR{index}: the register does not exist or belongs to another BAR")]
     BarIndex {
         /// The BAR.
         index: u8,
     },
     /// Number of vectors out of range.
-    #[error("{vectors} MSI-X vectors; must be 1 to {MAX_VECTORS}")]
+    #[error("{vectors} MSI-X vectors requested; the number must be 1 to {MAX_VECTORS}")]
     Vectors {
         /// Number of vectors.
         vectors: u16,
     },
-    /// Table or pending bits unaligned, outside their BAR, or overlapping.
-    #[error("MSI-X table or pending bits do not fit BAR{bar} at offset {offset:#x}")]
+    /// The MSI-X table or PBA is unaligned or outside its BAR, or they overlap.
+    #[error(
+        "MSI-X table or PBA in BAR{bar} at offset {offset:#x} is not 8-byte aligned, exceeds the BAR, or overlaps the other"
+    )]
     MsixPlace {
         /// The BAR.
         bar: u8,
-        /// Offset into it.
+        /// Offset into the BAR.
         offset: u32,
     },
 }
@@ -114,24 +118,24 @@ pub enum PowerState {
     D3Hot,
 }
 
-/// What a write changed. One write can change several things at once.
+/// Changes caused by a write. One write can cause several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConfigChange {
-    /// Function-level reset was initiated. Config space has been reset already; reset the
-    /// function, and drop what it had in flight.
+    /// Function-level reset was initiated. Config space is already reset; reset the function and
+    /// discard its outstanding operations.
     pub flr: bool,
-    /// Bus mastering (DMA and interrupts) was switched.
+    /// New state of bus mastering (DMA and interrupts), if changed.
     pub bus_master: Option<bool>,
-    /// Memory decoding was switched.
+    /// New state of memory decoding, if changed.
     pub memory: Option<bool>,
-    /// MSI-X was enabled or disabled.
+    /// New state of MSI-X enable, if changed.
     pub msix: Option<bool>,
-    /// The power state changed.
+    /// New power state, if changed.
     pub power: Option<PowerState>,
 }
 
 impl ConfigChange {
-    /// True if there is nothing to act on.
+    /// True if nothing changed.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -139,15 +143,15 @@ impl ConfigChange {
 
 /// Config space of one function.
 ///
-/// Accesses of any length and alignment are bytewise: bits that are not writable ignore
-/// writes, offsets beyond the end read as ones and ignore writes. Nothing panics.
+/// Accesses have any length and alignment. Bits that are not writable ignore writes; offsets beyond
+/// the end read as ones and ignore writes. Nothing panics.
 #[derive(Debug, Clone)]
 pub struct ConfigSpace {
     bytes: Box<[u8; CONFIG_SIZE]>,
-    /// Bits that take the written value.
+    /// Read-write bits.
     writable: Box<[u8; CONFIG_SIZE]>,
-    /// Bits that are cleared by writing 1.
-    clearable: Box<[u8; CONFIG_SIZE]>,
+    /// Bits that a write of 1 clears (RW1C).
+    rw1c: Box<[u8; CONFIG_SIZE]>,
     /// State after reset.
     initial: Box<[u8; CONFIG_SIZE]>,
     bars: Vec<Bar>,
@@ -159,7 +163,7 @@ impl ConfigSpace {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if BARs or MSI-X do not fit together.
+    /// [`ConfigError`] if a BAR or the MSI-X layout is invalid.
     pub fn new(
         identity: PciIdentity,
         bars: &[Bar],
@@ -169,7 +173,7 @@ impl ConfigSpace {
         let mut config = Self {
             bytes: zero(),
             writable: zero(),
-            clearable: zero(),
+            rw1c: zero(),
             initial: zero(),
             bars: bars.to_vec(),
             msix,
@@ -193,22 +197,22 @@ impl ConfigSpace {
     fn header(&mut self, identity: PciIdentity) {
         self.put16(0x00, identity.vendor);
         self.put16(0x02, identity.device);
-        self.allow16(COMMAND, COMMAND_RW);
+        self.set_writable16(COMMAND, COMMAND_RW);
         self.put16(STATUS, STATUS_CAP_LIST);
-        self.clear16(STATUS, STATUS_W1C);
+        self.set_rw1c16(STATUS, STATUS_W1C);
         self.put32(REVISION, identity.class << 8 | u32::from(identity.revision));
         // Cache line size is writable and ignored (PCIe §7.5.1.3); latency timer, header type
         // 0 (single function) and BIST are zero.
-        self.allow8(CACHE_LINE, 0xff);
+        self.set_writable8(CACHE_LINE, 0xff);
         self.put16(SUBSYSTEM, identity.subsystem_vendor);
         self.put16(SUBSYSTEM + 2, identity.subsystem);
         self.put8(CAP_POINTER, PM as u8);
         // Interrupt line is a scratch byte; pin 0 means no INTx.
-        self.allow8(INTERRUPT_LINE, 0xff);
+        self.set_writable8(INTERRUPT_LINE, 0xff);
     }
 
-    /// PCI 3.0 §6.2.5.1: the writable bits of a BAR are those of an aligned address, so writing
-    /// ones and reading back gives the size.
+    /// PCI 3.0 §6.2.5.1: only the address bits above the BAR size are writable, so writing ones and
+    /// reading back gives the size.
     fn bars(&mut self) -> Result<(), ConfigError> {
         let mut taken = [false; 6];
         for bar in self.bars.clone() {
@@ -230,9 +234,9 @@ impl ConfigSpace {
             let at = BAR0 + 4 * usize::from(index);
             let mask = !(size - 1);
             self.put32(at, u32::from(wide) << 2 | u32::from(prefetchable) << 3);
-            self.allow32(at, mask as u32);
+            self.set_writable32(at, mask as u32);
             if wide {
-                self.allow32(at + 4, (mask >> 32) as u32);
+                self.set_writable32(at + 4, (mask >> 32) as u32);
             }
         }
         Ok(())
@@ -243,7 +247,7 @@ impl ConfigSpace {
         self.put8(PM, 0x01);
         self.put16(PM + 2, 0x0003);
         self.put16(PM_CONTROL, PM_NO_SOFT_RESET);
-        self.allow16(PM_CONTROL, 0x3);
+        self.set_writable16(PM_CONTROL, 0x3);
     }
 
     /// PCI 3.0 §6.8.2.
@@ -281,35 +285,35 @@ impl ConfigSpace {
         self.put8(MSIX, 0x11);
         self.put8(MSIX + 1, EXPRESS as u8);
         self.put16(MSIX_CONTROL, layout.vectors - 1);
-        self.allow16(MSIX_CONTROL, MSIX_ENABLE | MSIX_MASK_ALL);
+        self.set_writable16(MSIX_CONTROL, MSIX_ENABLE | MSIX_MASK_ALL);
         self.put32(MSIX + 4, layout.table_offset | u32::from(layout.table_bar));
         self.put32(MSIX + 8, layout.pba_offset | u32::from(layout.pba_bar));
         Ok(())
     }
 
-    /// PCIe §7.8: version 2 endpoint, 16 GT/s x16 for show, function-level reset.
+    /// PCIe §7.8: version 2 endpoint, 16 GT/s x16 (nominal), function-level reset.
     fn express(&mut self) {
         self.put8(EXPRESS, 0x10);
         self.put16(EXPRESS + 0x02, 0x0002);
         // Device capabilities: 128-byte payload, extended tags, role-based error reporting
         // (mandatory), FLR.
         self.put32(EXPRESS + 0x04, 1 << 5 | 1 << 15 | 1 << 28);
-        // Device control: relaxed ordering, no snoop, 512-byte read requests are the reset
-        // values (§7.8.4). Bit 15 starts FLR and always reads 0.
+        // Device control reset values (§7.8.4): relaxed ordering, no snoop, 512-byte read requests.
+        // Bit 15 initiates FLR and always reads 0.
         self.put16(DEVICE_CONTROL, 1 << 4 | 1 << 11 | 2 << 12);
-        self.allow16(DEVICE_CONTROL, 0x79ff);
-        self.clear16(EXPRESS + 0x0a, 0x000f);
+        self.set_writable16(DEVICE_CONTROL, 0x79ff);
+        self.set_rw1c16(EXPRESS + 0x0a, 0x000f);
         // Link: speed 4 (16 GT/s), width 16, ASPM optionality compliance.
         self.put32(EXPRESS + 0x0c, 4 | 16 << 4 | 1 << 22);
-        self.allow16(EXPRESS + 0x10, 0x00c8);
+        self.set_writable16(EXPRESS + 0x10, 0x00c8);
         self.put16(EXPRESS + 0x12, 4 | 16 << 4);
         // Device 2: completion timeout can be disabled (§7.8.15).
         self.put32(EXPRESS + 0x24, 1 << 4);
-        self.allow16(EXPRESS + 0x28, 1 << 4);
+        self.set_writable16(EXPRESS + 0x28, 1 << 4);
         // Link 2: all speeds up to 4, target speed 4.
         self.put32(EXPRESS + 0x2c, 0x1e);
         self.put16(EXPRESS + 0x30, 4);
-        self.allow16(EXPRESS + 0x30, 0x000f);
+        self.set_writable16(EXPRESS + 0x30, 0x000f);
     }
 
     /// PCIe §7.12; the only extended capability.
@@ -319,7 +323,7 @@ impl ConfigSpace {
         self.put32(SERIAL + 8, (serial >> 32) as u32);
     }
 
-    /// Reads bytes; beyond the end they are ones, as from nothing on the bus.
+    /// Reads bytes. Bytes beyond the end are ones, like a read without a completer.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         for (i, byte) in data.iter_mut().enumerate() {
             *byte = index(offset, i)
@@ -329,34 +333,34 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes bytes and says what that changed.
+    /// Writes bytes and returns the resulting changes.
     ///
-    /// A function-level reset resets config space as part of the write; other bits of the same
-    /// write are lost, as on hardware.
+    /// If the write initiates a function-level reset, it resets config space, including all other
+    /// bits of the same write, as on hardware.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> ConfigChange {
-        let before = self.switches();
+        let before = self.control_state();
         let mut flr = false;
         for (i, value) in data.iter().enumerate() {
             let Some(at) = index(offset, i) else { break };
-            let (Some(byte), Some(writable), Some(clearable)) = (
+            let (Some(byte), Some(writable), Some(rw1c)) = (
                 self.bytes.get_mut(at),
                 self.writable.get(at),
-                self.clearable.get(at),
+                self.rw1c.get(at),
             ) else {
                 break;
             };
             let mut value = *value;
             if at == PM_CONTROL && matches!(value & 3, 1 | 2) {
-                // D1 and D2: the write of an unsupported state has no effect (§3.2.4).
+                // D1 and D2: writing an unsupported state has no effect (§3.2.4).
                 value = value & !3 | *byte & 3;
             }
             flr |= at == DEVICE_CONTROL + 1 && value & (FLR >> 8) as u8 != 0;
-            *byte = (*byte & !writable | value & writable) & !(value & clearable);
+            *byte = (*byte & !writable | value & writable) & !(value & rw1c);
         }
         if flr {
             self.reset();
         }
-        let after = self.switches();
+        let after = self.control_state();
         let changed = |old: bool, new: bool| (old != new).then_some(new);
         ConfigChange {
             flr,
@@ -367,7 +371,7 @@ impl ConfigSpace {
         }
     }
 
-    fn switches(&self) -> (bool, bool, bool, PowerState) {
+    fn control_state(&self) -> (bool, bool, bool, PowerState) {
         (
             self.bus_master(),
             self.memory(),
@@ -376,8 +380,8 @@ impl ConfigSpace {
         )
     }
 
-    /// Reset state, for DEVICE_RESET. BAR addresses are cleared too: QEMU keeps its own, and
-    /// firmware assigns them again after a bus reset.
+    /// Resets config space, for DEVICE_RESET. Also clears BAR addresses: QEMU keeps its own copy, and
+    /// guest firmware assigns them again after a bus reset.
     pub fn reset(&mut self) {
         self.bytes.copy_from_slice(self.initial.as_slice());
     }
@@ -402,7 +406,7 @@ impl ConfigSpace {
         self.msix.is_some() && self.get16(MSIX_CONTROL) & MSIX_MASK_ALL != 0
     }
 
-    /// Where MSI-X table and pending bits are.
+    /// Locations of the MSI-X table and PBA.
     pub fn msix_layout(&self) -> Option<MsixLayout> {
         self.msix
     }
@@ -421,7 +425,7 @@ impl ConfigSpace {
         &self.bars
     }
 
-    /// Address that a BAR is programmed with, whether or not memory decoding is on.
+    /// Address programmed into a BAR, independent of memory decoding.
     pub fn bar_address(&self, index: u8) -> Option<u64> {
         let bar = self.bars.iter().find(|bar| bar.index == index)?;
         let at = BAR0 + 4 * usize::from(index);
@@ -450,24 +454,24 @@ impl ConfigSpace {
         set(&mut self.bytes, at, &value.to_le_bytes());
     }
 
-    fn allow8(&mut self, at: usize, mask: u8) {
+    fn set_writable8(&mut self, at: usize, mask: u8) {
         set(&mut self.writable, at, &[mask]);
     }
 
-    fn allow16(&mut self, at: usize, mask: u16) {
+    fn set_writable16(&mut self, at: usize, mask: u16) {
         set(&mut self.writable, at, &mask.to_le_bytes());
     }
 
-    fn allow32(&mut self, at: usize, mask: u32) {
+    fn set_writable32(&mut self, at: usize, mask: u32) {
         set(&mut self.writable, at, &mask.to_le_bytes());
     }
 
-    fn clear16(&mut self, at: usize, mask: u16) {
-        set(&mut self.clearable, at, &mask.to_le_bytes());
+    fn set_rw1c16(&mut self, at: usize, mask: u16) {
+        set(&mut self.rw1c, at, &mask.to_le_bytes());
     }
 }
 
-/// Byte number `i` of an access, if it is within config space.
+/// Offset of byte `i` of an access, if it is inside config space.
 fn index(offset: u64, i: usize) -> Option<usize> {
     let at = offset.checked_add(i as u64)?;
     usize::try_from(at).ok().filter(|at| *at < CONFIG_SIZE)

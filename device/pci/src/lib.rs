@@ -1,13 +1,13 @@
 //! PCI configuration space of one function, and the MSI-X table behind a BAR.
 //!
-//! A model of registers only: no sockets, no eventfds, no device beyond its identity. The
+//! This crate models registers only: it has no sockets, no eventfds and no device functions. The
 //! caller forwards accesses of the config region and acts on the [`ConfigChange`] that a write
 //! returns.
 //!
-//! Under vfio-user QEMU keeps its own copy of the BARs (their sizes come from the regions) and
-//! of the MSI-X enable bits, but passes every write on, and serves the rest of config space
-//! from here; a client without QEMU sees all of it. So both sizing and control bits are kept
-//! correct here.
+//! With vfio-user, QEMU keeps its own copy of the BARs (with sizes from the region info) and of the
+//! MSI-X enable bits. It forwards every config write, and reads all other registers from this model.
+//! Other clients read all registers from it, so BAR sizing and control bits must be correct here
+//! too.
 //!
 //! # Sources
 //!
@@ -15,10 +15,9 @@
 //! §3.2, PCI Express Base 3.0 (capability §7.8, function-level reset §6.6.2, device serial
 //! number §7.12). Register names as in Linux `pci_regs.h`.
 //!
-//! # Not here
+//! # Not supported
 //!
-//! No INTx and no MSI (RDMA devices need vectors), no I/O BARs, no expansion ROM, no AER, no
-//! SR-IOV.
+//! INTx and MSI (RDMA devices need MSI-X vectors), I/O BARs, expansion ROM, AER, SR-IOV.
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! MSI-X table and pending bit array (PCI 3.0 §6.8.2).
+//! MSI-X table and pending bit array (PBA; PCI 3.0 §6.8.2).
 
 /// Most vectors that a function can have (11-bit table size field).
 pub const MAX_VECTORS: u16 = 2048;
 
-/// Bytes of a table entry.
+/// Length of a table entry in bytes.
 const ENTRY: u32 = 16;
 /// Offset of vector control in an entry.
 const VECTOR_CONTROL: u32 = 12;
 
-/// Where table and pending bits are.
+/// Locations of the MSI-X table and PBA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MsixLayout {
     /// Number of vectors, 1 to [`MAX_VECTORS`].
@@ -17,14 +17,14 @@ pub struct MsixLayout {
     pub table_bar: u8,
     /// Offset of the table in bytes, a multiple of 8.
     pub table_offset: u32,
-    /// BAR of the pending bits.
+    /// BAR of the PBA.
     pub pba_bar: u8,
-    /// Offset of the pending bits in bytes, a multiple of 8.
+    /// Offset of the PBA in bytes, a multiple of 8.
     pub pba_offset: u32,
 }
 
 impl MsixLayout {
-    /// Table at the start of `bar`, pending bits in the first page after it.
+    /// Table at the start of `bar`, PBA at the first page boundary after it.
     pub fn in_bar(bar: u8, vectors: u16) -> Self {
         let table = u32::from(vectors) * ENTRY;
         Self {
@@ -36,17 +36,17 @@ impl MsixLayout {
         }
     }
 
-    /// Bytes of the table.
+    /// Length of the table in bytes.
     pub fn table_len(&self) -> u32 {
         u32::from(self.vectors) * ENTRY
     }
 
-    /// Bytes of the pending bits: whole 64-bit words.
+    /// Length of the PBA in bytes: whole 64-bit words.
     pub fn pba_len(&self) -> u32 {
         u32::from(self.vectors).div_ceil(64) * 8
     }
 
-    /// Smallest BAR, a power of two, that holds what of table and pending bits is in it.
+    /// Smallest BAR size, a power of two, that holds table and PBA in one BAR; at least 4096.
     pub fn bar_size(&self) -> u64 {
         let table = u64::from(self.table_offset) + u64::from(self.table_len());
         let pba = u64::from(self.pba_offset) + u64::from(self.pba_len());
@@ -54,11 +54,11 @@ impl MsixLayout {
     }
 }
 
-/// The bytes of the table.
+/// Content of the MSI-X table.
 ///
-/// QEMU keeps the real table and lets no guest access through; what it forwards are reads of
-/// the pending bits. A client without QEMU can use the table as any driver does, yet vectors
-/// fire through the eventfds that it sets, not by the address written here.
+/// QEMU emulates the table for the guest and forwards only reads of the PBA. Other clients can
+/// access this table as a driver does, but interrupts are delivered through their eventfds, not to
+/// the address in the table.
 #[derive(Debug, Clone)]
 pub struct MsixTable {
     layout: MsixLayout,
@@ -66,7 +66,7 @@ pub struct MsixTable {
 }
 
 impl MsixTable {
-    /// A table in its reset state: every vector masked, the rest zero.
+    /// Creates a table in its reset state: every vector masked, all other bits zero.
     pub fn new(layout: MsixLayout) -> Self {
         let mut table = Self {
             layout,
@@ -76,7 +76,7 @@ impl MsixTable {
         table
     }
 
-    /// Back to the reset state.
+    /// Restores the reset state.
     pub fn reset(&mut self) {
         self.bytes.clear();
         self.bytes.resize(self.layout.table_len() as usize, 0);
@@ -87,14 +87,14 @@ impl MsixTable {
         }
     }
 
-    /// Mask bit of a vector; true for one that does not exist.
+    /// Mask bit of a vector; true for a vector that does not exist.
     pub fn masked(&self, vector: u16) -> bool {
         let at = u32::from(vector) * ENTRY + VECTOR_CONTROL;
         self.bytes.get(at as usize).is_none_or(|byte| byte & 1 != 0)
     }
 
-    /// Reads any bytes of `bar`; what is neither table nor pending bits reads as zero.
-    /// `pending(word)` gives the pending bits of vectors `64 * word` and up.
+    /// Reads bytes of `bar`. Bytes outside table and PBA read as zero. `pending(word)` returns the
+    /// pending bits of vectors `64 * word` to `64 * word + 63`.
     pub fn read(&self, bar: u8, offset: u64, data: &mut [u8], pending: impl Fn(usize) -> u64) {
         for (i, byte) in data.iter_mut().enumerate() {
             let at = offset.wrapping_add(i as u64);
@@ -115,8 +115,8 @@ impl MsixTable {
         }
     }
 
-    /// Writes table bytes of `bar`; everything else, pending bits included, ignores writes.
-    /// Of vector control only the mask bit is kept.
+    /// Writes bytes of the table in `bar`. Everything else, including the PBA, ignores writes. Only
+    /// the mask bit of vector control is writable.
     pub fn write(&mut self, bar: u8, offset: u64, data: &[u8]) {
         if bar != self.layout.table_bar {
             return;

@@ -1,6 +1,6 @@
 //! The L2 switch between the ports of a process.
 //!
-//! It decides where frames go and knows nothing of what is in them.
+//! It selects the output ports of a frame from its MAC addresses only.
 #![forbid(unsafe_code)]
 
 mod switch;

@@ -1,9 +1,9 @@
-//! A learning switch (IEEE 802.1D, clause 7): addresses are learned from the frames that a port sends.
+//! A learning switch (IEEE 802.1D, clause 7): it learns addresses from the source addresses of received frames.
 //!
-//! Addresses of two kinds are not learned but belong to a port: its permanent ones, which are configured and stay its own
-//! whatever its guest does, and the one that its NIC uses at present. No other port receives what is sent to them, and frames
-//! that have them as their source are dropped if they come from another port: a guest can neither take its neighbour's
-//! traffic nor speak in its name. A port without source check may send such frames, but does not receive the answers.
+//! Two kinds of addresses are assigned to a port instead of learned: permanent addresses, which are configured and which
+//! no guest can change, and the present address of its NIC. Frames to an assigned address reach only its port. Frames
+//! from another port with this source address are dropped, so a guest can neither receive the traffic of another port nor
+//! forge its address. A port without source check may send such frames, but does not receive the replies.
 
 use std::collections::HashMap;
 
@@ -12,43 +12,42 @@ use faultline_wire::MacAddr;
 /// Number of a port.
 pub type PortId = usize;
 
-/// Addresses that one port may have in the table. A port that sends from more of them (by design, such as a
-/// bridge, or to fill the table) has its later ones flooded, and takes nothing from other ports.
+/// Most learned addresses per port. Frames to further addresses behind the port (a bridge, or an attempt to fill the
+/// table) are flooded; the entries of other ports are not affected.
 const MAX_ADDRESSES_PER_PORT: usize = 1024;
 
-/// Where a frame goes.
+/// Output of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// To one port; it may be the one that sent.
+    /// One port, possibly the sender.
     To(PortId),
-    /// To all ports but the one that sent.
+    /// All ports except the sender.
     Flood,
-    /// Nowhere: its source address belongs to another port.
+    /// No port: the source address belongs to another port.
     Forged,
 }
 
-/// Which port has which address.
+/// MAC address table of the switch.
 #[derive(Debug, Default)]
 pub struct Switch {
-    /// Permanent addresses.
+    /// Owner of each permanent address.
     permanent: HashMap<MacAddr, PortId>,
-    /// Present addresses, if no other port has them.
+    /// Owner of each present address; the first port that sets an address owns it.
     present: HashMap<MacAddr, PortId>,
-    /// What each port says of itself, by port.
-    ports: Vec<Own>,
+    ports: Vec<PortState>,
     learned: HashMap<MacAddr, PortId>,
     per_port: HashMap<PortId, usize>,
-    /// The last frame of each port and where it went: most frames of a port are like the one before.
+    /// Addresses and route of the last frame of each port: most frames of a port repeat them.
     recent: Vec<Option<Recent>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Own {
-    /// The present address that it was told last.
-    told: Option<MacAddr>,
-    /// That address is its own; else another port has it.
+struct PortState {
+    /// The present address that the port requested last.
+    requested: Option<MacAddr>,
+    /// True if the port owns `requested`; false if another port owns it.
     granted: bool,
-    /// It may send from addresses of other ports.
+    /// The port may send from addresses of other ports.
     unchecked: bool,
 }
 
@@ -60,12 +59,12 @@ struct Recent {
 }
 
 impl Switch {
-    /// A switch that has learned nothing.
+    /// Creates a switch with an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Learns from a frame that came in on `port`, and returns its route.
+    /// Learns from a frame received on `port` and returns its route.
     pub fn forward(&mut self, port: PortId, src: MacAddr, dst: MacAddr) -> Route {
         if let Some(Some(recent)) = self.recent.get(port)
             && recent.src == src
@@ -88,27 +87,27 @@ impl Switch {
         route
     }
 
-    /// `port` has this address for good, unless another port has it so already.
+    /// Assigns a permanent address to `port`, unless it is a permanent address of another port.
     pub fn add_permanent_address(&mut self, port: PortId, address: MacAddr) {
         self.recent.clear();
         self.permanent.entry(address).or_insert(port);
     }
 
-    /// Frames from `port` are not checked for addresses of other ports.
+    /// Allows `port` to send frames from addresses of other ports.
     pub fn allow_any_source(&mut self, port: PortId) {
         self.recent.clear();
-        self.own(port).unchecked = true;
+        self.port_state(port).unchecked = true;
     }
 
-    /// `port` uses this address from now on, and no longer the one that it was given by this call before. An address of
-    /// another port stays there until that port gives it up. May be called often.
+    /// Sets the present address of `port` and releases its previous one. If another port owns the address, that port keeps
+    /// it; a repeated call succeeds after that port releases it. A call without a change is cheap.
     pub fn set_present_address(&mut self, port: PortId, address: MacAddr) {
-        let own = self.own(port);
-        let is_new = own.told != Some(address);
-        if !is_new && own.granted {
+        let state = self.port_state(port);
+        let is_new = state.requested != Some(address);
+        if !is_new && state.granted {
             return;
         }
-        own.told = Some(address);
+        state.requested = Some(address);
         if is_new {
             self.recent.clear();
             self.present.retain(|_, owner| *owner != port);
@@ -118,16 +117,16 @@ impl Switch {
             self.present.insert(address, port);
         }
         let granted = self.owner(address) == Some(port);
-        self.own(port).granted = granted;
+        self.port_state(port).granted = granted;
     }
 
     #[expect(
         clippy::indexing_slicing,
         reason = "the table has just been extended to the port"
     )]
-    fn own(&mut self, port: PortId) -> &mut Own {
+    fn port_state(&mut self, port: PortId) -> &mut PortState {
         if self.ports.len() <= port {
-            self.ports.resize(port + 1, Own::default());
+            self.ports.resize(port + 1, PortState::default());
         }
         &mut self.ports[port]
     }
@@ -139,10 +138,10 @@ impl Switch {
 
     fn may_send(&self, port: PortId, src: MacAddr) -> bool {
         self.owner(src).is_none_or(|owner| owner == port)
-            || self.ports.get(port).is_some_and(|own| own.unchecked)
+            || self.ports.get(port).is_some_and(|state| state.unchecked)
     }
 
-    /// A frame from `src` came in on `port`.
+    /// Learns that `src` is behind `port`.
     pub fn learn(&mut self, port: PortId, src: MacAddr) {
         if src.is_multicast() || self.owner(src).is_some() {
             return;
@@ -163,7 +162,7 @@ impl Switch {
         }
     }
 
-    /// Where a frame to `dst` goes.
+    /// Route of a frame to `dst`.
     pub fn route(&self, dst: MacAddr) -> Route {
         if dst.is_multicast() {
             return Route::Flood;
@@ -172,7 +171,7 @@ impl Switch {
         port.map_or(Route::Flood, Route::To)
     }
 
-    /// Forgets what was learned from a port.
+    /// Removes the learned addresses of a port.
     pub fn forget(&mut self, port: PortId) {
         self.recent.clear();
         self.learned.retain(|_, owner| *owner != port);
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_never_outlives_what_it_follows_from() {
+    fn a_table_change_invalidates_the_recent_route() {
         let mut switch = Switch::new();
         switch.set_present_address(0, mac(1));
         assert_eq!(switch.forward(0, mac(1), mac(2)), Route::Flood);
@@ -213,13 +212,13 @@ mod tests {
         assert_eq!(
             switch.forward(0, mac(1), mac(2)),
             Route::To(2),
-            "it has moved"
+            "the address moved to port 2"
         );
         switch.set_present_address(0, mac(7));
         assert_eq!(switch.forward(2, mac(2), mac(1)), Route::Flood);
         switch.forget(2);
         assert_eq!(switch.forward(0, mac(7), mac(2)), Route::Flood);
-        // A source becomes another port's own, and is no longer so.
+        // Port 5 takes the source address as its present address, and releases it.
         assert_eq!(switch.forward(2, mac(2), mac(7)), Route::To(0));
         switch.set_present_address(5, mac(2));
         assert_eq!(switch.forward(2, mac(2), mac(7)), Route::Forged);
@@ -228,7 +227,8 @@ mod tests {
         assert_eq!(switch.forward(2, mac(2), mac(7)), Route::To(0));
     }
 
-    /// A port that uses another address keeps its permanent one: no other port gets it by claiming it, or by sending from it.
+    /// A port that changes its present address keeps its permanent address: another port cannot take it with
+    /// `set_present_address` or by sending from it.
     #[test]
     fn a_permanent_address_is_never_lost() {
         let mut switch = Switch::new();
@@ -243,7 +243,7 @@ mod tests {
             assert_eq!(switch.route(mac(0)), Route::To(0));
             assert_eq!(switch.route(mac(10)), Route::To(0));
         }
-        // Both addresses are good sources of their port.
+        // The port may send from both addresses.
         assert_eq!(switch.forward(0, mac(10), mac(1)), Route::To(1));
         assert_eq!(switch.forward(0, mac(0), mac(1)), Route::To(1));
         switch.add_permanent_address(2, mac(0));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_present_address_belongs_to_the_first_until_it_gives_it_up() {
+    fn the_first_port_owns_a_present_address_until_it_releases_it() {
         let mut switch = Switch::new();
         switch.set_present_address(0, mac(1));
         switch.learn(5, mac(1));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_without_source_check_sends_from_any_address_and_takes_none() {
+    fn a_port_without_source_check_sends_from_any_address_and_owns_none() {
         let mut switch = Switch::new();
         switch.add_permanent_address(0, mac(1));
         assert_eq!(switch.forward(2, mac(1), mac(3)), Route::Forged);

@@ -1,4 +1,4 @@
-//! What a device implements, and the values it exchanges with the server.
+//! The [`Device`] trait and the types of its arguments and results.
 
 use bitflags::bitflags;
 use rustix::fd::OwnedFd;
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use vfio_bindings::bindings::vfio as v;
 
 bitflags! {
-    /// Kind and abilities of a device (`VFIO_DEVICE_FLAGS_*`).
+    /// Type and capabilities of a device (`VFIO_DEVICE_FLAGS_*`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct DeviceFlags: u32 {
         /// The device can be reset.
@@ -15,38 +15,38 @@ bitflags! {
         const PCI = v::VFIO_DEVICE_FLAGS_PCI;
     }
 
-    /// How a region can be accessed (`VFIO_REGION_INFO_FLAG_*`). The server adds the flags of mapping.
+    /// How a region can be accessed (`VFIO_REGION_INFO_FLAG_*`). The server adds the mapping flags.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct RegionFlags: u32 {
-        /// It can be read.
+        /// The region is readable.
         const READ = v::VFIO_REGION_INFO_FLAG_READ;
-        /// It can be written.
+        /// The region is writable.
         const WRITE = v::VFIO_REGION_INFO_FLAG_WRITE;
     }
 
-    /// How the interrupts of an index behave (`VFIO_IRQ_INFO_*`).
+    /// Properties of an interrupt index (`VFIO_IRQ_INFO_*`).
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct IrqFlags: u32 {
         /// Signalled through eventfds.
         const EVENTFD = v::VFIO_IRQ_INFO_EVENTFD;
-        /// Can be masked and unmasked by message.
+        /// Maskable with SET_IRQS.
         const MASKABLE = v::VFIO_IRQ_INFO_MASKABLE;
-        /// Masks itself when triggered (pin interrupts).
+        /// Masked automatically when triggered (pin interrupts).
         const AUTOMASKED = v::VFIO_IRQ_INFO_AUTOMASKED;
-        /// The set of vectors cannot grow. Do not set it for MSI-X: QEMU would then disable and
-        /// re-enable all vectors whenever the guest uses one more.
+        /// The set of vectors cannot grow. Do not set this flag for MSI-X: QEMU would disable and
+        /// re-enable all vectors each time the guest enables another vector.
         const NORESIZE = v::VFIO_IRQ_INFO_NORESIZE;
     }
 }
 
-/// What the device is. Asked once per connection, after version negotiation.
+/// Description of the device. The server requests it once per connection, during version negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Number of regions; for PCI [`crate::pci_index::NUM_REGIONS`] = 9.
     pub num_regions: u32,
     /// Number of interrupt indices; for PCI [`crate::pci_index::NUM_IRQS`] = 5.
     pub num_irqs: u32,
-    /// Kind and abilities.
+    /// Type and capabilities.
     pub flags: DeviceFlags,
 }
 
@@ -71,35 +71,35 @@ pub struct SparseArea {
 /// The file behind a region.
 #[derive(Debug)]
 pub struct RegionMmap {
-    /// A duplicate for the client; the server sends it and closes it.
+    /// A duplicate for the client. The server closes it after sending.
     pub fd: OwnedFd,
     /// Offset in the file of the region's first byte.
     pub offset: u64,
-    /// What may be mapped. Empty means the whole region. Accesses elsewhere come as messages.
+    /// Areas that may be mapped. Empty means the whole region. The client accesses other areas with messages.
     pub sparse: Vec<SparseArea>,
 }
 
-/// One region. Size 0 means that it does not exist.
+/// Description of a region. Size 0 means that the region does not exist.
 #[derive(Debug, Default)]
 pub struct RegionInfo {
     /// Size in bytes.
     pub size: u64,
-    /// How it can be accessed.
+    /// Permitted accesses.
     pub flags: RegionFlags,
-    /// Set if a client may map it.
+    /// The file to map, if the client may map the region.
     pub mmap: Option<RegionMmap>,
 }
 
-/// One interrupt index. Count 0 means that the device has none of the kind.
+/// Description of an interrupt index. Count 0 means that the device does not have this interrupt type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IrqInfo {
     /// Number of interrupts (vectors for MSI-X).
     pub count: u32,
-    /// How they behave.
+    /// Properties of the interrupts.
     pub flags: IrqFlags,
 }
 
-/// Guest memory that becomes reachable.
+/// Guest memory to map for DMA.
 #[derive(Debug)]
 pub struct DmaMap {
     /// First I/O address.
@@ -112,16 +112,16 @@ pub struct DmaMap {
     pub readable: bool,
     /// The device may write it.
     pub writable: bool,
-    /// The memory. QEMU sends none for memory that is not shared or belongs to a device.
+    /// File of the memory. QEMU sends no descriptor for memory that is not shared or is device memory.
     pub fd: Option<OwnedFd>,
 }
 
-/// Guest memory that goes away. It must be out of use when the call returns.
+/// Guest memory to unmap. The device must not access it after [`Device::dma_unmap`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DmaUnmap {
     /// All maps.
     All,
-    /// The maps within a range.
+    /// All maps inside a range.
     Range {
         /// First I/O address.
         iova: u64,
@@ -130,15 +130,15 @@ pub enum DmaUnmap {
     },
 }
 
-/// What to do with interrupts (`VFIO_IRQ_SET_ACTION_*`).
+/// Action of SET_IRQS (`VFIO_IRQ_SET_ACTION_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IrqAction {
-    /// Set the trigger (with [`IrqData::EventFds`]), fire it ([`IrqData::Bool`],
+    /// Set the trigger (with [`IrqData::EventFds`]), fire the interrupts ([`IrqData::Bool`],
     /// [`IrqData::None`]), or, with count 0, disable the index.
     Trigger,
-    /// Hold back.
+    /// Mask.
     Mask,
-    /// Release.
+    /// Unmask.
     Unmask,
 }
 
@@ -147,7 +147,7 @@ pub enum IrqAction {
 pub enum IrqData {
     /// None: the action applies to the whole range.
     None,
-    /// One byte for each interrupt of the range; applies where it is not 0.
+    /// One byte for each interrupt of the range; the action applies where the byte is not 0.
     Bool(Vec<u8>),
     /// One eventfd for each interrupt of the range; `None` detaches.
     EventFds(Vec<Option<OwnedFd>>),
@@ -162,46 +162,47 @@ pub struct IrqSet {
     pub start: u32,
     /// Number of interrupts. 0 only with [`IrqAction::Trigger`] and [`IrqData::None`]: disable.
     pub count: u32,
-    /// What to do.
+    /// The action.
     pub action: IrqAction,
-    /// With what.
+    /// Operands of the action.
     pub data: IrqData,
 }
 
 /// A device behind the server. The server calls one method at a time.
 ///
-/// An `Err` goes to the client as the errno of the error reply. Region and interrupt indices
-/// are below the numbers in [`DeviceInfo`] when they arrive here.
+/// The server sends an `Err` to the client as the errno of the error reply. It passes only region
+/// and interrupt indices below the numbers in [`DeviceInfo`].
 pub trait Device {
-    /// What the device is.
+    /// Describes the device.
     fn info(&mut self) -> Result<DeviceInfo, Errno>;
 
-    /// Describes a region. QEMU asks twice for one with sparse areas.
+    /// Describes a region. For a region with sparse areas QEMU requests the description twice.
     fn region_info(&mut self, index: u32) -> Result<RegionInfo, Errno>;
 
     /// Reads `data.len()` bytes (1 to [`crate::MAX_DATA_XFER`]) of a region. The sum of offset
-    /// and length does not overflow, but may exceed the region: refuse that with `INVAL`.
+    /// and length does not overflow. If it exceeds the region size, return `INVAL`.
     fn region_read(&mut self, index: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno>;
 
     /// Writes a region; same limits as [`Device::region_read`].
     fn region_write(&mut self, index: u32, offset: u64, data: &[u8]) -> Result<(), Errno>;
 
-    /// Makes guest memory reachable.
+    /// Maps guest memory for DMA.
     fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno>;
 
-    /// Takes guest memory away; the client may reuse it once this returns.
+    /// Unmaps guest memory. The client may reuse the memory after this call returns.
     fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno>;
 
     /// Describes an interrupt index.
     fn irq_info(&mut self, index: u32) -> Result<IrqInfo, Errno>;
 
-    /// Attaches, detaches, fires or masks interrupts. QEMU sends a long list of eventfds in
-    /// several messages with rising `start`.
+    /// Attaches or detaches eventfds; triggers, masks or unmasks interrupts. QEMU splits a long
+    /// list of eventfds into several messages with increasing `start`.
     fn set_irqs(&mut self, set: IrqSet) -> Result<(), Errno>;
 
-    /// Resets the device. Maps and eventfds stay, as they belong to the client.
+    /// Resets the device. Maps and eventfds stay: they belong to the client.
     fn reset(&mut self) -> Result<(), Errno>;
 
-    /// The client is gone, in whatever way. Drop its maps and eventfds; the next may come.
+    /// The connection has ended, for any reason. Drop the maps and eventfds of the client. Another
+    /// client may connect.
     fn disconnected(&mut self);
 }

@@ -6,16 +6,16 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::cell::Cell;
 
-/// What became of interrupts.
+/// Number of interrupts by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TriggerCounts {
     /// Written to an eventfd.
     pub delivered: u64,
     /// Kept pending because the vector was masked or had no eventfd.
     pub pended: u64,
-    /// No such vector.
+    /// The vector does not exist.
     pub out_of_range: u64,
-    /// The eventfd refused (not an eventfd, for example).
+    /// The write to the descriptor failed (for example, it is not an eventfd).
     pub failed: u64,
 }
 
@@ -29,10 +29,10 @@ struct Vector {
 /// The vectors of one interrupt index, MSI-X for example, and their eventfds.
 ///
 /// An interrupt that cannot be delivered stays pending and is delivered when the vector gets
-/// its eventfd or is unmasked (PCI 3.0 §6.8.2.10, the pending bit). QEMU can take eventfds
-/// away for a moment and set them again while it resizes the set, so a disable keeps pending
-/// bits; only [`IrqVectors::reset`] clears them. One interrupt too many does a guest no harm,
-/// one too few stalls it.
+/// its eventfd or is unmasked (PCI 3.0 §6.8.2.10, the pending bit). QEMU can detach and attach
+/// the eventfds again while it resizes the set, so disabling the index keeps the pending bits;
+/// only [`IrqVectors::reset`] clears them. A guest tolerates a spurious interrupt; a lost interrupt
+/// stalls it.
 #[derive(Debug)]
 pub struct IrqVectors {
     vectors: Vec<Vector>,
@@ -40,7 +40,7 @@ pub struct IrqVectors {
 }
 
 impl IrqVectors {
-    /// `count` vectors without eventfd.
+    /// Creates `count` vectors without eventfds.
     pub fn new(count: u32) -> Self {
         Self {
             vectors: (0..count).map(|_| Vector::default()).collect(),
@@ -53,12 +53,12 @@ impl IrqVectors {
         self.vectors.len()
     }
 
-    /// True if there are none.
+    /// True if the index has no vectors.
     pub fn is_empty(&self) -> bool {
         self.vectors.is_empty()
     }
 
-    /// What became of the interrupts so far.
+    /// Number of interrupts by result since creation.
     pub fn counts(&self) -> TriggerCounts {
         self.counts.get()
     }
@@ -82,12 +82,12 @@ impl IrqVectors {
             .fold(0, |bits, (i, _)| bits | 1 << i)
     }
 
-    /// Does what a SET_IRQS says. The index is the caller's business.
+    /// Executes a SET_IRQS request. Does not check `set.index`.
     ///
     /// # Errors
     ///
-    /// `INVAL` if the range is not within the vectors or the data does not fit the count;
-    /// nothing is changed then.
+    /// `INVAL` if the range exceeds the vectors or the data does not match the count. An error
+    /// changes nothing.
     pub fn set(&mut self, set: IrqSet) -> Result<(), Errno> {
         if set.count == 0 {
             if set.action == IrqAction::Trigger && matches!(set.data, IrqData::None) {
@@ -109,7 +109,7 @@ impl IrqVectors {
                 }
                 for (i, fd) in fds.into_iter().enumerate() {
                     if let Some(vector) = self.vectors.get_mut(start + i) {
-                        vector.eventfd = fd.inspect(nonblocking);
+                        vector.eventfd = fd.inspect(set_nonblocking);
                         self.flush(start + i);
                     }
                 }
@@ -143,7 +143,7 @@ impl IrqVectors {
         }
     }
 
-    /// Delivers a pending interrupt if that is possible now.
+    /// Delivers a pending interrupt if the vector has an eventfd and is not masked.
     fn flush(&self, index: usize) {
         if let Some(vector) = self.vectors.get(index)
             && vector.pending.get()
@@ -155,14 +155,14 @@ impl IrqVectors {
         }
     }
 
-    /// Takes all eventfds away. Pending bits stay.
+    /// Detaches all eventfds. Pending bits stay.
     pub fn detach_all(&mut self) {
         for vector in &mut self.vectors {
             vector.eventfd = None;
         }
     }
 
-    /// Device reset: clears pending bits and masks. Eventfds stay, they are the client's.
+    /// Device reset: clears pending bits and masks. Eventfds stay: they belong to the client.
     pub fn reset(&mut self) {
         for vector in &mut self.vectors {
             vector.pending.set(false);
@@ -170,8 +170,9 @@ impl IrqVectors {
         }
     }
 
-    /// Raises an interrupt. Never blocks. Returns true if it was delivered; otherwise it is
-    /// pending, or counted if there is no such vector (a guest can choose any number).
+    /// Raises an interrupt. Never blocks. Returns true if the interrupt was delivered. Otherwise it
+    /// is pending, or only counted if the write failed or the vector does not exist (a guest can
+    /// choose any number).
     pub fn trigger(&self, vector: usize) -> bool {
         let mut counts = self.counts.get();
         let delivered = match self.vectors.get(vector) {
@@ -184,7 +185,7 @@ impl IrqVectors {
                 masked: false,
                 ..
             }) => {
-                // EAGAIN: the counter is at its maximum, so the client has an interrupt to see.
+                // EAGAIN: the counter is at its maximum, so an interrupt is already signalled.
                 match rustix::io::write(fd, &1u64.to_ne_bytes()) {
                     Ok(_) | Err(Errno::AGAIN) => {
                         counts.delivered += 1;
@@ -207,9 +208,9 @@ impl IrqVectors {
     }
 }
 
-/// The engine must not block on whatever descriptor it was given. QEMU's eventfds are
-/// non-blocking already; for a descriptor that refuses, the write reports the error.
-fn nonblocking(fd: &OwnedFd) {
+/// The engine must not block on a descriptor of the client. QEMU's eventfds are non-blocking
+/// already. If setting the flag fails, the write reports the error.
+fn set_nonblocking(fd: &OwnedFd) {
     if let Ok(flags) = fcntl_getfl(fd) {
         let _ = fcntl_setfl(fd, flags | OFlags::NONBLOCK);
     }

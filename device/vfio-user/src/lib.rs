@@ -1,33 +1,33 @@
-//! Server side of the vfio-user protocol, version 0.0: what QEMU's `vfio-user-pci` talks to.
+//! Server side of the vfio-user protocol, version 0.0, for QEMU's `vfio-user-pci` client.
 //!
-//! Implement [`Device`], make a [`Listener`], call [`Listener::serve`]. The server calls the
-//! device from the thread that serves; the device answers synchronously. QEMU waits at most
-//! 5 s for an answer (`x-msg-timeout`) and a late one desynchronizes its stream for good, so a
-//! device must stay well below.
+//! Implement [`Device`], create a [`Listener`], call [`Listener::serve`]. The server calls the
+//! device from the serving thread; the device answers synchronously. QEMU waits at most 5 s for a
+//! reply (`x-msg-timeout`), and a late reply permanently desynchronizes its stream. A device must
+//! therefore answer well within this time.
 //!
 //! # What the server guarantees
 //!
-//! * A message is read completely, bounded ([`MAX_MESSAGE`]) and checked before the device
-//!   sees any of it. Whatever the socket delivers, there is no panic and no unbounded memory.
-//! * Every request is answered (unless it carries the no-reply flag), every refusal with a
-//!   non-zero errno, because QEMU takes errno 0 as success. An error reply is a bare header.
-//! * A message that is wrong inside its frame leaves the stream in step. If the frame itself
-//!   cannot be trusted (size below 16 or beyond [`MAX_DRAIN`]) the client gets an error reply
-//!   and the connection ends with the reason logged.
+//! * The server reads a message completely, up to [`MAX_MESSAGE`] bytes, and checks it before it
+//!   calls the device. No input from the socket causes a panic or unbounded memory use.
+//! * Every request without the no-reply flag gets a reply. An error reply is a header without body,
+//!   with a non-zero errno, because QEMU takes errno 0 as success.
+//! * After a malformed body the stream stays synchronized. If the size in the header is invalid
+//!   (below 16 or above [`MAX_DRAIN`]), the server sends an error reply, logs the reason and closes
+//!   the connection.
 //! * Descriptors that the device does not take are closed.
-//! * One client at a time. Others that connect meanwhile are accepted and closed at once by
-//!   the same thread, so that they see end of file instead of waiting in the backlog for ever.
-//!   (A device that is busy delays this, nothing else.)
+//! * The server serves one client at a time. The same thread accepts and immediately closes other
+//!   connections, so that those clients read end of file instead of waiting in the backlog. Only a
+//!   busy device delays this.
 //!
-//! # Not here
+//! # Not supported
 //!
-//! No device knowledge, no migration, no dirty-page tracking, no DMA_READ/DMA_WRITE towards
-//! the client (memory without a descriptor is therefore out of reach), no `write_multiple`.
+//! Migration, dirty-page tracking, `write_multiple`, and DMA_READ/DMA_WRITE requests to the client
+//! (so the device cannot access memory without a descriptor).
 //!
 //! # Sources
 //!
 //! QEMU `docs/interop/vfio-user.rst` (message layouts), QEMU `hw/vfio-user/*.c` (what the
-//! client insists on), `linux/vfio.h` (structures behind the messages).
+//! client requires), `linux/vfio.h` (structures in the messages).
 
 #![forbid(unsafe_code)]
 

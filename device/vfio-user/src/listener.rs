@@ -1,4 +1,4 @@
-//! The socket in the file system.
+//! The listening socket and its file.
 
 use crate::device::Device;
 use crate::server::serve;
@@ -14,30 +14,30 @@ use rustix::net::{
 use std::path::{Path, PathBuf};
 use tracing::{info, warn};
 
-/// Why the socket could not be made. Each message says what to do.
+/// Why the socket could not be created. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another server answers on the path.
+    /// Another process listens on the path.
     #[error("socket {0} is in use by another process; stop it or choose another path")]
     InUse(PathBuf),
-    /// The path is there and no socket; it is left alone.
+    /// The path exists and is not a socket. The file is not changed.
     #[error("{0} exists and is not a socket; remove it or choose another path")]
     NotASocket(PathBuf),
-    /// Its directory is missing.
+    /// The directory does not exist.
     #[error("the directory of {0} does not exist; create it first")]
     NoDirectory(PathBuf),
-    /// No right to create, remove or reach it.
+    /// No permission to create, remove or access the socket.
     #[error("no permission to create the socket {0}; check its owner and its directory's mode")]
     Permission(PathBuf),
-    /// Too long for a socket address (sun_path of unix(7), 107 bytes).
+    /// The path is too long for a socket address (sun_path of unix(7), 107 bytes).
     #[error("socket path {0} is longer than 107 bytes; choose a shorter one")]
     TooLong(PathBuf),
-    /// Anything else.
+    /// Another error of the operating system.
     #[error("cannot listen on {path}: {errno}")]
     Os {
         /// The path.
         path: PathBuf,
-        /// The system's reason.
+        /// The error number.
         errno: Errno,
     },
 }
@@ -55,16 +55,16 @@ impl ListenError {
     }
 }
 
-/// A listening socket, mode 0600. Dropping it removes the file if it is still this one.
+/// A listening socket with mode 0600. Dropping it removes the file, unless another process has replaced the file.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the file, to know it again.
+    /// Device and inode of the file, to detect that the file was replaced.
     identity: Option<(u64, u64)>,
 }
 
-/// Device and inode of a socket file; `None` if there is nothing.
+/// Device and inode of a socket file; `None` if the file does not exist.
 fn identity(path: &Path) -> Result<Option<(u64, u64)>, ListenError> {
     match lstat(path) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Socket => {
@@ -83,11 +83,11 @@ fn new_socket(path: &Path) -> Result<OwnedFd, ListenError> {
 }
 
 impl Listener {
-    /// Listens on `path`. A socket file that nobody answers on is replaced.
+    /// Listens on `path`. Replaces a socket file on which no process listens.
     ///
     /// # Errors
     ///
-    /// [`ListenError`]; a file that is there is then untouched.
+    /// [`ListenError`]. Except for a removed stale socket, an existing file is not changed.
     pub fn listen(path: impl Into<PathBuf>) -> Result<Self, ListenError> {
         let path = path.into();
         let os = |errno| ListenError::from_errno(&path, errno);
@@ -95,10 +95,10 @@ impl Listener {
         if let Some(found) = identity(&path)? {
             let probe = new_socket(&path)?;
             match connect(&probe, &address) {
-                // Its backlog is full, so somebody has it.
+                // EAGAIN: the backlog is full, so a process listens.
                 Ok(()) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path)),
                 Err(Errno::CONNREFUSED) => {
-                    // Another process may have replaced it meanwhile; a short race remains.
+                    // Another process may have replaced the file meanwhile; a short race remains.
                     if identity(&path)? == Some(found) {
                         info!("removing stale socket {}", path.display());
                         unlink(&path).map_err(os)?;
@@ -110,7 +110,7 @@ impl Listener {
         }
         let socket = new_socket(&path)?;
         // Linux gives the file the mode of the socket's inode (less the umask, net/unix
-        // unix_bind_bsd), so it is never open to others, not even for a moment.
+        // unix_bind_bsd), so other users cannot access the file at any time.
         fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os)?;
         bind(&socket, &address).map_err(os)?;
         let identity = identity(&path)?;
@@ -124,19 +124,19 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Where it listens.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Serves clients one after the other until `shutdown` is triggered.
     ///
-    /// Whoever connects while a client is attached is disconnected at once.
+    /// A second client that connects while another is attached is disconnected at once.
     pub fn serve(&self, device: &mut dyn Device, shutdown: &Shutdown) {
         let reject = || match self.accept() {
             Ok(Some(stream)) => {
                 warn!(
-                    "{}: second client refused, one is attached",
+                    "{}: connection refused: another client is attached",
                     self.path.display()
                 );
                 drop(stream);
@@ -162,7 +162,10 @@ impl Listener {
                 }
                 Ok(None) => {}
                 Err(errno) => {
-                    warn!("{}: cannot accept: {errno}", self.path.display());
+                    warn!(
+                        "{}: cannot accept a connection: {errno}",
+                        self.path.display()
+                    );
                     pause(shutdown);
                 }
             }
@@ -178,7 +181,8 @@ impl Listener {
     }
 }
 
-/// Too many open files, most likely: do not spin, but keep listening to the shutdown.
+/// Waits 100 ms or until `shutdown` is triggered: after an error, most likely too many open files,
+/// an immediate retry would spin.
 fn pause(shutdown: &Shutdown) {
     let mut fds = [PollFd::new(shutdown, PollFlags::IN)];
     let _ = poll(

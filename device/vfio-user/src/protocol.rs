@@ -1,27 +1,27 @@
-//! Messages: from bytes to a checked request, once; and reply bytes.
+//! Parses messages into checked requests and builds replies.
 //!
-//! Layouts: QEMU `docs/interop/vfio-user.rst`. Integers are in host order there, which is
-//! little-endian on every host this project supports.
+//! Message layouts: QEMU `docs/interop/vfio-user.rst`. Integers are in host byte order, which is
+//! little-endian on every supported host.
 
 use crate::device::{DmaMap, DmaUnmap, IrqAction, IrqData};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio as v;
 
-/// Bytes of a message header.
+/// Length of a message header in bytes.
 pub(crate) const HEADER: usize = 16;
 
 /// Most bytes of region data in one message; the protocol's default.
 pub const MAX_DATA_XFER: u32 = 1 << 20;
 
-/// Longest message that is read as a whole: the largest region write, and room for headers.
+/// Longest accepted message: the largest region write and its headers.
 pub const MAX_MESSAGE: u32 = MAX_DATA_XFER + 4096;
 
-/// Longest message that is skipped to stay in step; beyond it the connection ends.
+/// Longest message that the server skips to stay synchronized. A longer message ends the connection.
 pub const MAX_DRAIN: u32 = 16 << 20;
 
-/// Most descriptors in one message that a client may send: the most that QEMU accepts to hear
-/// (`VFIO_USER_MAX_MAX_FDS`).
+/// Most descriptors that a client may send in one message: the largest value that QEMU accepts in
+/// the VERSION reply (`VFIO_USER_MAX_MAX_FDS`).
 pub const MAX_MSG_FDS: usize = 16;
 
 const TYPE_MASK: u32 = 0xf;
@@ -72,7 +72,7 @@ impl Header {
         self.flags & FLAG_NO_REPLY != 0
     }
 
-    /// Request type, and no flag that means nothing in a request.
+    /// Checks that the type is a request and that no flag is set that requests do not have.
     pub(crate) fn check(&self) -> Result<(), Errno> {
         if self.flags & TYPE_MASK != TYPE_COMMAND || self.flags & !(TYPE_MASK | FLAG_NO_REPLY) != 0
         {
@@ -123,7 +123,7 @@ pub(crate) fn finish(out: &mut [u8]) {
     }
 }
 
-/// Takes fields off the front of a body; too few bytes is `INVAL`.
+/// Reads fields from the start of a body. Too few bytes give `INVAL`.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -145,8 +145,8 @@ impl<'a> Reader<'a> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// `argsz`, the first field of every structure that comes from an ioctl: not less than the
-    /// structure is long.
+    /// Reads `argsz`, the first field of every structure taken from an ioctl. It must be at least
+    /// the length of the structure, `least`.
     fn argsz(&mut self, least: u32) -> Result<u32, Errno> {
         let argsz = self.u32()?;
         if argsz < least {
@@ -164,12 +164,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What the client can do, from its VERSION message.
+/// Limits of the client, from its VERSION message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClientLimits {
-    /// Most region data it wants in one message.
+    /// Most bytes of region data that the client accepts in one message.
     pub max_data_xfer: u32,
-    /// Most descriptors it takes in one message.
+    /// Most descriptors that the client accepts in one message.
     pub max_msg_fds: u64,
 }
 
@@ -183,12 +183,12 @@ impl Default for ClientLimits {
     }
 }
 
-/// A request that is well-formed on its own.
+/// A well-formed request, not yet checked against the device.
 #[derive(Debug)]
 pub(crate) enum Request<'a> {
     Version(ClientLimits),
     DmaMap(DmaMap),
-    /// With the body to be echoed.
+    /// The reply repeats the 24 bytes of the request body.
     DmaUnmap(DmaUnmap, [u8; 24]),
     GetInfo,
     RegionInfo {
@@ -220,7 +220,7 @@ pub(crate) enum Request<'a> {
 
 /// Checks a body against its command and takes the descriptors that belong to it.
 ///
-/// Errors: `INVAL` for anything malformed, `NOTSUP` for commands this server does not have,
+/// Errors: `INVAL` for anything malformed, `OPNOTSUPP` for unsupported commands,
 /// `PROTONOSUPPORT` for another major version, `MSGSIZE` for too much region data.
 pub(crate) fn parse<'a>(
     number: u16,
@@ -278,7 +278,7 @@ pub(crate) fn parse<'a>(
             let unmap = match flags {
                 0 => DmaUnmap::Range { iova, size },
                 v::VFIO_DMA_UNMAP_FLAG_ALL => DmaUnmap::All,
-                // Dirty bitmaps and vaddr updates are not offered.
+                // Dirty bitmaps and vaddr updates are not supported.
                 _ => return Err(Errno::INVAL),
             };
             Ok(Request::DmaUnmap(unmap, echo))
@@ -329,7 +329,8 @@ pub(crate) fn parse<'a>(
     }
 }
 
-/// Offset, region and count of a region access, wrap-safe and within limits.
+/// Reads offset, region and count of a region access. The count is within the limits, and offset
+/// plus count does not overflow.
 fn access(r: &mut Reader<'_>, limits: ClientLimits) -> Result<(u64, u32, u32), Errno> {
     let (offset, index, count) = (r.u64()?, r.u32()?, r.u32()?);
     if count > limits.max_data_xfer.min(MAX_DATA_XFER) {
@@ -341,7 +342,7 @@ fn access(r: &mut Reader<'_>, limits: ClientLimits) -> Result<(u64, u32, u32), E
     Ok((offset, index, count))
 }
 
-/// Major, minor, then optional JSON that ends with the message's last byte, a NUL.
+/// Reads major, minor, and optional JSON that ends with a NUL, the last byte of the message.
 fn parse_version(mut r: Reader<'_>) -> Result<ClientLimits, Errno> {
     let major = r.u16()?;
     let _minor = r.u16()?;
@@ -371,9 +372,9 @@ fn parse_version(mut r: Reader<'_>) -> Result<ClientLimits, Errno> {
     Ok(limits)
 }
 
-/// The data of our VERSION reply. QEMU receives it into a buffer of its request's size
-/// (hw/vfio-user/proxy.c, "reply larger than recv buffer"), so only what differs from a
-/// default or is worth stating goes in. No `migration`, no `write_multiple`.
+/// Builds the VERSION reply. QEMU receives it into a buffer of the size of its request
+/// (hw/vfio-user/proxy.c, "reply larger than recv buffer"), so the reply contains only these two
+/// capabilities.
 pub(crate) fn version_reply(header: &Header) -> Vec<u8> {
     let mut out = header.reply();
     put(&mut out, 0); // major 0, minor 0
@@ -412,12 +413,12 @@ fn parse_set_irqs<'a>(mut r: Reader<'a>, fds: &mut Vec<OwnedFd>) -> Result<Reque
         v::VFIO_IRQ_SET_DATA_BOOL if fds.is_empty() && count > 0 => {
             IrqData::Bool(r.0.get(..wanted).ok_or(Errno::INVAL)?.to_vec())
         }
-        // The eventfds are the message's descriptors, all or none; none means detach.
+        // The message has one descriptor for each interrupt, or none to detach.
         v::VFIO_IRQ_SET_DATA_EVENTFD if fds.len() == wanted && count > 0 => {
             IrqData::EventFds(fds.drain(..).map(Some).collect())
         }
-        // A detach of any length is legal; its length is checked against the index before it
-        // is believed, so `expand_detach` makes the list then.
+        // Detach. `count` has no bound here; `expand_detach` builds the list after `count` is
+        // checked against the index.
         v::VFIO_IRQ_SET_DATA_EVENTFD if fds.is_empty() && count > 0 => {
             IrqData::EventFds(Vec::new())
         }

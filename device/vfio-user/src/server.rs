@@ -4,7 +4,7 @@ use crate::device::{Device, DeviceInfo, IrqData, IrqSet, RegionInfo};
 use crate::protocol::{
     self, ClientLimits, HEADER, Header, MAX_DRAIN, MAX_MESSAGE, Request, finish, put, put64,
 };
-use crate::socket::{Connection, Shutdown, Stop, cut};
+use crate::socket::{Connection, Shutdown, Stop, eof_inside_message};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use tracing::{debug, info, warn};
@@ -13,23 +13,23 @@ use vfio_bindings::bindings::vfio as v;
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The client closed it between two messages.
+    /// The client closed the connection between two messages.
     Disconnected,
-    /// The client vanished within a message, or the socket failed.
+    /// The connection closed inside a message, or the socket failed.
     Broken,
-    /// A message had an impossible size, so that nobody knows where the next begins.
+    /// A message had an invalid size, so the start of the next message is unknown.
     Desynchronized,
     /// [`Shutdown::trigger`] was called.
     Shutdown,
 }
 
-/// Refused requests of a connection that are warned of.
+/// Number of refused requests per connection that are logged as warnings.
 const REFUSAL_WARNINGS: u32 = 20;
 
-/// Serves one client until it leaves, breaks the framing, or `shutdown` is triggered.
+/// Serves one client until it disconnects, sends an invalid message size, or `shutdown` is triggered.
 ///
-/// Blocks. [`Device::disconnected`] is called once before it returns, in all cases. Used
-/// directly for a socket pair; [`crate::Listener::serve`] does it for a path.
+/// Blocks. Always calls [`Device::disconnected`] once before it returns. Use it directly for a
+/// socket pair; for a path use [`crate::Listener::serve`].
 pub fn serve_connection(
     stream: impl Into<OwnedFd>,
     device: &mut dyn Device,
@@ -42,12 +42,12 @@ pub(crate) fn serve(
     stream: OwnedFd,
     device: &mut dyn Device,
     shutdown: &Shutdown,
-    others: Option<(BorrowedFd<'_>, &dyn Fn())>,
+    listener: Option<(BorrowedFd<'_>, &dyn Fn())>,
 ) -> Ended {
     let connection = Connection {
         stream,
         shutdown,
-        others,
+        listener,
         fds: Vec::new(),
         fds_lost: false,
     };
@@ -66,8 +66,8 @@ pub(crate) fn serve(
                 info!("vfio-user client disconnected");
                 break Ended::Disconnected;
             }
-            Err(Stop::Cut) => {
-                warn!("vfio-user client vanished in the middle of a message");
+            Err(Stop::Truncated) => {
+                warn!("vfio-user connection closed inside a message");
                 break Ended::Broken;
             }
             Err(Stop::Io(errno)) => {
@@ -85,20 +85,20 @@ pub(crate) fn serve(
 
 struct Session<'a> {
     connection: Connection<'a>,
-    /// Body of the message in hand; kept for its capacity.
+    /// Body of the current message; the buffer is reused.
     body: Vec<u8>,
-    /// After VERSION: the client's limits and the device's numbers.
+    /// Limits of the client and description of the device; set by VERSION.
     negotiated: Option<(ClientLimits, DeviceInfo)>,
-    /// Requests that were refused.
+    /// Number of refused requests.
     refusals: u32,
     device: &'a mut dyn Device,
 }
 
-/// A reply and the descriptor that goes with it.
+/// A reply and the descriptor sent with it.
 type Reply = (Vec<u8>, Option<OwnedFd>);
 
 impl Session<'_> {
-    /// One message. False if the stream is out of step for good.
+    /// Handles one message. Returns false if the stream is permanently desynchronized.
     fn message(&mut self) -> Result<bool, Stop> {
         self.connection.fds.clear();
         self.connection.fds_lost = false;
@@ -106,12 +106,15 @@ impl Session<'_> {
         self.connection.recv_exact(&mut bytes)?;
         let header = Header::parse(&bytes);
         let Some(len) = header.size.checked_sub(HEADER as u32) else {
-            warn!(?header, "message size below that of its header; closing");
+            warn!(
+                ?header,
+                "message size is below {HEADER} bytes; closing the connection"
+            );
             self.refuse(&header, Errno::INVAL)?;
             return Ok(false);
         };
         if header.size > MAX_MESSAGE {
-            warn!(?header, "message longer than {MAX_MESSAGE} bytes");
+            warn!(?header, "message is longer than {MAX_MESSAGE} bytes");
             if header.size > MAX_DRAIN {
                 self.refuse(&header, Errno::MSGSIZE)?;
                 return Ok(false);
@@ -124,15 +127,18 @@ impl Session<'_> {
         let mut body = std::mem::take(&mut self.body);
         body.clear();
         body.resize(len as usize, 0);
-        let received = self.connection.recv_exact(&mut body).map_err(cut);
+        let received = self
+            .connection
+            .recv_exact(&mut body)
+            .map_err(eof_inside_message);
         let result = received.and_then(|()| self.handle(&header, &body));
         self.body = body;
         result.map(|()| true)
     }
 
-    /// Error reply, unless none is wanted.
+    /// Sends an error reply, unless the message has the no-reply flag or is a reply.
     fn refuse(&mut self, header: &Header, errno: Errno) -> Result<(), Stop> {
-        debug!(?header, %errno, "refused");
+        debug!(?header, %errno, "message refused");
         if header.no_reply() || header.is_reply() {
             return Ok(());
         }
@@ -141,7 +147,7 @@ impl Session<'_> {
 
     fn handle(&mut self, header: &Header, body: &[u8]) -> Result<(), Stop> {
         if header.is_reply() {
-            // We never ask anything.
+            // This server sends no requests.
             warn!(?header, "unexpected reply ignored");
             return Ok(());
         }
@@ -169,14 +175,15 @@ impl Session<'_> {
         }
     }
 
-    /// A guest may have its client ask for what is refused without end: the first refusals of a connection are warnings.
+    /// Logs a refused request: the first [`REFUSAL_WARNINGS`] as warnings, later ones at level debug,
+    /// because a guest can cause any number of them.
     fn log_refusal(&mut self, header: &Header, errno: Errno) {
         let (command, id) = (header.command, header.id);
         self.refusals = self.refusals.saturating_add(1);
         match self.refusals {
             0..REFUSAL_WARNINGS => warn!(command, id, %errno, "request refused"),
             REFUSAL_WARNINGS => {
-                warn!(command, id, %errno, "request refused; from now on logged at level debug");
+                warn!(command, id, %errno, "request refused; further refusals are logged at level debug");
             }
             _ => debug!(command, id, %errno, "request refused"),
         }
@@ -199,11 +206,11 @@ impl Session<'_> {
         match request {
             Request::Version(_) => return Err(Errno::INVAL),
             Request::DmaMap(map) => {
-                debug!(?map, "map");
+                debug!(?map, "DMA map");
                 self.device.dma_map(map)?;
             }
             Request::DmaUnmap(unmap, echo) => {
-                debug!(?unmap, "unmap");
+                debug!(?unmap, "DMA unmap");
                 self.device.dma_unmap(unmap)?;
                 out.extend(echo);
             }
@@ -290,7 +297,7 @@ fn check_index(index: u32, count: u32) -> Result<(), Errno> {
     }
 }
 
-/// An eventfd list without descriptors stands for `count` times "none".
+/// Expands an eventfd list without descriptors to `count` entries `None`.
 fn expand_detach(data: IrqData, count: u32) -> IrqData {
     match data {
         IrqData::EventFds(fds) if fds.is_empty() => {
@@ -300,14 +307,14 @@ fn expand_detach(data: IrqData, count: u32) -> IrqData {
     }
 }
 
-/// Bytes of `struct vfio_region_info`.
+/// Length of `struct vfio_region_info` in bytes.
 const REGION_INFO: u32 = 32;
 
-/// Appends the region info; the descriptor is returned if it belongs to this reply.
+/// Appends the region info. Returns the descriptor to send with this reply.
 ///
-/// `argsz` in the reply is what a complete answer needs. A client that offered less gets the
-/// structure without capabilities but with `cap_offset` set, as QEMU checks that before it
-/// asks again (hw/vfio-user/device.c), and without the descriptor, which it would only close.
+/// `argsz` in the reply is the length of the complete structure. If the `argsz` of the client is
+/// smaller, the reply has no capabilities and no descriptor, but `cap_offset` is set: QEMU checks
+/// `cap_offset` before it repeats the request (hw/vfio-user/device.c).
 fn describe_region(
     out: &mut Vec<u8>,
     index: u32,

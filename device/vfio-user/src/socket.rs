@@ -1,4 +1,4 @@
-//! Whole messages and descriptors over a stream socket, interruptible by a shutdown.
+//! Sends and receives messages with descriptors over a stream socket. A shutdown interrupts both.
 
 use crate::protocol::MAX_MSG_FDS;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -11,16 +11,16 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Ends servers from another thread. Clones end together; once triggered it stays so.
+/// Stops servers from another thread. All clones share one state, which stays triggered.
 #[derive(Debug, Clone)]
 pub struct Shutdown(Arc<OwnedFd>);
 
 impl Shutdown {
-    /// A new one, not triggered.
+    /// Creates a shutdown that is not triggered.
     ///
     /// # Errors
     ///
-    /// What eventfd(2) says.
+    /// The error of eventfd(2).
     pub fn new() -> std::io::Result<Self> {
         Ok(Self(Arc::new(eventfd(
             0,
@@ -28,13 +28,13 @@ impl Shutdown {
         )?)))
     }
 
-    /// Asks every server that has a clone to return.
+    /// Makes every server with a clone of this shutdown return.
     pub fn trigger(&self) {
-        // Fails only if the counter is full, and then it is triggered already.
+        // Fails only if the counter is at its maximum: the shutdown is triggered already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// True once triggered.
+    /// True after [`Shutdown::trigger`].
     pub fn is_triggered(&self) -> bool {
         let mut fds = [PollFd::new(&*self.0, PollFlags::IN)];
         matches!(
@@ -59,34 +59,35 @@ impl AsFd for Shutdown {
 /// Why a transfer did not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// End of file before the first byte wanted.
+    /// End of file before the first byte.
     Eof,
-    /// End of file in the middle.
-    Cut,
+    /// End of file after the first byte.
+    Truncated,
     /// The shutdown was triggered.
     Shutdown,
     /// The socket failed.
     Io(Errno),
 }
 
-/// Room for more than we allow, so that one descriptor too many is seen and not truncated.
+/// Descriptors that the receive buffer holds: more than allowed, so that an excess descriptor is
+/// received instead of truncated.
 const RECV_FDS: usize = 4 * MAX_MSG_FDS;
 
-/// Waits until `fd` is ready for `flags`, the shutdown is triggered, or `extra` is readable, in
-/// which case `on_extra` is called and waiting goes on.
+/// Waits until `fd` is ready for `flags` or the shutdown is triggered. Calls the function in
+/// `listener` each time its socket is readable.
 pub(crate) fn wait(
     fd: BorrowedFd<'_>,
     flags: PollFlags,
     shutdown: &Shutdown,
-    extra: Option<(BorrowedFd<'_>, &dyn Fn())>,
+    listener: Option<(BorrowedFd<'_>, &dyn Fn())>,
 ) -> Result<(), Stop> {
     loop {
         let mut fds = [
             PollFd::new(&fd, flags),
             PollFd::new(shutdown, PollFlags::IN),
             // Polling the shutdown twice is harmless and keeps the array's length.
-            match &extra {
-                Some((extra, _)) => PollFd::new(extra, PollFlags::IN),
+            match &listener {
+                Some((socket, _)) => PollFd::new(socket, PollFlags::IN),
                 None => PollFd::new(shutdown, PollFlags::IN),
             },
         ];
@@ -95,10 +96,10 @@ pub(crate) fn wait(
             Err(errno) => return Err(Stop::Io(errno)),
         }
         let ready = fds.each_ref().map(|fd| !fd.revents().is_empty());
-        match (ready, &extra) {
+        match (ready, &listener) {
             ([_, true, _], _) => return Err(Stop::Shutdown),
             ([true, _, _], _) => return Ok(()),
-            ([_, _, true], Some((_, on_extra))) => on_extra(),
+            ([_, _, true], Some((_, on_readable))) => on_readable(),
             _ => {}
         }
     }
@@ -108,30 +109,36 @@ pub(crate) fn wait(
 pub(crate) struct Connection<'a> {
     pub stream: OwnedFd,
     pub shutdown: &'a Shutdown,
-    /// The listening socket and what to do when somebody else connects.
-    pub others: Option<(BorrowedFd<'a>, &'a dyn Fn())>,
+    /// The listening socket and the function to call when another client connects.
+    pub listener: Option<(BorrowedFd<'a>, &'a dyn Fn())>,
     /// Descriptors of the message that is being received.
     pub fds: Vec<OwnedFd>,
-    /// Some of them were lost (too many, or this process has too many open).
+    /// True if descriptors were lost (too many in the message, or too many open in this process).
     pub fds_lost: bool,
 }
 
 impl Connection<'_> {
-    /// Fills `buf`, collecting descriptors.
+    /// Receives until `buf` is full and collects descriptors in `fds`.
     pub(crate) fn recv_exact(&mut self, buf: &mut [u8]) -> Result<(), Stop> {
         let mut done = 0;
         while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match self.recv_some(rest) {
-                Ok(0) => return Err(if done == 0 { Stop::Eof } else { Stop::Cut }),
+                Ok(0) => {
+                    return Err(if done == 0 {
+                        Stop::Eof
+                    } else {
+                        Stop::Truncated
+                    });
+                }
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => wait(
                     self.stream.as_fd(),
                     PollFlags::IN,
                     self.shutdown,
-                    self.others,
+                    self.listener,
                 )?,
-                // A reset is how a killed client looks if replies were under way.
+                // A client that exits with unread replies in its socket causes a reset.
                 Err(Errno::CONNRESET) if done == 0 => return Err(Stop::Eof),
                 Err(errno) => return Err(Stop::Io(errno)),
             }
@@ -151,7 +158,7 @@ impl Connection<'_> {
         )?;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                // One more than allowed is enough to refuse; the rest is closed at once.
+                // Keep one more than allowed, so that the message is refused; close the rest.
                 for fd in fds {
                     if self.fds.len() <= MAX_MSG_FDS {
                         self.fds.push(fd);
@@ -165,21 +172,21 @@ impl Connection<'_> {
         Ok(got.bytes)
     }
 
-    /// Reads and forgets `len` bytes and their descriptors.
+    /// Receives and discards `len` bytes.
     pub(crate) fn drain(&mut self, len: u32) -> Result<(), Stop> {
         let mut scratch = [0u8; 4096];
         let mut left = len as usize;
         while left > 0 {
             let step = left.min(scratch.len());
             if let Some(buf) = scratch.get_mut(..step) {
-                self.recv_exact(buf).map_err(cut)?;
+                self.recv_exact(buf).map_err(eof_inside_message)?;
             }
             left -= step;
         }
         Ok(())
     }
 
-    /// Sends a whole message, with a descriptor if there is one.
+    /// Sends a complete message and an optional descriptor.
     pub(crate) fn send(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Stop> {
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -200,7 +207,7 @@ impl Connection<'_> {
                     self.stream.as_fd(),
                     PollFlags::OUT,
                     self.shutdown,
-                    self.others,
+                    self.listener,
                 )?,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(Stop::Eof),
                 Err(errno) => return Err(Stop::Io(errno)),
@@ -210,7 +217,11 @@ impl Connection<'_> {
     }
 }
 
-/// End of file inside a message is never a clean end.
-pub(crate) fn cut(stop: Stop) -> Stop {
-    if stop == Stop::Eof { Stop::Cut } else { stop }
+/// Converts [`Stop::Eof`] after the header of a message to [`Stop::Truncated`].
+pub(crate) fn eof_inside_message(stop: Stop) -> Stop {
+    if stop == Stop::Eof {
+        Stop::Truncated
+    } else {
+        stop
+    }
 }

@@ -20,12 +20,12 @@ pub enum NakCode {
     RemoteAccessError = 2,
     /// The responder could not complete a valid request.
     RemoteOperationalError = 3,
-    /// Reliable datagram only.
+    /// Used by the reliable datagram service only.
     InvalidRdRequest = 4,
 }
 
 impl NakCode {
-    /// The code of a five-bit syndrome value; `None` if reserved.
+    /// Returns the code of a five-bit syndrome value; `None` if reserved.
     pub const fn from_u8(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::PsnSequenceError,
@@ -46,19 +46,19 @@ impl NakCode {
 /// The syndrome of an AETH (IBTA volume 1, table 44).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// Acknowledged.
+    /// ACK.
     Ack {
-        /// End-to-end credit code, 5 bits; 31 says that credits are not used (chapter 9.7.7.2).
+        /// End-to-end credit code, 5 bits; 31 means that credits are not used (chapter 9.7.7.2).
         credits: u8,
     },
-    /// Receiver not ready: send again, not before the timer has expired.
+    /// RNR NAK: the requester resends after the timer expires.
     RnrNak {
         /// Timer code, 5 bits; see [`rnr_timer_ns`].
         timer: u8,
     },
-    /// Refused.
+    /// NAK.
     Nak(NakCode),
-    /// A reserved value, kept as it was on the wire.
+    /// A reserved value, unchanged from the wire.
     Reserved(u8),
 }
 
@@ -66,7 +66,7 @@ impl Syndrome {
     /// An ACK that does not use end-to-end credits.
     pub const ACK: Self = Self::Ack { credits: 31 };
 
-    /// The meaning of a syndrome byte. Total: what is reserved comes out as `Reserved`.
+    /// Decodes a syndrome byte; reserved values become `Reserved`.
     #[inline]
     pub const fn from_u8(byte: u8) -> Self {
         let value = byte & 0x1f;
@@ -81,7 +81,7 @@ impl Syndrome {
         }
     }
 
-    /// The syndrome byte. Only the low five bits of a credit or timer code count.
+    /// Encodes the syndrome byte. Only the low five bits of a credit or timer code are used.
     #[inline]
     pub const fn to_u8(self) -> u8 {
         match self {
@@ -108,14 +108,14 @@ impl From<Syndrome> for u8 {
 /// An ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aeth {
-    /// What is said about the request.
+    /// ACK, RNR NAK or NAK, with its code.
     pub syndrome: Syndrome,
     /// Message sequence number, 24 bits: messages completed by the responder.
     pub msn: u32,
 }
 
 impl Aeth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 4;
 
     /// Reads a header; returns it and its length.
@@ -143,18 +143,18 @@ const RNR_TIMER_10US: [u32; 32] = [
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// The wait that an RNR NAK timer code asks for, in nanoseconds (IBTA volume 1, table 45). Code 0
-/// is the longest, 655.36 ms. Only the low five bits of `code` count.
+/// The delay of an RNR NAK timer code in nanoseconds (IBTA volume 1, table 45). Code 0 is the
+/// longest, 655.36 ms. Only the low five bits of `code` are used.
 #[expect(
     clippy::indexing_slicing,
-    reason = "the table has an element for each value of five bits"
+    reason = "the table has an element for each five-bit value"
 )]
 pub const fn rnr_timer_ns(code: u8) -> u64 {
     RNR_TIMER_10US[(code & 0x1f) as usize] as u64 * 10_000
 }
 
-/// The code of the shortest RNR NAK timer that is at least `ns` nanoseconds; the longest (code 0)
-/// if none is.
+/// The code of the shortest RNR NAK timer that is at least `ns` nanoseconds; code 0, the
+/// longest, if `ns` exceeds all timers.
 pub const fn rnr_timer_code(ns: u64) -> u8 {
     let mut code = 1;
     while code < 32 {
@@ -167,7 +167,7 @@ pub const fn rnr_timer_code(ns: u64) -> u8 {
 }
 
 /// The local ACK timeout of an exponent, in nanoseconds: 4.096 us * 2^exp (IBTA volume 1, chapter
-/// 9.9.2); `None` is "never" (exponent 0). Only the low five bits of `exp` count.
+/// 9.9.2); `None` means no timeout (exponent 0). Only the low five bits of `exp` are used.
 pub const fn ack_timeout_ns(exp: u8) -> Option<u64> {
     match exp & 0x1f {
         0 => None,

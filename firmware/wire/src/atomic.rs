@@ -15,14 +15,14 @@ pub struct AtomicEth {
     pub addr: u64,
     /// Remote key.
     pub rkey: u32,
-    /// The value to swap in, or to add.
+    /// The swap value, or the value to add.
     pub swap_add: u64,
     /// The value to compare with; unused by fetch-and-add.
     pub compare: u64,
 }
 
 impl AtomicEth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 28;
 
     /// Reads a header; returns it and its length.
@@ -53,12 +53,12 @@ impl AtomicEth {
 /// An atomic acknowledgment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AtomicAckEth {
-    /// What the memory held before the operation.
+    /// The memory content before the operation.
     pub original: u64,
 }
 
 impl AtomicAckEth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 8;
 
     /// Reads a header; returns it and its length.

@@ -1,7 +1,7 @@
 //! Base transport header (IBTA volume 1, chapter 9.2) and packet sequence numbers.
 //!
 //! Reserved bits are written as zero and ignored on parse. FECN and BECN are the top two bits of
-//! what chapter 9.2 reserves (`resv8a`), as annex A17.9 assigns them; the iCRC masks that byte.
+//! the reserved byte `resv8a` of chapter 9.2, as annex A17.9 assigns them; the iCRC masks that byte.
 //!
 //! # Panics
 //!
@@ -18,41 +18,41 @@ use crate::{Opcode, WireError};
 pub struct Psn(u32);
 
 impl Psn {
-    /// The largest sequence number; also the mask.
+    /// The largest sequence number; also the bit mask.
     pub const MAX: u32 = 0xff_ffff;
 
-    /// Takes the low 24 bits of `value`.
+    /// Creates a PSN from the low 24 bits of `value`.
     #[inline]
     pub const fn new(value: u32) -> Self {
         Self(value & Self::MAX)
     }
 
-    /// The number, below 2^24.
+    /// The value, below 2^24.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The number after this one.
+    /// The next PSN.
     #[inline]
     pub const fn next(self) -> Self {
         self.add(1)
     }
 
-    /// The number before this one.
+    /// The previous PSN.
     #[inline]
     pub const fn prev(self) -> Self {
         self.sub(1)
     }
 
-    /// The number `count` after this one.
+    /// The PSN `count` after this one.
     #[inline]
-    #[allow(clippy::should_implement_trait)] // wraps, and takes a count rather than a Psn
+    #[allow(clippy::should_implement_trait)] // wraps, and the operand is a count, not a Psn
     pub const fn add(self, count: u32) -> Self {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// The number `count` before this one.
+    /// The PSN `count` before this one.
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub const fn sub(self, count: u32) -> Self {
@@ -88,13 +88,13 @@ impl From<Psn> for u32 {
 /// A base transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bth {
-    /// What the packet is.
+    /// Service, operation and position of the packet.
     pub opcode: Opcode,
     /// Solicited event.
     pub solicited: bool,
-    /// Migration state; set for "migrated", which is what endpoints without path migration send.
+    /// Migration state; set means "migrated", the value of endpoints without path migration.
     pub migration: bool,
-    /// Pad bytes behind the payload, 0 to 3.
+    /// Number of pad bytes after the payload, 0 to 3.
     pub pad: u8,
     /// Transport header version, 4 bits; 0 is the only one defined.
     pub version: u8,
@@ -113,13 +113,12 @@ pub struct Bth {
 }
 
 impl Bth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = BTH_LEN;
     /// The default partition with full membership (IBTA volume 1, chapter 10.9).
     pub const DEFAULT_PKEY: u16 = 0xffff;
 
-    /// A header with the given identity and everything else at its usual value: default
-    /// partition, "migrated", no flags.
+    /// Creates a header with the given values, the default partition, "migrated", and no other flags.
     pub const fn new(opcode: Opcode, dest_qp: u32, psn: Psn) -> Self {
         Self {
             opcode,
@@ -136,7 +135,7 @@ impl Bth {
         }
     }
 
-    /// Reads a header; returns it and its length. Any `version` is let through.
+    /// Reads a header; returns it and its length. Accepts any `version`.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;

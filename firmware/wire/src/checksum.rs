@@ -1,10 +1,10 @@
 //! The Internet checksum (RFC 1071).
 
-/// A sum in ones' complement over any number of pieces.
+/// A ones' complement sum over any number of byte slices.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InternetSum {
     sum: u64,
-    /// An odd number of bytes has been added: the next one is the low half of a word.
+    /// True after an odd number of bytes: the next byte is the low half of a word.
     odd: bool,
 }
 
@@ -21,7 +21,7 @@ impl InternetSum {
         }
         let words = bytes.chunks_exact(4);
         let tail = words.remainder();
-        // 2^32 words of 32 bits fit.
+        // A u64 holds the sum of 2^32 32-bit words.
         let sum = words
             .filter_map(|word| word.first_chunk())
             .map(|word| u64::from(u32::from_be_bytes(*word)))
@@ -35,7 +35,7 @@ impl InternetSum {
         }
     }
 
-    /// Adds a number in place of its bytes, such as a length of a pseudo header.
+    /// Adds a number instead of its bytes, for example a length in a pseudo header.
     #[inline]
     pub fn add_number(&mut self, number: u64) {
         self.sum = self.sum.wrapping_add(number);
@@ -50,13 +50,13 @@ impl InternetSum {
         sum as u16
     }
 
-    /// The checksum of bytes whose checksum field is zero.
+    /// The checksum, if the checksum field was zero in the added bytes.
     #[inline]
     pub fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// True if the sum is that of bytes with a right checksum.
+    /// True if the checksum field in the added bytes is correct.
     #[inline]
     pub fn is_right(self) -> bool {
         self.fold() == 0xffff

@@ -1,8 +1,8 @@
 //! Bounds-checked big-endian reading and writing, shared by all headers.
 //!
-//! Nothing here panics: running past the end is an error value. Each header checks its whole
-//! length once through [`Reader::new`] or [`Writer::new`], after which the per-field checks are
-//! provably true and compile away.
+//! Nothing here panics: an access beyond the end returns an error. Each header checks its whole
+//! length once in [`Reader::new`] or [`Writer::new`], so the compiler removes the checks of each
+//! field.
 
 use crate::WireError;
 
@@ -11,7 +11,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader over the first `len` bytes of `buf`.
+    /// Creates a reader over the first `len` bytes of `buf`.
     #[inline]
     pub(crate) fn new(buf: &'a [u8], len: usize) -> Result<Self, WireError> {
         match buf.get(..len) {
@@ -70,7 +70,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer over the first `len` bytes of `buf`.
+    /// Creates a writer over the first `len` bytes of `buf`.
     #[inline]
     pub(crate) fn new(buf: &'a mut [u8], len: usize) -> Result<Self, WireError> {
         let have = buf.len();
@@ -104,7 +104,7 @@ impl<'a> Writer<'a> {
         self.put(value.to_be_bytes())
     }
 
-    /// Writes 24 bits, refusing a value that does not fit under the name of its field.
+    /// Writes 24 bits. The error for a larger value contains the name `field`.
     #[inline]
     pub(crate) fn u24(&mut self, field: &'static str, value: u32) -> Result<(), WireError> {
         let [high, a, b, c] = value.to_be_bytes();
@@ -125,7 +125,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Refuses a `value` that has bits above the lowest `bits` ones.
+/// Returns an error if `value` is not below 2^`bits`.
 #[inline]
 pub(crate) fn fits(field: &'static str, value: u32, bits: u32) -> Result<(), WireError> {
     if value.checked_shr(bits).unwrap_or(0) == 0 {
@@ -135,13 +135,13 @@ pub(crate) fn fits(field: &'static str, value: u32, bits: u32) -> Result<(), Wir
     }
 }
 
-/// The bytes of `buf` from `at` on; nothing when `buf` is shorter.
+/// The bytes of `buf` from offset `at`; empty if `buf` is shorter.
 #[inline]
 pub(crate) fn tail(buf: &[u8], at: usize) -> &[u8] {
     buf.get(at..).unwrap_or_default()
 }
 
-/// As [`tail`], to write to.
+/// The mutable form of [`tail`].
 #[inline]
 pub(crate) fn tail_mut(buf: &mut [u8], at: usize) -> &mut [u8] {
     buf.get_mut(at..).unwrap_or_default()

@@ -17,7 +17,7 @@ pub struct Deth {
 }
 
 impl Deth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 8;
 
     /// Reads a header; returns it and its length.

@@ -1,55 +1,53 @@
-//! Why bytes were refused, or could not be written.
+//! Errors of parsing and writing.
 
 use core::fmt;
 
-/// Why a header or packet was refused on parse, or could not be emitted.
-///
-/// Every parser in this crate returns one of these instead of panicking, whatever the bytes are.
+/// Why `parse` refused a header or packet, or `emit` could not write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WireError {
     /// The bytes end before the header does, or before the length that the header declares.
     Truncated {
-        /// Bytes that were needed.
+        /// Number of bytes needed.
         need: usize,
-        /// Bytes that were there.
+        /// Number of bytes present.
         have: usize,
     },
-    /// The version field (IP version, or BTH transport version) is not one that is spoken here.
+    /// The IP version or BTH transport version is not supported.
     BadVersion(u8),
     /// The IPv4 header checksum does not match (RFC 791 section 3.1).
     BadChecksum,
     /// Length fields contradict each other, or the pad count does not fit the payload.
     BadLength {
-        /// What the contradicting field says, in bytes.
+        /// Value of the length field, in bytes.
         declared: usize,
-        /// What the enclosing layer leaves for it, in bytes.
+        /// Space in the enclosing layer, in bytes.
         available: usize,
     },
-    /// The BTH opcode is reserved, or of a service that RoCEv2 here does not carry (RD).
+    /// The BTH opcode is reserved or belongs to an unsupported service (RD).
     UnknownOpcode(u8),
     /// An IPv4 fragment. RoCEv2 packets are never fragmented: the path MTU bounds them.
     Fragment,
-    /// An IPv4 header with options, of this many bytes in all. The iCRC is not defined over them.
+    /// An IPv4 header with options; the value is its length in bytes. The iCRC is not defined for options.
     IpOptions(usize),
-    /// Not UDP to port 4791: a plain Ethernet frame, for the network stack to judge.
+    /// Not UDP to port 4791: an Ethernet frame for the network stack.
     NotRoce,
-    /// A code has no meaning in its field (for example path MTU 0 or 6).
+    /// The field does not define this code (for example path MTU 0 or 6).
     UnknownCode(u8),
-    /// The output buffer cannot hold what would be written.
+    /// The output buffer is too small.
     BufferTooSmall {
-        /// Bytes that were needed.
+        /// Number of bytes needed.
         need: usize,
-        /// Bytes that were there.
+        /// Number of bytes present.
         have: usize,
     },
-    /// A value does not fit the width of its field on the wire.
+    /// A value exceeds the width of its field on the wire.
     FieldOutOfRange {
-        /// The field, as it is named in the representation.
+        /// Name of the field in the typed header.
         field: &'static str,
         /// The value.
         value: u32,
     },
-    /// The extended headers that are present are not those that this opcode carries.
+    /// The extended headers present differ from those of this opcode.
     WrongHeaders(u8),
 }
 
@@ -71,8 +69,8 @@ impl fmt::Display for WireError {
                 )
             }
             Self::UnknownOpcode(opcode) => write!(f, "unknown BTH opcode {opcode:#04x}"),
-            Self::Fragment => write!(f, "IPv4 fragment"),
-            Self::IpOptions(len) => write!(f, "IPv4 options ({len}-byte header)"),
+            Self::Fragment => write!(f, "IPv4 fragments are not supported"),
+            Self::IpOptions(len) => write!(f, "IPv4 options are not supported ({len}-byte header)"),
             Self::NotRoce => write!(f, "not a RoCEv2 packet"),
             Self::UnknownCode(code) => write!(f, "unknown code {code}"),
             Self::BufferTooSmall { need, have } => {
@@ -82,7 +80,7 @@ impl fmt::Display for WireError {
                 )
             }
             Self::FieldOutOfRange { field, value } => {
-                write!(f, "{field} = {value:#x} does not fit its field")
+                write!(f, "{field} = {value:#x} exceeds the width of the field")
             }
             Self::WrongHeaders(opcode) => {
                 write!(f, "extended headers do not match opcode {opcode:#04x}")

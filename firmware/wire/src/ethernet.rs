@@ -1,7 +1,7 @@
 //! Ethernet II header with at most one 802.1Q tag (IEEE 802.3 clause 3, IEEE 802.1Q clause 9).
 //!
-//! Does not handle the frame check sequence (ports strip it), 802.3 length fields (they come out
-//! as an `ethertype` below 0x600), or a second tag: that one shows as `ethertype` `VLAN`.
+//! Does not handle the frame check sequence (ports strip it), 802.3 length fields (an `ethertype`
+//! below 0x600), or a second tag (`ethertype` is then `VLAN`).
 //!
 //! # Panics
 //!
@@ -12,7 +12,7 @@ use core::fmt;
 use crate::WireError;
 use crate::cursor::{Reader, Writer, fits};
 
-/// A 48-bit MAC address in the order of the wire.
+/// A 48-bit MAC address in wire order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MacAddr(pub [u8; 6]);
 
@@ -20,13 +20,13 @@ impl MacAddr {
     /// ff:ff:ff:ff:ff:ff.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether the group bit is set. Broadcast is a group address too.
+    /// True if the group bit is set. Broadcast is also a group address.
     pub const fn is_multicast(self) -> bool {
         let [first, ..] = self.0;
         first & 1 != 0
     }
 
-    /// Whether this is [`MacAddr::BROADCAST`].
+    /// True if this is [`MacAddr::BROADCAST`].
     pub const fn is_broadcast(self) -> bool {
         matches!(self.0, [0xff, 0xff, 0xff, 0xff, 0xff, 0xff])
     }
@@ -71,16 +71,16 @@ pub struct Ethernet {
     pub dst: MacAddr,
     /// Source.
     pub src: MacAddr,
-    /// 802.1Q tag, when there is one.
+    /// 802.1Q tag, if present.
     pub vlan: Option<VlanTag>,
-    /// EtherType of what follows (behind the tag, when there is one).
+    /// EtherType of the payload (after the tag, if present).
     pub ethertype: u16,
 }
 
 impl Ethernet {
-    /// Bytes of an untagged header.
+    /// Length of an untagged header in bytes.
     pub const LEN: usize = 14;
-    /// Bytes of a tagged header.
+    /// Length of a tagged header in bytes.
     pub const MAX_LEN: usize = 18;
 
     /// Reads a header; returns it and its length.
@@ -121,7 +121,7 @@ impl Ethernet {
         ))
     }
 
-    /// Bytes of this header on the wire.
+    /// Length of this header on the wire in bytes.
     #[inline]
     pub const fn header_len(&self) -> usize {
         if self.vlan.is_some() {

@@ -1,5 +1,5 @@
-//! The four-byte extended headers: immediate data (IBTA volume 1, chapter 9.3), invalidate
-//! (likewise), XRC (annex A14) and flush (release 1.5, memory placement extensions).
+//! The four-byte extended headers: immediate data and invalidate (IBTA volume 1, chapter 9.3), XRC
+//! (annex A14) and flush (release 1.5, memory placement extensions).
 //!
 //! # Panics
 //!
@@ -8,10 +8,10 @@
 use crate::WireError;
 use crate::cursor::{Reader, Writer, fits};
 
-/// Bytes of the payload of a CNP: reserved, written as zero, ignored (annex A17.9).
+/// Length of the payload of a CNP in bytes: reserved, written as zero, ignored on receipt (annex A17.9).
 pub const CNP_PAYLOAD_LEN: usize = 16;
 
-/// Immediate data. The bytes are the sender's; the number is their big-endian reading.
+/// Immediate data: the four bytes of the sender, read as a big-endian number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ImmDt(pub u32);
 
@@ -19,7 +19,7 @@ pub struct ImmDt(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ieth(pub u32);
 
-/// XRC extended transport header: in every XRC request, directly behind the BTH.
+/// XRC extended transport header: in every XRC request, directly after the BTH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct XrcEth {
     /// The shared receive queue at the responder, 24 bits.
@@ -28,7 +28,7 @@ pub struct XrcEth {
 
 /// Flush extended transport header.
 ///
-/// The values are those of release 1.5 as Linux has them (`IB_FLUSH_*` in `ib_verbs.h`).
+/// The values are those of release 1.5 as defined in Linux (`IB_FLUSH_*` in `ib_verbs.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Feth {
     /// Selectivity level, 2 bits: [`Feth::RANGE`] or [`Feth::MR`].
@@ -51,7 +51,7 @@ impl Feth {
 macro_rules! four_bytes {
     ($name:ident, $parse:expr, $emit:expr) => {
         impl $name {
-            /// Bytes of the header.
+            /// Length of the header in bytes.
             pub const LEN: usize = 4;
 
             /// Reads a header; returns it and its length. Reserved bits are ignored.

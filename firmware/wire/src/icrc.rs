@@ -1,8 +1,8 @@
 //! Invariant CRC of RoCEv2 packets (IBTA volume 1, chapter 7.8.1 as amended by annex A17.3).
 //!
-//! CRC-32 (polynomial 0x04c11db7, reflected, as Ethernet's) over eight bytes of ones that stand
-//! for the absent LRH, then the packet from the IP header up to but not including the iCRC, with
-//! every field that a router may change read as ones:
+//! CRC-32 (polynomial 0x04c11db7, reflected, as in Ethernet) over eight bytes of ones in place of the
+//! LRH, then the packet from the IP header up to but not including the iCRC. Every field that a
+//! router may change counts as ones:
 //!
 //! - IPv4: type of service, time to live, header checksum;
 //! - IPv6: traffic class, flow label, hop limit;
@@ -19,13 +19,13 @@ use crc32fast::Hasher;
 
 use crate::{Bth, Ipv4, Ipv6, Udp, WireError};
 
-/// Bytes of the iCRC.
+/// Length of the iCRC in bytes.
 pub const ICRC_LEN: usize = 4;
 
 /// CRC-32 of eight bytes of ones.
 const LRH_CRC: u32 = 0x2144_df1c;
 
-/// An iCRC under way.
+/// An incremental iCRC computation.
 ///
 /// ```
 /// # use faultline_wire::icrc::Icrc;
@@ -41,8 +41,8 @@ const LRH_CRC: u32 = 0x2144_df1c;
 pub struct Icrc(Hasher);
 
 impl Icrc {
-    /// Starts with `l3`, the packet from its IP header on: at least IP, UDP and BTH, and whatever
-    /// of the rest is at hand. An IPv4 header must be without options.
+    /// Starts with `l3`, the packet from its IP header: at least IP, UDP and BTH, optionally more. An
+    /// IPv4 header must have no options.
     #[inline]
     pub fn new(l3: &[u8]) -> Result<Self, WireError> {
         let mut icrc = Self(Hasher::new_with_initial(LRH_CRC));
@@ -88,7 +88,7 @@ impl Icrc {
         self.0.update(bytes);
     }
 
-    /// The iCRC. On the wire it is `to_le_bytes` of this.
+    /// The iCRC. The wire carries it as `to_le_bytes`.
     #[inline]
     pub fn finish(self) -> u32 {
         self.0.finalize()

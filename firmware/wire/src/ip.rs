@@ -1,8 +1,8 @@
 //! IPv4 (RFC 791) and IPv6 (RFC 8200) headers as RoCEv2 uses them (IBTA volume 1, annex A17.3),
-//! and the GIDs that stand for their addresses.
+//! and the GIDs of their addresses.
 //!
-//! Does not do: fragments (refused), IPv4 options (refused: the iCRC is not defined over them),
-//! IPv6 extension headers (they show as a `next_header` that is not UDP).
+//! Not supported: fragments (refused), IPv4 options (refused: the iCRC is not defined for them),
+//! IPv6 extension headers (their `next_header` is not UDP).
 //!
 //! # Panics
 //!
@@ -33,7 +33,7 @@ impl Gid {
         Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
     }
 
-    /// The IPv4 address that this GID maps, if it maps one.
+    /// The IPv4 address, if this GID is an IPv4-mapped address.
     pub const fn to_ipv4(self) -> Option<[u8; 4]> {
         match self.0 {
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => Some([a, b, c, d]),
@@ -65,12 +65,12 @@ impl Gid {
         ])
     }
 
-    /// Whether this is an IPv4-mapped address.
+    /// True if this is an IPv4-mapped address.
     pub const fn is_ipv4_mapped(self) -> bool {
         self.to_ipv4().is_some()
     }
 
-    /// Whether this is ff00::/8, or maps 224.0.0.0/4.
+    /// True if the GID is in ff00::/8 or maps an address in 224.0.0.0/4.
     pub const fn is_multicast(self) -> bool {
         match self.to_ipv4() {
             Some([first, ..]) => first & 0xf0 == 0xe0,
@@ -81,7 +81,7 @@ impl Gid {
         }
     }
 
-    /// The group MAC address that a multicast GID is sent to (RFC 1112 section 6.4, RFC 2464
+    /// The destination MAC address of a multicast GID (RFC 1112 section 6.4, RFC 2464
     /// section 7); `None` for a unicast GID.
     pub const fn multicast_mac(self) -> Option<MacAddr> {
         if !self.is_multicast() {
@@ -97,7 +97,7 @@ impl Gid {
 }
 
 impl fmt::Display for Gid {
-    /// As an IPv6 address: `fe80::1`, `::ffff:10.0.0.1`.
+    /// Formats the GID as an IPv6 address: `fe80::1`, `::ffff:10.0.0.1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Ipv6Addr::from(self.0), f)
     }
@@ -134,24 +134,24 @@ pub struct Ipv4 {
     pub ecn: u8,
     /// Time to live.
     pub ttl: u8,
-    /// Identification; without meaning when not fragmented (RFC 6864), but covered by the iCRC.
+    /// Identification; has no meaning in an unfragmented packet (RFC 6864), but the iCRC covers it.
     pub identification: u16,
     /// Don't fragment.
     pub dont_fragment: bool,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// Bytes of header and payload.
+    /// Length of header and payload in bytes.
     pub total_len: u16,
 }
 
 impl Ipv4 {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 20;
 
     /// Reads a header; returns it and its length.
     ///
-    /// Verifies version, header length, checksum, that it is not a fragment, and that `buf` holds
-    /// `total_len` bytes (it may hold more: Ethernet padding).
+    /// Verifies version, header length and checksum, that the packet is not a fragment, and that `buf`
+    /// holds at least `total_len` bytes (Ethernet padding may follow).
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
@@ -257,16 +257,16 @@ pub struct Ipv6 {
     pub hop_limit: u8,
     /// Protocol of the payload, or an extension header.
     pub next_header: u8,
-    /// Bytes after this header.
+    /// Number of bytes after this header.
     pub payload_len: u16,
 }
 
 impl Ipv6 {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 40;
 
     /// Reads a header; returns it and its length. Verifies the version and that `buf` holds
-    /// `payload_len` bytes behind the header.
+    /// `payload_len` bytes after the header.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
@@ -320,11 +320,11 @@ pub enum Ip {
 }
 
 impl Ip {
-    /// A UDP-carrying header between two GIDs: IPv4 if and only if both map IPv4 addresses.
+    /// Creates an IP header for UDP between two GIDs: IPv4 if and only if both map IPv4 addresses.
     ///
-    /// IPv4 has no flow label, so it drops that one; `dont_fragment` is set and the
-    /// identification is 0 (RFC 6864 section 4.1). Bits of `flow_label` above 20 are dropped, as
-    /// verbs accept them. Lengths are those of an empty payload; see [`Ip::set_payload_len`].
+    /// For IPv4, `flow_label` is ignored, `dont_fragment` is set and the identification is 0 (RFC
+    /// 6864 section 4.1). For IPv6, only the low 20 bits of `flow_label` are used, because verbs
+    /// accept larger values. Lengths are those of an empty payload; see [`Ip::set_payload_len`].
     pub fn from_gids(
         src: Gid,
         dst: Gid,
@@ -356,7 +356,7 @@ impl Ip {
         }
     }
 
-    /// Reads a header of the version that its first four bits name; returns it and its length.
+    /// Reads a header of the version in its first four bits; returns it and its length.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         match buf.first().map(|byte| byte >> 4) {
@@ -376,7 +376,7 @@ impl Ip {
         }
     }
 
-    /// Bytes of this header on the wire.
+    /// Length of this header on the wire in bytes.
     #[inline]
     pub const fn header_len(&self) -> usize {
         match self {
@@ -385,8 +385,8 @@ impl Ip {
         }
     }
 
-    /// Bytes behind this header, as its length field says (0 if an IPv4 `total_len` is below the
-    /// header's own length).
+    /// Number of bytes after this header, from its length field (0 if an IPv4 `total_len` is below
+    /// the length of the header).
     #[inline]
     pub const fn payload_len(&self) -> usize {
         match self {
@@ -395,7 +395,7 @@ impl Ip {
         }
     }
 
-    /// Sets the length field for `payload_len` bytes behind this header.
+    /// Sets the length field for `payload_len` bytes after this header.
     #[inline]
     pub fn set_payload_len(&mut self, payload_len: usize) -> Result<(), WireError> {
         let counted = match self {
@@ -448,7 +448,7 @@ impl Ip {
         self.traffic_class() & 3
     }
 
-    /// Sets the ECN bits; only the low two of `ecn` count.
+    /// Sets the ECN bits; only the low two bits of `ecn` are used.
     #[inline]
     pub fn set_ecn(&mut self, ecn: u8) {
         match self {

@@ -1,27 +1,27 @@
-//! What Faultline puts on an Ethernet link: RoCEv2 packets as typed headers and as bytes.
+//! Parses and writes RoCEv2 packets.
 //!
-//! One file per header, each with a typed representation, a checked `parse` and an `emit`;
-//! [`packet`] puts them together and [`icrc`] guards them. Numbers on the network are big-endian,
-//! the iCRC excepted.
+//! One file per header, each with a typed representation, a checked `parse` and an `emit`.
+//! [`packet`] combines the headers into packets; [`icrc`] computes the invariant CRC. Numbers on the
+//! wire are big-endian, except the iCRC.
 //!
-//! This crate does not know queue pairs, does not buffer, does not allocate, and does not judge
-//! whether a packet makes sense to anyone: it says what is in it.
+//! This crate has no queue pairs, does not buffer, does not allocate, and does not check a packet
+//! against any transport state.
 //!
 //! # Panics
 //!
-//! Nothing in this crate panics, whatever bytes or field values it is given: what cannot be read
-//! or written is a [`WireError`].
+//! Nothing in this crate panics, for any bytes and field values: parse and write errors are
+//! [`WireError`].
 //!
 //! # Features
 //!
-//! `std` lets the CRC use carry-less multiplication where the processor has it (detected at run
+//! With `std`, the CRC uses carry-less multiplication if the processor supports it (detected at run
 //! time), which is several times as fast. Nothing else changes.
 //!
 //! # Sources
 //!
 //! "IBTA volume 1" is the InfiniBand Architecture Specification, volume 1, release 1.4 unless said
-//! otherwise; annex A17 is RoCEv2. Where the specification could not be consulted, the clause is
-//! given no finer than is certain, and Linux `rdma_rxe` decided.
+//! otherwise; annex A17 is RoCEv2. Where the specification was not available, only the
+//! chapter is cited, and Linux `rdma_rxe` is the reference.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -31,13 +31,13 @@ impl PathMtu {
         128 << (self as u8)
     }
 
-    /// The wire (and verbs) code, 1 to 5.
+    /// The code on the wire and in verbs, 1 to 5.
     #[inline]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The MTU of a wire (and verbs) code.
+    /// The MTU of a code on the wire or in verbs.
     pub const fn from_code(code: u8) -> Result<Self, WireError> {
         Ok(match code {
             1 => Self::Mtu256,
@@ -49,10 +49,10 @@ impl PathMtu {
         })
     }
 
-    /// The largest path MTU whose packets fit an IP MTU of `ip_mtu` bytes whatever their headers;
-    /// `None` if not even 256 bytes fit.
+    /// The largest path MTU whose packets fit an IP MTU of `ip_mtu` bytes with any extended headers;
+    /// `None` if 256 bytes do not fit.
     pub const fn for_ip_mtu(ip_mtu: usize) -> Option<Self> {
-        // As Linux `iboe_get_mtu`: the worst of all headers is reserved.
+        // Reserves space for the longest headers, as Linux `iboe_get_mtu`.
         const RESERVED: usize = crate::MAX_HEADER_LEN - crate::Ethernet::MAX_LEN + crate::ICRC_LEN;
         let room = ip_mtu.saturating_sub(RESERVED);
         Some(if room >= 4096 {

@@ -1,8 +1,8 @@
 //! BTH opcodes (IBTA volume 1, table 38; XRC from annex A14, CNP from annex A17.9, FLUSH and
-//! ATOMIC WRITE from release 1.5) and, for each, what its packets carry.
+//! ATOMIC WRITE from release 1.5) and the headers of their packets.
 //!
-//! Reliable datagram (0x40..=0x5f) is absent: RoCEv2 implementations do not offer it, and its
-//! opcodes are refused as unknown.
+//! Reliable datagram (0x40..=0x5f) is absent: RoCEv2 implementations do not support it. Its
+//! opcodes are unknown.
 //!
 //! # Panics
 //!
@@ -10,7 +10,7 @@
 
 use bitflags::bitflags;
 
-/// Bytes of the base transport header, which every packet has.
+/// Length of the base transport header in bytes; every packet has one.
 pub(crate) const BTH_LEN: usize = 12;
 
 /// The transport service that an opcode belongs to: its three high bits, or CNP.
@@ -24,11 +24,11 @@ pub enum Service {
     Ud,
     /// Extended reliable connection.
     Xrc,
-    /// Congestion notification packet, of no service.
+    /// Congestion notification packet; it has no service.
     Cnp,
 }
 
-/// What an opcode does, apart from its position in the message and its immediate or invalidate.
+/// Operation of an opcode, without its position in the message and its immediate or invalidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// SEND, with or without immediate or invalidate.
@@ -37,7 +37,7 @@ pub enum OpKind {
     Write,
     /// RDMA READ request.
     ReadRequest,
-    /// RDMA READ response. FLUSH and ATOMIC WRITE are also answered with one (release 1.5).
+    /// RDMA READ response; also the response to FLUSH and ATOMIC WRITE (release 1.5).
     ReadResponse,
     /// ACK or NAK.
     Ack,
@@ -56,7 +56,7 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// Whether a requester sends it.
+    /// True for operations that a requester sends.
     #[inline]
     pub const fn is_request(self) -> bool {
         match self {
@@ -71,13 +71,13 @@ impl OpKind {
         }
     }
 
-    /// Whether a responder sends it to answer a request. A CNP is neither.
+    /// True for operations that a responder sends in reply to a request. CNP is neither request nor response.
     #[inline]
     pub const fn is_response(self) -> bool {
         matches!(self, Self::ReadResponse | Self::Ack | Self::AtomicAck)
     }
 
-    /// Whether it is a request that is answered by more than an acknowledgement, so that a responder remembers it and limits
+    /// True for requests whose response is more than an acknowledgement. A responder stores these requests and limits
     /// their number (IBTA 9.7.5.1.2, A19.4).
     #[inline]
     pub const fn is_answered(self) -> bool {
@@ -97,16 +97,16 @@ impl OpKind {
     }
 }
 
-/// Where in its message a packet stands.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
-    /// First of several.
+    /// First of several packets.
     First,
     /// Neither first nor last.
     Middle,
-    /// Last of several.
+    /// Last of several packets.
     Last,
-    /// First and last.
+    /// The only packet of its message.
     Only,
 }
 
@@ -136,7 +136,7 @@ bitflags! {
 }
 
 impl Headers {
-    /// Bytes of these headers on the wire.
+    /// Length of these headers on the wire in bytes.
     #[inline]
     pub const fn wire_len(self) -> usize {
         const fn one(set: Headers, header: Headers, len: usize) -> usize {
@@ -154,7 +154,7 @@ impl Headers {
     }
 }
 
-/// What the packets of an opcode are and carry.
+/// Properties of the packets of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpcodeInfo {
     /// The transport service.
@@ -163,11 +163,11 @@ pub struct OpcodeInfo {
     pub kind: OpKind,
     /// The position in the message.
     pub position: Position,
-    /// The extended headers, all of which are present in every packet of the opcode.
+    /// The extended headers of every packet with this opcode.
     pub headers: Headers,
-    /// Bytes of BTH and extended headers.
+    /// Length of BTH and extended headers in bytes.
     pub transport_len: usize,
-    /// Whether a payload may follow. For ATOMIC WRITE it is 8 bytes, for CNP 16 reserved ones.
+    /// True if a payload may follow. ATOMIC WRITE has 8 bytes, CNP 16 reserved bytes.
     pub payload: bool,
 }
 
@@ -193,7 +193,7 @@ macro_rules! opcodes {
             /// Every opcode, in ascending order of its value.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The opcode of a byte; `None` if reserved or of a service that is not offered.
+            /// The opcode of a byte; `None` if reserved or of an unsupported service.
             #[inline]
             pub const fn from_u8(byte: u8) -> Option<Self> {
                 Some(match byte {
@@ -202,7 +202,7 @@ macro_rules! opcodes {
                 })
             }
 
-            /// What packets of this opcode are and carry.
+            /// Properties of the packets of this opcode.
             #[inline]
             pub const fn info(self) -> &'static OpcodeInfo {
                 match self {
@@ -293,9 +293,9 @@ opcodes! {
     XrcFetchAdd = 0xb4, Xrc FetchAdd Only [XRCETH ATOMIC_ETH] false;
     XrcSendLastWithInvalidate = 0xb6, Xrc Send Last [XRCETH IETH] true;
     XrcSendOnlyWithInvalidate = 0xb7, Xrc Send Only [XRCETH IETH] true;
-    /// By analogy with RC; no implementation is known to send it.
+    /// Defined by analogy with RC; no implementation is known to send it.
     XrcFlush = 0xbc, Xrc Flush Only [XRCETH FETH RETH] false;
-    /// By analogy with RC; no implementation is known to send it.
+    /// Defined by analogy with RC; no implementation is known to send it.
     XrcAtomicWrite = 0xbd, Xrc AtomicWrite Only [XRCETH RETH] true;
 }
 
@@ -306,37 +306,37 @@ impl Opcode {
         self as u8
     }
 
-    /// Whether the packet starts a message.
+    /// True if the packet starts a message.
     #[inline]
     pub const fn is_first_or_only(self) -> bool {
         matches!(self.info().position, Position::First | Position::Only)
     }
 
-    /// Whether the packet ends a message.
+    /// True if the packet ends a message.
     #[inline]
     pub const fn is_last_or_only(self) -> bool {
         matches!(self.info().position, Position::Last | Position::Only)
     }
 
-    /// Whether a requester sends it.
+    /// True if a requester sends the packet.
     #[inline]
     pub const fn is_request(self) -> bool {
         self.info().kind.is_request()
     }
 
-    /// Whether a responder sends it to answer a request. A CNP is neither.
+    /// True if a responder sends the packet in reply to a request. CNP is neither request nor response.
     #[inline]
     pub const fn is_response(self) -> bool {
         self.info().kind.is_response()
     }
 
-    /// Whether the packet carries all of `headers`.
+    /// True if the packet has all of `headers`.
     #[inline]
     pub const fn has(self, headers: Headers) -> bool {
         self.info().headers.contains(headers)
     }
 
-    /// The opcode of a packet in the middle of the same message; `None` if its messages have one packet.
+    /// The opcode of a packet in the middle of the same message; `None` if the message always has one packet.
     pub const fn middle(self) -> Option<Self> {
         let middle = match self.info().kind {
             OpKind::Send => Self::RcSendMiddle,

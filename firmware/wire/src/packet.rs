@@ -1,10 +1,10 @@
 //! Whole RoCEv2 packets: Ethernet, IP, UDP, BTH, extended headers, payload, pad, iCRC (IBTA volume
 //! 1, chapter 5.2 and annex A17.3).
 //!
-//! What parsing refuses, a receiver drops silently (chapter 9.6.1: packet validation at the
-//! BTH). What needs a QP to judge is not judged here: P_Key, Q_Key, PSN, whether the payload
-//! length suits the opcode and the path MTU. The iCRC is verified but a mismatch is reported, not
-//! refused, so that it can be counted by itself.
+//! A receiver silently drops packets that parsing refuses (chapter 9.6.1: packet validation at the
+//! BTH). Parsing does not check values that depend on a QP: P_Key, Q_Key, PSN, and the payload length
+//! for the opcode and the path MTU. It verifies the iCRC, but reports a mismatch in
+//! [`Parsed::icrc_ok`] instead of an error, so that the caller can count it separately.
 //!
 //! # Panics
 //!
@@ -18,25 +18,25 @@ use crate::{
     Ipv4, Ipv6, ROCE_V2_PORT, Reth, Udp, WireError, XrcEth,
 };
 
-/// The most bytes that BTH and extended headers take: an XRC atomic.
+/// Maximum length of BTH and extended headers in bytes: an XRC atomic.
 pub const MAX_TRANSPORT_LEN: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
-/// The most bytes that headers take, from Ethernet (tagged) to the last extended header.
+/// Maximum length in bytes from the tagged Ethernet header to the last extended header.
 pub const MAX_HEADER_LEN: usize = Ethernet::MAX_LEN + Ipv6::LEN + Udp::LEN + MAX_TRANSPORT_LEN;
 
-/// The most pad bytes behind a payload.
+/// Maximum number of pad bytes after a payload.
 pub const MAX_PAD: usize = 3;
 
 /// All headers of a packet.
 ///
-/// Which of the optional ones are present is decided by `bth.opcode`: [`RoceHeader::emit`] refuses
-/// others. Length and pad fields (`ip`, `bth.pad`) are what parsing found, and are ignored by
-/// `emit`, which knows them better.
+/// `bth.opcode` determines which optional headers must be present: [`RoceHeader::emit`] refuses any
+/// other set. Length and pad fields (`ip`, `bth.pad`) are set by `parse`; `emit` ignores them and
+/// computes them from the payload length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RoceHeader {
-    /// Ethernet. The `ethertype` is ignored by `emit`: it follows from `ip`.
+    /// Ethernet header. `emit` ignores `ethertype` and derives it from `ip`.
     pub ethernet: Ethernet,
-    /// IP.
+    /// IP header.
     pub ip: Ip,
     /// UDP source port: flow entropy.
     pub udp_src_port: u16,
@@ -52,7 +52,7 @@ pub struct RoceHeader {
     pub atomic: Option<AtomicEth>,
     /// Atomic acknowledgment.
     pub atomic_ack: Option<AtomicAckEth>,
-    /// Immediate data, in the order of the wire read as big-endian.
+    /// Immediate data.
     pub imm: Option<u32>,
     /// R_Key to invalidate.
     pub ieth: Option<u32>,
@@ -62,27 +62,27 @@ pub struct RoceHeader {
     pub feth: Option<Feth>,
 }
 
-/// A packet taken apart.
+/// A parsed packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed<'a> {
     /// All headers.
     pub header: RoceHeader,
-    /// The payload without pad and iCRC. Present also where the opcode should have none.
+    /// The payload without pad and iCRC. It can be non-empty even if the opcode has no payload.
     pub payload: &'a [u8],
-    /// The iCRC that the packet carries (on the wire: `to_le_bytes` of this).
+    /// The iCRC of the packet (on the wire: `to_le_bytes`).
     pub icrc: u32,
-    /// Whether it is right; `true` from [`parse_trusted`], which does not look.
+    /// True if the iCRC is correct. [`parse_trusted`] does not verify it and always sets `true`.
     pub icrc_ok: bool,
 }
 
-/// Pad bytes for a payload of `payload_len` bytes.
+/// Number of pad bytes for a payload of `payload_len` bytes.
 #[inline]
 pub const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }
 
 impl RoceHeader {
-    /// A header with the given identity, no extended headers and no VLAN.
+    /// Creates a header with the given values, no extended headers and no VLAN.
     pub const fn new(dst: crate::MacAddr, src: crate::MacAddr, ip: Ip, bth: Bth) -> Self {
         let ethertype = match ip {
             Ip::V4(_) => EtherType::IPV4,
@@ -127,20 +127,20 @@ impl RoceHeader {
             .union(one(self.feth.is_some(), Headers::FETH))
     }
 
-    /// Bytes from the BTH to the end of the extended headers, as the opcode has them.
+    /// Length in bytes of BTH and the extended headers of the opcode.
     #[inline]
     pub const fn transport_len(&self) -> usize {
         self.bth.opcode.info().transport_len
     }
 
-    /// Bytes of all headers: where the payload starts in the frame.
+    /// Length of all headers in bytes: the offset of the payload in the frame.
     #[inline]
     pub const fn header_len(&self) -> usize {
         self.ethernet.header_len() + self.ip.header_len() + Udp::LEN + self.transport_len()
     }
 
-    /// Bytes of the frame with `payload_len` bytes of payload, pad and iCRC included; without the
-    /// padding to 60 bytes and the check sequence of Ethernet.
+    /// Length in bytes of the frame with `payload_len` bytes of payload, including pad and iCRC,
+    /// without Ethernet padding (to 60 bytes) and frame check sequence.
     #[inline]
     pub const fn frame_len(&self, payload_len: usize) -> usize {
         self.header_len()
@@ -149,14 +149,14 @@ impl RoceHeader {
             .saturating_add(ICRC_LEN)
     }
 
-    /// Bytes of UDP header, transport headers, payload, pad and iCRC.
+    /// Length in bytes of UDP header, transport headers, payload, pad and iCRC.
     const fn udp_len(&self, payload_len: usize) -> usize {
         (Udp::LEN + self.transport_len() + ICRC_LEN)
             .saturating_add(payload_len)
             .saturating_add(pad_len(payload_len))
     }
 
-    /// The IP header of the packet with `payload_len` bytes of payload: `ip` with its length and protocol.
+    /// The IP header of the packet with `payload_len` bytes of payload: `ip` with length and protocol set.
     pub fn emitted_ip(&self, payload_len: usize) -> Result<Ip, WireError> {
         let mut ip = self.ip;
         ip.set_payload_len(self.udp_len(payload_len))?;
@@ -170,9 +170,9 @@ impl RoceHeader {
     /// Writes all headers for a payload of `payload_len` bytes; returns their length, which is
     /// [`RoceHeader::header_len`].
     ///
-    /// EtherType, IP and UDP lengths, UDP port, IP protocol and pad count are set here. `out` need
-    /// only hold the headers. The caller then writes the payload behind them, and [`seal`] does
-    /// pad and iCRC.
+    /// Sets EtherType, IP and UDP lengths, UDP port, IP protocol and pad count. `out` must hold at
+    /// least the headers. The caller then writes the payload after them, and [`seal`] writes pad and
+    /// iCRC.
     pub fn emit(&self, payload_len: usize, out: &mut [u8]) -> Result<usize, WireError> {
         let opcode = self.bth.opcode;
         if self.extended() != opcode.info().headers {
@@ -192,7 +192,7 @@ impl RoceHeader {
         let udp = Udp {
             src_port: self.udp_src_port,
             dst_port: ROCE_V2_PORT,
-            // Checked by set_payload_len, whose field is as wide and counts at least as much.
+            // No overflow: set_payload_len has checked this length against a field of the same width.
             len: self.udp_len(payload_len) as u16,
             checksum: 0,
         };
@@ -213,7 +213,7 @@ impl RoceHeader {
         Ok(need)
     }
 
-    /// In the order of chapter 5.2.1: XRCETH or DETH, then FETH and RETH or ATOMICETH, AETH and
+    /// Writes the extended headers in the order of chapter 5.2.1: XRCETH or DETH, then FETH and RETH or ATOMICETH, AETH and
     /// ATOMICACKETH, IMMDT or IETH.
     #[inline]
     fn emit_extended(&self, out: &mut [u8]) -> Result<(), WireError> {
@@ -248,7 +248,7 @@ impl RoceHeader {
         Ok(())
     }
 
-    /// The inverse of `emit_extended`: fills in what the opcode says is there.
+    /// The inverse of `emit_extended`: reads the extended headers of the opcode.
     #[inline]
     fn parse_extended(&mut self, buf: &[u8]) -> Result<(), WireError> {
         let mut at = 0;
@@ -278,23 +278,22 @@ impl RoceHeader {
     }
 }
 
-/// Takes a frame apart and verifies its iCRC.
+/// Parses a frame and verifies its iCRC.
 ///
-/// `frame` starts at the Ethernet header and may have trailing Ethernet padding. Anything that is
-/// not recognisably UDP to port 4791 is [`WireError::NotRoce`] and belongs to the network stack:
-/// other protocols, IP fragments (a whole datagram is needed to tell), IPv6 extension headers,
-/// two VLAN tags, and frames too short or too broken to find a UDP port in. Other errors are
-/// RoCEv2 packets to be dropped.
+/// `frame` starts at the Ethernet header and may have trailing Ethernet padding. A frame without
+/// UDP destination port 4791 gives [`WireError::NotRoce`] and belongs to the network stack: other
+/// protocols, IP fragments, IPv6 extension headers, two VLAN tags, and frames too short or too
+/// malformed to contain a UDP port. Any other error means a RoCEv2 packet to drop.
 pub fn parse(frame: &[u8]) -> Result<Parsed<'_>, WireError> {
     dissect(frame, true)
 }
 
-/// As [`parse`], without computing the iCRC: for frames that never left the process.
+/// Like [`parse`], but does not verify the iCRC: for frames that never left the process.
 pub fn parse_trusted(frame: &[u8]) -> Result<Parsed<'_>, WireError> {
     dissect(frame, false)
 }
 
-/// Whether a frame would be RoCEv2: UDP to port 4791, unfragmented. Nothing else is verified.
+/// True if a frame is unfragmented UDP to port 4791. Verifies nothing else.
 pub fn is_roce(frame: &[u8]) -> bool {
     let Ok((ethernet, at)) = Ethernet::parse(frame) else {
         return false;
@@ -302,8 +301,8 @@ pub fn is_roce(frame: &[u8]) -> bool {
     udp_dst_port(&ethernet, tail(frame, at)) == Some(ROCE_V2_PORT)
 }
 
-/// The destination port of an unfragmented UDP datagram, looked up leniently: IPv4 options are
-/// skipped, checksums and lengths ignored.
+/// The destination port of an unfragmented UDP datagram. Skips IPv4 options; ignores checksums and
+/// lengths.
 #[inline]
 fn udp_dst_port(ethernet: &Ethernet, l3: &[u8]) -> Option<u16> {
     let first = *l3.first()?;
@@ -324,13 +323,13 @@ fn udp_dst_port(ethernet: &Ethernet, l3: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*tail(l3, udp_at + 2).first_chunk()?))
 }
 
-/// The parts of a RoCEv2 frame, by position.
+/// Headers and byte ranges of a RoCEv2 frame.
 struct Layout<'a> {
     ethernet: Ethernet,
     ip: Ip,
     udp: Udp,
     bth: Bth,
-    /// IP header up to the iCRC.
+    /// The bytes that the iCRC covers: from the IP header to the pad.
     covered: &'a [u8],
     /// Extended headers.
     extended: &'a [u8],
@@ -339,7 +338,7 @@ struct Layout<'a> {
     icrc: u32,
 }
 
-/// Finds the parts and checks all lengths against each other.
+/// Parses the headers up to the BTH and checks that all lengths are consistent.
 #[inline]
 fn layout(frame: &[u8]) -> Result<Layout<'_>, WireError> {
     let (ethernet, at) = Ethernet::parse(frame).map_err(|_| WireError::NotRoce)?;
@@ -371,7 +370,7 @@ fn layout(frame: &[u8]) -> Result<Layout<'_>, WireError> {
     };
     let transport = tail(covered, ip_len + udp_len);
     let (bth, bth_len) = Bth::parse(transport)?;
-    // Chapter 9.6.1: a transport version other than zero is dropped.
+    // Chapter 9.6.1: a packet with a transport version other than zero is dropped.
     if bth.version != 0 {
         return Err(WireError::BadVersion(bth.version));
     }
@@ -421,10 +420,10 @@ fn dissect(frame: &[u8], verify: bool) -> Result<Parsed<'_>, WireError> {
     })
 }
 
-/// Finishes a frame whose headers and payload are written: zeroes the pad bytes, then computes the
-/// iCRC into the last four.
+/// Completes a frame after its headers and payload are written: zeroes the pad bytes and writes the
+/// iCRC into the last four bytes.
 ///
-/// `frame` is exactly [`RoceHeader::frame_len`] bytes long, without Ethernet padding.
+/// `frame` must be exactly [`RoceHeader::frame_len`] bytes long, without Ethernet padding.
 pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     let l = layout(frame)?;
     let pad = usize::from(l.bth.pad);
@@ -450,7 +449,7 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
             have: covered_len,
         });
     };
-    // A pooled buffer must not leak what it held before.
+    // Zero the pad: a reused buffer must not disclose its previous content.
     if let Some(bytes) = covered.get_mut(covered_len.saturating_sub(pad)..) {
         bytes.fill(0);
     }

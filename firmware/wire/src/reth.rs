@@ -15,12 +15,12 @@ pub struct Reth {
     pub addr: u64,
     /// Remote key.
     pub rkey: u32,
-    /// Bytes of the whole message; at most 2^31 (chapter 9.7), which is not checked here.
+    /// Length of the whole message in bytes; at most 2^31 (chapter 9.7), which is not checked here.
     pub len: u32,
 }
 
 impl Reth {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 16;
 
     /// Reads a header; returns it and its length.

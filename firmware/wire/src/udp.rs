@@ -1,8 +1,8 @@
 //! UDP header (RFC 768) as RoCEv2 uses it (IBTA volume 1, annex A17.3).
 //!
-//! The checksum is carried, not verified. RoCEv2 senders write zero over IPv4 and, like the Linux
-//! `rdma_rxe`, over IPv6 too (RFC 6935 allows that for encapsulations with a check of their own;
-//! here it is the iCRC). Some senders fill it in nevertheless, so a receiver accepts any value.
+//! The checksum is not verified. RoCEv2 senders write zero over IPv4 and, like Linux `rdma_rxe`, over
+//! IPv6 too (RFC 6935 allows this for encapsulations with their own check, here the iCRC). Some
+//! senders write a checksum, so a receiver accepts any value.
 //!
 //! # Panics
 //!
@@ -21,18 +21,18 @@ pub struct Udp {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Bytes of header and payload.
+    /// Length of header and payload in bytes.
     pub len: u16,
-    /// Checksum as on the wire; 0 when there is none.
+    /// Checksum on the wire; 0 means no checksum.
     pub checksum: u16,
 }
 
 impl Udp {
-    /// Bytes of the header.
+    /// Length of the header in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads a header; returns it and its length. Whether `len` fits the enclosing IP packet is
-    /// the caller's check.
+    /// Reads a header; returns it and its length. The caller checks that `len`
+    /// fits the enclosing IP packet.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
@@ -64,8 +64,8 @@ impl Udp {
     }
 }
 
-/// The source port for a 20-bit flow label: the fold recommended for RoCEv2 (annex A17, as in
-/// Linux `rdma_flow_label_to_udp_sport`), which lands in 0xc000..=0xffff.
+/// The source port for a 20-bit flow label, in 0xc000..=0xffff: the hash recommended for RoCEv2 (annex
+/// A17, as in Linux `rdma_flow_label_to_udp_sport`).
 pub const fn src_port_for_flow_label(flow_label: u32) -> u16 {
     let low = flow_label & 0x3fff;
     let high = (flow_label >> 14) & 0x3f;
