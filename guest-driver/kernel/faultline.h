@@ -33,7 +33,7 @@
 #define FAULTLINE_CMD_POLL_MS		50
 /* The device increments its heartbeat every second. */
 #define FAULTLINE_HEARTBEAT_PERIOD	HZ
-/* Misses after which the registers are asked why, and after which it is dead. */
+/* Misses before the registers are read, and before the device is dead. */
 #define FAULTLINE_HEARTBEAT_SUSPECT	2
 #define FAULTLINE_HEARTBEAT_MISSES	5
 
@@ -43,7 +43,7 @@
 #define FAULTLINE_EQ_COMP	2
 #define FAULTLINE_EQ_LOG_DEPTH	12
 
-/* Fits the ABI's largest struct faultline_sge list and any skb. */
+/* Not a valid EQ number. */
 #define FAULTLINE_INVALID_EQN	U32_MAX
 
 struct faultline_dev;
@@ -96,7 +96,7 @@ struct faultline_eq {
 	dma_addr_t dma;
 	u32 eqn;
 	u32 consumer;
-	/* The state that faultline_eqs_check_lost() found the last time. */
+	/* State at the last call of faultline_eqs_check_lost(). */
 	u32 last_consumer;
 	bool was_pending;
 	unsigned int vector;

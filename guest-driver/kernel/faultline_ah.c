@@ -4,8 +4,9 @@
  *
  * The device creates and destroys address handles by commands, which sleep. The
  * kernel also creates and destroys handles with interrupts disabled (the
- * connection manager does): then a work item executes the command. Until it
- * has, send requests with such a handle stay in the ring without a doorbell.
+ * connection manager does): then a work item executes the command. Until the
+ * handle has been created, send requests that use it stay in the ring without
+ * a doorbell.
  *
  * Locking: faultline_dev.ah_lock (taken with interrupts disabled) protects the
  * lists ah_todo and ah_waiters, and the result and `destroyed` of each handle.
@@ -202,7 +203,7 @@ int faultline_destroy_ah(struct ib_ah *ibah, u32 flags)
 		list_del_init(&handle->link);
 		faultline_ah_set(handle, 0, -ECANCELED);
 	} else if (!faultline_ah_created(handle)) {
-		/* The work item is creating it, and checks this then. */
+		/* The work item that creates the handle checks this later. */
 		handle->destroyed = true;
 	} else {
 		list_add_tail(&handle->link, &dev->ah_todo);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Memory of rings: the kernel's own, and pinned memory of processes. */
+/* Memory of rings: kernel memory, or pinned memory of processes. */
 #include <linux/dma-mapping.h>
 #include <linux/log2.h>
 #include <linux/scatterlist.h>
@@ -20,8 +20,8 @@ static size_t faultline_ring_bytes(u8 log_depth, u8 stride_shift)
 }
 
 /*
- * Lists of page addresses, one level or two. Two levels lie in one piece of
- * memory as well: the lists first, the list of lists in the last page.
+ * Builds the list of page addresses, with one or two levels. Two levels are one
+ * allocation: the lists, then a page with the addresses of the lists.
  */
 static int faultline_buf_list(struct faultline_dev *dev,
 			      struct faultline_buf *buf, struct sg_table *sgt)
@@ -59,7 +59,7 @@ static int faultline_buf_list(struct faultline_dev *dev,
 	return 0;
 }
 
-/* One piece of memory, that the device finds by its address. */
+/* Describes contiguous memory, which needs no page list. */
 static void faultline_buf_contiguous(struct faultline_buf *buf, dma_addr_t dma)
 {
 	buf->ring.addr = cpu_to_le64(dma);
@@ -68,7 +68,7 @@ static void faultline_buf_contiguous(struct faultline_buf *buf, dma_addr_t dma)
 	buf->ring.levels = 0;
 }
 
-/* A ring that is too large to hope for one piece of memory. */
+/* Allocates a ring that is too large for a contiguous allocation. */
 static int faultline_buf_scattered(struct faultline_dev *dev,
 				   struct faultline_buf *buf)
 {
@@ -111,7 +111,7 @@ err_free:
 	return err;
 }
 
-/* A zeroed ring of the kernel. */
+/* Allocates a zeroed ring in kernel memory. */
 int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
 			u8 log_depth, u8 stride_shift)
 {
@@ -127,10 +127,10 @@ int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
 	return 0;
 }
 
-/* The deepest ring: that of a CQ. */
+/* log2 of the depth of the deepest ring, that of a CQ. */
 #define FAULTLINE_MAX_LOG_DEPTH	24
 
-/* Pins a ring of a process, which must have room for so many entries. */
+/* Pins a ring of a process, which must have room for `entries` entries. */
 int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
 		      u64 addr, u32 log_depth, u8 stride_shift, u32 entries)
 {
@@ -160,7 +160,7 @@ int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
 	return err;
 }
 
-/* The device has read the lists. */
+/* Frees the page lists after the create command, which has read them. */
 void faultline_buf_created(struct faultline_dev *dev,
 			   struct faultline_buf *buf)
 {
@@ -189,7 +189,7 @@ void faultline_buf_free(struct faultline_dev *dev, struct faultline_buf *buf)
 	buf->umem = NULL;
 }
 
-/* A work queue of the kernel for `depth` requests of up to `stride` bytes. */
+/* Allocates a kernel work queue for `depth` requests of `stride` bytes. */
 int faultline_wq_alloc(struct faultline_dev *dev, struct faultline_wq *wq,
 		       u32 depth, u32 stride)
 {

@@ -29,15 +29,15 @@ static void faultline_net_qp_event(struct faultline_res *res, u8 kind)
 }
 
 /*
- * Takes the result of a command that destroys a queue. If it has failed, the
- * device may still use the queue's memory: declares the device dead and waits
- * until it does no more DMA.
+ * Checks the result of a command that destroys a queue. If the command has
+ * failed, the device may still use the queue's memory: then this declares the
+ * device dead and waits until it has stopped all DMA.
  */
 void faultline_net_reclaim(struct faultline_net *net, int err)
 {
 	if (!faultline_dead_ok(net->dev, err))
 		return;
-	netdev_err(net->netdev, "can't take a queue back: %d\n", err);
+	netdev_err(net->netdev, "can't destroy a queue: %d\n", err);
 	faultline_fail(net->dev, "queue can't be destroyed");
 	wait_for_completion(&net->dev->quiesced);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Commands: typed in, errno out. */
+/* One typed function per command; see faultline_cmd.h. */
 #include "faultline_cmd.h"
 
-/* The one place where a status becomes an errno. */
+/* Maps the status of a command to an errno. */
 static int faultline_status_errno(u16 status)
 {
 	switch (status) {
@@ -60,7 +60,7 @@ static int faultline_admin(struct faultline_dev *dev, u16 opcode, u32 handle,
 	return 0;
 }
 
-/* A command that creates: no handle in, the new object's number out. */
+/* A command that creates an object and returns its number in `handle`. */
 #define faultline_create(dev, opcode, params, handle)			\
 	({								\
 		BUILD_BUG_ON(sizeof(*(params)) >			\
@@ -70,7 +70,7 @@ static int faultline_admin(struct faultline_dev *dev, u16 opcode, u32 handle,
 				FAULTLINE_WAIT_SLEEP);			\
 	})
 
-/* A command about an object that answers with nothing but its status. */
+/* A command on an object, which returns only a status. */
 #define faultline_change(dev, opcode, handle, params)			\
 	({								\
 		BUILD_BUG_ON(sizeof(*(params)) >			\
@@ -184,7 +184,7 @@ int faultline_cmd_resize_cq(struct faultline_dev *dev, u32 cqn,
 	return faultline_change(dev, FAULTLINE_ADMIN_RESIZE_CQ, cqn, params);
 }
 
-/* Notices for `count` completions, or after `period` microseconds. */
+/* Sets moderation: events after `count` completions or `period` us. */
 int faultline_cmd_modify_cq(struct faultline_dev *dev, u32 cqn, u16 count,
 			    u16 period)
 {
@@ -370,7 +370,7 @@ int faultline_cmd_set_netdev(struct faultline_dev *dev,
 	return faultline_change(dev, FAULTLINE_ADMIN_SET_NETDEV, 0, params);
 }
 
-/* `count` entries at `addr`, in place of those of the time before. */
+/* Replaces the MAC filter by `count` entries at `addr`. */
 int faultline_cmd_set_mac_filter(struct faultline_dev *dev, dma_addr_t addr,
 				 u32 count)
 {
@@ -383,7 +383,7 @@ int faultline_cmd_set_mac_filter(struct faultline_dev *dev, dma_addr_t addr,
 				&params);
 }
 
-/* Of a set, or (zero) of the device. */
+/* Reads the counters of a set, or of the device if `set` is 0. */
 int faultline_cmd_query_counters(struct faultline_dev *dev, u32 set,
 				 dma_addr_t addr, u32 len)
 {
@@ -407,7 +407,7 @@ int faultline_cmd_dealloc_counters(struct faultline_dev *dev, u32 set)
 			       NULL);
 }
 
-/* What a queue pair does is counted in a set, or (zero) by the device. */
+/* Selects the counters of a queue pair: a set, or the device's (set 0). */
 int faultline_cmd_bind_counters(struct faultline_dev *dev, u32 qpn, u32 set)
 {
 	struct faultline_bind_counters params = {
@@ -462,8 +462,8 @@ int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
 }
 
 /*
- * Removes all entries that overlap a range; the device does not touch the
- * pages after this. For MMU notifiers: waits for nothing but the device.
+ * Removes all entries that overlap a range; afterwards the device does not
+ * access the pages. Safe in MMU notifiers: waits only for the device.
  */
 int faultline_tq_invalidate(struct faultline_dev *dev, u32 key, u64 iova,
 			    u64 length, u32 *removed)
@@ -478,7 +478,7 @@ int faultline_tq_invalidate(struct faultline_dev *dev, u32 key, u64 iova,
 	return faultline_tq(dev, &cmd, FAULTLINE_WAIT_POLL, removed);
 }
 
-/* Answers a page fault: FAULTLINE_OK, or the status it fails with. */
+/* Answers a page fault with FAULTLINE_OK or the status of its failure. */
 int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
 			enum faultline_wait wait)
 {

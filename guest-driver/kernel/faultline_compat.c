@@ -13,10 +13,10 @@
 /*
  * Maps the page for DMA that HMM has found at an index of the umem, under the
  * umem_mutex. Returns false if there is no page or it cannot be mapped. A page
- * that is mapped stays mapped, whatever has been found.
+ * that is already mapped stays mapped, whatever HMM has found.
  *
- * `write` says whether the process can write to the page as HMM has found it;
- * afterwards, whether it could at any time since the page was mapped.
+ * On entry, `write` is true if HMM has found the page writable; on return, if
+ * it has been writable at any time since it was mapped.
  */
 #ifdef FAULTLINE_HAVE_ODP_HMM_DMA_MAP
 bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
@@ -36,7 +36,7 @@ bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
 	*addr = hmm_dma_map_pfn(dma_dev, &odp->map, index, &p2pdma);
 	if (dma_mapping_error(dma_dev, *addr))
 		return false;
-	/* The core counts down on unmap, and leaves counting up to drivers. */
+	/* The core decrements npages on unmap; drivers increment it. */
 	if (!mapped)
 		odp->npages++;
 	*write = *entry & HMM_PFN_WRITE;
@@ -80,7 +80,7 @@ int faultline_compat_get_rxnfc(struct net_device *netdev,
 #endif
 
 #ifdef FAULTLINE_HAVE_REG_MR_DMAH
-/* A DMA handle chooses a cache of the host: the device has no use for it. */
+/* A DMA handle selects a cache of the host; the device does not support it. */
 static struct ib_mr *
 faultline_compat_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 			     u64 virt_addr, int access, struct ib_dmah *dmah,
@@ -106,7 +106,7 @@ faultline_compat_reg_user_mr_dmabuf(struct ib_pd *ibpd, u64 offset, u64 length,
 #endif
 
 #ifndef FAULTLINE_HAVE_USER_CQ_OPS
-/* Here `entries` is signed. */
+/* On these kernels `entries` is signed. */
 static int faultline_compat_resize_cq(struct ib_cq *ibcq, int entries,
 				      struct ib_udata *udata)
 {
@@ -115,7 +115,7 @@ static int faultline_compat_resize_cq(struct ib_cq *ibcq, int entries,
 #endif
 
 #ifdef FAULTLINE_HAVE_COUNTER_INIT
-/* Drivers declare the size of their counters. This one adds nothing. */
+/* Drivers declare the size of their counters; this one adds no fields. */
 struct faultline_counter {
 	struct rdma_counter rdma_counter;
 };
@@ -139,7 +139,7 @@ static int faultline_compat_counter_unbind_qp(struct ib_qp *ibqp, u32 port)
 }
 #endif
 
-/* The operations that differ; faultline_verbs.c has the others. */
+/* Operations that differ between kernels; see also faultline_verbs.c. */
 const struct ib_device_ops faultline_compat_ops = {
 #ifdef FAULTLINE_HAVE_REG_MR_DMAH
 	.reg_user_mr = faultline_compat_reg_user_mr,

@@ -3,11 +3,11 @@
  * DOC: Differences between kernels
  *
  * The driver builds on Linux 6.12, 7.2 and 7.3. Each difference between them
- * is handled in this header or in faultline_compat.c, and nowhere else. What a
- * kernel declares is probed, not concluded from its version, since
+ * is handled in this header or in faultline_compat.c, and nowhere else. The
+ * declarations of a kernel are probed, not derived from its version, since
  * distributions backport interfaces: compat_probe.sh compiles an expression
  * for each difference and writes FAULTLINE_HAVE_* to the generated header
- * compat_config.h. A macro of the kernel needs no probe: #ifndef tells.
+ * compat_config.h. Macros of the kernel need no probe: #ifndef detects them.
  */
 #ifndef FAULTLINE_COMPAT_H
 #define FAULTLINE_COMPAT_H
@@ -25,7 +25,7 @@
 
 struct ethtool_rxnfc;
 
-/* The core turns link events of the netdev into port events by itself. */
+/* Returns true if the core derives port events from the netdev's events. */
 static inline bool faultline_core_dispatches_port_events(void)
 {
 #ifdef FAULTLINE_HAVE_REPORT_PORT_EVENT
@@ -35,7 +35,7 @@ static inline bool faultline_core_dispatches_port_events(void)
 #endif
 }
 
-/* The exporter of a dma-buf calls it before it moves the buffer. */
+/* Callback that the exporter of a dma-buf calls before it moves the buffer. */
 #ifdef FAULTLINE_HAVE_INVALIDATE_MAPPINGS
 #define FAULTLINE_MOVE_NOTIFY	invalidate_mappings
 #else

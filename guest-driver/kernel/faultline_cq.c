@@ -62,8 +62,8 @@ static void faultline_cq_notify_work(struct work_struct *work)
 }
 
 /*
- * The device is dead and there may be something to flush: let the consumer
- * poll. From a work item, as the caller may hold any lock.
+ * Makes the consumer poll a CQ of a dead device, which flushes its requests.
+ * Uses a work item, since the caller may hold any lock.
  */
 void faultline_cq_notify_dead(struct faultline_cq *cq)
 {
@@ -91,7 +91,7 @@ static int faultline_cq_buf(struct faultline_cq *cq, unsigned int entries,
 		return -EINVAL;
 	err = faultline_buf_pin(dev, &cq->buf, req.buf_addr, req.log_depth,
 				FAULTLINE_CQE_SHIFT, entries);
-	/* Fits: no ring is deeper than FAULTLINE_MAX_LOG_DEPTH. */
+	/* Fits: faultline_buf_pin() limits it to FAULTLINE_MAX_LOG_DEPTH. */
 	cq->log_depth = req.log_depth;
 	return err;
 }
@@ -201,7 +201,7 @@ int faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
 	params.ring = buf.ring;
 	params.log_depth = req.log_depth;
 	params.consumer = cpu_to_le32(req.consumer);
-	/* What is freed must not be what the device was given last. */
+	/* Without the lock, concurrent calls could free the ring in use. */
 	mutex_lock(&cq->resize_lock);
 	err = faultline_cmd_resize_cq(dev, cq->res.num, &params);
 	faultline_buf_created(dev, &buf);
@@ -239,8 +239,8 @@ static void faultline_wc_send(struct faultline_qp *qp,
 	if (cqe->opcode < ARRAY_SIZE(faultline_send_opcodes))
 		wc->opcode = faultline_send_opcodes[cqe->opcode];
 	/*
-	 * All earlier ones are complete too. Releases the slot, whose id has
-	 * been read; pairs with the acquire in posting.
+	 * All earlier requests are complete, too. Releases the slot after its
+	 * wr_id has been read; pairs with the acquire in posting.
 	 */
 	smp_store_release(&sq->consumer, index + 1);
 }
@@ -272,7 +272,7 @@ static void faultline_wc_recv(struct faultline_qp *qp,
 		wc->wr_id = faultline_srq_complete(to_fsrq(qp->ibqp.srq), tag);
 	} else {
 		wc->wr_id = qp->rq.wr_id[tag & (faultline_wq_depth(&qp->rq) - 1)];
-		/* Releases the slot, as above. */
+		/* Releases the slot, as in faultline_wc_send(). */
 		smp_store_release(&qp->rq.consumer, tag + 1);
 	}
 	wc->opcode = cqe->opcode == FAULTLINE_WC_RECV_RDMA_WITH_IMM ?
@@ -288,7 +288,7 @@ static void faultline_wc_recv(struct faultline_qp *qp,
 		faultline_wc_datagram(cqe, wc);
 }
 
-/* Turns an entry into a work completion. False: its QP is gone. */
+/* Converts an entry. Returns false if its QP does not exist any more. */
 static bool faultline_wc_fill(struct faultline_cq *cq,
 			      const struct faultline_cqe *cqe, struct ib_wc *wc)
 {
@@ -298,7 +298,7 @@ static bool faultline_wc_fill(struct faultline_cq *cq,
 
 	if (!res)
 		return false;
-	/* Whoever destroys it takes it out, then takes the lock we hold. */
+	/* QPs are freed only after their entries are removed under cq->lock. */
 	qp = container_of(res, struct faultline_qp, res);
 	memset(wc, 0, sizeof(*wc));
 	wc->qp = &qp->ibqp;
@@ -313,7 +313,7 @@ static bool faultline_wc_fill(struct faultline_cq *cq,
 	return true;
 }
 
-/* Flushes what a dead device has left of a work queue. */
+/* Flushes the requests that a dead device has not completed. */
 static int faultline_flush_wq(struct faultline_qp *qp, struct faultline_wq *wq,
 			      enum ib_wc_opcode opcode, int max,
 			      struct ib_wc *wc)
@@ -331,7 +331,7 @@ static int faultline_flush_wq(struct faultline_qp *qp, struct faultline_wq *wq,
 		wc->opcode = opcode;
 		wc->qp = &qp->ibqp;
 		wc->port_num = 1;
-		/* Releases the slot, as for any completion. */
+		/* Releases the slot, as in faultline_wc_send(). */
 		smp_store_release(&wq->consumer, wq->consumer + 1);
 		wc++;
 		n++;
@@ -389,7 +389,7 @@ int faultline_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 	int missed = 0;
 
 	spin_lock_irqsave(&cq->lock, irq_flags);
-	/* The device compares with what it has written: none is missed. */
+	/* The device checks for later entries at once, so none is missed. */
 	faultline_doorbell(dev, solicited ? FAULTLINE_DB_CQ_ARM_SOLICITED :
 					    FAULTLINE_DB_CQ_ARM,
 			   cq->res.num, cq->consumer);
@@ -401,8 +401,8 @@ int faultline_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 }
 
 /*
- * Makes entries of a QP that is going away or was reset void. The CQ's lock is
- * held. They keep their phase, and so are passed over later.
+ * Invalidates the entries of a QP that is being destroyed or reset. The entries
+ * keep their phase, and polls skip them. The CQ's lock is held.
  */
 void faultline_cq_clean(struct faultline_cq *cq, u32 qpn,
 			struct faultline_srq *srq)

@@ -10,7 +10,7 @@
 #define UVERBS_MODULE_NAME faultline_ib
 #include <rdma/uverbs_named_ioctl.h>
 
-/* What an allocation may ask to be aligned to, as log2: it is whole pages. */
+/* log2 of the largest supported alignment: allocations are whole pages. */
 #define FAULTLINE_DM_LOG_ALIGN	12
 
 struct faultline_dm {
@@ -45,7 +45,7 @@ static int faultline_dm_insert(struct faultline_ucontext *ctx,
 
 	if (offset > bar_len || length > bar_len - offset ||
 	    length < dm->ibdm.length) {
-		faultline_fail(dev, "device memory outside of the device");
+		faultline_fail(dev, "device memory exceeds the BAR");
 		return -EIO;
 	}
 	dm->entry.kind = FAULTLINE_MMAP_DEVICE_MEMORY;
@@ -82,7 +82,7 @@ struct ib_dm *faultline_alloc_dm(struct ib_device *ibdev,
 	err = uverbs_copy_to(attrs, FAULTLINE_ATTR_DM_ALLOC_RESP, &resp,
 			     sizeof(resp));
 	if (err) {
-		/* Nobody has mapped it: this frees everything. */
+		/* The memory is not mapped yet, so this frees everything. */
 		rdma_user_mmap_entry_remove(&dm->entry.rdma_entry);
 		return ERR_PTR(err);
 	}

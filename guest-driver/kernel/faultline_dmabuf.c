@@ -27,7 +27,7 @@ static void faultline_dmabuf_unmap_locked(struct faultline_mr *mr)
 
 	if (!umem->sgt)
 		return;
-	/* Fails only if the device is dead, when it has stopped all DMA. */
+	/* Fails only if the device is dead: then it has stopped all DMA. */
 	faultline_tq_invalidate(to_fdev(mr->ibmr.device), mr->ibmr.lkey,
 				mr->ibmr.iova, mr->ibmr.length, &removed);
 	atomic64_add(removed, &mr->page_invalidations);
@@ -92,7 +92,7 @@ int faultline_dmabuf_map(struct faultline_mr *mr)
 	return err;
 }
 
-/* The region has been detached: no fault maps the buffer again. */
+/* Unmaps the buffer of a detached region; no fault maps it again. */
 void faultline_dmabuf_unmap(struct faultline_mr *mr)
 {
 	struct dma_resv *resv =

@@ -9,9 +9,9 @@
 #include "faultline_cmd.h"
 
 #define FAULTLINE_EQ_DEPTH	BIT(FAULTLINE_EQ_LOG_DEPTH)
-/* Milliseconds that the last owner of a number may take to be gone. */
+/* Attempts, at least 1 ms apart, to use the number of a destroyed object. */
 #define FAULTLINE_NUMBER_TRIES	10000
-/* Events that an interrupt handles, at most. */
+/* Maximum number of events that one interrupt handles. */
 #define FAULTLINE_EQ_BUDGET	256
 #define FAULTLINE_EQ_SIZE	(FAULTLINE_EQ_DEPTH * sizeof(struct faultline_eqe))
 
@@ -25,9 +25,9 @@ void faultline_res_init(struct faultline_res *res, u32 num,
 }
 
 /*
- * From now on events find the object. The device may have given it the number
- * of one that it has destroyed, and of which software still looks for what is
- * left: that is waited for.
+ * Makes an object known to event handlers. The device may have reused the
+ * number of a destroyed object that the driver has not removed yet: then this
+ * waits for the removal.
  */
 int faultline_res_add(struct xarray *xa, struct faultline_res *res)
 {
@@ -40,10 +40,10 @@ int faultline_res_add(struct xarray *xa, struct faultline_res *res)
 	return err;
 }
 
-/* No event finds the object any more, and none is being handled. */
+/* Hides an object from event handlers, and waits for running ones. */
 void faultline_res_remove(struct xarray *xa, struct faultline_res *res)
 {
-	/* An object that was refused its number has never been here. */
+	/* If faultline_res_add() has failed, the object is not in the array. */
 	xa_cmpxchg_irq(xa, res->num, res, NULL, 0);
 	faultline_res_put(res);
 	wait_for_completion(&res->unused);
@@ -72,7 +72,7 @@ static void faultline_res_event(struct xarray *xa, u32 num, u8 kind)
 {
 	struct faultline_res *res = faultline_res_get(xa, num);
 
-	/* Events of an object may outlive it in the queue. */
+	/* The queue may have events of an object that has been destroyed. */
 	if (!res)
 		return;
 	res->event(res, kind);
@@ -118,7 +118,7 @@ static void faultline_handle_event(struct faultline_dev *dev,
 				     object);
 		break;
 	case FAULTLINE_EVENT_DEVICE_FATAL:
-		faultline_fail(dev, "the device says so");
+		faultline_fail(dev, "device reports a fatal error");
 		break;
 	default:
 		dev_warn_ratelimited(&dev->pdev->dev, "unknown event %u\n",
@@ -127,8 +127,8 @@ static void faultline_handle_event(struct faultline_dev *dev,
 }
 
 /*
- * Handles what is in the queue, but not for ever: a process can have its CQs
- * tell as fast as this reads. Returns whether there was anything.
+ * Handles at most FAULTLINE_EQ_BUDGET events, since processes can cause events
+ * as fast as this function handles them. Returns true if there were any.
  */
 static bool faultline_eq_process(struct faultline_eq *eq)
 {
@@ -150,13 +150,13 @@ static bool faultline_eq_process(struct faultline_eq *eq)
 		dma_rmb();
 		faultline_handle_event(dev, eqe);
 		eq->consumer++;
-		/* The device learns of free entries before they run out. */
+		/* Report free entries before the queue is full. */
 		if (!(eq->consumer % (FAULTLINE_EQ_DEPTH / 4)))
 			faultline_doorbell(dev, FAULTLINE_DB_EQ_ARM, eq->eqn,
 					   eq->consumer);
 	}
 	any = eq->consumer != first;
-	/* Events that are left or came since raise the vector at once. */
+	/* If unread events remain, this raises the interrupt at once. */
 	faultline_doorbell(dev, FAULTLINE_DB_EQ_ARM, eq->eqn, eq->consumer);
 	spin_unlock_irqrestore(&eq->lock, flags);
 	return any;
@@ -177,8 +177,8 @@ static bool faultline_eq_pending(const struct faultline_eq *eq)
 }
 
 /*
- * Looks for events whose interrupt got lost: those that were there the last
- * time, a second ago, and still are.
+ * Handles events whose interrupt was lost: events that have been pending since
+ * the previous call, one second ago.
  */
 void faultline_eqs_check_lost(struct faultline_dev *dev)
 {
@@ -203,14 +203,14 @@ void faultline_eqs_check_lost(struct faultline_dev *dev)
 	}
 }
 
-/* Every event that is being handled is over after this. */
+/* Waits until all event handlers that run have returned. */
 void faultline_eqs_sync(struct faultline_dev *dev)
 {
 	unsigned int i;
 
 	for (i = 0; i < dev->num_eqs; i++) {
 		synchronize_irq(dev->eqs[i].irq);
-		/* The look for lost interrupts handles events, too. */
+		/* faultline_eqs_check_lost() handles events, too. */
 		spin_lock_irq(&dev->eqs[i].lock);
 		spin_unlock_irq(&dev->eqs[i].lock);
 	}
@@ -280,7 +280,7 @@ static void faultline_eq_destroy(struct faultline_dev *dev,
 	free_irq(eq->irq, eq);
 	err = faultline_dead_ok(dev, faultline_cmd_destroy_eq(dev, eq->eqn));
 	if (err) {
-		/* The device may still write to it. */
+		/* The device may still write to the ring: do not free it. */
 		faultline_err(dev, "EQ %u: can't destroy: %d\n", eq->eqn, err);
 		return;
 	}

@@ -35,7 +35,7 @@ static int faultline_get_link_ksettings(struct net_device *netdev,
 static u32 faultline_max_depth(const struct faultline_net *net)
 {
 	const struct faultline_caps *caps = &net->dev->caps;
-	/* A CQ has twice the entries. */
+	/* A CQ has twice as many entries as the queue. */
 	u32 most = min3((u32)FAULTLINE_NET_MAX_DEPTH,
 			le32_to_cpu(caps->max_qp_wr),
 			le32_to_cpu(caps->max_cqe) / 2);
@@ -114,7 +114,7 @@ static int faultline_set_coalesce(struct net_device *netdev,
 				    coal->rx_coalesce_usecs) ||
 	    !faultline_can_moderate(net, coal->tx_max_coalesced_frames,
 				    coal->tx_coalesce_usecs)) {
-		NL_SET_ERR_MSG(extack, "too large, or frames without a time");
+		NL_SET_ERR_MSG(extack, "too large, or frames without usecs");
 		return -EINVAL;
 	}
 	rx.count = coal->rx_max_coalesced_frames;
@@ -272,8 +272,8 @@ static void faultline_get_strings(struct net_device *netdev, u32 set, u8 *data)
 }
 
 /*
- * The device's counters, of RoCE and of the netdev together, and the netdev's
- * own by channel.
+ * Reports the device's counters (RoCE and netdev together), then the statistics
+ * of each channel.
  */
 static void faultline_get_ethtool_stats(struct net_device *netdev,
 					struct ethtool_stats *stats, u64 *data)

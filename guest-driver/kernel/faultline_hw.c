@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Transport: registers, doorbells and the two command channels. Knows no
- * command.
+ * Transport: registers, doorbells and the two command channels. Independent of
+ * the individual commands.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -11,9 +11,9 @@
 
 #include "faultline.h"
 
-/* How long a full doorbell ring is watched. It drains in microseconds. */
+/* Time limit for a full doorbell ring, which drains in microseconds. */
 #define FAULTLINE_DB_SPIN_NS	(20ULL * NSEC_PER_USEC)
-/* Rounds after which a ring counts as full: more than garbage in it needs. */
+/* Attempts before a ring counts as full; enough to skip invalid entries. */
 #define FAULTLINE_DB_TRIES	(4 * FAULTLINE_DB_RING_ENTRIES)
 
 u32 faultline_read(struct faultline_dev *dev, u32 reg)
@@ -51,7 +51,7 @@ static void faultline_write64(struct faultline_dev *dev, u32 reg, u64 value)
 	faultline_write(dev, reg + 4, upper_32_bits(value));
 }
 
-/* Whether there is still a device behind the BAR. */
+/* Returns false if the device was unplugged or its registers are disabled. */
 bool faultline_hw_answers(struct faultline_dev *dev)
 {
 	return faultline_read(dev, FAULTLINE_REG_MAGIC) == FAULTLINE_MAGIC;
@@ -64,11 +64,11 @@ static void faultline_kick(struct faultline_dev *dev, u64 doorbell)
 
 static u64 faultline_db_load(const __le64 *word)
 {
-	/* Pairs with the device's stores to its words, and with exchanges. */
+	/* Pairs with the device's stores and faultline_db_exchange(). */
 	return le64_to_cpu(smp_load_acquire(word));
 }
 
-/* Exchanges a word, fully ordered. False: it is not `from`. */
+/* Replaces `from` by `to`, fully ordered. Returns false if it is not `from`. */
 static bool faultline_db_exchange(__le64 *word, u64 from, u64 to)
 {
 	u64 old = (__force u64)cpu_to_le64(from);
@@ -78,9 +78,10 @@ static bool faultline_db_exchange(__le64 *word, u64 from, u64 to)
 }
 
 /*
- * Stores a doorbell in the ring of page 0, by the steps of
- * firmware/abi/src/ring.rs: claim and store are one exchange, so what runs
- * here, interrupted wherever, holds up no other. False: the ring is full.
+ * Stores a doorbell in the ring of page 0, as firmware/abi/src/ring.rs
+ * describes: one exchange claims the slot and stores the doorbell, so an
+ * interrupted caller never blocks other callers. Returns false if the ring is
+ * full.
  */
 static bool faultline_db_append(struct faultline_doorbell_page *page,
 				u64 doorbell)
@@ -103,21 +104,21 @@ static bool faultline_db_append(struct faultline_doorbell_page *page,
 		}
 		if ((bits >> FAULTLINE_DB_TYPE_SHIFT & FAULTLINE_DB_TYPE_MASK) &&
 		    bits >> FAULTLINE_DB_PHASE_SHIFT != phase) {
-			/* Or a doorbell of the next lap, if `index` is old. */
+			/* An old `index` finds doorbells of the next lap. */
 			if (faultline_db_load(&page->producer) == index)
 				return false;
 			continue;
 		}
-		/* It was stored, and perhaps taken, but not counted. */
+		/* The slot is used, but `producer` is not incremented yet. */
 		faultline_db_exchange(&page->producer, index, index + 1);
 	}
 	return false;
 }
 
 /*
- * Appends a doorbell to the ring of page 0. Any context. What finds no room in
- * some microseconds goes to the kick page, and so overtakes what is in the
- * ring, which is harmless: doorbells carry absolute indices.
+ * Appends a doorbell to the ring of page 0, in any context. If the ring stays
+ * full, the doorbell is written to the kick page and so overtakes those in the
+ * ring. This is harmless, since doorbells carry absolute indices.
  */
 void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
 			u32 value)
@@ -146,14 +147,14 @@ void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
 	}
 	/*
 	 * Pairs with the device's barrier between setting `asleep` and its
-	 * last look at the ring: one of the two sees the other's store.
+	 * last check of the ring: one of the two sees the other's store.
 	 */
 	smp_mb();
 	if (READ_ONCE(page->asleep))
 		faultline_kick(dev, doorbell);
 }
 
-/* Takes completions off the ring. The queue's lock is held. */
+/* Handles the completions in the ring. The queue's lock is held. */
 static void __faultline_cmdq_process(struct faultline_cmdq *q)
 {
 	bool progress = false;
@@ -170,7 +171,7 @@ static void __faultline_cmdq_process(struct faultline_cmdq *q)
 		dma_rmb();
 		id = le16_to_cpup((__le16 *)comp);
 		if (id != (u16)q->consumer) {
-			faultline_err(q->dev, "%s: completion %u where %u is due\n",
+			faultline_err(q->dev, "%s: completion %u, expected %u\n",
 				      q->name, id, (u16)q->consumer);
 			q->stopped = true;
 			faultline_fail(q->dev, "completions out of order");
@@ -199,7 +200,7 @@ void faultline_cmdq_process(struct faultline_cmdq *q)
 	spin_unlock_irqrestore(&q->lock, flags);
 }
 
-/* Gives up on everything that is in flight and takes no more. */
+/* Aborts all commands in flight and refuses further ones. */
 void faultline_cmdq_abort(struct faultline_cmdq *q)
 {
 	unsigned long flags;
@@ -220,7 +221,7 @@ void faultline_cmdq_abort(struct faultline_cmdq *q)
 	spin_unlock_irqrestore(&q->lock, flags);
 }
 
-/* Puts a command into the ring, if there is room. */
+/* Puts a command into the ring. Returns -EBUSY if the ring is full. */
 static int faultline_cmdq_try_post(struct faultline_cmdq *q, const void *cmd,
 				   struct faultline_cmd_req *req)
 {
@@ -244,14 +245,14 @@ static int faultline_cmdq_try_post(struct faultline_cmdq *q, const void *cmd,
 	memcpy(entry, cmd, q->cmd_size);
 	req->id = q->producer;
 	req->state = 0;
-	/* The id stands at the same place in both kinds of commands. */
+	/* The id has the same offset in both kinds of commands. */
 	BUILD_BUG_ON(offsetof(struct faultline_admin_hdr, id) !=
 		     offsetof(struct faultline_tq_cmd, id));
 	*(__le16 *)(entry + offsetof(struct faultline_admin_hdr, id)) =
 		cpu_to_le16(req->id);
 	q->reqs[slot] = req;
 	q->producer++;
-	/* The doorbell orders the entry before itself. */
+	/* The device sees the entry before the doorbell. */
 	faultline_doorbell(q->dev, q->db_type, 0, q->producer);
 out:
 	spin_unlock_irqrestore(&q->lock, flags);
@@ -285,7 +286,7 @@ static int faultline_cmdq_post(struct faultline_cmdq *q, const void *cmd,
 	return err;
 }
 
-/* Whether the request is through; takes completions off the ring. */
+/* Handles the completions in the ring and returns the request's state. */
 static int faultline_cmdq_look(struct faultline_cmdq *q,
 			       struct faultline_cmd_req *req)
 {
@@ -300,7 +301,7 @@ static int faultline_cmdq_look(struct faultline_cmdq *q,
 	return state;
 }
 
-/* Takes the request back, so that its memory may go. */
+/* Removes the request from the queue, so that its memory can be reused. */
 static int faultline_cmdq_withdraw(struct faultline_cmdq *q,
 				   struct faultline_cmd_req *req)
 {
@@ -360,9 +361,9 @@ timeout:
 }
 
 /*
- * Sends a command and waits for its completion. Returns 0 once there is one,
- * whatever its status says; -EIO if the device is dead, and then it touches no
- * memory any more. Sleeps.
+ * Sends a command and waits for its completion. Returns 0 if it has completed,
+ * with any status, or -EIO if the device is dead: then it has stopped all DMA.
+ * Sleeps.
  */
 int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
 			enum faultline_wait wait)
@@ -389,7 +390,7 @@ static int faultline_cmdq_init(struct faultline_dev *dev,
 	q->comp_size = comp_size;
 	spin_lock_init(&q->lock);
 	init_waitqueue_head(&q->space);
-	/* Whole pages: the rings must be aligned to them. */
+	/* Allocate whole pages, since the rings must be page-aligned. */
 	q->sq = dma_alloc_coherent(dma_dev,
 				   PAGE_ALIGN(cmd_size * FAULTLINE_CMDQ_DEPTH),
 				   &q->sq_dma, GFP_KERNEL);
@@ -428,7 +429,7 @@ static int faultline_hw_identify(struct faultline_dev *dev)
 		return -ENODEV;
 	}
 	if (version >> 16 != FAULTLINE_ABI_VERSION >> 16) {
-		faultline_err(dev, "device speaks ABI %u.%u, driver %u.%u\n",
+		faultline_err(dev, "device has ABI %u.%u, driver needs %u.%u\n",
 			      version >> 16, version & 0xffff,
 			      FAULTLINE_ABI_VERSION >> 16,
 			      FAULTLINE_ABI_VERSION & 0xffff);
@@ -444,11 +445,11 @@ static int faultline_hw_identify(struct faultline_dev *dev)
 }
 
 /*
- * Maps page 0 of both kinds. Doorbell pages are plain memory that happens to
- * lie behind a BAR: locked operations must work on them, so they are mapped as
- * memory and not as I/O. Where firmware has marked the BAR uncached in the
- * MTRRs the mapping ends up uncached on x86, which is as correct and as fast
- * in a guest. Kick pages are trapped and have side effects: I/O.
+ * Maps doorbell page 0 and kick page 0. Doorbell pages are plain memory behind
+ * a BAR. They are mapped as memory, since locked operations must work on them.
+ * On x86 the mapping is uncached if firmware has marked the BAR uncached in the
+ * MTRRs; in a guest this is as correct and as fast. Kick pages are mapped as
+ * I/O, since accesses to them are trapped and have side effects.
  */
 static int faultline_hw_map_doorbells(struct faultline_dev *dev)
 {
@@ -504,7 +505,7 @@ static int faultline_hw_enable(struct faultline_dev *dev)
 	status = faultline_read(dev, FAULTLINE_REG_STATUS);
 	if (status & FAULTLINE_STATUS_FATAL ||
 	    !(status & FAULTLINE_STATUS_ENABLED)) {
-		faultline_err(dev, "device refuses to start: status %#x, fatal code %u\n",
+		faultline_err(dev, "can't enable the device: status %#x, fatal code %u\n",
 			      status,
 			      faultline_read(dev, FAULTLINE_REG_FATAL_CODE));
 		return -EIO;
@@ -512,7 +513,7 @@ static int faultline_hw_enable(struct faultline_dev *dev)
 	return 0;
 }
 
-/* Resets the device: after this it does no DMA. */
+/* Resets the device; afterwards it does no DMA. */
 void faultline_hw_stop(struct faultline_dev *dev)
 {
 	if (faultline_hw_answers(dev))
@@ -526,7 +527,7 @@ int faultline_hw_init(struct faultline_dev *dev)
 	int err;
 
 	if (PAGE_SIZE != FAULTLINE_PAGE_SIZE) {
-		/* Neighbouring contexts would share a mapping. */
+		/* Several user contexts would share a page. */
 		faultline_err(dev, "pages of %lu bytes are not supported\n",
 			      PAGE_SIZE);
 		return -EOPNOTSUPP;
@@ -538,7 +539,7 @@ int faultline_hw_init(struct faultline_dev *dev)
 	err = faultline_hw_identify(dev);
 	if (err)
 		goto unmap;
-	/* Whatever was before us: start from nothing. */
+	/* A previous driver may have left the device enabled. */
 	faultline_write(dev, FAULTLINE_REG_CONTROL, FAULTLINE_CONTROL_RESET);
 	err = faultline_hw_map_doorbells(dev);
 	if (err)

@@ -14,8 +14,8 @@
 struct faultline_buf {
 	/* Kernel: */
 	void *cpu;
-	dma_addr_t dma;		/* of one piece */
-	struct sg_table sgt;	/* of many */
+	dma_addr_t dma;		/* if contiguous */
+	struct sg_table sgt;	/* if scattered */
 	bool scattered;
 	size_t size;
 	/* User: */
@@ -38,7 +38,7 @@ enum faultline_mmap_kind {
 	FAULTLINE_MMAP_DEVICE_MEMORY,
 };
 
-/* Something that a process may map. */
+/* A range that a process may map. */
 struct faultline_mmap_entry {
 	struct rdma_user_mmap_entry rdma_entry;
 	phys_addr_t phys;
@@ -95,12 +95,12 @@ struct faultline_mr {
 	/* References of faults and prefetches; detaching waits for the last. */
 	refcount_t users;
 	struct completion unused;
-	/* That of its address space. */
+	/* The share of the region's address space. */
 	struct faultline_odp_share *share;
 	/*
-	 * Under faultline_odp.lock: the addresses at which the next one of
-	 * sequential faults begins, the number of bytes to map beyond the
-	 * message, and whether a worker faults in further pages.
+	 * Under faultline_odp.lock: the range in which the next fault begins if
+	 * faults are sequential, the number of bytes to map beyond the message,
+	 * and whether a worker faults in further pages.
 	 */
 	u64 readahead_start;
 	u64 readahead_end;
@@ -131,17 +131,17 @@ struct faultline_mr {
 				 IB_ACCESS_FLUSH_GLOBAL |	\
 				 IB_ACCESS_FLUSH_PERSISTENT)
 
-/* Entries for the pages of a pinned region on their way to the device. */
+/* State of faultline_map_run(), which writes entries of pinned regions. */
 struct faultline_map {
 	struct faultline_dev *dev;
 	struct ib_umem *umem;
 	u32 key;
 	u8 page_shift;
 	u64 perms;
-	u64 iova;		/* of the first page gathered */
-	u64 first;		/* its DMA address */
-	u64 count;		/* pages gathered */
-	bool contiguous;	/* all of them follow each other */
+	u64 iova;		/* of the first page collected */
+	u64 first;		/* DMA address of that page */
+	u64 count;		/* pages collected */
+	bool contiguous;	/* DMA addresses are contiguous */
 	__le64 *list;
 	dma_addr_t list_dma;
 	u32 list_len;
@@ -186,10 +186,10 @@ struct faultline_srq {
 	struct faultline_wq wq;
 	struct mutex resize_lock;
 	bool user;
-	/* Operations on its tag list, if it has one. */
+	/* Ring of tag list operations, for SRQs with tag matching. */
 	struct faultline_buf ops;
 	u8 ops_log_depth;
-	/* Tags of work requests that are not posted; under wq.lock. */
+	/* Tags that no posted work request uses; under wq.lock. */
 	u32 *free_tags;
 	u32 num_free;
 };

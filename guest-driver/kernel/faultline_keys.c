@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Keys that work requests give memory to: fast registration and windows. */
+/* Keys that work requests bind to memory: fast registration and windows. */
 #include <linux/dma-mapping.h>
 #include <linux/slab.h>
 
 #include "faultline_ib.h"
 
-/* A key of the given kind without memory. */
+/* Creates a key of the given kind without memory. */
 static int faultline_create_free_key(struct ib_pd *ibpd, u32 kind, u64 length,
 				     u32 *key)
 {
@@ -29,7 +29,7 @@ int faultline_alloc_mw(struct ib_mw *ibmw, struct ib_udata *udata)
 					 0, &ibmw->rkey);
 }
 
-/* The device does not mind the variant, which changes with each binding. */
+/* The device ignores the key's variant, which each binding changes. */
 int faultline_dealloc_mw(struct ib_mw *ibmw)
 {
 	struct faultline_dev *dev = to_fdev(ibmw->device);
@@ -110,7 +110,7 @@ int faultline_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents,
 	return ib_sg_to_pages(ibmr, sg, nents, offset, faultline_add_page);
 }
 
-/* The device reads the list when it comes to the request. */
+/* The device reads the page list when it executes the request. */
 int faultline_fill_reg_mr(struct faultline_reg_mr_wqe *wqe,
 			  const struct ib_reg_wr *wr)
 {

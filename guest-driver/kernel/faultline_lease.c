@@ -2,27 +2,27 @@
 /**
  * DOC: Watched pinned regions
  *
- * The device works on pinned pages, whatever happens to the mapping. For a
- * watched region the process receives an event about each change, and can
- * point the same key to the new mapping (RESTORE). The mode of the region
- * decides what the device does until then:
+ * The device uses pinned pages, even if the mapping changes. For a watched
+ * region the process receives an event about each change, and can point the
+ * same key to the new mapping (RESTORE). The mode of the region decides what
+ * the device does until then:
  *
  * - KEEP: it continues to use the old pages.
- * - FENCE: it loses the pages before the change is made; requests that use
- *   them fail.
+ * - FENCE: its entries are removed before the change is made; requests that
+ *   use the pages fail.
  * - LEASE: as FENCE, but first the change waits until the process has answered
  *   or a time limit has passed.
  *
  * A lease delays the task that changes the mapping, which holds the locks of
  * the address space and maybe those of a file. Therefore:
  *
- * - A task never waits for itself: not the thread that read the events last,
- *   nor a process without another thread.
+ * - A task never waits for itself: neither the thread that read the events
+ *   last nor a process with a single thread waits.
  * - It waits only for processes of its own user. Another user could map the
  *   same file for this purpose, or move pages of a file that it may only read.
- * - It does not wait if the address space or the task is ending, with a fatal
- *   signal, in reclaim, in a kernel thread, where it must not sleep, or if no
- *   process can read the events.
+ * - It does not wait if the address space or the task is ending, if it has a
+ *   fatal signal, is in reclaim, is a kernel thread or must not sleep, or if
+ *   no process can read the events.
  * - Answering takes no lock that the waiting task can hold: it does not use
  *   the address space. RESTORE answers first, then waits for the end of the
  *   change, and only then pins pages.
@@ -34,9 +34,9 @@
  * Locking, outermost first: faultline_mr_watch.restore_lock serializes RESTORE
  * and is never taken in notifiers. faultline_mr_watch.lock is taken in
  * notifiers that may sleep. It protects the state of the region, the sequence
- * of the notifier, and the device's entries; under it nothing is allocated,
- * and only the device is waited for. It is released while a change waits for
- * an answer. Under it, faultline_lease_budget_lock protects the budgets of all
+ * of the notifier, and the device's entries. Code under it allocates nothing
+ * and waits only for the device. It is released while a change waits for an
+ * answer. Under it, faultline_lease_budget_lock protects the budgets of all
  * users, and faultline_events.lock the event queue.
  */
 #include <linux/cred.h>
@@ -57,8 +57,8 @@
 #define FAULTLINE_PIN_TRIES	16
 
 /*
- * How long all leases of a user together may delay changes of mappings in one
- * period: as long as a single lease may.
+ * Maximum total delay by all leases of a user in one period. A single lease may
+ * use all of it.
  */
 #define FAULTLINE_LEASE_BUDGET	msecs_to_jiffies(FAULTLINE_MAX_LEASE_MS)
 #define FAULTLINE_LEASE_BUDGET_PERIOD	(60 * HZ)
@@ -69,7 +69,7 @@ struct faultline_lease_budget {
 	kuid_t owner;
 	/* Watched regions of the user. */
 	unsigned int users;
-	/* Begin of the period, and the used part of the budget; jiffies. */
+	/* Start of the period, and the used part of the budget; jiffies. */
 	unsigned long since;
 	unsigned long spent;
 };
@@ -93,22 +93,22 @@ struct faultline_mr_watch {
 	struct mutex restore_lock;
 	/*
 	 * Protects what follows, the notifier's sequence, and the entries in
-	 * the device. Taken in notifiers that may sleep: under it nothing is
-	 * allocated, and nothing but the device is waited for.
+	 * the device. Taken in notifiers that may sleep: code under it
+	 * allocates nothing and waits only for the device.
 	 */
 	struct mutex lock;
 	/* The key exists and may have entries. */
 	bool live;
 	/* All pages are anonymous. */
 	bool anon;
-	/* Pages are being pinned; the notifier's sequence tells of changes. */
+	/* Pages are being pinned; the notifier's sequence reveals changes. */
 	bool pinning;
 	/* Deregistration has begun: changes do not wait. */
 	bool closing;
 	/* A range whose entries have been removed; there may be others. */
 	u64 fenced_start;
 	u64 fenced_end;
-	/* Number of the last change that waits, and of the last answered. */
+	/* Numbers of the last change that waits and the last answered one. */
 	u64 asked;
 	u64 answered;
 	wait_queue_head_t answer;
@@ -208,7 +208,7 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 	    !faultline_events_open(watch->events) ||
 	    !faultline_lease_budget_left(watch->budget))
 		return false;
-	/* The task holds locks of the file that the region can only read. */
+	/* The task holds locks of a file that the region can only read. */
 	if (range->event == MMU_NOTIFY_CLEAR && !watch->anon &&
 	    !watch->mr->umem->writable)
 		return false;
@@ -227,7 +227,7 @@ static bool faultline_lease_may_wait(const struct faultline_mr_watch *watch,
 
 /*
  * Removes the device's entries of a range. One change often causes several
- * notifications, so the range is stored: it needs no further command.
+ * notifications, so the range is stored to avoid further commands for it.
  */
 static void faultline_lease_fence(struct faultline_mr_watch *watch, u64 start,
 				  u64 end)
@@ -270,7 +270,7 @@ static void faultline_lease_wait(struct faultline_mr_watch *watch)
 					msecs_to_jiffies(watch->lease_ms)));
 	faultline_lease_budget_spend(watch->budget, jiffies - since);
 	mutex_lock(&watch->lock);
-	/* With less time than the lease promises, no limit has passed. */
+	/* If the budget ended the wait, the time limit has not passed. */
 	if (!faultline_lease_answered(watch, asked) &&
 	    left >= msecs_to_jiffies(watch->lease_ms))
 		WRITE_ONCE(watch->events->lease_expired, true);

@@ -40,7 +40,7 @@ static void faultline_death_work(struct work_struct *work)
 	queue_work(FAULTLINE_UNBOUND_WQ, &dev->unregister_work);
 }
 
-/* Takes a dead device from the network stack and the RDMA core. */
+/* Unregisters a dead device from the network stack and the RDMA core. */
 static void faultline_unregister_work(struct work_struct *work)
 {
 	struct faultline_dev *dev =
@@ -54,7 +54,7 @@ static void faultline_unregister_work(struct work_struct *work)
 	faultline_ib_unregister(dev);
 }
 
-/* Waits until no work item sends commands, and a failure is complete. */
+/* Waits for work items that send commands or handle a device failure. */
 static void faultline_flush_works(struct faultline_dev *dev)
 {
 	flush_workqueue(dev->wq);
@@ -63,9 +63,9 @@ static void faultline_flush_works(struct faultline_dev *dev)
 }
 
 /*
- * A device that runs shows it by its heartbeat in memory. Registers are read
- * only if it is silent: QEMU waits for the emulator's answer under a lock
- * that stops all processors of the guest.
+ * A running device increments a heartbeat in memory. Registers are read only if
+ * the heartbeat stops: QEMU waits for the emulator's answer under a lock that
+ * stops all processors of the guest.
  */
 static void faultline_check_health(struct faultline_dev *dev)
 {
@@ -89,7 +89,7 @@ static void faultline_check_health(struct faultline_dev *dev)
 			      faultline_read(dev, FAULTLINE_REG_FATAL_CODE));
 		faultline_fail(dev, "fatal status");
 	} else if (!(status & FAULTLINE_STATUS_ENABLED)) {
-		faultline_fail(dev, "was reset by someone else");
+		faultline_fail(dev, "unexpected reset");
 	} else if (dev->heartbeat_misses >= FAULTLINE_HEARTBEAT_MISSES) {
 		faultline_fail(dev, "no heartbeat");
 	}
@@ -135,8 +135,8 @@ static int faultline_init_software(struct faultline_dev *dev,
 	if (!dev->wq)
 		return -ENOMEM;
 	/*
-	 * A workqueue of its own: commands in work items of the other one wait
-	 * until a device that does not answer has been declared dead.
+	 * A separate workqueue: commands in work items of dev->wq wait until a
+	 * device that does not answer has been declared dead.
 	 */
 	dev->death_wq = alloc_workqueue("%s-death-%s",
 					WQ_UNBOUND | WQ_MEM_RECLAIM, 0,
@@ -243,8 +243,8 @@ dealloc:
 }
 
 /*
- * Also called for a dead device, and for one that was unplugged: then commands
- * fail, since its registers do not answer.
+ * Also called for a dead device, and for an unplugged one: its registers do
+ * not answer, so commands fail.
  */
 static void faultline_remove(struct pci_dev *pdev)
 {

@@ -9,7 +9,7 @@
 #include "faultline_odp.h"
 #include "faultline_watch.h"
 
-/* Hints without effect. */
+/* Hints that have no effect. */
 #define FAULTLINE_MR_HINTS	(IB_ACCESS_HUGETLB | IB_ACCESS_OPTIONAL)
 
 /* Limit on contiguous pages in one command, which bounds its duration. */
@@ -441,10 +441,10 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	 * invalidation must not reach another region with the same key. Pinned
 	 * memory must outlive the key.
 	 *
-	 * The device refuses to destroy a key with a bound memory window. A
-	 * modification to the present rights finds out: if it fails, the
-	 * region is unchanged. If a window is bound in between, the region
-	 * remains without memory.
+	 * The device refuses to destroy a key with a bound memory window.
+	 * Setting the present rights again detects this: if it fails, the
+	 * region is unchanged. If a window is bound after that check, the
+	 * region remains without memory.
 	 */
 	if (mr->on_demand || (mr->umem && mr->umem->is_odp)) {
 		err = faultline_rereg_rights(mr, ibmr->pd, mr->access);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * The Ethernet side: a netdev on raw Ethernet QPs of the kernel's. Everything
- * that RoCE does not take comes here.
+ * The netdev, which uses raw Ethernet QPs of the kernel. It receives all frames
+ * that are not for RoCE.
  */
 #include <linux/dma-mapping.h>
 #include <linux/etherdevice.h>
@@ -20,7 +20,7 @@ struct net_device *faultline_netdev(struct faultline_dev *dev)
 	return dev->net->netdev;
 }
 
-/* Tells the device what to receive. Under config_lock. */
+/* Configures reception in the device. Under config_lock. */
 static int faultline_net_config(struct faultline_net *net)
 {
 	struct net_device *netdev = net->netdev;
@@ -49,7 +49,7 @@ static int faultline_net_set_up(struct faultline_net *net, bool up)
 	return err;
 }
 
-/* From now on another queue pair receives. */
+/* Makes another queue pair receive the frames of the netdev. */
 int faultline_net_receive_on(struct faultline_net *net, u32 qpn)
 {
 	u32 old;
@@ -72,8 +72,9 @@ static u32 faultline_max_filter(const struct faultline_net *net)
 }
 
 /*
- * Lists what the kernel wants frames for beside the own address; gives the
- * flags for what has no room. Under config_lock and the netdev's address lock.
+ * Lists the addresses to receive besides the netdev's own. Returns flags that
+ * replace addresses for which the list has no room. Under config_lock and the
+ * netdev's address lock.
  */
 static u32 faultline_net_list_addresses(struct faultline_net *net, u32 *count)
 {
@@ -114,7 +115,7 @@ static void faultline_net_mode_work(struct work_struct *work)
 	netif_addr_lock_bh(net->netdev);
 	flags = faultline_net_list_addresses(net, &count);
 	netif_addr_unlock_bh(net->netdev);
-	/* First what adds, then what takes away: no frame is missed. */
+	/* Add filters before removing others, so that no frame is missed. */
 	old = net->rx_flags;
 	net->rx_flags |= flags;
 	if (net->rx_flags != old)
@@ -128,7 +129,7 @@ static void faultline_net_mode_work(struct work_struct *work)
 	mutex_unlock(&net->config_lock);
 }
 
-/* May not sleep. */
+/* Must not sleep. */
 static void faultline_set_rx_mode(struct net_device *netdev)
 {
 	struct faultline_net *net = netdev_priv(netdev);
@@ -190,7 +191,7 @@ static void faultline_disable_napi(struct faultline_net *net)
 	for (i = 0; i < net->num_channels; i++) {
 		faultline_net_set_queue_napi(net, i, NULL);
 		napi_disable(&net->channels[i].napi);
-		/* Nothing starts it any more. */
+		/* Without NAPI, nothing starts the timer again. */
 		timer_delete_sync(&net->channels[i].refill_timer);
 	}
 }
@@ -243,7 +244,7 @@ static int faultline_stop(struct net_device *netdev)
 	return 0;
 }
 
-/* A queue pair is in error: replaces all queues by new ones. */
+/* Replaces all queues after an error of a queue pair. */
 static void faultline_net_reset_work(struct work_struct *work)
 {
 	struct faultline_net *net =
@@ -411,7 +412,7 @@ static void faultline_get_stats64(struct net_device *netdev,
 	struct faultline_net *net = netdev_priv(netdev);
 	unsigned int i;
 
-	/* Also of channels that are not in use any more. */
+	/* Include channels that are not in use any more. */
 	for (i = 0; i < net->max_channels; i++) {
 		struct faultline_queue_stats queue;
 
@@ -467,7 +468,7 @@ void faultline_net_link(struct faultline_dev *dev, bool up)
 	faultline_ib_port_event(dev, up);
 }
 
-/* The device is dead: no carrier, and transmission ends. */
+/* Stops transmission and turns the carrier off, since the device is dead. */
 void faultline_net_death(struct faultline_dev *dev)
 {
 	mutex_lock(&dev->net_lock);

@@ -57,7 +57,7 @@ struct faultline_channel_stats {
 	u64_stats_t tx_bytes;
 };
 
-/* The same at one moment. */
+/* A snapshot of struct faultline_channel_stats. */
 struct faultline_queue_stats {
 	u64 rx_packets;
 	u64 rx_bytes;

@@ -56,7 +56,7 @@ static void faultline_net_rss_destroy_table(struct faultline_net *net,
 								       table));
 }
 
-/* Creates the receive queue pair of the channels, which exist. */
+/* Creates the receive queue pair of the channels, which must exist. */
 int faultline_net_rss_create(struct faultline_net *net,
 			     struct faultline_net_rss *rss)
 {
@@ -81,7 +81,7 @@ int faultline_net_rss_create(struct faultline_net *net,
 	return err;
 }
 
-/* The netdev does not receive on it any more. */
+/* Destroys a receive queue pair that the netdev does not use any more. */
 void faultline_net_rss_destroy(struct faultline_net *net,
 			       const struct faultline_net_rss *rss)
 {
@@ -92,7 +92,7 @@ void faultline_net_rss_destroy(struct faultline_net *net,
 	faultline_net_rss_destroy_table(net, rss->rwq_ind_table);
 }
 
-/* Receives by the present indirection table and key instead of old ones. */
+/* Replaces the receive queue pair by one with the present table and key. */
 int faultline_net_rss_replace(struct faultline_net *net)
 {
 	struct faultline_net_rss rss;
@@ -124,7 +124,7 @@ void faultline_net_set_xps(struct faultline_net *net)
 		return;
 	for (i = 0; i < net->num_channels; i++) {
 		cpumask_clear(mask);
-		/* As with interrupt vectors: the i-th CPU is the first. */
+		/* Start at the i-th CPU, as the interrupt vectors do. */
 		for (k = i; k < num_online_cpus(); k += net->num_channels)
 			cpumask_set_cpu(cpumask_local_spread(k, node), mask);
 		/* Only a hint, so errors are ignored. */

@@ -34,12 +34,12 @@
  * - the lock of the array faultline_mr.children
  * - the lock of the translation queue
  *
- * The lock of the array faultline_odp.mrs protects the array and the step from
- * a region found there to a reference on it. faultline_odp.lock is taken in
+ * The lock of the array faultline_odp.mrs protects the array, and a region
+ * found there until a reference is taken. faultline_odp.lock is taken in
  * interrupts. No lock of the driver is taken under these two.
  *
  * faultline_odp_invalidate() runs in any process that changes a mapping, with
- * locks of that address space held: it waits for nothing but the device. All
+ * locks of that address space held, so it waits only for the device. All
  * other functions run in process context and may sleep: verbs calls, page
  * fault workers, prefetch workers.
  */
@@ -196,8 +196,8 @@ void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 }
 
 /*
- * Waits until no fault or prefetch of the region is served, and removes the
- * device's entries.
+ * Waits for all faults and prefetches of the region that are being served, and
+ * removes the device's entries.
  */
 void faultline_odp_detach(struct faultline_mr *mr)
 {

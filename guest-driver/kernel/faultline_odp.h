@@ -11,11 +11,11 @@
 
 /* Page faults that are served at the same time. */
 #define FAULTLINE_FAULT_WORKERS	16
-/* Those of one user, for all processes of the user. */
+/* Page faults of one user (all processes) that are served at the same time. */
 #define FAULTLINE_USER_WORKERS	12
 #define FAULTLINE_PAGE_LIST_LEN	(PAGE_SIZE / sizeof(__le64))
 
-/* What HMM finds in a range, and a page of entries for the device to read. */
+/* HMM's result for a range, and a page of entries for the device to read. */
 struct faultline_page_list {
 	__le64 *entries;
 	dma_addr_t dma;
@@ -57,7 +57,7 @@ struct faultline_odp_share {
 	unsigned int regions;
 	/* Faults that are served. */
 	unsigned int active;
-	/* Those of them that are answered and fault in further pages. */
+	/* Answered faults whose workers fault in further pages. */
 	unsigned int prefaulting;
 	/* Queued prefetches; not under the lock. */
 	atomic_t prefetches;

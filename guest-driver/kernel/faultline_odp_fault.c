@@ -13,13 +13,12 @@
  *
  * Locking: faultline_odp.lock (taken in interrupts) protects the list of free
  * faults, `readahead_*` and `prefaulting` of each region, and `prefaulting` of
- * each share. A reference on the region
- * (faultline_odp_mr_get()) keeps the region and its share while a fault is
- * served; detaching waits for it. No lock is held while pages are found or the
- * device is waited for.
+ * each share. A reference on the region (faultline_odp_mr_get()) keeps the
+ * region and its share while a fault is served; detaching waits for it. No
+ * lock is held during HMM walks or waits for the device.
  *
  * faultline_odp_fault() runs in interrupt context, everything else in workers
- * of faultline_odp.wq. Memory reclaim can wait for a page that a fault brings,
+ * of faultline_odp.wq. Memory reclaim can wait for a page fault of the device,
  * so that workqueue has WQ_MEM_RECLAIM, and faults and page lists are
  * preallocated.
  */
@@ -30,9 +29,9 @@
 #include "faultline_odp.h"
 
 /*
- * Bytes beyond the demanded ones: at most FAULTLINE_READAHEAD_MAX, whether the
- * message needs them or sequential faults make their use probable. The latter
- * begin with FAULTLINE_READAHEAD_MIN.
+ * Maximum number of bytes to map beyond the demanded ones for the message, and
+ * beyond the message for sequential faults. Readahead for sequential faults
+ * starts with FAULTLINE_READAHEAD_MIN bytes.
  */
 #define FAULTLINE_READAHEAD_MAX	SZ_1M
 #define FAULTLINE_READAHEAD_MIN	SZ_64K
@@ -91,7 +90,7 @@ static bool faultline_odp_should_retry(struct faultline_mr *mr, u64 addr,
 	}
 }
 
-/* Brings the pages that a fault demands. */
+/* Maps the pages that a fault demands. */
 static int faultline_odp_serve(struct faultline_mr *mr,
 			       struct faultline_page_list *list,
 			       const struct faultline_fault *fault)
@@ -114,9 +113,8 @@ static int faultline_odp_serve(struct faultline_mr *mr,
 }
 
 /*
- * Returns how many bytes beyond the message to map, for a message whose absent
- * pages are [start, end). Sequential faults double the number, others halve
- * it.
+ * Returns the number of bytes to map beyond a message whose absent pages are
+ * [start, end). Sequential faults double the number, other faults halve it.
  */
 static u64 faultline_odp_readahead(struct faultline_odp *odp,
 				   struct faultline_mr *mr, u64 start, u64 end)
@@ -198,8 +196,8 @@ static bool faultline_odp_prefault_begin(struct faultline_odp *odp,
 }
 
 /*
- * Faults in what the message needs next, while the device continues. The first
- * steps are small, so that the first pages are present soon.
+ * Faults in the pages that the message needs next, while the device continues.
+ * The first steps are small, so that the first pages are present soon.
  */
 static void faultline_odp_prefault(struct faultline_odp *odp,
 				   struct faultline_mr *mr,
@@ -336,7 +334,7 @@ void faultline_odp_fault(struct faultline_dev *dev,
 		spin_unlock_irqrestore(&odp->lock, flags);
 	}
 	if (!fault) {
-		/* More faults than the device's limit on outstanding ones. */
+		/* The device has exceeded its limit on outstanding faults. */
 		faultline_odp_refuse(dev, le64_to_cpu(eqe->token));
 		return;
 	}
@@ -362,7 +360,7 @@ int faultline_odp_faults_alloc(struct faultline_dev *dev,
 			 FAULTLINE_FAULT_WORKERS;
 	unsigned int i;
 
-	/* Reclaim may wait for pages that wait for a fault. */
+	/* Memory reclaim may wait for a page fault of the device. */
 	odp->wq = alloc_workqueue("%s-odp-%s", WQ_HIGHPRI | WQ_UNBOUND |
 				  WQ_MEM_RECLAIM, FAULTLINE_FAULT_WORKERS,
 				  FAULTLINE_DRV_NAME, pci_name(dev->pdev));
@@ -379,7 +377,7 @@ int faultline_odp_faults_alloc(struct faultline_dev *dev,
 	return 0;
 }
 
-/* Also after an error of faultline_odp_faults_alloc(). */
+/* Also called after an error of faultline_odp_faults_alloc(). */
 void faultline_odp_faults_free(struct faultline_odp *odp)
 {
 	if (odp->wq)

@@ -35,9 +35,9 @@
 /* Bytes of a child. */
 #define FAULTLINE_CHILD_SHIFT	21
 #define FAULTLINE_CHILD_SIZE	BIT_ULL(FAULTLINE_CHILD_SHIFT)
-/* How long a child stays without pages. */
+/* Delay before a child without pages is released. */
 #define FAULTLINE_CHILD_IDLE	HZ
-/* With more children without pages, each new child releases two of them. */
+/* If more children have no pages, each new child releases two of them. */
 #define FAULTLINE_IDLE_CHILDREN	64
 
 struct faultline_child {

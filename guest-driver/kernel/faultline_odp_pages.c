@@ -2,7 +2,7 @@
 /**
  * DOC: Page entries of on-demand regions
  *
- * faultline_odp_populate() gives the device entries for pages of a process.
+ * faultline_odp_populate() writes device entries for pages of a process.
  * HMM finds the pages and, if asked to, faults in absent ones as the process
  * itself would. Under the umem_mutex the driver then checks that no page of
  * the range was invalidated meanwhile, maps the pages for DMA and writes the
@@ -28,10 +28,10 @@
 
 #include "faultline_odp.h"
 
-/* The device has a page size of that size, too. */
+/* The device supports this page size, too. */
 #define FAULTLINE_HUGE_SHIFT	21
 #define FAULTLINE_HUGE_SIZE	BIT_ULL(FAULTLINE_HUGE_SHIFT)
-/* How often one step is repeated because pages were removed meanwhile. */
+/* Maximum number of attempts for a step if pages are removed meanwhile. */
 #define FAULTLINE_MAP_TRIES	8
 
 /*
@@ -93,10 +93,10 @@ void faultline_page_list_free(struct faultline_dev *dev,
  * cannot be mapped for DMA.
  *
  * A DMA mapping is valid until the next invalidation, whatever this walk has
- * found: HMM may have looked before another worker faulted the page in or made
- * it writable, and no notifier reports either. An entry has the rights of the
- * process, whatever access the fault asks for. The core marks a page dirty on
- * unmap if its mapping was writable.
+ * found: HMM may have walked before another worker faulted the page in or made
+ * it writable, and no notifier reports these changes. An entry has the rights
+ * of the process, whatever access the fault asks for. The core marks a page
+ * dirty on unmap if its mapping was writable.
  */
 static u64 faultline_odp_map_page(struct faultline_dev *dev,
 				  struct ib_umem_odp *odp, size_t index,
@@ -135,7 +135,7 @@ static bool faultline_odp_widen(const struct faultline_mr *mr,
 		return false;
 	range->start = first;
 	range->end = first + FAULTLINE_HUGE_SIZE;
-	/* The fault does not need the rest of it: map what is present. */
+	/* The fault does not need the rest: map only present pages of it. */
 	range->default_flags = 0;
 	return true;
 }
@@ -205,7 +205,7 @@ static int faultline_odp_map_range(struct faultline_mr *mr,
 		unsigned long pfn = found->hmm_pfns[i];
 		u64 entry = faultline_odp_map_page(dev, odp, index + i, pfn);
 
-		/* The page is present, and cannot be mapped for DMA. */
+		/* The page is present, but cannot be mapped for DMA. */
 		if (!entry && pfn & HMM_PFN_VALID && demanded)
 			return -EFAULT;
 		list->entries[i] = cpu_to_le64(entry);
@@ -296,7 +296,7 @@ int faultline_odp_map_umem(struct faultline_mr *mr, struct ib_umem_odp *odp,
 		int ret;
 
 		do {
-			/* The first step is all that a fault needs. */
+			/* A page fault needs only the first step. */
 			if (addr != start && READ_ONCE(mr->detaching))
 				return -ESHUTDOWN;
 			if (fatal_signal_pending(current))

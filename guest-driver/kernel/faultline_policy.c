@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * Fault policies of queue pairs, told and asked by their owners. What a process
- * has of an XRC target is the core's, not ours: hence real_qp.
+ * Methods that set and query the fault policy of a queue pair. For an XRC
+ * target the QP of a process is an object of the core; real_qp is the driver's.
  */
 #include <rdma/uverbs_std_types.h>
 
@@ -30,7 +30,7 @@ UVERBS_HANDLER(FAULTLINE_METHOD_QP_SET_POLICY)(struct uverbs_attr_bundle *attrs)
 		return err;
 	if (policy > FAULTLINE_FAULT_POLICY_TERMINATE)
 		return -EINVAL;
-	/* It holds up all that the NIC receives, the netdev's frames too. */
+	/* This policy can pause all reception, also that of the netdev. */
 	if (policy == FAULTLINE_FAULT_POLICY_STALL && !capable(CAP_NET_ADMIN))
 		return -EPERM;
 	params.fault_policy = policy;

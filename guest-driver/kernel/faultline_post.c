@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Work requests of the kernel. The hot path: allocates nothing. */
+/* Posts work requests of kernel QPs. Hot path: allocates nothing. */
 #include "faultline_ib.h"
 
 static int faultline_send_opcode(const struct ib_send_wr *wr)
@@ -30,7 +30,7 @@ static int faultline_send_opcode(const struct ib_send_wr *wr)
 	}
 }
 
-/* Checksums are of queue pairs that the kernel has none of here. */
+/* Without IB_SEND_IP_CSUM, which only raw packet QPs of processes support. */
 #define FAULTLINE_SEND_FLAGS	(IB_SEND_FENCE | IB_SEND_SIGNALED |	\
 				 IB_SEND_SOLICITED | IB_SEND_INLINE)
 
@@ -82,8 +82,8 @@ static int faultline_fill_inline(struct faultline_qp *qp,
 }
 
 /*
- * Only a SEND is an ib_ud_wr: to drain a queue the core posts an RDMA WRITE
- * to any type of QP, which is flushed before anyone looks at it.
+ * Returns true if the request is an ib_ud_wr. On UD QPs only SENDs are: to
+ * drain a queue, the core posts an RDMA WRITE to QPs of any type.
  */
 static bool faultline_is_datagram(const struct faultline_qp *qp,
 				  const struct ib_send_wr *wr)
@@ -163,8 +163,8 @@ static int faultline_fill_send(struct faultline_qp *qp,
 }
 
 /*
- * Tells the device what has been posted, up to the first request that waits
- * for the number of its address handle. The queue's lock is held.
+ * Rings the doorbell for the posted requests, up to the first one that waits
+ * for the creation of its address handle. The queue's lock is held.
  */
 void faultline_sq_ring(struct faultline_qp *qp)
 {
@@ -202,7 +202,7 @@ int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 	}
 	producer = sq->producer;
 	for (; wr; wr = wr->next) {
-		/* Pairs with the release in polling: its ids are read. */
+		/* Pairs with the release in polling, which has read wr_id. */
 		if (producer - smp_load_acquire(&sq->consumer) >=
 		    faultline_wq_depth(sq)) {
 			err = -ENOMEM;
@@ -223,8 +223,8 @@ int faultline_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 		smp_store_release(&sq->producer, producer);
 		faultline_sq_ring(qp);
 		/*
-		 * Either death is seen here, or whoever declared it sees the
-		 * new producer index when it has the CQ polled.
+		 * If the device dies meanwhile, either this check finds it dead
+		 * or faultline_flush_wq() sees the new producer index.
 		 */
 		smp_mb();
 		if (faultline_is_dead(dev))
@@ -248,7 +248,7 @@ static void faultline_fill_recv(void *entry, u32 tag,
 			    wr->num_sge);
 }
 
-/* Makes what was filled visible, then says so. */
+/* Makes the new entries visible to the device, then the producer index. */
 static void faultline_publish(struct faultline_wq *wq, u32 producer)
 {
 	/* Ids before the index: flushing reads them. */
@@ -298,7 +298,7 @@ int faultline_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		faultline_publish(rq, producer);
 		/*
 		 * Pairs with the device's barrier between setting `notify`
-		 * and its last look at the producer index. Also see
+		 * and its last check of the producer index. Also see
 		 * faultline_post_send().
 		 */
 		smp_mb();
@@ -326,7 +326,7 @@ int faultline_post_srq_recv(struct ib_srq *ibsrq, const struct ib_recv_wr *wr,
 	spin_lock_irqsave(&wq->lock, flags);
 	producer = wq->producer;
 	for (; wr; wr = wr->next) {
-		/* No more than the ring holds are ever out. */
+		/* There is one tag per entry: a free tag implies room. */
 		if (!srq->num_free) {
 			err = -ENOMEM;
 			break;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Queue pairs: life and state. Posting is in faultline_post.c. */
+/* Creation, state changes and destruction of queue pairs. */
 #include <linux/log2.h>
 #include <linux/slab.h>
 
@@ -29,7 +29,7 @@ static int faultline_qp_type(enum ib_qp_type type)
 	}
 }
 
-/* Whether it has a receive queue of its own. */
+/* Returns true if the QP has a receive queue of its own. */
 static bool faultline_qp_has_rq(const struct ib_qp *ibqp)
 {
 	return !ibqp->srq && !ibqp->rwq_ind_tbl &&
@@ -87,7 +87,7 @@ static int faultline_qp_check_caps(struct faultline_dev *dev,
 	return 0;
 }
 
-/* Rings of a kernel QP. */
+/* Allocates the rings of a kernel QP. */
 static int faultline_qp_alloc(struct faultline_dev *dev,
 			      struct faultline_qp *qp,
 			      const struct ib_qp_cap *cap)
@@ -108,7 +108,7 @@ static int faultline_qp_alloc(struct faultline_dev *dev,
 	return err;
 }
 
-/* Rings of a process. */
+/* Pins the rings of a QP of a process. */
 static int faultline_qp_pin(struct faultline_dev *dev, struct faultline_qp *qp,
 			    const struct ib_qp_cap *cap,
 			    struct ib_udata *udata)
@@ -159,7 +159,7 @@ static int faultline_qp_create_hw(struct faultline_dev *dev,
 				  struct ib_udata *udata, u32 *qpn)
 {
 	struct ib_qp *ibqp = &qp->ibqp;
-	/* An initiator receives nothing, and has one CQ. */
+	/* XRC initiators have no receive CQ. */
 	struct ib_cq *recv_cq = ibqp->recv_cq ?: ibqp->send_cq;
 	struct faultline_create_qp params = {};
 	u32 flags = 0;
@@ -198,7 +198,7 @@ static struct faultline_srq *faultline_qp_srq(struct faultline_qp *qp)
 	return qp->ibqp.srq ? to_fsrq(qp->ibqp.srq) : NULL;
 }
 
-/* Polling after the device's death looks for work of linked QPs. */
+/* Links a QP to its CQs, whose polls flush it if the device is dead. */
 static void faultline_qp_link(struct faultline_qp *qp)
 {
 	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
@@ -213,9 +213,9 @@ static void faultline_qp_link(struct faultline_qp *qp)
 }
 
 /*
- * No event and no poll finds the QP any more: polls look it up under the lock
- * of their CQ. Its completions go first: as long as it is found, no other QP
- * has its number here.
+ * Hides a QP from polls and events. Polls look it up under the lock of their
+ * CQ. Its completions are removed before its number, which no other QP can use
+ * until then.
  */
 static void faultline_qp_unlink(struct faultline_qp *qp)
 {
@@ -236,7 +236,7 @@ static void faultline_qp_unlink(struct faultline_qp *qp)
 	faultline_res_remove(&dev->qps, &qp->res);
 }
 
-/* The device has made a QP that has no queues, which nobody polls. */
+/* Completes the creation of a QP without queues. */
 static int faultline_without_queues(struct faultline_dev *dev,
 				    struct faultline_qp *qp, u32 qpn,
 				    struct ib_qp_init_attr *attr)
@@ -255,8 +255,8 @@ static int faultline_without_queues(struct faultline_dev *dev,
 }
 
 /*
- * A target has no queues, no PD and no context: it belongs to its domain, and
- * may be shared by processes. The core does not say which one asks.
+ * An XRC target has no queues, PD or user context: it belongs to its XRC
+ * domain, and processes can share it.
  */
 static int faultline_create_xrc_target(struct faultline_dev *dev,
 				       struct faultline_qp *qp,
@@ -275,7 +275,7 @@ static int faultline_create_xrc_target(struct faultline_dev *dev,
 	return faultline_without_queues(dev, qp, qpn, attr);
 }
 
-/* Queues of its own it has none. */
+/* Creates an RSS QP, which has no queues of its own. */
 static int faultline_create_spreader(struct faultline_dev *dev,
 				     struct faultline_qp *qp,
 				     struct ib_qp_init_attr *attr,
@@ -336,7 +336,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 	qp->max_inline = attr->cap.max_inline_data;
 	qp->sq.max_sge = max(attr->cap.max_send_sge, 1U);
 	qp->rq.max_sge = max(attr->cap.max_recv_sge, 1U);
-	/* The core fills these in only when we are done. */
+	/* The core sets these fields only after this function. */
 	ibqp->qp_type = attr->qp_type;
 	ibqp->srq = attr->srq;
 	ibqp->send_cq = attr->send_cq;
@@ -401,7 +401,7 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	return 0;
 }
 
-/* The attributes that the device knows by the same bits. */
+/* Supported attributes; the device uses the same bits. */
 #define FAULTLINE_QP_ATTRS						\
 	(IB_QP_STATE | IB_QP_CUR_STATE | IB_QP_EN_SQD_ASYNC_NOTIFY |	\
 	 IB_QP_ACCESS_FLAGS | IB_QP_PKEY_INDEX | IB_QP_PORT |		\
@@ -410,7 +410,7 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	 IB_QP_MAX_QP_RD_ATOMIC | IB_QP_MIN_RNR_TIMER | IB_QP_SQ_PSN |	\
 	 IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_DEST_QPN)
 
-/* What the device can check of a QP's access flags. */
+/* Access flags of a QP that the device checks. */
 #define FAULTLINE_QP_ACCESS						\
 	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |		\
 	 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC |		\
@@ -430,7 +430,7 @@ static int faultline_qp_fill_attr(struct faultline_qp *qp,
 		return -EINVAL;
 	if (mask & IB_QP_PKEY_INDEX && attr->pkey_index)
 		return -EINVAL;
-	/* What is of regions alone does no harm; what nobody knows may. */
+	/* Ignore flags that only regions have, but refuse unknown flags. */
 	if (mask & IB_QP_ACCESS_FLAGS &&
 	    attr->qp_access_flags & ~IB_ACCESS_SUPPORTED)
 		return -EINVAL;
@@ -487,7 +487,7 @@ static void faultline_wq_reset(struct faultline_wq *wq)
 		       sizeof(struct faultline_wq_record));
 }
 
-/* In RESET nothing is posted, and no completion of before is left. */
+/* Drops all posted requests and completions, for the RESET state. */
 static void faultline_qp_reset(struct faultline_qp *qp)
 {
 	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
@@ -505,8 +505,8 @@ static void faultline_qp_reset(struct faultline_qp *qp)
 }
 
 /*
- * The device is dead. Going to ERR works, since it is what consumers do to
- * get everything back: what is posted is flushed by software.
+ * Changes the state of a QP of a dead device. The change to ERR succeeds, since
+ * consumers use it to get their requests back: the driver flushes them.
  */
 static int faultline_modify_qp_dead(struct faultline_qp *qp,
 				    enum ib_qp_state new_state)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /*
- * What a process asks about what exists: the context and domains that it has
- * been given a descriptor of, and the device's clock.
+ * Queries: attributes of a user context or PD, which a process may have
+ * imported, and the device's clock.
  */
 #include <rdma/uverbs_std_types.h>
 

@@ -19,7 +19,7 @@ static void faultline_srq_event(struct faultline_res *res, u8 kind)
 		srq->ibsrq.event_handler(&event, srq->ibsrq.srq_context);
 }
 
-/* A work request is complete: gives its id, and its tag back. */
+/* Frees the tag of a completed work request and returns its wr_id. */
 u64 faultline_srq_complete(struct faultline_srq *srq, u32 tag)
 {
 	struct faultline_wq *wq = &srq->wq;
@@ -171,7 +171,7 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 		goto destroy;
 	attr->attr.max_wr = faultline_wq_depth(&srq->wq);
 	attr->attr.max_sge = srq->wq.max_sge;
-	/* What peers name. */
+	/* The number by which peers address the SRQ. */
 	if (attr->srq_type == IB_SRQT_XRC)
 		ibsrq->ext.xrc.srq_num = srqn;
 	resp.srqn = srqn;
@@ -190,8 +190,8 @@ free_srq:
 }
 
 /*
- * The library has stopped posting, and takes the queue up where the device
- * says in the new record.
+ * The provider does not post meanwhile. It continues at the index that the
+ * device writes to the new record.
  */
 static int faultline_resize_srq(struct faultline_dev *dev,
 				struct faultline_srq *srq, u32 max_wr,
@@ -238,7 +238,7 @@ static int __faultline_modify_srq(struct faultline_srq *srq,
 
 	if (mask & ~(IB_SRQ_MAX_WR | IB_SRQ_LIMIT))
 		return -EINVAL;
-	/* First: after a refusal the library goes on with the old ring. */
+	/* Check this first: on error the provider keeps the old ring. */
 	if (mask & IB_SRQ_LIMIT &&
 	    attr->srq_limit > (mask & IB_SRQ_MAX_WR ?
 			       attr->max_wr : faultline_wq_depth(&srq->wq)))
@@ -259,7 +259,7 @@ int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
 	struct faultline_srq *srq = to_fsrq(ibsrq);
 	int err;
 
-	/* What is freed must not be what the device was given last. */
+	/* Without the lock, concurrent calls could free the ring in use. */
 	mutex_lock(&srq->resize_lock);
 	err = __faultline_modify_srq(srq, attr, mask, udata);
 	mutex_unlock(&srq->resize_lock);

@@ -74,7 +74,7 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(resp_local_length_error),
 	FAULTLINE_COUNTER(tx_bad_source),
 	FAULTLINE_COUNTER(table_bytes),
-	/* The driver's own. */
+	/* Counted by the driver. */
 	{ .name = "lost_interrupts" },
 };
 
@@ -83,7 +83,7 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 
 const unsigned int faultline_num_counters = ARRAY_SIZE(faultline_stat_descs);
 
-/* The buffer exists before counters can be read and until they cannot. */
+/* The buffer exists as long as counters can be read. */
 int faultline_counters_create(struct faultline_dev *dev)
 {
 	dev->counters = dma_alloc_coherent(&dev->pdev->dev, PAGE_SIZE,
@@ -98,7 +98,7 @@ void faultline_counters_destroy(struct faultline_dev *dev)
 }
 
 /*
- * All counters of the device (set 0) or of a set, in the order of their
+ * Reads all counters of the device (set 0) or of a set, in the order of their
  * descriptions. Sleeps.
  */
 int faultline_read_counters(struct faultline_dev *dev, u32 set, u64 *values)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Who gets which frames: multicast groups and flows. */
+/* Steering of received frames: multicast groups and flows. */
 #include <linux/dma-mapping.h>
 #include <linux/slab.h>
 
@@ -10,13 +10,13 @@ struct faultline_flow {
 	u32 flown;
 };
 
-/* As the device reads it. */
+/* Values and masks of a flow, in the device's format. */
 struct faultline_flow_match {
 	struct faultline_flow_fields values;
 	struct faultline_flow_fields mask;
 };
 
-/* The core takes no groups but multicast GIDs, and no queue pairs but UD. */
+/* The core has checked that the GID is a multicast GID and the QP is UD. */
 int faultline_attach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid)
 {
 	struct faultline_mcast params;
@@ -37,7 +37,7 @@ int faultline_detach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid)
 						&params));
 }
 
-/* One field of a specification: its value and its mask. */
+/* Copies one field of a specification, its value and its mask. */
 #define FAULTLINE_FIELD(match, field, spec, member)			\
 	do {								\
 		static_assert(sizeof((match)->values.field) ==		\
@@ -57,7 +57,7 @@ static void faultline_match_eth(struct faultline_flow_match *match,
 	FAULTLINE_FIELD(match, vlan_tci, eth, vlan_tag);
 }
 
-/* The flag bits as they are in the header. */
+/* Converts the flags to those of the IPv4 header. */
 static u8 faultline_ipv4_flags(u8 flags)
 {
 	return (flags & IB_IPV4_DONT_FRAG ? 2 : 0) |
@@ -168,7 +168,7 @@ static int faultline_fill_flow(struct faultline_create_flow *params,
 	return 0;
 }
 
-/* The device reads what is to match while the command runs. */
+/* The device reads the match fields while the command runs. */
 static int faultline_create_flow_hw(struct faultline_dev *dev,
 				    struct faultline_create_flow *params,
 				    struct faultline_flow_match *match,
@@ -189,7 +189,7 @@ static int faultline_create_flow_hw(struct faultline_dev *dev,
 	return err;
 }
 
-/* The core has asked for CAP_NET_RAW. */
+/* The core has checked for CAP_NET_RAW. */
 struct ib_flow *faultline_create_flow(struct ib_qp *ibqp,
 				      struct ib_flow_attr *attr,
 				      struct ib_udata *udata)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* The netdev's hot path: frames through the queues of a channel. */
+/* Hot path of the netdev: frames through the queues of a channel. */
 #include <linux/dma-mapping.h>
 #include <linux/etherdevice.h>
 #include <linux/tcp.h>
@@ -149,8 +149,8 @@ static int faultline_tx_map(struct faultline_channel *ch, struct sk_buff *skb,
 }
 
 /*
- * What the device is to do for a frame. It sums and cuts only what begins in
- * the part of a frame that it looks at; ndo_features_check sees to that.
+ * Requests offloads for a frame. ndo_features_check has ensured that the
+ * headers are in the part of the frame that the device parses.
  */
 static void faultline_tx_offload(struct faultline_sq_wqe *wqe,
 				 const struct sk_buff *skb)
@@ -210,7 +210,7 @@ netdev_tx_t faultline_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 		return NETDEV_TX_BUSY;
 	}
 	slot = faultline_tx_slot(ch, ch->sq.producer);
-	/* Too long: the device would stop the queue. */
+	/* The device would refuse a longer frame and stop the queue. */
 	if (unlikely(!skb_is_gso(skb) && skb->len > net->frame_size))
 		goto drop;
 	if (unlikely(skb_shinfo(skb)->nr_frags >= ch->sq.max_sge &&
@@ -219,7 +219,7 @@ netdev_tx_t faultline_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 	if (unlikely(faultline_is_dead(net->dev)))
 		goto drop;
 	if (faultline_tx_map(ch, skb, slot)) {
-		/* Unmaps what was mapped, leaves the skb to us. */
+		/* Unmaps the mapped parts; slot->skb is not set yet. */
 		faultline_tx_free(ch, slot, 0);
 		goto drop;
 	}
@@ -231,7 +231,7 @@ netdev_tx_t faultline_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 
 	if (!faultline_tx_has_room(ch)) {
 		netif_tx_stop_queue(queue);
-		/* Pairs with the one in faultline_tx_poll(). */
+		/* Pairs with the barrier in faultline_tx_poll(). */
 		smp_mb();
 		if (faultline_tx_has_room(ch))
 			netif_tx_start_queue(queue);
@@ -305,7 +305,7 @@ struct sk_buff *faultline_rx_take(struct faultline_channel *ch,
 	return skb;
 }
 
-/* Gives a frame to the stack. Returns its bytes, 0 if there was none. */
+/* Passes a frame to the stack. Returns its length, 0 if it was dropped. */
 static unsigned int faultline_rx_frame(struct faultline_channel *ch,
 				       const struct faultline_cqe *cqe)
 {
@@ -317,7 +317,7 @@ static unsigned int faultline_rx_frame(struct faultline_channel *ch,
 
 	/* The device uses receive buffers in order. */
 	if (tag != ch->rq.consumer || tag == ch->rq.producer) {
-		netdev_err(net->netdev, "receive %u where %u is due\n", tag,
+		netdev_err(net->netdev, "completion %u, expected %u\n", tag,
 			   ch->rq.consumer);
 		schedule_work(&net->reset_work);
 		return 0;
@@ -346,7 +346,7 @@ static unsigned int faultline_rx_frame(struct faultline_channel *ch,
 	return len;
 }
 
-/* Returns how many completions there were, at most `budget`. */
+/* Returns the number of completions, at most `budget`. */
 static int faultline_rx_poll(struct faultline_channel *ch, int budget)
 {
 	unsigned int packets = 0, bytes = 0, len;

@@ -469,7 +469,7 @@ static const struct attribute_group faultline_attr_group = {
 	.attrs = faultline_attributes,
 };
 
-/* Those that differ between kernels are in faultline_compat_ops. */
+/* Operations that differ between kernels are in faultline_compat_ops. */
 static const struct ib_device_ops faultline_dev_ops = {
 	.owner = THIS_MODULE,
 	.driver_id = RDMA_DRIVER_UNKNOWN,
@@ -551,7 +551,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_xrcd, faultline_xrcd, ibxrcd),
 };
 
-/* Methods and objects beyond those of all devices. */
+/* Methods and objects of this driver only. */
 static const struct uapi_definition faultline_uapi_defs[] = {
 	UAPI_DEF_CHAIN(faultline_events_defs),
 	UAPI_DEF_CHAIN(faultline_watch_defs),
@@ -569,7 +569,7 @@ static void faultline_ib_set_registered(struct faultline_dev *dev, bool yes)
 	spin_unlock_irq(&dev->ib_event_lock);
 }
 
-/* Any context. The core accepts events of registered devices only. */
+/* Runs in any context. The core accepts events of registered devices only. */
 static void faultline_ib_dispatch(struct faultline_dev *dev,
 				  enum ib_event_type type)
 {
@@ -605,7 +605,7 @@ int faultline_ib_register(struct faultline_dev *dev)
 		return err;
 	dma_set_max_seg_size(&dev->pdev->dev, UINT_MAX);
 	mutex_lock(&dev->ib_lock);
-	/* faultline_ib_unregister() comes after this or finds it registered. */
+	/* If the device dies now, faultline_ib_unregister() runs after this. */
 	err = faultline_is_dead(dev) ? -EIO :
 		ib_register_device(ibdev, FAULTLINE_DRV_NAME "%d",
 				   &dev->pdev->dev);
@@ -615,7 +615,7 @@ int faultline_ib_register(struct faultline_dev *dev)
 	return err;
 }
 
-/* Called by driver removal and for a dead device; the second does nothing. */
+/* Called on removal and for a dead device; a second call does nothing. */
 void faultline_ib_unregister(struct faultline_dev *dev)
 {
 	mutex_lock(&dev->ib_lock);

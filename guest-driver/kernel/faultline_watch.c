@@ -147,7 +147,7 @@ static void faultline_counter_step(struct faultline_watch *watch)
 	smp_store_release(counter, *counter + 1);
 }
 
-/* Does not sleep: also for the OOM reaper. */
+/* Must not sleep: the OOM reaper calls it, too. */
 static bool faultline_watch_invalidate(struct mmu_interval_notifier *mni,
 				       const struct mmu_notifier_range *range,
 				       unsigned long seq)
