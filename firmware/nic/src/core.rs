@@ -321,8 +321,15 @@ impl Core {
     }
 
     /// The queue pair has been reset, or has failed already.
-    pub(crate) fn forget_lost_completion(&mut self, qpn: u32) {
+    fn forget_lost_completion(&mut self, qpn: u32) {
         self.lost_completions.remove(&qpn);
+    }
+
+    /// The queue with this number waits for nothing any more.
+    pub(crate) fn forget_queue(&mut self, number: u32) {
+        self.forget_lost_completion(number);
+        self.faults.forget(number);
+        self.ingress.forget(number);
     }
 
     /// The moderation period of a CQ ends at `at`.

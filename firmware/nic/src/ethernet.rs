@@ -17,7 +17,8 @@ use crate::multicast::MULTICAST_QPN;
 use crate::netdev::Netdev;
 use crate::nic::Nic;
 use crate::payload::Payload;
-use crate::qp::Qp;
+use crate::queues::Queue;
+use crate::rss::RssQp;
 use crate::steering::FrameTarget;
 use crate::time::Instant;
 use crate::work;
@@ -84,8 +85,8 @@ impl Nic {
     }
 
     fn loop_back_frame<M: Dma>(&mut self, now: Instant, mem: &M, number: u32, frame: Frame<'_, M>) {
-        let from_process = |qp: &Qp| qp.endpoint.config.uctx != 0;
-        if !self.qps.get(number).is_some_and(from_process) {
+        let from_process = |queue: &Queue| queue.uctx() != 0;
+        if !self.queues.get(number).is_some_and(from_process) {
             return;
         }
         let head = frame.payload.head().unwrap_or_default();
@@ -184,23 +185,20 @@ impl Nic {
     ) {
         self.core.charge(work::of_frames(1, frame.payload.len()));
         // Frames of a work queue count for the RSS queue pair that selects it.
-        let set = self.qps.get(target.qpn).map(|qp| qp.endpoint.counters);
+        let set = self.queues.get(target.qpn).map(Queue::counters);
         let (qpn, hash) = self.receiver(target.qpn, frame).unzip();
         let frame = Frame {
             hash: hash.flatten(),
             ..frame
         };
-        let Some(qp) = qpn.and_then(|qpn| self.qps.get_mut(qpn)) else {
+        let Some((qpn, queue)) = qpn.and_then(|qpn| Some((qpn, self.queues.get_mut(qpn)?))) else {
             self.core.counters.inc(Counter::rx_filtered);
             return;
         };
-        let target = FrameTarget {
-            qpn: qp.endpoint.number,
-            ..target
-        };
+        let target = FrameTarget { qpn, ..target };
         let set = set.unwrap_or(CounterSet::DEVICE);
         let mut cx = Context::new(&mut self.core, now, mem, set);
-        if !qp.receive_frame(&mut cx, target.tag, frame) {
+        if !queue.receive_frame(&mut cx, target.tag, frame) {
             self.context(now, mem).put_back(None, target, frame.payload);
         }
     }
@@ -208,7 +206,7 @@ impl Nic {
     /// The queue that receives a frame for this queue pair: itself, or an entry of its indirection table. Also returns the
     /// hash that selected the entry, if it covers addresses and ports.
     fn receiver<M: Dma>(&self, qpn: u32, frame: Frame<'_, M>) -> Option<(u32, Option<u32>)> {
-        let Some(rss) = &self.qps.get(qpn)?.endpoint.config.rss else {
+        let Queue::Rss(RssQp { rss, .. }) = self.queues.get(qpn)? else {
             return Some((qpn, None));
         };
         let hash = rss.hash(&frame.payload.head().ok()?);
@@ -247,7 +245,7 @@ impl Nic {
                 self.core.defer(now);
                 break;
             }
-            let Some(qp) = self.qps.get_mut(*qpn) else {
+            let Some(qp) = self.queues.qp_mut(*qpn) else {
                 continue;
             };
             let mut cx = Context::new(&mut self.core, now, mem, qp.endpoint.counters);

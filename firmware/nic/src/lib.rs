@@ -10,7 +10,8 @@
 //! - `fault`, `ingress`: page faults, and the ingress while fault policy `stall` stops it
 //! - `cq`, `eq`, `receive_queue`, `srq`, `ring`: queues in guest memory
 //! - `tag`: shared receive queues that match tags
-//! - `qp`: the state table, requester, responder, datagrams, raw Ethernet
+//! - `queues`: queue pairs, work queues and RSS queue pairs by number
+//! - `qp`: the state table, requester, responder, datagrams, raw Ethernet, work queues
 //! - `frame`, `payload`, `segments`, `path`: packets that leave and arrive
 //! - `ethernet`, `multicast`, `steering`, `rss`, `headers`: frames that are not addressed to one queue pair
 //! - `offload`: checksums and segmentation
@@ -54,6 +55,7 @@ mod payload;
     reason = "most of its items are `pub` without need"
 )]
 mod qp;
+mod queues;
 mod receive_queue;
 mod registers;
 mod ring;

@@ -22,6 +22,7 @@ use crate::frame::{FrameKind, TxFrame};
 use crate::ingress::Ingress;
 use crate::multicast::Groups;
 use crate::qp::Qp;
+use crate::queues::{Queue, Queues};
 use crate::registers::Registers;
 use crate::rss::RwqTable;
 use crate::steering::Steering;
@@ -30,8 +31,6 @@ use crate::tag::list::TagOpResult;
 use crate::time::Instant;
 use crate::work;
 
-/// QP number of the general services interface, fixed by IBTA 3.5.1.
-pub(crate) const GSI_QPN: u32 = 1;
 /// First number of ordinary QPs.
 pub(crate) const FIRST_QPN: u32 = 2;
 /// Packets that one QP sends before another has its turn.
@@ -95,8 +94,7 @@ const BURST: u32 = 32;
 #[derive(Debug)]
 pub struct Nic {
     pub(crate) core: Core,
-    pub(crate) qps: Table<Qp>,
-    pub(crate) gsi: Option<Box<Qp>>,
+    pub(crate) queues: Queues,
     pub(crate) registers: Registers,
     pub(crate) admin: CommandRings,
     pub(crate) translation: CommandRings,
@@ -122,11 +120,10 @@ pub struct Remains(#[expect(dead_code, reason = "dropped only")] Box<Nic>);
 impl Nic {
     /// A NIC as after power-on.
     pub fn new(config: NicConfig) -> Self {
-        let qps = Table::new(config.limits.max_qp, FIRST_QPN);
-        let qp_slots = qps.slot_mask();
+        let queues = Queues::new(config.limits.max_qp, FIRST_QPN);
+        let qp_slots = queues.slot_mask();
         Self {
-            qps,
-            gsi: None,
+            queues,
             registers: Registers::new(&config),
             admin: CommandRings::default(),
             translation: CommandRings::default(),
@@ -219,7 +216,7 @@ impl Nic {
             pds: self.core.pds.len(),
             mkeys: self.core.mkeys.len(),
             cqs: self.core.cqs.len(),
-            qps: self.qps.len() + usize::from(self.gsi.is_some()),
+            qps: self.queues.len(),
             srqs: self.core.srqs.len(),
             ahs: self.core.ahs.len(),
             uctxs: self.core.uctxs.len(),
@@ -267,6 +264,18 @@ impl Nic {
         Context::new(&mut self.core, now, mem, CounterSet::DEVICE)
     }
 
+    /// The queue with this number, and a context that counts for it.
+    pub(crate) fn queue_in_context<'a, M: Dma>(
+        &'a mut self,
+        now: Instant,
+        mem: &'a M,
+        number: u32,
+    ) -> Option<(&'a mut Queue, Context<'a, M>)> {
+        let queue = self.queues.get_mut(number)?;
+        let cx = Context::new(&mut self.core, now, mem, queue.counters());
+        Some((queue, cx))
+    }
+
     /// The queue pair with this number, and a context that counts for it.
     pub(crate) fn qp_in_context<'a, M: Dma>(
         &'a mut self,
@@ -274,38 +283,26 @@ impl Nic {
         mem: &'a M,
         number: u32,
     ) -> Option<(&'a mut Qp, Context<'a, M>)> {
-        let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number)?;
+        let qp = self.queues.qp_mut(number)?;
         let cx = Context::new(&mut self.core, now, mem, qp.endpoint.counters);
         Some((qp, cx))
     }
 
-    /// The queue pair with this number.
-    pub(crate) fn qp_mut<'a>(
-        qps: &'a mut Table<Qp>,
-        gsi: &'a mut Option<Box<Qp>>,
-        number: u32,
-    ) -> Option<&'a mut Qp> {
-        match number {
-            GSI_QPN => gsi.as_deref_mut(),
-            _ => qps.get_mut(number),
-        }
-    }
-
     fn ring_qp<M: Dma>(&mut self, now: Instant, mem: &M, page: u32, bell: Doorbell) -> bool {
-        let Some((qp, mut cx)) = self.qp_in_context(now, mem, bell.object) else {
+        let Some((queue, mut cx)) = self.queue_in_context(now, mem, bell.object) else {
             return false;
         };
-        if qp.endpoint.config.uctx != page {
+        if queue.uctx() != page {
             return false;
         }
         let taken = if bell.kind == doorbell::RQ {
-            qp.ring_receive(&mut cx);
+            queue.ring_receive(&mut cx);
             true
         } else {
-            qp.ring_send(&mut cx, bell.value)
+            queue.ring_send(&mut cx, bell.value)
         };
         if !taken {
-            qp.fail_with_event(&mut cx, event::QP_FATAL);
+            queue.fail_with_event(&mut cx, event::QP_FATAL);
         }
         taken
     }
@@ -404,8 +401,8 @@ impl Nic {
         while self.is_running()
             && let Some(number) = self.core.first_ready()
         {
-            let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) else {
-                // A queue pair that was destroyed while it was in the ready queue.
+            let Some((queue, mut cx)) = self.queue_in_context(now, mem, number) else {
+                // A queue that was destroyed while it was in the ready queue.
                 self.core.pop_ready();
                 self.core.charge(work::LOOK);
                 if self.core.is_over(turn) {
@@ -414,12 +411,12 @@ impl Nic {
                 }
                 continue;
             };
-            let set = qp.endpoint.counters;
-            if !qp.poll_transmit(&mut cx, most, frame) {
+            let set = queue.counters();
+            if !queue.poll_transmit(&mut cx, most, frame) {
                 // `Qp::wake` has no effect while the queue pair is in the ready queue, and may have been called.
                 self.core.pop_ready();
-                if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, number) {
-                    qp.left_ready_queue(&mut self.core);
+                if let Some(queue) = self.queues.get_mut(number) {
+                    queue.left_ready_queue(&mut self.core);
                 }
                 self.burst = 0;
                 self.core.charge(work::OPERATION);
@@ -506,8 +503,8 @@ impl Nic {
     fn fail_after_lost_completions<M: Dma>(&mut self, now: Instant, mem: &M, turn: u64) {
         while let Some(number) = self.core.next_lost_completion() {
             self.core.charge(work::OPERATION);
-            if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
-                qp.fail_with_event(&mut cx, event::QP_FATAL);
+            if let Some((queue, mut cx)) = self.queue_in_context(now, mem, number) {
+                queue.fail_with_event(&mut cx, event::QP_FATAL);
             }
             if self.core.is_over(turn) {
                 self.core.defer(now);

@@ -4,6 +4,8 @@ use faultline_abi::Status;
 use faultline_abi::steering::*;
 use smallvec::SmallVec;
 
+use crate::budget::Held;
+use crate::counters::CounterSet;
 use crate::headers::{Headers, IpVersion, Transport};
 
 /// Length of a Toeplitz key in bytes.
@@ -46,6 +48,36 @@ pub(crate) struct FrameHash {
     pub value: u32,
     /// Addresses and ports were hashed, so that the hash identifies a flow.
     pub of_flow: bool,
+}
+
+/// An RSS queue pair: distributes the frames of its flows over the queues of an indirection table. It has no queues.
+#[derive(Debug)]
+pub(crate) struct RssQp {
+    /// Protection domain.
+    pub pd: u32,
+    /// User context that owns it.
+    pub uctx: u32,
+    /// Set of counters to which the frames are added.
+    pub counters: CounterSet,
+    /// Flows that name it. It can't be destroyed while there are any.
+    pub references: u32,
+    /// How it selects a queue.
+    pub rss: Rss,
+    /// Its bytes of the budget.
+    _held: Held,
+}
+
+impl RssQp {
+    pub(crate) fn new(pd: u32, uctx: u32, rss: Rss, held: Held) -> Self {
+        Self {
+            pd,
+            uctx,
+            counters: CounterSet::DEVICE,
+            references: 0,
+            rss,
+            _held: held,
+        }
+    }
 }
 
 /// The hash function of an RSS queue pair, and its indirection table.

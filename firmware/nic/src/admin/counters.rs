@@ -12,11 +12,10 @@ impl Nic {
         if cmd.reserved.get() != 0 {
             return Err(Status::ReservedNotZero);
         }
-        let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
+        let queue = self.queues.get_mut(number).ok_or(Status::BadQp)?;
         let set = CounterSet::from_number(cmd.counters.get());
         self.core.counters.hold(set)?;
-        self.core.counters.release(qp.endpoint.counters);
-        qp.endpoint.counters = set;
+        self.core.counters.release(queue.set_counters(set));
         Ok(())
     }
 

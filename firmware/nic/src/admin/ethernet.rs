@@ -16,10 +16,11 @@ use crate::config::MAX_MTU;
 use crate::dma::Dma;
 use crate::nic::Nic;
 use crate::path::GidEntry;
-use crate::qp::{Qp, QpConfig, QpType, State};
+use crate::qp::{QpConfig, QpType, State, WorkQueue};
+use crate::queues::Queue;
 use crate::receive_queue::RecvRing;
 use crate::ring::Ring;
-use crate::rss::{Rss, RwqTable};
+use crate::rss::{Rss, RssQp, RwqTable};
 use crate::time::Instant;
 
 /// Smallest Ethernet MTU (RFC 791).
@@ -64,9 +65,8 @@ impl Nic {
             return Err(Status::BadParameter);
         }
         if qpn != 0 {
-            let qp = self.qps.get(qpn).ok_or(Status::BadQp)?;
-            let takes_frames = matches!(qp.endpoint.config.kind, QpType::Raw | QpType::Rss);
-            if !takes_frames || qp.endpoint.config.uctx != 0 {
+            let queue = self.queues.get(qpn).ok_or(Status::BadQp)?;
+            if !queue.takes_flows() || queue.uctx() != 0 {
                 return Err(Status::BadQpType);
             }
         }
@@ -102,33 +102,33 @@ impl Nic {
 
     /// A repeated attach has no further effect (IBTA 11.3.1).
     pub(super) fn attach_mcast(&mut self, qpn: u32, cmd: &Mcast) -> Result<(), Status> {
-        let qp = self.qps.get(qpn).ok_or(Status::BadQp)?;
-        if qp.endpoint.config.kind != QpType::Ud {
-            return Err(Status::BadQpType);
+        match self.queues.get(qpn).ok_or(Status::BadQp)? {
+            Queue::Pair(qp) if qp.endpoint.config.kind == QpType::Ud => {}
+            _ => return Err(Status::BadQpType),
         }
         if self.groups.attach(Gid(cmd.gid), qpn)? {
-            self.hold_qp(qpn);
+            self.hold_queue(qpn);
         }
         Ok(())
     }
 
     pub(super) fn detach_mcast(&mut self, qpn: u32, cmd: &Mcast) -> Result<(), Status> {
-        self.qps.get(qpn).ok_or(Status::BadQp)?;
+        self.queues.get(qpn).ok_or(Status::BadQp)?;
         self.groups.detach(Gid(cmd.gid), qpn)?;
-        self.release_qp(qpn);
+        self.release_queue(qpn);
         Ok(())
     }
 
-    /// Counts one more reference to a queue pair.
-    fn hold_qp(&mut self, qpn: u32) {
-        if let Some(qp) = self.qps.get_mut(qpn) {
-            qp.references += 1;
+    /// Counts one more reference to a queue.
+    fn hold_queue(&mut self, number: u32) {
+        if let Some(queue) = self.queues.get_mut(number) {
+            *queue.references_mut() += 1;
         }
     }
 
-    fn release_qp(&mut self, qpn: u32) {
-        if let Some(qp) = self.qps.get_mut(qpn) {
-            qp.references -= 1;
+    fn release_queue(&mut self, number: u32) {
+        if let Some(queue) = self.queues.get_mut(number) {
+            *queue.references_mut() -= 1;
         }
     }
 
@@ -139,8 +139,8 @@ impl Nic {
         if usize::from(cmd.kind) >= FLOW_KINDS.constants.len() {
             return Err(Status::NotSupported);
         }
-        let qp = self.qps.get(cmd.qpn.get()).ok_or(Status::BadQp)?;
-        if !matches!(qp.endpoint.config.kind, QpType::Raw | QpType::Rss) {
+        let queue = self.queues.get(cmd.qpn.get()).ok_or(Status::BadQp)?;
+        if !queue.takes_flows() {
             return Err(Status::BadQpType);
         }
         let addr = cmd.fields_addr.get();
@@ -164,29 +164,19 @@ impl Nic {
         // The rules behind it move.
         self.core.charge(self.steering.cost());
         let flow = self.steering.create(cmd, fields)?;
-        self.hold_qp(cmd.qpn.get());
+        self.hold_queue(cmd.qpn.get());
         Ok(flow)
     }
 
     pub(super) fn destroy_flow(&mut self, number: u32) -> Result<(), Status> {
         self.core.charge(self.steering.cost());
         let flow = self.steering.destroy(number).ok_or(Status::BadFlow)?;
-        self.release_qp(flow.target.qpn);
+        self.release_queue(flow.target.qpn);
         Ok(())
     }
 
-    fn wq(&mut self, number: u32) -> Result<&mut Qp, Status> {
-        let wq = self.qps.get_mut(number);
-        wq.filter(|wq| wq.endpoint.config.kind == QpType::Wq)
-            .ok_or(Status::BadWq)
-    }
-
-    /// A queue that receives raw frames, and so may be an entry of an indirection table.
-    fn frame_queue(&mut self, number: u32) -> Result<&mut Qp, Status> {
-        let queue = self.qps.get_mut(number);
-        queue
-            .filter(|queue| matches!(queue.endpoint.config.kind, QpType::Wq | QpType::Raw))
-            .ok_or(Status::BadWq)
+    fn wq(&mut self, number: u32) -> Result<&mut WorkQueue, Status> {
+        self.queues.wq_mut(number).ok_or(Status::BadWq)
     }
 
     pub(super) fn create_wq<M: Dma>(&mut self, mem: &M, cmd: &CreateWq) -> Result<u32, Status> {
@@ -206,23 +196,16 @@ impl Nic {
         let ring = RecvRing::new(ring, cmd.max_sge);
         let config = QpConfig {
             recv_cqn: cqn,
-            ..QpConfig::without_queues(QpType::Wq, pd, uctx)
+            ..QpConfig::without_queues(QpType::Raw, pd, uctx)
         };
-        let number = self.add_without_send_queue(config, Some(ring))?;
+        let policy = self.core.config.fault_policy;
+        let number = self.add_queue(uctx, |number, held| {
+            Queue::Work(WorkQueue::new(number, config, policy, ring, held))
+        })?;
+        self.pd(pd)?.refs += 1;
         if let Some(cq) = self.core.cqs.get_mut(cqn) {
             cq.refs += 1;
         }
-        Ok(number)
-    }
-
-    fn add_without_send_queue(
-        &mut self,
-        config: QpConfig,
-        ring: Option<RecvRing>,
-    ) -> Result<u32, Status> {
-        let pd = config.pd;
-        let number = self.add_qp(config, None, ring)?;
-        self.pd(pd)?.refs += 1;
         Ok(number)
     }
 
@@ -230,7 +213,7 @@ impl Nic {
         if self.wq(number)?.references > 0 {
             return Err(Status::InUse);
         }
-        self.remove_qp(number);
+        self.remove_queue(number);
         Ok(())
     }
 
@@ -244,7 +227,7 @@ impl Nic {
         if cmd.reserved != [0; 7] {
             return Err(Status::ReservedNotZero);
         }
-        let from = self.wq(number)?.state();
+        let from = self.wq(number)?.endpoint.state;
         let to = match cmd.state {
             WQS_RESET => State::Reset,
             WQS_RDY => State::Rts,
@@ -256,8 +239,8 @@ impl Nic {
             (from, to) if from == to => return Ok(()),
             _ => {}
         }
-        if let Some((wq, mut cx)) = self.qp_in_context(now, mem, number) {
-            wq.enter(&mut cx, from, to);
+        if let Some((Queue::Work(wq), mut cx)) = self.queue_in_context(now, mem, number) {
+            wq.enter(&mut cx, to);
         }
         Ok(())
     }
@@ -279,8 +262,11 @@ impl Nic {
         let wqs: Vec<u32> = numbers.iter().map(|number| number.get()).collect();
         let mut uctx = None;
         for number in &wqs {
-            let owner = self.frame_queue(*number)?.endpoint.config.uctx;
-            if *uctx.get_or_insert(owner) != owner {
+            let queue = self.queues.get(*number).ok_or(Status::BadWq)?;
+            if !queue.takes_hashed_frames() {
+                return Err(Status::BadWq);
+            }
+            if *uctx.get_or_insert(queue.uctx()) != queue.uctx() {
                 return Err(Status::DomainMismatch);
             }
         }
@@ -288,7 +274,7 @@ impl Nic {
         let tables = &mut self.rwq_tables;
         let number = tables.insert_with(|_| table).ok_or(Status::NoResources)?;
         for wq in wqs {
-            self.frame_queue(wq)?.references += 1;
+            self.hold_queue(wq);
         }
         Ok(number)
     }
@@ -300,7 +286,7 @@ impl Nic {
         }
         let table = self.rwq_tables.remove(number).ok_or(Status::BadRwqTable)?;
         for wq in table.queues() {
-            self.frame_queue(*wq)?.references -= 1;
+            self.release_queue(*wq);
         }
         Ok(())
     }
@@ -323,11 +309,9 @@ impl Nic {
         if found.uctx != uctx {
             return Err(Status::DomainMismatch);
         }
-        let config = QpConfig {
-            rss: Some(Rss::new(table, cmd.hash_fields.get(), cmd.key)?),
-            ..QpConfig::without_queues(QpType::Rss, pd, uctx)
-        };
-        let number = self.add_without_send_queue(config, None)?;
+        let rss = Rss::new(table, cmd.hash_fields.get(), cmd.key)?;
+        let number = self.add_queue(uctx, |_, held| Queue::Rss(RssQp::new(pd, uctx, rss, held)))?;
+        self.pd(pd)?.refs += 1;
         if let Some(table) = self.rwq_tables.get_mut(table) {
             table.refs += 1;
         }

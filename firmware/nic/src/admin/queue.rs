@@ -83,7 +83,9 @@ impl Nic {
     fn is_prepared(&mut self, cmd: &AdminCmd) -> bool {
         match cmd {
             AdminCmd::DestroyQp { qpn } => {
-                let is_used = !self.queue_pair(*qpn).is_ok_and(|qp| qp.references == 0);
+                let is_used = !self
+                    .queue_pair(*qpn)
+                    .is_ok_and(|qp| *qp.references_mut() == 0);
                 is_used || self.core.mkeys.forget_qp(*qpn)
             }
             _ => true,

@@ -8,13 +8,15 @@ use zerocopy::IntoBytes;
 
 use super::command::Answer;
 use super::sizes::{check_depth, check_recv_stride, check_stride};
+use crate::budget::Held;
 use crate::config::MAX_SGE;
 use crate::context::Context;
 use crate::core::Ah;
 use crate::dma::Dma;
-use crate::nic::{GSI_QPN, Nic};
+use crate::nic::Nic;
 use crate::path::Path;
 use crate::qp::{Qp, QpConfig, QpType, state};
+use crate::queues::{GSI_QPN, Queue};
 use crate::receive_queue::RecvRing;
 use crate::ring::Ring;
 use crate::time::Instant;
@@ -81,7 +83,6 @@ impl Nic {
             max_send_sge: cmd.max_send_sge,
             max_inline: cmd.max_inline.get(),
             xrcd: None,
-            rss: None,
         };
         let number = self.add_qp(config, Some(sq), rq)?;
         self.pd(pd)?.refs += 1;
@@ -96,33 +97,41 @@ impl Nic {
         Ok(number)
     }
 
-    /// Creates a queue pair or a work queue. The objects that `config` names have been checked.
-    pub(super) fn add_qp(
+    /// Creates a queue pair. The objects that `config` names have been checked.
+    fn add_qp(
         &mut self,
         config: QpConfig,
         sq: Option<Ring>,
         rq: Option<RecvRing>,
     ) -> Result<u32, Status> {
-        let held = self.core.budget.take(Qp::SIZE);
-        let held = held.ok_or(Status::NoResources)?;
         let policy = self.core.config.fault_policy;
-        let uctx = config.uctx;
         if config.kind != QpType::Gsi {
-            let make = |number| Qp::new(number, config, policy, (sq, rq), held);
-            let number = self.qps.insert_with(make).ok_or(Status::NoResources)?;
-            self.hold_uctx(uctx);
-            return Ok(number);
+            return self.add_queue(config.uctx, |number, held| {
+                Queue::Pair(Qp::new(number, config, policy, (sq, rq), held))
+            });
         }
         // QP1 belongs to the kernel.
         if config.uctx != 0 {
             return Err(Status::DomainMismatch);
         }
-        if self.gsi.is_some() {
-            return Err(Status::InUse);
-        }
+        let held = self.core.budget.take(Queue::SIZE);
+        let held = held.ok_or(Status::NoResources)?;
         let qp = Qp::new(GSI_QPN, config, policy, (sq, rq), held);
-        self.gsi = Some(Box::new(qp));
-        Ok(GSI_QPN)
+        self.queues.insert_gsi(qp).ok_or(Status::InUse)
+    }
+
+    /// Creates the queue that `make` creates from its number and its part of the budget.
+    pub(super) fn add_queue(
+        &mut self,
+        uctx: u32,
+        make: impl FnOnce(u32, Held) -> Queue,
+    ) -> Result<u32, Status> {
+        let held = self.core.budget.take(Queue::SIZE);
+        let held = held.ok_or(Status::NoResources)?;
+        let number = self.queues.insert_with(|number| make(number, held));
+        let number = number.ok_or(Status::NoResources)?;
+        self.hold_uctx(uctx);
+        Ok(number)
     }
 
     /// Creates an XRC target. It has no queues of its own: it belongs to its domain, and outlives the process that
@@ -166,11 +175,12 @@ impl Nic {
         Ok(RecvRing::new(ring, cmd.max_recv_sge))
     }
 
-    /// The queue pair with this number. Work queues share the number space, and are not found.
-    pub(super) fn queue_pair(&mut self, number: u32) -> Result<&mut Qp, Status> {
-        Self::qp_mut(&mut self.qps, &mut self.gsi, number)
-            .filter(|qp| qp.endpoint.config.kind != QpType::Wq)
-            .ok_or(Status::BadQp)
+    /// The queue with this number, if software knows it as a queue pair.
+    pub(super) fn queue_pair(&mut self, number: u32) -> Result<&mut Queue, Status> {
+        match self.queues.get_mut(number) {
+            Some(queue @ (Queue::Pair(_) | Queue::Rss(_))) => Ok(queue),
+            Some(Queue::Work(_)) | None => Err(Status::BadQp),
+        }
     }
 
     pub(super) fn destroy_qp<M: Dma>(
@@ -179,29 +189,46 @@ impl Nic {
         mem: &M,
         number: u32,
     ) -> Result<(), Status> {
-        if self.queue_pair(number)?.references > 0 {
+        if *self.queue_pair(number)?.references_mut() > 0 {
             return Err(Status::InUse);
         }
         if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
             qp.flush_tagged(&mut cx);
         }
-        self.remove_qp(number);
+        self.remove_queue(number);
         Ok(())
     }
 
-    /// Removes a queue pair or work queue that nothing refers to.
-    pub(super) fn remove_qp(&mut self, number: u32) {
-        let qp = match number {
-            GSI_QPN => self.gsi.take().map(|qp| *qp),
-            _ => self.qps.remove(number),
+    /// Removes a queue that nothing refers to.
+    pub(super) fn remove_queue(&mut self, number: u32) {
+        let Some(queue) = self.queues.remove(number) else {
+            return;
         };
-        let Some(mut qp) = qp else { return };
-        qp.release(&mut self.core);
-        self.core.counters.release(qp.endpoint.counters);
-        // Usually all of its windows have been freed in turns before.
-        while !self.core.mkeys.forget_qp(number) {}
-        let config = qp.endpoint.config;
-        self.release_uctx(config.uctx);
+        self.core.counters.release(queue.counters());
+        self.release_uctx(queue.uctx());
+        match queue {
+            Queue::Pair(mut qp) => {
+                qp.release(&mut self.core);
+                // Usually all of its windows have been freed in turns before.
+                while !self.core.mkeys.forget_qp(number) {}
+                self.release_objects(&qp.endpoint.config);
+            }
+            Queue::Work(mut wq) => {
+                wq.stop_waiting(&mut self.core);
+                self.release_objects(&wq.endpoint.config);
+            }
+            Queue::Rss(qp) => {
+                self.release_rwq_table(qp.rss.table);
+                self.release_pd(qp.pd);
+            }
+        }
+        if self.core.netdev.qpn == number {
+            self.core.netdev.qpn = 0;
+        }
+    }
+
+    /// Counts one user less of each object that a queue was created with.
+    fn release_objects(&mut self, config: &QpConfig) {
         for cqn in [config.send_cqn, config.recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {
                 cq.refs -= 1;
@@ -210,15 +237,9 @@ impl Nic {
         if let Some(srq) = config.srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
             srq.refs -= 1;
         }
-        if let Some(rss) = config.rss {
-            self.release_rwq_table(rss.table);
-        }
         match config.xrcd {
             Some(xrcd) => self.release_xrcd(xrcd),
             None => self.release_pd(config.pd),
-        }
-        if self.core.netdev.qpn == number {
-            self.core.netdev.qpn = 0;
         }
     }
 
@@ -229,10 +250,10 @@ impl Nic {
         number: u32,
         change: &QpAttr,
     ) -> Result<(), Status> {
-        if self.queue_pair(number)?.endpoint.config.kind == QpType::Rss {
+        if matches!(self.queue_pair(number)?, Queue::Rss(_)) {
             return Err(Status::BadQpType);
         }
-        let qp = Self::qp_mut(&mut self.qps, &mut self.gsi, number).ok_or(Status::BadQp)?;
+        let qp = self.queues.qp_mut(number).ok_or(Status::BadQp)?;
         if change.reserved0 != 0 || change.reserved1 != [0; 30] {
             return Err(Status::ReservedNotZero);
         }
@@ -252,10 +273,12 @@ impl Nic {
     }
 
     pub(super) fn query_qp(&mut self, number: u32) -> Result<Answer, Status> {
-        Ok(Answer::with_value(
-            number,
-            &self.queue_pair(number)?.query(),
-        ))
+        let attr = match self.queue_pair(number)? {
+            Queue::Pair(qp) => qp.query(),
+            // It is always in RESET.
+            Queue::Rss(_) | Queue::Work(_) => QpAttr::default(),
+        };
+        Ok(Answer::with_value(number, &attr))
     }
 
     pub(super) fn create_ah(&mut self, cmd: &CreateAh) -> Result<u32, Status> {

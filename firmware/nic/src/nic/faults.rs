@@ -54,15 +54,15 @@ impl Nic {
                 return;
             };
             self.core.charge(work::OPERATION);
-            if let Some((qp, mut cx)) = self.qp_in_context(now, mem, call.qpn) {
-                qp.fault_answered(&mut cx, call.token, call.repaired);
+            if let Some((queue, mut cx)) = self.queue_in_context(now, mem, call.qpn) {
+                queue.fault_answered(&mut cx, call.token, call.repaired);
             }
         }
     }
 
     /// The write-back that a FLUSH waits for has ended ([`Dma::persist`]); `well` is false if it failed.
     pub fn persisted(&mut self, qpn: u32, number: u64, well: bool) {
-        if let Some(qp) = Self::qp_mut(&mut self.qps, &mut self.gsi, qpn) {
+        if let Some(qp) = self.queues.qp_mut(qpn) {
             qp.persisted(&mut self.core, number, well);
         }
     }

@@ -13,6 +13,7 @@ use crate::frame::{Frame, FrameKind, TxFrame, packet_of_run};
 use crate::ingress::HeldFrame;
 use crate::multicast::MULTICAST_QPN;
 use crate::payload::Payload;
+use crate::queues::Queue;
 use crate::steering::FrameTarget;
 use crate::time::Instant;
 use crate::work;
@@ -232,8 +233,8 @@ impl Nic {
         if !for_qp || !self.core.counters.has_sets() {
             return CounterSet::DEVICE;
         }
-        Self::qp_mut(&mut self.qps, &mut self.gsi, header.bth.dest_qp)
-            .map_or(CounterSet::DEVICE, |qp| qp.endpoint.counters)
+        let queue = self.queues.get(header.bth.dest_qp);
+        queue.map_or(CounterSet::DEVICE, Queue::counters)
     }
 
     /// Delivers packets to a queue pair. A packet that stops the ingress is held, with those behind it.

@@ -10,12 +10,14 @@ mod endpoint;
 mod fault_policy;
 mod page_wait;
 mod raw;
+mod ready;
 mod requester;
 mod responder;
 mod sge;
 pub mod state;
 mod tag;
 mod types;
+mod work_queue;
 mod work_request;
 
 use faultline_abi::admin::Counter;
@@ -39,10 +41,12 @@ use crate::time::Instant;
 
 use endpoint::Endpoint;
 pub use fault_policy::FaultPolicy;
+use ready::Readiness;
 use requester::{Requester, Sent};
 use responder::{Arrival, Received, Responder};
 use types::{Failure, Fatal};
 pub use types::{QpConfig, QpType, State};
+pub(crate) use work_queue::WorkQueue;
 use work_request::DeviceRequest;
 
 /// ECN field of a packet that met congestion (RFC 3168).
@@ -60,10 +64,7 @@ pub struct Qp {
     pub references: u32,
     requester: Requester,
     responder: Responder,
-    /// In the line of those that have something to send.
-    queued: bool,
-    /// Has left the line with work to do, for others to have their turn.
-    interrupted: bool,
+    ready: Readiness,
     /// The packet sent last was a reply.
     answered: bool,
     /// Earliest timer that the core knows of.
@@ -73,10 +74,7 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// Bytes of one that has nothing to do.
-    pub const SIZE: usize = size_of::<Self>();
-
-    /// A QP in RESET. `held` is of [`Qp::SIZE`] bytes.
+    /// A QP in RESET. `held` is its share of the budget, however idle it is.
     pub fn new(
         number: u32,
         config: QpConfig,
@@ -89,8 +87,7 @@ impl Qp {
             references: 0,
             requester: Requester::new(sq),
             responder: Responder::new(rq),
-            queued: false,
-            interrupted: false,
+            ready: Readiness::default(),
             answered: false,
             timer_at: None,
             _held: held,
@@ -146,20 +143,14 @@ impl Qp {
         }
     }
 
-    /// Takes a place in the line of those that have something to send.
-    pub(crate) fn wake(&mut self, core: &mut Core) {
-        if !self.queued {
-            self.queued = true;
-            core.enqueue_ready(self.endpoint.number);
-        }
+    /// Enters the ready queue.
+    fn wake(&mut self, core: &mut Core) {
+        self.ready.wake(core, self.endpoint.number);
     }
 
-    /// The place in the line has been given up; it takes another one if there is more to do.
+    /// It was removed from the ready queue.
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
-        self.queued = false;
-        if std::mem::take(&mut self.interrupted) {
-            self.wake(core);
-        }
+        self.ready.left(core, self.endpoint.number);
     }
 
     /// Makes `frame` the next packet, or a run of as many as carry `most` bytes. Returns false if there is none. What this QP
@@ -210,7 +201,7 @@ impl Qp {
         let turn = cx.core.begin_turn();
         while self.responder.has_parked_to_deliver() {
             if cx.core.is_over(turn) {
-                self.interrupted = true;
+                self.ready.interrupt();
                 return;
             }
             let received = self.responder.deliver_parked(&self.endpoint, cx);
@@ -227,7 +218,7 @@ impl Qp {
         let (requester, qp) = (&mut self.requester, &self.endpoint);
         let polled = match qp.config.kind {
             QpType::Rc | QpType::Uc | QpType::XrcIni => requester.poll(qp, cx, most, frame),
-            QpType::XrcTgt | QpType::Rss | QpType::Wq => return false,
+            QpType::XrcTgt => return false,
             QpType::Ud | QpType::Gsi => requester.poll_datagram(qp, cx, frame),
             QpType::Raw => requester.poll_raw(qp, cx, frame),
         };
@@ -235,7 +226,7 @@ impl Qp {
         match self.check_send_queue(cx, polled) {
             Some(Sent::Frame) => return true,
             Some(Sent::Nothing) => self.check_drained(cx),
-            Some(Sent::TurnOver) => self.interrupted = true,
+            Some(Sent::TurnOver) => self.ready.interrupt(),
             None => {}
         }
         false
@@ -371,16 +362,8 @@ impl Qp {
         tag: u32,
         frame: Frame<'_, M>,
     ) -> bool {
-        if !self.endpoint.state.receives() {
-            cx.count(Counter::rx_filtered);
-            return true;
-        }
-        let arrival = Arrival::Frame {
-            tag,
-            checked: frame.checked,
-            hash: frame.hash,
-        };
-        self.receive_by_responder(cx, arrival, frame.payload)
+        let received = self.responder.receive_raw(&self.endpoint, cx, tag, frame);
+        self.check_received(cx, received)
     }
 
     fn receive_by_responder<M: Dma>(
@@ -519,9 +502,7 @@ impl Qp {
 
     /// Waits for no page any more, and drops the packets that did.
     fn stop_waiting(&mut self, core: &mut Core) {
-        core.forget_lost_completion(self.endpoint.number);
-        core.faults.forget(self.endpoint.number);
-        core.ingress.forget(self.endpoint.number);
+        core.forget_queue(self.endpoint.number);
         self.requester.stop_waiting();
         self.responder.stop_waiting(&self.endpoint, core);
     }

@@ -7,8 +7,8 @@ use faultline_wire::{Ethernet, MacAddr};
 
 use super::endpoint::Endpoint;
 use super::requester::{BuildError, Requester, Sent};
-use super::responder::{Responder, Stopped};
-use super::types::Failure;
+use super::responder::{Arrival, Received, Responder, Stopped};
+use super::types::{Failure, Fatal};
 use super::work_request::{Offload, SendOp, SendWr};
 use crate::config::MAX_TSO;
 use crate::context::Context;
@@ -206,7 +206,27 @@ impl Requester {
 }
 
 impl Responder {
-    /// A frame arrives from a flow with this tag. One whose checksums must be looked at is copied first, if it is still in
+    /// A frame arrives for a raw queue pair or a work queue, from a flow with this tag.
+    pub fn receive_raw<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        tag: u32,
+        frame: Frame<'_, M>,
+    ) -> Result<Received, Fatal> {
+        if !qp.state.receives() {
+            cx.count(Counter::rx_filtered);
+            return Ok(Received::Done);
+        }
+        let arrival = Arrival::Frame {
+            tag,
+            checked: frame.checked,
+            hash: frame.hash,
+        };
+        self.receive(qp, cx, arrival, frame.payload)
+    }
+
+    /// Delivers a frame from a flow with this tag. One whose checksums must be looked at is copied first, if it is still in
     /// its sender's memory: what is said of them must be true of what is delivered.
     pub fn receive_frame<M: Dma>(
         &mut self,

@@ -6,7 +6,6 @@ use faultline_wire::opcode::Service;
 
 use crate::mkey::{Absent, Miss};
 use crate::payload::CopyError;
-use crate::rss::Rss;
 
 /// Number that no completion queue has.
 const NO_CQ: u32 = u32::MAX;
@@ -24,10 +23,6 @@ pub enum QpType {
     Ud,
     /// Ethernet frames.
     Raw,
-    /// Ethernet frames to work queues: nothing but a rule that says to which.
-    Rss,
-    /// A work queue: the receive half of a raw queue pair. No QP for software, though it has a number of their row.
-    Wq,
     /// XRC initiator: sends to the SRQs of a domain (IBTA annex A14).
     XrcIni,
     /// XRC target: receives for the SRQs of its domain.
@@ -55,7 +50,7 @@ impl QpType {
             Self::Rc => Some(Service::Rc),
             Self::Uc => Some(Service::Uc),
             Self::Ud | Self::Gsi => Some(Service::Ud),
-            Self::Raw | Self::Rss | Self::Wq => None,
+            Self::Raw => None,
             Self::XrcIni | Self::XrcTgt => Some(Service::Xrc),
         }
     }
@@ -219,8 +214,6 @@ pub struct QpConfig {
     pub max_inline: u32,
     /// XRC target: its domain.
     pub xrcd: Option<u32>,
-    /// RSS: how it finds work queues.
-    pub rss: Option<Rss>,
 }
 
 impl QpConfig {
@@ -237,7 +230,6 @@ impl QpConfig {
             max_send_sge: 0,
             max_inline: 0,
             xrcd: None,
-            rss: None,
         }
     }
 }

@@ -172,7 +172,7 @@ impl Responder {
         }
         match qp.config.kind {
             // One bad buffer does not stop an interface.
-            QpType::Raw | QpType::Wq => Ok(()),
+            QpType::Raw => Ok(()),
             _ => Err(Fatal::with(event::QP_FATAL)),
         }
     }

@@ -115,7 +115,7 @@ impl Responder {
         payload: Payload<'_, M>,
         psn: u32,
     ) -> Result<Option<RecvWr>, Stopped> {
-        let is_raw = matches!(qp.config.kind, QpType::Raw | QpType::Wq);
+        let is_raw = qp.config.kind == QpType::Raw;
         let wr = match self.take_receive(cx, qp.config.srqn) {
             Ok(wr) => wr,
             Err(TakeError::Empty) => {

@@ -1,0 +1,153 @@
+//! Work queues: receive queues of Ethernet frames, among which an indirection table distributes (`ibv_create_wq`).
+
+use super::endpoint::Endpoint;
+use super::fault_policy::FaultPolicy;
+use super::ready::Readiness;
+use super::responder::{Received, Responder};
+use super::types::{Fatal, QpConfig, State};
+use crate::budget::Held;
+use crate::context::Context;
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::fault::Token;
+use crate::frame::Frame;
+use crate::receive_queue::RecvRing;
+
+/// A work queue. Its state is RESET, RTS (that is RDY of `ibv_wq_state`) or ERR.
+#[derive(Debug)]
+pub(crate) struct WorkQueue {
+    /// Number and configuration, as of a raw queue pair.
+    pub endpoint: Endpoint,
+    /// Entries of indirection tables that name it. It can't be destroyed while there are any.
+    pub references: u32,
+    responder: Responder,
+    ready: Readiness,
+    /// Its bytes of the budget.
+    _held: Held,
+}
+
+impl WorkQueue {
+    /// A work queue in RESET. The type in `config` is [`QpType::Raw`](super::QpType::Raw).
+    pub fn new(
+        number: u32,
+        config: QpConfig,
+        fault_policy: FaultPolicy,
+        ring: RecvRing,
+        held: Held,
+    ) -> Self {
+        Self {
+            endpoint: Endpoint::new(number, config, fault_policy),
+            references: 0,
+            responder: Responder::new(Some(ring)),
+            ready: Readiness::default(),
+            _held: held,
+        }
+    }
+
+    /// A receive doorbell, which software rings only if the record asks for it.
+    pub fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        if self.endpoint.state == State::Err {
+            self.responder.flush_queue(&self.endpoint, cx);
+        }
+    }
+
+    /// A frame arrives, from a flow with this tag. Returns false if it has stopped the input and must be held.
+    pub fn receive_frame<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        tag: u32,
+        frame: Frame<'_, M>,
+    ) -> bool {
+        let received = self.responder.receive_raw(&self.endpoint, cx, tag, frame);
+        self.check_received(cx, received)
+    }
+
+    /// Delivers frames that have waited for their page, until another one is missing or the turn is over.
+    pub fn deliver_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        let turn = cx.core.begin_turn();
+        while self.responder.has_parked_to_deliver() {
+            if cx.core.is_over(turn) {
+                self.ready.interrupt();
+                return;
+            }
+            let received = self.responder.deliver_parked(&self.endpoint, cx);
+            self.check_received(cx, received);
+        }
+    }
+
+    /// Returns false if the frame has stopped the input and must be held.
+    fn check_received<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        received: Result<Received, Fatal>,
+    ) -> bool {
+        if let Err(fatal) = received {
+            self.fail_with(cx, fatal);
+        }
+        received != Ok(Received::Held)
+    }
+
+    /// It was removed from the ready queue.
+    pub fn left_ready_queue(&mut self, core: &mut Core) {
+        self.ready.left(core, self.endpoint.number);
+    }
+
+    /// A fault has been answered that it may wait for.
+    pub fn fault_answered<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        token: Token,
+        repaired: bool,
+    ) {
+        let wq = &self.endpoint;
+        if let Err(fatal) = self.responder.fault_answered(wq, cx, token, repaired) {
+            self.fail_with(cx, fatal);
+        }
+        self.ready.wake(cx.core, self.endpoint.number);
+    }
+
+    /// Enters another state. MODIFY_WQ has checked the transition.
+    pub fn enter<M: Dma>(&mut self, cx: &mut Context<'_, M>, new: State) {
+        match new {
+            State::Err => self.fail(cx),
+            State::Reset => {
+                self.stop_waiting(cx.core);
+                self.endpoint.reset(cx.core.config.fault_policy);
+                self.responder.reset(cx.mem);
+            }
+            other => self.endpoint.state = other,
+        }
+    }
+
+    /// Enters the error state and flushes the queue.
+    fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        if self.endpoint.state == State::Err {
+            return;
+        }
+        self.endpoint.state = State::Err;
+        self.responder.notify_posted(cx.mem);
+        self.stop_waiting(cx.core);
+        self.responder.flush(&self.endpoint, cx);
+    }
+
+    /// Enters the error state, with an asynchronous event that says why.
+    pub fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
+        self.fail_with(cx, Fatal::with(kind));
+    }
+
+    fn fail_with<M: Dma>(&mut self, cx: &mut Context<'_, M>, fatal: Fatal) {
+        if self.endpoint.state == State::Err {
+            return;
+        }
+        self.fail(cx);
+        if let Some(kind) = fatal.event {
+            cx.raise_async(kind, self.endpoint.number);
+        }
+    }
+
+    /// Waits for no page any more, and drops the frames that did. To be called before it is destroyed.
+    pub fn stop_waiting(&mut self, core: &mut Core) {
+        core.forget_queue(self.endpoint.number);
+        self.responder.stop_waiting(&self.endpoint, core);
+    }
+}

@@ -1,0 +1,256 @@
+//! Queue pairs, work queues and RSS queue pairs by number. They share the numbers, because flows and indirection tables name
+//! any of them.
+
+use crate::context::Context;
+use crate::core::Core;
+use crate::counters::CounterSet;
+use crate::dma::Dma;
+use crate::fault::Token;
+use crate::frame::{Frame, TxFrame};
+use crate::qp::{Qp, QpType, WorkQueue};
+use crate::rss::RssQp;
+use crate::table::Table;
+
+/// QP number of the general services interface, fixed by IBTA 3.5.1.
+pub(crate) const GSI_QPN: u32 = 1;
+
+/// What has a number of a queue pair.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "each entry of the table is a box"
+)]
+pub(crate) enum Queue {
+    /// A queue pair.
+    Pair(Qp),
+    /// A work queue.
+    Work(WorkQueue),
+    /// An RSS queue pair.
+    Rss(RssQp),
+}
+
+impl Queue {
+    /// Bytes of one that has nothing to do.
+    pub(crate) const SIZE: usize = size_of::<Self>();
+
+    /// Set of counters to which its packets are added.
+    pub(crate) fn counters(&self) -> CounterSet {
+        match self {
+            Self::Pair(qp) => qp.endpoint.counters,
+            Self::Work(wq) => wq.endpoint.counters,
+            Self::Rss(rss) => rss.counters,
+        }
+    }
+
+    /// Replaces its set of counters, and returns the previous one.
+    pub(crate) fn set_counters(&mut self, set: CounterSet) -> CounterSet {
+        let counters = match self {
+            Self::Pair(qp) => &mut qp.endpoint.counters,
+            Self::Work(wq) => &mut wq.endpoint.counters,
+            Self::Rss(rss) => &mut rss.counters,
+        };
+        std::mem::replace(counters, set)
+    }
+
+    /// User context that owns it.
+    pub(crate) fn uctx(&self) -> u32 {
+        match self {
+            Self::Pair(qp) => qp.endpoint.config.uctx,
+            Self::Work(wq) => wq.endpoint.config.uctx,
+            Self::Rss(rss) => rss.uctx,
+        }
+    }
+
+    /// Places in indirection tables, groups and flows that name it.
+    pub(crate) fn references_mut(&mut self) -> &mut u32 {
+        match self {
+            Self::Pair(qp) => &mut qp.references,
+            Self::Work(wq) => &mut wq.references,
+            Self::Rss(rss) => &mut rss.references,
+        }
+    }
+
+    /// Whether flows and the netdev can deliver Ethernet frames to it.
+    pub(crate) fn takes_flows(&self) -> bool {
+        match self {
+            Self::Pair(qp) => qp.endpoint.config.kind == QpType::Raw,
+            Self::Rss(_) => true,
+            Self::Work(_) => false,
+        }
+    }
+
+    /// Whether it can be an entry of an indirection table.
+    pub(crate) fn takes_hashed_frames(&self) -> bool {
+        match self {
+            Self::Pair(qp) => qp.endpoint.config.kind == QpType::Raw,
+            Self::Work(_) => true,
+            Self::Rss(_) => false,
+        }
+    }
+
+    /// A send doorbell. Returns false if the index is out of range, or there is no send queue.
+    #[inline]
+    pub(crate) fn ring_send<M: Dma>(&mut self, cx: &mut Context<'_, M>, producer: u32) -> bool {
+        match self {
+            Self::Pair(qp) => qp.ring_send(cx, producer),
+            Self::Work(_) | Self::Rss(_) => false,
+        }
+    }
+
+    /// A receive doorbell, which software rings only if the record asks for it.
+    pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        match self {
+            Self::Pair(qp) => qp.ring_receive(cx),
+            Self::Work(wq) => wq.ring_receive(cx),
+            Self::Rss(_) => {}
+        }
+    }
+
+    /// Makes `frame` its next packet. Returns false if there is none; it may have delivered packets that were parked.
+    #[inline]
+    pub(crate) fn poll_transmit<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        most: usize,
+        frame: &mut TxFrame,
+    ) -> bool {
+        match self {
+            Self::Pair(qp) => qp.poll_transmit(cx, most, frame),
+            Self::Work(wq) => {
+                wq.deliver_parked(cx);
+                false
+            }
+            Self::Rss(_) => false,
+        }
+    }
+
+    /// It was removed from the ready queue.
+    pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
+        match self {
+            Self::Pair(qp) => qp.left_ready_queue(core),
+            Self::Work(wq) => wq.left_ready_queue(core),
+            Self::Rss(_) => {}
+        }
+    }
+
+    /// An Ethernet frame arrives, from a flow with this tag. Returns false if it has stopped the input and must be held.
+    pub(crate) fn receive_frame<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        tag: u32,
+        frame: Frame<'_, M>,
+    ) -> bool {
+        match self {
+            Self::Pair(qp) => qp.receive_frame(cx, tag, frame),
+            Self::Work(wq) => wq.receive_frame(cx, tag, frame),
+            // Its indirection table has no RSS queue pairs.
+            Self::Rss(_) => true,
+        }
+    }
+
+    /// A fault has been answered that it may wait for.
+    pub(crate) fn fault_answered<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        token: Token,
+        repaired: bool,
+    ) {
+        match self {
+            Self::Pair(qp) => qp.fault_answered(cx, token, repaired),
+            Self::Work(wq) => wq.fault_answered(cx, token, repaired),
+            Self::Rss(_) => {}
+        }
+    }
+
+    /// Enters the error state, with an asynchronous event that says why.
+    pub(crate) fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
+        match self {
+            Self::Pair(qp) => qp.fail_with_event(cx, kind),
+            Self::Work(wq) => wq.fail_with_event(cx, kind),
+            // It has no states.
+            Self::Rss(_) => {}
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    table: Table<Queue>,
+    gsi: Option<Box<Queue>>,
+}
+
+impl Queues {
+    /// None yet of `max`, of which the first has the number `first`.
+    pub(crate) fn new(max: u32, first: u32) -> Self {
+        Self {
+            table: Table::new(max, first),
+            gsi: None,
+        }
+    }
+
+    /// The bits of a number that are the slot.
+    pub(crate) fn slot_mask(&self) -> u32 {
+        self.table.slot_mask()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len() + usize::from(self.gsi.is_some())
+    }
+
+    /// Adds what `make` creates from its number. Returns `None` if there are too many.
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> Queue) -> Option<u32> {
+        self.table.insert_with(make)
+    }
+
+    /// Adds QP1. Returns `None` if there is one.
+    pub(crate) fn insert_gsi(&mut self, qp: Qp) -> Option<u32> {
+        if self.gsi.is_some() {
+            return None;
+        }
+        self.gsi = Some(Box::new(Queue::Pair(qp)));
+        Some(GSI_QPN)
+    }
+
+    /// The queue with this number.
+    pub(crate) fn get(&self, number: u32) -> Option<&Queue> {
+        match number {
+            GSI_QPN => self.gsi.as_deref(),
+            _ => self.table.get(number),
+        }
+    }
+
+    /// The queue with this number.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Queue> {
+        match number {
+            GSI_QPN => self.gsi.as_deref_mut(),
+            _ => self.table.get_mut(number),
+        }
+    }
+
+    /// The queue pair with this number; neither a work queue nor an RSS queue pair.
+    #[inline]
+    pub(crate) fn qp_mut(&mut self, number: u32) -> Option<&mut Qp> {
+        match self.get_mut(number)? {
+            Queue::Pair(qp) => Some(qp),
+            Queue::Work(_) | Queue::Rss(_) => None,
+        }
+    }
+
+    /// The work queue with this number.
+    pub(crate) fn wq_mut(&mut self, number: u32) -> Option<&mut WorkQueue> {
+        match self.get_mut(number)? {
+            Queue::Work(wq) => Some(wq),
+            Queue::Pair(_) | Queue::Rss(_) => None,
+        }
+    }
+
+    /// Removes the queue with this number.
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Queue> {
+        match number {
+            GSI_QPN => self.gsi.take().map(|qp| *qp),
+            _ => self.table.remove(number),
+        }
+    }
+}
