@@ -30,7 +30,7 @@ static int faultline_send_opcode(const struct ib_send_wr *wr)
 	}
 }
 
-/* Without IB_SEND_IP_CSUM, which only raw packet QPs of processes support. */
+/* Without checksum offload, which only raw packet QPs of processes support. */
 #define FAULTLINE_SEND_FLAGS	(IB_SEND_FENCE | IB_SEND_SIGNALED |	\
 				 IB_SEND_SOLICITED | IB_SEND_INLINE)
 
