@@ -25,9 +25,12 @@ const UNKNOWN: f64 = 2.0;
 /// The same of those that take longer, on a quiet machine with two processors. By the ends of their names.
 const KNOWN: &[(&str, f64)] = &[
     ("boot", 10.0),
-    ("host::clippy", 40.0),
-    ("host::cargo-test", 150.0),
-    ("keys::delay", 40.0),
+    // At the lowest priority, beside guests.
+    ("host::clippy", 120.0),
+    ("host::rustdoc", 60.0),
+    ("host::cargo-test", 240.0),
+    ("host::cargo-test-real-time", 60.0),
+    ("keys::delay", 10.0),
     ("module_removed_50_times_under_traffic", 60.0),
     ("emulator_killed_while_it_sleeps_under_load", 17.0),
     ("emulator_killed_under_traffic", 17.0),
