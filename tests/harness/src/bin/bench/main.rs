@@ -4,21 +4,22 @@
 //! the driver's. While a floor is measured that process is stopped: it polls, and there may be two processors
 //! only.
 //!
-//! The machine may be shared, so everything is measured in short rounds of which the median counts: a round
-//! in which one of the two threads was not running is an outlier and not an average. A figure and its floor
-//! are measured in turn, several times; what is reported are the medians of values and of ratios of
-//! neighbours.
+//! Two runs can be compared because they measure the same thing: driver and device keep to one processor each, and a floor
+//! is measured on the same processors, with the same buffers (`floors.rs`). The machine may be shared, so everything is
+//! measured in short rounds of which the median counts: a round in which one of the two threads was not running is an outlier
+//! and not an average. A figure and its floor are measured in turn, several times; what is reported are the medians of values
+//! and of ratios of neighbours, and the range of the middle half of the values: runs whose ranges overlap do not differ.
 
 #![forbid(unsafe_code)]
 
+mod floors;
 mod keys;
 mod paging;
 
-use std::hint::{black_box, spin_loop};
+use std::hint::spin_loop;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -29,6 +30,7 @@ use faultline_harness::testbed::{ALL_ACCESS, LONG, Node};
 use faultline_harness::{
     Buf, Link, Mr, Nic, NicOptions, Qp, QpOptions, QpType, RingLayout, SendWr, connect,
 };
+use floors::{CopyFloor, Cpus, ping_pong, run_on};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
@@ -61,6 +63,9 @@ struct Args {
     /// Be the device: serve NICs a and b in this directory until standard input ends.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
+    /// Be it on this processor.
+    #[arg(long, hide = true, requires = "serve")]
+    cpu: Option<usize>,
 }
 
 /// One line of the table.
@@ -68,6 +73,8 @@ struct Args {
 struct Figure {
     name: String,
     value: f64,
+    /// Quartiles of the measurements of which the value is the median.
+    middle_half: Option<[f64; 2]>,
     unit: &'static str,
     /// Name of the figure that it is compared with.
     against: Option<String>,
@@ -81,11 +88,20 @@ impl Figure {
         Self {
             name: name.to_owned(),
             value,
+            middle_half: None,
             unit,
             against: None,
             ratio: None,
             wanted: None,
             met: None,
+        }
+    }
+
+    /// The median of measurements, each times `scale`.
+    fn median(name: &str, values: &[f64], scale: f64, unit: &'static str) -> Self {
+        Self {
+            middle_half: Some([0.25, 0.75].map(|share| quantile(values, share) * scale)),
+            ..Self::plain(name, median(values) * scale, unit)
         }
     }
 
@@ -133,11 +149,13 @@ struct Device {
 }
 
 impl Device {
-    fn start() -> anyhow::Result<Self> {
+    fn start(cpus: Cpus) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let child = Command::new(std::env::current_exe()?)
             .arg("--serve")
             .arg(directory.path())
+            .arg("--cpu")
+            .arg(cpus.device.to_string())
             .stdin(Stdio::piped())
             .spawn()
             .context("can't start the device's process")?;
@@ -231,53 +249,6 @@ fn time_rounds(
     Ok(median(&times))
 }
 
-/// Bytes per second of a copy of 1 MiB blocks by one thread.
-fn memcpy(source: &[u8], target: &mut [u8], rounds: usize) -> anyhow::Result<f64> {
-    let time = time_rounds(rounds, |round| {
-        for i in 0..ROUND_BLOCKS {
-            let at = (round * ROUND_BLOCKS + i) % BLOCKS * MIB;
-            target[at..at + MIB].copy_from_slice(black_box(&source[at..at + MIB]));
-        }
-        black_box(&target);
-        Ok(())
-    })?;
-    Ok((ROUND_BLOCKS * MIB) as f64 / time)
-}
-
-/// A word with a cache line (and its neighbour) of its own.
-#[repr(align(128))]
-struct Line(AtomicU64);
-
-/// Seconds for a word to go to another thread and back.
-fn ping_pong(rounds: usize) -> anyhow::Result<f64> {
-    let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
-    let trips = rounds as u64 * TRIPS;
-    let time = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for i in 1..=trips {
-                let mut spins = 0;
-                while ping.0.load(Ordering::Acquire) != i {
-                    pause(&mut spins);
-                }
-                pong.0.store(i, Ordering::Release);
-            }
-        });
-        let mut i = 0;
-        time_rounds(rounds, |_| {
-            for _ in 0..TRIPS {
-                i += 1;
-                ping.0.store(i, Ordering::Release);
-                let mut spins = 0;
-                while pong.0.load(Ordering::Acquire) != i {
-                    pause(&mut spins);
-                }
-            }
-            Ok(())
-        })
-    })?;
-    Ok(time / TRIPS as f64)
-}
-
 /// Two NICs with a connection for each kind of measurement.
 struct Bench {
     idle: Vec<(Qp, Qp)>,
@@ -296,8 +267,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> anyhow::Result<Self> {
-        let device = Device::start()?;
+    fn new(cpus: Cpus) -> anyhow::Result<Self> {
+        let device = Device::start(cpus)?;
         let options = NicOptions {
             ram: 128 * MIB,
             ..NicOptions::default()
@@ -471,36 +442,34 @@ impl Bench {
 const MEMCPY: &str = "memcpy of 1 MiB blocks";
 const PING_PONG: &str = "cache line to another thread and back";
 
-fn measure(args: &Args) -> anyhow::Result<Vec<Figure>> {
+fn measure(args: &Args, cpus: Cpus, bench: &mut Bench) -> anyhow::Result<Vec<Figure>> {
     let reps = if args.quick { 5 } else { 15 };
     let scale = if args.quick { 1 } else { 3 };
     let wants = |name: &str| {
         let only = args.only.as_ref();
         only.is_none_or(|text| name.contains(text.as_str()))
     };
-    let mut bench = Bench::new()?;
     let mut figures = Vec::new();
 
     let (mut copies, mut writes, mut reads, mut short) = (vec![], vec![], vec![], vec![]);
     if wants("bandwidth") {
-        let source: Vec<u8> = faultline_harness::pattern(1, BLOCKS * MIB);
-        let mut target = vec![1u8; BLOCKS * MIB];
+        let floor = CopyFloor::new(&bench.source.0, &bench.target.0)?;
         let rounds = scale * 64;
         bench.bandwidth(MIB, 32, false)?;
-        memcpy(&source, &mut target, 32)?;
+        floor.measure(32)?;
         for _ in 0..reps {
-            let copy = || memcpy(&source, &mut target, rounds);
+            let copy = || cpus.on_device(|| floor.measure(rounds));
             copies.push(bench.device.stopped(copy)?);
             writes.push(bench.bandwidth(MIB, rounds, false)?);
             reads.push(bench.bandwidth(MIB, rounds, true)?);
             short.push(bench.bandwidth(64 << 10, rounds, false)?);
         }
         bench.check_data()?;
-        let gb = |values: &[f64]| median(values) / 1e9;
+        let gb = |name: &str, values: &[f64]| Figure::median(name, values, 1e-9, "GB/s");
         let figure = |name: &str, values: &[f64]| {
-            Figure::plain(name, gb(values), "GB/s").against(MEMCPY, median_ratio(values, &copies))
+            gb(name, values).against(MEMCPY, median_ratio(values, &copies))
         };
-        figures.push(Figure::plain(MEMCPY, gb(&copies), "GB/s"));
+        figures.push(gb(MEMCPY, &copies));
         figures.push(figure("bandwidth of 1 MiB WRITEs", &writes).at_least(0.7));
         figures.push(figure("bandwidth of 1 MiB READs", &reads));
         figures.push(figure("bandwidth of 64 KiB WRITEs", &short));
@@ -511,12 +480,12 @@ fn measure(args: &Args) -> anyhow::Result<Vec<Figure>> {
         let rounds = scale * 500;
         bench.round_trip(100)?;
         for _ in 0..reps {
-            floors.push(bench.device.stopped(|| ping_pong(rounds))?);
+            floors.push(bench.device.stopped(|| ping_pong(cpus, rounds))?);
             trips.push(bench.round_trip(rounds)?);
         }
-        figures.push(Figure::plain(PING_PONG, median(&floors) * 1e6, "us"));
+        figures.push(Figure::median(PING_PONG, &floors, 1e6, "us"));
         figures.push(
-            Figure::plain("latency: 8-byte WRITE and back", median(&trips) * 1e6, "us")
+            Figure::median("latency: 8-byte WRITE and back", &trips, 1e6, "us")
                 .against(PING_PONG, median_ratio(&trips, &floors))
                 .at_most(8.0),
         );
@@ -528,15 +497,15 @@ fn measure(args: &Args) -> anyhow::Result<Vec<Figure>> {
             .map(|_| bench.rate(scale * 100))
             .collect::<anyhow::Result<_>>()?;
         let name = "rate of 8-byte WRITEs, one engine thread";
-        figures.push(Figure::plain(name, median(&rates) / 1e6, "M/s").at_least(1.5));
+        figures.push(Figure::median(name, &rates, 1e-6, "M/s").at_least(1.5));
     }
 
     if wants("paging") {
-        figures.extend(paging::measure(&mut bench, reps, scale)?);
+        figures.extend(paging::measure(bench, reps, scale)?);
     }
 
     if wants("keys") {
-        figures.extend(keys::measure(&mut bench, reps * 200)?);
+        figures.extend(keys::measure(bench, reps * 200)?);
     }
 
     if wants("idle") {
@@ -568,7 +537,7 @@ fn measure(args: &Args) -> anyhow::Result<Vec<Figure>> {
         let name = format!("latency with {IDLE_QPS} idle connections");
         let ratio = median_ratio(&with, &without);
         figures.push(
-            Figure::plain(&name, median(&with) * 1e6, "us")
+            Figure::median(&name, &with, 1e6, "us")
                 .against("latency without them", ratio)
                 .at_most(1.1),
         );
@@ -588,9 +557,12 @@ fn print(figures: &[Figure]) {
             }
             _ => String::new(),
         };
+        let range = figure
+            .middle_half
+            .map_or_else(String::new, |[low, high]| format!("{low:.3}-{high:.3}"));
         println!(
-            "{:<42} {:>10.3} {:<6} {:<46} {}",
-            figure.name, figure.value, figure.unit, against, verdict
+            "{:<42} {:>10.3} {:<15} {:<6} {:<46} {}",
+            figure.name, figure.value, range, figure.unit, against, verdict
         );
     }
 }
@@ -598,9 +570,14 @@ fn print(figures: &[Figure]) {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     if let Some(directory) = &args.serve {
+        args.cpu.map_or(Ok(()), run_on)?;
         return serve(directory);
     }
-    let figures = measure(&args)?;
+    let cpus = Cpus::new()?;
+    run_on(cpus.driver)?;
+    println!("{cpus}; medians, and the middle half of the values");
+    let mut bench = Bench::new(cpus)?;
+    let figures = measure(&args, cpus, &mut bench)?;
     print(&figures);
     if let Some(path) = &args.json {
         std::fs::write(path, serde_json::to_vec_pretty(&figures)?)

@@ -11,7 +11,7 @@ use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{ALL_ACCESS, LONG};
 use faultline_harness::{Link, Mr, Qp, QpType, SendWr, connect};
 
-use crate::{Bench, Figure, MIB, median, median_ratio, pause};
+use crate::{Bench, Figure, MIB, median_ratio, pause};
 
 /// Queue pairs that fault at once.
 const CROWD: usize = 64;
@@ -97,7 +97,7 @@ fn warm(bench: &mut Bench, reps: usize, scale: usize) -> anyhow::Result<Vec<Figu
     }
     bench.check_data()?;
     let figure = |name: &str, values: &[f64], floor: &[f64], unit, per| {
-        Figure::plain(name, median(values) / per, unit)
+        Figure::median(name, values, 1.0 / per, unit)
             .against("the same, pinned", median_ratio(values, floor))
             .at_least(0.97)
     };
@@ -146,16 +146,12 @@ fn faults(bench: &mut Bench, reps: usize) -> anyhow::Result<Vec<Figure>> {
     let rates: Vec<f64> = (0..20 * reps)
         .map(|_| host.many_faults(bench, &mut crowd))
         .collect::<anyhow::Result<_>>()?;
-    let us = |values: &[f64]| median(values) * 1e6;
+    let us = |name, values: &[f64]| Figure::median(name, values, 1e6, "us");
     Ok(vec![
-        Figure::plain("paging: WRITE posted to fault record", us(&to_record), "us"),
-        Figure::plain("paging: resume to data", us(&to_data), "us"),
-        Figure::plain("paging: the NIC's share of a fault", us(&both), "us").at_most(5.0),
-        Figure::plain(
-            "paging: faults, 64 QPs at once",
-            median(&rates) / 1e3,
-            "k/s",
-        ),
+        us("paging: WRITE posted to fault record", &to_record),
+        us("paging: resume to data", &to_data),
+        us("paging: the NIC's share of a fault", &both).at_most(5.0),
+        Figure::median("paging: faults, 64 QPs at once", &rates, 1e-3, "k/s"),
     ])
 }
 
