@@ -273,10 +273,14 @@ impl Nic {
     }
 
     pub(super) fn query_qp(&mut self, number: u32) -> Result<Answer, Status> {
+        let policy = self.core.config.fault_policy;
         let attr = match self.queue_pair(number)? {
             Queue::Pair(qp) => qp.query(),
             // It is always in RESET.
-            Queue::Rss(_) | Queue::Work(_) => QpAttr::default(),
+            Queue::Rss(_) | Queue::Work(_) => QpAttr {
+                fault_policy: policy.number(),
+                ..QpAttr::default()
+            },
         };
         Ok(Answer::with_value(number, &attr))
     }

@@ -13,7 +13,6 @@ use crate::frame::{Frame, FrameKind, TxFrame, packet_of_run};
 use crate::ingress::HeldFrame;
 use crate::multicast::MULTICAST_QPN;
 use crate::payload::Payload;
-use crate::queues::Queue;
 use crate::steering::FrameTarget;
 use crate::time::Instant;
 use crate::work;
@@ -233,8 +232,8 @@ impl Nic {
         if !for_qp || !self.core.counters.has_sets() {
             return CounterSet::DEVICE;
         }
-        let queue = self.queues.get(header.bth.dest_qp);
-        queue.map_or(CounterSet::DEVICE, Queue::counters)
+        let qp = self.queues.qp_mut(header.bth.dest_qp);
+        qp.map_or(CounterSet::DEVICE, |qp| qp.endpoint.counters)
     }
 
     /// Delivers packets to a queue pair. A packet that stops the ingress is held, with those behind it.
