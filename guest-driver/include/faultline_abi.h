@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define FAULTLINE_ABI_VERSION 0x20000
+#define FAULTLINE_ABI_VERSION 0x20001
 #define FAULTLINE_MAGIC 0x4c544c46
 
 /* PCI identity and BARs. */
@@ -188,7 +188,7 @@
 /* No such work queue. */
 #define FAULTLINE_BAD_WQ 0x3e
 /* No such indirection table. */
-#define FAULTLINE_BAD_RWQ_TABLE 0x3f
+#define FAULTLINE_BAD_RWQ_IND_TABLE 0x3f
 /* The address is not a multicast group. */
 #define FAULTLINE_BAD_GROUP 0x40
 /* The queue pair is not attached to the group. */
@@ -711,9 +711,9 @@
 /* Change the state of a work queue. */
 #define FAULTLINE_ADMIN_MODIFY_WQ 0x5e
 /* Create an indirection table of work queues. */
-#define FAULTLINE_ADMIN_CREATE_RWQ_TABLE 0x5f
+#define FAULTLINE_ADMIN_CREATE_RWQ_IND_TABLE 0x5f
 /* Destroy an indirection table. */
-#define FAULTLINE_ADMIN_DESTROY_RWQ_TABLE 0x60
+#define FAULTLINE_ADMIN_DESTROY_RWQ_IND_TABLE 0x60
 /* Create a queue pair that spreads frames over work queues. */
 #define FAULTLINE_ADMIN_CREATE_RSS_QP 0x61
 /* Create a shared receive queue with tag matching; DESTROY_SRQ destroys it. */
@@ -1078,9 +1078,9 @@ struct faultline_caps {
 	/* Flows. */
 	__le32 max_flow;
 	/* Indirection tables. */
-	__le32 max_rwq_table;
+	__le32 max_rwq_ind_table;
 	/* log2 of the entries of an indirection table. */
-	__le32 max_rwq_table_log_size;
+	__le32 max_rwq_ind_table_log_size;
 	/* Bytes of payload of a raw work request that is segmented; 0 = segmentation is not supported. */
 	__le32 max_tso;
 	/* Entries of SET_MAC_FILTER. */
@@ -1459,8 +1459,17 @@ struct faultline_tq_cmd {
 	__u8 reserved0;
 	/* RESUME: FAULTLINE_OK, or the status with which the access fails. */
 	__le16 resume_status;
+	/*
+	 * RESUME: nanoseconds of the guest's clock from reading the fault record until its service began; at most
+	 * u32::MAX. With `map_ns` and `post_ns` zero: not told. Other opcodes: reserved; zero.
+	 */
+	__le32 wait_ns;
+	/* RESUME: nanoseconds from then until the pages were mapped. Other opcodes: reserved; zero. */
+	__le32 map_ns;
+	/* RESUME: nanoseconds from then until this command was posted. Other opcodes: reserved; zero. */
+	__le32 post_ns;
 	/* Reserved; zero. */
-	__u8 reserved1[20];
+	__u8 reserved1[8];
 };
 
 /* Translation completion. */
@@ -1595,6 +1604,16 @@ struct faultline_resize_cq {
 	__u8 reserved[3];
 	/* Consumer index in the old ring. */
 	__le32 consumer;
+};
+
+/* ALLOC_UCTX. The process that owns the context, for diagnostics; nothing depends on it. Answer: handle. */
+struct faultline_alloc_uctx {
+	/* Process id (thread group id) in the guest's initial PID namespace; 0 = not told. */
+	__le32 pid;
+	/* Reserved; zero. */
+	__le32 reserved;
+	/* Name of the process, up to the first NUL. Any bytes. */
+	__u8 comm[16];
 };
 
 /* ALLOC_PD. Answer: handle. */
@@ -1916,11 +1935,11 @@ struct faultline_modify_wq {
 	__u8 reserved[7];
 };
 
-/* CREATE_RWQ_TABLE. Answer: handle. */
-struct faultline_create_rwq_table {
+/* CREATE_RWQ_IND_TABLE. Answer: handle. */
+struct faultline_create_rwq_ind_table {
 	/* DMA address of 2^log_size numbers of WQs, or of raw queue pairs, 32 bits each. */
 	__le64 addr;
-	/* log2 of the number of entries; 0..=max_rwq_table_log_size. */
+	/* log2 of the number of entries; 0..=max_rwq_ind_table_log_size. */
 	__u8 log_size;
 	/* Reserved; zero. */
 	__u8 reserved[7];

@@ -102,6 +102,8 @@ have INVALIDATE_MAPPINGS linux/dma-buf.h \
 	'((struct dma_buf_attach_ops *)0)->invalidate_mappings' "$@"
 have SYSTEM_DFL_WQ linux/workqueue.h \
 	'system_dfl_wq' "$@"
+have REPORTER_PERIODS net/devlink.h \
+	'devlink_health_reporter_create(NULL, NULL, (void *)NULL)' "$@"
 have RX_RING_COUNT linux/ethtool.h \
 	'((struct ethtool_ops *)0)->get_rx_ring_count' "$@"
 # Linux 7.3

@@ -43,9 +43,13 @@
 #define FAULTLINE_EQ_COMP	2
 #define FAULTLINE_EQ_LOG_DEPTH	12
 
+/* The device takes the times of a page fault and the process of a context. */
+#define FAULTLINE_ABI_MINOR_TOLD	1
+
 /* Not a valid EQ number. */
 #define FAULTLINE_INVALID_EQN	U32_MAX
 
+struct devlink;
 struct faultline_dev;
 struct faultline_net;
 
@@ -116,6 +120,14 @@ struct faultline_res {
 	void (*event)(struct faultline_res *res, u8 kind);
 };
 
+/* Counters of the driver that are switched on by `rdma statistic set`. */
+enum {
+	FAULTLINE_TIMED_TOTAL,
+	FAULTLINE_TIMED_WAIT,
+	FAULTLINE_TIMED_MAP,
+	FAULTLINE_NUM_TIMED,
+};
+
 /* Bits of faultline_dev.flags. */
 enum {
 	FAULTLINE_DEAD,
@@ -131,6 +143,7 @@ struct faultline_dev {
 	phys_addr_t db_phys;
 	u32 kick_offset;
 	u32 num_db_pages;
+	u16 abi_minor;
 	struct faultline_caps caps;
 	u64 features;
 
@@ -146,6 +159,13 @@ struct faultline_dev {
 
 	unsigned long flags;
 	const char *death_reason;
+	/* What page 0 contained when the device was declared dead. */
+	u32 death_heartbeat;
+	u64 death_doorbells_stored;
+	u64 death_doorbells_handled;
+	/* Set by death_work before the device is reset. */
+	u32 death_status;
+	u32 death_code;
 	struct workqueue_struct *wq;
 	struct workqueue_struct *death_wq;
 	struct work_struct death_work;
@@ -185,6 +205,11 @@ struct faultline_dev {
 
 	atomic_t mkey_variant;
 	atomic64_t lost_interrupts;
+	/* Optional counters that are switched on, by index, and all of them. */
+	unsigned long timed_stats;
+	atomic64_t timed[FAULTLINE_NUM_TIMED];
+
+	struct devlink *devlink;
 };
 
 static inline struct faultline_dev *to_fdev(struct ib_device *ibdev)
@@ -221,6 +246,36 @@ static inline int faultline_dead_ok(struct faultline_dev *dev, int err)
 
 /* faultline_main.c */
 void faultline_fail(struct faultline_dev *dev, const char *reason);
+
+/* faultline_health.c */
+#if IS_ENABLED(CONFIG_NET_DEVLINK)
+int faultline_health_create(struct faultline_dev *dev);
+void faultline_health_register(struct faultline_dev *dev);
+void faultline_health_unregister(struct faultline_dev *dev);
+void faultline_health_destroy(struct faultline_dev *dev);
+void faultline_health_report(struct faultline_dev *dev);
+#else
+static inline int faultline_health_create(struct faultline_dev *dev)
+{
+	return 0;
+}
+
+static inline void faultline_health_register(struct faultline_dev *dev)
+{
+}
+
+static inline void faultline_health_unregister(struct faultline_dev *dev)
+{
+}
+
+static inline void faultline_health_destroy(struct faultline_dev *dev)
+{
+}
+
+static inline void faultline_health_report(struct faultline_dev *dev)
+{
+}
+#endif
 
 /* faultline_hw.c */
 u32 faultline_read(struct faultline_dev *dev, u32 reg);

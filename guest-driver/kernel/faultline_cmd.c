@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /* One typed function per command; see faultline_cmd.h. */
-#include "faultline_cmd.h"
+#include <linux/sched.h>
+
+#include "faultline_trace.h"
 
 /* Maps the status of a command to an errno. */
 static int faultline_status_errno(u16 status)
@@ -88,9 +90,17 @@ static int faultline_plain(struct faultline_dev *dev, u16 opcode, u32 handle,
 			       FAULTLINE_WAIT_SLEEP);
 }
 
+/* Names the calling process to the device, if the device knows processes. */
 int faultline_cmd_alloc_uctx(struct faultline_dev *dev, u32 *uctx)
 {
-	return faultline_plain(dev, FAULTLINE_ADMIN_ALLOC_UCTX, 0, uctx);
+	struct faultline_alloc_uctx params = {};
+
+	if (dev->abi_minor >= FAULTLINE_ABI_MINOR_TOLD) {
+		params.pid = cpu_to_le32(task_tgid_nr(current));
+		BUILD_BUG_ON(sizeof(params.comm) < TASK_COMM_LEN);
+		get_task_comm(params.comm, current->group_leader);
+	}
+	return faultline_create(dev, FAULTLINE_ADMIN_ALLOC_UCTX, &params, uctx);
 }
 
 int faultline_cmd_dealloc_uctx(struct faultline_dev *dev, u32 uctx)
@@ -319,19 +329,19 @@ int faultline_cmd_destroy_wq(struct faultline_dev *dev, u32 wqn)
 int faultline_cmd_create_rwq_ind_table(struct faultline_dev *dev,
 				       dma_addr_t addr, u8 log_size, u32 *table)
 {
-	struct faultline_create_rwq_table params = {
+	struct faultline_create_rwq_ind_table params = {
 		.addr = cpu_to_le64(addr),
 		.log_size = log_size,
 	};
 
-	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_RWQ_TABLE, &params,
-				table);
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_RWQ_IND_TABLE,
+				&params, table);
 }
 
 int faultline_cmd_destroy_rwq_ind_table(struct faultline_dev *dev, u32 table)
 {
-	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_RWQ_TABLE, table,
-			       NULL);
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_RWQ_IND_TABLE,
+			       table, NULL);
 }
 
 int faultline_cmd_create_rss_qp(struct faultline_dev *dev,
@@ -475,11 +485,22 @@ int faultline_tq_invalidate(struct faultline_dev *dev, u32 key, u64 iova,
 		.count = cpu_to_le64(length),
 	};
 
-	return faultline_tq(dev, &cmd, FAULTLINE_WAIT_POLL, removed);
+	u32 entries = 0;
+	int err;
+
+	err = faultline_tq(dev, &cmd, FAULTLINE_WAIT_POLL, &entries);
+	trace_faultline_invalidate(dev, key, iova, length, entries);
+	if (removed)
+		*removed = entries;
+	return err;
 }
 
-/* Answers a page fault with FAULTLINE_OK or the status of its failure. */
+/*
+ * Answers a page fault with FAULTLINE_OK or the status of its failure. A device
+ * that does not know the times requires zero.
+ */
 int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
+			const struct faultline_fault_times *times,
 			enum faultline_wait wait)
 {
 	struct faultline_tq_cmd cmd = {
@@ -488,5 +509,11 @@ int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
 		.resume_status = cpu_to_le16(status),
 	};
 
+	if (dev->abi_minor >= FAULTLINE_ABI_MINOR_TOLD) {
+		cmd.wait_ns = cpu_to_le32(times->wait_ns);
+		cmd.map_ns = cpu_to_le32(times->map_ns);
+		cmd.post_ns = cpu_to_le32(times->post_ns);
+	}
+	trace_faultline_resume(dev, token, status, times);
 	return faultline_tq(dev, &cmd, wait, NULL);
 }

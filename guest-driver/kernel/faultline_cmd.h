@@ -8,6 +8,13 @@
 
 #include "faultline.h"
 
+/* How long the parts of the service of a page fault took; see the ABI. */
+struct faultline_fault_times {
+	u32 wait_ns;
+	u32 map_ns;
+	u32 post_ns;
+};
+
 int faultline_cmd_alloc_uctx(struct faultline_dev *dev, u32 *uctx);
 int faultline_cmd_dealloc_uctx(struct faultline_dev *dev, u32 uctx);
 
@@ -106,6 +113,7 @@ int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
 int faultline_tq_invalidate(struct faultline_dev *dev, u32 key, u64 iova,
 			    u64 length, u32 *removed);
 int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
+			const struct faultline_fault_times *times,
 			enum faultline_wait wait);
 
 #endif /* FAULTLINE_CMD_H */

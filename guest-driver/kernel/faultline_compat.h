@@ -16,6 +16,7 @@
 #include <linux/hmm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/workqueue.h>
+#include <net/devlink.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_umem_odp.h>
 #include <rdma/ib_verbs.h>
@@ -48,6 +49,19 @@ static inline bool faultline_core_dispatches_port_events(void)
 #else
 #define FAULTLINE_UNBOUND_WQ	system_unbound_wq
 #endif
+
+/* Newer kernels have the periods of automatic recovery in the operations. */
+static inline struct devlink_health_reporter *
+faultline_reporter_create(struct devlink *devlink,
+			  const struct devlink_health_reporter_ops *ops,
+			  void *priv)
+{
+#ifdef FAULTLINE_HAVE_REPORTER_PERIODS
+	return devlink_health_reporter_create(devlink, ops, priv);
+#else
+	return devlink_health_reporter_create(devlink, ops, 0, priv);
+#endif
+}
 
 static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 						 unsigned long addr,

@@ -140,6 +140,7 @@ struct ib_mr *faultline_reg_user_mr_dmabuf(struct ib_pd *ibpd, u64 offset,
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
+	mr->dma_buf = true;
 	faultline_odp_init(mr);
 	umem = faultline_dmabuf_get(ibpd->device, offset, length, fd, access);
 	if (IS_ERR(umem)) {

@@ -435,6 +435,7 @@ static int faultline_hw_identify(struct faultline_dev *dev)
 			      FAULTLINE_ABI_VERSION & 0xffff);
 		return -EPROTONOSUPPORT;
 	}
+	dev->abi_minor = version & 0xffff;
 	for (i = 0; i < sizeof(dev->caps) / 4; i++)
 		caps[i] = (u32 __force)cpu_to_le32(faultline_read(dev,
 					FAULTLINE_REG_CAPS + i * 4));

@@ -79,8 +79,22 @@ struct faultline_mr {
 	struct ib_mr ibmr;
 	struct ib_umem *umem;
 	int access;
+	bool dma_buf;
 	/* NULL: the region is not watched. */
 	struct faultline_mr_watch *watch;
+
+	/*
+	 * For statistics only. Nanoseconds from reading a fault record to the
+	 * answer: the sum and the longest; changes of a watched region that
+	 * were reported, that waited for an answer, and that got none in time,
+	 * and the sum of the waits.
+	 */
+	atomic64_t page_fault_ns;
+	atomic64_t page_fault_max_ns;
+	atomic64_t watch_events;
+	atomic64_t lease_waits;
+	atomic64_t lease_timeouts;
+	atomic64_t lease_wait_ns;
 
 	/* For fast registration: addresses of pages, for the device to read. */
 	__le64 *list;
@@ -119,6 +133,8 @@ struct faultline_mr {
 	atomic64_t page_faults_handled;
 	atomic64_t page_invalidations;
 	atomic64_t page_prefetch;
+	/* Pages that are mapped for DMA. For statistics only. */
+	atomic64_t pages_present;
 };
 
 /* Supported access flags of regions; the device uses the same values. */
@@ -385,9 +401,10 @@ int faultline_create_rwq_ind_table(struct ib_rwq_ind_table *ibtable,
 				   struct ib_rwq_ind_table_init_attr *attr,
 				   struct ib_udata *udata);
 int faultline_destroy_rwq_ind_table(struct ib_rwq_ind_table *ibtable);
-int faultline_create_rss_qp(struct faultline_dev *dev, struct faultline_qp *qp,
-			    const struct ib_qp_init_attr *attr,
-			    struct ib_udata *udata, u32 *qpn);
+int faultline_rss_qp_create_hw(struct faultline_dev *dev,
+			       struct faultline_qp *qp,
+			       const struct ib_qp_init_attr *attr,
+			       struct ib_udata *udata, u32 *qpn);
 
 /* faultline_post.c */
 void faultline_sq_ring(struct faultline_qp *qp);
@@ -489,5 +506,17 @@ int faultline_counter_update_stats(struct rdma_counter *counter);
 int faultline_counter_dealloc(struct rdma_counter *counter);
 int faultline_counter_bind_qp(struct rdma_counter *counter, struct ib_qp *ibqp);
 int faultline_counter_unbind_qp(struct ib_qp *ibqp);
+int faultline_modify_hw_stat(struct ib_device *ibdev, u32 port,
+			     unsigned int index, bool enable);
+void faultline_stats_fault(struct faultline_dev *dev, struct faultline_mr *mr,
+			   u64 total, u64 wait, u64 map);
+void faultline_stats_lease(struct faultline_mr *mr, u64 wait, bool answered);
+int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr);
+
+/* faultline_restrack.c */
+int faultline_fill_res_qp(struct sk_buff *msg, struct ib_qp *ibqp);
+int faultline_fill_res_cq(struct sk_buff *msg, struct ib_cq *ibcq);
+int faultline_fill_res_srq(struct sk_buff *msg, struct ib_srq *ibsrq);
+int faultline_fill_res_mr(struct sk_buff *msg, struct ib_mr *ibmr);
 
 #endif /* FAULTLINE_IB_H */

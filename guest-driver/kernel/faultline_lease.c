@@ -48,7 +48,7 @@
 
 #include <rdma/uverbs_std_types.h>
 
-#include "faultline_watch.h"
+#include "faultline_trace.h"
 
 #define UVERBS_MODULE_NAME faultline_ib
 #include <rdma/uverbs_named_ioctl.h>
@@ -255,12 +255,16 @@ static bool faultline_lease_answered(struct faultline_mr_watch *watch,
 	       READ_ONCE(watch->closing);
 }
 
-/* Waits for an answer or the time limit; releases the lock meanwhile. */
-static void faultline_lease_wait(struct faultline_mr_watch *watch)
+/*
+ * Waits for an answer or the time limit; releases the lock meanwhile. Returns
+ * true if the process has answered.
+ */
+static bool faultline_lease_wait(struct faultline_mr_watch *watch)
 {
 	unsigned long left = faultline_lease_budget_left(watch->budget);
 	unsigned long since = jiffies;
 	u64 asked = watch->asked;
+	bool answered;
 
 	lockdep_assert_held(&watch->lock);
 	mutex_unlock(&watch->lock);
@@ -271,9 +275,10 @@ static void faultline_lease_wait(struct faultline_mr_watch *watch)
 	faultline_lease_budget_spend(watch->budget, jiffies - since);
 	mutex_lock(&watch->lock);
 	/* If the budget ended the wait, the time limit has not passed. */
-	if (!faultline_lease_answered(watch, asked) &&
-	    left >= msecs_to_jiffies(watch->lease_ms))
+	answered = faultline_lease_answered(watch, asked);
+	if (!answered && left >= msecs_to_jiffies(watch->lease_ms))
 		WRITE_ONCE(watch->events->lease_expired, true);
+	return answered;
 }
 
 static bool faultline_lease_invalidate(struct mmu_interval_notifier *mni,
@@ -291,7 +296,8 @@ static bool faultline_lease_invalidate(struct mmu_interval_notifier *mni,
 		.type = FAULTLINE_EVENT_MR,
 		.reason = faultline_change_reason(range),
 	};
-	bool wait;
+	bool wait, answered = false;
+	u64 waited = 0;
 
 	if (!mmu_notifier_range_blockable(range))
 		return false;
@@ -308,8 +314,15 @@ static bool faultline_lease_invalidate(struct mmu_interval_notifier *mni,
 			event.type = FAULTLINE_EVENT_LEASE;
 		}
 		faultline_events_post(watch->events, &event);
-		if (wait)
-			faultline_lease_wait(watch);
+		atomic64_inc(&watch->mr->watch_events);
+		if (wait) {
+			waited = ktime_get_ns();
+			answered = faultline_lease_wait(watch);
+			waited = ktime_get_ns() - waited;
+			faultline_stats_lease(watch->mr, waited, answered);
+		}
+		trace_faultline_lease(watch->dev, watch->mr->ibmr.lkey,
+				      watch->mode, &event, waited, answered);
 	}
 	if (watch->live && watch->mode != FAULTLINE_MR_KEEP)
 		faultline_lease_fence(watch, event.start, event.end);
@@ -559,6 +572,24 @@ int faultline_watched_dereg(struct faultline_mr *mr)
 	faultline_mr_watch_free(watch);
 	kfree(mr);
 	return 0;
+}
+
+/* What the device does with the pages when their mapping changes. */
+const char *faultline_watch_mode(const struct faultline_mr *mr)
+{
+	switch (mr->watch->mode) {
+	case FAULTLINE_MR_KEEP:
+		return "keep";
+	case FAULTLINE_MR_FENCE:
+		return "fence";
+	default:
+		return "lease";
+	}
+}
+
+u32 faultline_watch_lease_ms(const struct faultline_mr *mr)
+{
+	return mr->watch->lease_ms;
 }
 
 static struct faultline_mr_watch *

@@ -17,7 +17,11 @@ void faultline_fail(struct faultline_dev *dev, const char *reason)
 {
 	if (test_and_set_bit(FAULTLINE_DEAD, &dev->flags))
 		return;
-	dev->death_reason = reason;
+	dev->death_heartbeat = le32_to_cpu(READ_ONCE(dev->db->heartbeat));
+	dev->death_doorbells_stored = le64_to_cpu(READ_ONCE(dev->db->producer));
+	dev->death_doorbells_handled =
+		le64_to_cpu(READ_ONCE(dev->db->consumer));
+	WRITE_ONCE(dev->death_reason, reason);
 	faultline_err(dev, "device is dead: %s\n", reason);
 	queue_work(dev->death_wq, &dev->death_work);
 }
@@ -27,6 +31,11 @@ static void faultline_death_work(struct work_struct *work)
 	struct faultline_dev *dev =
 		container_of(work, struct faultline_dev, death_work);
 
+	/* The reset clears both. */
+	if (faultline_hw_answers(dev)) {
+		dev->death_status = faultline_read(dev, FAULTLINE_REG_STATUS);
+		dev->death_code = faultline_read(dev, FAULTLINE_REG_FATAL_CODE);
+	}
 	/* End all DMA first: callers that free buffers wait for it. */
 	faultline_hw_stop(dev);
 	complete_all(&dev->quiesced);
@@ -46,6 +55,7 @@ static void faultline_unregister_work(struct work_struct *work)
 	struct faultline_dev *dev =
 		container_of(work, struct faultline_dev, unregister_work);
 
+	faultline_health_report(dev);
 	faultline_net_death(dev);
 	/*
 	 * User contexts are disassociated: their verbs fail, and their
@@ -211,19 +221,27 @@ static int faultline_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	err = faultline_counters_create(dev);
 	if (err)
 		goto destroy_eqs;
-	err = faultline_net_create(dev);
+	err = faultline_health_create(dev);
 	if (err)
 		goto destroy_counters;
+	err = faultline_net_create(dev);
+	if (err)
+		goto destroy_health;
 	err = faultline_ib_register(dev);
 	if (err)
 		goto destroy_net;
 	pci_set_drvdata(pdev, dev);
+	faultline_health_register(dev);
 	queue_delayed_work(dev->wq, &dev->health_work,
 			   FAULTLINE_HEARTBEAT_PERIOD);
 	return 0;
 
 destroy_net:
 	faultline_net_destroy(dev);
+destroy_health:
+	/* The work of a dead device uses it. */
+	faultline_flush_works(dev);
+	faultline_health_destroy(dev);
 destroy_counters:
 	faultline_counters_destroy(dev);
 destroy_eqs:
@@ -253,12 +271,14 @@ static void faultline_remove(struct pci_dev *pdev)
 	if (!faultline_hw_answers(dev))
 		faultline_fail(dev, "removed");
 	cancel_delayed_work_sync(&dev->health_work);
+	faultline_health_unregister(dev);
 	faultline_ib_unregister(dev);
 	faultline_net_destroy(dev);
 	faultline_counters_destroy(dev);
 	faultline_eqs_destroy(dev);
 	faultline_odp_destroy(dev);
 	faultline_flush_works(dev);
+	faultline_health_destroy(dev);
 	faultline_hw_cleanup(dev);
 	faultline_cleanup_pci(pdev);
 	faultline_cleanup_software(dev);

@@ -214,7 +214,12 @@ static int faultline_open(struct net_device *netdev)
 		goto disable_napi;
 	for (i = 0; i < net->num_channels; i++)
 		faultline_channel_arm(&net->channels[i]);
-	netif_tx_start_all_queues(netdev);
+	/*
+	 * Frames may have been queued while the queues were stopped. Waking
+	 * schedules the qdiscs; starting would leave such frames there until
+	 * another one follows, which TCP does not send before their ACK.
+	 */
+	netif_tx_wake_all_queues(netdev);
 	faultline_net_link(dev, faultline_read(dev, FAULTLINE_REG_STATUS) &
 				FAULTLINE_STATUS_LINK_UP);
 	return 0;
@@ -513,8 +518,8 @@ static void faultline_net_features(struct faultline_net *net)
 /* Several channels need a second RSS table while the first is replaced. */
 static unsigned int faultline_max_channels(const struct faultline_dev *dev)
 {
-	if (!dev->caps.max_rwq_table_log_size ||
-	    le32_to_cpu(dev->caps.max_rwq_table) < 2)
+	if (!dev->caps.max_rwq_ind_table_log_size ||
+	    le32_to_cpu(dev->caps.max_rwq_ind_table) < 2)
 		return 1;
 	return min_t(unsigned int, FAULTLINE_NET_MAX_CHANNELS,
 		     faultline_num_comp_vectors(dev));
@@ -553,7 +558,7 @@ static struct faultline_net *faultline_net_alloc(struct faultline_dev *dev)
 	net->rx_depth = FAULTLINE_NET_DEPTH;
 	net->rss_indir_log_size =
 		min_t(u32, FAULTLINE_RSS_INDIR_LOG_SIZE,
-		      le32_to_cpu(dev->caps.max_rwq_table_log_size));
+		      le32_to_cpu(dev->caps.max_rwq_ind_table_log_size));
 	netdev_rss_key_fill(net->rss_key, sizeof(net->rss_key));
 	mutex_init(&net->config_lock);
 	INIT_WORK(&net->mode_work, faultline_net_mode_work);

@@ -101,6 +101,7 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 	struct faultline_mr *mr;
 	u64 start, end;
 	u32 removed = 0;
+	int mapped;
 
 	if (!mmu_notifier_range_blockable(range))
 		return false;
@@ -124,7 +125,9 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 				faultline_odp_iova(mr, start), end - start,
 				&removed);
 	atomic64_add(removed, &mr->page_invalidations);
+	mapped = odp->npages;
 	ib_umem_odp_unmap_dma_pages(odp, start, end);
+	atomic64_sub(mapped - odp->npages, &mr->pages_present);
 	if (&odp->umem != mr->umem && !odp->npages)
 		faultline_odp_child_emptied(mr, odp);
 out:
@@ -185,8 +188,10 @@ void faultline_odp_release(struct faultline_mr *mr, struct ib_umem *umem)
 			   to_ib_umem_odp(umem)->is_implicit_odp;
 	struct mm_struct *mm = umem->owning_mm;
 
-	if (mr)
+	if (mr) {
 		faultline_odp_free_children(mr);
+		atomic64_set(&mr->pages_present, 0);
+	}
 	if (umem->is_dmabuf)
 		ib_umem_release(umem);
 	else
@@ -257,31 +262,6 @@ int faultline_odp_attach(struct faultline_mr *mr)
 	faultline_odp_populate(mr, &list, start, start + mr->ibmr.length,
 			       mr->umem->writable, false);
 	faultline_page_list_free(dev, &list);
-	return 0;
-}
-
-int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr)
-{
-	struct faultline_mr *mr = to_fmr(ibmr);
-	struct nlattr *table;
-
-	if (!mr->on_demand)
-		return 0;
-	table = nla_nest_start(msg, RDMA_NLDEV_ATTR_STAT_HWCOUNTERS);
-	if (!table)
-		return -EMSGSIZE;
-	if (rdma_nl_stat_hwcounter_entry(msg, "page_faults",
-					 atomic64_read(&mr->page_faults)) ||
-	    rdma_nl_stat_hwcounter_entry(msg, "page_faults_handled",
-					 atomic64_read(&mr->page_faults_handled)) ||
-	    rdma_nl_stat_hwcounter_entry(msg, "page_invalidations",
-					 atomic64_read(&mr->page_invalidations)) ||
-	    rdma_nl_stat_hwcounter_entry(msg, "page_prefetch",
-					 atomic64_read(&mr->page_prefetch))) {
-		nla_nest_cancel(msg, table);
-		return -EMSGSIZE;
-	}
-	nla_nest_end(msg, table);
 	return 0;
 }
 

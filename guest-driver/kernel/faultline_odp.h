@@ -30,6 +30,8 @@ struct faultline_fault {
 	struct faultline_dev *dev;
 	/* In faultline_odp.free_faults or faultline_odp_share.waiting. */
 	struct list_head link;
+	/* When the record was read. */
+	u64 read_ns;
 	u64 token;
 	u64 va;
 	u64 bytes;
@@ -106,7 +108,6 @@ void faultline_odp_mr_put(struct faultline_mr *mr);
 u64 faultline_odp_iova(const struct faultline_mr *mr, u64 addr);
 int faultline_odp_range(const struct faultline_mr *mr, u64 iova, u64 length,
 			u64 *addr, u64 *end);
-int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr);
 
 /* faultline_odp_pages.c */
 struct faultline_page_list *faultline_page_list_get(struct faultline_odp *odp);

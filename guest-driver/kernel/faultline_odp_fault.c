@@ -23,10 +23,11 @@
  * preallocated.
  */
 #include <linux/delay.h>
+#include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 
-#include "faultline_odp.h"
+#include "faultline_trace.h"
 
 /*
  * Maximum number of bytes to map beyond the demanded ones for the message, and
@@ -229,6 +230,31 @@ static void faultline_fault_free(struct faultline_fault *fault)
 	spin_unlock_irq(&odp->lock);
 }
 
+/* The device takes at most 32 bits. */
+static u32 faultline_duration(u64 from, u64 to)
+{
+	return min_t(u64, to - from, U32_MAX);
+}
+
+/*
+ * Measures the parts of the service of a fault, whose answer is posted next,
+ * and adds them to the statistics. `mr` may be NULL.
+ */
+static void faultline_fault_measure(struct faultline_dev *dev,
+				    struct faultline_mr *mr, u64 read,
+				    u64 begin, u64 mapped,
+				    struct faultline_fault_times *times)
+{
+	u64 posted = ktime_get_ns();
+
+	times->wait_ns = faultline_duration(read, begin);
+	times->map_ns = faultline_duration(begin, mapped);
+	times->post_ns = faultline_duration(mapped, posted);
+	if (mr)
+		faultline_stats_fault(dev, mr, posted - read, begin - read,
+				      mapped - begin);
+}
+
 static void faultline_fault_work(struct work_struct *work)
 {
 	struct faultline_fault *fault =
@@ -237,8 +263,11 @@ static void faultline_fault_work(struct work_struct *work)
 	struct faultline_odp *odp = dev->odp;
 	struct faultline_mr *mr = faultline_odp_mr_get(dev, fault->key);
 	struct faultline_page_list *list;
+	struct faultline_fault_times times;
+	u64 begin = ktime_get_ns();
+	u64 read = fault->read_ns;
 	u64 token = fault->token;
-	u64 start, end;
+	u64 start, end, mapped;
 	int err;
 
 	/*
@@ -246,8 +275,10 @@ static void faultline_fault_work(struct work_struct *work)
 	 * Then the device has dropped the fault and refuses the answer.
 	 */
 	if (!mr) {
+		trace_faultline_serve(dev, fault, -ENOENT);
 		faultline_fault_free(fault);
-		faultline_tq_resume(dev, token, FAULTLINE_BAD_MKEY,
+		faultline_fault_measure(dev, NULL, read, begin, begin, &times);
+		faultline_tq_resume(dev, token, FAULTLINE_BAD_MKEY, &times,
 				    FAULTLINE_WAIT_POLL);
 		return;
 	}
@@ -256,7 +287,10 @@ static void faultline_fault_work(struct work_struct *work)
 		return;
 	}
 	list = faultline_page_list_get(odp);
+	begin = ktime_get_ns();
 	err = faultline_odp_serve(mr, list, fault);
+	mapped = ktime_get_ns();
+	trace_faultline_serve(dev, fault, err);
 	atomic64_inc(&mr->page_faults);
 	if (!err)
 		atomic64_inc(&mr->page_faults_handled);
@@ -266,7 +300,8 @@ static void faultline_fault_work(struct work_struct *work)
 		 * Keep `fault` until the pages are present: a work item that
 		 * is queued again would wait for the end of this function.
 		 */
-		faultline_tq_resume(dev, token, FAULTLINE_OK,
+		faultline_fault_measure(dev, mr, read, begin, mapped, &times);
+		faultline_tq_resume(dev, token, FAULTLINE_OK, &times,
 				    FAULTLINE_WAIT_POLL);
 		faultline_odp_prefault(odp, mr, list, start, end, fault->write);
 		faultline_fault_free(fault);
@@ -276,9 +311,10 @@ static void faultline_fault_work(struct work_struct *work)
 		 * raise another fault, and the number of free ones is limited.
 		 */
 		faultline_fault_free(fault);
+		faultline_fault_measure(dev, mr, read, begin, mapped, &times);
 		faultline_tq_resume(dev, token,
 				    err ? FAULTLINE_BAD_RANGE : FAULTLINE_OK,
-				    FAULTLINE_WAIT_POLL);
+				    &times, FAULTLINE_WAIT_POLL);
 	}
 	faultline_page_list_put(odp, list);
 	/* The share exists as long as the reference on the region. */
@@ -290,6 +326,7 @@ static void faultline_fault_work(struct work_struct *work)
 struct faultline_refusal {
 	struct work_struct work;
 	struct faultline_dev *dev;
+	u64 read_ns;
 	u64 token;
 };
 
@@ -298,13 +335,19 @@ static void faultline_refuse_work(struct work_struct *work)
 	struct faultline_refusal *refusal =
 		container_of(work, struct faultline_refusal, work);
 
+	struct faultline_fault_times times;
+	u64 now = ktime_get_ns();
+
+	faultline_fault_measure(refusal->dev, NULL, refusal->read_ns, now, now,
+				&times);
 	faultline_tq_resume(refusal->dev, refusal->token,
-			    FAULTLINE_NO_RESOURCES, FAULTLINE_WAIT_POLL);
+			    FAULTLINE_NO_RESOURCES, &times,
+			    FAULTLINE_WAIT_POLL);
 	kfree(refusal);
 }
 
 /* If the allocation fails, the device's fault timeout ends the fault. */
-static void faultline_odp_refuse(struct faultline_dev *dev, u64 token)
+static void faultline_odp_refuse(struct faultline_dev *dev, u64 token, u64 now)
 {
 	struct faultline_refusal *refusal =
 		kmalloc(sizeof(*refusal), GFP_ATOMIC);
@@ -313,6 +356,7 @@ static void faultline_odp_refuse(struct faultline_dev *dev, u64 token)
 		return;
 	INIT_WORK(&refusal->work, faultline_refuse_work);
 	refusal->dev = dev;
+	refusal->read_ns = now;
 	refusal->token = token;
 	queue_work(dev->wq, &refusal->work);
 }
@@ -324,7 +368,10 @@ void faultline_odp_fault(struct faultline_dev *dev,
 	struct faultline_odp *odp = dev->odp;
 	struct faultline_fault *fault = NULL;
 	unsigned long flags;
+	u64 now;
 
+	trace_faultline_fault(dev, eqe);
+	now = ktime_get_ns();
 	if (odp) {
 		spin_lock_irqsave(&odp->lock, flags);
 		fault = list_first_entry_or_null(&odp->free_faults,
@@ -335,9 +382,10 @@ void faultline_odp_fault(struct faultline_dev *dev,
 	}
 	if (!fault) {
 		/* The device has exceeded its limit on outstanding faults. */
-		faultline_odp_refuse(dev, le64_to_cpu(eqe->token));
+		faultline_odp_refuse(dev, le64_to_cpu(eqe->token), now);
 		return;
 	}
+	fault->read_ns = now;
 	fault->token = le64_to_cpu(eqe->token);
 	fault->va = le64_to_cpu(eqe->va);
 	fault->bytes = le32_to_cpu(eqe->bytes);

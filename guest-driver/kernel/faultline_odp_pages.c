@@ -196,10 +196,11 @@ static int faultline_odp_map_range(struct faultline_mr *mr,
 	size_t count = (found->end - found->start) >> PAGE_SHIFT;
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	bool some = false, absent = false;
+	int mapped = odp->npages;
+	int err = 0;
 	size_t i;
-	int err;
 
-	for (i = 0; i < count; i++) {
+	for (i = 0; i < count && !err; i++) {
 		u64 at = found->start + ((u64)i << PAGE_SHIFT);
 		bool demanded = at >= start && at < stop;
 		unsigned long pfn = found->hmm_pfns[i];
@@ -207,13 +208,14 @@ static int faultline_odp_map_range(struct faultline_mr *mr,
 
 		/* The page is present, but cannot be mapped for DMA. */
 		if (!entry && pfn & HMM_PFN_VALID && demanded)
-			return -EFAULT;
+			err = -EFAULT;
 		list->entries[i] = cpu_to_le64(entry);
 		some |= entry;
 		absent |= demanded && (entry & wanted) != wanted;
 	}
-	if (!some)
-		return absent;
+	atomic64_add(odp->npages - mapped, &mr->pages_present);
+	if (err || !some)
+		return err ?: absent;
 	err = faultline_odp_write_entries(mr, found->start, count, list);
 	return err ?: absent;
 }

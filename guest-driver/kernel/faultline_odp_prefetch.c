@@ -17,7 +17,7 @@
  */
 #include <linux/slab.h>
 
-#include "faultline_odp.h"
+#include "faultline_trace.h"
 
 /* Queued prefetches of one address space. */
 #define FAULTLINE_MAX_PREFETCHES	4
@@ -73,6 +73,11 @@ static int faultline_prefetch_run(struct faultline_prefetch *prefetch)
 					     prefetch->parts[i].end, write,
 					     fault);
 		atomic64_inc(&mr->page_prefetch);
+		trace_faultline_prefetch(prefetch->dev, mr->ibmr.lkey,
+					 faultline_odp_iova(mr, prefetch->parts[i].addr),
+					 prefetch->parts[i].end -
+						 prefetch->parts[i].addr,
+					 prefetch->advice, err);
 		/*
 		 * Deregistration waits for this request. The first region's
 		 * reference keeps the share, so it is dropped last.

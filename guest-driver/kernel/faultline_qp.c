@@ -276,16 +276,16 @@ static int faultline_create_xrc_target(struct faultline_dev *dev,
 }
 
 /* Creates an RSS QP, which has no queues of its own. */
-static int faultline_create_spreader(struct faultline_dev *dev,
-				     struct faultline_qp *qp,
-				     struct ib_qp_init_attr *attr,
-				     struct ib_udata *udata)
+static int faultline_create_rss_qp(struct faultline_dev *dev,
+				   struct faultline_qp *qp,
+				   struct ib_qp_init_attr *attr,
+				   struct ib_udata *udata)
 {
 	struct faultline_create_qp_resp resp = {};
 	u32 qpn;
 	int err;
 
-	err = faultline_create_rss_qp(dev, qp, attr, udata, &qpn);
+	err = faultline_rss_qp_create_hw(dev, qp, attr, udata, &qpn);
 	if (err)
 		return err;
 	err = faultline_without_queues(dev, qp, qpn, attr);
@@ -328,7 +328,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 	if (attr->qp_type == IB_QPT_XRC_TGT)
 		return faultline_create_xrc_target(dev, qp, attr);
 	if (attr->rwq_ind_tbl)
-		return faultline_create_spreader(dev, qp, attr, udata);
+		return faultline_create_rss_qp(dev, qp, attr, udata);
 	err = faultline_qp_check_caps(dev, attr);
 	if (err)
 		return err;

@@ -174,7 +174,7 @@ int faultline_create_rwq_ind_table(struct ib_rwq_ind_table *ibtable,
 	int err;
 
 	if (attr->log_ind_tbl_size >
-	    le32_to_cpu(dev->caps.max_rwq_table_log_size))
+	    le32_to_cpu(dev->caps.max_rwq_ind_table_log_size))
 		return -EINVAL;
 	count = BIT(attr->log_ind_tbl_size);
 	list = kmalloc_array(count, sizeof(*list), GFP_KERNEL);
@@ -197,9 +197,10 @@ int faultline_destroy_rwq_ind_table(struct ib_rwq_ind_table *ibtable)
 }
 
 /* Creates the device's part of an RSS queue pair. */
-int faultline_create_rss_qp(struct faultline_dev *dev, struct faultline_qp *qp,
-			    const struct ib_qp_init_attr *attr,
-			    struct ib_udata *udata, u32 *qpn)
+int faultline_rss_qp_create_hw(struct faultline_dev *dev,
+			       struct faultline_qp *qp,
+			       const struct ib_qp_init_attr *attr,
+			       struct ib_udata *udata, u32 *qpn)
 {
 	struct faultline_create_rss_qp params = {};
 	struct faultline_create_rss_qp_req req;

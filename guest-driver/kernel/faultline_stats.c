@@ -4,6 +4,9 @@
  * counter sets that are bound to queue pairs. The core adds up the device's
  * counters and the sets to get those of the port.
  */
+#include <rdma/rdma_netlink.h>
+#include <rdma/restrack.h>
+
 #include "faultline_ib.h"
 
 #define FAULTLINE_COUNTER(counter)	\
@@ -76,10 +79,16 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(table_bytes),
 	/* Counted by the driver. */
 	{ .name = "lost_interrupts" },
+	/* Nanoseconds of all page faults: record read to answer, and parts. */
+	{ .name = "page_fault_ns", .flags = IB_STAT_FLAG_OPTIONAL },
+	{ .name = "page_fault_wait_ns", .flags = IB_STAT_FLAG_OPTIONAL },
+	{ .name = "page_fault_map_ns", .flags = IB_STAT_FLAG_OPTIONAL },
 };
 
-/* The device's counters come first. */
-#define FAULTLINE_NUM_COUNTERS	(ARRAY_SIZE(faultline_stat_descs) - 1)
+/* The device's counters come first, the optional ones last. */
+#define FAULTLINE_FIRST_TIMED						\
+	(ARRAY_SIZE(faultline_stat_descs) - FAULTLINE_NUM_TIMED)
+#define FAULTLINE_NUM_COUNTERS	(FAULTLINE_FIRST_TIMED - 1)
 
 const unsigned int faultline_num_counters = ARRAY_SIZE(faultline_stat_descs);
 
@@ -114,19 +123,150 @@ int faultline_read_counters(struct faultline_dev *dev, u32 set, u64 *values)
 	for (i = 0; !err && i < FAULTLINE_NUM_COUNTERS; i++)
 		values[i] = le64_to_cpu(dev->counters[i]);
 	mutex_unlock(&dev->counters_lock);
-	/* Interrupts are counted for the device only. */
-	if (!err)
-		values[FAULTLINE_NUM_COUNTERS] =
-			set ? 0 : atomic64_read(&dev->lost_interrupts);
-	return err;
+	if (err)
+		return err;
+	/* The driver counts for the device only. */
+	values[FAULTLINE_NUM_COUNTERS] =
+		set ? 0 : atomic64_read(&dev->lost_interrupts);
+	for (i = 0; i < FAULTLINE_NUM_TIMED; i++)
+		values[FAULTLINE_FIRST_TIMED + i] =
+			set ? 0 : atomic64_read(&dev->timed[i]);
+	return 0;
+}
+
+/* Switches an optional counter on or off. Its value stays while it is off. */
+int faultline_modify_hw_stat(struct ib_device *ibdev, u32 port,
+			     unsigned int index, bool enable)
+{
+	struct faultline_dev *dev = to_fdev(ibdev);
+
+	if (index < FAULTLINE_FIRST_TIMED || index >= faultline_num_counters)
+		return -EOPNOTSUPP;
+	index -= FAULTLINE_FIRST_TIMED;
+	if (enable)
+		set_bit(index, &dev->timed_stats);
+	else
+		clear_bit(index, &dev->timed_stats);
+	return 0;
+}
+
+static void faultline_stats_timed(struct faultline_dev *dev, unsigned int index,
+				  u64 ns)
+{
+	if (test_bit(index, &dev->timed_stats))
+		atomic64_add(ns, &dev->timed[index]);
+}
+
+/* Adds a page fault that was served; all times in nanoseconds. */
+void faultline_stats_fault(struct faultline_dev *dev, struct faultline_mr *mr,
+			   u64 total, u64 wait, u64 map)
+{
+	s64 longest = atomic64_read(&mr->page_fault_max_ns);
+
+	atomic64_add(total, &mr->page_fault_ns);
+	while ((s64)total > longest &&
+	       !atomic64_try_cmpxchg(&mr->page_fault_max_ns, &longest, total))
+		;
+	if (!READ_ONCE(dev->timed_stats))
+		return;
+	faultline_stats_timed(dev, FAULTLINE_TIMED_TOTAL, total);
+	faultline_stats_timed(dev, FAULTLINE_TIMED_WAIT, wait);
+	faultline_stats_timed(dev, FAULTLINE_TIMED_MAP, map);
+}
+
+/* Adds a change of a watched region that has waited for an answer. */
+void faultline_stats_lease(struct faultline_mr *mr, u64 wait, bool answered)
+{
+	atomic64_inc(&mr->lease_waits);
+	atomic64_add(wait, &mr->lease_wait_ns);
+	if (!answered)
+		atomic64_inc(&mr->lease_timeouts);
+}
+
+struct faultline_mr_stat {
+	const char *name;
+	size_t offset;
+};
+
+#define FAULTLINE_MR_STAT(member)					\
+	{ .name = #member, .offset = offsetof(struct faultline_mr, member) }
+
+static const struct faultline_mr_stat faultline_odp_stats[] = {
+	FAULTLINE_MR_STAT(page_faults),
+	FAULTLINE_MR_STAT(page_faults_handled),
+	FAULTLINE_MR_STAT(page_invalidations),
+	FAULTLINE_MR_STAT(page_prefetch),
+	FAULTLINE_MR_STAT(page_fault_ns),
+	FAULTLINE_MR_STAT(page_fault_max_ns),
+};
+
+static const struct faultline_mr_stat faultline_watch_stats[] = {
+	FAULTLINE_MR_STAT(watch_events),
+	FAULTLINE_MR_STAT(lease_waits),
+	FAULTLINE_MR_STAT(lease_timeouts),
+	FAULTLINE_MR_STAT(lease_wait_ns),
+};
+
+static int faultline_put_mr_stats(struct sk_buff *msg, struct faultline_mr *mr,
+				  const struct faultline_mr_stat *stats,
+				  size_t count)
+{
+	size_t i;
+	int err;
+
+	for (i = 0; i < count; i++) {
+		const atomic64_t *value = (void *)mr + stats[i].offset;
+
+		err = rdma_nl_stat_hwcounter_entry(msg, stats[i].name,
+						   atomic64_read(value));
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+/* For `rdma statistic show mr`: on-demand and watched regions. */
+int faultline_fill_stat_mr(struct sk_buff *msg, struct ib_mr *ibmr)
+{
+	struct faultline_mr *mr = to_fmr(ibmr);
+	struct nlattr *table;
+	int err;
+
+	if (!READ_ONCE(mr->on_demand) && !mr->watch)
+		return 0;
+	table = nla_nest_start(msg, RDMA_NLDEV_ATTR_STAT_HWCOUNTERS);
+	if (!table)
+		return -EMSGSIZE;
+	if (mr->watch)
+		err = faultline_put_mr_stats(msg, mr, faultline_watch_stats,
+					     ARRAY_SIZE(faultline_watch_stats));
+	else
+		err = faultline_put_mr_stats(msg, mr, faultline_odp_stats,
+					     ARRAY_SIZE(faultline_odp_stats));
+	if (err) {
+		nla_nest_cancel(msg, table);
+		return -EMSGSIZE;
+	}
+	nla_nest_end(msg, table);
+	return 0;
 }
 
 struct rdma_hw_stats *faultline_alloc_hw_port_stats(struct ib_device *ibdev,
 						    u32 port)
 {
-	return rdma_alloc_hw_stats_struct(faultline_stat_descs,
-					  faultline_num_counters,
-					  RDMA_HW_STATS_DEFAULT_LIFESPAN);
+	struct rdma_hw_stats *stats;
+	unsigned int i;
+
+	stats = rdma_alloc_hw_stats_struct(faultline_stat_descs,
+					   faultline_num_counters,
+					   RDMA_HW_STATS_DEFAULT_LIFESPAN);
+	if (!stats)
+		return NULL;
+	/* Optional counters are off until faultline_modify_hw_stat(). */
+	for (i = 0; i < faultline_num_counters; i++)
+		if (faultline_stat_descs[i].flags & IB_STAT_FLAG_OPTIONAL)
+			set_bit(i, stats->is_disabled);
+	return stats;
 }
 
 int faultline_get_hw_stats(struct ib_device *ibdev, struct rdma_hw_stats *stats,

@@ -85,9 +85,9 @@ static int faultline_query_device(struct ib_device *ibdev,
 	props->max_raw_ethy_qp = props->max_qp;
 	props->rss_caps.supported_qpts = BIT(IB_QPT_RAW_PACKET);
 	props->rss_caps.max_rwq_indirection_tables =
-		le32_to_cpu(caps->max_rwq_table);
+		le32_to_cpu(caps->max_rwq_ind_table);
 	props->rss_caps.max_rwq_indirection_table_size =
-		BIT(le32_to_cpu(caps->max_rwq_table_log_size));
+		BIT(le32_to_cpu(caps->max_rwq_ind_table_log_size));
 	props->max_wq_type_rq = props->max_qp;
 	props->raw_packet_caps = IB_RAW_PACKET_CAP_IP_CSUM;
 	props->max_pkeys = 1;
@@ -521,6 +521,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.mmap = faultline_mmap,
 	.mmap_free = faultline_mmap_free,
 	.modify_cq = faultline_modify_cq,
+	.modify_hw_stat = faultline_modify_hw_stat,
 	.modify_qp = faultline_modify_qp,
 	.modify_srq = faultline_modify_srq,
 	.modify_wq = faultline_modify_wq,
@@ -529,6 +530,10 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.post_send = faultline_post_send,
 	.post_srq_recv = faultline_post_srq_recv,
 	.advise_mr = faultline_advise_mr,
+	.fill_res_cq_entry = faultline_fill_res_cq,
+	.fill_res_mr_entry = faultline_fill_res_mr,
+	.fill_res_qp_entry = faultline_fill_res_qp,
+	.fill_res_srq_entry = faultline_fill_res_srq,
 	.fill_stat_mr_entry = faultline_fill_stat_mr,
 	.query_device = faultline_query_device,
 	.query_pkey = faultline_query_pkey,

@@ -55,6 +55,8 @@ struct ib_mr *faultline_watched_reg(struct ib_pd *ibpd, u64 start, u64 length,
 				    u64 iova, int access,
 				    const struct faultline_reg_mr_req *req);
 int faultline_watched_dereg(struct faultline_mr *mr);
+const char *faultline_watch_mode(const struct faultline_mr *mr);
+u32 faultline_watch_lease_ms(const struct faultline_mr *mr);
 extern const struct uapi_definition faultline_lease_defs[];
 
 #endif /* FAULTLINE_WATCH_H */

@@ -79,6 +79,20 @@ lab_listens() {
 	return 1
 }
 
+# Prints how many TCP ports and connection manager ids of this guest listen.
+lab_listeners() {
+	local table line lines fields count
+	count=$(rdma resource show cm_id 2>/dev/null | grep -c LISTEN)
+	for table in /proc/net/tcp /proc/net/tcp6; do
+		mapfile -t lines <$table
+		for line in "${lines[@]}"; do
+			read -ra fields <<<"$line"
+			[ "${fields[3]}" != 0A ] || count=$((count + 1))
+		done
+	done
+	echo "$count"
+}
+
 # Puts the number of RoCE packets that this guest's NIC has sent into a variable. Starts no process.
 lab_sent() {
 	read -r "$1" <"/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/tx_roce_packets"

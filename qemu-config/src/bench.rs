@@ -10,27 +10,31 @@ use serde_json::json;
 
 use crate::cluster::{Cluster, Nic, Plan};
 use crate::command::say;
+use crate::emulator::Profile;
 use crate::exchange::{self, Exchange, Ready};
 use crate::figures;
 use crate::guest::Guest;
 use crate::workspace::Workspace;
 
-/// What makes cargo run the harness's benchmark; its own words follow.
-pub const HARNESS: [&str; 8] = [
-    "run",
-    "--release",
-    "--quiet",
-    "-p",
-    "faultline-harness",
-    "--bin",
-    "bench",
-    "--",
-];
+/// Arguments with which cargo runs the harness's benchmark in a profile; the benchmark's own follow.
+pub fn harness_arguments(profile: Profile) -> [&'static str; 9] {
+    [
+        "run",
+        "--profile",
+        profile.name(),
+        "--quiet",
+        "-p",
+        "faultline-harness",
+        "--bin",
+        "bench",
+        "--",
+    ]
+}
 
-/// Runs the harness's benchmark.
+/// Runs the harness's benchmark in the profile in which users build the emulator.
 pub fn harness(workspace: &Workspace, json: Option<&Path>, only: Option<&str>) -> Result<bool> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(HARNESS);
+    command.args(harness_arguments(Profile::Release));
     if let Some(json) = json {
         let absolute = std::path::absolute(json).with_context(|| format!("{}", json.display()))?;
         command.arg("--json").arg(absolute);
@@ -153,6 +157,7 @@ pub fn guest(workspace: &Workspace, plan: &Plan, json: Option<&Path>) -> Result<
             nic,
             // Within one guest, two programs poll at once.
             cpus: plan.cpus.or(Some(2)),
+            profile: Profile::Release,
             ..plan.clone()
         };
         let cluster = Cluster::boot(workspace, &plan, &dir)?;

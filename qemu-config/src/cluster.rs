@@ -13,11 +13,12 @@ use clap::ValueEnum;
 use crate::command::say;
 use crate::debug_kernel;
 use crate::driver::Driver;
-use crate::emulator::{self, Emulator};
+use crate::emulator::{self, Emulator, Profile, Settings};
 use crate::guest::{Booting, Guest, complaints};
 use crate::host;
 use crate::image::{Base, Image, Kernel};
 use crate::initrd;
+use crate::priority::Priority;
 use crate::programs::Programs;
 use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
 use crate::vmlinux;
@@ -36,6 +37,8 @@ pub enum Nic {
 
 /// For each step of setting up a guest.
 const SETUP_LIMIT: Duration = Duration::from_secs(60);
+/// How many times as long each step may take in guests that boot with a low priority.
+const BESIDE_LIMIT: u32 = 10;
 
 /// What to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +51,12 @@ pub struct Plan {
     pub packages: Vec<String>,
     /// A configuration file for the emulator.
     pub config: Option<PathBuf>,
+    /// Where the emulator's control socket is to be, if there is to be one.
+    pub control: Option<PathBuf>,
     /// The device under test.
     pub nic: Nic,
+    /// The profile in which the emulator is built.
+    pub profile: Profile,
     /// Virtual CPUs of each guest; if `None`, two with KVM and one without.
     ///
     /// QEMU's multi-threaded TCG has a race with a kernel that patches its own code on another CPU
@@ -75,7 +82,9 @@ impl Default for Plan {
             kernel: Kernel::Stable,
             packages: Vec::new(),
             config: None,
+            control: None,
             nic: Nic::Faultline,
+            profile: Profile::Quick,
             cpus: None,
             neighbours: 0,
             memory: 1024,
@@ -123,9 +132,19 @@ impl Cluster {
     ///
     /// Must be called on a thread that lives as long as the cluster: QEMU and the emulator die with it.
     pub fn boot(workspace: &Workspace, plan: &Plan, dir: &Path) -> Result<Self> {
+        Self::boot_with(workspace, plan, dir, &Priority::default())
+    }
+
+    /// The same, with this priority.
+    pub fn boot_with(
+        workspace: &Workspace,
+        plan: &Plan,
+        dir: &Path,
+        priority: &Priority,
+    ) -> Result<Self> {
         let mut repeated = 0;
         loop {
-            match Self::boot_once(workspace, plan, dir) {
+            match Self::boot_once(workspace, plan, dir, priority) {
                 Err(error) if repeated < 2 && is_tcg_race(&format!("{error:#}")) => {
                     say(format!("{TCG_RACE}; booting again"));
                     repeated += 1;
@@ -140,7 +159,12 @@ impl Cluster {
         }
     }
 
-    fn boot_once(workspace: &Workspace, plan: &Plan, dir: &Path) -> Result<Self> {
+    fn boot_once(
+        workspace: &Workspace,
+        plan: &Plan,
+        dir: &Path,
+        priority: &Priority,
+    ) -> Result<Self> {
         ensure!(
             (1..=32).contains(&plan.guests),
             "{} guests: 1 to 32 are possible",
@@ -174,17 +198,17 @@ impl Cluster {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let emulator = match plan.nic {
             Nic::Faultline => {
-                let program = emulator::build(workspace)?;
+                let program = emulator::build(workspace, plan.profile)?;
                 versions.push(("faultline".into(), emulator::version(&program)));
-                let config = plan.config.as_deref();
-                Some(Emulator::start(
-                    &program,
-                    plan.guests,
-                    config,
-                    cores <= (plan.guests + plan.neighbours) * cpus as usize,
-                    sockets.path(),
-                    dir,
-                )?)
+                let settings = Settings {
+                    config: plan.config.as_deref(),
+                    control: plan.control.as_deref(),
+                    crowded: cores <= (plan.guests + plan.neighbours) * cpus as usize,
+                };
+                let emulator =
+                    Emulator::start(&program, plan.guests, &settings, sockets.path(), dir)?;
+                priority.add(emulator.id(), emulator::NICENESS);
+                Some(emulator)
             }
             Nic::Rxe | Nic::None => None,
         };
@@ -194,6 +218,7 @@ impl Cluster {
             .collect();
         std::fs::write(dir.join("versions"), text).context("recording versions")?;
 
+        let patience = plan.kernel.patience() * if priority.is_low() { BESIDE_LIMIT } else { 1 };
         let known: Guests = Arc::default();
         let on_barrier = barrier(known.clone(), plan.guests);
         let started = Instant::now();
@@ -226,8 +251,9 @@ impl Cluster {
                 nodes: plan.hardware.nodes,
                 backing: back(&plan.hardware, sockets.path(), index)?,
             };
-            let patience = plan.kernel.patience();
-            booting.push(Booting::start(&qemu, &machine, &logs, patience)?);
+            let guest = Booting::start(&qemu, &machine, &logs, patience)?;
+            priority.add(guest.qemu(), 0);
+            booting.push(guest);
             if plan.nic == Nic::Rxe && index == 0 {
                 // The other end connects to this one's socket.
                 wait_for(&sockets.path().join("wire"))?;
@@ -236,10 +262,15 @@ impl Cluster {
         let guests = in_parallel(booting, |booting| {
             let guest = Arc::new(booting.ready(on_barrier.clone())?);
             lock(&known).push(Arc::downgrade(&guest));
-            configure(&guest, plan)?;
+            guest
+                .must(
+                    &configure_command(guest.index, plan),
+                    SETUP_LIMIT * patience,
+                )
+                .context("setting up the guest")?;
             if let Some(command) = hardware_command(&plan.hardware) {
                 guest
-                    .must(&command, SETUP_LIMIT * plan.kernel.patience())
+                    .must(&command, SETUP_LIMIT * patience)
                     .context("putting the guest's further devices into use")?;
             }
             Ok(guest)
@@ -409,7 +440,7 @@ pub fn in_parallel<T: Send, R: Send>(
     })
 }
 
-/// Gives a guest its addresses and tells its scripts what is where.
+/// Sets a guest's addresses and tells its scripts what is where.
 pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
     let command = configure_command(guest.index, plan);
     guest

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -104,9 +104,19 @@ impl Owned {
         }
     }
 
+    /// Its standard input and output, once, if they are pipes.
+    pub fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout)> {
+        self.0.stdin.take().zip(self.0.stdout.take())
+    }
+
+    /// Its number.
+    pub fn id(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
     /// Sends the process a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(Pid::from_child(&self.0), signal).context("sending a signal")
+        kill_process(self.id(), signal).context("sending a signal")
     }
 
     /// Kills the process and waits for it.

@@ -112,7 +112,7 @@ pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a tree as new files. Gives each file and its copy.
+/// Copies a tree as new files. Returns each file and its copy.
 fn copy_tree_anew(from: &Path, to: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut copies = Vec::new();
     for file in files_below(from)? {
@@ -280,7 +280,7 @@ pub fn test_provider(workspace: &Workspace, base: &Base) -> Result<()> {
 }
 
 /// The source tree of the guest's exact rdma-core release with the provider in it, configured: the ABI between
-/// libibverbs and its providers is private to a release, and its headers are not installed. Gives the folder that
+/// libibverbs and its providers is private to a release, and its headers are not installed. Returns the folder that
 /// holds `source` and `build`.
 fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
     let status = fs::read_to_string(base.root.join("var/lib/dpkg/status"))
@@ -374,7 +374,7 @@ fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<
     .context("writing the driver file")
 }
 
-/// Builds the provider and puts it, as a library to link with, and its header into these folders. Gives the name by
+/// Builds the provider and puts it, as a library to link with, and its header into these folders. Returns the name by
 /// which libibverbs wants to find it.
 pub fn install_provider(
     workspace: &Workspace,

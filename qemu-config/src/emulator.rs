@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::command::{Owned, bound_to_us, capture, say, tail};
 use crate::workspace::Workspace;
@@ -17,31 +17,69 @@ use crate::workspace::Workspace;
 /// How long the emulator may take until its sockets are there.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
+/// Its niceness above that of the lab. A polling guest and a polling engine on the same core take turns in the scheduler's
+/// slices of milliseconds, unless the engine may preempt the guest: measured on two cores, the median 8-byte write falls from
+/// 2000 to 20 µs.
+pub const NICENESS: i32 = -20;
+
+/// How to start an emulator.
+pub struct Settings<'a> {
+    /// Configuration file.
+    pub config: Option<&'a Path>,
+    /// Where its control socket is to be, if not beside the other sockets.
+    pub control: Option<&'a Path>,
+    /// The guests leave no core to the engine.
+    pub crowded: bool,
+}
+
 /// A running emulator.
 pub struct Emulator {
     process: Mutex<Owned>,
     /// One vfio-user socket per NIC.
     pub sockets: Vec<PathBuf>,
+    /// The socket of its control server.
+    pub control: PathBuf,
 }
 
-/// Builds the `faultline` binary and returns its path. A lab builds it once: all guests of a run have the same.
-pub fn build(workspace: &Workspace) -> Result<PathBuf> {
-    static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// A cargo profile in which the emulator is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// The profile of `cargo lab`: its dependencies are compiled already.
+    Quick,
+    /// The profile of users.
+    Release,
+}
+
+impl Profile {
+    /// Name for `cargo --profile`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Quick => "quick",
+            Profile::Release => "release",
+        }
+    }
+}
+
+/// Builds the `faultline` binary and returns its path. A lab builds it once in each profile: all guests of a run have the
+/// same.
+pub fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
+    static BUILT: Mutex<Vec<(Profile, PathBuf)>> = Mutex::new(Vec::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(program) = built.as_ref() {
+    if let Some((_, program)) = built.iter().find(|(of, _)| *of == profile) {
         return Ok(program.clone());
     }
-    let program = build_now(workspace)?;
-    *built = Some(program.clone());
+    let program = build_now(workspace, profile)?;
+    built.push((profile, program.clone()));
     Ok(program)
 }
 
-fn build_now(workspace: &Workspace) -> Result<PathBuf> {
+fn build_now(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
     say("building the emulator …");
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args([
             "build",
-            "--release",
+            "--profile",
+            profile.name(),
             "--quiet",
             "-p",
             "faultline",
@@ -78,35 +116,39 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
 }
 
 impl Emulator {
-    /// Starts one emulator with `count` NICs on one switch; sockets go to `sockets`, its log to `dir`. `crowded` means
-    /// that the guests leave no core to the engine.
+    /// Starts one emulator with `count` NICs on one switch; sockets go to `sockets`, its log to `dir`.
     ///
     /// Must be called on a thread that lives as long as the emulator: it dies with it.
     pub fn start(
         program: &Path,
         count: usize,
-        config: Option<&Path>,
-        crowded: bool,
+        settings: &Settings<'_>,
         sockets: &Path,
         dir: &Path,
     ) -> Result<Self> {
         let log = dir.join("emulator.log");
         let file = File::create(&log).context("creating the emulator's log")?;
-        // A polling guest and a polling engine on the same core take turns in the scheduler's slices of milliseconds,
-        // unless the engine may preempt the guest: measured on two cores, the median 8-byte write falls from 2000 to
-        // 20 µs. Without the right to a negative niceness, `nice` warns and runs the program all the same.
+        // Without the right to a negative niceness, `nice` warns and runs the program all the same.
         let mut command = bound_to_us("nice");
-        command.args(["-n", "-20"]).arg(program).arg("serve");
-        match config {
+        command
+            .args(["-n", &NICENESS.to_string()])
+            .arg(program)
+            .arg("serve");
+        match settings.config {
             Some(config) => {
                 command.arg("--config").arg(config);
             }
             // The less there is to share, the sooner the engine must let a guest run.
-            None if crowded => {
+            None if settings.crowded => {
                 command.args(["--poll-time", "20"]);
             }
             None => {}
         }
+        let control = match settings.control {
+            Some(control) => control.to_owned(),
+            None => sockets.join("control.sock"),
+        };
+        command.arg("--control").arg(&control);
         let mut paths = Vec::new();
         for index in 0..count {
             let path = sockets.join(format!("nic{index}.sock"));
@@ -137,7 +179,13 @@ impl Emulator {
         Ok(Self {
             process: Mutex::new(process),
             sockets: paths,
+            control,
         })
+    }
+
+    /// Its process.
+    pub fn id(&self) -> Pid {
+        self.lock().id()
     }
 
     /// How it ended, if it has.

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Pid;
 
 use crate::command::{Owned, tail};
 use crate::protocol::{CHUNK, Exec, Frame, Kind};
@@ -144,6 +145,11 @@ impl Booting {
             started,
             limit: BOOT_LIMIT * patience,
         })
+    }
+
+    /// Its QEMU.
+    pub fn qemu(&self) -> Pid {
+        self.qemu.id()
     }
 
     /// Waits until the agent answers.

@@ -16,11 +16,13 @@ mod guest;
 mod host;
 mod image;
 mod initrd;
+mod priority;
 mod programs;
 mod progress;
 mod protocol;
 mod qemu;
 mod run;
+mod scenario;
 mod shell;
 mod stream;
 mod test;
@@ -68,6 +70,30 @@ enum Command {
     Shell {
         #[command(flatten)]
         guests: GuestOptions,
+    },
+    /// Run a program in two guests while a scenario makes faults in their NICs
+    ///
+    /// The program runs as `SCRIPT server ARGUMENTS` in the first guest and, when that listens on a TCP port or through the
+    /// connection manager (or has not for ten seconds), as `SCRIPT client ARGUMENTS` in the second. It is any executable file, and sees the variables that
+    /// `cargo lab run` gives to scripts. The exit status is 1 if a rule has not fired, an expectation does not hold, or the
+    /// program has not the exit status that the scenario wants. docs/tutorial-faults.md is a tutorial.
+    Scenario {
+        #[command(flatten)]
+        guests: GuestOptions,
+        /// The scenario
+        file: PathBuf,
+        /// The program, instead of the one that the scenario names in `[guests]`
+        #[arg(long, value_name = "FILE")]
+        script: Option<PathBuf>,
+        /// A file for the folder in which the program runs; may be given several times
+        #[arg(long = "file", value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Seed of the random numbers, instead of the scenario's
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+        /// Write the result to this file as JUnit XML
+        #[arg(long, value_name = "FILE")]
+        junit: Option<PathBuf>,
     },
     /// Show the NIC at work between two guests
     Demo {
@@ -187,6 +213,9 @@ struct GuestOptions {
     /// Configuration file of the emulator
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Make the emulator's control socket here, for `faultline top`, `ctl` and `trace`
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// What the guests' RDMA traffic runs on
     #[arg(long, value_enum, default_value_t = Nic::Faultline)]
     nic: Nic,
@@ -232,7 +261,9 @@ impl GuestOptions {
             kernel: self.kernel,
             packages: self.packages,
             config: self.config,
+            control: self.control,
             nic: self.nic,
+            profile: emulator::Profile::Quick,
             cpus: self.cpus,
             neighbours: 0,
             memory: self.memory,
@@ -284,6 +315,27 @@ fn dispatch(command: Command) -> Result<bool> {
                 &guests.plan(),
                 &script,
                 Duration::from_secs(timeout),
+            )
+        }
+        Command::Scenario {
+            guests,
+            file,
+            script,
+            files,
+            seed,
+            junit,
+        } => {
+            let request = scenario::Request {
+                file,
+                script,
+                files,
+                seed,
+            };
+            scenario::run(
+                &Workspace::find()?,
+                &guests.plan(),
+                &request,
+                junit.as_deref(),
             )
         }
         Command::Shell { guests } => shell::run(&Workspace::find()?, &guests.plan()),

@@ -107,6 +107,20 @@ impl Prefixed {
         }
     }
 
+    /// Gives the lines that `bytes` completes to `sink`, without their ends.
+    pub fn pass(&mut self, bytes: &[u8], sink: &dyn Fn(&str)) {
+        for line in self.lines(bytes) {
+            sink(String::from_utf8_lossy(&line).trim_end());
+        }
+    }
+
+    /// Gives an unfinished last line to `sink`.
+    pub fn pass_rest(&mut self, sink: &dyn Fn(&str)) {
+        if !self.rest.is_empty() {
+            self.pass(b"\n", sink);
+        }
+    }
+
     fn lines(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         self.rest.extend_from_slice(bytes);
         let mut lines = Vec::new();

@@ -489,7 +489,7 @@ static void make_queue(struct taker *taker, struct ibv_pd *pd)
 	WANT(!ibv_modify_wq(taker->wq, &attr));
 }
 
-static struct ibv_qp *make_spreader(struct ibv_rwq_ind_table *table, uint64_t fields)
+static struct ibv_qp *make_rss_qp(struct ibv_rwq_ind_table *table, uint64_t fields)
 {
 	uint8_t hash_key[sizeof(key)];
 	struct ibv_qp_init_attr_ex init = {
@@ -527,7 +527,7 @@ static unsigned int which(const struct taker *taker, const struct ibv_wc *wc,
 static void spread(struct taker *queues, struct ibv_rwq_ind_table *table, uint64_t fields,
 		   struct flow_of flow, struct rng *rng)
 {
-	struct ibv_qp *qp = make_spreader(table, fields);
+	struct ibv_qp *qp = make_rss_qp(table, fields);
 	struct ibv_flow *flow_of_all = flow_to(qp, 0, 3, 0);
 	unsigned int expected[FRAMES], got[FRAMES] = {}, used = 0;
 	struct frame frames[FRAMES];
@@ -640,7 +640,7 @@ static void test_broken_queue(void)
 	member[0] = queue.wq;
 	table = ibv_create_rwq_ind_table(device.context, &init);
 	WANT(table);
-	qp = make_spreader(table, IBV_RX_HASH_SRC_IPV4);
+	qp = make_rss_qp(table, IBV_RX_HASH_SRC_IPV4);
 	flow = flow_to(qp, PORT, 3, 0);
 	post(&queue, 0);
 	WANT(who_gets(&frame, &queue, 1) == 1);

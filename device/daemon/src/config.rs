@@ -6,10 +6,12 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use faultline_nic::{FaultPolicy, Nanos, NicConfig, Pitfalls};
+use faultline_scenario::profile::{self, Profile};
 use faultline_wire::MacAddr;
 use serde::Deserialize;
 
 use crate::config_file::{self, Malformed};
+use crate::control_config::{ControlConfigError, ControlSettings};
 
 /// A configuration that can't be used. The message has all of it: there is no source to be printed after it.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +49,12 @@ pub enum ConfigError {
     /// `--nic` without an equals sign.
     #[error("{0:?} is not of the form NAME=SOCKET")]
     NicSyntax(String),
+    /// The control server can't be configured like this.
+    #[error(transparent)]
+    Control(#[from] ControlConfigError),
+    /// A profile that does not exist, or is wrong.
+    #[error("{0}")]
+    Profile(String),
     /// Not a MAC address.
     #[error("{0:?} is not a unicast MAC address such as 02:00:00:00:00:01")]
     Mac(String),
@@ -138,6 +146,54 @@ nic_settings! {
     /// Frames with the source address of another NIC are dropped (default). `false` is for a guest that forwards frames,
     /// such as a bridge.
     spoof_check: bool,
+    /// Profile: the name of one that comes with Faultline, or the path of a file, relative to the configuration file.
+    profile: NamedProfile,
+}
+
+/// A profile of the configuration. Its name is that of a file if it has a slash or ends in `.toml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedProfile {
+    name: String,
+    /// `None`: the file has not been read.
+    profile: Option<Profile>,
+}
+
+impl NamedProfile {
+    /// Reads the file, if it is one. `folder` is that of relative paths.
+    fn load(&mut self, folder: &Path) -> Result<(), ConfigError> {
+        if self.profile.is_some() {
+            return Ok(());
+        }
+        let path = folder.join(&self.name);
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(&path).map_err(|error| {
+            ConfigError::Profile(format!("can't read the profile {shown}: {error}"))
+        })?;
+        let read = profile::read(&shown, &text);
+        self.profile = Some(read.map_err(|problems| ConfigError::Profile(problems.to_string()))?);
+        Ok(())
+    }
+}
+
+impl FromStr for NamedProfile {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
+        let is_file = name.contains('/') || name.ends_with(".toml");
+        let profile = match is_file {
+            true => None,
+            false => Some(profile::by_name(name).map_err(ConfigError::Profile)?),
+        };
+        let name = name.to_owned();
+        Ok(Self { name, profile })
+    }
+}
+
+impl<'de> Deserialize<'de> for NamedProfile {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        name.parse().map_err(serde::de::Error::custom)
+    }
 }
 
 impl NicSettings {
@@ -250,6 +306,11 @@ impl NicEntry {
     /// What the firmware is told.
     pub fn nic_config(&self, defaults: &NicSettings) -> NicConfig {
         let mut config = NicConfig::new(self.mac_address());
+        // Settings win over profiles, those of `[defaults]` too.
+        let named = self.settings.profile.as_ref().or(defaults.profile.as_ref());
+        if let Some(profile) = named.and_then(|named| named.profile.as_ref()) {
+            profile.apply(&mut config);
+        }
         defaults.apply(&mut config);
         self.settings.apply(&mut config);
         config
@@ -269,12 +330,26 @@ pub struct Config {
         deserialize_with = "config_file::number"
     )]
     pub poll_time_us: u64,
+    /// Events that the trace keeps; 0: none.
+    #[serde(
+        default = "default_trace_records",
+        deserialize_with = "config_file::number"
+    )]
+    pub trace_records: usize,
     /// Settings of NICs that have none of their own.
     #[serde(default)]
     pub defaults: NicSettings,
+    /// Where the control server listens.
+    #[serde(default)]
+    pub control: ControlSettings,
     /// The NICs.
     #[serde(default, rename = "nic")]
     pub nics: Vec<NicEntry>,
+}
+
+/// A few megabytes: some tens of milliseconds at full message rate.
+fn default_trace_records() -> usize {
+    1 << 16
 }
 
 fn default_poll_time() -> u64 {
@@ -286,7 +361,9 @@ impl Default for Config {
         Self {
             poll: PollMode::default(),
             poll_time_us: default_poll_time(),
+            trace_records: default_trace_records(),
             defaults: NicSettings::default(),
+            control: ControlSettings::default(),
             nics: Vec::new(),
         }
     }
@@ -295,15 +372,33 @@ impl Default for Config {
 impl Config {
     /// Reads a TOML file.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let path = || path.to_owned();
-        let text = std::fs::read_to_string(path()).map_err(|error| ConfigError::Read {
-            path: path(),
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read {
+            path: path.to_owned(),
             error,
         })?;
-        Self::from_toml(&text).map_err(|error| ConfigError::Malformed {
-            path: path(),
+        let mut config = Self::from_toml(&text).map_err(|error| ConfigError::Malformed {
+            path: path.to_owned(),
             error,
+        })?;
+        config.load_profiles(path.parent().unwrap_or(Path::new("")))?;
+        Ok(config)
+    }
+
+    /// Reads the files of profiles. Relative paths begin at `folder`.
+    fn load_profiles(&mut self, folder: &Path) -> Result<(), ConfigError> {
+        let of_nics = self.nics.iter_mut().map(|nic| &mut nic.settings);
+        let mut all = of_nics.chain([&mut self.defaults]);
+        all.try_for_each(|settings| match &mut settings.profile {
+            Some(profile) => profile.load(folder),
+            None => Ok(()),
         })
+    }
+
+    /// Uses a profile for all NICs that have none of their own. A relative path begins at the working directory.
+    pub fn set_profile(&mut self, mut profile: NamedProfile) -> Result<(), ConfigError> {
+        profile.load(Path::new(""))?;
+        self.defaults.profile = Some(profile);
+        Ok(())
     }
 
     /// Reads the text of a TOML file.
@@ -340,6 +435,7 @@ impl Config {
         if self.nics.is_empty() {
             return Err(ConfigError::NoNic);
         }
+        self.control.check()?;
         if let Some(nic) = self
             .nics
             .iter()
@@ -489,6 +585,53 @@ mod tests {
                 ("a", Some("/a"), false, Nanos(9))
             ]
         );
+    }
+
+    #[test]
+    fn settings_win_over_profiles() {
+        let text = "[defaults]\nprofile = \"connectx-like\"\nlookup_ns = 7\n[[nic]]\nname = \"a\"\n\
+                    [[nic]]\nname = \"b\"\nprofile = \"pinned-only\"\n\
+                    [[nic]]\nname = \"c\"\nready_notice = true\n";
+        let config = Config::from_toml(text).unwrap();
+        let [a, b, c] = [0, 1, 2].map(|n: usize| config.nics[n].nic_config(&config.defaults));
+        assert!(a.pitfalls.damming && !a.ready_notice && a.on_demand);
+        assert_eq!((a.lookup, a.latency.doorbell), (Nanos(7), Nanos(300)));
+        assert!(!b.on_demand && !b.pitfalls.damming && b.ready_notice);
+        assert!(c.pitfalls.damming && c.ready_notice);
+        let error = Config::from_toml("[defaults]\nprofile = \"smal\"\n").unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.starts_with(
+                "2:11: defaults.profile: unknown profile \"smal\" (did you mean `small`?)"
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn profiles_of_files_are_relative_to_the_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nics.toml");
+        std::fs::write(&path, "[[nic]]\nname = \"a\"\nprofile = \"mine.toml\"\n").unwrap();
+        assert!(matches!(
+            Config::from_file(&path),
+            Err(ConfigError::Profile(_))
+        ));
+        std::fs::write(
+            folder.path().join("mine.toml"),
+            "[latency]\npcie = \"9us\"\n",
+        )
+        .unwrap();
+        let config = Config::from_file(&path).unwrap();
+        let nic = config.nics[0].nic_config(&config.defaults);
+        assert_eq!(nic.latency.pcie, Nanos(9000));
+        std::fs::write(
+            folder.path().join("mine.toml"),
+            "[latency]\npci = \"9us\"\n",
+        )
+        .unwrap();
+        let error = Config::from_file(&path).unwrap_err().to_string();
+        assert!(error.contains("did you mean `pcie`?"), "{error}");
     }
 
     #[test]

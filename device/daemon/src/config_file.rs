@@ -1,14 +1,13 @@
 //! The configuration file as text: where in it something is wrong, and what is allowed there.
 //!
-//! Knows no setting: what the keys are is in [`crate::config`].
+//! Knows no setting: what the keys are is in [`crate::config`]. Places and words are those of scenario files.
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Range;
 
 use clap::ValueEnum;
+use faultline_scenario::problem::{Problem, position};
 use serde::de::{DeserializeOwned, Deserializer, Error, Unexpected, Visitor};
-use toml::de::{DeTable, DeValue};
 
 /// A configuration file that can't be used: position, key, and what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,76 +26,17 @@ pub struct Malformed {
 /// Reads a value from TOML.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Malformed> {
     toml::from_str(text).map_err(|error| {
-        let span = error.span().unwrap_or_default();
-        let before = text.get(..span.start).unwrap_or(text);
-        let last_line = before.rsplit('\n').next().unwrap_or_default();
+        let problem = Problem::of_toml(text, &error);
+        let span = problem.span(text).unwrap_or_default();
+        let (line, column) = position(text, span.start);
+        let key = problem.path.to_string();
         Malformed {
-            line: before.matches('\n').count().saturating_add(1),
-            column: last_line.chars().count().saturating_add(1),
-            key: match DeTable::parse(text) {
-                Ok(table) => key_of_table(table.get_ref(), &span),
-                // A second value for a key is no TOML: it is in no table.
-                Err(error) if error.message() == "duplicate key" => {
-                    text.get(span).map(str::to_owned)
-                }
-                Err(_) => None,
-            },
-            problem: problem(&error),
+            line,
+            column,
+            key: (!key.is_empty()).then_some(key),
+            problem: problem.message,
         }
     })
-}
-
-/// The message of an error with TOML's word "key" instead of Rust's "field".
-fn problem(error: &toml::de::Error) -> String {
-    let message = error.message();
-    for (prefix, replacement) in [
-        ("unknown field ", "unknown key "),
-        ("missing field ", "missing key "),
-        ("duplicate field ", "duplicate key "),
-    ] {
-        if let Some(rest) = message.strip_prefix(prefix) {
-            return format!("{replacement}{rest}");
-        }
-    }
-    message.to_owned()
-}
-
-/// Path of the innermost key of a table whose key or value is at `span`. `None`: the table itself.
-fn key_of_table(table: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
-    table.iter().find_map(|(key, value)| {
-        if !contains(&key.span(), span) && !value_contains(value.get_ref(), &value.span(), span) {
-            return None;
-        }
-        let name = key.get_ref().to_string();
-        Some(match key_of_value(value.get_ref(), span) {
-            Some(inner) => format!("{name}{inner}"),
-            None => name,
-        })
-    })
-}
-
-/// What follows the key of a value in the path: an index, or a dot and a key.
-fn key_of_value(value: &DeValue<'_>, span: &Range<usize>) -> Option<String> {
-    match value {
-        DeValue::Table(table) => key_of_table(table, span).map(|key| format!(".{key}")),
-        DeValue::Array(array) => {
-            let mut elements = array.iter().enumerate();
-            let (index, element) = elements
-                .find(|(_, element)| value_contains(element.get_ref(), &element.span(), span))?;
-            let inner = key_of_value(element.get_ref(), span).unwrap_or_default();
-            Some(format!("[{index}]{inner}"))
-        }
-        _ => None,
-    }
-}
-
-/// True if `span` is within a value. The span of a table is that of its header: its keys are beyond it.
-fn value_contains(value: &DeValue<'_>, own: &Range<usize>, span: &Range<usize>) -> bool {
-    contains(own, span) || key_of_value(value, span).is_some()
-}
-
-fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
-    outer.start <= inner.start && inner.end <= outer.end
 }
 
 /// Reads an unsigned number. The largest number of TOML is 2^63 - 1.
@@ -178,7 +118,7 @@ mod tests {
     use crate::config::Config;
 
     const NIC_KEYS: &str = "`name`, `socket`, `mac`, `on_demand`, `fault_policy`, `fault_timeout_ms`, \
-         `stall_timeout_ms`, `ready_notice`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`";
+         `stall_timeout_ms`, `ready_notice`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `profile`";
 
     /// `text` is refused at `line`, `column`, with this message.
     #[track_caller]
@@ -193,7 +133,7 @@ mod tests {
             "poll = \"busy\"\npol = 1\n",
             2,
             1,
-            "pol: unknown key `pol`, expected one of `poll`, `poll_time_us`, `defaults`, `nic`",
+            "pol: unknown key `pol`, expected one of `poll`, `poll_time_us`, `trace_records`, `defaults`, `control`, `nic`",
         );
         refused(
             "[[nic]]\nname = \"a\"\n\n[[nic]]\nname = \"b\"\n  ondemand = true\n",
@@ -281,6 +221,38 @@ mod tests {
             3,
             7,
             "nic[0].mac: \"01:00:00:00:00:00\" is not a unicast MAC address such as 02:00:00:00:00:01",
+        );
+    }
+
+    #[test]
+    fn the_control_server_listens_on_loopback_addresses_only() {
+        for (address, what) in [
+            ("0.0.0.0:9180", "not a loopback address and a port"),
+            ("192.0.2.1:9180", "not a loopback address and a port"),
+            ("[::]:9180", "not a loopback address and a port"),
+            ("localhost:9180", "not an address and a port"),
+            ("127.0.0.1", "not an address and a port"),
+        ] {
+            refused(
+                &format!("[control]\nlisten = \"{address}\"\n"),
+                2,
+                10,
+                &format!(
+                    "control.listen: \"{address}\" is {what}, such as 127.0.0.1:9180 or [::1]:9180"
+                ),
+            );
+        }
+        refused(
+            "[control]\nsockets = \"/a\"\n",
+            2,
+            1,
+            "control.sockets: unknown key `sockets`, expected one of `socket`, `listen`, `token_file`",
+        );
+        refused(
+            "control = \"/a\"\n",
+            1,
+            11,
+            "control: invalid type: string \"/a\", expected a table of settings of the control server",
         );
     }
 

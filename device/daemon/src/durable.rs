@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use faultline_memory::PersistentRange;
 use faultline_nic::Persist;
 
-use crate::log_limit::LogLimit;
+use crate::nic_log::{LogLimit, nic_span};
 
 /// Largest number of queued requests of one NIC. A queue pair has one request at a time, unless it is reset before the
 /// request is finished.
@@ -93,12 +93,17 @@ impl FlushWorker {
         let (tx, rx) = bounded(MAX_WAITING);
         let report = Arc::clone(&self.report);
         let thread = std::thread::Builder::new().name(format!("flush-{}", self.nic));
-        let log = LogLimit::new(&self.nic);
-        match thread.spawn(move || run(&rx, &*report, &log)) {
+        let span = nic_span(&self.nic);
+        let log = LogLimit::new();
+        let thread = {
+            let span = span.clone();
+            thread.spawn(move || span.in_scope(|| run(&rx, &*report, &log)))
+        };
+        match thread {
             Ok(_) => Some(tx),
             Err(error) => {
+                let _nic = span.entered();
                 tracing::error!(
-                    nic = %self.nic,
                     "can't start the thread that flushes memory, so FLUSH to persistence is refused until a thread can be \
                      created: {error}"
                 );
@@ -114,7 +119,7 @@ fn run(requests: &Receiver<FlushRequest>, report: &Report, log: &LogLimit) {
         if let Some(error) = &failed
             && log.allows()
         {
-            tracing::warn!(nic = %log.nic(), "can't flush guest memory to its file, so the FLUSH fails: {error}");
+            tracing::warn!("can't flush guest memory to its file, so the FLUSH fails: {error}");
         }
         // Unmaps the file if the guest has removed the map since.
         drop(parts);

@@ -13,15 +13,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
-use faultline_nic::{Instant, TURN_WORK, TxFrame};
+use faultline_abi::doorbell::Doorbell;
+use faultline_nic::{Instant, Remains, TURN_WORK, TxFrame};
 use faultline_ports::{PortId, Route, Switch};
+use faultline_telemetry::{Direction, FrameEvent, Recorder, TraceEvent};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 
+use crate::clock::{Clock, nanos};
 use crate::config::{Config, PollMode};
+use crate::diagnostic_log::{self, DiagnosticQueue};
 use crate::durable::{FlushWorker, Flushed};
-use crate::port::NicPort;
+use crate::port::{NicPort, number};
 use crate::ram::Ram;
+use crate::scenario::RunningScenario;
 use crate::sleep::{self, Processor, Sleeper};
 
 /// Limits of one turn of a NIC, after which the engine polls doorbells and the next NIC: packets, and approximate bytes.
@@ -32,6 +37,8 @@ const TURN_BYTES: usize = 16 << 10;
 const STEPS_PER_WORK: u64 = 4;
 /// Period of the heartbeat, and so the longest sleep.
 const HEARTBEAT: Duration = Duration::from_millis(250);
+/// Doorbells of kick pages that are kept while the engine is paused. Software writes them if its ring is full.
+const HELD_KICKS: usize = 4096;
 /// Passes without work after which the thread yields the processor.
 const IDLE_PASSES_PER_YIELD: u32 = 16;
 
@@ -117,6 +124,27 @@ pub struct LongestPass {
     pub uncharged_steps: u64,
 }
 
+/// What the engine has done since its start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EngineStats {
+    pub(crate) passes: u64,
+    /// Time in passes that had work.
+    pub(crate) busy: Duration,
+    /// The longest of them.
+    pub(crate) longest_pass: Duration,
+    pub(crate) sleeps: u64,
+}
+
+/// A doorbell that was written to a kick page while the engine was paused.
+#[derive(Clone, Copy, Debug)]
+struct HeldKick {
+    id: PortId,
+    page: u32,
+    bell: Doorbell,
+    /// [`NicPort::resets`] at that time: a reset device knows nothing of the doorbells before, and its page may have another user.
+    resets: u64,
+}
+
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
@@ -126,14 +154,23 @@ pub struct Engine {
     pub(crate) switch: Switch,
     requests: Receiver<Request>,
     shared: Arc<Shared>,
-    mode: PollMode,
-    poll_time: Duration,
-    start: std::time::Instant,
-    /// When the next heartbeat is due.
+    pub(crate) mode: PollMode,
+    pub(crate) poll_time: Duration,
+    pub(crate) clock: Clock,
+    /// Doorbells that were written to kick pages while the engine was paused.
+    held_kicks: Vec<HeldKick>,
+    /// Requests of the control server since the start.
+    pub(crate) control_requests: u64,
+    /// When the next heartbeat is due, in real time.
     next_beat: Instant,
     /// Start of the last pass, if it had work and the engine has not slept since.
     pass_began: Option<Instant>,
     pub(crate) longest_pass: LongestPass,
+    pub(crate) recorder: Recorder,
+    pub(crate) stats: EngineStats,
+    /// For diagnostics that are logged.
+    pub(crate) log: Option<DiagnosticQueue>,
+    pub(crate) scenario: Option<Box<RunningScenario>>,
     stopped: bool,
 }
 
@@ -157,10 +194,16 @@ impl Engine {
             shared,
             mode: config.poll,
             poll_time: config.poll_time(),
-            start: std::time::Instant::now(),
+            clock: Clock::new(),
+            held_kicks: Vec::new(),
+            control_requests: 0,
             next_beat: Instant(0),
             pass_began: None,
             longest_pass: LongestPass::default(),
+            recorder: Recorder::new(config.trace_records),
+            stats: EngineStats::default(),
+            log: None,
+            scenario: None,
             stopped: false,
         };
         for (id, nic) in config.nics.iter().enumerate() {
@@ -181,8 +224,9 @@ impl Engine {
     }
 
     /// The device clock.
+    #[inline]
     pub(crate) fn now(&self) -> Instant {
-        Instant(self.start.elapsed().as_nanos() as u64)
+        self.clock.now()
     }
 
     /// Runs until [`EngineHandle::stop`].
@@ -199,6 +243,10 @@ impl Engine {
                 idle_passes = 0;
                 continue;
             }
+            if self.clock.is_stopped() {
+                self.sleep();
+                continue;
+            }
             idle_passes += 1;
             match self.mode {
                 PollMode::Busy => idle_pause(idle_passes),
@@ -208,45 +256,189 @@ impl Engine {
                         idle_pause(idle_passes);
                         continue;
                     }
-                    sleep::fall_asleep::<Processor>(&self);
+                    self.sleep();
                     idle_since = None;
                 }
-                PollMode::Never => sleep::fall_asleep::<Processor>(&self),
+                PollMode::Never => self.sleep(),
             }
         }
     }
 
-    fn send_heartbeat(&mut self, now: Instant) {
+    fn sleep(&mut self) {
+        self.stats.sleeps += 1;
+        sleep::fall_asleep::<Processor>(self);
+    }
+
+    fn send_heartbeat(&mut self) {
+        let now = self.clock.real();
         if now < self.next_beat {
             return;
         }
-        self.next_beat = Instant(now.0.saturating_add(HEARTBEAT.as_nanos() as u64));
+        self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
         for port in &mut self.ports {
             port.send_heartbeat();
         }
     }
 
-    /// Handles requests and all ports once. Returns true if there was work.
+    /// Handles requests and, unless the engine is paused, all ports once. Returns true if there was work.
     fn pass(&mut self) -> bool {
         let mut worked = self.take_requests();
+        self.send_heartbeat();
+        if self.clock.is_stopped() {
+            self.end_scenario_pause();
+        }
+        if self.clock.is_stopped() {
+            self.pass_began = None;
+            self.take_diagnostics();
+        } else {
+            worked |= self.run_ports(worked);
+        }
+        worked
+    }
+
+    /// Stops the device clock and all NICs. Requests are executed as before, and the heartbeat continues.
+    pub(crate) fn pause(&mut self) {
+        self.clock.stop();
+    }
+
+    /// Ends a pause.
+    pub(crate) fn resume(&mut self) {
+        self.clock.resume();
+        self.ring_held_kicks();
+    }
+
+    /// Resets a device by request, as the RESET bit of the control register does. The result is to be dropped outside of the
+    /// engine.
+    #[must_use = "dropping it takes time"]
+    pub(crate) fn reset_device(&mut self, id: PortId) -> Option<Remains> {
+        let now = self.now();
+        let port = self.ports.get_mut(id)?;
+        let remains = port.reset_nic(now);
+        self.sync_address(id);
+        remains
+    }
+
+    /// In a pause, handles all ports once. Returns true if there was work.
+    pub(crate) fn step(&mut self) -> bool {
+        let kicked = self.ring_held_kicks();
+        let worked = self.run_ports(kicked);
+        self.pass_began = None;
+        self.send_heartbeat();
+        worked
+    }
+
+    /// Handles all ports once. Returns true if there was work.
+    fn run_ports(&mut self, mut worked: bool) -> bool {
         let now = self.now();
         if let Some(began) = self.pass_began {
             let time = Duration::from_nanos(now.0.saturating_sub(began.0));
             self.longest_pass.time = self.longest_pass.time.max(time);
+            self.stats.longest_pass = self.stats.longest_pass.max(time);
+            self.stats.busy += time;
         }
+        self.stats.passes += 1;
         let before = (self.work(), faultline_nic::steps());
-        self.send_heartbeat(now);
         for id in 0..self.ports.len() {
             worked |= self.run_port(id, now);
         }
-        for port in &mut self.ports {
-            worked |= port.send_interrupts();
+        for id in 0..self.ports.len() {
+            worked |= self.send_interrupts(id, now);
+        }
+        self.take_diagnostics();
+        if self.scenario.is_some() {
+            worked |= self.run_scenario(now);
         }
         self.pass_began = worked.then_some(now);
         if let (before, Some(steps)) = before {
             self.compare_steps(before, steps);
         }
         worked
+    }
+
+    /// Sends the pending interrupts of a NIC. Without bus mastering they stay pending. Returns true if one was sent.
+    fn send_interrupts(&mut self, id: PortId, now: Instant) -> bool {
+        let Some(port) = self.ports.get_mut(id).filter(|port| port.bus_master) else {
+            return false;
+        };
+        let mut any = false;
+        while let Some(vector) = port.nic.poll_interrupt() {
+            any = true;
+            self.recorder
+                .event(now, number(id), TraceEvent::Interrupt { vector });
+            let passes = self
+                .scenario
+                .as_mut()
+                .is_none_or(|scenario| scenario.rules.interrupt(now, id, vector));
+            if passes && !port.link.loses_interrupt() {
+                port.irqs.trigger(usize::from(vector));
+            }
+        }
+        any
+    }
+
+    fn take_diagnostics(&mut self) {
+        for (id, port) in self.ports.iter_mut().enumerate() {
+            while let Some((at, diagnostic)) = port.nic.poll_diagnostic() {
+                self.recorder.diagnostic(at, number(id), diagnostic);
+                if let Some(scenario) = &mut self.scenario {
+                    let rules = &mut scenario.rules;
+                    rules.diagnostic(at, id, &diagnostic, &port.nic);
+                }
+                if let Some(log) = &self.log
+                    && log.takes(id, &diagnostic)
+                {
+                    let pair = diagnostic_log::queue_pair(&diagnostic);
+                    let pair = pair.and_then(|qpn| port.nic.queue_pair_info(qpn));
+                    let owner = pair.and_then(|pair| port.nic.process_of(pair.context));
+                    log.push(id, at, diagnostic, owner);
+                }
+            }
+            let lost = port.nic.take_lost_diagnostics();
+            if lost > 0 {
+                port.lost_diagnostics += lost;
+                self.recorder.lost_diagnostics(number(id), lost);
+            }
+        }
+    }
+
+    /// Handles a doorbell that was written to a kick page. In a pause it is kept, as those in doorbell pages are, up to a
+    /// limit.
+    pub(crate) fn kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
+        if self.clock.is_stopped() && self.held_kicks.len() < HELD_KICKS {
+            let resets = self.ports.get(id).map_or(0, |port| port.resets);
+            self.held_kicks.push(HeldKick {
+                id,
+                page,
+                bell,
+                resets,
+            });
+        } else {
+            self.ring(id, page, bell);
+        }
+    }
+
+    /// Handles the doorbells that were kept in a pause. Returns true if there were any.
+    fn ring_held_kicks(&mut self) -> bool {
+        let held = std::mem::take(&mut self.held_kicks);
+        for kick in &held {
+            let port = self.ports.get(kick.id);
+            if port.is_some_and(|port| port.resets == kick.resets) {
+                self.ring(kick.id, kick.page, kick.bell);
+            }
+        }
+        !held.is_empty()
+    }
+
+    /// Passes a doorbell to a NIC.
+    pub(crate) fn ring(&mut self, id: PortId, page: u32, bell: Doorbell) {
+        let now = self.now();
+        if let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id))
+            && port.bus_master
+        {
+            port.nic.doorbell(now, ram, page, bell);
+            // No doorbell resets the device.
+            let _ = port.sync_pages();
+        }
     }
 
     /// Work that all NICs have charged; 0 in a release build.
@@ -295,7 +487,12 @@ impl Engine {
         if !port.bus_master {
             return false;
         }
-        let mut worked = port.poll_doorbells(now, ram);
+        let rules = self.scenario.as_mut().map(|scenario| &mut scenario.rules);
+        let mut worked = port.poll_doorbells(now, ram, (id, &mut self.recorder), rules);
+        if std::mem::take(&mut port.link_changed) {
+            port.nic.report_link(now, ram);
+            worked = true;
+        }
         if port.nic.next_deadline().is_some_and(|at| at <= now) {
             port.nic.handle_deadline(now, ram);
             // Deferred commands may have run in this turn.
@@ -304,6 +501,11 @@ impl Engine {
         }
         // A command may have changed the address of the NIC.
         self.switch.set_present_address(id, port.nic.mac());
+        if self.scenario.is_some() {
+            // Rules know a connection before it sends.
+            self.take_diagnostics();
+            worked |= self.run_scenario(now);
+        }
         // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next
         // frame is not known before it is built. A NIC without bus mastering accepts no frames, so its pause would
         // never end, and is ignored.
@@ -313,6 +515,9 @@ impl Engine {
         if self.ports.iter().enumerate().any(pauses) {
             return worked;
         }
+        let nics = self.ports.len();
+        let scenario = self.scenario.as_ref();
+        let single = scenario.is_some_and(|scenario| scenario.takes_packets(nics));
         let (mut packets, mut bytes, mut work) = (0, 0, 0);
         let mut frame = TxFrame::default();
         while packets < TURN_PACKETS && bytes < TURN_BYTES && work < TURN_WORK {
@@ -320,7 +525,7 @@ impl Engine {
                 break;
             };
             let before = port.nic.work();
-            let most = TURN_BYTES - bytes;
+            let most = if single { 0 } else { TURN_BYTES - bytes };
             if !port.nic.poll_transmit(now, ram, most, &mut frame) {
                 break;
             }
@@ -336,13 +541,31 @@ impl Engine {
     /// Delivers a frame to its destinations by reference: each receiver copies the payload during the call. Returns the
     /// work of the receivers.
     fn forward(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> u64 {
-        match self.switch.forward(from, frame.src(), frame.dst()) {
-            Route::To(to) => self.deliver(from, to, now, frame),
-            Route::Flood => (0..self.ports.len())
+        let is_dropped =
+            |port: &mut NicPort| !port.nic.is_link_up() || port.link.drops(Direction::Tx, frame);
+        let is_dropped = self.ports.get_mut(from).is_none_or(is_dropped)
+            || self.scenario.is_some() && self.rules_take_sent(from, now, frame);
+        let route = match is_dropped {
+            true => None,
+            false => Some(self.switch.forward(from, frame.src(), frame.dst())),
+        };
+        let to = match route {
+            Some(Route::To(to)) => number(to),
+            Some(Route::Flood | Route::Forged) | None => FrameEvent::NOBODY,
+        };
+        let sender = self
+            .ports
+            .get(from)
+            .map_or(0, |port| port.nic.last_sender());
+        self.recorder.frame(now, number(from), sender, to, frame);
+        match route {
+            None => 0,
+            Some(Route::To(to)) => self.deliver(from, to, now, frame),
+            Some(Route::Flood) => (0..self.ports.len())
                 .filter(|to| *to != from)
                 .map(|to| self.deliver(from, to, now, frame))
                 .sum(),
-            Route::Forged => {
+            Some(Route::Forged) => {
                 if let Some(port) = self.ports.get_mut(from) {
                     port.refuse_source(frame.src());
                 }
@@ -352,15 +575,23 @@ impl Engine {
     }
 
     fn deliver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> u64 {
+        let is_dropped = |port: &mut NicPort| {
+            !port.bus_master
+                || !port.nic.is_link_up()
+                || !port.nic.accepts(frame.dst())
+                || port.link.drops(Direction::Rx, frame)
+        };
+        if self.ports.get_mut(to).is_none_or(is_dropped)
+            || self.scenario.is_some() && self.rules_take_received(from, to, now, frame)
+        {
+            return 0;
+        }
         let (Some(sender), Some(ram)) = (self.rams.get(from), self.rams.get(to)) else {
             return 0;
         };
         let Some(port) = self.ports.get_mut(to) else {
             return 0;
         };
-        if !port.bus_master || !port.nic.accepts(frame.dst()) {
-            return 0;
-        }
         let before = port.nic.work();
         port.nic.receive(now, ram, frame, sender);
         port.nic.work() - before
@@ -368,12 +599,23 @@ impl Engine {
 
     fn sleep_time(&self) -> Duration {
         let now = self.now();
+        if self.clock.is_stopped() {
+            return self
+                .rest_of_scenario_pause()
+                .unwrap_or(HEARTBEAT)
+                .min(HEARTBEAT);
+        }
         // A function without bus mastering is not run, so its timers are not handled until bus mastering is on.
         let deadline = self
             .ports
             .iter()
             .filter(|port| port.bus_master)
             .filter_map(|port| port.nic.next_deadline())
+            .chain(
+                self.scenario
+                    .as_ref()
+                    .and_then(|running| running.rules.next_deadline()),
+            )
             .min();
         deadline.map_or(HEARTBEAT, |at| {
             HEARTBEAT.min(Duration::from_nanos(at.0.saturating_sub(now.0)))
@@ -384,6 +626,10 @@ impl Engine {
 impl Sleeper for Engine {
     fn set_asleep(&self, asleep: bool) {
         self.shared.asleep.store(asleep, Ordering::SeqCst);
+        if self.clock.is_stopped() {
+            // The doorbells of a pause wait for its end: software need not write kick pages.
+            return;
+        }
         for port in &self.ports {
             port.set_asleep(asleep);
         }
@@ -391,7 +637,8 @@ impl Sleeper for Engine {
 
     fn has_work(&self) -> bool {
         let has_doorbell = |port: &NicPort| port.bus_master && port.has_doorbell();
-        !self.requests.is_empty() || self.ports.iter().any(has_doorbell)
+        let rung = || !self.clock.is_stopped() && self.ports.iter().any(has_doorbell);
+        !self.requests.is_empty() || rung()
     }
 
     /// Waits until a thread writes the eventfd, or a deadline or the heartbeat is due.

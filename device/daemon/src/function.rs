@@ -1,10 +1,12 @@
 //! The PCI function that a vfio-user client sees: config space, BARs, interrupts, memory map.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::regs;
 use faultline_memory::{FileMaps, MapError, Rights, SharedPages, UnmapError};
+use faultline_nic::Instant;
 use faultline_pci::{
     Bar, ConfigChange, ConfigSpace, MsixLayout, MsixTable, PciIdentity, PowerState,
 };
@@ -17,11 +19,13 @@ use faultline_wire::MacAddr;
 use rustix::fd::OwnedFd;
 
 use crate::engine::{Ended, Engine, EngineHandle};
-use crate::log_limit::LogLimit;
-use crate::port::{BarTwo, NicPort};
+use crate::nic_log::LogLimit;
+use crate::port::{BarTwo, NicPort, PortShare};
 use crate::ram::{self, Ram};
 
 const PAGE: u64 = regs::PAGE_SIZE as u64;
+/// BAR of the MSI-X table.
+const MSIX_BAR: u8 = (regs::BAR_MSIX & 7) as u8;
 /// A writable map without a descriptor that is at least this long is guest RAM: ROMs and the device's own BARs, which
 /// QEMU maps in the same way, are read-only or shorter.
 const MIN_RAM_SIZE: u64 = 64 << 20;
@@ -29,7 +33,6 @@ const MIN_RAM_SIZE: u64 = 64 << 20;
 /// One function, served to one client at a time.
 #[derive(Debug)]
 pub(crate) struct Function {
-    name: String,
     port: PortId,
     engine: EngineHandle,
     config: ConfigSpace,
@@ -39,6 +42,8 @@ pub(crate) struct Function {
     log: LogLimit,
     /// BAR 2.
     pages: Arc<SharedPages>,
+    /// See [`NicPort::remove`].
+    removed: Arc<AtomicBool>,
     /// Mapped files behind guest memory.
     files: FileMaps,
 }
@@ -48,49 +53,57 @@ fn ended(_: Ended) -> Errno {
     Errno::NODEV
 }
 
+/// The offset of a register as the NIC takes it. No BAR is so long that it saturates.
+fn register(offset: u64) -> u32 {
+    u32::try_from(offset).unwrap_or(u32::MAX)
+}
+
 impl Function {
     pub(crate) fn new(
-        name: &str,
         port: PortId,
         mac: MacAddr,
-        (bar, pages): (BarTwo, Arc<SharedPages>),
+        shared: PortShare,
         files: FileMaps,
         engine: EngineHandle,
     ) -> Result<Self, faultline_pci::ConfigError> {
-        let layout = MsixLayout::in_bar(regs::BAR_MSIX as u8, regs::MSIX_VECTORS as u16);
+        let layout = MsixLayout::in_bar(MSIX_BAR, (regs::MSIX_VECTORS & 0xffff) as u16);
         let wide = |index: u32, size: u64, prefetchable: bool| Bar {
-            index: index as u8,
+            index: (index & 7) as u8,
             size,
             wide: true,
             prefetchable,
         };
         let bars = [
             wide(regs::BAR_REGS, u64::from(regs::REGS_SIZE), false),
-            wide(regs::BAR_DOORBELL, bar.size(), true),
+            wide(regs::BAR_DOORBELL, shared.bar.size(), true),
             wide(regs::BAR_MSIX, layout.bar_size(), false),
         ];
         let [a, b, c, d, e, f] = mac.0;
         let identity = PciIdentity {
-            vendor: regs::PCI_VENDOR as u16,
-            device: regs::PCI_DEVICE as u16,
+            vendor: (regs::PCI_VENDOR & 0xffff) as u16,
+            device: (regs::PCI_DEVICE & 0xffff) as u16,
             revision: 1,
             class: 0x02_0000,
-            subsystem_vendor: regs::PCI_VENDOR as u16,
-            subsystem: regs::PCI_DEVICE as u16,
+            subsystem_vendor: (regs::PCI_VENDOR & 0xffff) as u16,
+            subsystem: (regs::PCI_DEVICE & 0xffff) as u16,
             serial: u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f]),
         };
         Ok(Self {
-            name: name.to_owned(),
-            log: LogLimit::new(name),
+            log: LogLimit::new(),
             port,
             engine,
             config: ConfigSpace::new(identity, &bars, Some(layout))?,
             msix: MsixTable::new(layout),
             layout,
-            bar,
-            pages,
+            bar: shared.bar,
+            pages: shared.pages,
+            removed: shared.removed,
             files,
         })
+    }
+
+    fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
     }
 
     /// Runs `work` on the port of this function, in the engine.
@@ -98,10 +111,19 @@ impl Function {
         &self,
         work: impl FnOnce(&mut NicPort) -> R + Send + 'static,
     ) -> Result<R, Errno> {
+        self.on_port_at(|_, port| work(port))
+    }
+
+    /// The same with the time of the device.
+    fn on_port_at<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(Instant, &mut NicPort) -> R + Send + 'static,
+    ) -> Result<R, Errno> {
         let id = self.port;
-        let result = self
-            .engine
-            .call(move |engine| engine.ports.get_mut(id).map(work));
+        let result = self.engine.call(move |engine| {
+            let now = engine.now();
+            engine.ports.get_mut(id).map(|port| work(now, port))
+        });
         result.map_err(ended)?.ok_or(Errno::NODEV)
     }
 
@@ -143,12 +165,12 @@ impl Function {
     fn config_changed(&mut self, change: ConfigChange) -> Result<(), Errno> {
         if change.flr {
             if self.log.allows() {
-                tracing::info!(nic = %self.name, "function-level reset");
+                tracing::info!("function-level reset");
             }
             self.msix.reset();
-            let remains = self.on_port(|port| {
+            let remains = self.on_port_at(|now, port| {
                 port.bus_master = false;
-                port.reset()
+                port.reset(now)
             })?;
             drop(remains);
             self.clear_pages();
@@ -156,6 +178,7 @@ impl Function {
         }
         if change.bus_master.is_some() || change.power.is_some() {
             let on = self.config.bus_master() && !self.in_d3hot();
+            let on = on && !self.is_removed();
             self.on_port(move |port| port.bus_master = on)?;
         }
         Ok(())
@@ -166,7 +189,7 @@ impl Function {
     /// take time; mappings of the client stay valid.
     fn clear_pages(&self) {
         if let Err(error) = self.pages.clear(0, self.pages.pages()) {
-            tracing::error!(nic = %self.name, "can't clear doorbell pages and device memory: {error}");
+            tracing::error!("can't clear doorbell pages and device memory: {error}");
         }
     }
 
@@ -183,11 +206,11 @@ impl Function {
             };
             let first = offset & !3;
             let words = (offset + len as u64 - first).div_ceil(4);
-            let skip = (offset - first) as usize;
+            let skip = (offset & 3) as usize;
             (0..words)
                 .flat_map(|i| {
                     port.nic
-                        .read_register(now, (first + 4 * i) as u32)
+                        .read_register(now, register(first + 4 * i))
                         .to_le_bytes()
                 })
                 .skip(skip)
@@ -201,10 +224,11 @@ impl Function {
         let (words, rest) = data.as_chunks::<4>();
         let words = words.to_vec();
         let whole = rest.is_empty() && offset.is_multiple_of(4);
-        let (was_reset, remains) = self.on_port(move |port| {
+        let (was_reset, remains) = self.on_port_at(move |now, port| {
             if whole {
                 for (at, word) in (offset..).step_by(4).zip(words) {
-                    port.nic.write_register(at as u32, u32::from_le_bytes(word));
+                    port.nic
+                        .write_register(now, register(at), u32::from_le_bytes(word));
                 }
             } else {
                 port.nic.bad_register_access();
@@ -223,19 +247,19 @@ impl Function {
         let bits: Option<[u8; 8]> = data.try_into().ok();
         let page = offset
             .checked_sub(self.bar.doorbells)
-            .map(|kick| kick / PAGE)
+            .and_then(|kick| u32::try_from(kick / PAGE).ok())
             .filter(|_| offset < self.bar.memory);
         let (Some(page), Some(bits)) = (page, bits) else {
             return self.on_port(|port| port.nic.bad_register_access());
         };
         let bell = Doorbell::from_bits(u64::from_le_bytes(bits));
-        self.in_engine(move |engine, id| engine.kick(id, page as u32, bell))
+        self.in_engine(move |engine, id| engine.kick(id, page, bell))
     }
 }
 
 impl Device for Function {
     fn info(&mut self) -> Result<DeviceInfo, Errno> {
-        tracing::info!(nic = %self.name, "client connected");
+        tracing::info!("client connected");
         Ok(DeviceInfo::PCI)
     }
 
@@ -265,6 +289,8 @@ impl Device for Function {
     fn region_read(&mut self, index: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
         self.check_range(index, offset, data.len())?;
         match index {
+            // As a bus does, on which no device answers.
+            _ if self.is_removed() => data.fill(0xff),
             pci_index::CONFIG_REGION => self.config.read(offset, data),
             _ if self.in_d3hot() => data.fill(0xff),
             regs::BAR_REGS => {
@@ -277,7 +303,7 @@ impl Device for Function {
             regs::BAR_MSIX => {
                 let pending = self.on_port(|port| port.irqs.pending(0))?;
                 let word = |n: usize| if n == 0 { pending } else { 0 };
-                self.msix.read(regs::BAR_MSIX as u8, offset, data, word);
+                self.msix.read(MSIX_BAR, offset, data, word);
             }
             // Doorbell pages and device memory are mapped; kick pages have nothing to read.
             _ => data.fill(0),
@@ -288,6 +314,7 @@ impl Device for Function {
     fn region_write(&mut self, index: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
         self.check_range(index, offset, data.len())?;
         match index {
+            _ if self.is_removed() => Ok(()),
             pci_index::CONFIG_REGION => {
                 let change = self.config.write(offset, data);
                 self.config_changed(change)
@@ -296,7 +323,7 @@ impl Device for Function {
             regs::BAR_REGS => self.write_registers(offset, data),
             regs::BAR_DOORBELL => self.kick(offset, data),
             _ => {
-                self.msix.write(regs::BAR_MSIX as u8, offset, data);
+                self.msix.write(MSIX_BAR, offset, data);
                 Ok(())
             }
         }
@@ -305,7 +332,6 @@ impl Device for Function {
     fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
         if map.fd.is_none() && map.writable && map.size >= MIN_RAM_SIZE && self.log.allows() {
             tracing::error!(
-                nic = %self.name,
                 "guest RAM at {:#x} ({} MiB) came without a descriptor, so the NIC can't access it: start QEMU with \
                  -object memory-backend-memfd,id=ram,size=...,share=on -machine memory-backend=ram",
                 map.iova,
@@ -324,7 +350,7 @@ impl Device for Function {
         let rights = Rights { readable, writable };
         let refused = |error: MapError| {
             if self.log.allows() {
-                tracing::warn!(nic = %self.name, "refused DMA map: {error}");
+                tracing::warn!("refused DMA map: {error}");
             }
             error.errno()
         };
@@ -351,7 +377,7 @@ impl Device for Function {
         })??;
         removed.map(drop).map_err(|error: UnmapError| {
             if self.log.allows() {
-                tracing::warn!(nic = %self.name, "refused DMA unmap: {error}");
+                tracing::warn!("refused DMA unmap: {error}");
             }
             error.errno()
         })
@@ -380,7 +406,7 @@ impl Device for Function {
 
     fn reset(&mut self) -> Result<(), Errno> {
         if self.log.allows() {
-            tracing::info!(nic = %self.name, "device reset");
+            tracing::info!("device reset");
         }
         self.config.reset();
         self.config_changed(ConfigChange {
@@ -391,13 +417,14 @@ impl Device for Function {
 
     fn disconnected(&mut self) {
         self.log.report_suppressed();
-        tracing::info!(nic = %self.name, "client disconnected");
+        tracing::info!("client disconnected");
         self.config.reset();
         self.msix.reset();
         let gone = self.in_engine(|engine, id| {
+            let now = engine.now();
             let remains = engine.ports.get_mut(id).and_then(|port| {
                 port.bus_master = false;
-                let remains = port.reset();
+                let remains = port.reset(now);
                 port.forget_client();
                 port.irqs.detach_all();
                 port.irqs.reset();
@@ -432,18 +459,6 @@ impl Function {
 }
 
 impl Engine {
-    /// Handles a doorbell that was written to a kick page.
-    fn kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
-        let now = self.now();
-        if let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id))
-            && port.bus_master
-        {
-            port.nic.doorbell(now, ram, page, bell);
-            // No doorbell resets the device.
-            let _ = port.sync_pages();
-        }
-    }
-
     /// Updates the switch with the current address of the NIC.
     pub(crate) fn sync_address(&mut self, id: PortId) {
         if let Some(port) = self.ports.get(id) {

@@ -1,31 +1,48 @@
 //! The Faultline process: NICs on vfio-user sockets, one engine thread, a switch between them.
 //!
 //! - [`doorbell_ring`]: the doorbell ring of a page
+//! - `clock`: the device clock
 //! - [`config`]: the NICs to serve and their settings, from a file or the command line
 //! - `config_file`: positions and messages of errors in the file
+//! - [`control`]: the control server
+//! - [`control_config`]: its settings
 //! - [`engine`]: the thread that owns all NICs
+//! - `link`: MTU and injected faults of a port
+//! - `nic_log`: the span of a NIC's log messages, and the limit for those that its guest can cause
+//! - `observe`: copies of the state of NICs
 //! - `port`: one NIC with its doorbell pages, device memory and interrupts
 //! - `ram`: the memory of one guest, as the firmware accesses it
+//! - `scenario`: the scenario that runs on the engine's NICs
+//! - `scenario_engine`: what the engine does for it
+//! - `diagnostic_log`: diagnostics as log messages
 //! - `durable`: threads that flush guest memory to files
 //! - `function`: the PCI function that a vfio-user client sees
-//! - `log_limit`: the limit for messages that a guest can cause
 //! - [`sleep`]: the protocol by which the engine sleeps and is woken
 //! - [`server`]: the sockets and threads
 
 #![forbid(unsafe_code)]
 
+mod clock;
 pub mod config;
 mod config_file;
+pub mod control;
+pub mod control_config;
+mod diagnostic_log;
 pub mod doorbell_ring;
 mod durable;
 pub mod engine;
 mod function;
-mod log_limit;
+mod link;
+mod nic_log;
+mod observe;
 mod port;
 mod ram;
+mod scenario;
+mod scenario_engine;
 pub mod server;
 pub mod sleep;
 
-pub use config::{Config, ConfigError, NicEntry, NicSettings, PollMode};
+pub use config::{Config, ConfigError, NamedProfile, NicEntry, NicSettings, PollMode};
 pub use config_file::Malformed;
+pub use control_config::ControlSettings;
 pub use server::Server;

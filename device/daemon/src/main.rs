@@ -2,12 +2,16 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::IsTerminal;
+mod cli;
+
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
-use faultline::{Config, NicEntry, PollMode, Server};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use faultline::{Config, NamedProfile, NicEntry, PollMode, Server};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,7 +26,17 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve NICs until SIGTERM or SIGINT.
-    Serve(Serve),
+    Serve(Box<Serve>),
+    Ctl(cli::ctl::Ctl),
+    Top(cli::top::Top),
+    Trace(cli::trace::Save),
+    Report(cli::trace::Show),
+    Scenario(cli::scenario::Command),
+    /// Print a script that completes this program's arguments in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -33,6 +47,12 @@ struct Serve {
     /// Configuration file (TOML). Options on the command line win.
     #[arg(long)]
     config: Option<PathBuf>,
+    /// Profile of NICs that have none in the file: the name of one that comes with Faultline, or the path of a file.
+    #[arg(long, value_name = "NAME|FILE")]
+    profile: Option<NamedProfile>,
+    /// Unix socket of the control server.
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
     /// When to look for work.
     #[arg(long)]
     poll: Option<PollMode>,
@@ -48,13 +68,52 @@ impl Serve {
             None => Config::default(),
         };
         config.add(self.nics);
+        if let Some(profile) = self.profile {
+            config.set_profile(profile)?;
+        }
+        config.control.socket = self.control.or(config.control.socket);
         config.poll = self.poll.unwrap_or(config.poll);
         config.poll_time_us = self.poll_time.unwrap_or(config.poll_time_us);
         Ok(config)
     }
+
+    fn run(self) -> anyhow::Result<()> {
+        start_log();
+        raise_open_files();
+        run(self.config()?)
+    }
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    let error = match execute(Cli::parse().command) {
+        Ok(status) => return status,
+        Err(error) => error,
+    };
+    // It may repeat what a server or a file says.
+    let text = cli::Printable::default().part(format!("Error: {error:#}\n").as_bytes());
+    let _ = std::io::stderr().write_all(&text);
+    ExitCode::FAILURE
+}
+
+fn execute(command: Command) -> anyhow::Result<ExitCode> {
+    let done = match command {
+        Command::Scenario(scenario) => return scenario.run(),
+        Command::Serve(serve) => serve.run(),
+        Command::Ctl(ctl) => ctl.run(),
+        Command::Top(top) => top.run(),
+        Command::Trace(trace) => trace.run(),
+        Command::Report(report) => report.run(),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "faultline", &mut script);
+            cli::print(&script)
+        }
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Writes messages to standard error.
+fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -62,10 +121,6 @@ fn main() -> anyhow::Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
-    raise_open_files();
-    match Cli::parse().command {
-        Command::Serve(serve) => run(serve.config()?),
-    }
 }
 
 /// Takes as many descriptors as the process may have: QEMU sends some for each NIC, and its share of guest memory files

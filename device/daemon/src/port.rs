@@ -2,16 +2,22 @@
 
 use std::mem::offset_of;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use faultline_abi::doorbell::DoorbellPage;
 use faultline_abi::{regs, ring};
 use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
+use faultline_ports::PortId;
+use faultline_scenario::rules::Rules;
+use faultline_telemetry::{FrameEvent, Recorder, TraceEvent};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
 
 use crate::doorbell_ring::{self, DoorbellRing};
 use crate::durable::FlushWorker;
+use crate::link::Link;
+use crate::nic_log::nic_span;
 use crate::ram::Ram;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
@@ -19,6 +25,11 @@ const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
 const CONSUMER: usize = offset_of!(DoorbellPage, consumer);
 /// Largest number of doorbells taken from one page in a turn.
 const DOORBELL_BATCH: u64 = 32;
+
+/// The number of a NIC in a record. The configuration allows fewer NICs than there are numbers.
+pub(crate) fn number(id: PortId) -> u16 {
+    u16::try_from(id).unwrap_or(FrameEvent::NOBODY)
+}
 
 /// Layout of BAR 2, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +57,17 @@ impl BarTwo {
     }
 }
 
+/// What a port shares with the PCI function.
+#[derive(Clone, Debug)]
+pub(crate) struct PortShare {
+    /// Layout of BAR 2.
+    pub(crate) bar: BarTwo,
+    /// Its pages.
+    pub(crate) pages: Arc<SharedPages>,
+    /// See [`NicPort::remove`].
+    pub(crate) removed: Arc<AtomicBool>,
+}
+
 /// A doorbell page that the engine polls.
 #[derive(Clone, Copy, Debug)]
 struct Polled {
@@ -58,7 +80,6 @@ struct Polled {
 /// A NIC in the engine.
 #[derive(Debug)]
 pub(crate) struct NicPort {
-    /// For the log.
     name: String,
     pub(crate) nic: Nic,
     pub(crate) irqs: IrqVectors,
@@ -66,10 +87,19 @@ pub(crate) struct NicPort {
     pub(crate) pages: Arc<SharedPages>,
     /// Bus mastering is on and the function is in D0. Otherwise it performs no DMA and sends no interrupts.
     pub(crate) bus_master: bool,
+    /// An action of a scenario has removed the device.
+    removed: Arc<AtomicBool>,
+    pub(crate) link: Link,
+    /// The driver does not know yet of a change of the link.
+    pub(crate) link_changed: bool,
+    /// Diagnostics that the NIC had no room for.
+    pub(crate) lost_diagnostics: u64,
     polled: Vec<Polled>,
     /// Index in `polled` of the page that is polled first.
     first: usize,
     pages_version: u64,
+    /// Resets since the start.
+    pub(crate) resets: u64,
     heartbeat: u32,
     /// A frame of this client with a source address of another NIC was logged.
     forgery_logged: bool,
@@ -79,19 +109,34 @@ impl NicPort {
     pub(crate) fn new(name: &str, config: NicConfig) -> std::io::Result<Self> {
         let nic = Nic::new(config);
         let bar = BarTwo::of(&nic);
-        let count = (bar.memory + bar.memory_len) as usize / PAGE_SIZE;
+        let count = usize::try_from(bar.memory + bar.memory_len).map_err(std::io::Error::other)?
+            / PAGE_SIZE;
         Ok(Self {
             name: name.to_owned(),
             irqs: IrqVectors::new(regs::MSIX_VECTORS),
             pages: Arc::new(SharedPages::new(&format!("faultline-bar2-{name}"), count)?),
             bus_master: false,
+            removed: Arc::new(AtomicBool::new(false)),
+            link: Link::new(),
+            link_changed: false,
+            lost_diagnostics: 0,
             polled: Vec::new(),
             first: 0,
             pages_version: nic.doorbell_pages_version(),
+            resets: 0,
             heartbeat: 0,
             forgery_logged: false,
             nic,
         })
+    }
+
+    /// What the PCI function needs.
+    pub(crate) fn share(&self) -> PortShare {
+        PortShare {
+            bar: BarTwo::of(&self.nic),
+            pages: Arc::clone(&self.pages),
+            removed: Arc::clone(&self.removed),
+        }
     }
 
     /// The memory that the NIC can access: device memory, and guest memory as the client maps it.
@@ -118,8 +163,8 @@ impl NicPort {
         self.nic.source_refused();
         if !self.forgery_logged {
             self.forgery_logged = true;
+            let _nic = nic_span(&self.name).entered();
             tracing::warn!(
-                nic = %self.name,
                 "dropped a frame with source address {src}, which belongs to another NIC; later ones are only counted \
                  (tx_bad_source). spoof_check = false allows such frames"
             );
@@ -129,15 +174,30 @@ impl NicPort {
     /// Resets the state of a client that has disconnected.
     pub(crate) fn forget_client(&mut self) {
         self.forgery_logged = false;
+        self.removed.store(false, Ordering::Relaxed);
     }
 
     /// Function-level reset. The caller must clear `pages` before it replies, and drop the returned remains of the old
     /// device outside of the engine.
     #[must_use = "dropping it takes time"]
-    pub(crate) fn reset(&mut self) -> Option<Remains> {
-        self.nic.reset();
+    pub(crate) fn reset(&mut self, now: Instant) -> Option<Remains> {
+        self.nic.reset(now);
         self.irqs.reset();
         let _ = self.sync_pages();
+        self.nic.take_remains()
+    }
+
+    /// Resets the NIC by request of the operator. The guest is not involved, so masks and eventfds of its interrupts stay.
+    #[must_use = "dropping it takes time"]
+    pub(crate) fn reset_nic(&mut self, now: Instant) -> Option<Remains> {
+        self.nic.reset(now);
+        let _ = self.sync_pages();
+        // No other thread waits with a reply until the pages are clear, so it is done here, before the driver can enable the
+        // device.
+        if let Err(error) = self.pages.clear(0, self.pages.pages()) {
+            let _nic = nic_span(&self.name).entered();
+            tracing::error!("can't clear doorbell pages and device memory: {error}");
+        }
         self.nic.take_remains()
     }
 
@@ -152,6 +212,7 @@ impl NicPort {
         self.pages_version = version;
         let now: Vec<(u32, u64)> = self.nic.doorbell_pages().collect();
         if now.is_empty() {
+            self.resets += 1;
             self.polled.clear();
             return true;
         }
@@ -189,8 +250,14 @@ impl NicPort {
     }
 
     /// Takes doorbells from all pages, until they have caused [`TURN_WORK`]; the next call starts at the page at which this
-    /// one has stopped. Returns true if there was a doorbell.
-    pub(crate) fn poll_doorbells(&mut self, now: Instant, ram: &Ram) -> bool {
+    /// one has stopped. `rules` may take some of them. Returns true if there was a doorbell.
+    pub(crate) fn poll_doorbells(
+        &mut self,
+        now: Instant,
+        ram: &Ram,
+        (id, recorder): (PortId, &mut Recorder),
+        mut rules: Option<&mut Rules>,
+    ) -> bool {
         let mut any = false;
         let (before, pages) = (self.nic.work(), self.polled.len());
         let first = std::mem::take(&mut self.first).min(pages);
@@ -212,7 +279,17 @@ impl NicPort {
                     break;
                 };
                 polled.consumer = polled.consumer.wrapping_add(1);
-                self.nic.doorbell(now, ram, polled.page, bell);
+                let event = TraceEvent::Doorbell {
+                    page: polled.page,
+                    kind: bell.kind,
+                    object: bell.object,
+                    value: bell.value,
+                };
+                recorder.event(now, number(id), event);
+                let passes = |rules: &mut &mut Rules| rules.doorbell(now, id, polled.page, bell);
+                if rules.as_mut().is_none_or(passes) {
+                    self.nic.doorbell(now, ram, polled.page, bell);
+                }
             }
             if polled.consumer != first {
                 page.store_u64(CONSUMER, polled.consumer);
@@ -245,26 +322,27 @@ impl NicPort {
     pub(crate) fn send_heartbeat(&mut self) {
         self.heartbeat = self.heartbeat.wrapping_add(1);
         if self.nic.is_running()
+            && !self.removed.load(Ordering::Relaxed)
             && let Some(page) = self.pages.page(0)
         {
             page.store_u32(HEARTBEAT, self.heartbeat);
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn heartbeat(&self) -> u32 {
-        self.heartbeat
+    /// Name in the configuration.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Sends the pending interrupts. Without bus mastering they stay pending. Returns true if one was sent.
-    pub(crate) fn send_interrupts(&mut self) -> bool {
-        let mut any = false;
-        while self.bus_master
-            && let Some(vector) = self.nic.poll_interrupt()
-        {
-            any = true;
-            self.irqs.trigger(usize::from(vector));
-        }
-        any
+    /// Removes the device, as if it had been pulled out of its slot: its registers read as ones, and it neither accesses memory
+    /// nor interrupts, until the next client connects.
+    pub(crate) fn remove(&mut self) {
+        self.removed.store(true, Ordering::Relaxed);
+        self.bus_master = false;
+    }
+
+    /// Heartbeats since the start.
+    pub(crate) fn heartbeat(&self) -> u32 {
+        self.heartbeat
     }
 }

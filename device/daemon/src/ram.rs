@@ -9,6 +9,7 @@ use faultline_vfio_user::Errno;
 
 use crate::doorbell_ring;
 use crate::durable::FlushWorker;
+use crate::nic_log::nic_span;
 
 /// The memory that a NIC can access: guest memory below address [`DEVICE_MEMORY`], device memory from there on.
 #[derive(Debug)]
@@ -55,8 +56,8 @@ impl Ram {
     fn report_loss(&self, error: &AccessError) {
         let losses = self.memory.faults().lost;
         if losses > self.losses.replace(losses) && !self.loss_logged.replace(true) {
+            let _nic = nic_span(&self.name).entered();
             tracing::error!(
-                nic = %self.name,
                 "{error}; the access fails, and later ones are only counted (dma_errors): free space in the file system, \
                  or reserve the memory (prealloc=on)"
             );

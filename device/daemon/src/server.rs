@@ -1,16 +1,19 @@
 //! The sockets and threads of the process.
 
-use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use faultline_memory::FileMaps;
 use faultline_vfio_user::{ListenError, Listener, Shutdown};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use crate::config::{Config, ConfigError};
+use crate::control::{ControlError, ControlServer};
+use crate::diagnostic_log;
 use crate::engine::{Engine, EngineHandle, LongestPass};
 use crate::function::Function;
-use crate::port::BarTwo;
+use crate::nic_log::nic_span;
+use crate::port::NicPort;
 
 /// Why a process can't serve.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +29,9 @@ pub enum StartError {
         /// Reason and remedy.
         source: ListenError,
     },
+    /// The control server can't be started.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The PCI function can't be described.
     #[error(transparent)]
     Pci(#[from] faultline_pci::ConfigError),
@@ -71,6 +77,10 @@ pub struct Server {
     engine: EngineHandle,
     engine_thread: Option<JoinHandle<()>>,
     listeners: Vec<JoinHandle<()>>,
+    /// The control server ends when the sender is dropped.
+    control: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    /// Ends after the engine.
+    log: Option<JoinHandle<()>>,
     ends: UnboundedReceiver<String>,
 }
 
@@ -87,22 +97,23 @@ impl Server {
             })?;
             sockets.push(socket);
         }
-        let (engine, handle) = Engine::new(config)?;
+        let (mut engine, handle) = Engine::new(config)?;
         let mut functions = Vec::new();
         for (port, nic) in config.nics.iter().enumerate() {
-            let Some(bar) = engine
-                .ports
-                .get(port)
-                .map(|port| (BarTwo::of(&port.nic), Arc::clone(&port.pages)))
-            else {
+            let Some(shared) = engine.ports.get(port).map(NicPort::share) else {
                 continue;
             };
             let mac = nic.mac_address();
             let engine = handle.clone();
             let files = FileMaps::new(FileMaps::share(config.nics.len()));
-            functions.push(Function::new(&nic.name, port, mac, bar, files, engine)?);
-            tracing::info!(nic = %nic.name, %mac, "serving on {}", nic.socket.display());
+            functions.push(Function::new(port, mac, shared, files, engine)?);
+            let _nic = nic_span(&nic.name).entered();
+            tracing::info!(%mac, "serving on {}", nic.socket.display());
         }
+        let names: Vec<String> = config.nics.iter().map(|nic| nic.name.clone()).collect();
+        let (queue, log) = diagnostic_log::queue(&names);
+        engine.log = Some(queue);
+        let control = ControlServer::new(&config.control, handle.clone(), names)?;
         let (end, ends) = unbounded_channel();
         let engine_thread = spawn("engine".to_owned(), &end, move || engine.run())?;
         let mut server = Self {
@@ -110,13 +121,25 @@ impl Server {
             engine: handle,
             engine_thread: Some(engine_thread),
             listeners: Vec::new(),
+            control: None,
+            log: None,
             ends,
         };
         for ((socket, mut function), nic) in sockets.into_iter().zip(functions).zip(&config.nics) {
             let shutdown = shutdown.clone();
-            let serve = move || socket.serve(&mut function, &shutdown);
+            let span = nic_span(&nic.name);
+            let serve = move || span.in_scope(|| socket.serve(&mut function, &shutdown));
             let thread = spawn(format!("nic-{}", nic.name), &end, serve)?;
             server.listeners.push(thread);
+        }
+        // Without this thread the NICs work as before, so its end is not reported.
+        let log = std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || log.run())?;
+        server.log = Some(log);
+        if let Some((control, stop)) = control {
+            let thread = spawn("control".to_owned(), &end, move || control.run())?;
+            server.control = Some((stop, thread));
         }
         Ok(server)
     }
@@ -139,6 +162,12 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shutdown.trigger();
+        if let Some((stop, thread)) = self.control.take() {
+            drop(stop);
+            if thread.join().is_err() {
+                tracing::error!("the control server panicked");
+            }
+        }
         for thread in self.listeners.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a server thread panicked");
@@ -149,6 +178,11 @@ impl Drop for Server {
             && thread.join().is_err()
         {
             tracing::error!("the engine panicked");
+        }
+        if let Some(thread) = self.log.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that writes diagnostics panicked");
         }
     }
 }

@@ -6,6 +6,10 @@
 //! of the barriers, or without the last look, must be caught.
 
 #![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 use std::cell::RefCell;
 use std::sync::atomic::AtomicBool;

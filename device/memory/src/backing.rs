@@ -65,7 +65,7 @@ impl Backing {
             _ => (0, self.mapping.len()),
         };
         let page = self.mapping.as_ptr().wrapping_add(at);
-        let offset = self.file_offset + at as u64;
+        let offset = self.file_offset.wrapping_add(at as u64);
         // SAFETY: the range is within the mapping, which begins at `file_offset` of this file. If the kernel is out
         // of memory, the private zero page stays, which affects this guest only.
         let _ = unsafe { sigbus::restore(page, len, self.fd.as_fd(), offset, self.writable) };

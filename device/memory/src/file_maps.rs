@@ -43,7 +43,8 @@ impl FileMaps {
             usize::try_from(files).unwrap_or(usize::MAX)
         });
         let most = maps.min(files).min(MAX_REGISTERED);
-        (most / 4 * 3 / nics.max(1)).max(1)
+        let share = (most / 4).saturating_mul(3).checked_div(nics);
+        share.unwrap_or(most).max(1)
     }
 
     /// Number of files that are mapped.
@@ -77,7 +78,7 @@ impl FileMaps {
         if len == 0 {
             return Err(MapError::Empty { iova });
         }
-        let span = len - 1;
+        let span = len.saturating_sub(1);
         let overflow = MapError::Overflow { iova, len, offset };
         iova.checked_add(span).ok_or(overflow.clone())?;
         let file_end = offset.checked_add(len).ok_or(overflow.clone())?;
@@ -85,7 +86,7 @@ impl FileMaps {
             .ok()
             .filter(|len| *len <= isize::MAX as usize)
             .ok_or(overflow)?;
-        if (iova | len | offset) & (PAGE_SIZE as u64 - 1) != 0 {
+        if !(iova | len | offset).is_multiple_of(PAGE_SIZE as u64) {
             return Err(MapError::Unaligned { iova, len, offset });
         }
         if !rights.readable {

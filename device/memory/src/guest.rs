@@ -1,10 +1,15 @@
 //! The DMA map table of one NIC.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "an address is inside the map that was found for it, no map wraps (FileMaps::prepare), and parts of a copy are not longer than what is left of it"
+)]
+
 use crate::backing::Backing;
 use crate::file_maps::FileMaps;
 use crate::map::{MAX_MAPS, Map, MapError, NewMap, Rights};
 use crate::mapping::AccessError;
-use crate::raw;
+use crate::raw::{self, to_usize};
 use crate::sigbus;
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
@@ -162,7 +167,7 @@ impl GuestMemory {
                 Some(PersistentRange {
                     backing: Arc::clone(backing),
                     offset: before + (first - map.start),
-                    len: (map.last().min(last) - first + 1) as usize,
+                    len: to_usize(map.last().min(last) - first + 1),
                 })
             }));
         }
@@ -383,7 +388,7 @@ impl GuestMemory {
         let into = addr - map.start;
         // SAFETY: into <= span by `find`, and `host` is valid for span + 1 bytes, a length that
         // `FileMaps::prepare` has checked against isize::MAX.
-        let p = unsafe { map.host.add(into as usize) };
+        let p = unsafe { map.host.add(to_usize(into)) };
         // A mapping never has 2^64 bytes (isize::MAX at most), so this cannot overflow.
         Ok((p, map.span - into + 1))
     }
@@ -437,7 +442,7 @@ impl GuestMemory {
                 Err(_) => break,
             };
             let step = avail.min((len - done) as u64);
-            done += step as usize;
+            done += to_usize(step);
             match at.checked_add(step) {
                 Some(next) => at = next,
                 None => break,
@@ -458,7 +463,7 @@ impl GuestMemory {
         let mut done = 0usize;
         while done < len {
             let (p, avail) = self.resolve(addr.wrapping_add(done as u64), write)?;
-            let step = avail.min((len - done) as u64) as usize;
+            let step = to_usize(avail.min((len - done) as u64));
             f(p, done, step);
             done += step;
         }
@@ -572,7 +577,7 @@ impl GuestMemory {
         while done < len {
             let (s, s_avail) = src.resolve(src_addr.wrapping_add(done as u64), false)?;
             let (d, d_avail) = self.resolve(dst.wrapping_add(done as u64), true)?;
-            let step = s_avail.min(d_avail).min((len - done) as u64) as usize;
+            let step = to_usize(s_avail.min(d_avail).min((len - done) as u64));
             if backward {
                 cuts.push((d, s, step));
             } else {

@@ -32,9 +32,14 @@
 //! needs no support: its I/O addresses arrive as ordinary maps.
 
 #![allow(unsafe_code)]
+// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("guest memory is little-endian and accessed without conversion");
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("offsets and lengths of guest memory have 64 bits");
 
 mod backing;
 mod file;

@@ -142,7 +142,7 @@ unsafe impl Send for Map {}
 
 impl Map {
     pub(crate) fn last(&self) -> u64 {
-        self.start + self.span
+        self.start.wrapping_add(self.span)
     }
 }
 

@@ -1,6 +1,11 @@
 //! One `mmap` of a file and the checked accesses to it.
 
-use crate::raw;
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets and lengths have been compared with the length of the mapping"
+)]
+
+use crate::raw::{self, to_usize};
 use rustix::fd::AsFd;
 use rustix::io;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -107,9 +112,9 @@ impl Mapping {
 
     /// Writes back to the file what has been written to these bytes; blocks until that is durable.
     pub fn sync(&self, offset: u64, len: usize) -> io::Result<()> {
-        let before = offset as usize & (PAGE_SIZE - 1);
+        let before = to_usize(offset) & (PAGE_SIZE - 1);
         let (start, len) = (offset - before as u64, len.saturating_add(before));
-        let len = len.min(self.len.saturating_sub(start as usize));
+        let len = len.min(self.len.saturating_sub(to_usize(start)));
         let Ok(ptr) = self.at(start, len, false) else {
             return Err(io::Errno::INVAL);
         };
@@ -141,7 +146,7 @@ impl Mapping {
             return Err(AccessError::ReadOnly { addr: offset });
         }
         // SAFETY: offset <= self.len, so the result is inside or one past the mapping.
-        Ok(unsafe { self.ptr.add(offset as usize) })
+        Ok(unsafe { self.ptr.add(to_usize(offset)) })
     }
 
     #[inline(always)]

@@ -71,6 +71,10 @@ impl SharedPages {
     /// # Errors
     ///
     /// Those of fallocate(2).
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "pages of an area that is mapped as a whole"
+    )]
     pub fn clear(&self, first: usize, pages: usize) -> io::Result<()> {
         if pages == 0 {
             return Ok(());
@@ -96,6 +100,10 @@ impl SharedPages {
 impl Mapping {
     /// Handle to page `index`, or `None` if there is no such page, or if the mapping is read-only.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the index has been compared with the number of pages"
+    )]
     pub fn page(&self, index: usize) -> Option<Page<'_>> {
         if index >= self.len() / PAGE_SIZE || !self.is_writable() {
             return None;

@@ -3,8 +3,23 @@
 //! The functions take raw pointers and lengths, never slices, and check nothing: bounds are
 //! the business of the callers in this crate.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "lengths of parts of a copy are not greater than that of the copy"
+)]
+
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
+
+/// A length or an offset, which are 64 bits wide in guests and in messages, as the host has it.
+#[inline(always)]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the crate does not compile for hosts with other than 64 bits"
+)]
+pub(crate) const fn to_usize(n: u64) -> usize {
+    n as usize
+}
 
 /// True if `p` is a multiple of `N`, which is a power of two.
 #[inline(always)]

@@ -90,8 +90,10 @@ impl Registration {
         };
         range.start.store(start as usize, Ordering::Relaxed);
         range.page_size.store(page_size, Ordering::Relaxed);
-        range.end.store(start as usize + len, Ordering::Release);
-        USED.fetch_max(index + 1, Ordering::Release);
+        range
+            .end
+            .store((start as usize).wrapping_add(len), Ordering::Release);
+        USED.fetch_max(index.saturating_add(1), Ordering::Release);
         Ok(Some(Self(index)))
     }
 }
@@ -164,7 +166,7 @@ fn replace(address: usize) -> bool {
     let Some(page_size) = found.filter(|size| size.is_power_of_two()) else {
         return false;
     };
-    let page = address & !(page_size - 1);
+    let page = address & !page_size.wrapping_sub(1);
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     LOST.with(|lost| {
@@ -179,7 +181,7 @@ fn replace(address: usize) -> bool {
             return false;
         }
         entry.store(page, Ordering::Relaxed);
-        lost.count.store(count + 1, Ordering::Relaxed);
+        lost.count.store(count.wrapping_add(1), Ordering::Relaxed);
         true
     })
 }

@@ -1,6 +1,10 @@
 //! Guest memory against a plain byte vector, and what must be refused.
 
 #![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 use faultline_memory::{
     AccessError, FileMaps, GuestMemory, MapError, MappedFile, MemFd, PAGE_SIZE, Rights,

@@ -1,5 +1,10 @@
 //! Type 0 header, capabilities, and side effects of config writes.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets of registers are constants, numbers and sizes of BARs have been checked, and the MSI-X layout has 32 bits"
+)]
+
 use crate::msix::{MAX_VECTORS, MsixLayout};
 
 /// Size of config space in bytes, including the PCI Express extended config space.
@@ -188,7 +193,7 @@ impl ConfigSpace {
         } else {
             EXPRESS
         };
-        config.put8(PM + 1, next_of_pm as u8);
+        config.put8(PM + 1, pointer(next_of_pm));
         config.serial(identity.serial);
         config.initial = config.bytes.clone();
         Ok(config)
@@ -206,7 +211,7 @@ impl ConfigSpace {
         self.set_writable8(CACHE_LINE, 0xff);
         self.put16(SUBSYSTEM, identity.subsystem_vendor);
         self.put16(SUBSYSTEM + 2, identity.subsystem);
-        self.put8(CAP_POINTER, PM as u8);
+        self.put8(CAP_POINTER, pointer(PM));
         // Interrupt line is a scratch byte; pin 0 means no INTx.
         self.set_writable8(INTERRUPT_LINE, 0xff);
     }
@@ -234,7 +239,7 @@ impl ConfigSpace {
             let at = BAR0 + 4 * usize::from(index);
             let mask = !(size - 1);
             self.put32(at, u32::from(wide) << 2 | u32::from(prefetchable) << 3);
-            self.set_writable32(at, mask as u32);
+            self.set_writable32(at, (mask & 0xffff_ffff) as u32);
             if wide {
                 self.set_writable32(at + 4, (mask >> 32) as u32);
             }
@@ -283,7 +288,7 @@ impl ConfigSpace {
             });
         }
         self.put8(MSIX, 0x11);
-        self.put8(MSIX + 1, EXPRESS as u8);
+        self.put8(MSIX + 1, pointer(EXPRESS));
         self.put16(MSIX_CONTROL, layout.vectors - 1);
         self.set_writable16(MSIX_CONTROL, MSIX_ENABLE | MSIX_MASK_ALL);
         self.put32(MSIX + 4, layout.table_offset | u32::from(layout.table_bar));
@@ -319,7 +324,7 @@ impl ConfigSpace {
     /// PCIe §7.12; the only extended capability.
     fn serial(&mut self, serial: u64) {
         self.put32(SERIAL, 0x0003 | 1 << 16);
-        self.put32(SERIAL + 4, serial as u32);
+        self.put32(SERIAL + 4, (serial & 0xffff_ffff) as u32);
         self.put32(SERIAL + 8, (serial >> 32) as u32);
     }
 
@@ -469,6 +474,11 @@ impl ConfigSpace {
     fn set_rw1c16(&mut self, at: usize, mask: u16) {
         set(&mut self.rw1c, at, &mask.to_le_bytes());
     }
+}
+
+/// The offset of a capability as other registers refer to it. All are below 256; 0 would end the list.
+fn pointer(capability: usize) -> u8 {
+    u8::try_from(capability).unwrap_or(0)
 }
 
 /// Offset of byte `i` of an access, if it is inside config space.

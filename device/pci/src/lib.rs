@@ -20,6 +20,8 @@
 //! INTx and MSI (RDMA devices need MSI-X vectors), I/O BARs, expansion ROM, AER, SR-IOV.
 
 #![forbid(unsafe_code)]
+// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod config;
 mod msix;

@@ -1,5 +1,10 @@
 //! MSI-X table and pending bit array (PBA; PCI 3.0 §6.8.2).
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "a table has at most 2^11 entries, and offsets have 32 bits"
+)]
+
 /// Most vectors that a function can have (11-bit table size field).
 pub const MAX_VECTORS: u16 = 2048;
 
@@ -124,10 +129,10 @@ impl MsixTable {
         for (i, value) in data.iter().enumerate() {
             let at = offset.wrapping_add(i as u64);
             if let Some(into) = at.checked_sub(self.layout.table_offset.into())
-                && let Ok(index) = usize::try_from(into)
-                && let Some(byte) = self.bytes.get_mut(index)
+                && let Ok(into) = u32::try_from(into)
+                && let Some(byte) = self.bytes.get_mut(into as usize)
             {
-                *byte = match into as u32 % ENTRY {
+                *byte = match into % ENTRY {
                     0 => value & !3, // Message address is 32-bit aligned.
                     VECTOR_CONTROL => value & 1,
                     13.. => 0,

@@ -1,6 +1,10 @@
 //! A driver's view of config space: every test goes through `read` and `write` only.
 
 #![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 use faultline_pci::{
     Bar, CONFIG_SIZE, ConfigChange, ConfigError, ConfigSpace, MsixLayout, PciIdentity, PowerState,

@@ -79,7 +79,7 @@ impl Switch {
             Route::Forged
         };
         if self.recent.len() <= port {
-            self.recent.resize(port + 1, None);
+            self.recent.resize(port.saturating_add(1), None);
         }
         if let Some(recent) = self.recent.get_mut(port) {
             *recent = Some(Recent { src, dst, route });
@@ -126,7 +126,8 @@ impl Switch {
     )]
     fn port_state(&mut self, port: PortId) -> &mut PortState {
         if self.ports.len() <= port {
-            self.ports.resize(port + 1, PortState::default());
+            self.ports
+                .resize(port.saturating_add(1), PortState::default());
         }
         &mut self.ports[port]
     }
@@ -154,11 +155,11 @@ impl Switch {
         if *count >= MAX_ADDRESSES_PER_PORT {
             return;
         }
-        *count += 1;
+        *count = count.saturating_add(1);
         self.recent.clear();
         self.learned.insert(src, port);
         if let Some(count) = known.and_then(|old| self.per_port.get_mut(&old)) {
-            *count -= 1;
+            *count = count.saturating_sub(1);
         }
     }
 
@@ -232,9 +233,9 @@ mod tests {
     #[test]
     fn a_permanent_address_is_never_lost() {
         let mut switch = Switch::new();
-        for port in [0, 1] {
-            switch.add_permanent_address(port, mac(port as u32));
-            switch.set_present_address(port, mac(port as u32));
+        for (port, number) in [(0, 0), (1, 1)] {
+            switch.add_permanent_address(port, mac(number));
+            switch.set_present_address(port, mac(number));
         }
         switch.set_present_address(0, mac(10));
         for _ in 0..3 {

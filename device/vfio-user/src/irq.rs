@@ -108,9 +108,9 @@ impl IrqVectors {
                     return Err(Errno::INVAL);
                 }
                 for (i, fd) in fds.into_iter().enumerate() {
-                    if let Some(vector) = self.vectors.get_mut(start + i) {
+                    if let Some(vector) = self.vectors.get_mut(start.saturating_add(i)) {
                         vector.eventfd = fd.inspect(set_nonblocking);
-                        self.flush(start + i);
+                        self.flush(start.saturating_add(i));
                     }
                 }
             }
@@ -119,7 +119,7 @@ impl IrqVectors {
                     return Err(Errno::INVAL);
                 }
                 for (i, _) in chosen.iter().enumerate().filter(|(_, byte)| **byte != 0) {
-                    self.act(start + i, set.action);
+                    self.act(start.saturating_add(i), set.action);
                 }
             }
             IrqData::None => (start..end).for_each(|i| self.act(i, set.action)),
@@ -177,7 +177,7 @@ impl IrqVectors {
         let mut counts = self.counts.get();
         let delivered = match self.vectors.get(vector) {
             None => {
-                counts.out_of_range += 1;
+                counts.out_of_range = counts.out_of_range.wrapping_add(1);
                 false
             }
             Some(Vector {
@@ -188,18 +188,18 @@ impl IrqVectors {
                 // EAGAIN: the counter is at its maximum, so an interrupt is already signalled.
                 match rustix::io::write(fd, &1u64.to_ne_bytes()) {
                     Ok(_) | Err(Errno::AGAIN) => {
-                        counts.delivered += 1;
+                        counts.delivered = counts.delivered.wrapping_add(1);
                         true
                     }
                     Err(_) => {
-                        counts.failed += 1;
+                        counts.failed = counts.failed.wrapping_add(1);
                         false
                     }
                 }
             }
             Some(v) => {
                 v.pending.set(true);
-                counts.pended += 1;
+                counts.pended = counts.pended.wrapping_add(1);
                 false
             }
         };

@@ -30,6 +30,8 @@
 //! client requires), `linux/vfio.h` (structures in the messages).
 
 #![forbid(unsafe_code)]
+// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod device;
 mod irq;

@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::server::serve;
 use crate::socket::{Shutdown, Stop, wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, fchmod, lstat, unlink};
 use rustix::io::Errno;
 use rustix::net::{
@@ -192,6 +192,12 @@ fn pause(shutdown: &Shutdown) {
             tv_nsec: 100_000_000,
         }),
     );
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Drop for Listener {

@@ -10,6 +10,9 @@ use vfio_bindings::bindings::vfio as v;
 
 /// Length of a message header in bytes.
 pub(crate) const HEADER: usize = 16;
+/// The same as messages have it.
+pub(crate) const HEADER_LEN: u32 = 16;
+const _: () = assert!(HEADER_LEN as usize == HEADER);
 
 /// Most bytes of region data in one message; the protocol's default.
 pub const MAX_DATA_XFER: u32 = 1 << 20;

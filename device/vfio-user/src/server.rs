@@ -2,7 +2,8 @@
 
 use crate::device::{Device, DeviceInfo, IrqData, IrqSet, RegionInfo};
 use crate::protocol::{
-    self, ClientLimits, HEADER, Header, MAX_DRAIN, MAX_MESSAGE, Request, finish, put, put64,
+    self, ClientLimits, HEADER, HEADER_LEN, Header, MAX_DRAIN, MAX_MESSAGE, Request, finish, put,
+    put64,
 };
 use crate::socket::{Connection, Shutdown, Stop, eof_inside_message};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -105,7 +106,7 @@ impl Session<'_> {
         let mut bytes = [0u8; HEADER];
         self.connection.recv_exact(&mut bytes)?;
         let header = Header::parse(&bytes);
-        let Some(len) = header.size.checked_sub(HEADER as u32) else {
+        let Some(len) = header.size.checked_sub(HEADER_LEN) else {
             warn!(
                 ?header,
                 "message size is below {HEADER} bytes; closing the connection"
@@ -266,7 +267,7 @@ impl Session<'_> {
                 put(&mut out, index);
                 put(&mut out, count);
                 let at = out.len();
-                out.resize(at + count as usize, 0);
+                out.resize(at.saturating_add(count as usize), 0);
                 let data = out.get_mut(at..).unwrap_or_default();
                 self.device.region_read(index, offset, data)?;
             }

@@ -130,7 +130,7 @@ impl Connection<'_> {
                         Stop::Truncated
                     });
                 }
-                Ok(n) => done += n,
+                Ok(n) => done = done.saturating_add(n),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => wait(
                     self.stream.as_fd(),
@@ -181,7 +181,7 @@ impl Connection<'_> {
             if let Some(buf) = scratch.get_mut(..step) {
                 self.recv_exact(buf).map_err(eof_inside_message)?;
             }
-            left -= step;
+            left = left.saturating_sub(step);
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ impl Connection<'_> {
             }
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match sendmsg(&self.stream, &[IoSlice::new(rest)], &mut control, flags) {
-                Ok(n) => done += n,
+                Ok(n) => done = done.saturating_add(n),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => wait(
                     self.stream.as_fd(),

@@ -1,6 +1,10 @@
 //! The server as independent clients see it: the crate `vfio_user`, and QEMU's habits.
 
 #![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 mod common;
 

@@ -1,6 +1,10 @@
 //! Each way in which a message can be wrong: its errno, and what follows.
 
 #![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 mod common;
 

@@ -2,6 +2,10 @@
 //! does not harm the next one.
 
 #![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 mod common;
 

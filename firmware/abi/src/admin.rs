@@ -123,6 +123,16 @@ abi_struct! {
         consumer: crate::U32,
     }
 
+    /// ALLOC_UCTX. The process that owns the context, for diagnostics; nothing depends on it. Answer: handle.
+    "faultline_alloc_uctx" AllocUctx [24] {
+        /// Process id (thread group id) in the guest's initial PID namespace; 0 = not told.
+        pid: crate::U32,
+        /// Reserved; zero.
+        reserved: crate::U32,
+        /// Name of the process, up to the first NUL. Any bytes.
+        comm: [u8; 16],
+    }
+
     /// ALLOC_PD. Answer: handle.
     "faultline_alloc_pd" AllocPd [8] {
         /// User context that it belongs to; 0 = the kernel. Page faults of its keys count against the limit of this context.
@@ -408,9 +418,9 @@ abi_consts! {
         /// Change the state of a work queue.
         MODIFY_WQ = 0x5e;
         /// Create an indirection table of work queues.
-        CREATE_RWQ_TABLE = 0x5f;
+        CREATE_RWQ_IND_TABLE = 0x5f;
         /// Destroy an indirection table.
-        DESTROY_RWQ_TABLE = 0x60;
+        DESTROY_RWQ_IND_TABLE = 0x60;
         /// Create a queue pair that spreads frames over work queues.
         CREATE_RSS_QP = 0x61;
         /// Create a shared receive queue with tag matching; DESTROY_SRQ destroys it.

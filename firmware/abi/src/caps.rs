@@ -74,9 +74,9 @@ abi_struct! {
         /// Flows.
         max_flow: crate::U32,
         /// Indirection tables.
-        max_rwq_table: crate::U32,
+        max_rwq_ind_table: crate::U32,
         /// log2 of the entries of an indirection table.
-        max_rwq_table_log_size: crate::U32,
+        max_rwq_ind_table_log_size: crate::U32,
         /// Bytes of payload of a raw work request that is segmented; 0 = segmentation is not supported.
         max_tso: crate::U32,
         /// Entries of SET_MAC_FILTER.

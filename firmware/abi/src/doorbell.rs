@@ -98,7 +98,7 @@ impl Doorbell {
         Self {
             kind: ((bits >> TYPE_SHIFT) & TYPE_MASK) as u8,
             object: ((bits >> OBJECT_SHIFT) & OBJECT_MASK) as u32,
-            value: bits as u32,
+            value: (bits & 0xffff_ffff) as u32,
         }
     }
 

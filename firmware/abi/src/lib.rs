@@ -11,6 +11,8 @@
 //! and device must execute in the same way.
 #![cfg_attr(not(feature = "header"), no_std)]
 #![forbid(unsafe_code)]
+// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 #[macro_use]
 mod layout;
@@ -39,8 +41,11 @@ pub use zerocopy::little_endian::{U16, U32, U64};
 
 /// Version of this contract: major in the upper 16 bits, minor in the lower 16.
 ///
-/// A driver refuses a device with an unknown major number. A new minor number only adds features.
-pub const ABI_VERSION: u32 = 2 << 16;
+/// A driver refuses a device with an unknown major number. A new minor number only adds features: a device accepts drivers of
+/// earlier ones, and a driver leaves zero what the device's minor number does not have.
+///
+/// - 2.1: durations in RESUME, process in ALLOC_UCTX.
+pub const ABI_VERSION: u32 = 2 << 16 | 1;
 
 /// Contents of [`regs::MAGIC`]: "FLTL" in ASCII, first letter in the lowest byte.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FLTL");

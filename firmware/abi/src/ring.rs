@@ -46,12 +46,12 @@
 use crate::doorbell::{self, Doorbell};
 
 /// Rounds after which [`append`] reports the ring as full. More than the number of slots, each of which may need help.
-pub const TRIES: u32 = 4 * doorbell::RING_ENTRIES as u32;
+pub const TRIES: u32 = ((4 * doorbell::RING_ENTRIES) & 0xffff_ffff) as u32;
 
 /// Access to the words of a doorbell page.
 pub trait RingMemory {
     /// log2 of the number of slots. Only model checks have fewer slots than a page.
-    const LAP_SHIFT: u32 = doorbell::LAP_SHIFT as u32;
+    const LAP_SHIFT: u32 = (doorbell::LAP_SHIFT & 63) as u32;
 
     /// Loads `producer`.
     fn producer(&self) -> u64;

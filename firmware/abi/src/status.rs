@@ -100,7 +100,7 @@ statuses! {
     /// No such work queue.
     BadWq / "BAD_WQ" = 62,
     /// No such indirection table.
-    BadRwqTable / "BAD_RWQ_TABLE" = 63,
+    BadRwqIndTable / "BAD_RWQ_IND_TABLE" = 63,
     /// The address is not a multicast group.
     BadGroup / "BAD_GROUP" = 64,
     /// The queue pair is not attached to the group.

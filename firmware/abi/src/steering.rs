@@ -89,11 +89,11 @@ abi_struct! {
         reserved: [u8; 7],
     }
 
-    /// CREATE_RWQ_TABLE. Answer: handle.
-    "faultline_create_rwq_table" CreateRwqTable [16] {
+    /// CREATE_RWQ_IND_TABLE. Answer: handle.
+    "faultline_create_rwq_ind_table" CreateRwqIndTable [16] {
         /// DMA address of 2^log_size numbers of WQs, or of raw queue pairs, 32 bits each.
         addr: crate::U64,
-        /// log2 of the number of entries; 0..=max_rwq_table_log_size.
+        /// log2 of the number of entries; 0..=max_rwq_ind_table_log_size.
         log_size: u8,
         /// Reserved; zero.
         reserved: [u8; 7],

@@ -6,6 +6,10 @@
 //! doorbell is stored, a free slot without its lap number, and threads that do not help.
 
 #![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

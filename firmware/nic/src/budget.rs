@@ -38,7 +38,8 @@ impl Budget {
     /// A list of so many entries is read.
     pub(crate) fn charge_list(&self, entries: u64) {
         // One thread has the NIC.
-        self.work.store(self.work() + entries, Ordering::Relaxed);
+        let work = self.work().wrapping_add(entries);
+        self.work.store(work, Ordering::Relaxed);
     }
 
     /// Bytes that are held.
@@ -86,7 +87,8 @@ impl Held {
     /// It is so many bytes now, be they left or not.
     pub fn set(&mut self, bytes: usize) {
         // One thread has the NIC.
-        let used = self.budget.used() - self.bytes + bytes;
+        let used = self.budget.used().saturating_sub(self.bytes);
+        let used = used.saturating_add(bytes);
         self.budget.used.store(used, Ordering::Relaxed);
         self.bytes = bytes;
     }

@@ -1,5 +1,17 @@
 //! The rings of the admin queue and of the translation queue.
 
+/// Whether the next command has passed its injection point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// It has not.
+    #[default]
+    Open,
+    /// It has, and may be executed.
+    Passed,
+    /// It has, and must wait.
+    Closed,
+}
+
 /// A pair of rings in contiguous guest memory: commands in, completions out.
 #[derive(Debug, Default)]
 pub(crate) struct CommandRings {
@@ -9,6 +21,8 @@ pub(crate) struct CommandRings {
     consumer: u32,
     /// Commands up to here have been announced.
     producer: u32,
+    /// Injections for the next command.
+    pub gate: Gate,
 }
 
 impl CommandRings {
@@ -19,6 +33,7 @@ impl CommandRings {
             log_depth,
             consumer: 0,
             producer: 0,
+            gate: Gate::Open,
         }
     }
 
@@ -35,28 +50,34 @@ impl CommandRings {
         fits
     }
 
-    /// True while there are commands that have not been executed.
+    /// True while there are commands that have not been executed and need not wait.
     pub(crate) fn has_work(&self) -> bool {
-        self.consumer != self.producer
+        self.consumer != self.producer && self.gate != Gate::Closed
     }
 
     /// Address of the next command of `size` bytes.
     pub(crate) fn command(&self, size: usize) -> u64 {
-        self.sq + u64::from(self.slot()) * size as u64
+        entry(self.sq, self.slot(), size)
     }
 
     /// Address of the next completion of `size` bytes, and its phase.
     pub(crate) fn completion(&self, size: usize) -> (u64, u8) {
         let phase = !(self.consumer >> self.log_depth) & 1;
-        (self.cq + u64::from(self.slot()) * size as u64, phase as u8)
+        (entry(self.cq, self.slot(), size), phase as u8)
     }
 
     /// Goes to the next command.
     pub(crate) fn advance(&mut self) {
         self.consumer = self.consumer.wrapping_add(1);
+        self.gate = Gate::Open;
     }
 
     fn slot(&self) -> u32 {
-        self.consumer & ((1 << self.log_depth) - 1)
+        self.consumer & !(u32::MAX << self.log_depth)
     }
+}
+
+/// Address of an entry of `size` bytes. The device is not enabled with a ring that wraps.
+fn entry(base: u64, slot: u32, size: usize) -> u64 {
+    base.wrapping_add(u64::from(slot).wrapping_mul(size as u64))
 }

@@ -7,6 +7,8 @@ use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
 use faultline_abi::{U16, U32, U64};
 use faultline_wire::MacAddr;
 
+use crate::latency::Latency;
+use crate::number::low32;
 use crate::qp::FaultPolicy;
 use crate::time::Nanos;
 use crate::work;
@@ -82,9 +84,9 @@ pub struct Limits {
     /// Counter sets.
     pub max_counters: u32,
     /// Indirection tables of work queues.
-    pub max_rwq_table: u32,
+    pub max_rwq_ind_table: u32,
     /// log2 of the entries of an indirection table.
-    pub max_rwq_table_log_size: u32,
+    pub max_rwq_ind_table_log_size: u32,
     /// Addresses of the MAC filter.
     pub max_mac_filter: u32,
     /// Tagged buffers of a tag matching SRQ; 0 = no tag matching.
@@ -118,8 +120,8 @@ impl Default for Limits {
             device_memory: 8 << 20,
             max_dm: 1024,
             max_counters: 1024,
-            max_rwq_table: 1 << 10,
-            max_rwq_table_log_size: 9,
+            max_rwq_ind_table: 1 << 10,
+            max_rwq_ind_table_log_size: 9,
             max_mac_filter: 128,
             max_tm_tags: 128,
             max_tm_ops: 256,
@@ -154,6 +156,8 @@ pub struct NicConfig {
     pub ready_notice: bool,
     /// Simulated latency of a page-table look-up, as of tables in host memory. The NIC sends nothing during that time.
     pub lookup: Nanos,
+    /// Simulated latency of doorbells, DMA reads and the cache of queue pairs.
+    pub latency: Latency,
     /// Defects of real adapters to reproduce, so that their effect on software can be tested.
     pub pitfalls: Pitfalls,
 }
@@ -182,6 +186,7 @@ impl NicConfig {
             table_bytes: 1 << 30,
             ready_notice: true,
             lookup: Nanos(0),
+            latency: Latency::default(),
             pitfalls: Pitfalls::default(),
         }
     }
@@ -219,8 +224,8 @@ impl NicConfig {
             max_mcast_grp: U32::new(l.max_mcast_grp),
             max_mcast_qp: U32::new(l.max_mcast_qp),
             max_flow: U32::new(l.max_flow),
-            max_rwq_table: U32::new(l.max_rwq_table),
-            max_rwq_table_log_size: U32::new(l.max_rwq_table_log_size),
+            max_rwq_ind_table: U32::new(l.max_rwq_ind_table),
+            max_rwq_ind_table_log_size: U32::new(l.max_rwq_ind_table_log_size),
             max_mac_filter: U32::new(l.max_mac_filter),
             max_tso: U32::new(MAX_TSO),
             rc_odp_caps: odp(ODP_SEND
@@ -238,7 +243,7 @@ impl NicConfig {
             uc_odp_caps: odp(ODP_SEND | ODP_RECV | ODP_WRITE | ODP_SRQ_RECV),
             ud_odp_caps: odp(ODP_SEND | ODP_RECV | ODP_SRQ_RECV),
             max_faults: U32::new(l.max_faults),
-            max_map_leaves: U32::new(MAX_LEAVES_PER_MAP as u32),
+            max_map_leaves: U32::new(low32(MAX_LEAVES_PER_MAP)),
             max_fast_reg_pages: U32::new(MAX_FAST_REG_PAGES),
             device_memory: U64::new(l.device_memory),
             max_dm: U32::new(l.max_dm),

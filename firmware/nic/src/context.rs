@@ -3,17 +3,20 @@
 //! Completions, events and page faults are reported through it, because each of these needs all four.
 
 use faultline_abi::admin::Counter;
-use faultline_abi::cqe::{Cqe, WR_FLUSH_ERR};
+use faultline_abi::cqe::{Cqe, RECV, WR_FLUSH_ERR};
 use faultline_abi::event::{self, Eqe, REQUESTER, WRITE};
-use faultline_abi::{U32, U64};
+use faultline_abi::{U32, U64, regs};
 use faultline_wire::packet::RoceHeader;
 
 use crate::core::Core;
 use crate::counters::CounterSet;
 use crate::cq::Pushed;
+use crate::diagnostic::{Diagnostic, OverrunQueue};
 use crate::dma::Dma;
+use crate::eq::Raised;
 use crate::fault::{FaultSource, Need, RaisedFault, WaitKind};
 use crate::ingress::HeldFrame;
+use crate::injection::point::{Outcome, Point};
 use crate::payload::{CopyError, Payload};
 use crate::segments::Segments;
 use crate::steering::FrameTarget;
@@ -65,6 +68,12 @@ impl<'a, M: Dma> Context<'a, M> {
         self.core.counters.add_in(self.counters, counter, n);
     }
 
+    /// Reports something that has happened.
+    #[inline]
+    pub(crate) fn diagnose(&mut self, diagnostic: Diagnostic) {
+        self.core.diagnose(self.now, diagnostic);
+    }
+
     /// Keeps a frame that has stopped the input of the NIC. It is the first to be delivered to `only` when the input goes on.
     pub(crate) fn put_back<S: Dma>(
         &mut self,
@@ -83,12 +92,35 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Writes a completion, and the event that it causes if the CQ is armed. Without such a CQ the completion is dropped.
+    #[inline]
     pub(crate) fn complete(&mut self, cqn: u32, cqe: Cqe) {
+        if self.core.injections.has(Point::Completion) {
+            self.complete_with_injections(cqn, cqe);
+            return;
+        }
+        self.report_completion(&cqe);
+        self.write_completion(cqn, cqe);
+    }
+
+    /// Counts a completion in error.
+    pub(crate) fn report_completion(&mut self, cqe: &Cqe) {
         match cqe.status {
             0 => {}
             WR_FLUSH_ERR => self.count(Counter::cqe_flush_error),
-            _ => self.count(Counter::cqe_error),
+            status => {
+                self.count(Counter::cqe_error);
+                self.diagnose(Diagnostic::WorkFailed {
+                    qpn: cqe.qpn.get(),
+                    status,
+                    vendor: cqe.vendor_err,
+                    receive: cqe.opcode & RECV != 0,
+                });
+            }
         }
+    }
+
+    /// Writes a completion that has been reported.
+    pub(crate) fn write_completion(&mut self, cqn: u32, cqe: Cqe) {
         self.core.charge(work::COMPLETION);
         let Some(cq) = self.core.cqs.get_mut(cqn) else {
             return;
@@ -103,8 +135,17 @@ impl<'a, M: Dma> Context<'a, M> {
             Pushed::Quiet | Pushed::Lost => {}
             Pushed::Notify => self.notify_cq(eqn, cqn),
             Pushed::Wait(at) => self.core.notify_at(at, cqn),
-            Pushed::Failed => self.raise_async(event::CQ_ERROR, cqn),
+            Pushed::Failed => self.report_cq_error(cqn),
         }
+    }
+
+    /// A CQ has overflowed or can't be written.
+    pub(crate) fn report_cq_error(&mut self, cqn: u32) {
+        self.diagnose(Diagnostic::Overrun {
+            queue: OverrunQueue::Completion,
+            object: cqn,
+        });
+        self.raise_async(event::CQ_ERROR, cqn);
     }
 
     /// Writes a completion event for CQ `cqn`. If the event queue is full the event waits for room, once for each CQ: a
@@ -140,7 +181,7 @@ impl<'a, M: Dma> Context<'a, M> {
         while let Some(eq) = self.core.eqs.get_mut(eqn) {
             if let Some(eqe) = eq.next_overflow() {
                 let raised = eq.write(self.mem, self.now, eqe);
-                self.core.act_on(raised);
+                self.act_on(eqn, raised);
                 self.core.charge(work::COMPLETION);
             } else if let Some(cqn) = eq.next_waiting() {
                 if let Some(cq) = self.core.cqs.get_mut(cqn) {
@@ -188,42 +229,90 @@ impl<'a, M: Dma> Context<'a, M> {
 
     /// Writes an event.
     pub(crate) fn push_event(&mut self, eqn: u32, eqe: Eqe) {
+        if self.core.injections.has(Point::Event) {
+            self.push_event_with_injections(eqn, eqe);
+        } else {
+            self.append_event(eqn, eqe);
+        }
+    }
+
+    /// Writes an event that has passed the injection point.
+    pub(crate) fn append_event(&mut self, eqn: u32, eqe: Eqe) {
         self.core.charge(work::COMPLETION);
         let Some(eq) = self.core.eqs.get_mut(eqn) else {
             return;
         };
         let raised = eq.push(self.mem, self.now, eqe);
-        self.core.act_on(raised);
+        self.act_on(eqn, raised);
+    }
+
+    /// Raises the interrupt of an event, or stops the device if its queue has failed.
+    pub(crate) fn act_on(&mut self, eqn: u32, raised: Raised) {
+        match raised {
+            Raised::Quiet => {}
+            Raised::Interrupt(vector) => self.core.raise(vector),
+            // A driver that loses events can't go on. It detects this by its heartbeat and the status register.
+            Raised::Failed => {
+                self.diagnose(Diagnostic::Overrun {
+                    queue: OverrunQueue::Event,
+                    object: eqn,
+                });
+                self.core.fatal = regs::EVENT_QUEUE;
+            }
+        }
     }
 
     /// Reports a missing page to the driver, or joins the fault that is outstanding for it.
     pub(crate) fn raise_fault(&mut self, source: FaultSource, need: &Need) -> RaisedFault {
         if let Some(token) = self.core.faults.join(source, &need.absent) {
             self.count(Counter::page_faults_joined);
+            self.diagnose(Diagnostic::FaultJoined {
+                token: token.number(),
+                qpn: source.qpn,
+                va: need.absent.va,
+            });
             return RaisedFault::Waiting(token);
         }
+        self.new_fault(Some(source), need)
+    }
+
+    /// Reports missing pages for which no fault is outstanding. Without a `source` no queue pair needs them.
+    pub(crate) fn new_fault(&mut self, source: Option<FaultSource>, need: &Need) -> RaisedFault {
         let Some(eqn) = self.core.faults.eqn else {
             return RaisedFault::NoQueue;
         };
+        let qpn = source.map_or(0, |source| source.qpn);
+        let requester = source.is_some_and(|source| source.wait == WaitKind::Send);
         let owner = self.core.owner_of(need.absent.key);
-        let core = &mut *self.core;
-        let room = core.faults.has_room(owner);
-        let Some(eq) = core.eqs.get_mut(eqn).filter(|eq| room && eq.has_room()) else {
-            self.count(Counter::page_fault_overflow);
-            return RaisedFault::NoRoom;
+        let room = self.core.faults.has_room(owner) && self.core.has_room_for_records();
+        let injected = match room && self.core.injections.has(Point::FaultRecord) {
+            true => self.inject_fault_record(source, need),
+            false => None,
         };
+        if !room || injected == Some(Outcome::Overrun) {
+            self.count(Counter::page_fault_overflow);
+            self.diagnose(Diagnostic::Overrun {
+                queue: OverrunQueue::Fault,
+                object: qpn,
+            });
+            return RaisedFault::NoRoom;
+        }
         let absent = &need.absent;
-        let token = core.faults.insert(self.now, source, owner, absent);
+        let faults = &mut self.core.faults;
+        let token = match source {
+            Some(source) => faults.insert(self.now, source, owner, absent),
+            None => faults.insert_without_waiter(self.now, owner, absent),
+        };
         let mut flags = 0;
         if absent.write {
             flags |= WRITE;
         }
-        if source.wait == WaitKind::Send {
+        if requester {
             flags |= REQUESTER;
         }
         let record = Eqe {
             kind: event::PAGE_FAULT,
-            object: U32::new(source.qpn),
+            object: U32::new(qpn),
             token: U64::new(token.number()),
             va: U64::new(absent.va),
             key: U32::new(absent.key),
@@ -233,9 +322,24 @@ impl<'a, M: Dma> Context<'a, M> {
             psn: U32::new(need.psn),
             ..Eqe::default()
         };
-        let raised = eq.write(self.mem, self.now, record);
-        core.act_on(raised);
+        match injected {
+            Some(outcome) => self.write_injected_record(eqn, record, outcome),
+            None => self.write_record(eqn, record),
+        }
         self.count(Counter::page_faults);
+        self.diagnose(Diagnostic::FaultRaised {
+            token: token.number(),
+            qpn,
+            key: need.absent.key,
+            va: need.absent.va,
+            bytes: need.absent.bytes,
+            psn: need.psn,
+            write: need.absent.write,
+            requester,
+        });
+        if let Some(Outcome::Fail(_)) = injected {
+            self.fail_new_fault(token);
+        }
         RaisedFault::Waiting(token)
     }
 
@@ -251,7 +355,7 @@ impl<'a, M: Dma> Context<'a, M> {
             payload
                 .copy_to(*taken, self.mem, segment.addr, len)
                 .inspect_err(|_| self.count(Counter::dma_errors))?;
-            *taken += len;
+            *taken = taken.wrapping_add(len);
         }
         Ok(())
     }

@@ -12,13 +12,19 @@ use crate::config::NicConfig;
 use crate::counters::Counters;
 use crate::cq::Cq;
 use crate::device_memory::DeviceMemory;
-use crate::eq::{Eq, Raised};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::eq::Eq;
 use crate::fault::{FaultUnit, RepairTime, Token};
 use crate::ingress::Ingress;
+use crate::injection::point::Point;
+use crate::injection::table::Injections;
+use crate::latency::{Latency, QpCache};
 use crate::mkey::Mkeys;
 use crate::netdev::Netdev;
 use crate::park::Park;
 use crate::path::{GidEntry, Path};
+use crate::qp::StateCounts;
+use crate::references::References;
 use crate::srq::Srq;
 use crate::table::Table;
 use crate::time::{Instant, Nanos};
@@ -28,7 +34,7 @@ use crate::work;
 #[derive(Debug, Default)]
 pub(crate) struct Pd {
     /// Keys, queue pairs, SRQs and address handles.
-    pub refs: u32,
+    pub refs: References,
     /// User context that it belongs to; 0 = the kernel.
     pub uctx: u32,
     /// Duration of repairs of its keys' pages.
@@ -41,7 +47,11 @@ pub(crate) struct Uctx {
     /// Tells it from others that had its page.
     pub version: u64,
     /// Protection domains, queue pairs, CQs and SRQs.
-    pub refs: u32,
+    pub refs: References,
+    /// Process that the driver has named; 0: none. Only for diagnostics.
+    pub pid: u32,
+    /// Name of the process, up to the first NUL. Any bytes.
+    pub comm: [u8; 16],
 }
 
 /// An address handle.
@@ -75,7 +85,7 @@ pub(crate) struct Core {
     /// Shared receive queues.
     pub srqs: Table<Srq>,
     /// XRC domains: the number of SRQs and targets in each.
-    pub xrcds: Table<u32>,
+    pub xrcds: Table<References>,
     /// Address handles.
     pub ahs: Table<Ah>,
     /// User contexts: the number of a context is that of its doorbell page.
@@ -86,8 +96,12 @@ pub(crate) struct Core {
     gid_macs: Vec<MacAddr>,
     /// The Ethernet side.
     pub netdev: Netdev,
+    /// Number of queue pairs in each state.
+    pub(crate) qp_states: StateCounts,
     /// Event queue of asynchronous events.
     pub async_eqn: Option<u32>,
+    /// The link is up.
+    pub link_up: bool,
     /// FAULTLINE_FATAL_*; not zero: the device has stopped.
     pub fatal: u32,
     /// Page faults.
@@ -98,8 +112,10 @@ pub(crate) struct Core {
     pub(crate) frame_copy: Vec<u8>,
     /// Memory of packets that wait for pages.
     pub(crate) park: Park,
-    /// Look-ups in page tables keep the NIC busy until then.
-    pub(crate) busy_until: Instant,
+    /// Look-ups in page tables, and what else takes time, keep the NIC busy until then.
+    busy_until: Instant,
+    /// Of the model of latency.
+    pub(crate) qp_cache: QpCache,
     /// Work of this NIC except for that of `mkeys`; see [`Core::begin_turn`].
     pub(crate) work: u64,
     /// Since when deferred work waits.
@@ -116,6 +132,10 @@ pub(crate) struct Core {
     notices: BTreeSet<(Instant, u32)>,
     /// Vectors to raise, a bit each.
     interrupts: u64,
+    /// For [`Nic::poll_diagnostic`](crate::Nic::poll_diagnostic).
+    pub(crate) diagnostics: Diagnostics,
+    /// Injected errors and delays.
+    pub(crate) injections: Injections,
 }
 
 impl Core {
@@ -164,13 +184,16 @@ impl Core {
                 qpn: 0,
                 filter: Vec::new(),
             },
+            qp_states: StateCounts::default(),
             async_eqn: None,
+            link_up: true,
             fatal: regs::NONE,
             faults: FaultUnit::new(limits.max_faults, qp_slots),
             ingress: Ingress::new(config.pause_sharers),
             frame_copy: Vec::new(),
             park: Park::default(),
             busy_until: Instant(0),
+            qp_cache: QpCache::default(),
             work: 0,
             deferred: None,
             lost_completions: BTreeSet::new(),
@@ -179,6 +202,8 @@ impl Core {
             timers: BTreeSet::new(),
             notices: BTreeSet::new(),
             interrupts: 0,
+            diagnostics: Diagnostics::default(),
+            injections: Injections::default(),
             config,
         }
     }
@@ -186,17 +211,18 @@ impl Core {
     /// Begins a turn. Its length is limited, because drivers of the other NICs of the process take a device for dead that does
     /// not answer.
     pub(crate) fn begin_turn(&self) -> u64 {
-        self.work + self.mkeys.work() + self.budget.work()
+        let of_memory = self.mkeys.work().wrapping_add(self.budget.work());
+        self.work.wrapping_add(of_memory)
     }
 
     /// Adds the cost of an operation.
     pub(crate) fn charge(&mut self, work: u64) {
-        self.work += work;
+        self.work = self.work.wrapping_add(work);
     }
 
     /// True if the work since `turn` is so much that other NICs must have their turn.
     pub(crate) fn is_over(&self, turn: u64) -> bool {
-        self.begin_turn() - turn >= work::TURN
+        self.begin_turn().wrapping_sub(turn) >= work::TURN
     }
 
     /// The rest of the work is done in the next turn.
@@ -261,7 +287,8 @@ impl Core {
             !self.ready.is_empty() || !self.final_acks.is_empty() || self.ingress.has_work();
         let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
         let notice = self.notices.first().map(|(at, _)| *at);
-        [timer, notice, fault, stall, busy, self.deferred]
+        let delayed = self.injections.next_due();
+        [timer, notice, fault, stall, busy, self.deferred, delayed]
             .into_iter()
             .flatten()
             .min()
@@ -275,7 +302,48 @@ impl Core {
         let misses = self.mkeys.tlb.take_new_misses();
         let cost = self.config.lookup.0.saturating_mul(misses);
         if cost > 0 {
-            self.busy_until = self.busy_until.max(now) + Nanos(cost);
+            self.stay_busy(now, Nanos(cost));
+        }
+        if self.injections.has(Point::Lookup) {
+            self.inject_lookups(now);
+        }
+    }
+
+    /// A doorbell of a send queue announces so many work requests.
+    #[inline]
+    pub(crate) fn charge_doorbell(&mut self, now: Instant, requests: u32) {
+        let Latency { doorbell, pcie, .. } = self.config.latency;
+        let reads = pcie.0.saturating_mul(u64::from(requests));
+        let longer = doorbell.0.saturating_add(reads);
+        if longer > 0 {
+            self.stay_busy(now, Nanos(longer));
+        }
+    }
+
+    /// A queue pair sends or receives.
+    #[inline]
+    pub(crate) fn charge_queue_pair(&mut self, now: Instant, qpn: u32) {
+        let latency = self.config.latency;
+        if latency.caches() && !self.qp_cache.touch(qpn, latency.qp_cache_entries) {
+            self.stay_busy(now, latency.qp_cache_miss);
+        }
+    }
+
+    /// The NIC sends nothing for so much longer.
+    pub(crate) fn stay_busy(&mut self, now: Instant, longer: Nanos) {
+        self.busy_until = self.busy_until.max(now) + longer;
+    }
+
+    /// Returns true while the NIC is busy and sends nothing.
+    pub(crate) fn is_busy(&self, now: Instant) -> bool {
+        self.busy_until > now
+    }
+
+    /// Removes the deadline of look-ups that have ended. Called by the handler of deadlines, because a NIC that is paused is
+    /// not asked for frames.
+    pub(crate) fn end_lookups(&mut self, now: Instant) {
+        if !self.is_busy(now) {
+            self.busy_until = Instant(0);
         }
     }
 
@@ -289,14 +357,20 @@ impl Core {
         Some(qpn)
     }
 
+    /// Reports something that has happened. Nothing in the NIC depends on it.
+    #[inline]
+    pub(crate) fn diagnose(&mut self, now: Instant, diagnostic: Diagnostic) {
+        self.diagnostics.push(now, diagnostic);
+    }
+
     /// Takes one vector to raise.
     pub(crate) fn poll_interrupt(&mut self) -> Option<u16> {
         if self.interrupts == 0 {
             return None;
         }
         let vector = self.interrupts.trailing_zeros();
-        self.interrupts &= self.interrupts - 1;
-        Some(vector as u16)
+        self.interrupts &= self.interrupts.wrapping_sub(1);
+        u16::try_from(vector).ok()
     }
 
     pub(crate) fn raise(&mut self, vector: u16) {
@@ -391,19 +465,15 @@ impl Core {
         usual.unwrap_or_default().rnr_timer(age)
     }
 
+    /// Whether the queue of fault records has room for one more.
+    pub(crate) fn has_room_for_records(&self) -> bool {
+        let eq = self.faults.eqn.and_then(|eqn| self.eqs.get(eqn));
+        eq.is_some_and(|eq| self.faults.records.has_room(eq.has_room()))
+    }
+
     /// The queue pair is called when there is room for a fault of this key.
     pub(crate) fn wait_for_room(&mut self, now: Instant, qpn: u32, key: u32) {
         let owner = self.owner_of(key);
         self.faults.wait_for_room(now, qpn, owner);
-    }
-
-    /// Raises the interrupt of an event, or stops the device if its queue has failed.
-    pub(crate) fn act_on(&mut self, raised: Raised) {
-        match raised {
-            Raised::Quiet => {}
-            Raised::Interrupt(vector) => self.raise(vector),
-            // A driver that loses events can't go on. It detects this by its heartbeat and the status register.
-            Raised::Failed => self.fatal = regs::EVENT_QUEUE,
-        }
     }
 }

@@ -6,7 +6,22 @@
 use faultline_abi::Status;
 use faultline_abi::admin::Counter;
 
+use crate::references::References;
 use crate::table::Table;
+
+/// Packets and bytes on the wire of a queue pair, repetitions included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Traffic {
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes of payload received.
+    pub rx_bytes: u64,
+}
 
 type Values = [u64; Counter::COUNT];
 
@@ -15,7 +30,7 @@ type Values = [u64; Counter::COUNT];
 struct Set {
     values: Values,
     /// Number of queue pairs that it is bound to.
-    refs: u32,
+    refs: References,
 }
 
 /// Where to count: in the device's counters, or in a set that the driver has bound to a queue pair.
@@ -106,14 +121,14 @@ impl Counters {
     pub(crate) fn alloc(&mut self) -> Result<u32, Status> {
         let zero = |_| Set {
             values: [0; Counter::COUNT],
-            refs: 0,
+            refs: References::default(),
         };
         self.sets.insert_with(zero).ok_or(Status::NoResources)
     }
 
     /// Frees a set that no queue pair uses.
     pub(crate) fn free(&mut self, set: u32) -> Result<(), Status> {
-        if self.sets.get(set).ok_or(Status::BadCounters)?.refs > 0 {
+        if self.sets.get(set).ok_or(Status::BadCounters)?.refs.any() {
             return Err(Status::InUse);
         }
         self.sets.remove(set);
@@ -123,7 +138,11 @@ impl Counters {
     /// Adds a reference of a queue pair to this set.
     pub(crate) fn hold(&mut self, set: CounterSet) -> Result<(), Status> {
         if let Some(set) = set.0 {
-            self.sets.get_mut(set).ok_or(Status::BadCounters)?.refs += 1;
+            self.sets
+                .get_mut(set)
+                .ok_or(Status::BadCounters)?
+                .refs
+                .add();
         }
         Ok(())
     }
@@ -131,7 +150,7 @@ impl Counters {
     /// Removes a reference of a queue pair to this set.
     pub(crate) fn release(&mut self, set: CounterSet) {
         if let Some(set) = set.0.and_then(|set| self.sets.get_mut(set)) {
-            set.refs -= 1;
+            set.refs.remove();
         }
     }
 }

@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
 use crate::eq::Ticket;
+use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::{Instant, Nanos};
 
@@ -56,7 +57,7 @@ pub(crate) struct Cq {
     /// Event queue of its completion events.
     pub eqn: u32,
     /// Number of queue pairs and SRQs that use it.
-    pub refs: u32,
+    pub refs: References,
     ring: Ring,
     producer: u32,
     consumer: u32,
@@ -80,7 +81,7 @@ impl Cq {
         Self {
             uctx,
             eqn,
-            refs: 0,
+            refs: References::default(),
             ring,
             producer: 0,
             consumer: 0,
@@ -100,10 +101,7 @@ impl Cq {
             return Pushed::Lost;
         }
         if self.used() >= self.ring.depth() {
-            match mem.load_u32(self.ring.record()) {
-                Ok(consumer) if self.is_valid_consumer(consumer) => self.consumer = consumer,
-                _ => {}
-            }
+            self.read_consumer(mem);
             if self.used() >= self.ring.depth() {
                 self.failed = true;
                 return Pushed::Failed;
@@ -135,9 +133,35 @@ impl Cq {
         Pushed::Notify
     }
 
+    /// Number of entries that the driver has not read, as far as the record says.
+    pub(crate) fn unread<M: Dma>(&mut self, mem: &M) -> u32 {
+        self.read_consumer(mem);
+        self.used()
+    }
+
+    fn read_consumer<M: Dma>(&mut self, mem: &M) {
+        match mem.load_u32(self.ring.record()) {
+            Ok(consumer) if self.is_valid_consumer(consumer) => self.consumer = consumer,
+            _ => {}
+        }
+    }
+
+    /// Whether it accepts no more entries.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Accepts no more entries, as if it had overflowed.
+    pub(crate) fn overrun(&mut self) -> Pushed {
+        match std::mem::replace(&mut self.failed, true) {
+            false => Pushed::Failed,
+            true => Pushed::Lost,
+        }
+    }
+
     /// Counts a completion whose event is moderated.
     fn moderate(&mut self, now: Instant) -> Pushed {
-        self.moderated += 1;
+        self.moderated = self.moderated.wrapping_add(1);
         if self.moderated == u32::from(self.moderation.count) {
             self.armed = Armed::No;
             return Pushed::Notify;

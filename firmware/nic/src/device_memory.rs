@@ -3,8 +3,14 @@
 //! The memory itself is not here: the NIC reaches it through [`Dma`](crate::Dma), at [`DEVICE_MEMORY`], as it
 //! reaches that of its guest.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "pages and bytes are in the device memory, whose size the configuration limits"
+)]
+
 use faultline_abi::Status;
 
+use crate::references::References;
 use crate::table::Table;
 
 /// Device memory begins at this address of [`Dma`](crate::Dma). What the guest lends has addresses below it.
@@ -18,7 +24,7 @@ struct Allocation {
     first: u64,
     pages: u64,
     /// Keys for it.
-    refs: u32,
+    refs: References,
 }
 
 impl Allocation {
@@ -53,7 +59,7 @@ impl DeviceMemory {
         let make = |_| Allocation {
             first,
             pages,
-            refs: 0,
+            refs: References::default(),
         };
         let dm = self.allocations.insert_with(make);
         Ok((dm.ok_or(Status::NoResources)?, first * PAGE, pages * PAGE))
@@ -78,7 +84,7 @@ impl DeviceMemory {
 
     /// Frees an allocation that no key is for.
     pub(crate) fn free(&mut self, dm: u32) -> Result<(), Status> {
-        if self.allocations.get(dm).ok_or(Status::BadDm)?.refs > 0 {
+        if self.allocations.get(dm).ok_or(Status::BadDm)?.refs.any() {
             return Err(Status::InUse);
         }
         self.allocations.remove(dm);
@@ -92,14 +98,14 @@ impl DeviceMemory {
         if offset > bytes || length > bytes - offset {
             return Err(Status::BadRange);
         }
-        allocation.refs += 1;
+        allocation.refs.add();
         Ok(DEVICE_MEMORY + allocation.first * PAGE + offset)
     }
 
     /// The key is gone.
     pub(crate) fn release(&mut self, dm: u32) {
         if let Some(allocation) = self.allocations.get_mut(dm) {
-            allocation.refs -= 1;
+            allocation.refs.remove();
         }
     }
 }

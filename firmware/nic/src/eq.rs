@@ -6,6 +6,7 @@ use faultline_abi::event::Eqe;
 use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
+use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::Instant;
 
@@ -30,7 +31,7 @@ pub(crate) struct Eq {
     /// MSI-X vector.
     pub vector: u16,
     /// Number of completion queues that use it.
-    pub refs: u32,
+    pub refs: References,
     ring: Ring,
     producer: u32,
     consumer: u32,
@@ -51,7 +52,7 @@ impl Eq {
     pub(crate) fn new(ring: Ring, vector: u16) -> Self {
         Self {
             vector,
-            refs: 0,
+            refs: References::default(),
             ring,
             producer: 0,
             consumer: 0,
@@ -65,7 +66,7 @@ impl Eq {
     /// Queues the completion event of a CQ until there is room. The CQ must not be queued already.
     pub(crate) fn wait_for_room(&mut self, cqn: u32) -> Ticket {
         let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
+        self.next_ticket = self.next_ticket.wrapping_add(1);
         self.waiting.insert(ticket, cqn);
         ticket
     }
@@ -82,7 +83,7 @@ impl Eq {
 
     /// Returns true if events wait and there is room.
     pub(crate) fn has_late_events(&self) -> bool {
-        self.overflow.len() + self.waiting.len() > 0 && !self.is_full()
+        (!self.overflow.is_empty() || !self.waiting.is_empty()) && !self.is_full()
     }
 
     /// Takes a CQ whose event waits, if there is room for it.
@@ -108,7 +109,12 @@ impl Eq {
     }
 
     fn is_full(&self) -> bool {
-        self.producer.wrapping_sub(self.consumer) >= self.ring.depth()
+        self.unread() >= self.ring.depth()
+    }
+
+    /// Number of entries that the driver has not read, as far as it has armed the queue since.
+    pub(crate) fn unread(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer)
     }
 
     /// Appends an event, or queues it until there is room.

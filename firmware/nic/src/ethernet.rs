@@ -78,7 +78,7 @@ impl Nic {
             return;
         }
         if self.core.ingress.holds_frames() {
-            self.hold_frame(frame, mem);
+            self.hold_frame(now, frame, mem);
         } else {
             self.receive_multicast(now, mem, header, payload);
         }
@@ -141,11 +141,14 @@ impl Nic {
                 self.core.defer(now);
             }
             match frame.payload.to_vec() {
-                Ok(bytes) => self.hold(HeldFrame {
-                    header: None,
-                    only: Some(*target),
-                    bytes,
-                }),
+                Ok(bytes) => self.hold(
+                    now,
+                    HeldFrame {
+                        header: None,
+                        only: Some(*target),
+                        bytes,
+                    },
+                ),
                 Err(_) => self.core.counters.inc(Counter::dma_errors),
             }
         }
@@ -210,7 +213,7 @@ impl Nic {
             return Some((qpn, None));
         };
         let hash = rss.hash(&frame.payload.head().ok()?);
-        let qpn = self.rwq_tables.get(rss.table)?.queue(hash.value)?;
+        let qpn = self.rwq_ind_tables.get(rss.table)?.queue(hash.value)?;
         Some((qpn, hash.of_flow.then_some(hash.value)))
     }
 

@@ -22,11 +22,13 @@ use crate::page_table::PAGE_SHIFT;
 use crate::time::{Instant, Nanos};
 
 mod places;
+mod records;
 mod slab;
 mod token;
 mod waits;
 
 use places::Places;
+use records::Records;
 use slab::{Link, List, Slab, entry};
 pub(crate) use token::Token;
 pub(crate) use waits::WaitKind;
@@ -73,23 +75,36 @@ pub(crate) enum RaisedFault {
 
 /// A fault that has not been answered, or whose waiters have not all been called since.
 #[derive(Debug)]
-struct Fault {
-    token: Token,
+pub(crate) struct Fault {
+    pub token: Token,
     /// User context that owns the key, whose share of the places the fault takes.
-    uctx: u32,
-    key: u32,
+    pub uctx: u32,
+    pub key: u32,
     /// Numbers of the first page and of the last.
     pages: (u64, u64),
-    write: bool,
-    raised: Instant,
+    pub write: bool,
+    pub raised: Instant,
     answered: bool,
     by_age: Link,
     by_context: Link,
 }
 
-/// A fault that the driver has resumed.
+impl Fault {
+    /// Address of the first page.
+    pub(crate) fn first_address(&self) -> u64 {
+        self.pages.0 << PAGE_SHIFT
+    }
+
+    /// Number of pages.
+    pub(crate) fn page_count(&self) -> u64 {
+        self.pages.1.saturating_sub(self.pages.0).saturating_add(1)
+    }
+}
+
+/// A fault that was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resumed {
+    pub token: Token,
     pub key: u32,
     pub raised: Instant,
     /// Queue pairs that waited.
@@ -101,8 +116,12 @@ pub(crate) struct Resumed {
 pub(crate) struct Call {
     pub qpn: u32,
     pub token: Token,
+    /// When the fault was raised.
+    pub raised: Instant,
     /// False: the page will not come.
     pub repaired: bool,
+    /// The driver has resumed the fault. Not if it was cancelled, and not if the queue pair has waited for room only.
+    pub resumed: bool,
 }
 
 /// An answer of which not all queue pairs have been told that waited for it.
@@ -110,6 +129,7 @@ pub(crate) struct Call {
 struct Answer {
     to: Answered,
     repaired: bool,
+    resumed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +145,8 @@ enum Answered {
 pub(crate) struct FaultUnit {
     /// The queue that gets the records.
     pub eqn: Option<u32>,
+    /// Records that can't be written yet.
+    pub records: Records,
     /// Most faults at a time.
     limit: u32,
     faults: Slab<Fault>,
@@ -155,7 +177,7 @@ fn page_key(key: u32, page: u64, write: bool) -> PageKey {
 
 /// The key of a [`PageKey`].
 fn key_of(place: PageKey) -> u32 {
-    (place >> 64) as u32
+    ((place >> 64) & 0xffff_ffff) as u32
 }
 
 /// Shortest and longest time that a requester is told to wait, in nanoseconds.
@@ -175,7 +197,11 @@ impl Default for RepairTime {
 }
 
 impl RepairTime {
-    pub fn learn(&mut self, took: u64) {
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "both durations are within RNR_RANGE or twice of it"
+    )]
+    pub(crate) fn learn(&mut self, took: u64) {
         let took = took.clamp(self.0 / 2, self.0 * 2);
         let mean = (self.0 * 7 + took) / 8;
         self.0 = mean.clamp(*RNR_RANGE.start(), *RNR_RANGE.end());
@@ -183,7 +209,7 @@ impl RepairTime {
 
     /// RNR timer code for a repair that has taken `age` nanoseconds: the expected duration, or `age` if that is longer, so that
     /// retries become rarer the longer the repair takes.
-    pub fn rnr_timer(self, age: u64) -> u8 {
+    pub(crate) fn rnr_timer(self, age: u64) -> u8 {
         rnr_timer_code(self.0.max(age).clamp(*RNR_RANGE.start(), *RNR_RANGE.end()))
     }
 }
@@ -191,12 +217,13 @@ impl RepairTime {
 impl FaultUnit {
     /// No faults, and room for `limit`. `slot_mask`: see [`Table::slot_mask`](crate::table::Table::slot_mask) of the queue
     /// pairs.
-    pub fn new(limit: u32, slot_mask: u32) -> Self {
+    pub(crate) fn new(limit: u32, slot_mask: u32) -> Self {
         Self {
             eqn: None,
+            records: Records::default(),
             limit,
             faults: Slab::default(),
-            index_bits: u32::BITS - limit.leading_zeros(),
+            index_bits: limit.checked_ilog2().map_or(0, |log| log.saturating_add(1)),
             by_age: List::default(),
             by_context: Vec::new(),
             by_page: BTreeMap::new(),
@@ -230,25 +257,46 @@ impl FaultUnit {
     }
 
     /// Joins the fault that is outstanding for this page, if there is one.
-    pub fn join(&mut self, source: FaultSource, absent: &Absent) -> Option<Token> {
+    pub(crate) fn join(&mut self, source: FaultSource, absent: &Absent) -> Option<Token> {
         let index = self.covering(absent)?;
         self.waits.join(index, source.qpn, source.wait);
         Some(self.faults.get(index)?.token)
     }
 
-    /// Adds a fault, for which the context `uctx` has room.
-    pub fn insert(
+    /// Whether a fault is outstanding for this page.
+    pub(crate) fn is_covered(&self, absent: &Absent) -> bool {
+        self.covering(absent).is_some()
+    }
+
+    /// Adds a fault, for which the context `uctx` has room, and a queue pair that waits for it.
+    pub(crate) fn insert(
         &mut self,
         now: Instant,
         source: FaultSource,
         uctx: u32,
         absent: &Absent,
     ) -> Token {
+        let token = self.insert_without_waiter(now, uctx, absent);
+        let index = token.index(self.index_bits);
+        self.waits.join(index, source.qpn, source.wait);
+        token
+    }
+
+    /// Adds a fault for which no queue pair waits.
+    pub(crate) fn insert_without_waiter(
+        &mut self,
+        now: Instant,
+        uctx: u32,
+        absent: &Absent,
+    ) -> Token {
         let token = Token::new(self.next, self.faults.next_index(), self.index_bits);
-        self.next += 1;
+        self.next = self.next.wrapping_add(1);
         let first = absent.va >> PAGE_SHIFT;
         // The range was checked against the region, which does not wrap.
-        let last = absent.va.saturating_add(u64::from(absent.bytes.max(1)) - 1) >> PAGE_SHIFT;
+        let last = absent
+            .va
+            .saturating_add(u64::from(absent.bytes).saturating_sub(1))
+            >> PAGE_SHIFT;
         let index = self.faults.insert(Fault {
             token,
             uctx,
@@ -268,7 +316,6 @@ impl FaultUnit {
         let place = page_key(absent.key, first, absent.write);
         self.by_page.insert(place, index);
         self.places.take(uctx);
-        self.waits.join(index, source.qpn, source.wait);
         token
     }
 
@@ -279,17 +326,37 @@ impl FaultUnit {
         (fault.token == token && !fault.answered).then_some(index)
     }
 
-    /// The fault with this token has been answered: its waiters are to be called. `None` if there is no such fault.
-    pub fn answer(&mut self, token: Token, repaired: bool) -> Option<Resumed> {
+    /// The fault with this token, if it has not been answered, and the queue pair that has waited longest.
+    pub(crate) fn find(&self, token: Token) -> Option<(&Fault, Option<u32>)> {
         let index = self.index_of(token)?;
-        self.answer_index(index, repaired)
+        Some((self.faults.get(index)?, self.waits.first(index)))
     }
 
-    fn answer_index(&mut self, index: u32, repaired: bool) -> Option<Resumed> {
+    /// Whether the fault with this token has not been answered.
+    pub(crate) fn is_outstanding(&self, token: Token) -> bool {
+        self.index_of(token).is_some()
+    }
+
+    /// Number of faults that have not been answered, and of those whose queue pairs have not been called since.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.faults.len()
+    }
+
+    /// The fault with this token has been answered: its waiters are to be called. `None` if there is no such fault.
+    pub(crate) fn answer(&mut self, token: Token, repaired: bool) -> Option<Resumed> {
+        let index = self.index_of(token)?;
+        self.answer_index(index, repaired, repaired)
+    }
+
+    fn answer_index(&mut self, index: u32, repaired: bool, resumed: bool) -> Option<Resumed> {
         let fault = self.faults.get_mut(index)?;
         fault.answered = true;
         let Fault {
-            uctx, key, raised, ..
+            token,
+            uctx,
+            key,
+            raised,
+            ..
         } = *fault;
         let place = page_key(key, fault.pages.0, fault.write);
         self.by_age
@@ -301,59 +368,67 @@ impl FaultUnit {
         self.answers.push_back(Answer {
             to: Answered::Fault(index),
             repaired,
+            resumed,
         });
         Some(Resumed {
+            token,
             key,
             raised,
             waiters: self.waits.count(index),
         })
     }
 
-    /// The faults of this key are over: their waiters try again.
-    pub fn cancel(&mut self, key: u32) {
-        while let Some((place, index)) = self.by_page.range(page_key(key, 0, false)..).next()
-            && key_of(*place) == key
-        {
-            let index = *index;
-            if self.answer_index(index, true).is_none() {
-                return;
-            }
-        }
+    /// A fault of this key is over: its waiters try again. `None`: the key has no fault.
+    pub(crate) fn cancel_next(&mut self, key: u32) -> Option<Resumed> {
+        let mut faults = self.by_page.range(page_key(key, 0, false)..);
+        let (_, index) = faults.next().filter(|(place, _)| key_of(**place) == key)?;
+        self.answer_index(*index, true, false)
     }
 
-    /// The oldest fault is answered as failed, if it has been outstanding for this long. Returns false if it has not.
-    pub fn expire(&mut self, now: Instant, timeout: Nanos) -> bool {
+    /// The oldest fault is answered as failed, if it has been outstanding for this long.
+    pub(crate) fn expire(&mut self, now: Instant, timeout: Nanos) -> Option<Resumed> {
         let oldest = self.by_age.first();
         let expired = oldest.filter(|index| {
             let fault = self.faults.get(*index);
             fault.is_some_and(|fault| fault.raised + timeout <= now)
         });
-        expired.is_some_and(|index| self.answer_index(index, false).is_some())
+        self.answer_index(expired?, false, false)
     }
 
     /// The queue pair no longer waits for a page.
-    pub fn forget(&mut self, qpn: u32) {
+    pub(crate) fn forget(&mut self, qpn: u32) {
         self.places.leave(qpn);
         self.waits.leave(qpn);
     }
 
+    /// Faults that have not been answered, the oldest first, each with the number of queue pairs that wait for it, and with
+    /// the queue pair that has waited longest.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = (u32, Option<u32>, &Fault)> {
+        let next = |index: &u32| self.faults.get(*index)?.by_age.next();
+        let indices = std::iter::successors(self.by_age.first(), next);
+        indices.filter_map(|index| {
+            let fault = self.faults.get(index)?;
+            Some((self.waits.count(index), self.waits.first(index), fault))
+        })
+    }
+
     /// Queue pairs that wait for room, and pairs of a queue pair and a fault that it waits for.
-    pub fn waits(&self) -> usize {
-        self.places.waiting() + self.waits.len()
+    pub(crate) fn waits(&self) -> usize {
+        self.places.waiting().saturating_add(self.waits.len())
     }
 
     /// Whether the context may have one more fault.
-    pub fn has_room(&self, uctx: u32) -> bool {
+    pub(crate) fn has_room(&self, uctx: u32) -> bool {
         self.places.has_room(uctx, self.limit)
     }
 
     /// The queue pair waits for a place of this context.
-    pub fn wait_for_room(&mut self, now: Instant, qpn: u32, uctx: u32) {
+    pub(crate) fn wait_for_room(&mut self, now: Instant, qpn: u32, uctx: u32) {
         self.places.wait(now, qpn, uctx);
     }
 
     /// Nanoseconds for which a fault is outstanding; of one that has found no room, those of the oldest fault of its context.
-    pub fn age(&self, now: Instant, token: Option<Token>, uctx: u32) -> u64 {
+    pub(crate) fn age(&self, now: Instant, token: Option<Token>, uctx: u32) -> u64 {
         let index = match token {
             Some(token) if token != Token::ROOM => self.index_of(token),
             _ => {
@@ -366,12 +441,12 @@ impl FaultUnit {
     }
 
     /// Number of free places.
-    pub fn free_places(&self) -> usize {
+    pub(crate) fn free_places(&self) -> usize {
         self.places.free(self.limit)
     }
 
     /// The next queue pair that waits for room and may have it is to be called. Returns false if there is none.
-    pub fn answer_next_for_room(&mut self) -> bool {
+    pub(crate) fn answer_next_for_room(&mut self) -> bool {
         let next = self.places.next(self.limit);
         self.answer_for_room(next, true)
     }
@@ -380,23 +455,28 @@ impl FaultUnit {
     fn answer_for_room(&mut self, qpn: Option<u32>, repaired: bool) -> bool {
         if qpn.is_some() {
             let to = Answered::Room(qpn);
-            self.answers.push_back(Answer { to, repaired });
+            let resumed = false;
+            self.answers.push_back(Answer {
+                to,
+                repaired,
+                resumed,
+            });
         }
         qpn.is_some()
     }
 
     /// Whether a queue pair waits for room that may have it.
-    pub fn has_next_for_room(&self) -> bool {
+    pub(crate) fn has_next_for_room(&self) -> bool {
         self.places.has_next(self.limit)
     }
 
     /// Whether queue pairs are to be called whose fault has been answered.
-    pub fn is_answering(&self) -> bool {
+    pub(crate) fn is_answering(&self) -> bool {
         !self.answers.is_empty()
     }
 
     /// Takes the oldest answer, if all its waiters have been called. The fault's place is free then.
-    pub fn pop_answered(&mut self) -> Option<Token> {
+    pub(crate) fn pop_answered(&mut self) -> Option<Token> {
         let index = match self.answers.front()?.to {
             Answered::Fault(index) if self.waits.count(index) == 0 => index,
             Answered::Room(None) => {
@@ -412,23 +492,32 @@ impl FaultUnit {
     }
 
     /// The next queue pair to call.
-    pub fn next_call(&mut self) -> Option<Call> {
-        let Answer { to, repaired } = self.answers.front_mut()?;
-        let repaired = *repaired;
-        let (qpn, token) = match to {
-            Answered::Fault(index) => (self.waits.pop(*index)?, self.faults.get(*index)?.token),
-            Answered::Room(qpn) => (qpn.take()?, Token::ROOM),
+    pub(crate) fn next_call(&mut self) -> Option<Call> {
+        let Answer {
+            to,
+            repaired,
+            resumed,
+        } = self.answers.front_mut()?;
+        let (repaired, resumed) = (*repaired, *resumed);
+        let (qpn, token, raised) = match to {
+            Answered::Fault(index) => {
+                let fault = self.faults.get(*index)?;
+                (self.waits.pop(*index)?, fault.token, fault.raised)
+            }
+            Answered::Room(qpn) => (qpn.take()?, Token::ROOM, Instant(0)),
         };
         Some(Call {
             qpn,
             token,
+            raised,
             repaired,
+            resumed,
         })
     }
 
     /// The queue pair that has waited for room longest is to be called, if it has waited this long: there is none for it.
     /// Returns false if it has not.
-    pub fn expire_waiter(&mut self, now: Instant, timeout: Nanos) -> bool {
+    pub(crate) fn expire_waiter(&mut self, now: Instant, timeout: Nanos) -> bool {
         let expired = self.places.oldest();
         if expired.is_none_or(|since| since + timeout > now) {
             return false;
@@ -438,7 +527,7 @@ impl FaultUnit {
     }
 
     /// When the oldest fault, or the oldest that waits for room, has waited too long.
-    pub fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
         let oldest = self.by_age.first().and_then(|index| self.faults.get(index));
         let oldest = oldest.map(|fault| fault.raised);
         let for_room = self.places.oldest();
@@ -453,6 +542,7 @@ impl FaultUnit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::number::len32;
 
     fn absent(va: u64, bytes: u32, write: bool) -> Absent {
         Absent {
@@ -598,6 +688,10 @@ mod tests {
         assert!(!unit.is_answering() && unit.next_call().is_none());
     }
 
+    fn cancel(unit: &mut FaultUnit, key: u32) {
+        while unit.cancel_next(key).is_some() {}
+    }
+
     #[test]
     fn the_faults_of_a_key_are_cancelled() {
         let mut unit = unit();
@@ -606,15 +700,15 @@ mod tests {
             ..absent(page << PAGE_SHIFT, 1, page.is_multiple_of(2))
         };
         for (qpn, (key, page)) in [(6, 9), (7, 0), (7, 5), (8, 0), (7, 2)].iter().enumerate() {
-            insert(&mut unit, qpn as u32, &of_key(*key, *page));
+            insert(&mut unit, len32(qpn), &of_key(*key, *page));
         }
-        unit.cancel(7);
+        cancel(&mut unit, 7);
         assert_eq!(call_all(&mut unit), [1, 4, 2]);
         assert_eq!(unit.free_places(), LIMIT as usize - 2);
         assert_eq!(unit.age(Instant(7), None, 1), 7);
-        unit.cancel(6);
-        unit.cancel(8);
-        unit.cancel(9);
+        cancel(&mut unit, 6);
+        cancel(&mut unit, 8);
+        cancel(&mut unit, 9);
         assert_eq!(call_all(&mut unit), [0, 3]);
         assert_eq!(unit.age(Instant(7), None, 1), 0);
         assert_eq!(unit.next_deadline(Nanos(1)), None);

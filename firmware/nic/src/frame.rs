@@ -11,6 +11,11 @@
 //! last packet of a message. A receiver that does not expect the whole run next takes it apart
 //! (`packet_of_run`), so a run is always equivalent to its packets.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "a run has at most as many packets and bytes as one turn sends"
+)]
+
 use faultline_wire::MacAddr;
 use faultline_wire::packet::{RoceHeader, seal};
 

@@ -3,6 +3,11 @@
 //! Looks at Ethernet with at most one VLAN tag, IPv4 (RFC 791) with options, IPv6 (RFC 8200) without extension
 //! headers, TCP (RFC 9293) and UDP (RFC 768). Anything else is a header that is not there.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets and lengths are in the first bytes of a frame and its length, both below 2^17"
+)]
+
 use faultline_abi::steering::{
     FLOW_HAS_ETH, FLOW_HAS_IPV4, FLOW_HAS_IPV6, FLOW_HAS_TCP, FLOW_HAS_UDP, FlowFields,
 };

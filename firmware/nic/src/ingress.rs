@@ -31,14 +31,23 @@ pub(crate) struct HeldFrame {
 
 /// The reason and the begin of a stop of the input.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stall {
-    pub qpn: u32,
+struct Stall {
+    qpn: u32,
     token: Token,
     since: Instant,
     /// Others must stop, too, until [`Ingress::end_pause`].
     pauses: bool,
     /// The queue pair has been reset or destroyed: it waits for no page any more.
     left: bool,
+}
+
+/// The end of a stop of the input by its deadline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StallEnd {
+    /// How long it was stopped.
+    pub after: Nanos,
+    /// The queue pair whose page has not come in time.
+    pub timed_out: Option<u32>,
 }
 
 /// One part in so many of a sender's time that all others together may pause it.
@@ -52,6 +61,8 @@ pub(crate) struct Ingress {
     stall: Option<Stall>,
     /// Until then others do not stop: what they send waits here, as far as there is room.
     quiet_until: Instant,
+    /// An operator has stopped the input, and senders, until then.
+    paused_until: Option<Instant>,
     frames: VecDeque<HeldFrame>,
 }
 
@@ -62,18 +73,19 @@ impl Ingress {
             sharers: u64::from(sharers.max(1)),
             stall: None,
             quiet_until: Instant(0),
+            paused_until: None,
             frames: VecDeque::new(),
         }
     }
 
     /// When this NIC may pause others again, after a pause.
     fn quiet_after(&self, since: Instant, took: u64) -> Instant {
-        since + Nanos(took.saturating_mul(PAUSED_PART * self.sharers))
+        since + Nanos(took.saturating_mul(PAUSED_PART.saturating_mul(self.sharers)))
     }
 
     /// The longest pause.
     fn longest_pause(&self, timeout: Nanos) -> Nanos {
-        Nanos(timeout.0 / self.sharers)
+        Nanos(timeout.0.checked_div(self.sharers).unwrap_or(timeout.0))
     }
 
     /// Others go on, if they have been paused for as long as they may be; the input stays as it is.
@@ -83,7 +95,7 @@ impl Ingress {
             && stall.pauses
             && stall.since + longest <= now
         {
-            self.quiet_until = self.quiet_after(stall.since, now.0 - stall.since.0);
+            self.quiet_until = self.quiet_after(stall.since, now.0.saturating_sub(stall.since.0));
             self.stall = Some(Stall {
                 pauses: false,
                 ..stall
@@ -114,12 +126,14 @@ impl Ingress {
         }
     }
 
-    /// The input goes on.
-    fn end(&mut self, now: Instant) {
-        if let Some(stall) = self.stall.take().filter(|stall| stall.pauses) {
-            let took = now.0.saturating_sub(stall.since.0);
+    /// The input goes on. Returns for how long it was stopped.
+    fn end(&mut self, now: Instant) -> Option<Nanos> {
+        let stall = self.stall.take()?;
+        let took = now.0.saturating_sub(stall.since.0);
+        if stall.pauses {
             self.quiet_until = self.quiet_after(stall.since, took);
         }
+        Some(Nanos(took))
     }
 
     /// As new, after a reset at some time before a stop would have been given up.
@@ -128,16 +142,27 @@ impl Ingress {
             let longest = self.longest_pause(timeout);
             self.quiet_until = self.quiet_after(stall.since, longest.0);
         }
+        self.paused_until = None;
         self.frames.clear();
+    }
+
+    /// Stops the input and senders for an operator, who may do so for as long as wanted.
+    pub(crate) fn pause_until(&mut self, until: Instant) {
+        self.paused_until = self.paused_until.max(Some(until));
+    }
+
+    /// Ends the pause of an operator if its time is over.
+    pub(crate) fn end_operator_pause(&mut self, now: Instant) {
+        self.paused_until = self.paused_until.filter(|until| *until > now);
     }
 
     /// Whether others must stop.
     pub(crate) fn pauses_others(&self) -> bool {
-        self.stall.is_some_and(|stall| stall.pauses)
+        self.paused_until.is_some() || self.stall.is_some_and(|stall| stall.pauses)
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stall.is_some()
+        self.paused_until.is_some() || self.stall.is_some()
     }
 
     /// Whether what arrives must wait behind other frames.
@@ -168,32 +193,37 @@ impl Ingress {
         self.frames.pop_front()
     }
 
-    /// Goes on, if this is the fault that was waited for.
-    pub(crate) fn fault_answered(&mut self, now: Instant, token: Token) {
-        if self.stall.is_some_and(|stall| stall.token == token) {
-            self.end(now);
-        }
+    /// Goes on, if this is the fault that was waited for. Returns for how long it was stopped.
+    pub(crate) fn fault_answered(&mut self, now: Instant, token: Token) -> Option<Nanos> {
+        let waits = self.stall.is_some_and(|stall| stall.token == token);
+        waits.then(|| self.end(now)).flatten()
     }
 
-    /// When the input will have been stopped for too long.
+    /// When the input will have been stopped for too long, or the pause of an operator ends.
     pub(crate) fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
-        self.stall.map(|stall| match stall {
+        let stall = self.stall.map(|stall| match stall {
             Stall { left: true, .. } => stall.since,
             Stall { pauses: true, .. } => stall.since + self.longest_pause(timeout),
             _ => stall.since + timeout,
-        })
+        });
+        [stall, self.paused_until].into_iter().flatten().min()
     }
 
-    /// Ends a stop that has taken too long: the frame in the way is lost.
-    pub(crate) fn give_up(&mut self, now: Instant, timeout: Nanos) -> Option<Stall> {
-        if self.stall.is_some_and(|stall| stall.left) {
-            self.end(now);
+    /// Ends a stop whose queue pair is gone, and one that has taken too long: then the frame in the way is lost.
+    pub(crate) fn give_up(&mut self, now: Instant, timeout: Nanos) -> Option<StallEnd> {
+        let stall = self.stall?;
+        let timed_out = !stall.left && stall.since + timeout <= now;
+        if !stall.left && !timed_out {
             return None;
         }
-        let stall = self.stall.filter(|stall| stall.since + timeout <= now)?;
-        self.end(now);
-        self.frames.pop_front();
-        Some(stall)
+        let after = self.end(now)?;
+        if timed_out {
+            self.frames.pop_front();
+        }
+        Some(StallEnd {
+            after,
+            timed_out: timed_out.then_some(stall.qpn),
+        })
     }
 }
 
@@ -249,7 +279,8 @@ mod tests {
         assert_eq!(ingress.next_deadline(TIMEOUT), Some(Instant(1100)));
         ingress.forget(2);
         assert_eq!(ingress.next_deadline(TIMEOUT), Some(Instant(1000)));
-        assert!(ingress.give_up(Instant(1010), TIMEOUT).is_none());
+        let end = ingress.give_up(Instant(1010), TIMEOUT).unwrap();
+        assert_eq!((end.after, end.timed_out), (Nanos(10), None));
         assert!(!ingress.is_stopped());
         ingress.stop(Instant(1099), 3, Token::ROOM);
         assert!(!ingress.pauses_others(), "what it took is owed");
@@ -266,7 +297,8 @@ mod tests {
         ingress.end_pause(Instant(1030), TIMEOUT);
         assert!(ingress.is_stopped() && !ingress.pauses_others());
         assert_eq!(ingress.next_deadline(TIMEOUT), Some(Instant(1090)));
-        assert!(ingress.give_up(Instant(1090), TIMEOUT).is_some());
+        let end = ingress.give_up(Instant(1090), TIMEOUT).unwrap();
+        assert_eq!((end.after, end.timed_out), (Nanos(90), Some(2)));
         // 30 of 900.
         for (now, pauses) in [(1899, false), (1900, true)] {
             ingress.stop(Instant(now), 2, Token::ROOM);

@@ -15,12 +15,18 @@
 //! - `frame`, `payload`, `segments`, `path`: packets that leave and arrive
 //! - `ethernet`, `multicast`, `steering`, `rss`, `headers`: frames that are not addressed to one queue pair
 //! - `offload`: checksums and segmentation
+//! - `diagnostic`: what a NIC reports of its work, for logs, metrics and traces
+//! - [`inspect`]: read-only views of the objects, for operators; `nic/operator`: what these ask for
+//! - [`injection`]: errors and delays that an operator injects
+//! - `latency`: a model of the latency of hardware
 //! - `work`: the cost of operations, so that no guest can occupy the engine
 //!
 //! A caller needs [`Nic`], [`NicConfig`], [`Dma`], [`TxFrame`] and the types that these use. Other modules are private, except
 //! for [`mkey`], [`page_table`] and [`budget`]: fuzz targets and tests compare them with simpler models of page tables.
 
 #![forbid(unsafe_code)]
+// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod admin;
 pub mod budget;
@@ -31,32 +37,31 @@ mod core;
 mod counters;
 mod cq;
 mod device_memory;
+mod diagnostic;
 mod dma;
 mod eq;
 mod ethernet;
-#[allow(unreachable_pub, reason = "most of its items are `pub` without need")]
 mod fault;
 mod frame;
 mod headers;
 mod ingress;
+pub mod injection;
+pub mod inspect;
+mod latency;
 pub mod mkey;
 mod multicast;
 mod netdev;
-#[allow(unreachable_pub, reason = "most of its items are `pub` without need")]
 mod nic;
+mod number;
 mod offload;
 pub mod page_table;
 mod park;
 mod path;
 mod payload;
-#[allow(
-    clippy::too_many_arguments,
-    unreachable_pub,
-    reason = "most of its items are `pub` without need"
-)]
 mod qp;
 mod queues;
 mod receive_queue;
+mod references;
 mod registers;
 mod ring;
 mod rss;
@@ -73,11 +78,16 @@ mod work;
 pub use crate::config::{Limits, NicConfig, Pitfalls};
 pub use crate::counters::Counters;
 pub use crate::device_memory::DEVICE_MEMORY;
+pub use crate::diagnostic::{
+    CommandQueue, Diagnostic, DriverTimes, KeyUse, OverrunQueue, RetryCause,
+};
 pub use crate::dma::{Dma, DmaError, Persist};
 pub use crate::frame::{FrameKind, TxFrame};
+pub use crate::injection::{Fact, Filter, Injection, InjectionError, InjectionUse, Outcome, Point};
+pub use crate::latency::Latency;
 pub use crate::nic::{Nic, ObjectCounts, Remains};
 pub use crate::payload::Payload;
-pub use crate::qp::FaultPolicy;
+pub use crate::qp::{FaultPolicy, QpType, State, StateCounts};
 pub use crate::segments::{Segment, Segments};
 pub use crate::time::{Instant, Nanos};
 pub use crate::work::{TURN as TURN_WORK, count_steps, steps};

@@ -2,6 +2,7 @@
 //! `receive`, register accesses in `registers`, answers to page faults in `faults`.
 
 mod faults;
+mod operator;
 mod receive;
 mod registers;
 
@@ -17,14 +18,15 @@ use crate::config::NicConfig;
 use crate::context::Context;
 use crate::core::Core;
 use crate::counters::{CounterSet, Counters};
+use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::frame::{FrameKind, TxFrame};
 use crate::ingress::Ingress;
 use crate::multicast::Groups;
-use crate::qp::Qp;
+use crate::qp::{Qp, StateCounts};
 use crate::queues::{Queue, Queues};
 use crate::registers::Registers;
-use crate::rss::RwqTable;
+use crate::rss::RwqIndTable;
 use crate::steering::Steering;
 use crate::table::Table;
 use crate::tag::list::TagOpResult;
@@ -84,6 +86,7 @@ const BURST: u32 = 32;
 ///   held frames is full.
 /// - *[`accepts`](Nic::accepts)* saves calls. A frame to another address is dropped by `receive`, too.
 /// - *[`work`](Nic::work)* serves callers that limit turns. Each call is limited to about [`TURN_WORK`](crate::TURN_WORK).
+/// - *[`poll_diagnostic`](Nic::poll_diagnostic)*: the NIC keeps the newest 256 diagnostics and counts those that it has dropped.
 /// - *[`counters`](Nic::counters), [`object_counts`](Nic::object_counts), [`held_memory`](Nic::held_memory)* and
 ///   *[`waiting_notices`](Nic::waiting_notices)* change nothing.
 ///
@@ -100,9 +103,11 @@ pub struct Nic {
     pub(crate) translation: CommandRings,
     pub(crate) groups: Groups,
     pub(crate) steering: Steering,
-    pub(crate) rwq_tables: Table<RwqTable>,
+    pub(crate) rwq_ind_tables: Table<RwqIndTable>,
     /// Packets that the first QP of the ready queue has sent in its turn.
     burst: u32,
+    /// Queue pair of the last frame; 0: none.
+    last_sender: u32,
     /// Counts changes of the set of user contexts, for callers that poll doorbell pages.
     pub(crate) uctx_changes: u64,
     /// Value of `uctx_changes` when the device was enabled.
@@ -127,10 +132,11 @@ impl Nic {
             registers: Registers::new(&config),
             admin: CommandRings::default(),
             translation: CommandRings::default(),
-            rwq_tables: Table::new(config.limits.max_rwq_table, 1),
+            rwq_ind_tables: Table::new(config.limits.max_rwq_ind_table, 1),
             steering: Steering::new(config.limits.max_flow),
             groups: Groups::new(config.limits.max_mcast_grp, config.limits.max_mcast_qp),
             burst: 0,
+            last_sender: 0,
             uctx_changes: 0,
             enabled_version: 0,
             fatal_reported: false,
@@ -139,9 +145,14 @@ impl Nic {
         }
     }
 
-    /// Function-level reset: as after power-on, counters too.
-    pub fn reset(&mut self) {
+    /// Function-level reset: as after power-on, counters too. The link stays as it is.
+    pub fn reset(&mut self, now: Instant) {
         let changes = self.uctx_changes;
+        let link_up = self.core.link_up;
+        let diagnostics = std::mem::take(&mut self.core.diagnostics);
+        let mut injections = std::mem::take(&mut self.core.injections);
+        injections.reset();
+        let records = self.core.faults.records.after_reset();
         let fresh = Ingress::new(self.core.config.pause_sharers);
         let mut ingress = std::mem::replace(&mut self.core.ingress, fresh);
         ingress.reset(self.core.config.stall_timeout);
@@ -151,7 +162,13 @@ impl Nic {
         drop(gone.remains.take());
         self.remains = Some(Remains(Box::new(gone)));
         self.core.ingress = ingress;
-        self.uctx_changes = changes + 1;
+        self.core.link_up = link_up;
+        self.core.diagnostics = diagnostics;
+        self.core.injections = injections;
+        self.core.watch_lookups();
+        self.core.faults.records = records;
+        self.core.diagnose(now, Diagnostic::Reset);
+        self.uctx_changes = changes.wrapping_add(1);
     }
 
     /// Takes the state before the last reset, to be dropped by a thread that may wait.
@@ -160,7 +177,7 @@ impl Nic {
         self.remains.take()
     }
 
-    /// The configuration that the NIC was made with.
+    /// The configuration that the NIC was made with, and [`Nic::set_lookup`] has changed.
     pub fn config(&self) -> &NicConfig {
         &self.core.config
     }
@@ -217,6 +234,7 @@ impl Nic {
             mkeys: self.core.mkeys.len(),
             cqs: self.core.cqs.len(),
             qps: self.queues.len(),
+            qp_states: self.core.qp_states,
             srqs: self.core.srqs.len(),
             ahs: self.core.ahs.len(),
             uctxs: self.core.uctxs.len(),
@@ -255,8 +273,11 @@ impl Nic {
         };
         if !taken {
             self.core.counters.inc(Counter::doorbell_errors);
+            let object = bell.object;
+            self.core
+                .diagnose(now, Diagnostic::DoorbellRefused { page, object });
         }
-        self.report_fatal();
+        self.report_fatal(now);
     }
 
     /// A context for work that is not done on behalf of a queue pair.
@@ -336,7 +357,8 @@ impl Nic {
             && let Some(tags) = &mut srq.tags
         {
             known = true;
-            self.core.work += work::LOOK + tags.listed();
+            let cost = work::LOOK.saturating_add(tags.listed());
+            self.core.work = self.core.work.wrapping_add(cost);
             let cqn = tags.cqn;
             match tags.run_next(mem, bell.value) {
                 Ok(TagOpResult::Completes(cqe)) => {
@@ -382,10 +404,10 @@ impl Nic {
         most: usize,
         frame: &mut TxFrame,
     ) -> bool {
-        if self.core.busy_until > now {
+        if self.core.is_busy(now) {
             return false;
         }
-        self.core.busy_until = Instant(0);
+        self.core.end_lookups(now);
         if self.core.ingress.has_work() {
             self.receive_held(now, mem);
         }
@@ -393,6 +415,7 @@ impl Nic {
             && let Some(header) = self.core.final_acks.pop_front()
         {
             frame.set_packet(header);
+            self.last_sender = 0;
             self.count_sent(CounterSet::DEVICE, frame);
             self.sniff(now, mem, frame, mem);
             return true;
@@ -427,19 +450,32 @@ impl Nic {
                 }
                 continue;
             }
+            if let Some(traffic) = queue.traffic_mut() {
+                traffic.tx_packets = traffic.tx_packets.wrapping_add(u64::from(frame.packets));
+                traffic.tx_bytes = traffic.tx_bytes.wrapping_add(frame.len() as u64);
+            }
             self.core.charge(work::of_frames(frame.packets, 0));
-            self.burst += frame.packets;
+            self.burst = self.burst.saturating_add(frame.packets);
             if self.burst >= BURST {
                 self.burst = 0;
                 self.core.rotate_ready();
             }
+            self.last_sender = number;
             self.count_sent(set, frame);
             self.core.charge_lookups(now);
+            self.core.charge_queue_pair(now, number);
             self.loop_back(now, mem, number, frame);
             return true;
         }
-        self.report_fatal();
+        self.report_fatal(now);
         false
+    }
+
+    /// The queue pair that has sent the frame of the last [`Nic::poll_transmit`]; 0 if it was the last acknowledgement of one
+    /// that is gone.
+    #[inline]
+    pub fn last_sender(&self) -> u32 {
+        self.last_sender
     }
 
     /// Counts a frame, in the set of the queue pair that sends it.
@@ -463,6 +499,17 @@ impl Nic {
         self.core.poll_interrupt()
     }
 
+    /// Takes the oldest diagnostic, with the time at which it happened.
+    #[inline]
+    pub fn poll_diagnostic(&mut self) -> Option<(Instant, Diagnostic)> {
+        self.core.diagnostics.pop()
+    }
+
+    /// How many diagnostics have given way to newer ones since the last call.
+    pub fn take_lost_diagnostics(&mut self) -> u64 {
+        self.core.diagnostics.take_lost()
+    }
+
     /// The time at which [`Nic::handle_deadline`] must be called. `None`: not before another event.
     pub fn next_deadline(&self) -> Option<Instant> {
         // A device that has stopped waits for nothing.
@@ -471,6 +518,7 @@ impl Nic {
 
     /// Handles the timers that are due, and continues what was deferred.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
+        self.core.end_lookups(now);
         let resumed = self.is_running() && self.core.resume();
         if resumed {
             self.continue_admin(now, mem);
@@ -493,10 +541,11 @@ impl Nic {
                 qp.handle_timer(&mut cx);
             }
         }
+        self.carry_out_delayed(now, mem, turn);
         self.context(now, mem).notify_due();
         self.expire_faults(now, mem);
         self.give_up_stall(now, mem);
-        self.report_fatal();
+        self.report_fatal(now);
     }
 
     /// Queue pairs whose completions were lost fail.
@@ -514,11 +563,13 @@ impl Nic {
     }
 
     /// Tells the driver once that the device has stopped.
-    pub(crate) fn report_fatal(&mut self) {
+    pub(crate) fn report_fatal(&mut self, now: Instant) {
         if self.core.fatal == 0 || self.fatal_reported {
             return;
         }
         self.fatal_reported = true;
+        let cause = self.core.fatal;
+        self.core.diagnose(now, Diagnostic::Fatal { cause });
         // The queue may be what failed; the interrupt makes the driver read the status register.
         if let Some(eq) = self.core.async_eqn.and_then(|eqn| self.core.eqs.get(eqn)) {
             let vector = eq.vector;
@@ -538,6 +589,8 @@ pub struct ObjectCounts {
     pub cqs: usize,
     /// Queue pairs.
     pub qps: usize,
+    /// Queue pairs and work queues in each state.
+    pub qp_states: StateCounts,
     /// Shared receive queues.
     pub srqs: usize,
     /// Address handles.

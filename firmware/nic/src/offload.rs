@@ -1,9 +1,15 @@
 //! Offloads for the network stack of the guest: checksums (RFC 1071), and TCP segmentation.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets and lengths are in a frame; Headers::parse has compared them with each other and with its length"
+)]
+
 use faultline_wire::checksum::InternetSum;
 
 use crate::dma::{Dma, DmaError};
 use crate::headers::{Head, Headers, IpVersion, Transport, be16};
+use crate::number::len16;
 use crate::payload::Payload;
 
 /// TCP flags that only the last of the segments carries: FIN and PSH.
@@ -179,11 +185,11 @@ pub(crate) fn segment_head(
     match headers.ip {
         Some(IpVersion::V6) => {
             let payload_len = packet_len - (headers.transport_at - headers.ip_at);
-            put16(&mut head, headers.ip_at + 4, payload_len as u16);
+            put16(&mut head, headers.ip_at + 4, len16(payload_len));
         }
         _ => {
-            put16(&mut head, headers.ip_at + 2, packet_len as u16);
-            let id = get16(headers.ip_at + 4).wrapping_add(index as u16);
+            put16(&mut head, headers.ip_at + 2, len16(packet_len));
+            let id = get16(headers.ip_at + 4).wrapping_add((index & 0xffff) as u16);
             put16(&mut head, headers.ip_at + 4, id);
         }
     }
@@ -191,7 +197,7 @@ pub(crate) fn segment_head(
     let sequence = u32::from(get16(at)) << 16 | u32::from(get16(at + 2));
     let sequence = sequence.wrapping_add(index.wrapping_mul(u32::from(mss)));
     put16(&mut head, at, (sequence >> 16) as u16);
-    put16(&mut head, at + 2, sequence as u16);
+    put16(&mut head, at + 2, (sequence & 0xffff) as u16);
     if let Some(flags) = head.get_mut(headers.transport_at + 13) {
         if !last {
             *flags &= !LAST_ONLY;

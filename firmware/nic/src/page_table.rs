@@ -3,13 +3,19 @@
 //! Its height follows the length of the region and its size the number of pages that are mapped: 4 KiB of
 //! table for up to 512 neighbouring entries.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "levels, slots and shifts follow from a height of at most six levels, and callers check that addresses are in the range of the table"
+)]
+
 use faultline_abi::translation::{ADDR_MASK as ENTRY_ADDR, READ as PTE_READ, WRITE as PTE_WRITE};
 
+use crate::number::{len32, low32, to_usize};
 use crate::work;
 
 /// log2 of the smallest page.
 pub const PAGE_SHIFT: u8 = 12;
-const FANOUT_BITS: u32 = 9;
+const FANOUT_BITS: u8 = 9;
 const FANOUT: usize = 1 << FANOUT_BITS;
 /// Set in an entry that points to another node; the index of the node is where a leaf has the address.
 const TABLE: u64 = 1 << 2;
@@ -107,23 +113,27 @@ impl PageTable {
         let (first_page, last_page) = (iova >> PAGE_SHIFT, last >> PAGE_SHIFT);
         let mut levels = 1;
         // Large leaves need alignment, so the root covers an aligned range.
-        while levels < 6
-            && first_page >> (FANOUT_BITS * levels) != last_page >> (FANOUT_BITS * levels)
-        {
+        while levels < 6 && first_page >> index_shift(levels) != last_page >> index_shift(levels) {
             levels += 1;
         }
         self.base = if levels < 6 {
-            first_page >> (FANOUT_BITS * levels) << (FANOUT_BITS * levels)
+            first_page >> index_shift(levels) << index_shift(levels)
         } else {
             0
         };
-        self.levels = levels as u8;
+        self.levels = levels;
         self.free.extend(self.root.take());
     }
 
     /// Bytes of memory that the table has allocated, in use or free.
     pub fn allocated(&self) -> usize {
         self.nodes.bytes()
+    }
+
+    /// Number of leaves that are present, of any size.
+    pub(crate) fn present(&self) -> u32 {
+        let root = self.root.and_then(|root| self.nodes.0.get(root as usize));
+        root.map_or(0, |root| root.leaves)
     }
 
     /// Work since the last call, in the unit of [`crate::Nic::work`].
@@ -138,7 +148,7 @@ impl PageTable {
 
     fn slot(&self, page: u64, level: u8) -> usize {
         let relative = page.wrapping_sub(self.base);
-        (relative >> (FANOUT_BITS * u32::from(level))) as usize & (FANOUT - 1)
+        to_usize(relative >> index_shift(level)) & (FANOUT - 1)
     }
 
     /// The leaf that maps address `va`, which must be in the range of the table.
@@ -152,14 +162,14 @@ impl PageTable {
             let node_entries = &self.nodes.0.get(node as usize)?.entries;
             let entry = *node_entries.get(self.slot(page, level))?;
             if entry & TABLE != 0 {
-                node = (entry >> PAGE_SHIFT) as u32;
+                node = node_of(entry);
                 level = level.checked_sub(1)?;
                 continue;
             }
             if entry & PERMISSIONS == 0 {
                 return None;
             }
-            let size = 1u64 << (u32::from(PAGE_SHIFT) + FANOUT_BITS * u32::from(level));
+            let size = 1u64 << leaf_shift(level);
             let offset = va & (size - 1);
             return Some(Leaf {
                 addr: (entry & ENTRY_ADDR) + offset,
@@ -200,12 +210,12 @@ impl PageTable {
             let slot = self.slot(page, at);
             let found = *self.nodes.entry(node, slot);
             if found & TABLE != 0 {
-                node = (found >> PAGE_SHIFT) as u32;
+                node = node_of(found);
             } else if found == 0 && entry == 0 {
                 return true;
             } else {
                 // A larger leaf that is partly overwritten is replaced by a node of smaller leaves.
-                let step = 1u64 << (u32::from(PAGE_SHIFT) + FANOUT_BITS * u32::from(at - 1));
+                let step = 1u64 << leaf_shift(at - 1);
                 let fresh = self.alloc(found, if found != 0 { step } else { 0 });
                 *self.nodes.entry(node, slot) = (u64::from(fresh) << PAGE_SHIFT) | TABLE;
                 let more = self.nodes.node(fresh).leaves - u32::from(found != 0);
@@ -275,11 +285,8 @@ impl PageTable {
     // `lo` and `hi` are page numbers relative to the start of the node. Nodes that are entirely in the range are not
     // traversed, so that the work is bounded by the height.
     fn invalidate_node(&mut self, node: u32, level: u8, lo: u64, hi: u64) -> u32 {
-        let shift = FANOUT_BITS * u32::from(level);
-        let (first, last) = (
-            (lo >> shift) as usize,
-            ((hi >> shift) as usize).min(FANOUT - 1),
-        );
+        let shift = index_shift(level);
+        let (first, last) = (to_usize(lo >> shift), to_usize(hi >> shift).min(FANOUT - 1));
         let mut removed = 0;
         for slot in first..=last {
             self.charge(1);
@@ -288,7 +295,7 @@ impl PageTable {
                 let start = (slot as u64) << shift;
                 let child_lo = lo.saturating_sub(start);
                 let child_hi = (hi - start).min((1 << shift) - 1);
-                let child = (entry >> PAGE_SHIFT) as u32;
+                let child = node_of(entry);
                 if child_lo > 0 || child_hi < (1 << shift) - 1 {
                     removed += self.invalidate_node(child, level - 1, child_lo, child_hi);
                     if self.nodes.node(child).leaves > 0 {
@@ -315,16 +322,16 @@ impl PageTable {
                 entries: [0; FANOUT],
                 leaves: 0,
             }));
-            self.nodes.0.len() as u32 - 1
+            len32(self.nodes.0.len() - 1)
         });
         let node = self.nodes.node(index);
         for (i, slot) in node.entries.iter_mut().enumerate() {
             if *slot & TABLE != 0 {
-                self.free.push((*slot >> PAGE_SHIFT) as u32);
+                self.free.push(node_of(*slot));
             }
             *slot = entry.wrapping_add(i as u64 * step);
         }
-        node.leaves = if entry == 0 { 0 } else { FANOUT as u32 };
+        node.leaves = if entry == 0 { 0 } else { len32(FANOUT) };
         index
     }
 
@@ -333,15 +340,25 @@ impl PageTable {
         if entry & TABLE == 0 {
             return u32::from(entry != 0);
         }
-        let node = (entry >> PAGE_SHIFT) as u32;
+        let node = node_of(entry);
         self.free.push(node);
         self.nodes.node(node).leaves
     }
 }
 
+/// The node that an entry with [`TABLE`] points to.
+fn node_of(entry: u64) -> u32 {
+    low32(entry >> PAGE_SHIFT)
+}
+
+/// log2 of the number of pages behind an entry of a node of this level.
+fn index_shift(level: u8) -> u8 {
+    FANOUT_BITS * level
+}
+
 /// log2 of the bytes of a leaf.
 fn leaf_shift(level: u8) -> u8 {
-    PAGE_SHIFT + FANOUT_BITS as u8 * level
+    PAGE_SHIFT + FANOUT_BITS * level
 }
 
 /// Level of the largest leaves of which a page of this size consists.
@@ -373,7 +390,7 @@ mod tests {
                 count += 1;
                 let entries = self.nodes.0[node as usize].entries.iter();
                 let tables = entries.filter(|entry| **entry & TABLE != 0);
-                nodes.extend(tables.map(|entry| (entry >> PAGE_SHIFT) as u32));
+                nodes.extend(tables.map(|entry| node_of(*entry)));
             }
             count * 4096
         }

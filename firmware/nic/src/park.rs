@@ -3,6 +3,11 @@
 //! The memory is the NIC's, and pages may never come: a user context gets as much as it leaves to others, as it does of the
 //! places for page faults. The kernel does not compete with itself.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "the bytes of all parked packets are limited, and each packet gives back what it has taken"
+)]
+
 use std::collections::BTreeMap;
 
 /// Bytes that are taken, and by which context.

@@ -1,7 +1,13 @@
 //! Payloads of frames that arrive: in the memory of the sender's guest, or octets.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets and lengths are in a frame of bounded length; addresses wrap explicitly"
+)]
+
 use crate::dma::{Dma, DmaError};
 use crate::headers::{Head, MAX_HEADERS};
+use crate::number::to_usize;
 use crate::segments::Segment;
 
 /// The side whose memory could not be accessed when a payload was copied.
@@ -17,7 +23,7 @@ pub enum CopyError {
 fn is_readable<M: Dma>(mem: &M, addr: u64, len: u64) -> bool {
     let mut buf = [0; 256];
     (0..len).step_by(buf.len()).all(|at| {
-        let n = (len - at).min(buf.len() as u64) as usize;
+        let n = to_usize((len - at).min(buf.len() as u64));
         buf.get_mut(..n)
             .is_some_and(|buf| mem.read(addr.wrapping_add(at), buf).is_ok())
     })
@@ -119,7 +125,7 @@ impl<'a, M: Dma> Payload<'a, M> {
                 if let Some(rest) = head.get(skip..).filter(|rest| !rest.is_empty()) {
                     let part = rest.get(..len).unwrap_or(rest);
                     to.write(dst, part).map_err(|_| CopyError::Destination)?;
-                    dst += part.len() as u64;
+                    dst = dst.wrapping_add(part.len() as u64);
                     len -= part.len();
                     if len == 0 {
                         return Ok(());
@@ -135,15 +141,15 @@ impl<'a, M: Dma> Payload<'a, M> {
                         continue;
                     }
                     let n = (have - skip).min(left);
-                    let src = segment.addr + skip;
-                    if to.copy_from(dst, mem, src, n as usize).is_err() {
+                    let src = segment.addr.wrapping_add(skip);
+                    if to.copy_from(dst, mem, src, to_usize(n)).is_err() {
                         return Err(match is_readable(*mem, src, n) {
                             true => CopyError::Destination,
                             false => CopyError::Source,
                         });
                     }
                     skip = 0;
-                    dst += n;
+                    dst = dst.wrapping_add(n);
                     left -= n;
                     if left == 0 {
                         break;
@@ -228,7 +234,7 @@ impl<'a, M: Dma> Payload<'a, M> {
                         break;
                     }
                     if let Some(dst) = buf.get_mut(at..at + part) {
-                        mem.read(segment.addr + skip as u64, dst)?;
+                        mem.read(segment.addr.wrapping_add(skip as u64), dst)?;
                     }
                     skip = 0;
                     at += part;

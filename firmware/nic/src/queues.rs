@@ -3,11 +3,12 @@
 
 use crate::context::Context;
 use crate::core::Core;
-use crate::counters::CounterSet;
+use crate::counters::{CounterSet, Traffic};
 use crate::dma::Dma;
-use crate::fault::Token;
+use crate::fault::Call;
 use crate::frame::{Frame, TxFrame};
-use crate::qp::{Qp, QpType, WorkQueue};
+use crate::qp::{Qp, QpType, State, WorkQueue};
+use crate::references::References;
 use crate::rss::RssQp;
 use crate::table::Table;
 
@@ -42,6 +43,25 @@ impl Queue {
         }
     }
 
+    /// Counts what it has sent or received.
+    #[inline]
+    pub(crate) fn traffic_mut(&mut self) -> Option<&mut Traffic> {
+        match self {
+            Self::Pair(qp) => Some(&mut qp.endpoint.traffic),
+            Self::Work(wq) => Some(&mut wq.endpoint.traffic),
+            Self::Rss(_) => None,
+        }
+    }
+
+    /// Its state; an RSS queue pair has none.
+    pub(crate) fn state(&self) -> Option<State> {
+        match self {
+            Self::Pair(qp) => Some(qp.endpoint.state),
+            Self::Work(wq) => Some(wq.endpoint.state),
+            Self::Rss(_) => None,
+        }
+    }
+
     /// Replaces its set of counters, and returns the previous one.
     pub(crate) fn set_counters(&mut self, set: CounterSet) -> CounterSet {
         let counters = match self {
@@ -62,7 +82,7 @@ impl Queue {
     }
 
     /// Places in indirection tables, groups and flows that name it.
-    pub(crate) fn references_mut(&mut self) -> &mut u32 {
+    pub(crate) fn references_mut(&mut self) -> &mut References {
         match self {
             Self::Pair(qp) => &mut qp.references,
             Self::Work(wq) => &mut wq.references,
@@ -149,15 +169,10 @@ impl Queue {
     }
 
     /// A fault has been answered that it may wait for.
-    pub(crate) fn fault_answered<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        token: Token,
-        repaired: bool,
-    ) {
+    pub(crate) fn fault_answered<M: Dma>(&mut self, cx: &mut Context<'_, M>, call: Call) {
         match self {
-            Self::Pair(qp) => qp.fault_answered(cx, token, repaired),
-            Self::Work(wq) => wq.fault_answered(cx, token, repaired),
+            Self::Pair(qp) => qp.fault_answered(cx, call),
+            Self::Work(wq) => wq.fault_answered(cx, call),
             Self::Rss(_) => {}
         }
     }
@@ -195,7 +210,9 @@ impl Queues {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.table.len() + usize::from(self.gsi.is_some())
+        self.table
+            .len()
+            .saturating_add(usize::from(self.gsi.is_some()))
     }
 
     /// Adds what `make` creates from its number. Returns `None` if there are too many.
@@ -210,6 +227,15 @@ impl Queues {
         }
         self.gsi = Some(Box::new(Queue::Pair(qp)));
         Some(GSI_QPN)
+    }
+
+    /// Places from `from` on, with what is there. The first is that of QP1, and those of the table follow.
+    pub(crate) fn places(&self, from: u32) -> impl Iterator<Item = (u32, Option<(u32, &Queue)>)> {
+        let gsi = self.gsi.as_deref().map(|queue| (GSI_QPN, queue));
+        let first = (from == 0).then_some((0, gsi));
+        let others = self.table.places(from.saturating_sub(1));
+        let others = others.map(|(place, queue)| (place.saturating_add(1), queue));
+        first.into_iter().chain(others)
     }
 
     /// The queue with this number.

@@ -1,11 +1,17 @@
 //! Rings in guest memory: where their entries are.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "depth, stride and page size have passed the checks of Ring::load; addresses wrap explicitly"
+)]
+
 use faultline_abi::Status;
 use faultline_abi::admin::RingDesc;
 use faultline_abi::wqe::{RING_RECORD_SIZE, WqRecord};
 
 use crate::budget::{Budget, Held};
 use crate::dma::Dma;
+use crate::number::to_usize;
 
 /// Pages in one page of addresses.
 const ADDRS_PER_PAGE: u32 = 512;
@@ -58,7 +64,8 @@ impl Ring {
             return Err(Status::BadRing);
         }
         // Of a list that is too long the ring needs the first ones only.
-        let count = count.min(need.div_ceil(1 << shift) as u32);
+        let needed = u32::try_from(need.div_ceil(1 << shift));
+        let count = needed.map_or(count, |needed| needed.min(count));
         let held = match desc.levels {
             0 => budget.take(0),
             _ => budget.take(count as usize * 8),
@@ -109,7 +116,8 @@ impl Ring {
 
     /// Address of the word in the record that says how many entries have been taken.
     pub(crate) fn consumer_word(&self) -> u64 {
-        self.record() + core::mem::offset_of!(WqRecord, consumer) as u64
+        self.record()
+            .wrapping_add(core::mem::offset_of!(WqRecord, consumer) as u64)
     }
 
     /// Entries.
@@ -148,7 +156,7 @@ impl Ring {
         match &self.pages {
             Pages::Contiguous(base) => base.wrapping_add(offset),
             Pages::List { shift, pages, .. } => {
-                let page = pages.get((offset >> shift) as usize).copied();
+                let page = pages.get(to_usize(offset >> shift)).copied();
                 // An offset beyond the list can't arise: `load` compared lengths. An address that is
                 // certainly not mapped turns a mistake into a counted DMA error.
                 page.unwrap_or(u64::MAX << shift) | (offset & ((1 << shift) - 1))
@@ -170,5 +178,8 @@ pub(crate) fn write_entry<M: Dma>(mem: &M, addr: u64, entry: &[u8]) -> Result<()
         return Ok(());
     };
     mem.write(addr, head)?;
-    mem.store_u64(addr + head.len() as u64, u64::from_le_bytes(*tail))
+    mem.store_u64(
+        addr.wrapping_add(head.len() as u64),
+        u64::from_le_bytes(*tail),
+    )
 }

@@ -7,27 +7,28 @@ use smallvec::SmallVec;
 use crate::budget::Held;
 use crate::counters::CounterSet;
 use crate::headers::{Headers, IpVersion, Transport};
+use crate::references::References;
 
 /// Length of a Toeplitz key in bytes.
 const KEY_LEN: usize = 40;
 
 /// An indirection table: the work queues over which frames are distributed.
 #[derive(Debug)]
-pub(crate) struct RwqTable {
+pub(crate) struct RwqIndTable {
     /// Numbers of work queues or of raw queue pairs; the length is a power of two.
     queues: Vec<u32>,
     /// User context to which all of them belong.
     pub uctx: u32,
     /// Number of RSS queue pairs that use it.
-    pub refs: u32,
+    pub refs: References,
 }
 
-impl RwqTable {
+impl RwqIndTable {
     pub(crate) fn new(queues: Vec<u32>, uctx: u32) -> Self {
         Self {
             queues,
             uctx,
-            refs: 0,
+            refs: References::default(),
         }
     }
 
@@ -37,7 +38,7 @@ impl RwqTable {
 
     /// The queue for frames with this hash.
     pub(crate) fn queue(&self, hash: u32) -> Option<u32> {
-        let index = hash as usize % self.queues.len().max(1);
+        let index = (hash as usize).checked_rem(self.queues.len())?;
         self.queues.get(index).copied()
     }
 }
@@ -60,7 +61,7 @@ pub(crate) struct RssQp {
     /// Set of counters to which the frames are added.
     pub counters: CounterSet,
     /// Flows that name it. It can't be destroyed while there are any.
-    pub references: u32,
+    pub references: References,
     /// How it selects a queue.
     pub rss: Rss,
     /// Its bytes of the budget.
@@ -73,7 +74,7 @@ impl RssQp {
             pd,
             uctx,
             counters: CounterSet::DEVICE,
-            references: 0,
+            references: References::default(),
             rss,
             _held: held,
         }

@@ -37,6 +37,10 @@ pub(crate) fn follows(segments: &Segments, addr: u64) -> bool {
 }
 
 /// Keeps the first `len` bytes. Returns `len`.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a segment is not longer than what is left"
+)]
 pub(crate) fn truncate_segments(segments: &mut Segments, len: u32) -> u32 {
     let mut left = len;
     segments.retain(|segment| {

@@ -1,6 +1,7 @@
 //! Shared receive queues.
 
 use crate::receive_queue::RecvRing;
+use crate::references::References;
 use crate::tag::list::TagList;
 
 /// A shared receive queue.
@@ -11,7 +12,7 @@ pub(crate) struct Srq {
     /// User context that made it.
     pub uctx: u32,
     /// Queue pairs that use it.
-    pub refs: u32,
+    pub refs: References,
     /// The event SRQ_ERROR has been raised: a process can break a ring again and again, and a driver must be able to read
     /// all events.
     pub error_told: bool,

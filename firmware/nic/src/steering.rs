@@ -242,7 +242,8 @@ impl Steering {
 
     /// The cost of matching a frame.
     pub(crate) fn cost(&self) -> u64 {
-        (self.rules.len() + self.others.len()) as u64 * work::LOOK
+        let flows = self.rules.len().saturating_add(self.others.len());
+        work::LOOK.saturating_mul(flows as u64)
     }
 
     /// Receivers of frames that no other rule matches.

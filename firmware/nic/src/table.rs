@@ -1,7 +1,13 @@
 //! Tables of objects, and the 24-bit numbers under which guests know them.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "numbers and slots are limited by `max`, of 24 bits"
+)]
+
 use std::collections::VecDeque;
 
+use crate::number::len32;
 use crate::work::count_steps;
 
 /// Objects by number.
@@ -54,7 +60,7 @@ impl<T> Table<T> {
         if self.live >= self.max {
             return None;
         }
-        let fresh = self.slots.len() as u32;
+        let fresh = len32(self.slots.len());
         let index = if fresh < self.max {
             self.slots.push(Slot {
                 number: fresh + self.first,
@@ -115,7 +121,7 @@ impl<T> Table<T> {
         }
         let object = slot.object.take()?;
         slot.number = slot.number.wrapping_add(1 << self.slot_bits) & NUMBER_MASK;
-        self.free.push_back(index as u32);
+        self.free.push_back(len32(index));
         self.live -= 1;
         Some(*object)
     }
@@ -128,6 +134,16 @@ impl<T> Table<T> {
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.live == 0
+    }
+
+    /// All places from `from` on, with the objects that have one.
+    pub(crate) fn places(&self, from: u32) -> impl Iterator<Item = (u32, Option<(u32, &T)>)> {
+        // No step for a place before `from`: the last part of a list takes no longer than the first.
+        let slots = self.slots.get(from as usize..).unwrap_or_default();
+        (from..=u32::MAX).zip(slots).map(|(place, slot)| {
+            let object = slot.object.as_deref();
+            (place, object.map(|object| (slot.number, object)))
+        })
     }
 
     /// All objects with their numbers.
@@ -159,6 +175,11 @@ mod tests {
         assert_eq!(table.get(0), None);
         assert_eq!(table.get(u32::MAX), None);
         assert_eq!(table.len(), 2);
+        let numbers = |from| table.places(from).map(|(place, o)| (place, o.map(|o| o.0)));
+        let all: Vec<_> = numbers(0).collect();
+        assert_eq!(all.len(), 2);
+        assert!(numbers(1).eq(all.iter().skip(1).copied()));
+        assert_eq!(table.places(u32::MAX).count(), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A line holds a leaf and the stamp of the region it belongs to. A change of a region's page table gives the
 //! region a new stamp, which drops all its lines at once (shoot-down).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use crate::page_table::{Leaf, PAGE_SHIFT};
 
@@ -27,6 +27,23 @@ pub(crate) struct Tlb {
     misses: Cell<u64>,
     /// Misses since [`Tlb::take_new_misses`].
     new_misses: Cell<u64>,
+    /// Misses are recorded, for injections.
+    watched: Cell<bool>,
+    seen: RefCell<Vec<SeenMiss>>,
+}
+
+/// Misses that are recorded between two calls of [`Tlb::take_seen`], at most.
+const MAX_SEEN: usize = 1024;
+
+/// A recorded miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeenMiss {
+    /// Queue pair on whose behalf the page was looked up.
+    pub qpn: u32,
+    /// Memory key.
+    pub key: u32,
+    /// Address in the page table.
+    pub va: u64,
 }
 
 impl Tlb {
@@ -36,11 +53,17 @@ impl Tlb {
             hits: Cell::new(0),
             misses: Cell::new(0),
             new_misses: Cell::new(0),
+            watched: Cell::new(false),
+            seen: RefCell::default(),
         }
     }
 
     /// The leaf that holds `va`: from the cache, or else from `walk`.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a line does not wrap; `before` is the offset of `va` in its page, and the leaf begins at `va`; counts have 64 bits"
+    )]
     pub(crate) fn lookup(
         &self,
         epoch: u64,
@@ -77,6 +100,27 @@ impl Tlb {
     /// Hits and misses so far.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.hits.get(), self.misses.get())
+    }
+
+    /// Whether misses are to be recorded.
+    pub(crate) fn watch(&self, watched: bool) {
+        self.watched.set(watched);
+    }
+
+    /// Records a miss, if misses are to be recorded.
+    #[inline]
+    pub(crate) fn see(&self, miss: impl FnOnce() -> SeenMiss) {
+        if self.watched.get() {
+            let mut seen = self.seen.borrow_mut();
+            if seen.len() < MAX_SEEN {
+                seen.push(miss());
+            }
+        }
+    }
+
+    /// Takes what was recorded.
+    pub(crate) fn take_seen(&self) -> Vec<SeenMiss> {
+        self.seen.take()
     }
 
     /// Misses since the last call.

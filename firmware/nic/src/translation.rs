@@ -5,9 +5,13 @@ use faultline_abi::translation::{CONTIGUOUS, INVALIDATE, MAP, REPLACE, RESUME, T
 use faultline_abi::{Status, U16, U32, regs};
 use zerocopy::IntoBytes;
 
+use crate::diagnostic::{CommandQueue, Diagnostic, DriverTimes};
 use crate::dma::Dma;
+use crate::injection::commands::CommandFate;
+use crate::injection::point::Point;
 use crate::mkey::PageRange;
 use crate::nic::Nic;
+use crate::number::to_usize;
 use crate::ring::write_entry;
 use crate::time::Instant;
 use crate::work;
@@ -45,15 +49,36 @@ impl Nic {
                 self.core.fatal = regs::RING_DMA;
                 return;
             }
+            let opcode = u16::from(cmd.opcode);
+            let key = Some(cmd.key.get());
+            let refused = match self.command_fate(now, CommandQueue::Translation, opcode, key) {
+                CommandFate::Execute => None,
+                CommandFate::Refuse(status) => Some(status),
+                CommandFate::Wait => return,
+            };
+            let rings = &mut self.translation;
             let (at, phase) = rings.completion(size_of::<TqComp>());
             rings.advance();
-            let (status, n) = match self.translate_command(now, mem, &cmd) {
+            let result = match refused {
+                Some(status) => Err(status),
+                None => self.translate_command(now, mem, &cmd),
+            };
+            let (status, n) = match result {
                 Ok(n) => (Status::Ok, n),
                 Err(status) => {
                     self.core.counters.inc(Counter::command_errors);
                     (status, 0)
                 }
             };
+            self.core.diagnose(
+                now,
+                Diagnostic::Command {
+                    queue: CommandQueue::Translation,
+                    opcode,
+                    status: status as u16,
+                    object: cmd.key.get(),
+                },
+            );
             let completion = TqComp {
                 id: cmd.id,
                 status: U16::new(status as u16),
@@ -74,7 +99,13 @@ impl Nic {
         mem: &M,
         cmd: &TqCmd,
     ) -> Result<u32, Status> {
-        if cmd.reserved0 != 0 || cmd.reserved1 != [0; 20] {
+        let driver = DriverTimes {
+            wait_ns: cmd.wait_ns.get(),
+            map_ns: cmd.map_ns.get(),
+            post_ns: cmd.post_ns.get(),
+        };
+        let has_times = driver != DriverTimes::default();
+        if cmd.reserved0 != 0 || cmd.reserved1 != [0; 8] || has_times && cmd.opcode != RESUME {
             return Err(Status::ReservedNotZero);
         }
         if cmd.flags & !CONTIGUOUS != 0 {
@@ -98,32 +129,29 @@ impl Nic {
                 if count == 0 || count > MAX_LIST {
                     return Err(Status::BadRange);
                 }
-                let mut list = [0; MAX_LIST as usize * 8];
+                let mut list = [0; to_usize(MAX_LIST) * 8];
                 self.core.charge(count);
-                let bytes = list.get_mut(..count as usize * 8).ok_or(Status::BadRange)?;
+                let bytes = list
+                    .get_mut(..to_usize(count).saturating_mul(8))
+                    .ok_or(Status::BadRange)?;
                 mem.read(cmd.list.get(), bytes)
                     .map_err(|_| Status::DmaError)?;
                 let (entries, _) = bytes.as_chunks::<8>();
                 let entry = |n: u64| {
                     entries
-                        .get(n as usize)
+                        .get(to_usize(n))
                         .map_or(0, |word| u64::from_le_bytes(*word))
                 };
                 self.core.mkeys.map(key, &pages, entry)
             }
-            INVALIDATE => {
-                let removed = self.core.mkeys.invalidate(key, iova, count)?;
-                self.core
-                    .counters
-                    .add(Counter::page_invalidations, u64::from(removed));
-                if removed > 0 {
-                    self.core.counters.inc(Counter::tlb_shootdowns);
-                }
-                Ok(removed)
+            INVALIDATE => self.invalidate_pages(key, iova, count),
+            RESUME if self.core.injections.has(Point::FaultAnswer) => {
+                let (token, status) = (cmd.token.get(), cmd.resume_status.get());
+                self.resume_with_injections(now, mem, token, status, driver)
             }
             RESUME => {
                 let repaired = cmd.resume_status.get() == Status::Ok as u16;
-                self.resume_fault(now, mem, cmd.token.get(), repaired)
+                self.resume_fault(now, mem, cmd.token.get(), repaired, driver)
             }
             _ => Err(Status::BadOpcode),
         }

@@ -35,7 +35,7 @@ pub(crate) struct Meter(Cell<u64>);
 
 impl Meter {
     pub(crate) fn add(&self, work: u64) {
-        self.0.set(self.0.get() + work);
+        self.0.set(self.0.get().wrapping_add(work));
     }
 
     pub(crate) fn get(&self) -> u64 {
@@ -45,7 +45,8 @@ impl Meter {
 
 /// Frames for one receiver, with so many bytes in all.
 pub(crate) fn of_frames(count: u32, bytes: usize) -> u64 {
-    u64::from(count) * FRAME + (bytes / BYTES) as u64
+    let bytes = (bytes / BYTES) as u64;
+    u64::from(count).wrapping_mul(FRAME).wrapping_add(bytes)
 }
 
 /// Counts steps that have really been taken, so that tests can compare them with the work that was charged for them: an
@@ -53,7 +54,7 @@ pub(crate) fn of_frames(count: u32, bytes: usize) -> u64 {
 #[inline(always)]
 pub fn count_steps(count: u64) {
     #[cfg(debug_assertions)]
-    STEPS.with(|steps| steps.set(steps.get() + count));
+    STEPS.with(|steps| steps.set(steps.get().wrapping_add(count)));
     #[cfg(not(debug_assertions))]
     let _ = count;
 }

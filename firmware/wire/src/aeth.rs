@@ -149,6 +149,10 @@ const RNR_TIMER_10US: [u32; 32] = [
     clippy::indexing_slicing,
     reason = "the table has an element for each five-bit value"
 )]
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "entries of the table are below 2^17"
+)]
 pub const fn rnr_timer_ns(code: u8) -> u64 {
     RNR_TIMER_10US[(code & 0x1f) as usize] as u64 * 10_000
 }
@@ -161,7 +165,7 @@ pub const fn rnr_timer_code(ns: u64) -> u8 {
         if rnr_timer_ns(code) >= ns {
             return code;
         }
-        code += 1;
+        code = code.wrapping_add(1);
     }
     0
 }

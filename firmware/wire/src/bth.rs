@@ -65,7 +65,7 @@ impl Psn {
     pub const fn diff(self, other: Self) -> i32 {
         let forward = self.sub(other.0).0 as i32;
         if forward > 1 << 23 {
-            forward - (1 << 24)
+            forward.wrapping_sub(1 << 24)
         } else {
             forward
         }

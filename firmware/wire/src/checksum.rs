@@ -45,9 +45,9 @@ impl InternetSum {
     fn fold(self) -> u16 {
         let mut sum = self.sum;
         while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
+            sum = (sum & 0xffff).wrapping_add(sum >> 16);
         }
-        sum as u16
+        (sum & 0xffff) as u16
     }
 
     /// The checksum, if the checksum field was zero in the added bytes.
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_sum_in_pieces_is_the_sum() {
-        let bytes: Vec<u8> = (0..1001u32).map(|n| (n * n / 8) as u8).collect();
+        let bytes: Vec<u8> = (0..1001u32).map(|n| ((n * n / 8) & 0xff) as u8).collect();
         let mut whole = 0u64;
         for pair in bytes.chunks(2) {
             whole += u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u64::from(*low));

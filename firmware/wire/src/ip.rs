@@ -146,7 +146,9 @@ pub struct Ipv4 {
 
 impl Ipv4 {
     /// Length of the header in bytes.
-    pub const LEN: usize = 20;
+    pub const LEN: usize = Self::LEN_FIELD as usize;
+    /// The same as the field `total_len` has it.
+    const LEN_FIELD: u16 = 20;
 
     /// Reads a header; returns it and its length.
     ///
@@ -277,7 +279,7 @@ impl Ipv6 {
         }
         let payload_len = r.u16()?;
         let ip = Self {
-            traffic_class: (word >> 20) as u8,
+            traffic_class: ((word >> 20) & 0xff) as u8,
             flow_label: word & 0xf_ffff,
             payload_len,
             next_header: r.u8()?,
@@ -342,7 +344,7 @@ impl Ip {
                 identification: 0,
                 dont_fragment: true,
                 protocol: PROTOCOL_UDP,
-                total_len: Ipv4::LEN as u16,
+                total_len: Ipv4::LEN_FIELD,
             }),
             _ => Self::V6(Ipv6 {
                 src: src.0,

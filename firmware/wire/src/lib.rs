@@ -25,6 +25,8 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
+// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 #[cfg(test)]
 extern crate std;

@@ -138,6 +138,10 @@ bitflags! {
 impl Headers {
     /// Length of these headers on the wire in bytes.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the lengths of all headers are below 2^8"
+    )]
     pub const fn wire_len(self) -> usize {
         const fn one(set: Headers, header: Headers, len: usize) -> usize {
             if set.contains(header) { len } else { 0 }

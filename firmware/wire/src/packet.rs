@@ -10,6 +10,11 @@
 //!
 //! Nothing here panics, whatever the bytes or the field values are.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "the headers of a packet are below 2^8 bytes in all, and lengths of packets have 16 bits"
+)]
+
 use crate::cursor::{tail, tail_mut};
 use crate::icrc::{ICRC_LEN, icrc};
 use crate::ip::PROTOCOL_UDP;
@@ -192,12 +197,12 @@ impl RoceHeader {
         let udp = Udp {
             src_port: self.udp_src_port,
             dst_port: ROCE_V2_PORT,
-            // No overflow: set_payload_len has checked this length against a field of the same width.
-            len: self.udp_len(payload_len) as u16,
+            // `set_payload_len` has checked this length against a field of the same width.
+            len: u16::try_from(self.udp_len(payload_len)).unwrap_or(u16::MAX),
             checksum: 0,
         };
         let bth = Bth {
-            pad: pad_len(payload_len) as u8,
+            pad: u8::try_from(pad_len(payload_len)).unwrap_or(0),
             ..self.bth
         };
 

@@ -69,5 +69,5 @@ impl Udp {
 pub const fn src_port_for_flow_label(flow_label: u32) -> u16 {
     let low = flow_label & 0x3fff;
     let high = (flow_label >> 14) & 0x3f;
-    (low ^ high) as u16 | 0xc000
+    ((low ^ high) & 0x3fff) as u16 | 0xc000
 }

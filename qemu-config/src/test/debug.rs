@@ -26,7 +26,7 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
         let name = format!("debug-kernel::{CHECKPATCH}");
         tally.add(&name, started.elapsed(), verdict);
     }
-    let mut pairs = Pairs::new(workspace, dir, Kernel::Debug);
+    let mut pairs = Pairs::new(workspace, dir);
     let mut run = |suite, filter| {
         for job in jobs_of(workspace, suite, filter, Kernel::Debug, options) {
             job.run(workspace, dir, &mut pairs, tally);

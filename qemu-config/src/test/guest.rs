@@ -56,7 +56,7 @@ pub fn run(
     Ok(())
 }
 
-/// Runs a test; gives how long it took, without booting.
+/// Runs a test; returns how long it took, without booting.
 fn judge(
     workspace: &Workspace,
     name: &str,
@@ -77,7 +77,7 @@ fn judge(
     Ok((elapsed, verdict))
 }
 
-/// Runs a test in a pair; gives whether that can be used again. After a failure nobody knows what is left in it.
+/// Runs a test in a pair; returns whether that can be used again: not after a failure, because its state is unknown then.
 fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdict, bool) {
     let [server, client] = pair.cluster.guests.as_slice() else {
         return (Verdict::Failed("there are not two guests".into()), false);

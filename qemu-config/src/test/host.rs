@@ -43,13 +43,13 @@ enum Run {
 }
 
 const TABLE: [Step; 11] = [
-    one("fmt", When::Before, |workspace, dir| {
+    one("fmt", When::Beside, |workspace, dir| {
         cargo(workspace, dir, "fmt", &["fmt", "--all", "--check"]).map(|_| None)
     }),
-    one("dependencies", When::Before, |workspace, _| {
+    one("dependencies", When::Beside, |workspace, _| {
         dependencies(workspace).map(|()| None)
     }),
-    one("scripts", When::Before, |workspace, dir| {
+    one("scripts", When::Beside, |workspace, dir| {
         scripts::check(workspace, dir).map(|()| None)
     }),
     one("clippy", When::Beside, |workspace, dir| {

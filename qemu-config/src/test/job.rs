@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::time::Instant;
 
+use anyhow::Result;
+
 use super::pair::Pairs;
 use super::suite::{Options, Suite};
 use super::suites::GuestTest;
 use super::tally::{Tally, Verdict};
-use super::{guest, leaks, needs, pyverbs, robustness};
+use super::{guest, leaks, needs, pyverbs, robustness, scenarios, sight};
 use crate::cluster::Plan;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
@@ -24,6 +26,7 @@ pub struct Job {
 enum Tests {
     Pyverbs(Vec<pyverbs::Test>),
     Robustness(Vec<(&'static str, robustness::Test)>),
+    Sight(Vec<(&'static str, sight::Test)>),
     Table(Vec<GuestTest>),
 }
 
@@ -52,6 +55,14 @@ pub fn jobs_of(
     };
     if !robustness.is_empty() {
         add(plan.clone(), Tests::Robustness(robustness));
+    }
+    let sight = match suite {
+        Suite::Sight => sight::chosen(sight::TESTS, filter),
+        Suite::Scenarios => sight::chosen(scenarios::TESTS, filter),
+        _ => Vec::new(),
+    };
+    if !sight.is_empty() {
+        add(plan.clone(), Tests::Sight(sight));
     }
     let mut table = guest::chosen(suite.name(), filter, kernel, options);
     table.sort_by_key(|test| test.cpus);
@@ -84,10 +95,22 @@ impl Job {
         match &self.tests {
             Tests::Pyverbs(tests) => tests.iter().map(|test| full(test.name, 0)).collect(),
             Tests::Robustness(tests) => tests.iter().map(|(name, _)| full(name, 0)).collect(),
+            Tests::Sight(tests) => tests.iter().map(|(name, _)| full(name, 0)).collect(),
             Tests::Table(tests) => tests
                 .iter()
                 .map(|test| full(test.name, test.least_seconds()))
                 .collect(),
+        }
+    }
+
+    /// The guests that its tests ask for, in order. Configurations go to `dir`.
+    pub fn plans(&self, dir: &Path) -> Result<Vec<Plan>> {
+        match &self.tests {
+            Tests::Robustness(tests) => tests
+                .iter()
+                .map(|(name, _)| robustness::plan_of(name, &self.plan, dir))
+                .collect(),
+            Tests::Pyverbs(_) | Tests::Sight(_) | Tests::Table(_) => Ok(vec![self.plan.clone()]),
         }
     }
 
@@ -100,6 +123,7 @@ impl Job {
             Tests::Robustness(tests) => {
                 robustness::run(workspace, tests, plan, label, dir, pairs, tally)
             }
+            Tests::Sight(tests) => sight::run(workspace, tests, plan, label, pairs, tally),
             Tests::Table(tests) => guest::run(workspace, tests, plan, label, pairs, tally),
         };
         if let Err(error) = result {

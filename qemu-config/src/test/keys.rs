@@ -10,7 +10,8 @@ use super::cargo::{cargo, count_cargo_test};
 use super::host::When;
 use super::pyverbs::Test;
 use super::tally::{Tally, Verdict};
-use crate::bench::HARNESS;
+use crate::bench::harness_arguments;
+use crate::emulator::Profile;
 use crate::progress;
 use crate::workspace::Workspace;
 
@@ -53,7 +54,7 @@ pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tal
                 count_cargo_test(workspace, dir, "keys::simulator", &words, &[], tally);
             }
             if measures {
-                let words = ["build", "--release", "--quiet"];
+                let words = ["build", "--profile", Profile::Quick.name(), "--quiet"];
                 let bench = ["-p", "faultline-harness", "--bin", "bench"];
                 let words = [&words[..], &bench[..]].concat();
                 // The measurement tries again, and says what is wrong.
@@ -101,7 +102,7 @@ fn least_delay(workspace: &Workspace, dir: &Path) -> (Result<f64>, usize) {
 fn delay(workspace: &Workspace, dir: &Path) -> Result<f64> {
     let json = dir.join("delay.json");
     let shown = json.display().to_string();
-    let mut words = HARNESS.to_vec();
+    let mut words = harness_arguments(Profile::Quick).to_vec();
     words.extend(["--only", "keys", "--json", &shown]);
     let missed = cargo(workspace, dir, "delay", &words).err();
     let figures = match std::fs::read(&json) {

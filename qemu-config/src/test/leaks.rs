@@ -8,8 +8,8 @@ use crate::image::Kernel;
 
 /// Ends the pair that is kept if its kernel can report leaks; the report is a test of `label`.
 pub fn leave_without(pairs: &mut Pairs<'_>, label: &str, tally: &mut Tally) {
-    if pairs.kernel() == Kernel::Debug
-        && let Some(pair) = pairs.kept()
+    if let Some(pair) = pairs.kept()
+        && pair.cluster.plan.kernel == Kernel::Debug
     {
         look_for_leaks(pair, label, tally);
         pairs.leave();

@@ -7,6 +7,7 @@ mod host;
 mod job;
 mod keys;
 mod leaks;
+mod memory;
 mod needs;
 mod pair;
 mod pyverbs;
@@ -14,8 +15,10 @@ mod pyverbs_tests;
 mod results;
 mod robustness;
 mod sanitizers;
+mod scenarios;
 mod schedule;
 mod scripts;
+mod sight;
 mod suite;
 mod suites;
 mod tally;
@@ -37,7 +40,7 @@ pub use self::suite::Options;
 use self::suite::{Suite, choose};
 use self::tally::Tally;
 use crate::command::say;
-use crate::emulator;
+use crate::emulator::{self, Profile};
 use crate::image::Kernel;
 use crate::progress::{self, Item, Progress};
 use crate::workspace::Workspace;
@@ -96,7 +99,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         });
         if guests {
             // It takes as long as what else guests consist of. They wait for it, and say so if it does not build.
-            scope.spawn(|| emulator::build(workspace));
+            scope.spawn(|| emulator::build(workspace, Profile::Quick));
         }
         schedule::run(workspace, &dir, batches, options.pairs, &mut results);
         results.merge(beside.join());
@@ -191,5 +194,7 @@ fn run_on_host(
         }
         Suite::DebugKernel | Suite::Sanitizers => (),
         Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
+        Suite::Sight => (),
+        Suite::Scenarios => scenarios::run_host(workspace, filter, when, dir, tally),
     }
 }

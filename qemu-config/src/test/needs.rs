@@ -111,7 +111,14 @@ mod tests {
             pairs: 2,
         };
         let plan = |suite| plan(Path::new(""), suite, Kernel::Stable, &options);
-        for suite in ["rdmacm", "odp", "pyverbs", "coherence"] {
+        for suite in [
+            "rdmacm",
+            "odp",
+            "pyverbs",
+            "coherence",
+            "sight",
+            "scenarios",
+        ] {
             assert_eq!(plan(suite), plan("pingpong"));
         }
         let debug = super::plan(Path::new(""), "odp", Kernel::Debug, &options).hardware;

@@ -1,15 +1,25 @@
-//! The pairs of guests that tests run in: one after the other, each for as many tests as it is good for.
+//! The pairs of guests that tests run in: one after the other, each for as many tests as it is good for. While tests run in
+//! one, the next one boots.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::Scope;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use super::memory::room_for_a_pair;
 use crate::cluster::{Cluster, Plan};
+use crate::command::say;
 use crate::image::Kernel;
+use crate::priority::{self, Priority};
 use crate::progress;
 use crate::workspace::Workspace;
+
+/// Pairs that boot, or wait, while tests run in another. Two, because some tests are shorter than a boot.
+const MOST_AHEAD: usize = 2;
 
 /// What the boot of a pair is called in the durations of a run.
 pub fn boot_name(kernel: Kernel) -> String {
@@ -41,56 +51,172 @@ impl Pair {
     }
 }
 
+/// What to boot beside the tests.
+struct Order {
+    plan: Plan,
+    dir: PathBuf,
+    priority: Priority,
+    result: Sender<Result<Cluster>>,
+}
+
+/// A thread that boots pairs beside the tests. It lives as long as they do: QEMU dies with the thread that starts it.
+pub struct Booter(Sender<Order>);
+
+impl Booter {
+    /// Starts the thread. `None` if the priority of a process cannot be raised again: pairs that boot beside tests would
+    /// hinder them, or be slow for ever.
+    pub fn start<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        workspace: &'scope Workspace,
+    ) -> Option<Self> {
+        let (sender, orders) = mpsc::channel::<Order>();
+        priority::may_be_raised().then(|| {
+            scope.spawn(move || {
+                priority::lower_this_thread();
+                for order in orders {
+                    let cluster =
+                        Cluster::boot_with(workspace, &order.plan, &order.dir, &order.priority);
+                    // Nobody waits for it if the run has ended.
+                    let _ = order.result.send(cluster);
+                }
+            });
+            Self(sender)
+        })
+    }
+}
+
+/// A pair that boots, or has booted, beside the tests.
+struct Ahead {
+    plan: Plan,
+    dir: PathBuf,
+    priority: Priority,
+    result: Receiver<Result<Cluster>>,
+}
+
 /// Boots pairs, and keeps the last one for the next test that wants it.
 pub struct Pairs<'a> {
     workspace: &'a Workspace,
     /// Where the pairs have their folders.
     dir: &'a Path,
-    kernel: Kernel,
-    boots: u32,
     boots_repeated: usize,
     kept: Option<Pair>,
+    last_dir: PathBuf,
+    booter: Option<Booter>,
+    /// The plans that tests will ask for, in this order.
+    upcoming: VecDeque<Plan>,
+    ahead: VecDeque<Ahead>,
 }
 
 impl<'a> Pairs<'a> {
     /// None so far.
-    pub fn new(workspace: &'a Workspace, dir: &'a Path, kernel: Kernel) -> Self {
+    pub fn new(workspace: &'a Workspace, dir: &'a Path) -> Self {
         Self {
             workspace,
             dir,
-            kernel,
-            boots: 0,
             boots_repeated: 0,
             kept: None,
+            last_dir: dir.to_owned(),
+            booter: None,
+            upcoming: VecDeque::new(),
+            ahead: VecDeque::new(),
         }
     }
 
-    /// A pair of `plan`: the one that is kept, or a new one. The kept one ends if it is another.
+    /// None so far. Tests will ask for `upcoming`, which `booter` boots beside them.
+    pub fn ahead(self, booter: Option<Booter>, upcoming: Vec<Plan>) -> Self {
+        Self {
+            booter,
+            upcoming: upcoming.into(),
+            ..self
+        }
+    }
+
+    /// A pair of `plan`: the one that is kept, the one that has booted beside the tests, or a new one. The kept one ends if
+    /// it is another.
     pub fn take(&mut self, plan: &Plan) -> Result<Pair> {
         if let Some(pair) = self.kept.take_if(|pair| pair.cluster.plan == *plan) {
             return Ok(pair);
         }
         self.leave();
-        let dir = self.new_dir()?;
-        let name = boot_name(self.kernel);
+        let name = boot_name(plan.kernel);
         progress::begin(&name);
         let started = Instant::now();
-        let cluster = Cluster::boot(self.workspace, plan, &dir)?;
+        let cluster = match self.booted_beside(plan) {
+            Some(cluster) => cluster,
+            None => {
+                self.last_dir = self.new_dir(plan.kernel)?;
+                Cluster::boot(self.workspace, plan, &self.last_dir)?
+            }
+        };
         progress::end(&name, started.elapsed(), 0);
         self.boots_repeated += cluster.repeated;
         let seen = vec![0; cluster.guests.len()];
+        self.look_ahead(plan)?;
         Ok(Pair { cluster, seen })
     }
 
-    /// Makes the folder of the next pair. Other threads may boot pairs of the same kernel: the one that makes a folder
-    /// has its number.
-    fn new_dir(&mut self) -> Result<PathBuf> {
+    /// The pair that boots beside the tests, if it is of this plan; now it is needed.
+    fn booted_beside(&mut self, plan: &Plan) -> Option<Cluster> {
+        let ahead = self.ahead.pop_front_if(|ahead| ahead.plan == *plan)?;
+        ahead.priority.raise();
+        match ahead.result.recv() {
+            Ok(Ok(cluster)) => {
+                self.last_dir = ahead.dir;
+                Some(cluster)
+            }
+            Ok(Err(error)) => {
+                self.boots_repeated += 1;
+                say(format!(
+                    "guests did not boot beside tests; booting again: {error:#}"
+                ));
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Begins to boot what is needed after a pair of `plan`.
+    fn look_ahead(&mut self, plan: &Plan) -> Result<()> {
+        // A pair that replaces one that has failed is not among them.
+        if self.upcoming.contains(plan) {
+            while self.upcoming.pop_front().is_some_and(|next| next != *plan) {}
+        }
+        while self.ahead.len() < MOST_AHEAD
+            && let Some(booter) = &self.booter
+            && let Some(next) = self.upcoming.get(self.ahead.len())
+            && room_for_a_pair()
+        {
+            let dir = self.new_dir(next.kernel)?;
+            let priority = Priority::low();
+            let (sender, result) = mpsc::channel();
+            let order = Order {
+                plan: next.clone(),
+                dir: dir.clone(),
+                priority: priority.clone(),
+                result: sender,
+            };
+            if booter.0.send(order).is_err() {
+                break;
+            }
+            self.ahead.push_back(Ahead {
+                plan: next.clone(),
+                dir,
+                priority,
+                result,
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes the folder of the next pair: the first number that is free. Other threads may boot pairs of the same kernel:
+    /// the one that makes a folder has its number.
+    fn new_dir(&self, kernel: Kernel) -> Result<PathBuf> {
+        let mut number = 1;
         loop {
-            self.boots += 1;
-            let dir = self.last_dir();
+            let dir = self.dir.join(format!("{}{number}", kernel.name()));
             match std::fs::create_dir(&dir) {
                 Ok(()) => return Ok(dir),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => (),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
                 Err(error) => {
                     return Err(error).with_context(|| format!("creating {}", dir.display()));
                 }
@@ -108,10 +234,9 @@ impl<'a> Pairs<'a> {
         self.kept = Some(pair);
     }
 
-    /// The folder of the pair that was booted last.
+    /// The folder of the pair that was taken last.
     pub fn last_dir(&self) -> PathBuf {
-        self.dir
-            .join(format!("{}{}", self.kernel.name(), self.boots))
+        self.last_dir.clone()
     }
 
     /// Ends the pair that is kept.
@@ -119,11 +244,6 @@ impl<'a> Pairs<'a> {
         if let Some(pair) = self.kept.take() {
             pair.cluster.save_logs();
         }
-    }
-
-    /// Their kernel.
-    pub fn kernel(&self) -> Kernel {
-        self.kernel
     }
 
     /// The pair that is kept.

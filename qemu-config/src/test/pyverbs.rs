@@ -8,8 +8,9 @@ use anyhow::{Context, Result};
 use super::pair::Pairs;
 use super::pyverbs_tests::MODULES;
 use super::tally::{Tally, Verdict};
-use crate::cluster::Plan;
+use crate::cluster::{Plan, in_parallel};
 use crate::command::{say, tail};
+use crate::guest::{Outcome, Status};
 use crate::progress;
 
 /// Tests of this name look for a graphics device of two makers, whose memory they share. Guests have none.
@@ -39,7 +40,7 @@ pub struct Test {
 /// For all the tests of one call: Python alone needs seconds to start under TCG.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs tests, all in one call, in the first guest of a pair of `plan`: they talk to themselves.
+/// Runs tests in a pair of `plan`, half of them in each guest, in one call: they talk to themselves.
 pub fn run(
     chosen: &[Test],
     plan: &Plan,
@@ -49,19 +50,32 @@ pub fn run(
     tally: &mut Tally,
 ) -> Result<()> {
     let mut pair = pairs.take(plan)?;
-    let guest = pair.cluster.guests.first().context("there is no guest")?;
     progress::begin(&format!("{label}: {} tests of rdma-core", chosen.len()));
     let started = Instant::now();
-    let outcome = guest.run(&script(chosen), LIMIT * plan.kernel.patience())?;
+    let [first, second] = halves(chosen);
+    let work: Vec<_> = pair.cluster.guests.iter().zip([first, second]).collect();
+    let outcomes = in_parallel(work, |(guest, tests)| match tests.is_empty() {
+        true => Ok(None),
+        false => guest
+            .run(&script(&tests), LIMIT * plan.kernel.patience())
+            .map(Some),
+    })?;
+    let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
+    let timed_out = outcomes
+        .iter()
+        .any(|outcome| outcome.status == Status::TimedOut);
     let elapsed = started.elapsed() / chosen.len() as u32;
-    let text = String::from_utf8_lossy(&outcome.both).into_owned();
+    let text: String = outcomes
+        .iter()
+        .map(|outcome| String::from_utf8_lossy(&outcome.both) + "\n")
+        .collect();
     let log = dir.join(format!("{}.log", label.replace("::", "-")));
     std::fs::write(log, &text).context("keeping the output")?;
     let mut counts = [0; 3];
     for &test in chosen {
         let verdict = match must_pass(test, verdict(&text, test)) {
-            Verdict::Failed(why) if outcome.status == crate::guest::Status::TimedOut => {
-                Verdict::Failed(format!("{why} (all of them timed out)"))
+            Verdict::Failed(why) if timed_out => {
+                Verdict::Failed(format!("{why} (the tests of a guest timed out)"))
             }
             other => other,
         };
@@ -80,7 +94,7 @@ pub fn run(
     ));
     let troubles = pair.troubles();
     if !troubles.is_empty() {
-        let why = format!("{}\n{}", troubles.join("\n"), tail(&outcome.both, 30));
+        let why = format!("{}\n{}", troubles.join("\n"), tail(text.as_bytes(), 30));
         tally.add(
             &format!("{label}::pyverbs::kernel"),
             started.elapsed(),
@@ -92,6 +106,31 @@ pub fn run(
         false => pair.cluster.save_logs(),
     }
     Ok(())
+}
+
+/// Two parts of about the same number of tests. Those of a module are together: they may use the same groups or ports.
+fn halves(tests: &[Test]) -> [Vec<Test>; 2] {
+    let mut modules: Vec<Vec<Test>> = Vec::new();
+    for test in tests {
+        match modules
+            .iter_mut()
+            .find(|module| module.iter().any(|known| known.module == test.module))
+        {
+            Some(module) => module.push(*test),
+            None => modules.push(vec![*test]),
+        }
+    }
+    // The largest first, each to the part that has fewer.
+    modules.sort_by_key(|module| std::cmp::Reverse(module.len()));
+    let mut parts = [Vec::new(), Vec::new()];
+    for module in modules {
+        let [first, second] = &mut parts;
+        match first.len() <= second.len() {
+            true => first.extend(module),
+            false => second.extend(module),
+        }
+    }
+    parts
 }
 
 fn script(tests: &[Test]) -> String {
@@ -216,6 +255,26 @@ mod tests {
         let script = script(&[odp("test_a"), odp("test_b")]);
         let wanted = "run_pyverbs -k 'tests.test_odp.*.test_a' -k 'tests.test_odp.*.test_b'";
         assert_eq!(script, wanted);
+    }
+
+    #[test]
+    fn each_test_is_in_one_of_two_halves() {
+        let tests: Vec<Test> = all().collect();
+        let parts = halves(&tests);
+        assert!(parts[0].len().abs_diff(parts[1].len()) <= 2);
+        let both = || parts.iter().flatten();
+        assert!(
+            tests
+                .iter()
+                .all(|test| both().filter(|&known| known == test).count() == 1)
+        );
+        assert!(
+            parts[0]
+                .iter()
+                .all(|test| { parts[1].iter().all(|other| other.module != test.module) })
+        );
+        let [first, second] = halves(&tests[..1]);
+        assert_eq!((first.len(), second.len()), (1, 0));
     }
 
     #[test]

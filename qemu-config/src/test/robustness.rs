@@ -31,6 +31,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("device_unbound_under_traffic", device_unbound_under_traffic),
     ("interface_down_under_traffic", interface_down_under_traffic),
     ("function_reset", function_reset),
+    ("health_reported", health_reported),
     ("watches_without_device", watches_without_device),
     ("handles_of_a_stopped_device", handles_of_a_stopped_device),
     // Nothing is left after these.
@@ -77,20 +78,7 @@ pub fn run(
             continue;
         }
         let started = Instant::now();
-        let mut plan = plan.clone();
-        let poll_time_us = match name {
-            // An engine that does not sleep while there is traffic is not woken: QEMU then has nothing to send, and so
-            // does not run into its own assertion (see below) each time.
-            KILLED_UNDER_TRAFFIC => Some(50_000),
-            // One that always sleeps is woken by each request.
-            KILLED_ASLEEP => Some(0),
-            _ => None,
-        };
-        if let Some(time) = poll_time_us {
-            let config = dir.join(format!("{name}.toml"));
-            std::fs::write(&config, format!("poll_time_us = {time}\n"))?;
-            plan.config = Some(config);
-        }
+        let plan = plan_of(name, plan, dir)?;
         let mut result = judge(pairs, &plan, name, test);
         let mut retries = Vec::new();
         for _ in 1..ATTEMPTS {
@@ -116,6 +104,26 @@ pub fn run(
         tally.add_after(&full, started.elapsed(), verdict, &retries);
     }
     Ok(())
+}
+
+/// The guests of a test: those of `plan`, or of the same with a device of this test, whose configuration goes to `dir`.
+pub fn plan_of(name: &str, plan: &Plan, dir: &Path) -> Result<Plan> {
+    let mut plan = plan.clone();
+    let poll_time_us = match name {
+        // An engine that does not sleep while there is traffic is not woken: QEMU then has nothing to send, and so does not
+        // run into its own assertion (see below) each time.
+        KILLED_UNDER_TRAFFIC => Some(50_000),
+        // One that always sleeps is woken by each request.
+        KILLED_ASLEEP => Some(0),
+        _ => None,
+    };
+    if let Some(time) = poll_time_us {
+        let config = dir.join(format!("{name}.toml"));
+        std::fs::write(&config, format!("poll_time_us = {time}\n"))
+            .with_context(|| format!("writing {}", config.display()))?;
+        plan.config = Some(config);
+    }
+    Ok(plan)
 }
 
 /// Whether a QEMU has aborted in its own error handling: QEMU 11.1's vfio-user client reports the loss of its server
@@ -165,7 +173,7 @@ fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {
 }
 
 /// The link carries traffic.
-fn works(cluster: &Cluster) -> Result<()> {
+pub fn works(cluster: &Cluster) -> Result<()> {
     let (server, client) = pair(cluster)?;
     let command = "ibv_rc_pingpong -c -n 100 -d $RDMA_DEV -g $GID_INDEX";
     let report = exchange::run(
@@ -344,6 +352,15 @@ fn function_reset(cluster: &Cluster, plan: &Plan) -> Result<()> {
     works(cluster)
 }
 
+/// Resets the device under its driver, which reports that, and gives it a new one.
+fn health_reported(cluster: &Cluster, plan: &Plan) -> Result<()> {
+    let (_, client) = pair(cluster)?;
+    works(cluster)?;
+    client.must("device_health reset", SHORT)?;
+    configure(client, plan)?;
+    works(cluster)
+}
+
 /// Takes the device from its driver while a program waits for events of its mappings.
 fn watches_without_device(cluster: &Cluster, plan: &Plan) -> Result<()> {
     let (_, client) = pair(cluster)?;
@@ -447,6 +464,9 @@ fn emulator_killed_while_idle(cluster: &Cluster, _: &Plan) -> Result<()> {
     server
         .must("fatal_event wait", SHORT)
         .context("an event of the device's death")?;
+    server
+        .must("device_health lost", SHORT)
+        .context("devlink's report of the device's death")?;
     let outcome = server.run(
         "timeout 20 ibv_rc_pingpong -n 1 -d $RDMA_DEV -g $GID_INDEX",
         SHORT,

@@ -1,22 +1,21 @@
 //! Which guests run when. A pair of guests and its device keep up to two processors busy, so two pairs run side by side if the
 //! host has four.
 
-use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::job::Job;
-use super::pair::{Pairs, boot_name};
+use super::memory::{self, PAIR_MIB};
+use super::pair::{Booter, Pairs, boot_name};
 use super::results::Results;
+use crate::cluster::Plan;
 use crate::image::Kernel;
 use crate::progress;
 use crate::workspace::Workspace;
 
 /// Pairs of guests that run at the same time, at most. Tests with more pairs have not been tried.
 const MOST_PAIRS: usize = 2;
-/// MiB that a pair of guests needs on the host: memory, persistent memory and QEMU's translated code of two guests.
-const PAIR_MIB: u64 = 3400;
 
 /// Jobs that need the same guests, in the order in which they run.
 pub struct Batch {
@@ -40,8 +39,7 @@ impl Batch {
 /// How many pairs of guests this host can run at the same time.
 pub fn pairs_of_host() -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    pairs_of(cores, available_mib(&meminfo))
+    pairs_of(cores, memory::available_mib())
 }
 
 /// One for every two cores, as far as they have the memory. An unknown amount is taken for enough. With a core for each, two
@@ -51,16 +49,8 @@ fn pairs_of(cores: usize, available_mib: Option<u64>) -> usize {
     (cores / 2).min(by_memory).clamp(1, MOST_PAIRS)
 }
 
-/// `MemAvailable` of `/proc/meminfo`.
-fn available_mib(meminfo: &str) -> Option<u64> {
-    let rest = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
-    Some(kib / 1024)
-}
-
-/// Runs all batches, `pairs` of them at a time, the longest first, so that all workers end at about the same time.
+/// Runs all batches, `pairs` of them at a time, the longest first, so that all workers end at about the same time. One worker
+/// knows what comes next, and boots it beside the tests.
 pub fn run(
     workspace: &Workspace,
     dir: &Path,
@@ -69,32 +59,55 @@ pub fn run(
     results: &mut Results,
 ) {
     batches.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    let upcoming = match pairs {
+        1 => plans(&batches, dir),
+        _ => Vec::new(),
+    };
     let queue = Mutex::new(batches);
     let choices = results.counts.len();
-    let work = || {
+    let work = |booter| {
         let _shown = progress::take_part();
         let mut results = Results::new(choices);
+        let mut pairs = Pairs::new(workspace, dir).ahead(booter, upcoming.clone());
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some(batch) = next else {
+                results.tally.boots_repeated += pairs.boots_repeated();
                 return results;
             };
-            let mut pairs = Pairs::new(workspace, dir, batch.kernel);
             for (choice, job) in &batch.jobs {
                 let before = results.tally.count();
                 job.run(workspace, dir, &mut pairs, &mut results.tally);
                 results.counts[*choice] += results.tally.count() - before;
             }
             pairs.leave();
-            results.tally.boots_repeated += pairs.boots_repeated();
         }
     };
+    let work = &work;
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..pairs).map(|_| scope.spawn(work)).collect();
+        let worker = |_| {
+            let booter = (!upcoming.is_empty())
+                .then(|| Booter::start(scope, workspace))
+                .flatten();
+            scope.spawn(move || work(booter))
+        };
+        let workers: Vec<_> = (0..pairs).map(worker).collect();
         for worker in workers {
             results.merge(worker.join());
         }
     });
+}
+
+/// The guests that the tests of batches ask for, the last batch first.
+fn plans(batches: &[Batch], dir: &Path) -> Vec<Plan> {
+    let jobs = batches.iter().rev().flat_map(|batch| &batch.jobs);
+    let mut plans: Vec<Plan> = jobs
+        // A test whose guests cannot be had says so itself.
+        .filter_map(|(_, job)| job.plans(dir).ok())
+        .flatten()
+        .collect();
+    plans.dedup();
+    plans
 }
 
 #[cfg(test)]
@@ -109,12 +122,5 @@ mod tests {
         assert_eq!(pairs_of(3, Some(100 * PAIR_MIB)), 1);
         assert_eq!(pairs_of(1, Some(100 * PAIR_MIB)), 1);
         assert_eq!(pairs_of(64, None), MOST_PAIRS);
-    }
-
-    #[test]
-    fn available_memory_is_read_from_meminfo() {
-        let text = "MemTotal:       24689116 kB\nMemFree:  1 kB\nMemAvailable:   10485760 kB\n";
-        assert_eq!(available_mib(text), Some(10_240));
-        assert_eq!(available_mib("MemTotal: 1 kB\n"), None);
     }
 }

@@ -11,7 +11,12 @@ use crate::host;
 use crate::workspace::{Workspace, files_below};
 
 /// Where the files are; each of them is a script.
-const PLACES: &[&str] = &["tests/guest/scripts", "qemu-config/guest", ".ci"];
+const PLACES: &[&str] = &[
+    "tests/guest/scripts",
+    "tests/scenarios/programs",
+    "qemu-config/guest",
+    ".ci",
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Language {

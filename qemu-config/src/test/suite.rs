@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{host, keys, pyverbs, robustness, sanitizers, suites};
+use super::{host, keys, pyverbs, robustness, sanitizers, scenarios, sight, suites};
 use crate::cluster::Nic;
 use crate::image::Kernel;
 
@@ -19,6 +19,8 @@ const DEFAULT: &[&str] = &[
     "pinned",
     "tags",
     "keys",
+    "sight",
+    "scenarios",
     "torture",
     "ulp",
     "apps",
@@ -28,7 +30,7 @@ const DEFAULT: &[&str] = &[
 
 /// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
 /// minutes of traffic, or does what does not depend on the guest's kernel. So all together stay well below an hour.
-const ON_ONE_KERNEL: &[&str] = &["keys", "ulp", "apps", "swap", "robustness"];
+const ON_ONE_KERNEL: &[&str] = &["keys", "scenarios", "ulp", "apps", "swap", "robustness"];
 
 /// Tests of other suites of which the same holds: they take long, and others of their suite show on the
 /// second kernel what they would (streams over TCP, WRITEs of each size, what happens to DAX files), or a short form does.
@@ -89,6 +91,10 @@ pub enum Suite {
     Pyverbs,
     /// Things dying under traffic.
     Robustness,
+    /// What is seen of the device from outside.
+    Sight,
+    /// Faults on purpose under programs in guests.
+    Scenarios,
     /// Some of the others on a kernel that looks for mistakes, and what only that can do.
     DebugKernel,
     /// Tests of the emulator, built with sanitizers.
@@ -105,6 +111,8 @@ impl Suite {
             Self::Keys,
             Self::Pyverbs,
             Self::Robustness,
+            Self::Sight,
+            Self::Scenarios,
             Self::DebugKernel,
             Self::Sanitizers,
         ]);
@@ -120,6 +128,8 @@ impl Suite {
             Self::Keys => "keys",
             Self::Pyverbs => "pyverbs",
             Self::Robustness => "robustness",
+            Self::Sight => "sight",
+            Self::Scenarios => "scenarios",
             Self::DebugKernel => "debug-kernel",
             Self::Sanitizers => "sanitizers",
         }
@@ -134,6 +144,8 @@ impl Suite {
             Self::Host
             | Self::Guest(_)
             | Self::Robustness
+            | Self::Sight
+            | Self::Scenarios
             | Self::DebugKernel
             | Self::Sanitizers => Vec::new(),
         }
@@ -146,7 +158,9 @@ impl Suite {
             Self::Keys => keys::STEPS,
             Self::DebugKernel => &[CHECKPATCH],
             Self::Sanitizers => &sanitizers::STEPS,
-            Self::Guest(_) | Self::Odp | Self::Pyverbs | Self::Robustness => &[],
+            Self::Guest(_) | Self::Odp | Self::Pyverbs => &[],
+            Self::Robustness | Self::Sight => &[],
+            Self::Scenarios => scenarios::STEPS,
         }
     }
 
@@ -154,6 +168,11 @@ impl Suite {
     pub fn tests(self) -> Vec<String> {
         let others: Vec<&str> = match self {
             Self::Robustness => robustness::TESTS.iter().map(|&(name, _)| name).collect(),
+            Self::Sight => sight::TESTS.iter().map(|&(name, _)| name).collect(),
+            Self::Scenarios => {
+                let tests = scenarios::TESTS.iter().map(|&(name, _)| name);
+                tests.chain(scenarios::STEPS.iter().copied()).collect()
+            }
             Self::DebugKernel => [&DEBUG_KERNEL[..], &[CHECKPATCH]].concat(),
             Self::Host
             | Self::Keys

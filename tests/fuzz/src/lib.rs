@@ -16,6 +16,7 @@ mod input;
 mod offload;
 mod page_table;
 mod peer;
+mod scenario;
 mod stream;
 mod wire;
 
@@ -32,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     ("stream", stream::vfio_user),
     ("page_table", page_table::against_model),
     ("config", config::text),
+    ("scenario", scenario::text),
 ];
 
 /// The target of this name.

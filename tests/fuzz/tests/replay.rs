@@ -41,5 +41,5 @@ macro_rules! corpora {
 }
 
 corpora!(
-    packet, responder, forger, commands, offload, stream, page_table, config
+    packet, responder, forger, commands, offload, stream, page_table, config, scenario
 );

@@ -29,7 +29,7 @@ no_device() {
 mkdir -p /tmp/artefacts
 NETDEV='' RDMA_DEV='' GID_INDEX=''
 if [ "$nic" != none ]; then
-	lab_until 10 find_netdev || no_device 'the NIC has no network interface'
+	lab_until 60 find_netdev || no_device 'the NIC has no network interface'
 	# udev may just be renaming it.
 	udevadm settle --timeout=20
 	find_netdev
@@ -43,10 +43,10 @@ if [ "$nic" != none ]; then
 	if [ "$nic" = rxe ]; then
 		modprobe rdma_rxe && rdma link add rxe0 type rxe netdev "$NETDEV"
 	fi
-	lab_until 10 find_rdma || no_device 'there is no RDMA device'
+	lab_until 60 find_rdma || no_device 'there is no RDMA device'
 	udevadm settle --timeout=20
 	find_rdma
-	if ! lab_until 10 find_gid; then
+	if ! lab_until 60 find_gid; then
 		echo "no GID holds the address $MY_IP"
 		exit 1
 	fi

@@ -12,8 +12,8 @@ become() {
 	ip link set "$NETDEV" up
 }
 works() {
-	lab_until 20 ping -q -c 1 -W 1 "$PEER_IP"
-	ping -q -c 5 -i 0.2 -W 5 "$PEER_IP" | grep -q ' 0% packet loss'
+	lab_until 20 ping -q -c 1 -W 0.3 "$PEER_IP"
+	ping -q -c 5 -i 0.02 -W 5 "$PEER_IP" | grep -q ' 0% packet loss'
 }
 
 old=$(cat "/sys/class/net/$NETDEV/address")
@@ -26,7 +26,7 @@ become 02:00:00:00:77:01
 works
 [ "$(refused)" = "$before" ]
 become "$peer"
-lab_fails ping -q -c 3 -W 1 "$PEER_IP"
+lab_fails ping -q -c 3 -i 0.2 -W 1 "$PEER_IP"
 [ "$(refused)" -gt "$before" ]
 become "$old"
 before=$(refused)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # TCP streams over two queues, queues that are added and removed under streams, and a table that steers them.
 #
-#	netdev_queues server	takes a stream at each port from 5001 on and says how the receive queues shared them
+#	netdev_queues server	takes a stream at each port from 5001 on, returns what it gets at port 5019, and says how the receive queues shared them
 #	netdev_queues client	sends them
 . /lab/lib.sh
 set -eu
@@ -12,13 +12,17 @@ stat() { ethtool -S "$NETDEV" | sed -n "s/^ *$1: //p"; }
 # The client waits for the first port, which therefore is the last one to be there.
 server() {
 	local port pids=() pid before0 before1 received0 received1
-	ready() { local port; for port in $(seq 5002 5018); do lab_listens "$port" || return 1; done; }
+	ready() { local port; for port in $(seq 5002 5019); do lab_listens "$port" || return 1; done; }
 	before0=$(stat rx0_packets)
 	before1=$(stat rx1_packets)
 	for port in $(seq 5002 5018); do
 		lab stream-receive "$port" &
 		pids+=($!)
 	done
+	# Returns what is sent to it, until the client ends.
+	rm -f /run/answers && mkfifo /run/answers
+	nc -l 5019 <>/run/answers >&0 &
+	pids+=($!)
 	lab_until 10 ready || exit 1
 	lab stream-receive 5001 &
 	pids+=($!)
@@ -64,9 +68,34 @@ counts() { echo "$(stat rx0_packets) $(stat rx1_packets) $(stat tx0_packets) $(s
 sent() { read -r "$1" <"/sys/class/net/$NETDEV/statistics/tx_packets"; }
 # TCP waits about as long again as the change took, which only the test's own limit bounds.
 flows() {
-	local mark now
+	local mark now start=$SECONDS
 	sent mark
-	until sent now; [ "$now" -ge $((mark + 50)) ]; do sleep 0.1; done
+	until sent now; [ "$now" -ge $((mark + 50)) ]; do
+		if [ $((SECONDS - start)) -ge 60 ]; then
+			note "$((now - mark)) packets in a minute"
+			tc -s qdisc show dev "$NETDEV"
+			ethtool -S "$NETDEV"
+			ss -tino
+			grep ^TcpExt /proc/net/netstat
+			return 1
+		fi
+		sleep 0.1
+	done
+}
+
+# Requests one after the other on one connection, until a file exists. A frame that waits for a queue which the driver has
+# stopped is the only one of its connection: nothing but the driver can send it when the queue starts again.
+requests() {
+	local number=0 answer
+	exec 3<>"/dev/tcp/$PEER_IP/5019"
+	until [ -e "$1" ]; do
+		number=$((number + 1))
+		echo "$number" >&3
+		read -r -t 60 answer <&3 || { echo "request $number has no answer"; return 1; }
+		[ "$answer" = "$number" ] || return 1
+		echo "$number" 1<>/run/answered
+	done
+	echo "$number requests"
 }
 
 client() {
@@ -103,6 +132,20 @@ client() {
 	touch /run/changed
 	end
 	note "the streams have ended"
+
+	rm -f /run/changed
+	echo 0 >/run/answered
+	requests /run/changed &
+	pids=($!)
+	answered() { read -r after </run/answered && [ "$after" -ge $((before + 5)) ]; }
+	for count in 1 2 1 2 1 2 1 2 1 2; do
+		read -r before </run/answered
+		lab_until 20 answered || { echo "no answers after $before requests"; return 1; }
+		ethtool -L "$NETDEV" combined $count
+	done
+	touch /run/changed
+	end
+	note "the requests have ended"
 
 	# One queue: the other is not used. The table and the key go another way at once.
 	ethtool -L "$NETDEV" combined 1

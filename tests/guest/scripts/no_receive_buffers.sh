@@ -9,18 +9,18 @@ parameters=/sys/module/failing_receive/parameters
 trap 'rmmod failing_receive; ethtool -G "$NETDEV" rx 512' EXIT
 ethtool -G "$NETDEV" rx 64
 insmod "/lib/modules/$(uname -r)/failing_receive.ko" netdev="$NETDEV"
-reached() { ping -q -c 1 -W 1 "$PEER_IP"; }
+reached() { ping -q -c 1 -W 0.5 "$PEER_IP"; }
 lab_until 10 reached
 echo Y >$parameters/fail
-ping -q -f -c 300 -W 1 "$PEER_IP" || true
+ping -q -f -c 200 -W 0.5 "$PEER_IP" || true
 lab_fails reached
 read -r before <$parameters/failed
-sleep 2
+sleep 1
 read -r after <$parameters/failed
 tries=$((after - before))
-echo "$before failures under traffic, $tries in two seconds without"
+echo "$before failures under traffic, $tries in a second without"
 # Each 20 ms, on as many channels as there are.
-[ $tries -ge 20 ] && [ $tries -le $((250 * $(nproc))) ]
+[ $tries -ge 10 ] && [ $tries -le $((125 * $(nproc))) ]
 lab_fails reached
 echo N >$parameters/fail
 lab_until 5 reached

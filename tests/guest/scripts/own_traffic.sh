@@ -17,7 +17,7 @@ flows() {
 before=0 first=0
 lab_sent before
 answered first
-pong &
+pong -e &
 serving=$!
 lab_until 10 lab_listens 18515
 pong "$MY_IP" &

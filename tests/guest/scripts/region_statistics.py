@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What `rdma statistic` tells of regions: pages asked for early, faults, pages that went. All of it in one process,
-with a queue pair that is connected to itself.
+"""What `rdma statistic` and `rdma resource` tell of regions: pages asked for early, faults and their time, pages that
+went. All of it in one process, with a queue pair that is connected to itself.
 """
 import ctypes
 import json
@@ -42,7 +42,16 @@ class Region:
         [shown] = rdma("statistic", "show", "mr", "mrn", str(self.number))
         print(shown, flush=True)
         counters = ("page_faults", "page_faults_handled", "page_invalidations", "page_prefetch")
+        self.times = shown.get("page_fault_ns"), shown.get("page_fault_max_ns")
         return tuple(shown.get(counter) for counter in counters)
+
+    def details(self):
+        [shown] = rdma("-d", "-d", "resource", "show", "mr", "mrn", str(self.number))
+        print(shown, flush=True)
+        return shown
+
+    def present(self):
+        return self.details()["drv_pages_present"]
 
 
 def write(qp, cq, source, target):
@@ -74,21 +83,49 @@ qp.to_rts(attr)
 
 pinned = Region(pd, ACCESS)
 region = Region(pd, ACCESS | e.IBV_ACCESS_ON_DEMAND)
+LINK = os.environ["RDMA_DEV"] + "/1"
+TIMED = ("page_fault_ns", "page_fault_wait_ns", "page_fault_map_ns")
+
+
+def optional():
+    """The optional counters; those that are off are not shown."""
+    [shown] = rdma("statistic", "show", "link", LINK)
+    return {name: shown[name] for name in TIMED if name in shown}
+
+
 assert pinned.statistics() == (None, None, None, None)
 assert region.statistics() == (0, 0, 0, 0)
+assert region.times == (0, 0) and region.present() == 0
+assert pinned.details()["drv_kind"] == "pinned" and "drv_pages_present" not in pinned.details()
+assert region.details()["drv_kind"] == "on-demand"
+assert region.details()["drv_access"] == ACCESS | e.IBV_ACCESS_ON_DEMAND
 pd.advise_mr(e._IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, e._IBV_ADVISE_MR_FLAG_FLUSH,
              [SGE(region.address, EARLY * PAGE, region.mr.lkey)])
 *others, prefetches = region.statistics()
 assert others == [0, 0, 0] and prefetches > 0
+assert region.present() == EARLY and optional() == {}
+subprocess.check_call(["rdma", "statistic", "set", "link", LINK, "optional-counters", ",".join(TIMED)])
+# They keep their values while they are off.
+before = optional()
+assert before.keys() == set(TIMED), before
 # The other pages are not there, then all are, and then none.
 write(qp, cq, pinned, region)
 faults, handled, *others = region.statistics()
 assert faults > 0 and handled == faults and others == [0, prefetches]
+total, longest = region.times
+assert faults * longest >= total >= longest > 0 and region.present() == PAGES
+time.sleep(0.1)
+timed = {name: value - before[name] for name, value in optional().items()}
+assert timed["page_fault_ns"] == total, timed
+assert 0 < timed["page_fault_wait_ns"] + timed["page_fault_map_ns"] < total, timed
+subprocess.check_call(["rdma", "statistic", "unset", "link", LINK, "optional-counters"])
+assert optional() == {}
 write(qp, cq, pinned, region)
-assert region.statistics() == (faults, handled, 0, prefetches)
+assert region.statistics() == (faults, handled, 0, prefetches) and region.times == (total, longest)
 region.memory.madvise(mmap.MADV_DONTNEED)
-assert region.statistics() == (faults, handled, PAGES, prefetches)
+assert region.statistics() == (faults, handled, PAGES, prefetches) and region.present() == 0
 write(qp, cq, pinned, region)
 more, handled, *others = region.statistics()
 assert more > faults and handled == more and others == [PAGES, prefetches]
+assert region.times[0] > total and region.present() == PAGES
 print("PASS")

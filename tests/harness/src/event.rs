@@ -93,7 +93,7 @@ impl EventQueue {
             .is_some_and(|fd| rustix::io::read(fd, &mut count).is_ok())
     }
 
-    /// Sleeps until the vector is signalled; gives whether it was.
+    /// Sleeps until the vector is signalled; returns whether it was.
     pub fn sleep(&self, timeout: Duration) -> Result<bool, DriverError> {
         let Some(fd) = self.object.nic().eventfd(self.vector) else {
             return Ok(false);

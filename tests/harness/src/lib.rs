@@ -6,7 +6,7 @@
 //! - [`Nic`]: connection, start and reset, registers, commands, counters, doorbells
 //! - [`Context`], [`Pd`], [`Mr`], [`Ah`], [`EventQueue`], [`Cq`], [`Srq`], [`Qp`]: the objects, destroyed
 //!   when dropped
-//! - [`Flow`], [`Wq`], [`RwqTable`], [`RssQp`], [`TagSrq`]: who gets which frames and messages
+//! - [`Flow`], [`Wq`], [`RwqIndTable`], [`RssQp`], [`TagSrq`]: who gets which frames and messages
 //! - [`SendWr`], [`Wc`]: what goes into a QP and comes out of a CQ
 //! - [`client`]: the protocol, with the means to speak badly
 //! - [`testbed`]: a process with NICs on threads of this one, and nodes that are ready to talk
@@ -46,6 +46,6 @@ pub use nic::{Counters, Nic, NicOptions, Reset};
 pub use qp::{Link, Qp, QpOptions, QpType, Srq, connect};
 pub use ram::{Buf, Ram, Rng, pattern};
 pub use ring::RingLayout;
-pub use steering::{Flow, HASH_KEY_LEN, Receiver, RssQp, RwqTable, Wq};
+pub use steering::{Flow, HASH_KEY_LEN, Receiver, RssQp, RwqIndTable, Wq};
 pub use tag::{TagOp, TagSrq, eager, rendezvous};
 pub use wr::{Data, SendWr};

@@ -129,7 +129,7 @@ fn translation_slot(index: u32) -> usize {
     (index & ((1 << TQ_LOG_DEPTH) - 1)) as usize
 }
 
-/// Writes a command to the translation queue; gives its index.
+/// Writes a command to the translation queue; returns its index.
 fn write_translation(control: &mut Control, mut cmd: TqCmd) -> u32 {
     let index = control.tq_index;
     cmd.id.set(index as u16);
@@ -509,7 +509,7 @@ impl Nic {
         self.0.generation.load(Ordering::SeqCst)
     }
 
-    /// Carries out an admin command; gives handle and body of the answer.
+    /// Carries out an admin command; returns handle and body of the answer.
     pub fn admin<T: IntoBytes + zerocopy::Immutable>(
         &self,
         opcode: u16,
@@ -599,7 +599,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Carries out a translation command as it is, but for its id; gives the count of the answer.
+    /// Carries out a translation command as it is, but for its id; returns the count of the answer.
     pub fn translate(&self, cmd: TqCmd) -> Result<u32, DriverError> {
         let control = &mut *lock(&self.0.control);
         self.translate_locked(control, cmd)
@@ -640,7 +640,7 @@ impl Nic {
         Ok(self.ring(0, bell)?)
     }
 
-    /// Waits for the command with this index; gives the count of its answer.
+    /// Waits for the command with this index; returns the count of its answer.
     fn finish_translation(
         &self,
         control: &Control,

@@ -372,7 +372,7 @@ impl Qp {
         (1 << self.log_depth) - self.producer.wrapping_sub(self.completed)
     }
 
-    /// Puts a work request into the send queue without telling the device; gives its number.
+    /// Puts a work request into the send queue without telling the device; returns its number.
     #[inline]
     pub fn stage(&mut self, wr: &SendWr<'_>) -> Result<u32, PostError> {
         if self.room() == 0 {
@@ -423,7 +423,7 @@ impl Qp {
         self.object.ring(self.page, doorbell::SQ, self.producer)
     }
 
-    /// Posts one send work request; gives its number.
+    /// Posts one send work request; returns its number.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<u32, PostError> {
         let index = self.stage(wr)?;

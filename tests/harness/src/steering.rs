@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use faultline_abi::admin;
 use faultline_abi::steering::{
-    CreateFlow, CreateRssQp, CreateRwqTable, CreateWq, FlowFields, ModifyWq,
+    CreateFlow, CreateRssQp, CreateRwqIndTable, CreateWq, FlowFields, ModifyWq,
 };
 use faultline_abi::wqe::Sge;
 use faultline_abi::{U32, U64, doorbell};
@@ -64,19 +64,19 @@ impl Nic {
     }
 
     /// Makes an indirection table of work queues, of which there is a power of two.
-    pub fn rwq_table(&self, wqs: &[&Wq]) -> Result<RwqTable, DriverError> {
+    pub fn rwq_ind_table(&self, wqs: &[&Wq]) -> Result<RwqIndTable, DriverError> {
         let list = self.alloc(wqs.len() * 4)?;
         for (n, wq) in wqs.iter().enumerate() {
             list.store_u32(n * 4, wq.number());
         }
-        let create = CreateRwqTable {
+        let create = CreateRwqIndTable {
             addr: U64::new(list.dma(0)),
             log_size: wqs.len().max(1).ilog2() as u8,
-            ..CreateRwqTable::default()
+            ..CreateRwqIndTable::default()
         };
         let keep = wqs.iter().map(|wq| wq.object.clone() as _).collect();
-        let opcodes = (admin::CREATE_RWQ_TABLE, admin::DESTROY_RWQ_TABLE);
-        Ok(RwqTable(Object::create(self, opcodes, &create, keep)?))
+        let opcodes = (admin::CREATE_RWQ_IND_TABLE, admin::DESTROY_RWQ_IND_TABLE);
+        Ok(RwqIndTable(Object::create(self, opcodes, &create, keep)?))
     }
 }
 
@@ -97,7 +97,7 @@ pub struct Wq {
 
 /// An indirection table.
 #[derive(Debug)]
-pub struct RwqTable(Arc<Object>);
+pub struct RwqIndTable(Arc<Object>);
 
 /// A queue pair that spreads frames over the work queues of a table.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Context {
     pub fn rss_qp(
         &self,
         pd: &Pd,
-        table: &RwqTable,
+        table: &RwqIndTable,
         fields: u32,
         key: &[u8; HASH_KEY_LEN],
     ) -> Result<RssQp, DriverError> {
@@ -153,7 +153,7 @@ impl Context {
     }
 }
 
-impl RwqTable {
+impl RwqIndTable {
     /// Its number.
     pub fn number(&self) -> u32 {
         self.0.handle()

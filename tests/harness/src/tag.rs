@@ -144,7 +144,7 @@ impl TagSrq {
         self.producer.wrapping_sub(taken)
     }
 
-    /// Posts an operation; gives its number.
+    /// Posts an operation; returns its number.
     pub fn post(&mut self, op: &TagOp<'_>) -> Result<u32, PostError> {
         if self.under_way() >= 1 << LOG_OPS {
             return Err(PostError::Full);

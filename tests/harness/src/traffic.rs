@@ -195,7 +195,7 @@ impl Storm {
     }
 
     /// The other node is gone. Everything of this one (0 or 1) must be completed: some of it well, then one
-    /// request that says what happened, then the rest flushed. Gives the status that says it, and how many
+    /// request that says what happened, then the rest flushed. Returns the status that says it, and how many
     /// requests ended well.
     #[track_caller]
     pub fn end(&mut self, which: usize, node: &Node, peer: &Node) -> (u8, usize) {

@@ -60,7 +60,7 @@ fn is_closed(error: &ClientError) -> bool {
     }
 }
 
-/// Sends bytes and then a question that has an answer; gives the replies before that, or `None` if the device
+/// Sends bytes and then a question that has an answer; returns the replies before that, or `None` if the device
 /// closed the connection. A device that does neither panics here, after the client's patience.
 #[track_caller]
 fn answers(client: &mut Client, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Option<Vec<RawReply>> {

@@ -13,7 +13,7 @@ use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};
 use faultline_harness::{
     Cq, EventQueue, Flow, HASH_KEY_LEN, NicOptions, Qp, QpOptions, QpType, Reset, Rng, RssQp,
-    RwqTable, SendWr, TagOp, TagSrq, Wq, connect, eager, pattern, rendezvous,
+    RwqIndTable, SendWr, TagOp, TagSrq, Wq, connect, eager, pattern, rendezvous,
 };
 
 /// Frames to this port go to the raw queue pair, those to others to the work queues.
@@ -28,7 +28,7 @@ struct Alive {
     _flows: [Flow; 2],
     taker: Taker,
     _rss: RssQp,
-    _table: RwqTable,
+    _table: RwqIndTable,
     wqs: [Wq; 2],
     frames: Cq,
     srq: TagSrq,
@@ -53,7 +53,7 @@ impl Alive {
         for wq in &mut wqs {
             wq.modify(WQS_RDY).unwrap();
         }
-        let table = node.nic.rwq_table(&[&wqs[0], &wqs[1]]).unwrap();
+        let table = node.nic.rwq_ind_table(&[&wqs[0], &wqs[1]]).unwrap();
         let key = *pattern(5, HASH_KEY_LEN).first_chunk().unwrap();
         let rss = context.rss_qp(pd, &table, HASH_SRC_PORT_UDP, &key).unwrap();
         let port = |port: u16| FlowFields {
@@ -118,7 +118,7 @@ impl Alive {
         done.count() as u64
     }
 
-    /// Takes the frames that have come; gives how many by flow.
+    /// Takes the frames that have come; returns how many by flow.
     fn take(&mut self, node: &Node, stream: &Stream) -> [u64; 2] {
         let mut count = [0; 2];
         while let Some((wc, frame)) = self.taker.take() {

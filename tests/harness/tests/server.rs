@@ -24,7 +24,7 @@ fn config(sockets: &[PathBuf]) -> Config {
     }
 }
 
-/// Starting must fail; gives the message.
+/// Starting must fail; returns the message.
 #[track_caller]
 fn refused(config: &Config) -> String {
     match Server::start(config) {

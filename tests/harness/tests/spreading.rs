@@ -4,14 +4,14 @@
 use std::time::{Duration, Instant};
 
 use faultline::PollMode;
-use faultline_abi::admin::{Counter, DESTROY_RWQ_TABLE, DESTROY_WQ};
+use faultline_abi::admin::{Counter, DESTROY_RWQ_IND_TABLE, DESTROY_WQ};
 use faultline_abi::steering::*;
 use faultline_abi::{Status, cqe};
 use faultline_harness::frames::{
     Frame, Network, SLOT, Stream, Transport, anything, raw_qp, rule, send, settle,
 };
 use faultline_harness::testbed::{Fabric, LONG, Node};
-use faultline_harness::{Cq, EventQueue, Flow, HASH_KEY_LEN, RssQp, RwqTable, Wq, pattern};
+use faultline_harness::{Cq, EventQueue, Flow, HASH_KEY_LEN, RssQp, RwqIndTable, Wq, pattern};
 
 /// The key, addresses, ports and hashes of Microsoft's "Verifying the RSS Hash Calculation".
 const KEY: [u8; HASH_KEY_LEN] = [
@@ -43,7 +43,7 @@ struct Queue {
 struct Spread {
     _flow: Flow,
     rss: RssQp,
-    table: RwqTable,
+    table: RwqIndTable,
     queues: Vec<Queue>,
 }
 
@@ -65,7 +65,7 @@ impl Spread {
             queue.wq.modify(WQS_RDY).unwrap();
         }
         let wqs: Vec<&Wq> = queues.iter().map(|queue| &queue.wq).collect();
-        let table = node.nic.rwq_table(&wqs).unwrap();
+        let table = node.nic.rwq_ind_table(&wqs).unwrap();
         let rss = node.context.rss_qp(&node.pd, &table, fields, &KEY);
         let rss = rss.unwrap();
         let flow = node.nic.flow(&rss, &rule(0, 0, 77), Some(&anything()));
@@ -232,7 +232,7 @@ fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
         let number = spread.queues[bad].wq.number();
         assert_eq!(refused(DESTROY_WQ, number), Some(Status::InUse));
         let table = spread.table.number();
-        assert_eq!(refused(DESTROY_RWQ_TABLE, table), Some(Status::InUse));
+        assert_eq!(refused(DESTROY_RWQ_IND_TABLE, table), Some(Status::InUse));
         run(&mut spread, &mut taken, &[0, 1, 2, 3]);
 
         let dropped = |b: &Node| b.nic.counters().unwrap()[Counter::rx_filtered];
@@ -299,8 +299,8 @@ fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
     // With the table the queues are free to go: each of them has gone with its last owner.
     drop(queues);
     assert_eq!(
-        refused(DESTROY_RWQ_TABLE, numbers.1),
-        Some(Status::BadRwqTable)
+        refused(DESTROY_RWQ_IND_TABLE, numbers.1),
+        Some(Status::BadRwqIndTable)
     );
     assert_eq!(refused(DESTROY_WQ, numbers.2), Some(Status::BadWq));
     assert_eq!(refused(DESTROY_WQ, numbers.0), Some(Status::BadWq));

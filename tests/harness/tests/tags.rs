@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use faultline::PollMode;
@@ -85,7 +85,7 @@ impl Matcher {
         }
     }
 
-    /// Carries out an operation; gives its completion.
+    /// Carries out an operation; returns its completion.
     #[track_caller]
     fn done(&mut self, op: &TagOp<'_>) -> Wc {
         let id = self.srq.post(op).unwrap();
@@ -237,6 +237,17 @@ struct Software {
 impl Software {
     const TAG: u64 = 0xfeed;
 
+    /// How often each thing has happened that can happen to a receive.
+    fn effects(&self) -> [(&'static str, u64); 5] {
+        [
+            ("matched by the device", self.matched),
+            ("claimed by software", self.claims),
+            ("served directly", self.directly),
+            ("cancelled", self.cancels[1]),
+            ("cancelled too late", self.cancels[0]),
+        ]
+    }
+
     /// A receive: from what is there already, or on the list.
     fn receive(&mut self) {
         if let Some(message) = self.early.pop_front() {
@@ -256,10 +267,14 @@ impl Software {
     }
 
     fn cancel(&mut self, slot: u32) {
-        if !self.cancelled.values().any(|other| *other == slot) {
+        if !self.is_cancelled(slot) {
             let id = self.m.srq.post(&TagOp::remove(slot)).unwrap();
             self.cancelled.insert(id, slot);
         }
+    }
+
+    fn is_cancelled(&self, slot: u32) -> bool {
+        self.cancelled.values().any(|other| *other == slot)
     }
 
     /// A message that the device has not matched, as it came. What waits is read by software.
@@ -315,6 +330,9 @@ impl Software {
             // then it is the oldest.
             let at = self.order.iter().position(|other| *other == slot);
             assert!(matches!(at, None | Some(0)), "neither here nor there");
+            if at.is_none() && !self.holds.contains_key(&slot) {
+                self.free.push(slot);
+            }
         }
     }
 
@@ -337,7 +355,10 @@ impl Software {
             let wrong = self.m.node.buf.pattern_mismatch(at, len, number);
             assert_eq!(wrong, None, "message {number}");
             assert_eq!(self.m.tagged(slot, len + 1)[len], 0, "behind it");
-            self.free.push(slot);
+            // While its removal is under way, the answer could not be told from that for the next receive in this buffer.
+            if !self.is_cancelled(slot) {
+                self.free.push(slot);
+            }
             self.arrived.fetch_add(1, Ordering::Release);
         }
     }
@@ -349,8 +370,8 @@ impl Software {
         self.next_message += 1;
         self.m.post_plain(wc.id);
         // The oldest receive that has not been cancelled: its cancellation can't fail any more.
-        let cancelled = |slot: &u32| self.cancelled.values().any(|other| other == slot);
-        match self.order.iter().position(|slot| !cancelled(slot)) {
+        let mut order = self.order.iter();
+        match order.position(|slot| !self.is_cancelled(*slot)) {
             Some(at) => {
                 let slot = self.order.remove(at).unwrap();
                 self.handled += 1;
@@ -371,6 +392,7 @@ fn number_of(message: &[u8]) -> u64 {
 
 #[test]
 fn receives_come_and_go_while_messages_do_and_all_match_in_order() {
+    /// At least.
     const MESSAGES: u64 = 20_000;
     const WINDOW: u64 = 12;
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d"]).unwrap();
@@ -381,12 +403,15 @@ fn receives_come_and_go_while_messages_do_and_all_match_in_order() {
     let (qp, mut qa) = m.connect(&a, &Link::default());
     let arrived = Arc::new(AtomicU64::new(0));
     let done = arrived.clone();
+    let enough = Arc::new(AtomicBool::new(false));
+    let sent = Arc::new(AtomicU64::new(u64::MAX));
+    let (stop, total) = (enough.clone(), sent.clone());
     let sender = std::thread::spawn(move || {
         let fin = [a.mr.sge(Node::BUF - 64, 64)];
         (0..60).for_each(|_| qa.post_recv(0, &fin).unwrap());
         let mut number = 0;
         let start = Instant::now();
-        while number < MESSAGES {
+        while !stop.load(Ordering::Acquire) {
             while let Some(wc) = a.cq.poll() {
                 assert!(wc.is_ok(), "{wc:?}");
                 match wc.is_receive() {
@@ -423,8 +448,9 @@ fn receives_come_and_go_while_messages_do_and_all_match_in_order() {
             qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
             number += 1;
         }
+        total.store(number, Ordering::Release);
         // The data must stay until it has been read.
-        while done.load(Ordering::Acquire) < MESSAGES && start.elapsed() < 12 * LONG {
+        while done.load(Ordering::Acquire) < number && start.elapsed() < 12 * LONG {
             std::thread::yield_now();
         }
         (a, qa)
@@ -449,8 +475,20 @@ fn receives_come_and_go_while_messages_do_and_all_match_in_order() {
     let mut rng = Rng::new(1);
     let mut ahead = true;
     let start = Instant::now();
-    while s.arrived.load(Ordering::Acquire) < MESSAGES {
-        assert!(start.elapsed() < 12 * LONG, "{} messages", s.next_message);
+    loop {
+        let arrived = s.arrived.load(Ordering::Acquire);
+        if arrived >= sent.load(Ordering::Acquire) {
+            break;
+        }
+        // On a busy machine some of what can happen is rare.
+        let effects = s.effects();
+        if arrived >= MESSAGES && effects.iter().all(|(_, count)| *count > 20) {
+            enough.store(true, Ordering::Release);
+        }
+        assert!(
+            start.elapsed() < 12 * LONG,
+            "{arrived} messages, {effects:?}"
+        );
         while let Some(wc) = s.m.cq.poll() {
             s.on_completion(&wc);
         }
@@ -479,23 +517,7 @@ fn receives_come_and_go_while_messages_do_and_all_match_in_order() {
         }
     }
     let _sender = sender.join().unwrap();
-    println!(
-        "{} matched by the device, {} receives claimed, {} served directly, {} of {} cancelled",
-        s.matched,
-        s.claims,
-        s.directly,
-        s.cancels[1],
-        s.cancels[0] + s.cancels[1]
-    );
-    for (what, count) in [
-        ("matched", s.matched),
-        ("claimed", s.claims),
-        ("served directly", s.directly),
-        ("cancelled", s.cancels[1]),
-        ("cancelled too late", s.cancels[0]),
-    ] {
-        assert!(count > 20, "{count} {what}");
-    }
+    println!("{:?}", s.effects());
     neighbours.finish();
 }
 

@@ -124,7 +124,10 @@ impl Bus for Port {
     }
     fn write_register(&mut self, offset: u32, value: u32) {
         let machine = &mut *self.machine.borrow_mut();
-        machine.nodes[self.node].0.write_register(offset, value);
+        let now = Instant(machine.now);
+        machine.nodes[self.node]
+            .0
+            .write_register(now, offset, value);
     }
     fn doorbell(&mut self, page: u32, bell: Doorbell) {
         let machine = &mut *self.machine.borrow_mut();

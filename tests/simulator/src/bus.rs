@@ -26,6 +26,6 @@ pub trait Bus {
     fn write_register(&mut self, offset: u32, value: u32);
     /// Rings a doorbell on a page.
     fn doorbell(&mut self, page: u32, bell: Doorbell);
-    /// Called while the driver waits for something. Gives false when waiting has become pointless.
+    /// Called while the driver waits for something. Returns false when waiting has become pointless.
     fn wait(&mut self) -> bool;
 }

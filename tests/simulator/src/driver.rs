@@ -444,7 +444,7 @@ impl<B: Bus> Driver<B> {
         check_status(comp.status.get()).map(|()| comp.count.get())
     }
 
-    /// Several translation commands with one doorbell. Gives how many were done at once, and then after each thing
+    /// Several translation commands with one doorbell. Returns how many were done at once, and then after each thing
     /// that happened, until all were.
     pub fn translate_all(&mut self, cmds: &[TqCmd]) -> Result<Vec<usize>> {
         let mut places = Vec::new();
@@ -549,7 +549,13 @@ impl<B: Bus> Driver<B> {
         self.ring(0, doorbell::EQ_ARM, eq.eqn, eq.consumer);
     }
 
-    /// Allocates a user context; gives its page.
+    /// Asks for an interrupt of the queue of asynchronous events.
+    pub fn arm_events(&mut self) {
+        let (eqn, consumer) = (self.events.eqn, self.events.consumer);
+        self.ring(0, doorbell::EQ_ARM, eqn, consumer);
+    }
+
+    /// Allocates a user context; returns its page.
     pub fn alloc_uctx(&mut self) -> Result<u32> {
         Ok(self.command(ALLOC_UCTX, 0, &())?.handle.get())
     }
@@ -869,7 +875,7 @@ impl<B: Bus> Driver<B> {
         Ok(self.command(ALLOC_XRCD, 0, &[0u8; 0])?.handle.get())
     }
 
-    /// Creates an XRC target; gives its number.
+    /// Creates an XRC target; returns its number.
     pub fn create_xrc_target(&mut self, xrcd: u32) -> Result<u32> {
         let body = CreateQp {
             qp_type: QPT_XRC_TGT,
@@ -1127,16 +1133,16 @@ impl<B: Bus> Driver<B> {
     }
 
     /// Creates an indirection table; the number of work queues is a power of two.
-    pub fn create_rwq_table(&mut self, wqs: &[u32]) -> Result<u32> {
+    pub fn create_rwq_ind_table(&mut self, wqs: &[u32]) -> Result<u32> {
         for (n, wq) in wqs.iter().enumerate() {
             self.bus.store_u32(self.scratch + n as u64 * 4, *wq);
         }
-        let body = CreateRwqTable {
+        let body = CreateRwqIndTable {
             addr: U64::new(self.scratch),
             log_size: wqs.len().ilog2() as u8,
-            ..CreateRwqTable::default()
+            ..CreateRwqIndTable::default()
         };
-        Ok(self.command(CREATE_RWQ_TABLE, 0, &body)?.handle.get())
+        Ok(self.command(CREATE_RWQ_IND_TABLE, 0, &body)?.handle.get())
     }
 
     /// Sets an entry of the GID table.

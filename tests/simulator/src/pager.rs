@@ -70,6 +70,8 @@ pub struct Pager {
     pub ahead: u64,
     /// What is done.
     pub answer: Answer,
+    /// Pages are mapped again for a fault, also if they are present already: the device may have lost their entries.
+    pub maps_again: bool,
     /// Records seen.
     pub records: Vec<Eqe>,
 }
@@ -93,6 +95,7 @@ impl Pager {
             delay: 50_000,
             ahead: 0,
             answer: Answer::Repair,
+            maps_again: false,
             records: Vec::new(),
         };
         for n in 0..frames {
@@ -114,7 +117,7 @@ impl Pager {
         bus.write(frame, &[POISON; PAGE as usize]);
     }
 
-    /// Registers a region of which no page is there; gives its index.
+    /// Registers a region of which no page is there; returns its index.
     pub fn register(&mut self, world: &mut World, va: u64, len: u64) -> usize {
         self.register_with(world, va, len, 0)
     }
@@ -336,10 +339,10 @@ impl Pager {
         let used = self.uses;
         if let Some(is) = self.regions[region].resident.get_mut(&page) {
             is.used = used;
-            if write && !is.writable {
-                is.writable = true;
-                let frame = is.frame;
-                self.give(world, tq::MAP, region, page, entry(frame, true));
+            if write && !is.writable || self.maps_again {
+                is.writable |= write;
+                let (frame, writable) = (is.frame, is.writable);
+                self.give(world, tq::MAP, region, page, entry(frame, writable));
             }
             return;
         }
@@ -380,7 +383,7 @@ impl Pager {
         waiting.filter(|_| self.answer != Answer::Ignore)
     }
 
-    /// Answers a token; gives the device's status.
+    /// Answers a token; returns the device's status.
     pub fn resume(
         &mut self,
         world: &mut World,

@@ -7,7 +7,7 @@ use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
-use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, TxFrame};
+use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, State as QpState, TxFrame};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr};
 
@@ -21,6 +21,8 @@ use crate::wire::{Impairment, Wire};
 const RAM: usize = 16 << 20;
 /// No test needs more virtual time: one that does is stuck.
 const END_OF_TIME_NS: u64 = 600_000_000_000;
+/// Steps at one instant. A NIC that needs more has a deadline which its handler does not end.
+const STEPS_AT_ONCE: u32 = 1_000_000;
 
 /// A NIC with its guest's memory.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ type Filter = Box<dyn FnMut(usize, &RoceHeader) -> bool>;
 
 struct State {
     now: u64,
+    /// A time and the number of steps at this time.
+    steps_at: (u64, u32),
     nodes: Vec<Node>,
     wire: Wire,
     /// Packets that are lost whatever the wire does.
@@ -97,7 +101,7 @@ impl State {
         while self.drain_once() {}
     }
 
-    /// Gives whether a frame was handed over, so that there may be an answer.
+    /// Returns whether a frame was handed over, so that there may be an answer.
     fn drain_once(&mut self) -> bool {
         let now = Instant(self.now);
         let mut delivered = false;
@@ -160,7 +164,7 @@ impl State {
         }
     }
 
-    /// The next thing happens. Gives false if there is none before `until`.
+    /// The next event happens. Returns false if there is none before `until`.
     fn step(&mut self, until: u64) -> bool {
         self.drain();
         let timers = self
@@ -176,6 +180,12 @@ impl State {
             return false;
         };
         self.now = self.now.max(at);
+        let steps = match self.steps_at {
+            (time, steps) if time == self.now => steps + 1,
+            _ => 0,
+        };
+        assert!(steps < STEPS_AT_ONCE, "the clock does not advance");
+        self.steps_at = (self.now, steps);
         assert!(
             self.now < END_OF_TIME_NS,
             "the simulation does not come to rest"
@@ -250,9 +260,9 @@ impl Bus for SimBus {
     }
 
     fn write_register(&mut self, offset: u32, value: u32) {
-        self.state.borrow_mut().nodes[self.id]
-            .nic
-            .write_register(offset, value);
+        let mut state = self.state.borrow_mut();
+        let now = Instant(state.now);
+        state.nodes[self.id].nic.write_register(now, offset, value);
     }
 
     fn doorbell(&mut self, page: u32, bell: Doorbell) {
@@ -346,6 +356,15 @@ pub struct World {
     pub hosts: Vec<Host>,
 }
 
+/// Each test ends with the checks that hold at any time.
+impl Drop for World {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.check_state_counts();
+        }
+    }
+}
+
 impl World {
     /// `hosts` hosts on a wire without faults.
     pub fn new(hosts: usize, seed: u64) -> Self {
@@ -371,6 +390,7 @@ impl World {
         let nodes = (0..hosts).map(node).collect();
         let state = Rc::new(RefCell::new(State {
             now: 0,
+            steps_at: (0, 0),
             nodes,
             wire: Wire::new(seed),
             filter: None,
@@ -458,9 +478,37 @@ impl World {
         node.nic.persisted(wish.qpn, wish.number, well);
     }
 
+    /// Checks that the counts of queue pairs by state are those of the list.
+    fn check_state_counts(&self) {
+        for node in &mut self.state.borrow_mut().nodes {
+            let mut listed = [0; QpState::ALL.len()];
+            let mut from = Some(0);
+            while let Some(place) = from {
+                let part = node.nic.queue_pairs(place, usize::MAX);
+                for state in part.items.iter().filter_map(|pair| pair.state) {
+                    listed[state as usize] += 1;
+                }
+                from = part.next;
+            }
+            let counted = node.nic.object_counts().qp_states;
+            assert!(
+                counted.iter().eq(QpState::ALL.into_iter().zip(listed)),
+                "{counted:?}, but {listed:?}"
+            );
+        }
+    }
+
     /// Looks at a NIC.
     pub fn with_nic<T>(&self, host: usize, look: impl FnOnce(&mut Nic) -> T) -> T {
         look(&mut self.state.borrow_mut().nodes[host].nic)
+    }
+
+    /// Does something to a NIC as its operator would, at the present time and with the memory of its guest.
+    pub fn operate<T>(&self, host: usize, work: impl FnOnce(&mut Nic, Instant, &Memory) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        let now = Instant(state.now);
+        let Node { nic, memory } = &mut state.nodes[host];
+        work(nic, now, memory)
     }
 
     /// The most work that a call has been: a doorbell, a frame, a deadline, a look for something to send, in the unit of [`Nic::work`].

@@ -261,7 +261,7 @@ fn windows_are_freed_in_turns_when_their_queue_pair_goes() {
 }
 
 /// Requests without packets behind one that is not acknowledged, and a peer that acknowledges the same again and again.
-/// Gives the work for an acknowledgement, and the time.
+/// Returns the work for an acknowledgement, and the time.
 fn acknowledge_behind(log_depth: u8) -> (u64, Duration) {
     const ACKS: u64 = 200;
     let mut world = World::new(2, 1);
@@ -497,7 +497,7 @@ fn a_reset_frees_no_page_tables() {
     let (resets, frees) = world.with_nic(0, |nic| {
         assert!(nic.held_memory() > 256 << 20);
         let start = Instant::now();
-        nic.reset();
+        nic.reset(faultline_nic::Instant(0));
         let resets = start.elapsed();
         let start = Instant::now();
         let remains = nic.take_remains();

@@ -2,8 +2,9 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
+use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::{Status, cqe, event, wqe as wr};
-use faultline_nic::{Nanos, NicConfig, Pitfalls};
+use faultline_nic::{Diagnostic, DriverTimes, Nanos, Nic, NicConfig, Pitfalls};
 use faultline_simulator::{
     Answer, Cq, Error, Pager, Pair, Qp, Rng, Send, World, expect_cqe, packet, pager,
 };
@@ -82,7 +83,7 @@ impl Paged {
         }
     }
 
-    /// Runs until `count` requests are done, all of them well; gives the time that it took.
+    /// Runs until `count` requests are done, all of them well; returns the time that it took.
     fn time(&mut self, count: usize) -> u64 {
         let start = self.world.now();
         let mut done = Vec::new();
@@ -1166,4 +1167,78 @@ fn look_ups_take_the_time_that_they_are_said_to_take() {
     let (fast, slow) = (time(0), time(100_000));
     // 15 pages on each side, a look-up each at least; one side looks up while the other sends.
     assert!(slow > fast + 14 * 100_000, "{slow} ns after {fast} ns");
+}
+
+/// The answers to faults that a host's NIC has reported, with the time of each report.
+fn answers(world: &World, host: usize) -> Vec<(u64, Diagnostic)> {
+    let all = std::iter::from_fn(|| world.with_nic(host, Nic::poll_diagnostic));
+    let is_answer = |diagnostic: &Diagnostic| {
+        matches!(
+            diagnostic,
+            Diagnostic::FaultResumed { .. } | Diagnostic::FaultFailed { .. }
+        )
+    };
+    all.filter(|(_, diagnostic)| is_answer(diagnostic))
+        .map(|(at, diagnostic)| (at.0, diagnostic))
+        .collect()
+}
+
+#[test]
+fn an_answer_is_reported_with_the_times_of_the_driver() {
+    let mut paged = Paged::new(World::new(2, 1), QPT_RC, 4 * PAGE, 64);
+    paged.pagers[1].answer = Answer::Ignore;
+    paged.post(wr::WR_WRITE, (0, 8), 0);
+    paged.run_to_fault(1);
+    let token = paged.pagers[1].records[0].token;
+    let raised = paged.world.now();
+    let resume = |status: Status| TqCmd {
+        opcode: tq::RESUME,
+        token,
+        resume_status: (status as u16).into(),
+        wait_ns: 11.into(),
+        map_ns: u32::MAX.into(),
+        post_ns: 13.into(),
+        ..TqCmd::default()
+    };
+    paged.world.run_for(5 * US);
+    assert_eq!(answers(&paged.world, 1), []);
+    let driver = &mut paged.world.hosts[1].driver;
+    driver.translate(&resume(Status::Ok)).unwrap();
+    let found = answers(&paged.world, 1);
+    let [
+        (
+            at,
+            Diagnostic::FaultResumed {
+                token: resumed,
+                raised: since,
+                waiters,
+                driver,
+            },
+        ),
+    ] = found[..]
+    else {
+        panic!("{found:?}");
+    };
+    assert_eq!((resumed, waiters), (token.get(), 1));
+    assert!(since.0 <= raised && at >= raised + 5 * US, "{found:?}");
+    let times = DriverTimes {
+        wait_ns: 11,
+        map_ns: u32::MAX,
+        post_ns: 13,
+    };
+    assert_eq!(driver, times);
+    // The page was not mapped, so it is asked for again.
+    paged.pagers[1].records.clear();
+    paged.run_to_fault(1);
+    let token = paged.pagers[1].records[0].token;
+    let failed = TqCmd {
+        token,
+        ..resume(Status::BadRange)
+    };
+    paged.world.hosts[1].driver.translate(&failed).unwrap();
+    let found = answers(&paged.world, 1);
+    assert!(
+        matches!(found[..], [(_, Diagnostic::FaultFailed { token: failed, .. })] if failed == token.get()),
+        "{found:?}"
+    );
 }

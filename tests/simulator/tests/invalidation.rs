@@ -107,7 +107,7 @@ impl Run {
         }
     }
 
-    /// Takes a step; gives false if it would do nothing.
+    /// Takes a step; returns false if it would do nothing.
     fn take(&mut self, step: Step) -> bool {
         let page = |n: u64| VA / 4096 + n;
         let did = match step {
@@ -155,7 +155,7 @@ impl Run {
     }
 }
 
-/// Tries all orders that begin with `path`; gives their number by length.
+/// Tries all orders that begin with `path`; returns their number by length.
 fn explore(start: &impl Fn() -> Run, path: &mut Vec<Step>, count: &mut BTreeMap<usize, u64>) {
     let mut run = start();
     for (n, step) in path.iter().enumerate() {

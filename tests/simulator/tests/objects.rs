@@ -7,7 +7,7 @@ use faultline_abi::qp::*;
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U16, U32, U64, doorbell, regs};
-use faultline_nic::Nic;
+use faultline_nic::{Diagnostic, Nic, OverrunQueue};
 use faultline_simulator::driver::ALL_ACCESS;
 use faultline_simulator::{Bus, Error, Host, Mr, QpConfig, RAM_BASE, Send, World, expect_cqe};
 
@@ -240,7 +240,10 @@ fn translations_are_checked_field_by_field() {
     case(&|c| c.opcode = tq::RESUME, Status::BadToken);
     case(&|c| c.flags = 2, Status::BadParameter);
     case(&|c| c.reserved0 = 1, Status::ReservedNotZero);
-    case(&|c| c.reserved1[19] = 1, Status::ReservedNotZero);
+    case(&|c| c.reserved1[7] = 1, Status::ReservedNotZero);
+    case(&|c| c.wait_ns.set(1), Status::ReservedNotZero);
+    case(&|c| c.map_ns.set(1), Status::ReservedNotZero);
+    case(&|c| c.post_ns.set(1), Status::ReservedNotZero);
     case(&|c| c.key.set(c.key.get() ^ 1), Status::BadMkey);
     case(&|c| c.key.set(0), Status::BadMkey);
     case(&|c| c.count.set(3), Status::Ok);
@@ -415,6 +418,19 @@ fn an_event_queue_that_cannot_be_written_stops_the_device() {
     let bus = &mut world.hosts[0].driver.bus;
     assert_ne!(bus.read_register(regs::STATUS) & regs::FATAL, 0);
     assert_eq!(bus.read_register(regs::FATAL_CODE), regs::EVENT_QUEUE);
+    let last: Vec<Diagnostic> = world.with_nic(0, |nic| {
+        let taken = std::iter::from_fn(|| nic.poll_diagnostic());
+        taken.map(|(_, diagnostic)| diagnostic).collect()
+    });
+    let overrun = Diagnostic::Overrun {
+        queue: OverrunQueue::Event,
+        object: eqn,
+    };
+    let stop = Diagnostic::Fatal {
+        cause: regs::EVENT_QUEUE,
+    };
+    let at = |wanted: Diagnostic| last.iter().position(|found| *found == wanted);
+    assert!(at(overrun).is_some() && at(overrun) < at(stop), "{last:#?}");
     world.lose_nothing();
     world.start_trace();
     world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
@@ -637,4 +653,30 @@ fn a_queue_pair_that_goes_takes_its_timer_along() {
         driver.command(DESTROY_QP, pair.qp[0].qpn, &()).unwrap();
     }
     assert_eq!(world.with_nic(0, |nic| nic.object_counts().timers), 0);
+}
+
+#[test]
+fn a_user_context_has_the_process_that_the_driver_names() {
+    let mut world = World::new(1, 1);
+    let driver = &mut world.hosts[0].driver;
+    let named = AllocUctx {
+        pid: U32::new(4242),
+        comm: *b"perf\xff\0\0\0\0\0\0\0\0\0\0\0",
+        ..AllocUctx::default()
+    };
+    let page = driver.command(ALLOC_UCTX, 0, &named).unwrap().handle.get();
+    // A driver of an earlier version says nothing.
+    let other = driver.alloc_uctx().unwrap();
+    let bad = AllocUctx {
+        reserved: U32::new(1),
+        ..named
+    };
+    expect(driver.command(ALLOC_UCTX, 0, &bad), Status::ReservedNotZero);
+    let process = |page| world.with_nic(0, |nic| nic.process_of(page));
+    assert_eq!(process(page), Some((4242, named.comm)));
+    assert_eq!(process(other), Some((0, [0; 16])));
+    assert_eq!(process(0), None);
+    let driver = &mut world.hosts[0].driver;
+    driver.command(DEALLOC_UCTX, page, &()).unwrap();
+    assert_eq!(world.with_nic(0, |nic| nic.process_of(page)), None);
 }

@@ -137,3 +137,53 @@ fn all_frames_that_waited_go_on_by_themselves() {
     assert!(!world.with_nic(1, |nic| nic.is_input_stopped()));
     assert_eq!(received(&world) - before, u64::from(FRAMES));
 }
+
+/// A look-up of a sender ends while the sender is paused: the simulated time goes on, and what has waited for both is sent
+/// after the pause.
+#[test]
+fn a_look_up_that_ends_during_a_pause_needs_no_further_deadline() {
+    const WRITES: u64 = 6;
+    let mut world = World::with_config(2, 1, |config| {
+        config.stall_timeout = Nanos(LIMIT);
+        config.lookup = Nanos(MS);
+    });
+    let mut pair = world.connect(QPT_UC, 4096 * WRITES, |_| {});
+    let attr = QpAttr {
+        mask: QP_ATTR_FAULT_POLICY.into(),
+        fault_policy: FAULT_POLICY_STALL,
+        ..QpAttr::default()
+    };
+    let far = pair.qp[1].qpn;
+    world.hosts[1].driver.modify_qp(far, &attr).unwrap();
+    let mut pager = Pager::new(&mut world, 1, 8, 6);
+    pager.register(&mut world, VA, 1 << 20);
+    pager.answer = Answer::Ignore;
+    let (at, _, rkey) = pager.sge(0, 0, 8);
+    let near = pair.mr[0];
+    for page in 0..WRITES {
+        // Each request reads another page, so the NIC looks each of them up.
+        let write = Send {
+            opcode: wr::WR_WRITE,
+            sges: &[(near.va + page * 4096, 8, near.key)],
+            remote_addr: at,
+            rkey,
+            ..Send::default()
+        };
+        world.hosts[0].driver.write_send(&mut pair.qp[0], &write);
+    }
+    let sent = |world: &World| world.with_nic(0, |nic| nic.counters().get(Counter::tx_packets));
+    let before = sent(&world);
+    world.hosts[0].driver.ring_sends(&pair.qp[0]);
+    world.run_for(LIMIT / 2);
+    assert!(world.with_nic(1, |nic| nic.is_stalled()));
+    let now = world.now();
+    let deadline = world.with_nic(0, |nic| nic.next_deadline());
+    assert!(
+        deadline.is_none_or(|at| at.0 > now),
+        "{deadline:?} at {now}"
+    );
+    let during = sent(&world) - before;
+    assert!((1..WRITES).contains(&during), "{during} were sent");
+    world.run_for(LIMIT + WRITES * MS);
+    assert_eq!(sent(&world) - before, WRITES);
+}

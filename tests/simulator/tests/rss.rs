@@ -1,8 +1,8 @@
 //! Work queues, and frames that are spread over them.
 
 use faultline_abi::admin::{
-    CREATE_RSS_QP, CREATE_RWQ_TABLE, CREATE_WQ, Counter, DEALLOC_PD, DESTROY_CQ, DESTROY_QP,
-    DESTROY_RWQ_TABLE, DESTROY_WQ, MODIFY_WQ, QUERY_QP,
+    CREATE_RSS_QP, CREATE_RWQ_IND_TABLE, CREATE_WQ, Counter, DEALLOC_PD, DESTROY_CQ, DESTROY_QP,
+    DESTROY_RWQ_IND_TABLE, DESTROY_WQ, MODIFY_WQ, QUERY_QP,
 };
 use faultline_abi::cqe;
 use faultline_abi::qp::*;
@@ -123,7 +123,7 @@ impl Spread {
         for wq in &numbers {
             driver.modify_wq(*wq, WQS_RDY).unwrap();
         }
-        let table = driver.create_rwq_table(&numbers).unwrap();
+        let table = driver.create_rwq_ind_table(&numbers).unwrap();
         let rss = rss_qp(&mut world, table, fields).unwrap();
         let flow = CreateFlow {
             qpn: U32::new(rss),
@@ -293,7 +293,7 @@ fn nothing_goes_that_something_needs() {
     let (table, rss, pd) = (spread.table, spread.rss, spread.world.hosts[1].pd);
     for (opcode, handle) in [
         (DESTROY_WQ, wq),
-        (DESTROY_RWQ_TABLE, table),
+        (DESTROY_RWQ_IND_TABLE, table),
         (DESTROY_CQ, cq),
         (DESTROY_QP, rss),
         (DEALLOC_PD, pd),
@@ -313,14 +313,14 @@ fn nothing_goes_that_something_needs() {
     let flow = 1;
     driver.destroy_flow(flow).unwrap();
     spread.command(DESTROY_QP, rss).unwrap();
-    spread.command(DESTROY_RWQ_TABLE, table).unwrap();
+    spread.command(DESTROY_RWQ_IND_TABLE, table).unwrap();
     for wq in [0, 1].map(|n| spread.wqs[n].qpn) {
         spread.command(DESTROY_WQ, wq).unwrap();
         assert_eq!(spread.command(DESTROY_WQ, wq), refused(Status::BadWq));
     }
     spread.command(DESTROY_CQ, cq).unwrap();
-    let gone = refused(Status::BadRwqTable);
-    assert_eq!(spread.command(DESTROY_RWQ_TABLE, table), gone);
+    let gone = refused(Status::BadRwqIndTable);
+    assert_eq!(spread.command(DESTROY_RWQ_IND_TABLE, table), gone);
     assert_eq!(rss_qp(&mut spread.world, table, ADDRESSES).map(drop), gone);
 }
 
@@ -352,23 +352,32 @@ fn bad_commands_are_refused() {
     let cq = host.driver.create_cq(config).unwrap();
     let theirs = host.driver.create_wq(host.pd, &cq, 4).unwrap().qpn;
     let ours = spread.wqs[0].qpn;
-    let made = host.driver.create_rwq_table(&[ours, theirs]).map(drop);
+    let made = host.driver.create_rwq_ind_table(&[ours, theirs]).map(drop);
     assert_eq!(made, refused(Status::DomainMismatch));
-    let made = host.driver.create_rwq_table(&[ours, spread.rss]).map(drop);
+    let made = host
+        .driver
+        .create_rwq_ind_table(&[ours, spread.rss])
+        .map(drop);
     assert_eq!(made, refused(Status::BadWq));
-    let body = CreateRwqTable {
+    let body = CreateRwqIndTable {
         addr: U64::new(u64::MAX - 1),
         log_size: 9,
-        ..CreateRwqTable::default()
+        ..CreateRwqIndTable::default()
     };
-    let made = host.driver.command(CREATE_RWQ_TABLE, 0, &body).map(drop);
+    let made = host
+        .driver
+        .command(CREATE_RWQ_IND_TABLE, 0, &body)
+        .map(drop);
     assert_eq!(made, refused(Status::DmaError));
     for log_size in [10, 31, 255] {
-        let body = CreateRwqTable {
+        let body = CreateRwqIndTable {
             log_size,
-            ..CreateRwqTable::default()
+            ..CreateRwqIndTable::default()
         };
-        let made = host.driver.command(CREATE_RWQ_TABLE, 0, &body).map(drop);
+        let made = host
+            .driver
+            .command(CREATE_RWQ_IND_TABLE, 0, &body)
+            .map(drop);
         assert_eq!(made, refused(Status::BadDepth));
     }
     let wq = CreateWq {
@@ -469,8 +478,8 @@ fn raw_queue_pairs_share_what_the_interface_receives() {
             }
         }
         let numbers = qps.each_ref().map(|qp| qp.qpn);
-        let all = driver.create_rwq_table(&numbers).unwrap();
-        let one = driver.create_rwq_table(&[numbers[2]; 4]).unwrap();
+        let all = driver.create_rwq_ind_table(&numbers).unwrap();
+        let one = driver.create_rwq_ind_table(&[numbers[2]; 4]).unwrap();
         let spread = rss_qp(&mut world, all, ADDRESSES | TCP_PORTS).unwrap();
         let steered = rss_qp(&mut world, one, ADDRESSES | TCP_PORTS).unwrap();
         for (qpn, only) in [(spread, None), (steered, Some(2)), (numbers[1], Some(1))] {
@@ -503,11 +512,11 @@ fn raw_queue_pairs_share_what_the_interface_receives() {
         expect(DESTROY_QP, numbers[0], Some(Status::InUse));
         expect(DESTROY_WQ, numbers[0], Some(Status::BadWq));
         expect(DESTROY_QP, spread, None);
-        expect(DESTROY_RWQ_TABLE, all, None);
+        expect(DESTROY_RWQ_IND_TABLE, all, None);
         expect(DESTROY_QP, numbers[0], None);
         expect(DESTROY_QP, numbers[2], Some(Status::InUse));
         expect(DESTROY_QP, steered, None);
-        expect(DESTROY_RWQ_TABLE, one, None);
+        expect(DESTROY_RWQ_IND_TABLE, one, None);
         expect(DESTROY_QP, numbers[2], None);
     }
 }
@@ -518,7 +527,7 @@ fn only_who_receives_frames_stands_in_a_table() {
     let cq = world.hosts[0].cq(6);
     for kind in [QPT_RC, QPT_UD] {
         let qpn = world.hosts[0].qp(kind, &cq).qpn;
-        let made = world.hosts[0].driver.create_rwq_table(&[qpn]);
+        let made = world.hosts[0].driver.create_rwq_ind_table(&[qpn]);
         assert_eq!(made, Err(Error::Refused(Status::BadWq)));
     }
 }

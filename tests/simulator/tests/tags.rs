@@ -111,7 +111,7 @@ impl Tags {
         expect_cqe(&mut self.world, 0, &mut self.cq, status)
     }
 
-    /// Tells the count of unexpected messages; gives the flags of the completion.
+    /// Tells the count of unexpected messages; returns the flags of the completion.
     #[track_caller]
     fn sync(&mut self, count: u32) -> u8 {
         let op = TagOp {

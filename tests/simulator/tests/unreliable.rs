@@ -42,7 +42,7 @@ fn forge(world: &World, pair: &Pair, opcode: Opcode, psn: Psn) {
     world.inject(0, packet(&header, payload));
 }
 
-/// Sends message `n`, of several packets if it is odd. Gives the number of the message that has arrived, if one has.
+/// Sends message `n`, of several packets if it is odd. Returns the number of the message that has arrived, if one has.
 fn exchange(world: &mut World, pair: &mut Pair, n: u32) -> Vec<u32> {
     let len = if n.is_multiple_of(2) { 100 } else { 700 };
     let data: Vec<u8> = (0..len).map(|i| (i * 7 + n) as u8).collect();

@@ -8,7 +8,9 @@ use faultline_abi::Status;
 use faultline_abi::admin as abi;
 use faultline_abi::device_memory::{AllocDm, CreateDmMkey};
 use faultline_abi::qp::QpAttr;
-use faultline_abi::steering::{CreateFlow, CreateRssQp, CreateRwqTable, CreateWq, Mcast, ModifyWq};
+use faultline_abi::steering::{
+    CreateFlow, CreateRssQp, CreateRwqIndTable, CreateWq, Mcast, ModifyWq,
+};
 use faultline_abi::tag::CreateTmSrq;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -19,7 +21,7 @@ const BODY: usize = 112;
 #[derive(Clone, Debug)]
 pub(super) enum AdminCmd {
     Nop,
-    AllocUctx,
+    AllocUctx(abi::AllocUctx),
     DeallocUctx { page: u32 },
     CreateEq(abi::CreateEq),
     DestroyEq { eqn: u32 },
@@ -56,8 +58,8 @@ pub(super) enum AdminCmd {
     CreateWq(CreateWq),
     DestroyWq { wqn: u32 },
     ModifyWq { wqn: u32, body: ModifyWq },
-    CreateRwqTable(CreateRwqTable),
-    DestroyRwqTable { table: u32 },
+    CreateRwqIndTable(CreateRwqIndTable),
+    DestroyRwqIndTable { table: u32 },
     CreateRssQp(CreateRssQp),
     QueryCounters { set: u32, body: abi::QueryCounters },
     AllocCounters,
@@ -77,7 +79,7 @@ impl AdminCmd {
         let handle = raw.hdr.handle.get();
         Ok(match raw.hdr.opcode.get() {
             abi::NOP => Self::Nop,
-            abi::ALLOC_UCTX => Self::AllocUctx,
+            abi::ALLOC_UCTX => Self::AllocUctx(body(raw)?),
             abi::DEALLOC_UCTX => Self::DeallocUctx { page: handle },
             abi::CREATE_EQ => Self::CreateEq(body(raw)?),
             abi::DESTROY_EQ => Self::DestroyEq { eqn: handle },
@@ -144,8 +146,8 @@ impl AdminCmd {
                 wqn: handle,
                 body: body(raw)?,
             },
-            abi::CREATE_RWQ_TABLE => Self::CreateRwqTable(body(raw)?),
-            abi::DESTROY_RWQ_TABLE => Self::DestroyRwqTable { table: handle },
+            abi::CREATE_RWQ_IND_TABLE => Self::CreateRwqIndTable(body(raw)?),
+            abi::DESTROY_RWQ_IND_TABLE => Self::DestroyRwqIndTable { table: handle },
             abi::CREATE_RSS_QP => Self::CreateRssQp(body(raw)?),
             abi::QUERY_COUNTERS => Self::QueryCounters {
                 set: handle,
@@ -227,7 +229,7 @@ mod tests {
         let known: Vec<u16> = abi::OPCODES
             .constants
             .iter()
-            .map(|c| c.value as u16)
+            .map(|c| u16::try_from(c.value).unwrap())
             .collect();
         for opcode in 0..=u16::MAX {
             let parsed = AdminCmd::parse(&raw(opcode));

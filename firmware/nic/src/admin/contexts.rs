@@ -1,30 +1,44 @@
 //! Commands on user contexts, protection domains and XRC domains, and their reference counts.
 
 use faultline_abi::Status;
-use faultline_abi::admin::AllocPd;
+use faultline_abi::admin::{AllocPd, AllocUctx};
 
 use crate::core::{Pd, Uctx};
 use crate::dma::Dma;
 use crate::nic::Nic;
+use crate::references::References;
 
 impl Nic {
-    pub(super) fn alloc_uctx<M: Dma>(&mut self, mem: &M) -> Result<u32, Status> {
-        self.uctx_changes += 1;
-        let version = self.uctx_changes;
+    /// The process that owns a user context, as the driver has named it: process id (0: not told) and name (up to the first
+    /// NUL; any bytes). `None`: there is no such context.
+    pub fn process_of(&self, uctx: u32) -> Option<(u32, [u8; 16])> {
+        let uctx = self.core.uctxs.get(uctx)?;
+        Some((uctx.pid, uctx.comm))
+    }
+
+    pub(super) fn alloc_uctx<M: Dma>(&mut self, mem: &M, cmd: &AllocUctx) -> Result<u32, Status> {
+        if cmd.reserved.get() != 0 {
+            return Err(Status::ReservedNotZero);
+        }
+        self.uctx_changes = self.uctx_changes.wrapping_add(1);
+        let uctx = Uctx {
+            version: self.uctx_changes,
+            refs: References::default(),
+            pid: cmd.pid.get(),
+            comm: cmd.comm,
+        };
         let uctxs = &mut self.core.uctxs;
-        let page = uctxs
-            .insert_with(|_| Uctx { version, refs: 0 })
-            .ok_or(Status::NoResources)?;
+        let page = uctxs.insert_with(|_| uctx).ok_or(Status::NoResources)?;
         mem.new_doorbell_page(page);
         Ok(page)
     }
 
     pub(super) fn dealloc_uctx(&mut self, page: u32) -> Result<(), Status> {
-        if self.core.uctxs.get(page).ok_or(Status::BadUctx)?.refs > 0 {
+        if self.core.uctxs.get(page).ok_or(Status::BadUctx)?.refs.any() {
             return Err(Status::InUse);
         }
         self.core.uctxs.remove(page);
-        self.uctx_changes += 1;
+        self.uctx_changes = self.uctx_changes.wrapping_add(1);
         Ok(())
     }
 
@@ -40,13 +54,13 @@ impl Nic {
     /// Counts one more object of a user context. Page 0, which belongs to the kernel, has no count.
     pub(super) fn hold_uctx(&mut self, page: u32) {
         if let Some(uctx) = self.core.uctxs.get_mut(page) {
-            uctx.refs += 1;
+            uctx.refs.add();
         }
     }
 
     pub(super) fn release_uctx(&mut self, page: u32) {
         if let Some(uctx) = self.core.uctxs.get_mut(page) {
-            uctx.refs -= 1;
+            uctx.refs.remove();
         }
     }
 
@@ -68,7 +82,7 @@ impl Nic {
 
     pub(super) fn dealloc_pd(&mut self, pd: u32) -> Result<(), Status> {
         let Pd { refs, uctx, .. } = *self.pd(pd)?;
-        if refs > 0 {
+        if refs.any() {
             return Err(Status::InUse);
         }
         self.core.pds.remove(pd);
@@ -82,19 +96,21 @@ impl Nic {
 
     pub(super) fn release_pd(&mut self, pd: u32) {
         if let Some(pd) = self.core.pds.get_mut(pd) {
-            pd.refs -= 1;
+            pd.refs.remove();
         }
     }
 
     pub(super) fn alloc_xrcd(&mut self) -> Result<u32, Status> {
         let xrcds = &mut self.core.xrcds;
-        xrcds.insert_with(|_| 0).ok_or(Status::NoResources)
+        xrcds
+            .insert_with(|_| References::default())
+            .ok_or(Status::NoResources)
     }
 
     pub(super) fn dealloc_xrcd(&mut self, xrcd: u32) -> Result<(), Status> {
         match self.core.xrcds.get(xrcd) {
             None => Err(Status::BadXrcd),
-            Some(0) => {
+            Some(refs) if !refs.any() => {
                 self.core.xrcds.remove(xrcd);
                 Ok(())
             }
@@ -102,13 +118,13 @@ impl Nic {
         }
     }
 
-    pub(super) fn xrcd(&mut self, xrcd: u32) -> Result<&mut u32, Status> {
+    pub(super) fn xrcd(&mut self, xrcd: u32) -> Result<&mut References, Status> {
         self.core.xrcds.get_mut(xrcd).ok_or(Status::BadXrcd)
     }
 
     pub(super) fn release_xrcd(&mut self, xrcd: u32) {
         if let Some(refs) = self.core.xrcds.get_mut(xrcd) {
-            *refs -= 1;
+            refs.remove();
         }
     }
 }

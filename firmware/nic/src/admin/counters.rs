@@ -6,6 +6,7 @@ use faultline_abi::admin::{BindCounters, Counter, QueryCounters};
 use crate::counters::CounterSet;
 use crate::dma::Dma;
 use crate::nic::Nic;
+use crate::number::len32;
 
 impl Nic {
     pub(super) fn bind_counters(&mut self, number: u32, cmd: &BindCounters) -> Result<(), Status> {
@@ -41,6 +42,6 @@ impl Nic {
         let part = bytes.get(..n).unwrap_or(&[]);
         mem.write(cmd.addr.get(), part)
             .map_err(|_| Status::DmaError)?;
-        Ok(Counter::COUNT as u32)
+        Ok(len32(Counter::COUNT))
     }
 }

@@ -4,7 +4,7 @@ use faultline_abi::admin::{
     MacFilterEntry, NETDEV_ALLMULTI, NETDEV_PROMISC, NETDEV_UP, SetGid, SetMacFilter, SetNetdev,
 };
 use faultline_abi::steering::{
-    CreateFlow, CreateRssQp, CreateRwqTable, CreateWq, FLOW_KIND_NORMAL, FLOW_KINDS, FlowFields,
+    CreateFlow, CreateRssQp, CreateRwqIndTable, CreateWq, FLOW_KIND_NORMAL, FLOW_KINDS, FlowFields,
     Mcast, ModifyWq, WQS_ERR, WQS_RDY, WQS_RESET,
 };
 use faultline_abi::{Status, U32};
@@ -20,7 +20,7 @@ use crate::qp::{QpConfig, QpType, State, WorkQueue};
 use crate::queues::Queue;
 use crate::receive_queue::RecvRing;
 use crate::ring::Ring;
-use crate::rss::{Rss, RssQp, RwqTable};
+use crate::rss::{Rss, RssQp, RwqIndTable};
 use crate::time::Instant;
 
 /// Smallest Ethernet MTU (RFC 791).
@@ -122,13 +122,13 @@ impl Nic {
     /// Counts one more reference to a queue.
     fn hold_queue(&mut self, number: u32) {
         if let Some(queue) = self.queues.get_mut(number) {
-            *queue.references_mut() += 1;
+            queue.references_mut().add();
         }
     }
 
     fn release_queue(&mut self, number: u32) {
         if let Some(queue) = self.queues.get_mut(number) {
-            *queue.references_mut() -= 1;
+            queue.references_mut().remove();
         }
     }
 
@@ -202,15 +202,15 @@ impl Nic {
         let number = self.add_queue(uctx, |number, held| {
             Queue::Work(WorkQueue::new(number, config, policy, ring, held))
         })?;
-        self.pd(pd)?.refs += 1;
+        self.pd(pd)?.refs.add();
         if let Some(cq) = self.core.cqs.get_mut(cqn) {
-            cq.refs += 1;
+            cq.refs.add();
         }
         Ok(number)
     }
 
     pub(super) fn destroy_wq(&mut self, number: u32) -> Result<(), Status> {
-        if self.wq(number)?.references > 0 {
+        if self.wq(number)?.references.any() {
             return Err(Status::InUse);
         }
         self.remove_queue(number);
@@ -245,15 +245,15 @@ impl Nic {
         Ok(())
     }
 
-    pub(super) fn create_rwq_table<M: Dma>(
+    pub(super) fn create_rwq_ind_table<M: Dma>(
         &mut self,
         mem: &M,
-        cmd: &CreateRwqTable,
+        cmd: &CreateRwqIndTable,
     ) -> Result<u32, Status> {
         if cmd.reserved != [0; 7] {
             return Err(Status::ReservedNotZero);
         }
-        if u32::from(cmd.log_size) > self.core.config.limits.max_rwq_table_log_size {
+        if u32::from(cmd.log_size) > self.core.config.limits.max_rwq_ind_table_log_size {
             return Err(Status::BadDepth);
         }
         let mut numbers = vec![U32::new(0); 1 << cmd.log_size];
@@ -270,8 +270,8 @@ impl Nic {
                 return Err(Status::DomainMismatch);
             }
         }
-        let table = RwqTable::new(wqs.clone(), uctx.unwrap_or(0));
-        let tables = &mut self.rwq_tables;
+        let table = RwqIndTable::new(wqs.clone(), uctx.unwrap_or(0));
+        let tables = &mut self.rwq_ind_tables;
         let number = tables.insert_with(|_| table).ok_or(Status::NoResources)?;
         for wq in wqs {
             self.hold_queue(wq);
@@ -279,12 +279,18 @@ impl Nic {
         Ok(number)
     }
 
-    pub(super) fn destroy_rwq_table(&mut self, number: u32) -> Result<(), Status> {
-        let table = self.rwq_tables.get(number).ok_or(Status::BadRwqTable)?;
-        if table.refs > 0 {
+    pub(super) fn destroy_rwq_ind_table(&mut self, number: u32) -> Result<(), Status> {
+        let table = self
+            .rwq_ind_tables
+            .get(number)
+            .ok_or(Status::BadRwqIndTable)?;
+        if table.refs.any() {
             return Err(Status::InUse);
         }
-        let table = self.rwq_tables.remove(number).ok_or(Status::BadRwqTable)?;
+        let table = self
+            .rwq_ind_tables
+            .remove(number)
+            .ok_or(Status::BadRwqIndTable)?;
         for wq in table.queues() {
             self.release_queue(*wq);
         }
@@ -292,9 +298,9 @@ impl Nic {
     }
 
     /// Counts one RSS queue pair less of an indirection table.
-    pub(super) fn release_rwq_table(&mut self, number: u32) {
-        if let Some(table) = self.rwq_tables.get_mut(number) {
-            table.refs -= 1;
+    pub(super) fn release_rwq_ind_table(&mut self, number: u32) {
+        if let Some(table) = self.rwq_ind_tables.get_mut(number) {
+            table.refs.remove();
         }
     }
 
@@ -305,15 +311,18 @@ impl Nic {
         let (pd, uctx, table) = (cmd.pd.get(), cmd.uctx.get(), cmd.table.get());
         self.pd(pd)?;
         self.check_uctx(uctx)?;
-        let found = self.rwq_tables.get(table).ok_or(Status::BadRwqTable)?;
+        let found = self
+            .rwq_ind_tables
+            .get(table)
+            .ok_or(Status::BadRwqIndTable)?;
         if found.uctx != uctx {
             return Err(Status::DomainMismatch);
         }
         let rss = Rss::new(table, cmd.hash_fields.get(), cmd.key)?;
         let number = self.add_queue(uctx, |_, held| Queue::Rss(RssQp::new(pd, uctx, rss, held)))?;
-        self.pd(pd)?.refs += 1;
-        if let Some(table) = self.rwq_tables.get_mut(table) {
-            table.refs += 1;
+        self.pd(pd)?.refs.add();
+        if let Some(table) = self.rwq_ind_tables.get_mut(table) {
+            table.refs.add();
         }
         Ok(number)
     }

@@ -8,6 +8,7 @@ use super::command::Answer;
 use crate::device_memory::{DEVICE_MEMORY, PAGE};
 use crate::dma::Dma;
 use crate::nic::Nic;
+use crate::number::to_usize;
 use crate::time::Instant;
 use crate::work;
 
@@ -15,7 +16,7 @@ impl Nic {
     pub(super) fn create_mkey(&mut self, cmd: &CreateMkey) -> Result<u32, Status> {
         self.pd(cmd.pd.get())?;
         let key = self.core.mkeys.create(cmd)?;
-        self.pd(cmd.pd.get())?.refs += 1;
+        self.pd(cmd.pd.get())?.refs.add();
         Ok(key)
     }
 
@@ -28,7 +29,7 @@ impl Nic {
     ) -> Result<(), Status> {
         self.pd(cmd.pd.get())?;
         let old_pd = self.core.mkeys.modify(key, cmd)?;
-        self.pd(cmd.pd.get())?.refs += 1;
+        self.pd(cmd.pd.get())?.refs.add();
         self.release_pd(old_pd);
         // Queue pairs that wait for its pages look the key up again.
         self.cancel_faults(now, mem, key);
@@ -50,14 +51,18 @@ impl Nic {
         Ok(())
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the allocation is in the device memory, whose size the configuration limits"
+    )]
     pub(super) fn alloc_dm<M: Dma>(&mut self, mem: &M, cmd: &AllocDm) -> Result<Answer, Status> {
         if cmd.reserved.get() != 0 {
             return Err(Status::ReservedNotZero);
         }
         let (dm, offset, length) = self.core.device_memory.alloc(cmd.length.get())?;
-        self.core.charge(work::of_frames(0, length as usize));
+        self.core.charge(work::of_frames(0, to_usize(length)));
         let memory = &mut self.core.device_memory;
-        let zeroes = [0; PAGE as usize];
+        let zeroes = [0; to_usize(PAGE)];
         for at in (offset..offset + length).step_by(zeroes.len()) {
             if mem.write(DEVICE_MEMORY + at, &zeroes).is_err() {
                 memory.free(dm)?;
@@ -81,7 +86,7 @@ impl Nic {
             memory.release(dm);
         }
         let key = created?;
-        self.pd(cmd.pd.get())?.refs += 1;
+        self.pd(cmd.pd.get())?.refs.add();
         Ok(key)
     }
 }

@@ -6,7 +6,9 @@ use zerocopy::IntoBytes;
 
 use super::command::{AdminCmd, Answer};
 use crate::context::object_event;
+use crate::diagnostic::{CommandQueue, Diagnostic};
 use crate::dma::Dma;
+use crate::injection::commands::CommandFate;
 use crate::nic::Nic;
 use crate::ring::write_entry;
 use crate::time::Instant;
@@ -44,12 +46,17 @@ impl Nic {
                 self.core.fatal = regs::RING_DMA;
                 return;
             }
-            let command = AdminCmd::parse(&raw);
+            let opcode = raw.hdr.opcode.get();
+            let command = match self.command_fate(now, CommandQueue::Admin, opcode, None) {
+                CommandFate::Execute => AdminCmd::parse(&raw),
+                CommandFate::Refuse(status) => Err(status),
+                CommandFate::Wait => break,
+            };
             if command.as_ref().is_ok_and(|cmd| !self.is_prepared(cmd)) {
                 self.core.defer(now);
                 break;
             }
-            count += 1;
+            count = count.wrapping_add(1);
             self.core.charge(work::COMMAND);
             let (at, phase) = self.admin.completion(size_of::<AdminComp>());
             self.admin.advance();
@@ -57,11 +64,22 @@ impl Nic {
             if result.is_err() {
                 self.core.counters.inc(Counter::command_errors);
             }
+            let status = result.err().unwrap_or(Status::Ok);
             let answer = result.unwrap_or(Answer::done(()));
+            let handle = answer.handle.map_or(raw.hdr.handle, U32::new);
+            self.core.diagnose(
+                now,
+                Diagnostic::Command {
+                    queue: CommandQueue::Admin,
+                    opcode,
+                    status: status as u16,
+                    object: handle.get(),
+                },
+            );
             let completion = AdminComp {
                 id: raw.hdr.id,
-                status: U16::new(result.err().unwrap_or(Status::Ok) as u16),
-                handle: answer.handle.map_or(raw.hdr.handle, U32::new),
+                status: U16::new(status as u16),
+                handle,
                 body: answer.body,
                 phase,
                 ..AdminComp::default()
@@ -85,7 +103,7 @@ impl Nic {
             AdminCmd::DestroyQp { qpn } => {
                 let is_used = !self
                     .queue_pair(*qpn)
-                    .is_ok_and(|qp| *qp.references_mut() == 0);
+                    .is_ok_and(|qp| !qp.references_mut().any());
                 is_used || self.core.mkeys.forget_qp(*qpn)
             }
             _ => true,
@@ -100,7 +118,7 @@ impl Nic {
     ) -> Result<Answer, Status> {
         match cmd {
             AdminCmd::Nop => Ok(Answer::done(())),
-            AdminCmd::AllocUctx => self.alloc_uctx(mem).map(Answer::object),
+            AdminCmd::AllocUctx(body) => self.alloc_uctx(mem, body).map(Answer::object),
             AdminCmd::DeallocUctx { page } => self.dealloc_uctx(*page).map(Answer::done),
             AdminCmd::CreateEq(body) => self.create_eq(now, mem, body).map(Answer::object),
             AdminCmd::DestroyEq { eqn } => self.destroy_eq(*eqn).map(Answer::done),
@@ -147,8 +165,12 @@ impl Nic {
             AdminCmd::ModifyWq { wqn, body } => {
                 self.modify_wq(now, mem, *wqn, body).map(Answer::done)
             }
-            AdminCmd::CreateRwqTable(body) => self.create_rwq_table(mem, body).map(Answer::object),
-            AdminCmd::DestroyRwqTable { table } => self.destroy_rwq_table(*table).map(Answer::done),
+            AdminCmd::CreateRwqIndTable(body) => {
+                self.create_rwq_ind_table(mem, body).map(Answer::object)
+            }
+            AdminCmd::DestroyRwqIndTable { table } => {
+                self.destroy_rwq_ind_table(*table).map(Answer::done)
+            }
             AdminCmd::CreateRssQp(body) => self.create_rss_qp(body).map(Answer::object),
             AdminCmd::QueryCounters { set, body } => {
                 self.query_counters(mem, *set, body).map(Answer::object)

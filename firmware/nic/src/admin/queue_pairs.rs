@@ -14,8 +14,9 @@ use crate::context::Context;
 use crate::core::Ah;
 use crate::dma::Dma;
 use crate::nic::Nic;
+use crate::number::len32;
 use crate::path::Path;
-use crate::qp::{Qp, QpConfig, QpType, state};
+use crate::qp::{Qp, QpConfig, QpType, State, state};
 use crate::queues::{GSI_QPN, Queue};
 use crate::receive_queue::RecvRing;
 use crate::ring::Ring;
@@ -85,14 +86,14 @@ impl Nic {
             xrcd: None,
         };
         let number = self.add_qp(config, Some(sq), rq)?;
-        self.pd(pd)?.refs += 1;
+        self.pd(pd)?.refs.add();
         for cqn in [send_cqn, recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {
-                cq.refs += 1;
+                cq.refs.add();
             }
         }
         if let Some(srq) = srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
-            srq.refs += 1;
+            srq.refs.add();
         }
         Ok(number)
     }
@@ -117,7 +118,9 @@ impl Nic {
         let held = self.core.budget.take(Queue::SIZE);
         let held = held.ok_or(Status::NoResources)?;
         let qp = Qp::new(GSI_QPN, config, policy, (sq, rq), held);
-        self.queues.insert_gsi(qp).ok_or(Status::InUse)
+        let number = self.queues.insert_gsi(qp).ok_or(Status::InUse)?;
+        self.core.qp_states.add(State::Reset);
+        Ok(number)
     }
 
     /// Creates the queue that `make` creates from its number and its part of the budget.
@@ -130,6 +133,9 @@ impl Nic {
         let held = held.ok_or(Status::NoResources)?;
         let number = self.queues.insert_with(|number| make(number, held));
         let number = number.ok_or(Status::NoResources)?;
+        if let Some(state) = self.queues.get(number).and_then(Queue::state) {
+            self.core.qp_states.add(state);
+        }
         self.hold_uctx(uctx);
         Ok(number)
     }
@@ -152,7 +158,7 @@ impl Nic {
             ..QpConfig::without_queues(QpType::XrcTgt, 0, 0)
         };
         let number = self.add_qp(config, None, None)?;
-        *self.xrcd(xrcd)? += 1;
+        self.xrcd(xrcd)?.add();
         Ok(number)
     }
 
@@ -161,7 +167,7 @@ impl Nic {
         if u32::from(cmd.max_send_sge) > MAX_SGE {
             return Err(Status::BadStride);
         }
-        let sges = u32::from(cmd.max_send_sge) * size_of::<Sge>() as u32;
+        let sges = u32::from(cmd.max_send_sge).saturating_mul(len32(size_of::<Sge>()));
         let data = sges.max(cmd.max_inline.get());
         let need = SQ_WQE_DATA.checked_add(data).ok_or(Status::BadStride)?;
         let stride = check_stride(cmd.sq_stride_shift, SQ_MIN_STRIDE_SHIFT, need)?;
@@ -189,7 +195,7 @@ impl Nic {
         mem: &M,
         number: u32,
     ) -> Result<(), Status> {
-        if *self.queue_pair(number)?.references_mut() > 0 {
+        if self.queue_pair(number)?.references_mut().any() {
             return Err(Status::InUse);
         }
         if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
@@ -204,6 +210,9 @@ impl Nic {
         let Some(queue) = self.queues.remove(number) else {
             return;
         };
+        if let Some(state) = queue.state() {
+            self.core.qp_states.remove(state);
+        }
         self.core.counters.release(queue.counters());
         self.release_uctx(queue.uctx());
         match queue {
@@ -218,7 +227,7 @@ impl Nic {
                 self.release_objects(&wq.endpoint.config);
             }
             Queue::Rss(qp) => {
-                self.release_rwq_table(qp.rss.table);
+                self.release_rwq_ind_table(qp.rss.table);
                 self.release_pd(qp.pd);
             }
         }
@@ -231,11 +240,11 @@ impl Nic {
     fn release_objects(&mut self, config: &QpConfig) {
         for cqn in [config.send_cqn, config.recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {
-                cq.refs -= 1;
+                cq.refs.remove();
             }
         }
         if let Some(srq) = config.srqn.and_then(|srqn| self.core.srqs.get_mut(srqn)) {
-            srq.refs -= 1;
+            srq.refs.remove();
         }
         match config.xrcd {
             Some(xrcd) => self.release_xrcd(xrcd),
@@ -297,7 +306,7 @@ impl Nic {
         let ah = ahs
             .insert_with(|_| Ah { pd, path })
             .ok_or(Status::NoResources)?;
-        self.pd(pd)?.refs += 1;
+        self.pd(pd)?.refs.add();
         Ok(ah)
     }
 

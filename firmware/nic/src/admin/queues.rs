@@ -14,6 +14,7 @@ use crate::dma::Dma;
 use crate::eq::Eq;
 use crate::nic::Nic;
 use crate::receive_queue::RecvRing;
+use crate::references::References;
 use crate::ring::Ring;
 use crate::srq::Srq;
 use crate::tag::list::TagList;
@@ -22,6 +23,8 @@ use crate::work;
 
 /// log2 of the size of completion and event queue entries.
 const ENTRY_SHIFT: u8 = 6;
+/// log2 of the size of an operation on a tag list.
+const OP_SHIFT: u8 = (TM_OP_SHIFT & 0xff) as u8;
 
 impl Nic {
     pub(super) fn create_eq<M: Dma>(
@@ -68,7 +71,7 @@ impl Nic {
 
     pub(super) fn destroy_eq(&mut self, eqn: u32) -> Result<(), Status> {
         let eq = self.core.eqs.get(eqn).ok_or(Status::BadEq)?;
-        if eq.refs > 0 {
+        if eq.refs.any() {
             return Err(Status::InUse);
         }
         self.core.eqs.remove(eqn);
@@ -103,14 +106,14 @@ impl Nic {
             .ok_or(Status::NoResources)?;
         self.hold_uctx(uctx);
         if let Some(eq) = self.core.eqs.get_mut(eqn) {
-            eq.refs += 1;
+            eq.refs.add();
         }
         Ok(cqn)
     }
 
     pub(super) fn destroy_cq(&mut self, cqn: u32) -> Result<(), Status> {
         let cq = self.core.cqs.get(cqn).ok_or(Status::BadCq)?;
-        if cq.refs > 0 {
+        if cq.refs.any() {
             return Err(Status::InUse);
         }
         let (eqn, uctx) = (cq.eqn, cq.uctx);
@@ -118,7 +121,7 @@ impl Nic {
         self.release_uctx(uctx);
         self.core.cqs.remove(cqn);
         if let Some(eq) = self.core.eqs.get_mut(eqn) {
-            eq.refs -= 1;
+            eq.refs.remove();
         }
         Ok(())
     }
@@ -187,14 +190,7 @@ impl Nic {
             return Err(Status::BadAttribute);
         }
         let log_depth = check_depth(cmd.ops_log_depth, limits.max_tm_ops)?;
-        let ops = Ring::load(
-            &cmd.ops,
-            log_depth,
-            TM_OP_SHIFT as u8,
-            true,
-            &self.core.budget,
-            mem,
-        )?;
+        let ops = Ring::load(&cmd.ops, log_depth, OP_SHIFT, true, &self.core.budget, mem)?;
         let max_tags = cmd.max_tags.get();
         let held = self.core.budget.take(TagList::size(max_tags));
         let held = held.ok_or(Status::NoResources)?;
@@ -238,7 +234,7 @@ impl Nic {
         let make = |_| Srq {
             pd,
             uctx,
-            refs: 0,
+            refs: References::default(),
             error_told: false,
             limit,
             ring: RecvRing::new(ring, cmd.max_sge),
@@ -251,19 +247,19 @@ impl Nic {
             .insert_with(make)
             .ok_or(Status::NoResources)?;
         self.hold_uctx(uctx);
-        self.pd(pd)?.refs += 1;
+        self.pd(pd)?.refs.add();
         if is_xrc {
-            *self.xrcd(xrcd)? += 1;
+            self.xrcd(xrcd)?.add();
         }
         if with_cq && let Some(cq) = self.core.cqs.get_mut(cqn) {
-            cq.refs += 1;
+            cq.refs.add();
         }
         Ok(srqn)
     }
 
     pub(super) fn destroy_srq(&mut self, srqn: u32) -> Result<(), Status> {
         let srq = self.core.srqs.get(srqn).ok_or(Status::BadSrq)?;
-        if srq.refs > 0 {
+        if srq.refs.any() {
             return Err(Status::InUse);
         }
         let (pd, uctx, xrc, cqn) = (srq.pd, srq.uctx, srq.xrc, srq.cqn());
@@ -274,7 +270,7 @@ impl Nic {
             self.release_xrcd(xrcd);
         }
         if let Some(cq) = cqn.and_then(|cqn| self.core.cqs.get_mut(cqn)) {
-            cq.refs -= 1;
+            cq.refs.remove();
         }
         Ok(())
     }
@@ -303,7 +299,8 @@ impl Nic {
         )?;
         let (resized, moved) = srq.ring.resize(mem, ring);
         // Entries are short: the look-up of each costs more than its copy.
-        self.core.charge(work::of_frames(0, 4 * moved));
+        self.core
+            .charge(work::of_frames(0, moved.saturating_mul(4)));
         resized
     }
 

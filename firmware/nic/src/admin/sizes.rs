@@ -4,6 +4,7 @@ use faultline_abi::Status;
 use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_MIN_STRIDE_SHIFT, RQ_WQE_DATA, Sge};
 
 use crate::config::MAX_SGE;
+use crate::number::len32;
 
 /// Checks log2 of a depth, which is at most `max` entries.
 pub(super) fn check_depth(log_depth: u8, max: u32) -> Result<u8, Status> {
@@ -29,6 +30,7 @@ pub(super) fn check_recv_stride(shift: u8, max_sge: u8) -> Result<u8, Status> {
     if u32::from(max_sge) > MAX_SGE {
         return Err(Status::BadStride);
     }
-    let need = RQ_WQE_DATA + u32::from(max_sge) * size_of::<Sge>() as u32;
+    let sges = u32::from(max_sge).saturating_mul(len32(size_of::<Sge>()));
+    let need = RQ_WQE_DATA.saturating_add(sges);
     check_stride(shift, RQ_MIN_STRIDE_SHIFT, need)
 }

@@ -56,7 +56,7 @@ impl Share {
 impl Places {
     /// Whether a context may have one more: as long as it has fewer than are free for all. So one can take half of them,
     /// and pages that never come, behind a file system that has stopped, hold up only the process that asked for them.
-    pub fn has_room(&self, uctx: u32, limit: u32) -> bool {
+    pub(crate) fn has_room(&self, uctx: u32, limit: u32) -> bool {
         let own = self.shares.get(uctx as usize).map_or(0, |own| own.places);
         self.allows(if uctx == 0 { 0 } else { own }, limit)
     }
@@ -66,7 +66,7 @@ impl Places {
     }
 
     /// Number of free places.
-    pub fn free(&self, limit: u32) -> usize {
+    pub(crate) fn free(&self, limit: u32) -> usize {
         (limit as usize).saturating_sub(self.used)
     }
 
@@ -87,24 +87,32 @@ impl Places {
     }
 
     /// The context has one more fault.
-    pub fn take(&mut self, uctx: u32) {
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "each place is taken and released once, and there are fewer than 2^32"
+    )]
+    pub(crate) fn take(&mut self, uctx: u32) {
         self.used += 1;
         self.change(uctx, |share| share.places += 1);
     }
 
     /// The context has one less.
-    pub fn release(&mut self, uctx: u32) {
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "each place is taken and released once, and there are fewer than 2^32"
+    )]
+    pub(crate) fn release(&mut self, uctx: u32) {
         self.used -= 1;
         self.change(uctx, |share| share.places -= 1);
     }
 
     /// The queue pair waits for a place of this context, unless it waits already.
-    pub fn wait(&mut self, since: Instant, qpn: u32, uctx: u32) {
+    pub(crate) fn wait(&mut self, since: Instant, qpn: u32, uctx: u32) {
         if self.by_qp.contains_key(&qpn) {
             return;
         }
         let arrival = self.arrivals;
-        self.arrivals += 1;
+        self.arrivals = self.arrivals.wrapping_add(1);
         self.by_qp.insert(qpn, arrival);
         self.waiters.insert(arrival, Waiter { qpn, uctx, since });
         self.change(uctx, |share| {
@@ -113,7 +121,7 @@ impl Places {
     }
 
     /// The queue pair waits no longer.
-    pub fn leave(&mut self, qpn: u32) {
+    pub(crate) fn leave(&mut self, qpn: u32) {
         if let Some(arrival) = self.by_qp.get(&qpn) {
             self.remove(*arrival);
         }
@@ -129,7 +137,7 @@ impl Places {
     }
 
     /// Whether a queue pair waits that may have a place.
-    pub fn has_next(&self, limit: u32) -> bool {
+    pub(crate) fn has_next(&self, limit: u32) -> bool {
         self.ranks
             .first()
             .is_some_and(|(places, ..)| self.allows(*places, limit))
@@ -137,7 +145,7 @@ impl Places {
 
     /// Takes the next queue pair that may have a place out of its line: of the context with the fewest places, and of
     /// contexts with as many the one that has waited longest.
-    pub fn next(&mut self, limit: u32) -> Option<u32> {
+    pub(crate) fn next(&mut self, limit: u32) -> Option<u32> {
         let (places, arrival, _) = *self.ranks.first()?;
         if !self.allows(places, limit) {
             return None;
@@ -146,18 +154,18 @@ impl Places {
     }
 
     /// Time since which the oldest waits.
-    pub fn oldest(&self) -> Option<Instant> {
+    pub(crate) fn oldest(&self) -> Option<Instant> {
         self.waiters.values().next().map(|waiter| waiter.since)
     }
 
     /// Takes the oldest out of its line.
-    pub fn pop_oldest(&mut self) -> Option<u32> {
+    pub(crate) fn pop_oldest(&mut self) -> Option<u32> {
         let arrival = *self.waiters.keys().next()?;
         self.remove(arrival)
     }
 
     /// Queue pairs that wait.
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiters.len()
     }
 }

@@ -3,11 +3,13 @@
 //! An entry is a member of several lists at once by a [`Link`] for each. To add or remove one takes a constant time and
 //! allocates nothing, except while the slab grows to the largest number of entries that it has had.
 
+use crate::number::len32;
+
 /// The entry with this index, which is created with those below it.
 pub(super) fn entry<T: Default>(entries: &mut Vec<T>, index: u32) -> Option<&mut T> {
     let index = index as usize;
     if index >= entries.len() {
-        entries.resize_with(index + 1, T::default);
+        entries.resize_with(index.saturating_add(1), T::default);
     }
     entries.get_mut(index)
 }
@@ -65,13 +67,13 @@ impl Default for List {
 
 impl<T> Slab<T> {
     /// Index that the next inserted entry gets.
-    pub fn next_index(&self) -> u32 {
-        let fresh = self.entries.len() as u32;
+    pub(crate) fn next_index(&self) -> u32 {
+        let fresh = len32(self.entries.len());
         self.free.last().copied().unwrap_or(fresh)
     }
 
     /// Adds an entry. Returns its index.
-    pub fn insert(&mut self, entry: T) -> u32 {
+    pub(crate) fn insert(&mut self, entry: T) -> u32 {
         let index = self.next_index();
         match self.entries.get_mut(index as usize) {
             Some(slot) => {
@@ -83,31 +85,31 @@ impl<T> Slab<T> {
         index
     }
 
-    pub fn get(&self, index: u32) -> Option<&T> {
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
         self.entries.get(index as usize)?.as_ref()
     }
 
-    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
     /// Removes an entry, which is a member of no list any more.
-    pub fn remove(&mut self, index: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let entry = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);
         Some(entry)
     }
 
     /// Number of entries.
-    pub fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len().saturating_sub(self.free.len())
     }
 }
 
 impl Link {
     /// Index of the entry behind this one.
     #[inline]
-    pub fn next(self) -> Option<u32> {
+    pub(crate) fn next(self) -> Option<u32> {
         (self.next != NONE).then_some(self.next)
     }
 }
@@ -115,13 +117,13 @@ impl Link {
 impl List {
     /// Index of the first entry.
     #[inline]
-    pub fn first(&self) -> Option<u32> {
+    pub(crate) fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
 
     /// Appends an entry that is not in the list. `link` selects the link of this list.
     #[inline]
-    pub fn push_back<T>(
+    pub(crate) fn push_back<T>(
         &mut self,
         slab: &mut Slab<T>,
         index: u32,
@@ -142,7 +144,7 @@ impl List {
 
     /// Removes an entry that is in the list.
     #[inline]
-    pub fn remove<T>(
+    pub(crate) fn remove<T>(
         &mut self,
         slab: &mut Slab<T>,
         index: u32,

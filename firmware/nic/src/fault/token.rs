@@ -1,10 +1,12 @@
 //! Tokens of page faults.
 
+use crate::number::low32;
+
 /// Name of an outstanding fault. Tokens are never used twice, and a later fault has a larger one.
 ///
 /// The low bits are an index, the bits above are a running number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Token(u64);
+pub(crate) struct Token(u64);
 
 impl Token {
     /// Represents all faults that found no room: a queue pair that waits for it tries again when there is some.
@@ -17,7 +19,7 @@ impl Token {
 
     /// Index of the fault.
     pub(super) fn index(self, index_bits: u32) -> u32 {
-        (self.0 & ((1 << index_bits) - 1)) as u32
+        low32(self.0 & !(u64::MAX << index_bits))
     }
 
     /// The number in the fault record.

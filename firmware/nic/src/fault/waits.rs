@@ -53,7 +53,7 @@ pub(super) struct Waits {
 
 impl Waits {
     /// No waits. `slot_mask`: see [`Table::slot_mask`](crate::table::Table::slot_mask).
-    pub fn new(slot_mask: u32) -> Self {
+    pub(crate) fn new(slot_mask: u32) -> Self {
         Self {
             waits: Slab::default(),
             by_fault: Vec::new(),
@@ -63,19 +63,25 @@ impl Waits {
     }
 
     /// Number of entries.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waits.len()
     }
 
     /// Number of queue pairs that wait for the fault with this index.
-    pub fn count(&self, fault: u32) -> u32 {
+    pub(crate) fn count(&self, fault: u32) -> u32 {
         let waiters = self.by_fault.get(fault as usize);
         waiters.map_or(0, |waiters| waiters.count)
     }
 
+    /// The queue pair that has waited longest for the fault with this index.
+    pub(crate) fn first(&self, fault: u32) -> Option<u32> {
+        let first = self.by_fault.get(fault as usize)?.list.first()?;
+        self.waits.get(first).map(|wait| wait.qpn)
+    }
+
     /// The queue pair waits for the fault with this index, and no longer for the one that the same part of it waited for
     /// before.
-    pub fn join(&mut self, fault: u32, qpn: u32, kind: WaitKind) {
+    pub(crate) fn join(&mut self, fault: u32, qpn: u32, kind: WaitKind) {
         let bit = 1 << kind as u8;
         let (mut same_fault, mut same_kind) = (None, None);
         let mut at = self.first_of(qpn);
@@ -117,7 +123,7 @@ impl Waits {
             same_qp: Link::default(),
         });
         if let Some(waiters) = entry(&mut self.by_fault, fault) {
-            waiters.count += 1;
+            waiters.count = waiters.count.saturating_add(1);
             let list = &mut waiters.list;
             list.push_back(&mut self.waits, index, |wait| &mut wait.same_fault);
         }
@@ -130,7 +136,7 @@ impl Waits {
         let wait = self.waits.get(index)?;
         let (qpn, fault) = (wait.qpn, wait.fault);
         if let Some(waiters) = self.by_fault.get_mut(fault as usize) {
-            waiters.count -= 1;
+            waiters.count = waiters.count.saturating_sub(1);
             let list = &mut waiters.list;
             list.remove(&mut self.waits, index, |wait| &mut wait.same_fault);
         }
@@ -142,13 +148,13 @@ impl Waits {
     }
 
     /// Takes the first queue pair that waits for the fault with this index.
-    pub fn pop(&mut self, fault: u32) -> Option<u32> {
+    pub(crate) fn pop(&mut self, fault: u32) -> Option<u32> {
         let first = self.by_fault.get(fault as usize)?.list.first()?;
         self.remove(first)
     }
 
     /// The queue pair waits for nothing any more.
-    pub fn leave(&mut self, qpn: u32) {
+    pub(crate) fn leave(&mut self, qpn: u32) {
         while let Some(index) = self.first_of(qpn) {
             self.remove(index);
         }

@@ -16,6 +16,7 @@ use super::access::{Absent, Access, Miss, PageRange};
 use crate::budget::{Budget, Held};
 use crate::config::{MAX_FAST_REG_PAGES, MAX_LEAVES_PER_MAP};
 use crate::page_table::{PAGE_SHIFT, PageTable, leaves_per_page};
+use crate::references::References;
 
 /// Rights that CREATE_MKEY knows.
 const KNOWN_ACCESS: u32 = ACCESS_LOCAL_WRITE
@@ -87,12 +88,33 @@ pub struct Mkey {
     /// The share of the budget that the table takes.
     pub(super) held: Option<Held>,
     /// Windows that are bound to it.
-    pub(super) windows: u32,
+    pub(super) windows: References,
     /// Stamp of its lines in the translation cache: new whenever the page table changes.
     pub(super) epoch: u64,
 }
 
 impl Mkey {
+    /// Number of entries that are present, and bytes of the page table.
+    pub(crate) fn occupancy(&self) -> (u32, u64) {
+        let table = self.table.as_ref();
+        table.map_or((0, 0), |table| (table.present(), table.allocated() as u64))
+    }
+
+    /// First address, as the user of the key counts.
+    pub(crate) fn first_address(&self) -> u64 {
+        self.iova
+    }
+
+    /// Bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// `ACCESS_*`.
+    pub(crate) fn access_flags(&self) -> u32 {
+        self.access
+    }
+
     /// A key without rights and memory.
     fn new(pd: u32, kind: Kind) -> Self {
         Self {
@@ -105,7 +127,7 @@ impl Mkey {
             table: None,
             base: 0,
             held: None,
-            windows: 0,
+            windows: References::default(),
             epoch: 0,
         }
     }
@@ -138,7 +160,7 @@ impl Mkey {
         let physical = flags & MKEY_PHYSICAL != 0;
         let length = match (physical, length) {
             (true, 0) if iova == u64::MAX => return Err(Status::BadRange),
-            (true, 0) => u64::MAX - iova,
+            (true, 0) => u64::MAX.saturating_sub(iova),
             (_, length) => length,
         };
         let last = last_byte(iova, length).ok_or(Status::BadRange)?;
@@ -234,17 +256,28 @@ impl Mkey {
 
     /// The first address, as users of the key count.
     pub(super) fn first(&self) -> u64 {
-        self.iova - self.shift()
+        self.iova.wrapping_sub(self.shift())
     }
 
     /// Offset of a range in the region, if all of it lies inside. Nothing here can wrap.
     pub(super) fn check_bounds(&self, va: u64, len: u64) -> Option<u64> {
         let offset = va.checked_sub(self.iova)?;
-        (offset <= self.length && len <= self.length - offset).then_some(offset)
+        let left = self.length.checked_sub(offset)?;
+        (len <= left).then_some(offset)
+    }
+
+    /// The address in the page table of an address as users of the key count. `None`: the key has no such address.
+    pub(crate) fn address_in_table(&self, va: u64) -> Option<u64> {
+        va.checked_add(self.shift())
+    }
+
+    /// Whether all of a range of the page table lies inside of the region.
+    pub(crate) fn covers(&self, va: u64, len: u64) -> bool {
+        self.check_bounds(va, len).is_some()
     }
 
     /// True for a region whose pages may be absent.
-    pub(super) fn is_on_demand(&self) -> bool {
+    pub(crate) fn is_on_demand(&self) -> bool {
         self.access & ACCESS_ON_DEMAND != 0
     }
 
@@ -274,6 +307,10 @@ impl Mkey {
     }
 
     /// Writes the entries of pages: `entry` returns the entry of the n-th page. Returns the number of leaves written.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a region that wraps is not created, and the pages are compared with it before one is mapped"
+    )]
     pub(super) fn map(
         &mut self,
         pages: &PageRange,
@@ -330,7 +367,7 @@ impl Mkey {
             .checked_sub(1)
             .and_then(|n| iova.checked_add(n))
             .ok_or(Status::BadRange)?;
-        let end = self.iova + self.length.saturating_sub(1);
+        let end = self.iova.saturating_add(self.length.saturating_sub(1));
         let (region_first, region_last) = (self.iova & !0xfff, end | 0xfff);
         // A notifier's range may be larger than the region: the overlap is removed.
         if self.length == 0 || last < region_first || iova > region_last {

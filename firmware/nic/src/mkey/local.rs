@@ -20,6 +20,7 @@ use super::key::{Binding, Kind, Mkey, grants_too_much, last_byte};
 use super::table::Mkeys;
 use crate::config::MAX_LEAVES_PER_MAP;
 use crate::dma::Dma;
+use crate::number::to_usize;
 use crate::page_table::{PAGE_SHIFT, leaves_per_page};
 use crate::work;
 
@@ -56,7 +57,8 @@ pub(crate) struct Register {
     /// DMA address of the page addresses.
     pub list: u64,
     pub num_pages: u32,
-    pub page_shift: u32,
+    /// log2 of the page size, unchecked.
+    pub page_shift: u8,
 }
 
 /// WR_BIND_MW.
@@ -91,12 +93,12 @@ impl Mkeys {
             return Err(KeyError::Access);
         }
         let shift = what.page_shift;
-        if !(u32::from(PAGE_SHIFT)..=30).contains(&shift) || what.num_pages > max_pages {
+        if !(PAGE_SHIFT..=30).contains(&shift) || what.num_pages > max_pages {
             return Err(KeyError::Bounds);
         }
         let page = 1u64 << shift;
         let last = last_byte(what.iova, what.length).ok_or(KeyError::Bounds)?;
-        let offset = what.iova & (page - 1);
+        let offset = what.iova & !(u64::MAX << shift);
         // Neither less nor more pages than the range has.
         let pages = offset.checked_add(what.length).map(|n| n.div_ceil(page));
         if pages != Some(u64::from(what.num_pages)) {
@@ -106,13 +108,17 @@ impl Mkeys {
             return Err(KeyError::State);
         }
         // A page of another size may take many leaves.
-        let leaves = u64::from(what.num_pages) << leaves_per_page(shift as u8);
+        let leaves = u64::from(what.num_pages) << leaves_per_page(shift);
         if leaves > MAX_LEAVES_PER_MAP {
             return Err(KeyError::Bounds);
         }
         self.read_list(what, mem)?;
         self.work.add(u64::from(what.num_pages));
-        if self.list.iter().any(|addr| addr & (page - 1) != 0) {
+        if self
+            .list
+            .iter()
+            .any(|addr| addr & !(u64::MAX << shift) != 0)
+        {
             return Err(KeyError::Bounds);
         }
         let epoch = self.next_epoch();
@@ -130,6 +136,10 @@ impl Mkeys {
         result
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "both count bytes and entries of a list that is not longer than the region allows"
+    )]
     fn read_list<M: Dma>(&mut self, what: &Register, mem: &M) -> Result<(), KeyError> {
         let mut bytes = [0; 512];
         let mut left = what.num_pages as usize;
@@ -173,7 +183,7 @@ impl Mkeys {
         self.unbind(index);
         let region = what.lkey;
         let mkey = self.get_mut(region).ok_or(KeyError::Key)?;
-        mkey.windows += 1;
+        mkey.windows.add();
         let window = self.table.get_mut(index).ok_or(KeyError::Key)?;
         let qpn = two.then_some(user.qpn);
         window.kind = Kind::Window {
@@ -226,7 +236,7 @@ impl Mkeys {
             return Err(KeyError::Pd);
         }
         match &mut mkey.kind {
-            Kind::Fast { valid, .. } if *valid && mkey.windows == 0 => {
+            Kind::Fast { valid, .. } if *valid && !mkey.windows.any() => {
                 *valid = false;
                 Ok(())
             }
@@ -244,7 +254,7 @@ impl Mkeys {
     /// Frees the windows of a QP that is being destroyed, because no other QP may use them. Returns false if the turn is
     /// over and some are left.
     pub(crate) fn forget_qp(&mut self, qpn: u32) -> bool {
-        let end = self.work.get() + work::TURN;
+        let end = self.work.get().wrapping_add(work::TURN);
         self.closing = Some(qpn);
         while let Some(&(_, index)) = self.by_qp.range((qpn, 0)..=(qpn, u32::MAX)).next() {
             if self.work.get() >= end {
@@ -270,7 +280,7 @@ impl Mkeys {
             self.by_qp.remove(&(qpn, index));
         }
         if let Some(region) = self.get_mut(was.region) {
-            region.windows -= 1;
+            region.windows.remove();
         }
     }
 
@@ -309,8 +319,8 @@ impl Mkey {
             0 => tq::READ,
             _ => tq::READ | tq::WRITE,
         };
-        let entry = |n: u64| list.get(n as usize).map_or(0, |page| page | rights);
-        let (shift, count) = (what.page_shift as u8, u64::from(what.num_pages));
+        let entry = |n: u64| list.get(to_usize(n)).map_or(0, |page| page | rights);
+        let (shift, count) = (what.page_shift, u64::from(what.num_pages));
         if what.length > 0 {
             self.map(&PageRange::new(first, shift, count), entry)
                 .map_err(|_| KeyError::Bounds)?;

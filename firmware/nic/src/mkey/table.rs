@@ -63,6 +63,11 @@ impl Mkeys {
         }
     }
 
+    /// Places of the table from `from` on, with the keys that have one.
+    pub(crate) fn places(&self, from: u32) -> impl Iterator<Item = (u32, Option<(u32, &Mkey)>)> {
+        self.table.places(from)
+    }
+
     /// Creates a key. The protection domain has been checked.
     pub fn create(&mut self, cmd: &CreateMkey) -> Result<u32, Status> {
         if cmd.flags.get() & MKEY_KEEP_PAGES != 0 {
@@ -104,7 +109,7 @@ impl Mkeys {
         if !matches!((&old.kind, &new.kind), (Kind::Region, Kind::Region)) {
             return Err(Status::BadMkey);
         }
-        if old.windows > 0 {
+        if old.windows.any() {
             return Err(Status::InUse);
         }
         let keep = cmd.flags.get() & MKEY_KEEP_PAGES != 0;
@@ -137,7 +142,7 @@ impl Mkeys {
             return Err(Status::BadMkey);
         }
         // IBTA 10.6.7.2.5: a region outlives its windows.
-        if mkey.windows > 0 {
+        if mkey.windows.any() {
             return Err(Status::InUse);
         }
         self.unbind(key >> 8);
@@ -159,7 +164,7 @@ impl Mkeys {
 
     /// Frees page tables of destroyed keys, as many as one turn allows. Returns true if all are freed.
     pub(crate) fn free_old_tables(&mut self) -> bool {
-        let end = self.work.get() + work::TURN;
+        let end = self.work.get().wrapping_add(work::TURN);
         while let Some((nodes, held)) = self.old_tables.last_mut() {
             while nodes.free_one() {
                 work::count_steps(1);
@@ -182,7 +187,7 @@ impl Mkeys {
 
     /// A new stamp. No stamp is used twice, so a line of the translation cache can't outlive its region.
     pub(super) fn next_epoch(&mut self) -> u64 {
-        self.epoch += 1;
+        self.epoch = self.epoch.wrapping_add(1);
         self.epoch
     }
 

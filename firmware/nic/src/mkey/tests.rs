@@ -8,6 +8,7 @@ use faultline_abi::{Status, U32, U64};
 use super::access::{Access, KeyRange, KeyUser, Miss, PageRange};
 use super::table::Mkeys;
 use crate::budget::Budget;
+use crate::number::to_usize;
 use crate::segments::Segments;
 
 fn of(pd: u32) -> KeyUser {
@@ -165,7 +166,7 @@ fn pages_are_joined_and_offsets_kept() {
     let pages = [0x5000, 0x6000, 0x9000, 0xa000];
     assert_eq!(
         keys.map(key, &PageRange::new(0x10_0000, 12, 4), |n| pages
-            [n as usize]
+            [to_usize(n)]
             | RW),
         Ok(4)
     );

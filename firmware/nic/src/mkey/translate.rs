@@ -3,9 +3,10 @@
 use super::access::{Access, KeyRange, KeyUser, Miss};
 use super::key::{Kind, Mkey};
 use super::table::Mkeys;
+use crate::number::low32;
 use crate::page_table::{Leaf, PAGE_SHIFT};
 use crate::segments::{Segments, follows, push_segment};
-use crate::tlb::Tlb;
+use crate::tlb::{SeenMiss, Tlb};
 use crate::work;
 
 /// Pages that [`Mkeys::ranges`] looks up, and pieces that it returns, at most.
@@ -34,6 +35,10 @@ impl<L: FnMut(u64) -> Option<Leaf>> Iterator for PageWalk<L> {
     type Item = Step;
 
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "offsets in a page; a step is not longer than what is left"
+    )]
     fn next(&mut self) -> Option<Step> {
         if self.left == 0 {
             return None;
@@ -60,20 +65,26 @@ impl Mkey {
     fn require_leaf(&self, step: &Step, access: Access) -> Result<Leaf, Miss> {
         step.leaf
             .filter(|leaf| leaf.writable || !access.writes())
-            .ok_or_else(|| self.miss(step.va, step.left as u32, access))
+            .ok_or_else(|| self.miss(step.va, low32(step.left), access))
     }
 
-    /// Appends the segments of guest memory behind a range that has been checked, until `out` has `room` of them.
+    /// Appends the segments of guest memory behind a range that has been checked, and begins at `va` in the region, until `out`
+    /// has `room` of them.
     /// Returns the number of bytes for which there was room.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a step is not longer than what is left of the range"
+    )]
     fn append_segments(
         &self,
-        (va, len): (u64, u32),
-        access: Access,
+        va: u64,
+        range: &KeyRange,
         room: usize,
         tlb: &Tlb,
         out: &mut Segments,
     ) -> Result<u32, Miss> {
+        let &KeyRange { len, access, .. } = range;
         let Some(table) = &self.table else {
             push_segment(out, self.base.wrapping_add(va), len);
             return Ok(len);
@@ -81,14 +92,23 @@ impl Mkey {
         let walk = PageWalk {
             va,
             left: u64::from(len),
-            lookup: |va| tlb.lookup(self.epoch, va, || table.lookup(va)),
+            lookup: |va| {
+                tlb.lookup(self.epoch, va, || {
+                    tlb.see(|| SeenMiss {
+                        qpn: range.user.qpn,
+                        key: range.key,
+                        va,
+                    });
+                    table.lookup(va)
+                })
+            },
         };
         for step in walk {
             let leaf = self.require_leaf(&step, access)?;
             if out.len() >= room && !follows(out, leaf.addr) {
-                return Ok(len - step.left as u32);
+                return Ok(len - low32(step.left));
             }
-            push_segment(out, leaf.addr, step.bytes as u32);
+            push_segment(out, leaf.addr, low32(step.bytes));
         }
         Ok(len)
     }
@@ -138,7 +158,7 @@ impl Mkeys {
             } if access.is_remote() && bound.qpn.is_none_or(|qpn| qpn == user.qpn) => {
                 mkey.check(va, len, access)?;
                 let region = self.get(bound.region).ok_or(Miss::Key)?;
-                Ok((region, bound.base.wrapping_add(va - mkey.iova)))
+                Ok((region, bound.base.wrapping_add(va.wrapping_sub(mkey.iova))))
             }
             _ => Err(Miss::Key),
         }
@@ -149,7 +169,7 @@ impl Mkeys {
     pub fn translate(&self, range: &KeyRange, out: &mut Segments) -> Result<(), Miss> {
         let (region, at) = self.find(range)?;
         region
-            .append_segments((at, range.len), range.access, usize::MAX, &self.tlb, out)
+            .append_segments(at, range, usize::MAX, &self.tlb, out)
             .map(drop)
             .map_err(|miss| miss.named(at.wrapping_sub(range.va)))
     }
@@ -160,7 +180,7 @@ impl Mkeys {
         let (region, at) = self.find(range)?;
         let room = out.inline_size();
         region
-            .append_segments((at, range.len), range.access, room, &self.tlb, out)
+            .append_segments(at, range, room, &self.tlb, out)
             .map_err(|miss| miss.named(at.wrapping_sub(range.va)))
     }
 
@@ -225,7 +245,7 @@ impl Mkeys {
             match (step.leaf, ranges.last_mut()) {
                 (None, _) => {}
                 (Some(leaf), Some((addr, len))) if addr.wrapping_add(*len) == leaf.addr => {
-                    *len += step.bytes;
+                    *len = len.saturating_add(step.bytes);
                 }
                 (Some(leaf), _) => ranges.push((leaf.addr, step.bytes)),
             }

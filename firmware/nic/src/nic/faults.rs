@@ -4,10 +4,10 @@ use faultline_abi::Status;
 use faultline_abi::admin::Counter;
 
 use super::Nic;
+use crate::diagnostic::{Diagnostic, DriverTimes};
 use crate::dma::Dma;
-use crate::eq::Eq;
-use crate::fault::Token;
-use crate::time::Instant;
+use crate::fault::{Resumed, Token};
+use crate::time::{Instant, Nanos};
 use crate::work;
 
 /// Queue pairs that are called at once because there is room for faults. The others are called in the next turn.
@@ -19,10 +19,11 @@ impl Nic {
         &mut self,
         now: Instant,
         mem: &M,
-        token: u64,
+        number: u64,
         repaired: bool,
+        driver: DriverTimes,
     ) -> Result<u32, Status> {
-        let token = Token::from_number(token);
+        let token = Token::from_number(number);
         let resumed = self.core.faults.answer(token, repaired);
         let fault = resumed.ok_or(Status::BadToken)?;
         let mkey = self.core.mkeys.get(fault.key).filter(|_| repaired);
@@ -33,9 +34,25 @@ impl Nic {
             true => Counter::page_faults_resumed,
             false => Counter::page_faults_failed,
         });
+        let Resumed {
+            raised, waiters, ..
+        } = fault;
+        let answer = match repaired {
+            true => Diagnostic::FaultResumed {
+                token: number,
+                raised,
+                waiters,
+                driver,
+            },
+            false => Diagnostic::FaultFailed {
+                token: number,
+                raised,
+            },
+        };
+        self.core.diagnose(now, answer);
         self.continue_answers(now, mem);
         self.retry_for_room(now, mem);
-        Ok(fault.waiters)
+        Ok(waiters)
     }
 
     /// Calls the queue pairs whose faults have been answered, until all are called or the turn is over: every queue pair of
@@ -44,7 +61,9 @@ impl Nic {
         let turn = self.core.begin_turn();
         loop {
             while let Some(token) = self.core.faults.pop_answered() {
-                self.core.ingress.fault_answered(now, token);
+                if let Some(after) = self.core.ingress.fault_answered(now, token) {
+                    self.report_stall_end(now, after);
+                }
             }
             if self.core.faults.is_answering() && self.core.is_over(turn) {
                 self.core.defer(now);
@@ -54,8 +73,13 @@ impl Nic {
                 return;
             };
             self.core.charge(work::OPERATION);
+            if call.token != Token::ROOM && call.repaired {
+                let (token, qpn) = (call.token.number(), call.qpn);
+                self.core
+                    .diagnose(now, Diagnostic::FaultContinued { token, qpn });
+            }
             if let Some((queue, mut cx)) = self.queue_in_context(now, mem, call.qpn) {
-                queue.fault_answered(&mut cx, call.token, call.repaired);
+                queue.fault_answered(&mut cx, call);
             }
         }
     }
@@ -69,7 +93,11 @@ impl Nic {
 
     /// The region is gone or has changed: the queue pairs that wait for its pages try again, and see that.
     pub(crate) fn cancel_faults<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) {
-        self.core.faults.cancel(key);
+        while let Some(fault) = self.core.faults.cancel_next(key) {
+            let (token, raised) = (fault.token.number(), fault.raised);
+            self.core
+                .diagnose(now, Diagnostic::FaultCancelled { token, raised });
+        }
         self.continue_answers(now, mem);
         self.retry_for_room(now, mem);
     }
@@ -77,10 +105,13 @@ impl Nic {
     /// Calls queue pairs that found no room: as many as there are places, for each may take one. If some of them do
     /// not, others are called in the next turn.
     pub(crate) fn retry_for_room<M: Dma>(&mut self, now: Instant, mem: &M) {
+        if self.core.faults.records.kept() > 0 {
+            self.context(now, mem).write_kept_records();
+        }
         let calls = self.core.faults.free_places().min(CALLS);
         for _ in 0..calls {
             // Queue pairs whose faults are answered come first; this function is called again after them.
-            if !self.has_records_left() || self.core.faults.is_answering() {
+            if !self.has_records_left(now) || self.core.faults.is_answering() {
                 return;
             }
             if !self.core.faults.answer_next_for_room() {
@@ -88,24 +119,36 @@ impl Nic {
             }
             self.continue_answers(now, mem);
         }
-        if self.core.faults.has_next_for_room() && self.has_records_left() {
+        if self.core.faults.has_next_for_room() && self.has_records_left(now) {
             self.core.defer(now);
         }
     }
 
     /// Whether the queue of fault records has room.
-    fn has_records_left(&self) -> bool {
-        let eqn = self.core.faults.eqn;
-        let eq = eqn.and_then(|eqn| self.core.eqs.get(eqn));
-        eq.is_some_and(Eq::has_room)
+    fn has_records_left(&self, now: Instant) -> bool {
+        self.core.has_room_for_records() && self.core.faults.records.no_room_until <= now
     }
 
     /// Faults that the driver has not answered in time fail, and leave their places to queue pairs that wait for one.
     pub(crate) fn expire_faults<M: Dma>(&mut self, now: Instant, mem: &M) {
-        let timeout = self.core.config.fault_timeout;
+        self.expire_faults_older_than(now, mem, self.core.config.fault_timeout);
+    }
+
+    /// The same with another limit.
+    pub(super) fn expire_faults_older_than<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        timeout: Nanos,
+    ) {
         let turn = self.core.begin_turn();
         let mut places = false;
-        while !self.core.is_over(turn) && self.core.faults.expire(now, timeout) {
+        while !self.core.is_over(turn)
+            && let Some(fault) = self.core.faults.expire(now, timeout)
+        {
+            let (token, raised) = (fault.token.number(), fault.raised);
+            self.core
+                .diagnose(now, Diagnostic::FaultExpired { token, raised });
             places = true;
             self.core.counters.inc(Counter::page_fault_timeouts);
             self.continue_answers(now, mem);

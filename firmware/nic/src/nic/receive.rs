@@ -8,13 +8,14 @@ use faultline_wire::{MacAddr, WireError};
 
 use super::{BURST, Nic};
 use crate::counters::CounterSet;
+use crate::diagnostic::{Diagnostic, OverrunQueue};
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, TxFrame, packet_of_run};
 use crate::ingress::HeldFrame;
 use crate::multicast::MULTICAST_QPN;
 use crate::payload::Payload;
 use crate::steering::FrameTarget;
-use crate::time::Instant;
+use crate::time::{Instant, Nanos};
 use crate::work;
 
 /// RoCE packets of one frame: one packet, or a run of them.
@@ -55,7 +56,7 @@ impl Nic {
             .charge(work::of_frames(frame.packets, frame.len()));
         self.sniff(now, mem, frame, sender);
         if self.core.ingress.holds_frames() {
-            self.hold_frame(frame, sender);
+            self.hold_frame(now, frame, sender);
             return;
         }
         let payload = frame.view(sender);
@@ -79,7 +80,7 @@ impl Nic {
                 self.receive_raw(now, mem, frame);
             }
         }
-        self.report_fatal();
+        self.report_fatal(now);
     }
 
     /// A frame arrives as octets, without FCS.
@@ -89,15 +90,18 @@ impl Nic {
         }
         self.sniff_octets(now, mem, frame);
         if self.core.ingress.holds_frames() {
-            self.hold(HeldFrame {
-                header: None,
-                only: None,
-                bytes: frame.to_vec(),
-            });
+            self.hold(
+                now,
+                HeldFrame {
+                    header: None,
+                    only: None,
+                    bytes: frame.to_vec(),
+                },
+            );
             return;
         }
         self.receive_octets(now, mem, frame);
-        self.report_fatal();
+        self.report_fatal(now);
     }
 
     pub(crate) fn receive_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
@@ -115,25 +119,36 @@ impl Nic {
         }
     }
 
-    /// True while fault policy `stall` has stopped this NIC's ingress and senders should pause. False if they have paused for
+    /// True while fault policy `stall` or an operator has stopped this NIC's ingress and senders should pause. False if they have paused for
     /// too long lately, and for a device that is not running: it drops frames, and nothing would end the pause.
     pub fn is_stalled(&self) -> bool {
         self.is_running() && self.core.ingress.pauses_others()
     }
 
-    /// True while fault policy `stall` has stopped this NIC's ingress, whether senders should pause or not.
+    /// True while fault policy `stall` or an operator has stopped this NIC's ingress, whether senders should pause or not.
     pub fn is_input_stopped(&self) -> bool {
         self.core.ingress.is_stopped()
     }
 
-    pub(crate) fn hold(&mut self, frame: HeldFrame) {
+    pub(crate) fn hold(&mut self, now: Instant, frame: HeldFrame) {
         if !self.core.ingress.push(frame) {
             self.core.counters.inc(Counter::stall_overflow);
+            self.core.diagnose(
+                now,
+                Diagnostic::Overrun {
+                    queue: OverrunQueue::Ingress,
+                    object: 0,
+                },
+            );
         }
     }
 
     /// Holds a frame that was delivered by reference, packet by packet.
-    pub(crate) fn hold_frame<M: Dma>(&mut self, frame: &TxFrame, sender: &M) {
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "packets of a run are equal parts of its payload"
+    )]
+    pub(crate) fn hold_frame<M: Dma>(&mut self, now: Instant, frame: &TxFrame, sender: &M) {
         let payload = frame.view(sender);
         let each = payload.len() / frame.packets.max(1) as usize;
         for index in 0..frame.packets {
@@ -142,11 +157,14 @@ impl Nic {
                 FrameKind::Raw { .. } => None,
             };
             match payload.part(index as usize * each, each).to_vec() {
-                Ok(bytes) => self.hold(HeldFrame {
-                    header,
-                    only: None,
-                    bytes,
-                }),
+                Ok(bytes) => self.hold(
+                    now,
+                    HeldFrame {
+                        header,
+                        only: None,
+                        bytes,
+                    },
+                ),
                 Err(_) => self.core.counters.inc(Counter::dma_errors),
             }
         }
@@ -190,12 +208,22 @@ impl Nic {
     /// has stopped it. The first packet is dropped, and the driver gets an event.
     pub(super) fn give_up_stall<M: Dma>(&mut self, now: Instant, mem: &M) {
         let timeout = self.core.config.stall_timeout;
+        self.core.ingress.end_operator_pause(now);
         self.core.ingress.end_pause(now, timeout);
-        if let Some(stall) = self.core.ingress.give_up(now, timeout) {
+        let Some(ended) = self.core.ingress.give_up(now, timeout) else {
+            return;
+        };
+        self.report_stall_end(now, ended.after);
+        if let Some(qpn) = ended.timed_out {
             self.core.counters.inc(Counter::stall_timeouts);
+            self.core.diagnose(now, Diagnostic::StallTimedOut { qpn });
             self.context(now, mem)
-                .raise_async(event::STALL_TIMEOUT, stall.qpn);
+                .raise_async(event::STALL_TIMEOUT, qpn);
         }
+    }
+
+    pub(super) fn report_stall_end(&mut self, now: Instant, after: Nanos) {
+        self.core.diagnose(now, Diagnostic::StallEnded { after });
     }
 
     pub(crate) fn count_received(&mut self, packets: u32, len: usize) {
@@ -237,6 +265,10 @@ impl Nic {
     }
 
     /// Delivers packets to a queue pair. A packet that stops the ingress is held, with those behind it.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "packets of a run are equal parts of its payload"
+    )]
     fn deliver_to_qp<M: Dma>(
         &mut self,
         now: Instant,
@@ -253,8 +285,12 @@ impl Nic {
             self.core.counters.inc(Counter::rx_bad_qp);
             return;
         };
+        let traffic = &mut qp.endpoint.traffic;
+        traffic.rx_packets = traffic.rx_packets.wrapping_add(u64::from(packets));
+        traffic.rx_bytes = traffic.rx_bytes.wrapping_add(payload.len() as u64);
         let taken = qp.receive(&mut cx, header, packets, payload);
         self.core.charge_lookups(now);
+        self.core.charge_queue_pair(now, qpn);
         // One of them has stopped the ingress: that packet and those behind it are held.
         let each = payload.len() / packets.max(1) as usize;
         for index in (taken..packets).rev() {

@@ -1,5 +1,10 @@
 //! Register accesses.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets of registers are constants or compared with constants; the configuration limits the number of doorbell pages"
+)]
+
 use faultline_abi::admin::Counter;
 use faultline_abi::caps::Caps;
 use faultline_abi::regs;
@@ -8,17 +13,18 @@ use zerocopy::IntoBytes;
 
 use super::Nic;
 use crate::command_ring::CommandRings;
+use crate::number::{len32, low32};
 use crate::time::Instant;
 
 impl Nic {
     /// Reads the 32-bit register at `offset`, a multiple of 4. Registers that do not exist read as zero.
     pub fn read_register(&mut self, now: Instant, offset: u32) -> u32 {
-        let half = |value: u64, offset: u32| (value >> (8 * (offset & 4))) as u32;
+        let half = |value: u64, offset: u32| low32(value >> (8 * (offset & 4)));
         let [a, b, c, d, e, f] = self.core.config.mac.0;
         let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         const MAC_HIGH: u32 = regs::MAC + 4;
         const CLOCK_HIGH: u32 = regs::CLOCK + 4;
-        let caps_end = regs::CAPS + size_of::<Caps>() as u32;
+        let caps_end = regs::CAPS + len32(size_of::<Caps>());
         match offset {
             regs::MAGIC => MAGIC,
             regs::ABI_VERSION => ABI_VERSION,
@@ -28,7 +34,7 @@ impl Nic {
             regs::FATAL_CODE => self.core.fatal,
             regs::CLOCK => {
                 self.registers.clock_high = (now.0 >> 32) as u32;
-                now.0 as u32
+                low32(now.0)
             }
             CLOCK_HIGH => self.registers.clock_high,
             regs::ADMIN_LOG_DEPTH => self.registers.admin_log_depth,
@@ -60,7 +66,10 @@ impl Nic {
     }
 
     fn status(&self) -> u32 {
-        let mut status = regs::LINK_UP;
+        let mut status = match self.core.link_up {
+            true => regs::LINK_UP,
+            false => 0,
+        };
         if self.registers.enabled {
             status |= regs::ENABLED;
         }
@@ -71,9 +80,9 @@ impl Nic {
     }
 
     /// Writes the 32-bit register at `offset`, a multiple of 4.
-    pub fn write_register(&mut self, offset: u32, value: u32) {
+    pub fn write_register(&mut self, now: Instant, offset: u32, value: u32) {
         match offset {
-            regs::CONTROL => self.write_control(value),
+            regs::CONTROL => self.write_control(now, value),
             regs::ADMIN_EQN => self.registers.admin_eqn = value,
             // The rings are those of the time when the device was enabled.
             _ if self.registers.enabled => self.core.counters.inc(Counter::register_errors),
@@ -87,14 +96,14 @@ impl Nic {
         }
     }
 
-    fn write_control(&mut self, value: u32) {
+    fn write_control(&mut self, now: Instant, value: u32) {
         if value & !(regs::ENABLE | regs::RESET) != 0 {
             self.core.counters.inc(Counter::register_errors);
             return;
         }
         let enable = value & regs::ENABLE != 0;
         if value & regs::RESET != 0 || (self.registers.enabled && !enable) {
-            self.reset();
+            self.reset(now);
             return;
         }
         if !enable || self.registers.enabled {
@@ -109,7 +118,7 @@ impl Nic {
         self.admin = CommandRings::new(r.admin_sq, r.admin_cq, r.admin_log_depth);
         self.translation =
             CommandRings::new(r.translation_sq, r.translation_cq, r.translation_log_depth);
-        self.uctx_changes += 1;
+        self.uctx_changes = self.uctx_changes.wrapping_add(1);
         self.enabled_version = self.uctx_changes;
     }
 }

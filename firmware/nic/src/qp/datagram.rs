@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{FrameKind, TxFrame};
 use crate::mkey::Access;
+use crate::number::len32;
 use crate::payload::Payload;
 
 /// Bytes in front of a datagram: a GRH, or an IPv4 header in the last 20 of them (IBTA A17.4.5.2).
@@ -31,7 +32,7 @@ const PRIVILEGED_QKEY: u32 = 1 << 31;
 
 impl Requester {
     /// Completes the datagram that was handed over before, then makes `frame` the next one.
-    pub fn poll_datagram<M: Dma>(
+    pub(crate) fn poll_datagram<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -100,7 +101,7 @@ fn sent_qkey(qp: &Endpoint, qkey: u32) -> u32 {
 
 impl Responder {
     /// A datagram arrives. Whatever is wrong with it, it is dropped and counted (IBTA 9.8.3).
-    pub fn receive_datagram<M: Dma>(
+    pub(crate) fn receive_datagram<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -124,7 +125,7 @@ impl Responder {
             return Ok(());
         };
         let mut entry = Cqe {
-            byte_len: U32::new((GRH_LEN + payload.len()) as u32),
+            byte_len: U32::new(len32(GRH_LEN.saturating_add(payload.len()))),
             src_qp: U32::new(deth.src_qp),
             opcode: cqe::RECV,
             smac: header.ethernet.src.0,
@@ -146,7 +147,7 @@ impl Responder {
 fn global_header(header: &RoceHeader, payload_len: usize) -> [u8; GRH_LEN] {
     let mut grh = [0; GRH_LEN];
     let ip = header.emitted_ip(payload_len).unwrap_or(header.ip);
-    let start = GRH_LEN - ip.header_len().min(GRH_LEN);
+    let start = GRH_LEN.saturating_sub(ip.header_len());
     if let Some(out) = grh.get_mut(start..) {
         // It was parsed or made as a header of this length, so it fits.
         let _ = ip.emit(out);

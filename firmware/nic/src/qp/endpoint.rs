@@ -13,10 +13,12 @@ use faultline_wire::packet::RoceHeader;
 use super::fault_policy::FaultPolicy;
 use super::types::{Failure, QpConfig, State};
 use crate::context::Context;
-use crate::counters::CounterSet;
+use crate::counters::{CounterSet, Traffic};
+use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::fault::{FaultSource, WaitKind};
 use crate::mkey::KeyUser;
+use crate::number::len32;
 use crate::path::Path;
 use crate::receive_queue::RecvWr;
 
@@ -37,6 +39,8 @@ pub(crate) struct Endpoint {
     pub mtu: u32,
     /// Headers of packets to the peer of a connection.
     pub path: Option<Path>,
+    /// What it has sent and received.
+    pub traffic: Traffic,
 }
 
 /// Attributes before the first MODIFY_QP.
@@ -49,37 +53,61 @@ fn initial_attr(fault_policy: FaultPolicy) -> QpAttr {
 
 impl Endpoint {
     /// In state RESET.
-    pub fn new(number: u32, config: QpConfig, fault_policy: FaultPolicy) -> Self {
+    pub(crate) fn new(number: u32, config: QpConfig, fault_policy: FaultPolicy) -> Self {
         Self {
             number,
             config,
             counters: CounterSet::DEVICE,
             state: State::Reset,
             attr: initial_attr(fault_policy),
-            mtu: PathMtu::Mtu1024.bytes() as u32,
+            mtu: len32(PathMtu::Mtu1024.bytes()),
             path: None,
+            traffic: Traffic::default(),
         }
     }
 
     /// Back to RESET: forgets the attributes.
-    pub fn reset(&mut self, fault_policy: FaultPolicy) {
+    pub(crate) fn reset(&mut self, fault_policy: FaultPolicy) {
         self.state = State::Reset;
         self.attr = initial_attr(fault_policy);
         self.path = None;
     }
 
+    /// Enters another state.
+    pub(crate) fn set_state<M: Dma>(&mut self, cx: &mut Context<'_, M>, to: State) {
+        let from = std::mem::replace(&mut self.state, to);
+        if from != to {
+            cx.core.qp_states.remove(from);
+            cx.core.qp_states.add(to);
+            cx.diagnose(Diagnostic::QpState {
+                qpn: self.number,
+                from,
+                to,
+            });
+        }
+    }
+
+    /// Raises the asynchronous event that says why the queue pair has failed.
+    pub(crate) fn report_failure<M: Dma>(&self, cx: &mut Context<'_, M>, event: u8) {
+        cx.diagnose(Diagnostic::QpFailed {
+            qpn: self.number,
+            event,
+        });
+        cx.raise_async(event, self.number);
+    }
+
     /// Whether lost packets are sent again.
-    pub fn is_reliable(&self) -> bool {
+    pub(crate) fn is_reliable(&self) -> bool {
         self.config.kind.is_reliable()
     }
 
     /// As which user of memory keys it acts.
-    pub fn key_user(&self) -> KeyUser {
+    pub(crate) fn key_user(&self) -> KeyUser {
         self.key_user_in(self.config.pd)
     }
 
     /// The same for a key of another protection domain, that of an SRQ.
-    pub fn key_user_in(&self, pd: u32) -> KeyUser {
+    pub(crate) fn key_user_in(&self, pd: u32) -> KeyUser {
         KeyUser {
             pd,
             qpn: self.number,
@@ -87,18 +115,18 @@ impl Endpoint {
     }
 
     /// Whether peers have this right (`ACCESS_REMOTE_*`).
-    pub fn allows(&self, right: u32) -> bool {
+    pub(crate) fn allows(&self, right: u32) -> bool {
         self.attr.access.get() & right != 0
     }
 
     /// What becomes of requests whose pages are missing.
-    pub fn fault_policy(&self) -> FaultPolicy {
+    pub(crate) fn fault_policy(&self) -> FaultPolicy {
         // MODIFY_QP accepts no others.
         FaultPolicy::from_abi(self.attr.fault_policy).unwrap_or_default()
     }
 
     /// This queue pair as the source of a page fault; `wait` is the part of it that waits for the page.
-    pub fn fault_source(&self, wait: WaitKind) -> FaultSource {
+    pub(crate) fn fault_source(&self, wait: WaitKind) -> FaultSource {
         FaultSource {
             qpn: self.number,
             wait,
@@ -106,7 +134,7 @@ impl Endpoint {
     }
 
     /// The opcode of this QP's service that corresponds to an opcode of RC.
-    pub fn opcode(&self, rc: Opcode) -> Opcode {
+    pub(crate) fn opcode(&self, rc: Opcode) -> Opcode {
         let service = self.config.kind.service();
         service
             .and_then(|service| rc.with_service(service))
@@ -114,13 +142,18 @@ impl Endpoint {
     }
 
     /// Headers of a packet to the peer, with the opcode of this QP's service. `None` before a path is set.
-    pub fn header(&self, rc: Opcode, psn: Psn) -> Option<RoceHeader> {
+    pub(crate) fn header(&self, rc: Opcode, psn: Psn) -> Option<RoceHeader> {
         let path = self.path.as_ref()?;
         Some(path.header(self.opcode(rc), self.attr.dest_qpn.get(), psn))
     }
 
     /// Completes a receive work request. `entry` says with what; whose it is and which CQ gets it is filled in here.
-    pub fn complete_receive<M: Dma>(&self, cx: &mut Context<'_, M>, wr: &RecvWr, entry: Cqe) {
+    pub(crate) fn complete_receive<M: Dma>(
+        &self,
+        cx: &mut Context<'_, M>,
+        wr: &RecvWr,
+        entry: Cqe,
+    ) {
         let mut entry = Cqe {
             wqe: U32::new(wr.tag),
             qpn: U32::new(self.number),
@@ -146,7 +179,12 @@ impl Endpoint {
     }
 
     /// Completes a receive work request in error.
-    pub fn fail_receive<M: Dma>(&self, cx: &mut Context<'_, M>, wr: &RecvWr, failure: Failure) {
+    pub(crate) fn fail_receive<M: Dma>(
+        &self,
+        cx: &mut Context<'_, M>,
+        wr: &RecvWr,
+        failure: Failure,
+    ) {
         let entry = Cqe {
             opcode: cqe::RECV,
             status: failure.status,

@@ -16,6 +16,11 @@ use faultline_abi::qp::{
 
 /// The policy of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub enum FaultPolicy {
     /// RNR NAK; packets of unreliable services are parked.
     #[default]
@@ -143,7 +148,7 @@ mod tests {
     fn each_number_of_the_abi_has_its_policy() {
         assert_eq!(FaultPolicy::ALL.len(), FAULT_POLICIES.constants.len());
         for constant in FAULT_POLICIES.constants {
-            let number = constant.value as u8;
+            let number = u8::try_from(constant.value).unwrap();
             let policy = FaultPolicy::from_abi(number);
             assert_eq!(
                 policy.map(FaultPolicy::number),

@@ -14,15 +14,16 @@ mod ready;
 mod requester;
 mod responder;
 mod sge;
-pub mod state;
+pub(crate) mod state;
+mod state_counts;
 mod tag;
 mod types;
 mod work_queue;
 mod work_request;
 
 use faultline_abi::admin::Counter;
-use faultline_abi::event;
 use faultline_abi::qp::{self as abi, QpAttr};
+use faultline_abi::{cqe, event};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::mtu::PathMtu;
 use faultline_wire::packet::RoceHeader;
@@ -30,12 +31,15 @@ use faultline_wire::packet::RoceHeader;
 use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
+use crate::diagnostic::{Diagnostic, KeyUse};
 use crate::dma::Dma;
-use crate::fault::Token;
+use crate::fault::Call;
 use crate::frame::{Frame, TxFrame, packet_of_run};
+use crate::number::len32;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::receive_queue::RecvRing;
+use crate::references::References;
 use crate::ring::Ring;
 use crate::time::Instant;
 
@@ -44,10 +48,12 @@ pub use fault_policy::FaultPolicy;
 use ready::Readiness;
 use requester::{Requester, Sent};
 use responder::{Arrival, Received, Responder};
+pub use state_counts::StateCounts;
+pub(crate) use types::QpConfig;
 use types::{Failure, Fatal};
-pub use types::{QpConfig, QpType, State};
+pub use types::{Psns, QpType, State};
 pub(crate) use work_queue::WorkQueue;
-use work_request::DeviceRequest;
+use work_request::{DeviceRequest, SendWr};
 
 /// ECN field of a packet that met congestion (RFC 3168).
 const ECN_CONGESTED: u8 = 3;
@@ -57,11 +63,11 @@ const MAX_FINAL_ACKS: usize = 256;
 
 /// A queue pair: its identity and attributes, a requester, a responder, and the state machine that connects them.
 #[derive(Debug)]
-pub struct Qp {
+pub(crate) struct Qp {
     /// Number, configuration and attributes.
     pub(crate) endpoint: Endpoint,
     /// Places in indirection tables, groups and flows that name it. It can't be destroyed while there are any.
-    pub references: u32,
+    pub references: References,
     requester: Requester,
     responder: Responder,
     ready: Readiness,
@@ -75,7 +81,7 @@ pub struct Qp {
 
 impl Qp {
     /// A QP in RESET. `held` is its share of the budget, however idle it is.
-    pub fn new(
+    pub(crate) fn new(
         number: u32,
         config: QpConfig,
         fault_policy: FaultPolicy,
@@ -84,7 +90,7 @@ impl Qp {
     ) -> Self {
         Self {
             endpoint: Endpoint::new(number, config, fault_policy),
-            references: 0,
+            references: References::default(),
             requester: Requester::new(sq),
             responder: Responder::new(rq),
             ready: Readiness::default(),
@@ -94,13 +100,31 @@ impl Qp {
         }
     }
 
+    /// The PSNs at which it is.
+    pub(crate) fn psns(&self) -> Psns {
+        Psns {
+            next_sent: self.requester.next_psn(),
+            next_received: self.responder.expected_psn(),
+        }
+    }
+
+    /// Send work requests that are posted and not completed.
+    pub(crate) fn sends_pending(&self) -> u32 {
+        self.requester.outstanding()
+    }
+
+    /// Whether it waits for a page.
+    pub(crate) fn waits_for_page(&self) -> bool {
+        self.requester.is_waiting() || self.responder.is_waiting()
+    }
+
     /// State.
-    pub fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.endpoint.state
     }
 
     /// All attributes, as QUERY_QP returns them.
-    pub fn query(&self) -> QpAttr {
+    pub(crate) fn query(&self) -> QpAttr {
         let state = self.endpoint.state;
         let mut attr = self.endpoint.attr;
         attr.state = state as u8;
@@ -119,12 +143,14 @@ impl Qp {
     /// A send doorbell. Returns false if the index is out of range.
     pub(crate) fn ring_send<M: Dma>(&mut self, cx: &mut Context<'_, M>, producer: u32) -> bool {
         let is_news = self.requester.is_news(producer);
+        let requests = self.requester.announced_by(producer);
         if !self.requester.post(producer) {
             return false;
         }
         match self.endpoint.state {
             _ if !is_news => {}
             State::Rts => {
+                cx.core.charge_doorbell(cx.now, requests);
                 let carried_out = self.requester.carry_out_at_once(&self.endpoint, cx);
                 self.check_send_queue(cx, carried_out);
                 self.wake(cx.core);
@@ -161,7 +187,10 @@ impl Qp {
         most: usize,
         frame: &mut TxFrame,
     ) -> bool {
-        let most = (most as u32 / self.endpoint.mtu).max(1);
+        let most = len32(most)
+            .checked_div(self.endpoint.mtu)
+            .unwrap_or(1)
+            .max(1);
         if self.responder.has_parked_to_deliver() {
             self.deliver_parked(cx);
         }
@@ -251,6 +280,7 @@ impl Qp {
     fn fail_request<M: Dma>(&mut self, cx: &mut Context<'_, M>, failure: Failure) {
         let wr = self.requester.pop();
         if let Some(wr) = &wr {
+            self.report_refused_key(cx, wr, failure);
             self.endpoint.complete_send(cx, wr, Some(failure));
         }
         if wr.is_some_and(|wr| matches!(wr.device, Some(DeviceRequest::Fin(_)))) {
@@ -259,8 +289,24 @@ impl Qp {
         } else if self.endpoint.is_reliable() {
             self.fail(cx);
         } else {
-            self.endpoint.state = State::Sqe;
+            self.endpoint.set_state(cx, State::Sqe);
             self.requester.flush(&self.endpoint, cx);
+        }
+    }
+
+    /// Reports which local key has refused a work request.
+    fn report_refused_key<M: Dma>(&self, cx: &mut Context<'_, M>, wr: &SendWr, failure: Failure) {
+        if failure.status != cqe::LOC_PROT_ERR || failure.vendor == cqe::DMA {
+            return;
+        }
+        let mut ranges = wr.key_ranges(&self.endpoint);
+        if let Some(range) = ranges.find(|range| cx.core.mkeys.check(range).is_err()) {
+            cx.diagnose(Diagnostic::KeyRefused {
+                qpn: self.endpoint.number,
+                key: range.key,
+                va: range.va,
+                by: KeyUse::Local,
+            });
         }
     }
 
@@ -314,10 +360,10 @@ impl Qp {
         if self.receive_run(cx, header, packets, payload) {
             return packets;
         }
-        let each = payload.len() / packets as usize;
+        let each = payload.len().checked_div(packets as usize).unwrap_or(0);
         for index in 0..packets {
             let header = packet_of_run(header, index, packets);
-            let part = payload.part(index as usize * each, each);
+            let part = payload.part((index as usize).saturating_mul(each), each);
             if !self.receive_connected(cx, &header, part) {
                 return index;
             }
@@ -405,7 +451,8 @@ impl Qp {
         packets: u32,
         payload: Payload<'_, M>,
     ) -> bool {
-        let whole = payload.len() as u64 == u64::from(packets) * u64::from(self.endpoint.mtu);
+        let whole =
+            payload.len() as u64 == u64::from(packets).saturating_mul(u64::from(self.endpoint.mtu));
         let xrc = matches!(self.endpoint.config.kind, QpType::XrcIni | QpType::XrcTgt);
         let is_response = header.bth.opcode.is_response();
         let wrong_way = xrc && is_response == (self.endpoint.config.kind == QpType::XrcTgt);
@@ -508,17 +555,12 @@ impl Qp {
     }
 
     /// A fault has been answered that this queue pair may wait for.
-    pub(crate) fn fault_answered<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        token: Token,
-        repaired: bool,
-    ) {
+    pub(crate) fn fault_answered<M: Dma>(&mut self, cx: &mut Context<'_, M>, call: Call) {
         let qp = &self.endpoint;
-        self.requester.fault_answered(qp, cx.now, token, repaired);
+        self.requester.fault_answered(qp, cx, call);
         self.sync_timer(cx.core);
         let qp = &self.endpoint;
-        if let Err(fatal) = self.responder.fault_answered(qp, cx, token, repaired) {
+        if let Err(fatal) = self.responder.fault_answered(qp, cx, call) {
             self.fail_with(cx, fatal);
         }
         self.wake(cx.core);
@@ -563,7 +605,7 @@ impl Qp {
         if mask & abi::QP_ATTR_PATH_MTU != 0
             && let Ok(mtu) = PathMtu::from_code(change.path_mtu)
         {
-            self.endpoint.mtu = mtu.bytes() as u32;
+            self.endpoint.mtu = len32(mtu.bytes());
         }
         if mask & abi::QP_ATTR_RQ_PSN != 0 {
             self.responder
@@ -589,22 +631,24 @@ impl Qp {
             State::Err => self.fail(cx),
             State::Reset => {
                 self.stop_waiting(cx.core);
+                cx.core.forget_delayed_completions(self.endpoint.number);
                 self.flush_tagged(cx);
                 self.leave_final_acks(cx.core);
+                self.endpoint.set_state(cx, State::Reset);
                 self.reset(cx.core, cx.mem);
             }
             State::Rts => {
-                self.endpoint.state = State::Rts;
+                self.endpoint.set_state(cx, State::Rts);
                 if old == State::Rtr {
                     self.responder.set_established();
                 }
                 self.wake(cx.core);
             }
             State::Sqd => {
-                self.endpoint.state = State::Sqd;
+                self.endpoint.set_state(cx, State::Sqd);
                 self.check_drained(cx);
             }
-            other => self.endpoint.state = other,
+            other => self.endpoint.set_state(cx, other),
         }
     }
 
@@ -620,7 +664,7 @@ impl Qp {
         if self.endpoint.state == State::Err {
             return;
         }
-        self.endpoint.state = State::Err;
+        self.endpoint.set_state(cx, State::Err);
         self.responder.notify_posted(cx.mem);
         self.stop_waiting(cx.core);
         self.requester.flush(&self.endpoint, cx);
@@ -644,7 +688,7 @@ impl Qp {
         }
         self.fail(cx);
         if let Some(kind) = fatal.event {
-            cx.raise_async(kind, self.endpoint.number);
+            self.endpoint.report_failure(cx, kind);
         }
     }
 }

@@ -3,10 +3,13 @@
 use faultline_abi::cqe;
 use faultline_wire::bth::Psn;
 
+use super::endpoint::Endpoint;
 use super::types::Failure;
 use crate::context::Context;
+use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
-use crate::fault::{FaultSource, Need, RaisedFault, Token};
+use crate::fault::{Call, FaultSource, Need, RaisedFault, Token};
+use crate::time::Instant;
 
 /// How a work request fails if a page of its buffers does not come.
 pub(super) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
@@ -20,7 +23,7 @@ pub(super) struct PageWait {
 }
 
 impl PageWait {
-    pub fn new(token: Token, need: &Need) -> Self {
+    pub(crate) fn new(token: Token, need: &Need) -> Self {
         Self {
             token,
             psn: Psn::new(need.psn),
@@ -28,20 +31,46 @@ impl PageWait {
     }
 }
 
-/// Raises a fault and waits for it, or for room for it. `waiting` is the fault that the queue pair waits for already.
-/// `None`: the driver has no queue for faults.
+/// A fault that was repaired, and whose access has not been carried out since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repaired {
+    token: Token,
+    raised: Instant,
+    resumed: Instant,
+}
+
+impl Repaired {
+    /// Repaired at `now`. `None`: not by the driver, so there is no fault whose access could be done.
+    pub(crate) fn new(call: Call, now: Instant) -> Option<Self> {
+        call.resumed.then_some(Self {
+            token: call.token,
+            raised: call.raised,
+            resumed: now,
+        })
+    }
+
+    /// The access goes on.
+    pub(crate) fn report<M: Dma>(&self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+        cx.diagnose(Diagnostic::FaultDone {
+            token: self.token.number(),
+            qpn: qp.number,
+            resumed: self.resumed,
+            raised: self.raised,
+        });
+    }
+}
+
+/// Raises a fault and waits for it, or for room for it, for which a queue pair waits once. `None`: the driver has no queue
+/// for faults.
 pub(super) fn await_page<M: Dma>(
     cx: &mut Context<'_, M>,
     source: FaultSource,
-    waiting: Option<Token>,
     need: &Need,
 ) -> Option<Token> {
     match cx.raise_fault(source, need) {
         RaisedFault::Waiting(token) => Some(token),
         RaisedFault::NoRoom => {
-            if waiting != Some(Token::ROOM) {
-                cx.core.wait_for_room(cx.now, source.qpn, need.absent.key);
-            }
+            cx.core.wait_for_room(cx.now, source.qpn, need.absent.key);
             Some(Token::ROOM)
         }
         RaisedFault::NoQueue => None,

@@ -1,5 +1,10 @@
 //! Raw Ethernet: whole frames, as the netdev uses them, and what is done for them on the way.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "the headers are the first bytes of the frame; a frame of several segments has at most 64 KiB of payload"
+)]
+
 use faultline_abi::U32;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
@@ -19,6 +24,7 @@ use crate::frame::{Frame, FrameKind, TxFrame};
 use crate::headers::Head;
 use crate::headers::{Headers, MAX_HEADERS};
 use crate::mkey::Access;
+use crate::number::len32;
 use crate::offload::{self, Checked};
 use crate::payload::Payload;
 use crate::segments::Segments;
@@ -27,7 +33,7 @@ const OFFLOAD: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OFFLOAD);
 
 impl Requester {
     /// Completes the frame that was handed over before, then makes `frame` the next one.
-    pub fn poll_raw<M: Dma>(
+    pub(crate) fn poll_raw<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -103,7 +109,7 @@ impl Requester {
         wr: &SendWr,
         len: usize,
     ) -> Result<Head, BuildError> {
-        let segments = self.gather_part(qp, core, wr, (0, len as u32))?;
+        let segments = self.gather_part(qp, core, wr, (0, len32(len)))?;
         let view = Payload::guest(&[], mem, &segments, len);
         Ok(view.head().map_err(|_| UNREADABLE)?)
     }
@@ -119,8 +125,8 @@ impl Requester {
     ) -> Result<TxFrame, BuildError> {
         let len = wr.length as usize;
         let head = self.read_head(qp, core, mem, wr, len.min(MAX_HEADERS))?;
-        let rest = wr.length - head.len() as u32;
-        let payload = self.gather_part(qp, core, wr, (head.len() as u32, rest))?;
+        let rest = wr.length - len32(head.len());
+        let payload = self.gather_part(qp, core, wr, (len32(head.len()), rest))?;
         let ends = addresses(&head);
         Ok(raw_frame(ends, head, payload, rest as usize, false))
     }
@@ -136,8 +142,8 @@ impl Requester {
     ) -> Result<TxFrame, BuildError> {
         let len = wr.length as usize;
         let mut head = self.read_head(qp, core, mem, wr, len.min(MAX_HEADERS))?;
-        let rest = wr.length - head.len() as u32;
-        let payload = self.gather_part(qp, core, wr, (head.len() as u32, rest))?;
+        let rest = wr.length - len32(head.len());
+        let payload = self.gather_part(qp, core, wr, (len32(head.len()), rest))?;
         let headers = Headers::parse(&head);
         let transport = headers.and_then(|headers| {
             let transport = offload::whole_transport(&headers, len)?;
@@ -191,10 +197,10 @@ impl Requester {
         let headers = Headers::parse_template(&template).ok_or(OFFLOAD)?;
         let index = self.segment();
         let at = index * u32::from(mss);
-        let left = (payload_len as u32).saturating_sub(at);
+        let left = len32(payload_len).saturating_sub(at);
         let part = left.min(u32::from(mss));
         let last = part == left;
-        let offset = header_len as u32 + at;
+        let offset = len32(header_len) + at;
         let payload = self.gather_part(qp, core, wr, (offset, part))?;
         let mut head = offload::segment_head(&template, &headers, mss, index, part as usize, last);
         let before = head.clone();
@@ -207,7 +213,7 @@ impl Requester {
 
 impl Responder {
     /// A frame arrives for a raw queue pair or a work queue, from a flow with this tag.
-    pub fn receive_raw<M: Dma>(
+    pub(crate) fn receive_raw<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -228,7 +234,7 @@ impl Responder {
 
     /// Delivers a frame from a flow with this tag. One whose checksums must be looked at is copied first, if it is still in
     /// its sender's memory: what is said of them must be true of what is delivered.
-    pub fn receive_frame<M: Dma>(
+    pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -281,7 +287,7 @@ impl Responder {
         let entry = Cqe {
             flags,
             imm: U32::new(frame.hash.unwrap_or(0)),
-            byte_len: U32::new(frame.payload.len() as u32),
+            byte_len: U32::new(len32(frame.payload.len())),
             opcode: cqe::RECV,
             flow_tag: U32::new(tag),
             ..Cqe::default()

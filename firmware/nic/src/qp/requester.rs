@@ -23,16 +23,15 @@ use faultline_wire::aeth::ack_timeout_ns;
 use faultline_wire::bth::Psn;
 
 use super::endpoint::Endpoint;
-use super::page_wait::{LOST_BUFFER, PageWait, await_page};
+use super::page_wait::{LOST_BUFFER, PageWait, Repaired, await_page};
 use super::types::{Failure, QpType, State};
 use super::work_request::{SendOp, SendWr};
 use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::{Token, WaitKind};
+use crate::fault::{Call, WaitKind};
 use crate::frame::TxFrame;
-use crate::mkey::{Access, KeyRange};
 use crate::ring::Ring;
 use crate::time::{Instant, Nanos};
 use crate::work::{self, count_steps};
@@ -105,7 +104,7 @@ pub(crate) struct Requester {
 
 impl Requester {
     /// Nothing posted. `ring` is `None` if there is no send queue.
-    pub fn new(ring: Option<Ring>) -> Self {
+    pub(crate) fn new(ring: Option<Ring>) -> Self {
         Self {
             ring,
             ..Self::default()
@@ -113,12 +112,12 @@ impl Requester {
     }
 
     /// Forgets everything but the ring.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::new(self.ring.take());
     }
 
     /// A doorbell with a producer index. Returns false if it is out of range.
-    pub fn post(&mut self, producer: u32) -> bool {
+    pub(crate) fn post(&mut self, producer: u32) -> bool {
         let Some(ring) = &self.ring else {
             return false;
         };
@@ -133,8 +132,13 @@ impl Requester {
         fits
     }
 
+    /// Work requests that a doorbell with this producer index announces, if it is news.
+    pub(crate) fn announced_by(&self, producer: u32) -> u32 {
+        producer.wrapping_sub(self.producer)
+    }
+
     /// Whether a producer index is later than the last one. Doorbells may come late or twice.
-    pub fn is_news(&self, producer: u32) -> bool {
+    pub(crate) fn is_news(&self, producer: u32) -> bool {
         producer.wrapping_sub(self.producer) as i32 > 0
     }
 
@@ -164,7 +168,7 @@ impl Requester {
     }
 
     /// Removes the oldest work request.
-    pub fn pop(&mut self) -> Option<SendWr> {
+    pub(crate) fn pop(&mut self) -> Option<SendWr> {
         let wr = self.pending.pop();
         self.account();
         wr
@@ -185,24 +189,35 @@ impl Requester {
     }
 
     /// Whether nothing has begun that has not completed.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
 
+    /// Work requests that are posted and not completed.
+    pub(crate) fn outstanding(&self) -> u32 {
+        let oldest = self.pending.front().map_or(self.fetched, |wr| wr.index);
+        self.producer.wrapping_sub(oldest)
+    }
+
+    /// Whether it waits for a page.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.page.is_some()
+    }
+
     /// PSN of the next new packet.
-    pub fn next_psn(&self) -> Psn {
+    pub(crate) fn next_psn(&self) -> Psn {
         self.next
     }
 
     /// Starts at this PSN.
-    pub fn set_next_psn(&mut self, psn: Psn) {
+    pub(crate) fn set_next_psn(&mut self, psn: Psn) {
         self.next = psn;
         self.unacked = psn;
         self.high = psn;
     }
 
     /// New limits of retries start the count again.
-    pub fn set_retries(&mut self, retries: u8, rnr_retries: u8) {
+    pub(crate) fn set_retries(&mut self, retries: u8, rnr_retries: u8) {
         if (self.retry_limit, self.rnr_retry_limit) != (retries, rnr_retries) {
             (self.retry_limit, self.rnr_retry_limit) = (retries, rnr_retries);
             (self.retries, self.rnr_retries) = (retries, rnr_retries);
@@ -210,7 +225,7 @@ impl Requester {
     }
 
     /// When the next timer is due.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match (self.ack_deadline, self.rnr_deadline) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -232,12 +247,12 @@ impl Requester {
     }
 
     /// Waits for no page any more.
-    pub fn stop_waiting(&mut self) {
+    pub(crate) fn stop_waiting(&mut self) {
         self.page = None;
     }
 
     /// A rendezvous has begun: its data is to be read into this place of the tag list.
-    pub fn add_rendezvous(&mut self, slot: u32) {
+    pub(crate) fn add_rendezvous(&mut self, slot: u32) {
         self.rendezvous.push_back(slot);
     }
 
@@ -275,7 +290,7 @@ impl Requester {
 
     /// Moves the cursor to the next work request.
     fn pass(&mut self) {
-        self.cursor += 1;
+        self.cursor = self.cursor.saturating_add(1);
         self.cursor_packet = 0;
         self.pending.reach(self.cursor);
     }
@@ -299,7 +314,7 @@ impl Requester {
 
     /// Connections: completes what is due without a packet, then makes `frame` the next request packet, or a run of up to
     /// `most`.
-    pub fn poll<M: Dma>(
+    pub(crate) fn poll<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -338,7 +353,7 @@ impl Requester {
                 if carried_out == LOCAL_BATCH || cx.core.is_over(turn) {
                     return Ok(Sent::TurnOver);
                 }
-                carried_out += 1;
+                carried_out = carried_out.wrapping_add(1);
                 self.carry_out(qp, cx);
                 continue;
             }
@@ -387,7 +402,7 @@ impl Requester {
     }
 
     /// Waits for a page that is missing. Returns the failure if there is nothing to wait for.
-    pub fn wait_or_fail<M: Dma>(
+    pub(crate) fn wait_or_fail<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -397,7 +412,7 @@ impl Requester {
             BuildError::Failed(failure) => return Some(failure),
             BuildError::Absent(need) => need,
         };
-        let token = await_page(cx, qp.fault_source(WaitKind::Send), None, &need);
+        let token = await_page(cx, qp.fault_source(WaitKind::Send), &need);
         self.page = token.map(|token| PageWait::new(token, &need));
         if token.is_none() {
             return Some(LOST_BUFFER);
@@ -410,11 +425,20 @@ impl Requester {
     }
 
     /// The fault has been answered. If it was for a local buffer, transmission goes on, or the request fails.
-    pub fn fault_answered(&mut self, qp: &Endpoint, now: Instant, token: Token, repaired: bool) {
-        let Some(wait) = self.page.take_if(|wait| wait.token == token) else {
+    pub(crate) fn fault_answered<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        call: Call,
+    ) {
+        let Some(wait) = self.page.take_if(|wait| wait.token == call.token) else {
             return;
         };
-        if !repaired {
+        if call.repaired {
+            if let Some(fault) = Repaired::new(call, cx.now) {
+                fault.report(qp, cx);
+            }
+        } else {
             // Transmission may have gone back to earlier requests. Datagrams and frames have no PSNs here.
             let position = self.pending.find(wait.psn).unwrap_or(self.cursor);
             if let Some(wr) = self.pending.get_mut(position) {
@@ -422,7 +446,7 @@ impl Requester {
             }
         }
         if self.ack_deadline.is_none() && self.rnr_deadline.is_none() {
-            self.restart_ack_timer(qp, now);
+            self.restart_ack_timer(qp, cx.now);
         }
     }
 
@@ -487,7 +511,7 @@ impl Requester {
         let next_packet = if wr.is_read() {
             wr.psns
         } else {
-            self.cursor_packet + packets
+            self.cursor_packet.saturating_add(packets)
         };
         let (after, psns) = (wr.first.add(next_packet), wr.psns);
         if after.diff(self.high) > 0 {
@@ -562,7 +586,7 @@ impl Requester {
     }
 
     /// Completes everything in the send queue as flushed.
-    pub fn flush<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+    pub(crate) fn flush<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         while let Some(wr) = self.pop() {
             qp.complete_send(cx, &wr, Some(Failure::FLUSHED));
         }
@@ -575,7 +599,7 @@ impl Requester {
     }
 
     /// Completes the tagged buffers that it reads into, or would, as flushed; drops the other work requests.
-    pub fn flush_tagged<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+    pub(crate) fn flush_tagged<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         while let Some(wr) = self.pop() {
             if let Some(request) = wr.device {
                 qp.complete_device_request(cx, request, Some(Failure::FLUSHED));
@@ -645,20 +669,8 @@ fn check_connected(qp: &Endpoint, core: &Core, wr: &SendWr) -> Result<(), Failur
     if matches!(op, SendOp::Atomic { .. } | SendOp::AtomicWrite { .. }) && wr.length != 8 {
         return Err(LENGTH);
     }
-    let access = match op.writes_locally() {
-        true => Access::LocalWrite,
-        false => Access::LocalRead,
-    };
-    for sge in wr.sges.iter().filter(|sge| sge.len > 0) {
-        core.mkeys
-            .check(&KeyRange {
-                key: sge.lkey,
-                user: wr.key_user(qp),
-                va: sge.addr,
-                len: sge.len,
-                access,
-            })
-            .map_err(Failure::local)?;
+    for range in wr.key_ranges(qp) {
+        core.mkeys.check(&range).map_err(Failure::local)?;
     }
     Ok(())
 }

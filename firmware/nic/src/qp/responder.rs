@@ -11,6 +11,7 @@ mod arrival;
 mod execute;
 mod fault;
 mod flush;
+mod injected;
 mod parked;
 mod place;
 mod refusal;
@@ -32,7 +33,10 @@ use super::types::{Fatal, QpType, State};
 use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
+use crate::diagnostic::{Diagnostic, KeyUse};
 use crate::dma::Dma;
+use crate::fault::Token;
+use crate::injection::point::Point;
 use crate::payload::Payload;
 use crate::receive_queue::{RecvRing, RecvWr};
 
@@ -108,7 +112,7 @@ pub(crate) struct Responder {
 
 impl Responder {
     /// Nothing has arrived. `queue` is `None` if receive work requests come from an SRQ.
-    pub fn new(queue: Option<RecvRing>) -> Self {
+    pub(crate) fn new(queue: Option<RecvRing>) -> Self {
         Self {
             queue,
             ..Self::default()
@@ -116,7 +120,7 @@ impl Responder {
     }
 
     /// Forgets everything but the receive queue, which is emptied.
-    pub fn reset<M: Dma>(&mut self, mem: &M) {
+    pub(crate) fn reset<M: Dma>(&mut self, mem: &M) {
         let mut queue = self.queue.take();
         if let Some(queue) = &mut queue {
             queue.reset();
@@ -125,26 +129,32 @@ impl Responder {
         *self = Self::new(queue);
     }
 
+    /// Whether it waits for a page.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waits.ingress.is_some() || self.waits.reply.is_some()
+    }
+
     /// PSN of the next request.
-    pub fn expected_psn(&self) -> Psn {
+    pub(crate) fn expected_psn(&self) -> Psn {
         self.expected
     }
 
     /// Expects this PSN next.
-    pub fn set_expected_psn(&mut self, psn: Psn) {
+    pub(crate) fn set_expected_psn(&mut self, psn: Psn) {
         self.expected = psn;
         self.nak_sent = false;
         self.jump = None;
     }
 
     /// No COMM_ESTABLISHED is due any more.
-    pub fn set_established(&mut self) {
+    pub(crate) fn set_established(&mut self) {
         self.established = true;
     }
 
     /// Reserves memory for the answers to `limit` READs and atomics: what was asked for, answers, and acknowledgements between
     /// them. Returns false if the budget has none left.
-    pub fn reserve_answers(&mut self, budget: &Budget, limit: u8) -> bool {
+    #[expect(clippy::arithmetic_side_effects, reason = "255 answers at most")]
+    pub(crate) fn reserve_answers(&mut self, budget: &Budget, limit: u8) -> bool {
         let bytes = usize::from(limit) * (size_of::<Executed>() + 4 * size_of::<Reply>());
         let held = self.answers.get_or_insert_with(|| budget.none());
         let more = bytes.saturating_sub(held.bytes());
@@ -156,7 +166,7 @@ impl Responder {
     }
 
     /// The queue pair has failed: ends what is in progress and flushes the receive work requests.
-    pub fn flush<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+    pub(crate) fn flush<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         self.message = None;
         self.drop_answers();
         self.flush_current(qp, cx);
@@ -164,7 +174,7 @@ impl Responder {
     }
 
     /// A packet or frame arrives, and is carried out if it is what was expected. Addresses and P_Key have been checked.
-    pub fn receive<M: Dma>(
+    pub(crate) fn receive<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -192,6 +202,12 @@ impl Responder {
         if !self.check_sequence(qp, cx, header) {
             return Ok(Received::Done);
         }
+        if cx.core.injections.has(Point::Request)
+            && qp.is_reliable()
+            && self.inject_request(qp, cx, header)?
+        {
+            return Ok(Received::Done);
+        }
         let before = (self.message, self.received);
         match self.execute(qp, cx, header, 1, payload) {
             Ok(received) => {
@@ -203,14 +219,19 @@ impl Responder {
                 (self.message, self.received) = before;
                 return Err(Stopped::Absent(need));
             }
-            Err(refusal) => self.refuse(qp, cx, header.bth.psn, refusal)?,
+            Err(refusal) => {
+                if refusal.is_of_access() {
+                    report_refused_key(qp, cx, header);
+                }
+                self.refuse(qp, cx, header.bth.psn, refusal)?;
+            }
         }
         Ok(Received::Done)
     }
 
     /// Takes a run of request packets as a whole, if it is what comes next and nothing is wrong with it. `None`: the packets
     /// must be looked at one by one. Data that has been placed by then will be placed again.
-    pub fn receive_run<M: Dma>(
+    pub(crate) fn receive_run<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -218,7 +239,9 @@ impl Responder {
         packets: u32,
         payload: Payload<'_, M>,
     ) -> Option<Received> {
-        if header.bth.psn != self.expected || self.skipping || self.has_parked() {
+        let is_next = header.bth.psn == self.expected && !self.skipping && !self.has_parked();
+        // An injection applies to a packet. The runs of other queue pairs stay whole.
+        if !is_next || cx.core.injections.concern(Point::Request, qp.number) {
             return None;
         }
         let before = (self.message, self.received);
@@ -231,6 +254,7 @@ impl Responder {
     }
 
     fn request_taken<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+        self.fault_done(qp, cx);
         self.nak_sent = false;
         self.waits.durable = None;
         if qp.state == State::Rtr && !self.established {
@@ -255,6 +279,10 @@ impl Responder {
             if !self.nak_sent {
                 self.nak_sent = true;
                 cx.count(Counter::packet_seq_err_sent);
+                cx.diagnose(Diagnostic::SequenceNakSent {
+                    qpn: qp.number,
+                    psn: self.expected.get(),
+                });
                 self.acknowledge(self.expected, Syndrome::Nak(NakCode::PsnSequenceError));
             }
         } else if ahead < 0 {
@@ -279,11 +307,11 @@ impl Responder {
             // For a missing page the fault policy says what is done.
             Refusal::Lost | Refusal::Absent(_) => Ok(()),
             Refusal::NotDurable => {
-                self.flush_waits(cx, psn);
+                self.flush_waits(qp, cx, psn);
                 Ok(())
             }
             Refusal::NotReady => {
-                cx.count(Counter::rnr_nak_sent);
+                report_rnr_nak(qp, cx, psn, None);
                 let timer = qp.attr.min_rnr_timer;
                 self.nak_sent = true;
                 self.acknowledge(psn, Syndrome::RnrNak { timer });
@@ -310,6 +338,11 @@ impl Responder {
                 NakCode::RemoteAccessError => Counter::resp_remote_access_errors,
                 _ => Counter::resp_invalid_request,
             });
+            cx.diagnose(Diagnostic::RequestRefused {
+                qpn: qp.number,
+                psn: psn.get(),
+                nak: code.to_u8(),
+            });
             self.acknowledge(psn, Syndrome::Nak(code));
         }
         // One that is not at fault is flushed with the others.
@@ -322,8 +355,37 @@ impl Responder {
     }
 
     /// Waits for no page any more, and drops the packets that did.
-    pub fn stop_waiting(&mut self, qp: &Endpoint, core: &mut Core) {
+    pub(crate) fn stop_waiting(&mut self, qp: &Endpoint, core: &mut Core) {
         self.waits = Waits::default();
         while self.unpark(qp, core) {}
+    }
+}
+
+/// Counts and reports an RNR NAK, which is sent because of this fault, if any.
+pub(in crate::qp) fn report_rnr_nak<M: Dma>(
+    qp: &Endpoint,
+    cx: &mut Context<'_, M>,
+    psn: Psn,
+    fault: Option<Token>,
+) {
+    cx.count(Counter::rnr_nak_sent);
+    cx.diagnose(Diagnostic::RnrNakSent {
+        qpn: qp.number,
+        psn: psn.get(),
+        token: fault.map_or(0, Token::number),
+    });
+}
+
+/// Reports that a peer may not access the memory that it names.
+fn report_refused_key<M: Dma>(qp: &Endpoint, cx: &mut Context<'_, M>, header: &RoceHeader) {
+    let reth = header.reth.map(|reth| (reth.rkey, reth.addr));
+    let atomic = header.atomic.map(|atomic| (atomic.rkey, atomic.addr));
+    if let Some((key, va)) = reth.or(atomic) {
+        cx.diagnose(Diagnostic::KeyRefused {
+            qpn: qp.number,
+            key,
+            va,
+            by: KeyUse::Remote,
+        });
     }
 }

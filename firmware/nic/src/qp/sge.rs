@@ -1,6 +1,7 @@
 //! Scatter/gather lists: which parts of which entries hold a part of a message.
 
 use crate::mkey::{Access, KeyRange, KeyUser};
+use crate::number::low32;
 use crate::receive_queue::SgEntry;
 
 /// Contiguous virtual memory behind a part of a message.
@@ -18,7 +19,7 @@ pub(super) struct SgPart {
 
 impl SgPart {
     /// The part as a range of memory that this user accesses.
-    pub fn range(&self, user: KeyUser, access: Access) -> KeyRange {
+    pub(crate) fn range(&self, user: KeyUser, access: Access) -> KeyRange {
         KeyRange {
             key: self.lkey,
             user,
@@ -44,12 +45,12 @@ pub(super) fn parts(
             return None;
         }
         let n = left.min(wanted);
-        wanted -= n;
+        wanted = wanted.saturating_sub(n);
         Some(SgPart {
             lkey: sge.lkey,
             va: sge.addr.wrapping_add(at),
-            len: n as u32,
-            left: left as u32,
+            len: low32(n),
+            left: low32(left),
         })
     })
 }

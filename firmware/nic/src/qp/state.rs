@@ -94,7 +94,12 @@ fn rule(kind: QpType, from: State, to: State) -> Option<(u32, u32)> {
 }
 
 /// Checks a command against the table and the ranges of its attributes.
-pub fn check(kind: QpType, from: State, change: &QpAttr, max_rd_atomic: u32) -> Result<(), Status> {
+pub(crate) fn check(
+    kind: QpType,
+    from: State,
+    change: &QpAttr,
+    max_rd_atomic: u32,
+) -> Result<(), Status> {
     let mask = change.mask.get();
     if mask & QP_ATTR_CUR_STATE != 0 && change.cur_state != from as u8 {
         return Err(Status::WrongState);

@@ -13,6 +13,7 @@ use super::work_request::{DeviceRequest, Remote as RemoteMemory, SendExtra, Send
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
+use crate::number::len32;
 use crate::tag::list::TagList;
 use crate::tag::message::{HEADERS, Label};
 
@@ -23,7 +24,7 @@ impl Endpoint {
     }
 
     /// Number of buffers that a message is compared with, if its messages are for buffers with tags.
-    pub fn listed_tags(&self, core: &mut Core) -> Option<u64> {
+    pub(crate) fn listed_tags(&self, core: &mut Core) -> Option<u64> {
         self.tag_list(core).map(|tags| tags.listed())
     }
 
@@ -75,7 +76,7 @@ impl Endpoint {
         };
         let fin = self.tag_list(core)?.reading(slot)?.remote.fin;
         Some(SendWr {
-            length: HEADERS as u32,
+            length: len32(HEADERS),
             device: Some(DeviceRequest::Fin(fin)),
             ..SendWr::new(index, Some(SendOp::Send(SendExtra::Nothing)))
         })
@@ -94,7 +95,7 @@ impl Endpoint {
     }
 
     /// Completes the tagged buffer of a rendezvous.
-    pub fn complete_rendezvous<M: Dma>(
+    pub(crate) fn complete_rendezvous<M: Dma>(
         &self,
         cx: &mut Context<'_, M>,
         slot: u32,

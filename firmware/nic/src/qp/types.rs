@@ -2,6 +2,7 @@
 
 use faultline_abi::cqe;
 use faultline_abi::qp as abi;
+use faultline_wire::Psn;
 use faultline_wire::opcode::Service;
 
 use crate::mkey::{Absent, Miss};
@@ -12,6 +13,7 @@ const NO_CQ: u32 = u32::MAX;
 
 /// Transport of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpType {
     /// General services, QP1: a datagram QP with a fixed number and Q_Key.
     Gsi,
@@ -68,6 +70,7 @@ impl QpType {
 
 /// State of a QP (IBTA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum State {
     /// Nothing happens.
@@ -87,6 +90,30 @@ pub enum State {
 }
 
 impl State {
+    /// All states, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::Reset,
+        Self::Init,
+        Self::Rtr,
+        Self::Rts,
+        Self::Sqd,
+        Self::Sqe,
+        Self::Err,
+    ];
+
+    /// Its name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "reset",
+            Self::Init => "init",
+            Self::Rtr => "rtr",
+            Self::Rts => "rts",
+            Self::Sqd => "sqd",
+            Self::Sqe => "sqe",
+            Self::Err => "err",
+        }
+    }
+
     /// The state with this number in the ABI.
     pub fn from_abi(value: u8) -> Option<Self> {
         Some(match value {
@@ -114,7 +141,7 @@ impl State {
 
 /// How a work request ended, if not well: status and vendor error of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// `enum ib_wc_status`.
     pub status: u8,
     /// FAULTLINE_VENDOR_ERR_*.
@@ -123,15 +150,15 @@ pub struct Failure {
 
 impl Failure {
     /// What a queue pair in error does with all work requests.
-    pub const FLUSHED: Self = Self::new(cqe::WR_FLUSH_ERR, cqe::NONE);
+    pub(crate) const FLUSHED: Self = Self::new(cqe::WR_FLUSH_ERR, cqe::NONE);
 
     /// A failure.
-    pub const fn new(status: u8, vendor: u8) -> Self {
+    pub(crate) const fn new(status: u8, vendor: u8) -> Self {
         Self { status, vendor }
     }
 
     /// A local buffer that can't be used.
-    pub fn local(miss: Miss) -> Self {
+    pub(crate) fn local(miss: Miss) -> Self {
         let vendor = match miss {
             Miss::Key | Miss::Pd | Miss::Access => cqe::LKEY,
             Miss::Bounds => cqe::BOUNDS,
@@ -150,10 +177,10 @@ pub(super) struct Fatal {
 
 impl Fatal {
     /// Completions say why.
-    pub const SILENT: Self = Self { event: None };
+    pub(crate) const SILENT: Self = Self { event: None };
 
     /// With this asynchronous event.
-    pub const fn with(event: u8) -> Self {
+    pub(crate) const fn with(event: u8) -> Self {
         Self { event: Some(event) }
     }
 }
@@ -180,7 +207,7 @@ impl From<CopyError> for PlaceError {
 
 impl PlaceError {
     /// A miss in a buffer of which `left` bytes from `va` on belong to the message.
-    pub fn new(miss: Miss, va: u64, left: u32) -> Self {
+    pub(crate) fn new(miss: Miss, va: u64, left: u32) -> Self {
         match miss {
             Miss::Absent(absent) => {
                 let before = absent.named.wrapping_sub(va);
@@ -193,7 +220,7 @@ impl PlaceError {
 
 /// What CREATE_QP fixes.
 #[derive(Debug)]
-pub struct QpConfig {
+pub(crate) struct QpConfig {
     /// Transport.
     pub kind: QpType,
     /// Protection domain.
@@ -232,4 +259,13 @@ impl QpConfig {
             xrcd: None,
         }
     }
+}
+
+/// The PSNs at which a queue pair is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Psns {
+    /// Of the next new request.
+    pub next_sent: Psn,
+    /// Of the request that is expected.
+    pub next_received: Psn,
 }

@@ -9,9 +9,10 @@ use crate::budget::Held;
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::Token;
+use crate::fault::Call;
 use crate::frame::Frame;
 use crate::receive_queue::RecvRing;
+use crate::references::References;
 
 /// A work queue. Its state is RESET, RTS (that is RDY of `ibv_wq_state`) or ERR.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct WorkQueue {
     /// Number and configuration, as of a raw queue pair.
     pub endpoint: Endpoint,
     /// Entries of indirection tables that name it. It can't be destroyed while there are any.
-    pub references: u32,
+    pub references: References,
     responder: Responder,
     ready: Readiness,
     /// Its bytes of the budget.
@@ -28,7 +29,7 @@ pub(crate) struct WorkQueue {
 
 impl WorkQueue {
     /// A work queue in RESET. The type in `config` is [`QpType::Raw`](super::QpType::Raw).
-    pub fn new(
+    pub(crate) fn new(
         number: u32,
         config: QpConfig,
         fault_policy: FaultPolicy,
@@ -37,7 +38,7 @@ impl WorkQueue {
     ) -> Self {
         Self {
             endpoint: Endpoint::new(number, config, fault_policy),
-            references: 0,
+            references: References::default(),
             responder: Responder::new(Some(ring)),
             ready: Readiness::default(),
             _held: held,
@@ -45,14 +46,14 @@ impl WorkQueue {
     }
 
     /// A receive doorbell, which software rings only if the record asks for it.
-    pub fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+    pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.endpoint.state == State::Err {
             self.responder.flush_queue(&self.endpoint, cx);
         }
     }
 
     /// A frame arrives, from a flow with this tag. Returns false if it has stopped the input and must be held.
-    pub fn receive_frame<M: Dma>(
+    pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         tag: u32,
@@ -63,7 +64,7 @@ impl WorkQueue {
     }
 
     /// Delivers frames that have waited for their page, until another one is missing or the turn is over.
-    pub fn deliver_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+    pub(crate) fn deliver_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let turn = cx.core.begin_turn();
         while self.responder.has_parked_to_deliver() {
             if cx.core.is_over(turn) {
@@ -88,34 +89,31 @@ impl WorkQueue {
     }
 
     /// It was removed from the ready queue.
-    pub fn left_ready_queue(&mut self, core: &mut Core) {
+    pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         self.ready.left(core, self.endpoint.number);
     }
 
     /// A fault has been answered that it may wait for.
-    pub fn fault_answered<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        token: Token,
-        repaired: bool,
-    ) {
+    pub(crate) fn fault_answered<M: Dma>(&mut self, cx: &mut Context<'_, M>, call: Call) {
         let wq = &self.endpoint;
-        if let Err(fatal) = self.responder.fault_answered(wq, cx, token, repaired) {
+        if let Err(fatal) = self.responder.fault_answered(wq, cx, call) {
             self.fail_with(cx, fatal);
         }
         self.ready.wake(cx.core, self.endpoint.number);
     }
 
     /// Enters another state. MODIFY_WQ has checked the transition.
-    pub fn enter<M: Dma>(&mut self, cx: &mut Context<'_, M>, new: State) {
+    pub(crate) fn enter<M: Dma>(&mut self, cx: &mut Context<'_, M>, new: State) {
         match new {
             State::Err => self.fail(cx),
             State::Reset => {
                 self.stop_waiting(cx.core);
+                cx.core.forget_delayed_completions(self.endpoint.number);
+                self.endpoint.set_state(cx, State::Reset);
                 self.endpoint.reset(cx.core.config.fault_policy);
                 self.responder.reset(cx.mem);
             }
-            other => self.endpoint.state = other,
+            other => self.endpoint.set_state(cx, other),
         }
     }
 
@@ -124,14 +122,14 @@ impl WorkQueue {
         if self.endpoint.state == State::Err {
             return;
         }
-        self.endpoint.state = State::Err;
+        self.endpoint.set_state(cx, State::Err);
         self.responder.notify_posted(cx.mem);
         self.stop_waiting(cx.core);
         self.responder.flush(&self.endpoint, cx);
     }
 
     /// Enters the error state, with an asynchronous event that says why.
-    pub fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
+    pub(crate) fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
         self.fail_with(cx, Fatal::with(kind));
     }
 
@@ -141,12 +139,12 @@ impl WorkQueue {
         }
         self.fail(cx);
         if let Some(kind) = fatal.event {
-            cx.raise_async(kind, self.endpoint.number);
+            self.endpoint.report_failure(cx, kind);
         }
     }
 
     /// Waits for no page any more, and drops the frames that did. To be called before it is destroyed.
-    pub fn stop_waiting(&mut self, core: &mut Core) {
+    pub(crate) fn stop_waiting(&mut self, core: &mut Core) {
         core.forget_queue(self.endpoint.number);
         self.responder.stop_waiting(&self.endpoint, core);
     }

@@ -14,7 +14,8 @@ use super::endpoint::Endpoint;
 use super::types::{Failure, QpConfig, QpType};
 use crate::config::MAX_MSG_SIZE;
 use crate::dma::Dma;
-use crate::mkey::{Bind, KeyUser, Register};
+use crate::mkey::{Access, Bind, KeyRange, KeyUser, Register};
+use crate::number::low32;
 use crate::receive_queue::{SgList, parse_sges};
 use crate::ring::Ring;
 use crate::tag::message::HEADERS;
@@ -128,7 +129,7 @@ impl SendOp {
         let to = DatagramDest {
             ah: wqe.ah.get(),
             qpn: wqe.remote_qpn.get() & 0xff_ffff,
-            qkey: wqe.compare_add.get() as u32,
+            qkey: low32(wqe.compare_add.get()),
         };
         match wqe.opcode {
             wr::WR_SEND => Ok(Self::Datagram { to, imm: None }),
@@ -188,7 +189,7 @@ impl SendOp {
             wr::WR_FLUSH => Self::Flush {
                 at: remote,
                 len: u32::try_from(wqe.compare_add.get()).map_err(|_| RESERVED)?,
-                feth: flush_header(wqe.imm.get(), wqe.swap.get() as u32).ok_or(RESERVED)?,
+                feth: flush_header(wqe.imm.get(), low32(wqe.swap.get())).ok_or(RESERVED)?,
             },
             // `struct faultline_reg_mr_wqe`.
             wr::WR_REG_MR => Self::FastReg(Register {
@@ -198,7 +199,8 @@ impl SendOp {
                 length: wqe.compare_add.get(),
                 list: wqe.swap.get(),
                 num_pages: wqe.ah.get(),
-                page_shift: wqe.remote_qpn.get(),
+                // No page has 2^255 bytes either.
+                page_shift: u8::try_from(wqe.remote_qpn.get()).unwrap_or(u8::MAX),
             }),
             // `struct faultline_bind_mw_wqe`.
             wr::WR_BIND_MW if high_half != 0 || wqe.ah.get() != 0 || wqe.remote_qpn.get() != 0 => {
@@ -207,7 +209,7 @@ impl SendOp {
             wr::WR_BIND_MW => Self::BindMw(Bind {
                 rkey: wqe.rkey.get(),
                 lkey: wqe.imm.get(),
-                access: wqe.swap.get() as u32,
+                access: low32(wqe.swap.get()),
                 addr: wqe.remote_addr.get(),
                 length: wqe.compare_add.get(),
             }),
@@ -219,7 +221,7 @@ impl SendOp {
     }
 
     /// Whether it is carried out on this side, without packets.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         matches!(
             self,
             Self::FastReg(_) | Self::BindMw(_) | Self::LocalInv { .. }
@@ -227,7 +229,7 @@ impl SendOp {
     }
 
     /// Whether the peer answers it with more than an acknowledgement (IBTA 9.7.5.1.2, A19.4).
-    pub fn is_answered(&self) -> bool {
+    pub(crate) fn is_answered(&self) -> bool {
         matches!(
             self,
             Self::Read { .. } | Self::Atomic { .. } | Self::Flush { .. } | Self::AtomicWrite { .. }
@@ -235,12 +237,12 @@ impl SendOp {
     }
 
     /// Whether its response is written to local memory.
-    pub fn writes_locally(&self) -> bool {
+    pub(crate) fn writes_locally(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }
 
     /// The opcode of its completion.
-    pub fn completion_opcode(&self) -> u8 {
+    pub(crate) fn completion_opcode(&self) -> u8 {
         match self {
             Self::Send(_) | Self::Datagram { .. } => cqe::SEND,
             Self::Write { .. } => cqe::RDMA_WRITE,
@@ -268,7 +270,7 @@ impl Offload {
     /// From `struct faultline_raw_seg`, which is in the place of `compare_add` and `swap`.
     fn parse(wqe: &SqWqe) -> Result<Self, Failure> {
         let seg = wqe.compare_add.get();
-        let field = |shift: u32| (seg >> shift) as u16;
+        let field = |shift: u32| ((seg >> shift) & 0xffff) as u16;
         let [start, offset, mss, header_len] = [0, 16, 32, 48].map(field);
         let wants_csum = wqe.flags & WR_FLAG_CSUM != 0;
         match (wants_csum, mss) {
@@ -315,8 +317,8 @@ fn flush_header(placement: u32, selectivity: u32) -> Option<Feth> {
     let known = FLUSH_GLOBAL | FLUSH_PERSISTENT;
     let valid = placement != 0 && placement & !known == 0 && selectivity <= 1;
     valid.then_some(Feth {
-        placement: placement as u8,
-        selectivity: selectivity as u8,
+        placement: (placement & 0xff) as u8,
+        selectivity: (selectivity & 0xff) as u8,
     })
 }
 
@@ -366,7 +368,7 @@ pub(super) struct SendWr {
 
 impl SendWr {
     /// A request without data.
-    pub fn new(index: u32, op: Option<SendOp>) -> Self {
+    pub(crate) fn new(index: u32, op: Option<SendOp>) -> Self {
         Self {
             index,
             op,
@@ -386,7 +388,12 @@ impl SendWr {
 
     /// Reads entry `index` of the ring. Its format is checked here; whether the queue pair can carry it out is checked by
     /// the requester.
-    pub fn read<M: Dma>(ring: Option<&Ring>, index: u32, config: &QpConfig, mem: &M) -> Self {
+    pub(crate) fn read<M: Dma>(
+        ring: Option<&Ring>,
+        index: u32,
+        config: &QpConfig,
+        mem: &M,
+    ) -> Self {
         let mut request = Self {
             flags: WR_FLAG_SIGNALED,
             ..Self::new(index, None)
@@ -399,6 +406,10 @@ impl SendWr {
         request
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "inline data and the number of SGEs are limited, and an entry lies within its ring, which does not wrap"
+    )]
     fn parse<M: Dma>(&mut self, ring: &Ring, config: &QpConfig, mem: &M) -> Result<(), Failure> {
         const KNOWN: u8 =
             WR_FLAG_SIGNALED | WR_FLAG_SOLICITED | WR_FLAG_FENCE | WR_FLAG_INLINE | WR_FLAG_CSUM;
@@ -452,53 +463,70 @@ impl SendWr {
     }
 
     /// PSN after its last one.
-    pub fn end(&self) -> Psn {
+    pub(crate) fn end(&self) -> Psn {
         self.first.add(self.psns)
     }
 
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.op.as_ref().is_some_and(SendOp::is_local)
     }
 
-    pub fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         matches!(self.op, Some(SendOp::Read { .. }))
     }
 
-    pub fn is_atomic(&self) -> bool {
+    pub(crate) fn is_atomic(&self) -> bool {
         matches!(self.op, Some(SendOp::Atomic { .. }))
     }
 
-    pub fn is_answered(&self) -> bool {
+    pub(crate) fn is_answered(&self) -> bool {
         self.op.as_ref().is_some_and(SendOp::is_answered)
     }
 
     /// Whether a response is outstanding.
-    pub fn awaits_response(&self) -> bool {
+    pub(crate) fn awaits_response(&self) -> bool {
         self.is_answered() && self.responses < self.psns
     }
 
     /// The opcode of its completion.
-    pub fn completion_opcode(&self) -> u8 {
+    pub(crate) fn completion_opcode(&self) -> u8 {
         self.op.map_or(cqe::SEND, |op| op.completion_opcode())
     }
 
     /// Bytes that come back in READ responses.
-    pub fn read_len(&self) -> u32 {
+    pub(crate) fn read_len(&self) -> u32 {
         if self.is_read() { self.length } else { 0 }
     }
 
     /// Whether this flag is set.
-    pub fn has(&self, flag: u8) -> bool {
+    pub(crate) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
 impl SendWr {
     /// As which user of memory keys its buffers are accessed.
-    pub fn key_user(&self, qp: &Endpoint) -> KeyUser {
+    pub(crate) fn key_user(&self, qp: &Endpoint) -> KeyUser {
         match self.device {
             Some(DeviceRequest::Read { pd, .. }) => qp.key_user_in(pd),
             _ => qp.key_user(),
         }
+    }
+
+    /// What its buffers need of their keys.
+    pub(crate) fn key_ranges(&self, qp: &Endpoint) -> impl Iterator<Item = KeyRange> {
+        let user = self.key_user(qp);
+        let access = match self.op.as_ref().is_some_and(SendOp::writes_locally) {
+            true => Access::LocalWrite,
+            false => Access::LocalRead,
+        };
+        let sges = self.sges.iter().filter(|sge| sge.len > 0);
+        sges.map(move |sge| KeyRange {
+            key: sge.lkey,
+            user,
+            va: sge.addr,
+            len: sge.len,
+            access,
+        })
     }
 }

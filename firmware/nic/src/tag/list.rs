@@ -75,6 +75,10 @@ pub(crate) struct TagList {
 
 impl TagList {
     /// Bytes of a list of so many places when they are full.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the configuration limits the number of places"
+    )]
     pub(crate) fn size(max_tags: u32) -> usize {
         const SGES: usize = abi::TM_MAX_SGE as usize * size_of::<SgEntry>();
         let place = size_of::<Slot>() + SGES + size_of::<u32>();
@@ -208,7 +212,7 @@ impl TagList {
     fn take(&mut self, position: usize) -> Option<(u32, Entry)> {
         let index = self.order.remove(position);
         if position < self.active {
-            self.active -= 1;
+            self.active = self.active.saturating_sub(1);
         }
         match core::mem::replace(self.slots.get_mut(index as usize)?, Slot::Taken) {
             Slot::Listed(entry) => Some((index, entry)),

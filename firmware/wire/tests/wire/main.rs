@@ -1,6 +1,10 @@
 //! Tests of the wire formats, as one binary: proptest and etherparse are slow to link.
 
 #![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 mod headers;
 mod known;

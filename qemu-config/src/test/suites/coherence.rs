@@ -14,13 +14,13 @@ pub const TESTS: &[GuestTest] = &[
         "dax_truncated",
         "--dax /mnt/dax --events truncate",
         "--qps 1",
-        8,
+        5,
     ),
-    torture("dax_punched", "--dax /mnt/dax --events punch", "--qps 1", 8),
+    torture("dax_punched", "--dax /mnt/dax --events punch", "--qps 1", 5),
     torture(
         "dax_everything",
         "--dax /mnt/dax --events truncate,punch,mprotect,dereg,fork",
         "--qps 1",
-        8,
+        5,
     ),
 ];

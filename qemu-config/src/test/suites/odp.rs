@@ -15,6 +15,7 @@ pub const TESTS: &[GuestTest] = &[
     alone("huge_entries", "odp_faults huge"),
     alone("empty_regions", "empty_regions"),
     alone("region_statistics", "region_statistics"),
+    alone("fault_trace", "fault_trace"),
     alone("absent_receive", "absent_receive"),
     alone("file_regions", "file_regions"),
     alone("implicit_space", "implicit_space"),

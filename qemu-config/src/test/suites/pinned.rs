@@ -14,5 +14,5 @@ pub const TESTS: &[GuestTest] = &[
     .expecting("isn't ODP capable"),
     verbs("rc", "ibv_rc_pingpong -c"),
     perf("write_bw", "ib_write_bw -n 500"),
-    torture("traffic", "", "--pinned", 5),
+    torture("traffic", "", "--pinned", 3),
 ];

@@ -4,7 +4,7 @@ use super::row::{GuestTest, pair, torture};
 
 pub const TESTS: &[GuestTest] = &[
     // That the program finds no fault where there is none to find, on regions that every device can have.
-    torture("pinned", "", "--pinned", 5),
+    torture("pinned", "", "--pinned", 3),
     torture("replaced", "--events munmap,mremap,dontneed,free", "", 12),
     torture("protected", "--events mprotect", "", 12),
     torture("deregistered", "--events dereg", "", 12),
@@ -14,11 +14,11 @@ pub const TESTS: &[GuestTest] = &[
     torture("huge_pages", "--events split,collapse", "", 12),
     torture("moved", "--events migrate,compact", "", 12),
     torture("exited", "--events exit", "", 12),
-    torture("everything", "", "", 60),
-    torture("everything_short", "", "", 20),
+    torture("everything", "", "", 40),
+    torture("everything_short", "", "", 15),
     torture("everything_other_seed", "", "--seed 20261121", 60),
     torture("everything_many_qps", "", "--qps 12", 40),
-    torture("everything_implicit", "", "--implicit", 20),
+    torture("everything_implicit", "", "--implicit", 15),
     // These guests have where to swap to.
     pair("story", "odp_story", 18610).expecting("as it should be"),
 ];

@@ -12,6 +12,7 @@ pub const TESTS: &[GuestTest] = &[
     alone("qp_counters", "qp_counters"),
     alone("statuses", "statuses"),
     alone("device_info", "device_info"),
+    alone("resource_details", "resource_details"),
     alone("kernel_requests", "kernel_requests"),
     alone("no_receive_buffers", "no_receive_buffers"),
     alone("builders", "builders"),

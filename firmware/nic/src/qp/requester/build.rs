@@ -1,5 +1,10 @@
 //! Request packets of a connection: headers and payload of the packet at the cursor.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets are in a message of at most 2^31 bytes, and packets times the MTU are less than one MTU more"
+)]
+
 use faultline_abi::cqe;
 use faultline_abi::wqe::WR_FLAG_SOLICITED;
 use faultline_wire::XrcEth;
@@ -12,6 +17,7 @@ use crate::core::Core;
 use crate::fault::Need;
 use crate::frame::{FrameKind, TxFrame};
 use crate::mkey::{Access, Miss};
+use crate::number::low32;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge::{self, SgPart};
 use crate::qp::types::{Failure, PlaceError, QpType};
@@ -73,6 +79,10 @@ fn build_error(miss: Miss, part: &SgPart, psn: u32) -> BuildError {
 
 impl Requester {
     /// Appends the pieces of guest memory behind `len` bytes at `offset` of the message of a work request.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the two sides of the work request, the part of it, and where its pieces go"
+    )]
     pub(in crate::qp) fn gather(
         &self,
         qp: &Endpoint,
@@ -127,7 +137,7 @@ impl Requester {
     ) -> Option<u32> {
         let (offset, len) = (self.cursor_packet * qp.mtu, packets * qp.mtu);
         let (rest_offset, rest_len) = gather_inline(wr, offset, len, out);
-        let mut bytes = len - rest_len as u32;
+        let mut bytes = len - low32(rest_len);
         for part in sge::parts(&wr.sges, rest_offset, rest_len) {
             let range = part.range(qp.key_user(), Access::LocalRead);
             let done = core.mkeys.translate_part(&range, out).ok()?;

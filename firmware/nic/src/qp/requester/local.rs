@@ -28,7 +28,7 @@ impl From<KeyError> for Failure {
 impl Requester {
     /// Carries out local operations at the doorbell, if nothing is before them. So they need not wait behind the packets of
     /// other queue pairs: the time of an invalidation does not depend on their traffic.
-    pub fn carry_out_at_once<M: Dma>(
+    pub(crate) fn carry_out_at_once<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,

@@ -3,10 +3,16 @@
 //! A process may have tens of thousands of them, and its peer may have this side look for one with each packet. So there
 //! is no search through all: where the answered ones are is kept, and PSNs are found by halving.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "positions are in a queue of bounded length; numbers of requests have 64 bits and are not below the first"
+)]
+
 use std::collections::VecDeque;
 
 use faultline_wire::bth::Psn;
 
+use crate::number::to_usize;
 use crate::qp::work_request::SendWr;
 use crate::receive_queue::SgEntry;
 use crate::work::count_steps;
@@ -36,29 +42,29 @@ fn far_sges(wr: &SendWr) -> usize {
 }
 
 impl Pending {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    pub fn front(&self) -> Option<&SendWr> {
+    pub(crate) fn front(&self) -> Option<&SendWr> {
         self.requests.front()
     }
 
-    pub fn get(&self, position: usize) -> Option<&SendWr> {
+    pub(crate) fn get(&self, position: usize) -> Option<&SendWr> {
         self.requests.get(position)
     }
 
     /// What is outstanding of its answer is changed by [`Pending::answer`] only.
-    pub fn get_mut(&mut self, position: usize) -> Option<&mut SendWr> {
+    pub(crate) fn get_mut(&mut self, position: usize) -> Option<&mut SendWr> {
         self.requests.get_mut(position)
     }
 
     /// A request begins.
-    pub fn push(&mut self, wr: SendWr) {
+    pub(crate) fn push(&mut self, wr: SendWr) {
         self.far_sges += far_sges(&wr);
         if wr.awaits_response() {
             self.awaiting
@@ -68,14 +74,14 @@ impl Pending {
     }
 
     /// Removes the oldest request and returns it.
-    pub fn pop(&mut self) -> Option<SendWr> {
+    pub(crate) fn pop(&mut self) -> Option<SendWr> {
         let wr = self.requests.pop_front()?;
         self.popped(far_sges(&wr));
         Some(wr)
     }
 
     /// Removes the oldest request.
-    pub fn drop_front(&mut self) {
+    pub(crate) fn drop_front(&mut self) {
         if let Some(wr) = self.requests.front() {
             let far_sges = far_sges(wr);
             self.requests.pop_front();
@@ -96,14 +102,14 @@ impl Pending {
     }
 
     /// Bytes of memory that they take.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.requests.capacity() * size_of::<SendWr>()
             + self.awaiting.capacity() * size_of::<u64>()
             + self.far_sges
     }
 
     /// So many response packets have come for a request.
-    pub fn answer(&mut self, position: usize, packets: u32) {
+    pub(crate) fn answer(&mut self, position: usize, packets: u32) {
         let Some(wr) = self.requests.get_mut(position) else {
             return;
         };
@@ -119,24 +125,24 @@ impl Pending {
     }
 
     /// The oldest request with an answer outstanding.
-    pub fn oldest_awaiting(&self) -> Option<usize> {
+    pub(crate) fn oldest_awaiting(&self) -> Option<usize> {
         let number = self.awaiting.front()?;
-        Some((number - self.first) as usize)
+        Some(to_usize(number - self.first))
     }
 
     /// How many of the first `count` requests have an answer outstanding.
-    pub fn awaiting(&self, count: usize) -> usize {
+    pub(crate) fn awaiting(&self, count: usize) -> usize {
         let end = self.first + count as u64;
         self.awaiting.partition_point(|number| *number < end)
     }
 
     /// Transmission has come to this position.
-    pub fn reach(&mut self, position: usize) {
+    pub(crate) fn reach(&mut self, position: usize) {
         self.reached = self.reached.max(position);
     }
 
     /// Where the request is that a packet belongs to, if that has been sent.
-    pub fn find(&self, psn: Psn) -> Option<usize> {
+    pub(crate) fn find(&self, psn: Psn) -> Option<usize> {
         // First PSNs rise from one to the next, and as far as something has been sent they do not come round.
         let (mut low, mut high) = (0, self.len().min(self.reached + 1));
         while low < high {

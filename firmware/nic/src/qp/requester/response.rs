@@ -2,6 +2,11 @@
 //!
 //! Responses come in order. If one is missing, transmission goes back to its request (IBTA 9.7.5.1).
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets are in a message of at most 2^31 bytes, and packets times the MTU are less than one MTU more"
+)]
+
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_wire::aeth::{Aeth, NakCode, Syndrome, rnr_timer_ns};
@@ -12,6 +17,7 @@ use faultline_wire::packet::RoceHeader;
 use super::{BuildError, Requester};
 use crate::context::Context;
 use crate::core::Core;
+use crate::diagnostic::{Diagnostic, RetryCause};
 use crate::dma::Dma;
 use crate::fault::Need;
 use crate::mkey::Access;
@@ -19,7 +25,7 @@ use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::{Failure, PlaceError};
 use crate::segments::Segments;
-use crate::time::{Instant, Nanos};
+use crate::time::Nanos;
 
 /// Time between two READs of an adapter that asks again and again ([`crate::Pitfalls::flood`]).
 const FLOOD_INTERVAL: Nanos = Nanos::from_micros(20);
@@ -69,7 +75,7 @@ impl Requester {
     }
 
     /// An acknowledgement or response arrives.
-    pub fn receive<M: Dma>(
+    pub(crate) fn receive<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -111,7 +117,7 @@ impl Requester {
                 }
                 cx.count(Counter::rnr_nak_received);
                 if self.acknowledge_before_nak(qp, cx, psn)? {
-                    self.receive_rnr(cx, psn, timer)?;
+                    self.receive_rnr(qp, cx, psn, timer)?;
                 }
             }
             Syndrome::Nak(code) => {
@@ -163,12 +169,24 @@ impl Requester {
 
     fn receive_rnr<M: Dma>(
         &mut self,
-        cx: &Context<'_, M>,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
         psn: Psn,
         timer: u8,
     ) -> Result<(), Failure> {
+        let delay = Nanos(rnr_timer_ns(timer));
+        cx.diagnose(Diagnostic::RnrNakReceived {
+            qpn: qp.number,
+            psn: psn.get(),
+            delay,
+        });
         if self.rnr_retry_limit != RNR_FOREVER {
             if self.rnr_retries == 0 {
+                cx.diagnose(Diagnostic::RetriesExhausted {
+                    qpn: qp.number,
+                    psn: psn.get(),
+                    rnr: true,
+                });
                 return Err(Failure::new(cqe::RNR_RETRY_EXC_ERR, cqe::REMOTE));
             }
             self.rnr_retries -= 1;
@@ -176,7 +194,7 @@ impl Requester {
         self.rewind(psn);
         self.refused = psn;
         self.ack_deadline = None;
-        self.rnr_deadline = Some(cx.now + Nanos(rnr_timer_ns(timer)));
+        self.rnr_deadline = Some(cx.now + delay);
         if cx.core.config.pitfalls.damming {
             let from = self.dammed.map_or(self.producer, |(from, _)| from);
             self.dammed = Some((from, self.producer));
@@ -194,7 +212,7 @@ impl Requester {
         let status = match code {
             NakCode::PsnSequenceError => {
                 cx.count(Counter::packet_seq_err);
-                return self.retry(qp, cx.now, psn);
+                return self.retry(qp, cx, psn, RetryCause::SequenceNak);
             }
             NakCode::InvalidRequest | NakCode::InvalidRdRequest => {
                 cx.count(Counter::req_remote_invalid_request);
@@ -210,18 +228,35 @@ impl Requester {
     }
 
     /// Sends again from `psn`, if a retry is left.
-    fn retry(&mut self, qp: &Endpoint, now: Instant, psn: Psn) -> Result<(), Failure> {
+    fn retry<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        psn: Psn,
+        cause: RetryCause,
+    ) -> Result<(), Failure> {
+        let (qpn, first) = (qp.number, psn.get());
         if self.retries == 0 {
+            cx.diagnose(Diagnostic::RetriesExhausted {
+                qpn,
+                psn: first,
+                rnr: false,
+            });
             return Err(Failure::new(cqe::RETRY_EXC_ERR, cqe::NONE));
         }
         self.retries -= 1;
+        cx.diagnose(Diagnostic::Retried {
+            qpn,
+            psn: first,
+            cause,
+        });
         self.rewind(psn);
-        self.restart_ack_timer(qp, now);
+        self.restart_ack_timer(qp, cx.now);
         Ok(())
     }
 
     /// A timer is due, or was and has moved. Returns true if there may be something to send.
-    pub fn handle_timer<M: Dma>(
+    pub(crate) fn handle_timer<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -237,7 +272,7 @@ impl Requester {
         self.dammed = None;
         self.recovering = None;
         cx.count(Counter::local_ack_timeout_err);
-        self.retry(qp, cx.now, self.unacked)?;
+        self.retry(qp, cx, self.unacked, RetryCause::Timeout)?;
         Ok(true)
     }
 
@@ -365,7 +400,7 @@ impl Requester {
 
     /// Takes a run of READ responses as a whole. Returns false, having changed nothing, if the run is not what comes next or
     /// has no place yet.
-    pub fn receive_run<M: Dma>(
+    pub(crate) fn receive_run<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,

@@ -1,6 +1,11 @@
 //! What the send queues of datagram and raw queue pairs have in common: one work request at a time, which completes when its
 //! frame has left.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "segments of a message of at most 64 KiB are counted"
+)]
+
 use super::{BuildError, Requester, Sent};
 use crate::context::Context;
 use crate::dma::Dma;
@@ -10,7 +15,7 @@ use crate::qp::work_request::SendWr;
 
 impl Requester {
     /// Completes the work request that was handed over before, and returns the next one.
-    pub fn next_unconnected<M: Dma>(
+    pub(crate) fn next_unconnected<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -31,7 +36,7 @@ impl Requester {
     }
 
     /// The work request stays pending until the next poll: its buffers may be used again only after the frame has left.
-    pub fn hand_over_unconnected<M: Dma>(
+    pub(crate) fn hand_over_unconnected<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -52,13 +57,13 @@ impl Requester {
     }
 
     /// The segment of a large raw packet that leaves next.
-    pub fn segment(&self) -> u32 {
+    pub(crate) fn segment(&self) -> u32 {
         self.segment
     }
 
     /// A segment of a large raw packet has been handed over; `more` is false for the last one. Returns whether it is the
     /// first of several.
-    pub fn segment_sent(&mut self, more: bool) -> bool {
+    pub(crate) fn segment_sent(&mut self, more: bool) -> bool {
         let first_of_several = more && self.segment == 0;
         // A packet of which segments are left does not complete at the next poll.
         self.held = more;

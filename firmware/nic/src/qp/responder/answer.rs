@@ -1,5 +1,10 @@
 //! Answers: queued in the order of the requests, repeated when requests are, and sent.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "offsets are in a message of at most 2^31 bytes, and packets times the MTU are less than one MTU more"
+)]
+
 use faultline_abi::admin::Counter;
 use faultline_wire::aeth::{Aeth, Syndrome};
 use faultline_wire::atomic::AtomicAckEth;
@@ -7,9 +12,9 @@ use faultline_wire::bth::Psn;
 use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 
-use super::Responder;
 use super::refusal::Rejection;
 use super::reply::{Answer, Executed, Operation, Reply, Source, repeated_part};
+use super::{Responder, report_rnr_nak};
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::fault::Need;
@@ -25,12 +30,12 @@ const MSN_MASK: u32 = 0xff_ffff;
 
 impl Responder {
     /// Whether there is something to send.
-    pub fn has_replies(&self) -> bool {
+    pub(crate) fn has_replies(&self) -> bool {
         !self.replies.is_empty()
     }
 
     /// Whether a READ is being answered.
-    pub fn is_answering_read(&self) -> bool {
+    pub(crate) fn is_answering_read(&self) -> bool {
         let front = self.replies.front();
         front.is_some_and(|reply| matches!(reply.what, Answer::Read { .. } | Answer::Done))
     }
@@ -173,7 +178,7 @@ impl Responder {
     }
 
     /// The next reply, if it is one that takes nothing from memory.
-    pub fn take_short_reply(&mut self, qp: &Endpoint) -> Option<RoceHeader> {
+    pub(crate) fn take_short_reply(&mut self, qp: &Endpoint) -> Option<RoceHeader> {
         qp.path.as_ref()?;
         let reply = self.replies.pop_front_if(|reply| reply.is_short())?;
         let (opcode, syndrome, original) = match reply.what {
@@ -193,7 +198,7 @@ impl Responder {
     }
 
     /// Makes `frame` the next reply packet, or a run of up to `most`. Returns false if there is none.
-    pub fn poll<M: Dma>(
+    pub(crate) fn poll<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -345,7 +350,7 @@ impl Responder {
             return false;
         };
         cx.count(Counter::page_fault_rnr);
-        cx.count(Counter::rnr_nak_sent);
+        report_rnr_nak(qp, cx, wait.psn, Some(wait.token));
         let timer = cx.core.rnr_timer(cx.now, Some(wait.token), from.rkey);
         header.aeth = Some(Aeth {
             syndrome: Syndrome::RnrNak { timer },

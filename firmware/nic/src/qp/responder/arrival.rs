@@ -28,7 +28,7 @@ pub(super) struct Parked {
 
 impl Parked {
     /// As it arrived.
-    pub fn arrival(&self) -> Arrival<'_> {
+    pub(crate) fn arrival(&self) -> Arrival<'_> {
         match &self.header {
             Some(header) => Arrival::Packet(header),
             None => Arrival::Frame {
@@ -40,8 +40,8 @@ impl Parked {
     }
 
     /// Bytes that it takes of the park. An empty packet takes room, too.
-    pub fn cost(bytes: usize) -> usize {
-        bytes + size_of::<Self>()
+    pub(crate) fn cost(bytes: usize) -> usize {
+        bytes.saturating_add(size_of::<Self>())
     }
 }
 

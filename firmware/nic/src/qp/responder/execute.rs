@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Need;
 use crate::mkey::{Access, KeyRange, KeyUser};
+use crate::number::len32;
 use crate::payload::{CopyError, Payload};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::{PlaceError, QpType};
@@ -94,7 +95,7 @@ impl Responder {
         };
         let mtu = qp.mtu as usize;
         let fits = match (opcode.is_first_or_only(), opcode.is_last_or_only()) {
-            (_, false) => len == mtu * packets as usize,
+            (_, false) => Some(len) == mtu.checked_mul(packets as usize),
             (true, true) => len <= mtu,
             (false, true) => (1..=mtu).contains(&len),
         };
@@ -166,9 +167,9 @@ impl Responder {
             Some(class) if first => class.cut(payload, wr.capacity),
             _ => payload,
         };
-        let len = payload.len() as u32;
+        let len = len32(payload.len());
         let longest = wr.capacity.min(u64::from(MAX_MSG_SIZE));
-        if u64::from(received) + u64::from(len) > longest {
+        if u64::from(received).saturating_add(u64::from(len)) > longest {
             return Err(Refusal::TooLong);
         }
         qp.scatter(cx, wr, u64::from(received), payload)
@@ -180,7 +181,7 @@ impl Responder {
                     receive: true,
                 }),
             })?;
-        self.received += len;
+        self.received = self.received.saturating_add(len);
         if opcode.is_last_or_only() {
             if let Some(rkey) = header.ieth {
                 let user = self.request_user(qp, cx.core, header)?;
@@ -222,7 +223,7 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let opcode = header.bth.opcode;
         let user = self.request_user(qp, cx.core, header)?;
-        let len = payload.len() as u32;
+        let len = len32(payload.len());
         let WriteTarget { addr, rkey, left } = match opcode.is_first_or_only() {
             true => self.begin_write(qp, cx, header, user, len)?,
             false => self.continue_write()?,
@@ -257,12 +258,12 @@ impl Responder {
         self.message = Some(Message::Write {
             next: addr.wrapping_add(u64::from(len)),
             rkey,
-            left: left - len,
+            left: left.saturating_sub(len),
         });
         if opcode.is_first_or_only() {
             self.received = 0;
         }
-        self.received += len;
+        self.received = self.received.saturating_add(len);
         if ends && header.imm.is_some() {
             self.finish_receive(qp, cx, header, cqe::RECV_RDMA_WITH_IMM);
         }

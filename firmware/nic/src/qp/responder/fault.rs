@@ -10,14 +10,15 @@ use faultline_wire::aeth::{NakCode, Syndrome};
 
 use super::refusal::{IngressNeed, Rejection};
 use super::waits::{IngressWait, PacketFate};
-use super::{Received, Responder};
+use super::{Received, Responder, report_rnr_nak};
 use crate::context::Context;
 use crate::core::Core;
+use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
-use crate::fault::{Need, RaisedFault, Token, WaitKind};
+use crate::fault::{Call, Need, RaisedFault, Token, WaitKind};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::fault_policy::Reaction;
-use crate::qp::page_wait::{LOST_BUFFER, PageWait, await_page};
+use crate::qp::page_wait::{LOST_BUFFER, PageWait, Repaired, await_page};
 use crate::qp::types::{Fatal, QpType};
 
 impl Responder {
@@ -28,8 +29,7 @@ impl Responder {
         cx: &mut Context<'_, M>,
         need: &Need,
     ) -> bool {
-        let waiting = self.waits.reply.map(|wait| wait.token);
-        let token = await_page(cx, qp.fault_source(WaitKind::Reply), waiting, need);
+        let token = await_page(cx, qp.fault_source(WaitKind::Reply), need);
         self.waits.reply = token.map(|token| PageWait::new(token, need));
         token.is_some()
     }
@@ -56,7 +56,7 @@ impl Responder {
             Reaction::RnrNak | Reaction::Park => {
                 let token = self.refuse_for_page(qp, cx, need, PacketFate::Refused)?;
                 cx.count(Counter::page_fault_rnr);
-                cx.count(Counter::rnr_nak_sent);
+                report_rnr_nak(qp, cx, self.expected, token);
                 let timer = cx.core.rnr_timer(cx.now, token, need.need.absent.key);
                 self.acknowledge(self.expected, Syndrome::RnrNak { timer });
             }
@@ -80,11 +80,7 @@ impl Responder {
             RaisedFault::NoRoom => None,
             RaisedFault::NoQueue => return Err(self.refuse_for_good(qp, cx, need.receive)),
         };
-        self.waits.ingress = token.map(|token| IngressWait {
-            token,
-            how,
-            receive: need.receive,
-        });
+        self.waits.ingress = token.map(|token| IngressWait::new(token, how, need.receive));
         // What follows is out of sequence, and needs no NAK of its own.
         self.nak_sent = true;
         Ok(token)
@@ -97,33 +93,36 @@ impl Responder {
         cx: &mut Context<'_, M>,
         need: IngressNeed,
     ) -> Result<Received, Fatal> {
-        let waiting = self.waits.ingress.map(|wait| wait.token);
         let source = qp.fault_source(WaitKind::Request);
-        let Some(token) = await_page(cx, source, waiting, &need.need) else {
+        let Some(token) = await_page(cx, source, &need.need) else {
             self.request_lost(qp, cx, need.receive)?;
             return Ok(Received::Done);
         };
         cx.count(Counter::stalls);
+        cx.diagnose(Diagnostic::Stalled { qpn: qp.number });
         cx.core.ingress.stop(cx.now, qp.number, token);
-        self.waits.ingress = Some(IngressWait {
-            token,
-            how: PacketFate::Stalled,
-            receive: need.receive,
-        });
+        let wait = IngressWait::new(token, PacketFate::Stalled, need.receive);
+        self.waits.ingress = Some(wait);
         Ok(Received::Held)
     }
 
     /// A fault has been answered that this responder may wait for.
-    pub fn fault_answered<M: Dma>(
+    pub(crate) fn fault_answered<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
-        token: Token,
-        repaired: bool,
+        call: Call,
     ) -> Result<(), Fatal> {
+        let Call {
+            token, repaired, ..
+        } = call;
         if let Some(wait) = self.waits.reply.take_if(|wait| wait.token == token) {
             // Not if an earlier response has to be given again first.
-            if !repaired && self.next_reply_psn() == Some(wait.psn) {
+            if repaired {
+                if let Some(fault) = Repaired::new(call, cx.now) {
+                    fault.report(qp, cx);
+                }
+            } else if self.next_reply_psn() == Some(wait.psn) {
                 return Err(self.reply_lost(qp, cx));
             }
         }
@@ -131,6 +130,14 @@ impl Responder {
             return Ok(());
         };
         if repaired {
+            // An earlier fault of the same packet has served its purpose.
+            self.fault_done(qp, cx);
+            self.waits.repaired = Repaired::new(call, cx.now);
+            if wait.carried_out
+                && let Some(fault) = self.waits.repaired.take()
+            {
+                fault.report(qp, cx);
+            }
             match wait.how {
                 PacketFate::Refused => self.tell_ready(qp, cx.core),
                 PacketFate::Dropped => self.say_ready(Syndrome::Nak(NakCode::PsnSequenceError)),
@@ -142,6 +149,17 @@ impl Responder {
             self.unpark(qp, cx.core);
         }
         self.request_lost(qp, cx, wait.receive)
+    }
+
+    /// A packet was carried out: the fault that it has met is done.
+    #[inline]
+    pub(super) fn fault_done<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+        if let Some(wait) = &mut self.waits.ingress {
+            wait.carried_out |= wait.how.is_sent_again();
+        }
+        if let Some(repaired) = self.waits.repaired.take() {
+            repaired.report(qp, cx);
+        }
     }
 
     /// What a request that got an RNR NAK needs is there now: the requester should know, and not wait for its timer.

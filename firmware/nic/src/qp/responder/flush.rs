@@ -10,7 +10,7 @@ use faultline_wire::packet::RoceHeader;
 use super::refusal::{Refusal, Rejection};
 use super::reply::Operation;
 use super::waits::Durable;
-use super::{Received, Responder};
+use super::{Received, Responder, report_rnr_nak};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::{Dma, Persist};
@@ -102,17 +102,17 @@ impl Responder {
     }
 
     /// A FLUSH has arrived whose memory is not durable yet: the requester gets an RNR NAK, as for a missing page.
-    pub(super) fn flush_waits<M: Dma>(&mut self, cx: &mut Context<'_, M>, psn: Psn) {
+    pub(super) fn flush_waits<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>, psn: Psn) {
         self.nak_sent = true;
         let since = self.waits.durable.map_or(cx.now, |durable| durable.since);
         let timer = RepairTime::default().rnr_timer(cx.now.0.saturating_sub(since.0));
-        cx.count(Counter::rnr_nak_sent);
+        report_rnr_nak(qp, cx, psn, None);
         self.acknowledge(psn, Syndrome::RnrNak { timer });
     }
 
     /// The write-back with this number has ended. If a FLUSH waits for it the requester should repeat the FLUSH, which then
     /// gets its answer.
-    pub fn persisted(&mut self, qp: &Endpoint, core: &mut Core, number: u64, well: bool) {
+    pub(crate) fn persisted(&mut self, qp: &Endpoint, core: &mut Core, number: u64, well: bool) {
         if let Some(durable) = &mut self.waits.durable
             && durable.number == number
         {

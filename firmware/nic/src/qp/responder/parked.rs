@@ -9,6 +9,7 @@ use super::waits::{IngressWait, PacketFate};
 use super::{Received, Responder};
 use crate::context::Context;
 use crate::core::Core;
+use crate::diagnostic::{Diagnostic, OverrunQueue};
 use crate::dma::Dma;
 use crate::fault::WaitKind;
 use crate::frame::Frame;
@@ -33,7 +34,10 @@ impl Responder {
             return Ok(Received::Done);
         }
         let need = match self.deliver(qp, cx, arrival, payload) {
-            Ok(received) => return Ok(received),
+            Ok(received) => {
+                self.fault_done(qp, cx);
+                return Ok(received);
+            }
             Err(stopped) => stopped.absent()?,
         };
         match qp.fault_policy().reactions().unreliable {
@@ -64,13 +68,10 @@ impl Responder {
         cx: &mut Context<'_, M>,
         need: IngressNeed,
     ) -> Result<bool, Fatal> {
-        let token = await_page(cx, qp.fault_source(WaitKind::Request), None, &need.need);
+        let token = await_page(cx, qp.fault_source(WaitKind::Request), &need.need);
         if let Some(token) = token {
-            self.waits.ingress = Some(IngressWait {
-                token,
-                how: PacketFate::Parked,
-                receive: need.receive,
-            });
+            let wait = IngressWait::new(token, PacketFate::Parked, need.receive);
+            self.waits.ingress = Some(wait);
         } else {
             self.request_lost(qp, cx, need.receive)?;
         }
@@ -107,7 +108,7 @@ impl Responder {
     }
 
     /// Whether packets have waited for a page that is present now.
-    pub fn has_parked_to_deliver(&self) -> bool {
+    pub(crate) fn has_parked_to_deliver(&self) -> bool {
         self.has_parked() && self.waits.ingress.is_none()
     }
 
@@ -122,6 +123,10 @@ impl Responder {
         let (uctx, limit) = (qp.config.uctx, cx.core.config.park_bytes);
         if !cx.core.park.take(uctx, cost, limit) {
             cx.count(Counter::park_overflow);
+            cx.diagnose(Diagnostic::Overrun {
+                queue: OverrunQueue::Parked,
+                object: qp.number,
+            });
             return;
         }
         let Ok(bytes) = payload.to_vec() else {
@@ -148,7 +153,7 @@ impl Responder {
     }
 
     /// Delivers the first of the parked packets, or waits for another page of it.
-    pub fn deliver_parked<M: Dma>(
+    pub(crate) fn deliver_parked<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
@@ -165,7 +170,10 @@ impl Responder {
         // It stays in front of the others while its page is missing.
         self.parked.0.push_front(packet);
         let received = match delivered {
-            Ok(received) => received,
+            Ok(received) => {
+                self.fault_done(qp, cx);
+                received
+            }
             Err(stopped) => {
                 if self.await_parked(qp, cx, stopped.absent()?)? {
                     return Ok(Received::Done);

@@ -127,7 +127,7 @@ impl Responder {
             }
             Err(TakeError::Broken) => return Err(Fatal::with(event::QP_FATAL).into()),
         };
-        if (head.len() + payload.len()) as u64 > wr.capacity {
+        if head.len().saturating_add(payload.len()) as u64 > wr.capacity {
             match is_raw {
                 true => qp.fail_receive(cx, &wr, TOO_LONG),
                 false => self.drop_too_long(qp, cx, wr),
@@ -179,21 +179,21 @@ impl Responder {
     }
 
     /// From now on a doorbell must be rung for receive work requests: the queue pair has failed.
-    pub fn notify_posted<M: Dma>(&self, mem: &M) {
+    pub(crate) fn notify_posted<M: Dma>(&self, mem: &M) {
         if let Some(queue) = &self.queue {
             queue.set_notify(mem, true);
         }
     }
 
     /// Flushes the receive work request at hand.
-    pub fn flush_current<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+    pub(crate) fn flush_current<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         if let Some(wr) = self.current.take() {
             qp.fail_receive(cx, &wr, Failure::FLUSHED);
         }
     }
 
     /// Flushes the receive work requests that are posted now. Later ones are flushed at their doorbell.
-    pub fn flush_queue<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+    pub(crate) fn flush_queue<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         let Some(queue) = &mut self.queue else { return };
         let Ok(posted) = queue.posted(cx.mem, u32::MAX) else {
             return;

@@ -31,7 +31,7 @@ pub(in crate::qp) enum Stopped {
 
 impl Stopped {
     /// The page that is not there, unless the queue pair fails.
-    pub fn absent(self) -> Result<IngressNeed, Fatal> {
+    pub(crate) fn absent(self) -> Result<IngressNeed, Fatal> {
         match self {
             Self::Absent(need) => Ok(need),
             Self::Fatal(fatal) => Err(fatal),
@@ -81,13 +81,13 @@ impl Rejection {
     };
 
     /// More than the receive buffer takes.
-    pub const TOO_LONG: Self = Self {
+    pub(crate) const TOO_LONG: Self = Self {
         receive: Some(TOO_LONG),
         ..Self::INVALID
     };
 
     /// The peer may not access this memory.
-    pub const ACCESS: Self = Self {
+    pub(crate) const ACCESS: Self = Self {
         code: Some(NakCode::RemoteAccessError),
         event: event::QP_ACCESS_ERROR,
         receive: None,
@@ -95,13 +95,13 @@ impl Rejection {
 
     /// The same of a request that has taken a receive work request: a WRITE with immediate data (IBTA 11.6.2, local access
     /// error).
-    pub const ACCESS_WITH_RECEIVE: Self = Self {
+    pub(crate) const ACCESS_WITH_RECEIVE: Self = Self {
         receive: Some(Failure::new(cqe::LOC_ACCESS_ERR, cqe::LKEY)),
         ..Self::ACCESS
     };
 
     /// This side can't do what it should, for instance because a receive buffer can't be used.
-    pub const fn operational(receive: Option<Failure>) -> Self {
+    pub(crate) const fn operational(receive: Option<Failure>) -> Self {
         Self {
             code: Some(NakCode::RemoteOperationalError),
             event: event::QP_FATAL,
@@ -111,23 +111,23 @@ impl Rejection {
 }
 
 impl Refusal {
-    pub const INVALID: Self = Self::Fatal(Rejection::INVALID);
+    pub(crate) const INVALID: Self = Self::Fatal(Rejection::INVALID);
 
     /// The key that a SEND names can't be invalidated: the message has arrived, and it is for the receiver's program
     /// to say what is wrong (IBTA 9.9.6.3, class J).
-    pub const NOT_INVALIDATED: Self = Self::Fatal(Rejection {
+    pub(crate) const NOT_INVALIDATED: Self = Self::Fatal(Rejection {
         code: None,
         event: event::QP_ACCESS_ERROR,
         receive: Some(Failure::new(cqe::REM_INV_REQ_ERR, cqe::KEY_STATE)),
     });
 
     /// See [`Rejection::operational`].
-    pub const fn operational(receive: Option<Failure>) -> Self {
+    pub(crate) const fn operational(receive: Option<Failure>) -> Self {
         Self::Fatal(Rejection::operational(receive))
     }
 
     /// Whether the peer may not access memory that it has named.
-    pub const fn is_of_access(&self) -> bool {
+    pub(crate) const fn is_of_access(&self) -> bool {
         matches!(
             self,
             Self::Fatal(Rejection {
@@ -138,7 +138,7 @@ impl Refusal {
     }
 
     /// A miss in memory that the peer has named, of which `left` bytes from `va` on belong to the message.
-    pub fn of_key(miss: Miss, va: u64, left: u32, psn: Psn) -> Self {
+    pub(crate) fn of_key(miss: Miss, va: u64, left: u32, psn: Psn) -> Self {
         match (PlaceError::new(miss, va, left), miss) {
             (PlaceError::Absent(absent, hint), _) => Self::Absent(IngressNeed {
                 need: Need::new(absent, hint, psn.get()),

@@ -66,7 +66,7 @@ pub(super) enum Answer {
 
 impl Reply {
     /// PSN of the next packet of it.
-    pub fn next_psn(&self) -> Psn {
+    pub(crate) fn next_psn(&self) -> Psn {
         match self.what {
             Answer::Read { sent, .. } => self.psn.add(sent),
             _ => self.psn,
@@ -74,30 +74,30 @@ impl Reply {
     }
 
     /// Whether it acknowledges or refuses, without a result.
-    pub fn is_ack(&self) -> bool {
+    pub(crate) fn is_ack(&self) -> bool {
         matches!(self.what, Answer::Ack(_))
     }
 
     /// Whether it answers this operation.
-    pub fn is_for(&self, executed: &Executed) -> bool {
+    pub(crate) fn is_for(&self, executed: &Executed) -> bool {
         let offset = self.psn.diff(executed.psn);
         !self.is_ack() && offset >= 0 && offset < executed.psns as i32
     }
 
     /// Whether it takes nothing from memory.
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         !matches!(self.what, Answer::Read { .. })
     }
 
     /// A NAK after which the connection is over.
-    pub fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         matches!(self.what, Answer::Ack(Syndrome::Nak(code)) if code != NakCode::PsnSequenceError)
     }
 }
 
 impl Operation {
     /// The answer to it; `again` if the request was repeated.
-    pub fn answer(self, again: bool) -> Answer {
+    pub(crate) fn answer(self, again: bool) -> Answer {
         match self {
             Self::Read(Source { len: 0, .. }) | Self::Done => Answer::Done,
             Self::Read(from) => Answer::Read {
@@ -113,10 +113,10 @@ impl Operation {
 /// The part of a READ that its repetition asks for, if it is a part of it: the rest from a packet on (IBTA 9.7.5.1.1).
 pub(super) fn repeated_part(from: Source, reth: Reth, packet: u32, mtu: u32) -> Option<Source> {
     let skip = reth.addr.wrapping_sub(from.addr);
+    let left = u64::from(from.len).checked_sub(skip);
     let inside = reth.rkey == from.rkey
-        && skip <= u64::from(from.len)
-        && u64::from(reth.len) <= u64::from(from.len) - skip
-        && skip == u64::from(packet) * u64::from(mtu);
+        && left.is_some_and(|left| u64::from(reth.len) <= left)
+        && skip == u64::from(packet).saturating_mul(u64::from(mtu));
     inside.then_some(Source {
         addr: reth.addr,
         len: reth.len,

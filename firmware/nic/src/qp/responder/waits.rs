@@ -3,7 +3,7 @@
 use faultline_wire::bth::Psn;
 
 use crate::fault::Token;
-use crate::qp::page_wait::PageWait;
+use crate::qp::page_wait::{PageWait, Repaired};
 use crate::time::Instant;
 
 /// A page of a request that was refused or held.
@@ -13,6 +13,20 @@ pub(super) struct IngressWait {
     pub how: PacketFate,
     /// It is a buffer of a receive work request, else memory that the peer named.
     pub receive: bool,
+    /// The requester has sent the packet again after the driver had mapped the page and before it answered. For
+    /// diagnostics only.
+    pub carried_out: bool,
+}
+
+impl IngressWait {
+    pub(super) fn new(token: Token, how: PacketFate, receive: bool) -> Self {
+        Self {
+            token,
+            how,
+            receive,
+            carried_out: false,
+        }
+    }
 }
 
 /// What has become of the packet of a missing page.
@@ -25,6 +39,16 @@ pub(super) enum PacketFate {
     Parked,
 }
 
+impl PacketFate {
+    /// True if the requester sends the packet again. Then what is carried out next is that packet.
+    pub(super) fn is_sent_again(self) -> bool {
+        match self {
+            Self::Refused | Self::Dropped => true,
+            Self::Stalled | Self::Parked => false,
+        }
+    }
+}
+
 /// What a responder waits for.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
@@ -33,6 +57,8 @@ pub(super) struct Waits {
     pub reply: Option<PageWait>,
     /// Memory that a FLUSH has arrived for, and that is not durable yet, or has just become so.
     pub durable: Option<Durable>,
+    /// The last fault of a request, until that is carried out. For diagnostics only.
+    pub repaired: Option<Repaired>,
 }
 
 /// A FLUSH to persistence that has been refused until memory is durable. What follows it is out of sequence

@@ -15,6 +15,8 @@
 mod floors;
 mod keys;
 mod paging;
+mod scenario;
+mod sight;
 
 use std::hint::spin_loop;
 use std::io::Read;
@@ -24,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
-use faultline::{Config, NicEntry, PollMode, Server};
+use faultline::{Config, ControlSettings, NicEntry, PollMode, Server};
 use faultline_abi::qp::ACCESS_LOCAL_WRITE;
 use faultline_harness::testbed::{ALL_ACCESS, LONG, Node};
 use faultline_harness::{
@@ -66,6 +68,9 @@ struct Args {
     /// Be it on this processor.
     #[arg(long, hide = true, requires = "serve")]
     cpu: Option<usize>,
+    /// Keep this many events in the trace, instead of the usual number.
+    #[arg(long, hide = true, requires = "serve")]
+    trace_records: Option<usize>,
 }
 
 /// One line of the table.
@@ -142,6 +147,12 @@ fn median_ratio(values: &[f64], floors: &[f64]) -> f64 {
     median(&ratios)
 }
 
+/// How a device differs from the usual one.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceOptions {
+    trace_records: Option<usize>,
+}
+
 /// The device's process.
 struct Device {
     child: Child,
@@ -149,9 +160,13 @@ struct Device {
 }
 
 impl Device {
-    fn start(cpus: Cpus) -> anyhow::Result<Self> {
+    fn start(cpus: Cpus, options: &DeviceOptions) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        if let Some(records) = options.trace_records {
+            command.args(["--trace-records", &records.to_string()]);
+        }
+        let child = command
             .arg("--serve")
             .arg(directory.path())
             .arg("--cpu")
@@ -175,19 +190,33 @@ impl Device {
         self.directory.path().join(name)
     }
 
+    /// Socket of its control server.
+    fn control(&self) -> PathBuf {
+        self.socket("control")
+    }
+
     fn signal(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Runs `work` while the device stands still.
-    fn stopped<R>(&self, work: impl FnOnce() -> R) -> R {
+    /// Stops the device's process until [`Device::go_on`].
+    fn stop(&self) {
         self.signal(Signal::STOP);
         std::thread::sleep(Duration::from_millis(2));
-        let result = work();
+    }
+
+    fn go_on(&self) {
         self.signal(Signal::CONT);
         std::thread::sleep(Duration::from_millis(2));
+    }
+
+    /// Runs `work` while the device stands still.
+    fn stopped<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.stop();
+        let result = work();
+        self.go_on();
         result
     }
 
@@ -204,20 +233,28 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
+        // It can't end while it is stopped.
+        self.signal(Signal::CONT);
         let _ = self.child.wait();
     }
 }
 
-fn serve(directory: &Path) -> anyhow::Result<()> {
+fn serve(directory: &Path, trace_records: Option<usize>) -> anyhow::Result<()> {
     let nic = |name: &str| NicEntry {
         name: name.to_owned(),
         socket: directory.join(name),
         ..NicEntry::default()
     };
+    let usual = Config::default();
     let config = Config {
         poll: PollMode::Busy,
+        trace_records: trace_records.unwrap_or(usual.trace_records),
         nics: vec![nic("a"), nic("b")],
-        ..Config::default()
+        control: ControlSettings {
+            socket: Some(directory.join("control")),
+            ..ControlSettings::default()
+        },
+        ..usual
     };
     let server = Server::start(&config)?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -267,8 +304,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(cpus: Cpus) -> anyhow::Result<Self> {
-        let device = Device::start(cpus)?;
+    fn new(cpus: Cpus, options: &DeviceOptions) -> anyhow::Result<Self> {
+        let device = Device::start(cpus, options)?;
         let options = NicOptions {
             ram: 128 * MIB,
             ..NicOptions::default()
@@ -571,13 +608,21 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     if let Some(directory) = &args.serve {
         args.cpu.map_or(Ok(()), run_on)?;
-        return serve(directory);
+        return serve(directory, args.trace_records);
     }
     let cpus = Cpus::new()?;
     run_on(cpus.driver)?;
     println!("{cpus}; medians, and the middle half of the values");
-    let mut bench = Bench::new(cpus)?;
-    let figures = measure(&args, cpus, &mut bench)?;
+    let figures = match args.only.as_deref() {
+        // By name only: it takes two devices.
+        Some("sight") => sight::measure(cpus, if args.quick { 20 } else { 60 }, 200)?,
+        Some("scenario") => scenario::measure(cpus, if args.quick { 20 } else { 60 }, 200)?,
+        _ => measure(
+            &args,
+            cpus,
+            &mut Bench::new(cpus, &DeviceOptions::default())?,
+        )?,
+    };
     print(&figures);
     if let Some(path) = &args.json {
         std::fs::write(path, serde_json::to_vec_pretty(&figures)?)

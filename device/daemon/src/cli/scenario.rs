@@ -1,0 +1,194 @@
+//! `faultline scenario`: scenarios in the simulator.
+
+mod load;
+mod report;
+mod seeds;
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use faultline_simulation::{Options, simulate};
+
+use super::{print, print_text};
+use load::{Failure, Ran, Until, load};
+use report::{dump, json_of, junit_of, text_of};
+
+/// Exit status if a file can't be read or simulated.
+const UNREADABLE: u8 = 2;
+
+/// Run or check scenarios: faults on purpose, at precise moments, with expectations.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Command {
+    #[command(subcommand)]
+    action: Subcommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Subcommand {
+    Run(Run),
+    Check(Check),
+}
+
+/// Run scenarios in the simulator.
+///
+/// The same file and seed give the same trace, and so the same hash. The exit status is 1 if a scenario fails, 2 if a file can't
+/// be read.
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// Scenario files (TOML).
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Seed of all random numbers, instead of that of the file.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Try all these seeds, both ends included, and print those that fail.
+    #[arg(long, value_name = "A..B", conflicts_with_all = ["seed", "until", "verbose"])]
+    seeds: Option<seeds::Seeds>,
+    /// End at the first event that matches, and print the state of all NICs as JSON. A trigger as the key `on` of a rule, such as
+    /// '{ diagnostic = "retries_exhausted" }'.
+    #[arg(long, value_name = "TRIGGER")]
+    until: Option<Until>,
+    /// Write the results as JUnit XML into this file.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Print JSON, one object in each line.
+    #[arg(long)]
+    json: bool,
+    /// Print all that happens: packets, interrupts, completions, diagnostics.
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
+}
+
+/// Check scenario files without running them.
+#[derive(Debug, clap::Args)]
+struct Check {
+    /// Scenario files (TOML).
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+}
+
+/// Prints why a file has no result.
+fn complain(failure: &Failure) {
+    let text = match failure {
+        Failure::Wrong(problems) => problems.draw(std::io::stderr().is_terminal()),
+        Failure::Other(error) => format!("Error: {error:#}"),
+    };
+    eprintln!("{text}");
+}
+
+impl Command {
+    /// Executes the command.
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        match &self.action {
+            Subcommand::Run(run) => run.run(),
+            Subcommand::Check(check) => check.run(),
+        }
+    }
+}
+
+impl Check {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let mut status = ExitCode::SUCCESS;
+        for path in &self.files {
+            match load(path, None) {
+                Ok(loaded) => print_text(&format!("{}: no problem\n", loaded.name))?,
+                Err(failure) => {
+                    complain(&failure);
+                    status = ExitCode::from(UNREADABLE);
+                }
+            }
+        }
+        Ok(status)
+    }
+}
+
+impl Run {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let mut status = 0;
+        let mut finished = Vec::new();
+        for path in &self.files {
+            let result = match &self.seeds {
+                Some(seeds) => self.search(path, seeds),
+                None => self.run_one(path).and_then(|ran| {
+                    let passed = ran.outcome.passed();
+                    self.show(&ran)?;
+                    finished.push(ran);
+                    Ok(passed)
+                }),
+            };
+            match result {
+                Ok(true) => {}
+                Ok(false) => status = status.max(1),
+                Err(failure) => {
+                    complain(&failure);
+                    status = UNREADABLE;
+                }
+            }
+        }
+        if let Some(path) = &self.junit {
+            let shown = path.display();
+            let xml = junit_of(&finished)?;
+            fs::write(path, xml).with_context(|| format!("can't write {shown}"))?;
+        }
+        Ok(ExitCode::from(status))
+    }
+
+    fn run_one(&self, path: &Path) -> Result<Ran, Failure> {
+        let loaded = load(path, self.until.as_ref())?;
+        let mut states = Vec::new();
+        let mut inspect =
+            |index: usize, nic: &mut faultline_nic::Nic| states.push(dump(index, nic));
+        let mut options = Options {
+            seed: self.seed,
+            keep_trace: self.verbose,
+            ..Options::default()
+        };
+        if self.until.is_some() {
+            options.inspect = Some(&mut inspect);
+        }
+        let outcome = simulate(&loaded.scenario, &loaded.plan, options);
+        let outcome = outcome.with_context(|| loaded.name.clone())?;
+        Ok(Ran {
+            loaded,
+            outcome,
+            dump: states,
+        })
+    }
+
+    /// Prints what has come of a scenario.
+    fn show(&self, ran: &Ran) -> anyhow::Result<()> {
+        if self.verbose {
+            let mut lines = ran.outcome.results.trace.lines().join("\n");
+            lines.push('\n');
+            print(lines.as_bytes())?;
+        }
+        if self.json {
+            return print(format!("{}\n", json_of(ran)).as_bytes());
+        }
+        if !ran.dump.is_empty() {
+            return print(format!("{}\n", serde_json::to_string_pretty(&ran.dump)?).as_bytes());
+        }
+        print_text(&text_of(ran))
+    }
+
+    /// Tries all seeds. Returns true if none fails.
+    fn search(&self, path: &Path, seeds: &seeds::Seeds) -> Result<bool, Failure> {
+        let loaded = load(path, None)?;
+        let found = seeds.try_all(&loaded.scenario, &loaded.plan);
+        let found = found.with_context(|| loaded.name.clone())?;
+        if self.json {
+            let json = serde_json::json!({
+                "file": loaded.name,
+                "seeds": seeds.count(),
+                "failed": found.iter().map(|failed| failed.seed).collect::<Vec<_>>(),
+            });
+            print(format!("{json}\n").as_bytes())?;
+        } else {
+            print_text(&seeds.text_of(&loaded.name, &found))?;
+        }
+        Ok(found.is_empty())
+    }
+}

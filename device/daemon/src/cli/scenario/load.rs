@@ -1,0 +1,93 @@
+//! Reads scenario files.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use faultline_scenario::action::{Action, Nothing};
+use faultline_scenario::file::{Rule, Scenario};
+use faultline_scenario::plan::Plan;
+use faultline_scenario::problem::Problems;
+use faultline_scenario::read::read;
+use faultline_scenario::trigger::Trigger;
+use faultline_scenario::value::Range;
+use faultline_simulation::Outcome;
+use serde::Deserialize;
+
+/// Name of the rule of `--until` in reports.
+const UNTIL: &str = "--until";
+
+/// The trigger of `--until`.
+#[derive(Clone, Debug)]
+pub(super) struct Until(Box<Trigger>);
+
+impl std::str::FromStr for Until {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Wrapped {
+            on: Trigger,
+        }
+        let wrapped = toml::from_str::<Wrapped>(&format!("on = {text}"));
+        let wrapped = wrapped.map_err(|error| error.message().to_owned())?;
+        Ok(Self(Box::new(wrapped.on)))
+    }
+}
+
+/// A scenario that was read and checked.
+pub(super) struct Loaded {
+    pub(super) name: String,
+    pub(super) scenario: Scenario,
+    pub(super) plan: Plan,
+}
+
+/// Why a scenario has no result.
+pub(super) enum Failure {
+    /// The file is wrong; the problems are drawn.
+    Wrong(Box<Problems>),
+    /// Another reason.
+    Other(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Reads a file. With `until`, the scenario ends at what this trigger matches.
+pub(super) fn load(path: &Path, until: Option<&Until>) -> Result<Loaded, Failure> {
+    let name = path.display().to_string();
+    let text = fs::read_to_string(path).with_context(|| format!("can't read {name}"))?;
+    let wrong = |problems| Failure::Wrong(Box::new(problems));
+    let mut scenario = read(&name, &text).map_err(wrong)?;
+    let plan = scenario.plan_simulation();
+    let mut plan = plan.map_err(|problems| wrong(Problems::new(&name, &text, problems)))?;
+    if let Some(Until(on)) = until {
+        scenario.rules.push(Rule {
+            name: Some(UNTIL.to_owned()),
+            nic: None,
+            on: Trigger::clone(on),
+            action: Action::End(Nothing::default()),
+            fired: Range::from(1),
+        });
+        plan = scenario.plan_simulation().map_err(|problems| {
+            let said = problems.iter().map(|problem| problem.message.clone());
+            anyhow::anyhow!("{UNTIL}: {}", said.collect::<Vec<_>>().join("; "))
+        })?;
+    }
+    Ok(Loaded {
+        name,
+        scenario,
+        plan,
+    })
+}
+
+/// A scenario with its outcome, for reports.
+pub(super) struct Ran {
+    pub(super) loaded: Loaded,
+    pub(super) outcome: Outcome,
+    /// The state of the NICs at the end, if it was asked for.
+    pub(super) dump: Vec<serde_json::Value>,
+}

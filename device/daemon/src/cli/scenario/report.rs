@@ -1,0 +1,186 @@
+//! What has come of scenarios, as text, JSON and JUnit XML.
+
+use std::fmt::Write;
+
+use anyhow::Context;
+use faultline::control::objects::{ContextView, QueuePairView, RegionView};
+use faultline_nic::inspect::Listing;
+use faultline_nic::{Nanos, Nic};
+use faultline_scenario::value::Time;
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::load::Ran;
+
+/// Objects of a list that are taken at a time.
+const PART: usize = 1024;
+
+/// The median and the largest of ascending times, in words.
+fn latencies(times: &[Nanos]) -> String {
+    let median = times.get(times.len() / 2);
+    match (median, times.last()) {
+        (Some(median), Some(largest)) => format!(
+            ", latency {} (median), {} (longest)",
+            Time(*median),
+            Time(*largest)
+        ),
+        _ => String::new(),
+    }
+}
+
+/// An outcome as text.
+pub(super) fn text_of(ran: &Ran) -> String {
+    let (scenario, results) = (&ran.loaded.scenario, &ran.outcome.results);
+    let mut text = String::new();
+    let word = |passed| if passed { "ok" } else { "FAILED" };
+    let verdict = word(ran.outcome.passed());
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{}: {verdict}: {}", ran.loaded.name, scenario.title);
+    for check in &ran.outcome.verdict.checks {
+        let _ = writeln!(
+            text,
+            "  {} {}: {}, expected {}",
+            word(check.passed),
+            check.name,
+            check.found,
+            check.expected
+        );
+    }
+    for (index, traffic) in results.facts.traffic.iter().enumerate() {
+        let name = match traffic.name.as_str() {
+            "" => format!("traffic[{index}]"),
+            name => name.to_owned(),
+        };
+        let wrong = match traffic.wrong {
+            0 => String::new(),
+            wrong => format!(", {wrong} with wrong data"),
+        };
+        let _ = writeln!(
+            text,
+            "  {name}: {} messages done, {} failed{wrong}{}",
+            traffic.done,
+            traffic.failed,
+            latencies(&traffic.latencies)
+        );
+    }
+    for problem in &ran.outcome.verdict.problems {
+        let _ = writeln!(text, "  FAILED {problem}");
+    }
+    for note in &results.notes {
+        let _ = writeln!(text, "  {note}");
+    }
+    let _ = writeln!(
+        text,
+        "  seed {}, {} of virtual time, trace {}",
+        results.seed,
+        Time(results.time),
+        results.trace.hash()
+    );
+    text
+}
+
+/// An outcome as JSON.
+pub(super) fn json_of(ran: &Ran) -> Value {
+    let results = &ran.outcome.results;
+    let checks = ran.outcome.verdict.checks.iter().map(|check| {
+        json!({
+            "name": check.name, "passed": check.passed,
+            "found": check.found, "expected": check.expected,
+        })
+    });
+    let percentile = |times: &[Nanos], percent: usize| {
+        let index = times.len().saturating_mul(percent) / 100;
+        let last = times.len().saturating_sub(1);
+        times.get(index.min(last)).map(|time| time.0)
+    };
+    let traffic = results.facts.traffic.iter().map(|traffic| {
+        json!({
+            "name": traffic.name, "done": traffic.done, "failed": traffic.failed,
+            "wrong": traffic.wrong, "took_ns": traffic.took.map(|time| time.0),
+            "latency_ns": {
+                "p50": percentile(&traffic.latencies, 50),
+                "p99": percentile(&traffic.latencies, 99),
+                "max": percentile(&traffic.latencies, 100),
+            },
+        })
+    });
+    let mut nics = Vec::new();
+    let counts = results.facts.counters.iter();
+    let counts = counts.zip(results.packets.iter().zip(&results.diagnostics));
+    for (index, (counters, (packets, diagnostics))) in counts.enumerate() {
+        let changed = counters.iter().filter(|(_, value)| **value != 0);
+        let changed: serde_json::Map<String, Value> = changed
+            .map(|(name, value)| (name.clone(), json!(value)))
+            .collect();
+        nics.push(json!({
+            "name": format!("nic{index}"), "counters": changed,
+            "packets": packets, "diagnostics": diagnostics,
+        }));
+    }
+    json!({
+        "file": ran.loaded.name,
+        "title": ran.loaded.scenario.title,
+        "passed": ran.outcome.passed(),
+        "seed": results.seed,
+        "time_ns": results.time.0,
+        "trace": results.trace.hash(),
+        "checks": checks.collect::<Vec<_>>(),
+        "problems": ran.outcome.verdict.problems,
+        "notes": results.notes,
+        "traffic": traffic.collect::<Vec<_>>(),
+        "nics": nics,
+        "state": ran.dump,
+    })
+}
+
+/// Outcomes as JUnit XML: a suite for each file, and a case for each rule, expectation and problem.
+pub(super) fn junit_of(all: &[Ran]) -> anyhow::Result<String> {
+    let mut report = Report::new("faultline scenario");
+    for ran in all {
+        let mut suite = TestSuite::new(ran.loaded.name.clone());
+        for check in &ran.outcome.verdict.checks {
+            let mut status = TestCaseStatus::success();
+            if !check.passed {
+                status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+                status.set_message(format!("{}, expected {}", check.found, check.expected));
+            }
+            suite.add_test_case(TestCase::new(check.name.clone(), status));
+        }
+        let mut status = TestCaseStatus::success();
+        if !ran.outcome.verdict.problems.is_empty() {
+            status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+            status.set_message(ran.outcome.verdict.problems.join("\n"));
+        }
+        suite.add_test_case(TestCase::new("run", status));
+        report.add_test_suite(suite);
+    }
+    report.to_string().context("can't make JUnit XML")
+}
+
+/// The state of a NIC as in a dump of the control API.
+pub(super) fn dump(index: usize, nic: &mut Nic) -> Value {
+    let nic = &*nic;
+    json!({
+        "nic": format!("nic{index}"),
+        "queue_pairs": all_of::<_, QueuePairView>(nic, Nic::queue_pairs),
+        "regions": all_of::<_, RegionView>(nic, Nic::regions),
+        "contexts": all_of::<_, ContextView>(nic, Nic::contexts),
+        "faults_outstanding": nic.faults(PART).len(),
+    })
+}
+
+/// All objects of a list.
+fn all_of<I, T: From<I> + Serialize>(
+    nic: &Nic,
+    list: fn(&Nic, u32, usize) -> Listing<I>,
+) -> Vec<T> {
+    let mut objects = Vec::new();
+    let mut from = Some(0);
+    while let Some(place) = from {
+        let part = list(nic, place, PART);
+        objects.extend(part.items.into_iter().map(T::from));
+        from = part.next;
+    }
+    objects
+}

@@ -1,0 +1,225 @@
+//! Sockets and connections of the control server.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::from_fn_with_state;
+use faultline_vfio_user::{ListenError, Listener};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::fd::AsFd;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::access::Access;
+use super::api;
+use super::guard::{self, Guard};
+use crate::control_config::{self, ControlConfigError, ControlSettings};
+use crate::engine::EngineHandle;
+
+/// Largest number of connections of a listener at a time; further clients wait.
+const CONNECTIONS: usize = 32;
+/// Time within which the header of a request must arrive; also the longest idle time of a connection.
+const HEADER_TIME: Duration = Duration::from_secs(10);
+/// Age at which a connection is closed, after the request that it is busy with. Frees the place of a client that does not
+/// read.
+const CONNECTION_TIME: Duration = Duration::from_secs(60);
+/// Time for that request.
+const CLOSE_TIME: Duration = Duration::from_secs(10);
+/// Largest number of header fields, and largest size of a header in bytes.
+const HEADERS: usize = 64;
+const HEADER_BYTES: usize = 16 << 10;
+/// Pause after an error of `accept`, most likely too many open files: an immediate retry would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the control server can't be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The token can't be used.
+    #[error(transparent)]
+    Config(#[from] ControlConfigError),
+    /// The unix socket can't be created.
+    #[error("control socket")]
+    Socket(#[from] ListenError),
+    /// The TCP address can't be used.
+    #[error("can't listen on control.listen = {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The system refused a resource.
+    #[error("the system refused a resource of the control server")]
+    System(#[from] std::io::Error),
+}
+
+/// The sockets of the control server, before it runs.
+#[derive(Debug)]
+pub struct ControlServer {
+    unix: Option<Listener>,
+    tcp: Option<(std::net::TcpListener, Guard)>,
+    access: Access,
+    stopped: oneshot::Receiver<()>,
+}
+
+impl ControlServer {
+    /// Creates the sockets. `None` if none is configured. The server ends when the sender is dropped.
+    pub(crate) fn new(
+        settings: &ControlSettings,
+        engine: EngineHandle,
+        names: Vec<String>,
+    ) -> Result<Option<(Self, oneshot::Sender<()>)>, ControlError> {
+        let unix = match &settings.socket {
+            Some(path) => Some(listen_unix(path.clone())?),
+            None => None,
+        };
+        let tcp = match (settings.listen, &settings.token_file) {
+            (Some(address), Some(file)) => {
+                let token = control_config::read_token(file)?;
+                Some(listen_tcp(address, token)?)
+            }
+            (Some(address), None) => return Err(ControlConfigError::NoToken(address).into()),
+            (None, _) => None,
+        };
+        if unix.is_none() && tcp.is_none() {
+            return Ok(None);
+        }
+        let (stop, stopped) = oneshot::channel();
+        let server = Self {
+            unix,
+            tcp,
+            access: Access::new(engine, names),
+            stopped,
+        };
+        Ok(Some((server, stop)))
+    }
+
+    /// Serves requests until the sender is dropped.
+    pub(crate) fn run(self) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(4)
+            .build();
+        match runtime {
+            Ok(runtime) => {
+                if let Err(error) = runtime.block_on(self.serve()) {
+                    tracing::error!("the control server has ended: {error}");
+                }
+                // Requests in work are given up.
+                runtime.shutdown_timeout(Duration::from_millis(100));
+            }
+            Err(error) => tracing::error!("the control server can't run: {error}"),
+        }
+    }
+
+    async fn serve(self) -> std::io::Result<()> {
+        let router = api::router(self.access);
+        if let Some(listener) = &self.unix {
+            let socket = StdUnixListener::from(listener.as_fd().try_clone_to_owned()?);
+            let socket = UnixListener::from_std(socket)?;
+            tracing::info!("control server on {}", listener.path().display());
+            tokio::spawn(serve_unix(socket, router.clone()));
+        }
+        if let Some((socket, guard)) = self.tcp {
+            let socket = TcpListener::from_std(socket)?;
+            tracing::info!("control server on http://{}", socket.local_addr()?);
+            let router = router.layer(from_fn_with_state(guard, guard::check));
+            tokio::spawn(serve_tcp(socket, router));
+        }
+        // An error says that the sender was dropped.
+        let _ = self.stopped.await;
+        Ok(())
+    }
+}
+
+fn listen_unix(path: PathBuf) -> Result<Listener, ControlError> {
+    Ok(Listener::listen(path)?)
+}
+
+fn listen_tcp(
+    address: SocketAddr,
+    token: String,
+) -> Result<(std::net::TcpListener, Guard), ControlError> {
+    let listen = || {
+        let socket = std::net::TcpListener::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let guard = Guard::new(token, socket.local_addr()?);
+        Ok((socket, guard))
+    };
+    listen().map_err(|source| ControlError::Listen { address, source })
+}
+
+async fn serve_unix(socket: UnixListener, router: Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        match socket.accept().await {
+            Ok((stream, _)) => start(stream, router.clone(), place),
+            Err(error) => accept_failed(&error).await,
+        }
+    }
+}
+
+async fn serve_tcp(socket: TcpListener, router: Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        match socket.accept().await {
+            Ok((stream, _)) => start(stream, router.clone(), place),
+            Err(error) => accept_failed(&error).await,
+        }
+    }
+}
+
+async fn accept_failed(error: &std::io::Error) {
+    tracing::debug!("control server: can't accept a connection: {error}");
+    sleep(ACCEPT_PAUSE).await;
+}
+
+/// Serves a connection in a task.
+fn start<S>(stream: S, router: Router, place: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    tokio::spawn(async move {
+        serve_connection(stream, router).await;
+        drop(place);
+    });
+}
+
+async fn serve_connection<S>(stream: S, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+        let mut router = router.clone();
+        async move {
+            let request = request.map(axum::body::Body::new);
+            let answer = tower_service::Service::call(&mut router, request).await;
+            Ok::<_, Infallible>(answer.unwrap_or_else(|never| match never {}))
+        }
+    });
+    let mut connection = std::pin::pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIME)
+            .max_headers(HEADERS)
+            .max_buf_size(HEADER_BYTES)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    tokio::select! {
+        // Errors are those of the client.
+        _ = connection.as_mut() => return,
+        () = sleep(CONNECTION_TIME) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(CLOSE_TIME, connection).await;
+}

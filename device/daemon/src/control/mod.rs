@@ -1,0 +1,31 @@
+//! The control server: HTTP and JSON on a unix socket, by request also on a loopback address.
+//!
+//! It runs in a thread of its own. What it knows of the NICs it copies in closures that the engine executes between two
+//! steps; at most a few of them wait at a time, however many clients there are.
+//!
+//! - `access`: closures for the engine
+//! - `error`: errors as JSON
+//! - `extract`: strict queries and bodies
+//! - [`view`], [`objects`]: the JSON that clients see
+//! - `nics`, `lists`, `dump`, `engine`, [`scenario`], `trace`, `metrics`: the paths
+//! - [`api`]: all paths together, and their description (OpenAPI)
+//! - `guard`: token and `Host` header of TCP requests
+//! - [`listen`]: sockets, connections, time limits
+
+mod access;
+pub mod api;
+mod dump;
+mod engine;
+mod error;
+mod extract;
+mod guard;
+pub mod listen;
+mod lists;
+mod metrics;
+mod nics;
+pub mod objects;
+pub mod scenario;
+mod trace;
+pub mod view;
+
+pub use listen::{ControlError, ControlServer};

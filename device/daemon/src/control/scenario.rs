@@ -1,0 +1,229 @@
+//! The paths of scenarios.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use faultline_scenario::problem::Problems;
+use faultline_scenario::read::read;
+use faultline_scenario::rules::Fired;
+use faultline_scenario::verdict::Check;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::Access;
+use super::error::ApiError;
+use super::extract::{Body, NoQuery};
+use super::view::ErrorBody;
+use crate::engine::Engine;
+use crate::scenario::StoppedScenario;
+
+/// A scenario to start.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScenarioStart {
+    /// Name of the file, for messages.
+    pub name: String,
+    /// The file's text (TOML).
+    pub text: String,
+    /// Seed instead of the file's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+/// A name to signal.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Signal {
+    /// The name, as triggers have it in `signal`.
+    pub name: String,
+}
+
+/// A rule or a timed action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RuleView {
+    /// Name.
+    pub name: String,
+    /// How often it has acted.
+    pub fired: u64,
+    /// How often it must have at the end: a range such as `1..`.
+    pub expected: String,
+}
+
+/// A scenario that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScenarioView {
+    /// Name of the file.
+    pub name: String,
+    /// Nanoseconds of the device clock since its start.
+    pub running_ns: u64,
+    /// The action `end` has ended the run.
+    pub ended: bool,
+    /// Rules, then timed actions, in the order of the file.
+    pub rules: Vec<RuleView>,
+    /// What could not be done.
+    pub problems: Vec<String>,
+}
+
+/// Something that must hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CheckView {
+    /// Rule, timed action or expectation.
+    pub name: String,
+    /// It holds.
+    pub passed: bool,
+    /// What was found.
+    pub found: String,
+    /// What was expected.
+    pub expected: String,
+}
+
+/// What has come of a scenario.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VerdictView {
+    /// Name of the file.
+    pub name: String,
+    /// Everything holds, and there was no problem.
+    pub passed: bool,
+    /// Nanoseconds of the device clock from start to stop.
+    pub time_ns: u64,
+    /// Rules, timed actions, expectations.
+    pub checks: Vec<CheckView>,
+    /// What could not be done.
+    pub problems: Vec<String>,
+}
+
+pub(super) fn router() -> OpenApiRouter<Access> {
+    OpenApiRouter::new()
+        .routes(routes!(show, start, stop))
+        .routes(routes!(signal))
+}
+
+fn none_runs() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "no scenario runs")
+}
+
+fn view(engine: &Engine) -> Option<ScenarioView> {
+    let running = engine.scenario.as_ref()?;
+    let rules = &running.rules;
+    Some(ScenarioView {
+        name: running.name.clone(),
+        running_ns: engine.now().0.saturating_sub(rules.start().0),
+        ended: rules.has_ended(),
+        rules: rules.fired().iter().map(RuleView::from).collect(),
+        problems: rules.problems().to_vec(),
+    })
+}
+
+/// The scenario that runs.
+#[utoipa::path(get, path = "/v1/scenario", tag = "scenario", operation_id = "show_scenario",
+    responses((status = 200, body = ScenarioView), (status = "4XX", body = ErrorBody)))]
+async fn show(State(access): State<Access>, _: NoQuery) -> Result<Json<ScenarioView>, ApiError> {
+    let view = access.call(|engine| view(engine)).await?;
+    view.map(Json).ok_or_else(none_runs)
+}
+
+/// Starts a scenario on the NICs of the process. Its simulated hosts, traffic, programs and profile are not used.
+#[utoipa::path(post, path = "/v1/scenario", tag = "scenario", operation_id = "start_scenario",
+    request_body = ScenarioStart,
+    responses((status = 200, body = ScenarioView), (status = "4XX", body = ErrorBody)))]
+async fn start(
+    State(access): State<Access>,
+    _: NoQuery,
+    Body(file): Body<ScenarioStart>,
+) -> Result<Json<ScenarioView>, ApiError> {
+    let wrong = |problems: Problems| ApiError::bad(problems.draw(false));
+    let mut scenario = read(&file.name, &file.text).map_err(wrong)?;
+    scenario.seed = file.seed.unwrap_or(scenario.seed);
+    let plan = scenario
+        .plan(&access.names)
+        .map_err(|problems| wrong(Problems::new(&file.name, &file.text, problems)))?;
+    tracing::info!(name = file.name, "scenario started by request");
+    let work = move |engine: &mut Engine| {
+        let started = engine.start_scenario(file.name, plan);
+        (started, view(engine))
+    };
+    match access.call(work).await? {
+        (true, Some(view)) => Ok(Json(view)),
+        (_, view) => {
+            let name = view.map(|view| view.name).unwrap_or_default();
+            Err(ApiError::conflict(format!(
+                "scenario {name:?} runs: stop it first (DELETE /v1/scenario)"
+            )))
+        }
+    }
+}
+
+/// Ends the scenario, and says what has come of it.
+#[utoipa::path(delete, path = "/v1/scenario", tag = "scenario", operation_id = "stop_scenario",
+    responses((status = 200, body = VerdictView), (status = "4XX", body = ErrorBody)))]
+async fn stop(State(access): State<Access>, _: NoQuery) -> Result<Json<VerdictView>, ApiError> {
+    let stopped = access.call(Engine::stop_scenario).await?;
+    let stopped = stopped.ok_or_else(none_runs)?;
+    tracing::info!(name = stopped.name, "scenario stopped by request");
+    Ok(Json(stopped.into()))
+}
+
+/// Signals a name to the scenario.
+#[utoipa::path(post, path = "/v1/scenario/signals", tag = "scenario", operation_id = "signal_scenario",
+    request_body = Signal,
+    responses((status = 204, description = "Done"), (status = "4XX", body = ErrorBody)))]
+async fn signal(
+    State(access): State<Access>,
+    _: NoQuery,
+    Body(signal): Body<Signal>,
+) -> Result<StatusCode, ApiError> {
+    let name = signal.name.clone();
+    let work = move |engine: &mut Engine| {
+        let now = engine.now();
+        let running = engine.scenario.as_mut()?;
+        Some(running.rules.signal(now, &name))
+    };
+    match access.call(work).await? {
+        None => Err(none_runs()),
+        Some(true) => Ok(StatusCode::NO_CONTENT),
+        Some(false) => Err(ApiError::bad(format!(
+            "body: no rule of the scenario has the trigger signal = {:?}",
+            signal.name
+        ))),
+    }
+}
+
+impl From<&Fired> for RuleView {
+    fn from(fired: &Fired) -> Self {
+        Self {
+            name: fired.name.clone(),
+            fired: fired.times,
+            expected: fired.expected.to_string(),
+        }
+    }
+}
+
+impl From<Check> for CheckView {
+    fn from(check: Check) -> Self {
+        Self {
+            name: check.name,
+            passed: check.passed,
+            found: check.found,
+            expected: check.expected,
+        }
+    }
+}
+
+impl From<StoppedScenario> for VerdictView {
+    fn from(stopped: StoppedScenario) -> Self {
+        let StoppedScenario {
+            name,
+            time,
+            verdict,
+        } = stopped;
+        Self {
+            name,
+            passed: verdict.passed(),
+            time_ns: time.0,
+            checks: verdict.checks.into_iter().map(CheckView::from).collect(),
+            problems: verdict.problems,
+        }
+    }
+}

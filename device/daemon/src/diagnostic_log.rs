@@ -1,0 +1,446 @@
+//! The log of diagnostics: a bounded queue that the engine fills, and the thread that writes it.
+//!
+//! A guest can cause millions of diagnostics in a second. The engine pays for each the attempt to put it into the queue, and only
+//! for those whose level is enabled. What has no room is counted. The thread empties the queue at intervals, so that a flood
+//! does not wake it for each diagnostic, and limits the messages of each NIC and kind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant as Time};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use faultline_nic::inspect::Process;
+use faultline_nic::{Diagnostic, Instant, State};
+use faultline_telemetry::DiagnosticKind;
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Span};
+
+use crate::nic_log::{LogLimit, nic_span};
+
+/// Diagnostics that wait for the thread. Each NIC has an equal share, so that a guest can't keep messages about another one out of
+/// the log.
+const CAPACITY: usize = 1024;
+/// Smallest share of a NIC.
+const MIN_SHARE: usize = 16;
+/// Pause after the queue was emptied.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// Longest time until suppressed messages are counted in the log although no other message of the kind follows.
+const REVIEW: Duration = Duration::from_secs(5);
+
+/// A diagnostic on its way to the log.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    nic: usize,
+    at: Instant,
+    diagnostic: Diagnostic,
+    /// The process that owns the queue pair, as the driver has named it.
+    owner: Option<Owner>,
+}
+
+/// Process id and name, as in ALLOC_UCTX.
+type Owner = (u32, [u8; 16]);
+
+/// The engine's end of the queue.
+#[derive(Clone, Debug)]
+pub(crate) struct DiagnosticQueue {
+    entries: Sender<Entry>,
+    /// Entries in the queue, by NIC.
+    waiting: Arc<[AtomicUsize]>,
+    /// Largest number of entries of a NIC.
+    share: usize,
+    dropped: Arc<AtomicU64>,
+    most: LevelFilter,
+}
+
+impl DiagnosticQueue {
+    /// Returns true if a diagnostic of a NIC is to be logged and there is room for it. If there is only no room, it is counted.
+    #[inline]
+    pub(crate) fn takes(&self, nic: usize, diagnostic: &Diagnostic) -> bool {
+        if level(diagnostic) > self.most {
+            return false;
+        }
+        let waiting = self.waiting.get(nic);
+        let is_full = waiting.is_none_or(|count| count.load(Ordering::Relaxed) >= self.share);
+        if is_full {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        !is_full
+    }
+
+    /// Puts a diagnostic into the queue, of a queue pair of this process.
+    pub(crate) fn push(
+        &self,
+        nic: usize,
+        at: Instant,
+        diagnostic: Diagnostic,
+        owner: Option<Owner>,
+    ) {
+        let entry = Entry {
+            nic,
+            at,
+            diagnostic,
+            owner,
+        };
+        // Before the entry is there, so that the count is never less than the number of entries.
+        if let Some(count) = self.waiting.get(nic) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.entries.try_send(entry).is_err() {
+            removed(&self.waiting, nic);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The writer's end of the queue.
+#[derive(Debug)]
+pub(crate) struct DiagnosticLog {
+    entries: Receiver<Entry>,
+    waiting: Arc<[AtomicUsize]>,
+    dropped: Arc<AtomicU64>,
+    limits: Vec<Limits>,
+}
+
+/// The limits of a NIC, by kind.
+#[derive(Debug)]
+struct Limits {
+    span: Span,
+    kinds: Vec<LogLimit>,
+}
+
+impl Limits {
+    fn new(name: &str) -> Self {
+        let kinds = DiagnosticKind::ALL.iter();
+        Self {
+            span: nic_span(name),
+            kinds: kinds.map(|kind| LogLimit::of_kind(kind.name())).collect(),
+        }
+    }
+}
+
+/// Creates a queue for diagnostics up to the level that is enabled now.
+pub(crate) fn queue(names: &[String]) -> (DiagnosticQueue, DiagnosticLog) {
+    let nics = names.len();
+    let share = CAPACITY
+        .checked_div(nics)
+        .unwrap_or_default()
+        .max(MIN_SHARE);
+    let (sender, entries) = bounded(share.saturating_mul(nics));
+    let waiting: Arc<[AtomicUsize]> = names.iter().map(|_| AtomicUsize::new(0)).collect();
+    let dropped = Arc::new(AtomicU64::new(0));
+    let queue = DiagnosticQueue {
+        entries: sender,
+        waiting: Arc::clone(&waiting),
+        share,
+        dropped: Arc::clone(&dropped),
+        most: LevelFilter::current(),
+    };
+    let log = DiagnosticLog {
+        entries,
+        waiting,
+        dropped,
+        limits: names.iter().map(|name| Limits::new(name)).collect(),
+    };
+    (queue, log)
+}
+
+/// An entry of a NIC has left the queue.
+fn removed(waiting: &[AtomicUsize], nic: usize) {
+    if let Some(count) = waiting.get(nic) {
+        count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl DiagnosticLog {
+    /// Writes diagnostics until the engine has ended.
+    pub(crate) fn run(self) {
+        let mut reviewed = Time::now();
+        loop {
+            let ended = match self.entries.recv_timeout(REVIEW) {
+                Ok(entry) => {
+                    self.write(&entry);
+                    false
+                }
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => true,
+            };
+            for entry in self.entries.try_iter().take(CAPACITY) {
+                self.write(&entry);
+            }
+            if ended || reviewed.elapsed() >= REVIEW {
+                reviewed = Time::now();
+                self.review(ended);
+            }
+            if ended {
+                return;
+            }
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    /// Logs what was suppressed and dropped.
+    fn review(&self, ended: bool) {
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            tracing::warn!("{dropped} diagnostics were not logged: too many at once");
+        }
+        for nic in &self.limits {
+            let _nic = nic.span.enter();
+            for limit in &nic.kinds {
+                if ended || limit.is_over() {
+                    limit.report_suppressed();
+                }
+            }
+        }
+    }
+
+    fn write(&self, entry: &Entry) {
+        removed(&self.waiting, entry.nic);
+        let kind = DiagnosticKind::of(&entry.diagnostic);
+        let Some(nic) = self.limits.get(entry.nic) else {
+            return;
+        };
+        let _nic = nic.span.enter();
+        if !nic.kinds.get(kind as usize).is_some_and(LogLimit::allows) {
+            return;
+        }
+        let text = describe(&entry.diagnostic);
+        let kind = kind.name();
+        let at = Duration::from_nanos(entry.at.0);
+        let process = entry.owner.and_then(|(pid, comm)| Process::new(pid, comm));
+        macro_rules! log {
+            ($level:expr) => {
+                match &process {
+                    Some(Process { pid, name }) => {
+                        tracing::event!($level, kind, ?at, pid, program = name, "{text}");
+                    }
+                    None => tracing::event!($level, kind, ?at, "{text}"),
+                }
+            };
+        }
+        match level(&entry.diagnostic) {
+            Level::ERROR => log!(Level::ERROR),
+            Level::WARN => log!(Level::WARN),
+            Level::DEBUG => log!(Level::DEBUG),
+            _ => log!(Level::TRACE),
+        }
+    }
+}
+
+/// How much a diagnostic matters to an operator.
+#[inline]
+fn level(diagnostic: &Diagnostic) -> Level {
+    match diagnostic {
+        Diagnostic::Fatal { .. } => Level::ERROR,
+        Diagnostic::QpFailed { .. }
+        | Diagnostic::WorkFailed { .. }
+        | Diagnostic::FaultFailed { .. }
+        | Diagnostic::FaultExpired { .. }
+        | Diagnostic::StallTimedOut { .. }
+        | Diagnostic::RetriesExhausted { .. }
+        | Diagnostic::KeyRefused { .. }
+        | Diagnostic::RequestRefused { .. }
+        | Diagnostic::Overrun { .. }
+        | Diagnostic::DoorbellRefused { .. } => Level::WARN,
+        Diagnostic::Injected { .. }
+        | Diagnostic::Reset
+        | Diagnostic::QpState { .. }
+        | Diagnostic::FaultRaised { .. }
+        | Diagnostic::FaultResumed { .. }
+        | Diagnostic::FaultCancelled { .. }
+        | Diagnostic::Stalled { .. }
+        | Diagnostic::StallEnded { .. } => Level::DEBUG,
+        Diagnostic::FaultJoined { .. }
+        | Diagnostic::FaultContinued { .. }
+        | Diagnostic::FaultDone { .. }
+        | Diagnostic::RnrNakSent { .. }
+        | Diagnostic::RnrNakReceived { .. }
+        | Diagnostic::Retried { .. }
+        | Diagnostic::SequenceNakSent { .. }
+        | Diagnostic::Command { .. } => Level::TRACE,
+    }
+}
+
+/// The queue pair that a diagnostic is about.
+pub(crate) fn queue_pair(diagnostic: &Diagnostic) -> Option<u32> {
+    match *diagnostic {
+        Diagnostic::QpState { qpn, .. }
+        | Diagnostic::QpFailed { qpn, .. }
+        | Diagnostic::WorkFailed { qpn, .. }
+        | Diagnostic::FaultRaised { qpn, .. }
+        | Diagnostic::FaultJoined { qpn, .. }
+        | Diagnostic::FaultContinued { qpn, .. }
+        | Diagnostic::FaultDone { qpn, .. }
+        | Diagnostic::Stalled { qpn }
+        | Diagnostic::StallTimedOut { qpn }
+        | Diagnostic::RnrNakSent { qpn, .. }
+        | Diagnostic::RnrNakReceived { qpn, .. }
+        | Diagnostic::Retried { qpn, .. }
+        | Diagnostic::SequenceNakSent { qpn, .. }
+        | Diagnostic::RetriesExhausted { qpn, .. }
+        | Diagnostic::KeyRefused { qpn, .. }
+        | Diagnostic::RequestRefused { qpn, .. } => Some(qpn),
+        Diagnostic::Injected { qpn, .. } if qpn != 0 => Some(qpn),
+        _ => None,
+    }
+}
+
+/// The fields of a diagnostic as text. Numbers of objects are decimal; keys, addresses and tokens hexadecimal.
+fn describe(diagnostic: &Diagnostic) -> String {
+    match *diagnostic {
+        Diagnostic::Fatal { cause } => {
+            format!("the device has stopped and needs a reset: cause={cause}")
+        }
+        Diagnostic::QpFailed { qpn, event } => {
+            format!("a queue pair has failed: qpn={qpn} event={event}")
+        }
+        Diagnostic::QpState { qpn, from, to } => match to {
+            State::Err => format!("a queue pair is in error: qpn={qpn} from={from:?}"),
+            _ => format!("a queue pair has changed its state: qpn={qpn} from={from:?} to={to:?}"),
+        },
+        Diagnostic::WorkFailed {
+            qpn,
+            status,
+            vendor,
+            receive,
+        } => {
+            let which = if receive { "receive" } else { "send" };
+            format!(
+                "a {which} work request has failed: qpn={qpn} status={status} vendor_err={vendor}"
+            )
+        }
+        Diagnostic::FaultRaised {
+            token,
+            qpn,
+            key,
+            va,
+            bytes,
+            psn,
+            write,
+            requester,
+        } => format!(
+            "page fault: token={token:#x} qpn={qpn} key={key:#x} va={va:#x} bytes={bytes} psn={psn} write={write} \
+             requester={requester}"
+        ),
+        Diagnostic::FaultFailed { token, .. } => {
+            format!("the driver can't repair a page fault: token={token:#x}")
+        }
+        Diagnostic::FaultExpired { token, .. } => {
+            format!("the driver has not answered a page fault in time: token={token:#x}")
+        }
+        Diagnostic::StallTimedOut { qpn } => {
+            format!("the ingress was stopped for too long, its first packet is dropped: qpn={qpn}")
+        }
+        Diagnostic::RetriesExhausted { qpn, psn, rnr } => {
+            let which = if rnr { "RNR retries" } else { "retries" };
+            format!("the {which} are used up: qpn={qpn} psn={psn}")
+        }
+        Diagnostic::KeyRefused { qpn, key, va, by } => {
+            format!(
+                "a memory key does not allow an access: qpn={qpn} key={key:#x} va={va:#x} use={by:?}"
+            )
+        }
+        Diagnostic::RequestRefused { qpn, psn, nak } => {
+            format!("a request was refused: qpn={qpn} psn={psn} nak={nak}")
+        }
+        Diagnostic::Overrun { queue, object } => {
+            format!("a queue has overrun: queue={queue:?} object={object}")
+        }
+        Diagnostic::Injected {
+            id,
+            point,
+            qpn,
+            object,
+        } => {
+            format!("an injection had an effect: id={id} point={point:?} qpn={qpn} object={object}")
+        }
+        Diagnostic::DoorbellRefused { page, object } => {
+            format!("a doorbell was refused: page={page} object={object}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(va: u64) -> Diagnostic {
+        Diagnostic::KeyRefused {
+            qpn: 17,
+            key: 0x1234,
+            va,
+            by: faultline_nic::KeyUse::Remote,
+        }
+    }
+
+    fn filtered(most: LevelFilter) -> (DiagnosticQueue, DiagnosticLog) {
+        let (queue, log) = queue(&["a".to_owned()]);
+        (DiagnosticQueue { most, ..queue }, log)
+    }
+
+    #[test]
+    fn a_flood_takes_no_more_than_the_room_of_the_queue() {
+        let (queue, log) = filtered(LevelFilter::INFO);
+        for va in 0..1_000_000 {
+            if queue.takes(0, &refused(va)) {
+                queue.push(0, Instant(va), refused(va), None);
+            }
+        }
+        assert_eq!(log.entries.len(), CAPACITY);
+        let dropped = log.dropped.load(Ordering::Relaxed);
+        assert_eq!(dropped, 1_000_000 - CAPACITY as u64);
+        log.entries.try_iter().for_each(|entry| log.write(&entry));
+        let kind = DiagnosticKind::KeyRefused as usize;
+        let suppressed = log.limits[0].kinds[kind].suppressed();
+        assert_eq!(suppressed, CAPACITY as u64 - 20);
+        // Another kind has a limit of its own.
+        let other = DiagnosticKind::Overrun as usize;
+        assert!(log.limits[0].kinds[other].allows());
+    }
+
+    #[test]
+    fn a_flood_of_one_nic_leaves_room_for_another() {
+        let (queue, log) = queue(&["a".to_owned(), "b".to_owned()]);
+        let most = LevelFilter::INFO;
+        let queue = DiagnosticQueue { most, ..queue };
+        let push = |nic, va| {
+            let takes = queue.takes(nic, &refused(va));
+            if takes {
+                queue.push(nic, Instant(va), refused(va), None);
+            }
+            takes
+        };
+        let taken = (0..10_000).filter(|va| push(0, *va)).count();
+        assert_eq!(taken, CAPACITY / 2);
+        assert!(push(1, 0), "the other NIC");
+        log.entries.try_iter().for_each(|entry| log.write(&entry));
+        assert!(push(0, 0), "there is room again");
+    }
+
+    #[test]
+    fn levels_that_are_not_enabled_cost_nothing() {
+        let nak = Diagnostic::RnrNakSent {
+            qpn: 1,
+            psn: 2,
+            token: 3,
+        };
+        let (queue, _log) = filtered(LevelFilter::INFO);
+        assert!(!queue.takes(0, &nak) && queue.takes(0, &refused(0)));
+        let (queue, _log) = filtered(LevelFilter::TRACE);
+        assert!(queue.takes(0, &nak));
+        let (queue, _log) = filtered(LevelFilter::OFF);
+        assert!(!queue.takes(0, &Diagnostic::Fatal { cause: 1 }));
+        assert_eq!(queue.dropped.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn ids_are_written_as_elsewhere() {
+        assert_eq!(
+            describe(&refused(0x7f00_0000_1000)),
+            "a memory key does not allow an access: qpn=17 key=0x1234 va=0x7f0000001000 use=Remote"
+        );
+        assert_eq!(queue_pair(&refused(0)), Some(17));
+        assert_eq!(queue_pair(&Diagnostic::Reset), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! Copies of the state of NICs, made in the engine for other threads.
+//!
+//! A copy takes microseconds: numbers only, no text. [`crate::control`] makes JSON of it.
+
+use std::time::Duration;
+
+use faultline_abi::admin::Counter;
+use faultline_abi::regs;
+use faultline_nic::{NicConfig, ObjectCounts};
+use faultline_ports::PortId;
+use faultline_telemetry::{Direction, EngineSnapshot, NicGauges, NicSnapshot};
+use faultline_wire::MacAddr;
+
+use crate::clock::nanos;
+use crate::config::PollMode;
+use crate::engine::Engine;
+use crate::link::LinkCounts;
+
+/// The link of a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkState {
+    pub(crate) up: bool,
+    pub(crate) mtu: Option<u16>,
+    pub(crate) speed_mbps: u32,
+    pub(crate) counts: LinkCounts,
+    /// Packets that are still to be dropped.
+    pub(crate) tx_drops: u32,
+    pub(crate) rx_drops: u32,
+    /// Interrupts that are still to be suppressed.
+    pub(crate) interrupt_losses: u32,
+}
+
+/// A NIC without its objects.
+#[derive(Clone, Debug)]
+pub(crate) struct NicState {
+    pub(crate) mac: MacAddr,
+    /// FAULTLINE_STATUS_* bits.
+    pub(crate) status: u32,
+    /// FAULTLINE_FATAL_*.
+    pub(crate) fatal: u32,
+    pub(crate) bus_master: bool,
+    pub(crate) stalled: bool,
+    pub(crate) heartbeat: u32,
+    pub(crate) link: LinkState,
+    pub(crate) config: NicConfig,
+    pub(crate) objects: ObjectCounts,
+    pub(crate) held_memory: usize,
+    pub(crate) waiting_notices: usize,
+    pub(crate) lost_diagnostics: u64,
+    /// Requests.
+    pub(crate) tx_messages: u64,
+    pub(crate) rx_messages: u64,
+    /// In the order of `Counter::ALL`.
+    pub(crate) counters: Vec<u64>,
+}
+
+/// The engine without its NICs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EngineState {
+    pub(crate) paused: bool,
+    pub(crate) mode: PollMode,
+    pub(crate) poll_time_ns: u64,
+    /// Nanoseconds since the start: real time, and device clock.
+    pub(crate) uptime_ns: u64,
+    pub(crate) device_time_ns: u64,
+    pub(crate) passes: u64,
+    pub(crate) sleeps: u64,
+    pub(crate) busy_ns: u64,
+    pub(crate) longest_pass_ns: u64,
+    pub(crate) control_requests: u64,
+}
+
+impl Engine {
+    /// What the metrics show of a NIC.
+    pub(crate) fn nic_snapshot(&mut self, id: PortId, name: String) -> Option<NicSnapshot> {
+        let now = self.now();
+        let port = self.ports.get_mut(id)?;
+        let objects = port.nic.object_counts();
+        let status = port.nic.read_register(now, regs::STATUS);
+        let count = |count: usize| count as u64;
+        let gauges = NicGauges {
+            objects: vec![
+                ("pd", count(objects.pds)),
+                ("mkey", count(objects.mkeys)),
+                ("cq", count(objects.cqs)),
+                ("qp", count(objects.qps)),
+                ("srq", count(objects.srqs)),
+                ("ah", count(objects.ahs)),
+                ("context", count(objects.uctxs)),
+            ],
+            queue_pairs: objects
+                .qp_states
+                .iter()
+                .map(|(state, pairs)| (state.name(), count(pairs)))
+                .collect(),
+            queue_depths: vec![
+                ("timers", count(objects.timers)),
+                ("fault_waits", count(objects.fault_waits)),
+                ("notices", count(port.nic.waiting_notices())),
+            ],
+            held_bytes: count(port.nic.held_memory()),
+            faults_in_flight: count(port.nic.faults(usize::MAX).len()),
+            stalled: port.nic.is_stalled(),
+            link_up: status & regs::LINK_UP != 0,
+            fatal: status & regs::FATAL != 0,
+        };
+        let counters = port.nic.counters().values();
+        Some(NicSnapshot {
+            name,
+            counters: counters.try_into().unwrap_or([0; Counter::COUNT]),
+            metrics: self.recorder.snapshot(u16::try_from(id).ok()?),
+            gauges,
+        })
+    }
+
+    /// What the metrics show of the engine.
+    pub(crate) fn snapshot(&self) -> EngineSnapshot {
+        EngineSnapshot {
+            uptime: Duration::from_nanos(self.clock.real().0),
+            busy: self.stats.busy,
+            passes: self.stats.passes,
+            longest_pass: self.stats.longest_pass,
+            sleeps: self.stats.sleeps,
+        }
+    }
+
+    /// The state of a NIC.
+    pub(crate) fn nic_state(&mut self, id: PortId) -> Option<NicState> {
+        let now = self.now();
+        let messages = |direction| {
+            let nic = u16::try_from(id).ok();
+            nic.map_or(0, |nic| self.recorder.messages(nic, direction))
+        };
+        let (tx_messages, rx_messages) = (messages(Direction::Tx), messages(Direction::Rx));
+        let port = self.ports.get_mut(id)?;
+        let status = port.nic.read_register(now, regs::STATUS);
+        let link = &port.link;
+        let link = LinkState {
+            up: status & regs::LINK_UP != 0,
+            mtu: link.mtu(),
+            speed_mbps: link.speed_mbps,
+            counts: link.counts,
+            tx_drops: link.pending_drops(Direction::Tx),
+            rx_drops: link.pending_drops(Direction::Rx),
+            interrupt_losses: link.pending_interrupt_losses(),
+        };
+        Some(NicState {
+            mac: port.nic.mac(),
+            status,
+            fatal: port.nic.read_register(now, regs::FATAL_CODE),
+            bus_master: port.bus_master,
+            stalled: port.nic.is_stalled(),
+            heartbeat: port.heartbeat(),
+            link,
+            config: port.nic.config().clone(),
+            objects: port.nic.object_counts(),
+            held_memory: port.nic.held_memory(),
+            waiting_notices: port.nic.waiting_notices(),
+            lost_diagnostics: port.lost_diagnostics,
+            tx_messages,
+            rx_messages,
+            counters: port.nic.counters().values().to_vec(),
+        })
+    }
+
+    /// The state of the engine.
+    pub(crate) fn engine_state(&self) -> EngineState {
+        EngineState {
+            paused: self.clock.is_stopped(),
+            mode: self.mode,
+            poll_time_ns: nanos(self.poll_time),
+            uptime_ns: self.clock.real().0,
+            device_time_ns: self.now().0,
+            passes: self.stats.passes,
+            sleeps: self.stats.sleeps,
+            busy_ns: nanos(self.stats.busy),
+            longest_pass_ns: nanos(self.stats.longest_pass),
+            control_requests: self.control_requests,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A scenario that runs on the NICs of the engine.
+//!
+//! Without one, the data path tests one flag for each frame, doorbell and interrupt.
+
+use faultline_nic::{FrameKind, Instant, Nanos, TxFrame};
+use faultline_ports::PortId;
+use faultline_scenario::rules::{HeldFrame, PacketFacts, Rules};
+use faultline_scenario::trigger::Direction;
+use faultline_scenario::verdict::Verdict;
+
+/// A scenario that runs.
+#[derive(Debug)]
+pub(crate) struct RunningScenario {
+    pub(crate) name: String,
+    pub(crate) rules: Rules,
+    /// Counters of each NIC at the start, in the order of `Counter::ALL`.
+    pub(crate) counters: Vec<Vec<u64>>,
+    /// Real time at which a pause that an action has made ends.
+    pub(crate) pause_until: Option<Instant>,
+}
+
+/// A scenario that has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct StoppedScenario {
+    pub(crate) name: String,
+    /// From start to stop.
+    pub(crate) time: Nanos,
+    pub(crate) verdict: Verdict,
+}
+
+impl RunningScenario {
+    /// True if packets between NICs have to be passed one by one.
+    pub(crate) fn takes_packets(&self, nics: usize) -> bool {
+        (0..nics).any(|nic| {
+            let takes = |dir| self.rules.takes_packets(nic, dir);
+            takes(Direction::Tx) || takes(Direction::Rx)
+        })
+    }
+
+    /// Asks the rules about a frame, and lets them take it. Returns true if they have.
+    pub(crate) fn takes(
+        &mut self,
+        now: Instant,
+        (nic, dir): (PortId, Direction),
+        qpn: u32,
+        frame: &TxFrame,
+        bytes: impl FnOnce() -> Option<Vec<u8>>,
+    ) -> bool {
+        let header = match &frame.kind {
+            FrameKind::Roce(header) => Some(header),
+            FrameKind::Raw { .. } => None,
+        };
+        let facts = PacketFacts {
+            header,
+            bytes: frame.len(),
+        };
+        let Some(change) = self.rules.packet(now, nic, dir, qpn, facts) else {
+            return false;
+        };
+        // What can't be read does not reach the wire.
+        if let Some(bytes) = bytes() {
+            self.rules
+                .take_frame(now, change, HeldFrame { nic, dir, bytes });
+        }
+        true
+    }
+}

@@ -1,0 +1,288 @@
+//! What the engine does for the scenario that runs.
+
+use std::time::Duration;
+
+use faultline_abi::admin::Counter;
+use faultline_nic::{FrameKind, Instant, Nanos, TxFrame};
+use faultline_ports::{PortId, Route};
+use faultline_scenario::plan::Plan;
+use faultline_scenario::rules::{CallerRequest, HeldFrame, Late, PacketFacts, Rules};
+use faultline_scenario::trigger::Direction;
+use faultline_scenario::verdict::{Facts, judge};
+use faultline_wire::MacAddr;
+use faultline_wire::packet::parse_trusted;
+
+use crate::engine::Engine;
+use crate::port::NicPort;
+use crate::scenario::{RunningScenario, StoppedScenario};
+
+impl Engine {
+    /// Lets rules take a frame that a NIC sends. Returns true if they have.
+    #[cold]
+    pub(crate) fn rules_take_sent(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> bool {
+        let (Some(scenario), Some(port), Some(ram)) = (
+            &mut self.scenario,
+            self.ports.get(from),
+            self.rams.get(from),
+        ) else {
+            return false;
+        };
+        let sender = port.nic.last_sender();
+        let bytes = || frame.packet_bytes(0, ram).ok();
+        scenario.takes(now, (from, Direction::Tx), sender, frame, bytes)
+    }
+
+    /// Lets rules take a frame that a NIC is to receive. Returns true if they have.
+    #[cold]
+    pub(crate) fn rules_take_received(
+        &mut self,
+        from: PortId,
+        to: PortId,
+        now: Instant,
+        frame: &TxFrame,
+    ) -> bool {
+        let (Some(scenario), Some(ram)) = (&mut self.scenario, self.rams.get(from)) else {
+            return false;
+        };
+        let destination = match &frame.kind {
+            FrameKind::Roce(header) => header.bth.dest_qp,
+            FrameKind::Raw { .. } => 0,
+        };
+        let bytes = || frame.packet_bytes(0, ram).ok();
+        scenario.takes(now, (to, Direction::Rx), destination, frame, bytes)
+    }
+
+    /// Carries out what the rules ask for. Returns true if there was anything.
+    pub(crate) fn run_scenario(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        if let Some(scenario) = &mut self.scenario {
+            scenario.rules.advance(now);
+        }
+        while let Some((nic, request)) = self.rules().and_then(Rules::poll_request) {
+            worked = true;
+            let (Some(port), Some(ram)) = (self.ports.get_mut(nic), self.rams.get(nic)) else {
+                continue;
+            };
+            let result = match request.accesses_memory() && !port.bus_master {
+                true => Err(format!(
+                    "it can't access memory (bus mastering is off): {request:?}"
+                )),
+                false => request.carry_out(&mut port.nic, now, ram),
+            };
+            // None of these requests resets the device.
+            let _ = port.sync_pages();
+            let problem = match result {
+                Ok(None) => None,
+                Ok(Some(request)) => self.carry_out(nic, request).err(),
+                Err(problem) => Some(problem),
+            };
+            if let Some(problem) = problem {
+                let name = self.ports.get(nic).map_or("", |port| port.name());
+                let problem = format!("NIC {name}: {problem}");
+                tracing::warn!("scenario: {problem}");
+                if let Some(rules) = self.rules() {
+                    rules.note_problem(problem);
+                }
+            }
+        }
+        while let Some(frame) = self.rules().and_then(|rules| rules.poll_frame(now)) {
+            worked = true;
+            match frame.dir {
+                Direction::Tx => self.forward_bytes(now, &frame),
+                Direction::Rx => self.deliver_bytes(now, frame.nic, &frame.bytes),
+            }
+        }
+        while let Some(late) = self.rules().and_then(Rules::poll_late) {
+            worked = true;
+            match late {
+                Late::Doorbell { nic, page, bell } => self.ring(nic, page, bell),
+                Late::Interrupt { nic, vector } => {
+                    if let Some(port) = self.ports.get(nic)
+                        && port.bus_master
+                    {
+                        port.irqs.trigger(usize::from(vector));
+                    }
+                }
+            }
+        }
+        worked
+    }
+
+    fn rules(&mut self) -> Option<&mut Rules> {
+        self.scenario.as_mut().map(|scenario| &mut scenario.rules)
+    }
+
+    /// Does what a NIC cannot do itself.
+    fn carry_out(&mut self, nic: PortId, request: CallerRequest) -> Result<(), String> {
+        let Some(port) = self.ports.get_mut(nic) else {
+            return Ok(());
+        };
+        match request {
+            // The event is written to memory: in a pass, and not before the function may access memory.
+            CallerRequest::Link(up) => port.link_changed |= port.nic.change_link(up),
+            CallerRequest::MoveGids => {
+                return Err(
+                    "the GID table belongs to the guest, which has to move its entries itself"
+                        .to_owned(),
+                );
+            }
+            CallerRequest::Speed(mbps) => port.link.set_speed(mbps),
+            CallerRequest::Mtu(mtu) => port.link.set_mtu(mtu),
+            CallerRequest::Reset => {
+                let remains = self.reset_device(nic);
+                // Freeing them may take long.
+                std::thread::spawn(move || drop(remains));
+            }
+            CallerRequest::Remove => port.remove(),
+            CallerRequest::Pause(time) => {
+                self.pause();
+                let until = self.clock.real() + time;
+                if let Some(scenario) = &mut self.scenario {
+                    scenario.pause_until = Some(until);
+                }
+            }
+            // The rules note it; who started the scenario sees it.
+            CallerRequest::End => {}
+        }
+        Ok(())
+    }
+
+    /// Ends a pause that an action has made, when its time is over.
+    pub(crate) fn end_scenario_pause(&mut self) {
+        let until = self
+            .scenario
+            .as_ref()
+            .and_then(|scenario| scenario.pause_until);
+        if until.is_some_and(|until| until <= self.clock.real()) {
+            if let Some(scenario) = &mut self.scenario {
+                scenario.pause_until = None;
+            }
+            self.resume();
+        }
+    }
+
+    /// Real time until a pause ends that an action has made.
+    pub(crate) fn rest_of_scenario_pause(&self) -> Option<Duration> {
+        let until = self.scenario.as_ref()?.pause_until?;
+        Some(Duration::from_nanos(
+            until.0.saturating_sub(self.clock.real().0),
+        ))
+    }
+
+    /// Forwards octets that a NIC has sent.
+    fn forward_bytes(&mut self, now: Instant, frame: &HeldFrame) {
+        let Some((dst, src)) = addresses(&frame.bytes) else {
+            return;
+        };
+        match self.switch.forward(frame.nic, src, dst) {
+            Route::To(to) => self.receive_bytes(now, to, &frame.bytes),
+            Route::Flood => {
+                for to in (0..self.ports.len()).filter(|to| *to != frame.nic) {
+                    self.receive_bytes(now, to, &frame.bytes);
+                }
+            }
+            Route::Forged => {
+                if let Some(port) = self.ports.get_mut(frame.nic) {
+                    port.refuse_source(src);
+                }
+            }
+        }
+    }
+
+    /// Octets arrive at a NIC: its rules may take them.
+    fn receive_bytes(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
+        let parsed = parse_trusted(bytes).ok();
+        let header = parsed.as_ref().map(|parsed| &parsed.header);
+        let destination = header.map_or(0, |header| header.bth.dest_qp);
+        let facts = PacketFacts {
+            header,
+            bytes: bytes.len(),
+        };
+        if let Some(rules) = self.rules()
+            && let Some(change) = rules.packet(now, to, Direction::Rx, destination, facts)
+        {
+            let held = HeldFrame {
+                nic: to,
+                dir: Direction::Rx,
+                bytes: bytes.to_vec(),
+            };
+            rules.take_frame(now, change, held);
+            return;
+        }
+        self.deliver_bytes(now, to, bytes);
+    }
+
+    fn deliver_bytes(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
+        let (Some(port), Some(ram)) = (self.ports.get_mut(to), self.rams.get(to)) else {
+            return;
+        };
+        let accepted = addresses(bytes).is_some_and(|(dst, _)| port.nic.accepts(dst));
+        if port.bus_master && port.nic.is_link_up() && accepted {
+            port.nic.receive_bytes(now, ram, bytes);
+        }
+    }
+
+    /// Starts a scenario. Returns false if another one runs.
+    pub(crate) fn start_scenario(&mut self, name: String, plan: Plan) -> bool {
+        if self.scenario.is_some() {
+            return false;
+        }
+        let nics = self.ports.iter().map(|port| &port.nic);
+        self.scenario = Some(Box::new(RunningScenario {
+            name,
+            rules: Rules::new(plan, nics, self.now()),
+            counters: self.counters(),
+            pause_until: None,
+        }));
+        true
+    }
+
+    /// Ends the scenario: what its actions have changed is as before, and what rules have kept is passed.
+    pub(crate) fn stop_scenario(&mut self) -> Option<StoppedScenario> {
+        let now = self.now();
+        let scenario = self.scenario.as_mut()?;
+        let ended = Nanos(now.0.saturating_sub(scenario.rules.start().0));
+        let before = std::mem::take(&mut scenario.counters);
+        let increased = |(now, before): (Vec<u64>, Vec<u64>)| {
+            let values = now.into_iter().zip(before);
+            let values = values.map(|(now, before)| now.saturating_sub(before));
+            let names = Counter::ALL.iter().map(|counter| counter.name().to_owned());
+            names.zip(values).collect()
+        };
+        let facts = Facts {
+            ended: Some(ended),
+            counters: self
+                .counters()
+                .into_iter()
+                .zip(before)
+                .map(increased)
+                .collect(),
+            traffic: Vec::new(),
+        };
+        let verdict = judge(&self.scenario.as_ref()?.rules, &facts);
+        self.rules()?.stop();
+        self.run_scenario(now);
+        let scenario = self.scenario.take()?;
+        if scenario.pause_until.is_some() {
+            self.resume();
+        }
+        Some(StoppedScenario {
+            name: scenario.name,
+            time: ended,
+            verdict,
+        })
+    }
+
+    /// Counters of each NIC, in the order of `Counter::ALL`.
+    fn counters(&self) -> Vec<Vec<u64>> {
+        let values = |port: &NicPort| port.nic.counters().values().to_vec();
+        self.ports.iter().map(values).collect()
+    }
+}
+
+/// Destination and source address of a frame.
+fn addresses(bytes: &[u8]) -> Option<(MacAddr, MacAddr)> {
+    let dst = bytes.first_chunk::<6>()?;
+    let src = bytes.get(6..)?.first_chunk::<6>()?;
+    Some((MacAddr(*dst), MacAddr(*src)))
+}

@@ -1,0 +1,199 @@
+//! `faultline ctl` and `faultline completions` as programs.
+
+#![cfg(test)]
+
+mod program;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use program::{printed_by, server};
+
+fn run(socket: Option<&Path>, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+    command.args(arguments).env_remove("FAULTLINE_CONTROL");
+    command.env_remove("RUST_BACKTRACE");
+    if let Some(socket) = socket {
+        command.env("FAULTLINE_CONTROL", socket);
+    }
+    command.output().unwrap()
+}
+
+/// What a command prints; it must succeed.
+#[track_caller]
+fn printed(socket: &Path, arguments: &[&str]) -> String {
+    printed_by(run(Some(socket), arguments), arguments)
+}
+
+#[test]
+fn tables_and_json_show_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let _server = server(directory.path(), &["a", "b c"]);
+    let table = "NAME  MAC                STATE     LINK  STALLED  QPS  KEYS  TX  RX\n\
+                 a     02:af:63:dc:4c:86  disabled  up    no         0     0   0   0\n\
+                 b c   02:b2:d7:0e:18:69  disabled  up    no         0     0   0   0\n";
+    let nics = printed(&socket, &["ctl", "nics"]);
+    // The addresses are derived from the names.
+    let without_mac = |text: &str| -> Vec<String> {
+        let lines = text.lines().skip(1);
+        lines
+            .map(|line| format!("{}{}", &line[..6], &line[23..]))
+            .collect()
+    };
+    assert_eq!(nics.lines().next(), table.lines().next());
+    assert_eq!(without_mac(&nics), without_mac(table));
+    let json = printed(&socket, &["ctl", "nics", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[1]["name"], "b c");
+    for list in ["qps", "regions", "faults", "contexts"] {
+        assert_eq!(
+            printed(&socket, &["ctl", list, "b c", "--json"]),
+            "[]\n",
+            "{list}"
+        );
+        assert_eq!(
+            printed(&socket, &["ctl", list, "b c"]).lines().count(),
+            1,
+            "{list}"
+        );
+    }
+    assert_eq!(
+        printed(&socket, &["ctl", "counters", "a"]),
+        "COUNTER  VALUE\n"
+    );
+    let dump: serde_json::Value =
+        serde_json::from_str(&printed(&socket, &["ctl", "dump", "a"])).unwrap();
+    assert_eq!(dump["nic"]["name"], "a");
+    let show = printed(&socket, &["ctl", "show", "a"]);
+    assert!(show.contains("fault policy       rnr"), "{show}");
+    assert!(printed(&socket, &["ctl", "metrics"]).contains("nic=\"a\""));
+}
+
+#[test]
+fn what_is_changed_is_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let _server = server(directory.path(), &["a", "b c"]);
+    let link = printed(
+        &socket,
+        &[
+            "ctl", "link", "a", "down", "--mtu", "1500", "--speed", "400",
+        ],
+    );
+    assert!(
+        link.starts_with("link               down, 400 Mb/s\nlink MTU           1500\n"),
+        "{link}"
+    );
+    assert_eq!(printed(&socket, &["ctl", "link", "a"]), link);
+    assert_eq!(
+        printed(&socket, &["ctl", "action", "a", "drop-frames", "rx", "7"]),
+        ""
+    );
+    let link = printed(&socket, &["ctl", "link", "a", "up", "--mtu", "0"]);
+    assert!(
+        link.contains("not limited") && link.contains("0, 7 to come"),
+        "{link}"
+    );
+    assert!(printed(&socket, &["ctl", "pause"]).starts_with("paused            yes\n"));
+    let step = printed(&socket, &["ctl", "step", "2", "--advance", "1000"]);
+    assert!(step.starts_with("0 of 2 passes had work"), "{step}");
+    assert!(printed(&socket, &["ctl", "resume"]).starts_with("paused            no\n"));
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let explained = |socket: Option<&Path>, arguments: &[&str], part: &str| {
+        let output = run(socket, arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(
+            error.starts_with("Error: ") && error.contains(part),
+            "{error}"
+        );
+    };
+    explained(
+        None,
+        &["ctl", "nics"],
+        "use --control SOCKET or set FAULTLINE_CONTROL",
+    );
+    explained(Some(&socket), &["ctl", "nics"], "there is no socket");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    explained(Some(&socket), &["ctl", "nics"], "no process listens");
+    let _server = server(directory.path(), &["a", "b c"]);
+    explained(
+        Some(&socket),
+        &["ctl", "show", "x"],
+        "there is no NIC \"x\"; the NICs are: a, b c (404",
+    );
+    explained(Some(&socket), &["ctl", "step"], "the engine is not paused");
+    explained(
+        Some(&socket),
+        &["ctl", "action", "a", "fatal"],
+        "not running",
+    );
+}
+
+#[test]
+fn completions_are_made_for_each_shell() {
+    for (shell, part) in [
+        ("bash", "complete -F _faultline"),
+        ("zsh", "#compdef faultline"),
+        ("fish", "complete -c faultline"),
+    ] {
+        let output = run(None, &["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && script.contains(part), "{shell}");
+        assert!(script.contains("lose-interrupts"), "{shell}");
+    }
+}
+
+/// Answers each request with this status and body.
+fn false_server(socket: &Path, status: u16, body: &'static str) {
+    let listener = UnixListener::bind(socket).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut line = String::new();
+            while stream.read_line(&mut line).unwrap() > 2 {
+                line.clear();
+            }
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n");
+            let stream = stream.get_mut();
+            stream.write_all((head + body).as_bytes()).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_hostile_server_controls_neither_the_terminal_nor_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = |name: &str| directory.path().join(name);
+    let refusing = socket("refusing");
+    false_server(&refusing, 404, "{\"error\":\"\\u001b[2J\\u009b31m gone\"}");
+    let output = run(Some(&refusing), &["ctl", "nics"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success());
+    assert!(error.contains("?[2J") && error.contains(" gone"), "{error}");
+    assert!(!error.contains(['\u{1b}', '\u{9b}']), "{error:?}");
+
+    let listing = socket("listing");
+    let context = "{\"context\":1,\"objects\":2,\"pid\":3,\"program\":\"\\u001b[2J\"}";
+    let last: &'static str = format!("{{\"items\":[{context}],\"next\":null}}").leak();
+    false_server(&listing, 200, last);
+    for arguments in [&["ctl", "contexts", "a"][..], &["ctl", "dump", "a"]] {
+        let text = printed(&listing, arguments);
+        assert!(text.contains("[2J") && !text.contains('\u{1b}'), "{text:?}");
+    }
+
+    let endless = socket("endless");
+    false_server(&endless, 200, "{\"items\":[],\"next\":0}");
+    let output = run(Some(&endless), &["ctl", "contexts", "a"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("part 0 follows part 0"), "{error}");
+}

@@ -1,0 +1,198 @@
+//! `faultline scenario` as a program.
+
+#![cfg(test)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Loses the first ACK, so that the WRITE is acknowledged after a retransmission.
+const LOST_ACK: &str = r#"
+title = "A lost ACK is asked for again"
+[[traffic]]
+name = "writes"
+op = "write"
+count = 1
+[[rule]]
+nic = "nic0"
+on = { dir = "rx", opcode = "ACK", nth = 1 }
+do = { drop = {} }
+[[expect]]
+diagnostic = { nic = "nic0", kind = "retried", count = 1 }
+[[expect]]
+traffic = { name = "writes", done = 1 }
+"#;
+
+fn run(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+    command
+        .current_dir(directory)
+        .arg("scenario")
+        .args(arguments);
+    command.env_remove("RUST_BACKTRACE").output().unwrap()
+}
+
+/// Standard output and exit status.
+#[track_caller]
+fn printed(directory: &Path, arguments: &[&str]) -> (String, i32) {
+    let output = run(directory, arguments);
+    let text = String::from_utf8(output.stdout).unwrap();
+    (text, output.status.code().unwrap())
+}
+
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    directory
+}
+
+#[test]
+fn a_rule_and_its_expectations_decide() {
+    let unexpected = LOST_ACK.replace("count = 1 }", "count = 0 }");
+    let unmatched = LOST_ACK.replace("nth = 1", "nth = 100");
+    let directory = folder(&[
+        ("a.toml", LOST_ACK),
+        ("b.toml", &unexpected),
+        ("c.toml", &unmatched),
+    ]);
+    let (text, status) = printed(directory.path(), &["run", "a.toml"]);
+    assert_eq!(status, 0, "{text}");
+    assert!(
+        text.starts_with("a.toml: ok: A lost ACK is asked for again\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("  ok rule[0]: fired 1 times, expected 1..\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("  writes: 1 messages done, 0 failed"),
+        "{text}"
+    );
+    let (text, status) = printed(directory.path(), &["run", "b.toml"]);
+    assert_eq!(status, 1, "{text}");
+    assert!(
+        text.contains("  FAILED expect[0] diagnostic: 1, expected 0\n"),
+        "{text}"
+    );
+    let (text, status) = printed(directory.path(), &["run", "a.toml", "c.toml"]);
+    assert_eq!(status, 1, "{text}");
+    assert!(
+        text.contains("  FAILED rule[0]: fired 0 times, expected 1..\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_seed_decides_the_trace() {
+    let directory = folder(&[("a.toml", LOST_ACK)]);
+    let trace = |seed: &str| {
+        let (text, _) = printed(
+            directory.path(),
+            &["run", "--json", "--seed", seed, "a.toml"],
+        );
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["passed"], true, "{json}");
+        assert_eq!(json["nics"][0]["diagnostics"]["retried"], 1, "{json}");
+        json["trace"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(trace("5"), trace("5"));
+    assert_ne!(trace("5"), trace("6"));
+}
+
+#[test]
+fn the_smallest_seed_that_fails_is_found_and_repeats_it() {
+    let rare = "[[traffic]]\nop = \"write\"\ncount = 4\nretry_count = 0\ntimeout = 8\n\
+                [[rule]]\non = { dir = \"rx\", opcode = \"WRITE\", chance = 0.05 }\ndo = { drop = {} }\nfired = \"0..\"\n\
+                [[expect]]\ncompletion = { status = \"RETRY_EXC_ERR\", count = 0 }";
+    let directory = folder(&[("rare.toml", rare), ("a.toml", LOST_ACK)]);
+    let path = directory.path();
+    let (text, status) = printed(path, &["run", "--seeds", "1..100", "rare.toml"]);
+    assert_eq!(status, 1, "{text}");
+    let repeat = text.lines().last().unwrap();
+    let (_, seed) = repeat.split_once("scenario run rare.toml --seed ").unwrap();
+    assert_eq!(printed(path, &["run", "rare.toml", "--seed", seed]).1, 1);
+    let first: u64 = seed.parse().unwrap();
+    assert!(first > 1, "the file's own seed is to pass");
+    let before = format!("1..{}", first - 1);
+    let (text, status) = printed(path, &["run", "--seeds", &before, "rare.toml"]);
+    assert_eq!(status, 0, "{text}");
+    let (text, status) = printed(path, &["run", "--seeds", "1..100", "a.toml"]);
+    assert_eq!(
+        (text.as_str(), status),
+        ("a.toml: passes with all 100 seeds\n", 0)
+    );
+}
+
+#[test]
+fn until_stops_at_an_event_and_prints_the_state() {
+    let directory = folder(&[("a.toml", LOST_ACK)]);
+    let until = |trigger: &str| printed(directory.path(), &["run", "a.toml", "--until", trigger]);
+    let (text, _) = until("{ diagnostic = \"retried\" }");
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        json[0]["queue_pairs"].as_array().unwrap().len(),
+        1,
+        "{text}"
+    );
+    assert_eq!(json[1]["regions"].as_array().unwrap().len(), 1, "{text}");
+    let output = run(
+        directory.path(),
+        &["run", "a.toml", "--until", "{ diagnostic = \"no\" }"],
+    );
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("--until") && said.contains("no"), "{said}");
+}
+
+#[test]
+fn junit_has_a_case_for_each_check() {
+    let unexpected = LOST_ACK.replace("count = 1 }", "count = 0 }");
+    let directory = folder(&[("a.toml", LOST_ACK), ("b.toml", &unexpected)]);
+    let files = ["run", "a.toml", "b.toml", "--junit", "out.xml"];
+    assert_eq!(printed(directory.path(), &files).1, 1);
+    let xml = fs::read_to_string(directory.path().join("out.xml")).unwrap();
+    assert!(
+        xml.contains(
+            "<testsuites name=\"faultline scenario\" tests=\"8\" skipped=\"0\" failures=\"1\""
+        ),
+        "{xml}"
+    );
+    assert!(xml.contains("message=\"1, expected 0\""), "{xml}");
+}
+
+#[test]
+fn wrong_files_are_drawn() {
+    let directory = folder(&[("a.toml", LOST_ACK), ("wrong.toml", "sed = 7\n")]);
+    for command in ["run", "check"] {
+        let output = run(
+            directory.path(),
+            &[command, "wrong.toml", "a.toml", "none.toml"],
+        );
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8(output.stderr).unwrap();
+        for part in ["wrong.toml:1:1", "sed", "none.toml"] {
+            assert!(said.contains(part), "{said}");
+        }
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(printed.starts_with("a.toml: "), "{printed}");
+    }
+    assert_eq!(printed(directory.path(), &["check", "a.toml"]).1, 0);
+}
+
+#[test]
+fn all_that_happens_can_be_printed() {
+    let directory = folder(&[("a.toml", LOST_ACK)]);
+    let (text, _) = printed(directory.path(), &["run", "-v", "a.toml"]);
+    let lines: Vec<&str> = text.lines().collect();
+    let is_sent = |line: &&&str| line.contains(" nic0 tx RcWriteFirst");
+    assert!(lines.iter().filter(is_sent).count() == 2, "{text}");
+    assert!(
+        lines.iter().any(|line| line.contains("completion qp ")),
+        "{text}"
+    );
+}

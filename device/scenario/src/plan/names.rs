@@ -1,0 +1,314 @@
+//! Names of scenario files and what they stand for.
+
+use std::sync::LazyLock;
+
+use faultline_abi::admin::Counter;
+use faultline_abi::status::STATUSES;
+use faultline_abi::{ConstantGroup, admin, cqe, doorbell, event, translation};
+use faultline_nic::injection::RNR_NAK;
+use faultline_nic::{FaultPolicy, State};
+use faultline_telemetry::{DiagnosticKind, Stage, opcode_name};
+use faultline_wire::aeth::NakCode;
+use faultline_wire::opcode::OpKind;
+use faultline_wire::{Opcode, Service};
+
+use super::{Answer, Opcodes};
+
+/// Names of one kind of things. Letters of either case are the same.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// What they name.
+    pub(crate) what: &'static str,
+    pub(crate) list: Vec<(String, u16)>,
+}
+
+impl Names {
+    fn new(what: &'static str, list: impl IntoIterator<Item = (String, u16)>) -> Self {
+        let list = list.into_iter().collect();
+        Self { what, list }
+    }
+
+    /// The constants of a group of the device's interface, without their prefix.
+    fn of_group(what: &'static str, group: &ConstantGroup, prefix: &str) -> Self {
+        let constants = group.constants.iter().filter_map(|constant| {
+            let name = constant.name.strip_prefix(prefix)?;
+            Some((
+                name.to_ascii_lowercase(),
+                u16::try_from(constant.value).ok()?,
+            ))
+        });
+        Self::new(what, constants)
+    }
+
+    fn without(mut self, value: u16) -> Self {
+        self.list.retain(|(_, number)| *number != value);
+        self
+    }
+
+    fn in_capitals(mut self) -> Self {
+        for (name, _) in &mut self.list {
+            name.make_ascii_uppercase();
+        }
+        self
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<u16> {
+        let mut list = self.list.iter();
+        let found = list.find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, number)| *number)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.list.iter().map(|(name, _)| name.as_str())
+    }
+}
+
+/// Statuses of completions.
+pub(crate) static COMPLETION_STATUSES: LazyLock<Names> = LazyLock::new(|| {
+    Names::of_group("completion status", &cqe::STATUSES, "FAULTLINE_WC_STATUS_").in_capitals()
+});
+
+/// Statuses that a failed completion can have.
+pub(crate) static FAILED_STATUSES: LazyLock<Names> = LazyLock::new(|| {
+    let all = Names::of_group("completion status", &cqe::STATUSES, "FAULTLINE_WC_STATUS_");
+    all.without(u16::from(cqe::SUCCESS)).in_capitals()
+});
+
+/// Events, without fault records: these are the trigger `fault`.
+pub(crate) static EVENTS: LazyLock<Names> = LazyLock::new(|| {
+    let all = Names::of_group("event", &event::KINDS, "FAULTLINE_EVENT_");
+    all.without(u16::from(event::PAGE_FAULT))
+});
+
+/// Commands of the admin queue.
+pub(crate) static ADMIN_COMMANDS: LazyLock<Names> =
+    LazyLock::new(|| Names::of_group("command", &admin::OPCODES, "FAULTLINE_ADMIN_"));
+
+/// Commands of the translation queue.
+pub(crate) static TRANSLATION_COMMANDS: LazyLock<Names> =
+    LazyLock::new(|| Names::of_group("command", &translation::OPCODES, "FAULTLINE_TQ_"));
+
+/// Statuses of commands that are refused.
+pub(crate) static COMMAND_STATUSES: LazyLock<Names> =
+    LazyLock::new(|| Names::of_group("command status", &STATUSES, "FAULTLINE_").without(0));
+
+/// Types of doorbells.
+pub(crate) static DOORBELLS: LazyLock<Names> =
+    LazyLock::new(|| Names::of_group("doorbell", &doorbell::TYPES, "FAULTLINE_DB_"));
+
+/// How a request fails.
+pub(crate) static REQUEST_FAILURES: LazyLock<Names> = LazyLock::new(|| {
+    let nak = |name: &str, code: NakCode| (name.to_owned(), u16::from(code.to_u8()));
+    Names::new(
+        "NAK code",
+        [
+            ("rnr".to_owned(), RNR_NAK),
+            nak("psn", NakCode::PsnSequenceError),
+            nak("invalid_request", NakCode::InvalidRequest),
+            nak("remote_access", NakCode::RemoteAccessError),
+            nak("remote_op", NakCode::RemoteOperationalError),
+            nak("invalid_rd_request", NakCode::InvalidRdRequest),
+        ],
+    )
+});
+
+/// Kinds of diagnostics.
+pub(crate) static DIAGNOSTICS: LazyLock<Names> = LazyLock::new(|| {
+    let kinds = DiagnosticKind::ALL.iter().zip(0u16..);
+    Names::new(
+        "diagnostic",
+        kinds.map(|(kind, number)| (kind.name().to_owned(), number)),
+    )
+});
+
+/// States of queue pairs.
+pub(crate) static QP_STATES: LazyLock<Names> = LazyLock::new(|| {
+    let states = State::ALL.iter().zip(0u16..);
+    Names::new(
+        "state of a queue pair",
+        states.map(|(state, number)| (state.name().to_ascii_uppercase(), number)),
+    )
+});
+
+/// Counters of the device.
+pub(crate) static COUNTERS: LazyLock<Names> = LazyLock::new(|| {
+    let counters = Counter::ALL.iter().zip(0u16..);
+    Names::new(
+        "counter",
+        counters.map(|(counter, number)| (counter.name().to_owned(), number)),
+    )
+});
+
+/// Fault policies.
+pub(crate) static FAULT_POLICIES: LazyLock<Names> = LazyLock::new(|| {
+    let policies = FaultPolicy::ALL.iter().zip(0u16..);
+    Names::new(
+        "fault policy",
+        policies.map(|(policy, number)| (policy.name().to_owned(), number)),
+    )
+});
+
+/// What a latency can be of: messages of simulated traffic, then the stages of page faults.
+pub(crate) static LATENCIES: LazyLock<Names> = LazyLock::new(|| {
+    let stages = Stage::ALL.iter().map(|stage| stage.name());
+    let all = ["message"].into_iter().chain(stages);
+    Names::new(
+        "latency",
+        all.zip(0u16..)
+            .map(|(name, number)| (name.to_owned(), number)),
+    )
+});
+
+/// Single opcodes.
+pub(crate) static OPCODES: LazyLock<Names> = LazyLock::new(|| {
+    let opcodes = Opcode::ALL.iter().map(|opcode| opcode.to_u8());
+    Names::new(
+        "opcode",
+        opcodes.map(|value| (opcode_name(value), u16::from(value))),
+    )
+});
+
+/// Groups of opcodes, and what each contains.
+pub(crate) const OPCODE_GROUPS: [(&str, &str); 16] = [
+    ("any", "all RoCE packets"),
+    (
+        "SEND",
+        "SEND, with or without immediate data or invalidation",
+    ),
+    ("WRITE", "RDMA WRITE, with or without immediate data"),
+    ("READ", "RDMA READ requests"),
+    ("READ_RESPONSE", "RDMA READ responses"),
+    ("ATOMIC", "compare-and-swap and fetch-and-add requests"),
+    ("ATOMIC_ACK", "responses to atomic requests"),
+    ("ATOMIC_WRITE", "ATOMIC WRITE requests"),
+    ("FLUSH", "FLUSH requests"),
+    (
+        "ACK",
+        "acknowledge packets that are neither NAK nor RNR NAK",
+    ),
+    ("NAK", "NAKs of any code"),
+    ("RNR_NAK", "RNR NAKs"),
+    ("REQUEST", "all requests"),
+    ("RESPONSE", "all responses, acknowledgements included"),
+    ("CNP", "congestion notification packets"),
+    ("RAW", "frames that are not RoCE"),
+];
+
+/// The packets that a name of a group or of an opcode stands for.
+pub(crate) fn opcodes(name: &str) -> Option<(Opcodes, Option<Answer>)> {
+    let mut groups = OPCODE_GROUPS.iter().map(|(group, _)| *group);
+    let Some(group) = groups.find(|group| group.eq_ignore_ascii_case(name)) else {
+        let value = u8::try_from(OPCODES.find(name)?).ok()?;
+        let opcode = Opcode::from_u8(value)?;
+        return Some((set(|other| other == opcode), None));
+    };
+    let kind = |kind: OpKind| set(|opcode| opcode.info().kind == kind);
+    Some(match group {
+        "any" => (Opcodes::ALL, None),
+        "SEND" => (kind(OpKind::Send), None),
+        "WRITE" => (kind(OpKind::Write), None),
+        "READ" => (kind(OpKind::ReadRequest), None),
+        "READ_RESPONSE" => (kind(OpKind::ReadResponse), None),
+        "ATOMIC" => {
+            let is_atomic = |kind| matches!(kind, OpKind::CompareSwap | OpKind::FetchAdd);
+            (set(|opcode| is_atomic(opcode.info().kind)), None)
+        }
+        "ATOMIC_ACK" => (kind(OpKind::AtomicAck), None),
+        "ATOMIC_WRITE" => (kind(OpKind::AtomicWrite), None),
+        "FLUSH" => (kind(OpKind::Flush), None),
+        "ACK" => (kind(OpKind::Ack), Some(Answer::Ack)),
+        "NAK" => (kind(OpKind::Ack), Some(Answer::Nak)),
+        "RNR_NAK" => (kind(OpKind::Ack), Some(Answer::RnrNak)),
+        "REQUEST" => (set(Opcode::is_request), None),
+        "RESPONSE" => (set(Opcode::is_response), None),
+        "CNP" => (set(|opcode| opcode.info().service == Service::Cnp), None),
+        "RAW" => {
+            let raw = Opcodes {
+                raw: true,
+                ..Opcodes::default()
+            };
+            (raw, None)
+        }
+        _ => return None,
+    })
+}
+
+fn set(contains: impl Fn(Opcode) -> bool) -> Opcodes {
+    let mut opcodes = Opcodes::default();
+    let all = Opcode::ALL.iter().copied();
+    all.filter(|opcode| contains(*opcode))
+        .for_each(|opcode| opcodes.insert(opcode));
+    opcodes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_names_of_a_kind_differ_and_are_found() {
+        for names in [
+            &COMPLETION_STATUSES,
+            &FAILED_STATUSES,
+            &EVENTS,
+            &ADMIN_COMMANDS,
+            &TRANSLATION_COMMANDS,
+            &COMMAND_STATUSES,
+            &DOORBELLS,
+            &REQUEST_FAILURES,
+            &DIAGNOSTICS,
+            &QP_STATES,
+            &COUNTERS,
+            &FAULT_POLICIES,
+            &LATENCIES,
+            &OPCODES,
+        ] {
+            assert!(!names.list.is_empty(), "{}", names.what);
+            for (name, number) in &names.list {
+                assert_eq!(
+                    names.find(&name.to_ascii_uppercase()),
+                    Some(*number),
+                    "{name}"
+                );
+                assert_eq!(
+                    names.find(&name.to_ascii_lowercase()),
+                    Some(*number),
+                    "{name}"
+                );
+            }
+        }
+        assert_eq!(COMPLETION_STATUSES.find("retry_exc_err"), Some(12));
+        assert_eq!(ADMIN_COMMANDS.find("create_qp"), Some(admin::CREATE_QP));
+        assert_eq!(COMMAND_STATUSES.find("no_resources"), Some(4));
+        assert_eq!(FAILED_STATUSES.find("success"), None);
+        assert_eq!(EVENTS.find("page_fault"), None);
+    }
+
+    /// `command` names commands of both queues.
+    #[test]
+    fn no_command_is_in_both_queues() {
+        for name in TRANSLATION_COMMANDS.names() {
+            assert_eq!(ADMIN_COMMANDS.find(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn groups_contain_the_opcodes_that_they_say() {
+        for (group, _) in OPCODE_GROUPS {
+            let (opcodes, _) = opcodes(&group.to_ascii_lowercase()).unwrap();
+            assert_ne!(opcodes, Opcodes::default(), "{group}");
+            // A name that is that of an opcode, too, stands for this one only.
+            if let Some(value) = OPCODES.find(group) {
+                let only = set(|opcode| u16::from(opcode.to_u8()) == value);
+                assert_eq!(opcodes, only, "{group}");
+            }
+        }
+        let (acks, answer) = opcodes("ack").unwrap();
+        assert!(acks.contains(Opcode::RcAcknowledge) && acks.contains(Opcode::XrcAcknowledge));
+        assert!(!acks.contains(Opcode::RcReadResponseOnly));
+        assert_eq!(answer, Some(Answer::Ack));
+        let (one, _) = opcodes("RC_SEND_ONLY").unwrap();
+        assert!(one.contains(Opcode::RcSendOnly) && !one.contains(Opcode::UdSendOnly));
+        assert_eq!(opcodes("rc_send_onl"), None);
+    }
+}

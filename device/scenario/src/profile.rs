@@ -1,0 +1,391 @@
+//! Profiles of NICs: limits, fault handling and latency, in TOML files.
+//!
+//! Some come with Faultline ([`EMBEDDED`]). A profile changes a [`NicConfig`] where it has a key.
+
+use faultline_nic::{FaultPolicy, Latency, Limits, NicConfig, Pitfalls};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use toml::de::DeTable;
+
+use crate::plan::names;
+use crate::problem::{Path, Problem, Problems};
+use crate::suggestion;
+use crate::value::Time;
+
+/// Largest file.
+const MAX_BYTES: usize = 1 << 16;
+/// Longest latency: NICs wait with their work.
+const MAX_LATENCY: Time = Time::from_millis(1000);
+
+/// Names and texts of the profiles that come with Faultline.
+pub const EMBEDDED: [(&str, &str); 6] = [
+    ("ideal", include_str!("profiles/ideal.toml")),
+    ("connectx-like", include_str!("profiles/connectx-like.toml")),
+    ("memfree-hca", include_str!("profiles/memfree-hca.toml")),
+    ("pinned-only", include_str!("profiles/pinned-only.toml")),
+    ("small", include_str!("profiles/small.toml")),
+    ("slow-host", include_str!("profiles/slow-host.toml")),
+];
+
+/// A profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Profile {
+    /// What it is, in one line.
+    pub description: String,
+    /// Properties of the NIC.
+    pub nic: NicProfile,
+    /// Latency of the NIC and of the driver.
+    pub latency: LatencyProfile,
+}
+
+/// Properties of a NIC. What is absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NicProfile {
+    /// Offers on-demand regions.
+    pub on_demand: Option<bool>,
+    /// Fault policy of queue pairs that set none.
+    pub fault_policy: Option<String>,
+    /// A fault that the driver has not answered by then fails.
+    pub fault_timeout: Option<Time>,
+    /// Longest time that a page fault with policy `stall` pauses ingress.
+    pub stall_timeout: Option<Time>,
+    /// Tells a requester when its page is present.
+    pub ready_notice: Option<bool>,
+    /// Memory for packets that wait for pages, in bytes.
+    pub park_bytes: Option<u32>,
+    /// Memory for page tables, page lists and queue pairs, in bytes.
+    pub table_bytes: Option<u64>,
+    /// Defects of real adapters to reproduce.
+    pub pitfalls: Option<Vec<Pitfall>>,
+    /// Largest numbers of objects and of their entries.
+    pub limits: LimitsProfile,
+}
+
+/// A defect of real adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Pitfall {
+    /// Requests that are posted while a queue pair waits are lost.
+    Damming,
+    /// READs into absent memory are repeated without end.
+    Flood,
+}
+
+/// Latency of the NIC and of the driver. What is absent stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LatencyProfile {
+    /// From the doorbell of a send queue until the NIC begins with it.
+    pub doorbell: Option<Time>,
+    /// DMA reads of each work request and its data.
+    pub pcie: Option<Time>,
+    /// A look-up in a page table, when the translation cache has no entry.
+    pub translation_miss: Option<Time>,
+    /// Queue pairs whose state the NIC keeps; 0: all.
+    pub qp_cache_entries: Option<u32>,
+    /// Reading the state of another queue pair.
+    pub qp_cache_miss: Option<Time>,
+    /// From a fault record to its answer. Only in the simulator: in guests the driver takes its time.
+    pub fault_service: Option<Time>,
+}
+
+macro_rules! limits {
+    ($($(#[$doc:meta])* $name:ident: $first:literal..=$last:expr,)*) => {
+        /// Largest numbers of objects and of their entries, as in `struct faultline_caps`.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct LimitsProfile {
+            $($(#[$doc])* pub $name: Option<u32>,)*
+        }
+
+        impl LimitsProfile {
+            fn apply(&self, limits: &mut Limits) {
+                $(if let Some(value) = self.$name {
+                    limits.$name = value;
+                })*
+            }
+
+            /// Limits beyond which the NIC has no room, or below which no driver works.
+            fn check(&self, path: &Path, problems: &mut Vec<Problem>) {
+                $(if let Some(value) = self.$name
+                    && !($first..=$last).contains(&value)
+                {
+                    let last: u32 = $last;
+                    problems.push(Problem::of_value(
+                        path.key(stringify!($name)),
+                        format!("{value} is out of range: {} to {last} is allowed", $first),
+                    ));
+                })*
+            }
+        }
+    };
+}
+
+limits! {
+    /// Queue pairs.
+    max_qp: 2..=1 << 16,
+    /// Work requests in a send or receive queue.
+    max_qp_wr: 16..=1 << 15,
+    /// Completion queues.
+    max_cq: 2..=1 << 16,
+    /// Entries of a completion queue.
+    max_cqe: 16..=1 << 20,
+    /// Memory keys.
+    max_mkey: 16..=1 << 20,
+    /// Protection domains.
+    max_pd: 2..=1 << 15,
+    /// Address handles.
+    max_ah: 1..=1 << 16,
+    /// Shared receive queues.
+    max_srq: 1..=1 << 14,
+    /// Work requests in a shared receive queue.
+    max_srq_wr: 16..=1 << 15,
+    /// User contexts.
+    max_uctx: 1..=1023,
+    /// READs and atomics outstanding on a queue pair.
+    max_rd_atomic: 1..=16,
+    /// Page faults outstanding at a time.
+    max_faults: 1..=1024,
+    /// XRC domains.
+    max_xrcd: 1..=1 << 14,
+    /// Multicast groups.
+    max_mcast_grp: 1..=1 << 12,
+    /// Queue pairs in a multicast group.
+    max_mcast_qp: 1..=256,
+    /// Flows.
+    max_flow: 1..=1 << 12,
+    /// Allocations of device memory.
+    max_dm: 1..=1024,
+    /// Counter sets.
+    max_counters: 1..=1024,
+    /// Indirection tables of work queues.
+    max_rwq_ind_table: 1..=1 << 10,
+}
+
+/// The text of a profile that comes with Faultline.
+pub fn embedded(name: &str) -> Option<&'static str> {
+    let mut all = EMBEDDED.iter();
+    all.find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+/// A profile that comes with Faultline. The error names those that do.
+pub fn by_name(name: &str) -> Result<Profile, String> {
+    let names = || EMBEDDED.iter().map(|(name, _)| *name);
+    let Some(text) = embedded(name) else {
+        let list = names().map(|name| format!("`{name}`")).collect::<Vec<_>>();
+        let meant = suggestion::closest(name, names());
+        let meant = meant.map_or(String::new(), |name| format!(" (did you mean `{name}`?)"));
+        return Err(format!(
+            "unknown profile {name:?}{meant}: give the path of a file, or one of {}",
+            list.join(", ")
+        ));
+    };
+    read(name, text).map_err(|problems| problems.to_string())
+}
+
+/// Reads the text of a profile. `name` is the file's, for messages.
+pub fn read(name: &str, text: &str) -> Result<Profile, Problems> {
+    let wrong = |problems| Err(Problems::new(name, text, problems));
+    if text.len() > MAX_BYTES {
+        let size = text.len();
+        let message = format!("the file has {size} bytes, at most {MAX_BYTES} are allowed");
+        return wrong(vec![Problem::of_file(message)]);
+    }
+    let table = match DeTable::parse(text) {
+        Ok(table) => table,
+        Err(error) => return wrong(vec![Problem::of_toml(text, &error)]),
+    };
+    let profile = match Profile::deserialize(toml::de::Deserializer::from(table)) {
+        Ok(profile) => profile,
+        Err(error) => return wrong(vec![Problem::of_toml(text, &error)]),
+    };
+    match profile.problems() {
+        problems if problems.is_empty() => Ok(profile),
+        problems => wrong(problems),
+    }
+}
+
+impl Profile {
+    /// What is out of range.
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let nic = Path::root().key("nic");
+        if let Some(policy) = &self.nic.fault_policy
+            && fault_policy(policy).is_none()
+        {
+            let names = FaultPolicy::ALL.map(FaultPolicy::name);
+            let list = names.map(|name| format!("`{name}`"));
+            let message = format!(
+                "unknown fault policy {policy:?}, expected one of {}",
+                list.join(", ")
+            );
+            let problem = Problem::of_value(nic.key("fault_policy"), message);
+            problems.push(problem.with_suggestion(policy, names));
+        }
+        self.nic.limits.check(&nic.key("limits"), &mut problems);
+        let latency = Path::root().key("latency");
+        for (key, time) in self.latency.in_nic() {
+            if let Some(time) = time.filter(|time| *time > MAX_LATENCY) {
+                let message = format!("{time} is too long: at most {MAX_LATENCY} is allowed");
+                problems.push(Problem::of_value(latency.key(key), message));
+            }
+        }
+        problems
+    }
+
+    /// Changes a configuration where the profile has a value.
+    pub fn apply(&self, config: &mut NicConfig) {
+        let NicProfile {
+            on_demand,
+            fault_policy: policy,
+            fault_timeout,
+            stall_timeout,
+            ready_notice,
+            park_bytes,
+            table_bytes,
+            pitfalls,
+            limits,
+        } = &self.nic;
+        set(&mut config.on_demand, *on_demand);
+        set(
+            &mut config.fault_policy,
+            policy.as_deref().and_then(fault_policy),
+        );
+        set(&mut config.fault_timeout, fault_timeout.map(|time| time.0));
+        set(&mut config.stall_timeout, stall_timeout.map(|time| time.0));
+        set(&mut config.ready_notice, *ready_notice);
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        set(&mut config.park_bytes, park_bytes.map(u64::from).map(bytes));
+        set(&mut config.table_bytes, table_bytes.map(bytes));
+        if let Some(pitfalls) = pitfalls {
+            config.pitfalls = Pitfalls {
+                damming: pitfalls.contains(&Pitfall::Damming),
+                flood: pitfalls.contains(&Pitfall::Flood),
+            };
+        }
+        limits.apply(&mut config.limits);
+        let LatencyProfile {
+            doorbell,
+            pcie,
+            translation_miss,
+            qp_cache_entries,
+            qp_cache_miss,
+            ..
+        } = self.latency;
+        set(&mut config.lookup, translation_miss.map(|time| time.0));
+        let Latency {
+            doorbell: of_doorbell,
+            pcie: of_pcie,
+            qp_cache_entries: entries,
+            qp_cache_miss: miss,
+        } = &mut config.latency;
+        set(of_doorbell, doorbell.map(|time| time.0));
+        set(of_pcie, pcie.map(|time| time.0));
+        set(entries, qp_cache_entries);
+        set(miss, qp_cache_miss.map(|time| time.0));
+    }
+}
+
+impl LatencyProfile {
+    /// Times that the NIC waits.
+    fn in_nic(&self) -> [(&'static str, Option<Time>); 4] {
+        [
+            ("doorbell", self.doorbell),
+            ("pcie", self.pcie),
+            ("translation_miss", self.translation_miss),
+            ("qp_cache_miss", self.qp_cache_miss),
+        ]
+    }
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
+fn fault_policy(name: &str) -> Option<FaultPolicy> {
+    let number = names::FAULT_POLICIES.find(name)?;
+    FaultPolicy::ALL.get(usize::from(number)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_nic::Nanos;
+    use faultline_wire::MacAddr;
+
+    use super::*;
+
+    fn config(name: &str) -> NicConfig {
+        let mut config = NicConfig::new(MacAddr([2, 0, 0, 0, 0, 1]));
+        by_name(name).unwrap().apply(&mut config);
+        config
+    }
+
+    #[test]
+    fn each_embedded_profile_is_read_and_says_what_it_is() {
+        for (name, _) in EMBEDDED {
+            let profile = by_name(name).unwrap();
+            assert!(!profile.description.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn profiles_change_what_they_name() {
+        let ideal = config("ideal");
+        assert_eq!(
+            (ideal.lookup, ideal.latency),
+            (Nanos(0), Latency::default())
+        );
+        assert!(ideal.ready_notice && ideal.pitfalls == Pitfalls::default());
+        let published = config("connectx-like");
+        assert!(published.pitfalls.damming && published.pitfalls.flood);
+        assert!(!published.ready_notice && published.on_demand);
+        assert_eq!(published.latency.doorbell, Nanos(300));
+        assert_eq!(published.latency.qp_cache_entries, 1024);
+        assert_eq!(published.lookup, Nanos(500));
+        assert!(!config("pinned-only").on_demand);
+        let small = config("small");
+        assert_eq!((small.limits.max_qp, small.limits.max_faults), (64, 4));
+        assert_eq!((small.table_bytes, small.park_bytes), (4 << 20, 64 << 10));
+        // What a profile does not name stays.
+        assert_eq!(small.limits.max_eq, Limits::default().max_eq);
+        let slow = by_name("slow-host").unwrap();
+        assert_eq!(slow.latency.fault_service, Some(Time::from_millis(100)));
+    }
+
+    #[test]
+    fn wrong_profiles_are_drawn() {
+        let text =
+            "[nic]\nfault_policy = \"rn\"\n[nic.limits]\nmax_qp = 1\n[latency]\npcie = \"2s\"\n";
+        assert_eq!(
+            read("a.toml", text).unwrap_err().to_string(),
+            "error: nic.fault_policy: unknown fault policy \"rn\", expected one of `rnr`, `drop`, `stall`, `terminate`
+ --> a.toml:2:16
+  |
+2 | fault_policy = \"rn\"
+  |                ^^^^ did you mean `rnr`?
+
+error: nic.limits.max_qp: 1 is out of range: 2 to 65536 is allowed
+ --> a.toml:4:10
+  |
+4 | max_qp = 1
+  |          ^
+
+error: latency.pcie: 2s is too long: at most 1s is allowed
+ --> a.toml:6:8
+  |
+6 | pcie = \"2s\"
+  |        ^^^^"
+        );
+        let found = read("a.toml", "[latency]\ndoorbel = \"1us\"\n").unwrap_err();
+        assert!(
+            found.to_string().ends_with("did you mean `doorbell`?"),
+            "{found}"
+        );
+        let found = by_name("connectx").unwrap_err();
+        assert!(found.contains("did you mean `connectx-like`?"), "{found}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Actions on NICs.
+
+use faultline_nic::{FaultPolicy, Instant};
+
+use super::request::{CallerRequest as Caller, NicRequest as Nic, Pages, Subject};
+use super::schedule::Due;
+use super::{NEVER, Rules};
+use crate::action::{Action, Evict};
+
+impl Rules {
+    /// Does an action that is not a change of what has matched.
+    pub(super) fn act(&mut self, now: Instant, nic: usize, action: &Action, subject: Subject) {
+        let view = self.nics.get(nic);
+        let qpn = |qp: Option<u32>, qpn: Option<u32>| {
+            let named = qp.and_then(|number| view.and_then(|view| view.qpn_of(number)));
+            qpn.or(named).or(subject.qpn.filter(|_| qp.is_none()))
+        };
+        let pages = |evict: &Evict| {
+            let region = |number| view.and_then(|view| view.region(number));
+            let key = match evict.region {
+                Some(number) => Some(region(number)?.key),
+                None => evict.key,
+            };
+            Some(Pages {
+                key,
+                first: evict.page,
+                count: evict.pages,
+            })
+        };
+        // What is done now, and what ends it when.
+        let (request, end) = match action {
+            Action::PortDown(down) => {
+                if down.move_gid {
+                    self.request(nic, Nic::Caller(Caller::MoveGids));
+                }
+                let at = down.time.map_or(NEVER, |time| now + time.0);
+                (
+                    Some(Nic::Caller(Caller::Link(false))),
+                    Some((at, Nic::Caller(Caller::Link(true)))),
+                )
+            }
+            Action::Speed(speed) => (
+                Some(Nic::Caller(Caller::Speed(Some(speed.mbps)))),
+                Some((NEVER, Nic::Caller(Caller::Speed(None)))),
+            ),
+            Action::Mtu(mtu) => (
+                Some(Nic::Caller(Caller::Mtu(Some(mtu.bytes)))),
+                Some((NEVER, Nic::Caller(Caller::Mtu(None)))),
+            ),
+            Action::PauseStorm(lasts) => (Some(Nic::PauseIngress(lasts.time.0)), None),
+            Action::Fatal(_) => (Some(Nic::Fatal), None),
+            Action::Reset(_) => (Some(Nic::Caller(Caller::Reset)), None),
+            Action::Remove(_) => (Some(Nic::Caller(Caller::Remove)), None),
+            Action::Pause(lasts) => (Some(Nic::Caller(Caller::Pause(lasts.time.0))), None),
+            Action::FailFaults(_) => (Some(Nic::FailFaults), None),
+            Action::HoldFaults(lasts) => (
+                Some(Nic::HoldFaults(true)),
+                Some((now + lasts.time.0, Nic::HoldFaults(false))),
+            ),
+            Action::FillFaults(lasts) => (
+                Some(Nic::FillFaults(true)),
+                Some((now + lasts.time.0, Nic::FillFaults(false))),
+            ),
+            Action::Evict(evict) => (pages(evict).map(Nic::Evict), None),
+            Action::Prefetch(evict) => (pages(evict).map(Nic::Prefetch), None),
+            Action::Lookup(lookup) => {
+                let at = lookup.time.map_or(NEVER, |time| now + time.0);
+                let before = view.map_or(lookup.takes.0, |view| view.lookup);
+                (
+                    Some(Nic::Lookup(lookup.takes.0)),
+                    Some((at, Nic::Lookup(before))),
+                )
+            }
+            Action::FailQp(pair) => (qpn(pair.qp, pair.qpn).map(Nic::FailQp), None),
+            Action::OverrunCq(queue) => (queue.number.or(subject.object).map(Nic::OverrunCq), None),
+            Action::OverrunEq(queue) => (queue.number.or(subject.object).map(Nic::OverrunEq), None),
+            Action::FaultPolicy(set) => {
+                let mut policies = FaultPolicy::ALL.into_iter();
+                let policy = policies.find(|policy| policy.name() == set.policy);
+                let pair = qpn(set.qp, set.qpn).zip(policy);
+                (
+                    pair.map(|(qpn, policy)| Nic::FaultPolicy(qpn, policy)),
+                    None,
+                )
+            }
+            Action::End(_) => (Some(Nic::Caller(Caller::End)), None),
+            // Changes of what a rule has matched: the plan allows them there only.
+            Action::Drop(_)
+            | Action::Delay(_)
+            | Action::Duplicate(_)
+            | Action::Corrupt(_)
+            | Action::Fail(_)
+            | Action::Overrun(_)
+            | Action::Reorder(_)
+            | Action::Truncate(_)
+            | Action::EcnMark(_)
+            | Action::MigReq(_)
+            | Action::Count(_) => return,
+        };
+        match request {
+            Some(request) => self.request(nic, request),
+            None => self.note_problem(format!(
+                "an action on NIC {nic} names a connection, region or queue that does not exist: {action:?}"
+            )),
+        }
+        if let Some((at, request)) = end {
+            self.schedule.add(at, Due::Request(nic, request));
+        }
+    }
+
+    /// Ends the run: afterwards [`Rules::poll_request`] returns what undoes the actions that still last. Frames, doorbells and
+    /// interrupts that were kept are passed.
+    pub fn stop(&mut self) {
+        while let Some(due) = self.schedule.pop(NEVER) {
+            match due {
+                Due::Request(nic, request) => self.request(nic, request),
+                Due::Late(late) => self.late.push_back(late),
+                Due::Timed(_) | Due::BeginPoint(_) | Due::EndPoint(_) => {}
+            }
+        }
+        self.frames.release();
+        for nic in 0..self.nics.len() {
+            self.request(nic, Nic::ClearInjections);
+        }
+    }
+}

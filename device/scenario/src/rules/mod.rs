@@ -1,0 +1,435 @@
+//! The rules of a scenario while it runs.
+//!
+//! The caller owns the NICs, the clock and the wire: the engine of the daemon, or the simulation. One thread calls everything.
+//! NICs have numbers in the order of the configuration.
+//!
+//! # Calls that take events
+//!
+//! | Event | Call |
+//! |---|---|
+//! | a packet is about to be sent or delivered | [`packet`](Rules::packet); if it returns a change, the frame's octets go to [`take_frame`](Rules::take_frame) instead |
+//! | an interrupt is about to be sent | [`interrupt`](Rules::interrupt); only if it returns true, send it |
+//! | a doorbell was taken | [`doorbell`](Rules::doorbell); only if it returns true, pass it to the NIC |
+//! | a NIC has a diagnostic | [`diagnostic`](Rules::diagnostic), before further packets of this NIC |
+//! | a client of the API signals a name | [`signal`](Rules::signal) |
+//! | the time of [`next_deadline`](Rules::next_deadline) | [`advance`](Rules::advance) |
+//!
+//! # Calls that return actions, after each event
+//!
+//! 1. [`poll_request`](Rules::poll_request) until `None`: what is to be done to a NIC. [`NicRequest::carry_out`] does what the NIC
+//!    itself can do and returns the rest. After [`Rules::new`], too.
+//! 2. [`poll_frame`](Rules::poll_frame) until `None`: frames to pass on now. Rules are not asked about them again.
+//! 3. [`poll_late`](Rules::poll_late) until `None`: doorbells and interrupts that were delayed or happen twice. Rules are not
+//!    asked about them again.
+//! 4. [`next_deadline`](Rules::next_deadline).
+//!
+//! While [`takes_packets`](Rules::takes_packets) is false, the caller need not ask about packets of a NIC in a direction. While it
+//! is true for a NIC that sends or receives, each frame must be one packet (`poll_transmit` with `most` of 0).
+//!
+//! # Order
+//!
+//! Rules are tried in the order of the file. All that match count the match. The first one that is due and changes the thing
+//! decides; later ones that change it only count the match. Rules that count or that act on the NIC do not keep later ones from deciding.
+//! Inside a NIC its injection table decides in the same way.
+
+mod actions;
+mod counts;
+mod follow;
+mod packets;
+mod point_use;
+mod points;
+mod request;
+mod schedule;
+mod view;
+
+use std::collections::VecDeque;
+
+use faultline_abi::doorbell::Doorbell;
+use faultline_nic::{Diagnostic, Instant, Nanos, Nic};
+use faultline_telemetry::DiagnosticKind;
+
+use crate::frames::HeldFrames;
+use crate::plan::{BoundaryChange, Effect, Plan, PlannedRule, Thing};
+use crate::random::Random;
+use crate::value::Range;
+
+use point_use::PointUse;
+use schedule::{Due, Schedule};
+use view::NicView;
+
+pub use counts::Counts;
+pub use request::{CallerRequest, NicRequest, Pages, Subject};
+pub use schedule::Late;
+pub use view::PacketFacts;
+
+pub use crate::frames::HeldFrame;
+
+/// How often a rule or a timed action has acted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fired {
+    /// Its name.
+    pub name: String,
+    /// How often its action took place, over all NICs.
+    pub times: u64,
+    /// How often it must have.
+    pub expected: Range,
+}
+
+/// A rule with its counts.
+#[derive(Debug)]
+struct Running {
+    rule: PlannedRule,
+    /// Matches, by NIC. The NIC counts those inside it.
+    matched: Vec<u64>,
+    /// Actions, by NIC.
+    fired: Vec<u64>,
+    /// Bytes of matching packets, by NIC.
+    bytes: Vec<u64>,
+}
+
+/// Counts of a timed action.
+#[derive(Debug)]
+struct RunningTime {
+    left: u64,
+    fired: u64,
+}
+
+/// The running rules.
+#[derive(Debug)]
+pub struct Rules {
+    plan: Plan,
+    start: Instant,
+    rules: Vec<Running>,
+    timed: Vec<RunningTime>,
+    nics: Vec<NicView>,
+    random: Random,
+    counts: Counts,
+    requests: VecDeque<(usize, NicRequest)>,
+    schedule: Schedule,
+    late: VecDeque<Late>,
+    frames: HeldFrames,
+    /// Rules and expectations about points inside NICs.
+    points: Vec<PointUse>,
+    problems: Vec<String>,
+    ended: bool,
+}
+
+/// Most entries of the schedule and of each queue. What is beyond is not delayed, or not done.
+const MAX_WAITING: usize = 4096;
+/// Most problems that are kept.
+const MAX_PROBLEMS: usize = 64;
+/// The time of entries that only the end of the run makes due.
+const NEVER: Instant = Instant(u64::MAX);
+
+impl Rules {
+    /// Starts a plan for these NICs at `now`.
+    pub fn new<'a>(plan: Plan, nics: impl IntoIterator<Item = &'a Nic>, now: Instant) -> Self {
+        let views: Vec<_> = nics.into_iter().map(NicView::new).collect();
+        let nics = views.len();
+        let running = |rule: &PlannedRule| Running {
+            rule: rule.clone(),
+            matched: vec![0; nics],
+            fired: vec![0; nics],
+            bytes: vec![0; nics],
+        };
+        let timed = plan.timed.iter().map(|timed| RunningTime {
+            left: timed.times,
+            fired: 0,
+        });
+        let mut rules = Self {
+            start: now,
+            rules: plan.rules.iter().map(running).collect(),
+            timed: timed.collect(),
+            nics: views,
+            random: Random::new(plan.seed),
+            counts: Counts::new(&plan, nics),
+            requests: VecDeque::new(),
+            schedule: Schedule::default(),
+            late: VecDeque::new(),
+            frames: HeldFrames::default(),
+            points: Vec::new(),
+            problems: Vec::new(),
+            ended: false,
+            plan,
+        };
+        rules.index_packet_rules();
+        let times: Vec<_> = rules
+            .plan
+            .timed
+            .iter()
+            .map(|timed| now + timed.time)
+            .collect();
+        for (index, at) in times.into_iter().enumerate() {
+            rules.schedule.add(at, Due::Timed(index));
+        }
+        rules.begin_points(now);
+        rules
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// When the plan was started.
+    pub fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// What was counted for expectations.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// True if an action has ended the run.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Frames that were dropped because too many were kept.
+    pub fn frames_dropped(&self) -> u64 {
+        self.frames.dropped
+    }
+
+    /// What could not be done, such as an action on a connection that does not exist. A run with a problem has failed.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// Adds to [`Rules::problems`], unless there are many already.
+    pub fn note_problem(&mut self, problem: String) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(problem);
+        }
+    }
+
+    /// Rules, then timed actions, in the order of the file.
+    pub fn fired(&self) -> Vec<Fired> {
+        let rules = self.rules.iter().map(|running| Fired {
+            name: running.rule.name.clone(),
+            times: running.fired.iter().sum(),
+            expected: running.rule.fired,
+        });
+        let timed = self.plan.timed.iter().zip(&self.timed);
+        let timed = timed.map(|(timed, running)| Fired {
+            name: timed.name.clone(),
+            times: running.fired,
+            expected: Range::from(1),
+        });
+        rules.chain(timed).collect()
+    }
+
+    /// An interrupt is about to be sent. Returns false if it must not be.
+    pub fn interrupt(&mut self, now: Instant, nic: usize, vector: u16) -> bool {
+        let change = self.try_rules(now, nic, Subject::default(), |thing| {
+            matches!(thing, Thing::Interrupt(only) if only.is_none_or(|only| only == vector))
+        });
+        self.passes(now, change, Late::Interrupt { nic, vector })
+    }
+
+    /// A doorbell was taken. Returns false if it must not be passed to the NIC.
+    pub fn doorbell(&mut self, now: Instant, nic: usize, page: u32, bell: Doorbell) -> bool {
+        let subject = Subject::of_doorbell(&bell);
+        let change = self.try_rules(now, nic, subject, |thing| {
+            matches!(thing, Thing::Doorbell(only) if only.is_none_or(|only| only == bell.kind))
+        });
+        self.passes(now, change, Late::Doorbell { nic, page, bell })
+    }
+
+    /// A name is signalled. Returns false if no rule waits for it.
+    pub fn signal(&mut self, now: Instant, name: &str) -> bool {
+        let fits = |thing: &Thing| matches!(thing, Thing::Signal(only) if only == name);
+        let known = self.rules.iter().any(|running| fits(&running.rule.thing));
+        for nic in 0..self.nics.len() {
+            self.try_rules(now, nic, Subject::default(), fits);
+        }
+        known
+    }
+
+    /// A NIC reports something. `device` is this NIC.
+    pub fn diagnostic(&mut self, now: Instant, nic: usize, diagnostic: &Diagnostic, device: &Nic) {
+        self.counts.diagnostic(now, nic, diagnostic);
+        self.follow(nic, diagnostic, device);
+        if matches!(diagnostic, Diagnostic::Reset) {
+            // The device knows nothing of doorbells before, and their pages may have other users.
+            self.schedule.forget_late(nic);
+            self.late.retain(|late| late.nic() != nic);
+        }
+        if let Diagnostic::Injected { id, .. } = *diagnostic {
+            self.injected(now, nic, id, Subject::of_diagnostic(diagnostic));
+            return;
+        }
+        let kind = DiagnosticKind::of(diagnostic);
+        let entered = match diagnostic {
+            Diagnostic::QpState { to, .. } => Some(*to),
+            _ => None,
+        };
+        self.try_rules(
+            now,
+            nic,
+            Subject::of_diagnostic(diagnostic),
+            |thing| match thing {
+                Thing::Diagnostic(only) => *only == kind,
+                Thing::QpState(state) => Some(*state) == entered,
+                _ => false,
+            },
+        );
+    }
+
+    /// Handles what is due.
+    pub fn advance(&mut self, now: Instant) {
+        while let Some(due) = self.schedule.pop(now) {
+            match due {
+                Due::Timed(index) => self.act_at_time(now, index),
+                Due::Request(nic, request) => self.request(nic, request),
+                Due::Late(late) => self.late.push_back(late),
+                Due::BeginPoint(index) => self.begin_point(index),
+                Due::EndPoint(index) => self.end_point(index),
+            }
+        }
+    }
+
+    /// When [`Rules::advance`] and [`Rules::poll_frame`] are to be called.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let next = self.schedule.next_at().filter(|at| *at < NEVER);
+        next.into_iter().chain(self.frames.next_due()).min()
+    }
+
+    /// Takes what is to be done to a NIC.
+    pub fn poll_request(&mut self) -> Option<(usize, NicRequest)> {
+        self.requests.pop_front()
+    }
+
+    /// Takes a frame that is to be passed now.
+    pub fn poll_frame(&mut self, now: Instant) -> Option<HeldFrame> {
+        self.frames.pop(now)
+    }
+
+    /// Takes a doorbell or an interrupt that is to happen now.
+    pub fn poll_late(&mut self) -> Option<Late> {
+        self.late.pop_front()
+    }
+
+    /// Tries the rules for a thing that is not a packet.
+    fn try_rules(
+        &mut self,
+        now: Instant,
+        nic: usize,
+        subject: Subject,
+        fits: impl Fn(&Thing) -> bool,
+    ) -> Option<BoundaryChange> {
+        let mut decided = None;
+        for index in 0..self.rules.len() {
+            let running = self.rules.get(index);
+            if !running.is_some_and(|running| fits(&running.rule.thing))
+                || !self.holds(now, index, nic, &subject)
+                || !self.is_due(index, nic)
+            {
+                continue;
+            }
+            match self
+                .rules
+                .get(index)
+                .map(|running| running.rule.effect.clone())
+            {
+                Some(Effect::Boundary(change)) if decided.is_none() => {
+                    decided = Some(change);
+                    self.note_fired(index, nic);
+                }
+                Some(Effect::Nic(action)) => {
+                    self.note_fired(index, nic);
+                    self.act(now, nic, &action, subject);
+                }
+                Some(Effect::Count) => self.note_fired(index, nic),
+                _ => {}
+            }
+        }
+        decided
+    }
+
+    /// Carries out a change of a doorbell or an interrupt. Returns true if it happens now.
+    fn passes(&mut self, now: Instant, change: Option<BoundaryChange>, late: Late) -> bool {
+        match change {
+            None => return true,
+            Some(BoundaryChange::Drop) => {}
+            // Both come from `poll_late`, so that the second has the effect that it has on hardware.
+            Some(BoundaryChange::Duplicate) => self.late.extend([late, late]),
+            Some(BoundaryChange::Delay(_)) if self.schedule.len() >= MAX_WAITING => return true,
+            Some(BoundaryChange::Delay(by)) => self.schedule.add(now + by, Due::Late(late)),
+        }
+        false
+    }
+
+    /// True if the conditions of a rule hold.
+    fn holds(&self, now: Instant, index: usize, nic: usize, subject: &Subject) -> bool {
+        let Some(rule) = self.rules.get(index).map(|running| &running.rule) else {
+            return false;
+        };
+        let since = Nanos(now.0.saturating_sub(self.start.0));
+        rule.nic.is_none_or(|only| only == nic)
+            && rule.conditions.after.is_none_or(|after| since >= after)
+            && rule.conditions.before.is_none_or(|before| since <= before)
+            && self
+                .nics
+                .get(nic)
+                .is_some_and(|view| view.holds(&rule.conditions, subject))
+    }
+
+    /// Counts a match. Returns true if the rule acts on it.
+    fn is_due(&mut self, index: usize, nic: usize) -> bool {
+        let Some(running) = self.rules.get_mut(index) else {
+            return false;
+        };
+        let choice = running.rule.choice;
+        let counts = (running.matched.get_mut(nic), running.fired.get(nic));
+        let (Some(matched), Some(fired)) = counts else {
+            return false;
+        };
+        let before = *matched;
+        *matched = matched.saturating_add(1);
+        let in_turn = before
+            .checked_sub(choice.skip)
+            .is_some_and(|n| n.is_multiple_of(choice.every.max(1)));
+        in_turn && *fired < choice.times && self.random.chance(choice.per_million)
+    }
+
+    fn note_fired(&mut self, index: usize, nic: usize) {
+        let running = self.rules.get_mut(index);
+        if let Some(fired) = running.and_then(|running| running.fired.get_mut(nic)) {
+            *fired = fired.saturating_add(1);
+        }
+    }
+
+    fn request(&mut self, nic: usize, request: NicRequest) {
+        self.ended |= matches!(request, NicRequest::Caller(CallerRequest::End));
+        if self.requests.len() < MAX_WAITING {
+            self.requests.push_back((nic, request));
+        } else {
+            self.note_problem(format!(
+                "NIC {nic}: too many actions at a time: {request:?} was not done"
+            ));
+        }
+    }
+
+    fn act_at_time(&mut self, now: Instant, index: usize) {
+        let Some(timed) = self.plan.timed.get(index).cloned() else {
+            return;
+        };
+        let Some(running) = self.timed.get_mut(index).filter(|running| running.left > 0) else {
+            return;
+        };
+        running.left = running.left.saturating_sub(1);
+        running.fired = running.fired.saturating_add(1);
+        let again = timed.every.filter(|_| running.left > 0);
+        for nic in 0..self.nics.len() {
+            if timed.nic.is_none_or(|only| only == nic) {
+                self.act(now, nic, &timed.action, Subject::default());
+            }
+        }
+        if let Some(period) = again {
+            // Not at the same instant again: time must go on.
+            self.schedule
+                .add(now + Nanos(period.0.max(1)), Due::Timed(index));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Rules for packets.
+
+use faultline_nic::Instant;
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{Opcode, Syndrome};
+
+use super::Rules;
+use super::request::Subject;
+use super::view::{NicView, PacketFacts, PacketSide};
+use crate::frames::HeldFrame;
+use crate::plan::{Answer, Effect, PacketChange, PacketMatch, Thing};
+use crate::trigger::Direction;
+
+/// What rules look at in a packet.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    opcode: Option<Opcode>,
+    answer: Option<Answer>,
+    /// PSN relative to the first of the connection.
+    psn: Option<u32>,
+    /// Transmission, from 1.
+    iter: Option<u32>,
+    /// Octets on the wire.
+    bytes: usize,
+}
+
+impl PacketMatch {
+    fn fits(&self, facts: &Facts) -> bool {
+        let psn =
+            |only: crate::value::Range| facts.psn.is_some_and(|psn| only.contains(psn.into()));
+        facts
+            .opcode
+            .map_or(self.opcodes.raw, |opcode| self.opcodes.contains(opcode))
+            && self.answer.is_none_or(|only| facts.answer == Some(only))
+            && self.psn.is_none_or(psn)
+            && self.iter.is_none_or(|only| facts.iter == Some(only))
+    }
+}
+
+/// What the AETH of a packet says.
+fn answer(header: &RoceHeader) -> Option<Answer> {
+    match header.aeth?.syndrome {
+        Syndrome::Ack { .. } => Some(Answer::Ack),
+        Syndrome::RnrNak { .. } => Some(Answer::RnrNak),
+        Syndrome::Nak(_) => Some(Answer::Nak),
+        Syndrome::Reserved(_) => None,
+    }
+}
+
+impl Rules {
+    /// Notes for each NIC which rules and expectations concern its packets.
+    pub(super) fn index_packet_rules(&mut self) {
+        for (index, running) in self.rules.iter().enumerate() {
+            let rule = &running.rule;
+            if let Thing::Packet(packets) = &rule.thing {
+                for side in sides(&mut self.nics, rule.nic, packets.dir) {
+                    side.add(packets);
+                    side.rules.push(index);
+                }
+            }
+        }
+        for (index, expectation) in self.plan.expectations.iter().enumerate() {
+            if let Some(packets) = &expectation.packets {
+                for side in sides(&mut self.nics, expectation.nic, packets.dir) {
+                    side.add(packets);
+                    side.expectations.push(index);
+                }
+            }
+        }
+    }
+
+    /// True if rules or expectations concern packets of a NIC in a direction.
+    #[inline]
+    pub fn takes_packets(&self, nic: usize, dir: Direction) -> bool {
+        let side = self.nics.get(nic).map(|view| view.side(dir));
+        side.is_some_and(|side| !side.rules.is_empty() || !side.expectations.is_empty())
+    }
+
+    /// A packet of queue pair `qpn` (the sender in direction `Tx`, the destination in direction `Rx`) is about to be passed on. If
+    /// a change is returned, the caller does not pass it, but its octets to [`Rules::take_frame`].
+    pub fn packet(
+        &mut self,
+        now: Instant,
+        nic: usize,
+        dir: Direction,
+        qpn: u32,
+        packet: PacketFacts<'_>,
+    ) -> Option<PacketChange> {
+        let view = self.nics.get_mut(nic)?;
+        let side = view.side(dir);
+        let opcode = packet.header.map(|header| header.bth.opcode);
+        let is_named = side.names(opcode);
+        let followed = match packet.header {
+            Some(header) if side.follows => view.follow_packet(dir, qpn, header),
+            _ => None,
+        };
+        let mut change = None;
+        if is_named {
+            let facts = Facts {
+                opcode,
+                answer: packet.header.and_then(answer),
+                psn: followed.and_then(|(psn, _)| psn),
+                iter: followed.map(|(_, iter)| iter),
+                bytes: packet.bytes,
+            };
+            self.count_packet(nic, dir, &facts);
+            change = self.try_packet_rules(now, nic, dir, qpn, &facts);
+        }
+        if change.is_none() {
+            self.frames.passed(now, nic, dir);
+        }
+        change
+    }
+
+    /// Changes and keeps the octets of a packet for which [`Rules::packet`] has returned a change.
+    pub fn take_frame(&mut self, now: Instant, change: PacketChange, frame: HeldFrame) {
+        self.frames.take(now, change, frame, &mut self.random);
+    }
+
+    fn count_packet(&mut self, nic: usize, dir: Direction, facts: &Facts) {
+        let Some(view) = self.nics.get(nic) else {
+            return;
+        };
+        for index in &view.side(dir).expectations {
+            let expectation = self.plan.expectations.get(*index);
+            let packets = expectation.and_then(|expectation| expectation.packets);
+            if packets.is_some_and(|packets| packets.fits(facts)) {
+                self.counts.expected(*index);
+            }
+        }
+    }
+
+    fn try_packet_rules(
+        &mut self,
+        now: Instant,
+        nic: usize,
+        dir: Direction,
+        qpn: u32,
+        facts: &Facts,
+    ) -> Option<PacketChange> {
+        let subject = Subject {
+            qpn: Some(qpn),
+            ..Subject::default()
+        };
+        let mut decided = None;
+        let mut place = 0;
+        while let Some(index) = self.packet_rule(nic, dir, place) {
+            place = place.saturating_add(1);
+            let running = self.rules.get(index);
+            let fits = running.is_some_and(|running| match &running.rule.thing {
+                Thing::Packet(packets) => packets.fits(facts),
+                _ => false,
+            });
+            if !fits
+                || !self.holds(now, index, nic, &subject)
+                || !self.reaches_bytes(index, nic, facts.bytes)
+                || !self.is_due(index, nic)
+            {
+                continue;
+            }
+            match self.rules.get(index).map(|running| &running.rule.effect) {
+                Some(Effect::Packet(change)) if decided.is_none() => {
+                    decided = Some(*change);
+                    self.note_fired(index, nic);
+                }
+                Some(Effect::Nic(action)) => {
+                    let action = action.clone();
+                    self.note_fired(index, nic);
+                    self.act(now, nic, &action, subject);
+                }
+                Some(Effect::Count) => self.note_fired(index, nic),
+                _ => {}
+            }
+        }
+        decided
+    }
+
+    /// Index of the rule at a place of a NIC's list.
+    fn packet_rule(&self, nic: usize, dir: Direction, place: usize) -> Option<usize> {
+        self.nics.get(nic)?.side(dir).rules.get(place).copied()
+    }
+
+    /// True unless a rule asks for multiples of a number of bytes, and none is reached with this packet.
+    fn reaches_bytes(&mut self, index: usize, nic: usize, bytes: usize) -> bool {
+        let Some(running) = self.rules.get_mut(index) else {
+            return false;
+        };
+        let Thing::Packet(PacketMatch {
+            bytes: Some(step), ..
+        }) = running.rule.thing
+        else {
+            return true;
+        };
+        let Some(total) = running.bytes.get_mut(nic) else {
+            return false;
+        };
+        let before = total.checked_div(step);
+        *total = total.saturating_add(bytes as u64);
+        total.checked_div(step) != before
+    }
+}
+
+/// The sides of all NICs, or of only one of them.
+fn sides(
+    nics: &mut [NicView],
+    only: Option<usize>,
+    dir: Direction,
+) -> impl Iterator<Item = &mut PacketSide> {
+    let nics = nics.iter_mut().enumerate();
+    let named = nics.filter(move |(nic, _)| only.is_none_or(|only| only == *nic));
+    named.map(move |(_, view)| view.side_mut(dir))
+}

@@ -1,0 +1,243 @@
+//! What rules know of a NIC: its connections and on-demand regions in the order in which they were made, and which rules concern
+//! its packets.
+
+use std::collections::{BTreeSet, HashMap};
+
+use faultline_nic::{Nanos, Nic};
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{Opcode, Psn};
+
+use super::request::Subject;
+use crate::plan::{Conditions, Opcodes, PacketMatch};
+use crate::trigger::Direction;
+
+/// Most connections and regions of a NIC that are remembered.
+const MAX_REMEMBERED: usize = 1 << 16;
+/// PSNs have 24 bits.
+const PSN_MASK: u32 = (1 << 24) - 1;
+
+/// Transmissions of a connection's packets of one kind in one direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Transmission {
+    last: Option<Psn>,
+    number: u32,
+}
+
+impl Transmission {
+    /// A packet with this PSN. Returns the number of the transmission, from 1. A new one begins with a PSN that is not after
+    /// the last.
+    pub(super) fn advance(&mut self, psn: Psn) -> u32 {
+        let continues = self.last.is_some_and(|last| psn.diff(last) > 0);
+        if !continues {
+            self.number = self.number.saturating_add(1);
+        }
+        self.last = Some(psn);
+        self.number
+    }
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    qpn: u32,
+    /// First PSN of requests that the NIC sends.
+    pub(super) first_sent: Option<Psn>,
+    /// First PSN of requests that it receives.
+    first_received: Option<Psn>,
+    sent_requests: Transmission,
+    received_requests: Transmission,
+    sent_responses: Transmission,
+    received_responses: Transmission,
+    /// Name of the process that owns it.
+    process: Option<String>,
+}
+
+/// An on-demand region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Region {
+    pub(super) key: u32,
+    /// First address.
+    pub(super) first: u64,
+    /// Bytes.
+    pub(super) len: u64,
+}
+
+/// A packet, as its caller describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketFacts<'a> {
+    /// Headers; `None` if it is not RoCE.
+    pub header: Option<&'a RoceHeader>,
+    /// Octets on the wire, without FCS.
+    pub bytes: usize,
+}
+
+/// Rules and expectations about packets of one NIC in one direction.
+#[derive(Debug, Default)]
+pub(super) struct PacketSide {
+    /// Indices of rules.
+    pub(super) rules: Vec<usize>,
+    /// Indices of expectations.
+    pub(super) expectations: Vec<usize>,
+    /// Opcodes that one of them names.
+    opcodes: Opcodes,
+    /// A rule asks for the PSN or the transmission, so each packet is followed.
+    pub(super) follows: bool,
+}
+
+impl PacketSide {
+    pub(super) fn add(&mut self, packets: &PacketMatch) {
+        self.opcodes.merge(&packets.opcodes);
+        self.follows |= packets.psn.is_some() || packets.iter.is_some();
+    }
+
+    pub(super) fn names(&self, opcode: Option<Opcode>) -> bool {
+        opcode.map_or(self.opcodes.raw, |opcode| self.opcodes.contains(opcode))
+    }
+}
+
+/// A NIC, as the rules see it.
+#[derive(Debug, Default)]
+pub(super) struct NicView {
+    connections: Vec<Connection>,
+    /// The newest connection of a queue pair.
+    by_qpn: HashMap<u32, usize>,
+    regions: Vec<Region>,
+    sent: PacketSide,
+    received: PacketSide,
+    /// How long a look-up takes without actions.
+    pub(super) lookup: Nanos,
+}
+
+impl NicView {
+    pub(super) fn new(nic: &Nic) -> Self {
+        Self {
+            lookup: nic.config().lookup,
+            ..Self::default()
+        }
+    }
+
+    fn connection(&self, qpn: u32) -> Option<&Connection> {
+        self.connections.get(*self.by_qpn.get(&qpn)?)
+    }
+
+    pub(super) fn connection_mut(&mut self, qpn: u32) -> Option<&mut Connection> {
+        self.connections.get_mut(*self.by_qpn.get(&qpn)?)
+    }
+
+    /// Queue pair of the N-th connection, unless it has a newer one.
+    pub(super) fn qpn_of(&self, connection: u32) -> Option<u32> {
+        let index = usize::try_from(connection).ok()?;
+        let qpn = self.connections.get(index)?.qpn;
+        (self.by_qpn.get(&qpn) == Some(&index)).then_some(qpn)
+    }
+
+    pub(super) fn region(&self, number: u32) -> Option<Region> {
+        self.regions.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// True if the conditions on queue pair, key and process hold. Those on pages and levels exist inside the NIC only.
+    pub(super) fn holds(&self, conditions: &Conditions, subject: &Subject) -> bool {
+        let is_of_process = |only: &str| {
+            let connection = subject.qpn.and_then(|qpn| self.connection(qpn));
+            connection.is_some_and(|connection| connection.process.as_deref() == Some(only))
+        };
+        let is_connection = |number| subject.qpn.is_some() && self.qpn_of(number) == subject.qpn;
+        conditions.qpn.is_none_or(|only| subject.qpn == Some(only))
+            && conditions.key.is_none_or(|only| subject.key == Some(only))
+            && conditions.connection.is_none_or(is_connection)
+            && conditions.process.as_deref().is_none_or(is_of_process)
+    }
+
+    /// True if the N-th connection belongs to a process with this name.
+    pub(super) fn is_of_process(&self, connection: u32, name: &str) -> bool {
+        let index = usize::try_from(connection).ok();
+        let connection = index.and_then(|index| self.connections.get(index));
+        connection.is_some_and(|connection| connection.process.as_deref() == Some(name))
+    }
+
+    /// Queue pairs of the processes with this name.
+    pub(super) fn pairs_of_process(&self, name: &str) -> impl Iterator<Item = u32> {
+        let pairs = self.by_qpn.iter().filter_map(|(qpn, index)| {
+            let process = self.connections.get(*index)?.process.as_deref();
+            (process == Some(name)).then_some(*qpn)
+        });
+        // The order of a hash map differs from run to run.
+        pairs.collect::<BTreeSet<_>>().into_iter()
+    }
+}
+
+impl NicView {
+    /// Remembers a connection. Returns its number, unless there are too many.
+    pub(super) fn connected(
+        &mut self,
+        qpn: u32,
+        first_received: Option<Psn>,
+        process: Option<String>,
+    ) -> Option<u32> {
+        let index = self.connections.len();
+        let number = u32::try_from(index)
+            .ok()
+            .filter(|_| index < MAX_REMEMBERED)?;
+        self.by_qpn.insert(qpn, index);
+        self.connections.push(Connection {
+            qpn,
+            first_sent: None,
+            first_received,
+            sent_requests: Transmission::default(),
+            received_requests: Transmission::default(),
+            sent_responses: Transmission::default(),
+            received_responses: Transmission::default(),
+            process,
+        });
+        Some(number)
+    }
+
+    /// Remembers a region. Returns its number, unless there are too many.
+    pub(super) fn registered(&mut self, region: Region) -> Option<u32> {
+        let index = self.regions.len();
+        let number = u32::try_from(index)
+            .ok()
+            .filter(|_| index < MAX_REMEMBERED)?;
+        self.regions.push(region);
+        Some(number)
+    }
+}
+
+impl NicView {
+    pub(super) fn side(&self, dir: Direction) -> &PacketSide {
+        match dir {
+            Direction::Tx => &self.sent,
+            Direction::Rx => &self.received,
+        }
+    }
+
+    pub(super) fn side_mut(&mut self, dir: Direction) -> &mut PacketSide {
+        match dir {
+            Direction::Tx => &mut self.sent,
+            Direction::Rx => &mut self.received,
+        }
+    }
+
+    /// Returns the PSN relative to the first of the connection, and the number of the transmission.
+    pub(super) fn follow_packet(
+        &mut self,
+        dir: Direction,
+        qpn: u32,
+        header: &RoceHeader,
+    ) -> Option<(Option<u32>, u32)> {
+        let connection = self.connection_mut(qpn)?;
+        // A response has the PSN of its request, which went in the other direction.
+        let (first, transmission) = match (dir, header.bth.opcode.is_response()) {
+            (Direction::Tx, false) => (connection.first_sent, &mut connection.sent_requests),
+            (Direction::Rx, false) => {
+                (connection.first_received, &mut connection.received_requests)
+            }
+            (Direction::Tx, true) => (connection.first_received, &mut connection.sent_responses),
+            (Direction::Rx, true) => (connection.first_sent, &mut connection.received_responses),
+        };
+        let psn = header.bth.psn;
+        let iter = transmission.advance(psn);
+        let relative = first.map(|first| psn.get().wrapping_sub(first.get()) & PSN_MASK);
+        Some((relative, iter))
+    }
+}

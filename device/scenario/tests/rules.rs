@@ -1,0 +1,544 @@
+//! The rules of a plan, asked and answered by hand.
+
+use faultline_abi::doorbell::{self, Doorbell};
+use faultline_nic::{Diagnostic, Injection, Instant, Nanos, Nic, NicConfig, Outcome, Point, State};
+use faultline_scenario::action::{Action, Evict, For, Nothing, Number, PortDown};
+use faultline_scenario::plan::*;
+use faultline_scenario::rules::{
+    CallerRequest, HeldFrame, Late, NicRequest, PacketFacts, Pages, Rules,
+};
+use faultline_scenario::trigger::Direction::{Rx, Tx};
+use faultline_scenario::value::{Range, Time};
+use faultline_telemetry::DiagnosticKind;
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{Bth, Ip, Ipv4, MacAddr, Opcode, Psn};
+
+const EACH: Choice = Choice {
+    skip: 0,
+    every: 1,
+    times: u64::MAX,
+    per_million: 1_000_000,
+};
+const ONCE: Choice = Choice { times: 1, ..EACH };
+
+fn packets(opcodes: &[Opcode]) -> PacketMatch {
+    let mut set = Opcodes::default();
+    opcodes.iter().for_each(|opcode| set.insert(*opcode));
+    PacketMatch {
+        dir: Tx,
+        opcodes: set,
+        answer: None,
+        psn: None,
+        iter: None,
+        bytes: None,
+    }
+}
+
+fn rule(thing: Thing, effect: Effect, choice: Choice) -> PlannedRule {
+    PlannedRule {
+        name: "rule".to_owned(),
+        nic: None,
+        thing,
+        conditions: Conditions::default(),
+        choice,
+        effect,
+        fired: Range::from(1),
+    }
+}
+
+fn drop_sends(choice: Choice) -> PlannedRule {
+    let sends = Thing::Packet(packets(&[Opcode::RcSendOnly]));
+    rule(sends, Effect::Packet(PacketChange::Drop), choice)
+}
+
+fn at(ms: u64, action: Action) -> PlannedTime {
+    PlannedTime {
+        name: "at".to_owned(),
+        nic: Some(0),
+        time: Nanos::from_millis(ms),
+        every: None,
+        times: 1,
+        action,
+    }
+}
+
+fn plan(rules: Vec<PlannedRule>, timed: Vec<PlannedTime>) -> Plan {
+    Plan {
+        seed: 1,
+        limit: Nanos::from_millis(1000),
+        rules,
+        timed,
+        expectations: Vec::new(),
+    }
+}
+
+fn nic() -> Nic {
+    Nic::new(NicConfig::new(MacAddr([2, 0, 0, 0, 0, 1])))
+}
+
+/// Rules for two NICs.
+fn start(rules: Vec<PlannedRule>, timed: Vec<PlannedTime>) -> Rules {
+    let nics = [nic(), nic()];
+    Rules::new(plan(rules, timed), &nics, Instant(0))
+}
+
+fn header(opcode: Opcode, psn: u32) -> RoceHeader {
+    let ip = Ip::V4(Ipv4 {
+        src: [10, 0, 0, 1],
+        dst: [10, 0, 0, 2],
+        ttl: 64,
+        ..Ipv4::default()
+    });
+    let bth = Bth::new(opcode, 7, Psn::new(psn));
+    RoceHeader::new(MacAddr([2; 6]), MacAddr([4; 6]), ip, bth)
+}
+
+fn pass(rules: &mut Rules, nic: usize, opcode: Opcode, psn: u32) -> Option<PacketChange> {
+    let header = header(opcode, psn);
+    let facts = PacketFacts {
+        header: Some(&header),
+        bytes: 100,
+    };
+    rules.packet(Instant(0), nic, Tx, 7, facts)
+}
+
+fn requests(rules: &mut Rules) -> Vec<(usize, NicRequest)> {
+    std::iter::from_fn(|| rules.poll_request()).collect()
+}
+
+fn fired(rules: &Rules) -> Vec<u64> {
+    rules.fired().into_iter().map(|fired| fired.times).collect()
+}
+
+fn connect(rules: &mut Rules, nic_number: usize, qpn: u32) {
+    let connected = Diagnostic::QpState {
+        qpn,
+        from: State::Init,
+        to: State::Rtr,
+    };
+    rules.diagnostic(Instant(0), nic_number, &connected, &nic());
+}
+
+#[test]
+fn a_rule_acts_on_the_matches_that_it_chooses() {
+    let choice = Choice {
+        skip: 2,
+        every: 3,
+        times: 2,
+        ..EACH
+    };
+    let mut rules = start(vec![drop_sends(choice)], Vec::new());
+    let dropped: Vec<usize> = (0..12)
+        .filter(|psn| pass(&mut rules, 0, Opcode::RcSendOnly, *psn).is_some())
+        .map(|psn| psn as usize)
+        .collect();
+    assert_eq!(dropped, [2, 5]);
+    assert_eq!(fired(&rules), [2]);
+    // The other NIC has counts of its own, and other opcodes do not count.
+    assert_eq!(pass(&mut rules, 1, Opcode::RcWriteOnly, 0), None);
+    let second: Vec<bool> = (0..3)
+        .map(|psn| pass(&mut rules, 1, Opcode::RcSendOnly, psn).is_some())
+        .collect();
+    assert_eq!(second, [false, false, true]);
+}
+
+#[test]
+fn the_first_rule_that_changes_a_packet_decides() {
+    let sends = || Thing::Packet(packets(&[Opcode::RcSendOnly]));
+    let rules = vec![
+        rule(sends(), Effect::Count, EACH),
+        rule(sends(), Effect::Packet(PacketChange::EcnMark), ONCE),
+        drop_sends(EACH),
+        rule(sends(), Effect::Nic(Action::Fatal(Nothing {})), ONCE),
+    ];
+    let mut rules = start(rules, Vec::new());
+    let changes = [0, 1].map(|psn| pass(&mut rules, 0, Opcode::RcSendOnly, psn));
+    assert_eq!(
+        changes,
+        [Some(PacketChange::EcnMark), Some(PacketChange::Drop)]
+    );
+    assert_eq!(fired(&rules), [2, 1, 1, 1]);
+    assert_eq!(requests(&mut rules), [(0, NicRequest::Fatal)]);
+}
+
+#[test]
+fn probabilities_follow_from_the_seed() {
+    let half = Choice {
+        per_million: 500_000,
+        ..EACH
+    };
+    let run = |seed| {
+        let nics = [nic()];
+        let plan = Plan {
+            seed,
+            ..plan(vec![drop_sends(half)], Vec::new())
+        };
+        let mut rules = Rules::new(plan, &nics, Instant(0));
+        let dropped: Vec<bool> = (0..200)
+            .map(|psn| pass(&mut rules, 0, Opcode::RcSendOnly, psn).is_some())
+            .collect();
+        dropped
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+    let count = run(1).into_iter().filter(|dropped| *dropped).count();
+    assert!((60..140).contains(&count), "{count}");
+}
+
+#[test]
+fn a_transmission_ends_where_the_psn_goes_back() {
+    let second = PacketMatch {
+        iter: Some(2),
+        ..packets(&[Opcode::RcSendOnly])
+    };
+    let drop = Effect::Packet(PacketChange::Drop);
+    let mut rules = start(vec![rule(Thing::Packet(second), drop, EACH)], Vec::new());
+    let psns = [0xff_ffff, 0, 1, 0, 1, 2, 2];
+    assert_eq!(
+        pass(&mut rules, 0, Opcode::RcSendOnly, 0),
+        None,
+        "no connection"
+    );
+    connect(&mut rules, 0, 7);
+    let dropped = psns.map(|psn| pass(&mut rules, 0, Opcode::RcSendOnly, psn).is_some());
+    assert_eq!(dropped, [false, false, false, true, true, true, false]);
+}
+
+#[test]
+fn connections_are_numbered_as_they_are_made() {
+    let mut second = drop_sends(EACH);
+    second.conditions.connection = Some(1);
+    let mut rules = start(vec![second], Vec::new());
+    connect(&mut rules, 0, 9);
+    assert_eq!(pass(&mut rules, 0, Opcode::RcSendOnly, 0), None);
+    connect(&mut rules, 0, 7);
+    assert!(pass(&mut rules, 0, Opcode::RcSendOnly, 1).is_some());
+    assert_eq!(
+        pass(&mut rules, 1, Opcode::RcSendOnly, 1),
+        None,
+        "of another NIC"
+    );
+    // The queue pair is used again: that is connection 2.
+    connect(&mut rules, 0, 7);
+    assert_eq!(pass(&mut rules, 0, Opcode::RcSendOnly, 2), None);
+}
+
+#[test]
+fn a_number_of_bytes_is_reached_again_and_again() {
+    let each_250 = PacketMatch {
+        bytes: Some(250),
+        ..packets(&[Opcode::RcSendOnly])
+    };
+    let drop = Effect::Packet(PacketChange::Drop);
+    let mut rules = start(vec![rule(Thing::Packet(each_250), drop, EACH)], Vec::new());
+    let dropped: Vec<bool> = (0..6)
+        .map(|psn| pass(&mut rules, 0, Opcode::RcSendOnly, psn).is_some())
+        .collect();
+    assert_eq!(dropped, [false, false, true, false, true, false]);
+}
+
+#[test]
+fn interrupts_and_doorbells_are_lost_late_or_there_twice() {
+    let interrupt = |vector, change| {
+        rule(
+            Thing::Interrupt(Some(vector)),
+            Effect::Boundary(change),
+            ONCE,
+        )
+    };
+    let delay = BoundaryChange::Delay(Nanos(50));
+    let doorbell = Thing::Doorbell(Some(doorbell::SQ));
+    let all = vec![
+        interrupt(1, BoundaryChange::Drop),
+        interrupt(2, delay),
+        interrupt(3, BoundaryChange::Duplicate),
+        rule(doorbell, Effect::Boundary(delay), ONCE),
+    ];
+    let mut rules = start(all, Vec::new());
+    let now = Instant(10);
+    let sent = [0, 1, 1, 2, 3].map(|vector| rules.interrupt(now, 0, vector));
+    assert_eq!(sent, [true, false, true, false, false]);
+    let bell = Doorbell {
+        kind: doorbell::SQ,
+        object: 7,
+        value: 1,
+    };
+    assert!(!rules.doorbell(now, 0, 5, bell));
+    assert!(rules.doorbell(now, 0, 5, bell), "only the first");
+    let twice = Late::Interrupt { nic: 0, vector: 3 };
+    let late: Vec<Late> = std::iter::from_fn(|| rules.poll_late()).collect();
+    assert_eq!(late, [twice, twice]);
+    assert_eq!(rules.next_deadline(), Some(Instant(60)));
+    rules.advance(Instant(60));
+    let late: Vec<Late> = std::iter::from_fn(|| rules.poll_late()).collect();
+    let (nic, page, vector) = (0, 5, 2);
+    let expected = [
+        Late::Interrupt { nic, vector },
+        Late::Doorbell { nic, page, bell },
+    ];
+    assert_eq!(late, expected);
+}
+
+#[test]
+fn actions_at_times_repeat_and_end() {
+    let down = Action::PortDown(PortDown {
+        time: Some(Time::from_millis(3)),
+        move_gid: false,
+    });
+    let repeated = PlannedTime {
+        every: Some(Nanos::from_millis(10)),
+        times: 2,
+        ..at(5, down)
+    };
+    let mut rules = start(Vec::new(), vec![repeated]);
+    let link = |up| (0, NicRequest::Caller(CallerRequest::Link(up)));
+    let mut seen = Vec::new();
+    while let Some(at) = rules.next_deadline() {
+        rules.advance(at);
+        let all = requests(&mut rules).into_iter();
+        seen.extend(all.map(|request| (at.0 / 1_000_000, request)));
+    }
+    assert_eq!(
+        seen,
+        [
+            (5, link(false)),
+            (8, link(true)),
+            (15, link(false)),
+            (18, link(true))
+        ]
+    );
+    assert_eq!(fired(&rules), [2]);
+}
+
+/// A period of zero would never let time go on.
+#[test]
+fn an_action_repeats_at_later_times_only() {
+    let repeated = PlannedTime {
+        every: Some(Nanos(0)),
+        times: u64::MAX,
+        ..at(0, Action::FailFaults(Nothing {}))
+    };
+    let mut rules = start(Vec::new(), vec![repeated]);
+    rules.advance(Instant(0));
+    assert_eq!(requests(&mut rules).len(), 1);
+    assert_eq!(rules.next_deadline(), Some(Instant(1)));
+}
+
+#[test]
+fn the_end_undoes_what_lasts_and_releases_what_is_kept() {
+    let forever = Action::PortDown(PortDown {
+        time: None,
+        move_gid: true,
+    });
+    let hold = Action::HoldFaults(For {
+        time: Time::from_millis(50),
+    });
+    let sends = Thing::Packet(packets(&[Opcode::RcSendOnly]));
+    let delay = PacketChange::Delay(Nanos::from_millis(9));
+    let delayed = rule(sends, Effect::Packet(delay), EACH);
+    let mut rules = start(vec![delayed], vec![at(1, forever), at(1, hold)]);
+    let now = Instant(1_000_000);
+    rules.advance(now);
+    let caller = |request| (0, NicRequest::Caller(request));
+    assert_eq!(
+        requests(&mut rules),
+        [
+            caller(CallerRequest::MoveGids),
+            caller(CallerRequest::Link(false)),
+            (0, NicRequest::HoldFaults(true))
+        ]
+    );
+    let frame = HeldFrame {
+        nic: 0,
+        dir: Tx,
+        bytes: vec![0; 60],
+    };
+    rules.take_frame(now, delay, frame.clone());
+    assert_eq!(rules.poll_frame(now), None);
+    rules.stop();
+    assert_eq!(rules.poll_frame(now), Some(frame));
+    assert_eq!(
+        requests(&mut rules),
+        [
+            (0, NicRequest::HoldFaults(false)),
+            caller(CallerRequest::Link(true)),
+            (0, NicRequest::ClearInjections),
+            (1, NicRequest::ClearInjections)
+        ]
+    );
+    assert_eq!(rules.next_deadline(), None);
+}
+
+fn added(rules: &mut Rules) -> Vec<(usize, Injection)> {
+    let all = requests(rules).into_iter();
+    all.filter_map(|(nic, request)| match request {
+        NicRequest::AddInjection(injection) => Some((nic, injection)),
+        _ => None,
+    })
+    .collect()
+}
+
+#[test]
+fn what_happens_inside_a_nic_is_an_entry_of_its_table() {
+    let point = Thing::Point(Point::FaultRecord, None);
+    let lost = Effect::Inject(Outcome::Drop);
+    let anywhere = rule(point.clone(), lost.clone(), ONCE);
+    let mut of_second = rule(point, Effect::Nic(Action::Evict(Evict::default())), EACH);
+    of_second.conditions.connection = Some(1);
+    of_second.nic = Some(1);
+    let mut rules = start(vec![anywhere, of_second], Vec::new());
+    let first = added(&mut rules);
+    let places: Vec<usize> = first.iter().map(|(nic, _)| *nic).collect();
+    assert_eq!(places, [0, 1]);
+    assert!(first.iter().all(|(_, injection)| {
+        injection.outcome == Outcome::Drop && injection.times == 1 && injection.filter.qpn.is_none()
+    }));
+    for (nic, qpn) in [(0, 3), (0, 4), (1, 5)] {
+        connect(&mut rules, nic, qpn);
+    }
+    assert_eq!(added(&mut rules), []);
+    connect(&mut rules, 1, 6);
+    let second = added(&mut rules);
+    let [(1, injection)] = second[..] else {
+        panic!("{second:?}");
+    };
+    assert_eq!(injection.filter.qpn, Some(6));
+    assert_eq!(injection.outcome, Outcome::Report);
+    // It has an effect.
+    let injected = Diagnostic::Injected {
+        id: injection.id,
+        point: Point::FaultRecord,
+        qpn: 6,
+        object: 0x500,
+    };
+    rules.diagnostic(Instant(0), 1, &injected, &nic());
+    assert_eq!(fired(&rules), [0, 1]);
+    let pages = Pages {
+        key: None,
+        first: 0,
+        count: None,
+    };
+    assert_eq!(requests(&mut rules), [(1, NicRequest::Evict(pages))]);
+}
+
+#[test]
+fn entries_exist_between_the_times_of_their_rule() {
+    let point = Thing::Point(Point::Completion, Some(0));
+    let mut limited = rule(point, Effect::Inject(Outcome::Drop), EACH);
+    limited.nic = Some(0);
+    limited.conditions.after = Some(Nanos(100));
+    limited.conditions.before = Some(Nanos(200));
+    let mut rules = start(vec![limited], Vec::new());
+    assert_eq!(added(&mut rules), []);
+    rules.advance(Instant(100));
+    let [(0, injection)] = added(&mut rules)[..] else {
+        panic!("no entry");
+    };
+    rules.advance(Instant(200));
+    let removed = (0, NicRequest::RemoveInjection(injection.id));
+    assert_eq!(requests(&mut rules), [removed]);
+}
+
+#[test]
+fn diagnostics_states_and_signals_trigger_actions() {
+    let fatal = || Effect::Nic(Action::Fatal(Nothing {}));
+    let all = vec![
+        rule(Thing::Diagnostic(DiagnosticKind::Retried), fatal(), EACH),
+        rule(Thing::QpState(State::Err), fatal(), EACH),
+        rule(Thing::Signal("go".to_owned()), Effect::Count, ONCE),
+    ];
+    let mut rules = start(all, Vec::new());
+    let error = Diagnostic::QpState {
+        qpn: 7,
+        from: State::Rts,
+        to: State::Err,
+    };
+    rules.diagnostic(Instant(0), 1, &error, &nic());
+    rules.diagnostic(Instant(0), 0, &Diagnostic::Reset, &nic());
+    assert!(!rules.signal(Instant(0), "stop"));
+    assert!(rules.signal(Instant(0), "go"));
+    assert_eq!(fired(&rules), [0, 1, 2], "the signal is one for each NIC");
+    assert_eq!(requests(&mut rules), [(1, NicRequest::Fatal)]);
+    let counts = rules.counts();
+    assert_eq!(counts.diagnostics(None, DiagnosticKind::Reset), 1);
+    assert_eq!(counts.diagnostics(Some(1), DiagnosticKind::Reset), 0);
+}
+
+/// An action on something that does not exist is not passed over in silence.
+#[test]
+fn an_action_on_an_unknown_object_is_a_problem() {
+    let evict = Evict {
+        region: Some(3),
+        ..Evict::default()
+    };
+    let mut rules = start(Vec::new(), vec![at(1, Action::Evict(evict))]);
+    rules.advance(Instant(1_000_000));
+    assert_eq!(requests(&mut rules), []);
+    assert_eq!(rules.problems().len(), 1);
+}
+
+#[test]
+fn packets_of_other_directions_are_not_asked_for() {
+    let mut received = packets(&[Opcode::RcAcknowledge]);
+    received.dir = Rx;
+    let drop = Effect::Packet(PacketChange::Drop);
+    let mut acks = rule(Thing::Packet(received), drop, EACH);
+    acks.nic = Some(1);
+    let rules = start(vec![acks], Vec::new());
+    let sides = [(0, Tx), (0, Rx), (1, Tx), (1, Rx)];
+    assert_eq!(
+        sides.map(|(nic, dir)| rules.takes_packets(nic, dir)),
+        [false, false, false, true]
+    );
+}
+
+/// Its page may have another user after the reset.
+#[test]
+fn a_late_doorbell_does_not_outlive_a_reset() {
+    let late = Effect::Boundary(BoundaryChange::Delay(Nanos(50)));
+    let mut rules = start(vec![rule(Thing::Doorbell(None), late, EACH)], Vec::new());
+    let bell = Doorbell {
+        kind: doorbell::SQ,
+        object: 7,
+        value: 1,
+    };
+    for nic in [0, 1] {
+        assert!(!rules.doorbell(Instant(0), nic, 5, bell));
+    }
+    rules.diagnostic(Instant(1), 0, &Diagnostic::Reset, &nic());
+    rules.advance(Instant(50));
+    let late: Vec<Late> = std::iter::from_fn(|| rules.poll_late()).collect();
+    let (nic, page) = (1, 5);
+    assert_eq!(late, [Late::Doorbell { nic, page, bell }]);
+}
+
+/// A guest that makes queue pairs without end.
+#[test]
+fn what_connections_cause_is_bounded() {
+    let point = Thing::Point(Point::Completion, None);
+    let mut of_process = rule(point, Effect::Count, EACH);
+    of_process.conditions.connection = Some(0);
+    let mut rules = start(vec![of_process], Vec::new());
+    for _ in 0..100_000 {
+        connect(&mut rules, 0, 7);
+    }
+    assert!(requests(&mut rules).len() < 5000);
+    assert!(rules.problems().len() <= 64);
+}
+
+/// The first CQ of a device has the number 0.
+#[test]
+fn an_action_on_the_cq_of_a_match_finds_cq_0() {
+    let overrun = Action::OverrunCq(Number { number: None });
+    let point = Thing::Point(Point::Completion, None);
+    let mut rules = start(vec![rule(point, Effect::Nic(overrun), EACH)], Vec::new());
+    let (_, injection) = added(&mut rules)[0];
+    let injected = Diagnostic::Injected {
+        id: injection.id,
+        point: Point::Completion,
+        qpn: 6,
+        object: 0,
+    };
+    rules.diagnostic(Instant(0), 0, &injected, &nic());
+    assert_eq!(requests(&mut rules), [(0, NicRequest::OverrunCq(0))]);
+}

@@ -1,0 +1,232 @@
+//! Hosts: a driver, its queues, and the pager.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use faultline_abi::event::{COMPLETION, DEVICE_FATAL};
+use faultline_scenario::traffic::{FaultService, Simulator};
+use faultline_simulator::driver::{ALL_ACCESS, Eq};
+use faultline_simulator::{Connect, Driver, Error, Mr};
+use faultline_wire::Gid;
+
+use crate::error::SimulationError;
+use crate::pager::{PAGE, Pager};
+use crate::world::{HostBus, RAM, State, mac_of};
+
+/// Bit of the vector of asynchronous events.
+const ASYNC: u64 = 1 << 0;
+/// Bit of the vector of completion events.
+const COMPLETIONS: u64 = 1 << 1;
+/// Bit of the vector of fault records.
+const FAULTS: u64 = 1 << 2;
+/// First I/O virtual address of the host's regions.
+const FIRST_VA: u64 = 0x7f00_0000_0000;
+
+/// A host.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub driver: Driver<HostBus>,
+    pub pd: u32,
+    pager: Pager,
+    /// Queue of completion events.
+    pub eq: Eq,
+    gids: Vec<Gid>,
+    next_va: u64,
+    /// Queue pairs in the order of their creation.
+    pub qpns: Vec<u32>,
+    /// Completion queues for which an event has come.
+    pub notified: BTreeSet<u32>,
+    /// Events read so far, by kind.
+    pub events: BTreeMap<u8, u64>,
+    /// The device has failed, or its driver has given up.
+    pub failure: Option<String>,
+}
+
+/// Memory of a region that the host's software uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    pub key: u32,
+    pub va: u64,
+    memory: BufferMemory,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum BufferMemory {
+    Pinned(Mr),
+    OnDemand(usize),
+}
+
+fn gid_of(host: usize) -> Gid {
+    let last = u8::try_from(host).unwrap_or(u8::MAX).saturating_add(1);
+    Gid::from_ipv4([10, 0, 0, last])
+}
+
+/// Name of a NIC in messages.
+pub(crate) fn nic_name(host: usize) -> String {
+    format!("nic{host}")
+}
+
+/// Makes an error of a driver one of the simulation.
+pub(crate) fn failed(host: usize, what: &str) -> impl FnOnce(Error) -> SimulationError {
+    move |error| match error {
+        Error::NoMemory => SimulationError::Memory {
+            host: nic_name(host),
+            bytes: RAM,
+            what: what.to_owned(),
+        },
+        error => SimulationError::Driver {
+            host: nic_name(host),
+            what: what.to_owned(),
+            error,
+        },
+    }
+}
+
+impl Host {
+    /// Starts the driver of a host and its pager.
+    pub(crate) fn new(
+        state: &Rc<RefCell<State>>,
+        host: usize,
+        simulator: &Simulator,
+        default_service: u64,
+    ) -> Result<Self, SimulationError> {
+        let bus = HostBus {
+            state: Rc::clone(state),
+            host,
+        };
+        let refused = |what| failed(host, what);
+        let mut driver = Driver::new(bus).map_err(refused("start of the driver"))?;
+        let eq = driver.create_eq(0, 1, 10).map_err(refused("event queue"))?;
+        driver.arm_eq(&eq);
+        driver.arm_events();
+        let (mac, gid) = (mac_of(host), gid_of(host));
+        driver.set_gid(0, gid, mac).map_err(refused("GID"))?;
+        driver.set_netdev(mac, 9000, 0).map_err(refused("netdev"))?;
+        let pd = driver.alloc_pd().map_err(refused("protection domain"))?;
+        let log_depth = u8::try_from(simulator.fault_queue.max(1).ilog2()).unwrap_or(u8::MAX);
+        let service_time = simulator
+            .fault_service
+            .map_or(default_service, |time| time.nanos());
+        let (frames, service): (u32, FaultService) = (simulator.page_frames, simulator.faults);
+        let pager = Pager::new(&mut driver, frames, log_depth, service_time, service)
+            .map_err(refused("page frames and fault queue"))?;
+        Ok(Self {
+            driver,
+            pd,
+            pager,
+            eq,
+            gids: vec![gid],
+            next_va: FIRST_VA,
+            qpns: Vec::new(),
+            notified: BTreeSet::new(),
+            events: BTreeMap::new(),
+            failure: None,
+        })
+    }
+
+    /// The path to a queue pair of a host.
+    pub(crate) fn path_to(host: usize, qpn: u32) -> Connect {
+        Connect::to(gid_of(host), mac_of(host), qpn)
+    }
+
+    /// Registers `len` bytes.
+    pub(crate) fn register(&mut self, len: u64, on_demand: bool) -> Result<Buffer, Error> {
+        let va = self.next_va;
+        let pages = len.div_ceil(PAGE).saturating_add(1);
+        self.next_va = va.saturating_add(pages.saturating_mul(PAGE));
+        if on_demand {
+            let (index, key) = self.pager.register(&mut self.driver, self.pd, va, len)?;
+            let memory = BufferMemory::OnDemand(index);
+            return Ok(Buffer { key, va, memory });
+        }
+        let region = self.driver.reg_mr(self.pd, va, len, ALL_ACCESS)?;
+        Ok(Buffer {
+            key: region.key,
+            va,
+            memory: BufferMemory::Pinned(region),
+        })
+    }
+
+    /// What the host's processor writes into a buffer.
+    pub(crate) fn write(&mut self, buffer: &Buffer, offset: u64, data: &[u8]) {
+        match buffer.memory {
+            BufferMemory::Pinned(region) => self.driver.write_mr(&region, offset, data),
+            BufferMemory::OnDemand(index) => self.pager.write(&self.driver, index, offset, data),
+        }
+    }
+
+    /// What the host's processor reads of a buffer.
+    pub(crate) fn read(&self, buffer: &Buffer, offset: u64, len: usize) -> Vec<u8> {
+        match buffer.memory {
+            BufferMemory::Pinned(region) => self.driver.read_mr(&region, offset, len),
+            BufferMemory::OnDemand(index) => {
+                let mut bytes = vec![0; len];
+                self.pager.read(&self.driver, index, offset, &mut bytes);
+                bytes
+            }
+        }
+    }
+
+    /// When the pager answers next.
+    pub(crate) fn next_at(&self) -> Option<u64> {
+        let next = self.pager.next_at();
+        next.filter(|_| self.failure.is_none())
+    }
+
+    /// Handles interrupts, given as bits, and faults that are due. Returns true if there were some.
+    pub(crate) fn work(&mut self, now: u64, interrupts: u64) -> bool {
+        if self.failure.is_some() {
+            return false;
+        }
+        if interrupts & ASYNC != 0 {
+            self.read_events();
+            self.driver.arm_events();
+        }
+        if interrupts & COMPLETIONS != 0 {
+            while let Some(event) = self.driver.poll_event(&mut self.eq) {
+                self.count_event(event.kind);
+                if event.kind == COMPLETION {
+                    self.notified.insert(event.object.get());
+                }
+            }
+            self.driver.arm_eq(&self.eq);
+        }
+        if interrupts & FAULTS != 0 {
+            self.pager.collect(&mut self.driver, now);
+        }
+        let answered = self.pager.answer_due(&mut self.driver, now);
+        let any = matches!(answered, Ok(true));
+        if let Err(error) = answered {
+            self.failure = Some(format!("a command of the pager: {error}"));
+        }
+        any || interrupts != 0
+    }
+
+    fn count_event(&mut self, kind: u8) {
+        let count = self.events.entry(kind).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Reads asynchronous events.
+    pub(crate) fn read_events(&mut self) {
+        for (kind, _) in self.driver.async_events() {
+            self.count_event(kind);
+            if kind == DEVICE_FATAL {
+                self.failure = Some("the device has stopped with a fatal error".to_owned());
+            }
+        }
+    }
+
+    /// Moves the entries of the GID table by one place.
+    pub(crate) fn move_gids(&mut self, host: usize) -> Result<(), Error> {
+        let mac = mac_of(host);
+        self.gids.insert(0, Gid([0; 16]));
+        for (index, gid) in (0_u32..).zip(&self.gids) {
+            if *gid != Gid([0; 16]) {
+                self.driver.set_gid(index, *gid, mac)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! Scenarios on simulated hosts, in virtual time.
+//!
+//! A run has up to eight hosts on a wire. Each host has a NIC and software that drives it: a driver, a pager that serves page
+//! faults, and traffic as the scenario says. One thread does everything in the order of virtual time, and all random numbers
+//! follow from the seed: the same file and seed give the same trace, whose hash identifies the run.
+//!
+//! - [`scenario`]: a scenario with its rules, and the verdict on it
+//! - [`run`]: traffic from beginning to end
+//! - [`observer`]: where rules see and change what happens
+//! - `world`: NICs, wire and clock
+//! - `pager`, `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
+//! - [`trace`]: what has happened, and its hash
+//!
+//! A driver that waits for the answer to a command does nothing else meanwhile, and neither does the software of the other
+//! hosts. Only NICs and the wire go on.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod error;
+mod hosts;
+mod limits;
+pub mod observer;
+mod pager;
+pub mod run;
+pub mod scenario;
+pub mod trace;
+mod world;
+
+pub use error::{SimulationError, Stuck};
+pub use run::{Ending, Options, Results, run};
+pub use scenario::{Outcome, simulate};

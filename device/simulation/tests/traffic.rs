@@ -1,0 +1,254 @@
+//! Each kind of traffic from beginning to end, and how runs end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use faultline_nic::Instant;
+use faultline_scenario::file::Scenario;
+use faultline_scenario::trigger::Direction;
+use faultline_simulation::observer::{Frame, Nothing, Observer};
+use faultline_simulation::{Ending, Options, Results, SimulationError, run};
+
+fn scenario(text: &str) -> Scenario {
+    toml::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn observed(text: &str, observer: impl Observer + 'static) -> Results {
+    let observer = Rc::new(RefCell::new(observer));
+    run(&scenario(text), Options::default(), observer).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn results(text: &str) -> Results {
+    observed(text, Nothing)
+}
+
+fn refusal(text: &str) -> SimulationError {
+    let observer = Rc::new(RefCell::new(Nothing));
+    match run(&scenario(text), Options::default(), observer) {
+        Err(error) => error,
+        Ok(results) => panic!("{text}: {results:?}"),
+    }
+}
+
+#[test]
+fn each_operation_of_each_service_completes_with_its_data() {
+    let kinds = [
+        ("rc", "send", 10_000),
+        ("rc", "write", 10_000),
+        ("rc", "write_imm", 10_000),
+        ("rc", "read", 10_000),
+        ("rc", "fetch_add", 8),
+        ("rc", "compare_swap", 8),
+        ("uc", "send", 10_000),
+        ("uc", "write", 10_000),
+        ("uc", "write_imm", 10_000),
+        ("ud", "send", 1000),
+    ];
+    for (service, op, size) in kinds {
+        for memory in ["pinned", "on_demand"] {
+            for to in ["nic0", "nic1"] {
+                // Unreliable messages without a receive are lost.
+                let receives = if service == "rc" { 2 } else { 20 };
+                let text = format!(
+                    "[[traffic]]\nop = \"{op}\"\nservice = \"{service}\"\nsize = {size}\nto = \"{to}\"\n\
+                     count = 20\nconnections = 2\nlocal = \"{memory}\"\nremote = \"{memory}\"\ndepth = 3\n\
+                     receives = {receives}"
+                );
+                let found = results(&text);
+                assert_eq!(found.ending, Ending::Finished, "{text}");
+                assert_eq!(found.problems, Vec::<String>::new(), "{text}");
+                let [traffic] = &found.facts.traffic[..] else {
+                    panic!("{:?}", found.facts.traffic)
+                };
+                assert_eq!(
+                    (traffic.done, traffic.failed, traffic.wrong),
+                    (40, 0, 0),
+                    "{text}"
+                );
+                let faults = &found.diagnostics[usize::from(to == "nic1")];
+                assert_eq!(
+                    faults.contains_key("fault_raised"),
+                    memory == "on_demand",
+                    "{text}"
+                );
+            }
+        }
+    }
+}
+
+/// Takes all packets that arrive.
+struct Sink;
+
+impl Observer for Sink {
+    fn frame(&mut self, _: Instant, _: usize, dir: Direction, _: u32, _: &Frame<'_>) -> bool {
+        dir == Direction::Tx
+    }
+}
+
+#[test]
+fn a_connection_without_answers_fails_its_messages() {
+    let text = "[[traffic]]\nop = \"write\"\ncount = 9\ndepth = 2\ntimeout = 8\nretry_count = 2";
+    let found = observed(text, Sink);
+    assert_eq!(found.ending, Ending::Finished);
+    let traffic = &found.facts.traffic[0];
+    assert_eq!((traffic.done, traffic.failed), (0, 9));
+    let retries = faultline_abi::cqe::RETRY_EXC_ERR;
+    let statuses: Vec<u8> = found.completions.iter().map(|c| c.status).collect();
+    assert_eq!(statuses, [retries, faultline_abi::cqe::WR_FLUSH_ERR]);
+}
+
+#[test]
+fn traffic_that_waits_for_ever_is_named() {
+    let text = "[[traffic]]\nname = \"lost\"\nop = \"write\"\ntimeout = 0\ncount = 3";
+    let found = observed(text, Sink);
+    let Ending::Stuck(stuck) = &found.ending else {
+        panic!("{:?}", found.ending)
+    };
+    let said = stuck.to_string();
+    assert!(said.contains("lost, connection 0 (nic0 QP "), "{said}");
+    assert!(
+        said.contains("3 of 3 messages have not completed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_limit_ends_a_run() {
+    let text = "limit = \"3ms\"\n[[traffic]]\nop = \"write\"\ngap = \"1ms\"\ncount = 9";
+    let found = results(text);
+    assert!(
+        matches!(found.ending, Ending::Limit(_)),
+        "{:?}",
+        found.ending
+    );
+    assert_eq!(found.time.0, 3_000_000);
+    assert_eq!(found.facts.traffic[0].done, 3);
+    assert_eq!(
+        results(&text.replace("3ms", "30ms")).ending,
+        Ending::Finished
+    );
+}
+
+#[test]
+fn impossible_values_are_refused_with_their_key() {
+    let cases = [
+        ("[simulator]\nhosts = 9", "simulator.hosts is 9: 1 to 8"),
+        ("[simulator]\nfault_queue = 3", "simulator.fault_queue is 3"),
+        ("[simulator]\npage_frames = 1", "simulator.page_frames is 1"),
+        (
+            "[[traffic]]\nop = \"read\"\nservice = \"uc\"",
+            "traffic[0].op is Read",
+        ),
+        ("[[traffic]]\nop = \"fetch_add\"", "traffic[0].size is 4096"),
+        (
+            "[[traffic]]\nop = \"send\"\nservice = \"ud\"",
+            "traffic[0].size is 4096",
+        ),
+        (
+            "[[traffic]]\nop = \"send\"\nmtu = 1000",
+            "traffic[0].mtu is 1000",
+        ),
+        (
+            "[[traffic]]\nop = \"send\"\ndepth = 0",
+            "traffic[0].depth is 0",
+        ),
+        (
+            "[[traffic]]\nop = \"send\"\nto = \"nic2\"",
+            "traffic[0].to is \"nic2\"",
+        ),
+        (
+            "[[traffic]]\nop = \"write\"\nsize = 16777216\nconnections = 9\ndepth = 8",
+            "nic0 has 268435456 bytes of memory",
+        ),
+    ];
+    for (text, start) in cases {
+        let said = refusal(text).to_string();
+        assert!(said.starts_with(start), "{said}");
+    }
+}
+
+/// Loses interrupts of completion events.
+struct Silence;
+
+impl Observer for Silence {
+    fn interrupt(&mut self, _: Instant, _: usize, vector: u16) -> bool {
+        vector != 1
+    }
+}
+
+#[test]
+fn a_lost_interrupt_is_noticed_only_by_software_that_waits_for_events() {
+    let text = "[[traffic]]\nop = \"send\"\ncount = 5\nwait = ";
+    for (wait, ends) in [("\"events\"", true), ("\"poll\"", true)] {
+        let found = results(&format!("{text}{wait}"));
+        assert_eq!(found.ending == Ending::Finished, ends, "{wait}");
+    }
+    let polled = observed(&format!("{text}\"poll\""), Silence);
+    assert_eq!(polled.ending, Ending::Finished);
+    let waited = observed(&format!("{text}\"events\""), Silence);
+    assert!(
+        matches!(waited.ending, Ending::Stuck(_)),
+        "{:?}",
+        waited.ending
+    );
+}
+
+#[test]
+fn messages_fail_after_their_memory_is_deregistered() {
+    let text = "[[traffic]]\nop = \"write\"\ncount = 100\ngap = \"10us\"\nderegister = \"500us\"";
+    let found = results(text);
+    let traffic = &found.facts.traffic[0];
+    assert_eq!(found.ending, Ending::Finished);
+    assert!((40..60).contains(&traffic.done), "{traffic:?}");
+    assert_eq!(traffic.done + traffic.failed, 100);
+}
+
+#[test]
+fn faults_without_an_answer_expire() {
+    let text = "limit = \"200s\"\n[simulator]\nfaults = \"ignore\"\n\
+                [[traffic]]\nop = \"write\"\nremote = \"on_demand\"\ncount = 2";
+    let found = results(text);
+    assert_eq!(found.ending, Ending::Finished);
+    assert_eq!(found.facts.traffic[0].failed, 2);
+    assert_eq!(found.diagnostics[1].get("fault_expired"), Some(&1));
+}
+
+#[test]
+fn fewer_frames_than_pages_cause_faults_again() {
+    let text = "[simulator]\npage_frames = 4\n\
+                [[traffic]]\nop = \"write\"\nremote = \"on_demand\"\nsize = 8192\ndepth = 4\ncount = 24";
+    let found = results(text);
+    assert_eq!(found.ending, Ending::Finished, "{:?}", found.problems);
+    assert_eq!(found.facts.traffic[0].done, 24);
+    assert!(found.diagnostics[1]["fault_raised"] > 8);
+}
+
+#[test]
+fn fresh_pages_fault_for_each_message() {
+    let text =
+        "[[traffic]]\nop = \"write\"\nremote = \"on_demand\"\nsize = 4096\ndepth = 1\ncount = 24";
+    let used_again = results(text);
+    assert_eq!(used_again.diagnostics[1]["fault_raised"], 1);
+    let fresh = results(&format!("{text}\nfresh_pages = true"));
+    assert_eq!(fresh.diagnostics[1]["fault_raised"], 24);
+}
+
+#[test]
+fn an_entry_of_several_faults_on_its_own_page() {
+    let text = "[[traffic]]\nop = \"send\"\nlocal = \"on_demand\"\nsize = 3000\nsges = 3\ncount = 1\nfresh_pages = true";
+    let found = results(text);
+    assert_eq!(found.facts.traffic[0].done, 1, "{:?}", found.problems);
+    assert_eq!(found.diagnostics[0]["fault_raised"], 3);
+}
+
+#[test]
+fn the_trace_identifies_a_run() {
+    let text = "[[traffic]]\nop = \"write\"\nremote = \"on_demand\"\ncount = 20";
+    let first = results(text);
+    assert!(first.trace.len() > 100);
+    for _ in 0..10 {
+        assert_eq!(results(text).trace.hash(), first.trace.hash());
+    }
+    let other = results(&format!("seed = 2\n{text}"));
+    assert_ne!(other.trace.hash(), first.trace.hash());
+}

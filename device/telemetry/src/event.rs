@@ -1,0 +1,99 @@
+//! The events of a trace.
+
+use faultline_nic::{Diagnostic, FrameKind, Instant, TxFrame};
+use serde::{Deserialize, Serialize};
+
+/// An event of one NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Device clock: nanoseconds since the process started.
+    pub at: Instant,
+    /// Index of the NIC in the process.
+    pub nic: u16,
+    /// What has happened.
+    pub event: TraceEvent,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TraceEvent {
+    /// A frame of this NIC was delivered, or dropped on its way.
+    Frame(FrameEvent),
+    /// A doorbell was taken.
+    Doorbell {
+        /// Doorbell page.
+        page: u32,
+        /// `faultline_abi::doorbell` kind.
+        kind: u8,
+        /// Number of the object.
+        object: u32,
+        /// Index.
+        value: u32,
+    },
+    /// An interrupt was sent.
+    Interrupt {
+        /// MSI-X vector.
+        vector: u16,
+    },
+    /// The NIC reports something.
+    Nic(Diagnostic),
+}
+
+/// A frame, or a run of packets of one message (see `faultline_nic::FrameKind`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameEvent {
+    /// Index of the NIC that gets it; [`FrameEvent::NOBODY`] if none or several do.
+    pub to: u16,
+    /// BTH opcode; [`FrameEvent::RAW`] of a frame that is not RoCE.
+    pub opcode: u8,
+    /// AETH syndrome, if there is an AETH, else [`FrameEvent::NO_SYNDROME`].
+    pub syndrome: u8,
+    /// Queue pair that has sent it; 0 if none did.
+    pub src_qpn: u32,
+    /// Destination queue pair.
+    pub dst_qpn: u32,
+    /// PSN of the first packet.
+    pub psn: u32,
+    /// Packets in the run.
+    pub packets: u16,
+    /// Bytes on the wire, without FCS, of all packets.
+    pub bytes: u32,
+}
+
+impl FrameEvent {
+    /// No NIC of the process, or several.
+    pub const NOBODY: u16 = u16::MAX;
+    /// Not a RoCE packet.
+    pub const RAW: u8 = u8::MAX;
+    /// No AETH.
+    pub const NO_SYNDROME: u8 = u8::MAX;
+
+    /// What is recorded of a frame from queue pair `src_qpn` to NIC `to`.
+    #[inline]
+    pub fn new(frame: &TxFrame, src_qpn: u32, to: u16) -> Self {
+        let packets = u16::try_from(frame.packets).unwrap_or(u16::MAX);
+        let bytes = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let raw = Self {
+            to,
+            opcode: Self::RAW,
+            syndrome: Self::NO_SYNDROME,
+            src_qpn,
+            dst_qpn: 0,
+            psn: 0,
+            packets,
+            bytes,
+        };
+        match &frame.kind {
+            FrameKind::Raw { .. } => raw,
+            FrameKind::Roce(header) => Self {
+                opcode: header.bth.opcode.to_u8(),
+                syndrome: header
+                    .aeth
+                    .map_or(Self::NO_SYNDROME, |aeth| aeth.syndrome.to_u8()),
+                dst_qpn: header.bth.dest_qp,
+                psn: header.bth.psn.get(),
+                ..raw
+            },
+        }
+    }
+}

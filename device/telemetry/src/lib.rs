@@ -1,0 +1,41 @@
+//! What is observed of the NICs of a process, and what is made of it.
+//!
+//! The engine records events; `docs/sight.md` shows where they come from and who reads them.
+
+#![forbid(unsafe_code)]
+
+mod analysis;
+mod chrome;
+mod event;
+mod export;
+mod kind;
+mod metrics;
+mod perfetto;
+mod prometheus;
+mod recorder;
+mod report;
+mod ring;
+#[cfg(test)]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "random numbers become fields of any width"
+)]
+mod samples;
+mod stage;
+mod svg;
+mod timeline;
+mod trace;
+
+pub use event::{FrameEvent, Record, TraceEvent};
+pub use export::TraceFormat;
+pub use kind::{DiagnosticKind, Direction, command_name, doorbell_name, frame_name, opcode_name};
+pub use metrics::{FaultCounts, Histogram, NicMetrics, Opcodes, Traffic};
+pub use prometheus::{EngineSnapshot, NicGauges, NicSnapshot, prometheus_text};
+pub use recorder::Recorder;
+pub use report::{
+    Outcomes, Percentiles, Report, SlowAccess, SlowFault, StageReport, TrafficReport,
+};
+pub use ring::{TracePart, TraceRing};
+pub use stage::{Service, Stage};
+pub use svg::{PictureError, latency_picture, time_line_picture};
+pub use trace::{QueuePairOwner, Trace, TraceError, TraceHeader};

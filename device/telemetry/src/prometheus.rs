@@ -1,0 +1,666 @@
+//! Metrics as text for Prometheus (the OpenMetrics format).
+//!
+//! Labels are names of NICs, opcodes, kinds and states: a guest cannot make new ones. A series of an opcode or a type of
+//! doorbell begins with the first that is counted.
+
+use std::fmt::Error;
+use std::time::Duration;
+
+use faultline_abi::admin::{COUNTERS, Counter};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::kind::{Direction, doorbell_name, opcode_name};
+use crate::metrics::{Histogram, NicMetrics, Traffic};
+use crate::stage::Stage;
+
+/// Values that go up and down, or are read from a NIC.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NicGauges {
+    /// Existing objects, by kind.
+    pub objects: Vec<(&'static str, u64)>,
+    /// Existing queue pairs and work queues, by state.
+    pub queue_pairs: Vec<(&'static str, u64)>,
+    /// Elements that wait, by queue.
+    pub queue_depths: Vec<(&'static str, u64)>,
+    /// Memory of the host that the NIC's objects occupy.
+    pub held_bytes: u64,
+    /// Faults that the NIC holds.
+    pub faults_in_flight: u64,
+    /// Fault policy `stall` has stopped the ingress.
+    pub stalled: bool,
+    /// The port is active.
+    pub link_up: bool,
+    /// The device has stopped with an error.
+    pub fatal: bool,
+}
+
+/// What a scrape reads of a NIC.
+#[derive(Clone, Debug)]
+pub struct NicSnapshot {
+    /// Name in the configuration.
+    pub name: String,
+    /// The device's counters, in the order of [`Counter::ALL`].
+    pub counters: [u64; Counter::COUNT],
+    /// What the recorder has counted.
+    pub metrics: NicMetrics,
+    /// The rest.
+    pub gauges: NicGauges,
+}
+
+/// What a scrape reads of the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineSnapshot {
+    /// Since the start.
+    pub uptime: Duration,
+    /// Of it, in passes that had work.
+    pub busy: Duration,
+    /// Passes.
+    pub passes: u64,
+    /// The longest pass that had work.
+    pub longest_pass: Duration,
+    /// Times that it has slept.
+    pub sleeps: u64,
+}
+
+/// The metrics of an engine and its NICs as text.
+pub fn prometheus_text(nics: &[NicSnapshot], engine: &EngineSnapshot) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Snapshot {
+        nics: nics.to_vec(),
+        names: nics.iter().map(|nic| escaped(&nic.name)).collect(),
+        engine: *engine,
+    }));
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut text, &registry);
+    text
+}
+
+/// Escapes a label value, which the encoder does not.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    nics: Vec<NicSnapshot>,
+    /// Their names as label values.
+    names: Vec<String>,
+    engine: EngineSnapshot,
+}
+
+/// Name, help and unit of a family.
+#[derive(Clone, Copy)]
+struct Family<'a> {
+    /// Without prefix, unit and suffix.
+    name: &'a str,
+    help: &'a str,
+    unit: Option<&'a Unit>,
+}
+
+/// A series: a further label, and the value.
+type Series<V> = (Option<(&'static str, String)>, V);
+
+impl Snapshot {
+    fn nics(&self) -> impl Iterator<Item = (&str, &NicSnapshot)> {
+        self.names.iter().map(String::as_str).zip(&self.nics)
+    }
+
+    /// A family of counters, with the series that `series` returns for each NIC.
+    fn counters(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        family: Family<'_>,
+        series: impl Fn(&NicSnapshot) -> Vec<Series<u64>>,
+    ) -> Result<(), Error> {
+        self.encode(encoder, family, MetricType::Counter, series)
+    }
+
+    /// A family of gauges.
+    fn gauges(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        family: Family<'_>,
+        series: impl Fn(&NicSnapshot) -> Vec<Series<u64>>,
+    ) -> Result<(), Error> {
+        self.encode(encoder, family, MetricType::Gauge, series)
+    }
+
+    fn encode(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        family: Family<'_>,
+        kind: MetricType,
+        series: impl Fn(&NicSnapshot) -> Vec<Series<u64>>,
+    ) -> Result<(), Error> {
+        let name = format!("faultline_{}", family.name);
+        let mut metric = encoder.encode_descriptor(&name, family.help, family.unit, kind)?;
+        for (nic, snapshot) in self.nics() {
+            for (label, value) in series(snapshot) {
+                let labels = labels(nic, label.as_ref());
+                let mut series = metric.encode_family(&labels)?;
+                match kind {
+                    MetricType::Counter => {
+                        series.encode_counter::<NoLabelSet, _, u64>(&value, None)?
+                    }
+                    _ => series.encode_gauge(&value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn engine(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let engine = &self.engine;
+        let mut gauge = |name, help, value: Duration| {
+            let unit = Some(&Unit::Seconds);
+            encoder
+                .encode_descriptor(name, help, unit, MetricType::Gauge)?
+                .encode_gauge(&value.as_secs_f64())
+        };
+        gauge(
+            "faultline_engine_uptime",
+            "Time since the engine has started",
+            engine.uptime,
+        )?;
+        gauge(
+            "faultline_engine_longest_pass",
+            "Longest pass of the engine that had work",
+            engine.longest_pass,
+        )?;
+        let mut metric = encoder.encode_descriptor(
+            "faultline_engine_busy",
+            "Time in passes of the engine that had work",
+            Some(&Unit::Seconds),
+            MetricType::Counter,
+        )?;
+        let busy = engine.busy.as_secs_f64();
+        metric.encode_counter::<NoLabelSet, _, f64>(&busy, None)?;
+        for (name, help, value) in [
+            (
+                "faultline_engine_passes",
+                "Passes of the engine",
+                engine.passes,
+            ),
+            (
+                "faultline_engine_sleeps",
+                "Times that the engine has slept",
+                engine.sleeps,
+            ),
+        ] {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            metric.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// Frames, packets, bytes and messages, by direction and opcode.
+    fn traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        type Value = fn(Traffic) -> u64;
+        let families: [(&str, &str, Option<&Unit>, Value); 3] = [
+            (
+                "frames",
+                "Frames between NICs of the process; a run of packets of one message is one frame",
+                None,
+                |traffic| traffic.frames,
+            ),
+            ("packets", "Packets between NICs", None, |traffic| {
+                traffic.packets
+            }),
+            (
+                "wire",
+                "Bytes of packets between NICs, without FCS",
+                Some(&Unit::Bytes),
+                |traffic| traffic.bytes,
+            ),
+        ];
+        for (name, help, unit, value) in families {
+            self.by_opcode(
+                encoder,
+                Family { name, help, unit },
+                |metrics, direction| {
+                    let series = metrics.traffic(direction).iter();
+                    let named = |(opcode, traffic)| (opcode_name(opcode), value(traffic));
+                    // Opcodes that no packet has would share a name.
+                    series
+                        .map(named)
+                        .filter(|(name, _)| name != "unknown")
+                        .collect()
+                },
+            )?;
+        }
+        let family = Family {
+            name: "messages",
+            help: "Requests, by the opcode of their last packet; those that are sent again count again",
+            unit: None,
+        };
+        self.by_opcode(encoder, family, |metrics, direction| {
+            let messages = metrics.traffic(direction).messages();
+            messages
+                .map(|(opcode, count)| (opcode_name(opcode.to_u8()), count))
+                .collect()
+        })
+    }
+
+    fn by_opcode(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        family: Family<'_>,
+        series: impl Fn(&NicMetrics, Direction) -> Vec<(String, u64)>,
+    ) -> Result<(), Error> {
+        let name = format!("faultline_{}", family.name);
+        let mut metric =
+            encoder.encode_descriptor(&name, family.help, family.unit, MetricType::Counter)?;
+        for (nic, snapshot) in self.nics() {
+            for direction in Direction::ALL {
+                for (opcode, value) in series(&snapshot.metrics, direction) {
+                    let labels = [
+                        ("nic", nic),
+                        ("direction", direction.name()),
+                        ("opcode", &opcode),
+                    ];
+                    let mut series = metric.encode_family(&labels)?;
+                    series.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Doorbells, interrupts, diagnostics and faults.
+    fn events(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        self.counters(
+            encoder,
+            family("doorbells", "Doorbells taken, by type"),
+            |nic| {
+                let (named, others): (Vec<_>, Vec<_>) = nic
+                    .metrics
+                    .doorbells()
+                    .map(|(kind, count)| (doorbell_name(kind), count))
+                    .partition(|(name, _)| name.is_some());
+                let others: u64 = others.iter().map(|(_, count)| count).sum();
+                named
+                    .into_iter()
+                    .chain((others > 0).then_some((Some("unknown".to_owned()), others)))
+                    .map(|(name, count)| (name.map(|name| ("kind", name)), count))
+                    .collect()
+            },
+        )?;
+        self.counters(
+            encoder,
+            family("interrupts", "Interrupts sent, by MSI-X vector"),
+            |nic| {
+                let vectors = nic.metrics.interrupts();
+                vectors
+                    .map(|(vector, count)| (Some(("vector", vector.to_string())), count))
+                    .collect()
+            },
+        )?;
+        self.counters(
+            encoder,
+            family("diagnostics", "Events that the NIC has reported, by kind"),
+            |nic| {
+                let kinds = nic.metrics.diagnostics();
+                kinds
+                    .map(|(kind, count)| (Some(("kind", kind.name().to_owned())), count))
+                    .collect()
+            },
+        )?;
+        self.counters(
+            encoder,
+            family(
+                "diagnostics_lost",
+                "Events of the NIC that were overwritten before the engine took them, and are counted nowhere else",
+            ),
+            |nic| vec![(None, nic.metrics.lost_diagnostics)],
+        )?;
+        self.counters(
+            encoder,
+            family("faults", "Page faults by what became of them"),
+            |nic| {
+                let states = nic.metrics.faults.by_state();
+                let series =
+                    |(state, count): (&str, u64)| (Some(("state", state.to_owned())), count);
+                states.map(series).into()
+            },
+        )?;
+        self.stages(encoder)
+    }
+
+    fn stages(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut metric = encoder.encode_descriptor(
+            "faultline_fault_stage",
+            "Latency of page faults, by stage",
+            Some(&Unit::Seconds),
+            MetricType::Histogram,
+        )?;
+        for (nic, snapshot) in self.nics() {
+            for stage in Stage::ALL {
+                let histogram = snapshot.metrics.stage(stage);
+                let labels = [("nic", nic), ("stage", stage.name())];
+                metric
+                    .encode_family(&labels)?
+                    .encode_histogram::<NoLabelSet>(
+                        histogram.sum_ns() as f64 / 1e9,
+                        histogram.count(),
+                        &buckets(histogram),
+                        None,
+                    )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The device's own counters, each a family with its description.
+    fn device(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        for (index, counter) in Counter::ALL.iter().enumerate() {
+            let help = COUNTERS
+                .constants
+                .get(index)
+                .map(|constant| constant.doc.concat())
+                .unwrap_or_default();
+            let name = format!("device_{}", counter.name());
+            let family = family(&name, help.trim().trim_end_matches('.'));
+            let series = |nic: &NicSnapshot| {
+                let value = nic.counters.get(index).copied().unwrap_or_default();
+                vec![(None, value)]
+            };
+            match counter {
+                Counter::table_bytes => self.gauges(encoder, family, series)?,
+                _ => self.counters(encoder, family, series)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        type Values = fn(&NicGauges) -> &Vec<(&'static str, u64)>;
+        let by_kind: [(&str, &str, &'static str, Values); 3] = [
+            ("objects", "Existing objects, by kind", "kind", |gauges| {
+                &gauges.objects
+            }),
+            (
+                "queue_pairs",
+                "Existing queue pairs and work queues, by state",
+                "state",
+                |gauges| &gauges.queue_pairs,
+            ),
+            (
+                "queue_depth",
+                "Elements that wait in a queue of the NIC",
+                "queue",
+                |gauges| &gauges.queue_depths,
+            ),
+        ];
+        for (name, help, label, values) in by_kind {
+            self.gauges(encoder, family(name, help), |nic| {
+                let series =
+                    |(name, value): &(&str, u64)| (Some((label, (*name).to_owned())), *value);
+                values(&nic.gauges).iter().map(series).collect()
+            })?;
+        }
+        let held = Family {
+            name: "held",
+            help: "Memory of the host that the NIC's objects occupy",
+            unit: Some(&Unit::Bytes),
+        };
+        self.gauges(encoder, held, |nic| vec![(None, nic.gauges.held_bytes)])?;
+        type Value = fn(&NicGauges) -> u64;
+        let single: [(&str, &str, Value); 4] = [
+            (
+                "faults_in_flight",
+                "Page faults that the driver has not answered",
+                |gauges| gauges.faults_in_flight,
+            ),
+            (
+                "ingress_stalled",
+                "1 while fault policy stall has stopped the ingress",
+                |gauges| u64::from(gauges.stalled),
+            ),
+            ("link_up", "1 while the port is active", |gauges| {
+                u64::from(gauges.link_up)
+            }),
+            (
+                "device_fatal",
+                "1 after the device has stopped with an error",
+                |gauges| u64::from(gauges.fatal),
+            ),
+        ];
+        for (name, help, value) in single {
+            self.gauges(encoder, family(name, help), |nic| {
+                vec![(None, value(&nic.gauges))]
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        self.engine(&mut encoder)?;
+        self.traffic(&mut encoder)?;
+        self.events(&mut encoder)?;
+        self.state(&mut encoder)?;
+        self.device(&mut encoder)
+    }
+}
+
+/// A family without a unit.
+fn family<'a>(name: &'a str, help: &'a str) -> Family<'a> {
+    Family {
+        name,
+        help,
+        unit: None,
+    }
+}
+
+fn labels<'a>(
+    nic: &'a str,
+    further: Option<&'a (&'static str, String)>,
+) -> Vec<(&'static str, &'a str)> {
+    let further = further.map(|(name, value)| (*name, value.as_str()));
+    std::iter::once(("nic", nic)).chain(further).collect()
+}
+
+/// Buckets as the encoder expects them: seconds, not cumulative.
+fn buckets(histogram: &Histogram) -> Vec<(f64, u64)> {
+    let seconds = |bound: Option<u64>| bound.map_or(f64::MAX, |ns| ns as f64 / 1e9);
+    histogram
+        .buckets()
+        .map(|(bound, count)| (seconds(bound), count))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use faultline_nic::{Diagnostic, Instant};
+
+    use super::*;
+    use crate::event::FrameEvent;
+
+    /// A line of a family: name with suffix, labels without `le`, `le`, value.
+    struct Sample {
+        name: String,
+        labels: String,
+        le: Option<String>,
+        value: f64,
+    }
+
+    fn sample(line: &str) -> Sample {
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = match series.split_once('{') {
+            Some((name, labels)) => (name, labels.strip_suffix('}').unwrap()),
+            None => (series, ""),
+        };
+        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        assert!(name.chars().all(legal), "{line}");
+        let (le, others): (Vec<_>, Vec<_>) = labels
+            .split(',')
+            .filter(|label| !label.is_empty())
+            .partition(|label| label.starts_with("le="));
+        for label in &others {
+            let (key, value) = label.split_once('=').unwrap();
+            assert!(key.chars().all(legal), "{line}");
+            assert!(value.starts_with('"') && value.ends_with('"'), "{line}");
+        }
+        let bound = |le: &&str| le.trim_start_matches("le=").trim_matches('"').to_owned();
+        Sample {
+            name: name.to_owned(),
+            labels: others.join(","),
+            le: le.first().map(bound),
+            value: value.parse().unwrap(),
+        }
+    }
+
+    /// Checks the text by the rules of the format, and returns the families with their types.
+    fn check(text: &str) -> BTreeMap<String, String> {
+        let mut families = BTreeMap::new();
+        let mut series = BTreeSet::new();
+        let mut buckets: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+        let mut counts = BTreeMap::new();
+        let mut family = String::new();
+        let body = text.strip_suffix("# EOF\n").expect("ends with EOF");
+        for line in body.lines() {
+            if let Some(comment) = line.strip_prefix("# ") {
+                let mut words = comment.splitn(3, ' ');
+                let mut word = || words.next().unwrap().to_owned();
+                let (keyword, name, rest) = (word(), word(), word());
+                match keyword.as_str() {
+                    "HELP" => assert!(rest.len() > 8, "{line}"),
+                    "TYPE" => {
+                        assert_eq!(families.insert(name.clone(), rest), None, "{line}");
+                        family = name;
+                    }
+                    "UNIT" => assert!(name.ends_with(&format!("_{rest}")), "{line}"),
+                    _ => panic!("{line}"),
+                }
+                continue;
+            }
+            let sample = sample(line);
+            assert!(series.insert(line.rsplit_once(' ').unwrap().0), "{line}");
+            assert!(sample.value >= 0.0, "{line}");
+            let suffix = sample.name.strip_prefix(family.as_str()).expect(line);
+            match (families[&family].as_str(), suffix) {
+                ("counter", "_total") | ("gauge", "") | ("histogram", "_sum") => {}
+                ("histogram", "_count") => {
+                    counts.insert(sample.labels, sample.value);
+                }
+                ("histogram", "_bucket") => {
+                    let le = sample.le.unwrap();
+                    let bound = if le == "+Inf" {
+                        f64::INFINITY
+                    } else {
+                        le.parse().unwrap()
+                    };
+                    let list = buckets.entry(sample.labels).or_default();
+                    list.push((bound, sample.value));
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        assert_eq!(counts.len(), buckets.len());
+        for (labels, list) in &buckets {
+            assert!(
+                list.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1),
+                "{labels}"
+            );
+            assert_eq!(list.last(), Some(&(f64::INFINITY, counts[labels])));
+        }
+        families
+    }
+
+    fn nic(name: &str) -> NicSnapshot {
+        let mut metrics = NicMetrics::default();
+        for opcode in 0..=u8::MAX {
+            let frame = FrameEvent {
+                to: 0,
+                opcode,
+                syndrome: FrameEvent::NO_SYNDROME,
+                src_qpn: 1,
+                dst_qpn: 2,
+                psn: 0,
+                packets: 2,
+                bytes: 100,
+            };
+            metrics.tx.count(&frame);
+            metrics.rx.count(&frame);
+            metrics.count_doorbell(opcode);
+        }
+        for ns in [0, 1500, 3_000_000, u64::MAX] {
+            let done = Diagnostic::FaultDone {
+                token: 1,
+                qpn: 2,
+                resumed: Instant(0),
+                raised: Instant(0),
+            };
+            metrics.count_diagnostic(Instant(ns), &done);
+        }
+        NicSnapshot {
+            name: name.to_owned(),
+            counters: [7; Counter::COUNT],
+            metrics,
+            gauges: NicGauges {
+                objects: vec![("qp", 3), ("cq", 4)],
+                queue_pairs: vec![("rts", 3)],
+                queue_depths: vec![("fault", 1)],
+                held_bytes: 1 << 20,
+                ..NicGauges::default()
+            },
+        }
+    }
+
+    #[test]
+    fn the_text_obeys_the_format() {
+        let engine = EngineSnapshot {
+            uptime: Duration::from_millis(1500),
+            ..EngineSnapshot::default()
+        };
+        let text = prometheus_text(&[nic("a"), nic("b")], &engine);
+        let families = check(&text);
+        assert!(families.len() > Counter::COUNT + 15);
+        for line in [
+            "faultline_engine_uptime_seconds 1.5",
+            "faultline_wire_bytes_total{nic=\"b\",direction=\"rx\",opcode=\"rc_send_only\"} 100",
+            "faultline_packets_total{nic=\"a\",direction=\"tx\",opcode=\"raw\"} 2",
+            "faultline_messages_total{nic=\"a\",direction=\"tx\",opcode=\"rc_read_request\"} 2",
+            "faultline_doorbells_total{nic=\"a\",kind=\"sq\"} 2",
+            "faultline_diagnostics_total{nic=\"a\",kind=\"fault_done\"} 4",
+            "faultline_fault_stage_seconds_bucket{le=\"+Inf\",nic=\"a\",stage=\"total\"} 4",
+            "faultline_device_page_faults_total{nic=\"a\"} 7",
+            "faultline_device_table_bytes{nic=\"a\"} 7",
+            "faultline_objects{nic=\"a\",kind=\"qp\"} 3",
+            "faultline_held_bytes{nic=\"a\"} 1048576",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is absent");
+        }
+    }
+
+    #[test]
+    fn a_guest_adds_no_more_series_than_there_are_opcodes() {
+        let text = prometheus_text(&[nic("a")], &EngineSnapshot::default());
+        let opcodes = faultline_wire::Opcode::ALL.len() + 1;
+        let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+        assert_eq!(lines("faultline_frames_total"), 2 * opcodes);
+        assert!(lines("faultline_doorbells_total") <= 10);
+    }
+
+    #[test]
+    fn names_of_nics_are_escaped() {
+        let text = prometheus_text(&[nic("a\"b\\c\nd")], &EngineSnapshot::default());
+        assert!(text.contains(r#"{nic="a\"b\\c\nd"}"#));
+        check(&text);
+    }
+
+    #[test]
+    fn no_nics_is_no_error() {
+        check(&prometheus_text(&[], &EngineSnapshot::default()));
+    }
+}

@@ -1,0 +1,124 @@
+//! The stages of a page fault's latency (`docs/sight.md`).
+
+use faultline_nic::{DriverTimes, Instant};
+
+/// A stage of the latency of a page fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Raised, until the driver has read the record.
+    Interrupt,
+    /// Until the driver begins to serve it.
+    Wait,
+    /// Until the pages are mapped.
+    Map,
+    /// Until the RESUME command is posted.
+    Post,
+    /// Resumed, until the access is carried out.
+    Data,
+    /// Raised, until the access is carried out: the sum of the others.
+    Total,
+}
+
+impl Stage {
+    /// All stages, in their order.
+    pub const ALL: [Self; 6] = [
+        Self::Interrupt,
+        Self::Wait,
+        Self::Map,
+        Self::Post,
+        Self::Data,
+        Self::Total,
+    ];
+    /// Number of stages.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// The name in metrics, traces and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Interrupt => "interrupt",
+            Self::Wait => "wait",
+            Self::Map => "map",
+            Self::Post => "post",
+            Self::Data => "data",
+            Self::Total => "total",
+        }
+    }
+}
+
+/// The stages from the miss until RESUME, in nanoseconds. Their sum is the time between these two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// [`Stage::Interrupt`].
+    pub interrupt: u64,
+    /// [`Stage::Wait`], [`Stage::Map`] and [`Stage::Post`]; `None` if the driver reports no times.
+    pub driver: Option<[u64; 3]>,
+}
+
+impl Service {
+    /// Divides the time between `raised` and `resumed`. The driver's durations are the guest's word: those that do not fit
+    /// into this time are cut, the earliest first.
+    pub fn new(raised: Instant, resumed: Instant, driver: DriverTimes) -> Self {
+        let mut left = resumed.0.saturating_sub(raised.0);
+        if driver == DriverTimes::default() {
+            return Self {
+                interrupt: left,
+                driver: None,
+            };
+        }
+        let mut cut = |reported: u32| {
+            let part = u64::from(reported).min(left);
+            left -= part;
+            part
+        };
+        let post = cut(driver.post_ns);
+        let map = cut(driver.map_ns);
+        let wait = cut(driver.wait_ns);
+        Self {
+            interrupt: left,
+            driver: Some([wait, map, post]),
+        }
+    }
+
+    /// The stages that are known, in their order, with their durations.
+    pub fn stages(self) -> impl Iterator<Item = (Stage, u64)> {
+        let driver = self
+            .driver
+            .map(|[wait, map, post]| [(Stage::Wait, wait), (Stage::Map, map), (Stage::Post, post)]);
+        std::iter::once((Stage::Interrupt, self.interrupt)).chain(driver.into_iter().flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(wait_ns: u32, map_ns: u32, post_ns: u32) -> Vec<(Stage, u64)> {
+        let driver = DriverTimes {
+            wait_ns,
+            map_ns,
+            post_ns,
+        };
+        Service::new(Instant(1000), Instant(2000), driver)
+            .stages()
+            .collect()
+    }
+
+    #[test]
+    fn the_stages_add_up_to_the_time_until_resume() {
+        use Stage::{Interrupt, Map, Post, Wait};
+        assert_eq!(
+            service(100, 200, 50),
+            [(Interrupt, 650), (Wait, 100), (Map, 200), (Post, 50)]
+        );
+        // A driver without times, and one whose times cannot be.
+        assert_eq!(service(0, 0, 0), [(Interrupt, 1000)]);
+        assert_eq!(
+            service(900, 200, 50),
+            [(Interrupt, 0), (Wait, 750), (Map, 200), (Post, 50)]
+        );
+        assert_eq!(
+            service(1, u32::MAX, u32::MAX),
+            [(Interrupt, 0), (Wait, 0), (Map, 0), (Post, 1000)]
+        );
+    }
+}

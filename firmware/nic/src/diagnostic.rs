@@ -1,0 +1,366 @@
+//! What a NIC reports of its work: typed events, for logs, metrics, traces and tests.
+//!
+//! Counters say how often something happened; a diagnostic says to which queue pair, key and page. The NIC itself reads none of
+//! them. They are kept in a ring of fixed size: a caller that does not poll loses the oldest, and the NIC works as before.
+
+use std::collections::VecDeque;
+
+use crate::injection::point::Point;
+use crate::qp::State;
+use crate::time::{Instant, Nanos};
+
+/// Diagnostics that are kept for the caller.
+const CAPACITY: usize = 256;
+
+/// Queues of commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum CommandQueue {
+    /// Admin commands: objects are created, changed and destroyed.
+    Admin,
+    /// Translation commands: page entries, invalidations, answers to faults.
+    Translation,
+}
+
+/// Which queue has overrun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum OverrunQueue {
+    /// A completion queue is full, or its memory can't be written.
+    Completion,
+    /// An event queue can't be written. The device stops.
+    Event,
+    /// The queue of fault records: the fault has no record, and is raised again later.
+    Fault,
+    /// The frames that wait for a NIC whose ingress is stopped.
+    Ingress,
+    /// The packets that wait for a page (services that do not retransmit).
+    Parked,
+}
+
+/// Why a requester sends packets again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum RetryCause {
+    /// No acknowledgement in time (IBTA 9.7.6.1).
+    Timeout,
+    /// A NAK for a PSN sequence error.
+    SequenceNak,
+}
+
+/// How a memory key was used that refused it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum KeyUse {
+    /// As the local key of a work request.
+    Local,
+    /// As the remote key of a packet.
+    Remote,
+}
+
+/// Durations that the driver reports for a fault, in nanoseconds of the guest's clock. All zero if it reports none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct DriverTimes {
+    /// From reading the fault record until its service begins.
+    pub wait_ns: u32,
+    /// From then until the pages are mapped.
+    pub map_ns: u32,
+    /// From then until the RESUME command is posted.
+    pub post_ns: u32,
+}
+
+/// Something that has happened in a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Diagnostic {
+    /// The device has stopped; `cause` is a FAULTLINE_FATAL_* value.
+    Fatal {
+        /// Why.
+        cause: u32,
+    },
+    /// The device was reset.
+    Reset,
+    /// A queue pair has changed its state by MODIFY_QP or by an error.
+    QpState {
+        /// QP number.
+        qpn: u32,
+        /// State before.
+        from: State,
+        /// State now.
+        to: State,
+    },
+    /// A queue pair or work queue has failed, or a part of it: an asynchronous event tells the driver.
+    QpFailed {
+        /// QP number.
+        qpn: u32,
+        /// Kind of the asynchronous event (`faultline_abi::event`).
+        event: u8,
+    },
+    /// A work request has completed in error (not: flushed).
+    WorkFailed {
+        /// QP number.
+        qpn: u32,
+        /// Status of the completion (`enum ib_wc_status`).
+        status: u8,
+        /// FAULTLINE_VENDOR_ERR_*.
+        vendor: u8,
+        /// It was a receive.
+        receive: bool,
+    },
+    /// A page is missing, and the driver gets a record of it, unless an injection prevents that.
+    FaultRaised {
+        /// Token of the fault.
+        token: u64,
+        /// QP number.
+        qpn: u32,
+        /// Memory key.
+        key: u32,
+        /// First missing byte.
+        va: u64,
+        /// Bytes that are demanded.
+        bytes: u32,
+        /// PSN of the packet.
+        psn: u32,
+        /// The access writes.
+        write: bool,
+        /// A local buffer of the requester; else memory that a packet needs.
+        requester: bool,
+    },
+    /// A page is missing whose fault is outstanding.
+    FaultJoined {
+        /// Token of the fault.
+        token: u64,
+        /// QP number.
+        qpn: u32,
+        /// First missing byte.
+        va: u64,
+    },
+    /// The driver has repaired a fault.
+    FaultResumed {
+        /// Token of the fault.
+        token: u64,
+        /// When it was raised.
+        raised: Instant,
+        /// Queue pairs that waited.
+        waiters: u32,
+        /// What took how long in the guest.
+        driver: DriverTimes,
+    },
+    /// The driver has answered a fault with an error.
+    FaultFailed {
+        /// Token of the fault.
+        token: u64,
+        /// When it was raised.
+        raised: Instant,
+    },
+    /// The driver has not answered a fault in time.
+    FaultExpired {
+        /// Token of the fault.
+        token: u64,
+        /// When it was raised.
+        raised: Instant,
+    },
+    /// The region of a fault is gone or has changed; the access is tried again.
+    FaultCancelled {
+        /// Token of the fault.
+        token: u64,
+        /// When it was raised.
+        raised: Instant,
+    },
+    /// A queue pair that waited for a fault was called.
+    FaultContinued {
+        /// Token of the fault.
+        token: u64,
+        /// QP number.
+        qpn: u32,
+    },
+    /// The access that has met the fault was carried out.
+    FaultDone {
+        /// Token of the fault.
+        token: u64,
+        /// QP number.
+        qpn: u32,
+        /// When the driver resumed it.
+        resumed: Instant,
+        /// When it was raised.
+        raised: Instant,
+    },
+    /// Fault policy `stall` has stopped the ingress of the NIC.
+    Stalled {
+        /// QP number.
+        qpn: u32,
+    },
+    /// The ingress goes on.
+    StallEnded {
+        /// How long it was stopped.
+        after: Nanos,
+    },
+    /// The ingress was stopped for too long; its first packet is dropped.
+    StallTimedOut {
+        /// QP number.
+        qpn: u32,
+    },
+    /// A request was refused for now.
+    RnrNakSent {
+        /// QP number.
+        qpn: u32,
+        /// PSN of the request.
+        psn: u32,
+        /// The fault for which it waits; 0: there was no receive work request, or no room for a fault.
+        token: u64,
+    },
+    /// A request of this queue pair was refused for now.
+    RnrNakReceived {
+        /// QP number.
+        qpn: u32,
+        /// PSN of the request.
+        psn: u32,
+        /// How long to wait.
+        delay: Nanos,
+    },
+    /// Packets from `psn` on are sent again.
+    Retried {
+        /// QP number.
+        qpn: u32,
+        /// First PSN.
+        psn: u32,
+        /// Why.
+        cause: RetryCause,
+    },
+    /// The responder has asked for packets again (NAK, PSN sequence error).
+    SequenceNakSent {
+        /// QP number.
+        qpn: u32,
+        /// Expected PSN.
+        psn: u32,
+    },
+    /// The retries of a queue pair are used up.
+    RetriesExhausted {
+        /// QP number.
+        qpn: u32,
+        /// PSN that was not acknowledged.
+        psn: u32,
+        /// The peer was not ready each time (RNR); else it did not answer or asked again.
+        rnr: bool,
+    },
+    /// A memory key does not allow an access.
+    KeyRefused {
+        /// QP number.
+        qpn: u32,
+        /// Memory key.
+        key: u32,
+        /// Address.
+        va: u64,
+        /// Who has named the key.
+        by: KeyUse,
+    },
+    /// A request was refused for good.
+    RequestRefused {
+        /// QP number.
+        qpn: u32,
+        /// PSN of the request.
+        psn: u32,
+        /// NAK code (IBTA table 45).
+        nak: u8,
+    },
+    /// A queue has overrun.
+    Overrun {
+        /// Kind of the queue.
+        queue: OverrunQueue,
+        /// Number of the queue, or of the queue pair.
+        object: u32,
+    },
+    /// A command was executed.
+    Command {
+        /// Queue.
+        queue: CommandQueue,
+        /// Opcode.
+        opcode: u16,
+        /// Status (`faultline_abi::Status`); 0: well.
+        status: u16,
+        /// Translation: the memory key. Admin: the object that was created, or that the command names.
+        object: u32,
+    },
+    /// An injection had an effect.
+    Injected {
+        /// The injection's id.
+        id: u32,
+        /// Where.
+        point: Point,
+        /// QP number; 0: the point has none.
+        qpn: u32,
+        /// Number of another object, or else the memory key; 0: the point has none.
+        object: u32,
+    },
+    /// A doorbell was refused.
+    DoorbellRefused {
+        /// Doorbell page.
+        page: u32,
+        /// Object.
+        object: u32,
+    },
+}
+
+/// The ring of diagnostics that the caller has not taken.
+#[derive(Debug)]
+pub(crate) struct Diagnostics {
+    ring: VecDeque<(Instant, Diagnostic)>,
+    lost: u64,
+}
+
+impl Default for Diagnostics {
+    fn default() -> Self {
+        Self {
+            ring: VecDeque::with_capacity(CAPACITY),
+            lost: 0,
+        }
+    }
+}
+
+impl Diagnostics {
+    /// Keeps a diagnostic, in place of the oldest if there is no room.
+    #[inline]
+    pub(crate) fn push(&mut self, now: Instant, diagnostic: Diagnostic) {
+        if self.ring.len() >= CAPACITY {
+            self.ring.pop_front();
+            self.lost = self.lost.wrapping_add(1);
+        }
+        self.ring.push_back((now, diagnostic));
+    }
+
+    /// Takes the oldest.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<(Instant, Diagnostic)> {
+        self.ring.pop_front()
+    }
+
+    /// How many were lost since the last call.
+    pub(crate) fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_gives_way() {
+        let mut kept = Diagnostics::default();
+        for at in 0..CAPACITY as u64 + 3 {
+            kept.push(Instant(at), Diagnostic::Reset);
+        }
+        assert_eq!(kept.take_lost(), 3);
+        assert_eq!(kept.take_lost(), 0);
+        assert_eq!(kept.pop(), Some((Instant(3), Diagnostic::Reset)));
+        let rest = std::iter::from_fn(|| kept.pop()).count();
+        assert_eq!(rest, CAPACITY - 1);
+    }
+
+    /// Each is copied into a ring with a record for every packet.
+    #[test]
+    fn a_diagnostic_is_small() {
+        assert!(size_of::<Diagnostic>() <= 40, "{}", size_of::<Diagnostic>());
+    }
+}

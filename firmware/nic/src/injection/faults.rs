@@ -1,0 +1,140 @@
+//! Injected effects on fault records and on answers to faults.
+
+use faultline_abi::U64;
+use faultline_abi::admin::Counter;
+use faultline_abi::event::Eqe;
+
+use super::delayed::Delayed;
+use super::entry::Facts;
+use super::point::{Outcome, Point};
+use crate::context::Context;
+use crate::diagnostic::Diagnostic;
+use crate::dma::Dma;
+use crate::eq::Eq;
+use crate::fault::{FaultSource, Need, Token, WaitKind};
+use crate::nic::Nic;
+use crate::number::len32;
+use crate::page_table::PAGE_SHIFT;
+use crate::time::{Instant, Nanos};
+use crate::work;
+
+/// How long a fault queue without room, by [`Outcome::Overrun`], looks full to queue pairs that wait for room. Without such a
+/// time a queue pair would find no room, wait, and be called again, all at the same point in time.
+const OVERRUN: Nanos = Nanos::from_micros(100);
+
+impl<M: Dma> Context<'_, M> {
+    /// A record of this fault is about to be written. Returns what is to happen instead.
+    #[cold]
+    pub(crate) fn inject_fault_record(
+        &mut self,
+        source: Option<FaultSource>,
+        need: &Need,
+    ) -> Option<Outcome> {
+        let requester = source.is_some_and(|source| source.wait == WaitKind::Send);
+        let facts = Facts {
+            qpn: source.map(|source| source.qpn),
+            key: Some(need.absent.key),
+            va: Some(need.absent.va),
+            code: Some(u16::from(requester)),
+            level: Some(len32(self.core.faults.outstanding())),
+            ..Facts::default()
+        };
+        let outcome = self.core.inject(self.now, Point::FaultRecord, &facts)?;
+        if outcome != Outcome::Overrun {
+            return Some(outcome);
+        }
+        if self.core.faults.records.no_room_until <= self.now {
+            // Without an end that is scheduled, queue pairs would wait for the fault timeout.
+            let end = self.core.delay(self.now, OVERRUN, Delayed::FaultRoom);
+            end.ok()?;
+            self.core.faults.records.no_room_until = self.now + OVERRUN;
+        }
+        Some(outcome)
+    }
+
+    /// Writes the record of a new fault, or does what was injected instead.
+    #[cold]
+    pub(crate) fn write_injected_record(&mut self, eqn: u32, mut record: Eqe, outcome: Outcome) {
+        match outcome {
+            Outcome::Drop => return,
+            Outcome::Delay(by) => {
+                let late = Delayed::FaultRecord(record);
+                if self.core.delay(self.now, by, late).is_ok() {
+                    return;
+                }
+            }
+            Outcome::Duplicate => self.write_record(eqn, record),
+            Outcome::Corrupt => {
+                let next = record.va.get().wrapping_add(1 << PAGE_SHIFT);
+                record.va = U64::new(next);
+            }
+            Outcome::Fail(_) | Outcome::Report | Outcome::Overrun => {}
+        }
+        self.write_record(eqn, record);
+    }
+
+    /// A fault that was just raised is answered as failed. Its queue pair is called in the next turn, because it does not know
+    /// the token yet.
+    #[cold]
+    pub(crate) fn fail_new_fault(&mut self, token: Token) {
+        if let Some(fault) = self.core.faults.answer(token, false) {
+            self.count(Counter::page_faults_failed);
+            self.diagnose(Diagnostic::FaultFailed {
+                token: token.number(),
+                raised: fault.raised,
+            });
+            self.core.defer(self.now);
+        }
+    }
+
+    /// Writes a fault record, or keeps it while the queue is held or has no room. That of a fault which has ended is dropped.
+    pub(crate) fn write_record(&mut self, eqn: u32, record: Eqe) {
+        self.core.charge(work::COMPLETION);
+        let core = &mut *self.core;
+        let token = Token::from_number(record.token.get());
+        if !core.faults.is_outstanding(token) {
+            return;
+        }
+        let Some(eq) = core.eqs.get_mut(eqn) else {
+            return;
+        };
+        if core.faults.records.must_keep() || !eq.has_room() {
+            core.faults.records.keep(record);
+            return;
+        }
+        let raised = eq.write(self.mem, self.now, record);
+        self.act_on(eqn, raised);
+    }
+
+    /// Writes the records that were kept, as far as there is room, until the turn is over.
+    pub(crate) fn write_kept_records(&mut self) {
+        let turn = self.core.begin_turn();
+        while let Some(eqn) = self.core.faults.eqn
+            && self.core.faults.records.may_write_kept()
+            && self.core.eqs.get(eqn).is_some_and(Eq::has_room)
+            && let Some(record) = self.core.faults.records.take_kept()
+        {
+            self.core.charge(work::COMPLETION);
+            let token = Token::from_number(record.token.get());
+            if self.core.faults.is_outstanding(token)
+                && let Some(eq) = self.core.eqs.get_mut(eqn)
+            {
+                let raised = eq.write(self.mem, self.now, record);
+                self.act_on(eqn, raised);
+            }
+            if self.core.is_over(turn) {
+                self.core.defer(self.now);
+                return;
+            }
+        }
+    }
+}
+
+impl Nic {
+    /// A delayed fault record is due.
+    pub(super) fn write_late_record<M: Dma>(&mut self, now: Instant, mem: &M, record: Eqe) {
+        if let Some(eqn) = self.core.faults.eqn {
+            self.context(now, mem).write_record(eqn, record);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What the parts of a NIC call at a point, and what an operator calls.
+
+use super::delayed::Delayed;
+use super::entry::{Facts, Injection, InjectionError, InjectionUse};
+use super::point::{Outcome, Point};
+use super::random::SplitMix64;
+use super::table::Injections;
+use crate::core::Core;
+use crate::diagnostic::Diagnostic;
+use crate::nic::Nic;
+use crate::time::{Instant, Nanos};
+use crate::work;
+
+impl Core {
+    /// A point is passed. Returns what is to happen instead; `None`: what happens without injections.
+    #[cold]
+    pub(crate) fn inject(&mut self, now: Instant, point: Point, facts: &Facts) -> Option<Outcome> {
+        let entries = self.injections.table.len() as u64;
+        work::count_steps(entries);
+        self.charge(entries);
+        let mut decided = None;
+        let mut used_up = false;
+        let Injections { table, random, .. } = &mut self.injections;
+        for entry in table {
+            let injection = entry.injection;
+            if injection.point != point || !injection.filter.matches(facts) {
+                continue;
+            }
+            let outcome = injection.outcome;
+            if decided.is_some() && outcome != Outcome::Report {
+                entry.matches = entry.matches.saturating_add(1);
+                continue;
+            }
+            if !entry.is_due(random) {
+                continue;
+            }
+            entry.effects = entry.effects.saturating_add(1);
+            used_up |= entry.is_used_up();
+            if outcome != Outcome::Report {
+                decided = Some(outcome);
+            }
+            self.diagnostics.push(
+                now,
+                Diagnostic::Injected {
+                    id: injection.id,
+                    point,
+                    qpn: facts.qpn.unwrap_or(0),
+                    object: facts.object.or(facts.key).unwrap_or(0),
+                },
+            );
+        }
+        if used_up {
+            self.injections.update_mask();
+            self.watch_lookups();
+        }
+        decided
+    }
+
+    /// Takes the first delayed thing if it is due.
+    pub(crate) fn pop_delayed(&mut self, now: Instant) -> Option<Delayed> {
+        let what = self.injections.delayed.pop(now)?;
+        self.injections.update_mask();
+        Some(what)
+    }
+
+    /// Keeps something until later. Returns it if there is no room.
+    pub(crate) fn delay(
+        &mut self,
+        now: Instant,
+        by: Nanos,
+        what: Delayed,
+    ) -> Result<(), Box<Delayed>> {
+        let delayed = self.injections.delayed.push(now + by, what);
+        self.injections.update_mask();
+        delayed
+    }
+}
+
+impl Nic {
+    /// Adds an entry to the injection table. It applies from now on, and survives resets of the device.
+    pub fn add_injection(&mut self, injection: Injection) -> Result<(), InjectionError> {
+        self.core.injections.add(injection)?;
+        self.core.watch_lookups();
+        Ok(())
+    }
+
+    /// Removes the entry with this id. Returns false if there is none. What it has delayed still happens, and a command
+    /// queue that it has stopped stays so.
+    pub fn remove_injection(&mut self, id: u32) -> bool {
+        let removed = self.core.injections.remove(id);
+        self.core.watch_lookups();
+        removed
+    }
+
+    /// Removes all entries. What they have delayed still happens.
+    pub fn clear_injections(&mut self) {
+        self.core.injections.clear();
+        self.core.watch_lookups();
+    }
+
+    /// Starts the random numbers for [`Injection::per_million`]: the same seed and the same inputs have the same effects.
+    pub fn seed_injections(&mut self, seed: u64) {
+        self.core.injections.random = SplitMix64(seed);
+    }
+
+    /// The entries of the injection table in their order, and how often each has matched and had an effect.
+    pub fn injections(&self) -> &[InjectionUse] {
+        &self.core.injections.table
+    }
+}

@@ -1,0 +1,82 @@
+//! The injection table of a NIC.
+
+use super::delayed::DelayQueue;
+use super::entry::{Injection, InjectionError, InjectionUse, MAX_INJECTIONS};
+use super::point::Point;
+use super::random::SplitMix64;
+use crate::time::Instant;
+
+/// The table of a NIC, and what it has delayed.
+#[derive(Debug, Default)]
+pub(crate) struct Injections {
+    /// A bit for each point that has injections which are not used up, and that of [`Point::Completion`] while completions are
+    /// delayed.
+    mask: u8,
+    pub(super) table: Vec<InjectionUse>,
+    pub(super) random: SplitMix64,
+    pub(super) delayed: DelayQueue,
+}
+
+impl Injections {
+    /// False if nothing is injected at this point. Hot paths test this only.
+    #[inline]
+    pub(crate) fn has(&self, point: Point) -> bool {
+        self.mask & point.bit() != 0
+    }
+
+    /// Whether an injection at this point may apply to this queue pair.
+    #[inline]
+    pub(crate) fn concern(&self, point: Point, qpn: u32) -> bool {
+        self.has(point) && self.table.iter().any(|entry| entry.concerns(point, qpn))
+    }
+
+    pub(super) fn add(&mut self, injection: Injection) -> Result<(), InjectionError> {
+        injection.check()?;
+        let id = injection.id;
+        if self.table.iter().any(|entry| entry.injection.id == id) {
+            return Err(InjectionError::DuplicateId(id));
+        }
+        if self.table.len() >= MAX_INJECTIONS {
+            return Err(InjectionError::Full);
+        }
+        self.table.push(InjectionUse {
+            injection,
+            matches: 0,
+            effects: 0,
+        });
+        self.update_mask();
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, id: u32) -> bool {
+        let before = self.table.len();
+        self.table.retain(|entry| entry.injection.id != id);
+        self.update_mask();
+        self.table.len() != before
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.table.clear();
+        self.update_mask();
+    }
+
+    pub(super) fn update_mask(&mut self) {
+        let active = self.table.iter().filter(|entry| !entry.is_used_up());
+        self.mask = active.fold(0, |mask, entry| mask | entry.injection.point.bit());
+        if self.delayed.has_completions() {
+            self.mask |= Point::Completion.bit();
+        }
+    }
+
+    /// As after a reset of the device: nothing is delayed.
+    pub(crate) fn reset(&mut self) {
+        self.delayed = DelayQueue::default();
+        self.update_mask();
+    }
+
+    /// When the next delayed thing is due.
+    #[inline]
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.delayed.next_due()
+    }
+}

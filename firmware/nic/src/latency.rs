@@ -1,0 +1,69 @@
+//! A model of the latency of hardware: for how long the NIC sends nothing, beside look-ups in page tables
+//! ([`NicConfig::lookup`](crate::NicConfig::lookup)).
+//!
+//! The NIC is one pipeline: what one queue pair waits for delays the others, too. What arrives is not delayed, but its answer is.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::time::Nanos;
+
+/// The latency of what hardware does for each work request. Zero: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// From the doorbell of a send queue until the NIC begins with it.
+    pub doorbell: Nanos,
+    /// For each work request that the doorbell announces: the DMA reads of the request and of its data. They do not overlap.
+    pub pcie: Nanos,
+    /// Queue pairs whose state the NIC keeps; 0: all.
+    pub qp_cache_entries: u32,
+    /// Reading the state of another queue pair, when it sends or receives.
+    pub qp_cache_miss: Nanos,
+}
+
+impl Latency {
+    pub(crate) fn caches(self) -> bool {
+        self.qp_cache_entries > 0 && self.qp_cache_miss.0 > 0
+    }
+}
+
+/// Queue pairs whose state is in the NIC: the least recently used one gives way.
+#[derive(Debug, Default)]
+pub(crate) struct QpCache {
+    uses: u64,
+    last_use: HashMap<u32, u64>,
+    by_use: BTreeMap<u64, u32>,
+}
+
+impl QpCache {
+    /// A queue pair is used, one of `entries` at most that are kept. Returns false if its state was not there.
+    pub(crate) fn touch(&mut self, qpn: u32, entries: u32) -> bool {
+        self.uses = self.uses.wrapping_add(1);
+        let before = self.last_use.insert(qpn, self.uses);
+        if let Some(before) = before {
+            self.by_use.remove(&before);
+        }
+        self.by_use.insert(self.uses, qpn);
+        let most = usize::try_from(entries).unwrap_or(usize::MAX);
+        if self.by_use.len() > most
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.last_use.remove(&oldest);
+        }
+        before.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_queue_pair_gives_way() {
+        let mut cache = QpCache::default();
+        let mut touched = |qpn| cache.touch(qpn, 2);
+        let hits = [1, 2, 1, 3, 1, 2, 3].map(&mut touched);
+        // 3 replaces 2, then 2 replaces 3, and 3 replaces 1.
+        assert_eq!(hits, [false, false, true, false, true, false, false]);
+        assert!(cache.touch(2, 2) && !cache.touch(1, 2));
+    }
+}

@@ -1,0 +1,139 @@
+//! The priority of a cluster's processes: those of guests that boot while tests run in others have a low one until they are
+//! needed.
+
+use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Pid, getpriority_process, setpriority_process};
+
+/// Niceness of guests that boot while tests run. Their share beside the tests is a tenth: enough for the kernel's timeouts.
+const BESIDE: i32 = 10;
+/// Passes over the threads of a process, at most: a thread that appears during a pass has its creator's old niceness.
+const PASSES: usize = 10;
+
+/// The processes of a cluster, and whether they have the niceness of a thread that boots beside tests.
+#[derive(Debug, Clone, Default)]
+pub struct Priority(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    low: bool,
+    /// The niceness of the thread that has raised it.
+    raised: Option<i32>,
+    /// Each with its niceness relative to the lab's.
+    processes: Vec<(Pid, i32)>,
+}
+
+impl Priority {
+    /// That of guests that boot while tests run in others.
+    pub fn low() -> Self {
+        let priority = Self::default();
+        priority.lock().low = true;
+        priority
+    }
+
+    /// True until [`Self::raise`] for a low one.
+    pub fn is_low(&self) -> bool {
+        self.lock().low
+    }
+
+    /// Adds a process whose niceness is to be this much above that of the lab.
+    pub fn add(&self, process: Pid, above: i32) {
+        let mut state = self.lock();
+        state.processes.push((process, above));
+        if let Some(normal) = state.raised {
+            set(process, normal + above);
+        }
+    }
+
+    /// Raises the priority of all processes, also of those that will be added, to that of a cluster that does not boot beside
+    /// tests.
+    pub fn raise(&self) {
+        let mut state = self.lock();
+        if std::mem::take(&mut state.low) {
+            let normal = getpriority_process(None).unwrap_or_default();
+            state.raised = Some(normal);
+            for &(process, above) in &state.processes {
+                set(process, normal + above);
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the priority of this thread's processes may be raised again after it was lowered.
+pub fn may_be_raised() -> bool {
+    getpriority_process(None).is_ok_and(|before| {
+        setpriority_process(None, before + 1).is_ok() && setpriority_process(None, before).is_ok()
+    })
+}
+
+/// Lowers the priority of this thread and of the processes that it will start.
+pub fn lower_this_thread() {
+    // Without it, guests boot faster and tests run slower.
+    let _ = setpriority_process(None, BESIDE);
+}
+
+/// Sets the niceness of all threads of a process, which Linux keeps for each thread. Without the right to it they keep
+/// theirs.
+fn set(process: Pid, nice: i32) {
+    for _ in 0..PASSES {
+        let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+        let Ok(tasks) = fs::read_dir(tasks) else {
+            return;
+        };
+        let mut changed = false;
+        for task in tasks.flatten() {
+            let id = task.file_name().to_string_lossy().parse().ok();
+            let Some(thread) = id.and_then(Pid::from_raw) else {
+                continue;
+            };
+            if getpriority_process(Some(thread)).is_ok_and(|now| now != nice) {
+                changed |= setpriority_process(Some(thread), nice).is_ok();
+            }
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::command::Owned;
+
+    fn nice_of(process: &Owned) -> i32 {
+        getpriority_process(Some(process.id())).unwrap()
+    }
+
+    #[test]
+    fn a_low_priority_is_kept_until_it_is_raised() {
+        if !may_be_raised() {
+            return;
+        }
+        let normal = getpriority_process(None).unwrap();
+        let beside = |work: fn() -> Owned| {
+            let thread = move || {
+                lower_this_thread();
+                work()
+            };
+            std::thread::spawn(thread).join().unwrap()
+        };
+        let start = || Owned::spawn(Command::new("sleep").arg("1000")).unwrap();
+        let (first, second) = (beside(start), beside(start));
+        let priority = Priority::low();
+        priority.add(first.id(), -1);
+        assert_eq!(nice_of(&first), BESIDE);
+        priority.raise();
+        assert_eq!(nice_of(&first), normal - 1);
+        priority.add(second.id(), 0);
+        assert_eq!(nice_of(&second), normal);
+        assert!(!priority.is_low());
+    }
+}

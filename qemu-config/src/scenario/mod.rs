@@ -1,0 +1,88 @@
+//! `cargo lab scenario`: a program in two guests while a scenario makes faults in their NICs.
+
+mod file;
+mod play;
+mod verdict;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+pub use self::file::Request;
+pub use self::play::{Played, play};
+use crate::cluster::{Cluster, Nic, Plan};
+use crate::command::say;
+use crate::emulator::{self, Emulator, Settings};
+use crate::workspace::Workspace;
+
+/// Boots two guests and plays a scenario in them. Returns true if it has passed.
+pub fn run(
+    workspace: &Workspace,
+    plan: &Plan,
+    request: &Request,
+    junit: Option<&Path>,
+) -> Result<bool> {
+    ensure!(
+        plan.guests == 2 && plan.nic == Nic::Faultline,
+        "a scenario needs two guests with the NIC of this project: leave out --guests and --nic"
+    );
+    let programs = request.programs()?;
+    let dir = workspace.new_run("scenario")?;
+    let program = emulator::build(workspace, plan.profile)?;
+    check(&program, request, plan.config.as_deref(), &dir)?;
+    say(format!("logs and artefacts: {}", workspace.shown(&dir)));
+    let cluster = Cluster::boot(workspace, plan, &dir)?;
+    let mut played = play(&cluster, &program, request, &programs, &|line| {
+        println!("{line}");
+    })?;
+    played.problems.extend(cluster.troubles());
+    cluster.save_logs();
+    print!("{}", played.text());
+    if let Some(junit) = junit {
+        std::fs::write(junit, played.junit())
+            .with_context(|| format!("writing {}", junit.display()))?;
+    }
+    Ok(played.passed())
+}
+
+/// Reads the scenario with an emulator that has no guests, so that a mistake in the file is found before guests boot.
+fn check(program: &Path, request: &Request, config: Option<&Path>, dir: &Path) -> Result<()> {
+    let sockets = tempfile::Builder::new()
+        .prefix("lab-")
+        .tempdir()
+        .context("making a folder for sockets")?;
+    let logs = dir.join("check");
+    std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
+    let settings = Settings {
+        config,
+        control: None,
+        crowded: false,
+    };
+    let emulator = Emulator::start(program, 2, &settings, sockets.path(), &logs)?;
+    play::start(program, &emulator.control, request)
+}
+
+/// The scenarios in a folder with programs for guests, by name.
+#[cfg(test)]
+pub fn for_guests(folder: &Path) -> Result<Vec<PathBuf>> {
+    files(folder, file::has_programs)
+}
+
+/// The scenarios in a folder with traffic for the simulator, by name.
+pub fn for_simulator(folder: &Path) -> Result<Vec<PathBuf>> {
+    files(folder, file::has_traffic)
+}
+
+fn files(folder: &Path, is_wanted: fn(&Path) -> Result<bool>) -> Result<Vec<PathBuf>> {
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "toml") && is_wanted(&path)? {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}

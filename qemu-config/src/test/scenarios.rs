@@ -1,0 +1,239 @@
+//! The suite `scenarios`: the files of `tests/scenarios` that name programs for guests, and the commands of
+//! `docs/tutorial-faults.md`.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+
+use super::host::When;
+use super::robustness::works;
+use super::sight::Test;
+use super::sight::tutorial::{Place, files, missing, steps};
+use super::sight::watched::{SHORT, Watched};
+use super::tally::{Tally, Verdict};
+use crate::cluster::configure;
+use crate::command::{run_logged, say};
+use crate::emulator::{self, Profile};
+use crate::progress;
+use crate::scenario::{Played, Request, for_simulator, play};
+use crate::workspace::Workspace;
+
+/// Where the scenarios are.
+const FOLDER: &str = "tests/scenarios";
+const DOCUMENT: &str = "docs/tutorial-faults.md";
+
+/// The tests. Those in guests have the names of their files.
+pub const TESTS: &[(&str, Test)] = &[
+    ("command_timeout", in_guests),
+    ("failed_command", in_guests),
+    ("late_fault_record", in_guests),
+    ("lost_ack", in_guests),
+    ("lost_acks", in_guests),
+    ("lost_interrupt", in_guests),
+    ("port_down", in_guests),
+    ("rnr_storm", in_guests),
+    ("tutorial", tutorial),
+];
+
+/// Without guests: all scenarios with traffic, in the simulator.
+pub const STEPS: &[&str] = &["simulator"];
+
+/// Runs the steps of this time whose names contain `filter`.
+pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &mut Tally) {
+    if when != When::Beside || !"simulator".contains(filter) {
+        return;
+    }
+    let name = "scenarios::simulator";
+    progress::begin(name);
+    let started = Instant::now();
+    let verdict = match simulate(workspace, dir) {
+        Ok(()) => Verdict::Passed,
+        Err(error) => Verdict::Failed(format!("{error:#}")),
+    };
+    tally.add(name, started.elapsed(), verdict);
+}
+
+fn simulate(workspace: &Workspace, dir: &Path) -> Result<()> {
+    let program = emulator::build(workspace, Profile::Quick)?;
+    let files = for_simulator(&workspace.root().join(FOLDER))?;
+    ensure!(!files.is_empty(), "there are no scenarios in {FOLDER}");
+    let mut command = Command::new(program);
+    command.args(["scenario", "run"]).args(files);
+    run_logged(
+        "simulated scenarios",
+        &mut command,
+        &dir.join("simulated.log"),
+    )
+}
+
+/// Plays the scenario of the test's name.
+fn in_guests(watched: &Watched<'_>) -> Result<()> {
+    let file = watched.workspace.root().join(FOLDER);
+    let file = file.join(watched.name).with_extension("toml");
+    let (played, output) = play_in(watched, &Request::of_file(file))?;
+    fs::write(watched.logs.join("output.log"), &output).context("writing a log")?;
+    ensure!(played.passed(), "{output}");
+    restore(watched)
+}
+
+/// Plays a scenario. Returns all that `cargo lab scenario` prints as well.
+fn play_in(watched: &Watched<'_>, request: &Request) -> Result<(Played, String)> {
+    let output = RefCell::new(String::new());
+    let print = |line: &str| {
+        let mut output = output.borrow_mut();
+        output.push_str(line);
+        output.push('\n');
+    };
+    let programs = request.programs()?;
+    let played = play(
+        watched.cluster,
+        &watched.program,
+        request,
+        &programs,
+        &print,
+    )?;
+    let output = output.into_inner() + &played.text();
+    Ok((played, output))
+}
+
+/// Makes the guests ready for the next scenario: a driver whose device is not as it was is loaded again.
+fn restore(watched: &Watched<'_>) -> Result<()> {
+    for guest in [watched.server, watched.client] {
+        guest.must("ip link set $NETDEV up", SHORT)?;
+    }
+    let Err(error) = works(watched.cluster) else {
+        return Ok(());
+    };
+    say(format!("the driver is loaded again: {error:#}"));
+    for guest in [watched.server, watched.client] {
+        guest.must("modprobe -r faultline && modprobe faultline", SHORT)?;
+        configure(guest, watched.plan)?;
+    }
+    works(watched.cluster)
+}
+
+/// Executes the tutorial: writes its files, plays its scenarios, and compares what they print.
+fn tutorial(watched: &Watched<'_>) -> Result<()> {
+    let root = watched.workspace.root();
+    let text =
+        fs::read_to_string(root.join(DOCUMENT)).with_context(|| format!("reading {DOCUMENT}"))?;
+    for (name, content) in files(&text) {
+        let is_plain = !name.contains('/') && !name.starts_with('.');
+        ensure!(is_plain, "{DOCUMENT}: {name} is not in the folder");
+        fs::write(watched.logs.join(&name), content).with_context(|| format!("writing {name}"))?;
+    }
+    let mut log = String::new();
+    let mut played = 0;
+    for step in steps(&text) {
+        ensure!(
+            step.place == Place::Host,
+            "{DOCUMENT}: {:?} is not on the host",
+            step.command
+        );
+        let Some((command, wanted)) = scenario_command(&step.command)? else {
+            continue;
+        };
+        let request = within(&watched.logs, command);
+        let (result, output) = play_in(watched, &request)?;
+        let mut shown = output.replace(&format!("{}/", watched.logs.display()), "");
+        if !wanted {
+            shown += &format!("{}\n", i32::from(!result.passed()));
+        }
+        log += &format!("--- {}\n{shown}", step.command);
+        fs::write(watched.logs.join("tutorial.log"), &log).context("writing a log")?;
+        ensure!(
+            result.passed() == wanted,
+            "{DOCUMENT}: {}:\n{shown}",
+            step.command
+        );
+        if let Some(line) = missing(&step.shown, &shown) {
+            bail!(
+                "{DOCUMENT}: {}: the output has no line like {line:?} in this place:\n{shown}",
+                step.command
+            );
+        }
+        restore(watched)?;
+        played += 1;
+    }
+    ensure!(played >= 3, "{DOCUMENT} plays {played} scenarios");
+    Ok(())
+}
+
+/// The request of a command `cargo lab scenario …`, and whether the scenario must pass: not if the command shows its exit
+/// status 1.
+fn scenario_command(command: &str) -> Result<Option<(Request, bool)>> {
+    let (command, wanted) = match command.strip_suffix("; echo $?") {
+        Some(command) => (command, false),
+        None => (command, true),
+    };
+    let Some(words) = command.strip_prefix("cargo ") else {
+        return Ok(None);
+    };
+    let parsed = crate::Cli::try_parse_from(words.split_whitespace())
+        .with_context(|| format!("{DOCUMENT}: {command}"))?;
+    match parsed.command {
+        crate::Command::Scenario {
+            file,
+            script,
+            files,
+            seed,
+            ..
+        } => {
+            let request = Request {
+                file,
+                script,
+                files,
+                seed,
+            };
+            Ok(Some((request, wanted)))
+        }
+        _ => bail!("{DOCUMENT}: {command:?} plays no scenario"),
+    }
+}
+
+/// The request with its files in `folder`.
+fn within(folder: &Path, request: Request) -> Request {
+    let place = |file: PathBuf| folder.join(file);
+    Request {
+        file: place(request.file),
+        script: request.script.map(place),
+        files: request.files.into_iter().map(place).collect(),
+        seed: request.seed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::for_guests;
+
+    #[test]
+    fn every_scenario_for_guests_is_a_test() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let files = for_guests(&root.join(FOLDER)).unwrap();
+        let names: Vec<_> = files.iter().filter_map(|file| file.file_stem()).collect();
+        let tests = TESTS.iter().map(|&(name, _)| name);
+        let tests: Vec<&str> = tests.filter(|name| *name != "tutorial").collect();
+        assert_eq!(names, tests);
+        for file in files {
+            let request = Request::of_file(file);
+            assert!(request.programs().is_ok(), "{request:?}");
+        }
+    }
+
+    #[test]
+    fn commands_of_the_tutorial_are_understood() {
+        let command = |text| scenario_command(text).unwrap();
+        assert_eq!(command("ls"), None);
+        let (request, passes) = command("cargo lab scenario a.toml --script b.sh").unwrap();
+        assert_eq!((request.script, passes), (Some("b.sh".into()), true));
+        let (request, passes) = command("cargo lab scenario a.toml; echo $?").unwrap();
+        assert_eq!((request.file, passes), ("a.toml".into(), false));
+        assert!(scenario_command("cargo lab demo").is_err());
+    }
+}

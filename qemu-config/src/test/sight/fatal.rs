@@ -1,0 +1,32 @@
+//! A fatal error that is caused through the API: the guest's devlink reports it, and a new driver makes the device work again.
+
+use anyhow::{Context, Result, ensure};
+
+use super::watched::{SHORT, Watched};
+use crate::cluster::configure;
+use crate::test::robustness::works;
+
+/// The NIC of the second guest.
+const NIC: &str = "nic1";
+
+pub fn run(watched: &Watched<'_>) -> Result<()> {
+    let state = || -> Result<String> {
+        let nic = watched.ctl(&["show", NIC])?;
+        let state = nic["state"].as_str().context("state of a NIC")?;
+        Ok(state.to_owned())
+    };
+    ensure!(state()? == "running", "the NIC is {}", state()?);
+    // The report has numbers of queues that have been used.
+    works(watched.cluster)?;
+    watched.faultline(&["ctl", "action", NIC, "fatal"])?;
+    ensure!(state()? == "fatal", "the NIC is {}", state()?);
+    // The reporter has the cause, and the device works with a new driver.
+    watched.client.must("device_health fatal", 2 * SHORT)?;
+    ensure!(state()? == "running", "the NIC is {}", state()?);
+    watched.expect_log(
+        &["ERROR", "nic{name=nic1}:", "kind=\"fatal\"", "cause=4"],
+        SHORT,
+    )?;
+    configure(watched.client, watched.plan)?;
+    works(watched.cluster)
+}

@@ -1,0 +1,105 @@
+//! The suite `sight`: what the device does is seen from the host as it is in the guests. `tour` executes the tutorial's commands.
+
+mod counts;
+mod fatal;
+mod host_shell;
+mod storm;
+mod tour;
+pub mod tutorial;
+pub mod watched;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use self::watched::Watched;
+use super::pair::Pairs;
+use super::tally::{Tally, Verdict};
+use crate::cluster::{Nic, Plan, TCG_RACE, is_tcg_race};
+use crate::command::say;
+use crate::progress;
+use crate::workspace::Workspace;
+
+/// A test in a pair of guests.
+pub type Test = fn(&Watched<'_>) -> Result<()>;
+
+/// The tests.
+pub const TESTS: &[(&str, Test)] = &[
+    ("tour", tour::run),
+    ("counts", counts::run),
+    // The device has to be reset after it.
+    ("fatal", fatal::run),
+];
+
+/// How often a test is begun whose guests QEMU itself lets die.
+const ATTEMPTS: u32 = 3;
+
+/// The tests whose names contain `filter`.
+pub fn chosen(tests: &[(&'static str, Test)], filter: &str) -> Vec<(&'static str, Test)> {
+    let named = tests.iter().filter(|(name, _)| name.contains(filter));
+    named.copied().collect()
+}
+
+/// Runs tests in pairs of `plan`.
+pub fn run(
+    workspace: &Workspace,
+    tests: &[(&'static str, Test)],
+    plan: &Plan,
+    label: &str,
+    pairs: &mut Pairs<'_>,
+    tally: &mut Tally,
+) -> Result<()> {
+    for &(name, test) in tests {
+        let full = format!("{label}::{name}");
+        if plan.nic != Nic::Faultline {
+            let reason = "only for the NIC of this project".into();
+            tally.add(&full, Duration::ZERO, Verdict::Skipped(reason));
+            continue;
+        }
+        let (mut elapsed, mut result) = judge(workspace, pairs, plan, &full, (name, test))?;
+        let mut retries = Vec::new();
+        for _ in 1..ATTEMPTS {
+            if !matches!(&result, Err(error) if is_tcg_race(&format!("{error:#}"))) {
+                break;
+            }
+            say(format!("{TCG_RACE}; once more"));
+            retries.push(TCG_RACE);
+            (elapsed, result) = judge(workspace, pairs, plan, &full, (name, test))?;
+        }
+        let verdict = match result {
+            Ok(()) => Verdict::Passed,
+            Err(error) => Verdict::Failed(format!(
+                "{error:#}\nlogs: {}",
+                workspace.shown(&pairs.last_dir())
+            )),
+        };
+        tally.add_after(&full, elapsed, verdict, &retries);
+    }
+    Ok(())
+}
+
+/// Runs a test in a pair, which is kept if it works afterwards. Returns how long it took, without booting.
+fn judge(
+    workspace: &Workspace,
+    pairs: &mut Pairs<'_>,
+    plan: &Plan,
+    full: &str,
+    (name, test): (&str, Test),
+) -> Result<(Duration, Result<()>)> {
+    let mut pair = pairs.take(plan)?;
+    progress::begin(full);
+    let started = Instant::now();
+    let result = Watched::new(workspace, &pair.cluster, name).and_then(|watched| test(&watched));
+    let elapsed = started.elapsed();
+    let troubles = pair.troubles().join("\n");
+    let result = match result {
+        Err(error) if !troubles.is_empty() => Err(error.context(troubles)),
+        Ok(()) if !troubles.is_empty() => Err(anyhow::Error::msg(troubles)),
+        result => result,
+    };
+    match &result {
+        Ok(()) => pairs.keep(pair),
+        Err(_) => pair.cluster.save_logs(),
+    }
+    Ok((elapsed, result))
+}

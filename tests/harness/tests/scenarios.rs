@@ -1,0 +1,342 @@
+//! Scenarios on a running process: started, observed and stopped through the control socket.
+
+#![cfg(test)]
+
+mod observed;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use faultline::control::scenario::{ScenarioView, VerdictView};
+use faultline::{Config, ControlSettings};
+use faultline_abi::regs;
+use faultline_harness::testbed::{Fabric, Node, connect_nodes};
+use faultline_harness::traffic::{exchange_anew, impatient};
+use faultline_harness::{QpType, Rng, SendWr, connect};
+use serde_json::json;
+use tempfile::TempDir;
+
+use observed::{exchange, request};
+
+const PATH: &str = "/v1/scenario";
+
+/// Two NICs, `a` and `b`, and a control socket.
+struct Stage {
+    fabric: Fabric,
+    directory: TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let control = ControlSettings {
+            socket: Some(directory.path().join("control")),
+            ..ControlSettings::default()
+        };
+        let config = Config {
+            control,
+            ..Config::default()
+        };
+        let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
+        Self { fabric, directory }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("control")
+    }
+
+    fn nodes(&self) -> (Node, Node) {
+        let node = |name| self.fabric.node(name).unwrap();
+        (node("a"), node("b"))
+    }
+
+    #[track_caller]
+    fn start(&self, text: &str) {
+        let body = json!({"name": "test.toml", "text": text}).to_string();
+        request(&self.socket(), "POST", PATH, &body);
+    }
+
+    #[track_caller]
+    fn show(&self) -> ScenarioView {
+        serde_json::from_str(&request(&self.socket(), "GET", PATH, "")).unwrap()
+    }
+
+    #[track_caller]
+    fn stop(&self) -> VerdictView {
+        serde_json::from_str(&request(&self.socket(), "DELETE", PATH, "")).unwrap()
+    }
+
+    /// The scenario has passed.
+    #[track_caller]
+    fn passed(&self) {
+        let verdict = self.stop();
+        assert!(verdict.passed, "{verdict:#?}");
+        self.fabric.assert_passes_are_short();
+    }
+}
+
+/// A SEND from `a` to `b` over a new connection; its data is checked.
+#[track_caller]
+fn send(a: &mut Node, b: &mut Node, len: usize) {
+    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    connect(&qa, &qb, &impatient()).unwrap();
+    a.buf.fill_pattern(0, len, 7);
+    qb.post_recv(1, &[b.mr.sge(0, len)]).unwrap();
+    let sges = [a.mr.sge(0, len)];
+    qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
+    b.good_completion();
+    a.good_completion();
+    assert_eq!(b.buf.pattern_mismatch(0, len, 7), None);
+}
+
+#[test]
+fn a_lost_ack_is_asked_for_again() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    stage.start(
+        r#"
+        [[rule]]
+        nic = "nic0"
+        on = { qp = 0, dir = "rx", opcode = "ACK", nth = 1 }
+        do = { drop = { times = 2 } }
+        [[expect]]
+        diagnostic = { nic = "a", kind = "retried", count = "2.." }
+        [[expect]]
+        counter = { nic = "b", name = "duplicate_request", value = "2.." }
+        [[expect]]
+        completion = { status = "SUCCESS", count = 2 }
+        [[expect]]
+        packets = { nic = "a", opcode = "rc_send_only", count = "3.." }
+        "#,
+    );
+    send(&mut a, &mut b, 100);
+    assert_eq!(stage.show().rules[0].fired, 2);
+    stage.passed();
+}
+
+#[test]
+fn a_rule_that_has_not_fired_fails_the_run_and_so_does_an_expectation() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    stage.start(
+        r#"
+        [[rule]]
+        name = "no such packet"
+        on = { opcode = "READ" }
+        do = { drop = {} }
+        [[expect]]
+        completion = { status = "RETRY_EXC_ERR", count = "1.." }
+        [[expect]]
+        completion = { status = "SUCCESS", count = 2 }
+        "#,
+    );
+    send(&mut a, &mut b, 100);
+    let verdict = stage.stop();
+    assert!(!verdict.passed);
+    let results: Vec<bool> = verdict.checks.iter().map(|check| check.passed).collect();
+    assert_eq!(results, [false, false, true], "{verdict:#?}");
+    assert_eq!(verdict.checks[0].name, "no such packet");
+    assert_eq!(verdict.checks[0].found, "fired 0 times");
+}
+
+/// Runs of packets are taken apart, and everything arrives although each seventh packet is treated badly.
+#[test]
+fn large_messages_survive_all_changes_of_packets() {
+    let changes = [
+        "drop = {}",
+        "duplicate = {}",
+        r#"delay = { by = "200us" }"#,
+        "reorder = { by = 3 }",
+        r#"corrupt = { part = "payload" }"#,
+        r#"corrupt = { part = "header" }"#,
+        "truncate = { to = 60 }",
+        "ecn_mark = {}",
+        "mig_req = { value = false }",
+    ];
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    for change in changes {
+        stage.start(&format!(
+            r#"
+            [[rule]]
+            on = {{ dir = "rx", opcode = "REQUEST", nth = 3, every = 7 }}
+            do = {{ {change} }}
+            fired = "10.."
+            "#
+        ));
+        send(&mut a, &mut b, 200_000);
+        stage.passed();
+    }
+    // Without a scenario everything is as before.
+    exchange_anew(&mut a, &mut b, &mut Rng::new(1));
+}
+
+#[test]
+fn doorbells_and_interrupts_are_lost_late_or_there_twice() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    let (mut qa, mut qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let mut write = |a: &mut Node, b: &mut Node, least: Duration| {
+        let start = Instant::now();
+        qb.post_recv(1, &[b.mr.sge(0, 8)]).unwrap();
+        let sges = [a.mr.sge(0, 8)];
+        qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
+        b.good_completion();
+        let wc = a.good_completion();
+        qa.retire(&wc);
+        assert!(start.elapsed() >= least);
+    };
+    stage.start(
+        r#"
+        [[rule]]
+        nic = "a"
+        on = { doorbell = "sq", nth = 1 }
+        do = { delay = { by = "100ms" } }
+        [[rule]]
+        nic = "a"
+        on = { doorbell = "sq", nth = 2 }
+        do = { duplicate = {} }
+        "#,
+    );
+    write(&mut a, &mut b, Duration::from_millis(100));
+    write(&mut a, &mut b, Duration::ZERO);
+    write(&mut a, &mut b, Duration::ZERO);
+    stage.passed();
+}
+
+#[test]
+fn an_interrupt_is_lost() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    stage.start(
+        r#"
+        [[rule]]
+        nic = "b"
+        on = { interrupt = 1, nth = 1 }
+        do = { drop = {} }
+        "#,
+    );
+    b.eq.arm().unwrap();
+    b.cq.arm(false).unwrap();
+    send(&mut a, &mut b, 8);
+    assert!(!b.eq.sleep(Duration::from_millis(200)).unwrap());
+    // The event is there; only the interrupt is not.
+    assert!(b.eq.poll().is_some());
+    stage.passed();
+}
+
+#[test]
+fn a_removed_device_reads_as_ones_until_the_next_client() {
+    let stage = Stage::new();
+    let (a, b) = stage.nodes();
+    stage.start(
+        r#"
+        [[rule]]
+        nic = "a"
+        on = { signal = "now" }
+        do = { remove = {} }
+        "#,
+    );
+    assert_ne!(a.nic.read_reg(regs::STATUS).unwrap(), u32::MAX);
+    request(
+        &stage.socket(),
+        "POST",
+        "/v1/scenario/signals",
+        r#"{"name": "now"}"#,
+    );
+    // The request is carried out in the next pass.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while a.nic.read_reg(regs::STATUS).unwrap() != u32::MAX {
+        assert!(Instant::now() < deadline);
+    }
+    stage.passed();
+    drop((a, b));
+    let (mut a, mut b) = stage.nodes();
+    send(&mut a, &mut b, 100);
+}
+
+#[test]
+fn a_pause_and_a_link_that_is_down_end_with_the_scenario() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    stage.start(
+        r#"
+        [[at]]
+        time = "0s"
+        do = { pause = { for = "150ms" } }
+        "#,
+    );
+    let start = Instant::now();
+    send(&mut a, &mut b, 100);
+    assert!(start.elapsed() >= Duration::from_millis(100));
+    stage.passed();
+    stage.start(
+        r#"
+        [[at]]
+        time = "0s"
+        nic = "b"
+        do = { port_down = {} }
+        "#,
+    );
+    let link = || request(&stage.socket(), "GET", "/v1/nics/b/link", "");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !link().contains(r#""up":false"#) {
+        assert!(Instant::now() < deadline);
+    }
+    stage.passed();
+    assert!(link().contains(r#""up":true"#));
+    send(&mut a, &mut b, 100);
+}
+
+#[test]
+fn a_completion_fails_and_a_command_is_refused() {
+    let stage = Stage::new();
+    let (mut a, b) = stage.nodes();
+    let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    stage.start(
+        r#"
+        [[rule]]
+        nic = "a"
+        on = { completion = "SUCCESS", nth = 1 }
+        do = { fail = { with = "LOC_PROT_ERR" } }
+        [[rule]]
+        nic = "b"
+        on = { command = "alloc_pd", nth = 1 }
+        do = { fail = { with = "no_resources" } }
+        "#,
+    );
+    let sges = [a.mr.sge(0, 8)];
+    let write = SendWr::write(&sges, b.mr.remote(0)).signaled();
+    qa.post_send(&write).unwrap();
+    assert_eq!(a.completion().status, faultline_abi::cqe::LOC_PROT_ERR);
+    assert!(b.nic.pd().is_err());
+    assert!(b.nic.pd().is_ok());
+    stage.passed();
+}
+
+#[test]
+fn wrong_requests_are_explained() {
+    let stage = Stage::new();
+    let socket = stage.socket();
+    let start = |text: &str| {
+        let body = json!({"name": "wrong.toml", "text": text}).to_string();
+        exchange(&socket, "POST", PATH, &body)
+    };
+    let answer = start("[[rule]]\non = { opcode = \"SENT\" }\ndo = { drop = {} }\n");
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(
+        answer.contains("wrong.toml") && answer.contains("SENT"),
+        "{answer}"
+    );
+    for (method, path) in [("GET", PATH), ("DELETE", PATH)] {
+        let answer = exchange(&socket, method, path, "");
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    }
+    stage.start("");
+    let answer = start("");
+    assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
+    let signal = r#"{"name": "nothing waits for this"}"#;
+    let answer = exchange(&socket, "POST", "/v1/scenario/signals", signal);
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    stage.passed();
+}

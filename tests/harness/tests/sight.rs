@@ -1,0 +1,303 @@
+//! What a NIC reports is found under the same ids in the log, in the metrics, in the trace and through the API.
+
+#![cfg(test)]
+
+mod observed;
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use faultline::{Config, ControlSettings};
+use faultline_abi::qp::QPS_ERR;
+use faultline_abi::{Status, admin, doorbell, doorbell::Doorbell};
+use faultline_harness::paging::{PAGE, Pager};
+use faultline_harness::testbed::{Fabric, LONG, connect_nodes};
+use faultline_harness::{QpType, SendWr};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use observed::{Log, request};
+
+/// Waits for a line with all of these words.
+#[track_caller]
+fn expect_logged(log: &Log, words: &[&str]) {
+    let start = Instant::now();
+    while start.elapsed() < LONG {
+        let all = |line: &str| words.iter().all(|word| line.contains(word));
+        if log.text().lines().any(all) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("no line with {words:?} in\n{}", log.text());
+}
+
+/// A process with NICs of these names, and its control socket.
+fn observed(names: &[&str]) -> (Observed, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let config = Config {
+        control: ControlSettings {
+            socket: Some(socket.clone()),
+            ..ControlSettings::default()
+        },
+        ..Config::default()
+    };
+    let fabric = Fabric::start_with(config, names).unwrap();
+    (
+        Observed {
+            fabric,
+            _directory: directory,
+        },
+        socket,
+    )
+}
+
+/// A process and the directory of its control socket.
+struct Observed {
+    fabric: Fabric,
+    _directory: TempDir,
+}
+
+impl Deref for Observed {
+    type Target = Fabric;
+
+    fn deref(&self) -> &Fabric {
+        &self.fabric
+    }
+}
+
+fn get(socket: &Path, path: &str) -> Value {
+    serde_json::from_str(&request(socket, "GET", path, "")).unwrap()
+}
+
+/// Diagnostics of a NIC in the trace: kind and fields.
+fn traced(socket: &Path, nic: usize) -> Vec<(String, Value)> {
+    let text = request(socket, "GET", "/v1/trace?from=0&limit=4096", "");
+    let mut lines = text.lines();
+    let header: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    assert_eq!(header["nics"][nic], if nic == 0 { "a" } else { "b" });
+    assert_eq!(header["lost"], 0);
+    let records = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    records
+        .filter(|record| record["nic"] == nic as u64)
+        .filter_map(|record| match &record["event"]["Nic"] {
+            Value::Object(fields) => {
+                let (kind, fields) = fields.iter().next()?;
+                Some((kind.clone(), fields.clone()))
+            }
+            Value::String(kind) => Some((kind.clone(), Value::Null)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[track_caller]
+fn find<'a>(events: &'a [(String, Value)], kind: &str, wanted: &[(&str, u64)]) -> &'a Value {
+    let fits = |fields: &Value| wanted.iter().all(|(name, value)| fields[*name] == *value);
+    let found = events
+        .iter()
+        .find(|(name, fields)| name == kind && fits(fields));
+    match found {
+        Some((_, fields)) => fields,
+        None => panic!("no {kind} with {wanted:?} in {events:#?}"),
+    }
+}
+
+/// The value of the metric of diagnostics of a kind.
+fn counted(metrics: &str, nic: &str, kind: &str) -> u64 {
+    let line = metrics.lines().find(|line| {
+        line.starts_with("faultline_diagnostics_total{")
+            && line.contains(&format!("nic=\"{nic}\""))
+            && line.contains(&format!("kind=\"{kind}\""))
+    });
+    let value = line.and_then(|line| line.rsplit(' ').next());
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
+/// `KeyRefused` -> `key_refused`.
+fn metric_name(kind: &str) -> String {
+    let mut name = String::new();
+    for c in kind.chars() {
+        if c.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(c.to_ascii_lowercase());
+    }
+    name
+}
+
+/// Values of the metric of queue pairs of a NIC, by state.
+fn pairs_by_state(socket: &Path, nic: &str) -> BTreeMap<String, u64> {
+    let metrics = request(socket, "GET", "/metrics", "");
+    let prefix = format!("faultline_queue_pairs{{nic=\"{nic}\",state=\"");
+    let series = metrics.lines().filter_map(|line| {
+        let (state, value) = line.strip_prefix(&prefix)?.split_once("\"} ")?;
+        Some((state.to_owned(), value.parse().unwrap()))
+    });
+    series.collect()
+}
+
+/// The same from the list of queue pairs.
+fn listed_by_state(socket: &Path, nic: &str) -> BTreeMap<String, u64> {
+    let page = get(socket, &format!("/v1/nics/{nic}/queue-pairs"));
+    assert_eq!(page["next"], Value::Null);
+    let mut states = BTreeMap::new();
+    for pair in page["items"].as_array().unwrap() {
+        let state = pair["state"].as_str().unwrap();
+        *states.entry(state.to_owned()).or_default() += 1;
+    }
+    states
+}
+
+#[test]
+fn metrics_count_queue_pairs_by_state() {
+    let (fabric, socket) = observed(&["a", "b"]);
+    let (a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
+    let check = |expected: &[(&str, u64)]| {
+        let mut counted = pairs_by_state(&socket, "a");
+        assert_eq!(counted.len(), 7, "{counted:?}");
+        counted.retain(|_, count| *count > 0);
+        let expected = expected
+            .iter()
+            .map(|(state, count)| ((*state).to_owned(), *count));
+        assert_eq!(counted, expected.collect());
+        assert_eq!(counted, listed_by_state(&socket, "a"));
+    };
+    check(&[]);
+    let idle = [a.qp(QpType::Rc).unwrap(), a.qp(QpType::Ud).unwrap()];
+    check(&[("reset", 2)]);
+    let (mut connected, _peer) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    check(&[("reset", 2), ("rts", 1)]);
+    connected.to_error().unwrap();
+    check(&[("reset", 2), ("err", 1)]);
+    connected.to_reset().unwrap();
+    check(&[("reset", 3)]);
+    drop(idle);
+    check(&[("reset", 1)]);
+    request(
+        &socket,
+        "POST",
+        "/v1/nics/a/actions",
+        r#"{"action": "reset"}"#,
+    );
+    check(&[]);
+}
+
+#[test]
+fn a_diagnostic_has_the_same_ids_everywhere() {
+    let log = Log::start();
+    let (fabric, socket) = observed(&["a", "b"]);
+    let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
+    let (mut qa, qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let mut pager = Pager::new(&b, 16).unwrap();
+
+    // A page fault, seen while it is outstanding and afterwards.
+    let wr = SendWr::write_inline(b"absent", pager.mr.remote(3 * PAGE)).signaled();
+    qa.post_send(&wr).unwrap();
+    let record = pager.record(LONG).unwrap();
+    let faults = get(&socket, "/v1/nics/b/faults");
+    let fault = &faults[0];
+    assert_eq!(fault["token"], record.token.get());
+    assert_eq!(fault["key"], u64::from(record.key.get()));
+    assert_eq!(fault["va"], record.va.get());
+    assert_eq!(fault["qpn"], qb.number());
+    assert_eq!(fault["waiters"], 1);
+    pager.repair(&record).unwrap();
+    let done = a.good_completion();
+    qa.retire(&done);
+    // The WRITE and its repetitions are messages of both NICs.
+    let messages = |nic: &str, name: &str| get(&socket, &format!("/v1/nics/{nic}"))[name].as_u64();
+    let sent = messages("a", "tx_messages").unwrap();
+    assert!(sent >= 2, "{sent}");
+    assert_eq!(messages("b", "rx_messages"), Some(sent));
+    assert_eq!(messages("b", "tx_messages"), Some(0));
+    let (token, number) = (record.token.get(), u64::from(qb.number()));
+    let there = traced(&socket, 1);
+    let ids = [("token", token), ("qpn", number)];
+    let raised = find(&there, "FaultRaised", &ids);
+    assert_eq!(raised["va"], record.va.get());
+    find(&there, "RnrNakSent", &ids);
+    find(&there, "FaultResumed", &ids[..1]);
+    find(&there, "FaultContinued", &ids);
+    find(&there, "FaultDone", &ids);
+    let shown = format!("token={token:#x}");
+    expect_logged(
+        log,
+        &["nic{name=b}", "kind=\"fault_raised\"", &shown, "page fault"],
+    );
+    expect_logged(log, &["nic{name=b}", "kind=\"fault_done\""]);
+
+    // A key that does not exist ends the connection.
+    let mut remote = b.mr.remote(0);
+    remote.key ^= 1;
+    qa.post_send(&SendWr::write_inline(b"refused", remote).signaled())
+        .unwrap();
+    assert!(!a.completion().is_ok());
+    let there = traced(&socket, 1);
+    let key = u64::from(remote.key);
+    find(&there, "KeyRefused", &[("qpn", number), ("key", key)]);
+    find(&there, "RequestRefused", &[("qpn", number), ("nak", 2)]);
+    find(&there, "QpFailed", &[("qpn", number)]);
+    find(&there, "QpState", &[("qpn", number)]);
+    let here = traced(&socket, 0);
+    find(&here, "WorkFailed", &[("qpn", u64::from(qa.number()))]);
+    let (qpn, key) = (format!("qpn={number}"), format!("key={key:#x}"));
+    expect_logged(
+        log,
+        &["WARN", "nic{name=b}", "kind=\"key_refused\"", &qpn, &key],
+    );
+    expect_logged(log, &["WARN", "nic{name=b}", "kind=\"qp_failed\"", &qpn]);
+    assert_eq!(qb.state().unwrap(), QPS_ERR);
+    let pair = get(&socket, &format!("/v1/nics/b/queue-pairs/{number}"));
+    assert_eq!(pair["state"], "err", "{pair}");
+
+    // A command and a doorbell that are refused, and a device that is stopped.
+    let wrong = b.nic.admin(admin::DESTROY_QP, 0xffff, &());
+    assert_eq!(wrong.unwrap_err().status(), Some(Status::BadQp));
+    let bell = Doorbell {
+        kind: doorbell::SQ,
+        object: 0xfffe,
+        value: 1,
+    };
+    b.nic.ring(0, bell).unwrap();
+    let fatal = r#"{"action": "fatal"}"#;
+    let start = Instant::now();
+    while !traced(&socket, 1)
+        .iter()
+        .any(|(kind, _)| kind == "DoorbellRefused")
+    {
+        assert!(start.elapsed() < LONG);
+    }
+    request(&socket, "POST", "/v1/nics/b/actions", fatal);
+    let there = traced(&socket, 1);
+    let status = u64::from(Status::BadQp as u16);
+    find(&there, "Command", &[("status", status)]);
+    find(
+        &there,
+        "DoorbellRefused",
+        &[("page", 0), ("object", 0xfffe)],
+    );
+    find(&there, "Fatal", &[("cause", 4)]);
+    expect_logged(log, &["ERROR", "nic{name=b}", "kind=\"fatal\"", "cause=4"]);
+    expect_logged(log, &["WARN", "kind=\"doorbell_refused\"", "object=65534"]);
+    let nic = get(&socket, "/v1/nics/b");
+    assert_eq!(nic["state"], "fatal", "{nic}");
+
+    // The metrics have counted what the trace has recorded.
+    for (nic, name) in [(0, "a"), (1, "b")] {
+        let events = traced(&socket, nic);
+        let metrics = request(&socket, "GET", "/metrics", "");
+        for (kind, _) in &events {
+            let recorded = events.iter().filter(|(other, _)| other == kind).count();
+            let metric = metric_name(kind);
+            assert_eq!(
+                counted(&metrics, name, &metric),
+                recorded as u64,
+                "{metric}"
+            );
+        }
+    }
+}
