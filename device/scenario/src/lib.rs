@@ -1,12 +1,12 @@
 //! Scenarios: faults at precise moments, repeatable, with expectations.
 //!
-//! - [`file`]: the format of scenario files
+//! - [`mod@file`]: the format of scenario files
 //! - [`trigger`], [`action`], [`expectation`], [`traffic`]: its tables
 //! - [`value`]: times, ranges, probabilities
 //! - [`mod@read`]: reads a file; [`problem`]: what is wrong in it, drawn with its source line
 //! - [`plan`]: a checked scenario, in which names are numbers and defaults are filled in
 //! - [`profile`]: profiles of NICs
-//! - [`schema`]: the JSON schema of the files; [`reference`]: the part of the documentation that is made from the code
+//! - [`schema`]: the JSON schema of the files; [`mod@reference`]: the part of the documentation that is made from the code
 //! - [`rules`]: the rules of a plan while it runs
 //! - [`negation`]: the opposite of expectations and rules, for tests of scenarios
 //! - [`verdict`]: whether rules have fired and expectations hold

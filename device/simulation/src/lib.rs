@@ -5,7 +5,7 @@
 //! follow from the seed: the same file and seed give the same trace, whose hash identifies the run.
 //!
 //! - [`scenario`]: a scenario with its rules, and the verdict on it
-//! - [`run`]: traffic from beginning to end
+//! - [`mod@run`]: traffic from beginning to end
 //! - [`observer`]: where rules see and change what happens
 //! - `world`: NICs, wire and clock
 //! - `pager`, `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
