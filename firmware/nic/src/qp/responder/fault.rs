@@ -129,15 +129,17 @@ impl Responder {
         let Some(wait) = self.waits.ingress.take_if(|wait| wait.token == token) else {
             return Ok(());
         };
+        if wait.carried_out {
+            // The request was sent again and found its page before this answer. A failure concerns nothing any more.
+            if repaired && let Some(fault) = Repaired::new(call, cx.now) {
+                fault.report(qp, cx);
+            }
+            return Ok(());
+        }
         if repaired {
             // An earlier fault of the same packet has served its purpose.
             self.fault_done(qp, cx);
             self.waits.repaired = Repaired::new(call, cx.now);
-            if wait.carried_out
-                && let Some(fault) = self.waits.repaired.take()
-            {
-                fault.report(qp, cx);
-            }
             match wait.how {
                 PacketFate::Refused => self.tell_ready(qp, cx.core),
                 PacketFate::Dropped => self.say_ready(Syndrome::Nak(NakCode::PsnSequenceError)),
