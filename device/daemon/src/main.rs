@@ -32,6 +32,7 @@ enum Command {
     Trace(cli::trace::Save),
     Report(cli::trace::Show),
     Scenario(cli::scenario::Command),
+    Check(cli::check::Check),
     /// Print a script that completes this program's arguments in a shell.
     Completions {
         /// The shell.
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
 fn execute(command: Command) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Scenario(scenario) => return scenario.run(),
+        Command::Check(check) => return check.run(),
         Command::Serve(serve) => serve.run(),
         Command::Ctl(ctl) => ctl.run(),
         Command::Top(top) => top.run(),

@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("faultline-vfio-user", &[]),
     ("faultline-pci", &[]),
     ("faultline-ports", &["faultline-wire"]),
+    ("faultline-oracle", &["faultline-wire"]),
     (
         "faultline-telemetry",
         &["faultline-abi", "faultline-nic", "faultline-wire"],
@@ -58,6 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "faultline-vfio-user",
             "faultline-pci",
             "faultline-ports",
+            "faultline-oracle",
             "faultline-scenario",
             "faultline-simulation",
             "faultline-telemetry",

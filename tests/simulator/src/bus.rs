@@ -28,4 +28,8 @@ pub trait Bus {
     fn doorbell(&mut self, page: u32, bell: Doorbell);
     /// Called while the driver waits for something. Returns false when waiting has become pointless.
     fn wait(&mut self) -> bool;
+    /// The driver has made a queue pair, or is about to begin a connection on it.
+    fn renewed(&mut self, qpn: u32) {
+        let _ = qpn;
+    }
 }

@@ -943,6 +943,9 @@ impl<B: Bus> Driver<B> {
 
     /// Changes a queue pair.
     pub fn modify_qp(&mut self, qpn: u32, attr: &QpAttr) -> Result<()> {
+        if attr.state == QPS_INIT && attr.mask.get() & QP_ATTR_STATE != 0 {
+            self.bus.renewed(qpn);
+        }
         self.command(MODIFY_QP, qpn, attr).map(drop)
     }
 

@@ -4,6 +4,9 @@
 //! formats and checksums take part. Nothing happens by itself: [`World::run`] lets packets and timers happen
 //! in order of time until none is left, and the clock jumps from one to the next. Everything random comes from
 //! one seed.
+//!
+//! A [`faultline_oracle`] sees all packets. A test fails if a NIC has sent one that violates a rule of the specification,
+//! unless the test [permits](World::permit) it.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +21,7 @@ mod world;
 
 pub use bus::{Bus, RAM_BASE};
 pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, Sge, Srq};
+pub use faultline_oracle::Rule;
 pub use memory::{Memory, Persisting};
 pub use pager::{Answer, Pager};
 pub use rng::Rng;

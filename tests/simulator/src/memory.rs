@@ -123,6 +123,11 @@ impl Memory {
         }
     }
 
+    /// True if another processor changes what is read, or counts it.
+    pub(crate) fn is_raced(&self) -> bool {
+        self.racer.0.borrow().is_some()
+    }
+
     pub(crate) fn set_racer(&self, race: impl FnMut(u64, &mut [u8]) + 'static) {
         *self.racer.0.borrow_mut() = Some(Box::new(race));
     }

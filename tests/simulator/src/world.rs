@@ -8,6 +8,7 @@ use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, State as QpState, TxFrame};
+use faultline_oracle::{Oracle, Place, Rule, Violation};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr};
 
@@ -61,6 +62,9 @@ struct State {
     /// The most that a NIC has done in one call.
     longest_call: u64,
     interrupts: Vec<Vec<u16>>,
+    oracle: Oracle,
+    /// Violations that a test causes on purpose.
+    permitted: Vec<Rule>,
 }
 
 impl std::fmt::Debug for State {
@@ -125,6 +129,7 @@ impl State {
                     break;
                 }
                 if let FrameKind::Roce(header) = &frame.kind {
+                    self.judge(id, &frame, &memory);
                     if let Some(trace) = &mut self.trace {
                         trace.push((id, *header));
                     }
@@ -153,10 +158,32 @@ impl State {
         delivered
     }
 
+    /// Shows the packets of a frame that leaves to the oracle.
+    fn judge(&mut self, from: usize, frame: &TxFrame, memory: &Memory) {
+        // Another look at the memory would be another result, and one more of the looks that a test counts.
+        if memory.is_raced() {
+            return;
+        }
+        let nic = &self.nodes[from].nic;
+        let qpn = nic.last_sender();
+        let sender = nic.queue_pair_info(qpn).map(|pair| (qpn, pair.mtu));
+        for packet in 0..frame.packets {
+            if let Ok(bytes) = frame.packet_bytes(packet, memory) {
+                self.oracle.sent(self.now, from, sender, &bytes);
+            }
+        }
+    }
+
     fn hand_over(&mut self, from: usize, frame: &TxFrame, sender: &Memory) {
         let now = Instant(self.now);
         for (id, node) in self.nodes.iter_mut().enumerate() {
             if hears(node, id == from, frame.dst()) {
+                let packets = if sender.is_raced() { 0 } else { frame.packets };
+                for packet in 0..packets {
+                    if let Ok(bytes) = frame.packet_bytes(packet, sender) {
+                        self.oracle.received(self.now, id, &bytes);
+                    }
+                }
                 watched(&mut node.nic, &mut self.longest_call, |nic| {
                     nic.receive(now, &node.memory, frame, sender);
                 });
@@ -195,6 +222,7 @@ impl State {
             let dst = MacAddr(frame.bytes[..6].try_into().expect("a frame has an address"));
             for (id, node) in self.nodes.iter_mut().enumerate() {
                 if hears(node, id == frame.from, dst) {
+                    self.oracle.received(self.now, id, &frame.bytes);
                     watched(&mut node.nic, &mut self.longest_call, |nic| {
                         nic.receive_bytes(now, &node.memory, &frame.bytes);
                     });
@@ -277,6 +305,10 @@ impl Bus for SimBus {
 
     fn wait(&mut self) -> bool {
         self.state.borrow_mut().step(END_OF_TIME_NS)
+    }
+
+    fn renewed(&mut self, qpn: u32) {
+        self.state.borrow_mut().oracle.renew(self.id, qpn);
     }
 }
 
@@ -361,6 +393,7 @@ impl Drop for World {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.check_state_counts();
+            self.check_packets();
         }
     }
 }
@@ -399,6 +432,8 @@ impl World {
             capture: None,
             longest_call: 0,
             interrupts: vec![Vec::new(); hosts],
+            oracle: Oracle::new(Place::Adapter),
+            permitted: Vec::new(),
         }));
         let host = |id: usize| {
             let bus = SimBus {
@@ -476,6 +511,30 @@ impl World {
             None => panic!("nothing takes a while"),
         };
         node.nic.persisted(wish.qpn, wish.number, well);
+    }
+
+    /// Checks that the NICs have sent no packet that violates a rule of the specification.
+    fn check_packets(&self) {
+        let state = self.state.borrow();
+        let is_wrong = |violation: &&Violation| !state.permitted.contains(&violation.rule);
+        let wrong: Vec<String> = state
+            .oracle
+            .violations()
+            .iter()
+            .filter(is_wrong)
+            .map(|violation| violation.to_string())
+            .collect();
+        assert!(
+            wrong.is_empty(),
+            "{} violations:\n{}",
+            wrong.len(),
+            wrong.join("\n")
+        );
+    }
+
+    /// Permits violations of these rules, for a test that causes them on purpose.
+    pub fn permit(&self, rules: &[Rule]) {
+        self.state.borrow_mut().permitted.extend(rules);
     }
 
     /// Checks that the counts of queue pairs by state are those of the list.

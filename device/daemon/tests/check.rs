@@ -1,0 +1,161 @@
+//! `faultline check` as a program.
+
+#![cfg(test)]
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use faultline_wire::packet::{RoceHeader, seal};
+use faultline_wire::{Aeth, Bth, Gid, Ip, MacAddr, Opcode, Psn, Syndrome};
+use pcap_file::DataLink;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
+
+fn packet(opcode: Opcode, psn: u32, msn: Option<u32>) -> Vec<u8> {
+    let (from, to) = if msn.is_some() { (2, 1) } else { (1, 2) };
+    let gid = |n| Gid::from_ipv4([10, 0, 0, n]);
+    let bth = Bth {
+        opcode,
+        solicited: false,
+        migration: true,
+        pad: 0,
+        version: 0,
+        pkey: 0xffff,
+        fecn: false,
+        becn: false,
+        dest_qp: 17,
+        ack_req: false,
+        psn: Psn::new(psn),
+    };
+    let ip = Ip::from_gids(gid(from), gid(to), 0, 0, 64);
+    let mac = |n| MacAddr([2, 0, 0, 0, 0, n]);
+    let mut header = RoceHeader::new(mac(to), mac(from), ip, bth);
+    header.aeth = msn.map(|msn| Aeth {
+        syndrome: Syndrome::ACK,
+        msn,
+    });
+    let mut bytes = vec![0; header.frame_len(0)];
+    header.emit(0, &mut bytes).unwrap();
+    seal(&mut bytes).unwrap();
+    bytes
+}
+
+/// Two SENDs, of which the second is acknowledged with this MSN.
+fn packets(msn: u32) -> Vec<Vec<u8>> {
+    vec![
+        packet(Opcode::RcSendOnly, 5, None),
+        packet(Opcode::RcAcknowledge, 5, Some(1)),
+        // Not RoCE: it is counted, and not judged.
+        vec![0; 60],
+        packet(Opcode::RcSendOnly, 6, None),
+        packet(Opcode::RcAcknowledge, 6, Some(msn)),
+    ]
+}
+
+fn pcapng(path: &Path, packets: &[Vec<u8>], link: DataLink, cut: usize) {
+    let mut writer = PcapNgWriter::new(std::fs::File::create(path).unwrap()).unwrap();
+    writer
+        .write_pcapng_block(InterfaceDescriptionBlock::new(link, 0))
+        .unwrap();
+    for (n, packet) in packets.iter().enumerate() {
+        let block = EnhancedPacketBlock {
+            interface_id: 0,
+            timestamp: Duration::from_millis(n as u64),
+            original_len: u32::try_from(packet.len()).unwrap(),
+            data: Cow::Borrowed(&packet[..packet.len() - cut]),
+            options: Vec::new(),
+        };
+        writer.write_pcapng_block(block).unwrap();
+    }
+}
+
+fn pcap(path: &Path, packets: &[Vec<u8>]) {
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = PcapWriter::with_header(file, PcapHeader::default()).unwrap();
+    for packet in packets {
+        let length = u32::try_from(packet.len()).unwrap();
+        let packet = PcapPacket::new(Duration::ZERO, length, packet.as_slice()).unwrap();
+        writer.write_packet(&packet).unwrap();
+    }
+}
+
+fn check(path: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+    command.arg("check").arg(path).args(more);
+    command.output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn violations_are_listed_with_the_numbers_of_their_frames() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a");
+    for write in [
+        pcap as fn(&Path, &[Vec<u8>]),
+        |path: &Path, packets: &[Vec<u8>]| pcapng(path, packets, DataLink::ETHERNET, 0),
+    ] {
+        write(&path, &packets(2));
+        let good = check(&path, &[]);
+        assert_eq!(good.status.code(), Some(0), "{good:?}");
+        assert_eq!(
+            text(&good),
+            "5 frames, 4 RoCE packets judged, 0 violations\n"
+        );
+
+        write(&path, &packets(3));
+        let bad = check(&path, &[]);
+        assert_eq!(bad.status.code(), Some(1));
+        assert!(text(&bad).starts_with("frame 5, "), "{}", text(&bad));
+        assert!(text(&bad).contains("[msn: IBTA 9.7.7.1]"));
+        let json = check(&path, &["--json"]);
+        let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+        assert_eq!(json["violations"][0]["frame"], 5);
+        assert_eq!(json["violations"][0]["rule"], "msn");
+        assert_eq!(json["violation_count"], 1);
+    }
+}
+
+#[test]
+fn frames_that_are_cut_are_not_judged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a");
+    pcapng(&path, &packets(3), DataLink::ETHERNET, 1);
+    let cut = check(&path, &[]);
+    assert_eq!(cut.status.code(), Some(0));
+    assert!(text(&cut).contains("5 frames are cut"), "{}", text(&cut));
+    assert!(text(&cut).contains("0 RoCE packets judged"));
+}
+
+#[test]
+fn a_file_that_is_no_capture_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a");
+    let refused = |what: &str| {
+        let output = check(&path, &[]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(
+            error.contains("can't check") && error.contains(what),
+            "{error}"
+        );
+    };
+    refused("No such file");
+    std::fs::write(&path, "x").unwrap();
+    refused("shorter");
+    std::fs::write(&path, "this is no capture at all, but long enough").unwrap();
+    refused("neither that of a pcapng nor of a pcap file");
+    pcapng(&path, &packets(2), DataLink::PPP, 0);
+    refused("Ethernet is needed");
+    // A file whose end is missing.
+    pcapng(&path, &packets(2), DataLink::ETHERNET, 0);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 20]).unwrap();
+    refused("after frame 4");
+}

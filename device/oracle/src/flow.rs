@@ -1,0 +1,106 @@
+//! One direction of a connection: the requests of one side, and the answers to them.
+
+use faultline_wire::packet::{Parsed, RoceHeader};
+use faultline_wire::{Gid, OpKind, Position, Service};
+
+use crate::packet::Finding;
+use crate::requester::Requester;
+use crate::responder::Responder;
+
+/// What identifies a flow in a packet of its requester.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// Address of the requester.
+    pub from: Gid,
+    /// Address of the responder.
+    pub to: Gid,
+    /// Queue pair of the responder.
+    pub qpn: u32,
+}
+
+/// Number of an adapter that was passed with a packet.
+pub(crate) type Adapter = usize;
+
+/// The requests of one side of a connection, and the answers to them.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    /// The requester's adapter and queue pair, as far as they are known.
+    pub from_adapter: Option<Adapter>,
+    pub from_qpn: Option<u32>,
+    /// The responder's adapter, if a request has arrived there.
+    pub to_adapter: Option<Adapter>,
+    /// Responses were found to belong to it.
+    pub is_answered: bool,
+    requester: Requester,
+    responder: Option<Responder>,
+    /// Bytes of payload in a full packet, once one was seen.
+    mtu: Option<u32>,
+}
+
+/// True for the services whose requests have PSNs that are checked.
+pub(crate) fn is_connected(service: Service) -> bool {
+    matches!(service, Service::Rc | Service::Uc | Service::Xrc)
+}
+
+impl Flow {
+    /// Learns the MTU from a packet that is full.
+    fn learn_mtu(&mut self, header: &RoceHeader, payload: usize) {
+        let info = header.bth.opcode.info();
+        let is_full = matches!(info.position, Position::First | Position::Middle);
+        if is_full && self.mtu.is_none() {
+            self.mtu = u32::try_from(payload).ok();
+        }
+    }
+
+    /// Sets the bytes of payload in a full packet.
+    pub(crate) fn set_mtu(&mut self, mtu: u32) {
+        self.mtu = Some(mtu);
+    }
+
+    pub(crate) fn request_sent(
+        &mut self,
+        time: (u64, bool),
+        parsed: &Parsed<'_>,
+        report: &mut dyn FnMut(Finding),
+    ) {
+        let (header, payload) = (&parsed.header, parsed.payload.len());
+        self.learn_mtu(header, payload);
+        self.requester.sent(time, header, payload, self.mtu, report);
+    }
+
+    pub(crate) fn request_received(&mut self, parsed: &Parsed<'_>) {
+        let Some(first) = self.requester.log.first() else {
+            return;
+        };
+        let (header, payload) = (&parsed.header, parsed.payload.len());
+        let responder = self.responder.get_or_insert_with(|| Responder::new(first));
+        responder.received(header, payload, self.mtu);
+    }
+
+    pub(crate) fn response_sent(&mut self, parsed: &Parsed<'_>, report: &mut dyn FnMut(Finding)) {
+        let (header, payload) = (&parsed.header, parsed.payload.len());
+        if header.bth.opcode.info().kind == OpKind::ReadResponse {
+            self.learn_mtu(header, payload);
+        }
+        if let Some(responder) = &mut self.responder {
+            responder.sent(header, payload, report);
+        }
+    }
+
+    pub(crate) fn response_received(&mut self, at: u64, parsed: &Parsed<'_>) {
+        self.requester.received(at, &parsed.header);
+    }
+
+    /// True if a request with this PSN was sent and is remembered.
+    pub(crate) fn has_sent(&self, header: &RoceHeader) -> bool {
+        self.requester.log.find(header.bth.psn).is_some()
+    }
+
+    /// True if the PSN of a request is so far from the next one that it must belong to another connection.
+    pub(crate) fn is_far(&self, header: &RoceHeader) -> bool {
+        /// More than is ever in flight on real wires.
+        const FAR: u32 = 1 << 16;
+        let next = self.requester.log.next();
+        next.is_some_and(|next| header.bth.psn.diff(next).unsigned_abs() > FAR)
+    }
+}

@@ -1,0 +1,43 @@
+//! A passive checker of RoCEv2 packets: what an adapter sends, compared with the rules of the InfiniBand specification.
+//!
+//! An [`Oracle`] gets the packets of one or more places with their times: [`sent`](Oracle::sent) by an adapter, and
+//! [`received`](Oracle::received) by it. It judges what was sent. What was received is not judged; it is what the adapter
+//! may answer. A violation names the packet, the rule with its source, and what was wrong.
+//!
+//! # Two kinds of places
+//!
+//! At [`Place::Adapter`] the oracle knows exactly what an adapter has received. At [`Place::Link`] a packet may be lost
+//! after the oracle has seen it, so that rules about what the adapter has received are not applied; each packet is passed
+//! to `sent` and to `received` there.
+//!
+//! # What it does not do
+//!
+//! - It keeps no payload: the memory of a request may change between two transmissions, so a different payload is legal.
+//! - It knows no attributes of queue pairs. Retry counts, timeouts and the limits of READs and atomics are negotiated out of
+//!   its sight.
+//! - It accepts every end of a connection: what comes after [`renew`](Oracle::renew) is another connection. In a capture, a
+//!   connection begins anew if its PSNs do.
+//! - UD is checked packet by packet: PSNs of datagrams have no meaning to the receiver.
+//!
+//! # Limits
+//!
+//! Each connection remembers [`LOG_LIMIT`] requests, and the oracle [`FLOW_LIMIT`] connections; what is beyond is forgotten,
+//! oldest first, and not judged. Violations beyond [`VIOLATION_LIMIT`] are only counted.
+
+#![forbid(unsafe_code)]
+// Values of peers and files get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
+mod flow;
+mod log;
+mod oracle;
+mod packet;
+mod requester;
+mod responder;
+mod rule;
+mod violation;
+
+pub use log::LOG_LIMIT;
+pub use oracle::{FLOW_LIMIT, Oracle, Place, VIOLATION_LIMIT};
+pub use rule::Rule;
+pub use violation::Violation;

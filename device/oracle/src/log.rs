@@ -1,0 +1,171 @@
+//! The requests of a connection, in the order of their PSNs.
+
+use std::collections::VecDeque;
+
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{OpKind, Opcode, Psn, Reth};
+
+/// Most requests that a connection remembers.
+pub const LOG_LIMIT: usize = 1 << 14;
+
+/// What is known of the answer to a READ, an atomic, a FLUSH or an ATOMIC WRITE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Responses so far, from the first on without a gap.
+    pub responses: u32,
+    /// The value of an atomic response.
+    pub value: Option<u64>,
+}
+
+/// A request packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub psn: Psn,
+    pub opcode: Opcode,
+    /// PSNs that it takes up: one for each response to a READ.
+    pub span: u32,
+    /// Bytes of payload; of a READ: bytes that it asks for.
+    pub bytes: u32,
+    pub reth: Option<Reth>,
+    /// Messages that have ended with this packet since the start of the log, modulo 2^24.
+    pub ended: u32,
+    pub answer: Answer,
+}
+
+impl Request {
+    /// A request as it is in a packet. `mtu` is needed for a READ of more than the smallest MTU; without it the number of its
+    /// PSNs is unknown, and `None` is returned.
+    pub(crate) fn of_packet(header: &RoceHeader, payload: usize, mtu: Option<u32>) -> Option<Self> {
+        let opcode = header.bth.opcode;
+        let payload = u32::try_from(payload).unwrap_or(u32::MAX);
+        let (span, bytes) = match (opcode.info().kind, header.reth) {
+            (OpKind::ReadRequest, Some(reth)) => (responses(reth.len, mtu)?, reth.len),
+            _ => (1, payload),
+        };
+        Some(Self {
+            psn: header.bth.psn,
+            opcode,
+            span,
+            bytes,
+            reth: header.reth,
+            ended: 0,
+            answer: Answer::default(),
+        })
+    }
+
+    /// The PSN after its last one.
+    pub(crate) fn end(&self) -> Psn {
+        self.psn.add(self.span)
+    }
+
+    /// True if it has an answer of its own, which has not been seen as a whole.
+    pub(crate) fn waits(&self) -> bool {
+        self.opcode.info().kind.is_answered() && self.answer.responses < self.span
+    }
+}
+
+/// Responses to a READ.
+fn responses(len: u32, mtu: Option<u32>) -> Option<u32> {
+    /// Smallest path MTU.
+    const SMALLEST: u32 = 256;
+    if len <= SMALLEST {
+        return Some(1);
+    }
+    mtu.map(|mtu| len.div_ceil(mtu.max(1)))
+}
+
+/// Requests in the order of their PSNs, without gaps.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    requests: VecDeque<Request>,
+    /// Messages that have ended so far.
+    ended: u32,
+    /// Requests were forgotten, or the log does not begin with the connection.
+    pub is_partial: bool,
+}
+
+impl Log {
+    /// The PSN that follows the last request.
+    pub(crate) fn next(&self) -> Option<Psn> {
+        self.requests.back().map(Request::end)
+    }
+
+    /// PSN of the oldest request.
+    pub(crate) fn first(&self) -> Option<Psn> {
+        self.requests.front().map(|request| request.psn)
+    }
+
+    /// Adds a request at the end.
+    pub(crate) fn push(&mut self, mut request: Request) {
+        if request.opcode.is_last_or_only() {
+            self.ended = self.ended.wrapping_add(1) & Psn::MAX;
+        }
+        request.ended = self.ended;
+        if self.requests.len() >= LOG_LIMIT {
+            self.requests.pop_front();
+            self.is_partial = true;
+        }
+        self.requests.push_back(request);
+    }
+
+    /// Index of the request that takes up this PSN.
+    pub(crate) fn index(&self, psn: Psn) -> Option<usize> {
+        let first = self.first()?;
+        if psn.diff(first) < 0 || psn.diff(self.next()?) >= 0 {
+            return None;
+        }
+        let after = self
+            .requests
+            .partition_point(|request| request.psn.diff(psn) <= 0);
+        after.checked_sub(1)
+    }
+
+    /// The request that takes up this PSN.
+    pub(crate) fn find(&self, psn: Psn) -> Option<&Request> {
+        self.requests.get(self.index(psn)?)
+    }
+
+    /// The same, to change it.
+    pub(crate) fn find_mut(&mut self, psn: Psn) -> Option<&mut Request> {
+        let index = self.index(psn)?;
+        self.requests.get_mut(index)
+    }
+
+    /// Requests from this PSN on.
+    pub(crate) fn from(&self, psn: Psn) -> impl Iterator<Item = &Request> {
+        let start = match self.first() {
+            Some(first) if psn.diff(first) >= 0 => self.index(psn).unwrap_or(self.requests.len()),
+            _ => 0,
+        };
+        self.requests.range(start.min(self.requests.len())..)
+    }
+
+    /// Messages that have ended with the request of this PSN or before it; at the PSN before the oldest: before the log.
+    pub(crate) fn ended_at(&self, psn: Psn) -> Option<u32> {
+        if let Some(request) = self.find(psn) {
+            return Some(request.ended);
+        }
+        let oldest = self.requests.front()?;
+        let own = u32::from(oldest.opcode.is_last_or_only());
+        (psn == oldest.psn.prev()).then_some(oldest.ended.wrapping_sub(own) & Psn::MAX)
+    }
+
+    /// Messages that have ended in the whole log.
+    pub(crate) fn ended(&self) -> u32 {
+        self.ended
+    }
+
+    /// Forgets the request that takes up this PSN, and all later ones.
+    pub(crate) fn cut(&mut self, psn: Psn) {
+        let Some(index) = self.index(psn) else {
+            return;
+        };
+        let gone = self.requests.range(index..);
+        let ended = gone
+            .filter(|request| request.opcode.is_last_or_only())
+            .count();
+        let ended = u32::try_from(ended).unwrap_or(u32::MAX);
+        self.ended = self.ended.wrapping_sub(ended) & Psn::MAX;
+        self.requests.truncate(index);
+    }
+}

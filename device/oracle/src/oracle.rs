@@ -1,0 +1,309 @@
+//! The oracle: finds the connection of a packet, and keeps the violations.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use faultline_wire::packet::{self, RoceHeader};
+use faultline_wire::{Gid, OpKind, WireError};
+
+use crate::flow::{Adapter, Flow, Key, is_connected};
+use crate::packet::Finding;
+use crate::rule::Rule;
+use crate::violation::{Violation, addresses};
+
+/// Most flows that are remembered; a connection has two.
+pub const FLOW_LIMIT: usize = 1 << 14;
+
+/// Most violations that are kept.
+pub const VIOLATION_LIMIT: usize = 1000;
+
+/// Responses to a queue pair whose flow is looked for.
+const ATTEMPT_LIMIT: u32 = 64;
+
+/// CE: a router has met congestion (RFC 3168).
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// Where packets are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At adapters: all that they receive is known.
+    Adapter,
+    /// On a link: packets may be lost later, and the time of their arrival is not known.
+    Link,
+}
+
+/// The two ends of a response: which requester it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ResponseKey {
+    from: Gid,
+    to: Gid,
+    /// Queue pair of the requester.
+    qpn: u32,
+}
+
+/// Checks packets.
+#[derive(Debug)]
+pub struct Oracle {
+    place: Place,
+    flows: HashMap<Key, Flow>,
+    /// Keys of the flows, oldest first.
+    ages: VecDeque<Key>,
+    /// The flow that responses to a queue pair belong to.
+    answers: HashMap<ResponseKey, Key>,
+    /// Attempts to find the flow of responses, until one succeeds.
+    attempts: HashMap<ResponseKey, u32>,
+    /// Packets with a mark of congestion, by sender and receiver.
+    marked: HashMap<(Gid, Gid), u64>,
+    frames: u64,
+    packets: u64,
+    responses_without_flow: u64,
+    violations: Vec<Violation>,
+    counts: BTreeMap<Rule, u64>,
+}
+
+impl Oracle {
+    /// An oracle that has seen nothing.
+    pub fn new(place: Place) -> Self {
+        Self {
+            place,
+            flows: HashMap::new(),
+            ages: VecDeque::new(),
+            answers: HashMap::new(),
+            attempts: HashMap::new(),
+            marked: HashMap::new(),
+            frames: 0,
+            packets: 0,
+            responses_without_flow: 0,
+            violations: Vec::new(),
+            counts: BTreeMap::new(),
+        }
+    }
+
+    /// Packets that were judged.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Responses that were not judged because the queue pair that has sent them could not be told.
+    pub fn responses_without_flow(&self) -> u64 {
+        self.responses_without_flow
+    }
+
+    /// The violations, [`VIOLATION_LIMIT`] at most.
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// Number of violations of each rule.
+    pub fn counts(&self) -> &BTreeMap<Rule, u64> {
+        &self.counts
+    }
+
+    /// Counts a frame that is not judged.
+    pub fn skip(&mut self) {
+        self.frames = self.frames.saturating_add(1);
+    }
+
+    /// A frame passes a link. It is judged, and may arrive.
+    pub fn passed(&mut self, at: u64, frame: &[u8]) {
+        self.judge(at, None, frame);
+        self.arrive(at, None, frame);
+    }
+
+    /// An adapter sends a frame, from queue pair `qpn` if that is known, whose path MTU is `mtu`.
+    pub fn sent(&mut self, at: u64, adapter: usize, queue_pair: Option<(u32, u32)>, frame: &[u8]) {
+        self.judge(at, Some((adapter, queue_pair)), frame);
+    }
+
+    /// A frame arrives at an adapter.
+    pub fn received(&mut self, at: u64, adapter: usize, frame: &[u8]) {
+        self.arrive(at, Some(adapter), frame);
+    }
+
+    /// A queue pair of an adapter is made or reset: its next packets belong to another connection.
+    pub fn renew(&mut self, adapter: usize, qpn: u32) {
+        let is_of = |key: &Key, flow: &Flow| {
+            let is_responder = flow.to_adapter == Some(adapter) && key.qpn == qpn;
+            let is_requester = flow.from_adapter == Some(adapter) && flow.from_qpn == Some(qpn);
+            is_responder || is_requester
+        };
+        self.flows.retain(|key, flow| !is_of(key, flow));
+        let flows = &self.flows;
+        self.ages.retain(|key| flows.contains_key(key));
+        self.answers.retain(|_, key| flows.contains_key(key));
+    }
+
+    fn judge(&mut self, at: u64, sender: Option<(Adapter, Option<(u32, u32)>)>, frame: &[u8]) {
+        self.skip();
+        let parsed = match packet::parse(frame) {
+            Ok(parsed) => parsed,
+            // Not of RDMA.
+            Err(WireError::NotRoce) => return,
+            Err(error) => {
+                self.packets = self.packets.saturating_add(1);
+                self.keep(at, None, (Rule::WellFormed, error.to_string()));
+                return;
+            }
+        };
+        self.packets = self.packets.saturating_add(1);
+        let mut findings = Vec::new();
+        let mut report = |finding| findings.push(finding);
+        crate::packet::check(&parsed, frame, &mut report);
+        let queue_pair = sender.and_then(|(_, queue_pair)| queue_pair);
+        let opcode = parsed.header.bth.opcode;
+        if opcode.info().kind == OpKind::Cnp {
+            self.judge_cnp(&parsed.header, &mut report);
+        } else if opcode.is_response() {
+            if let Some(key) = self.flow_of_response(&parsed.header, queue_pair)
+                && let Some(flow) = self.flows.get_mut(&key)
+            {
+                flow.response_sent(&parsed, &mut report);
+            } else {
+                self.responses_without_flow = self.responses_without_flow.saturating_add(1);
+            }
+        } else if is_connected(opcode.info().service) {
+            let is_exact = self.place == Place::Adapter;
+            let flow = self.flow_of_request(&parsed.header);
+            if let Some((adapter, queue_pair)) = sender {
+                flow.from_adapter = Some(adapter);
+                if let Some((qpn, mtu)) = queue_pair {
+                    flow.from_qpn = Some(qpn);
+                    flow.set_mtu(mtu);
+                }
+            }
+            flow.request_sent((at, is_exact), &parsed, &mut report);
+        }
+        for finding in findings {
+            self.keep(at, Some(parsed.header), finding);
+        }
+    }
+
+    fn judge_cnp(&self, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
+        let (from, to) = addresses(header);
+        if self.place == Place::Adapter && !self.marked.contains_key(&(to, from)) {
+            report((
+                Rule::Cnp,
+                "no packet of the receiver has arrived with a mark of congestion".to_owned(),
+            ));
+        }
+    }
+
+    fn arrive(&mut self, at: u64, adapter: Option<Adapter>, frame: &[u8]) {
+        let Ok(parsed) = packet::parse(frame) else {
+            return;
+        };
+        if !parsed.icrc_ok {
+            return;
+        }
+        let header = &parsed.header;
+        let (from, to) = addresses(header);
+        if header.ip.ecn() == CONGESTION_EXPERIENCED && self.marked.len() < FLOW_LIMIT {
+            let count = self.marked.entry((from, to)).or_default();
+            *count = count.saturating_add(1);
+        }
+        let opcode = header.bth.opcode;
+        if opcode.is_response() {
+            let qpn = header.bth.dest_qp;
+            if let Some(key) = self.answers.get(&ResponseKey { from, to, qpn })
+                && let Some(flow) = self.flows.get_mut(key)
+            {
+                flow.response_received(at, &parsed);
+            }
+        } else if is_connected(opcode.info().service) {
+            let qpn = header.bth.dest_qp;
+            if let Some(flow) = self.flows.get_mut(&Key { from, to, qpn }) {
+                flow.to_adapter = adapter.or(flow.to_adapter);
+                flow.request_received(&parsed);
+            }
+        }
+    }
+
+    /// The flow of a request, which begins if there is none.
+    fn flow_of_request(&mut self, header: &RoceHeader) -> &mut Flow {
+        let (from, to) = addresses(header);
+        let qpn = header.bth.dest_qp;
+        let key = Key { from, to, qpn };
+        // In a capture nothing tells that a queue pair has a new connection.
+        if self.place == Place::Link && self.flows.get(&key).is_some_and(|flow| flow.is_far(header))
+        {
+            self.flows.remove(&key);
+            self.ages.retain(|other| *other != key);
+            self.answers.retain(|_, other| *other != key);
+        }
+        if !self.flows.contains_key(&key) {
+            if self.ages.len() >= FLOW_LIMIT
+                && let Some(oldest) = self.ages.pop_front()
+            {
+                self.flows.remove(&oldest);
+                self.answers.retain(|_, other| *other != oldest);
+            }
+            self.ages.push_back(key);
+        }
+        self.flows.entry(key).or_default()
+    }
+
+    /// The flow that a response belongs to. The number of its sender is not in the packet. If it was not passed, the flow is
+    /// the only one between these adapters that has sent a request with this PSN and has no answers yet.
+    fn flow_of_response(
+        &mut self,
+        header: &RoceHeader,
+        queue_pair: Option<(u32, u32)>,
+    ) -> Option<Key> {
+        let (from, to) = addresses(header);
+        let answer = ResponseKey {
+            from,
+            to,
+            qpn: header.bth.dest_qp,
+        };
+        if let Some((qpn, mtu)) = queue_pair {
+            let key = Key {
+                from: to,
+                to: from,
+                qpn,
+            };
+            let flow = self.flows.get_mut(&key)?;
+            flow.set_mtu(mtu);
+            self.answers.insert(answer, key);
+            return Some(key);
+        }
+        if let Some(key) = self.answers.get(&answer) {
+            return Some(*key);
+        }
+        // Each attempt looks at all flows.
+        if self.attempts.len() >= FLOW_LIMIT && !self.attempts.contains_key(&answer) {
+            return None;
+        }
+        let attempts = self.attempts.entry(answer).or_default();
+        if *attempts >= ATTEMPT_LIMIT {
+            return None;
+        }
+        *attempts = attempts.saturating_add(1);
+        let fits = |(key, flow): &(&Key, &Flow)| {
+            key.from == to && key.to == from && !flow.is_answered && flow.has_sent(header)
+        };
+        let mut fitting = self.flows.iter().filter(fits).map(|(key, _)| *key);
+        let key = fitting.next()?;
+        if fitting.next().is_some() {
+            return None;
+        }
+        self.attempts.remove(&answer);
+        self.answers.insert(answer, key);
+        if let Some(flow) = self.flows.get_mut(&key) {
+            flow.is_answered = true;
+        }
+        Some(key)
+    }
+
+    fn keep(&mut self, at: u64, header: Option<RoceHeader>, (rule, what): Finding) {
+        let count = self.counts.entry(rule).or_default();
+        *count = count.saturating_add(1);
+        if self.violations.len() < VIOLATION_LIMIT {
+            self.violations.push(Violation {
+                at,
+                frame: self.frames,
+                rule,
+                header,
+                what,
+            });
+        }
+    }
+}

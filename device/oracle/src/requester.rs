@@ -1,0 +1,302 @@
+//! The requesting side of a connection: what it sends, against what it has sent and what it was answered.
+
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{NakCode, OpKind, Position, Psn, Service, Syndrome, rnr_timer_ns};
+
+use crate::log::{Log, Request};
+use crate::packet::Finding;
+use crate::rule::Rule;
+
+/// PSNs that may be outstanding (IBTA 9.7.2).
+const WINDOW: i32 = 1 << 23;
+
+/// A message of which a part was sent.
+#[derive(Clone, Copy, Debug)]
+struct OpenMessage {
+    kind: OpKind,
+    /// Bytes of payload so far.
+    bytes: u32,
+    /// Length in the RETH.
+    length: Option<u32>,
+}
+
+/// An RNR NAK that the requester has to wait for.
+#[derive(Clone, Copy, Debug)]
+struct RnrWait {
+    psn: Psn,
+    until: u64,
+}
+
+/// A requester.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    pub log: Log,
+    /// PSN of the next new request; unknown after a READ without a known MTU.
+    next: Option<Psn>,
+    open: Option<OpenMessage>,
+    /// Requests before this PSN are answered.
+    acked: Option<Psn>,
+    rnr: Option<RnrWait>,
+    /// It has sent READs, atomics or the like. A requester may discard their responses, for example because the memory for
+    /// them is absent, and then sends what follows again, too.
+    has_reads: bool,
+    /// A NAK has ended the connection.
+    failed: Option<NakCode>,
+}
+
+impl Requester {
+    /// A request leaves. `is_exact`: all responses that have arrived are known.
+    pub(crate) fn sent(
+        &mut self,
+        (at, is_exact): (u64, bool),
+        header: &RoceHeader,
+        payload: usize,
+        mtu: Option<u32>,
+        report: &mut dyn FnMut(Finding),
+    ) {
+        let psn = header.bth.psn;
+        if is_exact {
+            self.check_pauses(at, psn, report);
+        }
+        let request = Request::of_packet(header, payload, mtu);
+        let Some(next) = self.next else {
+            // The first packet, or one after a READ whose PSNs can't be counted.
+            self.restart(!header.bth.opcode.is_first_or_only(), psn);
+            self.append(header, request, report);
+            return;
+        };
+        match psn.diff(next) {
+            0 => self.append(header, request, report),
+            ahead @ 1.. => {
+                let expected = next.get();
+                report((
+                    Rule::RequestPsn,
+                    format!("the PSN is {ahead} beyond the next one, {expected}"),
+                ));
+                // What follows is compared with this packet.
+                self.restart(true, psn);
+                self.append(header, request, report);
+            }
+            _ if header.bth.opcode.info().service == Service::Uc => {
+                let expected = next.get();
+                report((
+                    Rule::RequestPsn,
+                    format!("UC sends nothing again; the next PSN is {expected}"),
+                ));
+            }
+            _ => self.repeat(is_exact, header, request, mtu, report),
+        }
+    }
+
+    /// Forgets what was sent before `psn`. `is_partial`: messages may have begun before it.
+    fn restart(&mut self, is_partial: bool, psn: Psn) {
+        self.log = Log::default();
+        self.log.is_partial = is_partial;
+        self.open = None;
+        self.acked = Some(psn);
+    }
+
+    fn check_pauses(&self, at: u64, psn: Psn, report: &mut dyn FnMut(Finding)) {
+        if let Some(code) = self.failed {
+            report((
+                Rule::SentAfterFailure,
+                format!("a request after the NAK {code:?}"),
+            ));
+        }
+        if let Some(wait) = &self.rnr
+            && psn.diff(wait.psn) >= 0
+            && at < wait.until
+        {
+            let (early, refused) = (wait.until.saturating_sub(at), wait.psn.get());
+            report((
+                Rule::RnrWait,
+                format!("{early} ns before the end of the time in the RNR NAK of PSN {refused}"),
+            ));
+        }
+    }
+
+    /// A new request, at the PSN that follows.
+    fn append(
+        &mut self,
+        header: &RoceHeader,
+        request: Option<Request>,
+        report: &mut dyn FnMut(Finding),
+    ) {
+        let info = header.bth.opcode.info();
+        let bytes = request.map_or(0, |request| request.bytes);
+        let continues = matches!(info.position, Position::Middle | Position::Last);
+        match (&mut self.open, continues) {
+            (Some(open), true) if open.kind == info.kind => {
+                open.bytes = open.bytes.saturating_add(bytes);
+            }
+            (Some(open), _) => {
+                let kind = open.kind;
+                report((
+                    Rule::OpcodeSequence,
+                    format!("a {kind:?} has begun and has not ended"),
+                ));
+                self.open = None;
+            }
+            // The beginning of the message may be before the capture.
+            (None, true) if !self.log.is_partial => report((
+                Rule::OpcodeSequence,
+                "no message has begun that it could continue".to_owned(),
+            )),
+            (None, _) => {}
+        }
+        if info.position == Position::First {
+            self.open = Some(OpenMessage {
+                kind: info.kind,
+                bytes,
+                length: header.reth.map(|reth| reth.len),
+            });
+        }
+        if info.position == Position::Last
+            && let Some(open) = self.open.take()
+            && let Some(length) = open.length
+            && length != open.bytes
+        {
+            let bytes = open.bytes;
+            report((
+                Rule::MessageLength,
+                format!("the message has {bytes} bytes, its RETH says {length}"),
+            ));
+        }
+        self.has_reads |= info.kind.is_answered();
+        self.next = request.map(|request| request.end());
+        if let Some(request) = request {
+            self.log.push(request);
+        }
+        if let (Some(next), Some(acked)) = (self.next, self.acked)
+            && info.service != Service::Uc
+            && next.diff(acked) >= WINDOW
+        {
+            let count = next.diff(acked);
+            report((Rule::Outstanding, format!("{count} PSNs are outstanding")));
+        }
+    }
+
+    /// A request whose PSN was used before.
+    fn repeat(
+        &mut self,
+        is_exact: bool,
+        header: &RoceHeader,
+        request: Option<Request>,
+        mtu: Option<u32>,
+        report: &mut dyn FnMut(Finding),
+    ) {
+        let psn = header.bth.psn;
+        let (Some(first), Some(now)) = (self.log.find(psn), request) else {
+            return;
+        };
+        let answered = self.acked.is_some_and(|acked| psn.diff(acked) < 0);
+        if is_exact && answered && !self.has_reads {
+            report((
+                Rule::RepeatedAfterAck,
+                "the request was answered before".to_owned(),
+            ));
+        }
+        if first.opcode != now.opcode {
+            let before = first.opcode;
+            report((Rule::Repetition, format!("it was {before:?} before")));
+            return;
+        }
+        // A READ may ask for the rest only, from the first response that is missing (IBTA 9.7.5.1.3).
+        let skipped = u32::try_from(psn.diff(first.psn)).unwrap_or(0);
+        let skipped = skipped.saturating_mul(mtu.unwrap_or(0));
+        let rest = first.reth.map(|reth| {
+            let addr = reth.addr.wrapping_add(u64::from(skipped));
+            (addr, reth.rkey, reth.len.saturating_sub(skipped))
+        });
+        let asked = now.reth.map(|reth| (reth.addr, reth.rkey, reth.len));
+        if rest != asked || now.bytes != first.bytes.saturating_sub(skipped) {
+            report((
+                Rule::Repetition,
+                format!("address, key or length differ: {asked:x?} after {rest:x?}"),
+            ));
+        }
+    }
+
+    /// A response arrives.
+    pub(crate) fn received(&mut self, at: u64, header: &RoceHeader) {
+        let psn = header.bth.psn;
+        // A response to nothing that is outstanding is ignored.
+        let Some(next) = self.log.next().filter(|next| psn.diff(*next) < 0) else {
+            return;
+        };
+        if header.bth.opcode.info().kind != OpKind::Ack && !self.take_response(psn) {
+            return;
+        }
+        let Some(aeth) = &header.aeth else {
+            self.acknowledge(psn.next(), next);
+            return;
+        };
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => {
+                if self.rnr.is_some_and(|wait| psn.next().diff(wait.psn) >= 0) {
+                    // The responder answers what is before the refused request anew, so it is ready.
+                    self.rnr = None;
+                }
+                self.acknowledge(psn.next(), next);
+            }
+            Syndrome::RnrNak { timer } => {
+                self.acknowledge(psn, next);
+                // A NAK behind a response that is missing is ignored: the request before it is sent again first.
+                if self.acked == Some(psn) {
+                    let until = at.saturating_add(rnr_timer_ns(timer));
+                    self.rnr = Some(RnrWait { psn, until });
+                }
+            }
+            Syndrome::Nak(code) => {
+                self.acknowledge(psn, next);
+                if self.acked == Some(psn) && code != NakCode::PsnSequenceError {
+                    self.failed = Some(code);
+                }
+            }
+            Syndrome::Reserved(_) => {}
+        }
+    }
+
+    /// Counts a response with data. Returns false if it is not the next one: the requester drops it, and asks again.
+    fn take_response(&mut self, psn: Psn) -> bool {
+        let (Some(acked), Some(request)) = (self.acked, self.log.find(psn)) else {
+            return false;
+        };
+        let first = request.psn;
+        let place = u32::try_from(psn.diff(first)).unwrap_or(u32::MAX);
+        let before = |request: &&Request| request.psn.diff(first) < 0;
+        let is_next = request.answer.responses == place;
+        if !is_next || self.log.from(acked).take_while(before).any(Request::waits) {
+            return false;
+        }
+        if let Some(request) = self.log.find_mut(psn) {
+            request.answer.responses = place.saturating_add(1);
+        }
+        true
+    }
+
+    /// Everything before `until` is acknowledged, unless a response is missing before it.
+    fn acknowledge(&mut self, until: Psn, next: Psn) {
+        let Some(acked) = self.acked else {
+            return;
+        };
+        if until.diff(next) > 0 || until.diff(acked) <= 0 {
+            return;
+        }
+        let before = |request: &&Request| request.psn.diff(until) < 0;
+        let waiting = self
+            .log
+            .from(acked)
+            .take_while(before)
+            .find(|request| request.waits());
+        // The first response that is missing.
+        let until = waiting.map_or(until, |request| request.psn.add(request.answer.responses));
+        if until.diff(acked) > 0 {
+            self.acked = Some(until);
+            // The refused request has been carried out: another transmission of it has arrived later.
+            if self.rnr.is_some_and(|wait| until.diff(wait.psn) > 0) {
+                self.rnr = None;
+            }
+        }
+    }
+}

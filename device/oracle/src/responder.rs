@@ -1,0 +1,312 @@
+//! The answering side of a connection: what it answers, against the requests that have arrived.
+//!
+//! A request that has arrived may have been refused or dropped, so the requests in the log are the most that the responder
+//! can have carried out.
+
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{Aeth, NakCode, OpKind, Position, Psn, Syndrome};
+
+use crate::log::{Log, Request};
+use crate::packet::Finding;
+use crate::rule::Rule;
+
+/// A READ whose responses are being sent.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    /// PSN of the next response.
+    next: Psn,
+    /// PSN after the last one.
+    end: Psn,
+    /// Bytes that are left.
+    left: u32,
+}
+
+/// A responder.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// Requests that have arrived in order.
+    log: Log,
+    /// Requests before this PSN were acknowledged or answered.
+    acked: Option<Psn>,
+    /// Messages that were completed before the log begins, as the first acknowledgement says.
+    base: Option<u32>,
+    /// PSN of the last sequence NAK, until a request arrives that is not beyond it.
+    nak: Option<Psn>,
+    reading: Option<Reading>,
+}
+
+impl Responder {
+    /// A responder whose first request has this PSN.
+    pub(crate) fn new(first: Psn) -> Self {
+        Self {
+            acked: Some(first),
+            ..Self::default()
+        }
+    }
+
+    /// PSN of the next request that can be carried out.
+    fn next(&self) -> Option<Psn> {
+        self.log.next().or(self.acked)
+    }
+
+    /// A request arrives.
+    pub(crate) fn received(&mut self, header: &RoceHeader, payload: usize, mtu: Option<u32>) {
+        let psn = header.bth.psn;
+        let Some(next) = self.next() else {
+            return;
+        };
+        let ahead = psn.diff(next);
+        if self.nak.is_some_and(|nak| psn.diff(nak) <= 0) {
+            self.nak = None;
+        }
+        if ahead > 0 {
+            return;
+        }
+        let Some(request) = Request::of_packet(header, payload, mtu) else {
+            return;
+        };
+        if ahead < 0 {
+            // Another request under the same PSN: the first one was forged, or the responder has refused it.
+            if self
+                .log
+                .find(psn)
+                .is_some_and(|known| known.opcode != request.opcode)
+            {
+                self.log.cut(psn);
+                self.log.push(request);
+            }
+            return;
+        }
+        self.log.push(request);
+    }
+
+    /// A response leaves.
+    pub(crate) fn sent(
+        &mut self,
+        header: &RoceHeader,
+        payload: usize,
+        report: &mut dyn FnMut(Finding),
+    ) {
+        let psn = header.bth.psn;
+        let (Some(next), Some(acked)) = (self.next(), self.acked) else {
+            return;
+        };
+        let syndrome = header.aeth.map_or(Syndrome::ACK, |aeth| aeth.syndrome);
+        let is_gap_nak = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
+        // A sequence NAK has the PSN that is expected, which has not arrived.
+        let beyond = if is_gap_nak { next.next() } else { next };
+        if psn.diff(beyond) >= 0 {
+            let last = next.prev().get();
+            report((
+                Rule::ResponsePsn,
+                format!("no such request has arrived; the last one is PSN {last}"),
+            ));
+            return;
+        }
+        match header.bth.opcode.info().kind {
+            OpKind::ReadResponse => self.read_response(header, payload, report),
+            OpKind::AtomicAck => self.atomic_response(header, report),
+            _ => match syndrome {
+                Syndrome::Ack { .. } => self.acknowledgement(psn, acked, report),
+                Syndrome::Nak(NakCode::PsnSequenceError) => self.sequence_nak(psn, acked, report),
+                // A READ that is repeated may be refused: its memory may be absent now.
+                _ if psn.diff(acked) < 0 && !self.has_own_answer(psn) => {
+                    let before = acked.get();
+                    report((
+                        Rule::AckOrder,
+                        format!(
+                            "it refuses a request that was answered; the first other is PSN {before}"
+                        ),
+                    ));
+                }
+                _ => {}
+            },
+        }
+        if let Some(aeth) = &header.aeth {
+            self.check_msn(header, aeth, report);
+        }
+    }
+
+    /// True if the request of this PSN is answered by more than an acknowledgement.
+    fn has_own_answer(&self, psn: Psn) -> bool {
+        let request = self.log.find(psn);
+        request.is_some_and(|request| request.opcode.info().kind.is_answered())
+    }
+
+    fn acknowledgement(&mut self, psn: Psn, acked: Psn, report: &mut dyn FnMut(Finding)) {
+        // The PSN before the first one says that the responder is ready for it, or answers a repetition.
+        if psn.next().diff(acked) < 0 {
+            let before = acked.prev().get();
+            report((
+                Rule::AckOrder,
+                format!("PSN {before} was acknowledged before"),
+            ));
+            return;
+        }
+        let not_after = |request: &&Request| request.psn.diff(psn) <= 0;
+        let mut requests = self.log.from(acked).take_while(not_after);
+        if let Some(waiting) = requests.find(|request| request.waits()) {
+            let (opcode, missing) = (waiting.opcode, waiting.psn.get());
+            report((
+                Rule::ResponseOrder,
+                format!("the {opcode:?} of PSN {missing} has no answer yet"),
+            ));
+        }
+        self.acked = Some(psn.next());
+    }
+
+    fn sequence_nak(&mut self, psn: Psn, acked: Psn, report: &mut dyn FnMut(Finding)) {
+        if psn.diff(acked) < 0 {
+            let expected = acked.get();
+            report((
+                Rule::SequenceNak,
+                format!("the PSN was acknowledged; expected is {expected} or a later one"),
+            ));
+        } else if self.nak == Some(psn) {
+            report((
+                Rule::SequenceNak,
+                "a second NAK for the same gap, and nothing has arrived between".to_owned(),
+            ));
+        }
+        self.nak = Some(psn);
+    }
+
+    fn read_response(
+        &mut self,
+        header: &RoceHeader,
+        payload: usize,
+        report: &mut dyn FnMut(Finding),
+    ) {
+        let psn = header.bth.psn;
+        let bytes = u32::try_from(payload).unwrap_or(u32::MAX);
+        let position = header.bth.opcode.info().position;
+        let mut wrong = |what: String| report((Rule::ReadResponse, what));
+        if matches!(position, Position::First | Position::Only) {
+            self.reading = None;
+            let Some(request) = self
+                .log
+                .find(psn)
+                .filter(|r| r.opcode.info().kind.is_answered())
+            else {
+                wrong("the request of this PSN is answered by no READ response".to_owned());
+                return;
+            };
+            // A READ that was asked for again may be answered from its middle; then the number of bytes follows from those
+            // of the packets, which are all full but the last.
+            let skipped = u32::try_from(psn.diff(request.psn)).unwrap_or(0);
+            let is_full = position == Position::First;
+            let left = match (skipped, is_full) {
+                (0, _) => request_bytes(request),
+                (_, true) => request.bytes.saturating_sub(skipped.saturating_mul(bytes)),
+                (_, false) => bytes,
+            };
+            self.reading = Some(Reading {
+                next: psn,
+                end: request.end(),
+                left,
+            });
+        }
+        let Some(reading) = &mut self.reading else {
+            wrong("no response has begun that it could continue".to_owned());
+            return;
+        };
+        if psn != reading.next {
+            let expected = reading.next.get();
+            wrong(format!("the next response has PSN {expected}"));
+            self.reading = None;
+            return;
+        }
+        reading.next = psn.next();
+        let is_end = matches!(position, Position::Last | Position::Only);
+        let is_last = reading.next == reading.end;
+        let left = reading.left.checked_sub(bytes);
+        reading.left = left.unwrap_or(0);
+        if is_end != is_last || left.is_none() || is_end && left != Some(0) {
+            let rest = reading.end.diff(psn).saturating_sub(1);
+            let left = left.map_or_else(|| "too many".to_owned(), |left| left.to_string());
+            wrong(format!(
+                "{rest} responses are left after it, and the bytes that are left are {left}"
+            ));
+        }
+        self.answered(psn);
+    }
+
+    /// A response to this PSN was sent, which acknowledges all requests before.
+    fn answered(&mut self, psn: Psn) {
+        if let Some(request) = self.log.find_mut(psn)
+            && Some(psn.diff(request.psn)) == i32::try_from(request.answer.responses).ok()
+        {
+            request.answer.responses = request.answer.responses.saturating_add(1);
+        }
+        if self.acked.is_some_and(|acked| psn.next().diff(acked) > 0) {
+            self.acked = Some(psn.next());
+        }
+    }
+
+    fn atomic_response(&mut self, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
+        let psn = header.bth.psn;
+        let value = header.atomic_ack.map(|ack| ack.original);
+        let is_atomic = |kind| matches!(kind, OpKind::CompareSwap | OpKind::FetchAdd);
+        let request = self.log.find_mut(psn);
+        let Some(request) = request.filter(|request| is_atomic(request.opcode.info().kind)) else {
+            report((
+                Rule::ResponsePsn,
+                "the request of this PSN is no atomic".to_owned(),
+            ));
+            return;
+        };
+        match request.answer.value {
+            Some(first) if Some(first) != value => report((
+                Rule::AtomicReplay,
+                format!("the value is {value:x?}, and was {first:#x} before"),
+            )),
+            _ => request.answer.value = value,
+        }
+        self.answered(psn);
+    }
+
+    /// Compares the MSN of a response with the messages that have ended.
+    fn check_msn(&mut self, header: &RoceHeader, aeth: &Aeth, report: &mut dyn FnMut(Finding)) {
+        let psn = header.bth.psn;
+        let is_ack = header.bth.opcode.info().kind == OpKind::Ack;
+        let completed = match aeth.syndrome {
+            Syndrome::Ack { .. } if is_ack => self.log.ended_at(psn),
+            // A NAK is about a message that is not completed, and the first of several responses may be.
+            _ => {
+                let request = self.log.find(psn).map_or(psn, |request| request.psn);
+                self.log.ended_at(request.prev())
+            }
+        };
+        let Some(completed) = completed.filter(|_| !self.log.is_partial) else {
+            return;
+        };
+        // Responses with data may have waited while later requests were carried out.
+        let is_exact = is_ack && matches!(aeth.syndrome, Syndrome::Ack { .. });
+        let Some(base) = self.base else {
+            self.base = is_exact.then(|| aeth.msn.wrapping_sub(completed) & Psn::MAX);
+            return;
+        };
+        let least = base.wrapping_add(completed) & Psn::MAX;
+        let most = base.wrapping_add(self.log.ended()) & Psn::MAX;
+        let most = if is_exact { least } else { most };
+        let msn = Psn::new(aeth.msn);
+        if msn.diff(Psn::new(least)) < 0 || msn.diff(Psn::new(most)) > 0 {
+            report((
+                Rule::Msn,
+                format!(
+                    "the MSN is {}, {least} to {most} messages are completed",
+                    aeth.msn
+                ),
+            ));
+        }
+    }
+}
+
+/// Bytes of payload in all responses to a request.
+fn request_bytes(request: &Request) -> u32 {
+    match request.opcode.info().kind {
+        OpKind::ReadRequest => request.bytes,
+        // FLUSH and ATOMIC WRITE are answered by an empty READ response (IBTA A19.4).
+        _ => 0,
+    }
+}

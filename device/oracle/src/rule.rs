@@ -1,0 +1,129 @@
+//! The rules, with their sources.
+
+/// A rule of the InfiniBand specification ("IBTA" is volume 1, release 1.4) or of RoCEv2 (its annex A17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rule {
+    /// The packet can be parsed: lengths, versions and headers of the opcode agree.
+    WellFormed,
+    /// The invariant CRC is right.
+    InvariantCrc,
+    /// Fields that are reserved or have one permitted value.
+    FixedField,
+    /// Pad bytes are zero.
+    Padding,
+    /// The opcode permits the payload, and its length.
+    PayloadLength,
+    /// Each new request has the PSN after that of the last one.
+    RequestPsn,
+    /// FIRST, MIDDLE and LAST packets of a message follow each other.
+    OpcodeSequence,
+    /// A message has as many bytes as its RETH says.
+    MessageLength,
+    /// A request that is sent again is the request that was sent under its PSN.
+    Repetition,
+    /// A request that was acknowledged is not sent again.
+    RepeatedAfterAck,
+    /// At most 2^23 PSNs are outstanding.
+    Outstanding,
+    /// After an RNR NAK the requester waits for as long as it says.
+    RnrWait,
+    /// After a NAK that ends the connection nothing is sent.
+    SentAfterFailure,
+    /// Only requests that have arrived are answered.
+    ResponsePsn,
+    /// Acknowledgements do not go back.
+    AckOrder,
+    /// READs and atomics are answered before later requests are acknowledged.
+    ResponseOrder,
+    /// The MSN of an acknowledgement counts the messages that are completed.
+    Msn,
+    /// One NAK is sent for a gap, with the PSN that is expected.
+    SequenceNak,
+    /// READ responses belong to a READ, follow each other, and have its length.
+    ReadResponse,
+    /// An atomic response that is sent again has the same value.
+    AtomicReplay,
+    /// Notifications of congestion follow a packet that was marked.
+    Cnp,
+}
+
+impl Rule {
+    /// All rules.
+    pub const ALL: [Self; 21] = [
+        Self::WellFormed,
+        Self::InvariantCrc,
+        Self::FixedField,
+        Self::Padding,
+        Self::PayloadLength,
+        Self::RequestPsn,
+        Self::OpcodeSequence,
+        Self::MessageLength,
+        Self::Repetition,
+        Self::RepeatedAfterAck,
+        Self::Outstanding,
+        Self::RnrWait,
+        Self::SentAfterFailure,
+        Self::ResponsePsn,
+        Self::AckOrder,
+        Self::ResponseOrder,
+        Self::Msn,
+        Self::SequenceNak,
+        Self::ReadResponse,
+        Self::AtomicReplay,
+        Self::Cnp,
+    ];
+
+    /// Short name, as in the output of `faultline check`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WellFormed => "well-formed",
+            Self::InvariantCrc => "icrc",
+            Self::FixedField => "fixed-field",
+            Self::Padding => "padding",
+            Self::PayloadLength => "payload-length",
+            Self::RequestPsn => "request-psn",
+            Self::OpcodeSequence => "opcode-sequence",
+            Self::MessageLength => "message-length",
+            Self::Repetition => "repetition",
+            Self::RepeatedAfterAck => "repeated-after-ack",
+            Self::Outstanding => "outstanding",
+            Self::RnrWait => "rnr-wait",
+            Self::SentAfterFailure => "sent-after-failure",
+            Self::ResponsePsn => "response-psn",
+            Self::AckOrder => "ack-order",
+            Self::ResponseOrder => "response-order",
+            Self::Msn => "msn",
+            Self::SequenceNak => "sequence-nak",
+            Self::ReadResponse => "read-response",
+            Self::AtomicReplay => "atomic-replay",
+            Self::Cnp => "cnp",
+        }
+    }
+
+    /// Where the rule is from.
+    pub const fn source(self) -> &'static str {
+        match self {
+            Self::WellFormed => "IBTA 9.6.1, A17.3",
+            Self::InvariantCrc => "IBTA 7.8.1, A17.3.3",
+            Self::FixedField => "IBTA 9.2, 9.3, A17.3.1",
+            Self::Padding => "IBTA 9.2.4",
+            Self::PayloadLength => "IBTA 9.4.1, 9.6",
+            Self::RequestPsn => "IBTA 9.7.3.1, 9.8.2",
+            Self::OpcodeSequence => "IBTA 9.7.3.2, 9.8.2",
+            Self::MessageLength => "IBTA 9.4.3, 9.7.4.1.6",
+            Self::Repetition => "IBTA 9.7.5.1.2",
+            Self::RepeatedAfterAck => "IBTA 9.7.5.2",
+            Self::Outstanding => "IBTA 9.7.2",
+            Self::RnrWait => "IBTA 9.7.5.2.8",
+            Self::SentAfterFailure => "IBTA 9.9.2.4",
+            Self::ResponsePsn => "IBTA 9.7.5.1.1",
+            Self::AckOrder => "IBTA 9.7.5.1.2",
+            Self::ResponseOrder => "IBTA 9.5, 9.7.5.1.3",
+            Self::Msn => "IBTA 9.7.7.1",
+            Self::SequenceNak => "IBTA 9.7.5.1.3",
+            Self::ReadResponse => "IBTA 9.7.5.1.9",
+            Self::AtomicReplay => "IBTA 9.4.5, 9.7.5.1.3",
+            Self::Cnp => "IBTA A17.9",
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What was wrong with a packet.
+
+use std::fmt;
+
+use faultline_wire::Gid;
+use faultline_wire::packet::RoceHeader;
+
+use crate::rule::Rule;
+
+/// A packet that violates a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Time of the packet in nanoseconds, as it was passed to the oracle.
+    pub at: u64,
+    /// Number of the frame among those that were passed to [`Oracle::sent`](crate::Oracle::sent),
+    /// [`Oracle::passed`](crate::Oracle::passed) or [`Oracle::skip`](crate::Oracle::skip), from 1.
+    pub frame: u64,
+    /// The rule.
+    pub rule: Rule,
+    /// Headers of the packet, if it could be parsed.
+    pub header: Option<RoceHeader>,
+    /// What was wrong.
+    pub what: String,
+}
+
+/// The IP addresses of a packet as GIDs: source, destination.
+pub(crate) fn addresses(header: &RoceHeader) -> (Gid, Gid) {
+    (header.ip.src_gid(), header.ip.dst_gid())
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, rest) = (self.at / 1_000_000_000, self.at % 1_000_000_000);
+        write!(f, "frame {}, {seconds}.{rest:09} s", self.frame)?;
+        if let Some(header) = &self.header {
+            let (from, to) = addresses(header);
+            let (qpn, psn) = (header.bth.dest_qp, header.bth.psn.get());
+            let opcode = header.bth.opcode;
+            write!(f, ", {from} to {to} QP {qpn}, {opcode:?} PSN {psn}")?;
+        }
+        let Self { rule, what, .. } = self;
+        write!(f, ": {what} [{}: {}]", rule.name(), rule.source())
+    }
+}

@@ -1,0 +1,579 @@
+//! Each rule: what violates it is found, and what comes closest to that and is legal is not.
+
+use Opcode::*;
+use faultline_oracle::{Oracle, Place, Rule};
+use faultline_wire::packet::{RoceHeader, seal};
+use faultline_wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Gid, Headers, Ip, MacAddr, NakCode, Opcode, Psn,
+    Reth, Syndrome,
+};
+
+const MTU: u32 = 1024;
+/// The queue pairs of the two adapters.
+const QPN: [u32; 2] = [0x11, 0x12];
+const US: u64 = 1000;
+
+/// A conversation of two adapters, 0 (requester) and 1, which the oracle sees at both.
+struct Talk {
+    oracle: Oracle,
+    now: u64,
+}
+
+fn gid(adapter: usize) -> Gid {
+    Gid::from_ipv4([10, 0, 0, u8::try_from(adapter).unwrap() + 1])
+}
+
+fn mac(adapter: usize) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, u8::try_from(adapter).unwrap() + 1])
+}
+
+/// Headers of a packet from adapter `from` to the other one.
+fn header(from: usize, opcode: Opcode, psn: u32) -> RoceHeader {
+    let to = 1 - from;
+    let ip = Ip::from_gids(gid(from), gid(to), 0, 0, 64);
+    let bth = Bth {
+        opcode,
+        solicited: false,
+        migration: true,
+        pad: 0,
+        version: 0,
+        pkey: 0xffff,
+        fecn: false,
+        becn: false,
+        dest_qp: QPN[to],
+        ack_req: false,
+        psn: Psn::new(psn),
+    };
+    let mut header = RoceHeader::new(mac(to), mac(from), ip, bth);
+    let has = |set| opcode.has(set);
+    header.reth = has(Headers::RETH).then_some(Reth {
+        addr: 0x1000,
+        rkey: 5,
+        len: 0,
+    });
+    header.atomic = has(Headers::ATOMIC_ETH).then_some(AtomicEth {
+        addr: 0x1000,
+        rkey: 5,
+        swap_add: 1,
+        compare: 0,
+    });
+    header.deth = has(Headers::DETH).then_some(Deth {
+        qkey: 1,
+        src_qp: QPN[from],
+    });
+    header.imm = has(Headers::IMM).then_some(7);
+    header
+}
+
+fn bytes(header: &RoceHeader, payload: usize) -> Vec<u8> {
+    let mut bytes = vec![0; header.frame_len(payload)];
+    header.emit(payload, &mut bytes).unwrap();
+    seal(&mut bytes).unwrap();
+    bytes
+}
+
+fn request(opcode: Opcode, psn: u32, len: u32) -> (RoceHeader, usize) {
+    let mut header = header(0, opcode, psn);
+    let payload = if opcode.info().payload { len } else { 0 };
+    if let Some(reth) = &mut header.reth {
+        reth.len = len;
+    }
+    (header, payload as usize)
+}
+
+fn response(opcode: Opcode, psn: u32, syndrome: Syndrome, msn: u32) -> RoceHeader {
+    let mut header = header(1, opcode, psn);
+    header.aeth = opcode.has(Headers::AETH).then_some(Aeth { syndrome, msn });
+    header.atomic_ack = opcode
+        .has(Headers::ATOMIC_ACK_ETH)
+        .then_some(AtomicAckEth { original: 1 });
+    header
+}
+
+impl Talk {
+    fn new() -> Self {
+        Self {
+            oracle: Oracle::new(Place::Adapter),
+            now: 0,
+        }
+    }
+
+    /// A frame leaves an adapter and arrives at the other one, unless it is lost.
+    fn frame(&mut self, from: usize, frame: &[u8], is_lost: bool) {
+        self.now += US;
+        self.oracle
+            .sent(self.now, from, Some((QPN[from], MTU)), frame);
+        if !is_lost {
+            self.now += US;
+            self.oracle.received(self.now, 1 - from, frame);
+        }
+    }
+
+    fn request(&mut self, opcode: Opcode, psn: u32, len: u32) {
+        let (header, payload) = request(opcode, psn, len);
+        self.frame(0, &bytes(&header, payload), false);
+    }
+
+    fn lost_request(&mut self, opcode: Opcode, psn: u32, len: u32) {
+        let (header, payload) = request(opcode, psn, len);
+        self.frame(0, &bytes(&header, payload), true);
+    }
+
+    fn ack(&mut self, psn: u32, msn: u32) {
+        self.respond(RcAcknowledge, psn, Syndrome::ACK, msn, 0);
+    }
+
+    fn nak(&mut self, psn: u32, code: NakCode, msn: u32) {
+        self.respond(RcAcknowledge, psn, Syndrome::Nak(code), msn, 0);
+    }
+
+    fn rnr(&mut self, psn: u32, msn: u32) {
+        // Timer code 1: 10 microseconds.
+        self.respond(RcAcknowledge, psn, Syndrome::RnrNak { timer: 1 }, msn, 0);
+    }
+
+    fn read_response(&mut self, opcode: Opcode, psn: u32, msn: u32, len: usize) {
+        self.respond(opcode, psn, Syndrome::ACK, msn, len);
+    }
+
+    fn respond(&mut self, opcode: Opcode, psn: u32, syndrome: Syndrome, msn: u32, len: usize) {
+        self.frame(1, &bytes(&response(opcode, psn, syndrome, msn), len), false);
+    }
+
+    #[track_caller]
+    fn clean(&self) {
+        let found: Vec<String> = self
+            .oracle
+            .violations()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert!(found.is_empty(), "{found:#?}");
+    }
+
+    /// Exactly this rule was violated.
+    #[track_caller]
+    fn violates(&self, rule: Rule) {
+        let found = self.oracle.violations();
+        assert!(
+            !found.is_empty() && found.iter().all(|violation| violation.rule == rule),
+            "{found:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_connection_without_faults_is_clean() {
+    let mut talk = Talk::new();
+    talk.request(RcSendFirst, 0xff_fffe, MTU);
+    talk.request(RcSendMiddle, 0xff_ffff, MTU);
+    talk.request(RcSendLast, 0, 3);
+    talk.ack(0, 1);
+    let (mut first, len) = request(RcWriteFirst, 1, MTU);
+    first.reth.as_mut().unwrap().len = MTU + 4;
+    talk.frame(0, &bytes(&first, len), false);
+    talk.request(RcWriteLast, 2, 4);
+    talk.request(RcReadRequest, 3, 2 * MTU + 1);
+    talk.request(RcFetchAdd, 6, 0);
+    talk.ack(2, 2);
+    talk.read_response(RcReadResponseFirst, 3, 3, MTU as usize);
+    talk.read_response(RcReadResponseMiddle, 4, 3, MTU as usize);
+    talk.read_response(RcReadResponseLast, 5, 3, 1);
+    talk.respond(RcAtomicAcknowledge, 6, Syndrome::ACK, 4, 0);
+    talk.request(RcSendOnlyWithImmediate, 7, 0);
+    talk.ack(7, 5);
+    talk.clean();
+    assert_eq!(talk.oracle.packets(), 15);
+    assert_eq!(talk.oracle.responses_without_flow(), 0);
+}
+
+#[test]
+fn losses_and_refusals_are_clean() {
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.ack(0, 1);
+    talk.lost_request(RcSendOnly, 1, 8);
+    talk.request(RcSendOnly, 2, 8);
+    talk.nak(1, NakCode::PsnSequenceError, 1);
+    talk.request(RcSendOnly, 1, 8);
+    talk.rnr(1, 1);
+    talk.now += 10 * US;
+    talk.request(RcSendOnly, 1, 8);
+    talk.request(RcSendOnly, 2, 8);
+    talk.ack(2, 3);
+    // The responder refuses a request, and says before the end of the time that it is ready.
+    talk.request(RcSendOnly, 3, 8);
+    talk.rnr(3, 3);
+    talk.ack(2, 3);
+    talk.request(RcSendOnly, 3, 8);
+    talk.ack(3, 4);
+    talk.clean();
+}
+
+#[test]
+fn a_read_is_continued_where_a_response_was_lost() {
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.ack(0, 1);
+    talk.request(RcReadRequest, 1, 3 * MTU);
+    talk.read_response(RcReadResponseFirst, 1, 2, MTU as usize);
+    let lost = response(RcReadResponseMiddle, 2, Syndrome::ACK, 2);
+    talk.frame(1, &bytes(&lost, MTU as usize), true);
+    talk.read_response(RcReadResponseLast, 3, 2, MTU as usize);
+    let (mut rest, _) = request(RcReadRequest, 2, 2 * MTU);
+    rest.reth.as_mut().unwrap().addr += u64::from(MTU);
+    talk.frame(0, &bytes(&rest, 0), false);
+    talk.read_response(RcReadResponseFirst, 2, 2, MTU as usize);
+    talk.read_response(RcReadResponseLast, 3, 2, MTU as usize);
+    talk.clean();
+    // Another address is another request.
+    rest.reth.as_mut().unwrap().addr += 1;
+    talk.frame(0, &bytes(&rest, 0), false);
+    talk.violates(Rule::Repetition);
+}
+
+#[test]
+fn packets_alone() {
+    let cases: [(Rule, fn(&mut RoceHeader) -> usize); 8] = [
+        (Rule::FixedField, |h| {
+            h.ethernet.src = MacAddr([1, 0, 0, 0, 0, 1]);
+            8
+        }),
+        (Rule::FixedField, |h| {
+            h.bth.pkey = 0x8000;
+            8
+        }),
+        (Rule::FixedField, |h| {
+            h.bth.becn = true;
+            8
+        }),
+        (Rule::FixedField, |h| {
+            let Ip::V4(ip) = &mut h.ip else { panic!() };
+            ip.ttl = 0;
+            8
+        }),
+        (Rule::FixedField, |h| {
+            let Ip::V4(ip) = &mut h.ip else { panic!() };
+            ip.dont_fragment = false;
+            8
+        }),
+        (Rule::PayloadLength, |h| {
+            h.bth.opcode = RcSendFirst;
+            1000
+        }),
+        (Rule::PayloadLength, |_| 4097),
+        (Rule::MessageLength, |h| {
+            h.bth.opcode = RcWriteOnly;
+            h.reth = Some(Reth {
+                addr: 0,
+                rkey: 0,
+                len: 9,
+            });
+            8
+        }),
+    ];
+    for (rule, change) in cases {
+        let mut talk = Talk::new();
+        let mut header = header(0, RcSendOnly, 0);
+        let len = change(&mut header);
+        talk.frame(0, &bytes(&header, len), false);
+        talk.violates(rule);
+    }
+}
+
+#[test]
+fn octets_of_packets() {
+    let good = bytes(&header(0, RcSendOnly, 0), 5);
+    let changes: [(Rule, usize, u8); 3] = [
+        // The payload.
+        (Rule::InvariantCrc, 54, 1),
+        // The transport version.
+        (Rule::WellFormed, 43, 1),
+        // The destination of an ordinary packet: it is not RoCE, and not judged.
+        (Rule::Cnp, 37, 1),
+    ];
+    for (rule, at, bit) in changes {
+        let mut talk = Talk::new();
+        let mut bad = good.clone();
+        bad[at] ^= bit;
+        talk.frame(0, &bad, false);
+        match rule {
+            Rule::Cnp => talk.clean(),
+            _ => talk.violates(rule),
+        }
+    }
+    // Pad octets with a right CRC: the CRC covers them.
+    let mut bad = good.clone();
+    let end = bad.len() - 4;
+    bad[end - 1] = 1;
+    let crc = faultline_wire::icrc::icrc(&bad[14..end]).unwrap();
+    bad[end..].copy_from_slice(&crc.to_le_bytes());
+    let mut talk = Talk::new();
+    talk.frame(0, &bad, false);
+    talk.violates(Rule::Padding);
+}
+
+#[test]
+fn psns_of_requests() {
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.request(RcSendOnly, 2, 8);
+    talk.violates(Rule::RequestPsn);
+
+    let mut talk = Talk::new();
+    for psn in [0, 1, 1] {
+        let (mut uc, len) = request(RcSendOnly, psn, 8);
+        uc.bth.opcode = UcSendOnly;
+        talk.frame(0, &bytes(&uc, len), false);
+    }
+    talk.violates(Rule::RequestPsn);
+}
+
+#[test]
+fn sequences_of_opcodes() {
+    let start = |opcode| {
+        let mut talk = Talk::new();
+        talk.request(RcSendOnly, 0, 8);
+        talk.request(opcode, 1, MTU);
+        talk
+    };
+    let mut talk = start(RcSendFirst);
+    talk.request(RcSendOnly, 2, 8);
+    talk.violates(Rule::OpcodeSequence);
+    let mut talk = start(RcSendFirst);
+    talk.request(RcWriteLast, 2, 8);
+    talk.violates(Rule::OpcodeSequence);
+    start(RcSendMiddle).violates(Rule::OpcodeSequence);
+    let mut talk = Talk::new();
+    let (mut first, len) = request(RcWriteFirst, 1, MTU);
+    first.reth.as_mut().unwrap().len = MTU + 4;
+    talk.frame(0, &bytes(&first, len), false);
+    talk.request(RcWriteLast, 2, 5);
+    talk.violates(Rule::MessageLength);
+}
+
+#[test]
+fn repetitions() {
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.request(RcWriteOnly, 1, 8);
+    talk.request(RcWriteOnly, 1, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 1, 8);
+    talk.violates(Rule::Repetition);
+
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.request(RcSendOnly, 1, 8);
+    talk.ack(0, 1);
+    talk.request(RcSendOnly, 0, 8);
+    talk.violates(Rule::RepeatedAfterAck);
+
+    // The acknowledgement is lost.
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    let lost = response(RcAcknowledge, 0, Syndrome::ACK, 1);
+    talk.frame(1, &bytes(&lost, 0), true);
+    talk.request(RcSendOnly, 0, 8);
+    talk.ack(0, 1);
+    talk.clean();
+}
+
+#[test]
+fn the_window_of_psns() {
+    let mut talk = Talk::new();
+    let (mut big, _) = request(RcReadRequest, 0, 0);
+    big.reth.as_mut().unwrap().len = 1 << 31;
+    talk.frame(0, &bytes(&big, 0), true);
+    talk.clean();
+    // 2^21 PSNs each.
+    for n in 1..4 {
+        big.bth.psn = Psn::new(n << 21);
+        talk.frame(0, &bytes(&big, 0), true);
+    }
+    talk.violates(Rule::Outstanding);
+}
+
+#[test]
+fn pauses() {
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.rnr(0, 0);
+    // One microsecond too early.
+    talk.now += 8 * US;
+    talk.request(RcSendOnly, 0, 8);
+    talk.violates(Rule::RnrWait);
+
+    let mut talk = Talk::new();
+    talk.request(RcWriteOnly, 0, 8);
+    talk.nak(0, NakCode::RemoteAccessError, 0);
+    talk.clean();
+    talk.request(RcWriteOnly, 1, 8);
+    talk.violates(Rule::SentAfterFailure);
+    // After that it is another connection.
+    talk.oracle.renew(0, QPN[0]);
+    let before = talk.oracle.violations().len();
+    talk.request(RcWriteOnly, 77, 8);
+    assert_eq!(talk.oracle.violations().len(), before);
+}
+
+#[test]
+fn psns_of_responses() {
+    let start = || {
+        let mut talk = Talk::new();
+        talk.request(RcSendOnly, 0, 8);
+        talk.ack(0, 1);
+        talk.request(RcSendOnly, 1, 8);
+        talk
+    };
+    let mut talk = start();
+    talk.ack(2, 2);
+    talk.violates(Rule::ResponsePsn);
+    let mut talk = start();
+    talk.lost_request(RcSendOnly, 2, 8);
+    talk.rnr(2, 1);
+    talk.violates(Rule::ResponsePsn);
+    let mut talk = start();
+    talk.ack(1, 2);
+    talk.ack(0, 1);
+    talk.violates(Rule::AckOrder);
+    let mut talk = start();
+    talk.ack(1, 2);
+    talk.rnr(0, 0);
+    talk.violates(Rule::AckOrder);
+    let mut talk = start();
+    talk.request(RcReadRequest, 2, 8);
+    talk.request(RcSendOnly, 3, 8);
+    talk.ack(3, 4);
+    talk.violates(Rule::ResponseOrder);
+    let mut talk = start();
+    talk.ack(1, 3);
+    talk.violates(Rule::Msn);
+    let mut talk = start();
+    talk.respond(RcAtomicAcknowledge, 1, Syndrome::ACK, 2, 0);
+    talk.violates(Rule::ResponsePsn);
+}
+
+#[test]
+fn sequence_naks() {
+    let start = || {
+        let mut talk = Talk::new();
+        talk.request(RcSendOnly, 0, 8);
+        talk.ack(0, 1);
+        talk.lost_request(RcSendOnly, 1, 8);
+        talk.request(RcSendOnly, 2, 8);
+        talk
+    };
+    let mut talk = start();
+    talk.nak(0, NakCode::PsnSequenceError, 0);
+    talk.violates(Rule::SequenceNak);
+    let mut talk = start();
+    talk.nak(2, NakCode::PsnSequenceError, 1);
+    talk.violates(Rule::ResponsePsn);
+    let mut talk = start();
+    talk.nak(1, NakCode::PsnSequenceError, 1);
+    talk.clean();
+    talk.nak(1, NakCode::PsnSequenceError, 1);
+    talk.violates(Rule::SequenceNak);
+}
+
+#[test]
+fn read_responses() {
+    let start = || {
+        let mut talk = Talk::new();
+        talk.request(RcSendOnly, 0, 8);
+        talk.ack(0, 1);
+        talk.request(RcReadRequest, 1, MTU + 8);
+        talk
+    };
+    let mtu = MTU as usize;
+    let mut talk = start();
+    talk.read_response(RcReadResponseFirst, 1, 2, mtu);
+    talk.read_response(RcReadResponseLast, 2, 2, 7);
+    talk.violates(Rule::ReadResponse);
+    let mut talk = start();
+    talk.read_response(RcReadResponseOnly, 1, 2, mtu);
+    talk.violates(Rule::ReadResponse);
+    let mut talk = start();
+    talk.read_response(RcReadResponseLast, 2, 2, 8);
+    talk.violates(Rule::ReadResponse);
+    let mut talk = start();
+    talk.read_response(RcReadResponseFirst, 0, 2, mtu);
+    talk.violates(Rule::ReadResponse);
+    let mut talk = start();
+    talk.read_response(RcReadResponseFirst, 1, 2, mtu);
+    talk.read_response(RcReadResponseFirst, 1, 2, mtu);
+    talk.read_response(RcReadResponseLast, 2, 2, 8);
+    talk.clean();
+}
+
+#[test]
+fn atomics_are_carried_out_once() {
+    let mut talk = Talk::new();
+    talk.request(RcFetchAdd, 0, 0);
+    talk.respond(RcAtomicAcknowledge, 0, Syndrome::ACK, 1, 0);
+    talk.request(RcFetchAdd, 0, 0);
+    talk.respond(RcAtomicAcknowledge, 0, Syndrome::ACK, 1, 0);
+    talk.clean();
+    let mut other = response(RcAtomicAcknowledge, 0, Syndrome::ACK, 1);
+    other.atomic_ack = Some(AtomicAckEth { original: 2 });
+    talk.frame(1, &bytes(&other, 0), false);
+    talk.violates(Rule::AtomicReplay);
+}
+
+#[test]
+fn notifications_of_congestion() {
+    let cnp = |talk: &mut Talk| {
+        let mut cnp = header(1, Cnp, 0);
+        cnp.bth.becn = true;
+        talk.frame(1, &bytes(&cnp, 16), false);
+    };
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    cnp(&mut talk);
+    talk.violates(Rule::Cnp);
+    let mut talk = Talk::new();
+    let (mut marked, len) = request(RcSendOnly, 0, 8);
+    marked.ip.set_ecn(3);
+    talk.frame(0, &bytes(&marked, len), false);
+    cnp(&mut talk);
+    talk.clean();
+}
+
+/// On a link the senders of responses are not known, and are found by the PSNs.
+#[test]
+fn responses_on_a_link_find_their_requests() {
+    let mut oracle = Oracle::new(Place::Link);
+    let mut pass = |header: &RoceHeader, len| oracle.passed(0, &bytes(header, len));
+    let (first, len) = request(RcSendOnly, 100, 8);
+    pass(&first, len);
+    pass(&response(RcAcknowledge, 100, Syndrome::ACK, 4), 0);
+    pass(&request(RcSendOnly, 101, 8).0, 8);
+    pass(&response(RcAcknowledge, 101, Syndrome::ACK, 7), 0);
+    // Nobody has asked for this.
+    let mut stray = response(RcAcknowledge, 500, Syndrome::ACK, 4);
+    stray.bth.dest_qp = 0x99;
+    pass(&stray, 0);
+    // Another connection of the same queue pair.
+    pass(&request(RcSendOnly, 9_000_000, 8).0, 8);
+    let rules: Vec<Rule> = oracle.violations().iter().map(|v| v.rule).collect();
+    assert_eq!(rules, [Rule::Msn]);
+    assert_eq!(oracle.responses_without_flow(), 1);
+    let text = oracle.violations()[0].to_string();
+    assert!(
+        text.contains("frame 4") && text.contains("IBTA 9.7.7.1"),
+        "{text}"
+    );
+}
+
+/// Names are distinct, and each rule has a source.
+#[test]
+fn rules_have_names_and_sources() {
+    let names: std::collections::BTreeSet<_> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+    assert_eq!(names.len(), Rule::ALL.len());
+    assert!(
+        Rule::ALL
+            .iter()
+            .all(|rule| rule.source().starts_with("IBTA"))
+    );
+}
