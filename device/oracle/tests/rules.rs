@@ -1,5 +1,7 @@
 //! Each rule: what violates it is found, and what comes closest to that and is legal is not.
 
+#![cfg(test)]
+
 use Opcode::*;
 use faultline_oracle::{Oracle, Place, Rule};
 use faultline_wire::packet::{RoceHeader, seal};
@@ -234,7 +236,9 @@ fn a_read_is_continued_where_a_response_was_lost() {
 
 #[test]
 fn packets_alone() {
-    let cases: [(Rule, fn(&mut RoceHeader) -> usize); 8] = [
+    /// Changes the header of a good packet, and returns the length of its payload.
+    type Change = fn(&mut RoceHeader) -> usize;
+    let cases: [(Rule, Change); 8] = [
         (Rule::FixedField, |h| {
             h.ethernet.src = MacAddr([1, 0, 0, 0, 0, 1]);
             8
@@ -550,7 +554,7 @@ fn responses_on_a_link_find_their_requests() {
     pass(&response(RcAcknowledge, 100, Syndrome::ACK, 4), 0);
     pass(&request(RcSendOnly, 101, 8).0, 8);
     pass(&response(RcAcknowledge, 101, Syndrome::ACK, 7), 0);
-    // Nobody has asked for this.
+    // An answer to no request.
     let mut stray = response(RcAcknowledge, 500, Syndrome::ACK, 4);
     stray.bth.dest_qp = 0x99;
     pass(&stray, 0);
@@ -566,9 +570,22 @@ fn responses_on_a_link_find_their_requests() {
     );
 }
 
-/// Names are distinct, and each rule has a source.
+/// Names are distinct, each rule has a source, and the documentation has them all.
 #[test]
 fn rules_have_names_and_sources() {
+    let document = include_str!("../../../docs/packet-checker.md");
+    let rows: Vec<&str> = document
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .collect();
+    assert_eq!(rows.len(), Rule::ALL.len());
+    for (rule, row) in Rule::ALL.iter().zip(rows) {
+        let (start, end) = (
+            format!("| `{}` | ", rule.name()),
+            format!(" | {} |", rule.source()),
+        );
+        assert!(row.starts_with(&start) && row.ends_with(&end), "{row}");
+    }
     let names: std::collections::BTreeSet<_> = Rule::ALL.iter().map(|rule| rule.name()).collect();
     assert_eq!(names.len(), Rule::ALL.len());
     assert!(

@@ -133,18 +133,16 @@ impl Endpoint {
         }
     }
 
-    /// The opcode of this QP's service that corresponds to an opcode of RC.
-    pub(crate) fn opcode(&self, rc: Opcode) -> Opcode {
-        let service = self.config.kind.service();
-        service
-            .and_then(|service| rc.with_service(service))
-            .unwrap_or(rc)
+    /// The opcode of this QP's service that corresponds to an opcode of RC; `None` if the service does not have the operation.
+    pub(crate) fn opcode(&self, rc: Opcode) -> Option<Opcode> {
+        rc.with_service(self.config.kind.service()?)
     }
 
-    /// Headers of a packet to the peer, with the opcode of this QP's service. `None` before a path is set.
+    /// Headers of a packet to the peer, with the opcode of this QP's service. `None` before a path is set, and if the service
+    /// does not have the operation.
     pub(crate) fn header(&self, rc: Opcode, psn: Psn) -> Option<RoceHeader> {
         let path = self.path.as_ref()?;
-        Some(path.header(self.opcode(rc), self.attr.dest_qpn.get(), psn))
+        Some(path.header(self.opcode(rc)?, self.attr.dest_qpn.get(), psn))
     }
 
     /// Completes a receive work request. `entry` says with what; whose it is and which CQ gets it is filled in here.

@@ -178,6 +178,9 @@ impl Requester {
         let op = wr.op.as_ref().ok_or(OPCODE)?;
         let (first, last) = (self.cursor_packet == 0, self.cursor_packet + 1 >= wr.psns);
         let opcode = request_opcode(op, first, last).ok_or(OPCODE)?;
+        if qp.opcode(opcode).is_none() {
+            return Err(OPCODE.into());
+        }
         let psn = wr.first.add(self.cursor_packet);
         self.build_payload(qp, core, wr, most, frame)?;
         let mut header = qp.header(opcode, psn).ok_or(NO_PATH)?;
@@ -242,7 +245,17 @@ impl Requester {
                 return self.require_landing(qp, core, wr, offset);
             }
             Some(SendOp::Flush { .. }) => return Ok(()),
-            _ => {}
+            Some(
+                SendOp::Send(_)
+                | SendOp::Write { .. }
+                | SendOp::AtomicWrite { .. }
+                | SendOp::Datagram { .. }
+                | SendOp::Raw { .. }
+                | SendOp::FastReg(_)
+                | SendOp::BindMw(_)
+                | SendOp::LocalInv { .. },
+            )
+            | None => {}
         }
         if let Some(DeviceRequest::Fin(fin)) = wr.device {
             frame.payload_len = fin.len();
