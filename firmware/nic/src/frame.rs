@@ -27,7 +27,6 @@ use crate::tag::message::HEADERS;
 
 /// The kind of a frame.
 // Nearly all frames are RoCE; a box for their headers would be an allocation for each.
-#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq)]
 pub enum FrameKind {
     /// A RoCE packet; the payload is the part between the headers and the padding.

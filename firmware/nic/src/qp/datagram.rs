@@ -11,7 +11,7 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
 use super::endpoint::Endpoint;
-use super::requester::{BuildError, Requester, Sent};
+use super::requester::{BuildError, MessageRange, Requester, Sent};
 use super::responder::{Responder, Stopped, completion};
 use super::types::{Failure, QpType};
 use super::work_request::{SendOp, SendWr};
@@ -19,7 +19,6 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{FrameKind, TxFrame};
-use crate::mkey::Access;
 use crate::number::len32;
 use crate::payload::Payload;
 
@@ -73,8 +72,8 @@ impl Requester {
         }
         frame.clear_payload();
         frame.payload_len = wr.length as usize;
-        let (range, access) = ((0, wr.length), Access::LocalRead);
-        self.gather(qp, core, wr, range, access, &mut frame.payload)?;
+        let range = MessageRange::to_send(0, wr.length);
+        self.gather(qp, core, wr, range, &mut frame.payload)?;
         let psn = self.next_psn();
         self.set_next_psn(psn.next());
         let opcode = match imm {

@@ -11,7 +11,7 @@ use faultline_abi::cqe::{self, Cqe};
 use faultline_wire::{Ethernet, MacAddr};
 
 use super::endpoint::Endpoint;
-use super::requester::{BuildError, Requester, Sent};
+use super::requester::{BuildError, MessageRange, Requester, Sent};
 use super::responder::{Arrival, Received, Responder, Stopped};
 use super::types::{Failure, Fatal};
 use super::work_request::{Offload, SendOp, SendWr};
@@ -23,7 +23,6 @@ use crate::ethernet::longest_frame;
 use crate::frame::{Frame, FrameKind, TxFrame};
 use crate::headers::Head;
 use crate::headers::{Headers, MAX_HEADERS};
-use crate::mkey::Access;
 use crate::number::len32;
 use crate::offload::{self, Checked};
 use crate::payload::Payload;
@@ -93,10 +92,11 @@ impl Requester {
         qp: &Endpoint,
         core: &Core,
         wr: &SendWr,
-        range: (u32, u32),
+        (offset, len): (u32, u32),
     ) -> Result<Segments, BuildError> {
         let mut segments = Segments::new();
-        self.gather(qp, core, wr, range, Access::LocalRead, &mut segments)?;
+        let range = MessageRange::to_send(offset, len);
+        self.gather(qp, core, wr, range, &mut segments)?;
         Ok(segments)
     }
 

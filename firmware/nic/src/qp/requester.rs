@@ -36,7 +36,7 @@ use crate::ring::Ring;
 use crate::time::{Instant, Nanos};
 use crate::work::{self, count_steps};
 
-pub(super) use build::BuildError;
+pub(super) use build::{BuildError, MessageRange};
 use pending::Pending;
 
 /// Packets sent and not acknowledged, at most. Bounds what one loss costs.

@@ -44,6 +44,34 @@ impl From<Failure> for BuildError {
     }
 }
 
+/// A range of the message of a work request, and the access to its local buffers.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::qp) struct MessageRange {
+    offset: u32,
+    len: u32,
+    access: Access,
+}
+
+impl MessageRange {
+    /// `len` bytes at `offset`, which are read in order to send them.
+    pub(in crate::qp) const fn to_send(offset: u32, len: u32) -> Self {
+        Self {
+            offset,
+            len,
+            access: Access::LocalRead,
+        }
+    }
+
+    /// `len` bytes at `offset`, which a response is written to.
+    pub(super) const fn to_receive(offset: u32, len: u32) -> Self {
+        Self {
+            offset,
+            len,
+            access: Access::LocalWrite,
+        }
+    }
+}
+
 impl Remote {
     fn reth(self, len: u32) -> Reth {
         Reth {
@@ -78,25 +106,20 @@ fn build_error(miss: Miss, part: &SgPart, psn: u32) -> BuildError {
 }
 
 impl Requester {
-    /// Appends the pieces of guest memory behind `len` bytes at `offset` of the message of a work request.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the two sides of the work request, the part of it, and where its pieces go"
-    )]
+    /// Appends the pieces of guest memory behind a range of the message of a work request.
     pub(in crate::qp) fn gather(
         &self,
         qp: &Endpoint,
         core: &Core,
         wr: &SendWr,
-        (offset, len): (u32, u32),
-        access: Access,
+        range: MessageRange,
         out: &mut Segments,
     ) -> Result<(), BuildError> {
         let user = wr.key_user(qp);
-        let (offset, len) = gather_inline(wr, offset, len, out);
+        let (offset, len) = gather_inline(wr, range.offset, range.len, out);
         for part in sge::parts(&wr.sges, offset, len) {
             core.mkeys
-                .translate(&part.range(user, access), out)
+                .translate(&part.range(user, range.access), out)
                 .map_err(|miss| build_error(miss, &part, self.cursor_psn().get()))?;
         }
         Ok(())
@@ -273,8 +296,8 @@ impl Requester {
         frame.payload.clear();
         let len = wr.length.saturating_sub(offset).min(qp.mtu);
         frame.payload_len = len as usize;
-        let (range, access) = ((offset, len), Access::LocalRead);
-        self.gather(qp, core, wr, range, access, &mut frame.payload)
+        let range = MessageRange::to_send(offset, len);
+        self.gather(qp, core, wr, range, &mut frame.payload)
     }
 }
 

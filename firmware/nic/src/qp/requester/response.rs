@@ -14,13 +14,12 @@ use faultline_wire::bth::Psn;
 use faultline_wire::opcode::OpKind;
 use faultline_wire::packet::RoceHeader;
 
-use super::{BuildError, Requester};
+use super::{BuildError, MessageRange, Requester};
 use crate::context::Context;
 use crate::core::Core;
 use crate::diagnostic::{Diagnostic, RetryCause};
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::mkey::Access;
 use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::{Failure, PlaceError};
@@ -438,14 +437,15 @@ impl Requester {
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
         position: usize,
-        range: (u32, u32),
+        (offset, len): (u32, u32),
         payload: Payload<'_, M>,
     ) -> Result<(), PlaceError> {
         let Some(wr) = self.pending.get(position) else {
             return Ok(());
         };
         let mut segments = Segments::new();
-        self.gather(qp, cx.core, wr, range, Access::LocalWrite, &mut segments)
+        let range = MessageRange::to_receive(offset, len);
+        self.gather(qp, cx.core, wr, range, &mut segments)
             .map_err(|error| match error {
                 BuildError::Failed(failure) => PlaceError::Failed(failure),
                 BuildError::Absent(need) => PlaceError::Absent(need.absent, need.hint),
