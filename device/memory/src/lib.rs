@@ -31,7 +31,10 @@
 //! Memory keys are translated in firmware; vfio-user messages are parsed in `device/vfio-user`. A virtual IOMMU
 //! needs no support: its I/O addresses arrive as ordinary maps.
 
-#![allow(unsafe_code)]
+#![allow(
+    unsafe_code,
+    reason = "the only crate that maps and accesses the memory of guests; each block states why it is sound"
+)]
 // Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 

@@ -406,16 +406,6 @@ impl ConfigSpace {
         self.msix.is_some() && self.get16(MSIX_CONTROL) & MSIX_ENABLE != 0
     }
 
-    /// True if the MSI-X function mask is set.
-    pub fn msix_masked(&self) -> bool {
-        self.msix.is_some() && self.get16(MSIX_CONTROL) & MSIX_MASK_ALL != 0
-    }
-
-    /// Locations of the MSI-X table and PBA.
-    pub fn msix_layout(&self) -> Option<MsixLayout> {
-        self.msix
-    }
-
     /// Current power state.
     pub fn power_state(&self) -> PowerState {
         if self.get16(PM_CONTROL) & 3 == 3 {

@@ -481,7 +481,10 @@ macro_rules! counters {
         /// The counters of a device, in the order in which QUERY_COUNTERS writes them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        #[allow(non_camel_case_types)]
+        #[allow(
+            non_camel_case_types,
+            reason = "the C header and QUERY_COUNTERS use these names as they are"
+        )]
         pub enum Counter { $( $(#[doc = $doc])* $name, )* }
 
         impl Counter {

@@ -45,16 +45,14 @@ impl Psn {
         self.sub(1)
     }
 
-    /// The PSN `count` after this one.
+    /// The PSN `count` after this one. Wraps to 0 after 2^24 - 1.
     #[inline]
-    #[allow(clippy::should_implement_trait)] // wraps, and the operand is a count, not a Psn
     pub const fn add(self, count: u32) -> Self {
         Self::new(self.0.wrapping_add(count))
     }
 
     /// The PSN `count` before this one.
     #[inline]
-    #[allow(clippy::should_implement_trait)]
     pub const fn sub(self, count: u32) -> Self {
         Self::new(self.0.wrapping_sub(count))
     }

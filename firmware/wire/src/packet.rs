@@ -29,9 +29,6 @@ pub const MAX_TRANSPORT_LEN: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 /// Maximum length in bytes from the tagged Ethernet header to the last extended header.
 pub const MAX_HEADER_LEN: usize = Ethernet::MAX_LEN + Ipv6::LEN + Udp::LEN + MAX_TRANSPORT_LEN;
 
-/// Maximum number of pad bytes after a payload.
-pub const MAX_PAD: usize = 3;
-
 /// All headers of a packet.
 ///
 /// `bth.opcode` determines which optional headers must be present: [`RoceHeader::emit`] refuses any

@@ -469,13 +469,6 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts a receive of bytes as they are.
-    pub fn post_recv_raw(&mut self, bytes: &[u8]) {
-        if let Some(queue) = &mut self.queue {
-            queue.post_raw(bytes);
-        }
-    }
-
     /// Changes attributes.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), DriverError> {
         self.object.command(admin::MODIFY_QP, attr).map(drop)

@@ -1,5 +1,8 @@
 //! A device in memory and a client that can also speak badly.
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    reason = "a module of several test programs, each of which uses a part of it"
+)]
 
 use faultline_vfio_user::{
     Device, DeviceInfo, DmaMap, DmaUnmap, Ended, Errno, IrqFlags, IrqInfo, IrqSet, IrqVectors,

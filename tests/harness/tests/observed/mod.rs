@@ -1,7 +1,9 @@
 //! What a test sees of a process: its log, and the control server's answers.
 
-// Each test program uses a part of it.
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    reason = "a module of several test programs, each of which uses a part of it"
+)]
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
