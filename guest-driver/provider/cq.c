@@ -69,8 +69,8 @@ static uint64_t retire_of_qp(struct fl_qp *qp, const struct faultline_cqe *cqe)
 }
 
 /*
- * Work request id of an entry; its place in the work queue becomes free.
- * False: nobody here knows it any more.
+ * Gets the work request id of an entry and frees its place in the work queue.
+ * Returns false if the queue of the entry does not exist any more.
  */
 static bool retire(struct fl_cq *cq, const struct faultline_cqe *cqe,
 		   uint64_t *wr_id)
@@ -516,8 +516,9 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 	if (ret)
 		return ret;
 	/*
-	 * The device copies the unread entries; nobody may read meanwhile, nor
-	 * arm: counts begin anew, and an old index would be taken for a new one.
+	 * The device copies the unread entries. Until it has, no thread may poll
+	 * or arm the CQ: indices restart at zero, and the device would take an
+	 * old index for a new one.
 	 */
 	pthread_spin_lock(&cq->lock);
 	fl_doorbell_drain(ctx);

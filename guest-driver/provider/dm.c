@@ -155,7 +155,7 @@ struct ibv_dm *fl_import_dm(struct ibv_context *context, uint32_t handle)
 	return &dm->verbs_dm.dm;
 }
 
-/* The memory belongs to whoever has allocated it. */
+/* Frees the import only. The memory belongs to the context that allocated it. */
 void fl_unimport_dm(struct ibv_dm *ibdm)
 {
 	struct fl_dm *dm = to_fl_dm(ibdm);

@@ -181,7 +181,7 @@ struct ibv_pd *fl_import_pd(struct ibv_context *context, uint32_t handle)
 	return &pd->ibv_pd;
 }
 
-/* The domain itself belongs to whoever has allocated it. */
+/* Frees the import only. The PD belongs to the context that allocated it. */
 void fl_unimport_pd(struct ibv_pd *pd)
 {
 	free(to_fl_pd(pd));

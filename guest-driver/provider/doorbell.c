@@ -108,16 +108,16 @@ void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 	struct faultline_doorbell_page *page = ctx->doorbell;
 	uint64_t bits = (uint64_t)type << FAULTLINE_DB_TYPE_SHIFT |
 			(uint64_t)object << FAULTLINE_DB_OBJECT_SHIFT | value;
-	uint64_t patience = 0;
+	uint64_t spin_end = 0;
 
 	while (!append(page, bits)) {
 		uint64_t now = fl_now_ns();
 
 		if (fl_is_gone(ctx))
 			return;
-		if (!patience) {
-			patience = now + FL_DOORBELL_SPIN_NS;
-		} else if (now > patience) {
+		if (!spin_end) {
+			spin_end = now + FL_DOORBELL_SPIN_NS;
+		} else if (now > spin_end) {
 			kick(ctx, bits);
 			return;
 		}
@@ -155,10 +155,10 @@ void fl_doorbell_drain(struct fl_context *ctx)
 {
 	struct faultline_doorbell_page *page = ctx->doorbell;
 	uint64_t end = ring_end(page);
-	uint64_t patience = fl_now_ns() + FL_PATIENCE_NS;
+	uint64_t deadline = fl_now_ns() + FL_DEVICE_TIMEOUT_NS;
 
 	while ((int64_t)(end - le64toh(__atomic_load_n(&page->consumer,
 						       __ATOMIC_ACQUIRE))) > 0 &&
-	       !fl_is_gone(ctx) && fl_now_ns() < patience)
+	       !fl_is_gone(ctx) && fl_now_ns() < deadline)
 		sched_yield();
 }

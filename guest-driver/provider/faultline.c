@@ -236,10 +236,10 @@ static void *map_page(struct fl_context *ctx, int fd, int prot, uint64_t offset)
 /* The device marks the page right after the kernel has got it for us. */
 static bool wait_for_device(struct fl_context *ctx)
 {
-	uint64_t give_up = fl_now_ns() + FL_PATIENCE_NS;
+	uint64_t deadline = fl_now_ns() + FL_DEVICE_TIMEOUT_NS;
 
 	while (fl_is_gone(ctx)) {
-		if (fl_now_ns() > give_up) {
+		if (fl_now_ns() > deadline) {
 			errno = EIO;
 			return false;
 		}

@@ -52,14 +52,14 @@
 #define FL_SL_IPV6	1
 
 /*
- * How long the device is waited for where it should answer at once. The
- * kernel's own watch over it takes longer, and ends all waiting.
+ * Time limit for what the device does at once if it works. The kernel's
+ * watchdog takes longer to find that the device has failed; then all waits end.
  */
-#define FL_PATIENCE_NS 2000000000ULL
+#define FL_DEVICE_TIMEOUT_NS 2000000000ULL
 
 /* Objects by number. */
 struct fl_table {
-	pthread_mutex_t lock;	/* of those who insert */
+	pthread_mutex_t lock;	/* serializes insertions */
 	void **leaf[FL_TABLE_SIZE];
 };
 

@@ -39,7 +39,7 @@ enum faultlinedv_event_type {
 	/* The same below a watched region. */
 	FAULTLINEDV_EVENT_MR = 2,
 	/*
-	 * The same, and whoever makes the change waits: until
+	 * The same, and the thread that makes the change waits until
 	 * faultlinedv_restore_mr(), faultlinedv_release_mr(), ibv_dereg_mr(),
 	 * or the time limit.
 	 */
@@ -191,11 +191,12 @@ enum faultlinedv_fault_policy {
 };
 
 /*
- * In any state of the queue pair, until it goes to RESET, where it gets the
- * device's own setting again. It is about what arrives, a peer's READs among
- * it: for its own buffers a requester waits under each policy, and holds up
- * nobody else. 0 or an errno: EPERM for FAULTLINEDV_FAULT_STALL without
- * CAP_NET_ADMIN, because it holds up everything that the NIC receives.
+ * Sets the fault policy of a queue pair, in any state of it. In RESET it gets
+ * the default of the device again. The policy applies to incoming packets,
+ * including READ requests. For its own buffers a requester waits under each
+ * policy, and delays no other queue pair. Returns 0 or an errno: EPERM for
+ * FAULTLINEDV_FAULT_STALL without CAP_NET_ADMIN, because that policy delays all
+ * packets that the NIC receives.
  */
 int faultlinedv_set_fault_policy(struct ibv_qp *qp,
 				 enum faultlinedv_fault_policy policy);

@@ -149,7 +149,10 @@ static void set_bind(struct faultline_sq_wqe *wqe, const struct ibv_mw *mw,
 	bind->access = htole32(info->mw_access_flags);
 }
 
-/* A TCP packet that is to be cut: its headers are in the request, as whoever writes them need not register them. */
+/*
+ * Writes the segment of a TCP packet that the device splits. The headers are
+ * copied into the request, so the application need not register their memory.
+ */
 static int set_tso(struct fl_qp *qp, struct faultline_sq_wqe *wqe, const void *header,
 		   uint16_t len, uint16_t mss)
 {

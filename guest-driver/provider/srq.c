@@ -233,7 +233,7 @@ static int resize_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int mask
 		return ret;
 	cmd.drv.buf_addr = (uintptr_t)ring.buf;
 	cmd.drv.log_depth = log_depth;
-	/* The device moves what is posted: nobody may post meanwhile. */
+	/* The device moves the posted requests: no thread may post meanwhile. */
 	pthread_spin_lock(&wq->lock);
 	used = srq->num_tags - srq->num_free;
 	ret = used > depth ? EINVAL : add_tags(srq, depth);

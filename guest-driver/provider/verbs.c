@@ -152,7 +152,7 @@ struct ibv_mr *fl_import_mr(struct ibv_pd *pd, uint32_t handle)
 	return &vmr->ibv_mr;
 }
 
-/* The region itself belongs to whoever has registered it. */
+/* Frees the import only. The region belongs to the context that registered it. */
 void fl_unimport_mr(struct ibv_mr *mr)
 {
 	free(verbs_get_mr(mr));

@@ -56,12 +56,12 @@ lab_gid_index() {
 	done
 }
 
-# Waits a tenth of a second without starting a process: nobody writes to this FIFO.
+# Waits a tenth of a second without starting a process: nothing is ever written to this FIFO.
 lab_pause() {
 	read -rt 0.1 <>/run/lab.pause || true
 }
 
-# Whether somebody listens on a TCP port of this guest. Starts no process.
+# True if a server listens on a TCP port of this guest. Starts no process.
 lab_listens() {
 	local table port lines line
 	printf -v port '%04X' "$1"
@@ -111,9 +111,10 @@ lab_has_sent() {
 	[ "$lab_now" -ge "$1" ]
 }
 
-# Waits until COMMAND succeeds: lab_until SECONDS COMMAND… The seconds are longer ones, see LAB_PATIENCE.
+# Waits until COMMAND succeeds: lab_until SECONDS COMMAND… The limit is multiplied by LAB_TIME_FACTOR, because machines are
+# shared and some kernels slow.
 lab_until() {
-	local end=$((SECONDS + $1 * ${LAB_PATIENCE:-1}))
+	local end=$((SECONDS + $1 * ${LAB_TIME_FACTOR:-1}))
 	shift
 	until "$@" >/dev/null 2>&1; do
 		if [ $SECONDS -ge $end ]; then

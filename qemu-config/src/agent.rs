@@ -65,7 +65,7 @@ pub fn serve(path: &Path) -> Result<()> {
     }
 }
 
-/// A port reads as ended while nobody listens on the host's side; that is no end.
+/// Reads from a port that reports an end of file while the host's side is not connected: reads again until it is.
 struct Patient(File);
 
 impl Read for Patient {

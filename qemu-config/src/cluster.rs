@@ -1,4 +1,4 @@
-//! Several guests on one emulator: started together, addressed, brought down together.
+//! Clusters: several guests on one emulator, which are started, get their addresses, and are stopped together.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -218,7 +218,8 @@ impl Cluster {
             .collect();
         std::fs::write(dir.join("versions"), text).context("recording versions")?;
 
-        let patience = plan.kernel.patience() * if priority.is_low() { BESIDE_LIMIT } else { 1 };
+        let time_factor =
+            plan.kernel.time_factor() * if priority.is_low() { BESIDE_LIMIT } else { 1 };
         let known: Guests = Arc::default();
         let on_barrier = barrier(known.clone(), plan.guests);
         let started = Instant::now();
@@ -251,7 +252,7 @@ impl Cluster {
                 nodes: plan.hardware.nodes,
                 backing: back(&plan.hardware, sockets.path(), index)?,
             };
-            let guest = Booting::start(&qemu, &machine, &logs, patience)?;
+            let guest = Booting::start(&qemu, &machine, &logs, time_factor)?;
             priority.add(guest.qemu(), 0);
             booting.push(guest);
             if plan.nic == Nic::Rxe && index == 0 {
@@ -265,12 +266,12 @@ impl Cluster {
             guest
                 .must(
                     &configure_command(guest.index, plan),
-                    SETUP_LIMIT * patience,
+                    SETUP_LIMIT * time_factor,
                 )
                 .context("setting up the guest")?;
             if let Some(command) = hardware_command(&plan.hardware) {
                 guest
-                    .must(&command, SETUP_LIMIT * patience)
+                    .must(&command, SETUP_LIMIT * time_factor)
                     .context("putting the guest's further devices into use")?;
             }
             Ok(guest)
@@ -444,7 +445,7 @@ pub fn in_parallel<T: Send, R: Send>(
 pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
     let command = configure_command(guest.index, plan);
     guest
-        .must(&command, SETUP_LIMIT * plan.kernel.patience())
+        .must(&command, SETUP_LIMIT * plan.kernel.time_factor())
         .context("setting up the guest")?;
     Ok(())
 }
@@ -466,14 +467,14 @@ fn configure_command(index: usize, plan: &Plan) -> String {
     format!(
         "configure_guest {nic} '{mtu}' GUEST_INDEX={index} GUEST_COUNT={} GUEST_MIB={} \
          MY_IP={} MY_IP6={} PEER_IP={} PEER_IP6={} \
-         ARTEFACTS=/tmp/artefacts LAB_PATIENCE={} NIC_LIMITS='{limits}'",
+         ARTEFACTS=/tmp/artefacts LAB_TIME_FACTOR={} NIC_LIMITS='{limits}'",
         plan.guests,
         plan.memory,
         address(index),
         address6(index),
         address(peer),
         address6(peer),
-        plan.kernel.patience(),
+        plan.kernel.time_factor(),
     )
 }
 

@@ -12,7 +12,7 @@ use crate::protocol::Exec;
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// How long a server may outlive its client.
 const GRACE: Duration = Duration::from_secs(15);
-/// The same after the client has failed: the server is then waiting for nobody.
+/// The same after the client has failed: no other client will connect to the server.
 const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 
 /// How to tell that the server is there.

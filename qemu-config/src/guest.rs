@@ -113,8 +113,8 @@ pub type OnBarrier = Arc<dyn Fn(usize, &str) + Send + Sync>;
 
 impl Booting {
     /// Starts QEMU. Must be called on a thread that lives as long as the guest: QEMU dies with it. The guest may
-    /// take `patience` times as long to boot as on a machine of its own.
-    pub fn start(qemu: &Qemu, machine: &Machine, dir: &Path, patience: u32) -> Result<Self> {
+    /// take `time_factor` times as long to boot as on a quiet machine.
+    pub fn start(qemu: &Qemu, machine: &Machine, dir: &Path, time_factor: u32) -> Result<Self> {
         let bind = |path: &Path| {
             UnixListener::bind(path).with_context(|| format!("binding {}", path.display()))
         };
@@ -143,7 +143,7 @@ impl Booting {
             console,
             qemu,
             started,
-            limit: BOOT_LIMIT * patience,
+            limit: BOOT_LIMIT * time_factor,
         })
     }
 
@@ -248,7 +248,7 @@ fn would_block(error: &std::io::Error) -> bool {
     )
 }
 
-/// Hands the agent's frames to whoever waits for them, until the guest is gone.
+/// Passes each frame of the agent to the thread that waits for it, until the connection to the guest ends.
 fn dispatch(reader: &mut UnixStream, channel: &Channel, index: usize, on_barrier: &OnBarrier) {
     while let Ok(frame) = Frame::read_from(reader) {
         if frame.kind == Kind::Barrier {
@@ -332,7 +332,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Brings a folder of the guest to the host, as far as it exists.
+    /// Copies a folder of the guest to the host. A folder that does not exist counts as empty.
     pub fn fetch_folder(&self, path: &str, to: &Path) -> Result<()> {
         let outcome = self.run(
             &format!(

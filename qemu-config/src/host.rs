@@ -14,7 +14,7 @@ pub const SUITE: &str = "trixie";
 /// A key of the archive that signs [`SUITE`]; its absence means that the host's keyring is too old.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-trixie-automatic.gpg";
 
-/// Programs that the lab calls and the packages that bring them.
+/// Programs that the lab calls, and the packages that contain them.
 const NEEDED: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
     ("mke2fs", "e2fsprogs"),
@@ -52,7 +52,7 @@ pub fn ensure_linters(workspace: &Workspace) -> Result<()> {
     })
 }
 
-/// The path of ruff, which no Debian release has: pip brings it into the cache.
+/// The path of ruff. No Debian release has it, so pip installs it into the cache.
 pub fn ruff(workspace: &Workspace) -> Result<PathBuf> {
     let cache = workspace.cache()?;
     let folder = cache.join(format!("ruff-{RUFF}"));
@@ -108,7 +108,7 @@ fn ensure(workspace: &Workspace, missing_packages: fn() -> Vec<&'static str>) ->
         Command::new("apt-get").arg("update"),
         &log,
     )
-    .context("is the network there? the package lists could not be brought up to date")?;
+    .context("could not update the package lists; check that this host has a network")?;
     run_logged(
         &format!("apt-get install {names}"),
         Command::new("apt-get")

@@ -83,8 +83,9 @@ impl Kernel {
         }
     }
 
-    /// How many times longer than on a machine of its own things may take: machines are shared, and some kernels slow.
-    pub fn patience(self) -> u32 {
+    /// The factor by which time limits are longer than on a quiet machine, because machines are shared and some kernels
+    /// slow.
+    pub fn time_factor(self) -> u32 {
         match self {
             Self::Stable | Self::Backports => 2,
             Self::Debug => 5,

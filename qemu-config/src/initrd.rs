@@ -185,7 +185,7 @@ fn add_scripts(cpio: &mut Cpio, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// This program is also the guest's agent. It brings its own loader and libraries, so that the host's release need not
+/// This program is also the guest's agent. Its loader and libraries are added with it, so that the host's release need not
 /// match the guest's.
 fn add_self(cpio: &mut Cpio) -> Result<()> {
     let program = std::env::current_exe().context("finding this program")?;

@@ -52,10 +52,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a script as root in every guest and bring its artefacts back
+    /// Run a script as root in every guest and copy its artefacts to the host
     ///
     /// The script sees GUEST_INDEX, GUEST_COUNT, MY_IP, PEER_IP (and MY_IP6, PEER_IP6), NETDEV, RDMA_DEV, GID_INDEX and
-    /// ARTEFACTS, a folder that comes back to the host; `lab barrier NAME` waits for all guests.
+    /// ARTEFACTS, a folder that is copied to the host afterwards; `lab barrier NAME` waits for all guests.
     Run {
         #[command(flatten)]
         guests: GuestOptions,

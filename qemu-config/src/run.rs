@@ -14,7 +14,8 @@ use crate::guest::{Guest, Outcome};
 use crate::protocol::Exec;
 use crate::workspace::Workspace;
 
-/// Boots the plan, runs `script` in every guest at once, brings artefacts back. True if all went well.
+/// Boots the plan's guests, runs `script` in all of them at the same time, and copies their artefacts to the host. Returns
+/// true if all scripts succeeded.
 pub fn run(workspace: &Workspace, plan: &Plan, script: &Path, limit: Duration) -> Result<bool> {
     let text =
         fs::read_to_string(script).with_context(|| format!("reading {}", script.display()))?;
@@ -107,14 +108,14 @@ impl Prefixed {
         }
     }
 
-    /// Gives the lines that `bytes` completes to `sink`, without their ends.
+    /// Passes the lines that `bytes` completes to `sink`, without their line ends.
     pub fn pass(&mut self, bytes: &[u8], sink: &dyn Fn(&str)) {
         for line in self.lines(bytes) {
             sink(String::from_utf8_lossy(&line).trim_end());
         }
     }
 
-    /// Gives an unfinished last line to `sink`.
+    /// Passes an unfinished last line to `sink`.
     pub fn pass_rest(&mut self, sink: &dyn Fn(&str)) {
         if !self.rest.is_empty() {
             self.pass(b"\n", sink);
@@ -134,7 +135,7 @@ impl Prefixed {
 }
 
 fn emit(line: &[u8]) {
-    // A closed pipe is the reader's wish.
+    // An error means that the reader has closed the pipe: it needs no more output.
     let _ = std::io::stdout().lock().write_all(line);
 }
 

@@ -26,7 +26,7 @@
 #define BLOCK (16UL << 10)
 #define MOST_QPS 1000
 /* For all of what is posted at once; it takes some hundred milliseconds. */
-#define PATIENCE_MS 30000
+#define TIMEOUT_MS 30000
 /* Nothing more comes after this time. */
 #define QUIET_MS 200
 
@@ -135,7 +135,7 @@ static void datagrams_send(struct datagrams *d, uint64_t round)
 		};
 	}
 	WANT(!ibv_post_send(d->qp, work, &bad));
-	WANT(next_completion(d->cq, now_ms() + PATIENCE_MS).wr_id == DATAGRAMS - 1);
+	WANT(next_completion(d->cq, now_ms() + TIMEOUT_MS).wr_id == DATAGRAMS - 1);
 }
 
 static void datagrams_post(struct datagrams *d, uint32_t buffers)
@@ -152,7 +152,7 @@ static void datagrams_post(struct datagrams *d, uint32_t buffers)
 
 static void datagrams_receive(struct datagrams *d, uint64_t round, uint32_t buffers)
 {
-	uint64_t end = now_ms() + PATIENCE_MS;
+	uint64_t end = now_ms() + TIMEOUT_MS;
 	struct ibv_wc wc;
 
 	for (uint32_t i = 0; i < buffers; i++) {
@@ -240,7 +240,7 @@ static void connections_send(struct endpoint *ends, struct ibv_cq *cq, uint32_t 
 		for (enum operation o = WRITE; o < OPERATIONS; o++)
 			post(&ends[i], i, o, mr, offer, count);
 	for (uint32_t n = 0; n < count * OPERATIONS; n++) {
-		struct ibv_wc wc = next_completion(cq, start + PATIENCE_MS);
+		struct ibv_wc wc = next_completion(cq, start + TIMEOUT_MS);
 
 		WANT(wc.wr_id < (uint64_t)count * OPERATIONS && !done[wc.wr_id]);
 		done[wc.wr_id] = 1;
@@ -258,7 +258,7 @@ static void connections_send(struct endpoint *ends, struct ibv_cq *cq, uint32_t 
 static void connections_receive(struct ibv_cq *cq, uint32_t count, const struct ibv_mr *mr)
 {
 	const uint8_t *memory = mr->addr;
-	uint64_t end = now_ms() + PATIENCE_MS;
+	uint64_t end = now_ms() + TIMEOUT_MS;
 	uint8_t *done = calloc(count, 1);
 	struct ibv_wc wc;
 

@@ -27,7 +27,7 @@
 #define MEMLOCK (8UL << 20)
 #define NOBODY 65534
 /* Swapping in what a READ wants may take a while. */
-#define PATIENCE 120000
+#define TIMEOUT_MS 120000
 
 struct deal {
 	uint64_t remote;
@@ -239,7 +239,7 @@ static struct sha256 transfer(struct endpoint *end, const struct deal *deal,
 			endpoint_post(end, &request);
 			posted++;
 		}
-		if (!endpoint_wait(end, &wc, PATIENCE))
+		if (!endpoint_wait(end, &wc, TIMEOUT_MS))
 			die("piece %" PRIu64 " of %" PRIu64 " does not complete", done, count);
 		if (wc.status != IBV_WC_SUCCESS)
 			die("piece %" PRIu64 " of %" PRIu64 ": %s", (uint64_t)wc.wr_id, count,

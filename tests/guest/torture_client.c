@@ -215,7 +215,7 @@ static bool keep_complete(struct lane *lane)
 	struct slot *slot;
 	size_t wrong = 0;
 
-	if (!endpoint_wait(&lane->end, &wc, PATIENCE)) {
+	if (!endpoint_wait(&lane->end, &wc, TIMEOUT_MS)) {
 		for (unsigned int i = 0; i < DEPTH; i++)
 			if (lane->slots[i].busy)
 				tell("lane %u: no completion for opcode %d at %#llx + %u, flags %#x",
@@ -391,7 +391,7 @@ static struct slot *post_data(struct lane *lane, uint32_t rkey, uint64_t *offset
 /* The request that completes next; NULL if none does, or one that was not outstanding. */
 static struct slot *lane_next(struct lane *lane, struct endpoint *end, struct ibv_wc *wc)
 {
-	if (endpoint_wait(end, wc, PATIENCE))
+	if (endpoint_wait(end, wc, TIMEOUT_MS))
 		return lane_match(lane, wc);
 	tell("lane %u: %u completions do not come", lane->index, lane->busy);
 	atomic_fetch_add(&totals.lost, lane->busy);
@@ -606,7 +606,7 @@ static bool exit_once(struct lane *lane, const struct options *options)
 			struct slot *slot;
 			size_t wrong;
 
-			if (!endpoint_wait(&end, &wc, PATIENCE)) {
+			if (!endpoint_wait(&end, &wc, TIMEOUT_MS)) {
 				tell("a killed process: %u completions do not come", lane->busy);
 				atomic_fetch_add(&totals.lost, lane->busy);
 				lane->busy = 0;

@@ -12,7 +12,7 @@
 /* Fits into a packet at every MTU that guests have. */
 #define ONE_PACKET 1024
 /* Nothing a healthy device and kernel do takes this long, even on a busy host. */
-#define PATIENCE 60000
+#define TIMEOUT_MS 60000
 
 struct totals {
 	atomic_ullong requests, bytes, wrong_bytes, lost, doubled, wrong_status, early_errors,

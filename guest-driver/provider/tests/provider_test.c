@@ -613,8 +613,9 @@ static bool ring_and_die(struct fl_context *ctx, unsigned int instructions)
 }
 
 /*
- * After each instruction: what others ring then arrives, in the ring, and
- * whoever waits until the ring is empty does not wait for the dead.
+ * Kills a thread that rings a doorbell, after each of its instructions. Later
+ * doorbells of other threads must arrive in the ring, and a wait for an empty
+ * ring must not wait for the entry of the killed thread.
  */
 static void a_ringer_that_is_killed_holds_up_no_other(void)
 {

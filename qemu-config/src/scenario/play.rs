@@ -58,7 +58,7 @@ pub fn play(
         .context("there is no emulator")?
         .control;
     let command = install(cluster, request, programs)?;
-    let limit = programs.limit * cluster.plan.kernel.patience();
+    let limit = programs.limit * cluster.plan.kernel.time_factor();
     start(faultline, control, request)?;
     let outcomes = exchange(server, client, &command, (limit, programs.status), print);
     // The NICs are as before, whatever has come of the programs.

@@ -84,7 +84,7 @@ fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdic
     };
     let mut problems = Vec::new();
     let mut exchange = test.exchange();
-    exchange.limit *= pair.cluster.plan.kernel.patience();
+    exchange.limit *= pair.cluster.plan.kernel.time_factor();
     match exchange::run(server, client, &exchange) {
         Ok(report) => {
             if !report.success() {

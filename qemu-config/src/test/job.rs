@@ -76,7 +76,7 @@ pub fn jobs_of(
     jobs
 }
 
-/// Brings together what needs the same guests, in the order in which these are first needed.
+/// Sorts the items so that those with the same guests follow each other, in the order in which the guests are first needed.
 pub fn by_plan<T>(mut items: Vec<T>, plan: impl Fn(&T) -> &Plan) -> Vec<T> {
     let mut plans: Vec<Plan> = Vec::new();
     for item in &items {

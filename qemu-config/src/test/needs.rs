@@ -1,4 +1,5 @@
-//! What the guests of each suite need. Whoever can do with the plain guest gets it: a boot takes as long as twenty tests.
+//! The guests that each suite needs. A suite without special needs gets the plain guests, because a boot takes as long as
+//! twenty tests.
 
 use std::path::Path;
 

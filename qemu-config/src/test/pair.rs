@@ -76,7 +76,7 @@ impl Booter {
                 for order in orders {
                     let cluster =
                         Cluster::boot_with(workspace, &order.plan, &order.dir, &order.priority);
-                    // Nobody waits for it if the run has ended.
+                    // This fails if the run has ended, which needs the cluster no more.
                     let _ = order.result.send(cluster);
                 }
             });

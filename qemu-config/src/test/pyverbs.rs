@@ -57,7 +57,7 @@ pub fn run(
     let outcomes = in_parallel(work, |(guest, tests)| match tests.is_empty() {
         true => Ok(None),
         false => guest
-            .run(&script(&tests), LIMIT * plan.kernel.patience())
+            .run(&script(&tests), LIMIT * plan.kernel.time_factor())
             .map(Some),
     })?;
     let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();

@@ -21,7 +21,7 @@
 #define LENGTH 64
 #define GRH 40
 #define QKEY 0x1234
-#define PATIENCE_MS 30000
+#define TIMEOUT_MS 30000
 
 static char *netdev;
 module_param(netdev, charp, 0444);
@@ -112,7 +112,7 @@ static int send_to_self(int flags)
 		.remote_qkey = QKEY,
 	};
 	const struct ib_send_wr *bad = NULL;
-	unsigned int tries = PATIENCE_MS;
+	unsigned int tries = TIMEOUT_MS;
 	struct ib_ah *handle;
 	int err;
 
@@ -213,7 +213,7 @@ static int connect_to_self(void)
 /* Posts, and waits for its completion and for so many receives. */
 static int rc_do(struct ib_send_wr *wr, unsigned int receives)
 {
-	unsigned int tries = PATIENCE_MS;
+	unsigned int tries = TIMEOUT_MS;
 	const struct ib_send_wr *bad;
 	int err;
 

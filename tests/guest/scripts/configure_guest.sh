@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Gives this guest its addresses, and writes to /run/lab.env where the device under test is, with the variables NAME:
+# Sets the addresses of this guest, and writes to /run/lab.env where the device under test is, with the variables NAME:
 # configure_guest faultline|rxe|none MTU NAME=VALUE…
 # With an empty MTU the interface keeps the driver's.
 . /lab/lib.sh

@@ -57,7 +57,7 @@ pub const UNMAP_ALL: u32 = 1 << 1;
 const SET_EVENTFDS: u32 = 1 << 2 | 1 << 5;
 
 const HEADER: usize = 16;
-/// Patience with the device; the same as QEMU's.
+/// Time limit for a reply of the device; the same as QEMU's.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest reply that makes sense: the largest region read and its header.
 const MAX_REPLY: usize = (1 << 20) + 4096;

@@ -24,10 +24,10 @@ use crate::client::{CONFIG_REGION, Client, MAP_READ, MAP_WRITE, MSIX_IRQ};
 use crate::error::{DriverError, RingError};
 use crate::ram::{Buf, Ram};
 
-/// Patience with an answer.
+/// Time limit for an answer of the device.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// After this the driver asks whether the device is still there.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// Time without an answer after which the driver checks that the device still works.
+const CHECK_AFTER: Duration = Duration::from_millis(50);
 /// log2 of the entries of each command ring.
 const LOG_DEPTH: u32 = 4;
 /// The same of the translation queue.
@@ -705,7 +705,7 @@ impl Nic {
             if self.generation() != generation {
                 return Err(RingError::Down.into());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > CHECK_AFTER {
                 self.check_alive(start, what)?;
             }
             std::thread::yield_now();
@@ -716,7 +716,7 @@ impl Nic {
     /// Finds out why an answer does not come. A device that does not answer will not answer the next time.
     #[cold]
     fn check_alive(&self, start: Instant, what: &'static str) -> Result<(), DriverError> {
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(CHECK_AFTER);
         let status = self
             .read_reg(regs::STATUS)
             .inspect_err(|_| self.mark_down())?;

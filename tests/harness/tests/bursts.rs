@@ -16,18 +16,21 @@ const KEY: u32 = 0x1ee7;
 const BURST: usize = 64 << 10;
 /// What a burst, or a round of all connections, may take at most; on a quiet machine it is some milliseconds, and a tenth of
 /// a second.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// What `cq` gets within the time that a test has: `count` completions, all of them good, and no more.
 #[track_caller]
 fn take(cq: &mut Cq, count: usize, since: Instant) -> Vec<Wc> {
     let mut found = Vec::with_capacity(count);
     while found.len() < count {
-        let left = PATIENCE.saturating_sub(since.elapsed());
+        let left = TIME_LIMIT.saturating_sub(since.elapsed());
         match cq.poll_for(left) {
             Some(wc) if wc.is_ok() => found.push(wc),
             Some(wc) => panic!("failed: {wc:?}"),
-            None => panic!("{} of {count} completions within {PATIENCE:?}", found.len()),
+            None => panic!(
+                "{} of {count} completions within {TIME_LIMIT:?}",
+                found.len()
+            ),
         }
     }
     assert_eq!(cq.poll(), None, "one completion too many");
@@ -191,7 +194,7 @@ fn many_connections(count: usize) {
             assert_eq!(cqs[1].poll(), None, "a {kind} takes no receive");
         }
         let took = start.elapsed();
-        assert!(took < PATIENCE, "{kind}: {took:?}");
+        assert!(took < TIME_LIMIT, "{kind}: {took:?}");
         for n in 0..count {
             let seed = (round * count + n) as u64;
             let found = to.buf.pattern_mismatch(n * OPERATION, OPERATION, seed);

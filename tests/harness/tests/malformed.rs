@@ -61,7 +61,7 @@ fn is_closed(error: &ClientError) -> bool {
 }
 
 /// Sends bytes and then a question that has an answer; returns the replies before that, or `None` if the device
-/// closed the connection. A device that does neither panics here, after the client's patience.
+/// closed the connection. If the device does neither, this panics after the client's time limit.
 #[track_caller]
 fn answers(client: &mut Client, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Option<Vec<RawReply>> {
     let probe = message(PROBE, command::GET_INFO, 0, &words(&[16, 0, 0, 0]));

@@ -526,7 +526,7 @@ fn retries_are_reported_until_they_are_used_up() {
     };
     assert!(here.contains(&retried), "{here:#?}");
 
-    // No receive work request, and no patience.
+    // No receive work request, and one RNR retry.
     let mut w = Watched::with(QPT_RC, |_| {}, |c| c.rnr_retry = 1);
     w.post(wr::WR_SEND, w.local(8), (0, 0));
     w.pass(100 * MS);

@@ -224,7 +224,7 @@ fn repeated_atomics_are_answered_from_memory_and_not_executed() {
 
 /// Repeated requests do not count against what was agreed.
 #[test]
-fn impatience_is_not_taken_for_too_many_reads() {
+fn a_repeated_read_is_not_counted_as_an_additional_one() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
     for _ in 0..8 {

@@ -1,15 +1,15 @@
-//! What arrives for a queue pair, and what of it waits in the device.
+//! Packets and frames that arrive for a queue pair, and those that are parked in the device.
 
 use std::collections::VecDeque;
 
 use faultline_wire::packet::RoceHeader;
 
-/// What arrives for a queue pair.
+/// A packet or frame that arrives for a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp) enum Arrival<'a> {
-    /// A packet; its payload comes with it.
+    /// The headers of a packet. Its payload is passed separately.
     Packet(&'a RoceHeader),
-    /// A whole frame, the tag of the flow that brought it, whether its checksums are known to be right, and its hash.
+    /// A whole frame, the tag of the flow that it matched, whether its checksums are known to be right, and its hash.
     Frame {
         tag: u32,
         checked: bool,
@@ -17,7 +17,7 @@ pub(in crate::qp) enum Arrival<'a> {
     },
 }
 
-/// A packet that waits in the device until its page is there.
+/// A packet that waits in the device until its page is present.
 #[derive(Debug)]
 pub(super) struct Parked {
     /// `None`: a whole frame.
@@ -27,7 +27,7 @@ pub(super) struct Parked {
 }
 
 impl Parked {
-    /// As it arrived.
+    /// The packet or frame, to be handled as when it arrived.
     pub(crate) fn arrival(&self) -> Arrival<'_> {
         match &self.header {
             Some(header) => Arrival::Packet(header),
