@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * steering: which raw queue pair gets a frame. Default flows, sniffers, flows
- * that let others have a frame too, work queues that frames are spread over by
- * addresses and ports, and what the device does for checksums. One guest sends
- * what the other one tells it to, and the other one looks who gets it.
+ * steering: which raw queue pairs receive a frame. Default flows, sniffers,
+ * flows that do not trap, RSS over work queues by addresses and ports, and
+ * checksum offload. One guest sends the frames that the other one requests; the
+ * other one checks which of its queue pairs receive them.
  *
  *	steering            sends
  *	steering ADDRESS    tests
@@ -31,17 +31,17 @@
 
 enum { MARKER_PORT = 7100, PORT, CLOSED_PORT };
 
-/* Frames of this program come from here, and from nowhere else. */
+/* Source address of the frames of this program only. */
 static const uint8_t from_mac[ETH_ALEN] = { 0x02, 0xfa, 0x01, 0x02, 0x03, 0x04 };
 
-/* What the sender is told; the frame follows. */
+/* A request to the sender; the frame follows. */
 struct order {
 	uint32_t length;
 	uint32_t flags;
 };
 
-/* A raw queue pair or work queue and where it receives. */
-struct taker {
+/* A raw queue pair or work queue and its receive buffers. */
+struct receiver {
 	struct ibv_qp *qp;
 	struct ibv_wq *wq;
 	struct ibv_cq *cq;
@@ -53,28 +53,28 @@ struct taker {
 static struct device device;
 static int control;
 static uint8_t own_mac[ETH_ALEN];
-static struct taker marker;
+static struct receiver marker;
 
 /* --- queue pairs ------------------------------------------------------------ */
 
-static void post(struct taker *taker, uint64_t slot)
+static void post(struct receiver *receiver, uint64_t slot)
 {
-	struct ibv_sge piece = { (uintptr_t)taker->memory + slot * SLOT, SLOT, taker->mr->lkey };
+	struct ibv_sge piece = { (uintptr_t)receiver->memory + slot * SLOT, SLOT, receiver->mr->lkey };
 	struct ibv_recv_wr work = { .wr_id = slot, .sg_list = &piece, .num_sge = 1 }, *bad;
 
-	WANT(!(taker->wq ? ibv_post_wq_recv(taker->wq, &work, &bad) :
-			   ibv_post_recv(taker->qp, &work, &bad)));
+	WANT(!(receiver->wq ? ibv_post_wq_recv(receiver->wq, &work, &bad) :
+			   ibv_post_recv(receiver->qp, &work, &bad)));
 }
 
-static void give_memory(struct taker *taker)
+static void give_memory(struct receiver *receiver)
 {
-	taker->memory = anonymous(SLOTS * SLOT);
-	taker->mr = region(&device, taker->memory, SLOTS * SLOT, false);
-	taker->cq = ibv_create_cq(device.context, 2 * SLOTS, NULL, NULL, 0);
-	WANT(taker->cq);
+	receiver->memory = anonymous(SLOTS * SLOT);
+	receiver->mr = region(&device, receiver->memory, SLOTS * SLOT, false);
+	receiver->cq = ibv_create_cq(device.context, 2 * SLOTS, NULL, NULL, 0);
+	WANT(receiver->cq);
 }
 
-static void make_taker(struct taker *taker)
+static void make_receiver(struct receiver *receiver)
 {
 	struct ibv_qp_init_attr init = {
 		.qp_type = IBV_QPT_RAW_PACKET, .sq_sig_all = 1,
@@ -83,30 +83,30 @@ static void make_taker(struct taker *taker)
 	};
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 
-	memset(taker, 0, sizeof(*taker));
-	give_memory(taker);
-	init.send_cq = taker->cq;
-	init.recv_cq = taker->cq;
-	taker->qp = ibv_create_qp(device.pd, &init);
-	if (!taker->qp)
+	memset(receiver, 0, sizeof(*receiver));
+	give_memory(receiver);
+	init.send_cq = receiver->cq;
+	init.recv_cq = receiver->cq;
+	receiver->qp = ibv_create_qp(device.pd, &init);
+	if (!receiver->qp)
 		die("cannot create a raw queue pair: %m");
-	WANT(!ibv_modify_qp(taker->qp, &attr, IBV_QP_STATE | IBV_QP_PORT));
+	WANT(!ibv_modify_qp(receiver->qp, &attr, IBV_QP_STATE | IBV_QP_PORT));
 	for (attr.qp_state = IBV_QPS_RTR; attr.qp_state <= IBV_QPS_RTS; attr.qp_state++)
-		WANT(!ibv_modify_qp(taker->qp, &attr, IBV_QP_STATE));
+		WANT(!ibv_modify_qp(receiver->qp, &attr, IBV_QP_STATE));
 	for (uint64_t slot = 0; slot < SLOTS; slot++)
-		post(taker, slot);
+		post(receiver, slot);
 }
 
-static void free_memory(struct taker *taker)
+static void free_memory(struct receiver *receiver)
 {
-	WANT(!ibv_destroy_cq(taker->cq) && !ibv_dereg_mr(taker->mr));
+	WANT(!ibv_destroy_cq(receiver->cq) && !ibv_dereg_mr(receiver->mr));
 }
 
-static void destroy_taker(struct taker *taker)
+static void destroy_receiver(struct receiver *receiver)
 {
-	WANT(!taker->flow || !ibv_destroy_flow(taker->flow));
-	WANT(!ibv_destroy_qp(taker->qp));
-	free_memory(taker);
+	WANT(!receiver->flow || !ibv_destroy_flow(receiver->flow));
+	WANT(!ibv_destroy_qp(receiver->qp));
+	free_memory(receiver);
 }
 
 static struct ibv_flow *flow_of_type(struct ibv_qp *qp, enum ibv_flow_attr_type type)
@@ -263,17 +263,17 @@ static void send_frame(const struct frame *frame, uint32_t flags)
 	frame_sent();
 }
 
-/* How often it has arrived here; all else that has is passed over. */
-static unsigned int arrived(struct taker *taker, const struct frame *frame)
+/* Counts how often the frame was received; ignores other frames. */
+static unsigned int arrived(struct receiver *receiver, const struct frame *frame)
 {
 	unsigned int count = 0;
 	struct ibv_wc wc;
 
-	while (ibv_poll_cq(taker->cq, 1, &wc) > 0) {
+	while (ibv_poll_cq(receiver->cq, 1, &wc) > 0) {
 		WANT(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV);
 		count += wc.byte_len == frame->length &&
-			 !memcmp(taker->memory + wc.wr_id * SLOT, frame->bytes, frame->length);
-		post(taker, wc.wr_id);
+			 !memcmp(receiver->memory + wc.wr_id * SLOT, frame->bytes, frame->length);
+		post(receiver, wc.wr_id);
 	}
 	return count;
 }
@@ -291,51 +291,52 @@ static void mark(void)
 			die("marker %llu has not arrived", (unsigned long long)number);
 }
 
-/* Sends it, and says who gets it: bit n for takers[n]. */
-static unsigned int who_gets(const struct frame *frame, struct taker *takers, unsigned int count)
+/* Sends a frame and returns which receivers get it: bit n for receivers[n]. */
+static unsigned int receivers_of(const struct frame *frame, struct receiver *receivers,
+				 unsigned int count)
 {
-	unsigned int who = 0;
+	unsigned int found = 0;
 
 	send_frame(frame, 0);
 	mark();
 	for (unsigned int i = 0; i < count; i++) {
-		unsigned int times = arrived(&takers[i], frame);
+		unsigned int times = arrived(&receivers[i], frame);
 
 		if (times > 1)
 			die("a frame has arrived %u times at the same queue pair", times);
-		who |= times << i;
+		found |= times << i;
 	}
-	return who;
+	return found;
 }
 
 /* --- flows -------------------------------------------------------------------- */
 
-/* What nobody has asked for goes to default flows, and nothing else does. */
+/* Frames that match no other flow go to default flows, and no other frames do. */
 static void test_defaults(void)
 {
-	static const uint8_t nobodys[ETH_ALEN] = { 0x02, 0x77, 0x77, 0x77, 0x77, 0x77 };
+	static const uint8_t unknown[ETH_ALEN] = { 0x02, 0x77, 0x77, 0x77, 0x77, 0x77 };
 	static const uint8_t group[ETH_ALEN] = { 0x01, 0x00, 0x5e, 0x7f, 0x12, 0x34 };
 	enum { GROUPS = 1, ALL = 2 };
-	struct taker takers[2];
+	struct receiver receivers[2];
 	struct frame frame;
 
 	for (int i = 0; i < 2; i++)
-		make_taker(&takers[i]);
+		make_receiver(&receivers[i]);
 	frame = udp_to(group, CLOSED_PORT, 1);
-	WANT(who_gets(&frame, takers, 2) == 0);
-	takers[0].flow = flow_of_type(takers[0].qp, IBV_FLOW_ATTR_MC_DEFAULT);
-	takers[1].flow = flow_of_type(takers[1].qp, IBV_FLOW_ATTR_ALL_DEFAULT);
-	WANT(who_gets(&frame, takers, 2) == (GROUPS | ALL));
-	frame = udp_to(nobodys, CLOSED_PORT, 2);
-	WANT(who_gets(&frame, takers, 2) == ALL);
-	/* The interface's own. */
+	WANT(receivers_of(&frame, receivers, 2) == 0);
+	receivers[0].flow = flow_of_type(receivers[0].qp, IBV_FLOW_ATTR_MC_DEFAULT);
+	receivers[1].flow = flow_of_type(receivers[1].qp, IBV_FLOW_ATTR_ALL_DEFAULT);
+	WANT(receivers_of(&frame, receivers, 2) == (GROUPS | ALL));
+	frame = udp_to(unknown, CLOSED_PORT, 2);
+	WANT(receivers_of(&frame, receivers, 2) == ALL);
+	/* To the address of the interface. */
 	frame = udp_to(own_mac, CLOSED_PORT, 3);
-	WANT(who_gets(&frame, takers, 2) == 0);
-	/* A flow's. */
+	WANT(receivers_of(&frame, receivers, 2) == 0);
+	/* To the port of a flow. */
 	frame = udp_to(own_mac, MARKER_PORT, 4);
-	WANT(who_gets(&frame, takers, 2) == 0);
+	WANT(receivers_of(&frame, receivers, 2) == 0);
 	for (int i = 0; i < 2; i++)
-		destroy_taker(&takers[i]);
+		destroy_receiver(&receivers[i]);
 	say("default flows get what is left");
 }
 
@@ -345,20 +346,20 @@ static void test_sniffer(void)
 	struct request request = { .opcode = IBV_WR_RDMA_WRITE, .length = 64 };
 	uint8_t *memory = anonymous(PAGE);
 	struct ibv_mr *mr = region(&device, memory, PAGE, false);
-	struct taker takers[2];
+	struct receiver receivers[2];
 	unsigned int roce = 0;
 	struct endpoint loop;
 	struct frame frame;
 	struct ibv_wc wc;
 
 	for (int i = 0; i < 2; i++)
-		make_taker(&takers[i]);
-	takers[0].flow = flow_of_type(takers[0].qp, IBV_FLOW_ATTR_SNIFFER);
-	takers[1].flow = flow_to(takers[1].qp, PORT, 3, 0);
+		make_receiver(&receivers[i]);
+	receivers[0].flow = flow_of_type(receivers[0].qp, IBV_FLOW_ATTR_SNIFFER);
+	receivers[1].flow = flow_to(receivers[1].qp, PORT, 3, 0);
 	frame = udp_to(own_mac, PORT, 5);
-	WANT(who_gets(&frame, takers, 2) == 3);
+	WANT(receivers_of(&frame, receivers, 2) == 3);
 	frame = udp_to(own_mac, CLOSED_PORT, 6);
-	WANT(who_gets(&frame, takers, 2) == 1);
+	WANT(receivers_of(&frame, receivers, 2) == 1);
 
 	endpoint_create(&loop, &device, 8, 8);
 	loop.peer = loop.own;
@@ -372,8 +373,8 @@ static void test_sniffer(void)
 	WANT(endpoint_wait(&loop, &wc, SOON_MS) && wc.status == IBV_WC_SUCCESS);
 	WANT(!content_wrong(memory + 2048, content_key(5, 0, 0), 0, 64));
 	mark();
-	while (ibv_poll_cq(takers[0].cq, 1, &wc) > 0) {
-		const uint8_t *at = takers[0].memory + wc.wr_id * SLOT;
+	while (ibv_poll_cq(receivers[0].cq, 1, &wc) > 0) {
+		const uint8_t *at = receivers[0].memory + wc.wr_id * SLOT;
 
 		/* The WRITE has its data behind Ethernet, IPv4, UDP, BTH and RETH. */
 		roce += wc.byte_len == 14 + 20 + 8 + 12 + 16 + 64 + 4 &&
@@ -384,32 +385,32 @@ static void test_sniffer(void)
 	endpoint_destroy(&loop);
 	WANT(!ibv_dereg_mr(mr));
 	for (int i = 0; i < 2; i++)
-		destroy_taker(&takers[i]);
+		destroy_receiver(&receivers[i]);
 	say("a sniffer sees what others get");
 }
 
 /* The best priority keeps a frame from others, unless it leaves it to them too; equals share. */
 static void test_priorities(void)
 {
-	struct taker takers[3];
+	struct receiver receivers[3];
 	struct frame frame = udp_to(own_mac, PORT, 7);
 
 	for (int i = 0; i < 3; i++)
-		make_taker(&takers[i]);
-	takers[0].flow = flow_to(takers[0].qp, PORT, 5, 0);
-	takers[1].flow = flow_to(takers[1].qp, PORT, 5, 0);
-	WANT(who_gets(&frame, takers, 3) == 3);
-	takers[2].flow = flow_to(takers[2].qp, PORT, 1, 0);
-	WANT(who_gets(&frame, takers, 3) == 4);
-	WANT(!ibv_destroy_flow(takers[2].flow));
-	takers[2].flow = flow_to(takers[2].qp, PORT, 1, IBV_FLOW_ATTR_FLAGS_DONT_TRAP);
-	WANT(who_gets(&frame, takers, 3) == 7);
+		make_receiver(&receivers[i]);
+	receivers[0].flow = flow_to(receivers[0].qp, PORT, 5, 0);
+	receivers[1].flow = flow_to(receivers[1].qp, PORT, 5, 0);
+	WANT(receivers_of(&frame, receivers, 3) == 3);
+	receivers[2].flow = flow_to(receivers[2].qp, PORT, 1, 0);
+	WANT(receivers_of(&frame, receivers, 3) == 4);
+	WANT(!ibv_destroy_flow(receivers[2].flow));
+	receivers[2].flow = flow_to(receivers[2].qp, PORT, 1, IBV_FLOW_ATTR_FLAGS_DONT_TRAP);
+	WANT(receivers_of(&frame, receivers, 3) == 7);
 	for (int i = 0; i < 3; i++)
-		destroy_taker(&takers[i]);
+		destroy_receiver(&receivers[i]);
 	say("priorities decide, and flows that do not trap leave frames to others");
 }
 
-/* --- spreading ------------------------------------------------------------------ */
+/* --- RSS ------------------------------------------------------------------ */
 
 #define QUEUES 4
 #define FRAMES 24
@@ -473,20 +474,20 @@ static uint32_t toeplitz(const struct input *input)
 }
 
 /* A work queue that is ready, without receives. */
-static void make_queue(struct taker *taker, struct ibv_pd *pd)
+static void make_queue(struct receiver *receiver, struct ibv_pd *pd)
 {
 	struct ibv_wq_init_attr init = {
 		.wq_type = IBV_WQT_RQ, .max_wr = SLOTS, .max_sge = 1, .pd = pd,
 	};
 	struct ibv_wq_attr attr = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_RDY };
 
-	memset(taker, 0, sizeof(*taker));
-	give_memory(taker);
-	init.cq = taker->cq;
-	taker->wq = ibv_create_wq(device.context, &init);
-	if (!taker->wq)
+	memset(receiver, 0, sizeof(*receiver));
+	give_memory(receiver);
+	init.cq = receiver->cq;
+	receiver->wq = ibv_create_wq(device.context, &init);
+	if (!receiver->wq)
 		die("cannot create a work queue: %m");
-	WANT(!ibv_modify_wq(taker->wq, &attr));
+	WANT(!ibv_modify_wq(receiver->wq, &attr));
 }
 
 static struct ibv_qp *make_rss_qp(struct ibv_rwq_ind_table *table, uint64_t fields)
@@ -505,27 +506,27 @@ static struct ibv_qp *make_rss_qp(struct ibv_rwq_ind_table *table, uint64_t fiel
 	memcpy(hash_key, key, sizeof(key));
 	qp = ibv_create_qp_ex(device.context, &init);
 	if (!qp)
-		die("cannot spread by fields %#llx: %m", (unsigned long long)fields);
+		die("cannot create an RSS queue pair for fields %#llx: %m", (unsigned long long)fields);
 	return qp;
 }
 
 /* Which of the frames a completion is about. */
-static unsigned int which(const struct taker *taker, const struct ibv_wc *wc,
+static unsigned int which(const struct receiver *receiver, const struct ibv_wc *wc,
 			  const struct frame *frames)
 {
 	unsigned int i = 0;
 
 	while (i < FRAMES && (wc->byte_len != frames[i].length ||
-			      memcmp(taker->memory + wc->wr_id * SLOT, frames[i].bytes,
+			      memcmp(receiver->memory + wc->wr_id * SLOT, frames[i].bytes,
 				     frames[i].length)))
 		i++;
 	WANT(i < FRAMES);
 	return i;
 }
 
-/* Frames whose fields are all random go where the hash of these fields says. */
-static void spread(struct taker *queues, struct ibv_rwq_ind_table *table, uint64_t fields,
-		   struct flow_of flow, struct rng *rng)
+/* Sends frames with random fields. Each must arrive in the work queue that the hash of `fields` selects. */
+static void check_rss(struct receiver *queues, struct ibv_rwq_ind_table *table, uint64_t fields,
+		      struct flow_of flow, struct rng *rng)
 {
 	struct ibv_qp *qp = make_rss_qp(table, fields);
 	struct ibv_flow *flow_of_all = flow_to(qp, 0, 3, 0);
@@ -572,7 +573,7 @@ static void spread(struct taker *queues, struct ibv_rwq_ind_table *table, uint64
 	WANT(!ibv_destroy_flow(flow_of_all) && !ibv_destroy_qp(qp));
 }
 
-static void test_spreading(void)
+static void test_rss(void)
 {
 	static const struct {
 		uint64_t fields;
@@ -595,7 +596,7 @@ static void test_spreading(void)
 	};
 	struct ibv_rwq_ind_table *table;
 	struct rng rng = { 20261123 };
-	struct taker queues[QUEUES];
+	struct receiver queues[QUEUES];
 
 	WANT(toeplitz(&input) == PUBLISHED_HASH);
 	for (int i = 0; i < QUEUES; i++) {
@@ -611,14 +612,14 @@ static void test_spreading(void)
 
 		flow.ipv6 = kinds[i].ipv6;
 		flow.tcp = kinds[i].tcp;
-		spread(queues, table, kinds[i].fields, flow, &rng);
+		check_rss(queues, table, kinds[i].fields, flow, &rng);
 	}
 	WANT(!ibv_destroy_rwq_ind_table(table));
 	for (int i = 0; i < QUEUES; i++) {
 		WANT(!ibv_destroy_wq(queues[i].wq));
 		free_memory(&queues[i]);
 	}
-	say("frames are spread by what is to be hashed");
+	say("RSS distributes frames by a hash of the selected fields");
 }
 
 /* A work queue in which more is said to be posted than it holds: it fails, and says so. */
@@ -633,7 +634,7 @@ static void test_broken_queue(void)
 	struct ibv_async_event event;
 	struct ibv_rwq_ind_table *table;
 	struct ibv_flow *flow;
-	struct taker queue;
+	struct receiver queue;
 	struct ibv_qp *qp;
 
 	make_queue(&queue, parent);
@@ -643,7 +644,7 @@ static void test_broken_queue(void)
 	qp = make_rss_qp(table, IBV_RX_HASH_SRC_IPV4);
 	flow = flow_to(qp, PORT, 3, 0);
 	post(&queue, 0);
-	WANT(who_gets(&frame, &queue, 1) == 1);
+	WANT(receivers_of(&frame, &queue, 1) == 1);
 	WANT(!poll(&poller, 1, 0));
 	/* It has been posted again. */
 	__atomic_store_n(posted_of_ring(ring, SLOTS, 2), htole32(1000), __ATOMIC_RELEASE);
@@ -665,18 +666,18 @@ static void test_broken_queue(void)
 /* --- checksums -------------------------------------------------------------------- */
 
 /* Sends it; what has arrived is in the frame, and whether its checksums were found right. */
-static bool sums_right(struct taker *taker, struct frame *frame, uint32_t flags)
+static bool sums_right(struct receiver *receiver, struct frame *frame, uint32_t flags)
 {
 	uint64_t deadline = now_ms() + SOON_MS;
 	struct ibv_wc wc;
 
 	send_frame(frame, flags);
-	while (!ibv_poll_cq(taker->cq, 1, &wc))
+	while (!ibv_poll_cq(receiver->cq, 1, &wc))
 		if (now_ms() > deadline)
 			die("a frame has not arrived");
 	WANT(wc.status == IBV_WC_SUCCESS && wc.byte_len == frame->length);
-	memcpy(frame->bytes, taker->memory + wc.wr_id * SLOT, frame->length);
-	post(taker, wc.wr_id);
+	memcpy(frame->bytes, receiver->memory + wc.wr_id * SLOT, frame->length);
+	post(receiver, wc.wr_id);
 	return wc.wc_flags & IBV_WC_IP_CSUM_OK;
 }
 
@@ -685,30 +686,30 @@ static void test_checksums(void)
 {
 	struct flow_of flow = { .src = { 10, 99, 9, 1 }, .dst = { 10, 99, 9, 2 },
 				.sport = 7, .dport = PORT };
-	struct taker taker;
+	struct receiver receiver;
 
 	WANT(device.attributes.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM);
-	make_taker(&taker);
-	taker.flow = flow_to(taker.qp, 0, 3, 0);
+	make_receiver(&receiver);
+	receiver.flow = flow_to(receiver.qp, 0, 3, 0);
 	for (int i = 0; i < 2; i++) {
 		struct frame sent, frame;
 
 		flow.tcp = i;
 		sent = frame_to(own_mac, &flow, i);
 		frame = sent;
-		WANT(!sums_right(&taker, &frame, 0));
+		WANT(!sums_right(&receiver, &frame, 0));
 		WANT(!memcmp(frame.bytes, sent.bytes, sent.length));
-		WANT(sums_right(&taker, &frame, IBV_SEND_IP_CSUM));
+		WANT(sums_right(&receiver, &frame, IBV_SEND_IP_CSUM));
 		WANT(memcmp(frame.bytes, sent.bytes, sent.length));
 		WANT(sum_of(frame.bytes + ETH_HLEN, 20, 0) == 0xffff && ipv4_sum(&frame) == 0xffff);
 		/* Right already. */
 		sent = frame;
-		WANT(sums_right(&taker, &frame, 0));
+		WANT(sums_right(&receiver, &frame, 0));
 		WANT(!memcmp(frame.bytes, sent.bytes, sent.length));
 		frame.bytes[frame.length - 1] ^= 1;
-		WANT(!sums_right(&taker, &frame, 0));
+		WANT(!sums_right(&receiver, &frame, 0));
 	}
-	destroy_taker(&taker);
+	destroy_receiver(&receiver);
 	say("checksums are filled in and looked at");
 }
 
@@ -717,10 +718,10 @@ static void test_checksums(void)
 static void serve(void)
 {
 	struct order order;
-	struct taker sender;
+	struct receiver sender;
 
 	control = accept_from(listen_on(TCP_PORT));
-	make_taker(&sender);
+	make_receiver(&sender);
 	while (try_receive(control, &order, sizeof(order))) {
 		struct ibv_sge piece = { (uintptr_t)sender.memory, order.length, sender.mr->lkey };
 		struct ibv_send_wr work = {
@@ -738,7 +739,7 @@ static void serve(void)
 		WANT(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND);
 		send_all(control, "", 1);
 	}
-	destroy_taker(&sender);
+	destroy_receiver(&sender);
 }
 
 static void test(const char *peer)
@@ -749,15 +750,15 @@ static void test(const char *peer)
 	if (control < 0)
 		die("%s does not answer", peer);
 	read_own_mac(own_mac);
-	make_taker(&marker);
+	make_receiver(&marker);
 	marker.flow = flow_to(marker.qp, MARKER_PORT, 0, 0);
 	test_defaults();
 	test_sniffer();
 	test_priorities();
-	test_spreading();
+	test_rss();
 	test_broken_queue();
 	test_checksums();
-	destroy_taker(&marker);
+	destroy_receiver(&marker);
 	close(control);
 	WANT(!kmsg_complaints(kmsg));
 	puts("all right");

@@ -276,7 +276,7 @@ void area_register(struct area *area, struct ibv_mr *implicit)
 
 /* --- states ------------------------------------------------------------------- */
 
-/* Says which state comes next. */
+/* Says which state comes next: from here on, it may be read. */
 static void announce(struct area *area, enum content content)
 {
 	struct book *book = area->book;
@@ -289,8 +289,8 @@ static void announce(struct area *area, enum content content)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* Says that it has come, for good: nothing older may be seen from here on. */
-static void settle(struct area *area)
+/* Says that the state has been reached: from here on, no older state may be read. */
+static void confirm(struct area *area)
 {
 	struct book *book = area->book;
 
@@ -305,7 +305,7 @@ static void refill(struct area *area)
 	area->generation++;
 	announce(area, CONTENT_PATTERN);
 	pattern(area);
-	settle(area);
+	confirm(area);
 }
 
 /*
@@ -366,7 +366,7 @@ static void dontneed_lose(struct area *area)
 {
 	announce(area, CONTENT_ZERO);
 	MUST(madvise(area->at, area->length, MADV_DONTNEED));
-	settle(area);
+	confirm(area);
 	pause_lose();
 	refill(area);
 }
@@ -381,7 +381,7 @@ static void free_lose(struct area *area)
 {
 	announce(area, CONTENT_EITHER);
 	MUST(madvise(area->at, area->length, MADV_FREE));
-	settle(area);
+	confirm(area);
 	pause_lose();
 	/* Reclaim is what makes the difference; without it the pages stay for ever. */
 	madvise(area->at, area->length, MADV_PAGEOUT);
@@ -399,7 +399,7 @@ static void munmap_lose(struct area *area)
 {
 	announce(area, CONTENT_ZERO);
 	map_at((uintptr_t)area->at, area->length, MAP_FIXED, -1, 0);
-	settle(area);
+	confirm(area);
 	pause_lose();
 	refill(area);
 }
@@ -408,11 +408,11 @@ static void munmap_go(struct area *area)
 {
 	announce(area, CONTENT_GONE);
 	MUST(munmap(area->at, area->length));
-	settle(area);
+	confirm(area);
 	pause_lose();
 	announce(area, CONTENT_ZERO);
 	map_at((uintptr_t)area->at, area->length, MAP_FIXED_NOREPLACE, -1, 0);
-	settle(area);
+	confirm(area);
 	pause_lose();
 	refill(area);
 }
@@ -441,16 +441,16 @@ static void mremap_lose(struct area *area)
 			     area->length);
 		announce(area, CONTENT_PATTERN);
 		move((void *)STAGE, area->at, area->length, 0);
-		settle(area);
+		confirm(area);
 	} else {
 		/* The old ones leave the mapping behind and come back. */
 		announce(area, CONTENT_ZERO);
 		move(area->at, (void *)STAGE, area->length, MREMAP_DONTUNMAP);
-		settle(area);
+		confirm(area);
 		pause_lose();
 		announce(area, CONTENT_PATTERN);
 		move((void *)STAGE, area->at, area->length, 0);
-		settle(area);
+		confirm(area);
 		pause_lose();
 		/* The same pages may be back in place: make the change visible in the page map as well. */
 		MUST(madvise(area->at, area->length, MADV_NOHUGEPAGE));
@@ -462,11 +462,11 @@ static void mremap_go(struct area *area)
 {
 	announce(area, CONTENT_GONE);
 	move(area->at, (void *)STAGE, area->length, 0);
-	settle(area);
+	confirm(area);
 	pause_lose();
 	announce(area, CONTENT_PATTERN);
 	move((void *)STAGE, area->at, area->length, 0);
-	settle(area);
+	confirm(area);
 }
 
 static size_t event_mremap(struct event *event)
@@ -501,24 +501,24 @@ static void mprotect_lose(struct area *area)
 {
 	announce(area, CONTENT_READ_ONLY);
 	MUST(mprotect(area->at, area->length, PROT_READ));
-	settle(area);
+	confirm(area);
 	mprotected += area->length / PAGE - accessible(area, true);
 	pause_lose();
 	announce(area, CONTENT_PATTERN);
 	MUST(mprotect(area->at, area->length, PROT_READ | PROT_WRITE));
-	settle(area);
+	confirm(area);
 }
 
 static void mprotect_go(struct area *area)
 {
 	announce(area, CONTENT_GONE);
 	MUST(mprotect(area->at, area->length, PROT_NONE));
-	settle(area);
+	confirm(area);
 	mprotected += area->length / PAGE - accessible(area, false);
 	pause_lose();
 	announce(area, CONTENT_PATTERN);
 	MUST(mprotect(area->at, area->length, PROT_READ | PROT_WRITE));
-	settle(area);
+	confirm(area);
 }
 
 static size_t event_mprotect(struct event *event)
@@ -541,7 +541,7 @@ static size_t event_dereg(struct event *event)
 	announce(area, CONTENT_GONE);
 	if (ibv_dereg_mr(area->mr))
 		die("deregistration under traffic fails: %m");
-	settle(area);
+	confirm(area);
 	if (event->took) {
 		/* That its key is refused has been seen; reading the counter takes time. */
 		before = 0;
@@ -556,7 +556,7 @@ static size_t event_dereg(struct event *event)
 	announce(area, CONTENT_PATTERN);
 	register_own(area);
 	*(volatile uint32_t *)&area->book->rkey = area->mr->rkey;
-	settle(area);
+	confirm(area);
 	pause_lose();
 	return after - before;
 }
@@ -573,7 +573,7 @@ static size_t event_punch(struct event *event)
 	announce(area, CONTENT_ZERO);
 	MUST(fallocate(area->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, area->offset,
 		       area->length));
-	settle(area);
+	confirm(area);
 	fstat(area->file, &after);
 	pause_lose();
 	refill(area);
@@ -591,12 +591,12 @@ static size_t event_truncate(struct event *event)
 		return 0;
 	announce(area, CONTENT_GONE);
 	MUST(ftruncate(area->file, area->offset));
-	settle(area);
+	confirm(area);
 	fstat(area->file, &stat);
 	pause_lose();
 	announce(area, CONTENT_ZERO);
 	MUST(ftruncate(area->file, area->offset + area->length));
-	settle(area);
+	confirm(area);
 	pause_lose();
 	refill(area);
 	pause_lose();

@@ -22,11 +22,11 @@ use crate::ram::{Buf, pattern};
 use crate::testbed::{ALL_ACCESS, LONG, Node};
 use crate::wr::SendWr;
 
-/// Bytes from one buffer of a [`Taker`] to the next.
+/// Bytes from one buffer of a [`RawReceiver`] to the next.
 pub const SLOT: usize = 2048;
 const LOG_DEPTH: u8 = 6;
 
-/// What is in a frame behind Ethernet.
+/// The header behind Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// Another EtherType.
@@ -158,9 +158,9 @@ pub fn raw_qp(node: &Node, cq: &Cq, log_depth: u8) -> Result<Qp, DriverError> {
     Ok(qp)
 }
 
-/// A raw queue pair with a CQ and buffers of its own.
+/// A raw queue pair that receives frames, with a CQ and buffers of its own.
 #[derive(Debug)]
-pub struct Taker {
+pub struct RawReceiver {
     /// The queue pair.
     pub qp: Qp,
     /// Its CQ.
@@ -171,19 +171,19 @@ pub struct Taker {
     pub buf: Buf,
 }
 
-impl Taker {
+impl RawReceiver {
     /// Buffers.
     pub const DEPTH: usize = 1 << LOG_DEPTH;
 
-    /// Makes one with all of its buffers posted, whose notices go to `eq`.
+    /// Creates one with all of its buffers posted. Its completion events go to `eq`.
     pub fn new(node: &Node, eq: &EventQueue) -> Result<Self, DriverError> {
         let cq = node.context.cq(eq, LOG_DEPTH + 2)?;
         let qp = raw_qp(node, &cq, LOG_DEPTH)?;
         let buf = node.nic.alloc(Self::DEPTH * SLOT)?;
         let mr = node.pd.register(&buf, ALL_ACCESS)?;
-        let mut taker = Self { qp, cq, mr, buf };
-        (0..Self::DEPTH as u32).for_each(|n| taker.post(n));
-        Ok(taker)
+        let mut receiver = Self { qp, cq, mr, buf };
+        (0..Self::DEPTH as u32).for_each(|n| receiver.post(n));
+        Ok(receiver)
     }
 
     fn sge(&self, n: u32) -> Sge {
@@ -197,9 +197,9 @@ impl Taker {
             .expect("no more buffers than fit");
     }
 
-    /// The next frame that has come, and its completion. Its buffer is posted again.
+    /// The next received frame and its completion, if any. Posts its buffer again.
     #[track_caller]
-    pub fn take(&mut self) -> Option<(Wc, Vec<u8>)> {
+    pub fn receive(&mut self) -> Option<(Wc, Vec<u8>)> {
         let wc = self.cq.poll()?;
         assert!(
             wc.is_ok() && wc.opcode == cqe::RECV,
@@ -222,12 +222,12 @@ pub fn rule(priority: u16, headers: u32, tag: u32) -> CreateFlow {
     }
 }
 
-/// Fields of a flow that asks for none.
+/// Fields of a flow that matches every frame.
 pub fn anything() -> (FlowFields, FlowFields) {
     <(FlowFields, FlowFields)>::default()
 }
 
-/// Sends a frame and waits until it has left: who is to have it in the same process has it then.
+/// Sends a frame and waits for its completion. The receivers in the same process have received it then.
 #[track_caller]
 pub fn send(node: &mut Node, qp: &mut Qp, frame: &[u8]) {
     node.buf.write(0, frame);
@@ -237,8 +237,8 @@ pub fn send(node: &mut Node, qp: &mut Qp, frame: &[u8]) {
     qp.retire(&wc);
 }
 
-/// Waits until the device has seen the doorbells of all pages: an arming that has just been rung is in force.
-pub fn settle(node: &Node) {
+/// Waits until the device has handled the doorbells of all pages, so that all requests to arm are in effect.
+pub fn drain_doorbells(node: &Node) {
     let seen = |page: u32| {
         let word = |at: usize| {
             let at = u64::from(page) * u64::from(regs::PAGE_SIZE) + at as u64;
@@ -253,15 +253,16 @@ pub fn settle(node: &Node) {
     }
 }
 
-/// Somebody who sends frames with numbers, on a thread, as long as no more than so many have not been received.
+/// A sender of numbered frames, on a thread. It pauses while [`Stream::WINDOW`] frames have not been received.
 #[derive(Debug)]
 pub struct Stream {
     /// Numbers that have been given to frames so far. The frame may not have been posted.
     sent: Arc<AtomicU64>,
     /// Frames that need not be waited for any more.
     done: Arc<AtomicU64>,
-    /// It is to rest, and rests: everything has left that was posted.
+    /// Tells the thread to pause.
     rest: Arc<AtomicBool>,
+    /// The thread pauses, and all posted frames have been sent.
     rests: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -286,7 +287,7 @@ impl Stream {
                     qp.retire(&wc);
                 }
                 if pause.load(Ordering::Acquire) {
-                    let idle = qp.room() == Taker::DEPTH as u32;
+                    let idle = qp.room() == RawReceiver::DEPTH as u32;
                     paused.store(idle, Ordering::Release);
                     std::thread::yield_now();
                     continue;

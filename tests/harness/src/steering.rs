@@ -1,4 +1,4 @@
-//! Flows, work queues, and the queue pairs that spread frames over them.
+//! Flows, work queues, indirection tables and RSS queue pairs.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::ring::RingLayout;
 /// Bytes of a Toeplitz key.
 pub const HASH_KEY_LEN: usize = 40;
 
-/// Whom a flow leads to: a raw queue pair, or one that spreads.
+/// The destination of a flow: a raw queue pair or an RSS queue pair.
 #[derive(Debug)]
 pub struct Receiver(Arc<Object>);
 
@@ -41,7 +41,7 @@ impl From<&RssQp> for Receiver {
 pub struct Flow(Arc<Object>);
 
 impl Nic {
-    /// Leads frames to a receiver; number and address of the fields are filled in. A flow of kind NORMAL has
+    /// Steers frames to a receiver; number and address of the fields are filled in. A flow of kind NORMAL has
     /// fields: values, and the mask of the bits that count.
     pub fn flow(
         &self,
@@ -99,7 +99,7 @@ pub struct Wq {
 #[derive(Debug)]
 pub struct RwqIndTable(Arc<Object>);
 
-/// A queue pair that spreads frames over the work queues of a table.
+/// An RSS queue pair, which distributes frames over the work queues of an indirection table.
 #[derive(Debug)]
 pub struct RssQp(Arc<Object>);
 
@@ -129,7 +129,7 @@ impl Context {
         })
     }
 
-    /// Creates a queue pair that spreads by a hash of `fields`, FAULTLINE_HASH_*.
+    /// Creates an RSS queue pair that hashes `fields`, FAULTLINE_HASH_*.
     pub fn rss_qp(
         &self,
         pd: &Pd,

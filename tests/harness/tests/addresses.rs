@@ -4,20 +4,20 @@ use faultline::{Config, NicSettings, PollMode};
 use faultline_abi::admin::{Counter, NETDEV_UP, SET_GID, SET_NETDEV, SetGid, SetNetdev};
 use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
 use faultline_abi::{U16, U32, cqe};
-use faultline_harness::frames::{Frame, Taker, raw_qp, rule, send};
+use faultline_harness::frames::{Frame, RawReceiver, raw_qp, rule, send};
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::{exchange, exchange_anew, impatient};
 use faultline_harness::{Flow, Qp, QpType, Reset, Rng, SendWr};
 
 /// All frames that nothing else takes.
-fn take_all(node: &Node) -> (Taker, Flow) {
-    let taker = Taker::new(node, &node.eq).unwrap();
+fn receive_rest(node: &Node) -> (RawReceiver, Flow) {
+    let receiver = RawReceiver::new(node, &node.eq).unwrap();
     let create = CreateFlow {
         kind: FLOW_KIND_ALL_DEFAULT,
         ..rule(0, 0, 0)
     };
-    let flow = node.nic.flow(&taker.qp, &create, None).unwrap();
-    (taker, flow)
+    let flow = node.nic.flow(&receiver.qp, &create, None).unwrap();
+    (receiver, flow)
 }
 
 /// As `ip link set address`.
@@ -37,7 +37,7 @@ fn passes(
     (node, qp): (&mut Node, &mut Qp),
     src: [u8; 6],
     dst: [u8; 6],
-    taker: &mut Taker,
+    receiver: &mut RawReceiver,
 ) -> usize {
     let frame = Frame {
         src,
@@ -46,7 +46,7 @@ fn passes(
     }
     .bytes();
     send(node, qp, &frame);
-    std::iter::from_fn(|| taker.take())
+    std::iter::from_fn(|| receiver.receive())
         .inspect(|(_, bytes)| assert!(*bytes == frame))
         .count()
 }
@@ -60,7 +60,7 @@ fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c"]).unwrap();
     let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| fabric.node(name).unwrap());
     let mut raw = raw_qp(&c, &c.cq, 6).unwrap();
-    let (mut at_a, _flow) = take_all(&a);
+    let (mut at_a, _flow) = receive_rest(&a);
     let [mac_a, mac_b, mac_c] = [&a, &b, &c].map(|node| node.nic.mac());
     let other = [2, 0, 0, 0, 0, 9];
     for (src, expected) in [(mac_c, 1), (other, 1), (mac_b, 0), (mac_a, 0)] {
@@ -99,7 +99,7 @@ fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
         assert_eq!(now[counter], received[counter]);
     }
     // What is sent to the neighbour does not go to the NIC that claims its address, before or after the neighbour's reset.
-    let (mut at_c, _flow) = take_all(&c);
+    let (mut at_c, _flow) = receive_rest(&c);
     let mut from_a = raw_qp(&a, &a.cq, 6).unwrap();
     assert_eq!(passes((&mut a, &mut from_a), mac_a, mac_b, &mut at_c), 0);
     exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
@@ -121,19 +121,19 @@ fn a_nic_that_uses_another_address_has_both() {
     let [mut raw_a, mut raw_b, mut raw_c] =
         [&a, &b, &c].map(|node| raw_qp(node, &node.cq, 6).unwrap());
     let ((mut at_a, _f), (mut at_b, _g), (mut at_c, _h)) =
-        (take_all(&a), take_all(&b), take_all(&c));
+        (receive_rest(&a), receive_rest(&b), receive_rest(&c));
     let new = [2, 0, 0, 0, 0xaa, 1];
     use_address(&a, new);
     // Both directions, with the new address; c is not flooded.
     assert_eq!(passes((&mut a, &mut raw_a), new, mac_b, &mut at_b), 1);
     assert_eq!(passes((&mut b, &mut raw_b), mac_b, new, &mut at_a), 1);
-    assert_eq!(at_c.take(), None);
+    assert_eq!(at_c.receive(), None);
     // c claims either: by its command, and by sending from it.
     for claimed in [mac_a, new] {
         use_address(&c, claimed);
         assert_eq!(passes((&mut c, &mut raw_c), claimed, mac_b, &mut at_b), 0);
         assert_eq!(passes((&mut b, &mut raw_b), mac_b, claimed, &mut at_c), 0);
-        while at_a.take().is_some() {}
+        while at_a.receive().is_some() {}
     }
     assert_eq!(forged(&c), 2);
     // c still works with its own, and a with its old one.
@@ -155,7 +155,7 @@ fn a_nic_without_the_check_may_forward_the_frames_of_others() {
     };
     let fabric = Fabric::start_with(config, &["a", "b", "c"]).unwrap();
     let [a, mut b, mut c] = ["a", "b", "c"].map(|name| fabric.node(name).unwrap());
-    let ((mut at_a, _f), (mut at_b, _g)) = (take_all(&a), take_all(&b));
+    let ((mut at_a, _f), (mut at_b, _g)) = (receive_rest(&a), receive_rest(&b));
     let mut raw = raw_qp(&c, &c.cq, 6).unwrap();
     let [mac_a, mac_b] = [&a, &b].map(|node| node.nic.mac());
     assert_eq!(passes((&mut c, &mut raw), mac_b, mac_a, &mut at_a), 1);

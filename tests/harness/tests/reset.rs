@@ -1,4 +1,4 @@
-//! Resets of a device that has flows, queues to spread frames over, and tagged buffers, all in use.
+//! Resets of a device whose flows, RSS queue pairs and tagged buffers are in use.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::steering::*;
 use faultline_abi::tag::CQE_TM_DATA_VALID;
 use faultline_abi::{Status, cqe, regs};
-use faultline_harness::frames::{SLOT, Stream, Taker, rule};
+use faultline_harness::frames::{RawReceiver, SLOT, Stream, rule};
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};
 use faultline_harness::{
@@ -23,10 +23,10 @@ const TAGS: u32 = 100;
 const LEN: usize = 768 << 10;
 const BUFFERS: u32 = 64;
 
-/// Everything that looks into frames and messages, on one node.
+/// The receivers of frames and tagged messages of one node.
 struct Alive {
     _flows: [Flow; 2],
-    taker: Taker,
+    receiver: RawReceiver,
     _rss: RssQp,
     _table: RwqIndTable,
     wqs: [Wq; 2],
@@ -47,7 +47,7 @@ impl Alive {
     fn new(node: &Node) -> Self {
         let eqs = [3, 4].map(|vector| node.nic.event_queue(vector, 0, 6).unwrap());
         let (context, pd) = (&node.context, &node.pd);
-        let taker = Taker::new(node, &eqs[0]).unwrap();
+        let receiver = RawReceiver::new(node, &eqs[0]).unwrap();
         let frames = context.cq(&eqs[0], 9).unwrap();
         let mut wqs = [(); 2].map(|()| context.wq(pd, &frames, 6).unwrap());
         for wq in &mut wqs {
@@ -63,7 +63,7 @@ impl Alive {
         let udp = FLOW_HAS_IPV4 | FLOW_HAS_UDP;
         let nic = &node.nic;
         let raw = nic.flow(
-            &taker.qp,
+            &receiver.qp,
             &rule(0, udp, 1),
             Some(&(port(RAW_PORT), port(!0))),
         );
@@ -74,7 +74,7 @@ impl Alive {
         let qp = node.qp_with(QpType::Rc, Some(&srq.srq), &options).unwrap();
         let mut alive = Self {
             _flows: [raw.unwrap(), all.unwrap()],
-            taker,
+            receiver,
             _rss: rss,
             _table: table,
             wqs,
@@ -121,7 +121,7 @@ impl Alive {
     /// Takes the frames that have come; returns how many by flow.
     fn take(&mut self, node: &Node, stream: &Stream) -> [u64; 2] {
         let mut count = [0; 2];
-        while let Some((wc, frame)) = self.taker.take() {
+        while let Some((wc, frame)) = self.receiver.receive() {
             assert_eq!(wc.flow_tag, 1);
             stream.number_of(&frame);
             count[0] += 1;

@@ -8,7 +8,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::steering::*;
 use faultline_abi::{cqe, event};
 use faultline_harness::frames::{
-    Frame, Network, Stream, Taker, Transport, anything, raw_qp, rule, send, settle,
+    Frame, Network, RawReceiver, Stream, Transport, anything, drain_doorbells, raw_qp, rule, send,
 };
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, LONG, Node};
 use faultline_harness::traffic::Neighbours;
@@ -101,54 +101,54 @@ fn who_asks_for_a_frame_is_interrupted_and_has_it_and_nobody_else() {
         .zip(&data)
         .map(|(frame, data)| Frame { data, ..*frame }.bytes())
         .collect();
-        // Each taker with a vector of its own.
-        let mut takers: Vec<(EventQueue, Taker, Flow, [bool; 5])> = flows()
+        // Each receiver has an interrupt vector of its own.
+        let mut receivers: Vec<(EventQueue, RawReceiver, Flow, [bool; 5])> = flows()
             .into_iter()
             .enumerate()
             .map(|(n, (headers, values, expected))| {
                 let eq = b.nic.event_queue(2 + n as u16, 0, 6).unwrap();
-                let taker = Taker::new(&b, &eq).unwrap();
+                let receiver = RawReceiver::new(&b, &eq).unwrap();
                 let create = rule(0, headers, 100 + n as u32);
-                let flow = b.nic.flow(&taker.qp, &create, Some(&exactly(values)));
-                (eq, taker, flow.unwrap(), expected)
+                let flow = b.nic.flow(&receiver.qp, &create, Some(&exactly(values)));
+                (eq, receiver, flow.unwrap(), expected)
             })
             .collect();
         for (number, frame) in frames.iter().enumerate() {
-            for (eq, taker, ..) in &takers {
-                taker.cq.arm(false).unwrap();
+            for (eq, receiver, ..) in &receivers {
+                receiver.cq.arm(false).unwrap();
                 eq.arm().unwrap();
             }
-            settle(&b);
+            drain_doorbells(&b);
             send(&mut a, &mut qa, frame);
             let wanted = |expected: &[bool; 5]| expected[number];
-            for (n, (eq, taker, _, expected)) in takers.iter_mut().enumerate() {
+            for (n, (eq, receiver, _, expected)) in receivers.iter_mut().enumerate() {
                 if !wanted(expected) {
                     continue;
                 }
                 assert!(eq.sleep(LONG).unwrap(), "{poll:?}: flow {n}, no interrupt");
                 let notice = eq.poll().unwrap();
-                let cqn = taker.cq.number();
+                let cqn = receiver.cq.number();
                 assert_eq!((notice.kind, notice.object.get()), (event::COMPLETION, cqn));
-                let (wc, bytes) = taker.take().unwrap();
+                let (wc, bytes) = receiver.receive().unwrap();
                 assert_eq!(wc.flow_tag, 100 + n as u32);
                 assert!(bytes == *frame, "frame {number} is another one");
             }
-            for (n, (eq, taker, ..)) in takers.iter_mut().enumerate() {
-                assert!(taker.take().is_none(), "flow {n} took frame {number}");
+            for (n, (eq, receiver, ..)) in receivers.iter_mut().enumerate() {
+                assert!(receiver.receive().is_none(), "flow {n} took frame {number}");
                 assert!(!eq.signalled(), "flow {n} was told of frame {number}");
             }
         }
-        // Without flows nobody has it.
+        // Without flows no receiver gets it.
         let filtered = |b: &Node| b.nic.counters().unwrap()[Counter::rx_filtered];
         let before = filtered(&b);
-        takers.clear();
+        receivers.clear();
         send(&mut a, &mut qa, &frames[0]);
         assert_eq!(filtered(&b), before + 1);
     }
 }
 
 #[test]
-fn what_nobody_asks_for_goes_to_the_defaults_and_sniffers_see_all() {
+fn unmatched_frames_go_to_default_flows_and_sniffers_see_all() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
     let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let mut qa = raw_qp(&a, &a.cq, 6).unwrap();
@@ -158,10 +158,10 @@ fn what_nobody_asks_for_goes_to_the_defaults_and_sniffers_see_all() {
         FLOW_KIND_MC_DEFAULT,
         FLOW_KIND_SNIFFER,
     ];
-    let mut takers: Vec<(Taker, Flow)> = kinds
+    let mut receivers: Vec<(RawReceiver, Flow)> = kinds
         .into_iter()
         .map(|kind| {
-            let taker = Taker::new(&b, &b.eq).unwrap();
+            let receiver = RawReceiver::new(&b, &b.eq).unwrap();
             let create = CreateFlow {
                 kind,
                 ..rule(0, 0, u32::from(kind))
@@ -173,11 +173,11 @@ fn what_nobody_asks_for_goes_to_the_defaults_and_sniffers_see_all() {
             let flow = match kind {
                 FLOW_KIND_NORMAL => {
                     let create = rule(0, FLOW_HAS_IPV4 | FLOW_HAS_UDP, u32::from(kind));
-                    b.nic.flow(&taker.qp, &create, Some(&udp))
+                    b.nic.flow(&receiver.qp, &create, Some(&udp))
                 }
-                _ => b.nic.flow(&taker.qp, &create, None),
+                _ => b.nic.flow(&receiver.qp, &create, None),
             };
-            (taker, flow.unwrap())
+            (receiver, flow.unwrap())
         })
         .collect();
     let unicast = Frame::to(&b.nic);
@@ -194,11 +194,11 @@ fn what_nobody_asks_for_goes_to_the_defaults_and_sniffers_see_all() {
             ..unicast
         };
         send(&mut a, &mut qa, &frame.bytes());
-        let got: Vec<usize> = takers
+        let got: Vec<usize> = receivers
             .iter_mut()
             .enumerate()
-            .map(|(kind, (taker, _))| {
-                std::iter::from_fn(|| taker.take())
+            .map(|(kind, (receiver, _))| {
+                std::iter::from_fn(|| receiver.receive())
                     .inspect(|(wc, bytes)| {
                         assert_eq!(wc.flow_tag, kind as u32);
                         assert!(*bytes == frame.bytes());
@@ -218,26 +218,26 @@ fn flows_come_and_go_under_traffic_and_no_frame_is_lost() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d"]).unwrap();
     let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();
     let b = fabric.node("b").unwrap();
-    let mut takers: Vec<Taker> = (0..PRIORITIES)
-        .map(|_| Taker::new(&b, &b.eq).unwrap())
+    let mut receivers: Vec<RawReceiver> = (0..PRIORITIES)
+        .map(|_| RawReceiver::new(&b, &b.eq).unwrap())
         .collect();
-    let lead = |taker: &Taker, priority: usize| {
+    let lead = |receiver: &RawReceiver, priority: usize| {
         let create = rule(priority as u16, FLOW_HAS_IPV4 | FLOW_HAS_UDP, 0);
-        let flow = b.nic.flow(&taker.qp, &create, Some(&anything()));
+        let flow = b.nic.flow(&receiver.qp, &create, Some(&anything()));
         flow.unwrap()
     };
-    // The last one stays, so that there is always somebody.
+    // The last one stays, so that each frame has a receiver.
     let last = PRIORITIES - 1;
-    let _always = lead(&takers[last], last);
+    let _always = lead(&receivers[last], last);
     let mut flows: Vec<Option<Flow>> = (0..last).map(|_| None).collect();
     let stream = Stream::start(fabric.node("a").unwrap(), &b, |_, _| {});
     let mut rng = Rng::new(1);
-    // Who has each frame; and, for each command, the first frame sent after it and who has those.
+    // The receiver of each frame; and for each command, the first frame sent after it and the receiver of later frames.
     let mut holders: Vec<Option<usize>> = Vec::new();
     let mut phases: Vec<(u64, usize)> = vec![(0, last)];
-    let take_all = |takers: &mut Vec<Taker>, holders: &mut Vec<Option<usize>>| {
-        for (n, taker) in takers.iter_mut().enumerate() {
-            while let Some((_, frame)) = taker.take() {
+    let take_all = |receivers: &mut Vec<RawReceiver>, holders: &mut Vec<Option<usize>>| {
+        for (n, receiver) in receivers.iter_mut().enumerate() {
+            while let Some((_, frame)) = receiver.receive() {
                 let number = stream.number_of(&frame) as usize;
                 if holders.len() <= number {
                     holders.resize(number + 1, None);
@@ -251,7 +251,7 @@ fn flows_come_and_go_under_traffic_and_no_frame_is_lost() {
         let wanted = stream.next_number() + rng.below(40);
         let start = Instant::now();
         while stream.next_number() < wanted {
-            take_all(&mut takers, &mut holders);
+            take_all(&mut receivers, &mut holders);
             assert!(start.elapsed() < LONG, "the stream stands still");
         }
         let n = rng.below(last as u64) as usize;
@@ -260,7 +260,7 @@ fn flows_come_and_go_under_traffic_and_no_frame_is_lost() {
                 drop(flow);
                 None
             }
-            None => Some(lead(&takers[n], n)),
+            None => Some(lead(&receivers[n], n)),
         };
         let best = flows.iter().position(Option::is_some).unwrap_or(last);
         phases.push((stream.next_number(), best));
@@ -269,7 +269,7 @@ fn flows_come_and_go_under_traffic_and_no_frame_is_lost() {
     let sent = stream.next_number();
     let start = Instant::now();
     while stream.done() < sent {
-        take_all(&mut takers, &mut holders);
+        take_all(&mut receivers, &mut holders);
         assert!(start.elapsed() < LONG, "frames are lost");
     }
     assert_eq!(holders.len() as u64, sent);

@@ -54,16 +54,16 @@ impl std::fmt::Debug for Racer {
 pub(crate) struct Rival {
     pub record: u64,
     pub depth: u32,
-    /// Looks after which it tires: else a device that never ends would not end the test.
+    /// Reads that are left before it stops: otherwise a device that reads without end would never end the test.
     pub left: u32,
 }
 
-/// Memory that a NIC wants to be durable.
+/// A NIC's request to make memory durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Persisting {
-    /// Who wants it.
+    /// The queue pair that requests it.
     pub qpn: u32,
-    /// Number of the wish.
+    /// Number of the request.
     pub number: u64,
     /// Addresses and bytes; None: all.
     pub ranges: Option<Vec<(u64, u64)>>,

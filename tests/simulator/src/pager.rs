@@ -16,7 +16,7 @@ use crate::driver::{ALL_ACCESS, Eq, Sge};
 use crate::world::World;
 
 const PAGE: u64 = 4096;
-/// What a frame is filled with that nobody uses.
+/// The content of unused frames.
 const POISON: u8 = 0xdb;
 
 /// A region on demand.
@@ -38,19 +38,19 @@ struct Resident {
     frame: u64,
     /// The device may write it.
     writable: bool,
-    /// When it was last asked for, as a running number.
+    /// Running number of its last use.
     used: u64,
 }
 
 /// What a pager does with a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
-    /// Brings the pages.
+    /// Maps the pages.
     #[default]
     Repair,
-    /// Says that there is nothing.
+    /// Answers that the address is not valid.
     Fail,
-    /// Never says anything.
+    /// Does not answer.
     Ignore,
 }
 
@@ -66,9 +66,9 @@ pub struct Pager {
     uses: u64,
     /// Nanoseconds from record to answer.
     pub delay: u64,
-    /// Bytes that are brought at once, if the record says that they will be needed.
+    /// Bytes that are mapped in advance, if the record says that they will be needed.
     pub ahead: u64,
-    /// What is done.
+    /// The answer to faults.
     pub answer: Answer,
     /// Pages are mapped again for a fault, also if they are present already: the device may have lost their entries.
     pub maps_again: bool,
@@ -104,12 +104,12 @@ impl Pager {
         pager
     }
 
-    /// Takes the queue of faults away: nobody can be told of any more.
+    /// Destroys the fault queue: faults can't be reported any more.
     pub fn close(&mut self, world: &mut World) {
         let driver = &mut world.hosts[self.host].driver;
         driver
             .command(DESTROY_EQ, self.eq.eqn, &())
-            .expect("a queue that nobody else uses");
+            .expect("a queue without other users");
     }
 
     fn poison(&mut self, world: &World, frame: u64) {
@@ -117,12 +117,12 @@ impl Pager {
         bus.write(frame, &[POISON; PAGE as usize]);
     }
 
-    /// Registers a region of which no page is there; returns its index.
+    /// Registers a region without resident pages; returns its index.
     pub fn register(&mut self, world: &mut World, va: u64, len: u64) -> usize {
         self.register_with(world, va, len, 0)
     }
 
-    /// The same with more rights than all usual ones.
+    /// The same with access rights in addition to the usual ones.
     pub fn register_with(&mut self, world: &mut World, va: u64, len: u64, more: u32) -> usize {
         let pd = world.hosts[self.host].pd;
         self.register_in(world, pd, va, len, more)
@@ -308,7 +308,7 @@ impl Pager {
         );
     }
 
-    /// Checks that nobody has written to a frame that is free.
+    /// Checks that the device has not written to a free frame.
     pub fn check_free(&self, world: &World) {
         for frame in &self.free {
             self.check_poison(world, *frame);
@@ -334,7 +334,7 @@ impl Pager {
     }
 
     /// Makes a page present, as a fault or a prefetch does.
-    pub fn bring(&mut self, world: &mut World, region: usize, page: u64, write: bool) {
+    pub fn map_page(&mut self, world: &mut World, region: usize, page: u64, write: bool) {
         self.uses += 1;
         let used = self.uses;
         if let Some(is) = self.regions[region].resident.get_mut(&page) {
@@ -426,9 +426,9 @@ impl Pager {
         let bytes = u64::from(record.bytes.get()).max(wanted).max(1);
         let va = record.va.get();
         let write = record.fault_flags.get() & WRITE != 0;
-        // The page that is demanded comes last, so that nothing brought for this fault is taken away for it.
+        // The page that is demanded comes last, so that no page of this fault is evicted for it.
         for page in (va / PAGE..=(va + bytes - 1) / PAGE).rev() {
-            self.bring(world, region, page, write);
+            self.map_page(world, region, page, write);
         }
         Status::Ok
     }

@@ -495,22 +495,22 @@ impl World {
         *state.nodes[host].memory.slow.borrow_mut() = Some(Vec::new());
     }
 
-    /// What is to become durable at a host, oldest first.
+    /// The requests of a host to make memory durable, oldest first.
     pub fn persisting(&self, host: usize) -> Vec<Persisting> {
         let state = self.state.borrow();
         let slow = state.nodes[host].memory.slow.borrow();
         slow.clone().unwrap_or_default()
     }
 
-    /// The oldest of these has become durable, or not.
+    /// Completes the oldest of these, with success or failure.
     pub fn persist(&self, host: usize, well: bool) {
         let state = &mut *self.state.borrow_mut();
         let node = &mut state.nodes[host];
-        let wish = match &mut *node.memory.slow.borrow_mut() {
-            Some(wishes) => wishes.remove(0),
-            None => panic!("nothing takes a while"),
+        let request = match &mut *node.memory.slow.borrow_mut() {
+            Some(requests) => requests.remove(0),
+            None => panic!("the memory of this host is durable at once"),
         };
-        node.nic.persisted(wish.qpn, wish.number, well);
+        node.nic.persisted(request.qpn, request.number, well);
     }
 
     /// Checks that the NICs have sent no packet that violates a rule of the specification.

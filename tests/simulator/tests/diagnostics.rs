@@ -193,7 +193,7 @@ fn a_fault_whose_request_comes_again_before_the_answer_is_done_with_the_answer()
     w.write_absent(3);
     w.pass(MS / 10);
     let token = token_of(&w.take(1));
-    w.pager.bring(&mut w.world, 0, VA / PAGE + 3, true);
+    w.pager.map_page(&mut w.world, 0, VA / PAGE + 3, true);
     // The RNR timer ends, and the WRITE is carried out.
     w.pass(100 * MS);
     assert_eq!(w.world.completions(0, &mut w.pair.cq[0]).len(), 1);

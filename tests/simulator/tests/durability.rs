@@ -78,8 +78,8 @@ impl Durability {
     }
 
     fn ranges(&self) -> Vec<Option<Vec<(u64, u64)>>> {
-        let wishes = self.world.persisting(1);
-        wishes.into_iter().map(|wish| wish.ranges).collect()
+        let requests = self.world.persisting(1);
+        requests.into_iter().map(|request| request.ranges).collect()
     }
 }
 

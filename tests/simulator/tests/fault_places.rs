@@ -123,7 +123,8 @@ fn a_place_is_given_to_the_first_in_line() {
         assert_eq!(r.pager.records.len(), raised);
         let record = r.pager.records[n];
         assert_eq!(record.va.get(), VA + n as u64 * PAGE);
-        r.pager.bring(&mut r.world, 0, VA / PAGE + n as u64, false);
+        r.pager
+            .map_page(&mut r.world, 0, VA / PAGE + n as u64, false);
         let waited = r.pager.resume(&mut r.world, record.token.get(), Status::Ok);
         assert_eq!(waited, Ok(1));
         r.world.run_for(10 * US);
@@ -159,7 +160,7 @@ fn faults_that_expire_make_room() {
     r.pager.collect(&mut r.world);
     assert_eq!(r.pager.records.len(), 3);
     let record = r.pager.records[2];
-    r.pager.bring(&mut r.world, 0, VA / PAGE + 2, false);
+    r.pager.map_page(&mut r.world, 0, VA / PAGE + 2, false);
     let waited = r.pager.resume(&mut r.world, record.token.get(), Status::Ok);
     assert_eq!(waited, Ok(1));
     r.world.run_for(SEC);
@@ -262,7 +263,7 @@ fn no_context_takes_what_others_need_by_targets() {
         for record in t.pager.records.clone() {
             if record.key.get() == t.pager.regions[other.0].key {
                 let page = record.va.get() / PAGE;
-                t.pager.bring(&mut t.world, other.0, page, true);
+                t.pager.map_page(&mut t.world, other.0, page, true);
                 let token = record.token.get();
                 t.pager.resume(&mut t.world, token, Status::Ok).unwrap();
             }
@@ -358,7 +359,7 @@ fn no_context_takes_the_memory_for_packets_that_wait() {
         assert!(!records.is_empty(), "packets were lost");
         let last = VA / PAGE + 5;
         for page in VA / PAGE..=last {
-            pager.bring(&mut world, ends[1].2, page, true);
+            pager.map_page(&mut world, ends[1].2, page, true);
         }
         for record in records {
             let token = record.token.get();

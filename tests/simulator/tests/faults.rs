@@ -560,7 +560,7 @@ fn a_terminating_queue_pair_answers_no_read_from_memory_that_is_not_there() {
         set_policy(&mut p.world, 1, qpn, FAULT_POLICY_TERMINATE);
         let first = p.pagers[1].sge(0, 0, 0).0 / PAGE;
         for page in first..first + there {
-            p.pagers[1].bring(&mut p.world, 0, page, false);
+            p.pagers[1].map_page(&mut p.world, 0, page, false);
         }
         p.post(wr::WR_READ, (0, 200_000), 0);
         p.run();
@@ -576,7 +576,7 @@ fn a_read_is_refused_if_nobody_can_bring_its_pages() {
         let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 128);
         let first = p.pagers[1].sge(0, 0, 0).0 / PAGE;
         for page in first..first + there {
-            p.pagers[1].bring(&mut p.world, 0, page, false);
+            p.pagers[1].map_page(&mut p.world, 0, page, false);
         }
         p.pagers[1].close(&mut p.world);
         p.post(wr::WR_READ, (0, 200_000), 0);
@@ -626,7 +626,7 @@ fn others_are_stopped_for_a_tenth_of_the_time() {
     let mut p = Paged::new(world, QPT_UC, 1 << 20, 64);
     let qpn = p.pair.qp[1].qpn;
     set_policy(&mut p.world, 1, qpn, FAULT_POLICY_STALL);
-    p.pagers[0].bring(&mut p.world, 0, VA / PAGE, false);
+    p.pagers[0].map_page(&mut p.world, 0, VA / PAGE, false);
     p.pagers[1].answer = Answer::Ignore;
     let (mut stopped, mut others, mut parts) = (0, 0, 0);
     while parts < 500 {
@@ -650,7 +650,7 @@ fn whoever_asks_again_and_again_waits_once() {
     let qpn = p.pair.qp[1].qpn;
     set_policy(&mut p.world, 1, qpn, FAULT_POLICY_DROP);
     p.pagers[1].answer = Answer::Ignore;
-    p.pagers[0].bring(&mut p.world, 0, VA / PAGE, false);
+    p.pagers[0].map_page(&mut p.world, 0, VA / PAGE, false);
     for _ in 0..100 {
         p.post(wr::WR_WRITE, (0, 100), 100);
         p.world.run_for(10 * US);
@@ -673,7 +673,7 @@ fn what_waits_behind_a_read_does_not_pile_up() {
     p.pagers[1].answer = Answer::Ignore;
     let (start, _, rkey) = p.pagers[1].sge(0, 0, 0);
     for page in 0..20 {
-        p.pagers[1].bring(&mut p.world, 0, start / PAGE + page, false);
+        p.pagers[1].map_page(&mut p.world, 0, start / PAGE + page, false);
     }
     let qpn = p.pair.qp[1].qpn;
     let psn = Psn::new(p.world.hosts[1].driver.query_qp(qpn).unwrap().rq_psn.get());
@@ -700,7 +700,7 @@ fn what_waits_behind_a_read_does_not_pile_up() {
         p.pagers[1].resume(&mut p.world, token, Status::Ok).unwrap();
     }
     for page in 20..50 {
-        p.pagers[1].bring(&mut p.world, 0, start / PAGE + page, false);
+        p.pagers[1].map_page(&mut p.world, 0, start / PAGE + page, false);
     }
     p.pagers[1].resume(&mut p.world, read, Status::Ok).unwrap();
     p.world.run_for(MS);
@@ -819,7 +819,7 @@ fn one_faulting_queue_pair_does_not_slow_a_hundred_others() {
         let mut c = Crowd::new(World::new(2, 1), 101, 6);
         c.pager.delay = 20 * MS;
         for page in 0..100 {
-            c.pager.bring(&mut c.world, 0, VA / PAGE + page, true);
+            c.pager.map_page(&mut c.world, 0, VA / PAGE + page, true);
         }
         let start = c.world.now();
         if faulting {
@@ -1127,7 +1127,7 @@ fn retries_are_paced() {
 fn a_repaired_page_is_used_at_once() {
     let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 64);
     p.pagers[1].delay = 3 * MS;
-    p.pagers[0].bring(&mut p.world, 0, (VA + 0x123) / PAGE, false);
+    p.pagers[0].map_page(&mut p.world, 0, (VA + 0x123) / PAGE, false);
     p.post(wr::WR_WRITE, (0, 8), 4096);
     let took = p.time(1);
     assert_eq!(counter(&mut p.world, 1, Counter::ready_notices), 1);
@@ -1158,7 +1158,7 @@ fn look_ups_take_the_time_that_they_are_said_to_take() {
         for page in 0..17 {
             for (host, pager) in p.pagers.iter_mut().enumerate() {
                 let first = (VA + 0x123 + host as u64 * 0x1000_0000) / PAGE;
-                pager.bring(&mut p.world, 0, first + page, true);
+                pager.map_page(&mut p.world, 0, first + page, true);
             }
         }
         p.post(wr::WR_WRITE, (0, 60_000), 0);

@@ -296,23 +296,23 @@ fn a_flow_gets_what_it_asks_for() {
                 world.hand_over_by_reference();
             }
             let mut sender = End::new(&mut world, 0, true);
-            let mut taker = End::new(&mut world, 1, true);
+            let mut receiver = End::new(&mut world, 1, true);
             let flow = CreateFlow {
                 headers: U32::new(*headers),
                 tag: U32::new(0x1234_5678),
-                ..taker.flow()
+                ..receiver.flow()
             };
-            let flow = taker.steer(&mut world, flow, &exactly(*values));
-            taker.receive(&mut world, 8);
+            let flow = receiver.steer(&mut world, flow, &exactly(*values));
+            receiver.receive(&mut world, 8);
             for (frame, expected) in all.iter().zip(expected) {
                 sender.send(&mut world, &frame.bytes());
-                let found = taker.received(&mut world);
+                let found = receiver.received(&mut world);
                 let tags: &[u32] = if *expected { &[0x1234_5678] } else { &[] };
                 assert_eq!(found, tags, "case {n}");
             }
             world.hosts[1].driver.destroy_flow(flow).unwrap();
             sender.send(&mut world, &UDP.bytes());
-            assert_eq!(taker.received(&mut world), []);
+            assert_eq!(receiver.received(&mut world), []);
         }
     }
 }
@@ -382,19 +382,19 @@ fn what_a_process_sends_comes_back_to_local_flows() {
         }
         let mut process = End::new(&mut world, 0, true);
         let mut kernel = End::new(&mut world, 0, false);
-        let mut taker = End::new(&mut world, 0, true);
+        let mut receiver = End::new(&mut world, 0, true);
         let mut far = End::new(&mut world, 1, true);
-        for end in [&mut taker, &mut far] {
+        for end in [&mut receiver, &mut far] {
             let flow = end.flow();
             end.steer(&mut world, flow, &anything());
             end.receive(&mut world, 8);
         }
         process.send(&mut world, &UDP.bytes());
-        assert_eq!(taker.received(&mut world).len(), 1, "a copy");
+        assert_eq!(receiver.received(&mut world).len(), 1, "a copy");
         assert_eq!(far.received(&mut world).len(), 1, "and the frame goes on");
         assert_eq!(counter(&mut world, 0, Counter::tx_packets), 1);
         kernel.send(&mut world, &UDP.bytes());
-        assert_eq!(taker.received(&mut world).len(), 0, "not the kernel's");
+        assert_eq!(receiver.received(&mut world).len(), 0, "not the kernel's");
         assert_eq!(far.received(&mut world).len(), 1);
         // To the own address: once, by way of the switch.
         let own = Frame {
@@ -402,7 +402,7 @@ fn what_a_process_sends_comes_back_to_local_flows() {
             ..UDP
         };
         process.send(&mut world, &own.bytes());
-        assert_eq!(taker.received(&mut world).len(), 1);
+        assert_eq!(receiver.received(&mut world).len(), 1);
     }
 }
 
@@ -694,22 +694,22 @@ fn a_sender_that_races_passes_no_flow() {
                 let mut world = World::new(2, 1);
                 world.hand_over_by_reference();
                 let mut sender = End::new(&mut world, 0, true);
-                let mut taker = End::new(&mut world, 1, true);
+                let mut receiver = End::new(&mut world, 1, true);
                 let drops = CreateFlow {
                     flags: FLOW_FLAG_DROP,
                     headers: U32::new(headers),
-                    ..taker.flow()
+                    ..receiver.flow()
                 };
-                taker.steer(&mut world, drops, &exactly(fields));
+                receiver.steer(&mut world, drops, &exactly(fields));
                 let takes = CreateFlow {
                     priority: U16::new(1),
-                    ..taker.flow()
+                    ..receiver.flow()
                 };
-                taker.steer(&mut world, takes, &anything());
-                taker.receive(&mut world, 1);
+                receiver.steer(&mut world, takes, &anything());
+                receiver.receive(&mut world, 1);
                 world.change_after(0, sender.mr.addr + at as u64, &bytes, reads);
                 sender.send_with(&mut world, &UDP.bytes(), flags);
-                let got = taker.received(&mut world).len() as u64;
+                let got = receiver.received(&mut world).len() as u64;
                 let dropped = counter(&mut world, 1, Counter::rx_flow_drops);
                 let case = format!("at {at} after {reads} reads, flags {flags}");
                 assert_eq!(
@@ -717,7 +717,7 @@ fn a_sender_that_races_passes_no_flow() {
                     if reads == 0 { (0, 1) } else { (1, 0) },
                     "{case}"
                 );
-                let mr = taker.mr;
+                let mr = receiver.mr;
                 let frame = world.hosts[1].driver.read_mr(&mr, 4096, 100);
                 assert!(frame[at..at + bytes.len()] != bytes, "{case}");
             }

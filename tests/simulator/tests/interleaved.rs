@@ -313,8 +313,8 @@ impl Exchange {
         assert!(found == data, "message {n}");
     }
 
-    /// Completes what is under way, receives included.
-    fn settle(&mut self) {
+    /// Posts the missing receives and runs until all messages have completed.
+    fn complete_all(&mut self) {
         for side in 0..2 {
             let wanted = self.sides[1 - side].messages.len() as u64;
             while self.sides[side].receives < self.sides[side].received + wanted {
@@ -346,7 +346,7 @@ impl Exchange {
                     let ns = self.rng.below(20_000);
                     self.world.run_for(ns);
                 }
-                9 if self.rng.chance(50) => self.settle(),
+                9 if self.rng.chance(50) => self.complete_all(),
                 _ => {}
             }
             self.check(0);
@@ -356,10 +356,10 @@ impl Exchange {
                 .iter()
                 .all(|s| s.pending.len() == WINDOW as usize);
             if full || self.sides[side].receives >= self.sides[side].received + WINDOW {
-                self.settle();
+                self.complete_all();
             }
         }
-        self.settle();
+        self.complete_all();
         for side in 0..2 {
             let mr = self.pair.mr[1 - side];
             let driver = &self.world.hosts[1 - side].driver;

@@ -115,7 +115,7 @@ impl Run {
             Step::World => self.world.step(self.world.now() + 1_000_000_000),
             Step::Map(n) => {
                 let before = self.pager.resident(0);
-                self.pager.bring(&mut self.world, 0, page(n), true);
+                self.pager.map_page(&mut self.world, 0, page(n), true);
                 self.pager.resident(0) > before
             }
             Step::Invalidate(n) => {

@@ -1,4 +1,4 @@
-//! Work queues, and frames that are spread over them.
+//! RSS: the hash, indirection tables and work queues.
 
 use faultline_abi::admin::{
     CREATE_RSS_QP, CREATE_RWQ_IND_TABLE, CREATE_WQ, Counter, DEALLOC_PD, DESTROY_CQ, DESTROY_QP,
@@ -78,14 +78,14 @@ fn frame(src: [u8; 4], dst: [u8; 4], sport: u16, dport: u16) -> Vec<u8> {
     out
 }
 
-/// Work queues of host 1 with a CQ each, an RSS queue pair over all of them, and who sends from host 0.
-struct Spread {
+/// Work queues of host 1 with a CQ each, an RSS queue pair over all of them, and a sender at host 0.
+struct RssQueues {
     world: World,
     cqs: Vec<Cq>,
     wqs: Vec<Qp>,
     mr: Mr,
     table: u32,
-    rss: u32,
+    qpn: u32,
     sender: (Cq, Qp, Mr),
 }
 
@@ -103,7 +103,7 @@ fn rss_qp(world: &mut World, table: u32, fields: u32) -> Result<u32, Error> {
         .map(|comp| comp.handle.get())
 }
 
-impl Spread {
+impl RssQueues {
     fn new(count: usize, fields: u32) -> Self {
         let mut world = World::new(2, 1);
         let cq = world.hosts[0].cq(6);
@@ -139,7 +139,7 @@ impl Spread {
             wqs,
             mr,
             table,
-            rss,
+            qpn: rss,
             sender,
         }
     }
@@ -179,29 +179,29 @@ impl Spread {
 fn frames_go_where_the_published_hashes_say() {
     for by_reference in [false, true] {
         for (fields, with_ports) in [(ADDRESSES, false), (ADDRESSES | TCP_PORTS, true)] {
-            let mut spread = Spread::new(8, fields);
+            let mut rss = RssQueues::new(8, fields);
             if by_reference {
-                spread.world.hand_over_by_reference();
+                rss.world.hand_over_by_reference();
             }
             for wq in 0..8 {
-                (0..8).for_each(|n| spread.post(wq, n));
+                (0..8).for_each(|n| rss.post(wq, n));
             }
             for (src, dst, sport, dport, addresses, all) in PUBLISHED {
                 let bytes = frame(src, dst, sport, dport);
-                spread.send(&bytes);
+                rss.send(&bytes);
                 let hash = if with_ports { all } else { addresses };
                 for wq in 0..8 {
-                    let found = spread.world.completions(1, &mut spread.cqs[wq]);
+                    let found = rss.world.completions(1, &mut rss.cqs[wq]);
                     assert_eq!(found.len(), usize::from(hash as usize % 8 == wq));
                     for cqe in found {
                         assert_eq!(cqe.status, cqe::SUCCESS);
-                        assert_eq!(cqe.qpn.get(), spread.wqs[wq].qpn);
+                        assert_eq!(cqe.qpn.get(), rss.wqs[wq].qpn);
                         assert_eq!((cqe.flow_tag.get(), cqe.byte_len.get()), (77, 74));
                         // Told only if it is that of the whole flow.
                         let told = (cqe.flags & cqe::CQE_HASH != 0).then_some(cqe.imm.get());
                         assert_eq!(told, with_ports.then_some(all));
-                        let mr = spread.mr;
-                        assert!(spread.world.hosts[1].driver.read_mr(&mr, 0, 74) == bytes);
+                        let mr = rss.mr;
+                        assert!(rss.world.hosts[1].driver.read_mr(&mr, 0, 74) == bytes);
                     }
                 }
             }
@@ -211,130 +211,130 @@ fn frames_go_where_the_published_hashes_say() {
 
 #[test]
 fn what_can_not_be_hashed_goes_to_the_first_queue() {
-    let mut spread = Spread::new(4, HASH_SRC_IPV6 | HASH_DST_IPV6);
-    (0..4).for_each(|wq| spread.post(wq, 1));
+    let mut rss = RssQueues::new(4, HASH_SRC_IPV6 | HASH_DST_IPV6);
+    (0..4).for_each(|wq| rss.post(wq, 1));
     let (src, dst, ..) = PUBLISHED[0];
-    spread.send(&frame(src, dst, 1, 2));
-    assert_eq!(spread.statuses(0), [cqe::SUCCESS]);
-    assert!((1..4).all(|wq| spread.statuses(wq).is_empty()));
+    rss.send(&frame(src, dst, 1, 2));
+    assert_eq!(rss.statuses(0), [cqe::SUCCESS]);
+    assert!((1..4).all(|wq| rss.statuses(wq).is_empty()));
 }
 
 #[test]
 fn a_work_queue_has_states_of_its_own() {
-    let mut spread = Spread::new(1, ADDRESSES);
+    let mut rss = RssQueues::new(1, ADDRESSES);
     let (src, dst, ..) = PUBLISHED[0];
     let bytes = frame(src, dst, 1, 2);
-    let wq = spread.wqs[0].qpn;
-    let set = |spread: &mut Spread, state| spread.world.hosts[1].driver.modify_wq(wq, state);
-    spread.post(0, 1);
-    spread.post(0, 2);
-    spread.send(&bytes);
-    assert_eq!(spread.statuses(0), [cqe::SUCCESS]);
+    let wq = rss.wqs[0].qpn;
+    let set = |rss: &mut RssQueues, state| rss.world.hosts[1].driver.modify_wq(wq, state);
+    rss.post(0, 1);
+    rss.post(0, 2);
+    rss.send(&bytes);
+    assert_eq!(rss.statuses(0), [cqe::SUCCESS]);
     // Flushed, also what comes later.
-    set(&mut spread, WQS_ERR).unwrap();
-    assert_eq!(spread.statuses(0), [cqe::WR_FLUSH_ERR]);
-    spread.post(0, 3);
-    spread.world.run();
-    assert_eq!(spread.statuses(0), [cqe::WR_FLUSH_ERR]);
-    spread.send(&bytes);
-    assert_eq!(spread.statuses(0), []);
+    set(&mut rss, WQS_ERR).unwrap();
+    assert_eq!(rss.statuses(0), [cqe::WR_FLUSH_ERR]);
+    rss.post(0, 3);
+    rss.world.run();
+    assert_eq!(rss.statuses(0), [cqe::WR_FLUSH_ERR]);
+    rss.send(&bytes);
+    assert_eq!(rss.statuses(0), []);
     let refused = |status| Err(Error::Refused(status));
-    assert_eq!(set(&mut spread, WQS_RDY), refused(Status::BadTransition));
-    assert_eq!(set(&mut spread, 3), refused(Status::BadAttribute));
-    set(&mut spread, WQS_RESET).unwrap();
-    spread.wqs[0].reset();
-    spread.post(0, 4);
-    let filtered = spread.world.hosts[1].driver.counter(Counter::rx_filtered);
-    spread.send(&bytes);
-    let later = spread.world.hosts[1].driver.counter(Counter::rx_filtered);
+    assert_eq!(set(&mut rss, WQS_RDY), refused(Status::BadTransition));
+    assert_eq!(set(&mut rss, 3), refused(Status::BadAttribute));
+    set(&mut rss, WQS_RESET).unwrap();
+    rss.wqs[0].reset();
+    rss.post(0, 4);
+    let filtered = rss.world.hosts[1].driver.counter(Counter::rx_filtered);
+    rss.send(&bytes);
+    let later = rss.world.hosts[1].driver.counter(Counter::rx_filtered);
     assert_eq!(later.unwrap(), filtered.unwrap() + 1);
-    assert_eq!(spread.statuses(0), []);
-    set(&mut spread, WQS_RDY).unwrap();
-    set(&mut spread, WQS_RDY).unwrap();
-    spread.send(&bytes);
-    assert_eq!(spread.statuses(0), [cqe::SUCCESS]);
-    spread.send(&bytes);
-    let dropped = spread.world.hosts[1].driver.counter(Counter::rx_no_buffer);
+    assert_eq!(rss.statuses(0), []);
+    set(&mut rss, WQS_RDY).unwrap();
+    set(&mut rss, WQS_RDY).unwrap();
+    rss.send(&bytes);
+    assert_eq!(rss.statuses(0), [cqe::SUCCESS]);
+    rss.send(&bytes);
+    let dropped = rss.world.hosts[1].driver.counter(Counter::rx_no_buffer);
     assert_eq!(dropped.unwrap(), 1);
 }
 
 #[test]
 fn a_work_queue_survives_bad_buffers_but_not_a_bad_ring() {
-    let mut spread = Spread::new(1, ADDRESSES);
+    let mut rss = RssQueues::new(1, ADDRESSES);
     let (src, dst, ..) = PUBLISHED[0];
     let bytes = frame(src, dst, 1, 2);
-    let sge = (spread.mr.va, 10, spread.mr.key);
-    let foreign = (spread.mr.va, 2000, spread.mr.key ^ 0xff);
+    let sge = (rss.mr.va, 10, rss.mr.key);
+    let foreign = (rss.mr.va, 2000, rss.mr.key ^ 0xff);
     for sge in [sge, foreign] {
-        let driver = &mut spread.world.hosts[1].driver;
-        driver.post_recv(&mut spread.wqs[0], 1, &[sge]);
+        let driver = &mut rss.world.hosts[1].driver;
+        driver.post_recv(&mut rss.wqs[0], 1, &[sge]);
     }
-    spread.post(0, 2);
+    rss.post(0, 2);
     for _ in 0..3 {
-        spread.send(&bytes);
+        rss.send(&bytes);
     }
     let expected = [cqe::LOC_LEN_ERR, cqe::LOC_PROT_ERR, cqe::SUCCESS];
-    assert_eq!(spread.statuses(0), expected);
-    spread.world.hosts[1].driver.async_events();
+    assert_eq!(rss.statuses(0), expected);
+    rss.world.hosts[1].driver.async_events();
     // A send doorbell for a queue that can't send.
-    let wq = spread.wqs[0].qpn;
-    let driver = &mut spread.world.hosts[1].driver;
+    let wq = rss.wqs[0].qpn;
+    let driver = &mut rss.world.hosts[1].driver;
     driver.ring(0, doorbell::SQ, wq, 1);
-    spread.world.run();
-    let events = spread.world.hosts[1].driver.async_events();
+    rss.world.run();
+    let events = rss.world.hosts[1].driver.async_events();
     assert_eq!(events, [(event::QP_FATAL, wq)]);
 }
 
 #[test]
-fn nothing_goes_that_something_needs() {
-    let mut spread = Spread::new(2, ADDRESSES);
+fn objects_in_use_are_not_destroyed() {
+    let mut rss = RssQueues::new(2, ADDRESSES);
     let in_use = Err(Error::Refused(Status::InUse));
-    let (wq, cq) = (spread.wqs[0].qpn, spread.cqs[0].cqn);
-    let (table, rss, pd) = (spread.table, spread.rss, spread.world.hosts[1].pd);
+    let (wq, cq) = (rss.wqs[0].qpn, rss.cqs[0].cqn);
+    let (table, qpn, pd) = (rss.table, rss.qpn, rss.world.hosts[1].pd);
     for (opcode, handle) in [
         (DESTROY_WQ, wq),
         (DESTROY_RWQ_IND_TABLE, table),
         (DESTROY_CQ, cq),
-        (DESTROY_QP, rss),
+        (DESTROY_QP, qpn),
         (DEALLOC_PD, pd),
     ] {
-        assert_eq!(spread.command(opcode, handle), in_use, "{opcode:#x}");
+        assert_eq!(rss.command(opcode, handle), in_use, "{opcode:#x}");
     }
-    // One kind of number is not taken for the other.
+    // The number of a work queue is not accepted for a queue pair, and the reverse.
     let refused = |status| Err(Error::Refused(status));
-    assert_eq!(spread.command(DESTROY_QP, wq), refused(Status::BadQp));
-    assert_eq!(spread.command(QUERY_QP, wq), refused(Status::BadQp));
-    assert_eq!(spread.command(DESTROY_WQ, rss), refused(Status::BadWq));
-    let driver = &mut spread.world.hosts[1].driver;
-    assert_eq!(driver.modify_wq(rss, WQS_ERR), refused(Status::BadWq));
+    assert_eq!(rss.command(DESTROY_QP, wq), refused(Status::BadQp));
+    assert_eq!(rss.command(QUERY_QP, wq), refused(Status::BadQp));
+    assert_eq!(rss.command(DESTROY_WQ, qpn), refused(Status::BadWq));
+    let driver = &mut rss.world.hosts[1].driver;
+    assert_eq!(driver.modify_wq(qpn, WQS_ERR), refused(Status::BadWq));
     assert_eq!(driver.set_state(wq, QPS_ERR), refused(Status::BadQp));
-    assert_eq!(driver.set_state(rss, QPS_ERR), refused(Status::BadQpType));
-    assert_eq!(driver.query_qp(rss).unwrap().state, QPS_RESET);
+    assert_eq!(driver.set_state(qpn, QPS_ERR), refused(Status::BadQpType));
+    assert_eq!(driver.query_qp(qpn).unwrap().state, QPS_RESET);
     let flow = 1;
     driver.destroy_flow(flow).unwrap();
-    spread.command(DESTROY_QP, rss).unwrap();
-    spread.command(DESTROY_RWQ_IND_TABLE, table).unwrap();
-    for wq in [0, 1].map(|n| spread.wqs[n].qpn) {
-        spread.command(DESTROY_WQ, wq).unwrap();
-        assert_eq!(spread.command(DESTROY_WQ, wq), refused(Status::BadWq));
+    rss.command(DESTROY_QP, qpn).unwrap();
+    rss.command(DESTROY_RWQ_IND_TABLE, table).unwrap();
+    for wq in [0, 1].map(|n| rss.wqs[n].qpn) {
+        rss.command(DESTROY_WQ, wq).unwrap();
+        assert_eq!(rss.command(DESTROY_WQ, wq), refused(Status::BadWq));
     }
-    spread.command(DESTROY_CQ, cq).unwrap();
+    rss.command(DESTROY_CQ, cq).unwrap();
     let gone = refused(Status::BadRwqIndTable);
-    assert_eq!(spread.command(DESTROY_RWQ_IND_TABLE, table), gone);
-    assert_eq!(rss_qp(&mut spread.world, table, ADDRESSES).map(drop), gone);
+    assert_eq!(rss.command(DESTROY_RWQ_IND_TABLE, table), gone);
+    assert_eq!(rss_qp(&mut rss.world, table, ADDRESSES).map(drop), gone);
 }
 
 #[test]
 fn bad_commands_are_refused() {
-    let mut spread = Spread::new(2, ADDRESSES);
+    let mut rss = RssQueues::new(2, ADDRESSES);
     let refused = |status| Err(Error::Refused(status));
-    let table = spread.table;
+    let table = rss.table;
     for fields in [1 << 8, u32::MAX, HASH_DST_PORT_TCP | HASH_SRC_PORT_UDP] {
-        let made = rss_qp(&mut spread.world, table, fields);
+        let made = rss_qp(&mut rss.world, table, fields);
         assert_eq!(made, Err(Error::Refused(Status::BadParameter)));
     }
     // Of another context.
-    let host = &mut spread.world.hosts[1];
+    let host = &mut rss.world.hosts[1];
     let uctx = host.driver.alloc_uctx().unwrap();
     let body = CreateRssQp {
         pd: U32::new(host.pd),
@@ -351,13 +351,10 @@ fn bad_commands_are_refused() {
     };
     let cq = host.driver.create_cq(config).unwrap();
     let theirs = host.driver.create_wq(host.pd, &cq, 4).unwrap().qpn;
-    let ours = spread.wqs[0].qpn;
+    let ours = rss.wqs[0].qpn;
     let made = host.driver.create_rwq_ind_table(&[ours, theirs]).map(drop);
     assert_eq!(made, refused(Status::DomainMismatch));
-    let made = host
-        .driver
-        .create_rwq_ind_table(&[ours, spread.rss])
-        .map(drop);
+    let made = host.driver.create_rwq_ind_table(&[ours, rss.qpn]).map(drop);
     assert_eq!(made, refused(Status::BadWq));
     let body = CreateRwqIndTable {
         addr: U64::new(u64::MAX - 1),
@@ -382,7 +379,7 @@ fn bad_commands_are_refused() {
     }
     let wq = CreateWq {
         pd: U32::new(host.pd),
-        cqn: U32::new(spread.cqs[0].cqn),
+        cqn: U32::new(rss.cqs[0].cqn),
         log_depth: 4,
         stride_shift: 6,
         max_sge: 2,
@@ -480,9 +477,9 @@ fn raw_queue_pairs_share_what_the_interface_receives() {
         let numbers = qps.each_ref().map(|qp| qp.qpn);
         let all = driver.create_rwq_ind_table(&numbers).unwrap();
         let one = driver.create_rwq_ind_table(&[numbers[2]; 4]).unwrap();
-        let spread = rss_qp(&mut world, all, ADDRESSES | TCP_PORTS).unwrap();
+        let rss = rss_qp(&mut world, all, ADDRESSES | TCP_PORTS).unwrap();
         let steered = rss_qp(&mut world, one, ADDRESSES | TCP_PORTS).unwrap();
-        for (qpn, only) in [(spread, None), (steered, Some(2)), (numbers[1], Some(1))] {
+        for (qpn, only) in [(rss, None), (steered, Some(2)), (numbers[1], Some(1))] {
             world.hosts[1].driver.set_netdev(mac, 1500, qpn).unwrap();
             for (src, dst, sport, dport, _, hash) in PUBLISHED {
                 let mut bytes = frame(src, dst, sport, dport);
@@ -503,7 +500,7 @@ fn raw_queue_pairs_share_what_the_interface_receives() {
                 }
             }
         }
-        // Who stands in a table stays; with the table goes what kept it.
+        // A queue pair of a table can't be destroyed before the table is.
         let driver = &mut world.hosts[1].driver;
         let mut expect = |opcode, handle, status: Option<Status>| {
             let found = driver.command(opcode, handle, &()).map(drop);
@@ -511,7 +508,7 @@ fn raw_queue_pairs_share_what_the_interface_receives() {
         };
         expect(DESTROY_QP, numbers[0], Some(Status::InUse));
         expect(DESTROY_WQ, numbers[0], Some(Status::BadWq));
-        expect(DESTROY_QP, spread, None);
+        expect(DESTROY_QP, rss, None);
         expect(DESTROY_RWQ_IND_TABLE, all, None);
         expect(DESTROY_QP, numbers[0], None);
         expect(DESTROY_QP, numbers[2], Some(Status::InUse));
@@ -522,7 +519,7 @@ fn raw_queue_pairs_share_what_the_interface_receives() {
 }
 
 #[test]
-fn only_who_receives_frames_stands_in_a_table() {
+fn only_receivers_of_frames_are_accepted_in_a_table() {
     let mut world = World::new(1, 1);
     let cq = world.hosts[0].cq(6);
     for kind in [QPT_RC, QPT_UD] {

@@ -233,7 +233,7 @@ fn losses_within_a_message_are_repaired_while_its_rest_is_awaited() {
     let data: Vec<u8> = (0..12_288u32).map(|n| (n * 3 + n / 255) as u8).collect();
     w.pagers[0].write(&w.world, 0, 0, &data);
     for page in 0..2 {
-        w.pagers[0].bring(&mut w.world, 0, VA / PAGE + page, false);
+        w.pagers[0].map_page(&mut w.world, 0, VA / PAGE + page, false);
     }
     let mut lost = false;
     w.world.lose(move |sender, header| {
@@ -259,7 +259,7 @@ fn what_is_sent_again_may_miss_a_page_itself() {
         let mut w = Waiting::new(World::new(2, 1));
         w.pagers[0].write(&w.world, 0, 0, &[1; 16]);
         w.pagers[0].write(&w.world, 0, 5 * PAGE, &[2; 16]);
-        w.pagers[0].bring(&mut w.world, 0, VA / PAGE, false);
+        w.pagers[0].map_page(&mut w.world, 0, VA / PAGE, false);
         w.pagers[0].delay = 300 * MS;
         let mut lost = false;
         w.world.lose(move |sender, header| {
@@ -298,7 +298,7 @@ fn what_is_sent_again_may_miss_a_page_itself() {
 fn a_response_that_waits_for_its_place_does_not_wait_for_a_peer_that_is_gone() {
     let mut w = Waiting::new(World::new(2, 1));
     w.pagers[0].delay = MS;
-    w.pagers[0].bring(&mut w.world, 0, VA / PAGE, true);
+    w.pagers[0].map_page(&mut w.world, 0, VA / PAGE, true);
     let mut answers = 0;
     w.world.lose(move |from, _| {
         answers += u32::from(from == 1);
@@ -478,7 +478,7 @@ fn slow_read(change: impl Fn(&mut Connect)) -> Waiting {
     let mut w = Waiting::connected(World::new(2, 1), 6, QPT_RC, change);
     let first = (VA + 0x1000_0000) / PAGE;
     for page in first..first + u64::from(READ) / PAGE - 1 {
-        w.pagers[1].bring(&mut w.world, 0, page, false);
+        w.pagers[1].map_page(&mut w.world, 0, page, false);
     }
     w.pagers[1].write(&w.world, 0, 0, &read_data());
     w.pagers[1].delay = 2_000 * MS;

@@ -161,9 +161,9 @@ fn services_have_their_twins() {
         assert_eq!(opcode.with_service(opcode.info().service), Some(opcode));
         if opcode.info().service == Service::Rc {
             // XRC has everything that RC has.
-            let twin = opcode.with_service(Service::Xrc).unwrap();
-            assert_eq!(twin.info().kind, opcode.info().kind);
-            assert_eq!(twin.info().position, opcode.info().position);
+            let of_xrc = opcode.with_service(Service::Xrc).unwrap();
+            assert_eq!(of_xrc.info().kind, opcode.info().kind);
+            assert_eq!(of_xrc.info().position, opcode.info().position);
         }
     }
 }

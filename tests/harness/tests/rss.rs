@@ -1,5 +1,4 @@
-//! Work queues and the hash that spreads frames over them, over the socket: interrupts and when they wait, and
-//! queues that fail under traffic.
+//! RSS over the socket: the hash, interrupts and their moderation, and work queues that fail under traffic.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +7,7 @@ use faultline_abi::admin::{Counter, DESTROY_RWQ_IND_TABLE, DESTROY_WQ};
 use faultline_abi::steering::*;
 use faultline_abi::{Status, cqe};
 use faultline_harness::frames::{
-    Frame, Network, SLOT, Stream, Transport, anything, raw_qp, rule, send, settle,
+    Frame, Network, SLOT, Stream, Transport, anything, drain_doorbells, raw_qp, rule, send,
 };
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::{Cq, EventQueue, Flow, HASH_KEY_LEN, RssQp, RwqIndTable, Wq, pattern};
@@ -39,15 +38,15 @@ struct Queue {
     eq: EventQueue,
 }
 
-/// Work queues that all frames are spread over.
-struct Spread {
+/// An RSS queue pair that receives all frames, and its work queues.
+struct RssQueues {
     _flow: Flow,
-    rss: RssQp,
+    qp: RssQp,
     table: RwqIndTable,
     queues: Vec<Queue>,
 }
 
-impl Spread {
+impl RssQueues {
     const LOG_DEPTH: u8 = 6;
     /// The vector of the first.
     const VECTOR: u16 = 2;
@@ -66,12 +65,12 @@ impl Spread {
         }
         let wqs: Vec<&Wq> = queues.iter().map(|queue| &queue.wq).collect();
         let table = node.nic.rwq_ind_table(&wqs).unwrap();
-        let rss = node.context.rss_qp(&node.pd, &table, fields, &KEY);
-        let rss = rss.unwrap();
-        let flow = node.nic.flow(&rss, &rule(0, 0, 77), Some(&anything()));
+        let qp = node.context.rss_qp(&node.pd, &table, fields, &KEY);
+        let qp = qp.unwrap();
+        let flow = node.nic.flow(&qp, &rule(0, 0, 77), Some(&anything()));
         Self {
             _flow: flow.unwrap(),
-            rss,
+            qp,
             table,
             queues,
         }
@@ -85,15 +84,15 @@ impl Spread {
 }
 
 #[test]
-fn frames_go_where_the_published_hash_says_and_interrupt_only_there() {
+fn frames_go_to_the_queue_of_the_published_hash_and_interrupt_only_there() {
     const QUEUES: usize = 8;
     for (fields, with_ports) in [(ADDRESSES, false), (ADDRESSES | TCP_PORTS, true)] {
         let fabric = Fabric::start(PollMode::Never, &["a", "b"]).unwrap();
         let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
         let mut qa = raw_qp(&a, &a.cq, 6).unwrap();
-        let mut spread = Spread::new(&b, QUEUES as u16, fields);
+        let mut rss = RssQueues::new(&b, QUEUES as u16, fields);
         for n in 0..16 * QUEUES {
-            spread.post(&b, n % QUEUES, n as u32);
+            rss.post(&b, n % QUEUES, n as u32);
         }
         for (src, dst, sport, dport, addresses, all) in PUBLISHED {
             let frame = Frame {
@@ -105,13 +104,13 @@ fn frames_go_where_the_published_hash_says_and_interrupt_only_there() {
             };
             let hash = if with_ports { all } else { addresses };
             let target = hash as usize % QUEUES;
-            for queue in &spread.queues {
+            for queue in &rss.queues {
                 queue.cq.arm(false).unwrap();
                 queue.eq.arm().unwrap();
             }
-            settle(&b);
+            drain_doorbells(&b);
             send(&mut a, &mut qa, &frame.bytes());
-            let queue = &mut spread.queues[target];
+            let queue = &mut rss.queues[target];
             assert!(queue.eq.sleep(LONG).unwrap(), "no interrupt for {target}");
             assert_eq!(queue.eq.poll().unwrap().object.get(), queue.cq.number());
             let wc = queue.cq.poll().expect("told of it");
@@ -119,7 +118,7 @@ fn frames_go_where_the_published_hash_says_and_interrupt_only_there() {
             assert_eq!(wc.qpn, queue.wq.number());
             let bytes = b.buf.to_vec(wc.id as usize * SLOT, wc.len as usize);
             assert!(bytes == frame.bytes());
-            for (n, queue) in spread.queues.iter_mut().enumerate() {
+            for (n, queue) in rss.queues.iter_mut().enumerate() {
                 assert_eq!(queue.cq.poll(), None, "queue {n} instead of {target}");
                 assert!(!queue.eq.signalled(), "queue {n} instead of {target}");
             }
@@ -132,24 +131,24 @@ fn notices_of_frames_wait_as_they_are_told() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
     let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let mut qa = raw_qp(&a, &a.cq, 6).unwrap();
-    let mut spread = Spread::new(&b, 1, ADDRESSES);
+    let mut rss = RssQueues::new(&b, 1, ADDRESSES);
     let frame = Frame::to(&b.nic).bytes();
     for n in 0..40 {
-        spread.post(&b, 0, n);
+        rss.post(&b, 0, n);
     }
     // As many as it waits for, if they come soon enough.
     const PERIOD: Duration = Duration::from_millis(60);
-    let queue = &mut spread.queues[0];
+    let queue = &mut rss.queues[0];
     queue.cq.moderate(4, PERIOD.as_micros() as u16).unwrap();
     let mut measured = 0;
     for _ in 0..5 {
         queue.cq.arm(false).unwrap();
         queue.eq.arm().unwrap();
-        settle(&b);
+        drain_doorbells(&b);
         let start = Instant::now();
         (0..3).for_each(|_| send(&mut a, &mut qa, &frame));
         let told = queue.eq.signalled();
-        // Whoever is kept from running for so long has seen nothing.
+        // If this thread did not run for so long, the round shows nothing.
         if start.elapsed() < PERIOD {
             assert!(!told, "told of three");
             measured += 1;
@@ -165,7 +164,7 @@ fn notices_of_frames_wait_as_they_are_told() {
     for _ in 0..3 {
         queue.cq.arm(false).unwrap();
         queue.eq.arm().unwrap();
-        settle(&b);
+        drain_doorbells(&b);
         let start = Instant::now();
         send(&mut a, &mut qa, &frame);
         assert!(queue.eq.sleep(LONG).unwrap(), "never told");
@@ -193,10 +192,10 @@ fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
     const QUEUES: usize = 4;
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
     let b = fabric.node("b").unwrap();
-    let mut spread = Spread::new(&b, QUEUES as u16, HASH_SRC_PORT_UDP | HASH_DST_PORT_UDP);
+    let mut rss = RssQueues::new(&b, QUEUES as u16, HASH_SRC_PORT_UDP | HASH_DST_PORT_UDP);
     const BUFFERS: u32 = 32;
     for n in 0..BUFFERS * QUEUES as u32 {
-        spread.post(&b, n as usize % QUEUES, n);
+        rss.post(&b, n as usize % QUEUES, n);
     }
     let refused = |opcode, handle| {
         let result = b.nic.admin(opcode, handle, &[0u8; 0]);
@@ -207,48 +206,48 @@ fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
         frame.ports.0 = number as u16;
     });
     let mut taken = [0u64; QUEUES];
-    let take = |spread: &mut Spread, taken: &mut [u64; QUEUES]| {
+    let take = |rss: &mut RssQueues, taken: &mut [u64; QUEUES]| {
         for (n, taken) in taken.iter_mut().enumerate() {
-            while let Some(wc) = spread.queues[n].cq.poll() {
+            while let Some(wc) = rss.queues[n].cq.poll() {
                 assert!(wc.is_ok(), "queue {n}: {wc:?}");
                 let frame = b.buf.to_vec(wc.id as usize * SLOT, wc.len as usize);
                 stream.number_of(&frame);
                 *taken += 1;
-                spread.post(&b, n, wc.id);
+                rss.post(&b, n, wc.id);
             }
         }
     };
-    let run = |spread: &mut Spread, taken: &mut [u64; QUEUES], of: &[usize]| {
+    let run = |rss: &mut RssQueues, taken: &mut [u64; QUEUES], of: &[usize]| {
         let before = *taken;
         let start = Instant::now();
         while of.iter().any(|n| taken[*n] < before[*n] + 50) {
-            take(spread, taken);
+            take(rss, taken);
             assert!(start.elapsed() < LONG, "{before:?}, {taken:?}");
         }
     };
-    run(&mut spread, &mut taken, &[0, 1, 2, 3]);
+    run(&mut rss, &mut taken, &[0, 1, 2, 3]);
     for round in 0..20 {
         let bad = round % QUEUES;
-        let number = spread.queues[bad].wq.number();
+        let number = rss.queues[bad].wq.number();
         assert_eq!(refused(DESTROY_WQ, number), Some(Status::InUse));
-        let table = spread.table.number();
+        let table = rss.table.number();
         assert_eq!(refused(DESTROY_RWQ_IND_TABLE, table), Some(Status::InUse));
-        run(&mut spread, &mut taken, &[0, 1, 2, 3]);
+        run(&mut rss, &mut taken, &[0, 1, 2, 3]);
 
         let dropped = |b: &Node| b.nic.counters().unwrap()[Counter::rx_filtered];
         let before = dropped(&b);
-        spread.queues[bad].wq.modify(WQS_ERR).unwrap();
+        rss.queues[bad].wq.modify(WQS_ERR).unwrap();
         // What was received before comes first, then what was posted, flushed; each buffer once.
         let mut buffers = Vec::new();
         while buffers.len() < BUFFERS as usize {
-            let wc = spread.queues[bad].cq.poll_for(LONG).expect("a flush");
+            let wc = rss.queues[bad].cq.poll_for(LONG).expect("a flush");
             match wc.status {
                 cqe::SUCCESS => {
                     assert!(buffers.is_empty(), "received after it failed");
                     let frame = b.buf.to_vec(wc.id as usize * SLOT, wc.len as usize);
                     stream.number_of(&frame);
                     // Posted late: flushed at the doorbell that the record asks for.
-                    spread.post(&b, bad, wc.id);
+                    rss.post(&b, bad, wc.id);
                 }
                 status => {
                     assert_eq!((status, wc.qpn), (cqe::WR_FLUSH_ERR, number));
@@ -265,36 +264,36 @@ fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
         let (start, from) = (Instant::now(), taken);
         while others.iter().any(|n| taken[*n] < from[*n] + 50) {
             stream.rest();
-            take(&mut spread, &mut taken);
+            take(&mut rss, &mut taken);
             stream.go_on();
             assert!(start.elapsed() < LONG, "{from:?}, {taken:?}");
         }
         assert!(dropped(&b) > before, "no frame was for queue {bad}");
         assert_eq!(taken[bad], from[bad]);
-        let wq = &mut spread.queues[bad].wq;
+        let wq = &mut rss.queues[bad].wq;
         assert_eq!(
             wq.modify(WQS_RDY).unwrap_err().status(),
             Some(Status::BadTransition)
         );
         wq.modify(WQS_RESET).unwrap();
         for id in buffers {
-            spread.post(&b, bad, id);
+            rss.post(&b, bad, id);
         }
-        spread.queues[bad].wq.modify(WQS_RDY).unwrap();
+        rss.queues[bad].wq.modify(WQS_RDY).unwrap();
         stream.rest();
-        take(&mut spread, &mut taken);
+        take(&mut rss, &mut taken);
         stream.go_on();
-        run(&mut spread, &mut taken, &[0, 1, 2, 3]);
+        run(&mut rss, &mut taken, &[0, 1, 2, 3]);
     }
-    let Spread {
+    let RssQueues {
         _flow,
-        rss,
+        qp,
         table,
         queues,
-    } = spread;
+    } = rss;
     drop(stream);
-    let numbers = (rss.number(), table.number(), queues[0].wq.number());
-    drop((_flow, rss));
+    let numbers = (qp.number(), table.number(), queues[0].wq.number());
+    drop((_flow, qp));
     drop(table);
     // With the table the queues are free to go: each of them has gone with its last owner.
     drop(queues);
