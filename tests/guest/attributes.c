@@ -147,7 +147,7 @@ static void test_established(void)
 	unmake_pair(&p);
 }
 
-/* What a peer does wrong ends the connection, and whoever refuses it is told. */
+/* A wrong request of a peer ends the connection, and the side that refuses it gets an event. */
 static void test_refusals(void)
 {
 	struct pair p;
@@ -203,7 +203,7 @@ static void test_last_request(void)
 	WANT(!ibv_destroy_srq(srq));
 }
 
-/* More completions than the queue has room for, and nobody takes them. */
+/* More completions than the queue has room for, and none is polled. */
 static void test_overrun(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(device.context, 1, NULL, NULL, 0);
@@ -283,7 +283,7 @@ static void test_drain(void)
 	WANT(state_of(p.a.qp) == IBV_QPS_SQD);
 	write_with(&p.a, memory->rkey);
 	WANT(!endpoint_wait(&p.a, &wc, 200));
-	/* Whoever is wrong about the state is told so. */
+	/* A wrong current state is refused. */
 	attr.qp_state = IBV_QPS_RTS;
 	attr.cur_qp_state = IBV_QPS_RTS;
 	WANT(ibv_modify_qp(p.a.qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE) == EINVAL);
@@ -349,7 +349,7 @@ static void test_refused_changes(void)
 	unmake_pair(&p);
 }
 
-/* Only whoever asks for it wakes a peer that waits for solicited messages. */
+/* A peer that waits for solicited completions is woken by solicited messages only. */
 static void test_solicited(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(device.context);

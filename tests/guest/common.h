@@ -84,7 +84,7 @@ unsigned int kmsg_complaints(int fd);
 
 int listen_on(uint16_t port);
 int accept_from(int listener);
-/* Tries for `ms` milliseconds; -1 if nobody answers. */
+/* Tries for `ms` milliseconds; returns -1 if no server answers. */
 int connect_to(const char *host, uint16_t port, unsigned int ms);
 void send_all(int fd, const void *data, size_t length);
 void receive_all(int fd, void *data, size_t length);
@@ -138,7 +138,7 @@ struct endpoint {
 /* An RC queue pair in RESET, with a completion queue for it alone. */
 void endpoint_create(struct endpoint *end, struct device *device,
 		     unsigned int sends, unsigned int receives);
-/* The same of a queue pair that somebody has made; endpoint_destroy() destroys both. */
+/* The same with a queue pair that the caller has created; endpoint_destroy() destroys both. */
 void endpoint_adopt(struct endpoint *end, struct device *device, struct ibv_cq *cq,
 		    struct ibv_qp *qp);
 /* Swaps addresses over a control connection. */

@@ -306,7 +306,7 @@ static void test_lease(struct bench *bench)
 	WANT(!faultlinedv_restore_mr(mr));
 	fetch_wants(bench, mr, at, 4);
 
-	/* Who reads the events himself does not wait for himself. */
+	/* A change by the thread that reads the events does not wait for that thread. */
 	replace(at, LENGTH);
 	event_read(events);
 	WANT(!faultlinedv_restore_mr(mr));

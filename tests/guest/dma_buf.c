@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * dma_buf: regions of buffers that belong to somebody else. One guest.
+ * dma_buf: regions of buffers that another driver exports. One guest.
  *
  * Buffers of /dev/udmabuf stay where they are; those of the module
  * moving_buffer move when they are told to.
@@ -152,7 +152,7 @@ static void test_rights(void)
 	refused(IBV_WR_RDMA_WRITE, mr, IOVA, 8);
 	WANT(!content_wrong(map, key, 0, LENGTH));
 
-	/* Deregistered, the key is nobody's. */
+	/* After deregistration the key is invalid. */
 	WANT(!ibv_dereg_mr(mr));
 	mr = buffer_region(fd, 0, LENGTH, IOVA, ALL_ACCESS);
 	{

@@ -163,7 +163,7 @@ int main(void)
 
 	WANT(!faultlinedv_query_fault_policy(bench.loop.far.qp, &before));
 	WANT(faultlinedv_set_fault_policy(bench.loop.far.qp, 4) == EINVAL);
-	/* To stop the NIC's whole input is not for everybody. */
+	/* Policy STALL stops all that the NIC receives, so it needs a capability. */
 	WANT(!seteuid(NOBODY));
 	WANT(faultlinedv_set_fault_policy(bench.loop.far.qp, FAULTLINEDV_FAULT_STALL) == EPERM);
 	WANT(!faultlinedv_set_fault_policy(bench.loop.far.qp, FAULTLINEDV_FAULT_DROP));

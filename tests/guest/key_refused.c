@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * key_refused: a change of a region that the device refuses, because a window
- * is bound to it, changes nothing, and harms nobody; nor does one of a shared
- * receive queue that asks for nonsense, or a fault in the memory of a process
- * that has ended. Runs in one guest.
+ * is bound to it, changes nothing and affects no other object. The same holds
+ * for an invalid change of a shared receive queue, and for a fault in the
+ * memory of a process that has ended. Runs in one guest.
  */
 #include "watched.h"
 
@@ -74,7 +74,7 @@ static void test_implicit(struct bench *bench)
 	write_through(bench, mr, at);
 	WANT(!ibv_dealloc_mw(mw));
 	WANT(!ibv_dereg_mr(mr));
-	/* Nobody is told of this who is not there any more. */
+	/* No object that was destroyed above is notified of this. */
 	replace(at, LENGTH);
 	munmap(at, LENGTH);
 	munmap(other, PAGE);

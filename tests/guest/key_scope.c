@@ -89,7 +89,7 @@ static void test_domains(int more)
 	loop_restart(&loop);
 	for (size_t i = 0; i < 64; i++)
 		WANT(foreign.at[i] == 0x77 && own.at[i] == 0x66);
-	/* Nobody has been harmed. */
+	/* The refused accesses have affected no queue pair. */
 	reaches(&loop, &own, own.at + PAGE, own.mr->rkey);
 	reaches(&elsewhere, &foreign, foreign.at + PAGE, foreign.mr->rkey);
 	loop_destroy(&loop);

@@ -202,7 +202,7 @@ int main(int argc, char **argv)
 	device_needs_odp(&side.device, false);
 	side.link = host ? connect_to(host, 18620, 10000) : accept_from(listen_on(18620));
 	if (side.link < 0)
-		die("nobody listens at %s", host);
+		die("no server listens at %s", host);
 	if (host)
 		(cache ? cache_client : lost_client)(&side);
 	else

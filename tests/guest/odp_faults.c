@@ -6,7 +6,7 @@
  * kept     What the device has written survives reclaim, also if the device has read
  *          the page since then.
  * refused  A fault where the device can never get a page is refused at once.
- * ahead    Streams fault rarely, and no page exists that nobody asked for.
+ * ahead    Streams fault rarely, and no page exists that was not requested.
  * huge     A huge page is one entry of the device, until a part of it goes.
  * slow     A page that takes very long does not hold up the page before it. DIRECTORY
  *          is on a file system that can be frozen.
@@ -120,7 +120,7 @@ static void kept(struct bench *bench, const char *name, uint8_t *(*make)(void),
 	wrong = content_wrong(memory, key, 0, LENGTH);
 	for (size_t i = LENGTH; i < ALL_LENGTH; i += PAGE)
 		lost += memory[i] == 0;
-	say("%s: %zu wrong bytes; %zu of %d pages that nobody wrote are gone", name, wrong, lost,
+	say("%s: %zu wrong bytes; %zu of %d pages that were not written are gone", name, wrong, lost,
 	    CONTROL);
 	if (wrong)
 		die("what the device has written is lost");
@@ -462,7 +462,7 @@ static void huge_parts(struct bench *bench, uint8_t *memory)
 static void test_huge(struct bench *bench)
 {
 	content_fill(bench->buffer, content_key(23, 0, 0), 0, LENGTH);
-	/* One page of the second half of the first can't be a huge one's: its neighbours belong to nobody. */
+	/* One page of the second half of the first can't be part of a huge page: its neighbours are not mapped. */
 	huge(bench, "transparent huge pages, elsewhere", transparent, PAGE, HUGE_PAGES * 512);
 	huge(bench, "hugetlbfs", explicit, 0, 2 * HUGE_PAGES);
 	huge_parts(bench, huge(bench, "transparent huge pages", transparent, 0, 2 * HUGE_PAGES));

@@ -280,7 +280,7 @@ static int drive(const char *host, uint16_t port)
 	char byte;
 
 	if (link < 0)
-		die("nobody listens at %s:%u", host, port);
+		die("no server listens at %s:%u", host, port);
 	device_open(&device);
 	receive_all(link, &deal, sizeof(deal));
 	aligned = deal.reserved;

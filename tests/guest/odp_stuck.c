@@ -200,7 +200,7 @@ static int neighbour(int go, int fs)
 	if (prefetch(to, 0) || ibv_dereg_mr(to))
 		die("cannot prefetch or deregister: %m");
 	say("prefetched and deregistered after %llu ms", (unsigned long long)(now_ms() - start));
-	/* Whoever is stuck can't do it himself: he may not change his address space. */
+	/* The stuck process can't do this: its address space must not change. */
 	if (ioctl(fs, FITHAW, 0))
 		say("cannot thaw: %m");
 	return !good;

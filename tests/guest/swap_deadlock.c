@@ -97,7 +97,7 @@ static int drive(const char *host)
 	char byte;
 
 	if (link < 0)
-		die("nobody listens at %s:%u", host, PORT);
+		die("no server listens at %s:%u", host, PORT);
 	device_open(&device);
 	mr = region(&device, page, PAGE, false);
 	receive_all(link, &deal, sizeof(deal));

@@ -576,7 +576,7 @@ static bool exit_once(struct lane *lane, const struct options *options)
 	if (link < 0)
 		return false;
 	endpoint_create(&end, lane->device, DEPTH, 1);
-	/* Half a second in all: nobody will answer. */
+	/* Half a second in all: no answer will come. */
 	end.timeout = 15;
 	end.retries = 3;
 	if (!try_send(link, &greeting, sizeof(greeting)) ||
@@ -708,7 +708,7 @@ static void lane_start(struct lane *lane, struct device *device, const struct op
 		return;
 	lane->link = connect_to(options->host, options->port, 10000);
 	if (lane->link < 0)
-		die("nobody listens at %s:%u", options->host, options->port);
+		die("no server listens at %s:%u", options->host, options->port);
 	send_all(lane->link, &greeting, sizeof(greeting));
 	receive_all(lane->link, &lane->offer, sizeof(lane->offer));
 	lane->shadow = malloc(lane->offer.length);
@@ -786,7 +786,7 @@ int client(const struct options *options)
 		device_needs_odp(&device, options->implicit);
 	link = connect_to(options->host, options->port, 10000);
 	if (link < 0)
-		die("nobody listens at %s:%u", options->host, options->port);
+		die("no server listens at %s:%u", options->host, options->port);
 	send_all(link, &greeting, sizeof(greeting));
 	for (unsigned int i = 0; i < options->qps; i++, count++)
 		lane_start(&lanes[count], &device, options, i % 3 == 1 ? KEEP_HUGE : KEEP, USE_READ,

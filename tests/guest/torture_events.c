@@ -952,7 +952,7 @@ int sacrifice(const struct options *given)
 	const size_t length = 64 * PAGE;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	/* Nobody may come: then there is nothing to be killed under. */
+	/* If no peer connects, there is no traffic during which to be killed. */
 	alarm(30);
 	device_open(&device);
 	memory = anonymous(length);

@@ -306,7 +306,7 @@ static void test_fork(struct device *device)
 	child = fork();
 	WANT(child >= 0);
 	if (!child) {
-		/* The child's own memory, which is nobody's business. */
+		/* The memory of the child, which the parent's watch does not cover. */
 		memset(at, 2, LENGTH);
 		munmap(at, LENGTH);
 		_exit(faultlinedv_watch_value(watch) != value);

@@ -230,7 +230,7 @@ static void share(int sender)
 	receive_all(sender, &peer, sizeof(peer));
 	WANT(!content_wrong(side.memory + RECEIVES * LENGTH, 77, 0, LENGTH));
 
-	/* Now somebody sends to the owner's queue, which is no more. */
+	/* Now the peer sends to the owner's queue, which does not exist any more. */
 	send_all(sender, &peer, sizeof(peer));
 	deadline = now_ms() + SOON_MS;
 	while (state_of(qp, NULL) != IBV_QPS_ERR)

@@ -136,7 +136,7 @@ fn an_access_may_lose_all_of_its_pages() {
     assert_eq!(mappings("lost-long"), 2);
 }
 
-/// Huge pages that nobody has reserved. If there are some, all is well.
+/// An access to a mapping of huge pages when none are reserved fails. If the host has reserved some, it succeeds.
 #[test]
 fn huge_pages_that_are_not_there_are_lost_too() {
     const HUGE: u64 = 2 << 20;

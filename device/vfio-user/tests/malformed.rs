@@ -367,7 +367,7 @@ fn header_flags() {
         let reply = pair.client.reply().unwrap();
         assert_eq!((reply.id, reply.error), (3, 22), "flags {flags:#x}");
     }
-    // A reply to a question nobody asked is ignored.
+    // A reply without a request is ignored.
     pair.client.raw(&message(3, 9, 1, &body), &[]);
     // No reply: neither to what works nor to what fails.
     pair.client.raw(&message(4, 13, 0x10, &[]), &[]);

@@ -170,7 +170,7 @@ static void rc_recv_done(struct ib_cq *of, struct ib_wc *wc)
 static struct ib_cqe rc_send_cqe = { .done = rc_send_done };
 static struct ib_cqe rc_recv_cqe = { .done = rc_recv_done };
 
-/* To RTS; a flag that nobody knows is refused on the way. */
+/* Connects the queue pair to itself. On the way, an unknown attribute flag is refused. */
 static int connect_to_self(void)
 {
 	struct ib_qp_attr state = {
@@ -407,7 +407,7 @@ static int run_set(const char *value, const struct kernel_param *param)
 	return err ?: send_to_self(IB_SEND_SIGNALED);
 }
 
-/* Flags that nobody knows, and one that the device does not support. */
+/* Unknown send flags, and one that the device does not support, are refused. */
 static int refused_set(const char *value, const struct kernel_param *param)
 {
 	if (send_to_self(IB_SEND_SIGNALED | BIT(30)) != -EINVAL ||

@@ -10,8 +10,8 @@
 #define MOVING_BUFFER_CREATE	_IOW('m', 1, __u64)
 /*
  * The buffer behind this descriptor gets other pages, with the same content.
- * EBUSY: somebody has pinned it. ENOTEMPTY: somebody has kept the old pages
- * mapped.
+ * EBUSY: an importer has pinned it. ENOTEMPTY: an importer has kept the old
+ * pages mapped.
  */
 #define MOVING_BUFFER_MOVE	_IOW('m', 2, __u64)
 /* How many bytes have been written to pages after the buffer had left them. */

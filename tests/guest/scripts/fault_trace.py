@@ -139,6 +139,6 @@ try:
 finally:
     trace.close()
 
-# Off again: nothing is traced that nobody has asked for.
+# The tool has disabled the tracepoints that it enabled.
 assert (TRACING / "events/faultline/enable").read_text().strip() == "0"
 print("PASS")

@@ -18,7 +18,7 @@ server() {
 	mkdir -p /var/lib/nfs/nfsdcld /run
 	exportfs -o rw,no_root_squash,fsid=0,insecure,no_subtree_check "*:$EXPORT"
 	rpc.mountd --no-nfs-version 3
-	# There are no clients of before, for whom the grace time is; not every kernel lets it end on request.
+	# The grace time is for clients of an earlier server, of which there are none. Not every kernel can end it on request.
 	echo 10 >/proc/fs/nfsd/nfsv4leasetime
 	echo 10 >/proc/fs/nfsd/nfsv4gracetime
 	rpc.nfsd --no-nfs-version 3 --nfs-version 4 --rdma=20049 --no-udp 4

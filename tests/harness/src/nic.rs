@@ -290,7 +290,7 @@ impl Nic {
 
     /// Resets the device. Objects that the driver still holds are dead then; [`Nic::start`] begins anew.
     pub fn reset(&self, how: Reset) -> Result<(), DriverError> {
-        // Whoever waits for room in a doorbell ring must not wait for the reset device.
+        // Threads that wait for room in a doorbell ring must not wait for the reset device.
         self.mark_down();
         match how {
             Reset::Device => Ok(self.with_client(Client::reset)?),

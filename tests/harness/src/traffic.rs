@@ -2,7 +2,7 @@
 //!
 //! - [`exchange`]: one round between two idle nodes
 //! - [`Storm`]: both queues of two nodes are kept full, until one of them is gone
-//! - [`Neighbours`]: two NICs that exchange data on a thread of their own, to whom nothing may happen
+//! - [`Neighbours`]: two NICs that exchange data on a thread of their own, and must not be disturbed
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -104,7 +104,7 @@ fn nothing_is_left_after_a_reset_or_for_the_next_client() {
     assert_eq!(dm.to_vec(0, 3 * PAGE as usize), vec![0; 3 * PAGE as usize]);
 }
 
-/// A write that is trapped because nobody mapped the memory is no doorbell.
+/// A write that is trapped because the client has not mapped the memory is no doorbell.
 #[test]
 fn trapped_accesses_to_it_are_counted_and_ignored() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a"]).unwrap();

@@ -113,7 +113,7 @@ enum Leave {
     Between,
     /// After a part of a message.
     Within,
-    /// With answers under way that nobody reads.
+    /// With answers that the client does not read.
     Unread,
 }
 
@@ -145,7 +145,7 @@ fn a_client_may_vanish_and_the_next_one_finds_a_new_device() {
             }
         });
         a.nic.hang_up();
-        // Whoever comes next is never told that somebody is still there.
+        // The next client is never refused because of the previous one.
         let mut next = fabric.node_with("a", &small()).unwrap();
         let gone = Untouched::new(a.nic.ram(), rng.next_u64());
         exchange_anew(&mut next, &mut b, &mut rng);
@@ -357,7 +357,7 @@ fn memory_without_a_descriptor_can_be_named_but_not_reached() {
     let mr =
         b.pd.register_pages(0x1000, LEN, &pages, ALL_ACCESS)
             .unwrap();
-    // Whoever copies counts: that is the receiver of each packet.
+    // The NIC that copies counts the error: the receiver of each packet.
     let errors = |a: &Node, b: &Node| -> u64 {
         let nodes = [a, b];
         let counters = nodes.map(|node| node.nic.counters().unwrap()[Counter::dma_errors]);
@@ -386,7 +386,7 @@ fn memory_without_a_descriptor_can_be_named_but_not_reached() {
 const FULL: &str = "FAULTLINE_TEST_FULL";
 
 /// Guest RAM that is a sparse file on a file system without room: an access to a page that is not there is a DMA error of
-/// that guest, and once there is room it succeeds. Nobody else notices, and the process lives.
+/// that guest, and once there is room it succeeds. Other guests are not affected, and the process continues.
 #[test]
 fn a_hole_that_cannot_be_filled_is_an_error_of_its_guest() {
     const LEN: u64 = 1 << 20;

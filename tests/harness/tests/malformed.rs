@@ -1,5 +1,5 @@
-//! Messages that are wrong, at the socket of a served device: each is refused or costs the connection, and nobody
-//! else notices. `device/vfio-user/tests` has the protocol in detail; here is the device behind it.
+//! Malformed messages to the socket of a served device: each is refused or ends the connection, and affects no other
+//! connection. `device/vfio-user/tests` tests the protocol in detail; these tests have the device behind it.
 
 use std::os::fd::AsFd;
 
@@ -315,7 +315,7 @@ fn a_stream_out_of_step_costs_the_connection_only() {
         client.send_bytes(&bytes, &[]).unwrap();
         client.hang_up();
     }
-    // Whoever says nothing, or not the version first.
+    // A client that sends nothing, or another message before the version.
     drop(Client::connect_silent(&abused.fabric.socket("a")).unwrap());
     let mut client = Client::connect_silent(&abused.fabric.socket("a")).unwrap();
     let reply = client.exchange(command::REGION_READ, &access(0, 0, 4, &[]), &[]);

@@ -97,10 +97,10 @@ fn a_server_that_cannot_serve_all_serves_nothing_and_harms_nobody() {
         assert!(message.starts_with("NIC nic1: "), "{message}");
         assert!(message.contains(why), "{message}");
         assert!(message.contains(taken.to_str().unwrap()), "{message}");
-        assert!(!new.exists(), "a socket that nobody serves is left");
+        assert!(!new.exists(), "a socket without a server is left");
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
-    // The probe whether somebody is there was a connection: it must have done no harm.
+    // The second server probed the socket with a connection, which must not affect the first.
     works(&first);
 }
 

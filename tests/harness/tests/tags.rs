@@ -160,7 +160,7 @@ fn messages_of_all_kinds_find_their_way() {
         let bytes = a.buf.to_vec(200, 32);
         assert_eq!((bytes[0], &bytes[1..]), (TMH_FIN, &request[1..32]));
 
-        // Nobody has asked for this one; what is asked for later must not overtake it.
+        // No buffer matches this one. Messages that match a later buffer must not overtake it.
         let mut send = |a: &mut Node, tag: u64, data: &[u8]| {
             let message = [eager(tag, *b"late"), data.to_vec()].concat();
             a.buf.write(0, &message);

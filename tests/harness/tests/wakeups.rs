@@ -113,7 +113,7 @@ fn pause(longest: Duration, rng: &mut Rng) {
 }
 
 /// Rings doorbells with pauses up to `longest` between them, for messages of up to `max_len` bytes. Some are rung
-/// before the one before is completed, so that the engine is met on its way to sleep; and nobody else rings, which
+/// before the one before is completed, while the engine is about to sleep. No other doorbells are rung, because they
 /// would wake it.
 fn ring(poll: PollMode, longest: Duration, max_len: u64) {
     let _alone = ALONE.lock();

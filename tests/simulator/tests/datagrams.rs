@@ -1,4 +1,4 @@
-//! UD, GSI and raw Ethernet: what is sent, what is dropped, and what stops whom.
+//! UD, GSI and raw Ethernet: what is sent, what is dropped, and which errors stop which queue.
 
 use faultline_abi::admin::{
     Counter, NETDEV_ALLMULTI, NETDEV_PROMISC, NETDEV_UP, SET_NETDEV, SetNetdev,
@@ -146,7 +146,7 @@ fn every_illegal_opcode_gives_a_completion() {
     }
 }
 
-/// Whoever knows the Q_Key must not be able to stop a queue, nor to empty it (IBTA 9.9.6.3, class D).
+/// A peer that knows the Q_Key must not be able to stop a queue or to use up its buffers (IBTA 9.9.6.3, class D).
 #[test]
 fn what_is_longer_than_the_buffer_leaves_no_trace() {
     let mut world = World::new(2, 1);
@@ -172,7 +172,7 @@ fn what_is_longer_than_the_buffer_leaves_no_trace() {
     assert_eq!(world.hosts[1].driver.async_events(), []);
 }
 
-/// Nobody could give back a buffer of a shared queue: it tells of the error, and the queue pair lives (class E).
+/// A taken buffer of a shared queue can't be returned: it completes in error, and the queue pair continues (class E).
 #[test]
 fn what_is_longer_than_a_shared_buffer_completes_in_error() {
     let mut world = World::new(2, 1);
@@ -276,9 +276,9 @@ fn what_does_not_belong_is_dropped_and_counted() {
     let mut pkey = good;
     pkey.bth.pkey = 0x1234;
     arrives(&mut world, &mut e, &pkey, Counter::rx_bad_pkey);
-    let mut nobody = good;
-    nobody.bth.dest_qp = 0x12_3456;
-    arrives(&mut world, &mut e, &nobody, Counter::rx_bad_qp);
+    let mut unknown_qp = good;
+    unknown_qp.bth.dest_qp = 0x12_3456;
+    arrives(&mut world, &mut e, &unknown_qp, Counter::rx_bad_qp);
     let mut other = good;
     other.bth.opcode = Opcode::RcSendOnly;
     other.deth = None;

@@ -618,7 +618,7 @@ fn a_stall_that_cannot_end_is_found() {
     assert!(events.contains(&(event::STALL_TIMEOUT, qpn)), "{events:?}");
 }
 
-/// Whoever stops everybody leaves them alone for nine times as long.
+/// A queue pair that has stalled the ingress of all must not do so again for nine times as long.
 #[test]
 fn others_are_stopped_for_a_tenth_of_the_time() {
     const LIMIT: u64 = 5 * MS;
@@ -809,7 +809,7 @@ fn misses_on_one_page_are_one_fault() {
     assert_eq!(c.statuses(), vec![cqe::SUCCESS; 64]);
     assert_eq!(c.pager.records.len(), 1);
     assert!(counter(&mut c.world, 1, Counter::page_faults_joined) >= 63);
-    // Nobody was told to wait for long, nor came again and again.
+    // No requester got a long RNR timer, nor repeated its request often.
     assert!(counter(&mut c.world, 1, Counter::page_fault_rnr) <= 3 * 64);
 }
 

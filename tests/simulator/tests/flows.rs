@@ -1,4 +1,4 @@
-//! Flows: who gets frames that are no RoCE packets, and that nobody gets those that are.
+//! Flows: which queue pairs receive frames that are no RoCE packets; and that none receives RoCE packets.
 
 use faultline_abi::admin::{Counter, DESTROY_QP, NETDEV_PROMISC, NETDEV_UP, SET_NETDEV, SetNetdev};
 use faultline_abi::cqe;
@@ -357,7 +357,7 @@ fn the_best_priority_wins_and_equals_share() {
     let better = with(&ends[2], 8, 0);
     let better = ends[2].steer(&mut world, better, &anything());
     assert_eq!(who(&mut world, &mut ends), [2]);
-    // Whoever does not trap gets a copy, and the search goes on.
+    // A flow that does not trap gets a copy, and the search continues.
     let copy = with(&ends[3], 1, FLOW_FLAG_DONT_TRAP);
     ends[3].steer(&mut world, copy, &anything());
     assert_eq!(who(&mut world, &mut ends), [2, 3]);

@@ -773,7 +773,7 @@ fn an_invalidation_waits_for_nobody_else() {
     }
 }
 
-/// Nor does anybody wait for very many operations on keys.
+/// Nor do other queue pairs wait for very many operations on keys.
 #[test]
 fn many_operations_on_keys_take_turns() {
     const COUNT: u32 = 200;

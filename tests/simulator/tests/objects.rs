@@ -405,7 +405,7 @@ fn an_event_queue_that_cannot_be_written_stops_the_device() {
     host.driver.connect(qp.qpn, QPT_RC, &path).unwrap();
     host.driver.arm_cq(&cq, false);
     world.take_interrupts(0);
-    // Nobody answers this QP, so that it fails by its timer.
+    // This QP gets no answers, so that its retries are exhausted.
     world.lose(|_, _| true);
     let send = Send {
         opcode: wr::WR_WRITE,

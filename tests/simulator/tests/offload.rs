@@ -464,7 +464,7 @@ fn segments_wait_for_pages_and_go_on() {
     got.iter().for_each(|(frame, _)| shape.expect_right(frame));
 }
 
-/// Whoever sends large packets need not register their headers.
+/// The sender of a large packet need not register the memory of its headers.
 #[test]
 fn headers_may_be_in_the_request_and_the_rest_elsewhere() {
     for shape in [shapes()[0], shapes()[2]] {

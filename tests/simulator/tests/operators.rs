@@ -392,7 +392,7 @@ fn pages_are_requested_for_no_packet() {
         let refused = nic.request_pages(now, mem, pinned.key, pinned.va, 8);
         assert_eq!(refused, Err(Status::NotSupported));
     });
-    // Nobody answers: it ends like all faults.
+    // Without an answer it ends at the time limit, as all faults do.
     f.pager.answer = faultline_simulator::Answer::Ignore;
     assert_eq!(request(&mut f, VA + 50 * PAGE, 8), Ok(()));
     f.run();

@@ -695,7 +695,11 @@ fn in_drain_what_has_begun_ends_and_attributes_may_change() {
     };
     world.hosts[0].driver.modify_qp(qpn, &change).unwrap();
     world.run();
-    assert_eq!(world.hosts[0].driver.async_events(), [], "nobody asked");
+    assert_eq!(
+        world.hosts[0].driver.async_events(),
+        [],
+        "no event was requested"
+    );
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
     let attr = world.hosts[0].driver.query_qp(qpn).unwrap();
     assert_eq!((attr.state, attr.sq_draining), (QPS_SQD, 0));

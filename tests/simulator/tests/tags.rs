@@ -368,7 +368,7 @@ fn messages_without_a_tag_go_to_software_as_they_are() {
         assert_eq!(found.byte_len.get() as usize, message.len());
         assert!(t.read(PLAIN + n as u64 * u64::from(PLAIN_LEN), message.len()) == *message);
     }
-    // They keep nobody from matching.
+    // They do not prevent later messages from matching.
     assert_eq!(t.sync(0), 0);
     t.eager(0, 0, b"tagged");
     assert_eq!(t.one().tm_flags, MATCHED | VALID);

@@ -157,7 +157,7 @@ fn a_queue_pair_gets_a_frame_once() {
     }
 }
 
-/// However many share a completion queue that overruns: they fail, and nobody waits for all of them.
+/// All queue pairs of a completion queue that overruns fail. However many they are, other queue pairs are served meanwhile.
 #[test]
 fn queue_pairs_that_fail_together_take_turns() {
     const QPS: usize = 3000;

@@ -121,8 +121,8 @@ fn lose_answers(world: &World, all: bool) {
     });
 }
 
-/// The acknowledgement of what was sent before is lost, and the page does not come: by an answer of the driver, for
-/// want of anybody who answers, or because the fault unit has no room for as long as it takes.
+/// The acknowledgement of an earlier request is lost, and a page does not become present: because the driver answers with
+/// an error, does not answer, or because the fault unit has no room for all this time.
 #[test]
 fn a_page_that_does_not_come_leaves_earlier_requests_their_timer() {
     for gone in [false, true] {

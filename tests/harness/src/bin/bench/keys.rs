@@ -1,10 +1,10 @@
 //! How long an invalidation takes, alone and while another queue pair wants all of the device.
 //!
-//! A processor that is taken from the engine or from the one who asks, on a shared machine for milliseconds, says
-//! nothing of the device: the maximum is over the samples in which that did not happen, and how many those are is told.
-//! Interrupts and the machine below take processors too, and nobody tells. So the samples come in rounds, each long
-//! enough to meet the device in every moment of its work: what the device makes of a maximum is in all rounds, and
-//! what the machine adds now and then is in some. The lower quartile of the rounds is judged, the rest is told.
+//! On a shared machine the engine or this program can lose its processor for milliseconds, which says nothing of the
+//! device. So the maximum is over the samples in which neither was preempted; their number is printed. Interrupts and the
+//! hypervisor take processors too, and can't be observed. So samples are taken in rounds. Each round is long enough to meet
+//! the device at every point of its work: delays by the device are in all rounds, delays by the machine in some. The lower
+//! quartile of the rounds is compared with the target; the other quartiles are printed.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -119,7 +119,7 @@ impl Disturbance {
     }
 }
 
-/// Times, and those of them in which nobody lost his processor.
+/// Times, and those of them in which no thread was preempted.
 #[derive(Default)]
 struct Samples {
     all: Vec<f64>,
