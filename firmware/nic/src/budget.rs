@@ -1,27 +1,26 @@
-//! What a guest can make the device hold.
+//! The memory budget of a NIC: a limit on the memory that its guest can make the device allocate.
 //!
-//! Page tables and the page lists of rings take as much memory as their guest says, and it may say anything: the
-//! same page a million times, or one page here and one there in an address space without end. So do queue pairs and
-//! the requests that they have under way. The process serves other guests too. So there is a limit for all of a
-//! NIC's together.
+//! Page tables and the page lists of rings take as much memory as the guest requests. It may map the same page a
+//! million times, or single pages far apart in an unlimited address space. Queue pairs and their outstanding requests
+//! take memory, too. The process also serves other guests, so the total for a NIC is limited.
 //!
-//! Who creates or maps is refused when nothing is left. What goes on anyway, goes on by itself: a queue pair has one
-//! request at a time then.
+//! When the budget is used up, commands that create objects or map pages are refused. Requests that are posted still
+//! make progress: each queue pair executes one request at a time then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes that may be held, and those that are.
+/// A limit in bytes, and the number of bytes that are reserved.
 #[derive(Clone, Debug)]
 pub struct Budget {
     used: Arc<AtomicUsize>,
     max: usize,
-    /// What it took to read lists, in the unit of [`crate::Nic::work`].
+    /// Cost of reading page lists, in the unit of [`crate::Nic::work`].
     work: Arc<AtomicU64>,
 }
 
 impl Budget {
-    /// Nothing is held of `max` bytes.
+    /// A budget of `max` bytes, none of which is reserved.
     pub fn new(max: usize) -> Self {
         Self {
             used: Arc::default(),
@@ -30,29 +29,29 @@ impl Budget {
         }
     }
 
-    /// What it took so far to read the lists that are held.
+    /// Total cost of reading page lists so far.
     pub fn work(&self) -> u64 {
         self.work.load(Ordering::Relaxed)
     }
 
-    /// A list of so many entries is read.
+    /// Charges the reading of a list of `entries` entries.
     pub(crate) fn charge_list(&self, entries: u64) {
-        // One thread has the NIC.
+        // One thread drives the NIC, so the sum need not be computed atomically.
         let work = self.work().wrapping_add(entries);
         self.work.store(work, Ordering::Relaxed);
     }
 
-    /// Bytes that are held.
+    /// Number of reserved bytes.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether there is nothing left.
+    /// True if no bytes are left.
     pub fn is_spent(&self) -> bool {
         self.used() >= self.max
     }
 
-    /// Holds so many bytes, if they are left.
+    /// Reserves bytes. Returns `None` if fewer than these are left.
     pub fn take(&self, bytes: usize) -> Option<Held> {
         let left = self.max.saturating_sub(self.used());
         (bytes <= left).then(|| {
@@ -62,7 +61,7 @@ impl Budget {
         })
     }
 
-    /// Holds nothing yet.
+    /// A reservation of no bytes.
     pub fn none(&self) -> Held {
         Held {
             budget: self.clone(),
@@ -71,7 +70,7 @@ impl Budget {
     }
 }
 
-/// A part of the budget; given back when it is dropped.
+/// A reservation in the budget. Dropping it returns the bytes.
 #[derive(Debug)]
 pub struct Held {
     budget: Budget,
@@ -79,14 +78,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// Bytes.
+    /// Number of bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// It is so many bytes now, be they left or not.
+    /// Changes the number of bytes, even if not enough are left.
     pub fn set(&mut self, bytes: usize) {
-        // One thread has the NIC.
+        // One thread drives the NIC, so the sum need not be computed atomically.
         let used = self.budget.used().saturating_sub(self.bytes);
         let used = used.saturating_add(bytes);
         self.budget.used.store(used, Ordering::Relaxed);

@@ -1,14 +1,14 @@
 //! The rings of the admin queue and of the translation queue.
 
-/// Whether the next command has passed its injection point.
+/// The state of the injection point in front of the next command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// It has not.
+    /// The command has not passed it.
     #[default]
     Open,
-    /// It has, and may be executed.
+    /// The command has passed it, and may be executed.
     Passed,
-    /// It has, and must wait.
+    /// The command has passed it, and must wait.
     Closed,
 }
 
@@ -19,9 +19,9 @@ pub(crate) struct CommandRings {
     cq: u64,
     log_depth: u32,
     consumer: u32,
-    /// Commands up to here have been announced.
+    /// Commands before this index have been announced by a doorbell.
     producer: u32,
-    /// Injections for the next command.
+    /// The state of the injection point for the next command.
     pub gate: Gate,
 }
 

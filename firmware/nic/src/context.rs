@@ -74,7 +74,8 @@ impl<'a, M: Dma> Context<'a, M> {
         self.core.diagnose(self.now, diagnostic);
     }
 
-    /// Keeps a frame that has stopped the input of the NIC. It is the first to be delivered to `only` when the input goes on.
+    /// Holds a frame that has stopped the ingress of the NIC. It is delivered first when the ingress continues, and
+    /// only to `only` if that is given.
     pub(crate) fn put_back<S: Dma>(
         &mut self,
         header: Option<RoceHeader>,
@@ -221,7 +222,7 @@ impl<'a, M: Dma> Context<'a, M> {
     /// A ring of an SRQ is broken: raises the event for it, once.
     pub(crate) fn srq_error(&mut self, srqn: u32) {
         if let Some(srq) = self.core.srqs.get_mut(srqn)
-            && !std::mem::replace(&mut srq.error_told, true)
+            && !std::mem::replace(&mut srq.error_reported, true)
         {
             self.raise_async(event::SRQ_ERROR, srqn);
         }
@@ -251,7 +252,8 @@ impl<'a, M: Dma> Context<'a, M> {
         match raised {
             Raised::Quiet => {}
             Raised::Interrupt(vector) => self.core.raise(vector),
-            // A driver that loses events can't go on. It detects this by its heartbeat and the status register.
+            // A driver can't continue after the loss of events. It detects this by its heartbeat and the status
+            // register.
             Raised::Failed => {
                 self.diagnose(Diagnostic::Overrun {
                     queue: OverrunQueue::Event,

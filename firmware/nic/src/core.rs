@@ -1,4 +1,4 @@
-//! Everything of a NIC but its queue pairs: what queue pairs use while they work.
+//! The state of a NIC that its queue pairs use: everything except the queue pairs.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -44,7 +44,7 @@ pub(crate) struct Pd {
 /// A user context.
 #[derive(Debug)]
 pub(crate) struct Uctx {
-    /// Tells it from others that had its page.
+    /// Distinguishes this context from earlier ones with the same doorbell page.
     pub version: u64,
     /// Protection domains, queue pairs, CQs and SRQs.
     pub refs: References,
@@ -108,17 +108,17 @@ pub(crate) struct Core {
     pub(crate) faults: FaultUnit,
     /// Frames that wait in front of a NIC that is stalled.
     pub(crate) ingress: Ingress,
-    /// Room for a copy of a raw frame, so that none is allocated for each.
+    /// Buffer for the copy of a raw frame, so that none is allocated for each frame.
     pub(crate) frame_copy: Vec<u8>,
     /// Memory of packets that wait for pages.
     pub(crate) park: Park,
-    /// Look-ups in page tables, and what else takes time, keep the NIC busy until then.
+    /// The NIC is busy until then, with look-ups in page tables and other simulated latency.
     busy_until: Instant,
-    /// Of the model of latency.
+    /// Cached queue pair state in the model of latency.
     pub(crate) qp_cache: QpCache,
     /// Work of this NIC except for that of `mkeys`; see [`Core::begin_turn`].
     pub(crate) work: u64,
-    /// Since when deferred work waits.
+    /// Time since which deferred work has waited.
     deferred: Option<Instant>,
     /// Queue pairs of which a completion was lost.
     lost_completions: BTreeSet<u32>,
@@ -130,7 +130,7 @@ pub(crate) struct Core {
     timers: BTreeSet<(Instant, u32)>,
     /// Ends of moderation periods: time and completion queue; each at most once.
     notices: BTreeSet<(Instant, u32)>,
-    /// Vectors to raise, a bit each.
+    /// Vectors to raise: one bit for each.
     interrupts: u64,
     /// For [`Nic::poll_diagnostic`](crate::Nic::poll_diagnostic).
     pub(crate) diagnostics: Diagnostics,
@@ -208,8 +208,8 @@ impl Core {
         }
     }
 
-    /// Begins a turn. Its length is limited, because drivers of the other NICs of the process take a device for dead that does
-    /// not answer.
+    /// Begins a turn. Turns are limited, because drivers of other NICs of the process consider a device failed that
+    /// does not answer in time.
     pub(crate) fn begin_turn(&self) -> u64 {
         let of_memory = self.mkeys.work().wrapping_add(self.budget.work());
         self.work.wrapping_add(of_memory)
@@ -220,12 +220,12 @@ impl Core {
         self.work = self.work.wrapping_add(work);
     }
 
-    /// True if the work since `turn` is so much that other NICs must have their turn.
+    /// True if the work since `turn` is so much that it is the turn of other NICs.
     pub(crate) fn is_over(&self, turn: u64) -> bool {
         self.begin_turn().wrapping_sub(turn) >= work::TURN
     }
 
-    /// The rest of the work is done in the next turn.
+    /// Defers the rest of the work to the next turn.
     pub(crate) fn defer(&mut self, now: Instant) {
         self.deferred.get_or_insert(now);
     }
@@ -235,39 +235,38 @@ impl Core {
         self.deferred.take().is_some()
     }
 
-    /// Puts a queue pair at the end of the line of those that have something to send. The caller knows
-    /// which queue pairs are in line already.
+    /// Appends a queue pair to the ready queue. The caller knows which queue pairs are in the queue already.
     pub(crate) fn enqueue_ready(&mut self, qpn: u32) {
         self.ready.push_back(qpn);
     }
 
-    /// The queue pair whose turn it is.
+    /// The first queue pair of the ready queue.
     pub(crate) fn first_ready(&self) -> Option<u32> {
         self.ready.front().copied()
     }
 
-    /// Takes the first one out of line.
+    /// Removes the first queue pair from the ready queue, and returns it.
     pub(crate) fn pop_ready(&mut self) -> Option<u32> {
         self.ready.pop_front()
     }
 
-    /// Lets the first one wait behind the others.
+    /// Moves the first queue pair to the end of the ready queue.
     pub(crate) fn rotate_ready(&mut self) {
         if self.ready.len() > 1 {
             self.ready.rotate_left(1);
         }
     }
 
-    /// Asks for a call of the queue pair's timer handler at `at` instead of `old`.
+    /// Starts the timer of a queue pair at `at`, instead of the one at `old`.
     pub(crate) fn start_timer(&mut self, at: Instant, old: Option<Instant>, qpn: u32) {
-        // Left where it was, a timer would stay for its whole time: hours, at the longest timeout.
+        // Otherwise the old entry would remain until it is due, which is hours at the longest timeout.
         if let Some(old) = old {
             self.timers.remove(&(old, qpn));
         }
         self.timers.insert((at, qpn));
     }
 
-    /// Forgets a queue pair's timer.
+    /// Removes the timer of a queue pair.
     pub(crate) fn stop_timer(&mut self, at: Instant, qpn: u32) {
         self.timers.remove(&(at, qpn));
     }
@@ -309,7 +308,7 @@ impl Core {
         }
     }
 
-    /// A doorbell of a send queue announces so many work requests.
+    /// Charges the simulated latency of a send doorbell that announces `requests` work requests.
     #[inline]
     pub(crate) fn charge_doorbell(&mut self, now: Instant, requests: u32) {
         let Latency { doorbell, pcie, .. } = self.config.latency;
@@ -320,7 +319,7 @@ impl Core {
         }
     }
 
-    /// A queue pair sends or receives.
+    /// Charges the simulated latency of a queue pair that sends or receives.
     #[inline]
     pub(crate) fn charge_queue_pair(&mut self, now: Instant, qpn: u32) {
         let latency = self.config.latency;
@@ -329,7 +328,7 @@ impl Core {
         }
     }
 
-    /// The NIC sends nothing for so much longer.
+    /// Extends the time in which the NIC sends nothing.
     pub(crate) fn stay_busy(&mut self, now: Instant, longer: Nanos) {
         self.busy_until = self.busy_until.max(now) + longer;
     }
@@ -339,8 +338,8 @@ impl Core {
         self.busy_until > now
     }
 
-    /// Removes the deadline of look-ups that have ended. Called by the handler of deadlines, because a NIC that is paused is
-    /// not asked for frames.
+    /// Removes the deadline of look-ups that have ended. Called by the handler of deadlines, because a paused NIC is
+    /// not polled for frames.
     pub(crate) fn end_lookups(&mut self, now: Instant) {
         if !self.is_busy(now) {
             self.busy_until = Instant(0);
@@ -378,7 +377,7 @@ impl Core {
     }
 
     /// Records that a completion of this queue pair was lost. The queue pair fails when the turn is over (IBTA 9.9.6.3,
-    /// class G): it must not go on as if nothing were wrong.
+    /// class G), because it must not continue as if the completion had been written.
     pub(crate) fn note_lost_completion(&mut self, now: Instant, qpn: u32) {
         self.lost_completions.insert(qpn);
         self.defer(now);
@@ -394,19 +393,19 @@ impl Core {
         self.lost_completions.pop_first()
     }
 
-    /// The queue pair has been reset, or has failed already.
+    /// Removes the record of a lost completion, because the queue pair has been reset or has failed already.
     fn forget_lost_completion(&mut self, qpn: u32) {
         self.lost_completions.remove(&qpn);
     }
 
-    /// The queue with this number waits for nothing any more.
+    /// Ends all waits of the queue with this number, which is reset or destroyed.
     pub(crate) fn forget_queue(&mut self, number: u32) {
         self.forget_lost_completion(number);
         self.faults.forget(number);
         self.ingress.forget(number);
     }
 
-    /// The moderation period of a CQ ends at `at`.
+    /// Schedules the end of the moderation period of a CQ.
     pub(crate) fn notify_at(&mut self, at: Instant, cqn: u32) {
         self.notices.insert((at, cqn));
     }
@@ -447,8 +446,8 @@ impl Core {
         eqs.find_map(|(eqn, eq)| eq.has_late_events().then_some(eqn))
     }
 
-    /// The user context that owns a key: that of its protection domain. A fault is charged to it, and not to the queue
-    /// pair's: an XRC target belongs to no process, and serves several.
+    /// The user context that owns a key: that of its protection domain. Faults are charged to it instead of the queue
+    /// pair's context, because an XRC target belongs to no process and serves several.
     pub(crate) fn owner_of(&self, key: u32) -> u32 {
         self.domain_of(key).map_or(0, |pd| pd.uctx)
     }
@@ -457,8 +456,8 @@ impl Core {
         self.pds.get(self.mkeys.get(key)?.pd)
     }
 
-    /// RNR timer code for a page of this key whose fault is outstanding. A fault that has found no room waits for a place of
-    /// its context, so for as long as the oldest fault of that context does.
+    /// RNR timer code for a page of this key whose fault is outstanding. A fault that has found no room waits for a
+    /// place of its context, so the age of the context's oldest fault counts.
     pub(crate) fn rnr_timer(&self, now: Instant, token: Option<Token>, key: u32) -> u8 {
         let age = self.faults.age(now, token, self.owner_of(key));
         let usual = self.domain_of(key).map(|pd| pd.repair);
@@ -471,7 +470,7 @@ impl Core {
         eq.is_some_and(|eq| self.faults.records.has_room(eq.has_room()))
     }
 
-    /// The queue pair is called when there is room for a fault of this key.
+    /// Records that the queue pair must be called when there is room for a fault of this key.
     pub(crate) fn wait_for_room(&mut self, now: Instant, qpn: u32, key: u32) {
         let owner = self.owner_of(key);
         self.faults.wait_for_room(now, qpn, owner);

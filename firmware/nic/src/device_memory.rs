@@ -1,7 +1,7 @@
-//! Device memory: which pages of it belong to which allocation.
+//! Allocations of device memory.
 //!
-//! The memory itself is not here: the NIC reaches it through [`Dma`](crate::Dma), at [`DEVICE_MEMORY`], as it
-//! reaches that of its guest.
+//! The memory itself is not in this module. The NIC accesses it through [`Dma`](crate::Dma), at [`DEVICE_MEMORY`], like
+//! the memory of its guest.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -13,17 +13,17 @@ use faultline_abi::Status;
 use crate::references::References;
 use crate::table::Table;
 
-/// Device memory begins at this address of [`Dma`](crate::Dma). What the guest lends has addresses below it.
+/// Device memory begins at this address of [`Dma`](crate::Dma). Guest memory has lower addresses.
 pub const DEVICE_MEMORY: u64 = 1 << 63;
 
 pub(crate) const PAGE: u64 = faultline_abi::regs::PAGE_SIZE as u64;
 
-/// Pages that belong together.
+/// Contiguous pages.
 #[derive(Debug)]
 struct Allocation {
     first: u64,
     pages: u64,
-    /// Keys for it.
+    /// Memory keys for them.
     refs: References,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// So many bytes, for at most `max` allocations.
+    /// Device memory of `bytes` bytes, for at most `max` allocations.
     pub(crate) fn new(bytes: u64, max: u32) -> Self {
         Self {
             pages: bytes / PAGE,
@@ -49,7 +49,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Finds room for `length` bytes: number, offset in the device memory, and bytes, whole pages.
+    /// Allocates at least `length` bytes. Returns the number of the allocation, its offset in the device memory, and
+    /// its size in bytes, which is a multiple of the page size.
     pub(crate) fn alloc(&mut self, length: u64) -> Result<(u32, u64, u64), Status> {
         if length == 0 {
             return Err(Status::BadRange);
@@ -82,7 +83,7 @@ impl DeviceMemory {
         (self.pages - at >= pages).then_some(at)
     }
 
-    /// Frees an allocation that no key is for.
+    /// Frees an allocation that has no memory keys.
     pub(crate) fn free(&mut self, dm: u32) -> Result<(), Status> {
         if self.allocations.get(dm).ok_or(Status::BadDm)?.refs.any() {
             return Err(Status::InUse);
@@ -91,7 +92,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// A key will be for this part of an allocation: its address.
+    /// Adds the reference of a memory key for this part of an allocation. Returns the address of the part.
     pub(crate) fn hold(&mut self, dm: u32, offset: u64, length: u64) -> Result<u64, Status> {
         let allocation = self.allocations.get_mut(dm).ok_or(Status::BadDm)?;
         let bytes = allocation.pages * PAGE;
@@ -102,7 +103,7 @@ impl DeviceMemory {
         Ok(DEVICE_MEMORY + allocation.first * PAGE + offset)
     }
 
-    /// The key is gone.
+    /// Removes the reference of a memory key.
     pub(crate) fn release(&mut self, dm: u32) {
         if let Some(allocation) = self.allocations.get_mut(dm) {
             allocation.refs.remove();

@@ -1,7 +1,8 @@
-//! What a NIC reports of its work: typed events, for logs, metrics, traces and tests.
+//! Diagnostics: typed events that a NIC reports for logs, metrics, traces and tests.
 //!
-//! Counters say how often something happened; a diagnostic says to which queue pair, key and page. The NIC itself reads none of
-//! them. They are kept in a ring of fixed size: a caller that does not poll loses the oldest, and the NIC works as before.
+//! A counter shows how often something has happened; a diagnostic names the queue pair, the key and the page. The NIC
+//! itself reads no diagnostics. They are kept in a ring of fixed size: a caller that does not poll loses the oldest,
+//! and the NIC works as before.
 
 use std::collections::VecDeque;
 
@@ -48,7 +49,7 @@ pub enum RetryCause {
     SequenceNak,
 }
 
-/// How a memory key was used that refused it.
+/// The kind of access that a memory key has refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum KeyUse {
@@ -144,7 +145,7 @@ pub enum Diagnostic {
         raised: Instant,
         /// Queue pairs that waited.
         waiters: u32,
-        /// What took how long in the guest.
+        /// Durations in the guest.
         driver: DriverTimes,
     },
     /// The driver has answered a fault with an error.
@@ -175,7 +176,7 @@ pub enum Diagnostic {
         /// QP number.
         qpn: u32,
     },
-    /// The access that has met the fault was carried out.
+    /// The access that caused the fault was carried out.
     FaultDone {
         /// Token of the fault.
         token: u64,
@@ -191,7 +192,7 @@ pub enum Diagnostic {
         /// QP number.
         qpn: u32,
     },
-    /// The ingress goes on.
+    /// The ingress continues.
     StallEnded {
         /// How long it was stopped.
         after: Nanos,
@@ -228,7 +229,7 @@ pub enum Diagnostic {
         /// Why.
         cause: RetryCause,
     },
-    /// The responder has asked for packets again (NAK, PSN sequence error).
+    /// The responder has requested packets again (NAK, PSN sequence error).
     SequenceNakSent {
         /// QP number.
         qpn: u32,
@@ -252,7 +253,7 @@ pub enum Diagnostic {
         key: u32,
         /// Address.
         va: u64,
-        /// Who has named the key.
+        /// The kind of access.
         by: KeyUse,
     },
     /// A request was refused for good.
@@ -335,7 +336,7 @@ impl Diagnostics {
         self.ring.pop_front()
     }
 
-    /// How many were lost since the last call.
+    /// Number of diagnostics that were lost since the last call.
     pub(crate) fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
     }

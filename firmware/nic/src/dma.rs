@@ -1,4 +1,4 @@
-//! What the firmware needs from the memory of its guest.
+//! Access of the firmware to the memory of its guest.
 
 /// An access to guest memory that could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -8,14 +8,14 @@ pub struct DmaError {
     pub addr: u64,
 }
 
-/// How far making memory durable has come.
+/// Progress of a request to make memory durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persist {
-    /// It is durable, as far as it can be.
+    /// The memory is durable, as far as its backing allows.
     Done,
-    /// It takes a while: [`Nic::persisted`](crate::Nic::persisted) tells of the end, with this number.
+    /// The write-back has begun. [`Nic::persisted`](crate::Nic::persisted) reports its end, with this number.
     Begun(u64),
-    /// Too much is under way.
+    /// Too many write-backs are in progress.
     Busy,
 }
 
@@ -24,7 +24,7 @@ pub enum Persist {
 pub trait Dma {
     /// Reads bytes.
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError>;
-    /// Writes bytes, the last ones last.
+    /// Writes bytes. The last ones are written last.
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError>;
     /// Loads an aligned word with acquire ordering.
     fn load_u32(&self, addr: u64) -> Result<u32, DmaError>;
@@ -36,11 +36,11 @@ pub trait Dma {
     fn fetch_add_u64(&self, addr: u64, value: u64) -> Result<u64, DmaError>;
     /// Replaces an aligned word if it equals `expected`. Returns the old value.
     fn compare_exchange_u64(&self, addr: u64, expected: u64, new: u64) -> Result<u64, DmaError>;
-    /// Makes what was written durable, as far as the memory is backed by something that is: these ranges (address,
-    /// bytes), or all. Does not wait for that. `qpn` is who wants it.
+    /// Makes earlier writes durable, as far as the backing of the memory is: those to these ranges (address, bytes), or
+    /// all if `ranges` is `None`. Returns without waiting for the write-back. `qpn` is the queue pair that requests it.
     fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist;
-    /// Zeroes doorbell page `page`, which a user context is about to get, and sets its `alive`. The driver does not
-    /// know of the context before this returns.
+    /// Zeroes doorbell page `page`, which is about to be assigned to a user context, and sets its `alive`. The driver
+    /// is not told of the context before this returns.
     fn new_doorbell_page(&self, page: u32);
     /// Copies from the memory of another guest, or of this one (the ranges may overlap).
     fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError>;

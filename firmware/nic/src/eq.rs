@@ -10,7 +10,7 @@ use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::Instant;
 
-/// What happened when an event was written.
+/// The result of writing an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Raised {
     /// No interrupt is needed: the queue is not armed.

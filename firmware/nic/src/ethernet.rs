@@ -154,8 +154,8 @@ impl Nic {
         }
     }
 
-    /// Delivers a frame that does not wait behind others to raw queue pairs. One that fails flushes its queues, so the copies for the
-    /// others may have to wait for another turn.
+    /// Delivers a frame that need not wait behind others to raw queue pairs. A queue pair that fails flushes its
+    /// queues, so the copies for the others may have to wait for another turn.
     fn deliver_frames<M: Dma>(
         &mut self,
         now: Instant,
@@ -238,7 +238,8 @@ impl Nic {
         let turn = self.core.begin_turn();
         for (index, qpn) in members.iter().enumerate() {
             if self.core.is_over(turn) {
-                // A queue pair that fails flushes its queues: the copies for the others wait for their turn.
+                // A queue pair that fails flushes its queues, so the copies for the others may have to wait for another
+                // turn.
                 let others = members.get(index..).unwrap_or_default();
                 for qpn in others.iter().rev() {
                     let target = FrameTarget::untagged(*qpn);
@@ -257,7 +258,7 @@ impl Nic {
             if qp.receive(&mut cx, header, 1, payload) > 0 {
                 continue;
             }
-            // It has stopped the input: its copy waits.
+            // This copy has stopped the ingress, so it is held.
             cx.put_back(Some(*header), FrameTarget::untagged(*qpn), payload);
         }
         self.core.charge_lookups(now);

@@ -1,13 +1,13 @@
 //! The fault unit: handling of pages that are not present.
 //!
-//! A miss in an on-demand region becomes a *fault*: a record in the driver's fault queue with a token, and a list
-//! of queue pairs that wait for its answer. Misses on a range whose fault is outstanding join it. The driver
-//! maps the pages and resumes the token; every waiting queue pair is then called directly, so nothing depends on
-//! a timeout. What a queue pair does while it waits is in `qp/responder/fault.rs`.
+//! A miss in an on-demand region becomes a *fault*: a record in the driver's fault queue with a token, and a list of
+//! queue pairs that wait for its answer. Misses on a range whose fault is outstanding join it. The driver maps the
+//! pages and resumes the token; every waiting queue pair is then called directly, so nothing depends on a timeout.
+//! `qp/responder/fault.rs` describes what a queue pair does while it waits.
 //!
-//! The number of faults is bounded, by a limit of its own and by the room in the queue, and no process gets more of it
-//! than it leaves to others. A fault that the driver does not answer fails after a time, so that a broken driver does not
-//! block a queue pair for ever.
+//! The number of faults is bounded, by a limit of its own and by the room in the queue. No process may have more faults
+//! than it leaves places for others. A fault that the driver does not answer fails after a time, so that a broken
+//! driver does not block a queue pair for ever.
 //!
 //! A fault is an entry of a slab and a member of lists: by age, by user context, and of the queue pairs that wait for
 //! it. Only the search by page needs a tree. So a fault and its repair take a time that does not depend on the number of
@@ -36,7 +36,7 @@ pub(crate) use token::Token;
 pub(crate) use waits::WaitKind;
 use waits::Waits;
 
-/// A page that must be present before a transfer can continue, and what is known of the rest of the message.
+/// A page that must be present before a transfer can continue, and the extent of the rest of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     /// The first missing byte, and how many are demanded.
@@ -67,7 +67,7 @@ pub(crate) struct FaultSource {
 /// Result of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RaisedFault {
-    /// There is a record of it, made now or earlier.
+    /// The fault has a record, written now or earlier.
     Waiting(Token),
     /// The queue or the table is full.
     NoRoom,
@@ -75,7 +75,7 @@ pub(crate) enum RaisedFault {
     NoQueue,
 }
 
-/// A fault that has not been answered, or whose waiters have not all been called since.
+/// A fault that has not been answered, or that has been answered and whose waiters have not all been called.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub token: Token,
@@ -120,13 +120,14 @@ pub(crate) struct Call {
     pub token: Token,
     /// When the fault was raised.
     pub raised: Instant,
-    /// False: the page will not come.
+    /// False: the page will not become present.
     pub repaired: bool,
-    /// The driver has resumed the fault. Not if it was cancelled, and not if the queue pair has waited for room only.
+    /// True if the driver has resumed the fault; false if the fault was cancelled, or if the queue pair has waited only
+    /// for room.
     pub resumed: bool,
 }
 
-/// An answer of which not all queue pairs have been told that waited for it.
+/// An answer, of whose waiting queue pairs not all have been called.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     to: Answered,
@@ -142,7 +143,7 @@ enum Answered {
     Room(Option<u32>),
 }
 
-/// The unit.
+/// The fault unit of a NIC.
 #[derive(Debug)]
 pub(crate) struct FaultUnit {
     /// The queue that gets the records.
@@ -162,7 +163,7 @@ pub(crate) struct FaultUnit {
     by_page: BTreeMap<PageKey, u32>,
     /// Queue pairs and the faults that they wait for.
     waits: Waits,
-    /// The oldest first.
+    /// Answers whose waiters must be called, the oldest first.
     answers: VecDeque<Answer>,
     /// Number of places of each context, and the queue pairs that wait for one.
     places: Places,
@@ -170,7 +171,7 @@ pub(crate) struct FaultUnit {
     next: u64,
 }
 
-/// Key, page and whether the access writes, in this order: one number is compared faster than three.
+/// Key, page and whether the access writes, in this order. One number is compared faster than three.
 type PageKey = u128;
 
 fn page_key(key: u32, page: u64, write: bool) -> PageKey {
@@ -182,13 +183,14 @@ fn key_of(place: PageKey) -> u32 {
     ((place >> 64) & 0xffff_ffff) as u32
 }
 
-/// Shortest and longest time that a requester is told to wait, in nanoseconds.
+/// Shortest and longest RNR timer for a requester, in nanoseconds.
 const RNR_RANGE: core::ops::RangeInclusive<u64> = 10_000..=40_000_000;
 /// Expected duration of the first repair.
 const FIRST_REPAIR_NS: u64 = 100_000;
 
 /// Expected duration of a repair in nanoseconds: a running mean over the keys of one protection domain. Pages of other
-/// processes do not count. One page that takes a minute has little weight: a repair counts as twice the mean at most.
+/// processes do not count. A repair counts as twice the mean at most, so that a single page that takes a minute has
+/// little weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RepairTime(u64);
 
@@ -240,7 +242,7 @@ impl FaultUnit {
     fn covering(&self, absent: &Absent) -> Option<u32> {
         let page = absent.va >> PAGE_SHIFT;
         let mut found = None;
-        // Neighbours in the order may be of the other kind.
+        // The entries next to this page may be those of the other kind of access.
         let before = self.by_page.range(..=page_key(absent.key, page, true));
         for (place, index) in before.rev().take(2) {
             if key_of(*place) != absent.key {
@@ -344,7 +346,8 @@ impl FaultUnit {
         self.faults.len()
     }
 
-    /// The fault with this token has been answered: its waiters are to be called. `None` if there is no such fault.
+    /// Answers the fault with this token, so that its waiters will be called. Returns `None` if no such fault is
+    /// outstanding.
     pub(crate) fn answer(&mut self, token: Token, repaired: bool) -> Option<Resumed> {
         let index = self.index_of(token)?;
         self.answer_index(index, repaired, repaired)
@@ -380,14 +383,14 @@ impl FaultUnit {
         })
     }
 
-    /// A fault of this key is over: its waiters try again. `None`: the key has no fault.
+    /// Cancels a fault of this key: its waiters try again. Returns `None` if the key has no fault.
     pub(crate) fn cancel_next(&mut self, key: u32) -> Option<Resumed> {
         let mut faults = self.by_page.range(page_key(key, 0, false)..);
         let (_, index) = faults.next().filter(|(place, _)| key_of(**place) == key)?;
         self.answer_index(*index, true, false)
     }
 
-    /// The oldest fault is answered as failed, if it has been outstanding for this long.
+    /// Fails the oldest fault if it has been outstanding for `timeout`.
     pub(crate) fn expire(&mut self, now: Instant, timeout: Nanos) -> Option<Resumed> {
         let oldest = self.by_age.first();
         let expired = oldest.filter(|index| {
@@ -397,7 +400,7 @@ impl FaultUnit {
         self.answer_index(expired?, false, false)
     }
 
-    /// The queue pair no longer waits for a page.
+    /// Ends all waits of a queue pair.
     pub(crate) fn forget(&mut self, qpn: u32) {
         self.places.leave(qpn);
         self.waits.leave(qpn);
@@ -424,12 +427,13 @@ impl FaultUnit {
         self.places.has_room(uctx, self.limit)
     }
 
-    /// The queue pair waits for a place of this context.
+    /// Makes the queue pair wait for a place of this context.
     pub(crate) fn wait_for_room(&mut self, now: Instant, qpn: u32, uctx: u32) {
         self.places.wait(now, qpn, uctx);
     }
 
-    /// Nanoseconds for which a fault is outstanding; of one that has found no room, those of the oldest fault of its context.
+    /// Nanoseconds for which a fault has been outstanding. Without a token, because there was no room for the fault:
+    /// those of the oldest fault of the context.
     pub(crate) fn age(&self, now: Instant, token: Option<Token>, uctx: u32) -> u64 {
         let index = match token {
             Some(token) if token != Token::ROOM => self.index_of(token),
@@ -447,13 +451,14 @@ impl FaultUnit {
         self.places.free(self.limit)
     }
 
-    /// The next queue pair that waits for room and may have it is to be called. Returns false if there is none.
+    /// Answers the next queue pair that waits for room and may have it, so that it will be called. Returns false if
+    /// there is none.
     pub(crate) fn answer_next_for_room(&mut self) -> bool {
         let next = self.places.next(self.limit);
         self.answer_for_room(next, true)
     }
 
-    /// A queue pair that has waited for room is to be called. Returns false if there is none.
+    /// Answers a queue pair that has waited for room, so that it will be called. Returns false if there is none.
     fn answer_for_room(&mut self, qpn: Option<u32>, repaired: bool) -> bool {
         if qpn.is_some() {
             let to = Answered::Room(qpn);
@@ -467,17 +472,17 @@ impl FaultUnit {
         qpn.is_some()
     }
 
-    /// Whether a queue pair waits for room that may have it.
+    /// True if there is room for a queue pair that waits for it.
     pub(crate) fn has_next_for_room(&self) -> bool {
         self.places.has_next(self.limit)
     }
 
-    /// Whether queue pairs are to be called whose fault has been answered.
+    /// True if queue pairs must be called whose faults have been answered.
     pub(crate) fn is_answering(&self) -> bool {
         !self.answers.is_empty()
     }
 
-    /// Takes the oldest answer, if all its waiters have been called. The fault's place is free then.
+    /// Takes the oldest answer if all of its waiters have been called. This frees the place of the fault.
     pub(crate) fn pop_answered(&mut self) -> Option<Token> {
         let index = match self.answers.front()?.to {
             Answered::Fault(index) if self.waits.count(index) == 0 => index,
@@ -517,8 +522,8 @@ impl FaultUnit {
         })
     }
 
-    /// The queue pair that has waited for room longest is to be called, if it has waited this long: there is none for it.
-    /// Returns false if it has not.
+    /// Answers the queue pair that has waited for room longest, if it has waited for `timeout`, with the result that
+    /// there is no room. Returns false if it has not waited so long.
     pub(crate) fn expire_waiter(&mut self, now: Instant, timeout: Nanos) -> bool {
         let expired = self.places.oldest();
         if expired.is_none_or(|since| since + timeout > now) {
@@ -528,7 +533,7 @@ impl FaultUnit {
         self.answer_for_room(oldest, false)
     }
 
-    /// When the oldest fault, or the oldest that waits for room, has waited too long.
+    /// The time at which the oldest fault, or the oldest wait for room, reaches `timeout`.
     pub(crate) fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
         let oldest = self.by_age.first().and_then(|index| self.faults.get(index));
         let oldest = oldest.map(|fault| fault.raised);

@@ -1,7 +1,8 @@
 //! Frames that leave the NIC, and frames that are no RoCE packets.
 //!
-//! Inside a process a frame is handed over by reference: typed headers, and the payload as a list of
-//! segments of the sender's guest memory, so that the bytes are copied once, to their destination. [`TxFrame::packet_bytes`] is for wires that need octets.
+//! Inside a process a frame is handed over by reference: typed headers, and the payload as a list of segments of the
+//! sender's guest memory, so that the bytes are copied once, to their destination. [`TxFrame::packet_bytes`] is for
+//! wires that need octets.
 //!
 //! # Runs
 //!
@@ -37,18 +38,18 @@ pub enum FrameKind {
         dst: MacAddr,
         /// Source address.
         src: MacAddr,
-        /// The NIC's own copy of the headers, which it may have written or changed: at least all that switches and
-        /// receivers look at.
+        /// The NIC's own copy of the headers, which it may have written or changed: at least all those that switches
+        /// and receivers read.
         head: Head,
-        /// Its checksums are right: the NIC has filled them in.
+        /// The NIC has filled in its checksums, so they are right.
         checked: bool,
     },
 }
 
 /// A frame that leaves the NIC.
 ///
-/// Who takes frames from a NIC keeps one of these, into which the NIC writes the frame that is next: a frame is larger than
-/// what moving it about would be free for.
+/// A caller keeps one of these, into which the NIC writes each frame, because a frame is so large that moving it has a
+/// cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TxFrame {
     /// Headers.
@@ -66,7 +67,7 @@ pub struct TxFrame {
 /// Header of packet `index` of a run whose first packet has this header.
 pub(crate) fn packet_of_run(first: &RoceHeader, index: u32, packets: u32) -> RoceHeader {
     let mut header = *first;
-    // A run asks for an acknowledgement of its end.
+    // Only the last packet of a run may request an acknowledgement.
     header.bth.ack_req &= index + 1 == packets;
     if index > 0 {
         header.bth.psn = first.bth.psn.add(index);
@@ -96,14 +97,14 @@ impl Default for TxFrame {
 }
 
 impl TxFrame {
-    /// Becomes a RoCE packet without payload.
+    /// Makes this frame a RoCE packet without payload.
     #[inline]
     pub(crate) fn set_packet(&mut self, header: RoceHeader) {
         self.clear_payload();
         self.kind = FrameKind::Roce(header);
     }
 
-    /// One packet, no payload.
+    /// Makes this frame one packet without payload.
     #[inline]
     pub(crate) fn clear_payload(&mut self) {
         self.payload.clear();
@@ -183,7 +184,7 @@ impl TxFrame {
 #[derive(Debug)]
 pub(crate) struct Frame<'a, M> {
     pub payload: Payload<'a, M>,
-    /// A NIC of this process has made its checksums.
+    /// A NIC of this process has filled in its checksums.
     pub checked: bool,
     /// Hash of its addresses and ports, if an RSS queue pair has made one.
     pub hash: Option<u32>,

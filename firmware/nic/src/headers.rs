@@ -1,7 +1,7 @@
-//! Where the headers of a frame are: what steering matches, and what checksums and segmentation change.
+//! Positions of the headers of a frame, for steering, checksums and segmentation.
 //!
-//! Looks at Ethernet with at most one VLAN tag, IPv4 (RFC 791) with options, IPv6 (RFC 8200) without extension
-//! headers, TCP (RFC 9293) and UDP (RFC 768). Anything else is a header that is not there.
+//! Parses Ethernet with at most one VLAN tag, IPv4 (RFC 791) with options, IPv6 (RFC 8200) without extension headers,
+//! TCP (RFC 9293) and UDP (RFC 768). Any other header counts as absent.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -16,7 +16,7 @@ use faultline_wire::ethernet::{EtherType, Ethernet};
 use faultline_wire::ip::{Ipv6, PROTOCOL_UDP};
 use smallvec::SmallVec;
 
-/// Bytes of the longest headers that are looked at: tagged Ethernet, IPv4 and TCP with all options.
+/// Bytes of the longest headers that are parsed: tagged Ethernet, IPv4 and TCP with all options.
 pub(crate) const MAX_HEADERS: usize = Ethernet::MAX_LEN + 60 + 60;
 
 /// Headers of one frame, copied or written by the NIC.
@@ -74,7 +74,7 @@ pub(crate) struct Headers {
     pub transport: Option<Transport>,
     /// Where the transport's header ends.
     pub payload_at: usize,
-    /// Other fragments belong to it.
+    /// The packet is one of several fragments.
     pub is_fragment: bool,
 }
 
@@ -87,8 +87,8 @@ pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl Headers {
-    /// Looks at the first bytes of a frame; [`MAX_HEADERS`] of them are always enough. None: it is shorter than an
-    /// Ethernet header.
+    /// Parses the first bytes of a frame; [`MAX_HEADERS`] of them are always enough. Returns `None` if they are shorter
+    /// than an Ethernet header.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (ethernet, ip_at) = Ethernet::parse(bytes).ok()?;
         let mut found = Self {
@@ -100,7 +100,7 @@ impl Headers {
             payload_at: ip_at,
             is_fragment: false,
         };
-        // What is cut short or contradicts itself is not there.
+        // A header that is truncated or contradicts itself counts as absent.
         match ethernet.ethertype {
             EtherType::IPV4 => drop(found.parse_ipv4(bytes)),
             EtherType::IPV6 => drop(found.parse_ipv6(bytes)),
@@ -109,8 +109,8 @@ impl Headers {
         Some(found)
     }
 
-    /// Looks at the headers of a TCP packet that is to be cut into pieces: all of these bytes, and nothing behind.
-    /// Lengths are not looked at, for they will be others.
+    /// Parses the headers of a TCP packet that is to be segmented: `bytes` has exactly these headers. Length fields are
+    /// ignored, because those of the segments differ.
     pub(crate) fn parse_template(bytes: &[u8]) -> Option<Self> {
         let found = Self::parse(bytes)?;
         let is_tcp = found.transport == Some(Transport::Tcp) && !found.is_fragment;
@@ -183,7 +183,7 @@ impl Headers {
         FLOW_HAS_ETH | ip | transport
     }
 
-    /// The fields of the headers, laid out as flows name them. `bytes` is what [`Headers::parse`] looked at.
+    /// The fields of the headers, in the layout of flows. `bytes` are those that [`Headers::parse`] has parsed.
     pub(crate) fn fields(&self, bytes: &[u8]) -> FlowFields {
         let mut fields = FlowFields::default();
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);

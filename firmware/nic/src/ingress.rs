@@ -1,12 +1,13 @@
-//! The input of the NIC while it is stopped.
+//! The ingress of a NIC while it is stopped.
 //!
-//! Under the policy `stall` a packet whose page is not there stops all packets behind it, for any queue
-//! pair, as simple adapters do. The frames wait here in their order. Senders see [`crate::Nic::is_stalled`] and stop, as a
-//! switch does at an Ethernet PAUSE.
+//! Under fault policy `stall`, a packet whose page is missing stops all packets behind it, for any queue pair, as
+//! simple adapters do. The frames are held here in their order. Senders read [`crate::Nic::is_stalled`] and pause, as a
+//! switch does at an Ethernet PAUSE frame.
 //!
-//! A process can choose the policy and leave its faults alone, so pauses are limited. Of n NICs that can pause a sender,
-//! each may do so for 1/n of the stall timeout at once, and is then silent for 10 n - 1 times as long as its pause took. So
-//! all others together pause a sender for a tenth of the time at most, and in one piece for no longer than the stall timeout.
+//! A process can choose this policy and leave its faults unanswered, so pauses are limited. Of n NICs that can pause a
+//! sender, each may do so for 1/n of the stall timeout at once, and must then not do so for 10 n - 1 times as long as
+//! its pause took. So all of them together pause a sender for at most a tenth of the time, and at once for at most the
+//! stall timeout.
 
 use std::collections::VecDeque;
 
@@ -16,58 +17,58 @@ use crate::fault::Token;
 use crate::steering::FrameTarget;
 use crate::time::{Instant, Nanos};
 
-/// Frames that may wait. A switch that stops in time never fills this.
+/// Largest number of held frames. A switch that pauses in time never exceeds it.
 const MAX_FRAMES: usize = 4096;
 
-/// A frame that waits, with its payload.
+/// A held frame, with its payload.
 #[derive(Debug)]
 pub(crate) struct HeldFrame {
     /// Header of a RoCE packet; none: the bytes are the whole frame.
     pub header: Option<RoceHeader>,
-    /// The only receiver, if others have had their copies. None: the receivers that the headers select.
+    /// The only receiver, if the others have received their copies. `None`: the receivers that the headers select.
     pub only: Option<FrameTarget>,
     pub bytes: Vec<u8>,
 }
 
-/// The reason and the begin of a stop of the input.
+/// The reason and the beginning of a stop of the ingress.
 #[derive(Clone, Copy, Debug)]
 struct Stall {
     qpn: u32,
     token: Token,
     since: Instant,
-    /// Others must stop, too, until [`Ingress::end_pause`].
+    /// Senders must pause, too, until [`Ingress::end_pause`].
     pauses: bool,
-    /// The queue pair has been reset or destroyed: it waits for no page any more.
+    /// The queue pair has been reset or destroyed, and waits for no page any more.
     left: bool,
 }
 
-/// The end of a stop of the input by its deadline.
+/// A stop of the ingress that its deadline has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StallEnd {
-    /// How long it was stopped.
+    /// Duration of the stop.
     pub after: Nanos,
-    /// The queue pair whose page has not come in time.
+    /// The queue pair whose page has not become present in time.
     pub timed_out: Option<u32>,
 }
 
-/// One part in so many of a sender's time that all others together may pause it.
+/// All NICs together may pause a sender for one part in so many of its time.
 const PAUSED_PART: u64 = 10;
 
-/// Frames that wait in front of the NIC.
+/// The ingress of a NIC, with its held frames.
 #[derive(Debug)]
 pub(crate) struct Ingress {
     /// NICs that can pause a sender, this one included.
     sharers: u64,
     stall: Option<Stall>,
-    /// Until then others do not stop: what they send waits here, as far as there is room.
+    /// Until then this NIC does not pause senders: frames are held as far as there is room.
     quiet_until: Instant,
-    /// An operator has stopped the input, and senders, until then.
+    /// An operator has stopped the ingress, and pauses senders, until then.
     paused_until: Option<Instant>,
     frames: VecDeque<HeldFrame>,
 }
 
 impl Ingress {
-    /// Nothing waits.
+    /// An ingress that is not stopped.
     pub(crate) fn new(sharers: u32) -> Self {
         Self {
             sharers: u64::from(sharers.max(1)),
@@ -78,7 +79,8 @@ impl Ingress {
         }
     }
 
-    /// When this NIC may pause others again, after a pause.
+    /// The time at which this NIC may pause senders again, after a pause that began at `since` and took `took`
+    /// nanoseconds.
     fn quiet_after(&self, since: Instant, took: u64) -> Instant {
         since + Nanos(took.saturating_mul(PAUSED_PART.saturating_mul(self.sharers)))
     }
@@ -88,7 +90,7 @@ impl Ingress {
         Nanos(timeout.0.checked_div(self.sharers).unwrap_or(timeout.0))
     }
 
-    /// Others go on, if they have been paused for as long as they may be; the input stays as it is.
+    /// Ends the pause of senders if it has taken as long as allowed. The ingress remains stopped.
     pub(crate) fn end_pause(&mut self, now: Instant, timeout: Nanos) {
         let longest = self.longest_pause(timeout);
         if let Some(stall) = self.stall
@@ -103,9 +105,9 @@ impl Ingress {
         }
     }
 
-    /// Stops until the fault is answered.
+    /// Stops the ingress until the fault is answered.
     pub(crate) fn stop(&mut self, now: Instant, qpn: u32, token: Token) {
-        // A second stop, of another member of a group for example, does not forgive the time of the first.
+        // A second stop, by another member of a multicast group for example, does not restart the time of the first.
         let (since, pauses) = match self.stall {
             Some(first) => (first.since, first.pauses),
             None => (now, now >= self.quiet_until),
@@ -119,14 +121,15 @@ impl Ingress {
         });
     }
 
-    /// The queue pair waits for no page any more. The stop ends at the next deadline, which is now.
+    /// Records that the queue pair waits for no page any more. The stop ends at the next deadline, which is due at
+    /// once.
     pub(crate) fn forget(&mut self, qpn: u32) {
         if let Some(stall) = self.stall.as_mut().filter(|stall| stall.qpn == qpn) {
             stall.left = true;
         }
     }
 
-    /// The input goes on. Returns for how long it was stopped.
+    /// Ends the stop. Returns its duration.
     fn end(&mut self, now: Instant) -> Option<Nanos> {
         let stall = self.stall.take()?;
         let took = now.0.saturating_sub(stall.since.0);
@@ -136,7 +139,8 @@ impl Ingress {
         Some(Nanos(took))
     }
 
-    /// As new, after a reset at some time before a stop would have been given up.
+    /// Resets the ingress. A pause of senders counts as if it had taken the longest allowed time, because the time of
+    /// the reset is not known here.
     pub(crate) fn reset(&mut self, timeout: Nanos) {
         if let Some(stall) = self.stall.take().filter(|stall| stall.pauses) {
             let longest = self.longest_pause(timeout);
@@ -146,7 +150,7 @@ impl Ingress {
         self.frames.clear();
     }
 
-    /// Stops the input and senders for an operator, who may do so for as long as wanted.
+    /// Stops the ingress and pauses senders for an operator, without a limit of time.
     pub(crate) fn pause_until(&mut self, until: Instant) {
         self.paused_until = self.paused_until.max(Some(until));
     }
@@ -156,7 +160,7 @@ impl Ingress {
         self.paused_until = self.paused_until.filter(|until| *until > now);
     }
 
-    /// Whether others must stop.
+    /// True if senders must pause.
     pub(crate) fn pauses_others(&self) -> bool {
         self.paused_until.is_some() || self.stall.is_some_and(|stall| stall.pauses)
     }
@@ -165,12 +169,12 @@ impl Ingress {
         self.paused_until.is_some() || self.stall.is_some()
     }
 
-    /// Whether what arrives must wait behind other frames.
+    /// True if arriving frames must be held.
     pub(crate) fn holds_frames(&self) -> bool {
         self.is_stopped() || !self.frames.is_empty()
     }
 
-    /// Whether frames may be taken out.
+    /// True if held frames may be taken out.
     pub(crate) fn has_work(&self) -> bool {
         !self.is_stopped() && !self.frames.is_empty()
     }
@@ -184,7 +188,7 @@ impl Ingress {
         fits
     }
 
-    /// The frame that stopped the input is the first again.
+    /// Puts the frame that stopped the ingress back to the front.
     pub(crate) fn put_back(&mut self, frame: HeldFrame) {
         self.frames.push_front(frame);
     }
@@ -193,13 +197,13 @@ impl Ingress {
         self.frames.pop_front()
     }
 
-    /// Goes on, if this is the fault that was waited for. Returns for how long it was stopped.
+    /// Ends the stop if it waits for this fault. Returns the duration of the stop.
     pub(crate) fn fault_answered(&mut self, now: Instant, token: Token) -> Option<Nanos> {
         let waits = self.stall.is_some_and(|stall| stall.token == token);
         waits.then(|| self.end(now)).flatten()
     }
 
-    /// When the input will have been stopped for too long, or the pause of an operator ends.
+    /// The time at which the stop has lasted too long, or the pause of an operator ends.
     pub(crate) fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
         let stall = self.stall.map(|stall| match stall {
             Stall { left: true, .. } => stall.since,
@@ -209,7 +213,8 @@ impl Ingress {
         [stall, self.paused_until].into_iter().flatten().min()
     }
 
-    /// Ends a stop whose queue pair is gone, and one that has taken too long: then the frame in the way is lost.
+    /// Ends a stop whose queue pair is gone, and one that has lasted too long; in the second case the frame that caused
+    /// it is lost.
     pub(crate) fn give_up(&mut self, now: Instant, timeout: Nanos) -> Option<StallEnd> {
         let stall = self.stall?;
         let timed_out = !stall.left && stall.since + timeout <= now;
@@ -248,7 +253,7 @@ mod tests {
             );
             ingress.fault_answered(Instant(now + 10), Token::ROOM);
         }
-        // The last one took 10, for which it owes 90.
+        // The last pause took 10, so no pause is allowed for 90.
         ingress.reset(TIMEOUT);
         ingress.stop(Instant(2099), 2, Token::ROOM);
         assert!(!ingress.pauses_others());
@@ -264,7 +269,7 @@ mod tests {
         assert!(ingress.pauses_others());
         ingress.fault_answered(Instant(1090), Token::ROOM);
         assert!(!ingress.is_stopped());
-        // Both together took 90, for which 810 are owed.
+        // Both pauses together took 90, so no pause is allowed for 810.
         ingress.stop(Instant(1899), 2, Token::ROOM);
         ingress.stop(Instant(1901), 2, Token::ROOM);
         assert!(ingress.is_stopped() && !ingress.pauses_others());
@@ -299,7 +304,7 @@ mod tests {
         assert_eq!(ingress.next_deadline(TIMEOUT), Some(Instant(1090)));
         let end = ingress.give_up(Instant(1090), TIMEOUT).unwrap();
         assert_eq!((end.after, end.timed_out), (Nanos(90), Some(2)));
-        // 30 of 900.
+        // A pause may take 30 in each 900.
         for (now, pauses) in [(1899, false), (1900, true)] {
             ingress.stop(Instant(now), 2, Token::ROOM);
             assert_eq!(ingress.pauses_others(), pauses);

@@ -18,13 +18,13 @@
 //! | [`Point::Event`]: an entry of an event queue that is not a fault record | `object`: number in the event; `code`: kind; level: unread entries of the event queue | `Drop`. `Delay`: others may overtake it. `Duplicate`. `Overrun`: the device stops. |
 //! | [`Point::AdminCommand`], [`Point::TranslationCommand`]: a command is about to be executed | `code`: opcode; translation: `key` | `Drop`: the queue hangs: this command and those behind it are never executed, until a reset. `Delay`: executed later, and the commands behind it wait. `Fail(status)`: refused with this status (`faultline_abi::Status`), not executed. |
 //! | [`Point::Lookup`]: a look-up in a page table, because the translation cache had no entry | `qpn`; `key`; `va` | `Delay`: the look-up takes so long, in addition to [`NicConfig::lookup`](crate::NicConfig::lookup). |
-//! | [`Point::Request`]: a reliable responder has checked the PSN of a request packet, and is about to execute it | `qpn`; `code`: BTH opcode; `key` and `va` if the packet has a RETH or AtomicETH | `Drop`: as if the packet had been lost. `Fail(nak)`: a NAK code of IBTA table 45 (0–4) is sent; 0 asks for the packet again, and the others end the connection. `Fail(`[`RNR_NAK`]`)`: an RNR NAK with the timer of the queue pair. |
+//! | [`Point::Request`]: a reliable responder has checked the PSN of a request packet, and is about to execute it | `qpn`; `code`: BTH opcode; `key` and `va` if the packet has a RETH or AtomicETH | `Drop`: as if the packet had been lost. `Fail(nak)`: a NAK code of IBTA table 45 (0–4) is sent; 0 requests the packet again, and the others end the connection. `Fail(`[`RNR_NAK`]`)`: an RNR NAK with the timer of the queue pair. |
 //!
 //! # Which injection has an effect
 //!
 //! Injections are compared in the order in which they were added. Each one that matches counts the match. Of those that are
-//! due by `skip`, `every` and `times`, and by the random number if `per_million` asks for one, the first decides; the others
-//! count the match only. Injections with [`Outcome::Report`] decide nothing, and each of them that is due reports.
+//! due by `skip`, `every` and `times`, and by the random number if `per_million` requires one, the first has its effect; the others
+//! count the match only. Injections with [`Outcome::Report`] do not count as the first, and each of them that is due reports.
 //!
 //! # Bounds
 //!

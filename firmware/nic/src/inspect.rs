@@ -26,7 +26,7 @@ pub struct Listing<T> {
     pub next: Option<u32>,
 }
 
-/// What kind of a queue has a number of a queue pair.
+/// The kind of queue that a queue pair number names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QueueKind {
@@ -62,13 +62,13 @@ pub struct QueuePairInfo {
     pub peer_qpn: Option<u32>,
     /// Bytes of payload in a full packet.
     pub mtu: u32,
-    /// What becomes of requests whose pages are missing.
+    /// Fault policy.
     pub fault_policy: FaultPolicy,
     /// Send work requests that are posted and not completed.
     pub sends_pending: u32,
     /// It waits for a page.
     pub waits_for_page: bool,
-    /// What it has sent and received.
+    /// Packets and bytes that it has sent and received.
     pub traffic: Traffic,
 }
 
@@ -80,7 +80,7 @@ pub struct RegionInfo {
     pub key: u32,
     /// Protection domain.
     pub pd: u32,
-    /// First address, as the user of the key counts.
+    /// First address, as users of the key specify it.
     pub iova: u64,
     /// Bytes.
     pub length: u64,
@@ -126,11 +126,11 @@ pub struct ContextInfo {
     pub context: u32,
     /// Protection domains, queue pairs, CQs and SRQs.
     pub objects: u32,
-    /// The process, if the driver has told it.
+    /// The process, if the driver has reported it.
     pub process: Option<Process>,
 }
 
-/// A process in the guest, as the guest's driver has named it. Nothing depends on whether that is true.
+/// A process in the guest, as the guest's driver has reported it. Nothing depends on whether that is true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Process {
@@ -142,7 +142,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process with this id and name; `None` if the id is 0: not told.
+    /// The process with this id and name; `None` if the id is 0, which means: not reported.
     pub fn new(pid: u32, comm: [u8; 16]) -> Option<Self> {
         let name = comm.iter().take_while(|byte| **byte != 0);
         let printable = |byte: &u8| match byte {
@@ -167,7 +167,7 @@ impl Nic {
         self.queues.get(qpn).map(|queue| queue_info(qpn, queue))
     }
 
-    /// The PSNs at which a queue pair is.
+    /// The next PSNs of a queue pair.
     pub fn queue_pair_psns(&self, qpn: u32) -> Option<Psns> {
         match self.queues.get(qpn)? {
             Queue::Pair(qp) => Some(qp.psns()),
@@ -253,7 +253,7 @@ fn queue_info(qpn: u32, queue: &Queue) -> QueuePairInfo {
     }
 }
 
-/// What all of them have.
+/// The fields that all kinds have.
 fn without_queues(qpn: u32, queue: &Queue) -> QueuePairInfo {
     QueuePairInfo {
         qpn,

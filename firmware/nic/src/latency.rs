@@ -1,22 +1,23 @@
-//! A model of the latency of hardware: for how long the NIC sends nothing, beside look-ups in page tables
-//! ([`NicConfig::lookup`](crate::NicConfig::lookup)).
+//! A model of the latency of hardware: the time in which the NIC sends nothing, in addition to that of look-ups in page
+//! tables ([`NicConfig::lookup`](crate::NicConfig::lookup)).
 //!
-//! The NIC is one pipeline: what one queue pair waits for delays the others, too. What arrives is not delayed, but its answer is.
+//! The NIC is one pipeline: the latency of one queue pair delays the others, too. Arriving packets are not delayed, but
+//! their answers are.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::time::Nanos;
 
-/// The latency of what hardware does for each work request. Zero: none.
+/// Latency of the steps that hardware takes for each work request. Zero: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// From the doorbell of a send queue until the NIC begins with it.
+    /// From the doorbell of a send queue until the NIC begins to handle it.
     pub doorbell: Nanos,
     /// For each work request that the doorbell announces: the DMA reads of the request and of its data. They do not overlap.
     pub pcie: Nanos,
     /// Queue pairs whose state the NIC keeps; 0: all.
     pub qp_cache_entries: u32,
-    /// Reading the state of another queue pair, when it sends or receives.
+    /// Time to read the state of a queue pair that is not in the cache, when it sends or receives.
     pub qp_cache_miss: Nanos,
 }
 
@@ -26,7 +27,7 @@ impl Latency {
     }
 }
 
-/// Queue pairs whose state is in the NIC: the least recently used one gives way.
+/// The queue pairs whose state is in the NIC. A new one replaces the least recently used one.
 #[derive(Debug, Default)]
 pub(crate) struct QpCache {
     uses: u64,
@@ -35,7 +36,7 @@ pub(crate) struct QpCache {
 }
 
 impl QpCache {
-    /// A queue pair is used, one of `entries` at most that are kept. Returns false if its state was not there.
+    /// Uses a queue pair; the cache keeps `entries` at most. Returns false if its state was not in the cache.
     pub(crate) fn touch(&mut self, qpn: u32, entries: u32) -> bool {
         self.uses = self.uses.wrapping_add(1);
         let before = self.last_use.insert(qpn, self.uses);

@@ -16,7 +16,7 @@
 //! - `ethernet`, `multicast`, `steering`, `rss`, `headers`: frames that are not addressed to one queue pair
 //! - `offload`: checksums and segmentation
 //! - `diagnostic`: what a NIC reports of its work, for logs, metrics and traces
-//! - [`inspect`]: read-only views of the objects, for operators; `nic/operator`: what these ask for
+//! - [`inspect`]: read-only views of the objects, for operators; `nic/operator`: operations for them
 //! - [`injection`]: errors and delays that an operator injects
 //! - `latency`: a model of the latency of hardware
 //! - `work`: the cost of operations, so that no guest can occupy the engine

@@ -1,4 +1,4 @@
-//! Multicast groups: which queue pairs get the datagrams that are sent to them (IBTA 10.5.2).
+//! Multicast groups: the queue pairs that receive the datagrams of each group (IBTA 10.5.2).
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ pub(crate) struct Netdev {
 }
 
 impl Netdev {
-    /// Does what a SET_NETDEV command says. Its values have been checked.
+    /// Applies a SET_NETDEV command, whose values have been checked.
     pub(crate) fn configure(&mut self, cmd: &SetNetdev) {
         self.mac = MacAddr(cmd.mac);
         self.mtu = cmd.mtu.get();
@@ -27,7 +27,7 @@ impl Netdev {
         self.qpn = cmd.qpn.get();
     }
 
-    /// Whether it has asked for frames to this address.
+    /// True if the driver has requested frames to this address.
     pub(crate) fn wants(&self, dst: MacAddr) -> bool {
         dst == self.mac
             || dst.is_broadcast()

@@ -177,7 +177,7 @@ impl Nic {
         self.remains.take()
     }
 
-    /// The configuration that the NIC was made with, and [`Nic::set_lookup`] has changed.
+    /// The configuration with which the NIC was created, changed by [`Nic::set_lookup`].
     pub fn config(&self) -> &NicConfig {
         &self.core.config
     }
@@ -197,8 +197,8 @@ impl Nic {
         self.registers.enabled() && self.core.fatal == 0
     }
 
-    /// The doorbell pages that are in use in their order, the kernel's page 0 included: number, and a version that tells
-    /// one user of a page from the next. Pages of a device that is not enabled are not looked at.
+    /// The doorbell pages that are in use in their order, the kernel's page 0 included: number, and a version that
+    /// differs between users of the same page. Pages of a device that is not enabled are not polled.
     pub fn doorbell_pages(&self) -> impl Iterator<Item = (u32, u64)> {
         let enabled = self.registers.enabled();
         let contexts = self
@@ -505,7 +505,7 @@ impl Nic {
         self.core.diagnostics.pop()
     }
 
-    /// How many diagnostics have given way to newer ones since the last call.
+    /// Number of diagnostics that newer ones have replaced since the last call.
     pub fn take_lost_diagnostics(&mut self) -> u64 {
         self.core.diagnostics.take_lost()
     }
@@ -548,7 +548,7 @@ impl Nic {
         self.report_fatal(now);
     }
 
-    /// Queue pairs whose completions were lost fail.
+    /// Fails the queue pairs whose completions were lost.
     fn fail_after_lost_completions<M: Dma>(&mut self, now: Instant, mem: &M, turn: u64) {
         while let Some(number) = self.core.next_lost_completion() {
             self.core.charge(work::OPERATION);

@@ -83,7 +83,7 @@ fn fill_ipv4(head: &mut [u8], headers: &Headers) {
     }
 }
 
-/// Fills in the checksums of a frame: `head` is the beginning of `frame`, headers and all, or more.
+/// Fills in the checksums of a frame. `head` is the beginning of `frame`, with all headers at least.
 pub(crate) fn fill_checksums<M: Dma>(
     head: &mut [u8],
     headers: &Headers,
@@ -110,8 +110,8 @@ pub(crate) fn whole_transport(headers: &Headers, frame_len: usize) -> Option<Tra
     headers.transport.filter(|_| whole)
 }
 
-/// Sums from `start` to the end of the frame; the sum goes `offset` bytes behind `start`. What stands there is
-/// summed too: software has put the pseudo header's sum there.
+/// Sums from `start` to the end of the frame, and writes the sum `offset` bytes behind `start`. The earlier value of
+/// that field is included, because software has written the sum of the pseudo header there.
 pub(crate) fn fill_partial<M: Dma>(
     head: &mut [u8],
     (start, offset): (usize, usize),
@@ -169,8 +169,8 @@ fn check_parsed<M: Dma>(head: &[u8], headers: &Headers, frame: &Payload<'_, M>) 
     }
 }
 
-/// The headers of one segment, without TCP's checksum: `len` bytes of payload, of a packet that is cut into pieces of
-/// `mss` bytes of which this is number `index`.
+/// The headers of one segment, without TCP's checksum: of number `index` of a packet that is segmented into pieces of
+/// `mss` bytes, with `len` bytes of payload.
 pub(crate) fn segment_head(
     template: &[u8],
     headers: &Headers,
@@ -210,7 +210,7 @@ pub(crate) fn segment_head(
     head
 }
 
-/// Completes the head of a segment: where its packet ends has changed with its length.
+/// Completes the headers of a segment, whose packet ends at another position than that of the template.
 pub(crate) fn finish_segment<M: Dma>(
     head: &mut [u8],
     headers: &Headers,

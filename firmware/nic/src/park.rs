@@ -1,7 +1,7 @@
-//! Shares of the memory for packets that wait in the device until their pages are there.
+//! Shares of the memory for packets that wait in the device for missing pages.
 //!
-//! The memory is the NIC's, and pages may never come: a user context gets as much as it leaves to others, as it does of the
-//! places for page faults. The kernel does not compete with itself.
+//! The memory belongs to the NIC, and pages may never become present. So a user context may have as much as it leaves
+//! to others, as it does of the places for page faults. The kernel does not compete with itself.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-/// Bytes that are taken, and by which context.
+/// Number of reserved bytes, in all and by context.
 #[derive(Debug, Default)]
 pub(crate) struct Park {
     used: usize,

@@ -1,4 +1,4 @@
-//! Where packets of a QP or an address handle go, ready to be put before a payload.
+//! Paths of QPs and address handles: the headers in front of their payloads.
 
 use faultline_abi::Status;
 use faultline_abi::qp::AddressVector;
@@ -35,7 +35,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Resolves an address vector. `flow` spreads the UDP source port (IBTA A17.9.2 leaves the choice to us).
+    /// Resolves an address vector. `flow` selects the UDP source port (IBTA A17.9.2 leaves the choice to us).
     pub(crate) fn resolve(
         av: &AddressVector,
         gids: &[Option<GidEntry>],
@@ -74,7 +74,7 @@ impl Path {
         })
     }
 
-    /// Sends from this UDP port, or if it is zero from one that follows from the flow.
+    /// Sets the UDP source port. Zero: the port that follows from the flow.
     pub(crate) fn set_udp_port(&mut self, port: u16) {
         self.udp_src_port = match port {
             0 => udp_port(self.flow),

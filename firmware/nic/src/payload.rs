@@ -160,7 +160,7 @@ impl<'a, M: Dma> Payload<'a, M> {
         }
     }
 
-    /// The same payload, whose first bytes are read into `head` now and will not change any more.
+    /// The same payload, but its first bytes are read into `head` now and do not change any more.
     pub(crate) fn with_own_head<'b>(&self, head: &'b mut [u8]) -> Result<Payload<'b, M>, DmaError>
     where
         'a: 'b,
@@ -182,7 +182,7 @@ impl<'a, M: Dma> Payload<'a, M> {
                 skip: skip + own.len() - before.len(),
                 len,
             },
-            // It is as long already.
+            // Its own head is longer already.
             whole @ Self::Guest { .. } => whole,
         })
     }
@@ -194,7 +194,7 @@ impl<'a, M: Dma> Payload<'a, M> {
         Ok(head)
     }
 
-    /// A copy of all of it.
+    /// A copy of the whole payload.
     pub fn to_vec(&self) -> Result<Vec<u8>, DmaError> {
         let mut bytes = vec![0; self.len()];
         self.read(0, &mut bytes)?;

@@ -15,7 +15,7 @@ use crate::table::Table;
 /// QP number of the general services interface, fixed by IBTA 3.5.1.
 pub(crate) const GSI_QPN: u32 = 1;
 
-/// What has a number of a queue pair.
+/// An object that has a queue pair number.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -31,7 +31,7 @@ pub(crate) enum Queue {
 }
 
 impl Queue {
-    /// Bytes of one that has nothing to do.
+    /// Bytes of an idle one.
     pub(crate) const SIZE: usize = size_of::<Self>();
 
     /// Set of counters to which its packets are added.
@@ -43,7 +43,7 @@ impl Queue {
         }
     }
 
-    /// Counts what it has sent or received.
+    /// Counts of its packets and bytes, sent and received.
     #[inline]
     pub(crate) fn traffic_mut(&mut self) -> Option<&mut Traffic> {
         match self {
@@ -81,7 +81,7 @@ impl Queue {
         }
     }
 
-    /// Places in indirection tables, groups and flows that name it.
+    /// Indirection tables, groups and flows that refer to it.
     pub(crate) fn references_mut(&mut self) -> &mut References {
         match self {
             Self::Pair(qp) => &mut qp.references,
@@ -90,7 +90,7 @@ impl Queue {
         }
     }
 
-    /// Whether flows and the netdev can deliver Ethernet frames to it.
+    /// True if flows and the netdev can deliver Ethernet frames to it.
     pub(crate) fn takes_flows(&self) -> bool {
         match self {
             Self::Pair(qp) => qp.endpoint.config.kind == QpType::Raw,
@@ -99,7 +99,7 @@ impl Queue {
         }
     }
 
-    /// Whether it can be an entry of an indirection table.
+    /// True if it can be an entry of an indirection table.
     pub(crate) fn takes_hashed_frames(&self) -> bool {
         match self {
             Self::Pair(qp) => qp.endpoint.config.kind == QpType::Raw,
@@ -108,7 +108,7 @@ impl Queue {
         }
     }
 
-    /// A send doorbell. Returns false if the index is out of range, or there is no send queue.
+    /// Handles a send doorbell. Returns false if the index is out of range, or there is no send queue.
     #[inline]
     pub(crate) fn ring_send<M: Dma>(&mut self, cx: &mut Context<'_, M>, producer: u32) -> bool {
         match self {
@@ -117,7 +117,7 @@ impl Queue {
         }
     }
 
-    /// A receive doorbell, which software rings only if the record asks for it.
+    /// Handles a receive doorbell, which software rings only if the record requests it.
     pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         match self {
             Self::Pair(qp) => qp.ring_receive(cx),
@@ -144,7 +144,7 @@ impl Queue {
         }
     }
 
-    /// It was removed from the ready queue.
+    /// Records that it was removed from the ready queue.
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         match self {
             Self::Pair(qp) => qp.left_ready_queue(core),
@@ -153,7 +153,8 @@ impl Queue {
         }
     }
 
-    /// An Ethernet frame arrives, from a flow with this tag. Returns false if it has stopped the input and must be held.
+    /// Receives an Ethernet frame from a flow with this tag. Returns false if it has stopped the ingress and must be
+    /// held.
     pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -168,7 +169,7 @@ impl Queue {
         }
     }
 
-    /// A fault has been answered that it may wait for.
+    /// Handles the answer to a fault that it may wait for.
     pub(crate) fn fault_answered<M: Dma>(&mut self, cx: &mut Context<'_, M>, call: Call) {
         match self {
             Self::Pair(qp) => qp.fault_answered(cx, call),
@@ -182,13 +183,13 @@ impl Queue {
         match self {
             Self::Pair(qp) => qp.fail_with_event(cx, kind),
             Self::Work(wq) => wq.fail_with_event(cx, kind),
-            // It has no states.
+            // It has no state.
             Self::Rss(_) => {}
         }
     }
 }
 
-/// All of them.
+/// All queue pairs, work queues and RSS queue pairs.
 #[derive(Debug)]
 pub(crate) struct Queues {
     table: Table<Queue>,
@@ -196,7 +197,7 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// None yet of `max`, of which the first has the number `first`.
+    /// A table for `max` of them, of which the first has the number `first`.
     pub(crate) fn new(max: u32, first: u32) -> Self {
         Self {
             table: Table::new(max, first),
@@ -229,7 +230,7 @@ impl Queues {
         Some(GSI_QPN)
     }
 
-    /// Places from `from` on, with what is there. The first is that of QP1, and those of the table follow.
+    /// Places from `from` on, with their content. The first is that of QP1, and those of the table follow.
     pub(crate) fn places(&self, from: u32) -> impl Iterator<Item = (u32, Option<(u32, &Queue)>)> {
         let gsi = self.gsi.as_deref().map(|queue| (GSI_QPN, queue));
         let first = (from == 0).then_some((0, gsi));

@@ -35,7 +35,7 @@ pub(crate) type SgList = SmallVec<[SgEntry; 2]>;
 pub(crate) struct RecvWr {
     /// Returned in the completion.
     pub tag: u32,
-    /// Where the message goes.
+    /// The buffers of the message.
     pub sges: SgList,
     /// Sum of the lengths.
     pub capacity: u64,
@@ -88,7 +88,7 @@ impl RecvRing {
         self.ring.stride_shift()
     }
 
-    /// Moves the requests that have not been taken to the start of another ring, where counts begin anew. After an
+    /// Moves the requests that have not been taken to the start of another ring, where indices begin at 0. After an
     /// error nothing has changed: `InUse` if they don't fit. Also returns the number of bytes that were moved.
     pub(crate) fn resize<M: Dma>(&mut self, mem: &M, ring: Ring) -> (Result<(), Status>, usize) {
         let Ok(posted) = self.posted(mem, u32::MAX) else {

@@ -1,4 +1,4 @@
-//! Rings in guest memory: where their entries are.
+//! Rings in guest memory: the addresses of their entries.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -63,7 +63,7 @@ impl Ring {
         if !well_formed || (u64::from(count) << shift) < need {
             return Err(Status::BadRing);
         }
-        // Of a list that is too long the ring needs the first ones only.
+        // If the list is too long, the ring needs only its first pages.
         let needed = u32::try_from(need.div_ceil(1 << shift));
         let count = needed.map_or(count, |needed| needed.min(count));
         let held = match desc.levels {
@@ -114,7 +114,7 @@ impl Ring {
         })
     }
 
-    /// Address of the word in the record that says how many entries have been taken.
+    /// Address of the word in the record that has the number of entries taken.
     pub(crate) fn consumer_word(&self) -> u64 {
         self.record()
             .wrapping_add(core::mem::offset_of!(WqRecord, consumer) as u64)

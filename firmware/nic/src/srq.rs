@@ -9,13 +9,13 @@ use crate::tag::list::TagList;
 pub(crate) struct Srq {
     /// Protection domain of its buffers.
     pub pd: u32,
-    /// User context that made it.
+    /// User context that created it.
     pub uctx: u32,
     /// Queue pairs that use it.
     pub refs: References,
     /// The event SRQ_ERROR has been raised: a process can break a ring again and again, and a driver must be able to read
     /// all events.
-    pub error_told: bool,
+    pub error_reported: bool,
     /// Event when fewer are posted; 0 = none.
     pub limit: u32,
     /// The requests.

@@ -89,7 +89,7 @@ pub(crate) struct Steering {
     others: Vec<(u32, Flow)>,
 }
 
-/// Fields and the headers that they are in: a mask may not ask for one without asking for the other.
+/// True if the headers do not contradict each other, and the mask selects only fields of these headers.
 fn mask_is_sound(headers: u32, mask: &FlowFields) -> bool {
     let has = |bits: u32| headers & bits != 0;
     let ip = has(FLOW_HAS_IPV4 | FLOW_HAS_IPV6);

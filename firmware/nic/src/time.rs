@@ -2,7 +2,7 @@
 
 use core::ops::Add;
 
-/// A point in time: nanoseconds since the device's clock started. The firmware never asks for it.
+/// A point in time: nanoseconds since the device's clock started. The firmware never reads a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Instant(pub u64);
@@ -13,12 +13,12 @@ pub struct Instant(pub u64);
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Whole microseconds; as many as can be said, if there are more.
+    /// Whole microseconds; saturates.
     pub const fn from_micros(us: u64) -> Self {
         Self(us.saturating_mul(1000))
     }
 
-    /// Whole milliseconds; as many as can be said, if there are more.
+    /// Whole milliseconds; saturates.
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }

@@ -1,16 +1,16 @@
-//! What things cost: how a NIC sees that others must have their turn.
+//! The cost of operations, by which a NIC determines when it is the turn of others.
 //!
-//! The unit is the time that an entry of a page table takes to write, some nanoseconds. The figures are what was
-//! measured, roughly; what matters is that nothing which a guest can ask for without end is free.
+//! The unit is the time to write an entry of a page table, some nanoseconds. The values are rough measurements. It
+//! matters only that no operation which a guest can request without limit is free.
 
 use std::cell::Cell;
 
 /// A completion.
 pub(crate) const COMPLETION: u64 = 32;
-/// An asynchronous event. More than it takes to write: the driver must have time to read them, for there is an end to
-/// how many may wait.
+/// An asynchronous event. Its cost is more than the time to write it, so that the driver has time to read events: the
+/// number of those that wait is limited.
 pub(crate) const EVENT: u64 = 256;
-/// A request without packets, or a look at a queue pair that has nothing to send.
+/// A request without packets, or a poll of a queue pair that has nothing to send.
 pub(crate) const OPERATION: u64 = 32;
 /// A doorbell, an operation on a tag list, a flow that a frame is compared with.
 pub(crate) const LOOK: u64 = 8;
@@ -20,16 +20,16 @@ pub(crate) const NODE: u64 = 128;
 pub(crate) const PAGE: u64 = 4;
 /// A node of a page table is freed, or a window of a queue pair.
 pub(crate) const FREE: u64 = 32;
-/// A command, without what it goes through.
+/// A command, without the cost of the objects that it goes through.
 pub(crate) const COMMAND: u64 = 128;
 /// A frame for one receiver, without its bytes.
 const FRAME: u64 = 64;
 /// Bytes that are copied in one unit.
 const BYTES: usize = 16;
-/// As much as one may do before others have their turn: about a millisecond.
+/// The cost of one turn, before it is the turn of others: about a millisecond.
 pub const TURN: u64 = 1 << 18;
 
-/// Counts work where the NIC's own count is out of reach.
+/// Counts work in places that the NIC's own count does not reach.
 #[derive(Debug, Default)]
 pub(crate) struct Meter(Cell<u64>);
 

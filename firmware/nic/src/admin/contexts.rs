@@ -9,8 +9,8 @@ use crate::nic::Nic;
 use crate::references::References;
 
 impl Nic {
-    /// The process that owns a user context, as the driver has named it: process id (0: not told) and name (up to the first
-    /// NUL; any bytes). `None`: there is no such context.
+    /// The process that owns a user context, as the driver has reported it: process id (0: not reported) and name (up
+    /// to the first NUL; any bytes). `None` if no such context exists.
     pub fn process_of(&self, uctx: u32) -> Option<(u32, [u8; 16])> {
         let uctx = self.core.uctxs.get(uctx)?;
         Some((uctx.pid, uctx.comm))

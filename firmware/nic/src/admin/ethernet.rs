@@ -119,7 +119,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Counts one more reference to a queue.
+    /// Adds a reference to a queue.
     fn hold_queue(&mut self, number: u32) {
         if let Some(queue) = self.queues.get_mut(number) {
             queue.references_mut().add();
@@ -161,7 +161,7 @@ impl Nic {
         cmd: &CreateFlow,
         fields: Option<(FlowFields, FlowFields)>,
     ) -> Result<u32, Status> {
-        // The rules behind it move.
+        // Adding a rule moves the rules behind it.
         self.core.charge(self.steering.cost());
         let flow = self.steering.create(cmd, fields)?;
         self.hold_queue(cmd.qpn.get());
@@ -297,7 +297,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Counts one RSS queue pair less of an indirection table.
+    /// Removes the reference of an RSS queue pair to an indirection table.
     pub(super) fn release_rwq_ind_table(&mut self, number: u32) {
         if let Some(table) = self.rwq_ind_tables.get_mut(number) {
             table.refs.remove();

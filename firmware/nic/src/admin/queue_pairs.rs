@@ -236,7 +236,7 @@ impl Nic {
         }
     }
 
-    /// Counts one user less of each object that a queue was created with.
+    /// Removes the references to the objects that a queue was created with.
     fn release_objects(&mut self, config: &QpConfig) {
         for cqn in [config.send_cqn, config.recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {

@@ -126,7 +126,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Completions that wait for a notice by the old parameters cause it at once.
+    /// Changes the moderation of a CQ. A completion event that the old parameters delay is written at once.
     pub(super) fn modify_cq<M: Dma>(
         &mut self,
         now: Instant,
@@ -235,7 +235,7 @@ impl Nic {
             pd,
             uctx,
             refs: References::default(),
-            error_told: false,
+            error_reported: false,
             limit,
             ring: RecvRing::new(ring, cmd.max_sge),
             xrc: is_xrc.then_some((xrcd, cqn)),

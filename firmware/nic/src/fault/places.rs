@@ -1,11 +1,11 @@
 //! Places for outstanding faults: how many each user context has, and which queue pairs wait for one.
 //!
-//! The queue pair that is next is found without a scan. Each context has a line of its own, and the contexts that have
-//! one are ordered by the number of their places: if the first of them may not have one more, none may. A queue pair
-//! waits at most once, and leaves its line when it is reset or destroyed, so the lines are never longer than the number
-//! of queue pairs.
+//! The next queue pair is found without a scan. Each context has a line of waiting queue pairs, and the contexts with a
+//! line are ordered by the number of their places: if the first of them may not have another place, none may. A queue
+//! pair waits at most once, and leaves its line when it is reset or destroyed, so the lines have at most as many
+//! entries as there are queue pairs.
 //!
-//! While no queue pair waits for a place, to take one or to give it back changes two counters.
+//! While no queue pair waits, taking and freeing a place changes two counters only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ struct Waiter {
 #[derive(Debug, Default)]
 struct Share {
     places: usize,
-    /// Numbers of the arrivals of its queue pairs that wait.
+    /// Arrival numbers of its waiting queue pairs.
     line: BTreeSet<u64>,
 }
 
@@ -35,18 +35,18 @@ type Rank = (usize, u64, u32);
 #[derive(Debug, Default)]
 pub(super) struct Places {
     used: usize,
-    /// By number of the context, as far as they have had places or a line.
+    /// By number of the context, up to the highest that has had places or a line.
     shares: Vec<Share>,
     ranks: BTreeSet<Rank>,
     arrivals: u64,
-    /// By number of arrival, so the oldest first.
+    /// By arrival number, so the oldest is first.
     waiters: BTreeMap<u64, Waiter>,
     /// Arrival by number of the queue pair.
     by_qp: BTreeMap<u32, u64>,
 }
 
 impl Share {
-    /// The kernel does not compete with itself: its places do not count.
+    /// The kernel does not compete with itself, so its places do not count.
     fn rank(&self, uctx: u32) -> Option<Rank> {
         let places = if uctx == 0 { 0 } else { self.places };
         Some((places, *self.line.first()?, uctx))
@@ -54,8 +54,9 @@ impl Share {
 }
 
 impl Places {
-    /// Whether a context may have one more: as long as it has fewer than are free for all. So one can take half of them,
-    /// and pages that never come, behind a file system that has stopped, hold up only the process that asked for them.
+    /// True if a context may have another place: if it has fewer than are free. So one context can take half of the
+    /// places, and pages that never become present (because a file system has stopped, for example) delay only the
+    /// process that accesses them.
     pub(crate) fn has_room(&self, uctx: u32, limit: u32) -> bool {
         let own = self.shares.get(uctx as usize).map_or(0, |own| own.places);
         self.allows(if uctx == 0 { 0 } else { own }, limit)
@@ -86,7 +87,7 @@ impl Places {
         self.ranks.extend(after);
     }
 
-    /// The context has one more fault.
+    /// Counts another fault of a context.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "each place is taken and released once, and there are fewer than 2^32"
@@ -96,7 +97,7 @@ impl Places {
         self.change(uctx, |share| share.places += 1);
     }
 
-    /// The context has one less.
+    /// Counts one fault of a context less.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "each place is taken and released once, and there are fewer than 2^32"
@@ -106,7 +107,7 @@ impl Places {
         self.change(uctx, |share| share.places -= 1);
     }
 
-    /// The queue pair waits for a place of this context, unless it waits already.
+    /// Makes the queue pair wait for a place of this context, unless it waits already.
     pub(crate) fn wait(&mut self, since: Instant, qpn: u32, uctx: u32) {
         if self.by_qp.contains_key(&qpn) {
             return;
@@ -120,7 +121,7 @@ impl Places {
         });
     }
 
-    /// The queue pair waits no longer.
+    /// Ends the wait of a queue pair.
     pub(crate) fn leave(&mut self, qpn: u32) {
         if let Some(arrival) = self.by_qp.get(&qpn) {
             self.remove(*arrival);
@@ -136,15 +137,15 @@ impl Places {
         Some(qpn)
     }
 
-    /// Whether a queue pair waits that may have a place.
+    /// True if a waiting queue pair may have a place.
     pub(crate) fn has_next(&self, limit: u32) -> bool {
         self.ranks
             .first()
             .is_some_and(|(places, ..)| self.allows(*places, limit))
     }
 
-    /// Takes the next queue pair that may have a place out of its line: of the context with the fewest places, and of
-    /// contexts with as many the one that has waited longest.
+    /// Removes the next queue pair that may have a place from its line, and returns it. It is of the context with the
+    /// fewest places; of contexts with equally many, the queue pair that has waited longest is next.
     pub(crate) fn next(&mut self, limit: u32) -> Option<u32> {
         let (places, arrival, _) = *self.ranks.first()?;
         if !self.allows(places, limit) {
@@ -153,18 +154,18 @@ impl Places {
         self.remove(arrival)
     }
 
-    /// Time since which the oldest waits.
+    /// Time since which the oldest has waited.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.waiters.values().next().map(|waiter| waiter.since)
     }
 
-    /// Takes the oldest out of its line.
+    /// Removes the oldest from its line, and returns it.
     pub(crate) fn pop_oldest(&mut self) -> Option<u32> {
         let arrival = *self.waiters.keys().next()?;
         self.remove(arrival)
     }
 
-    /// Queue pairs that wait.
+    /// Number of waiting queue pairs.
     pub(crate) fn waiting(&self) -> usize {
         self.waiters.len()
     }
@@ -232,10 +233,10 @@ mod tests {
         for (at, qpn, uctx) in [(1, 10, 1), (2, 20, 2), (3, 30, 3), (4, 31, 3), (5, 5, 0)] {
             places.wait(Instant(at), qpn, uctx);
         }
-        // Two are free: for the contexts that have less than two.
+        // Two places are free, for contexts with fewer than two.
         assert_eq!(places.next(LIMIT), Some(30));
         take(&mut places, 3, 1);
-        // One is free, and context 3 has one: the kernel takes what there is.
+        // One place is free, and context 3 has one, so only the kernel may take it.
         assert_eq!(places.next(LIMIT), Some(5));
         assert_eq!(places.next(LIMIT), None);
         assert!(!places.has_next(LIMIT));

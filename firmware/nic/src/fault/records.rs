@@ -14,16 +14,16 @@ const MAX_KEPT: usize = 4096;
 pub(crate) struct Records {
     /// An operator holds the queue: no record is written.
     pub held: bool,
-    /// As if the queue had no room.
+    /// The queue counts as full.
     pub full: bool,
-    /// An injected overrun: no queue pair is called for room until then.
+    /// End of an injected overrun: until then, no queue pair is called for room.
     pub no_room_until: Instant,
-    /// The oldest first.
+    /// Kept records, the oldest first.
     kept: VecDeque<Eqe>,
 }
 
 impl Records {
-    /// The state of an operator's switches after a reset: they stay, and the records are gone.
+    /// The state after a reset: the operator's switches remain, the records are dropped.
     pub(crate) fn after_reset(&self) -> Self {
         Self {
             held: self.held,
@@ -32,7 +32,7 @@ impl Records {
         }
     }
 
-    /// Whether the record of a new fault can be taken. `room`: there is room in the ring.
+    /// True if the record of a new fault can be accepted. `room`: the ring has room.
     pub(crate) fn has_room(&self, room: bool) -> bool {
         match (self.full, self.held) {
             (true, _) => false,
@@ -42,13 +42,13 @@ impl Records {
         }
     }
 
-    /// Whether a record must be kept, whether there is room in the ring or not.
+    /// True if records must be kept even if the ring has room.
     pub(crate) fn must_keep(&self) -> bool {
         self.held || !self.kept.is_empty()
     }
 
-    /// Keeps a record. Those of new faults are refused before by [`Records::has_room`], so only delayed ones exceed the limit, whose
-    /// number is limited, too; and copies, which are dropped beyond twice the limit.
+    /// Keeps a record. The limit does not apply here: [`Records::has_room`] refuses new faults beyond it. Only delayed
+    /// records exceed it, whose number is limited, too, and copies, which are dropped beyond twice the limit.
     pub(crate) fn keep(&mut self, record: Eqe) {
         if self.kept.len() < 2 * MAX_KEPT {
             self.kept.push_back(record);

@@ -1,11 +1,11 @@
 //! Entries with stable indices, and lists through them.
 //!
-//! An entry is a member of several lists at once by a [`Link`] for each. To add or remove one takes a constant time and
-//! allocates nothing, except while the slab grows to the largest number of entries that it has had.
+//! An entry is a member of several lists at once, by one [`Link`] for each. Adding and removing an entry takes constant
+//! time and allocates nothing, except while the slab grows to the largest number of entries so far.
 
 use crate::number::len32;
 
-/// The entry with this index, which is created with those below it.
+/// The entry with this index. If it does not exist, it is created with all entries below it.
 pub(super) fn entry<T: Default>(entries: &mut Vec<T>, index: u32) -> Option<&mut T> {
     let index = index as usize;
     if index >= entries.len() {

@@ -118,7 +118,7 @@ fn tokens_are_never_used_twice() {
     assert!(unit.answer(Token::ROOM, true).is_none());
 }
 
-/// A queue pair that is destroyed after its fault was answered is not called, and what waits behind it is.
+/// A queue pair that is destroyed after its fault was answered is not called, and later answers are handled.
 #[test]
 fn an_answer_does_not_wait_for_a_queue_pair_that_has_left() {
     let mut unit = unit();

@@ -79,8 +79,7 @@ impl Waits {
         self.waits.get(first).map(|wait| wait.qpn)
     }
 
-    /// The queue pair waits for the fault with this index, and no longer for the one that the same part of it waited for
-    /// before.
+    /// Makes the queue pair wait for the fault with this index. The same part of it no longer waits for another fault.
     pub(crate) fn join(&mut self, fault: u32, qpn: u32, kind: WaitKind) {
         let bit = 1 << kind as u8;
         let (mut same_fault, mut same_kind) = (None, None);
@@ -153,7 +152,7 @@ impl Waits {
         self.remove(first)
     }
 
-    /// The queue pair waits for nothing any more.
+    /// Ends all waits of the queue pair.
     pub(crate) fn leave(&mut self, qpn: u32) {
         while let Some(index) = self.first_of(qpn) {
             self.remove(index);

@@ -13,14 +13,14 @@ use crate::fault::Token;
 use crate::nic::Nic;
 use crate::time::Instant;
 
-/// What becomes of the next command of a queue.
+/// The effect of injections on the next command of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandFate {
-    /// It is executed.
+    /// The command is executed.
     Execute,
-    /// It and those behind it are not executed yet.
+    /// The command waits, and those behind it.
     Wait,
-    /// It is refused.
+    /// The command is refused.
     Refuse(Status),
 }
 
@@ -32,7 +32,8 @@ impl Nic {
         }
     }
 
-    /// What becomes of the next command. It passes the point once, also if it is looked at again in a later turn.
+    /// Determines the effect of injections on the next command. A command passes the point once, even if several turns
+    /// read it.
     #[inline]
     pub(crate) fn command_fate(
         &mut self,
@@ -91,13 +92,13 @@ impl Nic {
         fate
     }
 
-    /// The delay of the command that has stopped a queue is over. The queue goes on in the next turn.
+    /// Ends the delay of the command that has stopped a queue. The queue continues in the next turn.
     pub(super) fn open_gate(&mut self, now: Instant, queue: CommandQueue) {
         self.rings_mut(queue).gate = Gate::Passed;
         self.core.defer(now);
     }
 
-    /// RESUME, of a NIC with injections for answers. Returns the number of queue pairs that waited.
+    /// Executes RESUME in a NIC with injections for answers. Returns the number of queue pairs that waited.
     #[cold]
     pub(crate) fn resume_with_injections<M: Dma>(
         &mut self,

@@ -15,7 +15,7 @@ use crate::time::{Instant, Nanos};
 use crate::work;
 
 impl<M: Dma> Context<'_, M> {
-    /// As [`Context::complete`], of a NIC with injections for completions, or with delayed completions.
+    /// Does what [`Context::complete`] does, in a NIC with injections for completions or with delayed completions.
     #[cold]
     pub(crate) fn complete_with_injections(&mut self, cqn: u32, mut cqe: Cqe) {
         let Some(cq) = self.core.cqs.get_mut(cqn) else {
@@ -50,7 +50,7 @@ impl<M: Dma> Context<'_, M> {
         }
     }
 
-    /// Writes a completion for this queue pair behind those of the CQ that are delayed.
+    /// Writes a completion of this queue pair after the delayed completions of the CQ.
     fn complete_in_order(&mut self, cqn: u32, qpn: u32, cqe: Cqe) {
         match self.core.injections.delayed.last_completion(cqn) {
             Some(_) => self.delay_completion(Nanos(0), cqn, qpn, cqe),
@@ -58,7 +58,8 @@ impl<M: Dma> Context<'_, M> {
         }
     }
 
-    /// Keeps a completion. If too much is kept, the CQ's completions are written at once, in their order.
+    /// Delays a completion. If there is no room for it, the delayed completions of the CQ are written at once, in their
+    /// order.
     fn delay_completion(&mut self, by: Nanos, cqn: u32, qpn: u32, cqe: Cqe) {
         self.core.charge(work::COMPLETION);
         let late = Delayed::Completion { cqn, qpn, cqe };
@@ -86,7 +87,7 @@ impl<M: Dma> Context<'_, M> {
     }
 }
 
-/// An entry that names no queue pair, and whose length is wrong.
+/// An entry with an invalid queue pair number and a wrong length.
 fn inverted(cqe: Cqe) -> Cqe {
     Cqe {
         qpn: U32::new(!cqe.qpn.get()),
@@ -104,7 +105,7 @@ impl Core {
         taken
     }
 
-    /// The queue pair is reset: no completion of it is written later.
+    /// Drops the delayed completions of a queue pair, because it is reset.
     pub(crate) fn forget_delayed_completions(&mut self, qpn: u32) {
         if self.injections.delayed.has_completions() {
             self.take_delayed_completions(|_, of| of == qpn);
@@ -113,8 +114,8 @@ impl Core {
 }
 
 impl Nic {
-    /// A delayed completion is due. That of a queue pair which has been destroyed is dropped: DESTROY_QP promises that none
-    /// follows it. Operations on tag lists belong to no queue pair.
+    /// Writes a delayed completion that is due. That of a destroyed queue pair is dropped, because DESTROY_QP promises
+    /// that none follows it. Operations on tag lists belong to no queue pair.
     pub(super) fn complete_late<M: Dma>(
         &mut self,
         now: Instant,

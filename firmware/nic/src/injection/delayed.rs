@@ -1,4 +1,4 @@
-//! What is delayed: an ordered set by time.
+//! Delayed effects, ordered by time.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use crate::fault::Token;
 use crate::time::Instant;
 use crate::work;
 
-/// Most delayed things of a NIC.
+/// Largest number of delayed effects of a NIC.
 pub const MAX_DELAYED: usize = 4096;
 
-/// Something that happens later.
+/// A delayed effect.
 #[derive(Clone, Debug)]
 pub(crate) enum Delayed {
     /// A completion is written.
     Completion {
         cqn: u32,
-        /// The queue pair that it is for, which the entry may not name; 0: none.
+        /// The queue pair of the completion, whose number the entry may not have; 0: none.
         qpn: u32,
         cqe: Cqe,
     },
@@ -33,11 +33,11 @@ pub(crate) enum Delayed {
         repaired: bool,
         driver: DriverTimes,
     },
-    /// The admin queue goes on.
+    /// The admin queue continues.
     AdminQueue,
-    /// The translation queue goes on.
+    /// The translation queue continues.
     TranslationQueue,
-    /// The fault queue, which had no room, has it again.
+    /// The fault queue has room again.
     FaultRoom,
 }
 
@@ -49,7 +49,7 @@ struct DelayedCq {
     count: u32,
 }
 
-/// Delayed things, the earliest first; those of the same time in the order of their arrival.
+/// Delayed effects, the earliest first; those of the same time in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct DelayQueue {
     queue: BTreeMap<(Instant, u64), Delayed>,
@@ -59,7 +59,7 @@ pub(super) struct DelayQueue {
 }
 
 impl DelayQueue {
-    /// Appends something. Returns it if there is no room.
+    /// Adds an effect. Returns it if there is no room.
     pub(super) fn push(&mut self, at: Instant, what: Delayed) -> Result<(), Box<Delayed>> {
         if self.queue.len() >= MAX_DELAYED {
             return Err(Box::new(what));
@@ -84,7 +84,7 @@ impl DelayQueue {
         self.queue.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the first if it is due.
+    /// Takes the first effect if it is due.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Delayed> {
         self.next_due().filter(|at| *at <= now)?;
         let (_, what) = self.queue.pop_first()?;
@@ -108,12 +108,13 @@ impl DelayQueue {
         !self.cqs.is_empty()
     }
 
-    /// Time of the last delayed completion of a CQ, behind which others must wait.
+    /// Time of the last delayed completion of a CQ: later completions must wait until then.
     pub(super) fn last_completion(&self, cqn: u32) -> Option<Instant> {
         self.cqs.get(&cqn).map(|cq| cq.last)
     }
 
-    /// Takes the delayed completions that `wanted` selects by CQ and queue pair, in their order. Returns them, and how many things were looked at.
+    /// Takes the delayed completions that `wanted` selects by CQ and queue pair, in their order. Also returns the
+    /// number of effects that were examined.
     pub(super) fn take_completions(
         &mut self,
         wanted: impl Fn(u32, u32) -> bool,

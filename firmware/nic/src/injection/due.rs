@@ -1,4 +1,4 @@
-//! Delayed things that are due.
+//! Delayed effects that are due.
 
 use super::delayed::Delayed;
 use crate::diagnostic::CommandQueue;
@@ -8,7 +8,7 @@ use crate::time::Instant;
 use crate::work;
 
 impl Nic {
-    /// Carries out what is due of the delayed things, until the turn is over.
+    /// Carries out the delayed effects that are due, until the turn is over.
     pub(crate) fn carry_out_delayed<M: Dma>(&mut self, now: Instant, mem: &M, turn: u64) {
         while self.is_running()
             && !self.core.is_over(turn)

@@ -8,7 +8,7 @@ pub const MAX_INJECTIONS: usize = 64;
 /// The value of [`Injection::per_million`] for an effect that always takes place.
 pub const ALWAYS: u32 = 1_000_000;
 
-/// What an injection applies to. `None` matches everything.
+/// The passes that an injection applies to. `None` matches everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default))]
@@ -31,11 +31,11 @@ pub struct Filter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Injection {
-    /// Name that the caller has chosen; no two entries have the same one.
+    /// Id that the caller has chosen; no two entries have the same one.
     pub id: u32,
-    /// Where.
+    /// The point.
     pub point: Point,
-    /// What it applies to.
+    /// The passes that it applies to.
     pub filter: Filter,
     /// Matches before the first effect.
     pub skip: u64,
@@ -49,7 +49,7 @@ pub struct Injection {
     pub outcome: Outcome,
 }
 
-/// An entry of the table, and how often it has been used.
+/// An entry of the table, with the numbers of its matches and effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct InjectionUse {
@@ -102,7 +102,7 @@ pub enum InjectionError {
     Never,
 }
 
-/// What is known when a point is passed.
+/// The facts of a pass through a point.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Facts {
     pub qpn: Option<u32>,
@@ -169,7 +169,7 @@ impl InjectionUse {
         self.effects >= self.injection.times
     }
 
-    /// Whether it may apply to this queue pair.
+    /// True if it may apply to this queue pair.
     pub(super) fn concerns(&self, point: Point, qpn: u32) -> bool {
         let Injection {
             point: at, filter, ..

@@ -11,7 +11,7 @@ use crate::eq::Raised;
 use crate::work;
 
 impl<M: Dma> Context<'_, M> {
-    /// As [`Context::push_event`], of a NIC with injections for events.
+    /// Does what [`Context::push_event`] does, in a NIC with injections for events.
     #[cold]
     pub(crate) fn push_event_with_injections(&mut self, eqn: u32, eqe: Eqe) {
         let Some(eq) = self.core.eqs.get(eqn) else {
@@ -40,8 +40,8 @@ impl<M: Dma> Context<'_, M> {
         }
     }
 
-    /// Writes an event a second time, or late. A completion event that finds no room waits for it in the place of its CQ, as
-    /// each does: the number of those that wait is limited by the number of CQs.
+    /// Writes an event a second time, or late. A completion event that finds no room waits in the place of its CQ, like
+    /// any other: the number of waiting ones is limited by the number of CQs.
     pub(crate) fn append_event_again(&mut self, eqn: u32, eqe: Eqe) {
         let core = &mut *self.core;
         if eqe.kind == event::COMPLETION

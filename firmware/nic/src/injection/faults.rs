@@ -18,12 +18,12 @@ use crate::page_table::PAGE_SHIFT;
 use crate::time::{Instant, Nanos};
 use crate::work;
 
-/// How long a fault queue without room, by [`Outcome::Overrun`], looks full to queue pairs that wait for room. Without such a
-/// time a queue pair would find no room, wait, and be called again, all at the same point in time.
+/// How long the fault queue counts as full after [`Outcome::Overrun`]. Without such a time a queue pair would find no
+/// room, wait, and be called again, all at the same time.
 const OVERRUN: Nanos = Nanos::from_micros(100);
 
 impl<M: Dma> Context<'_, M> {
-    /// A record of this fault is about to be written. Returns what is to happen instead.
+    /// Passes the point of a record that is about to be written. Returns the outcome that replaces the write.
     #[cold]
     pub(crate) fn inject_fault_record(
         &mut self,
@@ -44,7 +44,7 @@ impl<M: Dma> Context<'_, M> {
             return Some(outcome);
         }
         if self.core.faults.records.no_room_until <= self.now {
-            // Without an end that is scheduled, queue pairs would wait for the fault timeout.
+            // Without a scheduled end, queue pairs would wait for the fault timeout.
             let end = self.core.delay(self.now, OVERRUN, Delayed::FaultRoom);
             end.ok()?;
             self.core.faults.records.no_room_until = self.now + OVERRUN;
@@ -52,7 +52,7 @@ impl<M: Dma> Context<'_, M> {
         Some(outcome)
     }
 
-    /// Writes the record of a new fault, or does what was injected instead.
+    /// Writes the record of a new fault, as the injected outcome changes it.
     #[cold]
     pub(crate) fn write_injected_record(&mut self, eqn: u32, mut record: Eqe, outcome: Outcome) {
         match outcome {
@@ -73,8 +73,8 @@ impl<M: Dma> Context<'_, M> {
         self.write_record(eqn, record);
     }
 
-    /// A fault that was just raised is answered as failed. Its queue pair is called in the next turn, because it does not know
-    /// the token yet.
+    /// Answers a fault that was just raised as failed. Its queue pair is called in the next turn, because it does not
+    /// know the token yet.
     #[cold]
     pub(crate) fn fail_new_fault(&mut self, token: Token) {
         if let Some(fault) = self.core.faults.answer(token, false) {
@@ -87,7 +87,8 @@ impl<M: Dma> Context<'_, M> {
         }
     }
 
-    /// Writes a fault record, or keeps it while the queue is held or has no room. That of a fault which has ended is dropped.
+    /// Writes a fault record, or keeps it while the queue is held or full. The record of a fault that has ended is
+    /// dropped.
     pub(crate) fn write_record(&mut self, eqn: u32, record: Eqe) {
         self.core.charge(work::COMPLETION);
         let core = &mut *self.core;
@@ -106,7 +107,7 @@ impl<M: Dma> Context<'_, M> {
         self.act_on(eqn, raised);
     }
 
-    /// Writes the records that were kept, as far as there is room, until the turn is over.
+    /// Writes kept records, as far as there is room, until the turn is over.
     pub(crate) fn write_kept_records(&mut self) {
         let turn = self.core.begin_turn();
         while let Some(eqn) = self.core.faults.eqn
@@ -131,7 +132,7 @@ impl<M: Dma> Context<'_, M> {
 }
 
 impl Nic {
-    /// A delayed fault record is due.
+    /// Writes a delayed fault record that is due.
     pub(super) fn write_late_record<M: Dma>(&mut self, now: Instant, mem: &M, record: Eqe) {
         if let Some(eqn) = self.core.faults.eqn {
             self.context(now, mem).write_record(eqn, record);

@@ -1,4 +1,4 @@
-//! What the parts of a NIC call at a point, and what an operator calls.
+//! Calls of the parts of a NIC at injection points, and calls of an operator.
 
 use super::delayed::Delayed;
 use super::entry::{Facts, Injection, InjectionError, InjectionUse};
@@ -12,7 +12,7 @@ use crate::time::{Instant, Nanos};
 use crate::work;
 
 impl Core {
-    /// A point is passed. Returns what is to happen instead; `None`: what happens without injections.
+    /// Passes a point. Returns the outcome to apply; `None`: nothing is injected.
     #[cold]
     pub(crate) fn inject(&mut self, now: Instant, point: Point, facts: &Facts) -> Option<Outcome> {
         let entries = self.injections.table.len() as u64;
@@ -56,14 +56,14 @@ impl Core {
         decided
     }
 
-    /// Takes the first delayed thing if it is due.
+    /// Takes the first delayed effect if it is due.
     pub(crate) fn pop_delayed(&mut self, now: Instant) -> Option<Delayed> {
         let what = self.injections.delayed.pop(now)?;
         self.injections.update_mask();
         Some(what)
     }
 
-    /// Keeps something until later. Returns it if there is no room.
+    /// Delays an effect. Returns it if there is no room.
     pub(crate) fn delay(
         &mut self,
         now: Instant,
@@ -84,15 +84,15 @@ impl Nic {
         Ok(())
     }
 
-    /// Removes the entry with this id. Returns false if there is none. What it has delayed still happens, and a command
-    /// queue that it has stopped stays so.
+    /// Removes the entry with this id. Returns false if there is none. Effects that it has delayed still take place,
+    /// and a command queue that it has stopped remains stopped.
     pub fn remove_injection(&mut self, id: u32) -> bool {
         let removed = self.core.injections.remove(id);
         self.core.watch_lookups();
         removed
     }
 
-    /// Removes all entries. What they have delayed still happens.
+    /// Removes all entries. Effects that they have delayed still take place.
     pub fn clear_injections(&mut self) {
         self.core.injections.clear();
         self.core.watch_lookups();

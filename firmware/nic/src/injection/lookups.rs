@@ -6,12 +6,12 @@ use crate::core::Core;
 use crate::time::Instant;
 
 impl Core {
-    /// Has the translation cache record misses while injections apply to them.
+    /// Makes the translation cache record misses while injections apply to them.
     pub(crate) fn watch_lookups(&self) {
         self.mkeys.tlb.watch(self.injections.has(Point::Lookup));
     }
 
-    /// The look-ups since the last call pass their point. Delays of several add up.
+    /// Passes the point for each look-up since the last call. The delays of several add up.
     #[cold]
     pub(crate) fn inject_lookups(&mut self, now: Instant) {
         for miss in self.mkeys.tlb.take_seen() {

@@ -48,21 +48,21 @@ pub enum Fact {
     Level,
 }
 
-/// What happens.
+/// The effect of an injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Outcome {
-    /// Nothing but the diagnostic.
+    /// No effect but the diagnostic.
     Report,
-    /// It does not happen.
+    /// The operation is not carried out.
     Drop,
-    /// It happens later.
+    /// The operation is carried out later.
     Delay(Nanos),
-    /// It happens twice.
+    /// The operation is carried out twice.
     Duplicate,
-    /// It happens with wrong data.
+    /// The operation is carried out with wrong data.
     Corrupt,
-    /// It fails with this status or code.
+    /// The operation fails with this status or code.
     Fail(u16),
     /// As if a queue were full.
     Overrun,

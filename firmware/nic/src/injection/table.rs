@@ -6,7 +6,7 @@ use super::point::Point;
 use super::random::SplitMix64;
 use crate::time::Instant;
 
-/// The table of a NIC, and what it has delayed.
+/// The table of a NIC, and its delayed effects.
 #[derive(Debug, Default)]
 pub(crate) struct Injections {
     /// A bit for each point that has injections which are not used up, and that of [`Point::Completion`] while completions are
@@ -24,7 +24,7 @@ impl Injections {
         self.mask & point.bit() != 0
     }
 
-    /// Whether an injection at this point may apply to this queue pair.
+    /// True if an injection at this point may apply to this queue pair.
     #[inline]
     pub(crate) fn concern(&self, point: Point, qpn: u32) -> bool {
         self.has(point) && self.table.iter().any(|entry| entry.concerns(point, qpn))
@@ -68,13 +68,13 @@ impl Injections {
         }
     }
 
-    /// As after a reset of the device: nothing is delayed.
+    /// Drops all delayed effects, as a reset of the device does.
     pub(crate) fn reset(&mut self) {
         self.delayed = DelayQueue::default();
         self.update_mask();
     }
 
-    /// When the next delayed thing is due.
+    /// The time at which the next delayed effect is due.
     #[inline]
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.delayed.next_due()

@@ -1,4 +1,4 @@
-//! What users of memory keys ask for, and what they get: access rights, ranges, and the reasons why there is no result.
+//! Accesses to memory keys: access rights, ranges, and the reasons why a translation has no result.
 
 use faultline_abi::qp::{
     ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT, ACCESS_LOCAL_WRITE, ACCESS_REMOTE_ATOMIC,
@@ -21,7 +21,7 @@ pub struct KeyRange {
     pub key: u32,
     /// User of the key.
     pub user: KeyUser,
-    /// First address, as the user of the key counts.
+    /// First address, as the user of the key specifies it.
     pub va: u64,
     /// Bytes.
     pub len: u32,

@@ -30,7 +30,7 @@ const KNOWN_ACCESS: u32 = ACCESS_LOCAL_WRITE
     | ACCESS_FLUSH_GLOBAL
     | ACCESS_FLUSH_PERSISTENT;
 
-/// What a key represents.
+/// The kind of a memory key.
 #[derive(Debug)]
 pub(super) enum Kind {
     /// Memory that the driver has registered.
@@ -100,7 +100,7 @@ impl Mkey {
         table.map_or((0, 0), |table| (table.present(), table.allocated() as u64))
     }
 
-    /// First address, as the user of the key counts.
+    /// First address, as users of the key specify it.
     pub(crate) fn first_address(&self) -> u64 {
         self.iova
     }
@@ -246,7 +246,7 @@ impl Mkey {
         self.table.as_mut().map_or(0, PageTable::take_work)
     }
 
-    /// The difference between an address in the page table and the same address as users of the key count.
+    /// The difference between an address in the page table and the same address as users of the key specify it.
     pub(super) fn shift(&self) -> u64 {
         match self.access & ACCESS_ZERO_BASED {
             0 => 0,
@@ -254,7 +254,7 @@ impl Mkey {
         }
     }
 
-    /// The first address, as users of the key count.
+    /// The first address, as users of the key specify it.
     pub(super) fn first(&self) -> u64 {
         self.iova.wrapping_sub(self.shift())
     }
@@ -266,7 +266,7 @@ impl Mkey {
         (len <= left).then_some(offset)
     }
 
-    /// The address in the page table of an address as users of the key count. `None`: the key has no such address.
+    /// The address in the page table of an address that users of the key specify. `None`: the key has no such address.
     pub(crate) fn address_in_table(&self, va: u64) -> Option<u64> {
         va.checked_add(self.shift())
     }

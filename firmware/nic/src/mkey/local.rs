@@ -1,10 +1,11 @@
-//! What work requests do to keys: fast registration, binding of windows, invalidation (IBTA 10.6.6, 10.6.7, 10.7.5).
+//! Operations of work requests on keys: fast registration, binding of windows, invalidation (IBTA 10.6.6, 10.6.7,
+//! 10.7.5).
 //!
 //! | key | free | valid |
 //! |---|---|---|
 //! | fast registration | REG_MR: valid, with a new variant | LOCAL_INV or SEND with invalidate: free |
 //! | window of type 2 | BIND_MW: bound to region and QP, with a new variant | the same; or the QP is destroyed: free |
-//! | window of type 1 | BIND_MW: bound to the region | BIND_MW: bound anew, or free with length 0 |
+//! | window of type 1 | BIND_MW: bound to the region | BIND_MW: bound to another range, or free with length 0 |
 //!
 //! A request that is refused changes nothing.
 
@@ -64,9 +65,9 @@ pub(crate) struct Register {
 /// WR_BIND_MW.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bind {
-    /// The window's key as it will be.
+    /// The window's new key.
     pub rkey: u32,
-    /// The region's.
+    /// The region's key.
     pub lkey: u32,
     pub access: u32,
     pub addr: u64,
@@ -99,7 +100,7 @@ impl Mkeys {
         let page = 1u64 << shift;
         let last = last_byte(what.iova, what.length).ok_or(KeyError::Bounds)?;
         let offset = what.iova & !(u64::MAX << shift);
-        // Neither less nor more pages than the range has.
+        // The list must have exactly the pages of the range.
         let pages = offset.checked_add(what.length).map(|n| n.div_ceil(page));
         if pages != Some(u64::from(what.num_pages)) {
             return Err(KeyError::Bounds);
@@ -267,7 +268,7 @@ impl Mkeys {
         true
     }
 
-    /// Frees a window, if it is one and bound.
+    /// Frees a window, if the key with this index is a bound one.
     pub(super) fn unbind(&mut self, index: u32) {
         let Some(mkey) = self.table.get_mut(index) else {
             return;

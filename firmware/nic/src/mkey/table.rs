@@ -27,12 +27,12 @@ pub struct Destroyed {
 #[derive(Debug)]
 pub struct Mkeys {
     pub(super) table: Table<Mkey>,
-    /// In front of the page tables of all keys.
+    /// The translation cache in front of the page tables of all keys.
     pub(crate) tlb: Tlb,
     /// The last stamp that was used.
     epoch: u64,
     on_demand: bool,
-    /// A list of pages that is being registered.
+    /// Buffer for the page list of a registration.
     pub(super) list: Vec<u64>,
     /// The budget of all page tables together.
     pub(super) budget: Budget,

@@ -15,7 +15,7 @@ const MAX_RANGES: usize = 256;
 
 const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
 
-/// A step of a page walk: the part of a range that one leaf holds, or that has none up to the end of its page.
+/// A step of a page walk: the part of a range that one leaf holds, or a part without a leaf, up to the end of its page.
 struct Step {
     va: u64,
     leaf: Option<Leaf>,
@@ -68,9 +68,8 @@ impl Mkey {
             .ok_or_else(|| self.miss(step.va, low32(step.left), access))
     }
 
-    /// Appends the segments of guest memory behind a range that has been checked, and begins at `va` in the region, until `out`
-    /// has `room` of them.
-    /// Returns the number of bytes for which there was room.
+    /// Appends the segments of guest memory behind a range that has been checked, and begins at `va` in the region,
+    /// until `out` has `room` of them. Returns the number of bytes for which there was room.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,

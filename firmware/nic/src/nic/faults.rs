@@ -1,4 +1,4 @@
-//! Answers to page faults: which queue pairs are called when the driver resumes a fault, or does not.
+//! Answers to page faults: calls of the waiting queue pairs when the driver has resumed a fault, or has not in time.
 
 use faultline_abi::Status;
 use faultline_abi::admin::Counter;
@@ -91,7 +91,8 @@ impl Nic {
         }
     }
 
-    /// The region is gone or has changed: the queue pairs that wait for its pages try again, and see that.
+    /// Cancels the faults of a region that is gone or has changed. The queue pairs that wait for its pages try again,
+    /// and find that out.
     pub(crate) fn cancel_faults<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) {
         while let Some(fault) = self.core.faults.cancel_next(key) {
             let (token, raised) = (fault.token.number(), fault.raised);
@@ -102,8 +103,8 @@ impl Nic {
         self.retry_for_room(now, mem);
     }
 
-    /// Calls queue pairs that found no room: as many as there are places, for each may take one. If some of them do
-    /// not, others are called in the next turn.
+    /// Calls queue pairs that found no room: as many as there are places, because each may take one. If some of them
+    /// take none, others are called in the next turn.
     pub(crate) fn retry_for_room<M: Dma>(&mut self, now: Instant, mem: &M) {
         if self.core.faults.records.kept() > 0 {
             self.context(now, mem).write_kept_records();
@@ -129,7 +130,7 @@ impl Nic {
         self.core.has_room_for_records() && self.core.faults.records.no_room_until <= now
     }
 
-    /// Faults that the driver has not answered in time fail, and leave their places to queue pairs that wait for one.
+    /// Fails the faults that the driver has not answered in time. Queue pairs that wait for places get theirs.
     pub(crate) fn expire_faults<M: Dma>(&mut self, now: Instant, mem: &M) {
         self.expire_faults_older_than(now, mem, self.core.config.fault_timeout);
     }

@@ -1,4 +1,4 @@
-//! What an operator of the device asks for: the link, fault policies, and errors on purpose.
+//! Operations for an operator of the device: the link, fault policies, and injected errors.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::{Status, event, regs};
@@ -71,13 +71,13 @@ impl Nic {
         len32(before.saturating_sub(after))
     }
 
-    /// Removes entries of an on-demand region from the page table, as INVALIDATE does, but without the driver's knowledge. The
-    /// driver sees faults for pages that it has mapped: the next access to each of them finds it absent. `va` is an address
-    /// as the user of the key counts, and the range may extend beyond the region. Returns the number of entries, each of which
-    /// holds a page of 4 KiB, 2 MiB or 1 GiB.
+    /// Removes entries of an on-demand region from the page table, as INVALIDATE does, but without the driver's
+    /// knowledge. The driver sees faults for pages that it has mapped: the next access to each of them finds it absent.
+    /// `va` is an address as users of the key specify it, and the range may extend beyond the region. Returns the
+    /// number of entries, each of which holds a page of 4 KiB, 2 MiB or 1 GiB.
     ///
-    /// The work depends on the height of the page table only, because subtrees are not traversed; so the call is short, however long
-    /// the range is.
+    /// The work depends on the height of the page table only, because subtrees are not traversed; so the call is short,
+    /// however long the range is.
     pub fn evict<M: Dma>(
         &mut self,
         _now: Instant,
@@ -111,9 +111,9 @@ impl Nic {
         }
     }
 
-    /// Raises a fault for pages of an on-demand region that no packet needs, as a device does that prefetches. The driver gets a
-    /// record of a read with QP number 0, whether it has mapped the pages or not. `va` is an address as the user of the key
-    /// counts. Nothing happens if a fault is outstanding for the first page.
+    /// Raises a fault for pages of an on-demand region that no packet needs, as a prefetching device does. The driver
+    /// gets a record of a read with QP number 0, whether it has mapped the pages or not. `va` is an address as users of
+    /// the key specify it. Nothing happens if a fault is outstanding for the first page.
     ///
     /// Fails with `BadRange` if the range is not in the region, is empty or too long for a record (4 GiB), with `NoResources` if
     /// the fault queue has no room, and with `NotSupported` if the driver has none.
@@ -152,10 +152,10 @@ impl Nic {
         }
     }
 
-    /// Holds the fault queue. While it is held, the driver sees no records of new faults: they are kept, up to 4096, and
-    /// beyond that faults find no room. When it is released, the driver gets the records of the faults that are still
-    /// outstanding, in their order, as fast as it makes room. The fault timeout goes on meanwhile. Survives a reset, which
-    /// drops the records.
+    /// Holds the fault queue. While it is held, the driver sees no records of new faults: they are kept, up to 4096,
+    /// and beyond that faults find no room. When it is released, the driver gets the records of the faults that are
+    /// still outstanding, in their order, as fast as it makes room. The fault timeout runs meanwhile. Survives a reset,
+    /// which drops the records.
     pub fn set_fault_queue_held<M: Dma>(&mut self, now: Instant, mem: &M, held: bool) {
         self.core.faults.records.held = held;
         if !held && self.is_running() {
@@ -164,8 +164,8 @@ impl Nic {
         }
     }
 
-    /// While `full`, new faults find no room in the fault queue, whatever the driver has read: peers are told to send again
-    /// later, and requesters wait. Records that are held stay so. Survives a reset.
+    /// While `full`, new faults find no room in the fault queue, whatever the driver has read: peers must send their
+    /// requests again later, and requesters wait. Held records remain held. Survives a reset.
     pub fn set_fault_queue_full<M: Dma>(&mut self, now: Instant, mem: &M, full: bool) {
         self.core.faults.records.full = full;
         if !full && self.is_running() {
@@ -174,9 +174,10 @@ impl Nic {
         }
     }
 
-    /// The NIC takes no frames for this time from now on, and senders should pause, as under fault policy `stall`
-    /// ([`Nic::is_stalled`]). Frames that arrive wait, as far as there is room. The driver sees nothing but the silence. The
-    /// pause ends by itself; another call before its end extends it, so repeated calls are a pause storm. A reset ends it.
+    /// Stops the ingress of the NIC for this time from now on. Senders should pause, as under fault policy `stall`
+    /// ([`Nic::is_stalled`]). Arriving frames are held, as far as there is room. The driver only sees that nothing
+    /// arrives. The pause ends by itself; another call before its end extends it, so repeated calls form a pause storm.
+    /// A reset ends it.
     pub fn pause_ingress(&mut self, now: Instant, time: Nanos) {
         self.core.ingress.pause_until(now + time);
     }
@@ -200,8 +201,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Has a completion queue fail as if it had overflowed: the driver gets the event CQ_ERROR, and each queue pair fails at
-    /// its next completion. Fails with `WrongState` if the queue has failed already.
+    /// Fails a completion queue as if it had overflowed: the driver gets the event CQ_ERROR, and each queue pair fails
+    /// at its next completion. Fails with `WrongState` if the queue has failed already.
     pub fn overrun_cq<M: Dma>(&mut self, now: Instant, mem: &M, cqn: u32) -> Result<(), Status> {
         let cq = self.core.cqs.get(cqn).ok_or(Status::BadCq)?;
         if cq.has_failed() {
@@ -212,7 +213,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Has an event queue fail as if it could not be written. The device stops with the fatal code EVENT_QUEUE.
+    /// Fails an event queue as if it could not be written. The device stops with the fatal code EVENT_QUEUE.
     pub fn overrun_eq<M: Dma>(&mut self, now: Instant, mem: &M, eqn: u32) -> Result<(), Status> {
         self.core.eqs.get(eqn).ok_or(Status::BadEq)?;
         self.context(now, mem).act_on(eqn, Raised::Failed);

@@ -40,14 +40,14 @@ impl<'a, M> RocePackets<'a, M> {
 impl Nic {
     /// True if the NIC receives frames to this address.
     pub fn accepts(&self, dst: MacAddr) -> bool {
-        // Groups of queue pairs are not the netdev's.
+        // The filter of the netdev does not include the groups of queue pairs.
         dst.is_multicast()
             || !self.steering.is_empty()
             || self.core.netdev.wants(dst)
             || self.core.is_own_address(dst)
     }
 
-    /// A frame from another NIC of the process arrives by reference.
+    /// Receives a frame from another NIC of the process, by reference.
     pub fn receive<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
         if !self.is_running() {
             return;
@@ -83,7 +83,7 @@ impl Nic {
         self.report_fatal(now);
     }
 
-    /// A frame arrives as octets, without FCS.
+    /// Receives a frame as octets, without FCS.
     pub fn receive_bytes<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
         if !self.is_running() {
             return;
@@ -119,8 +119,9 @@ impl Nic {
         }
     }
 
-    /// True while fault policy `stall` or an operator has stopped this NIC's ingress and senders should pause. False if they have paused for
-    /// too long lately, and for a device that is not running: it drops frames, and nothing would end the pause.
+    /// True while senders should pause, because fault policy `stall` or an operator has stopped this NIC's ingress.
+    /// False if they have paused for too long lately, and for a device that is not running: it drops frames, and
+    /// nothing would end the pause.
     pub fn is_stalled(&self) -> bool {
         self.is_running() && self.core.ingress.pauses_others()
     }
@@ -204,8 +205,8 @@ impl Nic {
         }
     }
 
-    /// Ends a stop of the ingress that has lasted for the stall timeout: the page may depend on a packet behind the one that
-    /// has stopped it. The first packet is dropped, and the driver gets an event.
+    /// Ends a stop of the ingress that has lasted for the stall timeout, because the page may depend on a packet behind
+    /// the one that has stopped it. The first packet is dropped, and the driver gets an event.
     pub(super) fn give_up_stall<M: Dma>(&mut self, now: Instant, mem: &M) {
         let timeout = self.core.config.stall_timeout;
         self.core.ingress.end_operator_pause(now);
@@ -253,7 +254,7 @@ impl Nic {
         self.deliver_to_qp(now, mem, header.bth.dest_qp, arrived);
     }
 
-    /// The counter set of the queue pair that packets with this header are for, or that of the device.
+    /// The counter set of the queue pair that this header addresses, or that of the device.
     fn set_for(&mut self, header: &RoceHeader) -> CounterSet {
         let for_qp = self.core.is_own_address(header.ethernet.dst)
             && header.bth.opcode.info().service != Service::Cnp;

@@ -92,14 +92,14 @@ impl Requester {
     }
 }
 
-/// A privileged Q_Key in a work request stands for the QP's own (IBTA 10.2.5). The kernel's QPs may name that of QP1.
+/// A privileged Q_Key in a work request means the QP's own (IBTA 10.2.5). The kernel's QPs may specify that of QP1.
 fn sent_qkey(qp: &Endpoint, qkey: u32) -> u32 {
     let own = qkey & PRIVILEGED_QKEY != 0 && !(qp.config.uctx == 0 && qkey == GSI_QKEY);
     if own { qp.attr.qkey.get() } else { qkey }
 }
 
 impl Responder {
-    /// A datagram arrives. Whatever is wrong with it, it is dropped and counted (IBTA 9.8.3).
+    /// Receives a datagram. One with any error is dropped and counted (IBTA 9.8.3).
     pub(crate) fn receive_datagram<M: Dma>(
         &mut self,
         qp: &Endpoint,

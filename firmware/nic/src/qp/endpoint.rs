@@ -1,4 +1,4 @@
-//! What the requester and the responder of a queue pair share: number, configuration, attributes and path.
+//! State that the requester and the responder of a queue pair share: number, configuration, attributes and path.
 //!
 //! Only the state machine (`Qp`) changes it.
 
@@ -39,7 +39,7 @@ pub(crate) struct Endpoint {
     pub mtu: u32,
     /// Headers of packets to the peer of a connection.
     pub path: Option<Path>,
-    /// What it has sent and received.
+    /// Packets and bytes that it has sent and received.
     pub traffic: Traffic,
 }
 
@@ -101,7 +101,7 @@ impl Endpoint {
         self.config.kind.is_reliable()
     }
 
-    /// As which user of memory keys it acts.
+    /// The user of memory keys that it acts as.
     pub(crate) fn key_user(&self) -> KeyUser {
         self.key_user_in(self.config.pd)
     }
@@ -119,7 +119,7 @@ impl Endpoint {
         self.attr.access.get() & right != 0
     }
 
-    /// What becomes of requests whose pages are missing.
+    /// Fault policy.
     pub(crate) fn fault_policy(&self) -> FaultPolicy {
         // MODIFY_QP accepts no others.
         FaultPolicy::from_abi(self.attr.fault_policy).unwrap_or_default()
@@ -145,7 +145,8 @@ impl Endpoint {
         Some(path.header(self.opcode(rc)?, self.attr.dest_qpn.get(), psn))
     }
 
-    /// Completes a receive work request. `entry` says with what; whose it is and which CQ gets it is filled in here.
+    /// Completes a receive work request. `entry` has the result; the work request, the queue pair and the CQ are filled
+    /// in here.
     pub(crate) fn complete_receive<M: Dma>(
         &self,
         cx: &mut Context<'_, M>,

@@ -1,4 +1,4 @@
-//! Fault policies: what becomes of a packet that needs a page which is missing.
+//! Fault policies: the handling of a packet that needs a missing page.
 //!
 //! | policy | request of RC or XRC | UC, UD, raw frame | READ that is being answered |
 //! |---|---|---|---|
@@ -34,7 +34,7 @@ pub enum FaultPolicy {
     Terminate,
 }
 
-/// What is done with a packet whose page is missing.
+/// The reaction to a packet whose page is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reaction {
     /// RNR NAK. For reliable services.
@@ -49,7 +49,7 @@ pub(super) enum Reaction {
     Fail,
 }
 
-/// What is done with a READ that is being answered, if the page of the next response is missing.
+/// The reaction if the page of the next response of a READ is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadReaction {
     /// It waits, and a requester that repeats it gets an RNR NAK.
@@ -60,7 +60,7 @@ pub(super) enum ReadReaction {
     Fail,
 }
 
-/// What a policy does.
+/// The reactions of a policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reactions {
     pub reliable: Reaction,
@@ -68,7 +68,7 @@ pub(super) struct Reactions {
     pub read: ReadReaction,
 }
 
-/// The row of a policy: its number in the ABI, its name in configurations, and what it does.
+/// The row of a policy: its number in the ABI, its name in configurations, and its reactions.
 struct Row {
     number: u8,
     name: &'static str,
@@ -133,7 +133,7 @@ impl FaultPolicy {
         self.row().name
     }
 
-    /// What the policy does.
+    /// The reactions of the policy.
     pub(super) const fn reactions(self) -> Reactions {
         self.row().reactions
     }

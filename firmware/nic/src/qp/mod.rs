@@ -1,9 +1,9 @@
 //! Queue pairs.
 //!
-//! A QP is what its two halves share ([`Endpoint`]), a [`Requester`] with the send queue, a [`Responder`] with the receive queue,
-//! and the state machine that connects them. The halves own their state and return what the QP must act on: a frame, a failure
-//! of the send queue, a fatal mistake of the peer. What differs between transports is with connections (`requester/`,
-//! `responder/`), datagrams (`datagram.rs`) and raw Ethernet (`raw.rs`).
+//! A QP consists of the state that its two halves share ([`Endpoint`]), a [`Requester`] with the send queue, a
+//! [`Responder`] with the receive queue, and the state machine that connects them. The halves own their state and
+//! return what the QP must act on: a frame, a failure of the send queue, a fatal error of the peer. The transports
+//! differ in `requester/` and `responder/` (connections), `datagram.rs`, and `raw.rs` (raw Ethernet).
 
 mod datagram;
 mod endpoint;
@@ -58,7 +58,8 @@ use work_request::{DeviceRequest, SendWr};
 /// ECN field of a packet that met congestion (RFC 3168).
 const ECN_CONGESTED: u8 = 3;
 
-/// Acknowledgements of queue pairs that have gone; more are lost. Nothing but a stop of the output gathers any.
+/// Largest number of kept acknowledgements of destroyed queue pairs; further ones are lost. They accumulate only while
+/// the output is stopped.
 const MAX_FINAL_ACKS: usize = 256;
 
 /// A queue pair: its identity and attributes, a requester, a responder, and the state machine that connects them.
@@ -66,7 +67,7 @@ const MAX_FINAL_ACKS: usize = 256;
 pub(crate) struct Qp {
     /// Number, configuration and attributes.
     pub(crate) endpoint: Endpoint,
-    /// Places in indirection tables, groups and flows that name it. It can't be destroyed while there are any.
+    /// Indirection tables, groups and flows that refer to it. It can't be destroyed while there are any.
     pub references: References,
     requester: Requester,
     responder: Responder,
@@ -75,7 +76,7 @@ pub(crate) struct Qp {
     answered: bool,
     /// Earliest timer that the core knows of.
     timer_at: Option<Instant>,
-    /// What it takes of the budget, whatever it does.
+    /// Its share of the budget, however idle it is.
     _held: Held,
 }
 
@@ -100,7 +101,7 @@ impl Qp {
         }
     }
 
-    /// The PSNs at which it is.
+    /// Its next PSNs.
     pub(crate) fn psns(&self) -> Psns {
         Psns {
             next_sent: self.requester.next_psn(),
@@ -140,7 +141,7 @@ impl Qp {
         attr
     }
 
-    /// A send doorbell. Returns false if the index is out of range.
+    /// Handles a send doorbell. Returns false if the index is out of range.
     pub(crate) fn ring_send<M: Dma>(&mut self, cx: &mut Context<'_, M>, producer: u32) -> bool {
         let is_news = self.requester.is_news(producer);
         let requests = self.requester.announced_by(producer);
@@ -162,19 +163,19 @@ impl Qp {
         true
     }
 
-    /// A receive doorbell, which software rings only if the record asks for it.
+    /// Handles a receive doorbell, which software rings only if the record requests it.
     pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.endpoint.state == State::Err {
             self.responder.flush_queue(&self.endpoint, cx);
         }
     }
 
-    /// Enters the ready queue.
+    /// Enters the ready queue, if it is not in it.
     fn wake(&mut self, core: &mut Core) {
         self.ready.wake(core, self.endpoint.number);
     }
 
-    /// It was removed from the ready queue.
+    /// Records that it was removed from the ready queue.
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         self.ready.left(core, self.endpoint.number);
     }
@@ -218,7 +219,7 @@ impl Qp {
             Ok(found) => found,
             Err(fatal) => {
                 self.fail_with(cx, fatal);
-                // The NAK that says why is next. It takes nothing from memory, so that nothing is missing.
+                // The next packet is the NAK with the reason. It needs no memory, so no page can be missing.
                 let polled = self.responder.poll(&self.endpoint, cx, most, frame);
                 polled.unwrap_or(false)
             }
@@ -261,7 +262,7 @@ impl Qp {
         false
     }
 
-    /// If the requester reports a failure, the send queue ends with it.
+    /// Ends the send queue if the requester reports a failure.
     fn check_send_queue<M: Dma, T>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -276,7 +277,7 @@ impl Qp {
         }
     }
 
-    /// The oldest work request fails, and with it the send queue (IBTA 10.3.1.6, 10.3.1.7).
+    /// Fails the oldest work request, and with it the send queue (IBTA 10.3.1.6, 10.3.1.7).
     fn fail_request<M: Dma>(&mut self, cx: &mut Context<'_, M>, failure: Failure) {
         let wr = self.requester.pop();
         if let Some(wr) = &wr {
@@ -310,7 +311,7 @@ impl Qp {
         }
     }
 
-    /// In SQD: raises the event, if one was requested, when everything that had begun is done (IBTA 10.3.1.5).
+    /// In SQD: raises the event, if one was requested, when all requests that had begun are complete (IBTA 10.3.1.5).
     fn check_drained<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let qp = &mut self.endpoint;
         if qp.state == State::Sqd && self.requester.is_idle() && qp.attr.sqd_notify != 0 {
@@ -319,8 +320,8 @@ impl Qp {
         }
     }
 
-    /// A packet or a run of them arrives for this QP: the checks that all transports share (IBTA 9.6). Returns the number
-    /// of packets that are done with; the first of the others has stopped the input.
+    /// Receives a packet or a run of them, with the checks that all transports share (IBTA 9.6). Returns the number of
+    /// packets that have been handled; the next one has stopped the ingress.
     pub(crate) fn receive<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -371,7 +372,7 @@ impl Qp {
         packets
     }
 
-    /// A packet of a connection arrives. Returns false if it has stopped the input and must be held.
+    /// Receives a packet of a connection. Returns false if it has stopped the ingress and must be held.
     fn receive_connected<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -401,7 +402,7 @@ impl Qp {
         self.receive_by_responder(cx, Arrival::Packet(header), payload)
     }
 
-    /// A frame arrives for this QP, from a flow with this tag. Returns false if it has stopped the input and must be held.
+    /// Receives a frame from a flow with this tag. Returns false if it has stopped the ingress and must be held.
     pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -422,7 +423,7 @@ impl Qp {
         self.check_received(cx, received)
     }
 
-    /// Does what the responder reports. Returns false if the packet has stopped the input and must be held.
+    /// Acts on the result of the responder. Returns false if the packet has stopped the ingress and must be held.
     fn check_received<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -442,8 +443,8 @@ impl Qp {
         received != Ok(Received::Held)
     }
 
-    /// Takes a run as a whole, if it is what comes next and nothing is wrong with it. Returns false, having changed
-    /// nothing, if the packets must be looked at one by one.
+    /// Takes a run as a whole, if it is what is expected next and has no error. Returns false, having changed nothing,
+    /// if the packets must be examined one by one.
     fn receive_run<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -465,7 +466,7 @@ impl Qp {
                 true => self.requester.receive_run(qp, cx, header, packets, payload),
                 false => Ok(false),
             };
-            // A failure has been dealt with: there is nothing left to take apart.
+            // A failure has been handled: no packet of the run is left.
             let taken = self.check_send_queue(cx, taken).unwrap_or(true);
             if taken {
                 self.response_received(cx);
@@ -502,7 +503,7 @@ impl Qp {
         }
     }
 
-    /// A timer of this QP is due, or was and has moved.
+    /// Handles a timer of this QP that is due, or that has moved since.
     pub(crate) fn handle_timer<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         self.timer_at = None;
         if self.endpoint.state.sends() {
@@ -514,8 +515,8 @@ impl Qp {
         self.sync_timer(cx.core);
     }
 
-    /// Makes sure that the core calls when the requester's next deadline is due. The core may call earlier:
-    /// a deadline that moves on costs nothing.
+    /// Ensures that the core calls when the requester's next deadline is due. The core may call earlier, so moving a
+    /// deadline to a later time costs nothing.
     fn sync_timer(&mut self, core: &mut Core) {
         if let Some(at) = self.requester.deadline()
             && self.timer_at.is_none_or(|known| at < known)
@@ -524,7 +525,7 @@ impl Qp {
         }
     }
 
-    /// Takes away what the core keeps of it; the queue pair is about to go.
+    /// Removes everything that the core keeps of the queue pair, which is about to be destroyed.
     pub(crate) fn release(&mut self, core: &mut Core) {
         self.stop_waiting(core);
         self.leave_final_acks(core);
@@ -533,7 +534,8 @@ impl Qp {
         }
     }
 
-    /// Has the core acknowledge what has been received: its receiver has seen it, or else would not end this.
+    /// Passes the outstanding acknowledgements to the core, which sends them after the queue pair is gone. The
+    /// application may destroy the queue pair because it has seen the data, so the peer must get the acknowledgement.
     fn leave_final_acks(&mut self, core: &mut Core) {
         while core.final_acks.len() < MAX_FINAL_ACKS
             && let Some(header) = self.responder.take_short_reply(&self.endpoint)
@@ -547,14 +549,14 @@ impl Qp {
         self.responder.reserve_answers(budget, limit)
     }
 
-    /// Waits for no page any more, and drops the packets that did.
+    /// Ends all waits for pages, and drops the parked packets.
     fn stop_waiting(&mut self, core: &mut Core) {
         core.forget_queue(self.endpoint.number);
         self.requester.stop_waiting();
         self.responder.stop_waiting(&self.endpoint, core);
     }
 
-    /// A fault has been answered that this queue pair may wait for.
+    /// Handles the answer to a fault that this queue pair may wait for.
     pub(crate) fn fault_answered<M: Dma>(&mut self, cx: &mut Context<'_, M>, call: Call) {
         let qp = &self.endpoint;
         self.requester.fault_answered(qp, cx, call);
@@ -566,7 +568,7 @@ impl Qp {
         self.wake(cx.core);
     }
 
-    /// The write-back with this number has ended, which a FLUSH may wait for.
+    /// Handles the end of the write-back with this number, which a FLUSH may wait for.
     pub(crate) fn persisted(&mut self, core: &mut Core, number: u64, well: bool) {
         self.responder.persisted(&self.endpoint, core, number, well);
         if self.responder.has_replies() {
@@ -574,7 +576,8 @@ impl Qp {
         }
     }
 
-    /// The queue pair forgets what it was about: the tagged buffers that it has belong to the SRQ, and complete as flushed.
+    /// Completes the tagged buffers that the queue pair has as flushed, because they belong to the SRQ and the queue
+    /// pair forgets its work.
     pub(crate) fn flush_tagged<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let qp = &self.endpoint;
         if qp.state != State::Err && qp.tag_list(cx.core).is_some() {
@@ -596,7 +599,7 @@ impl Qp {
         if let Some(path) = path {
             self.endpoint.path = Some(path);
         }
-        // A new path keeps the port that was asked for.
+        // A new path keeps a UDP source port that was requested.
         if mask & (abi::QP_ATTR_UDP_SPORT | abi::QP_ATTR_AV) != 0
             && let Some(path) = &mut self.endpoint.path
         {
@@ -625,7 +628,7 @@ impl Qp {
         self.enter(cx, old, new);
     }
 
-    /// Goes to another state; the transition has been checked.
+    /// Enters another state; the transition has been checked.
     pub(crate) fn enter<M: Dma>(&mut self, cx: &mut Context<'_, M>, old: State, new: State) {
         match new {
             State::Err => self.fail(cx),

@@ -11,7 +11,7 @@ use crate::dma::Dma;
 use crate::fault::{Call, FaultSource, Need, RaisedFault, Token};
 use crate::time::Instant;
 
-/// How a work request fails if a page of its buffers does not come.
+/// Failure of a work request if a page of its buffers does not become present.
 pub(super) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
 
 /// A missing page that keeps a queue pair from sending.
@@ -40,7 +40,8 @@ pub(super) struct Repaired {
 }
 
 impl Repaired {
-    /// Repaired at `now`. `None`: not by the driver, so there is no fault whose access could be done.
+    /// Records a repair at `now`. Returns `None` if the driver did not repair the fault, because no access follows
+    /// then.
     pub(crate) fn new(call: Call, now: Instant) -> Option<Self> {
         call.resumed.then_some(Self {
             token: call.token,
@@ -49,7 +50,7 @@ impl Repaired {
         })
     }
 
-    /// The access goes on.
+    /// Reports that the access was carried out.
     pub(crate) fn report<M: Dma>(&self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         cx.diagnose(Diagnostic::FaultDone {
             token: self.token.number(),
@@ -60,8 +61,8 @@ impl Repaired {
     }
 }
 
-/// Raises a fault and waits for it, or for room for it, for which a queue pair waits once. `None`: the driver has no queue
-/// for faults.
+/// Raises a fault and waits for its answer, or for room for it, which a queue pair waits for once only. Returns `None`
+/// if the driver has no queue for faults.
 pub(super) fn await_page<M: Dma>(
     cx: &mut Context<'_, M>,
     source: FaultSource,

@@ -1,4 +1,4 @@
-//! Raw Ethernet: whole frames, as the netdev uses them, and what is done for them on the way.
+//! Raw Ethernet: whole frames, as the netdev uses them, and their offloads.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -86,7 +86,7 @@ impl Requester {
         }
     }
 
-    /// Pieces of guest memory behind a range of what is sent.
+    /// Guest memory behind a range of the message.
     fn gather_part(
         &self,
         qp: &Endpoint,
@@ -100,7 +100,7 @@ impl Requester {
         Ok(segments)
     }
 
-    /// The first bytes of what is sent, not more than [`MAX_HEADERS`].
+    /// The first bytes of the message, at most [`MAX_HEADERS`].
     fn read_head<M: Dma>(
         &self,
         qp: &Endpoint,
@@ -114,8 +114,8 @@ impl Requester {
         Ok(view.head().map_err(|_| UNREADABLE)?)
     }
 
-    /// A frame as software has written it. Its headers are read once: the switch and receivers' flows look at them, and a
-    /// sender that changes them meanwhile must not have others delivered.
+    /// Builds a frame as software has written it. Its headers are read once, because the switch and the flows of
+    /// receivers read them: a sender that changes them meanwhile must not have other headers delivered than those.
     fn build_plain<M: Dma>(
         &self,
         qp: &Endpoint,
@@ -131,7 +131,7 @@ impl Requester {
         Ok(raw_frame(ends, head, payload, rest as usize, false))
     }
 
-    /// A frame whose checksums the NIC fills in: all of them, or one at the place that software names.
+    /// Builds a frame whose checksums the NIC fills in: all of them, or one at the position that software specifies.
     fn build_summed<M: Dma>(
         &self,
         qp: &Endpoint,
@@ -149,9 +149,10 @@ impl Requester {
             let transport = offload::whole_transport(&headers, len)?;
             Some((headers.transport_at, transport.checksum_at()))
         });
-        // Where software says what we would have found, its own part of the sum need not be believed.
+        // If software specifies the position that the NIC would have found, the NIC computes the whole sum and need not
+        // rely on software's part of it.
         let found = headers.filter(|_| place.is_none() || place == transport);
-        // The bytes before the payload are changed: what is summed is read from a copy.
+        // The headers are changed, so the sum is computed from a copy of them.
         let before = head.clone();
         let view = Payload::guest(&before, mem, &payload, rest as usize);
         let summed = match (found, place) {
@@ -175,7 +176,7 @@ impl Requester {
         ))
     }
 
-    /// The next piece of a TCP packet that is cut into pieces; and whether another follows.
+    /// Builds the next segment of a TCP packet. Returns whether another follows, too.
     fn build_segment<M: Dma>(
         &self,
         qp: &Endpoint,
@@ -212,7 +213,7 @@ impl Requester {
 }
 
 impl Responder {
-    /// A frame arrives for a raw queue pair or a work queue, from a flow with this tag.
+    /// Receives a frame for a raw queue pair or a work queue, from a flow with this tag.
     pub(crate) fn receive_raw<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -232,8 +233,8 @@ impl Responder {
         self.receive(qp, cx, arrival, frame.payload)
     }
 
-    /// Delivers a frame from a flow with this tag. One whose checksums must be looked at is copied first, if it is still in
-    /// its sender's memory: what is said of them must be true of what is delivered.
+    /// Delivers a frame from a flow with this tag. A frame whose checksums must be verified is copied first if it is
+    /// still in its sender's memory, so that the result is true of the delivered bytes.
     pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         qp: &Endpoint,

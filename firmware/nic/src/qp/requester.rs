@@ -1,8 +1,8 @@
 //! The requester of a queue pair: from send work requests to packets.
 //!
-//! A work request is read once from the ring, checked, given its PSNs, and stays in `pending` until it completes. `cursor` is
-//! where transmission stands: normally at the end of `pending`, further back after a loss (go-back-N, IBTA 9.7.5). Nothing is
-//! buffered for retransmission but the parsed work request: the payload is read from guest memory again.
+//! A work request is read once from the ring, checked, given its PSNs, and stays in `pending` until it completes.
+//! `cursor` is the position of transmission: normally the end of `pending`, further back after a loss (go-back-N, IBTA
+//! 9.7.5). Only the parsed work request is kept for retransmission: the payload is read from guest memory again.
 //!
 //! Functions that may end the send queue return `Err(Failure)`: the oldest work request completes with it, and the queue pair
 //! flushes the others.
@@ -41,10 +41,11 @@ use pending::Pending;
 
 /// Packets sent and not acknowledged, at most. Bounds what one loss costs.
 const WINDOW: i32 = 1024;
-/// Local operations in a row, or fewer large ones, before others have their turn: a registration takes some microseconds.
+/// Local operations in a row, or fewer large ones, before it is the turn of others: a registration takes some
+/// microseconds.
 const LOCAL_BATCH: u32 = 32;
 
-/// What a poll of the send queue has found.
+/// The result of polling the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// A frame has been built.
@@ -66,9 +67,9 @@ pub(crate) struct Requester {
     fetched: u32,
     /// Work requests that have begun.
     pending: Pending,
-    /// What `pending` takes of the budget.
+    /// Share of the budget that `pending` takes.
     room: Option<Held>,
-    /// Tag matching: places of the list into which data is to be read, and whose READ has not begun.
+    /// Tag matching: places of the list into which data will be read, by READs that have not begun.
     rendezvous: VecDeque<u32>,
     /// Position in `pending` of the work request that is sent next.
     cursor: usize,
@@ -86,19 +87,19 @@ pub(crate) struct Requester {
     rnr_retries: u8,
     retry_limit: u8,
     rnr_retry_limit: u8,
-    /// When to give up waiting for an acknowledgement.
+    /// Deadline of an acknowledgement.
     ack_deadline: Option<Instant>,
     /// Nothing may be sent before this.
     rnr_deadline: Option<Instant>,
     /// The request for which the peer sent an RNR NAK.
     refused: Psn,
-    /// A missing page of a local buffer: of a request that has not left, or of a response that has come.
+    /// A missing page of a local buffer: of a request that has not been sent, or of a response that has arrived.
     page: Option<PageWait>,
     /// Datagrams and raw frames: the first pending request has not left yet, or not all of its segments.
     held: bool,
     /// The segment of a large raw packet that leaves next.
     segment: u32,
-    /// See [`crate::Pitfalls::damming`]: work requests that were posted while a timer ran.
+    /// Work requests that are lost because they were posted while a timer ran: see [`crate::Pitfalls::damming`].
     dammed: Option<(u32, u32)>,
 }
 
@@ -116,7 +117,7 @@ impl Requester {
         *self = Self::new(self.ring.take());
     }
 
-    /// A doorbell with a producer index. Returns false if it is out of range.
+    /// Handles a doorbell with a producer index. Returns false if it is out of range.
     pub(crate) fn post(&mut self, producer: u32) -> bool {
         let Some(ring) = &self.ring else {
             return false;
@@ -132,12 +133,12 @@ impl Requester {
         fits
     }
 
-    /// Work requests that a doorbell with this producer index announces, if it is news.
+    /// Number of work requests that a doorbell with this producer index announces, which is 0 for an old index.
     pub(crate) fn announced_by(&self, producer: u32) -> u32 {
         producer.wrapping_sub(self.producer)
     }
 
-    /// Whether a producer index is later than the last one. Doorbells may come late or twice.
+    /// True if a producer index is later than the last one. Doorbells may arrive late or twice.
     pub(crate) fn is_news(&self, producer: u32) -> bool {
         producer.wrapping_sub(self.producer) as i32 > 0
     }
@@ -183,12 +184,12 @@ impl Requester {
         }
     }
 
-    /// Whether another request may begin. With nothing left of the budget there is one at a time.
+    /// True if another request may begin. If the budget is used up, one is executed at a time.
     fn may_begin(&self, budget: &Budget) -> bool {
         self.pending.is_empty() || !budget.is_spent()
     }
 
-    /// Whether nothing has begun that has not completed.
+    /// True if all requests that have begun are complete.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
@@ -209,14 +210,14 @@ impl Requester {
         self.next
     }
 
-    /// Starts at this PSN.
+    /// Sets the PSN of the next new packet.
     pub(crate) fn set_next_psn(&mut self, psn: Psn) {
         self.next = psn;
         self.unacked = psn;
         self.high = psn;
     }
 
-    /// New limits of retries start the count again.
+    /// Sets the limits of retries, and restarts their counts.
     pub(crate) fn set_retries(&mut self, retries: u8, rnr_retries: u8) {
         if (self.retry_limit, self.rnr_retry_limit) != (retries, rnr_retries) {
             (self.retry_limit, self.rnr_retry_limit) = (retries, rnr_retries);
@@ -246,17 +247,17 @@ impl Requester {
         self.dammed = None;
     }
 
-    /// Waits for no page any more.
+    /// Ends the wait for a page.
     pub(crate) fn stop_waiting(&mut self) {
         self.page = None;
     }
 
-    /// A rendezvous has begun: its data is to be read into this place of the tag list.
+    /// Adds a rendezvous, whose data will be read into this place of the tag list.
     pub(crate) fn add_rendezvous(&mut self, slot: u32) {
         self.rendezvous.push_back(slot);
     }
 
-    /// Sends again from this PSN on.
+    /// Restarts transmission at this PSN.
     fn rewind(&mut self, psn: Psn) {
         let Some(position) = self.pending.find(psn) else {
             return;
@@ -271,8 +272,8 @@ impl Requester {
         }
     }
 
-    /// Goes back to a response that is missing, once: every packet after the gap would do so again. If that does not help,
-    /// the timeout does.
+    /// Goes back to a missing response, once, because every packet behind the gap would cause it again. If that does
+    /// not help, the timeout does.
     fn go_back_for(&mut self, missing: Psn) {
         if self.recovering != Some(missing) {
             self.recovering = Some(missing);
@@ -312,8 +313,8 @@ impl Requester {
         self.pending.oldest_awaiting().filter(|at| *at < before)
     }
 
-    /// Connections: completes what is due without a packet, then makes `frame` the next request packet, or a run of up to
-    /// `most`.
+    /// Connections: completes what needs no packet and is due, then makes `frame` the next request packet, or a run of
+    /// up to `most`.
     pub(crate) fn poll<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -325,7 +326,7 @@ impl Requester {
             return Ok(Sent::Nothing);
         }
         if qp.config.kind == QpType::Uc {
-            // What was handed over before has been delivered.
+            // The frame of the last poll has been delivered.
             self.acknowledge_until(qp, cx, self.cursor_psn())?;
         }
         if self.waits_for_page() || self.waits_for_rnr_timer(cx.now) {
@@ -381,12 +382,12 @@ impl Requester {
         }
     }
 
-    /// Whether everything that has begun has been sent.
+    /// True if everything that has begun has been sent.
     fn at_end(&self) -> bool {
         self.cursor == self.pending.len()
     }
 
-    /// Whether an RNR timer keeps the queue from sending. Ends one that is over.
+    /// True if an RNR timer keeps the queue from sending. Ends a timer that has expired.
     fn waits_for_rnr_timer(&mut self, now: Instant) -> bool {
         let Some(deadline) = self.rnr_deadline else {
             return false;
@@ -424,7 +425,7 @@ impl Requester {
         None
     }
 
-    /// The fault has been answered. If it was for a local buffer, transmission goes on, or the request fails.
+    /// Handles the answer to a fault. If it was for a local buffer, transmission continues, or the request fails.
     pub(crate) fn fault_answered<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -450,14 +451,14 @@ impl Requester {
         }
     }
 
-    /// Whether packets at the cursor can't be sent before a page is present.
+    /// True if packets at the cursor can't be sent before a page is present.
     fn waits_for_page(&self) -> bool {
         self.page
             .is_some_and(|wait| self.cursor_psn().diff(wait.psn) >= 0)
     }
 
-    /// Whether the peer owes an answer. What follows a missing page does not count: it is sent, or sent again, when the page
-    /// is present.
+    /// True if an answer of the peer is outstanding. Requests from a missing page on do not count: they are sent, or
+    /// sent again, when the page is present.
     fn awaits_ack(&self) -> bool {
         let until = match &self.page {
             Some(wait) if wait.psn.diff(self.high) < 0 => wait.psn,
@@ -466,13 +467,13 @@ impl Requester {
         until.diff(self.unacked) > 0
     }
 
-    /// Restarts the ACK timer, if the peer owes an answer.
+    /// Restarts the ACK timer, if an answer of the peer is outstanding.
     fn restart_ack_timer(&mut self, qp: &Endpoint, now: Instant) {
         let timeout = ack_timeout_ns(qp.attr.timeout).filter(|_| self.awaits_ack());
         self.ack_deadline = timeout.map(|ns| now + Nanos(ns));
     }
 
-    /// Window, fence, and the limit on READs and atomics.
+    /// Checks window, fence, and the limit on READs and atomics.
     fn may_send(&self, qp: &Endpoint, wr: &SendWr) -> bool {
         if !qp.is_reliable() {
             return true;
@@ -507,7 +508,7 @@ impl Requester {
         };
         let again = self.high.diff(self.cursor_psn()).clamp(0, packets as i32);
         cx.add(Counter::retransmitted_packets, again as u64);
-        // A READ request stands for all of its responses.
+        // A READ request takes the PSNs of all of its responses.
         let next_packet = if wr.is_read() {
             wr.psns
         } else {
@@ -530,7 +531,7 @@ impl Requester {
         }
     }
 
-    /// Whether a work request is one of those that a faulty adapter loses.
+    /// True if a work request is one of those that an adapter with damming loses.
     fn is_dammed(&self, index: u32) -> bool {
         self.dammed
             .is_some_and(|(from, until)| index.wrapping_sub(from) < until.wrapping_sub(from))
@@ -598,7 +599,7 @@ impl Requester {
         }
     }
 
-    /// Completes the tagged buffers that it reads into, or would, as flushed; drops the other work requests.
+    /// Completes as flushed the tagged buffers that it reads into, or would read into; drops the other work requests.
     pub(crate) fn flush_tagged<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         while let Some(wr) = self.pop() {
             if let Some(request) = wr.device {

@@ -1,10 +1,11 @@
-//! The responder of a queue pair: takes what arrives, carries it out, and answers.
+//! The responder of a queue pair: receives packets, executes requests, and answers them.
 //!
-//! Each request of a connection goes through the checks of IBTA 9.7.4 in their order: PSN, sequence of opcodes, support and
-//! rights, resources, length, key. The first that fails decides the answer. Replies stand in a queue, so that
-//! they leave in the order of the requests.
+//! Each request of a connection passes the checks of IBTA 9.7.4 in their order: PSN, sequence of opcodes, support and
+//! rights, resources, length, key. The first that fails determines the answer. Replies are queued, so that they leave
+//! in the order of the requests.
 //!
-//! Functions that find a mistake which ends the connection return `Err(Fatal)`; the queue pair then goes to the error state.
+//! Functions that find an error which ends the connection return `Err(Fatal)`; the queue pair then goes to the error
+//! state.
 
 mod answer;
 mod arrival;
@@ -48,30 +49,30 @@ use refusal::{Refusal, Rejection};
 use reply::{Executed, Reply};
 use waits::Waits;
 
-/// What has become of a packet, as far as the queue pair or the NIC must act on it.
+/// The result of receiving a packet, as far as the queue pair or the NIC must act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// It is done with.
+    /// The packet has been handled.
     Done,
-    /// It has stopped the input of the NIC, which must hold it.
+    /// The packet has stopped the ingress of the NIC, which must hold it.
     Held,
-    /// It has begun a rendezvous, whose data is to be read into this place of the tag list.
+    /// The packet has begun a rendezvous, whose data will be read into this place of the tag list.
     Rendezvous(u32),
 }
 
-/// A message of which packets are still to come.
+/// A message of which further packets are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
     Send,
     Write { next: u64, rkey: u32, left: u32 },
 }
 
-/// A UC connection has gone on at another PSN.
+/// A UC connection has continued at another PSN.
 #[derive(Clone, Copy, Debug)]
 struct Jump {
     /// The PSN that was expected.
     from: Psn,
-    /// The one that came.
+    /// The PSN that arrived.
     to: Psn,
 }
 
@@ -94,24 +95,24 @@ pub(crate) struct Responder {
     nak_sent: bool,
     /// READs and atomics that were carried out, to answer repetitions.
     executed: VecDeque<Executed>,
-    /// What is to be sent.
+    /// Replies to send.
     replies: VecDeque<Reply>,
-    /// What `executed` and `replies` take of the budget.
+    /// Share of the budget that `executed` and `replies` take.
     answers: Option<Held>,
     /// UC: the rest of a damaged message is dropped.
     skipping: bool,
-    /// UC: a message has begun far from the expected PSN, and not much has come since.
+    /// UC: a message has begun far from the expected PSN, and only few packets have arrived since.
     jump: Option<Jump>,
     /// Pages that it waits for.
     waits: Waits,
     /// Packets that wait for a page.
     parked: ParkedPackets,
-    /// COMM_ESTABLISHED has been raised, or is not due.
+    /// COMM_ESTABLISHED has been raised, or will not be.
     established: bool,
 }
 
 impl Responder {
-    /// Nothing has arrived. `queue` is `None` if receive work requests come from an SRQ.
+    /// A responder that has received nothing. `queue` is `None` if receive work requests come from an SRQ.
     pub(crate) fn new(queue: Option<RecvRing>) -> Self {
         Self {
             queue,
@@ -146,13 +147,13 @@ impl Responder {
         self.jump = None;
     }
 
-    /// No COMM_ESTABLISHED is due any more.
+    /// No COMM_ESTABLISHED will be raised any more.
     pub(crate) fn set_established(&mut self) {
         self.established = true;
     }
 
-    /// Reserves memory for the answers to `limit` READs and atomics: what was asked for, answers, and acknowledgements between
-    /// them. Returns false if the budget has none left.
+    /// Reserves memory for the answers to `limit` READs and atomics: the executed operations, their replies, and
+    /// acknowledgements between these. Returns false if the budget has none left.
     #[expect(clippy::arithmetic_side_effects, reason = "255 answers at most")]
     pub(crate) fn reserve_answers(&mut self, budget: &Budget, limit: u8) -> bool {
         let bytes = usize::from(limit) * (size_of::<Executed>() + 4 * size_of::<Reply>());
@@ -165,7 +166,7 @@ impl Responder {
         left
     }
 
-    /// The queue pair has failed: ends what is in progress and flushes the receive work requests.
+    /// Ends what is in progress and flushes the receive work requests, because the queue pair has failed.
     pub(crate) fn flush<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         self.message = None;
         self.drop_answers();
@@ -173,7 +174,7 @@ impl Responder {
         self.flush_queue(qp, cx);
     }
 
-    /// A packet or frame arrives, and is carried out if it is what was expected. Addresses and P_Key have been checked.
+    /// Receives a packet or frame, and executes it if it is the expected one. Addresses and P_Key have been checked.
     pub(crate) fn receive<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -191,7 +192,7 @@ impl Responder {
         }
     }
 
-    /// A request packet of a connection arrives.
+    /// Receives a request packet of a connection.
     fn receive_request<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -229,8 +230,8 @@ impl Responder {
         Ok(Received::Done)
     }
 
-    /// Takes a run of request packets as a whole, if it is what comes next and nothing is wrong with it. `None`: the packets
-    /// must be looked at one by one. Data that has been placed by then will be placed again.
+    /// Takes a run of request packets as a whole, if it is what is expected next and has no error. `None`: the packets
+    /// must be examined one by one. Data that has been placed by then will be placed again.
     pub(crate) fn receive_run<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -304,7 +305,7 @@ impl Responder {
             return self.drop_unreliable(qp, cx, psn, refusal);
         }
         match refusal {
-            // For a missing page the fault policy says what is done.
+            // The fault policy determines the reaction to a missing page.
             Refusal::Lost | Refusal::Absent(_) => Ok(()),
             Refusal::NotDurable => {
                 self.flush_waits(qp, cx, psn);
@@ -345,7 +346,7 @@ impl Responder {
             });
             self.acknowledge(psn, Syndrome::Nak(code));
         }
-        // One that is not at fault is flushed with the others.
+        // A receive work request that is not the cause is flushed with the others.
         if let Some(failure) = rejection.receive
             && let Some(wr) = self.current.take()
         {
@@ -354,14 +355,14 @@ impl Responder {
         Fatal::with(rejection.event)
     }
 
-    /// Waits for no page any more, and drops the packets that did.
+    /// Ends all waits for pages, and drops the parked packets.
     pub(crate) fn stop_waiting(&mut self, qp: &Endpoint, core: &mut Core) {
         self.waits = Waits::default();
         while self.unpark(qp, core) {}
     }
 }
 
-/// Counts and reports an RNR NAK, which is sent because of this fault, if any.
+/// Counts and reports an RNR NAK that is sent because of this fault, if any.
 pub(in crate::qp) fn report_rnr_nak<M: Dma>(
     qp: &Endpoint,
     cx: &mut Context<'_, M>,

@@ -1,6 +1,6 @@
 //! The state table of MODIFY_QP (IBTA 11.2.5.2, table 91).
 //!
-//! For each transition and transport: what must be given and what may be. Everything else is refused.
+//! For each transition and transport: the required and the optional attributes. Everything else is refused.
 
 use faultline_abi::Status;
 use faultline_abi::qp::{
@@ -32,7 +32,7 @@ const MAX_DEST_RD: u32 = QP_ATTR_MAX_DEST_RD_ATOMIC;
 const MIN_RNR: u32 = QP_ATTR_MIN_RNR_TIMER;
 const DEST: u32 = QP_ATTR_DEST_QPN;
 const NOTIFY: u32 = QP_ATTR_EN_SQD_ASYNC_NOTIFY;
-/// Always allowed: the device's own attributes, and the state the caller believes in.
+/// Always allowed: the device's own attributes, and the state that the caller assumes.
 const ALWAYS: u32 = QP_ATTR_STATE | QP_ATTR_CUR_STATE | QP_ATTR_FAULT_POLICY | QP_ATTR_UDP_SPORT;
 
 /// Required and optional attributes of a transition, or `None` if there is no such transition.

@@ -1,4 +1,4 @@
-//! What all parts of a queue pair know: its type, its state, its configuration, and how work requests fail.
+//! Types that all parts of a queue pair use: its type, its state, its configuration, and failures of work requests.
 
 use faultline_abi::cqe;
 use faultline_abi::qp as abi;
@@ -73,7 +73,7 @@ impl QpType {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum State {
-    /// Nothing happens.
+    /// No packets are sent or received.
     Reset = abi::QPS_RESET,
     /// Receives may be posted.
     Init = abi::QPS_INIT,
@@ -81,7 +81,7 @@ pub enum State {
     Rtr = abi::QPS_RTR,
     /// Ready to send.
     Rts = abi::QPS_RTS,
-    /// Sends that have begun go on, no others begin.
+    /// Sends that have begun continue, no others begin.
     Sqd = abi::QPS_SQD,
     /// The send queue has failed (UC, UD).
     Sqe = abi::QPS_SQE,
@@ -128,7 +128,7 @@ impl State {
         })
     }
 
-    /// Whether packets are taken.
+    /// True if packets are received.
     pub fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-/// How a work request ended, if not well: status and vendor error of its completion.
+/// The failure of a work request: status and vendor error of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// `enum ib_wc_status`.
@@ -149,7 +149,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// What a queue pair in error does with all work requests.
+    /// The failure of all work requests of a queue pair in error.
     pub(crate) const FLUSHED: Self = Self::new(cqe::WR_FLUSH_ERR, cqe::NONE);
 
     /// A failure.
@@ -176,7 +176,7 @@ pub(super) struct Fatal {
 }
 
 impl Fatal {
-    /// Completions say why.
+    /// Without an event, because completions report the reason.
     pub(crate) const SILENT: Self = Self { event: None };
 
     /// With this asynchronous event.
@@ -190,9 +190,9 @@ impl Fatal {
 pub(super) enum PlaceError {
     /// The sender's memory can't be read: the packet counts as lost.
     Lost,
-    /// The buffer here can't be used.
+    /// The local buffer can't be used.
     Failed(Failure),
-    /// A page of it is not there; bytes of the buffer from there on.
+    /// A page of the buffer is missing; with the number of bytes of the buffer from there on.
     Absent(Absent, u64),
 }
 
@@ -218,7 +218,7 @@ impl PlaceError {
     }
 }
 
-/// What CREATE_QP fixes.
+/// The configuration that CREATE_QP fixes.
 #[derive(Debug)]
 pub(crate) struct QpConfig {
     /// Transport.
@@ -233,18 +233,18 @@ pub(crate) struct QpConfig {
     pub recv_cqn: u32,
     /// SRQ, if receives come from one.
     pub srqn: Option<u32>,
-    /// Every send makes a completion.
+    /// Every send generates a completion.
     pub sig_all: bool,
-    /// Most SGEs in a send.
+    /// Largest number of SGEs in a send.
     pub max_send_sge: u8,
-    /// Most inline bytes in a send.
+    /// Largest number of inline bytes in a send.
     pub max_inline: u32,
     /// XRC target: its domain.
     pub xrcd: Option<u32>,
 }
 
 impl QpConfig {
-    /// Of a QP that has neither queues nor completion queues.
+    /// The configuration of a QP that has neither queues nor completion queues.
     pub(crate) fn without_queues(kind: QpType, pd: u32, uctx: u32) -> Self {
         Self {
             kind,
@@ -261,11 +261,11 @@ impl QpConfig {
     }
 }
 
-/// The PSNs at which a queue pair is.
+/// The next PSNs of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Psns {
-    /// Of the next new request.
+    /// PSN of the next new request.
     pub next_sent: Psn,
-    /// Of the request that is expected.
+    /// PSN of the expected request.
     pub next_received: Psn,
 }

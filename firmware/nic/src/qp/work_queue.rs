@@ -23,7 +23,7 @@ pub(crate) struct WorkQueue {
     pub references: References,
     responder: Responder,
     ready: Readiness,
-    /// Its bytes of the budget.
+    /// Its share of the budget.
     _held: Held,
 }
 
@@ -45,14 +45,14 @@ impl WorkQueue {
         }
     }
 
-    /// A receive doorbell, which software rings only if the record asks for it.
+    /// Handles a receive doorbell, which software rings only if the record requests it.
     pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.endpoint.state == State::Err {
             self.responder.flush_queue(&self.endpoint, cx);
         }
     }
 
-    /// A frame arrives, from a flow with this tag. Returns false if it has stopped the input and must be held.
+    /// Receives a frame from a flow with this tag. Returns false if it has stopped the ingress and must be held.
     pub(crate) fn receive_frame<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -76,7 +76,7 @@ impl WorkQueue {
         }
     }
 
-    /// Returns false if the frame has stopped the input and must be held.
+    /// Returns false if the frame has stopped the ingress and must be held.
     fn check_received<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -88,12 +88,12 @@ impl WorkQueue {
         received != Ok(Received::Held)
     }
 
-    /// It was removed from the ready queue.
+    /// Records that it was removed from the ready queue.
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         self.ready.left(core, self.endpoint.number);
     }
 
-    /// A fault has been answered that it may wait for.
+    /// Handles the answer to a fault that it may wait for.
     pub(crate) fn fault_answered<M: Dma>(&mut self, cx: &mut Context<'_, M>, call: Call) {
         let wq = &self.endpoint;
         if let Err(fatal) = self.responder.fault_answered(wq, cx, call) {
@@ -143,7 +143,7 @@ impl WorkQueue {
         }
     }
 
-    /// Waits for no page any more, and drops the frames that did. To be called before it is destroyed.
+    /// Ends the wait for a page, and drops the parked frames. Must be called before it is destroyed.
     pub(crate) fn stop_waiting(&mut self, core: &mut Core) {
         core.forget_queue(self.endpoint.number);
         self.responder.stop_waiting(&self.endpoint, core);

@@ -1,4 +1,4 @@
-//! Send work requests: the entry of the ring, parsed once into the operation that it asks for.
+//! Send work requests: the entry of the ring, parsed once into its operation.
 
 use faultline_abi::cqe;
 use faultline_abi::wqe::Sge;
@@ -36,7 +36,7 @@ pub(super) struct Remote {
     pub rkey: u32,
 }
 
-/// What a SEND carries in its last packet besides the payload.
+/// The content of the last packet of a SEND besides the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendExtra {
     Nothing,
@@ -46,14 +46,14 @@ pub(super) enum SendExtra {
     Invalidate(u32),
 }
 
-/// What is exchanged by an atomic operation (IBTA 9.4.5).
+/// The operands of an atomic operation (IBTA 9.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AtomicOp {
     CompareSwap { compare: u64, swap: u64 },
     FetchAdd { add: u64 },
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DatagramDest {
     /// Address handle.
@@ -64,7 +64,7 @@ pub(super) struct DatagramDest {
     pub qkey: u32,
 }
 
-/// What the NIC does for a raw frame on its way out.
+/// Offload of a raw frame that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offload {
     Nothing,
@@ -110,8 +110,8 @@ pub(super) enum SendOp {
 }
 
 impl SendOp {
-    /// The operation of an entry of the ring of a queue pair of this type. Fields that the operation does not use must be
-    /// zero where the manual says so.
+    /// Parses the operation of an entry of the ring of a queue pair of this type. Fields that the operation does not
+    /// use must be zero where the manual says so.
     fn parse(kind: QpType, wqe: &SqWqe) -> Result<Self, Failure> {
         match kind {
             QpType::Ud | QpType::Gsi => Self::parse_datagram(wqe),
@@ -220,7 +220,7 @@ impl SendOp {
         })
     }
 
-    /// Whether it is carried out on this side, without packets.
+    /// True if it is carried out on this side, without packets.
     pub(crate) fn is_local(&self) -> bool {
         matches!(
             self,
@@ -293,7 +293,7 @@ impl Offload {
     }
 }
 
-/// Whether unreliable connections have this operation, too. Keys are changed on any connection.
+/// True if unreliable connections have this operation, too. Keys are changed on any connection.
 fn is_of_uc(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -322,7 +322,7 @@ fn flush_header(placement: u32, selectivity: u32) -> Option<Feth> {
     })
 }
 
-/// A work request that the device has made.
+/// A work request that the device has created.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DeviceRequest {
     /// Reads the data of a rendezvous into a place of the tag list; `pd` is the protection domain of the SRQ.
@@ -340,7 +340,7 @@ pub(super) enum DeviceRequest {
 pub(super) struct SendWr {
     /// Running number. Of a request of the device: that of the program's next one.
     pub index: u32,
-    /// What to do. `None`: the entry makes no sense, and `failed` says why.
+    /// The operation. `None`: the entry is invalid, and `failed` has the reason.
     pub op: Option<SendOp>,
     /// `WR_FLAG_*`.
     pub flags: u8,
@@ -362,7 +362,7 @@ pub(super) struct SendWr {
     pub done: bool,
     /// It can't be carried out, and completes with this failure when all before it have completed.
     pub failed: Option<Failure>,
-    /// The device has made it, not the program.
+    /// Set if the device has created it, instead of the program.
     pub device: Option<DeviceRequest>,
 }
 
@@ -413,7 +413,7 @@ impl SendWr {
     fn parse<M: Dma>(&mut self, ring: &Ring, config: &QpConfig, mem: &M) -> Result<(), Failure> {
         const KNOWN: u8 =
             WR_FLAG_SIGNALED | WR_FLAG_SOLICITED | WR_FLAG_FENCE | WR_FLAG_INLINE | WR_FLAG_CSUM;
-        /// What one access reads: all of nearly all entries.
+        /// Bytes of the first access: all of nearly all entries.
         const FIRST: usize = 64;
         let entry = ring.entry(self.index);
         let mut first = [0; FIRST];
@@ -505,7 +505,7 @@ impl SendWr {
 }
 
 impl SendWr {
-    /// As which user of memory keys its buffers are accessed.
+    /// The user of memory keys as which its buffers are accessed.
     pub(crate) fn key_user(&self, qp: &Endpoint) -> KeyUser {
         match self.device {
             Some(DeviceRequest::Read { pd, .. }) => qp.key_user_in(pd),
@@ -513,7 +513,7 @@ impl SendWr {
         }
     }
 
-    /// What its buffers need of their keys.
+    /// The accesses to its buffers.
     pub(crate) fn key_ranges(&self, qp: &Endpoint) -> impl Iterator<Item = KeyRange> {
         let user = self.key_user(qp);
         let access = match self.op.as_ref().is_some_and(SendOp::writes_locally) {

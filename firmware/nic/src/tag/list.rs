@@ -25,7 +25,7 @@ pub(crate) struct Rendezvous {
     pub remote: Remote,
 }
 
-/// A buffer that matches what it is for.
+/// A buffer, with the tag and the mask of the messages that it matches.
 #[derive(Debug)]
 struct Entry {
     tag: u64,
@@ -39,7 +39,7 @@ struct Entry {
 enum Slot {
     Empty,
     Listed(Entry),
-    /// A message has the buffer.
+    /// A message uses the buffer.
     Taken,
     Reading(Rendezvous),
 }
@@ -69,7 +69,7 @@ pub(crate) struct TagList {
     active: usize,
     /// Unexpected messages that arrived, and those that software has handled; modulo 2^32.
     unexpected: u32,
-    told: u32,
+    handled: u32,
     _held: Held,
 }
 
@@ -95,7 +95,7 @@ impl TagList {
             order: Vec::with_capacity(max_tags as usize),
             active: 0,
             unexpected: 0,
-            told: 0,
+            handled: 0,
             _held: held,
         }
     }
@@ -151,7 +151,7 @@ impl TagList {
             return Err(cqe::RESERVED);
         }
         if sync {
-            self.told = op.unexpected.get();
+            self.handled = op.unexpected.get();
         }
         let done = match op.opcode {
             abi::TM_OP_ADD => self.add(op),
@@ -205,7 +205,7 @@ impl TagList {
     }
 
     fn in_sync(&self) -> bool {
-        self.told == self.unexpected
+        self.handled == self.unexpected
     }
 
     /// Takes a buffer off the list.
@@ -243,14 +243,14 @@ impl TagList {
         self.unexpected = self.unexpected.wrapping_add(1);
     }
 
-    /// The message that has the buffer will be read.
+    /// Records that the message of the buffer will be read.
     pub(crate) fn begin_reading(&mut self, index: u32, rendezvous: Rendezvous) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
             *slot = Slot::Reading(rendezvous);
         }
     }
 
-    /// What is to be read into this place.
+    /// The rendezvous whose data is read into this place.
     pub(crate) fn reading(&self, index: u32) -> Option<&Rendezvous> {
         match self.slots.get(index as usize)? {
             Slot::Reading(rendezvous) => Some(rendezvous),
@@ -273,7 +273,7 @@ impl TagList {
         };
         let label = match class {
             Class::NoTag | Class::Unexpected => return,
-            Class::Eager { told: true, .. } => None,
+            Class::Eager { reported: true, .. } => None,
             Class::Eager { label, .. } => Some(label),
             Class::Incomplete(label) => {
                 if entry.status == cqe::SUCCESS {

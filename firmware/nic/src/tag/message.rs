@@ -30,7 +30,7 @@ pub(crate) enum Message {
 /// Identification of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
-    /// What is matched.
+    /// The tag that is compared with those of buffers.
     pub tag: u64,
     /// For software, as it is on the wire.
     pub app_ctx: [u8; 4],
@@ -94,12 +94,12 @@ pub(crate) enum Class {
     NoTag,
     /// It has one, and software has to look for its buffer.
     Unexpected,
-    /// The buffer matches. `told`: a completion has reported it.
+    /// The buffer matches. `reported`: a completion has reported it.
     Eager {
         /// Of the message.
         label: Label,
         /// See above.
-        told: bool,
+        reported: bool,
     },
     /// The buffer matches, but the data can't be read into it.
     Incomplete(Label),
@@ -121,7 +121,7 @@ impl Class {
 }
 
 impl Label {
-    /// Says in a completion that the message has found its buffer.
+    /// Records in a completion that the message has found its buffer.
     pub(crate) fn describe(self, entry: &mut Cqe) {
         let tag = U64::new(self.tag).to_bytes();
         let [a, b, c, d, e, f, g, h] = tag;

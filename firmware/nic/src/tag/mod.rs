@@ -3,7 +3,7 @@
 //! - [`message`]: headers and the result of matching
 //! - [`list`]: the buffers
 //!
-//! What a queue pair does with a message is in `qp/tag.rs`.
+//! Handling of messages by a queue pair is in `qp/tag.rs`.
 
 pub(crate) mod list;
 pub(crate) mod message;

@@ -148,8 +148,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Appends the payload of a run of up to `packets` packets from the cursor on, and returns their number. `None`: the
-    /// packet must be sent alone, because less than two are at hand or something is wrong, which `gather` reports.
+    /// Appends the payload of a run of up to `packets` packets from the cursor on, and returns their number. `None`:
+    /// the packet must be sent alone, because fewer than two can be sent or there is an error, which `gather` reports.
     fn gather_run(
         &self,
         qp: &Endpoint,
@@ -177,7 +177,7 @@ impl Requester {
         Some(packets)
     }
 
-    /// How many packets of a work request from the cursor on may leave as one run. The last packet may not.
+    /// Number of packets of a work request, from the cursor on, that may be sent as one run. The last packet may not.
     fn longest_run(&self, qp: &Endpoint, wr: &SendWr, most: u32) -> u32 {
         let window = match qp.is_reliable() {
             true => (WINDOW - self.cursor_psn().diff(self.unacked)).max(0) as u32,
@@ -217,7 +217,7 @@ impl Requester {
         header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);
         match *op {
             SendOp::Read { from } => {
-                // A READ that goes on in the middle requests the rest only (IBTA 9.7.5.1.1).
+                // A READ that continues in the middle requests the rest only (IBTA 9.7.5.1.1).
                 let offset = self.cursor_packet * qp.mtu;
                 let from = Remote {
                     addr: from.addr.wrapping_add(u64::from(offset)),
@@ -252,7 +252,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Puts the payload of the packet at the cursor into `frame`, or that of a run of up to `most` packets that begins there.
+    /// Sets the payload of `frame` to that of the packet at the cursor, or of a run of up to `most` packets that begins
+    /// there.
     fn build_payload(
         &self,
         qp: &Endpoint,
@@ -301,7 +302,7 @@ impl Requester {
     }
 }
 
-/// Appends what of a part of the message is inline data. Returns the offset and the number of the bytes that the SGEs hold.
+/// Appends the inline data in a range of the message. Returns offset and number of the bytes that the SGEs hold.
 fn gather_inline(wr: &SendWr, offset: u32, len: u32, out: &mut Segments) -> (u64, u64) {
     let Some((at, inline_len)) = wr.inline else {
         return (offset.into(), len.into());

@@ -26,7 +26,7 @@ impl From<KeyError> for Failure {
 }
 
 impl Requester {
-    /// Carries out local operations at the doorbell, if nothing is before them. So they need not wait behind the packets of
+    /// Carries out local operations at the doorbell, if nothing is before them. So they need not wait for packets of
     /// other queue pairs: the time of an invalidation does not depend on their traffic.
     pub(crate) fn carry_out_at_once<M: Dma>(
         &mut self,

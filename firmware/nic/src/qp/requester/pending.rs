@@ -1,7 +1,7 @@
 //! Send work requests that have begun and have not completed, in their order.
 //!
-//! A process may have tens of thousands of them, and its peer may have this side look for one with each packet. So there
-//! is no search through all: where the answered ones are is kept, and PSNs are found by halving.
+//! A process may have tens of thousands of them, and each packet of a peer may require a search. So no search goes
+//! through all of them: the numbers of requests with an outstanding answer are kept, and PSNs are found by bisection.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -17,7 +17,7 @@ use crate::qp::work_request::SendWr;
 use crate::receive_queue::SgEntry;
 use crate::work::count_steps;
 
-/// Requests for which an idle queue pair keeps room.
+/// Number of requests for which an idle queue pair keeps room.
 const KEPT_ROOM: usize = 256;
 
 #[derive(Debug, Default)]
@@ -25,15 +25,15 @@ pub(super) struct Pending {
     requests: VecDeque<SendWr>,
     /// Running number of the oldest.
     first: u64,
-    /// Running numbers of those whose answer has not come.
+    /// Running numbers of those with an outstanding answer.
     awaiting: VecDeque<u64>,
-    /// Bytes of SGEs that stand elsewhere.
+    /// Bytes of SGEs that are allocated separately.
     far_sges: usize,
     /// The furthest position that transmission has come to.
     reached: usize,
 }
 
-/// Bytes of the SGEs of a request that stand elsewhere.
+/// Bytes of the SGEs of a request that are allocated separately.
 fn far_sges(wr: &SendWr) -> usize {
     match wr.sges.spilled() {
         true => wr.sges.capacity() * size_of::<SgEntry>(),
@@ -58,12 +58,12 @@ impl Pending {
         self.requests.get(position)
     }
 
-    /// What is outstanding of its answer is changed by [`Pending::answer`] only.
+    /// Only [`Pending::answer`] changes the outstanding answers.
     pub(crate) fn get_mut(&mut self, position: usize) -> Option<&mut SendWr> {
         self.requests.get_mut(position)
     }
 
-    /// A request begins.
+    /// Adds a request that begins.
     pub(crate) fn push(&mut self, wr: SendWr) {
         self.far_sges += far_sges(&wr);
         if wr.awaits_response() {
@@ -89,7 +89,7 @@ impl Pending {
         }
     }
 
-    /// The oldest request has been removed. A queue that has been long gives memory back when it is empty.
+    /// Accounts for the removal of the oldest request. A queue that was long returns memory when it is empty.
     fn popped(&mut self, far_sges: usize) {
         self.awaiting.pop_front_if(|number| *number == self.first);
         self.first += 1;
@@ -108,7 +108,7 @@ impl Pending {
             + self.far_sges
     }
 
-    /// So many response packets have come for a request.
+    /// Counts response packets of a request.
     pub(crate) fn answer(&mut self, position: usize, packets: u32) {
         let Some(wr) = self.requests.get_mut(position) else {
             return;
@@ -117,7 +117,7 @@ impl Pending {
         if wr.awaits_response() {
             return;
         }
-        // Responses come in order: it is the first.
+        // Responses arrive in order, so it is the first.
         let number = self.first + position as u64;
         if let Ok(at) = self.awaiting.binary_search(&number) {
             self.awaiting.remove(at);
@@ -136,14 +136,14 @@ impl Pending {
         self.awaiting.partition_point(|number| *number < end)
     }
 
-    /// Transmission has come to this position.
+    /// Records that transmission has reached this position.
     pub(crate) fn reach(&mut self, position: usize) {
         self.reached = self.reached.max(position);
     }
 
-    /// Where the request is that a packet belongs to, if that has been sent.
+    /// Position of the request that a packet belongs to, if that has been sent.
     pub(crate) fn find(&self, psn: Psn) -> Option<usize> {
-        // First PSNs rise from one to the next, and as far as something has been sent they do not come round.
+        // The first PSNs increase from one request to the next, and do not wrap within what has been sent.
         let (mut low, mut high) = (0, self.len().min(self.reached + 1));
         while low < high {
             count_steps(1);

@@ -26,21 +26,21 @@ use crate::qp::types::{Failure, PlaceError};
 use crate::segments::Segments;
 use crate::time::Nanos;
 
-/// Time between two READs of an adapter that asks again and again ([`crate::Pitfalls::flood`]).
+/// Time between two repetitions of a READ by an adapter with flood ([`crate::Pitfalls::flood`]).
 const FLOOD_INTERVAL: Nanos = Nanos::from_micros(20);
 /// `rnr_retry` value that means "for ever" (IBTA 9.7.5.2.8).
 const RNR_FOREVER: u8 = 7;
 
 impl Requester {
-    /// Everything before `psn` has arrived at the peer.
+    /// Records that everything before `psn` has arrived at the peer.
     pub(super) fn acknowledge_until<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
         psn: Psn,
     ) -> Result<(), Failure> {
-        // An answer that has not come holds back what follows it: an acknowledgement beyond it means that
-        // the response was lost (IBTA 9.7.5.1.2).
+        // An outstanding response holds back the acknowledgement of later requests: an acknowledgement beyond it means
+        // that the response was lost (IBTA 9.7.5.1.2).
         let mut until = psn;
         let awaiting = self.pending.oldest_awaiting();
         if let Some(wr) = awaiting.and_then(|at| self.pending.get(at)) {
@@ -56,15 +56,15 @@ impl Requester {
         self.recovering = None;
         (self.retries, self.rnr_retries) = (self.retry_limit, self.rnr_retry_limit);
         if self.page.is_some_and(|wait| until.diff(wait.psn) > 0) {
-            // What missed the page has been done without it, before transmission went back.
+            // The request that missed the page was executed before transmission went back.
             self.page = None;
         }
         self.restart_ack_timer(qp, cx.now);
         if until.diff(self.refused) > 0 {
-            // Done all the same: the responder had what it lacked before the request came again.
+            // The refused request was executed without being repeated: the responder has got what it lacked.
             self.rnr_deadline = None;
         }
-        // A cursor that an acknowledgement has overtaken (after a rewind) moves on.
+        // After a rewind, an acknowledgement may be beyond the cursor, which then moves to it.
         if self.cursor_psn().diff(until) < 0 {
             let before = self.cursor;
             self.skip_to(until);
@@ -73,7 +73,7 @@ impl Requester {
         self.retire(qp, cx)
     }
 
-    /// An acknowledgement or response arrives.
+    /// Receives an acknowledgement or response.
     pub(crate) fn receive<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -129,8 +129,8 @@ impl Requester {
         Ok(())
     }
 
-    /// An acknowledgement of what is before the request that got an RNR NAK says that its page is present now. From other
-    /// adapters it is a late duplicate: the request then gets another RNR NAK.
+    /// An acknowledgement of what is before the request that got an RNR NAK means that its page is present now. From
+    /// other adapters it is a late duplicate: the request then gets another RNR NAK.
     fn take_ready_notice(&mut self, core: &Core, acked: Psn) {
         if core.config.ready_notice && self.rnr_deadline.is_some() && acked.next() == self.refused {
             self.rnr_deadline = None;
@@ -138,8 +138,8 @@ impl Requester {
         }
     }
 
-    /// A NAK acknowledges what is before it. Returns false if a response before it is missing: its request is sent again
-    /// first, and the NAK will come again.
+    /// A NAK acknowledges what is before it. Returns false if a response before it is missing: its request is sent
+    /// again first, and the peer will repeat the NAK.
     fn acknowledge_before_nak<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -154,7 +154,7 @@ impl Requester {
         Ok(missing == psn)
     }
 
-    /// An acknowledgement went past a READ or atomic whose response is missing: ask again.
+    /// Goes back to a READ or atomic whose response is missing, because an acknowledgement is beyond it.
     fn recover_lost_response(&mut self, acked: Psn) {
         if let Some(position) = self.oldest_awaiting(self.cursor)
             && let Some(wr) = self.pending.get(position)
@@ -254,7 +254,7 @@ impl Requester {
         Ok(())
     }
 
-    /// A timer is due, or was and has moved. Returns true if there may be something to send.
+    /// Handles a timer that is due, or that has moved since. Returns true if there may be something to send.
     pub(crate) fn handle_timer<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -275,7 +275,7 @@ impl Requester {
         Ok(true)
     }
 
-    /// The READ or atomic that a response belongs to, if it is the packet that comes next.
+    /// The READ or atomic that a response belongs to, if it is the expected response.
     fn match_response<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -330,7 +330,7 @@ impl Requester {
         }
     }
 
-    /// The data of the response with this PSN was not written to the buffers of its work request.
+    /// Handles response data that was not written to the buffers of its work request.
     fn not_placed<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -349,7 +349,7 @@ impl Requester {
         }
     }
 
-    /// A page of the buffer of a response is missing: the request is sent again when it is present.
+    /// Waits for a missing page of the buffer of a response. The request is sent again when the page is present.
     fn repeat_when_present<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -397,8 +397,8 @@ impl Requester {
         }
     }
 
-    /// Takes a run of READ responses as a whole. Returns false, having changed nothing, if the run is not what comes next or
-    /// has no place yet.
+    /// Takes a run of READ responses as a whole. Returns false, having changed nothing, if the run is not what is
+    /// expected next or can't be placed yet.
     pub(crate) fn receive_run<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -424,14 +424,14 @@ impl Requester {
             return Ok(false);
         }
         self.acknowledge_until(qp, cx, psn)?;
-        // What was before it may have completed.
+        // The requests before it may be complete now.
         if let Some(position) = self.pending.oldest_awaiting() {
             self.accept_response(qp, cx, position, (last, packets))?;
         }
         Ok(true)
     }
 
-    /// Copies response data to where the work request wants it: `len` bytes at `offset` of the message.
+    /// Copies response data to the buffers of the work request: `len` bytes at `offset` of the message.
     fn scatter<M: Dma>(
         &self,
         qp: &Endpoint,
@@ -466,12 +466,13 @@ impl Requester {
         self.acknowledge_until(qp, cx, last.next())
     }
 
-    /// The peer's response breaks the protocol (IBTA 9.9.2.4.2, bad response).
+    /// Handles a response that violates the protocol (IBTA 9.9.2.4.2, bad response).
     fn bad_response(&mut self, position: usize) -> Result<(), Failure> {
         self.fail_at(position, Failure::new(cqe::BAD_RESP_ERR, cqe::PROTOCOL))
     }
 
-    /// A work request fails, at once if it is the oldest. Those before it are complete, because responses come in order.
+    /// Fails a work request, at once if it is the oldest. Those before it are complete, because responses arrive in
+    /// order.
     fn fail_at(&mut self, position: usize, failure: Failure) -> Result<(), Failure> {
         if let Some(wr) = self.pending.get_mut(position) {
             wr.failed = Some(failure);

@@ -1,5 +1,4 @@
-//! What the send queues of datagram and raw queue pairs have in common: one work request at a time, which completes when its
-//! frame has left.
+//! Send queues of datagram and raw queue pairs: one work request at a time, which completes when its frame has left.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -61,8 +60,8 @@ impl Requester {
         self.segment
     }
 
-    /// A segment of a large raw packet has been handed over; `more` is false for the last one. Returns whether it is the
-    /// first of several.
+    /// Records that a segment of a large raw packet has been handed over; `more` is false for the last one. Returns
+    /// true for the first of several.
     pub(crate) fn segment_sent(&mut self, more: bool) -> bool {
         let first_of_several = more && self.segment == 0;
         // A packet of which segments are left does not complete at the next poll.

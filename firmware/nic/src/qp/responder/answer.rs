@@ -45,9 +45,9 @@ impl Responder {
         self.replies.front().map(Reply::next_psn)
     }
 
-    /// The connection is over. A NAK that says why must still leave, after the answers to what came before it
-    /// (IBTA 9.7.5.1.1). Without one, what has been received is acknowledged: its receiver may have seen it, and be the one
-    /// who ends this.
+    /// Drops the answers, because the connection is over. A NAK with the reason must still be sent, after the answers
+    /// to earlier requests (IBTA 9.7.5.1.1). Without a NAK, what has been received is acknowledged, because the
+    /// application may have seen it, and may have ended the connection for that reason.
     pub(super) fn drop_answers(&mut self) {
         if !self.replies.back().is_some_and(Reply::is_final) {
             let replies = self.replies.iter();
@@ -66,19 +66,19 @@ impl Responder {
         }
     }
 
-    /// A request has been carried out to its end.
+    /// Counts a request that has been executed completely.
     pub(super) fn end_message(&mut self) {
         self.msn = (self.msn + 1) & MSN_MASK;
     }
 
-    /// Tells the requester, beside what it has been told, that the expected packet would be taken now: with a
+    /// Notifies the requester, in addition to earlier replies, that the expected packet would now be accepted: with a
     /// NAK, or with an acknowledgement of what is before it.
     pub(super) fn say_ready(&mut self, syndrome: Syndrome) {
         let psn = match syndrome {
             Syndrome::Ack { .. } => self.expected.prev(),
             _ => self.expected,
         };
-        // Behind a READ that waits for a page these would pile up: what was said last is enough.
+        // Behind a READ that waits for a page such replies would accumulate: the last one is enough.
         if let [.., first, last] = self.replies.make_contiguous()
             && first.is_ack()
             && last.is_ack()
@@ -90,20 +90,20 @@ impl Responder {
         self.replies.push_back(ready);
     }
 
-    /// Queues an acknowledgement; one that says more replaces the last.
+    /// Queues an acknowledgement. It replaces the last reply if that is an acknowledgement of less.
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
         let ack = self.reply(psn, Answer::Ack(syndrome), false);
         match self.replies.back_mut().filter(|last| last.is_ack()) {
             // A NAK acknowledges what is before it.
             Some(last) if matches!(syndrome, Syndrome::Ack { .. }) && last.psn.diff(psn) > 0 => {}
-            // No NAK is final here: nothing is received after one that is.
+            // No NAK in the queue is final: after a final one nothing is received.
             Some(last) => *last = ack,
             None => self.replies.push_back(ack),
         }
     }
 
-    /// A READ, atomic, FLUSH or atomic write with this PSN, which has so many, has been executed: queues its answer and
-    /// remembers it. `limit` is the number of those that are remembered.
+    /// Queues the answer to a READ, atomic, FLUSH or atomic write that has been executed and takes `psns` PSNs from
+    /// `psn` on, and remembers the operation. `limit` is the number of operations that are remembered.
     pub(super) fn answer(&mut self, psn: Psn, psns: u32, what: Operation, limit: u8) {
         self.expected = psn.add(psns);
         self.end_message();
@@ -121,11 +121,12 @@ impl Responder {
         self.replies.iter().filter(first).count()
     }
 
-    /// Queues the answer to a repetition. Replies stay in the order of their PSNs and there is one for each
-    /// operation, so that repetitions take no more memory than what they repeat.
+    /// Queues the answer to a repetition. Replies stay in the order of their PSNs, and each operation has one, so that
+    /// repetitions take no more memory than the operations that they repeat.
     fn answer_again(&mut self, executed: &Executed, mut answer: Reply) {
         if let Some(queued) = self.replies.iter_mut().find(|r| r.is_for(executed)) {
-            // What has not been said yet will be; else it goes back to there.
+            // If the repetition begins with a packet that has not been sent yet, the queued reply includes it.
+            // Otherwise the queued reply goes back to that packet.
             let skip = answer.psn.diff(queued.psn);
             if let (Answer::Read { sent, .. }, Answer::Read { .. }) = (&queued.what, &answer.what)
                 && (skip < 0 || *sent > skip as u32)
@@ -144,7 +145,7 @@ impl Responder {
             .insert(at.unwrap_or(self.replies.len()), answer);
     }
 
-    /// A duplicate: executed before, so only the answer is given again (IBTA 9.7.4.1.2).
+    /// Answers a duplicate: it was executed before, so only the answer is repeated (IBTA 9.7.4.1.2).
     pub(super) fn repeat(&mut self, qp: &Endpoint, header: &RoceHeader) {
         let (psn, kind) = (header.bth.psn, header.bth.opcode.info().kind);
         if !kind.is_answered() {
@@ -157,7 +158,7 @@ impl Responder {
             .executed
             .iter()
             .find(|executed| (0..executed.psns as i32).contains(&offset(executed)));
-        // Too old to be remembered: the requester has its answer or asks in vain.
+        // It is too old to be remembered: the requester has its answer, or will not get one.
         let Some(&executed) = found else { return };
         let what = match (kind, executed.what) {
             (OpKind::ReadRequest, Operation::Read(from)) => {
@@ -177,7 +178,7 @@ impl Responder {
         }
     }
 
-    /// The next reply, if it is one that takes nothing from memory.
+    /// Takes the next reply, if that needs no memory.
     pub(crate) fn take_short_reply(&mut self, qp: &Endpoint) -> Option<RoceHeader> {
         qp.path.as_ref()?;
         let reply = self.replies.pop_front_if(|reply| reply.is_short())?;
@@ -286,7 +287,8 @@ impl Responder {
         Ok(true)
     }
 
-    /// The next response of a READ can't be read from memory: `left` bytes from `va` on are to be sent, from this PSN on.
+    /// Handles a response of a READ that can't be read from memory: `left` bytes from `va` on are to be sent, from this
+    /// PSN on.
     fn response_faulted<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -306,7 +308,7 @@ impl Responder {
                 }
                 Err(self.reply_lost(qp, cx))
             }
-            // The region went away while it was read; nothing behind this READ counts any more.
+            // The region was removed while it was read. Nothing behind this READ counts any more.
             _ => {
                 self.replies.clear();
                 let rejection = match miss {
@@ -318,18 +320,18 @@ impl Responder {
         }
     }
 
-    /// The page that a READ is answered from will not come.
+    /// Handles a page of a READ's source that will not become present.
     pub(super) fn reply_lost<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) -> Fatal {
         let psn = self.next_reply_psn().unwrap_or(self.expected);
         self.replies.clear();
         self.reject(qp, cx, psn, Rejection::ACCESS)
     }
 
-    /// The requester has repeated a READ whose next response waits for a page: it is told to wait too, before its retries
-    /// are used up. The PSN is that of the missing response, as with every NAK in the middle of a READ; it is also that
-    /// of the repeated request, if that asks for the rest only. IBTA 9.7.5.2.8 knows RNR NAKs for new requests; requesters
-    /// (`rdma_rxe` too) do not tell the difference. Nothing else changes: when the page is there, the responses go on.
-    /// Returns false if there is no such packet to send.
+    /// Refuses the repetition of a READ whose next response waits for a page with an RNR NAK, before the requester's
+    /// retries are used up. The PSN is that of the missing response, as with every NAK in the middle of a READ; it is
+    /// also that of the repeated request, if that requests the rest only. IBTA 9.7.5.2.8 defines RNR NAKs for new
+    /// requests; requesters (`rdma_rxe`, too) do not distinguish the two. Nothing else changes: when the page is
+    /// present, the responses continue. Returns false if there is no such packet to send.
     fn refuse_repetition<M: Dma>(
         &mut self,
         qp: &Endpoint,

@@ -1,4 +1,4 @@
-//! What a responder does with the request that was expected: each operation with its checks, in the order of IBTA 9.7.4.
+//! Execution of the expected request: each operation with its checks, in the order of IBTA 9.7.4.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
@@ -25,7 +25,7 @@ use crate::qp::types::{PlaceError, QpType};
 use crate::segments::Segments;
 use crate::tag::message::HEADERS;
 
-/// Bytes of a READ that must be there before it is accepted.
+/// Bytes of a READ that must be present before it is accepted.
 const READ_AHEAD: u32 = 64 << 10;
 
 /// Memory that a packet of a WRITE goes to.
@@ -37,7 +37,7 @@ struct WriteTarget {
 }
 
 impl Responder {
-    /// Carries out the packet that was expected, or the run that begins with it.
+    /// Executes the expected packet, or the run that begins with it.
     pub(super) fn execute<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -69,7 +69,7 @@ impl Responder {
             self.message = None;
             self.end_message();
         }
-        // What its receiver can't be told of is not acknowledged either: this queue pair is about to fail.
+        // A request whose completion was lost is not acknowledged: this queue pair is about to fail.
         if qp.is_reliable() && header.bth.ack_req && !cx.core.has_lost_completion(qp.number) {
             self.acknowledge(self.expected.prev(), Syndrome::ACK);
         }
@@ -101,9 +101,9 @@ impl Responder {
         };
         let fits = match kind {
             OpKind::Send | OpKind::Write => fits,
-            // Their functions check it.
+            // The functions of these operations check the length.
             OpKind::AtomicWrite => true,
-            // What has no payload: one that is there is not looked at.
+            // These requests have no payload. A payload in the packet is ignored.
             OpKind::ReadRequest | OpKind::CompareSwap | OpKind::FetchAdd | OpKind::Flush => true,
             OpKind::ReadResponse | OpKind::Ack | OpKind::AtomicAck | OpKind::Cnp => false,
         };
@@ -114,8 +114,8 @@ impl Responder {
         }
     }
 
-    /// As which user of memory keys a request acts: as the QP in its own protection domain, or in that of the SRQ that an
-    /// XRC request is for, which must be of the target's XRC domain (IBTA annex A14).
+    /// The user of memory keys that a request acts as: the QP in its own protection domain, or in that of the SRQ of an
+    /// XRC request, which must be of the target's XRC domain (IBTA annex A14).
     pub(super) fn request_user(
         &self,
         qp: &Endpoint,
@@ -143,7 +143,8 @@ impl Responder {
     ) -> Result<Received, Refusal> {
         let opcode = header.bth.opcode;
         let first = opcode.is_first_or_only();
-        // Headers by which a buffer is chosen are those that are delivered, whatever the sender does meanwhile.
+        // The headers that select a buffer are copied, so that the same ones are delivered, whatever the sender changes
+        // meanwhile.
         let mut headers = [0; HEADERS];
         let payload = match qp.listed_tags(cx.core).filter(|_| first) {
             Some(listed) => {
@@ -195,8 +196,8 @@ impl Responder {
         Ok(Received::Done)
     }
 
-    /// A WRITE with immediate data that is refused for its key takes a receive work request, if one is posted: that completes
-    /// with a local access error. A first packet without immediate data takes none.
+    /// A WRITE with immediate data that is refused for its key takes a receive work request, if one is posted, which
+    /// completes with a local access error. A first packet without immediate data takes none.
     fn with_receive<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -288,7 +289,7 @@ impl Responder {
         if !qp.allows(ACCESS_REMOTE_WRITE) || left > MAX_MSG_SIZE {
             return Err(Refusal::INVALID);
         }
-        // The key of an empty WRITE is not looked at (IBTA 9.7.4.1.5). That of a WRITE of one packet is checked when the
+        // The key of an empty WRITE is not checked (IBTA 9.7.4.1.5). That of a WRITE of one packet is checked when the
         // packet is written, unless that takes a receive work request first.
         let checked_later = len == left && header.imm.is_none();
         if left > 0 && !checked_later {
@@ -329,7 +330,7 @@ impl Responder {
             let range = named_range(reth, user, Access::RemoteRead);
             let checked = core.mkeys.check(&range);
             checked.map_err(|_| Refusal::Fatal(Rejection::ACCESS))?;
-            // Later pages are waited for when it is their turn.
+            // The responder waits for later pages when their packets arrive.
             let first = KeyRange {
                 len: reth.len.min(READ_AHEAD),
                 ..range
@@ -412,7 +413,8 @@ impl Responder {
         Ok(Received::Done)
     }
 
-    /// READs and atomics: right of the QP, and not more at once than agreed (IBTA 9.7.4.1.4, 9.7.4.1.5).
+    /// Checks a READ or atomic: the right of the QP, and that no more are outstanding than agreed (IBTA 9.7.4.1.4,
+    /// 9.7.4.1.5).
     pub(super) fn check_rd_atomic(&self, qp: &Endpoint, right: u32) -> Result<(), Refusal> {
         let limit = usize::from(qp.attr.max_dest_rd_atomic);
         let allowed = qp.is_reliable() && qp.allows(right) && self.answers_waiting() < limit;
@@ -434,7 +436,7 @@ fn named_range(reth: Reth, user: KeyUser, access: Access) -> KeyRange {
     }
 }
 
-/// DMA address of the eight bytes that a request wants to change at once. They are aligned (IBTA 9.7.4.1.7).
+/// DMA address of the eight bytes that a request changes atomically. They are aligned (IBTA 9.7.4.1.7).
 fn find_word(core: &Core, word: &KeyRange, header: &RoceHeader) -> Result<u64, Refusal> {
     if word.va & 7 != 0 {
         return Err(Refusal::INVALID);

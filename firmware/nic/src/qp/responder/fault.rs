@@ -1,8 +1,8 @@
-//! What a responder does while a page is missing.
+//! Handling of missing pages by a responder.
 //!
-//! A queue pair may wait for three pages at once: one of a local buffer of its requester, one for a request that has arrived,
-//! and one that a READ is answered from. The first and the last keep only its own packets from leaving. What becomes of a
-//! request is decided by the fault policy (`fault_policy.rs`).
+//! A queue pair may wait for three pages at once: one of a local buffer of its requester, one for a request that has
+//! arrived, and one that a READ is answered from. The first and the last delay only its own packets. The fault policy
+//! (`fault_policy.rs`) determines the handling of the request.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::event;
@@ -34,7 +34,7 @@ impl Responder {
         token.is_some()
     }
 
-    /// A page for a request of a reliable connection is missing.
+    /// Handles a missing page of a request of a reliable connection.
     pub(super) fn request_faulted<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -64,8 +64,8 @@ impl Responder {
         Ok(Received::Done)
     }
 
-    /// Raises the fault of a request, or joins it, and drops the request: it comes again. Returns the fault, if there was room
-    /// for one. If the driver has no queue for faults the request is refused for good.
+    /// Raises or joins the fault of a request, and drops the request, which the requester sends again. Returns the
+    /// fault, if there was room for one. If the driver has no queue for faults, the request is refused for good.
     fn refuse_for_page<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -81,12 +81,12 @@ impl Responder {
             RaisedFault::NoQueue => return Err(self.refuse_for_good(qp, cx, need.receive)),
         };
         self.waits.ingress = token.map(|token| IngressWait::new(token, how, need.receive));
-        // What follows is out of sequence, and needs no NAK of its own.
+        // Later packets are out of sequence, and need no NAK of their own.
         self.nak_sent = true;
         Ok(token)
     }
 
-    /// Stops the input of the NIC.
+    /// Stops the ingress of the NIC.
     pub(super) fn stall<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -106,7 +106,7 @@ impl Responder {
         Ok(Received::Held)
     }
 
-    /// A fault has been answered that this responder may wait for.
+    /// Handles the answer to a fault that this responder may wait for.
     pub(crate) fn fault_answered<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -117,7 +117,7 @@ impl Responder {
             token, repaired, ..
         } = call;
         if let Some(wait) = self.waits.reply.take_if(|wait| wait.token == token) {
-            // Not if an earlier response has to be given again first.
+            // Not if an earlier response must be repeated first.
             if repaired {
                 if let Some(fault) = Repaired::new(call, cx.now) {
                     fault.report(qp, cx);
@@ -137,7 +137,7 @@ impl Responder {
             return Ok(());
         }
         if repaired {
-            // An earlier fault of the same packet has served its purpose.
+            // An earlier fault of the same packet is done.
             self.fault_done(qp, cx);
             self.waits.repaired = Repaired::new(call, cx.now);
             match wait.how {
@@ -153,7 +153,7 @@ impl Responder {
         self.request_lost(qp, cx, wait.receive)
     }
 
-    /// A packet was carried out: the fault that it has met is done.
+    /// Records that a packet was executed, so the fault that it has caused is done.
     #[inline]
     pub(super) fn fault_done<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         if let Some(wait) = &mut self.waits.ingress {
@@ -164,7 +164,8 @@ impl Responder {
         }
     }
 
-    /// What a request that got an RNR NAK needs is there now: the requester should know, and not wait for its timer.
+    /// Notifies the requester that what a request with an RNR NAK lacked is present now, so that it does not wait for
+    /// its timer.
     pub(super) fn tell_ready(&mut self, qp: &Endpoint, core: &mut Core) {
         if core.config.ready_notice {
             core.counters.add_in(qp.counters, Counter::ready_notices, 1);
@@ -172,7 +173,7 @@ impl Responder {
         }
     }
 
-    /// The page of a request will not come.
+    /// Handles a page of a request that will not become present.
     pub(super) fn request_lost<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -183,7 +184,7 @@ impl Responder {
             return Err(self.refuse_for_good(qp, cx, receive));
         }
         if !receive {
-            // The peer's mistake costs it the message.
+            // The peer named this memory, so only its message is lost.
             self.lose_message();
             return Ok(());
         }
@@ -191,13 +192,13 @@ impl Responder {
             qp.fail_receive(cx, &wr, LOST_BUFFER);
         }
         match qp.config.kind {
-            // One bad buffer does not stop an interface.
+            // One bad buffer must not stop an interface.
             QpType::Raw => Ok(()),
             _ => Err(Fatal::with(event::QP_FATAL)),
         }
     }
 
-    /// The page of a request of a reliable connection will not come.
+    /// Refuses a request of a reliable connection whose page will not become present.
     fn refuse_for_good<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -212,7 +213,7 @@ impl Responder {
         self.reject(qp, cx, self.expected, rejection)
     }
 
-    /// The expected packet is lost. The rest of its message is of no use without it; a datagram has no rest.
+    /// Drops the expected packet. The rest of its message is of no use without it; a datagram has no rest.
     pub(super) fn lose_message(&mut self) {
         self.message = None;
         self.skipping = true;

@@ -19,8 +19,8 @@ use crate::mkey::{Access, KeyUser};
 use crate::qp::endpoint::Endpoint;
 
 impl Responder {
-    /// What was written before is in memory, which all see alike: the processors of the guest share it. To make it
-    /// durable is up to what the memory is backed by.
+    /// Executes a FLUSH. Earlier writes are visible already, because the processors of the guest share its memory.
+    /// Whether they can be made durable depends on the backing of the memory.
     pub(super) fn execute_flush<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -66,7 +66,7 @@ impl Responder {
         Ok(Received::Done)
     }
 
-    /// The memory that the FLUSH with this PSN names must be durable; begins to write it back, unless that has begun.
+    /// Requires the memory of the FLUSH with this PSN to be durable. Begins to write it back, unless that has begun.
     fn require_durable<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -101,7 +101,7 @@ impl Responder {
         Err(Refusal::NotDurable)
     }
 
-    /// A FLUSH has arrived whose memory is not durable yet: the requester gets an RNR NAK, as for a missing page.
+    /// Refuses a FLUSH whose memory is not durable yet: the requester gets an RNR NAK, as for a missing page.
     pub(super) fn flush_waits<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>, psn: Psn) {
         self.nak_sent = true;
         let since = self.waits.durable.map_or(cx.now, |durable| durable.since);
@@ -110,8 +110,8 @@ impl Responder {
         self.acknowledge(psn, Syndrome::RnrNak { timer });
     }
 
-    /// The write-back with this number has ended. If a FLUSH waits for it the requester should repeat the FLUSH, which then
-    /// gets its answer.
+    /// Handles the end of the write-back with this number. If a FLUSH waits for it, the requester should repeat the
+    /// FLUSH, which is then answered.
     pub(crate) fn persisted(&mut self, qp: &Endpoint, core: &mut Core, number: u64, well: bool) {
         if let Some(durable) = &mut self.waits.durable
             && durable.number == number

@@ -16,7 +16,7 @@ use crate::qp::endpoint::Endpoint;
 use crate::qp::types::Fatal;
 
 impl Responder {
-    /// The expected request is about to be executed. Returns true if an injection has prevented that.
+    /// Passes the injection point of the expected request. Returns true if an injection has prevented its execution.
     #[cold]
     pub(super) fn inject_request<M: Dma>(
         &mut self,

@@ -21,7 +21,7 @@ use crate::qp::types::{Fatal, QpType};
 use crate::work;
 
 impl Responder {
-    /// A packet of a service that does not retransmit (UC, UD, GSI, raw).
+    /// Receives a packet of a service that does not retransmit (UC, UD, GSI, raw), or parks it.
     pub(super) fn receive_or_park<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -102,12 +102,12 @@ impl Responder {
         Ok(Received::Done)
     }
 
-    /// Whether packets wait for a page.
+    /// True if packets wait for a page.
     pub(super) fn has_parked(&self) -> bool {
         !self.parked.0.is_empty()
     }
 
-    /// Whether packets have waited for a page that is present now.
+    /// True if packets have waited for a page that is present now.
     pub(crate) fn has_parked_to_deliver(&self) -> bool {
         self.has_parked() && self.waits.ingress.is_none()
     }
@@ -167,7 +167,7 @@ impl Responder {
             true => self.deliver(qp, cx, packet.arrival(), payload),
             false => Ok(Received::Done),
         };
-        // It stays in front of the others while its page is missing.
+        // It remains the first while its page is missing.
         self.parked.0.push_front(packet);
         let received = match delivered {
             Ok(received) => {

@@ -1,4 +1,4 @@
-//! Receive work requests: taken, filled, completed. All that arrives for a receive queue goes through here.
+//! Receive work requests: taken, filled and completed. All messages for a receive queue pass through this module.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
@@ -19,7 +19,7 @@ use crate::receive_queue::{RecvWr, TakeError};
 use crate::segments::Segments;
 
 impl Responder {
-    /// Takes the receive work request that is at hand, or else one from the QP's own queue or from this SRQ.
+    /// Takes the current receive work request, or else one from the QP's own queue or from this SRQ.
     fn take_receive<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -54,7 +54,8 @@ impl Responder {
         Ok(wr)
     }
 
-    /// The receive work request for the message of a connection that begins or, for a WRITE with immediate data, ends.
+    /// Takes the receive work request of a message of a connection that begins or, for a WRITE with immediate data,
+    /// ends.
     pub(super) fn need_receive<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -62,7 +63,7 @@ impl Responder {
         header: &RoceHeader,
     ) -> Result<(), Refusal> {
         let mut srqn = qp.config.srqn;
-        // A request that is repeated can't be another one.
+        // A kept receive work request is for the repetition of a tagged message, which must not become another request.
         let kept = self.current.as_ref();
         if kept.is_some_and(|wr| wr.class.is_some()) {
             return Err(Refusal::INVALID);
@@ -70,7 +71,7 @@ impl Responder {
         if qp.config.kind == QpType::XrcTgt {
             self.request_user(qp, cx.core, header)?;
             srqn = header.xrceth.map(|xrc| xrc.srqn);
-            // Nor for another queue.
+            // Nor may it be for another queue.
             if kept.is_some_and(|wr| wr.srqn != srqn) {
                 return Err(Refusal::INVALID);
             }
@@ -85,7 +86,7 @@ impl Responder {
         }
     }
 
-    /// Completes the receive work request at hand, whose message has arrived.
+    /// Completes the current receive work request, whose message has arrived.
     pub(super) fn finish_receive<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -104,9 +105,9 @@ impl Responder {
         }
     }
 
-    /// A message of one packet: takes a receive work request and writes `head` and then the payload to its buffers. Returns
-    /// it to be completed. `None`: there is none, or the message has no place or is lost, which is counted or has completed
-    /// the work request.
+    /// Receives a message of one packet: takes a receive work request, writes `head` and then the payload to its
+    /// buffers, and returns it to be completed. Returns `None` if there is no work request, or if the message can't be
+    /// placed or is lost, which has been counted or has completed the work request.
     pub(in crate::qp) fn receive_whole<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -153,7 +154,7 @@ impl Responder {
             Err(PlaceError::Failed(failure)) => {
                 qp.fail_receive(cx, &wr, failure);
                 match is_raw {
-                    // One bad buffer does not stop an interface.
+                    // One bad buffer must not stop an interface.
                     true => Ok(None),
                     false => Err(Fatal::SILENT.into()),
                 }
@@ -161,9 +162,9 @@ impl Responder {
         }
     }
 
-    /// A datagram is longer than its buffer. Its sender gets no answer and must not be able to stop the queue: the buffer
-    /// stays for the next message. A buffer of an SRQ completes in error, so that the program sees why it gets nothing
-    /// (IBTA 9.9.6.3, classes D and E).
+    /// Drops a datagram that is longer than its buffer. Its sender gets no answer and must not be able to stop the
+    /// queue, so the buffer stays for the next message. A buffer of an SRQ completes in error, so that the program sees
+    /// why it receives nothing (IBTA 9.9.6.3, classes D and E).
     pub(super) fn drop_too_long<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -178,14 +179,14 @@ impl Responder {
         }
     }
 
-    /// From now on a doorbell must be rung for receive work requests: the queue pair has failed.
+    /// Requires a doorbell for receive work requests from now on, because the queue pair has failed.
     pub(crate) fn notify_posted<M: Dma>(&self, mem: &M) {
         if let Some(queue) = &self.queue {
             queue.set_notify(mem, true);
         }
     }
 
-    /// Flushes the receive work request at hand.
+    /// Flushes the current receive work request.
     pub(crate) fn flush_current<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         if let Some(wr) = self.current.take() {
             qp.fail_receive(cx, &wr, Failure::FLUSHED);
@@ -205,7 +206,7 @@ impl Responder {
     }
 }
 
-/// What the headers of the last packet of a message say to its receiver.
+/// The completion fields that the headers of the last packet of a message determine.
 pub(in crate::qp) fn completion(header: &RoceHeader) -> Cqe {
     let mut entry = Cqe::default();
     if header.bth.solicited {

@@ -1,4 +1,4 @@
-//! Why a responder does not carry out a request.
+//! Reasons why a responder does not execute a request.
 
 use faultline_abi::cqe;
 use faultline_abi::event;
@@ -9,28 +9,28 @@ use crate::fault::Need;
 use crate::mkey::Miss;
 use crate::qp::types::{Failure, Fatal, PlaceError};
 
-/// What becomes of a receive work request that is too small.
+/// Failure of a receive work request whose buffers are too small.
 pub(super) const TOO_LONG: Failure = Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH);
 
-/// A page for a request is not there.
+/// A missing page of a request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp) struct IngressNeed {
     pub need: Need,
-    /// It is a buffer of a receive work request, else memory that the peer named.
+    /// True if the page belongs to a buffer of a receive work request, false if to memory that the peer named.
     pub receive: bool,
 }
 
-/// Why a packet has stopped.
+/// Reasons why the execution of a packet has stopped.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::qp) enum Stopped {
-    /// A page is not there: the fault policy says what is done.
+    /// A page is missing: the fault policy determines the reaction.
     Absent(IngressNeed),
     /// The queue pair fails.
     Fatal(Fatal),
 }
 
 impl Stopped {
-    /// The page that is not there, unless the queue pair fails.
+    /// Returns the missing page, or the error if the queue pair fails.
     pub(crate) fn absent(self) -> Result<IngressNeed, Fatal> {
         match self {
             Self::Absent(need) => Ok(need),
@@ -45,18 +45,18 @@ impl From<Fatal> for Stopped {
     }
 }
 
-/// Why a request is not carried out, and what that means for the connection.
+/// Reasons why a request is not executed, with their effect on the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Refusal {
-    /// The packet's payload can't be read: it counts as lost on the way.
+    /// The packet's payload can't be read: the packet counts as lost.
     Lost,
-    /// No receive work request: the requester is told to send the request again.
+    /// No receive work request: the requester must send the request again.
     NotReady,
-    /// A page is not there.
+    /// A page is missing.
     Absent(IngressNeed),
-    /// Memory is not durable yet.
+    /// The memory is not durable yet.
     NotDurable,
-    /// More than the receive buffer takes.
+    /// The message is longer than the receive buffer.
     TooLong,
     /// The connection ends.
     Fatal(Rejection),
@@ -65,7 +65,7 @@ pub(super) enum Refusal {
 /// A request that ends the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rejection {
-    /// What the peer is told. None: nothing.
+    /// Code of the NAK. `None`: no NAK is sent.
     pub code: Option<NakCode>,
     /// The asynchronous event.
     pub event: u8,
@@ -80,7 +80,7 @@ impl Rejection {
         receive: None,
     };
 
-    /// More than the receive buffer takes.
+    /// The message is longer than the receive buffer.
     pub(crate) const TOO_LONG: Self = Self {
         receive: Some(TOO_LONG),
         ..Self::INVALID
@@ -93,14 +93,14 @@ impl Rejection {
         receive: None,
     };
 
-    /// The same of a request that has taken a receive work request: a WRITE with immediate data (IBTA 11.6.2, local access
-    /// error).
+    /// The same for a request that has taken a receive work request: a WRITE with immediate data (IBTA 11.6.2, local
+    /// access error).
     pub(crate) const ACCESS_WITH_RECEIVE: Self = Self {
         receive: Some(Failure::new(cqe::LOC_ACCESS_ERR, cqe::LKEY)),
         ..Self::ACCESS
     };
 
-    /// This side can't do what it should, for instance because a receive buffer can't be used.
+    /// This side has an error, for instance a receive buffer that can't be used.
     pub(crate) const fn operational(receive: Option<Failure>) -> Self {
         Self {
             code: Some(NakCode::RemoteOperationalError),
@@ -113,8 +113,8 @@ impl Rejection {
 impl Refusal {
     pub(crate) const INVALID: Self = Self::Fatal(Rejection::INVALID);
 
-    /// The key that a SEND names can't be invalidated: the message has arrived, and it is for the receiver's program
-    /// to say what is wrong (IBTA 9.9.6.3, class J).
+    /// The key that a SEND names can't be invalidated. The message has arrived, so it is up to the receiver's program
+    /// to report the error (IBTA 9.9.6.3, class J).
     pub(crate) const NOT_INVALIDATED: Self = Self::Fatal(Rejection {
         code: None,
         event: event::QP_ACCESS_ERROR,
@@ -126,7 +126,7 @@ impl Refusal {
         Self::Fatal(Rejection::operational(receive))
     }
 
-    /// Whether the peer may not access memory that it has named.
+    /// True if the peer may not access the memory that it has named.
     pub(crate) const fn is_of_access(&self) -> bool {
         matches!(
             self,

@@ -12,7 +12,7 @@ pub(super) struct Source {
     pub addr: u64,
     pub rkey: u32,
     pub len: u32,
-    /// As which user the key is accessed.
+    /// The user of the key.
     pub user: KeyUser,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Executed {
     pub what: Operation,
 }
 
-/// What was executed.
+/// The operation that was executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation {
     Read(Source),
@@ -42,11 +42,11 @@ pub(super) struct Reply {
     /// Message sequence number.
     pub msn: u32,
     pub what: Answer,
-    /// It answers a repetition, so the operation has had its place in the limit.
+    /// It answers a repetition, so it does not count against the limit again.
     pub again: bool,
 }
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     Ack(Syndrome),
@@ -59,7 +59,7 @@ pub(super) enum Answer {
         from: Source,
         /// Packets that have been sent.
         sent: u32,
-        /// The requester has repeated the request, and has not been told to wait since.
+        /// The requester has repeated the request, and has not got an RNR NAK since.
         urged: bool,
     },
 }
@@ -73,18 +73,18 @@ impl Reply {
         }
     }
 
-    /// Whether it acknowledges or refuses, without a result.
+    /// True if it acknowledges or refuses, without a result.
     pub(crate) fn is_ack(&self) -> bool {
         matches!(self.what, Answer::Ack(_))
     }
 
-    /// Whether it answers this operation.
+    /// True if it answers this operation.
     pub(crate) fn is_for(&self, executed: &Executed) -> bool {
         let offset = self.psn.diff(executed.psn);
         !self.is_ack() && offset >= 0 && offset < executed.psns as i32
     }
 
-    /// Whether it takes nothing from memory.
+    /// True if it needs no memory.
     pub(crate) fn is_short(&self) -> bool {
         !matches!(self.what, Answer::Read { .. })
     }
@@ -110,7 +110,7 @@ impl Operation {
     }
 }
 
-/// The part of a READ that its repetition asks for, if it is a part of it: the rest from a packet on (IBTA 9.7.5.1.1).
+/// The part of a READ that its repetition requests, if it is a part of it: the rest from a packet on (IBTA 9.7.5.1.1).
 pub(super) fn repeated_part(from: Source, reth: Reth, packet: u32, mtu: u32) -> Option<Source> {
     let skip = reth.addr.wrapping_sub(from.addr);
     let left = u64::from(from.len).checked_sub(skip);

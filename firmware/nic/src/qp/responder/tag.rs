@@ -1,4 +1,4 @@
-//! Messages to a tag matching SRQ: which buffer they get.
+//! Messages to a tag matching SRQ: the selection of their buffers.
 
 use faultline_wire::packet::RoceHeader;
 
@@ -12,17 +12,17 @@ use crate::receive_queue::RecvWr;
 use crate::tag::list::Rendezvous;
 use crate::tag::message::{Class, Label, Message, Remote};
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begun {
-    /// To the receive work request at hand.
+    /// The current receive work request.
     Receive,
-    /// Nowhere: its data will be read into this place of the tag list.
+    /// None yet: its data will be read into this place of the tag list.
     Rendezvous(u32),
 }
 
 impl Responder {
-    /// A SEND begins: finds its buffer.
+    /// Begins a SEND: finds its buffer.
     pub(super) fn begin_send<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -34,7 +34,7 @@ impl Responder {
             self.need_receive(qp, cx, header)?;
             return Ok(Begun::Receive);
         };
-        // A packet that is repeated has had its decision.
+        // A repeated packet keeps the buffer that was selected for it.
         if let Some(kept) = &self.current {
             return match kept.class {
                 Some(_) => Ok(Begun::Receive),
@@ -64,7 +64,10 @@ impl Responder {
                 if !only {
                     qp.tell_match(cx, wr.tag, label);
                 }
-                wr.class = Some(Class::Eager { label, told: !only });
+                wr.class = Some(Class::Eager {
+                    label,
+                    reported: !only,
+                });
             }
             Message::NoTag | Message::Software => {}
         }
@@ -84,7 +87,7 @@ impl Responder {
             Message::NoTag => Class::NoTag,
             _ => Class::Unexpected,
         };
-        // Counted once there is a buffer: without one the requester sends the message again.
+        // Counted only if there is a buffer: without one the requester sends the message again.
         if class == Class::Unexpected
             && let Some(tags) = qp.tag_list(cx.core)
         {

@@ -1,5 +1,5 @@
-//! The responder of an unreliable connection: which packet begins or continues a message, and what becomes of one that
-//! can't be carried out. What they do is in `execute.rs`, as for the other connections.
+//! The responder of an unreliable connection: which packets begin or continue a message, and the handling of packets
+//! that can't be executed. Execution itself is in `execute.rs`, as for other connections.
 
 use faultline_abi::admin::Counter;
 use faultline_wire::bth::Psn;
@@ -12,20 +12,20 @@ use crate::dma::Dma;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::Fatal;
 
-/// So many packets before the expected one, a UC packet is a duplicate or was overtaken. Wires repeat and reorder packets
-/// over much shorter distances.
+/// A UC packet up to so many PSNs before the expected one is a duplicate or was overtaken. Wires repeat and reorder
+/// packets over much shorter distances.
 const RECENT: i32 = 1024;
 
 impl Responder {
-    /// Whether a UC packet has been here, or was overtaken by one that has.
+    /// True if a UC packet is a duplicate, or was overtaken by a later one.
     fn is_recent(&self, psn: Psn) -> bool {
         let before = |end: Psn| (1..=RECENT).contains(&end.diff(psn));
         before(self.expected) || self.jump.is_some_and(|jump| before(jump.from))
     }
 
-    /// PSN check of UC (IBTA 9.8.2.2.1): a message that is damaged is dropped, and the next first packet starts anew,
-    /// whatever its PSN. A packet from the recent past does not, so that messages come in order and once. Returns true if
-    /// the packet is to be carried out.
+    /// PSN check of UC (IBTA 9.8.2.2.1): a damaged message is dropped, and the next first packet begins a message,
+    /// whatever its PSN. A packet from the recent past does not, so that messages are delivered in order and once.
+    /// Returns true if the packet is to be executed.
     pub(super) fn check_unreliable<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -44,7 +44,7 @@ impl Responder {
             self.skipping = true;
         }
         if header.bth.opcode.is_first_or_only() {
-            // What is recent on one side of a jump must not be new on the other.
+            // A packet that is recent before a jump must not be new after it.
             if ahead.abs() > 2 * RECENT {
                 self.jump = Some(Jump {
                     from: self.expected,
@@ -57,14 +57,14 @@ impl Responder {
             self.expected = psn;
             return true;
         }
-        // One that belongs to no message says nothing of where the connection is, unless it is close.
+        // A packet that belongs to no message does not show the position of the connection, unless it is close.
         if self.skipping && near {
             self.expected = psn.next();
         }
         !self.skipping
     }
 
-    /// UC has no NAK: the message is lost (IBTA 9.8.2.2), unless the local side is at fault.
+    /// Drops a packet: UC has no NAK, so the message is lost (IBTA 9.8.2.2), unless the local side is at fault.
     pub(super) fn drop_unreliable<M: Dma>(
         &mut self,
         qp: &Endpoint,

@@ -1,4 +1,4 @@
-//! What a responder waits for.
+//! The pages and write-backs that a responder waits for.
 
 use faultline_wire::bth::Psn;
 
@@ -11,7 +11,7 @@ use crate::time::Instant;
 pub(super) struct IngressWait {
     pub token: Token,
     pub how: PacketFate,
-    /// It is a buffer of a receive work request, else memory that the peer named.
+    /// True if the page belongs to a buffer of a receive work request, false if to memory that the peer named.
     pub receive: bool,
     /// The requester has sent the packet again after the driver had mapped the page and before it answered. For
     /// diagnostics only.
@@ -29,7 +29,7 @@ impl IngressWait {
     }
 }
 
-/// What has become of the packet of a missing page.
+/// The handling of a packet whose page was missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketFate {
     /// The requester got an RNR NAK.
@@ -40,7 +40,7 @@ pub(super) enum PacketFate {
 }
 
 impl PacketFate {
-    /// True if the requester sends the packet again. Then what is carried out next is that packet.
+    /// True if the requester sends the packet again. Then the next executed packet is that one.
     pub(super) fn is_sent_again(self) -> bool {
         match self {
             Self::Refused | Self::Dropped => true,
@@ -49,26 +49,26 @@ impl PacketFate {
     }
 }
 
-/// What a responder waits for.
+/// Everything that a responder waits for.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     pub ingress: Option<IngressWait>,
     /// Memory that a READ is answered from.
     pub reply: Option<PageWait>,
-    /// Memory that a FLUSH has arrived for, and that is not durable yet, or has just become so.
+    /// Memory of a received FLUSH that is not durable yet, or has just become durable.
     pub durable: Option<Durable>,
     /// The last fault of a request, until that is carried out. For diagnostics only.
     pub repaired: Option<Repaired>,
 }
 
-/// A FLUSH to persistence that has been refused until memory is durable. What follows it is out of sequence
-/// meanwhile, so that nothing overtakes it (IBTA annex A19).
+/// A FLUSH to persistence that is refused until memory is durable. Later packets are out of sequence meanwhile, so that
+/// nothing overtakes it (IBTA annex A19).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Durable {
     pub psn: Psn,
     /// See [`Persist::Begun`](crate::dma::Persist).
     pub number: u64,
     pub since: Instant,
-    /// It has ended, and whether well.
+    /// The result of the write-back, if it has ended: true if it succeeded.
     pub ended: Option<bool>,
 }
