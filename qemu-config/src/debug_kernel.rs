@@ -22,27 +22,7 @@ const CONFIG: &str = include_str!("../debug-kernel.config");
 const PACKAGES: [&str; 5] = ["linux-source", "flex", "bison", "bc", "libelf-dev"];
 
 /// Fills `/mnt/out` with a tree to lay over the root.
-const SCRIPT: &str = r#"
-    cd /mnt
-    mkdir source
-    tar -C source --strip-components=1 -xf /usr/src/linux-source-*.tar.xz
-    cd source
-    make KCONFIG_ALLCONFIG=/mnt/config allnoconfig
-    make -s -j"$(nproc)" bzImage modules
-    release=$(make -s kernelrelease)
-    modules=/mnt/out/usr/lib/modules/$release
-    headers=/mnt/out/usr/src/linux-headers-$release
-    mkdir -p /mnt/out/boot "$modules" "$headers" /mnt/out/usr/share/faultline-lab
-    cp arch/x86/boot/bzImage "/mnt/out/boot/vmlinuz-$release"
-    cp modules.builtin modules.builtin.modinfo modules.order "$modules/"
-    make run-command KBUILD_RUN_COMMAND="sh scripts/package/install-extmod-build $headers"
-    cp .config "$headers/"
-    ln -s usr/lib /mnt/out/lib
-    depmod -b /mnt/out "$release"
-    rm /mnt/out/lib
-    cp scripts/checkpatch.pl scripts/spelling.txt scripts/const_structs.checkpatch /mnt/out/usr/share/faultline-lab/
-    echo "$release" >/mnt/out/usr/share/faultline-lab/debug
-"#;
+const BUILD: &str = include_str!("../recipes/build-debug-kernel.sh");
 
 /// Makes sure that the root has the debug kernel.
 pub fn obtain(workspace: &Workspace, base: &Base) -> Result<()> {
@@ -86,7 +66,7 @@ fn build(base: &Base, root: &Path, work: &Path) -> Result<()> {
     fs::write(work.join("config"), CONFIG).context("writing the configuration")?;
     run_logged(
         "compiling the debug kernel",
-        &mut image::chroot(root, Some(work), SCRIPT),
+        &mut image::chroot(root, Some(work), BUILD),
         &log,
     )
 }
@@ -103,4 +83,21 @@ fn overlay(from: &Path, to: &Path) -> Result<()> {
         .context("starting cp")?;
     anyhow::ensure!(status.success(), "copying the debug kernel failed");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key has the number of the recipe instead of the script, because a rebuild takes twenty minutes: not every change
+    /// of the script needs one.
+    #[test]
+    fn the_recipe_of_the_debug_kernel_is_that_of_its_script() {
+        let script = Fingerprint::new().text(BUILD).finish();
+        assert_eq!(
+            (RECIPE, script.as_str()),
+            ("2", "45436480e98174d5"),
+            "the script has changed: bump RECIPE if the kernel differs, and note both here"
+        );
+    }
 }

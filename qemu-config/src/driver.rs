@@ -9,11 +9,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{run_logged, say};
 use crate::host;
-use crate::image::{Base, Kernel, STALE, fetch_source_script, version_in};
+use crate::image::{Base, FETCH_SOURCE, Kernel, STALE, version_in};
 use crate::workspace::{Fingerprint, Workspace, files_below};
 
-/// Bumped when the way of building changes.
+/// Bumped when the way of building changes. The scripts are part of the keys themselves.
 const RECIPE: &str = "6";
+const BUILD_MODULES: &str = include_str!("../recipes/build-modules.sh");
+const MODULE_FACTS: &str = include_str!("../recipes/module-facts.sh");
+const INDEX_MODULES: &str = include_str!("../recipes/index-modules.sh");
+const CONFIGURE_RDMA_CORE: &str = include_str!("../recipes/configure-rdma-core.sh");
+const BUILD_PROVIDER: &str = include_str!("../recipes/build-provider.sh");
+const TEST_PROVIDER: &str = include_str!("../recipes/test-provider.sh");
 /// Name of the module, the provider and its driver file.
 const NAME: &str = "faultline";
 /// Of the provider as a library that programs link with.
@@ -42,6 +48,10 @@ impl Driver {
         let release = base.release(kernel)?;
         let key = Fingerprint::new()
             .text(RECIPE)
+            .text(BUILD_MODULES)
+            .text(INDEX_MODULES)
+            .text(CONFIGURE_RDMA_CORE)
+            .text(BUILD_PROVIDER)
             .text(&base.key)
             .text(&release)
             .tree(&source)?
@@ -144,19 +154,11 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
     copy_tree(&test_modules(workspace), &work.join("test"))?;
     let log = work.join("build.log");
     // sparse of this release can't read the headers of newer kernels.
-    let check = u8::from(kernel == Kernel::Stable);
-    // `modules` alone: combined with `clean` in one call, make may run them in either order.
-    let script = format!(
-        "for part in kernel test; do
-             make -C /usr/src/linux-headers-{release} M=/mnt/$part W=1 C={check} -j\"$(nproc)\" \
-                  KCFLAGS='{WARNINGS}' modules || exit 1
-             # As a distribution's packages have them: all debug information would be copied at each boot.
-             strip --strip-debug /mnt/$part/*.ko || exit 1
-         done"
-    );
+    let check = if kernel == Kernel::Stable { "1" } else { "0" };
     run_logged(
         &format!("building {NAME}.ko for {release}"),
-        &mut base.chroot(&work, &script),
+        base.chroot(&work, BUILD_MODULES)
+            .args([&release, check, WARNINGS]),
         &log,
     )?;
     let warnings = warnings(&fs::read_to_string(&log).unwrap_or_default());
@@ -202,14 +204,12 @@ fn module_index(
 ) -> Result<PathBuf> {
     let release = base.release(kernel)?;
     let log = work.join("build.log");
-    let script = format!(
-        "for field in depends alias softdep name; do modinfo -F $field /mnt/kernel/{NAME}.ko; done
-         nm /mnt/kernel/{NAME}.ko | grep -E ' (U|.) __(ksymtab|export)' || :"
-    );
-    let about = crate::command::capture(&mut base.chroot(work, &script))
+    let module = format!("/mnt/kernel/{NAME}.ko");
+    let about = crate::command::capture(base.chroot(work, MODULE_FACTS).arg(&module))
         .context("reading the module's facts")?;
     let key = Fingerprint::new()
         .text(RECIPE)
+        .text(INDEX_MODULES)
         .text(&base.key)
         .text(&release)
         .text(&about)
@@ -220,22 +220,11 @@ fn module_index(
         return Ok(index);
     }
     let modules = format!("usr/lib/modules/{release}");
-    let script = format!(
-        "mkdir -p /mnt/tree/{modules}/updates
-         for entry in /{modules}/*; do
-             case $entry in */build|*/source) continue ;; esac
-             if [ -d \"$entry\" ]; then
-                 mkdir -p \"/mnt/tree/{modules}/${{entry##*/}}\"
-                 mount --bind \"$entry\" \"/mnt/tree/{modules}/${{entry##*/}}\"
-             else
-                 cp \"$entry\" /mnt/tree/{modules}/
-             fi
-         done
-         cp /mnt/kernel/{NAME}.ko /mnt/tree/{modules}/updates/
-         ln -sfn usr/lib /mnt/tree/lib
-         depmod -b /mnt/tree {release}"
-    );
-    run_logged("indexing modules", &mut base.chroot(work, &script), &log)?;
+    run_logged(
+        "indexing modules",
+        base.chroot(work, INDEX_MODULES).args([&release, &module]),
+        &log,
+    )?;
     remove_others(&cache, &format!("module-index-{}-", kernel.name()))?;
     let partial = cache.join(format!("module-index-{}.partial", kernel.name()));
     let _ = fs::remove_dir_all(&partial);
@@ -268,13 +257,9 @@ fn warnings(log: &str) -> Vec<String> {
 /// Builds the provider's own test and runs it: it plays kernel and device, so it needs no guest.
 pub fn test_provider(workspace: &Workspace, base: &Base) -> Result<()> {
     let work = provider_tree(workspace, base)?;
-    let script = format!(
-        "cd /mnt/build && {{ ninja -t targets all | grep -q '^{NAME}_provider_test:' || cmake .; }}
-         ninja {NAME}_provider_test && bin/{NAME}_provider_test"
-    );
     run_logged(
         "testing the libibverbs provider",
-        &mut base.chroot(&work, &script),
+        base.chroot(&work, TEST_PROVIDER).arg(NAME),
         &work.join("test.log"),
     )
 }
@@ -287,23 +272,31 @@ fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
         .context("reading dpkg's status")?;
     let version =
         version_in(&status, "libibverbs1").context("the guest root has no libibverbs1")?;
-    let work = workspace.cache()?.join(format!(
-        "rdma-core-{}-{}",
+    let recipe = Fingerprint::new()
+        .text(FETCH_SOURCE)
+        .text(CONFIGURE_RDMA_CORE)
+        .finish();
+    let cache = workspace.cache()?;
+    let work = cache.join(format!(
+        "rdma-core-{}-{}-{recipe}",
         base.key,
         version.replace('/', "_")
     ));
+    if !work.exists() {
+        remove_others(&cache, "rdma-core-")?;
+    }
     let log = work.join("build.log");
     fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
     let tree = work.join("source");
     if !tree.join("CMakeLists.txt").is_file() {
-        let script = fetch_source_script(&format!("rdma-core={version}"), "/mnt");
         run_logged(
             &format!("fetching rdma-core {version}"),
-            &mut base.chroot(&work, &script),
+            base.chroot(&work, FETCH_SOURCE)
+                .args([&format!("rdma-core={version}"), "/mnt"]),
             &log,
         )
         .context(
-            "is the network there? rdma-core's source could not be fetched from the Debian mirror",
+            "could not fetch rdma-core's source from the Debian mirror; check that this host has a network",
         )?;
     }
     let target = tree.join("providers").join(NAME);
@@ -324,14 +317,9 @@ fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
         }
     }
     register_provider(&tree.join("CMakeLists.txt"))?;
-    // -O2 with debug information, as Debian builds it.
-    let script = "mkdir -p /mnt/build && cd /mnt/build
-         [ -f build.ninja ] || cmake -G Ninja -DNO_PYVERBS=1 -DNO_MAN_PAGES=1 -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-             /mnt/source
-         grep -q FAULTLINE_WERROR CMakeCache.txt || cmake -DFAULTLINE_WERROR=ON .";
     run_logged(
         "configuring rdma-core",
-        &mut base.chroot(&work, script),
+        &mut base.chroot(&work, CONFIGURE_RDMA_CORE),
         &log,
     )?;
     Ok(work)
@@ -383,17 +371,10 @@ pub fn install_provider(
     libraries: &Path,
 ) -> Result<String> {
     let work = provider_tree(workspace, base)?;
-    let script = format!(
-        "cd /mnt/build
-         ninja -t targets all | grep -q '^lib/lib{NAME}\\.so: ' || cmake .
-         ninja {NAME}
-         rm -rf /mnt/out && mkdir /mnt/out
-         cp -L lib/lib{NAME}.so.{SOVERSION} /mnt/out/
-         cd lib && ls lib{NAME}-rdmav*.so >/mnt/out/plugin"
-    );
     run_logged(
         "building the libibverbs provider",
-        &mut base.chroot(&work, &script),
+        base.chroot(&work, BUILD_PROVIDER)
+            .args([NAME, &SOVERSION.to_string()]),
         &work.join("build.log"),
     )?;
     let library = format!("lib{NAME}.so.{SOVERSION}");

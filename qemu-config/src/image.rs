@@ -12,8 +12,14 @@ use crate::command::{run_logged, say};
 use crate::host::{self, Mirror, SUITE};
 use crate::workspace::{Fingerprint, Workspace};
 
-/// Bumped when the way of building changes.
+/// Bumped when the way of building the root changes. The packages are part of the key themselves.
 const RECIPE: &str = "1";
+/// Run by mmdebstrap when it has installed the packages.
+const ADD_BACKPORTS_KERNEL: &str = include_str!("../recipes/add-backports-kernel.sh");
+const ENTER_ROOT: &str = include_str!("../recipes/enter-root.sh");
+const INSTALL_PACKAGES: &str = include_str!("../recipes/install-packages.sh");
+/// Run in a root with the name of a source package (or `name=version`) and the folder in which `source` is made.
+pub const FETCH_SOURCE: &str = include_str!("../recipes/fetch-source.sh");
 
 /// What every guest has: RDMA user space, network tools, and what is needed to build the driver inside the root.
 const PACKAGES: &[&str] = &[
@@ -138,7 +144,7 @@ impl Base {
         }
         let sources = cache.join("sources.list");
         fs::write(&sources, mirror.sources()).context("writing the package sources")?;
-        // In a mount namespace of its own: who ends it by force does not find the host's /sys in the remains.
+        // In a mount namespace of its own, so that the host's /sys is not mounted in the remains of an interrupted build.
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "--fork", "--kill-child", "--", "mmdebstrap"])
@@ -153,7 +159,7 @@ impl Base {
         command
             // The lists stay, so that packages can be added later without fetching them again.
             .arg("--skip=cleanup/apt/lists")
-            .arg(format!("--customize-hook={BACKPORTS_HOOK}"))
+            .arg(format!("--customize-hook={ADD_BACKPORTS_KERNEL}"))
             // The lab makes its own initial file system; Debian's would take longer to build and to boot.
             .env("INITRD", "No")
             .args([SUITE])
@@ -166,7 +172,7 @@ impl Base {
             &cache.join("root.log"),
         )
         .context(
-            "is the network there? the guest root could not be built from the Debian mirror",
+            "could not build the guest root from the Debian mirror; check that this host has a network",
         )?;
         fs::rename(&partial, &self.root)
             .with_context(|| format!("renaming {}", partial.display()))?;
@@ -219,36 +225,19 @@ impl Base {
         Ok(versions)
     }
 
-    /// A command that runs inside the root, with `work` mounted at `/mnt`, in a mount namespace of its own.
+    /// A command that runs a shell script inside the root, with `work` mounted at `/mnt`, in a mount namespace of its own.
+    /// The caller may append arguments of the script.
     ///
-    /// Native speed: what a guest under TCG needs minutes for takes seconds here.
+    /// It runs at native speed: builds that take minutes in a guest under TCG take seconds here.
     pub fn chroot(&self, work: &Path, script: &str) -> Command {
         chroot(&self.root, Some(work), script)
     }
 }
 
-/// Adds the backports kernel beside the release's one and notes which is which.
-const BACKPORTS_HOOK: &str = r#"chroot "$1" sh -ec '
-mkdir -p /usr/share/faultline-lab
-ls /usr/lib/modules > /usr/share/faultline-lab/stable
-apt-get install -y --no-install-recommends -t trixie-backports linux-image-amd64 linux-headers-amd64
-for release in $(ls /usr/lib/modules); do
-    grep -qx "$release" /usr/share/faultline-lab/stable || echo "$release"
-done > /usr/share/faultline-lab/backports
-apt-get clean
-'"#;
-
-/// A command that runs in `root`, with `work` mounted at `/mnt`, in a mount namespace of its own.
+/// A command that runs a shell script in `root`, with `work` mounted at `/mnt`, in a mount namespace of its own. The
+/// caller may append arguments of the script.
 pub fn chroot(root: &Path, work: Option<&Path>, script: &str) -> Command {
     let mut command = Command::new("unshare");
-    let mount = "mount -t proc proc \"$1/proc\"
-         if [ -n \"$2\" ]; then mount --bind \"$2\" \"$1/mnt\"; fi
-         if [ -e /etc/resolv.conf ]; then
-             [ -e \"$1/etc/resolv.conf\" ] || : > \"$1/etc/resolv.conf\"
-             mount --bind \"$(readlink -f /etc/resolv.conf)\" \"$1/etc/resolv.conf\"
-         fi
-         exec chroot \"$1\" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin \
-              DEBIAN_FRONTEND=noninteractive INITRD=No sh -euc \"$3\"";
     command
         .args([
             "--mount",
@@ -258,7 +247,7 @@ pub fn chroot(root: &Path, work: Option<&Path>, script: &str) -> Command {
             "--",
             "sh",
             "-euc",
-            mount,
+            ENTER_ROOT,
             "sh",
         ])
         .arg(root)
@@ -284,7 +273,10 @@ impl Image {
         let key = if packages.is_empty() {
             base.key.clone()
         } else {
-            let mut key = Fingerprint::new().text(&base.key);
+            let mut key = Fingerprint::new()
+                .text(&base.key)
+                .text(INSTALL_PACKAGES)
+                .text(FETCH_SOURCE);
             for package in &packages {
                 key = key.text(package);
                 if package.contains('/') {
@@ -354,32 +346,11 @@ pub fn copy_root(from: &Path, to: &Path, log: &Path) -> Result<()> {
     )
 }
 
-/// Fetches and unpacks the upstream tarball of a source package (a name, or `name=version`) into the folder `source` of
-/// the folder `parent`, inside a root.
-///
-/// Each file on its own: some mirrors lack the `.dsc`, which makes a plain `apt-get source` fail, while the tarball is
-/// there; the checksum comes from the signed index either way.
-pub fn fetch_source_script(package: &str, parent: &str) -> String {
-    format!(
-        "mkdir -p {parent}
-         cd {parent}
-         find_tarball() {{ apt-get source --print-uris --download-only {package} | grep '\\.orig\\.tar\\.[a-z0-9]* '; }}
-         line=$(find_tarball) || {{ apt-get update && line=$(find_tarball); }}
-         uri=$(echo \"$line\" | sed \"s/^'\\([^']*\\)'.*/\\1/\")
-         sum=$(echo \"$line\" | awk '{{print $4}}')
-         name=$(echo \"$line\" | awk '{{print $2}}')
-         /usr/lib/apt/apt-helper download-file \"$uri\" \"$PWD/$name\" \"$sum\"
-         rm -rf source.partial && mkdir source.partial
-         tar -x --strip-components=1 --no-same-owner -C source.partial -f \"$name\"
-         rm -rf source && mv source.partial source\n"
-    )
-}
-
 /// Installs `packages` in an unpacked root: names, paths of `.deb` files, or `src:NAME` for what upstream released as
 /// `NAME`, in `/usr/src/NAME/source`.
 pub fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
     let mut arguments = Vec::new();
-    let mut sources = String::new();
+    let mut sources = Vec::new();
     for package in packages {
         if package.contains('/') {
             let source = Path::new(package);
@@ -392,7 +363,7 @@ pub fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
             .all(|c| c.is_ascii_alphanumeric() || "+-.:/=~".contains(c))
         {
             match package.strip_prefix("src:") {
-                Some(name) => sources += &fetch_source_script(name, &format!("/usr/src/{name}")),
+                Some(name) => sources.push(name),
                 None => arguments.push(package.clone()),
             }
         } else {
@@ -403,16 +374,22 @@ pub fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
     let policy = root.join("usr/sbin/policy-rc.d");
     fs::write(&policy, "#!/bin/sh\nexit 101\n").context("writing policy-rc.d")?;
     fs::set_permissions(&policy, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    let script = format!(
-        "apt-get update\napt-get install -y --no-install-recommends {}\n{sources}apt-get clean",
-        arguments.join(" ")
-    );
+    const NETWORK: &str =
+        "could not install packages into the guest image; check that this host has a network";
     run_logged(
         &format!("installing {}", packages.join(" ")),
-        &mut chroot(root, None, &script),
+        chroot(root, None, INSTALL_PACKAGES).args(&arguments),
         log,
     )
-    .context("is the network there? packages could not be installed into the guest image")?;
+    .context(NETWORK)?;
+    for name in sources {
+        run_logged(
+            &format!("fetching the source of {name}"),
+            chroot(root, None, FETCH_SOURCE).args([name, &format!("/usr/src/{name}")]),
+            log,
+        )
+        .context(NETWORK)?;
+    }
     fs::remove_file(&policy).context("removing policy-rc.d")
 }
 
@@ -517,6 +494,18 @@ pub fn version_in(status: &str, package: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The key of the root has the number of the recipe instead of the script, because a rebuild takes minutes and removes
+    /// the debug kernel: not every change of the script needs one.
+    #[test]
+    fn the_recipe_of_the_root_is_that_of_its_script() {
+        let script = Fingerprint::new().text(ADD_BACKPORTS_KERNEL).finish();
+        assert_eq!(
+            (RECIPE, script.as_str()),
+            ("1", "6b0096611cc3a276"),
+            "the script has changed: bump RECIPE if the root differs, and note both here"
+        );
+    }
 
     #[test]
     fn versions_come_from_installed_packages_only() {

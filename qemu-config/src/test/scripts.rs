@@ -15,6 +15,7 @@ const PLACES: &[&str] = &[
     "tests/guest/scripts",
     "tests/scenarios/programs",
     "qemu-config/guest",
+    "qemu-config/recipes",
     ".ci",
 ];
 

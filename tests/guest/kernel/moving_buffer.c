@@ -15,16 +15,15 @@
 #include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
-#include <linux/version.h>
 
+#include "compat_config.h"
 #include "moving_buffer.h"
 
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
-MODULE_IMPORT_NS(DMA_BUF);
-#else
-MODULE_IMPORT_NS("DMA_BUF");
-#endif
-#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 0, 0)
+/* MODULE_IMPORT_NS() takes a string in newer kernels, and a token in others. */
+MODULE_INFO(import_ns, "DMA_BUF");
+
+/* Newer kernels have renamed the function together with the callback. */
+#ifndef FAULTLINE_HAVE_INVALIDATE_MAPPINGS
 #define dma_buf_invalidate_mappings dma_buf_move_notify
 #endif
 
