@@ -7,9 +7,9 @@
 
 #include "faultline.h"
 
-/* The relation is measured anew when it is older: clocks drift and are set. */
+/* The relation is measured again when it is older: clocks drift and are set. */
 #define FL_CLOCK_MAX_AGE_NS 1000000000ULL
-/* Measurements, of which the quickest counts; one that is quick enough will do. */
+/* Measurements, of which the quickest counts; a quick one ends the series. */
 #define FL_CLOCK_SAMPLES 16
 #define FL_CLOCK_QUICK_NS 100000
 
@@ -55,8 +55,9 @@ int fl_clock_sync(struct fl_context *ctx)
 }
 
 /*
- * Measures the relation anew if it is old. Makes system calls: not under a
- * lock. If the device does not answer, the old relation must do.
+ * Measures the relation again if it is old. Makes system calls, so it must not
+ * be called under a lock. If the device does not answer, the old relation
+ * stays.
  */
 void fl_clock_refresh(struct fl_context *ctx)
 {

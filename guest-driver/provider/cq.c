@@ -31,7 +31,9 @@ static void publish_consumer(struct fl_cq *cq)
 {
 	struct faultline_cq_record *record = (void *)(cq->ring.buf + cq->ring.ring_len);
 
-	/* The device may overwrite the entries before it. */
+	/*
+	 * From here on the device may overwrite the entries before the index.
+	 */
 	__atomic_store_n(&record->consumer, htole32(cq->consumer), __ATOMIC_RELEASE);
 }
 
@@ -59,7 +61,7 @@ static uint64_t retire_of_qp(struct fl_qp *qp, const struct faultline_cqe *cqe)
 
 	if (!(cqe->opcode & FAULTLINE_WC_RECV)) {
 		wr_id = qp->sq.wr_id[index & qp->sq.mask];
-		/* It completes everything posted before it, too. */
+		/* The entry also completes everything posted before it. */
 		__atomic_store_n(&qp->sq.tail, index + 1, __ATOMIC_RELEASE);
 		return wr_id;
 	}
@@ -82,7 +84,7 @@ static bool retire(struct fl_cq *cq, const struct faultline_cqe *cqe,
 
 	if (cqe->opcode & FL_WC_TM)
 		return fl_tag_retire(ctx, cqe, wr_id);
-	/* The target may be another process's; the queue is ours. */
+	/* The target may belong to another process; the SRQ is of this one. */
 	if (cqe->flags & FAULTLINE_CQE_XRC) {
 		srq = fl_table_find(&ctx->srqs, le32toh(cqe->srqn));
 		if (srq)
@@ -94,7 +96,7 @@ static bool retire(struct fl_cq *cq, const struct faultline_cqe *cqe,
 		*wr_id = retire_of_qp(qp, cqe);
 		return true;
 	}
-	/* Work queues have numbers of the same row. */
+	/* Work queues and queue pairs share their numbers. */
 	rwq = fl_table_find(&ctx->rwqs, le32toh(cqe->qpn));
 	if (rwq)
 		*wr_id = retire_receive(&rwq->wq, le32toh(cqe->wqe));
@@ -165,9 +167,9 @@ static __be32 wc_imm(const struct faultline_cqe *cqe)
 }
 
 /*
- * ConnectX tells of a datagram over RoCE the type of its packet in place of a
- * service level, and programs (UCX) tell an IPv4 header from a GRH by it. The
- * VLAN priority is in `cvlan`.
+ * For a datagram over RoCE, ConnectX reports the type of its packet in place of
+ * a service level. Programs (UCX) distinguish an IPv4 header from a GRH by it.
+ * The VLAN priority is in `cvlan`.
  */
 static uint8_t wc_sl(const struct faultline_cqe *cqe)
 {
@@ -305,7 +307,7 @@ static unsigned int fl_read_wc_flags(struct ibv_cq_ex *cq)
 	return wc_flags(cqe->flags) | fl_tag_wc_flags(cqe->tm_flags);
 }
 
-/* LIDs are InfiniBand's. */
+/* Only InfiniBand has LIDs. */
 static uint32_t fl_read_slid(struct ibv_cq_ex *cq)
 {
 	return 0;
@@ -331,7 +333,7 @@ static uint64_t fl_read_completion_wallclock_ns(struct ibv_cq_ex *cq)
 	return fl_wallclock(to_fl_ctx(cq->context), fl_read_completion_ts(cq));
 }
 
-/* The whole tag, priority and all, as mlx5 gives it. */
+/* The whole tag with the priority, as in mlx5. */
 static uint16_t fl_read_cvlan(struct ibv_cq_ex *cq)
 {
 	return le16toh(to_fl_cq_ex(cq)->current.vlan_tci);
@@ -416,7 +418,9 @@ static struct fl_cq *create_cq(struct ibv_context *context,
 	pthread_spin_init(&cq->lock, PTHREAD_PROCESS_PRIVATE);
 	cmd.drv.buf_addr = (uintptr_t)cq->ring.buf;
 	cmd.drv.log_depth = cq->log_depth;
-	/* What the readers give is ours to decide; the kernel need not know. */
+	/*
+	 * The provider alone implements the readers: the kernel gets no flags.
+	 */
 	kernel_attr.wc_flags = 0;
 	kernel_attr.comp_mask = 0;
 	kernel_attr.flags = 0;
@@ -538,7 +542,10 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 	}
 	pthread_spin_unlock(&cq->lock);
 	fl_ring_free(&ring);
-	/* More is in it than fits: what others call an invalid size. */
+	/*
+	 * The CQ has more entries than fit: other providers report an invalid
+	 * size.
+	 */
 	return ret == EBUSY ? EINVAL : ret;
 }
 
@@ -563,9 +570,9 @@ int fl_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 }
 
 /*
- * Removes the entries of a QP that is destroyed or reset. The ones that stay
- * move up, oldest last, so that none is lost; the consumer index moves past
- * the gap.
+ * Removes the entries of a QP that is destroyed or reset. The other entries
+ * move up, the newest first, so that none is lost; the consumer index moves
+ * past the gap.
  */
 void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq)
 {
@@ -578,7 +585,10 @@ void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq)
 	while (end != cq->consumer) {
 		struct faultline_cqe *cqe = cq_entry(cq, --end);
 
-		/* What tag matching has done stays: the buffers are the SRQ's. */
+		/*
+		 * Entries of tag matching remain: their buffers belong to the
+		 * SRQ.
+		 */
 		if (le32toh(cqe->qpn) == qpn && !(cqe->opcode & FL_WC_TM)) {
 			if ((cqe->opcode & FAULTLINE_WC_RECV) && srq)
 				fl_srq_release(to_fl_srq(srq),
@@ -598,8 +608,8 @@ void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq)
 }
 
 /*
- * Makes what is left of a destroyed SRQ void: no SRQ has that number. Work of
- * its queue pairs is theirs.
+ * Invalidates the remaining entries of a destroyed SRQ: no SRQ has that number.
+ * Entries for sends of its queue pairs remain.
  */
 void fl_cq_clean_srq(struct fl_cq *cq, uint32_t srqn)
 {

@@ -32,7 +32,7 @@ static int copy_to_dm(struct ibv_dm *ibdm, uint64_t offset, const void *from,
 		memcpy(&word, (const char *)from + i * sizeof(word), sizeof(word));
 		to[i] = word;
 	}
-	/* What is posted next may send it. */
+	/* A request that is posted next may send it. */
 	udma_to_device_barrier();
 	return 0;
 }

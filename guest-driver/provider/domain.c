@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 /*
- * Protection domains, the parent domains made of them, and thread domains.
+ * Protection domains, parent domains, and thread domains.
  *
- * A parent domain is the library's alone: the kernel sees the protection
- * domain that it contains. It says where the memory of queues comes from. A
- * thread domain promises that one thread at a time uses what belongs to it;
- * there is nothing here that depends on it.
+ * A parent domain exists in the library only: the kernel sees the protection
+ * domain that it contains. It determines where the memory of queues comes from.
+ * A thread domain promises that one thread at a time uses its objects; nothing
+ * in this provider depends on that.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -86,7 +86,7 @@ struct ibv_pd *fl_alloc_parent_domain(struct ibv_context *context,
 		errno = EINVAL;
 		return NULL;
 	}
-	/* A parent has no parent. */
+	/* The domain in a parent domain must not be a parent domain itself. */
 	if (to_fl_pd(attr->pd)->contained) {
 		errno = EINVAL;
 		return NULL;
@@ -112,8 +112,9 @@ struct ibv_pd *fl_alloc_parent_domain(struct ibv_context *context,
 }
 
 /*
- * Memory for a queue from the domain's owner. False: from where it usually
- * comes. NULL in *buf: there is none.
+ * Allocates memory of a queue with the allocator of the domain. Returns false
+ * if the default allocator must be used. NULL in *buf: the allocator has
+ * failed.
  */
 bool fl_pd_alloc(struct fl_pd *pd, size_t size, size_t alignment, uint64_t type,
 		 void **buf)

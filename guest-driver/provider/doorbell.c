@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
 /*
- * The ring of doorbells in our page. The steps, and why a thread that is
- * stopped or killed between two of them holds up no other, are described in
- * firmware/abi/src/ring.rs, from which this file must not differ.
+ * The ring of doorbells in the process's page. firmware/abi/src/ring.rs
+ * describes the steps, and why a thread that is stopped or killed between two
+ * of them delays no other; this file must not differ from it.
  *
- * What finds no room goes to the kick page instead. It so overtakes what is in
- * the ring, which is harmless: doorbells carry absolute indices.
+ * A doorbell that finds no room goes to the kick page instead. So it overtakes
+ * those in the ring, which is harmless: doorbells carry absolute indices.
  */
 #include <sched.h>
 #include <time.h>
@@ -14,9 +14,11 @@
 
 #include "faultline.h"
 
-/* How long a full ring is watched. The device empties it in microseconds. */
+/*
+ * Time to wait for room in a full ring. The device empties it in microseconds.
+ */
 #define FL_DOORBELL_SPIN_NS 20000ULL
-/* Rounds after which a ring counts as full: more than garbage in it needs. */
+/* Rounds after which a ring counts as full: more than invalid contents need. */
 #define FL_DOORBELL_TRIES (4 * FAULTLINE_DB_RING_ENTRIES)
 
 uint64_t fl_now_ns(void)
@@ -27,13 +29,13 @@ uint64_t fl_now_ns(void)
 	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 }
 
-/* Trapped: returns when the device has handled it, or is no more. */
+/* Traps: returns when the device has handled the doorbell, or is gone. */
 static void kick(struct fl_context *ctx, uint64_t bits)
 {
 	mmio_write64_le((void *)ctx->kick, htole64(bits));
 }
 
-/* What a slot is to a thread that wants to append the doorbell `index`. */
+/* The state of a slot for a thread that appends the doorbell `index`. */
 enum slot {
 	SLOT_FREE,
 	SLOT_UNTAKEN,	/* the doorbell of the lap before */
@@ -60,7 +62,7 @@ static uint64_t load_producer(struct faultline_doorbell_page *page)
 	return le64toh(__atomic_load_n(&page->producer, __ATOMIC_ACQUIRE));
 }
 
-/* From `index` to the next, unless another thread has done so. */
+/* Advances `producer` from `index`, unless another thread has done so. */
 static void advance(struct faultline_doorbell_page *page, uint64_t index)
 {
 	__le64 from = htole64(index);
@@ -69,7 +71,7 @@ static void advance(struct faultline_doorbell_page *page, uint64_t index)
 				    false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
-/* Stores a doorbell. False: the ring is full. */
+/* Stores a doorbell. Returns false if the ring is full. */
 static bool append(struct faultline_doorbell_page *page, uint64_t bits)
 {
 	unsigned int tries;
@@ -90,7 +92,10 @@ static bool append(struct faultline_doorbell_page *page, uint64_t bits)
 			advance(page, index);
 			return true;
 		case SLOT_UNTAKEN:
-			/* Or a doorbell of the next lap, if `index` is old. */
+			/*
+			 * The slot may have a doorbell of the next lap, if
+			 * `index` is old.
+			 */
 			if (load_producer(page) == index)
 				return false;
 			break;
@@ -122,15 +127,15 @@ void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 			return;
 		}
 	}
-	/* The device sets `asleep`, then looks at the ring once more. */
+	/* The device sets `asleep`, then reads the ring once more. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&page->asleep, __ATOMIC_RELAXED))
 		kick(ctx, bits);
 }
 
 /*
- * Index behind the last doorbell that was stored, those included whose thread
- * has not come to `producer`.
+ * Index behind the last stored doorbell, including those whose threads have not
+ * advanced `producer`.
  */
 static uint64_t ring_end(struct faultline_doorbell_page *page)
 {
@@ -147,9 +152,10 @@ static uint64_t ring_end(struct faultline_doorbell_page *page)
 }
 
 /*
- * Waits until the device has handled what is in the ring. To be called before a
- * command after which indices of an object count from zero: the device may
- * run commands ahead of doorbells, and an old index would then count as new.
+ * Waits until the device has handled the doorbells in the ring. Must be called
+ * before a command after which indices of an object restart at zero: the device
+ * may execute commands before doorbells, and would take an old index for a new
+ * one.
  */
 void fl_doorbell_drain(struct fl_context *ctx)
 {

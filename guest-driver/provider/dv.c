@@ -18,14 +18,14 @@ struct faultlinedv_events {
 	int fd;
 };
 
-/* A page of counters, which the kernel gives to watches as it likes. */
+/* A page of counters, from which the kernel allocates those of watches. */
 struct fl_counter_page {
 	struct fl_counter_page *next;
 	uint64_t offset;
 	const uint64_t *values;
 };
 
-/* Events are read as the kernel writes them. */
+/* Events are read in the layout in which the kernel writes them. */
 static_assert(sizeof(struct faultlinedv_event) == sizeof(struct faultline_event) &&
 	      offsetof(struct faultlinedv_event, cookie) ==
 		      offsetof(struct faultline_event, cookie) &&
@@ -103,7 +103,7 @@ int faultlinedv_read_events(struct faultlinedv_events *events,
 	return got < 0 ? -1 : (int)(got / (ssize_t)sizeof(*event));
 }
 
-/* Pages stay mapped until the context goes. */
+/* Pages remain mapped as long as the context exists. */
 static const uint64_t *fl_map_counters(struct fl_context *ctx, uint64_t offset)
 {
 	struct fl_counter_page *page;
@@ -200,7 +200,7 @@ int faultlinedv_destroy_watch(struct faultlinedv_watch *watch)
 {
 	int ret = fl_destroy_watch(watch);
 
-	/* With the device everything in the kernel has gone already. */
+	/* If the device is gone, the kernel has removed everything already. */
 	if (!ret || ret == EIO) {
 		free(watch);
 		ret = 0;
@@ -242,7 +242,7 @@ struct ibv_mr *faultlinedv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 	vmr = calloc(1, sizeof(*vmr));
 	if (!vmr)
 		return NULL;
-	/* What ibv_reg_mr() does around the provider's part. */
+	/* As in ibv_reg_mr(), which does this around the provider's part. */
 	if (ibv_dontfork_range(addr, length)) {
 		ret = errno;
 		goto err_free;

@@ -14,8 +14,8 @@
 static void fl_free_context(struct ibv_context *ibctx);
 
 /*
- * Zeroed memory. `type` tells the allocator of a parent domain what it is for.
- * `pd` may be NULL.
+ * Allocates zeroed memory. `type` is the purpose, for the allocator of a parent
+ * domain. `pd` may be NULL.
  */
 int fl_ring_alloc(struct fl_context *ctx, struct fl_pd *pd, uint64_t type,
 		  struct fl_ring *ring, size_t len)
@@ -42,7 +42,9 @@ int fl_ring_alloc(struct fl_context *ctx, struct fl_pd *pd, uint64_t type,
 		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (buf == MAP_FAILED)
 		return errno;
-	/* A child must not copy-on-write what the device writes. */
+	/*
+	 * A child process must not get copies of pages that the device writes.
+	 */
 	if (ibv_dontfork_range(buf, total)) {
 		munmap(buf, total);
 		return ENOMEM;
@@ -101,8 +103,9 @@ void fl_wq_free(struct fl_wq *wq)
 }
 
 /*
- * The device may have given an object the number of one that another thread has
- * destroyed, and of which it still looks for completions: that is waited for.
+ * Waits until a number is free. The device may have given an object the number
+ * of one that another thread has destroyed, but whose completions that thread
+ * still removes.
  */
 static void await_number(struct fl_table *table, uint32_t number)
 {
@@ -132,7 +135,10 @@ int fl_table_insert(struct fl_table *table, uint32_t number, void *object)
 	return ret;
 }
 
-/* The last that is done with a number: another object may have it from now on. */
+/*
+ * Frees a number. Must be the last step, because another object may get the
+ * number from now on.
+ */
 void fl_table_remove(struct fl_table *table, uint32_t number)
 {
 	void **leaf = table->leaf[(number >> FL_TABLE_SHIFT) & FL_TABLE_MASK];
@@ -233,7 +239,7 @@ static void *map_page(struct fl_context *ctx, int fd, int prot, uint64_t offset)
 	return page == MAP_FAILED ? NULL : page;
 }
 
-/* The device marks the page right after the kernel has got it for us. */
+/* The device marks the page as soon as the kernel has allocated it. */
 static bool wait_for_device(struct fl_context *ctx)
 {
 	uint64_t deadline = fl_now_ns() + FL_DEVICE_TIMEOUT_NS;
@@ -248,7 +254,7 @@ static bool wait_for_device(struct fl_context *ctx)
 	return true;
 }
 
-/* Makes a context usable: what the kernel has told, the pages, the tables. */
+/* Initializes a context: the kernel's answer, the pages, the tables. */
 static int set_up_context(struct fl_context *ctx, int cmd_fd,
 			  const struct faultline_alloc_ucontext_resp *resp)
 {
@@ -317,7 +323,10 @@ static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd
 	return complete_context(ctx, cmd_fd, ret, &resp.drv);
 }
 
-/* A second context on the descriptor of one that exists, perhaps elsewhere. */
+/*
+ * Imports a context by the descriptor of an existing one, perhaps of another
+ * process.
+ */
 static struct verbs_context *fl_import_context(struct ibv_device *device,
 					       int cmd_fd)
 {

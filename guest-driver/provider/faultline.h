@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB */
 /*
- * The libibverbs provider of the Faultline device: objects and what they share.
+ * The libibverbs provider of the Faultline device: its objects and their shared
+ * declarations.
  *
- * The device's layouts and protocols are in faultline_abi.h; what the kernel
- * says to us is in faultline_uapi.h.
+ * The device's layouts and protocols are in faultline_abi.h, the interface to
+ * the kernel is in faultline_uapi.h.
  */
 #ifndef FAULTLINE_H
 #define FAULTLINE_H
@@ -30,23 +31,23 @@
 #define FL_TABLE_SIZE (1 << FL_TABLE_SHIFT)
 #define FL_TABLE_MASK (FL_TABLE_SIZE - 1)
 
-/* What an RSS QP can hash. */
+/* The fields that an RSS QP can hash. */
 #define FL_RX_HASH_FIELDS                                                      \
 	(IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_IPV6 |  \
 	 IBV_RX_HASH_DST_IPV6 | IBV_RX_HASH_SRC_PORT_TCP |                     \
 	 IBV_RX_HASH_DST_PORT_TCP | IBV_RX_HASH_SRC_PORT_UDP |                 \
 	 IBV_RX_HASH_DST_PORT_UDP)
 
-/* More tags or operations than any device has. */
+/* Larger than the number of tags or operations of any device. */
 #define FL_MAX_TAGS (1 << 20)
 
 /* The bit that the completions of tag matching have in their opcodes. */
 #define FL_WC_TM FAULTLINE_WC_TM_ADD
 
-/* A CQ has at least so many entries. */
+/* Smallest number of entries of a CQ, as log2. */
 #define FL_MIN_CQ_LOG_DEPTH 4
 
-/* The type of a RoCE packet, where ConnectX reports it: in `sl`. */
+/* The type of a RoCE packet, reported in `sl` as ConnectX does. */
 #define FL_SL_UDP	(1 << 3)
 #define FL_SL_IPV4	2
 #define FL_SL_IPV6	1
@@ -81,7 +82,10 @@ struct fl_context {
 	struct fl_table qps;
 	struct fl_table srqs;	/* those that completions name */
 	struct fl_table rwqs;
-	/* Of the time of day and the device's clock; when that was measured. */
+	/*
+	 * Difference of the time of day and the device's clock, and the time of
+	 * its measurement.
+	 */
 	uint64_t wallclock_ahead;
 	uint64_t clock_synced_at;
 	/* Protects the list of pages of watches' counters. */
@@ -108,7 +112,7 @@ struct fl_pd {
 	uint32_t pdn;
 	/* Parent domains; of a parent domain: queues in memory of its allocator. */
 	uint32_t users;
-	/* The rest is for parent domains. */
+	/* The other members are for parent domains. */
 	struct fl_pd *contained;
 	struct fl_td *td;
 	void *(*alloc)(struct ibv_pd *pd, void *context, size_t size,
@@ -168,7 +172,7 @@ struct fl_srq {
 	struct fl_tags *tags;	/* NULL: no tag matching */
 };
 
-/* A work queue that frames are spread to. */
+/* A work queue, to which an RSS queue pair distributes frames. */
 struct fl_rwq {
 	struct ibv_wq ibv_wq;
 	struct fl_wq wq;
@@ -252,7 +256,9 @@ static inline void *fl_wq_entry(struct fl_wq *wq, uint32_t index)
 	return wq->ring.buf + ((size_t)(index & wq->mask) << wq->stride_shift);
 }
 
-/* Phase that entry number `index` of a ring carries once it is new. */
+/*
+ * The phase in entry number `index` of a ring when the device has written it.
+ */
 static inline uint8_t fl_phase(uint32_t index, uint32_t log_depth)
 {
 	return !((index >> log_depth) & 1);
@@ -272,7 +278,7 @@ static inline uint8_t fl_stride_shift(uint32_t bytes, uint8_t least)
 	return shift > least ? shift : least;
 }
 
-/* Room that so many inline bytes take in front of SGEs. */
+/* Bytes in front of the SGEs that so many inline bytes take. */
 static inline uint32_t fl_header_room(uint32_t len)
 {
 	return (len + sizeof(struct faultline_sge) - 1) / sizeof(struct faultline_sge) *
@@ -288,8 +294,8 @@ static inline void fl_set_sge(struct faultline_sge *to, uint64_t addr,
 }
 
 /*
- * Whether the device has been taken away: unplugged, unbound, or dead. The
- * kernel then replaces the doorbell page by an empty one.
+ * Returns true if the device is gone: unplugged, unbound, or failed. The kernel
+ * then replaces the doorbell page by an empty one.
  */
 static inline bool fl_is_gone(struct fl_context *ctx)
 {
@@ -454,8 +460,8 @@ struct ibv_qp *fl_create_rss_qp(struct ibv_context *context,
 				struct ibv_qp_init_attr_ex *attr);
 
 /*
- * Commands and answers of the core with our part behind. (rdma-core's own
- * macro for it works on headers that are part of its tree.)
+ * Commands and answers of the core, followed by the provider's part.
+ * (rdma-core's macro for this needs headers in its own tree.)
  */
 #define FL_DRV_PART(name, member, core, part)                                  \
 	struct name {                                                          \

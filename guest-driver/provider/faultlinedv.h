@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB */
 /*
- * What the Faultline device offers beyond libibverbs: to be told when the
- * memory behind a range, or behind a registered region, is another one than
- * before, and to choose what happens when memory is missing. Link with
- * -lfaultline.
+ * Functions of the Faultline device beyond libibverbs: events when the mapping
+ * behind a range or a registered region changes, and the handling of packets
+ * whose memory is absent. Link with -lfaultline.
  */
 #ifndef FAULTLINEDV_H
 #define FAULTLINEDV_H
@@ -18,12 +17,15 @@
 extern "C" {
 #endif
 
-/* Whether what follows works with a device. */
+/* Returns true if the device supports the functions of this header. */
 bool faultlinedv_is_supported(struct ibv_device *device);
 
 /* ------------------------------- Memory -------------------------------- */
 
-/* What the allocators of a parent domain are asked for: resource_type. */
+/*
+ * Values of resource_type with which the allocators of a parent domain are
+ * called.
+ */
 enum faultlinedv_memory {
 	FAULTLINEDV_MEMORY_SQ = 1,
 	FAULTLINEDV_MEMORY_RQ = 2,
@@ -78,14 +80,17 @@ struct faultlinedv_events;
  */
 struct faultlinedv_events *
 faultlinedv_create_events(struct ibv_context *context, uint32_t depth);
-/* What watches it goes on without events; what it held is gone. */
+/*
+ * Destroys an event queue. Its watches and regions continue without events;
+ * events that were not read are lost.
+ */
 int faultlinedv_destroy_events(struct faultlinedv_events *events);
-/* To poll(), or to set O_NONBLOCK on. */
+/* The descriptor for poll(), or to set O_NONBLOCK. */
 int faultlinedv_events_fd(const struct faultlinedv_events *events);
 /*
- * Waits for events, and gives how many were written to `event`: 1 ... max. On
- * failure -1 and errno: EAGAIN with O_NONBLOCK if there are none, EIO if the
- * device has gone.
+ * Waits for events, and returns the number of those written to `event`: 1 ...
+ * max. On failure returns -1 and sets errno: EAGAIN with O_NONBLOCK if there
+ * are no events, EIO if the device is gone.
  */
 int faultlinedv_read_events(struct faultlinedv_events *events,
 			    struct faultlinedv_event *event, int max);
@@ -94,12 +99,13 @@ int faultlinedv_read_events(struct faultlinedv_events *events,
 
 /*
  * Watches the mappings of [addr, addr + length) in this process; children of
- * fork() do not inherit the watch. What is not mapped yet may be watched.
+ * fork() do not inherit the watch. Addresses without a mapping may be watched,
+ * too.
  */
 struct faultlinedv_watch {
 	/*
-	 * Goes up before a mapping in the range changes; never 0 and never
-	 * used twice. Use faultlinedv_watch_value().
+	 * Increases before a mapping in the range changes; never 0, and no
+	 * value occurs twice. Use faultlinedv_watch_value().
 	 */
 	const uint64_t *counter;
 	struct ibv_context *context;
@@ -111,7 +117,10 @@ faultlinedv_create_watch(struct faultlinedv_events *events, const void *addr,
 			 size_t length, uint64_t cookie);
 int faultlinedv_destroy_watch(struct faultlinedv_watch *watch);
 
-/* Without a system call. Also goes up when the device has gone. */
+/*
+ * Reads the counter without a system call. It also increases when the device is
+ * gone.
+ */
 static inline uint64_t
 faultlinedv_watch_value(const struct faultlinedv_watch *watch)
 {
@@ -119,9 +128,9 @@ faultlinedv_watch_value(const struct faultlinedv_watch *watch)
 }
 
 /*
- * Waits until no change in the range is under way, and gives the counter's
- * value then: what is registered after this, is what is mapped as long as the
- * counter has this value. 0 or an errno.
+ * Waits until no change in the range is in progress, and returns the value of
+ * the counter at that time. A registration after this call covers the current
+ * mapping as long as the counter has this value. Returns 0 or an errno.
  */
 int faultlinedv_sync_watch(struct faultlinedv_watch *watch, uint64_t *value);
 
@@ -136,7 +145,7 @@ enum faultlinedv_mr_mode {
 	 * IBV_WC_REM_OP_ERR.
 	 */
 	FAULTLINEDV_MR_FENCE = 2,
-	/* As FENCE, but before that the change waits for an answer. */
+	/* As FENCE, but the change first waits for an answer. */
 	FAULTLINEDV_MR_LEASE = 3,
 };
 
@@ -160,31 +169,31 @@ struct ibv_mr *faultlinedv_reg_mr(struct ibv_pd *pd, void *addr, size_t length,
 				  const struct faultlinedv_mr_attr *attr);
 
 /*
- * Answers a lease, waits for changes to end, and points the region's keys at
- * the memory that is mapped now. 0 or an errno; EFAULT if not all of the range
- * is mapped, and then the region is as before. Only in the process that
- * registered it.
+ * Answers a lease, waits until changes have ended, and lets the region's keys
+ * refer to the memory that is mapped now. Returns 0 or an errno; with EFAULT,
+ * not all of the range is mapped, and the region is unchanged. Only for the
+ * process that registered the region.
  */
 int faultlinedv_restore_mr(struct ibv_mr *mr);
 
-/* Answers a lease: the device may lose the pages now. 0 or an errno. */
+/* Answers a lease: the device may lose the pages now. Returns 0 or an errno. */
 int faultlinedv_release_mr(struct ibv_mr *mr);
 
 /* ---------------------------- Fault policies --------------------------- */
 
-/* What a queue pair does with a packet whose memory is not there. */
+/* The handling of a packet whose memory is absent. */
 enum faultlinedv_fault_policy {
 	/*
-	 * RC: refuses it with an RNR NAK, and calls when the page is there.
-	 * Datagrams and UC: keeps it aside meanwhile.
+	 * RC: refuses it with an RNR NAK, and requests it again when the page
+	 * is present. Datagrams and UC: parks it until then.
 	 */
 	FAULTLINEDV_FAULT_RNR = 0,
-	/* Drops it. RC: asks for it when the page is there. */
+	/* Drops it. RC: requests it again when the page is present. */
 	FAULTLINEDV_FAULT_DROP = 1,
-	/* Holds it, and with it everything else that comes to the device. */
+	/* Holds it, and all other packets that the device receives. */
 	FAULTLINEDV_FAULT_STALL = 2,
 	/*
-	 * Ends the connection, as an adapter does that knows of no faults: the
+	 * Ends the connection, like an adapter without page faults: the
 	 * requester gets IBV_WC_REM_OP_ERR.
 	 */
 	FAULTLINEDV_FAULT_TERMINATE = 3,

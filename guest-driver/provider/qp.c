@@ -9,11 +9,11 @@
 
 #include "faultline.h"
 
-/* What a QP type can carry, as bits of enum ibv_wr_opcode. */
+/* Operations of a QP type, as bits of enum ibv_wr_opcode. */
 #define WR_BIT(op) (1U << IBV_WR_##op)
 #define SEND_OPS (WR_BIT(SEND) | WR_BIT(SEND_WITH_IMM))
 #define WRITE_OPS (WR_BIT(RDMA_WRITE) | WR_BIT(RDMA_WRITE_WITH_IMM))
-/* Carried out on this side. */
+/* Operations without packets. */
 #define KEY_OPS (WR_BIT(LOCAL_INV) | WR_BIT(BIND_MW))
 #define RC_OPS                                                                 \
 	(SEND_OPS | WRITE_OPS | KEY_OPS | WR_BIT(SEND_WITH_INV) |              \
@@ -81,7 +81,7 @@ static struct faultline_sq_wqe *start_wqe(struct fl_qp *qp, uint64_t wr_id,
 	return wqe;
 }
 
-/* SGEs stand behind what is inline. */
+/* The SGEs are behind the inline data. */
 static struct faultline_sge *wqe_sges(struct faultline_sq_wqe *wqe)
 {
 	size_t have = fl_header_room(le32toh(wqe->inline_len));
@@ -109,7 +109,7 @@ static int add_inline(struct fl_qp *qp, struct faultline_sq_wqe *wqe,
 {
 	size_t have = le32toh(wqe->inline_len);
 
-	/* SGEs stand behind it already. */
+	/* SGEs are behind the inline data already. */
 	if (wqe->num_sge)
 		return EINVAL;
 	if (have > qp->max_inline || len > qp->max_inline - have)
@@ -135,13 +135,13 @@ static void set_remote(struct faultline_sq_wqe *wqe, uint64_t addr, uint32_t rke
 	wqe->rkey = htole32(rkey);
 }
 
-/* The region may be missing where a window of type 1 is unbound. */
+/* The region may be NULL if a window of type 1 is unbound. */
 static void set_bind(struct faultline_sq_wqe *wqe, const struct ibv_mw *mw,
 		     uint32_t rkey, const struct ibv_mw_bind_info *info)
 {
 	struct faultline_bind_mw_wqe *bind = (void *)wqe;
 
-	/* Of a new key only the low 8 bits are the program's to choose. */
+	/* The program chooses only the low 8 bits of a new key. */
 	bind->rkey = htole32((mw->rkey & ~0xffU) | (rkey & 0xff));
 	bind->lkey = htole32(info->mr ? info->mr->lkey : 0);
 	bind->addr = htole64(info->addr);
@@ -174,8 +174,8 @@ static void ring_sq(struct fl_qp *qp)
 }
 
 /*
- * Whether sends may be posted at all. Before RTS they are refused at once
- * (IBTA 10.8.2), in the error states the device flushes them.
+ * Returns an errno if sends must not be posted. Before RTS they are refused at
+ * once (IBTA 10.8.2), in the error states the device flushes them.
  */
 static int check_send(struct fl_qp *qp)
 {
@@ -186,7 +186,7 @@ static int check_send(struct fl_qp *qp)
 	return fl_is_gone(to_fl_ctx(ibqp->context)) ? EIO : 0;
 }
 
-/* Whether a queue pair of this type can do what the flags ask for. */
+/* Returns true if a queue pair of this type supports the flags. */
 static bool check_flags(enum ibv_qp_type type, unsigned int flags)
 {
 	unsigned int known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED |
@@ -294,7 +294,7 @@ int fl_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
 	return ret;
 }
 
-/* A window of type 1; its key is another one from now on (IBTA 10.6.7.2.1). */
+/* Binds a window of type 1, which gets another key (IBTA 10.6.7.2.1). */
 int fl_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	struct ibv_send_wr wr = {
@@ -360,7 +360,7 @@ int fl_post_receives(struct fl_context *ctx, struct fl_wq *wq, uint32_t number,
 	record = fl_wq_record(&wq->ring);
 	udma_to_device_barrier();
 	__atomic_store_n(&record->producer, htole32(wq->head), __ATOMIC_RELEASE);
-	/* A QP in error asks to be told, so that it can flush. */
+	/* A QP in error requests doorbells, so that it can flush. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&record->notify, __ATOMIC_RELAXED))
 		fl_doorbell(ctx, FAULTLINE_DB_RQ, number, wq->head);
@@ -373,7 +373,7 @@ int fl_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
 {
 	struct fl_wq *wq = &to_fl_qp(ibqp)->rq;
 
-	/* With an SRQ there is no queue; in RESET nothing is posted. */
+	/* With an SRQ the QP has no queue; in RESET nothing may be posted. */
 	if (!wq->wr_id || ibqp->state == IBV_QPS_RESET) {
 		*bad = wr;
 		return EINVAL;
@@ -615,7 +615,7 @@ static void fl_wr_set_inline_data(struct ibv_qp_ex *ibqp, void *addr, size_t len
 	fl_wr_set_inline_data_list(ibqp, 1, &buf);
 }
 
-/* Operations that a QP type may ask for in send_ops_flags. */
+/* Operations that may be requested in send_ops_flags for a QP type. */
 static uint64_t ex_ops(enum ibv_qp_type type)
 {
 	const uint64_t send = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -681,13 +681,13 @@ static void set_builders(struct ibv_qp_ex *ex, uint64_t ops)
 		ex->wr_atomic_write = fl_wr_atomic_write;
 }
 
-/* Whether it has a receive queue of its own. */
+/* Returns true if the QP has a receive queue of its own. */
 static bool has_rq(const struct ibv_qp_init_attr_ex *attr)
 {
 	return !attr->srq && attr->qp_type != IBV_QPT_XRC_SEND;
 }
 
-/* Bytes of headers that a request for segmentation may have. */
+/* Largest number of header bytes of a request for segmentation. */
 static uint16_t max_tso_header(const struct ibv_qp_init_attr_ex *attr)
 {
 	return attr->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER ? attr->max_tso_header : 0;
@@ -719,7 +719,7 @@ static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *
 	if (cap->max_send_wr > ctx->max_qp_wr || cap->max_send_sge > ctx->max_sge ||
 	    cap->max_inline_data > ctx->max_inline)
 		return EINVAL;
-	/* Without a queue of receives these are ignored. */
+	/* Without a receive queue these are ignored. */
 	if (has_rq(attr) && (cap->max_recv_wr > ctx->max_qp_wr ||
 			   cap->max_recv_sge > ctx->max_sge))
 		return EINVAL;
@@ -744,7 +744,10 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 			  fl_log2_up(cap->max_send_wr), shift, cap->max_send_sge);
 	if (ret)
 		return ret;
-	/* All that fits into an entry is offered; IBA 11.2.4.1 lets us give more. */
+	/*
+	 * All bytes of an entry are offered; IBA 11.2.4.1 allows more than
+	 * requested.
+	 */
 	qp->max_inline = min_t(uint32_t, (1U << shift) - FAULTLINE_SQ_WQE_DATA,
 			       ctx->max_inline);
 	if (!has_rq(attr))
@@ -759,7 +762,9 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 	return ret;
 }
 
-/* A target has no queues: the kernel and the device have all of it. */
+/*
+ * Creates a target. It has no queues: only the kernel and the device know it.
+ */
 static struct ibv_qp *create_xrc_target(struct ibv_context *context,
 					struct ibv_qp_init_attr_ex *attr)
 {
@@ -768,7 +773,10 @@ static struct ibv_qp *create_xrc_target(struct ibv_context *context,
 	struct fl_qp *qp;
 	int ret = EOPNOTSUPP;
 
-	/* librdmacm gives a protection domain with every queue pair; a target has none. */
+	/*
+	 * librdmacm passes a protection domain for every queue pair; a target
+	 * has none.
+	 */
 	if ((attr->comp_mask & ~IBV_QP_INIT_ATTR_PD) != IBV_QP_INIT_ATTR_XRCD)
 		goto err;
 	ret = ENOMEM;
@@ -842,7 +850,9 @@ struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 		kernel_attr.cap.max_recv_wr = 0;
 		kernel_attr.cap.max_recv_sge = 0;
 	}
-	/* The builders are ours; the kernel does not know them. */
+	/*
+	 * The provider alone implements the builders: the kernel gets no flags.
+	 */
 	kernel_attr.comp_mask &= ~(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
 				   IBV_QP_INIT_ATTR_MAX_TSO_HEADER);
 	ret = ibv_cmd_create_qp_ex2(context, &qp->verbs_qp, &kernel_attr, &cmd.ibv_cmd,
@@ -897,7 +907,7 @@ struct ibv_qp *fl_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	return qp;
 }
 
-/* What is in the CQs of a QP must go before the QP does. */
+/* Removes a QP's entries from its CQs, before the QP is destroyed. */
 static void clean_cqs(struct fl_qp *qp)
 {
 	struct ibv_qp *ibqp = &qp->verbs_qp.qp;
@@ -908,7 +918,7 @@ static void clean_cqs(struct fl_qp *qp)
 		fl_cq_clean(to_fl_cq(ibqp->send_cq), ibqp->qp_num, ibqp->srq);
 }
 
-/* After a transition to RESET nothing is posted. */
+/* Empties a queue, as the transition to RESET does. */
 void fl_reset_wq(struct fl_wq *wq)
 {
 	if (!wq->wr_id)
@@ -966,8 +976,8 @@ int fl_destroy_qp(struct ibv_qp *ibqp)
 	int ret;
 
 	/*
-	 * Garbage collectors destroy objects after the context, which fails here.
-	 * Nothing of the context may be touched before.
+	 * Garbage collectors may destroy objects after the context, in which
+	 * case this fails. Nothing of the context may be accessed before.
 	 */
 	ret = ibv_cmd_destroy_qp(ibqp);
 	if (ret)

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-/*
- * Work queues, indirection tables, and queue pairs that spread frames over them.
- */
+/* RSS: work queues, indirection tables, and RSS queue pairs. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,7 +169,10 @@ static int check_rss(const struct ibv_qp_init_attr_ex *attr)
 	return 0;
 }
 
-/* It has no queues and no states: it receives as long as it exists. */
+/*
+ * Creates an RSS queue pair. It has no queues and no states: it receives as
+ * long as it exists.
+ */
 struct ibv_qp *fl_create_rss_qp(struct ibv_context *context,
 				struct ibv_qp_init_attr_ex *attr)
 {

@@ -2,9 +2,9 @@
 /*
  * Shared receive queues.
  *
- * Requests complete out of order, so each carries a tag from a stack of free
- * ones. There are as many tags as ring entries: a slot is free whenever a tag is.
- * A ring that has become smaller leaves tags over, which are not given out.
+ * Requests complete out of order, so each has a tag from a stack of free ones.
+ * The number of tags equals that of ring entries: if a tag is free, a slot is
+ * free. After a ring has become smaller, surplus tags are not used.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ struct ibv_srq *fl_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 	return &srq->verbs_srq.srq;
 }
 
-/* Has the kernel make an SRQ that completions name. */
+/* Creates an SRQ whose number completions carry. */
 int fl_create_named_srq(struct ibv_context *context, struct fl_srq *srq,
 			struct ibv_srq_init_attr_ex *attr,
 			struct ibv_create_xsrq *cmd, size_t cmd_size)
@@ -179,7 +179,7 @@ int fl_get_srq_num(struct ibv_srq *ibsrq, uint32_t *num)
 	return 0;
 }
 
-/* Tags for a ring of this depth, if there are fewer. */
+/* Adds tags for a ring of this depth, if there are fewer. */
 static int add_tags(struct fl_srq *srq, uint32_t depth)
 {
 	uint64_t *wr_id;
@@ -200,7 +200,9 @@ static int add_tags(struct fl_srq *srq, uint32_t depth)
 	return 0;
 }
 
-/* Under the lock: the queue has another ring now, and counts begin anew. */
+/*
+ * Replaces the ring, in which indices restart at zero. Called under the lock.
+ */
 static void change_ring(struct fl_wq *wq, struct fl_ring *ring, uint8_t log_depth)
 {
 	struct fl_ring old = wq->ring;
@@ -310,8 +312,9 @@ int fl_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 }
 
 /*
- * The request with this tag has completed: gives its id, and its tag back. A
- * tag that the device made up, or gave twice, must not write past the stack.
+ * Returns the id of the completed request with this tag, and frees the tag. A
+ * tag that the device invented or returned twice must not cause a write beyond
+ * the stack.
  */
 uint64_t fl_srq_release(struct fl_srq *srq, uint32_t tag)
 {

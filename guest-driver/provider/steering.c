@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-/*
- * Who gets which frames: multicast groups and flows.
- */
+/* Multicast groups and flows. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "faultline.h"
 
-/* The kernel knows who is in a group, the device what is on the wire. */
+/* The kernel records the members of groups, the device receives for them. */
 int fl_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	return ibv_cmd_attach_mcast(qp, gid, lid);

@@ -2,9 +2,10 @@
 /*
  * Tag matching: shared receive queues with a list of tagged buffers.
  *
- * The list has places, which we hand out; the handle of a buffer is its place.
- * A place is free again when the completion that says so is polled, so that a
- * program that has not seen its buffer consumed can't remove another one.
+ * The list has places, which the provider assigns; the handle of a buffer is
+ * its place. A place is free again when the completion that reports it is
+ * polled, so that a program which does not know that its buffer was consumed
+ * can't remove another one.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -110,7 +111,11 @@ void fl_free_tags(struct fl_srq *srq)
 		free_tags(srq->tags);
 }
 
-/* Room for one more operation, of which the device and the program are done with the last. */
+/*
+ * Returns true if the ring has room for one more operation: the device has
+ * executed the last one in this slot, and the program has polled its
+ * completion.
+ */
 static bool has_room(struct fl_tags *tags)
 {
 	struct fl_wq *ops = &tags->ops;
@@ -171,7 +176,7 @@ static int post_op(struct fl_tags *tags, struct ibv_ops_wr *wr)
 	}
 	op->slot = wr->opcode == IBV_WR_TAG_SYNC ? 0 : wr->tm.handle;
 	op->signaled = signaled;
-	/* Whether a place is free we must know in any case. */
+	/* The provider must know in any case when a place becomes free. */
 	op->busy = signaled || wr->opcode == IBV_WR_TAG_DEL;
 	ops->wr_id[ops->head & ops->mask] = wr->wr_id;
 	to.slot = htole32(op->slot);
@@ -215,7 +220,10 @@ int fl_post_srq_ops(struct ibv_srq *ibsrq, struct ibv_ops_wr *wr, struct ibv_ops
 	return ret;
 }
 
-/* A place that the device made up, or gave twice, must not write past the stack. */
+/*
+ * Frees a place. One that the device invented or returned twice must not cause
+ * a write beyond the stack.
+ */
 static void release(struct fl_tags *tags, uint32_t slot)
 {
 	if (slot < tags->max_tags && tags->num_free < tags->max_tags)
@@ -247,7 +255,7 @@ static void retire_buffer(struct fl_tags *tags, const struct faultline_cqe *cqe,
 		release(tags, slot);
 }
 
-/* As retire(), for what a tag matching queue completes. */
+/* Does what retire() does, for completions of a tag matching queue. */
 bool fl_tag_retire(struct fl_context *ctx, const struct faultline_cqe *cqe, uint64_t *wr_id)
 {
 	struct fl_srq *srq = fl_table_find(&ctx->srqs, le32toh(cqe->srqn));

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB
-/*
- * What goes to the kernel as it is: device, port, MR, MW, AH.
- */
+/* Verbs that go to the kernel unchanged: device, port, MR, MW, AH. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -187,7 +185,7 @@ int fl_dealloc_mw(struct ibv_mw *mw)
 	return ret;
 }
 
-/* The kernel resolves the destination MAC address and makes the handle. */
+/* The kernel resolves the destination MAC address and creates the handle. */
 struct ibv_ah *fl_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
 	struct fl_create_ah_resp resp = {};
@@ -196,7 +194,7 @@ struct ibv_ah *fl_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	int ret;
 
 	if (!attr->is_global) {
-		/* RoCE has no addresses but GIDs. */
+		/* RoCE has no addresses other than GIDs. */
 		errno = EINVAL;
 		return NULL;
 	}
