@@ -236,7 +236,7 @@
 #define FAULTLINE_DB_TRANSLATION 6
 /* Wakes the device and has no other effect. */
 #define FAULTLINE_DB_NOP 7
-/* Receive queue of QP `object`: `value` is the producer index. Only when its record asks for it. */
+/* Receive queue of QP `object`: `value` is the producer index. Rung only when its record requests it. */
 #define FAULTLINE_DB_RQ 8
 /* Tag matching SRQ `object`: `value` is the producer index of its operations. */
 #define FAULTLINE_DB_TM_OPS 0x20
@@ -514,7 +514,7 @@
 #define FAULTLINE_CQE_IMM 2
 /* `imm` is the rkey that a SEND with invalidate carried. */
 #define FAULTLINE_CQE_INVALIDATE 4
-/* The sender asked for a solicited event. */
+/* The sender requested a solicited event. */
 #define FAULTLINE_CQE_SOLICITED 8
 /* `vlan_tci` is valid. */
 #define FAULTLINE_CQE_VLAN 0x10
@@ -714,7 +714,7 @@
 #define FAULTLINE_ADMIN_CREATE_RWQ_IND_TABLE 0x5f
 /* Destroy an indirection table. */
 #define FAULTLINE_ADMIN_DESTROY_RWQ_IND_TABLE 0x60
-/* Create a queue pair that spreads frames over work queues. */
+/* Create an RSS queue pair, which distributes frames over work queues. */
 #define FAULTLINE_ADMIN_CREATE_RSS_QP 0x61
 /* Create a shared receive queue with tag matching; DESTROY_SRQ destroys it. */
 #define FAULTLINE_ADMIN_CREATE_TM_SRQ 0x79
@@ -1416,7 +1416,7 @@ struct faultline_eqe {
 	__le64 va;
 	/* Page fault: memory key that was used. */
 	__le32 key;
-	/* Page fault: bytes needed at `va` before the transfer can go on. */
+	/* Page fault: bytes needed at `va` before the transfer can continue. */
 	__le32 bytes;
 	/* Page fault: bytes from `va` that the rest of the message will need; at least `bytes`. */
 	__le64 hint_bytes;
@@ -1461,7 +1461,7 @@ struct faultline_tq_cmd {
 	__le16 resume_status;
 	/*
 	 * RESUME: nanoseconds of the guest's clock from reading the fault record until its service began; at most
-	 * u32::MAX. With `map_ns` and `post_ns` zero: not told. Other opcodes: reserved; zero.
+	 * u32::MAX. With `map_ns` and `post_ns` zero: not reported. Other opcodes: reserved; zero.
 	 */
 	__le32 wait_ns;
 	/* RESUME: nanoseconds from then until the pages were mapped. Other opcodes: reserved; zero. */
@@ -1608,7 +1608,7 @@ struct faultline_resize_cq {
 
 /* ALLOC_UCTX. The process that owns the context, for diagnostics; nothing depends on it. Answer: handle. */
 struct faultline_alloc_uctx {
-	/* Process id (thread group id) in the guest's initial PID namespace; 0 = not told. */
+	/* Process id (thread group id) in the guest's initial PID namespace; 0 = not reported. */
 	__le32 pid;
 	/* Reserved; zero. */
 	__le32 reserved;

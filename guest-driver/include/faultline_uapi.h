@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR BSD-3-Clause) */
 /*
- * What the libibverbs provider and the kernel module say to each other in the
- * driver-private part of the uverbs commands. Host byte order, as everywhere
- * in uverbs; the device's own layouts are in faultline_abi.h.
+ * The interface of libibverbs provider and kernel module: the driver-private
+ * part of the uverbs commands. Host byte order, as everywhere in uverbs; the
+ * device's own layouts are in faultline_abi.h.
  */
 #ifndef FAULTLINE_UAPI_H
 #define FAULTLINE_UAPI_H
@@ -69,7 +69,7 @@ struct faultline_create_qp_resp {
 	__u32 reserved;
 };
 
-/* A queue pair that spreads frames over an indirection table. */
+/* An RSS queue pair, which distributes frames by an indirection table. */
 struct faultline_create_rss_qp_req {
 	__aligned_u64 hash_fields;	/* enum ibv_rx_hash_fields */
 	__u8 hash_function;		/* enum ibv_rx_hash_function_flags */
@@ -289,7 +289,7 @@ enum faultline_event_reason {
 	FAULTLINE_REASON_EXIT = 4,	/* the address space ends */
 };
 
-/* What a read of the event descriptor gives: whole ones, at least one. */
+/* Reads of the event descriptor return whole events, at least one. */
 struct faultline_event {
 	__aligned_u64 start;
 	__aligned_u64 end;

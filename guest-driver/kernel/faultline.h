@@ -159,7 +159,7 @@ struct faultline_dev {
 
 	unsigned long flags;
 	const char *death_reason;
-	/* What page 0 contained when the device was declared dead. */
+	/* Contents of page 0 when the device was declared dead. */
 	u32 death_heartbeat;
 	u64 death_doorbells_stored;
 	u64 death_doorbells_handled;

@@ -87,7 +87,7 @@ struct faultline_mr_watch {
 	u64 cookie;
 	u32 mode;
 	u32 lease_ms;
-	/* The user who has registered the region. */
+	/* Owner of the region. */
 	kuid_t owner;
 	/* Serializes RESTORE. Never taken in notifiers; before `lock`. */
 	struct mutex restore_lock;
@@ -574,7 +574,7 @@ int faultline_watched_dereg(struct faultline_mr *mr)
 	return 0;
 }
 
-/* What the device does with the pages when their mapping changes. */
+/* Name of the device's handling of the pages when their mapping changes. */
 const char *faultline_watch_mode(const struct faultline_mr *mr)
 {
 	switch (mr->watch->mode) {

@@ -95,7 +95,7 @@ void faultline_page_list_free(struct faultline_dev *dev,
  * A DMA mapping is valid until the next invalidation, whatever this walk has
  * found: HMM may have walked before another worker faulted the page in or made
  * it writable, and no notifier reports these changes. An entry has the rights
- * of the process, whatever access the fault asks for. The core marks a page
+ * of the process, whatever access the fault requests. The core marks a page
  * dirty on unmap if its mapping was writable.
  */
 static u64 faultline_odp_map_page(struct faultline_dev *dev,

@@ -2,8 +2,8 @@
 /**
  * DOC: Details of resources
  *
- * What `rdma resource show ... -dd` prints of QPs, CQs, SRQs and memory
- * regions beyond the core's own attributes.
+ * The details of QPs, CQs, SRQs and memory regions that `rdma resource show
+ * ... -dd` prints in addition to the core's own attributes.
  *
  * The core calls these functions in process context, with a reference on the
  * resource's entry in its database. That keeps the memory of the object, but
@@ -61,7 +61,7 @@ static bool faultline_put_wq(struct sk_buff *msg, const struct faultline_wq *wq,
 	return failed;
 }
 
-/* What the device tells of a QP that has a state. */
+/* Adds the device's attributes of a QP that has a state. */
 static bool faultline_put_qp_attr(struct sk_buff *msg, struct faultline_qp *qp)
 {
 	struct faultline_dev *dev = to_fdev(qp->ibqp.device);

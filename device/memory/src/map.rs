@@ -101,7 +101,7 @@ impl MapError {
     }
 }
 
-/// What the device may do with a range of guest memory.
+/// The accesses that the device may make to a range of guest memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rights {
     /// The device may read.

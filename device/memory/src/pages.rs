@@ -192,32 +192,32 @@ macro_rules! page_accessors {
             self.$at(offset).store(value, Ordering::SeqCst);
         }
 
-        /// Replaces a word and returns what was there before, sequentially consistent.
+        /// Replaces a word and returns its previous value, sequentially consistent.
         #[inline(always)]
         pub fn $swap(&self, offset: usize, value: $ty) -> $ty {
             self.$at(offset).swap(value, Ordering::SeqCst)
         }
 
-        /// Adds to a word and returns what was there before, sequentially consistent.
+        /// Adds to a word and returns its previous value, sequentially consistent.
         #[inline(always)]
         pub fn $fetch_add(&self, offset: usize, value: $ty) -> $ty {
             self.$at(offset).fetch_add(value, Ordering::SeqCst)
         }
 
-        /// Sets bits of a word and returns what was there before, sequentially consistent.
+        /// Sets bits of a word and returns its previous value, sequentially consistent.
         #[inline(always)]
         pub fn $fetch_or(&self, offset: usize, bits: $ty) -> $ty {
             self.$at(offset).fetch_or(bits, Ordering::SeqCst)
         }
 
-        /// Keeps only `bits` of a word and returns what was there before, sequentially
+        /// Keeps only `bits` of a word and returns its previous value, sequentially
         /// consistent.
         #[inline(always)]
         pub fn $fetch_and(&self, offset: usize, bits: $ty) -> $ty {
             self.$at(offset).fetch_and(bits, Ordering::SeqCst)
         }
 
-        /// Stores `new` if the word equals `expected`; returns what was there before.
+        /// Stores `new` if the word equals `expected`; returns its previous value.
         /// Sequentially consistent.
         #[inline(always)]
         pub fn $compare_exchange(&self, offset: usize, expected: $ty, new: $ty) -> $ty {

@@ -106,8 +106,8 @@ pub(crate) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// How many of `len` bytes (at least one) to be stored at `dst` go before the tail: the tail
-/// begins at the last multiple of 8 before the end, or is everything if that is before `dst`.
+/// Number of those of `len` bytes (at least one) at `dst` that are stored before the tail. The tail begins at the last
+/// multiple of 8 before the end; if that is before `dst`, it is everything.
 #[inline(always)]
 fn body(dst: usize, len: usize) -> usize {
     let tail = match dst.wrapping_add(len) & 7 {
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_tail_is_the_last_aligned_word_or_less() {
-        // What the order of stores is built on; the order itself cannot be observed reliably.
+        // The order of stores depends on this; the order itself cannot be observed reliably.
         for dst in 0..16 {
             for len in 1..100 {
                 let body = body(dst, len);

@@ -1,23 +1,23 @@
 //! Pages that a file of guest memory does not have: a hole in a sparse file whose file system is full, huge pages that
-//! were never reserved, a file that was truncated. An access to such a page raises SIGBUS, which would end the process and
-//! with it all other guests. Here it becomes an error of that access.
+//! were never reserved, a truncated file. An access to such a page raises SIGBUS, which would end the process and with
+//! it all other guests. This module turns the signal into an error of that access.
 //!
-//! # How
+//! # Method
 //!
-//! A handler maps a private zero page in place of the missing one and notes its address for this thread; the access goes on
-//! with the zero page. Each access to guest memory then asks [`none_lost`]. If there was one, [`restore`] maps the file's page
-//! again, so that a later access finds it if there is room by then, and the access fails. So an access that fails may have
-//! read or written a part of its range, like DMA that is aborted on a bus.
+//! A handler maps a private zero page in place of the missing one and records its address for this thread; the access
+//! continues with the zero page. Each access to guest memory then calls [`none_lost`]. If a page was lost, [`restore`]
+//! maps the file's page again, so that a later access finds it if there is room by then, and the access fails. So an
+//! access that fails may have read or written a part of its range, like DMA that is aborted on a bus.
 //!
 //! A page is replaced for the time of one access only, so few mappings of the process are split at a time
 //! (`vm.max_map_count`). Bytes written to the zero page are lost; nothing else ever sees them.
 //!
-//! # What the handler may rely on
+//! # Constraints of the handler
 //!
-//! It runs on the thread that accesses the page, in the midst of that access: everything that it touches is an atomic, and mmap
-//! is a bare system call. Only pages of a mapping that was registered are replaced ([`Registration`]); the mapping
-//! is alive, because the access borrows it. A SIGBUS of any other kind goes to the handler that was there before, most
-//! likely to end the process.
+//! It runs on the thread that accesses the page, in the middle of that access: everything that it accesses is an
+//! atomic, and mmap is a bare system call. Only pages of a registered mapping are replaced ([`Registration`]); the
+//! mapping exists, because the access borrows it. A SIGBUS of any other kind goes to the previous handler, most likely
+//! to end the process.
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
@@ -69,7 +69,7 @@ thread_local! {
     };
 }
 
-/// What SIGBUS did before.
+/// The previous action of SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Permission to replace the pages of a mapping, until it is dropped. That must be before the mapping is.
@@ -148,11 +148,12 @@ pub(crate) unsafe fn restore(
         prot |= ProtFlags::WRITE;
     }
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: by the caller, only what belongs to that mapping is replaced, by what was there before.
+    // SAFETY: by the caller, only pages of that mapping are replaced, by those of its file.
     unsafe { mmap(page.cast(), len, prot, flags, file.as_fd(), offset) }.map(drop)
 }
 
-/// Maps a zero page in place of the one at this address. False if it is in no registered mapping, or can't be done.
+/// Maps a zero page in place of the one at this address. Returns false if it is in no registered mapping, or if mmap
+/// fails.
 fn replace(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
     let found = RANGES.iter().take(used).find_map(|range| {
@@ -226,7 +227,7 @@ fn install() -> io::Result<()> {
     // The handler may run as soon as it is installed.
     let _ = PREVIOUS.set(previous);
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_sigbus;
-    // SAFETY: all fields may be zero; the handler has the signature that SA_SIGINFO asks for and only does what is
+    // SAFETY: all fields may be zero; the handler has the signature that SA_SIGINFO requires and only does what is
     // async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();

@@ -125,7 +125,7 @@ abi_struct! {
 
     /// ALLOC_UCTX. The process that owns the context, for diagnostics; nothing depends on it. Answer: handle.
     "faultline_alloc_uctx" AllocUctx [24] {
-        /// Process id (thread group id) in the guest's initial PID namespace; 0 = not told.
+        /// Process id (thread group id) in the guest's initial PID namespace; 0 = not reported.
         pid: crate::U32,
         /// Reserved; zero.
         reserved: crate::U32,
@@ -421,7 +421,7 @@ abi_consts! {
         CREATE_RWQ_IND_TABLE = 0x5f;
         /// Destroy an indirection table.
         DESTROY_RWQ_IND_TABLE = 0x60;
-        /// Create a queue pair that spreads frames over work queues.
+        /// Create an RSS queue pair, which distributes frames over work queues.
         CREATE_RSS_QP = 0x61;
         /// Create a shared receive queue with tag matching; DESTROY_SRQ destroys it.
         CREATE_TM_SRQ = 0x79;

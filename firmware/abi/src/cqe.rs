@@ -159,7 +159,7 @@ abi_consts! {
         CQE_IMM = 1 << 1;
         /// `imm` is the rkey that a SEND with invalidate carried.
         CQE_INVALIDATE = 1 << 2;
-        /// The sender asked for a solicited event.
+        /// The sender requested a solicited event.
         CQE_SOLICITED = 1 << 3;
         /// `vlan_tci` is valid.
         CQE_VLAN = 1 << 4;

@@ -74,7 +74,7 @@ abi_consts! {
         TRANSLATION = 6;
         /// Wakes the device and has no other effect.
         NOP = 7;
-        /// Receive queue of QP `object`: `value` is the producer index. Only when its record asks for it.
+        /// Receive queue of QP `object`: `value` is the producer index. Rung only when its record requests it.
         RQ = 8;
         /// Tag matching SRQ `object`: `value` is the producer index of its operations.
         TM_OPS = 32;

@@ -20,7 +20,7 @@ abi_struct! {
         va: crate::U64,
         /// Page fault: memory key that was used.
         key: crate::U32,
-        /// Page fault: bytes needed at `va` before the transfer can go on.
+        /// Page fault: bytes needed at `va` before the transfer can continue.
         bytes: crate::U32,
         /// Page fault: bytes from `va` that the rest of the message will need; at least `bytes`.
         hint_bytes: crate::U64,

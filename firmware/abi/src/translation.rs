@@ -30,7 +30,7 @@ abi_struct! {
         /// RESUME: FAULTLINE_OK, or the status with which the access fails.
         resume_status: crate::U16,
         /// RESUME: nanoseconds of the guest's clock from reading the fault record until its service began; at most
-        /// u32::MAX. With `map_ns` and `post_ns` zero: not told. Other opcodes: reserved; zero.
+        /// u32::MAX. With `map_ns` and `post_ns` zero: not reported. Other opcodes: reserved; zero.
         wait_ns: crate::U32,
         /// RESUME: nanoseconds from then until the pages were mapped. Other opcodes: reserved; zero.
         map_ns: crate::U32,
