@@ -1,4 +1,4 @@
-//! The agent: this same program, running inside a guest, doing what the lab asks over a virtio-serial port.
+//! The agent: this same program in a guest, which executes the lab's commands from a virtio-serial port.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,9 +17,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::protocol::{CHUNK, Exec, Frame, Kind};
 
-/// Where commands in the guest reach the agent to wait at a barrier.
+/// Socket at which commands in the guest wait for a barrier.
 const BARRIER_SOCKET: &str = "/run/lab-barrier";
-/// How long output of background processes is still passed on after a command has ended.
+/// How long the output of background processes is passed on after a command has ended.
 const LINGER: Duration = Duration::from_millis(300);
 
 type Port = Arc<Mutex<File>>;
@@ -37,7 +37,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 fn send(port: &Port, frame: &Frame) {
-    // A port without a listener is the lab's end: nothing is left to be told.
+    // The write fails if the lab has ended, which needs no more frames.
     let _ = frame.write_to(&mut *lock(port));
 }
 

@@ -50,7 +50,7 @@ pub fn harness(workspace: &Workspace, json: Option<&Path>, only: Option<&str>) -
     Ok(status.success())
 }
 
-/// What a measurement is in.
+/// The unit of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
     MicroSeconds,
@@ -123,13 +123,13 @@ struct Figure {
     p99: Option<f64>,
 }
 
-/// Where the two programs of a measurement run.
+/// The guests in which the two programs of a measurement run.
 const PLACES: &[(&str, &str)] = &[
     ("between two guests", "$PEER_IP"),
     ("within one guest", "$MY_IP"),
 ];
 
-/// What was measured on one NIC: for each of [`PLACES`] a figure for each of [`MEASUREMENTS`].
+/// The figures of one NIC: for each of [`PLACES`] one for each of [`MEASUREMENTS`].
 struct Column {
     name: &'static str,
     figures: Vec<Vec<Option<Figure>>>,
@@ -291,7 +291,7 @@ fn records(columns: &[Column], faults: Option<Absent>) -> Vec<serde_json::Value>
     records
 }
 
-/// Medians in µs: a remote WRITE of a page that is not there, and the owner's own first touch of one.
+/// Medians in µs: a remote WRITE to an absent page, and the owner's own first access to one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Absent {
     write: f64,

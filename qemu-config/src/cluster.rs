@@ -24,7 +24,7 @@ use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
 use crate::vmlinux;
 use crate::workspace::Workspace;
 
-/// What the guests' RDMA traffic runs on.
+/// The device that carries the guests' RDMA traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Nic {
     /// The project's NIC.
@@ -37,13 +37,13 @@ pub enum Nic {
 
 /// For each step of setting up a guest.
 const SETUP_LIMIT: Duration = Duration::from_secs(60);
-/// How many times as long each step may take in guests that boot with a low priority.
+/// Factor of this limit for guests that boot with a low priority.
 const BESIDE_LIMIT: u32 = 10;
 
-/// What to boot.
+/// A cluster to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// How many guests.
+    /// Number of guests.
     pub guests: usize,
     /// Their kernel.
     pub kernel: Kernel,
@@ -51,7 +51,7 @@ pub struct Plan {
     pub packages: Vec<String>,
     /// A configuration file for the emulator.
     pub config: Option<PathBuf>,
-    /// Where the emulator's control socket is to be, if there is to be one.
+    /// Path of the emulator's control socket, instead of one in the run's folder.
     pub control: Option<PathBuf>,
     /// The device under test.
     pub nic: Nic,
@@ -67,7 +67,7 @@ pub struct Plan {
     pub neighbours: usize,
     /// MiB of memory of each guest.
     pub memory: u32,
-    /// What each guest has beyond that.
+    /// Further hardware of each guest.
     pub hardware: Hardware,
     /// MTU of the guests' network interfaces; the driver's own choice if `None`.
     pub mtu: Option<u32>,
@@ -95,9 +95,9 @@ impl Default for Plan {
     }
 }
 
-/// Guests and what they run on.
+/// Running guests and the device that connects them.
 pub struct Cluster {
-    /// What was booted.
+    /// The plan that was booted.
     pub plan: Plan,
     /// The guests, by index.
     pub guests: Vec<Arc<Guest>>,
@@ -109,7 +109,7 @@ pub struct Cluster {
     pub qemu: Qemu,
     /// Versions of everything that was booted.
     pub versions: Vec<(String, String)>,
-    /// How often it was booted again because a guest died of [`TCG_RACE`] while booting.
+    /// How often it was booted again because a guest died of [`TCG_RACE`] while it booted.
     pub repeated: usize,
     /// Sockets; in a short path because a socket's address holds 108 bytes.
     _sockets: tempfile::TempDir,
@@ -325,11 +325,11 @@ impl Cluster {
     }
 }
 
-/// What [`is_tcg_race`] finds.
+/// Message for a guest in whose output [`is_tcg_race`] finds the race.
 pub const TCG_RACE: &str = "a guest died of QEMU's race with self-patching code";
 
-/// Whether a kernel died of QEMU's TCG, not of anything in this project: a breakpoint that the
-/// kernel writes for a moment while it patches its code was met after it had gone.
+/// True if a kernel died of an error of QEMU's TCG instead of one of this project: it met a breakpoint that the kernel
+/// writes temporarily while it patches its code, after the kernel had removed it.
 pub fn is_tcg_race(text: &str) -> bool {
     !host::has_kvm() && text.contains("Oops: int3")
 }
@@ -338,7 +338,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts guests at barriers and lets them go when all have come.
+/// Counts guests at barriers, and releases them when all have arrived.
 fn barrier(known: Guests, count: usize) -> crate::guest::OnBarrier {
     let arrived: Mutex<HashMap<String, usize>> = Mutex::default();
     let (release, releases) = mpsc::channel::<String>();
@@ -361,7 +361,7 @@ fn barrier(known: Guests, count: usize) -> crate::guest::OnBarrier {
     })
 }
 
-/// Makes the files behind a guest's further devices in `dir`, which goes away with the cluster.
+/// Creates the files behind a guest's further devices in `dir`, which is removed with the cluster.
 fn back(hardware: &Hardware, dir: &Path, index: usize) -> Result<Backing> {
     let sparse = |name: &str, mib: u32| -> Result<PathBuf> {
         let path = dir.join(format!("{name}{index}"));
@@ -376,7 +376,7 @@ fn back(hardware: &Hardware, dir: &Path, index: usize) -> Result<Backing> {
     }
     if hardware.pmem > 0 {
         let path = sparse("pmem", hardware.pmem)?;
-        // Made here, so that guests need no tools for it. DAX wants blocks of the size of a page.
+        // Created on the host, so that guests need no tools for it. DAX requires blocks of the size of a page.
         let mut command = std::process::Command::new(
             crate::command::which("mke2fs").context("mke2fs is not in PATH")?,
         );
@@ -441,7 +441,7 @@ pub fn in_parallel<T: Send, R: Send>(
     })
 }
 
-/// Sets a guest's addresses and tells its scripts what is where.
+/// Sets a guest's addresses, and the variables of its scripts.
 pub fn configure(guest: &Guest, plan: &Plan) -> Result<()> {
     let command = configure_command(guest.index, plan);
     guest

@@ -1,7 +1,7 @@
-//! A kernel that looks for mistakes (KASAN, lockdep, kmemleak, fault injection), built from Debian's source.
+//! A kernel that is configured to find errors (KASAN, lockdep, kmemleak, fault injection), built from Debian's source.
 //!
-//! It becomes part of the unpacked guest root, as the kernels from packages are: `Kernel::Debug` is one more of them. All
-//! but the driver under test is built in.
+//! It becomes part of the unpacked guest root, as the kernels from packages are: `Kernel::Debug` is one more of them.
+//! Everything except the driver under test is built in.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::workspace::{Fingerprint, Workspace};
 
 /// Bumped when the way of building changes.
 const RECIPE: &str = "2";
-/// What is built.
+/// The configuration.
 const CONFIG: &str = include_str!("../debug-kernel.config");
 /// The source of the release's kernel, and what building it needs beyond the guest root's packages.
 const PACKAGES: [&str; 5] = ["linux-source", "flex", "bison", "bc", "libelf-dev"];

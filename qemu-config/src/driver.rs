@@ -22,10 +22,10 @@ const BUILD_PROVIDER: &str = include_str!("../recipes/build-provider.sh");
 const TEST_PROVIDER: &str = include_str!("../recipes/test-provider.sh");
 /// Name of the module, the provider and its driver file.
 const NAME: &str = "faultline";
-/// Of the provider as a library that programs link with.
+/// Version of the provider as a library that programs link with.
 const SOVERSION: u32 = 1;
 
-/// What the compiler warns of beyond the kernel's `W=1`. The headers of the kernel compare signed with unsigned numbers
+/// Warnings of the compiler in addition to the kernel's `W=1`. The headers of the kernel compare signed with unsigned numbers
 /// and have parameters without use, as do callbacks.
 const WARNINGS: &str = "-Wall -Wextra -Wno-unused-parameter -Wno-sign-compare";
 
@@ -136,14 +136,14 @@ fn copy_tree_anew(from: &Path, to: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     Ok(copies)
 }
 
-/// Modules that only tests load, by path: there is no place for them in the index.
+/// Modules that only tests load, by path: they are not in the index.
 fn test_modules(workspace: &Workspace) -> PathBuf {
     workspace.root().join("tests/guest/kernel")
 }
 
 /// Builds `faultline.ko` and the module index that makes `modprobe` and udev know it.
 ///
-/// The sources are copied first: kbuild writes beside them, and two kernels' objects must not meet.
+/// The sources are copied first: kbuild writes beside them, and the objects of two kernels must be separate.
 fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Path) -> Result<()> {
     let release = base.release(kernel)?;
     let source = workspace.guest_driver();
@@ -192,10 +192,8 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
     copy_tree(&index, &target)
 }
 
-/// The files by which `modprobe` and udev find modules, with this one among them; made only when what the module says
-/// about itself has changed.
-///
-/// depmod over all modules takes seconds here and far longer in a guest.
+/// The files by which `modprobe` and udev find modules, with this module among them. They are created only if the facts
+/// about the module have changed, because depmod over all modules takes seconds here and far longer in a guest.
 fn module_index(
     workspace: &Workspace,
     base: &Base,
@@ -242,7 +240,7 @@ fn module_index(
     Ok(index)
 }
 
-/// Warnings of the compiler and of modpost, and errors of sparse, with which make goes on, in a build log.
+/// Warnings of the compiler and of modpost, and errors of sparse (after which make continues), in a build log.
 fn warnings(log: &str) -> Vec<String> {
     log.lines()
         .filter(|line| {
@@ -254,7 +252,7 @@ fn warnings(log: &str) -> Vec<String> {
         .collect()
 }
 
-/// Builds the provider's own test and runs it: it plays kernel and device, so it needs no guest.
+/// Builds and runs the provider's own test, which simulates kernel and device, so it needs no guest.
 pub fn test_provider(workspace: &Workspace, base: &Base) -> Result<()> {
     let work = provider_tree(workspace, base)?;
     run_logged(
@@ -309,7 +307,7 @@ fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
         }
     }
     // Several worktrees may share the cache, and a source of another one need not be newer than the object that was made
-    // of this one's: what is not the same is a new file.
+    // of this one's. So sources that differ are copied as new files.
     if !same {
         let _ = fs::remove_dir_all(&target);
         for part in &parts {
@@ -350,7 +348,7 @@ fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<
     let plugin = install_provider(workspace, base, &overlay.join("usr/include"), &libraries)?;
     let plugins = libraries.join("libibverbs");
     fs::create_dir_all(&plugins).with_context(|| format!("creating {}", plugins.display()))?;
-    // A link: a program that links with the library must meet it again as the plugin, not a copy of it.
+    // A link, because a program that links with the library must get the same one as the plugin, not a copy.
     symlink(format!("../lib{NAME}.so.{SOVERSION}"), plugins.join(plugin))
         .context("linking the plugin")?;
     let drivers = overlay.join("etc/libibverbs.d");
@@ -362,8 +360,8 @@ fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<
     .context("writing the driver file")
 }
 
-/// Builds the provider and puts it, as a library to link with, and its header into these folders. Returns the name by
-/// which libibverbs wants to find it.
+/// Builds the provider, and copies it, as a library to link with, and its header into these folders. Returns the file name
+/// under which libibverbs loads it as a plugin.
 pub fn install_provider(
     workspace: &Workspace,
     base: &Base,
@@ -405,7 +403,7 @@ fn register_provider(cmake: &Path) -> Result<()> {
     fs::write(cmake, changed).with_context(|| format!("writing {}", cmake.display()))
 }
 
-/// `CMakeLists.txt` with the provider after the first one listed, or `None` if it is there already.
+/// `CMakeLists.txt` with the provider in its list, or `None` if the list has it already.
 fn with_provider(text: &str) -> Option<String> {
     let wanted = format!("add_subdirectory(providers/{NAME})");
     if text.contains(&wanted) {

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 use crate::command::{Owned, bound_to_us, capture, say, tail};
 use crate::workspace::Workspace;
 
-/// How long the emulator may take until its sockets are there.
+/// Time limit for the creation of the emulator's sockets.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// Its niceness above that of the lab. A polling guest and a polling engine on the same core take turns in the scheduler's
@@ -26,7 +26,7 @@ pub const NICENESS: i32 = -20;
 pub struct Settings<'a> {
     /// Configuration file.
     pub config: Option<&'a Path>,
-    /// Where its control socket is to be, if not beside the other sockets.
+    /// Path of its control socket, if it is not to be beside the other sockets.
     pub control: Option<&'a Path>,
     /// The guests leave no core to the engine.
     pub crowded: bool,
@@ -138,7 +138,7 @@ impl Emulator {
             Some(config) => {
                 command.arg("--config").arg(config);
             }
-            // The less there is to share, the sooner the engine must let a guest run.
+            // The fewer processors there are, the sooner the engine must let a guest run.
             None if settings.crowded => {
                 command.args(["--poll-time", "20"]);
             }
@@ -188,7 +188,7 @@ impl Emulator {
         self.lock().id()
     }
 
-    /// How it ended, if it has.
+    /// Exit status of a process that has ended.
     pub fn ended(&self) -> Option<String> {
         self.lock().ended()
     }
@@ -198,12 +198,12 @@ impl Emulator {
         self.lock().kill();
     }
 
-    /// Stops it where it is, as a debugger would, until [`Self::go_on`].
+    /// Stops it, as a debugger would, until [`Self::go_on`].
     pub fn stop(&self) -> Result<()> {
         self.lock().signal(Signal::STOP)
     }
 
-    /// Lets it go on after [`Self::stop`].
+    /// Continues it after [`Self::stop`].
     pub fn go_on(&self) -> Result<()> {
         self.lock().signal(Signal::CONT)
     }
@@ -213,7 +213,7 @@ impl Emulator {
     }
 }
 
-/// Whether a listening socket exists at `path`. Looking must not connect: a connection is a client.
+/// True if a listening socket exists at `path`. This must not connect, because each connection is a client.
 fn is_listening(path: &Path) -> bool {
     let Ok(table) = fs::read_to_string("/proc/net/unix") else {
         return UnixStream::connect(path).is_ok();
@@ -221,7 +221,7 @@ fn is_listening(path: &Path) -> bool {
     listens(&table, &path.to_string_lossy())
 }
 
-/// Whether the kernel's table of Unix sockets has a listening one (flag `__SO_ACCEPTCON`) at `path`.
+/// True if the kernel's table of Unix sockets has a listening one (flag `__SO_ACCEPTCON`) at `path`.
 fn listens(table: &str, path: &str) -> bool {
     table.lines().any(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! A server in one guest and a client in another: the form that nearly every RDMA test has.
+//! A server in one guest and a client in another, as in nearly every RDMA test.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::command::tail;
 use crate::guest::{Guest, Outcome};
 use crate::protocol::Exec;
 
-/// How long the script that waits for a server may take.
+/// Time limit of the script that waits for a server.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// How long a server may outlive its client.
 const GRACE: Duration = Duration::from_secs(15);
 /// The same after the client has failed: no other client will connect to the server.
 const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 
-/// How to tell that the server is there.
+/// The condition for the start of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ready {
     /// It listens on this TCP port.
@@ -24,7 +24,7 @@ pub enum Ready {
     Cm,
     /// This command succeeds in the server's guest.
     When(&'static str),
-    /// Nothing is to be waited for.
+    /// The client starts at once.
     Now,
 }
 
@@ -41,17 +41,17 @@ pub struct Exchange {
     pub limit: Duration,
 }
 
-/// What came of an exchange.
+/// The result of an exchange.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The server's end and output.
+    /// Result and output of the server.
     pub server: Outcome,
-    /// The client's end and output.
+    /// Result and output of the client.
     pub client: Outcome,
 }
 
 impl Report {
-    /// Whether both ended well.
+    /// True if both succeeded.
     pub fn success(&self) -> bool {
         self.server.success() && self.client.success()
     }
@@ -94,7 +94,7 @@ pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report
     Ok(Report { server, client })
 }
 
-/// Waits for a server, not for ever: one that has failed says so itself.
+/// Script that waits for a server, for a limited time: a server that has failed reports that itself.
 fn wait_script(ready: Ready) -> Option<String> {
     let ready = match ready {
         Ready::Tcp(port) => format!("lab_listens {port}"),

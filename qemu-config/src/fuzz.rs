@@ -49,9 +49,9 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
 /// Inputs of a target that the repository keeps.
 const KEPT: usize = 50;
 
-/// Of the inputs in a control file of libFuzzer's merge, those that cover most together: each adds more features than any
-/// other would, up to `most` of them. The file has the numbers of inputs and of those that were there before, the inputs'
-/// paths, and lines `FT INPUT FEATURE...`.
+/// Of the inputs in a control file of libFuzzer's merge, selects those that cover most together: each adds more
+/// features than any other would, up to `most` of them. The file has the numbers of all inputs and of the old ones, the
+/// paths of the inputs, and lines `FT INPUT FEATURE...`.
 fn choose(control: &str, most: usize) -> Vec<PathBuf> {
     let mut lines = control.lines();
     let count = lines.next().and_then(|line| line.trim().parse().ok());
@@ -72,7 +72,7 @@ fn choose(control: &str, most: usize) -> Vec<PathBuf> {
     let mut chosen = Vec::new();
     let mut covered = HashSet::new();
     while chosen.len() < most
-        // Of several the first, for they are in order of their size.
+        // Of several equal ones the first, because they are sorted by size.
         && let Some(best) = (0..left.len()).rev().max_by_key(|at| left[*at].1.len())
         && !left[best].1.is_empty()
     {
@@ -144,7 +144,7 @@ pub fn run(workspace: &Workspace, named: &[String], runs: u64, merge: bool) -> R
             let mut to = OsString::from("-merge_control_file=");
             to.push(&control);
             let words: [&OsStr; 7] = [
-                // Unlike `-merge=1` it notes all features of each input, not only those that are new.
+                // Unlike `-merge=1`, this records all features of each input, not only new ones.
                 "-set_cover_merge=1".as_ref(),
                 // An edge is a feature, not each count of it.
                 "-use_counters=0".as_ref(),

@@ -1,4 +1,4 @@
-//! A booted guest: its QEMU, its agent, and what its kernel had to say.
+//! A booted guest: its QEMU, its agent, and the messages of its kernel.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -18,31 +18,31 @@ use crate::command::{Owned, tail};
 use crate::protocol::{CHUNK, Exec, Frame, Kind};
 use crate::qemu::{Machine, Qemu};
 
-/// How long a guest may take until its agent answers. Far more than it takes: the host may be busy.
+/// Time limit until a guest's agent answers. Far longer than usual, because the host may be busy.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
-/// What a command in a guest came to.
+/// The end of a command in a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
     /// It ended; 0 is success, 128 + n means signal n.
     Exited(i32),
-    /// It was killed because its time was over.
+    /// It was killed because it exceeded its time limit.
     TimedOut,
 }
 
 /// A finished command.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// How it ended.
+    /// The end of the command.
     pub status: Status,
-    /// What it printed on standard output.
+    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// What it printed on both, in order of arrival.
+    /// Standard output and standard error, in order of arrival.
     pub both: Vec<u8>,
 }
 
 impl Outcome {
-    /// Whether it exited with 0.
+    /// True if the exit status is 0.
     pub fn success(&self) -> bool {
         self.status == Status::Exited(0)
     }
@@ -52,7 +52,7 @@ impl Outcome {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// How it ended, for a person.
+    /// The end of the command in words.
     pub fn describe(&self) -> String {
         match self.status {
             Status::Exited(code) if code > 128 => format!("killed by signal {}", code - 128),
@@ -265,7 +265,7 @@ fn dispatch(reader: &mut UnixStream, channel: &Channel, index: usize, on_barrier
             commands.1.remove(&id);
         }
     }
-    // Dropping the senders tells every waiter that the guest is gone.
+    // Dropping the senders notifies every waiter that the guest is gone.
     lock(&channel.commands).1.clear();
 }
 
@@ -370,7 +370,7 @@ impl Guest {
         let _ = self.channel.send(&Frame::new(Kind::Release, 0, barrier));
     }
 
-    /// What the serial console has said so far.
+    /// The output of the serial console so far.
     pub fn serial(&self) -> String {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.serial) {
@@ -392,7 +392,7 @@ impl Guest {
     }
 }
 
-/// Words by which a kernel says that something is wrong.
+/// Words in kernel messages about errors.
 const TROUBLE: &[&str] = &[
     "BUG:",
     "Oops",
@@ -408,12 +408,12 @@ const TROUBLE: &[&str] = &[
     "list_del corruption",
 ];
 
-/// The lines in which a kernel complains.
+/// The lines in which a kernel reports errors.
 pub fn complaints(serial: &str) -> Vec<String> {
     serial
         .lines()
         .filter(|line| TROUBLE.iter().any(|word| line.contains(word)))
-        // Not about this machine's drivers: what a virtual machine without mitigations always says.
+        // Not about this machine's drivers: every virtual machine without mitigations prints these.
         .filter(|line| !line.contains("WARNING: Spectre") && !line.contains("lab:"))
         .map(str::to_owned)
         .collect()
@@ -454,7 +454,7 @@ impl Running<'_> {
         self.wait(limit, &mut |_| ())
     }
 
-    /// Waits for the end; `sink` sees output as it comes. After `limit` the command is killed.
+    /// Waits for the end; passes output to `sink` as it arrives. After `limit` the command is killed.
     pub fn wait(self, limit: Duration, sink: &mut dyn FnMut(&[u8])) -> Result<Outcome> {
         let mut outcome = Outcome {
             status: Status::TimedOut,

@@ -1,4 +1,4 @@
-//! What the host must have: a few Debian packages, a mirror of the archive, and perhaps KVM.
+//! Requirements of the host: a few Debian packages, a mirror of the archive, and optionally KVM.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,10 +29,10 @@ const NEEDED: &[(&str, &str)] = &[
 /// The same for programs that only tests call.
 const LINTERS: &[(&str, &str)] = &[("shellcheck", "shellcheck"), ("python3", "python3")];
 
-/// The version of ruff: another one may find something else wrong.
+/// The version of ruff. Another version may report other errors.
 const RUFF: &str = "0.17.6";
 
-/// Makes sure that the programs the lab calls are there; installs them if it may.
+/// Checks that the programs that the lab calls are installed, and installs them if it may.
 ///
 /// # Errors
 /// If something is missing and the lab does not run as root: the message is the command to run.
@@ -40,7 +40,7 @@ pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
     ensure(workspace, missing_packages)
 }
 
-/// The same of the programs that check scripts: shellcheck, and pip for [`ruff`].
+/// Does the same for the programs that check scripts: shellcheck, and pip for [`ruff`].
 pub fn ensure_linters(workspace: &Workspace) -> Result<()> {
     ensure(workspace, || {
         let mut missing = missing(LINTERS);
@@ -120,7 +120,7 @@ fn ensure(workspace: &Workspace, missing_packages: fn() -> Vec<&'static str>) ->
     .context("is the network there? packages could not be installed")
 }
 
-/// The packages of the programs that are not there.
+/// The packages of programs that are not installed.
 fn missing(programs: &[(&str, &'static str)]) -> Vec<&'static str> {
     let absent = programs
         .iter()
@@ -138,7 +138,7 @@ fn missing_packages() -> Vec<&'static str> {
     missing
 }
 
-/// Fails with the way out if the lab does not run as root, which unpacking and mounting need.
+/// Fails unless the lab runs as root, which unpacking and mounting need. The message names the remedy.
 pub fn require_root(what: &str) -> Result<()> {
     if !is_root() {
         bail!(
@@ -148,12 +148,12 @@ pub fn require_root(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the lab runs as root.
+/// True if the lab runs as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Where packages come from: the host's own apt configuration, whatever it says.
+/// The source of packages: that of the host's own apt configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mirror {
     archive: String,
@@ -227,7 +227,7 @@ fn mirrors(targets: &str) -> (Option<String>, Option<String>) {
     (archive, security)
 }
 
-/// The options of `apt-config dump` that say how to reach the mirror.
+/// The options of `apt-config dump` that determine how the mirror is reached.
 fn apt_options(dump: &str) -> Vec<String> {
     let wanted = ["Acquire::http::", "Acquire::https::", "Acquire::Retries"];
     let mut options: Vec<String> = dump
@@ -246,9 +246,9 @@ fn apt_options(dump: &str) -> Vec<String> {
     options
 }
 
-/// Whether QEMU can use KVM.
+/// True if QEMU can use KVM.
 ///
-/// `/dev/kvm` can exist and open and still not run a stock kernel, so the CPU's own flags decide first.
+/// `/dev/kvm` can exist and be opened without being able to run a stock kernel, so the CPU's flags are checked first.
 pub fn has_kvm() -> bool {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     has_virtualization(&cpuinfo)

@@ -21,7 +21,7 @@ const INSTALL_PACKAGES: &str = include_str!("../recipes/install-packages.sh");
 /// Run in a root with the name of a source package (or `name=version`) and the folder in which `source` is made.
 pub const FETCH_SOURCE: &str = include_str!("../recipes/fetch-source.sh");
 
-/// What every guest has: RDMA user space, network tools, and what is needed to build the driver inside the root.
+/// Packages of every guest: RDMA user space, network tools, and the tools that build the driver inside the root.
 const PACKAGES: &[&str] = &[
     "linux-image-amd64",
     "linux-headers-amd64",
@@ -56,23 +56,23 @@ const PACKAGES: &[&str] = &[
     "libudev-dev",
 ];
 
-/// Extra room in an image for what a guest writes, in bytes. Images are sparse and guests write to an overlay.
+/// Free space in an image for the guest's files, in bytes. Images are sparse, and guests write to an overlay.
 const FREE_SPACE: u64 = 4 << 30;
 
 /// Derived images kept; the least recently made are removed.
 const KEPT_DERIVED: usize = 6;
 
-/// Age at which what another recipe has made is removed.
+/// Age at which results of other recipes are removed.
 pub const STALE: std::time::Duration = std::time::Duration::from_secs(2 * 3600);
 
-/// Which of Debian's kernels a guest runs.
+/// The Debian kernel that a guest runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Hash)]
 pub enum Kernel {
     /// The release's kernel.
     Stable,
     /// The kernel in the release's backports.
     Backports,
-    /// The release's, configured to look for mistakes; built when it is first asked for.
+    /// The release's, configured to find errors; built on first use.
     Debug,
 }
 
@@ -312,7 +312,7 @@ impl Image {
         result.map(|()| image)
     }
 
-    /// Removes the images of a root to which something has been added. Guests that run keep theirs.
+    /// Removes the images of a root that has been changed. Running guests keep theirs.
     pub fn remove_all(cache: &Path, base: &Base) -> Result<()> {
         for path in images(cache, &format!("image-{}", base.key))? {
             fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
@@ -321,7 +321,7 @@ impl Image {
     }
 }
 
-/// The files of the cache whose names begin so, the oldest first.
+/// The files of the cache whose names have this prefix, the oldest first.
 fn images(cache: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(cache)? {
@@ -438,8 +438,8 @@ fn make_disk(root: &Path, disk: &Path, cache: &Path) -> Result<()> {
     fs::rename(&partial, disk).with_context(|| format!("renaming {}", partial.display()))
 }
 
-/// Removes roots and images of other recipes: they would only take room. Not young ones: while recipes change, labs of
-/// both may be running.
+/// Removes roots and images of other recipes, which would only take space. Young ones stay, because another lab with
+/// that recipe may be running.
 fn remove_stale(cache: &Path, key: &str) -> Result<()> {
     for entry in fs::read_dir(cache)? {
         let entry = entry?;

@@ -1,6 +1,7 @@
-//! The initial file system: what it takes to mount the root, plus what the lab adds to a guest at each boot.
+//! The initial file system: the modules and programs that mount the root, and the files that the lab adds to a guest at
+//! each boot.
 //!
-//! Made anew for every boot (it takes milliseconds), so that neither the agent nor the driver is baked into an image.
+//! It is created for every boot (in milliseconds), so that neither the agent nor the driver is part of an image.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +19,10 @@ use crate::workspace::{Workspace, files_below, links_below};
 const INIT: &str = include_str!("../guest/initramfs-init");
 /// Runs as process 1 on the mounted root.
 const STAGE2: &str = include_str!("../guest/init");
-/// What guest scripts may use.
+/// Functions for guest scripts.
 const LIBRARY: &str = include_str!("../guest/lib.sh");
 
-/// Where scripts and programs of `tests/guest` are in a guest.
+/// The folder of scripts and programs of `tests/guest` in a guest.
 const PROGRAMS: &str = "lab/overlay/usr/local/bin";
 
 /// Modules needed to mount the root, and those that every boot loads: the RDMA core and persistent memory. The host

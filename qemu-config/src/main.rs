@@ -151,16 +151,16 @@ enum Command {
     /// Inside a guest: serve the lab
     #[command(hide = true)]
     Agent { port: PathBuf },
-    /// Inside a guest: wait until every guest has come here
+    /// Inside a guest: wait until every guest has reached this barrier
     #[command(hide = true)]
     Barrier { name: String },
     /// Inside a guest: send a stream whose bytes depend on their position
     #[command(hide = true)]
     StreamSend {
         address: String,
-        /// How long it is, at most
+        /// Maximum length in bytes
         bytes: u64,
-        /// End it when this file is there
+        /// Stop when this file exists
         #[arg(long)]
         until: Option<PathBuf>,
     },
@@ -201,7 +201,7 @@ impl Kernels {
 
 #[derive(Debug, Args)]
 struct GuestOptions {
-    /// How many guests to boot
+    /// Number of guests
     #[arg(long, value_name = "N", default_value_t = 2)]
     guests: usize,
     /// The guests' kernel
@@ -291,7 +291,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one command; false if what it ran failed.
+/// Runs one command. Returns false if what it ran failed.
 fn dispatch(command: Command) -> Result<bool> {
     match command {
         Command::Agent { port } => {

@@ -64,7 +64,7 @@ impl Priority {
     }
 }
 
-/// Whether the priority of this thread's processes may be raised again after it was lowered.
+/// True if the priority of this thread's processes may be raised again after it was lowered.
 pub fn may_be_raised() -> bool {
     getpriority_process(None).is_ok_and(|before| {
         setpriority_process(None, before + 1).is_ok() && setpriority_process(None, before).is_ok()

@@ -15,7 +15,7 @@ use crate::workspace::{Fingerprint, Workspace, files_below};
 /// Bumped when the way of building changes.
 const RECIPE: &str = "4";
 
-/// What the programs are made of.
+/// The sources of the programs.
 fn compiled(source: &Path) -> Result<Vec<PathBuf>> {
     let mut files = files_below(source)?;
     files.retain(|file| {

@@ -1,9 +1,10 @@
-//! How far `cargo lab test` is: how many tests of how many, how long the rest may take, and what it waits for.
+//! Progress of `cargo lab test`: the number of tests that have ended, the expected remaining time, and the current
+//! step.
 //!
-//! On a terminal that is one line below all others, rewritten each second. Elsewhere (CI) it is plain lines, few enough for a
-//! log: one for each twentieth of the expected time, and one when the same thing takes a minute, two, four, ….
+//! On a terminal this is one line below all others, rewritten each second. Elsewhere (CI) it is plain lines, few enough
+//! for a log: one for each twentieth of the expected time, and one when the same step has taken a minute, two, four, ….
 //!
-//! Expected times are those of earlier runs, which the cache keeps, scaled by how fast this run has been so far.
+//! Expected times are those of earlier runs, which the cache keeps, scaled by the speed of this run so far.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{IsTerminal as _, Write as _};
@@ -13,16 +14,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-/// Plain lines that tell of progress, at most.
+/// Largest number of plain lines about progress.
 const PLAIN_LINES: u32 = 20;
-/// The same thing has to take so long for the first line that says so.
+/// Duration of a step after which the first line reports it.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
 /// Columns of the line on a terminal, at most: longer ones would wrap and stay.
 const COLUMNS: usize = 79;
 
-/// Seconds that a test is expected to take of which no run has told yet.
+/// Expected seconds of a test that no earlier run has measured.
 const UNKNOWN: f64 = 2.0;
-/// The same of those that take longer, on a quiet machine with two processors. By the ends of their names.
+/// The same for longer tests, on a quiet machine with two processors, by the ends of their names.
 const KNOWN: &[(&str, f64)] = &[
     ("boot", 10.0),
     // At the lowest priority, beside guests.
@@ -43,36 +44,36 @@ const KNOWN: &[(&str, f64)] = &[
     ("tcp_1_gib", 17.0),
 ];
 
-/// What is expected to happen in a run.
+/// A step that a run is expected to have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Item {
-    /// A test, a step that has several, or `KERNEL::boot`. Names may come more than once.
+    /// A test, a step with several tests, or `KERNEL::boot`. Names may occur more than once.
     pub name: String,
     /// Seconds that it takes at least, if that is known.
     pub least: u64,
-    /// Whether it is a test, and so counted.
+    /// True if it is a test, which is counted.
     pub is_test: bool,
-    /// How many such things run at the same time.
+    /// Number of such steps that run at the same time.
     pub beside: usize,
 }
 
-/// What earlier runs tell of a test.
+/// Measurements of a test in earlier runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Past {
     seconds: f64,
-    /// How many tests it is.
+    /// Number of tests in it.
     count: usize,
 }
 
 type History = BTreeMap<String, Past>;
 
-/// What a thread does.
+/// The current step of a thread.
 #[derive(Debug)]
 struct Activity {
-    /// A test, or what is waited for.
+    /// A test, or the event that the thread waits for.
     what: String,
     since: Duration,
-    /// How long it has to run for the next line about it.
+    /// Duration at which the next line reports it.
     next_wait: Duration,
 }
 
@@ -80,14 +81,14 @@ struct Activity {
 #[derive(Debug, Default)]
 struct Meter {
     history: History,
-    /// What has not ended, with its expected seconds.
+    /// Steps that have not ended, with their expected seconds.
     left: HashMap<String, Vec<f64>>,
     left_seconds: f64,
     ended_seconds: f64,
     /// Tests.
     total: usize,
     ended: usize,
-    /// What runs in each thread that takes part.
+    /// The current step of each thread that takes part.
     activities: Vec<(ThreadId, Activity)>,
     /// Plain lines so far.
     lines: u32,
@@ -115,7 +116,7 @@ impl Meter {
         meter
     }
 
-    /// A thread does something, or waits for it; nothing if `what` is empty.
+    /// Begins a step or wait of a thread; ends it if `what` is empty.
     fn begin(&mut self, thread: ThreadId, what: &str, now: Duration) {
         let of_thread = |entry: &&mut (ThreadId, Activity)| entry.0 == thread;
         let known = self.activities.iter_mut().find(of_thread);
@@ -133,7 +134,7 @@ impl Meter {
         }
     }
 
-    /// Something has ended: `count` tests, or something else if there is none.
+    /// Ends a step: `count` tests, or no test if it is 0.
     fn end(&mut self, name: &str, took: Duration, count: usize) {
         let seconds = self.left.get_mut(name).and_then(Vec::pop);
         self.left_seconds -= seconds.unwrap_or(0.0);
@@ -145,7 +146,7 @@ impl Meter {
         let before = self.history.insert(name.to_owned(), past);
         if count > 0 {
             self.ended += count;
-            // It may have been expected to be another number of tests.
+            // An earlier run may have had another number of tests.
             let expected = match (seconds, before) {
                 (None, _) => 0,
                 (Some(_), before) => before.map_or(1, |before| before.count.max(1)),
@@ -154,9 +155,9 @@ impl Meter {
         }
     }
 
-    /// How long the rest may take.
+    /// Expected remaining time.
     fn left(&self, now: Duration) -> Duration {
-        // Before much has ended the machine is as fast as expected.
+        // Until enough steps have ended, the machine is assumed to be as fast as expected.
         const WEIGHT: f64 = 60.0;
         let pace = (now.as_secs_f64() + WEIGHT) / (self.ended_seconds + WEIGHT);
         let seconds = self.left_seconds.max(0.0) * pace.clamp(0.5, 4.0);
@@ -200,24 +201,24 @@ impl Meter {
         if !progressed && !waits {
             return None;
         }
-        // What went by in one step needs no line of its own.
+        // Fractions that one step has skipped need no lines of their own.
         self.lines = self.lines.max((share as u32).min(PLAIN_LINES));
         Some(self.text(now))
     }
 }
 
-/// Seconds of a test of which no run has told.
+/// Expected seconds of a test that no run has measured.
 fn guess(name: &str) -> f64 {
     let known = KNOWN.iter().find(|(end, _)| name.ends_with(end));
     known.map_or(UNKNOWN, |&(_, seconds)| seconds)
 }
 
-/// The run of this process, if it is one of tests.
+/// The run of this process, if it runs tests.
 struct Run {
     meter: Meter,
     started: Instant,
     terminal: bool,
-    /// Whether the line is on the terminal.
+    /// True while the line is on the terminal.
     shown: bool,
     /// The threads that run tests.
     threads: Vec<ThreadId>,
@@ -247,7 +248,7 @@ fn run() -> MutexGuard<'static, Option<Run>> {
     RUN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells of progress while it lives.
+/// Reports progress until it is dropped.
 pub struct Progress {
     stop: Option<Sender<()>>,
     ticks: Option<JoinHandle<()>>,
@@ -255,7 +256,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins a run of these; `cache` keeps how long they take.
+    /// Begins a run with these steps; `cache` keeps their durations.
     pub fn start(items: &[Item], cache: &Path) -> Self {
         let history = cache.join("durations.json");
         let past = std::fs::read(&history).unwrap_or_default();
@@ -338,7 +339,7 @@ pub fn expected(name: &str) -> f64 {
     past.map_or_else(|| guess(name), |past| past.seconds)
 }
 
-/// Says what this thread does now, or what it waits for. Only threads that take part in the run are shown.
+/// Sets the current step or wait of this thread. Only threads that take part in the run are shown.
 pub fn begin(what: &str) {
     if let Some(run) = run().as_mut()
         && run.threads.contains(&thread::current().id())
@@ -348,7 +349,7 @@ pub fn begin(what: &str) {
     }
 }
 
-/// Says that something has ended: `count` tests, or something else if there is none.
+/// Records the end of a step: `count` tests, or no test if it is 0.
 pub fn end(name: &str, took: Duration, count: usize) {
     if let Some(run) = run().as_mut() {
         run.meter.end(name, took, count);

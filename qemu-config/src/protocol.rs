@@ -1,6 +1,7 @@
-//! What the lab and its agent in the guest say to each other over a virtio-serial port.
+//! The protocol of the lab and its agent in the guest over a virtio-serial port.
 //!
-//! Frames of a kind, the id of a command, and a payload. The stream has no start or end: a port outlives its users.
+//! A frame has a kind, the id of a command, and a payload. The stream has no start or end, because a port exists longer
+//! than its users.
 
 use std::io::{self, Read, Write};
 
@@ -15,7 +16,7 @@ const MAGIC: u8 = 0xfa;
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// To the host, once: the agent is there.
+    /// To the host, once: the agent is ready.
     Ready = 1,
     /// To the guest: run a command; the payload is an [`Exec`].
     Exec = 2,
@@ -31,7 +32,7 @@ pub enum Kind {
     Exit = 7,
     /// To the host: a command in the guest waits at a barrier; the payload is its name.
     Barrier = 8,
-    /// To the guest: everyone has reached the barrier.
+    /// To the guest: all guests have reached the barrier.
     Release = 9,
 }
 
@@ -55,7 +56,7 @@ impl Kind {
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The command it belongs to.
     pub id: u32,
@@ -70,7 +71,7 @@ pub struct Exec {
     pub script: String,
     /// Additional environment.
     pub env: Vec<(String, String)>,
-    /// Whether the host will send standard input; otherwise it is empty.
+    /// True if the host will send standard input; otherwise it is empty.
     pub input: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct Qemu {
     program: PathBuf,
     /// For an unpacked one: its root folder.
     unpacked: Option<PathBuf>,
-    /// What `--version` says.
+    /// Output of `--version`.
     pub version: String,
 }
 
@@ -160,16 +160,16 @@ impl Qemu {
     }
 }
 
-/// How two guests' virtio-net cards are joined: one QEMU listens, the other connects.
+/// The connection of two guests' virtio-net cards: one QEMU listens, the other connects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wire {
     /// The socket between the two QEMUs.
     pub socket: PathBuf,
-    /// Whether this end listens.
+    /// True if this end listens.
     pub listens: bool,
 }
 
-/// What a guest has beyond a disk, a NIC and memory in one piece.
+/// Hardware of a guest beyond a disk, a NIC and memory in one piece.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hardware {
     /// NUMA nodes that share the memory; 0 and 1 are the same.
@@ -208,7 +208,7 @@ pub struct Machine {
     pub initrd: PathBuf,
     /// Root disk; never written to.
     pub disk: PathBuf,
-    /// Where the serial console is logged.
+    /// Log file of the serial console.
     pub serial: PathBuf,
     /// Listening socket of the lab's agent channel.
     pub agent: PathBuf,
@@ -218,7 +218,7 @@ pub struct Machine {
     pub nic: Option<PathBuf>,
     /// A virtio-net card joined to the other guest's, for comparisons.
     pub wire: Option<Wire>,
-    /// The guest's index, which gives its MAC address.
+    /// The guest's index, which determines its MAC address.
     pub index: usize,
     /// Additional kernel command line.
     pub append: String,
@@ -238,7 +238,8 @@ impl Machine {
         };
         let agent = self.agent.display();
         let console = self.console.display();
-        // vfio-user hands guest memory to the emulator by descriptor: shared and backed by a file it must be.
+        // vfio-user passes guest memory to the emulator by descriptor, so the memory must be shared and backed by a
+        // file.
         let nodes = self.nodes.max(1);
         for node in 0..nodes {
             let id = if nodes == 1 {
@@ -259,7 +260,7 @@ impl Machine {
         } else {
             add("-machine", format!("q35,{machine}"));
             for node in 0..nodes {
-                // Processors are dealt out in turn; a node may have none.
+                // Processors are assigned to nodes in turn; a node may have none.
                 let cpus: String = (node..self.cpus)
                     .step_by(nodes as usize)
                     .map(|cpu| format!(",cpus={cpu}"))
@@ -275,8 +276,8 @@ impl Machine {
             add("-cpu", "host".into());
         } else {
             add("-accel", "tcg,thread=multi,tb-size=256".into());
-            // TCG repeats string instructions step by step: without the fast ones of a byte a step, kernels and libraries
-            // take those of eight. 1 GiB over TCP: 29 s instead of 47 s.
+            // TCG executes string instructions step by step. Without the fast ones, which move a byte a step, kernels
+            // and libraries use those that move eight. 1 GiB over TCP: 29 s instead of 47 s.
             add(
                 "-cpu",
                 "max,erms=off,fsrm=off,fzrm=off,fsrs=off,fsrc=off".into(),
@@ -373,7 +374,7 @@ impl Machine {
     }
 }
 
-/// What a user adds to their own QEMU command line to attach one NIC.
+/// Arguments that users add to their own QEMU command line to attach one NIC.
 pub fn attach_hint(socket: &Path) -> String {
     let device = json!({"driver": "vfio-user-pci", "socket": {"type": "unix", "path": socket}});
     format!(

@@ -56,7 +56,7 @@ fn run_in(guest: &Arc<Guest>, script: &str, limit: Duration) -> Result<Outcome> 
                  read -r first </run/lab-script
                  case $first in '#!'*) exec /run/lab-script ;; *) exec bash /run/lab-script ;; esac"
                 .to_owned(),
-        // bash reads this file before a script: its functions are there in scripts as well.
+        // bash reads this file before a script, so its functions are defined in scripts, too.
         env: vec![("BASH_ENV".to_owned(), "/lab/lib.sh".to_owned())],
         ..Exec::default()
     };

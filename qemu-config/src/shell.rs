@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 /// Ctrl-], as in telnet.
 const ESCAPE: u8 = 0x1d;
 
-/// What a byte from the terminal means.
+/// The meaning of a byte from the terminal.
 #[derive(Debug, PartialEq, Eq)]
 enum Key {
     /// For the guest.
@@ -86,7 +86,7 @@ fn stty(words: &[&str]) -> Option<String> {
         .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Boots the plan and gives the terminal to guest 0.
+/// Boots the plan and connects the terminal to guest 0.
 pub fn run(workspace: &Workspace, plan: &Plan) -> Result<bool> {
     let dir = workspace.new_run("shell")?;
     let cluster = Cluster::boot(workspace, plan, &dir)?;
@@ -125,7 +125,7 @@ fn relay(cluster: &Cluster, current: &AtomicUsize) -> Result<()> {
         }
         Ok(())
     };
-    // The shells are older than the guests' addresses: tell them what has become known since.
+    // The shells were started before the guests had addresses: set the variables that are known since.
     for guest in &cluster.guests {
         (&guest.console)
             .write_all(b" . /run/lab.env\n")
@@ -149,7 +149,7 @@ fn relay(cluster: &Cluster, current: &AtomicUsize) -> Result<()> {
             Key::Quit => return Ok(()),
         }
     }
-    // Input from a pipe has ended: let the guest finish what it was told.
+    // Input from a pipe has ended: the guest has time to finish the commands in it.
     thread::sleep(std::time::Duration::from_secs(2));
     Ok(())
 }

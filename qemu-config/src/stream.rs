@@ -27,8 +27,8 @@ fn fill(buffer: &mut [u8], offset: u64) {
     }
 }
 
-/// Connects to `address` and sends `total` bytes (a multiple of the chunk size), or fewer if the file `until` comes to
-/// be, then waits for the verdict.
+/// Connects to `address` and sends `total` bytes (a multiple of the chunk size), or fewer if the file `until` is
+/// created, then waits for the result.
 pub fn send(address: &str, total: u64, until: Option<&Path>) -> Result<()> {
     let mut stream =
         TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
@@ -74,7 +74,7 @@ pub fn receive(port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Reads to the end; the number of bytes, all of which were right.
+/// Reads to the end. Returns the number of bytes, all of which were right.
 fn check(stream: &mut impl Read) -> Result<u64> {
     let (mut buffer, mut expected) = (vec![0; CHUNK], vec![0; CHUNK]);
     let mut offset = 0;

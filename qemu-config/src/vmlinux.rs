@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
 
-/// The first bytes of what zstd compresses (RFC 8878, 3.1.1).
+/// The first bytes of data that zstd has compressed (RFC 8878, 3.1.1).
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The ELF note of the PVH entry point: lengths of name and description, type 18, name
 /// (xen/interface/elfnote.h, `XEN_ELFNOTE_PHYS32_ENTRY`). The description is an address of 4 or 8 bytes.
@@ -60,7 +60,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
         let bytes = image.get(at..at + 4)?.try_into().ok()?;
         usize::try_from(u32::from_le_bytes(bytes)).ok()
     };
-    // `payload_offset` is there since version 2.08 of the protocol.
+    // `payload_offset` exists since version 2.08 of the protocol.
     let version = u16::from_le_bytes(image.get(0x206..0x208)?.try_into().ok()?);
     if image.get(0x202..0x206)? != b"HdrS" || version < 0x208 {
         return None;

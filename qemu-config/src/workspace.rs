@@ -46,7 +46,7 @@ impl Workspace {
         self.root.join("guest-driver")
     }
 
-    /// The cache folder, made if it is not there.
+    /// The cache folder, created if it does not exist.
     pub fn cache(&self) -> Result<PathBuf> {
         let dir = self.root.join("target/lab-cache");
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;

@@ -88,7 +88,7 @@ pub fn report(name: &str, started: Instant, counts: Counts, tally: &mut Tally) {
     tally.add_counts(name, elapsed, counts.passed, counts.failed, counts.ignored);
 }
 
-/// What test programs have printed of their tests.
+/// Results of tests in the output of test programs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: usize,
@@ -132,7 +132,7 @@ pub fn count_tests(suite: &str, text: &str) -> Counts {
     counts
 }
 
-/// What a failed test has printed, without the backtrace.
+/// The output of a failed test, without the backtrace.
 fn complaint(text: &str, name: &str) -> String {
     let mut lines = text
         .lines()

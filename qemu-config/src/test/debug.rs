@@ -1,4 +1,5 @@
-//! The suite `debug-kernel`: other suites on a kernel that looks for mistakes, and what only such a kernel can do.
+//! The suite `debug-kernel`: other suites on a kernel that is configured to find errors, and tests that need such a
+//! kernel.
 
 use std::path::Path;
 use std::time::Instant;

@@ -15,7 +15,7 @@ use crate::image::Kernel;
 use crate::progress;
 use crate::workspace::Workspace;
 
-/// How often a test is begun whose guests QEMU itself lets die.
+/// Number of attempts of a test whose guests die of an error of QEMU.
 const ATTEMPTS: u32 = 3;
 
 /// The tests of a suite whose names contain `filter`.
@@ -77,7 +77,8 @@ fn judge(
     Ok((elapsed, verdict))
 }
 
-/// Runs a test in a pair; returns whether that can be used again: not after a failure, because its state is unknown then.
+/// Runs a test in a pair. Also returns whether the pair can be used again: not after a failure, because its state is
+/// unknown then.
 fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdict, bool) {
     let [server, client] = pair.cluster.guests.as_slice() else {
         return (Verdict::Failed("there are not two guests".into()), false);

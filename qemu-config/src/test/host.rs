@@ -1,4 +1,4 @@
-//! The suite `host`: what needs no guest.
+//! The suite `host`: tests without guests.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,12 +16,12 @@ use crate::driver::Driver;
 use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
 
-/// When a step that needs no guest runs, in a run with guests.
+/// The time at which a step without guests runs, in a run with guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// First.
     Before,
-    /// At the same time, with the processors that guests leave idle: it depends on no time.
+    /// At the same time, on processors that guests leave idle: its result depends on no time.
     Beside,
     /// Last, alone on the machine.
     After,
@@ -34,7 +34,7 @@ struct Step {
     run: Run,
 }
 
-/// What a step does.
+/// The action of a step.
 enum Run {
     /// One test, which may be skipped for a reason.
     One(fn(&Workspace, &Path) -> Result<Option<String>>),
@@ -139,7 +139,7 @@ pub fn run(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &
     }
 }
 
-/// `firmware` is what would be silicon: it never depends on `device`.
+/// `firmware` contains what could be silicon: it must never depend on `device`.
 fn dependencies(workspace: &Workspace) -> Result<()> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["metadata", "--format-version=1", "--no-deps"])
@@ -183,7 +183,7 @@ fn wrong_edges(metadata: &Value, root: &str) -> Vec<String> {
             .unwrap_or_default();
         for dependency in dependencies {
             let path = text(dependency.get("path"));
-            // Tests may use anything; what ships may not.
+            // Dependencies of tests are not restricted, those of released code are.
             let is_dev = dependency.get("kind").and_then(Value::as_str) == Some("dev");
             if !path.is_empty() && !is_dev && !format!("{path}/").starts_with(&firmware) {
                 bad.push(format!(
@@ -220,7 +220,7 @@ fn provider(workspace: &Workspace) -> Result<()> {
     crate::driver::test_provider(workspace, &base)
 }
 
-/// Compares the tables of what is supported with the headers that say what there is.
+/// Compares the tables of supported features with the headers that declare all features.
 fn compatibility(workspace: &Workspace, dir: &Path) -> Result<()> {
     crate::host::ensure_packages(workspace)?;
     let base = Base::obtain(workspace)?;

@@ -103,7 +103,7 @@ impl Job {
         }
     }
 
-    /// The guests that its tests ask for, in order. Configurations go to `dir`.
+    /// The guests that its tests need, in order. Configurations are written to `dir`.
     pub fn plans(&self, dir: &Path) -> Result<Vec<Plan>> {
         match &self.tests {
             Tests::Robustness(tests) => tests
@@ -114,7 +114,7 @@ impl Job {
         }
     }
 
-    /// Runs its tests; those that need other guests than are there get new ones.
+    /// Runs its tests. Tests that need other guests than the present ones get new ones.
     pub fn run(&self, workspace: &Workspace, dir: &Path, pairs: &mut Pairs<'_>, tally: &mut Tally) {
         let started = Instant::now();
         let (label, plan) = (&self.label, &self.plan);

@@ -1,4 +1,4 @@
-//! The suite `keys`: what work requests do to memory keys, and how long an invalidation takes.
+//! The suite `keys`: operations of work requests on memory keys, and the duration of an invalidation.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,7 +18,8 @@ use crate::workspace::Workspace;
 /// Without guests: the simulator's tests, each counted, and the delay of an invalidation.
 pub const STEPS: &[&str] = &["simulator", "delay"];
 
-/// How much longer an invalidation may take while another queue pair saturates the device.
+/// Largest allowed ratio of the duration of an invalidation while another queue pair saturates the device, to that on
+/// an idle device.
 const MOST_DELAY: f64 = 20.0;
 /// Measurements of it, at most.
 const TRIES: usize = 3;
@@ -57,7 +58,7 @@ pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tal
                 let words = ["build", "--profile", Profile::Quick.name(), "--quiet"];
                 let bench = ["-p", "faultline-harness", "--bin", "bench"];
                 let words = [&words[..], &bench[..]].concat();
-                // The measurement tries again, and says what is wrong.
+                // The measurement builds it again, and reports errors.
                 let _ = cargo(workspace, dir, "build-bench", &words);
             }
         }
@@ -80,8 +81,8 @@ fn measure(workspace: &Workspace, dir: &Path, tally: &mut Tally) {
     tally.add_after("keys::delay", started.elapsed(), verdict, &reasons);
 }
 
-/// The least of some measurements, if the first ones are too long, and how many more than one there were: what else the
-/// machine does only adds to it.
+/// The smallest of some measurements, if the first ones are too long, and the number of measurements after the first.
+/// Other work of the machine can only increase them.
 fn least_delay(workspace: &Workspace, dir: &Path) -> (Result<f64>, usize) {
     let mut least = f64::INFINITY;
     let mut retries = 0;
@@ -97,8 +98,8 @@ fn least_delay(workspace: &Workspace, dir: &Path) -> (Result<f64>, usize) {
     }
 }
 
-/// Measures, prints what came of it, and returns how much longer the longest of a hundred invalidations takes on a
-/// saturated device than one on an idle one.
+/// Measures, prints the results, and returns the ratio of the longest of a hundred invalidations on a saturated device
+/// to one on an idle device.
 fn delay(workspace: &Workspace, dir: &Path) -> Result<f64> {
     let json = dir.join("delay.json");
     let shown = json.display().to_string();

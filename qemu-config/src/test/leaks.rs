@@ -1,4 +1,4 @@
-//! What a debug kernel reports as leaked when its guests end.
+//! Leaks that a debug kernel reports when its guests end.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ pub fn leave_without(pairs: &mut Pairs<'_>, label: &str, tally: &mut Tally) {
     }
 }
 
-/// Asks the debug kernels of a pair what has leaked, as a test of its own.
+/// Requests the leaks from the debug kernels of a pair, as a test of its own.
 fn look_for_leaks(pair: &mut Pair, prefix: &str, tally: &mut Tally) {
     let started = Instant::now();
     let mut found = String::new();

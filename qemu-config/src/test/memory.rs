@@ -1,4 +1,4 @@
-//! The host's memory, and what a pair of guests needs of it.
+//! The memory of the host, and that of a pair of guests.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ pub fn available_mib() -> Option<u64> {
     available_in(&fs::read_to_string("/proc/meminfo").unwrap_or_default())
 }
 
-/// Whether the memory is there for a pair beside the one that has just booted and will still grow.
+/// True if the host has memory for a pair in addition to the one that has just booted and will still grow.
 pub fn room_for_a_pair() -> bool {
     available_mib().is_some_and(|mib| mib >= 2 * PAIR_MIB)
 }

@@ -1,4 +1,4 @@
-//! `cargo lab test`: the suites, what they print, what they count.
+//! `cargo lab test`: the suites, their output and their counts.
 
 mod cargo;
 mod debug;
@@ -45,7 +45,7 @@ use crate::image::Kernel;
 use crate::progress::{self, Item, Progress};
 use crate::workspace::Workspace;
 
-/// Niceness of what runs beside guests.
+/// Niceness of steps beside guests.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// Prints every suite and its tests.
@@ -98,7 +98,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
             results
         });
         if guests {
-            // It takes as long as what else guests consist of. They wait for it, and say so if it does not build.
+            // This takes as long as building everything else that guests consist of. The guests wait for it, and report
+            // an error of the build.
             scope.spawn(|| emulator::build(workspace, Profile::Quick));
         }
         schedule::run(workspace, &dir, batches, options.pairs, &mut results);
@@ -126,7 +127,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     Ok(tally.success())
 }
 
-/// What runs in guests: a batch for each kernel and each kind of guests.
+/// The tests in guests: a batch for each kernel and each kind of guests.
 fn batches(workspace: &Workspace, options: &Options, chosen: &[(Suite, String)]) -> Vec<Batch> {
     let of_kernel = |&kernel: &Kernel| {
         let mut jobs = Vec::new();
@@ -149,7 +150,7 @@ fn batches(workspace: &Workspace, options: &Options, chosen: &[(Suite, String)])
     options.kernels.iter().flat_map(of_kernel).collect()
 }
 
-/// What a run is expected to consist of. Of the debug kernel's suites only the names are known here.
+/// The expected steps of a run. Of the debug kernel's suites only the names are known here.
 fn expected(chosen: &[(Suite, String)], batches: &[Batch], pairs: usize) -> Vec<Item> {
     let item = |name: String, least, is_test, beside| Item {
         name,
@@ -172,7 +173,7 @@ fn expected(chosen: &[(Suite, String)], batches: &[Batch], pairs: usize) -> Vec<
     items
 }
 
-/// Runs what a suite does at this time without guests of the chosen kernels.
+/// Runs the steps of a suite at this time without guests of the chosen kernels.
 #[expect(clippy::too_many_arguments, reason = "the parts of a test run")]
 fn run_on_host(
     workspace: &Workspace,

@@ -28,7 +28,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         cpus: options.cpus,
         neighbours: 2 * options.pairs.saturating_sub(1),
         hardware: Hardware {
-            // pyverbs asks for 16; each test has several buffers in them.
+            // pyverbs requests 16; each test has several buffers in them.
             huge_pages: 32,
             // For files in persistent memory, which move and go.
             pmem,
@@ -46,7 +46,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             },
             ..plain
         },
-        // Random data does not compress: it goes to a disk. What is not in the region needs room there as well.
+        // Random data does not compress, so it is swapped to a disk, which needs room for other memory, too.
         "oversubscribe" => Plan {
             memory: SMALL_MEMORY,
             hardware: Hardware {
@@ -64,7 +64,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             ..plain
         },
         "ulp" => Plan {
-            // What is built on NFS comes as its source.
+            // The program that is built on NFS, as source.
             packages: ["fio", "nfs-common", "nfs-kernel-server", "src:bzip2"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -88,7 +88,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join("qemu-config/nics/pinned.toml")),
             ..plain
         },
-        // Two virtual CPUs unless told otherwise: what happens at once on two is what breaks drivers.
+        // Two virtual CPUs by default, because concurrency of two CPUs is what breaks drivers.
         "robustness" => Plan {
             cpus: options.cpus.or(Some(2)),
             ..plain

@@ -1,4 +1,4 @@
-//! The pairs of guests that tests run in: one after the other, each for as many tests as it is good for. While tests run in
+//! The pairs of guests in which tests run: one after the other, each for as many tests as possible. While tests run in
 //! one, the next one boots.
 
 use std::collections::VecDeque;
@@ -21,29 +21,29 @@ use crate::workspace::Workspace;
 /// Pairs that boot, or wait, while tests run in another. Two, because some tests are shorter than a boot.
 const MOST_AHEAD: usize = 2;
 
-/// What the boot of a pair is called in the durations of a run.
+/// Name of the boot of a pair in the durations of a run.
 pub fn boot_name(kernel: Kernel) -> String {
     format!("{}::boot", kernel.name())
 }
 
 /// Two guests.
 pub struct Pair {
-    /// They.
+    /// Its guests.
     pub cluster: Cluster,
-    /// How much of their serial output has been looked at.
+    /// Length of the serial output of each guest that has been checked.
     seen: Vec<usize>,
 }
 
 impl Pair {
-    /// What the kernels have complained of since the last call, and the emulator's end. A pair that has any is no
-    /// ground for further tests.
+    /// Errors that the kernels have reported since the last call, and the end of the emulator. A pair with any is not
+    /// used for further tests.
     pub fn troubles(&mut self) -> Vec<String> {
         let seen = &mut self.seen;
         self.cluster.troubles_in(|guest| {
             let serial = guest.serial();
             let seen = &mut seen[guest.index];
             let unseen = serial.get(*seen..).unwrap_or_default();
-            // Up to the last whole line: the kernel may be writing one.
+            // Up to the last complete line, because the kernel may be writing another one.
             let whole = unseen.rfind('\n').map_or("", |end| &unseen[..=end]);
             *seen += whole.len();
             whole.to_owned()
@@ -51,7 +51,7 @@ impl Pair {
     }
 }
 
-/// What to boot beside the tests.
+/// A pair to boot beside the tests.
 struct Order {
     plan: Plan,
     dir: PathBuf,
@@ -59,7 +59,8 @@ struct Order {
     result: Sender<Result<Cluster>>,
 }
 
-/// A thread that boots pairs beside the tests. It lives as long as they do: QEMU dies with the thread that starts it.
+/// A thread that boots pairs beside the tests. It runs as long as they do, because QEMU dies with the thread that has
+/// started it.
 pub struct Booter(Sender<Order>);
 
 impl Booter {
@@ -93,16 +94,16 @@ struct Ahead {
     result: Receiver<Result<Cluster>>,
 }
 
-/// Boots pairs, and keeps the last one for the next test that wants it.
+/// Boots pairs, and keeps the last one for the next test that can use it.
 pub struct Pairs<'a> {
     workspace: &'a Workspace,
-    /// Where the pairs have their folders.
+    /// The folder for the folders of pairs.
     dir: &'a Path,
     boots_repeated: usize,
     kept: Option<Pair>,
     last_dir: PathBuf,
     booter: Option<Booter>,
-    /// The plans that tests will ask for, in this order.
+    /// The plans that tests will need, in this order.
     upcoming: VecDeque<Plan>,
     ahead: VecDeque<Ahead>,
 }
@@ -122,7 +123,7 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// None so far. Tests will ask for `upcoming`, which `booter` boots beside them.
+    /// The same, with the plans that tests will need; `booter` boots them beside the tests.
     pub fn ahead(self, booter: Option<Booter>, upcoming: Vec<Plan>) -> Self {
         Self {
             booter,

@@ -40,7 +40,7 @@ pub struct Test {
 /// For all the tests of one call: Python alone needs seconds to start under TCG.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs tests in a pair of `plan`, half of them in each guest, in one call: they talk to themselves.
+/// Runs tests in a pair of `plan`, half of them in each guest, in one call: each test connects a guest with itself.
 pub fn run(
     chosen: &[Test],
     plan: &Plan,
@@ -141,7 +141,8 @@ fn script(tests: &[Test]) -> String {
     format!("run_pyverbs{patterns}")
 }
 
-/// Each is within reach of the device, so one that skips has failed; but for those that need another device.
+/// A skipped test counts as failed, because the device supports all of these tests; except for those that need another
+/// device.
 fn must_pass(test: Test, verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::Skipped(why) if !test.name.starts_with(NEEDS_GRAPHICS) => {
@@ -151,7 +152,7 @@ fn must_pass(test: Test, verdict: Verdict) -> Verdict {
     }
 }
 
-/// What Python's verbose output says about one test.
+/// The result of one test in Python's verbose output.
 fn verdict(output: &str, test: Test) -> Verdict {
     let begin = format!("{} (tests.{}.", test.name, test.module);
     let Some(position) = output
@@ -162,7 +163,7 @@ fn verdict(output: &str, test: Test) -> Verdict {
         return Verdict::Failed("it did not run".into());
     };
     let rest = output.get(position..).unwrap_or_default();
-    // What the test prints may come between its name and its result.
+    // Output of the test may be between its name and its result.
     let end = rest
         .match_indices("\ntest_")
         .map(|(at, _)| at)
@@ -179,7 +180,7 @@ fn verdict(output: &str, test: Test) -> Verdict {
         let reason = reason.lines().next().unwrap_or_default();
         return Verdict::Skipped(reason.trim_matches(['\'', '"']).to_owned());
     }
-    // What finalizers print may come before and after it.
+    // Output of finalizers may be before and after it.
     if result.lines().any(|line| line == "ok") {
         return Verdict::Passed;
     }

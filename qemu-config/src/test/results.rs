@@ -1,4 +1,4 @@
-//! What the threads of a test run have counted.
+//! Results of the threads of a test run.
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::tally::{Tally, Verdict};
 pub struct Results {
     /// All.
     pub tally: Tally,
-    /// How many tests of each choice.
+    /// Number of tests of each choice.
     pub counts: Vec<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! The suite `robustness`: programs, drivers and the emulator dying under traffic. A test goes on with the pair that
-//! the one before has left working.
+//! The suite `robustness`: death of programs, drivers and the emulator under traffic. A test uses the pair of the
+//! previous test if that still works.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("health_reported", health_reported),
     ("watches_without_device", watches_without_device),
     ("handles_of_a_stopped_device", handles_of_a_stopped_device),
-    // Nothing is left after these.
+    // The pair is unusable after these.
     ("emulator_killed_while_idle", emulator_killed_while_idle),
     (KILLED_ASLEEP, emulator_killed_while_it_sleeps_under_load),
     (KILLED_UNDER_TRAFFIC, emulator_killed_under_traffic),
@@ -47,7 +47,7 @@ const SHORT: Duration = Duration::from_secs(60);
 /// An application must have its error by then.
 const ERROR_LIMIT: Duration = Duration::from_secs(120);
 
-/// How often a test is begun that QEMU itself does not survive.
+/// Number of attempts of a test that QEMU itself does not survive.
 const ATTEMPTS: u32 = 3;
 
 /// The tests whose names contain `filter`.
@@ -110,10 +110,10 @@ pub fn run(
 pub fn plan_of(name: &str, plan: &Plan, dir: &Path) -> Result<Plan> {
     let mut plan = plan.clone();
     let poll_time_us = match name {
-        // An engine that does not sleep while there is traffic is not woken: QEMU then has nothing to send, and so does not
-        // run into its own assertion (see below) each time.
+        // An engine that does not sleep during traffic is not woken. So QEMU has nothing to send, and does not always
+        // hit its own assertion (see below).
         KILLED_UNDER_TRAFFIC => Some(50_000),
-        // One that always sleeps is woken by each request.
+        // An engine that always sleeps is woken by each request.
         KILLED_ASLEEP => Some(0),
         _ => None,
     };
@@ -126,9 +126,9 @@ pub fn plan_of(name: &str, plan: &Plan, dir: &Path) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Whether a QEMU has aborted in its own error handling: QEMU 11.1's vfio-user client reports the loss of its server
-/// twice into one error if it notices while it sends (`error_setv: Assertion `*errp == NULL'`). No guest can survive
-/// that; what is tested is what guests do that are still there.
+/// True if a QEMU has aborted in its own error handling: QEMU 11.1's vfio-user client reports the loss of its server
+/// twice into one error if it finds out while it sends (`error_setv: Assertion `*errp == NULL'`). No guest can survive
+/// that; the test is about guests that are still running.
 fn qemu_asserted(dir: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return false;
@@ -147,7 +147,7 @@ fn judge(pairs: &mut Pairs<'_>, plan: &Plan, name: &str, test: Test) -> Result<(
     pair.cluster.save_logs();
     let mut troubles = pair.troubles();
     if let Err(error) = result {
-        // What the kernels said belongs to the story.
+        // Kernel messages are part of the reason.
         return Err(if troubles.is_empty() {
             error
         } else {
@@ -202,7 +202,7 @@ fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Run
     let serving = start(server, command)?;
     server.must("lab_until 10 lab_listens 18515", SHORT)?;
     let sending = start(client, &format!("{command} $PEER_IP"))?;
-    // perftest says nothing until it ends.
+    // perftest prints nothing until it ends.
     client
         .must("lab_flows 200", SHORT)
         .context("the traffic did not start")?;
@@ -265,7 +265,8 @@ fn module_reloaded(cluster: &Cluster, plan: &Plan) -> Result<()> {
 fn module_removed_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
     let (server, client) = pair(cluster)?;
     let (serving, sending) = traffic(server, client)?;
-    // Removal may be refused while a program holds the device, or succeed and cut the program off; it may not hang.
+    // Removal may be refused while a program holds the device, or may succeed and disconnect the program. It must not
+    // hang.
     let outcome = client.run("rmmod faultline", SHORT)?;
     ensure!(
         outcome.status != crate::guest::Status::TimedOut,
@@ -369,12 +370,11 @@ fn watches_without_device(cluster: &Cluster, plan: &Plan) -> Result<()> {
     works(cluster)
 }
 
-/// What a call of the kernel's that may not sleep may take, whatever the device does: a virtual CPU may wait for a
-/// real one.
+/// Time limit of a kernel call that must not sleep, whatever the device does: a virtual CPU may wait for a real one.
 const ATOMIC_LIMIT_US: u64 = 200_000;
 
-/// Makes and destroys address handles with interrupts off while the device does not answer, and sends through one that
-/// it has not made yet; then the same when it answers.
+/// Creates and destroys address handles with interrupts disabled while the device does not answer, and sends through
+/// one that the device has not created yet; then the same while it answers.
 fn handles_of_a_stopped_device(cluster: &Cluster, _: &Plan) -> Result<()> {
     let (server, _) = pair(cluster)?;
     let emulator = cluster.emulator.as_ref().context("there is no emulator")?;

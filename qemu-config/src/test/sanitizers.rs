@@ -2,9 +2,9 @@
 //! outside of what was allocated, in all that touches guest memory or descriptors; ThreadSanitizer for data races between the
 //! engine and the threads that serve connections.
 //!
-//! The sanitizers are in the stable compiler but may only be asked for with `RUSTC_BOOTSTRAP`. The standard library is not
-//! built with them (its source would be needed): what ThreadSanitizer takes for a race therefore is in
-//! `qemu-config/thread-sanitizer.supp`.
+//! The sanitizers are in the stable compiler, but need `RUSTC_BOOTSTRAP`. The standard library is not built with them
+//! (this would need its source), so `qemu-config/thread-sanitizer.supp` suppresses what ThreadSanitizer takes for races
+//! in it.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ use super::cargo::count_cargo_test;
 use super::tally::Tally;
 use crate::workspace::Workspace;
 
-/// With a target named, build scripts and macros are built without.
+/// If the target is specified, build scripts and macros are built without sanitizers.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 /// A sanitizer on the tests of some packages.
 struct Step {
     name: &'static str,
     sanitizer: &'static str,
-    /// What is tested, in words of `cargo test`.
+    /// The tests, in arguments of `cargo test`.
     words: &'static [&'static str],
 }
 
@@ -96,7 +96,7 @@ pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
 /// Environment of cargo and of the tests.
 fn variables(workspace: &Workspace, sanitizer: &str) -> Vec<(&'static str, String)> {
     let suppressions = workspace.root().join("qemu-config/thread-sanitizer.supp");
-    // The compiler asks for a consent to link with a library that was built without.
+    // The compiler requires consent to link with a library that was built without.
     let abi = match sanitizer {
         "thread" => " -Cunsafe-allow-abi-mismatch=sanitizer",
         _ => "",

@@ -1,5 +1,5 @@
-//! Which guests run when. A pair of guests and its device keep up to two processors busy, so two pairs run side by side if the
-//! host has four.
+//! The schedule of guests. A pair of guests and its device keep up to two processors busy, so two pairs run at the same
+//! time if the host has four.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use crate::image::Kernel;
 use crate::progress;
 use crate::workspace::Workspace;
 
-/// Pairs of guests that run at the same time, at most. Tests with more pairs have not been tried.
+/// Largest number of pairs of guests that run at the same time. More have not been tried.
 const MOST_PAIRS: usize = 2;
 
 /// Jobs that need the same guests, in the order in which they run.
@@ -36,21 +36,21 @@ impl Batch {
     }
 }
 
-/// How many pairs of guests this host can run at the same time.
+/// Number of pairs of guests that this host can run at the same time.
 pub fn pairs_of_host() -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     pairs_of(cores, memory::available_mib())
 }
 
-/// One for every two cores, as far as they have the memory. An unknown amount is taken for enough. With a core for each, two
-/// pairs took longer than one after the other: swap through the NIC five times as long.
+/// One pair for every two cores, as far as their memory suffices. An unknown amount of memory counts as enough. With
+/// one core each, two pairs took longer than one after the other: swap through the NIC took five times as long.
 fn pairs_of(cores: usize, available_mib: Option<u64>) -> usize {
     let by_memory = available_mib.map_or(MOST_PAIRS, |mib| (mib / PAIR_MIB) as usize);
     (cores / 2).min(by_memory).clamp(1, MOST_PAIRS)
 }
 
-/// Runs all batches, `pairs` of them at a time, the longest first, so that all workers end at about the same time. One worker
-/// knows what comes next, and boots it beside the tests.
+/// Runs all batches, `pairs` of them at a time, the longest first, so that all workers end at about the same time. One
+/// worker knows the next batches, and boots their guests beside the tests.
 pub fn run(
     workspace: &Workspace,
     dir: &Path,
@@ -98,11 +98,11 @@ pub fn run(
     });
 }
 
-/// The guests that the tests of batches ask for, the last batch first.
+/// The guests that the tests of batches need, the last batch first.
 fn plans(batches: &[Batch], dir: &Path) -> Vec<Plan> {
     let jobs = batches.iter().rev().flat_map(|batch| &batch.jobs);
     let mut plans: Vec<Plan> = jobs
-        // A test whose guests cannot be had says so itself.
+        // A test whose guests have an error reports that itself.
         .filter_map(|(_, job)| job.plans(dir).ok())
         .flatten()
         .collect();

@@ -1,4 +1,5 @@
-//! The step `scripts` of the suite `host`: shellcheck and ruff find nothing in the project's shell and Python files.
+//! The step `scripts` of the suite `host`: shellcheck and ruff must find no errors in the project's shell and Python
+//! files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use crate::command::run_logged;
 use crate::host;
 use crate::workspace::{Workspace, files_below};
 
-/// Where the files are; each of them is a script.
+/// Folders in which each file is a script.
 const PLACES: &[&str] = &[
     "tests/guest/scripts",
     "tests/scenarios/programs",
@@ -25,7 +26,7 @@ enum Language {
     Python,
 }
 
-/// Checks all scripts. What is found is in the error.
+/// Checks all scripts. The error has the findings.
 pub fn check(workspace: &Workspace, dir: &Path) -> Result<()> {
     let (mut shell, mut python) = (Vec::new(), Vec::new());
     for (language, file) in scripts(workspace.root())? {
@@ -74,7 +75,7 @@ fn scripts(root: &Path) -> Result<Vec<(Language, PathBuf)>> {
     Ok(found)
 }
 
-/// The language that the first line of a script tells.
+/// The language that the first line of a script specifies.
 fn language(first: &str) -> Option<Language> {
     let last = first.rsplit(['/', ' ', '=']).next()?;
     let is_script = first.starts_with("#!") || first.starts_with("# shellcheck shell=");

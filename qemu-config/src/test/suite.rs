@@ -48,8 +48,8 @@ const LONG: &[&str] = &[
 /// Their short forms, which run on the other kernels instead.
 const SHORT: &[&str] = &["torture::everything_short"];
 
-/// Tests that run by name only: longer forms of their neighbours, and the torture's events in groups, which tell of what
-/// kind a fault is that all events at once have shown.
+/// Tests that run by name only: longer forms of other tests, and the torture's events in groups, which show the kind of
+/// a fault that all events together have shown.
 const BY_NAME: &[&str] = &[
     "torture::replaced",
     "torture::protected",
@@ -70,7 +70,7 @@ const BY_NAME: &[&str] = &[
 /// The suites that `debug-kernel` runs on its kernel.
 pub const DEBUG_KERNEL: [&str; 4] = ["pingpong", "odp", "keys", "torture"];
 
-/// Tests of these that show nothing there that shorter ones do not, and would take another half hour.
+/// Tests of these that show nothing on that kernel that shorter ones do not, and would take another half hour.
 pub const TOO_SLOW: [&str; 3] = ["tcp_1_gib", "everything_other_seed", "everything_many_qps"];
 
 /// The step of `debug-kernel` that needs no guest: the style of the kernel code.
@@ -79,23 +79,23 @@ pub const CHECKPATCH: &str = "checkpatch";
 /// A named set of tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
-    /// What needs no guest: formatting, lints, unit tests, builds.
+    /// Without guests: formatting, lints, unit tests, builds.
     Host,
     /// A table of exchanges between two guests.
     Guest(&'static str),
-    /// On-demand paging as rdma-core's own tests and other people's programs see it.
+    /// On-demand paging in rdma-core's own tests and in third-party programs.
     Odp,
     /// Memory keys that work requests change.
     Keys,
     /// All of rdma-core's own tests that are for every device.
     Pyverbs,
-    /// Things dying under traffic.
+    /// Programs, drivers and emulators that die under traffic.
     Robustness,
-    /// What is seen of the device from outside.
+    /// Observation of the device from outside.
     Sight,
-    /// Faults on purpose under programs in guests.
+    /// Injected faults under programs in guests.
     Scenarios,
-    /// Some of the others on a kernel that looks for mistakes, and what only that can do.
+    /// Some of the others on a kernel that is configured to find errors, and tests that need it.
     DebugKernel,
     /// Tests of the emulator, built with sanitizers.
     Sanitizers,
@@ -190,7 +190,7 @@ impl Suite {
     }
 }
 
-/// What to run and on what.
+/// The tests to run, and the device and guests to run them on.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Suites by name; all if empty. `suite::word` runs only the tests whose name contains the word.
@@ -206,7 +206,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether a suite has tests in guests of a kernel.
+    /// True if a suite has tests in guests of a kernel.
     pub fn runs_on(&self, suite: Suite, kernel: Kernel) -> bool {
         let again = self.kernels.first() != Some(&kernel);
         let left_out = self.suites.is_empty() && again && ON_ONE_KERNEL.contains(&suite.name());
@@ -214,7 +214,7 @@ impl Options {
         !left_out && !on_host
     }
 
-    /// The tests of a suite that are rdma-core's. If everything runs, they all do so once.
+    /// The tests of a suite that are rdma-core's. If everything runs, they all run once.
     pub fn pyverbs(&self, suite: Suite) -> Vec<pyverbs::Test> {
         match self.suites.is_empty() && suite != Suite::Pyverbs {
             true => Vec::new(),
@@ -222,7 +222,7 @@ impl Options {
         }
     }
 
-    /// Whether a test of a suite does not run on a kernel, because everything runs.
+    /// True if a test of a suite is omitted on a kernel because everything runs.
     pub fn leaves_out(&self, suite: &str, test: &str, kernel: Kernel) -> bool {
         let is_in = |names: &[&str]| {
             let mut names = names.iter();

@@ -1,35 +1,35 @@
-//! What came of tests: lines as they end, counts and reasons at the end of a run.
+//! Results of tests: lines when they end, counts and reasons at the end of a run.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use crate::progress;
 
-/// What came of one test.
+/// The result of one test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It did what it should.
+    /// It succeeded.
     Passed,
-    /// It did not; the text says what happened.
+    /// It failed; the text is the reason.
     Failed(String),
-    /// It could not run; the text says why.
+    /// It could not run; the text is the reason.
     Skipped(String),
 }
 
 /// A test that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The test's.
+    /// Name of the test.
     pub name: String,
-    /// What happened.
+    /// The reason.
     pub why: String,
 }
 
 impl Failure {
-    /// Lines of the reason that the summary repeats: so many of its first, so many of its last.
+    /// Lines of the reason that the summary repeats: of its beginning, and of its end.
     const SHOWN: (usize, usize) = (3, 20);
 
-    /// For the end of the output, which may be all that is shown of it.
+    /// For the end of the output, because often only that is shown.
     fn summary(&self) -> String {
         let (first, last) = Self::SHOWN;
         let mut why: Vec<&str> = self.why.trim_end().lines().collect();
@@ -45,9 +45,9 @@ impl Failure {
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     passed: usize,
-    /// Those of them that failed at first, with what was wrong.
+    /// Those of them that failed at first, with the reasons.
     retried: Vec<Failure>,
-    /// How often guests were booted again because they died while booting.
+    /// How often guests were booted again because they died while they booted.
     pub boots_repeated: usize,
     failed: Vec<Failure>,
     skipped: usize,
@@ -128,12 +128,12 @@ impl Tally {
         self.skipped += skipped;
     }
 
-    /// How many tests have ended.
+    /// Number of tests that have ended.
     pub fn count(&self) -> usize {
         self.passed + self.failed.len() + self.skipped
     }
 
-    /// Whether no test failed.
+    /// True if no test failed.
     pub fn success(&self) -> bool {
         self.failed.is_empty()
     }

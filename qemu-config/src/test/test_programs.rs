@@ -1,4 +1,4 @@
-//! The test programs of the workspace, built once by cargo and run in two parts: what runs in real time, and the rest.
+//! The test programs of the workspace, built once by cargo and run in two parts: those in real time, and the others.
 
 use std::fs;
 use std::path::{Path, PathBuf};

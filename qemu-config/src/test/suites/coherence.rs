@@ -1,4 +1,4 @@
-//! Mappings that change under regions: what the device must see of it, and what it must not wait for.
+//! Changes of mappings under regions: what the device must observe, and what the changes must not wait for.
 
 use super::row::{GuestTest, alone, pair, torture};
 

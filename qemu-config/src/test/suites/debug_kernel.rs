@@ -1,4 +1,4 @@
-//! What only the debug kernel can do; the suite has further parts.
+//! Tests that need the debug kernel; the suite has further parts.
 
 use super::row::{GuestTest, alone};
 

@@ -1,5 +1,5 @@
-//! The suites that are tables: one file each, a row for each test. What a row's commands do is in the guest: a program of
-//! `tests/guest`, a script of `tests/guest/scripts`, or one of Debian's.
+//! The suites that are tables: one file each, a row for each test. The commands of a row are in the guest: a program of
+//! `tests/guest`, a script of `tests/guest/scripts`, or a program of Debian.
 
 mod apps;
 mod coherence;

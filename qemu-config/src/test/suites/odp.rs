@@ -1,4 +1,5 @@
-//! What other people's programs and the project's can do on demand. rdma-core's `test_odp` is the rest of the suite.
+//! On-demand regions with third-party programs and those of the project. rdma-core's `test_odp` is the rest of the
+//! suite.
 
 use super::row::{GuestTest, alone, perf, verbs};
 

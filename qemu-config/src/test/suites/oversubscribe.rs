@@ -3,7 +3,7 @@
 use super::row::{Commands, DONE, GuestTest, test};
 use crate::exchange::Ready;
 
-/// How many times larger.
+/// Ratio of the two.
 pub const TIMES: u32 = 10;
 
 pub const TESTS: &[GuestTest] = &[test(
@@ -13,7 +13,7 @@ pub const TESTS: &[GuestTest] = &[test(
         "odp_oversubscribe $PEER_IP",
     ),
     Ready::Tcp(18610),
-    // For a disk of a busy host, twice over.
+    // Twice the time with a disk of a busy host.
     1500,
     DONE,
 )];

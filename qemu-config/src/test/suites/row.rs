@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use crate::exchange::{Exchange, Ready};
 
-/// A row: a test of one guest or two. A test passes if both commands succeed, the client has printed `expect`, and no kernel
-/// has complained.
+/// A row: a test in one guest or two. A test passes if both commands succeed, the output of the client contains
+/// `expect`, and no kernel has reported an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuestTest {
     /// Its name within the suite.
     pub name: &'static str,
     commands: Commands,
     ready: Ready,
-    /// Seconds for both commands, on a machine of its own.
+    /// Seconds for both commands, on a quiet machine.
     seconds: u64,
-    /// What the client's output must contain.
+    /// Text that the client's output must contain.
     pub expect: &'static str,
-    /// Virtual CPUs that it needs if those of its suite are too few.
+    /// Virtual CPUs that it needs, if it needs more than its suite has.
     pub cpus: Option<u32>,
 }
 
-/// What runs in the guests. The client is the second guest.
+/// The commands in the guests. The client is the second guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commands {
     /// A command of the client; the other guest does nothing.
@@ -35,13 +35,13 @@ pub enum Commands {
     Torture {
         victim: &'static str,
         both: &'static str,
-        /// How long the traffic runs.
+        /// Duration of the traffic.
         seconds: u64,
     },
 }
 
 impl GuestTest {
-    /// What runs.
+    /// The exchange to run.
     pub fn exchange(&self) -> Exchange {
         let (server, client) = self.commands.both();
         Exchange {
@@ -112,7 +112,7 @@ impl Commands {
     }
 }
 
-/// What most of the project's own programs and scripts print at their end.
+/// The last output of most of the project's own programs and scripts.
 pub const DONE: &str = "all right";
 
 /// Any test.
@@ -143,7 +143,7 @@ pub const fn alone(name: &'static str, command: &'static str) -> GuestTest {
     client(name, command).expecting("PASS")
 }
 
-/// A script that is told which guest it is in.
+/// A script with an argument for the role of its guest.
 pub const fn roles(
     name: &'static str,
     script: &'static str,
@@ -153,7 +153,7 @@ pub const fn roles(
     test(name, Commands::Roles(script, arguments), ready, 120, DONE)
 }
 
-/// A program whose client meets its server at a TCP port of the address that it is given.
+/// A program whose client connects to its server at a TCP port of the address in its arguments.
 pub const fn pair(name: &'static str, command: &'static str, port: u16) -> GuestTest {
     let commands = Commands::Address(command, "");
     test(name, commands, Ready::Tcp(port), 120, DONE)
@@ -171,7 +171,7 @@ pub const fn perf(name: &'static str, command: &'static str) -> GuestTest {
     test(name, commands, Ready::Tcp(18515), 90, "#bytes")
 }
 
-/// One run of `odp_torture`: what the victim is told, what both are told, and for how long the traffic runs.
+/// One run of `odp_torture`: the options of the victim, the options of both, and the duration of the traffic.
 pub const fn torture(
     name: &'static str,
     victim: &'static str,
@@ -183,8 +183,8 @@ pub const fn torture(
         both,
         seconds,
     };
-    // Where not every event has done something in that time it goes on, up to eight times as long. The rest is for what has
-    // begun to end: an event, or work that waits for memory.
+    // If not every event has had an effect in that time, it continues for up to eight times as long. The rest is for
+    // the end: of an event, or of work that waits for memory.
     test(name, commands, Ready::Tcp(18600), 9 * seconds + 120, DONE)
 }
 

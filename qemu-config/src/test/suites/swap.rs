@@ -1,4 +1,4 @@
-//! The first guest swaps to a disk of the second, over the NIC that others want its memory through.
+//! The first guest swaps to a disk of the second, over the NIC through which others access its memory.
 
 use super::row::{Commands, DONE, GuestTest, test};
 use crate::exchange::Ready;
@@ -18,7 +18,7 @@ const fn swapped(
     )
 }
 
-/// The memory of a guest is never all its region's.
+/// The memory of a guest is always smaller than its region.
 pub const TESTS: &[GuestTest] = &[
     swapped(
         "rnr",

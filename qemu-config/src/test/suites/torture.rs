@@ -3,7 +3,7 @@
 use super::row::{GuestTest, pair, torture};
 
 pub const TESTS: &[GuestTest] = &[
-    // That the program finds no fault where there is none to find, on regions that every device can have.
+    // The program must find no fault where none exists, on regions that every device supports.
     torture("pinned", "", "--pinned", 3),
     torture("replaced", "--events munmap,mremap,dontneed,free", "", 12),
     torture("protected", "--events mprotect", "", 12),
@@ -19,6 +19,6 @@ pub const TESTS: &[GuestTest] = &[
     torture("everything_other_seed", "", "--seed 20261121", 60),
     torture("everything_many_qps", "", "--qps 12", 40),
     torture("everything_implicit", "", "--implicit", 15),
-    // These guests have where to swap to.
+    // These guests have swap space.
     pair("story", "odp_story", 18610).expecting("as it should be"),
 ];

@@ -3,7 +3,7 @@
 use super::row::{Commands, DONE, GuestTest, roles, test};
 use crate::exchange::Ready;
 
-/// What runs when the server's kernel listens.
+/// The server and a client that starts when the server's kernel listens.
 const fn disk(name: &'static str, server: &'static str, client: &'static str) -> GuestTest {
     test(name, Commands::Two(server, client), Ready::Cm, 180, DONE)
 }

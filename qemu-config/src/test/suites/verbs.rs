@@ -1,4 +1,4 @@
-//! What no other suite shows of verbs.
+//! Verbs that no other suite tests.
 
 use super::row::{GuestTest, alone, pair};
 
