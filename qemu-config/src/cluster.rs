@@ -51,6 +51,8 @@ pub struct Plan {
     pub packages: Vec<String>,
     /// A configuration file for the emulator.
     pub config: Option<PathBuf>,
+    /// Profile of the NICs: its name, or the path of a file.
+    pub nic_profile: Option<String>,
     /// Path of the emulator's control socket, instead of one in the run's folder.
     pub control: Option<PathBuf>,
     /// The device under test.
@@ -82,6 +84,7 @@ impl Default for Plan {
             kernel: Kernel::Stable,
             packages: Vec::new(),
             config: None,
+            nic_profile: None,
             control: None,
             nic: Nic::Faultline,
             profile: Profile::Quick,
@@ -202,6 +205,7 @@ impl Cluster {
                 versions.push(("faultline".into(), emulator::version(&program)));
                 let settings = Settings {
                     config: plan.config.as_deref(),
+                    nic_profile: plan.nic_profile.as_deref(),
                     control: plan.control.as_deref(),
                     crowded: cores <= (plan.guests + plan.neighbours) * cpus as usize,
                 };

@@ -28,6 +28,8 @@ pub struct Settings<'a> {
     pub config: Option<&'a Path>,
     /// Path of its control socket, if it is not to be beside the other sockets.
     pub control: Option<&'a Path>,
+    /// Profile of NICs that have none in the configuration file.
+    pub nic_profile: Option<&'a str>,
     /// The guests leave no core to the engine.
     pub crowded: bool,
 }
@@ -143,6 +145,9 @@ impl Emulator {
                 command.args(["--poll-time", "20"]);
             }
             None => {}
+        }
+        if let Some(profile) = settings.nic_profile {
+            command.args(["--profile", profile]);
         }
         let control = match settings.control {
             Some(control) => control.to_owned(),

@@ -261,6 +261,7 @@ impl GuestOptions {
             kernel: self.kernel,
             packages: self.packages,
             config: self.config,
+            nic_profile: None,
             control: self.control,
             nic: self.nic,
             profile: emulator::Profile::Quick,

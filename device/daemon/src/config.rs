@@ -179,8 +179,7 @@ impl FromStr for NamedProfile {
     type Err = ConfigError;
 
     fn from_str(name: &str) -> Result<Self, ConfigError> {
-        let is_file = name.contains('/') || name.ends_with(".toml");
-        let profile = match is_file {
+        let profile = match profile::is_path(name) {
             true => None,
             false => Some(profile::by_name(name).map_err(ConfigError::Profile)?),
         };
@@ -404,6 +403,13 @@ impl Config {
     /// Reads the text of a TOML file.
     pub fn from_toml(text: &str) -> Result<Self, Malformed> {
         config_file::parse(text)
+    }
+
+    /// The profile of one of these NICs: its name and its contents.
+    pub(crate) fn profile(&self, nic: &NicEntry) -> Option<(String, Profile)> {
+        let named = nic.settings.profile.as_ref();
+        let NamedProfile { name, profile } = named.or(self.defaults.profile.as_ref())?;
+        Some((name.clone(), profile.clone()?))
     }
 
     /// What the firmware of one of these NICs is told: its settings, and with how many it shares the pauses of a sender.

@@ -113,7 +113,7 @@ impl Server {
         let names: Vec<String> = config.nics.iter().map(|nic| nic.name.clone()).collect();
         let (queue, log) = diagnostic_log::queue(&names);
         engine.log = Some(queue);
-        let control = ControlServer::new(&config.control, handle.clone(), names)?;
+        let control = ControlServer::new(config, handle.clone())?;
         let (end, ends) = unbounded_channel();
         let engine_thread = spawn("engine".to_owned(), &end, move || engine.run())?;
         let mut server = Self {

@@ -50,6 +50,52 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     directory
 }
 
+/// Faults take as long as the profile says, of the file or of the command line.
+#[test]
+fn a_profile_is_that_of_the_file_or_of_the_command_line() {
+    let scenario = |profile: &str| {
+        format!(
+            "profile = {profile:?}\n[[traffic]]\nname = \"writes\"\nop = \"write\"\ncount = 1\nremote = \"on_demand\"\n\
+             [[expect]]\nlatency = {{ of = \"message\", traffic = \"writes\", percentile = 100, min = \"70ms\" }}\n"
+        )
+    };
+    let directory = folder(&[
+        ("slow.toml", &scenario("slow-host")),
+        ("own.toml", &scenario("./profile.toml")),
+        ("none.toml", &scenario("slow-hosts")),
+        ("lost.toml", &scenario("./absent.toml")),
+        ("profile.toml", "[latency]\nfault_service = \"70ms\"\n"),
+    ]);
+    for (arguments, wanted) in [
+        (&["run", "slow.toml"][..], 0),
+        (&["run", "own.toml"], 0),
+        (&["run", "slow.toml", "--profile", "ideal"], 1),
+        (
+            &[
+                "run",
+                "slow.toml",
+                "--profile",
+                "./profile.toml",
+                "--seeds",
+                "1..2",
+            ],
+            0,
+        ),
+        (&["run", "slow.toml", "--profile", "idea"], 2),
+        (&["run", "none.toml"], 2),
+        (&["check", "none.toml"], 2),
+        (&["check", "lost.toml"], 2),
+    ] {
+        let output = run(directory.path(), arguments);
+        let status = output.status.code();
+        assert_eq!(status, Some(wanted), "{arguments:?}: {output:?}");
+    }
+    let error = run(directory.path(), &["run", "none.toml"]).stderr;
+    let error = String::from_utf8(error).unwrap();
+    assert!(error.contains("none.toml:1:11"), "{error}");
+    assert!(error.contains("did you mean `slow-host`?"), "{error}");
+}
+
 #[test]
 fn a_rule_and_its_expectations_decide() {
     let unexpected = LOST_ACK.replace("count = 1 }", "count = 0 }");

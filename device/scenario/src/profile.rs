@@ -87,8 +87,11 @@ pub struct LatencyProfile {
     pub qp_cache_entries: Option<u32>,
     /// Reading the state of another queue pair.
     pub qp_cache_miss: Option<Time>,
-    /// From a fault record to its answer. Only in the simulator: in guests the driver takes its time.
+    /// Time of the service of a page fault. In the simulator: from a fault record to its answer. In other runs, where a driver takes
+    /// its own time: from the fault to its record.
     pub fault_service: Option<Time>,
+    /// How long a requester waits after an RNR NAK, in per cent of the NAK's timer, 100 to 1000.
+    pub rnr_wait_percent: Option<u32>,
 }
 
 macro_rules! limits {
@@ -170,6 +173,11 @@ pub fn embedded(name: &str) -> Option<&'static str> {
     all.find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
+/// True if the name of a profile is the path of a file: it has a slash or ends in `.toml`.
+pub fn is_path(name: &str) -> bool {
+    name.contains('/') || name.ends_with(".toml")
+}
+
 /// A profile that comes with Faultline. The error names those that do.
 pub fn by_name(name: &str) -> Result<Profile, String> {
     let names = || EMBEDDED.iter().map(|(name, _)| *name);
@@ -232,6 +240,12 @@ impl Profile {
                 problems.push(Problem::of_value(latency.key(key), message));
             }
         }
+        if let Some(percent) = self.latency.rnr_wait_percent
+            && !(100..=1000).contains(&percent)
+        {
+            let message = format!("{percent} is out of range: 100 to 1000 is allowed");
+            problems.push(Problem::of_value(latency.key("rnr_wait_percent"), message));
+        }
         problems
     }
 
@@ -272,7 +286,8 @@ impl Profile {
             translation_miss,
             qp_cache_entries,
             qp_cache_miss,
-            ..
+            fault_service,
+            rnr_wait_percent,
         } = self.latency;
         set(&mut config.lookup, translation_miss.map(|time| time.0));
         let Latency {
@@ -280,22 +295,27 @@ impl Profile {
             pcie: of_pcie,
             qp_cache_entries: entries,
             qp_cache_miss: miss,
+            fault_service: service,
+            rnr_wait_percent: rnr_wait,
         } = &mut config.latency;
         set(of_doorbell, doorbell.map(|time| time.0));
         set(of_pcie, pcie.map(|time| time.0));
         set(entries, qp_cache_entries);
         set(miss, qp_cache_miss.map(|time| time.0));
+        set(service, fault_service.map(|time| time.0));
+        set(rnr_wait, rnr_wait_percent);
     }
 }
 
 impl LatencyProfile {
     /// Times that the NIC waits.
-    fn in_nic(&self) -> [(&'static str, Option<Time>); 4] {
+    fn in_nic(&self) -> [(&'static str, Option<Time>); 5] {
         [
             ("doorbell", self.doorbell),
             ("pcie", self.pcie),
             ("translation_miss", self.translation_miss),
             ("qp_cache_miss", self.qp_cache_miss),
+            ("fault_service", self.fault_service),
         ]
     }
 }
@@ -335,10 +355,11 @@ mod tests {
     #[test]
     fn profiles_change_what_they_name() {
         let ideal = config("ideal");
-        assert_eq!(
-            (ideal.lookup, ideal.latency),
-            (Nanos(0), Latency::default())
-        );
+        let no_latency = Latency {
+            fault_service: Nanos(4000),
+            ..Latency::default()
+        };
+        assert_eq!((ideal.lookup, ideal.latency), (Nanos(0), no_latency));
         assert!(ideal.ready_notice && ideal.pitfalls == Pitfalls::default());
         let published = config("connectx-like");
         assert!(published.pitfalls.damming && published.pitfalls.flood);
@@ -346,6 +367,8 @@ mod tests {
         assert_eq!(published.latency.doorbell, Nanos(300));
         assert_eq!(published.latency.qp_cache_entries, 1024);
         assert_eq!(published.lookup, Nanos(500));
+        assert_eq!(published.latency.rnr_wait_percent, 350);
+        assert_eq!(published.latency.fault_service, Nanos(220_000));
         assert!(!config("pinned-only").on_demand);
         let small = config("small");
         assert_eq!((small.limits.max_qp, small.limits.max_faults), (64, 4));

@@ -34,6 +34,11 @@ fn the_schema_is_that_of_the_code() {
 }
 
 #[test]
+fn the_schema_of_profiles_is_that_of_the_code() {
+    compare("profile.schema.json", &schema::profile_text());
+}
+
+#[test]
 fn the_reference_is_that_of_the_code() {
     let text = fs::read_to_string(document("scenarios.md")).expect("the document is readable");
     let begin = text.find(reference::BEGIN).expect("the reference begins") + reference::BEGIN.len();

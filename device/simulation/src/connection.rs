@@ -694,6 +694,7 @@ fn connect(
     for ((index, qp, peer, peer_qp), (own, other)) in ends.into_iter().zip(psns) {
         let host = host(all, index)?;
         let refused = || failed(index, "connection");
+        let limit = host.max_rd_atomic();
         if kind == QPT_UD {
             host.driver
                 .activate(qp.qpn, kind, QKEY)
@@ -703,6 +704,7 @@ fn connect(
         let mut path = Host::path_to(peer, peer_qp.qpn);
         path.path_mtu = mtu_code(traffic.mtu);
         (path.sq_psn, path.rq_psn) = (own, other);
+        path.rd_atomic = path.rd_atomic.min(limit);
         path.timeout = traffic.timeout;
         path.retry_cnt = traffic.retry_count;
         path.rnr_retry = traffic.rnr_retry;

@@ -130,6 +130,14 @@ impl Host {
         Connect::to(gid_of(host), mac_of(host), qpn)
     }
 
+    /// READs and atomics that may be outstanding on a queue pair.
+    pub(crate) fn max_rd_atomic(&self) -> u8 {
+        let state = self.driver.bus.state.borrow();
+        let node = state.nodes.get(self.driver.bus.host);
+        let limit = node.map_or(u32::MAX, |node| node.nic.config().limits.max_rd_atomic);
+        u8::try_from(limit).unwrap_or(u8::MAX)
+    }
+
     /// Registers `len` bytes.
     pub(crate) fn register(&mut self, len: u64, on_demand: bool) -> Result<Buffer, Error> {
         let va = self.next_va;

@@ -8,6 +8,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;
 use faultline_nic::{Nanos, Nic, NicConfig};
 use faultline_scenario::file::Scenario;
+use faultline_scenario::profile::{self, Profile};
 use faultline_scenario::verdict::{Facts, TrafficFact};
 use faultline_simulator::Rng;
 use faultline_telemetry::opcode_name;
@@ -36,8 +37,10 @@ pub type Inspect<'a> = &'a mut dyn FnMut(usize, &mut Nic);
 pub struct Options<'a> {
     /// Instead of the scenario's seed.
     pub seed: Option<u64>,
-    /// Time from a fault record to its answer, unless the scenario says another.
+    /// Time from a fault record to its answer, unless the scenario says another. By default that of the profile.
     pub fault_service: Option<Nanos>,
+    /// Profile of the NICs, instead of the scenario's. Needed if the scenario names a file.
+    pub profile: Option<Profile>,
     /// Keep the lines of the trace.
     pub keep_trace: bool,
     /// Run only the traffic with this index.
@@ -150,6 +153,27 @@ pub fn run(
     Ok(run.results(seed, ending, &counters))
 }
 
+/// The profile of the NICs.
+fn profile_of(scenario: &Scenario, options: &Options<'_>) -> Result<Profile, SimulationError> {
+    let name = match (&options.profile, &scenario.profile) {
+        (Some(profile), _) => return Ok(profile.clone()),
+        (None, None) => return Ok(Profile::default()),
+        (None, Some(name)) => name,
+    };
+    let allowed = match profile::is_path(name) {
+        true => "the file was not read".to_owned(),
+        false => match profile::by_name(name) {
+            Ok(profile) => return Ok(profile),
+            Err(message) => message,
+        },
+    };
+    Err(SimulationError::Value {
+        key: "profile".to_owned(),
+        value: format!("{name:?}"),
+        allowed,
+    })
+}
+
 type CounterValues = Vec<Vec<(&'static str, u64)>>;
 
 impl Run {
@@ -160,7 +184,11 @@ impl Run {
             wire_delay: simulator.wire_delay.nanos(),
             by_reference: simulator.by_reference,
         };
+        let profile = profile_of(scenario, options)?;
         let configure = &mut |config: &mut NicConfig| {
+            profile.apply(config);
+            // The pager takes this time.
+            config.latency.fault_service = Nanos(0);
             config.pitfalls.damming |= simulator.damming;
             config.pitfalls.flood |= simulator.flood;
             if let Some(configure) = &mut options.configure {
@@ -171,7 +199,9 @@ impl Run {
         let trace = Trace::new(options.keep_trace);
         let state = State::new(shape, configure, nothing, trace);
         let state = Rc::new(RefCell::new(state));
-        let service = options.fault_service.unwrap_or(FAULT_SERVICE).0;
+        let of_profile = profile.latency.fault_service.map(|time| time.0);
+        let service = options.fault_service.or(of_profile);
+        let service = service.unwrap_or(FAULT_SERVICE).0;
         let hosts = (0..usize::from(simulator.hosts))
             .map(|host| Host::new(&state, host, simulator, service))
             .collect::<Result<Vec<_>, _>>()?;

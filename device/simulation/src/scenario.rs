@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use faultline_abi::doorbell::Doorbell;
-use faultline_nic::{Diagnostic, Instant, Nanos, Nic};
+use faultline_nic::{Diagnostic, Instant, Nic};
 use faultline_scenario::expectation::Expectation;
 use faultline_scenario::file::Scenario;
 use faultline_scenario::plan::Plan;
@@ -153,7 +153,7 @@ pub fn simulate(
     options: Options<'_>,
 ) -> Result<Outcome, SimulationError> {
     let seed = options.seed.unwrap_or(plan.seed);
-    let fault_service = options.fault_service;
+    let (fault_service, profile) = (options.fault_service, options.profile.clone());
     let plan = Plan {
         seed,
         ..plan.clone()
@@ -169,13 +169,13 @@ pub fn simulate(
     let mut results = run(scenario, options, Rc::clone(&observer) as _)?;
     for expectation in &plan.expectations {
         if let Expectation::Slowdown(slowdown) = &expectation.expectation {
-            take_alone(
-                scenario,
-                seed,
+            let options = Options {
+                seed: Some(seed),
                 fault_service,
-                &slowdown.traffic,
-                &mut results,
-            )?;
+                profile: profile.clone(),
+                ..Options::default()
+            };
+            take_alone(scenario, options, &slowdown.traffic, &mut results)?;
         }
     }
     let observer = observer.borrow();
@@ -195,8 +195,7 @@ pub fn simulate(
 /// Measures how long a traffic takes alone and without rules.
 fn take_alone(
     scenario: &Scenario,
-    seed: u64,
-    fault_service: Option<Nanos>,
+    options: Options<'_>,
     name: &str,
     results: &mut Results,
 ) -> Result<(), SimulationError> {
@@ -206,10 +205,8 @@ fn take_alone(
         return Ok(());
     };
     let options = Options {
-        seed: Some(seed),
-        fault_service,
         only_traffic: Some(index),
-        ..Options::default()
+        ..options
     };
     let alone = run(scenario, options, Rc::new(RefCell::new(Nothing)))?;
     measured.took_alone = alone.facts.traffic.first().and_then(|traffic| traffic.took);

@@ -326,7 +326,7 @@ impl<'a, M: Dma> Context<'a, M> {
         };
         match injected {
             Some(outcome) => self.write_injected_record(eqn, record, outcome),
-            None => self.write_record(eqn, record),
+            None => self.write_new_record(eqn, record),
         }
         self.count(Counter::page_faults);
         self.diagnose(Diagnostic::FaultRaised {

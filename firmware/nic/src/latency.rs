@@ -19,11 +19,21 @@ pub struct Latency {
     pub qp_cache_entries: u32,
     /// Time to read the state of a queue pair that is not in the cache, when it sends or receives.
     pub qp_cache_miss: Nanos,
+    /// From a page fault to its record: what the service of a fault takes beside the driver.
+    pub fault_service: Nanos,
+    /// How long a requester waits after an RNR NAK, in per cent of the NAK's timer; 0: as long as the timer says.
+    pub rnr_wait_percent: u32,
 }
 
 impl Latency {
     pub(crate) fn caches(self) -> bool {
         self.qp_cache_entries > 0 && self.qp_cache_miss.0 > 0
+    }
+
+    /// How long a requester waits after an RNR NAK with this timer. Adapters wait longer than the timer says, never less.
+    pub(crate) fn rnr_wait(self, timer: Nanos) -> Nanos {
+        let percent = u64::from(self.rnr_wait_percent).max(100);
+        Nanos(timer.0.saturating_mul(percent) / 100)
     }
 }
 

@@ -31,11 +31,14 @@ pub struct Programs {
     pub status: i32,
     /// Time for the client.
     pub limit: Duration,
+    /// Profile of the NICs: its name, or the path of a file.
+    pub nic_profile: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Scenario {
     limit: Option<String>,
+    profile: Option<String>,
     guests: Option<Guests>,
     #[serde(default)]
     traffic: Vec<toml::Table>,
@@ -101,6 +104,14 @@ impl Request {
                 self.file.display()
             ),
         };
+        // As the emulator reads it: a slash or the ending `.toml` makes it the path of a file.
+        let nic_profile =
+            scenario
+                .profile
+                .map(|name| match name.contains('/') || name.ends_with(".toml") {
+                    true => folder.join(name).display().to_string(),
+                    false => name,
+                });
         for file in std::iter::once(&script).chain(&self.files) {
             ensure!(file.is_file(), "there is no file {}", file.display());
         }
@@ -109,6 +120,7 @@ impl Request {
             arguments,
             status: i32::from(status),
             limit,
+            nic_profile,
         })
     }
 }
@@ -128,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_program_is_beside_the_file() {
-        let text = "limit = \"20s\"\n[guests]\nscript = \"run.sh\"\narguments = [\"-e\"]\nstatus = 1\n[[rule]]\non = { opcode = \"ACK\" }\n";
+        let text = "limit = \"20s\"\nprofile = \"slow-host\"\n[guests]\nscript = \"run.sh\"\narguments = [\"-e\"]\nstatus = 1\n[[rule]]\non = { opcode = \"ACK\" }\n";
         let (dir, request) = request(text);
         let programs = request.programs().unwrap();
         assert_eq!(
@@ -138,6 +150,7 @@ mod tests {
                 arguments: vec!["-e".to_owned()],
                 status: 1,
                 limit: Duration::from_secs(20),
+                nic_profile: Some("slow-host".to_owned()),
             }
         );
     }

@@ -27,9 +27,13 @@ pub fn run(
         "a scenario needs two guests with the NIC of this project: leave out --guests and --nic"
     );
     let programs = request.programs()?;
+    let plan = &Plan {
+        nic_profile: programs.nic_profile.clone(),
+        ..plan.clone()
+    };
     let dir = workspace.new_run("scenario")?;
     let program = emulator::build(workspace, plan.profile)?;
-    check(&program, request, plan.config.as_deref(), &dir)?;
+    check(&program, request, plan, &dir)?;
     say(format!("logs and artefacts: {}", workspace.shown(&dir)));
     let cluster = Cluster::boot(workspace, plan, &dir)?;
     let mut played = play(&cluster, &program, request, &programs, &|line| {
@@ -46,7 +50,7 @@ pub fn run(
 }
 
 /// Reads the scenario with an emulator that has no guests, so that a mistake in the file is found before guests boot.
-fn check(program: &Path, request: &Request, config: Option<&Path>, dir: &Path) -> Result<()> {
+fn check(program: &Path, request: &Request, plan: &Plan, dir: &Path) -> Result<()> {
     let sockets = tempfile::Builder::new()
         .prefix("lab-")
         .tempdir()
@@ -54,7 +58,8 @@ fn check(program: &Path, request: &Request, config: Option<&Path>, dir: &Path) -
     let logs = dir.join("check");
     std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
     let settings = Settings {
-        config,
+        config: plan.config.as_deref(),
+        nic_profile: plan.nic_profile.as_deref(),
         control: None,
         crowded: false,
     };

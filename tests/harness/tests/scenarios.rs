@@ -28,15 +28,17 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    /// With NICs that have these settings.
+    fn with(config: Config) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let control = ControlSettings {
             socket: Some(directory.path().join("control")),
             ..ControlSettings::default()
         };
-        let config = Config {
-            control,
-            ..Config::default()
-        };
+        let config = Config { control, ..config };
         let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
         Self { fabric, directory }
     }
@@ -314,6 +316,40 @@ fn a_completion_fails_and_a_command_is_refused() {
     assert!(b.nic.pd().is_err());
     assert!(b.nic.pd().is_ok());
     stage.passed();
+}
+
+/// A NIC has its profile from its creation on.
+#[test]
+fn a_scenario_with_another_profile_than_the_nics_is_refused() {
+    let mut config = Config::default();
+    config.set_profile("slow-host".parse().unwrap()).unwrap();
+    let stage = Stage::with(config);
+    let start = |text: &str, profile: Option<&str>| {
+        let body = json!({"name": "a.toml", "text": text, "profile": profile}).to_string();
+        exchange(&stage.socket(), "POST", PATH, &body)
+    };
+    let answer = start("profile = \"small\"", None);
+    assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
+    assert!(
+        answer.contains("slow-host") && answer.contains("--profile small"),
+        "{answer}"
+    );
+    let answer = start("profile = \"smal\"", None);
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("did you mean `small`?"), "{answer}");
+    let answer = start("profile = \"./a.toml\"", None);
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    let slow = Some(include_str!(
+        "../../../device/scenario/src/profiles/slow-host.toml"
+    ));
+    for (text, profile) in [
+        ("profile = \"slow-host\"", None),
+        ("profile = \"./a.toml\"", slow),
+    ] {
+        let answer = start(text, profile);
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        stage.passed();
+    }
 }
 
 #[test]

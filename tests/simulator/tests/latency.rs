@@ -3,8 +3,9 @@
 
 use faultline_abi::cqe;
 use faultline_abi::qp::QPT_RC;
-use faultline_nic::{Latency, Nanos};
-use faultline_simulator::{Pair, World};
+use faultline_abi::wqe as wr;
+use faultline_nic::{Diagnostic, Latency, Nanos};
+use faultline_simulator::{Pager, Pair, Send, World, pager};
 
 const MICROSECOND: u64 = 1000;
 
@@ -82,4 +83,73 @@ fn queue_pairs_that_the_cache_does_not_have_take_time() {
         ..latency
     };
     assert_eq!(added(none, 3, &[0, 1, 2, 0, 1, 2]), 0);
+}
+
+#[test]
+fn the_record_of_a_fault_is_as_late_as_its_service_takes() {
+    const VA: u64 = 0x7f12_3456_0000;
+    for service in [0, 2000 * MICROSECOND] {
+        let mut world = World::with_config(2, 1, |config| {
+            config.latency.fault_service = Nanos(service);
+        });
+        let mut pager = Pager::new(&mut world, 1, 16, 4);
+        pager.register(&mut world, VA, 4096);
+        let mut pair = world.connect(QPT_RC, 4096, |path| path.rnr_retry = 7);
+        let from = pair.mr[0];
+        let write = Send {
+            opcode: wr::WR_WRITE,
+            sges: &[(from.va, 8, from.key)],
+            remote_addr: VA,
+            rkey: pager.regions[0].key,
+            ..Send::default()
+        };
+        let began = world.now();
+        let driver = &mut world.hosts[0].driver;
+        driver.post_send(&mut pair.qp[0], &write);
+        pager::run(&mut world, &mut [&mut pager]);
+        let done = world.completions(0, &mut pair.cq[0]);
+        assert_eq!(done.len(), 1);
+        assert_eq!(done[0].status, cqe::SUCCESS);
+        let [record] = &pager.records[..] else {
+            panic!("{:?}", pager.records);
+        };
+        let late = record.timestamp.get() - began;
+        assert!(
+            (service..service + 100 * MICROSECOND).contains(&late),
+            "{late}"
+        );
+    }
+}
+
+#[test]
+fn a_requester_waits_longer_than_its_rnr_timer() {
+    // Timer 14 is 1.28 ms (IBTA table 45).
+    for (percent, wait) in [(0, 1280), (100, 1280), (350, 4480)] {
+        let mut world = World::with_config(2, 1, |config| {
+            config.latency.rnr_wait_percent = percent;
+        });
+        let mut pair = world.connect(QPT_RC, 4096, |path| path.min_rnr_timer = 14);
+        let from = pair.mr[0];
+        let send = Send {
+            opcode: wr::WR_SEND,
+            sges: &[(from.va, 8, from.key)],
+            ..Send::default()
+        };
+        let driver = &mut world.hosts[0].driver;
+        driver.post_send(&mut pair.qp[0], &send);
+        world.run_for(20 * wait * MICROSECOND / 10);
+        let found = world.with_nic(0, |nic| {
+            let all = std::iter::from_fn(|| nic.poll_diagnostic());
+            let naks = all.filter_map(|(at, diagnostic)| match diagnostic {
+                Diagnostic::RnrNakReceived { delay, .. } => Some((at.0, delay.0)),
+                _ => None,
+            });
+            naks.collect::<Vec<_>>()
+        });
+        let [(first, delay), (second, _)] = found[..] else {
+            panic!("{percent}: {found:?}");
+        };
+        assert_eq!(delay, wait * MICROSECOND, "{percent}");
+        assert!(second - first >= wait * MICROSECOND, "{percent}");
+    }
 }

@@ -44,6 +44,9 @@ struct Run {
     /// Seed of all random numbers, instead of that of the file.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Profile of the NICs, instead of that of the file: the name of one that comes with Faultline, or the path of a file.
+    #[arg(long, value_name = "NAME|FILE")]
+    profile: Option<String>,
     /// Try all these seeds, both ends included, and print those that fail.
     #[arg(long, value_name = "A..B", conflicts_with_all = ["seed", "until", "verbose"])]
     seeds: Option<seeds::Seeds>,
@@ -93,7 +96,7 @@ impl Check {
     fn run(&self) -> anyhow::Result<ExitCode> {
         let mut status = ExitCode::SUCCESS;
         for path in &self.files {
-            match load(path, None) {
+            match load(path, None, None) {
                 Ok(loaded) => print_text(&format!("{}: no problem\n", loaded.name))?,
                 Err(failure) => {
                     complain(&failure);
@@ -137,13 +140,14 @@ impl Run {
     }
 
     fn run_one(&self, path: &Path) -> Result<Ran, Failure> {
-        let loaded = load(path, self.until.as_ref())?;
+        let loaded = load(path, self.until.as_ref(), self.profile.as_deref())?;
         let mut states = Vec::new();
         let mut inspect =
             |index: usize, nic: &mut faultline_nic::Nic| states.push(dump(index, nic));
         let mut options = Options {
             seed: self.seed,
             keep_trace: self.verbose,
+            profile: loaded.profile.clone(),
             ..Options::default()
         };
         if self.until.is_some() {
@@ -176,8 +180,8 @@ impl Run {
 
     /// Tries all seeds. Returns true if none fails.
     fn search(&self, path: &Path, seeds: &seeds::Seeds) -> Result<bool, Failure> {
-        let loaded = load(path, None)?;
-        let found = seeds.try_all(&loaded.scenario, &loaded.plan);
+        let loaded = load(path, None, self.profile.as_deref())?;
+        let found = seeds.try_all(&loaded);
         let found = found.with_context(|| loaded.name.clone())?;
         if self.json {
             let json = serde_json::json!({

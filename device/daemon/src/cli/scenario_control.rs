@@ -1,10 +1,11 @@
 //! `faultline ctl scenario`: a scenario on the NICs of a running process.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use faultline::control::scenario::{ScenarioStart, ScenarioView, Signal, VerdictView};
+use faultline_scenario as scenario;
 use hyper::Method;
 
 use super::client::Client;
@@ -15,7 +16,7 @@ const PATH: &str = "/v1/scenario";
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ScenarioCommand {
-    /// Start a scenario. Its traffic, programs and profile are not used: the guests run their own.
+    /// Start a scenario. Its traffic and programs are not used: the guests run their own. The NICs must have its profile.
     Start {
         /// The scenario's file; -: standard input.
         file: PathBuf,
@@ -38,9 +39,11 @@ impl ScenarioCommand {
     pub(crate) fn run(self, client: &Client, json: bool) -> anyhow::Result<()> {
         match self {
             Self::Start { file, seed } => {
+                let text = read(&file)?;
                 let start = ScenarioStart {
                     name: file.display().to_string(),
-                    text: read(&file)?,
+                    profile: profile_text(&file, &text)?,
+                    text,
                     seed,
                 };
                 let view: ScenarioView = client.send(Method::POST, PATH, &start)?;
@@ -63,7 +66,7 @@ impl ScenarioCommand {
     }
 }
 
-fn read(file: &PathBuf) -> anyhow::Result<String> {
+fn read(file: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     match file.as_os_str() == "-" {
         true => std::io::stdin().read_to_string(&mut text).map(drop),
@@ -71,6 +74,19 @@ fn read(file: &PathBuf) -> anyhow::Result<String> {
     }
     .with_context(|| format!("can't read {}", file.display()))?;
     Ok(text)
+}
+
+/// The text of the profile that a scenario names by its path. What else is wrong in the file, the server says.
+fn profile_text(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
+    let named = scenario::read::read("", text).ok();
+    let named = named.and_then(|scenario| scenario.profile);
+    let Some(name) = named.filter(|name| scenario::profile::is_path(name)) else {
+        return Ok(None);
+    };
+    let path = file.parent().unwrap_or(Path::new("")).join(name);
+    let profile = std::fs::read_to_string(&path);
+    let profile = profile.with_context(|| format!("can't read {}", path.display()))?;
+    Ok(Some(profile))
 }
 
 fn seconds(ns: u64) -> String {

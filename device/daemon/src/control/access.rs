@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use faultline_ports::PortId;
+use faultline_scenario::profile::Profile;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::error::ApiError;
+use crate::config::Config;
 use crate::engine::{Engine, EngineHandle};
 
 /// Largest number of closures that wait for the engine, and so the largest number that one pass executes.
@@ -21,12 +23,17 @@ pub(crate) struct Access {
     engine: EngineHandle,
     /// Names of the NICs, by port.
     pub(crate) names: Arc<[String]>,
+    /// Names and contents of the profiles of the NICs, by port.
+    pub(crate) profiles: Arc<[Option<(String, Profile)>]>,
     permits: Arc<Semaphore>,
 }
 
 impl Access {
-    pub(crate) fn new(engine: EngineHandle, names: Vec<String>) -> Self {
+    pub(crate) fn new(engine: EngineHandle, config: &Config) -> Self {
+        let nics = config.nics.iter();
+        let names: Vec<String> = nics.clone().map(|nic| nic.name.clone()).collect();
         Self {
+            profiles: nics.map(|nic| config.profile(nic)).collect(),
             engine,
             names: names.into(),
             permits: Arc::new(Semaphore::new(IN_ENGINE)),

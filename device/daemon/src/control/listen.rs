@@ -23,7 +23,8 @@ use tokio::time::{sleep, timeout};
 use super::access::Access;
 use super::api;
 use super::guard::{self, Guard};
-use crate::control_config::{self, ControlConfigError, ControlSettings};
+use crate::config::Config;
+use crate::control_config::{self, ControlConfigError};
 use crate::engine::EngineHandle;
 
 /// Largest number of connections of a listener at a time; further clients wait.
@@ -75,10 +76,10 @@ pub struct ControlServer {
 impl ControlServer {
     /// Creates the sockets. `None` if none is configured. The server ends when the sender is dropped.
     pub(crate) fn new(
-        settings: &ControlSettings,
+        config: &Config,
         engine: EngineHandle,
-        names: Vec<String>,
     ) -> Result<Option<(Self, oneshot::Sender<()>)>, ControlError> {
+        let settings = &config.control;
         let unix = match &settings.socket {
             Some(path) => Some(listen_unix(path.clone())?),
             None => None,
@@ -98,7 +99,7 @@ impl ControlServer {
         let server = Self {
             unix,
             tcp,
-            access: Access::new(engine, names),
+            access: Access::new(engine, config),
             stopped,
         };
         Ok(Some((server, stop)))

@@ -3,7 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use faultline_scenario::file::Scenario;
 use faultline_scenario::problem::Problems;
+use faultline_scenario::profile::{self, is_path};
 use faultline_scenario::read::read;
 use faultline_scenario::rules::Fired;
 use faultline_scenario::verdict::Check;
@@ -30,6 +32,9 @@ pub struct ScenarioStart {
     /// Seed instead of the file's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// The text of the profile (TOML), if the file names one by its path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
 }
 
 /// A name to signal.
@@ -124,7 +129,34 @@ async fn show(State(access): State<Access>, _: NoQuery) -> Result<Json<ScenarioV
     view.map(Json).ok_or_else(none_runs)
 }
 
-/// Starts a scenario on the NICs of the process. Its simulated hosts, traffic, programs and profile are not used.
+/// Refuses a scenario whose profile is not that of all NICs: a NIC has its profile from its creation on.
+fn check_profile(access: &Access, scenario: &Scenario, text: Option<&str>) -> Result<(), ApiError> {
+    let Some(name) = &scenario.profile else {
+        return Ok(());
+    };
+    let wanted = match text {
+        Some(text) if is_path(name) => profile::read(name, text).map_err(|p| p.draw(false)),
+        None if is_path(name) => Err(format!(
+            "profile = {name:?} is the path of a file: give its text in \"profile\""
+        )),
+        _ => profile::by_name(name),
+    };
+    let wanted = wanted.map_err(ApiError::bad)?;
+    for (nic, profile) in access.names.iter().zip(access.profiles.iter()) {
+        let found = match profile {
+            Some((_, profile)) if *profile == wanted => continue,
+            Some((name, _)) => format!("{name:?}"),
+            None => "none".to_owned(),
+        };
+        return Err(ApiError::conflict(format!(
+            "the scenario needs NICs with the profile {name:?}, but that of NIC {nic} is {found}: start faultline serve with --profile {name}"
+        )));
+    }
+    Ok(())
+}
+
+/// Starts a scenario on the NICs of the process, which must have its profile. Its simulated hosts, traffic and programs are not
+/// used.
 #[utoipa::path(post, path = "/v1/scenario", tag = "scenario", operation_id = "start_scenario",
     request_body = ScenarioStart,
     responses((status = 200, body = ScenarioView), (status = "4XX", body = ErrorBody)))]
@@ -135,6 +167,7 @@ async fn start(
 ) -> Result<Json<ScenarioView>, ApiError> {
     let wrong = |problems: Problems| ApiError::bad(problems.draw(false));
     let mut scenario = read(&file.name, &file.text).map_err(wrong)?;
+    check_profile(&access, &scenario, file.profile.as_deref())?;
     scenario.seed = file.seed.unwrap_or(scenario.seed);
     let plan = scenario
         .plan(&access.names)

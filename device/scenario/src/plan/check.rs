@@ -4,6 +4,7 @@ use faultline_nic::Nanos;
 
 use super::names::Names;
 use crate::problem::{Path, Problem};
+use crate::profile;
 use crate::value::{Range, Time};
 
 /// Longest time in a file.
@@ -50,6 +51,15 @@ impl<'a> Checker<'a> {
         );
         let problem = Problem::of_value(path, message).with_suggestion(given, allowed);
         self.problems.push(problem);
+    }
+
+    /// The name of a profile that comes with Faultline. The caller reads one that is a file.
+    pub(super) fn profile(&mut self, path: Path, given: Option<&str>) {
+        let known = |name: &str| profile::is_path(name) || profile::embedded(name).is_some();
+        if let Some(name) = given.filter(|name| !known(name)) {
+            let names = profile::EMBEDDED.iter().map(|(name, _)| *name).collect();
+            self.unknown(path, "profile", name, names);
+        }
     }
 
     /// Index of a NIC: by its name, else `nicN`.

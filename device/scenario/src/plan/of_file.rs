@@ -15,6 +15,7 @@ impl Scenario {
     pub fn plan(&self, nics: &[String]) -> Result<Plan, Vec<Problem>> {
         let mut checker = Checker::new(nics);
         let root = Path::root();
+        checker.profile(root.key("profile"), self.profile.as_deref());
         let limit = checker.duration(root.key("limit"), self.limit);
         let rules = self.rules.iter().enumerate();
         let rules = rules

@@ -59,18 +59,30 @@ impl<M: Dma> Context<'_, M> {
             Outcome::Drop => return,
             Outcome::Delay(by) => {
                 let late = Delayed::FaultRecord(record);
+                let by = Nanos(by.0.saturating_add(self.core.config.latency.fault_service.0));
                 if self.core.delay(self.now, by, late).is_ok() {
                     return;
                 }
             }
-            Outcome::Duplicate => self.write_record(eqn, record),
+            Outcome::Duplicate => self.write_new_record(eqn, record),
             Outcome::Corrupt => {
                 let next = record.va.get().wrapping_add(1 << PAGE_SHIFT);
                 record.va = U64::new(next);
             }
             Outcome::Fail(_) | Outcome::Report | Outcome::Overrun => {}
         }
-        self.write_record(eqn, record);
+        self.write_new_record(eqn, record);
+    }
+
+    /// Writes the record of a new fault, after the time that the model of latency has for the service of faults.
+    #[inline]
+    pub(crate) fn write_new_record(&mut self, eqn: u32, record: Eqe) {
+        let service = self.core.config.latency.fault_service;
+        let late = Delayed::FaultRecord(record);
+        // Without room for delayed things, the record comes early.
+        if service.0 == 0 || self.core.delay(self.now, service, late).is_err() {
+            self.write_record(eqn, record);
+        }
     }
 
     /// Answers a fault that was just raised as failed. Its queue pair is called in the next turn, because it does not

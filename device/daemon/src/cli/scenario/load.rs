@@ -8,6 +8,7 @@ use faultline_scenario::action::{Action, Nothing};
 use faultline_scenario::file::{Rule, Scenario};
 use faultline_scenario::plan::Plan;
 use faultline_scenario::problem::Problems;
+use faultline_scenario::profile::{self, Profile};
 use faultline_scenario::read::read;
 use faultline_scenario::trigger::Trigger;
 use faultline_scenario::value::Range;
@@ -40,6 +41,8 @@ pub(super) struct Loaded {
     pub(super) name: String,
     pub(super) scenario: Scenario,
     pub(super) plan: Plan,
+    /// The profile of the NICs, of the file or of the command line.
+    pub(super) profile: Option<Profile>,
 }
 
 /// Why a scenario has no result.
@@ -56,8 +59,25 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Reads a file. With `until`, the scenario ends at what this trigger matches.
-pub(super) fn load(path: &Path, until: Option<&Until>) -> Result<Loaded, Failure> {
+/// Reads a profile. A relative path begins at `folder`.
+fn load_profile(name: &str, folder: &Path) -> Result<Profile, Failure> {
+    if !profile::is_path(name) {
+        let profile = profile::by_name(name);
+        return profile.map_err(|message| Failure::Other(anyhow::anyhow!(message)));
+    }
+    let path = folder.join(name);
+    let shown = path.display().to_string();
+    let text = fs::read_to_string(&path);
+    let text = text.with_context(|| format!("can't read the profile {shown}"))?;
+    profile::read(&shown, &text).map_err(|problems| Failure::Wrong(Box::new(problems)))
+}
+
+/// Reads a file. With `until`, the scenario ends at what this trigger matches. `profile` replaces that of the file.
+pub(super) fn load(
+    path: &Path,
+    until: Option<&Until>,
+    profile: Option<&str>,
+) -> Result<Loaded, Failure> {
     let name = path.display().to_string();
     let text = fs::read_to_string(path).with_context(|| format!("can't read {name}"))?;
     let wrong = |problems| Failure::Wrong(Box::new(problems));
@@ -77,10 +97,17 @@ pub(super) fn load(path: &Path, until: Option<&Until>) -> Result<Loaded, Failure
             anyhow::anyhow!("{UNTIL}: {}", said.collect::<Vec<_>>().join("; "))
         })?;
     }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let profile = match (profile, &scenario.profile) {
+        (Some(name), _) => Some(load_profile(name, Path::new(""))?),
+        (None, Some(name)) => Some(load_profile(name, folder)?),
+        (None, None) => None,
+    };
     Ok(Loaded {
         name,
         scenario,
         plan,
+        profile,
     })
 }
 

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{available_parallelism, scope};
 
 use anyhow::bail;
-use faultline_scenario::file::Scenario;
-use faultline_scenario::plan::Plan;
 use faultline_scenario::value::Range;
 use faultline_simulation::{Options, SimulationError, simulate};
+
+use super::load::Loaded;
 
 /// Most seeds of one search.
 const MAX_SEEDS: u64 = 1_000_000;
@@ -51,7 +51,7 @@ impl Seeds {
     }
 
     /// Runs the scenario with each seed, on all processors. Returns those that fail, in ascending order.
-    pub(super) fn try_all(self, scenario: &Scenario, plan: &Plan) -> anyhow::Result<Vec<Failed>> {
+    pub(super) fn try_all(self, loaded: &Loaded) -> anyhow::Result<Vec<Failed>> {
         let next = AtomicU64::new(0);
         let is_impossible = AtomicBool::new(false);
         let found: Mutex<(Vec<Failed>, Option<SimulationError>)> = Mutex::default();
@@ -62,7 +62,7 @@ impl Seeds {
                     return;
                 }
                 let seed = self.0.first.saturating_add(number);
-                let result = try_one(scenario, plan, seed);
+                let result = try_one(loaded, seed);
                 let Ok(mut found) = found.lock() else {
                     return;
                 };
@@ -120,12 +120,13 @@ impl Seeds {
 }
 
 /// Runs the scenario with a seed.
-fn try_one(scenario: &Scenario, plan: &Plan, seed: u64) -> Result<Option<Failed>, SimulationError> {
+fn try_one(loaded: &Loaded, seed: u64) -> Result<Option<Failed>, SimulationError> {
     let options = Options {
         seed: Some(seed),
+        profile: loaded.profile.clone(),
         ..Options::default()
     };
-    let outcome = simulate(scenario, plan, options)?;
+    let outcome = simulate(&loaded.scenario, &loaded.plan, options)?;
     let checks = outcome.verdict.checks.iter().filter(|check| !check.passed);
     let reasons = checks.map(|check| {
         format!(

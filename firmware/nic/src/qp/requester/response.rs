@@ -173,7 +173,7 @@ impl Requester {
         psn: Psn,
         timer: u8,
     ) -> Result<(), Failure> {
-        let delay = Nanos(rnr_timer_ns(timer));
+        let delay = cx.core.config.latency.rnr_wait(Nanos(rnr_timer_ns(timer)));
         cx.diagnose(Diagnostic::RnrNakReceived {
             qpn: qp.number,
             psn: psn.get(),
