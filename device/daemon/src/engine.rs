@@ -9,7 +9,7 @@
 //! After `poll_time` without work the engine sleeps on an eventfd. [`crate::sleep`] describes why no wake-up is lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
@@ -26,7 +26,7 @@ use crate::diagnostic_log::{self, DiagnosticQueue};
 use crate::durable::{FlushWorker, Flushed};
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
-use crate::scenario::RunningScenario;
+use crate::scenario::{EndedScenario, RunningScenario};
 use crate::sleep::{self, Processor, Sleeper};
 
 /// Limits of one turn of a NIC, after which the engine polls doorbells and the next NIC: packets, and approximate bytes.
@@ -171,6 +171,12 @@ pub struct Engine {
     /// For diagnostics that are logged.
     pub(crate) log: Option<DiagnosticQueue>,
     pub(crate) scenario: Option<Box<RunningScenario>>,
+    /// A scenario that its action `end` has ended, until its verdict is taken.
+    pub(crate) ended_scenario: Option<Box<EndedScenario>>,
+    /// The control server has paused the engine.
+    paused_by_request: bool,
+    /// Remains of devices that actions have reset, which threads are freeing.
+    pub(crate) resets_in_work: Arc<AtomicUsize>,
     stopped: bool,
 }
 
@@ -204,6 +210,9 @@ impl Engine {
             stats: EngineStats::default(),
             log: None,
             scenario: None,
+            ended_scenario: None,
+            paused_by_request: false,
+            resets_in_work: Arc::default(),
             stopped: false,
         };
         for (id, nic) in config.nics.iter().enumerate() {
@@ -298,13 +307,24 @@ impl Engine {
 
     /// Stops the device clock and all NICs. Requests are executed as before, and the heartbeat continues.
     pub(crate) fn pause(&mut self) {
+        self.paused_by_request = true;
         self.clock.stop();
     }
 
-    /// Ends a pause.
+    /// Ends a pause of [`Engine::pause`]. One of a scenario goes on.
     pub(crate) fn resume(&mut self) {
-        self.clock.resume();
-        self.ring_held_kicks();
+        self.paused_by_request = false;
+        self.resume_unless_paused();
+    }
+
+    /// Lets the NICs go on, unless the control server or a scenario has paused them.
+    pub(crate) fn resume_unless_paused(&mut self) {
+        let scenario = self.scenario.as_ref();
+        let by_scenario = scenario.is_some_and(|scenario| scenario.pause_until.is_some());
+        if !self.paused_by_request && !by_scenario && self.clock.is_stopped() {
+            self.clock.resume();
+            self.ring_held_kicks();
+        }
     }
 
     /// Resets a device by request, as the RESET bit of the control register does. The result is to be dropped outside of the
@@ -347,6 +367,7 @@ impl Engine {
         self.take_diagnostics();
         if self.scenario.is_some() {
             worked |= self.run_scenario(now);
+            self.end_scenario_if_due();
         }
         self.pass_began = worked.then_some(now);
         if let (before, Some(steps)) = before {
@@ -396,6 +417,9 @@ impl Engine {
             let lost = port.nic.take_lost_diagnostics();
             if lost > 0 {
                 port.lost_diagnostics += lost;
+                if let Some(scenario) = &mut self.scenario {
+                    scenario.rules.lost_diagnostics(id, lost);
+                }
                 self.recorder.lost_diagnostics(number(id), lost);
             }
         }
@@ -549,10 +573,12 @@ impl Engine {
             true => None,
             false => Some(self.switch.forward(from, frame.src(), frame.dst())),
         };
-        let to = match route {
-            Some(Route::To(to)) => number(to),
-            Some(Route::Flood | Route::Forged) | None => FrameEvent::NOBODY,
+        // The trace shows a frame that its receiver does not get as one without a receiver.
+        let receiver = match route {
+            Some(Route::To(to)) if self.passes_receiver(from, to, now, frame) => Some(to),
+            _ => None,
         };
+        let to = receiver.map_or(FrameEvent::NOBODY, number);
         let sender = self
             .ports
             .get(from)
@@ -560,10 +586,13 @@ impl Engine {
         self.recorder.frame(now, number(from), sender, to, frame);
         match route {
             None => 0,
-            Some(Route::To(to)) => self.deliver(from, to, now, frame),
+            Some(Route::To(_)) => receiver.map_or(0, |to| self.deliver(from, to, now, frame)),
             Some(Route::Flood) => (0..self.ports.len())
                 .filter(|to| *to != from)
-                .map(|to| self.deliver(from, to, now, frame))
+                .map(|to| match self.passes_receiver(from, to, now, frame) {
+                    true => self.deliver(from, to, now, frame),
+                    false => 0,
+                })
                 .sum(),
             Some(Route::Forged) => {
                 if let Some(port) = self.ports.get_mut(from) {
@@ -574,18 +603,20 @@ impl Engine {
         }
     }
 
-    fn deliver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> u64 {
+    /// Returns true if the port of a receiver accepts a frame, and no rule takes it.
+    #[inline]
+    fn passes_receiver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> bool {
         let is_dropped = |port: &mut NicPort| {
             !port.bus_master
                 || !port.nic.is_link_up()
                 || !port.nic.accepts(frame.dst())
                 || port.link.drops(Direction::Rx, frame)
         };
-        if self.ports.get_mut(to).is_none_or(is_dropped)
-            || self.scenario.is_some() && self.rules_take_received(from, to, now, frame)
-        {
-            return 0;
-        }
+        let is_dropped = self.ports.get_mut(to).is_none_or(is_dropped);
+        !is_dropped && (self.scenario.is_none() || !self.rules_take_received(from, to, now, frame))
+    }
+
+    fn deliver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> u64 {
         let (Some(sender), Some(ram)) = (self.rams.get(from), self.rams.get(to)) else {
             return 0;
         };

@@ -4,7 +4,7 @@
 
 use faultline_nic::{FrameKind, Instant, Nanos, TxFrame};
 use faultline_ports::PortId;
-use faultline_scenario::rules::{HeldFrame, PacketFacts, Rules};
+use faultline_scenario::rules::{Fired, HeldFrame, PacketFacts, Rules};
 use faultline_scenario::trigger::Direction;
 use faultline_scenario::verdict::Verdict;
 
@@ -26,6 +26,13 @@ pub(crate) struct StoppedScenario {
     /// From start to stop.
     pub(crate) time: Nanos,
     pub(crate) verdict: Verdict,
+}
+
+/// A scenario that its action `end` has ended.
+#[derive(Debug)]
+pub(crate) struct EndedScenario {
+    pub(crate) stopped: StoppedScenario,
+    pub(crate) fired: Vec<Fired>,
 }
 
 impl RunningScenario {

@@ -1,5 +1,7 @@
 //! What the engine does for the scenario that runs.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use faultline_abi::admin::Counter;
@@ -14,7 +16,10 @@ use faultline_wire::packet::parse_trusted;
 
 use crate::engine::Engine;
 use crate::port::NicPort;
-use crate::scenario::{RunningScenario, StoppedScenario};
+use crate::scenario::{EndedScenario, RunningScenario, StoppedScenario};
+
+/// Most resets by actions whose objects are being freed, each by a thread.
+const MAX_RESETS_IN_WORK: usize = 8;
 
 impl Engine {
     /// Lets rules take a frame that a NIC sends. Returns true if they have.
@@ -129,19 +134,30 @@ impl Engine {
             CallerRequest::Speed(mbps) => port.link.set_speed(mbps),
             CallerRequest::Mtu(mtu) => port.link.set_mtu(mtu),
             CallerRequest::Reset => {
+                let in_work = Arc::clone(&self.resets_in_work);
+                if in_work.load(Ordering::Relaxed) >= MAX_RESETS_IN_WORK {
+                    return Err(format!(
+                        "the device was not reset: the objects of {MAX_RESETS_IN_WORK} resets before are still being freed"
+                    ));
+                }
                 let remains = self.reset_device(nic);
+                in_work.fetch_add(1, Ordering::Relaxed);
                 // Freeing them may take long.
-                std::thread::spawn(move || drop(remains));
+                std::thread::spawn(move || {
+                    drop(remains);
+                    in_work.fetch_sub(1, Ordering::Relaxed);
+                });
             }
             CallerRequest::Remove => port.remove(),
             CallerRequest::Pause(time) => {
-                self.pause();
+                self.clock.stop();
                 let until = self.clock.real() + time;
                 if let Some(scenario) = &mut self.scenario {
-                    scenario.pause_until = Some(until);
+                    let before = scenario.pause_until.unwrap_or(until);
+                    scenario.pause_until = Some(until.max(before));
                 }
             }
-            // The rules note it; who started the scenario sees it.
+            // The rules note it, and the pass ends the scenario.
             CallerRequest::End => {}
         }
         Ok(())
@@ -157,7 +173,7 @@ impl Engine {
             if let Some(scenario) = &mut self.scenario {
                 scenario.pause_until = None;
             }
-            self.resume();
+            self.resume_unless_paused();
         }
     }
 
@@ -224,7 +240,7 @@ impl Engine {
 
     /// Starts a scenario. Returns false if another one runs.
     pub(crate) fn start_scenario(&mut self, name: String, plan: Plan) -> bool {
-        if self.scenario.is_some() {
+        if self.scenario.is_some() || self.ended_scenario.is_some() {
             return false;
         }
         let nics = self.ports.iter().map(|port| &port.nic);
@@ -237,8 +253,28 @@ impl Engine {
         true
     }
 
-    /// Ends the scenario: what its actions have changed is as before, and what rules have kept is passed.
+    /// Ends the scenario if its action `end` has taken place. The verdict waits for the request to stop.
+    pub(crate) fn end_scenario_if_due(&mut self) {
+        let scenario = self.scenario.as_ref();
+        let Some(scenario) = scenario.filter(|scenario| scenario.rules.has_ended()) else {
+            return;
+        };
+        let fired = scenario.rules.fired();
+        if let Some(stopped) = self.stop_running() {
+            self.ended_scenario = Some(Box::new(EndedScenario { stopped, fired }));
+        }
+    }
+
+    /// Ends the scenario, unless it has ended. Returns what has come of it.
     pub(crate) fn stop_scenario(&mut self) -> Option<StoppedScenario> {
+        match self.ended_scenario.take() {
+            Some(ended) => Some(ended.stopped),
+            None => self.stop_running(),
+        }
+    }
+
+    /// Ends the scenario: what its actions have changed is as before, and what rules have kept is passed.
+    fn stop_running(&mut self) -> Option<StoppedScenario> {
         let now = self.now();
         let scenario = self.scenario.as_mut()?;
         let ended = Nanos(now.0.saturating_sub(scenario.rules.start().0));
@@ -263,9 +299,7 @@ impl Engine {
         self.rules()?.stop();
         self.run_scenario(now);
         let scenario = self.scenario.take()?;
-        if scenario.pause_until.is_some() {
-            self.resume();
-        }
+        self.resume_unless_paused();
         Some(StoppedScenario {
             name: scenario.name,
             time: ended,

@@ -41,7 +41,7 @@ pub enum Action {
     // On the NIC.
     /// The port goes down, and up again.
     PortDown(PortDown),
-    /// The port reports another speed.
+    /// The port has another speed. On a running daemon it only reports it; in the simulator, frames take as long as it says.
     Speed(Speed),
     /// The port drops packets that are longer, without their Ethernet header.
     Mtu(Mtu),
@@ -55,7 +55,7 @@ pub enum Action {
     Remove(Nothing),
     /// All NICs of the process stand still, with the device clock.
     Pause(For),
-    /// All outstanding faults fail.
+    /// All outstanding faults fail, as if the driver had not answered them in time.
     FailFaults(Nothing),
     /// Fault records are kept in the device for a time.
     HoldFaults(For),

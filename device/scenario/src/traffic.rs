@@ -72,6 +72,9 @@ pub struct Traffic {
     /// NIC of the responder; may be the same.
     #[serde(default = "nic1")]
     pub to: String,
+    /// Name of the process that owns the queue pairs, for rules with `process`: 1 to 15 bytes. By default the kernel owns them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
     /// Transport service.
     #[serde(default)]
     pub service: Service,

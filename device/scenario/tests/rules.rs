@@ -1,7 +1,9 @@
 //! The rules of a plan, asked and answered by hand.
 
 use faultline_abi::doorbell::{self, Doorbell};
-use faultline_nic::{Diagnostic, Injection, Instant, Nanos, Nic, NicConfig, Outcome, Point, State};
+use faultline_nic::{
+    CommandQueue, Diagnostic, Injection, Instant, Nanos, Nic, NicConfig, Outcome, Point, State,
+};
 use faultline_scenario::action::{Action, Evict, For, Nothing, Number, PortDown};
 use faultline_scenario::plan::*;
 use faultline_scenario::rules::{
@@ -389,21 +391,21 @@ fn what_happens_inside_a_nic_is_an_entry_of_its_table() {
     let mut rules = start(vec![anywhere, of_second], Vec::new());
     let first = added(&mut rules);
     let places: Vec<usize> = first.iter().map(|(nic, _)| *nic).collect();
-    assert_eq!(places, [0, 1]);
-    assert!(first.iter().all(|(_, injection)| {
+    assert_eq!(places, [0, 1, 1]);
+    let injection = first[2].1;
+    assert!(injection.filter.listed && injection.outcome == Outcome::Report);
+    assert!(first[..2].iter().all(|(_, injection)| {
         injection.outcome == Outcome::Drop && injection.times == 1 && injection.filter.qpn.is_none()
     }));
     for (nic, qpn) in [(0, 3), (0, 4), (1, 5)] {
         connect(&mut rules, nic, qpn);
     }
-    assert_eq!(added(&mut rules), []);
+    assert_eq!(requests(&mut rules), []);
     connect(&mut rules, 1, 6);
-    let second = added(&mut rules);
-    let [(1, injection)] = second[..] else {
-        panic!("{second:?}");
-    };
-    assert_eq!(injection.filter.qpn, Some(6));
-    assert_eq!(injection.outcome, Outcome::Report);
+    assert_eq!(
+        requests(&mut rules),
+        [(1, NicRequest::AddInjectionPair(1, 6))]
+    );
     // It has an effect.
     let injected = Diagnostic::Injected {
         id: injection.id,
@@ -524,6 +526,61 @@ fn what_connections_cause_is_bounded() {
     }
     assert!(requests(&mut rules).len() < 5000);
     assert!(rules.problems().len() <= 64);
+}
+
+/// The number of a destroyed queue pair may get another owner.
+#[test]
+fn an_entry_forgets_queue_pairs_that_are_gone() {
+    let point = Thing::Point(Point::Completion, None);
+    let mut of_first = rule(point, Effect::Inject(Outcome::Drop), EACH);
+    of_first.conditions.connection = Some(0);
+    of_first.nic = Some(0);
+    let mut rules = start(vec![of_first], Vec::new());
+    requests(&mut rules);
+    connect(&mut rules, 0, 7);
+    connect(&mut rules, 0, 8);
+    let list = |add: fn(u32, u32) -> NicRequest| (0, add(0, 7));
+    assert_eq!(requests(&mut rules), [list(NicRequest::AddInjectionPair)]);
+    let destroyed = Diagnostic::Command {
+        queue: CommandQueue::Admin,
+        opcode: faultline_abi::admin::DESTROY_QP,
+        status: 0,
+        object: 7,
+    };
+    rules.diagnostic(Instant(0), 0, &destroyed, &nic());
+    assert_eq!(
+        requests(&mut rules),
+        [list(NicRequest::RemoveInjectionPair)]
+    );
+    connect(&mut rules, 0, 7);
+    assert_eq!(requests(&mut rules), [], "it is another connection");
+}
+
+/// What two actions have changed is undone when both have ended.
+#[test]
+fn actions_that_overlap_end_together() {
+    let down = |ms| {
+        Action::PortDown(PortDown {
+            time: Some(Time::from_millis(ms)),
+            move_gid: false,
+        })
+    };
+    let mut rules = start(Vec::new(), vec![at(1, down(10)), at(5, down(20))]);
+    let mut ups = Vec::new();
+    while let Some(now) = rules.next_deadline() {
+        rules.advance(now);
+        let up = NicRequest::Caller(CallerRequest::Link(true));
+        let all = requests(&mut rules).into_iter();
+        ups.extend(all.filter(|(_, request)| *request == up).map(|_| now.0));
+    }
+    assert_eq!(ups, [25_000_000]);
+}
+
+#[test]
+fn lost_diagnostics_fail_a_run() {
+    let mut rules = start(Vec::new(), Vec::new());
+    rules.lost_diagnostics(1, 3);
+    assert!(rules.problems()[0].contains("NIC 1: 3 diagnostics"));
 }
 
 /// The first CQ of a device has the number 0.

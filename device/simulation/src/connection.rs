@@ -30,6 +30,8 @@ pub(crate) struct Flow {
     pub hosts: [usize; 2],
     /// Their completion queues.
     pub cqs: [Cq; 2],
+    /// Their user contexts; 0: the kernel.
+    uctxs: [u32; 2],
 }
 
 /// A message whose completion has not been read.
@@ -198,6 +200,14 @@ impl Flow {
             traffic.depth,
             shape.first_receives().saturating_add(traffic.depth),
         ];
+        let mut uctxs = [0; 2];
+        if let Some(process) = &traffic.process {
+            for (uctx, index) in uctxs.iter_mut().zip(hosts) {
+                let host = host(all, index)?;
+                let context = host.driver.alloc_uctx_of(process);
+                *uctx = context.map_err(failed(index, "user context"))?;
+            }
+        }
         let mut create = |index: usize, each: u32| {
             let entries = each.saturating_mul(traffic.connections).max(1);
             let log_depth = entries.next_power_of_two().ilog2().max(4);
@@ -217,6 +227,7 @@ impl Flow {
             traffic: traffic.clone(),
             hosts,
             cqs,
+            uctxs,
         })
     }
 
@@ -243,14 +254,14 @@ impl Connection {
         let mut qps = Vec::new();
         let mut buffers = Vec::new();
         let memories = [traffic.local, traffic.remote];
-        let sides = flow.hosts.iter().zip(&flow.cqs);
-        for ((&index, cq), (memory, stride)) in sides.zip(memories.into_iter().zip(shape.strides()))
-        {
+        let sides = flow.hosts.iter().zip(&flow.cqs).zip(flow.uctxs);
+        let memories = memories.into_iter().zip(shape.strides());
+        for (((&index, cq), uctx), (memory, stride)) in sides.zip(memories) {
             let host = host(all, index)?;
             let config = QpConfig {
                 kind: shape.kind(),
                 pd: host.pd,
-                uctx: 0,
+                uctx,
                 send_cqn: cq.cqn,
                 recv_cqn: cq.cqn,
                 srqn: None,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use faultline_abi::doorbell::Doorbell;
-use faultline_nic::{Diagnostic, Instant, Nic};
+use faultline_nic::{Diagnostic, Instant, Nanos, Nic};
 use faultline_scenario::trigger::Direction;
 use faultline_simulator::Memory;
 use faultline_wire::packet::RoceHeader;
@@ -63,6 +63,10 @@ pub enum Operation {
     MoveGids,
     /// The port drops longer packets, without their Ethernet header; `None`: no limit of its own.
     Mtu(Option<u16>),
+    /// The port has this speed in Mb/s; `None`: frames take no time beside that of the wire.
+    Speed(Option<u32>),
+    /// All NICs and their clock stand still for so long, while the software of the hosts goes on.
+    Pause(Nanos),
     /// The device is reset without the driver's knowledge.
     Reset,
     /// The device is removed.
@@ -109,6 +113,9 @@ pub trait Observer {
 
     /// A NIC reports something.
     fn diagnostic(&mut self, _now: Instant, _nic: usize, _diagnostic: &Diagnostic, _device: &Nic) {}
+
+    /// Diagnostics of a NIC were lost.
+    fn lost_diagnostics(&mut self, _nic: usize, _lost: u64) {}
 
     /// The next operation on a NIC.
     fn next_operation(&mut self, _now: Instant) -> Option<(usize, Operation)> {

@@ -290,13 +290,20 @@ impl Run {
         }
     }
 
+    /// The clock of the hosts, which goes on while the NICs are paused.
     fn now(&self) -> u64 {
-        self.state.borrow().now
+        let state = self.state.borrow();
+        state.now.saturating_add(state.paused)
     }
 
-    /// Virtual time since the start.
+    /// Time of the hosts since the start.
     fn since_start(&self) -> u64 {
         self.now().saturating_sub(self.start)
+    }
+
+    /// Device time.
+    fn device_now(&self) -> u64 {
+        self.state.borrow().now
     }
 
     /// Lets everything happen until the end.
@@ -324,10 +331,11 @@ impl Run {
             if is_finished && !self.connections.is_empty() {
                 return Ok(Ending::Finished);
             }
-            if self.now() >= end {
+            if self.device_now() >= end {
                 return Ok(self.at_limit(is_finished));
             }
-            let software = self.next_at();
+            let paused = self.state.borrow().paused;
+            let software = self.next_at().map(|at| at.saturating_sub(paused));
             let until = software.unwrap_or(u64::MAX).min(end);
             let step = self.state.borrow_mut().step(until);
             if step == Step::Done {

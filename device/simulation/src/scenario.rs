@@ -99,6 +99,12 @@ impl Observer for RunningRules {
         }
     }
 
+    fn lost_diagnostics(&mut self, nic: usize, lost: u64) {
+        if let Some(rules) = &mut self.rules {
+            rules.lost_diagnostics(nic, lost);
+        }
+    }
+
     fn next_operation(&mut self, _: Instant) -> Option<(usize, Operation)> {
         let rules = self.rules.as_mut()?;
         loop {
@@ -109,11 +115,10 @@ impl Observer for RunningRules {
                 NicRequest::Caller(CallerRequest::Mtu(mtu)) => Operation::Mtu(mtu),
                 NicRequest::Caller(CallerRequest::Reset) => Operation::Reset,
                 NicRequest::Caller(CallerRequest::Remove) => Operation::Remove,
-                // The rules themselves remember the end. A simulated wire has no speed, and in virtual time a pause of
-                // everything takes no time.
-                NicRequest::Caller(
-                    CallerRequest::End | CallerRequest::Speed(_) | CallerRequest::Pause(_),
-                ) => continue,
+                NicRequest::Caller(CallerRequest::Speed(mbps)) => Operation::Speed(mbps),
+                NicRequest::Caller(CallerRequest::Pause(time)) => Operation::Pause(time),
+                // The rules themselves remember the end.
+                NicRequest::Caller(CallerRequest::End) => continue,
                 request => Operation::Nic(Box::new(|nic, now, memory| {
                     request.carry_out(nic, now, memory).map(drop)
                 })),

@@ -33,12 +33,25 @@ pub(crate) struct Node {
     mtu: Option<u16>,
     /// The device has been removed.
     is_removed: bool,
+    /// Speed of the port in Mb/s; `None`: frames take no time beside that of the wire.
+    speed: Option<u32>,
+    /// When the port has sent its last frame.
+    sends_until: u64,
 }
 
 impl Node {
     /// True if frames pass the port.
     fn has_link(&self) -> bool {
         self.nic.is_link_up() && !self.is_removed
+    }
+
+    /// When the port has sent a frame, behind those before it.
+    fn send_at(&mut self, now: u64, bytes: usize) -> u64 {
+        let mbps = u64::from(self.speed.unwrap_or(0));
+        let bits = (bytes as u64).saturating_mul(8000);
+        let takes = bits.checked_div(mbps).unwrap_or(0);
+        self.sends_until = self.sends_until.max(now).saturating_add(takes);
+        self.sends_until
     }
 
     /// True if the port drops a frame because of its length.
@@ -102,7 +115,10 @@ pub(crate) enum Step {
 }
 
 pub(crate) struct State {
+    /// The device clock.
     pub now: u64,
+    /// How long the device clock has stood still: the clock of the hosts is so much later.
+    pub paused: u64,
     /// The traffic began at this time.
     pub start: u64,
     /// Steps and frames at the present instant.
@@ -164,10 +180,13 @@ impl State {
                 interrupts: 0,
                 mtu: None,
                 is_removed: false,
+                speed: None,
+                sends_until: 0,
             }
         };
         Self {
             now: 0,
+            paused: 0,
             start: 0,
             steps: 0,
             nodes: (0..usize::from(shape.hosts)).map(&mut node).collect(),
@@ -284,7 +303,7 @@ impl State {
                 sent = true;
                 self.deliver(nic, &bytes, Some((&frame, &memory)));
             } else if passes {
-                self.add_later(self.wire_delay, Later::Frame { from: nic, bytes });
+                self.send(nic, bytes);
             }
             sent |= self.after_frame(nic);
         }
@@ -297,6 +316,20 @@ impl State {
         let operated = self.operate();
         let passed = self.pass_taken_frames();
         operated || passed
+    }
+
+    /// A frame goes to the wire.
+    fn send(&mut self, nic: usize, bytes: Vec<u8>) {
+        let wire_delay = if self.by_reference {
+            0
+        } else {
+            self.wire_delay
+        };
+        let now = self.now;
+        let node = self.nodes.get_mut(nic);
+        let sent = node.map_or(now, |node| node.send_at(now, bytes.len()));
+        let delay = sent.saturating_sub(now).saturating_add(wire_delay);
+        self.add_later(delay, Later::Frame { from: nic, bytes });
     }
 
     fn can_send(&self, nic: usize, frame: &[u8]) -> bool {
@@ -384,14 +417,7 @@ impl State {
                 return false;
             }
             match dir {
-                Direction::Tx if self.can_send(nic, &bytes) => {
-                    let delay = if self.by_reference {
-                        0
-                    } else {
-                        self.wire_delay
-                    };
-                    self.add_later(delay, Later::Frame { from: nic, bytes });
-                }
+                Direction::Tx if self.can_send(nic, &bytes) => self.send(nic, bytes),
                 Direction::Tx => {}
                 Direction::Rx => {
                     let now = Instant(self.now);
@@ -451,6 +477,12 @@ impl State {
         {
             self.note_diagnostic(nic, &diagnostic);
         }
+        let node = self.nodes.get_mut(nic);
+        let lost = node.map_or(0, |node| node.nic.take_lost_diagnostics());
+        if lost > 0 {
+            let observer = Rc::clone(&self.observer);
+            observer.borrow_mut().lost_diagnostics(nic, lost);
+        }
     }
 
     fn note_diagnostic(&mut self, nic: usize, diagnostic: &Diagnostic) {
@@ -499,6 +531,19 @@ impl State {
                 Operation::Mtu(mtu) => {
                     node.mtu = mtu;
                     "MTU changed"
+                }
+                Operation::Speed(Some(_)) if self.by_reference => {
+                    let problem = "frames that are delivered by reference have no speed: leave out `by_reference` or `speed`";
+                    observer.borrow_mut().note_problem(problem.to_owned());
+                    continue;
+                }
+                Operation::Speed(mbps) => {
+                    node.speed = mbps;
+                    "speed changed"
+                }
+                Operation::Pause(time) => {
+                    self.paused = self.paused.saturating_add(time.0);
+                    "paused"
                 }
                 Operation::Reset => {
                     node.nic.reset(now);

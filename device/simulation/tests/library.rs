@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use faultline_nic::Nanos;
+use faultline_scenario::expectation::Expectation;
 use faultline_scenario::file::Scenario;
 use faultline_scenario::negation::opposites;
 use faultline_scenario::read::load;
@@ -136,6 +137,32 @@ fn each_rule_and_each_action_is_needed() {
             let check = &outcome.verdict.checks[index];
             assert!(!check.passed && !outcome.passed(), "{name}: {check:?}");
         }
+    }
+}
+
+/// What the attackers of a story cost their victim is theirs: without them, nothing is slower.
+#[test]
+fn a_victim_without_attackers_loses_nothing() {
+    let mut stories = stories();
+    stories.retain(|file| file.name.starts_with("husky_"));
+    assert!(stories.len() >= 5);
+    for File { name, mut scenario } in stories {
+        scenario.traffic.retain(|traffic| traffic.name == "victim");
+        scenario.rules.clear();
+        let of_victim = |expectation: &Expectation| match expectation {
+            Expectation::Slowdown(slowdown) => slowdown.min.is_some() && slowdown.max.is_some(),
+            _ => false,
+        };
+        assert!(scenario.expectations.iter().any(of_victim), "{name}");
+        scenario.expectations.retain(of_victim);
+        for expectation in &mut scenario.expectations {
+            if let Expectation::Slowdown(slowdown) = expectation {
+                assert!(slowdown.min > Some(1.1), "{name} measures no loss");
+                (slowdown.min, slowdown.max) = (Some(1.0), Some(1.0));
+            }
+        }
+        let outcome = outcome(&name, &scenario);
+        assert!(outcome.passed(), "{name}: {:?}", failures(&outcome));
     }
 }
 

@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
 use crate::eq::Ticket;
+use crate::inspect::CompletionQueueInfo;
 use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::{Instant, Nanos};
@@ -76,6 +77,18 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
+    /// What an operator sees of it.
+    pub(crate) fn info(&self, cqn: u32) -> CompletionQueueInfo {
+        CompletionQueueInfo {
+            cqn,
+            context: self.uctx,
+            eqn: self.eqn,
+            written: self.producer,
+            read: self.consumer,
+            failed: self.failed,
+        }
+    }
+
     /// An empty queue.
     pub(crate) fn new(ring: Ring, uctx: u32, eqn: u32) -> Self {
         Self {

@@ -6,6 +6,7 @@ use faultline_abi::event::Eqe;
 use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
+use crate::inspect::EventQueueInfo;
 use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::Instant;
@@ -48,6 +49,18 @@ pub(crate) struct Eq {
 const MAX_OVERFLOW: usize = 1 << 16;
 
 impl Eq {
+    /// What an operator sees of it.
+    pub(crate) fn info(&self, eqn: u32) -> EventQueueInfo {
+        EventQueueInfo {
+            eqn,
+            vector: self.vector,
+            written: self.producer,
+            read: self.consumer,
+            armed: self.armed,
+            waiting: self.waiting.len().saturating_add(self.overflow.len()),
+        }
+    }
+
     /// An empty queue, not armed.
     pub(crate) fn new(ring: Ring, vector: u16) -> Self {
         Self {

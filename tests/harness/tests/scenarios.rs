@@ -318,6 +318,128 @@ fn a_completion_fails_and_a_command_is_refused() {
     stage.passed();
 }
 
+/// No rule acts after the end, and the verdict waits.
+#[test]
+fn an_end_ends_the_run() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    stage.start(
+        r#"
+        [[rule]]
+        on = { dir = "tx", opcode = "SEND" }
+        do = { count = {} }
+        fired = 1
+        [[rule]]
+        nic = "a"
+        on = { completion = "SUCCESS" }
+        do = { end = {} }
+        [[at]]
+        nic = "b"
+        time = "0s"
+        do = { mtu = { bytes = 500 } }
+        "#,
+    );
+    send(&mut a, &mut b, 100);
+    let begun = Instant::now();
+    while !stage.show().ended {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+    // Longer than the MTU of the scenario: it is as before.
+    send(&mut a, &mut b, 2000);
+    let started = exchange(
+        &stage.socket(),
+        "POST",
+        PATH,
+        r#"{"name": "b", "text": ""}"#,
+    );
+    assert!(started.starts_with("HTTP/1.1 409 "), "{started}");
+    assert_eq!(stage.show().rules[0].fired, 1);
+    stage.passed();
+}
+
+/// The control API's pause and that of a scenario do not end each other.
+#[test]
+fn a_pause_of_the_scenario_does_not_end_one_of_the_api() {
+    let stage = Stage::new();
+    let (_a, _b) = stage.nodes();
+    let paused = |paused: bool| {
+        let body = json!({"paused": paused}).to_string();
+        request(&stage.socket(), "PUT", "/v1/engine", &body)
+    };
+    let is_paused = || {
+        let engine = request(&stage.socket(), "GET", "/v1/engine", "");
+        engine.contains("\"paused\":true")
+    };
+    stage.start("[[at]]\ntime = \"0s\"\ndo = { pause = { for = \"10s\" } }\nnic = \"a\"\n");
+    let begun = Instant::now();
+    while !is_paused() {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+    paused(true);
+    paused(false);
+    assert!(is_paused(), "the scenario has paused it for 10 s");
+    paused(true);
+    stage.passed();
+    assert!(is_paused(), "the API has paused it");
+    paused(false);
+    assert!(!is_paused());
+}
+
+/// A connection that is older than the scenario is known by its number, and a rule of its process matches.
+#[test]
+fn rules_know_connections_that_exist() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    connect(&qa, &qb, &impatient()).unwrap();
+    let mut exchange = |a: &mut Node, b: &mut Node| {
+        a.buf.fill_pattern(0, 100, 7);
+        qb.post_recv(1, &[b.mr.sge(0, 100)]).unwrap();
+        let sges = [a.mr.sge(0, 100)];
+        qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
+        b.good_completion();
+        a.good_completion();
+    };
+    exchange(&mut a, &mut b);
+    stage.start(
+        r#"
+        [[rule]]
+        nic = "a"
+        on = { dir = "tx", opcode = "SEND", psn = 0, iter = 1 }
+        do = { count = {} }
+        fired = 1
+        "#,
+    );
+    exchange(&mut a, &mut b);
+    exchange(&mut a, &mut b);
+    stage.passed();
+}
+
+#[test]
+fn the_example_with_a_signal_passes_and_fails_without_it() {
+    let stage = Stage::new();
+    let (_a, _b) = stage.nodes();
+    let text = include_str!("../../scenarios/examples/signal.toml");
+    stage.start(text);
+    let verdict = stage.stop();
+    assert!(verdict.checks.iter().all(|check| !check.passed));
+    stage.start(text);
+    let path = format!("{PATH}/signals");
+    request(&stage.socket(), "POST", &path, r#"{"name": "now"}"#);
+    let event = |view: &ScenarioView| view.rules[0].fired == 1;
+    assert!(event(&stage.show()));
+    let link = || request(&stage.socket(), "GET", "/v1/nics/a/link", "");
+    let begun = Instant::now();
+    while !link().contains(r#""up":false"#) {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+    // The event is written in a pass after that.
+    while link().contains(r#""up":false"#) {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+    stage.passed();
+}
+
 /// A NIC has its profile from its creation on.
 #[test]
 fn a_scenario_with_another_profile_than_the_nics_is_refused() {

@@ -560,6 +560,15 @@ impl<B: Bus> Driver<B> {
         Ok(self.command(ALLOC_UCTX, 0, &())?.handle.get())
     }
 
+    /// Allocates a user context of a process with this name, of which the first 16 bytes are told.
+    pub fn alloc_uctx_of(&mut self, process: &str) -> Result<u32> {
+        let mut body = AllocUctx::default();
+        for (to, from) in body.comm.iter_mut().zip(process.bytes()) {
+            *to = from;
+        }
+        Ok(self.command(ALLOC_UCTX, 0, &body)?.handle.get())
+    }
+
     /// Allocates a protection domain of the kernel.
     pub fn alloc_pd(&mut self) -> Result<u32> {
         self.alloc_pd_of(0)

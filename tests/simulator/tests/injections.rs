@@ -580,7 +580,7 @@ fn commands_keep_their_order() {
     assert_eq!(done.first(), Some(&0));
     assert!(faults.world.now() >= 3 * MS);
     faults.world.with_nic(1, |nic| {
-        let used = nic.injections()[0];
+        let used = nic.injections()[0].clone();
         assert_eq!((used.matches, used.effects), (3, 3));
     });
 }

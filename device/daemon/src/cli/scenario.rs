@@ -14,7 +14,8 @@ use faultline_simulation::{Options, simulate};
 
 use super::{print, print_text};
 use load::{Failure, Ran, Until, load};
-use report::{dump, json_of, junit_of, text_of};
+use quick_junit::TestSuite;
+use report::{dump, json_of, junit_of, suite_of, suite_of_failure, suite_of_seeds, text_of};
 
 /// Exit status if a file can't be read or simulated.
 const UNREADABLE: u8 = 2;
@@ -73,13 +74,17 @@ struct Check {
     files: Vec<PathBuf>,
 }
 
+/// Why a file has no result.
+fn words(failure: &Failure, styled: bool) -> String {
+    match failure {
+        Failure::Wrong(problems) => problems.draw(styled),
+        Failure::Other(error) => format!("Error: {error:#}"),
+    }
+}
+
 /// Prints why a file has no result.
 fn complain(failure: &Failure) {
-    let text = match failure {
-        Failure::Wrong(problems) => problems.draw(std::io::stderr().is_terminal()),
-        Failure::Other(error) => format!("Error: {error:#}"),
-    };
-    eprintln!("{text}");
+    eprintln!("{}", words(failure, std::io::stderr().is_terminal()));
 }
 
 impl Command {
@@ -111,14 +116,14 @@ impl Check {
 impl Run {
     fn run(&self) -> anyhow::Result<ExitCode> {
         let mut status = 0;
-        let mut finished = Vec::new();
+        let mut suites = Vec::new();
         for path in &self.files {
             let result = match &self.seeds {
-                Some(seeds) => self.search(path, seeds),
+                Some(seeds) => self.search(path, seeds, &mut suites),
                 None => self.run_one(path).and_then(|ran| {
                     let passed = ran.outcome.passed();
                     self.show(&ran)?;
-                    finished.push(ran);
+                    suites.push(suite_of(&ran));
                     Ok(passed)
                 }),
             };
@@ -127,13 +132,15 @@ impl Run {
                 Ok(false) => status = status.max(1),
                 Err(failure) => {
                     complain(&failure);
+                    let name = path.display().to_string();
+                    suites.push(suite_of_failure(&name, words(&failure, false)));
                     status = UNREADABLE;
                 }
             }
         }
         if let Some(path) = &self.junit {
             let shown = path.display();
-            let xml = junit_of(&finished)?;
+            let xml = junit_of(suites)?;
             fs::write(path, xml).with_context(|| format!("can't write {shown}"))?;
         }
         Ok(ExitCode::from(status))
@@ -179,10 +186,16 @@ impl Run {
     }
 
     /// Tries all seeds. Returns true if none fails.
-    fn search(&self, path: &Path, seeds: &seeds::Seeds) -> Result<bool, Failure> {
+    fn search(
+        &self,
+        path: &Path,
+        seeds: &seeds::Seeds,
+        suites: &mut Vec<TestSuite>,
+    ) -> Result<bool, Failure> {
         let loaded = load(path, None, self.profile.as_deref())?;
         let found = seeds.try_all(&loaded);
         let found = found.with_context(|| loaded.name.clone())?;
+        suites.push(suite_of_seeds(&loaded.name, &found));
         if self.json {
             let json = serde_json::json!({
                 "file": loaded.name,

@@ -19,7 +19,7 @@ use super::error::ApiError;
 use super::extract::{Body, NoQuery};
 use super::view::ErrorBody;
 use crate::engine::Engine;
-use crate::scenario::StoppedScenario;
+use crate::scenario::{EndedScenario, StoppedScenario};
 
 /// A scenario to start.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -63,7 +63,7 @@ pub struct ScenarioView {
     pub name: String,
     /// Nanoseconds of the device clock since its start.
     pub running_ns: u64,
-    /// The action `end` has ended the run.
+    /// The action `end` has ended the run: its rules do nothing more, and DELETE returns the verdict.
     pub ended: bool,
     /// Rules, then timed actions, in the order of the file.
     pub rules: Vec<RuleView>,
@@ -110,6 +110,16 @@ fn none_runs() -> ApiError {
 }
 
 fn view(engine: &Engine) -> Option<ScenarioView> {
+    if let Some(ended) = &engine.ended_scenario {
+        let EndedScenario { stopped, fired } = &**ended;
+        return Some(ScenarioView {
+            name: stopped.name.clone(),
+            running_ns: stopped.time.0,
+            ended: true,
+            rules: fired.iter().map(RuleView::from).collect(),
+            problems: stopped.verdict.problems.clone(),
+        });
+    }
     let running = engine.scenario.as_ref()?;
     let rules = &running.rules;
     Some(ScenarioView {
@@ -182,7 +192,7 @@ async fn start(
         (_, view) => {
             let name = view.map(|view| view.name).unwrap_or_default();
             Err(ApiError::conflict(format!(
-                "scenario {name:?} runs: stop it first (DELETE /v1/scenario)"
+                "scenario {name:?} runs, or has ended and its verdict was not read: stop it first (DELETE /v1/scenario)"
             )))
         }
     }

@@ -14,7 +14,7 @@ pub(crate) const MAX_TIME: Time = Time::from_millis(24 * 3600 * 1000);
 #[derive(Debug)]
 pub(super) struct Checker<'a> {
     /// Names of the NICs of the process.
-    nics: &'a [String],
+    pub(super) nics: &'a [String],
     pub(super) problems: Vec<Problem>,
 }
 

@@ -2,9 +2,12 @@
 
 use super::check::Checker;
 use super::effects::{self, action_name};
+use faultline_nic::injection::MAX_INJECTIONS;
+
 use super::things::Kind;
-use super::{Plan, PlannedRule, PlannedTime};
+use super::{Plan, PlannedExpectation, PlannedRule, PlannedTime, Thing};
 use crate::action::Action;
+use crate::expectation::Expectation;
 use crate::file::{Rule, Scenario, Timed};
 use crate::problem::{Path, Problem};
 use crate::value::Range;
@@ -26,13 +29,14 @@ impl Scenario {
             .map(|(index, timed)| checker.timed(index, timed, self))
             .collect();
         let expectations = self.expectations.iter().enumerate();
-        let expectations = expectations
+        let expectations: Vec<_> = expectations
             .map(|(index, expectation)| {
                 let path = root.key("expect").index(index);
                 checker.expectation(&path, expectation, &self.traffic)
             })
             .collect();
         checker.simulated(self);
+        checker.entries(&rules, &expectations);
         if !checker.problems.is_empty() {
             return Err(checker.problems);
         }
@@ -55,7 +59,45 @@ impl Scenario {
     }
 }
 
+/// Most repetitions of a timed action.
+const MAX_REPETITIONS: u64 = 1_000_000;
+
 impl Checker<'_> {
+    /// Refuses more rules and expectations than the injection table of a NIC has entries.
+    fn entries(&mut self, rules: &[Option<PlannedRule>], expectations: &[PlannedExpectation]) {
+        let rules = rules.iter().enumerate().filter_map(|(index, rule)| {
+            let rule = rule.as_ref()?;
+            let is_inside = matches!(rule.thing, Thing::Point(..));
+            is_inside.then(|| (Path::root().key("rule").index(index), rule.nic))
+        });
+        let expectations = expectations.iter().enumerate();
+        let expectations = expectations.filter_map(|(index, planned)| {
+            let is_inside = matches!(
+                planned.expectation,
+                Expectation::Completion(_) | Expectation::Event(_)
+            );
+            is_inside.then(|| (Path::root().key("expect").index(index), planned.nic))
+        });
+        let mut of_nic = vec![0_usize; self.nics.len()];
+        let mut wrong = Vec::new();
+        for (path, only) in rules.chain(expectations) {
+            for (nic, count) in of_nic.iter_mut().enumerate() {
+                if only.is_none_or(|only| only == nic) {
+                    *count = count.saturating_add(1);
+                }
+            }
+            if of_nic.iter().any(|count| *count > MAX_INJECTIONS) {
+                wrong.push(path);
+            }
+        }
+        if let Some(path) = wrong.into_iter().next() {
+            let message = format!(
+                "a NIC has room for {MAX_INJECTIONS} rules for faults, completions, events, commands, look-ups and requests, and expectations of completions and events: this is one more"
+            );
+            self.wrong_value(path, message);
+        }
+    }
+
     fn rule(&mut self, index: usize, rule: &Rule) -> Option<PlannedRule> {
         let path = Path::root().key("rule").index(index);
         let nic = self.nic(path.key("nic"), rule.nic.as_deref());
@@ -112,6 +154,15 @@ impl Checker<'_> {
         let every = timed
             .every
             .map(|every| self.duration(path.key("every"), every));
+        let left = scenario.limit.nanos().saturating_sub(timed.time.nanos());
+        let repetitions = every.map_or(0, |every| left.checked_div(every.0).unwrap_or(0));
+        let repetitions = repetitions.min(timed.times.unwrap_or(u64::MAX));
+        if repetitions > MAX_REPETITIONS {
+            let message = format!(
+                "the action takes place {repetitions} times until the limit of the run: at most {MAX_REPETITIONS} are possible, so give a longer period, `times`, or a shorter `limit`"
+            );
+            self.wrong_value(path.key("every"), message);
+        }
         if every.is_some() && matches!(timed.action, Action::End(_)) {
             let message = "the run ends once: `every` has no meaning";
             self.wrong_key(path.key("every"), message);

@@ -11,14 +11,18 @@ use crate::value::Range;
 const MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
 /// Most hosts.
 const MAX_HOSTS: u8 = 8;
-/// Longest message of a NIC.
-const MAX_SIZE: u64 = 1 << 30;
+/// Longest message.
+const MAX_SIZE: u64 = 16 << 20;
 /// Most messages of a connection.
 const MAX_COUNT: u64 = 1_000_000;
-/// Most work requests in a queue of a NIC.
-const MAX_DEPTH: u64 = 1 << 15;
-/// Most connections of one table of traffic.
+/// Most messages that are outstanding on a connection.
+const MAX_DEPTH: u64 = 1024;
+/// Most receives that are posted at the beginning.
+const MAX_RECEIVES: u64 = 4096;
+/// Most connections, of one table of traffic and of all.
 const MAX_CONNECTIONS: u64 = 4096;
+/// Most messages of all traffic: the latency of each is kept.
+const MAX_MESSAGES: u64 = 4_000_000;
 
 impl Checker<'_> {
     pub(super) fn simulated(&mut self, scenario: &Scenario) {
@@ -32,6 +36,7 @@ impl Checker<'_> {
             }
             self.traffic(&path, traffic, scenario.simulator.hosts);
         }
+        self.sums(&scenario.traffic);
         if let Some(guests) = scenario
             .guests
             .as_ref()
@@ -39,6 +44,31 @@ impl Checker<'_> {
         {
             let path = Path::root().key("guests").key("script");
             self.wrong_value(path, format!("{:?} is no path of a script", guests.script));
+        }
+    }
+
+    /// Refuses more connections or messages in all traffic than can be simulated, at the traffic that goes beyond.
+    fn sums(&mut self, traffic: &[Traffic]) {
+        let (mut connections, mut messages) = (0_u64, 0_u64);
+        for (index, traffic) in traffic.iter().enumerate() {
+            let path = Path::root().key("traffic").index(index);
+            let (own, count) = (u64::from(traffic.connections), u64::from(traffic.count));
+            let sums = (connections, messages);
+            connections = connections.saturating_add(own);
+            messages = messages.saturating_add(own.saturating_mul(count));
+            if own <= MAX_CONNECTIONS && sums.0 <= MAX_CONNECTIONS && connections > MAX_CONNECTIONS
+            {
+                let message = format!(
+                    "all traffic together has {connections} connections until here: at most {MAX_CONNECTIONS} are possible"
+                );
+                self.wrong_value(path.key("connections"), message);
+            }
+            if count <= MAX_COUNT && sums.1 <= MAX_MESSAGES && messages > MAX_MESSAGES {
+                let message = format!(
+                    "all traffic together has {messages} messages until here, counted over all connections: at most {MAX_MESSAGES} are possible"
+                );
+                self.wrong_value(path.key("count"), message);
+            }
         }
     }
 
@@ -78,7 +108,7 @@ impl Checker<'_> {
             }
         }
         let numbers = [
-            ("size", u64::from(traffic.size), range(0, MAX_SIZE)),
+            ("size", u64::from(traffic.size), range(1, MAX_SIZE)),
             ("count", traffic.count.into(), range(1, MAX_COUNT)),
             ("depth", traffic.depth.into(), range(1, MAX_DEPTH)),
             (
@@ -96,7 +126,7 @@ impl Checker<'_> {
             self.limits(path.key(key), value, allowed);
         }
         let receives = traffic.receives.map(u64::from);
-        self.optional_limits(path.key("receives"), receives, range(0, MAX_DEPTH));
+        self.optional_limits(path.key("receives"), receives, range(0, MAX_RECEIVES));
         if !MTUS.contains(&traffic.mtu) {
             let allowed = MTUS.map(|mtu| mtu.to_string());
             let allowed = in_quotes(&allowed.each_ref().map(String::as_str));
@@ -113,6 +143,12 @@ impl Checker<'_> {
                 self.time(path.key(key), time);
             }
         }
+        if let Some(name) = &traffic.process
+            && !(1..=15).contains(&name.len())
+        {
+            let message = format!("{name:?} is no name of a process: it must have 1 to 15 bytes");
+            self.wrong_value(path.key("process"), message);
+        }
         if let Some(policy) = &traffic.fault_policy {
             self.name(path.key("fault_policy"), &names::FAULT_POLICIES, policy);
         }
@@ -121,6 +157,15 @@ impl Checker<'_> {
 
     /// Refuses operations that the service does not have (IBTA table 36).
     fn operation(&mut self, path: &Path, traffic: &Traffic) {
+        let is_atomic = matches!(traffic.op, Operation::FetchAdd | Operation::CompareSwap);
+        if is_atomic && traffic.size != 8 {
+            let message = format!("{}: atomics have 8 bytes", traffic.size);
+            self.wrong_value(path.key("size"), message);
+        }
+        if is_atomic && traffic.sges != 1 {
+            let message = format!("{}: atomics have one scatter/gather entry", traffic.sges);
+            self.wrong_value(path.key("sges"), message);
+        }
         let allowed: &[(&str, Operation)] = match traffic.service {
             Service::Rc => return,
             Service::Uc => &[

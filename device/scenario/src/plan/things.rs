@@ -364,8 +364,14 @@ impl Checker<'_> {
     }
 
     pub(super) fn diagnostic_kind(&mut self, path: Path, name: &str) -> Option<DiagnosticKind> {
-        let number = self.name(path, &names::DIAGNOSTICS, name)?;
-        DiagnosticKind::ALL.get(usize::from(number)).copied()
+        let number = self.name(path.clone(), &names::DIAGNOSTICS, name)?;
+        let kind = DiagnosticKind::ALL.get(usize::from(number)).copied();
+        if kind == Some(DiagnosticKind::Injected) {
+            let message = "a rule can't match the effects of rules: the key `fired` of the rule says how often it acts";
+            self.wrong_value(path, message);
+            return None;
+        }
+        kind
     }
 
     /// `any`, or a name. `None`: unknown.

@@ -4,10 +4,50 @@ use faultline_nic::{FaultPolicy, Instant};
 
 use super::request::{CallerRequest as Caller, NicRequest as Nic, Pages, Subject};
 use super::schedule::Due;
+use super::view::NicView;
 use super::{NEVER, Rules};
 use crate::action::{Action, Evict};
 
+/// An action that lasts. What several of them have changed is undone when the last one ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lasting {
+    PortDown,
+    Speed,
+    Mtu,
+    HoldFaults,
+    FillFaults,
+    Lookup,
+}
+
+impl Lasting {
+    /// Number of kinds.
+    pub(super) const COUNT: usize = 6;
+}
+
 impl Rules {
+    /// An action that lasts has ended.
+    pub(super) fn end_lasting(&mut self, nic: usize, lasting: Lasting) {
+        let Some(view) = self.nics.get_mut(nic) else {
+            return;
+        };
+        let Some(count) = view.lasting.get_mut(lasting as usize) else {
+            return;
+        };
+        *count = count.saturating_sub(1);
+        if *count > 0 {
+            return;
+        }
+        let request = match lasting {
+            Lasting::PortDown => Nic::Caller(Caller::Link(view.was_up)),
+            Lasting::Speed => Nic::Caller(Caller::Speed(None)),
+            Lasting::Mtu => Nic::Caller(Caller::Mtu(None)),
+            Lasting::HoldFaults => Nic::HoldFaults(false),
+            Lasting::FillFaults => Nic::FillFaults(false),
+            Lasting::Lookup => Nic::Lookup(view.lookup),
+        };
+        self.request(nic, request);
+    }
+
     /// Does an action that is not a change of what has matched.
     pub(super) fn act(&mut self, now: Instant, nic: usize, action: &Action, subject: Subject) {
         let view = self.nics.get(nic);
@@ -36,16 +76,16 @@ impl Rules {
                 let at = down.time.map_or(NEVER, |time| now + time.0);
                 (
                     Some(Nic::Caller(Caller::Link(false))),
-                    Some((at, Nic::Caller(Caller::Link(true)))),
+                    Some((at, Lasting::PortDown)),
                 )
             }
             Action::Speed(speed) => (
                 Some(Nic::Caller(Caller::Speed(Some(speed.mbps)))),
-                Some((NEVER, Nic::Caller(Caller::Speed(None)))),
+                Some((NEVER, Lasting::Speed)),
             ),
             Action::Mtu(mtu) => (
                 Some(Nic::Caller(Caller::Mtu(Some(mtu.bytes)))),
-                Some((NEVER, Nic::Caller(Caller::Mtu(None)))),
+                Some((NEVER, Lasting::Mtu)),
             ),
             Action::PauseStorm(lasts) => (Some(Nic::PauseIngress(lasts.time.0)), None),
             Action::Fatal(_) => (Some(Nic::Fatal), None),
@@ -55,20 +95,19 @@ impl Rules {
             Action::FailFaults(_) => (Some(Nic::FailFaults), None),
             Action::HoldFaults(lasts) => (
                 Some(Nic::HoldFaults(true)),
-                Some((now + lasts.time.0, Nic::HoldFaults(false))),
+                Some((now + lasts.time.0, Lasting::HoldFaults)),
             ),
             Action::FillFaults(lasts) => (
                 Some(Nic::FillFaults(true)),
-                Some((now + lasts.time.0, Nic::FillFaults(false))),
+                Some((now + lasts.time.0, Lasting::FillFaults)),
             ),
             Action::Evict(evict) => (pages(evict).map(Nic::Evict), None),
             Action::Prefetch(evict) => (pages(evict).map(Nic::Prefetch), None),
             Action::Lookup(lookup) => {
                 let at = lookup.time.map_or(NEVER, |time| now + time.0);
-                let before = view.map_or(lookup.takes.0, |view| view.lookup);
                 (
                     Some(Nic::Lookup(lookup.takes.0)),
-                    Some((at, Nic::Lookup(before))),
+                    Some((at, Lasting::Lookup)),
                 )
             }
             Action::FailQp(pair) => (qpn(pair.qp, pair.qpn).map(Nic::FailQp), None),
@@ -97,14 +136,26 @@ impl Rules {
             | Action::MigReq(_)
             | Action::Count(_) => return,
         };
+        if let Some(Nic::FaultPolicy(qpn, _)) = request
+            && let Some(view) = self.nics.get_mut(nic)
+        {
+            view.remember_policy(qpn);
+        }
         match request {
             Some(request) => self.request(nic, request),
             None => self.note_problem(format!(
                 "an action on NIC {nic} names a connection, region or queue that does not exist: {action:?}"
             )),
         }
-        if let Some((at, request)) = end {
-            self.schedule.add(at, Due::Request(nic, request));
+        if let Some((at, lasting)) = end {
+            let count = self
+                .nics
+                .get_mut(nic)
+                .and_then(|view| view.lasting.get_mut(lasting as usize));
+            if let Some(count) = count {
+                *count = count.saturating_add(1);
+            }
+            self.schedule.add(at, Due::End(nic, lasting));
         }
     }
 
@@ -113,12 +164,18 @@ impl Rules {
     pub fn stop(&mut self) {
         while let Some(due) = self.schedule.pop(NEVER) {
             match due {
-                Due::Request(nic, request) => self.request(nic, request),
+                Due::End(nic, lasting) => self.end_lasting(nic, lasting),
                 Due::Late(late) => self.late.push_back(late),
                 Due::Timed(_) | Due::BeginPoint(_) | Due::EndPoint(_) => {}
             }
         }
         self.frames.release();
+        for nic in 0..self.nics.len() {
+            let policies = self.nics.get_mut(nic).map(NicView::take_policies);
+            for (qpn, policy) in policies.unwrap_or_default() {
+                self.request(nic, Nic::FaultPolicy(qpn, policy));
+            }
+        }
         for nic in 0..self.nics.len() {
             self.request(nic, Nic::ClearInjections);
         }

@@ -45,7 +45,7 @@ mod view;
 use std::collections::VecDeque;
 
 use faultline_abi::doorbell::Doorbell;
-use faultline_nic::{Diagnostic, Instant, Nanos, Nic};
+use faultline_nic::{Diagnostic, Instant, Nanos, Nic, State};
 use faultline_telemetry::DiagnosticKind;
 
 use crate::frames::HeldFrames;
@@ -124,7 +124,12 @@ const NEVER: Instant = Instant(u64::MAX);
 impl Rules {
     /// Starts a plan for these NICs at `now`.
     pub fn new<'a>(plan: Plan, nics: impl IntoIterator<Item = &'a Nic>, now: Instant) -> Self {
-        let views: Vec<_> = nics.into_iter().map(NicView::new).collect();
+        let view = |nic: &Nic| {
+            let mut view = NicView::new(nic);
+            view.take_existing(nic);
+            view
+        };
+        let views: Vec<_> = nics.into_iter().map(view).collect();
         let nics = views.len();
         let running = |rule: &PlannedRule| Running {
             rule: rule.clone(),
@@ -249,7 +254,17 @@ impl Rules {
     /// A NIC reports something. `device` is this NIC.
     pub fn diagnostic(&mut self, now: Instant, nic: usize, diagnostic: &Diagnostic, device: &Nic) {
         self.counts.diagnostic(now, nic, diagnostic);
-        self.follow(nic, diagnostic, device);
+        // Rules for the end of a connection still know the connection.
+        let ends = matches!(
+            diagnostic,
+            Diagnostic::QpState {
+                to: State::Reset,
+                ..
+            }
+        );
+        if !ends {
+            self.follow(nic, diagnostic, device);
+        }
         if matches!(diagnostic, Diagnostic::Reset) {
             // The device knows nothing of doorbells before, and their pages may have other users.
             self.schedule.forget_late(nic);
@@ -274,6 +289,16 @@ impl Rules {
                 _ => false,
             },
         );
+        if ends {
+            self.follow(nic, diagnostic, device);
+        }
+    }
+
+    /// Diagnostics of a NIC were lost, so that rules and expectations have not seen them.
+    pub fn lost_diagnostics(&mut self, nic: usize, lost: u64) {
+        self.note_problem(format!(
+            "NIC {nic}: {lost} diagnostics were lost: counts of rules and expectations may be too small"
+        ));
     }
 
     /// Handles what is due.
@@ -281,7 +306,7 @@ impl Rules {
         while let Some(due) = self.schedule.pop(now) {
             match due {
                 Due::Timed(index) => self.act_at_time(now, index),
-                Due::Request(nic, request) => self.request(nic, request),
+                Due::End(nic, lasting) => self.end_lasting(nic, lasting),
                 Due::Late(late) => self.late.push_back(late),
                 Due::BeginPoint(index) => self.begin_point(index),
                 Due::EndPoint(index) => self.end_point(index),

@@ -114,7 +114,20 @@ impl Rules {
 
     /// Changes and keeps the octets of a packet for which [`Rules::packet`] has returned a change.
     pub fn take_frame(&mut self, now: Instant, change: PacketChange, frame: HeldFrame) {
+        let nic = frame.nic;
+        let before = (self.frames.dropped, self.frames.not_reordered);
         self.frames.take(now, change, frame, &mut self.random);
+        // One problem for all of them is enough.
+        if before.0 == 0 && self.frames.dropped > 0 {
+            self.note_problem(format!(
+                "NIC {nic}: packets were dropped: too many octets were delayed at a time"
+            ));
+        }
+        if before.1 == 0 && self.frames.not_reordered > 0 {
+            self.note_problem(format!(
+                "NIC {nic}: packets were not reordered: too many waited to be overtaken at a time"
+            ));
+        }
     }
 
     fn count_packet(&mut self, nic: usize, dir: Direction, facts: &Facts) {

@@ -1,5 +1,7 @@
 //! Rules and expectations that use the injection table of NICs.
 
+use std::collections::BTreeSet;
+
 use faultline_nic::{Outcome, Point};
 
 use crate::plan::{Choice, Conditions};
@@ -22,13 +24,13 @@ pub(super) struct PointUse {
     pub(super) choice: Choice,
     pub(super) outcome: Outcome,
     pub(super) active: bool,
-    /// Ids of entries, by NIC.
-    pub(super) ids: Vec<(usize, u32)>,
+    /// NICs that have an entry. Its id is the index of the use.
+    pub(super) nics: BTreeSet<usize>,
 }
 
-/// Something new that conditions can name by its number.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum NewObject {
-    Connection(u32),
-    Region(u32),
+impl PointUse {
+    /// True if the entry names its queue pairs one by one.
+    pub(super) fn lists_pairs(&self) -> bool {
+        self.conditions.connection.is_some() || self.conditions.process.is_some()
+    }
 }

@@ -1,23 +1,20 @@
 //! Rules and expectations about what happens inside a NIC: entries of its injection table.
 
+use std::collections::BTreeSet;
+
 use faultline_nic::injection::ALWAYS;
 use faultline_nic::{Filter, Injection, Instant, Outcome, Point};
 
 use super::Rules;
-use super::point_use::{NewObject, PointUse, Purpose};
+use super::point_use::{PointUse, Purpose};
 use super::request::{NicRequest, Subject};
 use super::schedule::Due;
+use super::view::Region;
 use crate::expectation::Expectation;
 use crate::plan::{Choice, Conditions, Effect, Thing};
 
 /// Pages that rules count in.
 const PAGE: u64 = 4096;
-/// In an id: the use. The bits above distinguish the entries of one use.
-const USE_BITS: u32 = 10;
-
-/// Most entries that are made for one rule. A guest makes one with each queue pair of a process that the rule names.
-const MAX_ENTRIES: usize = 1024;
-
 /// Each match counts.
 const EACH: Choice = Choice {
     skip: 0,
@@ -25,6 +22,18 @@ const EACH: Choice = Choice {
     times: u64::MAX,
     per_million: ALWAYS,
 };
+
+/// First and last address of the pages that conditions name, or of the region.
+fn addresses(conditions: &Conditions, region: Option<Region>) -> Option<(u64, u64)> {
+    if let Some(pages) = conditions.pages {
+        let base = region.map_or(0, |region| region.first);
+        let first = base.saturating_add(pages.first.saturating_mul(PAGE));
+        let beyond = pages.last.saturating_add(1).saturating_mul(PAGE);
+        return Some((first, base.saturating_add(beyond).saturating_sub(1)));
+    }
+    let Region { first, len, .. } = region?;
+    Some((first, first.saturating_add(len.saturating_sub(1))))
+}
 
 impl Rules {
     /// Collects the uses, and schedules their beginnings and ends.
@@ -50,7 +59,7 @@ impl Rules {
                         _ => Outcome::Report,
                     },
                     active: false,
-                    ids: Vec::new(),
+                    nics: BTreeSet::new(),
                 })
             });
         let expectations = self.plan.expectations.iter().enumerate();
@@ -72,7 +81,7 @@ impl Rules {
                 choice: EACH,
                 outcome: Outcome::Report,
                 active: false,
-                ids: Vec::new(),
+                nics: BTreeSet::new(),
             })
         });
         self.points = rules.chain(expectations).collect();
@@ -103,134 +112,96 @@ impl Rules {
             used.active = true;
         }
         for nic in 0..self.nics.len() {
-            self.add_injections(index, nic, None);
+            self.add_injection(index, nic);
         }
     }
 
     pub(super) fn end_point(&mut self, index: usize) {
-        let Some(used) = self.points.get_mut(index) else {
+        let (Some(used), Ok(id)) = (self.points.get_mut(index), u32::try_from(index)) else {
             return;
         };
         used.active = false;
-        for (nic, id) in std::mem::take(&mut used.ids) {
+        for nic in std::mem::take(&mut used.nics) {
             self.request(nic, NicRequest::RemoveInjection(id));
         }
     }
 
-    /// A connection or an on-demand region was made.
-    pub(super) fn begin_object(&mut self, nic: usize, object: NewObject) {
+    /// An on-demand region was made.
+    pub(super) fn begin_region(&mut self, nic: usize, number: u32) {
         for index in 0..self.points.len() {
-            self.add_injections(index, nic, Some(object));
+            let used = self.points.get(index);
+            if used.is_some_and(|used| used.conditions.region == Some(number)) {
+                self.add_injection(index, nic);
+            }
         }
     }
 
-    /// Adds the entries of a use on a NIC: all that are possible now, or those that a new object makes possible.
-    fn add_injections(&mut self, index: usize, nic: usize, new: Option<NewObject>) {
+    /// Entries of a NIC that name the connection of a queue pair.
+    pub(super) fn entries_of_pair(&self, nic: usize, qpn: u32) -> Vec<u32> {
+        let Some(view) = self.nics.get(nic) else {
+            return Vec::new();
+        };
+        let uses = (0_u32..).zip(&self.points);
+        let uses = uses.filter(|(_, used)| used.nics.contains(&nic) && used.lists_pairs());
+        let meant = uses.filter(|(_, used)| view.is_meant(&used.conditions, qpn));
+        meant.map(|(id, _)| id).collect()
+    }
+
+    /// Adds the entry of a use to a NIC, unless its region does not exist yet.
+    fn add_injection(&mut self, index: usize, nic: usize) {
         let (Some(used), Some(view)) = (self.points.get(index), self.nics.get(nic)) else {
             return;
         };
-        if !used.active || used.nic.is_some_and(|only| only != nic) {
+        let is_of_nic = used.nic.is_none_or(|only| only == nic);
+        if !used.active || !is_of_nic || used.nics.contains(&nic) {
             return;
         }
         let conditions = &used.conditions;
         // Regions: none is asked for, or the one that is asked for exists.
-        let region = match conditions.region {
+        let region = conditions.region.map(|number| view.region(number));
+        let region = match region {
+            Some(None) => return,
+            Some(region) => region,
             None => None,
-            Some(number) => match view.region(number) {
-                Some(region) => Some(region),
-                None => return,
-            },
         };
-        let qpns: Vec<Option<u32>> = match (conditions.connection, &conditions.process) {
-            (Some(number), process) => {
-                let of_process = process
-                    .as_deref()
-                    .is_none_or(|name| view.is_of_process(number, name));
-                match view.qpn_of(number).filter(|_| of_process) {
-                    Some(qpn) => vec![Some(qpn)],
-                    None => return,
-                }
-            }
-            (None, Some(name)) => match new {
-                Some(NewObject::Connection(number)) => match view.qpn_of(number) {
-                    Some(qpn) if view.is_of_process(number, name) => vec![Some(qpn)],
-                    _ => return,
-                },
-                _ => view.pairs_of_process(name).map(Some).collect(),
-            },
-            (None, None) => vec![conditions.qpn],
-        };
-        let concerns = match new {
-            None => true,
-            Some(NewObject::Region(number)) => conditions.region == Some(number),
-            Some(NewObject::Connection(number)) => match conditions.connection {
-                Some(only) => only == number,
-                None => conditions.process.is_some(),
-            },
-        };
-        if !concerns {
+        let Ok(id) = u32::try_from(index) else {
             return;
-        }
-        let va = conditions.pages.map(|pages| {
-            let base = region.map_or(0, |region| region.first);
-            let first = base.saturating_add(pages.first.saturating_mul(PAGE));
-            let beyond = pages.last.saturating_add(1).saturating_mul(PAGE);
-            (first, base.saturating_add(beyond).saturating_sub(1))
-        });
-        let whole = region.map(|region| {
-            (
-                region.first,
-                region.first.saturating_add(region.len.saturating_sub(1)),
-            )
-        });
-        let filters: Vec<Filter> = qpns
-            .into_iter()
-            .map(|qpn| Filter {
-                qpn,
+        };
+        let (choice, lists_pairs) = (used.choice, used.lists_pairs());
+        let pairs = match lists_pairs {
+            true => view.meant(conditions),
+            false => BTreeSet::new(),
+        };
+        let injection = Injection {
+            id,
+            point: used.point,
+            filter: Filter {
+                qpn: conditions.qpn,
+                listed: lists_pairs,
                 object: None,
                 key: conditions.key.or(region.map(|region| region.key)),
-                va: va.or(whole),
+                va: addresses(conditions, region),
                 code: used.code,
                 min_level: conditions.level,
-            })
-            .collect();
-        let (point, choice, outcome) = (used.point, used.choice, used.outcome);
-        for filter in filters {
-            let Some(id) = self.new_injection_id(index, nic) else {
-                return;
-            };
-            let injection = Injection {
-                id,
-                point,
-                filter,
-                skip: choice.skip,
-                every: choice.every,
-                times: choice.times,
-                per_million: choice.per_million,
-                outcome,
-            };
-            self.request(nic, NicRequest::AddInjection(injection));
+            },
+            skip: choice.skip,
+            every: choice.every,
+            times: choice.times,
+            per_million: choice.per_million,
+            outcome: used.outcome,
+        };
+        if let Some(used) = self.points.get_mut(index) {
+            used.nics.insert(nic);
         }
-    }
-
-    fn new_injection_id(&mut self, index: usize, nic: usize) -> Option<u32> {
-        let used = self.points.get_mut(index)?;
-        if used.ids.len() >= MAX_ENTRIES {
-            self.note_problem(format!(
-                "NIC {nic}: no further queue pair gets an entry of the injection table: {MAX_ENTRIES} were made for one rule"
-            ));
-            return None;
+        self.request(nic, NicRequest::AddInjection(injection));
+        for qpn in pairs {
+            self.request(nic, NicRequest::AddInjectionPair(id, qpn));
         }
-        let serial = u32::try_from(used.ids.len()).ok()?;
-        let id = serial.checked_shl(USE_BITS)? | u32::try_from(index).ok()?;
-        used.ids.push((nic, id));
-        Some(id)
     }
 
     /// An entry had an effect.
     pub(super) fn injected(&mut self, now: Instant, nic: usize, id: u32, subject: Subject) {
-        let index = id & ((1 << USE_BITS) - 1);
-        let used = usize::try_from(index)
+        let used = usize::try_from(id)
             .ok()
             .and_then(|index| self.points.get(index));
         match used.map(|used| used.purpose) {

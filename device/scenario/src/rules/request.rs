@@ -89,6 +89,10 @@ pub enum NicRequest {
     AddInjection(Injection),
     /// Removes it.
     RemoveInjection(u32),
+    /// Adds a queue pair to an entry, which has these numbers.
+    AddInjectionPair(u32, u32),
+    /// Removes a queue pair from an entry.
+    RemoveInjectionPair(u32, u32),
     /// Seeds the random numbers of the injection table.
     SeedInjections(u64),
     /// Removes all entries.
@@ -167,6 +171,8 @@ impl NicRequest {
             | Self::OverrunEq(_) => true,
             Self::AddInjection(_)
             | Self::RemoveInjection(_)
+            | Self::AddInjectionPair(..)
+            | Self::RemoveInjectionPair(..)
             | Self::SeedInjections(_)
             | Self::ClearInjections
             | Self::Fatal
@@ -191,6 +197,11 @@ impl NicRequest {
             Self::RemoveInjection(id) => {
                 nic.remove_injection(id);
             }
+            Self::AddInjectionPair(id, qpn) if !nic.add_injection_pair(id, qpn) => {
+                return Err(format!("a rule can't name the queue pair {qpn}"));
+            }
+            Self::AddInjectionPair(..) => {}
+            Self::RemoveInjectionPair(id, qpn) => nic.remove_injection_pair(id, qpn),
             Self::SeedInjections(seed) => nic.seed_injections(seed),
             Self::ClearInjections => nic.clear_injections(),
             Self::Fatal => {

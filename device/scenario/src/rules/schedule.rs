@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::Instant;
 
-use super::request::NicRequest;
+use super::actions::Lasting;
 
 /// A doorbell or an interrupt that happens later than its NIC wanted, or once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) enum Due {
     /// A timed action, by its index in the plan.
     Timed(usize),
     /// The end of an action on a NIC.
-    Request(usize, NicRequest),
+    End(usize, Lasting),
     /// A doorbell or an interrupt.
     Late(Late),
     /// Injections of a rule begin.

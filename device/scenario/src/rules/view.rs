@@ -1,12 +1,13 @@
 //! What rules know of a NIC: its connections and on-demand regions in the order in which they were made, and which rules concern
 //! its packets.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use faultline_nic::{Nanos, Nic};
+use faultline_nic::{FaultPolicy, Nanos, Nic};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Opcode, Psn};
 
+use super::actions::Lasting;
 use super::request::Subject;
 use crate::plan::{Conditions, Opcodes, PacketMatch};
 use crate::trigger::Direction;
@@ -39,7 +40,6 @@ impl Transmission {
 /// A connection.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
-    qpn: u32,
     /// First PSN of requests that the NIC sends.
     pub(super) first_sent: Option<Psn>,
     /// First PSN of requests that it receives.
@@ -50,6 +50,20 @@ pub(super) struct Connection {
     received_responses: Transmission,
     /// Name of the process that owns it.
     process: Option<String>,
+    /// Number in this run; `None`: it is older than the run.
+    number: Option<u32>,
+    /// Fault policy, as the driver has set it.
+    pub(super) policy: FaultPolicy,
+}
+
+/// A queue pair that is ready to receive.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NewConnection {
+    pub(super) qpn: u32,
+    pub(super) first_sent: Option<Psn>,
+    pub(super) first_received: Option<Psn>,
+    pub(super) process: Option<String>,
+    pub(super) policy: FaultPolicy,
 }
 
 /// An on-demand region.
@@ -98,9 +112,16 @@ impl PacketSide {
 /// A NIC, as the rules see it.
 #[derive(Debug, Default)]
 pub(super) struct NicView {
-    connections: Vec<Connection>,
-    /// The newest connection of a queue pair.
-    by_qpn: HashMap<u32, usize>,
+    /// Connections that exist, by queue pair.
+    connections: HashMap<u32, Connection>,
+    /// Queue pairs of the connections that were made in this run, by number.
+    numbered: Vec<u32>,
+    /// Fault policies before actions of the scenario have changed them, by queue pair.
+    policies: BTreeMap<u32, FaultPolicy>,
+    /// The link was up at the start.
+    pub(super) was_up: bool,
+    /// How many actions of each kind last.
+    pub(super) lasting: [u32; Lasting::COUNT],
     regions: Vec<Region>,
     sent: PacketSide,
     received: PacketSide,
@@ -112,23 +133,20 @@ impl NicView {
     pub(super) fn new(nic: &Nic) -> Self {
         Self {
             lookup: nic.config().lookup,
+            was_up: nic.is_link_up(),
             ..Self::default()
         }
     }
 
-    fn connection(&self, qpn: u32) -> Option<&Connection> {
-        self.connections.get(*self.by_qpn.get(&qpn)?)
-    }
-
     pub(super) fn connection_mut(&mut self, qpn: u32) -> Option<&mut Connection> {
-        self.connections.get_mut(*self.by_qpn.get(&qpn)?)
+        self.connections.get_mut(&qpn)
     }
 
-    /// Queue pair of the N-th connection, unless it has a newer one.
+    /// Queue pair of the N-th connection, unless it has ended.
     pub(super) fn qpn_of(&self, connection: u32) -> Option<u32> {
-        let index = usize::try_from(connection).ok()?;
-        let qpn = self.connections.get(index)?.qpn;
-        (self.by_qpn.get(&qpn) == Some(&index)).then_some(qpn)
+        let qpn = *self.numbered.get(usize::try_from(connection).ok()?)?;
+        let is_same = self.connections.get(&qpn)?.number == Some(connection);
+        is_same.then_some(qpn)
     }
 
     pub(super) fn region(&self, number: u32) -> Option<Region> {
@@ -137,10 +155,8 @@ impl NicView {
 
     /// True if the conditions on queue pair, key and process hold. Those on pages and levels exist inside the NIC only.
     pub(super) fn holds(&self, conditions: &Conditions, subject: &Subject) -> bool {
-        let is_of_process = |only: &str| {
-            let connection = subject.qpn.and_then(|qpn| self.connection(qpn));
-            connection.is_some_and(|connection| connection.process.as_deref() == Some(only))
-        };
+        let is_of_process =
+            |only: &str| subject.qpn.is_some_and(|qpn| self.is_of_process(qpn, only));
         let is_connection = |number| subject.qpn.is_some() && self.qpn_of(number) == subject.qpn;
         conditions.qpn.is_none_or(|only| subject.qpn == Some(only))
             && conditions.key.is_none_or(|only| subject.key == Some(only))
@@ -148,48 +164,93 @@ impl NicView {
             && conditions.process.as_deref().is_none_or(is_of_process)
     }
 
-    /// True if the N-th connection belongs to a process with this name.
-    pub(super) fn is_of_process(&self, connection: u32, name: &str) -> bool {
-        let index = usize::try_from(connection).ok();
-        let connection = index.and_then(|index| self.connections.get(index));
+    /// True if the connection of a queue pair belongs to a process with this name.
+    fn is_of_process(&self, qpn: u32, name: &str) -> bool {
+        let connection = self.connections.get(&qpn);
         connection.is_some_and(|connection| connection.process.as_deref() == Some(name))
     }
 
-    /// Queue pairs of the processes with this name.
-    pub(super) fn pairs_of_process(&self, name: &str) -> impl Iterator<Item = u32> {
-        let pairs = self.by_qpn.iter().filter_map(|(qpn, index)| {
-            let process = self.connections.get(*index)?.process.as_deref();
-            (process == Some(name)).then_some(*qpn)
-        });
-        // The order of a hash map differs from run to run.
-        pairs.collect::<BTreeSet<_>>().into_iter()
+    /// True if a queue pair is the connection, and belongs to the process, that conditions ask for.
+    pub(super) fn is_meant(&self, conditions: &Conditions, qpn: u32) -> bool {
+        let is_connection = |number| self.qpn_of(number) == Some(qpn);
+        let process = conditions.process.as_deref();
+        conditions.connection.is_none_or(is_connection)
+            && process.is_none_or(|name| self.is_of_process(qpn, name))
+    }
+
+    /// The queue pairs that conditions ask for, in ascending order: the order of a hash map differs from run to run.
+    pub(super) fn meant(&self, conditions: &Conditions) -> BTreeSet<u32> {
+        let pairs = self.connections.keys().copied();
+        pairs
+            .filter(|qpn| self.is_meant(conditions, *qpn))
+            .collect()
     }
 }
 
 impl NicView {
-    /// Remembers a connection. Returns its number, unless there are too many.
-    pub(super) fn connected(
-        &mut self,
-        qpn: u32,
-        first_received: Option<Psn>,
-        process: Option<String>,
-    ) -> Option<u32> {
-        let index = self.connections.len();
-        let number = u32::try_from(index)
-            .ok()
-            .filter(|_| index < MAX_REMEMBERED)?;
-        self.by_qpn.insert(qpn, index);
-        self.connections.push(Connection {
-            qpn,
-            first_sent: None,
-            first_received,
+    /// Remembers a connection that is older than the run, unless there are too many.
+    pub(super) fn existed(&mut self, new: NewConnection) {
+        self.insert(new, None);
+    }
+
+    /// Remembers a connection. Returns false if there are too many.
+    pub(super) fn connected(&mut self, new: NewConnection) -> bool {
+        let index = self.numbered.len();
+        let number = u32::try_from(index).ok();
+        let Some(number) = number.filter(|_| index < MAX_REMEMBERED) else {
+            return false;
+        };
+        let qpn = new.qpn;
+        if !self.insert(new, Some(number)) {
+            return false;
+        }
+        self.numbered.push(qpn);
+        true
+    }
+
+    fn insert(&mut self, new: NewConnection, number: Option<u32>) -> bool {
+        let is_known = self.connections.contains_key(&new.qpn);
+        if !is_known && self.connections.len() >= MAX_REMEMBERED {
+            return false;
+        }
+        let connection = Connection {
+            first_sent: new.first_sent,
+            first_received: new.first_received,
             sent_requests: Transmission::default(),
             received_requests: Transmission::default(),
             sent_responses: Transmission::default(),
             received_responses: Transmission::default(),
-            process,
-        });
-        Some(number)
+            process: new.process,
+            number,
+            policy: new.policy,
+        };
+        self.connections.insert(new.qpn, connection);
+        true
+    }
+
+    /// Forgets the connection of a queue pair. Returns false if it has none.
+    pub(super) fn ended(&mut self, qpn: u32) -> bool {
+        self.policies.remove(&qpn);
+        self.connections.remove(&qpn).is_some()
+    }
+
+    /// The queue pairs of all connections.
+    pub(super) fn pairs(&self) -> Vec<u32> {
+        let mut pairs: Vec<u32> = self.connections.keys().copied().collect();
+        pairs.sort_unstable();
+        pairs
+    }
+
+    /// Remembers the fault policy of a queue pair before an action changes it. Later ones are the action's.
+    pub(super) fn remember_policy(&mut self, qpn: u32) {
+        if let Some(connection) = self.connections.get(&qpn) {
+            self.policies.entry(qpn).or_insert(connection.policy);
+        }
+    }
+
+    /// Fault policies that actions have changed.
+    pub(super) fn take_policies(&mut self) -> BTreeMap<u32, FaultPolicy> {
+        std::mem::take(&mut self.policies)
     }
 
     /// Remembers a region. Returns its number, unless there are too many.

@@ -1,5 +1,7 @@
 //! Entries of the injection table.
 
+use std::collections::BTreeSet;
+
 use super::point::{Fact, Outcome, Point};
 use super::random::SplitMix64;
 
@@ -15,6 +17,9 @@ pub const ALWAYS: u32 = 1_000_000;
 pub struct Filter {
     /// QP number.
     pub qpn: Option<u32>,
+    /// Only queue pairs that were added with [`Nic::add_injection_pair`](crate::Nic::add_injection_pair). Matches and effects are
+    /// counted over all of them.
+    pub listed: bool,
     /// Number of another object.
     pub object: Option<u32>,
     /// Memory key.
@@ -50,7 +55,7 @@ pub struct Injection {
 }
 
 /// An entry of the table, with the numbers of its matches and effects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct InjectionUse {
     /// The entry.
@@ -59,6 +64,8 @@ pub struct InjectionUse {
     pub matches: u64,
     /// Effects.
     pub effects: u64,
+    /// Queue pairs of [`Filter::listed`].
+    pub pairs: BTreeSet<u32>,
 }
 
 /// Why an injection was not added.
@@ -116,7 +123,7 @@ pub(crate) struct Facts {
 impl Filter {
     fn facts(&self) -> [(Fact, bool); 6] {
         [
-            (Fact::Qpn, self.qpn.is_some()),
+            (Fact::Qpn, self.qpn.is_some() || self.listed),
             (Fact::Object, self.object.is_some()),
             (Fact::Key, self.key.is_some()),
             (Fact::Va, self.va.is_some()),
@@ -169,12 +176,22 @@ impl InjectionUse {
         self.effects >= self.injection.times
     }
 
+    /// True if its filter matches.
+    pub(super) fn matches(&self, facts: &Facts) -> bool {
+        let Filter { listed, .. } = self.injection.filter;
+        let is_listed = |qpn: u32| self.pairs.contains(&qpn);
+        self.injection.filter.matches(facts) && (!listed || facts.qpn.is_some_and(is_listed))
+    }
+
     /// True if it may apply to this queue pair.
     pub(super) fn concerns(&self, point: Point, qpn: u32) -> bool {
         let Injection {
             point: at, filter, ..
         } = self.injection;
-        at == point && !self.is_used_up() && filter.qpn.is_none_or(|only| only == qpn)
+        at == point
+            && !self.is_used_up()
+            && filter.qpn.is_none_or(|only| only == qpn)
+            && (!filter.listed || self.pairs.contains(&qpn))
     }
 
     /// Counts a match. Returns true if the effect is due.

@@ -23,7 +23,7 @@ impl Core {
         let Injections { table, random, .. } = &mut self.injections;
         for entry in table {
             let injection = entry.injection;
-            if injection.point != point || !injection.filter.matches(facts) {
+            if injection.point != point || !entry.matches(facts) {
                 continue;
             }
             let outcome = injection.outcome;
@@ -90,6 +90,25 @@ impl Nic {
         let removed = self.core.injections.remove(id);
         self.core.watch_lookups();
         removed
+    }
+
+    /// Adds a queue pair to the entry with this id, whose filter has [`listed`](super::Filter::listed). An entry has at most as many as
+    /// the NIC has queue pairs. Returns false if there is no such entry or no room.
+    pub fn add_injection_pair(&mut self, id: u32, qpn: u32) -> bool {
+        let most = usize::try_from(self.core.config.limits.max_qp).unwrap_or(usize::MAX);
+        let pairs = self.core.injections.pairs_mut(id);
+        let Some(pairs) = pairs.filter(|pairs| pairs.len() < most) else {
+            return false;
+        };
+        pairs.insert(qpn);
+        true
+    }
+
+    /// Removes a queue pair from the entry with this id.
+    pub fn remove_injection_pair(&mut self, id: u32, qpn: u32) {
+        if let Some(pairs) = self.core.injections.pairs_mut(id) {
+            pairs.remove(&qpn);
+        }
     }
 
     /// Removes all entries. Effects that they have delayed still take place.

@@ -1,5 +1,7 @@
 //! The injection table of a NIC.
 
+use std::collections::BTreeSet;
+
 use super::delayed::DelayQueue;
 use super::entry::{Injection, InjectionError, InjectionUse, MAX_INJECTIONS};
 use super::point::Point;
@@ -43,6 +45,7 @@ impl Injections {
             injection,
             matches: 0,
             effects: 0,
+            pairs: BTreeSet::new(),
         });
         self.update_mask();
         Ok(())
@@ -53,6 +56,13 @@ impl Injections {
         self.table.retain(|entry| entry.injection.id != id);
         self.update_mask();
         self.table.len() != before
+    }
+
+    /// Queue pairs of the entry with this id.
+    pub(super) fn pairs_mut(&mut self, id: u32) -> Option<&mut BTreeSet<u32>> {
+        let mut entries = self.table.iter_mut();
+        let entry = entries.find(|entry| entry.injection.id == id)?;
+        Some(&mut entry.pairs)
     }
 
     pub(super) fn clear(&mut self) {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use anyhow::Context;
 use faultline::control::objects::{ContextView, QueuePairView, RegionView};
+use faultline_abi::admin::Counter;
 use faultline_nic::inspect::Listing;
 use faultline_nic::{Nanos, Nic};
 use faultline_scenario::value::Time;
@@ -12,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::load::Ran;
+use super::seeds::Failed;
 
 /// Objects of a list that are taken at a time.
 const PART: usize = 1024;
@@ -134,52 +136,114 @@ pub(super) fn json_of(ran: &Ran) -> Value {
     })
 }
 
-/// Outcomes as JUnit XML: a suite for each file, and a case for each rule, expectation and problem.
-pub(super) fn junit_of(all: &[Ran]) -> anyhow::Result<String> {
-    let mut report = Report::new("faultline scenario");
-    for ran in all {
-        let mut suite = TestSuite::new(ran.loaded.name.clone());
-        for check in &ran.outcome.verdict.checks {
-            let mut status = TestCaseStatus::success();
-            if !check.passed {
-                status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-                status.set_message(format!("{}, expected {}", check.found, check.expected));
-            }
-            suite.add_test_case(TestCase::new(check.name.clone(), status));
-        }
-        let mut status = TestCaseStatus::success();
-        if !ran.outcome.verdict.problems.is_empty() {
-            status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-            status.set_message(ran.outcome.verdict.problems.join("\n"));
-        }
-        suite.add_test_case(TestCase::new("run", status));
-        report.add_test_suite(suite);
+/// A case of a JUnit suite. It has failed if there is a message.
+fn case(name: &str, failure: Option<String>) -> TestCase {
+    let mut status = TestCaseStatus::success();
+    if let Some(message) = failure {
+        status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+        status.set_message(message);
     }
+    TestCase::new(name.to_owned(), status)
+}
+
+/// A suite for a file: a case for each rule, expectation and problem.
+pub(super) fn suite_of(ran: &Ran) -> TestSuite {
+    let mut suite = TestSuite::new(ran.loaded.name.clone());
+    for check in &ran.outcome.verdict.checks {
+        let found = || format!("{}, expected {}", check.found, check.expected);
+        suite.add_test_case(case(&check.name, (!check.passed).then(found)));
+    }
+    let problems = &ran.outcome.verdict.problems;
+    let failure = (!problems.is_empty()).then(|| problems.join("\n"));
+    suite.add_test_case(case("run", failure));
+    suite
+}
+
+/// A suite for the search for seeds with a file: a case for each seed that fails, or one for all that pass.
+pub(super) fn suite_of_seeds(name: &str, failed: &[Failed]) -> TestSuite {
+    let mut suite = TestSuite::new(name.to_owned());
+    for failed in failed {
+        let reasons = failed.reasons.join("\n");
+        suite.add_test_case(case(&format!("seed {}", failed.seed), Some(reasons)));
+    }
+    if failed.is_empty() {
+        suite.add_test_case(case("seeds", None));
+    }
+    suite
+}
+
+/// A suite for a file that has no result.
+pub(super) fn suite_of_failure(name: &str, why: String) -> TestSuite {
+    let mut suite = TestSuite::new(name.to_owned());
+    let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+    status.set_message(why);
+    suite.add_test_case(TestCase::new("run", status));
+    suite
+}
+
+/// Suites as JUnit XML.
+pub(super) fn junit_of(suites: Vec<TestSuite>) -> anyhow::Result<String> {
+    let mut report = Report::new("faultline scenario");
+    report.add_test_suites(suites);
     report.to_string().context("can't make JUnit XML")
 }
 
 /// The state of a NIC as in a dump of the control API.
 pub(super) fn dump(index: usize, nic: &mut Nic) -> Value {
     let nic = &*nic;
+    let counters = Counter::ALL.iter();
+    let counters: serde_json::Map<String, Value> = counters
+        .map(|counter| {
+            let name = counter.name().to_owned();
+            (name, json!(nic.counters().get(*counter)))
+        })
+        .collect();
+    let faults = nic.faults(PART).into_iter().map(|fault| {
+        json!({
+            "token": fault.token, "key": fault.key, "address": fault.va, "pages": fault.pages,
+            "write": fault.write, "context": fault.context, "raised_ns": fault.raised.0,
+            "waiters": fault.waiters, "qpn": fault.qpn,
+        })
+    });
+    let completion_queues = items(nic, Nic::completion_queues).into_iter().map(|cq| {
+        json!({
+            "cqn": cq.cqn, "context": cq.context, "eqn": cq.eqn, "written": cq.written,
+            "read": cq.read, "failed": cq.failed,
+        })
+    });
+    let event_queues = items(nic, Nic::event_queues).into_iter().map(|eq| {
+        json!({
+            "eqn": eq.eqn, "vector": eq.vector, "written": eq.written, "read": eq.read,
+            "armed": eq.armed, "waiting": eq.waiting,
+        })
+    });
     json!({
         "nic": format!("nic{index}"),
         "queue_pairs": all_of::<_, QueuePairView>(nic, Nic::queue_pairs),
         "regions": all_of::<_, RegionView>(nic, Nic::regions),
         "contexts": all_of::<_, ContextView>(nic, Nic::contexts),
-        "faults_outstanding": nic.faults(PART).len(),
+        "completion_queues": completion_queues.collect::<Vec<_>>(),
+        "event_queues": event_queues.collect::<Vec<_>>(),
+        "faults": faults.collect::<Vec<_>>(),
+        "counters": counters,
     })
 }
 
-/// All objects of a list.
+/// All objects of a list, as the control API shows them.
 fn all_of<I, T: From<I> + Serialize>(
     nic: &Nic,
     list: fn(&Nic, u32, usize) -> Listing<I>,
 ) -> Vec<T> {
+    items(nic, list).into_iter().map(T::from).collect()
+}
+
+/// All objects of a list.
+fn items<I>(nic: &Nic, list: fn(&Nic, u32, usize) -> Listing<I>) -> Vec<I> {
     let mut objects = Vec::new();
     let mut from = Some(0);
     while let Some(place) = from {
         let part = list(nic, place, PART);
-        objects.extend(part.items.into_iter().map(T::from));
+        objects.extend(part.items);
         from = part.next;
     }
     objects

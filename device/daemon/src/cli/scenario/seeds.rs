@@ -41,7 +41,7 @@ impl FromStr for Seeds {
 pub(super) struct Failed {
     pub(super) seed: u64,
     /// What does not hold.
-    reasons: Vec<String>,
+    pub(super) reasons: Vec<String>,
 }
 
 impl Seeds {
