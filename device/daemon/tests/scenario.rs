@@ -97,6 +97,26 @@ fn a_profile_is_that_of_the_file_or_of_the_command_line() {
 }
 
 #[test]
+fn junit_has_files_without_a_result_and_searches_for_seeds() {
+    let unexpected = LOST_ACK.replace("count = 1 }", "count = 0 }");
+    let directory = folder(&[("good.toml", LOST_ACK), ("bad.toml", &unexpected)]);
+    let junit = |arguments: &[&str]| {
+        let all = [arguments, &["--junit", "out.xml"]].concat();
+        let status = run(directory.path(), &all).status.code();
+        let text = fs::read_to_string(directory.path().join("out.xml")).unwrap();
+        (status, text)
+    };
+    let (status, text) = junit(&["run", "good.toml", "absent.toml"]);
+    assert_eq!(status, Some(2));
+    assert!(text.contains("good.toml") && text.contains("absent.toml"));
+    assert!(text.contains("errors=\"1\"") && text.contains("can't read") || text.contains("can&apos;t read"), "{text}");
+    let (status, text) = junit(&["run", "good.toml", "bad.toml", "--seeds", "1..3"]);
+    assert_eq!(status, Some(1));
+    assert!(text.contains("seed 1") && text.contains("seed 3"), "{text}");
+    assert!(text.contains("failures=\"3\""), "{text}");
+}
+
+#[test]
 fn a_rule_and_its_expectations_decide() {
     let unexpected = LOST_ACK.replace("count = 1 }", "count = 0 }");
     let unmatched = LOST_ACK.replace("nth = 1", "nth = 100");

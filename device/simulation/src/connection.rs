@@ -30,8 +30,15 @@ pub(crate) struct Flow {
     pub hosts: [usize; 2],
     /// Their completion queues.
     pub cqs: [Cq; 2],
-    /// Their user contexts; 0: the kernel.
-    uctxs: [u32; 2],
+    /// Their owners: the kernel, or a process.
+    owners: [Owner; 2],
+}
+
+/// User context and protection domain of queue pairs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owner {
+    uctx: u32,
+    pd: u32,
 }
 
 /// A message whose completion has not been read.
@@ -200,34 +207,44 @@ impl Flow {
             traffic.depth,
             shape.first_receives().saturating_add(traffic.depth),
         ];
-        let mut uctxs = [0; 2];
-        if let Some(process) = &traffic.process {
-            for (uctx, index) in uctxs.iter_mut().zip(hosts) {
-                let host = host(all, index)?;
+        let mut owners = [Owner::default(); 2];
+        for (owner, index) in owners.iter_mut().zip(hosts) {
+            let host = host(all, index)?;
+            *owner = Owner {
+                uctx: 0,
+                pd: host.pd,
+            };
+            if let Some(process) = &traffic.process {
                 let context = host.driver.alloc_uctx_of(process);
-                *uctx = context.map_err(failed(index, "user context"))?;
+                owner.uctx = context.map_err(failed(index, "user context"))?;
+                let pd = host.driver.alloc_pd_of(owner.uctx);
+                owner.pd = pd.map_err(failed(index, "protection domain"))?;
             }
         }
-        let mut create = |index: usize, each: u32| {
+        let mut create = |index: usize, owner: Owner, each: u32| {
             let entries = each.saturating_mul(traffic.connections).max(1);
             let log_depth = entries.next_power_of_two().ilog2().max(4);
             let host = host(all, index)?;
             let config = CqConfig {
                 log_depth: u8::try_from(log_depth).unwrap_or(u8::MAX),
                 eqn: host.eq.eqn,
-                uctx: 0,
+                uctx: owner.uctx,
             };
             let cq = host.driver.create_cq(config);
             cq.map_err(failed(index, "completion queue"))
         };
         let [from, to] = hosts;
         let [sends, receives] = entries;
-        let cqs = [create(from, sends)?, create(to, receives)?];
+        let [sender, responder] = owners;
+        let cqs = [
+            create(from, sender, sends)?,
+            create(to, responder, receives)?,
+        ];
         Ok(Self {
             traffic: traffic.clone(),
             hosts,
             cqs,
-            uctxs,
+            owners,
         })
     }
 
@@ -254,14 +271,14 @@ impl Connection {
         let mut qps = Vec::new();
         let mut buffers = Vec::new();
         let memories = [traffic.local, traffic.remote];
-        let sides = flow.hosts.iter().zip(&flow.cqs).zip(flow.uctxs);
+        let sides = flow.hosts.iter().zip(&flow.cqs).zip(flow.owners);
         let memories = memories.into_iter().zip(shape.strides());
-        for (((&index, cq), uctx), (memory, stride)) in sides.zip(memories) {
+        for (((&index, cq), owner), (memory, stride)) in sides.zip(memories) {
             let host = host(all, index)?;
             let config = QpConfig {
                 kind: shape.kind(),
-                pd: host.pd,
-                uctx,
+                pd: owner.pd,
+                uctx: owner.uctx,
                 send_cqn: cq.cqn,
                 recv_cqn: cq.cqn,
                 srqn: None,
@@ -274,7 +291,7 @@ impl Connection {
             host.qpns.push(qp.qpn);
             qps.push(qp);
             let len = stride.saturating_mul(u64::from(slots));
-            let buffer = host.register(len, memory == Memory::OnDemand);
+            let buffer = host.register(owner.pd, len, memory == Memory::OnDemand);
             buffers.push(buffer.map_err(failed(index, "the regions of its traffic"))?);
         }
         let mut ends = qps.into_iter().zip(buffers);
@@ -730,7 +747,7 @@ fn connect(
     }
     let host = host(all, from)?;
     let av = Host::path_to(to, 0).av();
-    let ah = host.driver.create_ah(host.pd, av);
+    let ah = host.driver.create_ah(flow.owners[0].pd, av);
     ah.map_err(failed(from, "address handle"))
 }
 

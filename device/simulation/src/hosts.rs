@@ -138,17 +138,17 @@ impl Host {
         u8::try_from(limit).unwrap_or(u8::MAX)
     }
 
-    /// Registers `len` bytes.
-    pub(crate) fn register(&mut self, len: u64, on_demand: bool) -> Result<Buffer, Error> {
+    /// Registers `len` bytes in a protection domain.
+    pub(crate) fn register(&mut self, pd: u32, len: u64, on_demand: bool) -> Result<Buffer, Error> {
         let va = self.next_va;
         let pages = len.div_ceil(PAGE).saturating_add(1);
         self.next_va = va.saturating_add(pages.saturating_mul(PAGE));
         if on_demand {
-            let (index, key) = self.pager.register(&mut self.driver, self.pd, va, len)?;
+            let (index, key) = self.pager.register(&mut self.driver, pd, va, len)?;
             let memory = BufferMemory::OnDemand(index);
             return Ok(Buffer { key, va, memory });
         }
-        let region = self.driver.reg_mr(self.pd, va, len, ALL_ACCESS)?;
+        let region = self.driver.reg_mr(pd, va, len, ALL_ACCESS)?;
         Ok(Buffer {
             key: region.key,
             va,

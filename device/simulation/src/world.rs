@@ -119,6 +119,8 @@ pub(crate) struct State {
     pub now: u64,
     /// How long the device clock has stood still: the clock of the hosts is so much later.
     pub paused: u64,
+    /// When the last pause was, and how long.
+    last_pause: (u64, u64),
     /// The traffic began at this time.
     pub start: u64,
     /// Steps and frames at the present instant.
@@ -187,6 +189,7 @@ impl State {
         Self {
             now: 0,
             paused: 0,
+            last_pause: (0, 0),
             start: 0,
             steps: 0,
             nodes: (0..usize::from(shape.hosts)).map(&mut node).collect(),
@@ -542,7 +545,15 @@ impl State {
                     "speed changed"
                 }
                 Operation::Pause(time) => {
-                    self.paused = self.paused.saturating_add(time.0);
+                    // Pauses that begin together end together.
+                    let before = self.last_pause;
+                    let lasts = match before.0 == self.now {
+                        true => before.1.max(time.0),
+                        false => time.0,
+                    };
+                    let already = if before.0 == self.now { before.1 } else { 0 };
+                    self.paused = self.paused.saturating_add(lasts.saturating_sub(already));
+                    self.last_pause = (self.now, lasts);
                     "paused"
                 }
                 Operation::Reset => {

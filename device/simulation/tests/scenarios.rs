@@ -118,3 +118,91 @@ fn each_example_passes_and_fails_with_an_opposite_expectation_or_a_silent_rule()
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(tried > 60, "{tried}");
 }
+
+/// All completions of a queue pair that fails are written in one turn.
+#[test]
+fn a_turn_with_many_diagnostics_loses_none() {
+    let text = r#"
+[[traffic]]
+name = "writes"
+op = "write"
+size = 8
+count = 1000
+depth = 1000
+[[rule]]
+nic = "nic1"
+on = { dir = "rx", opcode = "REQUEST" }
+do = { drop = {} }
+[[at]]
+nic = "nic0"
+time = "1ms"
+do = { fail_qp = { qp = 0 } }
+[[expect]]
+completion = { nic = "nic0", status = "WR_FLUSH_ERR", count = "999.." }
+"#;
+    let (scenario, plan) = load("many.toml", text);
+    let outcome = run(&scenario, &plan);
+    assert!(outcome.passed(), "{:?}", outcome.verdict);
+}
+
+/// `nth` counts over all queue pairs of a process, inside of a NIC as at its boundary.
+#[test]
+fn a_rule_for_a_process_counts_once_for_all_its_queue_pairs() {
+    let text = r#"
+[[traffic]]
+name = "own"
+process = "own"
+op = "write"
+count = 10
+connections = 80
+[[traffic]]
+name = "other"
+process = "other"
+op = "write"
+count = 10
+connections = 10
+[[rule]]
+nic = "nic0"
+on = { completion = "SUCCESS", process = "own", nth = 700 }
+do = { count = {} }
+fired = 1
+[[rule]]
+nic = "nic0"
+on = { completion = "SUCCESS", process = "own" }
+do = { count = {} }
+fired = 800
+"#;
+    let (scenario, plan) = load("process.toml", text);
+    let outcome = run(&scenario, &plan);
+    assert!(outcome.passed(), "{:?}", outcome.verdict);
+}
+
+/// What a check of a file accepts can be simulated, and what can't be is refused at its place.
+#[test]
+fn a_check_refuses_what_a_run_would_refuse() {
+    for wrong in [
+        "size = 0",
+        "size = 16777217",
+        "depth = 1025",
+        "receives = 4097",
+        "connections = 4096\n[[traffic]]\nop = \"write\"",
+        "connections = 4096\ncount = 1000",
+        "process = \"a name that is too long\"",
+    ] {
+        let text = format!("[[traffic]]\nop = \"write\"\n{wrong}\n");
+        let scenario = read("a.toml", &text).unwrap();
+        assert!(scenario.plan_simulation().is_err(), "{wrong}");
+    }
+    let text = "[[traffic]]\nop = \"fetch_add\"\nsize = 16\n";
+    assert!(read("a.toml", text).unwrap().plan_simulation().is_err());
+    let endless =
+        "limit = \"24h\"\n[[at]]\ntime = \"0s\"\nevery = \"1ns\"\ndo = { fail_faults = {} }\n";
+    assert!(read("a.toml", endless).unwrap().plan_simulation().is_err());
+    let injected = "[[rule]]\non = { diagnostic = \"injected\" }\ndo = { count = {} }\n";
+    assert!(read("a.toml", injected).unwrap().plan_simulation().is_err());
+    let many = "[[rule]]\non = { completion = \"any\" }\ndo = { count = {} }\n".repeat(64);
+    assert!(read("a.toml", &many).unwrap().plan_simulation().is_ok());
+    let one = "[[expect]]\ncompletion = { status = \"SUCCESS\", count = 1 }\n";
+    let more = read("a.toml", &format!("{many}{one}")).unwrap();
+    assert!(more.plan_simulation().is_err());
+}

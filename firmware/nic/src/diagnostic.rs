@@ -11,7 +11,7 @@ use crate::qp::State;
 use crate::time::{Instant, Nanos};
 
 /// Diagnostics that are kept for the caller.
-const CAPACITY: usize = 256;
+const CAPACITY: usize = 8192;
 
 /// Queues of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,7 +333,12 @@ impl Diagnostics {
     /// Takes the oldest.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Instant, Diagnostic)> {
-        self.ring.pop_front()
+        let oldest = self.ring.pop_front();
+        if self.ring.is_empty() {
+            // The next one is written to the beginning again: a ring that is read often stays in the cache.
+            self.ring.clear();
+        }
+        oldest
     }
 
     /// Number of diagnostics that were lost since the last call.

@@ -86,7 +86,7 @@ const BURST: u32 = 32;
 ///   held frames is full.
 /// - *[`accepts`](Nic::accepts)* saves calls. A frame to another address is dropped by `receive`, too.
 /// - *[`work`](Nic::work)* serves callers that limit turns. Each call is limited to about [`TURN_WORK`](crate::TURN_WORK).
-/// - *[`poll_diagnostic`](Nic::poll_diagnostic)*: the NIC keeps the newest 256 diagnostics and counts those that it has dropped.
+/// - *[`poll_diagnostic`](Nic::poll_diagnostic)*: the NIC keeps the newest 8192 diagnostics, as many as a turn can have, and counts those that it has dropped.
 /// - *[`counters`](Nic::counters), [`object_counts`](Nic::object_counts), [`held_memory`](Nic::held_memory)* and
 ///   *[`waiting_notices`](Nic::waiting_notices)* change nothing.
 ///

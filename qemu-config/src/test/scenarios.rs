@@ -10,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 
+use super::cargo::count_cargo_test;
 use super::host::When;
 use super::robustness::works;
 use super::sight::Test;
@@ -40,12 +41,28 @@ pub const TESTS: &[(&str, Test)] = &[
     ("tutorial", tutorial),
 ];
 
-/// Without guests: all scenarios with traffic, in the simulator.
-pub const STEPS: &[&str] = &["simulator"];
+/// Without guests: all scenarios with traffic, in the simulator; and that each of them, and each example, fails with the opposite of
+/// an expectation or without the match of a rule.
+pub const STEPS: &[&str] = &["meta", "simulator"];
 
 /// Runs the steps of this time whose names contain `filter`.
 pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &mut Tally) {
-    if when != When::Beside || !"simulator".contains(filter) {
+    if when != When::Beside {
+        return;
+    }
+    if "meta".contains(filter) {
+        let words = [
+            "test",
+            "-p",
+            "faultline-simulation",
+            "--test",
+            "library",
+            "--test",
+            "scenarios",
+        ];
+        count_cargo_test(workspace, dir, "scenarios::meta", &words, &[], tally);
+    }
+    if !"simulator".contains(filter) {
         return;
     }
     let name = "scenarios::simulator";
