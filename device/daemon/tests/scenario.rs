@@ -109,7 +109,11 @@ fn junit_has_files_without_a_result_and_searches_for_seeds() {
     let (status, text) = junit(&["run", "good.toml", "absent.toml"]);
     assert_eq!(status, Some(2));
     assert!(text.contains("good.toml") && text.contains("absent.toml"));
-    assert!(text.contains("errors=\"1\"") && text.contains("can't read") || text.contains("can&apos;t read"), "{text}");
+    assert!(
+        text.contains("errors=\"1\"") && text.contains("can't read")
+            || text.contains("can&apos;t read"),
+        "{text}"
+    );
     let (status, text) = junit(&["run", "good.toml", "bad.toml", "--seeds", "1..3"]);
     assert_eq!(status, Some(1));
     assert!(text.contains("seed 1") && text.contains("seed 3"), "{text}");

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use faultline::control::scenario::{ScenarioView, VerdictView};
 use faultline::{Config, ControlSettings};
+use faultline_abi::admin::EQ_ASYNC;
 use faultline_abi::regs;
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::{exchange_anew, impatient};
@@ -418,7 +419,8 @@ fn rules_know_connections_that_exist() {
 #[test]
 fn the_example_with_a_signal_passes_and_fails_without_it() {
     let stage = Stage::new();
-    let (_a, _b) = stage.nodes();
+    let (a, _b) = stage.nodes();
+    let _events = a.nic.event_queue(0, EQ_ASYNC, 5).unwrap();
     let text = include_str!("../../scenarios/examples/signal.toml");
     stage.start(text);
     let verdict = stage.stop();

@@ -562,7 +562,10 @@ impl<B: Bus> Driver<B> {
 
     /// Allocates a user context of a process with this name, of which the first 16 bytes are told.
     pub fn alloc_uctx_of(&mut self, process: &str) -> Result<u32> {
-        let mut body = AllocUctx::default();
+        let mut body = AllocUctx {
+            pid: U32::new(1),
+            ..AllocUctx::default()
+        };
         for (to, from) in body.comm.iter_mut().zip(process.bytes()) {
             *to = from;
         }

@@ -148,15 +148,17 @@ impl Rules {
             )),
         }
         if let Some((at, lasting)) = end {
-            let count = self
-                .nics
-                .get_mut(nic)
-                .and_then(|view| view.lasting.get_mut(lasting as usize));
-            if let Some(count) = count {
-                *count = count.saturating_add(1);
-            }
-            self.schedule.add(at, Due::End(nic, lasting));
+            self.begin_lasting(nic, at, lasting);
         }
+    }
+
+    /// An action lasts until then.
+    fn begin_lasting(&mut self, nic: usize, at: Instant, lasting: Lasting) {
+        let view = self.nics.get_mut(nic);
+        if let Some(count) = view.and_then(|view| view.lasting.get_mut(lasting as usize)) {
+            *count = count.saturating_add(1);
+        }
+        self.schedule.add(at, Due::End(nic, lasting));
     }
 
     /// Ends the run: afterwards [`Rules::poll_request`] returns what undoes the actions that still last. Frames, doorbells and
