@@ -5,7 +5,6 @@ use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
 use crate::eq::Ticket;
-use crate::inspect::CompletionQueueInfo;
 use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::{Instant, Nanos};
@@ -77,16 +76,9 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// What an operator sees of it.
-    pub(crate) fn info(&self, cqn: u32) -> CompletionQueueInfo {
-        CompletionQueueInfo {
-            cqn,
-            context: self.uctx,
-            eqn: self.eqn,
-            written: self.producer,
-            read: self.consumer,
-            failed: self.failed,
-        }
+    /// Completions written and read, for an operator, and true if it has overrun.
+    pub(crate) fn progress(&self) -> (u32, u32, bool) {
+        (self.producer, self.consumer, self.failed)
     }
 
     /// An empty queue.

@@ -6,7 +6,6 @@ use faultline_abi::event::Eqe;
 use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
-use crate::inspect::EventQueueInfo;
 use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::Instant;
@@ -49,16 +48,14 @@ pub(crate) struct Eq {
 const MAX_OVERFLOW: usize = 1 << 16;
 
 impl Eq {
-    /// What an operator sees of it.
-    pub(crate) fn info(&self, eqn: u32) -> EventQueueInfo {
-        EventQueueInfo {
-            eqn,
-            vector: self.vector,
-            written: self.producer,
-            read: self.consumer,
-            armed: self.armed,
-            waiting: self.waiting.len().saturating_add(self.overflow.len()),
-        }
+    /// Events written and read, for an operator, and true if it is armed.
+    pub(crate) fn progress(&self) -> (u32, u32, bool) {
+        (self.producer, self.consumer, self.armed)
+    }
+
+    /// Events that wait for room.
+    pub(crate) fn waiting_events(&self) -> usize {
+        self.waiting.len().saturating_add(self.overflow.len())
     }
 
     /// An empty queue, not armed.

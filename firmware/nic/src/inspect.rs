@@ -213,12 +213,32 @@ impl Nic {
 
     /// At most `limit` completion queues, from place `from` of the table on.
     pub fn completion_queues(&self, from: u32, limit: usize) -> Listing<CompletionQueueInfo> {
-        listing(self.core.cqs.places(from), limit, |cqn, cq| cq.info(cqn))
+        listing(self.core.cqs.places(from), limit, |cqn, cq| {
+            let (written, read, failed) = cq.progress();
+            CompletionQueueInfo {
+                cqn,
+                context: cq.uctx,
+                eqn: cq.eqn,
+                written,
+                read,
+                failed,
+            }
+        })
     }
 
     /// At most `limit` event queues, from place `from` of the table on.
     pub fn event_queues(&self, from: u32, limit: usize) -> Listing<EventQueueInfo> {
-        listing(self.core.eqs.places(from), limit, |eqn, eq| eq.info(eqn))
+        listing(self.core.eqs.places(from), limit, |eqn, eq| {
+            let (written, read, armed) = eq.progress();
+            EventQueueInfo {
+                eqn,
+                vector: eq.vector,
+                written,
+                read,
+                armed,
+                waiting: eq.waiting_events(),
+            }
+        })
     }
 
     /// The memory key with this number.

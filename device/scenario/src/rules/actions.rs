@@ -2,27 +2,12 @@
 
 use faultline_nic::{FaultPolicy, Instant};
 
+use super::lasting::Lasting;
 use super::request::{CallerRequest as Caller, NicRequest as Nic, Pages, Subject};
 use super::schedule::Due;
 use super::view::NicView;
 use super::{NEVER, Rules};
 use crate::action::{Action, Evict};
-
-/// An action that lasts. What several of them have changed is undone when the last one ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lasting {
-    PortDown,
-    Speed,
-    Mtu,
-    HoldFaults,
-    FillFaults,
-    Lookup,
-}
-
-impl Lasting {
-    /// Number of kinds.
-    pub(super) const COUNT: usize = 6;
-}
 
 impl Rules {
     /// An action that lasts has ended.

@@ -35,6 +35,7 @@
 mod actions;
 mod counts;
 mod follow;
+mod lasting;
 mod packets;
 mod point_use;
 mod points;

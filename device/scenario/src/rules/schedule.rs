@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::Instant;
 
-use super::actions::Lasting;
+use super::lasting::Lasting;
 
 /// A doorbell or an interrupt that happens later than its NIC wanted, or once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

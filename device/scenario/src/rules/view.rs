@@ -7,7 +7,7 @@ use faultline_nic::{FaultPolicy, Nanos, Nic};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Opcode, Psn};
 
-use super::actions::Lasting;
+use super::lasting::Lasting;
 use super::request::Subject;
 use crate::plan::{Conditions, Opcodes, PacketMatch};
 use crate::trigger::Direction;
