@@ -231,13 +231,20 @@ pub struct Machine {
 impl Machine {
     /// QEMU's arguments.
     pub fn arguments(&self) -> Vec<String> {
-        let mut words: Vec<String> = Vec::new();
-        let mut add = |option: &str, value: String| {
-            words.push(option.to_owned());
-            words.push(value);
-        };
-        let agent = self.agent.display();
-        let console = self.console.display();
+        let mut words = Words(Vec::new());
+        self.add_memory(&mut words);
+        self.add_processors(&mut words);
+        self.add_kernel(&mut words);
+        self.add_disks(&mut words);
+        self.add_channels(&mut words);
+        self.add_network(&mut words);
+        for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
+            words.0.push(flag.to_owned());
+        }
+        words.0
+    }
+
+    fn add_memory(&self, words: &mut Words) {
         // vfio-user passes guest memory to the emulator by descriptor, so the memory must be shared and backed by a
         // file.
         let nodes = self.nodes.max(1);
@@ -247,7 +254,7 @@ impl Machine {
             } else {
                 format!("ram{node}")
             };
-            add(
+            words.add(
                 "-object",
                 json!({"qom-type": "memory-backend-memfd", "id": id, "share": true,
                        "size": (u64::from(self.memory) << 20) / u64::from(nodes)})
@@ -256,47 +263,53 @@ impl Machine {
         }
         let machine = "usb=off,smbus=off,sata=off,vmport=off,graphics=off";
         if nodes == 1 {
-            add("-machine", format!("q35,memory-backend=ram,{machine}"));
+            words.add("-machine", format!("q35,memory-backend=ram,{machine}"));
         } else {
-            add("-machine", format!("q35,{machine}"));
+            words.add("-machine", format!("q35,{machine}"));
             for node in 0..nodes {
                 // Processors are assigned to nodes in turn; a node may have none.
                 let cpus: String = (node..self.cpus)
                     .step_by(nodes as usize)
                     .map(|cpu| format!(",cpus={cpu}"))
                     .collect();
-                add(
+                words.add(
                     "-numa",
                     format!("node,nodeid={node},memdev=ram{node}{cpus}"),
                 );
             }
         }
+    }
+
+    fn add_processors(&self, words: &mut Words) {
         if self.kvm {
-            add("-accel", "kvm".into());
-            add("-cpu", "host".into());
+            words.add("-accel", "kvm".into());
+            words.add("-cpu", "host".into());
         } else {
-            add("-accel", "tcg,thread=multi,tb-size=256".into());
+            words.add("-accel", "tcg,thread=multi,tb-size=256".into());
             // TCG executes string instructions step by step. Without the fast ones, which move a byte a step, kernels
             // and libraries use those that move eight. 1 GiB over TCP: 29 s instead of 47 s.
-            add(
+            words.add(
                 "-cpu",
                 "max,erms=off,fsrm=off,fzrm=off,fsrs=off,fsrc=off".into(),
             );
         }
-        add("-smp", self.cpus.to_string());
+        words.add("-smp", self.cpus.to_string());
         match &self.backing.pmem {
-            None => add("-m", format!("{}M", self.memory)),
+            None => words.add("-m", format!("{}M", self.memory)),
             // A memory device needs a place in the address space, in steps of whole GiB.
             Some((_, size)) => {
                 let most = (self.memory + size).next_multiple_of(1024) + 1024;
-                add("-m", format!("{}M,slots=1,maxmem={most}M", self.memory));
+                words.add("-m", format!("{}M,slots=1,maxmem={most}M", self.memory));
             }
         }
-        add("-display", "none".into());
-        add("-serial", format!("file:{}", self.serial.display()));
-        add("-kernel", self.kernel.display().to_string());
-        add("-initrd", self.initrd.display().to_string());
-        add(
+    }
+
+    fn add_kernel(&self, words: &mut Words) {
+        words.add("-display", "none".into());
+        words.add("-serial", format!("file:{}", self.serial.display()));
+        words.add("-kernel", self.kernel.display().to_string());
+        words.add("-initrd", self.initrd.display().to_string());
+        words.add(
             "-append",
             format!(
                 // no_timer_check: on a busy host the kernel's test of its timer interrupt fails.
@@ -308,44 +321,60 @@ impl Machine {
             .trim_end()
             .to_owned(),
         );
+    }
+
+    fn add_disks(&self, words: &mut Words) {
         // Writes go to a throw-away overlay in TMPDIR.
-        add(
+        words.add(
             "-drive",
             format!(
                 "if=none,id=root,format=raw,snapshot=on,cache=unsafe,file={}",
                 self.disk.display()
             ),
         );
-        add("-device", "virtio-blk-pci,drive=root".into());
+        words.add("-device", "virtio-blk-pci,drive=root".into());
         if let Some(disk) = &self.backing.swap_disk {
-            add(
+            words.add(
                 "-drive",
                 format!(
                     "if=none,id=swap,format=raw,cache=unsafe,discard=unmap,file={}",
                     disk.display()
                 ),
             );
-            add("-device", "virtio-blk-pci,drive=swap,serial=swap".into());
+            words.add("-device", "virtio-blk-pci,drive=swap,serial=swap".into());
         }
         if let Some((file, size)) = &self.backing.pmem {
-            add(
+            words.add(
                 "-object",
                 json!({"qom-type": "memory-backend-file", "id": "pmem", "share": true,
                        "mem-path": file, "size": u64::from(*size) << 20})
                 .to_string(),
             );
-            add("-device", "virtio-pmem-pci,memdev=pmem".into());
+            words.add("-device", "virtio-pmem-pci,memdev=pmem".into());
         }
-        add("-device", "virtio-serial-pci,id=serial".into());
-        add("-chardev", format!("socket,id=agent,path={agent}"));
-        add(
+    }
+
+    /// The channel of the agent, and the interactive console.
+    fn add_channels(&self, words: &mut Words) {
+        words.add("-device", "virtio-serial-pci,id=serial".into());
+        words.add(
+            "-chardev",
+            format!("socket,id=agent,path={}", self.agent.display()),
+        );
+        words.add(
             "-device",
             "virtserialport,bus=serial.0,chardev=agent,name=faultline.lab.agent".into(),
         );
-        add("-chardev", format!("socket,id=console,path={console}"));
-        add("-device", "virtconsole,bus=serial.0,chardev=console".into());
+        words.add(
+            "-chardev",
+            format!("socket,id=console,path={}", self.console.display()),
+        );
+        words.add("-device", "virtconsole,bus=serial.0,chardev=console".into());
+    }
+
+    fn add_network(&self, words: &mut Words) {
         if let Some(socket) = &self.nic {
-            add(
+            words.add(
                 "-device",
                 json!({"driver": "vfio-user-pci", "id": "nic",
                        "socket": {"type": "unix", "path": socket}})
@@ -353,13 +382,13 @@ impl Machine {
             );
         }
         if let Some(wire) = &self.wire {
-            add(
+            words.add(
                 "-netdev",
                 json!({"type": "stream", "id": "wire", "server": wire.listens,
                        "addr": {"type": "unix", "path": wire.socket}})
                 .to_string(),
             );
-            add(
+            words.add(
                 "-device",
                 format!(
                     "virtio-net-pci,netdev=wire,mac=52:54:00:fa:17:{:02x},romfile=",
@@ -367,10 +396,16 @@ impl Machine {
                 ),
             );
         }
-        for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
-            words.push(flag.to_owned());
-        }
-        words
+    }
+}
+
+/// Arguments of a command.
+struct Words(Vec<String>);
+
+impl Words {
+    fn add(&mut self, option: &str, value: String) {
+        self.0.push(option.to_owned());
+        self.0.push(value);
     }
 }
 

@@ -231,61 +231,12 @@ pub(crate) fn parse<'a>(
     fds: &mut Vec<OwnedFd>,
     limits: ClientLimits,
 ) -> Result<Request<'a>, Errno> {
-    let most_fds = match number {
-        command::DMA_MAP => 1,
-        command::DEVICE_SET_IRQS => MAX_MSG_FDS,
-        _ => 0,
-    };
-    let known = matches!(
-        number,
-        command::VERSION
-            | command::DMA_MAP
-            | command::DMA_UNMAP
-            | command::DEVICE_GET_INFO
-            | command::DEVICE_GET_REGION_INFO
-            | command::DEVICE_GET_IRQ_INFO
-            | command::DEVICE_SET_IRQS
-            | command::REGION_READ
-            | command::REGION_WRITE
-            | command::DEVICE_RESET
-    );
-    if !known {
-        return Err(Errno::OPNOTSUPP);
-    }
-    if fds.len() > most_fds {
-        return Err(Errno::INVAL);
-    }
+    check_command(number, fds.len())?;
     let mut r = Reader(body);
     match number {
         command::VERSION => parse_version(r).map(Request::Version),
-        command::DMA_MAP => {
-            r.argsz(32)?;
-            let flags = r.u32()?;
-            if flags & !(v::VFIO_DMA_MAP_FLAG_READ | v::VFIO_DMA_MAP_FLAG_WRITE) != 0 {
-                return Err(Errno::INVAL);
-            }
-            Ok(Request::DmaMap(DmaMap {
-                offset: r.u64()?,
-                iova: r.u64()?,
-                size: r.u64()?,
-                readable: flags & v::VFIO_DMA_MAP_FLAG_READ != 0,
-                writable: flags & v::VFIO_DMA_MAP_FLAG_WRITE != 0,
-                fd: fds.pop(),
-            }))
-        }
-        command::DMA_UNMAP => {
-            let echo = *r.0.first_chunk::<24>().ok_or(Errno::INVAL)?;
-            r.argsz(24)?;
-            let flags = r.u32()?;
-            let (iova, size) = (r.u64()?, r.u64()?);
-            let unmap = match flags {
-                0 => DmaUnmap::Range { iova, size },
-                v::VFIO_DMA_UNMAP_FLAG_ALL => DmaUnmap::All,
-                // Dirty bitmaps and vaddr updates are not supported.
-                _ => return Err(Errno::INVAL),
-            };
-            Ok(Request::DmaUnmap(unmap, echo))
-        }
+        command::DMA_MAP => parse_dma_map(r, fds),
+        command::DMA_UNMAP => parse_dma_unmap(r),
         command::DEVICE_GET_INFO => {
             r.argsz(16)?;
             Ok(Request::GetInfo)
@@ -330,6 +281,65 @@ pub(crate) fn parse<'a>(
         }
         _ => Err(Errno::OPNOTSUPP),
     }
+}
+
+/// Checks that the command is supported and allows this number of descriptors.
+fn check_command(number: u16, fds: usize) -> Result<(), Errno> {
+    let most_fds = match number {
+        command::DMA_MAP => 1,
+        command::DEVICE_SET_IRQS => MAX_MSG_FDS,
+        _ => 0,
+    };
+    let known = matches!(
+        number,
+        command::VERSION
+            | command::DMA_MAP
+            | command::DMA_UNMAP
+            | command::DEVICE_GET_INFO
+            | command::DEVICE_GET_REGION_INFO
+            | command::DEVICE_GET_IRQ_INFO
+            | command::DEVICE_SET_IRQS
+            | command::REGION_READ
+            | command::REGION_WRITE
+            | command::DEVICE_RESET
+    );
+    if !known {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if fds > most_fds {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}
+
+fn parse_dma_map<'a>(mut r: Reader<'a>, fds: &mut Vec<OwnedFd>) -> Result<Request<'a>, Errno> {
+    r.argsz(32)?;
+    let flags = r.u32()?;
+    if flags & !(v::VFIO_DMA_MAP_FLAG_READ | v::VFIO_DMA_MAP_FLAG_WRITE) != 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(Request::DmaMap(DmaMap {
+        offset: r.u64()?,
+        iova: r.u64()?,
+        size: r.u64()?,
+        readable: flags & v::VFIO_DMA_MAP_FLAG_READ != 0,
+        writable: flags & v::VFIO_DMA_MAP_FLAG_WRITE != 0,
+        fd: fds.pop(),
+    }))
+}
+
+fn parse_dma_unmap(mut r: Reader<'_>) -> Result<Request<'_>, Errno> {
+    let echo = *r.0.first_chunk::<24>().ok_or(Errno::INVAL)?;
+    r.argsz(24)?;
+    let flags = r.u32()?;
+    let (iova, size) = (r.u64()?, r.u64()?);
+    let unmap = match flags {
+        0 => DmaUnmap::Range { iova, size },
+        v::VFIO_DMA_UNMAP_FLAG_ALL => DmaUnmap::All,
+        // Dirty bitmaps and vaddr updates are not supported.
+        _ => return Err(Errno::INVAL),
+    };
+    Ok(Request::DmaUnmap(unmap, echo))
 }
 
 /// Reads offset, region and count of a region access. The count is within the limits, and offset
