@@ -266,3 +266,36 @@ fn all_that_happens_can_be_printed() {
         "{text}"
     );
 }
+
+/// The samples of Lumina's format become scenarios whose rules all fire.
+#[test]
+fn files_of_lumina_are_imported_and_run() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenario/tests/lumina");
+    let directory = folder(&[]);
+    for name in ["drop", "iter_2", "ecn", "corrupt_read"] {
+        let (yaml, toml) = (format!("{name}.yml"), format!("{name}.toml"));
+        fs::copy(samples.join(&yaml), directory.path().join(&yaml)).unwrap();
+        let (text, status) = printed(directory.path(), &["import", &yaml]);
+        assert_eq!(status, 0, "{name}");
+        let (nothing, status) = printed(directory.path(), &["import", &yaml, "-o", &toml]);
+        assert_eq!((nothing.as_str(), status), ("", 0));
+        let written = fs::read_to_string(directory.path().join(&toml)).unwrap();
+        assert_eq!(written, text, "{name}");
+        assert_eq!(printed(directory.path(), &["check", &toml]).1, 0, "{name}");
+        let (text, status) = printed(directory.path(), &["run", &toml]);
+        assert_eq!(status, 0, "{text}");
+    }
+    let wrong = directory.path().join("wrong.yml");
+    fs::write(&wrong, "traffic:\n  num-qps: none\n").unwrap();
+    let output = run(directory.path(), &["import", "wrong.yml", "-o", "no.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("traffic: missing key `rdma-verb`"), "{text}");
+    assert!(text.contains("wrong.yml:2:3"), "{text}");
+    assert!(!directory.path().join("no.toml").exists());
+    fs::write(&wrong, "#".repeat(1 << 20)).unwrap();
+    let output = run(directory.path(), &["import", "wrong.yml"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("more than 262144 bytes"), "{text}");
+}

@@ -128,6 +128,14 @@ impl Problem {
         self
     }
 
+    /// Byte at which it begins, if that is known without the document.
+    pub(crate) fn start(&self) -> usize {
+        match &self.place {
+            Place::Span(span) => span.start,
+            _ => 0,
+        }
+    }
+
     /// An error of the TOML parser, or of a type that is read from TOML. `text` is the whole document.
     pub fn of_toml(text: &str, error: &toml::de::Error) -> Self {
         let table = DeTable::parse(text);
@@ -195,9 +203,19 @@ pub struct Problems {
     name: String,
     text: String,
     problems: Vec<Problem>,
+    /// Nothing is wrong, but something was left out.
+    are_warnings: bool,
 }
 
 impl Problems {
+    /// Warnings about a file: as [`Problems::new`], and drawn as warnings.
+    pub fn warnings(name: &str, text: &str, problems: Vec<Problem>) -> Self {
+        Self {
+            are_warnings: true,
+            ..Self::new(name, text, problems)
+        }
+    }
+
     /// Problems of the file with this name and text. They are ordered by their place.
     pub fn new(name: &str, text: &str, mut problems: Vec<Problem>) -> Self {
         if let Ok(table) = DeTable::parse(text) {
@@ -207,6 +225,7 @@ impl Problems {
             name: name.to_owned(),
             text: text.to_owned(),
             problems,
+            are_warnings: false,
         }
     }
 
@@ -238,7 +257,11 @@ impl Problems {
             .checked_sub(MAX_DRAWN)
             .filter(|n| *n > 0)
         {
-            parts.push(format!("error: {}: {more} more problems", self.name));
+            let (level, what) = match self.are_warnings {
+                true => ("warning", "warnings"),
+                false => ("error", "problems"),
+            };
+            parts.push(format!("{level}: {}: {more} more {what}", self.name));
         }
         parts.join("\n\n")
     }
@@ -249,6 +272,10 @@ impl Problems {
         problem: &Problem,
         span: Option<Range<usize>>,
     ) -> String {
+        let level = match self.are_warnings {
+            true => Level::WARNING,
+            false => Level::ERROR,
+        };
         let path = problem.path.to_string();
         let title = match path.as_str() {
             "" => problem.message.clone(),
@@ -258,7 +285,7 @@ impl Problems {
         let label = suggestion.map(|name| format!("did you mean `{name}`?"));
         let Some(span) = span else {
             let title = format!("{}: {title}", self.name);
-            return renderer.render(&[Group::with_title(Level::ERROR.primary_title(title))]);
+            return renderer.render(&[Group::with_title(level.primary_title(title))]);
         };
         // Only the line at which the problem begins, so that neither a long value nor a long file matters.
         let (line, line_start, in_line) = first_line(&self.text, span);
@@ -267,7 +294,7 @@ impl Problems {
             .line_start(line_start)
             .path(&self.name)
             .annotation(mark);
-        renderer.render(&[Level::ERROR.primary_title(title).element(snippet)])
+        renderer.render(&[level.primary_title(title).element(snippet)])
     }
 }
 

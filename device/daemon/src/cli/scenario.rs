@@ -1,7 +1,8 @@
 //! `faultline scenario`: scenarios in the simulator.
 
+mod import;
 mod load;
-mod report;
+pub(super) mod report;
 mod seeds;
 
 use std::fs;
@@ -20,7 +21,7 @@ use report::{dump, json_of, junit_of, suite_of, suite_of_failure, suite_of_seeds
 /// Exit status if a file can't be read or simulated.
 const UNREADABLE: u8 = 2;
 
-/// Run or check scenarios: faults on purpose, at precise moments, with expectations.
+/// Run, check or import scenarios: faults on purpose, at precise moments, with expectations.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Command {
     #[command(subcommand)]
@@ -31,6 +32,7 @@ pub(crate) struct Command {
 enum Subcommand {
     Run(Run),
     Check(Check),
+    Import(import::Import),
 }
 
 /// Run scenarios in the simulator.
@@ -93,6 +95,7 @@ impl Command {
         match &self.action {
             Subcommand::Run(run) => run.run(),
             Subcommand::Check(check) => check.run(),
+            Subcommand::Import(import) => import.run(),
         }
     }
 }
