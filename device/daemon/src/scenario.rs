@@ -2,6 +2,8 @@
 //!
 //! Without one, the data path tests one flag for each frame, doorbell and interrupt.
 
+use std::collections::BTreeMap;
+
 use faultline_nic::{FrameKind, Instant, Nanos, TxFrame};
 use faultline_ports::PortId;
 use faultline_scenario::rules::{Fired, HeldFrame, PacketFacts, Rules};
@@ -17,6 +19,69 @@ pub(crate) struct RunningScenario {
     pub(crate) counters: Vec<Vec<u64>>,
     /// Real time at which a pause that an action has made ends.
     pub(crate) pause_until: Option<Instant>,
+    /// What the runner has to do in guests. `None`: no runner is attached.
+    pub(crate) runner: Option<RunnerTasks>,
+}
+
+/// Actions that only software in a guest can carry out, such as moves of its GIDs. Whoever has started the scenario as its runner
+/// asks for them, carries them out, and reports each.
+#[derive(Debug, Default)]
+pub(crate) struct RunnerTasks {
+    /// Ids of tasks are counted from 0.
+    next: u64,
+    pending: BTreeMap<u64, RunnerTask>,
+}
+
+/// An action that the runner has to carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunnerTask {
+    pub(crate) nic: PortId,
+    pub(crate) action: GuestAction,
+}
+
+/// What only software in a guest can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GuestAction {
+    /// Moves its addresses to other entries of the GID table.
+    MoveGids,
+}
+
+impl GuestAction {
+    /// Name in the API.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::MoveGids => "move_gids",
+        }
+    }
+}
+
+impl RunnerTasks {
+    /// Most tasks that wait at a time.
+    const MOST: usize = 64;
+
+    /// Adds a task. Fails if too many wait.
+    pub(crate) fn add(&mut self, task: RunnerTask) -> Result<(), String> {
+        if self.pending.len() >= Self::MOST {
+            return Err(format!(
+                "{} was not done: {} actions wait for the runner of the scenario already",
+                task.action.name(),
+                Self::MOST
+            ));
+        }
+        self.pending.insert(self.next, task);
+        self.next = self.next.saturating_add(1);
+        Ok(())
+    }
+
+    /// Tasks that wait, with their ids, the oldest first.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (u64, RunnerTask)> {
+        self.pending.iter().map(|(id, task)| (*id, *task))
+    }
+
+    /// The runner is done with a task. `None`: no such task waits.
+    pub(crate) fn done(&mut self, id: u64) -> Option<RunnerTask> {
+        self.pending.remove(&id)
+    }
 }
 
 /// A scenario that has ended.

@@ -16,10 +16,14 @@ use faultline_wire::packet::parse_trusted;
 
 use crate::engine::Engine;
 use crate::port::NicPort;
-use crate::scenario::{EndedScenario, RunningScenario, StoppedScenario};
+use crate::scenario::{
+    EndedScenario, GuestAction, RunnerTask, RunnerTasks, RunningScenario, StoppedScenario,
+};
 
 /// Most resets by actions whose objects are being freed, each by a thread.
 const MAX_RESETS_IN_WORK: usize = 8;
+/// Characters of a runner's error that are kept.
+const MAX_ERROR: usize = 1000;
 
 impl Engine {
     /// Lets rules take a frame that a NIC sends. Returns true if they have.
@@ -125,12 +129,7 @@ impl Engine {
         match request {
             // The event is written to memory: in a pass, and not before the function may access memory.
             CallerRequest::Link(up) => port.link_changed |= port.nic.change_link(up),
-            CallerRequest::MoveGids => {
-                return Err(
-                    "the GID table belongs to the guest, which has to move its entries itself"
-                        .to_owned(),
-                );
-            }
+            CallerRequest::MoveGids => return self.ask_runner(nic, GuestAction::MoveGids),
             CallerRequest::Speed(mbps) => port.link.set_speed(mbps),
             CallerRequest::Mtu(mtu) => port.link.set_mtu(mtu),
             CallerRequest::Reset => {
@@ -161,6 +160,54 @@ impl Engine {
             CallerRequest::End => {}
         }
         Ok(())
+    }
+
+    /// Leaves something to the runner of the scenario, which has agents in the guests.
+    fn ask_runner(&mut self, nic: PortId, action: GuestAction) -> Result<(), String> {
+        let scenario = self.scenario.as_mut();
+        match scenario.and_then(|scenario| scenario.runner.as_mut()) {
+            Some(runner) => runner.add(RunnerTask { nic, action }),
+            None => Err(
+                "move_gid: the GID table belongs to the guest, and the scenario has no runner that could move its entries: \
+                 play it with `cargo lab scenario`, or start it with `--runner` and do what `ctl scenario show` asks for"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// The runner has carried out a task, or could not. Returns false if no such task waits.
+    pub(crate) fn runner_task_done(&mut self, id: u64, error: Option<&str>) -> bool {
+        let Some(scenario) = &mut self.scenario else {
+            return false;
+        };
+        let Some(task) = scenario.runner.as_mut().and_then(|tasks| tasks.done(id)) else {
+            return false;
+        };
+        if let Some(error) = error {
+            let name = self.ports.get(task.nic).map_or("", |port| port.name());
+            let error: String = error.chars().take(MAX_ERROR).collect();
+            let action = task.action.name();
+            let problem = format!("NIC {name}: {action} failed in the guest: {error}");
+            scenario.rules.note_problem(problem);
+        }
+        true
+    }
+
+    /// Tasks that the runner has not carried out are problems.
+    fn note_open_tasks(&mut self) {
+        let Some(scenario) = &mut self.scenario else {
+            return;
+        };
+        let Some(tasks) = scenario.runner.take() else {
+            return;
+        };
+        for (id, task) in tasks.pending() {
+            let name = self.ports.get(task.nic).map_or("", |port| port.name());
+            let action = task.action.name();
+            scenario.rules.note_problem(format!(
+                "NIC {name}: {action} (task {id}) was not carried out by the runner of the scenario"
+            ));
+        }
     }
 
     /// Ends a pause that an action has made, when its time is over.
@@ -238,8 +285,8 @@ impl Engine {
         }
     }
 
-    /// Starts a scenario. Returns false if another one runs.
-    pub(crate) fn start_scenario(&mut self, name: String, plan: Plan) -> bool {
+    /// Starts a scenario. Returns false if another one runs. `has_runner`: who starts it carries out what guests have to do.
+    pub(crate) fn start_scenario(&mut self, name: String, plan: Plan, has_runner: bool) -> bool {
         if self.scenario.is_some() || self.ended_scenario.is_some() {
             return false;
         }
@@ -249,6 +296,7 @@ impl Engine {
             rules: Rules::new(plan, nics, self.now()),
             counters: self.counters(),
             pause_until: None,
+            runner: has_runner.then(RunnerTasks::default),
         }));
         true
     }
@@ -276,6 +324,7 @@ impl Engine {
     /// Ends the scenario: what its actions have changed is as before, and what rules have kept is passed.
     fn stop_running(&mut self) -> Option<StoppedScenario> {
         let now = self.now();
+        self.note_open_tasks();
         let scenario = self.scenario.as_mut()?;
         let ended = Nanos(now.0.saturating_sub(scenario.rules.start().0));
         let before = std::mem::take(&mut scenario.counters);

@@ -293,6 +293,91 @@ fn a_pause_and_a_link_that_is_down_end_with_the_scenario() {
     send(&mut a, &mut b, 100);
 }
 
+/// Only a guest can move its GIDs. Without a runner this is a problem of the run, with one it is a task.
+#[test]
+fn moves_of_gids_are_left_to_the_runner() {
+    const FLAP: &str = r#"
+        [[at]]
+        time = "0s"
+        nic = "b"
+        do = { port_down = { for = "1ms", move_gid = true } }
+        [[rule]]
+        nic = "b"
+        on = { signal = "again" }
+        do = { port_down = { for = "1ms", move_gid = true } }
+        fired = "0.."
+    "#;
+    let stage = Stage::new();
+    let socket = stage.socket();
+    stage.start(FLAP);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while stage.show().problems.is_empty() {
+        assert!(Instant::now() < deadline);
+    }
+    let verdict = stage.stop();
+    assert!(!verdict.passed);
+    assert!(
+        verdict.problems[0].contains("NIC b: move_gid: the GID table belongs to the guest"),
+        "{verdict:#?}"
+    );
+
+    let body = json!({"name": "test.toml", "text": FLAP, "runner": true}).to_string();
+    let start = || drop(request(&socket, "POST", PATH, &body));
+    let wait_for_task = |id| {
+        while stage.show().tasks.first().map(|task| task.id) != Some(id) {
+            assert!(Instant::now() < deadline);
+        }
+    };
+    let done = |id: u64, body: &str| exchange(&socket, "POST", &format!("{PATH}/tasks/{id}"), body);
+    start();
+    wait_for_task(0);
+    let task = stage.show().tasks.remove(0);
+    assert_eq!(
+        (task.nic.as_str(), task.index, task.action.as_str()),
+        ("b", 1, "move_gids")
+    );
+    assert!(done(1, "{}").starts_with("HTTP/1.1 404 "));
+    assert!(done(0, "{}").starts_with("HTTP/1.1 204 "));
+    assert!(done(0, "{}").starts_with("HTTP/1.1 404 "));
+    assert!(stage.show().tasks.is_empty());
+    stage.passed();
+
+    // What the runner could not do, and what it has not done, is a problem.
+    start();
+    wait_for_task(0);
+    assert!(done(0, r#"{"error": "no such device"}"#).starts_with("HTTP/1.1 204 "));
+    request(
+        &socket,
+        "POST",
+        &format!("{PATH}/signals"),
+        r#"{"name": "again"}"#,
+    );
+    wait_for_task(1);
+    let verdict = stage.stop();
+    assert!(!verdict.passed);
+    assert_eq!(
+        verdict.problems,
+        [
+            "NIC b: move_gids failed in the guest: no such device",
+            "NIC b: move_gids (task 1) was not carried out by the runner of the scenario",
+        ]
+    );
+}
+
+/// The body of a request is as long as a file may be.
+#[test]
+fn the_longest_file_is_accepted() {
+    let stage = Stage::new();
+    let rule = "[[rule]]\non = { opcode = \"CNP\" }\ndo = { count = {} }\nfired = 0\n";
+    let fill = |bytes: usize| format!("{rule}# {}", "\"".repeat(bytes - rule.len() - 2));
+    stage.start(&fill(1 << 20));
+    stage.passed();
+    let body = json!({"name": "a", "text": fill((1 << 20) + 1)}).to_string();
+    let answer = exchange(&stage.socket(), "POST", PATH, &body);
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("at most 1048576 are allowed"), "{answer}");
+}
+
 #[test]
 fn a_completion_fails_and_a_command_is_refused() {
     let stage = Stage::new();

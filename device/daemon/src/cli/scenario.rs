@@ -16,7 +16,7 @@ use faultline_simulation::{Options, simulate};
 use super::{print, print_text};
 use load::{Failure, Ran, Until, load};
 use quick_junit::TestSuite;
-use report::{dump, json_of, junit_of, suite_of, suite_of_failure, suite_of_seeds, text_of};
+use report::{dump, json_of, junit_report, suite_of, suite_of_failure, suite_of_seeds, text_of};
 
 /// Exit status if a file can't be read or simulated.
 const UNREADABLE: u8 = 2;
@@ -143,7 +143,7 @@ impl Run {
         }
         if let Some(path) = &self.junit {
             let shown = path.display();
-            let xml = junit_of(suites)?;
+            let xml = junit_report(suites)?;
             fs::write(path, xml).with_context(|| format!("can't write {shown}"))?;
         }
         Ok(ExitCode::from(status))

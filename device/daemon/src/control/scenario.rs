@@ -1,12 +1,13 @@
 //! The paths of scenarios.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
+use faultline_nic::Nanos;
 use faultline_scenario::file::Scenario;
 use faultline_scenario::problem::Problems;
 use faultline_scenario::profile::{self, is_path};
-use faultline_scenario::read::read;
+use faultline_scenario::read::{MAX_BYTES, read};
 use faultline_scenario::rules::Fired;
 use faultline_scenario::verdict::Check;
 use serde::{Deserialize, Serialize};
@@ -16,10 +17,10 @@ use utoipa_axum::routes;
 
 use super::access::Access;
 use super::error::ApiError;
-use super::extract::{Body, NoQuery};
+use super::extract::{Body, NoQuery, Segment};
 use super::view::ErrorBody;
 use crate::engine::Engine;
-use crate::scenario::{EndedScenario, StoppedScenario};
+use crate::scenario::{EndedScenario, RunnerTasks, StoppedScenario};
 
 /// A scenario to start.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -35,6 +36,35 @@ pub struct ScenarioStart {
     /// The text of the profile (TOML), if the file names one by its path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// Limit of the run in milliseconds instead of the file's, at most a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_ms: Option<u64>,
+    /// Who starts it is its runner: it carries out the `tasks` of the scenario in the guests, and reports each as done. Without a
+    /// runner, actions that only a guest can carry out (`move_gid`) are problems of the run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub runner: bool,
+}
+
+/// An action that only software in a guest can carry out. It waits for the runner of the scenario.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TaskView {
+    /// Id, for the report that it is done.
+    pub id: u64,
+    /// Name of the guest's NIC.
+    pub nic: String,
+    /// Number of the NIC, from 0, in the order of the configuration.
+    pub index: u64,
+    /// What is to be done: `move_gids`: move the addresses of the NIC's network device to other entries of the GID table.
+    pub action: String,
+}
+
+/// The end of a task.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TaskDone {
+    /// Why it could not be carried out. The run fails then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// A name to signal.
@@ -67,6 +97,8 @@ pub struct ScenarioView {
     pub ended: bool,
     /// Rules, then timed actions, in the order of the file.
     pub rules: Vec<RuleView>,
+    /// What waits for the runner of the scenario, the oldest first.
+    pub tasks: Vec<TaskView>,
     /// What could not be done.
     pub problems: Vec<String>,
 }
@@ -99,10 +131,17 @@ pub struct VerdictView {
     pub problems: Vec<String>,
 }
 
+/// Longest limit of a run: a day.
+const MAX_LIMIT_MS: u64 = 24 * 3600 * 1000;
+/// Longest body of a request in bytes: the longest file, in which each character may be escaped, and its name.
+const MAX_BODY: usize = 2 * MAX_BYTES + (64 << 10);
+
 pub(super) fn router() -> OpenApiRouter<Access> {
     OpenApiRouter::new()
         .routes(routes!(show, start, stop))
         .routes(routes!(signal))
+        .routes(routes!(task_done))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
 fn none_runs() -> ApiError {
@@ -122,11 +161,22 @@ fn view(engine: &Engine) -> Option<ScenarioView> {
     }
     let running = engine.scenario.as_ref()?;
     let rules = &running.rules;
+    let tasks = running.runner.iter().flat_map(RunnerTasks::pending);
+    let tasks = tasks.map(|(id, task)| TaskView {
+        id,
+        nic: engine
+            .ports
+            .get(task.nic)
+            .map_or_else(String::new, |port| port.name().to_owned()),
+        index: u64::try_from(task.nic).unwrap_or(u64::MAX),
+        action: task.action.name().to_owned(),
+    });
     Some(ScenarioView {
         name: running.name.clone(),
         running_ns: engine.now().0.saturating_sub(rules.start().0),
         ended: rules.has_ended(),
         rules: rules.fired().iter().map(RuleView::from).collect(),
+        tasks: tasks.collect(),
         problems: rules.problems().to_vec(),
     })
 }
@@ -179,12 +229,20 @@ async fn start(
     let mut scenario = read(&file.name, &file.text).map_err(wrong)?;
     check_profile(&access, &scenario, file.profile.as_deref())?;
     scenario.seed = file.seed.unwrap_or(scenario.seed);
-    let plan = scenario
+    let mut plan = scenario
         .plan(&access.names)
         .map_err(|problems| wrong(Problems::new(&file.name, &file.text, problems)))?;
+    if let Some(limit) = file.limit_ms {
+        if !(1..=MAX_LIMIT_MS).contains(&limit) {
+            return Err(ApiError::bad(format!(
+                "body: limit_ms: {limit} is out of range: 1 to {MAX_LIMIT_MS} is allowed"
+            )));
+        }
+        plan.limit = Nanos::from_millis(limit);
+    }
     tracing::info!(name = file.name, "scenario started by request");
     let work = move |engine: &mut Engine| {
-        let started = engine.start_scenario(file.name, plan);
+        let started = engine.start_scenario(file.name, plan, file.runner);
         (started, view(engine))
     };
     match access.call(work).await? {
@@ -230,6 +288,26 @@ async fn signal(
             "body: no rule of the scenario has the trigger signal = {:?}",
             signal.name
         ))),
+    }
+}
+
+/// Reports that the runner has carried out a task, or could not.
+#[utoipa::path(post, path = "/v1/scenario/tasks/{id}", tag = "scenario", operation_id = "finish_scenario_task",
+    params(("id" = u64, Path, description = "Id of the task.")), request_body = TaskDone,
+    responses((status = 204, description = "Noted"), (status = "4XX", body = ErrorBody)))]
+async fn task_done(
+    State(access): State<Access>,
+    Segment(id): Segment<u64>,
+    _: NoQuery,
+    Body(done): Body<TaskDone>,
+) -> Result<StatusCode, ApiError> {
+    let work = move |engine: &mut Engine| engine.runner_task_done(id, done.error.as_deref());
+    match access.call(work).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(ApiError::new(
+            StatusCode::NOT_FOUND,
+            format!("no task {id} of a scenario waits"),
+        )),
     }
 }
 

@@ -146,17 +146,40 @@ fn case(name: &str, failure: Option<String>) -> TestCase {
     TestCase::new(name.to_owned(), status)
 }
 
-/// A suite for a file: a case for each rule, expectation and problem.
-pub(super) fn suite_of(ran: &Ran) -> TestSuite {
-    let mut suite = TestSuite::new(ran.loaded.name.clone());
-    for check in &ran.outcome.verdict.checks {
+/// A rule, timed action or expectation of a JUnit report.
+pub(in crate::cli) struct JunitCheck<'a> {
+    pub(in crate::cli) name: &'a str,
+    pub(in crate::cli) passed: bool,
+    pub(in crate::cli) found: &'a str,
+    pub(in crate::cli) expected: &'a str,
+}
+
+/// The JUnit suite of a run: a case for each check, and one for the problems of the run.
+pub(in crate::cli) fn junit_suite<'a>(
+    name: &str,
+    checks: impl Iterator<Item = JunitCheck<'a>>,
+    problems: &[String],
+) -> TestSuite {
+    let mut suite = TestSuite::new(name);
+    for check in checks {
         let found = || format!("{}, expected {}", check.found, check.expected);
-        suite.add_test_case(case(&check.name, (!check.passed).then(found)));
+        suite.add_test_case(case(check.name, (!check.passed).then(found)));
     }
-    let problems = &ran.outcome.verdict.problems;
     let failure = (!problems.is_empty()).then(|| problems.join("\n"));
     suite.add_test_case(case("run", failure));
     suite
+}
+
+/// A suite for a file: a case for each rule, expectation and problem.
+pub(super) fn suite_of(ran: &Ran) -> TestSuite {
+    let verdict = &ran.outcome.verdict;
+    let checks = verdict.checks.iter().map(|check| JunitCheck {
+        name: &check.name,
+        passed: check.passed,
+        found: &check.found,
+        expected: &check.expected,
+    });
+    junit_suite(&ran.loaded.name, checks, &verdict.problems)
 }
 
 /// A suite for the search for seeds with a file: a case for each seed that fails, or one for all that pass.
@@ -182,7 +205,9 @@ pub(super) fn suite_of_failure(name: &str, why: String) -> TestSuite {
 }
 
 /// Suites as JUnit XML.
-pub(super) fn junit_of(suites: Vec<TestSuite>) -> anyhow::Result<String> {
+pub(in crate::cli) fn junit_report(
+    suites: impl IntoIterator<Item = TestSuite>,
+) -> anyhow::Result<String> {
     let mut report = Report::new("faultline scenario");
     report.add_test_suites(suites);
     report.to_string().context("can't make JUnit XML")
