@@ -56,6 +56,50 @@ lab_gid_index() {
 	done
 }
 
+# An address that takes the place of this guest's in the table of GIDs.
+LAB_PLACEHOLDER=169.254.77.77
+
+# Whether the GID of this guest's IPv4 address exists, at another index than the given one.
+lab_gid_is_elsewhere() {
+	local index
+	index=$(lab_gid_index)
+	[ -n "$index" ] && [ "$index" != "$1" ]
+}
+
+# Moves the GID of this guest's IPv4 address to another index, as when an interface gets its addresses in another order. A
+# placeholder takes the entry that becomes free, or gives it back. Each move is a line of /run/lab.gid_moves.
+lab_move_gid() {
+	local old cidr
+	old=$(lab_gid_index)
+	cidr=$(ip -4 -o address show dev "$NETDEV" | grep -o "$MY_IP/[0-9]*") || return
+	if ip -4 -o address show dev "$NETDEV" | grep -q "$LAB_PLACEHOLDER"; then
+		ip address delete "$cidr" dev "$NETDEV" &&
+			ip address delete "$LAB_PLACEHOLDER/32" dev "$NETDEV" &&
+			ip address add "$cidr" dev "$NETDEV" || return
+	else
+		ip address delete "$cidr" dev "$NETDEV" &&
+			ip address add "$LAB_PLACEHOLDER/32" dev "$NETDEV" &&
+			ip address add "$cidr" dev "$NETDEV" || return
+	fi
+	lab_until 20 lab_gid_is_elsewhere "$old" && echo "$old $(lab_gid_index)" >>/run/lab.gid_moves
+}
+
+# Moves the GID back to the index that programs know. The queue pairs that use the other one must have gone.
+lab_restore_gid() {
+	lab_until 20 lab_gid_is_restored
+}
+
+lab_gid_is_restored() {
+	local cidr
+	ip address delete "$LAB_PLACEHOLDER/32" dev "$NETDEV" 2>/dev/null
+	[ "$(lab_gid_index)" != "$GID_INDEX" ] || return 0
+	cidr=$(ip -4 -o address show dev "$NETDEV" | grep -o "$MY_IP/[0-9]*") || return
+	ip address delete "$cidr" dev "$NETDEV"
+	ip address add "$cidr" dev "$NETDEV"
+	lab_pause
+	[ "$(lab_gid_index)" = "$GID_INDEX" ]
+}
+
 # Waits a tenth of a second without starting a process: nothing is ever written to this FIFO.
 lab_pause() {
 	read -rt 0.1 <>/run/lab.pause || true

@@ -292,6 +292,11 @@ impl Guest {
         })
     }
 
+    /// Kills a command and its children.
+    pub fn kill(&self, id: u32) {
+        let _ = self.channel.send(&Frame::new(Kind::Kill, id, ""));
+    }
+
     /// Runs a script to its end and returns what it printed.
     pub fn run(&self, script: &str, limit: Duration) -> Result<Outcome> {
         self.start(&Exec {
@@ -440,12 +445,14 @@ impl Running<'_> {
             .send(&Frame::new(Kind::Input, self.id, ""))
     }
 
+    /// Number of the command, for [`Guest::kill`].
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
     /// Kills the command and its children.
     pub fn kill(&self) {
-        let _ = self
-            .guest
-            .channel
-            .send(&Frame::new(Kind::Kill, self.id, ""));
+        self.guest.kill(self.id);
     }
 
     /// Waits `limit` from now, then kills the command.

@@ -84,10 +84,11 @@ fn each_file_passes() {
 fn each_story_has_a_title_and_a_source() {
     let stories = stories();
     assert!(stories.len() >= 25, "{}", stories.len());
-    for File { name, scenario } in &stories {
+    for File { name, scenario } in &files_of(&folder(), "") {
         assert!(!scenario.title.is_empty(), "{name}");
-        let has_source = scenario.source.is_some() || scenario.guests.is_some();
-        assert!(has_source, "{name}");
+        assert!(scenario.source.is_some(), "{name} has no source");
+        let has_run = !scenario.traffic.is_empty() || scenario.guests.is_some();
+        assert!(has_run, "{name} has neither traffic nor guests");
         assert!(!scenario.expectations.is_empty(), "{name}");
     }
 }
@@ -262,11 +263,17 @@ fn the_table_of_the_library_is_up_to_date() {
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
-    let mut table = "| File | What it shows | Source |\n|---|---|---|\n".to_owned();
-    for File { name, scenario } in stories() {
+    let mut table = "| File | What it shows | Runs | Source |\n|---|---|---|---|\n".to_owned();
+    for File { name, scenario } in files_of(&folder(), "") {
+        let runs = match (scenario.traffic.is_empty(), &scenario.guests) {
+            (false, None) => "simulator",
+            (false, Some(_)) => "simulator, guests",
+            (true, _) => "guests",
+        };
         let source = scenario.source.unwrap_or_default().replace('|', "\\|");
         let title = scenario.title.replace('|', "\\|");
-        table += &format!("| [{name}](../tests/scenarios/{name}) | {title} | {source} |\n");
+        table +=
+            &format!("| [{name}](../tests/scenarios/{name}) | {title} | {runs} | {source} |\n");
     }
     let right = format!("{before}{BEGIN}{table}{END}{after}");
     if std::env::var_os("FAULTLINE_BLESS").is_some() {

@@ -2,6 +2,7 @@
 
 mod file;
 mod play;
+mod runner;
 mod verdict;
 
 use std::path::{Path, PathBuf};
@@ -32,10 +33,18 @@ pub fn run(
         ..plan.clone()
     };
     let dir = workspace.new_run("scenario")?;
+    let plan = match (with_profile(plan, request, &dir)?, &plan.config) {
+        (Some(plan), None) => plan,
+        (Some(_), Some(_)) => {
+            say("the configuration file replaces the scenario's profile");
+            plan.clone()
+        }
+        (None, _) => plan.clone(),
+    };
     let program = emulator::build(workspace, plan.profile)?;
     check(&program, request, plan, &dir)?;
     say(format!("logs and artefacts: {}", workspace.shown(&dir)));
-    let cluster = Cluster::boot(workspace, plan, &dir)?;
+    let cluster = Cluster::boot(workspace, &plan, &dir)?;
     let mut played = play(&cluster, &program, request, &programs, &|line| {
         println!("{line}");
     })?;
@@ -47,6 +56,20 @@ pub fn run(
             .with_context(|| format!("writing {}", junit.display()))?;
     }
     Ok(played.passed())
+}
+
+/// The plan with the profile that the scenario names, in a configuration file that is written to `dir`. `None`: it names none.
+pub fn with_profile(plan: &Plan, request: &Request, dir: &Path) -> Result<Option<Plan>> {
+    let Some(profile) = request.profile()? else {
+        return Ok(None);
+    };
+    let path = dir.join("profile.toml");
+    let text = format!("[defaults]\nprofile = {}\n", toml::Value::String(profile));
+    std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    Ok(Some(Plan {
+        config: Some(path),
+        ..plan.clone()
+    }))
 }
 
 /// Reads the scenario with an emulator that has no guests, so that a mistake in the file is found before guests boot.
@@ -64,7 +87,7 @@ fn check(program: &Path, request: &Request, plan: &Plan, dir: &Path) -> Result<(
         crowded: false,
     };
     let emulator = Emulator::start(program, 2, &settings, sockets.path(), &logs)?;
-    play::start(program, &emulator.control, request)
+    play::start(program, &emulator.control, request, None)
 }
 
 /// The scenarios in a folder with programs for guests, by name.

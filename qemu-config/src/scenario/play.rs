@@ -2,11 +2,13 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::file::{Programs, Request};
+use super::runner::Runner;
 use super::verdict::{self, Check, Verdict};
 use crate::cluster::Cluster;
 use crate::command::tail;
@@ -16,14 +18,16 @@ use crate::run::Prefixed;
 
 /// The folder of the guests in which the program runs.
 const FOLDER: &str = "/run/scenario";
-/// Seconds for which the client waits for a server that listens nowhere.
-const UNTIL_READY: u32 = 5;
+/// Seconds for which the client waits for a server that listens nowhere. Help and tutorial name them.
+const UNTIL_READY: u32 = 10;
 /// How long a server may outlive its client.
 const GRACE: Duration = Duration::from_secs(15);
 /// The same after the client has failed: the server then waits in vain.
 const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
+/// For what the lab itself does between the steps of a run.
+const MARGIN: Duration = Duration::from_secs(30);
 /// For what takes a moment.
-const SHORT: Duration = Duration::from_secs(60);
+pub(super) const SHORT: Duration = Duration::from_secs(60);
 
 /// What has come of a scenario between guests.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub struct Played {
     server: Outcome,
     client: Outcome,
     verdict: Verdict,
+    /// The action `end` has ended the run, and the programs with it.
+    is_ended: bool,
     /// What else went wrong.
     pub problems: Vec<String>,
 }
@@ -58,12 +64,35 @@ pub fn play(
         .context("there is no emulator")?
         .control;
     let command = install(cluster, request, programs)?;
-    let limit = programs.limit * cluster.plan.kernel.time_factor();
-    start(faultline, control, request)?;
-    let outcomes = exchange(server, client, &command, (limit, programs.status), print);
+    let factor = cluster.plan.kernel.time_factor();
+    let limit = programs.limit * factor;
+    // The scenario runs from before the server begins until after it has ended. The file's limit is for the client.
+    let whole = limit + Duration::from_secs(UNTIL_READY.into()) * factor + GRACE + MARGIN;
+    start(faultline, control, request, Some(whole))?;
+    let runner = Runner::new(cluster, faultline, control);
+    let played = thread::scope(|scope| {
+        let watching = scope.spawn(|| runner.watch());
+        let outcomes = exchange(
+            (server, client),
+            &command,
+            (limit, programs.status),
+            print,
+            &runner,
+        );
+        runner.end();
+        let watched = watching.join();
+        (outcomes, watched)
+    });
     // The NICs are as before, whatever has come of the programs.
     let verdict = stop(faultline, control);
+    let restored = runner.restore();
+    let (outcomes, watched) = played;
     let (server, client) = outcomes?;
+    match watched {
+        Ok(watched) => watched?,
+        Err(_) => bail!("the thread that watches the scenario has panicked"),
+    }
+    restored?;
     for guest in &cluster.guests {
         guest.fetch_folder("/tmp/artefacts", &guest.dir.join("artefacts"))?;
     }
@@ -73,6 +102,7 @@ pub fn play(
         server,
         client,
         verdict: verdict?,
+        is_ended: runner.has_ended(),
         problems: Vec::new(),
     })
 }
@@ -81,7 +111,10 @@ pub fn play(
 fn install(cluster: &Cluster, request: &Request, programs: &Programs) -> Result<ProgramCommand> {
     let mut names = Vec::new();
     for guest in &cluster.guests {
-        guest.must(&format!("rm -rf {FOLDER}; mkdir {FOLDER}"), SHORT)?;
+        guest.must(
+            &format!("rm -rf {FOLDER} /run/lab.gid_moves; mkdir {FOLDER}"),
+            SHORT,
+        )?;
     }
     for file in std::iter::once(&programs.script).chain(&request.files) {
         let content = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
@@ -133,21 +166,21 @@ fn quoted(word: &str) -> String {
 }
 
 /// Runs the server and the client. The client begins when the server listens.
-fn exchange(
-    server: &Guest,
-    client: &Guest,
+fn exchange<'a>(
+    (server, client): (&'a Guest, &'a Guest),
     command: &ProgramCommand,
     (limit, wanted): (Duration, i32),
     print: &dyn Fn(&str),
+    runner: &Runner<'a>,
 ) -> Result<(Outcome, Outcome)> {
     // Listeners that a guest has anyway are not the server's.
     let before = server.must("lab_listeners", SHORT)?;
     let serving = server.start(&command.exec("server"))?;
     server.run(&until_ready(before.trim()), SHORT)?;
     let mut lines = Prefixed::new("[client] ".into());
-    let client = client
-        .start(&command.exec("client"))?
-        .wait(limit, &mut |bytes| lines.pass(bytes, print))?;
+    let running = client.start(&command.exec("client"))?;
+    runner.kill_at_end(client, running.id());
+    let client = running.wait(limit, &mut |bytes| lines.pass(bytes, print))?;
     lines.pass_rest(print);
     let grace = match client.status {
         Status::Exited(0) if wanted == 0 => GRACE,
@@ -168,10 +201,19 @@ fn until_ready(before: &str) -> String {
     )
 }
 
-/// Starts the scenario.
-pub fn start(faultline: &Path, control: &Path, request: &Request) -> Result<()> {
+/// Starts the scenario, with a limit instead of the file's.
+pub fn start(
+    faultline: &Path,
+    control: &Path,
+    request: &Request,
+    limit: Option<Duration>,
+) -> Result<()> {
     let mut command = ctl(faultline, control);
-    command.args(["scenario", "start"]).arg(&request.file);
+    command.args(["scenario", "start", "--runner"]);
+    command.arg(&request.file);
+    if let Some(limit) = limit {
+        command.args(["--limit", &format!("{}ms", limit.as_millis())]);
+    }
     if let Some(seed) = request.seed {
         command.args(["--seed", &seed.to_string()]);
     }
@@ -199,7 +241,7 @@ fn stop(faultline: &Path, control: &Path) -> Result<Verdict> {
     })
 }
 
-fn ctl(faultline: &Path, control: &Path) -> Command {
+pub(super) fn ctl(faultline: &Path, control: &Path) -> Command {
     let mut command = Command::new(faultline);
     command
         .arg("ctl")
@@ -209,7 +251,7 @@ fn ctl(faultline: &Path, control: &Path) -> Command {
 }
 
 impl Played {
-    /// Rules, expectations and exit statuses. The server's status counts only if the client is to succeed: if it is to fail,
+    /// Rules, expectations and exit statuses. A program that the scenario has ended has no exit status of its own. The server's status counts only if the client is to succeed: if it is to fail,
     /// the server may wait in vain.
     fn checks(&self) -> Vec<Check> {
         let check = |name: &str, outcome: &Outcome, wanted: i32| Check {
@@ -219,6 +261,9 @@ impl Played {
             expected: format!("exit status {wanted}"),
         };
         let mut checks = self.verdict.checks.clone();
+        if self.is_ended {
+            return checks;
+        }
         checks.push(check("client", &self.client, self.wanted));
         if self.wanted == 0 {
             checks.push(check("server", &self.server, 0));
@@ -278,6 +323,7 @@ mod tests {
                 time_ns: 1_500_000_000,
                 ..Verdict::default()
             },
+            is_ended: false,
             problems: Vec::new(),
         }
     }
@@ -293,6 +339,10 @@ mod tests {
         let mut other = played(0, 0, 0);
         other.verdict.passed = false;
         assert!(!other.passed());
+        let mut other = played(0, 137, 137);
+        assert!(!other.passed());
+        other.is_ended = true;
+        assert!(other.passed());
         let mut other = played(0, 0, 0);
         other.problems.push("a kernel warns".to_owned());
         assert!(!other.passed());

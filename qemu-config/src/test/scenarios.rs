@@ -17,11 +17,11 @@ use super::sight::Test;
 use super::sight::tutorial::{Place, files, missing, steps};
 use super::sight::watched::{SHORT, Watched};
 use super::tally::{Tally, Verdict};
-use crate::cluster::configure;
+use crate::cluster::{Cluster, configure};
 use crate::command::{run_logged, say};
 use crate::emulator::{self, Profile};
 use crate::progress;
-use crate::scenario::{Played, Request, for_simulator, play};
+use crate::scenario::{Played, Request, for_simulator, play, with_profile};
 use crate::workspace::Workspace;
 
 /// Where the scenarios are.
@@ -31,11 +31,16 @@ const DOCUMENT: &str = "docs/tutorial-faults.md";
 /// The tests. Those in guests have the names of their files.
 pub const TESTS: &[(&str, Test)] = &[
     ("command_timeout", in_guests),
+    ("damming_program", in_guests),
     ("failed_command", in_guests),
+    ("killed_under_fault", in_guests),
     ("late_fault_record", in_guests),
     ("lost_ack", in_guests),
     ("lost_acks", in_guests),
     ("lost_interrupt", in_guests),
+    ("moved_gid", in_guests),
+    ("no_damming_program", in_guests),
+    ("overrun_program", in_guests),
     ("port_down", in_guests),
     ("rnr_storm", in_guests),
     ("tutorial", tutorial),
@@ -92,7 +97,25 @@ fn simulate(workspace: &Workspace, dir: &Path) -> Result<()> {
 fn in_guests(watched: &Watched<'_>) -> Result<()> {
     let file = watched.workspace.root().join(FOLDER);
     let file = file.join(watched.name).with_extension("toml");
-    let (played, output) = play_in(watched, &Request::of_file(file))?;
+    let request = Request::of_file(file);
+    let Some(plan) = with_profile(watched.plan, &request, &watched.logs)? else {
+        return in_pair(watched, &request);
+    };
+    // Its NICs have a profile of their own, and so it has guests of its own.
+    let dir = watched.logs.join("guests");
+    fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+    let cluster = Cluster::boot(watched.workspace, &plan, &dir)?;
+    let own = Watched::new(watched.workspace, &cluster, watched.name)?;
+    let result = in_pair(&own, &request);
+    let troubles = cluster.troubles();
+    cluster.save_logs();
+    ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
+    result
+}
+
+/// Plays a scenario in a pair of guests, which can be used again.
+fn in_pair(watched: &Watched<'_>, request: &Request) -> Result<()> {
+    let (played, output) = play_in(watched, request)?;
     fs::write(watched.logs.join("output.log"), &output).context("writing a log")?;
     ensure!(played.passed(), "{output}");
     restore(watched)
