@@ -2,6 +2,8 @@
 //! of `lumina/NAME.txt`; `lumina/wrong/NAME.yml` has the problems of `lumina/wrong/NAME.txt`. With `FAULTLINE_BLESS=1` the
 //! results are written anew.
 
+#![allow(clippy::expect_used, reason = "a failure ends the test")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
 //! `cargo lab scenario`: a program in two guests while a scenario makes faults in their NICs.
 
+mod control;
 mod file;
 mod play;
 mod runner;
@@ -87,7 +88,7 @@ fn check(program: &Path, request: &Request, plan: &Plan, dir: &Path) -> Result<(
         crowded: false,
     };
     let emulator = Emulator::start(program, 2, &settings, sockets.path(), &logs)?;
-    play::start(program, &emulator.control, request, None)
+    control::start(program, &emulator.control, request, None)
 }
 
 /// The scenarios in a folder with programs for guests, by name.

@@ -1,17 +1,16 @@
 //! Plays a scenario in two guests that run.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
+use super::control::{SHORT, start, stop};
 use super::file::{Programs, Request};
 use super::runner::Runner;
 use super::verdict::{self, Check, Verdict};
 use crate::cluster::Cluster;
-use crate::command::tail;
 use crate::guest::{Guest, Outcome, Status};
 use crate::protocol::Exec;
 use crate::run::Prefixed;
@@ -26,8 +25,6 @@ const GRACE: Duration = Duration::from_secs(15);
 const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// For what the lab itself does between the steps of a run.
 const MARGIN: Duration = Duration::from_secs(30);
-/// For what takes a moment.
-pub(super) const SHORT: Duration = Duration::from_secs(60);
 
 /// What has come of a scenario between guests.
 #[derive(Debug)]
@@ -199,55 +196,6 @@ fn until_ready(before: &str) -> String {
         "ready() {{ [ -e {FOLDER}/.ended ] || [ \"$(lab_listeners)\" -gt {before} ]; }}; \
          lab_until {UNTIL_READY} ready"
     )
-}
-
-/// Starts the scenario, with a limit instead of the file's.
-pub fn start(
-    faultline: &Path,
-    control: &Path,
-    request: &Request,
-    limit: Option<Duration>,
-) -> Result<()> {
-    let mut command = ctl(faultline, control);
-    command.args(["scenario", "start", "--runner"]);
-    command.arg(&request.file);
-    if let Some(limit) = limit {
-        command.args(["--limit", &format!("{}ms", limit.as_millis())]);
-    }
-    if let Some(seed) = request.seed {
-        command.args(["--seed", &seed.to_string()]);
-    }
-    let output = command.output().context("starting faultline")?;
-    ensure!(
-        output.status.success(),
-        "the scenario does not start:\n{}",
-        String::from_utf8_lossy(&output.stderr).trim_end()
-    );
-    Ok(())
-}
-
-/// Ends the scenario. A verdict that is not good is no error.
-fn stop(faultline: &Path, control: &Path) -> Result<Verdict> {
-    let output = ctl(faultline, control)
-        .args(["--json", "scenario", "stop"])
-        .output()
-        .context("starting faultline")?;
-    serde_json::from_slice(&output.stdout).with_context(|| {
-        format!(
-            "the scenario does not stop ({}):\n{}",
-            output.status,
-            tail(&output.stderr, 20)
-        )
-    })
-}
-
-pub(super) fn ctl(faultline: &Path, control: &Path) -> Command {
-    let mut command = Command::new(faultline);
-    command
-        .arg("ctl")
-        .env("FAULTLINE_CONTROL", control)
-        .stdin(Stdio::null());
-    command
 }
 
 impl Played {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::play::{SHORT, ctl};
+use super::control::{SHORT, ctl};
 use crate::cluster::Cluster;
 use crate::command::tail;
 use crate::guest::Guest;

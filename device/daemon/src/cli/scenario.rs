@@ -14,12 +14,9 @@ use anyhow::Context;
 use faultline_simulation::{Options, simulate};
 
 use super::{print, print_text};
-use load::{Failure, Ran, Until, load};
+use load::{Failure, Ran, UNREADABLE, Until, load};
 use quick_junit::TestSuite;
 use report::{dump, json_of, junit_report, suite_of, suite_of_failure, suite_of_seeds, text_of};
-
-/// Exit status if a file can't be read or simulated.
-const UNREADABLE: u8 = 2;
 
 /// Run, check or import scenarios: faults on purpose, at precise moments, with expectations.
 #[derive(Debug, clap::Args)]

@@ -1,8 +1,8 @@
 //! The events: what happens to which data packets.
 
+use super::report::{Report, Table};
 use super::traffic::Traffic;
 use super::yaml::{Node, Value};
-use super::{Report, Table};
 use crate::problem::Path;
 use crate::read::MAX_RULES;
 use crate::traffic::Operation;
@@ -127,7 +127,8 @@ impl Report {
                 "Lumina loses or corrupts packets only if `tx-depth` is 1; it is {}",
                 traffic.depth
             );
-            self.wrong(path.key("type"), &table.span, message);
+            let span = table.get("type").map_or(&table.span, |node| &node.span);
+            self.wrong(path.key("type"), span, message);
             return None;
         }
         Some(Event {

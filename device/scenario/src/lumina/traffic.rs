@@ -1,6 +1,6 @@
 //! The parameters of the traffic.
 
-use super::{Report, Table};
+use super::report::{Report, Table};
 use crate::problem::Problem;
 use crate::traffic::Operation;
 use crate::value::Range;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use faultline_scenario::lumina::{MAX_BYTES, import};
 
-use super::UNREADABLE;
+use super::load::UNREADABLE;
 use crate::cli::print;
 
 /// Make a scenario of a test file of Lumina (YAML).

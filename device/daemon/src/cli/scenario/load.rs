@@ -15,6 +15,8 @@ use faultline_scenario::value::Range;
 use faultline_simulation::Outcome;
 use serde::Deserialize;
 
+/// Exit status if a file can't be read or simulated.
+pub(super) const UNREADABLE: u8 = 2;
 /// Name of the rule of `--until` in reports.
 const UNTIL: &str = "--until";
 
