@@ -17,6 +17,7 @@ mod offload;
 mod page_table;
 mod peer;
 mod scenario;
+mod scenario_run;
 mod stream;
 mod wire;
 
@@ -34,6 +35,9 @@ pub const TARGETS: &[Target] = &[
     ("page_table", page_table::against_model),
     ("config", config::text),
     ("scenario", scenario::text),
+    ("scenario_run", scenario_run::run),
+    ("profile", scenario::profile),
+    ("lumina", scenario::lumina),
 ];
 
 /// The target of this name.

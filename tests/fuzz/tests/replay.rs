@@ -41,5 +41,16 @@ macro_rules! corpora {
 }
 
 corpora!(
-    packet, responder, forger, commands, offload, stream, page_table, config, scenario
+    packet,
+    responder,
+    forger,
+    commands,
+    offload,
+    stream,
+    page_table,
+    config,
+    scenario,
+    scenario_run,
+    profile,
+    lumina
 );
