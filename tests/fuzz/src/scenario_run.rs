@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use faultline_scenario::file::Scenario;
 use faultline_scenario::read;
 use faultline_simulation::{Options, simulate};
 
@@ -257,6 +258,30 @@ fn scenario(input: &mut Input<'_>) -> Result<String, std::fmt::Error> {
     Ok(text)
 }
 
+/// Leaves out rules, actions and expectations that no plan has: not all things have all conditions and changes.
+fn possible(mut scenario: Scenario) -> Scenario {
+    let mut base = scenario.clone();
+    base.rules.clear();
+    base.timed.clear();
+    base.expectations.clear();
+    scenario.rules.retain(|rule| {
+        let mut one = base.clone();
+        one.rules.push(rule.clone());
+        one.plan_simulation().is_ok()
+    });
+    scenario.timed.retain(|timed| {
+        let mut one = base.clone();
+        one.timed.push(timed.clone());
+        one.plan_simulation().is_ok()
+    });
+    scenario.expectations.retain(|expectation| {
+        let mut one = base.clone();
+        one.expectations.push(expectation.clone());
+        one.plan_simulation().is_ok()
+    });
+    scenario
+}
+
 /// A scenario runs to its end or its limit, and has a verdict. Now and then it runs twice: with the same trace.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
@@ -264,10 +289,10 @@ pub fn run(data: &[u8]) {
         return;
     };
     let scenario = match read::read("fuzz.toml", &text) {
-        Ok(scenario) => scenario,
+        Ok(scenario) => possible(scenario),
         Err(problems) => panic!("the target writes files that are read:\n{problems}"),
     };
-    // Not all things have all conditions and changes.
+    // Not all services have all operations.
     let Ok(plan) = scenario.plan_simulation() else {
         return;
     };
