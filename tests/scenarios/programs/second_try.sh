@@ -8,7 +8,7 @@ shift 2
 options=(-c -d "$RDMA_DEV" -g "$GID_INDEX" "$@")
 [ "$role" = server ] || options+=("$PEER_IP")
 
-if timeout --signal=KILL "$((seconds * LAB_PATIENCE))" ibv_rc_pingpong "${options[@]}"; then
+if timeout --signal=KILL "$((seconds * ${LAB_TIME_FACTOR:-1}))" ibv_rc_pingpong "${options[@]}"; then
 	echo "the first ping-pong of the $role succeeds" >&2
 	exit 1
 fi
