@@ -252,3 +252,14 @@ fn the_trace_identifies_a_run() {
     let other = results(&format!("seed = 2\n{text}"));
     assert_ne!(other.trace.hash(), first.trace.hash());
 }
+
+#[test]
+fn damming_loses_only_what_is_posted_during_a_wait() {
+    // One request at a time: each meets an absent page, and none is posted while another one waits.
+    let text = "[simulator]\ndamming = true\n[[traffic]]\nop = \"write\"\ncount = 8\ndepth = 1\ngap = \"5ms\"\n\
+                remote = \"on_demand\"\nfresh_pages = true\n";
+    let found = results(text);
+    assert_eq!(found.ending, Ending::Finished);
+    assert_eq!(found.facts.counters[1]["page_faults"], 8);
+    assert_eq!(found.facts.counters[0]["local_ack_timeout_err"], 0);
+}

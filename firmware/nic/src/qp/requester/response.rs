@@ -195,7 +195,9 @@ impl Requester {
         self.ack_deadline = None;
         self.rnr_deadline = Some(cx.now + delay);
         if cx.core.config.pitfalls.damming {
-            let from = self.dammed.map_or(self.producer, |(from, _)| from);
+            // What an earlier wait has lost stays lost. A wait that has lost nothing says nothing about later requests.
+            let lost = self.dammed.filter(|(from, until)| from != until);
+            let from = lost.map_or(self.producer, |(from, _)| from);
             self.dammed = Some((from, self.producer));
         }
         Ok(())
