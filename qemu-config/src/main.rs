@@ -10,6 +10,7 @@ mod demo;
 mod driver;
 mod emulator;
 mod exchange;
+mod experiments;
 mod figures;
 mod fuzz;
 mod guest;
@@ -130,6 +131,14 @@ enum Command {
         only: Option<String>,
         #[command(subcommand)]
         what: Option<BenchCommand>,
+    },
+    /// Measure what docs/experiments.md shows beside published figures, and make it and its pictures
+    Experiments {
+        #[command(flatten)]
+        guests: GuestOptions,
+        /// Repeat only the simulations; measured figures stay
+        #[arg(long)]
+        simulator: bool,
     },
     /// Fuzz parts of the emulator with libFuzzer, guided by coverage: all targets of tests/fuzz, or those that are named
     Fuzz {
@@ -376,6 +385,10 @@ fn dispatch(command: Command) -> Result<bool> {
             &guests.plan_with_swap(),
             json.as_deref(),
         ),
+        Command::Experiments { guests, simulator } => {
+            let plan = guests.plan_with_swap();
+            experiments::run(&Workspace::find()?, &plan, simulator)
+        }
         Command::Fuzz {
             targets,
             runs,
