@@ -92,7 +92,8 @@ hardware virtualization. `cargo lab experiments --simulator` repeats only the si
 | guests | two Debian guests with the Linux driver, under TCG: QEMU emulates their processors | of this machine; the guest's own code is slower than on hardware |
 
 The simulator's figures are compared exactly with this page by a test (`cargo test -p faultline-experiments`). The others are in
-`experiments.json`; the test checks their names and units, and that this page has them.
+`experiments.json`; the test checks their names and units, and that this page has them. Figures of a place where nothing was measured
+yet are shown as \"not measured\".
 
 ";
 
