@@ -32,6 +32,9 @@ const LINTERS: &[(&str, &str)] = &[("shellcheck", "shellcheck"), ("python3", "py
 /// The version of ruff. Another version may report other errors.
 const RUFF: &str = "0.17.6";
 
+/// Perfetto's Python package, and the one that it needs.
+const PERFETTO: [(&str, &str); 2] = [("perfetto", "0.59.1"), ("protobuf", "7.36.2")];
+
 /// Checks that the programs that the lab calls are installed, and installs them if it may.
 ///
 /// # Errors
@@ -54,31 +57,54 @@ pub fn ensure_linters(workspace: &Workspace) -> Result<()> {
 
 /// The path of ruff. No Debian release has it, so pip installs it into the cache.
 pub fn ruff(workspace: &Workspace) -> Result<PathBuf> {
+    let requirement = format!("ruff=={RUFF}");
+    let folder = python_packages(workspace, &format!("ruff-{RUFF}"), &[requirement])?;
+    Ok(folder.join("bin/ruff"))
+}
+
+/// The folder with Perfetto's Python package, for `PYTHONPATH`. It has the descriptors of the trace format. It does not have
+/// the program `trace_processor_shell`, which the package downloads when it is used.
+pub fn perfetto(workspace: &Workspace) -> Result<PathBuf> {
+    let requirements = PERFETTO.map(|(name, version)| format!("{name}=={version}"));
+    let name = format!(
+        "perfetto-{}",
+        PERFETTO.map(|(_, version)| version).join("-")
+    );
+    python_packages(workspace, &name, &requirements)
+}
+
+/// The folder `name` of the cache, into which pip installs packages of the Python package index once.
+fn python_packages(
+    workspace: &Workspace,
+    name: &str,
+    requirements: &[impl AsRef<str>],
+) -> Result<PathBuf> {
     let cache = workspace.cache()?;
-    let folder = cache.join(format!("ruff-{RUFF}"));
-    let program = folder.join("bin/ruff");
-    if program.is_file() {
-        return Ok(program);
+    let folder = cache.join(name);
+    if folder.is_dir() {
+        return Ok(folder);
     }
     ensure_linters(workspace)?;
     let _lock = workspace.lock_cache()?;
-    if program.is_file() {
-        return Ok(program);
+    if folder.is_dir() {
+        return Ok(folder);
     }
-    let partial = cache.join(format!("ruff-{RUFF}.partial"));
+    let partial = cache.join(format!("{name}.partial"));
     let _ = std::fs::remove_dir_all(&partial);
     run_logged(
-        &format!("fetching ruff {RUFF}"),
+        &format!("fetching {name}"),
         Command::new("python3")
             .args(["-m", "pip", "install", "--no-deps", "--target"])
             .arg(&partial)
-            .arg(format!("ruff=={RUFF}")),
-        &cache.join("ruff.log"),
+            .args(requirements.iter().map(AsRef::as_ref)),
+        &cache.join(format!("{name}.log")),
     )
-    .context("is the network there? ruff could not be fetched from the Python package index")?;
+    .with_context(|| {
+        format!("is the network there? {name} could not be fetched from the Python package index")
+    })?;
     std::fs::rename(&partial, &folder)
         .with_context(|| format!("renaming {}", partial.display()))?;
-    Ok(program)
+    Ok(folder)
 }
 
 /// Installs the packages that are missing, if there are any.

@@ -1,16 +1,18 @@
 //! Perfetto's own tools read what is written for Perfetto.
 //!
-//! Needs Python with the package `perfetto`; the program that runs SQL over a trace (`trace_processor_shell`) is used if
-//! `TRACE_PROCESSOR` names it, and else the script decodes the file with Perfetto's descriptors.
+//! Needs Python with the package `perfetto`. Perfetto's program that runs SQL over a trace (`trace_processor_shell`) is used
+//! if `TRACE_PROCESSOR` names it. Otherwise the script decodes the file with Perfetto's descriptors into an SQLite database.
 
 #![cfg(test)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use faultline_nic::{Diagnostic, DriverTimes, Instant};
 use faultline_telemetry::{Record, Report, Trace, TraceEvent, TraceFormat, TraceHeader};
+use serde_json::{Value, json};
 
 /// Faults that overlap, each slower than the one before; every third is joined by another access.
 fn trace() -> Trace {
@@ -71,25 +73,40 @@ fn trace() -> Trace {
 }
 
 #[test]
-#[ignore = "needs the Python package perfetto"]
-fn perfetto_sees_the_same_faults_as_the_report() {
+#[ignore = "needs the Python package perfetto: `cargo lab test host::perfetto` fetches it"]
+fn sql_counts_the_same_faults_as_the_report() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/perfetto_trace.py");
     let trace = trace();
-    let report = folder.join("report.json");
-    let json = serde_json::to_vec(&Report::new(&trace)).unwrap();
-    fs::write(&report, json).unwrap();
+    let report = serde_json::to_value(Report::new(&trace)).unwrap();
     let file = folder.join("trace.pftrace");
     let mut out = Vec::new();
     trace.write(TraceFormat::Perfetto, &mut out).unwrap();
     fs::write(&file, out).unwrap();
-    let mut python = Command::new("python3");
-    python.arg(&script).arg(&file).arg(&report);
-    if let Some(shell) = std::env::var_os("TRACE_PROCESSOR") {
-        python.arg("--trace-processor").arg(shell);
-    }
-    let output = python.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{output:?}");
-    assert!(text.contains("100 faults"), "{text}");
+    let counted = |options: &[&str]| -> Value {
+        let mut python = Command::new("python3");
+        python.arg(&script).arg(&file).args(options);
+        if let Some(shell) = std::env::var_os("TRACE_PROCESSOR") {
+            python.arg("--trace-processor").arg(shell);
+        }
+        let output = python.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let all = counted(&["--nic", "left"]);
+    assert_eq!(all["faults"], 100);
+    assert_eq!(all["faults"], report["faults"]["all"]);
+    assert_eq!(all["tokens"], json!((1..=100).collect::<Vec<u64>>()));
+    let by_name = |stages: &Value| -> BTreeMap<String, Value> {
+        let stages = stages.as_array().unwrap().iter();
+        let named =
+            stages.map(|stage| (stage["stage"].as_str().unwrap().to_owned(), stage.clone()));
+        named.collect()
+    };
+    let stages = by_name(&report["stages"]);
+    assert_eq!(stages.len(), 6);
+    assert_eq!(by_name(&all["stages"]), stages);
+    // The faults whose numbers are greater than 90 were raised after 90 µs.
+    assert_eq!(counted(&["--since", "90000"])["faults"], 10);
+    assert_eq!(counted(&["--nic", "right"])["faults"], 0);
 }

@@ -42,7 +42,7 @@ enum Run {
     Programs { real_time: bool },
 }
 
-const TABLE: [Step; 11] = [
+const TABLE: [Step; 12] = [
     one("fmt", When::Beside, |workspace, dir| {
         cargo(workspace, dir, "fmt", &["fmt", "--all", "--check"]).map(|_| None)
     }),
@@ -79,6 +79,9 @@ const TABLE: [Step; 11] = [
         when: When::Beside,
         run: Run::Programs { real_time: false },
     },
+    one("perfetto", When::Beside, |workspace, dir| {
+        perfetto(workspace, dir).map(|()| None)
+    }),
     one("driver-stable", When::Beside, |workspace, _| {
         driver(workspace, Kernel::Stable)
     }),
@@ -218,6 +221,27 @@ fn provider(workspace: &Workspace) -> Result<()> {
     crate::host::ensure_packages(workspace)?;
     let base = Base::obtain(workspace)?;
     crate::driver::test_provider(workspace, &base)
+}
+
+/// Compares what SQL says of a trace for Perfetto with the report of the same trace.
+fn perfetto(workspace: &Workspace, dir: &Path) -> Result<()> {
+    let packages = crate::host::perfetto(workspace)?;
+    let words = [
+        "test",
+        "-p",
+        "faultline-telemetry",
+        "--test",
+        "perfetto",
+        "--",
+        "--ignored",
+    ];
+    let path = [("PYTHONPATH", packages.display().to_string())];
+    let output = cargo_with(workspace, dir, "perfetto", &words, &path)?;
+    ensure!(
+        output.contains("1 passed"),
+        "the test of traces for Perfetto was not run:\n{output}"
+    );
+    Ok(())
 }
 
 /// Compares the tables of supported features with the headers that declare all features.

@@ -1,4 +1,7 @@
-//! Page faults counted in three ways: in the trace, in the metrics, and by the tracepoints of the guest.
+//! Page faults counted in four ways: in the trace, in the metrics, by the tracepoints of the guest, and by SQL over the trace
+//! for Perfetto.
+
+mod sql;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +18,8 @@ const NIC: &str = "nic0";
 /// Pages of the storm, each written and read. Its events must fit into the trace that is always kept: each fault has some
 /// twenty.
 const PAGES: usize = 400;
+/// The trace for Perfetto.
+const PERFETTO: &str = "storm.pftrace";
 /// With the value 1, the pictures in `docs/images` become those of this run.
 const BLESS: &str = "FAULTLINE_BLESS";
 /// Options that draw pictures of the storm, and the files' names.
@@ -39,6 +44,7 @@ pub fn run(watched: &Watched<'_>) -> Result<()> {
     storm.finish()?;
     let metrics = Metrics::read(watched)?.since(&metrics_before);
     let after = trace(watched, "after.jsonl")?;
+    watched.faultline(&["trace", "-o", PERFETTO])?;
     let guest = trace_in_guest(
         watched,
         "echo 0 >$dir/events/faultline/enable; cat $dir/per_cpu/cpu*/stats; cat $dir/trace; rmdir $dir",
@@ -56,6 +62,8 @@ pub fn run(watched: &Watched<'_>) -> Result<()> {
     let report: Value = serde_json::from_str(&report).context("reading the report")?;
     compare_metrics(&report, &metrics)?;
     compare_guest(&storm, &report, &guest)?;
+    let guest = guest_events(&guest, "resume")?;
+    sql::compare(watched, (PERFETTO, began), &report, &guest)?;
     check_log(watched)?;
     bless(watched)
 }
