@@ -15,6 +15,9 @@
 /* What nothing that must not wait may take, and what something that waits takes. */
 #define PROMPT_MS 1000
 #define LEASE_MS 2500
+#define ANSWER_MS 300
+/* By how much a wait may be shorter than the sleep in it. */
+#define SLACK_MS 10
 
 struct bench {
 	struct device device;
@@ -86,6 +89,80 @@ static struct faultlinedv_event wants_event(struct faultlinedv_events *events, u
 	return event;
 }
 
+/* --- what `rdma statistic` shows ------------------------------------------------------- */
+
+/* What a command prints, as one line. */
+static void output_of(const char *command, char *text, size_t size)
+{
+	FILE *pipe = popen(command, "r");
+	size_t length;
+
+	WANT(pipe);
+	length = fread(text, 1, size - 1, pipe);
+	WANT(!pclose(pipe));
+	WANT(length < size - 1);
+	text[length] = 0;
+}
+
+/* The number that follows a name in a text. */
+static uint64_t number_after(const char *text, const char *name)
+{
+	const char *at = strstr(text, name);
+	unsigned long long value;
+
+	if (!at || sscanf(at + strlen(name), "%llu", &value) != 1)
+		die("there is no number after \"%s\" in: %s", name, text);
+	return value;
+}
+
+struct counters {
+	uint64_t events;
+	uint64_t waits;
+	uint64_t timeouts;
+	uint64_t wait_ms;
+};
+
+static struct counters counters_of(const struct ibv_mr *mr)
+{
+	char text[16384], command[64], *line, key[32];
+	struct counters counters;
+
+	output_of("rdma -d resource show mr", text, sizeof(text));
+	snprintf(key, sizeof(key), " lkey 0x%x ", mr->lkey);
+	for (line = strtok(text, "\n"); line && !strstr(line, key); line = strtok(NULL, "\n"))
+		;
+	if (!line)
+		die("`rdma resource` shows no region with%s", key);
+	snprintf(command, sizeof(command), "rdma statistic show mr mrn %llu",
+		 (unsigned long long)number_after(line, " mrn "));
+	output_of(command, text, sizeof(text));
+	counters.events = number_after(text, "watch_events ");
+	counters.waits = number_after(text, "lease_waits ");
+	counters.timeouts = number_after(text, "lease_timeouts ");
+	counters.wait_ms = number_after(text, "lease_wait_ns ") / 1000000;
+	return counters;
+}
+
+/*
+ * Checks the numbers, and the time of all waits: `most_ms` is the time of the calls that
+ * waited. Each waited at least for an answer or for the time limit.
+ */
+static void wants_counters(const struct ibv_mr *mr, uint64_t events, uint64_t waits,
+			   uint64_t timeouts, uint64_t most_ms)
+{
+	struct counters seen = counters_of(mr);
+
+	say("events %llu, waits %llu, timeouts %llu, %llu ms", (unsigned long long)seen.events,
+	    (unsigned long long)seen.waits, (unsigned long long)seen.timeouts,
+	    (unsigned long long)seen.wait_ms);
+	WANT(seen.events == events);
+	WANT(seen.waits == waits);
+	WANT(seen.timeouts == timeouts);
+	WANT(seen.wait_ms <= most_ms);
+	WANT(seen.wait_ms + waits * SLACK_MS >=
+	     (waits - timeouts) * ANSWER_MS + timeouts * LEASE_MS);
+}
+
 static void test_keep(struct bench *bench)
 {
 	struct faultlinedv_events *events = events_create(&bench->device, 16);
@@ -107,6 +184,7 @@ static void test_keep(struct bench *bench)
 	WANT(!munmap(at, LENGTH));
 	event = wants_event(events, FAULTLINEDV_EVENT_MR, FAULTLINEDV_REASON_UNMAP, 7);
 	WANT(event.start == (uintptr_t)at && event.end == (uintptr_t)at + LENGTH);
+	wants_counters(mr, 1, 0, 0, 0);
 	fetch_wants(bench, mr, at, 1);
 	WANT(faultlinedv_restore_mr(mr) == EFAULT);
 	fetch_wants(bench, mr, at, 1);
@@ -252,32 +330,37 @@ static void test_lease(struct bench *bench)
 	struct answerer answerer = { .bench = bench, .events = events };
 	uint8_t *at = anonymous(LENGTH);
 	struct ibv_mr *mr;
-	uint64_t took;
+	uint64_t took, waited;
 
 	content_fill(at, 1, 0, LENGTH);
 	mr = watched(bench, events, at, 9, FAULTLINEDV_MR_LEASE, LEASE_MS);
 	answerer.mr = mr;
 	answerer.at = at;
 	fetch_wants(bench, mr, at, 1);
+	wants_counters(mr, 0, 0, 0, 0);
 
 	/* The process restores it: no transfer has failed. */
-	answerer_start(&answerer, RESTORE, 300, 1);
+	answerer_start(&answerer, RESTORE, ANSWER_MS, 1);
 	took = replace_ms(at, LENGTH);
 	answerer_end(&answerer);
 	WANT(answerer.event.type == FAULTLINEDV_EVENT_LEASE);
 	WANT(!answerer.result);
 	say("lease: mmap over it has waited %llu ms for restore", (unsigned long long)took);
-	WANT(took >= 300 && took < LEASE_MS);
+	WANT(took >= ANSWER_MS && took < LEASE_MS);
+	waited = took;
+	wants_counters(mr, 1, 1, 0, waited);
 	content_fill(at, 2, 0, LENGTH);
 	fetch_wants(bench, mr, at, 2);
 
 	/* It gives the memory up, and restores it later. */
-	answerer_start(&answerer, RELEASE, 300, 2);
+	answerer_start(&answerer, RELEASE, ANSWER_MS, 2);
 	took = replace_ms(at, LENGTH);
 	answerer_end(&answerer);
 	WANT(!answerer.result);
 	say("lease: mmap over it has waited %llu ms for release", (unsigned long long)took);
-	WANT(took >= 300 && took < LEASE_MS);
+	WANT(took >= ANSWER_MS && took < LEASE_MS);
+	waited += took;
+	wants_counters(mr, 2, 2, 0, waited);
 	content_fill(at, 3, 0, LENGTH);
 	WANT(fetch(bench, mr, at, LENGTH) == IBV_WC_LOC_PROT_ERR);
 	others_are_well(bench);
@@ -291,6 +374,8 @@ static void test_lease(struct bench *bench)
 	answerer_end(&answerer);
 	say("lease: mmap over it has waited %llu ms for nothing", (unsigned long long)took);
 	WANT(took >= LEASE_MS && took < LEASE_MS + PROMPT_MS);
+	waited += took;
+	wants_counters(mr, 3, 3, 1, waited);
 	WANT(fetch(bench, mr, at, PAGE) == IBV_WC_LOC_PROT_ERR);
 	loop_restart(&bench->loop);
 	/* What is lost is lost: no second event, nothing to wait for. */
@@ -302,6 +387,7 @@ static void test_lease(struct bench *bench)
 	WANT(replace_ms(at + 4 * PAGE, 4 * PAGE) < PROMPT_MS);
 	answerer_end(&answerer);
 	WANT(answerer.event.type == FAULTLINEDV_EVENT_MR);
+	wants_counters(mr, 4, 3, 1, waited);
 	content_fill(at, 4, 0, LENGTH);
 	WANT(!faultlinedv_restore_mr(mr));
 	fetch_wants(bench, mr, at, 4);
