@@ -131,6 +131,7 @@ enum {
 /* Bits of faultline_dev.flags. */
 enum {
 	FAULTLINE_DEAD,
+	FAULTLINE_RECOVERING,
 };
 
 struct faultline_dev {
@@ -246,6 +247,7 @@ static inline int faultline_dead_ok(struct faultline_dev *dev, int err)
 
 /* faultline_main.c */
 void faultline_fail(struct faultline_dev *dev, const char *reason);
+int faultline_recover(struct faultline_dev *dev);
 
 /* faultline_health.c */
 #if IS_ENABLED(CONFIG_NET_DEVLINK)

@@ -4,13 +4,15 @@
  *
  * The reporter "fatal" reports that the device has stopped: it has a fatal
  * status, its heartbeat is silent, its registers do not answer, or it was
- * reset. The driver does not recover such a device by itself, so the reporter has no
- * recover operation: unbind the driver, and bind it again.
+ * reset. An administrator can recover such a device: the driver is unbound and
+ * bound again. The driver does not recover a device by itself, because netdev,
+ * addresses and RDMA device are new ones afterwards.
  *
  * Locking: faultline_health.lock, taken before the devlink lock, protects
  * `registered` and `reported`: no report is made to an unregistered instance.
  * The operations of the reporter run under the devlink lock and take no other;
- * they end before faultline_health_unregister() returns.
+ * they end before faultline_health_unregister() returns. So a recovery is only
+ * started by its operation.
  */
 #include <linux/mutex.h>
 
@@ -139,8 +141,32 @@ static int faultline_health_dump(struct devlink_health_reporter *reporter,
 	return 0;
 }
 
+static int faultline_health_recover(struct devlink_health_reporter *reporter,
+				    void *priv_ctx,
+				    struct netlink_ext_ack *extack)
+{
+	struct faultline_health *health =
+		devlink_health_reporter_priv(reporter);
+	struct faultline_dev *dev = health->dev;
+	int err;
+
+	/* Set by faultline_health_report(), for automatic recovery. */
+	if (priv_ctx)
+		return -EOPNOTSUPP;
+	if (!faultline_hw_answers(dev)) {
+		NL_SET_ERR_MSG(extack,
+			       "The device does not answer: restart the emulator and the virtual machine");
+		return -EIO;
+	}
+	err = faultline_recover(dev);
+	if (err == -EBUSY)
+		NL_SET_ERR_MSG(extack, "A recovery has been started already");
+	return err;
+}
+
 static const struct devlink_health_reporter_ops faultline_health_ops = {
 	.name = "fatal",
+	.recover = faultline_health_recover,
 	.dump = faultline_health_dump,
 	.diagnose = faultline_health_diagnose,
 };

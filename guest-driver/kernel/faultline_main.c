@@ -285,6 +285,57 @@ static void faultline_remove(struct pci_dev *pdev)
 	ib_dealloc_device(&dev->ibdev);
 }
 
+/* A dead device that is to be removed and probed again. */
+struct faultline_recovery {
+	struct work_struct work;
+	struct pci_dev *pdev;
+	/* Only compared: it may have been removed. */
+	struct faultline_dev *dev;
+};
+
+static struct workqueue_struct *faultline_recovery_wq;
+
+static void faultline_recovery_work(struct work_struct *work)
+{
+	struct faultline_recovery *recovery =
+		container_of(work, struct faultline_recovery, work);
+	struct pci_dev *pdev = recovery->pdev;
+	int err;
+
+	/* Another task may have unbound the driver in the meantime. */
+	if (pci_get_drvdata(pdev) == recovery->dev) {
+		err = device_reprobe(&pdev->dev);
+		if (err)
+			pci_err(pdev, "recovery: probing failed: %d\n", err);
+	}
+	pci_dev_put(pdev);
+	kfree(recovery);
+}
+
+/*
+ * Starts the recovery of a dead device: a work item unbinds the driver and
+ * binds it again. This ends the devlink instance, so it can't be done in an
+ * operation of the instance. Consumers have received the fatal event before,
+ * and their objects are gone: the device is a new one to them.
+ */
+int faultline_recover(struct faultline_dev *dev)
+{
+	struct faultline_recovery *recovery;
+
+	recovery = kzalloc(sizeof(*recovery), GFP_KERNEL);
+	if (!recovery)
+		return -ENOMEM;
+	if (test_and_set_bit(FAULTLINE_RECOVERING, &dev->flags)) {
+		kfree(recovery);
+		return -EBUSY;
+	}
+	INIT_WORK(&recovery->work, faultline_recovery_work);
+	recovery->pdev = pci_dev_get(dev->pdev);
+	recovery->dev = dev;
+	queue_work(faultline_recovery_wq, &recovery->work);
+	return 0;
+}
+
 static void faultline_shutdown(struct pci_dev *pdev)
 {
 	faultline_hw_stop(pci_get_drvdata(pdev));
@@ -317,4 +368,26 @@ static struct pci_driver faultline_driver = {
 	.shutdown = faultline_shutdown,
 	.err_handler = &faultline_err_handlers,
 };
-module_pci_driver(faultline_driver);
+
+static int __init faultline_init(void)
+{
+	int err;
+
+	faultline_recovery_wq = alloc_workqueue("%s-recovery", WQ_UNBOUND, 0,
+						FAULTLINE_DRV_NAME);
+	if (!faultline_recovery_wq)
+		return -ENOMEM;
+	err = pci_register_driver(&faultline_driver);
+	if (err)
+		destroy_workqueue(faultline_recovery_wq);
+	return err;
+}
+module_init(faultline_init);
+
+static void __exit faultline_exit(void)
+{
+	/* No device remains that could start a recovery. */
+	pci_unregister_driver(&faultline_driver);
+	destroy_workqueue(faultline_recovery_wq);
+}
+module_exit(faultline_exit);
