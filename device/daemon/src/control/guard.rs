@@ -7,13 +7,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, CONNECTION, HOST, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
 use super::error::ApiError;
+use super::places::Proof;
 
 /// The checks of a TCP listener.
 #[derive(Clone, Debug)]
@@ -62,12 +63,19 @@ impl Guard {
     }
 }
 
-/// Refuses a request that lacks something.
+/// Refuses a request that lacks something, and closes its connection.
 pub(crate) async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     match guard.check(request.headers()) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => {
+            if let Some(proof) = request.extensions().get::<Proof>() {
+                proof.give();
+            }
+            next.run(request).await
+        }
         Err(error) => {
             let mut response = error.into_response();
+            let headers = response.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
             if response.status() == StatusCode::UNAUTHORIZED {
                 let scheme = HeaderValue::from_static("Bearer");
                 response.headers_mut().insert(WWW_AUTHENTICATE, scheme);

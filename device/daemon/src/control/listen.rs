@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -17,22 +16,27 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::fd::AsFd;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::access::Access;
 use super::api;
 use super::guard::{self, Guard};
+use super::impatient::Impatient;
+use super::places::{Place, Places, Proof};
 use crate::config::Config;
 use crate::control_config::{self, ControlConfigError};
 use crate::engine::EngineHandle;
 
-/// Largest number of connections of a listener at a time; further clients wait.
+/// Largest number of connections of a listener at a time. Further clients wait, or take the place of one without a token.
 const CONNECTIONS: usize = 32;
 /// Time within which the header of a request must arrive; also the longest idle time of a connection.
 const HEADER_TIME: Duration = Duration::from_secs(10);
-/// Age at which a connection is closed, after the request that it is busy with. Frees the place of a client that does not
-/// read.
+/// Time within which a TCP connection must have had a request with the token.
+const PROOF_TIME: Duration = Duration::from_secs(3);
+/// Time that a client may read nothing of an answer that waits for it. Frees the place of a client that does not read.
+const WRITE_TIME: Duration = Duration::from_secs(5);
+/// Age at which a connection is closed, after the request that it is busy with. Frees the place of a client that reads slowly.
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
 /// Time for that request.
 const CLOSE_TIME: Duration = Duration::from_secs(10);
@@ -160,21 +164,34 @@ fn listen_tcp(
     listen().map_err(|source| ControlError::Listen { address, source })
 }
 
+/// Only the owner can connect: each connection is as good as one with a token.
 async fn serve_unix(socket: UnixListener, router: Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+    let places = Places::new(CONNECTIONS);
+    loop {
         match socket.accept().await {
-            Ok((stream, _)) => start(stream, router.clone(), place),
+            Ok((stream, _)) => {
+                let proof = Proof::default();
+                proof.give();
+                let Some(place) = places.take(proof).await else {
+                    return;
+                };
+                start(stream, router.clone(), place);
+            }
             Err(error) => accept_failed(&error).await,
         }
     }
 }
 
 async fn serve_tcp(socket: TcpListener, router: Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+    let places = Places::new(CONNECTIONS);
+    loop {
         match socket.accept().await {
-            Ok((stream, _)) => start(stream, router.clone(), place),
+            Ok((stream, _)) => {
+                let Some(place) = places.take(Proof::default()).await else {
+                    return;
+                };
+                start(stream, router.clone(), place);
+            }
             Err(error) => accept_failed(&error).await,
         }
     }
@@ -186,22 +203,39 @@ async fn accept_failed(error: &std::io::Error) {
 }
 
 /// Serves a connection in a task.
-fn start<S>(stream: S, router: Router, place: OwnedSemaphorePermit)
+fn start<S>(stream: S, router: Router, place: Place)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     tokio::spawn(async move {
-        serve_connection(stream, router).await;
+        let proof = place.proof.clone();
+        tokio::select! {
+            () = serve_connection(Impatient::new(stream, WRITE_TIME), router, proof.clone()) => {}
+            () = unproven(&proof) => {}
+        }
         drop(place);
     });
 }
 
-async fn serve_connection<S>(stream: S, router: Router)
+/// Ends when a connection has to be closed because it has not had a request with the token: in time, or before another
+/// connection needed its place.
+async fn unproven(proof: &Proof) {
+    tokio::select! {
+        () = proof.evicted() => {}
+        () = sleep(PROOF_TIME) => {}
+    }
+    if proof.is_given() {
+        std::future::pending().await
+    }
+}
+
+async fn serve_connection<S>(stream: S, router: Router, proof: Proof)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+    let service = service_fn(move |mut request: Request<hyper::body::Incoming>| {
         let mut router = router.clone();
+        request.extensions_mut().insert(proof.clone());
         async move {
             let request = request.map(axum::body::Body::new);
             let answer = tower_service::Service::call(&mut router, request).await;

@@ -11,6 +11,8 @@
 //! - [`api`]: all paths together, and their description (OpenAPI)
 //! - `guard`: token and `Host` header of TCP requests
 //! - [`listen`]: sockets, connections, time limits
+//! - `places`: the number of connections, and which one gives way to another
+//! - `impatient`: the time limit for writing
 
 mod access;
 pub mod api;
@@ -19,11 +21,13 @@ mod engine;
 mod error;
 mod extract;
 mod guard;
+mod impatient;
 pub mod listen;
 mod lists;
 mod metrics;
 mod nics;
 pub mod objects;
+mod places;
 pub mod scenario;
 mod trace;
 pub mod view;
