@@ -34,12 +34,24 @@ fn operations_are_described() {
             for key in ["operationId", "summary"] {
                 assert!(operation[key].is_string(), "{method} {path}: {key}");
             }
-            let error = &operation["responses"]["4XX"]["content"]["application/json"]["schema"];
-            assert_eq!(
-                error["$ref"], "#/components/schemas/ErrorBody",
-                "{method} {path}"
-            );
+            for status in ["4XX", "5XX"] {
+                let response = &operation["responses"][status];
+                let error = &response["content"]["application/json"]["schema"];
+                assert_eq!(
+                    error["$ref"], "#/components/schemas/ErrorBody",
+                    "{method} {path} {status}"
+                );
+            }
         }
     }
     assert!(operations >= 15, "{operations}");
+    let scheme = &description["components"]["securitySchemes"]["token"];
+    assert_eq!(
+        (&scheme["type"], &scheme["scheme"]),
+        (&"http".into(), &"bearer".into())
+    );
+    assert_eq!(
+        description["security"],
+        serde_json::json!([{}, {"token": []}])
+    );
 }

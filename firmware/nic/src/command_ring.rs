@@ -50,6 +50,11 @@ impl CommandRings {
         fits
     }
 
+    /// Commands announced, commands executed, and commands that fit.
+    pub(crate) fn indices(&self) -> (u32, u32, u64) {
+        (self.producer, self.consumer, 1 << self.log_depth)
+    }
+
     /// True while there are commands that have not been executed and need not wait.
     pub(crate) fn has_work(&self) -> bool {
         self.consumer != self.producer && self.gate != Gate::Closed

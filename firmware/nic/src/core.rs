@@ -276,6 +276,21 @@ impl Core {
         self.timers.len()
     }
 
+    /// Timers that run, the first to end first: time and queue pair.
+    pub(crate) fn first_timers(&self) -> impl Iterator<Item = (Instant, u32)> {
+        self.timers.iter().copied()
+    }
+
+    /// Number of completion events that moderation delays.
+    pub(crate) fn moderated_events(&self) -> usize {
+        self.notices.len()
+    }
+
+    /// Number of queue pairs in line.
+    pub(crate) fn ready_count(&self) -> usize {
+        self.ready.len()
+    }
+
     /// The next time at which a timer is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(at, _)| *at);

@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
 use crate::eq::Ticket;
+use crate::inspect::CompletionQueueInfo;
 use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::{Instant, Nanos};
@@ -136,6 +137,28 @@ impl Cq {
         }
         self.armed = Armed::No;
         Pushed::Notify
+    }
+
+    /// For [`Nic::completion_queues`](crate::Nic::completion_queues).
+    pub(crate) fn info(cqn: u32, cq: &Self) -> CompletionQueueInfo {
+        CompletionQueueInfo {
+            cqn,
+            context: cq.uctx,
+            eqn: cq.eqn,
+            users: cq.refs.count(),
+            depth: cq.ring.depth(),
+            producer: cq.producer,
+            consumer: cq.consumer,
+            armed: match cq.armed {
+                Armed::No => "no",
+                Armed::Solicited => "solicited",
+                Armed::Any => "any",
+            },
+            failed: cq.failed,
+            event_waits: cq.event_waits.is_some(),
+            moderation_count: cq.moderation.count,
+            moderation_ns: cq.moderation.period.0,
+        }
     }
 
     /// Number of entries that the driver has not read, as far as the record says.

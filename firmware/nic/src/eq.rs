@@ -6,6 +6,7 @@ use faultline_abi::event::Eqe;
 use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
+use crate::inspect::EventQueueInfo;
 use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::Instant;
@@ -70,6 +71,21 @@ impl Eq {
             waiting: BTreeMap::new(),
             next_ticket: 0,
             overflow: VecDeque::new(),
+        }
+    }
+
+    /// For [`Nic::event_queues`](crate::Nic::event_queues).
+    pub(crate) fn info(eqn: u32, eq: &Self) -> EventQueueInfo {
+        EventQueueInfo {
+            eqn,
+            vector: eq.vector,
+            users: eq.refs.count(),
+            depth: eq.ring.depth(),
+            producer: eq.producer,
+            consumer: eq.consumer,
+            armed: eq.armed,
+            waiting: eq.waiting.len(),
+            overflow: eq.overflow.len(),
         }
     }
 

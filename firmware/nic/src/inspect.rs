@@ -3,6 +3,9 @@
 //! Lists come in pages, so that a call takes a bounded time however many objects a guest has made: each call looks at
 //! [`SCANNED`] places of a table at most.
 
+mod details;
+
+pub use self::details::*;
 pub use crate::counters::Traffic;
 pub use crate::qp::Psns;
 

@@ -55,6 +55,12 @@ impl Groups {
         Ok(())
     }
 
+    /// All groups and their members, in the order of the GIDs.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Gid, &[u32])> {
+        let groups = self.members.iter();
+        groups.map(|(gid, members)| (gid, members.as_slice()))
+    }
+
     /// Members of a group, the oldest first.
     pub(crate) fn members(&self, group: Gid) -> &[u32] {
         self.members.get(&group).map_or(&[], Vec::as_slice)

@@ -83,6 +83,11 @@ impl RecvRing {
         self.ring.depth()
     }
 
+    /// Requests posted, when that was last read, and requests taken.
+    pub(crate) fn indices(&self) -> (u32, u32) {
+        (self.producer, self.consumer)
+    }
+
     /// log2 of the bytes of a request.
     pub(crate) fn stride_shift(&self) -> u8 {
         self.ring.stride_shift()

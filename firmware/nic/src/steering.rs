@@ -129,6 +129,11 @@ impl Steering {
         self.flows.is_empty()
     }
 
+    /// All places of the table of flows from `from` on.
+    pub(crate) fn places(&self, from: u32) -> impl Iterator<Item = (u32, Option<(u32, &Flow)>)> {
+        self.flows.places(from)
+    }
+
     /// True if a flow receives a copy of every frame.
     pub(crate) fn has_sniffers(&self) -> bool {
         let is_sniffer = |(_, flow): &(u32, Flow)| flow.kind == FLOW_KIND_SNIFFER;

@@ -8,6 +8,8 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::access::Access;
@@ -44,9 +46,47 @@ fn routes() -> OpenApiRouter<Access> {
 
 /// The OpenAPI description of the API as JSON.
 pub fn description() -> Result<String, serde_json::Error> {
-    let mut text = routes().into_openapi().to_pretty_json()?;
+    let mut api = routes().into_openapi();
+    describe_server_errors(&mut api);
+    describe_token(&mut api);
+    let mut text = api.to_pretty_json()?;
     text.push('\n');
     Ok(text)
+}
+
+/// Each request may fail for the same reasons of the server.
+fn describe_server_errors(api: &mut utoipa::openapi::OpenApi) {
+    for path in api.paths.paths.values_mut() {
+        let operations = [
+            &mut path.get,
+            &mut path.put,
+            &mut path.post,
+            &mut path.delete,
+        ];
+        for operation in operations.into_iter().flatten() {
+            let responses = &mut operation.responses.responses;
+            let Some(RefOr::T(mut response)) = responses.get("4XX").cloned() else {
+                continue;
+            };
+            response.description =
+                "503: the engine has not answered in time, or has ended; 500: the answer could not be made".to_owned();
+            responses.insert("5XX".to_owned(), RefOr::T(response));
+        }
+    }
+}
+
+/// The unix socket needs no token, a loopback address does.
+fn describe_token(api: &mut utoipa::openapi::OpenApi) {
+    let scheme = Http::builder()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some(
+            "The token of control.token_file, on a loopback address. The unix socket needs none.",
+        ))
+        .build();
+    let components = api.components.get_or_insert_default();
+    components.add_security_scheme("token", SecurityScheme::Http(scheme));
+    let token = SecurityRequirement::new("token", Vec::<String>::new());
+    api.security = Some(vec![SecurityRequirement::default(), token]);
 }
 
 /// Serves the API.

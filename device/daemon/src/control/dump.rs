@@ -25,12 +25,14 @@ use super::lists::{MAX_OBJECTS, fault_list, page};
 use super::nics::state;
 use super::objects::{ContextView, QueuePairView, RegionView};
 use super::view::{ErrorBody, NicView};
+use crate::engine::Engine;
 
 pub(super) fn router() -> OpenApiRouter<Access> {
     OpenApiRouter::new().routes(routes!(dump))
 }
 
-/// All that is known of a NIC: an object with `nic`, `queue_pairs`, `regions`, `faults` and `contexts`.
+/// All that is known of a NIC: an object with `nic`, `device` and a list of each kind of objects. It has no contents of the
+/// guest's memory, no Q_Keys, and no match fields of flows.
 #[utoipa::path(get, path = "/v1/nics/{name}/dump", tag = "nics", operation_id = "dump_nic",
     params(("name" = String, Path, description = "Name of the NIC")),
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody)))]
@@ -82,7 +84,61 @@ async fn write(
     list::<_, RegionView>(access, name, Nic::regions, parts).await?;
     send(parts, "],\n\"contexts\":[".to_owned()).await?;
     list::<_, ContextView>(access, name, Nic::contexts, parts).await?;
-    send(parts, "]}\n".to_owned()).await
+    send(parts, "],\n\"device\":".to_owned()).await?;
+    send(parts, device(access, name).await?).await?;
+    rest(access, name, parts).await?;
+    send(parts, "}\n".to_owned()).await
+}
+
+/// What belongs to no object: command queues, timers, GIDs, netdev.
+async fn device(access: &Access, name: &str) -> Result<String, Broken> {
+    let id = access.port(name)?;
+    let work = move |engine: &mut Engine| Some(engine.ports.get(id)?.nic.device_info());
+    let info = access.call(work).await?.ok_or(Broken)?;
+    Ok(serde_json::to_string(&info)?)
+}
+
+/// The objects that have no path of their own.
+async fn rest(access: &Access, name: &str, parts: &Sender<Bytes>) -> Result<(), Broken> {
+    let to = Lists {
+        access,
+        name,
+        parts,
+    };
+    to.add("queue_pair_attributes", Nic::queue_pair_details)
+        .await?;
+    to.add("completion_queues", Nic::completion_queues).await?;
+    to.add("shared_receive_queues", Nic::shared_receive_queues)
+        .await?;
+    to.add("event_queues", Nic::event_queues).await?;
+    to.add("protection_domains", Nic::protection_domains)
+        .await?;
+    to.add("xrc_domains", Nic::xrc_domains).await?;
+    to.add("address_handles", Nic::address_handles).await?;
+    to.add("flows", Nic::flows).await?;
+    to.add("indirection_tables", Nic::indirection_tables)
+        .await?;
+    to.add("multicast_groups", Nic::multicast_groups).await
+}
+
+/// Where lists are added to the object.
+struct Lists<'a> {
+    access: &'a Access,
+    name: &'a str,
+    parts: &'a Sender<Bytes>,
+}
+
+impl Lists<'_> {
+    /// Adds a list whose objects are shown as the NIC describes them.
+    async fn add<I: Send + Serialize + 'static>(
+        &self,
+        key: &str,
+        list: fn(&Nic, u32, usize) -> Listing<I>,
+    ) -> Result<(), Broken> {
+        send(self.parts, format!(",\n\"{key}\":[")).await?;
+        self::list::<I, I>(self.access, self.name, list, self.parts).await?;
+        send(self.parts, "]".to_owned()).await
+    }
 }
 
 async fn send(parts: &Sender<Bytes>, text: String) -> Result<(), Broken> {
