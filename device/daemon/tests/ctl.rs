@@ -73,6 +73,55 @@ fn tables_and_json_show_the_same() {
 }
 
 #[test]
+fn everything_is_printed_as_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let _server = server(directory.path(), &["a", "b c"]);
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let text = printed(&socket, arguments);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    };
+    let samples = json(&["ctl", "--json", "metrics"]);
+    let value = |nic: &str| {
+        let mut samples = samples.as_array().unwrap().iter();
+        let found = samples
+            .find(|sample| sample["name"] == "faultline_link_up" && sample["labels"]["nic"] == nic);
+        found.unwrap()["value"].clone()
+    };
+    assert_eq!((value("a"), value("b c")), (1.into(), 1.into()));
+    // As many as in the text.
+    let text = printed(&socket, &["ctl", "metrics"]);
+    let lines = text.lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(samples.as_array().unwrap().len(), lines);
+    let done = json(&["ctl", "--json", "action", "b c", "drop-frames", "rx", "3"]);
+    let action = serde_json::json!({"action": "drop_frames", "direction": "rx", "count": 3});
+    assert_eq!(done, serde_json::json!({"nic": "b c", "done": action}));
+    assert_eq!(printed(&socket, &["ctl", "action", "a", "reset"]), "");
+    let file = directory.path().join("x.jsonl");
+    let saved = json(&["trace", "--json", "-o", file.to_str().unwrap()]);
+    let events = std::fs::read_to_string(&file).unwrap().lines().count() - 1;
+    assert_eq!(
+        (&saved["events"], &saved["lost"]),
+        (&events.into(), &0.into())
+    );
+    for words in [
+        &["ctl", "link", "a"][..],
+        &["ctl", "show", "a"],
+        &["ctl", "counters", "a"],
+        &["ctl", "engine"],
+        &["ctl", "pause"],
+        &["ctl", "step"],
+        &["ctl", "resume"],
+        &["ctl", "dump", "a"],
+    ] {
+        assert!(
+            json(&[words, &["--json"]].concat()).is_object(),
+            "{words:?}"
+        );
+    }
+}
+
+#[test]
 fn what_is_changed_is_shown() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control");

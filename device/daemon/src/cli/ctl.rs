@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::client::{Client, Target, segment};
+use super::metrics;
 use super::table::{duration, or_dash, size, table, yes};
 use super::{Printable, print, show};
 
@@ -118,7 +119,7 @@ enum Command {
         #[arg(long, value_name = "US", default_value_t = 0)]
         advance: u64,
     },
-    /// Print the metrics for Prometheus.
+    /// Print the metrics for Prometheus; with --json, a list of samples.
     Metrics,
     /// Print all that is known of a NIC as JSON.
     Dump {
@@ -181,6 +182,13 @@ impl From<ActionCommand> for Action {
     }
 }
 
+/// What `ctl action --json` prints.
+#[derive(Serialize)]
+struct Done {
+    nic: String,
+    done: Action,
+}
+
 impl Ctl {
     /// Executes the command.
     pub(crate) fn run(self) -> anyhow::Result<()> {
@@ -240,7 +248,9 @@ impl Ctl {
             }
             Command::Action { nic, action } => {
                 let action = Action::from(action);
-                client.send::<()>(Method::POST, &nic_path(&nic, "/actions"), &action)
+                client.send::<()>(Method::POST, &nic_path(&nic, "/actions"), &action)?;
+                let done = Done { nic, done: action };
+                show(json, &done, |_| String::new())
             }
             Command::Scenario { command } => command.run(&client, json),
             Command::Engine => show(json, &client.get("/v1/engine")?, engine),
@@ -253,6 +263,15 @@ impl Ctl {
                 };
                 let stepped = client.send(Method::POST, "/v1/engine/step", &step)?;
                 show(json, &stepped, stepped_text)
+            }
+            Command::Metrics if json => {
+                let mut text = Vec::new();
+                client.request(Method::GET, "/metrics", Vec::new(), |part| {
+                    text.extend_from_slice(part);
+                    Ok(())
+                })?;
+                let samples = metrics::samples(std::str::from_utf8(&text)?)?;
+                show(json, samples.as_slice(), |_| String::new())
             }
             Command::Metrics => print_answer(&client, "/metrics"),
             Command::Dump { nic } => print_answer(&client, &nic_path(&nic, "/dump")),

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod client;
 pub(crate) mod ctl;
+pub(crate) mod metrics;
 pub(crate) mod scenario;
 pub(crate) mod scenario_control;
 pub(crate) mod table;

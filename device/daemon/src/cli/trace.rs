@@ -13,7 +13,7 @@ use faultline_telemetry::{
     time_line_picture,
 };
 use hyper::Method;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::client::{Client, Target, segment};
 use super::ctl::all;
@@ -36,6 +36,9 @@ pub(crate) struct Save {
     /// Go on for this many seconds, so that the trace may have more events than the process keeps.
     #[arg(long, value_name = "S", default_value_t = 0)]
     follow: u64,
+    /// Print the number of events as JSON.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     target: Target,
 }
@@ -54,6 +57,15 @@ pub(crate) struct Show {
     /// Draw the faults over time into this SVG file.
     #[arg(long, value_name = "FILE")]
     time_line: Option<PathBuf>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Saved {
+    file: String,
+    events: usize,
+    /// Older events that were overwritten before they could be read.
+    lost: u64,
 }
 
 /// The first line of an answer.
@@ -79,7 +91,14 @@ impl Save {
         let written = written.and_then(|()| Ok(file.flush()?));
         written.with_context(|| format!("can't write {path}"))?;
         let mut text = format!("{} events in {path}\n", trace.records.len());
-        if trace.header.lost > 0 {
+        if self.json {
+            let saved = Saved {
+                file: path.to_string(),
+                events: trace.records.len(),
+                lost: trace.header.lost,
+            };
+            text = serde_json::to_string_pretty(&saved)? + "\n";
+        } else if trace.header.lost > 0 {
             text += &format!(
                 "{} older events were overwritten before they could be read: trace_records in the configuration keeps more\n",
                 trace.header.lost
