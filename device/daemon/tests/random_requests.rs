@@ -2,14 +2,19 @@
 
 #![cfg(test)]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use faultline::{Config, ControlSettings, Server};
 
 const REQUESTS: u32 = 100_000;
+const TCP_REQUESTS: u32 = 10_000;
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const LONG: Duration = Duration::from_secs(20);
 
 /// xorshift64*.
@@ -55,6 +60,8 @@ const PARTS: &[&str] = &[
     "step",
     "trace",
     "metrics",
+    "scenario",
+    "signals",
     "%61",
     "%2f",
     "%zz",
@@ -74,6 +81,9 @@ const KNOWN: &[&str] = &[
     "/v1/engine/step",
     "/v1/nics/a/dump",
     "/v1/nics/a/faults",
+    "/v1/scenario",
+    "/v1/scenario",
+    "/v1/scenario/signals",
 ];
 const QUERIES: &[&str] = &[
     "",
@@ -113,6 +123,10 @@ const BODIES: &[&str] = &[
     "{\"policy\": \"stall\"}",
     "\"\\ud800\"",
     "{\"passes\": 1, \"advance_us\": 3600000000}",
+    "{\"name\": \"go\"}",
+    "{\"name\": \"x\", \"text\": \"[[\"}",
+    "{\"name\": \"x\", \"text\": \"\", \"seed\": 18446744073709551615}",
+    "{\"name\": \"\\u001b[2J\", \"text\": \"[[rule]]\\nname = \\\"a\\\"\"}",
 ];
 const HEADERS: &[&str] = &[
     "",
@@ -122,10 +136,10 @@ const HEADERS: &[&str] = &[
     "accept: */*\r\n",
     "x:\r\n",
     "expect: 100-continue\r\n",
-    "authorization: Bearer x\r\n",
+    "x-other: y\r\n",
 ];
 
-fn request(random: &mut Random) -> Vec<u8> {
+fn request(random: &mut Random, own_headers: &str) -> Vec<u8> {
     let method = random.pick(METHODS);
     let path = match random.below(3) {
         0 => KNOWN[random.below(KNOWN.len())].to_owned(),
@@ -148,7 +162,7 @@ fn request(random: &mut Random) -> Vec<u8> {
         _ => body.len().to_string(),
     };
     let mut bytes = format!(
-        "{method} {path}{query} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        "{method} {path}{query} HTTP/1.1\r\n{own_headers}content-type: application/json\r\n{headers}content-length: {length}\r\n\r\n{body}"
     )
     .into_bytes();
     // Some are not HTTP any more.
@@ -160,7 +174,7 @@ fn request(random: &mut Random) -> Vec<u8> {
 }
 
 /// Reads one answer. `None`: the connection is of no further use.
-fn answer(stream: &mut BufReader<UnixStream>) -> Option<u16> {
+fn answer(stream: &mut BufReader<Box<dyn Stream>>) -> Option<u16> {
     let mut status = None;
     let (mut length, mut chunked, mut close) = (0, false, false);
     loop {
@@ -192,58 +206,150 @@ fn answer(stream: &mut BufReader<UnixStream>) -> Option<u16> {
     status.filter(|_| !close)
 }
 
-fn connect(socket: &Path) -> BufReader<UnixStream> {
-    let stream = UnixStream::connect(socket).unwrap();
-    // A byte that was changed may make a request that the server waits for the rest of.
-    stream
-        .set_read_timeout(Some(Duration::from_millis(200)))
-        .unwrap();
-    BufReader::new(stream)
+/// A connection.
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
+
+/// Where the server listens.
+enum Address {
+    Unix(PathBuf),
+    /// Port, and token.
+    Tcp(u16, &'static str),
+}
+
+impl Address {
+    fn connect(&self, patience: Duration) -> BufReader<Box<dyn Stream>> {
+        let patience = Some(patience);
+        BufReader::new(match self {
+            Self::Unix(socket) => {
+                let stream = UnixStream::connect(socket).unwrap();
+                stream.set_read_timeout(patience).unwrap();
+                Box::new(stream)
+            }
+            Self::Tcp(port, _) => {
+                let stream = TcpStream::connect(("127.0.0.1", *port)).unwrap();
+                stream.set_read_timeout(patience).unwrap();
+                Box::new(stream)
+            }
+        })
+    }
+
+    /// Headers with which a request is not refused.
+    fn headers(&self) -> String {
+        match self {
+            Self::Unix(_) => "host: x\r\n".to_owned(),
+            Self::Tcp(port, token) => {
+                format!("host: localhost:{port}\r\nauthorization: Bearer {token}\r\n")
+            }
+        }
+    }
+
+    /// Sends random requests, and counts the statuses of the answers.
+    fn send_random(&self, random: &mut Random, count: u32) -> BTreeMap<u16, u32> {
+        // A byte that was changed may make a request that the server waits for the rest of.
+        let connect = || self.connect(Duration::from_millis(200));
+        let mut stream = connect();
+        let mut statuses = BTreeMap::new();
+        for _ in 0..count / 16 {
+            // Several at once, as a client that pipelines: it is also faster.
+            let batch: Vec<u8> = (0..16)
+                .flat_map(|_| request(random, &self.headers()))
+                .collect();
+            let _ = stream.get_mut().write_all(&batch);
+            for _ in 0..16 {
+                match answer(&mut stream) {
+                    Some(status) => *statuses.entry(status).or_insert(0) += 1,
+                    None => {
+                        stream = connect();
+                        break;
+                    }
+                }
+            }
+        }
+        statuses
+    }
+
+    /// The server still works, and the engine too.
+    fn check(&self) {
+        let mut stream = self.connect(LONG);
+        let resume = format!(
+            "PUT /v1/engine HTTP/1.1\r\n{}content-type: application/json\r\ncontent-length: 17\r\n\r\n{{\"paused\": false}}",
+            self.headers()
+        );
+        stream.get_mut().write_all(resume.as_bytes()).unwrap();
+        assert_eq!(answer(&mut stream), Some(200));
+    }
+}
+
+/// A server on a unix socket and on a free port.
+fn start(directory: &std::path::Path) -> (Server, [Address; 2]) {
+    let socket = directory.join("control");
+    let token_file = directory.join("token");
+    std::fs::write(&token_file, TOKEN).unwrap();
+    std::fs::set_permissions(&token_file, PermissionsExt::from_mode(0o600)).unwrap();
+    let nic = |name: &str| format!("{name}={}", directory.join(name).display());
+    loop {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let config = Config {
+            nics: vec![nic("a").parse().unwrap(), nic("b").parse().unwrap()],
+            control: ControlSettings {
+                socket: Some(socket.clone()),
+                listen: Some(([127, 0, 0, 1], port).into()),
+                token_file: Some(token_file.clone()),
+            },
+            ..Config::default()
+        };
+        // Another process may have taken the port.
+        if let Ok(server) = Server::start(&config) {
+            return (server, [Address::Unix(socket), Address::Tcp(port, TOKEN)]);
+        }
+    }
 }
 
 #[test]
 fn random_requests_are_survived() {
     let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("control");
-    let nic = |name: &str| format!("{name}={}", directory.path().join(name).display());
-    let config = Config {
-        nics: vec![nic("a").parse().unwrap(), nic("b").parse().unwrap()],
-        control: ControlSettings {
-            socket: Some(socket.clone()),
-            ..ControlSettings::default()
-        },
-        ..Config::default()
-    };
-    let _server = Server::start(&config).unwrap();
+    let (_server, addresses) = start(directory.path());
     let mut random = Random(0x5eed_00c0_ffee);
-    let mut stream = connect(&socket);
-    let mut statuses = std::collections::BTreeMap::new();
-    let mut sent = 0;
-    while sent < REQUESTS {
-        // Several at once, as a client that pipelines: it is also faster.
-        let batch: Vec<u8> = (0..16).flat_map(|_| request(&mut random)).collect();
-        sent += 16;
-        let _ = stream.get_mut().write_all(&batch);
-        for _ in 0..16 {
-            match answer(&mut stream) {
-                Some(status) => *statuses.entry(status).or_insert(0u32) += 1,
-                None => {
-                    stream = connect(&socket);
-                    break;
-                }
-            }
+    for (address, count) in addresses.iter().zip([REQUESTS, TCP_REQUESTS]) {
+        let statuses = address.send_random(&mut random, count);
+        for expected in [200, 204, 400, 404, 405, 409] {
+            assert!(statuses.contains_key(&expected), "{statuses:?}");
         }
+        assert!(statuses.keys().all(|status| *status < 500), "{statuses:?}");
+        let answered: u32 = statuses.values().sum();
+        assert!(answered > count / 2, "{statuses:?}");
+        address.check();
     }
-    for expected in [200, 204, 400, 404, 405, 409] {
-        assert!(statuses.contains_key(&expected), "{statuses:?}");
+}
+
+#[test]
+fn random_requests_without_the_token_change_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_server, [unix, tcp]) = start(directory.path());
+    let Address::Tcp(port, _) = tcp else {
+        unreachable!()
+    };
+    let stranger = Address::Tcp(port, "fedcba9876543210fedcba9876543210");
+    let mut random = Random(0x5eed_0bad_cafe);
+    // Each refusal ends its connection.
+    for _ in 0..500 {
+        let mut stream = stranger.connect(Duration::from_millis(200));
+        let bytes = request(&mut random, &stranger.headers());
+        let _ = stream.get_mut().write_all(&bytes);
+        let mut text = String::new();
+        let _ = stream.read_line(&mut text);
+        let allowed = [
+            "",
+            "HTTP/1.1 400",
+            "HTTP/1.1 401",
+            "HTTP/1.1 421",
+            "HTTP/1.1 431",
+        ];
+        let is_allowed = text.is_empty() || allowed.iter().any(|start| text.starts_with(start));
+        assert!(is_allowed, "{text}");
     }
-    assert!(statuses.keys().all(|status| *status < 500), "{statuses:?}");
-    let answered: u32 = statuses.values().sum();
-    assert!(answered > REQUESTS / 2, "{statuses:?}");
-    // It still works, and the engine too.
-    let mut stream = connect(&socket);
-    stream.get_ref().set_read_timeout(Some(LONG)).unwrap();
-    let resume = b"PUT /v1/engine HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 17\r\n\r\n{\"paused\": false}";
-    stream.get_mut().write_all(resume).unwrap();
-    assert_eq!(answer(&mut stream), Some(200));
+    unix.check();
 }
