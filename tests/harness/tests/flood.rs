@@ -1,0 +1,163 @@
+//! A guest that causes events as fast as it can fills neither the log nor the metrics, and hides no other NIC.
+
+#![cfg(test)]
+
+mod observed;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use faultline::{Config, ControlSettings};
+use faultline_abi::doorbell::{self, Doorbell};
+use faultline_abi::{Status, admin};
+use faultline_harness::testbed::{Fabric, LONG, Node};
+use serde_json::Value;
+
+use observed::{Log, request};
+
+/// Refused doorbells, each of another object, and so of another text.
+const DOORBELLS: u64 = 30_000;
+/// Refused commands.
+const COMMANDS: u32 = 2_000;
+/// Records of the trace that are kept: fewer than the events of the flood.
+const RECORDS: usize = 16_384;
+/// Most lines of a NIC in the log. Each kind of message has a limit of its own (20 in a burst), and there are a few kinds.
+const MOST_LINES: usize = 200;
+
+/// The names and labels of all samples.
+fn series(socket: &Path) -> BTreeSet<String> {
+    let text = request(socket, "GET", "/metrics", "");
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let names = samples.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned()));
+    names.collect()
+}
+
+fn value(socket: &Path, sample: &str) -> u64 {
+    let text = request(socket, "GET", "/metrics", "");
+    let mut lines = text.lines();
+    let found = lines.find_map(|line| line.strip_prefix(sample)?.trim().parse().ok());
+    found.unwrap_or_else(|| panic!("no {sample}"))
+}
+
+fn bell(object: u32, value: u32) -> Doorbell {
+    Doorbell {
+        kind: doorbell::SQ,
+        object,
+        value,
+    }
+}
+
+/// Rings for objects that do not exist.
+fn flood(node: &Node) {
+    for n in 0..u32::try_from(DOORBELLS).unwrap() {
+        let bell = bell(0x8000 + n % 0x7000, n);
+        let start = Instant::now();
+        // The ring may be full.
+        while node.nic.ring(0, bell).is_err() {
+            assert!(start.elapsed() < LONG, "the device takes no doorbells");
+            std::thread::yield_now();
+        }
+    }
+    for n in 0..COMMANDS {
+        let refused = node.nic.admin(admin::DESTROY_QP, 0xff_0000 + n, &());
+        assert_eq!(refused.unwrap_err().status(), Some(Status::BadQp));
+    }
+}
+
+#[test]
+fn a_flood_of_events_fills_nothing_and_hides_no_other_nic() {
+    let log = Log::start();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let config = Config {
+        control: ControlSettings {
+            socket: Some(socket.clone()),
+            ..ControlSettings::default()
+        },
+        trace_records: RECORDS,
+        ..Config::default()
+    };
+    let fabric = Fabric::start_with(config, &["loud", "quiet"]).unwrap();
+    let (loud, quiet) = (fabric.node("loud").unwrap(), fabric.node("quiet").unwrap());
+    let refused = "faultline_diagnostics_total{nic=\"loud\",kind=\"doorbell_refused\"}";
+    let wait_for = |count: u64| {
+        let start = Instant::now();
+        while value(&socket, refused) < count {
+            assert!(start.elapsed() < LONG, "{}", value(&socket, refused));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    // A kind of doorbells has a sample from its first one on.
+    loud.nic.ring(0, bell(0x7fff, 1)).unwrap();
+    wait_for(1);
+    let before = series(&socket);
+    flood(&loud);
+    wait_for(1 + DOORBELLS);
+    // Everything is counted, and no number of an object has become a label.
+    assert_eq!(value(&socket, refused), 1 + DOORBELLS);
+    let new: Vec<_> = series(&socket).difference(&before).cloned().collect();
+    assert!(new.is_empty(), "{new:?}");
+
+    // The other NIC's message is logged, counted, and in the trace.
+    let wrong = quiet.nic.admin(admin::DESTROY_QP, 0xff_ffff, &());
+    assert!(wrong.is_err());
+    quiet.nic.ring(0, bell(0xfffe, 1)).unwrap();
+    let start = Instant::now();
+    let words = [
+        "nic{name=quiet}",
+        "kind=\"doorbell_refused\"",
+        "object=65534",
+    ];
+    while !log
+        .text()
+        .lines()
+        .any(|line| words.iter().all(|word| line.contains(word)))
+    {
+        assert!(start.elapsed() < LONG, "no message of the other NIC");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let of = |nic: &str| {
+        let text = log.text();
+        let mark = format!("nic{{name={nic}}}");
+        let is_message = |line: &&str| line.contains(&mark) && line.contains("kind=");
+        text.lines().filter(is_message).count()
+    };
+    let lines = of("loud");
+    assert!((1..=MOST_LINES).contains(&lines), "{lines} lines");
+
+    // The trace has its size, and says what it has lost.
+    let header = |from: u64| -> Value {
+        let text = request(
+            &socket,
+            "GET",
+            &format!("/v1/trace?from={from}&limit=1"),
+            "",
+        );
+        serde_json::from_str(text.lines().next().unwrap()).unwrap()
+    };
+    let oldest = header(0);
+    let lost = oldest["lost"].as_u64().unwrap();
+    assert!(lost >= DOORBELLS - RECORDS as u64, "{oldest}");
+    let mut from = lost;
+    let (mut records, mut found) = (0, false);
+    loop {
+        let text = request(&socket, "GET", &format!("/v1/trace?from={from}"), "");
+        let mut lines = text.lines();
+        let header: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+        from = header["next"].as_u64().unwrap();
+        let part: Vec<Value> = lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        if part.is_empty() {
+            break;
+        }
+        records += part.len();
+        found |= part.iter().any(|record| {
+            record["nic"] == 1 && record["event"]["Nic"]["DoorbellRefused"]["object"] == 0xfffe
+        });
+    }
+    assert!(found, "the other NIC's event is not in the trace");
+    assert!(records <= RECORDS + 1024, "{records} records");
+    fabric.assert_passes_are_short();
+}

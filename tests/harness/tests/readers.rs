@@ -1,0 +1,165 @@
+//! Clients of the control server that do not read, while two NICs exchange data as fast as they can.
+
+#![cfg(test)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use faultline::{Config, ControlSettings};
+use faultline_harness::Rng;
+use faultline_harness::testbed::{Fabric, LONG, Node};
+use faultline_harness::traffic::Storm;
+use serde_json::Value;
+
+/// Time in which messages are counted.
+const WINDOW: Duration = Duration::from_millis(400);
+/// Pairs of windows, without and with the readers.
+const PAIRS: usize = 7;
+/// The rate with the readers must be at least this part of the rate without. They take no part of the engine's time once their
+/// buffers are full; the rest is noise of the machine.
+const LEAST: f64 = 0.7;
+/// Records of the trace; a storm makes more in each window.
+const RECORDS: u64 = 16_384;
+/// What the readers ask for, each more often than its socket has room for answers.
+const PATHS: [&str; 4] = [
+    "/metrics",
+    "/v1/trace?from=0&limit=4096",
+    "/v1/nics/a/dump",
+    "/v1/nics/b/queue-pairs",
+];
+/// Readers of each path.
+const READERS: usize = 6;
+
+/// A client that asks again and again, and never reads.
+fn silent(socket: &Path, path: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let requests = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").repeat(1000);
+    // What finds no room is not sent.
+    match stream.write(requests.as_bytes()) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+    }
+    stream
+}
+
+fn readers(socket: &Path) -> Vec<UnixStream> {
+    let each = |path| (0..READERS).map(move |_| silent(socket, path));
+    PATHS.iter().flat_map(|path| each(path)).collect()
+}
+
+/// The body of an answer, and how long it took.
+#[track_caller]
+fn answer(socket: &Path, path: &str) -> (String, Duration) {
+    let start = Instant::now();
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    // An answer to HTTP/1.0 has no chunks.
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    assert!(
+        head.starts_with("HTTP/1.") && head.contains(" 200 "),
+        "{head}"
+    );
+    (body.to_owned(), start.elapsed())
+}
+
+/// First line of a part of the trace that begins at a record.
+fn header(socket: &Path, from: u64) -> Value {
+    let (text, _) = answer(socket, &format!("/v1/trace?from={from}&limit=1"));
+    serde_json::from_str(text.lines().next().unwrap()).unwrap()
+}
+
+/// Lets the storm go on for a time; messages that the NIC `a` has sent in it.
+fn storm_for(storm: &mut Storm, nodes: [&Node; 2], time: Duration) -> u64 {
+    let sent =
+        |node: &Node| node.nic.counters().unwrap()[faultline_abi::admin::Counter::tx_packets];
+    let before = sent(nodes[0]);
+    let start = Instant::now();
+    while start.elapsed() < time {
+        storm.turn(nodes);
+    }
+    sent(nodes[0]) - before
+}
+
+/// Lets the storm go on until the server has filled the readers' buffers and waits for them. Until then its thread works for
+/// them, which takes processor time from the other threads of a small machine.
+fn fill(storm: &mut Storm, nodes: [&Node; 2], socket: &Path) {
+    let requests = || {
+        let (text, _) = answer(socket, "/v1/engine");
+        let engine: Value = serde_json::from_str(&text).unwrap();
+        engine["control_requests"].as_u64().unwrap()
+    };
+    let start = Instant::now();
+    let mut before = requests();
+    loop {
+        assert_ne!(storm_for(storm, nodes, WINDOW / 4), 0, "the data stops");
+        let now = requests();
+        // The request of this question is one.
+        if now <= before + 1 {
+            return;
+        }
+        assert!(
+            start.elapsed() < LONG,
+            "the server still works for the readers"
+        );
+        before = now;
+    }
+}
+
+#[test]
+fn readers_that_do_not_read_hold_up_neither_data_nor_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let config = Config {
+        control: ControlSettings {
+            socket: Some(socket.clone()),
+            ..ControlSettings::default()
+        },
+        trace_records: RECORDS as usize,
+        ..Config::default()
+    };
+    let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
+    let (a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
+    let nodes = [&a, &b];
+    let mut storm = Storm::new(nodes, &mut Rng::new(18)).unwrap();
+    storm_for(&mut storm, nodes, WINDOW);
+    let first = header(&socket, 0)["next"].as_u64().unwrap();
+
+    let mut ratios = Vec::new();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..PAIRS {
+        let alone = storm_for(&mut storm, nodes, WINDOW);
+        let silent = readers(&socket);
+        fill(&mut storm, nodes, &socket);
+        let beside = storm_for(&mut storm, nodes, WINDOW);
+        // Others are answered while the readers are there.
+        for path in ["/v1/nics", "/metrics", "/v1/nics/a/dump"] {
+            slowest = slowest.max(answer(&socket, path).1);
+        }
+        drop(silent);
+        ratios.push(beside as f64 / alone as f64);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let median = ratios[PAIRS / 2];
+    assert!(
+        median >= LEAST,
+        "rates with the readers, of those without: {ratios:.2?}"
+    );
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    fabric.assert_passes_are_short();
+
+    // A reader that comes back later is told how much it has lost, and the rest is complete.
+    let late = header(&socket, first);
+    let (next, lost) = (
+        late["next"].as_u64().unwrap(),
+        late["lost"].as_u64().unwrap(),
+    );
+    assert!(lost > 0, "{late}");
+    assert_eq!(late["first"].as_u64().unwrap(), first + lost);
+    assert_eq!(next, first + lost + 1);
+}
