@@ -5,7 +5,6 @@ use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
 use crate::eq::Ticket;
-use crate::inspect::CompletionQueueInfo;
 use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::{Instant, Nanos};
@@ -139,26 +138,23 @@ impl Cq {
         Pushed::Notify
     }
 
-    /// For [`Nic::completion_queues`](crate::Nic::completion_queues).
-    pub(crate) fn info(cqn: u32, cq: &Self) -> CompletionQueueInfo {
-        CompletionQueueInfo {
-            cqn,
-            context: cq.uctx,
-            eqn: cq.eqn,
-            users: cq.refs.count(),
-            depth: cq.ring.depth(),
-            producer: cq.producer,
-            consumer: cq.consumer,
-            armed: match cq.armed {
-                Armed::No => "no",
-                Armed::Solicited => "solicited",
-                Armed::Any => "any",
-            },
-            failed: cq.failed,
-            event_waits: cq.event_waits.is_some(),
-            moderation_count: cq.moderation.count,
-            moderation_ns: cq.moderation.period.0,
+    /// Entries that fit, entries written, and entries read, when the device last read that.
+    pub(crate) fn indices(&self) -> (u32, u32, u32) {
+        (self.ring.depth(), self.producer, self.consumer)
+    }
+
+    /// Completions that cause an event, as a word.
+    pub(crate) fn armed_for(&self) -> &'static str {
+        match self.armed {
+            Armed::No => "no",
+            Armed::Solicited => "solicited",
+            Armed::Any => "any",
         }
+    }
+
+    /// True if it accepts no more entries.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.failed
     }
 
     /// Number of entries that the driver has not read, as far as the record says.

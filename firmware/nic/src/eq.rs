@@ -6,7 +6,6 @@ use faultline_abi::event::Eqe;
 use zerocopy::IntoBytes;
 
 use crate::dma::Dma;
-use crate::inspect::EventQueueInfo;
 use crate::references::References;
 use crate::ring::{Ring, write_entry};
 use crate::time::Instant;
@@ -74,19 +73,19 @@ impl Eq {
         }
     }
 
-    /// For [`Nic::event_queues`](crate::Nic::event_queues).
-    pub(crate) fn info(eqn: u32, eq: &Self) -> EventQueueInfo {
-        EventQueueInfo {
-            eqn,
-            vector: eq.vector,
-            users: eq.refs.count(),
-            depth: eq.ring.depth(),
-            producer: eq.producer,
-            consumer: eq.consumer,
-            armed: eq.armed,
-            waiting: eq.waiting.len(),
-            overflow: eq.overflow.len(),
-        }
+    /// Entries that fit, entries written, and entries read, when the driver last armed the queue.
+    pub(crate) fn indices(&self) -> (u32, u32, u32) {
+        (self.ring.depth(), self.producer, self.consumer)
+    }
+
+    /// True if the next event raises an interrupt.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Number of other events than those of CQs that wait for room.
+    pub(crate) fn overflow(&self) -> usize {
+        self.overflow.len()
     }
 
     /// Queues the completion event of a CQ until there is room. The CQ must not be queued already.

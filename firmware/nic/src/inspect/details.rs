@@ -277,7 +277,7 @@ impl Nic {
 
     /// Completion queues from place `from` on, `limit` at most.
     pub fn completion_queues(&self, from: u32, limit: usize) -> Listing<CompletionQueueInfo> {
-        listing(self.core.cqs.places(from), limit, Cq::info)
+        listing(self.core.cqs.places(from), limit, cq_info)
     }
 
     /// Shared receive queues from place `from` on, `limit` at most.
@@ -291,7 +291,7 @@ impl Nic {
 
     /// Event queues from place `from` on, `limit` at most.
     pub fn event_queues(&self, from: u32, limit: usize) -> Listing<EventQueueInfo> {
-        listing(self.core.eqs.places(from), limit, Eq::info)
+        listing(self.core.eqs.places(from), limit, eq_info)
     }
 
     /// Protection domains from place `from` on, `limit` at most.
@@ -448,5 +448,38 @@ fn srq_info(srqn: u32, srq: &Srq) -> SharedReceiveQueueInfo {
         xrcd: srq.xrc.map(|(xrcd, _)| xrcd),
         cq: srq.cqn(),
         tagged_buffers: srq.tags.as_ref().map(|tags| tags.listed()),
+    }
+}
+
+fn cq_info(cqn: u32, cq: &Cq) -> CompletionQueueInfo {
+    let (depth, producer, consumer) = cq.indices();
+    CompletionQueueInfo {
+        cqn,
+        context: cq.uctx,
+        eqn: cq.eqn,
+        users: cq.refs.count(),
+        depth,
+        producer,
+        consumer,
+        armed: cq.armed_for(),
+        failed: cq.is_broken(),
+        event_waits: cq.event_waits.is_some(),
+        moderation_count: cq.moderation.count,
+        moderation_ns: cq.moderation.period.0,
+    }
+}
+
+fn eq_info(eqn: u32, eq: &Eq) -> EventQueueInfo {
+    let (depth, producer, consumer) = eq.indices();
+    EventQueueInfo {
+        eqn,
+        vector: eq.vector,
+        users: eq.refs.count(),
+        depth,
+        producer,
+        consumer,
+        armed: eq.is_armed(),
+        waiting: eq.waiting(),
+        overflow: eq.overflow(),
     }
 }

@@ -1,14 +1,13 @@
 //! Page faults counted in four ways: in the trace, in the metrics, by the tracepoints of the guest, and by SQL over the trace
 //! for Perfetto.
 
-mod sql;
-
 use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::sql;
 use super::storm::Storm;
 use super::watched::{SHORT, Watched, picture, until};
 use crate::command::say;
@@ -63,7 +62,7 @@ pub fn run(watched: &Watched<'_>) -> Result<()> {
     compare_metrics(&report, &metrics)?;
     compare_guest(&storm, &report, &guest)?;
     let guest = guest_events(&guest, "resume")?;
-    sql::compare(watched, (PERFETTO, began), &report, &guest)?;
+    sql::compare(watched, (PERFETTO, NIC, began), &report, &guest)?;
     check_log(watched)?;
     bless(watched)
 }

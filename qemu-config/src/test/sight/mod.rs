@@ -3,6 +3,7 @@
 mod counts;
 mod fatal;
 mod host_shell;
+mod sql;
 mod storm;
 mod tour;
 pub mod tutorial;

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{NIC, Watched};
+use super::watched::Watched;
 use crate::command::{capture, say};
 use crate::host;
 
@@ -28,10 +28,10 @@ const RANKS: [(&str, usize); 5] = [
 /// Fields of the guest's events, by token.
 type Events = BTreeMap<u64, BTreeMap<String, u64>>;
 
-/// Compares the faults after a time in the file of a trace with the report of the same faults and with the guest's answers.
+/// Compares the faults of a NIC after a time in the file of a trace with the report of the same faults and with the guest's answers.
 pub(super) fn compare(
     watched: &Watched<'_>,
-    (file, since): (&str, u64),
+    (file, nic, since): (&str, &str, u64),
     report: &Value,
     answers: &Events,
 ) -> Result<()> {
@@ -40,7 +40,7 @@ pub(super) fn compare(
     python
         .arg(watched.workspace.root().join(SCRIPT))
         .arg(watched.logs.join(file))
-        .args(["--nic", NIC, "--since", &since.to_string()])
+        .args(["--nic", nic, "--since", &since.to_string()])
         .env("PYTHONPATH", packages);
     let text = capture(&mut python).with_context(|| format!("SQL over {file}"))?;
     let counted: Value = serde_json::from_str(&text).with_context(|| format!("reading {text}"))?;
