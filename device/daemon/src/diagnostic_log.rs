@@ -1,4 +1,5 @@
-//! The log of diagnostics: a bounded queue that the engine fills, and the thread that writes it.
+//! The log of the engine thread: a bounded queue of diagnostics and notices, and the thread that writes it. The engine thread writes
+//! no log itself, so that it never waits for a reader of the log.
 //!
 //! A guest can cause millions of diagnostics in a second. The engine pays for each the attempt to put it into the queue, and only
 //! for those whose level is enabled. What has no room is counted. The thread empties the queue at intervals, so that a flood
@@ -10,12 +11,13 @@ use std::time::{Duration, Instant as Time};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use faultline_nic::inspect::Process;
-use faultline_nic::{Diagnostic, Instant, State};
+use faultline_nic::{Diagnostic, Instant, Nic, State};
 use faultline_telemetry::DiagnosticKind;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
 use crate::nic_log::{LogLimit, nic_span};
+use crate::notice::{self, Notice};
 
 /// Diagnostics that wait for the thread. Each NIC has an equal share, so that a guest can't keep messages about another one out of
 /// the log.
@@ -27,14 +29,22 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Longest time until suppressed messages are counted in the log although no other message of the kind follows.
 const REVIEW: Duration = Duration::from_secs(5);
 
-/// A diagnostic on its way to the log.
-#[derive(Clone, Copy, Debug)]
+/// A message on its way to the log.
+#[derive(Debug)]
 struct Entry {
     nic: usize,
-    at: Instant,
-    diagnostic: Diagnostic,
-    /// The process that owns the queue pair, as the driver has named it.
-    owner: Option<Owner>,
+    message: Message,
+}
+
+#[derive(Debug)]
+enum Message {
+    Diagnostic {
+        at: Instant,
+        diagnostic: Diagnostic,
+        /// The process that owns the object, as the driver has named it.
+        owner: Option<Owner>,
+    },
+    Notice(Notice),
 }
 
 /// Process id and name, as in ALLOC_UCTX.
@@ -48,47 +58,91 @@ pub(crate) struct DiagnosticQueue {
     waiting: Arc<[AtomicUsize]>,
     /// Largest number of entries of a NIC.
     share: usize,
-    dropped: Arc<AtomicU64>,
+    /// Messages without room, by NIC.
+    dropped: Arc<[AtomicU64]>,
     most: LevelFilter,
 }
 
 impl DiagnosticQueue {
-    /// Returns true if a diagnostic of a NIC is to be logged and there is room for it. If there is only no room, it is counted.
+    /// Returns true if a message of a NIC is to be logged and there is room for it. If there is only no room, it is counted.
     #[inline]
-    pub(crate) fn takes(&self, nic: usize, diagnostic: &Diagnostic) -> bool {
-        if level(diagnostic) > self.most {
+    pub(crate) fn takes(&self, nic: usize, level: Level) -> bool {
+        if level > self.most {
             return false;
         }
         let waiting = self.waiting.get(nic);
         let is_full = waiting.is_none_or(|count| count.load(Ordering::Relaxed) >= self.share);
         if is_full {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.drop_one(nic);
         }
         !is_full
     }
 
-    /// Puts a diagnostic into the queue, of a queue pair of this process.
-    pub(crate) fn push(
+    /// Puts a diagnostic into the queue, of an object of this process.
+    pub(crate) fn push_diagnostic(
         &self,
         nic: usize,
         at: Instant,
         diagnostic: Diagnostic,
         owner: Option<Owner>,
     ) {
-        let entry = Entry {
-            nic,
+        let message = Message::Diagnostic {
             at,
             diagnostic,
             owner,
         };
+        self.push(Entry { nic, message });
+    }
+
+    /// The queue for notices of a NIC.
+    pub(crate) fn of_nic(&self, nic: usize) -> NicLog {
+        NicLog {
+            queue: self.clone(),
+            nic,
+        }
+    }
+
+    fn drop_one(&self, nic: usize) {
+        if let Some(dropped) = self.dropped.get(nic) {
+            dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn push(&self, entry: Entry) {
+        let nic = entry.nic;
         // Before the entry is there, so that the count is never less than the number of entries.
         if let Some(count) = self.waiting.get(nic) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         if self.entries.try_send(entry).is_err() {
             removed(&self.waiting, nic);
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.drop_one(nic);
         }
+    }
+}
+
+/// The queue for messages of one NIC. Sending one never waits.
+#[derive(Clone, Debug)]
+pub(crate) struct NicLog {
+    queue: DiagnosticQueue,
+    nic: usize,
+}
+
+impl NicLog {
+    /// Sends a notice to the log. Without room it is counted.
+    pub(crate) fn notice(&self, notice: Notice) {
+        if self.queue.takes(self.nic, notice.level()) {
+            self.queue.push(Entry {
+                nic: self.nic,
+                message: Message::Notice(notice),
+            });
+        }
+    }
+
+    /// Messages of the NIC without room, since the start.
+    pub(crate) fn dropped(&self) -> u64 {
+        let dropped = self.queue.dropped.get(self.nic);
+        dropped.map_or(0, |dropped| dropped.load(Ordering::Relaxed))
     }
 }
 
@@ -97,7 +151,7 @@ impl DiagnosticQueue {
 pub(crate) struct DiagnosticLog {
     entries: Receiver<Entry>,
     waiting: Arc<[AtomicUsize]>,
-    dropped: Arc<AtomicU64>,
+    dropped: Arc<[AtomicU64]>,
     limits: Vec<Limits>,
 }
 
@@ -106,6 +160,9 @@ pub(crate) struct DiagnosticLog {
 struct Limits {
     span: Span,
     kinds: Vec<LogLimit>,
+    notices: Vec<LogLimit>,
+    /// Messages without room that were reported.
+    dropped: u64,
 }
 
 impl Limits {
@@ -114,6 +171,8 @@ impl Limits {
         Self {
             span: nic_span(name),
             kinds: kinds.map(|kind| LogLimit::of_kind(kind.name())).collect(),
+            notices: notice::KINDS.map(LogLimit::of_kind).into(),
+            dropped: 0,
         }
     }
 }
@@ -127,7 +186,7 @@ pub(crate) fn queue(names: &[String]) -> (DiagnosticQueue, DiagnosticLog) {
         .max(MIN_SHARE);
     let (sender, entries) = bounded(share.saturating_mul(nics));
     let waiting: Arc<[AtomicUsize]> = names.iter().map(|_| AtomicUsize::new(0)).collect();
-    let dropped = Arc::new(AtomicU64::new(0));
+    let dropped: Arc<[AtomicU64]> = names.iter().map(|_| AtomicU64::new(0)).collect();
     let queue = DiagnosticQueue {
         entries: sender,
         waiting: Arc::clone(&waiting),
@@ -153,7 +212,7 @@ fn removed(waiting: &[AtomicUsize], nic: usize) {
 
 impl DiagnosticLog {
     /// Writes diagnostics until the engine has ended.
-    pub(crate) fn run(self) {
+    pub(crate) fn run(mut self) {
         let mut reviewed = Time::now();
         loop {
             let ended = match self.entries.recv_timeout(REVIEW) {
@@ -179,14 +238,15 @@ impl DiagnosticLog {
     }
 
     /// Logs what was suppressed and dropped.
-    fn review(&self, ended: bool) {
-        let dropped = self.dropped.swap(0, Ordering::Relaxed);
-        if dropped > 0 {
-            tracing::warn!("{dropped} diagnostics were not logged: too many at once");
-        }
-        for nic in &self.limits {
+    fn review(&mut self, ended: bool) {
+        for (nic, dropped) in self.limits.iter_mut().zip(&*self.dropped) {
             let _nic = nic.span.enter();
-            for limit in &nic.kinds {
+            let dropped = dropped.load(Ordering::Relaxed);
+            let new = dropped.saturating_sub(std::mem::replace(&mut nic.dropped, dropped));
+            if new > 0 {
+                tracing::warn!("{new} messages were not logged: too many at once");
+            }
+            for limit in nic.kinds.iter().chain(&nic.notices) {
                 if ended || limit.is_over() {
                     limit.report_suppressed();
                 }
@@ -196,18 +256,43 @@ impl DiagnosticLog {
 
     fn write(&self, entry: &Entry) {
         removed(&self.waiting, entry.nic);
-        let kind = DiagnosticKind::of(&entry.diagnostic);
         let Some(nic) = self.limits.get(entry.nic) else {
             return;
         };
         let _nic = nic.span.enter();
-        if !nic.kinds.get(kind as usize).is_some_and(LogLimit::allows) {
+        match &entry.message {
+            Message::Diagnostic {
+                at,
+                diagnostic,
+                owner,
+            } => nic.write_diagnostic(*at, diagnostic, *owner),
+            Message::Notice(notice) => nic.write_notice(notice),
+        }
+    }
+}
+
+impl Limits {
+    fn write_notice(&self, notice: &Notice) {
+        let allows = self
+            .notices
+            .get(notice.kind())
+            .is_some_and(LogLimit::allows);
+        match notice.level() {
+            _ if !allows => {}
+            Level::ERROR => tracing::error!("{}", notice.text()),
+            _ => tracing::warn!("{}", notice.text()),
+        }
+    }
+
+    fn write_diagnostic(&self, at: Instant, diagnostic: &Diagnostic, owner: Option<Owner>) {
+        let kind = DiagnosticKind::of(diagnostic);
+        if !self.kinds.get(kind as usize).is_some_and(LogLimit::allows) {
             return;
         }
-        let text = describe(&entry.diagnostic);
+        let text = describe(diagnostic);
         let kind = kind.name();
-        let at = Duration::from_nanos(entry.at.0);
-        let process = entry.owner.and_then(|(pid, comm)| Process::new(pid, comm));
+        let at = Duration::from_nanos(at.0);
+        let process = owner.and_then(|(pid, comm)| Process::new(pid, comm));
         macro_rules! log {
             ($level:expr) => {
                 match &process {
@@ -218,7 +303,7 @@ impl DiagnosticLog {
                 }
             };
         }
-        match level(&entry.diagnostic) {
+        match level(diagnostic) {
             Level::ERROR => log!(Level::ERROR),
             Level::WARN => log!(Level::WARN),
             Level::DEBUG => log!(Level::DEBUG),
@@ -229,7 +314,7 @@ impl DiagnosticLog {
 
 /// How much a diagnostic matters to an operator.
 #[inline]
-fn level(diagnostic: &Diagnostic) -> Level {
+pub(crate) fn level(diagnostic: &Diagnostic) -> Level {
     match diagnostic {
         Diagnostic::Fatal { .. } => Level::ERROR,
         Diagnostic::QpFailed { .. }
@@ -261,8 +346,15 @@ fn level(diagnostic: &Diagnostic) -> Level {
     }
 }
 
+/// The process that owns what a diagnostic is about.
+pub(crate) fn owner(nic: &Nic, diagnostic: &Diagnostic) -> Option<Owner> {
+    let pair = queue_pair(diagnostic)?;
+    let context = nic.queue_pair_info(pair)?.context;
+    nic.process_of(context)
+}
+
 /// The queue pair that a diagnostic is about.
-pub(crate) fn queue_pair(diagnostic: &Diagnostic) -> Option<u32> {
+fn queue_pair(diagnostic: &Diagnostic) -> Option<u32> {
     match *diagnostic {
         Diagnostic::QpState { qpn, .. }
         | Diagnostic::QpFailed { qpn, .. }
@@ -383,12 +475,12 @@ mod tests {
     fn a_flood_takes_no_more_than_the_room_of_the_queue() {
         let (queue, log) = filtered(LevelFilter::INFO);
         for va in 0..1_000_000 {
-            if queue.takes(0, &refused(va)) {
-                queue.push(0, Instant(va), refused(va), None);
+            if queue.takes(0, Level::WARN) {
+                queue.push_diagnostic(0, Instant(va), refused(va), None);
             }
         }
         assert_eq!(log.entries.len(), CAPACITY);
-        let dropped = log.dropped.load(Ordering::Relaxed);
+        let dropped = queue.of_nic(0).dropped();
         assert_eq!(dropped, 1_000_000 - CAPACITY as u64);
         log.entries.try_iter().for_each(|entry| log.write(&entry));
         let kind = DiagnosticKind::KeyRefused as usize;
@@ -405,9 +497,9 @@ mod tests {
         let most = LevelFilter::INFO;
         let queue = DiagnosticQueue { most, ..queue };
         let push = |nic, va| {
-            let takes = queue.takes(nic, &refused(va));
+            let takes = queue.takes(nic, Level::WARN);
             if takes {
-                queue.push(nic, Instant(va), refused(va), None);
+                queue.push_diagnostic(nic, Instant(va), refused(va), None);
             }
             takes
         };
@@ -419,6 +511,20 @@ mod tests {
     }
 
     #[test]
+    fn a_notice_takes_the_way_of_the_diagnostics() {
+        let (queue, log) = filtered(LevelFilter::INFO);
+        let nic = queue.of_nic(0);
+        for _ in 0..2 * CAPACITY {
+            nic.notice(Notice::ScenarioProblem("wrong".to_owned()));
+        }
+        assert_eq!(log.entries.len(), CAPACITY);
+        assert_eq!(nic.dropped(), CAPACITY as u64);
+        log.entries.try_iter().for_each(|entry| log.write(&entry));
+        let suppressed = log.limits[0].notices[4].suppressed();
+        assert_eq!(suppressed, CAPACITY as u64 - 20);
+    }
+
+    #[test]
     fn levels_that_are_not_enabled_cost_nothing() {
         let nak = Diagnostic::RnrNakSent {
             qpn: 1,
@@ -426,12 +532,12 @@ mod tests {
             token: 3,
         };
         let (queue, _log) = filtered(LevelFilter::INFO);
-        assert!(!queue.takes(0, &nak) && queue.takes(0, &refused(0)));
+        assert!(!queue.takes(0, level(&nak)) && queue.takes(0, level(&refused(0))));
         let (queue, _log) = filtered(LevelFilter::TRACE);
-        assert!(queue.takes(0, &nak));
+        assert!(queue.takes(0, level(&nak)));
         let (queue, _log) = filtered(LevelFilter::OFF);
-        assert!(!queue.takes(0, &Diagnostic::Fatal { cause: 1 }));
-        assert_eq!(queue.dropped.load(Ordering::Relaxed), 0);
+        assert!(!queue.takes(0, Level::ERROR));
+        assert_eq!(queue.of_nic(0).dropped(), 0);
     }
 
     #[test]

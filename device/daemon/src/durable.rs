@@ -9,7 +9,9 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use faultline_memory::PersistentRange;
 use faultline_nic::Persist;
 
+use crate::diagnostic_log::NicLog;
 use crate::nic_log::{LogLimit, nic_span};
+use crate::notice::Notice;
 
 /// Largest number of queued requests of one NIC. A queue pair has one request at a time, unless it is reset before the
 /// request is finished.
@@ -41,6 +43,7 @@ type Report = dyn Fn(Flushed) -> bool + Send + Sync;
 pub(crate) struct FlushWorker {
     /// Name of the NIC.
     nic: String,
+    log: NicLog,
     report: Arc<Report>,
     /// Number of the last request. Not reset with the device, so that an old result is recognized.
     number: Cell<u64>,
@@ -59,9 +62,14 @@ impl fmt::Debug for FlushWorker {
 
 impl FlushWorker {
     /// The thread calls `report` once for each request that has begun.
-    pub(crate) fn new(nic: &str, report: impl Fn(Flushed) -> bool + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        nic: &str,
+        log: NicLog,
+        report: impl Fn(Flushed) -> bool + Send + Sync + 'static,
+    ) -> Self {
         Self {
             nic: nic.to_owned(),
+            log,
             report: Arc::new(report),
             number: Cell::new(0),
             requests: RefCell::new(None),
@@ -95,18 +103,11 @@ impl FlushWorker {
         let thread = std::thread::Builder::new().name(format!("flush-{}", self.nic));
         let span = nic_span(&self.nic);
         let log = LogLimit::new();
-        let thread = {
-            let span = span.clone();
-            thread.spawn(move || span.in_scope(|| run(&rx, &*report, &log)))
-        };
+        let thread = thread.spawn(move || span.in_scope(|| run(&rx, &*report, &log)));
         match thread {
             Ok(_) => Some(tx),
             Err(error) => {
-                let _nic = span.entered();
-                tracing::error!(
-                    "can't start the thread that flushes memory, so FLUSH to persistence is refused until a thread can be \
-                     created: {error}"
-                );
+                self.log.notice(Notice::NoFlushThread(error));
                 None
             }
         }

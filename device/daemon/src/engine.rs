@@ -22,7 +22,7 @@ use rustix::fd::OwnedFd;
 
 use crate::clock::{Clock, nanos};
 use crate::config::{Config, PollMode};
-use crate::diagnostic_log::{self, DiagnosticQueue};
+use crate::diagnostic_log::{self, DiagnosticLog, DiagnosticQueue};
 use crate::durable::{FlushWorker, Flushed};
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
@@ -168,8 +168,10 @@ pub struct Engine {
     pub(crate) longest_pass: LongestPass,
     pub(crate) recorder: Recorder,
     pub(crate) stats: EngineStats,
-    /// For diagnostics that are logged.
-    pub(crate) log: Option<DiagnosticQueue>,
+    /// For messages that are logged. The engine thread writes none itself.
+    log: DiagnosticQueue,
+    /// The other end of it, until a thread takes it.
+    log_reader: Option<DiagnosticLog>,
     pub(crate) scenario: Option<Box<RunningScenario>>,
     /// A scenario that its action `end` has ended, until its verdict is taken.
     pub(crate) ended_scenario: Option<Box<EndedScenario>>,
@@ -192,6 +194,8 @@ impl Engine {
             requests: tx,
             shared: Arc::clone(&shared),
         };
+        let names: Vec<String> = config.nics.iter().map(|nic| nic.name.clone()).collect();
+        let (log, log_reader) = diagnostic_log::queue(&names);
         let mut engine = Self {
             ports: Vec::new(),
             rams: Vec::new(),
@@ -208,7 +212,8 @@ impl Engine {
             longest_pass: LongestPass::default(),
             recorder: Recorder::new(config.trace_records),
             stats: EngineStats::default(),
-            log: None,
+            log,
+            log_reader: Some(log_reader),
             scenario: None,
             ended_scenario: None,
             paused_by_request: false,
@@ -217,10 +222,11 @@ impl Engine {
         };
         for (id, nic) in config.nics.iter().enumerate() {
             let mac = nic.mac_address();
-            let port = NicPort::new(&nic.name, config.nic_config(nic))?;
+            let log = engine.log.of_nic(id);
+            let port = NicPort::new(&nic.name, config.nic_config(nic), log.clone())?;
             let engine_handle = handle.clone();
             let report = move |flushed| engine_handle.flushed(id, flushed).is_ok();
-            let flush_worker = FlushWorker::new(&nic.name, report);
+            let flush_worker = FlushWorker::new(&nic.name, log, report);
             engine.rams.push(port.ram(flush_worker)?);
             engine.ports.push(port);
             engine.switch.add_permanent_address(id, mac);
@@ -230,6 +236,11 @@ impl Engine {
             }
         }
         Ok((engine, handle))
+    }
+
+    /// What is to write the log, in a thread of its own. `None` after the first call.
+    pub(crate) fn take_log_reader(&mut self) -> Option<DiagnosticLog> {
+        self.log_reader.take()
     }
 
     /// The device clock.
@@ -405,13 +416,9 @@ impl Engine {
                     let rules = &mut scenario.rules;
                     rules.diagnostic(at, id, &diagnostic, &port.nic);
                 }
-                if let Some(log) = &self.log
-                    && log.takes(id, &diagnostic)
-                {
-                    let pair = diagnostic_log::queue_pair(&diagnostic);
-                    let pair = pair.and_then(|qpn| port.nic.queue_pair_info(qpn));
-                    let owner = pair.and_then(|pair| port.nic.process_of(pair.context));
-                    log.push(id, at, diagnostic, owner);
+                if self.log.takes(id, diagnostic_log::level(&diagnostic)) {
+                    let owner = diagnostic_log::owner(&port.nic, &diagnostic);
+                    self.log.push_diagnostic(id, at, diagnostic, owner);
                 }
             }
             let lost = port.nic.take_lost_diagnostics();

@@ -8,7 +8,9 @@
 //! - [`control_config`]: its settings
 //! - [`engine`]: the thread that owns all NICs
 //! - `link`: MTU and injected faults of a port
+//! - [`log_output`]: the thread that writes log messages to standard error
 //! - `nic_log`: the span of a NIC's log messages, and the limit for those that its guest can cause
+//! - `notice`: log messages of the engine thread that are not diagnostics of a NIC
 //! - `observe`: copies of the state of NICs
 //! - `port`: one NIC with its doorbell pages, device memory and interrupts
 //! - `ram`: the memory of one guest, as the firmware accesses it
@@ -33,7 +35,9 @@ mod durable;
 pub mod engine;
 mod function;
 mod link;
+pub mod log_output;
 mod nic_log;
+mod notice;
 mod observe;
 mod port;
 mod ram;

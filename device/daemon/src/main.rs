@@ -4,14 +4,14 @@
 
 mod cli;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use faultline::{Config, NamedProfile, NicEntry, PollMode, Server};
+use faultline::{Config, NamedProfile, NicEntry, PollMode, Server, log_output};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -79,17 +79,22 @@ impl Serve {
     }
 
     fn run(self) -> anyhow::Result<()> {
-        start_log();
+        log_output::start();
         raise_open_files();
         run(self.config()?)
     }
 }
 
 fn main() -> ExitCode {
-    let error = match execute(Cli::parse().command) {
+    let result = execute(Cli::parse().command);
+    let is_read = log_output::finish();
+    let error = match result {
         Ok(status) => return status,
         Err(error) => error,
     };
+    if !is_read {
+        return ExitCode::FAILURE;
+    }
     // It may repeat what a server or a file says.
     let text = cli::Printable::default().part(format!("Error: {error:#}\n").as_bytes());
     let _ = std::io::stderr().write_all(&text);
@@ -112,17 +117,6 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
     };
     done.map(|()| ExitCode::SUCCESS)
-}
-
-/// Writes messages to standard error.
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
 }
 
 /// Takes as many descriptors as the process may have: QEMU sends some for each NIC, and its share of guest memory files

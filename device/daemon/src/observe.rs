@@ -8,13 +8,14 @@ use faultline_abi::admin::Counter;
 use faultline_abi::regs;
 use faultline_nic::{NicConfig, ObjectCounts};
 use faultline_ports::PortId;
-use faultline_telemetry::{Direction, EngineSnapshot, NicGauges, NicSnapshot};
+use faultline_telemetry::{Direction, EngineSnapshot, NicGauges, NicSnapshot, PortCounts};
 use faultline_wire::MacAddr;
 
 use crate::clock::nanos;
 use crate::config::PollMode;
 use crate::engine::Engine;
 use crate::link::LinkCounts;
+use crate::log_output;
 
 /// The link of a port.
 #[derive(Clone, Copy, Debug)]
@@ -105,11 +106,15 @@ impl Engine {
             fatal: status & regs::FATAL != 0,
         };
         let counters = port.nic.counters().values();
+        let port = PortCounts {
+            log_dropped: port.dropped_messages(),
+        };
         Some(NicSnapshot {
             name,
             counters: counters.try_into().unwrap_or([0; Counter::COUNT]),
             metrics: self.recorder.snapshot(u16::try_from(id).ok()?),
             gauges,
+            port,
         })
     }
 
@@ -121,6 +126,7 @@ impl Engine {
             passes: self.stats.passes,
             longest_pass: self.stats.longest_pass,
             sleeps: self.stats.sleeps,
+            log_lines_lost: log_output::lost_lines(),
         }
     }
 

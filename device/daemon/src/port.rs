@@ -14,10 +14,11 @@ use faultline_telemetry::{FrameEvent, Recorder, TraceEvent};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
 
+use crate::diagnostic_log::NicLog;
 use crate::doorbell_ring::{self, DoorbellRing};
 use crate::durable::FlushWorker;
 use crate::link::Link;
-use crate::nic_log::nic_span;
+use crate::notice::Notice;
 use crate::ram::Ram;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
@@ -81,6 +82,7 @@ struct Polled {
 #[derive(Debug)]
 pub(crate) struct NicPort {
     name: String,
+    log: NicLog,
     pub(crate) nic: Nic,
     pub(crate) irqs: IrqVectors,
     /// BAR 2: doorbell pages, a gap for the kick pages, device memory.
@@ -106,13 +108,14 @@ pub(crate) struct NicPort {
 }
 
 impl NicPort {
-    pub(crate) fn new(name: &str, config: NicConfig) -> std::io::Result<Self> {
+    pub(crate) fn new(name: &str, config: NicConfig, log: NicLog) -> std::io::Result<Self> {
         let nic = Nic::new(config);
         let bar = BarTwo::of(&nic);
         let count = usize::try_from(bar.memory + bar.memory_len).map_err(std::io::Error::other)?
             / PAGE_SIZE;
         Ok(Self {
             name: name.to_owned(),
+            log,
             irqs: IrqVectors::new(regs::MSIX_VECTORS),
             pages: Arc::new(SharedPages::new(&format!("faultline-bar2-{name}"), count)?),
             bus_master: false,
@@ -142,7 +145,7 @@ impl NicPort {
     /// The memory that the NIC can access: device memory, and guest memory as the client maps it.
     pub(crate) fn ram(&self, flush_worker: FlushWorker) -> std::io::Result<Ram> {
         let bar = BarTwo::of(&self.nic);
-        let mut ram = Ram::new(&self.name, flush_worker, Arc::clone(&self.pages));
+        let mut ram = Ram::new(self.log.clone(), flush_worker, Arc::clone(&self.pages));
         if bar.memory_len > 0 {
             let fd = Some(self.pages.dup()?);
             ram.memory
@@ -163,11 +166,7 @@ impl NicPort {
         self.nic.source_refused();
         if !self.forgery_logged {
             self.forgery_logged = true;
-            let _nic = nic_span(&self.name).entered();
-            tracing::warn!(
-                "dropped a frame with source address {src}, which belongs to another NIC; later ones are only counted \
-                 (tx_bad_source). spoof_check = false allows such frames"
-            );
+            self.log.notice(Notice::ForgedSource(src));
         }
     }
 
@@ -195,8 +194,7 @@ impl NicPort {
         // No other thread waits with a reply until the pages are clear, so it is done here, before the driver can enable the
         // device.
         if let Err(error) = self.pages.clear(0, self.pages.pages()) {
-            let _nic = nic_span(&self.name).entered();
-            tracing::error!("can't clear doorbell pages and device memory: {error}");
+            self.log.notice(Notice::PagesNotCleared(error));
         }
         self.nic.take_remains()
     }
@@ -327,6 +325,16 @@ impl NicPort {
         {
             page.store_u32(HEARTBEAT, self.heartbeat);
         }
+    }
+
+    /// Sends a message to the log.
+    pub(crate) fn notice(&self, notice: Notice) {
+        self.log.notice(notice);
+    }
+
+    /// Messages of this NIC that were not logged because too many were waiting.
+    pub(crate) fn dropped_messages(&self) -> u64 {
+        self.log.dropped()
     }
 
     /// Name in the configuration.

@@ -7,16 +7,16 @@ use faultline_memory::{AccessError, GuestMemory, Removed, SharedPages, UnmapErro
 use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist};
 use faultline_vfio_user::Errno;
 
+use crate::diagnostic_log::NicLog;
 use crate::doorbell_ring;
 use crate::durable::FlushWorker;
-use crate::nic_log::nic_span;
+use crate::notice::Notice;
 
 /// The memory that a NIC can access: guest memory below address [`DEVICE_MEMORY`], device memory from there on.
 #[derive(Debug)]
 pub(crate) struct Ram {
     pub(crate) memory: GuestMemory,
-    /// Name of the NIC, for the log.
-    name: String,
+    log: NicLog,
     flush_worker: FlushWorker,
     /// BAR 2.
     pages: Arc<SharedPages>,
@@ -28,10 +28,10 @@ pub(crate) struct Ram {
 
 impl Ram {
     /// No guest memory is mapped yet; `pages` is BAR 2.
-    pub(crate) fn new(name: &str, flush_worker: FlushWorker, pages: Arc<SharedPages>) -> Self {
+    pub(crate) fn new(log: NicLog, flush_worker: FlushWorker, pages: Arc<SharedPages>) -> Self {
         Self {
             memory: GuestMemory::new(),
-            name: name.to_owned(),
+            log,
             flush_worker,
             pages,
             losses: Cell::new(0),
@@ -56,11 +56,7 @@ impl Ram {
     fn report_loss(&self, error: &AccessError) {
         let losses = self.memory.faults().lost;
         if losses > self.losses.replace(losses) && !self.loss_logged.replace(true) {
-            let _nic = nic_span(&self.name).entered();
-            tracing::error!(
-                "{error}; the access fails, and later ones are only counted (dma_errors): free space in the file system, \
-                 or reserve the memory (prealloc=on)"
-            );
+            self.log.notice(Notice::LostPage(*error));
         }
     }
 

@@ -15,6 +15,7 @@ use faultline_wire::MacAddr;
 use faultline_wire::packet::parse_trusted;
 
 use crate::engine::Engine;
+use crate::notice::Notice;
 use crate::port::NicPort;
 use crate::scenario::{
     EndedScenario, GuestAction, RunnerTask, RunnerTasks, RunningScenario, StoppedScenario,
@@ -86,11 +87,13 @@ impl Engine {
                 Err(problem) => Some(problem),
             };
             if let Some(problem) = problem {
-                let name = self.ports.get(nic).map_or("", |port| port.name());
-                let problem = format!("NIC {name}: {problem}");
-                tracing::warn!("scenario: {problem}");
+                let Some(port) = self.ports.get(nic) else {
+                    continue;
+                };
+                let noted = format!("NIC {}: {problem}", port.name());
+                port.notice(Notice::ScenarioProblem(problem));
                 if let Some(rules) = self.rules() {
-                    rules.note_problem(problem);
+                    rules.note_problem(noted);
                 }
             }
         }

@@ -9,7 +9,6 @@ use tokio::sync::oneshot;
 
 use crate::config::{Config, ConfigError};
 use crate::control::{ControlError, ControlServer};
-use crate::diagnostic_log;
 use crate::engine::{Engine, EngineHandle, LongestPass};
 use crate::function::Function;
 use crate::nic_log::nic_span;
@@ -111,8 +110,7 @@ impl Server {
             tracing::info!(%mac, "serving on {}", nic.socket.display());
         }
         let names: Vec<String> = config.nics.iter().map(|nic| nic.name.clone()).collect();
-        let (queue, log) = diagnostic_log::queue(&names);
-        engine.log = Some(queue);
+        let log = engine.take_log_reader();
         let control = ControlServer::new(config, handle.clone())?;
         let (end, ends) = unbounded_channel();
         let engine_thread = spawn("engine".to_owned(), &end, move || engine.run())?;
@@ -133,10 +131,12 @@ impl Server {
             server.listeners.push(thread);
         }
         // Without this thread the NICs work as before, so its end is not reported.
-        let log = std::thread::Builder::new()
-            .name("log".to_owned())
-            .spawn(move || log.run())?;
-        server.log = Some(log);
+        if let Some(log) = log {
+            let thread = std::thread::Builder::new()
+                .name("log".to_owned())
+                .spawn(move || log.run())?;
+            server.log = Some(thread);
+        }
         if let Some((control, stop)) = control {
             let thread = spawn("control".to_owned(), &end, move || control.run())?;
             server.control = Some((stop, thread));

@@ -30,7 +30,7 @@ pub use event::{FrameEvent, Record, TraceEvent};
 pub use export::TraceFormat;
 pub use kind::{DiagnosticKind, Direction, command_name, doorbell_name, frame_name, opcode_name};
 pub use metrics::{FaultCounts, Histogram, NicMetrics, Opcodes, Traffic};
-pub use prometheus::{EngineSnapshot, NicGauges, NicSnapshot, prometheus_text};
+pub use prometheus::{EngineSnapshot, NicGauges, NicSnapshot, PortCounts, prometheus_text};
 pub use recorder::Recorder;
 pub use report::{
     Outcomes, Percentiles, Report, SlowAccess, SlowFault, StageReport, TrafficReport,

@@ -48,6 +48,15 @@ pub struct NicSnapshot {
     pub metrics: NicMetrics,
     /// The rest.
     pub gauges: NicGauges,
+    /// What its port has counted.
+    pub port: PortCounts,
+}
+
+/// What is counted where a NIC meets the process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PortCounts {
+    /// Messages about the NIC that were not logged, because too many were waiting.
+    pub log_dropped: u64,
 }
 
 /// What a scrape reads of the engine.
@@ -63,6 +72,8 @@ pub struct EngineSnapshot {
     pub longest_pass: Duration,
     /// Times that it has slept.
     pub sleeps: u64,
+    /// Log lines that the process has lost.
+    pub log_lines_lost: u64,
 }
 
 /// The metrics of an engine and its NICs as text.
@@ -192,6 +203,11 @@ impl Snapshot {
                 "faultline_engine_sleeps",
                 "Times that the engine has slept",
                 engine.sleeps,
+            ),
+            (
+                "faultline_log_lines_lost",
+                "Log lines that were lost because standard error was not read fast enough",
+                engine.log_lines_lost,
             ),
         ] {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -357,6 +373,15 @@ impl Snapshot {
         Ok(())
     }
 
+    /// What the ports count.
+    fn ports(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let family = family(
+            "log_dropped",
+            "Messages that were not logged because too many were waiting; suppressed ones are not among them",
+        );
+        self.counters(encoder, family, |nic| vec![(None, nic.port.log_dropped)])
+    }
+
     /// The device's own counters, each a family with its description.
     fn device(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         for (index, counter) in Counter::ALL.iter().enumerate() {
@@ -446,6 +471,7 @@ impl Collector for Snapshot {
         self.engine(&mut encoder)?;
         self.traffic(&mut encoder)?;
         self.events(&mut encoder)?;
+        self.ports(&mut encoder)?;
         self.state(&mut encoder)?;
         self.device(&mut encoder)
     }
@@ -478,189 +504,4 @@ fn buckets(histogram: &Histogram) -> Vec<(f64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
-    use faultline_nic::{Diagnostic, Instant};
-
-    use super::*;
-    use crate::event::FrameEvent;
-
-    /// A line of a family: name with suffix, labels without `le`, `le`, value.
-    struct Sample {
-        name: String,
-        labels: String,
-        le: Option<String>,
-        value: f64,
-    }
-
-    fn sample(line: &str) -> Sample {
-        let (series, value) = line.rsplit_once(' ').unwrap();
-        let (name, labels) = match series.split_once('{') {
-            Some((name, labels)) => (name, labels.strip_suffix('}').unwrap()),
-            None => (series, ""),
-        };
-        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        assert!(name.chars().all(legal), "{line}");
-        let (le, others): (Vec<_>, Vec<_>) = labels
-            .split(',')
-            .filter(|label| !label.is_empty())
-            .partition(|label| label.starts_with("le="));
-        for label in &others {
-            let (key, value) = label.split_once('=').unwrap();
-            assert!(key.chars().all(legal), "{line}");
-            assert!(value.starts_with('"') && value.ends_with('"'), "{line}");
-        }
-        let bound = |le: &&str| le.trim_start_matches("le=").trim_matches('"').to_owned();
-        Sample {
-            name: name.to_owned(),
-            labels: others.join(","),
-            le: le.first().map(bound),
-            value: value.parse().unwrap(),
-        }
-    }
-
-    /// Checks the text by the rules of the format, and returns the families with their types.
-    fn check(text: &str) -> BTreeMap<String, String> {
-        let mut families = BTreeMap::new();
-        let mut series = BTreeSet::new();
-        let mut buckets: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-        let mut counts = BTreeMap::new();
-        let mut family = String::new();
-        let body = text.strip_suffix("# EOF\n").expect("ends with EOF");
-        for line in body.lines() {
-            if let Some(comment) = line.strip_prefix("# ") {
-                let mut words = comment.splitn(3, ' ');
-                let mut word = || words.next().unwrap().to_owned();
-                let (keyword, name, rest) = (word(), word(), word());
-                match keyword.as_str() {
-                    "HELP" => assert!(rest.len() > 8, "{line}"),
-                    "TYPE" => {
-                        assert_eq!(families.insert(name.clone(), rest), None, "{line}");
-                        family = name;
-                    }
-                    "UNIT" => assert!(name.ends_with(&format!("_{rest}")), "{line}"),
-                    _ => panic!("{line}"),
-                }
-                continue;
-            }
-            let sample = sample(line);
-            assert!(series.insert(line.rsplit_once(' ').unwrap().0), "{line}");
-            assert!(sample.value >= 0.0, "{line}");
-            let suffix = sample.name.strip_prefix(family.as_str()).expect(line);
-            match (families[&family].as_str(), suffix) {
-                ("counter", "_total") | ("gauge", "") | ("histogram", "_sum") => {}
-                ("histogram", "_count") => {
-                    counts.insert(sample.labels, sample.value);
-                }
-                ("histogram", "_bucket") => {
-                    let le = sample.le.unwrap();
-                    let bound = if le == "+Inf" {
-                        f64::INFINITY
-                    } else {
-                        le.parse().unwrap()
-                    };
-                    let list = buckets.entry(sample.labels).or_default();
-                    list.push((bound, sample.value));
-                }
-                _ => panic!("{line}"),
-            }
-        }
-        assert_eq!(counts.len(), buckets.len());
-        for (labels, list) in &buckets {
-            assert!(
-                list.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1),
-                "{labels}"
-            );
-            assert_eq!(list.last(), Some(&(f64::INFINITY, counts[labels])));
-        }
-        families
-    }
-
-    fn nic(name: &str) -> NicSnapshot {
-        let mut metrics = NicMetrics::default();
-        for opcode in 0..=u8::MAX {
-            let frame = FrameEvent {
-                to: 0,
-                opcode,
-                syndrome: FrameEvent::NO_SYNDROME,
-                src_qpn: 1,
-                dst_qpn: 2,
-                psn: 0,
-                packets: 2,
-                bytes: 100,
-            };
-            metrics.tx.count(&frame);
-            metrics.rx.count(&frame);
-            metrics.count_doorbell(opcode);
-        }
-        for ns in [0, 1500, 3_000_000, u64::MAX] {
-            let done = Diagnostic::FaultDone {
-                token: 1,
-                qpn: 2,
-                resumed: Instant(0),
-                raised: Instant(0),
-            };
-            metrics.count_diagnostic(Instant(ns), &done);
-        }
-        NicSnapshot {
-            name: name.to_owned(),
-            counters: [7; Counter::COUNT],
-            metrics,
-            gauges: NicGauges {
-                objects: vec![("qp", 3), ("cq", 4)],
-                queue_pairs: vec![("rts", 3)],
-                queue_depths: vec![("fault", 1)],
-                held_bytes: 1 << 20,
-                ..NicGauges::default()
-            },
-        }
-    }
-
-    #[test]
-    fn the_text_obeys_the_format() {
-        let engine = EngineSnapshot {
-            uptime: Duration::from_millis(1500),
-            ..EngineSnapshot::default()
-        };
-        let text = prometheus_text(&[nic("a"), nic("b")], &engine);
-        let families = check(&text);
-        assert!(families.len() > Counter::COUNT + 15);
-        for line in [
-            "faultline_engine_uptime_seconds 1.5",
-            "faultline_wire_bytes_total{nic=\"b\",direction=\"rx\",opcode=\"rc_send_only\"} 100",
-            "faultline_packets_total{nic=\"a\",direction=\"tx\",opcode=\"raw\"} 2",
-            "faultline_messages_total{nic=\"a\",direction=\"tx\",opcode=\"rc_read_request\"} 2",
-            "faultline_doorbells_total{nic=\"a\",kind=\"sq\"} 2",
-            "faultline_diagnostics_total{nic=\"a\",kind=\"fault_done\"} 4",
-            "faultline_fault_stage_seconds_bucket{le=\"+Inf\",nic=\"a\",stage=\"total\"} 4",
-            "faultline_device_page_faults_total{nic=\"a\"} 7",
-            "faultline_device_table_bytes{nic=\"a\"} 7",
-            "faultline_objects{nic=\"a\",kind=\"qp\"} 3",
-            "faultline_held_bytes{nic=\"a\"} 1048576",
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line} is absent");
-        }
-    }
-
-    #[test]
-    fn a_guest_adds_no_more_series_than_there_are_opcodes() {
-        let text = prometheus_text(&[nic("a")], &EngineSnapshot::default());
-        let opcodes = faultline_wire::Opcode::ALL.len() + 1;
-        let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
-        assert_eq!(lines("faultline_frames_total"), 2 * opcodes);
-        assert!(lines("faultline_doorbells_total") <= 10);
-    }
-
-    #[test]
-    fn names_of_nics_are_escaped() {
-        let text = prometheus_text(&[nic("a\"b\\c\nd")], &EngineSnapshot::default());
-        assert!(text.contains(r#"{nic="a\"b\\c\nd"}"#));
-        check(&text);
-    }
-
-    #[test]
-    fn no_nics_is_no_error() {
-        check(&prometheus_text(&[], &EngineSnapshot::default()));
-    }
-}
+mod tests;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use faultline_abi::admin::Counter;
 use faultline_nic::{Instant, TxFrame};
 use faultline_telemetry::{
-    EngineSnapshot, NicGauges, NicSnapshot, Recorder, TraceEvent, prometheus_text,
+    EngineSnapshot, NicGauges, NicSnapshot, PortCounts, Recorder, TraceEvent, prometheus_text,
 };
 use serde_json::Value;
 
@@ -35,6 +35,7 @@ fn text() -> String {
         counters: [0; Counter::COUNT],
         metrics: recorder.snapshot(0),
         gauges,
+        port: PortCounts::default(),
     };
     prometheus_text(&[nic], &EngineSnapshot::default())
 }

@@ -1,0 +1,158 @@
+//! Where log messages are written: standard error, by a thread of its own.
+//!
+//! Standard error may be a pipe whose reader is slow or has stopped. A thread that logs only puts the line into a bounded queue, so it
+//! never waits for the reader. Lines without room are lost and counted; the next line that is written says how many.
+
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that wait for the thread.
+const CAPACITY: usize = 1024;
+/// Longest line in bytes; the rest of a longer one is cut.
+const MAX_LINE: usize = 8 << 10;
+/// How long the end of the process waits for a reader.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+static LOST: AtomicU64 = AtomicU64::new(0);
+static OUTPUT: OnceLock<Sender<Item>> = OnceLock::new();
+
+#[derive(Debug)]
+enum Item {
+    Line(Vec<u8>),
+    /// All lines before are to be written; then a reply is sent.
+    Flush(Sender<()>),
+}
+
+/// Lines that were lost because standard error was not read fast enough, since the start of the process.
+pub fn lost_lines() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Writes log messages and reports of panics to standard error, with the filter of `RUST_LOG` (default: `info`). To be called once.
+pub fn start() {
+    let (lines, receiver) = bounded(CAPACITY);
+    let thread = std::thread::Builder::new()
+        .name("log-output".to_owned())
+        .spawn(move || run(&receiver, &mut std::io::stderr()));
+    // Without a thread all lines are lost, which is counted.
+    drop(thread);
+    let _ = OUTPUT.set(lines.clone());
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(Lines(lines))
+        .init();
+    // The usual hook writes to standard error in the thread that has panicked, which may never end then.
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let trace = std::backtrace::Backtrace::capture();
+        tracing::error!("thread {name} {panic}\n{trace}");
+    }));
+}
+
+/// Waits until all lines are written. Returns false if standard error is not read; the caller should not write to it then.
+pub fn finish() -> bool {
+    let Some(output) = OUTPUT.get() else {
+        return true;
+    };
+    let (reply, replied) = bounded(1);
+    let sent = output.send_timeout(Item::Flush(reply), PATIENCE);
+    sent.is_ok() && replied.recv_timeout(PATIENCE).is_ok()
+}
+
+/// Writes lines until the last sender is dropped.
+fn run(items: &Receiver<Item>, output: &mut impl Write) {
+    let mut reported = 0;
+    for item in items {
+        match item {
+            Item::Line(line) => {
+                let lost = lost_lines();
+                if lost > reported {
+                    let count = lost - reported;
+                    let _ = writeln!(
+                        output,
+                        "{count} log lines were lost: standard error was not read fast enough"
+                    );
+                    reported = lost;
+                }
+                // There is nowhere to report an error of the log.
+                let _ = output.write_all(&line);
+            }
+            Item::Flush(reply) => {
+                let _ = output.flush();
+                let _ = reply.send(());
+            }
+        }
+    }
+}
+
+/// The threads' end of the queue.
+#[derive(Clone, Debug)]
+struct Lines(Sender<Item>);
+
+impl Write for Lines {
+    /// A call has a whole line: the formatter buffers it.
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut line = bytes.get(..MAX_LINE).unwrap_or(bytes).to_vec();
+        if line.len() < bytes.len() {
+            line.extend_from_slice(b" (cut)\n");
+        }
+        if self.0.try_send(Item::Line(line)).is_err() {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_without_room_are_lost_and_counted() {
+        let (sender, receiver) = bounded(2);
+        let mut lines = Lines(sender);
+        let before = lost_lines();
+        for line in ["one\n", "two\n", "three\n", "four\n"] {
+            lines.write_all(line.as_bytes()).unwrap();
+        }
+        assert_eq!(lost_lines() - before, 2);
+        drop(lines);
+        let mut output = Vec::new();
+        run(&receiver, &mut output);
+        let text = String::from_utf8(output).unwrap();
+        assert!(text.ends_with("one\ntwo\n"), "{text}");
+        assert!(text.contains("log lines were lost"), "{text}");
+    }
+
+    #[test]
+    fn a_long_line_is_cut() {
+        let (sender, receiver) = bounded(2);
+        let mut lines = Lines(sender);
+        lines.write_all(&vec![b'x'; 1 << 20]).unwrap();
+        drop(lines);
+        let mut output = Vec::new();
+        run(&receiver, &mut output);
+        assert!(output.ends_with(b"x (cut)\n") && output.len() < MAX_LINE + 200);
+    }
+}

@@ -1,0 +1,100 @@
+//! Log messages of the engine thread that are not diagnostics of a NIC.
+//!
+//! The engine does not write them itself: the log may be a pipe whose reader has stopped, and a write would stop all NICs. They go
+//! through the queue of `diagnostic_log`.
+
+use faultline_memory::AccessError;
+use faultline_wire::MacAddr;
+use tracing::Level;
+
+/// A message about a NIC.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// A frame was dropped because its source address belongs to another NIC. The first of each client.
+    ForgedSource(MacAddr),
+    /// The file behind guest memory has lost a page. The first of each client.
+    LostPage(AccessError),
+    /// Doorbell pages and device memory are not clear after a reset.
+    PagesNotCleared(std::io::Error),
+    /// The thread that flushes guest memory does not start.
+    NoFlushThread(std::io::Error),
+    /// A request of a scenario can't be carried out.
+    ScenarioProblem(String),
+}
+
+/// Kinds of notices: each has a limit of its own.
+pub(crate) const KINDS: [&str; 5] = [
+    "forged_source",
+    "lost_page",
+    "pages_not_cleared",
+    "no_flush_thread",
+    "scenario_problem",
+];
+
+impl Notice {
+    /// Index in [`KINDS`].
+    pub(crate) fn kind(&self) -> usize {
+        match self {
+            Self::ForgedSource(_) => 0,
+            Self::LostPage(_) => 1,
+            Self::PagesNotCleared(_) => 2,
+            Self::NoFlushThread(_) => 3,
+            Self::ScenarioProblem(_) => 4,
+        }
+    }
+
+    /// How much it matters to an operator.
+    pub(crate) fn level(&self) -> Level {
+        match self {
+            Self::ForgedSource(_) | Self::ScenarioProblem(_) => Level::WARN,
+            Self::LostPage(_) | Self::PagesNotCleared(_) | Self::NoFlushThread(_) => Level::ERROR,
+        }
+    }
+
+    /// The message.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::ForgedSource(source) => format!(
+                "dropped a frame with source address {source}, which belongs to another NIC; later ones are only counted \
+                 (tx_bad_source). spoof_check = false allows such frames"
+            ),
+            Self::LostPage(error) => format!(
+                "{error}; the access fails, and later ones are only counted (dma_errors): free space in the file system, \
+                 or reserve the memory (prealloc=on)"
+            ),
+            Self::PagesNotCleared(error) => {
+                format!("can't clear doorbell pages and device memory: {error}")
+            }
+            Self::NoFlushThread(error) => format!(
+                "can't start the thread that flushes memory, so FLUSH to persistence is refused until a thread can be \
+                 created: {error}"
+            ),
+            Self::ScenarioProblem(problem) => format!("scenario: {problem}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::io::Error;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_has_a_name_of_its_own() {
+        let notices = [
+            Notice::ForgedSource(MacAddr([2, 0, 0, 0, 0, 1])),
+            Notice::LostPage(AccessError::Unmapped { addr: 1 }),
+            Notice::PagesNotCleared(Error::other("x")),
+            Notice::NoFlushThread(Error::other("x")),
+            Notice::ScenarioProblem("x".to_owned()),
+        ];
+        let names: BTreeSet<_> = notices
+            .iter()
+            .filter_map(|notice| KINDS.get(notice.kind()))
+            .collect();
+        assert_eq!(names.len(), KINDS.len());
+        assert!(notices.iter().all(|notice| !notice.text().is_empty()));
+    }
+}
