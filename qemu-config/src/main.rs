@@ -185,6 +185,8 @@ enum BenchCommand {
         #[command(flatten)]
         guests: GuestOptions,
     },
+    /// What metrics and traces cost, without guests; the same as `--only sight`
+    Sight,
 }
 
 /// Kernels to test on.
@@ -376,6 +378,11 @@ fn dispatch(command: Command) -> Result<bool> {
             only,
             what: None,
         } => bench::harness(&Workspace::find()?, json.as_deref(), only.as_deref()),
+        Command::Bench {
+            json,
+            what: Some(BenchCommand::Sight),
+            ..
+        } => bench::harness(&Workspace::find()?, json.as_deref(), Some("sight")),
         Command::Bench {
             json,
             what: Some(BenchCommand::Guest { guests }),

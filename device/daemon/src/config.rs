@@ -329,12 +329,16 @@ pub struct Config {
         deserialize_with = "config_file::number"
     )]
     pub poll_time_us: u64,
-    /// Events that the trace keeps; 0: none.
+    /// Events that the trace keeps, of each NIC an equal part; 0: none.
     #[serde(
         default = "default_trace_records",
         deserialize_with = "config_file::number"
     )]
     pub trace_records: usize,
+    /// Frames, doorbells, interrupts and diagnostics are counted for the metrics; `false`: `/metrics` has only what the NICs count
+    /// themselves.
+    #[serde(default = "default_metrics")]
+    pub metrics: bool,
     /// Settings of NICs that have none of their own.
     #[serde(default)]
     pub defaults: NicSettings,
@@ -351,6 +355,10 @@ fn default_trace_records() -> usize {
     1 << 16
 }
 
+fn default_metrics() -> bool {
+    true
+}
+
 fn default_poll_time() -> u64 {
     200
 }
@@ -361,6 +369,7 @@ impl Default for Config {
             poll: PollMode::default(),
             poll_time_us: default_poll_time(),
             trace_records: default_trace_records(),
+            metrics: default_metrics(),
             defaults: NicSettings::default(),
             control: ControlSettings::default(),
             nics: Vec::new(),

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant as Time};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use faultline_nic::inspect::Process;
-use faultline_nic::{Diagnostic, Instant, Nic, State};
+use faultline_nic::{Diagnostic, Instant, Nic, State, StateCause};
 use faultline_telemetry::DiagnosticKind;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
 use crate::nic_log::{LogLimit, nic_span};
 use crate::notice::{self, Notice};
+use crate::storm::{Repeated, Storm, StormWatch};
 
 /// Diagnostics that wait for the thread. Each NIC has an equal share, so that a guest can't keep messages about another one out of
 /// the log.
@@ -48,7 +49,7 @@ enum Message {
 }
 
 /// Process id and name, as in ALLOC_UCTX.
-type Owner = (u32, [u8; 16]);
+pub(crate) type Owner = (u32, [u8; 16]);
 
 /// The engine's end of the queue.
 #[derive(Clone, Debug)]
@@ -60,10 +61,22 @@ pub(crate) struct DiagnosticQueue {
     share: usize,
     /// Messages without room, by NIC.
     dropped: Arc<[AtomicU64]>,
+    /// What is repeated too often to be logged one by one, by NIC.
+    repeated: Arc<[Repeated]>,
     most: LevelFilter,
 }
 
 impl DiagnosticQueue {
+    /// Counts a diagnostic for the summaries of what is repeated.
+    #[inline]
+    pub(crate) fn count(&self, nic: usize, diagnostic: &Diagnostic) {
+        if let Some((storm, qpn)) = Storm::of(diagnostic)
+            && let Some(repeated) = self.repeated.get(nic)
+        {
+            repeated.count(storm, qpn);
+        }
+    }
+
     /// Returns true if a message of a NIC is to be logged and there is room for it. If there is only no room, it is counted.
     #[inline]
     pub(crate) fn takes(&self, nic: usize, level: Level) -> bool {
@@ -152,6 +165,7 @@ pub(crate) struct DiagnosticLog {
     entries: Receiver<Entry>,
     waiting: Arc<[AtomicUsize]>,
     dropped: Arc<[AtomicU64]>,
+    repeated: Arc<[Repeated]>,
     limits: Vec<Limits>,
 }
 
@@ -163,6 +177,7 @@ struct Limits {
     notices: Vec<LogLimit>,
     /// Messages without room that were reported.
     dropped: u64,
+    storms: [StormWatch; Storm::ALL.len()],
 }
 
 impl Limits {
@@ -173,6 +188,7 @@ impl Limits {
             kinds: kinds.map(|kind| LogLimit::of_kind(kind.name())).collect(),
             notices: notice::KINDS.map(LogLimit::of_kind).into(),
             dropped: 0,
+            storms: Default::default(),
         }
     }
 }
@@ -187,17 +203,20 @@ pub(crate) fn queue(names: &[String]) -> (DiagnosticQueue, DiagnosticLog) {
     let (sender, entries) = bounded(share.saturating_mul(nics));
     let waiting: Arc<[AtomicUsize]> = names.iter().map(|_| AtomicUsize::new(0)).collect();
     let dropped: Arc<[AtomicU64]> = names.iter().map(|_| AtomicU64::new(0)).collect();
+    let repeated: Arc<[Repeated]> = names.iter().map(|_| Repeated::default()).collect();
     let queue = DiagnosticQueue {
         entries: sender,
         waiting: Arc::clone(&waiting),
         share,
         dropped: Arc::clone(&dropped),
+        repeated: Arc::clone(&repeated),
         most: LevelFilter::current(),
     };
     let log = DiagnosticLog {
         entries,
         waiting,
         dropped,
+        repeated,
         limits: names.iter().map(|name| Limits::new(name)).collect(),
     };
     (queue, log)
@@ -227,13 +246,32 @@ impl DiagnosticLog {
                 self.write(&entry);
             }
             if ended || reviewed.elapsed() >= REVIEW {
-                reviewed = Time::now();
+                let now = Time::now();
+                self.review_storms(now, now.duration_since(reviewed));
+                reviewed = now;
                 self.review(ended);
             }
             if ended {
                 return;
             }
             std::thread::sleep(INTERVAL);
+        }
+    }
+
+    /// Logs what was repeated often in this time until now.
+    fn review_storms(&mut self, now: Time, time: Duration) {
+        for (nic, repeated) in self.limits.iter_mut().zip(&*self.repeated) {
+            let _nic = nic.span.enter();
+            for (storm, watch) in Storm::ALL.into_iter().zip(&mut nic.storms) {
+                let (count, qpn) = repeated.get(storm);
+                if let Some(new) = watch.review(now, count, storm.limit(time)) {
+                    let (kind, what) = (storm.name(), storm.description());
+                    tracing::warn!(
+                        kind,
+                        "{what} again and again: {new} in {time:.1?}, {count} since the start, the last of qpn={qpn}"
+                    );
+                }
+            }
         }
     }
 
@@ -306,6 +344,7 @@ impl Limits {
         match level(diagnostic) {
             Level::ERROR => log!(Level::ERROR),
             Level::WARN => log!(Level::WARN),
+            Level::INFO => log!(Level::INFO),
             Level::DEBUG => log!(Level::DEBUG),
             _ => log!(Level::TRACE),
         }
@@ -327,14 +366,15 @@ pub(crate) fn level(diagnostic: &Diagnostic) -> Level {
         | Diagnostic::RequestRefused { .. }
         | Diagnostic::Overrun { .. }
         | Diagnostic::DoorbellRefused { .. } => Level::WARN,
+        Diagnostic::Reset
+        | Diagnostic::QpState { to: State::Err, .. }
+        | Diagnostic::Stalled { .. }
+        | Diagnostic::StallEnded { .. } => Level::INFO,
         Diagnostic::Injected { .. }
-        | Diagnostic::Reset
         | Diagnostic::QpState { .. }
         | Diagnostic::FaultRaised { .. }
         | Diagnostic::FaultResumed { .. }
-        | Diagnostic::FaultCancelled { .. }
-        | Diagnostic::Stalled { .. }
-        | Diagnostic::StallEnded { .. } => Level::DEBUG,
+        | Diagnostic::FaultCancelled { .. } => Level::DEBUG,
         Diagnostic::FaultJoined { .. }
         | Diagnostic::FaultContinued { .. }
         | Diagnostic::FaultDone { .. }
@@ -348,32 +388,16 @@ pub(crate) fn level(diagnostic: &Diagnostic) -> Level {
 
 /// The process that owns what a diagnostic is about.
 pub(crate) fn owner(nic: &Nic, diagnostic: &Diagnostic) -> Option<Owner> {
-    let pair = queue_pair(diagnostic)?;
-    let context = nic.queue_pair_info(pair)?.context;
-    nic.process_of(context)
+    nic.process_of(nic.context_of(diagnostic)?)
 }
 
-/// The queue pair that a diagnostic is about.
-fn queue_pair(diagnostic: &Diagnostic) -> Option<u32> {
-    match *diagnostic {
-        Diagnostic::QpState { qpn, .. }
-        | Diagnostic::QpFailed { qpn, .. }
-        | Diagnostic::WorkFailed { qpn, .. }
-        | Diagnostic::FaultRaised { qpn, .. }
-        | Diagnostic::FaultJoined { qpn, .. }
-        | Diagnostic::FaultContinued { qpn, .. }
-        | Diagnostic::FaultDone { qpn, .. }
-        | Diagnostic::Stalled { qpn }
-        | Diagnostic::StallTimedOut { qpn }
-        | Diagnostic::RnrNakSent { qpn, .. }
-        | Diagnostic::RnrNakReceived { qpn, .. }
-        | Diagnostic::Retried { qpn, .. }
-        | Diagnostic::SequenceNakSent { qpn, .. }
-        | Diagnostic::RetriesExhausted { qpn, .. }
-        | Diagnostic::KeyRefused { qpn, .. }
-        | Diagnostic::RequestRefused { qpn, .. } => Some(qpn),
-        Diagnostic::Injected { qpn, .. } if qpn != 0 => Some(qpn),
-        _ => None,
+/// Why a queue pair has changed its state.
+fn describe_cause(cause: StateCause) -> String {
+    match cause {
+        StateCause::Command => "command".to_owned(),
+        StateCause::SendFailed { status } => format!("send_failed status={status}"),
+        StateCause::Event { event } => format!("event event={event}"),
+        StateCause::Completion => "completion".to_owned(),
     }
 }
 
@@ -386,10 +410,30 @@ fn describe(diagnostic: &Diagnostic) -> String {
         Diagnostic::QpFailed { qpn, event } => {
             format!("a queue pair has failed: qpn={qpn} event={event}")
         }
-        Diagnostic::QpState { qpn, from, to } => match to {
-            State::Err => format!("a queue pair is in error: qpn={qpn} from={from:?}"),
-            _ => format!("a queue pair has changed its state: qpn={qpn} from={from:?} to={to:?}"),
-        },
+        Diagnostic::Reset => "the device was reset".to_owned(),
+        Diagnostic::QpState {
+            qpn,
+            from,
+            to,
+            cause,
+        } => {
+            let cause = describe_cause(cause);
+            match to {
+                State::Err => {
+                    format!("a queue pair is in error: qpn={qpn} from={from:?} cause={cause}")
+                }
+                _ => format!(
+                    "a queue pair has changed its state: qpn={qpn} from={from:?} to={to:?} cause={cause}"
+                ),
+            }
+        }
+        Diagnostic::Stalled { qpn } => {
+            format!("the ingress is stopped, for a page that a queue pair needs: qpn={qpn}")
+        }
+        Diagnostic::StallEnded { after } => {
+            let after = Duration::from_nanos(after.0);
+            format!("the ingress goes on: after={after:?}")
+        }
         Diagnostic::WorkFailed {
             qpn,
             status,
@@ -414,12 +458,33 @@ fn describe(diagnostic: &Diagnostic) -> String {
             "page fault: token={token:#x} qpn={qpn} key={key:#x} va={va:#x} bytes={bytes} psn={psn} write={write} \
              requester={requester}"
         ),
-        Diagnostic::FaultFailed { token, .. } => {
-            format!("the driver can't repair a page fault: token={token:#x}")
-        }
-        Diagnostic::FaultExpired { token, .. } => {
-            format!("the driver has not answered a page fault in time: token={token:#x}")
-        }
+        Diagnostic::FaultFailed {
+            token,
+            qpn,
+            key,
+            va,
+            ..
+        } => format!(
+            "the driver can't repair a page fault: token={token:#x} qpn={qpn} key={key:#x} va={va:#x}"
+        ),
+        Diagnostic::FaultExpired {
+            token,
+            qpn,
+            key,
+            va,
+            ..
+        } => format!(
+            "the driver has not answered a page fault in time: token={token:#x} qpn={qpn} key={key:#x} va={va:#x}"
+        ),
+        Diagnostic::FaultCancelled {
+            token,
+            qpn,
+            key,
+            va,
+            ..
+        } => format!(
+            "a page fault has ended with its region: token={token:#x} qpn={qpn} key={key:#x} va={va:#x}"
+        ),
         Diagnostic::StallTimedOut { qpn } => {
             format!("the ingress was stopped for too long, its first packet is dropped: qpn={qpn}")
         }
@@ -546,7 +611,7 @@ mod tests {
             describe(&refused(0x7f00_0000_1000)),
             "a memory key does not allow an access: qpn=17 key=0x1234 va=0x7f0000001000 use=Remote"
         );
-        assert_eq!(queue_pair(&refused(0)), Some(17));
-        assert_eq!(queue_pair(&Diagnostic::Reset), None);
+        assert_eq!(refused(0).queue_pair(), Some(17));
+        assert_eq!(Diagnostic::Reset.queue_pair(), None);
     }
 }

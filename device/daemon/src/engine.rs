@@ -15,8 +15,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::{Instant, Remains, TURN_WORK, TxFrame};
-use faultline_ports::{PortId, Route, Switch};
-use faultline_telemetry::{Direction, FrameEvent, Recorder, TraceEvent};
+use faultline_ports::{PortId, Switch};
+use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 
@@ -210,7 +210,7 @@ impl Engine {
             next_beat: Instant(0),
             pass_began: None,
             longest_pass: LongestPass::default(),
-            recorder: Recorder::new(config.trace_records),
+            recorder: Recorder::new(config.trace_records, config.nics.len(), config.metrics),
             stats: EngineStats::default(),
             log,
             log_reader: Some(log_reader),
@@ -395,14 +395,14 @@ impl Engine {
         let mut any = false;
         while let Some(vector) = port.nic.poll_interrupt() {
             any = true;
-            self.recorder
-                .event(now, number(id), TraceEvent::Interrupt { vector });
             let passes = self
                 .scenario
                 .as_mut()
                 .is_none_or(|scenario| scenario.rules.interrupt(now, id, vector));
             if passes && !port.link.loses_interrupt() {
                 port.irqs.trigger(usize::from(vector));
+                let event = TraceEvent::Interrupt { vector };
+                self.recorder.event(now, number(id), event);
             }
         }
         any
@@ -416,6 +416,7 @@ impl Engine {
                     let rules = &mut scenario.rules;
                     rules.diagnostic(at, id, &diagnostic, &port.nic);
                 }
+                self.log.count(id, &diagnostic);
                 if self.log.takes(id, diagnostic_log::level(&diagnostic)) {
                     let owner = diagnostic_log::owner(&port.nic, &diagnostic);
                     self.log.push_diagnostic(id, at, diagnostic, owner);
@@ -444,7 +445,7 @@ impl Engine {
                 resets,
             });
         } else {
-            self.ring(id, page, bell);
+            self.ring(id, page, bell, DoorbellPath::Kick);
         }
     }
 
@@ -454,18 +455,26 @@ impl Engine {
         for kick in &held {
             let port = self.ports.get(kick.id);
             if port.is_some_and(|port| port.resets == kick.resets) {
-                self.ring(kick.id, kick.page, kick.bell);
+                self.ring(kick.id, kick.page, kick.bell, DoorbellPath::Kick);
             }
         }
         !held.is_empty()
     }
 
-    /// Passes a doorbell to a NIC.
-    pub(crate) fn ring(&mut self, id: PortId, page: u32, bell: Doorbell) {
+    /// Passes a doorbell to a NIC that was not taken from its page now.
+    pub(crate) fn ring(&mut self, id: PortId, page: u32, bell: Doorbell, path: DoorbellPath) {
         let now = self.now();
         if let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id))
             && port.bus_master
         {
+            let event = TraceEvent::Doorbell {
+                page,
+                kind: bell.kind,
+                path,
+                object: bell.object,
+                value: bell.value,
+            };
+            self.recorder.event(now, number(id), event);
             port.nic.doorbell(now, ram, page, bell);
             // No doorbell resets the device.
             let _ = port.sync_pages();
@@ -567,72 +576,6 @@ impl Engine {
             worked = true;
         }
         worked
-    }
-
-    /// Delivers a frame to its destinations by reference: each receiver copies the payload during the call. Returns the
-    /// work of the receivers.
-    fn forward(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> u64 {
-        let is_dropped =
-            |port: &mut NicPort| !port.nic.is_link_up() || port.link.drops(Direction::Tx, frame);
-        let is_dropped = self.ports.get_mut(from).is_none_or(is_dropped)
-            || self.scenario.is_some() && self.rules_take_sent(from, now, frame);
-        let route = match is_dropped {
-            true => None,
-            false => Some(self.switch.forward(from, frame.src(), frame.dst())),
-        };
-        // The trace shows a frame that its receiver does not get as one without a receiver.
-        let receiver = match route {
-            Some(Route::To(to)) if self.passes_receiver(from, to, now, frame) => Some(to),
-            _ => None,
-        };
-        let to = receiver.map_or(FrameEvent::NOBODY, number);
-        let sender = self
-            .ports
-            .get(from)
-            .map_or(0, |port| port.nic.last_sender());
-        self.recorder.frame(now, number(from), sender, to, frame);
-        match route {
-            None => 0,
-            Some(Route::To(_)) => receiver.map_or(0, |to| self.deliver(from, to, now, frame)),
-            Some(Route::Flood) => (0..self.ports.len())
-                .filter(|to| *to != from)
-                .map(|to| match self.passes_receiver(from, to, now, frame) {
-                    true => self.deliver(from, to, now, frame),
-                    false => 0,
-                })
-                .sum(),
-            Some(Route::Forged) => {
-                if let Some(port) = self.ports.get_mut(from) {
-                    port.refuse_source(frame.src());
-                }
-                0
-            }
-        }
-    }
-
-    /// Returns true if the port of a receiver accepts a frame, and no rule takes it.
-    #[inline]
-    fn passes_receiver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> bool {
-        let is_dropped = |port: &mut NicPort| {
-            !port.bus_master
-                || !port.nic.is_link_up()
-                || !port.nic.accepts(frame.dst())
-                || port.link.drops(Direction::Rx, frame)
-        };
-        let is_dropped = self.ports.get_mut(to).is_none_or(is_dropped);
-        !is_dropped && (self.scenario.is_none() || !self.rules_take_received(from, to, now, frame))
-    }
-
-    fn deliver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> u64 {
-        let (Some(sender), Some(ram)) = (self.rams.get(from), self.rams.get(to)) else {
-            return 0;
-        };
-        let Some(port) = self.ports.get_mut(to) else {
-            return 0;
-        };
-        let before = port.nic.work();
-        port.nic.receive(now, ram, frame, sender);
-        port.nic.work() - before
     }
 
     fn sleep_time(&self) -> Duration {

@@ -18,7 +18,9 @@
 //! - `scenario_engine`: what the engine does for it
 //! - `diagnostic_log`: diagnostics as log messages
 //! - `durable`: threads that flush guest memory to files
+//! - `forward`: frames between the NICs of the engine
 //! - `function`: the PCI function that a vfio-user client sees
+//! - `storm`: summaries of what a NIC repeats too often for a log line each
 //! - [`sleep`]: the protocol by which the engine sleeps and is woken
 //! - [`server`]: the sockets and threads
 
@@ -33,6 +35,7 @@ mod diagnostic_log;
 pub mod doorbell_ring;
 mod durable;
 pub mod engine;
+mod forward;
 mod function;
 mod link;
 pub mod log_output;
@@ -45,6 +48,7 @@ mod scenario;
 mod scenario_engine;
 pub mod server;
 pub mod sleep;
+mod storm;
 
 pub use config::{Config, ConfigError, NamedProfile, NicEntry, NicSettings, PollMode};
 pub use config_file::Malformed;

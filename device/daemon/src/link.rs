@@ -12,6 +12,8 @@ const DEFAULT_SPEED_MBPS: u32 = 100_000;
 /// What the link has dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LinkCounts {
+    /// Packets that were dropped because the link was down, or because the function may not access memory.
+    pub(crate) down: u64,
     /// Packets that were longer than the MTU.
     pub(crate) too_long: u64,
     /// Sent packets that were dropped by request.

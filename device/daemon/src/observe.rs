@@ -94,11 +94,10 @@ impl Engine {
                 .iter()
                 .map(|(state, pairs)| (state.name(), count(pairs)))
                 .collect(),
-            queue_depths: vec![
-                ("timers", count(objects.timers)),
-                ("fault_waits", count(objects.fault_waits)),
-                ("notices", count(port.nic.waiting_notices())),
-            ],
+            queue_depths: (port.nic.queue_depths().into_iter())
+                .map(|(queue, depth)| (queue, count(depth)))
+                .collect(),
+            parked_bytes: count(port.nic.parked_bytes()),
             held_bytes: count(port.nic.held_memory()),
             faults_in_flight: count(port.nic.faults(usize::MAX).len()),
             stalled: port.nic.is_stalled(),
@@ -108,6 +107,13 @@ impl Engine {
         let counters = port.nic.counters().values();
         let port = PortCounts {
             log_dropped: port.dropped_messages(),
+            link_drops: vec![
+                ("down", port.link.counts.down),
+                ("mtu", port.link.counts.too_long),
+                ("tx_request", port.link.counts.tx_dropped),
+                ("rx_request", port.link.counts.rx_dropped),
+            ],
+            interrupts_suppressed: port.link.counts.interrupts_lost,
         };
         Some(NicSnapshot {
             name,

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use faultline_abi::doorbell::DoorbellPage;
 use faultline_abi::{regs, ring};
 use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
-use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
+use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK, TxFrame};
 use faultline_ports::PortId;
 use faultline_scenario::rules::Rules;
-use faultline_telemetry::{FrameEvent, Recorder, TraceEvent};
+use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
 
@@ -280,6 +280,7 @@ impl NicPort {
                 let event = TraceEvent::Doorbell {
                     page: polled.page,
                     kind: bell.kind,
+                    path: DoorbellPath::Page,
                     object: bell.object,
                     value: bell.value,
                 };
@@ -325,6 +326,16 @@ impl NicPort {
         {
             page.store_u32(HEARTBEAT, self.heartbeat);
         }
+    }
+
+    /// Returns true if a frame is dropped because the link is down, or because the function may not access memory.
+    #[inline]
+    pub(crate) fn drops_as_down(&mut self, frame: &TxFrame) -> bool {
+        let is_down = !self.bus_master || !self.nic.is_link_up();
+        if is_down {
+            self.link.counts.down += u64::from(frame.packets);
+        }
+        is_down
     }
 
     /// Sends a message to the log.

@@ -11,12 +11,14 @@ use faultline_scenario::plan::Plan;
 use faultline_scenario::rules::{CallerRequest, HeldFrame, Late, PacketFacts, Rules};
 use faultline_scenario::trigger::Direction;
 use faultline_scenario::verdict::{Facts, judge};
+use faultline_telemetry::{DoorbellPath, FrameEvent, TraceEvent};
 use faultline_wire::MacAddr;
 use faultline_wire::packet::parse_trusted;
 
 use crate::engine::Engine;
 use crate::notice::Notice;
-use crate::port::NicPort;
+
+use crate::port::{NicPort, number};
 use crate::scenario::{
     EndedScenario, GuestAction, RunnerTask, RunnerTasks, RunningScenario, StoppedScenario,
 };
@@ -107,12 +109,16 @@ impl Engine {
         while let Some(late) = self.rules().and_then(Rules::poll_late) {
             worked = true;
             match late {
-                Late::Doorbell { nic, page, bell } => self.ring(nic, page, bell),
+                Late::Doorbell { nic, page, bell } => {
+                    self.ring(nic, page, bell, DoorbellPath::Late);
+                }
                 Late::Interrupt { nic, vector } => {
                     if let Some(port) = self.ports.get(nic)
                         && port.bus_master
                     {
                         port.irqs.trigger(usize::from(vector));
+                        let event = TraceEvent::Interrupt { vector };
+                        self.recorder.event(now, number(nic), event);
                     }
                 }
             }
@@ -284,6 +290,10 @@ impl Engine {
         };
         let accepted = addresses(bytes).is_some_and(|(dst, _)| port.nic.accepts(dst));
         if port.bus_master && port.nic.is_link_up() && accepted {
+            let parsed = parse_trusted(bytes).ok();
+            let header = parsed.as_ref().map(|parsed| &parsed.header);
+            let event = FrameEvent::of_packet(header, bytes.len());
+            self.recorder.received(number(to), &event);
             port.nic.receive_bytes(now, ram, bytes);
         }
     }

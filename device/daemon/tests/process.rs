@@ -219,7 +219,8 @@ fn what_a_guest_repeats_does_not_fill_the_log() {
             break line;
         }
         lines += 1;
-        assert!(lines < 60, "{line}");
+        // 20 of each: requests, refusals, and resets as the NIC reports them.
+        assert!(lines < 80, "{line}");
     };
     assert!(line.contains("980 messages"), "{line}");
     program.says("client disconnected");

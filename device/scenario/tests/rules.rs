@@ -3,6 +3,7 @@
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_nic::{
     CommandQueue, Diagnostic, Injection, Instant, Nanos, Nic, NicConfig, Outcome, Point, State,
+    StateCause,
 };
 use faultline_scenario::action::{Action, Evict, For, Nothing, Number, PortDown};
 use faultline_scenario::plan::*;
@@ -117,6 +118,7 @@ fn connect(rules: &mut Rules, nic_number: usize, qpn: u32) {
         qpn,
         from: State::Init,
         to: State::Rtr,
+        cause: StateCause::Command,
     };
     rules.diagnostic(Instant(0), nic_number, &connected, &nic());
 }
@@ -454,6 +456,7 @@ fn diagnostics_states_and_signals_trigger_actions() {
         qpn: 7,
         from: State::Rts,
         to: State::Err,
+        cause: StateCause::Command,
     };
     rules.diagnostic(Instant(0), 1, &error, &nic());
     rules.diagnostic(Instant(0), 0, &Diagnostic::Reset, &nic());

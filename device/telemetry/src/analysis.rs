@@ -266,21 +266,22 @@ impl Builder {
                 token,
                 raised,
                 waiters,
+                record_ns,
                 driver,
             } => {
-                let outcome = Outcome::Resumed(Service::new(raised, at, driver));
+                let outcome = Outcome::Resumed(Service::new(raised, at, record_ns, driver));
                 self.end_fault(index, record, token, raised, outcome);
                 if let Some(fault) = self.known_fault(index, (nic, token)) {
                     fault.waiters = waiters;
                 }
             }
-            Diagnostic::FaultFailed { token, raised } => {
+            Diagnostic::FaultFailed { token, raised, .. } => {
                 self.end_fault(index, record, token, raised, Outcome::Failed);
             }
-            Diagnostic::FaultExpired { token, raised } => {
+            Diagnostic::FaultExpired { token, raised, .. } => {
                 self.end_fault(index, record, token, raised, Outcome::Expired);
             }
-            Diagnostic::FaultCancelled { token, raised } => {
+            Diagnostic::FaultCancelled { token, raised, .. } => {
                 self.end_fault(index, record, token, raised, Outcome::Cancelled);
             }
             Diagnostic::FaultContinued { token, .. } => {
@@ -298,7 +299,7 @@ impl Builder {
                 };
                 if let Some(fault) = self.fault(index, (nic, token), raised, resumed_then) {
                     if fault.ended.is_none() {
-                        let service = Service::new(raised, resumed, Default::default());
+                        let service = Service::new(raised, resumed, 0, Default::default());
                         fault.ended = Some((resumed, Outcome::Resumed(service)));
                     }
                     fault.done.push((qpn, at));

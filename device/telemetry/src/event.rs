@@ -1,6 +1,7 @@
 //! The events of a trace.
 
 use faultline_nic::{Diagnostic, FrameKind, Instant, TxFrame};
+use faultline_wire::packet::RoceHeader;
 use serde::{Deserialize, Serialize};
 
 /// An event of one NIC.
@@ -14,17 +15,46 @@ pub struct Record {
     pub event: TraceEvent,
 }
 
+/// How a doorbell has come to the NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DoorbellPath {
+    /// From the ring in its doorbell page. A scenario may delay or lose it then.
+    #[default]
+    Page,
+    /// By a write to its kick page, which wakes the device. The doorbell is in the page, too, unless its ring was full.
+    Kick,
+    /// After a scenario has delayed it.
+    Late,
+}
+
+impl DoorbellPath {
+    /// All, in their order.
+    pub const ALL: [Self; 3] = [Self::Page, Self::Kick, Self::Late];
+
+    /// The name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Page => "page",
+            Self::Kick => "kick",
+            Self::Late => "late",
+        }
+    }
+}
+
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TraceEvent {
     /// A frame of this NIC was delivered, or dropped on its way.
     Frame(FrameEvent),
-    /// A doorbell was taken.
+    /// A doorbell has come.
     Doorbell {
         /// Doorbell page.
         page: u32,
         /// `faultline_abi::doorbell` kind.
         kind: u8,
+        /// How it has come.
+        #[serde(default)]
+        path: DoorbellPath,
         /// Number of the object.
         object: u32,
         /// Index.
@@ -42,7 +72,7 @@ pub enum TraceEvent {
 /// A frame, or a run of packets of one message (see `faultline_nic::FrameKind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameEvent {
-    /// Index of the NIC that gets it; [`FrameEvent::NOBODY`] if none or several do.
+    /// Index of the NIC that has taken it; [`FrameEvent::NOBODY`] if none has, or if it was sent to all.
     pub to: u16,
     /// BTH opcode; [`FrameEvent::RAW`] of a frame that is not RoCE.
     pub opcode: u8,
@@ -94,6 +124,20 @@ impl FrameEvent {
                 psn: header.bth.psn.get(),
                 ..raw
             },
+        }
+    }
+
+    /// What is counted of a packet that is received as bytes.
+    pub fn of_packet(header: Option<&RoceHeader>, len: usize) -> Self {
+        Self {
+            to: Self::NOBODY,
+            opcode: header.map_or(Self::RAW, |header| header.bth.opcode.to_u8()),
+            syndrome: Self::NO_SYNDROME,
+            src_qpn: 0,
+            dst_qpn: header.map_or(0, |header| header.bth.dest_qp),
+            psn: header.map_or(0, |header| header.bth.psn.get()),
+            packets: 1,
+            bytes: u32::try_from(len).unwrap_or(u32::MAX),
         }
     }
 }

@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(fault["args"]["va"], "0x7f0000001000");
         assert_eq!(fault["args"]["outcome"], "resumed");
         let count = |phase: &str| events.iter().filter(|e| e["ph"] == phase).count();
-        assert_eq!((count("b"), count("e")), (6, 6));
+        assert_eq!((count("b"), count("e")), (7, 7));
         // Four arrows with two ends: three frames, and the RNR NAK, which leads on.
         assert_eq!((count("s"), count("f")), (4, 4));
     }

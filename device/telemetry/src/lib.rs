@@ -10,8 +10,10 @@ mod event;
 mod export;
 mod kind;
 mod metrics;
+mod owners;
 mod perfetto;
 mod prometheus;
+mod recent;
 mod recorder;
 mod report;
 mod ring;
@@ -26,7 +28,7 @@ mod svg;
 mod timeline;
 mod trace;
 
-pub use event::{FrameEvent, Record, TraceEvent};
+pub use event::{DoorbellPath, FrameEvent, Record, TraceEvent};
 pub use export::TraceFormat;
 pub use kind::{DiagnosticKind, Direction, command_name, doorbell_name, frame_name, opcode_name};
 pub use metrics::{FaultCounts, Histogram, NicMetrics, Opcodes, Traffic};
@@ -35,7 +37,7 @@ pub use recorder::Recorder;
 pub use report::{
     Outcomes, Percentiles, Report, SlowAccess, SlowFault, StageReport, TrafficReport,
 };
-pub use ring::{TracePart, TraceRing};
+pub use ring::TracePart;
 pub use stage::{Service, Stage};
 pub use svg::{PictureError, latency_picture, time_line_picture};
-pub use trace::{QueuePairOwner, Trace, TraceError, TraceHeader};
+pub use trace::{Gap, QueuePairOwner, Trace, TraceError, TraceHeader};

@@ -6,7 +6,7 @@ use faultline_abi::regs::MSIX_VECTORS;
 use faultline_nic::{Diagnostic, Instant};
 use faultline_wire::Opcode;
 
-use crate::event::FrameEvent;
+use crate::event::{DoorbellPath, FrameEvent};
 use crate::kind::{DiagnosticKind, Direction};
 use crate::stage::{Service, Stage};
 
@@ -143,13 +143,14 @@ impl FaultCounts {
 pub struct NicMetrics {
     /// Frames that it has sent.
     pub tx: Opcodes,
-    /// Frames that the switch has passed to it. Floods are not counted.
+    /// Frames that it has taken.
     pub rx: Opcodes,
     /// Page faults.
     pub faults: FaultCounts,
     /// Diagnostics that were overwritten before the engine took them. They are in no other number here.
     pub lost_diagnostics: u64,
-    doorbells: [u64; DOORBELL_KINDS],
+    /// By [`DoorbellPath`] and kind.
+    doorbells: [[u64; DOORBELL_KINDS]; DoorbellPath::ALL.len()],
     interrupts: [u64; MSIX_VECTORS as usize],
     diagnostics: [u64; DiagnosticKind::COUNT],
     stages: [Histogram; Stage::COUNT],
@@ -162,7 +163,7 @@ impl Default for NicMetrics {
             rx: Opcodes::default(),
             faults: FaultCounts::default(),
             lost_diagnostics: 0,
-            doorbells: [0; DOORBELL_KINDS],
+            doorbells: [[0; DOORBELL_KINDS]; DoorbellPath::ALL.len()],
             interrupts: [0; MSIX_VECTORS as usize],
             diagnostics: [0; DiagnosticKind::COUNT],
             stages: Default::default(),
@@ -179,9 +180,13 @@ impl NicMetrics {
         }
     }
 
-    /// Doorbells by type, of the types that have any.
-    pub fn doorbells(&self) -> impl Iterator<Item = (u8, u64)> {
-        (0..).zip(self.doorbells).filter(|(_, count)| *count > 0)
+    /// Doorbells by path and type, of the types that have any.
+    pub fn doorbells(&self) -> impl Iterator<Item = (DoorbellPath, u8, u64)> {
+        let paths = DoorbellPath::ALL.into_iter().zip(self.doorbells);
+        paths.flat_map(|(path, kinds)| {
+            let counted = (0..).zip(kinds).filter(|(_, count)| *count > 0);
+            counted.map(move |(kind, count)| (path, kind, count))
+        })
     }
 
     /// Interrupts by vector.
@@ -196,8 +201,9 @@ impl NicMetrics {
 
     /// Histogram of a stage of page faults.
     pub fn stage(&self, stage: Stage) -> &Histogram {
-        let [interrupt, wait, map, post, data, total] = &self.stages;
+        let [record, interrupt, wait, map, post, data, total] = &self.stages;
         match stage {
+            Stage::Record => record,
             Stage::Interrupt => interrupt,
             Stage::Wait => wait,
             Stage::Map => map,
@@ -208,9 +214,10 @@ impl NicMetrics {
     }
 
     #[inline]
-    pub(crate) fn count_doorbell(&mut self, kind: u8) {
+    pub(crate) fn count_doorbell(&mut self, kind: u8, path: DoorbellPath) {
         let kind = usize::from(kind) % DOORBELL_KINDS;
-        if let Some(count) = self.doorbells.get_mut(kind) {
+        let kinds = self.doorbells.get_mut(path as usize);
+        if let Some(count) = kinds.and_then(|kinds| kinds.get_mut(kind)) {
             *count += 1;
         }
     }
@@ -241,10 +248,15 @@ impl NicMetrics {
                 self.faults.in_flight += 1;
             }
             Diagnostic::FaultJoined { .. } => self.faults.joined += 1,
-            Diagnostic::FaultResumed { raised, driver, .. } => {
+            Diagnostic::FaultResumed {
+                raised,
+                record_ns,
+                driver,
+                ..
+            } => {
                 self.faults.resumed += 1;
                 self.end_fault();
-                for (stage, ns) in Service::new(raised, at, driver).stages() {
+                for (stage, ns) in Service::new(raised, at, record_ns, driver).stages() {
                     self.observe(stage, ns);
                 }
             }
@@ -343,6 +355,7 @@ mod tests {
                 token: 7,
                 raised,
                 waiters: 1,
+                record_ns: 15_000,
                 driver,
             },
         );
@@ -356,7 +369,10 @@ mod tests {
             },
         );
         let sums = Stage::ALL.map(|stage| metrics.stage(stage).sum_ns());
-        assert_eq!(sums, [65_000, 10_000, 20_000, 5_000, 8_000, 108_000]);
+        assert_eq!(
+            sums,
+            [15_000, 50_000, 10_000, 20_000, 5_000, 8_000, 108_000]
+        );
         assert!(Stage::ALL.iter().all(|s| metrics.stage(*s).count() == 1));
         let faults = metrics.faults;
         assert_eq!(
@@ -368,9 +384,9 @@ mod tests {
     #[test]
     fn numbers_that_a_guest_invents_are_counted_in_bounds() {
         let mut metrics = NicMetrics::default();
-        (0..=u8::MAX).for_each(|kind| metrics.count_doorbell(kind));
+        (0..=u8::MAX).for_each(|kind| metrics.count_doorbell(kind, DoorbellPath::Kick));
         (0..=u16::MAX).for_each(|vector| metrics.count_interrupt(vector));
-        assert_eq!(metrics.doorbells().map(|(_, n)| n).sum::<u64>(), 256);
+        assert_eq!(metrics.doorbells().map(|(_, _, n)| n).sum::<u64>(), 256);
         assert_eq!(metrics.interrupts().map(|(_, n)| n).sum::<u64>(), 16);
     }
 

@@ -183,7 +183,7 @@ fn descriptor((number, track): (usize, &Track)) -> TrackDescriptor {
         };
     };
     let rank = match kind {
-        TrackKind::Device => 0,
+        TrackKind::Device | TrackKind::Gaps => 0,
         TrackKind::Interrupts => 1,
         TrackKind::Doorbells => 2,
         TrackKind::Commands => 3,
@@ -216,7 +216,7 @@ fn track_event(event: &Event, track: Option<&Track>) -> TrackEvent {
         Some(TrackKind::Commands) => "command",
         Some(TrackKind::Doorbells) => "doorbell",
         Some(TrackKind::Interrupts) => "interrupt",
-        Some(TrackKind::Device) | None => "device",
+        Some(TrackKind::Device | TrackKind::Gaps) | None => "device",
     };
     let begins = event.phase != Phase::End;
     TrackEvent {

@@ -3,6 +3,7 @@
 //! Labels are names of NICs, opcodes, kinds and states: a guest cannot make new ones. A series of an opcode or a type of
 //! doorbell begins with the first that is counted.
 
+use std::collections::BTreeMap;
 use std::fmt::Error;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct NicGauges {
     pub queue_pairs: Vec<(&'static str, u64)>,
     /// Elements that wait, by queue.
     pub queue_depths: Vec<(&'static str, u64)>,
+    /// Bytes of packets that wait for a page.
+    pub parked_bytes: u64,
     /// Memory of the host that the NIC's objects occupy.
     pub held_bytes: u64,
     /// Faults that the NIC holds.
@@ -57,6 +60,10 @@ pub struct NicSnapshot {
 pub struct PortCounts {
     /// Messages about the NIC that were not logged, because too many were waiting.
     pub log_dropped: u64,
+    /// Packets that the link has dropped, by reason.
+    pub link_drops: Vec<(&'static str, u64)>,
+    /// Interrupts that were not sent, by request.
+    pub interrupts_suppressed: u64,
 }
 
 /// What a scrape reads of the engine.
@@ -291,23 +298,7 @@ impl Snapshot {
 
     /// Doorbells, interrupts, diagnostics and faults.
     fn events(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        self.counters(
-            encoder,
-            family("doorbells", "Doorbells taken, by type"),
-            |nic| {
-                let (named, others): (Vec<_>, Vec<_>) = nic
-                    .metrics
-                    .doorbells()
-                    .map(|(kind, count)| (doorbell_name(kind), count))
-                    .partition(|(name, _)| name.is_some());
-                let others: u64 = others.iter().map(|(_, count)| count).sum();
-                named
-                    .into_iter()
-                    .chain((others > 0).then_some((Some("unknown".to_owned()), others)))
-                    .map(|(name, count)| (name.map(|name| ("kind", name)), count))
-                    .collect()
-            },
-        )?;
+        self.doorbells(encoder)?;
         self.counters(
             encoder,
             family("interrupts", "Interrupts sent, by MSI-X vector"),
@@ -349,6 +340,29 @@ impl Snapshot {
         self.stages(encoder)
     }
 
+    /// Doorbells by type and path. Types that have no name share one series.
+    fn doorbells(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut metric = encoder.encode_descriptor(
+            "faultline_doorbells",
+            "Doorbells by type and path: page (taken from a doorbell page), kick (written to a kick page), late (delayed by a scenario)",
+            None,
+            MetricType::Counter,
+        )?;
+        for (nic, snapshot) in self.nics() {
+            let mut counts: BTreeMap<(&str, String), u64> = BTreeMap::new();
+            for (path, kind, count) in snapshot.metrics.doorbells() {
+                let kind = doorbell_name(kind).unwrap_or_else(|| "unknown".to_owned());
+                *counts.entry((path.name(), kind)).or_default() += count;
+            }
+            for ((path, kind), count) in counts {
+                let labels = [("nic", nic), ("kind", &kind), ("path", path)];
+                let mut series = metric.encode_family(&labels)?;
+                series.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+
     fn stages(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut metric = encoder.encode_descriptor(
             "faultline_fault_stage",
@@ -379,7 +393,25 @@ impl Snapshot {
             "log_dropped",
             "Messages that were not logged because too many were waiting; suppressed ones are not among them",
         );
-        self.counters(encoder, family, |nic| vec![(None, nic.port.log_dropped)])
+        self.counters(encoder, family, |nic| vec![(None, nic.port.log_dropped)])?;
+        let interrupts = Family {
+            name: "interrupts_suppressed",
+            help: "Interrupts that were not sent, by request of an operator",
+            unit: None,
+        };
+        self.counters(encoder, interrupts, |nic| {
+            vec![(None, nic.port.interrupts_suppressed)]
+        })?;
+        let drops = Family {
+            name: "link_dropped_packets",
+            help: "Packets that the link has dropped: down or without bus mastering, longer than the MTU, or by request in a direction",
+            unit: None,
+        };
+        self.counters(encoder, drops, |nic| {
+            let drops = nic.port.link_drops.iter();
+            let series = drops.map(|(reason, n)| (Some(("reason", (*reason).to_owned())), *n));
+            series.collect()
+        })
     }
 
     /// The device's own counters, each a family with its description.
@@ -430,6 +462,12 @@ impl Snapshot {
                 values(&nic.gauges).iter().map(series).collect()
             })?;
         }
+        let parked = Family {
+            name: "parked",
+            help: "Bytes of packets that wait for a page",
+            unit: Some(&Unit::Bytes),
+        };
+        self.gauges(encoder, parked, |nic| vec![(None, nic.gauges.parked_bytes)])?;
         let held = Family {
             name: "held",
             help: "Memory of the host that the NIC's objects occupy",

@@ -1,41 +1,66 @@
 //! What the engine thread records.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
 use faultline_nic::{Diagnostic, Instant, TxFrame};
 
 use crate::event::{FrameEvent, Record, TraceEvent};
 use crate::kind::Direction;
 use crate::metrics::NicMetrics;
-use crate::ring::{TracePart, TraceRing};
+use crate::recent::Recent;
+use crate::ring::{Slot, TracePart, TraceRing};
 
 /// Records the events of all NICs of an engine. It belongs to the engine thread; others get copies.
 #[derive(Debug)]
 pub struct Recorder {
-    ring: TraceRing,
-    /// By number. A NIC gets its metrics with its first event, the only allocation after the start.
+    /// Events by NIC, so that one NIC cannot evict those of others. Empty: no events are kept.
+    rings: Vec<TraceRing>,
+    /// Number of the next event.
+    next: u64,
+    /// By number of the NIC. Empty: nothing is counted.
     nics: Vec<NicMetrics>,
+    /// By number of the NIC. Empty: nothing is counted.
+    recent: Vec<Recent>,
 }
 
 impl Recorder {
-    /// Keeps the newest `capacity` events.
-    pub fn new(capacity: usize) -> Self {
+    /// Keeps the newest `records` events, of each NIC an equal part; 0: none. Counts if `metrics` is true.
+    pub fn new(records: usize, nics: usize, metrics: bool) -> Self {
+        let share = records.checked_div(nics).unwrap_or_default().max(1);
+        let rings = if records == 0 { 0 } else { nics };
         Self {
-            ring: TraceRing::new(capacity),
-            nics: Vec::new(),
+            rings: (0..rings).map(|_| TraceRing::new(share)).collect(),
+            next: 0,
+            nics: vec![NicMetrics::default(); if metrics { nics } else { 0 }],
+            recent: vec![Recent::default(); if metrics { nics } else { 0 }],
         }
     }
 
-    /// A frame of queue pair `src_qpn` of a NIC was forwarded to `to`, or to none or several NICs.
+    /// What is recorded of a frame of queue pair `src_qpn`, for [`Recorder::sent`] and [`Recorder::received`]. `None`: nothing is
+    /// recorded.
     #[inline]
-    pub fn frame(&mut self, at: Instant, nic: u16, src_qpn: u32, to: u16, frame: &TxFrame) {
-        let frame = FrameEvent::new(frame, src_qpn, to);
+    pub fn frame(&self, src_qpn: u32, frame: &TxFrame) -> Option<FrameEvent> {
+        let is_on = !(self.rings.is_empty() && self.nics.is_empty());
+        is_on.then(|| FrameEvent::new(frame, src_qpn, FrameEvent::NOBODY))
+    }
+
+    /// A NIC has sent a frame.
+    #[inline]
+    pub fn sent(&mut self, at: Instant, nic: u16, frame: FrameEvent) {
         if let Some(metrics) = self.nic(nic) {
             metrics.tx.count(&frame);
         }
-        if let Some(metrics) = self.nic(to) {
-            metrics.rx.count(&frame);
+        self.keep(at, nic, TraceEvent::Frame(frame));
+    }
+
+    /// A NIC has received a frame.
+    #[inline]
+    pub fn received(&mut self, nic: u16, frame: &FrameEvent) {
+        if let Some(metrics) = self.nic(nic) {
+            metrics.rx.count(frame);
         }
-        let event = TraceEvent::Frame(frame);
-        self.ring.push(Record { at, nic, event });
     }
 
     /// Doorbells, interrupts.
@@ -44,18 +69,36 @@ impl Recorder {
         if let Some(metrics) = self.nic(nic) {
             match &event {
                 TraceEvent::Frame(frame) => metrics.tx.count(frame),
-                TraceEvent::Doorbell { kind, .. } => metrics.count_doorbell(*kind),
+                TraceEvent::Doorbell { kind, path, .. } => metrics.count_doorbell(*kind, *path),
                 TraceEvent::Interrupt { vector } => metrics.count_interrupt(*vector),
                 TraceEvent::Nic(diagnostic) => metrics.count_diagnostic(at, diagnostic),
             }
         }
-        self.ring.push(Record { at, nic, event });
+        self.keep(at, nic, event);
+    }
+
+    #[inline]
+    fn keep(&mut self, at: Instant, nic: u16, event: TraceEvent) {
+        if let Some(ring) = self.rings.get_mut(usize::from(nic)) {
+            let number = self.next;
+            self.next += 1;
+            ring.push(Slot { number, at, event });
+        }
     }
 
     /// A NIC has reported something.
     #[inline]
     pub fn diagnostic(&mut self, at: Instant, nic: u16, diagnostic: Diagnostic) {
+        if let Some(recent) = self.recent.get_mut(usize::from(nic)) {
+            recent.push(at, diagnostic);
+        }
         self.event(at, nic, TraceEvent::Nic(diagnostic));
+    }
+
+    /// The newest diagnostics of a NIC, some of each kind, the newest first.
+    pub fn recent(&self, nic: u16) -> Vec<(Instant, Diagnostic)> {
+        let recent = self.recent.get(usize::from(nic));
+        recent.map_or_else(Vec::new, Recent::newest)
     }
 
     /// A NIC has overwritten this many diagnostics.
@@ -65,9 +108,71 @@ impl Recorder {
         }
     }
 
-    /// Copies a part of the trace: see [`TraceRing::part`].
-    pub fn trace_part(&self, from: u64, limit: usize) -> TracePart {
-        self.ring.part(from, limit)
+    /// Number of the next event.
+    pub fn next_record(&self) -> u64 {
+        self.next
+    }
+
+    /// Events of each NIC since the start.
+    pub fn recorded(&self) -> Vec<u64> {
+        self.rings.iter().map(TraceRing::recorded).collect()
+    }
+
+    /// Copies up to `limit` events whose numbers are in a range to `records`, which should have room for them: its pages are in
+    /// memory then. The events of all NICs are in the order in which they were recorded.
+    pub fn trace_part(
+        &self,
+        range: Range<u64>,
+        limit: usize,
+        mut records: Vec<Record>,
+    ) -> TracePart {
+        records.clear();
+        let until = range.end.min(self.next);
+        let from = range.start.min(until);
+        let mut rings: Vec<_> = self.rings.iter().map(|ring| ring.since(from)).collect();
+        // The next event of each ring.
+        let head = |pieces: &[&[Slot]; 2]| {
+            let first = pieces.iter().find_map(|piece| piece.first());
+            first.map(|slot| slot.number).filter(|next| *next < until)
+        };
+        let heads = rings.iter().enumerate();
+        let heads = heads.filter_map(|(nic, pieces)| Some(Reverse((head(pieces)?, nic))));
+        let mut heads: BinaryHeap<_> = heads.collect();
+        let first = heads.peek().map(|Reverse((number, _))| *number);
+        let mut next = from;
+        while records.len() < limit
+            && let Some(Reverse((_, nic))) = heads.pop()
+            && let Some(pieces) = rings.get_mut(nic)
+        {
+            // Those that come before the next event of any other ring.
+            let bound = heads.peek().map_or(until, |Reverse((number, _))| *number);
+            let number = u16::try_from(nic).unwrap_or(FrameEvent::NOBODY);
+            for piece in pieces.iter_mut() {
+                let count = piece.iter().take(limit - records.len());
+                let count = count.take_while(|slot| slot.number < bound).count();
+                let (run, rest) = piece.split_at_checked(count).unwrap_or_default();
+                *piece = rest;
+                records.extend(run.iter().map(|slot| Record {
+                    at: slot.at,
+                    nic: number,
+                    event: slot.event,
+                }));
+                next = run.last().map_or(next, |slot| slot.number + 1);
+                if !rest.is_empty() {
+                    break;
+                }
+            }
+            heads.extend(head(pieces).map(|next| Reverse((next, nic))));
+        }
+        if heads.is_empty() {
+            next = until;
+        }
+        TracePart {
+            first: first.unwrap_or(next),
+            next,
+            lost: (next - from).saturating_sub(records.len() as u64),
+            records,
+        }
     }
 
     /// Copies the metrics of a NIC (20 KiB).
@@ -82,34 +187,38 @@ impl Recorder {
         counts.map_or(0, |counts| counts.map(|(_, count)| count).sum())
     }
 
-    /// The metrics of a NIC; `None` for [`FrameEvent::NOBODY`].
+    /// The metrics of a NIC; `None` for [`FrameEvent::NOBODY`], and if nothing is counted.
     #[inline]
     fn nic(&mut self, nic: u16) -> Option<&mut NicMetrics> {
-        if usize::from(nic) >= self.nics.len() {
-            self.add_nics(nic);
-        }
         self.nics.get_mut(usize::from(nic))
-    }
-
-    #[cold]
-    fn add_nics(&mut self, nic: u16) {
-        if nic != FrameEvent::NOBODY {
-            let count = usize::from(nic) + 1;
-            self.nics.resize_with(count, NicMetrics::default);
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::DoorbellPath;
+
+    fn times(part: &TracePart) -> Vec<u64> {
+        part.records.iter().map(|record| record.at.0).collect()
+    }
+
+    /// An event of a NIC.
+    fn record(recorder: &mut Recorder, at: u64, nic: u16) {
+        recorder.diagnostic(Instant(at), nic, Diagnostic::Reset);
+    }
+
+    fn part(recorder: &Recorder, from: u64, limit: usize) -> TracePart {
+        recorder.trace_part(from..u64::MAX, limit, Vec::new())
+    }
 
     #[test]
     fn a_frame_is_counted_where_it_is_sent_and_where_it_arrives() {
-        let mut recorder = Recorder::new(4);
-        let frame = TxFrame::default();
-        recorder.frame(Instant(1), 0, 0, 2, &frame);
-        recorder.frame(Instant(2), 0, 0, FrameEvent::NOBODY, &frame);
+        let mut recorder = Recorder::new(4, 3, true);
+        let frame = recorder.frame(0, &TxFrame::default()).unwrap();
+        recorder.received(2, &frame);
+        recorder.sent(Instant(1), 0, FrameEvent { to: 2, ..frame });
+        recorder.sent(Instant(2), 0, frame);
         let frames = |recorder: &Recorder, nic| {
             let metrics = recorder.snapshot(nic);
             let sum = |side: &crate::Opcodes| side.iter().map(|(_, t)| t.frames).sum::<u64>();
@@ -118,49 +227,143 @@ mod tests {
         assert_eq!(frames(&recorder, 0), (2, 0));
         assert_eq!(frames(&recorder, 1), (0, 0));
         assert_eq!(frames(&recorder, 2), (0, 1));
-        // A NIC that the recorder has not seen.
+        // A NIC that does not exist.
         assert_eq!(frames(&recorder, 9), (0, 0));
-        assert_eq!(recorder.trace_part(0, 10).records.len(), 2);
+        recorder.received(9, &frame);
+        recorder.sent(Instant(2), FrameEvent::NOBODY, frame);
+        assert_eq!(part(&recorder, 0, 10).next, 2);
     }
 
     #[test]
     fn events_and_losses_are_counted_by_kind() {
-        let mut recorder = Recorder::new(0);
+        let mut recorder = Recorder::new(0, 2, true);
         recorder.event(Instant(1), 1, TraceEvent::Interrupt { vector: 3 });
-        let doorbell = TraceEvent::Doorbell {
-            page: 0,
-            kind: faultline_abi::doorbell::SQ,
-            object: 5,
-            value: 6,
-        };
-        recorder.event(Instant(1), 1, doorbell);
+        for path in [DoorbellPath::Page, DoorbellPath::Kick, DoorbellPath::Kick] {
+            let doorbell = TraceEvent::Doorbell {
+                page: 0,
+                kind: faultline_abi::doorbell::SQ,
+                path,
+                object: 5,
+                value: 6,
+            };
+            recorder.event(Instant(1), 1, doorbell);
+        }
         recorder.diagnostic(Instant(2), 1, Diagnostic::Stalled { qpn: 4 });
         recorder.lost_diagnostics(1, 3);
         let metrics = recorder.snapshot(1);
         assert_eq!(metrics.interrupts().nth(3), Some((3, 1)));
-        assert_eq!(metrics.doorbells().collect::<Vec<_>>(), [(1, 1)]);
+        let doorbells: Vec<_> = metrics.doorbells().collect();
+        assert_eq!(
+            doorbells,
+            [(DoorbellPath::Page, 1, 1), (DoorbellPath::Kick, 1, 2)]
+        );
         let stalled = metrics
             .diagnostics()
             .find(|(kind, _)| kind.name() == "stalled");
         assert_eq!(stalled.map(|(_, count)| count), Some(1));
         assert_eq!(metrics.lost_diagnostics, 3);
+        assert_eq!(part(&recorder, 0, 10).records, []);
     }
 
-    /// Prints the cost of recording a frame; `cargo test --release -p faultline-telemetry -- --ignored --nocapture`.
+    #[test]
+    fn a_recorder_that_is_off_does_nothing() {
+        let mut recorder = Recorder::new(0, 2, false);
+        assert!(recorder.frame(1, &TxFrame::default()).is_none());
+        record(&mut recorder, 1, 0);
+        assert_eq!(recorder.snapshot(0), NicMetrics::default());
+        assert_eq!((recorder.next_record(), recorder.recorded()), (0, vec![]));
+    }
+
+    #[test]
+    fn a_reader_gets_each_record_once_or_is_told_of_its_loss() {
+        let mut recorder = Recorder::new(4, 1, false);
+        assert_eq!(times(&part(&recorder, 0, 10)), Vec::<u64>::new());
+        (0..3).for_each(|at| record(&mut recorder, at, 0));
+        let read = part(&recorder, 0, 2);
+        assert_eq!((times(&read), read.lost, read.next), (vec![0, 1], 0, 2));
+        (3..10).for_each(|at| record(&mut recorder, at, 0));
+        let read = part(&recorder, read.next, 10);
+        assert_eq!(
+            (times(&read), read.lost, read.next),
+            (vec![6, 7, 8, 9], 4, 10)
+        );
+        assert_eq!(times(&part(&recorder, read.next, 10)), Vec::<u64>::new());
+        // A reader of an earlier process.
+        assert_eq!(part(&recorder, 1000, 10).next, 10);
+    }
+
+    #[test]
+    fn a_flood_of_one_nic_leaves_the_records_of_another() {
+        let mut recorder = Recorder::new(8, 2, false);
+        record(&mut recorder, 0, 1);
+        (1..1000).for_each(|at| record(&mut recorder, at, 0));
+        record(&mut recorder, 1000, 1);
+        let read = part(&recorder, 0, 100);
+        assert_eq!(times(&read), [0, 996, 997, 998, 999, 1000]);
+        let nics: Vec<u16> = read.records.iter().map(|record| record.nic).collect();
+        assert_eq!(nics, [1, 0, 0, 0, 0, 1]);
+        assert_eq!((read.first, read.next, read.lost), (0, 1001, 995));
+        assert_eq!(recorder.recorded(), [999, 2]);
+        // In parts, with the same loss.
+        let first = part(&recorder, 0, 3);
+        assert_eq!((times(&first), first.next), (vec![0, 996, 997], 998));
+        let second = part(&recorder, first.next, 3);
+        assert_eq!((times(&second), second.next), (vec![998, 999, 1000], 1001));
+        assert_eq!(first.lost + second.lost, 995);
+    }
+
+    #[test]
+    fn records_of_several_nics_keep_their_order() {
+        let mut recorder = Recorder::new(3000, 3, false);
+        // Many have the same time.
+        let nics: Vec<u16> = (0..250u16).map(|n| n * n % 7 % 3).collect();
+        for (n, nic) in (0..).zip(&nics) {
+            record(&mut recorder, n / 10, *nic);
+        }
+        let mut read = Vec::new();
+        let mut from = 0;
+        while from < recorder.next_record() {
+            let part = recorder.trace_part(from..u64::MAX, 7, Vec::new());
+            assert!(part.next > from);
+            from = part.next;
+            read.extend(part.records.iter().map(|record| record.nic));
+        }
+        assert_eq!(read, nics);
+        assert_eq!(part(&recorder, 0, 1000).records.len(), nics.len());
+        let bounded = recorder.trace_part(10..20, 1000, Vec::new());
+        assert_eq!((bounded.records.len(), bounded.next), (10, 20));
+    }
+
+    /// Prints the cost of recording a frame and of a copy; `cargo test --release -p faultline-telemetry -- --ignored --nocapture`.
     #[test]
     #[ignore = "measures"]
     fn cost_of_a_frame() {
-        let mut recorder = Recorder::new(65_536);
+        let mut recorder = Recorder::new(65_536, 2, true);
         let frame = TxFrame::default();
         for round in 0..5 {
             let start = std::time::Instant::now();
             let count = 10_000_000u64;
             for at in 0..count {
-                recorder.frame(Instant(at), 0, 7, 1, std::hint::black_box(&frame));
+                if let Some(event) = recorder.frame(7, std::hint::black_box(&frame)) {
+                    recorder.received(1, &event);
+                    let nic = u16::from(at.is_multiple_of(2));
+                    recorder.sent(Instant(at), nic, event);
+                }
             }
             let ns = start.elapsed().as_nanos() as f64 / count as f64;
-            println!("round {round}: {ns:.2} ns");
+            let filler = Record {
+                at: Instant(0),
+                nic: 0,
+                event: TraceEvent::Nic(Diagnostic::Reset),
+            };
+            let buffer = vec![filler; 65_536];
+            let start = std::time::Instant::now();
+            let part = recorder.trace_part(0..u64::MAX, 65_536, buffer);
+            let us = start.elapsed().as_micros();
+            println!(
+                "round {round}: {ns:.2} ns; a copy of {} takes {us} us",
+                part.records.len()
+            );
         }
-        assert_eq!(recorder.snapshot(1).rx.iter().count(), 1);
     }
 }

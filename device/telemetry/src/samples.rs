@@ -2,12 +2,12 @@
 
 use faultline_nic::{
     CommandQueue, Diagnostic, DriverTimes, Instant, KeyUse, Nanos, OverrunQueue, Point, RetryCause,
-    State,
+    State, StateCause,
 };
 use faultline_wire::Opcode;
 use proptest::prelude::*;
 
-use crate::event::{FrameEvent, Record, TraceEvent};
+use crate::event::{DoorbellPath, FrameEvent, Record, TraceEvent};
 use crate::trace::{QueuePairOwner, Trace, TraceHeader};
 
 pub(crate) fn frame(
@@ -51,6 +51,7 @@ pub(crate) fn header() -> TraceHeader {
         qpn: 17,
         process: "ib_write_bw".to_owned(),
         pid: 4711,
+        at: Instant(0),
     });
     header
 }
@@ -81,6 +82,7 @@ pub(crate) fn write_to_absent_page(start: u64, token: u64, psn: u32) -> Vec<Reco
             event: TraceEvent::Doorbell {
                 page: 1,
                 kind: 1,
+                path: DoorbellPath::Page,
                 object: 17,
                 value: 1,
             },
@@ -141,6 +143,7 @@ pub(crate) fn write_to_absent_page(start: u64, token: u64, psn: u32) -> Vec<Reco
                 token,
                 raised,
                 waiters: 1,
+                record_ns: 15_000,
                 driver,
             },
         ),
@@ -192,6 +195,7 @@ fn diagnostic(kind: u8, a: u64, b: u64, c: u64) -> Diagnostic {
             qpn,
             from: state(b),
             to: state(c),
+            cause: StateCause::Event { event: a as u8 },
         },
         3 => Diagnostic::QpFailed {
             qpn,
@@ -218,15 +222,34 @@ fn diagnostic(kind: u8, a: u64, b: u64, c: u64) -> Diagnostic {
             token,
             raised,
             waiters: psn,
+            record_ns: psn,
             driver: DriverTimes {
                 wait_ns: a as u32,
                 map_ns: b as u32,
                 post_ns: c as u32,
             },
         },
-        8 => Diagnostic::FaultFailed { token, raised },
-        9 => Diagnostic::FaultExpired { token, raised },
-        10 => Diagnostic::FaultCancelled { token, raised },
+        8 => Diagnostic::FaultFailed {
+            token,
+            raised,
+            qpn,
+            key: psn,
+            va: b,
+        },
+        9 => Diagnostic::FaultExpired {
+            token,
+            raised,
+            qpn,
+            key: psn,
+            va: b,
+        },
+        10 => Diagnostic::FaultCancelled {
+            token,
+            raised,
+            qpn,
+            key: psn,
+            va: b,
+        },
         11 => Diagnostic::FaultContinued { token, qpn },
         12 => Diagnostic::FaultDone {
             token,
@@ -297,6 +320,7 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
             2 => TraceEvent::Doorbell {
                 page: a as u32,
                 kind,
+                path: DoorbellPath::ALL[a as usize % 3],
                 object: b as u32,
                 value: c as u32,
             },

@@ -5,7 +5,9 @@ use faultline_nic::{DriverTimes, Instant};
 /// A stage of the latency of a page fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Raised, until the driver has read the record.
+    /// Raised, until the record is in the fault queue: longer than nothing if the queue is full, held or delayed.
+    Record,
+    /// Until the driver has read the record.
     Interrupt,
     /// Until the driver begins to serve it.
     Wait,
@@ -21,7 +23,8 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in their order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
+        Self::Record,
         Self::Interrupt,
         Self::Wait,
         Self::Map,
@@ -35,6 +38,7 @@ impl Stage {
     /// The name in metrics, traces and reports.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Record => "record",
             Self::Interrupt => "interrupt",
             Self::Wait => "wait",
             Self::Map => "map",
@@ -48,6 +52,8 @@ impl Stage {
 /// The stages from the miss until RESUME, in nanoseconds. Their sum is the time between these two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
+    /// [`Stage::Record`].
+    pub record: u64,
     /// [`Stage::Interrupt`].
     pub interrupt: u64,
     /// [`Stage::Wait`], [`Stage::Map`] and [`Stage::Post`]; `None` if the driver reports no times.
@@ -57,10 +63,13 @@ pub struct Service {
 impl Service {
     /// Divides the time between `raised` and `resumed`. The driver's durations are the guest's word: those that do not fit
     /// into this time are cut, the earliest first.
-    pub fn new(raised: Instant, resumed: Instant, driver: DriverTimes) -> Self {
+    pub fn new(raised: Instant, resumed: Instant, record_ns: u32, driver: DriverTimes) -> Self {
         let mut left = resumed.0.saturating_sub(raised.0);
+        let record = u64::from(record_ns).min(left);
+        left -= record;
         if driver == DriverTimes::default() {
             return Self {
+                record,
                 interrupt: left,
                 driver: None,
             };
@@ -74,6 +83,7 @@ impl Service {
         let map = cut(driver.map_ns);
         let wait = cut(driver.wait_ns);
         Self {
+            record,
             interrupt: left,
             driver: Some([wait, map, post]),
         }
@@ -84,7 +94,11 @@ impl Service {
         let driver = self
             .driver
             .map(|[wait, map, post]| [(Stage::Wait, wait), (Stage::Map, map), (Stage::Post, post)]);
-        std::iter::once((Stage::Interrupt, self.interrupt)).chain(driver.into_iter().flatten())
+        let device = [
+            (Stage::Record, self.record),
+            (Stage::Interrupt, self.interrupt),
+        ];
+        device.into_iter().chain(driver.into_iter().flatten())
     }
 }
 
@@ -92,33 +106,41 @@ impl Service {
 mod tests {
     use super::*;
 
-    fn service(wait_ns: u32, map_ns: u32, post_ns: u32) -> Vec<(Stage, u64)> {
+    fn service(record_ns: u32, [wait_ns, map_ns, post_ns]: [u32; 3]) -> Vec<(Stage, u64)> {
         let driver = DriverTimes {
             wait_ns,
             map_ns,
             post_ns,
         };
-        Service::new(Instant(1000), Instant(2000), driver)
+        Service::new(Instant(1000), Instant(2000), record_ns, driver)
             .stages()
             .collect()
     }
 
     #[test]
     fn the_stages_add_up_to_the_time_until_resume() {
-        use Stage::{Interrupt, Map, Post, Wait};
+        use Stage::{Interrupt, Map, Post, Record, Wait};
+        let stages = |record, interrupt, driver: &[(Stage, u64)]| {
+            let device = [(Record, record), (Interrupt, interrupt)];
+            [&device[..], driver].concat()
+        };
         assert_eq!(
-            service(100, 200, 50),
-            [(Interrupt, 650), (Wait, 100), (Map, 200), (Post, 50)]
+            service(0, [100, 200, 50]),
+            stages(0, 650, &[(Wait, 100), (Map, 200), (Post, 50)])
+        );
+        assert_eq!(
+            service(300, [100, 200, 50]),
+            stages(300, 350, &[(Wait, 100), (Map, 200), (Post, 50)])
         );
         // A driver without times, and one whose times cannot be.
-        assert_eq!(service(0, 0, 0), [(Interrupt, 1000)]);
+        assert_eq!(service(0, [0, 0, 0]), stages(0, 1000, &[]));
         assert_eq!(
-            service(900, 200, 50),
-            [(Interrupt, 0), (Wait, 750), (Map, 200), (Post, 50)]
+            service(100, [900, 200, 50]),
+            stages(100, 0, &[(Wait, 650), (Map, 200), (Post, 50)])
         );
         assert_eq!(
-            service(1, u32::MAX, u32::MAX),
-            [(Interrupt, 0), (Wait, 0), (Map, 0), (Post, 1000)]
+            service(u32::MAX, [1, u32::MAX, u32::MAX]),
+            stages(1000, 0, &[(Wait, 0), (Map, 0), (Post, 0)])
         );
     }
 }

@@ -49,6 +49,7 @@ fn svg(
 /// The color of a stage.
 fn color(stage: Stage) -> RGBColor {
     match stage {
+        Stage::Record => RGBColor(120, 120, 120),
         Stage::Interrupt => RGBColor(230, 159, 0),
         Stage::Wait => RGBColor(86, 180, 233),
         Stage::Map => RGBColor(0, 158, 115),

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use faultline_nic::{CommandQueue, Diagnostic};
+use faultline_nic::{CommandQueue, Diagnostic, Instant};
 use serde_json::Value;
 
 use crate::analysis::{Analysis, Fault, Outcome, QueuePair, is_rnr_nak};
 use crate::event::{FrameEvent, Record, TraceEvent};
 use crate::kind::{DiagnosticKind, command_name, doorbell_name, frame_name};
+use crate::owners::Owners;
 use crate::stage::Stage;
 use crate::trace::{Trace, TraceHeader};
 
@@ -30,6 +31,8 @@ pub(crate) struct Track {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum TrackKind {
     Device,
+    /// Times of which records are missing.
+    Gaps,
     Interrupts,
     Doorbells,
     Commands,
@@ -71,13 +74,14 @@ pub(crate) struct Timeline {
 impl Timeline {
     pub(crate) fn new(trace: &Trace) -> Self {
         let analysis = Analysis::new(&trace.records);
-        let mut builder = Builder::new(&trace.header, &analysis);
+        let mut builder = Builder::new(trace, &analysis);
         let end = trace.records.iter().map(|record| record.at.0).max();
         builder.last = end.unwrap_or_default();
         for (number, fault) in analysis.faults.iter().enumerate() {
             builder.fault(number, fault);
         }
         builder.waits();
+        builder.gaps();
         for &index in &analysis.order {
             if let Some(record) = trace.records.get(index) {
                 builder.record(index, record);
@@ -107,10 +111,11 @@ impl Timeline {
 
 struct Builder<'a> {
     header: &'a TraceHeader,
-    owners: HashMap<QueuePair, &'a crate::trace::QueuePairOwner>,
+    owners: Owners<'a>,
     analysis: &'a Analysis,
     timeline: Timeline,
-    tracks: BTreeMap<(u16, Option<TrackKind>), usize>,
+    /// By NIC, kind, and generation of the number of a queue pair.
+    tracks: BTreeMap<(u16, Option<TrackKind>, usize), usize>,
     /// Time of the last record.
     last: u64,
     flows: u64,
@@ -126,18 +131,17 @@ struct Builder<'a> {
     wait_events: HashMap<usize, usize>,
     /// The queue pair at the other end.
     peers: HashMap<QueuePair, QueuePair>,
-    /// The newest fault that was raised for a packet of a queue pair.
-    by_packet: HashMap<(QueuePair, u32), usize>,
-    /// Tracks with a slice that has not ended.
-    open: BTreeMap<(u16, TrackKind), ()>,
+    /// The faults that were raised for a packet of a queue pair: PSNs come again.
+    by_packet: HashMap<(QueuePair, u32), Vec<usize>>,
+    /// Slices that have not ended, and their tracks.
+    open: BTreeMap<(u16, TrackKind), usize>,
 }
 
 impl<'a> Builder<'a> {
-    fn new(header: &'a TraceHeader, analysis: &'a Analysis) -> Self {
-        let owner = |owner: &'a crate::trace::QueuePairOwner| ((owner.nic, owner.qpn), owner);
+    fn new(trace: &'a Trace, analysis: &'a Analysis) -> Self {
         Self {
-            header,
-            owners: header.queue_pairs.iter().map(owner).collect(),
+            header: &trace.header,
+            owners: Owners::new(trace),
             analysis,
             timeline: Timeline::default(),
             tracks: BTreeMap::new(),
@@ -154,19 +158,29 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The track of a kind, and that of its NIC, if they do not exist yet.
-    fn track(&mut self, nic: u16, kind: Option<TrackKind>) -> usize {
-        if let Some(index) = self.tracks.get(&(nic, kind)) {
+    /// The track of a kind at a time; it is made, and that of its NIC, if they do not exist yet.
+    fn track(&mut self, nic: u16, kind: Option<TrackKind>, at: u64) -> usize {
+        let at = Instant(at);
+        let generation = match kind {
+            Some(
+                TrackKind::QueuePair(qpn)
+                | TrackKind::QueuePairState(qpn)
+                | TrackKind::QueuePairWaits(qpn),
+            ) => self.owners.generation((nic, qpn), at),
+            _ => 0,
+        };
+        if let Some(index) = self.tracks.get(&(nic, kind, generation)) {
             return *index;
         }
-        let parent = kind.map(|_| self.track(nic, None));
-        let qp = |qpn: u32| match self.owners.get(&(nic, qpn)) {
+        let parent = kind.map(|_| self.track(nic, None, at.0));
+        let qp = |qpn: u32| match self.owners.of((nic, qpn), at) {
             Some(owner) => format!("QP {qpn} ({} {})", owner.process, owner.pid),
             None => format!("QP {qpn}"),
         };
         let name = match kind {
             None => self.header.nic_name(nic),
             Some(TrackKind::Device) => "Device".to_owned(),
+            Some(TrackKind::Gaps) => "Missing records".to_owned(),
             Some(TrackKind::Interrupts) => "Interrupts".to_owned(),
             Some(TrackKind::Doorbells) => "Doorbells".to_owned(),
             Some(TrackKind::Commands) => "Commands".to_owned(),
@@ -183,7 +197,7 @@ impl<'a> Builder<'a> {
             name,
             parent,
         });
-        self.tracks.insert((nic, kind), index);
+        self.tracks.insert((nic, kind, generation), index);
         index
     }
 
@@ -195,7 +209,18 @@ impl<'a> Builder<'a> {
         name: Cow<'static, str>,
         args: Args,
     ) -> usize {
-        let track = self.track(nic, Some(kind));
+        let track = self.track(nic, Some(kind), at);
+        self.push_to(at, track, phase, name, args)
+    }
+
+    fn push_to(
+        &mut self,
+        at: u64,
+        track: usize,
+        phase: Phase,
+        name: Cow<'static, str>,
+        args: Args,
+    ) -> usize {
         self.timeline.events.push(Event {
             at,
             track,
@@ -231,6 +256,16 @@ impl<'a> Builder<'a> {
 
     fn end(&mut self, at: u64, nic: u16, kind: TrackKind) {
         self.push(at, (nic, kind), Phase::End, Cow::Borrowed(""), Args::new());
+    }
+
+    /// Ends a slice on the track on which it has begun: a queue pair may have got another one since.
+    fn end_on(&mut self, at: u64, track: usize) {
+        self.push_to(at, track, Phase::End, Cow::Borrowed(""), Args::new());
+    }
+
+    fn track_of(&self, event: usize) -> usize {
+        let event = self.timeline.events.get(event);
+        event.map_or(0, |event| event.track)
     }
 
     fn new_flow(&mut self) -> u64 {
@@ -276,8 +311,8 @@ impl<'a> Builder<'a> {
             self.end(until, nic, kind);
         }
         if let Some(access) = fault.access {
-            self.by_packet
-                .insert(((nic, access.qpn), access.psn), number);
+            let packet = ((nic, access.qpn), access.psn);
+            self.by_packet.entry(packet).or_default().push(number);
         }
     }
 
@@ -286,6 +321,24 @@ impl<'a> Builder<'a> {
         let args = vec![("qpn".into(), Value::from(qpn))];
         self.begin(from, nic, kind, Stage::Data.name(), args);
         self.end(until, nic, kind);
+    }
+
+    /// Times of which records are missing. A trace that begins with a gap has an instant there.
+    fn gaps(&mut self) {
+        for gap in &self.header.gaps {
+            let args = vec![("records".into(), Value::from(gap.lost))];
+            let (nic, kind) = (gap.nic, TrackKind::Gaps);
+            let until = gap.before.map_or(self.last, |at| at.0);
+            match gap.after {
+                Some(after) => {
+                    self.begin(after.0, nic, kind, "records are missing", args);
+                    self.end(until.max(after.0), nic, kind);
+                }
+                None => {
+                    self.instant(until, nic, kind, "older records are missing", args);
+                }
+            }
+        }
     }
 
     /// The waits after RNR NAKs, each on the track of its queue pair.
@@ -313,7 +366,7 @@ impl<'a> Builder<'a> {
             ];
             let event = self.begin(from, nic, kind, "RNR wait", args);
             self.wait_events.insert(number, event);
-            self.end(until, nic, kind);
+            self.end_on(until, self.track_of(event));
         }
     }
 
@@ -324,6 +377,7 @@ impl<'a> Builder<'a> {
             TraceEvent::Doorbell {
                 page,
                 kind,
+                path,
                 object,
                 value,
             } => {
@@ -332,6 +386,7 @@ impl<'a> Builder<'a> {
                     ("page".into(), Value::from(*page)),
                     ("object".into(), Value::from(*object)),
                     ("value".into(), Value::from(*value)),
+                    ("path".into(), Value::from(path.name())),
                 ];
                 self.instant(at, nic, TrackKind::Doorbells, name, args);
             }
@@ -420,14 +475,15 @@ impl<'a> Builder<'a> {
             Diagnostic::QpState { qpn, to, .. } => {
                 let kind = TrackKind::QueuePairState(qpn);
                 self.end_open(at, nic, kind);
-                self.open.insert((nic, kind), ());
                 let state = format!("{to:?}").to_ascii_uppercase();
-                self.begin(at, nic, kind, state, args);
+                let event = self.begin(at, nic, kind, state, args);
+                self.open.insert((nic, kind), self.track_of(event));
             }
             Diagnostic::Stalled { .. } => {
                 self.end_open(at, nic, TrackKind::Device);
-                self.open.insert((nic, TrackKind::Device), ());
-                self.begin(at, nic, TrackKind::Device, "ingress stalled", args);
+                let event = self.begin(at, nic, TrackKind::Device, "ingress stalled", args);
+                self.open
+                    .insert((nic, TrackKind::Device), self.track_of(event));
             }
             Diagnostic::StallEnded { .. } => self.end_open(at, nic, TrackKind::Device),
             Diagnostic::RnrNakSent { qpn, psn, .. } => {
@@ -453,9 +509,8 @@ impl<'a> Builder<'a> {
             Diagnostic::Retried { qpn, psn, .. } => {
                 let event = self.instant(at, nic, TrackKind::QueuePair(qpn), name, args);
                 let peer = self.peers.get(&(nic, qpn)).copied();
-                let fault = peer.and_then(|peer| self.by_packet.get(&(peer, psn)).copied());
-                let raised = |fault: usize| self.analysis.faults.get(fault).map(|f| f.raised);
-                if fault.and_then(raised).is_some_and(|raised| raised.0 <= at) {
+                let fault = peer.and_then(|peer| self.fault_of_packet(peer, psn, at));
+                if fault.is_some() {
                     let flow = self.new_flow();
                     self.add_flow(event, flow);
                     self.link_fault(fault, flow);
@@ -468,13 +523,21 @@ impl<'a> Builder<'a> {
                 self.link_fault(fault, flow);
             }
             _ => {
-                let kind = match queue_pair_of(diagnostic) {
+                let kind = match diagnostic.queue_pair() {
                     Some(qpn) => TrackKind::QueuePair(qpn),
                     None => TrackKind::Device,
                 };
                 self.instant(at, nic, kind, name, args);
             }
         }
+    }
+
+    /// The newest fault that was raised for a packet until `at`.
+    fn fault_of_packet(&self, pair: QueuePair, psn: u32, at: u64) -> Option<usize> {
+        let faults = self.by_packet.get(&(pair, psn))?.iter().copied();
+        let raised = |fault: &usize| self.analysis.faults.get(*fault).map(|f| f.raised);
+        let before = faults.filter(|fault| raised(fault).is_some_and(|raised| raised.0 <= at));
+        before.max_by_key(raised)
     }
 
     /// Leads an arrow from the beginning of a fault.
@@ -486,33 +549,21 @@ impl<'a> Builder<'a> {
     }
 
     fn end_open(&mut self, at: u64, nic: u16, kind: TrackKind) {
-        if self.open.remove(&(nic, kind)).is_some() {
-            self.end(at, nic, kind);
+        if let Some(track) = self.open.remove(&(nic, kind)) {
+            self.end_on(at, track);
         }
     }
 
     /// Ends the slices that are open when the trace ends.
     fn close(&mut self) {
-        for (nic, kind) in std::mem::take(&mut self.open).into_keys() {
-            self.end(self.last, nic, kind);
+        for track in std::mem::take(&mut self.open).into_values() {
+            self.end_on(self.last, track);
         }
     }
 }
 
 fn hex(value: u64) -> Value {
     Value::from(format!("{value:#x}"))
-}
-
-/// The queue pair that a diagnostic mentions.
-fn queue_pair_of(diagnostic: &Diagnostic) -> Option<u32> {
-    // The point of this injection has no queue pair.
-    if let Diagnostic::Injected { qpn: 0, .. } = diagnostic {
-        return None;
-    }
-    let fields = serde_json::to_value(diagnostic).ok()?;
-    let (_, fields) = fields.as_object()?.iter().next()?;
-    let qpn = fields.get("qpn")?.as_u64()?;
-    u32::try_from(qpn).ok()
 }
 
 /// All fields of a diagnostic.
@@ -573,165 +624,4 @@ fn frame_args(frame: &FrameEvent, header: &TraceHeader) -> Args {
 }
 
 #[cfg(test)]
-mod tests {
-    use faultline_nic::Instant;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::samples::{any_record, trace, write_to_absent_page};
-
-    /// Slices of a track as (name, begin, end); fails if they do not nest.
-    fn slices(timeline: &Timeline, kind: TrackKind) -> Vec<(String, u64, u64)> {
-        let mut slices = Vec::new();
-        for (number, track) in timeline.tracks.iter().enumerate() {
-            let mut open = Vec::new();
-            for event in timeline.events.iter().filter(|e| e.track == number) {
-                match event.phase {
-                    Phase::Begin => open.push((event.name.to_string(), event.at)),
-                    Phase::End => {
-                        let (name, from) = open.pop().expect("a slice ends that has begun");
-                        if track.kind == Some(kind) {
-                            slices.push((name, from, event.at));
-                        }
-                    }
-                    Phase::Instant => {}
-                }
-            }
-            assert!(open.is_empty(), "{}: {open:?}", track.name);
-        }
-        slices
-    }
-
-    /// Names of the events of each arrow, in their order, with their tracks.
-    fn flows(timeline: &Timeline) -> Vec<Vec<String>> {
-        let mut flows: BTreeMap<u64, Vec<String>> = BTreeMap::new();
-        for event in &timeline.events {
-            for flow in &event.flows {
-                let track = &timeline.tracks[event.track].name;
-                let names = flows.entry(*flow).or_default();
-                names.push(format!("{track}: {}", event.name));
-            }
-        }
-        flows.into_values().collect()
-    }
-
-    #[test]
-    fn a_fault_is_a_slice_with_its_stages() {
-        let timeline = Timeline::new(&trace(write_to_absent_page(1000, 7, 5)));
-        let slices = slices(&timeline, TrackKind::Fault(0, 0));
-        let expected = [
-            ("interrupt", 1_000, 66_000),
-            ("wait", 66_000, 76_000),
-            ("map", 76_000, 96_000),
-            ("post", 96_000, 101_000),
-            ("data", 101_000, 109_000),
-            ("fault", 1_000, 109_000),
-        ];
-        assert_eq!(
-            slices,
-            expected.map(|(name, from, to)| (name.to_owned(), from, to))
-        );
-    }
-
-    #[test]
-    fn an_arrow_leads_from_a_fault_to_the_repeated_packet() {
-        let timeline = Timeline::new(&trace(write_to_absent_page(1000, 7, 5)));
-        let flows = flows(&timeline);
-        let expected = [
-            "Page faults: fault",
-            "QP 17 (ib_write_bw 4711) RNR waits: RNR wait",
-            "QP 18: rnr_nak_sent",
-            "QP 18: rnr_nak",
-            "QP 17 (ib_write_bw 4711): rx rnr_nak",
-            "QP 17 (ib_write_bw 4711): rnr_nak_received",
-            "QP 17 (ib_write_bw 4711): rc_write_only",
-        ];
-        assert!(flows.iter().any(|flow| flow == &expected), "{flows:#?}");
-        let waits = slices(&timeline, TrackKind::QueuePairWaits(17));
-        assert_eq!(waits, [("RNR wait".to_owned(), 1_000, 109_000)]);
-    }
-
-    #[test]
-    fn an_arrow_has_two_ends() {
-        // The frame of the RNR NAK, and what it has caused, are not in the trace.
-        let mut records = write_to_absent_page(1000, 7, 5);
-        records.retain(|record| {
-            matches!(record.event, TraceEvent::Nic(Diagnostic::RnrNakSent { .. }))
-        });
-        assert_eq!(records.len(), 1);
-        assert_eq!(
-            flows(&Timeline::new(&trace(records))),
-            Vec::<Vec<String>>::new()
-        );
-    }
-
-    #[test]
-    fn each_access_that_a_fault_has_delayed_has_a_slice() {
-        let mut records = write_to_absent_page(1000, 7, 5);
-        records.push(crate::samples::nic(
-            120_000,
-            1,
-            Diagnostic::FaultDone {
-                token: 7,
-                qpn: 20,
-                resumed: Instant(101_000),
-                raised: Instant(1000),
-            },
-        ));
-        let timeline = Timeline::new(&trace(records));
-        assert_eq!(
-            slices(&timeline, TrackKind::Fault(0, 1)),
-            [
-                ("data".to_owned(), 101_000, 120_000),
-                ("fault access".to_owned(), 1_000, 120_000)
-            ]
-        );
-    }
-
-    #[test]
-    fn a_token_that_is_used_again_is_another_fault() {
-        let mut records = write_to_absent_page(1000, 7, 5);
-        records.extend(write_to_absent_page(500_000, 7, 6));
-        let timeline = Timeline::new(&trace(records));
-        assert_eq!(slices(&timeline, TrackKind::Fault(1, 0)).len(), 6);
-    }
-
-    #[test]
-    fn a_fault_without_its_beginning_is_shown_from_when_it_was_raised() {
-        let mut records = write_to_absent_page(1000, 7, 5);
-        records.drain(..8);
-        let timeline = Timeline::new(&trace(records));
-        let slices = slices(&timeline, TrackKind::Fault(0, 0));
-        assert_eq!(slices.last(), Some(&("fault".to_owned(), 1_000, 109_000)));
-    }
-
-    #[test]
-    fn states_of_a_queue_pair_follow_each_other() {
-        use faultline_nic::State::{Err, Init, Reset};
-        let state =
-            |at, from, to| crate::samples::nic(at, 0, Diagnostic::QpState { qpn: 3, from, to });
-        let records = vec![
-            state(10, Reset, Init),
-            state(30, Init, Err),
-            state(50, Err, Reset),
-        ];
-        let timeline = Timeline::new(&trace(records));
-        let slices = slices(&timeline, TrackKind::QueuePairState(3));
-        let expected = [("INIT", 10, 30), ("ERR", 30, 50), ("RESET", 50, 50)];
-        assert_eq!(slices, expected.map(|(name, a, b)| (name.to_owned(), a, b)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_records_become_slices_that_nest(records in prop::collection::vec(any_record(), 0..200)) {
-            let count = records.len();
-            let timeline = Timeline::new(&trace(records));
-            slices(&timeline, TrackKind::Device);
-            prop_assert!(timeline.events.is_sorted_by_key(|event| event.at));
-            // A fault has twelve events at most, and each record at most one fault; and a few of its own.
-            prop_assert!(timeline.events.len() <= 16 * count);
-            let flows: usize = timeline.events.iter().map(|event| event.flows.len()).sum();
-            prop_assert!(flows <= 8 * count);
-        }
-    }
-}
+mod tests;

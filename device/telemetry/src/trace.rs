@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use faultline_nic::Instant;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -21,6 +22,22 @@ pub struct QueuePairOwner {
     pub process: String,
     /// Its number in the guest.
     pub pid: u32,
+    /// When that was so: the number of the queue pair may have been that of another one before, and may be later.
+    #[serde(default)]
+    pub at: Instant,
+}
+
+/// Records of a NIC that a trace lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Number of the NIC.
+    pub nic: u16,
+    /// Time of the NIC's last record before; `None`: the trace has none, and begins with the gap.
+    pub after: Option<Instant>,
+    /// Time of the NIC's first record behind it; `None`: the trace has none.
+    pub before: Option<Instant>,
+    /// Records.
+    pub lost: u64,
 }
 
 /// What a trace says about its records.
@@ -34,6 +51,9 @@ pub struct TraceHeader {
     pub queue_pairs: Vec<QueuePairOwner>,
     /// Records that were overwritten before they could be copied.
     pub lost: u64,
+    /// Where they are missing.
+    #[serde(default)]
+    pub gaps: Vec<Gap>,
 }
 
 impl TraceHeader {
@@ -44,6 +64,7 @@ impl TraceHeader {
             nics,
             queue_pairs: Vec::new(),
             lost: 0,
+            gaps: Vec::new(),
         }
     }
 

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use faultline_abi::admin::Counter;
 use faultline_nic::{Instant, TxFrame};
 use faultline_telemetry::{
-    EngineSnapshot, NicGauges, NicSnapshot, PortCounts, Recorder, TraceEvent, prometheus_text,
+    DoorbellPath, EngineSnapshot, NicGauges, NicSnapshot, PortCounts, Recorder, TraceEvent,
+    prometheus_text,
 };
 use serde_json::Value;
 
@@ -15,11 +16,14 @@ const DASHBOARD: &str = include_str!("../../../docs/grafana-dashboard.json");
 
 /// The text of a NIC that has a series of each family.
 fn text() -> String {
-    let mut recorder = Recorder::new(0);
-    recorder.frame(Instant(0), 0, 1, 0, &TxFrame::default());
+    let mut recorder = Recorder::new(0, 1, true);
+    let frame = recorder.frame(1, &TxFrame::default()).unwrap();
+    recorder.received(0, &frame);
+    recorder.sent(Instant(0), 0, frame);
     let doorbell = TraceEvent::Doorbell {
         page: 0,
         kind: faultline_abi::doorbell::SQ,
+        path: DoorbellPath::Page,
         object: 1,
         value: 1,
     };
@@ -35,7 +39,10 @@ fn text() -> String {
         counters: [0; Counter::COUNT],
         metrics: recorder.snapshot(0),
         gauges,
-        port: PortCounts::default(),
+        port: PortCounts {
+            link_drops: vec![("mtu", 1)],
+            ..PortCounts::default()
+        },
     };
     prometheus_text(&[nic], &EngineSnapshot::default())
 }

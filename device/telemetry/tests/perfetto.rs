@@ -52,6 +52,7 @@ fn trace() -> Trace {
                 token,
                 raised,
                 waiters: 1,
+                record_ns: 0,
                 driver,
             },
         );

@@ -55,6 +55,11 @@ impl CommandRings {
         (self.producer, self.consumer, 1 << self.log_depth)
     }
 
+    /// Number of announced commands that have not been executed.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer)
+    }
+
     /// True while there are commands that have not been executed and need not wait.
     pub(crate) fn has_work(&self) -> bool {
         self.consumer != self.producer && self.gate != Gate::Closed

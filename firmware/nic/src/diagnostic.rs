@@ -59,6 +59,26 @@ pub enum KeyUse {
     Remote,
 }
 
+/// Why a queue pair has changed its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum StateCause {
+    /// A command of the driver.
+    Command,
+    /// A work request of the send queue has failed with this status (`enum ib_wc_status`).
+    SendFailed {
+        /// The status.
+        status: u8,
+    },
+    /// An error for which there is this asynchronous event (`faultline_abi::event`).
+    Event {
+        /// Kind of the event.
+        event: u8,
+    },
+    /// A completion in error says why.
+    Completion,
+}
+
 /// Durations that the driver reports for a fault, in nanoseconds of the guest's clock. All zero if it reports none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -90,6 +110,8 @@ pub enum Diagnostic {
         from: State,
         /// State now.
         to: State,
+        /// Why.
+        cause: StateCause,
     },
     /// A queue pair or work queue has failed, or a part of it: an asynchronous event tells the driver.
     QpFailed {
@@ -145,6 +167,8 @@ pub enum Diagnostic {
         raised: Instant,
         /// Queue pairs that waited.
         waiters: u32,
+        /// From the miss until the driver could read the record, in nanoseconds: 0 unless the record had to wait.
+        record_ns: u32,
         /// Durations in the guest.
         driver: DriverTimes,
     },
@@ -154,6 +178,12 @@ pub enum Diagnostic {
         token: u64,
         /// When it was raised.
         raised: Instant,
+        /// The queue pair that has waited longest; 0: none.
+        qpn: u32,
+        /// Memory key.
+        key: u32,
+        /// Address of the first missing page.
+        va: u64,
     },
     /// The driver has not answered a fault in time.
     FaultExpired {
@@ -161,6 +191,12 @@ pub enum Diagnostic {
         token: u64,
         /// When it was raised.
         raised: Instant,
+        /// The queue pair that has waited longest; 0: none.
+        qpn: u32,
+        /// Memory key.
+        key: u32,
+        /// Address of the first missing page.
+        va: u64,
     },
     /// The region of a fault is gone or has changed; the access is tried again.
     FaultCancelled {
@@ -168,6 +204,12 @@ pub enum Diagnostic {
         token: u64,
         /// When it was raised.
         raised: Instant,
+        /// The queue pair that has waited longest; 0: none.
+        qpn: u32,
+        /// Memory key.
+        key: u32,
+        /// Address of the first missing page.
+        va: u64,
     },
     /// A queue pair that waited for a fault was called.
     FaultContinued {
@@ -301,6 +343,43 @@ pub enum Diagnostic {
         /// Object.
         object: u32,
     },
+}
+
+impl Diagnostic {
+    /// The queue pair that it is about.
+    pub const fn queue_pair(&self) -> Option<u32> {
+        let qpn = match *self {
+            Self::QpState { qpn, .. }
+            | Self::QpFailed { qpn, .. }
+            | Self::WorkFailed { qpn, .. }
+            | Self::FaultRaised { qpn, .. }
+            | Self::FaultJoined { qpn, .. }
+            | Self::FaultFailed { qpn, .. }
+            | Self::FaultExpired { qpn, .. }
+            | Self::FaultCancelled { qpn, .. }
+            | Self::FaultContinued { qpn, .. }
+            | Self::FaultDone { qpn, .. }
+            | Self::Stalled { qpn }
+            | Self::StallTimedOut { qpn }
+            | Self::RnrNakSent { qpn, .. }
+            | Self::RnrNakReceived { qpn, .. }
+            | Self::Retried { qpn, .. }
+            | Self::SequenceNakSent { qpn, .. }
+            | Self::RetriesExhausted { qpn, .. }
+            | Self::KeyRefused { qpn, .. }
+            | Self::RequestRefused { qpn, .. }
+            | Self::Injected { qpn, .. } => qpn,
+            Self::Fatal { .. }
+            | Self::Reset
+            | Self::FaultResumed { .. }
+            | Self::StallEnded { .. }
+            | Self::Overrun { .. }
+            | Self::Command { .. }
+            | Self::DoorbellRefused { .. } => 0,
+        };
+        // Number 0 stands for none in diagnostics that need not have one.
+        if qpn == 0 { None } else { Some(qpn) }
+    }
 }
 
 /// The ring of diagnostics that the caller has not taken.

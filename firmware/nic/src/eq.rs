@@ -106,6 +106,11 @@ impl Eq {
         self.waiting.len()
     }
 
+    /// Number of other events that wait for room.
+    pub(crate) fn overflowed(&self) -> usize {
+        self.overflow.len()
+    }
+
     /// Returns true if events wait and there is room.
     pub(crate) fn has_late_events(&self) -> bool {
         (!self.overflow.is_empty() || !self.waiting.is_empty()) && !self.is_full()

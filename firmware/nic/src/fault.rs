@@ -86,6 +86,8 @@ pub(crate) struct Fault {
     pages: (u64, u64),
     pub write: bool,
     pub raised: Instant,
+    /// When its record was written, or the first of its records.
+    recorded: Option<Instant>,
     answered: bool,
     by_age: Link,
     by_context: Link,
@@ -108,9 +110,23 @@ impl Fault {
 pub(crate) struct Resumed {
     pub token: Token,
     pub key: u32,
+    /// Address of the first page.
+    pub va: u64,
     pub raised: Instant,
+    /// When its record was written.
+    pub recorded: Option<Instant>,
     /// Queue pairs that waited.
     pub waiters: u32,
+    /// The one that has waited longest; 0: none.
+    pub qpn: u32,
+}
+
+impl Resumed {
+    /// From the miss until the record was written, in nanoseconds.
+    pub(crate) fn record_ns(&self) -> u32 {
+        let recorded = self.recorded.unwrap_or(self.raised);
+        u32::try_from(recorded.0.saturating_sub(self.raised.0)).unwrap_or(u32::MAX)
+    }
 }
 
 /// A queue pair to call because its fault has been answered.
@@ -308,6 +324,7 @@ impl FaultUnit {
             pages: (first, last),
             write: absent.write,
             raised: now,
+            recorded: None,
             answered: false,
             by_age: Link::default(),
             by_context: Link::default(),
@@ -336,6 +353,15 @@ impl FaultUnit {
         Some((self.faults.get(index)?, self.waits.first(index)))
     }
 
+    /// A record of the fault was written.
+    pub(crate) fn note_record(&mut self, token: Token, now: Instant) {
+        if let Some(index) = self.index_of(token)
+            && let Some(fault) = self.faults.get_mut(index)
+        {
+            fault.recorded.get_or_insert(now);
+        }
+    }
+
     /// Whether the fault with this token has not been answered.
     pub(crate) fn is_outstanding(&self, token: Token) -> bool {
         self.index_of(token).is_some()
@@ -361,8 +387,10 @@ impl FaultUnit {
             uctx,
             key,
             raised,
+            recorded,
             ..
         } = *fault;
+        let va = fault.first_address();
         let place = page_key(key, fault.pages.0, fault.write);
         self.by_age
             .remove(&mut self.faults, index, |fault| &mut fault.by_age);
@@ -378,8 +406,11 @@ impl FaultUnit {
         Some(Resumed {
             token,
             key,
+            va,
             raised,
+            recorded,
             waiters: self.waits.count(index),
+            qpn: self.waits.first(index).unwrap_or_default(),
         })
     }
 

@@ -68,6 +68,11 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
+    /// Number of frames that wait.
+    pub(crate) fn held(&self) -> usize {
+        self.frames.len()
+    }
+
     /// An ingress that is not stopped.
     pub(crate) fn new(sharers: u32) -> Self {
         Self {

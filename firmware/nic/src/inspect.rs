@@ -10,6 +10,7 @@ pub use crate::counters::Traffic;
 pub use crate::qp::Psns;
 
 use crate::core::Uctx;
+use crate::diagnostic::{Diagnostic, OverrunQueue};
 use crate::fault::Fault;
 use crate::mkey::Mkey;
 use crate::nic::Nic;
@@ -254,6 +255,51 @@ impl Nic {
         let keys = self.core.mkeys.places(0).filter_map(|(_, object)| object);
         let regions = keys.filter(|(_, mkey)| mkey.is_on_demand());
         regions.map(|(_, mkey)| mkey.key)
+    }
+
+    /// The user context that owns what a diagnostic is about; 0: the kernel. `None`: the object is not known, or there is none.
+    pub fn context_of(&self, diagnostic: &Diagnostic) -> Option<u32> {
+        let queue = |qpn| self.queues.get(qpn).map(|queue| queue.uctx());
+        let of_key = |key| self.core.mkeys.get(key).map(|_| self.core.owner_of(key));
+        match *diagnostic {
+            Diagnostic::DoorbellRefused { page, .. } => Some(page),
+            Diagnostic::Overrun {
+                queue: OverrunQueue::Completion,
+                object,
+            } => Some(self.core.cqs.get(object)?.uctx),
+            Diagnostic::Overrun {
+                queue: OverrunQueue::Fault | OverrunQueue::Parked,
+                object,
+            } => queue(object),
+            Diagnostic::FaultRaised { qpn, key, .. }
+            | Diagnostic::FaultFailed { qpn, key, .. }
+            | Diagnostic::FaultExpired { qpn, key, .. }
+            | Diagnostic::FaultCancelled { qpn, key, .. } => queue(qpn).or_else(|| of_key(key)),
+            _ => queue(diagnostic.queue_pair()?),
+        }
+    }
+
+    /// What waits in queues of the device, by queue. It takes a time that depends on the number of event queues only.
+    pub fn queue_depths(&self) -> [(&'static str, usize); 9] {
+        let core = &self.core;
+        let events = core.eqs.iter().map(|(_, eq)| eq.unread() as usize).sum();
+        let late = core.eqs.iter().map(|(_, eq)| eq.overflowed()).sum();
+        [
+            ("timers", core.timers()),
+            ("fault_waits", core.faults.waits()),
+            ("notices", self.waiting_notices()),
+            ("events", events),
+            ("late_events", late),
+            ("fault_records", core.faults.records.kept()),
+            ("ingress_frames", core.ingress.held()),
+            ("admin_commands", self.admin.waiting() as usize),
+            ("translation_commands", self.translation.waiting() as usize),
+        ]
+    }
+
+    /// Bytes of packets that wait for a page.
+    pub fn parked_bytes(&self) -> usize {
+        self.core.park.used()
     }
 
     /// Memory keys from place `from` on, `limit` at most.

@@ -79,7 +79,7 @@ pub use crate::config::{Limits, NicConfig, Pitfalls};
 pub use crate::counters::Counters;
 pub use crate::device_memory::DEVICE_MEMORY;
 pub use crate::diagnostic::{
-    CommandQueue, Diagnostic, DriverTimes, KeyUse, OverrunQueue, RetryCause,
+    CommandQueue, Diagnostic, DriverTimes, KeyUse, OverrunQueue, RetryCause, StateCause,
 };
 pub use crate::dma::{Dma, DmaError, Persist};
 pub use crate::frame::{FrameKind, TxFrame};

@@ -30,6 +30,11 @@ impl Park {
         true
     }
 
+    /// Bytes that are reserved.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
     /// Returns bytes that were reserved.
     pub(crate) fn release(&mut self, uctx: u32, bytes: usize) {
         self.used -= bytes;

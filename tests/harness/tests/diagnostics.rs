@@ -157,6 +157,14 @@ impl Process {
         fitting.unwrap()
     }
 
+    /// Fields of the newest diagnostics of a kind that the API lists.
+    fn listed(&self, nic: &str, kind: DiagnosticKind) -> Vec<Value> {
+        let all = self.api(nic, "/diagnostics");
+        let all = all.as_array().unwrap().iter();
+        let of_kind = all.filter(|listed| listed["kind"] == kind.name());
+        of_kind.map(|listed| listed["fields"].clone()).collect()
+    }
+
     fn counted(&self, nic: &str, kind: DiagnosticKind) -> usize {
         let metrics = self.request("GET", "/metrics", "");
         let name = format!(
@@ -212,10 +220,16 @@ impl Provoked {
         Self { kind, nic, ids }
     }
 
-    /// Finds it in the trace, in the metrics and in the log.
+    /// Finds it in the trace, in the metrics, in the API and in the log.
     fn check(&self, process: &Process) {
         let Self { kind, nic, ids } = self;
         process.wait_for(nic, *kind, ids);
+        let fits = |fields: &Value| ids.iter().all(|(name, value)| fields[name] == *value);
+        let listed = process.listed(nic, *kind);
+        assert!(
+            listed.iter().any(fits),
+            "{kind:?} with {ids:?} in {listed:?}"
+        );
         within(&format!("{kind:?} in trace and metrics"), || {
             process.traced(nic, *kind).len() == process.counted(nic, *kind)
         });
@@ -265,6 +279,11 @@ scenarios! {
     Wrong commands_and_doorbells_are_wrong,
     Stopped a_device_stops_and_is_reset,
     Injected a_rule_acts_inside_the_nic,
+    RefusedHere a_local_key_is_refused,
+    NotReady a_peer_is_never_ready,
+    EventQueue an_event_queue_overruns,
+    FaultQueue a_fault_queue_overruns,
+    Parked packets_that_wait_for_a_page_overrun,
 }
 
 /// The scenario that provokes a kind. A new kind needs one.
@@ -358,6 +377,17 @@ mod provoke {
             }
         }
 
+        /// The ids of the fault, as its record has them.
+        fn ids(&mut self) -> [Id; 4] {
+            let record = self.pager.record(LONG).unwrap();
+            [
+                ("token", record.token.get()),
+                ("qpn", u64::from(self.qb.number())),
+                ("key", u64::from(record.key.get())),
+                ("va", record.va.get()),
+            ]
+        }
+
         /// The only fault in flight, as the API shows it.
         fn fault(&self) -> Value {
             let faults = self.process.api(B, "/faults");
@@ -427,12 +457,13 @@ mod provoke {
 
     pub(super) fn a_fault_fails(name: &'static str) -> Outcome {
         let mut absent = rnr(name);
-        let token = absent.pager.record(LONG).unwrap().token.get();
+        let ids = absent.ids();
+        let token = ids[0].1;
         let in_flight = absent.fault()["token"] == token;
         absent.pager.resume(token, Status::BadParameter).unwrap();
         assert_eq!(absent.a.completion().status, cqe::REM_ACCESS_ERR);
         let failed = absent.process.counter(B, "page_faults_failed") == 1;
-        let failed = Provoked::new(K::FaultFailed, B, &[("token", token)], in_flight && failed);
+        let failed = Provoked::new(K::FaultFailed, B, &ids, in_flight && failed);
         (absent.process, vec![failed])
     }
 
@@ -442,20 +473,19 @@ mod provoke {
             ..NicSettings::default()
         };
         let mut absent = Absent::write(name, QpType::Rc, settings, None);
-        let token = absent.pager.record(LONG).unwrap().token.get();
+        let ids = absent.ids();
         assert_eq!(absent.a.completion().status, cqe::REM_ACCESS_ERR);
         let expired = absent.process.counter(B, "page_fault_timeouts") == 1;
-        let expired = Provoked::new(K::FaultExpired, B, &[("token", token)], expired);
+        let expired = Provoked::new(K::FaultExpired, B, &ids, expired);
         (absent.process, vec![expired])
     }
 
     pub(super) fn a_fault_is_cancelled(name: &'static str) -> Outcome {
         let mut absent = rnr(name);
-        let token = absent.pager.record(LONG).unwrap().token.get();
-        let in_flight = absent.fault()["token"] == token;
+        let ids = absent.ids();
+        let in_flight = absent.fault()["token"] == ids[0].1;
         // The region goes with its key.
         drop(absent.pager);
-        let ids = [("token", token)];
         absent.process.wait_for(B, K::FaultCancelled, &ids);
         let gone = absent.process.api(B, "/faults") == json!([]);
         let cancelled = Provoked::new(K::FaultCancelled, B, &ids, in_flight && gone);
@@ -672,6 +702,113 @@ mod provoke {
             Provoked::new(K::Reset, A, &[], reset),
         ];
         (process, provoked)
+    }
+
+    pub(super) fn a_local_key_is_refused(name: &'static str) -> Outcome {
+        let process = Process::start(name, NicSettings::default());
+        let (mut a, b, mut qa, _qb) = process.connected(QpType::Rc, &Link::default());
+        let mut sge = a.mr.sge(64, 8);
+        sge.lkey.set(sge.lkey.get() ^ 1);
+        let (key, va) = (u64::from(sge.lkey.get()), sge.addr.get());
+        qa.post_send(&SendWr::write(&[sge], b.mr.remote(0)).signaled())
+            .unwrap();
+        assert_eq!(a.completion().status, cqe::LOC_PROT_ERR);
+        let ids = [("qpn", u64::from(qa.number())), ("key", key), ("va", va)];
+        let refused = process.wait_for(A, K::KeyRefused, &ids);
+        assert_eq!(refused["by"], "Local");
+        let in_error = process.pair(A, &qa)["state"] == "err";
+        let cause = process.wait_for(A, K::QpState, &[ids[0]]);
+        let failed = process.traced(A, K::QpState).into_iter().next_back();
+        let status = u64::from(cqe::LOC_PROT_ERR);
+        assert_eq!(
+            failed.unwrap_or(cause)["cause"],
+            json!({"SendFailed": {"status": status}})
+        );
+        let refused = Provoked::new(K::KeyRefused, A, &ids, in_error);
+        (process, vec![refused])
+    }
+
+    /// A SEND for which there is no receive work request.
+    pub(super) fn a_peer_is_never_ready(name: &'static str) -> Outcome {
+        let process = Process::start(name, NicSettings::default());
+        let link = Link {
+            rnr_retries: 1,
+            ..Link::default()
+        };
+        let (mut a, _b, mut qa, _qb) = process.connected(QpType::Rc, &link);
+        let sges = [a.mr.sge(0, 8)];
+        qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
+        assert_eq!(a.completion().status, cqe::RNR_RETRY_EXC_ERR);
+        let qpn = [("qpn", u64::from(qa.number()))];
+        let exhausted = process.wait_for(A, K::RetriesExhausted, &qpn);
+        assert_eq!(exhausted["rnr"], true);
+        let psn = exhausted["psn"].as_u64().unwrap();
+        let refused = process.counter(A, "rnr_nak_received") == 2;
+        let ids = [qpn[0], ("psn", psn)];
+        let exhausted = Provoked::new(K::RetriesExhausted, A, &ids, refused);
+        (process, vec![exhausted])
+    }
+
+    fn run_scenario(process: &Process, text: &str) {
+        let file = json!({ "name": "overrun.toml", "text": text });
+        process.request("POST", "/v1/scenario", &file.to_string());
+    }
+
+    pub(super) fn an_event_queue_overruns(name: &'static str) -> Outcome {
+        let process = Process::start(name, NicSettings::default());
+        let a = process.node(A);
+        let text = "[[rule]]\non = { doorbell = \"eq_arm\", nth = 1 }\ndo = { overrun_eq = {} }\n";
+        run_scenario(&process, text);
+        a.eq.arm().unwrap();
+        let object = [("object", u64::from(a.eq.number()))];
+        let overrun = process.wait_for(A, K::Overrun, &object);
+        assert_eq!(overrun["queue"], "Event");
+        let fatal = process.api(A, "")["state"] == "fatal";
+        let overrun = Provoked::new(K::Overrun, A, &object, fatal);
+        (process, vec![overrun])
+    }
+
+    pub(super) fn a_fault_queue_overruns(name: &'static str) -> Outcome {
+        let process = Process::start(name, NicSettings::default());
+        let text = "[[rule]]\non = { fault = \"record\", nth = 1 }\ndo = { overrun = {} }\n";
+        run_scenario(&process, text);
+        let (a, b, mut qa, qb) = process.connected(QpType::Rc, &Link::default());
+        let pager = Pager::new(&b, 16).unwrap();
+        let wr = SendWr::write_inline(b"absent", pager.mr.remote(3 * PAGE)).signaled();
+        qa.post_send(&wr).unwrap();
+        let object = [("object", u64::from(qb.number()))];
+        let overrun = process.wait_for(B, K::Overrun, &object);
+        assert_eq!(overrun["queue"], "Fault");
+        let counted = process.counter(B, "page_fault_overflow") == 1;
+        let overrun = Provoked::new(K::Overrun, B, &object, counted);
+        drop((pager, qa, qb, a));
+        (process, vec![overrun])
+    }
+
+    /// More packets of a service that does not retransmit than the memory for them takes.
+    pub(super) fn packets_that_wait_for_a_page_overrun(name: &'static str) -> Outcome {
+        const LEN: usize = 64 << 10;
+        let process = Process::start(name, NicSettings::default());
+        let (mut a, b, mut qa, qb) = process.connected(QpType::Uc, &Link::default());
+        let pager = Pager::new(&b, 16).unwrap();
+        let object = [("object", u64::from(qb.number()))];
+        // 16 MiB, of which a process gets as much as it leaves to others.
+        for _ in 0..300 {
+            let sges = [a.mr.sge(0, LEN)];
+            qa.post_send(&SendWr::write(&sges, pager.mr.remote(0)).signaled())
+                .unwrap();
+            let done = a.good_completion();
+            qa.retire(&done);
+        }
+        let overrun = process.wait_for(B, K::Overrun, &object);
+        assert_eq!(overrun["queue"], "Parked");
+        let metrics = process.request("GET", "/metrics", "");
+        let parked = format!("faultline_parked_bytes{{nic=\"{}\"}} ", process.full(B));
+        let parked = metrics.lines().find_map(|line| line.strip_prefix(&parked));
+        let parked: u64 = parked.unwrap().parse().unwrap();
+        let overrun = Provoked::new(K::Overrun, B, &object, parked > 1 << 20);
+        drop((pager, qb));
+        (process, vec![overrun])
     }
 
     /// A scenario counts a completion.

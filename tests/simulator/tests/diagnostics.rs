@@ -5,7 +5,7 @@ use faultline_abi::{Status, admin, event, regs, wqe as wr};
 use faultline_nic::inspect::QueueKind;
 use faultline_nic::{
     CommandQueue, Diagnostic as D, FaultPolicy, KeyUse, Nanos, NicConfig, OverrunQueue, QpType,
-    RetryCause, State,
+    RetryCause, State, StateCause,
 };
 use faultline_simulator::{Answer, Connect, Pager, Pair, Send, Sge, World, pager};
 
@@ -243,6 +243,14 @@ fn a_fault_of_the_requester_is_reported() {
     );
 }
 
+/// Queue pair, key and page of the first fault that was raised.
+fn place_of(found: &[D]) -> Option<(u32, u32, u64)> {
+    found.iter().find_map(|d| match *d {
+        D::FaultRaised { qpn, key, va, .. } => Some((qpn, key, va & !(PAGE - 1))),
+        _ => None,
+    })
+}
+
 #[test]
 fn faults_that_join_fail_expire_or_are_cancelled() {
     // Two queue pairs would be needed to join; a READ and a WRITE of one do as well.
@@ -251,10 +259,10 @@ fn faults_that_join_fail_expire_or_are_cancelled() {
     w.write_absent(0);
     w.run();
     let found = w.take(1);
-    let token = token_of(&found);
+    let (token, place) = (token_of(&found), place_of(&found));
     expect(
         &found,
-        |d| matches!(d, D::FaultFailed { token: of, .. } if *of == token),
+        |d| matches!(d, D::FaultFailed { token: of, qpn, key, va, .. } if (*of, Some((*qpn, *key, *va))) == (token, place)),
         "failed fault",
     );
     assert!(!found.iter().any(|d| matches!(d, D::FaultDone { .. })));
@@ -266,7 +274,7 @@ fn faults_that_join_fail_expire_or_are_cancelled() {
     // The RNR NAK's repetition joins.
     w.pass(5 * MS);
     let found = w.take(1);
-    let token = token_of(&found[..1]);
+    let (token, place) = (token_of(&found[..1]), place_of(&found));
     expect(
         &found,
         |d| matches!(d, D::FaultJoined { token: of, .. } if *of == token),
@@ -274,7 +282,7 @@ fn faults_that_join_fail_expire_or_are_cancelled() {
     );
     expect(
         &found,
-        |d| matches!(d, D::FaultExpired { token: of, .. } if *of == token),
+        |d| matches!(d, D::FaultExpired { token: of, qpn, key, va, .. } if (*of, Some((*qpn, *key, *va))) == (token, place)),
         "expired fault",
     );
 
@@ -284,12 +292,36 @@ fn faults_that_join_fail_expire_or_are_cancelled() {
     w.pass(MS / 10);
     w.pager.deregister(&mut w.world, 0);
     let found = w.take(1);
-    let token = token_of(&found);
+    let (token, place) = (token_of(&found), place_of(&found));
     expect(
         &found,
-        |d| matches!(d, D::FaultCancelled { token: of, .. } if *of == token),
+        |d| matches!(d, D::FaultCancelled { token: of, qpn, key, va, .. } if (*of, Some((*qpn, *key, *va))) == (token, place)),
         "cancelled fault",
     );
+}
+
+/// The time for which a record waits in the device is not the driver's.
+#[test]
+fn a_late_record_is_a_stage_of_its_fault() {
+    for late in [0, MS] {
+        let mut w = Watched::new(QPT_RC);
+        let hold = |w: &mut Watched, held| {
+            w.world
+                .operate(1, |nic, now, mem| nic.set_fault_queue_held(now, mem, held));
+        };
+        hold(&mut w, late > 0);
+        w.write_from_absent();
+        w.world.run_for(late);
+        hold(&mut w, false);
+        w.run();
+        let found = w.take(1);
+        let resumed = expect(&found, |d| matches!(d, D::FaultResumed { .. }), "answer");
+        let D::FaultResumed { record_ns, .. } = resumed else {
+            panic!("{resumed:?}");
+        };
+        let wanted = late..=late + late / 10;
+        assert!(wanted.contains(&u64::from(record_ns)), "{record_ns}");
+    }
 }
 
 /// Nothing was resumed, and no page has come: that is not the end of an access.
@@ -436,6 +468,9 @@ fn a_completion_queue_that_overruns_fails_its_queue_pair() {
         qpn,
         from: State::Rts,
         to: State::Err,
+        cause: StateCause::Event {
+            event: event::QP_FATAL,
+        },
     };
     assert!(found.contains(&state), "{found:#?}");
 }

@@ -1212,6 +1212,7 @@ fn an_answer_is_reported_with_the_times_of_the_driver() {
                 token: resumed,
                 raised: since,
                 waiters,
+                record_ns: 0,
                 driver,
             },
         ),

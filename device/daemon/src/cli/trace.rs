@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use faultline::control::objects::{ContextView, QueuePairView};
 use faultline_telemetry::{
-    QueuePairOwner, Record, Report, Trace, TraceFormat, TraceHeader, latency_picture,
+    Gap, QueuePairOwner, Record, Report, Trace, TraceFormat, TraceHeader, latency_picture,
     time_line_picture,
 };
 use hyper::Method;
@@ -19,8 +19,6 @@ use super::client::{Client, Target, segment};
 use super::ctl::all;
 use super::print_text;
 
-/// Records that one request asks for; the control server gives no more.
-const PART: u64 = 4096;
 /// Pause before the next request, once all records have been read.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -74,6 +72,8 @@ struct PartHeader {
     nics: Vec<String>,
     next: u64,
     lost: u64,
+    /// Of each NIC, since its start.
+    recorded: Vec<u64>,
     /// The device clock in nanoseconds.
     now: u64,
 }
@@ -104,51 +104,115 @@ impl Save {
                 trace.header.lost
             );
         }
+        let gaps = trace.header.gaps.iter();
+        let gaps = gaps.filter(|gap| gap.after.is_some()).count();
+        if gaps > 0 {
+            text += &format!("the trace has {gaps} gaps, which are marked in it\n");
+        }
         print_text(&text)
     }
 }
 
-/// Reads the records of the ring, and those that come in the time `follow` after the first request. The device's clock
-/// tells the end: a process under load makes records faster than they can be read. In a pause it stands still, so the end is
-/// also when that time is over and there are no more records.
+/// Reads the records of the rings, and those that come in the time `follow` after the first request. Each answer has all records
+/// of one point in time. The device's clock tells the end: a process under load makes records faster than they can be read. In a
+/// pause it stands still, so the end is also when that time is over and there are no more records.
 fn collect(client: &Client, follow: Duration) -> anyhow::Result<Trace> {
     let start = Instant::now();
-    let (header, records) = part(client, 0)?;
+    let (header, records) = snapshot(client, 0)?;
     let end = header.now.saturating_add(nanoseconds(follow));
-    let mut trace = Trace {
-        header: TraceHeader::new(header.nics),
-        records,
-    };
-    trace.header.queue_pairs = owners(client, &trace.header.nics)?;
     let (mut next, mut now) = (header.next, header.now);
-    loop {
-        let is_late = |record: &Record| record.at.0 >= end;
-        let last = trace.records.last();
-        if last.is_some_and(is_late) {
-            trace.records.retain(|record| !is_late(record));
-            return Ok(trace);
-        }
-        let (header, records) = part(client, next)?;
-        if records.is_empty() {
-            if now >= end || start.elapsed() >= follow {
-                return Ok(trace);
-            }
-            sleep(PAUSE);
-        }
-        if header.next < next || (header.next == next && !records.is_empty()) {
+    let mut collected = Collected::new(&header);
+    collected.add(&header, records);
+    let (nics, first) = (header.nics, faultline_nic::Instant(header.now));
+    collected.trace.header.queue_pairs = owners(client, &nics, first)?;
+    while !collected.ends_at(end) && now < end {
+        let (header, records) = snapshot(client, next)?;
+        let is_empty = records.is_empty();
+        if header.next < next || (header.next == next && !is_empty) {
             bail!(
-                "the answer to /v1/trace is not what this version expects: record {} follows record {next}",
+                "the answer to /v1/trace/snapshot is not what this version expects: record {} follows record {next}",
                 header.next
             );
         }
-        trace.header.lost = trace.header.lost.saturating_add(header.lost);
-        trace.records.extend(records);
+        collected.add(&header, records);
         (next, now) = (header.next, header.now);
+        if is_empty {
+            if start.elapsed() >= follow {
+                break;
+            }
+            sleep(PAUSE);
+        }
+    }
+    if now > first.0 {
+        // Those of queue pairs that were created meanwhile.
+        let later = owners(client, &nics, faultline_nic::Instant(now))?;
+        collected.trace.header.queue_pairs.extend(later);
+    }
+    Ok(collected.trace)
+}
+
+/// Answers to requests for the records, joined.
+struct Collected {
+    trace: Trace,
+    /// Of each NIC: its records since its start until the last answer, and the time of the last one that is in the trace.
+    nics: Vec<(u64, Option<faultline_nic::Instant>)>,
+}
+
+impl Collected {
+    fn new(header: &PartHeader) -> Self {
+        Self {
+            trace: Trace {
+                header: TraceHeader::new(header.nics.clone()),
+                records: Vec::new(),
+            },
+            nics: vec![(0, None); header.recorded.len()],
+        }
+    }
+
+    /// Adds an answer that has all records after those of the answers before.
+    fn add(&mut self, header: &PartHeader, records: Vec<Record>) {
+        let head = &mut self.trace.header;
+        head.lost = head.lost.saturating_add(header.lost);
+        let numbered = (0..).zip(&mut self.nics);
+        for ((nic, (known, last)), recorded) in numbered.zip(&header.recorded) {
+            let mut own = records.iter().filter(|record| record.nic == nic);
+            let first = own.clone().next().map(|record| record.at);
+            let new = recorded.saturating_sub(*known);
+            let lost = new.saturating_sub(own.clone().count() as u64);
+            if lost > 0 {
+                head.gaps.push(Gap {
+                    nic,
+                    after: *last,
+                    before: first,
+                    lost,
+                });
+            }
+            *known = *recorded;
+            *last = own.next_back().map(|record| record.at).or(*last);
+        }
+        self.trace.records.extend(records);
+    }
+
+    /// Returns true if there are records of this time or later. They are removed, and the gaps behind it.
+    fn ends_at(&mut self, end: u64) -> bool {
+        let is_late = |record: &Record| record.at.0 >= end;
+        let last = self.trace.records.last();
+        let ends = last.is_some_and(is_late);
+        if ends {
+            self.trace.records.retain(|record| !is_late(record));
+            let gaps = &mut self.trace.header.gaps;
+            gaps.retain(|gap| gap.after.is_none_or(|after| after.0 < end));
+        }
+        ends
     }
 }
 
 /// The processes that own the queue pairs that exist now, as their guests say.
-fn owners(client: &Client, nics: &[String]) -> anyhow::Result<Vec<QueuePairOwner>> {
+fn owners(
+    client: &Client,
+    nics: &[String],
+    at: faultline_nic::Instant,
+) -> anyhow::Result<Vec<QueuePairOwner>> {
     let mut owners = Vec::new();
     for (nic, name) in (0..).zip(nics) {
         let path = format!("/v1/nics/{}", segment(name));
@@ -162,6 +226,7 @@ fn owners(client: &Client, nics: &[String]) -> anyhow::Result<Vec<QueuePairOwner
                 qpn: pair.qpn,
                 process: context.program.clone()?,
                 pid: context.pid?,
+                at,
             })
         }));
     }
@@ -172,8 +237,8 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn part(client: &Client, from: u64) -> anyhow::Result<(PartHeader, Vec<Record>)> {
-    let path = format!("/v1/trace?from={from}&limit={PART}");
+fn snapshot(client: &Client, from: u64) -> anyhow::Result<(PartHeader, Vec<Record>)> {
+    let path = format!("/v1/trace/snapshot?from={from}");
     let mut text = Vec::new();
     client.request(Method::GET, &path, Vec::new(), |part| {
         text.extend_from_slice(part);
@@ -215,4 +280,60 @@ impl Show {
 
 fn save(path: &Path, picture: &str) -> anyhow::Result<()> {
     std::fs::write(path, picture).with_context(|| format!("can't write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_nic::{Diagnostic, Instant};
+    use faultline_telemetry::TraceEvent;
+
+    use super::*;
+
+    fn records(nic: u16, times: &[u64]) -> Vec<Record> {
+        let record = |at: &u64| Record {
+            at: Instant(*at),
+            nic,
+            event: TraceEvent::Nic(Diagnostic::Reset),
+        };
+        times.iter().map(record).collect()
+    }
+
+    fn header(recorded: [u64; 2], lost: u64) -> PartHeader {
+        PartHeader {
+            nics: vec!["a".to_owned(), "b".to_owned()],
+            next: recorded.iter().sum(),
+            lost,
+            recorded: recorded.into(),
+            now: 0,
+        }
+    }
+
+    #[test]
+    fn what_is_missing_between_two_answers_is_a_gap_of_its_nic() {
+        let mut collected = Collected::new(&header([0, 0], 0));
+        let mut first = records(0, &[50, 60]);
+        first.extend(records(1, &[61]));
+        collected.add(&header([12, 1], 10), first);
+        let mut second = records(0, &[100, 110]);
+        second.extend(records(1, &[111]));
+        collected.add(&header([17, 2], 3), second);
+        collected.add(&header([18, 2], 1), Vec::new());
+        let gap = |after: Option<u64>, before: Option<u64>, lost| Gap {
+            nic: 0,
+            after: after.map(Instant),
+            before: before.map(Instant),
+            lost,
+        };
+        let expected = [
+            gap(None, Some(50), 10),
+            gap(Some(60), Some(100), 3),
+            gap(Some(110), None, 1),
+        ];
+        assert_eq!(collected.trace.header.gaps, expected);
+        assert_eq!(collected.trace.header.lost, 14);
+        assert!(!collected.ends_at(112));
+        assert!(collected.ends_at(100));
+        assert_eq!(collected.trace.records.len(), 3);
+        assert_eq!(collected.trace.header.gaps, expected[..2]);
+    }
 }

@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::access::Access;
 use super::error::ApiError;
 use super::view::TraceHeader;
-use super::{dump, engine, lists, metrics, nics, scenario, trace};
+use super::{diagnostics, dump, engine, lists, metrics, nics, scenario, trace};
 
 /// Longest body of a request in bytes.
 const MAX_BODY: usize = 64 << 10;
@@ -37,6 +37,7 @@ fn routes() -> OpenApiRouter<Access> {
     OpenApiRouter::with_openapi(Description::openapi())
         .merge(nics::router())
         .merge(lists::router())
+        .merge(diagnostics::router())
         .merge(dump::router())
         .merge(engine::router())
         .merge(scenario::router())

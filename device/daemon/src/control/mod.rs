@@ -7,7 +7,7 @@
 //! - `error`: errors as JSON
 //! - `extract`: strict queries and bodies
 //! - [`view`], [`objects`]: the JSON that clients see
-//! - `nics`, `lists`, `dump`, `engine`, [`scenario`], `trace`, `metrics`: the paths
+//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`scenario`], `trace`, `metrics`: the paths
 //! - [`api`]: all paths together, and their description (OpenAPI)
 //! - `guard`: token and `Host` header of TCP requests
 //! - [`listen`]: sockets, connections, time limits
@@ -16,6 +16,7 @@
 
 mod access;
 pub mod api;
+pub mod diagnostics;
 mod dump;
 mod engine;
 mod error;

@@ -1,21 +1,65 @@
 //! The path of the trace ring.
 
+use std::ops::Range;
+
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use faultline_nic::{Diagnostic, Instant};
+use faultline_telemetry::{Record, TraceEvent, TracePart};
+use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Access;
 use super::error::ApiError;
 use super::extract::Params;
-use super::view::{ErrorBody, TraceHeader, TraceQuery};
+use super::view::{ErrorBody, SnapshotQuery, TraceHeader, TraceQuery};
+use crate::engine::Engine;
 
 /// Largest number of records of a request, which the engine copies at once.
 const MAX_RECORDS: u32 = 4096;
+/// Records of a snapshot that the engine copies at once. That takes it about a millisecond.
+const STEP: usize = 1 << 16;
+/// Snapshots that are made at the same time. Each takes some megabytes.
+static SNAPSHOTS: Semaphore = Semaphore::const_new(2);
 
 pub(super) fn router() -> OpenApiRouter<Access> {
-    OpenApiRouter::new().routes(routes!(part))
+    OpenApiRouter::new()
+        .routes(routes!(part))
+        .routes(routes!(snapshot))
+}
+
+/// A copy of records, and what the engine says of them.
+struct Copied {
+    now: Instant,
+    recorded: Vec<u64>,
+    part: TracePart,
+}
+
+/// Copies records in the engine. `buffer` has room for them.
+fn copy(
+    range: Range<u64>,
+    limit: usize,
+    buffer: Vec<Record>,
+) -> impl FnOnce(&mut Engine) -> Copied {
+    move |engine| Copied {
+        now: engine.now(),
+        recorded: engine.recorder.recorded(),
+        part: engine.recorder.trace_part(range, limit, buffer),
+    }
+}
+
+/// An empty buffer for records whose pages are in memory, so that the engine does not wait for them.
+fn buffer(records: usize) -> Vec<Record> {
+    let filler = Record {
+        at: Instant(0),
+        nic: 0,
+        event: TraceEvent::Nic(Diagnostic::Reset),
+    };
+    let mut buffer = vec![filler; records];
+    buffer.clear();
+    buffer
 }
 
 /// A part of the trace ring: JSON lines, the first of them a header.
@@ -36,19 +80,56 @@ async fn part(
         )));
     }
     let from = query.from;
-    let (now, part) = access
-        .call(move |engine| {
-            (
-                engine.now(),
-                engine.recorder.trace_part(from, limit as usize),
-            )
-        })
+    let limit = limit as usize;
+    let copied = access
+        .call(copy(from..u64::MAX, limit, buffer(limit)))
         .await?;
+    answer(&access, copied).await
+}
+
+/// All records that the rings have at one point in time: JSON lines, the first of them a header. What comes while they are sent
+/// overwrites none of them.
+#[utoipa::path(get, path = "/v1/trace/snapshot", tag = "trace", operation_id = "snapshot_trace",
+    params(("from" = Option<u64>, Query, description = "Number of the first record; default 0"),),
+    responses((status = 200, body = TraceHeader, content_type = "application/jsonl"), (status = "4XX", body = ErrorBody)))]
+async fn snapshot(
+    State(access): State<Access>,
+    Params(query): Params<SnapshotQuery>,
+) -> Result<Response, ApiError> {
+    let _permit = SNAPSHOTS.acquire().await;
+    let room = tokio::task::spawn_blocking(|| buffer(STEP));
+    let room = room.await.unwrap_or_default();
+    let first = move |engine: &mut Engine| {
+        let until = engine.recorder.next_record();
+        (until, copy(query.from..until, STEP, room)(engine))
+    };
+    let (until, mut copied) = access.call(first).await?;
+    // Larger rings take several steps. The oldest records come first, and a step copies them much faster than the NICs make new
+    // ones, so none of them is overwritten meanwhile.
+    while copied.part.next < until {
+        let room = tokio::task::spawn_blocking(|| buffer(STEP));
+        let room = room.await.unwrap_or_default();
+        let next = copied.part.next;
+        let more = access.call(copy(next..until, STEP, room)).await?.part;
+        copied.part.next = more.next;
+        copied.part.lost += more.lost;
+        copied.part.records.extend(more.records);
+    }
+    answer(&access, copied).await
+}
+
+async fn answer(access: &Access, copied: Copied) -> Result<Response, ApiError> {
+    let Copied {
+        now,
+        recorded,
+        part,
+    } = copied;
     let header = TraceHeader {
         nics: access.names.to_vec(),
-        first: part.next - part.records.len() as u64,
+        first: part.first,
         next: part.next,
         lost: part.lost,
+        recorded,
         now: now.0,
     };
     // 4096 records are about half a megabyte of text, which takes some milliseconds.

@@ -297,6 +297,15 @@ pub struct TraceQuery {
     pub limit: Option<u32>,
 }
 
+/// Query of a snapshot of the trace.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotQuery {
+    /// Number of the first record.
+    #[serde(default)]
+    pub from: u64,
+}
+
 /// First line of a part of the trace; the records follow, one on each line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceHeader {
@@ -308,6 +317,8 @@ pub struct TraceHeader {
     pub next: u64,
     /// Records that were asked for and were overwritten before they could be copied.
     pub lost: u64,
+    /// Records of each NIC since the start, kept or not. Empty if no trace is kept.
+    pub recorded: Vec<u64>,
     /// The device clock in nanoseconds.
     pub now: u64,
 }

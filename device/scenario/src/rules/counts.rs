@@ -35,8 +35,13 @@ impl Counts {
             *count = count.saturating_add(1);
         }
         match *diagnostic {
-            Diagnostic::FaultResumed { raised, driver, .. } => {
-                for (stage, time) in Service::new(raised, at, driver).stages() {
+            Diagnostic::FaultResumed {
+                raised,
+                record_ns,
+                driver,
+                ..
+            } => {
+                for (stage, time) in Service::new(raised, at, record_ns, driver).stages() {
                     self.stage(stage, time);
                 }
             }

@@ -111,7 +111,7 @@ fn nic(name: &str) -> NicSnapshot {
         };
         metrics.tx.count(&frame);
         metrics.rx.count(&frame);
-        metrics.count_doorbell(opcode);
+        metrics.count_doorbell(opcode, crate::event::DoorbellPath::Kick);
     }
     for ns in [0, 1500, 3_000_000, u64::MAX] {
         let done = Diagnostic::FaultDone {
@@ -133,7 +133,11 @@ fn nic(name: &str) -> NicSnapshot {
             held_bytes: 1 << 20,
             ..NicGauges::default()
         },
-        port: PortCounts { log_dropped: 6 },
+        port: PortCounts {
+            log_dropped: 6,
+            link_drops: vec![("mtu", 8)],
+            interrupts_suppressed: 9,
+        },
     }
 }
 
@@ -152,7 +156,9 @@ fn the_text_obeys_the_format() {
         "faultline_wire_bytes_total{nic=\"b\",direction=\"rx\",opcode=\"rc_send_only\"} 100",
         "faultline_packets_total{nic=\"a\",direction=\"tx\",opcode=\"raw\"} 2",
         "faultline_messages_total{nic=\"a\",direction=\"tx\",opcode=\"rc_read_request\"} 2",
-        "faultline_doorbells_total{nic=\"a\",kind=\"sq\"} 2",
+        "faultline_doorbells_total{nic=\"a\",kind=\"sq\",path=\"kick\"} 2",
+        "faultline_interrupts_suppressed_total{nic=\"b\"} 9",
+        "faultline_link_dropped_packets_total{nic=\"a\",reason=\"mtu\"} 8",
         "faultline_diagnostics_total{nic=\"a\",kind=\"fault_done\"} 4",
         "faultline_fault_stage_seconds_bucket{le=\"+Inf\",nic=\"a\",stage=\"total\"} 4",
         "faultline_device_page_faults_total{nic=\"a\"} 7",

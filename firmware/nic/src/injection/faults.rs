@@ -94,6 +94,9 @@ impl<M: Dma> Context<'_, M> {
             self.diagnose(Diagnostic::FaultFailed {
                 token: token.number(),
                 raised: fault.raised,
+                qpn: fault.qpn,
+                key: fault.key,
+                va: fault.va,
             });
             self.core.defer(self.now);
         }
@@ -116,6 +119,7 @@ impl<M: Dma> Context<'_, M> {
             return;
         }
         let raised = eq.write(self.mem, self.now, record);
+        core.faults.note_record(token, self.now);
         self.act_on(eqn, raised);
     }
 
@@ -133,6 +137,7 @@ impl<M: Dma> Context<'_, M> {
                 && let Some(eq) = self.core.eqs.get_mut(eqn)
             {
                 let raised = eq.write(self.mem, self.now, record);
+                self.core.faults.note_record(token, self.now);
                 self.act_on(eqn, raised);
             }
             if self.core.is_over(turn) {

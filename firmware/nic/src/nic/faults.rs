@@ -34,19 +34,29 @@ impl Nic {
             true => Counter::page_faults_resumed,
             false => Counter::page_faults_failed,
         });
+        let record_ns = fault.record_ns();
         let Resumed {
-            raised, waiters, ..
+            raised,
+            waiters,
+            qpn,
+            key,
+            va,
+            ..
         } = fault;
         let answer = match repaired {
             true => Diagnostic::FaultResumed {
                 token: number,
                 raised,
                 waiters,
+                record_ns,
                 driver,
             },
             false => Diagnostic::FaultFailed {
                 token: number,
                 raised,
+                qpn,
+                key,
+                va,
             },
         };
         self.core.diagnose(now, answer);
@@ -95,9 +105,14 @@ impl Nic {
     /// and find that out.
     pub(crate) fn cancel_faults<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) {
         while let Some(fault) = self.core.faults.cancel_next(key) {
-            let (token, raised) = (fault.token.number(), fault.raised);
-            self.core
-                .diagnose(now, Diagnostic::FaultCancelled { token, raised });
+            let cancelled = Diagnostic::FaultCancelled {
+                token: fault.token.number(),
+                raised: fault.raised,
+                qpn: fault.qpn,
+                key: fault.key,
+                va: fault.va,
+            };
+            self.core.diagnose(now, cancelled);
         }
         self.continue_answers(now, mem);
         self.retry_for_room(now, mem);
@@ -147,9 +162,14 @@ impl Nic {
         while !self.core.is_over(turn)
             && let Some(fault) = self.core.faults.expire(now, timeout)
         {
-            let (token, raised) = (fault.token.number(), fault.raised);
-            self.core
-                .diagnose(now, Diagnostic::FaultExpired { token, raised });
+            let expired = Diagnostic::FaultExpired {
+                token: fault.token.number(),
+                raised: fault.raised,
+                qpn: fault.qpn,
+                key: fault.key,
+                va: fault.va,
+            };
+            self.core.diagnose(now, expired);
             places = true;
             self.core.counters.inc(Counter::page_fault_timeouts);
             self.continue_answers(now, mem);

@@ -14,7 +14,7 @@ use super::fault_policy::FaultPolicy;
 use super::types::{Failure, QpConfig, State};
 use crate::context::Context;
 use crate::counters::{CounterSet, Traffic};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, StateCause};
 use crate::dma::Dma;
 use crate::fault::{FaultSource, WaitKind};
 use crate::mkey::KeyUser;
@@ -74,7 +74,12 @@ impl Endpoint {
     }
 
     /// Enters another state.
-    pub(crate) fn set_state<M: Dma>(&mut self, cx: &mut Context<'_, M>, to: State) {
+    pub(crate) fn set_state<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        to: State,
+        cause: StateCause,
+    ) {
         let from = std::mem::replace(&mut self.state, to);
         if from != to {
             cx.core.qp_states.remove(from);
@@ -83,6 +88,7 @@ impl Endpoint {
                 qpn: self.number,
                 from,
                 to,
+                cause,
             });
         }
     }

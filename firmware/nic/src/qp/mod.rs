@@ -31,7 +31,7 @@ use faultline_wire::packet::RoceHeader;
 use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
-use crate::diagnostic::{Diagnostic, KeyUse};
+use crate::diagnostic::{Diagnostic, KeyUse, StateCause};
 use crate::dma::Dma;
 use crate::fault::Call;
 use crate::frame::{Frame, TxFrame, packet_of_run};
@@ -288,9 +288,12 @@ impl Qp {
             // It has no completion that could report this.
             self.fail_with_event(cx, event::QP_FATAL);
         } else if self.endpoint.is_reliable() {
-            self.fail(cx);
+            let status = failure.status;
+            self.fail(cx, StateCause::SendFailed { status });
         } else {
-            self.endpoint.set_state(cx, State::Sqe);
+            let status = failure.status;
+            let cause = StateCause::SendFailed { status };
+            self.endpoint.set_state(cx, State::Sqe, cause);
             self.requester.flush(&self.endpoint, cx);
         }
     }
@@ -631,27 +634,28 @@ impl Qp {
     /// Enters another state; the transition has been checked.
     pub(crate) fn enter<M: Dma>(&mut self, cx: &mut Context<'_, M>, old: State, new: State) {
         match new {
-            State::Err => self.fail(cx),
+            State::Err => self.fail(cx, StateCause::Command),
             State::Reset => {
                 self.stop_waiting(cx.core);
                 cx.core.forget_delayed_completions(self.endpoint.number);
                 self.flush_tagged(cx);
                 self.leave_final_acks(cx.core);
-                self.endpoint.set_state(cx, State::Reset);
+                self.endpoint
+                    .set_state(cx, State::Reset, StateCause::Command);
                 self.reset(cx.core, cx.mem);
             }
             State::Rts => {
-                self.endpoint.set_state(cx, State::Rts);
+                self.endpoint.set_state(cx, State::Rts, StateCause::Command);
                 if old == State::Rtr {
                     self.responder.set_established();
                 }
                 self.wake(cx.core);
             }
             State::Sqd => {
-                self.endpoint.set_state(cx, State::Sqd);
+                self.endpoint.set_state(cx, State::Sqd, StateCause::Command);
                 self.check_drained(cx);
             }
-            other => self.endpoint.set_state(cx, other),
+            other => self.endpoint.set_state(cx, other, StateCause::Command),
         }
     }
 
@@ -663,11 +667,11 @@ impl Qp {
     }
 
     /// Goes to the error state and flushes both queues (IBTA 10.3.1.7).
-    pub(crate) fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+    pub(crate) fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>, cause: StateCause) {
         if self.endpoint.state == State::Err {
             return;
         }
-        self.endpoint.set_state(cx, State::Err);
+        self.endpoint.set_state(cx, State::Err, cause);
         self.responder.notify_posted(cx.mem);
         self.stop_waiting(cx.core);
         self.requester.flush(&self.endpoint, cx);
@@ -689,7 +693,7 @@ impl Qp {
         if self.endpoint.state == State::Err {
             return;
         }
-        self.fail(cx);
+        self.fail(cx, fatal.cause());
         if let Some(kind) = fatal.event {
             self.endpoint.report_failure(cx, kind);
         }

@@ -5,6 +5,7 @@ use faultline_abi::qp as abi;
 use faultline_wire::Psn;
 use faultline_wire::opcode::Service;
 
+use crate::diagnostic::StateCause;
 use crate::mkey::{Absent, Miss};
 use crate::payload::CopyError;
 
@@ -182,6 +183,14 @@ impl Fatal {
     /// With this asynchronous event.
     pub(crate) const fn with(event: u8) -> Self {
         Self { event: Some(event) }
+    }
+
+    /// The same for diagnostics.
+    pub(crate) const fn cause(self) -> StateCause {
+        match self.event {
+            Some(event) => StateCause::Event { event },
+            None => StateCause::Completion,
+        }
     }
 }
 

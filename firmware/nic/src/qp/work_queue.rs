@@ -8,6 +8,7 @@ use super::types::{Fatal, QpConfig, State};
 use crate::budget::Held;
 use crate::context::Context;
 use crate::core::Core;
+use crate::diagnostic::StateCause;
 use crate::dma::Dma;
 use crate::fault::Call;
 use crate::frame::Frame;
@@ -105,24 +106,25 @@ impl WorkQueue {
     /// Enters another state. MODIFY_WQ has checked the transition.
     pub(crate) fn enter<M: Dma>(&mut self, cx: &mut Context<'_, M>, new: State) {
         match new {
-            State::Err => self.fail(cx),
+            State::Err => self.fail(cx, StateCause::Command),
             State::Reset => {
                 self.stop_waiting(cx.core);
                 cx.core.forget_delayed_completions(self.endpoint.number);
-                self.endpoint.set_state(cx, State::Reset);
+                self.endpoint
+                    .set_state(cx, State::Reset, StateCause::Command);
                 self.endpoint.reset(cx.core.config.fault_policy);
                 self.responder.reset(cx.mem);
             }
-            other => self.endpoint.set_state(cx, other),
+            other => self.endpoint.set_state(cx, other, StateCause::Command),
         }
     }
 
     /// Enters the error state and flushes the queue.
-    fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+    fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>, cause: StateCause) {
         if self.endpoint.state == State::Err {
             return;
         }
-        self.endpoint.set_state(cx, State::Err);
+        self.endpoint.set_state(cx, State::Err, cause);
         self.responder.notify_posted(cx.mem);
         self.stop_waiting(cx.core);
         self.responder.flush(&self.endpoint, cx);
@@ -137,7 +139,7 @@ impl WorkQueue {
         if self.endpoint.state == State::Err {
             return;
         }
-        self.fail(cx);
+        self.fail(cx, fatal.cause());
         if let Some(kind) = fatal.event {
             self.endpoint.report_failure(cx, kind);
         }

@@ -280,7 +280,7 @@ fn compare_metrics(report: &Value, metrics: &Metrics) -> Result<()> {
     let stages = report["stages"]
         .as_array()
         .context("stages of the report")?;
-    ensure!(stages.len() == 6, "{stages:?}");
+    ensure!(stages.len() == 7, "{stages:?}");
     for stage in stages {
         let name = stage["stage"].as_str().context("name of a stage")?;
         let buckets = metrics.stage(name)?;

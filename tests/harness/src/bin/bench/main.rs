@@ -71,6 +71,9 @@ struct Args {
     /// Keep this many events in the trace, instead of the usual number.
     #[arg(long, hide = true, requires = "serve")]
     trace_records: Option<usize>,
+    /// Count nothing for the metrics.
+    #[arg(long, hide = true, requires = "serve")]
+    no_metrics: bool,
 }
 
 /// One line of the table.
@@ -151,6 +154,7 @@ fn median_ratio(values: &[f64], floors: &[f64]) -> f64 {
 #[derive(Clone, Copy, Debug, Default)]
 struct DeviceOptions {
     trace_records: Option<usize>,
+    no_metrics: bool,
 }
 
 /// The device's process.
@@ -165,6 +169,9 @@ impl Device {
         let mut command = Command::new(std::env::current_exe()?);
         if let Some(records) = options.trace_records {
             command.args(["--trace-records", &records.to_string()]);
+        }
+        if options.no_metrics {
+            command.arg("--no-metrics");
         }
         let child = command
             .arg("--serve")
@@ -239,7 +246,7 @@ impl Drop for Device {
     }
 }
 
-fn serve(directory: &Path, trace_records: Option<usize>) -> anyhow::Result<()> {
+fn serve(directory: &Path, options: DeviceOptions) -> anyhow::Result<()> {
     let nic = |name: &str| NicEntry {
         name: name.to_owned(),
         socket: directory.join(name),
@@ -248,7 +255,8 @@ fn serve(directory: &Path, trace_records: Option<usize>) -> anyhow::Result<()> {
     let usual = Config::default();
     let config = Config {
         poll: PollMode::Busy,
-        trace_records: trace_records.unwrap_or(usual.trace_records),
+        trace_records: options.trace_records.unwrap_or(usual.trace_records),
+        metrics: !options.no_metrics,
         nics: vec![nic("a"), nic("b")],
         control: ControlSettings {
             socket: Some(directory.join("control")),
@@ -608,14 +616,18 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     if let Some(directory) = &args.serve {
         args.cpu.map_or(Ok(()), run_on)?;
-        return serve(directory, args.trace_records);
+        let options = DeviceOptions {
+            trace_records: args.trace_records,
+            no_metrics: args.no_metrics,
+        };
+        return serve(directory, options);
     }
     let cpus = Cpus::new()?;
     run_on(cpus.driver)?;
     println!("{cpus}; medians, and the middle half of the values");
     let figures = match args.only.as_deref() {
-        // By name only: it takes two devices.
-        Some("sight") => sight::measure(cpus, if args.quick { 20 } else { 60 }, 200)?,
+        // By name only: it takes several devices.
+        Some("sight") => sight::measure(cpus, args.quick)?,
         Some("scenario") => scenario::measure(cpus, if args.quick { 20 } else { 60 }, 200)?,
         _ => measure(
             &args,

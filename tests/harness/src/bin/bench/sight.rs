@@ -1,118 +1,134 @@
-//! What observation costs: the message rate with a trace and without one, on two devices in turns; and with and without requests
-//! for the metrics, on one device in turns.
+//! What observation costs: the message rate of devices that record nothing, count for the metrics only, or keep the usual trace, in
+//! turns; and of a device whose metrics are read each second, in turns with the same device unread.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use faultline_harness::testbed::LONG;
 
 use super::{BULK_DEPTH, Bench, Cpus, DeviceOptions, Figure, median, median_ratio};
 
-const WITHOUT: &str = "rate without a trace";
+/// Rounds of a measurement: some 80 ms.
+const ROUNDS: usize = 200;
+const OFF: &str = "rate with nothing recorded";
 const UNREAD: &str = "rate while no metrics are read";
-/// Rounds of a measurement in which the metrics are read once. They take about this part of a second.
-const ROUNDS: usize = 250;
+/// Length of a measurement of reading, and time between two requests in it.
+const LONG_ROUND: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// Measures both.
-pub(crate) fn measure(cpus: Cpus, pairs: usize, rounds: usize) -> anyhow::Result<Vec<Figure>> {
-    let mut figures = trace(cpus, pairs, rounds)?;
-    figures.extend(metrics(cpus, pairs)?);
+pub(crate) fn measure(cpus: Cpus, quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = recording(cpus, if quick { 20 } else { 60 })?;
+    figures.extend(reading(cpus, if quick { 4 } else { 12 })?);
     Ok(figures)
 }
 
-/// Measures pairs of rounds, one on a device that keeps no trace and one on a device that does.
-fn trace(cpus: Cpus, pairs: usize, rounds: usize) -> anyhow::Result<Vec<Figure>> {
-    let device = |trace_records| Bench::new(cpus, &DeviceOptions { trace_records });
-    let mut off = device(Some(0))?;
-    off.device.stop();
-    let mut on = device(None)?;
-    on.rate(rounds)?;
-    on.device.stop();
-    let (mut without, mut with) = (vec![], vec![]);
-    for pair in 0..pairs {
-        // Neither is always the first.
-        for first in [pair % 2 == 0, pair % 2 != 0] {
-            let (bench, rates) = match first {
-                true => (&mut off, &mut without),
-                false => (&mut on, &mut with),
-            };
+/// Measures turns of rounds, one on each device. Two devices record nothing: their difference is what the measurement itself does.
+fn recording(cpus: Cpus, turns: usize) -> anyhow::Result<Vec<Figure>> {
+    let off = DeviceOptions {
+        trace_records: Some(0),
+        no_metrics: true,
+    };
+    let counting = DeviceOptions {
+        no_metrics: false,
+        ..off
+    };
+    let mut devices = Vec::new();
+    for options in [off, off, counting, DeviceOptions::default()] {
+        let mut bench = Bench::new(cpus, &options)?;
+        bench.rate(ROUNDS)?;
+        bench.device.stop();
+        devices.push((bench, Vec::new()));
+    }
+    let count = devices.len();
+    for turn in 0..turns {
+        // None is always the first, and none always follows the same one.
+        let step = if turn % 2 == 0 { 1 } else { count - 1 };
+        for place in 0..count {
+            let next = devices.get_mut((turn + place * step) % count);
+            let (bench, rates) = next.context("no device")?;
             bench.device.go_on();
-            bench.rate(rounds / 10)?;
-            rates.push(bench.rate(rounds)?);
+            bench.rate(ROUNDS / 10)?;
+            rates.push(bench.rate(ROUNDS)?);
             bench.device.stop();
         }
     }
-    off.device.go_on();
-    on.device.go_on();
+    let rates: Vec<Vec<f64>> = devices
+        .into_iter()
+        .map(|(bench, rates)| {
+            bench.device.go_on();
+            rates
+        })
+        .collect();
+    let [off, again, counting, tracing] = &rates[..] else {
+        anyhow::bail!("not four devices");
+    };
+    let figure = |name: &str, rates: &[f64]| {
+        Figure::median(name, rates, 1e-6, "M/s").against(OFF, median_ratio(rates, off))
+    };
     Ok(vec![
-        Figure::median(WITHOUT, &without, 1e-6, "M/s"),
-        Figure::median(
-            "rate with the trace that is always kept",
-            &with,
-            1e-6,
-            "M/s",
-        )
-        .against(WITHOUT, median_ratio(&with, &without))
-        .at_least(0.97),
+        Figure::median(OFF, off, 1e-6, "M/s"),
+        figure("the same on another device", again),
+        figure("rate with counts for the metrics", counting),
+        figure("rate with the trace that is always kept", tracing).at_least(0.97),
     ])
 }
 
-/// Measures pairs on a device, with a request for the metrics and without. Means, since a median of rounds would hide the round
-/// that the request delays.
-fn metrics(cpus: Cpus, pairs: usize) -> anyhow::Result<Vec<Figure>> {
+/// Measures pairs on a device, with a request for the metrics each second and without. Means over the time, since a median of
+/// short rounds would hide those that the requests delay.
+fn reading(cpus: Cpus, pairs: usize) -> anyhow::Result<Vec<Figure>> {
     let mut bench = Bench::new(cpus, &DeviceOptions::default())?;
     let socket = bench.device.control();
     bench.rate(ROUNDS)?;
     read_metrics(&socket)?;
-    let (mut without, mut with, mut lost, mut requests) = (vec![], vec![], vec![], vec![]);
+    let (mut without, mut with, mut requests) = (vec![], vec![], vec![]);
     for pair in 0..pairs {
-        let mut times = [0.0; 2];
         for reads in [pair % 2 == 0, pair % 2 != 0] {
-            let (seconds, request) = std::thread::scope(|scope| {
-                let start = Instant::now();
-                let request = reads.then(|| scope.spawn(|| read_metrics(&socket)));
-                bench.rate(ROUNDS)?;
-                let seconds = start.elapsed().as_secs_f64();
-                // Else a part of its cost is not in the rate.
-                let is_late = request
-                    .as_ref()
-                    .is_some_and(|request| !request.is_finished());
-                ensure!(!is_late, "a request for the metrics took {seconds:.3} s");
-                let request = request.map(|request| request.join());
-                anyhow::Ok((seconds, request))
-            })?;
-            let rate = (ROUNDS << BULK_DEPTH) as f64 / seconds;
-            match request {
-                Some(request) => {
-                    requests.push(request.ok().context("the reader has panicked")??);
-                    with.push(rate);
-                }
-                None => without.push(rate),
-            }
-            times[usize::from(reads)] = seconds;
+            let (rate, times) = long_round(&mut bench, reads.then_some(&*socket))?;
+            requests.extend(times);
+            if reads { &mut with } else { &mut without }.push(rate);
         }
-        // Seconds that one request takes from the traffic; with one each second, the part of the rate.
-        let [unread, read] = times;
-        lost.push(read - unread);
     }
+    let ratios: Vec<f64> = with.iter().zip(&without).map(|(w, u)| w / u).collect();
     Ok(vec![
         Figure::median(UNREAD, &without, 1e-6, "M/s"),
-        Figure::median("rate while they are read every 0.1 s", &with, 1e-6, "M/s")
-            .against(UNREAD, median_ratio(&with, &without)),
+        Figure::median("rate while they are read each second", &with, 1e-6, "M/s")
+            .against(UNREAD, median(&ratios))
+            .at_least(0.99),
         Figure::median("a request for the metrics", &requests, 1e3, "ms"),
-        Figure {
-            middle_half: None,
-            ..Figure::plain(
-                "cost of one request each second",
-                100.0 * median(&lost),
-                "%",
-            )
-        }
-        .at_most(1.0),
     ])
+}
+
+/// The mean rate of a long round, and how long each request for the metrics took, if `socket` is read.
+fn long_round(bench: &mut Bench, socket: Option<&Path>) -> anyhow::Result<(f64, Vec<f64>)> {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let reader = socket.map(|socket| scope.spawn(move || read_each_second(socket, start)));
+        let mut rounds = 0;
+        while start.elapsed() < LONG_ROUND {
+            bench.rate(ROUNDS / 10)?;
+            rounds += ROUNDS / 10;
+        }
+        let rate = (rounds << BULK_DEPTH) as f64 / start.elapsed().as_secs_f64();
+        let times = reader.map(|reader| reader.join().ok().context("the reader has panicked"));
+        let times = times.transpose()?.transpose()?;
+        Ok((rate, times.unwrap_or_default()))
+    })
+}
+
+/// Reads the metrics in the middle of each second of a round.
+fn read_each_second(socket: &Path, start: Instant) -> anyhow::Result<Vec<f64>> {
+    let mut times = Vec::new();
+    let mut next = PERIOD / 2;
+    while next < LONG_ROUND {
+        std::thread::sleep(next.saturating_sub(start.elapsed()));
+        times.push(read_metrics(socket)?);
+        next += PERIOD;
+    }
+    Ok(times)
 }
 
 /// Reads the metrics as Prometheus does; how long that took.

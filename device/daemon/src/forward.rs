@@ -1,0 +1,86 @@
+//! Frames between the NICs of the engine.
+
+use faultline_nic::{Instant, TxFrame};
+use faultline_ports::{PortId, Route};
+use faultline_telemetry::{Direction, FrameEvent};
+
+use crate::engine::Engine;
+use crate::port::{NicPort, number};
+
+impl Engine {
+    /// Delivers a frame to its destinations by reference: each receiver copies the payload during the call. Returns the
+    /// work of the receivers.
+    pub(crate) fn forward(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> u64 {
+        let is_dropped =
+            |port: &mut NicPort| port.drops_as_down(frame) || port.link.drops(Direction::Tx, frame);
+        let is_dropped = self.ports.get_mut(from).is_none_or(is_dropped)
+            || self.scenario.is_some() && self.rules_take_sent(from, now, frame);
+        let route = match is_dropped {
+            true => None,
+            false => Some(self.switch.forward(from, frame.src(), frame.dst())),
+        };
+        let sender = self
+            .ports
+            .get(from)
+            .map_or(0, |port| port.nic.last_sender());
+        let seen = self.recorder.frame(sender, frame);
+        let mut taken_by = FrameEvent::NOBODY;
+        let work = match route {
+            None => 0,
+            Some(Route::To(to)) => {
+                let work = self.deliver(from, to, now, frame, seen);
+                if work.is_some() {
+                    taken_by = number(to);
+                }
+                work.unwrap_or_default()
+            }
+            Some(Route::Flood) => (0..self.ports.len())
+                .filter(|to| *to != from)
+                .filter_map(|to| self.deliver(from, to, now, frame, seen))
+                .sum(),
+            Some(Route::Forged) => {
+                if let Some(port) = self.ports.get_mut(from) {
+                    port.refuse_source(frame.src());
+                }
+                0
+            }
+        };
+        if let Some(seen) = seen {
+            let sent = FrameEvent {
+                to: taken_by,
+                ..seen
+            };
+            self.recorder.sent(now, number(from), sent);
+        }
+        work
+    }
+
+    /// Delivers a frame to a NIC. Returns the NIC's work; `None` if it does not get the frame. `seen`: what is recorded of it.
+    fn deliver(
+        &mut self,
+        from: PortId,
+        to: PortId,
+        now: Instant,
+        frame: &TxFrame,
+        seen: Option<FrameEvent>,
+    ) -> Option<u64> {
+        let is_dropped = |port: &mut NicPort| {
+            !port.nic.accepts(frame.dst())
+                || port.drops_as_down(frame)
+                || port.link.drops(Direction::Rx, frame)
+        };
+        if self.ports.get_mut(to).is_none_or(is_dropped)
+            || self.scenario.is_some() && self.rules_take_received(from, to, now, frame)
+        {
+            return None;
+        }
+        let (sender, ram) = (self.rams.get(from)?, self.rams.get(to)?);
+        let port = self.ports.get_mut(to)?;
+        if let Some(seen) = &seen {
+            self.recorder.received(number(to), seen);
+        }
+        let before = port.nic.work();
+        port.nic.receive(now, ram, frame, sender);
+        Some(port.nic.work() - before)
+    }
+}
