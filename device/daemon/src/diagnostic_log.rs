@@ -445,6 +445,46 @@ fn describe(diagnostic: &Diagnostic) -> String {
                 "a {which} work request has failed: qpn={qpn} status={status} vendor_err={vendor}"
             )
         }
+        Diagnostic::FaultRaised { .. }
+        | Diagnostic::FaultFailed { .. }
+        | Diagnostic::FaultExpired { .. }
+        | Diagnostic::FaultCancelled { .. } => describe_fault(diagnostic),
+        Diagnostic::StallTimedOut { qpn } => {
+            format!("the ingress was stopped for too long, its first packet is dropped: qpn={qpn}")
+        }
+        Diagnostic::RetriesExhausted { qpn, psn, rnr } => {
+            let which = if rnr { "RNR retries" } else { "retries" };
+            format!("the {which} are used up: qpn={qpn} psn={psn}")
+        }
+        Diagnostic::KeyRefused { qpn, key, va, by } => {
+            format!(
+                "a memory key does not allow an access: qpn={qpn} key={key:#x} va={va:#x} use={by:?}"
+            )
+        }
+        Diagnostic::RequestRefused { qpn, psn, nak } => {
+            format!("a request was refused: qpn={qpn} psn={psn} nak={nak}")
+        }
+        Diagnostic::Overrun { queue, object } => {
+            format!("a queue has overrun: queue={queue:?} object={object}")
+        }
+        Diagnostic::Injected {
+            id,
+            point,
+            qpn,
+            object,
+        } => {
+            format!("an injection had an effect: id={id} point={point:?} qpn={qpn} object={object}")
+        }
+        Diagnostic::DoorbellRefused { page, object } => {
+            format!("a doorbell was refused: page={page} object={object}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// The fields of a page fault as text.
+fn describe_fault(diagnostic: &Diagnostic) -> String {
+    match *diagnostic {
         Diagnostic::FaultRaised {
             token,
             qpn,
@@ -485,35 +525,6 @@ fn describe(diagnostic: &Diagnostic) -> String {
         } => format!(
             "a page fault has ended with its region: token={token:#x} qpn={qpn} key={key:#x} va={va:#x}"
         ),
-        Diagnostic::StallTimedOut { qpn } => {
-            format!("the ingress was stopped for too long, its first packet is dropped: qpn={qpn}")
-        }
-        Diagnostic::RetriesExhausted { qpn, psn, rnr } => {
-            let which = if rnr { "RNR retries" } else { "retries" };
-            format!("the {which} are used up: qpn={qpn} psn={psn}")
-        }
-        Diagnostic::KeyRefused { qpn, key, va, by } => {
-            format!(
-                "a memory key does not allow an access: qpn={qpn} key={key:#x} va={va:#x} use={by:?}"
-            )
-        }
-        Diagnostic::RequestRefused { qpn, psn, nak } => {
-            format!("a request was refused: qpn={qpn} psn={psn} nak={nak}")
-        }
-        Diagnostic::Overrun { queue, object } => {
-            format!("a queue has overrun: queue={queue:?} object={object}")
-        }
-        Diagnostic::Injected {
-            id,
-            point,
-            qpn,
-            object,
-        } => {
-            format!("an injection had an effect: id={id} point={point:?} qpn={qpn} object={object}")
-        }
-        Diagnostic::DoorbellRefused { page, object } => {
-            format!("a doorbell was refused: page={page} object={object}")
-        }
         other => format!("{other:?}"),
     }
 }

@@ -129,10 +129,10 @@ mod tests {
         let five = Duration::from_secs(5);
         let limit = Storm::RnrSent.limit(five);
         assert_eq!(limit, 1000);
-        let mut review = |seconds: u64, naks: u64| {
-            (0..naks).for_each(|n| repeated.count(Storm::RnrSent, n as u32));
+        let mut review = |seconds: u64, naks: u32| {
+            (0..naks).for_each(|n| repeated.count(Storm::RnrSent, n));
             let (count, qpn) = repeated.get(Storm::RnrSent);
-            assert!(naks == 0 || u64::from(qpn) == naks - 1);
+            assert!(naks == 0 || qpn == naks - 1);
             watch.review(start + Duration::from_secs(seconds), count, limit)
         };
         assert_eq!(review(5, 999), None);

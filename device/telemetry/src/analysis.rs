@@ -311,18 +311,14 @@ impl Builder {
                 }
             }
             Diagnostic::RnrNakReceived { qpn, psn, delay } => {
-                let queue_pair = (nic, qpn);
-                let number = self.analysis.waits.len();
-                self.analysis.waits.push(RnrWait {
-                    queue_pair,
+                let wait = RnrWait {
+                    queue_pair: (nic, qpn),
                     psn,
                     received: at,
                     delay,
                     ended: None,
-                });
-                let since = self.nics.entry(nic).or_default();
-                since.waiting.insert(qpn, number);
-                self.analysis.wait_of.insert(index, number);
+                };
+                self.add_wait(index, wait);
             }
             Diagnostic::Reset => {
                 let since = self.nics.remove(&nic).unwrap_or_default();
@@ -334,6 +330,15 @@ impl Builder {
             }
             _ => {}
         }
+    }
+
+    fn add_wait(&mut self, index: usize, wait: RnrWait) {
+        let number = self.analysis.waits.len();
+        let (nic, qpn) = wait.queue_pair;
+        self.analysis.waits.push(wait);
+        let since = self.nics.entry(nic).or_default();
+        since.waiting.insert(qpn, number);
+        self.analysis.wait_of.insert(index, number);
     }
 
     /// A request that ends the wait after an RNR NAK.

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::injection::point::Point;
-use crate::qp::State;
+use crate::qp::{State, StateCause};
 use crate::time::{Instant, Nanos};
 
 /// Diagnostics that are kept for the caller.
@@ -57,26 +57,6 @@ pub enum KeyUse {
     Local,
     /// As the remote key of a packet.
     Remote,
-}
-
-/// Why a queue pair has changed its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum StateCause {
-    /// A command of the driver.
-    Command,
-    /// A work request of the send queue has failed with this status (`enum ib_wc_status`).
-    SendFailed {
-        /// The status.
-        status: u8,
-    },
-    /// An error for which there is this asynchronous event (`faultline_abi::event`).
-    Event {
-        /// Kind of the event.
-        event: u8,
-    },
-    /// A completion in error says why.
-    Completion,
 }
 
 /// Durations that the driver reports for a fault, in nanoseconds of the guest's clock. All zero if it reports none.

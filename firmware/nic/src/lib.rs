@@ -79,7 +79,7 @@ pub use crate::config::{Limits, NicConfig, Pitfalls};
 pub use crate::counters::Counters;
 pub use crate::device_memory::DEVICE_MEMORY;
 pub use crate::diagnostic::{
-    CommandQueue, Diagnostic, DriverTimes, KeyUse, OverrunQueue, RetryCause, StateCause,
+    CommandQueue, Diagnostic, DriverTimes, KeyUse, OverrunQueue, RetryCause,
 };
 pub use crate::dma::{Dma, DmaError, Persist};
 pub use crate::frame::{FrameKind, TxFrame};
@@ -87,7 +87,7 @@ pub use crate::injection::{Fact, Filter, Injection, InjectionError, InjectionUse
 pub use crate::latency::Latency;
 pub use crate::nic::{Nic, ObjectCounts, Remains};
 pub use crate::payload::Payload;
-pub use crate::qp::{FaultPolicy, QpType, State, StateCounts};
+pub use crate::qp::{FaultPolicy, QpType, State, StateCause, StateCounts};
 pub use crate::segments::{Segment, Segments};
 pub use crate::time::{Instant, Nanos};
 pub use crate::work::{TURN as TURN_WORK, count_steps, steps};

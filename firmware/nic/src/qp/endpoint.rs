@@ -11,10 +11,10 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
 use super::fault_policy::FaultPolicy;
-use super::types::{Failure, QpConfig, State};
+use super::types::{Failure, QpConfig, State, StateCause};
 use crate::context::Context;
 use crate::counters::{CounterSet, Traffic};
-use crate::diagnostic::{Diagnostic, StateCause};
+use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::fault::{FaultSource, WaitKind};
 use crate::mkey::KeyUser;

@@ -31,7 +31,7 @@ use faultline_wire::packet::RoceHeader;
 use crate::budget::{Budget, Held};
 use crate::context::Context;
 use crate::core::Core;
-use crate::diagnostic::{Diagnostic, KeyUse, StateCause};
+use crate::diagnostic::{Diagnostic, KeyUse};
 use crate::dma::Dma;
 use crate::fault::Call;
 use crate::frame::{Frame, TxFrame, packet_of_run};
@@ -51,7 +51,7 @@ use responder::{Arrival, Received, Responder};
 pub use state_counts::StateCounts;
 pub(crate) use types::QpConfig;
 use types::{Failure, Fatal};
-pub use types::{Psns, QpType, State};
+pub use types::{Psns, QpType, State, StateCause};
 pub(crate) use work_queue::WorkQueue;
 use work_request::{DeviceRequest, SendWr};
 

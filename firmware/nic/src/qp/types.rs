@@ -5,7 +5,6 @@ use faultline_abi::qp as abi;
 use faultline_wire::Psn;
 use faultline_wire::opcode::Service;
 
-use crate::diagnostic::StateCause;
 use crate::mkey::{Absent, Miss};
 use crate::payload::CopyError;
 
@@ -67,6 +66,26 @@ impl QpType {
     pub fn is_connected(self) -> bool {
         self.is_reliable() || self == Self::Uc
     }
+}
+
+/// Why a queue pair has changed its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum StateCause {
+    /// A command of the driver.
+    Command,
+    /// A work request of the send queue has failed with this status (`enum ib_wc_status`).
+    SendFailed {
+        /// The status.
+        status: u8,
+    },
+    /// An error for which there is this asynchronous event (`faultline_abi::event`).
+    Event {
+        /// Kind of the event.
+        event: u8,
+    },
+    /// A completion in error says why.
+    Completion,
 }
 
 /// State of a QP (IBTA 10.3.1).
