@@ -2,7 +2,6 @@
 
 #![cfg(test)]
 
-#[allow(dead_code)]
 mod observed;
 
 use std::path::PathBuf;

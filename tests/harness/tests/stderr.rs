@@ -16,7 +16,6 @@ use faultline_harness::{Nic, QpType, Rng, SendWr};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tempfile::TempDir;
 
-#[allow(dead_code)]
 mod observed;
 
 /// Directory of the sockets: this test program is the served process then.
