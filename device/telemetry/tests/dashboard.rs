@@ -106,10 +106,11 @@ fn each_query_names_metrics_and_labels_that_exist() {
             for label in grouped.chain(shown) {
                 assert!(labels.contains(label), "{title}: no label {label}");
             }
-            // All panels of NICs obey the selection.
-            let engine = query.contains("faultline_engine_");
+            // All panels of NICs obey the selection. The log is that of the process.
+            let process = ["faultline_engine_", "faultline_log_lines_lost_"];
+            let process = process.iter().any(|metric| query.contains(metric));
             assert!(
-                engine || query.contains("nic=~\"$nic\""),
+                process || query.contains("nic=~\"$nic\""),
                 "{title}: {query}"
             );
         }
