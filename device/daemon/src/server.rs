@@ -109,7 +109,6 @@ impl Server {
             let _nic = nic_span(&nic.name).entered();
             tracing::info!(%mac, "serving on {}", nic.socket.display());
         }
-        let names: Vec<String> = config.nics.iter().map(|nic| nic.name.clone()).collect();
         let log = engine.take_log_reader();
         let control = ControlServer::new(config, handle.clone())?;
         let (end, ends) = unbounded_channel();

@@ -183,6 +183,7 @@ fn injected(id: u32, qpn: u32, point: u64) -> Diagnostic {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm for each kind")]
 fn diagnostic(kind: u8, a: u64, b: u64, c: u64) -> Diagnostic {
     let states = [State::Reset, State::Init, State::Rts, State::Err];
     let state = |n: u64| states[n as usize % states.len()];

@@ -76,11 +76,6 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// Completions written and read, for an operator, and true if it has overrun.
-    pub(crate) fn progress(&self) -> (u32, u32, bool) {
-        (self.producer, self.consumer, self.failed)
-    }
-
     /// An empty queue.
     pub(crate) fn new(ring: Ring, uctx: u32, eqn: u32) -> Self {
         Self {

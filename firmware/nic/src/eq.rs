@@ -48,16 +48,6 @@ pub(crate) struct Eq {
 const MAX_OVERFLOW: usize = 1 << 16;
 
 impl Eq {
-    /// Events written and read, for an operator, and true if it is armed.
-    pub(crate) fn progress(&self) -> (u32, u32, bool) {
-        (self.producer, self.consumer, self.armed)
-    }
-
-    /// Events that wait for room.
-    pub(crate) fn waiting_events(&self) -> usize {
-        self.waiting.len().saturating_add(self.overflow.len())
-    }
-
     /// An empty queue, not armed.
     pub(crate) fn new(ring: Ring, vector: u16) -> Self {
         Self {

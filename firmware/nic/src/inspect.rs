@@ -98,42 +98,6 @@ pub struct RegionInfo {
     pub table_bytes: u64,
 }
 
-/// A completion queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct CompletionQueueInfo {
-    /// Number.
-    pub cqn: u32,
-    /// User context; 0: the kernel.
-    pub context: u32,
-    /// Event queue of its completion events.
-    pub eqn: u32,
-    /// Completions written since its creation, modulo 2^32.
-    pub written: u32,
-    /// Completions that software had read when the device last looked, in the same way.
-    pub read: u32,
-    /// It has overrun.
-    pub failed: bool,
-}
-
-/// An event queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct EventQueueInfo {
-    /// Number.
-    pub eqn: u32,
-    /// MSI-X vector.
-    pub vector: u16,
-    /// Events written since its creation, modulo 2^32.
-    pub written: u32,
-    /// Events that software had read when the device last looked, in the same way.
-    pub read: u32,
-    /// The next event causes an interrupt.
-    pub armed: bool,
-    /// Events that wait for room.
-    pub waiting: usize,
-}
-
 /// A fault that the driver has not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -213,36 +177,6 @@ impl Nic {
             Queue::Pair(qp) => Some(qp.psns()),
             Queue::Work(_) | Queue::Rss(_) => None,
         }
-    }
-
-    /// At most `limit` completion queues, from place `from` of the table on.
-    pub fn completion_queues(&self, from: u32, limit: usize) -> Listing<CompletionQueueInfo> {
-        listing(self.core.cqs.places(from), limit, |cqn, cq| {
-            let (written, read, failed) = cq.progress();
-            CompletionQueueInfo {
-                cqn,
-                context: cq.uctx,
-                eqn: cq.eqn,
-                written,
-                read,
-                failed,
-            }
-        })
-    }
-
-    /// At most `limit` event queues, from place `from` of the table on.
-    pub fn event_queues(&self, from: u32, limit: usize) -> Listing<EventQueueInfo> {
-        listing(self.core.eqs.places(from), limit, |eqn, eq| {
-            let (written, read, armed) = eq.progress();
-            EventQueueInfo {
-                eqn,
-                vector: eq.vector,
-                written,
-                read,
-                armed,
-                waiting: eq.waiting_events(),
-            }
-        })
     }
 
     /// The memory key with this number.

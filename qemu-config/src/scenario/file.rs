@@ -83,21 +83,6 @@ impl Request {
         }
     }
 
-    /// The profile of the NICs that the file names: a name, or the absolute path of a file.
-    pub fn profile(&self) -> Result<Option<String>> {
-        let Some(named) = read(&self.file)?.profile else {
-            return Ok(None);
-        };
-        // As `faultline serve` has it.
-        if !named.contains('/') && !named.ends_with(".toml") {
-            return Ok(Some(named));
-        }
-        let folder = self.file.parent().unwrap_or(Path::new(""));
-        let path = folder.join(named);
-        let path = fs::canonicalize(&path).with_context(|| format!("{}", path.display()))?;
-        Ok(Some(path.display().to_string()))
-    }
-
     /// What runs in the guests. A program on the command line has no arguments and must succeed, unless the file says otherwise.
     pub fn programs(&self) -> Result<Programs> {
         let scenario = read(&self.file)?;
@@ -185,19 +170,14 @@ mod tests {
 
     #[test]
     fn a_profile_is_a_name_or_a_file_beside_the_scenario() {
-        let profile = |text| {
-            let (dir, request) = request(text);
-            (request.profile().map_err(|error| error.to_string()), dir)
+        let profile = |text: &str| {
+            let (dir, request) = request(&format!("{text}\n[guests]\nscript = \"run.sh\""));
+            (request.programs().unwrap().nic_profile, dir)
         };
-        assert_eq!(profile("title = \"none\"").0, Ok(None));
-        let named = profile("profile = \"ideal\"").0;
-        assert_eq!(named, Ok(Some("ideal".to_owned())));
-        // Any file that exists.
+        assert_eq!(profile("title = \"none\"").0, None);
+        assert_eq!(profile("profile = \"ideal\"").0, Some("ideal".to_owned()));
         let (found, dir) = profile("profile = \"a.toml\"");
-        let path = fs::canonicalize(dir.path()).unwrap().join("a.toml");
-        assert_eq!(found, Ok(Some(path.display().to_string())));
-        let error = profile("profile = \"./absent.toml\"").0.unwrap_err();
-        assert!(error.ends_with("./absent.toml"), "{error}");
+        assert_eq!(found, Some(dir.path().join("a.toml").display().to_string()));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-pub use self::file::Request;
+pub use self::file::{Programs, Request};
 pub use self::play::{Played, play};
 use crate::cluster::{Cluster, Nic, Plan};
 use crate::command::say;
@@ -29,23 +29,12 @@ pub fn run(
         "a scenario needs two guests with the NIC of this project: leave out --guests and --nic"
     );
     let programs = request.programs()?;
-    let plan = &Plan {
-        nic_profile: programs.nic_profile.clone(),
-        ..plan.clone()
-    };
+    let plan = &with_profile(plan, &programs).unwrap_or_else(|| plan.clone());
     let dir = workspace.new_run("scenario")?;
-    let plan = match (with_profile(plan, request, &dir)?, &plan.config) {
-        (Some(plan), None) => plan,
-        (Some(_), Some(_)) => {
-            say("the configuration file replaces the scenario's profile");
-            plan.clone()
-        }
-        (None, _) => plan.clone(),
-    };
     let program = emulator::build(workspace, plan.profile)?;
     check(&program, request, plan, &dir)?;
     say(format!("logs and artefacts: {}", workspace.shown(&dir)));
-    let cluster = Cluster::boot(workspace, &plan, &dir)?;
+    let cluster = Cluster::boot(workspace, plan, &dir)?;
     let mut played = play(&cluster, &program, request, &programs, &|line| {
         println!("{line}");
     })?;
@@ -59,18 +48,12 @@ pub fn run(
     Ok(played.passed())
 }
 
-/// The plan with the profile that the scenario names, in a configuration file that is written to `dir`. `None`: it names none.
-pub fn with_profile(plan: &Plan, request: &Request, dir: &Path) -> Result<Option<Plan>> {
-    let Some(profile) = request.profile()? else {
-        return Ok(None);
-    };
-    let path = dir.join("profile.toml");
-    let text = format!("[defaults]\nprofile = {}\n", toml::Value::String(profile));
-    std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-    Ok(Some(Plan {
-        config: Some(path),
+/// The plan with the profile that the scenario names. `None`: it names none.
+pub fn with_profile(plan: &Plan, programs: &Programs) -> Option<Plan> {
+    programs.nic_profile.as_ref().map(|profile| Plan {
+        nic_profile: Some(profile.clone()),
         ..plan.clone()
-    }))
+    })
 }
 
 /// Reads the scenario with an emulator that has no guests, so that a mistake in the file is found before guests boot.

@@ -98,7 +98,7 @@ fn in_guests(watched: &Watched<'_>) -> Result<()> {
     let file = watched.workspace.root().join(FOLDER);
     let file = file.join(watched.name).with_extension("toml");
     let request = Request::of_file(file);
-    let Some(plan) = with_profile(watched.plan, &request, &watched.logs)? else {
+    let Some(plan) = with_profile(watched.plan, &request.programs()?) else {
         return in_pair(watched, &request);
     };
     // Its NICs have a profile of their own, and so it has guests of its own.

@@ -253,7 +253,7 @@ pub fn drain_doorbells(node: &Node) {
     }
 }
 
-/// A sender of numbered frames, on a thread. It pauses while [`Stream::WINDOW`] frames have not been received.
+/// A sender of numbered frames, on a thread. It pauses while `Stream::WINDOW` frames have not been received.
 #[derive(Debug)]
 pub struct Stream {
     /// Numbers that have been given to frames so far. The frame may not have been posted.

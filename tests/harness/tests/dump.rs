@@ -90,10 +90,7 @@ fn a_dump_has_each_object_and_no_secret() {
     let ud = a.qp(QpType::Ud).unwrap();
     ud.open_datagrams(QKEY).unwrap();
     let ah = a.pd.ah(&b.nic).unwrap();
-    let group = Mcast {
-        gid: GROUP,
-        ..Mcast::default()
-    };
+    let group = Mcast { gid: GROUP };
     a.nic
         .admin(admin::ATTACH_MCAST, ud.number(), &group)
         .unwrap();

@@ -157,6 +157,7 @@ fn view(engine: &Engine) -> Option<ScenarioView> {
             ended: true,
             rules: fired.iter().map(RuleView::from).collect(),
             problems: stopped.verdict.problems.clone(),
+            tasks: Vec::new(),
         });
     }
     let running = engine.scenario.as_ref()?;

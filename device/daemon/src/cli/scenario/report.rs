@@ -230,25 +230,13 @@ pub(super) fn dump(index: usize, nic: &mut Nic) -> Value {
             "waiters": fault.waiters, "qpn": fault.qpn,
         })
     });
-    let completion_queues = items(nic, Nic::completion_queues).into_iter().map(|cq| {
-        json!({
-            "cqn": cq.cqn, "context": cq.context, "eqn": cq.eqn, "written": cq.written,
-            "read": cq.read, "failed": cq.failed,
-        })
-    });
-    let event_queues = items(nic, Nic::event_queues).into_iter().map(|eq| {
-        json!({
-            "eqn": eq.eqn, "vector": eq.vector, "written": eq.written, "read": eq.read,
-            "armed": eq.armed, "waiting": eq.waiting,
-        })
-    });
     json!({
         "nic": format!("nic{index}"),
         "queue_pairs": all_of::<_, QueuePairView>(nic, Nic::queue_pairs),
         "regions": all_of::<_, RegionView>(nic, Nic::regions),
         "contexts": all_of::<_, ContextView>(nic, Nic::contexts),
-        "completion_queues": completion_queues.collect::<Vec<_>>(),
-        "event_queues": event_queues.collect::<Vec<_>>(),
+        "completion_queues": items(nic, Nic::completion_queues),
+        "event_queues": items(nic, Nic::event_queues),
         "faults": faults.collect::<Vec<_>>(),
         "counters": counters,
     })
