@@ -80,13 +80,14 @@ fn ideal_serves_faults_in_microseconds() {
 
 #[test]
 fn connectx_like_waits_for_its_rnr_timer_and_has_the_known_defects() {
-    // Timer 14 is 1.28 ms (IBTA table 45); the profile's requester waits 3.5 times as long.
+    // The driver takes 220 us. Then the requester waits for 3.5 times its RNR timer, which the responder chooses from the time
+    // that faults take.
     let text = format!("{FAULTS}min_rnr_timer = 14\n");
     let (least, most) = latencies(&run(Some("connectx-like"), &text));
     let (_, without) = latencies(&run(None, &text));
-    assert!(without < MILLISECOND, "{without}");
+    assert!(without < 300 * MICROSECOND, "{without}");
     assert!(least > 2 * MICROSECOND, "{least}");
-    assert!(most > MILLISECOND, "{most}");
+    assert!((700 * MICROSECOND..MILLISECOND).contains(&most), "{most}");
     // Requests that are posted while the queue pair waits are lost until the ACK timeout.
     let dammed = text.replace("depth = 1", "depth = 4\ngap = \"200us\"");
     let outcome = run(Some("connectx-like"), &dammed);

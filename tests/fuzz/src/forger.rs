@@ -250,6 +250,8 @@ impl Honest {
 pub fn forger(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(3, 1);
+    // Drivers and peers that break the rules make NICs break them.
+    world.permit(&faultline_simulator::Rule::ALL);
     world.persist_slowly(1);
     let mut victim = Victim::new(&mut world);
     let mut honest = Honest::new(&mut world);
