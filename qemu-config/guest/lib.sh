@@ -56,8 +56,8 @@ lab_gid_index() {
 	done
 }
 
-# An address that takes the place of this guest's in the table of GIDs.
-LAB_PLACEHOLDER=169.254.77.77
+# First octets of addresses that take the place of this guest's in the table of GIDs.
+LAB_PLACEHOLDER=169.254.77
 
 # Whether the GID of this guest's IPv4 address exists, at another index than the given one.
 lab_gid_is_elsewhere() {
@@ -67,20 +67,17 @@ lab_gid_is_elsewhere() {
 }
 
 # Moves the GID of this guest's IPv4 address to another index, as when an interface gets its addresses in another order. A
-# placeholder takes the entry that becomes free, or gives it back. Each move is a line of /run/lab.gid_moves.
+# further address takes the entry that becomes free, so each move leads to an entry that the GID has not had. Each move is a line of
+# /run/lab.gid_moves.
 lab_move_gid() {
-	local old cidr
+	local old cidr moves
 	old=$(lab_gid_index)
 	cidr=$(ip -4 -o address show dev "$NETDEV" | grep -o "$MY_IP/[0-9]*") || return
-	if ip -4 -o address show dev "$NETDEV" | grep -q "$LAB_PLACEHOLDER"; then
-		ip address delete "$cidr" dev "$NETDEV" &&
-			ip address delete "$LAB_PLACEHOLDER/32" dev "$NETDEV" &&
-			ip address add "$cidr" dev "$NETDEV" || return
-	else
-		ip address delete "$cidr" dev "$NETDEV" &&
-			ip address add "$LAB_PLACEHOLDER/32" dev "$NETDEV" &&
-			ip address add "$cidr" dev "$NETDEV" || return
-	fi
+	moves=0
+	[ ! -e /run/lab.gid_moves ] || moves=$(wc -l </run/lab.gid_moves)
+	ip address delete "$cidr" dev "$NETDEV" &&
+		ip address add "$LAB_PLACEHOLDER.$((moves + 1))/32" dev "$NETDEV" &&
+		ip address add "$cidr" dev "$NETDEV" || return
 	lab_until 20 lab_gid_is_elsewhere "$old" && echo "$old $(lab_gid_index)" >>/run/lab.gid_moves
 }
 
@@ -91,7 +88,8 @@ lab_restore_gid() {
 
 lab_gid_is_restored() {
 	local cidr
-	ip address delete "$LAB_PLACEHOLDER/32" dev "$NETDEV" 2>/dev/null
+	ip -4 -o address show dev "$NETDEV" | grep -o "$LAB_PLACEHOLDER\.[0-9]*/32" |
+		xargs -r -n 1 ip address delete dev "$NETDEV"
 	[ "$(lab_gid_index)" != "$GID_INDEX" ] || return 0
 	cidr=$(ip -4 -o address show dev "$NETDEV" | grep -o "$MY_IP/[0-9]*") || return
 	ip address delete "$cidr" dev "$NETDEV"

@@ -144,7 +144,8 @@ static struct counters counters_of(const struct ibv_mr *mr)
 }
 
 /*
- * Checks the numbers, and the time of all waits: `most_ms` is the time of the calls that
+ * Checks the numbers, and the time of all waits: the kernel may invalidate one range more
+ * than once, so that there are more events than changes; `most_ms` is the time of the calls that
  * waited. Each waited at least for an answer or for the time limit.
  */
 static void wants_counters(const struct ibv_mr *mr, uint64_t events, uint64_t waits,
@@ -155,7 +156,7 @@ static void wants_counters(const struct ibv_mr *mr, uint64_t events, uint64_t wa
 	say("events %llu, waits %llu, timeouts %llu, %llu ms", (unsigned long long)seen.events,
 	    (unsigned long long)seen.waits, (unsigned long long)seen.timeouts,
 	    (unsigned long long)seen.wait_ms);
-	WANT(seen.events == events);
+	WANT(seen.events >= events);
 	WANT(seen.waits == waits);
 	WANT(seen.timeouts == timeouts);
 	WANT(seen.wait_ms <= most_ms);
