@@ -36,9 +36,9 @@ lab_rdma_device() {
 	lab_first /sys/class/infiniband
 }
 
-# The index of the RoCE v2 GID of the given address (default: this guest's own IPv4). IPv6 ones are PREFIX::HOST.
+# The index of the RoCE v2 GID of the given address. IPv6 ones are PREFIX::HOST.
 lab_gid_index() {
-	local want=${1:-$MY_IP} dir=/sys/class/infiniband/$RDMA_DEV/ports/1 index gid type
+	local want=$1 dir=/sys/class/infiniband/$RDMA_DEV/ports/1 index gid type
 	if [ "${want//::/}" = "$want" ]; then
 		# shellcheck disable=SC2086 # four words
 		want=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${want//./ })
@@ -62,7 +62,7 @@ LAB_PLACEHOLDER=169.254.77
 # Whether the GID of this guest's IPv4 address exists, at another index than the given one.
 lab_gid_is_elsewhere() {
 	local index
-	index=$(lab_gid_index)
+	index=$(lab_gid_index "$MY_IP")
 	[ -n "$index" ] && [ "$index" != "$1" ]
 }
 
@@ -71,14 +71,14 @@ lab_gid_is_elsewhere() {
 # /run/lab.gid_moves.
 lab_move_gid() {
 	local old cidr moves
-	old=$(lab_gid_index)
+	old=$(lab_gid_index "$MY_IP")
 	cidr=$(ip -4 -o address show dev "$NETDEV" | grep -o "$MY_IP/[0-9]*") || return
 	moves=0
 	[ ! -e /run/lab.gid_moves ] || moves=$(wc -l </run/lab.gid_moves)
 	ip address delete "$cidr" dev "$NETDEV" &&
 		ip address add "$LAB_PLACEHOLDER.$((moves + 1))/32" dev "$NETDEV" &&
 		ip address add "$cidr" dev "$NETDEV" || return
-	lab_until 20 lab_gid_is_elsewhere "$old" && echo "$old $(lab_gid_index)" >>/run/lab.gid_moves
+	lab_until 20 lab_gid_is_elsewhere "$old" && echo "$old $(lab_gid_index "$MY_IP")" >>/run/lab.gid_moves
 }
 
 # Moves the GID back to the index that programs know. The queue pairs that use the other one must have gone.
@@ -90,12 +90,12 @@ lab_gid_is_restored() {
 	local cidr
 	ip -4 -o address show dev "$NETDEV" | grep -o "$LAB_PLACEHOLDER\.[0-9]*/32" |
 		xargs -r -n 1 ip address delete dev "$NETDEV"
-	[ "$(lab_gid_index)" != "$GID_INDEX" ] || return 0
+	[ "$(lab_gid_index "$MY_IP")" != "$GID_INDEX" ] || return 0
 	cidr=$(ip -4 -o address show dev "$NETDEV" | grep -o "$MY_IP/[0-9]*") || return
 	ip address delete "$cidr" dev "$NETDEV"
 	ip address add "$cidr" dev "$NETDEV"
 	lab_pause
-	[ "$(lab_gid_index)" = "$GID_INDEX" ]
+	[ "$(lab_gid_index "$MY_IP")" = "$GID_INDEX" ]
 }
 
 # Waits a tenth of a second without starting a process: nothing is ever written to this FIFO.

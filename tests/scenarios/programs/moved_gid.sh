@@ -26,7 +26,7 @@ fi
 pingpong -g "$GID_INDEX" || exit
 lab_until 20 moved || exit
 cat /run/lab.gid_moves
-index=$(lab_gid_index)
+index=$(lab_gid_index "$MY_IP")
 if [ "$index" = "$GID_INDEX" ]; then
 	echo "the GID of $MY_IP has index $index as before" >&2
 	exit 1

@@ -249,7 +249,7 @@ mod tests {
         let [at] = &plan.timed[..] else {
             panic!("{:?}", plan.timed);
         };
-        assert_eq!((at.time, at.times), (Nanos::from_millis(2000), 1));
+        assert_eq!((at.time, at.times), (Nanos::from_millis(500), 1));
         assert_eq!(plan.expectations[0].name, "expect[0] completion");
         assert_eq!(plan.expectations[0].code, Some(12));
     }
