@@ -66,18 +66,29 @@ lab_gid_is_elsewhere() {
 	[ -n "$index" ] && [ "$index" != "$1" ]
 }
 
+# Whether the given address has a GID.
+lab_has_gid() {
+	[ -n "$(lab_gid_index "$1")" ]
+}
+
+lab_has_no_gid() {
+	! lab_has_gid "$1"
+}
+
 # Moves the GID of this guest's IPv4 address to another index, as when an interface gets its addresses in another order. A
 # further address takes the entry that becomes free, so each move leads to an entry that the GID has not had. Each move is a line of
 # /run/lab.gid_moves.
 lab_move_gid() {
-	local old cidr moves
+	local old cidr further moves
 	old=$(lab_gid_index "$MY_IP")
 	cidr=$(ip -4 -o address show dev "$NETDEV" | grep -o "$MY_IP/[0-9]*") || return
 	moves=0
 	[ ! -e /run/lab.gid_moves ] || moves=$(wc -l </run/lab.gid_moves)
-	ip address delete "$cidr" dev "$NETDEV" &&
-		ip address add "$LAB_PLACEHOLDER.$((moves + 1))/32" dev "$NETDEV" &&
-		ip address add "$cidr" dev "$NETDEV" || return
+	further=$LAB_PLACEHOLDER.$((moves + 1))
+	# The kernel changes the table after the commands have ended.
+	ip address delete "$cidr" dev "$NETDEV" && lab_until 20 lab_has_no_gid "$MY_IP" || return
+	ip address add "$further/32" dev "$NETDEV" && lab_until 20 lab_has_gid "$further" || return
+	ip address add "$cidr" dev "$NETDEV" || return
 	lab_until 20 lab_gid_is_elsewhere "$old" && echo "$old $(lab_gid_index "$MY_IP")" >>/run/lab.gid_moves
 }
 

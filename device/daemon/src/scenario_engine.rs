@@ -150,11 +150,19 @@ impl Engine {
                 }
                 let remains = self.reset_device(nic);
                 in_work.fetch_add(1, Ordering::Relaxed);
+                let count = Arc::clone(&in_work);
                 // Freeing them may take long.
-                std::thread::spawn(move || {
+                let thread = std::thread::Builder::new().name("reset".to_owned());
+                let spawned = thread.spawn(move || {
                     drop(remains);
-                    in_work.fetch_sub(1, Ordering::Relaxed);
+                    count.fetch_sub(1, Ordering::Relaxed);
                 });
+                if let Err(error) = spawned {
+                    in_work.fetch_sub(1, Ordering::Relaxed);
+                    return Err(format!(
+                        "the objects of a reset device were freed by the engine, because no thread could be started: {error}"
+                    ));
+                }
             }
             CallerRequest::Remove => port.remove(),
             CallerRequest::Pause(time) => {

@@ -6,7 +6,7 @@ use faultline_wire::packet::RoceHeader;
 use faultline_wire::{OpKind, Opcode, Psn, Reth};
 
 /// Most requests that a connection remembers.
-pub const LOG_LIMIT: usize = 1 << 14;
+pub const LOG_LIMIT: usize = 1 << 12;
 
 /// What is known of the answer to a READ, an atomic, a FLUSH or an ATOMIC WRITE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

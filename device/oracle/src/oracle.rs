@@ -11,7 +11,7 @@ use crate::rule::Rule;
 use crate::violation::{Violation, addresses};
 
 /// Most flows that are remembered; a connection has two.
-pub const FLOW_LIMIT: usize = 1 << 14;
+pub const FLOW_LIMIT: usize = 1 << 11;
 
 /// Most violations that are kept.
 pub const VIOLATION_LIMIT: usize = 1000;

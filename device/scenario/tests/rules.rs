@@ -5,7 +5,7 @@ use faultline_nic::{
     CommandQueue, Diagnostic, Injection, Instant, Nanos, Nic, NicConfig, Outcome, Point, State,
     StateCause,
 };
-use faultline_scenario::action::{Action, Evict, For, Nothing, Number, PortDown};
+use faultline_scenario::action::{Action, Evict, For, Mtu, Nothing, Number, PortDown};
 use faultline_scenario::plan::*;
 use faultline_scenario::rules::{
     CallerRequest, HeldFrame, Late, NicRequest, PacketFacts, Pages, Rules,
@@ -601,4 +601,43 @@ fn an_action_on_the_cq_of_a_match_finds_cq_0() {
     };
     rules.diagnostic(Instant(0), 0, &injected, &nic());
     assert_eq!(requests(&mut rules), [(0, NicRequest::OverrunCq(0))]);
+}
+
+/// Actions that last until the end are remembered once, however often a guest causes them, and leave room for others.
+#[test]
+fn repeated_actions_that_last_take_no_room() {
+    let sends = Thing::Packet(packets(&[Opcode::RcSendOnly]));
+    let writes = Thing::Packet(packets(&[Opcode::RcWriteOnly]));
+    let mtu = Effect::Nic(Action::Mtu(Mtu { bytes: 1500 }));
+    let hold = Effect::Nic(Action::HoldFaults(For {
+        time: Time(Nanos::from_millis(5)),
+    }));
+    let mut rules = start(
+        vec![rule(sends, mtu, EACH), rule(writes, hold, EACH)],
+        Vec::new(),
+    );
+    for psn in 0..10_000 {
+        pass(&mut rules, 0, Opcode::RcSendOnly, psn);
+        assert_eq!(requests(&mut rules).len(), 1);
+    }
+    pass(&mut rules, 0, Opcode::RcWriteOnly, 0);
+    assert_eq!(requests(&mut rules), [(0, NicRequest::HoldFaults(true))]);
+    // Those with an end are limited.
+    for psn in 1..5000 {
+        pass(&mut rules, 0, Opcode::RcWriteOnly, psn);
+        requests(&mut rules);
+    }
+    assert!(
+        rules.problems()[0].contains("too many actions last"),
+        "{:?}",
+        rules.problems()
+    );
+    rules.stop();
+    let undone = requests(&mut rules);
+    let mtu = NicRequest::Caller(CallerRequest::Mtu(None));
+    assert_eq!(
+        undone.iter().filter(|(_, request)| *request == mtu).count(),
+        1
+    );
+    assert_eq!(undone.last(), Some(&(1, NicRequest::ClearInjections)));
 }

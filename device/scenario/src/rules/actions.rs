@@ -6,7 +6,7 @@ use super::lasting::Lasting;
 use super::request::{CallerRequest as Caller, NicRequest as Nic, Pages, Subject};
 use super::schedule::Due;
 use super::view::NicView;
-use super::{NEVER, Rules};
+use super::{MAX_WAITING, NEVER, Rules};
 use crate::action::{Action, Evict};
 
 impl Rules {
@@ -30,7 +30,7 @@ impl Rules {
             Lasting::FillFaults => Nic::FillFaults(false),
             Lasting::Lookup => Nic::Lookup(view.lookup),
         };
-        self.request(nic, request);
+        self.requests.push_back((nic, request));
     }
 
     /// Does an action that is not a change of what has matched.
@@ -121,6 +121,12 @@ impl Rules {
             | Action::MigReq(_)
             | Action::Count(_) => return,
         };
+        if end.is_some() && self.schedule.len() >= MAX_WAITING {
+            self.note_problem(format!(
+                "NIC {nic}: too many actions last at a time: {action:?} was not done"
+            ));
+            return;
+        }
         if let Some(Nic::FaultPolicy(qpn, _)) = request
             && let Some(view) = self.nics.get_mut(nic)
         {
@@ -139,15 +145,25 @@ impl Rules {
 
     /// An action lasts until then.
     fn begin_lasting(&mut self, nic: usize, at: Instant, lasting: Lasting) {
-        let view = self.nics.get_mut(nic);
-        if let Some(count) = view.and_then(|view| view.lasting.get_mut(lasting as usize)) {
+        let Some(view) = self.nics.get_mut(nic) else {
+            return;
+        };
+        if at == NEVER
+            && let Some(until_stop) = view.until_stop.get_mut(lasting as usize)
+            && std::mem::replace(until_stop, true)
+        {
+            // It lasts as long already.
+            return;
+        }
+        if let Some(count) = view.lasting.get_mut(lasting as usize) {
             *count = count.saturating_add(1);
         }
         self.schedule.add(at, Due::End(nic, lasting));
     }
 
     /// Ends the run: afterwards [`Rules::poll_request`] returns what undoes the actions that still last. Frames, doorbells and
-    /// interrupts that were kept are passed.
+    /// interrupts that were kept are passed. None of these requests is refused for want of room: there are at most as many as
+    /// policies were changed.
     pub fn stop(&mut self) {
         while let Some(due) = self.schedule.pop(NEVER) {
             match due {
@@ -160,11 +176,12 @@ impl Rules {
         for nic in 0..self.nics.len() {
             let policies = self.nics.get_mut(nic).map(NicView::take_policies);
             for (qpn, policy) in policies.unwrap_or_default() {
-                self.request(nic, Nic::FaultPolicy(qpn, policy));
+                self.requests
+                    .push_back((nic, Nic::FaultPolicy(qpn, policy)));
             }
         }
         for nic in 0..self.nics.len() {
-            self.request(nic, Nic::ClearInjections);
+            self.requests.push_back((nic, Nic::ClearInjections));
         }
     }
 }

@@ -122,6 +122,8 @@ pub(super) struct NicView {
     pub(super) was_up: bool,
     /// How many actions of each kind last.
     pub(super) lasting: [u32; Lasting::COUNT],
+    /// An action of this kind lasts until the end of the run.
+    pub(super) until_stop: [bool; Lasting::COUNT],
     regions: Vec<Region>,
     sent: PacketSide,
     received: PacketSide,
