@@ -105,7 +105,7 @@ fn sql_counts_the_same_faults_as_the_report() {
         named.collect()
     };
     let stages = by_name(&report["stages"]);
-    assert_eq!(stages.len(), 6);
+    assert_eq!(stages.len(), 7);
     assert_eq!(by_name(&all["stages"]), stages);
     // The faults whose numbers are greater than 90 were raised after 90 µs.
     assert_eq!(counted(&["--since", "90000"])["faults"], 10);
