@@ -106,7 +106,9 @@ fn a_flood_of_events_fills_nothing_and_hides_no_other_nic() {
         (1 + DOORBELLS..=1 + DOORBELLS + kicks).contains(&count),
         "{count}"
     );
-    let new: Vec<_> = series(&socket).difference(&before).cloned().collect();
+    // A path of doorbells has a sample from its first doorbell on, too: the device may have slept before.
+    let mut new = series(&socket);
+    new.retain(|name| !before.contains(name) && !name.contains("path=\"kick\""));
     assert!(new.is_empty(), "{new:?}");
 
     // The other NIC's message is logged, counted, and in the trace.
