@@ -121,6 +121,17 @@ impl Rules {
             | Action::MigReq(_)
             | Action::Count(_) => return,
         };
+        self.request_action(nic, action, request, end);
+    }
+
+    /// Requests an action. `end`: when it ends, and of what kind it is, if it lasts.
+    fn request_action(
+        &mut self,
+        nic: usize,
+        action: &Action,
+        request: Option<Nic>,
+        end: Option<(Instant, Lasting)>,
+    ) {
         if end.is_some() && self.schedule.len() >= MAX_WAITING {
             self.note_problem(format!(
                 "NIC {nic}: too many actions last at a time: {action:?} was not done"
