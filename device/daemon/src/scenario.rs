@@ -122,6 +122,10 @@ impl RunningScenario {
             FrameKind::Roce(header) => Some(header),
             FrameKind::Raw { .. } => None,
         };
+        let opcode = header.map(|header| header.bth.opcode);
+        if self.rules.ignores_packet(nic, dir, opcode) {
+            return false;
+        }
         let facts = PacketFacts {
             header,
             bytes: frame.len(),

@@ -86,6 +86,11 @@ impl HeldFrames {
         }
     }
 
+    /// True if a frame waits until others have passed it.
+    pub(crate) fn waits_to_be_overtaken(&self) -> bool {
+        !self.overtaken.is_empty()
+    }
+
     fn overtake(&mut self, now: Instant, nic: usize, dir: Direction) {
         for waiting in &mut self.overtaken {
             if (waiting.frame.nic, waiting.frame.dir) == (nic, dir) {

@@ -109,10 +109,40 @@ pub struct Rules {
     schedule: Schedule,
     late: VecDeque<Late>,
     frames: HeldFrames,
+    /// What is compared first of the rules about doorbells.
+    doorbells: Vec<DoorbellFilter>,
     /// Rules and expectations about points inside NICs.
     points: Vec<PointUse>,
     problems: Vec<String>,
     ended: bool,
+}
+
+/// What a rule about doorbells needs at least. Rules are large and doorbells frequent, so most of them are told apart by this.
+#[derive(Debug)]
+struct DoorbellFilter {
+    nic: Option<usize>,
+    kind: Option<u8>,
+    object: Option<u32>,
+}
+
+impl DoorbellFilter {
+    /// `None`: the rule is about something else.
+    fn of(rule: &PlannedRule) -> Option<Self> {
+        match rule.thing {
+            Thing::Doorbell(kind) => Some(Self {
+                nic: rule.nic,
+                kind,
+                object: rule.conditions.qpn,
+            }),
+            _ => None,
+        }
+    }
+
+    fn may_match(&self, nic: usize, bell: &Doorbell) -> bool {
+        self.nic.is_none_or(|only| only == nic)
+            && self.kind.is_none_or(|only| only == bell.kind)
+            && self.object.is_none_or(|only| only == bell.object)
+    }
 }
 
 /// Most entries of the schedule and of each queue. What is beyond is not delayed, or not done.
@@ -153,6 +183,7 @@ impl Rules {
             schedule: Schedule::default(),
             late: VecDeque::new(),
             frames: HeldFrames::default(),
+            doorbells: plan.rules.iter().filter_map(DoorbellFilter::of).collect(),
             points: Vec::new(),
             problems: Vec::new(),
             ended: false,
@@ -235,6 +266,13 @@ impl Rules {
 
     /// A doorbell was taken. Returns false if it must not be passed to the NIC.
     pub fn doorbell(&mut self, now: Instant, nic: usize, page: u32, bell: Doorbell) -> bool {
+        if !self
+            .doorbells
+            .iter()
+            .any(|filter| filter.may_match(nic, &bell))
+        {
+            return true;
+        }
         let subject = Subject::of_doorbell(&bell);
         let change = self.try_rules(now, nic, subject, |thing| {
             matches!(thing, Thing::Doorbell(only) if only.is_none_or(|only| only == bell.kind))

@@ -76,6 +76,17 @@ impl Rules {
         side.is_some_and(|side| !side.rules.is_empty() || !side.expectations.is_empty())
     }
 
+    /// True if no rule or expectation can match this packet, and none needs to know of it. Most packets of most scenarios are of
+    /// this kind, so this is asked before anything else is found out of a packet.
+    #[inline]
+    pub fn ignores_packet(&self, nic: usize, dir: Direction, opcode: Option<Opcode>) -> bool {
+        let ignores = |view: &NicView| {
+            let side = view.side(dir);
+            !side.follows && !side.names(opcode)
+        };
+        self.nics.get(nic).is_none_or(ignores) && !self.frames.waits_to_be_overtaken()
+    }
+
     /// A packet of queue pair `qpn` (the sender in direction `Tx`, the destination in direction `Rx`) is about to be passed on. If
     /// a change is returned, the caller does not pass it, but its octets to [`Rules::take_frame`].
     pub fn packet(
