@@ -543,7 +543,10 @@ impl Engine {
         self.switch.set_present_address(id, port.nic.mac());
         if self.scenario.is_some() {
             // Rules know a connection before it sends.
-            self.take_diagnostics();
+            let port = self.ports.get(id);
+            if port.is_some_and(|port| port.nic.has_diagnostics()) {
+                self.take_diagnostics();
+            }
             worked |= self.run_scenario(now);
         }
         // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next

@@ -2,6 +2,7 @@
 
 use faultline_nic::{Instant, TxFrame};
 use faultline_ports::{PortId, Route};
+use faultline_scenario::trigger;
 use faultline_telemetry::{Direction, FrameEvent};
 
 use crate::engine::Engine;
@@ -14,7 +15,8 @@ impl Engine {
         let is_dropped =
             |port: &mut NicPort| port.drops_as_down(frame) || port.link.drops(Direction::Tx, frame);
         let is_dropped = self.ports.get_mut(from).is_none_or(is_dropped)
-            || self.scenario.is_some() && self.rules_take_sent(from, now, frame);
+            || self.rules_see(from, trigger::Direction::Tx, frame)
+                && self.rules_take_sent(from, now, frame);
         let route = match is_dropped {
             true => None,
             false => Some(self.switch.forward(from, frame.src(), frame.dst())),
@@ -55,6 +57,13 @@ impl Engine {
         work
     }
 
+    /// True if the rules of a scenario must be asked about a frame.
+    #[inline]
+    fn rules_see(&self, nic: PortId, dir: trigger::Direction, frame: &TxFrame) -> bool {
+        let scenario = self.scenario.as_ref();
+        scenario.is_some_and(|scenario| !scenario.ignores((nic, dir), frame))
+    }
+
     /// Delivers a frame to a NIC. Returns the NIC's work; `None` if it does not get the frame. `seen`: what is recorded of it.
     fn deliver(
         &mut self,
@@ -70,7 +79,8 @@ impl Engine {
                 || port.link.drops(Direction::Rx, frame)
         };
         if self.ports.get_mut(to).is_none_or(is_dropped)
-            || self.scenario.is_some() && self.rules_take_received(from, to, now, frame)
+            || self.rules_see(to, trigger::Direction::Rx, frame)
+                && self.rules_take_received(from, to, now, frame)
         {
             return None;
         }

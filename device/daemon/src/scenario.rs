@@ -109,6 +109,16 @@ impl RunningScenario {
         })
     }
 
+    /// True if the rules need not be asked about a frame.
+    #[inline]
+    pub(crate) fn ignores(&self, (nic, dir): (PortId, Direction), frame: &TxFrame) -> bool {
+        let opcode = match &frame.kind {
+            FrameKind::Roce(header) => Some(header.bth.opcode),
+            FrameKind::Raw { .. } => None,
+        };
+        self.rules.ignores_packet(nic, dir, opcode)
+    }
+
     /// Asks the rules about a frame, and lets them take it. Returns true if they have.
     pub(crate) fn takes(
         &mut self,
@@ -122,10 +132,6 @@ impl RunningScenario {
             FrameKind::Roce(header) => Some(header),
             FrameKind::Raw { .. } => None,
         };
-        let opcode = header.map(|header| header.bth.opcode);
-        if self.rules.ignores_packet(nic, dir, opcode) {
-            return false;
-        }
         let facts = PacketFacts {
             header,
             bytes: frame.len(),

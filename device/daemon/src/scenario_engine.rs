@@ -67,8 +67,9 @@ impl Engine {
     /// Carries out what the rules ask for. Returns true if there was anything.
     pub(crate) fn run_scenario(&mut self, now: Instant) -> bool {
         let mut worked = false;
-        if let Some(scenario) = &mut self.scenario {
-            scenario.rules.advance(now);
+        match &mut self.scenario {
+            Some(scenario) if scenario.rules.has_work(now) => scenario.rules.advance(now),
+            Some(_) | None => return false,
         }
         while let Some((nic, request)) = self.rules().and_then(Rules::poll_request) {
             worked = true;

@@ -389,6 +389,12 @@ impl Diagnostics {
         self.ring.push_back((now, diagnostic));
     }
 
+    /// True if there is none.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
     /// Takes the oldest.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Instant, Diagnostic)> {

@@ -505,6 +505,12 @@ impl Nic {
         self.core.diagnostics.pop()
     }
 
+    /// True if [`Nic::poll_diagnostic`] returns one.
+    #[inline]
+    pub fn has_diagnostics(&self) -> bool {
+        !self.core.diagnostics.is_empty()
+    }
+
     /// Number of diagnostics that newer ones have replaced since the last call.
     pub fn take_lost_diagnostics(&mut self) -> u64 {
         self.core.diagnostics.take_lost()

@@ -92,7 +92,8 @@ pub fn experiment(measured: &Measured) -> Result<Experiment> {
         pictures,
         differs: "Stellar pins a virtual machine's memory in the host's IOMMU (VFIO), here a process in a guest pins its pages for the \
                   NIC; both allocate, clear and pin each page. The pages here are of 4 KiB and the guest's processor is emulated, so the \
-                  time for each GiB is not comparable; that it grows with the size, and that the on-demand one does not, is. Sizes end at \
+                  time for each GiB is not comparable. An on-demand registration is not flat: the kernel's RDMA core allocates and clears \
+                  a table with entries for each page of the region, which takes a small part of the time of pinning. Sizes end at \
                   256 MiB because the guests have 1 GiB. The pages that an on-demand registration does not touch are paid for later, \
                   one fault each.",
     })

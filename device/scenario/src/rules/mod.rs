@@ -353,6 +353,14 @@ impl Rules {
         }
     }
 
+    /// True if a time has come, or one of the polls returns something.
+    #[inline]
+    pub fn has_work(&self, now: Instant) -> bool {
+        !self.requests.is_empty()
+            || !self.late.is_empty()
+            || self.next_deadline().is_some_and(|at| at <= now)
+    }
+
     /// When [`Rules::advance`] and [`Rules::poll_frame`] are to be called.
     pub fn next_deadline(&self) -> Option<Instant> {
         let next = self.schedule.next_at().filter(|at| *at < NEVER);
