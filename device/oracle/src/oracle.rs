@@ -1,6 +1,6 @@
 //! The oracle: finds the connection of a packet, and keeps the violations.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use faultline_wire::packet::{self, RoceHeader};
 use faultline_wire::{Gid, OpKind, WireError};
@@ -51,8 +51,8 @@ pub struct Oracle {
     answers: HashMap<ResponseKey, Key>,
     /// Attempts to find the flow of responses, until one succeeds.
     attempts: HashMap<ResponseKey, u32>,
-    /// Packets with a mark of congestion, by sender and receiver.
-    marked: HashMap<(Gid, Gid), u64>,
+    /// Senders and receivers of packets that have arrived with a mark of congestion.
+    marked: HashSet<(Gid, Gid)>,
     frames: u64,
     packets: u64,
     responses_without_flow: u64,
@@ -69,7 +69,7 @@ impl Oracle {
             ages: VecDeque::new(),
             answers: HashMap::new(),
             attempts: HashMap::new(),
-            marked: HashMap::new(),
+            marked: HashSet::new(),
             frames: 0,
             packets: 0,
             responses_without_flow: 0,
@@ -179,7 +179,7 @@ impl Oracle {
 
     fn judge_cnp(&self, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
         let (from, to) = addresses(header);
-        if self.place == Place::Adapter && !self.marked.contains_key(&(to, from)) {
+        if self.place == Place::Adapter && !self.marked.contains(&(to, from)) {
             report((
                 Rule::Cnp,
                 "no packet of the receiver has arrived with a mark of congestion".to_owned(),
@@ -197,8 +197,7 @@ impl Oracle {
         let header = &parsed.header;
         let (from, to) = addresses(header);
         if header.ip.ecn() == CONGESTION_EXPERIENCED && self.marked.len() < FLOW_LIMIT {
-            let count = self.marked.entry((from, to)).or_default();
-            *count = count.saturating_add(1);
+            self.marked.insert((from, to));
         }
         let opcode = header.bth.opcode;
         if opcode.is_response() {

@@ -371,15 +371,7 @@ impl fmt::Display for Report {
             return Ok(());
         }
         write!(f, "\nslowest faults\n  {:<12}{:>10}", "NIC", "token")?;
-        for stage in [
-            "total",
-            "record",
-            "interrupt",
-            "wait",
-            "map",
-            "post",
-            "data",
-        ] {
+        for stage in SLOWEST_COLUMNS {
             write!(f, "{stage:>10}")?;
         }
         writeln!(f, "  access")?;
@@ -390,18 +382,21 @@ impl fmt::Display for Report {
     }
 }
 
+/// Stages of the slowest faults, in the order of their columns.
+const SLOWEST_COLUMNS: [&str; 7] = [
+    "total",
+    "record",
+    "interrupt",
+    "wait",
+    "map",
+    "post",
+    "data",
+];
+
 impl fmt::Display for SlowFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "  {:<12}{:>10}", self.nic, format!("{:#x}", self.token))?;
-        for name in [
-            "total",
-            "record",
-            "interrupt",
-            "wait",
-            "map",
-            "post",
-            "data",
-        ] {
+        for name in SLOWEST_COLUMNS {
             let stage = self.stages.iter().find(|(stage, _)| *stage == name);
             let text = stage.map_or("-".to_owned(), |(_, ns)| duration(*ns as f64));
             write!(f, "{text:>10}")?;
