@@ -59,13 +59,6 @@ lab_gid_index() {
 # First octets of addresses that take the place of this guest's in the table of GIDs.
 LAB_PLACEHOLDER=169.254.77
 
-# Whether the GID of this guest's IPv4 address exists, at another index than the given one.
-lab_gid_is_elsewhere() {
-	local index
-	index=$(lab_gid_index "$MY_IP")
-	[ -n "$index" ] && [ "$index" != "$1" ]
-}
-
 # Whether the given address has a GID.
 lab_has_gid() {
 	[ -n "$(lab_gid_index "$1")" ]
@@ -79,17 +72,27 @@ lab_has_no_gid() {
 # further address takes the entry that becomes free, so each move leads to an entry that the GID has not had. Each move is a line of
 # /run/lab.gid_moves.
 lab_move_gid() {
-	local old cidr further moves
+	local old new cidr
 	old=$(lab_gid_index "$MY_IP")
 	cidr=$(ip -4 -o address show dev "$NETDEV" | grep -o "$MY_IP/[0-9]*") || return
-	moves=0
-	[ ! -e /run/lab.gid_moves ] || moves=$(wc -l </run/lab.gid_moves)
-	further=$LAB_PLACEHOLDER.$((moves + 1))
+	# An entry stays taken while a queue pair uses it. If the queue pair ends meanwhile, the further address takes that entry and
+	# the GID gets its old one: then one more address is needed.
+	while :; do
+		lab_put_gid_last "$cidr" || return
+		new=$(lab_gid_index "$MY_IP")
+		[ "$new" = "$old" ] || break
+	done
+	echo "$old $new" >>/run/lab.gid_moves
+}
+
+# Takes this guest's IPv4 address away, adds a further address, and adds the former (with the given length of its prefix) again.
+lab_put_gid_last() {
+	local cidr=$1 further
+	further=$LAB_PLACEHOLDER.$(($(ip -4 -o address show dev "$NETDEV" | grep -c "$LAB_PLACEHOLDER") + 1))
 	# The kernel changes the table after the commands have ended.
 	ip address delete "$cidr" dev "$NETDEV" && lab_until 20 lab_has_no_gid "$MY_IP" || return
 	ip address add "$further/32" dev "$NETDEV" && lab_until 20 lab_has_gid "$further" || return
-	ip address add "$cidr" dev "$NETDEV" || return
-	lab_until 20 lab_gid_is_elsewhere "$old" && echo "$old $(lab_gid_index "$MY_IP")" >>/run/lab.gid_moves
+	ip address add "$cidr" dev "$NETDEV" && lab_until 20 lab_has_gid "$MY_IP"
 }
 
 # Moves the GID back to the index that programs know. The queue pairs that use the other one must have gone.
