@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::config_file::{self, Malformed};
 use crate::control_config::{ControlConfigError, ControlSettings};
+use crate::port_config::PortEntry;
 
 /// A configuration that can't be used. The message has all of it: there is no source to be printed after it.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +39,8 @@ pub enum ConfigError {
     /// A NIC without a socket.
     #[error("the NIC {0} has no socket: give it one in the file, or --nic {0}=SOCKET")]
     NoSocket(String),
-    /// Two NICs share something.
-    #[error("two NICs have the same {what}: {value}")]
+    /// Two NICs or ports share something.
+    #[error("two NICs or ports have the same {what}: {value}")]
     Twice {
         /// `name`, `socket` or `mac`.
         what: &'static str,
@@ -348,6 +349,9 @@ pub struct Config {
     /// The NICs.
     #[serde(default, rename = "nic")]
     pub nics: Vec<NicEntry>,
+    /// Ports that lead out of the process.
+    #[serde(default, rename = "port")]
+    pub ports: Vec<PortEntry>,
 }
 
 /// A few megabytes: some tens of milliseconds at full message rate.
@@ -373,6 +377,7 @@ impl Default for Config {
             defaults: NicSettings::default(),
             control: ControlSettings::default(),
             nics: Vec::new(),
+            ports: Vec::new(),
         }
     }
 }
@@ -466,7 +471,9 @@ impl Config {
             }
         };
         let nics = &self.nics;
-        twice("name", nics.iter().map(|nic| nic.name.clone()).collect())?;
+        let names = nics.iter().map(|nic| &nic.name);
+        let names = names.chain(self.ports.iter().map(|port| &port.name));
+        twice("name", names.cloned().collect())?;
         twice(
             "socket",
             nics.iter()

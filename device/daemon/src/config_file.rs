@@ -133,7 +133,7 @@ mod tests {
             "poll = \"busy\"\npol = 1\n",
             2,
             1,
-            "pol: unknown key `pol`, expected one of `poll`, `poll_time_us`, `trace_records`, `metrics`, `defaults`, `control`, `nic`",
+            "pol: unknown key `pol`, expected one of `poll`, `poll_time_us`, `trace_records`, `metrics`, `defaults`, `control`, `nic`, `port`",
         );
         refused(
             "[[nic]]\nname = \"a\"\n\n[[nic]]\nname = \"b\"\n  ondemand = true\n",

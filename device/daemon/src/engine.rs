@@ -15,6 +15,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::{Instant, Remains, TURN_WORK, TxFrame};
+use faultline_ports::channel::{self, PortEnd};
 use faultline_ports::{PortId, Switch};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -24,6 +25,7 @@ use crate::clock::{Clock, nanos};
 use crate::config::{Config, PollMode};
 use crate::diagnostic_log::{self, DiagnosticLog, DiagnosticQueue};
 use crate::durable::{FlushWorker, Flushed};
+use crate::external_port::ExternalPort;
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
 use crate::scenario::{EndedScenario, RunningScenario};
@@ -31,8 +33,8 @@ use crate::sleep::{self, Processor, Sleeper};
 
 /// Limits of one turn of a NIC, after which the engine polls doorbells and the next NIC: packets, and approximate bytes.
 /// Copying them takes some microseconds, for which other NICs wait.
-const TURN_PACKETS: u32 = 32;
-const TURN_BYTES: usize = 16 << 10;
+pub(crate) const TURN_PACKETS: u32 = 32;
+pub(crate) const TURN_BYTES: usize = 16 << 10;
 /// Steps that one unit of charged work may take.
 const STEPS_PER_WORK: u64 = 4;
 /// Period of the heartbeat, and so the longest sleep.
@@ -106,7 +108,7 @@ impl EngineHandle {
         let _ = self.post(|engine| engine.stopped = true);
     }
 
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         sleep::wake::<Processor>(&self.shared.asleep, || {
             // If the counter is full, the engine wakes anyway.
             let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
@@ -152,6 +154,12 @@ pub struct Engine {
     /// Guest memory, by port. Separate from the ports, because a delivery borrows one port and the memory of two.
     pub(crate) rams: Vec<Ram>,
     pub(crate) switch: Switch,
+    /// Ports that lead out of the process. Their numbers follow those of the NICs.
+    pub(crate) externals: Vec<ExternalPort>,
+    /// The threads' ends of them, until they are taken.
+    port_ends: Vec<PortEnd>,
+    /// A frame as octets.
+    pub(crate) scratch: Vec<u8>,
     requests: Receiver<Request>,
     shared: Arc<Shared>,
     pub(crate) mode: PollMode,
@@ -200,6 +208,9 @@ impl Engine {
             ports: Vec::new(),
             rams: Vec::new(),
             switch: Switch::new(),
+            externals: Vec::new(),
+            port_ends: Vec::new(),
+            scratch: Vec::new(),
             requests: rx,
             shared,
             mode: config.poll,
@@ -235,7 +246,22 @@ impl Engine {
                 engine.switch.allow_any_source(id);
             }
         }
+        for port in &config.ports {
+            let engine_handle = handle.clone();
+            let (engine_end, port_end) = channel::pair(move || engine_handle.wake())?;
+            let id = engine.ports.len().saturating_add(engine.externals.len());
+            // There are any number of stations behind it.
+            engine.switch.allow_any_source(id);
+            let external = ExternalPort::new(&port.name, port.mtu, engine_end);
+            engine.externals.push(external);
+            engine.port_ends.push(port_end);
+        }
         Ok((engine, handle))
+    }
+
+    /// The ends of external ports for their threads, in the order of the configuration. Empty after the first call.
+    pub(crate) fn take_port_ends(&mut self) -> Vec<PortEnd> {
+        std::mem::take(&mut self.port_ends)
     }
 
     /// What is to write the log, in a thread of its own. `None` after the first call.
@@ -369,9 +395,11 @@ impl Engine {
         }
         self.stats.passes += 1;
         let before = (self.work(), faultline_nic::steps());
+        worked |= self.run_externals(now);
         for id in 0..self.ports.len() {
             worked |= self.run_port(id, now);
         }
+        self.flush_externals();
         for id in 0..self.ports.len() {
             worked |= self.send_interrupts(id, now);
         }
@@ -621,8 +649,8 @@ impl Sleeper for Engine {
 
     fn has_work(&self) -> bool {
         let has_doorbell = |port: &NicPort| port.bus_master && port.has_doorbell();
-        let rung = || !self.clock.is_stopped() && self.ports.iter().any(has_doorbell);
-        !self.requests.is_empty() || rung()
+        let is_rung = || self.ports.iter().any(has_doorbell) || self.has_external_frame();
+        !self.requests.is_empty() || !self.clock.is_stopped() && is_rung()
     }
 
     /// Waits until a thread writes the eventfd, or a deadline or the heartbeat is due.

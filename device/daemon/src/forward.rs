@@ -1,4 +1,4 @@
-//! Frames between the NICs of the engine.
+//! Frames that NICs of the engine send.
 
 use faultline_nic::{Instant, TxFrame};
 use faultline_ports::{PortId, Route};
@@ -9,11 +9,12 @@ use crate::engine::Engine;
 use crate::port::{NicPort, number};
 
 impl Engine {
-    /// Delivers a frame to its destinations by reference: each receiver copies the payload during the call. Returns the
-    /// work of the receivers.
+    /// Delivers a frame to its destinations: to NICs by reference, which copy the payload during the call, and to external ports
+    /// as octets. Returns the work of the NICs.
     pub(crate) fn forward(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> u64 {
-        let is_dropped =
-            |port: &mut NicPort| port.drops_as_down(frame) || port.link.drops(Direction::Tx, frame);
+        let is_dropped = |port: &mut NicPort| {
+            port.drops_as_down(frame.packets) || port.link.drops_frame(Direction::Tx, frame)
+        };
         let is_dropped = self.ports.get_mut(from).is_none_or(is_dropped)
             || self.rules_see(from, trigger::Direction::Tx, frame)
                 && self.rules_take_sent(from, now, frame);
@@ -36,7 +37,7 @@ impl Engine {
                 }
                 work.unwrap_or_default()
             }
-            Some(Route::Flood) => (0..self.ports.len())
+            Some(Route::Flood) => (0..self.ports.len().saturating_add(self.externals.len()))
                 .filter(|to| *to != from)
                 .filter_map(|to| self.deliver(from, to, now, frame, seen))
                 .sum(),
@@ -64,7 +65,8 @@ impl Engine {
         scenario.is_some_and(|scenario| !scenario.ignores((nic, dir), frame))
     }
 
-    /// Delivers a frame to a NIC. Returns the NIC's work; `None` if it does not get the frame. `seen`: what is recorded of it.
+    /// Delivers a frame to a NIC by reference, or sends it through an external port. Returns the NIC's work; `None` if no NIC gets
+    /// the frame. `seen`: what is recorded of it.
     fn deliver(
         &mut self,
         from: PortId,
@@ -75,9 +77,13 @@ impl Engine {
     ) -> Option<u64> {
         let is_dropped = |port: &mut NicPort| {
             !port.nic.accepts(frame.dst())
-                || port.drops_as_down(frame)
-                || port.link.drops(Direction::Rx, frame)
+                || port.drops_as_down(frame.packets)
+                || port.link.drops_frame(Direction::Rx, frame)
         };
+        if to >= self.ports.len() {
+            self.send_external(from, to, frame);
+            return None;
+        }
         if self.ports.get_mut(to).is_none_or(is_dropped)
             || self.rules_see(to, trigger::Direction::Rx, frame)
                 && self.rules_take_received(from, to, now, frame)

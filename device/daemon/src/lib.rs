@@ -12,6 +12,8 @@
 //! - `nic_log`: the span of a NIC's log messages, and the limit for those that its guest can cause
 //! - `notice`: log messages of the engine thread that are not diagnostics of a NIC
 //! - `observe`: copies of the state of NICs
+//! - `octets`: frames as octets, of external ports and of scenarios
+//! - [`port_config`]: ports that lead out of the process, in the configuration
 //! - `port`: one NIC with its doorbell pages, device memory and interrupts
 //! - `ram`: the memory of one guest, as the firmware accesses it
 //! - `scenario`: the scenario that runs on the engine's NICs
@@ -19,6 +21,7 @@
 //! - `diagnostic_log`: diagnostics as log messages
 //! - `durable`: threads that flush guest memory to files
 //! - `forward`: frames between the NICs of the engine
+//! - `external_port`: a port that leads out of the process
 //! - `function`: the PCI function that a vfio-user client sees
 //! - `storm`: summaries of what a NIC repeats too often for a log line each
 //! - [`sleep`]: the protocol by which the engine sleeps and is woken
@@ -35,6 +38,7 @@ mod diagnostic_log;
 pub mod doorbell_ring;
 mod durable;
 pub mod engine;
+mod external_port;
 mod forward;
 mod function;
 mod link;
@@ -42,7 +46,9 @@ pub mod log_output;
 mod nic_log;
 mod notice;
 mod observe;
+mod octets;
 mod port;
+pub mod port_config;
 mod ram;
 mod scenario;
 mod scenario_engine;

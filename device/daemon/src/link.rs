@@ -101,25 +101,31 @@ impl Link {
 
     /// Returns true if a frame is dropped here. A run of packets is dropped as a whole.
     #[inline]
-    pub(crate) fn drops(&mut self, direction: Direction, frame: &TxFrame) -> bool {
-        self.impaired && self.drops_impaired(direction, frame)
+    pub(crate) fn drops_frame(&mut self, direction: Direction, frame: &TxFrame) -> bool {
+        self.impaired && self.drops(direction, frame.packets, length(frame))
     }
 
-    fn drops_impaired(&mut self, direction: Direction, frame: &TxFrame) -> bool {
-        let packets = u64::from(frame.packets);
-        if self.mtu.is_some_and(|mtu| length(frame) > usize::from(mtu)) {
-            self.counts.too_long += packets;
+    /// Returns true if a frame that has come as octets is dropped here.
+    #[inline]
+    pub(crate) fn drops_octets(&mut self, direction: Direction, frame: &[u8]) -> bool {
+        self.impaired && self.drops(direction, 1, length_of_octets(frame.len(), frame))
+    }
+
+    fn drops(&mut self, direction: Direction, packets: u32, length: usize) -> bool {
+        let count = u64::from(packets);
+        if self.mtu.is_some_and(|mtu| length > usize::from(mtu)) {
+            self.counts.too_long += count;
             return true;
         }
-        let (drops, count) = match direction {
+        let (drops, dropped) = match direction {
             Direction::Tx => (&mut self.tx_drops, &mut self.counts.tx_dropped),
             Direction::Rx => (&mut self.rx_drops, &mut self.counts.rx_dropped),
         };
         if *drops == 0 {
             return false;
         }
-        *drops = drops.saturating_sub(frame.packets);
-        *count += packets;
+        *drops = drops.saturating_sub(packets);
+        *dropped += count;
         self.update();
         true
     }
@@ -144,12 +150,15 @@ fn length(frame: &TxFrame) -> usize {
             let ethernet = Ethernet::LEN + if header.ethernet.vlan.is_some() { 4 } else { 0 };
             header.frame_len(each).saturating_sub(ethernet)
         }
-        FrameKind::Raw { head, .. } => {
-            let tagged = head.get(12..14) == Some(&[0x81, 0x00]);
-            let ethernet = Ethernet::LEN + if tagged { 4 } else { 0 };
-            frame.len().saturating_sub(ethernet)
-        }
+        FrameKind::Raw { head, .. } => length_of_octets(frame.len(), head),
     }
+}
+
+/// Length of a frame without Ethernet header and VLAN tag. `head` has at least these.
+pub(crate) fn length_of_octets(length: usize, head: &[u8]) -> usize {
+    let tagged = head.get(12..14) == Some(&[0x81, 0x00]);
+    let ethernet = Ethernet::LEN + if tagged { 4 } else { 0 };
+    length.saturating_sub(ethernet)
 }
 
 #[cfg(test)]
@@ -174,15 +183,18 @@ mod tests {
     #[test]
     fn a_request_drops_as_many_packets_in_one_direction() {
         let mut link = Link::new();
-        assert!(!link.drops(Direction::Tx, &frames(1)));
+        assert!(!link.drops_frame(Direction::Tx, &frames(1)));
         link.drop_frames(Direction::Tx, 3);
-        let dropped = [1, 1, 1, 1].map(|packets| link.drops(Direction::Tx, &frames(packets)));
+        let dropped = [1, 1, 1, 1].map(|packets| link.drops_frame(Direction::Tx, &frames(packets)));
         assert_eq!(dropped, [true, true, true, false]);
         assert!(!link.impaired, "it costs nothing any more");
         link.drop_frames(Direction::Rx, 3);
-        assert!(!link.drops(Direction::Tx, &frames(1)));
-        assert!(link.drops(Direction::Rx, &frames(8)), "a run, as a whole");
-        assert!(!link.drops(Direction::Rx, &frames(1)));
+        assert!(!link.drops_frame(Direction::Tx, &frames(1)));
+        assert!(
+            link.drops_frame(Direction::Rx, &frames(8)),
+            "a run, as a whole"
+        );
+        assert!(!link.drops_frame(Direction::Rx, &frames(1)));
         let counts = LinkCounts {
             tx_dropped: 3,
             rx_dropped: 8,
@@ -191,19 +203,19 @@ mod tests {
         assert_eq!(link.counts, counts);
         link.drop_frames(Direction::Rx, 3);
         link.drop_frames(Direction::Rx, 0);
-        assert!(!link.drops(Direction::Rx, &frames(1)), "withdrawn");
+        assert!(!link.drops_frame(Direction::Rx, &frames(1)), "withdrawn");
     }
 
     #[test]
     fn the_mtu_is_without_the_ethernet_header() {
         let mut link = Link::new();
         link.set_mtu(Some(1500));
-        assert!(!link.drops(Direction::Tx, &long_frame(1514)));
-        assert!(link.drops(Direction::Tx, &long_frame(1515)));
-        assert!(link.drops(Direction::Rx, &long_frame(9000)));
+        assert!(!link.drops_frame(Direction::Tx, &long_frame(1514)));
+        assert!(link.drops_frame(Direction::Tx, &long_frame(1515)));
+        assert!(link.drops_frame(Direction::Rx, &long_frame(9000)));
         assert_eq!(link.counts.too_long, 2);
         link.set_mtu(None);
-        assert!(!link.drops(Direction::Tx, &long_frame(9000)));
+        assert!(!link.drops_frame(Direction::Tx, &long_frame(9000)));
     }
 
     #[test]

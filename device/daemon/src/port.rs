@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use faultline_abi::doorbell::DoorbellPage;
 use faultline_abi::{regs, ring};
 use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
-use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK, TxFrame};
+use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
 use faultline_ports::PortId;
 use faultline_scenario::rules::Rules;
 use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
@@ -328,12 +328,12 @@ impl NicPort {
         }
     }
 
-    /// Returns true if a frame is dropped because the link is down, or because the function may not access memory.
+    /// Returns true if a frame, of so many packets, is dropped because the link is down, or because the function may not access memory.
     #[inline]
-    pub(crate) fn drops_as_down(&mut self, frame: &TxFrame) -> bool {
+    pub(crate) fn drops_as_down(&mut self, packets: u32) -> bool {
         let is_down = !self.bus_master || !self.nic.is_link_up();
         if is_down {
-            self.link.counts.down += u64::from(frame.packets);
+            self.link.counts.down += u64::from(packets);
         }
         is_down
     }

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use faultline_abi::admin::Counter;
 use faultline_nic::{FrameKind, Instant, Nanos, TxFrame};
-use faultline_ports::{PortId, Route};
+use faultline_ports::PortId;
 use faultline_scenario::plan::Plan;
-use faultline_scenario::rules::{CallerRequest, HeldFrame, Late, PacketFacts, Rules};
+use faultline_scenario::rules::{CallerRequest, Late, Rules};
 use faultline_scenario::trigger::Direction;
 use faultline_scenario::verdict::{Facts, judge};
-use faultline_telemetry::{DoorbellPath, FrameEvent, TraceEvent};
-use faultline_wire::MacAddr;
-use faultline_wire::packet::parse_trusted;
+use faultline_telemetry::{DoorbellPath, TraceEvent};
 
 use crate::engine::Engine;
 use crate::notice::Notice;
@@ -103,8 +101,8 @@ impl Engine {
         while let Some(frame) = self.rules().and_then(|rules| rules.poll_frame(now)) {
             worked = true;
             match frame.dir {
-                Direction::Tx => self.forward_bytes(now, &frame),
-                Direction::Rx => self.deliver_bytes(now, frame.nic, &frame.bytes),
+                Direction::Tx => self.forward_octets(now, frame.nic, &frame.bytes),
+                Direction::Rx => self.deliver_octets(now, frame.nic, &frame.bytes),
             }
         }
         while let Some(late) = self.rules().and_then(Rules::poll_late) {
@@ -127,7 +125,7 @@ impl Engine {
         worked
     }
 
-    fn rules(&mut self) -> Option<&mut Rules> {
+    pub(crate) fn rules(&mut self) -> Option<&mut Rules> {
         self.scenario.as_mut().map(|scenario| &mut scenario.rules)
     }
 
@@ -250,63 +248,6 @@ impl Engine {
         ))
     }
 
-    /// Forwards octets that a NIC has sent.
-    fn forward_bytes(&mut self, now: Instant, frame: &HeldFrame) {
-        let Some((dst, src)) = addresses(&frame.bytes) else {
-            return;
-        };
-        match self.switch.forward(frame.nic, src, dst) {
-            Route::To(to) => self.receive_bytes(now, to, &frame.bytes),
-            Route::Flood => {
-                for to in (0..self.ports.len()).filter(|to| *to != frame.nic) {
-                    self.receive_bytes(now, to, &frame.bytes);
-                }
-            }
-            Route::Forged => {
-                if let Some(port) = self.ports.get_mut(frame.nic) {
-                    port.refuse_source(src);
-                }
-            }
-        }
-    }
-
-    /// Octets arrive at a NIC: its rules may take them.
-    fn receive_bytes(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
-        let parsed = parse_trusted(bytes).ok();
-        let header = parsed.as_ref().map(|parsed| &parsed.header);
-        let destination = header.map_or(0, |header| header.bth.dest_qp);
-        let facts = PacketFacts {
-            header,
-            bytes: bytes.len(),
-        };
-        if let Some(rules) = self.rules()
-            && let Some(change) = rules.packet(now, to, Direction::Rx, destination, facts)
-        {
-            let held = HeldFrame {
-                nic: to,
-                dir: Direction::Rx,
-                bytes: bytes.to_vec(),
-            };
-            rules.take_frame(now, change, held);
-            return;
-        }
-        self.deliver_bytes(now, to, bytes);
-    }
-
-    fn deliver_bytes(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
-        let (Some(port), Some(ram)) = (self.ports.get_mut(to), self.rams.get(to)) else {
-            return;
-        };
-        let accepted = addresses(bytes).is_some_and(|(dst, _)| port.nic.accepts(dst));
-        if port.bus_master && port.nic.is_link_up() && accepted {
-            let parsed = parse_trusted(bytes).ok();
-            let header = parsed.as_ref().map(|parsed| &parsed.header);
-            let event = FrameEvent::of_packet(header, bytes.len());
-            self.recorder.received(number(to), &event);
-            port.nic.receive_bytes(now, ram, bytes);
-        }
-    }
-
     /// Starts a scenario. Returns false if another one runs. `has_runner`: who starts it carries out what guests have to do.
     pub(crate) fn start_scenario(&mut self, name: String, plan: Plan, has_runner: bool) -> bool {
         if self.scenario.is_some() || self.ended_scenario.is_some() {
@@ -383,11 +324,4 @@ impl Engine {
         let values = |port: &NicPort| port.nic.counters().values().to_vec();
         self.ports.iter().map(values).collect()
     }
-}
-
-/// Destination and source address of a frame.
-fn addresses(bytes: &[u8]) -> Option<(MacAddr, MacAddr)> {
-    let dst = bytes.first_chunk::<6>()?;
-    let src = bytes.get(6..)?.first_chunk::<6>()?;
-    Some((MacAddr(*dst), MacAddr(*src)))
 }

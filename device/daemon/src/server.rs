@@ -1,9 +1,17 @@
 //! The sockets and threads of the process.
 
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use faultline_memory::FileMaps;
+use faultline_ports::address::StreamAddress;
+use faultline_ports::channel::{Bell, PortEnd};
+use faultline_ports::stream::{Peers, StreamPort};
+use faultline_ports::tap::TapPort;
 use faultline_vfio_user::{ListenError, Listener, Shutdown};
+use rustix::fd::AsFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -13,6 +21,7 @@ use crate::engine::{Engine, EngineHandle, LongestPass};
 use crate::function::Function;
 use crate::nic_log::nic_span;
 use crate::port::NicPort;
+use crate::port_config::{PortEntry, PortKind};
 
 /// Why a process can't serve.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +37,14 @@ pub enum StartError {
         /// Reason and remedy.
         source: ListenError,
     },
+    /// A port that leads out of the process can't be opened.
+    #[error("port {port}")]
+    Port {
+        /// Name of the port.
+        port: String,
+        /// Reason.
+        source: PortError,
+    },
     /// The control server can't be started.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -36,6 +53,35 @@ pub enum StartError {
     Pci(#[from] faultline_pci::ConfigError),
     /// The system refused descriptors, memory or threads.
     #[error("the system refused a resource")]
+    System(#[from] std::io::Error),
+}
+
+/// Why a port that leads out of the process can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The unix socket can't be created.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The system refuses to listen on a TCP address.
+    #[error("cannot listen on {address}: {error}")]
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// The system refuses the TAP device.
+    #[error(
+        "cannot open the TAP device {interface}: {error}; it needs CAP_NET_ADMIN, or a device that `ip tuntap add` has made for this user"
+    )]
+    Tap {
+        /// Name of the device.
+        interface: String,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// Another call to the system failed.
+    #[error(transparent)]
     System(#[from] std::io::Error),
 }
 
@@ -69,6 +115,45 @@ fn spawn(
     })
 }
 
+/// Opens an external port. Returns what its thread runs. Files of unix sockets are added to `sockets`.
+fn open_port(
+    entry: &PortEntry,
+    end: PortEnd,
+    sockets: &mut Vec<Listener>,
+) -> Result<Box<dyn FnOnce() + Send>, PortError> {
+    let peers = match &entry.kind {
+        PortKind::Listen(StreamAddress::Unix(path)) => {
+            let listener = Listener::listen(path)?;
+            let socket = UnixListener::from(listener.as_fd().try_clone_to_owned()?);
+            sockets.push(listener);
+            Peers::Unix(socket)
+        }
+        PortKind::Listen(StreamAddress::Tcp(address)) => {
+            let listen = || {
+                let socket = TcpListener::bind(address)?;
+                socket.set_nonblocking(true)?;
+                Ok(socket)
+            };
+            let error = |error| PortError::Tcp {
+                address: *address,
+                error,
+            };
+            Peers::Tcp(listen().map_err(error)?)
+        }
+        PortKind::Connect(address, pause) => Peers::Connect(address.clone(), *pause),
+        PortKind::Tap(interface) => {
+            let error = |error| PortError::Tap {
+                interface: interface.clone(),
+                error,
+            };
+            let port = TapPort::new(interface, entry.mtu, end).map_err(error)?;
+            return Ok(Box::new(|| port.run()));
+        }
+    };
+    let port = StreamPort::new(peers, end);
+    Ok(Box::new(|| port.run()))
+}
+
 /// The threads of a running process. Dropping it stops them and removes the sockets.
 #[derive(Debug)]
 pub struct Server {
@@ -76,6 +161,10 @@ pub struct Server {
     engine: EngineHandle,
     engine_thread: Option<JoinHandle<()>>,
     listeners: Vec<JoinHandle<()>>,
+    /// Threads of external ports, and what stops each.
+    ports: Vec<(Arc<Bell>, JoinHandle<()>)>,
+    /// Files of their unix sockets, which are removed with these.
+    _port_sockets: Vec<Listener>,
     /// The control server ends when the sender is dropped.
     control: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     /// Ends after the engine.
@@ -97,6 +186,17 @@ impl Server {
             sockets.push(socket);
         }
         let (mut engine, handle) = Engine::new(config)?;
+        let mut port_sockets = Vec::new();
+        let mut ports = Vec::new();
+        for (entry, end) in config.ports.iter().zip(engine.take_port_ends()) {
+            let bell = end.bell();
+            let run =
+                open_port(entry, end, &mut port_sockets).map_err(|source| StartError::Port {
+                    port: entry.name.clone(),
+                    source,
+                })?;
+            ports.push((bell, run));
+        }
         let mut functions = Vec::new();
         for (port, nic) in config.nics.iter().enumerate() {
             let Some(shared) = engine.ports.get(port).map(NicPort::share) else {
@@ -118,6 +218,8 @@ impl Server {
             engine: handle,
             engine_thread: Some(engine_thread),
             listeners: Vec::new(),
+            ports: Vec::new(),
+            _port_sockets: port_sockets,
             control: None,
             log: None,
             ends,
@@ -128,6 +230,13 @@ impl Server {
             let serve = move || span.in_scope(|| socket.serve(&mut function, &shutdown));
             let thread = spawn(format!("nic-{}", nic.name), &end, serve)?;
             server.listeners.push(thread);
+        }
+        for ((bell, run), entry) in ports.into_iter().zip(&config.ports) {
+            let span = tracing::info_span!("port", name = entry.name);
+            let thread = spawn(format!("port-{}", entry.name), &end, move || {
+                span.in_scope(run);
+            })?;
+            server.ports.push((bell, thread));
         }
         // Without this thread the NICs work as before, so its end is not reported.
         if let Some(log) = log {
@@ -170,6 +279,12 @@ impl Drop for Server {
         for thread in self.listeners.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a server thread panicked");
+            }
+        }
+        for (bell, thread) in self.ports.drain(..) {
+            bell.stop();
+            if thread.join().is_err() {
+                tracing::error!("the thread of a port panicked");
             }
         }
         self.engine.stop();

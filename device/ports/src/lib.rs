@@ -1,10 +1,22 @@
-//! The L2 switch between the ports of a process.
+//! The L2 switch between the ports of a process, and ports that lead out of it.
 //!
-//! It selects the output ports of a frame from its MAC addresses only.
+//! The switch selects the output ports of a frame from its addresses only. A port that leads out of the process has a thread, which
+//! passes frames as octets between the engine and a stream socket or a TAP device.
 #![forbid(unsafe_code)]
 // Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+#![cfg_attr(
+    test,
+    expect(
+        clippy::cast_possible_truncation,
+        reason = "test data is cut to the width of a field"
+    )
+)]
 
+pub mod address;
+pub mod channel;
+pub mod stream;
 mod switch;
+pub mod tap;
 
 pub use switch::{PortId, Route, Switch};

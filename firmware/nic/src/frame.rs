@@ -162,21 +162,35 @@ impl TxFrame {
 
     /// Packet `index` of a run as octets, with padding and invariant CRC.
     pub fn packet_bytes<M: Dma>(&self, index: u32, mem: &M) -> Result<Vec<u8>, DmaError> {
+        let mut bytes = Vec::new();
+        self.write_packet(index, mem, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// As [`packet_bytes`](Self::packet_bytes), into a buffer, whose contents it replaces.
+    pub fn write_packet<M: Dma>(
+        &self,
+        index: u32,
+        mem: &M,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), DmaError> {
+        bytes.clear();
         let all = self.view(mem);
         let each = all.len() / self.packets.max(1) as usize;
         let payload = all.part(index as usize * each, each);
         let FrameKind::Roce(first) = &self.kind else {
-            return payload.to_vec();
+            bytes.resize(payload.len(), 0);
+            return payload.read(0, bytes).map(drop);
         };
         let header = packet_of_run(first, index, self.packets);
-        let mut bytes = vec![0; header.frame_len(each)];
+        bytes.resize(header.frame_len(each), 0);
         // The buffer is exactly as long as `frame_len` said.
-        let at = header.emit(each, &mut bytes).unwrap_or(0);
+        let at = header.emit(each, bytes).unwrap_or(0);
         if let Some(to) = bytes.get_mut(at..at + each) {
             payload.read(0, to)?;
         }
-        let _ = seal(&mut bytes);
-        Ok(bytes)
+        let _ = seal(bytes);
+        Ok(())
     }
 }
 

@@ -1,0 +1,107 @@
+//! A port of the switch that leads out of the process.
+//!
+//! Its thread, of [`faultline_ports`], does what may wait. The engine exchanges frames with it through two bounded rings.
+
+use std::sync::atomic::Ordering;
+
+use faultline_ports::channel::EngineEnd;
+use faultline_wire::Ethernet;
+
+use crate::link::length_of_octets;
+
+/// What a port has passed and dropped since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExternalCounts {
+    /// Frames from the peer, and their octets.
+    pub(crate) rx_frames: u64,
+    pub(crate) rx_octets: u64,
+    /// Frames to the peer, and their octets.
+    pub(crate) tx_frames: u64,
+    pub(crate) tx_octets: u64,
+    /// Frames that were longer than the MTU.
+    pub(crate) too_long: u64,
+    /// Frames that were shorter than an Ethernet header.
+    pub(crate) too_short: u64,
+    /// Frames to the peer that were dropped because there is none.
+    pub(crate) no_peer: u64,
+    /// Frames to the peer that were dropped because it took the ones before too slowly.
+    pub(crate) overrun: u64,
+}
+
+/// A port that leads out of the process.
+#[derive(Debug)]
+pub(crate) struct ExternalPort {
+    pub(crate) name: String,
+    pub(crate) mtu: Option<u16>,
+    pub(crate) counts: ExternalCounts,
+    end: EngineEnd,
+}
+
+impl ExternalPort {
+    pub(crate) fn new(name: &str, mtu: Option<u16>, end: EngineEnd) -> Self {
+        Self {
+            name: name.to_owned(),
+            mtu,
+            counts: ExternalCounts::default(),
+            end,
+        }
+    }
+
+    /// Sends a frame to the peer.
+    pub(crate) fn send(&mut self, frame: &[u8]) {
+        if self.drops(frame) {
+            return;
+        }
+        if !self.end.status().is_connected.load(Ordering::Relaxed) {
+            self.counts.no_peer = self.counts.no_peer.saturating_add(1);
+        } else if self.end.send(frame) {
+            self.counts.tx_frames = self.counts.tx_frames.saturating_add(1);
+            self.counts.tx_octets = self.counts.tx_octets.saturating_add(frame.len() as u64);
+        } else {
+            self.counts.overrun = self.counts.overrun.saturating_add(1);
+        }
+    }
+
+    /// Takes the next frame of the peer that may pass into `frame`. Returns the octets of all frames that were taken for it, 0 if there
+    /// was none. A frame that may not pass leaves `frame` empty.
+    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> usize {
+        if !self.end.take(frame) {
+            return 0;
+        }
+        let octets = frame.len();
+        self.counts.rx_frames = self.counts.rx_frames.saturating_add(1);
+        self.counts.rx_octets = self.counts.rx_octets.saturating_add(octets as u64);
+        if self.drops(frame) {
+            frame.clear();
+        }
+        octets
+    }
+
+    fn drops(&mut self, frame: &[u8]) -> bool {
+        let counts = &mut self.counts;
+        if frame.len() < Ethernet::LEN {
+            counts.too_short = counts.too_short.saturating_add(1);
+            return true;
+        }
+        let length = length_of_octets(frame.len(), frame);
+        let is_long = self.mtu.is_some_and(|mtu| length > usize::from(mtu));
+        if is_long {
+            counts.too_long = counts.too_long.saturating_add(1);
+        }
+        is_long
+    }
+
+    /// True if the peer has sent a frame that was not taken.
+    pub(crate) fn has_frame(&self) -> bool {
+        self.end.has_frame()
+    }
+
+    /// Wakes the port's thread if it waits for what was done since the last call.
+    pub(crate) fn flush(&mut self) {
+        self.end.flush();
+    }
+
+    pub(crate) fn end(&self) -> &EngineEnd {
+        &self.end
+    }
+}

@@ -1,0 +1,161 @@
+//! Frames as octets: those of ports that lead out of the process, and those that rules of a scenario have taken.
+
+use faultline_nic::{Instant, TxFrame};
+use faultline_ports::{PortId, Route};
+use faultline_scenario::rules::{HeldFrame, PacketFacts};
+use faultline_scenario::trigger::Direction;
+use faultline_telemetry::{Direction as LinkDirection, FrameEvent};
+use faultline_wire::MacAddr;
+use faultline_wire::packet::parse_trusted;
+
+use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
+use crate::port::{NicPort, number};
+
+impl Engine {
+    /// Takes frames that have come in through external ports, as many of each as one turn allows. Returns true if there were
+    /// any. While a NIC pauses its senders they stay where they are, as behind a switch.
+    pub(crate) fn run_externals(&mut self, now: Instant) -> bool {
+        if self.externals.is_empty() || self.senders_are_paused() {
+            return false;
+        }
+        let mut worked = false;
+        let mut frame = std::mem::take(&mut self.scratch);
+        for index in 0..self.externals.len() {
+            let id = self.ports.len().saturating_add(index);
+            let (mut frames, mut octets) = (0, 0);
+            while frames < TURN_PACKETS && octets < TURN_BYTES {
+                let taken = self
+                    .externals
+                    .get_mut(index)
+                    .map_or(0, |port| port.take(&mut frame));
+                if taken == 0 {
+                    break;
+                }
+                if !frame.is_empty() {
+                    self.forward_octets(now, id, &frame);
+                }
+                frames = frames.saturating_add(1);
+                octets = octets.saturating_add(taken);
+                worked = true;
+            }
+        }
+        self.scratch = frame;
+        worked
+    }
+
+    /// True if a NIC pauses all that send to it.
+    fn senders_are_paused(&self) -> bool {
+        let pauses = |port: &NicPort| port.bus_master && port.nic.is_stalled();
+        self.ports.iter().any(pauses)
+    }
+
+    /// True if a frame has come in that a pass would take.
+    pub(crate) fn has_external_frame(&self) -> bool {
+        self.externals.iter().any(|port| port.has_frame()) && !self.senders_are_paused()
+    }
+
+    /// Wakes threads of external ports for which this pass had frames, or made room.
+    pub(crate) fn flush_externals(&mut self) {
+        for port in &mut self.externals {
+            port.flush();
+        }
+    }
+
+    /// Sends a frame of a NIC through an external port, packet by packet. Returns false if there is no such port.
+    pub(crate) fn send_external(&mut self, from: PortId, to: PortId, frame: &TxFrame) -> bool {
+        let index = to.checked_sub(self.ports.len());
+        let (Some(port), Some(ram)) = (
+            index.and_then(|index| self.externals.get_mut(index)),
+            self.rams.get(from),
+        ) else {
+            return false;
+        };
+        for packet in 0..frame.packets {
+            // Memory that cannot be read any more: the packet is lost, and the sender repeats it or fails.
+            if frame.write_packet(packet, ram, &mut self.scratch).is_ok() {
+                port.send(&self.scratch);
+            }
+        }
+        true
+    }
+
+    /// Forwards octets that have come in through a port, or that rules have kept of what a NIC has sent.
+    pub(crate) fn forward_octets(&mut self, now: Instant, from: PortId, bytes: &[u8]) {
+        let Some((dst, src)) = addresses(bytes) else {
+            return;
+        };
+        match self.switch.forward(from, src, dst) {
+            Route::To(to) if to == from && from >= self.ports.len() => {}
+            Route::To(to) => self.receive_octets(now, to, bytes),
+            Route::Flood => {
+                let count = self.ports.len().saturating_add(self.externals.len());
+                for to in (0..count).filter(|to| *to != from) {
+                    self.receive_octets(now, to, bytes);
+                }
+            }
+            Route::Forged => {
+                if let Some(port) = self.ports.get_mut(from) {
+                    port.refuse_source(src);
+                }
+            }
+        }
+    }
+
+    /// Octets arrive at a port: an external one sends them, and the rules of a NIC may take them.
+    fn receive_octets(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
+        if let Some(index) = to.checked_sub(self.ports.len()) {
+            if let Some(port) = self.externals.get_mut(index) {
+                port.send(bytes);
+            }
+            return;
+        }
+        let is_dropped = |port: &mut NicPort| {
+            port.drops_as_down(1) || port.link.drops_octets(LinkDirection::Rx, bytes)
+        };
+        if self.ports.get_mut(to).is_none_or(is_dropped) {
+            return;
+        }
+        if let Some(rules) = self.rules() {
+            let parsed = parse_trusted(bytes).ok();
+            let header = parsed.as_ref().map(|parsed| &parsed.header);
+            let destination = header.map_or(0, |header| header.bth.dest_qp);
+            let facts = PacketFacts {
+                header,
+                bytes: bytes.len(),
+            };
+            if let Some(change) = rules.packet(now, to, Direction::Rx, destination, facts) {
+                let held = HeldFrame {
+                    nic: to,
+                    dir: Direction::Rx,
+                    bytes: bytes.to_vec(),
+                };
+                rules.take_frame(now, change, held);
+                return;
+            }
+        }
+        self.deliver_octets(now, to, bytes);
+    }
+
+    /// Octets arrive at a NIC, past its rules.
+    pub(crate) fn deliver_octets(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
+        let (Some(port), Some(ram)) = (self.ports.get_mut(to), self.rams.get(to)) else {
+            return;
+        };
+        let accepted = addresses(bytes).is_some_and(|(dst, _)| port.nic.accepts(dst));
+        if !accepted || port.drops_as_down(1) {
+            return;
+        }
+        let parsed = parse_trusted(bytes).ok();
+        let header = parsed.as_ref().map(|parsed| &parsed.header);
+        let event = FrameEvent::of_packet(header, bytes.len());
+        self.recorder.received(number(to), &event);
+        port.nic.receive_bytes(now, ram, bytes);
+    }
+}
+
+/// Destination and source address of a frame.
+fn addresses(bytes: &[u8]) -> Option<(MacAddr, MacAddr)> {
+    let dst = bytes.first_chunk::<6>()?;
+    let src = bytes.get(6..)?.first_chunk::<6>()?;
+    Some((MacAddr(*dst), MacAddr(*src)))
+}

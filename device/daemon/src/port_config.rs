@@ -1,0 +1,227 @@
+//! `[[port]]` of the configuration: ports of the switch that lead out of the process.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use faultline_ports::address::StreamAddress;
+use serde::Deserialize;
+
+use crate::config_file;
+
+/// Pause between two attempts to connect unless another one is set.
+const RECONNECT: Duration = Duration::from_secs(1);
+
+/// A port that leads out of the process: a `[[port]]` table.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "PortTable")]
+pub struct PortEntry {
+    /// Name, for messages and metrics. No NIC has it.
+    pub name: String,
+    /// What is at its other end.
+    pub kind: PortKind,
+    /// Longest frame without Ethernet header and VLAN tag that passes, in octets; `None`: any.
+    pub mtu: Option<u16>,
+}
+
+/// The other end of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// A stream socket with QEMU's framing, to which peers connect.
+    Listen(StreamAddress),
+    /// A stream socket with QEMU's framing, which is connected to a peer, again after this time if need be.
+    Connect(StreamAddress, Duration),
+    /// A TAP device of this name.
+    Tap(String),
+}
+
+/// The kinds, as the file names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    Stream,
+    Tap,
+}
+
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        config_file::name(deserializer)
+    }
+}
+
+/// The keys of a `[[port]]` table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table of a port")]
+struct PortTable {
+    name: String,
+    kind: Kind,
+    #[serde(default, deserialize_with = "address")]
+    listen: Option<StreamAddress>,
+    #[serde(default, deserialize_with = "address")]
+    connect: Option<StreamAddress>,
+    #[serde(default, deserialize_with = "config_file::optional_number")]
+    reconnect_ms: Option<u32>,
+    #[serde(default, deserialize_with = "interface")]
+    interface: Option<String>,
+    #[serde(default, deserialize_with = "config_file::optional_number")]
+    mtu: Option<u16>,
+}
+
+impl TryFrom<PortTable> for PortEntry {
+    type Error = String;
+
+    fn try_from(table: PortTable) -> Result<Self, String> {
+        let PortTable {
+            name,
+            kind,
+            listen,
+            connect,
+            reconnect_ms,
+            interface,
+            mtu,
+        } = table;
+        let only = |is_there: bool, key: &str, kind: &str| match is_there {
+            true => Err(format!("key `{key}` is for {kind} only")),
+            false => Ok(()),
+        };
+        let is_stream = kind == Kind::Stream;
+        only(!is_stream && listen.is_some(), "listen", "kind `stream`")?;
+        only(!is_stream && connect.is_some(), "connect", "kind `stream`")?;
+        only(is_stream && interface.is_some(), "interface", "kind `tap`")?;
+        only(
+            connect.is_none() && reconnect_ms.is_some(),
+            "reconnect_ms",
+            "streams with key `connect`",
+        )?;
+        let reconnect =
+            reconnect_ms.map_or(RECONNECT, |ms| Duration::from_millis(u64::from(ms.max(1))));
+        let kind = match (kind, listen, connect, interface) {
+            (Kind::Stream, Some(address), None, _) => PortKind::Listen(address),
+            (Kind::Stream, None, Some(address), _) => PortKind::Connect(address, reconnect),
+            (Kind::Stream, ..) => {
+                return Err("kind `stream` needs one of the keys `listen`, `connect`".to_owned());
+            }
+            (Kind::Tap, .., Some(interface)) => PortKind::Tap(interface),
+            (Kind::Tap, ..) => return Err("kind `tap` needs the key `interface`".to_owned()),
+        };
+        Ok(Self { name, kind, mtu })
+    }
+}
+
+fn address<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<StreamAddress>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    StreamAddress::from_str(&text)
+        .map(Some)
+        .map_err(serde::de::Error::custom)
+}
+
+/// Most octets of the name of a network interface: IFNAMSIZ of netdevice(7), less the terminating zero.
+const MAX_INTERFACE: usize = 15;
+
+fn interface<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let is_name = |c: char| c.is_ascii_graphic() && c != '/' && c != ':' && c != '%';
+    let is_valid = (1..=MAX_INTERFACE).contains(&name.len())
+        && name.chars().all(is_name)
+        && name != "."
+        && name != "..";
+    match is_valid {
+        true => Ok(Some(name)),
+        false => Err(serde::de::Error::custom(format!(
+            "{name:?} is not a name of a network interface: 1 to {MAX_INTERFACE} characters, without space, `/`, `:` and `%`"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn kind_of(keys: &str) -> PortKind {
+        let config = Config::from_toml(&format!("[[port]]\nname = \"p\"\n{keys}")).unwrap();
+        config.ports[0].kind.clone()
+    }
+
+    #[test]
+    fn each_kind_is_read() {
+        let unix = StreamAddress::Unix("/run/w".into());
+        assert_eq!(
+            kind_of("kind = \"stream\"\nlisten = \"unix:/run/w\"\n"),
+            PortKind::Listen(unix.clone())
+        );
+        assert_eq!(
+            kind_of("kind = \"stream\"\nconnect = \"unix:/run/w\"\n"),
+            PortKind::Connect(unix.clone(), RECONNECT)
+        );
+        assert_eq!(
+            kind_of("kind = \"stream\"\nconnect = \"unix:/run/w\"\nreconnect_ms = 50\n"),
+            PortKind::Connect(unix, Duration::from_millis(50))
+        );
+        assert_eq!(
+            kind_of("kind = \"tap\"\ninterface = \"fl0\"\nmtu = 4200\n"),
+            PortKind::Tap("fl0".to_owned())
+        );
+    }
+
+    #[track_caller]
+    fn refused(keys: &str, line: usize, column: usize, message: &str) {
+        let text = format!("[[port]]\nname = \"p\"\n{keys}");
+        let error = Config::from_toml(&text).unwrap_err();
+        assert_eq!(error.to_string(), format!("{line}:{column}: {message}"));
+    }
+
+    #[test]
+    fn a_wrong_port_is_refused_with_what_is_allowed() {
+        refused(
+            "kind = \"tun\"\n",
+            3,
+            8,
+            "port[0].kind: invalid value: string \"tun\", expected one of `stream`, `tap`",
+        );
+        refused(
+            "kind = \"stream\"\nlisten = \"/run/w\"\n",
+            4,
+            10,
+            "port[0].listen: \"/run/w\" is neither unix:PATH nor tcp:ADDRESS:PORT, such as unix:/run/wire or tcp:192.0.2.1:9000",
+        );
+        refused(
+            "kind = \"stream\"\n",
+            1,
+            1,
+            "port[0]: kind `stream` needs one of the keys `listen`, `connect`",
+        );
+        refused(
+            "kind = \"stream\"\nlisten = \"unix:/a\"\nconnect = \"unix:/b\"\n",
+            1,
+            1,
+            "port[0]: kind `stream` needs one of the keys `listen`, `connect`",
+        );
+        refused(
+            "kind = \"tap\"\ninterface = \"a name that is too long\"\n",
+            4,
+            13,
+            "port[0].interface: \"a name that is too long\" is not a name of a network interface: 1 to 15 characters, without space, `/`, `:` and `%`",
+        );
+        refused(
+            "kind = \"tap\"\ninterface = \"fl0\"\nlisten = \"unix:/a\"\n",
+            1,
+            1,
+            "port[0]: key `listen` is for kind `stream` only",
+        );
+        refused(
+            "kind = \"stream\"\nlisten = \"unix:/a\"\nreconnect_ms = 5\n",
+            1,
+            1,
+            "port[0]: key `reconnect_ms` is for streams with key `connect` only",
+        );
+        refused(
+            "kind = \"stream\"\nlisten = \"unix:/a\"\nmtu = 70000\n",
+            5,
+            7,
+            "port[0].mtu: invalid value: integer `70000`, expected an integer from 0 to 65535",
+        );
+    }
+}

@@ -1,0 +1,530 @@
+//! A port on a stream socket, framed as QEMU's `-netdev stream` and `-netdev socket`: the length of each frame in four octets,
+//! big-endian, then the frame without FCS (QEMU, net/stream.c). The peer is another process of Faultline, an emulator's netdev, or
+//! passt.
+//!
+//! A stream holds up its sender: while the engine has no room, nothing is read from the socket. Frames of the engine are lost while
+//! there is no peer, and when the ring to a slow peer is full. A connection that ends, or whose octets cannot be frames, is closed,
+//! and the next one is awaited or made.
+
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    connect, recv, send, socket_with, sockopt,
+};
+
+use crate::address::StreamAddress;
+use crate::channel::{MAX_FRAME, PortEnd, PortStatus};
+
+/// Octets that are read at a time. More than a frame, so one always fits.
+const INPUT: usize = 256 << 10;
+/// Octets of frames that are written at a time.
+const OUTPUT: usize = 64 << 10;
+/// Octets of the length in front of a frame.
+const LENGTH: usize = 4;
+/// Pause after an attempt to accept a connection that the system has refused, most likely for lack of descriptors.
+const ACCEPT_PAUSE_MS: u32 = 100;
+
+/// Where peers come from.
+#[derive(Debug)]
+pub enum Peers {
+    /// They connect to this socket, one at a time.
+    Unix(UnixListener),
+    /// They connect to this socket, one at a time.
+    Tcp(std::net::TcpListener),
+    /// This port connects, and again after this time if that fails or the connection ends.
+    Connect(StreamAddress, Duration),
+}
+
+/// A port on a stream socket.
+#[derive(Debug)]
+pub struct StreamPort {
+    peers: Peers,
+    end: PortEnd,
+    /// The last attempt failed: only the first failure of several is logged.
+    has_failed: bool,
+}
+
+/// Why a connection has ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("the peer has closed it")]
+    Closed,
+    #[error(
+        "the peer has sent a frame of {0} octets; at most {MAX_FRAME} are allowed, and at least 1"
+    )]
+    Malformed(u32),
+    #[error("{0}")]
+    System(Errno),
+    #[error("this process ends")]
+    Stopped,
+}
+
+impl StreamPort {
+    /// Makes a port. Listening sockets must not block.
+    pub fn new(peers: Peers, end: PortEnd) -> Self {
+        Self {
+            peers,
+            end,
+            has_failed: false,
+        }
+    }
+
+    /// Passes frames until the engine's side stops it. For a thread of its own.
+    pub fn run(mut self) {
+        while !self.end.is_stopped() {
+            let Some(socket) = self.next_peer() else {
+                continue;
+            };
+            self.discard();
+            self.end.status().set_connected(true);
+            tracing::info!("connected");
+            let ended = Connection::new(socket).run(&mut self.end);
+            self.end.status().set_connected(false);
+            self.discard();
+            match ended {
+                End::Stopped => return,
+                End::Malformed(_) => {
+                    PortStatus::count(&self.end.status().malformed);
+                    tracing::warn!("connection closed: {ended}");
+                }
+                End::Closed | End::System(_) => tracing::info!("connection ended: {ended}"),
+            }
+            if let Peers::Connect(_, pause) = self.peers {
+                self.pause(pause);
+            }
+        }
+    }
+
+    /// Drops the frames for a peer that is no more.
+    fn discard(&mut self) {
+        let mut frame = Vec::new();
+        while self.end.from_engine.pop(&mut frame).is_some() {
+            PortStatus::count(&self.end.status().not_sent);
+            frame.clear();
+        }
+    }
+
+    fn pause(&self, time: Duration) {
+        let ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        self.end.wait([], (false, false), Some(ms));
+    }
+
+    /// Waits for a peer. `None`: there is none yet.
+    fn next_peer(&mut self) -> Option<OwnedFd> {
+        let found = match &self.peers {
+            Peers::Unix(listener) => self.accept(listener),
+            Peers::Tcp(listener) => self.accept(listener),
+            Peers::Connect(address, pause) => {
+                let found = self.connect(address);
+                if found.is_err() {
+                    self.pause(*pause);
+                }
+                found
+            }
+        };
+        match found {
+            Ok(socket) => {
+                self.has_failed = false;
+                socket
+            }
+            Err(errno) => {
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    let error = io::Error::from(errno);
+                    match &self.peers {
+                        Peers::Connect(address, _) => {
+                            tracing::info!("{address}: {error}; trying again until it succeeds");
+                        }
+                        Peers::Unix(_) | Peers::Tcp(_) => {
+                            tracing::warn!("cannot accept a connection: {error}");
+                        }
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    fn accept(&self, listener: &impl AsFd) -> Result<Option<OwnedFd>, Errno> {
+        self.end
+            .wait([(listener.as_fd(), PollFlags::IN)], (false, false), None);
+        match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => {
+                prepare(&socket);
+                Ok(Some(socket))
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(errno) => {
+                self.end.wait([], (false, false), Some(ACCEPT_PAUSE_MS));
+                Err(errno)
+            }
+        }
+    }
+
+    fn connect(&self, address: &StreamAddress) -> Result<Option<OwnedFd>, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let new = |family| socket_with(family, SocketType::STREAM, flags, None);
+        let (socket, started) = match address {
+            StreamAddress::Unix(path) => {
+                let socket = new(AddressFamily::UNIX)?;
+                let started = connect(&socket, &SocketAddrUnix::new(path.as_path())?);
+                (socket, started)
+            }
+            StreamAddress::Tcp(address) => {
+                let family = match address.is_ipv4() {
+                    true => AddressFamily::INET,
+                    false => AddressFamily::INET6,
+                };
+                let socket = new(family)?;
+                let started = connect(&socket, address);
+                (socket, started)
+            }
+        };
+        match started {
+            Ok(()) => {}
+            Err(Errno::INPROGRESS) => {
+                let ready = self
+                    .end
+                    .wait([(socket.as_fd(), PollFlags::OUT)], (false, false), None);
+                if ready == [PollFlags::empty()] {
+                    // Stopped, or interrupted.
+                    return Ok(None);
+                }
+                sockopt::socket_error(&socket)??;
+            }
+            Err(errno) => return Err(errno),
+        }
+        prepare(&socket);
+        Ok(Some(socket))
+    }
+}
+
+/// Options of a TCP connection. A unix socket has none of them.
+fn prepare(socket: &OwnedFd) {
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    // A peer that has vanished must not keep the next one out for ever.
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(10));
+    let _ = sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5));
+    let _ = sockopt::set_tcp_keepcnt(socket, 3);
+}
+
+/// A connection to a peer.
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    /// Octets of the peer from `start` to `end` are not taken yet.
+    input: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The engine had no room for the frame at `start`.
+    is_held_up: bool,
+    /// Frames with their lengths, written up to `written`.
+    output: Vec<u8>,
+    written: usize,
+}
+
+impl Connection {
+    fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            input: vec![0; INPUT],
+            start: 0,
+            end: 0,
+            is_held_up: false,
+            output: Vec::with_capacity(OUTPUT.saturating_add(MAX_FRAME)),
+            written: 0,
+        }
+    }
+
+    fn run(mut self, port: &mut PortEnd) -> End {
+        loop {
+            if port.is_stopped() {
+                return End::Stopped;
+            }
+            let passed = self
+                .write(port)
+                .and_then(|wrote| Ok(self.read(port)? || wrote));
+            port.flush();
+            match passed {
+                Ok(true) => {}
+                Ok(false) => self.wait(port),
+                Err(end) => return end,
+            }
+        }
+    }
+
+    fn wait(&self, port: &PortEnd) {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, !self.is_held_up);
+        flags.set(PollFlags::OUT, self.written < self.output.len());
+        let for_frames = self.output.is_empty();
+        port.wait(
+            [(self.socket.as_fd(), flags)],
+            (for_frames, self.is_held_up),
+            None,
+        );
+    }
+
+    /// Writes frames of the engine. Returns false if there are none, or the peer takes none now.
+    fn write(&mut self, port: &mut PortEnd) -> Result<bool, End> {
+        if self.output.is_empty() {
+            while self.output.len() < OUTPUT {
+                let at = self.output.len();
+                self.output.extend_from_slice(&[0; LENGTH]);
+                let Some(length) = port.from_engine.pop(&mut self.output) else {
+                    self.output.truncate(at);
+                    break;
+                };
+                let octets = u32::try_from(length).unwrap_or(0).to_be_bytes();
+                if let Some(to) = self.output.get_mut(at..at.saturating_add(LENGTH)) {
+                    to.copy_from_slice(&octets);
+                }
+            }
+        }
+        let rest = self.output.get(self.written..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(false);
+        }
+        match send(&self.socket, rest, SendFlags::NOSIGNAL) {
+            Ok(count) => {
+                self.written = self.written.saturating_add(count);
+                if self.written >= self.output.len() {
+                    self.output.clear();
+                    self.written = 0;
+                }
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(errno) => Err(End::System(errno)),
+        }
+    }
+
+    /// Reads frames of the peer, unless the engine has no room. Returns false if there is nothing to read now.
+    fn read(&mut self, port: &mut PortEnd) -> Result<bool, End> {
+        let was_held_up = self.is_held_up;
+        self.pass(port)?;
+        if self.is_held_up {
+            return Ok(false);
+        }
+        let Some(free) = self
+            .input
+            .get_mut(self.end..)
+            .filter(|free| !free.is_empty())
+        else {
+            return Ok(was_held_up);
+        };
+        match recv(&self.socket, free, RecvFlags::empty()) {
+            Ok((_, 0)) => Err(End::Closed),
+            Ok((_, count)) => {
+                self.end = self.end.saturating_add(count);
+                self.pass(port)?;
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(was_held_up),
+            Err(errno) => Err(End::System(errno)),
+        }
+    }
+
+    /// Passes the frames that have been read to the engine.
+    fn pass(&mut self, port: &mut PortEnd) -> Result<(), End> {
+        self.is_held_up = false;
+        loop {
+            let rest = self.input.get(self.start..self.end).unwrap_or_default();
+            let Some((head, rest)) = rest.split_first_chunk::<LENGTH>() else {
+                break;
+            };
+            let length = u32::from_be_bytes(*head);
+            let octets = usize::try_from(length).unwrap_or(usize::MAX);
+            if octets == 0 || octets > MAX_FRAME {
+                return Err(End::Malformed(length));
+            }
+            let Some(frame) = rest.get(..octets) else {
+                break;
+            };
+            if !port.send(frame) {
+                self.is_held_up = true;
+                break;
+            }
+            self.start = self.start.saturating_add(LENGTH).saturating_add(octets);
+        }
+        // There is always room for the rest of a frame.
+        self.input.copy_within(self.start..self.end, 0);
+        self.end = self.end.saturating_sub(self.start);
+        self.start = 0;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::Ordering;
+    use std::thread::JoinHandle;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::channel::{Bell, EngineEnd, pair};
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    struct Running {
+        engine: EngineEnd,
+        bell: std::sync::Arc<Bell>,
+        thread: Option<JoinHandle<()>>,
+    }
+
+    impl Running {
+        fn new(peers: Peers) -> Self {
+            let (engine, port) = pair(|| {}).unwrap();
+            let bell = port.bell();
+            let thread = std::thread::spawn(|| StreamPort::new(peers, port).run());
+            Self {
+                engine,
+                bell,
+                thread: Some(thread),
+            }
+        }
+
+        fn until(&mut self, what: &str, mut is_done: impl FnMut(&mut EngineEnd) -> bool) {
+            let start = Instant::now();
+            while !is_done(&mut self.engine) {
+                assert!(start.elapsed() < LONG, "never {what}");
+                std::thread::yield_now();
+            }
+        }
+
+        fn until_connected(&mut self, connections: u64) {
+            self.until("connected", |engine| {
+                engine.status().connections.load(Ordering::Relaxed) == connections
+                    && engine.status().is_connected.load(Ordering::Relaxed)
+            });
+        }
+
+        fn take(&mut self) -> Vec<u8> {
+            let mut frame = Vec::new();
+            self.until("a frame", |engine| engine.take(&mut frame));
+            self.engine.flush();
+            frame
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            self.bell.stop();
+            self.thread.take().unwrap().join().unwrap();
+        }
+    }
+
+    fn unix(folder: &tempfile::TempDir) -> (Peers, std::path::PathBuf) {
+        let path = folder.path().join("wire");
+        let listener = UnixListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        (Peers::Unix(listener), path)
+    }
+
+    fn framed(frame: &[u8]) -> Vec<u8> {
+        [&(frame.len() as u32).to_be_bytes()[..], frame].concat()
+    }
+
+    #[test]
+    fn frames_pass_in_both_directions_and_peers_come_and_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let (peers, path) = unix(&folder);
+        let mut port = Running::new(peers);
+        for round in 1..=3 {
+            let mut peer = UnixStream::connect(&path).unwrap();
+            port.until_connected(round);
+            assert!(port.engine.send(b"to the peer"));
+            port.engine.flush();
+            let mut buffer = [0; 15];
+            peer.read_exact(&mut buffer).unwrap();
+            assert_eq!(&buffer[..], framed(b"to the peer"));
+            // Cut anywhere, and several at once.
+            let frames = [framed(&[1; 60]), framed(&[2; MAX_FRAME]), framed(&[3; 1])].concat();
+            for part in frames.chunks(50_001) {
+                peer.write_all(part).unwrap();
+            }
+            for (value, length) in [(1, 60), (2, MAX_FRAME), (3, 1)] {
+                assert!(port.take() == vec![value; length]);
+            }
+            // A frame that has begun does not reach the next connection.
+            peer.write_all(&[0, 0, 0, 60, 1, 2, 3]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_port_connects_again_over_tcp() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = StreamAddress::Tcp(listener.local_addr().unwrap());
+        let mut port = Running::new(Peers::Connect(address, Duration::from_millis(1)));
+        for round in 1..=3 {
+            let (mut peer, _) = listener.accept().unwrap();
+            port.until_connected(round);
+            peer.write_all(&framed(&[round as u8; 99])).unwrap();
+            assert_eq!(port.take(), [round as u8; 99]);
+        }
+    }
+
+    #[test]
+    fn a_length_that_no_frame_has_ends_the_connection_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let (peers, path) = unix(&folder);
+        let mut port = Running::new(peers);
+        for (round, length) in [(1, 0), (2, MAX_FRAME as u32 + 1), (3, u32::MAX)] {
+            let mut peer = UnixStream::connect(&path).unwrap();
+            peer.write_all(&length.to_be_bytes()).unwrap();
+            assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it is closed");
+            port.until("counted", |engine| {
+                engine.status().malformed.load(Ordering::Relaxed) == round
+            });
+        }
+        let mut peer = UnixStream::connect(&path).unwrap();
+        peer.write_all(&framed(b"good")).unwrap();
+        assert_eq!(port.take(), b"good");
+    }
+
+    /// Nothing is lost and nothing is kept without bound: the sender is held up.
+    #[test]
+    fn a_peer_that_sends_faster_than_the_engine_takes_is_held_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (peers, path) = unix(&folder);
+        let mut port = Running::new(peers);
+        let mut peer = UnixStream::connect(&path).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let (mut sent, mut rest) = (0u32, Vec::new());
+        let mut stuck_since = None::<Instant>;
+        while stuck_since.is_none_or(|since| since.elapsed() < Duration::from_millis(100)) {
+            if rest.is_empty() {
+                let mut frame = vec![0; 9000];
+                frame[..4].copy_from_slice(&sent.to_be_bytes());
+                rest = framed(&frame);
+                sent += 1;
+            }
+            match peer.write(&rest) {
+                Ok(count) => {
+                    rest.drain(..count);
+                    stuck_since = None;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    stuck_since.get_or_insert_with(Instant::now);
+                    std::thread::yield_now();
+                }
+                Err(error) => panic!("{error}"),
+            }
+            assert!(sent < 1000, "it is never held up");
+        }
+        peer.set_nonblocking(false).unwrap();
+        let writer = std::thread::spawn(move || peer.write_all(&rest).map(|()| peer));
+        for n in 0..sent {
+            assert_eq!(port.take()[..4], n.to_be_bytes());
+        }
+        drop(writer.join().unwrap().unwrap());
+    }
+}

@@ -1,0 +1,99 @@
+//! Two processes of Faultline whose switches are connected by a wire.
+
+use std::net::TcpListener;
+
+use faultline::{Config, PollMode};
+use faultline_harness::testbed::{Fabric, Node, connect_nodes};
+use faultline_harness::traffic::exchange;
+use faultline_harness::{Link, QpType, Rng, SendWr, connect};
+
+/// A process with one NIC, and these ports.
+fn process(nic: &str, ports: &str) -> Fabric {
+    let config = Config::from_toml(ports).unwrap();
+    let config = Config {
+        poll: PollMode::Adaptive,
+        ..config
+    };
+    Fabric::start_with(config, &[nic]).unwrap()
+}
+
+fn stream(key: &str, address: &str) -> String {
+    format!(
+        "[[port]]\nname = \"wire\"\nkind = \"stream\"\n{key} = \"{address}\"\n{}",
+        match key {
+            "connect" => "reconnect_ms = 5\n",
+            _ => "",
+        }
+    )
+}
+
+/// Exchanges data at all MTUs, between NICs that are in two processes.
+fn exchange_over(listen: &str) {
+    let fabric_a = process("a", &stream("listen", listen));
+    let fabric_b = process("b", &stream("connect", listen));
+    let (mut a, mut b) = (fabric_a.node("a").unwrap(), fabric_b.node("b").unwrap());
+    let mut rng = Rng::new(7);
+    for path_mtu in 1..=5 {
+        let link = Link {
+            path_mtu,
+            ..Link::default()
+        };
+        let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+        connect(&qa, &qb, &link).unwrap();
+        for _ in 0..20 {
+            exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+            exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
+        }
+    }
+    fabric_a.assert_passes_are_short();
+    fabric_b.assert_passes_are_short();
+}
+
+#[test]
+fn rc_over_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    exchange_over(&format!("unix:{}", folder.path().join("wire").display()));
+}
+
+#[test]
+fn rc_over_tcp() {
+    // Another process may take the port before this one listens; the system gives out others first.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    exchange_over(&format!("tcp:{}", address.unwrap()));
+}
+
+/// A connection lives through the loss of the wire, because the transport repeats what was lost.
+#[test]
+fn a_process_that_comes_back_finds_its_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("wire").display());
+    let fabric_a = process("a", &stream("connect", &address));
+    let mut a = fabric_a.node("a").unwrap();
+    for seed in 0..3 {
+        let fabric_b = process("b", &stream("listen", &address));
+        let mut b = fabric_b.node("b").unwrap();
+        let (mut qa, mut qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+        let mut rng = Rng::new(seed);
+        exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+    }
+}
+
+/// Several packets of a message are one frame inside of a process, and each a frame of its own on a wire.
+#[test]
+fn long_messages_fill_the_wire() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("wire").display());
+    let fabric_a = process("a", &stream("listen", &address));
+    let fabric_b = process("b", &stream("connect", &address));
+    let (mut a, b) = (fabric_a.node("a").unwrap(), fabric_b.node("b").unwrap());
+    let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let half = Node::BUF / 2;
+    for seed in 0..50 {
+        a.buf.fill_pattern(0, half, seed);
+        let sges = [a.mr.sge(0, half)];
+        let write = SendWr::write(&sges, b.mr.remote(half)).signaled();
+        qa.post_send(&write).unwrap();
+        qa.retire(&a.good_completion());
+        assert_eq!(b.buf.pattern_mismatch(half, half, seed), None);
+    }
+}
