@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use faultline_ports::channel::EngineEnd;
+use faultline_ports::channel::{EngineEnd, PortStatus};
 use faultline_wire::Ethernet;
 
 use crate::link::length_of_octets;
@@ -31,8 +31,8 @@ pub(crate) struct ExternalCounts {
 /// A port that leads out of the process.
 #[derive(Debug)]
 pub(crate) struct ExternalPort {
-    pub(crate) name: String,
-    pub(crate) mtu: Option<u16>,
+    name: String,
+    mtu: Option<u16>,
     pub(crate) counts: ExternalCounts,
     end: EngineEnd,
 }
@@ -101,7 +101,13 @@ impl ExternalPort {
         self.end.flush();
     }
 
-    pub(crate) fn end(&self) -> &EngineEnd {
-        &self.end
+    /// Name in the configuration.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the port's thread tells.
+    pub(crate) fn status(&self) -> &PortStatus {
+        self.end.status()
     }
 }

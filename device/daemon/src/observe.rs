@@ -2,6 +2,7 @@
 //!
 //! A copy takes microseconds: numbers only, no text. [`crate::control`] makes JSON of it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use faultline_abi::admin::Counter;
@@ -14,6 +15,7 @@ use faultline_wire::MacAddr;
 use crate::clock::nanos;
 use crate::config::PollMode;
 use crate::engine::Engine;
+use crate::external_port::{ExternalCounts, ExternalPort};
 use crate::link::LinkCounts;
 use crate::log_output;
 
@@ -55,6 +57,36 @@ pub(crate) struct NicState {
     pub(crate) counters: Vec<u64>,
 }
 
+/// A port that leads out of the process.
+#[derive(Clone, Debug)]
+pub(crate) struct ExternalState {
+    pub(crate) name: String,
+    pub(crate) is_connected: bool,
+    /// Peers since the start.
+    pub(crate) connections: u64,
+    pub(crate) counts: ExternalCounts,
+    /// See [`faultline_ports::channel::PortStatus`].
+    pub(crate) lost: u64,
+    pub(crate) not_sent: u64,
+    pub(crate) malformed: u64,
+}
+
+impl ExternalState {
+    /// Frames that were dropped, by reason.
+    pub(crate) fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = &self.counts;
+        [
+            ("too_long", counts.too_long),
+            ("too_short", counts.too_short),
+            ("no_peer", counts.no_peer),
+            ("overrun", counts.overrun),
+            ("lost", self.lost),
+            ("not_sent", self.not_sent),
+        ]
+        .into_iter()
+    }
+}
+
 /// The engine without its NICs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineState {
@@ -72,6 +104,24 @@ pub(crate) struct EngineState {
 }
 
 impl Engine {
+    /// The ports that lead out of the process.
+    pub(crate) fn external_states(&self) -> Vec<ExternalState> {
+        let state = |port: &ExternalPort| {
+            let status = port.status();
+            let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            ExternalState {
+                name: port.name().to_owned(),
+                is_connected: status.is_connected.load(Ordering::Relaxed),
+                connections: read(&status.connections),
+                counts: port.counts,
+                lost: read(&status.lost),
+                not_sent: read(&status.not_sent),
+                malformed: read(&status.malformed),
+            }
+        };
+        self.externals.iter().map(state).collect()
+    }
+
     /// What the metrics show of a NIC.
     pub(crate) fn nic_snapshot(&mut self, id: PortId, name: String) -> Option<NicSnapshot> {
         let now = self.now();

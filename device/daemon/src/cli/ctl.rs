@@ -7,6 +7,7 @@ use clap::Subcommand;
 use faultline::control::objects::{
     ContextView, FaultView, Page, Policy, PolicyChange, QueuePairView, RegionView,
 };
+use faultline::control::ports::PortView;
 use faultline::control::view::{
     Action, Direction, EngineChange, EngineView, LinkChange, LinkView, NicSummary, NicView, Step,
     Stepped,
@@ -36,6 +37,8 @@ pub(crate) struct Ctl {
 enum Command {
     /// List the NICs.
     Nics,
+    /// List the ports that lead out of the process.
+    Ports,
     /// Show a NIC: state, link, configuration, number of objects.
     Show {
         /// Name of the NIC.
@@ -200,6 +203,10 @@ impl Ctl {
                 let list: Vec<_> = client.get("/v1/nics")?;
                 show(json, list.as_slice(), nics)
             }
+            Command::Ports => {
+                let list: Vec<_> = client.get("/v1/ports")?;
+                show(json, list.as_slice(), ports)
+            }
             Command::Show { nic } => show(json, &client.get(&nic_path(&nic, ""))?, show_nic),
             Command::Qps { nic } => {
                 let list = all(&client, &nic_path(&nic, "/queue-pairs"))?;
@@ -334,6 +341,37 @@ fn nics(nics: &[NicSummary]) -> String {
     let rows: Vec<_> = nics.iter().map(row).collect();
     let head = [
         "NAME", "MAC", "STATE", "LINK", "STALLED", "QPS", "KEYS", "TX", "RX",
+    ];
+    table(&head, &rows)
+}
+
+fn ports(ports: &[PortView]) -> String {
+    let row = |port: &PortView| {
+        let dropped = port.dropped.iter().filter(|(_, count)| **count > 0);
+        let dropped: Vec<_> = dropped
+            .map(|(reason, count)| format!("{reason}: {count}"))
+            .collect();
+        vec![
+            port.name.clone(),
+            yes(port.connected),
+            port.connections.to_string(),
+            port.tx_frames.to_string(),
+            port.tx_bytes.to_string(),
+            port.rx_frames.to_string(),
+            port.rx_bytes.to_string(),
+            dropped.join(", "),
+        ]
+    };
+    let rows: Vec<_> = ports.iter().map(row).collect();
+    let head = [
+        "NAME",
+        "CONNECTED",
+        "PEERS",
+        "TX",
+        "TX-BYTES",
+        "RX",
+        "RX-BYTES",
+        "DROPPED",
     ];
     table(&head, &rows)
 }

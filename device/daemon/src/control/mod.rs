@@ -7,7 +7,8 @@
 //! - `error`: errors as JSON
 //! - `extract`: strict queries and bodies
 //! - [`view`], [`objects`]: the JSON that clients see
-//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`scenario`], `trace`, `metrics`: the paths
+//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`ports`], [`scenario`], `trace`, `metrics`: the
+//!   paths
 //! - [`api`]: all paths together, and their description (OpenAPI)
 //! - `guard`: token and `Host` header of TCP requests
 //! - [`listen`]: sockets, connections, time limits
@@ -29,6 +30,7 @@ mod metrics;
 mod nics;
 pub mod objects;
 mod places;
+pub mod ports;
 pub mod scenario;
 mod trace;
 pub mod view;
