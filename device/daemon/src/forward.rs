@@ -97,6 +97,6 @@ impl Engine {
         }
         let before = port.nic.work();
         port.nic.receive(now, ram, frame, sender);
-        Some(port.nic.work() - before)
+        Some(port.nic.work().wrapping_sub(before))
     }
 }

@@ -114,7 +114,7 @@ impl Link {
     fn drops(&mut self, direction: Direction, packets: u32, length: usize) -> bool {
         let count = u64::from(packets);
         if self.mtu.is_some_and(|mtu| length > usize::from(mtu)) {
-            self.counts.too_long += count;
+            self.counts.too_long = self.counts.too_long.wrapping_add(count);
             return true;
         }
         let (drops, dropped) = match direction {
@@ -125,7 +125,7 @@ impl Link {
             return false;
         }
         *drops = drops.saturating_sub(packets);
-        *dropped += count;
+        *dropped = dropped.wrapping_add(count);
         self.update();
         true
     }
@@ -133,11 +133,11 @@ impl Link {
     /// Returns true if an interrupt is suppressed.
     #[inline]
     pub(crate) fn loses_interrupt(&mut self) -> bool {
-        if self.interrupt_losses == 0 {
+        let Some(left) = self.interrupt_losses.checked_sub(1) else {
             return false;
-        }
-        self.interrupt_losses -= 1;
-        self.counts.interrupts_lost += 1;
+        };
+        self.interrupt_losses = left;
+        self.counts.interrupts_lost = self.counts.interrupts_lost.wrapping_add(1);
         true
     }
 }
@@ -146,9 +146,9 @@ impl Link {
 fn length(frame: &TxFrame) -> usize {
     match &frame.kind {
         FrameKind::Roce(header) => {
-            let each = frame.payload_len / frame.packets.max(1) as usize;
-            let ethernet = Ethernet::LEN + if header.ethernet.vlan.is_some() { 4 } else { 0 };
-            header.frame_len(each).saturating_sub(ethernet)
+            let packets = frame.packets.max(1) as usize;
+            let each = frame.payload_len.checked_div(packets).unwrap_or(0);
+            after_ethernet(header.frame_len(each), header.ethernet.vlan.is_some())
         }
         FrameKind::Raw { head, .. } => length_of_octets(frame.len(), head),
     }
@@ -156,9 +156,12 @@ fn length(frame: &TxFrame) -> usize {
 
 /// Length of a frame without Ethernet header and VLAN tag. `head` has at least these.
 pub(crate) fn length_of_octets(length: usize, head: &[u8]) -> usize {
-    let tagged = head.get(12..14) == Some(&[0x81, 0x00]);
-    let ethernet = Ethernet::LEN + if tagged { 4 } else { 0 };
-    length.saturating_sub(ethernet)
+    after_ethernet(length, head.get(12..14) == Some(&[0x81, 0x00]))
+}
+
+fn after_ethernet(length: usize, tagged: bool) -> usize {
+    let tag = if tagged { 4 } else { 0 };
+    length.saturating_sub(Ethernet::LEN).saturating_sub(tag)
 }
 
 #[cfg(test)]

@@ -46,15 +46,19 @@ pub(crate) struct BarTwo {
 impl BarTwo {
     pub(crate) fn of(nic: &Nic) -> Self {
         Self {
-            doorbells: u64::from(nic.doorbell_page_count()) * PAGE_SIZE as u64,
+            doorbells: u64::from(nic.doorbell_page_count()).saturating_mul(PAGE_SIZE as u64),
             memory: nic.device_memory_offset(),
             memory_len: nic.config().limits.device_memory,
         }
     }
 
+    fn end(&self) -> u64 {
+        self.memory.saturating_add(self.memory_len)
+    }
+
     /// Size of the BAR: a power of two, as PCI requires.
     pub(crate) fn size(&self) -> u64 {
-        (self.memory + self.memory_len).next_power_of_two()
+        self.end().next_power_of_two()
     }
 }
 
@@ -111,8 +115,7 @@ impl NicPort {
     pub(crate) fn new(name: &str, config: NicConfig, log: NicLog) -> std::io::Result<Self> {
         let nic = Nic::new(config);
         let bar = BarTwo::of(&nic);
-        let count = usize::try_from(bar.memory + bar.memory_len).map_err(std::io::Error::other)?
-            / PAGE_SIZE;
+        let count = usize::try_from(bar.end()).map_err(std::io::Error::other)? / PAGE_SIZE;
         Ok(Self {
             name: name.to_owned(),
             log,
@@ -210,7 +213,7 @@ impl NicPort {
         self.pages_version = version;
         let now: Vec<(u32, u64)> = self.nic.doorbell_pages().collect();
         if now.is_empty() {
-            self.resets += 1;
+            self.resets = self.resets.wrapping_add(1);
             self.polled.clear();
             return true;
         }
@@ -260,7 +263,7 @@ impl NicPort {
         let (before, pages) = (self.nic.work(), self.polled.len());
         let first = std::mem::take(&mut self.first).min(pages);
         for index in (first..pages).chain(0..first) {
-            let is_over = |nic: &Nic| nic.work() - before >= TURN_WORK;
+            let is_over = |nic: &Nic| nic.work().wrapping_sub(before) >= TURN_WORK;
             if is_over(&self.nic) {
                 self.first = index;
                 break;
@@ -333,7 +336,8 @@ impl NicPort {
     pub(crate) fn drops_as_down(&mut self, packets: u32) -> bool {
         let is_down = !self.bus_master || !self.nic.is_link_up();
         if is_down {
-            self.link.counts.down += u64::from(packets);
+            let down = &mut self.link.counts.down;
+            *down = down.wrapping_add(u64::from(packets));
         }
         is_down
     }
