@@ -189,9 +189,9 @@ fn corrupt(bytes: &mut [u8], part: Part, random: &mut Random) {
         Part::Payload if !payload.is_empty() => payload,
         Part::Payload | Part::Header => headers,
     };
-    let start = range.start;
     // The iCRC covers each octet but this one of the BTH (resv8a, IBTA annex A17): to invert it would be without effect.
-    let covered: Vec<usize> = range.filter(|at| !is_roce || *at != start + 4).collect();
+    let resv8a = range.start.saturating_add(4);
+    let covered: Vec<usize> = range.filter(|at| !is_roce || *at != resv8a).collect();
     let choice = usize::try_from(random.below(covered.len() as u64)).ok();
     let at = choice.and_then(|choice| covered.get(choice).copied());
     if let Some(byte) = at.and_then(|at| bytes.get_mut(at)) {

@@ -15,6 +15,8 @@
 //! Nothing here knows sockets, files or threads: the simulator and the daemon run the same rules.
 
 #![forbid(unsafe_code)]
+// Values of scenario files get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod action;
 pub mod expectation;

@@ -15,6 +15,8 @@
 //! hosts. Only NICs and the wire go on.
 
 #![forbid(unsafe_code)]
+// Values of scenario files get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod connection;
 mod error;

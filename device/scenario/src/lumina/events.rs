@@ -185,7 +185,10 @@ impl Report {
                 let psns = match is_one {
                     true => Range {
                         first: 0,
-                        last: traffic.count.saturating_mul(traffic.packets()) - 1,
+                        last: traffic
+                            .count
+                            .saturating_mul(traffic.packets())
+                            .saturating_sub(1),
                     },
                     false => Range {
                         first: event.psns.first.saturating_add(before),
@@ -219,6 +222,5 @@ fn retransmissions<'a>(events: impl Iterator<Item = &'a Event>) -> u64 {
     iters.dedup();
     let each = (1..).zip(iters);
     // A packet of the third transmission can be lost only if there is a third one.
-    each.take_while(|(expected, iter)| expected == iter)
-        .fold(0, |count, _| count + 1)
+    each.take_while(|(expected, iter)| expected == iter).count() as u64
 }

@@ -62,10 +62,10 @@ impl Traffic {
 
     /// Verb of a connection.
     pub(super) fn op_of(&self, connection: u64) -> Option<Operation> {
-        let mut first = 0;
+        let mut first = 0u64;
         let mut flows = self.flows.iter();
         let flow = flows.find(|flow| {
-            first += flow.connections;
+            first = first.saturating_add(flow.connections);
             connection < first
         });
         flow.map(|flow| flow.op)
