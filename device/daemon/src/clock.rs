@@ -36,6 +36,10 @@ impl Clock {
 
     /// The device clock.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the offset is a difference of two u64"
+    )]
     pub(crate) fn now(&self) -> Instant {
         match self.stopped {
             Some(at) => at,
@@ -56,6 +60,7 @@ impl Clock {
     }
 
     /// Lets a stopped device clock continue at the time at which it was stopped.
+    #[expect(clippy::arithmetic_side_effects, reason = "a difference of two u64")]
     pub(crate) fn resume(&mut self) {
         if let Some(at) = self.stopped.take() {
             self.offset = i128::from(at.0) - i128::from(self.real().0);

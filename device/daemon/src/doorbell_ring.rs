@@ -15,6 +15,10 @@ const RING: usize = offset_of!(DoorbellPage, ring);
 #[derive(Clone, Copy, Debug)]
 pub struct DoorbellRing<'a>(pub Page<'a>);
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "an offset in the page, as DoorbellPage has RING_ENTRIES entries"
+)]
 const fn slot(index: u64) -> usize {
     RING + (index % doorbell::RING_ENTRIES) as usize * 8
 }

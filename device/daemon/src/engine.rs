@@ -293,7 +293,7 @@ impl Engine {
                 self.sleep();
                 continue;
             }
-            idle_passes += 1;
+            idle_passes = idle_passes.wrapping_add(1);
             match self.mode {
                 PollMode::Busy => idle_pause(idle_passes),
                 PollMode::Adaptive => {
@@ -311,7 +311,7 @@ impl Engine {
     }
 
     fn sleep(&mut self) {
-        self.stats.sleeps += 1;
+        self.stats.sleeps = self.stats.sleeps.wrapping_add(1);
         sleep::fall_asleep::<Processor>(self);
     }
 
@@ -391,9 +391,9 @@ impl Engine {
             let time = Duration::from_nanos(now.0.saturating_sub(began.0));
             self.longest_pass.time = self.longest_pass.time.max(time);
             self.stats.longest_pass = self.stats.longest_pass.max(time);
-            self.stats.busy += time;
+            self.stats.busy = self.stats.busy.saturating_add(time);
         }
-        self.stats.passes += 1;
+        self.stats.passes = self.stats.passes.wrapping_add(1);
         let before = (self.work(), faultline_nic::steps());
         worked |= self.run_externals(now);
         for id in 0..self.ports.len() {
@@ -452,7 +452,7 @@ impl Engine {
             }
             let lost = port.nic.take_lost_diagnostics();
             if lost > 0 {
-                port.lost_diagnostics += lost;
+                port.lost_diagnostics = port.lost_diagnostics.wrapping_add(lost);
                 if let Some(scenario) = &mut self.scenario {
                     scenario.rules.lost_diagnostics(id, lost);
                 }
@@ -522,8 +522,8 @@ impl Engine {
     fn compare_steps(&mut self, work: u64, steps: u64) {
         let now = faultline_nic::steps().unwrap_or_default();
         if let Some(work) = self.work().checked_sub(work) {
-            let charged = work * STEPS_PER_WORK;
-            let beyond = (now - steps).saturating_sub(charged);
+            let charged = work.saturating_mul(STEPS_PER_WORK);
+            let beyond = now.wrapping_sub(steps).saturating_sub(charged);
             self.longest_pass.uncharged_steps = self.longest_pass.uncharged_steps.max(beyond);
         }
     }
@@ -589,21 +589,23 @@ impl Engine {
         let nics = self.ports.len();
         let scenario = self.scenario.as_ref();
         let single = scenario.is_some_and(|scenario| scenario.takes_packets(nics));
-        let (mut packets, mut bytes, mut work) = (0, 0, 0);
+        let (mut packets, mut bytes, mut work) = (0u32, 0usize, 0u64);
         let mut frame = TxFrame::default();
         while packets < TURN_PACKETS && bytes < TURN_BYTES && work < TURN_WORK {
             let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id)) else {
                 break;
             };
             let before = port.nic.work();
-            let most = if single { 0 } else { TURN_BYTES - bytes };
+            let room = TURN_BYTES.saturating_sub(bytes);
+            let most = if single { 0 } else { room };
             if !port.nic.poll_transmit(now, ram, most, &mut frame) {
                 break;
             }
-            work += port.nic.work() - before;
-            work += self.forward(id, now, &frame);
-            packets += frame.packets;
-            bytes += frame.len();
+            let built = port.nic.work().wrapping_sub(before);
+            let received = self.forward(id, now, &frame);
+            work = work.saturating_add(built).saturating_add(received);
+            packets = packets.saturating_add(frame.packets);
+            bytes = bytes.saturating_add(frame.len());
             worked = true;
         }
         worked

@@ -205,14 +205,12 @@ impl Function {
                 return Vec::new();
             };
             let first = offset & !3;
-            let words = (offset + len as u64 - first).div_ceil(4);
             let skip = (offset & 3) as usize;
-            (0..words)
-                .flat_map(|i| {
-                    port.nic
-                        .read_register(now, register(first + 4 * i))
-                        .to_le_bytes()
-                })
+            let words = skip.saturating_add(len).div_ceil(4);
+            (first..)
+                .step_by(4)
+                .take(words)
+                .flat_map(|at| port.nic.read_register(now, register(at)).to_le_bytes())
                 .skip(skip)
                 .take(len)
                 .collect()

@@ -28,6 +28,8 @@
 //! - [`server`]: the sockets and threads
 
 #![forbid(unsafe_code)]
+// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod clock;
 pub mod config;

@@ -75,8 +75,8 @@ fn run(items: &Receiver<Item>, output: &mut impl Write) {
         match item {
             Item::Line(line) => {
                 let lost = lost_lines();
-                if lost > reported {
-                    let count = lost - reported;
+                let count = lost.saturating_sub(reported);
+                if count > 0 {
                     let _ = writeln!(
                         output,
                         "{count} log lines were lost: standard error was not read fast enough"

@@ -1,6 +1,8 @@
 //! `faultline serve`: RDMA NICs for virtual machines.
 
 #![forbid(unsafe_code)]
+// Values of users and sockets get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod cli;
 

@@ -84,8 +84,8 @@ impl LogLimit {
         }
         let allowed = count < MESSAGES;
         match allowed {
-            true => self.period.set((start, count + 1)),
-            false => self.suppressed.set(self.suppressed.get() + 1),
+            true => self.period.set((start, count.saturating_add(1))),
+            false => self.suppressed.set(self.suppressed.get().saturating_add(1)),
         }
         allowed
     }

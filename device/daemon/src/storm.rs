@@ -77,7 +77,8 @@ impl Repeated {
         let index = storm as usize;
         if let (Some(count), Some(last)) = (self.counts.get(index), self.last.get(index)) {
             // One thread writes, so this needs no atomic addition.
-            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            let next = count.load(Ordering::Relaxed).wrapping_add(1);
+            count.store(next, Ordering::Relaxed);
             last.store(qpn, Ordering::Relaxed);
         }
     }

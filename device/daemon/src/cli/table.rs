@@ -15,7 +15,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let line = |cells: &mut dyn Iterator<Item = String>| {
         let mut line = String::new();
         for ((width, right), text) in columns.iter().zip(cells) {
-            let pad = " ".repeat(width - text.chars().count());
+            let pad = " ".repeat(width.saturating_sub(text.chars().count()));
             line += &match right {
                 true => format!("{pad}{text}  "),
                 false => format!("{text}{pad}  "),

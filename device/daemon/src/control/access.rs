@@ -57,7 +57,7 @@ impl Access {
             .map_err(|_| ApiError::engine_ended())?;
         let (tx, rx) = oneshot::channel();
         let request = move |engine: &mut Engine| {
-            engine.control_requests += 1;
+            engine.control_requests = engine.control_requests.wrapping_add(1);
             // If the request was given up, the result is dropped.
             let _ = tx.send(work(engine));
             // Also if the request was given up, the permit is held until here.

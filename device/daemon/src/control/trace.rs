@@ -112,7 +112,7 @@ async fn snapshot(
         let next = copied.part.next;
         let more = access.call(copy(next..until, STEP, room)).await?.part;
         copied.part.next = more.next;
-        copied.part.lost += more.lost;
+        copied.part.lost = copied.part.lost.saturating_add(more.lost);
         copied.part.records.extend(more.records);
     }
     answer(&access, copied).await

@@ -41,7 +41,8 @@ impl View {
         if self.paused {
             title += "  DISPLAY PAUSED";
         }
-        if self.age > self.interval.saturating_mul(2) + Duration::from_secs(1) {
+        let late = self.interval.saturating_mul(2);
+        if self.age > late.saturating_add(Duration::from_secs(1)) {
             title += &format!("  {} s old", self.age.as_secs());
         }
         title += &format!(
@@ -61,7 +62,7 @@ impl View {
     pub(super) fn select(&mut self, places: usize) {
         let at = Panel::ALL.iter().position(|panel| *panel == self.selected);
         let mut panels = Panel::ALL.iter().cycle();
-        if let Some(panel) = panels.nth(at.unwrap_or(0) + places) {
+        if let Some(panel) = panels.nth(at.unwrap_or(0).saturating_add(places)) {
             self.selected = *panel;
             self.scroll = 0;
         }
@@ -114,9 +115,9 @@ impl View {
         let mut spare = rest.saturating_sub(wanted(self.selected).max(SMALL_PANEL));
         for (panel, height) in others {
             let more = wanted(*panel).saturating_sub(SMALL_PANEL).min(spare);
-            *height += more;
-            spare -= more;
-            rest -= more;
+            *height = height.saturating_add(more);
+            spare = spare.saturating_sub(more);
+            rest = rest.saturating_sub(more);
         }
         for (_, height) in selected {
             *height = rest;
@@ -135,7 +136,7 @@ impl View {
         let table = panel.table(&self.rows, first..first.saturating_add(room));
         let mut title = table.title.clone();
         if count > room {
-            title += &format!(", from {}", first + 1);
+            title += &format!(", from {}", first.saturating_add(1));
         }
         let mark = if selected { "> " } else { "  " };
         let style = Style::new().add_modifier(Modifier::BOLD);

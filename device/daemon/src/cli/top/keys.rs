@@ -74,10 +74,12 @@ fn sequence(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
         _ => return Some((Some(Key::Quit), 1)),
     }
     let ends = |byte: &u8| (0x40..=0x7e).contains(byte);
-    let Some(end) = bytes.iter().skip(2).position(ends) else {
+    let (introducer, rest) = bytes.split_at_checked(2)?;
+    let Some(end) = rest.iter().position(ends) else {
         return (bytes.len() >= LONGEST).then_some((None, bytes.len()));
     };
-    let key = match bytes.get(2..=end + 2)? {
+    let rest = rest.get(..=end)?;
+    let key = match rest {
         [.., b'A'] => Some(Key::Up),
         [.., b'B'] => Some(Key::Down),
         [.., b'C'] => Some(Key::NextPanel),
@@ -86,7 +88,7 @@ fn sequence(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
         b"6~" => Some(Key::PageDown),
         _ => None,
     };
-    Some((key, end + 3))
+    Some((key, introducer.len().saturating_add(rest.len())))
 }
 
 #[cfg(test)]

@@ -153,7 +153,10 @@ fn text(rows: &Rows, limit: usize) -> String {
             text.push('\n');
         }
         if count > limit {
-            text += &format!("and {} more: --limit N prints more\n", count - limit);
+            text += &format!(
+                "and {} more: --limit N prints more\n",
+                count.saturating_sub(limit)
+            );
         }
     }
     if rows.incomplete.queue_pairs || rows.incomplete.regions {

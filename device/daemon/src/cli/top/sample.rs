@@ -146,16 +146,17 @@ impl Reader {
         let mut items = Vec::new();
         let mut from = Some(0);
         while let Some(place) = from {
-            if room.objects == 0 || room.parts == 0 {
+            let Some(parts) = room.parts.checked_sub(1).filter(|_| room.objects > 0) else {
                 break;
-            }
-            room.parts -= 1;
+            };
+            room.parts = parts;
             let page: Timed<Page<T>> = self.get(&format!("{path}?from={place}")).await?;
             let at = page.at;
             let found = page.item.items.into_iter().take(room.objects);
             let before = items.len();
             items.extend(found.map(|item| Timed { at, item }));
-            room.objects = room.objects.saturating_sub(items.len() - before);
+            let new = items.len().saturating_sub(before);
+            room.objects = room.objects.saturating_sub(new);
             from = page.item.next;
         }
         Ok(Part {

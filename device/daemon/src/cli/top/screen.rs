@@ -162,7 +162,10 @@ fn changes(cells: &[(u16, u16, &Cell)]) -> String {
         }
         text += cell.symbol();
         // After a wide character the position is not known.
-        expected = cell.symbol().is_ascii().then_some((x + 1, *y));
+        expected = cell
+            .symbol()
+            .is_ascii()
+            .then_some((x.saturating_add(1), *y));
     }
     if !modifier.is_empty() {
         text += "\x1b[0m";

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::{MissedTickBehavior, interval_at, sleep};
+use tokio::time::{MissedTickBehavior, sleep};
 
 use super::draw::View;
 use super::keys::{Key, Keys};
@@ -138,7 +138,9 @@ async fn sample(
     mut before: Snapshot,
     samples: Sender<anyhow::Result<Rows>>,
 ) {
-    let mut ticks = interval_at(tokio::time::Instant::now() + interval, interval);
+    let mut ticks = tokio::time::interval(interval);
+    // The first snapshot has been read.
+    ticks.reset();
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
@@ -197,11 +199,11 @@ impl State {
         match key {
             Key::Quit => return false,
             Key::NextPanel => view.select(1),
-            Key::PreviousPanel => view.select(Panel::ALL.len() - 1),
+            Key::PreviousPanel => view.select(Panel::ALL.len().saturating_sub(1)),
             Key::Up => view.scroll = view.scroll.min(last).saturating_sub(1),
-            Key::Down => view.scroll = (view.scroll + 1).min(last),
+            Key::Down => view.scroll = view.scroll.saturating_add(1).min(last),
             Key::PageUp => view.scroll = view.scroll.min(last).saturating_sub(PAGE),
-            Key::PageDown => view.scroll = (view.scroll + PAGE).min(last),
+            Key::PageDown => view.scroll = view.scroll.saturating_add(PAGE).min(last),
             Key::Pause => {
                 self.frozen = match self.frozen {
                     Some(_) => None,
