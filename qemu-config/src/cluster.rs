@@ -128,6 +128,119 @@ pub fn address6(index: usize) -> String {
     format!("fd77::{:x}", index + 1)
 }
 
+/// What a cluster is booted from.
+struct Parts<'a> {
+    workspace: &'a Workspace,
+    plan: &'a Plan,
+    qemu: Qemu,
+    base: Base,
+    /// The disk of the guests.
+    disk: PathBuf,
+    /// Folders whose files are added to the guests' initrd: programs, and the driver.
+    overlays: Vec<PathBuf>,
+    kvm: bool,
+    /// Virtual CPUs of each guest.
+    cpus: u32,
+}
+
+impl<'a> Parts<'a> {
+    /// Builds or downloads what is absent.
+    fn obtain(workspace: &'a Workspace, plan: &'a Plan) -> Result<Self> {
+        ensure!(
+            (1..=32).contains(&plan.guests),
+            "{} guests: 1 to 32 are possible",
+            plan.guests
+        );
+        ensure!(
+            plan.nic != Nic::Rxe || plan.guests == 2,
+            "rxe over virtio-net joins exactly two guests"
+        );
+        host::ensure_packages(workspace)?;
+        let qemu = Qemu::obtain(workspace)?;
+        let base = Base::obtain(workspace)?;
+        if plan.kernel == Kernel::Debug {
+            debug_kernel::obtain(workspace, &base)?;
+        }
+        let disk = Image::obtain(workspace, &base, &plan.packages)?.disk;
+        let driver = match plan.nic {
+            Nic::Faultline => Some(Driver::obtain(workspace, &base, plan.kernel)?),
+            Nic::Rxe | Nic::None => None,
+        };
+        let mut overlays = vec![Programs::obtain(workspace, &base)?.overlay];
+        overlays.extend(driver.map(|driver| driver.overlay));
+        let kvm = host::has_kvm();
+        Ok(Self {
+            workspace,
+            plan,
+            qemu,
+            base,
+            disk,
+            overlays,
+            kvm,
+            cpus: plan.cpus.unwrap_or(if kvm { 2 } else { 1 }),
+        })
+    }
+
+    fn versions(&self) -> Result<Vec<(String, String)>> {
+        let mut versions = vec![("qemu".to_owned(), self.qemu.version.clone())];
+        versions.extend(self.base.versions()?);
+        Ok(versions)
+    }
+
+    /// Starts the emulator with sockets in `sockets`; its log goes to `dir`.
+    fn start_emulator(&self, program: &Path, sockets: &Path, dir: &Path) -> Result<Emulator> {
+        let plan = self.plan;
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let settings = Settings {
+            config: plan.config.as_deref(),
+            nic_profile: plan.nic_profile.as_deref(),
+            control: plan.control.as_deref(),
+            crowded: cores <= (plan.guests + plan.neighbours) * self.cpus as usize,
+        };
+        Emulator::start(program, plan.guests, &settings, sockets, dir)
+    }
+
+    /// A guest's machine, with its initrd and the files of its further devices in `sockets`.
+    fn machine(
+        &self,
+        index: usize,
+        sockets: &Path,
+        logs: &Path,
+        emulator: Option<&Emulator>,
+    ) -> Result<Machine> {
+        let (plan, base) = (self.plan, &self.base);
+        let initrd = sockets.join(format!("initrd{index}"));
+        initrd::write(
+            &initrd,
+            self.workspace,
+            base,
+            plan.kernel,
+            &self.overlays,
+            index,
+        )?;
+        Ok(Machine {
+            kvm: self.kvm,
+            cpus: self.cpus,
+            memory: plan.memory,
+            kernel: vmlinux::obtain(self.workspace, base, plan.kernel)?,
+            initrd,
+            disk: self.disk.clone(),
+            serial: logs.join("serial.log"),
+            agent: sockets.join(format!("agent{index}")),
+            console: sockets.join(format!("console{index}")),
+            nic: emulator.and_then(|emulator| emulator.sockets.get(index).cloned()),
+            wire: (plan.nic == Nic::Rxe).then(|| Wire {
+                socket: sockets.join("wire"),
+                listens: index == 0,
+            }),
+            index,
+            append: plan.append.clone(),
+            nodes: plan.hardware.nodes,
+            backing: back(&plan.hardware, sockets, index)?,
+        })
+    }
+}
+
 type Guests = Arc<Mutex<Vec<Weak<Guest>>>>;
 
 impl Cluster {
@@ -168,49 +281,17 @@ impl Cluster {
         dir: &Path,
         priority: &Priority,
     ) -> Result<Self> {
-        ensure!(
-            (1..=32).contains(&plan.guests),
-            "{} guests: 1 to 32 are possible",
-            plan.guests
-        );
-        ensure!(
-            plan.nic != Nic::Rxe || plan.guests == 2,
-            "rxe over virtio-net joins exactly two guests"
-        );
-        host::ensure_packages(workspace)?;
-        let qemu = Qemu::obtain(workspace)?;
-        let base = Base::obtain(workspace)?;
-        if plan.kernel == Kernel::Debug {
-            debug_kernel::obtain(workspace, &base)?;
-        }
-        let image = Image::obtain(workspace, &base, &plan.packages)?;
-        let driver = match plan.nic {
-            Nic::Faultline => Some(Driver::obtain(workspace, &base, plan.kernel)?),
-            Nic::Rxe | Nic::None => None,
-        };
-        let mut overlays = vec![Programs::obtain(workspace, &base)?.overlay];
-        overlays.extend(driver.map(|driver| driver.overlay));
-        let mut versions = vec![("qemu".to_owned(), qemu.version.clone())];
-        versions.extend(base.versions()?);
+        let parts = Parts::obtain(workspace, plan)?;
+        let mut versions = parts.versions()?;
         let sockets = tempfile::Builder::new()
             .prefix("lab-")
             .tempdir()
             .context("making a folder for sockets")?;
-        let kvm = host::has_kvm();
-        let cpus = plan.cpus.unwrap_or(if kvm { 2 } else { 1 });
-        let cores = thread::available_parallelism().map_or(1, usize::from);
         let emulator = match plan.nic {
             Nic::Faultline => {
                 let program = emulator::build(workspace, plan.profile)?;
                 versions.push(("faultline".into(), emulator::version(&program)));
-                let settings = Settings {
-                    config: plan.config.as_deref(),
-                    nic_profile: plan.nic_profile.as_deref(),
-                    control: plan.control.as_deref(),
-                    crowded: cores <= (plan.guests + plan.neighbours) * cpus as usize,
-                };
-                let emulator =
-                    Emulator::start(&program, plan.guests, &settings, sockets.path(), dir)?;
+                let emulator = parts.start_emulator(&program, sockets.path(), dir)?;
                 priority.add(emulator.id(), emulator::NICENESS);
                 Some(emulator)
             }
@@ -232,31 +313,8 @@ impl Cluster {
             let logs = dir.join(format!("guest{index}"));
             std::fs::create_dir_all(&logs)
                 .with_context(|| format!("creating {}", logs.display()))?;
-            let initrd = sockets.path().join(format!("initrd{index}"));
-            initrd::write(&initrd, workspace, &base, plan.kernel, &overlays, index)?;
-            let machine = Machine {
-                kvm,
-                cpus,
-                memory: plan.memory,
-                kernel: vmlinux::obtain(workspace, &base, plan.kernel)?,
-                initrd,
-                disk: image.disk.clone(),
-                serial: logs.join("serial.log"),
-                agent: sockets.path().join(format!("agent{index}")),
-                console: sockets.path().join(format!("console{index}")),
-                nic: emulator
-                    .as_ref()
-                    .and_then(|emulator| emulator.sockets.get(index).cloned()),
-                wire: (plan.nic == Nic::Rxe).then(|| Wire {
-                    socket: sockets.path().join("wire"),
-                    listens: index == 0,
-                }),
-                index,
-                append: plan.append.clone(),
-                nodes: plan.hardware.nodes,
-                backing: back(&plan.hardware, sockets.path(), index)?,
-            };
-            let guest = Booting::start(&qemu, &machine, &logs, time_factor)?;
+            let machine = parts.machine(index, sockets.path(), &logs, emulator.as_ref())?;
+            let guest = Booting::start(&parts.qemu, &machine, &logs, time_factor)?;
             priority.add(guest.qemu(), 0);
             booting.push(guest);
             if plan.nic == Nic::Rxe && index == 0 {
@@ -284,8 +342,8 @@ impl Cluster {
             "{} guest{} ({}, {}) ready in {:.1} s",
             plan.guests,
             if plan.guests == 1 { "" } else { "s" },
-            base.release(plan.kernel)?,
-            if kvm { "KVM" } else { "TCG" },
+            parts.base.release(plan.kernel)?,
+            if parts.kvm { "KVM" } else { "TCG" },
             started.elapsed().as_secs_f64()
         ));
         Ok(Self {
@@ -293,7 +351,7 @@ impl Cluster {
             guests,
             emulator,
             dir: dir.to_owned(),
-            qemu,
+            qemu: parts.qemu,
             versions,
             repeated: 0,
             _sockets: sockets,

@@ -30,7 +30,7 @@ mod test;
 mod vmlinux;
 mod workspace;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -373,25 +373,7 @@ fn dispatch(command: Command) -> Result<bool> {
             };
             test::run(&Workspace::find()?, &options)
         }
-        Command::Bench {
-            json,
-            only,
-            what: None,
-        } => bench::harness(&Workspace::find()?, json.as_deref(), only.as_deref()),
-        Command::Bench {
-            json,
-            what: Some(BenchCommand::Sight),
-            ..
-        } => bench::harness(&Workspace::find()?, json.as_deref(), Some("sight")),
-        Command::Bench {
-            json,
-            what: Some(BenchCommand::Guest { guests }),
-            ..
-        } => bench::guest(
-            &Workspace::find()?,
-            &guests.plan_with_swap(),
-            json.as_deref(),
-        ),
+        Command::Bench { json, only, what } => measure(json.as_deref(), only.as_deref(), what),
         Command::Experiments { guests, simulator } => {
             let plan = guests.plan_with_swap();
             experiments::run(&Workspace::find()?, &plan, simulator)
@@ -408,22 +390,39 @@ fn dispatch(command: Command) -> Result<bool> {
         } => stream::send(&address, bytes, until.as_deref()).map(|()| true),
         Command::StreamReceive { port } => stream::receive(port).map(|()| true),
         Command::Image { packages } => {
-            let workspace = Workspace::find()?;
-            host::ensure_packages(&workspace)?;
-            println!("qemu {}", qemu::Qemu::obtain(&workspace)?.version);
-            let base = Base::obtain(&workspace)?;
-            let image = Image::obtain(&workspace, &base, &packages)?;
-            for kernel in Kernel::BOTH {
-                Driver::obtain(&workspace, &base, kernel)?;
-            }
-            Programs::obtain(&workspace, &base)?;
-            for (name, version) in base.versions()? {
-                println!("{name} {version}");
-            }
-            println!("image {}", workspace.shown(&image.disk));
+            build_image(&packages)?;
             Ok(true)
         }
     }
+}
+
+fn measure(json: Option<&Path>, only: Option<&str>, what: Option<BenchCommand>) -> Result<bool> {
+    let workspace = Workspace::find()?;
+    match what {
+        None => bench::harness(&workspace, json, only),
+        Some(BenchCommand::Sight) => bench::harness(&workspace, json, Some("sight")),
+        Some(BenchCommand::Guest { guests }) => {
+            bench::guest(&workspace, &guests.plan_with_swap(), json)
+        }
+    }
+}
+
+/// Builds what guests need, and prints the versions.
+fn build_image(packages: &[String]) -> Result<()> {
+    let workspace = Workspace::find()?;
+    host::ensure_packages(&workspace)?;
+    println!("qemu {}", qemu::Qemu::obtain(&workspace)?.version);
+    let base = Base::obtain(&workspace)?;
+    let image = Image::obtain(&workspace, &base, packages)?;
+    for kernel in Kernel::BOTH {
+        Driver::obtain(&workspace, &base, kernel)?;
+    }
+    Programs::obtain(&workspace, &base)?;
+    for (name, version) in base.versions()? {
+        println!("{name} {version}");
+    }
+    println!("image {}", workspace.shown(&image.disk));
+    Ok(())
 }
 
 #[cfg(test)]
