@@ -22,6 +22,7 @@ use crate::priority::Priority;
 use crate::programs::Programs;
 use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
 use crate::vmlinux;
+use crate::wiring::{WireBetween, Wiring};
 use crate::workspace::Workspace;
 
 /// The device that carries the guests' RDMA traffic.
@@ -31,6 +32,8 @@ pub enum Nic {
     Faultline,
     /// The kernel's `rdma_rxe` over virtio-net, for comparison (two guests).
     Rxe,
+    /// The project's NIC in the first of two guests, the kernel's `rdma_rxe` over virtio-net in the second.
+    Mixed,
     /// Nothing: a bare guest.
     None,
 }
@@ -57,6 +60,8 @@ pub struct Plan {
     pub control: Option<PathBuf>,
     /// The device under test.
     pub nic: Nic,
+    /// What connects the guests' NICs.
+    pub wiring: Wiring,
     /// The profile in which the emulator is built.
     pub profile: Profile,
     /// Virtual CPUs of each guest; if `None`, two with KVM and one without.
@@ -87,6 +92,7 @@ impl Default for Plan {
             nic_profile: None,
             control: None,
             nic: Nic::Faultline,
+            wiring: Wiring::Switch,
             profile: Profile::Quick,
             cpus: None,
             neighbours: 0,
@@ -104,8 +110,10 @@ pub struct Cluster {
     pub plan: Plan,
     /// The guests, by index.
     pub guests: Vec<Arc<Guest>>,
-    /// The emulator, if the plan has one.
+    /// The emulator, if the plan has one; the first guest's, if each has its own.
     pub emulator: Option<Emulator>,
+    /// The second guest's emulator, if it has its own, and what connects it to the first.
+    second: Option<(Emulator, WireBetween)>,
     /// Logs of this run.
     pub dir: PathBuf,
     /// QEMU, for messages.
@@ -155,6 +163,14 @@ impl<'a> Parts<'a> {
             plan.nic != Nic::Rxe || plan.guests == 2,
             "rxe over virtio-net joins exactly two guests"
         );
+        ensure!(
+            plan.nic != Nic::Mixed || plan.guests == 2,
+            "the NIC and rxe need exactly two guests"
+        );
+        ensure!(
+            !plan.wiring.is_between_emulators() || plan.guests == 2 && plan.nic == Nic::Faultline,
+            "a wire between emulators needs exactly two guests with the project's NIC"
+        );
         host::ensure_packages(workspace)?;
         let qemu = Qemu::obtain(workspace)?;
         let base = Base::obtain(workspace)?;
@@ -163,7 +179,7 @@ impl<'a> Parts<'a> {
         }
         let disk = Image::obtain(workspace, &base, &plan.packages)?.disk;
         let driver = match plan.nic {
-            Nic::Faultline => Some(Driver::obtain(workspace, &base, plan.kernel)?),
+            Nic::Faultline | Nic::Mixed => Some(Driver::obtain(workspace, &base, plan.kernel)?),
             Nic::Rxe | Nic::None => None,
         };
         let mut overlays = vec![Programs::obtain(workspace, &base)?.overlay];
@@ -187,17 +203,56 @@ impl<'a> Parts<'a> {
         Ok(versions)
     }
 
-    /// Starts the emulator with sockets in `sockets`; its log goes to `dir`.
-    fn start_emulator(&self, program: &Path, sockets: &Path, dir: &Path) -> Result<Emulator> {
+    /// Starts the emulators with sockets in `sockets`; their logs go to `dir`.
+    fn start_emulators(
+        &self,
+        program: &Path,
+        sockets: &Path,
+        dir: &Path,
+    ) -> Result<(Emulator, Option<(Emulator, WireBetween)>)> {
+        let start =
+            |nics, settings: &Settings<'_>| Emulator::start(program, nics, settings, sockets, dir);
+        if !self.plan.wiring.is_between_emulators() {
+            let (nics, ports) = match self.plan.nic {
+                Nic::Mixed => {
+                    let socket = virtio_socket(sockets, 1);
+                    let port = format!(
+                        "[[port]]\nname = \"virtio1\"\nkind = \"stream\"\nlisten = \"unix:{}\"\n",
+                        socket.display()
+                    );
+                    (0..1, port)
+                }
+                _ => (0..self.plan.guests, String::new()),
+            };
+            return Ok((start(nics, &self.settings(ports, None))?, None));
+        }
+        let mut wire = WireBetween::new(self.plan.wiring)?;
+        let tcp_port = free_tcp_port()?;
+        let mut emulators = (0..2).map(|index| {
+            let ports = wire.port(index, sockets, tcp_port);
+            let settings = self.settings(ports, wire.namespace(index));
+            start(index..index + 1, &settings)
+        });
+        let (Some(first), Some(second)) = (emulators.next(), emulators.next()) else {
+            bail!("two emulators are needed");
+        };
+        let (first, second) = (first?, second?);
+        drop(emulators);
+        wire.connect()?;
+        Ok((first, Some((second, wire))))
+    }
+
+    fn settings(&self, ports: String, namespace: Option<String>) -> Settings<'_> {
         let plan = self.plan;
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let settings = Settings {
+        Settings {
             config: plan.config.as_deref(),
             nic_profile: plan.nic_profile.as_deref(),
             control: plan.control.as_deref(),
             crowded: cores <= (plan.guests + plan.neighbours) * self.cpus as usize,
-        };
-        Emulator::start(program, plan.guests, &settings, sockets, dir)
+            ports,
+            namespace,
+        }
     }
 
     /// A guest's machine, with its initrd and the files of its further devices in `sockets`.
@@ -206,7 +261,7 @@ impl<'a> Parts<'a> {
         index: usize,
         sockets: &Path,
         logs: &Path,
-        emulator: Option<&Emulator>,
+        nic: Option<PathBuf>,
     ) -> Result<Machine> {
         let (plan, base) = (self.plan, &self.base);
         let initrd = sockets.join(format!("initrd{index}"));
@@ -228,11 +283,18 @@ impl<'a> Parts<'a> {
             serial: logs.join("serial.log"),
             agent: sockets.join(format!("agent{index}")),
             console: sockets.join(format!("console{index}")),
-            nic: emulator.and_then(|emulator| emulator.sockets.get(index).cloned()),
-            wire: (plan.nic == Nic::Rxe).then(|| Wire {
-                socket: sockets.join("wire"),
-                listens: index == 0,
-            }),
+            nic,
+            wire: match plan.nic {
+                Nic::Rxe => Some(Wire {
+                    socket: sockets.join("wire"),
+                    listens: index == 0,
+                }),
+                Nic::Mixed if index > 0 => Some(Wire {
+                    socket: virtio_socket(sockets, index),
+                    listens: false,
+                }),
+                Nic::Mixed | Nic::Faultline | Nic::None => None,
+            },
             index,
             append: plan.append.clone(),
             nodes: plan.hardware.nodes,
@@ -287,15 +349,17 @@ impl Cluster {
             .prefix("lab-")
             .tempdir()
             .context("making a folder for sockets")?;
-        let emulator = match plan.nic {
-            Nic::Faultline => {
+        let (emulator, second) = match plan.nic {
+            Nic::Faultline | Nic::Mixed => {
                 let program = emulator::build(workspace, plan.profile)?;
                 versions.push(("faultline".into(), emulator::version(&program)));
-                let emulator = parts.start_emulator(&program, sockets.path(), dir)?;
-                priority.add(emulator.id(), emulator::NICENESS);
-                Some(emulator)
+                let (emulator, second) = parts.start_emulators(&program, sockets.path(), dir)?;
+                for emulator in std::iter::once(&emulator).chain(second.iter().map(|(it, _)| it)) {
+                    priority.add(emulator.id(), emulator::NICENESS);
+                }
+                (Some(emulator), second)
             }
-            Nic::Rxe | Nic::None => None,
+            Nic::Rxe | Nic::None => (None, None),
         };
         let text: String = versions
             .iter()
@@ -313,7 +377,12 @@ impl Cluster {
             let logs = dir.join(format!("guest{index}"));
             std::fs::create_dir_all(&logs)
                 .with_context(|| format!("creating {}", logs.display()))?;
-            let machine = parts.machine(index, sockets.path(), &logs, emulator.as_ref())?;
+            let (of, at) = match &second {
+                Some((second, _)) if index == 1 => (Some(second), 0),
+                _ => (emulator.as_ref(), index),
+            };
+            let nic = of.and_then(|emulator| emulator.sockets.get(at).cloned());
+            let machine = parts.machine(index, sockets.path(), &logs, nic)?;
             let guest = Booting::start(&parts.qemu, &machine, &logs, time_factor)?;
             priority.add(guest.qemu(), 0);
             booting.push(guest);
@@ -350,6 +419,7 @@ impl Cluster {
             plan: plan.clone(),
             guests,
             emulator,
+            second,
             dir: dir.to_owned(),
             qemu: parts.qemu,
             versions,
@@ -371,7 +441,13 @@ impl Cluster {
                 troubles.push(format!("guest {} kernel: {line}", guest.index));
             }
         }
-        if let Some(status) = self.emulator.as_ref().and_then(Emulator::ended) {
+        let second = self.second.iter().map(|(emulator, _)| emulator);
+        for status in self
+            .emulator
+            .iter()
+            .chain(second)
+            .filter_map(Emulator::ended)
+        {
             troubles.push(format!("the emulator ended: {status}"));
         }
         troubles
@@ -467,6 +543,17 @@ fn hardware_command(hardware: &Hardware) -> Option<String> {
     (!words.is_empty()).then(|| format!("use_hardware {}", words.join(" ")))
 }
 
+/// Socket of the emulator's port for the virtio-net device of a guest.
+fn virtio_socket(sockets: &Path, index: usize) -> PathBuf {
+    sockets.join(format!("virtio{index}"))
+}
+
+/// A TCP port of the loopback address on which nobody listens. The system gives out others before it gives this one again.
+fn free_tcp_port() -> Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("finding a free TCP port")?;
+    Ok(listener.local_addr()?.port())
+}
+
 fn wait_for(path: &Path) -> Result<()> {
     let started = Instant::now();
     while !path.exists() {
@@ -516,14 +603,15 @@ fn configure_command(index: usize, plan: &Plan) -> String {
     let peer = if index == 0 { 1 } else { 0 };
     let nic = match plan.nic {
         Nic::Faultline => "faultline",
-        Nic::Rxe => "rxe",
+        Nic::Mixed if index == 0 => "faultline",
+        Nic::Mixed | Nic::Rxe => "rxe",
         Nic::None => "none",
     };
     let mtu = plan.mtu.map_or(String::new(), |mtu| mtu.to_string());
     // Options of the ODP programs for a device that cannot do all of it: rdma_rxe ignores the offset into an on-demand
     // page (Linux 7.2).
     let limits = match plan.nic {
-        Nic::Rxe => "--aligned --same-iova",
+        Nic::Rxe | Nic::Mixed => "--aligned --same-iova",
         Nic::Faultline | Nic::None => "",
     };
     format!(

@@ -1,6 +1,7 @@
 //! Building and starting `faultline serve`.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,6 +33,10 @@ pub struct Settings<'a> {
     pub nic_profile: Option<&'a str>,
     /// The guests leave no core to the engine.
     pub crowded: bool,
+    /// `[[port]]` tables for its configuration.
+    pub ports: String,
+    /// Network namespace in which it runs.
+    pub namespace: Option<String>,
 }
 
 /// A running emulator.
@@ -117,45 +122,66 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
         })
 }
 
+impl Settings<'_> {
+    /// The configuration file, if there is anything to configure. It is the given one, or one at `path` with the ports as well.
+    fn config_file(&self, path: &Path) -> Result<Option<PathBuf>> {
+        if self.ports.is_empty() {
+            return Ok(self.config.map(Path::to_owned));
+        }
+        let mut text = match self.config {
+            Some(config) => fs::read_to_string(config)
+                .with_context(|| format!("reading {}", config.display()))?,
+            None => String::new(),
+        };
+        text.push('\n');
+        text += &self.ports;
+        fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+        Ok(Some(path.to_owned()))
+    }
+}
+
 impl Emulator {
-    /// Starts one emulator with `count` NICs on one switch; sockets go to `sockets`, its log to `dir`.
+    /// Starts one emulator with NICs of these numbers on one switch; sockets go to `sockets`, its log to `dir`.
     ///
     /// Must be called on a thread that lives as long as the emulator: it dies with it.
     pub fn start(
         program: &Path,
-        count: usize,
+        nics: Range<usize>,
         settings: &Settings<'_>,
         sockets: &Path,
         dir: &Path,
     ) -> Result<Self> {
-        let log = dir.join("emulator.log");
+        // Of several emulators, the first has the names that it has alone.
+        let suffix = match nics.start {
+            0 => String::new(),
+            first => first.to_string(),
+        };
+        let log = dir.join(format!("emulator{suffix}.log"));
         let file = File::create(&log).context("creating the emulator's log")?;
         // Without the right to a negative niceness, `nice` warns and runs the program all the same.
         let mut command = bound_to_us("nice");
-        command
-            .args(["-n", &NICENESS.to_string()])
-            .arg(program)
-            .arg("serve");
-        match settings.config {
-            Some(config) => {
-                command.arg("--config").arg(config);
-            }
-            // The fewer processors there are, the sooner the engine must let a guest run.
-            None if settings.crowded => {
-                command.args(["--poll-time", "20"]);
-            }
-            None => {}
+        command.args(["-n", &NICENESS.to_string()]);
+        if let Some(namespace) = &settings.namespace {
+            command.args(["ip", "netns", "exec", namespace]);
+        }
+        command.arg(program).arg("serve");
+        if let Some(config) = settings.config_file(&dir.join(format!("emulator{suffix}.toml")))? {
+            command.arg("--config").arg(config);
+        }
+        // The fewer processors there are, the sooner the engine must let a guest run.
+        if settings.config.is_none() && settings.crowded {
+            command.args(["--poll-time", "20"]);
         }
         if let Some(profile) = settings.nic_profile {
             command.args(["--profile", profile]);
         }
         let control = match settings.control {
             Some(control) => control.to_owned(),
-            None => sockets.join("control.sock"),
+            None => sockets.join(format!("control{suffix}.sock")),
         };
         command.arg("--control").arg(&control);
         let mut paths = Vec::new();
-        for index in 0..count {
+        for index in nics {
             let path = sockets.join(format!("nic{index}.sock"));
             command
                 .arg("--nic")

@@ -24,6 +24,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("zstd", "zstd"),
     ("tar", "tar"),
     ("apt-get", "apt"),
+    ("ip", "iproute2"),
 ];
 
 /// The same for programs that only tests call.

@@ -28,6 +28,7 @@ mod shell;
 mod stream;
 mod test;
 mod vmlinux;
+mod wiring;
 mod workspace;
 
 use std::path::{Path, PathBuf};
@@ -41,6 +42,7 @@ use cluster::{Nic, Plan};
 use driver::Driver;
 use image::{Base, Image, Kernel};
 use programs::Programs;
+use wiring::Wiring;
 use workspace::Workspace;
 
 /// Boots Linux guests on the Faultline NIC and runs things in them.
@@ -114,6 +116,9 @@ enum Command {
         /// What the guests' RDMA traffic runs on
         #[arg(long, value_enum, default_value_t = Nic::Faultline)]
         nic: Nic,
+        /// What connects the guests' NICs
+        #[arg(long, value_enum, default_value_t = Wiring::Switch)]
+        wiring: Wiring,
         /// Virtual CPUs of each guest; by default two with KVM and where a test needs them, else one
         #[arg(long)]
         cpus: Option<u32>,
@@ -230,6 +235,9 @@ struct GuestOptions {
     /// What the guests' RDMA traffic runs on
     #[arg(long, value_enum, default_value_t = Nic::Faultline)]
     nic: Nic,
+    /// What connects the guests' NICs
+    #[arg(long, value_enum, default_value_t = Wiring::Switch)]
+    wiring: Wiring,
     /// Virtual CPUs of each guest; by default two with KVM, one without
     #[arg(long)]
     cpus: Option<u32>,
@@ -275,6 +283,7 @@ impl GuestOptions {
             nic_profile: None,
             control: self.control,
             nic: self.nic,
+            wiring: self.wiring,
             profile: emulator::Profile::Quick,
             cpus: self.cpus,
             neighbours: 0,
@@ -360,6 +369,7 @@ fn dispatch(command: Command) -> Result<bool> {
             suites,
             kernel,
             nic,
+            wiring,
             cpus,
             pairs,
             ..
@@ -368,6 +378,7 @@ fn dispatch(command: Command) -> Result<bool> {
                 suites,
                 kernels: kernel.list(),
                 nic,
+                wiring,
                 cpus,
                 pairs: pairs.unwrap_or_else(test::pairs_of_host).max(1),
             };

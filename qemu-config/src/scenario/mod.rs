@@ -69,8 +69,10 @@ fn check(program: &Path, request: &Request, plan: &Plan, dir: &Path) -> Result<(
         nic_profile: plan.nic_profile.as_deref(),
         control: None,
         crowded: false,
+        ports: String::new(),
+        namespace: None,
     };
-    let emulator = Emulator::start(program, 2, &settings, sockets.path(), &logs)?;
+    let emulator = Emulator::start(program, 0..2, &settings, sockets.path(), &logs)?;
     control::start(program, &emulator.control, request, None)
 }
 

@@ -80,8 +80,12 @@ fn judge(
 /// Runs a test in a pair. Also returns whether the pair can be used again: not after a failure, because its state is
 /// unknown then.
 fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdict, bool) {
-    let [server, client] = pair.cluster.guests.as_slice() else {
+    let [first, second] = pair.cluster.guests.as_slice() else {
         return (Verdict::Failed("there are not two guests".into()), false);
+    };
+    let (server, client) = match test.is_reversed {
+        true => (second, first),
+        false => (first, second),
     };
     let mut problems = Vec::new();
     let mut exchange = test.exchange();

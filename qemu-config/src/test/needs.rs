@@ -5,9 +5,10 @@ use std::path::Path;
 
 use super::suite::Options;
 use super::suites::oversubscribe;
-use crate::cluster::Plan;
+use crate::cluster::{Nic, Plan};
 use crate::image::Kernel;
 use crate::qemu::Hardware;
+use crate::wiring::Wiring;
 
 /// MiB of the region in the suite `oversubscribe`.
 const OVERSUBSCRIBED: u32 = oversubscribe::TIMES * SMALL_MEMORY;
@@ -25,6 +26,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         kernel,
         memory,
         nic: options.nic,
+        wiring: options.wiring,
         cpus: options.cpus,
         neighbours: 2 * options.pairs.saturating_sub(1),
         hardware: Hardware {
@@ -84,6 +86,15 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             .to_vec(),
             ..plain
         },
+        "interop" => Plan {
+            nic: Nic::Mixed,
+            mtu: Some(4200),
+            ..plain
+        },
+        "wire-unix" => wired(plain, Wiring::Unix),
+        "wire-tcp" => wired(plain, Wiring::Tcp),
+        "wire-bridge" => wired(plain, Wiring::Bridge),
+        "wire-vxlan" => wired(plain, Wiring::Vxlan),
         "pinned" => Plan {
             config: Some(root.join("qemu-config/nics/pinned.toml")),
             ..plain
@@ -97,10 +108,22 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
     }
 }
 
+/// As the guests of the suite `torture`, because the tests on each wire end with one of it.
+fn wired(plain: Plan, wiring: Wiring) -> Plan {
+    Plan {
+        wiring,
+        hardware: Hardware {
+            nodes: 2,
+            zram: 256,
+            ..plain.hardware
+        },
+        ..plain
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Nic;
 
     #[test]
     fn suites_share_guests_if_they_can() {
@@ -108,6 +131,7 @@ mod tests {
             suites: Vec::new(),
             kernels: Vec::new(),
             nic: Nic::Faultline,
+            wiring: Wiring::Switch,
             cpus: None,
             pairs: 2,
         };

@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use super::{host, keys, pyverbs, robustness, sanitizers, scenarios, sight, suites};
 use crate::cluster::Nic;
 use crate::image::Kernel;
+use crate::wiring::Wiring;
 
 /// The suites that run when none is named, and on every change. The others run by name: they take too long.
 const DEFAULT: &[&str] = &[
@@ -25,12 +26,29 @@ const DEFAULT: &[&str] = &[
     "ulp",
     "apps",
     "swap",
+    "interop",
+    "wire-unix",
+    "wire-tcp",
+    "wire-bridge",
+    "wire-vxlan",
     "robustness",
 ];
 
 /// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
 /// minutes of traffic, or does what does not depend on the guest's kernel. So all together stay well below an hour.
-const ON_ONE_KERNEL: &[&str] = &["keys", "scenarios", "ulp", "apps", "swap", "robustness"];
+const ON_ONE_KERNEL: &[&str] = &[
+    "keys",
+    "scenarios",
+    "ulp",
+    "apps",
+    "swap",
+    "interop",
+    "wire-unix",
+    "wire-tcp",
+    "wire-bridge",
+    "wire-vxlan",
+    "robustness",
+];
 
 /// Tests of other suites of which the same holds: they take long, and others of their suite show on the
 /// second kernel what they would (streams over TCP, WRITEs of each size, what happens to DAX files), or a short form does.
@@ -199,6 +217,8 @@ pub struct Options {
     pub kernels: Vec<Kernel>,
     /// The device under test.
     pub nic: Nic,
+    /// What connects the guests' NICs.
+    pub wiring: Wiring,
     /// Virtual CPUs of each guest; the suite's own choice if `None`.
     pub cpus: Option<u32>,
     /// Pairs of guests that run at the same time.
@@ -284,6 +304,7 @@ mod tests {
             suites: Vec::new(),
             kernels: Kernel::BOTH.to_vec(),
             nic: Nic::Faultline,
+            wiring: Wiring::Switch,
             cpus: None,
             pairs: 1,
         };

@@ -4,6 +4,7 @@
 mod apps;
 mod coherence;
 mod debug_kernel;
+mod interop;
 mod odp;
 pub mod oversubscribe;
 mod perftest;
@@ -17,6 +18,7 @@ mod torture;
 mod torture_long;
 mod ulp;
 mod verbs;
+mod wire;
 
 pub use self::row::GuestTest;
 
@@ -35,6 +37,11 @@ pub const SUITES: &[&str] = &[
     "ulp",
     "apps",
     "swap",
+    "interop",
+    "wire-unix",
+    "wire-tcp",
+    "wire-bridge",
+    "wire-vxlan",
 ];
 
 /// The table of a suite; empty if it has none. `odp` and `debug-kernel` have further tests.
@@ -43,6 +50,7 @@ pub fn table(suite: &str) -> &'static [GuestTest] {
         "apps" => apps::TESTS,
         "coherence" => coherence::TESTS,
         "debug-kernel" => debug_kernel::TESTS,
+        "interop" => interop::TESTS,
         "odp" => odp::TESTS,
         "oversubscribe" => oversubscribe::TESTS,
         "perftest" => perftest::TESTS,
@@ -55,6 +63,7 @@ pub fn table(suite: &str) -> &'static [GuestTest] {
         "torture-long" => torture_long::TESTS,
         "ulp" => ulp::TESTS,
         "verbs" => verbs::TESTS,
+        "wire-unix" | "wire-tcp" | "wire-bridge" | "wire-vxlan" => wire::TESTS,
         _ => &[],
     }
 }

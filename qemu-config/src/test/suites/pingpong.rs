@@ -8,7 +8,7 @@ const fn in_both(name: &'static str, command: &'static str) -> GuestTest {
     test(name, Commands::Two(command, command), Ready::Now, 120, DONE)
 }
 
-const fn ping(name: &'static str, command: &'static str) -> GuestTest {
+pub(super) const fn ping(name: &'static str, command: &'static str) -> GuestTest {
     client(name, command)
         .within(30)
         .expecting(" 0% packet loss")

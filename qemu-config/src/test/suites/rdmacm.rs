@@ -3,7 +3,11 @@
 use super::row::{Commands, GuestTest, roles, test};
 use crate::exchange::Ready;
 
-const fn cm(name: &'static str, server: &'static str, client: &'static str) -> GuestTest {
+pub(super) const fn cm(
+    name: &'static str,
+    server: &'static str,
+    client: &'static str,
+) -> GuestTest {
     test(name, Commands::Two(server, client), Ready::Cm, 60, "")
 }
 

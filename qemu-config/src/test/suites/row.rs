@@ -18,9 +18,11 @@ pub struct GuestTest {
     pub expect: &'static str,
     /// Virtual CPUs that it needs, if it needs more than its suite has.
     pub cpus: Option<u32>,
+    /// The server is the second guest, and the client the first.
+    pub is_reversed: bool,
 }
 
-/// The commands in the guests. The client is the second guest.
+/// The commands in the guests. The client is the second guest, unless the test is reversed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commands {
     /// A command of the client; the other guest does nothing.
@@ -64,6 +66,14 @@ impl GuestTest {
     pub const fn on_cpus(self, cpus: u32) -> Self {
         Self {
             cpus: Some(cpus),
+            ..self
+        }
+    }
+
+    /// The same with the server in the second guest.
+    pub const fn reversed(self) -> Self {
+        Self {
+            is_reversed: true,
             ..self
         }
     }
@@ -130,6 +140,7 @@ pub const fn test(
         seconds,
         expect,
         cpus: None,
+        is_reversed: false,
     }
 }
 

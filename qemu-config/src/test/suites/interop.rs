@@ -1,0 +1,73 @@
+//! The project's NIC in the first guest and the kernel's `rdma_rxe` over virtio-net in the second, on one switch. In most tests
+//! the client is rxe; in those whose names end in `_back` it is the project's NIC.
+
+use super::pingpong::ping;
+use super::rdmacm::cm;
+use super::row::{GuestTest, perf, verbs};
+
+pub const TESTS: &[GuestTest] = &[
+    ping("ping", "ping -c 3 -i 0.2 -W 5 $PEER_IP"),
+    ping("ping6", "ping -c 3 -i 0.2 -W 5 $PEER_IP6"),
+    verbs("rc", "ibv_rc_pingpong -c"),
+    verbs("rc_back", "ibv_rc_pingpong -c").reversed(),
+    verbs("rc_mtu_256", "ibv_rc_pingpong -c -m 256"),
+    verbs("rc_mtu_256_back", "ibv_rc_pingpong -c -m 256").reversed(),
+    verbs("rc_mtu_512", "ibv_rc_pingpong -c -m 512 -s 65537 -n 200"),
+    verbs("rc_mtu_2048", "ibv_rc_pingpong -c -m 2048 -s 65537 -n 200"),
+    verbs("rc_mtu_4096", "ibv_rc_pingpong -c -m 4096 -s 1048576 -n 20"),
+    verbs(
+        "rc_mtu_4096_back",
+        "ibv_rc_pingpong -c -m 4096 -s 1048576 -n 20",
+    )
+    .reversed(),
+    verbs("uc", "ibv_uc_pingpong -c"),
+    verbs("uc_back", "ibv_uc_pingpong -c").reversed(),
+    verbs("ud", "ibv_ud_pingpong -c -s 1024"),
+    verbs("ud_back", "ibv_ud_pingpong -c -s 1024").reversed(),
+    verbs("srq", "ibv_srq_pingpong -c -n 100"),
+    verbs("srq_back", "ibv_srq_pingpong -c -n 100").reversed(),
+    cm(
+        "rping",
+        "rping -s -V -a $MY_IP -C 100",
+        "rping -c -V -a $PEER_IP -C 100",
+    ),
+    cm(
+        "rping_ipv6",
+        "rping -s -V -a $MY_IP6 -C 50",
+        "rping -c -V -a $PEER_IP6 -C 50",
+    ),
+    cm(
+        "rping_ipv6_back",
+        "rping -s -V -a $MY_IP6 -C 50",
+        "rping -c -V -a $PEER_IP6 -C 50",
+    )
+    .reversed(),
+    cm(
+        "ucmatose",
+        "ucmatose -b $MY_IP -C 100",
+        "ucmatose -s $PEER_IP -C 100",
+    ),
+    cm(
+        "multicast",
+        "mckey -m 239.77.0.1 -b $MY_IP -C 20",
+        "mckey -m 239.77.0.1 -b $MY_IP -s -C 20",
+    )
+    .after(crate::exchange::Ready::Now),
+    perf("send_bw_rc", "ib_send_bw -n 300"),
+    perf("send_bw_rc_back", "ib_send_bw -n 300").reversed(),
+    perf("send_bw_ud", "ib_send_bw -c UD -s 1024 -n 300"),
+    perf("write_bw_rc", "ib_write_bw -n 300"),
+    perf("write_bw_rc_back", "ib_write_bw -n 300").reversed(),
+    perf("write_lat_rc", "ib_write_lat -n 300"),
+    perf("read_bw_rc", "ib_read_bw -n 300"),
+    perf("read_bw_rc_back", "ib_read_bw -n 300").reversed(),
+    perf(
+        "atomic_bw_fetch_add",
+        "ib_atomic_bw -A FETCH_AND_ADD -n 300",
+    ),
+    perf(
+        "atomic_bw_cmp_swap_back",
+        "ib_atomic_bw -A CMP_AND_SWAP -n 300",
+    )
+    .reversed(),
+];
