@@ -194,7 +194,8 @@ impl Emulator {
             .stderr(file);
         let mut process = Owned::spawn(&mut command).context("starting the emulator")?;
         let started = Instant::now();
-        while !paths.iter().all(|path| is_listening(path)) {
+        let id = process.id();
+        while !paths.iter().all(|path| is_listening(id, path)) {
             let said = || tail(&fs::read(&log).unwrap_or_default(), 20);
             if let Some(status) = process.ended() {
                 bail!("the emulator ended at once ({status}):\n{}", said());
@@ -244,9 +245,11 @@ impl Emulator {
     }
 }
 
-/// True if a listening socket exists at `path`. This must not connect, because each connection is a client.
-fn is_listening(path: &Path) -> bool {
-    let Ok(table) = fs::read_to_string("/proc/net/unix") else {
+/// True if a listening socket exists at `path` in the network namespace of a process. This must not connect, because each
+/// connection is a client.
+fn is_listening(process: Pid, path: &Path) -> bool {
+    let table = format!("/proc/{}/net/unix", process.as_raw_pid());
+    let Ok(table) = fs::read_to_string(table) else {
         return UnixStream::connect(path).is_ok();
     };
     listens(&table, &path.to_string_lossy())
