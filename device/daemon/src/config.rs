@@ -6,12 +6,14 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use faultline_nic::{FaultPolicy, Nanos, NicConfig, Pitfalls};
+use faultline_ports::line::LineModel;
 use faultline_scenario::profile::{self, Profile};
 use faultline_wire::MacAddr;
 use serde::Deserialize;
 
 use crate::config_file::{self, Malformed};
 use crate::control_config::{ControlConfigError, ControlSettings};
+use crate::line_config;
 use crate::port_config::PortEntry;
 
 /// A configuration that can't be used. The message has all of it: there is no source to be printed after it.
@@ -147,6 +149,12 @@ nic_settings! {
     /// Frames with the source address of another NIC are dropped (default). `false` is for a guest that forwards frames,
     /// such as a bridge.
     spoof_check: bool,
+    /// Model of the link from the NIC to the switch.
+    #[serde(deserialize_with = "line_config::line")]
+    link_tx: LineModel,
+    /// Model of the link from the switch to the NIC.
+    #[serde(deserialize_with = "line_config::line")]
+    link_rx: LineModel,
     /// Profile: the name of one that comes with Faultline, or the path of a file, relative to the configuration file.
     profile: NamedProfile,
 }
@@ -301,6 +309,14 @@ impl NicEntry {
     pub(crate) fn checks_source(&self, defaults: &NicSettings) -> bool {
         let check = self.settings.spoof_check.or(defaults.spoof_check);
         check.unwrap_or(true)
+    }
+
+    /// Models of its link, from the NIC and to it.
+    pub(crate) fn lines(&self, defaults: &NicSettings) -> [Option<LineModel>; 2] {
+        [
+            self.settings.link_tx.or(defaults.link_tx),
+            self.settings.link_rx.or(defaults.link_rx),
+        ]
     }
 
     /// What the firmware is told.

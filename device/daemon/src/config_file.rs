@@ -63,7 +63,15 @@ impl<T: TryFrom<u64>> Visitor<'_> for NumberVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "an integer from 0 to {}", i64::MAX)
+        let largest = [i64::MAX as u64, u32::MAX.into(), u16::MAX.into()];
+        let largest = largest
+            .into_iter()
+            .find(|&value| T::try_from(value).is_ok());
+        write!(
+            f,
+            "an integer from 0 to {}",
+            largest.unwrap_or(u8::MAX.into())
+        )
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
@@ -118,7 +126,7 @@ mod tests {
     use crate::config::Config;
 
     const NIC_KEYS: &str = "`name`, `socket`, `mac`, `on_demand`, `fault_policy`, `fault_timeout_ms`, \
-         `stall_timeout_ms`, `ready_notice`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `profile`";
+         `stall_timeout_ms`, `ready_notice`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `link_tx`, `link_rx`, `profile`";
 
     /// `text` is refused at `line`, `column`, with this message.
     #[track_caller]

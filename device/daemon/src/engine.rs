@@ -26,6 +26,7 @@ use crate::config::{Config, PollMode};
 use crate::diagnostic_log::{self, DiagnosticLog, DiagnosticQueue};
 use crate::durable::{FlushWorker, Flushed};
 use crate::external_port::ExternalPort;
+use crate::lines::Lines;
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
 use crate::scenario::{EndedScenario, RunningScenario};
@@ -160,6 +161,8 @@ pub struct Engine {
     port_ends: Vec<PortEnd>,
     /// A frame as octets.
     pub(crate) scratch: Vec<u8>,
+    /// Links that have a model.
+    pub(crate) lines: Lines,
     requests: Receiver<Request>,
     shared: Arc<Shared>,
     pub(crate) mode: PollMode,
@@ -211,6 +214,7 @@ impl Engine {
             externals: Vec::new(),
             port_ends: Vec::new(),
             scratch: Vec::new(),
+            lines: Lines::default(),
             requests: rx,
             shared,
             mode: config.poll,
@@ -242,6 +246,7 @@ impl Engine {
             engine.ports.push(port);
             engine.switch.add_permanent_address(id, mac);
             engine.switch.set_present_address(id, mac);
+            engine.lines.add(id, nic.lines(&config.defaults));
             if !nic.checks_source(&config.defaults) {
                 engine.switch.allow_any_source(id);
             }
@@ -254,6 +259,7 @@ impl Engine {
             engine.switch.allow_any_source(id);
             let external = ExternalPort::new(&port.name, port.mtu, engine_end);
             engine.externals.push(external);
+            engine.lines.add(id, [port.link_tx, port.link_rx]);
             engine.port_ends.push(port_end);
         }
         Ok((engine, handle))
@@ -395,6 +401,9 @@ impl Engine {
         }
         self.stats.passes = self.stats.passes.wrapping_add(1);
         let before = (self.work(), faultline_nic::steps());
+        if !self.lines.is_empty() {
+            worked |= self.run_lines(now);
+        }
         worked |= self.run_externals(now);
         for id in 0..self.ports.len() {
             worked |= self.run_port(id, now);
@@ -630,6 +639,7 @@ impl Engine {
                     .as_ref()
                     .and_then(|running| running.rules.next_deadline()),
             )
+            .chain(self.lines.next_deadline())
             .min();
         deadline.map_or(HEARTBEAT, |at| {
             HEARTBEAT.min(Duration::from_nanos(at.0.saturating_sub(now.0)))

@@ -15,10 +15,12 @@ impl Engine {
         let is_dropped = |port: &mut NicPort| {
             port.drops_as_down(frame.packets) || port.link.drops_frame(Direction::Tx, frame)
         };
-        let is_dropped = self.ports.get_mut(from).is_none_or(is_dropped)
+        let is_taken = self.ports.get_mut(from).is_none_or(is_dropped)
             || self.rules_see(from, trigger::Direction::Tx, frame)
-                && self.rules_take_sent(from, now, frame);
-        let route = match is_dropped {
+                && self.rules_take_sent(from, now, frame)
+            || !self.lines.is_empty()
+                && self.enters_line(now, from, (from, trigger::Direction::Tx), frame);
+        let route = match is_taken {
             true => None,
             false => Some(self.switch.forward(from, frame.src(), frame.dst())),
         };
@@ -81,7 +83,12 @@ impl Engine {
                 || port.link.drops_frame(Direction::Rx, frame)
         };
         if to >= self.ports.len() {
-            self.send_external(from, to, frame);
+            self.send_external(now, from, to, frame);
+            return None;
+        }
+        if !self.lines.is_empty()
+            && self.enters_line(now, from, (to, trigger::Direction::Rx), frame)
+        {
             return None;
         }
         if self.ports.get_mut(to).is_none_or(is_dropped)

@@ -7,6 +7,8 @@
 //! - [`control`]: the control server
 //! - [`control_config`]: its settings
 //! - [`engine`]: the thread that owns all NICs
+//! - `line_config`: models of links, in the configuration
+//! - `lines`: frames on modelled links
 //! - `link`: MTU and injected faults of a port
 //! - [`log_output`]: the thread that writes log messages to standard error
 //! - `nic_log`: the span of a NIC's log messages, and the limit for those that its guest can cause
@@ -43,6 +45,8 @@ pub mod engine;
 mod external_port;
 mod forward;
 mod function;
+mod line_config;
+mod lines;
 mod link;
 pub mod log_output;
 mod nic_log;

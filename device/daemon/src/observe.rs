@@ -9,6 +9,8 @@ use faultline_abi::admin::Counter;
 use faultline_abi::regs;
 use faultline_nic::{NicConfig, ObjectCounts};
 use faultline_ports::PortId;
+use faultline_ports::line::{Line, LineCounts};
+use faultline_scenario::trigger;
 use faultline_telemetry::{Direction, EngineSnapshot, NicGauges, NicSnapshot, PortCounts};
 use faultline_wire::MacAddr;
 
@@ -18,6 +20,7 @@ use crate::engine::Engine;
 use crate::external_port::{ExternalCounts, ExternalPort};
 use crate::link::LinkCounts;
 use crate::log_output;
+use crate::port::NicPort;
 
 /// The link of a port.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +58,16 @@ pub(crate) struct NicState {
     pub(crate) rx_messages: u64,
     /// In the order of `Counter::ALL`.
     pub(crate) counters: Vec<u64>,
+}
+
+/// A direction of a link that has a model.
+#[derive(Clone, Debug)]
+pub(crate) struct LineState {
+    /// Name of the NIC or of the external port.
+    pub(crate) port: String,
+    /// From the NIC, or to the peer of an external port.
+    pub(crate) is_tx: bool,
+    pub(crate) counts: LineCounts,
 }
 
 /// A port that leads out of the process.
@@ -104,6 +117,24 @@ pub(crate) struct EngineState {
 }
 
 impl Engine {
+    /// The directions of links that have a model.
+    pub(crate) fn line_states(&self) -> Vec<LineState> {
+        let state = |(id, dir, line): (PortId, trigger::Direction, &Line)| {
+            let external = id.checked_sub(self.ports.len());
+            let external = external.and_then(|index| self.externals.get(index));
+            let nic = self.ports.get(id).map(NicPort::name);
+            LineState {
+                port: nic
+                    .or(external.map(ExternalPort::name))
+                    .unwrap_or_default()
+                    .to_owned(),
+                is_tx: dir == trigger::Direction::Tx,
+                counts: line.counts(),
+            }
+        };
+        self.lines.iter().map(state).collect()
+    }
+
     /// The ports that lead out of the process.
     pub(crate) fn external_states(&self) -> Vec<ExternalState> {
         let state = |port: &ExternalPort| {

@@ -31,7 +31,10 @@ impl Engine {
                 if taken == 0 {
                     break;
                 }
-                if !frame.is_empty() {
+                let is_on_line = !self.lines.is_empty()
+                    && !frame.is_empty()
+                    && self.lines.send(now, id, Direction::Rx, &frame);
+                if !frame.is_empty() && !is_on_line {
                     self.forward_octets(now, id, &frame);
                 }
                 frames = frames.saturating_add(1);
@@ -61,22 +64,32 @@ impl Engine {
         }
     }
 
-    /// Sends a frame of a NIC through an external port, packet by packet. Returns false if there is no such port.
-    pub(crate) fn send_external(&mut self, from: PortId, to: PortId, frame: &TxFrame) -> bool {
+    /// Sends a frame of a NIC through an external port, packet by packet.
+    pub(crate) fn send_external(
+        &mut self,
+        now: Instant,
+        from: PortId,
+        to: PortId,
+        frame: &TxFrame,
+    ) {
         let index = to.checked_sub(self.ports.len());
         let (Some(port), Some(ram)) = (
             index.and_then(|index| self.externals.get_mut(index)),
             self.rams.get(from),
         ) else {
-            return false;
+            return;
         };
         for packet in 0..frame.packets {
             // Memory that cannot be read any more: the packet is lost, and the sender repeats it or fails.
-            if frame.write_packet(packet, ram, &mut self.scratch).is_ok() {
+            if frame.write_packet(packet, ram, &mut self.scratch).is_err() {
+                continue;
+            }
+            let is_on_line =
+                !self.lines.is_empty() && self.lines.send(now, to, Direction::Tx, &self.scratch);
+            if !is_on_line {
                 port.send(&self.scratch);
             }
         }
-        true
     }
 
     /// Forwards octets that have come in through a port, or that rules have kept of what a NIC has sent.
@@ -101,14 +114,32 @@ impl Engine {
         }
     }
 
-    /// Octets arrive at a port: an external one sends them, and the rules of a NIC may take them.
+    /// Octets come out of the switch: an external port sends them, a NIC receives them.
     fn receive_octets(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
-        if let Some(index) = to.checked_sub(self.ports.len()) {
-            if let Some(port) = self.externals.get_mut(index) {
-                port.send(bytes);
-            }
+        let is_external = to >= self.ports.len();
+        let dir = match is_external {
+            true => Direction::Tx,
+            false => Direction::Rx,
+        };
+        if !self.lines.is_empty() && self.lines.send(now, to, dir, bytes) {
             return;
         }
+        match is_external {
+            true => self.send_octets(to, bytes),
+            false => self.arrive_octets(now, to, bytes),
+        }
+    }
+
+    /// Sends octets to the peer of an external port.
+    pub(crate) fn send_octets(&mut self, to: PortId, bytes: &[u8]) {
+        let index = to.checked_sub(self.ports.len());
+        if let Some(port) = index.and_then(|index| self.externals.get_mut(index)) {
+            port.send(bytes);
+        }
+    }
+
+    /// Octets arrive at a NIC, whose rules may take them.
+    pub(crate) fn arrive_octets(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
         let is_dropped = |port: &mut NicPort| {
             port.drops_as_down(1) || port.link.drops_octets(LinkDirection::Rx, bytes)
         };

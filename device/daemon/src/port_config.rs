@@ -4,9 +4,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use faultline_ports::address::StreamAddress;
+use faultline_ports::line::LineModel;
 use serde::Deserialize;
 
-use crate::config_file;
+use crate::{config_file, line_config};
 
 /// Pause between two attempts to connect unless another one is set.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -21,6 +22,10 @@ pub struct PortEntry {
     pub kind: PortKind,
     /// Longest frame without Ethernet header and VLAN tag that passes, in octets; `None`: any.
     pub mtu: Option<u16>,
+    /// Model of the link to the peer.
+    pub link_tx: Option<LineModel>,
+    /// Model of the link from the peer.
+    pub link_rx: Option<LineModel>,
 }
 
 /// The other end of a port.
@@ -63,6 +68,10 @@ struct PortTable {
     interface: Option<String>,
     #[serde(default, deserialize_with = "config_file::optional_number")]
     mtu: Option<u16>,
+    #[serde(default, deserialize_with = "line_config::line")]
+    link_tx: Option<LineModel>,
+    #[serde(default, deserialize_with = "line_config::line")]
+    link_rx: Option<LineModel>,
 }
 
 impl TryFrom<PortTable> for PortEntry {
@@ -77,6 +86,8 @@ impl TryFrom<PortTable> for PortEntry {
             reconnect_ms,
             interface,
             mtu,
+            link_tx,
+            link_rx,
         } = table;
         let only = |is_there: bool, key: &str, kind: &str| match is_there {
             true => Err(format!("key `{key}` is for {kind} only")),
@@ -102,7 +113,13 @@ impl TryFrom<PortTable> for PortEntry {
             (Kind::Tap, .., Some(interface)) => PortKind::Tap(interface),
             (Kind::Tap, ..) => return Err("kind `tap` needs the key `interface`".to_owned()),
         };
-        Ok(Self { name, kind, mtu })
+        Ok(Self {
+            name,
+            kind,
+            mtu,
+            link_tx,
+            link_rx,
+        })
     }
 }
 

@@ -486,3 +486,44 @@ impl Ip {
         }
     }
 }
+
+/// ECN codepoint "congestion experienced" (RFC 3168, section 5).
+pub const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// Sets the mark of congestion in an Ethernet frame of IP, with at most one VLAN tag, if its sender is capable of it. Returns
+/// true if the frame has the mark now. The iCRC does not cover these bits.
+pub fn mark_congestion(frame: &mut [u8]) -> bool {
+    let (ethertype, at) = match frame.get(12..14) {
+        Some([0x81, 0x00]) => (frame.get(16..18), 18),
+        ethertype => (ethertype, 14),
+    };
+    let is_v4 = ethertype == Some(&[0x08, 0x00]);
+    let is_v6 = ethertype == Some(&[0x86, 0xdd]);
+    let Some(ip) = frame.get_mut(at..) else {
+        return false;
+    };
+    match ip {
+        [first, tos, ..] if is_v4 && *first >> 4 == 4 && *tos & 3 != 0 => {
+            *tos |= CONGESTION_EXPERIENCED;
+            let length = usize::from(*first & 0xf).saturating_mul(4);
+            if let Some(header) = ip.get_mut(..length)
+                && let Some(sum) = header.get_mut(10..12)
+            {
+                sum.fill(0);
+                let mut whole = InternetSum::default();
+                whole.add(header);
+                let checksum = whole.checksum().to_be_bytes();
+                if let Some(sum) = header.get_mut(10..12) {
+                    sum.copy_from_slice(&checksum);
+                }
+            }
+            true
+        }
+        // The traffic class lies across two octets; ECN is in the upper half of the second.
+        [first, second, ..] if is_v6 && *first >> 4 == 6 && *second & 0x30 != 0 => {
+            *second |= CONGESTION_EXPERIENCED << 4;
+            true
+        }
+        _ => false,
+    }
+}

@@ -91,6 +91,12 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             mtu: Some(4200),
             ..plain
         },
+        "interop-lossy" => Plan {
+            nic: Nic::Mixed,
+            mtu: Some(4200),
+            config: Some(root.join("qemu-config/nics/lossy.toml")),
+            ..plain
+        },
         "wire-unix" => wired(plain, Wiring::Unix),
         "wire-tcp" => wired(plain, Wiring::Tcp),
         "wire-bridge" => wired(plain, Wiring::Bridge),

@@ -3,13 +3,14 @@
 use std::net::TcpListener;
 
 use faultline::{Config, PollMode};
+use faultline_abi::admin::Counter;
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::exchange;
 use faultline_harness::{Link, QpType, Rng, SendWr, connect};
 
-/// A process with one NIC, and these ports.
-fn process(nic: &str, ports: &str) -> Fabric {
-    let config = Config::from_toml(ports).unwrap();
+/// A process with one NIC, and this configuration.
+fn process(nic: &str, config: &str) -> Fabric {
+    let config = Config::from_toml(config).unwrap();
     let config = Config {
         poll: PollMode::Adaptive,
         ..config
@@ -96,4 +97,31 @@ fn long_messages_fill_the_wire() {
         qa.retire(&a.good_completion());
         assert_eq!(b.buf.pattern_mismatch(half, half, seed), None);
     }
+}
+
+/// Every frame passes two links that lose, double, reorder and spoil frames. The data arrives nevertheless, once and in order.
+#[test]
+fn data_survives_links_that_lose_double_reorder_and_spoil_frames() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("wire").display());
+    let bad = "{ loss = 0.01, duplicate = 0.01, reorder = 0.02, corrupt = 0.01, delay_ns = 2000, seed = 3 }";
+    let nic = format!("[defaults]\nlink_tx = {bad}\n");
+    let port = format!("link_rx = {bad}\n");
+    let fabric_a = process("a", &format!("{nic}{}{port}", stream("listen", &address)));
+    let fabric_b = process("b", &format!("{nic}{}{port}", stream("connect", &address)));
+    let (mut a, mut b) = (fabric_a.node("a").unwrap(), fabric_b.node("b").unwrap());
+    let link = Link {
+        path_mtu: 3,
+        timeout: 8,
+        ..Link::default()
+    };
+    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    connect(&qa, &qb, &link).unwrap();
+    let mut rng = Rng::new(7);
+    for _ in 0..60 {
+        exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+        exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
+    }
+    let counters = a.nic.counters().unwrap();
+    assert!(counters[Counter::rx_icrc_errors] > 0 && counters[Counter::out_of_sequence] > 0);
 }

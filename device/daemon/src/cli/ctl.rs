@@ -7,7 +7,7 @@ use clap::Subcommand;
 use faultline::control::objects::{
     ContextView, FaultView, Page, Policy, PolicyChange, QueuePairView, RegionView,
 };
-use faultline::control::ports::PortView;
+use faultline::control::ports::{LinkLineView, PortView};
 use faultline::control::view::{
     Action, Direction, EngineChange, EngineView, LinkChange, LinkView, NicSummary, NicView, Step,
     Stepped,
@@ -39,6 +39,8 @@ enum Command {
     Nics,
     /// List the ports that lead out of the process.
     Ports,
+    /// List the directions of links that have a model, with what they have done.
+    Links,
     /// Show a NIC: state, link, configuration, number of objects.
     Show {
         /// Name of the NIC.
@@ -207,6 +209,10 @@ impl Ctl {
                 let list: Vec<_> = client.get("/v1/ports")?;
                 show(json, list.as_slice(), ports)
             }
+            Command::Links => {
+                let list: Vec<_> = client.get("/v1/links")?;
+                show(json, list.as_slice(), links)
+            }
             Command::Show { nic } => show(json, &client.get(&nic_path(&nic, ""))?, show_nic),
             Command::Qps { nic } => {
                 let list = all(&client, &nic_path(&nic, "/queue-pairs"))?;
@@ -372,6 +378,33 @@ fn ports(ports: &[PortView]) -> String {
         "RX",
         "RX-BYTES",
         "DROPPED",
+    ];
+    table(&head, &rows)
+}
+
+fn links(links: &[LinkLineView]) -> String {
+    let row = |link: &LinkLineView| {
+        vec![
+            link.port.clone(),
+            name(&link.direction),
+            link.lost.to_string(),
+            link.queue_full.to_string(),
+            link.duplicated.to_string(),
+            link.reordered.to_string(),
+            link.corrupted.to_string(),
+            link.marked.to_string(),
+        ]
+    };
+    let rows: Vec<_> = links.iter().map(row).collect();
+    let head = [
+        "PORT",
+        "DIR",
+        "LOST",
+        "QUEUE-FULL",
+        "DUPLICATED",
+        "REORDERED",
+        "CORRUPTED",
+        "ECN-MARKED",
     ];
     table(&head, &rows)
 }

@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use super::access::Access;
 use super::error::ApiError;
 use super::extract::NoQuery;
-use super::view::ErrorBody;
-use crate::observe::ExternalState;
+use super::view::{Direction, ErrorBody};
+use crate::observe::{ExternalState, LineState};
 
 /// A port that leads out of the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -58,8 +58,61 @@ impl From<ExternalState> for PortView {
     }
 }
 
+/// One direction of a link that has a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LinkLineView {
+    /// Name of the NIC or of the port.
+    pub port: String,
+    /// `tx`: from the NIC, or to the peer of the port.
+    pub direction: Direction,
+    /// Frames that were lost at random.
+    pub lost: u64,
+    /// Frames that were lost because the queue was full.
+    pub queue_full: u64,
+    /// Frames that were sent twice.
+    pub duplicated: u64,
+    /// Frames that others have overtaken.
+    pub reordered: u64,
+    /// Frames of which a bit was flipped.
+    pub corrupted: u64,
+    /// Frames that got the mark of congestion.
+    pub marked: u64,
+}
+
+impl From<LineState> for LinkLineView {
+    fn from(state: LineState) -> Self {
+        let counts = state.counts;
+        Self {
+            port: state.port,
+            direction: match state.is_tx {
+                true => Direction::Tx,
+                false => Direction::Rx,
+            },
+            lost: counts.lost,
+            queue_full: counts.queue_full,
+            duplicated: counts.duplicated,
+            reordered: counts.reordered,
+            corrupted: counts.corrupted,
+            marked: counts.marked,
+        }
+    }
+}
+
 pub(super) fn router() -> OpenApiRouter<Access> {
-    OpenApiRouter::new().routes(routes!(list))
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(list_links))
+}
+
+/// The directions of links that have a model, with what they have done.
+#[utoipa::path(get, path = "/v1/links", tag = "ports", operation_id = "list_links",
+    responses((status = 200, body = Vec<LinkLineView>), (status = "4XX", body = ErrorBody)))]
+async fn list_links(
+    State(access): State<Access>,
+    _: NoQuery,
+) -> Result<Json<Vec<LinkLineView>>, ApiError> {
+    let lines = access.call(|engine| engine.line_states()).await?;
+    Ok(Json(lines.into_iter().map(LinkLineView::from).collect()))
 }
 
 /// All ports that lead out of the process.

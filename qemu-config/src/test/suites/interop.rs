@@ -72,3 +72,35 @@ pub const TESTS: &[GuestTest] = &[
     )
     .reversed(),
 ];
+
+/// The tests of reliable services, for a link that loses frames.
+pub const LOSSY: &[GuestTest] = &[
+    verbs("rc", "ibv_rc_pingpong -c"),
+    verbs("rc_back", "ibv_rc_pingpong -c").reversed(),
+    verbs("rc_mtu_4096", "ibv_rc_pingpong -c -m 4096 -s 1048576 -n 20"),
+    verbs(
+        "rc_mtu_256_back",
+        "ibv_rc_pingpong -c -m 256 -s 65537 -n 50",
+    )
+    .reversed(),
+    verbs("srq", "ibv_srq_pingpong -c -n 50"),
+    cm(
+        "rping",
+        "rping -s -V -a $MY_IP -C 50",
+        "rping -c -V -a $PEER_IP -C 50",
+    ),
+    perf("send_bw_rc", "ib_send_bw -n 300"),
+    perf("write_bw_rc", "ib_write_bw -n 300"),
+    perf("write_bw_rc_back", "ib_write_bw -n 300").reversed(),
+    perf("read_bw_rc", "ib_read_bw -n 300"),
+    perf("read_bw_rc_back", "ib_read_bw -o 16 -n 300").reversed(),
+    perf(
+        "atomic_bw_fetch_add",
+        "ib_atomic_bw -A FETCH_AND_ADD -n 300",
+    ),
+    perf(
+        "atomic_bw_cmp_swap_back",
+        "ib_atomic_bw -A CMP_AND_SWAP -o 16 -n 300",
+    )
+    .reversed(),
+];

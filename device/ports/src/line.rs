@@ -1,0 +1,406 @@
+//! One direction of a link, modelled: rate, delay, a queue with ECN marks, and random impairments.
+//!
+//! A frame is queued behind those before it, takes its time at the rate of the link, and arrives after the delay. Impairments
+//! have a seed, so that the same frames at the same times have the same fate. Time is the caller's, in nanoseconds.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use faultline_wire::ip::mark_congestion;
+
+/// Properties of one direction of a link. The default is a link that changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineModel {
+    /// Rate in Mbit/s; 0: not limited.
+    pub rate_mbps: u32,
+    /// Time from the last bit sent to the last bit received, in nanoseconds.
+    pub delay_ns: u64,
+    /// Most octets that wait to be sent; 0: [`MAX_OCTETS`]. A frame that does not fit is lost.
+    pub queue_bytes: u32,
+    /// From so many octets that wait on, frames that are capable of it get the mark of congestion (RFC 3168); 0: none.
+    pub ecn_bytes: u32,
+    /// Probability with which a frame is lost, in millionths.
+    pub loss: u32,
+    /// Probability with which it arrives twice, in millionths.
+    pub duplicate: u32,
+    /// Probability with which one to four frames that follow overtake it, in millionths.
+    pub reorder: u32,
+    /// Probability with which one of its bits is flipped, in millionths.
+    pub corrupt: u32,
+    /// Seed of the random numbers.
+    pub seed: u64,
+}
+
+/// Most octets that a line holds. So a sender cannot make it grow without bound.
+pub const MAX_OCTETS: usize = 16 << 20;
+/// Most frames that wait to be overtaken. Each frame that passes looks at all of them.
+const MAX_OVERTAKEN: usize = 64;
+/// A frame that waits to be overtaken goes on after this time if no others come.
+const OVERTAKING_NS: u64 = 1_000_000;
+/// Buffers that are kept for further frames.
+const SPARE: usize = 256;
+
+/// What a line has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineCounts {
+    /// Frames that were lost at random.
+    pub lost: u64,
+    /// Frames that were lost because the queue was full.
+    pub queue_full: u64,
+    /// Frames that were sent twice.
+    pub duplicated: u64,
+    /// Frames that others have overtaken.
+    pub reordered: u64,
+    /// Frames of which a bit was flipped.
+    pub corrupted: u64,
+    /// Frames that got the mark of congestion.
+    pub marked: u64,
+}
+
+/// A frame under way, by the time of its arrival, then in the order in which the frames were sent.
+type UnderWay = Reverse<(u64, u64, Vec<u8>)>;
+
+#[derive(Debug)]
+struct Overtaken {
+    /// Frames that are still to pass it.
+    by: u32,
+    /// When it goes on at the latest.
+    until: u64,
+    frame: Vec<u8>,
+}
+
+/// One direction of a link.
+#[derive(Debug)]
+pub struct Line {
+    model: LineModel,
+    random: fastrand::Rng,
+    under_way: BinaryHeap<UnderWay>,
+    overtaken: Vec<Overtaken>,
+    spare: Vec<Vec<u8>>,
+    /// When the last bit of the frames so far has been sent.
+    busy_until: u64,
+    sent: u64,
+    /// Octets of all frames that are held.
+    held: usize,
+    counts: LineCounts,
+}
+
+impl Line {
+    /// A line without frames.
+    pub fn new(model: LineModel) -> Self {
+        Self {
+            model,
+            random: fastrand::Rng::with_seed(model.seed),
+            under_way: BinaryHeap::new(),
+            overtaken: Vec::new(),
+            spare: Vec::new(),
+            busy_until: 0,
+            sent: 0,
+            held: 0,
+            counts: LineCounts::default(),
+        }
+    }
+
+    /// Sends a frame.
+    pub fn send(&mut self, now: u64, frame: &[u8]) {
+        let LineModel {
+            loss,
+            duplicate,
+            reorder,
+            ..
+        } = self.model;
+        self.release(now);
+        if self.is_hit(loss) {
+            count(&mut self.counts.lost);
+        } else if self.is_hit(reorder) && self.overtaken.len() < MAX_OVERTAKEN {
+            count(&mut self.counts.reordered);
+            let by = self.random.u32(1..=4);
+            let until = now.saturating_add(OVERTAKING_NS);
+            if let Some(frame) = self.hold(frame) {
+                self.overtaken.push(Overtaken { by, until, frame });
+            }
+            return;
+        } else {
+            if self.is_hit(duplicate) {
+                count(&mut self.counts.duplicated);
+                self.queue(now, frame);
+            }
+            self.queue(now, frame);
+        }
+        self.overtake(now);
+    }
+
+    /// Takes the next frame that has arrived into `frame`. Returns false if there is none.
+    pub fn receive(&mut self, now: u64, frame: &mut Vec<u8>) -> bool {
+        self.release(now);
+        match self.under_way.peek() {
+            Some(Reverse((at, ..))) if *at <= now => {}
+            Some(_) | None => return false,
+        }
+        let Some(Reverse((_, _, arrived))) = self.under_way.pop() else {
+            return false;
+        };
+        self.held = self.held.saturating_sub(arrived.len());
+        frame.clear();
+        frame.extend_from_slice(&arrived);
+        self.put_aside(arrived);
+        true
+    }
+
+    /// When the next frame arrives or goes on.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let arrival = self.under_way.peek().map(|Reverse((at, ..))| *at);
+        let overtaken = self.overtaken.iter().map(|waiting| waiting.until);
+        arrival.into_iter().chain(overtaken).min()
+    }
+
+    /// What the line has done.
+    pub fn counts(&self) -> LineCounts {
+        self.counts
+    }
+
+    fn is_hit(&mut self, probability: u32) -> bool {
+        probability > 0 && self.random.u32(..1_000_000) < probability
+    }
+
+    /// Copies a frame, if there is room for it.
+    fn hold(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+        let held = self.held.saturating_add(frame.len());
+        if held > MAX_OCTETS {
+            count(&mut self.counts.queue_full);
+            return None;
+        }
+        self.held = held;
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.extend_from_slice(frame);
+        Some(copy)
+    }
+
+    fn put_aside(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < SPARE {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Queues a frame behind those before it.
+    fn queue(&mut self, now: u64, frame: &[u8]) {
+        if let Some(frame) = self.hold(frame) {
+            self.queue_held(now, frame);
+        }
+    }
+
+    fn queue_held(&mut self, now: u64, mut frame: Vec<u8>) {
+        let begins = self.busy_until.max(now);
+        let waiting = self.octets_in(begins.saturating_sub(now));
+        let limit = match self.model.queue_bytes {
+            0 => MAX_OCTETS as u64,
+            bytes => u64::from(bytes),
+        };
+        if waiting > 0 && waiting.saturating_add(frame.len() as u64) > limit {
+            count(&mut self.counts.queue_full);
+            self.held = self.held.saturating_sub(frame.len());
+            self.put_aside(frame);
+            return;
+        }
+        let threshold = u64::from(self.model.ecn_bytes);
+        if threshold > 0 && waiting >= threshold && mark_congestion(&mut frame) {
+            count(&mut self.counts.marked);
+        }
+        if self.is_hit(self.model.corrupt) && !frame.is_empty() {
+            let at = self.random.usize(..frame.len());
+            let bit = self.random.u32(..8);
+            if let Some(octet) = frame.get_mut(at) {
+                *octet ^= 1 << bit;
+                count(&mut self.counts.corrupted);
+            }
+        }
+        self.busy_until = begins.saturating_add(self.time_of(frame.len()));
+        let at = self.busy_until.saturating_add(self.model.delay_ns);
+        self.sent = self.sent.wrapping_add(1);
+        self.under_way.push(Reverse((at, self.sent, frame)));
+    }
+
+    /// Nanoseconds that so many octets take.
+    fn time_of(&self, octets: usize) -> u64 {
+        let bits = (octets as u64).saturating_mul(8);
+        let time = bits
+            .saturating_mul(1000)
+            .checked_div(u64::from(self.model.rate_mbps));
+        time.unwrap_or(0)
+    }
+
+    /// Octets that take so many nanoseconds.
+    fn octets_in(&self, time: u64) -> u64 {
+        time.saturating_mul(u64::from(self.model.rate_mbps)) / 8000
+    }
+
+    /// A frame has passed those that wait to be overtaken.
+    fn overtake(&mut self, now: u64) {
+        for waiting in &mut self.overtaken {
+            waiting.by = waiting.by.saturating_sub(1);
+        }
+        self.release(now);
+    }
+
+    /// Lets frames go on that enough others have overtaken, or for which no others come.
+    fn release(&mut self, now: u64) {
+        let is_due = |waiting: &Overtaken| waiting.by == 0 || waiting.until <= now;
+        while let Some(at) = self.overtaken.iter().position(is_due) {
+            let waiting = self.overtaken.remove(at);
+            self.queue_held(now, waiting.frame);
+        }
+    }
+}
+
+fn count(counter: &mut u64) {
+    *counter = counter.wrapping_add(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(n: u32) -> Vec<u8> {
+        let mut frame = vec![0; 1000];
+        frame[..4].copy_from_slice(&n.to_be_bytes());
+        frame
+    }
+
+    /// Numbers of the frames that arrive, with their times.
+    fn arrivals(line: &mut Line) -> Vec<(u64, u32)> {
+        let mut frame = Vec::new();
+        let mut arrived = Vec::new();
+        while let Some(at) = line.next_deadline() {
+            while line.receive(at, &mut frame) {
+                let number = u32::from_be_bytes(frame[..4].try_into().unwrap());
+                arrived.push((at, number));
+            }
+        }
+        assert_eq!(line.held, 0);
+        arrived
+    }
+
+    fn numbers(line: &mut Line) -> Vec<u32> {
+        arrivals(line)
+            .into_iter()
+            .map(|(_, number)| number)
+            .collect()
+    }
+
+    #[test]
+    fn a_plain_line_changes_nothing() {
+        let mut line = Line::new(LineModel::default());
+        for n in 0..100 {
+            line.send(u64::from(n), &frame(n));
+        }
+        assert_eq!(numbers(&mut line), (0..100).collect::<Vec<_>>());
+        assert_eq!(line.counts(), LineCounts::default());
+    }
+
+    #[test]
+    fn frames_take_their_time_and_wait_for_each_other() {
+        let mut line = Line::new(LineModel {
+            rate_mbps: 1000,
+            delay_ns: 5000,
+            ..LineModel::default()
+        });
+        // 1000 octets at 1 Gbit/s: 8 us each.
+        for n in 0..3 {
+            line.send(100, &frame(n));
+        }
+        let expected = [(13_100, 0), (21_100, 1), (29_100, 2)];
+        assert_eq!(arrivals(&mut line), expected);
+        line.send(1_000_000, &frame(3));
+        assert_eq!(arrivals(&mut line), [(1_013_000, 3)]);
+    }
+
+    #[test]
+    fn a_full_queue_loses_frames_and_a_long_one_marks_them() {
+        let mut line = Line::new(LineModel {
+            rate_mbps: 1000,
+            queue_bytes: 5000,
+            ecn_bytes: 2000,
+            ..LineModel::default()
+        });
+        // IPv4 with ECT(0): 0x02.
+        let mut capable = frame(0);
+        capable[12..14].copy_from_slice(&[0x08, 0x00]);
+        capable[14] = 0x45;
+        capable[15] = 0x02;
+        for _ in 0..10 {
+            line.send(0, &capable);
+        }
+        let mut marks = 0;
+        let mut arrived = Vec::new();
+        while line.receive(u64::MAX, &mut arrived) {
+            marks += u32::from(arrived[15] & 3 == 3);
+        }
+        let counts = line.counts();
+        assert_eq!((counts.queue_full, counts.marked, marks), (5, 3, 3));
+    }
+
+    #[test]
+    fn impairments_hit_as_often_as_they_should_and_repeat_with_their_seed() {
+        let model = LineModel {
+            loss: 100_000,
+            duplicate: 50_000,
+            reorder: 20_000,
+            seed: 9,
+            ..LineModel::default()
+        };
+        let run = |seed| {
+            let mut line = Line::new(LineModel { seed, ..model });
+            for n in 0..10_000 {
+                line.send(u64::from(n) * 100, &frame(n));
+            }
+            (numbers(&mut line), line.counts())
+        };
+        let (arrived, counts) = run(9);
+        assert!((900..1100).contains(&counts.lost), "{counts:?}");
+        assert!((380..520).contains(&counts.duplicated), "{counts:?}");
+        assert!((130..230).contains(&counts.reordered), "{counts:?}");
+        let expected = 10_000 + counts.duplicated - counts.lost;
+        assert_eq!(arrived.len() as u64, expected);
+        let late = arrived.windows(2).filter(|pair| pair[1] < pair[0]).count() as u64;
+        assert!(late > counts.reordered / 2 && late <= counts.reordered);
+        assert_eq!(run(9), (arrived.clone(), counts));
+        assert_ne!(run(10).0, arrived);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_one_bit() {
+        let mut line = Line::new(LineModel {
+            corrupt: 1_000_000,
+            ..LineModel::default()
+        });
+        let sent = frame(5);
+        for _ in 0..100 {
+            line.send(0, &sent);
+            let mut arrived = Vec::new();
+            assert!(line.receive(0, &mut arrived));
+            let bits: u32 = sent
+                .iter()
+                .zip(&arrived)
+                .map(|(a, b)| (a ^ b).count_ones())
+                .sum();
+            assert_eq!((bits, arrived.len()), (1, sent.len()));
+        }
+    }
+
+    #[test]
+    fn a_line_is_bounded() {
+        let mut line = Line::new(LineModel {
+            delay_ns: u64::MAX,
+            reorder: 500_000,
+            ..LineModel::default()
+        });
+        let long = vec![0; 60_000];
+        for _ in 0..1000 {
+            line.send(0, &long);
+        }
+        assert!(line.held <= MAX_OCTETS);
+        assert!(line.overtaken.len() <= MAX_OVERTAKEN);
+        assert!(line.counts().queue_full > 500);
+    }
+}
