@@ -4,7 +4,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::{Status, cqe, event, wqe as wr};
-use faultline_nic::{Diagnostic, DriverTimes, Nanos, Nic, NicConfig, Pitfalls};
+use faultline_nic::{Diagnostic, DriverTimes, FaultPolicy, Nanos, Nic, NicConfig, Pitfalls};
 use faultline_simulator::{
     Answer, Cq, Error, Pager, Pair, Qp, Rng, Send, World, expect_cqe, packet, pager,
 };
@@ -487,15 +487,10 @@ fn unreliable_connections_park_too() {
 
 #[test]
 fn each_policy_does_what_it_says() {
-    for policy in [
-        FAULT_POLICY_RNR,
-        FAULT_POLICY_DROP,
-        FAULT_POLICY_STALL,
-        FAULT_POLICY_TERMINATE,
-    ] {
+    for policy in FaultPolicy::ALL {
         let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 64);
         let qpn = p.pair.qp[1].qpn;
-        set_policy(&mut p.world, 1, qpn, policy);
+        set_policy(&mut p.world, 1, qpn, policy.number());
         let data = pattern(5, 6000);
         p.pagers[0].write(&p.world, 0, 0, &data);
         p.post(wr::WR_WRITE, (0, 6000), 100);
@@ -512,7 +507,7 @@ fn each_policy_does_what_it_says() {
         };
         // As soon as the fault is there, and before it is repaired.
         p.pagers[1].delay = 5 * MS;
-        if policy != FAULT_POLICY_TERMINATE {
+        if policy != FaultPolicy::Terminate {
             p.run_to_fault(1);
         }
         p.world.hosts[0].driver.post_send(&mut qp, &write);
@@ -520,7 +515,7 @@ fn each_policy_does_what_it_says() {
         while p.world.step(until) {}
         let passed = p.world.completions(0, &mut cq).len();
         p.run();
-        let terminated = policy == FAULT_POLICY_TERMINATE;
+        let terminated = policy == FaultPolicy::Terminate;
         if terminated {
             p.expect(0, cqe::REM_OP_ERR);
             assert!(p.pagers[1].records.is_empty());
@@ -532,21 +527,21 @@ fn each_policy_does_what_it_says() {
         let w = &mut p.world;
         assert_eq!(
             count(w, Counter::page_fault_rnr) > 0,
-            policy == FAULT_POLICY_RNR
+            policy == FaultPolicy::Rnr
         );
         assert_eq!(
             count(w, Counter::page_fault_drops) > 0,
-            policy == FAULT_POLICY_DROP
+            policy == FaultPolicy::Drop
         );
-        assert_eq!(count(w, Counter::stalls) > 0, policy == FAULT_POLICY_STALL);
+        assert_eq!(count(w, Counter::stalls) > 0, policy == FaultPolicy::Stall);
         // Only `stall` makes others wait.
         let after = w.completions(0, &mut cq).len();
-        let expected = if policy == FAULT_POLICY_STALL {
+        let expected = if policy == FaultPolicy::Stall {
             (0, 1)
         } else {
             (1, 0)
         };
-        assert_eq!((passed, after), expected, "policy {policy}");
+        assert_eq!((passed, after), expected, "{policy:?}");
         assert_eq!(counter(w, 0, Counter::local_ack_timeout_err), 0);
     }
 }

@@ -192,13 +192,8 @@ impl Scene {
         let (what, yes, ns) = (rng.below(8), rng.chance(500), rng.below(300_000));
         let pair = rng.below(self.pairs.len() as u64) as usize;
         let qpn = self.pairs[pair].qp[host].qpn;
-        let policies = [
-            FaultPolicy::Rnr,
-            FaultPolicy::Drop,
-            FaultPolicy::Stall,
-            FaultPolicy::Terminate,
-        ];
-        let policy = policies[rng.below(4) as usize];
+        let policies = FaultPolicy::ALL;
+        let policy = policies[rng.below(policies.len() as u64) as usize];
         let rare = rng.chance(100);
         self.world.operate(host, |nic, now, mem| {
             let before = nic.work();

@@ -1,7 +1,7 @@
 //! The figures of the debate's rows.
 
 use anyhow::{Context, Result, bail, ensure};
-use faultline_nic::{Nanos, NicConfig};
+use faultline_nic::{FaultPolicy, Nanos, NicConfig};
 
 use crate::measured::{Measured, Place};
 use crate::simulated::{Run, Setup};
@@ -123,7 +123,7 @@ pub(super) fn sparse_region(measured: &Measured) -> Result<String> {
 
 pub(super) fn policies(_: &Measured) -> Result<String> {
     let mut parts = Vec::new();
-    for policy in ["rnr", "stall", "drop", "terminate"] {
+    for policy in FaultPolicy::ALL.map(FaultPolicy::name) {
         let setup = Setup::new("ideal", &absent(policy, "4us"))?;
         let run = setup.run_any()?;
         let traffic = run.traffic(0)?;
