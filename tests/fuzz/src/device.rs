@@ -10,7 +10,7 @@ use faultline_abi::qp::*;
 use faultline_abi::translation::TqCmd;
 use faultline_abi::wqe as wr;
 use faultline_abi::{U32, U64};
-use faultline_simulator::{Bus, Error, RAM_BASE, World};
+use faultline_simulator::{Bus, Error, Mr, RAM_BASE, World};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::input::{Input, pattern};
@@ -71,6 +71,67 @@ fn is_command_id(addr: u64) -> bool {
     (RAM_BASE..RAM_BASE + 4096).contains(&addr) && (ID..ID + 2).contains(&(addr % ENTRY))
 }
 
+/// A command. `page` is memory that can be a ring.
+fn any_command(input: &mut Input<'_>, page: u64) -> AdminCmd {
+    let mut cmd = AdminCmd::read_from_bytes(&sparse::<128>(input)).expect("its size");
+    cmd.hdr.opcode.set(u16::from(input.u8()) % 0x80);
+    if !input.u8().is_multiple_of(16) {
+        cmd.hdr.reserved0.set(0);
+        cmd.hdr.reserved1.set(0);
+    }
+    cmd.hdr.handle.set(u32::from(input.u8()) % 8);
+    if input.u8().is_multiple_of(2) {
+        // Something that can be a ring or an address.
+        let at = 16 + usize::from(input.u8() % 14) * 8;
+        cmd.as_mut_bytes()[at..at + 8].copy_from_slice(&page.to_le_bytes());
+    }
+    cmd
+}
+
+fn any_translation(input: &mut Input<'_>, mr: &Mr, page: u64) -> TqCmd {
+    TqCmd {
+        opcode: input.u8() % 6,
+        flags: input.u8() % 4,
+        key: U32::new(if input.u8().is_multiple_of(4) {
+            input.u32()
+        } else {
+            mr.key
+        }),
+        iova: U64::new(if input.u8().is_multiple_of(4) {
+            input.u64()
+        } else {
+            mr.va & !0xfff
+        }),
+        count: U64::new(if input.u8().is_multiple_of(4) {
+            input.u64()
+        } else {
+            u64::from(input.u8())
+        }),
+        list: U64::new(if input.u8().is_multiple_of(4) {
+            input.u64()
+        } else {
+            page | u64::from(input.u8() % 4)
+        }),
+        token: U64::new(u64::from(input.u16())),
+        page_shift: 12 + input.u8() % 24,
+        ..TqCmd::default()
+    }
+}
+
+/// A send work request.
+fn any_request(input: &mut Input<'_>, mr: &Mr) -> [u8; 128] {
+    let mut entry = sparse::<128>(input);
+    entry[0] = input.u8() % 32;
+    entry[1] = input.u8() | wr::WR_FLAG_SIGNALED;
+    entry[2] = input.u8() % 6;
+    if !input.u8().is_multiple_of(4) {
+        entry[48..56].copy_from_slice(&(mr.va + u64::from(input.u8())).to_le_bytes());
+        entry[56..60].copy_from_slice(&u32::from(input.u16()).to_le_bytes());
+        entry[60..64].copy_from_slice(&mr.key.to_le_bytes());
+    }
+    entry
+}
+
 /// Admin and translation commands, send work requests of connected queue pairs of each type, doorbells, time, and memory
 /// that changes while the device works and between two of its reads. Commands are answered, and a neighbour's connection
 /// works.
@@ -102,62 +163,16 @@ pub fn commands(data: &[u8]) {
         let driver = &mut world.hosts[0].driver;
         match input.u8() % 11 {
             0 | 1 => {
-                let mut cmd =
-                    AdminCmd::read_from_bytes(&sparse::<128>(&mut input)).expect("its size");
-                cmd.hdr.opcode.set(u16::from(input.u8()) % 0x80);
-                if !input.u8().is_multiple_of(16) {
-                    cmd.hdr.reserved0.set(0);
-                    cmd.hdr.reserved1.set(0);
-                }
-                cmd.hdr.handle.set(u32::from(input.u8()) % 8);
-                if input.u8().is_multiple_of(2) {
-                    // Something that can be a ring or an address.
-                    let at = 16 + usize::from(input.u8() % 14) * 8;
-                    cmd.as_mut_bytes()[at..at + 8].copy_from_slice(&page.to_le_bytes());
-                }
+                let cmd = any_command(&mut input, page);
                 answered(driver.raw_command(&cmd));
             }
             2 => {
-                let cmd = TqCmd {
-                    opcode: input.u8() % 6,
-                    flags: input.u8() % 4,
-                    key: U32::new(if input.u8().is_multiple_of(4) {
-                        input.u32()
-                    } else {
-                        mr.key
-                    }),
-                    iova: U64::new(if input.u8().is_multiple_of(4) {
-                        input.u64()
-                    } else {
-                        mr.va & !0xfff
-                    }),
-                    count: U64::new(if input.u8().is_multiple_of(4) {
-                        input.u64()
-                    } else {
-                        u64::from(input.u8())
-                    }),
-                    list: U64::new(if input.u8().is_multiple_of(4) {
-                        input.u64()
-                    } else {
-                        page | u64::from(input.u8() % 4)
-                    }),
-                    token: U64::new(u64::from(input.u16())),
-                    page_shift: 12 + input.u8() % 24,
-                    ..TqCmd::default()
-                };
+                let cmd = any_translation(&mut input, &mr, page);
                 answered(driver.translate(&cmd));
             }
             3..6 => {
                 let which = input.u8() % 4;
-                let mut entry = sparse::<128>(&mut input);
-                entry[0] = input.u8() % 32;
-                entry[1] = input.u8() | wr::WR_FLAG_SIGNALED;
-                entry[2] = input.u8() % 6;
-                if !input.u8().is_multiple_of(4) {
-                    entry[48..56].copy_from_slice(&(mr.va + u64::from(input.u8())).to_le_bytes());
-                    entry[56..60].copy_from_slice(&u32::from(input.u16()).to_le_bytes());
-                    entry[60..64].copy_from_slice(&mr.key.to_le_bytes());
-                }
+                let entry = any_request(&mut input, &mr);
                 let qp = match which {
                     0 => &mut other[0],
                     1 => &mut other[1],

@@ -152,6 +152,87 @@ fn frames_come(alive: &mut Alive, node: &Node, stream: &Stream, count: u64) {
     }
 }
 
+/// Adds all tagged buffers, and sends a message for each from a new queue pair. Returns it, and the request by which data is
+/// read. `read`: the data is read, else sent.
+fn send_tagged(alive: &mut Alive, b: &Node, e: &mut Node, read: bool) -> (Qp, Vec<u8>) {
+    let options = QpOptions {
+        send_depth: 7,
+        recv_depth: 7,
+        inline: 48,
+        sig_all: true,
+        ..QpOptions::default()
+    };
+    let mut qe = e.qp_with(QpType::Rc, None, &options).unwrap();
+    connect(&alive.qp, &qe, &impatient()).unwrap();
+    e.buf.write(0, &eager(0, [0; 4]));
+    for slot in 0..TAGS {
+        qe.post_recv(0, &[e.mr.sge(Node::BUF - 64, 64)]).unwrap();
+        alive.add(b, slot);
+    }
+    let request = rendezvous(0, [0; 4], e.mr.remote(16), LEN as u32);
+    for _ in 0..TAGS {
+        let sges = [e.mr.sge(0, LEN)];
+        let wr = match read {
+            false => SendWr::send(&sges),
+            true => SendWr::send_inline(&request),
+        };
+        qe.post_send(&wr).unwrap();
+    }
+    (qe, request)
+}
+
+/// The peer's requests end: some well, one that says what has happened, the others flushed.
+fn requests_end(e: &mut Node, qe: &mut Qp, request: &[u8], how: Reset) {
+    qe.post_send(&SendWr::send_inline(request)).unwrap();
+    let statuses: Vec<u8> = std::iter::from_fn(|| Some(e.completion()))
+        .filter(|wc| !wc.is_receive())
+        .map(|wc| wc.status)
+        .take(TAGS as usize + 1)
+        .collect();
+    let well = statuses.iter().take_while(|s| **s == cqe::SUCCESS).count();
+    assert_eq!(statuses[well], cqe::RETRY_EXC_ERR, "{how:?}");
+    let flushed = |status: &u8| *status == cqe::WR_FLUSH_ERR;
+    assert!(statuses[well + 1..].iter().all(flushed), "{statuses:?}");
+}
+
+/// A device that was started again knows nothing of what was: not by frames, not by doorbells, not by commands. `old`: numbers
+/// of its SRQ, work queue and queue pair.
+fn is_forgotten(b: &Node, stream: &Stream, old: (u32, u32, u32), how: Reset) {
+    let filtered = |b: &Node| b.nic.counters().unwrap()[Counter::rx_filtered];
+    let before = filtered(b);
+    stream.rest();
+    stream.go_on();
+    stream.rest();
+    assert!(filtered(b) > before, "no frames after {how:?}");
+    let errors = |b: &Node| b.nic.counters().unwrap()[Counter::doorbell_errors];
+    let before = errors(b);
+    for (kind, object) in [
+        (doorbell::TM_OPS, old.0),
+        (doorbell::RQ, old.1),
+        (doorbell::SQ, old.2),
+    ] {
+        let bell = Doorbell {
+            kind,
+            object,
+            value: 1,
+        };
+        b.context.ring(bell).unwrap();
+        b.nic.kick(b.context.page(), bell).unwrap();
+    }
+    let start = Instant::now();
+    while errors(b) < before + 6 {
+        assert!(start.elapsed() < LONG, "{} doorbells", errors(b) - before);
+    }
+    for (opcode, number, status) in [
+        (DESTROY_FLOW, 1, Status::BadFlow),
+        (DESTROY_SRQ, old.0, Status::BadSrq),
+        (DESTROY_WQ, old.1, Status::BadWq),
+    ] {
+        let error = b.nic.admin(opcode, number, &[0u8; 0]).unwrap_err();
+        assert_eq!(error.status(), Some(status), "{how:?}");
+    }
+}
+
 #[test]
 fn a_reset_ends_frames_and_messages_and_nothing_is_left_of_what_led_them() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d", "e"]).unwrap();
@@ -182,30 +263,8 @@ fn a_reset_ends_frames_and_messages_and_nothing_is_left_of_what_led_them() {
         alive.frames.arm(false).unwrap();
         alive.eqs[0].arm().unwrap();
         assert!(alive.eqs[0].sleep(LONG).unwrap(), "round {round}");
-        let options = QpOptions {
-            send_depth: 7,
-            recv_depth: 7,
-            inline: 48,
-            sig_all: true,
-            ..QpOptions::default()
-        };
-        let mut qe = e.qp_with(QpType::Rc, None, &options).unwrap();
-        connect(&alive.qp, &qe, &impatient()).unwrap();
-        e.buf.write(0, &eager(0, [0; 4]));
-        for slot in 0..TAGS {
-            qe.post_recv(0, &[e.mr.sge(Node::BUF - 64, 64)]).unwrap();
-            alive.add(&b, slot);
-        }
-        // Every other round the data is sent, or read.
-        let request = rendezvous(0, [0; 4], e.mr.remote(16), LEN as u32);
-        for _ in 0..TAGS {
-            let sges = [e.mr.sge(0, LEN)];
-            let wr = match round / 4 % 2 {
-                0 => SendWr::send(&sges),
-                _ => SendWr::send_inline(&request),
-            };
-            qe.post_send(&wr).unwrap();
-        }
+        // The data is sent in some rounds, and read in others.
+        let (mut qe, request) = send_tagged(&mut alive, &b, &mut e, round / 4 % 2 == 1);
         let mut ends = 0;
         let some = rng.below(u64::from(TAGS) / 2);
         let start = Instant::now();
@@ -222,61 +281,18 @@ fn a_reset_ends_frames_and_messages_and_nothing_is_left_of_what_led_them() {
         cut_short += usize::from(ends < u64::from(TAGS));
         nic.ram().file().write(0, &canary).unwrap();
         assert_eq!(nic.read_reg(regs::STATUS).unwrap() & regs::ENABLED, 0);
-        // The peer's requests end: some well, one that says what has happened, the others flushed.
-        qe.post_send(&SendWr::send_inline(&request)).unwrap();
-        let statuses: Vec<u8> = std::iter::from_fn(|| Some(e.completion()))
-            .filter(|wc| !wc.is_receive())
-            .map(|wc| wc.status)
-            .take(TAGS as usize + 1)
-            .collect();
-        let well = statuses.iter().take_while(|s| **s == cqe::SUCCESS).count();
-        assert_eq!(statuses[well], cqe::RETRY_EXC_ERR, "{how:?}");
-        let flushed = |status: &u8| *status == cqe::WR_FLUSH_ERR;
-        assert!(statuses[well + 1..].iter().all(flushed), "{statuses:?}");
+        requests_end(&mut e, &mut qe, &request, how);
         neighbours.unharmed();
         let mut now = vec![0; canary.len()];
         nic.ram().file().read(0, &mut now).unwrap();
         assert!(now == canary, "the device wrote to memory after {how:?}");
 
-        // Started anew it knows nothing of what was: not by frames, not by doorbells, not by commands.
         let old = (alive.srq.number(), alive.wqs[0].number(), alive.qp.number());
         drop((alive, qe, b));
         while e.cq.poll().is_some() {}
         nic.start().unwrap();
         b = Node::new(nic).unwrap();
-        let filtered = |b: &Node| b.nic.counters().unwrap()[Counter::rx_filtered];
-        let before = filtered(&b);
-        stream.rest();
-        stream.go_on();
-        stream.rest();
-        assert!(filtered(&b) > before, "no frames after {how:?}");
-        let errors = |b: &Node| b.nic.counters().unwrap()[Counter::doorbell_errors];
-        let before = errors(&b);
-        for (kind, object) in [
-            (doorbell::TM_OPS, old.0),
-            (doorbell::RQ, old.1),
-            (doorbell::SQ, old.2),
-        ] {
-            let bell = Doorbell {
-                kind,
-                object,
-                value: 1,
-            };
-            b.context.ring(bell).unwrap();
-            b.nic.kick(b.context.page(), bell).unwrap();
-        }
-        let start = Instant::now();
-        while errors(&b) < before + 6 {
-            assert!(start.elapsed() < LONG, "{} doorbells", errors(&b) - before);
-        }
-        for (opcode, number, status) in [
-            (DESTROY_FLOW, 1, Status::BadFlow),
-            (DESTROY_SRQ, old.0, Status::BadSrq),
-            (DESTROY_WQ, old.1, Status::BadWq),
-        ] {
-            let error = b.nic.admin(opcode, number, &[0u8; 0]).unwrap_err();
-            assert_eq!(error.status(), Some(status), "{how:?}");
-        }
+        is_forgotten(&b, &stream, old, how);
         exchange_anew(&mut e, &mut b, &mut rng);
     }
     println!("{cut_short} resets in the midst of messages");

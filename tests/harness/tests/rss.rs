@@ -186,6 +186,37 @@ fn notices_of_frames_wait_as_they_are_told() {
     assert_eq!(flushed, posted);
 }
 
+/// Buffers of each queue of the test below.
+const BUFFERS: u32 = 32;
+
+/// The buffers of a queue that has failed. What was received before comes first, then what was posted, flushed; each buffer
+/// once.
+fn flushed(rss: &mut RssQueues, bad: usize, b: &Node, stream: &Stream) -> Vec<u32> {
+    let number = rss.queues[bad].wq.number();
+    let mut buffers = Vec::new();
+    while buffers.len() < BUFFERS as usize {
+        let wc = rss.queues[bad].cq.poll_for(LONG).expect("a flush");
+        match wc.status {
+            cqe::SUCCESS => {
+                assert!(buffers.is_empty(), "received after it failed");
+                let frame = b.buf.to_vec(wc.id as usize * SLOT, wc.len as usize);
+                stream.number_of(&frame);
+                // Posted late: flushed at the doorbell that the record asks for.
+                rss.post(b, bad, wc.id);
+            }
+            status => {
+                assert_eq!((status, wc.qpn), (cqe::WR_FLUSH_ERR, number));
+                buffers.push(wc.id);
+            }
+        }
+    }
+    let mut sorted = buffers.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(sorted.len(), buffers.len(), "a buffer was flushed twice");
+    buffers
+}
+
 /// A queue that a table names stays, whatever is done to it; when it fails, its frames are lost and no others.
 #[test]
 fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
@@ -193,7 +224,6 @@ fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
     let b = fabric.node("b").unwrap();
     let mut rss = RssQueues::new(&b, QUEUES as u16, HASH_SRC_PORT_UDP | HASH_DST_PORT_UDP);
-    const BUFFERS: u32 = 32;
     for n in 0..BUFFERS * QUEUES as u32 {
         rss.post(&b, n as usize % QUEUES, n);
     }
@@ -237,28 +267,7 @@ fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
         let dropped = |b: &Node| b.nic.counters().unwrap()[Counter::rx_filtered];
         let before = dropped(&b);
         rss.queues[bad].wq.modify(WQS_ERR).unwrap();
-        // What was received before comes first, then what was posted, flushed; each buffer once.
-        let mut buffers = Vec::new();
-        while buffers.len() < BUFFERS as usize {
-            let wc = rss.queues[bad].cq.poll_for(LONG).expect("a flush");
-            match wc.status {
-                cqe::SUCCESS => {
-                    assert!(buffers.is_empty(), "received after it failed");
-                    let frame = b.buf.to_vec(wc.id as usize * SLOT, wc.len as usize);
-                    stream.number_of(&frame);
-                    // Posted late: flushed at the doorbell that the record asks for.
-                    rss.post(&b, bad, wc.id);
-                }
-                status => {
-                    assert_eq!((status, wc.qpn), (cqe::WR_FLUSH_ERR, number));
-                    buffers.push(wc.id);
-                }
-            }
-        }
-        let mut sorted = buffers.clone();
-        sorted.sort_unstable();
-        sorted.dedup();
-        assert_eq!(sorted.len(), buffers.len(), "a buffer was flushed twice");
+        let buffers = flushed(&mut rss, bad, &b, &stream);
         // The others go on; frames for this one are dropped, and counted.
         let others: Vec<usize> = (0..QUEUES).filter(|n| *n != bad).collect();
         let (start, from) = (Instant::now(), taken);

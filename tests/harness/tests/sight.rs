@@ -186,6 +186,23 @@ fn metrics_count_queue_pairs_by_state() {
     check(&[]);
 }
 
+/// The metrics have counted what the trace has recorded.
+fn compare_metrics(socket: &Path) {
+    for (nic, name) in [(0, "a"), (1, "b")] {
+        let events = traced(socket, nic);
+        let metrics = request(socket, "GET", "/metrics", "");
+        for (kind, _) in &events {
+            let recorded = events.iter().filter(|(other, _)| other == kind).count();
+            let metric = metric_name(kind);
+            assert_eq!(
+                counted(&metrics, name, &metric),
+                recorded as u64,
+                "{metric}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_diagnostic_has_the_same_ids_everywhere() {
     let log = Log::start();
@@ -286,18 +303,5 @@ fn a_diagnostic_has_the_same_ids_everywhere() {
     let nic = get(&socket, "/v1/nics/b");
     assert_eq!(nic["state"], "fatal", "{nic}");
 
-    // The metrics have counted what the trace has recorded.
-    for (nic, name) in [(0, "a"), (1, "b")] {
-        let events = traced(&socket, nic);
-        let metrics = request(&socket, "GET", "/metrics", "");
-        for (kind, _) in &events {
-            let recorded = events.iter().filter(|(other, _)| other == kind).count();
-            let metric = metric_name(kind);
-            assert_eq!(
-                counted(&metrics, name, &metric),
-                recorded as u64,
-                "{metric}"
-            );
-        }
-    }
+    compare_metrics(&socket);
 }

@@ -14,7 +14,7 @@ use faultline_abi::tag::{
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, LONG, Node};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};
 use faultline_harness::{
-    Cq, EventQueue, Link, Qp, QpOptions, QpType, Ram, Rng, SendWr, TagOp, TagSrq, Wc, connect,
+    Cq, EventQueue, Link, Mr, Qp, QpOptions, QpType, Ram, Rng, SendWr, TagOp, TagSrq, Wc, connect,
     eager, pattern, rendezvous,
 };
 
@@ -390,71 +390,87 @@ fn number_of(message: &[u8]) -> u64 {
     u64::from(u32::from_le_bytes(message[4..8].try_into().unwrap()))
 }
 
+/// What the two threads of the test below tell each other.
+struct Progress {
+    /// Messages that have arrived.
+    arrived: Arc<AtomicU64>,
+    /// No more messages are needed.
+    enough: Arc<AtomicBool>,
+    /// Messages that were sent, once there are enough.
+    sent: Arc<AtomicU64>,
+}
+
+/// Sends messages until there are enough and all have arrived. Returns its arguments, which must live until then.
+fn send_until_enough(mut a: Node, mut qa: Qp, progress: &Progress) -> (Node, Qp) {
+    const WINDOW: u64 = 12;
+    let fin = [a.mr.sge(Node::BUF - 64, 64)];
+    (0..60).for_each(|_| qa.post_recv(0, &fin).unwrap());
+    let mut number = 0;
+    let start = Instant::now();
+    while !progress.enough.load(Ordering::Acquire) {
+        while let Some(wc) = a.cq.poll() {
+            assert!(wc.is_ok(), "{wc:?}");
+            match wc.is_receive() {
+                true => qa.post_recv(0, &fin).unwrap(),
+                false => qa.retire(&wc),
+            }
+        }
+        let open = number - progress.arrived.load(Ordering::Acquire);
+        // Now and then a rest, in which receives get ahead of messages.
+        if open == 0 && number.is_multiple_of(50) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let window = if number.is_multiple_of(50) { 1 } else { WINDOW };
+        if open >= window || qa.room() == 0 {
+            assert!(start.elapsed() < 12 * LONG, "stuck at {number}");
+            std::thread::yield_now();
+            continue;
+        }
+        let (len, waits) = shape(number);
+        let at = number as usize % 32 * STEP;
+        let ctx = (number as u32).to_le_bytes();
+        let size = if waits {
+            a.buf.fill_pattern(at + 64, len, number);
+            let from = a.mr.remote(at + 64);
+            let request = rendezvous(Software::TAG, ctx, from, len as u32);
+            a.buf.write(at, &request);
+            request.len()
+        } else {
+            a.buf.write(at, &eager(Software::TAG, ctx));
+            a.buf.fill_pattern(at + 16, len, number);
+            16 + len
+        };
+        let sges = [a.mr.sge(at, size)];
+        qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
+        number += 1;
+    }
+    progress.sent.store(number, Ordering::Release);
+    // The data must stay until it has been read.
+    while progress.arrived.load(Ordering::Acquire) < number && start.elapsed() < 12 * LONG {
+        std::thread::yield_now();
+    }
+    (a, qa)
+}
+
 #[test]
 fn receives_come_and_go_while_messages_do_and_all_match_in_order() {
     /// At least.
     const MESSAGES: u64 = 20_000;
-    const WINDOW: u64 = 12;
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d"]).unwrap();
     let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();
-    let mut a = fabric.node("a").unwrap();
+    let a = fabric.node("a").unwrap();
     let mut m = Matcher::new(fabric.node("b").unwrap(), TAGS);
     (0..PLAIN).for_each(|n| m.post_plain(n));
-    let (qp, mut qa) = m.connect(&a, &Link::default());
+    let (qp, qa) = m.connect(&a, &Link::default());
     let arrived = Arc::new(AtomicU64::new(0));
-    let done = arrived.clone();
     let enough = Arc::new(AtomicBool::new(false));
     let sent = Arc::new(AtomicU64::new(u64::MAX));
-    let (stop, total) = (enough.clone(), sent.clone());
-    let sender = std::thread::spawn(move || {
-        let fin = [a.mr.sge(Node::BUF - 64, 64)];
-        (0..60).for_each(|_| qa.post_recv(0, &fin).unwrap());
-        let mut number = 0;
-        let start = Instant::now();
-        while !stop.load(Ordering::Acquire) {
-            while let Some(wc) = a.cq.poll() {
-                assert!(wc.is_ok(), "{wc:?}");
-                match wc.is_receive() {
-                    true => qa.post_recv(0, &fin).unwrap(),
-                    false => qa.retire(&wc),
-                }
-            }
-            let open = number - done.load(Ordering::Acquire);
-            // Now and then a rest, in which receives get ahead of messages.
-            if open == 0 && number.is_multiple_of(50) {
-                std::thread::sleep(Duration::from_micros(100));
-            }
-            let window = if number.is_multiple_of(50) { 1 } else { WINDOW };
-            if open >= window || qa.room() == 0 {
-                assert!(start.elapsed() < 12 * LONG, "stuck at {number}");
-                std::thread::yield_now();
-                continue;
-            }
-            let (len, waits) = shape(number);
-            let at = number as usize % 32 * STEP;
-            let ctx = (number as u32).to_le_bytes();
-            let size = if waits {
-                a.buf.fill_pattern(at + 64, len, number);
-                let from = a.mr.remote(at + 64);
-                let request = rendezvous(Software::TAG, ctx, from, len as u32);
-                a.buf.write(at, &request);
-                request.len()
-            } else {
-                a.buf.write(at, &eager(Software::TAG, ctx));
-                a.buf.fill_pattern(at + 16, len, number);
-                16 + len
-            };
-            let sges = [a.mr.sge(at, size)];
-            qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
-            number += 1;
-        }
-        total.store(number, Ordering::Release);
-        // The data must stay until it has been read.
-        while done.load(Ordering::Acquire) < number && start.elapsed() < 12 * LONG {
-            std::thread::yield_now();
-        }
-        (a, qa)
-    });
+    let progress = Progress {
+        arrived: arrived.clone(),
+        enough: enough.clone(),
+        sent: sent.clone(),
+    };
+    let sender = std::thread::spawn(move || send_until_enough(a, qa, &progress));
     let mut s = Software {
         m,
         qp,
@@ -532,11 +548,58 @@ enum Gone {
     Source,
 }
 
+/// Buffers and their length: tens of milliseconds of work, if nothing came between.
+const BUFFERS: u32 = 100;
+const LEN: usize = 896 << 10;
+
+/// Adds all buffers of a round, for any tag, and posts a request for each. Data comes from `from` and goes to `to`.
+fn post_all(m: &mut Matcher, (a, qa): (&Node, &mut Qp), what: Gone, (from, to): (&Mr, &Mr)) {
+    let fins = [a.mr.sge(Node::BUF - 64, 64)];
+    for slot in 0..BUFFERS {
+        qa.post_recv(0, &fins).unwrap();
+        let sges = [to.sge(0, LEN)];
+        let any = TagOp {
+            mask: 0,
+            ..TagOp::add(slot, 0, &sges)
+        };
+        let wc = m.done(&any);
+        assert_eq!((wc.opcode, wc.status), (cqe::TM_ADD, cqe::SUCCESS));
+    }
+    if what == Gone::Sent {
+        a.buf.write(0, &eager(0, [0; 4]));
+    }
+    let request = rendezvous(0, [0; 4], from.remote(0), LEN as u32);
+    let sges = [a.mr.sge(0, LEN)];
+    for _ in 0..BUFFERS {
+        let wr = match what {
+            Gone::Sent => SendWr::send(&sges),
+            Gone::Read | Gone::Source => SendWr::send_inline(&request),
+        };
+        qa.post_send(&wr.signaled()).unwrap();
+    }
+}
+
+/// Checks the completions of buffers: those before the memory was gone, the first one after it, and the rest. Returns true if
+/// there was one after it.
+fn check_ends(ends: &[Wc], what: Gone) -> bool {
+    let well = ends.iter().take_while(|wc| wc.is_ok()).count();
+    if let Some(wc) = ends.get(well) {
+        let expected = match what {
+            Gone::Source => (cqe::RETRY_EXC_ERR, cqe::NONE),
+            Gone::Sent | Gone::Read => (cqe::LOC_PROT_ERR, cqe::DMA),
+        };
+        assert_eq!((wc.status, wc.vendor_err), expected, "{what:?} {wc:?}");
+        let mut rest = ends[well + 1..].iter();
+        assert!(rest.all(|wc| wc.status == cqe::WR_FLUSH_ERR), "{ends:?}");
+    }
+    let mut slots: Vec<u32> = ends.iter().map(|wc| wc.id).collect();
+    slots.sort_unstable();
+    assert!(slots.iter().copied().eq(0..ends.len() as u32), "{ends:?}");
+    well < ends.len()
+}
+
 #[test]
 fn memory_of_messages_may_go_and_the_list_goes_on() {
-    // Tens of milliseconds of work, if nothing came between.
-    const BUFFERS: u32 = 100;
-    const LEN: usize = 896 << 10;
     const SEED: u64 = 99;
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
     let mut a = fabric.node("a").unwrap();
@@ -559,29 +622,7 @@ fn memory_of_messages_may_go_and_the_list_goes_on() {
         m.node.buf.fill_pattern(0, LEN, SEED);
         a.buf.fill_pattern(0, LEN, SEED);
         let (qb, mut qa) = m.connect(&a, &impatient());
-        let fins = [a.mr.sge(Node::BUF - 64, 64)];
-        for slot in 0..BUFFERS {
-            qa.post_recv(0, &fins).unwrap();
-            let sges = [to.sge(0, LEN)];
-            let any = TagOp {
-                mask: 0,
-                ..TagOp::add(slot, 0, &sges)
-            };
-            let wc = m.done(&any);
-            assert_eq!((wc.opcode, wc.status), (cqe::TM_ADD, cqe::SUCCESS));
-        }
-        if what == Gone::Sent {
-            a.buf.write(0, &eager(0, [0; 4]));
-        }
-        let request = rendezvous(0, [0; 4], from.remote(0), LEN as u32);
-        let sges = [a.mr.sge(0, LEN)];
-        for _ in 0..BUFFERS {
-            let wr = match what {
-                Gone::Sent => SendWr::send(&sges),
-                Gone::Read | Gone::Source => SendWr::send_inline(&request),
-            };
-            qa.post_send(&wr.signaled()).unwrap();
-        }
+        post_all(&mut m, (&a, &mut qa), what, (from, &to));
         // What each buffer comes to: at some moment, that of the first as those of others, memory goes.
         let (mut matched, mut ends) = (Vec::new(), Vec::new());
         let mut take = |m: &mut Matcher, ends: &mut Vec<Wc>| {
@@ -617,20 +658,7 @@ fn memory_of_messages_may_go_and_the_list_goes_on() {
         while ends.len() < take(&mut m, &mut ends) {
             assert!(start.elapsed() < LONG, "{what:?}: {ends:?}");
         }
-        let well = ends.iter().take_while(|wc| wc.is_ok()).count();
-        if let Some(wc) = ends.get(well) {
-            let expected = match what {
-                Gone::Source => (cqe::RETRY_EXC_ERR, cqe::NONE),
-                Gone::Sent | Gone::Read => (cqe::LOC_PROT_ERR, cqe::DMA),
-            };
-            assert_eq!((wc.status, wc.vendor_err), expected, "{what:?} {wc:?}");
-            let mut rest = ends[well + 1..].iter();
-            assert!(rest.all(|wc| wc.status == cqe::WR_FLUSH_ERR), "{ends:?}");
-            cut_short[round % 3] += 1;
-        }
-        let mut slots: Vec<u32> = ends.iter().map(|wc| wc.id).collect();
-        slots.sort_unstable();
-        assert!(slots.iter().copied().eq(0..ends.len() as u32), "{ends:?}");
+        cut_short[round % 3] += u32::from(check_ends(&ends, what));
         // Those that no message has found are still on the list.
         for slot in ends.len() as u32..BUFFERS {
             assert!(m.done(&TagOp::remove(slot)).is_ok(), "{what:?}: {slot}");

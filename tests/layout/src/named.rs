@@ -1,4 +1,4 @@
-//! Names of tests in documents, such as `simulator::keys::nothing_crosses_protection_domains`, and whether there are such tests.
+//! Names of tests in documents, such as `simulator::keys::no_rkey_crosses_protection_domains`, and whether there are such tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};

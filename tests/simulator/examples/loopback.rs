@@ -16,7 +16,7 @@ use faultline_abi::wqe::WR_WRITE;
 use faultline_abi::{U32, U64, cqe};
 use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, TxFrame};
 use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Bus, Connect, CqConfig, Driver, Memory, QpConfig, Send};
+use faultline_simulator::{Bus, Connect, Cq, CqConfig, Driver, Error, Memory, Qp, QpConfig, Send};
 use faultline_wire::aeth::{Syndrome, rnr_timer_ns};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Gid, MacAddr};
@@ -155,10 +155,49 @@ impl Bus for Port {
     }
 }
 
+fn mac(node: usize) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, 10 + node as u8])
+}
+
+fn gid(node: usize) -> Gid {
+    Gid::from_ipv4([10, 0, 0, 1 + node as u8])
+}
+
+/// A driver with its protection domain, completion queue and queue pair.
+type Started = (Driver<Port>, u32, Cq, Qp);
+
+/// Starts a driver: it enables its NIC and creates a protection domain, a completion queue and a queue pair.
+fn start(machine: &Rc<RefCell<Machine>>, node: usize) -> Result<Started, Error> {
+    let port = Port {
+        memory: machine.borrow().nodes[node].1.clone(),
+        machine: Rc::clone(machine),
+        node,
+    };
+    let mut driver = Driver::new(port)?;
+    driver.set_gid(0, gid(node), mac(node))?;
+    let pd = driver.alloc_pd()?;
+    let (eqn, uctx) = (driver.events.eqn, 0);
+    let cq = driver.create_cq(CqConfig {
+        log_depth: 4,
+        eqn,
+        uctx,
+    })?;
+    let qp = driver.create_qp(&QpConfig {
+        kind: QPT_RC,
+        pd,
+        uctx,
+        send_cqn: cq.cqn,
+        recv_cqn: cq.cqn,
+        srqn: None,
+        log_depth: 4,
+        max_sge: 1,
+        flags: QP_FLAG_SIG_ALL,
+    })?;
+    Ok((driver, pd, cq, qp))
+}
+
 /// Runs the example. Returns what happened, a line for each step.
-pub(crate) fn story() -> Result<Vec<String>, faultline_simulator::Error> {
-    let mac = |node: usize| MacAddr([2, 0, 0, 0, 0, 10 + node as u8]);
-    let gid = |node: usize| Gid::from_ipv4([10, 0, 0, 1 + node as u8]);
+pub(crate) fn story() -> Result<Vec<String>, Error> {
     let node = |n: usize| (Nic::new(NicConfig::new(mac(n))), Memory::new(RAM));
     let machine = Rc::new(RefCell::new(Machine {
         now: 0,
@@ -167,37 +206,8 @@ pub(crate) fn story() -> Result<Vec<String>, faultline_simulator::Error> {
     }));
     let tell = |text: String| machine.borrow_mut().tell(&text);
 
-    // Each driver enables its NIC and creates a protection domain, a completion queue and a queue pair.
-    let start = |node: usize| {
-        let port = Port {
-            memory: machine.borrow().nodes[node].1.clone(),
-            machine: Rc::clone(&machine),
-            node,
-        };
-        let mut driver = Driver::new(port)?;
-        driver.set_gid(0, gid(node), mac(node))?;
-        let pd = driver.alloc_pd()?;
-        let (eqn, uctx) = (driver.events.eqn, 0);
-        let cq = driver.create_cq(CqConfig {
-            log_depth: 4,
-            eqn,
-            uctx,
-        })?;
-        let qp = driver.create_qp(&QpConfig {
-            kind: QPT_RC,
-            pd,
-            uctx,
-            send_cqn: cq.cqn,
-            recv_cqn: cq.cqn,
-            srqn: None,
-            log_depth: 4,
-            max_sge: 1,
-            flags: QP_FLAG_SIG_ALL,
-        })?;
-        Ok((driver, pd, cq, qp))
-    };
-    let (mut a, pd_a, mut cq, mut qp_a) = start(0)?;
-    let (mut b, pd_b, _, qp_b) = start(1)?;
+    let (mut a, pd_a, mut cq, mut qp_a) = start(&machine, 0)?;
+    let (mut b, pd_b, _, qp_b) = start(&machine, 1)?;
     a.connect(qp_a.qpn, QPT_RC, &Connect::to(gid(1), mac(1), qp_b.qpn))?;
     b.connect(qp_b.qpn, QPT_RC, &Connect::to(gid(0), mac(0), qp_a.qpn))?;
     tell(format!(
@@ -294,7 +304,7 @@ pub(crate) fn story() -> Result<Vec<String>, faultline_simulator::Error> {
     Ok(story)
 }
 
-fn main() -> Result<(), faultline_simulator::Error> {
+fn main() -> Result<(), Error> {
     for line in story()? {
         println!("{line}");
     }

@@ -201,15 +201,11 @@ fn refused(status: Status) -> Result<u32, Error> {
     Err(Error::Refused(status))
 }
 
-#[test]
-fn a_flow_gets_what_it_asks_for() {
+/// Headers and fields of a flow, and which of four frames match: UDP, TCP, UDP over IPv6, and UDP with a VLAN tag.
+type Case = (u32, FlowFields, [bool; 4]);
+
+fn cases() -> [Case; 16] {
     let eth = FLOW_HAS_ETH;
-    let tcp = Frame { protocol: 6, ..UDP };
-    let six = Frame { v6: true, ..UDP };
-    let tagged = Frame {
-        vlan: Some(0x6123),
-        ..UDP
-    };
     let v4 = |src: [u8; 4], dst: [u8; 4]| {
         let mut fields = FlowFields::default();
         fields.src_ip[12..].copy_from_slice(&src);
@@ -249,9 +245,7 @@ fn a_flow_gets_what_it_asks_for() {
         ip_flags: 2,
         ..FlowFields::default()
     };
-    let all = [UDP, tcp, six, tagged];
-    // The headers, the fields, and which of the frames above match.
-    let cases = [
+    [
         (0, FlowFields::default(), [true, true, true, true]),
         (eth, from(FOREIGN), [true, true, true, true]),
         (eth, from([2; 6]), [false; 4]),
@@ -288,9 +282,20 @@ fn a_flow_gets_what_it_asks_for() {
             ports(0, 5678),
             [false, false, true, false],
         ),
-    ];
+    ]
+}
+
+#[test]
+fn a_flow_gets_what_it_asks_for() {
+    let tcp = Frame { protocol: 6, ..UDP };
+    let six = Frame { v6: true, ..UDP };
+    let tagged = Frame {
+        vlan: Some(0x6123),
+        ..UDP
+    };
+    let all = [UDP, tcp, six, tagged];
     for by_reference in [false, true] {
-        for (n, (headers, values, expected)) in cases.iter().enumerate() {
+        for (n, (headers, values, expected)) in cases().iter().enumerate() {
             let mut world = World::new(2, 1);
             if by_reference {
                 world.hand_over_by_reference();

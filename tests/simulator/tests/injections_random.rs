@@ -360,6 +360,57 @@ fn each_effect_takes_place_under_random_traffic() {
     }
 }
 
+/// A command of mostly zeros.
+fn any_command(rng: &mut Rng) -> AdminCmd {
+    let mut bytes = [0u8; 128];
+    for byte in &mut bytes {
+        *byte = if rng.chance(300) {
+            rng.next_u64() as u8
+        } else {
+            0
+        };
+    }
+    let mut cmd = AdminCmd::read_from_bytes(&bytes).unwrap();
+    cmd.hdr.opcode.set(rng.below(0x80) as u16);
+    cmd.hdr.handle.set(rng.below(4) as u32);
+    cmd
+}
+
+fn any_translation(rng: &mut Rng, key: u32) -> TqCmd {
+    TqCmd {
+        opcode: rng.below(5) as u8,
+        key: U32::new(key),
+        iova: U64::new(VA + rng.below(9) * PAGE),
+        count: U64::new(rng.below(9)),
+        token: U64::new(rng.below(64)),
+        page_shift: 12,
+        ..TqCmd::default()
+    }
+}
+
+/// A doorbell, and its page: the kernel's, except for commands that the driver has not written.
+fn any_doorbell(rng: &mut Rng) -> (u32, Doorbell) {
+    let bell = Doorbell {
+        kind: rng.below(10) as u8,
+        object: rng.below(8) as u32,
+        value: rng.next_u64() as u32 >> rng.below(32),
+    };
+    let page = match bell.kind {
+        doorbell::ADMIN | doorbell::TRANSLATION => 1,
+        _ => rng.below(3) as u32,
+    };
+    (page, bell)
+}
+
+/// Returns true if a command was not answered.
+fn is_silent<T: std::fmt::Debug>(answer: Result<T, Error>) -> bool {
+    match answer {
+        Err(Error::Silent) => true,
+        Ok(_) | Err(Error::Refused(_)) => false,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Hosts 1 and 2 talk to each other while the guest of host 0 does anything, and its operator injects anything.
 fn under_attack(seed: u64) {
     let mut rng = Rng::new(seed);
@@ -392,50 +443,15 @@ fn under_attack(seed: u64) {
             2 if hangs[1] => {}
             0 => add(&world, 0, injection(&mut rng, |_, _| true)),
             1 => {
-                let mut bytes = [0u8; 128];
-                for byte in &mut bytes {
-                    *byte = if rng.chance(300) {
-                        rng.next_u64() as u8
-                    } else {
-                        0
-                    };
-                }
-                let mut cmd = AdminCmd::read_from_bytes(&bytes).unwrap();
-                cmd.hdr.opcode.set(rng.below(0x80) as u16);
-                cmd.hdr.handle.set(rng.below(4) as u32);
-                match world.hosts[0].driver.raw_command(&cmd) {
-                    Err(Error::Silent) => hangs[0] = true,
-                    Ok(_) | Err(Error::Refused(_)) => {}
-                    other => panic!("{other:?}"),
-                }
+                let cmd = any_command(&mut rng);
+                hangs[0] = is_silent(world.hosts[0].driver.raw_command(&cmd));
             }
             2 => {
-                let cmd = TqCmd {
-                    opcode: rng.below(5) as u8,
-                    key: U32::new(key),
-                    iova: U64::new(VA + rng.below(9) * PAGE),
-                    count: U64::new(rng.below(9)),
-                    token: U64::new(rng.below(64)),
-                    page_shift: 12,
-                    ..TqCmd::default()
-                };
-                match world.hosts[0].driver.translate(&cmd) {
-                    Err(Error::Silent) => hangs[1] = true,
-                    Ok(_) | Err(Error::Refused(_)) => {}
-                    other => panic!("{other:?}"),
-                }
+                let cmd = any_translation(&mut rng, key);
+                hangs[1] = is_silent(world.hosts[0].driver.translate(&cmd));
             }
             3 => {
-                let bell = Doorbell {
-                    kind: rng.below(10) as u8,
-                    object: rng.below(8) as u32,
-                    value: rng.next_u64() as u32 >> rng.below(32),
-                };
-                // The kernel's page, except for commands that the driver has not written.
-                let page = match bell.kind {
-                    doorbell::ADMIN | doorbell::TRANSLATION => 1,
-                    _ => rng.below(3) as u32,
-                };
+                let (page, bell) = any_doorbell(&mut rng);
                 world.hosts[0].driver.bus.doorbell(page, bell);
             }
             4 => world.operate(0, |nic, now, mem| {

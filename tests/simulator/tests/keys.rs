@@ -424,27 +424,6 @@ fn what_is_refused_changes_nothing() {
         let done = k.local(&mut qp, &mut cq, &entry);
         assert_eq!(done.status, cqe::LOC_QP_OP_ERR, "case {n}");
     }
-    // A key of another domain.
-    let pd = k.world.hosts[1]
-        .driver
-        .command(ALLOC_PD, 0, &[0u8; 0])
-        .unwrap()
-        .handle
-        .get();
-    let own = std::mem::replace(&mut k.world.hosts[1].pd, pd);
-    let foreign = k.create(MKEY_FAST_REG, 4);
-    k.world.hosts[1].pd = own;
-    for entry in [k.register(foreign).entry(), invalidate(foreign).entry()] {
-        let mut other = k.world.connect(QPT_RC, PAGE, |_| {});
-        let driver = &mut k.world.hosts[1].driver;
-        driver.post_raw_send(&mut other.qp[1], entry);
-        k.world.run();
-        let done = k.world.completions(1, &mut other.cq[1])[0];
-        assert_eq!(
-            (done.status, done.vendor_err),
-            (cqe::MW_BIND_ERR, cqe::LKEY)
-        );
-    }
     // The key is free still, and once it is valid it can't be registered again.
     k.well(&good);
     let mut pair = std::mem::replace(&mut k.pair, k.world.connect(QPT_RC, PAGE, |_| {}));
@@ -470,6 +449,31 @@ fn what_is_refused_changes_nothing() {
         matches!(mapped, Err(Error::Refused(Status::BadMkey))),
         "{mapped:?}"
     );
+}
+
+#[test]
+fn keys_of_another_domain_are_neither_registered_nor_invalidated() {
+    let mut k = Keys::new();
+    let pd = k.world.hosts[1]
+        .driver
+        .command(ALLOC_PD, 0, &[0u8; 0])
+        .unwrap()
+        .handle
+        .get();
+    let own = std::mem::replace(&mut k.world.hosts[1].pd, pd);
+    let foreign = k.create(MKEY_FAST_REG, 4);
+    k.world.hosts[1].pd = own;
+    for entry in [k.register(foreign).entry(), invalidate(foreign).entry()] {
+        let mut other = k.world.connect(QPT_RC, PAGE, |_| {});
+        let driver = &mut k.world.hosts[1].driver;
+        driver.post_raw_send(&mut other.qp[1], entry);
+        k.world.run();
+        let done = k.world.completions(1, &mut other.cq[1])[0];
+        assert_eq!(
+            (done.status, done.vendor_err),
+            (cqe::MW_BIND_ERR, cqe::LKEY)
+        );
+    }
 }
 
 /// A list is looked at as a whole before the key is: not even the table for its first pages is made.
@@ -846,15 +850,19 @@ fn a_queue_pair_in_error_leaves_keys_and_others_alone() {
     }
 }
 
-/// Each way to name an object of another protection domain, and what comes of it.
-#[test]
-fn nothing_crosses_protection_domains() {
+/// A host with a second protection domain, which has a region.
+fn two_domains() -> (Keys, u32, Mr) {
     let mut k = Keys::new();
     let driver = &mut k.world.hosts[1].driver;
     let pd = driver.alloc_pd().unwrap();
     let access = ALL_ACCESS | ACCESS_MW_BIND | ACCESS_FLUSH_GLOBAL;
     let foreign = driver.reg_mr(pd, 0x5000, 8192, access).unwrap();
-    // rkey, for each operation.
+    (k, pd, foreign)
+}
+
+#[test]
+fn no_rkey_crosses_protection_domains() {
+    let (mut k, _, foreign) = two_domains();
     for opcode in [
         wr::WR_WRITE,
         wr::WR_READ,
@@ -864,7 +872,12 @@ fn nothing_crosses_protection_domains() {
         let status = k.ask(opcode, 0x5000, 8, foreign.key);
         assert_eq!(status, cqe::REM_ACCESS_ERR, "opcode {opcode}");
     }
-    // A key that is valid in the other domain does not go by a peer's SEND of this one, nor by a FLUSH through it.
+}
+
+/// A key that is valid in the other domain does not go by a peer's SEND of this one, nor by a FLUSH through it.
+#[test]
+fn no_invalidation_or_flush_crosses_protection_domains() {
+    let (mut k, pd, foreign) = two_domains();
     let this = std::mem::replace(&mut k.world.hosts[1].pd, pd);
     let fast = k.create(MKEY_FAST_REG, 4);
     let window = k.create(MKEY_WINDOW_1, 0);
@@ -918,7 +931,11 @@ fn nothing_crosses_protection_domains() {
     k.world.run();
     expect_cqe(&mut k.world, 0, &mut pair.cq[0], cqe::REM_ACCESS_ERR);
     assert_eq!(read(&mut k, &mut theirs, VA + 100, fast), cqe::SUCCESS);
-    // lkey, of a send and of a receive.
+}
+
+#[test]
+fn no_lkey_crosses_protection_domains() {
+    let (mut k, _, foreign) = two_domains();
     let mut pair = k.world.connect(QPT_RC, PAGE, |_| {});
     let (remote, sge) = (pair.mr[0], (foreign.va, 8, foreign.key));
     let write = Send {
@@ -945,7 +962,19 @@ fn nothing_crosses_protection_domains() {
     k.world.run();
     expect_cqe(&mut k.world, 1, &mut pair.cq[1], cqe::LOC_PROT_ERR);
     expect_cqe(&mut k.world, 0, &mut pair.cq[0], cqe::REM_OP_ERR);
-    // An SRQ's receives are of the SRQ's domain, not of the QP's.
+}
+
+/// An SRQ's receives are of the SRQ's domain, not of the QP's.
+#[test]
+fn receives_of_an_srq_are_of_its_protection_domain() {
+    let (mut k, pd, foreign) = two_domains();
+    let pair = k.world.connect(QPT_RC, PAGE, |_| {});
+    let from = pair.mr[0];
+    let send = Send {
+        opcode: wr::WR_SEND,
+        sges: &[(from.va, 8, from.key)],
+        ..Send::default()
+    };
     let mut srq = k.world.hosts[1].driver.create_srq(pd, 0, 4, 1, 0).unwrap();
     for (key, status) in [
         (foreign.key, cqe::SUCCESS),
@@ -974,7 +1003,12 @@ fn nothing_crosses_protection_domains() {
         expect_cqe(&mut k.world, 1, &mut cq, status);
         k.world.completions(0, &mut peer_cq);
     }
-    // Windows: of this domain on a region of that one, and of that one on a QP of this one.
+}
+
+/// Windows: of this domain on a region of that one, and of that one on a QP of this one.
+#[test]
+fn no_window_crosses_protection_domains() {
+    let (mut k, pd, foreign) = two_domains();
     let own = k.create(MKEY_WINDOW_2, 0);
     let this = std::mem::replace(&mut k.world.hosts[1].pd, pd);
     let theirs = k.create(MKEY_WINDOW_2, 0);
@@ -993,7 +1027,11 @@ fn nothing_crosses_protection_domains() {
             (cqe::MW_BIND_ERR, cqe::LKEY)
         );
     }
-    // Address handles.
+}
+
+#[test]
+fn no_address_handle_crosses_protection_domains() {
+    let (mut k, pd, _) = two_domains();
     let mut cq = k.world.hosts[1].cq(4);
     let mut ud = k.world.hosts[1].qp(QPT_UD, &cq);
     let av = k.world.path(0, 2).av();

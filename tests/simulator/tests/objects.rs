@@ -171,7 +171,12 @@ fn shared_queues_keys_and_paths_are_checked() {
     refuse(&|c| c.av.sl = 16, Status::BadAttribute);
     refuse(&|c| c.av.flow_label.set(1 << 20), Status::BadAttribute);
     refuse(&|c| c.av.reserved[0] = 1, Status::ReservedNotZero);
+}
 
+#[test]
+fn network_interfaces_and_their_filters_are_checked() {
+    let mut world = World::new(1, 1);
+    let d = &mut world.hosts[0].driver;
     let netdev = SetNetdev {
         mac: [2, 0, 0, 0, 0, 1],
         mtu: U16::new(1500),

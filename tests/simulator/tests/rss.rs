@@ -385,60 +385,21 @@ fn bad_commands_are_refused() {
         max_sge: 2,
         ..CreateWq::default()
     };
-    let cases = [
-        (
-            CreateWq {
-                pd: U32::new(99),
-                ..wq
-            },
-            Status::BadPd,
-        ),
-        (
-            CreateWq {
-                uctx: U32::new(99),
-                ..wq
-            },
-            Status::BadUctx,
-        ),
-        (
-            CreateWq {
-                uctx: U32::new(uctx),
-                ..wq
-            },
-            Status::DomainMismatch,
-        ),
-        (
-            CreateWq {
-                cqn: U32::new(999),
-                ..wq
-            },
-            Status::BadCq,
-        ),
-        (
-            CreateWq {
-                log_depth: 40,
-                ..wq
-            },
-            Status::BadDepth,
-        ),
-        (
-            CreateWq {
-                stride_shift: 4,
-                ..wq
-            },
-            Status::BadStride,
-        ),
-        (CreateWq { max_sge: 31, ..wq }, Status::BadStride),
-        (
-            CreateWq {
-                reserved: [1; 9],
-                ..wq
-            },
-            Status::ReservedNotZero,
-        ),
-        (wq, Status::BadRing),
+    type Change<'a> = &'a dyn Fn(&mut CreateWq);
+    let cases: [(Change<'_>, Status); 9] = [
+        (&|c| c.pd.set(99), Status::BadPd),
+        (&|c| c.uctx.set(99), Status::BadUctx),
+        (&|c| c.uctx.set(uctx), Status::DomainMismatch),
+        (&|c| c.cqn.set(999), Status::BadCq),
+        (&|c| c.log_depth = 40, Status::BadDepth),
+        (&|c| c.stride_shift = 4, Status::BadStride),
+        (&|c| c.max_sge = 31, Status::BadStride),
+        (&|c| c.reserved = [1; 9], Status::ReservedNotZero),
+        (&|_| {}, Status::BadRing),
     ];
-    for (n, (body, status)) in cases.into_iter().enumerate() {
+    for (n, (change, status)) in cases.into_iter().enumerate() {
+        let mut body = wq;
+        change(&mut body);
         let made = host.driver.command(CREATE_WQ, 0, &body).map(drop);
         assert_eq!(made, refused(status), "case {n}");
     }
