@@ -43,7 +43,7 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
 }
 
 /// Checks the style of the kernel code, the driver's and the test module's, with the script of the kernel that is built:
-/// neither errors nor warnings but for comparisons of kernel versions, which a driver outside the tree needs.
+/// neither errors nor warnings, and no tests of the kernel's version.
 fn checkpatch(workspace: &Workspace, dir: &Path) -> Result<()> {
     let base = Base::obtain(workspace)?;
     debug_kernel::obtain(workspace, &base)?;
