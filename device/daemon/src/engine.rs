@@ -611,10 +611,11 @@ impl Engine {
                 break;
             }
             let built = port.nic.work().wrapping_sub(before);
-            let received = self.forward(id, now, &frame);
+            let len = frame.len();
+            let received = self.forward(id, now, &frame, len);
             work = work.saturating_add(built).saturating_add(received);
             packets = packets.saturating_add(frame.packets);
-            bytes = bytes.saturating_add(frame.len());
+            bytes = bytes.saturating_add(len);
             worked = true;
         }
         worked

@@ -10,8 +10,14 @@ use crate::port::{NicPort, number};
 
 impl Engine {
     /// Delivers a frame to its destinations: to NICs by reference, which copy the payload during the call, and to external ports
-    /// as octets. Returns the work of the NICs.
-    pub(crate) fn forward(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> u64 {
+    /// as octets. `len` is its length. Returns the work of the NICs.
+    pub(crate) fn forward(
+        &mut self,
+        from: PortId,
+        now: Instant,
+        frame: &TxFrame,
+        len: usize,
+    ) -> u64 {
         let is_dropped = |port: &mut NicPort| {
             port.drops_as_down(frame.packets) || port.link.drops_frame(Direction::Tx, frame)
         };
@@ -28,12 +34,12 @@ impl Engine {
             .ports
             .get(from)
             .map_or(0, |port| port.nic.last_sender());
-        let seen = self.recorder.frame(sender, frame);
+        let seen = self.recorder.frame(sender, frame, len);
         let mut taken_by = FrameEvent::NOBODY;
         let work = match route {
             None => 0,
             Some(Route::To(to)) => {
-                let work = self.deliver(from, to, now, frame, seen);
+                let work = self.deliver(from, to, now, frame);
                 if work.is_some() {
                     taken_by = number(to);
                 }
@@ -41,7 +47,13 @@ impl Engine {
             }
             Some(Route::Flood) => (0..self.ports.len().saturating_add(self.externals.len()))
                 .filter(|to| *to != from)
-                .filter_map(|to| self.deliver(from, to, now, frame, seen))
+                .filter_map(|to| {
+                    let work = self.deliver(from, to, now, frame)?;
+                    if let Some(seen) = &seen {
+                        self.recorder.received(number(to), seen);
+                    }
+                    Some(work)
+                })
                 .sum(),
             Some(Route::Forged) => {
                 if let Some(port) = self.ports.get_mut(from) {
@@ -68,15 +80,8 @@ impl Engine {
     }
 
     /// Delivers a frame to a NIC by reference, or sends it through an external port. Returns the NIC's work; `None` if no NIC gets
-    /// the frame. `seen`: what is recorded of it.
-    fn deliver(
-        &mut self,
-        from: PortId,
-        to: PortId,
-        now: Instant,
-        frame: &TxFrame,
-        seen: Option<FrameEvent>,
-    ) -> Option<u64> {
+    /// the frame.
+    fn deliver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> Option<u64> {
         let is_dropped = |port: &mut NicPort| {
             !port.nic.accepts(frame.dst())
                 || port.drops_as_down(frame.packets)
@@ -99,9 +104,6 @@ impl Engine {
         }
         let (sender, ram) = (self.rams.get(from)?, self.rams.get(to)?);
         let port = self.ports.get_mut(to)?;
-        if let Some(seen) = &seen {
-            self.recorder.received(number(to), seen);
-        }
         let before = port.nic.work();
         port.nic.receive(now, ram, frame, sender);
         Some(port.nic.work().wrapping_sub(before))

@@ -220,7 +220,7 @@ impl Engine {
     /// The state of a NIC.
     pub(crate) fn nic_state(&mut self, id: PortId) -> Option<NicState> {
         let now = self.now();
-        let messages = |direction| {
+        let mut messages = |direction| {
             let nic = u16::try_from(id).ok();
             nic.map_or(0, |nic| self.recorder.messages(nic, direction))
         };

@@ -13,6 +13,12 @@ use crate::stage::{Service, Stage};
 /// Types of doorbells: seven bits.
 const DOORBELL_KINDS: usize = 128;
 
+/// Counts one more.
+#[inline]
+fn increment(count: &mut u64) {
+    *count = count.saturating_add(1);
+}
+
 /// What was sent or received with one opcode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -35,12 +41,16 @@ impl Default for Opcodes {
 }
 
 impl Opcodes {
-    #[inline]
-    pub(crate) fn count(&mut self, frame: &FrameEvent) {
+    /// Counts frames that have all this opcode and length.
+    pub(crate) fn count(&mut self, frame: &FrameEvent, frames: u16) {
         if let Some(traffic) = self.0.get_mut(usize::from(frame.opcode)) {
-            traffic.frames += 1;
-            traffic.packets += u64::from(frame.packets);
-            traffic.bytes += u64::from(frame.bytes);
+            let frames = u64::from(frames);
+            let add = |sum: &mut u64, each: u64| {
+                *sum = sum.saturating_add(each.saturating_mul(frames));
+            };
+            add(&mut traffic.frames, 1);
+            add(&mut traffic.packets, frame.packets.into());
+            add(&mut traffic.bytes, frame.bytes.into());
         }
     }
 
@@ -75,19 +85,19 @@ impl Histogram {
     /// Counts a duration.
     pub fn observe(&mut self, ns: u64) {
         // The first bound that is not less: the logarithm, rounded up, of whole microseconds, rounded up.
-        let us = ns.div_ceil(1000).max(1);
-        let log = u64::BITS - (us - 1).leading_zeros();
-        let last = self.buckets.len() - 1;
-        if let Some(bucket) = self.buckets.get_mut((log as usize).min(last)) {
-            *bucket += 1;
+        let below = ns.div_ceil(1000).saturating_sub(1);
+        let log = below.checked_ilog2().map_or(0, |log| log.saturating_add(1));
+        let place = (log as usize).min(const { Self::BUCKETS - 1 });
+        if let Some(bucket) = self.buckets.get_mut(place) {
+            increment(bucket);
         }
         self.sum_ns = self.sum_ns.saturating_add(ns);
-        self.count += 1;
+        increment(&mut self.count);
     }
 
     /// The buckets, not cumulative: upper bound in nanoseconds, `None` for the last, and count.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
-        let bound = |bucket: usize| (bucket + 1 < Self::BUCKETS).then(|| 1000 << bucket);
+        let bound = |bucket: usize| (bucket < const { Self::BUCKETS - 1 }).then(|| 1000 << bucket);
         (0..).map(bound).zip(self.buckets)
     }
 
@@ -218,14 +228,14 @@ impl NicMetrics {
         let kind = usize::from(kind) % DOORBELL_KINDS;
         let kinds = self.doorbells.get_mut(path as usize);
         if let Some(count) = kinds.and_then(|kinds| kinds.get_mut(kind)) {
-            *count += 1;
+            increment(count);
         }
     }
 
     #[inline]
     pub(crate) fn count_interrupt(&mut self, vector: u16) {
         if let Some(count) = self.interrupts.get_mut(usize::from(vector)) {
-            *count += 1;
+            increment(count);
         }
     }
 
@@ -239,43 +249,43 @@ impl NicMetrics {
     pub(crate) fn count_diagnostic(&mut self, at: Instant, diagnostic: &Diagnostic) {
         let kind = DiagnosticKind::of(diagnostic) as usize;
         if let Some(count) = self.diagnostics.get_mut(kind) {
-            *count += 1;
+            increment(count);
         }
         match *diagnostic {
             Diagnostic::Reset => self.faults.in_flight = 0,
             Diagnostic::FaultRaised { .. } => {
-                self.faults.raised += 1;
-                self.faults.in_flight += 1;
+                increment(&mut self.faults.raised);
+                increment(&mut self.faults.in_flight);
             }
-            Diagnostic::FaultJoined { .. } => self.faults.joined += 1,
+            Diagnostic::FaultJoined { .. } => increment(&mut self.faults.joined),
             Diagnostic::FaultResumed {
                 raised,
                 record_ns,
                 driver,
                 ..
             } => {
-                self.faults.resumed += 1;
+                increment(&mut self.faults.resumed);
                 self.end_fault();
                 for (stage, ns) in Service::new(raised, at, record_ns, driver).stages() {
                     self.observe(stage, ns);
                 }
             }
             Diagnostic::FaultFailed { .. } => {
-                self.faults.failed += 1;
+                increment(&mut self.faults.failed);
                 self.end_fault();
             }
             Diagnostic::FaultExpired { .. } => {
-                self.faults.expired += 1;
+                increment(&mut self.faults.expired);
                 self.end_fault();
             }
             Diagnostic::FaultCancelled { .. } => {
-                self.faults.cancelled += 1;
+                increment(&mut self.faults.cancelled);
                 self.end_fault();
             }
             Diagnostic::FaultDone {
                 resumed, raised, ..
             } => {
-                self.faults.done += 1;
+                increment(&mut self.faults.done);
                 self.observe(Stage::Data, at.0.saturating_sub(resumed.0));
                 self.observe(Stage::Total, at.0.saturating_sub(raised.0));
             }
@@ -403,11 +413,11 @@ mod tests {
             packets,
             bytes: 100,
         };
-        opcodes.count(&frame(Opcode::RcWriteFirst, 31));
-        opcodes.count(&frame(Opcode::RcWriteLast, 1));
-        opcodes.count(&frame(Opcode::RcReadRequest, 1));
-        opcodes.count(&frame(Opcode::RcReadResponseOnly, 1));
-        opcodes.count(&frame(Opcode::RcAcknowledge, 1));
+        opcodes.count(&frame(Opcode::RcWriteFirst, 31), 1);
+        opcodes.count(&frame(Opcode::RcWriteLast, 1), 1);
+        opcodes.count(&frame(Opcode::RcReadRequest, 1), 1);
+        opcodes.count(&frame(Opcode::RcReadResponseOnly, 1), 1);
+        opcodes.count(&frame(Opcode::RcAcknowledge, 1), 1);
         let messages: Vec<_> = opcodes.messages().collect();
         assert_eq!(
             messages,

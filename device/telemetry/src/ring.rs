@@ -4,21 +4,69 @@ use faultline_nic::Instant;
 
 use crate::event::{Record, TraceEvent};
 
-/// An event in a ring. The ring is that of its NIC.
+/// An event in a ring, or a burst of frames that differ only in their PSNs. The ring is that of their NIC. A slot fills a cache
+/// line, so that one write to memory keeps it.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct Slot {
-    /// Number among the events of all NICs.
-    pub(crate) number: u64,
-    pub(crate) at: Instant,
-    pub(crate) event: TraceEvent,
+    /// Number of the first event among the events of all NICs.
+    number: u64,
+    at: Instant,
+    /// The first event.
+    event: TraceEvent,
+    /// Number of events, which follow each other, and in the other bits the events that the ring had kept before.
+    count_and_ordinal: u64,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64, "a slot is not a cache line");
+
+/// Bits of the count of a slot. The others have the ordinal, modulo 2^48.
+const COUNT_BITS: u32 = u16::BITS;
+const ORDINAL_MASK: u64 = u64::MAX >> COUNT_BITS;
+
+impl Slot {
+    /// `count` events from a number on; of more than one, all are frames.
+    #[inline]
+    pub(crate) fn new(number: u64, at: Instant, event: TraceEvent, count: u16) -> Self {
+        Self {
+            number,
+            at,
+            event,
+            count_and_ordinal: count.into(),
+        }
+    }
+
+    #[inline]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the low bits are the count"
+    )]
+    fn count(&self) -> u16 {
+        self.count_and_ordinal as u16
+    }
+
+    /// The number after that of the last event.
+    fn end(&self) -> u64 {
+        self.number.saturating_add(self.count().into())
+    }
+
+    /// `count` of the events, without the first `skipped`.
+    fn events(&self, skipped: u16, count: u16) -> impl Iterator<Item = TraceEvent> {
+        let event = self.event;
+        (skipped..skipped.saturating_add(count)).map(move |place| match event {
+            TraceEvent::Frame(frame) => TraceEvent::Frame(frame.later(place)),
+            other => other,
+        })
+    }
 }
 
 /// A ring of events, with increasing numbers.
 #[derive(Debug)]
 pub(crate) struct TraceRing {
     slots: Vec<Slot>,
+    /// Slots, and events that readers get: bursts do not make a copy of the ring larger.
     capacity: usize,
-    /// Place of the next event.
+    /// Place of the next slot.
     place: usize,
     /// Events since the start.
     recorded: u64,
@@ -48,15 +96,17 @@ impl TraceRing {
         }
     }
 
-    /// Keeps an event, in place of the oldest if the ring is full.
+    /// Keeps events, in place of the oldest if the ring is full.
     #[inline]
-    pub(crate) fn push(&mut self, slot: Slot) {
+    pub(crate) fn push(&mut self, mut slot: Slot) {
+        let count = u64::from(slot.count());
+        slot.count_and_ordinal = self.recorded << COUNT_BITS | count;
+        self.recorded = self.recorded.saturating_add(count);
         match self.slots.get_mut(self.place) {
             Some(oldest) => *oldest = slot,
             None => self.slots.push(slot),
         }
-        self.recorded += 1;
-        self.place += 1;
+        self.place = self.place.saturating_add(1);
         if self.place == self.capacity {
             self.place = 0;
         }
@@ -67,36 +117,128 @@ impl TraceRing {
         self.recorded
     }
 
-    /// The events from number `from` on, the oldest first, in two pieces.
-    pub(crate) fn since(&self, from: u64) -> [&[Slot]; 2] {
+    /// The events from number `from` on, the oldest first.
+    pub(crate) fn since(&self, from: u64) -> Events<'_> {
         let (newer, older) = self.slots.split_at_checked(self.place).unwrap_or_default();
-        [older, newer].map(|piece| {
-            let first = piece.partition_point(|slot| slot.number < from);
+        let is_over = |slot: &Slot| slot.end() <= from || self.excess(slot) >= slot.count().into();
+        let pieces = [older, newer].map(|piece| {
+            let first = piece.partition_point(is_over);
             piece.get(first..).unwrap_or_default()
-        })
+        });
+        let mut events = Events { pieces, skipped: 0 };
+        if let Some(first) = events.slot() {
+            let passed = from.saturating_sub(first.number);
+            let skipped = passed.max(self.excess(first));
+            events.skipped = u16::try_from(skipped).unwrap_or(u16::MAX);
+        }
+        events
+    }
+
+    /// Events of a slot, from its first one on, that are too old: newer ones fill the capacity. Can be more than the slot has.
+    fn excess(&self, slot: &Slot) -> u64 {
+        let ordinal = slot.count_and_ordinal >> COUNT_BITS;
+        let age = self.recorded.wrapping_sub(ordinal) & ORDINAL_MASK;
+        age.saturating_sub(self.capacity as u64)
+    }
+}
+
+/// Events of a ring that were not taken.
+pub(crate) struct Events<'a> {
+    pieces: [&'a [Slot]; 2],
+    /// Events of the first slot that were taken.
+    skipped: u16,
+}
+
+impl<'a> Events<'a> {
+    /// The slot of the next event.
+    fn slot(&self) -> Option<&'a Slot> {
+        self.pieces.iter().find_map(|piece| piece.first())
+    }
+
+    /// Number of the next event.
+    pub(crate) fn next_number(&self) -> Option<u64> {
+        let slot = self.slot()?;
+        Some(slot.number.saturating_add(self.skipped.into()))
+    }
+
+    /// Takes those whose numbers are below `bound`, until `records` has `limit`. Returns the number after that of the last one
+    /// that was taken.
+    pub(crate) fn take(
+        &mut self,
+        nic: u16,
+        bound: u64,
+        limit: usize,
+        records: &mut Vec<Record>,
+    ) -> Option<u64> {
+        let mut next = None;
+        while let Some(slot) = self.slot() {
+            let number = slot.number.saturating_add(self.skipped.into());
+            let room = limit.saturating_sub(records.len()) as u64;
+            let until = slot.end().min(bound).min(number.saturating_add(room));
+            let Some(count @ 1..) = until.checked_sub(number) else {
+                break;
+            };
+            let count = u16::try_from(count).unwrap_or(u16::MAX);
+            records.extend(slot.events(self.skipped, count).map(|event| Record {
+                at: slot.at,
+                nic,
+                event,
+            }));
+            next = Some(until);
+            self.skipped = self.skipped.saturating_add(count);
+            if self.skipped >= slot.count() {
+                self.skipped = 0;
+                let piece = self.pieces.iter_mut().find(|piece| !piece.is_empty());
+                if let Some(piece) = piece {
+                    *piece = piece.get(1..).unwrap_or_default();
+                }
+            }
+        }
+        next
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use faultline_nic::Diagnostic;
+    use faultline_nic::{Diagnostic, TxFrame};
 
     use super::*;
+    use crate::event::FrameEvent;
+
+    fn one(number: u64) -> Slot {
+        let event = TraceEvent::Nic(Diagnostic::Reset);
+        Slot::new(number, Instant(number), event, 1)
+    }
+
+    /// The numbers and PSNs of all events from a number on.
+    fn events(ring: &TraceRing, from: u64) -> Vec<(u64, u32)> {
+        let mut events = ring.since(from);
+        let mut all = Vec::new();
+        while let Some(number) = events.next_number() {
+            let mut records = Vec::new();
+            assert_eq!(events.take(0, u64::MAX, 1, &mut records), Some(number + 1));
+            let psn = match records[0].event {
+                TraceEvent::Frame(frame) => frame.psn,
+                _ => 0,
+            };
+            all.push((number, psn));
+        }
+        all
+    }
+
+    fn numbers(ring: &TraceRing, from: u64) -> Vec<u64> {
+        events(ring, from)
+            .iter()
+            .map(|(number, _)| *number)
+            .collect()
+    }
 
     #[test]
     fn the_oldest_gives_way() {
         let mut ring = TraceRing::new(4);
-        let numbers = |ring: &TraceRing, from| -> Vec<u64> {
-            let slots = ring.since(from).into_iter().flatten();
-            slots.map(|slot| slot.number).collect()
-        };
         assert_eq!(numbers(&ring, 0), Vec::<u64>::new());
         for number in 0..11 {
-            ring.push(Slot {
-                number: 10 * number,
-                at: Instant(number),
-                event: TraceEvent::Nic(Diagnostic::Reset),
-            });
+            ring.push(one(10 * number));
             let oldest = (number + 1).saturating_sub(4);
             let kept: Vec<u64> = (oldest..=number).map(|number| 10 * number).collect();
             assert_eq!(numbers(&ring, 0), kept);
@@ -104,5 +246,34 @@ mod tests {
         assert_eq!(numbers(&ring, 85), [90, 100]);
         assert_eq!(numbers(&ring, 101), Vec::<u64>::new());
         assert_eq!(ring.recorded(), 11);
+    }
+
+    #[test]
+    fn a_burst_is_as_many_events_as_it_has_frames() {
+        let mut ring = TraceRing::new(8);
+        let frame = FrameEvent {
+            psn: 0xff_ffff,
+            packets: 2,
+            ..FrameEvent::new(&TxFrame::default(), 1, 60)
+        };
+        ring.push(one(3));
+        ring.push(Slot::new(4, Instant(4), TraceEvent::Frame(frame), 5));
+        ring.push(one(9));
+        let burst = [(4, 0xff_ffff), (5, 1), (6, 3), (7, 5), (8, 7)];
+        assert_eq!(events(&ring, 0)[1..6], burst);
+        assert_eq!(events(&ring, 6), [(6, 3), (7, 5), (8, 7), (9, 0)]);
+        assert_eq!((ring.recorded(), numbers(&ring, 9)), (7, vec![9]));
+        // The newest eight are kept, also if the oldest are a part of a burst.
+        (10..14).for_each(|number| ring.push(one(number)));
+        assert_eq!(numbers(&ring, 0), [6, 7, 8, 9, 10, 11, 12, 13]);
+        ring.push(Slot::new(14, Instant(14), TraceEvent::Frame(frame), 100));
+        assert_eq!(numbers(&ring, 0), (106..114).collect::<Vec<u64>>());
+        // A bound, and a limit, within a burst.
+        let mut records = Vec::new();
+        let mut part = ring.since(0);
+        assert_eq!(part.take(0, 108, 100, &mut records), Some(108));
+        assert_eq!(part.take(0, 108, 100, &mut records), None);
+        assert_eq!(part.take(0, 200, 5, &mut records), Some(111));
+        assert_eq!((records.len(), part.next_number()), (5, Some(111)));
     }
 }

@@ -17,7 +17,7 @@ const DASHBOARD: &str = include_str!("../../../docs/grafana-dashboard.json");
 /// The text of a NIC that has a series of each family.
 fn text() -> String {
     let mut recorder = Recorder::new(0, 1, true);
-    let frame = recorder.frame(1, &TxFrame::default()).unwrap();
+    let frame = recorder.frame(1, &TxFrame::default(), 60).unwrap();
     recorder.received(0, &frame);
     recorder.sent(Instant(0), 0, frame);
     let doorbell = TraceEvent::Doorbell {

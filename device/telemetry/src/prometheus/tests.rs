@@ -109,8 +109,8 @@ fn nic(name: &str) -> NicSnapshot {
             packets: 2,
             bytes: 100,
         };
-        metrics.tx.count(&frame);
-        metrics.rx.count(&frame);
+        metrics.tx.count(&frame, 1);
+        metrics.rx.count(&frame, 1);
         metrics.count_doorbell(opcode, crate::event::DoorbellPath::Kick);
     }
     for ns in [0, 1500, 3_000_000, u64::MAX] {
