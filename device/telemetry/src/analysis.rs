@@ -189,6 +189,7 @@ impl Builder {
         let number = match known.filter(|number| faults.get(*number).is_some_and(belongs)) {
             Some(number) => number,
             None => {
+                let number = faults.len();
                 faults.push(Fault {
                     nic: id.0,
                     token: id.1,
@@ -200,7 +201,6 @@ impl Builder {
                     done: Vec::new(),
                     naks: 0,
                 });
-                let number = faults.len() - 1;
                 since.by_token.insert(id.1, number);
                 since.faults.push(number);
                 number
@@ -259,7 +259,7 @@ impl Builder {
             }
             Diagnostic::FaultJoined { token, .. } => {
                 if let Some(fault) = self.known_fault(index, (nic, token)) {
-                    fault.joined += 1;
+                    fault.joined = fault.joined.saturating_add(1);
                 }
             }
             Diagnostic::FaultResumed {
@@ -307,7 +307,7 @@ impl Builder {
             }
             Diagnostic::RnrNakSent { token, .. } if token != 0 => {
                 if let Some(fault) = self.known_fault(index, (nic, token)) {
-                    fault.naks += 1;
+                    fault.naks = fault.naks.saturating_add(1);
                 }
             }
             Diagnostic::RnrNakReceived { qpn, psn, delay } => {

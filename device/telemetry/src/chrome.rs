@@ -43,7 +43,8 @@ pub(crate) fn write(trace: &Trace, out: &mut impl Write) -> Result<(), TraceErro
         open: HashMap::new(),
     };
     for flow in timeline.events.iter().flat_map(|event| &event.flows) {
-        *writer.left.entry(*flow).or_default() += 1;
+        let left = writer.left.entry(*flow).or_default();
+        *left = left.saturating_add(1);
     }
     for (number, track) in timeline.tracks.iter().enumerate() {
         writer.track(number, track)?;
@@ -91,7 +92,7 @@ impl<W: Write> Writer<'_, W> {
 
     /// The name of a track, and its place among the others. The tracks of faults have none: Perfetto makes them from the events.
     fn track(&mut self, number: usize, track: &Track) -> Result<(), TraceError> {
-        let (pid, tid) = (pid(track), FIRST_THREAD + number);
+        let (pid, tid) = (pid(track), FIRST_THREAD.saturating_add(number));
         let name = Value::from(track.name.as_str());
         match track.kind {
             None => self.line(&format!(
@@ -105,7 +106,11 @@ impl<W: Write> Writer<'_, W> {
     }
 
     fn event(&mut self, event: &Event, track: &Track) -> Result<(), TraceError> {
-        let (pid, tid, ts) = (pid(track), FIRST_THREAD + event.track, time(event.at));
+        let (pid, tid, ts) = (
+            pid(track),
+            FIRST_THREAD.saturating_add(event.track),
+            time(event.at),
+        );
         let name = Value::from(event.name.as_ref());
         let args: serde_json::Map<String, Value> = event
             .args

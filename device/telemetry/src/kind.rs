@@ -92,7 +92,7 @@ impl Direction {
 
 /// Changes CamelCase to snake_case.
 fn snake_case(name: &str) -> String {
-    let mut text = String::with_capacity(name.len() + 4);
+    let mut text = String::with_capacity(name.len().saturating_add(4));
     for c in name.chars() {
         if c.is_ascii_uppercase() && !text.is_empty() {
             text.push('_');

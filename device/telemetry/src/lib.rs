@@ -3,6 +3,8 @@
 //! The engine records events; `docs/sight.md` shows where they come from and who reads them.
 
 #![forbid(unsafe_code)]
+// Tests fail at an overflow, which is what they are for.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod analysis;
 mod chrome;

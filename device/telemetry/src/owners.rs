@@ -61,7 +61,7 @@ impl<'a> Owners<'a> {
     /// How many queue pairs had this number until a time, as far as the trace shows.
     pub(crate) fn generation(&self, pair: QueuePair, at: Instant) -> usize {
         let created = count_until(self.created.get(&pair), at);
-        created + count_until(self.resets.get(&pair.0), at)
+        created.saturating_add(count_until(self.resets.get(&pair.0), at))
     }
 
     /// The owner of a queue pair at a time.

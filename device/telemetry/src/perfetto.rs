@@ -166,13 +166,13 @@ fn raw(text: Vec<u8>) -> TracePacket {
 
 /// The number of a track in the file; 0 means none.
 fn uuid(track: usize) -> u64 {
-    track as u64 + 1
+    (track as u64).saturating_add(1)
 }
 
 fn descriptor((number, track): (usize, &Track)) -> TrackDescriptor {
     let Some(kind) = track.kind else {
         let process = ProcessDescriptor {
-            pid: Some(i32::from(track.nic) + 1),
+            pid: Some(i32::from(track.nic).saturating_add(1)),
             process_name: Some(track.name.clone()),
         };
         return TrackDescriptor {

@@ -352,7 +352,8 @@ impl Snapshot {
             let mut counts: BTreeMap<(&str, String), u64> = BTreeMap::new();
             for (path, kind, count) in snapshot.metrics.doorbells() {
                 let kind = doorbell_name(kind).unwrap_or_else(|| "unknown".to_owned());
-                *counts.entry((path.name(), kind)).or_default() += count;
+                let sum = counts.entry((path.name(), kind)).or_default();
+                *sum = sum.saturating_add(count);
             }
             for ((path, kind), count) in counts {
                 let labels = [("nic", nic), ("kind", &kind), ("path", path)];

@@ -37,7 +37,7 @@ impl Recent {
             if let Some(slot) = kind.newest.get_mut(kind.next) {
                 *slot = Some((at, diagnostic));
             }
-            kind.next = (kind.next + 1) % KEPT;
+            kind.next = kind.next.saturating_add(1) % KEPT;
         }
     }
 

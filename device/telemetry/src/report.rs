@@ -37,7 +37,7 @@ impl Percentiles {
         durations.sort_unstable();
         let count = durations.len();
         let at = |thousandths: usize| {
-            let rank = (count * thousandths).div_ceil(1000);
+            let rank = count.saturating_mul(thousandths).div_ceil(1000);
             let place = rank.saturating_sub(1);
             durations.get(place).copied().unwrap_or_default()
         };
@@ -201,7 +201,9 @@ impl Report {
             gaps: (trace.header.gaps.iter())
                 .filter(|gap| gap.after.is_some())
                 .count(),
-            span: last.unwrap_or_default() - first.unwrap_or_default(),
+            span: last
+                .unwrap_or_default()
+                .saturating_sub(first.unwrap_or_default()),
             traffic: traffic(&trace.records),
             faults: outcomes(&analysis.faults),
             stages: stages.into(),
@@ -214,7 +216,7 @@ impl Report {
 fn outcomes(faults: &[Fault]) -> Outcomes {
     let mut counts = Outcomes::default();
     for fault in faults {
-        counts.all += 1;
+        counts.all = counts.all.saturating_add(1);
         let count = match fault.ended {
             Some((_, Outcome::Resumed(_))) => &mut counts.resumed,
             Some((_, Outcome::Failed)) => &mut counts.failed,
@@ -223,7 +225,7 @@ fn outcomes(faults: &[Fault]) -> Outcomes {
             Some((_, Outcome::Reset)) => &mut counts.reset,
             None => &mut counts.in_flight,
         };
-        *count += 1;
+        *count = count.saturating_add(1);
     }
     counts
 }
@@ -231,20 +233,21 @@ fn outcomes(faults: &[Fault]) -> Outcomes {
 fn traffic(records: &[Record]) -> TrafficReport {
     let mut traffic = TrafficReport::default();
     for record in records {
-        match &record.event {
+        let count = match &record.event {
             TraceEvent::Frame(frame) => {
-                traffic.frames += 1;
-                traffic.packets += u64::from(frame.packets);
-                traffic.bytes += u64::from(frame.bytes);
+                traffic.packets = traffic.packets.saturating_add(frame.packets.into());
+                traffic.bytes = traffic.bytes.saturating_add(frame.bytes.into());
+                &mut traffic.frames
             }
-            TraceEvent::Nic(Diagnostic::RnrNakReceived { .. }) => traffic.rnr_naks += 1,
+            TraceEvent::Nic(Diagnostic::RnrNakReceived { .. }) => &mut traffic.rnr_naks,
             TraceEvent::Nic(Diagnostic::Retried { cause, .. }) => match cause {
-                RetryCause::Timeout => traffic.timeouts += 1,
-                RetryCause::SequenceNak => traffic.sequence_naks += 1,
+                RetryCause::Timeout => &mut traffic.timeouts,
+                RetryCause::SequenceNak => &mut traffic.sequence_naks,
             },
-            TraceEvent::Nic(Diagnostic::RetriesExhausted { .. }) => traffic.retries_exhausted += 1,
-            _ => {}
-        }
+            TraceEvent::Nic(Diagnostic::RetriesExhausted { .. }) => &mut traffic.retries_exhausted,
+            _ => continue,
+        };
+        *count = count.saturating_add(1);
     }
     traffic
 }

@@ -66,7 +66,7 @@ impl Service {
     pub fn new(raised: Instant, resumed: Instant, record_ns: u32, driver: DriverTimes) -> Self {
         let mut left = resumed.0.saturating_sub(raised.0);
         let record = u64::from(record_ns).min(left);
-        left -= record;
+        left = left.saturating_sub(record);
         if driver == DriverTimes::default() {
             return Self {
                 record,
@@ -76,7 +76,7 @@ impl Service {
         }
         let mut cut = |reported: u32| {
             let part = u64::from(reported).min(left);
-            left -= part;
+            left = left.saturating_sub(part);
             part
         };
         let post = cut(driver.post_ns);

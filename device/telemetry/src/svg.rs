@@ -68,7 +68,8 @@ fn bar(ns: u64) -> u32 {
     let ns = ns.max(1);
     let octave = ns.ilog2();
     let quarter = (u128::from(ns) << 2 >> octave) & 3;
-    octave * 4 + u32::try_from(quarter).unwrap_or_default()
+    let quarter = u32::try_from(quarter).unwrap_or_default();
+    octave.saturating_mul(4).saturating_add(quarter)
 }
 
 /// Where a bar begins.
@@ -88,10 +89,14 @@ pub fn latency_picture(trace: &Trace) -> Result<String, PictureError> {
         .collect();
     let mut bars: BTreeMap<u32, u32> = BTreeMap::new();
     for ns in &totals {
-        *bars.entry(bar(*ns)).or_default() += 1;
+        let count = bars.entry(bar(*ns)).or_default();
+        *count = count.saturating_add(1);
     }
     let first = bars.keys().next().map_or(1_000.0, |bar| edge(*bar));
-    let last = bars.keys().next_back().map_or(1e6, |bar| edge(*bar + 1));
+    let last = bars
+        .keys()
+        .next_back()
+        .map_or(1e6, |bar| edge(bar.saturating_add(1)));
     let highest = bars.values().max().copied().unwrap_or(1);
     svg(|area| {
         let mut chart = ChartBuilder::on(area)
@@ -102,7 +107,10 @@ pub fn latency_picture(trace: &Trace) -> Result<String, PictureError> {
             .margin(16)
             .x_label_area_size(40)
             .y_label_area_size(56)
-            .build_cartesian_2d((first / 1.5..last * 1.5).log_scale(), 0..highest + 1)?;
+            .build_cartesian_2d(
+                (first / 1.5..last * 1.5).log_scale(),
+                0..highest.saturating_add(1),
+            )?;
         chart
             .configure_mesh()
             .x_desc("raised until carried out")
@@ -110,7 +118,7 @@ pub fn latency_picture(trace: &Trace) -> Result<String, PictureError> {
             .x_label_formatter(&nanoseconds)
             .draw()?;
         chart.draw_series(bars.iter().map(|(bar, count)| {
-            let corners = [(edge(*bar), 0), (edge(*bar + 1), *count)];
+            let corners = [(edge(*bar), 0), (edge(bar.saturating_add(1)), *count)];
             Rectangle::new(corners, color(Stage::Total).filled())
         }))?;
         Ok(())
@@ -129,7 +137,7 @@ fn mark(fault: &Fault, start: u64) -> Option<Mark> {
     let parts = stages.iter().filter(|(stage, _)| *stage != Stage::Total);
     let (longest, _) = parts.max_by_key(|(_, ns)| *ns)?;
     Some(Mark {
-        at: (fault.raised.0 - start) as f64,
+        at: fault.raised.0.saturating_sub(start) as f64,
         total: total(fault)?.max(1) as f64,
         longest: *longest,
     })
@@ -143,7 +151,7 @@ pub fn time_line_picture(trace: &Trace) -> Result<String, PictureError> {
     let raised = analysis.faults.iter().map(|fault| fault.raised.0);
     let times = trace.records.iter().map(|record| record.at.0).chain(raised);
     let start = times.clone().min().unwrap_or_default();
-    let span = (times.max().unwrap_or_default() - start).max(1) as f64;
+    let span = times.max().unwrap_or_default().saturating_sub(start).max(1) as f64;
     let mut faults: Vec<&Fault> = analysis.faults.iter().collect();
     faults.sort_by_key(|fault| std::cmp::Reverse(total(fault)));
     let marks: Vec<Mark> = faults
@@ -160,9 +168,11 @@ pub fn time_line_picture(trace: &Trace) -> Result<String, PictureError> {
                 TraceEvent::Nic(Diagnostic::RnrNakReceived { .. } | Diagnostic::Retried { .. })
             )
         })
-        .map(|record| (record.at.0 - start) as f64)
+        .map(|record| record.at.0.saturating_sub(start) as f64)
         .collect();
-    let again = again.iter().step_by(again.len() / MARKS + 1);
+    let again = again
+        .iter()
+        .step_by((again.len() / MARKS).saturating_add(1));
     let lowest = marks.iter().map(|m| m.total).fold(f64::INFINITY, f64::min);
     let lowest = if lowest.is_finite() { lowest } else { 1_000.0 };
     let highest = marks.iter().map(|m| m.total).fold(lowest, f64::max);
@@ -215,9 +225,10 @@ pub fn time_line_picture(trace: &Trace) -> Result<String, PictureError> {
 
 /// Names a series in the legend.
 fn label<'a>(series: &mut SeriesAnno<'a, SVGBackend<'a>>, name: &str, color: RGBColor) {
-    series
-        .label(name)
-        .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 8, y + 4)], color.filled()));
+    series.label(name).legend(move |(x, y)| {
+        let [top, bottom] = [y.saturating_sub(4), y.saturating_add(4)];
+        Rectangle::new([(x, top), (x.saturating_add(8), bottom)], color.filled())
+    });
 }
 
 #[cfg(test)]

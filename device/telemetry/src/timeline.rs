@@ -99,7 +99,8 @@ impl Timeline {
     fn remove_single_ends(&mut self) {
         let mut ends: HashMap<u64, u32> = HashMap::new();
         for flow in self.events.iter().flat_map(|event| &event.flows) {
-            *ends.entry(*flow).or_default() += 1;
+            let count = ends.entry(*flow).or_default();
+            *count = count.saturating_add(1);
         }
         for event in &mut self.events {
             event
@@ -221,6 +222,7 @@ impl<'a> Builder<'a> {
         name: Cow<'static, str>,
         args: Args,
     ) -> usize {
+        let number = self.timeline.events.len();
         self.timeline.events.push(Event {
             at,
             track,
@@ -229,7 +231,7 @@ impl<'a> Builder<'a> {
             args,
             flows: Vec::new(),
         });
-        self.timeline.events.len() - 1
+        number
     }
 
     fn instant(
@@ -269,7 +271,7 @@ impl<'a> Builder<'a> {
     }
 
     fn new_flow(&mut self) -> u64 {
-        self.flows += 1;
+        self.flows = self.flows.saturating_add(1);
         self.flows
     }
 
