@@ -284,6 +284,7 @@ scenarios! {
     EventQueue an_event_queue_overruns,
     FaultQueue a_fault_queue_overruns,
     Parked packets_that_wait_for_a_page_overrun,
+    Ingress frames_that_wait_for_a_stopped_nic_overrun,
 }
 
 /// The scenario that provokes a kind. A new kind needs one.
@@ -817,6 +818,45 @@ mod provoke {
         let (mut a, b, mut qa, _qb) = process.connected(QpType::Rc, &Link::default());
         let text = "[[rule]]\non = { completion = \"SUCCESS\", nth = 1 }\ndo = { count = {} }\n";
         let file = json!({ "name": "count.toml", "text": text });
+    /// More packets than fit in front of a NIC whose ingress is stopped. They do not all come while it pauses their sender, and
+    /// each needs the absent page: at a timeout the next one stops the ingress again.
+    pub(super) fn frames_that_wait_for_a_stopped_nic_overrun(name: &'static str) -> Outcome {
+        let settings = NicSettings {
+            stall_timeout_ms: Some(200),
+            ..NicSettings::default()
+        };
+        let mut absent = Absent::write(name, QpType::Uc, settings, Some("stall"));
+        // The ids of the NIC, which has one ingress.
+        let object = [("object", 0)];
+        let wr = SendWr::write_inline(b"absent", absent.pager.mr.remote(3 * PAGE)).signaled();
+        let start = Instant::now();
+        loop {
+            for _ in 0..1024 {
+                while absent.qa.room() > 0 {
+                    absent.qa.post_send(&wr).unwrap();
+                }
+                let done = absent.a.good_completion();
+                absent.qa.retire(&done);
+            }
+            if absent.process.counter(B, "stall_overflow") > 0 {
+                break;
+            }
+            assert!(start.elapsed() < LONG, "the frames have room");
+        }
+        let overrun = absent.process.wait_for(B, K::Overrun, &object);
+        assert_eq!(overrun["queue"], "Ingress");
+        let metrics = absent.process.request("GET", "/metrics", "");
+        let depth = format!(
+            "faultline_queue_depth{{nic=\"{}\",queue=\"ingress_frames\"}} ",
+            absent.process.full(B)
+        );
+        let depth = metrics.lines().find_map(|line| line.strip_prefix(&depth));
+        // One less after each timeout, until the next packet comes.
+        let shown = depth.is_some_and(|depth| (4000..=4096).contains(&depth.parse().unwrap()));
+        let overrun = Provoked::new(K::Overrun, B, &object, shown);
+        (absent.process, vec![overrun])
+    }
+
         process.request("POST", "/v1/scenario", &file.to_string());
         let sges = [a.mr.sge(0, 8)];
         qa.post_send(&SendWr::write(&sges, b.mr.remote(0)).signaled())
