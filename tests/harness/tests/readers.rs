@@ -163,3 +163,54 @@ fn readers_that_do_not_read_hold_up_neither_data_nor_others() {
     assert_eq!(late["first"].as_u64().unwrap(), first + lost);
     assert_eq!(next, first + lost + 1);
 }
+
+/// Status of a request.
+fn status(socket: &Path, path: &str) -> u16 {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let status = text.split_whitespace().nth(1);
+    status.and_then(|status| status.parse().ok()).unwrap()
+}
+
+#[test]
+fn snapshots_that_are_not_read_have_a_limit() {
+    const SNAPSHOT: &str = "/v1/trace/snapshot";
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let config = Config {
+        control: ControlSettings {
+            socket: Some(socket.clone()),
+            ..ControlSettings::default()
+        },
+        trace_records: RECORDS as usize,
+        ..Config::default()
+    };
+    let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
+    let (a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
+    let mut storm = Storm::new([&a, &b], &mut Rng::new(18)).unwrap();
+    storm_for(&mut storm, [&a, &b], WINDOW);
+    let (text, _) = answer(&socket, SNAPSHOT);
+    assert!(text.len() > 1 << 20, "a socket has room for {}", text.len());
+    let start = Instant::now();
+    // The server ends connections that do not read, so this may take several attempts.
+    let mut refused = false;
+    while !refused {
+        assert!(start.elapsed() < LONG, "there is no limit");
+        let ask = |_| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            write!(stream, "GET {SNAPSHOT} HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            stream
+        };
+        let silent: Vec<UnixStream> = (0..READERS).map(ask).collect();
+        refused = (0..8).any(|_| status(&socket, SNAPSHOT) == 503);
+        assert_eq!(status(&socket, "/metrics"), 200);
+        drop(silent);
+    }
+    // The end of the connections makes room.
+    while status(&socket, SNAPSHOT) != 200 {
+        assert!(start.elapsed() < 2 * LONG, "the snapshots are kept");
+    }
+}

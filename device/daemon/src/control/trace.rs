@@ -1,13 +1,17 @@
 //! The path of the trace ring.
 
 use std::ops::Range;
+use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use faultline_nic::{Diagnostic, Instant};
 use faultline_telemetry::{Record, TraceEvent, TracePart};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -21,8 +25,10 @@ use crate::engine::Engine;
 const MAX_RECORDS: u32 = 4096;
 /// Records of a snapshot that the engine copies at once. That takes it about a millisecond.
 const STEP: usize = 1 << 16;
-/// Snapshots that are made at the same time. Each takes some megabytes.
-static SNAPSHOTS: Semaphore = Semaphore::const_new(2);
+/// Snapshots that are made or sent at the same time. Each takes some megabytes.
+static SNAPSHOTS: Semaphore = Semaphore::const_new(4);
+/// Time for which a request waits for another one's snapshot to be sent.
+const SNAPSHOT_WAIT: Duration = Duration::from_secs(2);
 
 pub(super) fn router() -> OpenApiRouter<Access> {
     OpenApiRouter::new()
@@ -84,7 +90,7 @@ async fn part(
     let copied = access
         .call(copy(from..u64::MAX, limit, buffer(limit)))
         .await?;
-    answer(&access, copied).await
+    answer(&access, copied, None).await
 }
 
 /// All records that the rings have at one point in time: JSON lines, the first of them a header. What comes while they are sent
@@ -96,7 +102,13 @@ async fn snapshot(
     State(access): State<Access>,
     Params(query): Params<SnapshotQuery>,
 ) -> Result<Response, ApiError> {
-    let _permit = SNAPSHOTS.acquire().await;
+    // Its client may read slowly, so the place is free when the text is sent, not when it is made.
+    let Ok(Ok(place)) = timeout(SNAPSHOT_WAIT, SNAPSHOTS.acquire()).await else {
+        return Err(ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "other clients read as many snapshots as are sent at the same time; try again, or read parts of the trace (/v1/trace)",
+        ));
+    };
     let room = tokio::task::spawn_blocking(|| buffer(STEP));
     let room = room.await.unwrap_or_default();
     let first = move |engine: &mut Engine| {
@@ -115,10 +127,26 @@ async fn snapshot(
         copied.part.lost = copied.part.lost.saturating_add(more.lost);
         copied.part.records.extend(more.records);
     }
-    answer(&access, copied).await
+    answer(&access, copied, Some(place)).await
 }
 
-async fn answer(access: &Access, copied: Copied) -> Result<Response, ApiError> {
+/// A text that has a place among the snapshots until it is sent, or its connection has ended.
+struct Text {
+    text: String,
+    _place: Option<SemaphorePermit<'static>>,
+}
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+async fn answer(
+    access: &Access,
+    copied: Copied,
+    place: Option<SemaphorePermit<'static>>,
+) -> Result<Response, ApiError> {
     let Copied {
         now,
         recorded,
@@ -142,9 +170,12 @@ async fn answer(access: &Access, copied: Copied) -> Result<Response, ApiError> {
         text.push('\n');
         Ok::<_, serde_json::Error>(text)
     });
-    let failed =
-        |error: String| ApiError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, error);
+    let failed = |error: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error);
     let text = text.await.map_err(|error| failed(error.to_string()))?;
     let text = text.map_err(|error| failed(error.to_string()))?;
+    let text = Bytes::from_owner(Text {
+        text,
+        _place: place,
+    });
     Ok(([(CONTENT_TYPE, "application/jsonl")], text).into_response())
 }
