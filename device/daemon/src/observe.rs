@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use faultline_abi::admin::Counter;
 use faultline_abi::regs;
+use faultline_nic::inspect::CqFill;
 use faultline_nic::{NicConfig, ObjectCounts};
 use faultline_ports::PortId;
 use faultline_ports::line::{Line, LineCounts};
@@ -178,6 +179,8 @@ impl Engine {
             queue_depths: (port.nic.queue_depths().into_iter())
                 .map(|(queue, depth)| (queue, count(depth)))
                 .collect(),
+            // Several steps of their own.
+            fullest_cq: (0, 0),
             parked_bytes: count(port.nic.parked_bytes()),
             held_bytes: count(port.nic.held_memory()),
             faults_in_flight: count(port.nic.faults(usize::MAX).len()),
@@ -203,6 +206,16 @@ impl Engine {
             gauges,
             port,
         })
+    }
+
+    /// The fullest completion queue of a NIC from place `from` on, and the place at which the next call goes on. None of a function
+    /// that may not access memory.
+    pub(crate) fn fullest_cq(&self, id: PortId, from: u32) -> (Option<CqFill>, Option<u32>) {
+        let port = self.ports.get(id).filter(|port| port.bus_master);
+        match (port, self.rams.get(id)) {
+            (Some(port), Some(ram)) => port.nic.fullest_cq(ram, from),
+            _ => (None, None),
+        }
     }
 
     /// What the metrics show of the engine.

@@ -26,6 +26,8 @@ pub struct NicGauges {
     pub queue_pairs: Vec<(&'static str, u64)>,
     /// Elements that wait, by queue.
     pub queue_depths: Vec<(&'static str, u64)>,
+    /// Completions that the driver has not read in the fullest completion queue, and completions that fit.
+    pub fullest_cq: (u64, u64),
     /// Bytes of packets that wait for a page.
     pub parked_bytes: u64,
     /// Memory of the host that the NIC's objects occupy.
@@ -476,7 +478,17 @@ impl Snapshot {
         };
         self.gauges(encoder, held, |nic| vec![(None, nic.gauges.held_bytes)])?;
         type Value = fn(&NicGauges) -> u64;
-        let single: [(&str, &str, Value); 4] = [
+        let single: [(&str, &str, Value); 6] = [
+            (
+                "fullest_cq_unread",
+                "Completions that the driver has not read in the fullest completion queue",
+                |gauges| gauges.fullest_cq.0,
+            ),
+            (
+                "fullest_cq_entries",
+                "Completions that fit into the fullest completion queue",
+                |gauges| gauges.fullest_cq.1,
+            ),
             (
                 "faults_in_flight",
                 "Page faults that the driver has not answered",

@@ -49,6 +49,23 @@ impl Moderation {
     }
 }
 
+/// How full a completion queue is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CqFill {
+    /// Completions that the driver has not read.
+    pub unread: u32,
+    /// Completions that fit.
+    pub depth: u32,
+}
+
+impl CqFill {
+    /// The used part, in millionths.
+    pub fn share(self) -> u64 {
+        let used = u64::from(self.unread).saturating_mul(1_000_000);
+        used.checked_div(u64::from(self.depth)).unwrap_or_default()
+    }
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -158,11 +175,23 @@ impl Cq {
         self.used()
     }
 
-    fn read_consumer<M: Dma>(&mut self, mem: &M) {
-        match mem.load_u32(self.ring.record()) {
-            Ok(consumer) if self.is_valid_consumer(consumer) => self.consumer = consumer,
-            _ => {}
+    /// How full it is, as far as its record says.
+    pub(crate) fn fill<M: Dma>(&self, mem: &M) -> CqFill {
+        let consumer = self.consumer_in(mem).unwrap_or(self.consumer);
+        CqFill {
+            unread: self.producer.wrapping_sub(consumer),
+            depth: self.ring.depth(),
         }
+    }
+
+    fn read_consumer<M: Dma>(&mut self, mem: &M) {
+        self.consumer = self.consumer_in(mem).unwrap_or(self.consumer);
+    }
+
+    /// The consumer index in the record, if it can be one.
+    fn consumer_in<M: Dma>(&self, mem: &M) -> Option<u32> {
+        let consumer = mem.load_u32(self.ring.record()).ok()?;
+        self.is_valid_consumer(consumer).then_some(consumer)
     }
 
     /// Whether it accepts no more entries.

@@ -7,10 +7,12 @@ mod details;
 
 pub use self::details::*;
 pub use crate::counters::Traffic;
+pub use crate::cq::CqFill;
 pub use crate::qp::Psns;
 
 use crate::core::Uctx;
 use crate::diagnostic::{Diagnostic, OverrunQueue};
+use crate::dma::Dma;
 use crate::fault::Fault;
 use crate::mkey::Mkey;
 use crate::nic::Nic;
@@ -229,6 +231,13 @@ impl Nic {
             ("admin_commands", self.admin.waiting() as usize),
             ("translation_commands", self.translation.waiting() as usize),
         ]
+    }
+
+    /// The fullest completion queue from place `from` on, and the place at which the next call goes on.
+    pub fn fullest_cq<M: Dma>(&self, mem: &M, from: u32) -> (Option<CqFill>, Option<u32>) {
+        let part = listing(self.core.cqs.places(from), SCANNED, |_, cq| cq.fill(mem));
+        let fullest = part.items.into_iter().max_by_key(|fill| fill.share());
+        (fullest, part.next)
     }
 
     /// Bytes of packets that wait for a page.

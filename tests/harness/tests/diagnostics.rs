@@ -650,6 +650,12 @@ mod provoke {
             process.pair(A, &qa)["state"] == "err"
         });
         let shown = process.pair(A, &qa)["send_cq"] == object;
+        // Two completions fit, and none was read.
+        let metrics = process.request("GET", "/metrics", "");
+        for series in ["fullest_cq_unread", "fullest_cq_entries"] {
+            let line = format!("faultline_{series}{{nic=\"{}\"}} 2", process.full(A));
+            assert!(metrics.lines().any(|found| found == line), "{metrics}");
+        }
         let overrun = Provoked::new(K::Overrun, A, &[("object", object)], shown);
         (process, vec![overrun])
     }
@@ -812,12 +818,6 @@ mod provoke {
         (process, vec![overrun])
     }
 
-    /// A scenario counts a completion.
-    pub fn a_rule_acts_inside_the_nic(name: &'static str) -> Outcome {
-        let process = Process::start(name, NicSettings::default());
-        let (mut a, b, mut qa, _qb) = process.connected(QpType::Rc, &Link::default());
-        let text = "[[rule]]\non = { completion = \"SUCCESS\", nth = 1 }\ndo = { count = {} }\n";
-        let file = json!({ "name": "count.toml", "text": text });
     /// More packets than fit in front of a NIC whose ingress is stopped. They do not all come while it pauses their sender, and
     /// each needs the absent page: at a timeout the next one stops the ingress again.
     pub(super) fn frames_that_wait_for_a_stopped_nic_overrun(name: &'static str) -> Outcome {
@@ -857,6 +857,12 @@ mod provoke {
         (absent.process, vec![overrun])
     }
 
+    /// A scenario counts a completion.
+    pub fn a_rule_acts_inside_the_nic(name: &'static str) -> Outcome {
+        let process = Process::start(name, NicSettings::default());
+        let (mut a, b, mut qa, _qb) = process.connected(QpType::Rc, &Link::default());
+        let text = "[[rule]]\non = { completion = \"SUCCESS\", nth = 1 }\ndo = { count = {} }\n";
+        let file = json!({ "name": "count.toml", "text": text });
         process.request("POST", "/v1/scenario", &file.to_string());
         let sges = [a.mr.sge(0, 8)];
         qa.post_send(&SendWr::write(&sges, b.mr.remote(0)).signaled())

@@ -477,6 +477,27 @@ fn a_completion_queue_that_overruns_fails_its_queue_pair() {
 }
 
 #[test]
+fn the_fullest_completion_queue_is_found() {
+    let mut w = Watched::new(QPT_RC);
+    // Never used.
+    w.world.hosts[0].cq(2);
+    let fullest = |w: &Watched| {
+        let found = w.world.operate(0, |nic, _, mem| nic.fullest_cq(mem, 0));
+        assert_eq!(found.1, None, "a second part");
+        found.0.unwrap()
+    };
+    assert_eq!(fullest(&w).unread, 0);
+    (0..3).for_each(|_| w.write_pinned());
+    w.pass(MS);
+    let fill = fullest(&w);
+    assert_eq!(fill.unread, 3);
+    assert!(fill.depth > 4, "{fill:?}");
+    assert_eq!(fill.share(), 3_000_000 / u64::from(fill.depth));
+    w.world.completions(0, &mut w.pair.cq[0]);
+    assert_eq!(fullest(&w).unread, 0);
+}
+
+#[test]
 fn refused_keys_are_reported_on_both_sides() {
     let mut w = Watched::new(QPT_RC);
     let (at, key) = (w.pair.mr[1].va, w.pair.mr[1].key ^ 1);

@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use faultline_nic::inspect::CqFill;
 use faultline_telemetry::prometheus_text;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -20,6 +21,21 @@ pub(super) fn router() -> OpenApiRouter<Access> {
     OpenApiRouter::new().routes(routes!(metrics))
 }
 
+/// Completions in the fullest completion queue of a NIC, and completions that fit. The engine looks at some queues at a time.
+async fn fullest_cq(access: &Access, id: usize) -> Result<(u64, u64), ApiError> {
+    let mut fullest = CqFill::default();
+    let mut from = Some(0);
+    while let Some(place) = from {
+        let work = move |engine: &mut Engine| engine.fullest_cq(id, place);
+        let (fill, next) = access.call(work).await?;
+        fullest = fill
+            .filter(|fill| fill.share() >= fullest.share())
+            .unwrap_or(fullest);
+        from = next;
+    }
+    Ok((fullest.unread.into(), fullest.depth.into()))
+}
+
 /// Metrics of all NICs and of the engine, for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "metrics", operation_id = "read_metrics",
     responses((status = 200, body = String, content_type = "application/openmetrics-text"), (status = "4XX", body = ErrorBody)))]
@@ -28,7 +44,10 @@ async fn metrics(State(access): State<Access>, _: NoQuery) -> Result<Response, A
     for (id, name) in access.names.iter().enumerate() {
         let name = name.clone();
         let work = move |engine: &mut Engine| engine.nic_snapshot(id, name);
-        nics.extend(access.call(work).await?);
+        if let Some(mut nic) = access.call(work).await? {
+            nic.gauges.fullest_cq = fullest_cq(&access, id).await?;
+            nics.push(nic);
+        }
     }
     let engine = access.call(|engine| engine.snapshot()).await?;
     let text = tokio::task::spawn_blocking(move || prometheus_text(&nics, &engine));
