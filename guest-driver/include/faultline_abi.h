@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define FAULTLINE_ABI_VERSION 0x20001
+#define FAULTLINE_ABI_VERSION 0x20002
 #define FAULTLINE_MAGIC 0x4c544c46
 
 /* PCI identity and BARs. */
@@ -65,6 +65,8 @@
 #define FAULTLINE_REG_DOORBELL_PAGES 0x78
 /* RO. Offset in BAR 2 of kick page 0, in bytes. */
 #define FAULTLINE_REG_KICK_OFFSET 0x7c
+/* RO. Speed of the link in Mbit/s; 0: unknown. A change raises no event. */
+#define FAULTLINE_REG_LINK_SPEED 0x80
 /* RO. struct faultline_caps. */
 #define FAULTLINE_REG_CAPS 0x100
 

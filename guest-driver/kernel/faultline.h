@@ -281,6 +281,7 @@ static inline void faultline_health_report(struct faultline_dev *dev)
 
 /* faultline_hw.c */
 u32 faultline_read(struct faultline_dev *dev, u32 reg);
+u32 faultline_link_speed(struct faultline_dev *dev);
 void faultline_write(struct faultline_dev *dev, u32 reg, u32 value);
 u64 faultline_clock(struct faultline_dev *dev);
 void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,

@@ -22,10 +22,12 @@ static void faultline_get_drvinfo(struct net_device *netdev,
 static int faultline_get_link_ksettings(struct net_device *netdev,
 					struct ethtool_link_ksettings *cmd)
 {
+	struct faultline_net *net = netdev_priv(netdev);
+	u32 speed = faultline_link_speed(net->dev);
+
 	ethtool_link_ksettings_zero_link_mode(cmd, supported);
 	ethtool_link_ksettings_zero_link_mode(cmd, advertising);
-	/* The same as the RDMA port reports: 4 lanes of 25 Gbit/s. */
-	cmd->base.speed = SPEED_100000;
+	cmd->base.speed = speed ? speed : (u32)SPEED_UNKNOWN;
 	cmd->base.duplex = DUPLEX_FULL;
 	cmd->base.autoneg = AUTONEG_DISABLE;
 	cmd->base.port = PORT_OTHER;

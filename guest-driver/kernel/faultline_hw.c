@@ -45,6 +45,18 @@ u64 faultline_clock(struct faultline_dev *dev)
 	return clock;
 }
 
+/* The speed of the link in Mbit/s; 0 if the device does not tell it. */
+u32 faultline_link_speed(struct faultline_dev *dev)
+{
+	u32 speed;
+
+	if (faultline_is_dead(dev))
+		return 0;
+	speed = faultline_read(dev, FAULTLINE_REG_LINK_SPEED);
+	/* A device that was removed reads as ones. */
+	return speed == U32_MAX ? 0 : speed;
+}
+
 static void faultline_write64(struct faultline_dev *dev, u32 reg, u64 value)
 {
 	faultline_write(dev, reg, lower_32_bits(value));

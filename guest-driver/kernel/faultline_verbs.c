@@ -113,6 +113,42 @@ static int faultline_query_device(struct ib_device *ibdev,
 	return 0;
 }
 
+/*
+ * The slowest combination of lanes that is not slower than the link, or the
+ * fastest of all. ib_get_eth_speed() would take the RTNL lock, and does not
+ * know more than 100 Gbit/s in all kernels.
+ */
+static void faultline_port_speed(struct faultline_dev *dev,
+				 struct ib_port_attr *props)
+{
+	static const struct {
+		u32 mbps;
+		u8 width;
+		u16 speed;
+	} speeds[] = {
+		{ SPEED_2500, IB_WIDTH_1X, IB_SPEED_SDR },
+		{ SPEED_5000, IB_WIDTH_1X, IB_SPEED_DDR },
+		{ SPEED_10000, IB_WIDTH_1X, IB_SPEED_FDR10 },
+		{ SPEED_20000, IB_WIDTH_4X, IB_SPEED_DDR },
+		{ SPEED_25000, IB_WIDTH_1X, IB_SPEED_EDR },
+		{ SPEED_40000, IB_WIDTH_4X, IB_SPEED_FDR10 },
+		{ SPEED_50000, IB_WIDTH_2X, IB_SPEED_EDR },
+		{ SPEED_100000, IB_WIDTH_4X, IB_SPEED_EDR },
+		{ SPEED_200000, IB_WIDTH_4X, IB_SPEED_HDR },
+		{ SPEED_400000, IB_WIDTH_4X, IB_SPEED_NDR },
+		{ SPEED_800000, IB_WIDTH_4X, IB_SPEED_XDR },
+	};
+	u32 speed = faultline_link_speed(dev);
+	unsigned int i = 0;
+
+	if (!speed)
+		speed = SPEED_100000;
+	while (i < ARRAY_SIZE(speeds) - 1 && speeds[i].mbps < speed)
+		i++;
+	props->active_width = speeds[i].width;
+	props->active_speed = speeds[i].speed;
+}
+
 static int faultline_query_port(struct ib_device *ibdev, u32 port,
 				struct ib_port_attr *props)
 {
@@ -126,8 +162,7 @@ static int faultline_query_port(struct ib_device *ibdev, u32 port,
 	props->max_msg_sz = le32_to_cpu(dev->caps.max_msg_size);
 	props->pkey_tbl_len = 1;
 	props->max_vl_num = 1;
-	props->active_width = IB_WIDTH_4X;
-	props->active_speed = IB_SPEED_EDR;
+	faultline_port_speed(dev, props);
 	props->max_mtu = IB_MTU_4096;
 	props->active_mtu = iboe_get_mtu(READ_ONCE(netdev->mtu));
 	props->phys_mtu = READ_ONCE(netdev->mtu);

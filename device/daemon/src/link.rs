@@ -1,13 +1,10 @@
-//! The link of a port as an operator has set it: MTU, reported speed, and faults to inject.
+//! The link of a port as an operator has set it: MTU, and faults to inject.
 //!
 //! Frames and interrupts pass through it where the engine hands them over. An unimpaired link costs one test of a flag.
 
 use faultline_nic::{FrameKind, TxFrame};
 use faultline_telemetry::Direction;
 use faultline_wire::Ethernet;
-
-/// Speed that is reported unless another one is set: that which drivers report, too.
-const DEFAULT_SPEED_MBPS: u32 = 100_000;
 
 /// What the link has dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,8 +26,6 @@ pub(crate) struct LinkCounts {
 pub(crate) struct Link {
     /// Longest frame without Ethernet header and VLAN tag; `None`: not limited.
     mtu: Option<u16>,
-    /// Only reported.
-    pub(crate) speed_mbps: u32,
     /// Packets to drop.
     tx_drops: u32,
     rx_drops: u32,
@@ -45,7 +40,6 @@ impl Link {
     pub(crate) fn new() -> Self {
         Self {
             mtu: None,
-            speed_mbps: DEFAULT_SPEED_MBPS,
             tx_drops: 0,
             rx_drops: 0,
             interrupt_losses: 0,
@@ -61,11 +55,6 @@ impl Link {
     pub(crate) fn set_mtu(&mut self, mtu: Option<u16>) {
         self.mtu = mtu;
         self.update();
-    }
-
-    /// Sets the speed that is reported; `None`: the default.
-    pub(crate) fn set_speed(&mut self, mbps: Option<u32>) {
-        self.speed_mbps = mbps.unwrap_or(DEFAULT_SPEED_MBPS);
     }
 
     /// Packets that are still to be dropped in a direction.

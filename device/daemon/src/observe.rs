@@ -244,7 +244,7 @@ impl Engine {
         let link = LinkState {
             up: status & regs::LINK_UP != 0,
             mtu: link.mtu(),
-            speed_mbps: link.speed_mbps,
+            speed_mbps: port.nic.link_speed(),
             counts: link.counts,
             tx_drops: link.pending_drops(Direction::Tx),
             rx_drops: link.pending_drops(Direction::Rx),

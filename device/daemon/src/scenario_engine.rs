@@ -138,7 +138,10 @@ impl Engine {
             // The event is written to memory: in a pass, and not before the function may access memory.
             CallerRequest::Link(up) => port.link_changed |= port.nic.change_link(up),
             CallerRequest::MoveGids => return self.ask_runner(nic, GuestAction::MoveGids),
-            CallerRequest::Speed(mbps) => port.link.set_speed(mbps),
+            CallerRequest::Speed(mbps) => {
+                let mbps = mbps.unwrap_or(faultline_nic::DEFAULT_LINK_SPEED_MBPS);
+                port.nic.set_link_speed(mbps);
+            }
             CallerRequest::Mtu(mtu) => port.link.set_mtu(mtu),
             CallerRequest::Reset => {
                 let in_work = Arc::clone(&self.resets_in_work);

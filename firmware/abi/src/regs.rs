@@ -63,6 +63,8 @@ abi_consts! {
         DOORBELL_PAGES = 0x78;
         /// RO. Offset in BAR 2 of kick page 0, in bytes.
         KICK_OFFSET = 0x7c;
+        /// RO. Speed of the link in Mbit/s; 0: unknown. A change raises no event.
+        LINK_SPEED = 0x80;
         /// RO. struct faultline_caps.
         CAPS = 0x100;
     }

@@ -30,6 +30,9 @@ use crate::table::Table;
 use crate::time::{Instant, Nanos};
 use crate::work;
 
+/// Speed of the link in Mbit/s until the caller sets another one.
+pub const DEFAULT_LINK_SPEED_MBPS: u32 = 100_000;
+
 /// A protection domain.
 #[derive(Debug, Default)]
 pub(crate) struct Pd {
@@ -102,6 +105,8 @@ pub(crate) struct Core {
     pub async_eqn: Option<u32>,
     /// The link is up.
     pub link_up: bool,
+    /// What the driver reads as the speed of the link.
+    pub link_speed_mbps: u32,
     /// FAULTLINE_FATAL_*; not zero: the device has stopped.
     pub fatal: u32,
     /// Page faults.
@@ -187,6 +192,7 @@ impl Core {
             qp_states: StateCounts::default(),
             async_eqn: None,
             link_up: true,
+            link_speed_mbps: DEFAULT_LINK_SPEED_MBPS,
             fatal: regs::NONE,
             faults: FaultUnit::new(limits.max_faults, qp_slots),
             ingress: Ingress::new(config.pause_sharers),

@@ -76,6 +76,7 @@ mod translation;
 mod work;
 
 pub use crate::config::{Limits, NicConfig, Pitfalls};
+pub use crate::core::DEFAULT_LINK_SPEED_MBPS;
 pub use crate::counters::Counters;
 pub use crate::device_memory::DEVICE_MEMORY;
 pub use crate::diagnostic::{

@@ -148,7 +148,7 @@ impl Nic {
     /// Function-level reset: as after power-on, counters too. The link stays as it is.
     pub fn reset(&mut self, now: Instant) {
         let changes = self.uctx_changes;
-        let link_up = self.core.link_up;
+        let link = (self.core.link_up, self.core.link_speed_mbps);
         let diagnostics = std::mem::take(&mut self.core.diagnostics);
         let mut injections = std::mem::take(&mut self.core.injections);
         injections.reset();
@@ -162,7 +162,7 @@ impl Nic {
         drop(gone.remains.take());
         self.remains = Some(Remains(Box::new(gone)));
         self.core.ingress = ingress;
-        self.core.link_up = link_up;
+        (self.core.link_up, self.core.link_speed_mbps) = link;
         self.core.diagnostics = diagnostics;
         self.core.injections = injections;
         self.core.watch_lookups();

@@ -5,7 +5,7 @@ use faultline_abi::event;
 use faultline_abi::qp::*;
 use faultline_abi::{Status, cqe, wqe as wr};
 use faultline_nic::{Diagnostic, Nanos, TURN_WORK};
-use faultline_simulator::{Pager, Pair, Send, World, expect_cqe, pager};
+use faultline_simulator::{Bus, Pager, Pair, Send, World, expect_cqe, pager};
 
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
@@ -14,6 +14,20 @@ const MS: u64 = 1_000_000;
 
 fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
     world.hosts[host].driver.counter(counter).unwrap()
+}
+
+#[test]
+fn the_driver_reads_the_speed_of_the_link() {
+    let mut world = World::new(1, 1);
+    let speed = |world: &mut World| {
+        let bus = &mut world.hosts[0].driver.bus;
+        bus.read_register(faultline_abi::regs::LINK_SPEED)
+    };
+    assert_eq!(speed(&mut world), 100_000);
+    world.with_nic(0, |nic| nic.set_link_speed(25_000));
+    assert_eq!(speed(&mut world), 25_000);
+    world.operate(0, |nic, now, _| nic.reset(now));
+    assert_eq!(speed(&mut world), 25_000, "after a reset");
 }
 
 /// Host 0 writes to pages of host 1, which are absent in the beginning.

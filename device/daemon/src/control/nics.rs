@@ -189,7 +189,7 @@ async fn change_link(
                 port.link.set_mtu(Some(mtu).filter(|mtu| *mtu != 0));
             }
             if let Some(speed) = change.speed_mbps {
-                port.link.speed_mbps = speed;
+                port.nic.set_link_speed(speed);
             }
         }
         engine.nic_state(id)

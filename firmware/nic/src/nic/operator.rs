@@ -32,6 +32,17 @@ impl Nic {
         std::mem::replace(&mut self.core.link_up, up) != up && self.is_running()
     }
 
+    /// Speed of the link in Mbit/s.
+    pub fn link_speed(&self) -> u32 {
+        self.core.link_speed_mbps
+    }
+
+    /// Sets the speed that the driver reads; 0: unknown. It has no effect on the rate, which is the caller's business. A reset does
+    /// not change it.
+    pub fn set_link_speed(&mut self, mbps: u32) {
+        self.core.link_speed_mbps = mbps;
+    }
+
     /// Tells the driver whether the link is up.
     pub fn report_link<M: Dma>(&mut self, now: Instant, mem: &M) {
         if !self.is_running() {

@@ -42,6 +42,7 @@ impl Nic {
             regs::TRANSLATION_LOG_DEPTH => self.registers.translation_log_depth,
             regs::DOORBELL_PAGES => self.doorbell_page_count(),
             regs::KICK_OFFSET => self.doorbell_page_count() * regs::PAGE_SIZE,
+            regs::LINK_SPEED => self.core.link_speed_mbps,
             _ if (regs::CAPS..caps_end).contains(&offset) => {
                 let at = (offset - regs::CAPS) as usize;
                 let word = self.registers.caps.as_bytes().get(at..at + 4);

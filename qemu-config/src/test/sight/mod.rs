@@ -3,6 +3,7 @@
 mod counts;
 mod fatal;
 mod host_shell;
+mod link_speed;
 mod sql;
 mod storm;
 mod tour;
@@ -28,6 +29,7 @@ pub type Test = fn(&Watched<'_>) -> Result<()>;
 pub const TESTS: &[(&str, Test)] = &[
     ("tour", tour::run),
     ("counts", counts::run),
+    ("link_speed", link_speed::run),
     // The device has to be reset after it.
     ("fatal", fatal::run),
 ];
