@@ -74,10 +74,12 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         },
         "apps" => Plan {
             packages: [
+                "bpftrace",
                 "fio",
                 "libfabric-bin",
                 // With its compiler.
                 "libopenmpi-dev",
+                "linux-perf",
                 "openmpi-bin",
                 "qperf",
                 "ucx-utils",

@@ -1,6 +1,6 @@
 //! Programs of high-performance computing and storage, as users start them: no setting works around the device.
 
-use super::row::{Commands, DONE, GuestTest, roles, test};
+use super::row::{Commands, DONE, GuestTest, client, roles, test};
 use crate::exchange::Ready;
 
 /// A rank in each guest.
@@ -57,4 +57,6 @@ pub const TESTS: &[GuestTest] = &[
     fio("fio_write", "write"),
     fio("fio_read", "read"),
     fio("fio_send", "send"),
+    // Without hardware virtualization bpftrace takes half a minute to compile its programs.
+    client("trace_tools", "apps_trace_tools").within(240),
 ];
