@@ -2,6 +2,7 @@
 //!
 //! Not read: aliases, which could make a small file a large tree, and further documents.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use saphyr_parser::{Event, Parser, Span};
@@ -63,6 +64,8 @@ struct Open {
     node: Node,
     /// A mapping's key that waits for its value.
     key: Option<Key>,
+    /// Names of a mapping's keys. A search through the entries would make the time quadratic.
+    names: HashSet<String>,
 }
 
 /// Reads the only document of a text.
@@ -83,6 +86,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
                 value,
             },
             key: None,
+            names: HashSet::new(),
         };
         let done = match event {
             Event::Scalar(text, ..) => Some(begun(Value::Scalar(text.into_owned())).node),
@@ -124,12 +128,12 @@ impl Open {
         match (&mut self.node.value, self.key.take()) {
             (Value::Sequence(values), _) => values.push(node),
             (Value::Mapping(entries), Some(key)) => entries.push((key, node)),
-            (Value::Mapping(entries), None) => {
+            (Value::Mapping(_), None) => {
                 let Some(name) = node.text() else {
                     let message = format!("{} is no key: a key is a word", node.shown());
                     return Err(Problem::of_span(node.span, message));
                 };
-                if entries.iter().any(|(key, _)| key.name == name) {
+                if !self.names.insert(name.to_owned()) {
                     let message = format!("duplicate key {}", node.shown());
                     return Err(Problem::of_span(node.span, message));
                 }
@@ -166,5 +170,42 @@ impl Places {
     fn range(&self, span: Span) -> Range<usize> {
         let start = self.byte(span.start.index());
         start..self.byte(span.end.index()).max(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// The shortest of a few times in which a text is parsed.
+    fn time(text: &str) -> Duration {
+        let once = || {
+            let start = Instant::now();
+            parse(text).map(drop).expect("it is YAML");
+            start.elapsed()
+        };
+        (0..3).map(|_| once()).min().unwrap_or_default()
+    }
+
+    #[test]
+    fn the_time_of_a_large_mapping_is_linear() {
+        let largest = super::super::MAX_BYTES;
+        let lines = |line: fn(usize) -> String| (0..largest / 9).map(line).collect::<String>();
+        let keys = lines(|n| format!("{n:05}: a\n"));
+        let values = lines(|n| format!("- {n:05}\n"));
+        // With a search through the keys before, the mapping takes some hundred times as long as the sequence.
+        let (keys, values) = (time(&keys), time(&values));
+        assert!(
+            keys < values * 20,
+            "{keys:?} for keys, {values:?} for values"
+        );
+    }
+
+    #[test]
+    fn a_key_is_a_duplicate_in_its_own_mapping_only() {
+        assert!(parse("a: { a: 1 }\nb: [ { a: 1 }, { a: 2 } ]\n").is_ok());
+        assert!(parse("a: { b: 1, c: { d: 1 }, b: 2 }\n").is_err());
     }
 }
