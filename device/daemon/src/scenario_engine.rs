@@ -251,7 +251,8 @@ impl Engine {
         ))
     }
 
-    /// Starts a scenario. Returns false if another one runs. `has_runner`: who starts it carries out what guests have to do.
+    /// Starts a scenario, which begins when [`Engine::prepare_scenario`] returns true. Returns false if another one runs. `has_runner`:
+    /// who starts it carries out what guests have to do.
     pub(crate) fn start_scenario(&mut self, name: String, plan: Plan, has_runner: bool) -> bool {
         if self.scenario.is_some() || self.ended_scenario.is_some() {
             return false;
@@ -259,11 +260,31 @@ impl Engine {
         let nics = self.ports.iter().map(|port| &port.nic);
         self.scenario = Some(Box::new(RunningScenario {
             name,
-            rules: Rules::new(plan, nics, self.now()),
-            counters: self.counters(),
+            rules: Rules::prepare(plan, nics, self.now()),
+            counters: Vec::new(),
             pause_until: None,
             runner: has_runner.then(RunnerTasks::default),
         }));
+        true
+    }
+
+    /// One step of what precedes the beginning of a scenario that was started: the rules learn some of the queue pairs. Returns
+    /// false if more steps are needed.
+    pub(crate) fn prepare_scenario(&mut self) -> bool {
+        let nics = self.ports.iter().map(|port| &port.nic);
+        match &mut self.scenario {
+            Some(scenario) if !scenario.rules.has_begun() => {
+                if !scenario.rules.take_existing(nics) {
+                    return false;
+                }
+            }
+            Some(_) | None => return true,
+        }
+        let (now, counters) = (self.now(), self.counters());
+        if let Some(scenario) = &mut self.scenario {
+            scenario.counters = counters;
+            scenario.rules.begin(now);
+        }
         true
     }
 
@@ -292,6 +313,10 @@ impl Engine {
         let now = self.now();
         self.note_open_tasks();
         let scenario = self.scenario.as_mut()?;
+        if !scenario.rules.has_begun() {
+            let problem = "the scenario was stopped before it had begun";
+            scenario.rules.note_problem(problem.to_owned());
+        }
         let ended = Nanos(now.0.saturating_sub(scenario.rules.start().0));
         let before = std::mem::take(&mut scenario.counters);
         let increased = |(now, before): (Vec<u64>, Vec<u64>)| {

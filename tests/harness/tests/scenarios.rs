@@ -501,6 +501,39 @@ fn rules_know_connections_that_exist() {
     stage.passed();
 }
 
+/// More connections than one step takes before a scenario begins.
+#[test]
+fn a_scenario_starts_on_many_connections() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    let mut pairs = Vec::new();
+    for _ in 0..100 {
+        let (qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+        connect(&qa, &qb, &impatient()).unwrap();
+        pairs.push((qa, qb));
+    }
+    let (mut qa, mut qb) = pairs.pop().unwrap();
+    // The first PSN of the last connection is known only if all of them were asked for it.
+    stage.start(&format!(
+        r#"
+        [[rule]]
+        nic = "a"
+        on = {{ qpn = {}, opcode = "SEND", psn = 0, iter = 1 }}
+        do = {{ drop = {{}} }}
+        [[expect]]
+        diagnostic = {{ nic = "a", kind = "retried", count = "1.." }}
+        "#,
+        qa.number()
+    ));
+    a.buf.fill_pattern(0, 100, 7);
+    qb.post_recv(1, &[b.mr.sge(0, 100)]).unwrap();
+    let sges = [a.mr.sge(0, 100)];
+    qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
+    b.good_completion();
+    a.good_completion();
+    stage.passed();
+}
+
 #[test]
 fn the_example_with_a_signal_passes_and_fails_without_it() {
     let stage = Stage::new();

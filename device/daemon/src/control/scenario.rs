@@ -247,7 +247,7 @@ async fn start(
         (started, view(engine))
     };
     match access.call(work).await? {
-        (true, Some(view)) => Ok(Json(view)),
+        (true, _) => begin(access).await.map(Json),
         (_, view) => {
             let name = view.map(|view| view.name).unwrap_or_default();
             Err(ApiError::conflict(format!(
@@ -255,6 +255,18 @@ async fn start(
             )))
         }
     }
+}
+
+/// Lets the rules learn the queue pairs that exist, until the scenario has begun. Each request to the engine is a short step, so that
+/// the NICs go on meanwhile, however many queue pairs they have.
+async fn begin(access: Access) -> Result<ScenarioView, ApiError> {
+    // A task of its own: the steps go on even if the client closes its connection.
+    let steps = tokio::spawn(async move {
+        while !access.call(Engine::prepare_scenario).await? {}
+        access.call(|engine| view(engine)).await
+    });
+    let begun = steps.await.map_err(|_| ApiError::engine_ended())?;
+    begun?.ok_or_else(|| ApiError::conflict("the scenario was stopped before it had begun"))
 }
 
 /// Ends the scenario, and says what has come of it.

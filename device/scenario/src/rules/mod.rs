@@ -100,6 +100,8 @@ struct RunningTime {
 pub struct Rules {
     plan: Plan,
     start: Instant,
+    /// False while existing connections are taken, in steps.
+    begun: bool,
     rules: Vec<Running>,
     timed: Vec<RunningTime>,
     nics: Vec<NicView>,
@@ -153,14 +155,23 @@ const MAX_PROBLEMS: usize = 64;
 const NEVER: Instant = Instant(u64::MAX);
 
 impl Rules {
-    /// Starts a plan for these NICs at `now`.
-    pub fn new<'a>(plan: Plan, nics: impl IntoIterator<Item = &'a Nic>, now: Instant) -> Self {
-        let view = |nic: &Nic| {
-            let mut view = NicView::new(nic);
-            view.take_existing(nic);
-            view
-        };
-        let views: Vec<_> = nics.into_iter().map(view).collect();
+    /// Starts a plan for these NICs at `now`, in one step: its length depends on the number of queue pairs.
+    pub fn new<'a, I>(plan: Plan, nics: I, now: Instant) -> Self
+    where
+        I: IntoIterator<Item = &'a Nic>,
+        I::IntoIter: Clone,
+    {
+        let nics = nics.into_iter();
+        let mut rules = Self::prepare(plan, nics.clone(), now);
+        while !rules.take_existing(nics.clone()) {}
+        rules.begin(now);
+        rules
+    }
+
+    /// Rules of a plan that has not begun: they follow connections, and do nothing else. [`Rules::take_existing`] is to be called until
+    /// it returns true, then [`Rules::begin`].
+    pub fn prepare<'a>(plan: Plan, nics: impl IntoIterator<Item = &'a Nic>, now: Instant) -> Self {
+        let views: Vec<_> = nics.into_iter().map(NicView::new).collect();
         let nics = views.len();
         let running = |rule: &PlannedRule| Running {
             rule: rule.clone(),
@@ -172,8 +183,9 @@ impl Rules {
             left: timed.times,
             fired: 0,
         });
-        let mut rules = Self {
+        Self {
             start: now,
+            begun: false,
             rules: plan.rules.iter().map(running).collect(),
             timed: timed.collect(),
             nics: views,
@@ -183,24 +195,36 @@ impl Rules {
             schedule: Schedule::default(),
             late: VecDeque::new(),
             frames: HeldFrames::default(),
-            doorbells: plan.rules.iter().filter_map(DoorbellFilter::of).collect(),
-            points: Vec::new(),
+            doorbells: Vec::new(),
+            points: points::uses_of(&plan),
             problems: Vec::new(),
             ended: false,
             plan,
-        };
-        rules.index_packet_rules();
-        let times: Vec<_> = rules
+        }
+    }
+
+    /// Begins the run.
+    pub fn begin(&mut self, now: Instant) {
+        self.start = now;
+        self.begun = true;
+        let doorbells = self.plan.rules.iter().filter_map(DoorbellFilter::of);
+        self.doorbells = doorbells.collect();
+        self.index_packet_rules();
+        let times: Vec<_> = self
             .plan
             .timed
             .iter()
             .map(|timed| now + timed.time)
             .collect();
         for (index, at) in times.into_iter().enumerate() {
-            rules.schedule.add(at, Due::Timed(index));
+            self.schedule.add(at, Due::Timed(index));
         }
-        rules.begin_points(now);
-        rules
+        self.begin_points(now);
+    }
+
+    /// True if the run has begun.
+    pub fn has_begun(&self) -> bool {
+        self.begun
     }
 
     /// The plan.
@@ -208,7 +232,7 @@ impl Rules {
         &self.plan
     }
 
-    /// When the plan was started.
+    /// When the run began.
     pub fn start(&self) -> Instant {
         self.start
     }
@@ -292,6 +316,10 @@ impl Rules {
 
     /// A NIC reports something. `device` is this NIC.
     pub fn diagnostic(&mut self, now: Instant, nic: usize, diagnostic: &Diagnostic, device: &Nic) {
+        if !self.begun {
+            self.follow(nic, diagnostic, device);
+            return;
+        }
         self.counts.diagnostic(now, nic, diagnostic);
         // Rules for the end of a connection still know the connection.
         let ends = matches!(
@@ -391,6 +419,9 @@ impl Rules {
         fits: impl Fn(&Thing) -> bool,
     ) -> Option<BoundaryChange> {
         let mut decided = None;
+        if !self.begun {
+            return decided;
+        }
         for index in 0..self.rules.len() {
             let running = self.rules.get(index);
             if !running.is_some_and(|running| fits(&running.rule.thing))

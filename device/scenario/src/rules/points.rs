@@ -1,6 +1,6 @@
 //! Rules and expectations about what happens inside a NIC: entries of its injection table.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use faultline_nic::injection::ALWAYS;
 use faultline_nic::{Filter, Injection, Instant, Outcome, Point};
@@ -11,7 +11,7 @@ use super::request::{NicRequest, Subject};
 use super::schedule::Due;
 use super::view::Region;
 use crate::expectation::Expectation;
-use crate::plan::{Choice, Conditions, Effect, Thing};
+use crate::plan::{Choice, Conditions, Effect, Plan, Thing};
 
 /// Pages that rules count in.
 const PAGE: u64 = 4096;
@@ -35,56 +35,57 @@ fn addresses(conditions: &Conditions, region: Option<Region>) -> Option<(u64, u6
     Some((first, first.saturating_add(len.saturating_sub(1))))
 }
 
+/// The uses of a plan: of its rules, then of its expectations.
+pub(super) fn uses_of(plan: &Plan) -> Vec<PointUse> {
+    let rules = plan.rules.iter().enumerate().filter_map(|(index, rule)| {
+        let Thing::Point(point, code) = rule.thing else {
+            return None;
+        };
+        Some(PointUse {
+            purpose: Purpose::Rule(index),
+            nic: rule.nic,
+            point,
+            code,
+            conditions: rule.conditions.clone(),
+            choice: rule.choice,
+            outcome: match rule.effect {
+                Effect::Inject(outcome) => outcome,
+                _ => Outcome::Report,
+            },
+            active: false,
+            nics: BTreeSet::new(),
+            pairs: BTreeMap::new(),
+        })
+    });
+    let expectations = plan.expectations.iter().enumerate();
+    let expectations = expectations.filter_map(|(index, planned)| {
+        let (point, connection) = match &planned.expectation {
+            Expectation::Completion(completion) => (Point::Completion, completion.qp),
+            Expectation::Event(_) => (Point::Event, None),
+            _ => return None,
+        };
+        Some(PointUse {
+            purpose: Purpose::Expectation(index),
+            nic: planned.nic,
+            point,
+            code: planned.code,
+            conditions: Conditions {
+                connection,
+                ..Conditions::default()
+            },
+            choice: EACH,
+            outcome: Outcome::Report,
+            active: false,
+            nics: BTreeSet::new(),
+            pairs: BTreeMap::new(),
+        })
+    });
+    rules.chain(expectations).collect()
+}
+
 impl Rules {
-    /// Collects the uses, and schedules their beginnings and ends.
+    /// Schedules the beginnings and ends of the uses.
     pub(super) fn begin_points(&mut self, now: Instant) {
-        let rules = self
-            .rules
-            .iter()
-            .enumerate()
-            .filter_map(|(index, running)| {
-                let rule = &running.rule;
-                let Thing::Point(point, code) = rule.thing else {
-                    return None;
-                };
-                Some(PointUse {
-                    purpose: Purpose::Rule(index),
-                    nic: rule.nic,
-                    point,
-                    code,
-                    conditions: rule.conditions.clone(),
-                    choice: rule.choice,
-                    outcome: match rule.effect {
-                        Effect::Inject(outcome) => outcome,
-                        _ => Outcome::Report,
-                    },
-                    active: false,
-                    nics: BTreeSet::new(),
-                })
-            });
-        let expectations = self.plan.expectations.iter().enumerate();
-        let expectations = expectations.filter_map(|(index, planned)| {
-            let (point, connection) = match &planned.expectation {
-                Expectation::Completion(completion) => (Point::Completion, completion.qp),
-                Expectation::Event(_) => (Point::Event, None),
-                _ => return None,
-            };
-            Some(PointUse {
-                purpose: Purpose::Expectation(index),
-                nic: planned.nic,
-                point,
-                code: planned.code,
-                conditions: Conditions {
-                    connection,
-                    ..Conditions::default()
-                },
-                choice: EACH,
-                outcome: Outcome::Report,
-                active: false,
-                nics: BTreeSet::new(),
-            })
-        });
-        self.points = rules.chain(expectations).collect();
         if self.points.is_empty() {
             return;
         }
@@ -136,15 +137,51 @@ impl Rules {
         }
     }
 
-    /// Entries of a NIC that name the connection of a queue pair.
-    pub(super) fn entries_of_pair(&self, nic: usize, qpn: u32) -> Vec<u32> {
+    /// A queue pair has a connection. Entries that ask for it name it from now on.
+    pub(super) fn name_pair(&mut self, nic: usize, qpn: u32) {
+        for (id, is_added) in self.entries_of_pair(nic, qpn) {
+            match self.points.get_mut(id as usize) {
+                Some(used) if !is_added => used.collect(nic, qpn),
+                _ => self.request(nic, NicRequest::AddInjectionPair(id, qpn)),
+            }
+        }
+    }
+
+    /// The connection of a queue pair is about to end. Entries no longer name it.
+    pub(super) fn unname_pair(&mut self, nic: usize, qpn: u32) {
+        for (id, is_added) in self.entries_of_pair(nic, qpn) {
+            match self.points.get_mut(id as usize) {
+                Some(used) if !is_added => used.forget(nic, qpn),
+                _ => self.request(nic, NicRequest::RemoveInjectionPair(id, qpn)),
+            }
+        }
+    }
+
+    /// All connections of a NIC have ended. One request for each entry, and not for each queue pair, bounds the time of this step.
+    pub(super) fn unname_all(&mut self, nic: usize) {
+        let mut added = Vec::new();
+        for (id, used) in (0_u32..).zip(&mut self.points) {
+            used.pairs.remove(&nic);
+            if used.nics.contains(&nic) && used.lists_pairs() {
+                added.push(id);
+            }
+        }
+        for id in added {
+            self.request(nic, NicRequest::SetInjectionPairs(id, Vec::new()));
+        }
+    }
+
+    /// Uses that ask for the connection of a queue pair, and whether the NIC has their entries.
+    fn entries_of_pair(&self, nic: usize, qpn: u32) -> Vec<(u32, bool)> {
         let Some(view) = self.nics.get(nic) else {
             return Vec::new();
         };
         let uses = (0_u32..).zip(&self.points);
-        let uses = uses.filter(|(_, used)| used.nics.contains(&nic) && used.lists_pairs());
+        let uses = uses.filter(|(_, used)| used.lists_pairs());
         let meant = uses.filter(|(_, used)| view.is_meant(&used.conditions, qpn));
-        meant.map(|(id, _)| id).collect()
+        meant
+            .map(|(id, used)| (id, used.nics.contains(&nic)))
+            .collect()
     }
 
     /// Adds the entry of a use to a NIC, unless its region does not exist yet.
@@ -168,10 +205,6 @@ impl Rules {
             return;
         };
         let (choice, lists_pairs) = (used.choice, used.lists_pairs());
-        let pairs = match lists_pairs {
-            true => view.meant(conditions),
-            false => BTreeSet::new(),
-        };
         let injection = Injection {
             id,
             point: used.point,
@@ -190,12 +223,14 @@ impl Rules {
             per_million: choice.per_million,
             outcome: used.outcome,
         };
+        let mut pairs = None;
         if let Some(used) = self.points.get_mut(index) {
             used.nics.insert(nic);
+            pairs = used.pairs.remove(&nic);
         }
         self.request(nic, NicRequest::AddInjection(injection));
-        for qpn in pairs {
-            self.request(nic, NicRequest::AddInjectionPair(id, qpn));
+        if let Some(pairs) = pairs.filter(|pairs| !pairs.is_empty()) {
+            self.request(nic, NicRequest::SetInjectionPairs(id, pairs));
         }
     }
 

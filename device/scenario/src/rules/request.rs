@@ -89,6 +89,8 @@ pub enum NicRequest {
     AddInjection(Injection),
     /// Removes it.
     RemoveInjection(u32),
+    /// Replaces the queue pairs of the entry with this id. They are in ascending order.
+    SetInjectionPairs(u32, Vec<u32>),
     /// Adds a queue pair to an entry, which has these numbers.
     AddInjectionPair(u32, u32),
     /// Removes a queue pair from an entry.
@@ -171,6 +173,7 @@ impl NicRequest {
             | Self::OverrunEq(_) => true,
             Self::AddInjection(_)
             | Self::RemoveInjection(_)
+            | Self::SetInjectionPairs(..)
             | Self::AddInjectionPair(..)
             | Self::RemoveInjectionPair(..)
             | Self::SeedInjections(_)
@@ -196,6 +199,12 @@ impl NicRequest {
             }
             Self::RemoveInjection(id) => {
                 nic.remove_injection(id);
+            }
+            Self::SetInjectionPairs(id, pairs) => {
+                let count = pairs.len();
+                if !nic.set_injection_pairs(id, pairs) {
+                    return Err(format!("a rule can't name {count} queue pairs"));
+                }
             }
             Self::AddInjectionPair(id, qpn) if !nic.add_injection_pair(id, qpn) => {
                 return Err(format!("a rule can't name the queue pair {qpn}"));

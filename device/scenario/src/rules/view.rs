@@ -1,7 +1,7 @@
 //! What rules know of a NIC: its connections and on-demand regions in the order in which they were made, and which rules concern
 //! its packets.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use faultline_nic::{FaultPolicy, Nanos, Nic};
 use faultline_wire::packet::RoceHeader;
@@ -37,8 +37,28 @@ impl Transmission {
     }
 }
 
-/// A connection.
-#[derive(Clone, Debug)]
+/// Bytes of the longest name of a process (`TASK_COMM_LEN` of Linux).
+const NAME: usize = 16;
+
+/// Name of a process, in place, so that [`Connection`] owns no memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ProcessName([u8; NAME]);
+
+impl ProcessName {
+    /// A name, of which the first [`NAME`] bytes count.
+    pub(super) fn new(name: &str) -> Self {
+        let mut bytes = [0; NAME];
+        bytes
+            .iter_mut()
+            .zip(name.bytes())
+            .for_each(|(to, byte)| *to = byte);
+        Self(bytes)
+    }
+}
+
+/// A connection. It has no destructor, so that all connections of a NIC can be forgotten in a step of the same length, however many
+/// there are.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Connection {
     /// First PSN of requests that the NIC sends.
     pub(super) first_sent: Option<Psn>,
@@ -49,7 +69,7 @@ pub(super) struct Connection {
     sent_responses: Transmission,
     received_responses: Transmission,
     /// Name of the process that owns it.
-    process: Option<String>,
+    process: Option<ProcessName>,
     /// Number in this run; `None`: it is older than the run.
     number: Option<u32>,
     /// Fault policy, as the driver has set it.
@@ -62,7 +82,7 @@ pub(super) struct NewConnection {
     pub(super) qpn: u32,
     pub(super) first_sent: Option<Psn>,
     pub(super) first_received: Option<Psn>,
-    pub(super) process: Option<String>,
+    pub(super) process: Option<ProcessName>,
     pub(super) policy: FaultPolicy,
 }
 
@@ -112,6 +132,8 @@ impl PacketSide {
 /// A NIC, as the rules see it.
 #[derive(Debug, Default)]
 pub(super) struct NicView {
+    /// Where the search for connections that exist goes on; `None`: it has ended.
+    pub(super) next_place: Option<u32>,
     /// Connections that exist, by queue pair.
     connections: HashMap<u32, Connection>,
     /// Queue pairs of the connections that were made in this run, by number.
@@ -134,6 +156,7 @@ pub(super) struct NicView {
 impl NicView {
     pub(super) fn new(nic: &Nic) -> Self {
         Self {
+            next_place: Some(0),
             lookup: nic.config().lookup,
             was_up: nic.is_link_up(),
             ..Self::default()
@@ -169,7 +192,7 @@ impl NicView {
     /// True if the connection of a queue pair belongs to a process with this name.
     fn is_of_process(&self, qpn: u32, name: &str) -> bool {
         let connection = self.connections.get(&qpn);
-        connection.is_some_and(|connection| connection.process.as_deref() == Some(name))
+        connection.is_some_and(|connection| connection.process == Some(ProcessName::new(name)))
     }
 
     /// True if a queue pair is the connection, and belongs to the process, that conditions ask for.
@@ -179,20 +202,12 @@ impl NicView {
         conditions.connection.is_none_or(is_connection)
             && process.is_none_or(|name| self.is_of_process(qpn, name))
     }
-
-    /// The queue pairs that conditions ask for, in ascending order: the order of a hash map differs from run to run.
-    pub(super) fn meant(&self, conditions: &Conditions) -> BTreeSet<u32> {
-        let pairs = self.connections.keys().copied();
-        pairs
-            .filter(|qpn| self.is_meant(conditions, *qpn))
-            .collect()
-    }
 }
 
 impl NicView {
-    /// Remembers a connection that is older than the run, unless there are too many.
-    pub(super) fn existed(&mut self, new: NewConnection) {
-        self.insert(new, None);
+    /// Remembers a connection that is older than the run. Returns false if there are too many.
+    pub(super) fn existed(&mut self, new: NewConnection) -> bool {
+        self.insert(new, None)
     }
 
     /// Remembers a connection. Returns false if there are too many.
@@ -230,17 +245,16 @@ impl NicView {
         true
     }
 
-    /// Forgets the connection of a queue pair. Returns false if it has none.
-    pub(super) fn ended(&mut self, qpn: u32) -> bool {
+    /// Forgets the connection of a queue pair.
+    pub(super) fn ended(&mut self, qpn: u32) {
         self.policies.remove(&qpn);
-        self.connections.remove(&qpn).is_some()
+        self.connections.remove(&qpn);
     }
 
-    /// The queue pairs of all connections.
-    pub(super) fn pairs(&self) -> Vec<u32> {
-        let mut pairs: Vec<u32> = self.connections.keys().copied().collect();
-        pairs.sort_unstable();
-        pairs
+    /// Forgets all connections.
+    pub(super) fn all_ended(&mut self) {
+        self.policies.clear();
+        self.connections.clear();
     }
 
     /// Remembers the fault policy of a queue pair before an action changes it. Later ones are the action's.

@@ -1,7 +1,5 @@
 //! Entries of the injection table.
 
-use std::collections::BTreeSet;
-
 use super::point::{Fact, Outcome, Point};
 use super::random::SplitMix64;
 
@@ -64,8 +62,8 @@ pub struct InjectionUse {
     pub matches: u64,
     /// Effects.
     pub effects: u64,
-    /// Queue pairs of [`Filter::listed`].
-    pub pairs: BTreeSet<u32>,
+    /// Queue pairs of [`Filter::listed`], in ascending order. To drop them takes the same time however many there are.
+    pub pairs: Vec<u32>,
 }
 
 /// Why an injection was not added.
@@ -179,8 +177,12 @@ impl InjectionUse {
     /// True if its filter matches.
     pub(super) fn matches(&self, facts: &Facts) -> bool {
         let Filter { listed, .. } = self.injection.filter;
-        let is_listed = |qpn: u32| self.pairs.contains(&qpn);
-        self.injection.filter.matches(facts) && (!listed || facts.qpn.is_some_and(is_listed))
+        self.injection.filter.matches(facts)
+            && (!listed || facts.qpn.is_some_and(|qpn| self.lists(qpn)))
+    }
+
+    fn lists(&self, qpn: u32) -> bool {
+        self.pairs.binary_search(&qpn).is_ok()
     }
 
     /// True if it may apply to this queue pair.
@@ -191,7 +193,7 @@ impl InjectionUse {
         at == point
             && !self.is_used_up()
             && filter.qpn.is_none_or(|only| only == qpn)
-            && (!filter.listed || self.pairs.contains(&qpn))
+            && (!filter.listed || self.lists(qpn))
     }
 
     /// Counts a match. Returns true if the effect is due.

@@ -100,14 +100,29 @@ impl Nic {
         let Some(pairs) = pairs.filter(|pairs| pairs.len() < most) else {
             return false;
         };
-        pairs.insert(qpn);
+        if let Err(place) = pairs.binary_search(&qpn) {
+            pairs.insert(place, qpn);
+        }
+        true
+    }
+
+    /// Replaces the queue pairs of the entry with this id by these, which are in ascending order. It takes the same time however
+    /// many there are. Returns false if there is no such entry, or no room for so many.
+    pub fn set_injection_pairs(&mut self, id: u32, new: Vec<u32>) -> bool {
+        let most = usize::try_from(self.core.config.limits.max_qp).unwrap_or(usize::MAX);
+        match self.core.injections.pairs_mut(id) {
+            Some(pairs) if new.len() <= most => *pairs = new,
+            _ => return false,
+        }
         true
     }
 
     /// Removes a queue pair from the entry with this id.
     pub fn remove_injection_pair(&mut self, id: u32, qpn: u32) {
-        if let Some(pairs) = self.core.injections.pairs_mut(id) {
-            pairs.remove(&qpn);
+        if let Some(pairs) = self.core.injections.pairs_mut(id)
+            && let Ok(place) = pairs.binary_search(&qpn)
+        {
+            pairs.remove(place);
         }
     }
 

@@ -1,7 +1,5 @@
 //! The injection table of a NIC.
 
-use std::collections::BTreeSet;
-
 use super::delayed::DelayQueue;
 use super::entry::{Injection, InjectionError, InjectionUse, MAX_INJECTIONS};
 use super::point::Point;
@@ -45,7 +43,7 @@ impl Injections {
             injection,
             matches: 0,
             effects: 0,
-            pairs: BTreeSet::new(),
+            pairs: Vec::new(),
         });
         self.update_mask();
         Ok(())
@@ -59,7 +57,7 @@ impl Injections {
     }
 
     /// Queue pairs of the entry with this id.
-    pub(super) fn pairs_mut(&mut self, id: u32) -> Option<&mut BTreeSet<u32>> {
+    pub(super) fn pairs_mut(&mut self, id: u32) -> Option<&mut Vec<u32>> {
         let mut entries = self.table.iter_mut();
         let entry = entries.find(|entry| entry.injection.id == id)?;
         Some(&mut entry.pairs)
