@@ -4,13 +4,20 @@
 
 use std::path::{Path, PathBuf};
 
-use faultline_nic::Nanos;
+use faultline_abi::admin::Counter;
+use faultline_abi::qp::QPT_RC;
+use faultline_nic::{Instant, Nanos};
 use faultline_scenario::expectation::Expectation;
 use faultline_scenario::file::Scenario;
 use faultline_scenario::negation::opposites;
+use faultline_scenario::plan::Plan;
+use faultline_scenario::profile::{self, is_path};
 use faultline_scenario::read::load;
+use faultline_scenario::rules::Rules;
 use faultline_scenario::value::Time;
+use faultline_scenario::verdict::{Facts, Verdict, judge};
 use faultline_simulation::{Options, Outcome, simulate};
+use faultline_simulator::{Error, World};
 
 /// A match, or a time, that no run reaches.
 const NEVER: u64 = 1 << 60;
@@ -24,6 +31,116 @@ struct File {
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios")
+}
+
+/// What the programs in guests do in the files that have no traffic of their own, as far as the rules and expectations see it: NIC 0
+/// is the server's, NIC 1 the client's.
+const STAND_INS: [(&str, &str); 3] = [
+    // The region goes while its fault is pending, as that of a killed process does.
+    (
+        "killed_under_fault.toml",
+        r#"
+[[traffic]]
+op = "send"
+from = "nic1"
+to = "nic0"
+count = 1000
+remote = "on_demand"
+deregister = "20ms"
+"#,
+    ),
+    (
+        "lost_interrupt.toml",
+        r#"
+[[traffic]]
+op = "send"
+from = "nic1"
+to = "nic0"
+count = 1000
+depth = 1
+wait = "events"
+
+[[traffic]]
+op = "send"
+from = "nic1"
+to = "nic0"
+count = 2000
+"#,
+    ),
+    (
+        "overrun_program.toml",
+        r#"
+[[traffic]]
+op = "send"
+from = "nic1"
+to = "nic0"
+count = 1000
+"#,
+    ),
+];
+
+/// Files of which a client gets no queue pair, which the simulation takes for an error of its own. A driver's commands stand in for the
+/// client.
+const WITHOUT_QUEUE_PAIR: [&str; 2] = ["command_timeout.toml", "failed_command.toml"];
+
+/// The stories for guests only. How their programs end is for the guests to show: here only rules and expectations count.
+fn guest_stories() -> Vec<File> {
+    let mut stories = files_of(&folder(), "");
+    stories.retain(|file| file.scenario.traffic.is_empty());
+    for File { name, scenario } in &mut stories {
+        let stand_in = STAND_INS.iter().find(|(of, _)| of == name);
+        let Some((_, more)) = stand_in else {
+            let is_other = WITHOUT_QUEUE_PAIR.contains(&name.as_str());
+            assert!(is_other, "{name}: nothing stands in for its programs");
+            continue;
+        };
+        let text = std::fs::read_to_string(folder().join(&*name)).unwrap() + more;
+        let nics = ["nic0", "nic1"].map(str::to_owned);
+        let read = load(name, &text, &nics);
+        (*scenario, _) = read.unwrap_or_else(|problems| panic!("{problems}"));
+    }
+    assert_eq!(stories.len(), STAND_INS.len() + WITHOUT_QUEUE_PAIR.len());
+    stories
+}
+
+/// Plays a plan on one NIC, whose driver asks for a queue pair and does not get it.
+fn without_queue_pair(plan: &Plan) -> Verdict {
+    let mut world = World::new(1, 1);
+    let counters = |world: &World| world.with_nic(0, |nic| nic.counters().values().to_vec());
+    let before = counters(&world);
+    let mut rules = world.with_nic(0, |nic| Rules::new(plan.clone(), [&*nic], Instant(0)));
+    while let Some((_, request)) = rules.poll_request() {
+        let left = world.operate(0, |nic, now, memory| request.carry_out(nic, now, memory));
+        assert_eq!(left, Ok(None));
+    }
+    let host = world.hosts.first_mut().unwrap();
+    let cq = host.cq(4);
+    let config = host.qp_config(QPT_RC, &cq);
+    // The driver resets a device that does not complete a command.
+    if let Err(Error::Silent) = host.driver.create_qp(&config) {
+        world.operate(0, |nic, now, _| nic.reset(now));
+    }
+    world.with_nic(0, |nic| {
+        while let Some((at, diagnostic)) = nic.poll_diagnostic() {
+            rules.diagnostic(at, 0, &diagnostic, nic);
+        }
+    });
+    let now = counters(&world);
+    let names = Counter::ALL.iter().map(|counter| counter.name().to_owned());
+    let increased = now.iter().zip(&before).map(|(now, before)| now - before);
+    let facts = Facts {
+        ended: Some(Nanos(world.now())),
+        counters: vec![names.zip(increased).collect()],
+        traffic: Vec::new(),
+    };
+    judge(&rules, &facts)
+}
+
+/// Rules and expectations that fail. Problems, such as traffic that hangs, do not count.
+fn failed_checks(verdict: &Verdict) -> Vec<String> {
+    let checks = verdict.checks.iter();
+    let failed = checks.filter(|check| !check.passed);
+    failed.map(|check| check.name.clone()).collect()
 }
 
 fn files_of(folder: &Path, prefix: &str) -> Vec<File> {
@@ -49,10 +166,23 @@ fn stories() -> Vec<File> {
     stories
 }
 
+/// The options of a run: its profile, if that is a file beside the scenario.
+fn options(scenario: &Scenario) -> Options<'static> {
+    let path = scenario.profile.as_deref().filter(|name| is_path(name));
+    let profile = path.map(|path| {
+        let text = std::fs::read_to_string(folder().join(path)).unwrap();
+        profile::read(path, &text).unwrap_or_else(|problems| panic!("{problems}"))
+    });
+    Options {
+        profile,
+        ..Options::default()
+    }
+}
+
 fn outcome(name: &str, scenario: &Scenario) -> Outcome {
     let plan = scenario.plan_simulation();
     let plan = plan.unwrap_or_else(|problems| panic!("{name}: {problems:?}"));
-    let outcome = simulate(scenario, &plan, Options::default());
+    let outcome = simulate(scenario, &plan, options(scenario));
     outcome.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -117,6 +247,41 @@ fn each_expectation_fails_when_it_is_negated() {
     }
 }
 
+/// The files for guests, too, prove something: with what stands in for their programs, rules and expectations hold, and fail when they
+/// are negated or match nothing.
+#[test]
+fn a_file_for_guests_fails_when_it_is_negated() {
+    for File { name, scenario } in guest_stories() {
+        // The only NIC of the driver is the client's.
+        let by_hand = scenario.traffic.is_empty();
+        let plan = match by_hand {
+            true => scenario.plan(&["nic1".to_owned()]).unwrap(),
+            false => scenario.plan_simulation().unwrap(),
+        };
+        let run = |plan: &Plan| match by_hand {
+            true => without_queue_pair(plan),
+            false => {
+                let outcome = simulate(&scenario, plan, options(&scenario));
+                outcome
+                    .unwrap_or_else(|error| panic!("{name}: {error}"))
+                    .verdict
+            }
+        };
+        let right = run(&plan);
+        assert_eq!(failed_checks(&right), [""; 0], "{name}: {right:?}");
+        let negated = plan.with_opposite_expectations();
+        assert!(negated.len() >= plan.expectations.len(), "{name}");
+        for (expectation, plan) in negated {
+            assert_eq!(failed_checks(&run(&plan)), [expectation], "{name}");
+        }
+        let silent = plan.with_silent_rules();
+        assert_eq!(silent.len(), plan.rules.len(), "{name}");
+        for (rule, plan) in silent {
+            assert!(failed_checks(&run(&plan)).contains(&rule), "{name}: {rule}");
+        }
+    }
+}
+
 /// A file fails if one of its rules matches nothing, or one of its actions never becomes due.
 #[test]
 fn each_rule_and_each_action_is_needed() {
@@ -133,7 +298,7 @@ fn each_rule_and_each_action_is_needed() {
                 }
                 Some(timed) => broken.timed[timed].time = Nanos(NEVER),
             }
-            let outcome = simulate(&scenario, &broken, Options::default());
+            let outcome = simulate(&scenario, &broken, options(&scenario));
             let outcome = outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
             let check = &outcome.verdict.checks[index];
             assert!(!check.passed && !outcome.passed(), "{name}: {check:?}");
@@ -229,7 +394,7 @@ fn seeds_find_a_planted_bug() {
     let with_seed = |seed| {
         let options = Options {
             seed: Some(seed),
-            ..Options::default()
+            ..options(&scenario)
         };
         simulate(&scenario, &plan, options).unwrap()
     };
