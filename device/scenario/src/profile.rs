@@ -16,6 +16,8 @@ use crate::value::Time;
 const MAX_BYTES: usize = 1 << 16;
 /// Longest latency: NICs wait with their work.
 const MAX_LATENCY: Time = Time::from_millis(1000);
+/// Lengths of a unit of payload. Shorter ones would make a packet take very long.
+const PAYLOAD_UNITS: std::ops::RangeInclusive<u32> = 16..=4096;
 
 /// Names and texts of the profiles that come with Faultline.
 pub const EMBEDDED: [(&str, &str); 6] = [
@@ -87,6 +89,10 @@ pub struct LatencyProfile {
     pub qp_cache_entries: Option<u32>,
     /// Reading the state of another queue pair.
     pub qp_cache_miss: Option<Time>,
+    /// Bytes of payload that the NIC handles at a time, such as the largest payload of a PCI Express packet (128 to 4096); 0: any number.
+    pub payload_unit: Option<u32>,
+    /// Each such unit of a packet's payload that is begun, when the packet is sent or received.
+    pub payload_unit_time: Option<Time>,
     /// Time of the service of a page fault. In the simulator: from a fault record to its answer. In other runs, where a driver takes
     /// its own time: from the fault to its record.
     pub fault_service: Option<Time>,
@@ -240,6 +246,14 @@ impl Profile {
                 problems.push(Problem::of_value(latency.key(key), message));
             }
         }
+        if let Some(unit) = self.latency.payload_unit
+            && unit != 0
+            && !PAYLOAD_UNITS.contains(&unit)
+        {
+            let (first, last) = (PAYLOAD_UNITS.start(), PAYLOAD_UNITS.end());
+            let message = format!("{unit} is out of range: 0 and {first} to {last} are allowed");
+            problems.push(Problem::of_value(latency.key("payload_unit"), message));
+        }
         if let Some(percent) = self.latency.rnr_wait_percent
             && !(100..=1000).contains(&percent)
         {
@@ -286,6 +300,8 @@ impl Profile {
             translation_miss,
             qp_cache_entries,
             qp_cache_miss,
+            payload_unit,
+            payload_unit_time,
             fault_service,
             rnr_wait_percent,
         } = self.latency;
@@ -295,6 +311,8 @@ impl Profile {
             pcie: of_pcie,
             qp_cache_entries: entries,
             qp_cache_miss: miss,
+            payload_unit: unit,
+            payload_unit_time: unit_time,
             fault_service: service,
             rnr_wait_percent: rnr_wait,
         } = &mut config.latency;
@@ -302,6 +320,8 @@ impl Profile {
         set(of_pcie, pcie.map(|time| time.0));
         set(entries, qp_cache_entries);
         set(miss, qp_cache_miss.map(|time| time.0));
+        set(unit, payload_unit);
+        set(unit_time, payload_unit_time.map(|time| time.0));
         set(service, fault_service.map(|time| time.0));
         set(rnr_wait, rnr_wait_percent);
     }
@@ -309,12 +329,13 @@ impl Profile {
 
 impl LatencyProfile {
     /// Times that the NIC waits.
-    fn in_nic(&self) -> [(&'static str, Option<Time>); 5] {
+    fn in_nic(&self) -> [(&'static str, Option<Time>); 6] {
         [
             ("doorbell", self.doorbell),
             ("pcie", self.pcie),
             ("translation_miss", self.translation_miss),
             ("qp_cache_miss", self.qp_cache_miss),
+            ("payload_unit_time", self.payload_unit_time),
             ("fault_service", self.fault_service),
         ]
     }
@@ -381,8 +402,7 @@ mod tests {
 
     #[test]
     fn wrong_profiles_are_drawn() {
-        let text =
-            "[nic]\nfault_policy = \"rn\"\n[nic.limits]\nmax_qp = 1\n[latency]\npcie = \"2s\"\n";
+        let text = "[nic]\nfault_policy = \"rn\"\n[nic.limits]\nmax_qp = 1\n[latency]\npcie = \"2s\"\npayload_unit = 8\n";
         assert_eq!(
             read("a.toml", text).unwrap_err().to_string(),
             "error: nic.fault_policy: unknown fault policy \"rn\", expected one of `rnr`, `drop`, `stall`, `terminate`
@@ -401,7 +421,13 @@ error: latency.pcie: 2s is too long: at most 1s is allowed
  --> a.toml:6:8
   |
 6 | pcie = \"2s\"
-  |        ^^^^"
+  |        ^^^^
+
+error: latency.payload_unit: 8 is out of range: 0 and 16 to 4096 are allowed
+ --> a.toml:7:16
+  |
+7 | payload_unit = 8
+  |                ^"
         );
         let found = read("a.toml", "[latency]\ndoorbel = \"1us\"\n").unwrap_err();
         assert!(

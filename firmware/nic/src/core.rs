@@ -349,6 +349,15 @@ impl Core {
         }
     }
 
+    /// Charges the simulated latency of the payload of a frame that is sent or received.
+    #[inline]
+    pub(crate) fn charge_payload(&mut self, now: Instant, bytes: usize, packets: u32) {
+        let latency = self.config.latency;
+        if latency.payload_unit > 0 {
+            self.stay_busy(now, latency.of_payload(bytes, packets));
+        }
+    }
+
     /// Extends the time in which the NIC sends nothing.
     pub(crate) fn stay_busy(&mut self, now: Instant, longer: Nanos) {
         self.busy_until = self.busy_until.max(now) + longer;

@@ -19,6 +19,10 @@ pub struct Latency {
     pub qp_cache_entries: u32,
     /// Time to read the state of a queue pair that is not in the cache, when it sends or receives.
     pub qp_cache_miss: Nanos,
+    /// Bytes of payload that the NIC handles at a time; 0: any number.
+    pub payload_unit: u32,
+    /// Time for each such unit of a packet's payload that is begun, when the packet is sent or received.
+    pub payload_unit_time: Nanos,
     /// From a page fault to its record: what the service of a fault takes beside the driver.
     pub fault_service: Nanos,
     /// How long a requester waits after an RNR NAK, in per cent of the NAK's timer; 0: as long as the timer says.
@@ -28,6 +32,18 @@ pub struct Latency {
 impl Latency {
     pub(crate) fn caches(self) -> bool {
         self.qp_cache_entries > 0 && self.qp_cache_miss.0 > 0
+    }
+
+    /// Time for the payload of a run of packets of equal length.
+    pub(crate) fn of_payload(self, bytes: usize, packets: u32) -> Nanos {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let packets = u64::from(packets);
+        let each = bytes.checked_div(packets).unwrap_or(bytes);
+        let units = match self.payload_unit {
+            0 => 0,
+            unit => each.div_ceil(u64::from(unit)).saturating_mul(packets),
+        };
+        Nanos(self.payload_unit_time.0.saturating_mul(units))
     }
 
     /// How long a requester waits after an RNR NAK with this timer. Adapters wait longer than the timer says, never less.
@@ -67,6 +83,27 @@ impl QpCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_unit_that_a_packet_begins_takes_time() {
+        let latency = Latency {
+            payload_unit: 128,
+            payload_unit_time: Nanos(10),
+            ..Latency::default()
+        };
+        let sizes = [
+            (0, 1),
+            (1, 1),
+            (128, 1),
+            (129, 1),
+            (256, 1),
+            (258, 2),
+            (512, 2),
+        ];
+        let times = sizes.map(|(bytes, packets)| latency.of_payload(bytes, packets).0);
+        assert_eq!(times, [0, 10, 10, 20, 20, 40, 40]);
+        assert_eq!(Latency::default().of_payload(129, 1), Nanos(0));
+    }
 
     #[test]
     fn the_least_recently_used_queue_pair_gives_way() {

@@ -464,6 +464,8 @@ impl Nic {
             self.count_sent(set, frame);
             self.core.charge_lookups(now);
             self.core.charge_queue_pair(now, number);
+            self.core
+                .charge_payload(now, frame.payload_len, frame.packets);
             self.loop_back(now, mem, number, frame);
             return true;
         }

@@ -292,6 +292,7 @@ impl Nic {
         let taken = qp.receive(&mut cx, header, packets, payload);
         self.core.charge_lookups(now);
         self.core.charge_queue_pair(now, qpn);
+        self.core.charge_payload(now, payload.len(), packets);
         // One of them has stopped the ingress: that packet and those behind it are held.
         let each = payload.len() / packets.max(1) as usize;
         for index in (taken..packets).rev() {
