@@ -854,7 +854,7 @@
 #define FAULTLINE_CNT_stall_timeouts 0x30
 /* Packets dropped because the queue of a paused ingress was full. */
 #define FAULTLINE_CNT_stall_overflow 0x31
-/* Acknowledgements sent to tell a requester that a page is present now. */
+/* READY packets sent, which tell a requester that a page is present now. */
 #define FAULTLINE_CNT_ready_notices 0x32
 /* Look-ups that the translation cache answered. */
 #define FAULTLINE_CNT_tlb_hits 0x33
@@ -882,6 +882,10 @@
 #define FAULTLINE_CNT_tx_bad_source 0x3e
 /* Bytes that page tables, page lists of rings and queue pairs occupy now. The only counter that can decrease. */
 #define FAULTLINE_CNT_table_bytes 0x3f
+/* READY packets received from peers that are known to be Faultlines. */
+#define FAULTLINE_CNT_ready_received 0x40
+/* READY packets dropped because their sender is not known to be a Faultline. */
+#define FAULTLINE_CNT_ready_refused 0x41
 
 /* Kinds of flows; the values of `enum ib_flow_attr_type`. */
 /* Frames that match. */

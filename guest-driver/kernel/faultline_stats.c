@@ -77,6 +77,8 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(resp_local_length_error),
 	FAULTLINE_COUNTER(tx_bad_source),
 	FAULTLINE_COUNTER(table_bytes),
+	FAULTLINE_COUNTER(ready_received),
+	FAULTLINE_COUNTER(ready_refused),
 	/* Counted by the driver. */
 	{ .name = "lost_interrupts" },
 	/* Nanoseconds of all page faults: record read to answer, and parts. */

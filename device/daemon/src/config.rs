@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use faultline_nic::{FaultPolicy, Nanos, NicConfig, Pitfalls};
+use faultline_nic::{FaultPolicy, Nanos, NicConfig, Pitfalls, ReadyMode};
 use faultline_ports::line::LineModel;
 use faultline_scenario::profile::{self, Profile};
 use faultline_wire::MacAddr;
@@ -136,8 +136,8 @@ nic_settings! {
     /// Longest pause of the ingress by fault policy `stall`, in milliseconds: a longer one is taken for a deadlock.
     #[serde(deserialize_with = "config_file::optional_number")]
     stall_timeout_ms: u64,
-    /// The responder tells the requester when a fault is repaired.
-    ready_notice: bool,
+    /// Peers that get READY packets when a fault is repaired, and whose READY packets are accepted.
+    ready: NamedReadyMode,
     /// Modelled time of a page table look-up, in nanoseconds.
     #[serde(deserialize_with = "config_file::optional_number")]
     lookup_ns: u64,
@@ -218,8 +218,8 @@ impl NicSettings {
         if let Some(ms) = self.stall_timeout_ms {
             config.stall_timeout = Nanos::from_millis(ms);
         }
-        if let Some(ready_notice) = self.ready_notice {
-            config.ready_notice = ready_notice;
+        if let Some(NamedReadyMode(ready)) = self.ready {
+            config.ready = ready;
         }
         if let Some(ns) = self.lookup_ns {
             config.lookup = Nanos(ns);
@@ -252,6 +252,25 @@ impl clap::ValueEnum for NamedFaultPolicy {
     }
 }
 
+/// With which peers a NIC exchanges READY; the configuration gives it by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedReadyMode(ReadyMode);
+
+impl clap::ValueEnum for NamedReadyMode {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: [NamedReadyMode; ReadyMode::ALL.len()] = [
+            NamedReadyMode(ReadyMode::ALL[0]),
+            NamedReadyMode(ReadyMode::ALL[1]),
+            NamedReadyMode(ReadyMode::ALL[2]),
+        ];
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
+}
+
 /// See [`faultline_nic::Pitfalls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Pitfall {
@@ -271,7 +290,7 @@ macro_rules! read_by_name {
     )* };
 }
 
-read_by_name!(PollMode NamedFaultPolicy Pitfall);
+read_by_name!(PollMode NamedFaultPolicy NamedReadyMode Pitfall);
 
 impl FromStr for NicEntry {
     type Err = ConfigError;
@@ -629,13 +648,16 @@ mod tests {
     fn settings_win_over_profiles() {
         let text = "[defaults]\nprofile = \"connectx-like\"\nlookup_ns = 7\n[[nic]]\nname = \"a\"\n\
                     [[nic]]\nname = \"b\"\nprofile = \"pinned-only\"\n\
-                    [[nic]]\nname = \"c\"\nready_notice = true\n";
+                    [[nic]]\nname = \"c\"\nready = \"always\"\n";
         let config = Config::from_toml(text).unwrap();
         let [a, b, c] = [0, 1, 2].map(|n: usize| config.nics[n].nic_config(&config.defaults));
-        assert!(a.pitfalls.damming && !a.ready_notice && a.on_demand);
+        assert!(a.pitfalls.damming && a.on_demand);
+        assert_eq!(a.ready, ReadyMode::Never);
         assert_eq!((a.lookup, a.latency.doorbell), (Nanos(7), Nanos(300)));
-        assert!(!b.on_demand && !b.pitfalls.damming && b.ready_notice);
-        assert!(c.pitfalls.damming && c.ready_notice);
+        assert!(!b.on_demand && !b.pitfalls.damming);
+        assert_eq!(b.ready, ReadyMode::Known);
+        assert!(c.pitfalls.damming);
+        assert_eq!(c.ready, ReadyMode::Always);
         let error = Config::from_toml("[defaults]\nprofile = \"smal\"\n").unwrap_err();
         let error = error.to_string();
         assert!(

@@ -126,7 +126,7 @@ mod tests {
     use crate::config::Config;
 
     const NIC_KEYS: &str = "`name`, `socket`, `mac`, `on_demand`, `fault_policy`, `fault_timeout_ms`, \
-         `stall_timeout_ms`, `ready_notice`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `link_tx`, `link_rx`, `profile`";
+         `stall_timeout_ms`, `ready`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `link_tx`, `link_rx`, `profile`";
 
     /// `text` is refused at `line`, `column`, with this message.
     #[track_caller]
@@ -167,10 +167,16 @@ mod tests {
             "poll_time_us: invalid type: string \"5\", expected an integer from 0 to 9223372036854775807",
         );
         refused(
-            "[[nic]]\nname = \"a\"\nready_notice = 1\n",
+            "[[nic]]\nname = \"a\"\non_demand = 1\n",
             3,
-            16,
-            "nic[0].ready_notice: invalid type: integer `1`, expected a boolean",
+            13,
+            "nic[0].on_demand: invalid type: integer `1`, expected a boolean",
+        );
+        refused(
+            "[[nic]]\nname = \"a\"\nready = true\n",
+            3,
+            9,
+            "nic[0].ready: invalid type: boolean `true`, expected one of `known`, `always`, `never`",
         );
         refused(
             "nic = [{ name = \"a\" }, { name = \"b\", lookup_ns = 1.5 }]",
@@ -199,6 +205,12 @@ mod tests {
             2,
             20,
             "defaults.fault_timeout_ms: invalid value: integer `-5`, expected an integer from 0 to 9223372036854775807",
+        );
+        refused(
+            "[[nic]]\nname = \"a\"\nready = \"maybe\"\n",
+            3,
+            9,
+            "nic[0].ready: invalid value: string \"maybe\", expected one of `known`, `always`, `never`",
         );
         refused(
             "[[nic]]\nname = \"a\"\ntable_mib = 9223372036854775808\n",

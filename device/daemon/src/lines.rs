@@ -2,7 +2,7 @@
 //!
 //! What enters such a link becomes octets. Without any, the data path tests one flag for each frame.
 
-use faultline_nic::{Instant, TxFrame};
+use faultline_nic::{Instant, Origin, TxFrame};
 use faultline_ports::PortId;
 use faultline_ports::line::{Line, LineModel};
 use faultline_scenario::trigger::Direction;
@@ -13,7 +13,7 @@ use crate::engine::{Engine, TURN_PACKETS};
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     /// The directions that have a model. `Tx` is away from the NIC, and to the peer of an external port.
-    all: Vec<(PortId, Direction, Line)>,
+    all: Vec<(PortId, Direction, Line<Origin>)>,
 }
 
 impl Lines {
@@ -32,9 +32,10 @@ impl Lines {
         self.all.is_empty()
     }
 
-    fn find(&mut self, port: PortId, dir: Direction) -> Option<&mut Line> {
-        let is_it =
-            |(of, direction, _): &&mut (PortId, Direction, Line)| (*of, *direction) == (port, dir);
+    fn find(&mut self, port: PortId, dir: Direction) -> Option<&mut Line<Origin>> {
+        let is_it = |(of, direction, _): &&mut (PortId, Direction, Line<Origin>)| {
+            (*of, *direction) == (port, dir)
+        };
         self.all.iter_mut().find(is_it).map(|(_, _, line)| line)
     }
 
@@ -44,14 +45,14 @@ impl Lines {
         now: Instant,
         port: PortId,
         dir: Direction,
-        frame: &[u8],
+        (origin, frame): (Origin, &[u8]),
     ) -> bool {
         let line = self.find(port, dir);
-        line.map(|line| line.send(now.0, frame)).is_some()
+        line.map(|line| line.send(now.0, frame, origin)).is_some()
     }
 
     /// All lines, with port and direction.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PortId, Direction, &Line)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PortId, Direction, &Line<Origin>)> {
         self.all.iter().map(|(port, dir, line)| (*port, *dir, line))
     }
 
@@ -81,7 +82,7 @@ impl Engine {
         for packet in 0..frame.packets {
             // Memory that cannot be read any more: the packet is lost.
             if frame.write_packet(packet, ram, &mut self.scratch).is_ok() {
-                line.send(now.0, &self.scratch);
+                line.send(now.0, &self.scratch, frame.origin());
             }
         }
         true
@@ -97,15 +98,19 @@ impl Engine {
                     break;
                 };
                 let (port, dir) = (*port, *dir);
-                if !line.receive(now.0, &mut frame) {
+                let Some(origin) = line.receive(now.0, &mut frame) else {
                     break;
-                }
+                };
                 worked = true;
                 let is_external = port >= self.ports.len();
                 match dir {
                     Direction::Tx if is_external => self.send_octets(port, &frame),
-                    Direction::Rx if !is_external => self.arrive_octets(now, port, &frame),
-                    Direction::Tx | Direction::Rx => self.forward_octets(now, port, &frame),
+                    Direction::Rx if !is_external => {
+                        self.arrive_octets(now, port, (origin, &frame))
+                    }
+                    Direction::Tx | Direction::Rx => {
+                        self.forward_octets(now, port, (origin, &frame))
+                    }
                 }
             }
         }

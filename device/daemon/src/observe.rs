@@ -8,7 +8,7 @@ use std::time::Duration;
 use faultline_abi::admin::Counter;
 use faultline_abi::regs;
 use faultline_nic::inspect::CqFill;
-use faultline_nic::{NicConfig, ObjectCounts};
+use faultline_nic::{NicConfig, ObjectCounts, Origin};
 use faultline_ports::PortId;
 use faultline_ports::line::{Line, LineCounts};
 use faultline_scenario::trigger;
@@ -120,7 +120,7 @@ pub(crate) struct EngineState {
 impl Engine {
     /// The directions of links that have a model.
     pub(crate) fn line_states(&self) -> Vec<LineState> {
-        let state = |(id, dir, line): (PortId, trigger::Direction, &Line)| {
+        let state = |(id, dir, line): (PortId, trigger::Direction, &Line<Origin>)| {
             let external = id.checked_sub(self.ports.len());
             let external = external.and_then(|index| self.externals.get(index));
             let nic = self.ports.get(id).map(NicPort::name);

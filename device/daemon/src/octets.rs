@@ -1,6 +1,6 @@
 //! Frames as octets: those of ports that lead out of the process, and those that rules of a scenario have taken.
 
-use faultline_nic::{Instant, TxFrame};
+use faultline_nic::{Instant, Origin, TxFrame};
 use faultline_ports::{PortId, Route};
 use faultline_scenario::rules::{HeldFrame, PacketFacts};
 use faultline_scenario::trigger::Direction;
@@ -33,9 +33,12 @@ impl Engine {
                 }
                 let is_on_line = !self.lines.is_empty()
                     && !frame.is_empty()
-                    && self.lines.send(now, id, Direction::Rx, &frame);
+                    && self
+                        .lines
+                        .send(now, id, Direction::Rx, (Origin::Unknown, &frame));
                 if !frame.is_empty() && !is_on_line {
-                    self.forward_octets(now, id, &frame);
+                    // Any adapter may be behind the port.
+                    self.forward_octets(now, id, (Origin::Unknown, &frame));
                 }
                 frames = frames.saturating_add(1);
                 octets = octets.saturating_add(taken);
@@ -84,8 +87,10 @@ impl Engine {
             if frame.write_packet(packet, ram, &mut self.scratch).is_err() {
                 continue;
             }
-            let is_on_line =
-                !self.lines.is_empty() && self.lines.send(now, to, Direction::Tx, &self.scratch);
+            let is_on_line = !self.lines.is_empty()
+                && self
+                    .lines
+                    .send(now, to, Direction::Tx, (Origin::Unknown, &self.scratch));
             if !is_on_line {
                 port.send(&self.scratch);
             }
@@ -93,17 +98,22 @@ impl Engine {
     }
 
     /// Forwards octets that have come in through a port, or that rules have kept of what a NIC has sent.
-    pub(crate) fn forward_octets(&mut self, now: Instant, from: PortId, bytes: &[u8]) {
+    pub(crate) fn forward_octets(
+        &mut self,
+        now: Instant,
+        from: PortId,
+        (origin, bytes): (Origin, &[u8]),
+    ) {
         let Some((dst, src)) = addresses(bytes) else {
             return;
         };
         match self.switch.forward(from, src, dst) {
             Route::To(to) if to == from && from >= self.ports.len() => {}
-            Route::To(to) => self.receive_octets(now, to, bytes),
+            Route::To(to) => self.receive_octets(now, to, (origin, bytes)),
             Route::Flood => {
                 let count = self.ports.len().saturating_add(self.externals.len());
                 for to in (0..count).filter(|to| *to != from) {
-                    self.receive_octets(now, to, bytes);
+                    self.receive_octets(now, to, (origin, bytes));
                 }
             }
             Route::Forged => {
@@ -115,18 +125,18 @@ impl Engine {
     }
 
     /// Octets come out of the switch: an external port sends them, a NIC receives them.
-    fn receive_octets(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
+    fn receive_octets(&mut self, now: Instant, to: PortId, (origin, bytes): (Origin, &[u8])) {
         let is_external = to >= self.ports.len();
         let dir = match is_external {
             true => Direction::Tx,
             false => Direction::Rx,
         };
-        if !self.lines.is_empty() && self.lines.send(now, to, dir, bytes) {
+        if !self.lines.is_empty() && self.lines.send(now, to, dir, (origin, bytes)) {
             return;
         }
         match is_external {
             true => self.send_octets(to, bytes),
-            false => self.arrive_octets(now, to, bytes),
+            false => self.arrive_octets(now, to, (origin, bytes)),
         }
     }
 
@@ -139,7 +149,12 @@ impl Engine {
     }
 
     /// Octets arrive at a NIC, whose rules may take them.
-    pub(crate) fn arrive_octets(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
+    pub(crate) fn arrive_octets(
+        &mut self,
+        now: Instant,
+        to: PortId,
+        (origin, bytes): (Origin, &[u8]),
+    ) {
         let is_dropped = |port: &mut NicPort| {
             port.drops_as_down(1) || port.link.drops_octets(LinkDirection::Rx, bytes)
         };
@@ -158,17 +173,23 @@ impl Engine {
                 let held = HeldFrame {
                     nic: to,
                     dir: Direction::Rx,
+                    origin,
                     bytes: bytes.to_vec(),
                 };
                 rules.take_frame(now, change, held);
                 return;
             }
         }
-        self.deliver_octets(now, to, bytes);
+        self.deliver_octets(now, to, (origin, bytes));
     }
 
     /// Octets arrive at a NIC, past its rules.
-    pub(crate) fn deliver_octets(&mut self, now: Instant, to: PortId, bytes: &[u8]) {
+    pub(crate) fn deliver_octets(
+        &mut self,
+        now: Instant,
+        to: PortId,
+        (origin, bytes): (Origin, &[u8]),
+    ) {
         let (Some(port), Some(ram)) = (self.ports.get_mut(to), self.rams.get(to)) else {
             return;
         };
@@ -180,7 +201,7 @@ impl Engine {
         let header = parsed.as_ref().map(|parsed| &parsed.header);
         let event = FrameEvent::of_packet(header, bytes.len());
         self.recorder.received(number(to), &event);
-        port.nic.receive_bytes(now, ram, bytes);
+        port.nic.receive_bytes_from(now, ram, origin, bytes);
     }
 }
 

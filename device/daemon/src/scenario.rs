@@ -141,8 +141,14 @@ impl RunningScenario {
         };
         // What can't be read does not reach the wire.
         if let Some(bytes) = bytes() {
-            self.rules
-                .take_frame(now, change, HeldFrame { nic, dir, bytes });
+            let origin = frame.origin();
+            let held = HeldFrame {
+                nic,
+                dir,
+                origin,
+                bytes,
+            };
+            self.rules.take_frame(now, change, held);
         }
         true
     }

@@ -101,8 +101,12 @@ impl Engine {
         while let Some(frame) = self.rules().and_then(|rules| rules.poll_frame(now)) {
             worked = true;
             match frame.dir {
-                Direction::Tx => self.forward_octets(now, frame.nic, &frame.bytes),
-                Direction::Rx => self.deliver_octets(now, frame.nic, &frame.bytes),
+                Direction::Tx => {
+                    self.forward_octets(now, frame.nic, (frame.origin, &frame.bytes));
+                }
+                Direction::Rx => {
+                    self.deliver_octets(now, frame.nic, (frame.origin, &frame.bytes));
+                }
             }
         }
         while let Some(late) = self.rules().and_then(Rules::poll_late) {

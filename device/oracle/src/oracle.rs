@@ -53,6 +53,10 @@ pub struct Oracle {
     attempts: HashMap<ResponseKey, u32>,
     /// Senders and receivers of packets that have arrived with a mark of congestion.
     marked: HashSet<(Gid, Gid)>,
+    /// Adapters that have agreed to READY with each other.
+    ready: HashSet<Adapter>,
+    /// All adapters have.
+    all_ready: bool,
     frames: u64,
     packets: u64,
     responses_without_flow: u64,
@@ -70,6 +74,8 @@ impl Oracle {
             answers: HashMap::new(),
             attempts: HashMap::new(),
             marked: HashSet::new(),
+            ready: HashSet::new(),
+            all_ready: false,
             frames: 0,
             packets: 0,
             responses_without_flow: 0,
@@ -96,6 +102,20 @@ impl Oracle {
     /// Number of violations of each rule.
     pub fn counts(&self) -> &BTreeMap<Rule, u64> {
         &self.counts
+    }
+
+    /// Says whether an adapter has agreed to READY with the others of which this was said. Without a call it has not.
+    pub fn set_ready(&mut self, adapter: usize, agreed: bool) {
+        if agreed {
+            self.ready.insert(adapter);
+        } else {
+            self.ready.remove(&adapter);
+        }
+    }
+
+    /// Says that all adapters have agreed to READY.
+    pub fn set_all_ready(&mut self) {
+        self.all_ready = true;
     }
 
     /// Counts a frame that is not judged.
@@ -156,8 +176,27 @@ impl Oracle {
             if let Some(key) = self.flow_of_response(&parsed.header, queue_pair)
                 && let Some(flow) = self.flows.get_mut(&key)
             {
+                if opcode.info().kind == OpKind::Ready {
+                    let ends = [sender.map(|(adapter, _)| adapter), flow.from_adapter];
+                    let has_agreed =
+                        |end: &Option<Adapter>| end.is_some_and(|end| self.ready.contains(&end));
+                    if !self.all_ready && !ends.iter().all(has_agreed) {
+                        report((
+                            Rule::Ready,
+                            "the adapters have not agreed to READY".to_owned(),
+                        ));
+                    }
+                }
                 flow.response_sent(&parsed, &mut report);
             } else {
+                let knows =
+                    self.all_ready || sender.is_some_and(|(from, _)| self.ready.contains(&from));
+                if opcode.info().kind == OpKind::Ready && !knows {
+                    report((
+                        Rule::Ready,
+                        "nothing is known of a connection to which it belongs".to_owned(),
+                    ));
+                }
                 self.responses_without_flow = self.responses_without_flow.saturating_add(1);
             }
         } else if is_connected(opcode.info().service) {

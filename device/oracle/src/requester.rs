@@ -224,7 +224,14 @@ impl Requester {
         let Some(next) = self.log.next().filter(|next| psn.diff(*next) < 0) else {
             return;
         };
-        if header.bth.opcode.info().kind != OpKind::Ack && !self.take_response(psn) {
+        let kind = header.bth.opcode.info().kind;
+        if kind == OpKind::Ready {
+            if self.rnr.is_some_and(|wait| wait.psn == psn) {
+                self.rnr = None;
+            }
+            return;
+        }
+        if kind != OpKind::Ack && !self.take_response(psn) {
             return;
         }
         let Some(aeth) = &header.aeth else {
@@ -233,10 +240,6 @@ impl Requester {
         };
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
-                if self.rnr.is_some_and(|wait| psn.next().diff(wait.psn) >= 0) {
-                    // The responder answers what is before the refused request anew, so it is ready.
-                    self.rnr = None;
-                }
                 self.acknowledge(psn.next(), next);
             }
             Syndrome::RnrNak { timer } => {

@@ -32,6 +32,8 @@ pub(crate) struct Responder {
     base: Option<u32>,
     /// PSN of the last sequence NAK, until a request arrives that is not beyond it.
     nak: Option<Psn>,
+    /// PSN of the last RNR NAK.
+    refused: Option<Psn>,
     reading: Option<Reading>,
 }
 
@@ -91,7 +93,14 @@ impl Responder {
         let (Some(next), Some(acked)) = (self.next(), self.acked) else {
             return;
         };
+        if header.bth.opcode.info().kind == OpKind::Ready {
+            self.ready(psn, acked, report);
+            return;
+        }
         let syndrome = header.aeth.map_or(Syndrome::ACK, |aeth| aeth.syndrome);
+        if matches!(syndrome, Syndrome::RnrNak { .. }) {
+            self.refused = Some(psn);
+        }
         let is_gap_nak = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
         // A sequence NAK has the PSN that is expected, which has not arrived.
         let beyond = if is_gap_nak { next.next() } else { next };
@@ -127,6 +136,19 @@ impl Responder {
         }
     }
 
+    fn ready(&self, psn: Psn, acked: Psn, report: &mut dyn FnMut(Finding)) {
+        if self.refused != Some(psn) || psn.diff(acked) < 0 {
+            let what = match self.refused {
+                Some(refused) => format!("the last RNR NAK was for PSN {}", refused.get()),
+                None => "no RNR NAK was sent".to_owned(),
+            };
+            report((
+                Rule::Ready,
+                format!("the request waits for nothing: {what}"),
+            ));
+        }
+    }
+
     /// True if the request of this PSN is answered by more than an acknowledgement.
     fn has_own_answer(&self, psn: Psn) -> bool {
         let request = self.log.find(psn);
@@ -134,7 +156,7 @@ impl Responder {
     }
 
     fn acknowledgement(&mut self, psn: Psn, acked: Psn, report: &mut dyn FnMut(Finding)) {
-        // The PSN before the first one says that the responder is ready for it, or answers a repetition.
+        // The PSN before the first one answers a repetition.
         if psn.next().diff(acked) < 0 {
             let before = acked.prev().get();
             report((

@@ -45,11 +45,13 @@ pub enum Rule {
     AtomicReplay,
     /// Notifications of congestion follow a packet that was marked.
     Cnp,
+    /// READY, an operation of Faultline, goes only to an adapter that is known to understand it, after an RNR NAK.
+    Ready,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::WellFormed,
         Self::InvariantCrc,
         Self::FixedField,
@@ -71,6 +73,7 @@ impl Rule {
         Self::ReadResponse,
         Self::AtomicReplay,
         Self::Cnp,
+        Self::Ready,
     ];
 
     /// Short name, as in the output of `faultline check`.
@@ -97,6 +100,7 @@ impl Rule {
             Self::ReadResponse => "read-response",
             Self::AtomicReplay => "atomic-replay",
             Self::Cnp => "cnp",
+            Self::Ready => "ready",
         }
     }
 
@@ -124,6 +128,7 @@ impl Rule {
             Self::ReadResponse => "IBTA 9.7.5.1.9",
             Self::AtomicReplay => "IBTA 9.4.5, 9.7.5.1.3",
             Self::Cnp => "IBTA A17.9",
+            Self::Ready => "IBTA 9.2.1 (manufacturers' opcodes), page-faults.md",
         }
     }
 }

@@ -203,10 +203,11 @@ fn losses_and_refusals_are_clean() {
     talk.request(RcSendOnly, 1, 8);
     talk.request(RcSendOnly, 2, 8);
     talk.ack(2, 3);
-    // The responder refuses a request, and says before the end of the time that it is ready.
+    // An acknowledgement that is repeated while the requester waits does not end the wait.
     talk.request(RcSendOnly, 3, 8);
     talk.rnr(3, 3);
     talk.ack(2, 3);
+    talk.now += 10 * US;
     talk.request(RcSendOnly, 3, 8);
     talk.ack(3, 4);
     talk.clean();
@@ -593,4 +594,60 @@ fn rules_have_names_and_sources() {
             .iter()
             .all(|rule| rule.source().starts_with("IBTA"))
     );
+}
+
+/// A SEND that got an RNR NAK, then READY.
+fn refused_and_ready(agreed: &[usize], ready_psn: u32) -> Talk {
+    let mut talk = Talk::new();
+    for adapter in agreed {
+        talk.oracle.set_ready(*adapter, true);
+    }
+    talk.request(RcSendOnly, 5, 8);
+    talk.rnr(5, 0);
+    talk.respond(Ready, ready_psn, Syndrome::ACK, 0, 0);
+    talk
+}
+
+#[test]
+fn ready_needs_the_agreement_of_both_adapters() {
+    for agreed in [&[][..], &[0], &[1]] {
+        refused_and_ready(agreed, 5).violates(Rule::Ready);
+    }
+    let mut talk = refused_and_ready(&[0, 1], 5);
+    // The requester does not wait for the 10 microseconds of the RNR NAK.
+    talk.request(RcSendOnly, 5, 8);
+    talk.ack(5, 1);
+    talk.clean();
+    // Without READY that is too early; an acknowledgement of what is before does not end the wait.
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 4, 8);
+    talk.ack(4, 1);
+    talk.request(RcSendOnly, 5, 8);
+    talk.rnr(5, 1);
+    talk.ack(4, 1);
+    talk.request(RcSendOnly, 5, 8);
+    talk.violates(Rule::RnrWait);
+    let mut talk = Talk::new();
+    talk.oracle.set_all_ready();
+    talk.request(RcSendOnly, 5, 8);
+    talk.rnr(5, 0);
+    talk.respond(Ready, 5, Syndrome::ACK, 0, 0);
+    talk.clean();
+}
+
+#[test]
+fn ready_is_about_a_request_that_got_an_rnr_nak() {
+    refused_and_ready(&[0, 1], 4).violates(Rule::Ready);
+    refused_and_ready(&[0, 1], 6).violates(Rule::Ready);
+    let mut talk = Talk::new();
+    talk.oracle.set_all_ready();
+    talk.request(RcSendOnly, 5, 8);
+    talk.respond(Ready, 5, Syndrome::ACK, 0, 0);
+    talk.violates(Rule::Ready);
+    // It is too late after the acknowledgement.
+    let mut talk = refused_and_ready(&[0, 1], 5);
+    talk.request(RcSendOnly, 5, 8);
+    talk.ack(5, 1);
+    talk.respond(Ready, 5, Syndrome::ACK, 0, 0);
+    talk.violates(Rule::Ready);
 }

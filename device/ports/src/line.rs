@@ -58,24 +58,25 @@ pub struct LineCounts {
 }
 
 /// A frame under way, by the time of its arrival, then in the order in which the frames were sent.
-type UnderWay = Reverse<(u64, u64, Vec<u8>)>;
+type UnderWay<T> = Reverse<(u64, u64, Vec<u8>, T)>;
 
 #[derive(Debug)]
-struct Overtaken {
+struct Overtaken<T> {
     /// Frames that are still to pass it.
     by: u32,
     /// When it goes on at the latest.
     until: u64,
     frame: Vec<u8>,
+    mark: T,
 }
 
-/// One direction of a link.
+/// One direction of a link. Each frame may have a mark of type `T`, which stays with it.
 #[derive(Debug)]
-pub struct Line {
+pub struct Line<T = ()> {
     model: LineModel,
     random: fastrand::Rng,
-    under_way: BinaryHeap<UnderWay>,
-    overtaken: Vec<Overtaken>,
+    under_way: BinaryHeap<UnderWay<T>>,
+    overtaken: Vec<Overtaken<T>>,
     spare: Vec<Vec<u8>>,
     /// When the last bit of the frames so far has been sent.
     busy_until: u64,
@@ -85,7 +86,7 @@ pub struct Line {
     counts: LineCounts,
 }
 
-impl Line {
+impl<T: Copy + Ord> Line<T> {
     /// A line without frames.
     pub fn new(model: LineModel) -> Self {
         Self {
@@ -102,7 +103,7 @@ impl Line {
     }
 
     /// Sends a frame.
-    pub fn send(&mut self, now: u64, frame: &[u8]) {
+    pub fn send(&mut self, now: u64, frame: &[u8], mark: T) {
         let LineModel {
             loss,
             duplicate,
@@ -117,34 +118,37 @@ impl Line {
             let by = self.random.u32(1..=4);
             let until = now.saturating_add(OVERTAKING_NS);
             if let Some(frame) = self.hold(frame) {
-                self.overtaken.push(Overtaken { by, until, frame });
+                self.overtaken.push(Overtaken {
+                    by,
+                    until,
+                    frame,
+                    mark,
+                });
             }
             return;
         } else {
             if self.is_hit(duplicate) {
                 count(&mut self.counts.duplicated);
-                self.queue(now, frame);
+                self.queue(now, frame, mark);
             }
-            self.queue(now, frame);
+            self.queue(now, frame, mark);
         }
         self.overtake(now);
     }
 
-    /// Takes the next frame that has arrived into `frame`. Returns false if there is none.
-    pub fn receive(&mut self, now: u64, frame: &mut Vec<u8>) -> bool {
+    /// Takes the next frame that has arrived into `frame`. Returns its mark; `None` if there is no frame.
+    pub fn receive(&mut self, now: u64, frame: &mut Vec<u8>) -> Option<T> {
         self.release(now);
         match self.under_way.peek() {
             Some(Reverse((at, ..))) if *at <= now => {}
-            Some(_) | None => return false,
+            Some(_) | None => return None,
         }
-        let Some(Reverse((_, _, arrived))) = self.under_way.pop() else {
-            return false;
-        };
+        let Reverse((_, _, arrived, mark)) = self.under_way.pop()?;
         self.held = self.held.saturating_sub(arrived.len());
         frame.clear();
         frame.extend_from_slice(&arrived);
         self.put_aside(arrived);
-        true
+        Some(mark)
     }
 
     /// When the next frame arrives or goes on.
@@ -184,13 +188,13 @@ impl Line {
     }
 
     /// Queues a frame behind those before it.
-    fn queue(&mut self, now: u64, frame: &[u8]) {
+    fn queue(&mut self, now: u64, frame: &[u8], mark: T) {
         if let Some(frame) = self.hold(frame) {
-            self.queue_held(now, frame);
+            self.queue_held(now, frame, mark);
         }
     }
 
-    fn queue_held(&mut self, now: u64, mut frame: Vec<u8>) {
+    fn queue_held(&mut self, now: u64, mut frame: Vec<u8>, mark: T) {
         let begins = self.busy_until.max(now);
         let waiting = self.octets_in(begins.saturating_sub(now));
         let limit = match self.model.queue_bytes {
@@ -218,7 +222,7 @@ impl Line {
         self.busy_until = begins.saturating_add(self.time_of(frame.len()));
         let at = self.busy_until.saturating_add(self.model.delay_ns);
         self.sent = self.sent.wrapping_add(1);
-        self.under_way.push(Reverse((at, self.sent, frame)));
+        self.under_way.push(Reverse((at, self.sent, frame, mark)));
     }
 
     /// Nanoseconds that so many octets take.
@@ -245,10 +249,10 @@ impl Line {
 
     /// Lets frames go on that enough others have overtaken, or for which no others come.
     fn release(&mut self, now: u64) {
-        let is_due = |waiting: &Overtaken| waiting.by == 0 || waiting.until <= now;
+        let is_due = |waiting: &Overtaken<T>| waiting.by == 0 || waiting.until <= now;
         while let Some(at) = self.overtaken.iter().position(is_due) {
             let waiting = self.overtaken.remove(at);
-            self.queue_held(now, waiting.frame);
+            self.queue_held(now, waiting.frame, waiting.mark);
         }
     }
 }
@@ -272,7 +276,7 @@ mod tests {
         let mut frame = Vec::new();
         let mut arrived = Vec::new();
         while let Some(at) = line.next_deadline() {
-            while line.receive(at, &mut frame) {
+            while line.receive(at, &mut frame).is_some() {
                 let number = u32::from_be_bytes(frame[..4].try_into().unwrap());
                 arrived.push((at, number));
             }
@@ -292,7 +296,7 @@ mod tests {
     fn a_plain_line_changes_nothing() {
         let mut line = Line::new(LineModel::default());
         for n in 0..100 {
-            line.send(u64::from(n), &frame(n));
+            line.send(u64::from(n), &frame(n), ());
         }
         assert_eq!(numbers(&mut line), (0..100).collect::<Vec<_>>());
         assert_eq!(line.counts(), LineCounts::default());
@@ -307,11 +311,11 @@ mod tests {
         });
         // 1000 octets at 1 Gbit/s: 8 us each.
         for n in 0..3 {
-            line.send(100, &frame(n));
+            line.send(100, &frame(n), ());
         }
         let expected = [(13_100, 0), (21_100, 1), (29_100, 2)];
         assert_eq!(arrivals(&mut line), expected);
-        line.send(1_000_000, &frame(3));
+        line.send(1_000_000, &frame(3), ());
         assert_eq!(arrivals(&mut line), [(1_013_000, 3)]);
     }
 
@@ -329,11 +333,11 @@ mod tests {
         capable[14] = 0x45;
         capable[15] = 0x02;
         for _ in 0..10 {
-            line.send(0, &capable);
+            line.send(0, &capable, ());
         }
         let mut marks = 0;
         let mut arrived = Vec::new();
-        while line.receive(u64::MAX, &mut arrived) {
+        while line.receive(u64::MAX, &mut arrived).is_some() {
             marks += u32::from(arrived[15] & 3 == 3);
         }
         let counts = line.counts();
@@ -352,7 +356,7 @@ mod tests {
         let run = |seed| {
             let mut line = Line::new(LineModel { seed, ..model });
             for n in 0..10_000 {
-                line.send(u64::from(n) * 100, &frame(n));
+                line.send(u64::from(n) * 100, &frame(n), ());
             }
             (numbers(&mut line), line.counts())
         };
@@ -376,9 +380,9 @@ mod tests {
         });
         let sent = frame(5);
         for _ in 0..100 {
-            line.send(0, &sent);
+            line.send(0, &sent, ());
             let mut arrived = Vec::new();
-            assert!(line.receive(0, &mut arrived));
+            assert!(line.receive(0, &mut arrived).is_some());
             let bits: u32 = sent
                 .iter()
                 .zip(&arrived)
@@ -397,7 +401,7 @@ mod tests {
         });
         let long = vec![0; 60_000];
         for _ in 0..1000 {
-            line.send(0, &long);
+            line.send(0, &long, ());
         }
         assert!(line.held <= MAX_OCTETS);
         assert!(line.overtaken.len() <= MAX_OVERTAKEN);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use faultline_nic::{Instant, Nanos};
+use faultline_nic::{Instant, Nanos, Origin};
 use faultline_wire::packet::{RoceHeader, parse, seal};
 
 use crate::action::Part;
@@ -27,6 +27,8 @@ pub struct HeldFrame {
     pub nic: usize,
     /// Its direction there: `Tx` goes on to the switch, `Rx` to the NIC.
     pub dir: Direction,
+    /// What was known of its sender.
+    pub origin: Origin,
     /// Octets, without FCS.
     pub bytes: Vec<u8>,
 }
@@ -237,6 +239,7 @@ mod tests {
         HeldFrame {
             nic: 0,
             dir: Direction::Tx,
+            origin: Origin::Faultline,
             bytes: packet(psn),
         }
     }

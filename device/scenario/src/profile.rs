@@ -2,7 +2,7 @@
 //!
 //! Some come with Faultline ([`EMBEDDED`]). A profile changes a [`NicConfig`] where it has a key.
 
-use faultline_nic::{FaultPolicy, Latency, Limits, NicConfig, Pitfalls};
+use faultline_nic::{FaultPolicy, Latency, Limits, NicConfig, Pitfalls, ReadyMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
@@ -53,8 +53,8 @@ pub struct NicProfile {
     pub fault_timeout: Option<Time>,
     /// Longest time that a page fault with policy `stall` pauses ingress.
     pub stall_timeout: Option<Time>,
-    /// Tells a requester when its page is present.
-    pub ready_notice: Option<bool>,
+    /// With which peers it exchanges READY packets, which tell a requester that its page is present.
+    pub ready: Option<Ready>,
     /// Memory for packets that wait for pages, in bytes.
     pub park_bytes: Option<u32>,
     /// Memory for page tables, page lists and queue pairs, in bytes.
@@ -63,6 +63,28 @@ pub struct NicProfile {
     pub pitfalls: Option<Vec<Pitfall>>,
     /// Largest numbers of objects and of their entries.
     pub limits: LimitsProfile,
+}
+
+/// With which peers a NIC exchanges READY packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Ready {
+    /// With peers that are known to be Faultlines.
+    Known,
+    /// With all peers.
+    Always,
+    /// With none.
+    Never,
+}
+
+impl From<Ready> for ReadyMode {
+    fn from(ready: Ready) -> Self {
+        match ready {
+            Ready::Known => Self::Known,
+            Ready::Always => Self::Always,
+            Ready::Never => Self::Never,
+        }
+    }
 }
 
 /// A defect of real adapters.
@@ -270,7 +292,7 @@ impl Profile {
             fault_policy: policy,
             fault_timeout,
             stall_timeout,
-            ready_notice,
+            ready,
             park_bytes,
             table_bytes,
             pitfalls,
@@ -283,7 +305,7 @@ impl Profile {
         );
         set(&mut config.fault_timeout, fault_timeout.map(|time| time.0));
         set(&mut config.stall_timeout, stall_timeout.map(|time| time.0));
-        set(&mut config.ready_notice, *ready_notice);
+        set(&mut config.ready, ready.map(ReadyMode::from));
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         set(&mut config.park_bytes, park_bytes.map(u64::from).map(bytes));
         set(&mut config.table_bytes, table_bytes.map(bytes));
@@ -381,10 +403,11 @@ mod tests {
             ..Latency::default()
         };
         assert_eq!((ideal.lookup, ideal.latency), (Nanos(0), no_latency));
-        assert!(ideal.ready_notice && ideal.pitfalls == Pitfalls::default());
+        assert_eq!(ideal.ready, ReadyMode::Known);
+        assert_eq!(ideal.pitfalls, Pitfalls::default());
         let published = config("connectx-like");
         assert!(published.pitfalls.damming && published.pitfalls.flood);
-        assert!(!published.ready_notice && published.on_demand);
+        assert!(published.ready == ReadyMode::Never && published.on_demand);
         assert_eq!(published.latency.doorbell, Nanos(300));
         assert_eq!(published.latency.qp_cache_entries, 1024);
         assert_eq!(published.lookup, Nanos(500));

@@ -2,8 +2,8 @@
 
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_nic::{
-    CommandQueue, Diagnostic, Injection, Instant, Nanos, Nic, NicConfig, Outcome, Point, State,
-    StateCause,
+    CommandQueue, Diagnostic, Injection, Instant, Nanos, Nic, NicConfig, Origin, Outcome, Point,
+    State, StateCause,
 };
 use faultline_scenario::action::{Action, Evict, For, Mtu, Nothing, Number, PortDown};
 use faultline_scenario::plan::*;
@@ -355,6 +355,7 @@ fn the_end_undoes_what_lasts_and_releases_what_is_kept() {
     let frame = HeldFrame {
         nic: 0,
         dir: Tx,
+        origin: Origin::Unknown,
         bytes: vec![0; 60],
     };
     rules.take_frame(now, delay, frame.clone());

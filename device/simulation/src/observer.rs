@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use faultline_abi::doorbell::Doorbell;
-use faultline_nic::{Diagnostic, Instant, Nanos, Nic};
+use faultline_nic::{Diagnostic, Instant, Nanos, Nic, Origin};
 use faultline_scenario::trigger::Direction;
 use faultline_simulator::Memory;
 use faultline_wire::packet::RoceHeader;
@@ -14,6 +14,8 @@ use faultline_wire::packet::RoceHeader;
 pub struct Frame<'a> {
     /// Headers of a RoCE packet; `None` for other frames and for packets that can't be parsed.
     pub header: Option<&'a RoceHeader>,
+    /// What is known of its sender.
+    pub origin: Origin,
     /// Octets from the Ethernet header to the iCRC.
     pub bytes: &'a [u8],
 }
@@ -25,6 +27,8 @@ pub struct PassedFrame {
     pub nic: usize,
     /// Its direction there: `Tx` goes on to the wire, `Rx` to the NIC.
     pub dir: Direction,
+    /// What is known of its sender.
+    pub origin: Origin,
     /// Octets from the Ethernet header to the iCRC.
     pub bytes: Vec<u8>,
 }

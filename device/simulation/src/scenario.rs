@@ -66,14 +66,24 @@ impl Observer for RunningRules {
         let Some(change) = rules.packet(now, nic, dir, qpn, facts) else {
             return true;
         };
-        let bytes = frame.bytes.to_vec();
-        rules.take_frame(now, change, HeldFrame { nic, dir, bytes });
+        let held = HeldFrame {
+            nic,
+            dir,
+            origin: frame.origin,
+            bytes: frame.bytes.to_vec(),
+        };
+        rules.take_frame(now, change, held);
         false
     }
 
     fn next_frame(&mut self, now: Instant) -> Option<PassedFrame> {
-        let HeldFrame { nic, dir, bytes } = self.rules.as_mut()?.poll_frame(now)?;
-        Some(PassedFrame { nic, dir, bytes })
+        let frame = self.rules.as_mut()?.poll_frame(now)?;
+        Some(PassedFrame {
+            nic: frame.nic,
+            dir: frame.dir,
+            origin: frame.origin,
+            bytes: frame.bytes,
+        })
     }
 
     fn interrupt(&mut self, now: Instant, nic: usize, vector: u16) -> bool {

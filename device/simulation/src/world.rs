@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 
 use faultline_abi::doorbell::Doorbell;
-use faultline_nic::{Diagnostic, Dma, FrameKind, Instant, Nic, NicConfig, TxFrame};
+use faultline_nic::{Diagnostic, Dma, FrameKind, Instant, Nic, NicConfig, Origin, TxFrame};
 use faultline_scenario::trigger::Direction;
 use faultline_simulator::{Bus, Memory, RAM_BASE};
 use faultline_telemetry::DiagnosticKind;
@@ -65,7 +65,11 @@ impl Node {
 #[derive(Debug)]
 enum Later {
     /// A frame arrives at all NICs that accept its address.
-    Frame { from: usize, bytes: Vec<u8> },
+    Frame {
+        from: usize,
+        origin: Origin,
+        bytes: Vec<u8>,
+    },
 }
 
 #[derive(Debug)]
@@ -294,6 +298,7 @@ impl State {
             };
             let seen = Frame {
                 header,
+                origin: frame.origin(),
                 bytes: &bytes,
             };
             let observer = Rc::clone(&self.observer);
@@ -304,9 +309,10 @@ impl State {
                     .frame(now, nic, Direction::Tx, qpn, &seen);
             if passes && self.by_reference {
                 sent = true;
-                self.deliver(nic, &bytes, Some((&frame, &memory)));
+                let octets = (frame.origin(), &*bytes);
+                self.deliver(nic, octets, Some((&frame, &memory)));
             } else if passes {
-                self.send(nic, bytes);
+                self.send(nic, frame.origin(), bytes);
             }
             sent |= self.after_frame(nic);
         }
@@ -322,7 +328,7 @@ impl State {
     }
 
     /// A frame goes to the wire.
-    fn send(&mut self, nic: usize, bytes: Vec<u8>) {
+    fn send(&mut self, nic: usize, origin: Origin, bytes: Vec<u8>) {
         let wire_delay = if self.by_reference {
             0
         } else {
@@ -332,7 +338,12 @@ impl State {
         let node = self.nodes.get_mut(nic);
         let sent = node.map_or(now, |node| node.send_at(now, bytes.len()));
         let delay = sent.saturating_sub(now).saturating_add(wire_delay);
-        self.add_later(delay, Later::Frame { from: nic, bytes });
+        let frame = Later::Frame {
+            from: nic,
+            origin,
+            bytes,
+        };
+        self.add_later(delay, frame);
     }
 
     fn can_send(&self, nic: usize, frame: &[u8]) -> bool {
@@ -371,7 +382,12 @@ impl State {
     }
 
     /// Gives a frame to all NICs that accept its address, unless the observer takes it.
-    fn deliver(&mut self, from: usize, bytes: &[u8], by_reference: Option<(&TxFrame, &Memory)>) {
+    fn deliver(
+        &mut self,
+        from: usize,
+        (origin, bytes): (Origin, &[u8]),
+        by_reference: Option<(&TxFrame, &Memory)>,
+    ) {
         let now = Instant(self.now);
         let Some(dst) = bytes.first_chunk().map(|dst| MacAddr(*dst)) else {
             return;
@@ -391,7 +407,11 @@ impl State {
             let header = parsed.as_ref().map(|parsed| &parsed.header);
             self.note_frame(id, Direction::Rx, header, bytes.len());
             let observer = Rc::clone(&self.observer);
-            let seen = Frame { header, bytes };
+            let seen = Frame {
+                header,
+                origin,
+                bytes,
+            };
             let qpn = header.map_or(0, |header| header.bth.dest_qp);
             let passes = observer
                 .borrow_mut()
@@ -399,7 +419,7 @@ impl State {
             if passes && let Some(Node { nic, memory, .. }) = self.nodes.get_mut(id) {
                 match by_reference {
                     Some((frame, sender)) => nic.receive(now, memory, frame, sender),
-                    None => nic.receive_bytes(now, memory, bytes),
+                    None => nic.receive_bytes_from(now, memory, origin, bytes),
                 }
             }
             self.after_frame(id);
@@ -412,22 +432,29 @@ impl State {
         let mut any = false;
         loop {
             let next = observer.borrow_mut().next_frame(Instant(self.now));
-            let Some(PassedFrame { nic, dir, bytes }) = next else {
+            let Some(frame) = next else {
                 return any;
             };
+            let PassedFrame {
+                nic,
+                dir,
+                origin,
+                bytes,
+            } = frame;
             any = true;
             if !self.count_step() {
                 return false;
             }
             match dir {
-                Direction::Tx if self.can_send(nic, &bytes) => self.send(nic, bytes),
+                Direction::Tx if self.can_send(nic, &bytes) => self.send(nic, origin, bytes),
                 Direction::Tx => {}
                 Direction::Rx => {
                     let now = Instant(self.now);
                     if let Some(node) = self.nodes.get_mut(nic)
                         && node.has_link()
                     {
-                        node.nic.receive_bytes(now, &node.memory, &bytes);
+                        let memory = &node.memory;
+                        node.nic.receive_bytes_from(now, memory, origin, &bytes);
                     }
                 }
             }
@@ -607,7 +634,11 @@ impl State {
             && let Some(due) = self.later.pop()
         {
             match due.what {
-                Later::Frame { from, bytes } => self.deliver(from, &bytes, None),
+                Later::Frame {
+                    from,
+                    origin,
+                    bytes,
+                } => self.deliver(from, (origin, &bytes), None),
             }
         }
         for node in &mut self.nodes {

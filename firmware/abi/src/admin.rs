@@ -611,7 +611,7 @@ counters! {
     stall_timeouts,
     /// Packets dropped because the queue of a paused ingress was full.
     stall_overflow,
-    /// Acknowledgements sent to tell a requester that a page is present now.
+    /// READY packets sent, which tell a requester that a page is present now.
     ready_notices,
     /// Look-ups that the translation cache answered.
     tlb_hits,
@@ -639,4 +639,8 @@ counters! {
     tx_bad_source,
     /// Bytes that page tables, page lists of rings and queue pairs occupy now. The only counter that can decrease.
     table_bytes,
+    /// READY packets received from peers that are known to be Faultlines.
+    ready_received,
+    /// READY packets dropped because their sender is not known to be a Faultline.
+    ready_refused,
 }

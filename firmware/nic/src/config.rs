@@ -9,6 +9,7 @@ use faultline_wire::MacAddr;
 
 use crate::latency::Latency;
 use crate::number::low32;
+use crate::origin::ReadyMode;
 use crate::qp::FaultPolicy;
 use crate::time::Nanos;
 use crate::work;
@@ -151,9 +152,9 @@ pub struct NicConfig {
     pub park_bytes: usize,
     /// Memory for page tables, page lists of rings and queue pairs, in bytes: 8 for each mapped page.
     pub table_bytes: usize,
-    /// When a page has become present, the responder acknowledges the packets before the refused one. A Faultline requester
-    /// then resends without waiting for its RNR timer; other requesters treat the packet as a duplicate ACK.
-    pub ready_notice: bool,
+    /// The peers that get READY when a page has become present, so that they resend without waiting for their RNR timer,
+    /// and whose READY is accepted.
+    pub ready: ReadyMode,
     /// Simulated latency of a page-table look-up, as of tables in host memory. The NIC sends nothing during that time.
     pub lookup: Nanos,
     /// Simulated latency of doorbells, DMA reads and the cache of queue pairs.
@@ -184,7 +185,7 @@ impl NicConfig {
             pause_sharers: 1,
             park_bytes: 16 << 20,
             table_bytes: 1 << 30,
-            ready_notice: true,
+            ready: ReadyMode::default(),
             lookup: Nanos(0),
             latency: Latency::default(),
             pitfalls: Pitfalls::default(),

@@ -17,6 +17,7 @@ use crate::eq::Raised;
 use crate::fault::{FaultSource, Need, RaisedFault, WaitKind};
 use crate::ingress::HeldFrame;
 use crate::injection::point::{Outcome, Point};
+use crate::origin::Origin;
 use crate::payload::{CopyError, Payload};
 use crate::segments::Segments;
 use crate::steering::FrameTarget;
@@ -75,16 +76,18 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Holds a frame that has stopped the ingress of the NIC. It is delivered first when the ingress continues, and
-    /// only to `only` if that is given.
+    /// only to `only` if that is given. `packet`: the header of a RoCE packet, and what is known of its sender.
     pub(crate) fn put_back<S: Dma>(
         &mut self,
-        header: Option<RoceHeader>,
+        packet: Option<(RoceHeader, Origin)>,
         only: FrameTarget,
         payload: Payload<'_, S>,
     ) {
+        let (header, origin) = packet.unzip();
         match payload.to_vec() {
             Ok(bytes) => self.core.ingress.put_back(HeldFrame {
                 header,
+                origin: origin.unwrap_or_default(),
                 only: Some(only),
                 bytes,
             }),

@@ -16,6 +16,7 @@ use crate::ingress::HeldFrame;
 use crate::multicast::MULTICAST_QPN;
 use crate::netdev::Netdev;
 use crate::nic::Nic;
+use crate::origin::Origin;
 use crate::payload::Payload;
 use crate::queues::Queue;
 use crate::rss::RssQp;
@@ -145,6 +146,7 @@ impl Nic {
                     now,
                     HeldFrame {
                         header: None,
+                        origin: Origin::Unknown,
                         only: Some(*target),
                         bytes,
                     },
@@ -244,7 +246,7 @@ impl Nic {
                 for qpn in others.iter().rev() {
                     let target = FrameTarget::untagged(*qpn);
                     let mut cx = Context::new(&mut self.core, now, mem, CounterSet::DEVICE);
-                    cx.put_back(Some(*header), target, payload);
+                    cx.put_back(Some((*header, Origin::Unknown)), target, payload);
                 }
                 self.core.defer(now);
                 break;
@@ -252,14 +254,16 @@ impl Nic {
             let Some(qp) = self.queues.qp_mut(*qpn) else {
                 continue;
             };
+            // The sender of a datagram is no peer of a connection, so nothing depends on its origin.
             let mut cx = Context::new(&mut self.core, now, mem, qp.endpoint.counters);
             cx.count(Counter::rx_mcast_copies);
             cx.core.charge(work::of_frames(1, payload.len()));
-            if qp.receive(&mut cx, header, 1, payload) > 0 {
+            if qp.receive(&mut cx, (header, Origin::Unknown), 1, payload) > 0 {
                 continue;
             }
             // This copy has stopped the ingress, so it is held.
-            cx.put_back(Some(*header), FrameTarget::untagged(*qpn), payload);
+            let packet = Some((*header, Origin::Unknown));
+            cx.put_back(packet, FrameTarget::untagged(*qpn), payload);
         }
         self.core.charge_lookups(now);
     }
@@ -278,7 +282,8 @@ impl Nic {
         }
         let mut bytes = vec![0; frame.payload.len().min(MAX_FRAME)];
         match frame.payload.read(0, &mut bytes) {
-            Ok(_) => self.receive_octets(now, mem, &bytes),
+            // A program of the guest has built it, `rdma_rxe` for example.
+            Ok(_) => self.receive_octets(now, mem, Origin::Unknown, &bytes),
             Err(_) => self.core.counters.inc(Counter::dma_errors),
         }
     }

@@ -22,6 +22,7 @@ use faultline_wire::packet::{RoceHeader, seal};
 
 use crate::dma::{Dma, DmaError};
 use crate::headers::Head;
+use crate::origin::Origin;
 use crate::payload::Payload;
 use crate::segments::Segments;
 use crate::tag::message::HEADERS;
@@ -126,6 +127,15 @@ impl TxFrame {
         match &self.kind {
             FrameKind::Roce(header) => header.ethernet.src,
             FrameKind::Raw { src, .. } => *src,
+        }
+    }
+
+    /// What is known of its sender: a RoCE packet is from a Faultline. Raw frames are made by software in guests, RoCE
+    /// packets among them too.
+    pub fn origin(&self) -> Origin {
+        match &self.kind {
+            FrameKind::Roce(_) => Origin::Faultline,
+            FrameKind::Raw { .. } => Origin::Unknown,
         }
     }
 

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use faultline_wire::packet::RoceHeader;
 
 use crate::fault::Token;
+use crate::origin::Origin;
 use crate::steering::FrameTarget;
 use crate::time::{Instant, Nanos};
 
@@ -25,6 +26,8 @@ const MAX_FRAMES: usize = 4096;
 pub(crate) struct HeldFrame {
     /// Header of a RoCE packet; none: the bytes are the whole frame.
     pub header: Option<RoceHeader>,
+    /// What is known of its sender.
+    pub origin: Origin,
     /// The only receiver, if the others have received their copies. `None`: the receivers that the headers select.
     pub only: Option<FrameTarget>,
     pub bytes: Vec<u8>,

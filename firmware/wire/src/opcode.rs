@@ -2,7 +2,8 @@
 //! ATOMIC WRITE from release 1.5) and the headers of their packets.
 //!
 //! Reliable datagram (0x40..=0x5f) is absent: RoCEv2 implementations do not support it. Its
-//! opcodes are unknown.
+//! opcodes are unknown. Of the manufacturers' range (0xc0..=0xff) there is READY, an operation of
+//! Faultline; the others are unknown.
 //!
 //! # Panics
 //!
@@ -13,7 +14,7 @@ use bitflags::bitflags;
 /// Length of the base transport header in bytes; every packet has one.
 pub(crate) const BTH_LEN: usize = 12;
 
-/// The transport service that an opcode belongs to: its three high bits, or CNP.
+/// The transport service that an opcode belongs to: its three high bits, or one of the operations that have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
     /// Reliable connection.
@@ -26,6 +27,9 @@ pub enum Service {
     Xrc,
     /// Congestion notification packet; it has no service.
     Cnp,
+    /// An operation in the range that the specification leaves to manufacturers (0xc0..=0xff). Queue pairs of all
+    /// reliable services use it.
+    Manufacturer,
 }
 
 /// Operation of an opcode, without its position in the message and its immediate or invalidate.
@@ -53,6 +57,8 @@ pub enum OpKind {
     AtomicWrite,
     /// Congestion notification.
     Cnp,
+    /// Tells a requester that a request that got an RNR NAK would now be accepted. Sent between Faultlines only.
+    Ready,
 }
 
 impl OpKind {
@@ -67,14 +73,17 @@ impl OpKind {
             | Self::FetchAdd
             | Self::Flush
             | Self::AtomicWrite => true,
-            Self::ReadResponse | Self::Ack | Self::AtomicAck | Self::Cnp => false,
+            Self::ReadResponse | Self::Ack | Self::AtomicAck | Self::Cnp | Self::Ready => false,
         }
     }
 
     /// True for operations that a responder sends in reply to a request. CNP is neither request nor response.
     #[inline]
     pub const fn is_response(self) -> bool {
-        matches!(self, Self::ReadResponse | Self::Ack | Self::AtomicAck)
+        matches!(
+            self,
+            Self::ReadResponse | Self::Ack | Self::AtomicAck | Self::Ready
+        )
     }
 
     /// True for requests whose response is more than an acknowledgement. A responder stores these requests and limits
@@ -92,7 +101,8 @@ impl OpKind {
             | Self::ReadResponse
             | Self::Ack
             | Self::AtomicAck
-            | Self::Cnp => false,
+            | Self::Cnp
+            | Self::Ready => false,
         }
     }
 }
@@ -301,6 +311,9 @@ opcodes! {
     XrcFlush = 0xbc, Xrc Flush Only [XRCETH FETH RETH] false;
     /// Defined by analogy with RC; no implementation is known to send it.
     XrcAtomicWrite = 0xbd, Xrc AtomicWrite Only [XRCETH RETH] true;
+
+    /// READY, an operation of Faultline: the PSN is that of a request that got an RNR NAK. It acknowledges nothing.
+    Ready = 0xc0, Manufacturer Ready Only [] false;
 }
 
 impl Opcode {
@@ -352,7 +365,7 @@ impl Opcode {
     }
 
     /// The same operation in another service; `None` if that service does not have it (READ over
-    /// UC, anything but SEND ONLY over UD) and for a CNP.
+    /// UC, anything but SEND ONLY over UD) and for a CNP. READY is the same in all reliable services.
     pub const fn with_service(self, service: Service) -> Option<Self> {
         let base = match service {
             Service::Rc => 0x00,
@@ -365,9 +378,19 @@ impl Opcode {
                     _ => None,
                 };
             }
+            Service::Manufacturer => {
+                return match self {
+                    Self::Ready => Some(self),
+                    _ => None,
+                };
+            }
         };
         match self {
             Self::Cnp => None,
+            Self::Ready => match service {
+                Service::Rc | Service::Xrc => Some(self),
+                _ => None,
+            },
             _ => Self::from_u8(base | self.to_u8() & 0x1f),
         }
     }

@@ -18,6 +18,7 @@ use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, TxFrame};
 use faultline_simulator::driver::ALL_ACCESS;
 use faultline_simulator::{Bus, Connect, Cq, CqConfig, Driver, Error, Memory, Qp, QpConfig, Send};
 use faultline_wire::aeth::{Syndrome, rnr_timer_ns};
+use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Gid, MacAddr};
 
@@ -81,6 +82,7 @@ fn packet(header: &RoceHeader, payload: usize) -> String {
             let wait = rnr_timer_ns(timer) / 1000;
             format!("RNR NAK for PSN {psn}: try again in {wait} us")
         }
+        None if header.bth.opcode == Opcode::Ready => format!("READY for PSN {psn}"),
         Some(Syndrome::Ack { .. }) => format!("ACK up to PSN {psn}"),
         Some(other) => format!("{other:?} for PSN {psn}"),
         None => format!("{:?}, PSN {psn}, {payload} bytes", header.bth.opcode),

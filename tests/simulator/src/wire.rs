@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use faultline_nic::Origin;
+
 use crate::rng::Rng;
 
 /// Probability in 1000.
@@ -32,6 +34,7 @@ pub(crate) struct InFlight {
     pub(crate) at: u64,
     order: u64,
     pub(crate) from: usize,
+    pub(crate) origin: Origin,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -73,7 +76,7 @@ impl Wire {
         }
     }
 
-    pub(crate) fn send(&mut self, now: u64, from: usize, bytes: Vec<u8>) {
+    pub(crate) fn send(&mut self, now: u64, from: usize, origin: Origin, bytes: Vec<u8>) {
         let what = self.impairment;
         let free_at = self.free_at.entry(from).or_default();
         let start = now.max(*free_at);
@@ -102,6 +105,7 @@ impl Wire {
                 at: start + LATENCY_NS + jitter,
                 order: self.sent,
                 from,
+                origin,
                 bytes,
             });
         }

@@ -1,13 +1,14 @@
 //! The world: hosts, the wire, the clock.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
-use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, State as QpState, TxFrame};
+use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, Origin, State as QpState, TxFrame};
 use faultline_oracle::{Oracle, Place, Rule, Violation};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr};
@@ -62,6 +63,8 @@ struct State {
     /// The most that a NIC has done in one call.
     longest_call: u64,
     interrupts: Vec<Vec<u16>>,
+    /// Hosts that are on a wire of their own: nothing is known of the frames from there and to there.
+    foreign: BTreeSet<usize>,
     oracle: Oracle,
     /// Violations that a test causes on purpose.
     permitted: Vec<Rule>,
@@ -148,7 +151,7 @@ impl State {
                 }
                 // What can't be read does not reach the wire.
                 if let Ok(bytes) = frame.packet_bytes(0, &memory) {
-                    self.wire.send(self.now, id, bytes);
+                    self.wire.send(self.now, id, frame.origin(), bytes);
                 }
             }
             while let Some(vector) = self.nodes[id].nic.poll_interrupt() {
@@ -224,7 +227,11 @@ impl State {
                 if hears(node, id == frame.from, dst) {
                     self.oracle.received(self.now, id, &frame.bytes);
                     watched(&mut node.nic, &mut self.longest_call, |nic| {
-                        nic.receive_bytes(now, &node.memory, &frame.bytes);
+                        let alien = [id, frame.from]
+                            .iter()
+                            .any(|end| self.foreign.contains(end));
+                        let origin = if alien { Origin::Unknown } else { frame.origin };
+                        nic.receive_bytes_from(now, &node.memory, origin, &frame.bytes);
                     });
                 }
             }
@@ -421,6 +428,8 @@ impl World {
             }
         };
         let nodes = (0..hosts).map(node).collect();
+        let mut oracle = Oracle::new(Place::Adapter);
+        (0..hosts).for_each(|id| oracle.set_ready(id, true));
         let state = Rc::new(RefCell::new(State {
             now: 0,
             steps_at: (0, 0),
@@ -432,7 +441,8 @@ impl World {
             capture: None,
             longest_call: 0,
             interrupts: vec![Vec::new(); hosts],
-            oracle: Oracle::new(Place::Adapter),
+            foreign: BTreeSet::new(),
+            oracle,
             permitted: Vec::new(),
         }));
         let host = |id: usize| {
@@ -472,6 +482,14 @@ impl World {
     /// a message go in runs of random length.
     pub fn hand_over_by_reference(&self) {
         self.state.borrow_mut().by_reference = Some(Rng::new(1));
+    }
+
+    /// Separates a host from the others by a wire on which any adapter can be: its NIC knows nothing of theirs, and they
+    /// know nothing of it.
+    pub fn make_foreign(&self, host: usize) {
+        let mut state = self.state.borrow_mut();
+        state.foreign.insert(host);
+        state.oracle.set_ready(host, false);
     }
 
     /// Lets each frame take up its sender's line for so long, so that a burst arrives one by one.
@@ -675,7 +693,7 @@ impl World {
     pub fn inject(&self, host: usize, bytes: Vec<u8>) {
         let mut state = self.state.borrow_mut();
         let now = state.now;
-        state.wire.send(now, host, bytes);
+        state.wire.send(now, host, Origin::Unknown, bytes);
     }
 
     /// The path from one host to the other: IPv4, 1024-byte packets.

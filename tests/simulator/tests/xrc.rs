@@ -317,5 +317,11 @@ fn memory_may_be_absent_on_both_sides() {
         }
         let received = x.world.completions(1, &mut x.srqs[1].1).len();
         assert_eq!(received, usize::from(opcode == wr::WR_SEND));
+        // The requester is told of repaired pages, as with RC.
+        let mut counter =
+            |host: usize, counter| x.world.hosts[host].driver.counter(counter).unwrap();
+        let [sent, taken] = [(1, Counter::ready_notices), (0, Counter::ready_received)]
+            .map(|(host, which)| counter(host, which));
+        assert!(sent > 0 && sent == taken, "{sent} {taken}");
     }
 }

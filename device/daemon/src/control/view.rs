@@ -97,8 +97,8 @@ pub struct ConfigView {
     pub park_bytes: u64,
     /// Memory for page tables, page lists and queue pairs.
     pub table_bytes: u64,
-    /// The responder tells the requester when a fault is repaired.
-    pub ready_notice: bool,
+    /// Peers that get READY packets when a fault is repaired: `known`, `always` or `never`.
+    pub ready: String,
     /// Modelled time of a page-table look-up.
     pub lookup_ns: u64,
     /// Defects of real adapters that are imitated.
@@ -415,7 +415,7 @@ impl From<&NicConfig> for ConfigView {
             pause_sharers: config.pause_sharers,
             park_bytes: config.park_bytes as u64,
             table_bytes: config.table_bytes as u64,
-            ready_notice: config.ready_notice,
+            ready: config.ready.name().to_owned(),
             lookup_ns: config.lookup.0,
             pitfalls: pitfalls
                 .iter()

@@ -169,7 +169,7 @@ pub(crate) static OPCODES: LazyLock<Names> = LazyLock::new(|| {
 });
 
 /// Groups of opcodes, and what each contains.
-pub(crate) const OPCODE_GROUPS: [(&str, &str); 16] = [
+pub(crate) const OPCODE_GROUPS: [(&str, &str); 17] = [
     ("any", "all RoCE packets"),
     (
         "SEND",
@@ -188,6 +188,10 @@ pub(crate) const OPCODE_GROUPS: [(&str, &str); 16] = [
     ),
     ("NAK", "NAKs of any code"),
     ("RNR_NAK", "RNR NAKs"),
+    (
+        "READY",
+        "READY packets, which tell a requester not to wait for its RNR timer",
+    ),
     ("REQUEST", "all requests"),
     ("RESPONSE", "all responses, acknowledgements included"),
     ("CNP", "congestion notification packets"),
@@ -219,6 +223,7 @@ pub(crate) fn opcodes(name: &str) -> Option<(Opcodes, Option<Answer>)> {
         "ACK" => (kind(OpKind::Ack), Some(Answer::Ack)),
         "NAK" => (kind(OpKind::Ack), Some(Answer::Nak)),
         "RNR_NAK" => (kind(OpKind::Ack), Some(Answer::RnrNak)),
+        "READY" => (kind(OpKind::Ready), None),
         "REQUEST" => (set(Opcode::is_request), None),
         "RESPONSE" => (set(Opcode::is_response), None),
         "CNP" => (set(|opcode| opcode.info().service == Service::Cnp), None),

@@ -13,6 +13,7 @@ use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, TxFrame, packet_of_run};
 use crate::ingress::HeldFrame;
 use crate::multicast::MULTICAST_QPN;
+use crate::origin::Origin;
 use crate::payload::Payload;
 use crate::steering::FrameTarget;
 use crate::time::{Instant, Nanos};
@@ -22,15 +23,18 @@ use crate::work;
 struct RocePackets<'a, M> {
     /// Header of the first.
     header: &'a RoceHeader,
+    /// What is known of their sender.
+    origin: Origin,
     packets: u32,
     /// Payload of all of them.
     payload: Payload<'a, M>,
 }
 
 impl<'a, M> RocePackets<'a, M> {
-    fn one(header: &'a RoceHeader, payload: Payload<'a, M>) -> Self {
+    fn one(header: &'a RoceHeader, origin: Origin, payload: Payload<'a, M>) -> Self {
         Self {
             header,
+            origin,
             packets: 1,
             payload,
         }
@@ -66,6 +70,7 @@ impl Nic {
                 let packets = frame.packets;
                 let arrived = RocePackets {
                     header,
+                    origin: frame.origin(),
                     packets,
                     payload,
                 };
@@ -83,8 +88,20 @@ impl Nic {
         self.report_fatal(now);
     }
 
-    /// Receives a frame as octets, without FCS.
+    /// Receives a frame as octets, without FCS, from a wire on which other adapters can be.
     pub fn receive_bytes<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
+        self.receive_bytes_from(now, mem, Origin::Unknown, frame);
+    }
+
+    /// Receives a frame as octets, without FCS. `origin` is what is known of its sender: [`Origin::Faultline`] is for
+    /// packets of a NIC that have never left the process.
+    pub fn receive_bytes_from<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        origin: Origin,
+        frame: &[u8],
+    ) {
         if !self.is_running() {
             return;
         }
@@ -94,23 +111,31 @@ impl Nic {
                 now,
                 HeldFrame {
                     header: None,
+                    origin,
                     only: None,
                     bytes: frame.to_vec(),
                 },
             );
             return;
         }
-        self.receive_octets(now, mem, frame);
+        self.receive_octets(now, mem, origin, frame);
         self.report_fatal(now);
     }
 
-    pub(crate) fn receive_octets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) {
+    pub(crate) fn receive_octets<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        origin: Origin,
+        frame: &[u8],
+    ) {
         self.count_received(1, frame.len());
         match packet::parse(frame) {
             Ok(parsed) if !parsed.icrc_ok => self.core.counters.inc(Counter::rx_icrc_errors),
             Ok(parsed) => {
                 let payload = Payload::Bytes(parsed.payload);
-                self.receive_roce(now, mem, RocePackets::one(&parsed.header, payload));
+                let arrived = RocePackets::one(&parsed.header, origin, payload);
+                self.receive_roce(now, mem, arrived);
             }
             Err(WireError::NotRoce) => {
                 self.receive_ethernet(now, mem, Payload::Bytes(frame).into());
@@ -163,6 +188,7 @@ impl Nic {
                     HeldFrame {
                         header,
                         only: None,
+                        origin: frame.origin(),
                         bytes,
                     },
                 ),
@@ -188,15 +214,17 @@ impl Nic {
             let payload = Payload::Bytes(&frame.bytes);
             match (&frame.header, frame.only) {
                 (Some(header), Some(target)) => {
-                    self.deliver_to_qp(now, mem, target.qpn, RocePackets::one(header, payload));
+                    let arrived = RocePackets::one(header, frame.origin, payload);
+                    self.deliver_to_qp(now, mem, target.qpn, arrived);
                 }
                 (None, Some(target)) => self.deliver_frame(now, mem, target, payload.into()),
                 (Some(header), None) => {
                     let len = header.frame_len(frame.bytes.len());
                     self.count_received(1, len);
-                    self.receive_roce(now, mem, RocePackets::one(header, payload));
+                    let arrived = RocePackets::one(header, frame.origin, payload);
+                    self.receive_roce(now, mem, arrived);
                 }
-                (None, None) => self.receive_octets(now, mem, &frame.bytes),
+                (None, None) => self.receive_octets(now, mem, frame.origin, &frame.bytes),
             }
         }
         // If none of them causes a frame or a timer, nothing else continues with the rest.
@@ -280,6 +308,7 @@ impl Nic {
         let RocePackets {
             header,
             packets,
+            origin,
             payload,
         } = arrived;
         let Some((qp, mut cx)) = self.qp_in_context(now, mem, qpn) else {
@@ -289,17 +318,17 @@ impl Nic {
         let traffic = &mut qp.endpoint.traffic;
         traffic.rx_packets = traffic.rx_packets.wrapping_add(u64::from(packets));
         traffic.rx_bytes = traffic.rx_bytes.wrapping_add(payload.len() as u64);
-        let taken = qp.receive(&mut cx, header, packets, payload);
+        let taken = qp.receive(&mut cx, (header, origin), packets, payload);
         self.core.charge_lookups(now);
         self.core.charge_queue_pair(now, qpn);
         self.core.charge_payload(now, payload.len(), packets);
         // One of them has stopped the ingress: that packet and those behind it are held.
         let each = payload.len() / packets.max(1) as usize;
         for index in (taken..packets).rev() {
-            let header = packet_of_run(header, index, packets);
+            let packet = Some((packet_of_run(header, index, packets), origin));
             let part = payload.part(index as usize * each, each);
             self.context(now, mem)
-                .put_back(Some(header), FrameTarget::untagged(qpn), part);
+                .put_back(packet, FrameTarget::untagged(qpn), part);
         }
     }
 }

@@ -13,12 +13,14 @@ use faultline_wire::packet::RoceHeader;
 use super::fault_policy::FaultPolicy;
 use super::types::{Failure, QpConfig, State, StateCause};
 use crate::context::Context;
+use crate::core::Core;
 use crate::counters::{CounterSet, Traffic};
 use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::fault::{FaultSource, WaitKind};
 use crate::mkey::KeyUser;
 use crate::number::len32;
+use crate::origin::Origin;
 use crate::path::Path;
 use crate::receive_queue::RecvWr;
 
@@ -39,6 +41,8 @@ pub(crate) struct Endpoint {
     pub mtu: u32,
     /// Headers of packets to the peer of a connection.
     pub path: Option<Path>,
+    /// What was known of the peer of the connection when its last packet arrived.
+    pub peer: Origin,
     /// Packets and bytes that it has sent and received.
     pub traffic: Traffic,
 }
@@ -62,6 +66,7 @@ impl Endpoint {
             attr: initial_attr(fault_policy),
             mtu: len32(PathMtu::Mtu1024.bytes()),
             path: None,
+            peer: Origin::Unknown,
             traffic: Traffic::default(),
         }
     }
@@ -71,6 +76,7 @@ impl Endpoint {
         self.state = State::Reset;
         self.attr = initial_attr(fault_policy);
         self.path = None;
+        self.peer = Origin::Unknown;
     }
 
     /// Enters another state.
@@ -123,6 +129,11 @@ impl Endpoint {
     /// Whether peers have this right (`ACCESS_REMOTE_*`).
     pub(crate) fn allows(&self, right: u32) -> bool {
         self.attr.access.get() & right != 0
+    }
+
+    /// True if READY may be sent to the peer, and is accepted from it.
+    pub(crate) fn exchanges_ready(&self, core: &Core) -> bool {
+        self.is_reliable() && core.config.ready.includes(self.peer)
     }
 
     /// Fault policy.

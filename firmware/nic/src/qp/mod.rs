@@ -36,6 +36,7 @@ use crate::dma::Dma;
 use crate::fault::Call;
 use crate::frame::{Frame, TxFrame, packet_of_run};
 use crate::number::len32;
+use crate::origin::Origin;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::receive_queue::RecvRing;
@@ -323,19 +324,17 @@ impl Qp {
         }
     }
 
-    /// Receives a packet or a run of them, with the checks that all transports share (IBTA 9.6). Returns the number of
-    /// packets that have been handled; the next one has stopped the ingress.
+    /// Receives a packet or a run of them from a sender of which `origin` is known, with the checks that all transports
+    /// share (IBTA 9.6). Returns the number of packets that have been handled; the next one has stopped the ingress.
     pub(crate) fn receive<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
-        header: &RoceHeader,
+        (header, origin): (&RoceHeader, Origin),
         packets: u32,
         payload: Payload<'_, M>,
     ) -> u32 {
         let opcode = header.bth.opcode;
-        if !self.endpoint.state.receives()
-            || self.endpoint.config.kind.service() != Some(opcode.info().service)
-        {
+        if !self.endpoint.state.receives() || !self.endpoint.config.kind.has(opcode) {
             cx.count(Counter::rx_bad_qp);
             return packets;
         }
@@ -358,6 +357,7 @@ impl Qp {
             cx.count(Counter::rx_bad_source);
             return packets;
         }
+        self.endpoint.peer = origin;
         if packets == 1 {
             return u32::from(self.receive_connected(cx, header, payload));
         }
@@ -601,9 +601,10 @@ impl Qp {
         state::merge(&mut self.endpoint.attr, change);
         if let Some(path) = path {
             self.endpoint.path = Some(path);
+            self.endpoint.peer = Origin::Unknown;
         }
         // A new path keeps a UDP source port that was requested.
-        if mask & (abi::QP_ATTR_UDP_SPORT | abi::QP_ATTR_AV) != 0
+        if mask & (abi::QP_ATTR_UDP_SPORT | abi::QP_ATTR_AV | abi::QP_ATTR_DEST_QPN) != 0
             && let Some(path) = &mut self.endpoint.path
         {
             path.set_udp_port(self.endpoint.attr.udp_sport.get());

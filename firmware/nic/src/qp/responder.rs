@@ -277,6 +277,9 @@ impl Responder {
         let ahead = header.bth.psn.diff(self.expected);
         if ahead > 0 {
             cx.count(Counter::out_of_sequence);
+            if let Some(wait) = &mut self.waits.ingress {
+                wait.gap = true;
+            }
             if !self.nak_sent {
                 self.nak_sent = true;
                 cx.count(Counter::packet_seq_err_sent);
@@ -358,6 +361,7 @@ impl Responder {
     /// Ends all waits for pages, and drops the parked packets.
     pub(crate) fn stop_waiting(&mut self, qp: &Endpoint, core: &mut Core) {
         self.waits = Waits::default();
+        self.forget_ready();
         while self.unpark(qp, core) {}
     }
 }

@@ -3,7 +3,7 @@
 use faultline_abi::cqe;
 use faultline_abi::qp as abi;
 use faultline_wire::Psn;
-use faultline_wire::opcode::Service;
+use faultline_wire::opcode::{Opcode, Service};
 
 use crate::mkey::{Absent, Miss};
 use crate::payload::CopyError;
@@ -54,6 +54,16 @@ impl QpType {
             Self::Ud | Self::Gsi => Some(Service::Ud),
             Self::Raw => None,
             Self::XrcIni | Self::XrcTgt => Some(Service::Xrc),
+        }
+    }
+
+    /// True if its packets have this opcode.
+    #[inline]
+    pub(crate) fn has(self, opcode: Opcode) -> bool {
+        match opcode.info().service {
+            // READY.
+            Service::Manufacturer => self.is_reliable(),
+            service => self.service() == Some(service),
         }
     }
 

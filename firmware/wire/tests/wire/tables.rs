@@ -41,6 +41,8 @@ fn opcodes_have_the_lengths_of_the_specification() {
             0b011 if op == 5 => Some(12 + 8 + 4),
             0b100 if byte == 0x81 => Some(12),
             0b101 => RC_LEN[op].map(|len| if response { len } else { len + 4 }),
+            // READY, in the range of manufacturers.
+            0b110 if byte == 0xc0 => Some(12),
             _ => None,
         };
         let found = Opcode::from_u8(byte).map(|opcode| opcode.info().transport_len);
@@ -80,10 +82,12 @@ fn opcode_info_is_consistent() {
                 3 => Service::Ud,
                 4 => Service::Cnp,
                 5 => Service::Xrc,
+                6 | 7 => Service::Manufacturer,
                 other => panic!("service {other}"),
             }
         );
-        if info.service != Service::Cnp {
+        let has_service = !matches!(info.service, Service::Cnp | Service::Manufacturer);
+        if has_service {
             let (kind, position) = match low {
                 0x00 => (OpKind::Send, Position::First),
                 0x01 => (OpKind::Send, Position::Middle),
@@ -122,7 +126,7 @@ fn opcode_info_is_consistent() {
                 matches!(low, 6 | 0xa..=0xc | 0x1c | 0x1d)
             );
         }
-        let response = matches!(low, 0x0d..=0x12) && info.service != Service::Cnp;
+        let response = matches!(low, 0x0d..=0x12) && has_service || opcode == Opcode::Ready;
         assert_eq!(opcode.is_response(), response, "{opcode:?}");
         assert_eq!(
             opcode.is_request(),
@@ -157,6 +161,13 @@ fn services_have_their_twins() {
     assert_eq!(Cnp.with_service(Service::Rc), None);
     assert_eq!(Cnp.with_service(Service::Cnp), Some(Cnp));
     assert_eq!(RcSendMiddle.with_service(Service::Cnp), None);
+    for service in [Service::Rc, Service::Xrc, Service::Manufacturer] {
+        assert_eq!(Ready.with_service(service), Some(Ready));
+    }
+    for service in [Service::Uc, Service::Ud, Service::Cnp] {
+        assert_eq!(Ready.with_service(service), None);
+    }
+    assert_eq!(RcSendMiddle.with_service(Service::Manufacturer), None);
     for &opcode in Opcode::ALL {
         assert_eq!(opcode.with_service(opcode.info().service), Some(opcode));
         if opcode.info().service == Service::Rc {

@@ -1,7 +1,7 @@
 //! The figures of the debate's rows.
 
 use anyhow::{Context, Result, bail, ensure};
-use faultline_nic::{FaultPolicy, Nanos, NicConfig};
+use faultline_nic::{FaultPolicy, Nanos, NicConfig, ReadyMode};
 
 use crate::measured::{Measured, Place};
 use crate::simulated::{Run, Setup};
@@ -133,7 +133,9 @@ pub(super) fn policies(_: &Measured) -> Result<String> {
             parts.push(format!("{policy}: fails with status {status}"));
             continue;
         }
-        let without = setup.change(|config| config.ready_notice = false).run()?;
+        let without = setup
+            .change(|config| config.ready = ReadyMode::Never)
+            .run()?;
         let (with, without) = (time(run.median(0)?), time(without.median(0)?));
         parts.push(format!("{policy}: {with}, without READY {without}"));
     }
@@ -188,7 +190,7 @@ pub(super) fn ready(_: &Measured) -> Result<String> {
         let setup = Setup::new("ideal", &absent("rnr", service))?;
         let with = setup.clone().run()?.median(0)?;
         let without = setup
-            .change(|config| config.ready_notice = false)
+            .change(|config| config.ready = ReadyMode::Never)
             .run()?
             .median(0)?;
         let service = service.replace("us", " µs").replace("ms", " ms");

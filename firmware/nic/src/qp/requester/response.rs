@@ -16,7 +16,6 @@ use faultline_wire::packet::RoceHeader;
 
 use super::{BuildError, MessageRange, Requester};
 use crate::context::Context;
-use crate::core::Core;
 use crate::diagnostic::{Diagnostic, RetryCause};
 use crate::dma::Dma;
 use crate::fault::Need;
@@ -90,6 +89,10 @@ impl Requester {
             OpKind::Ack => self.receive_ack(qp, cx, header, psn),
             OpKind::AtomicAck => self.receive_atomic(qp, cx, header),
             OpKind::ReadResponse => self.receive_read(qp, cx, header, payload),
+            OpKind::Ready => {
+                self.receive_ready(qp, cx, psn);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -106,7 +109,6 @@ impl Requester {
         };
         match syndrome {
             Syndrome::Ack { .. } => {
-                self.take_ready_notice(cx.core, psn);
                 self.acknowledge_until(qp, cx, psn.next())?;
                 self.recover_lost_response(psn);
             }
@@ -129,10 +131,16 @@ impl Requester {
         Ok(())
     }
 
-    /// An acknowledgement of what is before the request that got an RNR NAK means that its page is present now. From
-    /// other adapters it is a late duplicate: the request then gets another RNR NAK.
-    fn take_ready_notice(&mut self, core: &Core, acked: Psn) {
-        if core.config.ready_notice && self.rnr_deadline.is_some() && acked.next() == self.refused {
+    /// READY: the page of the request that got an RNR NAK is present now, so the wait is over. One that is late is without
+    /// effect, or the request gets another RNR NAK. From an adapter that is not known to be a Faultline the opcode may mean
+    /// anything.
+    fn receive_ready<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>, psn: Psn) {
+        if !qp.exchanges_ready(cx.core) {
+            cx.count(Counter::ready_refused);
+            return;
+        }
+        cx.count(Counter::ready_received);
+        if self.rnr_deadline.is_some() && psn == self.refused {
             self.rnr_deadline = None;
             self.rnr_retries = self.rnr_retry_limit;
         }

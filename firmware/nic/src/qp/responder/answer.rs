@@ -6,7 +6,7 @@
 )]
 
 use faultline_abi::admin::Counter;
-use faultline_wire::aeth::{Aeth, Syndrome};
+use faultline_wire::aeth::{Aeth, NakCode, Syndrome};
 use faultline_wire::atomic::AtomicAckEth;
 use faultline_wire::bth::Psn;
 use faultline_wire::opcode::{OpKind, Opcode};
@@ -71,13 +71,26 @@ impl Responder {
         self.msn = (self.msn + 1) & MSN_MASK;
     }
 
-    /// Notifies the requester, in addition to earlier replies, that the expected packet would now be accepted: with a
-    /// NAK, or with an acknowledgement of what is before it.
-    pub(super) fn say_ready(&mut self, syndrome: Syndrome) {
-        let psn = match syndrome {
-            Syndrome::Ack { .. } => self.expected.prev(),
-            _ => self.expected,
-        };
+    /// Queues READY for the expected packet behind earlier replies, unless it is queued.
+    pub(super) fn say_ready(&mut self) {
+        self.forget_ready();
+        let ready = self.reply(self.expected, Answer::Ready, false);
+        self.replies.push_back(ready);
+    }
+
+    /// Removes READY from the queue.
+    pub(super) fn forget_ready(&mut self) -> Option<Reply> {
+        let last = self
+            .replies
+            .back()
+            .filter(|last| last.is_ready())
+            .copied()?;
+        self.replies.pop_back();
+        Some(last)
+    }
+
+    /// Queues a sequence NAK of the expected packet, in addition to earlier replies.
+    pub(super) fn ask_again(&mut self) {
         // Behind a READ that waits for a page such replies would accumulate: the last one is enough.
         if let [.., first, last] = self.replies.make_contiguous()
             && first.is_ack()
@@ -86,13 +99,16 @@ impl Responder {
             *first = *last;
             self.replies.pop_back();
         }
-        let ready = self.reply(psn, Answer::Ack(syndrome), false);
-        self.replies.push_back(ready);
+        let nak = Answer::Ack(Syndrome::Nak(NakCode::PsnSequenceError));
+        let nak = self.reply(self.expected, nak, false);
+        self.replies.push_back(nak);
     }
 
     /// Queues an acknowledgement. It replaces the last reply if that is an acknowledgement of less.
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
         let ack = self.reply(psn, Answer::Ack(syndrome), false);
+        // An answer to the packet that READY is about, or to a later one, says more.
+        let ready = self.forget_ready().filter(|ready| psn.diff(ready.psn) < 0);
         match self.replies.back_mut().filter(|last| last.is_ack()) {
             // A NAK acknowledges what is before it.
             Some(last) if matches!(syndrome, Syndrome::Ack { .. }) && last.psn.diff(psn) > 0 => {}
@@ -100,6 +116,7 @@ impl Responder {
             Some(last) => *last = ack,
             None => self.replies.push_back(ack),
         }
+        self.replies.extend(ready);
     }
 
     /// Queues the answer to a READ, atomic, FLUSH or atomic write that has been executed and takes `psns` PSNs from
@@ -112,12 +129,13 @@ impl Responder {
         }
         self.executed.push_back(Executed { psn, psns, what });
         let answer = self.reply(psn, what.answer(false), false);
+        self.forget_ready();
         self.replies.push_back(answer);
     }
 
     /// Number of answers in the queue that count against the limit of READs and atomics.
     pub(super) fn answers_waiting(&self) -> usize {
-        let first = |reply: &&Reply| !reply.is_ack() && !reply.again;
+        let first = |reply: &&Reply| !reply.is_ack() && !reply.is_ready() && !reply.again;
         self.replies.iter().filter(first).count()
     }
 
@@ -182,12 +200,17 @@ impl Responder {
     pub(crate) fn take_short_reply(&mut self, qp: &Endpoint) -> Option<RoceHeader> {
         qp.path.as_ref()?;
         let reply = self.replies.pop_front_if(|reply| reply.is_short())?;
+        if reply.is_ready() {
+            return qp.header(Opcode::Ready, reply.psn);
+        }
         let (opcode, syndrome, original) = match reply.what {
             Answer::Ack(syndrome) => (Opcode::RcAcknowledge, syndrome, None),
             Answer::Atomic { original } => {
                 (Opcode::RcAtomicAcknowledge, Syndrome::ACK, Some(original))
             }
-            Answer::Done | Answer::Read { .. } => (Opcode::RcReadResponseOnly, Syndrome::ACK, None),
+            Answer::Done | Answer::Read { .. } | Answer::Ready => {
+                (Opcode::RcReadResponseOnly, Syndrome::ACK, None)
+            }
         };
         let mut header = qp.header(opcode, reply.psn)?;
         header.aeth = Some(Aeth {

@@ -60,7 +60,11 @@ impl Responder {
             }
             OpKind::Flush => return self.execute_flush(qp, cx, header),
             OpKind::AtomicWrite => return self.execute_atomic_write(qp, cx, header, payload),
-            OpKind::ReadResponse | OpKind::Ack | OpKind::AtomicAck | OpKind::Cnp => {
+            OpKind::ReadResponse
+            | OpKind::Ack
+            | OpKind::AtomicAck
+            | OpKind::Cnp
+            | OpKind::Ready => {
                 return Err(Refusal::INVALID);
             }
         };
@@ -105,7 +109,11 @@ impl Responder {
             OpKind::AtomicWrite => true,
             // These requests have no payload. A payload in the packet is ignored.
             OpKind::ReadRequest | OpKind::CompareSwap | OpKind::FetchAdd | OpKind::Flush => true,
-            OpKind::ReadResponse | OpKind::Ack | OpKind::AtomicAck | OpKind::Cnp => false,
+            OpKind::ReadResponse
+            | OpKind::Ack
+            | OpKind::AtomicAck
+            | OpKind::Cnp
+            | OpKind::Ready => false,
         };
         if in_order && fits {
             Ok(())

@@ -6,7 +6,7 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::event;
-use faultline_wire::aeth::{NakCode, Syndrome};
+use faultline_wire::aeth::Syndrome;
 
 use super::refusal::{IngressNeed, Rejection};
 use super::waits::{IngressWait, PacketFate};
@@ -142,7 +142,7 @@ impl Responder {
             self.waits.repaired = Repaired::new(call, cx.now);
             match wait.how {
                 PacketFate::Refused => self.tell_ready(qp, cx.core),
-                PacketFate::Dropped => self.say_ready(Syndrome::Nak(NakCode::PsnSequenceError)),
+                PacketFate::Dropped => self.end_drop(qp, cx.core, wait.gap),
                 PacketFate::Stalled | PacketFate::Parked => {}
             }
             return Ok(());
@@ -167,9 +167,20 @@ impl Responder {
     /// Notifies the requester that what a request with an RNR NAK lacked is present now, so that it does not wait for
     /// its timer.
     pub(super) fn tell_ready(&mut self, qp: &Endpoint, core: &mut Core) {
-        if core.config.ready_notice {
+        if qp.exchanges_ready(core) {
             core.counters.add_in(qp.counters, Counter::ready_notices, 1);
-            self.say_ready(Syndrome::ACK);
+            self.say_ready();
+        }
+    }
+
+    /// Asks for a packet again that was dropped because of a page that is present now. `gap`: a later packet has arrived
+    /// since. Without one, an adapter that has lost the packet would send no NAK: a peer that does not exchange READY
+    /// must wait for its ACK timeout.
+    fn end_drop(&mut self, qp: &Endpoint, core: &Core, gap: bool) {
+        if gap || qp.exchanges_ready(core) {
+            self.ask_again();
+        } else {
+            self.nak_sent = false;
         }
     }
 

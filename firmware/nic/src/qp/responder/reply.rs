@@ -62,6 +62,8 @@ pub(super) enum Answer {
         /// The requester has repeated the request, and has not got an RNR NAK since.
         urged: bool,
     },
+    /// The request with this PSN, which got an RNR NAK, would now be accepted. It is the last reply in the queue.
+    Ready,
 }
 
 impl Reply {
@@ -78,10 +80,15 @@ impl Reply {
         matches!(self.what, Answer::Ack(_))
     }
 
+    /// True if it is READY.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.what, Answer::Ready)
+    }
+
     /// True if it answers this operation.
     pub(crate) fn is_for(&self, executed: &Executed) -> bool {
         let offset = self.psn.diff(executed.psn);
-        !self.is_ack() && offset >= 0 && offset < executed.psns as i32
+        !self.is_ack() && !self.is_ready() && offset >= 0 && offset < executed.psns as i32
     }
 
     /// True if it needs no memory.

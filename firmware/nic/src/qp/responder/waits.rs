@@ -16,6 +16,8 @@ pub(super) struct IngressWait {
     /// The requester has sent the packet again after the driver had mapped the page and before it answered. For
     /// diagnostics only.
     pub carried_out: bool,
+    /// A later packet has arrived since, and got no NAK.
+    pub gap: bool,
 }
 
 impl IngressWait {
@@ -25,6 +27,7 @@ impl IngressWait {
             how,
             receive,
             carried_out: false,
+            gap: false,
         }
     }
 }
