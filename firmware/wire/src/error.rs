@@ -16,6 +16,8 @@ pub enum WireError {
     BadVersion(u8),
     /// The IPv4 header checksum does not match (RFC 791 section 3.1).
     BadChecksum,
+    /// The UDP checksum is neither zero nor right (RFC 768, RFC 1122 section 4.1.3.4).
+    BadUdpChecksum,
     /// Length fields contradict each other, or the pad count does not fit the payload.
     BadLength {
         /// Value of the length field, in bytes.
@@ -59,6 +61,7 @@ impl fmt::Display for WireError {
             }
             Self::BadVersion(version) => write!(f, "unsupported version {version}"),
             Self::BadChecksum => write!(f, "IPv4 header checksum mismatch"),
+            Self::BadUdpChecksum => write!(f, "UDP checksum mismatch"),
             Self::BadLength {
                 declared,
                 available,

@@ -280,7 +280,7 @@ impl RoceHeader {
     }
 }
 
-/// Parses a frame and verifies its iCRC.
+/// Parses a frame and verifies its iCRC, and its UDP checksum if that is not zero.
 ///
 /// `frame` starts at the Ethernet header and may have trailing Ethernet padding. A frame without
 /// UDP destination port 4791 gives [`WireError::NotRoce`] and belongs to the network stack: other
@@ -290,7 +290,7 @@ pub fn parse(frame: &[u8]) -> Result<Parsed<'_>, WireError> {
     dissect(frame, true)
 }
 
-/// Like [`parse`], but does not verify the iCRC: for frames that never left the process.
+/// Like [`parse`], but verifies neither iCRC nor UDP checksum: for frames that never left the process.
 pub fn parse_trusted(frame: &[u8]) -> Result<Parsed<'_>, WireError> {
     dissect(frame, false)
 }
@@ -330,6 +330,8 @@ struct Layout<'a> {
     ethernet: Ethernet,
     ip: Ip,
     udp: Udp,
+    /// The UDP datagram.
+    l4: &'a [u8],
     bth: Bth,
     /// The bytes that the iCRC covers: from the IP header to the pad.
     covered: &'a [u8],
@@ -387,6 +389,7 @@ fn layout(frame: &[u8]) -> Result<Layout<'_>, WireError> {
         ethernet,
         ip,
         udp,
+        l4,
         bth,
         covered,
         extended: tail(headers, bth_len),
@@ -413,6 +416,9 @@ fn dissect(frame: &[u8], verify: bool) -> Result<Parsed<'_>, WireError> {
     header.ethernet = l.ethernet;
     header.udp_src_port = l.udp.src_port;
     header.parse_extended(l.extended)?;
+    if verify && !l.udp.is_intact(&l.ip, l.l4) {
+        return Err(WireError::BadUdpChecksum);
+    }
     let icrc_ok = !verify || icrc(l.covered)? == l.icrc;
     Ok(Parsed {
         header,

@@ -1,15 +1,17 @@
 //! UDP header (RFC 768) as RoCEv2 uses it (IBTA volume 1, annex A17.3).
 //!
-//! The checksum is not verified. RoCEv2 senders write zero over IPv4 and, like Linux `rdma_rxe`, over
-//! IPv6 too (RFC 6935 allows this for encapsulations with their own check, here the iCRC). Some
-//! senders write a checksum, so a receiver accepts any value.
+//! RoCEv2 senders write checksum zero over IPv4 and, like Linux `rdma_rxe`, over IPv6 too (RFC 6935 and RFC
+//! 6936 allow this for encapsulations with their own check, here the iCRC). Some senders write a checksum.
+//! [`Udp::parse`] accepts any value; [`Udp::is_intact`] verifies it.
 //!
 //! # Panics
 //!
 //! Nothing here panics, whatever the bytes or the field values are.
 
-use crate::WireError;
+use crate::checksum::InternetSum;
 use crate::cursor::{Reader, Writer};
+use crate::ip::PROTOCOL_UDP;
+use crate::{Ip, WireError};
 
 /// Destination port of RoCEv2 (IANA `roce`).
 pub const ROCE_V2_PORT: u16 = 4791;
@@ -52,6 +54,13 @@ impl Udp {
         Ok((udp, Self::LEN))
     }
 
+    /// True if the checksum is zero (none), or right for the datagram `l4`, this header included, in an IP packet
+    /// with header `ip`.
+    #[inline]
+    pub fn is_intact(&self, ip: &Ip, l4: &[u8]) -> bool {
+        self.checksum == 0 || is_right(ip, l4)
+    }
+
     /// Writes the header; returns its length.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
@@ -62,6 +71,26 @@ impl Udp {
         w.u16(self.checksum)?;
         Ok(Self::LEN)
     }
+}
+
+/// True if the checksum of a UDP datagram is right.
+#[cold]
+fn is_right(ip: &Ip, l4: &[u8]) -> bool {
+    let mut sum = InternetSum::default();
+    match ip {
+        Ip::V4(ip) => {
+            sum.add(&ip.src);
+            sum.add(&ip.dst);
+        }
+        Ip::V6(ip) => {
+            sum.add(&ip.src);
+            sum.add(&ip.dst);
+        }
+    }
+    sum.add_number(u64::from(PROTOCOL_UDP));
+    sum.add_number(l4.len() as u64);
+    sum.add(l4);
+    sum.is_right()
 }
 
 /// The source port for a 20-bit flow label, in 0xc000..=0xffff: the hash recommended for RoCEv2 (annex

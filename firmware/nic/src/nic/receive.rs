@@ -140,6 +140,7 @@ impl Nic {
             Err(WireError::NotRoce) => {
                 self.receive_ethernet(now, mem, Payload::Bytes(frame).into());
             }
+            Err(WireError::BadUdpChecksum) => self.core.counters.inc(Counter::rx_csum_errors),
             Err(_) => self.core.counters.inc(Counter::rx_malformed),
         }
     }
@@ -187,8 +188,8 @@ impl Nic {
                     now,
                     HeldFrame {
                         header,
-                        only: None,
                         origin: frame.origin(),
+                        only: None,
                         bytes,
                     },
                 ),
@@ -307,8 +308,8 @@ impl Nic {
     ) {
         let RocePackets {
             header,
-            packets,
             origin,
+            packets,
             payload,
         } = arrived;
         let Some((qp, mut cx)) = self.qp_in_context(now, mem, qpn) else {

@@ -1,6 +1,6 @@
 //! Packets of another implementation of RoCEv2, Linux' `rdma_rxe`, over IPv4 and IPv6.
 
-use faultline_wire::{Ip, Opcode, Position, parse};
+use faultline_wire::{Ip, Opcode, Position, WireError, parse};
 
 use crate::known::hex;
 use crate::support::{build, oracle_icrc};
@@ -122,6 +122,93 @@ fn every_other_bit_counts() {
                     assert!(!packet.icrc_ok, "byte {at} bit {bit}");
                 }
             }
+        }
+    }
+}
+
+fn put_ipv4_checksum(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let words = frame[14..34].chunks(2);
+    let mut sum: u32 = words
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[24..26].copy_from_slice(&(!sum as u16).to_be_bytes());
+}
+
+/// A switch adds a VLAN tag, a router changes DSCP, ECN, hop limit and flow label: the iCRC stays right.
+#[test]
+fn routers_and_switches_may_change_what_the_icrc_masks() {
+    for Captured {
+        ip_version, frame, ..
+    } in captured()
+    {
+        let before = parse(&frame).unwrap();
+        let mut changed = frame.clone();
+        match ip_version {
+            4 => {
+                changed[15] = 0xbb;
+                changed[22] = 3;
+                put_ipv4_checksum(&mut changed);
+            }
+            _ => {
+                changed[14..18].copy_from_slice(&0x6bb9_8765_u32.to_be_bytes());
+                changed[21] = 3;
+            }
+        }
+        // PCP 5, VLAN 0x123.
+        changed.splice(12..12, [0x81, 0, 0xa1, 0x23]);
+        let after = parse(&changed).unwrap();
+        assert!(after.icrc_ok);
+        assert_eq!(after.icrc, before.icrc);
+        assert_eq!(after.payload, before.payload);
+        assert_eq!(after.header.bth, before.header.bth);
+        let vlan = after.header.ethernet.vlan.unwrap();
+        assert_eq!((vlan.pcp, vlan.dei, vlan.vid), (5, false, 0x123));
+        assert_eq!(after.header.ip.traffic_class(), 0xbb);
+        assert_eq!(after.header.ip.hop_limit(), 3);
+        if let Ip::V6(ip) = after.header.ip {
+            assert_eq!(ip.flow_label, 0x9_8765);
+        }
+        // Written by this crate, it is the same packet.
+        assert_eq!(build(&after.header, after.payload), changed);
+    }
+}
+
+/// Checksums that a sender may write (RFC 768): none, or the right one.
+#[test]
+fn a_udp_checksum_is_right_or_absent() {
+    for Captured {
+        ip_version, frame, ..
+    } in captured()
+    {
+        let udp = 14 + if ip_version == 4 { 20 } else { 40 };
+        assert_eq!(frame[udp + 6..udp + 8], [0, 0]);
+        let addresses = if ip_version == 4 { 26..34 } else { 22..54 };
+        let mut pseudo = [&frame[addresses], &frame[udp..]].concat();
+        pseudo.extend([0, 17]);
+        pseudo.extend(((frame.len() - udp) as u16).to_be_bytes());
+        let words = pseudo.chunks(2);
+        let mut sum: u32 = words
+            .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+            .sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        let right = match !sum as u16 {
+            0 => 0xffff,
+            sum => sum,
+        };
+        let with = |checksum: u16| {
+            let mut frame = frame.clone();
+            frame[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
+            parse(&frame).map(|packet| packet.icrc_ok)
+        };
+        assert_eq!(with(right), Ok(true));
+        for wrong in [right ^ 1, right ^ 0x8000] {
+            assert_eq!(with(wrong), Err(WireError::BadUdpChecksum));
         }
     }
 }
