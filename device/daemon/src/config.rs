@@ -138,6 +138,8 @@ nic_settings! {
     stall_timeout_ms: u64,
     /// Peers that get READY packets when a fault is repaired, and whose READY packets are accepted.
     ready: NamedReadyMode,
+    /// The bit MigReq of sent packets: 0 or 1.
+    mig_req: MigReq,
     /// Modelled time of a page table look-up, in nanoseconds.
     #[serde(deserialize_with = "config_file::optional_number")]
     lookup_ns: u64,
@@ -221,6 +223,9 @@ impl NicSettings {
         if let Some(NamedReadyMode(ready)) = self.ready {
             config.ready = ready;
         }
+        if let Some(MigReq(mig_req)) = self.mig_req {
+            config.mig_req = mig_req;
+        }
         if let Some(ns) = self.lookup_ns {
             config.lookup = Nanos(ns);
         }
@@ -268,6 +273,23 @@ impl clap::ValueEnum for NamedReadyMode {
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
+}
+
+/// The bit MigReq of sent packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigReq(bool);
+
+impl<'de> Deserialize<'de> for MigReq {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match config_file::number(deserializer)? {
+            0u64 => Ok(Self(false)),
+            1 => Ok(Self(true)),
+            other => Err(serde::de::Error::invalid_value(
+                serde::de::Unexpected::Unsigned(other),
+                &"0 or 1",
+            )),
+        }
     }
 }
 
@@ -648,16 +670,16 @@ mod tests {
     fn settings_win_over_profiles() {
         let text = "[defaults]\nprofile = \"connectx-like\"\nlookup_ns = 7\n[[nic]]\nname = \"a\"\n\
                     [[nic]]\nname = \"b\"\nprofile = \"pinned-only\"\n\
-                    [[nic]]\nname = \"c\"\nready = \"always\"\n";
+                    [[nic]]\nname = \"c\"\nready = \"always\"\nmig_req = 0\n";
         let config = Config::from_toml(text).unwrap();
         let [a, b, c] = [0, 1, 2].map(|n: usize| config.nics[n].nic_config(&config.defaults));
         assert!(a.pitfalls.damming && a.on_demand);
-        assert_eq!(a.ready, ReadyMode::Never);
+        assert_eq!((a.ready, a.mig_req), (ReadyMode::Never, true));
         assert_eq!((a.lookup, a.latency.doorbell), (Nanos(7), Nanos(300)));
         assert!(!b.on_demand && !b.pitfalls.damming);
-        assert_eq!(b.ready, ReadyMode::Known);
+        assert_eq!((b.ready, b.mig_req), (ReadyMode::Known, true));
         assert!(c.pitfalls.damming);
-        assert_eq!(c.ready, ReadyMode::Always);
+        assert_eq!((c.ready, c.mig_req), (ReadyMode::Always, false));
         let error = Config::from_toml("[defaults]\nprofile = \"smal\"\n").unwrap_err();
         let error = error.to_string();
         assert!(

@@ -126,7 +126,7 @@ mod tests {
     use crate::config::Config;
 
     const NIC_KEYS: &str = "`name`, `socket`, `mac`, `on_demand`, `fault_policy`, `fault_timeout_ms`, \
-         `stall_timeout_ms`, `ready`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `link_tx`, `link_rx`, `profile`";
+         `stall_timeout_ms`, `ready`, `mig_req`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `link_tx`, `link_rx`, `profile`";
 
     /// `text` is refused at `line`, `column`, with this message.
     #[track_caller]
@@ -205,6 +205,12 @@ mod tests {
             2,
             20,
             "defaults.fault_timeout_ms: invalid value: integer `-5`, expected an integer from 0 to 9223372036854775807",
+        );
+        refused(
+            "[[nic]]\nname = \"a\"\nmig_req = 2\n",
+            3,
+            11,
+            "nic[0].mig_req: invalid value: integer `2`, expected 0 or 1",
         );
         refused(
             "[[nic]]\nname = \"a\"\nready = \"maybe\"\n",

@@ -155,6 +155,9 @@ pub struct NicConfig {
     /// The peers that get READY when a page has become present, so that they resend without waiting for their RNR timer,
     /// and whose READY is accepted.
     pub ready: ReadyMode,
+    /// The bit MigReq of sent packets (IBTA 9.2.4): true means "migrated", as adapters without path migration send it. Some
+    /// adapters drop packets with 0. Both values are accepted.
+    pub mig_req: bool,
     /// Simulated latency of a page-table look-up, as of tables in host memory. The NIC sends nothing during that time.
     pub lookup: Nanos,
     /// Simulated latency of doorbells, DMA reads and the cache of queue pairs.
@@ -186,6 +189,7 @@ impl NicConfig {
             park_bytes: 16 << 20,
             table_bytes: 1 << 30,
             ready: ReadyMode::default(),
+            mig_req: true,
             lookup: Nanos(0),
             latency: Latency::default(),
             pitfalls: Pitfalls::default(),

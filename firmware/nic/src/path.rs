@@ -7,7 +7,7 @@ use faultline_wire::ethernet::VlanTag;
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
-use faultline_wire::{Gid, MacAddr};
+use faultline_wire::{Gid, MacAddr, udp};
 
 /// Hop limit if the address vector has none.
 const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -30,16 +30,19 @@ pub(crate) struct Path {
     source: GidEntry,
     ip: Ip,
     sl: u8,
-    flow: u32,
+    /// Also of paths over IPv4, whose packets do not carry it.
+    flow_label: u32,
     udp_src_port: u16,
+    /// MigReq of its packets.
+    mig_req: bool,
 }
 
 impl Path {
-    /// Resolves an address vector. `flow` selects the UDP source port (IBTA A17.9.2 leaves the choice to us).
+    /// Resolves an address vector. `mig_req` is the bit MigReq of the packets.
     pub(crate) fn resolve(
         av: &AddressVector,
         gids: &[Option<GidEntry>],
-        flow: u32,
+        mig_req: bool,
     ) -> Result<Self, Status> {
         if av.reserved != [0; 8] {
             return Err(Status::ReservedNotZero);
@@ -69,23 +72,41 @@ impl Path {
                 hop_limit,
             ),
             sl: av.sl,
-            flow,
-            udp_src_port: udp_port(flow),
+            flow_label: av.flow_label.get(),
+            udp_src_port: udp::src_port(av.flow_label.get(), 0, 0),
+            mig_req,
         })
     }
 
-    /// Sets the UDP source port. Zero: the port that follows from the flow.
-    pub(crate) fn set_udp_port(&mut self, port: u16) {
+    /// Sets the UDP source port of packets from queue pair `local` to queue pair `remote`. Zero: the port that follows from
+    /// the flow label or from these numbers.
+    pub(crate) fn set_udp_port(&mut self, port: u16, local: u32, remote: u32) {
         self.udp_src_port = match port {
-            0 => udp_port(self.flow),
+            0 => udp::src_port(self.flow_label, local, remote),
             port => port,
         };
+    }
+
+    /// Headers of a datagram from queue pair `src_qp`.
+    #[inline]
+    pub(crate) fn datagram_header(
+        &self,
+        opcode: Opcode,
+        (src_qp, dest_qp): (u32, u32),
+        psn: Psn,
+    ) -> RoceHeader {
+        let mut header = self.header(opcode, dest_qp, psn);
+        header.udp_src_port = udp::src_port(self.flow_label, src_qp, dest_qp);
+        header
     }
 
     /// Headers of a packet on this path; extension headers are left to the caller.
     #[inline]
     pub(crate) fn header(&self, opcode: Opcode, dest_qp: u32, psn: Psn) -> RoceHeader {
-        let bth = Bth::new(opcode, dest_qp, psn);
+        let bth = Bth {
+            migration: self.mig_req,
+            ..Bth::new(opcode, dest_qp, psn)
+        };
         let mut header = RoceHeader::new(self.dst, self.source.mac, self.ip, bth);
         header.udp_src_port = self.udp_src_port;
         header.ethernet.vlan = self.source.vlan.map(|vid| VlanTag {
@@ -105,10 +126,4 @@ impl Path {
     pub(crate) fn sgid(&self) -> Gid {
         self.source.gid
     }
-}
-
-/// A port from the dynamic range for a flow.
-fn udp_port(flow: u32) -> u16 {
-    let mixed = flow.wrapping_mul(0x9e37_79b1) >> 16;
-    0xc000 | (mixed as u16 & 0x3fff)
 }

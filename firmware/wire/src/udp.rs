@@ -93,6 +93,24 @@ fn is_right(ip: &Ip, l4: &[u8]) -> bool {
     sum.is_right()
 }
 
+/// The 20-bit flow label of a queue pair whose address vector has none: the same at both ends, because
+/// it is a hash of the product of the two QP numbers (Linux `rdma_calc_flow_label`).
+pub const fn flow_label_for_qpns(local: u32, remote: u32) -> u32 {
+    let mut mixed = (local as u64).wrapping_mul(remote as u64);
+    mixed ^= mixed >> 20;
+    mixed ^= mixed >> 40;
+    (mixed & 0xf_ffff) as u32
+}
+
+/// The source port of packets from one queue pair to another: that of the flow label, or of the QP numbers if
+/// the flow label is 0 (Linux `rdma_get_udp_sport`).
+pub const fn src_port(flow_label: u32, local: u32, remote: u32) -> u16 {
+    match flow_label {
+        0 => src_port_for_flow_label(flow_label_for_qpns(local, remote)),
+        _ => src_port_for_flow_label(flow_label),
+    }
+}
+
 /// The source port for a 20-bit flow label, in 0xc000..=0xffff: the hash recommended for RoCEv2 (annex
 /// A17, as in Linux `rdma_flow_label_to_udp_sport`).
 pub const fn src_port_for_flow_label(flow_label: u32) -> u16 {

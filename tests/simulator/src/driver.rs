@@ -252,6 +252,12 @@ pub struct Connect {
     pub sq_psn: u32,
     /// First PSN to expect.
     pub rq_psn: u32,
+    /// Traffic class of the packets.
+    pub traffic_class: u8,
+    /// Service level.
+    pub sl: u8,
+    /// Flow label.
+    pub flow_label: u32,
     /// FAULTLINE_ACCESS_REMOTE_*.
     pub access: u32,
     /// Local ACK timeout code.
@@ -277,6 +283,9 @@ impl Connect {
             path_mtu: 3,
             sq_psn: 0,
             rq_psn: 0,
+            traffic_class: 0,
+            sl: 0,
+            flow_label: 0,
             access: ACCESS_REMOTE_READ | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC,
             timeout: 14,
             retry_cnt: 7,
@@ -293,6 +302,9 @@ impl Connect {
             dmac: self.dmac.0,
             sgid_index: U16::new(self.sgid_index),
             port: 1,
+            sl: self.sl,
+            flow_label: U32::new(self.flow_label),
+            traffic_class: self.traffic_class,
             hop_limit: 64,
             ..AddressVector::default()
         }

@@ -99,6 +99,8 @@ pub struct ConfigView {
     pub table_bytes: u64,
     /// Peers that get READY packets when a fault is repaired: `known`, `always` or `never`.
     pub ready: String,
+    /// The bit MigReq of sent packets.
+    pub mig_req: u8,
     /// Modelled time of a page-table look-up.
     pub lookup_ns: u64,
     /// Defects of real adapters that are imitated.
@@ -416,6 +418,7 @@ impl From<&NicConfig> for ConfigView {
             park_bytes: config.park_bytes as u64,
             table_bytes: config.table_bytes as u64,
             ready: config.ready.name().to_owned(),
+            mig_req: u8::from(config.mig_req),
             lookup_ns: config.lookup.0,
             pitfalls: pitfalls
                 .iter()

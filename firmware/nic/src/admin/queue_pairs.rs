@@ -267,10 +267,11 @@ impl Nic {
             return Err(Status::ReservedNotZero);
         }
         let max_rd_atomic = self.core.config.limits.max_rd_atomic;
+        let mig_req = self.core.config.mig_req;
         state::check(qp.endpoint.config.kind, qp.state(), change, max_rd_atomic)?;
         let path = match change.mask.get() & QP_ATTR_AV {
             0 => None,
-            _ => Some(Path::resolve(&change.av, &self.core.gids, number)?),
+            _ => Some(Path::resolve(&change.av, &self.core.gids, mig_req)?),
         };
         let answers = change.mask.get() & QP_ATTR_MAX_DEST_RD_ATOMIC != 0;
         if answers && !qp.reserve_answers(&self.core.budget, change.max_dest_rd_atomic) {
@@ -300,8 +301,7 @@ impl Nic {
         }
         let pd = cmd.pd.get();
         self.pd(pd)?;
-        let flow = u32::from_le_bytes([cmd.av.dgid[15], cmd.av.dgid[14], cmd.av.dmac[5], 0]);
-        let path = Path::resolve(&cmd.av, &self.core.gids, flow)?;
+        let path = Path::resolve(&cmd.av, &self.core.gids, self.core.config.mig_req)?;
         let ahs = &mut self.core.ahs;
         let ah = ahs
             .insert_with(|_| Ah { pd, path })

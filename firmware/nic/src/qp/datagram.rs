@@ -80,7 +80,7 @@ impl Requester {
             None => Opcode::UdSendOnly,
             Some(_) => Opcode::UdSendOnlyWithImmediate,
         };
-        let mut header = ah.path.header(opcode, to.qpn, psn);
+        let mut header = ah.path.datagram_header(opcode, (qp.number, to.qpn), psn);
         header.bth.solicited = wr.has(WR_FLAG_SOLICITED);
         header.deth = Some(Deth {
             qkey: sent_qkey(qp, to.qkey),

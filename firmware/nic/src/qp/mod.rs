@@ -607,7 +607,8 @@ impl Qp {
         if mask & (abi::QP_ATTR_UDP_SPORT | abi::QP_ATTR_AV | abi::QP_ATTR_DEST_QPN) != 0
             && let Some(path) = &mut self.endpoint.path
         {
-            path.set_udp_port(self.endpoint.attr.udp_sport.get());
+            let (local, attr) = (self.endpoint.number, &self.endpoint.attr);
+            path.set_udp_port(attr.udp_sport.get(), local, attr.dest_qpn.get());
         }
         if mask & abi::QP_ATTR_PATH_MTU != 0
             && let Ok(mtu) = PathMtu::from_code(change.path_mtu)

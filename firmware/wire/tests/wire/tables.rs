@@ -1,7 +1,7 @@
 //! Opcodes, sequence numbers, timers and codes against tables written down a second time.
 
 use faultline_wire::packet::MAX_TRANSPORT_LEN;
-use faultline_wire::udp::src_port_for_flow_label;
+use faultline_wire::udp::{flow_label_for_qpns, src_port, src_port_for_flow_label};
 use faultline_wire::{
     Headers, NakCode, OpKind, Opcode, PathMtu, Position, Psn, Service, Syndrome, WireError,
     ack_timeout_ns, rnr_timer_code, rnr_timer_ns,
@@ -300,4 +300,27 @@ fn flow_labels_spread_over_the_dynamic_ports() {
     assert_eq!(src_port_for_flow_label(0x3fff), 0xffff);
     assert_eq!(src_port_for_flow_label(0xf_ffff), 0xffff ^ 0x3f);
     assert_eq!(src_port_for_flow_label(0x4000), 0xc001);
+}
+
+/// Values of `rdma_calc_flow_label` and `rdma_get_udp_sport` (Linux, `include/rdma/ib_verbs.h`), computed by hand.
+#[test]
+fn source_ports_are_those_of_linux() {
+    for (local, remote, label, port) in [
+        (17, 18, 0x132, 0xc132),
+        (2, 3, 6, 0xc006),
+        (0x1_2345, 0x5_4321, 0x9_c52e, 0xc509),
+        (0xff_ffff, 0xff_fffe, 0xf_ff2d, 0xff12),
+        (0xab_cdef, 0x12_3456, 0xa_c3e3, 0xc3c8),
+        (0, 5, 0, 0xc000),
+        (0xff_ffff, 1, 0xf_fff0, 0xffcf),
+    ] {
+        assert_eq!(flow_label_for_qpns(local, remote), label);
+        assert_eq!(flow_label_for_qpns(remote, local), label);
+        assert_eq!(src_port(0, local, remote), port);
+        // A flow label wins.
+        assert_eq!(src_port(0x1_2345, local, remote), 0xe341);
+    }
+    for (label, port) in [(1, 0xc001), (0xf_c000, 0xc03f), (0x8_0000, 0xc020)] {
+        assert_eq!(src_port(label, 17, 18), port);
+    }
 }
