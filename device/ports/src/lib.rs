@@ -20,5 +20,9 @@ pub mod line;
 pub mod stream;
 mod switch;
 pub mod tap;
+mod vhost_device;
+pub mod vhost_net;
+pub mod virtio_net;
+mod virtqueue;
 
 pub use switch::{PortId, Route, Switch};
