@@ -1,5 +1,6 @@
 //! `[[port]]` of the configuration: ports of the switch that lead out of the process.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub enum PortKind {
     Connect(StreamAddress, Duration),
     /// A TAP device of this name.
     Tap(String),
+    /// The virtio network device of a guest, whose QEMU connects to this unix socket.
+    VhostUserNet(PathBuf),
 }
 
 /// The kinds, as the file names them.
@@ -44,6 +47,7 @@ pub enum PortKind {
 enum Kind {
     Stream,
     Tap,
+    VhostUserNet,
 }
 
 impl<'de> Deserialize<'de> for Kind {
@@ -66,6 +70,7 @@ struct PortTable {
     reconnect_ms: Option<u32>,
     #[serde(default, deserialize_with = "interface")]
     interface: Option<String>,
+    socket: Option<PathBuf>,
     #[serde(default, deserialize_with = "config_file::optional_number")]
     mtu: Option<u16>,
     #[serde(default, deserialize_with = "line_config::line")]
@@ -85,6 +90,7 @@ impl TryFrom<PortTable> for PortEntry {
             connect,
             reconnect_ms,
             interface,
+            socket,
             mtu,
             link_tx,
             link_rx,
@@ -96,7 +102,13 @@ impl TryFrom<PortTable> for PortEntry {
         let is_stream = kind == Kind::Stream;
         only(!is_stream && listen.is_some(), "listen", "kind `stream`")?;
         only(!is_stream && connect.is_some(), "connect", "kind `stream`")?;
-        only(is_stream && interface.is_some(), "interface", "kind `tap`")?;
+        let is_tap = kind == Kind::Tap;
+        only(!is_tap && interface.is_some(), "interface", "kind `tap`")?;
+        only(
+            kind != Kind::VhostUserNet && socket.is_some(),
+            "socket",
+            "kind `vhost-user-net`",
+        )?;
         only(
             connect.is_none() && reconnect_ms.is_some(),
             "reconnect_ms",
@@ -112,6 +124,10 @@ impl TryFrom<PortTable> for PortEntry {
             }
             (Kind::Tap, .., Some(interface)) => PortKind::Tap(interface),
             (Kind::Tap, ..) => return Err("kind `tap` needs the key `interface`".to_owned()),
+            (Kind::VhostUserNet, ..) => match socket.filter(|path| !path.as_os_str().is_empty()) {
+                Some(path) => PortKind::VhostUserNet(path),
+                None => return Err("kind `vhost-user-net` needs the key `socket`".to_owned()),
+            },
         };
         Ok(Self {
             name,
@@ -181,6 +197,10 @@ mod tests {
             kind_of("kind = \"tap\"\ninterface = \"fl0\"\nmtu = 4200\n"),
             PortKind::Tap("fl0".to_owned())
         );
+        assert_eq!(
+            kind_of("kind = \"vhost-user-net\"\nsocket = \"/run/v\"\n"),
+            PortKind::VhostUserNet("/run/v".into())
+        );
     }
 
     #[track_caller]
@@ -196,7 +216,7 @@ mod tests {
             "kind = \"tun\"\n",
             3,
             8,
-            "port[0].kind: invalid value: string \"tun\", expected one of `stream`, `tap`",
+            "port[0].kind: invalid value: string \"tun\", expected one of `stream`, `tap`, `vhost-user-net`",
         );
         refused(
             "kind = \"stream\"\nlisten = \"/run/w\"\n",
@@ -227,6 +247,18 @@ mod tests {
             1,
             1,
             "port[0]: key `listen` is for kind `stream` only",
+        );
+        refused(
+            "kind = \"vhost-user-net\"\nsocket = \"\"\n",
+            1,
+            1,
+            "port[0]: kind `vhost-user-net` needs the key `socket`",
+        );
+        refused(
+            "kind = \"tap\"\ninterface = \"fl0\"\nsocket = \"/a\"\n",
+            1,
+            1,
+            "port[0]: key `socket` is for kind `vhost-user-net` only",
         );
         refused(
             "kind = \"stream\"\nlisten = \"unix:/a\"\nreconnect_ms = 5\n",

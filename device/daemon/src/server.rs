@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -10,6 +11,7 @@ use faultline_ports::address::StreamAddress;
 use faultline_ports::channel::{Bell, PortEnd};
 use faultline_ports::stream::{Peers, StreamPort};
 use faultline_ports::tap::TapPort;
+use faultline_ports::vhost_net::VhostNetPort;
 use faultline_vfio_user::{ListenError, Listener, Shutdown};
 use rustix::fd::AsFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -121,13 +123,14 @@ fn open_port(
     end: PortEnd,
     sockets: &mut Vec<Listener>,
 ) -> Result<Box<dyn FnOnce() + Send>, PortError> {
+    let mut listen = |path: &PathBuf| -> Result<UnixListener, PortError> {
+        let listener = Listener::listen(path)?;
+        let socket = UnixListener::from(listener.as_fd().try_clone_to_owned()?);
+        sockets.push(listener);
+        Ok(socket)
+    };
     let peers = match &entry.kind {
-        PortKind::Listen(StreamAddress::Unix(path)) => {
-            let listener = Listener::listen(path)?;
-            let socket = UnixListener::from(listener.as_fd().try_clone_to_owned()?);
-            sockets.push(listener);
-            Peers::Unix(socket)
-        }
+        PortKind::Listen(StreamAddress::Unix(path)) => Peers::Unix(listen(path)?),
         PortKind::Listen(StreamAddress::Tcp(address)) => {
             let listen = || {
                 let socket = TcpListener::bind(address)?;
@@ -147,6 +150,10 @@ fn open_port(
                 error,
             };
             let port = TapPort::new(interface, entry.mtu, end).map_err(error)?;
+            return Ok(Box::new(|| port.run()));
+        }
+        PortKind::VhostUserNet(path) => {
+            let port = VhostNetPort::new(listen(path)?, end);
             return Ok(Box::new(|| port.run()));
         }
     };

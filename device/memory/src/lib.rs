@@ -24,7 +24,8 @@
 //! The descriptors of guest RAM come from the VMM. [`FileMaps::prepare`] refuses a file that is too short when it is
 //! mapped. Any process with the descriptor can truncate the file later, and a sparse file has holes that a full file
 //! system cannot fill: an access there fails with [`AccessError::Lost`] and affects no other guest (`sigbus.rs`). The
-//! file of the doorbell pages belongs to this process, so [`SharedPages`] seals it against truncation.
+//! file of the doorbell pages belongs to this process, so [`SharedPages`] seals it against truncation. Ports that use `virtio-queue`
+//! access memory that `vm-memory` has mapped; [`ForeignMap`] protects the process from its missing pages.
 //!
 //! # Not in this crate
 //!
@@ -47,6 +48,7 @@ compile_error!("offsets and lengths of guest memory have 64 bits");
 mod backing;
 mod file;
 mod file_maps;
+mod foreign;
 mod guest;
 mod map;
 mod mapping;
@@ -56,6 +58,7 @@ mod sigbus;
 
 pub use file::{MappedFile, MemFd};
 pub use file_maps::FileMaps;
+pub use foreign::ForeignMap;
 pub use guest::{FaultCounts, GuestMemory, PersistentRange, Refused, Removed, UnmapError};
 pub use map::{MapError, NewMap, Rights};
 pub use mapping::{AccessError, Mapping, PAGE_SIZE};

@@ -152,7 +152,7 @@ pub struct PortStatus {
     pub lost: AtomicU64,
     /// Frames to the peer that were lost because the system or the peer took none.
     pub not_sent: AtomicU64,
-    /// Connections that were closed because of what the peer sent.
+    /// Connections that were closed because of what the peer sent, and frames and rings of a guest that were refused.
     pub malformed: AtomicU64,
 }
 

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use faultline_memory::ForeignMap;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
@@ -99,10 +100,16 @@ impl Ring {
 
 /// A piece of guest memory, as the front end names it.
 #[derive(Debug)]
-struct Region {
+pub(crate) struct Region {
     guest: u64,
     size: u64,
     front_end: u64,
+    map: ForeignMap,
+}
+
+/// True if accesses have met pages that the host does not have since the last call.
+pub(crate) fn has_lost(regions: &[Region]) -> bool {
+    ForeignMap::has_lost(regions.iter().map(|region| &region.map))
 }
 
 /// The device of a connection.
@@ -110,10 +117,12 @@ struct Region {
 pub(crate) struct Device {
     pub(crate) memory: Memory,
     pub(crate) rings: Vec<Ring>,
-    regions: Vec<Region>,
+    pub(crate) regions: Vec<Region>,
     features: u64,
     is_owned: bool,
 }
+
+type Mapped = Arc<GuestRegionMmap<()>>;
 
 fn other(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::ReqHandlerError(io::Error::other(error))
@@ -176,15 +185,17 @@ impl Device {
         found.ok_or(Error::InvalidParam)
     }
 
-    fn map(region: &VhostUserMemoryRegion, file: File) -> Result<(Region, GuestRegionMmap<()>)> {
+    fn map(region: &VhostUserMemoryRegion, file: File) -> Result<(Region, Mapped)> {
         let address = GuestAddress(region.guest_phys_addr);
-        let mapping = GuestRegionMmap::new(region.mmap_region(file)?, address);
+        let mapped = GuestRegionMmap::new(region.mmap_region(file)?, address);
+        let mapped = Arc::new(mapped.ok_or(Error::InvalidParam)?);
         let known = Region {
             guest: region.guest_phys_addr,
             size: region.memory_size,
             front_end: region.user_addr,
+            map: ForeignMap::new(Arc::clone(&mapped)).map_err(other)?,
         };
-        Ok((known, mapping.ok_or(Error::InvalidParam)?))
+        Ok((known, mapped))
     }
 }
 
@@ -240,7 +251,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             .map(|(region, file)| Self::map(region, file))
             .collect();
         let (known, maps): (Vec<_>, Vec<_>) = maps?.into_iter().unzip();
-        self.memory = Memory::from_regions(maps).map_err(other)?;
+        self.memory = Memory::from_arc_regions(maps).map_err(other)?;
         self.regions = known;
         Ok(None)
     }
@@ -372,7 +383,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Err(Error::InvalidParam);
         }
         let (known, map) = Self::map(region, file)?;
-        self.memory = self.memory.insert_region(Arc::new(map)).map_err(other)?;
+        self.memory = self.memory.insert_region(map).map_err(other)?;
         self.regions.push(known);
         Ok(None)
     }

@@ -23,7 +23,7 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 use virtio_queue::QueueT;
 
 use crate::channel::{MAX_FRAME, PortEnd, PortStatus};
-use crate::vhost_device::{Device, MAX_PAIRS, RINGS, Ring};
+use crate::vhost_device::{Device, MAX_PAIRS, RINGS, Ring, has_lost};
 use crate::virtio_net::{Transmission, flow, receive_header};
 use crate::virtqueue::{Fault, Found, Space, give_back, read_chain, wants_interrupt};
 
@@ -267,6 +267,8 @@ impl Traffic {
     /// Passes frames of the guest to the engine. Returns false if there are none, or the engine has no room.
     fn transmit(&mut self, device: &mut Device, port: &mut PortEnd) -> bool {
         let mut budget = BURST;
+        // Of the rings, which nothing else asks about.
+        let _ = has_lost(&device.regions);
         self.send_pending(port, &mut budget);
         self.first = self.first.wrapping_add(1);
         for turn in 0..MAX_PAIRS {
@@ -308,7 +310,7 @@ impl Traffic {
             let read = read_chain(&mut ring.queue, memory, buffer, limit);
             let (head, is_frame) = match read {
                 Ok(None) => break,
-                Ok(Some(head)) => (head, true),
+                Ok(Some(head)) => (head, !has_lost(&device.regions)),
                 Err(Fault::Chain(head)) => (head, false),
                 Err(Fault::Ring) => {
                     self.refuse_ring(ring, port);
@@ -388,6 +390,10 @@ impl Traffic {
             }
             Err(fault) => Err(fault),
         };
+        // Pages that the host does not have: the guest has received something else.
+        if has_lost(&device.regions) {
+            self.refuse(port, &"memory that the host does not have");
+        }
         if filled.is_err() {
             PortStatus::count(&port.status().not_sent);
             self.refuse_ring(ring, port);

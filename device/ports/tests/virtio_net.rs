@@ -279,7 +279,10 @@ fn checksums_of_tcp_and_udp_are_completed() {
 #[test]
 fn a_frame_that_asks_for_nothing_is_sent_as_it_is() {
     let frame = payload(1514);
-    assert_eq!(sent(Header::default(), &frame).unwrap(), std::slice::from_ref(&frame));
+    assert_eq!(
+        sent(Header::default(), &frame).unwrap(),
+        std::slice::from_ref(&frame)
+    );
     let mut transmission = Transmission::default();
     let buffer = transmission.buffer();
     buffer.extend_from_slice(&[0; LEGACY_HEADER]);

@@ -22,7 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("faultline-memory", &[]),
     ("faultline-vfio-user", &[]),
     ("faultline-pci", &[]),
-    ("faultline-ports", &["faultline-wire"]),
+    ("faultline-ports", &["faultline-memory", "faultline-wire"]),
     ("faultline-oracle", &["faultline-wire"]),
     (
         "faultline-telemetry",

@@ -34,7 +34,7 @@ pub struct PortView {
     pub tx_bytes: u64,
     /// Frames that were dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Connections that were closed because of what the peer sent.
+    /// Connections that were closed because of what the peer sent, and frames and rings of a guest that were refused.
     pub malformed: u64,
 }
 

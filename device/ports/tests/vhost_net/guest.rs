@@ -30,6 +30,7 @@ pub(crate) const HEADER: usize = 12;
 /// Where guest memory begins, and its octets. Not at 0, so that the two kinds of addresses differ.
 const BASE: u64 = 0x10_0000;
 const MEMORY: usize = 8 << 20;
+pub(crate) const END: u64 = BASE + MEMORY as u64;
 /// What each ring has of it: descriptors, available ring, used ring, buffers.
 const PER_RING: u64 = 1 << 20;
 const AVAILABLE: u64 = 0x4000;
@@ -393,6 +394,13 @@ impl Guest {
     pub(crate) fn stop(&mut self, index: usize) -> u16 {
         let front_end = self.front_end.as_mut().unwrap();
         front_end.get_vring_base(index).unwrap() as u16
+    }
+
+    /// Takes the last octets from the file of the memory.
+    pub(crate) fn shrink(&self, octets: usize) {
+        let region = self.memory.iter().next().unwrap();
+        let file = region.file_offset().unwrap().file();
+        file.set_len((MEMORY - octets) as u64).unwrap();
     }
 
     pub(crate) fn disconnect(&mut self) {

@@ -277,7 +277,7 @@ fn a_chain_that_is_no_frame_is_returned_and_counted() {
         }),
         ("no such memory", &|ring| ring.descriptor(0, 0, 100, 0, 0)),
         ("the end of memory", &|ring| {
-            ring.descriptor(0, 0x10_0000 + (8 << 20) - 99, 100, 0, 0)
+            ring.descriptor(0, guest::END - 99, 100, 0, 0)
         }),
         ("the end of addresses", &|ring| {
             ring.descriptor(0, u64::MAX - 9, 100, 0, 0)
@@ -326,6 +326,30 @@ fn a_chain_that_is_no_frame_is_returned_and_counted() {
         assert_eq!(port.take(), frame(60, count as u8), "after {what}");
         send.used();
     }
+}
+
+/// The process of a port serves other guests as well.
+#[test]
+fn memory_that_the_host_does_not_have_is_a_lost_frame() {
+    let (mut port, mut guest) = connected(1, EVENT_IDX);
+    let send = &mut guest.rings[1];
+    // The last page: nothing else is there.
+    let end = guest::END;
+    send.descriptor(0, end - 4096, 1000, 0, 0);
+    guest.shrink(4096);
+    let [receive, send] = &mut guest.rings[..] else {
+        panic!()
+    };
+    send.offer(0);
+    assert_eq!(send.used(), (0, 0));
+    port.until_malformed(1);
+    receive.descriptor(0, end - 4096, 1000, WRITE, 0);
+    receive.offer(0);
+    port.send(&frame(60, 1));
+    receive.used();
+    port.until_malformed(2);
+    send.send(&PLAIN, &frame(99, 3));
+    assert_eq!(port.take(), frame(99, 3));
 }
 
 #[test]
