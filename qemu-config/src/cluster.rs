@@ -34,8 +34,17 @@ pub enum Nic {
     Rxe,
     /// The project's NIC in the first of two guests, the kernel's `rdma_rxe` over virtio-net in the second.
     Mixed,
+    /// The same with virtio-net by vhost-user, so that it has several queues and offloads.
+    Vhost,
     /// Nothing: a bare guest.
     None,
+}
+
+impl Nic {
+    /// True if the first guest has the project's NIC and the second has virtio-net.
+    fn is_mixed(self) -> bool {
+        matches!(self, Self::Mixed | Self::Vhost)
+    }
 }
 
 /// For each step of setting up a guest.
@@ -164,7 +173,7 @@ impl<'a> Parts<'a> {
             "rxe over virtio-net joins exactly two guests"
         );
         ensure!(
-            plan.nic != Nic::Mixed || plan.guests == 2,
+            !plan.nic.is_mixed() || plan.guests == 2,
             "the NIC and rxe need exactly two guests"
         );
         ensure!(
@@ -179,7 +188,9 @@ impl<'a> Parts<'a> {
         }
         let disk = Image::obtain(workspace, &base, &plan.packages)?.disk;
         let driver = match plan.nic {
-            Nic::Faultline | Nic::Mixed => Some(Driver::obtain(workspace, &base, plan.kernel)?),
+            Nic::Faultline | Nic::Mixed | Nic::Vhost => {
+                Some(Driver::obtain(workspace, &base, plan.kernel)?)
+            }
             Nic::Rxe | Nic::None => None,
         };
         let mut overlays = vec![Programs::obtain(workspace, &base)?.overlay];
@@ -214,12 +225,14 @@ impl<'a> Parts<'a> {
             |nics, settings: &Settings<'_>| Emulator::start(program, nics, settings, sockets, dir);
         if !self.plan.wiring.is_between_emulators() {
             let (nics, ports) = match self.plan.nic {
-                Nic::Mixed => {
+                Nic::Mixed | Nic::Vhost => {
                     let socket = virtio_socket(sockets, 1);
-                    let port = format!(
-                        "[[port]]\nname = \"virtio1\"\nkind = \"stream\"\nlisten = \"unix:{}\"\n",
-                        socket.display()
-                    );
+                    let keys = match self.plan.nic {
+                        Nic::Vhost => "kind = \"vhost-user-net\"\nsocket = \"",
+                        _ => "kind = \"stream\"\nlisten = \"unix:",
+                    };
+                    let socket = socket.display();
+                    let port = format!("[[port]]\nname = \"virtio1\"\n{keys}{socket}\"\n");
                     (0..1, port)
                 }
                 _ => (0..self.plan.guests, String::new()),
@@ -288,12 +301,14 @@ impl<'a> Parts<'a> {
                 Nic::Rxe => Some(Wire {
                     socket: sockets.join("wire"),
                     listens: index == 0,
+                    is_vhost: false,
                 }),
-                Nic::Mixed if index > 0 => Some(Wire {
+                Nic::Mixed | Nic::Vhost if index > 0 => Some(Wire {
                     socket: virtio_socket(sockets, index),
                     listens: false,
+                    is_vhost: plan.nic == Nic::Vhost,
                 }),
-                Nic::Mixed | Nic::Faultline | Nic::None => None,
+                Nic::Mixed | Nic::Vhost | Nic::Faultline | Nic::None => None,
             },
             index,
             append: plan.append.clone(),
@@ -350,7 +365,7 @@ impl Cluster {
             .tempdir()
             .context("making a folder for sockets")?;
         let (emulator, second) = match plan.nic {
-            Nic::Faultline | Nic::Mixed => {
+            Nic::Faultline | Nic::Mixed | Nic::Vhost => {
                 let program = emulator::build(workspace, plan.profile)?;
                 versions.push(("faultline".into(), emulator::version(&program)));
                 let (emulator, second) = parts.start_emulators(&program, sockets.path(), dir)?;
@@ -603,15 +618,15 @@ fn configure_command(index: usize, plan: &Plan) -> String {
     let peer = if index == 0 { 1 } else { 0 };
     let nic = match plan.nic {
         Nic::Faultline => "faultline",
-        Nic::Mixed if index == 0 => "faultline",
-        Nic::Mixed | Nic::Rxe => "rxe",
+        Nic::Mixed | Nic::Vhost if index == 0 => "faultline",
+        Nic::Mixed | Nic::Vhost | Nic::Rxe => "rxe",
         Nic::None => "none",
     };
     let mtu = plan.mtu.map_or(String::new(), |mtu| mtu.to_string());
     // Options of the ODP programs for a device that cannot do all of it: rdma_rxe ignores the offset into an on-demand
     // page (Linux 7.2).
     let limits = match plan.nic {
-        Nic::Rxe | Nic::Mixed => "--aligned --same-iova",
+        Nic::Rxe | Nic::Mixed | Nic::Vhost => "--aligned --same-iova",
         Nic::Faultline | Nic::None => "",
     };
     format!(

@@ -160,13 +160,15 @@ impl Qemu {
     }
 }
 
-/// The connection of two guests' virtio-net cards: one QEMU listens, the other connects.
+/// The connection of a guest's virtio-net card: to that of another guest, whose QEMU listens, or to a port of the emulator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wire {
     /// The socket between the two QEMUs.
     pub socket: PathBuf,
     /// True if this end listens.
     pub listens: bool,
+    /// True if the emulator has the card's rings.
+    pub is_vhost: bool,
 }
 
 /// Hardware of a guest beyond a disk, a NIC and memory in one piece.
@@ -382,16 +384,30 @@ impl Machine {
             );
         }
         if let Some(wire) = &self.wire {
-            words.add(
-                "-netdev",
-                json!({"type": "stream", "id": "wire", "server": wire.listens,
-                       "addr": {"type": "unix", "path": wire.socket}})
-                .to_string(),
-            );
+            let queues = match wire.is_vhost {
+                true => {
+                    let path = wire.socket.display();
+                    words.add("-chardev", format!("socket,id=rings,path={path}"));
+                    words.add(
+                        "-netdev",
+                        "vhost-user,id=wire,chardev=rings,queues=2".to_owned(),
+                    );
+                    ",mq=on,vectors=6"
+                }
+                false => {
+                    words.add(
+                        "-netdev",
+                        json!({"type": "stream", "id": "wire", "server": wire.listens,
+                               "addr": {"type": "unix", "path": wire.socket}})
+                        .to_string(),
+                    );
+                    ""
+                }
+            };
             words.add(
                 "-device",
                 format!(
-                    "virtio-net-pci,netdev=wire,mac=52:54:00:fa:17:{:02x},romfile=",
+                    "virtio-net-pci,netdev=wire,mac=52:54:00:fa:17:{:02x},romfile={queues}",
                     self.index + 1
                 ),
             );
@@ -491,6 +507,7 @@ mod tests {
         one.wire = Some(Wire {
             socket: "/w".into(),
             listens: true,
+            is_vhost: false,
         });
         one.index = 1;
         let all = one.arguments().join(" ");

@@ -278,3 +278,154 @@ pub(crate) fn wants_interrupt(queue: &Queue, memory: &Memory, from: u16) -> bool
         false => value & NO_INTERRUPT == 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use virtio_queue::Queue;
+
+    use super::*;
+
+    const SIZE: u16 = 8;
+    const TABLE: u64 = 0x1000;
+    const AVAILABLE_RING: u64 = 0x1100;
+    const USED_RING: u64 = 0x1200;
+    const LIMIT: usize = 5000;
+
+    fn descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
+        let address = prop_oneof![
+            Just(TABLE),
+            0x1000..0x6000u64,
+            any::<u64>(),
+            Just(u64::MAX - 3)
+        ];
+        let length = prop_oneof![
+            Just(16),
+            0..200u32,
+            0..6000u32,
+            Just(16 * 65_535),
+            any::<u32>()
+        ];
+        (address, length, 0..8u16, 0..SIZE + 2)
+    }
+
+    fn ring(
+        descriptors: &[(u64, u32, u16, u16)],
+        heads: &[u16],
+        available: u16,
+    ) -> (Memory, Queue) {
+        let memory = Memory::from_ranges(&[(GuestAddress(TABLE), 0x4000)]).unwrap();
+        for (slot, (address, length, flags, next)) in descriptors.iter().enumerate() {
+            let at = GuestAddress(TABLE + 16 * slot as u64);
+            let rest = u64::from(*length) | u64::from(*flags) << 32 | u64::from(*next) << 48;
+            memory.write_obj([*address, rest], at).unwrap();
+        }
+        for (slot, head) in heads.iter().enumerate() {
+            let at = GuestAddress(AVAILABLE_RING + 4 + 2 * slot as u64);
+            memory.write_obj(*head, at).unwrap();
+        }
+        let at = GuestAddress(AVAILABLE_RING + 2);
+        memory.write_obj(available, at).unwrap();
+        let mut queue = Queue::new(SIZE).unwrap();
+        let place = |address| Some(address as u32);
+        queue.set_desc_table_address(place(TABLE), None);
+        queue.set_avail_ring_address(place(AVAILABLE_RING), None);
+        queue.set_used_ring_address(place(USED_RING), None);
+        queue.set_ready(true);
+        (memory, queue)
+    }
+
+    proptest! {
+        /// Whatever a guest writes: no panic, no endless work, nothing beyond the limit, and each chain is returned at most once.
+        #[test]
+        fn any_ring_is_read_within_bounds(
+            descriptors in prop::collection::vec(descriptor(), usize::from(SIZE)),
+            heads in prop::collection::vec(0..SIZE + 1, usize::from(SIZE)),
+            available in 0..SIZE + 2,
+        ) {
+            let (memory, mut queue) = ring(&descriptors, &heads, available);
+            let mut buffer = Vec::new();
+            let mut count = 0;
+            loop {
+                buffer.clear();
+                let head = match read_chain(&mut queue, &memory, &mut buffer, LIMIT) {
+                    Ok(None) | Err(Fault::Ring) => break,
+                    Ok(Some(head)) | Err(Fault::Chain(head)) => head,
+                };
+                prop_assert!(buffer.len() <= LIMIT && head < SIZE);
+                give_back(&mut queue, &memory, &[(head, 0)]).unwrap();
+                wants_interrupt(&queue, &memory, count);
+                count += 1;
+                prop_assert!(count <= available);
+            }
+            prop_assert_eq!(queue.next_used(), count);
+        }
+
+        #[test]
+        fn any_ring_is_written_within_bounds(
+            descriptors in prop::collection::vec(descriptor(), usize::from(SIZE)),
+            heads in prop::collection::vec(0..SIZE + 1, usize::from(SIZE)),
+            available in 0..SIZE + 2,
+            length in 0..9000usize,
+            is_mergeable: bool,
+        ) {
+            let (memory, mut queue) = ring(&descriptors, &heads, available);
+            let mut space = Space::default();
+            let frame = vec![7; length];
+            for _ in 0..=SIZE {
+                let before = queue.next_avail();
+                let needed = length + 12;
+                match space.collect(&mut queue, &memory, needed, is_mergeable) {
+                    Ok(Found::Enough) => {
+                        let buffers = space.buffers();
+                        prop_assert!(is_mergeable || buffers == 1);
+                        let used = queue.next_used();
+                        // The frame may be written over the rings. The process has to bear it.
+                        let _ = space.fill(&mut queue, &memory, &[0; 12], &frame);
+                        prop_assert_eq!(queue.next_used(), used + buffers);
+                        let octets: u32 = space.chains.iter().map(|(_, octets)| octets).sum();
+                        prop_assert_eq!(octets as usize, needed);
+                    }
+                    Ok(Found::TooFew) => {
+                        prop_assert_eq!(queue.next_avail(), before);
+                        space.ask_for_more(&mut queue, &memory);
+                        prop_assert_eq!(queue.next_avail(), before);
+                    }
+                    Ok(Found::TooSmall) => prop_assert_eq!(queue.next_avail(), before),
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    /// A driver that has seen one entry of a frame finds the others.
+    #[test]
+    fn several_chains_are_returned_at_once() {
+        let (memory, mut queue) = ring(&[], &[], 0);
+        queue.set_event_idx(true);
+        queue.set_next_used(u16::MAX);
+        give_back(&mut queue, &memory, &[(3, 30), (4, 40), (5, 50)]).unwrap();
+        let index: u16 = memory.read_obj(GuestAddress(USED_RING + 2)).unwrap();
+        assert_eq!(index, 2);
+        for (slot, entry) in [(7, [3, 30]), (0, [4, 40]), (1, [5, 50])] {
+            let at = GuestAddress(USED_RING + 4 + 8 * slot);
+            assert_eq!(memory.read_obj::<[u32; 2]>(at).unwrap(), entry);
+        }
+        // The driver wants an interrupt for any of the three.
+        for (event, wanted) in [
+            (u16::MAX - 1, false),
+            (u16::MAX, true),
+            (0, true),
+            (1, true),
+            (2, false),
+        ] {
+            let at = GuestAddress(AVAILABLE_RING + 4 + 2 * u64::from(SIZE));
+            memory.write_obj(event, at).unwrap();
+            assert_eq!(
+                wants_interrupt(&queue, &memory, u16::MAX),
+                wanted,
+                "{event}"
+            );
+        }
+    }
+}

@@ -99,6 +99,12 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join("qemu-config/nics/lossy.toml")),
             ..plain
         },
+        "vhost" => Plan {
+            nic: Nic::Vhost,
+            mtu: Some(4200),
+            cpus: Some(2),
+            ..plain
+        },
         "wire-unix" => wired(plain, Wiring::Unix),
         "wire-tcp" => wired(plain, Wiring::Tcp),
         "wire-bridge" => wired(plain, Wiring::Bridge),

@@ -18,6 +18,7 @@ mod torture;
 mod torture_long;
 mod ulp;
 mod verbs;
+mod vhost;
 mod wire;
 
 pub use self::row::GuestTest;
@@ -39,6 +40,7 @@ pub const SUITES: &[&str] = &[
     "swap",
     "interop",
     "interop-lossy",
+    "vhost",
     "wire-unix",
     "wire-tcp",
     "wire-bridge",
@@ -65,6 +67,7 @@ pub fn table(suite: &str) -> &'static [GuestTest] {
         "torture-long" => torture_long::TESTS,
         "ulp" => ulp::TESTS,
         "verbs" => verbs::TESTS,
+        "vhost" => vhost::TESTS,
         "wire-unix" | "wire-tcp" | "wire-bridge" | "wire-vxlan" => wire::TESTS,
         _ => &[],
     }
