@@ -119,6 +119,7 @@ pub(crate) struct Device {
     pub(crate) rings: Vec<Ring>,
     pub(crate) regions: Vec<Region>,
     features: u64,
+    has_features: bool,
     is_owned: bool,
 }
 
@@ -149,6 +150,7 @@ impl Device {
             rings: rings?,
             regions: Vec::new(),
             features: 0,
+            has_features: false,
             is_owned: false,
         })
     }
@@ -164,6 +166,11 @@ impl Device {
     /// True if a frame may take several receive buffers.
     pub(crate) fn is_mergeable(&self) -> bool {
         self.features & NET_MRG_RXBUF != 0
+    }
+
+    /// True if the front end has set features since the connection was made or reset.
+    pub(crate) fn has_features(&self) -> bool {
+        self.has_features
     }
 
     fn ring(&mut self, index: impl TryInto<usize>) -> Result<&mut Ring> {
@@ -214,6 +221,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn reset_device(&mut self) -> Result<()> {
         self.features = 0;
+        self.has_features = false;
         for ring in &mut self.rings {
             ring.stop();
             ring.is_enabled = false;
@@ -231,6 +239,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Err(Error::InvalidParam);
         }
         self.features = features;
+        self.has_features = true;
         for ring in &mut self.rings {
             ring.queue.set_event_idx(features & RING_EVENT_IDX != 0);
             // Front ends without protocol features do not enable rings.

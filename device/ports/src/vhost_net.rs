@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
-use vhost::vhost_user::{BackendReqHandler, Error};
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 use virtio_queue::QueueT;
 
 use crate::channel::{MAX_FRAME, PortEnd, PortStatus};
@@ -32,6 +32,10 @@ const BURST: usize = 64;
 /// Octets of the header of a message, and of its longest body.
 const MESSAGE: usize = 12;
 const MAX_BODY: usize = 4096;
+/// The message that enables a ring; flags of a message that wants an answer, and of an answer (with the version).
+const SET_VRING_ENABLE: u32 = 18;
+const NEED_REPLY: u32 = 8;
+const REPLY: u32 = 4 | 1;
 /// How long a message may take from its first to its last octet, and a front end to make room for an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks at a message that is not complete.
@@ -216,11 +220,39 @@ impl Connection {
             };
         }
         self.stuck_since = None;
+        if self.enable_early(&head)? {
+            return Ok(true);
+        }
         match self.messages.handle_request() {
             Ok(()) => Ok(true),
             Err(Error::Disconnected | Error::SocketBroken(_)) => Err(End::Closed),
             Err(error) => Err(End::Message(error)),
         }
+    }
+
+    /// Enables or disables a ring before features are set. QEMU does that with the ring of a device that its guest has not started yet;
+    /// `vhost` refuses it, because the feature that allows it is not set. Returns false for any other message, which stays unread.
+    fn enable_early(&self, head: &[u8; MESSAGE]) -> Result<bool, End> {
+        let mut device = lock(&self.device);
+        let words = |octets: &[u8], at: usize| {
+            let word = octets.get(at..).and_then(|rest| rest.first_chunk());
+            word.map_or(0, |word| u32::from_ne_bytes(*word))
+        };
+        let is_early = words(head, 0) == SET_VRING_ENABLE && words(head, 8) == 8;
+        if !is_early || device.has_features() {
+            return Ok(false);
+        }
+        let mut octets = [0; MESSAGE + 8];
+        recv(&self.socket, &mut octets, RecvFlags::DONTWAIT).map_err(io::Error::from)?;
+        let done = device.set_vring_enable(words(&octets, MESSAGE), words(&octets, 16) == 1);
+        if words(head, 4) & NEED_REPLY != 0 {
+            let reply = [SET_VRING_ENABLE, REPLY, 8, u32::from(done.is_err()), 0];
+            let octets = reply.map(u32::to_ne_bytes).concat();
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            send(&self.socket, &octets, flags).map_err(io::Error::from)?;
+        }
+        done.map_err(End::Message)?;
+        Ok(true)
     }
 
     /// Sleeps until there is something to do.

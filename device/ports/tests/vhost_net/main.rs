@@ -7,7 +7,7 @@
 
 mod guest;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
@@ -476,6 +476,28 @@ fn frames_for_a_guest_without_a_driver_are_counted() {
     port.send(&frame(60, 1));
     port.until_not_sent(1);
     drop(socket);
+}
+
+/// QEMU enables a ring before it sets features, when the guest's driver starts.
+#[test]
+fn a_ring_may_be_enabled_before_features_are_set() {
+    let mut port = Port::new();
+    let mut socket = UnixStream::connect(&port.path).unwrap();
+    let words = |words: [u32; 5]| words.map(u32::to_ne_bytes).concat();
+    // With an answer: 0 for success.
+    socket.write_all(&words([18, 1 | 8, 8, 0, 1])).unwrap();
+    let mut answer = [0; 20];
+    socket.read_exact(&mut answer).unwrap();
+    assert_eq!(answer.to_vec(), words([18, 1 | 4, 8, 0, 0]));
+    socket.write_all(&words([18, 1, 8, 1, 0])).unwrap();
+    // The connection goes on: the features are asked for.
+    socket.write_all(&words([1, 1, 0, 0, 0])[..12]).unwrap();
+    socket.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..4], 1u32.to_ne_bytes());
+    // A ring that does not exist.
+    socket.write_all(&words([18, 1, 8, 16, 1])).unwrap();
+    guest::until_closed(&socket);
+    port.until_malformed(1);
 }
 
 /// Neither ends the port, nor delays its end.
