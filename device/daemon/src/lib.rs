@@ -9,6 +9,7 @@
 //! - [`engine`]: the thread that owns all NICs
 //! - `line_config`: models of links, in the configuration
 //! - `lines`: frames on modelled links
+//! - `lines_engine`: what the engine does with them
 //! - `link`: MTU and injected faults of a port
 //! - [`log_output`]: the thread that writes log messages to standard error
 //! - `nic_log`: the span of a NIC's log messages, and the limit for those that its guest can cause
@@ -47,6 +48,7 @@ mod forward;
 mod function;
 mod line_config;
 mod lines;
+mod lines_engine;
 mod link;
 pub mod log_output;
 mod nic_log;
