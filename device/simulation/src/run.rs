@@ -117,6 +117,8 @@ struct Run {
     /// Time at which a flow has ended.
     flow_ends: Vec<Option<u64>>,
     start: u64,
+    /// The scenario's limit.
+    limit: u64,
     problems: Vec<String>,
     notes: Vec<String>,
 }
@@ -138,7 +140,7 @@ pub fn run(
     let counters = run.counters();
     let mut rng = Rng::new(seed);
     let ending = match run.add_traffic(scenario, options.only_traffic, &mut rng) {
-        Ok(()) => run.go(scenario.limit.nanos())?,
+        Ok(()) => run.go()?,
         Err(error) if run.has_ended() => {
             run.notes.push(error.to_string());
             Ending::Ended
@@ -215,6 +217,7 @@ impl Run {
             latencies: Vec::new(),
             flow_ends: Vec::new(),
             start: 0,
+            limit: u64::MAX,
             problems: Vec::new(),
             notes: Vec::new(),
         })
@@ -223,7 +226,7 @@ impl Run {
     /// The observer takes part from now on.
     fn begin(&mut self, observer: &SharedObserver, limit: u64) {
         let mut state = self.state.borrow_mut();
-        self.start = state.now;
+        (self.start, self.limit) = (state.now, limit);
         state.begin(observer, limit);
     }
 
@@ -296,9 +299,9 @@ impl Run {
         state.now.saturating_add(state.paused)
     }
 
-    /// Time of the hosts since the start.
+    /// Time of the hosts since the start. The run is over at its limit, also if that is within a pause.
     fn since_start(&self) -> u64 {
-        self.now().saturating_sub(self.start)
+        self.now().saturating_sub(self.start).min(self.limit)
     }
 
     /// Device time.
@@ -307,8 +310,7 @@ impl Run {
     }
 
     /// Lets everything happen until the end.
-    fn go(&mut self, limit: u64) -> Result<Ending, SimulationError> {
-        let end = self.start.saturating_add(limit);
+    fn go(&mut self) -> Result<Ending, SimulationError> {
         loop {
             let mut rounds = 0_u32;
             while self.work() {
@@ -331,6 +333,7 @@ impl Run {
             if is_finished && !self.connections.is_empty() {
                 return Ok(Ending::Finished);
             }
+            let end = self.state.borrow().limit;
             if self.device_now() >= end {
                 return Ok(self.at_limit(is_finished));
             }

@@ -141,7 +141,7 @@ pub(crate) struct State {
     pub counts: Counts,
     /// The clock does not advance. Nothing happens any more.
     pub broken: bool,
-    /// Steps that drivers take while they wait go no further.
+    /// Nothing happens after this time of the device clock.
     pub limit: u64,
 }
 
@@ -579,7 +579,10 @@ impl State {
                         false => time.0,
                     };
                     let already = if before.0 == self.now { before.1 } else { 0 };
-                    self.paused = self.paused.saturating_add(lasts.saturating_sub(already));
+                    let longer = lasts.saturating_sub(already);
+                    self.paused = self.paused.saturating_add(longer);
+                    // The limit is one of the hosts' clock.
+                    self.limit = self.limit.saturating_sub(longer);
                     self.last_pause = (self.now, lasts);
                     "paused"
                 }

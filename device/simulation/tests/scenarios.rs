@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use faultline_scenario::file::Scenario;
 use faultline_scenario::plan::Plan;
 use faultline_scenario::read::read;
-use faultline_simulation::{Options, Outcome, simulate};
+use faultline_simulation::{Ending, Options, Outcome, simulate};
 
 fn load(name: &str, text: &str) -> (Scenario, Plan) {
     let scenario = read(name, text).unwrap_or_else(|problems| panic!("{problems}"));
@@ -70,6 +70,21 @@ fn a_packet_that_is_only_marked_is_not_overtaken() {
     let outcome = run(&scenario, &plan);
     assert!(outcome.passed(), "{:?}", outcome.verdict);
     assert!(!outcome.results.diagnostics[1].contains_key("sequence_nak_sent"));
+}
+
+/// Pauses are a part of the time that the limit limits, also one in which the run ends.
+#[test]
+fn the_limit_is_one_of_the_hosts_clock() {
+    for at in ["1ms", "7900us"] {
+        let text = format!(
+            "limit = \"8ms\"\n[[traffic]]\nop = \"send\"\ngap = \"1ms\"\n\
+             [[at]]\ntime = \"{at}\"\ndo = {{ pause = {{ for = \"2ms\" }} }}"
+        );
+        let (scenario, plan) = load("pause.toml", &text);
+        let outcome = run(&scenario, &plan);
+        assert!(matches!(outcome.results.ending, Ending::Limit(_)));
+        assert_eq!(outcome.results.time, plan.limit);
+    }
 }
 
 /// The example that needs a client of the API: the tests of the harness run it.
