@@ -196,7 +196,7 @@ impl Rules {
             late: VecDeque::new(),
             frames: HeldFrames::default(),
             doorbells: Vec::new(),
-            points: points::uses_of(&plan),
+            points: point_use::uses_of(&plan),
             problems: Vec::new(),
             ended: false,
             plan,

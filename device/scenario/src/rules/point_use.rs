@@ -2,9 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use faultline_nic::injection::ALWAYS;
 use faultline_nic::{Outcome, Point};
 
-use crate::plan::{Choice, Conditions};
+use crate::expectation::Expectation;
+use crate::plan::{Choice, Conditions, Effect, Plan, Thing};
+
+/// Each match counts.
+const EACH: Choice = Choice {
+    skip: 0,
+    every: 1,
+    times: u64::MAX,
+    per_million: ALWAYS,
+};
 
 /// What an entry of the injection table is for.
 #[derive(Clone, Copy, Debug)]
@@ -53,4 +63,52 @@ impl PointUse {
             pairs.remove(place);
         }
     }
+}
+
+/// The uses of a plan: of its rules, then of its expectations.
+pub(super) fn uses_of(plan: &Plan) -> Vec<PointUse> {
+    let rules = plan.rules.iter().enumerate().filter_map(|(index, rule)| {
+        let Thing::Point(point, code) = rule.thing else {
+            return None;
+        };
+        Some(PointUse {
+            purpose: Purpose::Rule(index),
+            nic: rule.nic,
+            point,
+            code,
+            conditions: rule.conditions.clone(),
+            choice: rule.choice,
+            outcome: match rule.effect {
+                Effect::Inject(outcome) => outcome,
+                _ => Outcome::Report,
+            },
+            active: false,
+            nics: BTreeSet::new(),
+            pairs: BTreeMap::new(),
+        })
+    });
+    let expectations = plan.expectations.iter().enumerate();
+    let expectations = expectations.filter_map(|(index, planned)| {
+        let (point, connection) = match &planned.expectation {
+            Expectation::Completion(completion) => (Point::Completion, completion.qp),
+            Expectation::Event(_) => (Point::Event, None),
+            _ => return None,
+        };
+        Some(PointUse {
+            purpose: Purpose::Expectation(index),
+            nic: planned.nic,
+            point,
+            code: planned.code,
+            conditions: Conditions {
+                connection,
+                ..Conditions::default()
+            },
+            choice: EACH,
+            outcome: Outcome::Report,
+            active: false,
+            nics: BTreeSet::new(),
+            pairs: BTreeMap::new(),
+        })
+    });
+    rules.chain(expectations).collect()
 }

@@ -1,27 +1,16 @@
 //! Rules and expectations about what happens inside a NIC: entries of its injection table.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use faultline_nic::injection::ALWAYS;
-use faultline_nic::{Filter, Injection, Instant, Outcome, Point};
+use faultline_nic::{Filter, Injection, Instant};
 
 use super::Rules;
-use super::point_use::{PointUse, Purpose};
+use super::point_use::Purpose;
 use super::request::{NicRequest, Subject};
 use super::schedule::Due;
 use super::view::Region;
-use crate::expectation::Expectation;
-use crate::plan::{Choice, Conditions, Effect, Plan, Thing};
+use crate::plan::{Conditions, Effect};
 
 /// Pages that rules count in.
 const PAGE: u64 = 4096;
-/// Each match counts.
-const EACH: Choice = Choice {
-    skip: 0,
-    every: 1,
-    times: u64::MAX,
-    per_million: ALWAYS,
-};
 
 /// First and last address of the pages that conditions name, or of the region.
 fn addresses(conditions: &Conditions, region: Option<Region>) -> Option<(u64, u64)> {
@@ -33,54 +22,6 @@ fn addresses(conditions: &Conditions, region: Option<Region>) -> Option<(u64, u6
     }
     let Region { first, len, .. } = region?;
     Some((first, first.saturating_add(len.saturating_sub(1))))
-}
-
-/// The uses of a plan: of its rules, then of its expectations.
-pub(super) fn uses_of(plan: &Plan) -> Vec<PointUse> {
-    let rules = plan.rules.iter().enumerate().filter_map(|(index, rule)| {
-        let Thing::Point(point, code) = rule.thing else {
-            return None;
-        };
-        Some(PointUse {
-            purpose: Purpose::Rule(index),
-            nic: rule.nic,
-            point,
-            code,
-            conditions: rule.conditions.clone(),
-            choice: rule.choice,
-            outcome: match rule.effect {
-                Effect::Inject(outcome) => outcome,
-                _ => Outcome::Report,
-            },
-            active: false,
-            nics: BTreeSet::new(),
-            pairs: BTreeMap::new(),
-        })
-    });
-    let expectations = plan.expectations.iter().enumerate();
-    let expectations = expectations.filter_map(|(index, planned)| {
-        let (point, connection) = match &planned.expectation {
-            Expectation::Completion(completion) => (Point::Completion, completion.qp),
-            Expectation::Event(_) => (Point::Event, None),
-            _ => return None,
-        };
-        Some(PointUse {
-            purpose: Purpose::Expectation(index),
-            nic: planned.nic,
-            point,
-            code: planned.code,
-            conditions: Conditions {
-                connection,
-                ..Conditions::default()
-            },
-            choice: EACH,
-            outcome: Outcome::Report,
-            active: false,
-            nics: BTreeSet::new(),
-            pairs: BTreeMap::new(),
-        })
-    });
-    rules.chain(expectations).collect()
 }
 
 impl Rules {
