@@ -22,7 +22,7 @@ pub const TESTS: &[GuestTest] = &[
     test(
         "offloads",
         Commands::Client(
-            "ethtool -k $NETDEV | grep -E '^tx-tcp6?-segmentation: on$' && ethtool -l $NETDEV | grep -E '^Combined:[[:space:]]*2$'",
+            "ethtool -k $NETDEV | grep -E '^[[:space:]]*tx-tcp6?-segmentation: on$' && ethtool -l $NETDEV | grep -E '^Combined:[[:space:]]*2$'",
         ),
         Ready::Now,
         30,
