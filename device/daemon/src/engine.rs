@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use faultline_abi::doorbell::Doorbell;
-use faultline_nic::{Instant, Remains, TURN_WORK, TxFrame};
+use faultline_nic::{Diagnostic, Instant, Remains, TURN_WORK, TxFrame};
 use faultline_ports::channel::{self, PortEnd};
 use faultline_ports::{PortId, Switch};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 
+use crate::capture::Captures;
 use crate::clock::{Clock, nanos};
 use crate::config::{Config, PollMode};
 use crate::diagnostic_log::{self, DiagnosticLog, DiagnosticQueue};
@@ -159,6 +160,7 @@ pub struct Engine {
     pub(crate) externals: Vec<ExternalPort>,
     /// The threads' ends of them, until they are taken.
     port_ends: Vec<PortEnd>,
+    pub(crate) captures: Captures,
     /// A frame as octets.
     pub(crate) scratch: Vec<u8>,
     /// Links that have a model.
@@ -213,6 +215,7 @@ impl Engine {
             switch: Switch::new(),
             externals: Vec::new(),
             port_ends: Vec::new(),
+            captures: Captures::default(),
             scratch: Vec::new(),
             lines: Lines::default(),
             requests: rx,
@@ -417,6 +420,9 @@ impl Engine {
             worked |= self.run_scenario(now);
             self.end_scenario_if_due();
         }
+        if self.captures.is_on() {
+            self.captures.flush();
+        }
         self.pass_began = worked.then_some(now);
         if let (before, Some(steps)) = before {
             self.compare_steps(before, steps);
@@ -445,13 +451,18 @@ impl Engine {
         any
     }
 
-    fn take_diagnostics(&mut self) {
+    pub(crate) fn take_diagnostics(&mut self) {
         for (id, port) in self.ports.iter_mut().enumerate() {
             while let Some((at, diagnostic)) = port.nic.poll_diagnostic() {
                 self.recorder.diagnostic(at, number(id), diagnostic);
                 if let Some(scenario) = &mut self.scenario {
                     let rules = &mut scenario.rules;
                     rules.diagnostic(at, id, &diagnostic, &port.nic);
+                }
+                if self.captures.is_on()
+                    && let Diagnostic::RnrNakSent { qpn, psn, token } = diagnostic
+                {
+                    self.captures.note_refusal(id, qpn, psn, token);
                 }
                 self.log.count(id, &diagnostic);
                 if self.log.takes(id, diagnostic_log::level(&diagnostic)) {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use faultline_ports::channel::{EngineEnd, PortStatus};
 use faultline_wire::Ethernet;
 
+use crate::capture::Fate;
 use crate::link::length_of_octets;
 
 /// What a port has passed and dropped since the process started.
@@ -47,18 +48,24 @@ impl ExternalPort {
         }
     }
 
-    /// Sends a frame to the peer.
-    pub(crate) fn send(&mut self, frame: &[u8]) {
+    /// Sends a frame to the peer. Returns what becomes of it.
+    pub(crate) fn send(&mut self, frame: &[u8]) -> Fate {
         if self.drops(frame) {
-            return;
+            return match frame.len() < Ethernet::LEN {
+                true => Fate::TooShort,
+                false => Fate::TooLong,
+            };
         }
         if !self.end.status().is_connected.load(Ordering::Relaxed) {
             self.counts.no_peer = self.counts.no_peer.saturating_add(1);
+            Fate::NoPeer
         } else if self.end.send(frame) {
             self.counts.tx_frames = self.counts.tx_frames.saturating_add(1);
             self.counts.tx_octets = self.counts.tx_octets.saturating_add(frame.len() as u64);
+            Fate::Passed
         } else {
             self.counts.overrun = self.counts.overrun.saturating_add(1);
+            Fate::Overrun
         }
     }
 

@@ -18,18 +18,24 @@ impl Engine {
         frame: &TxFrame,
         len: usize,
     ) -> u64 {
-        let is_dropped = |port: &mut NicPort| {
+        let by_port = |port: &mut NicPort| {
             port.drops_as_down(frame.packets) || port.link.drops_frame(Direction::Tx, frame)
         };
-        let is_taken = self.ports.get_mut(from).is_none_or(is_dropped)
+        let by_port = self.ports.get_mut(from).is_none_or(by_port);
+        let is_dropped = by_port
             || self.rules_see(from, trigger::Direction::Tx, frame)
-                && self.rules_take_sent(from, now, frame)
+                && self.rules_take_sent(from, now, frame);
+        let is_taken = is_dropped
             || !self.lines.is_empty()
                 && self.enters_line(now, from, (from, trigger::Direction::Tx), frame);
         let route = match is_taken {
             true => None,
             false => Some(self.switch.forward(from, frame.src(), frame.dst())),
         };
+        if self.captures.is_on() {
+            let drop = is_dropped.then_some(by_port);
+            self.capture_sent((from, now), frame, route, drop);
+        }
         let sender = self
             .ports
             .get(from)
@@ -82,11 +88,6 @@ impl Engine {
     /// Delivers a frame to a NIC by reference, or sends it through an external port. Returns the NIC's work; `None` if no NIC gets
     /// the frame.
     fn deliver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> Option<u64> {
-        let is_dropped = |port: &mut NicPort| {
-            !port.nic.accepts(frame.dst())
-                || port.drops_as_down(frame.packets)
-                || port.link.drops_frame(Direction::Rx, frame)
-        };
         if to >= self.ports.len() {
             self.send_external(now, from, to, frame);
             return None;
@@ -96,10 +97,20 @@ impl Engine {
         {
             return None;
         }
-        if self.ports.get_mut(to).is_none_or(is_dropped)
+        let port = self.ports.get_mut(to)?;
+        if !port.nic.accepts(frame.dst()) {
+            return None;
+        }
+        let by_port =
+            port.drops_as_down(frame.packets) || port.link.drops_frame(Direction::Rx, frame);
+        let is_dropped = by_port
             || self.rules_see(to, trigger::Direction::Rx, frame)
-                && self.rules_take_received(from, to, now, frame)
-        {
+                && self.rules_take_received(from, to, now, frame);
+        if self.captures.is_on() {
+            let drop = is_dropped.then_some(by_port);
+            self.capture_received((from, to), now, frame, drop);
+        }
+        if is_dropped {
             return None;
         }
         let (sender, ram) = (self.rams.get(from)?, self.rams.get(to)?);

@@ -1,6 +1,9 @@
 //! The Faultline process: NICs on vfio-user sockets, one engine thread, a switch between them.
 //!
 //! - [`doorbell_ring`]: the doorbell ring of a page
+//! - `capture`: captures of frames, and their rings
+//! - `capture_engine`: what the engine copies for them
+//! - [`check`]: captures against the rules of the specification
 //! - `clock`: the device clock
 //! - [`config`]: the NICs to serve and their settings, from a file or the command line
 //! - `config_file`: positions and messages of errors in the file
@@ -34,6 +37,9 @@
 // Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod capture;
+mod capture_engine;
+pub mod check;
 mod clock;
 pub mod config;
 mod config_file;

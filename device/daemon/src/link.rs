@@ -57,6 +57,17 @@ impl Link {
         self.update();
     }
 
+    /// True if a frame is longer than the MTU.
+    pub(crate) fn is_too_long(&self, frame: &TxFrame) -> bool {
+        self.mtu.is_some_and(|mtu| length(frame) > usize::from(mtu))
+    }
+
+    /// As [`Link::is_too_long`], of a frame as octets.
+    pub(crate) fn are_too_long(&self, frame: &[u8]) -> bool {
+        let length = length_of_octets(frame.len(), frame);
+        self.mtu.is_some_and(|mtu| length > usize::from(mtu))
+    }
+
     /// Packets that are still to be dropped in a direction.
     pub(crate) fn pending_drops(&self, direction: Direction) -> u32 {
         match direction {

@@ -34,6 +34,7 @@ enum Command {
     Trace(cli::trace::Save),
     Report(cli::trace::Show),
     Scenario(cli::scenario::Command),
+    Capture(cli::capture::Save),
     Check(cli::check::Check),
     /// Print a script that completes this program's arguments in a shell.
     Completions {
@@ -111,6 +112,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ctl(ctl) => ctl.run(),
         Command::Top(top) => top.run(),
         Command::Trace(trace) => trace.run(),
+        Command::Capture(capture) => capture.run(),
         Command::Report(report) => report.run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -8,6 +8,7 @@ use faultline_telemetry::{Direction as LinkDirection, FrameEvent};
 use faultline_wire::MacAddr;
 use faultline_wire::packet::parse_trusted;
 
+use crate::capture::{Fate, Seen};
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
 use crate::port::{NicPort, number};
 
@@ -30,6 +31,10 @@ impl Engine {
                     .map_or(0, |port| port.take(&mut frame));
                 if taken == 0 {
                     break;
+                }
+                if self.captures.is_on() && !frame.is_empty() {
+                    let passes = (LinkDirection::Rx, Fate::Passed);
+                    self.capture_octets(now, id, passes, &frame);
                 }
                 let is_on_line = !self.lines.is_empty()
                     && !frame.is_empty()
@@ -91,8 +96,21 @@ impl Engine {
                 && self
                     .lines
                     .send(now, to, Direction::Tx, (Origin::Unknown, &self.scratch));
-            if !is_on_line {
-                port.send(&self.scratch);
+            if is_on_line {
+                continue;
+            }
+            let fate = port.send(&self.scratch);
+            if self.captures.is_on() {
+                let sender = self.ports.get(from);
+                let seen = Seen {
+                    at: now,
+                    port: to,
+                    direction: LinkDirection::Tx,
+                    sender: sender.map_or(0, |port| port.nic.last_sender()),
+                    fate,
+                    token: 0,
+                };
+                self.captures.octets(&seen, &self.scratch);
             }
         }
     }
@@ -144,7 +162,11 @@ impl Engine {
     pub(crate) fn send_octets(&mut self, to: PortId, bytes: &[u8]) {
         let index = to.checked_sub(self.ports.len());
         if let Some(port) = index.and_then(|index| self.externals.get_mut(index)) {
-            port.send(bytes);
+            let fate = port.send(bytes);
+            if self.captures.is_on() {
+                let now = self.now();
+                self.capture_octets(now, to, (LinkDirection::Tx, fate), bytes);
+            }
         }
     }
 
@@ -155,10 +177,24 @@ impl Engine {
         to: PortId,
         (origin, bytes): (Origin, &[u8]),
     ) {
-        let is_dropped = |port: &mut NicPort| {
-            port.drops_as_down(1) || port.link.drops_octets(LinkDirection::Rx, bytes)
+        let fate = |port: &mut NicPort| {
+            if port.drops_as_down(1) {
+                Fate::LinkDown
+            } else if !port.link.drops_octets(LinkDirection::Rx, bytes) {
+                Fate::Passed
+            } else if port.link.are_too_long(bytes) {
+                Fate::TooLong
+            } else {
+                Fate::Requested
+            }
         };
-        if self.ports.get_mut(to).is_none_or(is_dropped) {
+        let Some(fate) = self.ports.get_mut(to).map(fate) else {
+            return;
+        };
+        if fate != Fate::Passed {
+            if self.captures.is_on() {
+                self.capture_octets(now, to, (LinkDirection::Rx, fate), bytes);
+            }
             return;
         }
         if let Some(rules) = self.rules() {
@@ -177,6 +213,10 @@ impl Engine {
                     bytes: bytes.to_vec(),
                 };
                 rules.take_frame(now, change, held);
+                if self.captures.is_on() {
+                    let taken = (LinkDirection::Rx, Fate::Rule);
+                    self.capture_octets(now, to, taken, bytes);
+                }
                 return;
             }
         }
@@ -196,6 +236,17 @@ impl Engine {
         let accepted = addresses(bytes).is_some_and(|(dst, _)| port.nic.accepts(dst));
         if !accepted || port.drops_as_down(1) {
             return;
+        }
+        if self.captures.is_on() {
+            let seen = Seen {
+                at: now,
+                port: to,
+                direction: LinkDirection::Rx,
+                sender: 0,
+                fate: Fate::Passed,
+                token: 0,
+            };
+            self.captures.octets(&seen, bytes);
         }
         let parsed = parse_trusted(bytes).ok();
         let header = parsed.as_ref().map(|parsed| &parsed.header);

@@ -334,12 +334,18 @@ impl NicPort {
     /// Returns true if a frame, of so many packets, is dropped because the link is down, or because the function may not access memory.
     #[inline]
     pub(crate) fn drops_as_down(&mut self, packets: u32) -> bool {
-        let is_down = !self.bus_master || !self.nic.is_link_up();
+        let is_down = self.is_down();
         if is_down {
             let down = &mut self.link.counts.down;
             *down = down.wrapping_add(u64::from(packets));
         }
         is_down
+    }
+
+    /// True if no frame passes: the link is down, or the function may not access memory.
+    #[inline]
+    pub(crate) fn is_down(&self) -> bool {
+        !self.bus_master || !self.nic.is_link_up()
     }
 
     /// Sends a message to the log.

@@ -122,15 +122,37 @@ fn violations_are_listed_with_the_numbers_of_their_frames() {
     }
 }
 
+/// Headers that are whole are judged; the invariant CRC is not.
 #[test]
-fn frames_that_are_cut_are_not_judged() {
+fn of_frames_that_are_cut_the_headers_are_judged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a");
-    pcapng(&path, &packets(3), DataLink::ETHERNET, 1);
+    for (msn, status) in [(2, 0), (3, 1)] {
+        pcapng(&path, &packets(msn), DataLink::ETHERNET, 1);
+        let cut = check(&path, &[]);
+        assert_eq!(cut.status.code(), Some(status), "{cut:?}");
+        assert!(text(&cut).contains("5 frames are cut"), "{}", text(&cut));
+        assert!(text(&cut).contains("4 RoCE packets judged"));
+    }
+    // Without a part of the BTH or AETH.
+    pcapng(&path, &packets(3), DataLink::ETHERNET, 8);
     let cut = check(&path, &[]);
     assert_eq!(cut.status.code(), Some(0));
-    assert!(text(&cut).contains("5 frames are cut"), "{}", text(&cut));
     assert!(text(&cut).contains("0 RoCE packets judged"));
+}
+
+#[test]
+fn a_capture_is_read_from_standard_input() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a");
+    pcapng(&path, &packets(3), DataLink::ETHERNET, 0);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+    command
+        .args(["check", "-"])
+        .stdin(std::fs::File::open(&path).unwrap());
+    let bad = command.output().unwrap();
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(text(&bad).starts_with("frame 5, "), "{}", text(&bad));
 }
 
 #[test]

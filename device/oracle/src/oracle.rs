@@ -152,6 +152,15 @@ impl Oracle {
         self.answers.retain(|_, key| flows.contains_key(key));
     }
 
+    /// Packets were lost before they could be passed: what is known of connections may be wrong, and is forgotten.
+    pub fn forget(&mut self) {
+        self.flows.clear();
+        self.ages.clear();
+        self.answers.clear();
+        self.attempts.clear();
+        self.marked.clear();
+    }
+
     fn judge(&mut self, at: u64, sender: Option<(Adapter, Option<(u32, u32)>)>, frame: &[u8]) {
         self.skip();
         let parsed = match packet::parse(frame) {

@@ -216,6 +216,11 @@ impl EngineEnd {
     pub fn status(&self) -> &PortStatus {
         &self.status
     }
+
+    /// What stops the thread at the other end.
+    pub fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
+    }
 }
 
 /// The end of the port's thread.
@@ -311,14 +316,31 @@ impl PortEnd {
     }
 }
 
+/// Makes both ends of a channel that only the engine sends frames through, with a ring of this many octets.
+///
+/// # Errors
+///
+/// The error of eventfd(2).
+pub fn from_engine(ring: usize) -> std::io::Result<(EngineEnd, PortEnd)> {
+    with_rings(ring, 0, || {})
+}
+
 /// Makes both ends of a port. `wake_engine` wakes the engine if it sleeps; it must begin with a full barrier.
 ///
 /// # Errors
 ///
 /// The error of eventfd(2).
 pub fn pair(wake_engine: impl Fn() + Send + 'static) -> std::io::Result<(EngineEnd, PortEnd)> {
-    let (to_port, from_engine) = RingBuffer::new(RING);
-    let (to_engine, from_port) = RingBuffer::new(RING);
+    with_rings(RING, RING, wake_engine)
+}
+
+fn with_rings(
+    to_port: usize,
+    to_engine: usize,
+    wake_engine: impl Fn() + Send + 'static,
+) -> std::io::Result<(EngineEnd, PortEnd)> {
+    let (to_port, from_engine) = RingBuffer::new(to_port);
+    let (to_engine, from_port) = RingBuffer::new(to_engine);
     let bell = Arc::new(Bell::new()?);
     let status = Arc::new(PortStatus::default());
     let engine = EngineEnd {

@@ -24,6 +24,7 @@ pub mod file;
 mod frames;
 pub mod lumina;
 pub mod negation;
+pub mod packet_filter;
 pub mod plan;
 pub mod problem;
 pub mod profile;

@@ -13,7 +13,8 @@ pub(crate) use things::{Kind, trigger_keys};
 
 use faultline_nic::{Nanos, Outcome, Point, State};
 use faultline_telemetry::DiagnosticKind;
-use faultline_wire::Opcode;
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{Opcode, Syndrome};
 
 use crate::action::{Action, Part};
 use crate::expectation::Expectation;
@@ -139,6 +140,18 @@ pub enum Answer {
     Nak,
     /// RNR NAK.
     RnrNak,
+}
+
+impl Answer {
+    /// What the AETH of a packet says.
+    pub fn of(header: &RoceHeader) -> Option<Self> {
+        match header.aeth?.syndrome {
+            Syndrome::Ack { .. } => Some(Self::Ack),
+            Syndrome::RnrNak { .. } => Some(Self::RnrNak),
+            Syndrome::Nak(_) => Some(Self::Nak),
+            Syndrome::Reserved(_) => None,
+        }
+    }
 }
 
 /// What must hold besides the kind of the thing.

@@ -185,22 +185,51 @@ impl TxFrame {
         bytes: &mut Vec<u8>,
     ) -> Result<(), DmaError> {
         bytes.clear();
+        self.append_start(index, usize::MAX, mem, bytes).map(drop)
+    }
+
+    /// The headers of packet `index` of a run; `None` if the frame is not RoCE.
+    pub fn packet_header(&self, index: u32) -> Option<RoceHeader> {
+        match &self.kind {
+            FrameKind::Roce(first) => Some(packet_of_run(first, index, self.packets)),
+            FrameKind::Raw { .. } => None,
+        }
+    }
+
+    /// Appends the first octets of packet `index` of a run to a buffer, `most` at most, and returns the length of the whole packet.
+    /// What is not appended is not read, and only a whole packet has its invariant CRC.
+    pub fn append_start<M: Dma>(
+        &self,
+        index: u32,
+        most: usize,
+        mem: &M,
+        bytes: &mut Vec<u8>,
+    ) -> Result<usize, DmaError> {
         let all = self.view(mem);
         let each = all.len() / self.packets.max(1) as usize;
         let payload = all.part(index as usize * each, each);
-        let FrameKind::Roce(first) = &self.kind else {
-            bytes.resize(payload.len(), 0);
-            return payload.read(0, bytes).map(drop);
+        let begin = bytes.len();
+        let Some(header) = self.packet_header(index) else {
+            bytes.resize(begin + each.min(most), 0);
+            let to = bytes.get_mut(begin..).unwrap_or_default();
+            payload.read(0, to)?;
+            return Ok(each);
         };
-        let header = packet_of_run(first, index, self.packets);
-        bytes.resize(header.frame_len(each), 0);
-        // The buffer is exactly as long as `frame_len` said.
-        let at = header.emit(each, bytes).unwrap_or(0);
-        if let Some(to) = bytes.get_mut(at..at + each) {
+        let length = header.frame_len(each);
+        let kept = length.min(most);
+        bytes.resize(begin + kept.max(header.header_len()), 0);
+        let frame = bytes.get_mut(begin..).unwrap_or_default();
+        // The buffer has room for the headers.
+        let at = header.emit(each, frame).unwrap_or(0);
+        let end = kept.min(at + each);
+        if let Some(to) = frame.get_mut(at..end) {
             payload.read(0, to)?;
         }
-        let _ = seal(bytes);
-        Ok(())
+        if kept == length {
+            let _ = seal(frame);
+        }
+        bytes.truncate(begin + kept);
+        Ok(length)
     }
 }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use faultline::control::view::ErrorBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Method, Request};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -162,10 +162,39 @@ impl Remote {
         body: Vec<u8>,
         mut take: impl FnMut(&[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
+        let mut answer = self.ask(method, path, body).await?;
+        let silent = || self.silent();
+        while let Some(part) = tokio::time::timeout(ANSWER_TIME, answer.part())
+            .await
+            .with_context(silent)??
+        {
+            take(&part)?;
+        }
+        Ok(())
+    }
+
+    fn silent(&self) -> String {
+        format!(
+            "{} has not answered in {ANSWER_TIME:?}",
+            self.socket.display()
+        )
+    }
+
+    /// Sends a request. Returns the answer, whose parts are still to be read.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> anyhow::Result<Answer> {
         let stream = TokioIo::new(self.connect().await?);
-        let lost = || format!("the connection to {} has ended", self.socket.display());
-        let (mut sender, connection) = http1::handshake(stream).await.with_context(lost)?;
-        let connection = tokio::spawn(connection);
+        let lost = format!("the connection to {} has ended", self.socket.display());
+        let (mut sender, connection) =
+            (http1::handshake(stream).await).with_context(|| lost.clone())?;
+        let connection = Connection(tokio::spawn(async move {
+            // The reader of the answer gets the error.
+            let _ = connection.await;
+        }));
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -174,36 +203,70 @@ impl Remote {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let request = request.body(Full::new(Bytes::from(body)))?;
-        let silent = || {
-            format!(
-                "{} has not answered in {ANSWER_TIME:?}",
-                self.socket.display()
-            )
-        };
+        let silent = || self.silent();
         let answer = tokio::time::timeout(ANSWER_TIME, sender.send_request(request));
-        let mut answer = answer.await.with_context(silent)?.with_context(lost)?;
-        let refused = !answer.status().is_success();
-        let mut message = Vec::new();
-        while let Some(frame) = tokio::time::timeout(ANSWER_TIME, answer.frame())
+        let response = answer
             .await
             .with_context(silent)?
+            .with_context(|| lost.clone())?;
+        let mut answer = Answer {
+            response,
+            lost,
+            _connection: connection,
+        };
+        let status = answer.response.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let mut message = Vec::new();
+        while let Some(part) = tokio::time::timeout(ANSWER_TIME, answer.part())
+            .await
+            .with_context(silent)??
         {
-            let frame = frame.with_context(lost)?;
-            match frame.data_ref() {
-                Some(part) if refused => message.extend_from_slice(part),
-                Some(part) => take(part)?,
-                None => {}
+            message.extend_from_slice(&part);
+        }
+        let text = match serde_json::from_slice::<ErrorBody>(&message) {
+            Ok(body) => body.error,
+            Err(_) => String::from_utf8_lossy(&message).into_owned(),
+        };
+        bail!("{text} ({status})")
+    }
+}
+
+/// The task of a connection, which ends with this value.
+#[derive(Debug)]
+struct Connection(tokio::task::JoinHandle<()>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    response: Response<Incoming>,
+    /// Message of an error.
+    lost: String,
+    _connection: Connection,
+}
+
+impl Answer {
+    /// A field of the header, if it is text.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// The next part; `None` after the last one.
+    pub(crate) async fn part(&mut self) -> anyhow::Result<Option<Bytes>> {
+        while let Some(frame) = self.response.frame().await {
+            let frame = frame.with_context(|| self.lost.clone())?;
+            if let Ok(part) = frame.into_data() {
+                return Ok(Some(part));
             }
         }
-        connection.abort();
-        if refused {
-            let text = match serde_json::from_slice::<ErrorBody>(&message) {
-                Ok(body) => body.error,
-                Err(_) => String::from_utf8_lossy(&message).into_owned(),
-            };
-            bail!("{text} ({})", answer.status());
-        }
-        Ok(())
+        Ok(None)
     }
 }
 

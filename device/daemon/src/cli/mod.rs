@@ -1,5 +1,6 @@
 //! The commands beside `serve`: clients of the control server, and scenarios in the simulator.
 
+pub(crate) mod capture;
 pub(crate) mod check;
 pub(crate) mod client;
 pub(crate) mod ctl;

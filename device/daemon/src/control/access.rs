@@ -23,6 +23,8 @@ pub(crate) struct Access {
     engine: EngineHandle,
     /// Names of the NICs, by port.
     pub(crate) names: Arc<[String]>,
+    /// Names of the ports that lead out of the process, whose numbers follow those of the NICs.
+    pub(crate) externals: Arc<[String]>,
     /// Names and contents of the profiles of the NICs, by port.
     pub(crate) profiles: Arc<[Option<(String, Profile)>]>,
     permits: Arc<Semaphore>,
@@ -32,7 +34,9 @@ impl Access {
     pub(crate) fn new(engine: EngineHandle, config: &Config) -> Self {
         let nics = config.nics.iter();
         let names: Vec<String> = nics.clone().map(|nic| nic.name.clone()).collect();
+        let externals: Vec<String> = config.ports.iter().map(|port| port.name.clone()).collect();
         Self {
+            externals: externals.into(),
             profiles: nics.map(|nic| config.profile(nic)).collect(),
             engine,
             names: names.into(),
@@ -44,6 +48,12 @@ impl Access {
     pub(crate) fn port(&self, name: &str) -> Result<PortId, ApiError> {
         let port = self.names.iter().position(|known| known == name);
         port.ok_or_else(|| ApiError::no_nic(name, &self.names))
+    }
+
+    /// Queues `work` to run in the engine, and does not wait for it.
+    pub(crate) fn post(&self, work: impl FnOnce(&mut Engine) + Send + 'static) {
+        // An engine that has ended needs none.
+        let _ = self.engine.post(work);
     }
 
     /// Runs `work` in the engine, between two steps.

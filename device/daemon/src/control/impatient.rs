@@ -3,25 +3,45 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+/// Set if the time limits of a connection do not hold: it has the stream of a capture, whose reader may wait as long as it likes.
+/// Requests carry it as an extension.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Endless(Arc<AtomicBool>);
+
+impl Endless {
+    /// Suspends the time limits until the connection ends.
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A stream whose writes fail if the peer has taken nothing for some time.
 pub(crate) struct Impatient<S> {
     stream: S,
     limit: Duration,
+    endless: Endless,
     /// Exists while a write waits.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Impatient<S> {
-    pub(crate) fn new(stream: S, limit: Duration) -> Self {
+    pub(crate) fn new(stream: S, limit: Duration, endless: Endless) -> Self {
         Self {
             stream,
             limit,
+            endless,
             waits: None,
         }
     }
@@ -32,7 +52,7 @@ impl<S> Impatient<S> {
         cx: &mut Context<'_>,
         result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if result.is_ready() {
+        if result.is_ready() || self.endless.is_set() {
             self.waits = None;
             return result;
         }
@@ -95,7 +115,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_write_fails_if_nothing_is_read() {
         let (mut near, far) = duplex(8);
-        let mut far = Impatient::new(far, Duration::from_secs(5));
+        let mut far = Impatient::new(far, Duration::from_secs(5), Endless::default());
         far.write_all(&[1; 8]).await.unwrap();
         // Something is read before the time is over, again and again.
         let slow = async {

@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use super::access::Access;
 use super::api;
 use super::guard::{self, Guard};
-use super::impatient::Impatient;
+use super::impatient::{Endless, Impatient};
 use super::places::{Place, Places, Proof};
 use crate::config::Config;
 use crate::control_config::{self, ControlConfigError};
@@ -208,9 +208,10 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     tokio::spawn(async move {
-        let proof = place.proof.clone();
+        let (proof, endless) = (place.proof.clone(), Endless::default());
+        let stream = Impatient::new(stream, WRITE_TIME, endless.clone());
         tokio::select! {
-            () = serve_connection(Impatient::new(stream, WRITE_TIME), router, proof.clone()) => {}
+            () = serve_connection(stream, router, proof.clone(), endless) => {}
             () = unproven(&proof) => {}
         }
         drop(place);
@@ -229,13 +230,15 @@ async fn unproven(proof: &Proof) {
     }
 }
 
-async fn serve_connection<S>(stream: S, router: Router, proof: Proof)
+async fn serve_connection<S>(stream: S, router: Router, proof: Proof, endless: Endless)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let of_requests = endless.clone();
     let service = service_fn(move |mut request: Request<hyper::body::Incoming>| {
         let mut router = router.clone();
         request.extensions_mut().insert(proof.clone());
+        request.extensions_mut().insert(of_requests.clone());
         async move {
             let request = request.map(axum::body::Body::new);
             let answer = tower_service::Service::call(&mut router, request).await;
@@ -256,5 +259,9 @@ where
         () = sleep(CONNECTION_TIME) => {}
     }
     connection.as_mut().graceful_shutdown();
+    if endless.is_set() {
+        let _ = connection.await;
+        return;
+    }
     let _ = timeout(CLOSE_TIME, connection).await;
 }

@@ -7,8 +7,9 @@
 //! - `error`: errors as JSON
 //! - `extract`: strict queries and bodies
 //! - [`view`], [`objects`]: the JSON that clients see
-//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`ports`], [`scenario`], `trace`, `metrics`: the
-//!   paths
+//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`ports`], [`scenario`], `trace`, `capture`,
+//!   `metrics`: the paths
+//! - `capture_stream`: records of a capture as pcapng
 //! - [`api`]: all paths together, and their description (OpenAPI)
 //! - `guard`: token and `Host` header of TCP requests
 //! - [`listen`]: sockets, connections, time limits
@@ -17,6 +18,8 @@
 
 mod access;
 pub mod api;
+mod capture;
+mod capture_stream;
 pub mod diagnostics;
 mod dump;
 mod engine;

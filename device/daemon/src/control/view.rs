@@ -299,6 +299,33 @@ pub struct TraceQuery {
     pub limit: Option<u32>,
 }
 
+/// Query of a capture.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureQuery {
+    /// Names of NICs and ports, with commas between them; all, if it is missing.
+    pub nic: Option<String>,
+    /// Only packets to or from queue pairs of this number.
+    pub qpn: Option<u32>,
+    /// Only packets of this opcode or group of opcodes.
+    pub opcode: Option<String>,
+    /// Octets that are kept of each frame, at most 65535.
+    pub snaplen: Option<u32>,
+    /// The capture ends after so many frames.
+    pub count: Option<u64>,
+}
+
+/// A capture that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CaptureView {
+    /// Number of the capture.
+    pub id: u64,
+    /// Frames that it has.
+    pub frames: u64,
+    /// Frames that it has lost, because its reader was too slow.
+    pub lost: u64,
+}
+
 /// Query of a snapshot of the trace.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,8 +1,7 @@
 //! Rules for packets.
 
 use faultline_nic::Instant;
-use faultline_wire::packet::RoceHeader;
-use faultline_wire::{Opcode, Syndrome};
+use faultline_wire::Opcode;
 
 use super::Rules;
 use super::request::Subject;
@@ -34,16 +33,6 @@ impl PacketMatch {
             && self.answer.is_none_or(|only| facts.answer == Some(only))
             && self.psn.is_none_or(psn)
             && self.iter.is_none_or(|only| facts.iter == Some(only))
-    }
-}
-
-/// What the AETH of a packet says.
-fn answer(header: &RoceHeader) -> Option<Answer> {
-    match header.aeth?.syndrome {
-        Syndrome::Ack { .. } => Some(Answer::Ack),
-        Syndrome::RnrNak { .. } => Some(Answer::RnrNak),
-        Syndrome::Nak(_) => Some(Answer::Nak),
-        Syndrome::Reserved(_) => None,
     }
 }
 
@@ -109,7 +98,7 @@ impl Rules {
         if is_named {
             let facts = Facts {
                 opcode,
-                answer: packet.header.and_then(answer),
+                answer: packet.header.and_then(Answer::of),
                 psn: followed.and_then(|(psn, _)| psn),
                 iter: followed.map(|(_, iter)| iter),
                 bytes: packet.bytes,

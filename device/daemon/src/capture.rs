@@ -1,0 +1,462 @@
+//! Captures of frames: what the engine copies for them, and the rings through which threads take it.
+//!
+//! The engine copies each frame at the interface of its sender, and again at that of each receiver. It waits for nobody: a frame that
+//! does not fit into the ring of a capture is lost to this capture and counted. Without a capture the data path tests one flag at
+//! each interface. [`crate::control`] makes pcapng of the records.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use faultline_nic::{Dma, Instant, TxFrame};
+use faultline_ports::PortId;
+use faultline_ports::channel::EngineEnd;
+use faultline_scenario::packet_filter::PacketFilter;
+use faultline_telemetry::Direction;
+use faultline_wire::packet::{RoceHeader, parse_trusted};
+
+/// Most captures at a time. Each of them copies frames in the engine.
+pub(crate) const MOST_CAPTURES: usize = 4;
+/// Octets in the ring of a capture.
+pub(crate) const RING: usize = 4 << 20;
+/// Most octets of a frame that a capture can keep.
+pub(crate) const MOST_OCTETS: usize = 65_535;
+/// RNR NAKs that are remembered until they are sent.
+const MOST_REFUSALS: usize = 64;
+
+/// What becomes of a frame at an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Passed,
+    LinkDown,
+    TooLong,
+    Requested,
+    Rule,
+    Forged,
+    NoPeer,
+    Overrun,
+    TooShort,
+}
+
+/// Description of the interface of a NIC, and of a port that leads out of the process.
+pub(crate) const NIC_KIND: &str = "Faultline NIC";
+pub(crate) const PORT_KIND: &str = "Faultline port";
+
+/// Begins the comments of frames that were dropped.
+pub(crate) const DROPPED: &str = "dropped: ";
+/// Comment of the first frame after others, if one of them was lost at another interface.
+pub(crate) const LOST_ELSEWHERE: &str = "frames of other interfaces were lost before this one";
+
+impl Fate {
+    const ALL: [Self; 9] = [
+        Self::Passed,
+        Self::LinkDown,
+        Self::TooLong,
+        Self::Requested,
+        Self::Rule,
+        Self::Forged,
+        Self::NoPeer,
+        Self::Overrun,
+        Self::TooShort,
+    ];
+
+    /// The comment of a frame; `None` if it has passed.
+    pub(crate) fn comment(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Passed => return None,
+            Self::LinkDown => "dropped: the link is down, or the function has no bus mastering",
+            Self::TooLong => "dropped: longer than the MTU",
+            Self::Requested => "dropped: by request (drop-frames)",
+            Self::Rule => {
+                "dropped: taken by a rule of the scenario, which may pass it on later or changed"
+            }
+            Self::Forged => "dropped: the source address is that of another port",
+            Self::NoPeer => "dropped: the port has no peer",
+            Self::Overrun => "dropped: the peer takes frames too slowly",
+            Self::TooShort => "dropped: shorter than an Ethernet header",
+        })
+    }
+}
+
+/// Where a frame is seen, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// The device clock.
+    pub(crate) at: Instant,
+    /// The interface.
+    pub(crate) port: PortId,
+    pub(crate) direction: Direction,
+    /// The queue pair that has sent it; 0: not known.
+    pub(crate) sender: u32,
+    pub(crate) fate: Fate,
+    /// The page fault for which the packet says to wait; 0: none.
+    pub(crate) token: u64,
+}
+
+/// A record in the ring of a capture: this head, then the first octets of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHead {
+    pub(crate) at: u64,
+    pub(crate) token: u64,
+    pub(crate) length: u32,
+    /// Frames of this interface that were lost since its record before.
+    pub(crate) lost: u32,
+    pub(crate) port: u16,
+    pub(crate) is_sent: bool,
+    /// Frames of any interface were lost since the last record.
+    pub(crate) is_after_loss: bool,
+    pub(crate) fate: Fate,
+}
+
+impl RecordHead {
+    /// Octets of a head.
+    pub(crate) const LEN: usize = 28;
+
+    fn to_octets(self) -> [u8; Self::LEN] {
+        let mut octets = [0; Self::LEN];
+        let number = Fate::ALL.iter().position(|fate| *fate == self.fate);
+        let number = number.and_then(|number| u8::try_from(number).ok());
+        let fields = (self.at.to_le_bytes().into_iter())
+            .chain(self.token.to_le_bytes())
+            .chain(self.length.to_le_bytes())
+            .chain(self.lost.to_le_bytes())
+            .chain(self.port.to_le_bytes())
+            .chain([
+                u8::from(self.is_sent) | u8::from(self.is_after_loss) << 1,
+                number.unwrap_or_default(),
+            ]);
+        for (to, from) in octets.iter_mut().zip(fields) {
+            *to = from;
+        }
+        octets
+    }
+
+    /// Takes a record apart: head and octets of the frame.
+    pub(crate) fn split(record: &[u8]) -> Option<(Self, &[u8])> {
+        let (at, rest) = record.split_first_chunk()?;
+        let (token, rest) = rest.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (lost, rest) = rest.split_first_chunk()?;
+        let (port, rest) = rest.split_first_chunk()?;
+        let ([flags, fate], frame) = rest.split_first_chunk()?;
+        let head = Self {
+            at: u64::from_le_bytes(*at),
+            token: u64::from_le_bytes(*token),
+            length: u32::from_le_bytes(*length),
+            lost: u32::from_le_bytes(*lost),
+            port: u16::from_le_bytes(*port),
+            is_sent: flags & 1 != 0,
+            is_after_loss: flags & 2 != 0,
+            fate: *Fate::ALL.get(usize::from(*fate))?,
+        };
+        Some((head, frame))
+    }
+}
+
+/// Which frames a capture has.
+#[derive(Clone, Debug)]
+pub(crate) struct CaptureFilter {
+    /// By interface: it is captured.
+    pub(crate) ports: Vec<bool>,
+    /// Only packets to or from a queue pair of this number.
+    pub(crate) qpn: Option<u32>,
+    pub(crate) packets: Option<PacketFilter>,
+    /// Octets that are kept of each frame.
+    pub(crate) snaplen: usize,
+}
+
+impl CaptureFilter {
+    fn fits(&self, seen: &Seen, header: Option<&RoceHeader>) -> bool {
+        let has_qpn = |qpn| seen.sender == qpn || header.is_some_and(|h| h.bth.dest_qp == qpn);
+        self.ports.get(seen.port).copied().unwrap_or_default()
+            && self.qpn.is_none_or(has_qpn)
+            && self.packets.is_none_or(|filter| filter.fits(header))
+    }
+}
+
+/// Frames of an interface that a capture has, and that it has lost.
+#[derive(Debug, Default)]
+pub(crate) struct CaptureCount {
+    pub(crate) kept: AtomicU64,
+    pub(crate) lost: AtomicU64,
+}
+
+/// By interface. Only the engine writes them.
+pub(crate) type CaptureCounts = Arc<[CaptureCount]>;
+
+/// A capture that runs.
+#[derive(Debug)]
+struct Capture {
+    id: u64,
+    filter: CaptureFilter,
+    end: EngineEnd,
+    counts: CaptureCounts,
+    /// By interface: frames that were lost since its last record.
+    lost: Vec<u32>,
+    /// Frames were lost since the last record.
+    has_lost: bool,
+}
+
+impl Capture {
+    /// Puts a record into the ring. It begins with room for the head.
+    fn keep(&mut self, seen: &Seen, length: usize, record: &mut [u8]) {
+        let (Some(lost), Some(count)) = (self.lost.get_mut(seen.port), self.counts.get(seen.port))
+        else {
+            return;
+        };
+        let head = RecordHead {
+            at: seen.at.0,
+            token: seen.token,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            lost: *lost,
+            port: u16::try_from(seen.port).unwrap_or(u16::MAX),
+            is_sent: seen.direction == Direction::Tx,
+            is_after_loss: self.has_lost,
+            fate: seen.fate,
+        };
+        if let Some(room) = record.first_chunk_mut() {
+            *room = head.to_octets();
+        }
+        let most = RecordHead::LEN.saturating_add(self.filter.snaplen);
+        let record = record.get(..most).unwrap_or(record);
+        // One thread writes the counters.
+        let add = |counter: &AtomicU64| {
+            let value = counter.load(Ordering::Relaxed);
+            counter.store(value.saturating_add(1), Ordering::Relaxed);
+        };
+        if self.end.send(record) {
+            *lost = 0;
+            self.has_lost = false;
+            add(&count.kept);
+        } else {
+            *lost = lost.saturating_add(1);
+            self.has_lost = true;
+            add(&count.lost);
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.end.bell().stop();
+    }
+}
+
+/// The captures of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    running: Vec<Capture>,
+    /// A record in the making.
+    record: Vec<u8>,
+    /// NIC, queue pair, PSN and fault of RNR NAKs that may not have been sent yet, the oldest first.
+    refusals: VecDeque<(PortId, u32, u32, u64)>,
+}
+
+impl Captures {
+    /// True if there is a capture.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// Begins a capture. Returns false if there are [`MOST_CAPTURES`].
+    pub(crate) fn start(
+        &mut self,
+        id: u64,
+        filter: CaptureFilter,
+        end: EngineEnd,
+        counts: CaptureCounts,
+    ) -> bool {
+        if self.running.len() >= MOST_CAPTURES {
+            return false;
+        }
+        let most = RecordHead::LEN.saturating_add(MOST_OCTETS);
+        self.record.reserve(most);
+        self.refusals.reserve(MOST_REFUSALS);
+        self.running.push(Capture {
+            id,
+            lost: vec![0; counts.len()],
+            filter,
+            end,
+            counts,
+            has_lost: false,
+        });
+        true
+    }
+
+    /// Ends a capture: its thread takes what is in the ring, and ends. Returns false if there is no such capture.
+    pub(crate) fn end(&mut self, id: u64) -> bool {
+        let Some(at) = self.running.iter().position(|capture| capture.id == id) else {
+            return false;
+        };
+        self.running.swap_remove(at);
+        if self.running.is_empty() {
+            self.refusals.clear();
+        }
+        true
+    }
+
+    /// Numbers of the captures, and what they have.
+    pub(crate) fn counts(&self) -> Vec<(u64, CaptureCounts)> {
+        let running = self.running.iter();
+        let counts = running.map(|capture| (capture.id, Arc::clone(&capture.counts)));
+        counts.collect()
+    }
+
+    /// Wakes threads for which there are records.
+    pub(crate) fn flush(&mut self) {
+        for capture in &mut self.running {
+            capture.end.flush();
+        }
+    }
+
+    /// A NIC refuses a packet because of a page fault.
+    pub(crate) fn note_refusal(&mut self, nic: PortId, qpn: u32, psn: u32, token: u64) {
+        if self.refusals.len() >= MOST_REFUSALS {
+            self.refusals.pop_front();
+        }
+        self.refusals.push_back((nic, qpn, psn, token));
+    }
+
+    /// The page fault for which a NIC has refused a packet; 0: none.
+    pub(crate) fn refusal(&self, nic: PortId, qpn: u32, psn: u32) -> u64 {
+        let mut newest = self.refusals.iter().rev();
+        let found = newest.find(|refusal| (refusal.0, refusal.1, refusal.2) == (nic, qpn, psn));
+        found.map_or(0, |refusal| refusal.3)
+    }
+
+    /// A frame is seen whose payload is in memory. A run is seen as its packets.
+    pub(crate) fn frame<M: Dma>(&mut self, seen: &Seen, frame: &TxFrame, mem: &M) {
+        for index in 0..frame.packets {
+            let header = frame.packet_header(index);
+            let Some(most) = self.most_wanted(seen, header.as_ref()) else {
+                continue;
+            };
+            self.record.clear();
+            self.record.resize(RecordHead::LEN, 0);
+            // Memory that cannot be read any more: the packet has no octets.
+            let appended = frame.append_start(index, most, mem, &mut self.record);
+            if let Ok(length) = appended {
+                self.keep(seen, header.as_ref(), length);
+            }
+        }
+    }
+
+    /// A frame is seen that is octets.
+    pub(crate) fn octets(&mut self, seen: &Seen, frame: &[u8]) {
+        let parsed = parse_trusted(frame).ok();
+        let header = parsed.as_ref().map(|parsed| &parsed.header);
+        let Some(most) = self.most_wanted(seen, header) else {
+            return;
+        };
+        self.record.clear();
+        self.record.resize(RecordHead::LEN, 0);
+        let kept = frame.get(..most).unwrap_or(frame);
+        self.record.extend_from_slice(kept);
+        self.keep(seen, header, frame.len());
+    }
+
+    /// Most octets that a capture wants of a frame; `None` if no capture wants it.
+    fn most_wanted(&self, seen: &Seen, header: Option<&RoceHeader>) -> Option<usize> {
+        let running = self.running.iter();
+        let wanting = running.filter(|capture| capture.filter.fits(seen, header));
+        wanting.map(|capture| capture.filter.snaplen).max()
+    }
+
+    fn keep(&mut self, seen: &Seen, header: Option<&RoceHeader>, length: usize) {
+        for capture in &mut self.running {
+            if capture.filter.fits(seen, header) {
+                capture.keep(seen, length, &mut self.record);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_ports::channel;
+
+    use super::*;
+
+    fn filter(snaplen: usize) -> CaptureFilter {
+        CaptureFilter {
+            ports: vec![true, false],
+            qpn: None,
+            packets: None,
+            snaplen,
+        }
+    }
+
+    fn seen(port: PortId) -> Seen {
+        Seen {
+            at: Instant(7),
+            port,
+            direction: Direction::Tx,
+            sender: 0,
+            fate: Fate::Forged,
+            token: 3,
+        }
+    }
+
+    fn counts() -> CaptureCounts {
+        (0..2).map(|_| CaptureCount::default()).collect()
+    }
+
+    #[test]
+    fn a_full_ring_loses_frames_and_the_next_record_says_how_many() {
+        let (end, mut reader) = channel::from_engine(1000).unwrap();
+        let mut captures = Captures::default();
+        let counts = counts();
+        assert!(captures.start(1, filter(100), end, Arc::clone(&counts)));
+        for _ in 0..20 {
+            captures.octets(&seen(0), &[5; 200]);
+            captures.octets(&seen(1), &[5; 200]);
+        }
+        // Each takes its length of 4 octets, the head, and 100 octets.
+        let fitting = 1000 / (4 + RecordHead::LEN + 100);
+        let values = |port: usize| {
+            let count = &counts[port];
+            let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            (load(&count.kept), load(&count.lost))
+        };
+        assert_eq!(values(0), (fitting as u64, 20 - fitting as u64));
+        assert_eq!(values(1), (0, 0), "not captured");
+        let mut record = Vec::new();
+        for _ in 0..fitting {
+            record.clear();
+            reader.from_engine.pop(&mut record).unwrap();
+            let (head, frame) = RecordHead::split(&record).unwrap();
+            assert_eq!((head.length, head.lost, head.port), (200, 0, 0));
+            assert_eq!((head.at, head.token, head.is_sent), (7, 3, true));
+            assert_eq!(head.fate, Fate::Forged);
+            assert_eq!(frame, [5; 100]);
+        }
+        captures.octets(&seen(0), &[6; 20]);
+        captures.octets(&seen(0), &[7; 20]);
+        record.clear();
+        reader.from_engine.pop(&mut record).unwrap();
+        let (head, frame) = RecordHead::split(&record).unwrap();
+        assert_eq!(head.lost, 20 - fitting as u32);
+        assert!(head.is_after_loss);
+        assert_eq!(frame, [6; 20]);
+        record.clear();
+        reader.from_engine.pop(&mut record).unwrap();
+        let (head, _) = RecordHead::split(&record).unwrap();
+        assert!(head.lost == 0 && !head.is_after_loss);
+        assert!(!reader.is_stopped());
+        assert!(captures.end(1) && !captures.end(1));
+        assert!(reader.is_stopped());
+    }
+
+    #[test]
+    fn there_are_few_captures_at_a_time() {
+        let mut captures = Captures::default();
+        let mut ends = Vec::new();
+        for id in 0..=MOST_CAPTURES {
+            let (end, reader) = channel::from_engine(100).unwrap();
+            ends.push(reader);
+            let starts = captures.start(id as u64, filter(1), end, counts());
+            assert_eq!(starts, id < MOST_CAPTURES);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Records of a capture as pcapng, made by a thread of their capture.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use axum::body::Bytes;
+use faultline_ports::channel::PortEnd;
+use pcap_file::DataLink;
+use pcap_file::pcapng::blocks::block_common::PcapNgBlock;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption, InterfaceTsResolution,
+};
+use pcap_file::pcapng::blocks::interface_statistics::{
+    InterfaceStatisticsBlock, InterfaceStatisticsOption,
+};
+use pcap_file::pcapng::blocks::opt_common::CommonOption;
+use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
+use pcap_file::pcapng::{PcapNgWriteError, PcapNgWriter};
+use tokio::sync::mpsc::Sender;
+
+use crate::capture::{CaptureCounts, LOST_ELSEWHERE, RecordHead};
+
+/// Octets of a part, approximately.
+const PART: usize = 64 << 10;
+/// Direction of a packet in `epb_flags`.
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+
+/// An interface of a capture.
+#[derive(Debug)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    /// NIC or port.
+    pub(super) kind: &'static str,
+}
+
+/// What makes pcapng of the records of a capture.
+#[derive(Debug)]
+pub(super) struct CaptureStream {
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) counts: CaptureCounts,
+    pub(super) snaplen: u32,
+    /// Frames after which it ends.
+    pub(super) count: u64,
+    /// Time since 1970 at which the device clock was 0.
+    pub(super) origin: Duration,
+}
+
+impl CaptureStream {
+    /// Sends parts until there are no more records, or nobody takes them.
+    pub(super) fn run(&self, mut end: PortEnd, parts: &Sender<Bytes>) {
+        // Neither these blocks nor the memory that they are written to can be refused.
+        let Ok(mut writer) = self.begin() else {
+            return;
+        };
+        let mut record = Vec::new();
+        let mut left = self.count;
+        loop {
+            // Records that are in the ring when the capture ends are taken.
+            let is_stopped = end.is_stopped();
+            while left > 0 && writer.get_ref().len() < PART {
+                record.clear();
+                if end.from_engine.pop(&mut record).is_none() {
+                    break;
+                }
+                if self.packet(&mut writer, &record).is_err() {
+                    return;
+                }
+                left = left.saturating_sub(1);
+            }
+            let is_empty = end.from_engine.is_empty();
+            let ends = left == 0 || is_stopped && is_empty;
+            if ends && self.finish(&mut writer).is_err() {
+                return;
+            }
+            let part = std::mem::take(writer.get_mut());
+            if !part.is_empty() && parts.blocking_send(part.into()).is_err() || ends {
+                return;
+            }
+            if is_empty && !is_stopped {
+                end.wait([], (true, false), None);
+            }
+        }
+    }
+
+    fn begin(&self) -> Result<PcapNgWriter<Vec<u8>>, PcapNgWriteError> {
+        let program = concat!("Faultline ", env!("CARGO_PKG_VERSION"));
+        let section = SectionHeaderBlock {
+            options: vec![SectionHeaderOption::UserApplication(program.into())],
+            ..SectionHeaderBlock::default()
+        };
+        let mut writer = PcapNgWriter::with_section_header(Vec::new(), section)?;
+        for interface in &self.interfaces {
+            writer.write_pcapng_block(InterfaceDescriptionBlock {
+                linktype: DataLink::ETHERNET,
+                snaplen: self.snaplen,
+                options: vec![
+                    InterfaceDescriptionOption::IfName((&interface.name).into()),
+                    InterfaceDescriptionOption::IfDescription(interface.kind.into()),
+                    InterfaceDescriptionOption::IfTsResol(InterfaceTsResolution::NANO),
+                ],
+            })?;
+        }
+        Ok(writer)
+    }
+
+    fn packet(
+        &self,
+        writer: &mut PcapNgWriter<Vec<u8>>,
+        record: &[u8],
+    ) -> Result<(), PcapNgWriteError> {
+        let Some((head, frame)) = RecordHead::split(record) else {
+            return Ok(());
+        };
+        let flags = if head.is_sent { OUTBOUND } else { INBOUND };
+        let mut options = vec![EnhancedPacketOption::Flags(flags)];
+        if head.lost > 0 {
+            options.push(EnhancedPacketOption::DropCount(head.lost.into()));
+        }
+        let mut comment = |text: Cow<'static, str>| {
+            options.push(EnhancedPacketOption::Common(CommonOption::Comment(text)));
+        };
+        if let Some(text) = head.fate.comment() {
+            comment(text.into());
+        }
+        if head.is_after_loss && head.lost == 0 {
+            comment(LOST_ELSEWHERE.into());
+        }
+        if head.token != 0 {
+            comment(format!("waits for page fault {}", head.token).into());
+        }
+        let block = EnhancedPacketBlock {
+            interface_id: head.port.into(),
+            timestamp: self.origin.saturating_add(Duration::from_nanos(head.at)),
+            original_len: head.length,
+            data: frame.into(),
+            options,
+        };
+        writer.write_block(&block.into_block()).map(drop)
+    }
+
+    /// Writes the statistics of the interfaces.
+    fn finish(&self, writer: &mut PcapNgWriter<Vec<u8>>) -> Result<(), PcapNgWriteError> {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        for (interface_id, count) in (0..).zip(self.counts.iter()) {
+            let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            let (kept, lost) = (load(&count.kept), load(&count.lost));
+            writer.write_pcapng_block(InterfaceStatisticsBlock {
+                interface_id,
+                timestamp: now,
+                options: vec![
+                    InterfaceStatisticsOption::IsbFilterAccept(kept.saturating_add(lost)),
+                    InterfaceStatisticsOption::IsbIfDrop(lost),
+                ],
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,564 @@
+//! Captures through the control socket: what they have, what they lose, and that the NICs do not wait for them.
+
+#![cfg(test)]
+
+mod observed;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use faultline::check::{Findings, check};
+use faultline::{Config, ControlSettings};
+use faultline_abi::wqe;
+use faultline_harness::paging::Pager;
+use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
+use faultline_harness::traffic::{exchange, impatient};
+use faultline_harness::{Link, QpType, Rng, SendWr, connect};
+use faultline_wire::Opcode;
+use faultline_wire::packet::parse;
+use pcap_file::pcapng::PcapNgReader;
+use pcap_file::pcapng::blocks::Block;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
+use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
+use pcap_file::pcapng::blocks::opt_common::CommonOption;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use observed::{exchange as http, request};
+
+/// Half of a node's memory is for what leaves, half for what arrives.
+const IN: usize = Node::BUF / 2;
+
+/// NICs `a` and `b`, and a control socket.
+struct Stage {
+    fabric: Fabric,
+    directory: TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config {
+            control: ControlSettings {
+                socket: Some(directory.path().join("control")),
+                ..ControlSettings::default()
+            },
+            ..Config::default()
+        };
+        let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
+        Self { fabric, directory }
+    }
+
+    fn nodes(&self) -> (Node, Node) {
+        let node = |name| self.fabric.node(name).unwrap();
+        (node("a"), node("b"))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("control")
+    }
+
+    /// Begins a capture.
+    #[track_caller]
+    fn capture(&self, query: &str) -> Capture {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        // Without chunks.
+        write!(
+            stream,
+            "GET /v1/capture?{query} HTTP/1.0\r\nHost: localhost\r\n\r\n"
+        )
+        .unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut octet = [0];
+            stream.read_exact(&mut octet).unwrap();
+            head.push(octet[0]);
+        }
+        let head = String::from_utf8(head).unwrap();
+        assert!(head.contains(" 200 "), "{head}");
+        let id = head
+            .lines()
+            .find_map(|line| line.strip_prefix("faultline-capture: "));
+        Capture {
+            stream,
+            id: id.unwrap().parse().unwrap(),
+        }
+    }
+
+    /// Ends a capture.
+    fn end(&self, capture: Capture) -> Captured {
+        let path = format!("/v1/captures/{}", capture.id);
+        request(&self.socket(), "DELETE", &path, "");
+        capture.rest()
+    }
+
+    /// Frames and losses of the captures that run.
+    fn running(&self) -> Vec<(u64, u64)> {
+        let list = request(&self.socket(), "GET", "/v1/captures", "");
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let number = |value: &Value| value.as_u64().unwrap();
+        let list = list.as_array().unwrap().iter();
+        list.map(|view| (number(&view["frames"]), number(&view["lost"])))
+            .collect()
+    }
+}
+
+struct Capture {
+    stream: UnixStream,
+    id: u64,
+}
+
+impl Capture {
+    /// What comes until the end.
+    fn rest(mut self) -> Captured {
+        let mut bytes = Vec::new();
+        self.stream.read_to_end(&mut bytes).unwrap();
+        Captured::new(bytes)
+    }
+}
+
+/// A packet of a capture.
+struct Packet {
+    interface: usize,
+    is_sent: bool,
+    time: u128,
+    data: Vec<u8>,
+    length: usize,
+    comments: Vec<String>,
+}
+
+impl Packet {
+    /// The opcode of a whole packet, whose invariant CRC must be right.
+    #[track_caller]
+    fn opcode(&self) -> Option<Opcode> {
+        assert_eq!(self.data.len(), self.length);
+        let parsed = parse(&self.data).ok()?;
+        assert!(parsed.icrc_ok, "{:?}", parsed.header);
+        Some(parsed.header.bth.opcode)
+    }
+}
+
+/// A capture that has ended.
+struct Captured {
+    bytes: Vec<u8>,
+    interfaces: Vec<String>,
+    packets: Vec<Packet>,
+    /// As the statistics of the interfaces say.
+    lost: u64,
+}
+
+impl Captured {
+    #[track_caller]
+    fn new(bytes: Vec<u8>) -> Self {
+        let mut captured = Self {
+            bytes: Vec::new(),
+            interfaces: Vec::new(),
+            packets: Vec::new(),
+            lost: 0,
+        };
+        let mut reader = PcapNgReader::new(bytes.as_slice()).unwrap();
+        let mut statistics = 0;
+        while let Some(block) = reader.next_block() {
+            match block.unwrap().0 {
+                Block::InterfaceDescription(interface) => {
+                    let mut options = interface.options.iter();
+                    let name = options.find_map(|option| match option {
+                        InterfaceDescriptionOption::IfName(name) => Some(name.to_string()),
+                        _ => None,
+                    });
+                    captured.interfaces.push(name.unwrap());
+                }
+                Block::EnhancedPacket(packet) => {
+                    let mut comments = Vec::new();
+                    let mut is_sent = None;
+                    for option in &packet.options {
+                        match option {
+                            EnhancedPacketOption::Flags(flags) => is_sent = Some(*flags == 2),
+                            EnhancedPacketOption::Common(CommonOption::Comment(text)) => {
+                                comments.push(text.to_string());
+                            }
+                            _ => {}
+                        }
+                    }
+                    captured.packets.push(Packet {
+                        interface: packet.interface_id as usize,
+                        is_sent: is_sent.unwrap(),
+                        time: packet.timestamp.as_nanos(),
+                        data: packet.data.to_vec(),
+                        length: packet.original_len as usize,
+                        comments,
+                    });
+                }
+                Block::InterfaceStatistics(block) => {
+                    statistics += 1;
+                    for option in block.options {
+                        if let InterfaceStatisticsOption::IsbIfDrop(lost) = option {
+                            captured.lost += lost;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(statistics, captured.interfaces.len());
+        captured.bytes = bytes;
+        captured
+    }
+
+    fn check(&self) -> Findings {
+        check(self.bytes.as_slice(), true).unwrap()
+    }
+
+    /// Packets of an interface, as they were sent or have arrived.
+    fn at(&self, interface: usize, is_sent: bool) -> impl Iterator<Item = &Packet> {
+        let packets = self.packets.iter();
+        packets.filter(move |packet| (packet.interface, packet.is_sent) == (interface, is_sent))
+    }
+}
+
+fn retire(node: &mut Node, qp: &mut faultline_harness::Qp) {
+    let wc = node.good_completion();
+    qp.retire(&wc);
+}
+
+/// SEND, WRITE, READ, atomics and ATOMIC WRITE over RC.
+fn connected(a: &mut Node, b: &mut Node, link: &Link) {
+    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    connect(&qa, &qb, link).unwrap();
+    exchange((a, &mut qa), (b, &mut qb), &mut Rng::new(3));
+    for len in [1, 5000] {
+        let sges = [a.mr.sge(1, len)];
+        for wr in [
+            SendWr::send(&sges),
+            SendWr::send(&sges).imm(5),
+            SendWr::write(&sges, b.mr.remote(IN)).imm(6),
+        ] {
+            qb.post_recv(1, &[b.mr.sge(IN, len)]).unwrap();
+            qa.post_send(&wr.signaled()).unwrap();
+            b.good_completion();
+            retire(a, &mut qa);
+        }
+        for wr in [
+            SendWr::write(&sges, b.mr.remote(IN)),
+            SendWr::read(&sges, b.mr.remote(IN)),
+        ] {
+            qa.post_send(&wr.signaled()).unwrap();
+            retire(a, &mut qa);
+        }
+    }
+    let sges = [a.mr.sge(0, 8)];
+    let mut atomic_write = SendWr::write(&sges, b.mr.remote(IN));
+    atomic_write.opcode = wqe::WR_ATOMIC_WRITE;
+    for wr in [
+        SendWr::fetch_add(&sges, b.mr.remote(64), 3),
+        SendWr::comp_swap(&sges, b.mr.remote(64), 3, 4),
+        atomic_write,
+    ] {
+        qa.post_send(&wr.signaled()).unwrap();
+        retire(a, &mut qa);
+    }
+}
+
+/// Datagrams, and messages over UC.
+fn unreliable(a: &mut Node, b: &mut Node) {
+    const KEY: u32 = 7;
+    let (mut qa, mut qb) = (a.qp(QpType::Ud).unwrap(), b.qp(QpType::Ud).unwrap());
+    qa.open_datagrams(KEY).unwrap();
+    qb.open_datagrams(KEY).unwrap();
+    let ah = a.pd.ah(&b.nic).unwrap();
+    let sges = [a.mr.sge(0, 1000)];
+    for wr in [SendWr::send(&sges), SendWr::send(&sges).imm(1)] {
+        qb.post_recv(1, &[b.mr.sge(IN, 2000)]).unwrap();
+        let wr = wr.to(&ah, qb.number(), KEY).signaled();
+        qa.post_send(&wr).unwrap();
+        b.good_completion();
+        retire(a, &mut qa);
+    }
+    let (mut qa, mut qb) = connect_nodes(a, b, QpType::Uc).unwrap();
+    for len in [100, 10_000] {
+        let sges = [a.mr.sge(0, len)];
+        for wr in [
+            SendWr::send(&sges).imm(1),
+            SendWr::write(&sges, b.mr.remote(IN)).imm(2),
+        ] {
+            qb.post_recv(1, &[b.mr.sge(IN, len)]).unwrap();
+            qa.post_send(&wr.signaled()).unwrap();
+            b.good_completion();
+            retire(a, &mut qa);
+        }
+    }
+}
+
+#[test]
+fn a_capture_has_every_packet_where_it_is_sent_and_where_it_arrives() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    let capture = stage.capture("");
+    let link = Link {
+        path_mtu: 2,
+        ..Link::default()
+    };
+    connected(&mut a, &mut b, &link);
+    unreliable(&mut a, &mut b);
+    let captured = stage.end(capture);
+    assert_eq!(captured.interfaces, ["a", "b"]);
+    assert_eq!(captured.lost, 0);
+    for (from, to) in [(0, 1), (1, 0)] {
+        let sent: Vec<_> = captured.at(from, true).map(|p| &p.data).collect();
+        let arrived: Vec<_> = captured.at(to, false).map(|p| &p.data).collect();
+        assert!(sent.len() > 20);
+        assert!(sent == arrived, "{} and {}", sent.len(), arrived.len());
+    }
+    let opcodes: BTreeSet<String> = captured
+        .packets
+        .iter()
+        .filter_map(|packet| Some(format!("{:?}", packet.opcode()?)))
+        .collect();
+    let expected = "RcSendFirst RcSendMiddle RcSendLast RcSendLastWithImmediate RcSendOnly RcSendOnlyWithImmediate RcWriteFirst RcWriteMiddle \
+        RcWriteLast RcWriteLastWithImmediate RcWriteOnly RcWriteOnlyWithImmediate RcReadRequest RcReadResponseFirst RcReadResponseMiddle \
+        RcReadResponseLast RcReadResponseOnly RcAcknowledge RcAtomicAcknowledge RcCompareSwap RcFetchAdd RcAtomicWrite \
+        UdSendOnly UdSendOnlyWithImmediate UcSendFirst UcSendLastWithImmediate UcSendOnlyWithImmediate UcWriteFirst UcWriteLastWithImmediate UcWriteOnlyWithImmediate";
+    for opcode in expected.split_whitespace() {
+        assert!(opcodes.contains(opcode), "{opcode} is not in {opcodes:?}");
+    }
+    let times: Vec<u128> = captured.packets.iter().map(|packet| packet.time).collect();
+    assert!(times.is_sorted());
+    let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let age = since_1970.as_nanos() - times[0];
+    assert!(age < 60_000_000_000, "{age} ns ago");
+    let found = captured.check();
+    assert_eq!(found.violation_count, 0, "{}", found.text());
+    let sent = captured.at(0, true).count() + captured.at(1, true).count();
+    assert_eq!(found.packets, sent as u64, "each packet is judged once");
+    assert_eq!(found.responses_without_requests, 0);
+}
+
+#[test]
+fn a_run_is_captured_as_its_packets() {
+    let stage = Stage::new();
+    let (mut a, b) = stage.nodes();
+    let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    a.buf.fill_pattern(0, 100_000, 9);
+    let whole = stage.capture("nic=a");
+    let heads = stage.capture("nic=b&snaplen=128&opcode=WRITE");
+    let sges = [a.mr.sge(0, 100_000)];
+    qa.post_send(&SendWr::write(&sges, b.mr.remote(IN)).signaled())
+        .unwrap();
+    retire(&mut a, &mut qa);
+    let whole = stage.end(whole);
+    let mut written = Vec::new();
+    for packet in whole.at(0, true) {
+        packet.opcode().unwrap();
+        written.extend_from_slice(parse(&packet.data).unwrap().payload);
+    }
+    assert!(written == b.buf.to_vec(IN, 100_000), "{}", written.len());
+    // Acknowledgements arrive at this NIC, and their sender is not captured.
+    let found = whole.check();
+    assert_eq!(found.violation_count, 0, "{}", found.text());
+    assert_eq!(found.packets, whole.packets.len() as u64);
+    let heads = stage.end(heads);
+    assert!(heads.packets.iter().all(|packet| packet.data.len() == 128));
+    let lengths = |packets: &mut dyn Iterator<Item = &Packet>| -> Vec<usize> {
+        packets.map(|packet| packet.length).collect()
+    };
+    let sent = lengths(&mut whole.at(0, true));
+    assert_eq!(lengths(&mut heads.at(1, false)), sent);
+    let found = heads.check();
+    assert_eq!((found.cut, found.packets), (sent.len() as u64, found.cut));
+    assert_eq!(found.violation_count, 0, "{}", found.text());
+}
+
+#[test]
+fn frames_are_chosen_by_interface_queue_pair_opcode_and_number() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    let (mut qa, mut qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let (mut other_a, mut other_b) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let number = other_a.number();
+    let captures = [
+        format!("nic=a&qpn={number}"),
+        "nic=b&opcode=rc_read_request".to_owned(),
+        "count=3".to_owned(),
+    ];
+    let captures = captures.map(|query| stage.capture(&query));
+    let mut rng = Rng::new(1);
+    exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+    exchange((&mut a, &mut other_a), (&mut b, &mut other_b), &mut rng);
+    let [pair, reads, three] = captures;
+    // It ends by itself.
+    assert_eq!(three.rest().packets.len(), 3);
+    let pair = stage.end(pair);
+    assert!(pair.at(0, true).count() > 1 && pair.at(0, false).count() > 1);
+    assert_eq!(pair.at(1, true).count() + pair.at(1, false).count(), 0);
+    for packet in &pair.packets {
+        let destination = parse(&packet.data).unwrap().header.bth.dest_qp;
+        let expected = if packet.is_sent {
+            other_b.number()
+        } else {
+            number
+        };
+        assert_eq!(destination, expected);
+    }
+    let reads = stage.end(reads);
+    let opcodes: Vec<_> = reads.packets.iter().map(|packet| packet.opcode()).collect();
+    assert_eq!(opcodes, [Some(Opcode::RcReadRequest); 2]);
+}
+
+#[test]
+fn wrong_requests_are_refused_and_captures_are_few() {
+    let stage = Stage::new();
+    for (query, status, what) in [
+        (
+            "nic=x",
+            404,
+            "there is no NIC or port \"x\"; there are: a, b",
+        ),
+        ("opcode=ROT", 400, "there is no opcode \"ROT\""),
+        ("snaplen=0", 400, "snaplen 0 is out of range"),
+        ("snaplen=65536", 400, "must be 1 to 65535"),
+        ("count=0", 400, "count 0 is out of range"),
+        ("speed=1", 400, "unknown field `speed`"),
+    ] {
+        let path = format!("/v1/capture?{query}");
+        let answer = http(&stage.socket(), "GET", &path, "");
+        assert!(answer.contains(&status.to_string()), "{answer}");
+        let answer = answer.replace("\\\"", "\"");
+        assert!(answer.contains(what), "{answer}");
+    }
+    let answer = http(&stage.socket(), "DELETE", "/v1/captures/99", "");
+    assert!(answer.contains("404") && answer.contains("there is no capture 99"));
+    assert_eq!(stage.running(), []);
+    let captures: Vec<_> = (0..4).map(|_| stage.capture("")).collect();
+    let answer = http(&stage.socket(), "GET", "/v1/capture", "");
+    assert!(answer.contains("409") && answer.contains("there are 4 captures already"));
+    assert_eq!(stage.running(), [(0, 0); 4]);
+    // A client that is gone takes up no place.
+    drop(captures);
+    let start = Instant::now();
+    while !stage.running().is_empty() {
+        assert!(start.elapsed() < LONG);
+        std::thread::yield_now();
+    }
+}
+
+/// Comments of the packets of an interface, and how many packets have each.
+fn comments(captured: &Captured, interface: usize, is_sent: bool) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for packet in captured.at(interface, is_sent) {
+        for comment in &packet.comments {
+            *counts.entry(comment.clone()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+fn a_dropped_frame_has_a_comment_that_says_why() {
+    let stage = Stage::new();
+    let (a, b) = stage.nodes();
+    let set = |nic: &str, link: Value| {
+        let path = format!("/v1/nics/{nic}/link");
+        request(&stage.socket(), "PUT", &path, &link.to_string());
+    };
+    let mut pair = [a.qp(QpType::Ud).unwrap(), b.qp(QpType::Ud).unwrap()];
+    pair.iter().for_each(|qp| qp.open_datagrams(1).unwrap());
+    let ah = a.pd.ah(&b.nic).unwrap();
+    let sges = [a.mr.sge(0, 1000)];
+    let to = pair[1].number();
+    let (mut a, qa) = (a, &mut pair[0]);
+    let mut send = || {
+        let wr = SendWr::send(&sges).to(&ah, to, 1).signaled();
+        qa.post_send(&wr).unwrap();
+        retire(&mut a, qa);
+    };
+    let capture = stage.capture("");
+    set("b", json!({"mtu": 500}));
+    send();
+    set("b", json!({"mtu": 0, "up": false}));
+    send();
+    set("b", json!({"up": true}));
+    let action = json!({"action": "drop_frames", "direction": "tx", "count": 1}).to_string();
+    request(&stage.socket(), "POST", "/v1/nics/a/actions", &action);
+    send();
+    let rule = "[[rule]]\nnic = \"a\"\non = { dir = \"tx\", opcode = \"UD_SEND_ONLY\" }\ndo = { drop = {} }\n";
+    let start = json!({ "name": "drop.toml", "text": rule }).to_string();
+    let answer = http(&stage.socket(), "POST", "/v1/scenario", &start);
+    assert!(answer.contains(" 20"), "{answer}");
+    send();
+    let captured = stage.end(capture);
+    let sent = comments(&captured, 0, true);
+    let arrived = comments(&captured, 1, false);
+    let begins = |comments: &BTreeMap<String, usize>, text: &str| {
+        let found = comments
+            .iter()
+            .find(|(comment, _)| comment.starts_with(text));
+        assert_eq!(found.map(|(_, count)| *count), Some(1), "{comments:?}");
+    };
+    begins(&arrived, "dropped: longer than the MTU");
+    begins(&arrived, "dropped: the link is down");
+    begins(&sent, "dropped: by request");
+    begins(&sent, "dropped: taken by a rule of the scenario");
+    assert_eq!((sent.len(), arrived.len()), (2, 2));
+    assert_eq!(captured.check().violation_count, 0);
+}
+
+#[test]
+fn a_packet_that_waits_for_a_page_names_the_fault() {
+    let stage = Stage::new();
+    let (mut a, b) = stage.nodes();
+    let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let mut pager = Pager::new(&b, 4).unwrap();
+    let capture = stage.capture("nic=b&opcode=RNR_NAK");
+    let write = SendWr::write_inline(b"absent", pager.mr.remote(0)).signaled();
+    qa.post_send(&write).unwrap();
+    let record = pager.record(LONG).unwrap();
+    pager.repair(&record).unwrap();
+    retire(&mut a, &mut qa);
+    let captured = stage.end(capture);
+    let token = record.token.get();
+    let expected = [format!("waits for page fault {token}")];
+    assert!(captured.at(1, true).count() > 0);
+    for packet in captured.at(1, true) {
+        assert_eq!(packet.comments, expected);
+    }
+}
+
+#[test]
+fn a_reader_that_stops_holds_up_nothing_and_learns_what_it_has_lost() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    let link = impatient();
+    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    connect(&qa, &qb, &link).unwrap();
+    let capture = stage.capture("");
+    let mut rng = Rng::new(5);
+    let start = Instant::now();
+    while stage.running()[0].1 == 0 {
+        assert!(start.elapsed() < 6 * LONG, "{:?}", stage.running());
+        for _ in 0..20 {
+            exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+        }
+    }
+    let (frames, _) = stage.running()[0];
+    // Reads again, while frames come; those after the loss are captured.
+    let reader = std::thread::spawn(move || capture.rest());
+    while stage.running()[0].0 < frames + 200 {
+        exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+    }
+    let list = request(&stage.socket(), "GET", "/v1/captures", "");
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let path = format!("/v1/captures/{}", list[0]["id"]);
+    let lost = list[0]["lost"].as_u64().unwrap();
+    request(&stage.socket(), "DELETE", &path, "");
+    let captured = reader.join().unwrap();
+    assert!(captured.lost >= lost && lost > 0);
+    let found = captured.check();
+    assert_eq!(found.violation_count, 0, "{}", found.text());
+    assert!(found.lost > 0 && found.lost <= captured.lost);
+    stage.fabric.assert_passes_are_short();
+}
