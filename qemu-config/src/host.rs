@@ -30,6 +30,9 @@ const NEEDED: &[(&str, &str)] = &[
 /// The same for programs that only tests call.
 const LINTERS: &[(&str, &str)] = &[("shellcheck", "shellcheck"), ("python3", "python3")];
 
+/// The same for the program that decodes captures.
+const DECODERS: &[(&str, &str)] = &[("tshark", "tshark")];
+
 /// The version of ruff. Another version may report other errors.
 const RUFF: &str = "0.17.6";
 
@@ -54,6 +57,11 @@ pub fn ensure_linters(workspace: &Workspace) -> Result<()> {
         }
         missing
     })
+}
+
+/// Does the same for tshark.
+pub fn ensure_tshark(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, || missing(DECODERS))
 }
 
 /// The path of ruff. No Debian release has it, so pip installs it into the cache.

@@ -42,7 +42,7 @@ enum Run {
     Programs { real_time: bool },
 }
 
-const TABLE: [Step; 12] = [
+const TABLE: [Step; 13] = [
     one("fmt", When::Beside, |workspace, dir| {
         cargo(workspace, dir, "fmt", &["fmt", "--all", "--check"]).map(|_| None)
     }),
@@ -81,6 +81,18 @@ const TABLE: [Step; 12] = [
     },
     one("perfetto", When::Beside, |workspace, dir| {
         perfetto(workspace, dir).map(|()| None)
+    }),
+    one("tshark", When::Beside, |workspace, dir| {
+        crate::host::ensure_tshark(workspace)?;
+        let words = [
+            "test",
+            "--package=faultline-harness",
+            "--test=capture",
+            "tshark",
+            "--",
+            "--ignored",
+        ];
+        cargo(workspace, dir, "tshark", &words).map(|_| None)
     }),
     one("driver-stable", When::Beside, |workspace, _| {
         driver(workspace, Kernel::Stable)

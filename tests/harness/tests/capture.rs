@@ -7,7 +7,8 @@ mod observed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use faultline::check::{Findings, check};
@@ -17,14 +18,21 @@ use faultline_harness::paging::Pager;
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{exchange, impatient};
 use faultline_harness::{Link, QpType, Rng, SendWr, connect};
-use faultline_wire::Opcode;
-use faultline_wire::packet::parse;
-use pcap_file::pcapng::PcapNgReader;
+use faultline_wire::opcode::{Headers, OpKind};
+use faultline_wire::packet::{RoceHeader, parse, seal};
+use faultline_wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Gid, Ip, MacAddr, Opcode, Psn, Reth, Syndrome,
+    XrcEth,
+};
+use pcap_file::DataLink;
 use pcap_file::pcapng::blocks::Block;
-use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
-use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use pcap_file::pcapng::blocks::opt_common::CommonOption;
+use pcap_file::pcapng::{PcapNgReader, PcapNgWriter};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -561,4 +569,103 @@ fn a_reader_that_stops_holds_up_nothing_and_learns_what_it_has_lost() {
     assert_eq!(found.violation_count, 0, "{}", found.text());
     assert!(found.lost > 0 && found.lost <= captured.lost);
     stage.fabric.assert_passes_are_short();
+}
+
+/// A packet of this opcode with all its headers, and an invariant CRC.
+fn packet_of(opcode: Opcode) -> Vec<u8> {
+    let gid = |n| Gid::from_ipv4([10, 0, 0, n]);
+    let mac = |n| MacAddr([2, 0, 0, 0, 0, n]);
+    let kind = opcode.info().kind;
+    let bth = Bth {
+        opcode,
+        solicited: false,
+        migration: true,
+        pad: 0,
+        version: 0,
+        pkey: 0xffff,
+        fecn: false,
+        becn: kind == OpKind::Cnp,
+        dest_qp: 17,
+        ack_req: false,
+        psn: Psn::new(5),
+    };
+    let ip = Ip::from_gids(gid(1), gid(2), 0, 0, 64);
+    let mut header = RoceHeader::new(mac(2), mac(1), ip, bth);
+    let has = |headers| opcode.info().headers.contains(headers);
+    // Queue pairs 0 and 1 would send management datagrams.
+    header.deth = has(Headers::DETH).then_some(Deth { qkey: 4, src_qp: 9 });
+    header.reth = has(Headers::RETH).then(Reth::default);
+    header.aeth = has(Headers::AETH).then_some(Aeth {
+        syndrome: Syndrome::ACK,
+        msn: 1,
+    });
+    header.atomic = has(Headers::ATOMIC_ETH).then(AtomicEth::default);
+    header.atomic_ack = has(Headers::ATOMIC_ACK_ETH).then(AtomicAckEth::default);
+    header.imm = has(Headers::IMM).then_some(6);
+    header.ieth = has(Headers::IETH).then_some(7);
+    header.xrceth = has(Headers::XRCETH).then_some(XrcEth { srqn: 8 });
+    header.feth = has(Headers::FETH).then(Feth::default);
+    let len = match kind {
+        OpKind::Cnp => 16,
+        OpKind::AtomicWrite => 8,
+        _ if opcode.info().payload => 256,
+        _ => 0,
+    };
+    let mut octets = vec![0; header.frame_len(len)];
+    header.emit(len, &mut octets).unwrap();
+    seal(&mut octets).unwrap();
+    octets
+}
+
+/// What tshark prints of the frames of a file that a display filter chooses, a line for each.
+#[track_caller]
+fn tshark(file: &Path, filter: &str) -> Vec<String> {
+    let mut command = Command::new("tshark");
+    command
+        .arg("-r")
+        .arg(file)
+        .args(["-Y", filter, "-T", "fields"]);
+    command.args(["-e", "frame.number", "-e", "infiniband.bth.opcode"]);
+    // It takes any payload for a message of RPC.
+    command.args(["--disable-protocol", "rpcordma"]);
+    let output = command.output().expect("tshark is needed");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+#[ignore = "needs tshark: cargo lab test host::tshark"]
+fn tshark_decodes_a_capture_of_every_opcode() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    let capture = stage.capture("");
+    connected(&mut a, &mut b, &Link::default());
+    unreliable(&mut a, &mut b);
+    let captured = stage.end(capture);
+    let file = stage.directory.path().join("x.pcapng");
+    std::fs::write(&file, &captured.bytes).unwrap();
+    let decoded = tshark(&file, "infiniband");
+    assert_eq!(decoded.len(), captured.packets.len());
+    assert_eq!(tshark(&file, "_ws.malformed"), [""; 0]);
+    // Those that this traffic has not.
+    let mut writer = PcapNgWriter::new(std::fs::File::create(&file).unwrap()).unwrap();
+    let interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
+    writer.write_pcapng_block(interface).unwrap();
+    for opcode in Opcode::ALL {
+        let data = packet_of(*opcode);
+        let block = EnhancedPacketBlock {
+            original_len: data.len() as u32,
+            data: data.into(),
+            ..EnhancedPacketBlock::default()
+        };
+        writer.write_pcapng_block(block).unwrap();
+    }
+    drop(writer);
+    let decoded = tshark(&file, "infiniband");
+    for (line, (number, opcode)) in decoded.iter().zip((1..).zip(Opcode::ALL)) {
+        assert_eq!(*line, format!("{number}\t{}", opcode.to_u8()));
+    }
+    assert_eq!(decoded.len(), Opcode::ALL.len());
+    assert_eq!(tshark(&file, "_ws.malformed"), [""; 0]);
 }
