@@ -436,7 +436,7 @@ mod tests {
         record.clear();
         reader.from_engine.pop(&mut record).unwrap();
         let (head, frame) = RecordHead::split(&record).unwrap();
-        assert_eq!(head.lost, 20 - fitting as u32);
+        assert_eq!(u64::from(head.lost), 20 - fitting as u64);
         assert!(head.is_after_loss);
         assert_eq!(frame, [6; 20]);
         record.clear();

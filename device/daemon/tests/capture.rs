@@ -39,7 +39,8 @@ fn send(wire: &mut UnixStream, octets: usize) {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
     frame.resize(octets, 7);
-    wire.write_all(&(octets as u32).to_be_bytes()).unwrap();
+    let length = u32::try_from(octets).unwrap();
+    wire.write_all(&length.to_be_bytes()).unwrap();
     wire.write_all(&frame).unwrap();
 }
 
