@@ -1,7 +1,7 @@
 //! The L2 switch between the ports of a process, and ports that lead out of it.
 //!
 //! The switch selects the output ports of a frame from its addresses only. A port that leads out of the process has a thread, which
-//! passes frames as octets between the engine and a stream socket or a TAP device. [`line`] is the model of a link, with rate, delay
+//! passes frames as octets between the engine and a stream socket or a TAP device. [`mod@line`] is the model of a link, with rate, delay
 //! and random impairments.
 #![forbid(unsafe_code)]
 // Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.

@@ -38,18 +38,19 @@ struct Chain<'a> {
 /// The next chain of the driver.
 fn take<'a>(queue: &mut Queue, memory: &'a Memory) -> Result<Option<Chain<'a>>, Fault> {
     let size = queue.size();
-    let mut available = match queue.iter(memory) {
-        Ok(available) => available,
-        // The front end starts a ring before it says where it is.
-        Err(virtio_queue::Error::QueueNotReady) => return Ok(None),
-        Err(_) => return Err(Fault::Ring),
-    };
+    // The front end starts a ring before it says where it is.
+    if !queue.ready() || queue.avail_ring() == 0 {
+        return Ok(None);
+    }
+    let next = queue.next_avail();
+    // Read once before the iterator reads it again: the driver may add a chain at any time.
+    let index = queue.avail_idx(memory, Ordering::Acquire);
+    if index.map_err(|_| Fault::Ring)?.0 == next {
+        return Ok(None);
+    }
+    let mut available = queue.iter(memory).map_err(|_| Fault::Ring)?;
     let Some(descriptors) = available.next() else {
-        let next = queue.next_avail();
-        let is_read = queue
-            .avail_idx(memory, Ordering::Acquire)
-            .is_ok_and(|index| index.0 == next);
-        return if is_read { Ok(None) } else { Err(Fault::Ring) };
+        return Err(Fault::Ring);
     };
     let head = descriptors.head_index();
     match head < size {
@@ -396,6 +397,42 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A driver adds chains while the device looks for them.
+    #[test]
+    fn a_chain_that_comes_during_a_look_is_no_fault() {
+        const CHAINS: u16 = 30_000;
+        let (memory, mut queue) = ring(&[(0x4000, 16, 0, 0)], &[0; SIZE as usize], 0);
+        let index = GuestAddress(AVAILABLE_RING + 2);
+        let driver = {
+            let memory = memory.clone();
+            std::thread::spawn(move || {
+                for available in 1..=CHAINS {
+                    let used = || -> u16 {
+                        let index = GuestAddress(USED_RING + 2);
+                        memory.load(index, Ordering::Acquire).unwrap()
+                    };
+                    while available - used() > SIZE {
+                        std::thread::yield_now();
+                    }
+                    memory.store(available, index, Ordering::Release).unwrap();
+                }
+            })
+        };
+        let mut count = 0;
+        while count < CHAINS {
+            let mut buffer = Vec::new();
+            match read_chain(&mut queue, &memory, &mut buffer, LIMIT) {
+                Ok(Some(head)) => {
+                    give_back(&mut queue, &memory, &[(head, 0)]).unwrap();
+                    count += 1;
+                }
+                Ok(None) => std::thread::yield_now(),
+                Err(fault) => panic!("{fault:?} after {count} chains"),
+            }
+        }
+        driver.join().unwrap();
     }
 
     /// A driver that has seen one entry of a frame finds the others.
