@@ -112,9 +112,13 @@ client() {
 	end
 	after=$(counts)
 	note "rx0 rx1 tx0 tx1 $before to $after"
-	for queue in 1 2 3 4; do
-		[ "$(echo "$after" | cut -d ' ' -f $queue)" -ge $(($(echo "$before" | cut -d ' ' -f $queue) + 100)) ]
-	done
+	# Its ports, which are random, decide in which receive queue a stream is. In one run of 100 a queue has two of the 16 streams, of
+	# which each gets some 25 acknowledgements.
+	more() { [ "$(echo "$after" | cut -d ' ' -f "$1")" -ge $(($(echo "$before" | cut -d ' ' -f "$1") + $2)) ]; }
+	more 1 20
+	more 2 20
+	more 3 100
+	more 4 100
 	# The sum of the queues is what the interface has counted.
 	ip_rx=$(cat "/sys/class/net/$NETDEV/statistics/rx_packets")
 	[ $(($(stat rx0_packets) + $(stat rx1_packets))) -ge "$ip_rx" ]

@@ -2,7 +2,7 @@
 //! the client is rxe; in those whose names end in `_back` it is the project's NIC.
 
 use super::pingpong::ping;
-use super::rdmacm::cm;
+use super::rdmacm::{cm, mckey};
 use super::row::{GuestTest, perf, verbs};
 
 pub const TESTS: &[GuestTest] = &[
@@ -47,12 +47,8 @@ pub const TESTS: &[GuestTest] = &[
         "ucmatose -b $MY_IP -C 100",
         "ucmatose -s $PEER_IP -C 100",
     ),
-    cm(
-        "multicast",
-        "mckey -m 239.77.0.1 -b $MY_IP -C 20",
-        "mckey -m 239.77.0.1 -b $MY_IP -s -C 20",
-    )
-    .after(crate::exchange::Ready::Now),
+    mckey("multicast"),
+    mckey("multicast_back").reversed(),
     perf("send_bw_rc", "ib_send_bw -n 300"),
     perf("send_bw_rc_back", "ib_send_bw -n 300").reversed(),
     perf("send_bw_ud", "ib_send_bw -c UD -s 1024 -n 300"),

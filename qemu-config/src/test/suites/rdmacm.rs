@@ -11,6 +11,21 @@ pub(super) const fn cm(
     test(name, Commands::Two(server, client), Ready::Cm, 60, "")
 }
 
+/// Datagrams to a multicast group.
+pub(super) const fn mckey(name: &'static str) -> GuestTest {
+    test(
+        name,
+        Commands::Two(
+            "mckey -m 239.77.0.1 -b $MY_IP -C 10",
+            "mckey -m 239.77.0.1 -b $MY_IP -C 10 -s",
+        ),
+        // The kernel of the server is in the group; its queue pair follows.
+        Ready::When("grep -q 01004DEF /proc/net/igmp && sleep 1"),
+        60,
+        "",
+    )
+}
+
 pub const TESTS: &[GuestTest] = &[
     cm(
         "rping",
@@ -81,15 +96,5 @@ pub const TESTS: &[GuestTest] = &[
         "riostream -b $MY_IP -T v -S 65536 -C 20",
         "riostream -s $PEER_IP -T v -S 65536 -C 20",
     ),
-    test(
-        "mckey",
-        Commands::Two(
-            "mckey -m 239.77.0.1 -b $MY_IP -C 10",
-            "mckey -m 239.77.0.1 -b $MY_IP -C 10 -s",
-        ),
-        // Its kernel is in the group; its queue pair follows.
-        Ready::When("grep -q 01004DEF /proc/net/igmp && sleep 1"),
-        60,
-        "",
-    ),
+    mckey("mckey"),
 ];
