@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use faultline_wire::packet::{self, RoceHeader};
-use faultline_wire::{Gid, OpKind, WireError};
+use faultline_wire::{Gid, OpKind, Service, WireError};
 
 use crate::flow::{Adapter, Flow, Key, is_connected};
 use crate::packet::Finding;
@@ -243,6 +243,10 @@ impl Oracle {
             return;
         }
         let header = &parsed.header;
+        // The iCRC does not cover the Ethernet header. Adapters drop what is for a queue pair and was sent to a group.
+        if header.ethernet.dst.is_multicast() && header.bth.opcode.info().service != Service::Ud {
+            return;
+        }
         let (from, to) = addresses(header);
         if header.ip.ecn() == CONGESTION_EXPERIENCED && self.marked.len() < FLOW_LIMIT {
             self.marked.insert((from, to));
