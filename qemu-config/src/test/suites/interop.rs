@@ -47,7 +47,6 @@ pub const TESTS: &[GuestTest] = &[
         "ucmatose -b $MY_IP -C 100",
         "ucmatose -s $PEER_IP -C 100",
     ),
-    mckey("multicast"),
     mckey("multicast_back").reversed(),
     perf("send_bw_rc", "ib_send_bw -n 300"),
     perf("send_bw_rc_back", "ib_send_bw -n 300").reversed(),
