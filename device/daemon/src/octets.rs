@@ -32,18 +32,8 @@ impl Engine {
                 if taken == 0 {
                     break;
                 }
-                if self.captures.is_on() && !frame.is_empty() {
-                    let passes = (LinkDirection::Rx, Fate::Passed);
-                    self.capture_octets(now, id, passes, &frame);
-                }
-                let is_on_line = !self.lines.is_empty()
-                    && !frame.is_empty()
-                    && self
-                        .lines
-                        .send(now, id, Direction::Rx, (Origin::Unknown, &frame));
-                if !frame.is_empty() && !is_on_line {
-                    // Any adapter may be behind the port.
-                    self.forward_octets(now, id, (Origin::Unknown, &frame));
+                if !frame.is_empty() {
+                    self.take_octets(now, id, &frame);
                 }
                 frames = frames.saturating_add(1);
                 octets = octets.saturating_add(taken);
@@ -52,6 +42,19 @@ impl Engine {
         }
         self.scratch = frame;
         worked
+    }
+
+    /// A frame of the peer of an external port begins its way.
+    fn take_octets(&mut self, now: Instant, from: PortId, bytes: &[u8]) {
+        if self.captures.is_on() {
+            let passes = (LinkDirection::Rx, Fate::Passed);
+            self.capture_octets(now, from, passes, bytes);
+        }
+        // Any adapter may be behind the port.
+        let frame = (Origin::Unknown, bytes);
+        if self.lines.is_empty() || !self.lines.send(now, from, Direction::Rx, frame) {
+            self.forward_octets(now, from, frame);
+        }
     }
 
     /// True if a NIC pauses all that send to it.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{self, RoceHeader};
 use faultline_wire::{Gid, OpKind, Service, WireError};
 
@@ -18,9 +19,6 @@ pub const VIOLATION_LIMIT: usize = 1000;
 
 /// Responses to a queue pair whose flow is looked for.
 const ATTEMPT_LIMIT: u32 = 64;
-
-/// CE: a router has met congestion (RFC 3168).
-const CONGESTION_EXPERIENCED: u8 = 3;
 
 /// Where packets are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

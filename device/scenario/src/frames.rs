@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use faultline_nic::{Instant, Nanos, Origin};
+use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{RoceHeader, parse, seal};
 
 use crate::action::Part;
@@ -17,8 +18,6 @@ const MAX_BYTES: usize = 16 << 20;
 const OVERTAKING: Nanos = Nanos(10_000_000);
 /// Most frames that wait for others to overtake them: each frame that is passed looks at all of them.
 const MAX_OVERTAKEN: usize = 64;
-/// ECN codepoint CE (RFC 3168).
-const CONGESTION_EXPERIENCED: u8 = 3;
 
 /// A frame on its way: octets from the Ethernet header to the iCRC.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
