@@ -36,15 +36,21 @@ impl Clock {
 
     /// The device clock.
     #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.stopped.unwrap_or_else(|| self.at(self.real()))
+    }
+
+    /// What the device clock shows at a real time.
+    #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the offset is a difference of two u64"
     )]
-    pub(crate) fn now(&self) -> Instant {
+    pub(crate) fn at(&self, real: Instant) -> Instant {
         match self.stopped {
             Some(at) => at,
             None => {
-                let now = i128::from(self.real().0) + self.offset;
+                let now = i128::from(real.0) + self.offset;
                 Instant(u64::try_from(now).unwrap_or_default())
             }
         }

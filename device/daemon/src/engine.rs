@@ -324,8 +324,8 @@ impl Engine {
         sleep::fall_asleep::<Processor>(self);
     }
 
-    fn send_heartbeat(&mut self) {
-        let now = self.clock.real();
+    /// Sends the heartbeat if it is due at the real time `now`.
+    fn send_heartbeat(&mut self, now: Instant) {
         if now < self.next_beat {
             return;
         }
@@ -338,15 +338,17 @@ impl Engine {
     /// Handles requests and, unless the engine is paused, all ports once. Returns true if there was work.
     fn pass(&mut self) -> bool {
         let mut worked = self.take_requests();
-        self.send_heartbeat();
         if self.clock.is_stopped() {
             self.end_scenario_pause();
         }
+        // Read once for both clocks. After the end of a pause, before which device time is another.
+        let real = self.clock.real();
+        self.send_heartbeat(real);
         if self.clock.is_stopped() {
             self.pass_began = None;
             self.take_diagnostics();
         } else {
-            worked |= self.run_ports(worked);
+            worked |= self.run_ports(self.clock.at(real), worked);
         }
         worked
     }
@@ -387,15 +389,14 @@ impl Engine {
     /// In a pause, handles all ports once. Returns true if there was work.
     pub(crate) fn step(&mut self) -> bool {
         let kicked = self.ring_held_kicks();
-        let worked = self.run_ports(kicked);
+        let worked = self.run_ports(self.now(), kicked);
         self.pass_began = None;
-        self.send_heartbeat();
+        self.send_heartbeat(self.clock.real());
         worked
     }
 
     /// Handles all ports once. Returns true if there was work.
-    fn run_ports(&mut self, mut worked: bool) -> bool {
-        let now = self.now();
+    fn run_ports(&mut self, now: Instant, mut worked: bool) -> bool {
         if let Some(began) = self.pass_began {
             let time = Duration::from_nanos(now.0.saturating_sub(began.0));
             self.longest_pass.time = self.longest_pass.time.max(time);
