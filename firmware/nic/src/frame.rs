@@ -145,8 +145,12 @@ impl TxFrame {
             FrameKind::Roce(header) if self.packets > 1 => {
                 let each = self.payload_len / self.packets as usize;
                 let others = self.packets as usize - 1;
-                let middle = packet_of_run(header, 1, self.packets);
-                header.frame_len(each) + others * middle.frame_len(each)
+                let opcode = header.bth.opcode;
+                let middle = opcode.middle().unwrap_or(opcode).info();
+                let first = header.frame_len(each);
+                // The others have no extended headers, or the same.
+                let saved = header.transport_len() - middle.transport_len;
+                first + others * (first - saved)
             }
             FrameKind::Roce(header) => header.frame_len(self.payload_len),
             FrameKind::Raw { head, .. } => head.len() + self.payload_len,

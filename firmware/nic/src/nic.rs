@@ -416,7 +416,7 @@ impl Nic {
         {
             frame.set_packet(header);
             self.last_sender = 0;
-            self.count_sent(CounterSet::DEVICE, frame);
+            self.count_sent(CounterSet::DEVICE, frame, frame.len() as u64);
             self.sniff(now, mem, frame, mem);
             return true;
         }
@@ -450,9 +450,10 @@ impl Nic {
                 }
                 continue;
             }
+            let len = frame.len() as u64;
             if let Some(traffic) = queue.traffic_mut() {
                 traffic.tx_packets = traffic.tx_packets.wrapping_add(u64::from(frame.packets));
-                traffic.tx_bytes = traffic.tx_bytes.wrapping_add(frame.len() as u64);
+                traffic.tx_bytes = traffic.tx_bytes.wrapping_add(len);
             }
             self.core.charge(work::of_frames(frame.packets, 0));
             self.burst = self.burst.saturating_add(frame.packets);
@@ -461,7 +462,7 @@ impl Nic {
                 self.core.rotate_ready();
             }
             self.last_sender = number;
-            self.count_sent(set, frame);
+            self.count_sent(set, frame, len);
             self.core.charge_lookups(now);
             self.core.charge_queue_pair(now, number);
             self.core
@@ -480,12 +481,12 @@ impl Nic {
         self.last_sender
     }
 
-    /// Counts a frame, in the set of the queue pair that sends it.
-    fn count_sent(&mut self, set: CounterSet, frame: &TxFrame) {
+    /// Counts a frame with `len` octets, in the set of the queue pair that sends it.
+    fn count_sent(&mut self, set: CounterSet, frame: &TxFrame, len: u64) {
         let counters = &mut self.core.counters;
         let packets = u64::from(frame.packets);
         counters.add(Counter::tx_packets, packets);
-        counters.add(Counter::tx_bytes, frame.len() as u64);
+        counters.add(Counter::tx_bytes, len);
         if matches!(frame.kind, FrameKind::Roce(_)) {
             counters.add_in(set, Counter::tx_roce_packets, packets);
         }

@@ -56,8 +56,8 @@ impl Nic {
         if !self.is_running() {
             return;
         }
-        self.core
-            .charge(work::of_frames(frame.packets, frame.len()));
+        let len = frame.len();
+        self.core.charge(work::of_frames(frame.packets, len));
         self.sniff(now, mem, frame, sender);
         if self.core.ingress.holds_frames() {
             self.hold_frame(now, frame, sender);
@@ -66,7 +66,7 @@ impl Nic {
         let payload = frame.view(sender);
         match &frame.kind {
             FrameKind::Roce(header) => {
-                self.count_received(frame.packets, frame.len());
+                self.count_received(frame.packets, len);
                 let packets = frame.packets;
                 let arrived = RocePackets {
                     header,
