@@ -3,7 +3,8 @@
 
 use super::pingpong::ping;
 use super::rdmacm::{cm, mckey};
-use super::row::{GuestTest, perf, verbs};
+use super::row::{Commands, GuestTest, perf, test, verbs};
+use crate::exchange::Ready;
 
 pub const TESTS: &[GuestTest] = &[
     ping("ping", "ping -c 3 -i 0.2 -W 5 $PEER_IP"),
@@ -46,6 +47,18 @@ pub const TESTS: &[GuestTest] = &[
         "ucmatose",
         "ucmatose -b $MY_IP -C 100",
         "ucmatose -s $PEER_IP -C 100",
+    ),
+    // rxe sends the first datagram only: its counters `sent_pkts` and `rdma_sends` are 1 then, although mckey, which does not
+    // look at the status, gets a completion for each.
+    test(
+        "multicast",
+        Commands::Two(
+            "mckey -m 239.77.0.1 -b $MY_IP -C 1",
+            "mckey -m 239.77.0.1 -b $MY_IP -C 10 -s",
+        ),
+        Ready::When("grep -q 01004DEF /proc/net/igmp && sleep 1"),
+        60,
+        "",
     ),
     mckey("multicast_back").reversed(),
     perf("send_bw_rc", "ib_send_bw -n 300"),
