@@ -37,7 +37,7 @@ impl Clock {
     /// The device clock.
     #[inline]
     pub(crate) fn now(&self) -> Instant {
-        self.stopped.unwrap_or_else(|| self.at(self.real()))
+        self.at(self.real())
     }
 
     /// What the device clock shows at a real time.

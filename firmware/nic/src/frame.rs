@@ -17,8 +17,8 @@
     reason = "a run has at most as many packets and bytes as one turn sends"
 )]
 
-use faultline_wire::MacAddr;
 use faultline_wire::packet::{RoceHeader, seal};
+use faultline_wire::{MacAddr, Opcode};
 
 use crate::dma::{Dma, DmaError};
 use crate::headers::Head;
@@ -72,11 +72,16 @@ pub(crate) fn packet_of_run(first: &RoceHeader, index: u32, packets: u32) -> Roc
     header.bth.ack_req &= index + 1 == packets;
     if index > 0 {
         header.bth.psn = first.bth.psn.add(index);
-        header.bth.opcode = first.bth.opcode.middle().unwrap_or(first.bth.opcode);
+        header.bth.opcode = following(first.bth.opcode);
         header.reth = None;
         header.aeth = None;
     }
     header
+}
+
+/// Opcode of the packets of a run behind the first.
+fn following(first: Opcode) -> Opcode {
+    first.middle().unwrap_or(first)
 }
 
 impl Default for TxFrame {
@@ -145,11 +150,10 @@ impl TxFrame {
             FrameKind::Roce(header) if self.packets > 1 => {
                 let each = self.payload_len / self.packets as usize;
                 let others = self.packets as usize - 1;
-                let opcode = header.bth.opcode;
-                let middle = opcode.middle().unwrap_or(opcode).info();
                 let first = header.frame_len(each);
-                // The others have no extended headers, or the same.
-                let saved = header.transport_len() - middle.transport_len;
+                // Only the first may have headers that the others do not have.
+                let other = following(header.bth.opcode).info();
+                let saved = header.transport_len() - other.transport_len;
                 first + others * (first - saved)
             }
             FrameKind::Roce(header) => header.frame_len(self.payload_len),

@@ -25,6 +25,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::{self as abi, QpAttr};
 use faultline_abi::{cqe, event};
 use faultline_wire::bth::{Bth, Psn};
+use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::mtu::PathMtu;
 use faultline_wire::packet::RoceHeader;
 
@@ -55,9 +56,6 @@ use types::{Failure, Fatal};
 pub use types::{Psns, QpType, State, StateCause};
 pub(crate) use work_queue::WorkQueue;
 use work_request::{DeviceRequest, SendWr};
-
-/// ECN field of a packet that met congestion (RFC 3168).
-const ECN_CONGESTED: u8 = 3;
 
 /// Largest number of kept acknowledgements of destroyed queue pairs; further ones are lost. They accumulate only while
 /// the output is stopped.
@@ -343,7 +341,7 @@ impl Qp {
             cx.count(Counter::rx_bad_pkey);
             return packets;
         }
-        if header.ip.ecn() == ECN_CONGESTED {
+        if header.ip.ecn() == CONGESTION_EXPERIENCED {
             cx.count(Counter::np_ecn_marked_roce_packets);
         }
         if !self.endpoint.config.kind.is_connected() {

@@ -13,12 +13,22 @@ pub(super) const fn cm(
 
 /// Datagrams to a multicast group.
 pub(super) const fn mckey(name: &'static str) -> GuestTest {
+    mckey_by(
+        name,
+        "mckey -m 239.77.0.1 -b $MY_IP -C 10",
+        "mckey -m 239.77.0.1 -b $MY_IP -C 10 -s",
+    )
+}
+
+/// The same by other commands, for group 239.77.0.1.
+pub(super) const fn mckey_by(
+    name: &'static str,
+    server: &'static str,
+    client: &'static str,
+) -> GuestTest {
     test(
         name,
-        Commands::Two(
-            "mckey -m 239.77.0.1 -b $MY_IP -C 10",
-            "mckey -m 239.77.0.1 -b $MY_IP -C 10 -s",
-        ),
+        Commands::Two(server, client),
         // The kernel of the server is in the group; its queue pair follows.
         Ready::When("grep -q 01004DEF /proc/net/igmp && sleep 1"),
         60,
