@@ -454,22 +454,25 @@ impl Engine {
 
     pub(crate) fn take_diagnostics(&mut self) {
         for (id, port) in self.ports.iter_mut().enumerate() {
-            while let Some((at, diagnostic)) = port.nic.poll_diagnostic() {
-                self.recorder.diagnostic(at, number(id), diagnostic);
-                if let Some(scenario) = &mut self.scenario {
-                    let rules = &mut scenario.rules;
-                    rules.diagnostic(at, id, &diagnostic, &port.nic);
+            if port.nic.has_diagnostics() {
+                for (at, diagnostic) in port.nic.diagnostics() {
+                    self.recorder.diagnostic(*at, number(id), diagnostic);
+                    if let Some(scenario) = &mut self.scenario {
+                        let rules = &mut scenario.rules;
+                        rules.diagnostic(*at, id, diagnostic, &port.nic);
+                    }
+                    if self.captures.is_on()
+                        && let Diagnostic::RnrNakSent { qpn, psn, token } = *diagnostic
+                    {
+                        self.captures.note_refusal(id, qpn, psn, token);
+                    }
+                    self.log.count(id, diagnostic);
+                    if self.log.takes(id, diagnostic_log::level(diagnostic)) {
+                        let owner = diagnostic_log::owner(&port.nic, diagnostic);
+                        self.log.push_diagnostic(id, *at, *diagnostic, owner);
+                    }
                 }
-                if self.captures.is_on()
-                    && let Diagnostic::RnrNakSent { qpn, psn, token } = diagnostic
-                {
-                    self.captures.note_refusal(id, qpn, psn, token);
-                }
-                self.log.count(id, &diagnostic);
-                if self.log.takes(id, diagnostic_log::level(&diagnostic)) {
-                    let owner = diagnostic_log::owner(&port.nic, &diagnostic);
-                    self.log.push_diagnostic(id, at, diagnostic, owner);
-                }
+                port.nic.clear_diagnostics();
             }
             let lost = port.nic.take_lost_diagnostics();
             if lost > 0 {

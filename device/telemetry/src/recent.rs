@@ -31,11 +31,11 @@ impl Default for Recent {
 impl Recent {
     /// Keeps a diagnostic, in place of the oldest of its kind.
     #[inline]
-    pub(crate) fn push(&mut self, at: Instant, diagnostic: Diagnostic) {
-        let kind = DiagnosticKind::of(&diagnostic) as usize;
+    pub(crate) fn push(&mut self, at: Instant, diagnostic: &Diagnostic) {
+        let kind = DiagnosticKind::of(diagnostic) as usize;
         if let Some(kind) = self.kinds.get_mut(kind) {
             if let Some(slot) = kind.newest.get_mut(kind.next) {
-                *slot = Some((at, diagnostic));
+                *slot = Some((at, *diagnostic));
             }
             kind.next = kind.next.saturating_add(1) % KEPT;
         }
@@ -57,9 +57,9 @@ mod tests {
     #[test]
     fn a_flood_of_one_kind_leaves_others() {
         let mut recent = Recent::default();
-        recent.push(Instant(1), Diagnostic::Fatal { cause: 4 });
+        recent.push(Instant(1), &Diagnostic::Fatal { cause: 4 });
         for at in 2..1000 {
-            recent.push(Instant(at), Diagnostic::Reset);
+            recent.push(Instant(at), &Diagnostic::Reset);
         }
         let newest = recent.newest();
         let times: Vec<u64> = newest.iter().map(|(at, _)| at.0).collect();

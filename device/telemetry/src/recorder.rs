@@ -10,7 +10,7 @@ use crate::event::{FrameEvent, Record, TraceEvent};
 use crate::kind::Direction;
 use crate::metrics::NicMetrics;
 use crate::recent::Recent;
-use crate::ring::{Events, Slot, TracePart, TraceRing};
+use crate::ring::{Events, TracePart, TraceRing};
 
 /// Records the events of all NICs of an engine. It belongs to the engine thread; others get copies.
 #[derive(Debug)]
@@ -95,18 +95,23 @@ impl Recorder {
 
     /// Counts and keeps the frames of the burst.
     fn end_burst(&mut self) {
-        let count = std::mem::take(&mut self.burst.count);
+        let burst = &mut self.burst;
+        let count = std::mem::take(&mut burst.count);
         if count == 0 {
             return;
         }
-        let Burst { at, nic, first, .. } = self.burst;
-        if let Some(metrics) = self.nic(nic) {
-            metrics.tx.count(&first, count);
+        let first = &burst.first;
+        if let Some(metrics) = self.nics.get_mut(usize::from(burst.nic)) {
+            metrics.tx.count(first, count);
         }
-        if let Some(metrics) = self.nic(first.to) {
-            metrics.rx.count(&first, count);
+        if let Some(metrics) = self.nics.get_mut(usize::from(first.to)) {
+            metrics.rx.count(first, count);
         }
-        self.keep(at, nic, TraceEvent::Frame(first), count);
+        if let Some(ring) = self.rings.get_mut(usize::from(burst.nic)) {
+            let event = || TraceEvent::Frame(*first);
+            ring.push(self.next, burst.at, count, event);
+            self.next = self.next.saturating_add(count.into());
+        }
     }
 
     /// A NIC has received a frame that no NIC has sent to it alone.
@@ -120,38 +125,42 @@ impl Recorder {
     /// Doorbells, interrupts.
     #[inline]
     pub fn event(&mut self, at: Instant, nic: u16, event: TraceEvent) {
-        if let TraceEvent::Frame(frame) = event {
-            self.sent(at, nic, frame);
-            return;
+        match event {
+            TraceEvent::Frame(frame) => return self.sent(at, nic, frame),
+            TraceEvent::Nic(diagnostic) => return self.diagnostic(at, nic, &diagnostic),
+            TraceEvent::Doorbell { .. } | TraceEvent::Interrupt { .. } => {}
         }
         self.end_burst();
         if let Some(metrics) = self.nic(nic) {
-            match &event {
-                TraceEvent::Frame(_) => {}
-                TraceEvent::Doorbell { kind, path, .. } => metrics.count_doorbell(*kind, *path),
-                TraceEvent::Interrupt { vector } => metrics.count_interrupt(*vector),
-                TraceEvent::Nic(diagnostic) => metrics.count_diagnostic(at, diagnostic),
+            match event {
+                TraceEvent::Doorbell { kind, path, .. } => metrics.count_doorbell(kind, path),
+                TraceEvent::Interrupt { vector } => metrics.count_interrupt(vector),
+                TraceEvent::Frame(_) | TraceEvent::Nic(_) => {}
             }
         }
-        self.keep(at, nic, event, 1);
+        self.keep(at, nic, || event);
     }
 
-    /// Keeps `count` events.
+    /// Keeps an event.
     #[inline]
-    fn keep(&mut self, at: Instant, nic: u16, event: TraceEvent, count: u16) {
+    fn keep(&mut self, at: Instant, nic: u16, event: impl FnOnce() -> TraceEvent) {
         if let Some(ring) = self.rings.get_mut(usize::from(nic)) {
-            ring.push(Slot::new(self.next, at, event, count));
-            self.next = self.next.saturating_add(count.into());
+            ring.push(self.next, at, 1, event);
+            self.next = self.next.saturating_add(1);
         }
     }
 
     /// A NIC has reported something.
     #[inline]
-    pub fn diagnostic(&mut self, at: Instant, nic: u16, diagnostic: Diagnostic) {
+    pub fn diagnostic(&mut self, at: Instant, nic: u16, diagnostic: &Diagnostic) {
+        self.end_burst();
         if let Some(recent) = self.recent.get_mut(usize::from(nic)) {
             recent.push(at, diagnostic);
         }
-        self.event(at, nic, TraceEvent::Nic(diagnostic));
+        if let Some(metrics) = self.nic(nic) {
+            metrics.count_diagnostic(at, diagnostic);
+        }
+        self.keep(at, nic, || TraceEvent::Nic(*diagnostic));
     }
 
     /// The newest diagnostics of a NIC, some of each kind, the newest first.
@@ -255,7 +264,7 @@ mod tests {
 
     /// An event of a NIC.
     fn record(recorder: &mut Recorder, at: u64, nic: u16) {
-        recorder.diagnostic(Instant(at), nic, Diagnostic::Reset);
+        recorder.diagnostic(Instant(at), nic, &Diagnostic::Reset);
     }
 
     fn part(recorder: &mut Recorder, from: u64, limit: usize) -> TracePart {
@@ -297,7 +306,7 @@ mod tests {
             };
             recorder.event(Instant(1), 1, doorbell);
         }
-        recorder.diagnostic(Instant(2), 1, Diagnostic::Stalled { qpn: 4 });
+        recorder.diagnostic(Instant(2), 1, &Diagnostic::Stalled { qpn: 4 });
         recorder.lost_diagnostics(1, 3);
         let metrics = recorder.snapshot(1);
         assert_eq!(metrics.interrupts().nth(3), Some((3, 1)));

@@ -25,17 +25,6 @@ const COUNT_BITS: u32 = u16::BITS;
 const ORDINAL_MASK: u64 = u64::MAX >> COUNT_BITS;
 
 impl Slot {
-    /// `count` events from a number on; of more than one, all are frames.
-    #[inline]
-    pub(crate) fn new(number: u64, at: Instant, event: TraceEvent, count: u16) -> Self {
-        Self {
-            number,
-            at,
-            event,
-            count_and_ordinal: count.into(),
-        }
-    }
-
     #[inline]
     #[allow(
         clippy::cast_possible_truncation,
@@ -96,16 +85,27 @@ impl TraceRing {
         }
     }
 
-    /// Keeps events, in place of the oldest if the ring is full.
+    /// Keeps `count` events from a number on, in place of the oldest if the ring is full; of more than one, all are frames. `event`
+    /// makes the first one where it is kept: a copy of one that was made just before would wait until its parts are stored.
     #[inline]
-    pub(crate) fn push(&mut self, mut slot: Slot) {
-        let count = u64::from(slot.count());
-        slot.count_and_ordinal = self.recorded << COUNT_BITS | count;
-        self.recorded = self.recorded.saturating_add(count);
+    pub(crate) fn push(
+        &mut self,
+        number: u64,
+        at: Instant,
+        count: u16,
+        event: impl FnOnce() -> TraceEvent,
+    ) {
+        let slot = || Slot {
+            number,
+            at,
+            event: event(),
+            count_and_ordinal: self.recorded << COUNT_BITS | u64::from(count),
+        };
         match self.slots.get_mut(self.place) {
-            Some(oldest) => *oldest = slot,
-            None => self.slots.push(slot),
+            Some(oldest) => *oldest = slot(),
+            None => self.slots.push(slot()),
         }
+        self.recorded = self.recorded.saturating_add(count.into());
         self.place = self.place.saturating_add(1);
         if self.place == self.capacity {
             self.place = 0;
@@ -205,9 +205,9 @@ mod tests {
     use super::*;
     use crate::event::FrameEvent;
 
-    fn one(number: u64) -> Slot {
-        let event = TraceEvent::Nic(Diagnostic::Reset);
-        Slot::new(number, Instant(number), event, 1)
+    fn push_one(ring: &mut TraceRing, number: u64) {
+        let event = || TraceEvent::Nic(Diagnostic::Reset);
+        ring.push(number, Instant(number), 1, event);
     }
 
     /// The numbers and PSNs of all events from a number on.
@@ -238,7 +238,7 @@ mod tests {
         let mut ring = TraceRing::new(4);
         assert_eq!(numbers(&ring, 0), Vec::<u64>::new());
         for number in 0..11 {
-            ring.push(one(10 * number));
+            push_one(&mut ring, 10 * number);
             let oldest = (number + 1).saturating_sub(4);
             let kept: Vec<u64> = (oldest..=number).map(|number| 10 * number).collect();
             assert_eq!(numbers(&ring, 0), kept);
@@ -256,17 +256,17 @@ mod tests {
             packets: 2,
             ..FrameEvent::new(&TxFrame::default(), 1, 60)
         };
-        ring.push(one(3));
-        ring.push(Slot::new(4, Instant(4), TraceEvent::Frame(frame), 5));
-        ring.push(one(9));
+        push_one(&mut ring, 3);
+        ring.push(4, Instant(4), 5, || TraceEvent::Frame(frame));
+        push_one(&mut ring, 9);
         let burst = [(4, 0xff_ffff), (5, 1), (6, 3), (7, 5), (8, 7)];
         assert_eq!(events(&ring, 0)[1..6], burst);
         assert_eq!(events(&ring, 6), [(6, 3), (7, 5), (8, 7), (9, 0)]);
         assert_eq!((ring.recorded(), numbers(&ring, 9)), (7, vec![9]));
         // The newest eight are kept, also if the oldest are a part of a burst.
-        (10..14).for_each(|number| ring.push(one(number)));
+        (10..14).for_each(|number| push_one(&mut ring, number));
         assert_eq!(numbers(&ring, 0), [6, 7, 8, 9, 10, 11, 12, 13]);
-        ring.push(Slot::new(14, Instant(14), TraceEvent::Frame(frame), 100));
+        ring.push(14, Instant(14), 100, || TraceEvent::Frame(frame));
         assert_eq!(numbers(&ring, 0), (106..114).collect::<Vec<u64>>());
         // A bound, and a limit, within a burst.
         let mut records = Vec::new();

@@ -30,6 +30,7 @@ impl Budget {
     }
 
     /// Total cost of reading page lists so far.
+    #[inline]
     pub fn work(&self) -> u64 {
         self.work.load(Ordering::Relaxed)
     }

@@ -395,6 +395,17 @@ impl Diagnostics {
         self.ring.is_empty()
     }
 
+    /// All, the oldest first.
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(Instant, Diagnostic)> {
+        self.ring.iter()
+    }
+
+    /// Removes all.
+    pub(crate) fn clear(&mut self) {
+        self.ring.clear();
+    }
+
     /// Takes the oldest.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Instant, Diagnostic)> {

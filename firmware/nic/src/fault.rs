@@ -19,7 +19,7 @@ use faultline_wire::aeth::rnr_timer_code;
 
 use crate::mkey::Absent;
 use crate::page_table::PAGE_SHIFT;
-use crate::time::{Instant, Nanos};
+use crate::time::{Instant, Nanos, earlier};
 
 mod places;
 mod records;
@@ -569,10 +569,6 @@ impl FaultUnit {
         let oldest = self.by_age.first().and_then(|index| self.faults.get(index));
         let oldest = oldest.map(|fault| fault.raised);
         let for_room = self.places.oldest();
-        let first = match (oldest, for_room) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        first.map(|since| since + timeout)
+        earlier(oldest, for_room).map(|since| since + timeout)
     }
 }

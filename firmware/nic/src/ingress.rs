@@ -16,7 +16,7 @@ use faultline_wire::packet::RoceHeader;
 use crate::fault::Token;
 use crate::origin::Origin;
 use crate::steering::FrameTarget;
-use crate::time::{Instant, Nanos};
+use crate::time::{Instant, Nanos, earlier};
 
 /// Largest number of held frames. A switch that pauses in time never exceeds it.
 const MAX_FRAMES: usize = 4096;
@@ -218,7 +218,7 @@ impl Ingress {
             Stall { pauses: true, .. } => stall.since + self.longest_pause(timeout),
             _ => stall.since + timeout,
         });
-        [stall, self.paused_until].into_iter().flatten().min()
+        earlier(stall, self.paused_until)
     }
 
     /// Ends a stop whose queue pair is gone, and one that has lasted too long; in the second case the frame that caused

@@ -493,6 +493,7 @@ impl Nic {
     }
 
     /// The work of this NIC since it was created, in units of some nanoseconds.
+    #[inline]
     pub fn work(&self) -> u64 {
         self.core.begin_turn()
     }
@@ -506,6 +507,18 @@ impl Nic {
     #[inline]
     pub fn poll_diagnostic(&mut self) -> Option<(Instant, Diagnostic)> {
         self.core.diagnostics.pop()
+    }
+
+    /// What [`Nic::poll_diagnostic`] would return, all at once and where it is: a caller that copies each into its own tables need
+    /// not copy it twice. [`Nic::clear_diagnostics`] removes them.
+    #[inline]
+    pub fn diagnostics(&self) -> impl Iterator<Item = &(Instant, Diagnostic)> {
+        self.core.diagnostics.iter()
+    }
+
+    /// Removes all diagnostics.
+    pub fn clear_diagnostics(&mut self) {
+        self.core.diagnostics.clear();
     }
 
     /// True if [`Nic::poll_diagnostic`] returns one.

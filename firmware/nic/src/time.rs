@@ -24,6 +24,15 @@ impl Nanos {
     }
 }
 
+/// The earlier of two points in time, either of which may be missing.
+#[inline]
+pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 impl Add<Nanos> for Instant {
     type Output = Instant;
 

@@ -234,6 +234,7 @@ impl Mkeys {
     }
 
     /// The work on page tables so far, in the unit of [`crate::Nic::work`], without look-ups for data that is copied.
+    #[inline]
     pub fn work(&self) -> u64 {
         self.work.get()
     }

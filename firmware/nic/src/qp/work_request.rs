@@ -418,13 +418,14 @@ impl SendWr {
         let entry = ring.entry(self.index);
         let mut first = [0; FIRST];
         mem.read(entry, &mut first).map_err(|_| FETCH)?;
-        let (wqe, _) = SqWqe::read_from_prefix(&first).map_err(|_| FETCH)?;
+        // Not copied: a wide load of what has just been stored in parts waits for all of them.
+        let (wqe, _) = SqWqe::ref_from_prefix(&first).map_err(|_| FETCH)?;
         self.flags = wqe.flags;
         self.remote_srqn = wqe.remote_qpn.get() & 0xff_ffff;
         if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 {
             return Err(RESERVED);
         }
-        let op = SendOp::parse(config.kind, &wqe);
+        let op = SendOp::parse(config.kind, wqe);
         self.op = op.ok();
         let data = SQ_WQE_DATA as usize;
         let inline_len = wqe.inline_len.get();
