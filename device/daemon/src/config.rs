@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use faultline_nic::{FaultPolicy, Nanos, NicConfig, Pitfalls, ReadyMode};
+use faultline_nic::{Dcqcn, FaultPolicy, Nanos, NicConfig, Pitfalls, ReadyMode};
 use faultline_ports::line::LineModel;
 use faultline_scenario::profile::{self, Profile};
 use faultline_wire::MacAddr;
@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::config_file::{self, Malformed};
 use crate::control_config::{ControlConfigError, ControlSettings};
+use crate::dcqcn_config;
 use crate::line_config;
 use crate::port_config::PortEntry;
 
@@ -140,6 +141,9 @@ nic_settings! {
     ready: NamedReadyMode,
     /// The bit MigReq of sent packets: 0 or 1.
     mig_req: MigReq,
+    /// Congestion control of connections. An empty table switches it on with the usual parameters.
+    #[serde(deserialize_with = "dcqcn_config::dcqcn")]
+    dcqcn: Dcqcn,
     /// Modelled time of a page table look-up, in nanoseconds.
     #[serde(deserialize_with = "config_file::optional_number")]
     lookup_ns: u64,
@@ -225,6 +229,9 @@ impl NicSettings {
         }
         if let Some(MigReq(mig_req)) = self.mig_req {
             config.mig_req = mig_req;
+        }
+        if let Some(dcqcn) = self.dcqcn {
+            config.congestion = Some(dcqcn);
         }
         if let Some(ns) = self.lookup_ns {
             config.lookup = Nanos(ns);

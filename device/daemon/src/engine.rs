@@ -611,6 +611,9 @@ impl Engine {
             return worked;
         }
         let nics = self.ports.len();
+        if !self.lines.is_empty() && self.lines.pause(now, id, nics) {
+            return worked;
+        }
         let scenario = self.scenario.as_ref();
         let single = scenario.is_some_and(|scenario| scenario.takes_packets(nics));
         let (mut packets, mut bytes, mut work) = (0u32, 0usize, 0u64);

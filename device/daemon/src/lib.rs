@@ -45,6 +45,7 @@ pub mod config;
 mod config_file;
 pub mod control;
 pub mod control_config;
+mod dcqcn_config;
 mod diagnostic_log;
 pub mod doorbell_ring;
 mod durable;

@@ -24,6 +24,8 @@ struct LineTable {
     queue_bytes: u32,
     #[serde(deserialize_with = "config_file::number")]
     ecn_bytes: u32,
+    #[serde(deserialize_with = "config_file::number")]
+    pause_bytes: u32,
     #[serde(deserialize_with = "probability")]
     loss: u32,
     #[serde(deserialize_with = "probability")]
@@ -46,6 +48,7 @@ pub(crate) fn line<'de, D: Deserializer<'de>>(
         delay_ns: table.delay_ns,
         queue_bytes: table.queue_bytes,
         ecn_bytes: table.ecn_bytes,
+        pause_bytes: table.pause_bytes,
         loss: table.loss,
         duplicate: table.duplicate,
         reorder: table.reorder,
@@ -130,7 +133,7 @@ mod tests {
         assert_eq!(
             refused("link_rx = { los = 1 }\n"),
             "3:13: nic[0].link_rx.los: unknown key `los`, expected one of `rate_mbps`, `delay_ns`, `queue_bytes`, \
-             `ecn_bytes`, `loss`, `duplicate`, `reorder`, `corrupt`, `seed`"
+             `ecn_bytes`, `pause_bytes`, `loss`, `duplicate`, `reorder`, `corrupt`, `seed`"
         );
     }
 }

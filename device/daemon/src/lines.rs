@@ -67,6 +67,21 @@ impl Lines {
         self.all.iter().map(|(port, dir, line)| (*port, *dir, line))
     }
 
+    /// True if a link pauses the frames of port `sender`, a NIC if it is below `nics`. The link of a sender to the switch pauses that
+    /// sender; a link from the switch pauses all that may send into it, because the destination of the next frame is not known
+    /// before it is built.
+    pub(crate) fn pause(&mut self, now: Instant, sender: PortId, nics: usize) -> bool {
+        let mut paused = false;
+        for (port, dir, line) in &mut self.all {
+            let is_external = *port >= nics;
+            let from_switch = is_external == (*dir == Direction::Tx);
+            if from_switch == (*port != sender) {
+                paused |= line.pauses(now.0);
+            }
+        }
+        paused
+    }
+
     /// When the next frame arrives.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self

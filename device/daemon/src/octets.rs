@@ -22,7 +22,11 @@ impl Engine {
         let mut worked = false;
         let mut frame = std::mem::take(&mut self.scratch);
         for index in 0..self.externals.len() {
-            let id = self.ports.len().saturating_add(index);
+            let nics = self.ports.len();
+            let id = nics.saturating_add(index);
+            if !self.lines.is_empty() && self.lines.pause(now, id, nics) {
+                continue;
+            }
             let (mut frames, mut octets) = (0, 0);
             while frames < TURN_PACKETS && octets < TURN_BYTES {
                 let taken = self

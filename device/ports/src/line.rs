@@ -19,6 +19,8 @@ pub struct LineModel {
     pub queue_bytes: u32,
     /// From so many octets that wait on, frames that are capable of it get the mark of congestion (RFC 3168); 0: none.
     pub ecn_bytes: u32,
+    /// From so many octets that wait on, the senders are paused (IEEE 802.3 annex 31B), until it is less than half; 0: never.
+    pub pause_bytes: u32,
     /// Probability with which a frame is lost, in millionths.
     pub loss: u32,
     /// Probability with which it arrives twice, in millionths.
@@ -55,6 +57,8 @@ pub struct LineCounts {
     pub corrupted: u64,
     /// Frames that got the mark of congestion.
     pub marked: u64,
+    /// Pauses of the senders that have begun.
+    pub pauses: u64,
 }
 
 /// A frame under way, by the time of its arrival, then in the order in which the frames were sent.
@@ -80,6 +84,8 @@ pub struct Line<T = ()> {
     spare: Vec<Vec<u8>>,
     /// When the last bit of the frames so far has been sent.
     busy_until: u64,
+    /// The senders are paused.
+    paused: bool,
     sent: u64,
     /// Octets of all frames that are held.
     held: usize,
@@ -96,6 +102,7 @@ impl<T: Copy + Ord> Line<T> {
             overtaken: Vec::new(),
             spare: Vec::new(),
             busy_until: 0,
+            paused: false,
             sent: 0,
             held: 0,
             counts: LineCounts::default(),
@@ -156,6 +163,24 @@ impl<T: Copy + Ord> Line<T> {
         let arrival = self.under_way.peek().map(|Reverse((at, ..))| *at);
         let overtaken = self.overtaken.iter().map(|waiting| waiting.until);
         arrival.into_iter().chain(overtaken).min()
+    }
+
+    /// Whether the senders are to pause.
+    pub fn pauses(&mut self, now: u64) -> bool {
+        let threshold = u64::from(self.model.pause_bytes);
+        if threshold == 0 {
+            return false;
+        }
+        let waiting = self.octets_in(self.busy_until.saturating_sub(now));
+        let paused = match self.paused {
+            true => waiting >= threshold / 2,
+            false => waiting >= threshold,
+        };
+        if paused && !self.paused {
+            count(&mut self.counts.pauses);
+        }
+        self.paused = paused;
+        paused
     }
 
     /// What the line has done.
@@ -406,5 +431,26 @@ mod tests {
         assert!(line.held <= MAX_OCTETS);
         assert!(line.overtaken.len() <= MAX_OVERTAKEN);
         assert!(line.counts().queue_full > 500);
+    }
+
+    #[test]
+    fn senders_pause_until_half_of_the_threshold_has_been_sent() {
+        // A frame of 1000 octets takes 8 us.
+        let mut line: Line = Line::new(LineModel {
+            rate_mbps: 1000,
+            pause_bytes: 4000,
+            ..LineModel::default()
+        });
+        assert!(!line.pauses(0));
+        (0..3).for_each(|n| line.send(0, &frame(n), ()));
+        assert!(!line.pauses(0));
+        line.send(0, &frame(3), ());
+        assert!(line.pauses(0));
+        assert!(line.pauses(16_000));
+        assert!(!line.pauses(16_008));
+        // Not again before the threshold.
+        line.send(16_008, &frame(4), ());
+        assert!(!line.pauses(16_008));
+        assert_eq!((line.counts().pauses, line.counts().queue_full), (1, 0));
     }
 }

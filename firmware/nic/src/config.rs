@@ -7,6 +7,7 @@ use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
 use faultline_abi::{U16, U32, U64};
 use faultline_wire::MacAddr;
 
+use crate::congestion::Dcqcn;
 use crate::latency::Latency;
 use crate::number::low32;
 use crate::origin::ReadyMode;
@@ -158,6 +159,8 @@ pub struct NicConfig {
     /// The bit MigReq of sent packets (IBTA 9.2.4): true means "migrated", as adapters without path migration send it. Some
     /// adapters drop packets with 0. Both values are accepted.
     pub mig_req: bool,
+    /// Congestion control of connections. `None`: CNPs are neither sent nor obeyed.
+    pub congestion: Option<Dcqcn>,
     /// Simulated latency of a page-table look-up, as of tables in host memory. The NIC sends nothing during that time.
     pub lookup: Nanos,
     /// Simulated latency of doorbells, DMA reads and the cache of queue pairs.
@@ -190,6 +193,7 @@ impl NicConfig {
             table_bytes: 1 << 30,
             ready: ReadyMode::default(),
             mig_req: true,
+            congestion: None,
             lookup: Nanos(0),
             latency: Latency::default(),
             pitfalls: Pitfalls::default(),

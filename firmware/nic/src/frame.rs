@@ -19,6 +19,7 @@
 
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{MacAddr, Opcode};
+use smallvec::SmallVec;
 
 use crate::dma::{Dma, DmaError};
 use crate::headers::Head;
@@ -47,6 +48,9 @@ pub enum FrameKind {
     },
 }
 
+/// A payload that the NIC has made itself.
+pub(crate) type Own = SmallVec<[u8; HEADERS]>;
+
 /// A frame that leaves the NIC.
 ///
 /// A caller keeps one of these, into which the NIC writes each frame, because a frame is so large that moving it has a
@@ -61,8 +65,8 @@ pub struct TxFrame {
     pub payload_len: usize,
     /// Packets in the run; 1 for all frames but runs.
     pub packets: u32,
-    /// A payload that the NIC has made itself, instead of one in the memory of a guest.
-    pub own: Option<[u8; HEADERS]>,
+    /// A payload that the NIC has made itself, instead of one in the memory of a guest. Empty: it has made none.
+    pub own: Own,
 }
 
 /// Header of packet `index` of a run whose first packet has this header.
@@ -97,7 +101,7 @@ impl Default for TxFrame {
             payload: Segments::new(),
             payload_len: 0,
             packets: 1,
-            own: None,
+            own: Own::new(),
         }
     }
 }
@@ -110,13 +114,20 @@ impl TxFrame {
         self.kind = FrameKind::Roce(header);
     }
 
+    /// Makes this frame a RoCE packet with a payload that is in no guest's memory.
+    pub(crate) fn set_own_packet(&mut self, header: RoceHeader, payload: &[u8]) {
+        self.set_packet(header);
+        self.payload_len = payload.len();
+        self.own.extend_from_slice(payload);
+    }
+
     /// Makes this frame one packet without payload.
     #[inline]
     pub(crate) fn clear_payload(&mut self) {
         self.payload.clear();
         self.payload_len = 0;
         self.packets = 1;
-        self.own = None;
+        self.own.clear();
     }
 
     /// Destination MAC address.
@@ -168,8 +179,8 @@ impl TxFrame {
 
     /// The part that a receiver copies: the payload, or all of a raw frame.
     pub(crate) fn view<'a, M: Dma>(&'a self, mem: &'a M) -> Payload<'a, M> {
-        if let Some(own) = &self.own {
-            return Payload::Bytes(own);
+        if !self.own.is_empty() {
+            return Payload::Bytes(&self.own);
         }
         let head: &[u8] = match &self.kind {
             FrameKind::Roce(_) => &[],

@@ -32,6 +32,7 @@ mod admin;
 pub mod budget;
 mod command_ring;
 mod config;
+mod congestion;
 mod context;
 mod core;
 mod counters;
@@ -77,6 +78,7 @@ mod translation;
 mod work;
 
 pub use crate::config::{Limits, NicConfig, Pitfalls};
+pub use crate::congestion::Dcqcn;
 pub use crate::core::DEFAULT_LINK_SPEED_MBPS;
 pub use crate::counters::Counters;
 pub use crate::device_memory::DEVICE_MEMORY;

@@ -9,6 +9,8 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Gid, MacAddr, udp};
 
+/// ECN bits of a sender that reacts to congestion (RFC 3168).
+const ECT_0: u8 = 2;
 /// Hop limit if the address vector has none.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
@@ -114,6 +116,21 @@ impl Path {
             dei: false,
             vid,
         });
+        header
+    }
+
+    /// Marks its packets as those of a sender that reacts to congestion (ECT(0)), unless the address vector says something else.
+    pub(crate) fn set_ecn_capable(&mut self) {
+        if self.ip.ecn() == 0 {
+            self.ip.set_ecn(ECT_0);
+        }
+    }
+
+    /// Headers of a congestion notification packet for queue pair `dest_qp` (annex A17.9.3). It is not marked itself.
+    pub(crate) fn congestion_notification(&self, dest_qp: u32, dscp: u8) -> RoceHeader {
+        let mut header = self.header(Opcode::Cnp, dest_qp, Psn::new(0));
+        header.bth.becn = true;
+        header.ip.set_traffic_class(dscp << 2);
         header
     }
 

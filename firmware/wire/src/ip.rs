@@ -450,6 +450,15 @@ impl Ip {
         self.traffic_class() & 3
     }
 
+    /// Sets the traffic class: DSCP and ECN.
+    #[inline]
+    pub fn set_traffic_class(&mut self, class: u8) {
+        match self {
+            Self::V4(ip) => (ip.dscp, ip.ecn) = (class >> 2, class & 3),
+            Self::V6(ip) => ip.traffic_class = class,
+        }
+    }
+
     /// Sets the ECN bits; only the low two bits of `ecn` are used.
     #[inline]
     pub fn set_ecn(&mut self, ecn: u8) {

@@ -6,7 +6,7 @@ use faultline::{Config, PollMode};
 use faultline_abi::admin::Counter;
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::exchange;
-use faultline_harness::{Link, QpType, Rng, SendWr, connect};
+use faultline_harness::{Counters, Link, QpType, Rng, SendWr, connect};
 
 /// A process with one NIC, and this configuration.
 fn process(nic: &str, config: &str) -> Fabric {
@@ -124,4 +124,63 @@ fn data_survives_links_that_lose_double_reorder_and_spoil_frames() {
     }
     let counters = a.nic.counters().unwrap();
     assert!(counters[Counter::rx_icrc_errors] > 0 && counters[Counter::out_of_sequence] > 0);
+}
+
+/// What both NICs count after WRITEs through a link of 1 Gb/s with a queue of 48 KB. `keys` are further ones of the link, `settings`
+/// those of the NICs.
+fn through_a_short_queue(keys: &str, settings: &str) -> [Counters; 2] {
+    let link = format!("link_tx = {{ rate_mbps = 1000, queue_bytes = 48000{keys} }}");
+    let config = format!("[defaults]\n{link}\n{settings}");
+    let config = Config {
+        poll: PollMode::Adaptive,
+        ..Config::from_toml(&config).unwrap()
+    };
+    let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
+    let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
+    let link = Link {
+        path_mtu: 3,
+        timeout: 14,
+        ..Link::default()
+    };
+    let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    connect(&qa, &qb, &link).unwrap();
+    let half = Node::BUF / 2;
+    for seed in 0..20 {
+        a.buf.fill_pattern(0, half, seed);
+        let sges = [a.mr.sge(0, half)];
+        let write = SendWr::write(&sges, b.mr.remote(half)).signaled();
+        qa.post_send(&write).unwrap();
+        qa.retire(&a.good_completion());
+        assert_eq!(b.buf.pattern_mismatch(half, half, seed), None);
+    }
+    [&a, &b].map(|node| node.nic.counters().unwrap())
+}
+
+#[test]
+fn a_queue_that_is_too_short_loses_frames() {
+    let [a, _] = through_a_short_queue("", "");
+    assert!(a[Counter::retransmitted_packets] > 0);
+}
+
+#[test]
+fn a_link_that_pauses_its_sender_loses_nothing() {
+    let [a, b] = through_a_short_queue(", pause_bytes = 16000", "");
+    assert_eq!(a[Counter::retransmitted_packets], 0);
+    assert_eq!(b[Counter::out_of_sequence], 0);
+}
+
+/// The receiver tells of marks, the sender becomes slower, and the queue does not overflow any more.
+#[test]
+fn a_sender_reacts_to_congestion() {
+    let [without, _] = through_a_short_queue("", "");
+    let settings = "dcqcn = { line_rate_mbps = 1000 }\n";
+    let [a, b] = through_a_short_queue(", ecn_bytes = 6000", settings);
+    assert!(b[Counter::np_ecn_marked_roce_packets] > 0);
+    assert!(b[Counter::np_cnp_sent] > 0);
+    assert_eq!(a[Counter::rp_cnp_handled], b[Counter::np_cnp_sent]);
+    let [lost, before] = [&a, &without].map(|nic| nic[Counter::retransmitted_packets]);
+    assert!(
+        lost < before / 4,
+        "{lost} packets were sent again, {before} without DCQCN"
+    );
 }

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use faultline_nic::Origin;
+use faultline_wire::ip::mark_congestion;
 
 use crate::rng::Rng;
 
@@ -21,6 +22,8 @@ pub struct Impairment {
     pub reordering: Rate,
     /// Frames of which a bit is flipped.
     pub corruption: Rate,
+    /// Frames that get the mark of congestion, if their senders react to it (RFC 3168).
+    pub marking: Rate,
 }
 
 /// Time from one end to the other.
@@ -91,6 +94,9 @@ impl Wire {
         };
         for _ in 0..copies {
             let mut bytes = bytes.clone();
+            if what.marking > 0 && self.rng.chance(what.marking) {
+                mark_congestion(&mut bytes);
+            }
             if self.rng.chance(what.corruption) {
                 let bit = self.rng.below(bytes.len() as u64 * 8) as usize;
                 bytes[bit / 8] ^= 1 << (bit % 8);

@@ -387,6 +387,7 @@ const CALM: Run = Run {
         duplication: 0,
         reordering: 0,
         corruption: 0,
+        marking: 0,
     },
     mtu: 3,
     by_reference: false,
@@ -487,6 +488,7 @@ fn with_everything() {
             duplication: rate,
             reordering: rate,
             corruption: rate,
+            ..Impairment::default()
         },
         &[5, 15, 40],
     );
@@ -519,6 +521,7 @@ fn datagrams_arrive_whole_or_not_at_all() {
                 duplication: rate,
                 reordering: rate,
                 corruption: rate,
+                ..Impairment::default()
             });
             let mut rng = Rng::new(seed);
             let mut sent = Vec::new();

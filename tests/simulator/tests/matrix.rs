@@ -207,6 +207,7 @@ fn each_impairment_alone() {
                 duplication,
                 reordering,
                 corruption,
+                marking: 0,
             };
             for impairment in [
                 only(rate, 0, 0, 0),
@@ -235,6 +236,7 @@ fn all_impairments_at_once() {
             duplication: rate,
             reordering: rate,
             corruption: rate,
+            ..Impairment::default()
         };
         exchange(1000 + seed, all, 60, 1 + (seed % 5) as u8, 0x7f_ffff);
     }
@@ -268,6 +270,7 @@ fn unreliable_connections_deliver_whole_messages_or_none() {
                 duplication: rate,
                 reordering: rate / 2,
                 corruption: rate,
+                ..Impairment::default()
             });
             let mut rng = Rng::new(seed);
             let (a, b) = (pair.mr[0], pair.mr[1]);

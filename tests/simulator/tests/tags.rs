@@ -510,6 +510,7 @@ fn every_message_is_matched_once_whatever_is_lost() {
             duplication: 40,
             reordering: 40,
             corruption: 20,
+            marking: 0,
         });
         let mut rng = Rng::new(seed);
         let peer = t.mr[1];

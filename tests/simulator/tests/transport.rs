@@ -18,6 +18,7 @@ const ALL_LOST: Impairment = Impairment {
     duplication: 0,
     reordering: 0,
     corruption: 0,
+    marking: 0,
 };
 
 fn rc_pair(world: &mut World) -> Pair {

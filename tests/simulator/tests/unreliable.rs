@@ -155,6 +155,7 @@ fn no_message_comes_twice_when_the_expected_psn_has_jumped() {
             duplication: 200,
             reordering: 100,
             corruption: 0,
+            marking: 0,
         });
         let mut rng = Rng::new(seed);
         let (mut last, mut arrived) = (None, 0);

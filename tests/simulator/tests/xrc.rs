@@ -144,6 +144,7 @@ fn messages_come_once_and_in_order_whatever_is_lost() {
             duplication: 40,
             reordering: 40,
             corruption: 20,
+            marking: 0,
         });
         let mut rng = Rng::new(seed);
         let mut expected = [vec![], vec![]];

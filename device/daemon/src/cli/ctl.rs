@@ -393,6 +393,7 @@ fn links(links: &[LinkLineView]) -> String {
             link.reordered.to_string(),
             link.corrupted.to_string(),
             link.marked.to_string(),
+            link.pauses.to_string(),
         ]
     };
     let rows: Vec<_> = links.iter().map(row).collect();
@@ -405,6 +406,7 @@ fn links(links: &[LinkLineView]) -> String {
         "REORDERED",
         "CORRUPTED",
         "ECN-MARKED",
+        "PAUSES",
     ];
     table(&head, &rows)
 }

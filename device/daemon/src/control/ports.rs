@@ -77,6 +77,8 @@ pub struct LinkLineView {
     pub corrupted: u64,
     /// Frames that got the mark of congestion.
     pub marked: u64,
+    /// Pauses of the senders that have begun.
+    pub pauses: u64,
 }
 
 impl From<LineState> for LinkLineView {
@@ -94,6 +96,7 @@ impl From<LineState> for LinkLineView {
             reordered: counts.reordered,
             corrupted: counts.corrupted,
             marked: counts.marked,
+            pauses: counts.pauses,
         }
     }
 }

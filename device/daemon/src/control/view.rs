@@ -101,6 +101,8 @@ pub struct ConfigView {
     pub ready: String,
     /// The bit MigReq of sent packets.
     pub mig_req: u8,
+    /// Congestion control of connections: `dcqcn`, or `none`.
+    pub congestion_control: String,
     /// Modelled time of a page-table look-up.
     pub lookup_ns: u64,
     /// Defects of real adapters that are imitated.
@@ -446,6 +448,10 @@ impl From<&NicConfig> for ConfigView {
             table_bytes: config.table_bytes as u64,
             ready: config.ready.name().to_owned(),
             mig_req: u8::from(config.mig_req),
+            congestion_control: match config.congestion {
+                Some(_) => "dcqcn".to_owned(),
+                None => "none".to_owned(),
+            },
             lookup_ns: config.lookup.0,
             pitfalls: pitfalls
                 .iter()

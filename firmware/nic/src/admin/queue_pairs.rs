@@ -269,10 +269,16 @@ impl Nic {
         let max_rd_atomic = self.core.config.limits.max_rd_atomic;
         let mig_req = self.core.config.mig_req;
         state::check(qp.endpoint.config.kind, qp.state(), change, max_rd_atomic)?;
-        let path = match change.mask.get() & QP_ATTR_AV {
+        let mut path = match change.mask.get() & QP_ATTR_AV {
             0 => None,
             _ => Some(Path::resolve(&change.av, &self.core.gids, mig_req)?),
         };
+        if let Some(path) = &mut path
+            && self.core.config.congestion.is_some()
+            && qp.endpoint.config.kind.is_connected()
+        {
+            path.set_ecn_capable();
+        }
         let answers = change.mask.get() & QP_ATTR_MAX_DEST_RD_ATOMIC != 0;
         if answers && !qp.reserve_answers(&self.core.budget, change.max_dest_rd_atomic) {
             return Err(Status::NoResources);

@@ -277,10 +277,18 @@ impl Nic {
             return;
         }
         if header.bth.opcode.info().service == Service::Cnp {
-            self.core.counters.inc(Counter::rp_cnp_handled);
+            self.receive_notification(now, mem, header);
             return;
         }
         self.deliver_to_qp(now, mem, header.bth.dest_qp, arrived);
+    }
+
+    /// A congestion notification: the queue pair that it names sends more slowly.
+    fn receive_notification<M: Dma>(&mut self, now: Instant, mem: &M, header: &RoceHeader) {
+        self.core.counters.inc(Counter::rp_cnp_handled);
+        if let Some((qp, mut cx)) = self.qp_in_context(now, mem, header.bth.dest_qp) {
+            qp.receive_notification(&mut cx, header);
+        }
     }
 
     /// The counter set of the queue pair that this header addresses, or that of the device.

@@ -108,6 +108,13 @@ impl Endpoint {
         cx.raise_async(event, self.number);
     }
 
+    /// True if a packet is from the peer of the connection (IBTA 9.6.1.4).
+    pub(crate) fn is_from_peer(&self, header: &RoceHeader) -> bool {
+        self.path.as_ref().is_some_and(|path| {
+            path.dgid() == header.ip.src_gid() && path.sgid() == header.ip.dst_gid()
+        })
+    }
+
     /// Whether lost packets are sent again.
     pub(crate) fn is_reliable(&self) -> bool {
         self.config.kind.is_reliable()

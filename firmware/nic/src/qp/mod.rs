@@ -3,14 +3,17 @@
 //! A QP consists of the state that its two halves share ([`Endpoint`]), a [`Requester`] with the send queue, a
 //! [`Responder`] with the receive queue, and the state machine that connects them. The halves own their state and
 //! return what the QP must act on: a frame, a failure of the send queue, a fatal error of the peer. The transports
-//! differ in `requester/` and `responder/` (connections), `datagram.rs`, and `raw.rs` (raw Ethernet).
+//! differ in `requester/` and `responder/` (connections), `datagram.rs`, and `raw.rs` (raw Ethernet). `congested.rs` slows a
+//! connection down whose path has congestion.
 
+mod congested;
 mod datagram;
 mod endpoint;
 mod fault_policy;
 mod page_wait;
 mod raw;
 mod ready;
+mod receive;
 mod requester;
 mod responder;
 mod sge;
@@ -21,35 +24,32 @@ mod types;
 mod work_queue;
 mod work_request;
 
-use faultline_abi::admin::Counter;
 use faultline_abi::qp::{self as abi, QpAttr};
 use faultline_abi::{cqe, event};
-use faultline_wire::bth::{Bth, Psn};
-use faultline_wire::ip::CONGESTION_EXPERIENCED;
+use faultline_wire::bth::Psn;
 use faultline_wire::mtu::PathMtu;
-use faultline_wire::packet::RoceHeader;
 
 use crate::budget::{Budget, Held};
+use crate::congestion::Congestion;
 use crate::context::Context;
 use crate::core::Core;
 use crate::diagnostic::{Diagnostic, KeyUse};
 use crate::dma::Dma;
 use crate::fault::Call;
-use crate::frame::{Frame, TxFrame, packet_of_run};
+use crate::frame::TxFrame;
 use crate::number::len32;
 use crate::origin::Origin;
 use crate::path::Path;
-use crate::payload::Payload;
 use crate::receive_queue::RecvRing;
 use crate::references::References;
 use crate::ring::Ring;
-use crate::time::Instant;
+use crate::time::{Instant, earlier};
 
 use endpoint::Endpoint;
 pub use fault_policy::FaultPolicy;
 use ready::Readiness;
 use requester::{Requester, Sent};
-use responder::{Arrival, Received, Responder};
+use responder::Responder;
 pub use state_counts::StateCounts;
 pub(crate) use types::QpConfig;
 use types::{Failure, Fatal};
@@ -71,6 +71,8 @@ pub(crate) struct Qp {
     requester: Requester,
     responder: Responder,
     ready: Readiness,
+    /// What it knows of congestion on its path, from the first sign of it on.
+    congestion: Option<Box<Congestion>>,
     /// The packet sent last was a reply.
     answered: bool,
     /// Earliest timer that the core knows of.
@@ -94,6 +96,7 @@ impl Qp {
             requester: Requester::new(sq),
             responder: Responder::new(rq),
             ready: Readiness::default(),
+            congestion: None,
             answered: false,
             timer_at: None,
             _held: held,
@@ -187,13 +190,29 @@ impl Qp {
         most: usize,
         frame: &mut TxFrame,
     ) -> bool {
-        let most = len32(most)
-            .checked_div(self.endpoint.mtu)
-            .unwrap_or(1)
-            .max(1);
         if self.responder.has_parked_to_deliver() {
             self.deliver_parked(cx);
         }
+        if self.congestion.is_some() {
+            return self.poll_congested(cx, most, frame);
+        }
+        let most = self.packets_of(most);
+        self.poll_packet(cx, most, frame)
+    }
+
+    /// How many full packets carry this many bytes; at least one.
+    fn packets_of(&self, bytes: usize) -> u32 {
+        let packets = len32(bytes).checked_div(self.endpoint.mtu);
+        packets.unwrap_or(1).max(1)
+    }
+
+    /// The next reply or request.
+    fn poll_packet<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        most: u32,
+        frame: &mut TxFrame,
+    ) -> bool {
         // While a READ is answered, every other packet may be a request: a peer that reads does not keep this
         // side from sending.
         let own_turn = self.responder.is_answering_read() && std::mem::take(&mut self.answered);
@@ -322,191 +341,12 @@ impl Qp {
         }
     }
 
-    /// Receives a packet or a run of them from a sender of which `origin` is known, with the checks that all transports
-    /// share (IBTA 9.6). Returns the number of packets that have been handled; the next one has stopped the ingress.
-    pub(crate) fn receive<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        (header, origin): (&RoceHeader, Origin),
-        packets: u32,
-        payload: Payload<'_, M>,
-    ) -> u32 {
-        let opcode = header.bth.opcode;
-        if !self.endpoint.state.receives() || !self.endpoint.config.kind.has(opcode) {
-            cx.count(Counter::rx_bad_qp);
-            return packets;
-        }
-        // Only the default P_Key exists; membership is in the top bit (IBTA 10.9.3).
-        if header.bth.pkey & 0x7fff != Bth::DEFAULT_PKEY & 0x7fff {
-            cx.count(Counter::rx_bad_pkey);
-            return packets;
-        }
-        if header.ip.ecn() == CONGESTION_EXPERIENCED {
-            cx.count(Counter::np_ecn_marked_roce_packets);
-        }
-        if !self.endpoint.config.kind.is_connected() {
-            return u32::from(self.receive_by_responder(cx, Arrival::Packet(header), payload));
-        }
-        // IBTA 9.6.1.4: a connection has one peer.
-        let from_peer = self.endpoint.path.as_ref().is_some_and(|path| {
-            path.dgid() == header.ip.src_gid() && path.sgid() == header.ip.dst_gid()
-        });
-        if !from_peer {
-            cx.count(Counter::rx_bad_source);
-            return packets;
-        }
-        self.endpoint.peer = origin;
-        if packets == 1 {
-            return u32::from(self.receive_connected(cx, header, payload));
-        }
-        if self.receive_run(cx, header, packets, payload) {
-            return packets;
-        }
-        let each = payload.len().checked_div(packets as usize).unwrap_or(0);
-        for index in 0..packets {
-            let header = packet_of_run(header, index, packets);
-            let part = payload.part((index as usize).saturating_mul(each), each);
-            if !self.receive_connected(cx, &header, part) {
-                return index;
-            }
-        }
-        packets
-    }
-
-    /// Receives a packet of a connection. Returns false if it has stopped the ingress and must be held.
-    fn receive_connected<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        header: &RoceHeader,
-        payload: Payload<'_, M>,
-    ) -> bool {
-        // An earlier packet of the same run may have ended it.
-        if !self.endpoint.state.receives() {
-            cx.count(Counter::rx_bad_qp);
-            return true;
-        }
-        let is_response = header.bth.opcode.is_response();
-        // Initiators get responses only, targets requests.
-        let wrong = if is_response {
-            QpType::XrcTgt
-        } else {
-            QpType::XrcIni
-        };
-        if self.endpoint.config.kind == wrong {
-            cx.count(Counter::rx_bad_qp);
-            return true;
-        }
-        if is_response {
-            self.receive_response(cx, header, payload);
-            return true;
-        }
-        self.receive_by_responder(cx, Arrival::Packet(header), payload)
-    }
-
-    /// Receives a frame from a flow with this tag. Returns false if it has stopped the ingress and must be held.
-    pub(crate) fn receive_frame<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        tag: u32,
-        frame: Frame<'_, M>,
-    ) -> bool {
-        let received = self.responder.receive_raw(&self.endpoint, cx, tag, frame);
-        self.check_received(cx, received)
-    }
-
-    fn receive_by_responder<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        arrival: Arrival<'_>,
-        payload: Payload<'_, M>,
-    ) -> bool {
-        let received = self.responder.receive(&self.endpoint, cx, arrival, payload);
-        self.check_received(cx, received)
-    }
-
-    /// Acts on the result of the responder. Returns false if the packet has stopped the ingress and must be held.
-    fn check_received<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        received: Result<Received, Fatal>,
-    ) -> bool {
-        match received {
-            Ok(Received::Done | Received::Held) => {}
-            Ok(Received::Rendezvous(slot)) => {
-                self.requester.add_rendezvous(slot);
-                self.wake(cx.core);
-            }
-            Err(fatal) => self.fail_with(cx, fatal),
-        }
-        if self.responder.has_replies() {
-            self.wake(cx.core);
-        }
-        received != Ok(Received::Held)
-    }
-
-    /// Takes a run as a whole, if it is what is expected next and has no error. Returns false, having changed nothing,
-    /// if the packets must be examined one by one.
-    fn receive_run<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        header: &RoceHeader,
-        packets: u32,
-        payload: Payload<'_, M>,
-    ) -> bool {
-        let whole =
-            payload.len() as u64 == u64::from(packets).saturating_mul(u64::from(self.endpoint.mtu));
-        let xrc = matches!(self.endpoint.config.kind, QpType::XrcIni | QpType::XrcTgt);
-        let is_response = header.bth.opcode.is_response();
-        let wrong_way = xrc && is_response == (self.endpoint.config.kind == QpType::XrcTgt);
-        if !whole || wrong_way {
-            return false;
-        }
-        if is_response {
-            let qp = &self.endpoint;
-            let taken = match qp.state.sends() {
-                true => self.requester.receive_run(qp, cx, header, packets, payload),
-                false => Ok(false),
-            };
-            // A failure has been handled: no packet of the run is left.
-            let taken = self.check_send_queue(cx, taken).unwrap_or(true);
-            if taken {
-                self.response_received(cx);
-            }
-            taken
-        } else {
-            let (responder, qp) = (&mut self.responder, &self.endpoint);
-            let received = responder.receive_run(qp, cx, header, packets, payload);
-            if let Some(received) = received {
-                self.check_received(cx, Ok(received));
-            }
-            received.is_some()
-        }
-    }
-
-    fn receive_response<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        header: &RoceHeader,
-        payload: Payload<'_, M>,
-    ) {
-        if self.endpoint.state.sends() {
-            let received = self.requester.receive(&self.endpoint, cx, header, payload);
-            self.check_send_queue(cx, received);
-            self.response_received(cx);
-        }
-    }
-
-    /// After a response there may be more to send, and another deadline.
-    fn response_received<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        if self.endpoint.state.sends() {
-            self.sync_timer(cx.core);
-            self.wake(cx.core);
-        }
-    }
-
     /// Handles a timer of this QP that is due, or that has moved since.
     pub(crate) fn handle_timer<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         self.timer_at = None;
+        if self.congestion.is_some() {
+            self.wake(cx.core);
+        }
         if self.endpoint.state.sends() {
             let due = self.requester.handle_timer(&self.endpoint, cx);
             if self.check_send_queue(cx, due) == Some(true) {
@@ -519,7 +359,8 @@ impl Qp {
     /// Ensures that the core calls when the requester's next deadline is due. The core may call earlier, so moving a
     /// deadline to a later time costs nothing.
     fn sync_timer(&mut self, core: &mut Core) {
-        if let Some(at) = self.requester.deadline()
+        let sending = self.congestion.as_ref().and_then(|known| known.deadline());
+        if let Some(at) = earlier(self.requester.deadline(), sending)
             && self.timer_at.is_none_or(|known| at < known)
         {
             core.start_timer(at, self.timer_at.replace(at), self.endpoint.number);
@@ -664,6 +505,7 @@ impl Qp {
         self.endpoint.reset(core.config.fault_policy);
         self.requester.reset();
         self.responder.reset(mem);
+        self.congestion = None;
     }
 
     /// Goes to the error state and flushes both queues (IBTA 10.3.1.7).

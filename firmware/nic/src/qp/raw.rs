@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::ethernet::longest_frame;
-use crate::frame::{Frame, FrameKind, TxFrame};
+use crate::frame::{Frame, FrameKind, Own, TxFrame};
 use crate::headers::Head;
 use crate::headers::{Headers, MAX_HEADERS};
 use crate::number::len32;
@@ -316,7 +316,7 @@ fn raw_frame(
         },
         payload,
         payload_len,
-        own: None,
+        own: Own::new(),
         packets: 1,
     }
 }

@@ -283,7 +283,7 @@ impl Requester {
         }
         if let Some(DeviceRequest::Fin(fin)) = wr.device {
             frame.payload_len = fin.len();
-            frame.own = Some(fin);
+            frame.own.extend_from_slice(&fin);
             return Ok(());
         }
         let run = self.longest_run(qp, wr, most);

@@ -1,0 +1,198 @@
+//! Packets that arrive at a queue pair: the checks that all transports share, and which half takes them.
+
+use faultline_abi::admin::Counter;
+use faultline_wire::bth::Bth;
+use faultline_wire::ip::CONGESTION_EXPERIENCED;
+use faultline_wire::packet::RoceHeader;
+
+use super::Qp;
+use super::responder::{Arrival, Received};
+use super::types::{Fatal, QpType};
+use crate::context::Context;
+use crate::dma::Dma;
+use crate::frame::{Frame, packet_of_run};
+use crate::origin::Origin;
+use crate::payload::Payload;
+
+impl Qp {
+    /// Receives a packet or a run of them from a sender of which `origin` is known, with the checks that all transports
+    /// share (IBTA 9.6). Returns the number of packets that have been handled; the next one has stopped the ingress.
+    pub(crate) fn receive<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        (header, origin): (&RoceHeader, Origin),
+        packets: u32,
+        payload: Payload<'_, M>,
+    ) -> u32 {
+        let opcode = header.bth.opcode;
+        if !self.endpoint.state.receives() || !self.endpoint.config.kind.has(opcode) {
+            cx.count(Counter::rx_bad_qp);
+            return packets;
+        }
+        // Only the default P_Key exists; membership is in the top bit (IBTA 10.9.3).
+        if header.bth.pkey & 0x7fff != Bth::DEFAULT_PKEY & 0x7fff {
+            cx.count(Counter::rx_bad_pkey);
+            return packets;
+        }
+        if header.ip.ecn() == CONGESTION_EXPERIENCED {
+            cx.count(Counter::np_ecn_marked_roce_packets);
+        }
+        if !self.endpoint.config.kind.is_connected() {
+            return u32::from(self.receive_by_responder(cx, Arrival::Packet(header), payload));
+        }
+        if !self.endpoint.is_from_peer(header) {
+            cx.count(Counter::rx_bad_source);
+            return packets;
+        }
+        if header.ip.ecn() == CONGESTION_EXPERIENCED {
+            self.notify_congestion(cx);
+        }
+        self.endpoint.peer = origin;
+        if packets == 1 {
+            return u32::from(self.receive_connected(cx, header, payload));
+        }
+        if self.receive_run(cx, header, packets, payload) {
+            return packets;
+        }
+        let each = payload.len().checked_div(packets as usize).unwrap_or(0);
+        for index in 0..packets {
+            let header = packet_of_run(header, index, packets);
+            let part = payload.part((index as usize).saturating_mul(each), each);
+            if !self.receive_connected(cx, &header, part) {
+                return index;
+            }
+        }
+        packets
+    }
+
+    /// Receives a packet of a connection. Returns false if it has stopped the ingress and must be held.
+    fn receive_connected<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) -> bool {
+        // An earlier packet of the same run may have ended it.
+        if !self.endpoint.state.receives() {
+            cx.count(Counter::rx_bad_qp);
+            return true;
+        }
+        let is_response = header.bth.opcode.is_response();
+        // Initiators get responses only, targets requests.
+        let wrong = if is_response {
+            QpType::XrcTgt
+        } else {
+            QpType::XrcIni
+        };
+        if self.endpoint.config.kind == wrong {
+            cx.count(Counter::rx_bad_qp);
+            return true;
+        }
+        if is_response {
+            self.receive_response(cx, header, payload);
+            return true;
+        }
+        self.receive_by_responder(cx, Arrival::Packet(header), payload)
+    }
+
+    /// Receives a frame from a flow with this tag. Returns false if it has stopped the ingress and must be held.
+    pub(crate) fn receive_frame<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        tag: u32,
+        frame: Frame<'_, M>,
+    ) -> bool {
+        let received = self.responder.receive_raw(&self.endpoint, cx, tag, frame);
+        self.check_received(cx, received)
+    }
+
+    fn receive_by_responder<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        arrival: Arrival<'_>,
+        payload: Payload<'_, M>,
+    ) -> bool {
+        let received = self.responder.receive(&self.endpoint, cx, arrival, payload);
+        self.check_received(cx, received)
+    }
+
+    /// Acts on the result of the responder. Returns false if the packet has stopped the ingress and must be held.
+    pub(super) fn check_received<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        received: Result<Received, Fatal>,
+    ) -> bool {
+        match received {
+            Ok(Received::Done | Received::Held) => {}
+            Ok(Received::Rendezvous(slot)) => {
+                self.requester.add_rendezvous(slot);
+                self.wake(cx.core);
+            }
+            Err(fatal) => self.fail_with(cx, fatal),
+        }
+        if self.responder.has_replies() {
+            self.wake(cx.core);
+        }
+        received != Ok(Received::Held)
+    }
+
+    /// Takes a run as a whole, if it is what is expected next and has no error. Returns false, having changed nothing,
+    /// if the packets must be examined one by one.
+    fn receive_run<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        packets: u32,
+        payload: Payload<'_, M>,
+    ) -> bool {
+        let whole =
+            payload.len() as u64 == u64::from(packets).saturating_mul(u64::from(self.endpoint.mtu));
+        let xrc = matches!(self.endpoint.config.kind, QpType::XrcIni | QpType::XrcTgt);
+        let is_response = header.bth.opcode.is_response();
+        let wrong_way = xrc && is_response == (self.endpoint.config.kind == QpType::XrcTgt);
+        if !whole || wrong_way {
+            return false;
+        }
+        if is_response {
+            let qp = &self.endpoint;
+            let taken = match qp.state.sends() {
+                true => self.requester.receive_run(qp, cx, header, packets, payload),
+                false => Ok(false),
+            };
+            // A failure has been handled: no packet of the run is left.
+            let taken = self.check_send_queue(cx, taken).unwrap_or(true);
+            if taken {
+                self.response_received(cx);
+            }
+            taken
+        } else {
+            let (responder, qp) = (&mut self.responder, &self.endpoint);
+            let received = responder.receive_run(qp, cx, header, packets, payload);
+            if let Some(received) = received {
+                self.check_received(cx, Ok(received));
+            }
+            received.is_some()
+        }
+    }
+
+    fn receive_response<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+        payload: Payload<'_, M>,
+    ) {
+        if self.endpoint.state.sends() {
+            let received = self.requester.receive(&self.endpoint, cx, header, payload);
+            self.check_send_queue(cx, received);
+            self.response_received(cx);
+        }
+    }
+
+    /// After a response there may be more to send, and another deadline.
+    fn response_received<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        if self.endpoint.state.sends() {
+            self.sync_timer(cx.core);
+            self.wake(cx.core);
+        }
+    }
+}
