@@ -31,6 +31,7 @@ const DOCUMENT: &str = "docs/tutorial-faults.md";
 /// The tests. Those in guests have the names of their files.
 pub const TESTS: &[(&str, Test)] = &[
     ("command_timeout", in_guests),
+    ("damming", in_guests),
     ("failed_command", in_guests),
     ("killed_under_fault", in_guests),
     ("late_fault_record", in_guests),
@@ -38,6 +39,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("lost_acks", in_guests),
     ("lost_interrupt", in_guests),
     ("moved_gid", in_guests),
+    ("no_damming", in_guests),
     ("overrun_program", in_guests),
     ("port_down", in_guests),
     ("rnr_storm", in_guests),
