@@ -76,7 +76,8 @@ impl Pager {
     ) -> Result<Self, Error> {
         let queue = driver.create_eq(EQ_FAULTS, 2, log_depth)?;
         driver.arm_eq(&queue);
-        let first = driver.alloc(u64::from(frames).saturating_mul(PAGE))?;
+        // A frame is written before it is mapped.
+        let first = driver.alloc_uncleared(u64::from(frames).saturating_mul(PAGE))?;
         let frame = |n: u32| first.saturating_add(u64::from(n).saturating_mul(PAGE));
         Ok(Self {
             queue,

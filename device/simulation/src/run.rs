@@ -19,7 +19,7 @@ use crate::hosts::{Host, nic_name};
 use crate::limits::check;
 use crate::observer::{Nothing, SharedObserver};
 use crate::pager::Pager;
-use crate::trace::Trace;
+use crate::trace::{Detail, Trace};
 use crate::world::{Shape, State, Step};
 
 /// Time from a fault record to its answer if neither the scenario nor its profile says another: as a driver under Linux takes.
@@ -41,8 +41,8 @@ pub struct Options<'a> {
     pub fault_service: Option<Nanos>,
     /// Profile of the NICs, instead of the scenario's. Needed if the scenario names a file.
     pub profile: Option<Profile>,
-    /// Keep the lines of the trace.
-    pub keep_trace: bool,
+    /// What the trace keeps.
+    pub trace: Detail,
     /// Run only the traffic with this index.
     pub only_traffic: Option<usize>,
     /// Changes the configuration of each NIC.
@@ -198,7 +198,7 @@ impl Run {
             }
         };
         let nothing = Rc::new(RefCell::new(Nothing));
-        let trace = Trace::new(options.keep_trace);
+        let trace = Trace::new(options.trace);
         let state = State::new(shape, configure, nothing, trace);
         let state = Rc::new(RefCell::new(state));
         let of_profile = profile.latency.fault_service.map(|time| time.0);
@@ -634,7 +634,7 @@ impl Run {
         };
         let (packets, diagnostics) = (self.packets(), self.diagnostics());
         let mut state = self.state.borrow_mut();
-        let trace = std::mem::replace(&mut state.trace, Trace::new(false));
+        let trace = std::mem::replace(&mut state.trace, Trace::new(Detail::Nothing));
         Results {
             ending,
             time,

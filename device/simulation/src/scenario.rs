@@ -17,6 +17,7 @@ use faultline_scenario::verdict::{Verdict, judge};
 use crate::error::SimulationError;
 use crate::observer::{Frame, Late, Nothing, Observer, Operation, PassedFrame};
 use crate::run::{Ending, Options, Results, run};
+use crate::trace::Detail;
 
 /// What has come of a scenario.
 #[derive(Debug)]
@@ -188,6 +189,7 @@ pub fn simulate(
                 seed: Some(seed),
                 fault_service,
                 profile: profile.clone(),
+                trace: Detail::Nothing,
                 ..Options::default()
             };
             take_alone(scenario, options, &slowdown.traffic, &mut results)?;

@@ -214,8 +214,7 @@ impl State {
     pub(crate) fn begin(&mut self, observer: &SharedObserver, limit: u64) {
         self.start = self.now;
         self.limit = self.now.saturating_add(limit);
-        let keep = self.trace.keeps();
-        self.trace = Trace::new(keep);
+        self.trace = Trace::new(self.trace.detail());
         self.counts = Counts::default();
         self.observer = Rc::clone(observer);
         let nics = self.nodes.iter().map(|node| &node.nic);

@@ -8,6 +8,7 @@ use faultline_nic::{Diagnostic, Instant, Nic, NicConfig};
 use faultline_scenario::file::Scenario;
 use faultline_scenario::profile;
 use faultline_simulation::observer::Observer;
+use faultline_simulation::trace::Detail;
 use faultline_simulation::{Ending, Options, Results, run};
 
 /// How to run a scenario.
@@ -101,6 +102,7 @@ impl Setup {
         let options = Options {
             profile: Some(profile),
             only_traffic: self.only_traffic,
+            trace: Detail::Nothing,
             configure: Some(&mut change),
             ..Options::default()
         };

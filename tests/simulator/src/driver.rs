@@ -373,16 +373,22 @@ impl<B: Bus> Driver<B> {
 
     /// Zeroed memory, aligned to pages.
     pub fn alloc(&mut self, len: u64) -> Result<u64> {
+        let addr = self.alloc_uncleared(len)?;
+        let zeroes = [0; PAGE as usize];
+        for page in (addr..self.next_free).step_by(PAGE as usize) {
+            self.bus.write(page, &zeroes);
+        }
+        Ok(addr)
+    }
+
+    /// Memory, aligned to pages, with the contents of an earlier use.
+    pub fn alloc_uncleared(&mut self, len: u64) -> Result<u64> {
         let addr = self.next_free;
         let end = (addr + len).next_multiple_of(PAGE);
         if end > RAM_BASE + self.bus.ram_len() {
             return Err(Error::NoMemory);
         }
         self.next_free = end;
-        let zeroes = [0; PAGE as usize];
-        for page in (addr..end).step_by(PAGE as usize) {
-            self.bus.write(page, &zeroes);
-        }
         Ok(addr)
     }
 

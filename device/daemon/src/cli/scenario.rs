@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use faultline_simulation::trace::Detail;
 use faultline_simulation::{Options, simulate};
 
 use super::{print, print_text};
@@ -153,7 +154,10 @@ impl Run {
             |index: usize, nic: &mut faultline_nic::Nic| states.push(dump(index, nic));
         let mut options = Options {
             seed: self.seed,
-            keep_trace: self.verbose,
+            trace: match self.verbose {
+                true => Detail::Lines,
+                false => Detail::Hash,
+            },
             profile: loaded.profile.clone(),
             ..Options::default()
         };

@@ -9,6 +9,7 @@ use std::thread::{available_parallelism, scope};
 
 use anyhow::bail;
 use faultline_scenario::value::Range;
+use faultline_simulation::trace::Detail;
 use faultline_simulation::{Options, SimulationError, simulate};
 
 use super::load::Loaded;
@@ -124,6 +125,7 @@ fn try_one(loaded: &Loaded, seed: u64) -> Result<Option<Failed>, SimulationError
     let options = Options {
         seed: Some(seed),
         profile: loaded.profile.clone(),
+        trace: Detail::Nothing,
         ..Options::default()
     };
     let outcome = simulate(&loaded.scenario, &loaded.plan, options)?;
