@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(published.latency.doorbell, Nanos(300));
         assert_eq!(published.latency.qp_cache_entries, 1024);
         assert_eq!(published.lookup, Nanos(500));
-        assert_eq!(published.latency.rnr_wait_percent, 350);
+        assert_eq!(published.latency.rnr_wait_percent, 325);
         assert_eq!(published.latency.fault_service, Nanos(220_000));
         assert!(!config("pinned-only").on_demand);
         let small = config("small");

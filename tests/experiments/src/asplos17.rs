@@ -198,8 +198,7 @@ pub fn experiment(measured: &Measured) -> Result<Experiment> {
         differs: "The paper's 220 µs are those of adapters and processors of its time. The profile \
                   `connectx-like` takes the paper's sum as the time from the record to the answer (`fault_service`), so its service \
                   reproduces the sum but not the division between NIC and driver. Beyond that it \
-                  waits longer after an RNR NAK than its timer says (`rnr_wait_percent`; the profile says where the number is from, and that it is \
-                  not verified), which the paper does not count as part of the fault; `ideal` has the READY notice instead. In guests \
+                  waits longer after an RNR NAK than its timer says (`rnr_wait_percent`, from a measurement that the profile names), which the paper does not count as part of the fault; `ideal` has the READY notice instead. In guests \
                   most of the time is that of emulated processors: only the ratio between NIC and the rest says something about the \
                   design, not the absolute time.",
     })

@@ -156,7 +156,7 @@ pub fn damming() -> Result<Experiment> {
         differs: "The pitfall is imitated: the NIC loses exactly these requests, so the ACK timeout that software sets determines the \
                   cost: with code 14 it is 2 to 3 orders of magnitude longer than a fault, with code 18 it is the paper's 3 to 4. Queue pairs wait at the same time, so their number \
                   hardly matters here. What `connectx-like` costs without its pitfalls is its wait after an RNR NAK. NICs of this project without the setting lose nothing: `tests/scenarios/damming.toml` and \
-                  `no_damming.toml` are regression tests.",
+                  `no_damming.toml` are regression tests, in the simulator and between guests (`cargo lab test scenarios`).",
     })
 }
 

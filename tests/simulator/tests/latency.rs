@@ -124,7 +124,7 @@ fn the_record_of_a_fault_is_as_late_as_its_service_takes() {
 #[test]
 fn a_requester_waits_longer_than_its_rnr_timer() {
     // Timer 14 is 1.28 ms (IBTA table 45).
-    for (percent, wait) in [(0, 1280), (100, 1280), (350, 4480)] {
+    for (percent, wait) in [(0, 1280), (100, 1280), (325, 4160)] {
         let mut world = World::with_config(2, 1, |config| {
             config.latency.rnr_wait_percent = percent;
         });
