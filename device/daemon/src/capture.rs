@@ -181,8 +181,25 @@ pub(crate) struct CaptureCount {
     pub(crate) lost: AtomicU64,
 }
 
-/// By interface. Only the engine writes them.
-pub(crate) type CaptureCounts = Arc<[CaptureCount]>;
+/// What a capture has counted.
+#[derive(Debug)]
+pub(crate) struct CaptureCounts {
+    /// By interface. Only the engine of the interface writes them.
+    pub(crate) by_interface: Vec<CaptureCount>,
+    /// Frames that were lost at all of them.
+    lost: AtomicU64,
+}
+
+impl CaptureCounts {
+    /// For so many interfaces.
+    pub(crate) fn new(interfaces: usize) -> Arc<Self> {
+        let counts = (0..interfaces).map(|_| CaptureCount::default());
+        Arc::new(Self {
+            by_interface: counts.collect(),
+            lost: AtomicU64::new(0),
+        })
+    }
+}
 
 /// A capture that runs.
 #[derive(Debug)]
@@ -190,20 +207,22 @@ struct Capture {
     id: u64,
     filter: CaptureFilter,
     end: EngineEnd,
-    counts: CaptureCounts,
+    counts: Arc<CaptureCounts>,
     /// By interface: frames that were lost since its last record.
     lost: Vec<u32>,
-    /// Frames were lost since the last record.
-    has_lost: bool,
+    /// Frames of all engines that were lost until the last record.
+    known_lost: u64,
 }
 
 impl Capture {
     /// Puts a record into the ring. It begins with room for the head.
     fn keep(&mut self, seen: &Seen, length: usize, record: &mut [u8]) {
-        let (Some(lost), Some(count)) = (self.lost.get_mut(seen.port), self.counts.get(seen.port))
-        else {
+        let counts = self.counts.by_interface.get(seen.port);
+        let (Some(lost), Some(count)) = (self.lost.get_mut(seen.port), counts) else {
             return;
         };
+        // Another engine counts what it has lost before it sends what has caused this frame.
+        let all_lost = self.counts.lost.load(Ordering::Relaxed);
         let head = RecordHead {
             at: seen.at.0,
             token: seen.token,
@@ -211,7 +230,7 @@ impl Capture {
             lost: *lost,
             port: u16::try_from(seen.port).unwrap_or(u16::MAX),
             is_sent: seen.direction == Direction::Tx,
-            is_after_loss: self.has_lost,
+            is_after_loss: all_lost != self.known_lost,
             fate: seen.fate,
         };
         if let Some(room) = record.first_chunk_mut() {
@@ -219,19 +238,19 @@ impl Capture {
         }
         let most = RecordHead::LEN.saturating_add(self.filter.snaplen);
         let record = record.get(..most).unwrap_or(record);
-        // One thread writes the counters.
+        // One thread writes the counters of an interface.
         let add = |counter: &AtomicU64| {
             let value = counter.load(Ordering::Relaxed);
             counter.store(value.saturating_add(1), Ordering::Relaxed);
         };
         if self.end.send(record) {
             *lost = 0;
-            self.has_lost = false;
+            self.known_lost = all_lost;
             add(&count.kept);
         } else {
             *lost = lost.saturating_add(1);
-            self.has_lost = true;
             add(&count.lost);
+            self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -265,7 +284,7 @@ impl Captures {
         id: u64,
         filter: CaptureFilter,
         end: EngineEnd,
-        counts: CaptureCounts,
+        counts: Arc<CaptureCounts>,
     ) -> bool {
         if self.running.len() >= MOST_CAPTURES {
             return false;
@@ -275,11 +294,11 @@ impl Captures {
         self.refusals.reserve(MOST_REFUSALS);
         self.running.push(Capture {
             id,
-            lost: vec![0; counts.len()],
+            lost: vec![0; counts.by_interface.len()],
             filter,
             end,
+            known_lost: 0,
             counts,
-            has_lost: false,
         });
         true
     }
@@ -297,7 +316,7 @@ impl Captures {
     }
 
     /// Numbers of the captures, and what they have.
-    pub(crate) fn counts(&self) -> Vec<(u64, CaptureCounts)> {
+    pub(crate) fn counts(&self) -> Vec<(u64, Arc<CaptureCounts>)> {
         let running = self.running.iter();
         let counts = running.map(|capture| (capture.id, Arc::clone(&capture.counts)));
         counts.collect()
@@ -398,13 +417,14 @@ mod tests {
         }
     }
 
-    fn counts() -> CaptureCounts {
-        (0..2).map(|_| CaptureCount::default()).collect()
+    fn counts() -> Arc<CaptureCounts> {
+        CaptureCounts::new(2)
     }
 
     #[test]
     fn a_full_ring_loses_frames_and_the_next_record_says_how_many() {
-        let (end, mut reader) = channel::from_engine(1000).unwrap();
+        let (mut ends, mut reader) = channel::from_engines(1, 1000).unwrap();
+        let end = ends.remove(0);
         let mut captures = Captures::default();
         let counts = counts();
         assert!(captures.start(1, filter(100), end, Arc::clone(&counts)));
@@ -415,7 +435,7 @@ mod tests {
         // Each takes its length of 4 octets, the head, and 100 octets.
         let fitting = 1000 / (4 + RecordHead::LEN + 100);
         let values = |port: usize| {
-            let count = &counts[port];
+            let count = &counts.by_interface[port];
             let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             (load(&count.kept), load(&count.lost))
         };
@@ -424,7 +444,7 @@ mod tests {
         let mut record = Vec::new();
         for _ in 0..fitting {
             record.clear();
-            reader.from_engine.pop(&mut record).unwrap();
+            reader.rings()[0].pop(&mut record).unwrap();
             let (head, frame) = RecordHead::split(&record).unwrap();
             assert_eq!((head.length, head.lost, head.port), (200, 0, 0));
             assert_eq!((head.at, head.token, head.is_sent), (7, 3, true));
@@ -434,13 +454,13 @@ mod tests {
         captures.octets(&seen(0), &[6; 20]);
         captures.octets(&seen(0), &[7; 20]);
         record.clear();
-        reader.from_engine.pop(&mut record).unwrap();
+        reader.rings()[0].pop(&mut record).unwrap();
         let (head, frame) = RecordHead::split(&record).unwrap();
         assert_eq!(u64::from(head.lost), 20 - fitting as u64);
         assert!(head.is_after_loss);
         assert_eq!(frame, [6; 20]);
         record.clear();
-        reader.from_engine.pop(&mut record).unwrap();
+        reader.rings()[0].pop(&mut record).unwrap();
         let (head, _) = RecordHead::split(&record).unwrap();
         assert!(head.lost == 0 && !head.is_after_loss);
         assert!(!reader.is_stopped());
@@ -453,7 +473,8 @@ mod tests {
         let mut captures = Captures::default();
         let mut ends = Vec::new();
         for id in 0..=MOST_CAPTURES {
-            let (end, reader) = channel::from_engine(100).unwrap();
+            let (mut engine_ends, reader) = channel::from_engines(1, 100).unwrap();
+            let end = engine_ends.remove(0);
             ends.push(reader);
             let starts = captures.start(id as u64, filter(1), end, counts());
             assert_eq!(starts, id < MOST_CAPTURES);

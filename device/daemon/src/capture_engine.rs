@@ -84,8 +84,10 @@ impl Engine {
         self.captures.octets(&seen, frame);
     }
 
+    /// The queue pair that has sent the frame that is forwarded.
     fn sender(&self, nic: PortId) -> u32 {
-        self.ports.get(nic).map_or(0, |port| port.nic.last_sender())
+        let port = self.ports.get(nic);
+        port.map_or(self.links.sender, |port| port.nic.last_sender())
     }
 
     /// Why a port has dropped a frame.

@@ -10,7 +10,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 }
 
 /// Two clocks with the same origin: real time, and the device clock, which can be stopped and advanced.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Clock {
     start: std::time::Instant,
     /// Device time less real time, in nanoseconds.

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::config_file::{self, Malformed};
 use crate::control_config::{ControlConfigError, ControlSettings};
 use crate::dcqcn_config;
+use crate::engine_config::{EngineCount, EngineLayout, EngineName, MOST_ENGINES};
 use crate::line_config;
 use crate::port_config::PortEntry;
 
@@ -59,6 +60,11 @@ pub enum ConfigError {
     /// A profile that does not exist, or is wrong.
     #[error("{0}")]
     Profile(String),
+    /// More engines than a process can have.
+    #[error(
+        "the NICs are on {0} engines, but a process has at most {MOST_ENGINES}: give fewer names with the key `engine`"
+    )]
+    Engines(usize),
     /// Not a MAC address.
     #[error("{0:?} is not a unicast MAC address such as 02:00:00:00:00:01")]
     Mac(String),
@@ -163,6 +169,8 @@ nic_settings! {
     link_rx: LineModel,
     /// Profile: the name of one that comes with Faultline, or the path of a file, relative to the configuration file.
     profile: NamedProfile,
+    /// Engine thread that owns the NIC, by its name. NICs with the same name are on the same thread.
+    engine: EngineName,
 }
 
 /// A profile of the configuration. Its name is that of a file if it has a slash or ends in `.toml`.
@@ -394,6 +402,9 @@ pub struct Config {
         deserialize_with = "config_file::number"
     )]
     pub poll_time_us: u64,
+    /// Engine threads among which NICs without the key `engine` are divided, in turn.
+    #[serde(default)]
+    pub engines: EngineCount,
     /// Events that the trace keeps, of each NIC an equal part; 0: none.
     #[serde(
         default = "default_trace_records",
@@ -436,6 +447,7 @@ impl Default for Config {
         Self {
             poll: PollMode::default(),
             poll_time_us: default_poll_time(),
+            engines: EngineCount::default(),
             trace_records: default_trace_records(),
             metrics: default_metrics(),
             defaults: NicSettings::default(),
@@ -499,6 +511,16 @@ impl Config {
         }
     }
 
+    /// The engines, and which NIC is on which.
+    pub(crate) fn engine_layout(&self) -> EngineLayout {
+        let default = self.defaults.engine.as_ref();
+        let names = self
+            .nics
+            .iter()
+            .map(|nic| nic.settings.engine.as_ref().or(default));
+        EngineLayout::new(self.engines, names)
+    }
+
     /// Adds the NICs of a command line. One that the file has as well gets its socket from here, and the rest from there.
     pub fn add(&mut self, mut nics: Vec<NicEntry>) {
         for nic in &mut nics {
@@ -526,6 +548,10 @@ impl Config {
             .find(|nic| nic.socket.as_os_str().is_empty())
         {
             return Err(ConfigError::NoSocket(nic.name.clone()));
+        }
+        let engines = self.engine_layout().names.len();
+        if engines > MOST_ENGINES {
+            return Err(ConfigError::Engines(engines));
         }
         let twice = |what, values: Vec<String>| {
             let mut seen = std::collections::HashSet::new();

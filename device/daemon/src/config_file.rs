@@ -126,7 +126,7 @@ mod tests {
     use crate::config::Config;
 
     const NIC_KEYS: &str = "`name`, `socket`, `mac`, `on_demand`, `fault_policy`, `fault_timeout_ms`, \
-         `stall_timeout_ms`, `ready`, `mig_req`, `dcqcn`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `link_tx`, `link_rx`, `profile`";
+         `stall_timeout_ms`, `ready`, `mig_req`, `dcqcn`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `link_tx`, `link_rx`, `profile`, `engine`";
 
     /// `text` is refused at `line`, `column`, with this message.
     #[track_caller]
@@ -141,7 +141,7 @@ mod tests {
             "poll = \"busy\"\npol = 1\n",
             2,
             1,
-            "pol: unknown key `pol`, expected one of `poll`, `poll_time_us`, `trace_records`, `metrics`, `defaults`, `control`, `nic`, `port`",
+            "pol: unknown key `pol`, expected one of `poll`, `poll_time_us`, `engines`, `trace_records`, `metrics`, `defaults`, `control`, `nic`, `port`",
         );
         refused(
             "[[nic]]\nname = \"a\"\n\n[[nic]]\nname = \"b\"\n  ondemand = true\n",

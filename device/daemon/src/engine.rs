@@ -9,24 +9,23 @@
 //! After `poll_time` without work the engine sleeps on an eventfd. [`crate::sleep`] describes why no wake-up is lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use crossbeam_channel::TryRecvError;
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::{Diagnostic, Instant, Remains, TURN_WORK, TxFrame};
-use faultline_ports::channel::{self, PortEnd};
 use faultline_ports::{PortId, Switch};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::OwnedFd;
 
+use crate::by_port::ByPort;
 use crate::capture::Captures;
 use crate::clock::{Clock, nanos};
 use crate::config::{Config, PollMode};
-use crate::diagnostic_log::{self, DiagnosticLog, DiagnosticQueue};
-use crate::durable::{FlushWorker, Flushed};
+use crate::diagnostic_log::{self, DiagnosticQueue};
+use crate::engine_link::Links;
 use crate::external_port::ExternalPort;
+use crate::handle::{Handle, Requests};
 use crate::lines::Lines;
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
@@ -51,72 +50,8 @@ const IDLE_PASSES_PER_YIELD: u32 = 16;
 #[cfg(debug_assertions)]
 const PANIC_VARIABLE: &str = "FAULTLINE_TEST_ENGINE_PANIC";
 
-type Request = Box<dyn FnOnce(&mut Engine) + Send>;
-
-/// State that the engine shares with its handles.
-#[derive(Debug)]
-struct Shared {
-    asleep: AtomicBool,
-    wake: OwnedFd,
-}
-
-/// Sends requests to the engine.
-#[derive(Clone, Debug)]
-pub struct EngineHandle {
-    requests: Sender<Request>,
-    shared: Arc<Shared>,
-}
-
-/// The engine has ended.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the engine has ended")]
-pub struct Ended;
-
-impl EngineHandle {
-    /// Runs `work` in the engine, between two steps, and returns its result.
-    pub(crate) fn call<R: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Engine) -> R + Send + 'static,
-    ) -> Result<R, Ended> {
-        let (tx, rx) = bounded(1);
-        self.post(move |engine| {
-            let _ = tx.send(work(engine));
-        })?;
-        rx.recv().map_err(|_| Ended)
-    }
-
-    /// Queues `work` to run in the engine, between two steps, and does not wait for it.
-    pub(crate) fn post(
-        &self,
-        work: impl FnOnce(&mut Engine) + Send + 'static,
-    ) -> Result<(), Ended> {
-        self.requests.send(Box::new(work)).map_err(|_| Ended)?;
-        self.wake();
-        Ok(())
-    }
-
-    /// Passes the result of a flush to a NIC.
-    fn flushed(&self, id: PortId, flushed: Flushed) -> Result<(), Ended> {
-        self.post(move |engine| {
-            if let Some(port) = engine.ports.get_mut(id) {
-                port.nic
-                    .persisted(flushed.qpn, flushed.number, flushed.succeeded);
-            }
-        })
-    }
-
-    /// Stops the engine after its current pass.
-    pub fn stop(&self) {
-        let _ = self.post(|engine| engine.stopped = true);
-    }
-
-    pub(crate) fn wake(&self) {
-        sleep::wake::<Processor>(&self.shared.asleep, || {
-            // If the counter is full, the engine wakes anyway.
-            let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
-        });
-    }
-}
+/// Sends requests to an engine.
+pub type EngineHandle = Handle<Engine>;
 
 /// Maxima over the passes of the engine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -126,6 +61,15 @@ pub struct LongestPass {
     /// Largest number of steps in excess of the charged work: see [`faultline_nic::steps`]. Always zero in a release
     /// build.
     pub uncharged_steps: u64,
+}
+
+impl LongestPass {
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            time: self.time.max(other.time),
+            uncharged_steps: self.uncharged_steps.max(other.uncharged_steps),
+        }
+    }
 }
 
 /// What the engine has done since its start.
@@ -152,21 +96,22 @@ struct HeldKick {
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
-    pub(crate) ports: Vec<NicPort>,
-    /// Guest memory, by port. Separate from the ports, because a delivery borrows one port and the memory of two.
-    pub(crate) rams: Vec<Ram>,
+    /// The NICs of this engine.
+    pub(crate) ports: ByPort<NicPort>,
+    /// Guest memory, by port. Separate from the ports, because a delivery borrows one port and the memory of two. For a NIC of
+    /// another engine, the memory of the link from there.
+    pub(crate) rams: ByPort<Ram>,
     pub(crate) switch: Switch,
-    /// Ports that lead out of the process. Their numbers follow those of the NICs.
+    /// Ports that lead out of the process, which the first engine has. Their numbers follow those of the NICs.
     pub(crate) externals: Vec<ExternalPort>,
-    /// The threads' ends of them, until they are taken.
-    port_ends: Vec<PortEnd>,
     pub(crate) captures: Captures,
     /// A frame as octets.
     pub(crate) scratch: Vec<u8>,
     /// Links that have a model.
     pub(crate) lines: Lines,
-    requests: Receiver<Request>,
-    shared: Arc<Shared>,
+    /// Links to the other engines.
+    pub(crate) links: Links,
+    requests: Requests<Self>,
     pub(crate) mode: PollMode,
     pub(crate) poll_time: Duration,
     pub(crate) clock: Clock,
@@ -183,8 +128,6 @@ pub struct Engine {
     pub(crate) stats: EngineStats,
     /// For messages that are logged. The engine thread writes none itself.
     log: DiagnosticQueue,
-    /// The other end of it, until a thread takes it.
-    log_reader: Option<DiagnosticLog>,
     pub(crate) scenario: Option<Box<RunningScenario>>,
     /// A scenario that its action `end` has ended, until its verdict is taken.
     pub(crate) ended_scenario: Option<Box<EndedScenario>>,
@@ -195,87 +138,53 @@ pub struct Engine {
     stopped: bool,
 }
 
+/// What an engine has besides its settings.
+#[derive(Debug)]
+pub(crate) struct EngineParts {
+    pub(crate) requests: Requests<Engine>,
+    pub(crate) links: Links,
+    pub(crate) switch: Switch,
+    pub(crate) clock: Clock,
+    pub(crate) recorder: Recorder,
+    pub(crate) log: DiagnosticQueue,
+}
+
 impl Engine {
-    /// Creates an engine for the NICs of a configuration, and a handle to it.
-    pub fn new(config: &Config) -> std::io::Result<(Self, EngineHandle)> {
-        let (tx, rx) = unbounded();
-        let shared = Arc::new(Shared {
-            asleep: AtomicBool::new(false),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        });
-        let handle = EngineHandle {
-            requests: tx,
-            shared: Arc::clone(&shared),
-        };
-        let names: Vec<String> = config.nics.iter().map(|nic| nic.name.clone()).collect();
-        let (log, log_reader) = diagnostic_log::queue(&names);
-        let mut engine = Self {
-            ports: Vec::new(),
-            rams: Vec::new(),
-            switch: Switch::new(),
+    /// Creates an engine of a process with these settings. It has no ports yet.
+    pub(crate) fn new(config: &Config, parts: EngineParts) -> Self {
+        let nics = config.nics.len();
+        Self {
+            ports: ByPort::new(nics),
+            rams: ByPort::new(nics),
+            switch: parts.switch,
             externals: Vec::new(),
-            port_ends: Vec::new(),
             captures: Captures::default(),
             scratch: Vec::new(),
             lines: Lines::default(),
-            requests: rx,
-            shared,
+            links: parts.links,
+            requests: parts.requests,
             mode: config.poll,
             poll_time: config.poll_time(),
-            clock: Clock::new(),
+            clock: parts.clock,
             held_kicks: Vec::new(),
             control_requests: 0,
             next_beat: Instant(0),
             pass_began: None,
             longest_pass: LongestPass::default(),
-            recorder: Recorder::new(config.trace_records, config.nics.len(), config.metrics),
+            recorder: parts.recorder,
             stats: EngineStats::default(),
-            log,
-            log_reader: Some(log_reader),
+            log: parts.log,
             scenario: None,
             ended_scenario: None,
             paused_by_request: false,
             resets_in_work: Arc::default(),
             stopped: false,
-        };
-        for (id, nic) in config.nics.iter().enumerate() {
-            let mac = nic.mac_address();
-            let log = engine.log.of_nic(id);
-            let port = NicPort::new(&nic.name, config.nic_config(nic), log.clone())?;
-            let engine_handle = handle.clone();
-            let report = move |flushed| engine_handle.flushed(id, flushed).is_ok();
-            let flush_worker = FlushWorker::new(&nic.name, log, report);
-            engine.rams.push(port.ram(flush_worker)?);
-            engine.ports.push(port);
-            engine.switch.add_permanent_address(id, mac);
-            engine.switch.set_present_address(id, mac);
-            engine.lines.add(id, nic.lines(&config.defaults));
-            if !nic.checks_source(&config.defaults) {
-                engine.switch.allow_any_source(id);
-            }
         }
-        for port in &config.ports {
-            let engine_handle = handle.clone();
-            let (engine_end, port_end) = channel::pair(move || engine_handle.wake())?;
-            let id = engine.ports.len().saturating_add(engine.externals.len());
-            // There are any number of stations behind it.
-            engine.switch.allow_any_source(id);
-            let external = ExternalPort::new(&port.name, port.mtu, engine_end);
-            engine.externals.push(external);
-            engine.lines.add(id, [port.link_tx, port.link_rx]);
-            engine.port_ends.push(port_end);
-        }
-        Ok((engine, handle))
     }
 
-    /// The ends of external ports for their threads, in the order of the configuration. Empty after the first call.
-    pub(crate) fn take_port_ends(&mut self) -> Vec<PortEnd> {
-        std::mem::take(&mut self.port_ends)
-    }
-
-    /// What is to write the log, in a thread of its own. `None` after the first call.
-    pub(crate) fn take_log_reader(&mut self) -> Option<DiagnosticLog> {
-        self.log_reader.take()
+    /// Ends the engine after the current pass.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
     }
 
     /// The device clock.
@@ -284,7 +193,7 @@ impl Engine {
         self.clock.now()
     }
 
-    /// Runs until [`EngineHandle::stop`].
+    /// Runs until [`Engine::stop`].
     pub fn run(mut self) {
         #[cfg(debug_assertions)]
         if std::env::var_os(PANIC_VARIABLE).is_some() {
@@ -330,7 +239,7 @@ impl Engine {
             return;
         }
         self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
-        for port in &mut self.ports {
+        for (_, port) in self.ports.iter_mut() {
             port.send_heartbeat();
         }
     }
@@ -375,6 +284,11 @@ impl Engine {
         }
     }
 
+    /// True while something needs the NICs of all engines in this one: a scenario, or a pause.
+    pub(crate) fn needs_all_nics(&self) -> bool {
+        self.scenario.is_some() || self.ended_scenario.is_some() || self.clock.is_stopped()
+    }
+
     /// Resets a device by request, as the RESET bit of the control register does. The result is to be dropped outside of the
     /// engine.
     #[must_use = "dropping it takes time"]
@@ -396,7 +310,7 @@ impl Engine {
     }
 
     /// Handles all ports once. Returns true if there was work.
-    fn run_ports(&mut self, now: Instant, mut worked: bool) -> bool {
+    fn run_ports(&mut self, mut now: Instant, mut worked: bool) -> bool {
         if let Some(began) = self.pass_began {
             let time = Duration::from_nanos(now.0.saturating_sub(began.0));
             self.longest_pass.time = self.longest_pass.time.max(time);
@@ -405,6 +319,10 @@ impl Engine {
         }
         self.stats.passes = self.stats.passes.wrapping_add(1);
         let before = (self.work(), faultline_nic::steps());
+        if !self.links.is_empty() {
+            let (later, has_taken) = self.run_links(now);
+            (now, worked) = (later, worked | has_taken);
+        }
         if !self.lines.is_empty() {
             worked |= self.run_lines(now);
         }
@@ -424,6 +342,7 @@ impl Engine {
         if self.captures.is_on() {
             self.captures.flush();
         }
+        self.links.wake_peers();
         self.pass_began = worked.then_some(now);
         if let (before, Some(steps)) = before {
             self.compare_steps(before, steps);
@@ -453,7 +372,7 @@ impl Engine {
     }
 
     pub(crate) fn take_diagnostics(&mut self) {
-        for (id, port) in self.ports.iter_mut().enumerate() {
+        for (id, port) in self.ports.iter_mut() {
             if port.nic.has_diagnostics() {
                 for (at, diagnostic) in port.nic.diagnostics() {
                     self.recorder.diagnostic(*at, number(id), diagnostic);
@@ -536,7 +455,7 @@ impl Engine {
     /// Work that all NICs have charged; 0 in a release build.
     fn work(&self) -> u64 {
         match cfg!(debug_assertions) {
-            true => self.ports.iter().map(|port| port.nic.work()).sum(),
+            true => self.ports.values().map(|port| port.nic.work()).sum(),
             false => 0,
         }
     }
@@ -557,7 +476,7 @@ impl Engine {
     fn take_requests(&mut self) -> bool {
         let mut any = false;
         for _ in 0..self.requests.len().max(1) {
-            match self.requests.try_recv() {
+            match self.requests.take() {
                 Ok(request) => {
                     request(self);
                     any = true;
@@ -607,7 +526,7 @@ impl Engine {
         let pauses = |(other, port): (PortId, &NicPort)| {
             other != id && port.bus_master && port.nic.is_stalled()
         };
-        if self.ports.iter().enumerate().any(pauses) {
+        if self.links.hold(id) || self.ports.iter().any(pauses) {
             return worked;
         }
         let nics = self.ports.len();
@@ -635,6 +554,9 @@ impl Engine {
             packets = packets.saturating_add(frame.packets);
             bytes = bytes.saturating_add(len);
             worked = true;
+            if self.links.hold(id) {
+                break;
+            }
         }
         worked
     }
@@ -650,7 +572,7 @@ impl Engine {
         // A function without bus mastering is not run, so its timers are not handled until bus mastering is on.
         let deadline = self
             .ports
-            .iter()
+            .values()
             .filter(|port| port.bus_master)
             .filter_map(|port| port.nic.next_deadline())
             .chain(
@@ -658,7 +580,11 @@ impl Engine {
                     .as_ref()
                     .and_then(|running| running.rules.next_deadline()),
             )
-            .chain(self.lines.next_deadline())
+            .chain(
+                self.lines
+                    .next_deadline()
+                    .filter(|_| !self.links.is_any_full()),
+            )
             .min();
         deadline.map_or(HEARTBEAT, |at| {
             HEARTBEAT.min(Duration::from_nanos(at.0.saturating_sub(now.0)))
@@ -668,33 +594,26 @@ impl Engine {
 
 impl Sleeper for Engine {
     fn set_asleep(&self, asleep: bool) {
-        self.shared.asleep.store(asleep, Ordering::SeqCst);
+        self.requests.set_asleep(asleep);
         if self.clock.is_stopped() {
             // The doorbells of a pause wait for its end: software need not write kick pages.
             return;
         }
-        for port in &self.ports {
+        for port in self.ports.values() {
             port.set_asleep(asleep);
         }
     }
 
     fn has_work(&self) -> bool {
         let has_doorbell = |port: &NicPort| port.bus_master && port.has_doorbell();
-        let is_rung = || self.ports.iter().any(has_doorbell) || self.has_external_frame();
-        !self.requests.is_empty() || !self.clock.is_stopped() && is_rung()
+        let is_rung = || self.ports.values().any(has_doorbell);
+        let has_frame = || self.has_external_frame() || self.has_link_work();
+        self.requests.len() > 0 || !self.clock.is_stopped() && (is_rung() || has_frame())
     }
 
-    /// Waits until a thread writes the eventfd, or a deadline or the heartbeat is due.
+    /// Waits until a thread wakes the engine, or a deadline or the heartbeat is due.
     fn wait(&self) {
-        let timeout = self.sleep_time();
-        let spec = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
-        let mut fds = [PollFd::new(&self.shared.wake, PollFlags::IN)];
-        let _ = poll(&mut fds, Some(&spec));
-        let mut counter = [0; 8];
-        let _ = rustix::io::read(&self.shared.wake, &mut counter);
+        self.requests.wait(self.sleep_time());
     }
 }
 
@@ -704,50 +623,5 @@ fn idle_pause(idle_passes: u32) {
         std::thread::yield_now();
     } else {
         std::hint::spin_loop();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::NicEntry;
-
-    fn engine() -> (EngineHandle, std::thread::JoinHandle<()>) {
-        let config = Config {
-            nics: vec![NicEntry {
-                name: "a".to_owned(),
-                ..NicEntry::default()
-            }],
-            ..Config::default()
-        };
-        let (engine, handle) = Engine::new(&config).unwrap();
-        (handle, std::thread::spawn(|| engine.run()))
-    }
-
-    fn heartbeat(handle: &EngineHandle) -> u32 {
-        let beat = |engine: &mut Engine| engine.ports[0].heartbeat();
-        handle.call(beat).unwrap()
-    }
-
-    /// The hardware manual promises one heartbeat a second; a driver treats a device without heartbeats as failed.
-    #[test]
-    fn the_heart_beats_however_long_each_pass_takes() {
-        let (handle, thread) = engine();
-        let first = heartbeat(&handle);
-        let start = std::time::Instant::now();
-        for _ in 0..60 {
-            // The engine always has work, and each request takes long.
-            let busy = |_: &mut Engine| std::thread::sleep(Duration::from_millis(20));
-            handle.post(busy).unwrap();
-            handle.call(|_| ()).unwrap();
-        }
-        let beats = heartbeat(&handle) - first;
-        let elapsed = start.elapsed();
-        assert!(
-            u64::from(beats) >= elapsed.as_secs() * 3,
-            "{beats} in {elapsed:?}"
-        );
-        handle.stop();
-        thread.join().unwrap();
     }
 }

@@ -51,16 +51,12 @@ impl Engine {
                 }
                 work.unwrap_or_default()
             }
-            Some(Route::Flood) => (0..self.ports.len().saturating_add(self.externals.len()))
-                .filter(|to| *to != from)
-                .filter_map(|to| {
-                    let work = self.deliver(from, to, now, frame)?;
-                    if let Some(seen) = &seen {
-                        self.recorder.received(number(to), seen);
-                    }
-                    Some(work)
-                })
-                .sum(),
+            Some(Route::Flood) => {
+                if !self.links.is_empty() {
+                    self.send_to_engines(now, from, None, frame);
+                }
+                self.flood(from, now, frame, seen.as_ref())
+            }
             Some(Route::Forged) => {
                 if let Some(port) = self.ports.get_mut(from) {
                     port.refuse_source(frame.src());
@@ -78,6 +74,30 @@ impl Engine {
         work
     }
 
+    /// Delivers a frame to all ports of this engine but one. Returns the work of the NICs.
+    pub(crate) fn flood(
+        &mut self,
+        from: PortId,
+        now: Instant,
+        frame: &TxFrame,
+        seen: Option<&FrameEvent>,
+    ) -> u64 {
+        let count = self.ports.len().saturating_add(self.externals.len());
+        let mut work = 0u64;
+        for to in 0..count {
+            if to == from || !self.has_port(to) {
+                continue;
+            }
+            if let Some(done) = self.deliver(from, to, now, frame) {
+                work = work.saturating_add(done);
+                if let Some(seen) = seen {
+                    self.recorder.received(number(to), seen);
+                }
+            }
+        }
+        work
+    }
+
     /// True if the rules of a scenario must be asked about a frame.
     #[inline]
     fn rules_see(&self, nic: PortId, dir: trigger::Direction, frame: &TxFrame) -> bool {
@@ -87,7 +107,17 @@ impl Engine {
 
     /// Delivers a frame to a NIC by reference, or sends it through an external port. Returns the NIC's work; `None` if no NIC gets
     /// the frame.
-    fn deliver(&mut self, from: PortId, to: PortId, now: Instant, frame: &TxFrame) -> Option<u64> {
+    pub(crate) fn deliver(
+        &mut self,
+        from: PortId,
+        to: PortId,
+        now: Instant,
+        frame: &TxFrame,
+    ) -> Option<u64> {
+        if !self.has_port(to) {
+            self.send_to_engines(now, from, Some(to), frame);
+            return None;
+        }
         if to >= self.ports.len() {
             self.send_external(now, from, to, frame);
             return None;

@@ -18,7 +18,9 @@ use faultline_vfio_user::{
 use faultline_wire::MacAddr;
 use rustix::fd::OwnedFd;
 
-use crate::engine::{Ended, Engine, EngineHandle};
+use crate::engine::Engine;
+use crate::engines::Engines;
+use crate::handle::Ended;
 use crate::nic_log::LogLimit;
 use crate::port::{BarTwo, NicPort, PortShare};
 use crate::ram::{self, Ram};
@@ -34,7 +36,7 @@ const MIN_RAM_SIZE: u64 = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct Function {
     port: PortId,
-    engine: EngineHandle,
+    engines: Engines,
     config: ConfigSpace,
     msix: MsixTable,
     layout: MsixLayout,
@@ -64,7 +66,7 @@ impl Function {
         mac: MacAddr,
         shared: PortShare,
         files: FileMaps,
-        engine: EngineHandle,
+        engines: Engines,
     ) -> Result<Self, faultline_pci::ConfigError> {
         let layout = MsixLayout::in_bar(MSIX_BAR, (regs::MSIX_VECTORS & 0xffff) as u16);
         let wide = |index: u32, size: u64, prefetchable: bool| Bar {
@@ -91,7 +93,7 @@ impl Function {
         Ok(Self {
             log: LogLimit::new(),
             port,
-            engine,
+            engines,
             config: ConfigSpace::new(identity, &bars, Some(layout))?,
             msix: MsixTable::new(layout),
             layout,
@@ -120,7 +122,7 @@ impl Function {
         work: impl FnOnce(Instant, &mut NicPort) -> R + Send + 'static,
     ) -> Result<R, Errno> {
         let id = self.port;
-        let result = self.engine.call(move |engine| {
+        let result = self.engines.call(id, move |engine| {
             let now = engine.now();
             engine.ports.get_mut(id).map(|port| work(now, port))
         });
@@ -133,8 +135,8 @@ impl Function {
         work: impl FnOnce(&mut Engine, PortId) -> R + Send + 'static,
     ) -> Result<R, Errno> {
         let id = self.port;
-        self.engine
-            .call(move |engine| work(engine, id))
+        self.engines
+            .call(id, move |engine| work(engine, id))
             .map_err(ended)
     }
 
@@ -428,12 +430,14 @@ impl Device for Function {
                 port.irqs.reset();
                 remains
             });
-            engine.switch.forget(id);
             engine.sync_address(id);
             let removed = engine.rams.get_mut(id).map(Ram::forget_client);
             (remains, removed)
         });
         drop(gone);
+        let id = self.port;
+        self.engines
+            .post_all(move |engine| engine.switch.forget(id));
         self.clear_pages();
     }
 }

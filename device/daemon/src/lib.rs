@@ -1,6 +1,8 @@
-//! The Faultline process: NICs on vfio-user sockets, one engine thread, a switch between them.
+//! The Faultline process: NICs on vfio-user sockets, engine threads, a switch between them.
 //!
 //! - [`doorbell_ring`]: the doorbell ring of a page
+//! - `between_engines`: what an engine does with frames of and for other engines
+//! - `by_port`: what an engine has by port
 //! - `capture`: captures of frames, and their rings
 //! - `capture_engine`: what the engine copies for them
 //! - [`check`]: captures against the rules of the specification
@@ -9,12 +11,17 @@
 //! - `config_file`: positions and messages of errors in the file
 //! - [`control`]: the control server
 //! - [`control_config`]: its settings
-//! - [`engine`]: the thread that owns all NICs
+//! - [`engine`]: a thread that owns NICs
+//! - [`engine_config`]: the division of NICs among engines, in the configuration
+//! - `engine_link`: the links between engines
+//! - [`engines`]: the engines of a process
+//! - `handle`: requests to an engine
 //! - `line_config`: models of links, in the configuration
 //! - `lines`: frames on modelled links
 //! - `lines_engine`: what the engine does with them
 //! - `link`: MTU and injected faults of a port
 //! - [`log_output`]: the thread that writes log messages to standard error
+//! - `moved_nic`: a NIC on its way from one engine to another
 //! - `nic_log`: the span of a NIC's log messages, and the limit for those that its guest can cause
 //! - `notice`: log messages of the engine thread that are not diagnostics of a NIC
 //! - `observe`: copies of the state of NICs
@@ -37,6 +44,8 @@
 // Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod between_engines;
+mod by_port;
 mod capture;
 mod capture_engine;
 pub mod check;
@@ -50,14 +59,19 @@ mod diagnostic_log;
 pub mod doorbell_ring;
 mod durable;
 pub mod engine;
+pub mod engine_config;
+mod engine_link;
+pub mod engines;
 mod external_port;
 mod forward;
 mod function;
+mod handle;
 mod line_config;
 mod lines;
 mod lines_engine;
 mod link;
 pub mod log_output;
+mod moved_nic;
 mod nic_log;
 mod notice;
 mod observe;
@@ -74,4 +88,5 @@ mod storm;
 pub use config::{Config, ConfigError, NamedProfile, NicEntry, NicSettings, PollMode};
 pub use config_file::Malformed;
 pub use control_config::ControlSettings;
+pub use engine_config::{EngineCount, EngineName};
 pub use server::Server;

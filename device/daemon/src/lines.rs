@@ -24,6 +24,16 @@ impl Lines {
         }
     }
 
+    /// Takes the lines of a port away.
+    pub(crate) fn take(&mut self, port: PortId) -> Vec<(PortId, Direction, Line<Origin>)> {
+        self.all.extract_if(.., |(of, ..)| *of == port).collect()
+    }
+
+    /// Adds lines that were taken away.
+    pub(crate) fn put(&mut self, lines: Vec<(PortId, Direction, Line<Origin>)>) {
+        self.all.extend(lines);
+    }
+
     /// True if there are none.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

@@ -34,6 +34,9 @@ impl Engine {
         let mut frame = std::mem::take(&mut self.scratch);
         for index in 0..self.lines.count() {
             for _ in 0..TURN_PACKETS {
+                if self.links.is_any_full() {
+                    break;
+                }
                 let Some((port, dir, line)) = self.lines.get_mut(index) else {
                     break;
                 };

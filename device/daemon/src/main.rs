@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use faultline::{Config, NamedProfile, NicEntry, PollMode, Server, log_output};
+use faultline::{Config, EngineCount, NamedProfile, NicEntry, PollMode, Server, log_output};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -57,6 +57,9 @@ struct Serve {
     /// Unix socket of the control server.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+    /// Engine threads among which the NICs are divided, from 1 to 64.
+    #[arg(long, value_name = "N")]
+    engines: Option<EngineCount>,
     /// When to look for work.
     #[arg(long)]
     poll: Option<PollMode>,
@@ -76,6 +79,7 @@ impl Serve {
             config.set_profile(profile)?;
         }
         config.control.socket = self.control.or(config.control.socket);
+        config.engines = self.engines.unwrap_or(config.engines);
         config.poll = self.poll.unwrap_or(config.poll);
         config.poll_time_us = self.poll_time.unwrap_or(config.poll_time_us);
         Ok(config)

@@ -101,9 +101,11 @@ impl ExternalState {
     }
 }
 
-/// The engine without its NICs.
-#[derive(Clone, Copy, Debug)]
+/// An engine.
+#[derive(Clone, Debug)]
 pub(crate) struct EngineState {
+    /// Ports of its NICs.
+    pub(crate) nics: Vec<PortId>,
     pub(crate) paused: bool,
     pub(crate) mode: PollMode,
     pub(crate) poll_time_ns: u64,
@@ -218,9 +220,10 @@ impl Engine {
         }
     }
 
-    /// What the metrics show of the engine.
-    pub(crate) fn snapshot(&self) -> EngineSnapshot {
+    /// What the metrics show of the engine, which has this name.
+    pub(crate) fn snapshot(&self, name: String) -> EngineSnapshot {
         EngineSnapshot {
+            name,
             uptime: Duration::from_nanos(self.clock.real().0),
             busy: self.stats.busy,
             passes: self.stats.passes,
@@ -272,6 +275,7 @@ impl Engine {
     /// The state of the engine.
     pub(crate) fn engine_state(&self) -> EngineState {
         EngineState {
+            nics: self.ports.iter().map(|(id, _)| id).collect(),
             paused: self.clock.is_stopped(),
             mode: self.mode,
             poll_time_ns: nanos(self.poll_time),

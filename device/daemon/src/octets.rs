@@ -28,7 +28,7 @@ impl Engine {
                 continue;
             }
             let (mut frames, mut octets) = (0, 0);
-            while frames < TURN_PACKETS && octets < TURN_BYTES {
+            while frames < TURN_PACKETS && octets < TURN_BYTES && !self.links.is_any_full() {
                 let taken = self
                     .externals
                     .get_mut(index)
@@ -62,14 +62,16 @@ impl Engine {
     }
 
     /// True if a NIC pauses all that send to it.
-    fn senders_are_paused(&self) -> bool {
+    pub(crate) fn senders_are_paused(&self) -> bool {
         let pauses = |port: &NicPort| port.bus_master && port.nic.is_stalled();
-        self.ports.iter().any(pauses)
+        self.ports.values().any(pauses)
     }
 
     /// True if a frame has come in that a pass would take.
     pub(crate) fn has_external_frame(&self) -> bool {
-        self.externals.iter().any(|port| port.has_frame()) && !self.senders_are_paused()
+        self.externals.iter().any(|port| port.has_frame())
+            && !self.senders_are_paused()
+            && !self.links.is_any_full()
     }
 
     /// Wakes threads of external ports for which this pass had frames, or made room.
@@ -97,6 +99,9 @@ impl Engine {
         for packet in 0..frame.packets {
             // Memory that cannot be read any more: the packet is lost, and the sender repeats it or fails.
             if frame.write_packet(packet, ram, &mut self.scratch).is_err() {
+                if let Some(port) = self.ports.get_mut(from) {
+                    port.nic.payload_not_read();
+                }
                 continue;
             }
             let is_on_line = !self.lines.is_empty()
@@ -134,18 +139,44 @@ impl Engine {
         };
         match self.switch.forward(from, src, dst) {
             Route::To(to) if to == from && from >= self.ports.len() => {}
-            Route::To(to) => self.receive_octets(now, to, (origin, bytes)),
+            Route::To(to) if self.has_port(to) => self.receive_octets(now, to, (origin, bytes)),
+            Route::To(to) => self
+                .links
+                .send_octets((now, from), Some(to), (origin, bytes)),
             Route::Flood => {
-                let count = self.ports.len().saturating_add(self.externals.len());
-                for to in (0..count).filter(|to| *to != from) {
-                    self.receive_octets(now, to, (origin, bytes));
-                }
+                self.flood_octets(now, from, (origin, bytes));
+                self.links.send_octets((now, from), None, (origin, bytes));
             }
             Route::Forged => {
                 if let Some(port) = self.ports.get_mut(from) {
                     port.refuse_source(src);
                 }
             }
+        }
+    }
+
+    /// Passes octets to all ports of this engine but one.
+    fn flood_octets(&mut self, now: Instant, from: PortId, (origin, bytes): (Origin, &[u8])) {
+        let count = self.ports.len().saturating_add(self.externals.len());
+        for to in (0..count).filter(|to| *to != from) {
+            self.receive_octets(now, to, (origin, bytes));
+        }
+    }
+
+    /// Passes octets of another engine to the ports of this one.
+    pub(crate) fn receive_linked_octets(
+        &mut self,
+        now: Instant,
+        from: PortId,
+        (origin, bytes): (Origin, &[u8]),
+    ) {
+        let Some((dst, src)) = addresses(bytes) else {
+            return;
+        };
+        match self.switch.forward(from, src, dst) {
+            Route::To(to) if self.has_port(to) => self.receive_octets(now, to, (origin, bytes)),
+            Route::Flood => self.flood_octets(now, from, (origin, bytes)),
+            Route::To(_) | Route::Forged => {}
         }
     }
 

@@ -39,6 +39,12 @@ impl Ram {
         }
     }
 
+    /// Memory that is not of a guest: nothing is mapped yet, and nothing of it can be flushed.
+    pub(crate) fn of_pages(log: NicLog, pages: Arc<SharedPages>) -> Self {
+        let flush_worker = FlushWorker::new("link", log.clone(), |_| false);
+        Self::new(log, flush_worker, pages)
+    }
+
     /// Resets the state of a client that has disconnected, and removes its maps.
     pub(crate) fn forget_client(&mut self) -> Removed {
         self.loss_logged.set(false);

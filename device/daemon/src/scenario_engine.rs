@@ -261,7 +261,7 @@ impl Engine {
         if self.scenario.is_some() || self.ended_scenario.is_some() {
             return false;
         }
-        let nics = self.ports.iter().map(|port| &port.nic);
+        let nics = self.ports.values().map(|port| &port.nic);
         self.scenario = Some(Box::new(RunningScenario {
             name,
             rules: Rules::prepare(plan, nics, self.now()),
@@ -275,7 +275,7 @@ impl Engine {
     /// One step of what precedes the beginning of a scenario that was started: the rules learn some of the queue pairs. Returns
     /// false if more steps are needed.
     pub(crate) fn prepare_scenario(&mut self) -> bool {
-        let nics = self.ports.iter().map(|port| &port.nic);
+        let nics = self.ports.values().map(|port| &port.nic);
         match &mut self.scenario {
             Some(scenario) if !scenario.rules.has_begun() => {
                 if !scenario.rules.take_existing(nics) {
@@ -354,6 +354,6 @@ impl Engine {
     /// Counters of each NIC, in the order of `Counter::ALL`.
     fn counters(&self) -> Vec<Vec<u64>> {
         let values = |port: &NicPort| port.nic.counters().values().to_vec();
-        self.ports.iter().map(values).collect()
+        self.ports.values().map(values).collect()
     }
 }

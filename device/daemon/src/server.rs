@@ -19,10 +19,10 @@ use tokio::sync::oneshot;
 
 use crate::config::{Config, ConfigError};
 use crate::control::{ControlError, ControlServer};
-use crate::engine::{Engine, EngineHandle, LongestPass};
+use crate::engine::LongestPass;
+use crate::engines::{Engines, Process};
 use crate::function::Function;
 use crate::nic_log::nic_span;
-use crate::port::NicPort;
 use crate::port_config::{PortEntry, PortKind};
 
 /// Why a process can't serve.
@@ -165,8 +165,8 @@ fn open_port(
 #[derive(Debug)]
 pub struct Server {
     shutdown: Shutdown,
-    engine: EngineHandle,
-    engine_thread: Option<JoinHandle<()>>,
+    engines: Engines,
+    engine_threads: Vec<JoinHandle<()>>,
     listeners: Vec<JoinHandle<()>>,
     /// Threads of external ports, and what stops each.
     ports: Vec<(Arc<Bell>, JoinHandle<()>)>,
@@ -174,7 +174,7 @@ pub struct Server {
     _port_sockets: Vec<Listener>,
     /// The control server ends when the sender is dropped.
     control: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
-    /// Ends after the engine.
+    /// Ends after the engines.
     log: Option<JoinHandle<()>>,
     ends: UnboundedReceiver<String>,
 }
@@ -192,10 +192,11 @@ impl Server {
             })?;
             sockets.push(socket);
         }
-        let (mut engine, handle) = Engine::new(config)?;
+        let process = Process::new(config)?;
+        let engines = process.handles;
         let mut port_sockets = Vec::new();
         let mut ports = Vec::new();
-        for (entry, end) in config.ports.iter().zip(engine.take_port_ends()) {
+        for (entry, end) in config.ports.iter().zip(process.port_ends) {
             let bell = end.bell();
             let run =
                 open_port(entry, end, &mut port_sockets).map_err(|source| StartError::Port {
@@ -205,25 +206,19 @@ impl Server {
             ports.push((bell, run));
         }
         let mut functions = Vec::new();
-        for (port, nic) in config.nics.iter().enumerate() {
-            let Some(shared) = engine.ports.get(port).map(NicPort::share) else {
-                continue;
-            };
+        for (port, (nic, shared)) in config.nics.iter().zip(process.shares).enumerate() {
             let mac = nic.mac_address();
-            let engine = handle.clone();
             let files = FileMaps::new(FileMaps::share(config.nics.len()));
-            functions.push(Function::new(port, mac, shared, files, engine)?);
+            functions.push(Function::new(port, mac, shared, files, engines.clone())?);
             let _nic = nic_span(&nic.name).entered();
             tracing::info!(%mac, "serving on {}", nic.socket.display());
         }
-        let log = engine.take_log_reader();
-        let control = ControlServer::new(config, handle.clone())?;
+        let control = ControlServer::new(config, engines.clone())?;
         let (end, ends) = unbounded_channel();
-        let engine_thread = spawn("engine".to_owned(), &end, move || engine.run())?;
         let mut server = Self {
             shutdown: shutdown.clone(),
-            engine: handle,
-            engine_thread: Some(engine_thread),
+            engines,
+            engine_threads: Vec::new(),
             listeners: Vec::new(),
             ports: Vec::new(),
             _port_sockets: port_sockets,
@@ -231,6 +226,15 @@ impl Server {
             log: None,
             ends,
         };
+        let is_only = process.engines.len() == 1;
+        for (name, engine) in process.engines {
+            let thread = match is_only {
+                true => "engine".to_owned(),
+                false => format!("engine-{name}"),
+            };
+            let thread = spawn(thread, &end, move || engine.run())?;
+            server.engine_threads.push(thread);
+        }
         for ((socket, mut function), nic) in sockets.into_iter().zip(functions).zip(&config.nics) {
             let shutdown = shutdown.clone();
             let span = nic_span(&nic.name);
@@ -246,12 +250,11 @@ impl Server {
             server.ports.push((bell, thread));
         }
         // Without this thread the NICs work as before, so its end is not reported.
-        if let Some(log) = log {
-            let thread = std::thread::Builder::new()
-                .name("log".to_owned())
-                .spawn(move || log.run())?;
-            server.log = Some(thread);
-        }
+        let log = process.log;
+        let thread = std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || log.run())?;
+        server.log = Some(thread);
         if let Some((control, stop)) = control {
             let thread = spawn("control".to_owned(), &end, move || control.run())?;
             server.control = Some((stop, thread));
@@ -259,11 +262,9 @@ impl Server {
         Ok(server)
     }
 
-    /// Maxima over the passes of the engine since the last call; `None` if the engine has ended.
+    /// Maxima over the passes of all engines since the last call; `None` if an engine has ended.
     pub fn take_longest_pass(&self) -> Option<LongestPass> {
-        self.engine
-            .call(|engine| std::mem::take(&mut engine.longest_pass))
-            .ok()
+        self.engines.take_longest_pass()
     }
 
     /// Waits until a thread has ended unexpectedly, most likely by a panic, and returns its name. The process can't serve
@@ -294,11 +295,11 @@ impl Drop for Server {
                 tracing::error!("the thread of a port panicked");
             }
         }
-        self.engine.stop();
-        if let Some(thread) = self.engine_thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the engine panicked");
+        self.engines.stop();
+        for thread in self.engine_threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("an engine panicked");
+            }
         }
         if let Some(thread) = self.log.take()
             && thread.join().is_err()

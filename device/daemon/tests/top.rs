@@ -168,7 +168,7 @@ fn answer(path: &str, sample: u64) -> Value {
     });
     let config = json!({
         "mac": "02:00:00:00:00:01", "on_demand": true, "fault_policy": "rnr", "fault_timeout_ns": 1, "stall_timeout_ns": 1,
-        "pause_sharers": 1, "park_bytes": 1, "table_bytes": 1, "ready": "known", "mig_req": 1, "lookup_ns": 0, "pitfalls": [],
+        "pause_sharers": 1, "park_bytes": 1, "table_bytes": 1, "ready": "known", "mig_req": 1, "congestion_control": "none", "lookup_ns": 0, "pitfalls": [],
     });
     let objects = json!({
         "protection_domains": 1, "memory_keys": 1, "completion_queues": 1, "queue_pairs": 1, "shared_receive_queues": 0,

@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -103,28 +103,69 @@ const ROOM: u8 = 2;
 #[derive(Debug)]
 pub struct Bell {
     waits_for: AtomicU8,
-    is_stopped: AtomicBool,
+    /// Engine ends that have not stopped the thread.
+    running: AtomicUsize,
     event: OwnedFd,
 }
 
 impl Bell {
-    fn new() -> std::io::Result<Self> {
+    fn new(engine_ends: usize) -> std::io::Result<Self> {
         Ok(Self {
             waits_for: AtomicU8::new(0),
-            is_stopped: AtomicBool::new(false),
+            running: AtomicUsize::new(engine_ends),
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
 
-    /// Makes the thread end.
+    /// Makes the thread end. If it has rings of several engines, it ends when it was called for each.
     pub fn stop(&self) {
-        self.is_stopped.store(true, Ordering::Release);
+        let one_less = |running: usize| running.checked_sub(1);
+        // Fails if it was stopped already.
+        let _ = self
+            .running
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
         self.ring();
     }
 
     /// True after [`Bell::stop`].
     pub fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::Acquire)
+        self.running.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits until one of `fds` is ready, an engine rings for `what`, or the time in milliseconds is over; not at all if `is_ready`
+    /// returns true once it is known for what the thread waits.
+    fn wait<const N: usize>(
+        &self,
+        fds: [(BorrowedFd<'_>, PollFlags); N],
+        what: u8,
+        is_ready: impl FnOnce() -> bool,
+        timeout_ms: Option<u32>,
+    ) -> [PollFlags; N] {
+        self.waits_for.store(what, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let mut polled: Vec<PollFd<'_>> = fds
+            .iter()
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+            .collect();
+        polled.push(PollFd::new(&self.event, PollFlags::IN));
+        let timeout = match is_ready() {
+            true => Some(0),
+            false => timeout_ms,
+        };
+        let timeout = timeout.map(|ms| Timespec {
+            tv_sec: i64::from(ms / 1000),
+            tv_nsec: i64::from(ms % 1000).saturating_mul(1_000_000),
+        });
+        // An interrupted wait is one without result.
+        let _ = poll(&mut polled, timeout.as_ref());
+        self.waits_for.store(0, Ordering::Relaxed);
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(self.event.as_fd(), &mut counter);
+        let mut results = [PollFlags::empty(); N];
+        for (result, polled) in results.iter_mut().zip(&polled) {
+            *result = polled.revents();
+        }
+        results
     }
 
     fn ring(&self) {
@@ -285,44 +326,64 @@ impl PortEnd {
         timeout_ms: Option<u32>,
     ) -> [PollFlags; N] {
         let what = if for_frames { FRAMES } else { 0 } | if for_room { ROOM } else { 0 };
-        self.bell.waits_for.store(what, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let is_ready = for_frames && !self.from_engine.is_empty()
-            || for_room && self.has_room()
-            || self.is_stopped();
-        let mut polled: Vec<PollFd<'_>> = fds
-            .iter()
-            .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
-            .collect();
-        polled.push(PollFd::new(&self.bell.event, PollFlags::IN));
-        let timeout = match is_ready {
-            true => Some(0),
-            false => timeout_ms,
+        let is_ready = || {
+            for_frames && !self.from_engine.is_empty()
+                || for_room && self.has_room()
+                || self.is_stopped()
         };
-        let timeout = timeout.map(|ms| Timespec {
-            tv_sec: i64::from(ms / 1000),
-            tv_nsec: i64::from(ms % 1000).saturating_mul(1_000_000),
-        });
-        // An interrupted wait is one without result.
-        let _ = poll(&mut polled, timeout.as_ref());
-        self.bell.waits_for.store(0, Ordering::Relaxed);
-        let mut counter = [0; 8];
-        let _ = rustix::io::read(self.bell.event.as_fd(), &mut counter);
-        let mut results = [PollFlags::empty(); N];
-        for (result, polled) in results.iter_mut().zip(&polled) {
-            *result = polled.revents();
-        }
-        results
+        self.bell.wait(fds, what, is_ready, timeout_ms)
     }
 }
 
-/// Makes both ends of a channel that only the engine sends frames through, with a ring of this many octets.
+/// Rings of several engines, whose frames one thread takes.
+#[derive(Debug)]
+pub struct EnginesEnd {
+    /// By engine.
+    rings: Vec<FrameReceiver>,
+    bell: Arc<Bell>,
+}
+
+/// Makes the ends of as many rings of so many octets. Only engines send frames through them.
 ///
 /// # Errors
 ///
 /// The error of eventfd(2).
-pub fn from_engine(ring: usize) -> std::io::Result<(EngineEnd, PortEnd)> {
-    with_rings(ring, 0, || {})
+pub fn from_engines(engines: usize, ring: usize) -> std::io::Result<(Vec<EngineEnd>, EnginesEnd)> {
+    let bell = Arc::new(Bell::new(engines)?);
+    let (ends, rings) = (0..engines)
+        .map(|_| {
+            let (to_port, from_engine) = RingBuffer::new(ring);
+            let (_, from_port) = RingBuffer::new(0);
+            let end = EngineEnd {
+                to_port: FrameSender(to_port),
+                from_port: FrameReceiver(from_port),
+                bell: Arc::clone(&bell),
+                status: Arc::default(),
+                has_sent: false,
+                has_taken: false,
+            };
+            (end, FrameReceiver(from_engine))
+        })
+        .unzip();
+    Ok((ends, EnginesEnd { rings, bell }))
+}
+
+impl EnginesEnd {
+    /// The rings, by engine.
+    pub fn rings(&mut self) -> &mut [FrameReceiver] {
+        &mut self.rings
+    }
+
+    /// True if all engines have stopped the thread.
+    pub fn is_stopped(&self) -> bool {
+        self.bell.is_stopped()
+    }
+
+    /// Waits until an engine has a frame, or the thread must end.
+    pub fn wait(&self) {
+        let is_ready = || self.is_stopped() || self.rings.iter().any(|ring| !ring.is_empty());
+        self.bell.wait([], FRAMES, is_ready, None);
+    }
 }
 
 /// Makes both ends of a port. `wake_engine` wakes the engine if it sleeps; it must begin with a full barrier.
@@ -331,17 +392,9 @@ pub fn from_engine(ring: usize) -> std::io::Result<(EngineEnd, PortEnd)> {
 ///
 /// The error of eventfd(2).
 pub fn pair(wake_engine: impl Fn() + Send + 'static) -> std::io::Result<(EngineEnd, PortEnd)> {
-    with_rings(RING, RING, wake_engine)
-}
-
-fn with_rings(
-    to_port: usize,
-    to_engine: usize,
-    wake_engine: impl Fn() + Send + 'static,
-) -> std::io::Result<(EngineEnd, PortEnd)> {
-    let (to_port, from_engine) = RingBuffer::new(to_port);
-    let (to_engine, from_port) = RingBuffer::new(to_engine);
-    let bell = Arc::new(Bell::new()?);
+    let (to_port, from_engine) = RingBuffer::new(RING);
+    let (to_engine, from_port) = RingBuffer::new(RING);
+    let bell = Arc::new(Bell::new(1)?);
     let status = Arc::new(PortStatus::default());
     let engine = EngineEnd {
         to_port: FrameSender(to_port),
@@ -406,6 +459,43 @@ mod tests {
         }
         assert!(!engine.take(&mut buffer));
         assert!(port.has_room());
+    }
+
+    /// Each engine wakes the thread, which ends when both have stopped it, and has taken all frames then.
+    #[test]
+    fn a_thread_takes_the_frames_of_several_engines() {
+        let (mut engines, mut end) = from_engines(2, 1 << 16).unwrap();
+        let thread = std::thread::spawn(move || {
+            let mut taken = [0u32; 2];
+            let mut buffer = Vec::new();
+            loop {
+                let is_stopped = end.is_stopped();
+                for (engine, ring) in end.rings().iter_mut().enumerate() {
+                    while ring.pop(&mut buffer).is_some() {
+                        assert_eq!(buffer, [taken[engine] as u8; 9]);
+                        taken[engine] += 1;
+                        buffer.clear();
+                    }
+                }
+                if is_stopped {
+                    return taken;
+                }
+                end.wait();
+            }
+        });
+        for n in 0..200u8 {
+            for engine in &mut engines {
+                while !engine.send(&[n; 9]) {
+                    std::thread::yield_now();
+                }
+                engine.flush();
+            }
+        }
+        engines[0].bell().stop();
+        assert!(engines[1].send(&[200; 9]));
+        engines[1].flush();
+        engines[1].bell().stop();
+        assert_eq!(thread.join().unwrap(), [200, 201]);
     }
 
     /// The thread sleeps without a time limit; each frame, and room, wakes it.

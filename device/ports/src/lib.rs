@@ -2,7 +2,7 @@
 //!
 //! The switch selects the output ports of a frame from its addresses only. A port that leads out of the process has a thread, which
 //! passes frames as octets between the engine and a stream socket or a TAP device. [`mod@line`] is the model of a link, with rate, delay
-//! and random impairments.
+//! and random impairments. [`owned`] is a ring of frames between two engines of the process.
 #![forbid(unsafe_code)]
 // Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
@@ -17,6 +17,7 @@
 pub mod address;
 pub mod channel;
 pub mod line;
+pub mod owned;
 pub mod stream;
 mod switch;
 pub mod tap;

@@ -4,8 +4,14 @@
 //! no guest can change, and the present address of its NIC. Frames to an assigned address reach only its port. Frames
 //! from another port with this source address are dropped, so a guest can neither receive the traffic of another port nor
 //! forge its address. A port without source check may send such frames, but does not receive the replies.
+//!
+//! Each engine of a process has a switch of its own, which learns from the frames that it forwards. Assigned addresses are common
+//! to all of them: a change is made under a lock, and the other switches take the new table at their next
+//! [`Switch::refresh`], which costs one load if there is none.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use faultline_wire::MacAddr;
 
@@ -30,15 +36,33 @@ pub enum Route {
 /// MAC address table of the switch.
 #[derive(Debug, Default)]
 pub struct Switch {
+    /// The assigned addresses, as they were at `version`.
+    assigned: Assigned,
+    version: u64,
+    /// Those of all switches of the process.
+    common: Arc<Common>,
+    learned: HashMap<MacAddr, PortId>,
+    per_port: HashMap<PortId, usize>,
+    /// Addresses and route of the last frame of each port: most frames of a port repeat them.
+    recent: Vec<Option<Recent>>,
+}
+
+/// The assigned addresses of a process.
+#[derive(Debug, Default)]
+struct Common {
+    assigned: Mutex<Assigned>,
+    /// Changes of `assigned`. Written under its lock.
+    version: AtomicU64,
+}
+
+/// Addresses that are assigned to ports.
+#[derive(Clone, Debug, Default)]
+struct Assigned {
     /// Owner of each permanent address.
     permanent: HashMap<MacAddr, PortId>,
     /// Owner of each present address; the first port that sets an address owns it.
     present: HashMap<MacAddr, PortId>,
     ports: Vec<PortState>,
-    learned: HashMap<MacAddr, PortId>,
-    per_port: HashMap<PortId, usize>,
-    /// Addresses and route of the last frame of each port: most frames of a port repeat them.
-    recent: Vec<Option<Recent>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,6 +86,45 @@ impl Switch {
     /// Creates a switch with an empty table.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates a switch for another engine of the process: it has the same assigned addresses, and has learned nothing.
+    pub fn sibling(&self) -> Self {
+        Self {
+            common: Arc::clone(&self.common),
+            assigned: self.assigned.clone(),
+            version: self.version,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the assigned addresses that siblings have changed.
+    #[inline]
+    pub fn refresh(&mut self) {
+        // The table is read under the lock.
+        if self.common.version.load(Ordering::Relaxed) != self.version {
+            self.change(|_| false);
+        }
+    }
+
+    /// Takes the common table, and changes it. `change` returns true if it has changed something.
+    #[cold]
+    fn change(&mut self, change: impl FnOnce(&mut Assigned) -> bool) {
+        let common = &self.common;
+        // A switch whose engine has panicked has left a whole table: each change is made by functions that do not panic.
+        let mut assigned = common
+            .assigned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let version = common.version.load(Ordering::Relaxed);
+        let is_changed = change(&mut assigned);
+        let now = version.saturating_add(u64::from(is_changed));
+        common.version.store(now, Ordering::Relaxed);
+        if now != self.version {
+            self.assigned = assigned.clone();
+            self.version = now;
+            self.recent.clear();
+        }
     }
 
     /// Learns from a frame received on `port` and returns its route.
@@ -89,57 +152,43 @@ impl Switch {
 
     /// Assigns a permanent address to `port`, unless it is a permanent address of another port.
     pub fn add_permanent_address(&mut self, port: PortId, address: MacAddr) {
-        self.recent.clear();
-        self.permanent.entry(address).or_insert(port);
+        self.change(|assigned| {
+            assigned.permanent.entry(address).or_insert(port);
+            true
+        });
     }
 
     /// Allows `port` to send frames from addresses of other ports.
     pub fn allow_any_source(&mut self, port: PortId) {
-        self.recent.clear();
-        self.port_state(port).unchecked = true;
+        self.change(|assigned| {
+            assigned.port_state(port).unchecked = true;
+            true
+        });
     }
 
     /// Sets the present address of `port` and releases its previous one. If another port owns the address, that port keeps
     /// it; a repeated call succeeds after that port releases it. A call without a change is cheap.
+    #[inline]
     pub fn set_present_address(&mut self, port: PortId, address: MacAddr) {
-        let state = self.port_state(port);
-        let is_new = state.requested != Some(address);
-        if !is_new && state.granted {
-            return;
+        let state = self.assigned.ports.get(port);
+        let is_set = |state: &PortState| {
+            state.requested == Some(address)
+                // A release by another port is a change of the table.
+                && (state.granted || self.assigned.owner(address).is_some())
+        };
+        if !state.is_some_and(is_set) {
+            self.change(|assigned| assigned.set_present_address(port, address));
         }
-        state.requested = Some(address);
-        if is_new {
-            self.recent.clear();
-            self.present.retain(|_, owner| *owner != port);
-        }
-        if self.owner(address).is_none() {
-            self.recent.clear();
-            self.present.insert(address, port);
-        }
-        let granted = self.owner(address) == Some(port);
-        self.port_state(port).granted = granted;
-    }
-
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "the table has just been extended to the port"
-    )]
-    fn port_state(&mut self, port: PortId) -> &mut PortState {
-        if self.ports.len() <= port {
-            self.ports
-                .resize(port.saturating_add(1), PortState::default());
-        }
-        &mut self.ports[port]
     }
 
     fn owner(&self, address: MacAddr) -> Option<PortId> {
-        let owner = self.permanent.get(&address);
-        owner.or_else(|| self.present.get(&address)).copied()
+        self.assigned.owner(address)
     }
 
     fn may_send(&self, port: PortId, src: MacAddr) -> bool {
+        let state = self.assigned.ports.get(port);
         self.owner(src).is_none_or(|owner| owner == port)
-            || self.ports.get(port).is_some_and(|state| state.unchecked)
+            || state.is_some_and(|state| state.unchecked)
     }
 
     /// Learns that `src` is behind `port`.
@@ -177,6 +226,45 @@ impl Switch {
         self.recent.clear();
         self.learned.retain(|_, owner| *owner != port);
         self.per_port.remove(&port);
+    }
+}
+
+impl Assigned {
+    /// Returns true if something has changed.
+    fn set_present_address(&mut self, port: PortId, address: MacAddr) -> bool {
+        let state = self.port_state(port);
+        let is_new = state.requested != Some(address);
+        if !is_new && state.granted {
+            return false;
+        }
+        state.requested = Some(address);
+        if is_new {
+            self.present.retain(|_, owner| *owner != port);
+        }
+        let is_free = self.owner(address).is_none();
+        if is_free {
+            self.present.insert(address, port);
+        }
+        let granted = self.owner(address) == Some(port);
+        self.port_state(port).granted = granted;
+        is_new || is_free
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the table has just been extended to the port"
+    )]
+    fn port_state(&mut self, port: PortId) -> &mut PortState {
+        if self.ports.len() <= port {
+            self.ports
+                .resize(port.saturating_add(1), PortState::default());
+        }
+        &mut self.ports[port]
+    }
+
+    fn owner(&self, address: MacAddr) -> Option<PortId> {
+        let owner = self.permanent.get(&address);
+        owner.or_else(|| self.present.get(&address)).copied()
     }
 }
 
@@ -267,6 +355,35 @@ mod tests {
         assert_eq!(switch.route(mac(1)), Route::To(7));
         assert_eq!(switch.forward(7, mac(1), mac(2)), Route::To(0));
         assert_eq!(switch.forward(0, mac(1), mac(3)), Route::Forged);
+    }
+
+    /// Two engines: the owner of an address is the same for both, whoever asks first.
+    #[test]
+    fn siblings_have_the_same_assigned_addresses_and_learn_for_themselves() {
+        let mut first = Switch::new();
+        first.add_permanent_address(0, mac(0));
+        let mut second = first.sibling();
+        second.set_present_address(1, mac(7));
+        assert_eq!(first.route(mac(7)), Route::Flood, "not refreshed yet");
+        first.refresh();
+        assert_eq!(first.route(mac(7)), Route::To(1));
+        assert_eq!(first.forward(0, mac(7), mac(0)), Route::Forged);
+        // Both want an address, and neither is refreshed.
+        second.set_present_address(1, mac(8));
+        first.set_present_address(0, mac(8));
+        for switch in [&mut first, &mut second] {
+            switch.refresh();
+            assert_eq!(switch.forward(1, mac(8), mac(9)), Route::Flood);
+            assert_eq!(switch.route(mac(8)), Route::To(1));
+        }
+        second.set_present_address(1, mac(9));
+        first.refresh();
+        first.set_present_address(0, mac(8));
+        second.refresh();
+        assert_eq!(second.route(mac(8)), Route::To(0));
+        first.learn(0, mac(20));
+        second.refresh();
+        assert_eq!(second.route(mac(20)), Route::Flood);
     }
 
     #[test]

@@ -35,11 +35,11 @@ pub use export::TraceFormat;
 pub use kind::{DiagnosticKind, Direction, command_name, doorbell_name, frame_name, opcode_name};
 pub use metrics::{FaultCounts, Histogram, NicMetrics, Opcodes, Traffic};
 pub use prometheus::{EngineSnapshot, NicGauges, NicSnapshot, PortCounts, prometheus_text};
-pub use recorder::Recorder;
+pub use recorder::{NicRecords, Recorder};
 pub use report::{
     Outcomes, Percentiles, Report, SlowAccess, SlowFault, StageReport, TrafficReport,
 };
-pub use ring::TracePart;
+pub use ring::{NumberSpan, TracePart};
 pub use stage::{Service, Stage};
 pub use svg::{PictureError, latency_picture, time_line_picture};
 pub use trace::{Gap, QueuePairOwner, Trace, TraceError, TraceHeader};

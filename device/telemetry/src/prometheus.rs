@@ -68,9 +68,11 @@ pub struct PortCounts {
     pub interrupts_suppressed: u64,
 }
 
-/// What a scrape reads of the engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// What a scrape reads of an engine.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineSnapshot {
+    /// Its name.
+    pub name: String,
     /// Since the start.
     pub uptime: Duration,
     /// Of it, in passes that had work.
@@ -85,13 +87,14 @@ pub struct EngineSnapshot {
     pub log_lines_lost: u64,
 }
 
-/// The metrics of an engine and its NICs as text.
-pub fn prometheus_text(nics: &[NicSnapshot], engine: &EngineSnapshot) -> String {
+/// The metrics of the engines and NICs of a process as text. The first engine also stands for the process. If there are several,
+/// the label `engine` of their series is the name of each.
+pub fn prometheus_text(nics: &[NicSnapshot], engines: &[EngineSnapshot]) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Snapshot {
         nics: nics.to_vec(),
         names: nics.iter().map(|nic| escaped(&nic.name)).collect(),
-        engine: *engine,
+        engines: engines.to_vec(),
     }));
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -112,7 +115,7 @@ struct Snapshot {
     nics: Vec<NicSnapshot>,
     /// Their names as label values.
     names: Vec<String>,
-    engine: EngineSnapshot,
+    engines: Vec<EngineSnapshot>,
 }
 
 /// Name, help and unit of a family.
@@ -177,52 +180,79 @@ impl Snapshot {
     }
 
     fn engine(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let engine = &self.engine;
-        let mut gauge = |name, help, value: Duration| {
-            let unit = Some(&Unit::Seconds);
-            encoder
-                .encode_descriptor(name, help, unit, MetricType::Gauge)?
-                .encode_gauge(&value.as_secs_f64())
+        let Some(first) = self.engines.first() else {
+            return Ok(());
         };
-        gauge(
-            "faultline_engine_uptime",
-            "Time since the engine has started",
-            engine.uptime,
-        )?;
-        gauge(
+        let seconds = Some(&Unit::Seconds);
+        encoder
+            .encode_descriptor(
+                "faultline_engine_uptime",
+                "Time since the engine has started",
+                seconds,
+                MetricType::Gauge,
+            )?
+            .encode_gauge(&first.uptime.as_secs_f64())?;
+        let longest = "Longest pass of the engine that had work";
+        let mut metric = encoder.encode_descriptor(
             "faultline_engine_longest_pass",
-            "Longest pass of the engine that had work",
-            engine.longest_pass,
+            longest,
+            seconds,
+            MetricType::Gauge,
         )?;
+        for (engine, labels) in self.engines() {
+            let value = engine.longest_pass.as_secs_f64();
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
+        }
         let mut metric = encoder.encode_descriptor(
             "faultline_engine_busy",
             "Time in passes of the engine that had work",
-            Some(&Unit::Seconds),
+            seconds,
             MetricType::Counter,
         )?;
-        let busy = engine.busy.as_secs_f64();
-        metric.encode_counter::<NoLabelSet, _, f64>(&busy, None)?;
-        for (name, help, value) in [
+        for (engine, labels) in self.engines() {
+            let value = engine.busy.as_secs_f64();
+            metric
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, f64>(&value, None)?;
+        }
+        type Value = fn(&EngineSnapshot) -> u64;
+        let families: [(&str, &str, Value); 2] = [
             (
                 "faultline_engine_passes",
                 "Passes of the engine",
-                engine.passes,
+                |engine| engine.passes,
             ),
             (
                 "faultline_engine_sleeps",
                 "Times that the engine has slept",
-                engine.sleeps,
+                |engine| engine.sleeps,
             ),
-            (
+        ];
+        for (name, help, value) in families {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (engine, labels) in self.engines() {
+                metric
+                    .encode_family(&labels)?
+                    .encode_counter::<NoLabelSet, _, u64>(&value(engine), None)?;
+            }
+        }
+        encoder
+            .encode_descriptor(
                 "faultline_log_lines_lost",
                 "Log lines that were lost because standard error was not read fast enough",
-                engine.log_lines_lost,
-            ),
-        ] {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            metric.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
-        }
-        Ok(())
+                None,
+                MetricType::Counter,
+            )?
+            .encode_counter::<NoLabelSet, _, u64>(&first.log_lines_lost, None)
+    }
+
+    /// The engines with their labels.
+    fn engines(&self) -> impl Iterator<Item = (&EngineSnapshot, Vec<(&'static str, String)>)> {
+        let is_only = self.engines.len() == 1;
+        self.engines.iter().map(move |engine| {
+            let label = (!is_only).then(|| ("engine", escaped(&engine.name)));
+            (engine, label.into_iter().collect())
+        })
     }
 
     /// Frames, packets, bytes and messages, by direction and opcode.

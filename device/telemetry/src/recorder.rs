@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use faultline_nic::{Diagnostic, Instant, TxFrame};
 
@@ -12,19 +14,59 @@ use crate::metrics::NicMetrics;
 use crate::recent::Recent;
 use crate::ring::{Events, TracePart, TraceRing};
 
-/// Records the events of all NICs of an engine. It belongs to the engine thread; others get copies.
+/// Records the events of the NICs of an engine. It belongs to the engine thread; others get copies.
 #[derive(Debug)]
 pub struct Recorder {
-    /// Events by NIC, so that one NIC cannot evict those of others. Empty: no events are kept.
+    /// Events by NIC, so that one NIC cannot evict those of others. Those of other engines' NICs are empty. Empty: no events are
+    /// kept.
     rings: Vec<TraceRing>,
-    /// Number of the next event.
-    next: u64,
+    numbers: Numbers,
     /// By number of the NIC. Empty: nothing is counted.
     nics: Vec<NicMetrics>,
     /// By number of the NIC. Empty: nothing is counted.
     recent: Vec<Recent>,
     /// The newest frames. They are neither counted nor kept before another event comes, or a reader.
     burst: Burst,
+}
+
+/// Numbers of events.
+#[derive(Debug)]
+enum Numbers {
+    /// Those of the only engine: the next one.
+    Own(u64),
+    /// Those of all engines: the next one.
+    Common(Arc<AtomicU64>),
+}
+
+impl Numbers {
+    /// Takes numbers for so many events. Returns the first.
+    #[inline]
+    fn take(&mut self, count: u16) -> u64 {
+        let count = u64::from(count);
+        match self {
+            Self::Own(next) => {
+                let first = *next;
+                *next = first.saturating_add(count);
+                first
+            }
+            Self::Common(next) => next.fetch_add(count, Ordering::Relaxed),
+        }
+    }
+
+    fn next(&self) -> u64 {
+        match self {
+            Self::Own(next) => *next,
+            Self::Common(next) => next.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What is recorded of a NIC. It moves with the NIC to another engine.
+#[derive(Debug)]
+pub struct NicRecords {
+    ring: Option<TraceRing>,
+    metrics: Option<NicMetrics>,
+    recent: Option<Recent>,
 }
 
 /// Frames that a NIC sends in one turn, equal but for their PSNs, which follow each other. They are counted together, and kept in
@@ -43,12 +85,38 @@ struct Burst {
 impl Recorder {
     /// Keeps the newest `records` events, of each NIC an equal part; 0: none. Counts if `metrics` is true.
     pub fn new(records: usize, nics: usize, metrics: bool) -> Self {
+        Self::with_numbers(records, &vec![true; nics], metrics, Numbers::Own(0))
+    }
+
+    /// The recorders of several engines, whose events have common numbers. `of_nics`: engine by NIC.
+    pub fn of_engines(
+        records: usize,
+        of_nics: &[usize],
+        engines: usize,
+        metrics: bool,
+    ) -> Vec<Self> {
+        let common = Arc::new(AtomicU64::new(0));
+        let recorder = |engine| {
+            let numbers = match engines {
+                1 => Numbers::Own(0),
+                _ => Numbers::Common(Arc::clone(&common)),
+            };
+            let own: Vec<bool> = of_nics.iter().map(|owner| *owner == engine).collect();
+            Self::with_numbers(records, &own, metrics, numbers)
+        };
+        (0..engines).map(recorder).collect()
+    }
+
+    /// `own`: by NIC, whether it is one of this engine.
+    fn with_numbers(records: usize, own: &[bool], metrics: bool, numbers: Numbers) -> Self {
+        let nics = own.len();
         let share = records.checked_div(nics).unwrap_or_default().max(1);
-        let rings = if records == 0 { 0 } else { nics };
+        let rings = if records == 0 { &[] } else { own };
         let none = FrameEvent::new(&TxFrame::default(), 0, 0);
+        let ring = |own: &bool| TraceRing::new(if *own { share } else { 0 });
         Self {
-            rings: (0..rings).map(|_| TraceRing::new(share)).collect(),
-            next: 0,
+            rings: rings.iter().map(ring).collect(),
+            numbers,
             nics: vec![NicMetrics::default(); if metrics { nics } else { 0 }],
             recent: vec![Recent::default(); if metrics { nics } else { 0 }],
             burst: Burst {
@@ -58,6 +126,31 @@ impl Recorder {
                 first: none,
                 next_psn: 0,
             },
+        }
+    }
+
+    /// Takes what is recorded of a NIC, which moves to another engine.
+    pub fn take_nic(&mut self, nic: u16) -> NicRecords {
+        self.end_burst();
+        let nic = usize::from(nic);
+        NicRecords {
+            ring: self.rings.get_mut(nic).map(std::mem::take),
+            metrics: self.nics.get_mut(nic).map(std::mem::take),
+            recent: self.recent.get_mut(nic).map(std::mem::take),
+        }
+    }
+
+    /// Puts back what [`Recorder::take_nic`] of the other engine has taken.
+    pub fn put_nic(&mut self, nic: u16, records: NicRecords) {
+        let nic = usize::from(nic);
+        if let (Some(to), Some(ring)) = (self.rings.get_mut(nic), records.ring) {
+            *to = ring;
+        }
+        if let (Some(to), Some(metrics)) = (self.nics.get_mut(nic), records.metrics) {
+            *to = metrics;
+        }
+        if let (Some(to), Some(recent)) = (self.recent.get_mut(nic), records.recent) {
+            *to = recent;
         }
     }
 
@@ -109,8 +202,8 @@ impl Recorder {
         }
         if let Some(ring) = self.rings.get_mut(usize::from(burst.nic)) {
             let event = || TraceEvent::Frame(*first);
-            ring.push(self.next, burst.at, count, event);
-            self.next = self.next.saturating_add(count.into());
+            let number = self.numbers.take(count);
+            ring.push(number, burst.at, count, event);
         }
     }
 
@@ -145,8 +238,8 @@ impl Recorder {
     #[inline]
     fn keep(&mut self, at: Instant, nic: u16, event: impl FnOnce() -> TraceEvent) {
         if let Some(ring) = self.rings.get_mut(usize::from(nic)) {
-            ring.push(self.next, at, 1, event);
-            self.next = self.next.saturating_add(1);
+            let number = self.numbers.take(1);
+            ring.push(number, at, 1, event);
         }
     }
 
@@ -179,7 +272,7 @@ impl Recorder {
     /// Number of the next event.
     pub fn next_record(&mut self) -> u64 {
         self.end_burst();
-        self.next
+        self.numbers.next()
     }
 
     /// Events of each NIC since the start.
@@ -198,7 +291,8 @@ impl Recorder {
     ) -> TracePart {
         self.end_burst();
         records.clear();
-        let until = range.end.min(self.next);
+        let mut numbers = Vec::new();
+        let until = range.end.min(self.numbers.next());
         let from = range.start.min(until);
         let mut rings: Vec<_> = self.rings.iter().map(|ring| ring.since(from)).collect();
         // The next event of each ring.
@@ -215,7 +309,8 @@ impl Recorder {
             // Those that come before the next event of any other ring.
             let bound = heads.peek().map_or(until, |Reverse((number, _))| *number);
             let number = u16::try_from(nic).unwrap_or(FrameEvent::NOBODY);
-            let end = events.take(number, bound, limit, &mut records);
+            let to = (&mut records, &mut numbers);
+            let end = events.take(number, bound, limit, to);
             next = end.unwrap_or(next);
             heads.extend(head(events).map(|next| Reverse((next, nic))));
         }
@@ -229,6 +324,7 @@ impl Recorder {
                 .saturating_sub(from)
                 .saturating_sub(records.len() as u64),
             records,
+            numbers,
         }
     }
 
@@ -393,6 +489,52 @@ mod tests {
         assert_eq!(part(&mut recorder, 0, 1000).records.len(), nics.len());
         let bounded = recorder.trace_part(10..20, 1000, Vec::new());
         assert_eq!((bounded.records.len(), bounded.next), (10, 20));
+    }
+
+    /// Two engines, whose events have common numbers.
+    #[test]
+    fn parts_of_several_engines_are_merged() {
+        let mut recorders = Recorder::of_engines(8, &[0, 1], 2, false);
+        let owner = |n: u64| u16::from(n.is_multiple_of(5) || n % 7 == 3);
+        for n in 0..12 {
+            record(&mut recorders[usize::from(owner(n))], n, owner(n));
+        }
+        let mut merged = |from, limit| {
+            let parts = recorders.iter_mut().map(|r| part(r, from, limit));
+            TracePart::merge(parts.collect(), from, limit)
+        };
+        // Of each NIC the newest four: those of NIC 1 are 0, 3, 5 and 10, those of NIC 0 are 7, 8, 9 and 11.
+        let all = merged(0, 100);
+        assert_eq!(times(&all), [0, 3, 5, 7, 8, 9, 10, 11]);
+        assert_eq!((all.first, all.next, all.lost), (0, 12, 4));
+        let mut read = Vec::new();
+        let (mut from, mut lost) = (0, 0);
+        while from < 12 {
+            let part = merged(from, 2);
+            assert!(part.next > from && part.records.len() <= 2, "{part:?}");
+            (from, lost) = (part.next, lost + part.lost);
+            read.extend(times(&part));
+        }
+        assert_eq!((read, lost), (times(&all), 4));
+        assert_eq!(merged(12, 5).records, []);
+        assert_eq!(merged(1000, 5).next, 12);
+    }
+
+    #[test]
+    fn the_records_of_a_nic_move_with_it() {
+        let mut recorders = Recorder::of_engines(8, &[0, 1], 2, true);
+        record(&mut recorders[1], 1, 1);
+        // Another engine has no room for events of a NIC that it does not own.
+        record(&mut recorders[0], 2, 1);
+        assert_eq!(recorders[0].recorded(), [0, 0]);
+        let records = recorders[1].take_nic(1);
+        recorders[0].put_nic(1, records);
+        record(&mut recorders[0], 3, 1);
+        assert_eq!(recorders[0].recorded(), [0, 2]);
+        assert_eq!(times(&part(&mut recorders[0], 0, 10)), [1, 3]);
+        assert_eq!(recorders[0].recent(1).len(), 2);
+        assert_eq!(recorders[1].recorded(), [0, 0]);
+        assert_eq!(recorders[1].recent(1), []);
     }
 
     /// What is recorded of a burst is what would be recorded of its frames one by one.

@@ -50,7 +50,7 @@ impl Slot {
 }
 
 /// A ring of events, with increasing numbers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TraceRing {
     slots: Vec<Slot>,
     /// Slots, and events that readers get: bursts do not make a copy of the ring larger.
@@ -72,6 +72,81 @@ pub struct TracePart {
     pub lost: u64,
     /// The records, the oldest first.
     pub records: Vec<Record>,
+    /// Their numbers.
+    pub numbers: Vec<NumberSpan>,
+}
+
+/// Records with numbers that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NumberSpan {
+    /// Number of the first of them.
+    pub first: u64,
+    /// Number of records.
+    pub count: usize,
+}
+
+impl NumberSpan {
+    /// The number after the last one.
+    fn end(&self) -> u64 {
+        self.first.saturating_add(self.count as u64)
+    }
+
+    /// Appends records to those of a list.
+    fn append(spans: &mut Vec<Self>, first: u64, count: usize) {
+        match spans.last_mut().filter(|last| last.end() == first) {
+            Some(last) => last.count = last.count.saturating_add(count),
+            None => spans.push(Self { first, count }),
+        }
+    }
+}
+
+impl TracePart {
+    /// Makes one part of those of several engines, of which each begins at number `from`. It has up to `limit` records, in the order
+    /// of their times.
+    pub fn merge(parts: Vec<Self>, from: u64, limit: usize) -> Self {
+        // No engine has an event below this number that is not in its part.
+        let known = parts.iter().map(|part| part.next).min().unwrap_or(from);
+        let mut spans: Vec<(NumberSpan, &[Record])> = Vec::new();
+        for part in &parts {
+            let mut records = part.records.as_slice();
+            for span in &part.numbers {
+                let (own, rest) = records.split_at_checked(span.count).unwrap_or_default();
+                records = rest;
+                spans.push((*span, own));
+            }
+        }
+        spans.sort_by_key(|(span, _)| span.first);
+        let mut merged = Self {
+            first: known,
+            next: known,
+            lost: 0,
+            records: Vec::new(),
+            numbers: Vec::new(),
+        };
+        for (span, records) in spans {
+            let room = limit.saturating_sub(merged.records.len());
+            let below = usize::try_from(known.saturating_sub(span.first)).unwrap_or(usize::MAX);
+            let count = span.count.min(below);
+            if count > room {
+                merged.next = merged.next.min(span.first.saturating_add(room as u64));
+            }
+            let count = count.min(room);
+            if count == 0 {
+                continue;
+            }
+            if merged.records.is_empty() {
+                merged.first = span.first;
+            }
+            let records = records.get(..count).unwrap_or_default();
+            merged.records.extend_from_slice(records);
+            NumberSpan::append(&mut merged.numbers, span.first, count);
+        }
+        merged.first = merged.first.min(merged.next);
+        let passed = merged.next.saturating_sub(from);
+        merged.lost = passed.saturating_sub(merged.records.len() as u64);
+        merged.records.sort_by_key(|record| record.at);
+        merged
+    }
 }
 
 impl TraceRing {
@@ -95,6 +170,9 @@ impl TraceRing {
         count: u16,
         event: impl FnOnce() -> TraceEvent,
     ) {
+        if self.capacity == 0 {
+            return;
+        }
         let slot = || Slot {
             number,
             at,
@@ -168,7 +246,7 @@ impl<'a> Events<'a> {
         nic: u16,
         bound: u64,
         limit: usize,
-        records: &mut Vec<Record>,
+        (records, numbers): (&mut Vec<Record>, &mut Vec<NumberSpan>),
     ) -> Option<u64> {
         let mut next = None;
         while let Some(slot) = self.slot() {
@@ -184,6 +262,7 @@ impl<'a> Events<'a> {
                 nic,
                 event,
             }));
+            NumberSpan::append(numbers, number, count.into());
             next = Some(until);
             self.skipped = self.skipped.saturating_add(count);
             if self.skipped >= slot.count() {
@@ -216,7 +295,8 @@ mod tests {
         let mut all = Vec::new();
         while let Some(number) = events.next_number() {
             let mut records = Vec::new();
-            assert_eq!(events.take(0, u64::MAX, 1, &mut records), Some(number + 1));
+            let taken = events.take(0, u64::MAX, 1, (&mut records, &mut Vec::new()));
+            assert_eq!(taken, Some(number + 1));
             let psn = match records[0].event {
                 TraceEvent::Frame(frame) => frame.psn,
                 _ => 0,
@@ -269,11 +349,14 @@ mod tests {
         ring.push(14, Instant(14), 100, || TraceEvent::Frame(frame));
         assert_eq!(numbers(&ring, 0), (106..114).collect::<Vec<u64>>());
         // A bound, and a limit, within a burst.
-        let mut records = Vec::new();
+        let (mut records, mut spans) = (Vec::new(), Vec::new());
         let mut part = ring.since(0);
-        assert_eq!(part.take(0, 108, 100, &mut records), Some(108));
-        assert_eq!(part.take(0, 108, 100, &mut records), None);
-        assert_eq!(part.take(0, 200, 5, &mut records), Some(111));
+        let mut take = |bound, limit| part.take(0, bound, limit, (&mut records, &mut spans));
+        assert_eq!(take(108, 100), Some(108));
+        assert_eq!(take(108, 100), None);
+        assert_eq!(take(200, 5), Some(111));
+        let (first, count) = (106, 5);
+        assert_eq!(spans, [NumberSpan { first, count }]);
         assert_eq!((records.len(), part.next_number()), (5, Some(111)));
     }
 }

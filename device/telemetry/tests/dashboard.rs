@@ -44,7 +44,7 @@ fn text() -> String {
             ..PortCounts::default()
         },
     };
-    prometheus_text(&[nic], &EngineSnapshot::default())
+    prometheus_text(&[nic], &[EngineSnapshot::default()])
 }
 
 /// Names of series and of labels in the text.

@@ -253,6 +253,11 @@ impl Nic {
         self.core.counters.inc(Counter::tx_bad_source);
     }
 
+    /// The caller has dropped a frame of this NIC because it could not copy its payload from the memory of the guest.
+    pub fn payload_not_read(&mut self) {
+        self.core.counters.inc(Counter::dma_errors);
+    }
+
     /// A doorbell from page `page` arrives. If the device is not running it has no effect.
     pub fn doorbell<M: Dma>(&mut self, now: Instant, mem: &M, page: u32, bell: Doorbell) {
         if !self.is_running() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use faultline::{Config, NicEntry, PollMode, Server};
+use faultline::{Config, EngineCount, NicEntry, PollMode, Server};
 use faultline_abi::qp::{
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE,
 };
@@ -28,6 +28,10 @@ pub const LONG: Duration = Duration::from_secs(5);
 const LONGEST_PASS: Duration = Duration::from_secs(1);
 /// Steps of a pass that need not be charged: a thousand for each of a NIC's calls, as in the simulator.
 const FREE_STEPS: u64 = 1 << 16;
+
+/// Environment variable: the number of engines of each process whose configuration does not say it. Tests are about NICs, wherever
+/// they are.
+const ENGINES: &str = "FAULTLINE_TEST_ENGINES";
 
 /// A process with NICs, on threads of this one.
 #[derive(Debug)]
@@ -59,7 +63,17 @@ impl Fabric {
                 ..NicEntry::default()
             })
             .collect();
-        let config = Config { nics, ..config };
+        let engines = match std::env::var(ENGINES) {
+            Ok(count) if config.engines == EngineCount::default() => {
+                count.parse().map_err(anyhow::Error::msg)?
+            }
+            _ => config.engines,
+        };
+        let config = Config {
+            nics,
+            engines,
+            ..config
+        };
         Ok(Self {
             server: Server::start(&config)?,
             directory,

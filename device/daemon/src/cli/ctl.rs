@@ -9,8 +9,8 @@ use faultline::control::objects::{
 };
 use faultline::control::ports::{LinkLineView, PortView};
 use faultline::control::view::{
-    Action, Direction, EngineChange, EngineView, LinkChange, LinkView, NicSummary, NicView, Step,
-    Stepped,
+    Action, Direction, EngineChange, EngineThreadView, EngineView, LinkChange, LinkView,
+    NicSummary, NicView, Step, Stepped,
 };
 use hyper::Method;
 use serde::Serialize;
@@ -572,7 +572,7 @@ fn counters(counters: &BTreeMap<String, u64>) -> String {
 }
 
 fn engine(engine: &EngineView) -> String {
-    lines(&[
+    let mut text = lines(&[
         ("paused", yes(engine.paused)),
         ("poll", name(&engine.poll)),
         ("uptime", duration(engine.uptime_ns)),
@@ -580,7 +580,21 @@ fn engine(engine: &EngineView) -> String {
         ("passes", engine.passes.to_string()),
         ("longest pass", duration(engine.longest_pass_ns)),
         ("control requests", engine.control_requests.to_string()),
-    ])
+    ]);
+    if engine.threads.len() > 1 {
+        let row = |thread: &EngineThreadView| {
+            vec![
+                thread.name.clone(),
+                thread.nics.join(", "),
+                thread.passes.to_string(),
+                duration(thread.busy_ns),
+                duration(thread.longest_pass_ns),
+            ]
+        };
+        let rows: Vec<_> = engine.threads.iter().map(row).collect();
+        text += &table(&["ENGINE", "NICS", "PASSES", "BUSY", "LONGEST PASS"], &rows);
+    }
+    text
 }
 
 fn stepped_text(stepped: &Stepped) -> String {

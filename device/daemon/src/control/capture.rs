@@ -1,6 +1,7 @@
 //! The paths of captures.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
@@ -54,7 +55,7 @@ struct CaptureEnd {
 impl Drop for CaptureEnd {
     fn drop(&mut self) {
         let id = self.id;
-        self.access.post(move |engine| {
+        self.access.post_all(move |engine| {
             engine.captures.end(id);
         });
     }
@@ -97,28 +98,31 @@ async fn capture(
     Params(query): Params<CaptureQuery>,
 ) -> Result<Response, ApiError> {
     let filter = filter(&access, &query)?;
-    let (engine_end, thread_end) = channel::from_engine(RING).map_err(|error| failed(&error))?;
-    let counts: CaptureCounts = filter
-        .ports
-        .iter()
-        .map(|_| CaptureCount::default())
-        .collect();
+    let engines = access.engine_names.len();
+    let (engine_ends, thread_end) =
+        channel::from_engines(engines, RING).map_err(|error| failed(&error))?;
+    let counts = CaptureCounts::new(filter.ports.len());
     let end = CaptureEnd {
         id: NEXT.fetch_add(1, Ordering::Relaxed),
         access: access.clone(),
     };
     let snaplen = u32::try_from(filter.snaplen).unwrap_or(u32::MAX);
-    let (id, engine_counts) = (end.id, counts.clone());
-    let start = move |engine: &mut Engine| {
-        let now = Duration::from_nanos(engine.now().0);
-        let starts = engine.captures.start(id, filter, engine_end, engine_counts);
-        starts.then_some(now)
-    };
-    let Some(now) = access.call(start).await? else {
-        return Err(ApiError::conflict(format!(
-            "there are {MOST_CAPTURES} captures already: end one of them, see GET /v1/captures"
-        )));
-    };
+    let id = end.id;
+    let mut now = Duration::ZERO;
+    for (index, engine_end) in engine_ends.into_iter().enumerate() {
+        let (filter, engine_counts) = (filter.clone(), Arc::clone(&counts));
+        let start = move |engine: &mut Engine| {
+            let now = Duration::from_nanos(engine.now().0);
+            let starts = engine.captures.start(id, filter, engine_end, engine_counts);
+            starts.then_some(now)
+        };
+        // `end` ends it in the engines in which it has begun.
+        now = access.call_engine(index, start).await?.ok_or_else(|| {
+            ApiError::conflict(format!(
+                "there are {MOST_CAPTURES} captures already: end one of them, see GET /v1/captures"
+            ))
+        })?;
+    }
     let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let (sender, parts) = mpsc::channel(PARTS);
     let stream = CaptureStream {
@@ -200,9 +204,11 @@ async fn list(
     State(access): State<Access>,
     _: NoQuery,
 ) -> Result<Json<Vec<CaptureView>>, ApiError> {
-    let running = access.call(|engine| engine.captures.counts()).await?;
+    // Each engine has all captures, with common counters.
+    let running = access.call_first(|engine| engine.captures.counts()).await?;
     let sum = |counts: &CaptureCounts, of: fn(&CaptureCount) -> &AtomicU64| {
         counts
+            .by_interface
             .iter()
             .map(|count| of(count).load(Ordering::Relaxed))
             .sum()
@@ -225,7 +231,8 @@ async fn end(
     _: NoQuery,
 ) -> Result<StatusCode, ApiError> {
     let work = move |engine: &mut Engine| engine.captures.end(id);
-    match access.call(work).await? {
+    let ended = access.call_all(work).await?;
+    match ended.contains(&true) {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::new(
             StatusCode::NOT_FOUND,

@@ -1,11 +1,12 @@
 //! Records of a capture as pcapng, made by a thread of their capture.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use axum::body::Bytes;
-use faultline_ports::channel::PortEnd;
+use faultline_ports::channel::EnginesEnd;
 use pcap_file::DataLink;
 use pcap_file::pcapng::blocks::block_common::PcapNgBlock;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -40,7 +41,7 @@ pub(super) struct Interface {
 #[derive(Debug)]
 pub(super) struct CaptureStream {
     pub(super) interfaces: Vec<Interface>,
-    pub(super) counts: CaptureCounts,
+    pub(super) counts: Arc<CaptureCounts>,
     pub(super) snaplen: u32,
     /// Frames after which it ends.
     pub(super) count: u64,
@@ -48,29 +49,59 @@ pub(super) struct CaptureStream {
     pub(super) origin: Duration,
 }
 
+/// Records of several engines, in the order of their times.
+struct Records {
+    end: EnginesEnd,
+    /// By engine: the next record. Empty: it has none.
+    next: Vec<Vec<u8>>,
+}
+
+impl Records {
+    fn new(mut end: EnginesEnd) -> Self {
+        let next = end.rings().iter().map(|_| Vec::new()).collect();
+        Self { end, next }
+    }
+
+    /// Takes the next record. `None`: there is none.
+    ///
+    /// A record that has caused another one is earlier, and is in its ring before the other one is. So if a ring is empty after the
+    /// next records of all others were taken, nothing in it is earlier than these because it has caused them.
+    fn take<R>(&mut self, use_record: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let mut has_taken = true;
+        while std::mem::take(&mut has_taken) {
+            for (ring, next) in self.end.rings().iter_mut().zip(&mut self.next) {
+                has_taken |= next.is_empty() && ring.pop(next).is_some();
+            }
+        }
+        let time = |record: &Vec<u8>| RecordHead::split(record).map(|(head, _)| head.at);
+        let records = self.next.iter_mut().filter(|next| !next.is_empty());
+        let first = records.min_by_key(|record| time(record))?;
+        let result = use_record(first);
+        first.clear();
+        Some(result)
+    }
+}
+
 impl CaptureStream {
     /// Sends parts until there are no more records, or nobody takes them.
-    pub(super) fn run(&self, mut end: PortEnd, parts: &Sender<Bytes>) {
+    pub(super) fn run(&self, end: EnginesEnd, parts: &Sender<Bytes>) {
         // Neither these blocks nor the memory that they are written to can be refused.
         let Ok(mut writer) = self.begin() else {
             return;
         };
-        let mut record = Vec::new();
+        let mut records = Records::new(end);
         let mut left = self.count;
         loop {
-            // Records that are in the ring when the capture ends are taken.
-            let is_stopped = end.is_stopped();
-            while left > 0 && writer.get_ref().len() < PART {
-                record.clear();
-                if end.from_engine.pop(&mut record).is_none() {
-                    break;
+            // Records that are in the rings when the capture ends are taken.
+            let is_stopped = records.end.is_stopped();
+            let mut is_empty = false;
+            while left > 0 && !is_empty && writer.get_ref().len() < PART {
+                match records.take(|record| self.packet(&mut writer, record)) {
+                    Some(Ok(())) => left = left.saturating_sub(1),
+                    Some(Err(_)) => return,
+                    None => is_empty = true,
                 }
-                if self.packet(&mut writer, &record).is_err() {
-                    return;
-                }
-                left = left.saturating_sub(1);
             }
-            let is_empty = end.from_engine.is_empty();
             let ends = left == 0 || is_stopped && is_empty;
             if ends && self.finish(&mut writer).is_err() {
                 return;
@@ -80,7 +111,7 @@ impl CaptureStream {
                 return;
             }
             if is_empty && !is_stopped {
-                end.wait([], (true, false), None);
+                records.end.wait();
             }
         }
     }
@@ -144,7 +175,7 @@ impl CaptureStream {
     /// Writes the statistics of the interfaces.
     fn finish(&self, writer: &mut PcapNgWriter<Vec<u8>>) -> Result<(), PcapNgWriteError> {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        for (interface_id, count) in (0..).zip(self.counts.iter()) {
+        for (interface_id, count) in (0..).zip(&self.counts.by_interface) {
             let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let (kept, lost) = (load(&count.kept), load(&count.lost));
             writer.write_pcapng_block(InterfaceStatisticsBlock {

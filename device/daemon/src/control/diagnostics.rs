@@ -75,7 +75,7 @@ async fn list(
         });
         Some(owned.collect::<Vec<_>>())
     };
-    let recent = access.call(work).await?;
+    let recent = access.call(id, work).await?;
     let recent = recent.ok_or_else(|| ApiError::no_nic(&name, &access.names))?;
     Ok(Json(recent.into_iter().map(DiagnosticView::new).collect()))
 }

@@ -94,7 +94,7 @@ async fn write(
 async fn device(access: &Access, name: &str) -> Result<String, Broken> {
     let id = access.port(name)?;
     let work = move |engine: &mut Engine| Some(engine.ports.get(id)?.nic.device_info());
-    let info = access.call(work).await?.ok_or(Broken)?;
+    let info = access.call(id, work).await?.ok_or(Broken)?;
     Ok(serde_json::to_string(&info)?)
 }
 

@@ -24,12 +24,21 @@ pub(super) fn router() -> OpenApiRouter<Access> {
         .routes(routes!(step))
 }
 
+/// The state of all engines.
+async fn view(access: &Access) -> Result<EngineView, ApiError> {
+    let states = access.call_all(|engine| engine.engine_state()).await?;
+    Ok(EngineView::new(
+        &states,
+        &access.engine_names,
+        &access.names,
+    ))
+}
+
 /// The engine.
 #[utoipa::path(get, path = "/v1/engine", tag = "engine", operation_id = "show_engine",
     responses((status = 200, body = EngineView), (status = "4XX", body = ErrorBody)))]
 async fn show(State(access): State<Access>, _: NoQuery) -> Result<Json<EngineView>, ApiError> {
-    let state = access.call(|engine| engine.engine_state()).await?;
-    Ok(Json(state.into()))
+    view(&access).await.map(Json)
 }
 
 /// Pauses the engine or ends a pause. In a pause all NICs and the device clock stand still; register accesses, changes of memory
@@ -43,14 +52,12 @@ async fn change(
     Body(change): Body<EngineChange>,
 ) -> Result<Json<EngineView>, ApiError> {
     tracing::info!(paused = change.paused, "engine changed by request");
-    let work = move |engine: &mut Engine| {
-        match change.paused {
-            true => engine.pause(),
-            false => engine.resume(),
-        }
-        engine.engine_state()
+    let work = move |engine: &mut Engine| match change.paused {
+        true => engine.pause(),
+        false => engine.resume(),
     };
-    Ok(Json(access.call(work).await?.into()))
+    access.call_gathered(work).await?;
+    view(&access).await.map(Json)
 }
 
 /// Executes passes of a paused engine.
@@ -88,7 +95,7 @@ async fn step(
             device_time_ns: engine.now().0,
         })
     };
-    let stepped = access.call(work).await?;
+    let stepped = access.call_first(work).await?;
     stepped.map(Json).ok_or_else(|| {
         ApiError::conflict("the engine is not paused: PUT /v1/engine {\"paused\": true} first")
     })

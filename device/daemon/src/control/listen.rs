@@ -26,7 +26,7 @@ use super::impatient::{Endless, Impatient};
 use super::places::{Place, Places, Proof};
 use crate::config::Config;
 use crate::control_config::{self, ControlConfigError};
-use crate::engine::EngineHandle;
+use crate::engines::Engines;
 
 /// Largest number of connections of a listener at a time. Further clients wait, or take the place of one without a token.
 const CONNECTIONS: usize = 32;
@@ -81,7 +81,7 @@ impl ControlServer {
     /// Creates the sockets. `None` if none is configured. The server ends when the sender is dropped.
     pub(crate) fn new(
         config: &Config,
-        engine: EngineHandle,
+        engines: Engines,
     ) -> Result<Option<(Self, oneshot::Sender<()>)>, ControlError> {
         let settings = &config.control;
         let unix = match &settings.socket {
@@ -103,7 +103,7 @@ impl ControlServer {
         let server = Self {
             unix,
             tcp,
-            access: Access::new(engine, config),
+            access: Access::new(engines, config),
             stopped,
         };
         Ok(Some((server, stop)))

@@ -48,7 +48,7 @@ where
         let port = engine.ports.get(id)?;
         Some(list(&port.nic, from, limit as usize))
     };
-    let listing = access.call(work).await?;
+    let listing = access.call(id, work).await?;
     let listing = listing.ok_or_else(|| ApiError::no_nic(name, &access.names))?;
     Ok(Page {
         items: listing.items.into_iter().map(T::from).collect(),
@@ -67,7 +67,7 @@ pub(super) async fn fault_list(
         let port = engine.ports.get(id)?;
         Some((engine.now(), port.nic.faults(limit as usize)))
     };
-    let found = access.call(work).await?;
+    let found = access.call(id, work).await?;
     let (now, faults) = found.ok_or_else(|| ApiError::no_nic(name, &access.names))?;
     let views = faults.iter().map(|fault| FaultView::new(fault, now));
     Ok(views.collect())
@@ -123,7 +123,7 @@ async fn queue_pair(
         let port = engine.ports.get(id)?;
         port.nic.queue_pair_info(qpn)
     };
-    let info = access.call(work).await?;
+    let info = access.call(id, work).await?;
     let info = info.ok_or_else(|| no_queue_pair(&name, qpn))?;
     Ok(Json(info.into()))
 }
@@ -150,7 +150,7 @@ async fn set_policy(
         port.nic.set_fault_policy(qpn, policy).ok()?;
         port.nic.queue_pair_info(qpn)
     };
-    let info = access.call(work).await?;
+    let info = access.call(id, work).await?;
     let info = info.ok_or_else(|| no_queue_pair(&name, qpn))?;
     nic_span(&name)
         .in_scope(|| tracing::info!(qpn, policy = policy.name(), "fault policy set by request"));

@@ -27,7 +27,7 @@ async fn fullest_cq(access: &Access, id: usize) -> Result<(u64, u64), ApiError> 
     let mut from = Some(0);
     while let Some(place) = from {
         let work = move |engine: &mut Engine| engine.fullest_cq(id, place);
-        let (fill, next) = access.call(work).await?;
+        let (fill, next) = access.call(id, work).await?;
         fullest = fill
             .filter(|fill| fill.share() >= fullest.share())
             .unwrap_or(fullest);
@@ -36,7 +36,7 @@ async fn fullest_cq(access: &Access, id: usize) -> Result<(u64, u64), ApiError> 
     Ok((fullest.unread.into(), fullest.depth.into()))
 }
 
-/// Metrics of all NICs and of the engine, for Prometheus.
+/// Metrics of all NICs and engines, for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "metrics", operation_id = "read_metrics",
     responses((status = 200, body = String, content_type = "application/openmetrics-text"), (status = "4XX", body = ErrorBody)))]
 async fn metrics(State(access): State<Access>, _: NoQuery) -> Result<Response, ApiError> {
@@ -44,13 +44,18 @@ async fn metrics(State(access): State<Access>, _: NoQuery) -> Result<Response, A
     for (id, name) in access.names.iter().enumerate() {
         let name = name.clone();
         let work = move |engine: &mut Engine| engine.nic_snapshot(id, name);
-        if let Some(mut nic) = access.call(work).await? {
+        if let Some(mut nic) = access.call(id, work).await? {
             nic.gauges.fullest_cq = fullest_cq(&access, id).await?;
             nics.push(nic);
         }
     }
-    let engine = access.call(|engine| engine.snapshot()).await?;
-    let text = tokio::task::spawn_blocking(move || prometheus_text(&nics, &engine));
+    let mut engines = Vec::new();
+    for (index, name) in access.engine_names.iter().enumerate() {
+        let name = name.clone();
+        let work = move |engine: &mut Engine| engine.snapshot(name);
+        engines.push(access.call_engine(index, work).await?);
+    }
+    let text = tokio::task::spawn_blocking(move || prometheus_text(&nics, &engines));
     let text = text
         .await
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;

@@ -32,7 +32,7 @@ pub(super) fn router() -> OpenApiRouter<Access> {
 /// The state of a NIC.
 pub(super) async fn state(access: &Access, name: &str) -> Result<NicState, ApiError> {
     let id = access.port(name)?;
-    let state = access.call(move |engine| engine.nic_state(id)).await?;
+    let state = access.call(id, move |engine| engine.nic_state(id)).await?;
     state.ok_or_else(|| ApiError::no_nic(name, &access.names))
 }
 
@@ -88,7 +88,9 @@ async fn act(
     let requested = action.clone();
     match action {
         Action::Reset {} => {
-            let remains = access.call(move |engine| engine.reset_device(id)).await?;
+            let remains = access
+                .call(id, move |engine| engine.reset_device(id))
+                .await?;
             // Freeing them may take long.
             tokio::task::spawn_blocking(move || drop(remains));
         }
@@ -98,7 +100,7 @@ async fn act(
                 let port = engine.ports.get_mut(id)?;
                 Some(port.nic.inject_fatal(now))
             };
-            if access.call(work).await? != Some(true) {
+            if access.call(id, work).await? != Some(true) {
                 return Err(ApiError::conflict(format!(
                     "NIC {name} is not running, so it can't fail"
                 )));
@@ -117,7 +119,7 @@ async fn act(
                 }
                 allowed
             };
-            if !access.call(work).await? {
+            if !access.call(id, work).await? {
                 return Err(ApiError::conflict(format!(
                     "bus mastering of NIC {name} is off, so it can't complete the requests that wait for pages"
                 )));
@@ -133,7 +135,7 @@ async fn act(
                     port.link.drop_frames(direction, count);
                 }
             };
-            access.call(work).await?;
+            access.call(id, work).await?;
         }
         Action::LoseInterrupts { count } => {
             let work = move |engine: &mut Engine| {
@@ -141,7 +143,7 @@ async fn act(
                     port.link.lose_interrupts(count);
                 }
             };
-            access.call(work).await?;
+            access.call(id, work).await?;
         }
     }
     nic_span(&name).in_scope(|| tracing::info!(action = ?requested, "by request"));
@@ -194,7 +196,7 @@ async fn change_link(
         }
         engine.nic_state(id)
     };
-    let state = access.call(work).await?;
+    let state = access.call(id, work).await?;
     let state = state.ok_or_else(|| ApiError::no_nic(&name, &access.names))?;
     Ok(Json((&state.link).into()))
 }

@@ -114,14 +114,15 @@ async fn list_links(
     State(access): State<Access>,
     _: NoQuery,
 ) -> Result<Json<Vec<LinkLineView>>, ApiError> {
-    let lines = access.call(|engine| engine.line_states()).await?;
-    Ok(Json(lines.into_iter().map(LinkLineView::from).collect()))
+    let lines = access.call_all(|engine| engine.line_states()).await?;
+    let lines = lines.into_iter().flatten();
+    Ok(Json(lines.map(LinkLineView::from).collect()))
 }
 
 /// All ports that lead out of the process.
 #[utoipa::path(get, path = "/v1/ports", tag = "ports", operation_id = "list_ports",
     responses((status = 200, body = Vec<PortView>), (status = "4XX", body = ErrorBody)))]
 async fn list(State(access): State<Access>, _: NoQuery) -> Result<Json<Vec<PortView>>, ApiError> {
-    let ports = access.call(|engine| engine.external_states()).await?;
+    let ports = access.call_first(|engine| engine.external_states()).await?;
     Ok(Json(ports.into_iter().map(PortView::from).collect()))
 }

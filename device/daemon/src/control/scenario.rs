@@ -186,7 +186,7 @@ fn view(engine: &Engine) -> Option<ScenarioView> {
 #[utoipa::path(get, path = "/v1/scenario", tag = "scenario", operation_id = "show_scenario",
     responses((status = 200, body = ScenarioView), (status = "4XX", body = ErrorBody)))]
 async fn show(State(access): State<Access>, _: NoQuery) -> Result<Json<ScenarioView>, ApiError> {
-    let view = access.call(|engine| view(engine)).await?;
+    let view = access.call_first(|engine| view(engine)).await?;
     view.map(Json).ok_or_else(none_runs)
 }
 
@@ -246,7 +246,7 @@ async fn start(
         let started = engine.start_scenario(file.name, plan, file.runner);
         (started, view(engine))
     };
-    match access.call(work).await? {
+    match access.call_gathered(work).await? {
         (true, _) => begin(access).await.map(Json),
         (_, view) => {
             let name = view.map(|view| view.name).unwrap_or_default();
@@ -262,8 +262,8 @@ async fn start(
 async fn begin(access: Access) -> Result<ScenarioView, ApiError> {
     // A task of its own: the steps go on even if the client closes its connection.
     let steps = tokio::spawn(async move {
-        while !access.call(Engine::prepare_scenario).await? {}
-        access.call(|engine| view(engine)).await
+        while !access.call_first(Engine::prepare_scenario).await? {}
+        access.call_first(|engine| view(engine)).await
     });
     let begun = steps.await.map_err(|_| ApiError::engine_ended())?;
     begun?.ok_or_else(|| ApiError::conflict("the scenario was stopped before it had begun"))
@@ -273,7 +273,7 @@ async fn begin(access: Access) -> Result<ScenarioView, ApiError> {
 #[utoipa::path(delete, path = "/v1/scenario", tag = "scenario", operation_id = "stop_scenario",
     responses((status = 200, body = VerdictView), (status = "4XX", body = ErrorBody)))]
 async fn stop(State(access): State<Access>, _: NoQuery) -> Result<Json<VerdictView>, ApiError> {
-    let stopped = access.call(Engine::stop_scenario).await?;
+    let stopped = access.call_gathered(Engine::stop_scenario).await?;
     let stopped = stopped.ok_or_else(none_runs)?;
     tracing::info!(name = stopped.name, "scenario stopped by request");
     Ok(Json(stopped.into()))
@@ -294,7 +294,7 @@ async fn signal(
         let running = engine.scenario.as_mut()?;
         Some(running.rules.signal(now, &name))
     };
-    match access.call(work).await? {
+    match access.call_first(work).await? {
         None => Err(none_runs()),
         Some(true) => Ok(StatusCode::NO_CONTENT),
         Some(false) => Err(ApiError::bad(format!(
@@ -315,7 +315,7 @@ async fn task_done(
     Body(done): Body<TaskDone>,
 ) -> Result<StatusCode, ApiError> {
     let work = move |engine: &mut Engine| engine.runner_task_done(id, done.error.as_deref());
-    match access.call(work).await? {
+    match access.call_first(work).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::new(
             StatusCode::NOT_FOUND,

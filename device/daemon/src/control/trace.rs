@@ -1,6 +1,5 @@
 //! The path of the trace ring.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -36,24 +35,57 @@ pub(super) fn router() -> OpenApiRouter<Access> {
         .routes(routes!(snapshot))
 }
 
-/// A copy of records, and what the engine says of them.
+/// A copy of records, and what the engines say of them.
 struct Copied {
     now: Instant,
+    /// The range ends before this number.
+    until: u64,
     recorded: Vec<u64>,
     part: TracePart,
 }
 
-/// Copies records in the engine. `buffer` has room for them.
-fn copy(
-    range: Range<u64>,
+/// Copies records of all engines from number `from` to `until`, or to the newest. `limit` is the largest number of records.
+async fn copy(
+    access: &Access,
+    from: u64,
+    mut until: Option<u64>,
     limit: usize,
-    buffer: Vec<Record>,
-) -> impl FnOnce(&mut Engine) -> Copied {
-    move |engine| Copied {
-        now: engine.now(),
-        recorded: engine.recorder.recorded(),
-        part: engine.recorder.trace_part(range, limit, buffer),
+) -> Result<Copied, ApiError> {
+    let mut parts = Vec::new();
+    let mut recorded: Vec<u64> = Vec::new();
+    let mut now = Instant(0);
+    for index in 0..access.engine_names.len() {
+        let room = tokio::task::spawn_blocking(move || buffer(limit));
+        let room = room.await.unwrap_or_default();
+        let work = move |engine: &mut Engine| {
+            let until = until.unwrap_or_else(|| engine.recorder.next_record());
+            Copied {
+                now: engine.now(),
+                until,
+                recorded: engine.recorder.recorded(),
+                part: engine.recorder.trace_part(from..until, limit, room),
+            }
+        };
+        let copied = access.call_engine(index, work).await?;
+        until = Some(copied.until);
+        recorded.resize(copied.recorded.len(), 0);
+        for (sum, of_engine) in recorded.iter_mut().zip(copied.recorded) {
+            *sum = sum.saturating_add(of_engine);
+        }
+        now = now.max(copied.now);
+        parts.push(copied.part);
     }
+    // Most processes have one engine, whose part needs no other order.
+    let part = match parts.len() {
+        1 => parts.pop(),
+        _ => None,
+    };
+    Ok(Copied {
+        now,
+        until: until.unwrap_or_default(),
+        recorded,
+        part: part.unwrap_or_else(|| TracePart::merge(parts, from, limit)),
+    })
 }
 
 /// An empty buffer for records whose pages are in memory, so that the engine does not wait for them.
@@ -87,9 +119,7 @@ async fn part(
     }
     let from = query.from;
     let limit = limit as usize;
-    let copied = access
-        .call(copy(from..u64::MAX, limit, buffer(limit)))
-        .await?;
+    let copied = copy(&access, from, None, limit).await?;
     answer(&access, copied, None).await
 }
 
@@ -109,20 +139,14 @@ async fn snapshot(
             "other clients read as many snapshots as are sent at the same time; try again, or read parts of the trace (/v1/trace)",
         ));
     };
-    let room = tokio::task::spawn_blocking(|| buffer(STEP));
-    let room = room.await.unwrap_or_default();
-    let first = move |engine: &mut Engine| {
-        let until = engine.recorder.next_record();
-        (until, copy(query.from..until, STEP, room)(engine))
-    };
-    let (until, mut copied) = access.call(first).await?;
+    let mut copied = copy(&access, query.from, None, STEP).await?;
+    let until = copied.until;
     // Larger rings take several steps. The oldest records come first, and a step copies them much faster than the NICs make new
     // ones, so none of them is overwritten meanwhile.
     while copied.part.next < until {
-        let room = tokio::task::spawn_blocking(|| buffer(STEP));
-        let room = room.await.unwrap_or_default();
-        let next = copied.part.next;
-        let more = access.call(copy(next..until, STEP, room)).await?.part;
+        let more = copy(&access, copied.part.next, Some(until), STEP)
+            .await?
+            .part;
         copied.part.next = more.next;
         copied.part.lost = copied.part.lost.saturating_add(more.lost);
         copied.part.records.extend(more.records);
@@ -151,6 +175,7 @@ async fn answer(
         now,
         recorded,
         part,
+        ..
     } = copied;
     let header = TraceHeader {
         nics: access.names.to_vec(),

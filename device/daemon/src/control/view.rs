@@ -183,7 +183,7 @@ pub enum Polling {
     Never,
 }
 
-/// The engine.
+/// The engine threads of the process together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EngineView {
     /// All NICs and the device clock are stopped.
@@ -196,6 +196,28 @@ pub struct EngineView {
     pub uptime_ns: u64,
     /// The device clock, which stands still in a pause.
     pub device_time_ns: u64,
+    /// Passes since the start, of all threads.
+    pub passes: u64,
+    /// How often they have slept.
+    pub sleeps: u64,
+    /// Time in passes that had work, the sum of all threads.
+    pub busy_ns: u64,
+    /// Longest of these passes.
+    pub longest_pass_ns: u64,
+    /// Requests of the control server that were executed.
+    pub control_requests: u64,
+    /// The engine threads.
+    #[serde(default)]
+    pub threads: Vec<EngineThreadView>,
+}
+
+/// An engine thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EngineThreadView {
+    /// Its name in the configuration.
+    pub name: String,
+    /// NICs that it owns now. While a scenario runs or the process is paused, the first one owns all.
+    pub nics: Vec<String>,
     /// Passes since the start.
     pub passes: u64,
     /// How often it has slept.
@@ -204,8 +226,6 @@ pub struct EngineView {
     pub busy_ns: u64,
     /// Longest of these passes.
     pub longest_pass_ns: u64,
-    /// Requests of the control server that the engine has executed.
-    pub control_requests: u64,
 }
 
 /// Change of the engine.
@@ -501,19 +521,37 @@ impl From<PollMode> for Polling {
     }
 }
 
-impl From<observe::EngineState> for EngineView {
-    fn from(engine: observe::EngineState) -> Self {
+impl EngineView {
+    /// The states of all engines. `names` are theirs, `nics` those of the NICs.
+    pub(crate) fn new(states: &[observe::EngineState], names: &[String], nics: &[String]) -> Self {
+        let sum = |of: fn(&observe::EngineState) -> u64| {
+            states.iter().map(of).fold(0, u64::saturating_add)
+        };
+        let first = states.first();
+        let thread = |(state, name): (&observe::EngineState, &String)| EngineThreadView {
+            name: name.clone(),
+            nics: (state.nics.iter())
+                .filter_map(|id| nics.get(*id).cloned())
+                .collect(),
+            passes: state.passes,
+            sleeps: state.sleeps,
+            busy_ns: state.busy_ns,
+            longest_pass_ns: state.longest_pass_ns,
+        };
         Self {
-            paused: engine.paused,
-            poll: engine.mode.into(),
-            poll_time_us: engine.poll_time_ns / 1000,
-            uptime_ns: engine.uptime_ns,
-            device_time_ns: engine.device_time_ns,
-            passes: engine.passes,
-            sleeps: engine.sleeps,
-            busy_ns: engine.busy_ns,
-            longest_pass_ns: engine.longest_pass_ns,
-            control_requests: engine.control_requests,
+            paused: first.is_some_and(|state| state.paused),
+            poll: first.map_or(PollMode::default(), |state| state.mode).into(),
+            poll_time_us: first.map_or(0, |state| state.poll_time_ns / 1000),
+            uptime_ns: first.map_or(0, |state| state.uptime_ns),
+            device_time_ns: first.map_or(0, |state| state.device_time_ns),
+            passes: sum(|state| state.passes),
+            sleeps: sum(|state| state.sleeps),
+            busy_ns: sum(|state| state.busy_ns),
+            longest_pass_ns: (states.iter().map(|state| state.longest_pass_ns))
+                .max()
+                .unwrap_or_default(),
+            control_requests: sum(|state| state.control_requests),
+            threads: states.iter().zip(names).map(thread).collect(),
         }
     }
 }

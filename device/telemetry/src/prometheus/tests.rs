@@ -147,7 +147,7 @@ fn the_text_obeys_the_format() {
         uptime: Duration::from_millis(1500),
         ..EngineSnapshot::default()
     };
-    let text = prometheus_text(&[nic("a"), nic("b")], &engine);
+    let text = prometheus_text(&[nic("a"), nic("b")], &[engine]);
     let families = check(&text);
     assert!(families.len() > Counter::COUNT + 15);
     for line in [
@@ -172,7 +172,7 @@ fn the_text_obeys_the_format() {
 
 #[test]
 fn a_guest_adds_no_more_series_than_there_are_opcodes() {
-    let text = prometheus_text(&[nic("a")], &EngineSnapshot::default());
+    let text = prometheus_text(&[nic("a")], &[EngineSnapshot::default()]);
     let opcodes = faultline_wire::Opcode::ALL.len() + 1;
     let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!(lines("faultline_frames_total"), 2 * opcodes);
@@ -181,12 +181,12 @@ fn a_guest_adds_no_more_series_than_there_are_opcodes() {
 
 #[test]
 fn names_of_nics_are_escaped() {
-    let text = prometheus_text(&[nic("a\"b\\c\nd")], &EngineSnapshot::default());
+    let text = prometheus_text(&[nic("a\"b\\c\nd")], &[EngineSnapshot::default()]);
     assert!(text.contains(r#"{nic="a\"b\\c\nd"}"#));
     check(&text);
 }
 
 #[test]
 fn no_nics_is_no_error() {
-    check(&prometheus_text(&[], &EngineSnapshot::default()));
+    check(&prometheus_text(&[], &[EngineSnapshot::default()]));
 }

@@ -179,7 +179,8 @@ pub(super) fn rows(before: Option<&Snapshot>, after: &Snapshot) -> Rows {
         engine: EngineRow {
             paused: engine.paused,
             uptime_ns: engine.uptime_ns,
-            busy: busy.map(|ns| (ns / 1e9).min(1.0)),
+            // Of all threads together.
+            busy: busy.map(|ns| (ns / 1e9 / engine.threads.len().max(1) as f64).min(1.0)),
         },
         nics: Vec::new(),
         queue_pairs: Vec::new(),

@@ -1,0 +1,122 @@
+//! What an engine does with frames of and for NICs of other engines.
+
+use faultline_nic::{Instant, TxFrame};
+use faultline_ports::{PortId, Route};
+
+use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
+use crate::engine_link::{Contents, LinkFrame};
+use crate::port::number;
+
+/// No port of this engine: for [`Lines::pause`](crate::lines::Lines::pause), a sender of another one.
+const OTHER_ENGINE: PortId = PortId::MAX;
+
+impl Engine {
+    /// True if a port is of this engine.
+    #[inline]
+    pub(crate) fn has_port(&self, id: PortId) -> bool {
+        match id.checked_sub(self.ports.len()) {
+            None => self.ports.get(id).is_some(),
+            Some(external) => external < self.externals.len(),
+        }
+    }
+
+    /// Sends a frame of a NIC to the engine of another port; `to` is `None`: to all others.
+    #[cold]
+    pub(crate) fn send_to_engines(
+        &mut self,
+        now: Instant,
+        from: PortId,
+        to: Option<PortId>,
+        frame: &TxFrame,
+    ) {
+        // What has come from another engine goes to none.
+        if let (Some(port), Some(ram)) = (self.ports.get_mut(from), self.rams.get(from)) {
+            let sender = port.nic.last_sender();
+            if !self.links.send((now, from, sender), to, frame, ram) {
+                port.nic.payload_not_read();
+            }
+        }
+    }
+
+    /// Takes frames of other engines, as many of each as one turn allows. Returns the time of the rest of the pass, and true if there
+    /// were any. While a NIC pauses its senders they stay on their links, as those of external ports do.
+    pub(crate) fn run_links(&mut self, mut now: Instant) -> (Instant, bool) {
+        self.switch.refresh();
+        self.links.reclaim();
+        now = now.max(self.links.latest);
+        let mut worked = false;
+        // What pauses all that send into this engine pauses other engines, too: their frames stay on the link.
+        let nics = self.ports.len();
+        let paused = !self.lines.is_empty() && self.lines.pause(now, OTHER_ENGINE, nics);
+        if paused || self.senders_are_paused() {
+            return (now, worked);
+        }
+        for engine in 0..self.links.count() {
+            let (mut frames, mut octets) = (0, 0);
+            while frames < TURN_PACKETS && octets < TURN_BYTES {
+                let Some(taken) = self.take_linked(&mut now, engine) else {
+                    break;
+                };
+                frames = frames.saturating_add(1);
+                octets = octets.saturating_add(taken);
+                worked = true;
+            }
+        }
+        (now, worked)
+    }
+
+    /// Takes all frames of other engines. The number of frames on a link is bounded.
+    pub(crate) fn drain_links(&mut self) {
+        let mut now = self.now().max(self.links.latest);
+        for engine in 0..self.links.count() {
+            while self.take_linked(&mut now, engine).is_some() {}
+        }
+    }
+
+    /// Takes a frame of another engine. Returns its length; `None` if there is none. The clock is read once for each pass, so the
+    /// frame may have a later time than this pass. What it causes is later than the frame: `now` is moved.
+    fn take_linked(&mut self, now: &mut Instant, engine: usize) -> Option<usize> {
+        let linked = self.links.take(engine)?;
+        *now = (*now).max(Instant(linked.at.0.saturating_add(1)));
+        self.links.latest = *now;
+        let length = match linked.contents {
+            Contents::Typed => self.receive_linked(*now, &linked),
+            Contents::Octets(origin, length) => {
+                let mut octets = std::mem::take(&mut self.scratch);
+                if self.links.read_octets(engine, &linked, length, &mut octets) {
+                    self.receive_linked_octets(*now, linked.from, (origin, &octets));
+                }
+                self.scratch = octets;
+                length
+            }
+        };
+        self.links.give_back(engine, linked);
+        Some(length)
+    }
+
+    /// Delivers a frame of a NIC of another engine to the ports of this one. Returns its length.
+    fn receive_linked(&mut self, now: Instant, linked: &LinkFrame) -> usize {
+        let (from, frame) = (linked.from, &linked.frame);
+        let length = frame.len();
+        let seen = self.recorder.frame(linked.sender, frame, length);
+        match self.switch.forward(from, frame.src(), frame.dst()) {
+            Route::To(to) if self.has_port(to) => {
+                let is_received = self.deliver(from, to, now, frame).is_some();
+                if let Some(seen) = seen.filter(|_| is_received) {
+                    self.recorder.received(number(to), &seen);
+                }
+            }
+            Route::Flood => {
+                self.flood(from, now, frame, seen.as_ref());
+            }
+            // The table has changed since the other engine has read it.
+            Route::To(_) | Route::Forged => {}
+        }
+        length
+    }
+
+    /// True if a frame of another engine can be taken, or one can be sent again.
+    pub(crate) fn has_link_work(&self) -> bool {
+        self.links.has_frame() && !self.senders_are_paused() || self.links.has_room_again()
+    }
+}

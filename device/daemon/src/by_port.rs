@@ -1,0 +1,56 @@
+//! What an engine has by port of the process.
+
+use faultline_ports::PortId;
+
+/// A table by port. Ports have the same numbers in all engines; an engine has entries of its own ports only.
+#[derive(Debug)]
+pub(crate) struct ByPort<T>(Vec<Option<T>>);
+
+impl<T> ByPort<T> {
+    /// A table for so many ports, without entries.
+    pub(crate) fn new(ports: usize) -> Self {
+        Self((0..ports).map(|_| None).collect())
+    }
+
+    /// Number of ports of the process.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The entry of a port.
+    #[inline]
+    pub(crate) fn get(&self, id: PortId) -> Option<&T> {
+        self.0.get(id)?.as_ref()
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: PortId) -> Option<&mut T> {
+        self.0.get_mut(id)?.as_mut()
+    }
+
+    /// The entries, with their ports.
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PortId, &T)> {
+        let entries = self.0.iter().enumerate();
+        entries.filter_map(|(id, entry)| Some((id, entry.as_ref()?)))
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (PortId, &mut T)> {
+        let entries = self.0.iter_mut().enumerate();
+        entries.filter_map(|(id, entry)| Some((id, entry.as_mut()?)))
+    }
+
+    /// The entries.
+    #[inline]
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flatten()
+    }
+
+    /// Replaces the entry of a port. Returns the previous one. A port that the process does not have keeps none.
+    pub(crate) fn replace(&mut self, id: PortId, entry: Option<T>) -> Option<T> {
+        std::mem::replace(self.0.get_mut(id)?, entry)
+    }
+}

@@ -1,0 +1,357 @@
+//! The engines of a process: their making, and requests to the one that owns a NIC.
+//!
+//! The first engine also has the external ports. It *gathers* the NICs of all engines while a scenario runs and while the process is
+//! paused, because the rules of a scenario and the steps of a pause see all NICs in one order. Requests to a NIC reach it wherever it
+//! is: an engine executes its requests in their order, and no request is queued while NICs move.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use faultline_ports::channel::{self, PortEnd};
+use faultline_ports::{PortId, Switch};
+use faultline_telemetry::Recorder;
+
+use crate::clock::Clock;
+use crate::config::{Config, NicEntry};
+use crate::diagnostic_log::{self, DiagnosticLog, DiagnosticQueue};
+use crate::durable::{FlushWorker, Flushed};
+use crate::engine::{Engine, EngineHandle, EngineParts, LongestPass};
+use crate::engine_link::{self, Links};
+use crate::external_port::ExternalPort;
+use crate::handle::{self, Ended};
+use crate::moved_nic::MovedNic;
+use crate::port::{NicPort, PortShare};
+
+/// Sends requests to the engines of a process.
+#[derive(Clone, Debug)]
+pub struct Engines(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    handles: Vec<EngineHandle>,
+    /// Engine by NIC. It is read while a request is queued, and written while NICs move.
+    owners: RwLock<Vec<usize>>,
+    /// The same by the configuration.
+    homes: Vec<usize>,
+}
+
+/// The engines of a process, and what their threads and sockets need.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// By engine: its name, and the engine.
+    pub(crate) engines: Vec<(String, Engine)>,
+    pub(crate) handles: Engines,
+    /// By NIC.
+    pub(crate) shares: Vec<PortShare>,
+    /// The ends of external ports for their threads, in the order of the configuration.
+    pub(crate) port_ends: Vec<PortEnd>,
+    /// What is to write the log, in a thread of its own.
+    pub(crate) log: DiagnosticLog,
+}
+
+impl Process {
+    /// Creates the engines for the NICs and ports of a configuration.
+    pub(crate) fn new(config: &Config) -> std::io::Result<Self> {
+        let layout = config.engine_layout();
+        let names: Vec<String> = config.nics.iter().map(|nic| nic.name.clone()).collect();
+        let (log, log_reader) = diagnostic_log::queue(&names);
+        let pairs: Result<Vec<_>, _> = layout.names.iter().map(|_| handle::pair()).collect();
+        let (handles, requests): (Vec<EngineHandle>, Vec<_>) = pairs?.into_iter().unzip();
+        let owners: Vec<usize> = (layout.of_nics.iter().copied())
+            .chain(config.ports.iter().map(|_| 0))
+            .collect();
+        let owners: Arc<[usize]> = owners.into();
+        let switch = Switch::new();
+        let clock = Clock::new();
+        let recorders = Recorder::of_engines(
+            config.trace_records,
+            &layout.of_nics,
+            handles.len(),
+            config.metrics,
+        );
+        let engines = requests
+            .into_iter()
+            .zip(recorders)
+            .map(|(requests, recorder)| {
+                let parts = EngineParts {
+                    requests,
+                    links: Links::new(
+                        Arc::clone(&owners),
+                        handles.iter().map(EngineHandle::waker).collect(),
+                    ),
+                    switch: switch.sibling(),
+                    clock: clock.clone(),
+                    recorder,
+                    log: log.clone(),
+                };
+                Engine::new(config, parts)
+            });
+        let mut process = Self {
+            engines: layout.names.into_iter().zip(engines).collect(),
+            handles: Engines(Arc::new(Inner {
+                handles,
+                owners: RwLock::new(layout.of_nics.clone()),
+                homes: layout.of_nics.clone(),
+            })),
+            shares: Vec::new(),
+            port_ends: Vec::new(),
+            log: log_reader,
+        };
+        for (id, (nic, engine)) in config.nics.iter().zip(&layout.of_nics).enumerate() {
+            process.add_nic(config, (id, nic), *engine, &log)?;
+        }
+        process.add_ports(config)?;
+        process.link(&layout.of_nics, &log)?;
+        Ok(process)
+    }
+
+    fn add_nic(
+        &mut self,
+        config: &Config,
+        (id, nic): (PortId, &NicEntry),
+        engine: usize,
+        log: &DiagnosticQueue,
+    ) -> std::io::Result<()> {
+        let Some((_, engine)) = self.engines.get_mut(engine) else {
+            return Ok(());
+        };
+        let mac = nic.mac_address();
+        let log = log.of_nic(id);
+        let port = NicPort::new(&nic.name, config.nic_config(nic), log.clone())?;
+        let handles = self.handles.clone();
+        let report = move |flushed| handles.flushed(id, flushed).is_ok();
+        let flush_worker = FlushWorker::new(&nic.name, log, report);
+        self.shares.push(port.share());
+        engine.rams.replace(id, Some(port.ram(flush_worker)?));
+        engine.ports.replace(id, Some(port));
+        engine.switch.add_permanent_address(id, mac);
+        engine.switch.set_present_address(id, mac);
+        engine.lines.add(id, nic.lines(&config.defaults));
+        if !nic.checks_source(&config.defaults) {
+            engine.switch.allow_any_source(id);
+        }
+        Ok(())
+    }
+
+    fn add_ports(&mut self, config: &Config) -> std::io::Result<()> {
+        let (Some((_, engine)), Some(handle)) =
+            (self.engines.first_mut(), self.handles.0.handles.first())
+        else {
+            return Ok(());
+        };
+        for port in &config.ports {
+            let waker = handle.waker();
+            let (engine_end, port_end) = channel::pair(move || waker.wake())?;
+            let id = engine.ports.len().saturating_add(engine.externals.len());
+            // There are any number of stations behind it.
+            engine.switch.allow_any_source(id);
+            let external = ExternalPort::new(&port.name, port.mtu, engine_end);
+            engine.externals.push(external);
+            engine.lines.add(id, [port.link_tx, port.link_rx]);
+            self.port_ends.push(port_end);
+        }
+        Ok(())
+    }
+
+    /// Links each engine to each other one. `of_nics`: engine by NIC.
+    fn link(&mut self, of_nics: &[usize], log: &DiagnosticQueue) -> std::io::Result<()> {
+        let count = self.engines.len();
+        for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
+            // Each engine has a NIC.
+            let Some(first) = of_nics.iter().position(|owner| *owner == from) else {
+                continue;
+            };
+            if from == to {
+                continue;
+            }
+            let (out, received) = engine_link::link(of_nics.len(), &log.of_nic(first))?;
+            if let Some((_, engine)) = self.engines.get_mut(from) {
+                engine.links.add_out(to, out);
+            }
+            let Some((_, engine)) = self.engines.get_mut(to) else {
+                continue;
+            };
+            for id in (0..of_nics.len()).filter(|id| of_nics.get(*id) == Some(&from)) {
+                let memory = received.guest_memory(&log.of_nic(id))?;
+                engine.rams.replace(id, Some(memory));
+            }
+            engine.links.add_in(from, received);
+        }
+        for (_, engine) in &mut self.engines {
+            engine.switch.refresh();
+        }
+        Ok(())
+    }
+}
+
+impl Engines {
+    /// Queues something for the engine of a NIC.
+    fn with_owner<R>(
+        &self,
+        nic: PortId,
+        queue: impl FnOnce(&EngineHandle) -> Result<R, Ended>,
+    ) -> Result<R, Ended> {
+        let owners = self.0.owners.read().unwrap_or_else(PoisonError::into_inner);
+        let handle = owners.get(nic).and_then(|owner| self.0.handles.get(*owner));
+        queue(handle.ok_or(Ended)?)
+    }
+
+    /// Runs `work` in the engine of a NIC, between two steps, and returns its result.
+    pub(crate) fn call<R: Send + 'static>(
+        &self,
+        nic: PortId,
+        work: impl FnOnce(&mut Engine) -> R + Send + 'static,
+    ) -> Result<R, Ended> {
+        self.with_owner(nic, |handle| handle.ask(work))?.wait()
+    }
+
+    /// Queues `work` to run in the engine of a NIC, and does not wait for it.
+    pub(crate) fn post(
+        &self,
+        nic: PortId,
+        work: impl FnOnce(&mut Engine) + Send + 'static,
+    ) -> Result<(), Ended> {
+        self.with_owner(nic, |handle| handle.post(work))
+    }
+
+    /// All engines, the first of them being that with the external ports.
+    pub(crate) fn all(&self) -> &[EngineHandle] {
+        &self.0.handles
+    }
+
+    /// Queues `work` to run in all engines, and does not wait for it.
+    pub(crate) fn post_all(&self, work: impl Fn(&mut Engine) + Clone + Send + 'static) {
+        for handle in self.all() {
+            // An engine that has ended needs none.
+            let _ = handle.post(work.clone());
+        }
+    }
+
+    /// Runs `work` in the first engine while it has the NICs of all engines. Afterwards each engine has its own again, unless
+    /// something is left that needs all NICs ([`Engine::needs_all_nics`]).
+    pub(crate) fn call_gathered<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Engine) -> R + Send + 'static,
+    ) -> Result<R, Ended> {
+        let first = self.all().first().ok_or(Ended)?;
+        let mut owners = self
+            .0
+            .owners
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let gathered = vec![0; owners.len()];
+        self.move_nics(&mut owners, gathered)?;
+        let (result, is_needed) =
+            first.call(move |engine| (work(engine), engine.needs_all_nics()))?;
+        if !is_needed {
+            self.move_nics(&mut owners, self.0.homes.clone())?;
+        }
+        Ok(result)
+    }
+
+    /// Moves NICs to the engines `to`, by NIC. No frame is on a link meanwhile, so none is lost or overtaken.
+    fn move_nics(&self, owners: &mut Vec<usize>, to: Vec<usize>) -> Result<(), Ended> {
+        if *owners == to {
+            return Ok(());
+        }
+        let call_all = |work: fn(&mut Engine)| self.all().iter().try_for_each(|h| h.call(work));
+        call_all(|engine| engine.links.is_stopped = true)?;
+        call_all(Engine::drain_links)?;
+        let mut moving = Vec::new();
+        for (index, handle) in self.all().iter().enumerate() {
+            let leaves = |id: &PortId| {
+                owners.get(*id) == Some(&index) && to.get(*id).is_some_and(|to| *to != index)
+            };
+            let ids: Vec<PortId> = (0..owners.len()).filter(leaves).collect();
+            moving.extend(handle.call(move |engine| engine.take_nics(&ids))?);
+        }
+        // A pause has changed the clock of the first engine only.
+        let clock = match self.all().first() {
+            Some(first) => first.call(|engine| engine.clock.clone())?,
+            None => return Ok(()),
+        };
+        for (index, handle) in self.all().iter().enumerate() {
+            let arrives = |nic: &mut MovedNic| to.get(nic.id()) == Some(&index);
+            let nics: Vec<MovedNic> = moving.extract_if(.., arrives).collect();
+            let clock = clock.clone();
+            handle.call(move |engine| {
+                engine.clock = clock;
+                engine.put_nics(nics);
+            })?;
+        }
+        *owners = to;
+        call_all(|engine| engine.links.is_stopped = false)
+    }
+
+    /// Passes the result of a flush to a NIC.
+    fn flushed(&self, id: PortId, flushed: Flushed) -> Result<(), Ended> {
+        self.post(id, move |engine| {
+            if let Some(port) = engine.ports.get_mut(id) {
+                port.nic
+                    .persisted(flushed.qpn, flushed.number, flushed.succeeded);
+            }
+        })
+    }
+
+    /// Stops all engines after their current passes.
+    pub fn stop(&self) {
+        self.post_all(Engine::stop);
+    }
+
+    /// Maxima over the passes of all engines since the last call; `None` if an engine has ended.
+    pub(crate) fn take_longest_pass(&self) -> Option<LongestPass> {
+        let of_all = self.all().iter().map(|handle| {
+            let take = |engine: &mut Engine| std::mem::take(&mut engine.longest_pass);
+            handle.call(take).ok()
+        });
+        let all: Option<Vec<LongestPass>> = of_all.collect();
+        all?.into_iter().reduce(LongestPass::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn engine() -> (EngineHandle, std::thread::JoinHandle<()>) {
+        let config = Config {
+            nics: vec![NicEntry {
+                name: "a".to_owned(),
+                ..NicEntry::default()
+            }],
+            ..Config::default()
+        };
+        let process = Process::new(&config).unwrap();
+        let handle = process.handles.all()[0].clone();
+        let (_, engine) = process.engines.into_iter().next().unwrap();
+        (handle, std::thread::spawn(|| engine.run()))
+    }
+
+    fn heartbeat(handle: &EngineHandle) -> u32 {
+        let beat = |engine: &mut Engine| engine.ports.get(0).unwrap().heartbeat();
+        handle.call(beat).unwrap()
+    }
+
+    /// The hardware manual promises one heartbeat a second; a driver treats a device without heartbeats as failed.
+    #[test]
+    fn the_heart_beats_however_long_each_pass_takes() {
+        let (handle, thread) = engine();
+        let first = heartbeat(&handle);
+        let start = std::time::Instant::now();
+        for _ in 0..60 {
+            // The engine always has work, and each request takes long.
+            let busy = |_: &mut Engine| std::thread::sleep(Duration::from_millis(20));
+            handle.post(busy).unwrap();
+            handle.call(|_| ()).unwrap();
+        }
+        let beats = heartbeat(&handle) - first;
+        let elapsed = start.elapsed();
+        assert!(
+            u64::from(beats) >= elapsed.as_secs() * 3,
+            "{beats} in {elapsed:?}"
+        );
+        handle.post(Engine::stop).unwrap();
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,153 @@
+//! Requests to an engine, and its wake-up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::OwnedFd;
+
+use crate::sleep::{self, Processor};
+
+type Request<E> = Box<dyn FnOnce(&mut E) + Send>;
+
+#[derive(Debug)]
+struct Shared {
+    asleep: AtomicBool,
+    wake: OwnedFd,
+}
+
+/// Wakes an engine that sleeps.
+#[derive(Clone, Debug)]
+pub(crate) struct Waker(Arc<Shared>);
+
+impl Waker {
+    /// To be called when the engine has got work. Begins with a full barrier.
+    pub(crate) fn wake(&self) {
+        sleep::wake::<Processor>(&self.0.asleep, || {
+            // If the counter is full, the engine wakes anyway.
+            let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
+        });
+    }
+}
+
+/// Sends requests to an engine.
+#[derive(Debug)]
+pub struct Handle<E> {
+    requests: Sender<Request<E>>,
+    waker: Waker,
+}
+
+impl<E> Clone for Handle<E> {
+    fn clone(&self) -> Self {
+        Self {
+            requests: self.requests.clone(),
+            waker: self.waker.clone(),
+        }
+    }
+}
+
+/// The engine has ended.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the engine has ended")]
+pub(crate) struct Ended;
+
+/// The result of a request, which comes later.
+#[derive(Debug)]
+pub(crate) struct Reply<R>(Receiver<R>);
+
+impl<R> Reply<R> {
+    /// Waits for it.
+    pub(crate) fn wait(self) -> Result<R, Ended> {
+        self.0.recv().map_err(|_| Ended)
+    }
+}
+
+impl<E> Handle<E> {
+    /// Runs `work` in the engine, between two steps, and returns its result.
+    pub(crate) fn call<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut E) -> R + Send + 'static,
+    ) -> Result<R, Ended> {
+        self.ask(work)?.wait()
+    }
+
+    /// Queues `work` to run in the engine, between two steps.
+    pub(crate) fn ask<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut E) -> R + Send + 'static,
+    ) -> Result<Reply<R>, Ended> {
+        let (tx, rx) = bounded(1);
+        self.post(move |engine| {
+            let _ = tx.send(work(engine));
+        })?;
+        Ok(Reply(rx))
+    }
+
+    /// Queues `work` to run in the engine, between two steps, and does not wait for it.
+    pub(crate) fn post(&self, work: impl FnOnce(&mut E) + Send + 'static) -> Result<(), Ended> {
+        self.requests.send(Box::new(work)).map_err(|_| Ended)?;
+        self.waker.wake();
+        Ok(())
+    }
+
+    /// What wakes the engine.
+    pub(crate) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+}
+
+/// The engine's end: requests, and its sleep.
+#[derive(Debug)]
+pub(crate) struct Requests<E> {
+    requests: Receiver<Request<E>>,
+    shared: Arc<Shared>,
+}
+
+/// Makes both ends for an engine.
+pub(crate) fn pair<E>() -> std::io::Result<(Handle<E>, Requests<E>)> {
+    let (tx, rx) = unbounded();
+    let shared = Arc::new(Shared {
+        asleep: AtomicBool::new(false),
+        wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+    });
+    let handle = Handle {
+        requests: tx,
+        waker: Waker(Arc::clone(&shared)),
+    };
+    let requests = Requests {
+        requests: rx,
+        shared,
+    };
+    Ok((handle, requests))
+}
+
+impl<E> Requests<E> {
+    /// Number of requests that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// The next request.
+    pub(crate) fn take(&self) -> Result<Request<E>, TryRecvError> {
+        self.requests.try_recv()
+    }
+
+    /// Publishes whether the engine sleeps.
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        self.shared.asleep.store(asleep, Ordering::SeqCst);
+    }
+
+    /// Waits until the engine is woken, or the time is over. A wake-up since the last wait ends this one at once.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let spec = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let mut fds = [PollFd::new(&self.shared.wake, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&spec));
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.shared.wake, &mut counter);
+    }
+}
