@@ -262,6 +262,7 @@ impl<'a> Parts<'a> {
             config: plan.config.as_deref(),
             nic_profile: plan.nic_profile.as_deref(),
             control: plan.control.as_deref(),
+            engines: plan.wiring.engines(),
             crowded: cores <= (plan.guests + plan.neighbours) * self.cpus as usize,
             ports,
             namespace,

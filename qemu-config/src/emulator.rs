@@ -31,6 +31,8 @@ pub struct Settings<'a> {
     pub control: Option<&'a Path>,
     /// Profile of NICs that have none in the configuration file.
     pub nic_profile: Option<&'a str>,
+    /// Engine threads.
+    pub engines: usize,
     /// The guests leave no core to the engine.
     pub crowded: bool,
     /// `[[port]]` tables for its configuration.
@@ -171,6 +173,9 @@ impl Emulator {
         // The fewer processors there are, the sooner the engine must let a guest run.
         if settings.config.is_none() && settings.crowded {
             command.args(["--poll-time", "20"]);
+        }
+        if settings.engines > 1 {
+            command.args(["--engines", &settings.engines.to_string()]);
         }
         if let Some(profile) = settings.nic_profile {
             command.args(["--profile", profile]);

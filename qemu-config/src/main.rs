@@ -192,6 +192,8 @@ enum BenchCommand {
     },
     /// What metrics and traces cost, without guests; the same as `--only sight`
     Sight,
+    /// One engine thread against two, without guests; the same as `--only engines`
+    Engines,
 }
 
 /// Kernels to test on.
@@ -412,6 +414,7 @@ fn measure(json: Option<&Path>, only: Option<&str>, what: Option<BenchCommand>) 
     match what {
         None => bench::harness(&workspace, json, only),
         Some(BenchCommand::Sight) => bench::harness(&workspace, json, Some("sight")),
+        Some(BenchCommand::Engines) => bench::harness(&workspace, json, Some("engines")),
         Some(BenchCommand::Guest { guests }) => {
             bench::guest(&workspace, &guests.plan_with_swap(), json)
         }

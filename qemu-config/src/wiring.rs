@@ -1,4 +1,5 @@
-//! What connects the guests' NICs: the switch of one emulator, or a wire between the emulators of two guests.
+//! What connects the guests' NICs: the switch of one emulator, links between its engine threads, or a wire between the emulators of two
+//! guests.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,6 +16,8 @@ pub enum Wiring {
     /// The switch of one emulator.
     #[default]
     Switch,
+    /// The same; the emulator's NICs are in turn on two engine threads, with links between these.
+    Engines,
     /// An emulator for each of two guests, connected by a unix socket.
     Unix,
     /// The same, by TCP.
@@ -34,7 +37,15 @@ const OUTER_MTU: &str = "9200";
 impl Wiring {
     /// True if each guest has an emulator of its own.
     pub fn is_between_emulators(self) -> bool {
-        self != Self::Switch
+        !matches!(self, Self::Switch | Self::Engines)
+    }
+
+    /// Engine threads of an emulator.
+    pub fn engines(self) -> usize {
+        match self {
+            Self::Engines => 2,
+            _ => 1,
+        }
     }
 }
 
@@ -68,7 +79,7 @@ impl WireBetween {
     pub fn port(&self, index: usize, dir: &Path, tcp_port: u16) -> String {
         let key = if index == 0 { "listen" } else { "connect" };
         let address = match self.kind {
-            Wiring::Switch => return String::new(),
+            Wiring::Switch | Wiring::Engines => return String::new(),
             Wiring::Bridge | Wiring::Vxlan => {
                 return format!(
                     "[[port]]\nname = \"wire\"\nkind = \"tap\"\ninterface = \"{}\"\nmtu = {MTU}\n",
@@ -93,7 +104,7 @@ impl WireBetween {
     /// Connects the TAP devices of the emulators, which run.
     pub fn connect(&mut self) -> Result<()> {
         match self.kind {
-            Wiring::Switch | Wiring::Unix | Wiring::Tcp => Ok(()),
+            Wiring::Switch | Wiring::Engines | Wiring::Unix | Wiring::Tcp => Ok(()),
             Wiring::Bridge => {
                 let bridge = format!("{}b", self.prefix);
                 self.make_bridge(None, &bridge)?;
@@ -205,6 +216,8 @@ mod tests {
     fn each_emulator_has_one_end() {
         let port = |kind, index| wire(kind).port(index, Path::new("/tmp/x"), 7000);
         assert_eq!(port(Wiring::Switch, 0), "");
+        assert!(!Wiring::Engines.is_between_emulators());
+        assert_eq!(port(Wiring::Engines, 1), "");
         assert!(port(Wiring::Unix, 0).contains("\nlisten = \"unix:/tmp/x/wire\"\n"));
         assert!(port(Wiring::Unix, 1).contains("\nconnect = \"unix:/tmp/x/wire\"\n"));
         assert!(port(Wiring::Tcp, 1).contains("\nconnect = \"tcp:127.0.0.1:7000\"\n"));

@@ -68,6 +68,7 @@ fn check(program: &Path, request: &Request, plan: &Plan, dir: &Path) -> Result<(
         config: plan.config.as_deref(),
         nic_profile: plan.nic_profile.as_deref(),
         control: None,
+        engines: 1,
         crowded: false,
         ports: String::new(),
         namespace: None,

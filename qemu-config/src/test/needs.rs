@@ -105,6 +105,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             cpus: Some(2),
             ..plain
         },
+        "engines" => wired(plain, Wiring::Engines),
         "wire-unix" => wired(plain, Wiring::Unix),
         "wire-tcp" => wired(plain, Wiring::Tcp),
         "wire-bridge" => wired(plain, Wiring::Bridge),

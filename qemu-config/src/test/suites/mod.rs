@@ -4,6 +4,7 @@
 mod apps;
 mod coherence;
 mod debug_kernel;
+mod engines;
 mod interop;
 mod odp;
 pub mod oversubscribe;
@@ -41,6 +42,7 @@ pub const SUITES: &[&str] = &[
     "interop",
     "interop-lossy",
     "vhost",
+    "engines",
     "wire-unix",
     "wire-tcp",
     "wire-bridge",
@@ -68,6 +70,7 @@ pub fn table(suite: &str) -> &'static [GuestTest] {
         "ulp" => ulp::TESTS,
         "verbs" => verbs::TESTS,
         "vhost" => vhost::TESTS,
+        "engines" => engines::TESTS,
         "wire-unix" | "wire-tcp" | "wire-bridge" | "wire-vxlan" => wire::TESTS,
         _ => &[],
     }

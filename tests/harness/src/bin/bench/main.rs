@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod engines;
 mod floors;
 mod keys;
 mod paging;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
-use faultline::{Config, ControlSettings, NicEntry, PollMode, Server};
+use faultline::{Config, ControlSettings, NicEntry, NicSettings, PollMode, Server};
 use faultline_abi::qp::ACCESS_LOCAL_WRITE;
 use faultline_harness::testbed::{ALL_ACCESS, LONG, Node};
 use faultline_harness::{
@@ -62,7 +63,7 @@ struct Args {
     /// Only figures whose name contains this.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Be the device: serve NICs a and b in this directory until standard input ends.
+    /// Be the device: serve NICs in this directory until standard input ends.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
     /// Be it on this processor.
@@ -74,6 +75,9 @@ struct Args {
     /// Count nothing for the metrics.
     #[arg(long, hide = true, requires = "serve")]
     no_metrics: bool,
+    /// The NICs, each with its engine.
+    #[arg(long, hide = true, default_value = DeviceOptions::NICS)]
+    nics: String,
 }
 
 /// One line of the table.
@@ -151,10 +155,26 @@ fn median_ratio(values: &[f64], floors: &[f64]) -> f64 {
 }
 
 /// How a device differs from the usual one.
-#[derive(Clone, Copy, Debug, Default)]
-struct DeviceOptions {
+#[derive(Clone, Copy, Debug)]
+struct DeviceOptions<'a> {
     trace_records: Option<usize>,
     no_metrics: bool,
+    /// `NIC=ENGINE`, with commas between them.
+    nics: &'a str,
+}
+
+impl DeviceOptions<'_> {
+    const NICS: &'static str = "a=0,b=0";
+}
+
+impl Default for DeviceOptions<'_> {
+    fn default() -> Self {
+        Self {
+            trace_records: None,
+            no_metrics: false,
+            nics: Self::NICS,
+        }
+    }
 }
 
 /// The device's process.
@@ -164,7 +184,8 @@ struct Device {
 }
 
 impl Device {
-    fn start(cpus: Cpus, options: &DeviceOptions) -> anyhow::Result<Self> {
+    /// Starts it, on a processor if one is given.
+    fn start(cpu: Option<usize>, options: &DeviceOptions<'_>) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let mut command = Command::new(std::env::current_exe()?);
         if let Some(records) = options.trace_records {
@@ -173,17 +194,20 @@ impl Device {
         if options.no_metrics {
             command.arg("--no-metrics");
         }
+        if let Some(cpu) = cpu {
+            command.args(["--cpu", &cpu.to_string()]);
+        }
         let child = command
             .arg("--serve")
             .arg(directory.path())
-            .arg("--cpu")
-            .arg(cpus.device.to_string())
+            .args(["--nics", options.nics])
             .stdin(Stdio::piped())
             .spawn()
             .context("can't start the device's process")?;
         let device = Self { child, directory };
         let start = Instant::now();
-        while !device.socket("b").exists() {
+        // The last socket that it makes.
+        while !device.control().exists() {
             ensure!(
                 start.elapsed() < LONG,
                 "the device's process does not serve"
@@ -246,18 +270,25 @@ impl Drop for Device {
     }
 }
 
-fn serve(directory: &Path, options: DeviceOptions) -> anyhow::Result<()> {
-    let nic = |name: &str| NicEntry {
-        name: name.to_owned(),
-        socket: directory.join(name),
-        ..NicEntry::default()
+fn serve(directory: &Path, options: DeviceOptions<'_>) -> anyhow::Result<()> {
+    let nic = |entry: &str| -> anyhow::Result<NicEntry> {
+        let (name, engine) = entry.split_once('=').context("a NIC without engine")?;
+        Ok(NicEntry {
+            name: name.to_owned(),
+            socket: directory.join(name),
+            settings: NicSettings {
+                engine: Some(engine.parse().map_err(anyhow::Error::msg)?),
+                ..NicSettings::default()
+            },
+            ..NicEntry::default()
+        })
     };
     let usual = Config::default();
     let config = Config {
         poll: PollMode::Busy,
         trace_records: options.trace_records.unwrap_or(usual.trace_records),
         metrics: !options.no_metrics,
-        nics: vec![nic("a"), nic("b")],
+        nics: options.nics.split(',').map(nic).collect::<Result<_, _>>()?,
         control: ControlSettings {
             socket: Some(directory.join("control")),
             ..ControlSettings::default()
@@ -312,8 +343,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(cpus: Cpus, options: &DeviceOptions) -> anyhow::Result<Self> {
-        let device = Device::start(cpus, options)?;
+    fn new(cpus: Cpus, options: &DeviceOptions<'_>) -> anyhow::Result<Self> {
+        let device = Device::start(Some(cpus.device), options)?;
         let options = NicOptions {
             ram: 128 * MIB,
             ..NicOptions::default()
@@ -619,6 +650,7 @@ fn main() -> anyhow::Result<()> {
         let options = DeviceOptions {
             trace_records: args.trace_records,
             no_metrics: args.no_metrics,
+            nics: &args.nics,
         };
         return serve(directory, options);
     }
@@ -628,6 +660,7 @@ fn main() -> anyhow::Result<()> {
     let figures = match args.only.as_deref() {
         // By name only: it takes several devices.
         Some("sight") => sight::measure(cpus, args.quick)?,
+        Some("engines") => engines::measure(args.quick)?,
         Some("scenario") => scenario::measure(cpus, if args.quick { 20 } else { 60 }, 200)?,
         _ => measure(
             &args,

@@ -31,6 +31,7 @@ fn recording(cpus: Cpus, turns: usize) -> anyhow::Result<Vec<Figure>> {
     let off = DeviceOptions {
         trace_records: Some(0),
         no_metrics: true,
+        ..DeviceOptions::default()
     };
     let counting = DeviceOptions {
         no_metrics: false,
