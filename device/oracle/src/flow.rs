@@ -52,9 +52,9 @@ impl Flow {
         }
     }
 
-    /// Sets the bytes of payload in a full packet.
-    pub(crate) fn set_mtu(&mut self, mtu: u32) {
-        self.mtu = Some(mtu);
+    /// Sets the bytes of payload in a full packet, if they are known.
+    pub(crate) fn set_mtu(&mut self, mtu: Option<u32>) {
+        self.mtu = mtu.or(self.mtu);
     }
 
     pub(crate) fn request_sent(

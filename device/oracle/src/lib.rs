@@ -22,7 +22,8 @@
 //! # Limits
 //!
 //! Each connection remembers [`LOG_LIMIT`] requests, and the oracle [`FLOW_LIMIT`] connections; what is beyond is forgotten,
-//! oldest first, and not judged. Violations beyond [`VIOLATION_LIMIT`] are only counted.
+//! oldest first, and not judged. Violations of an adapter beyond [`VIOLATION_LIMIT`]
+//! are only counted.
 
 #![forbid(unsafe_code)]
 // Values of peers and files get here, and none of them may stop the process. Tests may.
@@ -38,6 +39,6 @@ mod rule;
 mod violation;
 
 pub use log::LOG_LIMIT;
-pub use oracle::{FLOW_LIMIT, Oracle, Place, VIOLATION_LIMIT};
+pub use oracle::{FLOW_LIMIT, Frame, Oracle, Place, QueuePair, VIOLATION_LIMIT};
 pub use rule::Rule;
 pub use violation::Violation;

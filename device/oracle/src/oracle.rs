@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
-use faultline_wire::packet::{self, RoceHeader};
+use faultline_wire::packet::{self, Parsed, RoceHeader};
 use faultline_wire::{Gid, OpKind, Service, WireError};
 
 use crate::flow::{Adapter, Flow, Key, is_connected};
@@ -14,11 +14,64 @@ use crate::violation::{Violation, addresses};
 /// Most flows that are remembered; a connection has two.
 pub const FLOW_LIMIT: usize = 1 << 11;
 
-/// Most violations that are kept.
-pub const VIOLATION_LIMIT: usize = 1000;
+/// Most violations that are kept of each adapter, and of packets whose adapter is not known.
+pub const VIOLATION_LIMIT: u64 = 1000;
 
 /// Responses to a queue pair whose flow is looked for.
 const ATTEMPT_LIMIT: u32 = 64;
+
+/// A frame from its Ethernet header to its invariant CRC.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    octets: &'a [u8],
+    has_only_headers: bool,
+}
+
+impl<'a> Frame<'a> {
+    /// A frame of which the headers are known, with zeros as payload, pad bytes and invariant CRC. These are not judged.
+    pub fn of_headers(octets: &'a [u8]) -> Self {
+        Self {
+            octets,
+            has_only_headers: true,
+        }
+    }
+
+    /// Its octets.
+    pub fn octets(&self) -> &'a [u8] {
+        self.octets
+    }
+
+    fn parse(self) -> Result<Parsed<'a>, WireError> {
+        match self.has_only_headers {
+            true => packet::parse_trusted(self.octets),
+            false => packet::parse(self.octets),
+        }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Frame<'a> {
+    fn from(octets: &'a [u8]) -> Self {
+        Self {
+            octets,
+            has_only_headers: false,
+        }
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Frame<'a> {
+    fn from(octets: &'a Vec<u8>) -> Self {
+        octets.as_slice().into()
+    }
+}
+
+/// The sender of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePair {
+    /// Its number.
+    pub qpn: u32,
+    /// Its path MTU, if that is known.
+    pub mtu: Option<u32>,
+}
 
 /// Where packets are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +113,8 @@ pub struct Oracle {
     responses_without_flow: u64,
     violations: Vec<Violation>,
     counts: BTreeMap<Rule, u64>,
+    /// Number of violations by adapter.
+    by_adapter: BTreeMap<Option<Adapter>, u64>,
 }
 
 impl Oracle {
@@ -79,6 +134,7 @@ impl Oracle {
             responses_without_flow: 0,
             violations: Vec::new(),
             counts: BTreeMap::new(),
+            by_adapter: BTreeMap::new(),
         }
     }
 
@@ -92,7 +148,7 @@ impl Oracle {
         self.responses_without_flow
     }
 
-    /// The violations, [`VIOLATION_LIMIT`] at most.
+    /// The violations, [`VIOLATION_LIMIT`] of each adapter at most.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
@@ -100,6 +156,11 @@ impl Oracle {
     /// Number of violations of each rule.
     pub fn counts(&self) -> &BTreeMap<Rule, u64> {
         &self.counts
+    }
+
+    /// Number of violations by packets that an adapter has sent; `None`: of packets whose adapter is not known.
+    pub fn count_of(&self, adapter: Option<usize>) -> u64 {
+        self.by_adapter.get(&adapter).copied().unwrap_or_default()
     }
 
     /// Says whether an adapter has agreed to READY with the others of which this was said. Without a call it has not.
@@ -122,19 +183,26 @@ impl Oracle {
     }
 
     /// A frame passes a link. It is judged, and may arrive.
-    pub fn passed(&mut self, at: u64, frame: &[u8]) {
+    pub fn passed<'a>(&mut self, at: u64, frame: impl Into<Frame<'a>>) {
+        let frame = frame.into();
         self.judge(at, None, frame);
         self.arrive(at, None, frame);
     }
 
-    /// An adapter sends a frame, from queue pair `qpn` if that is known, whose path MTU is `mtu`.
-    pub fn sent(&mut self, at: u64, adapter: usize, queue_pair: Option<(u32, u32)>, frame: &[u8]) {
-        self.judge(at, Some((adapter, queue_pair)), frame);
+    /// An adapter sends a frame, from `queue_pair` if that is known.
+    pub fn sent<'a>(
+        &mut self,
+        at: u64,
+        adapter: usize,
+        queue_pair: Option<QueuePair>,
+        frame: impl Into<Frame<'a>>,
+    ) {
+        self.judge(at, Some((adapter, queue_pair)), frame.into());
     }
 
     /// A frame arrives at an adapter.
-    pub fn received(&mut self, at: u64, adapter: usize, frame: &[u8]) {
-        self.arrive(at, Some(adapter), frame);
+    pub fn received<'a>(&mut self, at: u64, adapter: usize, frame: impl Into<Frame<'a>>) {
+        self.arrive(at, Some(adapter), frame.into());
     }
 
     /// A queue pair of an adapter is made or reset: its next packets belong to another connection.
@@ -159,22 +227,24 @@ impl Oracle {
         self.marked.clear();
     }
 
-    fn judge(&mut self, at: u64, sender: Option<(Adapter, Option<(u32, u32)>)>, frame: &[u8]) {
+    fn judge(&mut self, at: u64, sender: Option<(Adapter, Option<QueuePair>)>, frame: Frame<'_>) {
         self.skip();
-        let parsed = match packet::parse(frame) {
+        let adapter = sender.map(|(adapter, _)| adapter);
+        let parsed = match frame.parse() {
             Ok(parsed) => parsed,
             // Not of RDMA.
             Err(WireError::NotRoce) => return,
             Err(error) => {
                 self.packets = self.packets.saturating_add(1);
-                self.keep(at, None, (Rule::WellFormed, error.to_string()));
+                let finding = (Rule::WellFormed, error.to_string());
+                self.keep((at, adapter), None, finding);
                 return;
             }
         };
         self.packets = self.packets.saturating_add(1);
         let mut findings = Vec::new();
         let mut report = |finding| findings.push(finding);
-        crate::packet::check(&parsed, frame, &mut report);
+        crate::packet::check(&parsed, frame.octets, &mut report);
         let queue_pair = sender.and_then(|(_, queue_pair)| queue_pair);
         let opcode = parsed.header.bth.opcode;
         if opcode.info().kind == OpKind::Cnp {
@@ -184,7 +254,7 @@ impl Oracle {
                 && let Some(flow) = self.flows.get_mut(&key)
             {
                 if opcode.info().kind == OpKind::Ready {
-                    let ends = [sender.map(|(adapter, _)| adapter), flow.from_adapter];
+                    let ends = [adapter, flow.from_adapter];
                     let has_agreed =
                         |end: &Option<Adapter>| end.is_some_and(|end| self.ready.contains(&end));
                     if !self.all_ready && !ends.iter().all(has_agreed) {
@@ -197,7 +267,7 @@ impl Oracle {
                 flow.response_sent(&parsed, &mut report);
             } else {
                 let knows =
-                    self.all_ready || sender.is_some_and(|(from, _)| self.ready.contains(&from));
+                    self.all_ready || adapter.is_some_and(|from| self.ready.contains(&from));
                 if opcode.info().kind == OpKind::Ready && !knows {
                     report((
                         Rule::Ready,
@@ -211,7 +281,7 @@ impl Oracle {
             let flow = self.flow_of_request(&parsed.header);
             if let Some((adapter, queue_pair)) = sender {
                 flow.from_adapter = Some(adapter);
-                if let Some((qpn, mtu)) = queue_pair {
+                if let Some(QueuePair { qpn, mtu }) = queue_pair {
                     flow.from_qpn = Some(qpn);
                     flow.set_mtu(mtu);
                 }
@@ -219,7 +289,7 @@ impl Oracle {
             flow.request_sent((at, is_exact), &parsed, &mut report);
         }
         for finding in findings {
-            self.keep(at, Some(parsed.header), finding);
+            self.keep((at, adapter), Some(parsed.header), finding);
         }
     }
 
@@ -233,8 +303,8 @@ impl Oracle {
         }
     }
 
-    fn arrive(&mut self, at: u64, adapter: Option<Adapter>, frame: &[u8]) {
-        let Ok(parsed) = packet::parse(frame) else {
+    fn arrive(&mut self, at: u64, adapter: Option<Adapter>, frame: Frame<'_>) {
+        let Ok(parsed) = frame.parse() else {
             return;
         };
         if !parsed.icrc_ok {
@@ -295,7 +365,7 @@ impl Oracle {
     fn flow_of_response(
         &mut self,
         header: &RoceHeader,
-        queue_pair: Option<(u32, u32)>,
+        queue_pair: Option<QueuePair>,
     ) -> Option<Key> {
         let (from, to) = addresses(header);
         let answer = ResponseKey {
@@ -303,7 +373,7 @@ impl Oracle {
             to,
             qpn: header.bth.dest_qp,
         };
-        if let Some((qpn, mtu)) = queue_pair {
+        if let Some(QueuePair { qpn, mtu }) = queue_pair {
             let key = Key {
                 from: to,
                 to: from,
@@ -342,13 +412,21 @@ impl Oracle {
         Some(key)
     }
 
-    fn keep(&mut self, at: u64, header: Option<RoceHeader>, (rule, what): Finding) {
+    fn keep(
+        &mut self,
+        (at, adapter): (u64, Option<Adapter>),
+        header: Option<RoceHeader>,
+        (rule, what): Finding,
+    ) {
         let count = self.counts.entry(rule).or_default();
         *count = count.saturating_add(1);
-        if self.violations.len() < VIOLATION_LIMIT {
+        let of_adapter = self.by_adapter.entry(adapter).or_default();
+        *of_adapter = of_adapter.saturating_add(1);
+        if *of_adapter <= VIOLATION_LIMIT {
             self.violations.push(Violation {
                 at,
                 frame: self.frames,
+                adapter,
                 rule,
                 header,
                 what,

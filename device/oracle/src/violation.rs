@@ -15,6 +15,8 @@ pub struct Violation {
     /// Number of the frame among those that were passed to [`Oracle::sent`](crate::Oracle::sent),
     /// [`Oracle::passed`](crate::Oracle::passed) or [`Oracle::skip`](crate::Oracle::skip), from 1.
     pub frame: u64,
+    /// Number of the adapter that has sent the packet, as it was passed to the oracle; `None`: not known.
+    pub adapter: Option<usize>,
     /// The rule.
     pub rule: Rule,
     /// Headers of the packet, if it could be parsed.

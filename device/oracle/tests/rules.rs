@@ -3,7 +3,7 @@
 #![cfg(test)]
 
 use Opcode::*;
-use faultline_oracle::{Oracle, Place, Rule};
+use faultline_oracle::{Frame, Oracle, Place, QueuePair, Rule, VIOLATION_LIMIT};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Gid, Headers, Ip, MacAddr, NakCode, Opcode, Psn,
@@ -103,8 +103,11 @@ impl Talk {
     /// A frame leaves an adapter and arrives at the other one, unless it is lost.
     fn frame(&mut self, from: usize, frame: &[u8], is_lost: bool) {
         self.now += US;
-        self.oracle
-            .sent(self.now, from, Some((QPN[from], MTU)), frame);
+        let sender = QueuePair {
+            qpn: QPN[from],
+            mtu: Some(MTU),
+        };
+        self.oracle.sent(self.now, from, Some(sender), frame);
         if !is_lost {
             self.now += US;
             self.oracle.received(self.now, 1 - from, frame);
@@ -650,4 +653,42 @@ fn ready_is_about_a_request_that_got_an_rnr_nak() {
     talk.ack(5, 1);
     talk.respond(Ready, 5, Syndrome::ACK, 0, 0);
     talk.violates(Rule::Ready);
+}
+
+/// One adapter's violations do not take the place of another's.
+#[test]
+fn violations_are_counted_and_kept_for_each_adapter() {
+    let mut talk = Talk::new();
+    let mut wrong = bytes(&header(0, RcSendOnly, 5), 0);
+    *wrong.last_mut().unwrap() ^= 1;
+    for _ in 0..=VIOLATION_LIMIT {
+        talk.frame(0, &wrong, true);
+    }
+    talk.frame(1, &wrong, true);
+    let kept = |adapter| {
+        let violations = talk.oracle.violations().iter();
+        let of_adapter = violations.filter(|violation| violation.adapter == Some(adapter));
+        of_adapter.count() as u64
+    };
+    assert_eq!((kept(0), kept(1)), (VIOLATION_LIMIT, 1));
+    assert_eq!(talk.oracle.count_of(Some(0)), VIOLATION_LIMIT + 1);
+    assert_eq!(talk.oracle.count_of(Some(1)), 1);
+    assert_eq!(talk.oracle.count_of(None), 0);
+    let all = talk.oracle.counts()[&Rule::InvariantCrc];
+    assert_eq!(all, VIOLATION_LIMIT + 2);
+}
+
+/// What is not known of a frame is not judged; its headers are.
+#[test]
+fn of_a_frame_without_payload_the_headers_are_judged() {
+    let mut talk = Talk::new();
+    for (psn, expected) in [(5, 0), (6, 0), (9, 1)] {
+        let (header, payload) = request(RcSendOnly, psn, 100);
+        let mut frame = bytes(&header, payload);
+        let end = header.header_len();
+        frame[end..].fill(0);
+        talk.oracle.sent(0, 0, None, Frame::of_headers(&frame));
+        let found: u64 = talk.oracle.counts().values().sum();
+        assert_eq!(found, expected, "{:?}", talk.oracle.violations());
+    }
 }

@@ -20,6 +20,10 @@ pub enum Expectation {
     Event(Event),
     /// So many packets.
     Packets(Packets),
+    /// So many violations of the rules of the specification by packets that the NICs have sent (docs/packet-checker.md). In the
+    /// simulator, `violation = { count = 0 }` is expected of each file that has no other expectation of violations, whose rules make no
+    /// packet illegal, and whose NICs imitate no defect.
+    Violation(Violation),
     /// The traffic of the simulation, or the programs, have ended by this time.
     Ends(Ends),
     /// A percentile of a latency.
@@ -97,6 +101,17 @@ pub struct Packets {
     pub dir: Option<Direction>,
     /// Opcode, as in triggers.
     pub opcode: String,
+    /// How many.
+    pub count: Range,
+}
+
+/// Packets that violate a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Violation {
+    /// Name of the rule of the packet checker, such as `msn`. By default all rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
     /// How many.
     pub count: Range,
 }

@@ -212,28 +212,33 @@ fn rewrite(bytes: &mut [u8], change: impl FnOnce(&mut RoceHeader)) {
     }
 }
 
+/// A SEND with five bytes of payload, for tests.
 #[cfg(test)]
-mod tests {
+pub(crate) fn packet_of_test(psn: u32) -> Vec<u8> {
     use faultline_wire::{Bth, Ip, Ipv4, MacAddr, Opcode, Psn};
 
+    let ip = Ipv4 {
+        src: [10, 0, 0, 1],
+        dst: [10, 0, 0, 2],
+        ttl: 64,
+        dont_fragment: true,
+        ..Ipv4::default()
+    };
+    let bth = Bth::new(Opcode::RcSendOnly, 7, Psn::new(psn));
+    let header = RoceHeader::new(MacAddr([2; 6]), MacAddr([4; 6]), Ip::V4(ip), bth);
+    let payload = [1, 2, 3, 4, 5];
+    let mut bytes = vec![0; header.frame_len(payload.len())];
+    let at = header.emit(payload.len(), &mut bytes).unwrap();
+    bytes[at..at + 5].copy_from_slice(&payload);
+    seal(&mut bytes).unwrap();
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::packet_of_test as packet;
     use super::*;
 
-    fn packet(psn: u32) -> Vec<u8> {
-        let ip = Ipv4 {
-            src: [10, 0, 0, 1],
-            dst: [10, 0, 0, 2],
-            ttl: 64,
-            ..Ipv4::default()
-        };
-        let bth = Bth::new(Opcode::RcSendOnly, 7, Psn::new(psn));
-        let header = RoceHeader::new(MacAddr([2; 6]), MacAddr([4; 6]), Ip::V4(ip), bth);
-        let payload = [1, 2, 3, 4, 5];
-        let mut bytes = vec![0; header.frame_len(payload.len())];
-        let at = header.emit(payload.len(), &mut bytes).unwrap();
-        bytes[at..at + 5].copy_from_slice(&payload);
-        seal(&mut bytes).unwrap();
-        bytes
-    }
     fn frame(psn: u32) -> HeldFrame {
         HeldFrame {
             nic: 0,

@@ -56,6 +56,11 @@ pub fn opposites(expectation: &Expectation) -> Vec<Expectation> {
             is.count = count;
             Expectation::Packets(is)
         }),
+        Expectation::Violation(is) => counts(is.count, &|count| {
+            let mut is = is.clone();
+            is.count = count;
+            Expectation::Violation(is)
+        }),
         Expectation::Traffic(is) => counts(is.done, &|done| {
             let mut is = is.clone();
             is.done = done;

@@ -17,7 +17,7 @@ use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Opcode, Syndrome};
 
 use crate::action::{Action, Part};
-use crate::expectation::Expectation;
+use crate::expectation::{Expectation, Violation};
 use crate::trigger::Direction;
 use crate::value::Range;
 
@@ -51,6 +51,8 @@ pub struct PlannedRule {
     pub choice: Choice,
     /// What is done.
     pub effect: Effect,
+    /// Packets on the wire may violate the specification after it.
+    pub is_illegal: bool,
     /// How often the action must have taken place at the end.
     pub fired: Range,
 }
@@ -140,6 +142,39 @@ pub enum Answer {
     Nak,
     /// RNR NAK.
     RnrNak,
+}
+
+impl Plan {
+    /// True if an expectation is about what the packet checker finds.
+    pub fn checks_packets(&self) -> bool {
+        let mut all = self.expectations.iter();
+        all.any(|planned| matches!(planned.expectation, Expectation::Violation(_)))
+    }
+
+    /// Name of the first rule after which packets on the wire may violate the specification.
+    pub fn illegal_rule(&self) -> Option<&str> {
+        let mut all = self.rules.iter();
+        let illegal = all.find(|rule| rule.is_illegal);
+        illegal.map(|rule| rule.name.as_str())
+    }
+
+    /// Expects that no NIC violates a rule of the specification, unless a rule of the plan makes packets illegal, or the plan expects
+    /// something of violations already.
+    pub fn expect_legal_packets(&mut self) {
+        if self.checks_packets() || self.illegal_rule().is_some() {
+            return;
+        }
+        self.expectations.push(PlannedExpectation {
+            name: "violation".to_owned(),
+            nic: None,
+            expectation: Expectation::Violation(Violation {
+                rule: None,
+                count: Range::exactly(0),
+            }),
+            code: None,
+            packets: None,
+        });
+    }
 }
 
 impl Answer {

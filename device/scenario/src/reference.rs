@@ -316,6 +316,16 @@ fn kinds() -> String {
         "Doorbells have a queue pair if they are `sq` or `rq`. Which diagnostics have a queue pair or a key depends on their kind.\n\nActions on the NIC: {}. Only these are possible in `[[at]]`.",
         quoted(action_names().filter(|name| !crate::plan::CHANGES.contains(name)))
     ));
+    rows.push(String::new());
+    let illegal = Kind::ALL.into_iter().filter_map(|kind| {
+        let changes = kind.changes().into_iter();
+        let illegal: Vec<&str> = changes.filter(|name| kind.is_illegal(name)).collect();
+        (!illegal.is_empty()).then(|| format!("{} of {}", quoted(illegal), kind.name()))
+    });
+    rows.push(format!(
+        "Changes after which packets on the wire may violate the specification: {}. The simulator expects of a file without them, and without imitated defects of adapters, that no NIC violates a rule (`violation`).",
+        illegal.collect::<Vec<_>>().join("; ")
+    ));
     rows.join("\n") + "\n"
 }
 
@@ -348,6 +358,7 @@ fn all_names() -> String {
         ("fault policies", &names::FAULT_POLICIES),
         ("latencies", &names::LATENCIES),
         ("counters", &names::COUNTERS),
+        ("rules of the packet checker", &names::PACKET_RULES),
     ] {
         let _ = writeln!(text, "| {what} | {} |", quoted(names.names()));
     }

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use faultline_nic::Nanos;
+use faultline_oracle::{Oracle, Rule};
 use faultline_telemetry::{DiagnosticKind, Stage};
 
 use crate::expectation::{Ends, Expectation, Latency, Slowdown, TrafficResult};
 use crate::plan::{Plan, PlannedExpectation};
 use crate::rules::Rules;
 use crate::value::{Range, Time};
+
+/// Violations that a check shows.
+const SHOWN_VIOLATIONS: usize = 3;
 
 /// What has come of a run, besides what the rules have counted. All times are since its start.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,7 +73,7 @@ impl Verdict {
     }
 }
 
-/// Judges a run by its rules and facts.
+/// Judges a run by its rules and facts, without expectations of violations: [`judge_packets`] judges them.
 pub fn judge(rules: &Rules, facts: &Facts) -> Verdict {
     let plan = rules.plan();
     let fired = rules.fired().into_iter().map(|fired| Check {
@@ -82,14 +86,14 @@ pub fn judge(rules: &Rules, facts: &Facts) -> Verdict {
         .expectations
         .iter()
         .enumerate()
-        .map(|(index, planned)| {
-            let measured = measure(rules, facts, index, planned);
-            Check {
+        .filter_map(|(index, planned)| {
+            let measured = measure(rules, facts, index, planned)?;
+            Some(Check {
                 name: planned.name.clone(),
                 passed: measured.passed,
                 found: measured.found,
                 expected: measured.expected,
-            }
+            })
         });
     let mut problems = rules.problems().to_vec();
     if rules.frames_dropped() > 0 {
@@ -118,6 +122,33 @@ fn too_late(plan: &Plan, facts: &Facts) -> Option<String> {
     }
 }
 
+/// Judges the expectations of violations by what the packet checker has found.
+pub fn judge_packets(plan: &Plan, checker: &Oracle) -> Vec<Check> {
+    let checks = plan.expectations.iter().filter_map(|planned| {
+        let Expectation::Violation(violation) = &planned.expectation else {
+            return None;
+        };
+        let rule = planned
+            .code
+            .and_then(|code| Rule::ALL.get(usize::from(code)));
+        let is_meant = |other: Rule| rule.is_none_or(|rule| *rule == other);
+        let counts = checker.counts().iter();
+        let counts = counts.filter(|(rule, _)| is_meant(**rule));
+        let count: u64 = counts.map(|(_, count)| *count).sum();
+        let violations = checker.violations().iter();
+        let meant = violations.filter(|violation| is_meant(violation.rule));
+        let first = meant.take(SHOWN_VIOLATIONS).map(ToString::to_string);
+        let found: Vec<String> = [count.to_string()].into_iter().chain(first).collect();
+        Some(Check {
+            name: planned.name.clone(),
+            passed: violation.count.contains(count),
+            found: found.join("; "),
+            expected: violation.count.to_string(),
+        })
+    });
+    checks.collect()
+}
+
 struct Measured {
     passed: bool,
     found: String,
@@ -141,9 +172,16 @@ fn missing(what: impl Into<String>, expected: String) -> Measured {
     }
 }
 
-fn measure(rules: &Rules, facts: &Facts, index: usize, planned: &PlannedExpectation) -> Measured {
+/// `None`: the packet checker measures it.
+fn measure(
+    rules: &Rules,
+    facts: &Facts,
+    index: usize,
+    planned: &PlannedExpectation,
+) -> Option<Measured> {
     let counted = rules.counts().of_expectation(index);
-    match &planned.expectation {
+    Some(match &planned.expectation {
+        Expectation::Violation(_) => return None,
         Expectation::Completion(completion) => in_range(counted, completion.count),
         Expectation::Event(event) => in_range(counted, event.count),
         Expectation::Packets(packets) => in_range(counted, packets.count),
@@ -164,7 +202,7 @@ fn measure(rules: &Rules, facts: &Facts, index: usize, planned: &PlannedExpectat
         Expectation::Latency(latency) => latency_of(rules, facts, latency),
         Expectation::Traffic(traffic) => messages(facts, traffic),
         Expectation::Slowdown(slowdown) => slower(facts, slowdown),
-    }
+    })
 }
 
 fn ended(ended: Option<Nanos>, ends: &Ends) -> Measured {
@@ -371,6 +409,67 @@ mod tests {
         };
         assert!(factor(1.4, 1.6));
         assert!(!factor(1.6, 9.0) && !factor(1.0, 1.4));
+    }
+
+    #[test]
+    fn violations_are_counted_by_rule_and_shown() {
+        let text = "[[expect]]\nviolation = { count = 0 }\n\
+                    [[expect]]\nviolation = { rule = \"ICRC\", count = 2 }\n\
+                    [[expect]]\nviolation = { rule = \"msn\", count = \"1..\" }\n";
+        let (_, plan) = crate::read::load("a.toml", text, &[]).unwrap();
+        assert!(plan.checks_packets());
+        let mut checker = Oracle::new(faultline_oracle::Place::Adapter);
+        assert!(judge_packets(&plan, &checker)[0].passed);
+        let mut frame = crate::frames::packet_of_test(1);
+        *frame.last_mut().unwrap() ^= 1;
+        checker.sent(5, 0, None, &frame);
+        checker.sent(7, 0, None, &frame);
+        let checks = judge_packets(&plan, &checker);
+        let passed: Vec<bool> = checks.iter().map(|check| check.passed).collect();
+        assert_eq!(passed, [false, true, false]);
+        assert_eq!(
+            (checks[0].name.as_str(), checks[0].expected.as_str()),
+            ("expect[0] violation", "0")
+        );
+        let found = &checks[0].found;
+        assert!(found.starts_with("2; frame 1, 0.000000005 s"), "{found}");
+        assert!(found.contains("[icrc: IBTA 7.8.1, A17.3.3]"), "{found}");
+        assert_eq!(checks[2].found, "0");
+    }
+
+    /// A file whose rules make no packet illegal is expected to have no violation; another one is not.
+    #[test]
+    fn legal_packets_are_expected_unless_a_rule_makes_illegal_ones() {
+        let rule = |on: &str, action: &str| {
+            let text = format!("[[rule]]\non = {{ {on} }}\ndo = {{ {action} }}\n");
+            let scenario = crate::read::read("a.toml", &text).unwrap();
+            let mut plan = scenario.plan_simulation().unwrap();
+            plan.expect_legal_packets();
+            plan
+        };
+        for (on, action, is_legal) in [
+            ("dir = 'rx'", "drop = {}", true),
+            ("dir = 'rx'", "delay = { by = '1us' }", true),
+            ("dir = 'rx'", "duplicate = {}", true),
+            ("dir = 'rx'", "reorder = { by = 2 }", true),
+            ("dir = 'rx'", "ecn_mark = {}", true),
+            ("dir = 'rx'", "corrupt = {}", false),
+            ("dir = 'rx'", "truncate = { to = 60 }", false),
+            ("request = 'any'", "drop = {}", true),
+            ("request = 'any'", "fail = { with = 'psn' }", false),
+            (
+                "completion = 'any'",
+                "fail = { with = 'loc_prot_err' }",
+                true,
+            ),
+            ("fault = 'record'", "corrupt = {}", true),
+            ("dir = 'rx'", "fatal = {}", true),
+        ] {
+            let plan = rule(on, action);
+            assert_eq!(plan.checks_packets(), is_legal, "{on}: {action}");
+            let illegal = (!is_legal).then_some("rule[0]");
+            assert_eq!(plan.illegal_rule(), illegal, "{on}: {action}");
+        }
     }
 
     /// An expectation about something that never was must not hold.

@@ -45,6 +45,7 @@ fn rule(thing: Thing, effect: Effect, choice: Choice) -> PlannedRule {
         conditions: Conditions::default(),
         choice,
         effect,
+        is_illegal: false,
         fired: Range::from(1),
     }
 }

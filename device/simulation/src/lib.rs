@@ -31,4 +31,4 @@ mod world;
 
 pub use error::{SimulationError, Stuck};
 pub use run::{Ending, Options, Results, run};
-pub use scenario::{Outcome, simulate};
+pub use scenario::{Outcome, expect_legal_packets, simulate};

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;
 use faultline_nic::{Nanos, Nic, NicConfig};
+use faultline_oracle::{Oracle, Place};
 use faultline_scenario::file::Scenario;
 use faultline_scenario::profile::{self, Profile};
 use faultline_scenario::verdict::{Facts, TrafficFact};
@@ -43,6 +44,8 @@ pub struct Options<'a> {
     pub profile: Option<Profile>,
     /// What the trace keeps.
     pub trace: Detail,
+    /// Compare what the NICs send with the rules of the specification.
+    pub check_packets: bool,
     /// Run only the traffic with this index.
     pub only_traffic: Option<usize>,
     /// Changes the configuration of each NIC.
@@ -96,6 +99,9 @@ pub struct Results {
     pub packets: Vec<BTreeMap<String, u64>>,
     /// Diagnostics of each NIC by kind.
     pub diagnostics: Vec<BTreeMap<String, u64>>,
+    /// What the packet checker has found, if the options ask for it. Its times are since the start, and its frames are the lines
+    /// of the trace that begin with `tx`, counted from 1.
+    pub packets_checked: Option<Oracle>,
     /// Wrong data: a defect of the device, whatever the rules do.
     pub problems: Vec<String>,
     /// What the software of the hosts could not do, such as a driver whose device has stopped.
@@ -136,7 +142,7 @@ pub fn run(
     let seed = options.seed.unwrap_or(scenario.seed);
     check(scenario)?;
     let mut run = Run::new(scenario, &mut options)?;
-    run.begin(&observer, scenario.limit.nanos());
+    run.begin(&observer, scenario.limit.nanos(), options.check_packets);
     let counters = run.counters();
     let mut rng = Rng::new(seed);
     let ending = match run.add_traffic(scenario, options.only_traffic, &mut rng) {
@@ -156,7 +162,10 @@ pub fn run(
 }
 
 /// The profile of the NICs.
-fn profile_of(scenario: &Scenario, options: &Options<'_>) -> Result<Profile, SimulationError> {
+pub(crate) fn profile_of(
+    scenario: &Scenario,
+    options: &Options<'_>,
+) -> Result<Profile, SimulationError> {
     let name = match (&options.profile, &scenario.profile) {
         (Some(profile), _) => return Ok(profile.clone()),
         (None, None) => return Ok(Profile::default()),
@@ -224,9 +233,14 @@ impl Run {
     }
 
     /// The observer takes part from now on.
-    fn begin(&mut self, observer: &SharedObserver, limit: u64) {
+    fn begin(&mut self, observer: &SharedObserver, limit: u64, check_packets: bool) {
         let mut state = self.state.borrow_mut();
         (self.start, self.limit) = (state.now, limit);
+        if check_packets {
+            let mut checker = Oracle::new(Place::Adapter);
+            checker.set_all_ready();
+            state.checker = Some(checker);
+        }
         state.begin(observer, limit);
     }
 
@@ -635,6 +649,7 @@ impl Run {
         let (packets, diagnostics) = (self.packets(), self.diagnostics());
         let mut state = self.state.borrow_mut();
         let trace = std::mem::replace(&mut state.trace, Trace::new(Detail::Nothing));
+        let packets_checked = state.checker.take();
         Results {
             ending,
             time,
@@ -643,6 +658,7 @@ impl Run {
             completions: std::mem::take(&mut self.completions),
             packets,
             diagnostics,
+            packets_checked,
             problems: std::mem::take(&mut self.problems),
             notes: std::mem::take(&mut self.notes),
             trace,

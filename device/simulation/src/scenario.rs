@@ -11,12 +11,13 @@ use faultline_scenario::plan::Plan;
 use faultline_scenario::rules::{
     CallerRequest, HeldFrame, Late as LateThing, NicRequest, PacketFacts, Rules,
 };
+use faultline_scenario::traffic::Simulator;
 use faultline_scenario::trigger::Direction;
-use faultline_scenario::verdict::{Verdict, judge};
+use faultline_scenario::verdict::{Verdict, judge, judge_packets};
 
 use crate::error::SimulationError;
 use crate::observer::{Frame, Late, Nothing, Observer, Operation, PassedFrame};
-use crate::run::{Ending, Options, Results, run};
+use crate::run::{Ending, Options, Results, profile_of, run};
 use crate::trace::Detail;
 
 /// What has come of a scenario.
@@ -159,7 +160,25 @@ impl Observer for RunningRules {
     }
 }
 
-/// Runs a scenario with its rules and judges it. The seed is that of the plan if the options have none.
+/// Adds the expectation that no NIC violates a rule of the specification, unless the plan expects something of violations already, one
+/// of its rules makes packets illegal, or the NICs imitate a defect of real adapters.
+///
+/// # Errors
+/// The scenario has a profile that does not exist.
+pub fn expect_legal_packets(
+    scenario: &Scenario,
+    plan: &mut Plan,
+    options: &Options<'_>,
+) -> Result<(), SimulationError> {
+    let Simulator { damming, flood, .. } = scenario.simulator;
+    let pitfalls = profile_of(scenario, options)?.nic.pitfalls;
+    if !damming && !flood && pitfalls.is_none_or(|pitfalls| pitfalls.is_empty()) {
+        plan.expect_legal_packets();
+    }
+    Ok(())
+}
+
+/// Runs a scenario with its rules and judges it, also by [`expect_legal_packets`]. The seed is that of the plan if the options have none.
 ///
 /// # Errors
 /// The scenario can't be simulated.
@@ -170,16 +189,18 @@ pub fn simulate(
 ) -> Result<Outcome, SimulationError> {
     let seed = options.seed.unwrap_or(plan.seed);
     let (fault_service, profile) = (options.fault_service, options.profile.clone());
-    let plan = Plan {
+    let mut plan = Plan {
         seed,
         ..plan.clone()
     };
+    expect_legal_packets(scenario, &mut plan, &options)?;
     let observer = Rc::new(RefCell::new(RunningRules {
         plan: plan.clone(),
         rules: None,
     }));
     let options = Options {
         seed: Some(seed),
+        check_packets: plan.checks_packets(),
         ..options
     };
     let mut results = run(scenario, options, Rc::clone(&observer) as _)?;
@@ -200,6 +221,9 @@ pub fn simulate(
         Some(rules) => judge(rules, &results.facts),
         None => Verdict::default(),
     };
+    if let Some(checker) = &results.packets_checked {
+        verdict.checks.extend(judge_packets(&plan, checker));
+    }
     verdict.problems.append(&mut results.problems);
     match &results.ending {
         Ending::Finished | Ending::Ended => {}

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::{Diagnostic, Dma, FrameKind, Instant, Nic, NicConfig, Origin, TxFrame};
+use faultline_oracle::{Oracle, QueuePair};
 use faultline_scenario::trigger::Direction;
 use faultline_simulator::{Bus, Memory, RAM_BASE};
 use faultline_telemetry::DiagnosticKind;
@@ -139,6 +140,8 @@ pub(crate) struct State {
     pub moved_gids: Vec<usize>,
     pub trace: Trace,
     pub counts: Counts,
+    /// Judges what the NICs send. Its times are since the traffic began.
+    pub checker: Option<Oracle>,
     /// The clock does not advance. Nothing happens any more.
     pub broken: bool,
     /// Nothing happens after this time of the device clock.
@@ -205,6 +208,7 @@ impl State {
             moved_gids: Vec::new(),
             trace,
             counts: Counts::default(),
+            checker: None,
             broken: false,
             limit: u64::MAX,
         }
@@ -293,6 +297,9 @@ impl State {
             self.note_frame(nic, Direction::Tx, header, frame.len());
             // What can't be read of the sender's memory does not leave.
             let Ok(bytes) = frame.packet_bytes(0, &memory) else {
+                if let Some(checker) = &mut self.checker {
+                    checker.skip();
+                }
                 continue;
             };
             let seen = Frame {
@@ -302,6 +309,7 @@ impl State {
             };
             let observer = Rc::clone(&self.observer);
             let qpn = self.nodes.get(nic).map_or(0, |node| node.nic.last_sender());
+            self.check_sent(nic, qpn, &bytes);
             let passes = self.can_send(nic, &bytes)
                 && observer
                     .borrow_mut()
@@ -314,6 +322,27 @@ impl State {
                 self.send(nic, frame.origin(), bytes);
             }
             sent |= self.after_frame(nic);
+        }
+    }
+
+    /// Shows a packet of a NIC to the checker.
+    fn check_sent(&mut self, nic: usize, qpn: u32, bytes: &[u8]) {
+        let at = self.since_start();
+        let (Some(checker), Some(node)) = (&mut self.checker, self.nodes.get(nic)) else {
+            return;
+        };
+        let sender = node.nic.queue_pair_info(qpn).map(|pair| QueuePair {
+            qpn,
+            mtu: Some(pair.mtu),
+        });
+        checker.sent(at, nic, sender, bytes);
+    }
+
+    /// Shows the checker a packet that a NIC receives.
+    fn check_received(&mut self, nic: usize, bytes: &[u8]) {
+        let at = self.since_start();
+        if let Some(checker) = &mut self.checker {
+            checker.received(at, nic, bytes);
         }
     }
 
@@ -415,6 +444,9 @@ impl State {
             let passes = observer
                 .borrow_mut()
                 .frame(now, id, Direction::Rx, qpn, &seen);
+            if passes {
+                self.check_received(id, bytes);
+            }
             if passes && let Some(Node { nic, memory, .. }) = self.nodes.get_mut(id) {
                 match by_reference {
                     Some((frame, sender)) => nic.receive(now, memory, frame, sender),
@@ -449,9 +481,11 @@ impl State {
                 Direction::Tx => {}
                 Direction::Rx => {
                     let now = Instant(self.now);
-                    if let Some(node) = self.nodes.get_mut(nic)
-                        && node.has_link()
-                    {
+                    let has_link = self.nodes.get(nic).is_some_and(Node::has_link);
+                    if has_link {
+                        self.check_received(nic, &bytes);
+                    }
+                    if let Some(node) = self.nodes.get_mut(nic).filter(|_| has_link) {
                         let memory = &node.memory;
                         node.nic.receive_bytes_from(now, memory, origin, &bytes);
                     }
@@ -753,6 +787,12 @@ impl Bus for HostBus {
     fn doorbell(&mut self, page: u32, bell: Doorbell) {
         let host = self.host;
         self.state.borrow_mut().ring(host, page, bell);
+    }
+
+    fn renewed(&mut self, qpn: u32) {
+        if let Some(checker) = &mut self.state.borrow_mut().checker {
+            checker.renew(self.host, qpn);
+        }
     }
 
     fn wait(&mut self) -> bool {

@@ -10,13 +10,13 @@ use faultline_nic::{Instant, Nanos};
 use faultline_scenario::expectation::Expectation;
 use faultline_scenario::file::Scenario;
 use faultline_scenario::negation::opposites;
-use faultline_scenario::plan::Plan;
+use faultline_scenario::plan::{Plan, PlannedExpectation};
 use faultline_scenario::profile::{self, is_path};
 use faultline_scenario::read::load;
 use faultline_scenario::rules::Rules;
 use faultline_scenario::value::Time;
 use faultline_scenario::verdict::{Facts, Verdict, judge};
-use faultline_simulation::{Options, Outcome, simulate};
+use faultline_simulation::{Options, Outcome, expect_legal_packets, simulate};
 use faultline_simulator::{Error, World};
 
 /// A match, or a time, that no run reaches.
@@ -228,19 +228,23 @@ fn each_story_has_a_title_and_a_source() {
 #[test]
 fn each_expectation_fails_when_it_is_negated() {
     for File { name, scenario } in stories() {
-        let mut negated = scenario.clone();
+        let mut plan = scenario.plan_simulation().unwrap();
+        expect_legal_packets(&scenario, &mut plan, &options(&scenario)).unwrap();
+        let mut negated = plan.clone();
         negated.expectations.clear();
-        for expectation in &scenario.expectations {
-            let negations = opposites(expectation);
-            assert!(
-                !negations.is_empty(),
-                "{name}: {expectation:?} holds always"
-            );
-            negated.expectations.extend(negations);
+        for planned in &plan.expectations {
+            let negations = opposites(&planned.expectation);
+            assert!(!negations.is_empty(), "{name}: {planned:?} holds always");
+            let planned = negations.into_iter().map(|expectation| PlannedExpectation {
+                expectation,
+                ..planned.clone()
+            });
+            negated.expectations.extend(planned);
         }
-        let count = negated.expectations.len();
-        let outcome = outcome(&name, &negated);
+        let outcome = simulate(&scenario, &negated, options(&scenario));
+        let outcome = outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
         let checks = &outcome.verdict.checks;
+        let count = negated.expectations.len();
         let of_expectations = checks.iter().skip(checks.len() - count);
         let hold: Vec<_> = of_expectations.filter(|check| check.passed).collect();
         assert!(hold.is_empty(), "{name}: {hold:?}");

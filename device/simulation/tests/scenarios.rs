@@ -61,6 +61,29 @@ fn a_seed_gives_the_same_trace_a_thousand_times() {
     assert!(!hashes.contains(&first));
 }
 
+/// The checker sees each packet once, although packets are lost, doubled and late. Its default expectation holds.
+#[test]
+fn the_packet_checker_sees_what_the_nics_send() {
+    for by_reference in [false, true] {
+        let text = format!("[simulator]\nby_reference = {by_reference}\n{CHANCES}");
+        let (scenario, plan) = load("chances.toml", &text);
+        let outcome = run(&scenario, &plan);
+        assert!(outcome.passed(), "{:?}", outcome.verdict);
+        let check = outcome.verdict.checks.last().expect("a check");
+        assert_eq!(
+            (check.name.as_str(), check.found.as_str()),
+            ("violation", "0")
+        );
+        let packets = outcome.results.packets.iter().flatten();
+        let sent = packets.filter(|(name, _)| name.starts_with("tx"));
+        let sent: u64 = sent.map(|(_, count)| count).sum();
+        let checker = outcome.results.packets_checked.expect("a checker");
+        assert!(sent > 20);
+        assert_eq!(checker.packets(), sent);
+        assert_eq!(checker.responses_without_flow(), 0);
+    }
+}
+
 /// Frames that are passed at once keep their place.
 #[test]
 fn a_packet_that_is_only_marked_is_not_overtaken() {

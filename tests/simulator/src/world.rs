@@ -9,7 +9,7 @@ use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, Origin, State as QpState, TxFrame};
-use faultline_oracle::{Oracle, Place, Rule, Violation};
+use faultline_oracle::{Oracle, Place, QueuePair, Rule, Violation};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr};
 
@@ -169,7 +169,10 @@ impl State {
         }
         let nic = &self.nodes[from].nic;
         let qpn = nic.last_sender();
-        let sender = nic.queue_pair_info(qpn).map(|pair| (qpn, pair.mtu));
+        let sender = nic.queue_pair_info(qpn).map(|pair| QueuePair {
+            qpn,
+            mtu: Some(pair.mtu),
+        });
         for packet in 0..frame.packets {
             if let Ok(bytes) = frame.packet_bytes(packet, memory) {
                 self.oracle.sent(self.now, from, sender, &bytes);

@@ -63,6 +63,22 @@ pub(crate) fn action_names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Kind {
+    /// True if packets on the wire may violate the specification after a change of such a thing: the packet itself, or the answer
+    /// to a request that should have another one. What is lost, late, doubled or in another order is legal on a wire, and so is a
+    /// mark of congestion or a migration state.
+    pub(crate) fn is_illegal(self, change: &str) -> bool {
+        match self {
+            Self::Packet => matches!(change, "corrupt" | "truncate"),
+            Self::Point(Point::Request) => change == "fail",
+            Self::Point(_)
+            | Self::Interrupt
+            | Self::Doorbell(_)
+            | Self::Diagnostic(_)
+            | Self::QpState
+            | Self::Signal => false,
+        }
+    }
+
     /// Changes that are possible for such things. Actions on the NIC are possible for all.
     pub(crate) fn changes(self) -> Vec<&'static str> {
         let possible = |change: &&str| match self {

@@ -26,6 +26,7 @@ pub(crate) fn expectation_name(expectation: &Expectation) -> &'static str {
         Expectation::Diagnostic(_) => "diagnostic",
         Expectation::Event(_) => "event",
         Expectation::Packets(_) => "packets",
+        Expectation::Violation(_) => "violation",
         Expectation::Ends(_) => "ends",
         Expectation::Latency(_) => "latency",
         Expectation::Traffic(_) => "traffic",
@@ -83,6 +84,15 @@ impl Checker<'_> {
                 Found {
                     nic: self.nic(inner.key("nic"), packets.nic.as_deref()),
                     packets: self.packet_match(&opcode, packets.dir, &packets.opcode),
+                    ..Found::default()
+                }
+            }
+            Expectation::Violation(violation) => {
+                self.count(inner.key("count"), violation.count);
+                let rule = violation.rule.as_deref();
+                Found {
+                    code: rule
+                        .and_then(|rule| self.name(inner.key("rule"), &names::PACKET_RULES, rule)),
                     ..Found::default()
                 }
             }

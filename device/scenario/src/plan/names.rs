@@ -7,6 +7,7 @@ use faultline_abi::status::STATUSES;
 use faultline_abi::{ConstantGroup, admin, cqe, doorbell, event, translation};
 use faultline_nic::injection::RNR_NAK;
 use faultline_nic::{FaultPolicy, State};
+use faultline_oracle::Rule;
 use faultline_telemetry::{DiagnosticKind, Stage, opcode_name};
 use faultline_wire::aeth::NakCode;
 use faultline_wire::opcode::OpKind;
@@ -139,6 +140,15 @@ pub(crate) static COUNTERS: LazyLock<Names> = LazyLock::new(|| {
     )
 });
 
+/// Rules of the packet checker.
+pub(crate) static PACKET_RULES: LazyLock<Names> = LazyLock::new(|| {
+    let rules = Rule::ALL.iter().zip(0u16..);
+    Names::new(
+        "rule of the packet checker",
+        rules.map(|(rule, number)| (rule.name().to_owned(), number)),
+    )
+});
+
 /// Fault policies.
 pub(crate) static FAULT_POLICIES: LazyLock<Names> = LazyLock::new(|| {
     let policies = FaultPolicy::ALL.iter().zip(0u16..);
@@ -264,6 +274,7 @@ mod tests {
             &DIAGNOSTICS,
             &QP_STATES,
             &COUNTERS,
+            &PACKET_RULES,
             &FAULT_POLICIES,
             &LATENCIES,
             &OPCODES,

@@ -122,6 +122,7 @@ impl Checker<'_> {
             conditions,
             choice,
             effect,
+            is_illegal: kind.is_illegal(action_name(&rule.action)),
             fired: rule.fired,
         })
     }
