@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use faultline_nic::{Dma, Instant, TxFrame};
+use faultline_nic::{Diagnostic, Dma, Instant, Nic, State, TxFrame};
 use faultline_ports::PortId;
 use faultline_ports::channel::EngineEnd;
 use faultline_scenario::packet_filter::PacketFilter;
@@ -44,6 +44,8 @@ pub(crate) const PORT_KIND: &str = "Faultline port";
 
 /// Begins the comments of frames that were dropped.
 pub(crate) const DROPPED: &str = "dropped: ";
+/// Begins the comments of frames that go no further, or differ from what was sent.
+pub(crate) const IMPAIRMENTS: [&str; 1] = [DROPPED];
 /// Comment of the first frame after others, if one of them was lost at another interface.
 pub(crate) const LOST_ELSEWHERE: &str = "frames of other interfaces were lost before this one";
 
@@ -59,6 +61,11 @@ impl Fate {
         Self::Overrun,
         Self::TooShort,
     ];
+
+    /// True if the frame goes no further, or differs from what was sent.
+    pub(crate) fn is_impaired(self) -> bool {
+        self != Self::Passed
+    }
 
     /// The comment of a frame; `None` if it has passed.
     pub(crate) fn comment(self) -> Option<&'static str> {
@@ -91,6 +98,8 @@ pub(crate) struct Seen {
     pub(crate) fate: Fate,
     /// The page fault for which the packet says to wait; 0: none.
     pub(crate) token: u64,
+    /// Software has made it, and the NIC has only sent it: it is of a raw queue pair or of the netdev.
+    pub(crate) is_raw: bool,
 }
 
 /// A record in the ring of a capture: this head, then the first octets of the frame.
@@ -105,12 +114,18 @@ pub(crate) struct RecordHead {
     pub(crate) is_sent: bool,
     /// Frames of any interface were lost since the last record.
     pub(crate) is_after_loss: bool,
+    /// Software has made the frame, not the NIC.
+    pub(crate) is_raw: bool,
+    /// No frame: the queue pair `sender` of this interface begins another connection, whose path MTU is `length`.
+    pub(crate) is_renewal: bool,
+    /// The queue pair that has sent the frame; 0: not known.
+    pub(crate) sender: u32,
     pub(crate) fate: Fate,
 }
 
 impl RecordHead {
     /// Octets of a head.
-    pub(crate) const LEN: usize = 28;
+    pub(crate) const LEN: usize = 32;
 
     fn to_octets(self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
@@ -120,9 +135,13 @@ impl RecordHead {
             .chain(self.token.to_le_bytes())
             .chain(self.length.to_le_bytes())
             .chain(self.lost.to_le_bytes())
+            .chain(self.sender.to_le_bytes())
             .chain(self.port.to_le_bytes())
             .chain([
-                u8::from(self.is_sent) | u8::from(self.is_after_loss) << 1,
+                u8::from(self.is_sent)
+                    | u8::from(self.is_after_loss) << 1
+                    | u8::from(self.is_renewal) << 2
+                    | u8::from(self.is_raw) << 3,
                 number.unwrap_or_default(),
             ]);
         for (to, from) in octets.iter_mut().zip(fields) {
@@ -137,6 +156,7 @@ impl RecordHead {
         let (token, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
         let (lost, rest) = rest.split_first_chunk()?;
+        let (sender, rest) = rest.split_first_chunk()?;
         let (port, rest) = rest.split_first_chunk()?;
         let ([flags, fate], frame) = rest.split_first_chunk()?;
         let head = Self {
@@ -147,6 +167,9 @@ impl RecordHead {
             port: u16::from_le_bytes(*port),
             is_sent: flags & 1 != 0,
             is_after_loss: flags & 2 != 0,
+            is_renewal: flags & 4 != 0,
+            is_raw: flags & 8 != 0,
+            sender: u32::from_le_bytes(*sender),
             fate: *Fate::ALL.get(usize::from(*fate))?,
         };
         Some((head, frame))
@@ -163,6 +186,9 @@ pub(crate) struct CaptureFilter {
     pub(crate) packets: Option<PacketFilter>,
     /// Octets that are kept of each frame.
     pub(crate) snaplen: usize,
+    /// It is for a checker, which is told of new connections, and needs packets without gaps: after a loss nothing is captured until
+    /// half of the ring is free.
+    pub(crate) is_for_checker: bool,
 }
 
 impl CaptureFilter {
@@ -212,6 +238,8 @@ struct Capture {
     lost: Vec<u32>,
     /// Frames of all engines that were lost until the last record.
     known_lost: u64,
+    /// Something else was lost since the last record: news of a connection.
+    has_lost: bool,
 }
 
 impl Capture {
@@ -223,6 +251,17 @@ impl Capture {
         };
         // Another engine counts what it has lost before it sends what has caused this frame.
         let all_lost = self.counts.lost.load(Ordering::Relaxed);
+        let is_after_loss = self.has_lost || all_lost != self.known_lost;
+        // One thread writes the counters of an interface.
+        let add = |counter: &AtomicU64| {
+            let value = counter.load(Ordering::Relaxed);
+            counter.store(value.saturating_add(1), Ordering::Relaxed);
+        };
+        if self.filter.is_for_checker && is_after_loss && !self.end.has_half_of_room() {
+            *lost = lost.saturating_add(1);
+            add(&count.lost);
+            return;
+        }
         let head = RecordHead {
             at: seen.at.0,
             token: seen.token,
@@ -230,7 +269,10 @@ impl Capture {
             lost: *lost,
             port: u16::try_from(seen.port).unwrap_or(u16::MAX),
             is_sent: seen.direction == Direction::Tx,
-            is_after_loss: all_lost != self.known_lost,
+            is_after_loss,
+            is_renewal: false,
+            is_raw: seen.is_raw,
+            sender: seen.sender,
             fate: seen.fate,
         };
         if let Some(room) = record.first_chunk_mut() {
@@ -238,13 +280,9 @@ impl Capture {
         }
         let most = RecordHead::LEN.saturating_add(self.filter.snaplen);
         let record = record.get(..most).unwrap_or(record);
-        // One thread writes the counters of an interface.
-        let add = |counter: &AtomicU64| {
-            let value = counter.load(Ordering::Relaxed);
-            counter.store(value.saturating_add(1), Ordering::Relaxed);
-        };
         if self.end.send(record) {
             *lost = 0;
+            self.has_lost = false;
             self.known_lost = all_lost;
             add(&count.kept);
         } else {
@@ -252,6 +290,30 @@ impl Capture {
             add(&count.lost);
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+impl Capture {
+    /// Tells a checker that a queue pair of a NIC begins another connection. Without room for that, frames count as lost: the checker
+    /// judges all connections anew.
+    fn renew(&mut self, nic: PortId, qpn: u32, mtu: u32) {
+        if !self.filter.is_for_checker {
+            return;
+        }
+        let head = RecordHead {
+            at: 0,
+            token: 0,
+            length: mtu,
+            lost: 0,
+            port: u16::try_from(nic).unwrap_or(u16::MAX),
+            is_sent: false,
+            is_after_loss: false,
+            is_renewal: true,
+            is_raw: false,
+            sender: qpn,
+            fate: Fate::Passed,
+        };
+        self.has_lost |= !self.end.send(&head.to_octets());
     }
 }
 
@@ -298,6 +360,7 @@ impl Captures {
             filter,
             end,
             known_lost: 0,
+            has_lost: false,
             counts,
         });
         true
@@ -329,8 +392,41 @@ impl Captures {
         }
     }
 
+    /// A queue pair of a NIC begins another connection.
+    fn renewed(&mut self, nic: PortId, qpn: u32, mtu: u32) {
+        for capture in &mut self.running {
+            capture.renew(nic, qpn, mtu);
+        }
+    }
+
+    /// New connections may not have been told: checkers judge all connections anew.
+    pub(crate) fn connections_unknown(&mut self) {
+        for capture in &mut self.running {
+            capture.has_lost |= capture.filter.is_for_checker;
+        }
+    }
+
+    /// A NIC reports something. `device` is this NIC.
+    pub(crate) fn diagnostic(&mut self, nic: PortId, diagnostic: &Diagnostic, device: &Nic) {
+        match *diagnostic {
+            Diagnostic::RnrNakSent { qpn, psn, token } => {
+                self.note_refusal(nic, qpn, psn, token);
+            }
+            // Each connection of a queue pair begins with this state, in which its path MTU is known (IBTA 10.3.1).
+            Diagnostic::QpState {
+                qpn,
+                to: State::Rtr,
+                ..
+            } => {
+                let mtu = device.queue_pair_info(qpn).map_or(0, |pair| pair.mtu);
+                self.renewed(nic, qpn, mtu);
+            }
+            _ => {}
+        }
+    }
+
     /// A NIC refuses a packet because of a page fault.
-    pub(crate) fn note_refusal(&mut self, nic: PortId, qpn: u32, psn: u32, token: u64) {
+    fn note_refusal(&mut self, nic: PortId, qpn: u32, psn: u32, token: u64) {
         if self.refusals.len() >= MOST_REFUSALS {
             self.refusals.pop_front();
         }
@@ -403,6 +499,7 @@ mod tests {
             qpn: None,
             packets: None,
             snaplen,
+            is_for_checker: false,
         }
     }
 
@@ -414,6 +511,7 @@ mod tests {
             sender: 0,
             fate: Fate::Forged,
             token: 3,
+            is_raw: false,
         }
     }
 

@@ -31,6 +31,7 @@ impl Engine {
             sender: self.sender(from),
             fate,
             token: self.awaited_fault(from, frame),
+            is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
         };
         if let Some(ram) = self.rams.get(from) {
             self.captures.frame(&seen, frame, ram);
@@ -58,6 +59,7 @@ impl Engine {
             sender: self.sender(from),
             fate,
             token: 0,
+            is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
         };
         if let Some(ram) = self.rams.get(from) {
             self.captures.frame(&seen, frame, ram);
@@ -80,6 +82,7 @@ impl Engine {
             sender: 0,
             fate,
             token: 0,
+            is_raw: false,
         };
         self.captures.octets(&seen, frame);
     }

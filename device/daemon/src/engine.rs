@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
 use faultline_abi::doorbell::Doorbell;
-use faultline_nic::{Diagnostic, Instant, Remains, TURN_WORK, TxFrame};
+use faultline_nic::{Instant, Remains, TURN_WORK, TxFrame};
 use faultline_ports::{PortId, Switch};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 
@@ -380,10 +380,8 @@ impl Engine {
                         let rules = &mut scenario.rules;
                         rules.diagnostic(*at, id, diagnostic, &port.nic);
                     }
-                    if self.captures.is_on()
-                        && let Diagnostic::RnrNakSent { qpn, psn, token } = *diagnostic
-                    {
-                        self.captures.note_refusal(id, qpn, psn, token);
+                    if self.captures.is_on() {
+                        self.captures.diagnostic(id, diagnostic, &port.nic);
                     }
                     self.log.count(id, diagnostic);
                     if self.log.takes(id, diagnostic_log::level(diagnostic)) {
@@ -400,6 +398,7 @@ impl Engine {
                     scenario.rules.lost_diagnostics(id, lost);
                 }
                 self.recorder.lost_diagnostics(number(id), lost);
+                self.captures.connections_unknown();
             }
         }
     }
@@ -512,12 +511,13 @@ impl Engine {
         }
         // A command may have changed the address of the NIC.
         self.switch.set_present_address(id, port.nic.mac());
+        // Rules and the packet checker know a connection before it sends.
+        let port = self.ports.get(id);
+        let asks = self.scenario.is_some() || self.captures.is_on();
+        if asks && port.is_some_and(|port| port.nic.has_diagnostics()) {
+            self.take_diagnostics();
+        }
         if self.scenario.is_some() {
-            // Rules know a connection before it sends.
-            let port = self.ports.get(id);
-            if port.is_some_and(|port| port.nic.has_diagnostics()) {
-                self.take_diagnostics();
-            }
             worked |= self.run_scenario(now);
         }
         // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next

@@ -21,6 +21,8 @@
 //! - `lines_engine`: what the engine does with them
 //! - `link`: MTU and injected faults of a port
 //! - [`log_output`]: the thread that writes log messages to standard error
+//! - `judge`: captured frames on their way to the oracle
+//! - `packet_checker`: the packet checker of a running process
 //! - `moved_nic`: a NIC on its way from one engine to another
 //! - `nic_log`: the span of a NIC's log messages, and the limit for those that its guest can cause
 //! - `notice`: log messages of the engine thread that are not diagnostics of a NIC
@@ -66,6 +68,7 @@ mod external_port;
 mod forward;
 mod function;
 mod handle;
+mod judge;
 mod line_config;
 mod lines;
 mod lines_engine;
@@ -76,6 +79,7 @@ mod nic_log;
 mod notice;
 mod observe;
 mod octets;
+mod packet_checker;
 mod port;
 pub mod port_config;
 mod ram;

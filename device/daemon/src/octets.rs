@@ -121,6 +121,7 @@ impl Engine {
                     sender: sender.map_or(0, |port| port.nic.last_sender()),
                     fate,
                     token: 0,
+                    is_raw: false,
                 };
                 self.captures.octets(&seen, &self.scratch);
             }
@@ -283,6 +284,7 @@ impl Engine {
                 sender: 0,
                 fate: Fate::Passed,
                 token: 0,
+                is_raw: false,
             };
             self.captures.octets(&seen, bytes);
         }

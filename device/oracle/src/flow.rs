@@ -3,6 +3,7 @@
 use faultline_wire::packet::{Parsed, RoceHeader};
 use faultline_wire::{Gid, OpKind, Position, Service};
 
+use crate::log::Request;
 use crate::packet::Finding;
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -33,6 +34,9 @@ pub(crate) struct Flow {
     pub is_answered: bool,
     requester: Requester,
     responder: Option<Responder>,
+    /// A READ has arrived whose PSNs can't be counted, because the MTU is not known. The responder is followed again from the request
+    /// on with which the log of the requester begins anew.
+    lost_count: bool,
     /// Bytes of payload in a full packet, once one was seen.
     mtu: Option<u32>,
 }
@@ -73,14 +77,34 @@ impl Flow {
             return;
         };
         let (header, payload) = (&parsed.header, parsed.payload.len());
+        if Request::of_packet(header, payload, self.mtu).is_none() {
+            self.responder = None;
+            self.lost_count = true;
+            return;
+        }
+        if self.lost_count && header.bth.psn != first {
+            return;
+        }
+        self.lost_count = false;
         let responder = self.responder.get_or_insert_with(|| Responder::new(first));
         responder.received(header, payload, self.mtu);
     }
 
-    pub(crate) fn response_sent(&mut self, parsed: &Parsed<'_>, report: &mut dyn FnMut(Finding)) {
+    /// A response leaves. `is_exact`: all requests of the connection are known.
+    pub(crate) fn response_sent(
+        &mut self,
+        is_exact: bool,
+        parsed: &Parsed<'_>,
+        report: &mut dyn FnMut(Finding),
+    ) {
         let (header, payload) = (&parsed.header, parsed.payload.len());
         if header.bth.opcode.info().kind == OpKind::ReadResponse {
             self.learn_mtu(header, payload);
+        }
+        // A response to a request before those that were seen, after the capture has begun or has lost packets.
+        let responder = self.responder.as_ref();
+        if !is_exact && responder.is_some_and(|responder| responder.is_before(header.bth.psn)) {
+            return;
         }
         if let Some(responder) = &mut self.responder {
             responder.sent(header, payload, report);

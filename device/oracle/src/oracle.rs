@@ -264,7 +264,8 @@ impl Oracle {
                         ));
                     }
                 }
-                flow.response_sent(&parsed, &mut report);
+                let is_exact = self.place == Place::Adapter;
+                flow.response_sent(is_exact, &parsed, &mut report);
             } else {
                 let knows =
                     self.all_ready || adapter.is_some_and(|from| self.ready.contains(&from));

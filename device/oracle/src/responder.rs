@@ -24,6 +24,8 @@ struct Reading {
 /// A responder.
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
+    /// PSN of the first request that was seen.
+    first: Option<Psn>,
     /// Requests that have arrived in order.
     log: Log,
     /// Requests before this PSN were acknowledged or answered.
@@ -41,9 +43,15 @@ impl Responder {
     /// A responder whose first request has this PSN.
     pub(crate) fn new(first: Psn) -> Self {
         Self {
+            first: Some(first),
             acked: Some(first),
             ..Self::default()
         }
+    }
+
+    /// True if a PSN is before that of the first request that was seen.
+    pub(crate) fn is_before(&self, psn: Psn) -> bool {
+        self.first.is_some_and(|first| psn.diff(first) < 0)
     }
 
     /// PSN of the next request that can be carried out.

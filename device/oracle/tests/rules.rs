@@ -692,3 +692,74 @@ fn of_a_frame_without_payload_the_headers_are_judged() {
         assert_eq!(found, expected, "{:?}", talk.oracle.violations());
     }
 }
+
+/// On a link whose sender is known, as in a running process, whose MTU may not be.
+struct Link(Oracle);
+
+impl Link {
+    fn pass(&mut self, from: usize, header: &RoceHeader, payload: usize) {
+        let sender = QueuePair {
+            qpn: QPN[from],
+            mtu: None,
+        };
+        let frame = bytes(header, payload);
+        self.0.sent(0, from, Some(sender), &frame);
+        self.0.received(0, 1 - from, &frame);
+    }
+
+    fn request(&mut self, opcode: Opcode, psn: u32, len: u32) {
+        let (header, payload) = request(opcode, psn, len);
+        self.pass(0, &header, payload);
+    }
+
+    fn ack(&mut self, psn: u32, msn: u32) {
+        let ack = response(RcAcknowledge, psn, Syndrome::ACK, msn);
+        self.pass(1, &ack, 0);
+    }
+
+    fn found(&self) -> Vec<Rule> {
+        let violations = self.0.violations().iter();
+        violations.map(|violation| violation.rule).collect()
+    }
+}
+
+/// Without an MTU the PSNs of a READ are not known. It and what is sent until its end is known are not judged; what follows is.
+#[test]
+fn a_read_of_unknown_length_in_packets_is_not_judged() {
+    let mut link = Link(Oracle::new(Place::Link));
+    link.request(RcSendOnly, 5, 100);
+    link.ack(5, 1);
+    // The only response may be as long as the MTU: one packet, or two of 512 bytes.
+    link.request(RcReadRequest, 6, 1000);
+    let read = response(RcReadResponseOnly, 6, Syndrome::ACK, 2);
+    link.pass(1, &read, 1000);
+    link.request(RcSendOnly, 7, 100);
+    link.ack(7, 3);
+    link.request(RcSendOnly, 8, 100);
+    link.ack(8, 4);
+    assert_eq!(link.found(), []);
+    link.request(RcSendOnly, 9, 100);
+    link.ack(9, 6);
+    assert_eq!(link.found(), [Rule::Msn]);
+}
+
+/// After a gap, responses to requests that were not seen are not judged.
+#[test]
+fn responses_to_requests_before_a_gap_are_not_judged() {
+    let mut link = Link(Oracle::new(Place::Link));
+    for psn in 5..9 {
+        link.request(RcSendOnly, psn, 100);
+    }
+    link.0.forget();
+    link.request(RcSendOnly, 9, 100);
+    link.ack(6, 2);
+    link.ack(7, 3);
+    link.ack(9, 5);
+    assert_eq!(link.found(), []);
+    // That was acknowledged before.
+    link.request(RcSendOnly, 10, 100);
+    link.request(RcSendOnly, 11, 100);
+    link.ack(11, 7);
+    link.ack(9, 5);
+    assert_eq!(link.found(), [Rule::AckOrder]);
+}

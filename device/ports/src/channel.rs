@@ -61,6 +61,11 @@ impl FrameSender {
         true
     }
 
+    /// True if half of the ring is free.
+    fn has_half_of_room(&self) -> bool {
+        self.0.slots() >= self.0.buffer().capacity() / 2
+    }
+
     /// True if a frame of any length fits.
     pub fn has_room(&self) -> bool {
         self.0.slots() >= LENGTH.saturating_add(MAX_FRAME)
@@ -227,6 +232,11 @@ impl EngineEnd {
         let fits = self.to_port.push(frame);
         self.has_sent |= fits;
         fits
+    }
+
+    /// True if half of the ring to the port is free.
+    pub fn has_half_of_room(&self) -> bool {
+        self.to_port.has_half_of_room()
     }
 
     /// Takes the next frame of the peer into `buffer`, which is emptied first. Returns false if there is none.

@@ -109,6 +109,11 @@ enum Command {
         #[command(subcommand)]
         command: super::scenario_control::ScenarioCommand,
     },
+    /// Check packets against the rules of the InfiniBand specification while they pass.
+    Check {
+        #[command(subcommand)]
+        command: super::check_control::CheckCommand,
+    },
     /// Show the engine.
     Engine,
     /// Stop all NICs and the device clock.
@@ -266,6 +271,7 @@ impl Ctl {
                 show(json, &done, |_| String::new())
             }
             Command::Scenario { command } => command.run(&client, json),
+            Command::Check { command } => command.run(&client, json),
             Command::Engine => show(json, &client.get("/v1/engine")?, engine),
             Command::Pause => pause(&client, json, true),
             Command::Resume => pause(&client, json, false),

@@ -2,6 +2,7 @@
 
 pub(crate) mod capture;
 pub(crate) mod check;
+mod check_control;
 pub(crate) mod client;
 pub(crate) mod ctl;
 pub(crate) mod metrics;

@@ -15,7 +15,9 @@ use utoipa_axum::router::OpenApiRouter;
 use super::access::Access;
 use super::error::ApiError;
 use super::view::TraceHeader;
-use super::{capture, diagnostics, dump, engine, lists, metrics, nics, ports, scenario, trace};
+use super::{
+    capture, check, diagnostics, dump, engine, lists, metrics, nics, ports, scenario, trace,
+};
 
 /// Longest body of a request in bytes.
 const MAX_BODY: usize = 64 << 10;
@@ -44,6 +46,7 @@ fn routes() -> OpenApiRouter<Access> {
         .merge(scenario::router())
         .merge(trace::router())
         .merge(capture::router())
+        .merge(check::router())
         .merge(metrics::router())
 }
 

@@ -20,16 +20,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Access;
-use super::capture_stream::{CaptureStream, Interface};
+use super::capture_stream::CaptureStream;
 use super::error::ApiError;
 use super::extract::{NoQuery, Params, Segment};
 use super::impatient::Endless;
 use super::view::{CaptureQuery, CaptureView, ErrorBody};
 use crate::capture::{
-    CaptureCount, CaptureCounts, CaptureFilter, MOST_CAPTURES, MOST_OCTETS, NIC_KIND, PORT_KIND,
-    RING,
+    CaptureCount, CaptureCounts, CaptureFilter, MOST_CAPTURES, MOST_OCTETS, RING,
 };
 use crate::engine::Engine;
+use crate::judge::{Interface, InterfaceKind};
 
 /// Header of an answer that has the number of its capture.
 const ID: &str = "faultline-capture";
@@ -47,9 +47,25 @@ pub(super) fn router() -> OpenApiRouter<Access> {
 }
 
 /// Ends a capture when it is dropped.
-struct CaptureEnd {
+#[derive(Debug)]
+pub(super) struct CaptureEnd {
     id: u64,
     access: Access,
+}
+
+impl CaptureEnd {
+    /// The end of a capture that will have the next number.
+    pub(super) fn new(access: &Access) -> Self {
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            access: access.clone(),
+        }
+    }
+
+    /// Number of the capture.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
 }
 
 impl Drop for CaptureEnd {
@@ -102,10 +118,7 @@ async fn capture(
     let (engine_ends, thread_end) =
         channel::from_engines(engines, RING).map_err(|error| failed(&error))?;
     let counts = CaptureCounts::new(filter.ports.len());
-    let end = CaptureEnd {
-        id: NEXT.fetch_add(1, Ordering::Relaxed),
-        access: access.clone(),
-    };
+    let end = CaptureEnd::new(&access);
     let snaplen = u32::try_from(filter.snaplen).unwrap_or(u32::MAX);
     let id = end.id;
     let mut now = Duration::ZERO;
@@ -149,13 +162,15 @@ async fn capture(
     Ok((headers, body).into_response())
 }
 
-fn failed(error: &std::io::Error) -> ApiError {
+pub(super) fn failed(error: &std::io::Error) -> ApiError {
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
-fn interfaces(access: &Access) -> Vec<Interface> {
-    let nics = access.names.iter().map(|name| (name, NIC_KIND));
-    let externals = access.externals.iter().map(|name| (name, PORT_KIND));
+/// The interfaces of a capture.
+pub(super) fn interfaces(access: &Access) -> Vec<Interface> {
+    let nics = access.names.iter().map(|name| (name, InterfaceKind::Nic));
+    let externals = access.externals.iter();
+    let externals = externals.map(|name| (name, InterfaceKind::Port));
     let named = nics.chain(externals).map(|(name, kind)| Interface {
         name: name.clone(),
         kind,
@@ -194,6 +209,7 @@ fn filter(access: &Access, query: &CaptureQuery) -> Result<CaptureFilter, ApiErr
         qpn: query.qpn,
         packets: packets.map_err(|error| ApiError::bad(format!("query: {error}")))?,
         snaplen,
+        is_for_checker: false,
     })
 }
 

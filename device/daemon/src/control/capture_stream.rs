@@ -21,21 +21,14 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{PcapNgWriteError, PcapNgWriter};
 use tokio::sync::mpsc::Sender;
 
-use crate::capture::{CaptureCounts, LOST_ELSEWHERE, RecordHead};
+use crate::capture::{CaptureCounts, LOST_ELSEWHERE, NIC_KIND, PORT_KIND, RecordHead};
+use crate::judge::{Interface, InterfaceKind};
 
 /// Octets of a part, approximately.
 const PART: usize = 64 << 10;
 /// Direction of a packet in `epb_flags`.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
-
-/// An interface of a capture.
-#[derive(Debug)]
-pub(super) struct Interface {
-    pub(super) name: String,
-    /// NIC or port.
-    pub(super) kind: &'static str,
-}
 
 /// What makes pcapng of the records of a capture.
 #[derive(Debug)]
@@ -124,12 +117,16 @@ impl CaptureStream {
         };
         let mut writer = PcapNgWriter::with_section_header(Vec::new(), section)?;
         for interface in &self.interfaces {
+            let kind = match interface.kind {
+                InterfaceKind::Nic => NIC_KIND,
+                InterfaceKind::Port => PORT_KIND,
+            };
             writer.write_pcapng_block(InterfaceDescriptionBlock {
                 linktype: DataLink::ETHERNET,
                 snaplen: self.snaplen,
                 options: vec![
                     InterfaceDescriptionOption::IfName((&interface.name).into()),
-                    InterfaceDescriptionOption::IfDescription(interface.kind.into()),
+                    InterfaceDescriptionOption::IfDescription(kind.into()),
                     InterfaceDescriptionOption::IfTsResol(InterfaceTsResolution::NANO),
                 ],
             })?;

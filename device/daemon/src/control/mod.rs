@@ -7,7 +7,7 @@
 //! - `error`: errors as JSON
 //! - `extract`: strict queries and bodies
 //! - [`view`], [`objects`]: the JSON that clients see
-//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`ports`], [`scenario`], `trace`, `capture`,
+//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`ports`], [`scenario`], `trace`, `capture`, [`check`],
 //!   `metrics`: the paths
 //! - `capture_stream`: records of a capture as pcapng
 //! - [`api`]: all paths together, and their description (OpenAPI)
@@ -20,6 +20,7 @@ mod access;
 pub mod api;
 mod capture;
 mod capture_stream;
+pub mod check;
 pub mod diagnostics;
 mod dump;
 mod engine;

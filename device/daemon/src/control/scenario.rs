@@ -1,25 +1,31 @@
 //! The paths of scenarios.
 
-use axum::Json;
+use std::sync::Arc;
+
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use faultline_nic::Nanos;
 use faultline_scenario::file::Scenario;
+use faultline_scenario::plan::Plan;
 use faultline_scenario::problem::Problems;
 use faultline_scenario::profile::{self, is_path};
 use faultline_scenario::read::{MAX_BYTES, read};
 use faultline_scenario::rules::Fired;
-use faultline_scenario::verdict::Check;
+use faultline_scenario::verdict::{Check, judge_packets};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Access;
+use super::check::RunningCheck;
 use super::error::ApiError;
 use super::extract::{Body, NoQuery, Segment};
 use super::view::ErrorBody;
 use crate::engine::Engine;
+use crate::judge::Judge;
 use crate::scenario::{EndedScenario, RunnerTasks, StoppedScenario};
 
 /// A scenario to start.
@@ -142,7 +148,12 @@ pub(super) fn router() -> OpenApiRouter<Access> {
         .routes(routes!(signal))
         .routes(routes!(task_done))
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(Extension(Arc::<ScenarioChecks>::default()))
 }
+
+/// The packet checker of a scenario that expects something of violations, with its plan.
+#[derive(Debug, Default)]
+struct ScenarioChecks(Mutex<Option<(RunningCheck, Plan)>>);
 
 fn none_runs() -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "no scenario runs")
@@ -223,6 +234,7 @@ fn check_profile(access: &Access, scenario: &Scenario, text: Option<&str>) -> Re
     responses((status = 200, body = ScenarioView), (status = "4XX", body = ErrorBody)))]
 async fn start(
     State(access): State<Access>,
+    Extension(checks): Extension<Arc<ScenarioChecks>>,
     _: NoQuery,
     Body(file): Body<ScenarioStart>,
 ) -> Result<Json<ScenarioView>, ApiError> {
@@ -241,13 +253,22 @@ async fn start(
         }
         plan.limit = Nanos::from_millis(limit);
     }
+    // Before the scenario, so that the checker misses none of its packets.
+    let checked = match plan.checks_packets() {
+        true => Some((RunningCheck::start(&access, false).await?, plan.clone())),
+        false => None,
+    };
     tracing::info!(name = file.name, "scenario started by request");
     let work = move |engine: &mut Engine| {
         let started = engine.start_scenario(file.name, plan, file.runner);
         (started, view(engine))
     };
     match access.call_gathered(work).await? {
-        (true, _) => begin(access).await.map(Json),
+        (true, _) => {
+            // One that is left from a scenario that was given up ends here.
+            *checks.0.lock().await = checked;
+            begin(access).await.map(Json)
+        }
         (_, view) => {
             let name = view.map(|view| view.name).unwrap_or_default();
             Err(ApiError::conflict(format!(
@@ -272,11 +293,31 @@ async fn begin(access: Access) -> Result<ScenarioView, ApiError> {
 /// Ends the scenario, and says what has come of it.
 #[utoipa::path(delete, path = "/v1/scenario", tag = "scenario", operation_id = "stop_scenario",
     responses((status = 200, body = VerdictView), (status = "4XX", body = ErrorBody)))]
-async fn stop(State(access): State<Access>, _: NoQuery) -> Result<Json<VerdictView>, ApiError> {
+async fn stop(
+    State(access): State<Access>,
+    Extension(checks): Extension<Arc<ScenarioChecks>>,
+    _: NoQuery,
+) -> Result<Json<VerdictView>, ApiError> {
     let stopped = access.call_gathered(Engine::stop_scenario).await?;
-    let stopped = stopped.ok_or_else(none_runs)?;
+    let mut stopped = stopped.ok_or_else(none_runs)?;
+    let checked = checks.0.lock().await.take();
+    if let Some((checker, plan)) = checked {
+        let look = move |judge: &Judge| judged(&plan, judge);
+        let checks = checker.stop(&access, look).await?;
+        stopped.verdict.checks.extend(checks);
+    }
     tracing::info!(name = stopped.name, "scenario stopped by request");
     Ok(Json(stopped.into()))
+}
+
+/// The expectations of violations, by what the packet checker has found.
+fn judged(plan: &Plan, judge: &Judge) -> Vec<Check> {
+    let mut checks = judge_packets(plan, judge.oracle());
+    if judge.lost() > 0 {
+        let lost = format!("; {} frames were not judged", judge.lost());
+        checks.iter_mut().for_each(|check| check.found += &lost);
+    }
+    checks
 }
 
 /// Signals a name to the scenario.

@@ -1,0 +1,315 @@
+//! Captured frames on their way to the oracle, and what it has found.
+
+use std::collections::{HashMap, HashSet};
+
+use faultline_oracle::{Frame, Oracle, Place, QueuePair, VIOLATION_LIMIT, Violation};
+use faultline_wire::packet::parse_trusted;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Most source addresses that are remembered. Packets of further ones are judged where they arrive.
+const MOST_SOURCES: usize = 1 << 12;
+/// Most path MTUs that are remembered. Those of further queue pairs are learned from full packets.
+const MOST_MTUS: usize = 1 << 14;
+/// Longest frame: longer ones do not exist.
+const LONGEST: usize = 1 << 17;
+
+/// A violation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Found {
+    /// Number of the frame, from 1: the one that Wireshark shows.
+    pub frame: u64,
+    /// Name of the interface whose adapter has sent the frame, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Short name of the rule.
+    pub rule: String,
+    /// Clause of the specification.
+    pub source: String,
+    /// Where, and what was wrong.
+    pub text: String,
+}
+
+/// What is at an interface of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum InterfaceKind {
+    /// An adapter.
+    Nic,
+    /// A port of Faultline that leads out of the process, to adapters behind it.
+    Port,
+}
+
+/// An interface, and what the adapters at it have violated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InterfaceFindings {
+    /// Its name.
+    pub name: String,
+    /// What is at it.
+    pub kind: InterfaceKind,
+    /// Violations by frames that come from it.
+    pub violations: u64,
+}
+
+/// What was found in captured frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Findings {
+    /// Frames in the capture.
+    pub frames: u64,
+    /// RoCE packets that were judged.
+    pub packets: u64,
+    /// Frames of which a file has a part only.
+    pub cut: u64,
+    /// Frames that the capture has lost.
+    pub lost: u64,
+    /// Responses whose queue pair could not be told.
+    pub responses_without_requests: u64,
+    /// The first violations of each interface.
+    pub violations: Vec<Found>,
+    /// All violations.
+    pub violation_count: u64,
+    /// The interfaces.
+    pub interfaces: Vec<InterfaceFindings>,
+}
+
+impl Findings {
+    /// The findings as text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for found in &self.violations {
+            text += &found.text;
+            text.push('\n');
+        }
+        let Self {
+            frames,
+            packets,
+            violation_count,
+            ..
+        } = self;
+        if *violation_count > self.violations.len() as u64 {
+            text += &format!("({VIOLATION_LIMIT} violations of each interface are shown)\n");
+        }
+        if self.cut > 0 {
+            text += &format!(
+                "{} frames are cut: their invariant CRCs were not judged, and nothing of those without whole headers; capture with a \
+                 larger snap length\n",
+                self.cut
+            );
+        }
+        if self.lost > 0 {
+            text += &format!(
+                "{} frames were lost by the capture; connections were judged anew after each loss\n",
+                self.lost
+            );
+        }
+        if self.responses_without_requests > 0 {
+            text += &format!(
+                "{} responses were not judged: their requests are not in the capture, or several connections fit\n",
+                self.responses_without_requests
+            );
+        }
+        text + &format!(
+            "{frames} frames, {packets} RoCE packets judged, {violation_count} violations\n"
+        )
+    }
+}
+
+/// An interface of a capture.
+#[derive(Clone, Debug)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) kind: InterfaceKind,
+}
+
+/// Where a frame was captured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Origin {
+    pub(crate) interface: usize,
+    /// Direction at the interface, if it is known: true if it goes out there.
+    pub(crate) is_outbound: Option<bool>,
+    /// The queue pair that has sent it, if it is known.
+    pub(crate) sender: Option<u32>,
+    /// Software has made it, and the adapter at the interface has only sent it.
+    pub(crate) is_raw: bool,
+    /// It goes no further, or differs from what was sent.
+    pub(crate) is_impaired: bool,
+}
+
+/// Shows captured frames to the oracle.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    oracle: Oracle,
+    pub(crate) interfaces: Vec<Interface>,
+    /// Source addresses of frames that were captured where they were sent.
+    sources: HashSet<[u8; 6]>,
+    /// Path MTUs of queue pairs, by interface and number.
+    mtus: HashMap<(usize, u32), u32>,
+    frames: u64,
+    cut: u64,
+    lost: u64,
+    /// A cut frame, filled up.
+    filled: Vec<u8>,
+}
+
+impl Judge {
+    /// `ready`: all adapters have agreed to exchange READY packets. Otherwise those of which [`Judge::agree_to_ready`] says so have.
+    pub(crate) fn new(interfaces: Vec<Interface>, ready: bool) -> Self {
+        let mut oracle = Oracle::new(Place::Link);
+        if ready {
+            oracle.set_all_ready();
+        }
+        Self {
+            oracle,
+            interfaces,
+            sources: HashSet::new(),
+            mtus: HashMap::new(),
+            frames: 0,
+            cut: 0,
+            lost: 0,
+            filled: Vec::new(),
+        }
+    }
+
+    /// The adapter of an interface has agreed to exchange READY packets with the others that have.
+    pub(crate) fn agree_to_ready(&mut self, interface: usize) {
+        self.oracle.set_ready(interface, true);
+    }
+
+    /// Frames so far.
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Frames that the capture has lost.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Judges a frame of `length` octets, of which `data` are known. Returns false if these are not all of its headers: nothing of it
+    /// is judged then.
+    pub(crate) fn frame(&mut self, at: u64, data: &[u8], length: usize, origin: Origin) -> bool {
+        self.frames = self.frames.saturating_add(1);
+        if length == data.len() {
+            self.pass(at, data.into(), origin);
+            return true;
+        }
+        let mut filled = std::mem::take(&mut self.filled);
+        let is_whole = fill(data, length, &mut filled);
+        match is_whole {
+            true => self.pass(at, Frame::of_headers(&filled), origin),
+            false => self.oracle.skip(),
+        }
+        self.filled = filled;
+        is_whole
+    }
+
+    /// Counts a frame of which a file has a part only.
+    pub(crate) fn note_cut(&mut self) {
+        self.cut = self.cut.saturating_add(1);
+    }
+
+    fn pass(&mut self, at: u64, frame: Frame<'_>, origin: Origin) {
+        let interface = origin.interface;
+        // What comes in through a port that leads elsewhere is sent by an adapter behind it.
+        let is_sent = origin
+            .is_outbound
+            .map(|is_outbound| is_outbound != self.is_port(interface));
+        let source: Option<&[u8; 6]> = frame.octets().get(6..).and_then(<[u8]>::first_chunk);
+        match is_sent {
+            Some(true) => {
+                if let Some(source) = source
+                    && self.sources.len() < MOST_SOURCES
+                {
+                    self.sources.insert(*source);
+                }
+                if origin.is_raw {
+                    self.oracle.passed(at, frame);
+                    return;
+                }
+                let sender = origin.sender.map(|qpn| QueuePair {
+                    qpn,
+                    mtu: self.mtus.get(&(interface, qpn)).copied(),
+                });
+                self.oracle.sent(at, interface, sender, frame);
+            }
+            Some(false) if source.is_some_and(|source| self.sources.contains(source)) => {
+                self.oracle.skip();
+                if !origin.is_impaired {
+                    self.oracle.received(at, interface, frame);
+                }
+            }
+            _ => self.oracle.passed(at, frame),
+        }
+    }
+
+    fn is_port(&self, interface: usize) -> bool {
+        let found = self.interfaces.get(interface);
+        found.is_some_and(|found| found.kind == InterfaceKind::Port)
+    }
+
+    /// The capture has lost frames: connections are judged anew.
+    pub(crate) fn lose(&mut self, frames: u64) {
+        self.lost = self.lost.saturating_add(frames);
+        self.oracle.forget();
+    }
+
+    /// A queue pair of the adapter at an interface begins another connection, with this path MTU; 0: it has none.
+    pub(crate) fn renew(&mut self, interface: usize, qpn: u32, mtu: u32) {
+        self.oracle.renew(interface, qpn);
+        let pair = (interface, qpn);
+        match mtu {
+            0 => drop(self.mtus.remove(&pair)),
+            _ if self.mtus.len() < MOST_MTUS || self.mtus.contains_key(&pair) => {
+                self.mtus.insert(pair, mtu);
+            }
+            _ => {}
+        }
+    }
+
+    /// The oracle.
+    pub(crate) fn oracle(&self) -> &Oracle {
+        &self.oracle
+    }
+
+    /// What was found until now.
+    pub(crate) fn findings(&self) -> Findings {
+        let name = |adapter: Option<usize>| {
+            let interface = adapter.and_then(|adapter| self.interfaces.get(adapter));
+            interface.map(|interface| interface.name.clone())
+        };
+        let found = |violation: &Violation| Found {
+            frame: violation.frame,
+            interface: name(violation.adapter),
+            rule: violation.rule.name().to_owned(),
+            source: violation.rule.source().to_owned(),
+            text: violation.to_string(),
+        };
+        let interfaces = self.interfaces.iter().enumerate();
+        let interfaces = interfaces.map(|(number, interface)| InterfaceFindings {
+            name: interface.name.clone(),
+            kind: interface.kind,
+            violations: self.oracle.count_of(Some(number)),
+        });
+        Findings {
+            frames: self.frames,
+            packets: self.oracle.packets(),
+            cut: self.cut,
+            lost: self.lost,
+            responses_without_requests: self.oracle.responses_without_flow(),
+            violations: self.oracle.violations().iter().map(found).collect(),
+            violation_count: self.oracle.counts().values().sum(),
+            interfaces: interfaces.collect(),
+        }
+    }
+}
+
+/// Fills a cut frame with zeros, so that its headers can be judged. Returns false if they are not whole.
+fn fill(data: &[u8], length: usize, filled: &mut Vec<u8>) -> bool {
+    filled.clear();
+    if length > LONGEST {
+        return false;
+    }
+    filled.extend_from_slice(data);
+    filled.resize(length, 0);
+    parse_trusted(filled).is_ok_and(|parsed| parsed.header.header_len() <= data.len())
+}

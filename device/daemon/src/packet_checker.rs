@@ -1,0 +1,178 @@
+//! The packet checker of a running process: a capture whose frames go to the oracle, in a thread of their own.
+//!
+//! The engine puts the first octets of each frame into the ring of the capture, and waits for nobody. If the thread is slower than
+//! the engine, frames are lost to the checker, and counted; it then judges all connections anew. The thread has the lowest priority:
+//! on a busy machine it judges less, and takes nothing from guests and engine.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use faultline_ports::channel::{self, Bell, EngineEnd, EnginesEnd};
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+
+use crate::capture::{CaptureCounts, CaptureFilter, RING, RecordHead};
+use crate::judge::{Findings, Interface, InterfaceKind, Judge, Origin};
+
+/// Octets of each frame that contain all headers.
+const SNAPLEN: usize = 128;
+/// Records that are judged while readers of the findings wait.
+const BATCH: usize = 256;
+/// Time between two looks at an empty ring. The engine does not wake the thread, because each wake-up is a system call. The ring
+/// takes some 20,000 packets.
+const LOOK: Duration = Duration::from_millis(5);
+/// Lowest priority (`nice`).
+const NICE: i32 = 19;
+
+/// What the engine needs to feed a checker.
+#[derive(Debug)]
+pub(crate) struct CheckerFeed {
+    pub(crate) filter: CaptureFilter,
+    pub(crate) end: EngineEnd,
+    pub(crate) counts: Arc<CaptureCounts>,
+}
+
+/// A checker that runs.
+#[derive(Debug)]
+pub(crate) struct PacketChecker {
+    judge: Arc<Mutex<Judge>>,
+    /// Frames in the ring, until now.
+    counts: Arc<CaptureCounts>,
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PacketChecker {
+    /// Starts a checker of all interfaces. `ready`: adapters behind ports exchange READY packets as the NICs do.
+    ///
+    /// # Errors
+    ///
+    /// The system has no file descriptor or no thread for it.
+    pub(crate) fn start(
+        interfaces: Vec<Interface>,
+        ready: bool,
+    ) -> std::io::Result<(Self, CheckerFeed)> {
+        let (mut ends, frames) = channel::from_engines(1, RING)?;
+        let end = ends.pop().ok_or(std::io::ErrorKind::NotFound)?;
+        let bell = end.bell();
+        let feed = CheckerFeed {
+            filter: CaptureFilter {
+                ports: vec![true; interfaces.len()],
+                qpn: None,
+                packets: None,
+                snaplen: SNAPLEN,
+                is_for_checker: true,
+            },
+            counts: CaptureCounts::new(interfaces.len()),
+            end,
+        };
+        let nics: Vec<usize> = (interfaces.iter().enumerate())
+            .filter(|(_, interface)| interface.kind == InterfaceKind::Nic)
+            .map(|(number, _)| number)
+            .collect();
+        let mut judge = Judge::new(interfaces, ready);
+        nics.into_iter().for_each(|nic| judge.agree_to_ready(nic));
+        let judge = Arc::new(Mutex::new(judge));
+        let of_thread = Arc::clone(&judge);
+        let thread = std::thread::Builder::new().name("packet checker".to_owned());
+        let thread = thread.spawn(move || run(frames, &of_thread))?;
+        let checker = Self {
+            judge,
+            counts: Arc::clone(&feed.counts),
+            bell,
+            thread: Some(thread),
+        };
+        Ok((checker, feed))
+    }
+
+    /// Frames that the engine has captured until now.
+    pub(crate) fn captured(&self) -> u64 {
+        let counts = self.counts.by_interface.iter();
+        counts.map(|count| count.kept.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Frames that were judged until now.
+    pub(crate) fn judged(&self) -> u64 {
+        lock(&self.judge).frames()
+    }
+
+    /// What was found until now.
+    pub(crate) fn findings(&self) -> Findings {
+        lock(&self.judge).findings()
+    }
+
+    /// Judges what is in the ring, and ends. The capture must have been ended, or this takes as long as frames come.
+    pub(crate) fn stop(mut self) -> Arc<Mutex<Judge>> {
+        self.bell.stop();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic. If it did, what it has judged counts.
+            let _ = thread.join();
+        }
+        Arc::clone(&self.judge)
+    }
+}
+
+impl Drop for PacketChecker {
+    fn drop(&mut self) {
+        self.bell.stop();
+    }
+}
+
+/// The judge of a checker. A panic while it was locked leaves it usable.
+pub(crate) fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
+    judge.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(mut frames: EnginesEnd, judge: &Mutex<Judge>) {
+    // If the system refuses it, the thread has the priority of the others.
+    let _ = setpriority_process(Some(gettid()), NICE);
+    let mut record = Vec::new();
+    loop {
+        // Records that are in the ring at the end are judged.
+        let is_stopped = frames.is_stopped();
+        let Some(ring) = frames.rings().first_mut() else {
+            return;
+        };
+        let mut judge = lock(judge);
+        for _ in 0..BATCH {
+            record.clear();
+            if ring.pop(&mut record).is_none() {
+                break;
+            }
+            take(&mut judge, &record);
+        }
+        drop(judge);
+        let is_empty = ring.is_empty();
+        match (is_empty, is_stopped) {
+            (true, true) => return,
+            (true, false) => std::thread::sleep(LOOK),
+            (false, _) => {}
+        }
+    }
+}
+
+/// Judges a record.
+fn take(judge: &mut Judge, record: &[u8]) {
+    let Some((head, frame)) = RecordHead::split(record) else {
+        return;
+    };
+    let interface = usize::from(head.port);
+    if head.is_renewal {
+        judge.renew(interface, head.sender, head.length);
+        return;
+    }
+    if head.is_after_loss || head.lost > 0 {
+        judge.lose(head.lost.into());
+    }
+    let origin = Origin {
+        interface,
+        is_outbound: Some(head.is_sent),
+        is_raw: head.is_raw,
+        sender: (head.sender != 0).then_some(head.sender),
+        is_impaired: head.fate.is_impaired(),
+    };
+    let length = usize::try_from(head.length).unwrap_or(usize::MAX);
+    judge.frame(head.at, frame, length, origin);
+}
