@@ -457,16 +457,16 @@ impl Cluster {
                 troubles.push(format!("guest {} kernel: {line}", guest.index));
             }
         }
-        let second = self.second.iter().map(|(emulator, _)| emulator);
-        for status in self
-            .emulator
-            .iter()
-            .chain(second)
-            .filter_map(Emulator::ended)
-        {
+        for status in self.emulators().filter_map(Emulator::ended) {
             troubles.push(format!("the emulator ended: {status}"));
         }
         troubles
+    }
+
+    /// Its emulators: none, one, or one for each guest.
+    pub fn emulators(&self) -> impl Iterator<Item = &Emulator> {
+        let second = self.second.iter().map(|(emulator, _)| emulator);
+        self.emulator.iter().chain(second)
     }
 
     /// Saves each guest's kernel log beside its serial log.

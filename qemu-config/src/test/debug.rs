@@ -27,7 +27,7 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
         let name = format!("debug-kernel::{CHECKPATCH}");
         tally.add(&name, started.elapsed(), verdict);
     }
-    let mut pairs = Pairs::new(workspace, dir);
+    let mut pairs = Pairs::new(workspace, dir, options.checks_packets);
     let mut run = |suite, filter| {
         for job in jobs_of(workspace, suite, filter, Kernel::Debug, options) {
             job.run(workspace, dir, &mut pairs, tally);

@@ -67,7 +67,7 @@ fn judge(
     let mut pair = pairs.take(plan)?;
     progress::begin(name);
     let started = Instant::now();
-    let (verdict, usable) = judge_in(&mut pair, workspace, test);
+    let (verdict, usable) = judge_in(&mut pair, workspace, name, test);
     let elapsed = started.elapsed();
     if usable {
         pairs.keep(pair);
@@ -79,7 +79,12 @@ fn judge(
 
 /// Runs a test in a pair. Also returns whether the pair can be used again: not after a failure, because its state is
 /// unknown then.
-fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdict, bool) {
+fn judge_in(
+    pair: &mut Pair,
+    workspace: &Workspace,
+    name: &str,
+    test: &GuestTest,
+) -> (Verdict, bool) {
     let [first, second] = pair.cluster.guests.as_slice() else {
         return (Verdict::Failed("there are not two guests".into()), false);
     };
@@ -104,7 +109,7 @@ fn judge_in(pair: &mut Pair, workspace: &Workspace, test: &GuestTest) -> (Verdic
         }
         Err(error) => problems.push(format!("{error:#}")),
     }
-    problems.extend(pair.troubles());
+    problems.extend(pair.troubles(name));
     if problems.is_empty() {
         return (Verdict::Passed, true);
     }

@@ -27,7 +27,7 @@ fn look_for_leaks(pair: &mut Pair, prefix: &str, tally: &mut Tally) {
             Err(error) => found.push_str(&format!("{error:#}")),
         }
     }
-    found.push_str(&pair.troubles().join("\n"));
+    found.push_str(&pair.troubles(prefix).join("\n"));
     let verdict = match found.is_empty() {
         true => Verdict::Passed,
         false => Verdict::Failed(found),

@@ -9,6 +9,7 @@ mod keys;
 mod leaks;
 mod memory;
 mod needs;
+mod packets;
 mod pair;
 mod pyverbs;
 mod pyverbs_tests;
@@ -102,7 +103,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
             // an error of the build.
             scope.spawn(|| emulator::build(workspace, Profile::Quick));
         }
-        schedule::run(workspace, &dir, batches, options.pairs, &mut results);
+        schedule::run(workspace, &dir, batches, options, &mut results);
         results.merge(beside.join());
     });
     on_host(When::After, &mut results);

@@ -149,6 +149,7 @@ mod tests {
             wiring: Wiring::Switch,
             cpus: None,
             pairs: 2,
+            checks_packets: true,
         };
         let plan = |suite| plan(Path::new(""), suite, Kernel::Stable, &options);
         for suite in [

@@ -11,6 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::memory::room_for_a_pair;
+use super::packets::Checks;
 use crate::cluster::{Cluster, Plan};
 use crate::command::say;
 use crate::image::Kernel;
@@ -28,6 +29,8 @@ pub fn boot_name(kernel: Kernel) -> String {
 
 /// Two guests.
 pub struct Pair {
+    /// The packet checkers of its emulators, if its tests have them. They end before the emulators.
+    checks: Option<Checks>,
     /// Its guests.
     pub cluster: Cluster,
     /// Length of the serial output of each guest that has been checked.
@@ -35,11 +38,11 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Errors that the kernels have reported since the last call, and the end of the emulator. A pair with any is not
-    /// used for further tests.
-    pub fn troubles(&mut self) -> Vec<String> {
+    /// Errors that the kernels have reported since the last call, packets of NICs that violate the specification, and the end of the
+    /// emulator. A pair with any is not used for further tests. `test` is the full name of the test that has run.
+    pub fn troubles(&mut self, test: &str) -> Vec<String> {
         let seen = &mut self.seen;
-        self.cluster.troubles_in(|guest| {
+        let mut troubles = self.cluster.troubles_in(|guest| {
             let serial = guest.serial();
             let seen = &mut seen[guest.index];
             let unseen = serial.get(*seen..).unwrap_or_default();
@@ -47,7 +50,11 @@ impl Pair {
             let whole = unseen.rfind('\n').map_or("", |end| &unseen[..=end]);
             *seen += whole.len();
             whole.to_owned()
-        })
+        });
+        if let Some(checks) = &mut self.checks {
+            troubles.extend(checks.troubles(test, &self.cluster));
+        }
+        troubles
     }
 }
 
@@ -99,6 +106,8 @@ pub struct Pairs<'a> {
     workspace: &'a Workspace,
     /// The folder for the folders of pairs.
     dir: &'a Path,
+    /// The packet checker runs beside the tests.
+    checks_packets: bool,
     boots_repeated: usize,
     kept: Option<Pair>,
     last_dir: PathBuf,
@@ -110,10 +119,11 @@ pub struct Pairs<'a> {
 
 impl<'a> Pairs<'a> {
     /// None so far.
-    pub fn new(workspace: &'a Workspace, dir: &'a Path) -> Self {
+    pub fn new(workspace: &'a Workspace, dir: &'a Path, checks_packets: bool) -> Self {
         Self {
             workspace,
             dir,
+            checks_packets,
             boots_repeated: 0,
             kept: None,
             last_dir: dir.to_owned(),
@@ -153,7 +163,15 @@ impl<'a> Pairs<'a> {
         self.boots_repeated += cluster.repeated;
         let seen = vec![0; cluster.guests.len()];
         self.look_ahead(plan)?;
-        Ok(Pair { cluster, seen })
+        let checks = match self.checks_packets {
+            true => Some(Checks::start(self.workspace, &cluster)?),
+            false => None,
+        };
+        Ok(Pair {
+            checks,
+            cluster,
+            seen,
+        })
     }
 
     /// The pair that boots beside the tests, if it is of this plan; now it is needed.

@@ -92,7 +92,7 @@ pub fn run(
         "{label}: of {} tests of rdma-core {passed} passed, {skipped} skipped, {failed} failed",
         chosen.len()
     ));
-    let troubles = pair.troubles();
+    let troubles = pair.troubles(label);
     if !troubles.is_empty() {
         let why = format!("{}\n{}", troubles.join("\n"), tail(text.as_bytes(), 30));
         tally.add(

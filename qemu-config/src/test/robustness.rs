@@ -142,10 +142,11 @@ fn qemu_asserted(dir: &Path) -> bool {
 /// Runs a test in a pair, which is kept if it works afterwards.
 fn judge(pairs: &mut Pairs<'_>, plan: &Plan, name: &str, test: Test) -> Result<()> {
     let mut pair = pairs.take(plan)?;
-    progress::begin(&format!("robustness::{name}"));
+    let full = format!("robustness::{name}");
+    progress::begin(&full);
     let result = test(&pair.cluster, plan);
     pair.cluster.save_logs();
-    let mut troubles = pair.troubles();
+    let mut troubles = pair.troubles(&full);
     if let Err(error) = result {
         // Kernel messages are part of the reason.
         return Err(if troubles.is_empty() {

@@ -9,6 +9,7 @@ use super::job::Job;
 use super::memory::{self, PAIR_MIB};
 use super::pair::{Booter, Pairs, boot_name};
 use super::results::Results;
+use super::suite::Options;
 use crate::cluster::Plan;
 use crate::image::Kernel;
 use crate::progress;
@@ -49,15 +50,16 @@ fn pairs_of(cores: usize, available_mib: Option<u64>) -> usize {
     (cores / 2).min(by_memory).clamp(1, MOST_PAIRS)
 }
 
-/// Runs all batches, `pairs` of them at a time, the longest first, so that all workers end at about the same time. One
+/// Runs all batches, as many at a time as there are pairs, the longest first, so that all workers end at about the same time. One
 /// worker knows the next batches, and boots their guests beside the tests.
 pub fn run(
     workspace: &Workspace,
     dir: &Path,
     mut batches: Vec<Batch>,
-    pairs: usize,
+    options: &Options,
     results: &mut Results,
 ) {
+    let pairs = options.pairs;
     batches.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
     let upcoming = match pairs {
         1 => plans(&batches, dir),
@@ -68,7 +70,8 @@ pub fn run(
     let work = |booter| {
         let _shown = progress::take_part();
         let mut results = Results::new(choices);
-        let mut pairs = Pairs::new(workspace, dir).ahead(booter, upcoming.clone());
+        let pairs = Pairs::new(workspace, dir, options.checks_packets);
+        let mut pairs = pairs.ahead(booter, upcoming.clone());
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some(batch) = next else {

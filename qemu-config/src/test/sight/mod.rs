@@ -94,7 +94,7 @@ fn judge(
     let started = Instant::now();
     let result = Watched::new(workspace, &pair.cluster, name).and_then(|watched| test(&watched));
     let elapsed = started.elapsed();
-    let troubles = pair.troubles().join("\n");
+    let troubles = pair.troubles(full).join("\n");
     let result = match result {
         Err(error) if !troubles.is_empty() => Err(error.context(troubles)),
         Ok(()) if !troubles.is_empty() => Err(anyhow::Error::msg(troubles)),
