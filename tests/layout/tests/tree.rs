@@ -31,6 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "faultline-scenario",
         &[
+            "faultline-oracle",
             "faultline-abi",
             "faultline-nic",
             "faultline-telemetry",
@@ -43,6 +44,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "faultline-abi",
             "faultline-nic",
+            "faultline-oracle",
             "faultline-scenario",
             "faultline-simulator",
             "faultline-telemetry",
