@@ -24,6 +24,7 @@ mod suite;
 mod suites;
 mod tally;
 mod test_programs;
+mod violating;
 
 use std::collections::VecDeque;
 use std::path::Path;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::suite::violates;
+use super::violating::violates;
 use crate::cluster::{Cluster, Nic};
 use crate::command::{say, tail};
 use crate::emulator;

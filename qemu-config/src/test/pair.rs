@@ -163,7 +163,9 @@ impl<'a> Pairs<'a> {
         self.boots_repeated += cluster.repeated;
         let seen = vec![0; cluster.guests.len()];
         self.look_ahead(plan)?;
-        let checks = match self.checks_packets {
+        // The checker needs all NICs on one engine.
+        let checkable = cluster.plan.wiring.engines() == 1;
+        let checks = match self.checks_packets && checkable {
             true => Some(Checks::start(self.workspace, &cluster)?),
             false => None,
         };

@@ -91,31 +91,6 @@ const BY_NAME: &[&str] = &[
     "swap::three_times",
 ];
 
-/// Suites and tests in which packets of NICs violate the specification on purpose, with the reason. The packet checker's findings do
-/// not fail them.
-const VIOLATING: &[(&str, &str)] = &[
-    (
-        "verbs::statuses",
-        "forges responses on a raw queue pair, to which the NIC then answers",
-    ),
-    (
-        "scenarios",
-        "the rules of scenarios make NICs send NAKs that the specification does not permit",
-    ),
-];
-
-/// Why packets may violate the specification in a test, given its full name (suite, kernel, test). `None`: they must not.
-pub fn violates(name: &str) -> Option<&'static str> {
-    let (suite, rest) = name.split_once("::").unwrap_or((name, ""));
-    let test = rest.split_once("::").map_or(rest, |(_, test)| test);
-    let mut all = VIOLATING.iter();
-    let found = all.find(|(known, _)| match known.split_once("::") {
-        Some(both) => both == (suite, test),
-        None => *known == suite,
-    });
-    found.map(|(_, reason)| *reason)
-}
-
 /// The suites that `debug-kernel` runs on its kernel.
 pub const DEBUG_KERNEL: [&str; 4] = ["pingpong", "odp", "keys", "torture"];
 
@@ -314,6 +289,7 @@ pub fn choose(words: &[String]) -> Result<Vec<(Suite, String)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test::violating::{VIOLATING, violates};
 
     #[test]
     fn suites_are_chosen_by_name_and_filter() {
