@@ -45,8 +45,8 @@ const HELD_KICKS: usize = 4096;
 /// Passes without work after which the thread yields the processor.
 const IDLE_PASSES_PER_YIELD: u32 = 16;
 
-/// Environment variable that makes the engine panic, in builds with debug assertions only: a test checks how the process
-/// ends.
+/// Environment variable that makes the engine panic whose thread has this name, in builds with debug assertions only: a test
+/// checks how the process ends.
 #[cfg(debug_assertions)]
 const PANIC_VARIABLE: &str = "FAULTLINE_TEST_ENGINE_PANIC";
 
@@ -196,7 +196,9 @@ impl Engine {
     /// Runs until [`Engine::stop`].
     pub fn run(mut self) {
         #[cfg(debug_assertions)]
-        if std::env::var_os(PANIC_VARIABLE).is_some() {
+        if let Some(name) = std::env::var_os(PANIC_VARIABLE)
+            && std::thread::current().name().is_some_and(|own| name == own)
+        {
             panic!("{PANIC_VARIABLE} is set");
         }
         let mut idle_since: Option<std::time::Instant> = None;

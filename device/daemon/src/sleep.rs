@@ -8,7 +8,8 @@
 //!   `asleep` in its page ([`faultline_abi::ring::must_kick`]); if it is set, software writes the kick page, which becomes
 //!   a request.
 //! - A thread with a request sends it, executes a barrier, and reads the engine's flag ([`wake`]); if it is set, the thread
-//!   writes the eventfd.
+//!   writes the eventfd. Another engine does the same when it has put frames on a link, and when it has given used frames back, for
+//!   which an engine with a full link may wait.
 //!
 //! Of two threads that each store and then load, at least one sees the other's store: either the engine finds the work in
 //! its last check, or the other side finds it asleep.

@@ -231,15 +231,20 @@ fn what_a_guest_repeats_does_not_fill_the_log() {
 #[cfg(debug_assertions)]
 #[test]
 fn the_end_of_the_engine_is_the_end_of_the_process() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("nic");
-    let program = Program::start_with(&[&socket], |command| {
-        command.env("FAULTLINE_TEST_ENGINE_PANIC", "1");
-    });
-    program.says("panicked at");
-    let line = program.says("thread engine has ended");
-    assert!(line.contains("ERROR"), "{line}");
-    let status = program.ends();
-    assert_eq!(status.code(), Some(1), "{status}");
-    assert!(!socket.exists(), "its socket is gone");
+    // The only one, and one of two.
+    for (thread, engines) in [("engine", "1"), ("engine-1", "2")] {
+        let directory = tempfile::tempdir().unwrap();
+        let sockets = ["nic", "other"].map(|name| directory.path().join(name));
+        let program = Program::start_with(&[&sockets[0], &sockets[1]], |command| {
+            command.args(["--engines", engines]);
+            command.env("FAULTLINE_TEST_ENGINE_PANIC", thread);
+        });
+        program.says("panicked at");
+        let line = program.says(&format!("thread {thread} has ended"));
+        assert!(line.contains("ERROR"), "{line}");
+        let status = program.ends();
+        assert_eq!(status.code(), Some(1), "{status}");
+        let are_gone = sockets.iter().all(|socket| !socket.exists());
+        assert!(are_gone, "the sockets are gone");
+    }
 }
