@@ -132,7 +132,9 @@ fn a_violation_is_found_with_its_nic_and_its_rule() {
     let link = Link {
         // 81.92 ms.
         rnr_timer: 26,
-        ..impatient()
+        // 537 ms: within this time after the wait the next request is posted, which follows the gap.
+        timeout: 17,
+        ..Link::default()
     };
     connect(&qa, &qb, &link).unwrap();
     let sges = [a.mr.sge(0, 100)];
