@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use faultline_nic::{Diagnostic, Dma, Instant, Nic, State, TxFrame};
 use faultline_ports::PortId;
 use faultline_ports::channel::EngineEnd;
+use faultline_ports::line::Effects;
 use faultline_scenario::packet_filter::PacketFilter;
 use faultline_telemetry::Direction;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
@@ -36,6 +37,8 @@ pub(crate) enum Fate {
     NoPeer,
     Overrun,
     TooShort,
+    LinkLost,
+    LinkFull,
 }
 
 /// Description of the interface of a NIC, and of a port that leads out of the process.
@@ -45,12 +48,30 @@ pub(crate) const PORT_KIND: &str = "Faultline port";
 /// Begins the comments of frames that were dropped.
 pub(crate) const DROPPED: &str = "dropped: ";
 /// Begins the comments of frames that go no further, or differ from what was sent.
-pub(crate) const IMPAIRMENTS: [&str; 1] = [DROPPED];
+pub(crate) const IMPAIRMENTS: [&str; 2] = [DROPPED, CORRUPTED];
+/// Comment of a frame of which bits were changed on its way.
+const CORRUPTED: &str = "corrupted by the model of a link, or by a rule of the scenario";
+/// Comments on what was done to a frame, besides losing it.
+pub(crate) const EFFECTS: [(Effects, &str); 4] = [
+    (
+        Effects::DUPLICATED,
+        "doubled by the model of a link: it is sent twice",
+    ),
+    (
+        Effects::REORDERED,
+        "reordered by the model of a link: others overtake it",
+    ),
+    (Effects::CORRUPTED, CORRUPTED),
+    (
+        Effects::MARKED,
+        "marked by the model of a link: congestion experienced",
+    ),
+];
 /// Comment of the first frame after others, if one of them was lost at another interface.
 pub(crate) const LOST_ELSEWHERE: &str = "frames of other interfaces were lost before this one";
 
 impl Fate {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Passed,
         Self::LinkDown,
         Self::TooLong,
@@ -60,11 +81,19 @@ impl Fate {
         Self::NoPeer,
         Self::Overrun,
         Self::TooShort,
+        Self::LinkLost,
+        Self::LinkFull,
     ];
 
-    /// True if the frame goes no further, or differs from what was sent.
-    pub(crate) fn is_impaired(self) -> bool {
-        self != Self::Passed
+    /// What becomes of a frame on a modelled link.
+    pub(crate) fn on_line(effects: Effects) -> Self {
+        if effects.contains(Effects::LOST) {
+            Self::LinkLost
+        } else if effects.contains(Effects::QUEUE_FULL) {
+            Self::LinkFull
+        } else {
+            Self::Passed
+        }
     }
 
     /// The comment of a frame; `None` if it has passed.
@@ -81,6 +110,8 @@ impl Fate {
             Self::NoPeer => "dropped: the port has no peer",
             Self::Overrun => "dropped: the peer takes frames too slowly",
             Self::TooShort => "dropped: shorter than an Ethernet header",
+            Self::LinkLost => "dropped: lost at random by the model of the link",
+            Self::LinkFull => "dropped: the queue of the model of the link is full",
         })
     }
 }
@@ -96,6 +127,8 @@ pub(crate) struct Seen {
     /// The queue pair that has sent it; 0: not known.
     pub(crate) sender: u32,
     pub(crate) fate: Fate,
+    /// What links and rules have done to it until here.
+    pub(crate) effects: Effects,
     /// The page fault for which the packet says to wait; 0: none.
     pub(crate) token: u64,
     /// Software has made it, and the NIC has only sent it: it is of a raw queue pair or of the netdev.
@@ -121,11 +154,13 @@ pub(crate) struct RecordHead {
     /// The queue pair that has sent the frame; 0: not known.
     pub(crate) sender: u32,
     pub(crate) fate: Fate,
+    /// What links and rules have done to the frame.
+    pub(crate) effects: Effects,
 }
 
 impl RecordHead {
     /// Octets of a head.
-    pub(crate) const LEN: usize = 32;
+    pub(crate) const LEN: usize = 33;
 
     fn to_octets(self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
@@ -143,6 +178,7 @@ impl RecordHead {
                     | u8::from(self.is_renewal) << 2
                     | u8::from(self.is_raw) << 3,
                 number.unwrap_or_default(),
+                self.effects.bits(),
             ]);
         for (to, from) in octets.iter_mut().zip(fields) {
             *to = from;
@@ -158,7 +194,7 @@ impl RecordHead {
         let (lost, rest) = rest.split_first_chunk()?;
         let (sender, rest) = rest.split_first_chunk()?;
         let (port, rest) = rest.split_first_chunk()?;
-        let ([flags, fate], frame) = rest.split_first_chunk()?;
+        let ([flags, fate, effects], frame) = rest.split_first_chunk()?;
         let head = Self {
             at: u64::from_le_bytes(*at),
             token: u64::from_le_bytes(*token),
@@ -171,6 +207,7 @@ impl RecordHead {
             is_raw: flags & 8 != 0,
             sender: u32::from_le_bytes(*sender),
             fate: *Fate::ALL.get(usize::from(*fate))?,
+            effects: Effects::from_bits(*effects),
         };
         Some((head, frame))
     }
@@ -274,6 +311,7 @@ impl Capture {
             is_raw: seen.is_raw,
             sender: seen.sender,
             fate: seen.fate,
+            effects: seen.effects,
         };
         if let Some(room) = record.first_chunk_mut() {
             *room = head.to_octets();
@@ -312,6 +350,7 @@ impl Capture {
             is_raw: false,
             sender: qpn,
             fate: Fate::Passed,
+            effects: Effects::NONE,
         };
         self.has_lost |= !self.end.send(&head.to_octets());
     }
@@ -510,6 +549,7 @@ mod tests {
             direction: Direction::Tx,
             sender: 0,
             fate: Fate::Forged,
+            effects: Effects::CORRUPTED,
             token: 3,
             is_raw: false,
         }
@@ -547,6 +587,7 @@ mod tests {
             assert_eq!((head.length, head.lost, head.port), (200, 0, 0));
             assert_eq!((head.at, head.token, head.is_sent), (7, 3, true));
             assert_eq!(head.fate, Fate::Forged);
+            assert_eq!(head.effects, Effects::CORRUPTED);
             assert_eq!(frame, [5; 100]);
         }
         captures.octets(&seen(0), &[6; 20]);

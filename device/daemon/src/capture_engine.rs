@@ -1,12 +1,15 @@
 //! What the engine copies for captures.
 
 use faultline_nic::{FrameKind, Instant, TxFrame};
+use faultline_ports::line::Effects;
 use faultline_ports::{PortId, Route};
+use faultline_scenario::trigger;
 use faultline_telemetry::Direction;
 use faultline_wire::Syndrome;
 
 use crate::capture::{Fate, Seen};
 use crate::engine::Engine;
+use crate::lines::Octets;
 
 impl Engine {
     /// A NIC sends a frame. `route`: where it goes, if it goes on at once. `drop`: it is dropped, by the port if true, else by a rule.
@@ -30,6 +33,7 @@ impl Engine {
             direction: Direction::Tx,
             sender: self.sender(from),
             fate,
+            effects: Effects::NONE,
             token: self.awaited_fault(from, frame),
             is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
         };
@@ -58,11 +62,54 @@ impl Engine {
             direction: Direction::Rx,
             sender: self.sender(from),
             fate,
+            effects: Effects::NONE,
             token: 0,
             is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
         };
         if let Some(ram) = self.rams.get(from) {
             self.captures.frame(&seen, frame, ram);
+        }
+    }
+
+    /// A packet of a frame that a NIC sends enters its modelled link, with what is done to it there.
+    #[cold]
+    pub(crate) fn capture_on_line(
+        &mut self,
+        now: Instant,
+        from: PortId,
+        frame: &TxFrame,
+        (effects, bytes): (Effects, &[u8]),
+    ) {
+        let seen = Seen {
+            at: now,
+            port: from,
+            direction: Direction::Tx,
+            sender: self.sender(from),
+            fate: Fate::on_line(effects),
+            effects,
+            token: self.awaited_fault(from, frame),
+            is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
+        };
+        self.captures.octets(&seen, bytes);
+    }
+
+    /// A frame enters a modelled link that leads to a NIC or to a peer: it is captured here if it is lost, else where it arrives.
+    #[cold]
+    pub(crate) fn capture_loss(
+        &mut self,
+        now: Instant,
+        (port, dir): (PortId, trigger::Direction),
+        effects: Effects,
+        mut frame: Octets<'_>,
+    ) {
+        let fate = Fate::on_line(effects);
+        if fate != Fate::Passed {
+            let direction = match dir {
+                trigger::Direction::Tx => Direction::Tx,
+                trigger::Direction::Rx => Direction::Rx,
+            };
+            frame.mark.effects |= effects;
+            self.capture_octets(now, port, (direction, fate), frame);
         }
     }
 
@@ -73,7 +120,7 @@ impl Engine {
         now: Instant,
         port: PortId,
         (direction, fate): (Direction, Fate),
-        frame: &[u8],
+        frame: Octets<'_>,
     ) {
         let seen = Seen {
             at: now,
@@ -81,10 +128,11 @@ impl Engine {
             direction,
             sender: 0,
             fate,
+            effects: frame.mark.effects,
             token: 0,
             is_raw: false,
         };
-        self.captures.octets(&seen, frame);
+        self.captures.octets(&seen, frame.bytes);
     }
 
     /// The queue pair that has sent the frame that is forwarded.

@@ -50,11 +50,9 @@ impl ExternalPort {
 
     /// Sends a frame to the peer. Returns what becomes of it.
     pub(crate) fn send(&mut self, frame: &[u8]) -> Fate {
-        if self.drops(frame) {
-            return match frame.len() < Ethernet::LEN {
-                true => Fate::TooShort,
-                false => Fate::TooLong,
-            };
+        let fate = self.fate(frame);
+        if fate != Fate::Passed {
+            return fate;
         }
         if !self.end.status().is_connected.load(Ordering::Relaxed) {
             self.counts.no_peer = self.counts.no_peer.saturating_add(1);
@@ -69,33 +67,29 @@ impl ExternalPort {
         }
     }
 
-    /// Takes the next frame of the peer that may pass into `frame`. Returns the octets of all frames that were taken for it, 0 if there
-    /// was none. A frame that may not pass leaves `frame` empty.
-    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> usize {
+    /// Takes the next frame of the peer into `frame`. Returns what becomes of it; `None` if there is no frame.
+    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Option<Fate> {
         if !self.end.take(frame) {
-            return 0;
+            return None;
         }
-        let octets = frame.len();
         self.counts.rx_frames = self.counts.rx_frames.saturating_add(1);
-        self.counts.rx_octets = self.counts.rx_octets.saturating_add(octets as u64);
-        if self.drops(frame) {
-            frame.clear();
-        }
-        octets
+        self.counts.rx_octets = self.counts.rx_octets.saturating_add(frame.len() as u64);
+        Some(self.fate(frame))
     }
 
-    fn drops(&mut self, frame: &[u8]) -> bool {
+    /// What becomes of a frame because of its length.
+    fn fate(&mut self, frame: &[u8]) -> Fate {
         let counts = &mut self.counts;
         if frame.len() < Ethernet::LEN {
             counts.too_short = counts.too_short.saturating_add(1);
-            return true;
+            return Fate::TooShort;
         }
         let length = length_of_octets(frame.len(), frame);
-        let is_long = self.mtu.is_some_and(|mtu| length > usize::from(mtu));
-        if is_long {
+        if self.mtu.is_some_and(|mtu| length > usize::from(mtu)) {
             counts.too_long = counts.too_long.saturating_add(1);
+            return Fate::TooLong;
         }
-        is_long
+        Fate::Passed
     }
 
     /// True if the peer has sent a frame that was not taken.

@@ -25,14 +25,15 @@ impl Engine {
         let is_dropped = by_port
             || self.rules_see(from, trigger::Direction::Tx, frame)
                 && self.rules_take_sent(from, now, frame);
-        let is_taken = is_dropped
-            || !self.lines.is_empty()
-                && self.enters_line(now, from, (from, trigger::Direction::Tx), frame);
-        let route = match is_taken {
+        let is_on_line = !is_dropped
+            && !self.lines.is_empty()
+            && self.enters_line(now, from, (from, trigger::Direction::Tx), frame);
+        let route = match is_dropped || is_on_line {
             true => None,
             false => Some(self.switch.forward(from, frame.src(), frame.dst())),
         };
-        if self.captures.is_on() {
+        // The packets on a modelled link were captured with what is done to them there.
+        if self.captures.is_on() && !is_on_line {
             let drop = is_dropped.then_some(by_port);
             self.capture_sent((from, now), frame, route, drop);
         }

@@ -232,11 +232,11 @@ impl Judge {
                 });
                 self.oracle.sent(at, interface, sender, frame);
             }
+            // It was judged where it was sent, or its source address is wrong, too.
+            Some(false) if origin.is_impaired => self.oracle.skip(),
             Some(false) if source.is_some_and(|source| self.sources.contains(source)) => {
                 self.oracle.skip();
-                if !origin.is_impaired {
-                    self.oracle.received(at, interface, frame);
-                }
+                self.oracle.received(at, interface, frame);
             }
             _ => self.oracle.passed(at, frame),
         }

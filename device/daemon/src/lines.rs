@@ -4,14 +4,42 @@
 
 use faultline_nic::{Instant, Origin};
 use faultline_ports::PortId;
-use faultline_ports::line::{Line, LineModel};
+use faultline_ports::line::{Effects, Line, LineModel};
 use faultline_scenario::trigger::Direction;
+
+/// What is known of a frame as octets, besides its octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Mark {
+    /// What is known of its sender.
+    pub(crate) origin: Origin,
+    /// What links and rules have done to it on its way.
+    pub(crate) effects: Effects,
+}
+
+/// A frame as octets on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Octets<'a> {
+    pub(crate) mark: Mark,
+    /// From the Ethernet header on, without FCS.
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<'a> Octets<'a> {
+    /// A frame to which nothing has been done.
+    pub(crate) fn new(origin: Origin, bytes: &'a [u8]) -> Self {
+        let effects = Effects::NONE;
+        Self {
+            mark: Mark { origin, effects },
+            bytes,
+        }
+    }
+}
 
 /// The modelled links of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     /// The directions that have a model. `Tx` is away from the NIC, and to the peer of an external port.
-    all: Vec<(PortId, Direction, Line<Origin>)>,
+    all: Vec<(PortId, Direction, Line<Mark>)>,
 }
 
 impl Lines {
@@ -25,12 +53,12 @@ impl Lines {
     }
 
     /// Takes the lines of a port away.
-    pub(crate) fn take(&mut self, port: PortId) -> Vec<(PortId, Direction, Line<Origin>)> {
+    pub(crate) fn take(&mut self, port: PortId) -> Vec<(PortId, Direction, Line<Mark>)> {
         self.all.extract_if(.., |(of, ..)| *of == port).collect()
     }
 
     /// Adds lines that were taken away.
-    pub(crate) fn put(&mut self, lines: Vec<(PortId, Direction, Line<Origin>)>) {
+    pub(crate) fn put(&mut self, lines: Vec<(PortId, Direction, Line<Mark>)>) {
         self.all.extend(lines);
     }
 
@@ -40,23 +68,26 @@ impl Lines {
         self.all.is_empty()
     }
 
-    pub(crate) fn find(&mut self, port: PortId, dir: Direction) -> Option<&mut Line<Origin>> {
-        let is_it = |(of, direction, _): &&mut (PortId, Direction, Line<Origin>)| {
-            (*of, *direction) == (port, dir)
-        };
-        self.all.iter_mut().find(is_it).map(|(_, _, line)| line)
+    /// True if a direction of a link has a model.
+    pub(crate) fn has(&self, port: PortId, dir: Direction) -> bool {
+        let mut all = self.all.iter();
+        all.any(|(of, direction, _)| (*of, *direction) == (port, dir))
     }
 
-    /// Sends octets into a link. Returns false if this direction of it has no model.
+    /// Sends octets into a link. Returns what is done to them, as far as it is decided; `None` if this direction of the link has no
+    /// model.
     pub(crate) fn send(
         &mut self,
         now: Instant,
         port: PortId,
         dir: Direction,
-        (origin, frame): (Origin, &[u8]),
-    ) -> bool {
-        let line = self.find(port, dir);
-        line.map(|line| line.send(now.0, frame, origin)).is_some()
+        frame: Octets<'_>,
+    ) -> Option<Effects> {
+        let is_it = |(of, direction, _): &&mut (PortId, Direction, Line<Mark>)| {
+            (*of, *direction) == (port, dir)
+        };
+        let (_, _, line) = self.all.iter_mut().find(is_it)?;
+        Some(line.send(now.0, frame.bytes, frame.mark))
     }
 
     /// Number of lines.
@@ -64,16 +95,26 @@ impl Lines {
         self.all.len()
     }
 
-    /// A line by its index, with port and direction.
-    pub(crate) fn get_mut(
+    /// Takes the next frame that has arrived at the end of a line, given by its index, into `frame`. Returns where that is, and the
+    /// mark of the frame with what the line has done; `None` if there is no frame. One that the line has lost late arrives too, with
+    /// this effect.
+    pub(crate) fn receive(
         &mut self,
+        now: Instant,
         index: usize,
-    ) -> Option<&mut (PortId, Direction, Line<Origin>)> {
-        self.all.get_mut(index)
+        frame: &mut Vec<u8>,
+    ) -> Option<(PortId, Direction, Mark)> {
+        let (port, dir, line) = self.all.get_mut(index)?;
+        let (mark, effects) = line.receive(now.0, frame)?;
+        let mark = Mark {
+            effects: mark.effects | effects,
+            ..mark
+        };
+        Some((*port, *dir, mark))
     }
 
     /// All lines, with port and direction.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PortId, Direction, &Line<Origin>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PortId, Direction, &Line<Mark>)> {
         self.all.iter().map(|(port, dir, line)| (*port, *dir, line))
     }
 

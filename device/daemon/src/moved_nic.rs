@@ -1,12 +1,12 @@
 //! A NIC on its way from one engine to another.
 
-use faultline_nic::Origin;
 use faultline_ports::PortId;
 use faultline_ports::line::Line;
 use faultline_scenario::trigger::Direction;
 use faultline_telemetry::NicRecords;
 
 use crate::engine::Engine;
+use crate::lines::Mark;
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
 
@@ -16,7 +16,7 @@ pub(crate) struct MovedNic {
     id: PortId,
     port: NicPort,
     ram: Ram,
-    lines: Vec<(PortId, Direction, Line<Origin>)>,
+    lines: Vec<(PortId, Direction, Line<Mark>)>,
     records: NicRecords,
 }
 

@@ -8,17 +8,21 @@ use std::time::Duration;
 use faultline_abi::admin::Counter;
 use faultline_abi::regs;
 use faultline_nic::inspect::CqFill;
-use faultline_nic::{NicConfig, ObjectCounts, Origin};
+use faultline_nic::{NicConfig, ObjectCounts};
 use faultline_ports::PortId;
 use faultline_ports::line::{Line, LineCounts};
 use faultline_scenario::trigger;
-use faultline_telemetry::{Direction, EngineSnapshot, NicGauges, NicSnapshot, PortCounts};
+use faultline_telemetry::{
+    Direction, EngineSnapshot, FabricSnapshot, LinkSnapshot, NicGauges, NicSnapshot, PortCounts,
+    PortSnapshot,
+};
 use faultline_wire::MacAddr;
 
 use crate::clock::nanos;
 use crate::config::PollMode;
 use crate::engine::Engine;
 use crate::external_port::{ExternalCounts, ExternalPort};
+use crate::lines::Mark;
 use crate::link::LinkCounts;
 use crate::log_output;
 use crate::port::NicPort;
@@ -122,7 +126,7 @@ pub(crate) struct EngineState {
 impl Engine {
     /// The directions of links that have a model.
     pub(crate) fn line_states(&self) -> Vec<LineState> {
-        let state = |(id, dir, line): (PortId, trigger::Direction, &Line<Origin>)| {
+        let state = |(id, dir, line): (PortId, trigger::Direction, &Line<Mark>)| {
             let external = id.checked_sub(self.ports.len());
             let external = external.and_then(|index| self.externals.get(index));
             let nic = self.ports.get(id).map(NicPort::name);
@@ -154,6 +158,41 @@ impl Engine {
             }
         };
         self.externals.iter().map(state).collect()
+    }
+
+    /// What the metrics show of ports that lead out of the process, and of modelled links.
+    pub(crate) fn fabric_snapshot(&self) -> FabricSnapshot {
+        let ports = self.external_states().into_iter().map(|state| {
+            let counts = state.counts;
+            PortSnapshot {
+                connected: state.is_connected,
+                connections: state.connections,
+                rx: (counts.rx_frames, counts.rx_octets),
+                tx: (counts.tx_frames, counts.tx_octets),
+                drops: state.drops().collect(),
+                malformed: state.malformed,
+                name: state.name,
+            }
+        });
+        let links = self.line_states().into_iter().map(|state| {
+            let counts = state.counts;
+            LinkSnapshot {
+                port: state.port,
+                direction: if state.is_tx { "tx" } else { "rx" },
+                effects: vec![
+                    ("lost", counts.lost),
+                    ("queue_full", counts.queue_full),
+                    ("duplicated", counts.duplicated),
+                    ("reordered", counts.reordered),
+                    ("corrupted", counts.corrupted),
+                    ("marked", counts.marked),
+                ],
+            }
+        });
+        FabricSnapshot {
+            ports: ports.collect(),
+            links: links.collect(),
+        }
     }
 
     /// What the metrics show of a NIC.

@@ -1,4 +1,10 @@
-//! Frames as octets: those of ports that lead out of the process, and those that rules of a scenario have taken.
+//! Frames as octets: those of ports that lead out of the process, of modelled links, and those that rules of a scenario have taken.
+//!
+//! Rules are on the side of the NIC, or of the switch, of a modelled link. So a frame passes, in either direction:
+//!
+//! ```text
+//! NIC ── rules ── link ── switch ── rules ── link ── peer of an external port
+//! ```
 
 use faultline_nic::{Instant, Origin, TxFrame};
 use faultline_ports::{PortId, Route};
@@ -8,8 +14,9 @@ use faultline_telemetry::{Direction as LinkDirection, FrameEvent};
 use faultline_wire::MacAddr;
 use faultline_wire::packet::parse_trusted;
 
-use crate::capture::{Fate, Seen};
+use crate::capture::Fate;
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
+use crate::lines::Octets;
 use crate::port::{NicPort, number};
 
 impl Engine {
@@ -29,18 +36,13 @@ impl Engine {
             }
             let (mut frames, mut octets) = (0, 0);
             while frames < TURN_PACKETS && octets < TURN_BYTES && !self.links.is_any_full() {
-                let taken = self
-                    .externals
-                    .get_mut(index)
-                    .map_or(0, |port| port.take(&mut frame));
-                if taken == 0 {
+                let port = self.externals.get_mut(index);
+                let Some(fate) = port.and_then(|port| port.take(&mut frame)) else {
                     break;
-                }
-                if !frame.is_empty() {
-                    self.take_octets(now, id, &frame);
-                }
+                };
+                self.take_octets(now, id, (fate, &frame));
                 frames = frames.saturating_add(1);
-                octets = octets.saturating_add(taken);
+                octets = octets.saturating_add(frame.len());
                 worked = true;
             }
         }
@@ -48,15 +50,32 @@ impl Engine {
         worked
     }
 
-    /// A frame of the peer of an external port begins its way.
-    fn take_octets(&mut self, now: Instant, from: PortId, bytes: &[u8]) {
-        if self.captures.is_on() {
-            let passes = (LinkDirection::Rx, Fate::Passed);
-            self.capture_octets(now, from, passes, bytes);
-        }
+    /// A frame of the peer of an external port begins its way, unless the port drops it.
+    fn take_octets(&mut self, now: Instant, from: PortId, (fate, bytes): (Fate, &[u8])) {
         // Any adapter may be behind the port.
-        let frame = (Origin::Unknown, bytes);
-        if self.lines.is_empty() || !self.lines.send(now, from, Direction::Rx, frame) {
+        let mut frame = Octets::new(Origin::Unknown, bytes);
+        let line = match fate {
+            Fate::Passed if !self.lines.is_empty() => {
+                self.lines.send(now, from, Direction::Rx, frame)
+            }
+            _ => None,
+        };
+        if self.captures.is_on() {
+            frame.mark.effects = line.unwrap_or_default();
+            let fate = match fate {
+                Fate::Passed => Fate::on_line(frame.mark.effects),
+                fate => fate,
+            };
+            self.capture_octets(now, from, (LinkDirection::Rx, fate), frame);
+        }
+        if fate == Fate::Passed && line.is_none() {
+            self.enter_from_port(now, from, frame);
+        }
+    }
+
+    /// A frame of the peer of an external port goes to the switch, unless rules take it.
+    pub(crate) fn enter_from_port(&mut self, now: Instant, from: PortId, frame: Octets<'_>) {
+        if !self.rules_take_octets(now, (from, Direction::Rx), frame) {
             self.forward_octets(now, from, frame);
         }
     }
@@ -89,64 +108,72 @@ impl Engine {
         to: PortId,
         frame: &TxFrame,
     ) {
-        let index = to.checked_sub(self.ports.len());
-        let (Some(port), Some(ram)) = (
-            index.and_then(|index| self.externals.get_mut(index)),
-            self.rams.get(from),
-        ) else {
-            return;
-        };
+        let mut bytes = std::mem::take(&mut self.scratch);
         for packet in 0..frame.packets {
+            let Some(ram) = self.rams.get(from) else {
+                break;
+            };
             // Memory that cannot be read any more: the packet is lost, and the sender repeats it or fails.
-            if frame.write_packet(packet, ram, &mut self.scratch).is_err() {
-                if let Some(port) = self.ports.get_mut(from) {
-                    port.nic.payload_not_read();
-                }
-                continue;
+            if frame.write_packet(packet, ram, &mut bytes).is_ok() {
+                self.leave_by_port(now, to, Octets::new(Origin::Unknown, &bytes));
+            } else if let Some(port) = self.ports.get_mut(from) {
+                port.nic.payload_not_read();
             }
-            let is_on_line = !self.lines.is_empty()
-                && self
-                    .lines
-                    .send(now, to, Direction::Tx, (Origin::Unknown, &self.scratch));
-            if is_on_line {
-                continue;
-            }
-            let fate = port.send(&self.scratch);
-            if self.captures.is_on() {
-                let sender = self.ports.get(from);
-                let seen = Seen {
-                    at: now,
-                    port: to,
-                    direction: LinkDirection::Tx,
-                    sender: sender.map_or(0, |port| port.nic.last_sender()),
-                    fate,
-                    token: 0,
-                    is_raw: false,
-                };
-                self.captures.octets(&seen, &self.scratch);
-            }
+        }
+        self.scratch = bytes;
+    }
+
+    /// A frame comes out of the switch at an external port, whose rules may take it.
+    fn leave_by_port(&mut self, now: Instant, to: PortId, frame: Octets<'_>) {
+        if !self.rules_take_octets(now, (to, Direction::Tx), frame) {
+            self.pass_to_peer(now, to, frame);
         }
     }
 
-    /// Forwards octets that have come in through a port, or that rules have kept of what a NIC has sent.
-    pub(crate) fn forward_octets(
-        &mut self,
-        now: Instant,
-        from: PortId,
-        (origin, bytes): (Origin, &[u8]),
-    ) {
-        let Some((dst, src)) = addresses(bytes) else {
+    /// A frame goes to the peer of an external port, past its rules: over the link, if that has a model.
+    pub(crate) fn pass_to_peer(&mut self, now: Instant, to: PortId, frame: Octets<'_>) {
+        let dir = Direction::Tx;
+        let line = match self.lines.is_empty() {
+            true => None,
+            false => self.lines.send(now, to, dir, frame),
+        };
+        match line {
+            None => self.send_octets(to, frame),
+            Some(effects) if self.captures.is_on() => {
+                self.capture_loss(now, (to, dir), effects, frame);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// A frame that rules have kept leaves a NIC, past its rules: over the link, if that has a model.
+    pub(crate) fn pass_from_nic(&mut self, now: Instant, from: PortId, frame: Octets<'_>) {
+        let line = match self.lines.is_empty() {
+            true => None,
+            false => self.lines.send(now, from, Direction::Tx, frame),
+        };
+        // Its capture says already that rules have taken it.
+        if line.is_none() {
+            self.forward_octets(now, from, frame);
+        }
+    }
+
+    /// Forwards octets that have come in through a port, or have left a NIC.
+    pub(crate) fn forward_octets(&mut self, now: Instant, from: PortId, frame: Octets<'_>) {
+        let Some((dst, src)) = addresses(frame.bytes) else {
             return;
         };
         match self.switch.forward(from, src, dst) {
             Route::To(to) if to == from && from >= self.ports.len() => {}
-            Route::To(to) if self.has_port(to) => self.receive_octets(now, to, (origin, bytes)),
-            Route::To(to) => self
-                .links
-                .send_octets((now, from), Some(to), (origin, bytes)),
+            Route::To(to) if self.has_port(to) => self.receive_octets(now, to, frame),
+            Route::To(to) => {
+                let octets = (frame.mark.origin, frame.bytes);
+                self.links.send_octets((now, from), Some(to), octets);
+            }
             Route::Flood => {
-                self.flood_octets(now, from, (origin, bytes));
-                self.links.send_octets((now, from), None, (origin, bytes));
+                self.flood_octets(now, from, frame);
+                let octets = (frame.mark.origin, frame.bytes);
+                self.links.send_octets((now, from), None, octets);
             }
             Route::Forged => {
                 if let Some(port) = self.ports.get_mut(from) {
@@ -157,10 +184,10 @@ impl Engine {
     }
 
     /// Passes octets to all ports of this engine but one.
-    fn flood_octets(&mut self, now: Instant, from: PortId, (origin, bytes): (Origin, &[u8])) {
+    fn flood_octets(&mut self, now: Instant, from: PortId, frame: Octets<'_>) {
         let count = self.ports.len().saturating_add(self.externals.len());
         for to in (0..count).filter(|to| *to != from) {
-            self.receive_octets(now, to, (origin, bytes));
+            self.receive_octets(now, to, frame);
         }
     }
 
@@ -174,48 +201,49 @@ impl Engine {
         let Some((dst, src)) = addresses(bytes) else {
             return;
         };
+        let frame = Octets::new(origin, bytes);
         match self.switch.forward(from, src, dst) {
-            Route::To(to) if self.has_port(to) => self.receive_octets(now, to, (origin, bytes)),
-            Route::Flood => self.flood_octets(now, from, (origin, bytes)),
+            Route::To(to) if self.has_port(to) => self.receive_octets(now, to, frame),
+            Route::Flood => self.flood_octets(now, from, frame),
             Route::To(_) | Route::Forged => {}
         }
     }
 
     /// Octets come out of the switch: an external port sends them, a NIC receives them.
-    fn receive_octets(&mut self, now: Instant, to: PortId, (origin, bytes): (Origin, &[u8])) {
-        let is_external = to >= self.ports.len();
-        let dir = match is_external {
-            true => Direction::Tx,
-            false => Direction::Rx,
-        };
-        if !self.lines.is_empty() && self.lines.send(now, to, dir, (origin, bytes)) {
+    fn receive_octets(&mut self, now: Instant, to: PortId, frame: Octets<'_>) {
+        if to >= self.ports.len() {
+            self.leave_by_port(now, to, frame);
             return;
         }
-        match is_external {
-            true => self.send_octets(to, bytes),
-            false => self.arrive_octets(now, to, (origin, bytes)),
+        let dir = Direction::Rx;
+        let line = match self.lines.is_empty() {
+            true => None,
+            false => self.lines.send(now, to, dir, frame),
+        };
+        match line {
+            None => self.arrive_octets(now, to, frame),
+            Some(effects) if self.captures.is_on() => {
+                self.capture_loss(now, (to, dir), effects, frame);
+            }
+            Some(_) => {}
         }
     }
 
     /// Sends octets to the peer of an external port.
-    pub(crate) fn send_octets(&mut self, to: PortId, bytes: &[u8]) {
+    pub(crate) fn send_octets(&mut self, to: PortId, frame: Octets<'_>) {
         let index = to.checked_sub(self.ports.len());
         if let Some(port) = index.and_then(|index| self.externals.get_mut(index)) {
-            let fate = port.send(bytes);
+            let fate = port.send(frame.bytes);
             if self.captures.is_on() {
                 let now = self.now();
-                self.capture_octets(now, to, (LinkDirection::Tx, fate), bytes);
+                self.capture_octets(now, to, (LinkDirection::Tx, fate), frame);
             }
         }
     }
 
     /// Octets arrive at a NIC, whose rules may take them.
-    pub(crate) fn arrive_octets(
-        &mut self,
-        now: Instant,
-        to: PortId,
-        (origin, bytes): (Origin, &[u8]),
-    ) {
+    pub(crate) fn arrive_octets(&mut self, now: Instant, to: PortId, frame: Octets<'_>) {
+        let bytes = frame.bytes;
         let fate = |port: &mut NicPort| {
             if port.drops_as_down(1) {
                 Fate::LinkDown
@@ -232,44 +260,58 @@ impl Engine {
         };
         if fate != Fate::Passed {
             if self.captures.is_on() {
-                self.capture_octets(now, to, (LinkDirection::Rx, fate), bytes);
+                self.capture_octets(now, to, (LinkDirection::Rx, fate), frame);
             }
             return;
         }
-        if let Some(rules) = self.rules() {
-            let parsed = parse_trusted(bytes).ok();
-            let header = parsed.as_ref().map(|parsed| &parsed.header);
-            let destination = header.map_or(0, |header| header.bth.dest_qp);
-            let facts = PacketFacts {
-                header,
-                bytes: bytes.len(),
-            };
-            if let Some(change) = rules.packet(now, to, Direction::Rx, destination, facts) {
-                let held = HeldFrame {
-                    nic: to,
-                    dir: Direction::Rx,
-                    origin,
-                    bytes: bytes.to_vec(),
-                };
-                rules.take_frame(now, change, held);
-                if self.captures.is_on() {
-                    let taken = (LinkDirection::Rx, Fate::Rule);
-                    self.capture_octets(now, to, taken, bytes);
-                }
-                return;
-            }
+        if !self.rules_take_octets(now, (to, Direction::Rx), frame) {
+            self.deliver_octets(now, to, frame);
         }
-        self.deliver_octets(now, to, (origin, bytes));
+    }
+
+    /// Lets rules take octets at a NIC or a port. Returns true if they have.
+    fn rules_take_octets(
+        &mut self,
+        now: Instant,
+        (site, dir): (PortId, Direction),
+        frame: Octets<'_>,
+    ) -> bool {
+        let Some(rules) = self.rules().filter(|rules| rules.takes_packets(site, dir)) else {
+            return false;
+        };
+        let bytes = frame.bytes;
+        let parsed = parse_trusted(bytes).ok();
+        let header = parsed.as_ref().map(|parsed| &parsed.header);
+        let destination = header.map_or(0, |header| header.bth.dest_qp);
+        let facts = PacketFacts {
+            header,
+            bytes: bytes.len(),
+        };
+        let Some(change) = rules.packet(now, site, dir, destination, facts) else {
+            return false;
+        };
+        let held = HeldFrame {
+            site,
+            dir,
+            is_spoilt: false,
+            origin: frame.mark.origin,
+            bytes: bytes.to_vec(),
+        };
+        rules.take_frame(now, change, held);
+        if self.captures.is_on() {
+            let direction = match dir {
+                Direction::Tx => LinkDirection::Tx,
+                Direction::Rx => LinkDirection::Rx,
+            };
+            self.capture_octets(now, site, (direction, Fate::Rule), frame);
+        }
+        true
     }
 
     /// Octets arrive at a NIC, past its rules.
-    pub(crate) fn deliver_octets(
-        &mut self,
-        now: Instant,
-        to: PortId,
-        (origin, bytes): (Origin, &[u8]),
-    ) {
-        let (Some(port), Some(ram)) = (self.ports.get_mut(to), self.rams.get(to)) else {
+    pub(crate) fn deliver_octets(&mut self, now: Instant, to: PortId, frame: Octets<'_>) {
+        let Octets { mark, bytes } = frame;
+        let Some(port) = self.ports.get_mut(to) else {
             return;
         };
         let accepted = addresses(bytes).is_some_and(|(dst, _)| port.nic.accepts(dst));
@@ -277,22 +319,16 @@ impl Engine {
             return;
         }
         if self.captures.is_on() {
-            let seen = Seen {
-                at: now,
-                port: to,
-                direction: LinkDirection::Rx,
-                sender: 0,
-                fate: Fate::Passed,
-                token: 0,
-                is_raw: false,
-            };
-            self.captures.octets(&seen, bytes);
+            self.capture_octets(now, to, (LinkDirection::Rx, Fate::Passed), frame);
         }
+        let (Some(port), Some(ram)) = (self.ports.get_mut(to), self.rams.get(to)) else {
+            return;
+        };
         let parsed = parse_trusted(bytes).ok();
         let header = parsed.as_ref().map(|parsed| &parsed.header);
         let event = FrameEvent::of_packet(header, bytes.len());
         self.recorder.received(number(to), &event);
-        port.nic.receive_bytes_from(now, ram, origin, bytes);
+        port.nic.receive_bytes_from(now, ram, mark.origin, bytes);
     }
 }
 

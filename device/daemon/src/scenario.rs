@@ -143,8 +143,9 @@ impl RunningScenario {
         if let Some(bytes) = bytes() {
             let origin = frame.origin();
             let held = HeldFrame {
-                nic,
+                site: nic,
                 dir,
+                is_spoilt: false,
                 origin,
                 bytes,
             };

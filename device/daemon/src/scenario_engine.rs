@@ -7,6 +7,7 @@ use std::time::Duration;
 use faultline_abi::admin::Counter;
 use faultline_nic::{FrameKind, Instant, Nanos, TxFrame};
 use faultline_ports::PortId;
+use faultline_ports::line::Effects;
 use faultline_scenario::plan::Plan;
 use faultline_scenario::rules::{CallerRequest, Late, Rules};
 use faultline_scenario::trigger::Direction;
@@ -14,6 +15,7 @@ use faultline_scenario::verdict::{Facts, judge};
 use faultline_telemetry::{DoorbellPath, TraceEvent};
 
 use crate::engine::Engine;
+use crate::lines::{Mark, Octets};
 use crate::notice::Notice;
 
 use crate::port::{NicPort, number};
@@ -100,13 +102,23 @@ impl Engine {
         }
         while let Some(frame) = self.rules().and_then(|rules| rules.poll_frame(now)) {
             worked = true;
+            let effects = match frame.is_spoilt {
+                true => Effects::CORRUPTED,
+                false => Effects::NONE,
+            };
+            let octets = Octets {
+                mark: Mark {
+                    origin: frame.origin,
+                    effects,
+                },
+                bytes: &frame.bytes,
+            };
+            let is_external = frame.site >= self.ports.len();
             match frame.dir {
-                Direction::Tx => {
-                    self.forward_octets(now, frame.nic, (frame.origin, &frame.bytes));
-                }
-                Direction::Rx => {
-                    self.deliver_octets(now, frame.nic, (frame.origin, &frame.bytes));
-                }
+                Direction::Tx if is_external => self.pass_to_peer(now, frame.site, octets),
+                Direction::Rx if is_external => self.forward_octets(now, frame.site, octets),
+                Direction::Tx => self.pass_from_nic(now, frame.site, octets),
+                Direction::Rx => self.deliver_octets(now, frame.site, octets),
             }
         }
         while let Some(late) = self.rules().and_then(Rules::poll_late) {

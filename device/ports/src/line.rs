@@ -61,8 +61,58 @@ pub struct LineCounts {
     pub pauses: u64,
 }
 
+/// What is done to a frame on its way: a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Effects(u8);
+
+impl Effects {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// It is lost at random.
+    pub const LOST: Self = Self(1 << 0);
+    /// It is lost because the queue is full.
+    pub const QUEUE_FULL: Self = Self(1 << 1);
+    /// It is sent twice.
+    pub const DUPLICATED: Self = Self(1 << 2);
+    /// Others overtake it.
+    pub const REORDERED: Self = Self(1 << 3);
+    /// Some of its bits are changed.
+    pub const CORRUPTED: Self = Self(1 << 4);
+    /// It gets the mark of congestion.
+    pub const MARKED: Self = Self(1 << 5);
+
+    /// True if all of `other` are in this set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// As a number, for a record.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The set that [`Effects::bits`] has made a number of. Bits without a meaning are left out.
+    pub fn from_bits(bits: u8) -> Self {
+        Self(bits & 0x3f)
+    }
+}
+
+impl std::ops::BitOr for Effects {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl std::ops::BitOrAssign for Effects {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
 /// A frame under way, by the time of its arrival, then in the order in which the frames were sent.
-type UnderWay<T> = Reverse<(u64, u64, Vec<u8>, T)>;
+type UnderWay<T> = Reverse<(u64, u64, Vec<u8>, T, Effects)>;
 
 #[derive(Debug)]
 struct Overtaken<T> {
@@ -109,8 +159,9 @@ impl<T: Copy + Ord> Line<T> {
         }
     }
 
-    /// Sends a frame.
-    pub fn send(&mut self, now: u64, frame: &[u8], mark: T) {
+    /// Sends a frame. Returns what is done to it, as far as it is decided: of a frame that others overtake, [`Line::receive`] has
+    /// the rest.
+    pub fn send(&mut self, now: u64, frame: &[u8], mark: T) -> Effects {
         let LineModel {
             loss,
             duplicate,
@@ -118,44 +169,49 @@ impl<T: Copy + Ord> Line<T> {
             ..
         } = self.model;
         self.release(now);
+        let mut effects = Effects::NONE;
         if self.is_hit(loss) {
             count(&mut self.counts.lost);
+            effects = Effects::LOST;
         } else if self.is_hit(reorder) && self.overtaken.len() < MAX_OVERTAKEN {
             count(&mut self.counts.reordered);
             let by = self.random.u32(1..=4);
             let until = now.saturating_add(OVERTAKING_NS);
-            if let Some(frame) = self.hold(frame) {
-                self.overtaken.push(Overtaken {
-                    by,
-                    until,
-                    frame,
-                    mark,
-                });
-            }
-            return;
+            let Some(frame) = self.hold(frame) else {
+                return Effects::QUEUE_FULL;
+            };
+            self.overtaken.push(Overtaken {
+                by,
+                until,
+                frame,
+                mark,
+            });
+            return Effects::REORDERED;
         } else {
             if self.is_hit(duplicate) {
                 count(&mut self.counts.duplicated);
-                self.queue(now, frame, mark);
+                effects = Effects::DUPLICATED | self.queue(now, frame, mark, Effects::DUPLICATED);
             }
-            self.queue(now, frame, mark);
+            effects |= self.queue(now, frame, mark, effects);
         }
         self.overtake(now);
+        effects
     }
 
-    /// Takes the next frame that has arrived into `frame`. Returns its mark; `None` if there is no frame.
-    pub fn receive(&mut self, now: u64, frame: &mut Vec<u8>) -> Option<T> {
+    /// Takes the next frame that has arrived into `frame`. Returns its mark, and what the line has done to it; `None` if there is no
+    /// frame. A frame for which the queue was full after others had overtaken it arrives too, with this effect: it is lost.
+    pub fn receive(&mut self, now: u64, frame: &mut Vec<u8>) -> Option<(T, Effects)> {
         self.release(now);
         match self.under_way.peek() {
             Some(Reverse((at, ..))) if *at <= now => {}
             Some(_) | None => return None,
         }
-        let Reverse((_, _, arrived, mark)) = self.under_way.pop()?;
+        let Reverse((_, _, arrived, mark, effects)) = self.under_way.pop()?;
         self.held = self.held.saturating_sub(arrived.len());
         frame.clear();
         frame.extend_from_slice(&arrived);
         self.put_aside(arrived);
-        Some(mark)
+        Some((mark, effects))
     }
 
     /// When the next frame arrives or goes on.
@@ -212,14 +268,38 @@ impl<T: Copy + Ord> Line<T> {
         }
     }
 
-    /// Queues a frame behind those before it.
-    fn queue(&mut self, now: u64, frame: &[u8], mark: T) {
-        if let Some(frame) = self.hold(frame) {
-            self.queue_held(now, frame, mark);
+    /// Queues a frame, to which `before` was done, behind those before it. Returns what is done to it here.
+    fn queue(&mut self, now: u64, frame: &[u8], mark: T, before: Effects) -> Effects {
+        let Some(mut frame) = self.hold(frame) else {
+            return Effects::QUEUE_FULL;
+        };
+        let (arrival, effects) = self.transmit(now, &mut frame);
+        match arrival {
+            Some(at) => self.arrive_at(at, frame, mark, before | effects),
+            None => {
+                self.held = self.held.saturating_sub(frame.len());
+                self.put_aside(frame);
+            }
         }
+        effects
     }
 
-    fn queue_held(&mut self, now: u64, mut frame: Vec<u8>, mark: T) {
+    /// Queues a frame that others have overtaken.
+    fn queue_overtaken(&mut self, now: u64, mut frame: Vec<u8>, mark: T) {
+        let (arrival, effects) = self.transmit(now, &mut frame);
+        let effects = Effects::REORDERED | effects;
+        self.arrive_at(arrival.unwrap_or(now), frame, mark, effects);
+    }
+
+    fn arrive_at(&mut self, at: u64, frame: Vec<u8>, mark: T, effects: Effects) {
+        self.sent = self.sent.wrapping_add(1);
+        let under_way = (at, self.sent, frame, mark, effects);
+        self.under_way.push(Reverse(under_way));
+    }
+
+    /// Sends a frame behind those before it. Returns when it arrives, and what is done to it; `None` if the queue is full.
+    fn transmit(&mut self, now: u64, frame: &mut [u8]) -> (Option<u64>, Effects) {
+        let mut effects = Effects::NONE;
         let begins = self.busy_until.max(now);
         let waiting = self.octets_in(begins.saturating_sub(now));
         let limit = match self.model.queue_bytes {
@@ -228,13 +308,12 @@ impl<T: Copy + Ord> Line<T> {
         };
         if waiting > 0 && waiting.saturating_add(frame.len() as u64) > limit {
             count(&mut self.counts.queue_full);
-            self.held = self.held.saturating_sub(frame.len());
-            self.put_aside(frame);
-            return;
+            return (None, Effects::QUEUE_FULL);
         }
         let threshold = u64::from(self.model.ecn_bytes);
-        if threshold > 0 && waiting >= threshold && mark_congestion(&mut frame) {
+        if threshold > 0 && waiting >= threshold && mark_congestion(frame) {
             count(&mut self.counts.marked);
+            effects |= Effects::MARKED;
         }
         if self.is_hit(self.model.corrupt) && !frame.is_empty() {
             let at = self.random.usize(..frame.len());
@@ -242,12 +321,12 @@ impl<T: Copy + Ord> Line<T> {
             if let Some(octet) = frame.get_mut(at) {
                 *octet ^= 1 << bit;
                 count(&mut self.counts.corrupted);
+                effects |= Effects::CORRUPTED;
             }
         }
         self.busy_until = begins.saturating_add(self.time_of(frame.len()));
         let at = self.busy_until.saturating_add(self.model.delay_ns);
-        self.sent = self.sent.wrapping_add(1);
-        self.under_way.push(Reverse((at, self.sent, frame, mark)));
+        (Some(at), effects)
     }
 
     /// Nanoseconds that so many octets take.
@@ -277,7 +356,7 @@ impl<T: Copy + Ord> Line<T> {
         let is_due = |waiting: &Overtaken<T>| waiting.by == 0 || waiting.until <= now;
         while let Some(at) = self.overtaken.iter().position(is_due) {
             let waiting = self.overtaken.remove(at);
-            self.queue_held(now, waiting.frame, waiting.mark);
+            self.queue_overtaken(now, waiting.frame, waiting.mark);
         }
     }
 }

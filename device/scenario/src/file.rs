@@ -67,6 +67,11 @@ pub struct Rule {
     /// NICs, each with counts of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nic: Option<String>,
+    /// Name of the port that observes, instead of a NIC: a port that leads out of the process. The simulator has none. `tx` is to the
+    /// peer of the port and `rx` from it. All frames match, also those that are not RoCE, unless `opcode` names some. `qpn` is the
+    /// destination of a packet; `psn`, `iter`, `qp` and `process` are known at NICs only. Only changes of packets are possible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
     /// What matches.
     pub on: Trigger,
     /// What is done.

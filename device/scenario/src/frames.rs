@@ -22,10 +22,13 @@ const MAX_OVERTAKEN: usize = 64;
 /// A frame on its way: octets from the Ethernet header to the iCRC.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldFrame {
-    /// Index of the NIC whose rule has taken it.
-    pub nic: usize,
-    /// Its direction there: `Tx` goes on to the switch, `Rx` to the NIC.
+    /// Where a rule has taken it: the index of the NIC, or the number of NICs and the index of the port.
+    pub site: usize,
+    /// Its direction there. At a NIC, `Tx` goes on to the switch and `Rx` to the NIC; at a port, `Tx` goes on to the peer and `Rx` to
+    /// the switch.
     pub dir: Direction,
+    /// A rule has spoilt it: its invariant CRC is wrong, or its end is missing.
+    pub is_spoilt: bool,
     /// What was known of its sender.
     pub origin: Origin,
     /// Octets, without FCS.
@@ -67,8 +70,14 @@ impl HeldFrames {
             PacketChange::Delay(by) => return self.keep(now + by, frame),
             PacketChange::Reorder(by) => return self.let_overtake(now, by, frame),
             PacketChange::Duplicate => self.keep(now, frame.clone()),
-            PacketChange::Corrupt(part) => corrupt(&mut frame.bytes, part, random),
-            PacketChange::Truncate(len) => frame.bytes.truncate(usize::from(len)),
+            PacketChange::Corrupt(part) => {
+                frame.is_spoilt = true;
+                corrupt(&mut frame.bytes, part, random);
+            }
+            PacketChange::Truncate(len) => {
+                frame.is_spoilt = true;
+                frame.bytes.truncate(usize::from(len));
+            }
             PacketChange::EcnMark => rewrite(&mut frame.bytes, |header| {
                 header.ip.set_ecn(CONGESTION_EXPERIENCED);
             }),
@@ -81,9 +90,9 @@ impl HeldFrames {
 
     /// A frame is passed that no rule has taken: those that it overtakes may be due.
     #[inline]
-    pub(crate) fn passed(&mut self, now: Instant, nic: usize, dir: Direction) {
+    pub(crate) fn passed(&mut self, now: Instant, site: usize, dir: Direction) {
         if !self.overtaken.is_empty() {
-            self.overtake(now, nic, dir);
+            self.overtake(now, site, dir);
         }
     }
 
@@ -92,9 +101,9 @@ impl HeldFrames {
         !self.overtaken.is_empty()
     }
 
-    fn overtake(&mut self, now: Instant, nic: usize, dir: Direction) {
+    fn overtake(&mut self, now: Instant, site: usize, dir: Direction) {
         for waiting in &mut self.overtaken {
-            if (waiting.frame.nic, waiting.frame.dir) == (nic, dir) {
+            if (waiting.frame.site, waiting.frame.dir) == (site, dir) {
                 waiting.by = waiting.by.saturating_sub(1);
                 if waiting.by == 0 {
                     waiting.until = now;
@@ -241,8 +250,9 @@ mod tests {
 
     fn frame(psn: u32) -> HeldFrame {
         HeldFrame {
-            nic: 0,
+            site: 0,
             dir: Direction::Tx,
+            is_spoilt: false,
             origin: Origin::Faultline,
             bytes: packet(psn),
         }

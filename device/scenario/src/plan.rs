@@ -41,8 +41,10 @@ pub struct Plan {
 pub struct PlannedRule {
     /// Name in messages.
     pub name: String,
-    /// Index of the NIC that observes; `None`: each.
+    /// Index of the NIC that observes; `None`: each, unless a port observes.
     pub nic: Option<usize>,
+    /// Index of the port that observes instead of NICs, among those that lead out of the process.
+    pub port: Option<usize>,
     /// The kind of things that match.
     pub thing: Thing,
     /// What else must hold.

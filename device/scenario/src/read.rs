@@ -25,11 +25,11 @@ pub fn read(name: &str, text: &str) -> Result<Scenario, Problems> {
     read_text(text).map_err(|problems| Problems::new(name, text, problems))
 }
 
-/// Reads the text of a scenario file and checks it for a process with these NICs.
+/// Reads the text of a scenario file and checks it for a process with these NICs and no ports.
 pub fn load(name: &str, text: &str, nics: &[String]) -> Result<(Scenario, Plan), Problems> {
     let wrong = |problems| Problems::new(name, text, problems);
     let scenario = read_text(text).map_err(wrong)?;
-    let plan = scenario.plan(nics).map_err(wrong)?;
+    let plan = scenario.plan(nics, &[]).map_err(wrong)?;
     Ok((scenario, plan))
 }
 

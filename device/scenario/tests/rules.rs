@@ -45,6 +45,7 @@ fn rule(thing: Thing, effect: Effect, choice: Choice) -> PlannedRule {
         conditions: Conditions::default(),
         choice,
         effect,
+        port: None,
         is_illegal: false,
         fired: Range::from(1),
     }
@@ -354,7 +355,8 @@ fn the_end_undoes_what_lasts_and_releases_what_is_kept() {
         ]
     );
     let frame = HeldFrame {
-        nic: 0,
+        site: 0,
+        is_spoilt: false,
         dir: Tx,
         origin: Origin::Unknown,
         bytes: vec![0; 60],
@@ -642,4 +644,48 @@ fn repeated_actions_that_last_take_no_room() {
         1
     );
     assert_eq!(undone.last(), Some(&(1, NicRequest::ClearInjections)));
+}
+
+/// Rules for ports see all frames of their port and direction, RoCE or not, unless they name opcodes. Rules for NICs see none of them.
+#[test]
+fn rules_for_ports_see_the_frames_of_their_port() {
+    let text = "[[rule]]\nport = 'wire'\non = { dir = 'rx', nth = 2 }\ndo = { drop = {} }\n\
+                [[rule]]\nport = 'host'\non = { dir = 'tx', opcode = 'SEND', qpn = 7 }\ndo = { delay = { by = '1us' } }\n\
+                [[rule]]\non = { dir = 'rx' }\ndo = { drop = {} }\nfired = 0\n";
+    let scenario = faultline_scenario::read::read("a.toml", text).unwrap();
+    let (nics, ports) = (["nic0".to_owned()], ["host", "wire"].map(str::to_owned));
+    let plan = scenario.plan(&nics, &ports).unwrap();
+    let mut rules = Rules::new(plan, [&nic()], Instant(0));
+    let (host, wire) = (1, 2);
+    let takes = [(host, Tx), (host, Rx), (wire, Tx), (wire, Rx), (3, Rx)];
+    let takes = takes.map(|(site, dir)| rules.takes_packets(site, dir));
+    assert_eq!(takes, [true, false, false, true, false]);
+    let foreign = PacketFacts {
+        header: None,
+        bytes: 60,
+    };
+    let send = header(Opcode::RcSendOnly, 5);
+    let send = PacketFacts {
+        header: Some(&send),
+        bytes: 100,
+    };
+    let mut pass = |site, dir, qpn, facts| rules.packet(Instant(0), site, dir, qpn, facts);
+    assert_eq!(pass(wire, Rx, 0, foreign), None);
+    assert_eq!(pass(wire, Rx, 7, send), Some(PacketChange::Drop));
+    assert_eq!(pass(wire, Rx, 0, foreign), None);
+    assert_eq!(pass(host, Tx, 0, foreign), None);
+    assert_eq!(pass(host, Tx, 8, send), None);
+    let late = PacketChange::Delay(Nanos(1000));
+    assert_eq!(pass(host, Tx, 7, send), Some(late));
+    let held = HeldFrame {
+        site: host,
+        dir: Tx,
+        is_spoilt: false,
+        origin: Origin::Unknown,
+        bytes: vec![1; 100],
+    };
+    rules.take_frame(Instant(0), late, held.clone());
+    assert_eq!(rules.poll_frame(Instant(999)), None);
+    assert_eq!(rules.poll_frame(Instant(1000)), Some(held));
+    assert_eq!(fired(&rules), [1, 1, 0]);
 }

@@ -69,8 +69,9 @@ impl Observer for RunningRules {
             return true;
         };
         let held = HeldFrame {
-            nic,
+            site: nic,
             dir,
+            is_spoilt: false,
             origin: frame.origin,
             bytes: frame.bytes.to_vec(),
         };
@@ -81,7 +82,7 @@ impl Observer for RunningRules {
     fn next_frame(&mut self, now: Instant) -> Option<PassedFrame> {
         let frame = self.rules.as_mut()?.poll_frame(now)?;
         Some(PassedFrame {
-            nic: frame.nic,
+            nic: frame.site,
             dir: frame.dir,
             origin: frame.origin,
             bytes: frame.bytes,

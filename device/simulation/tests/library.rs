@@ -259,7 +259,7 @@ fn a_file_for_guests_fails_when_it_is_negated() {
         // The only NIC of the driver is the client's.
         let by_hand = scenario.traffic.is_empty();
         let plan = match by_hand {
-            true => scenario.plan(&["nic1".to_owned()]).unwrap(),
+            true => scenario.plan(&["nic1".to_owned()], &[]).unwrap(),
             false => scenario.plan_simulation().unwrap(),
         };
         let run = |plan: &Plan| match by_hand {

@@ -37,6 +37,7 @@ fn plan() -> Plan {
             conditions,
             choice,
             effect: Effect::Inject(Outcome::Delay(Nanos(1000))),
+            port: None,
             is_illegal: false,
             fired: Range::from(1),
         }],

@@ -34,7 +34,10 @@ pub use event::{DoorbellPath, FrameEvent, Record, TraceEvent};
 pub use export::TraceFormat;
 pub use kind::{DiagnosticKind, Direction, command_name, doorbell_name, frame_name, opcode_name};
 pub use metrics::{FaultCounts, Histogram, NicMetrics, Opcodes, Traffic};
-pub use prometheus::{EngineSnapshot, NicGauges, NicSnapshot, PortCounts, prometheus_text};
+pub use prometheus::{
+    EngineSnapshot, FabricSnapshot, LinkSnapshot, NicGauges, NicSnapshot, PortCounts, PortSnapshot,
+    prometheus_text,
+};
 pub use recorder::{NicRecords, Recorder};
 pub use report::{
     Outcomes, Percentiles, Report, SlowAccess, SlowFault, StageReport, TrafficReport,

@@ -1,6 +1,6 @@
 //! Metrics as text for Prometheus (the OpenMetrics format).
 //!
-//! Labels are names of NICs, opcodes, kinds and states: a guest cannot make new ones. A series of an opcode or a type of
+//! Labels are names of NICs and ports, opcodes, kinds and states: neither a guest nor a peer can make new ones. A series of an opcode or a type of
 //! doorbell begins with the first that is counted.
 
 use std::collections::BTreeMap;
@@ -68,6 +68,45 @@ pub struct PortCounts {
     pub interrupts_suppressed: u64,
 }
 
+/// What a scrape reads of a port that leads out of the process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PortSnapshot {
+    /// Name in the configuration.
+    pub name: String,
+    /// It has a peer.
+    pub connected: bool,
+    /// Peers since the start.
+    pub connections: u64,
+    /// Frames and bytes from the peer.
+    pub rx: (u64, u64),
+    /// Frames and bytes to the peer.
+    pub tx: (u64, u64),
+    /// Frames that were dropped, by reason.
+    pub drops: Vec<(&'static str, u64)>,
+    /// What was refused of what the peer sent.
+    pub malformed: u64,
+}
+
+/// What a scrape reads of a direction of a link that has a model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LinkSnapshot {
+    /// Name of the NIC or of the port.
+    pub port: String,
+    /// `tx`: from the NIC, or to the peer of a port; `rx`: in the other direction.
+    pub direction: &'static str,
+    /// Frames, by what the model has done to them.
+    pub effects: Vec<(&'static str, u64)>,
+}
+
+/// What a scrape reads of the fabric besides NICs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FabricSnapshot {
+    /// Ports that lead out of the process.
+    pub ports: Vec<PortSnapshot>,
+    /// Directions of links that have a model.
+    pub links: Vec<LinkSnapshot>,
+}
+
 /// What a scrape reads of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineSnapshot {
@@ -87,13 +126,18 @@ pub struct EngineSnapshot {
     pub log_lines_lost: u64,
 }
 
-/// The metrics of the engines and NICs of a process as text. The first engine also stands for the process. If there are several,
+/// The metrics of the engines, the NICs and the fabric of a process as text. The first engine also stands for the process. If there are several,
 /// the label `engine` of their series is the name of each.
-pub fn prometheus_text(nics: &[NicSnapshot], engines: &[EngineSnapshot]) -> String {
+pub fn prometheus_text(
+    nics: &[NicSnapshot],
+    fabric: &FabricSnapshot,
+    engines: &[EngineSnapshot],
+) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Snapshot {
         nics: nics.to_vec(),
         names: nics.iter().map(|nic| escaped(&nic.name)).collect(),
+        fabric: fabric.clone(),
         engines: engines.to_vec(),
     }));
     let mut text = String::new();
@@ -115,6 +159,7 @@ struct Snapshot {
     nics: Vec<NicSnapshot>,
     /// Their names as label values.
     names: Vec<String>,
+    fabric: FabricSnapshot,
     engines: Vec<EngineSnapshot>,
 }
 
@@ -447,6 +492,98 @@ impl Snapshot {
         })
     }
 
+    /// The ports that lead out of the process, and the modelled links.
+    fn fabric(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let ports = || self.fabric.ports.iter();
+        type Value = fn(&PortSnapshot) -> [u64; 2];
+        let by_direction: [(&str, &str, Option<&Unit>, Value); 2] = [
+            (
+                "port_frames",
+                "Frames from the peer of a port (rx) and to it (tx)",
+                None,
+                |port| [port.rx.0, port.tx.0],
+            ),
+            (
+                "port_wire",
+                "Bytes of frames from the peer of a port (rx) and to it (tx), without FCS",
+                Some(&Unit::Bytes),
+                |port| [port.rx.1, port.tx.1],
+            ),
+        ];
+        for (name, help, unit, value) in by_direction {
+            let series = ports().flat_map(|port| {
+                let both = ["rx", "tx"].into_iter().zip(value(port));
+                both.map(|(direction, count)| (&port.name, Some(("direction", direction)), count))
+            });
+            by_port(
+                encoder,
+                Family { name, help, unit },
+                MetricType::Counter,
+                series,
+            )?;
+        }
+        let drops = family(
+            "port_dropped_frames",
+            "Frames that a port has dropped, by reason",
+        );
+        let series = ports().flat_map(|port| {
+            let drops = port.drops.iter();
+            drops.map(|(reason, count)| (&port.name, Some(("reason", *reason)), *count))
+        });
+        by_port(encoder, drops, MetricType::Counter, series)?;
+        type Single = fn(&PortSnapshot) -> u64;
+        let single: [(&str, &str, MetricType, Single); 3] = [
+            (
+                "port_connected",
+                "1 while a port has a peer",
+                MetricType::Gauge,
+                |port| u64::from(port.connected),
+            ),
+            (
+                "port_connections",
+                "Peers that a port has had",
+                MetricType::Counter,
+                |port| port.connections,
+            ),
+            (
+                "port_malformed",
+                "Connections that were closed because of what the peer sent, and frames and rings of a guest that were refused",
+                MetricType::Counter,
+                |port| port.malformed,
+            ),
+        ];
+        for (name, help, kind, value) in single {
+            let series = ports().map(|port| (&port.name, None, value(port)));
+            by_port(encoder, family(name, help), kind, series)?;
+        }
+        self.links(encoder)
+    }
+
+    fn links(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        if self.fabric.links.is_empty() {
+            return Ok(());
+        }
+        let mut metric = encoder.encode_descriptor(
+            "faultline_link_model_frames",
+            "Frames by what the model of a link has done to them: tx from the NIC or to the peer of the port, rx in the other direction",
+            None,
+            MetricType::Counter,
+        )?;
+        for link in &self.fabric.links {
+            let port = escaped(&link.port);
+            for (effect, count) in &link.effects {
+                let labels = [
+                    ("port", port.as_str()),
+                    ("direction", link.direction),
+                    ("effect", effect),
+                ];
+                let mut series = metric.encode_family(&labels)?;
+                series.encode_counter::<NoLabelSet, _, u64>(count, None)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The device's own counters, each a family with its description.
     fn device(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         for (index, counter) in Counter::ALL.iter().enumerate() {
@@ -553,9 +690,35 @@ impl Collector for Snapshot {
         self.traffic(&mut encoder)?;
         self.events(&mut encoder)?;
         self.ports(&mut encoder)?;
+        self.fabric(&mut encoder)?;
         self.state(&mut encoder)?;
         self.device(&mut encoder)
     }
+}
+
+/// A family with the series of ports: the name of the port, a further label, the value. Without ports there is no such family.
+fn by_port<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    family: Family<'_>,
+    kind: MetricType,
+    series: impl Iterator<Item = (&'a String, Option<(&'static str, &'static str)>, u64)>,
+) -> Result<(), Error> {
+    let mut series = series.peekable();
+    if series.peek().is_none() {
+        return Ok(());
+    }
+    let name = format!("faultline_{}", family.name);
+    let mut metric = encoder.encode_descriptor(&name, family.help, family.unit, kind)?;
+    for (port, label, value) in series {
+        let port = escaped(port);
+        let labels: Vec<_> = [("port", port.as_str())].into_iter().chain(label).collect();
+        let mut series = metric.encode_family(&labels)?;
+        match kind {
+            MetricType::Counter => series.encode_counter::<NoLabelSet, _, u64>(&value, None)?,
+            _ => series.encode_gauge(&value)?,
+        }
+    }
+    Ok(())
 }
 
 /// A family without a unit.

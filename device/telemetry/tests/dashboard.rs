@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use faultline_abi::admin::Counter;
 use faultline_nic::{Instant, TxFrame};
 use faultline_telemetry::{
-    DoorbellPath, EngineSnapshot, NicGauges, NicSnapshot, PortCounts, Recorder, TraceEvent,
-    prometheus_text,
+    DoorbellPath, EngineSnapshot, FabricSnapshot, NicGauges, NicSnapshot, PortCounts, Recorder,
+    TraceEvent, prometheus_text,
 };
 use serde_json::Value;
 
@@ -44,7 +44,11 @@ fn text() -> String {
             ..PortCounts::default()
         },
     };
-    prometheus_text(&[nic], &[EngineSnapshot::default()])
+    prometheus_text(
+        &[nic],
+        &FabricSnapshot::default(),
+        &[EngineSnapshot::default()],
+    )
 }
 
 /// Names of series and of labels in the text.

@@ -49,13 +49,18 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With this configuration.
+    fn with(config: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = Config {
             control: ControlSettings {
                 socket: Some(directory.path().join("control")),
                 ..ControlSettings::default()
             },
-            ..Config::default()
+            ..Config::from_toml(config).unwrap()
         };
         let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
         Self { fabric, directory }
@@ -668,4 +673,116 @@ fn tshark_decodes_a_capture_of_every_opcode() {
     }
     assert_eq!(decoded.len(), Opcode::ALL.len());
     assert_eq!(tshark(&file, "_ws.malformed"), [""; 0]);
+}
+
+/// Each frame is captured once where it is sent and once where it arrives, with what the models of the links do to it.
+#[test]
+fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
+    let bad = "{ loss = 0.02, duplicate = 0.03, reorder = 0.03, corrupt = 0.02, seed = 5 }";
+    let stage = Stage::with(&format!(
+        "[defaults]\nlink_tx = {bad}\nlink_rx = {}\n",
+        bad.replace("seed = 5", "seed = 6")
+    ));
+    let (mut a, mut b) = stage.nodes();
+    let capture = stage.capture("snaplen=128");
+    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    let link = Link {
+        path_mtu: 2,
+        ..Link::default()
+    };
+    connect(&qa, &qb, &link).unwrap();
+    let mut rng = Rng::new(3);
+    for _ in 0..4 {
+        exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+        exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
+    }
+    let captured = stage.end(capture);
+    assert_eq!(captured.lost, 0);
+    let links = request(&stage.socket(), "GET", "/v1/links", "");
+    let links: Vec<Value> = serde_json::from_str(&links).unwrap();
+    assert_eq!(links.len(), 4);
+    let comment = |effect: &str| match effect {
+        "lost" => "dropped: lost at random by the model of the link",
+        "duplicated" => "doubled by the model of a link: it is sent twice",
+        "reordered" => "reordered by the model of a link: others overtake it",
+        _ => "corrupted by the model of a link, or by a rule of the scenario",
+    };
+    for link in &links {
+        let interface = usize::from(link["port"] == "b");
+        let is_sent = link["direction"] == "tx";
+        let found = comments(&captured, interface, is_sent);
+        // What arrives has been done to it on both links, so that only the sender's side says how often one of them did it.
+        let effects = ["lost", "duplicated", "reordered"];
+        for effect in if is_sent { &effects[..] } else { &effects[..1] } {
+            let count = link[effect].as_u64().unwrap();
+            assert!(count > 0, "{effect}: {link}");
+            let of_comment = found.get(comment(effect)).copied().unwrap_or_default();
+            assert_eq!(of_comment as u64, count, "{effect}: {link}, {found:?}");
+        }
+        assert!(found.contains_key(comment("corrupted")), "{found:?}");
+    }
+    let metrics = request(&stage.socket(), "GET", "/metrics", "");
+    for link in &links {
+        let (port, direction) = (link["port"].as_str(), link["direction"].as_str());
+        let line = format!(
+            "faultline_link_model_frames_total{{port=\"{}\",direction=\"{}\",effect=\"lost\"}} {}",
+            port.unwrap(),
+            direction.unwrap(),
+            link["lost"]
+        );
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+    // What was sent is legal, whatever becomes of it.
+    let found = captured.check();
+    assert_eq!(found.violation_count, 0, "{}", found.text());
+}
+
+/// A frame that a port drops where it comes in is captured there.
+#[test]
+fn a_frame_that_a_port_drops_on_its_way_in_is_captured() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("wire").display());
+    let port = |key: &str, more: &str| {
+        format!("[[port]]\nname = \"wire\"\nkind = \"stream\"\n{key} = \"{address}\"\n{more}")
+    };
+    let stage = Stage::with(&port("listen", "mtu = 600\n"));
+    let config = Config::from_toml(&port("connect", "reconnect_ms = 5\n")).unwrap();
+    let other = Fabric::start_with(config, &["c"]).unwrap();
+    let (a, _) = stage.nodes();
+    let mut c = other.node("c").unwrap();
+    let start = Instant::now();
+    while !request(&stage.socket(), "GET", "/v1/ports", "").contains("\"connected\":true") {
+        assert!(start.elapsed() < LONG);
+    }
+    let capture = stage.capture("nic=wire");
+    let (mut qc, qa) = (c.qp(QpType::Rc).unwrap(), a.qp(QpType::Rc).unwrap());
+    let link = Link {
+        path_mtu: 3,
+        timeout: 4,
+        retries: 1,
+        ..Link::default()
+    };
+    connect(&qc, &qa, &link).unwrap();
+    let sges = [c.mr.sge(0, 1000)];
+    let write = SendWr::write(&sges, a.mr.remote(IN)).signaled();
+    // It is too long for the port.
+    qc.post_send(&write).unwrap();
+    assert!(!c.completion().is_ok());
+    // The sender gives up before its frames have come in.
+    let start = Instant::now();
+    while !request(&stage.socket(), "GET", "/v1/ports", "").contains("\"too_long\":2") {
+        assert!(start.elapsed() < LONG);
+    }
+    let captured = stage.end(capture);
+    assert_eq!(captured.interfaces, ["a", "b", "wire"]);
+    let found = comments(&captured, 2, false);
+    let dropped = found.get("dropped: longer than the MTU").copied();
+    assert!(dropped.is_some_and(|count| count >= 2), "{found:?}");
+    let metrics = request(&stage.socket(), "GET", "/metrics", "");
+    let dropped = dropped.unwrap_or_default();
+    let line = format!(
+        "faultline_port_dropped_frames_total{{port=\"wire\",reason=\"too_long\"}} {dropped}"
+    );
+    assert!(metrics.contains(&line), "{line}\n{metrics}");
+    assert!(metrics.contains("faultline_port_connected{port=\"wire\"} 1"));
 }

@@ -1,12 +1,22 @@
 //! Two processes of Faultline whose switches are connected by a wire.
 
-use std::net::TcpListener;
+#![cfg(test)]
 
+mod observed;
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use faultline::control::scenario::VerdictView;
 use faultline::{Config, PollMode};
 use faultline_abi::admin::Counter;
+use faultline_harness::frames::{Frame, Network, raw_qp, send};
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::exchange;
 use faultline_harness::{Counters, Link, QpType, Rng, SendWr, connect};
+use serde_json::json;
+
+use observed::{exchange as http, request};
 
 /// A process with one NIC, and this configuration.
 fn process(nic: &str, config: &str) -> Fabric {
@@ -183,4 +193,81 @@ fn a_sender_reacts_to_congestion() {
         lost < before / 4,
         "{lost} packets were sent again, {before} without DCQCN"
     );
+}
+
+/// The rules of a process act on what passes its port, in both directions, also on frames that are not RoCE. The connection repeats
+/// what is lost.
+#[test]
+fn rules_for_a_port_change_what_passes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("wire").display());
+    let socket = folder.path().join("control");
+    let control = format!("[control]\nsocket = \"{}\"\n", socket.display());
+    let fabric_a = process("a", &format!("{control}{}", stream("listen", &address)));
+    let fabric_b = process("b", &stream("connect", &address));
+    let (mut a, mut b) = (fabric_a.node("a").unwrap(), fabric_b.node("b").unwrap());
+    let start = |text: &str| {
+        let body = json!({"name": "test.toml", "text": text}).to_string();
+        http(&socket, "POST", "/v1/scenario", &body)
+    };
+    let refused = start("[[rule]]\nport = 'wires'\non = { dir = 'rx' }\ndo = { drop = {} }");
+    assert!(
+        refused.contains("400") && refused.contains("did you mean `wire`?"),
+        "{refused}"
+    );
+    let rule = |on: &str, action: &str, fired: &str| {
+        format!("[[rule]]\nport = 'wire'\non = {{ {on} }}\ndo = {{ {action} }}\nfired = {fired}\n")
+    };
+    let text = [
+        rule("dir = 'rx', opcode = 'SEND', nth = 2", "drop = {}", "1"),
+        rule("dir = 'rx', opcode = 'WRITE', nth = 3", "corrupt = {}", "1"),
+        rule("dir = 'tx', opcode = 'ACK', nth = 1", "drop = {}", "1"),
+        rule(
+            "dir = 'tx', opcode = 'READ', nth = 1",
+            "delay = { by = '1ms' }",
+            "1",
+        ),
+        rule("dir = 'rx', opcode = 'RAW', nth = 2", "duplicate = {}", "1"),
+        rule("dir = 'rx', opcode = 'RAW'", "count = {}", "3"),
+        rule("dir = 'rx', every = 5", "count = {}", "'4..'"),
+    ];
+    let started = start(&text.concat());
+    assert!(started.contains(" 200 "), "{started}");
+    let link = Link {
+        path_mtu: 2,
+        timeout: 8,
+        ..Link::default()
+    };
+    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    connect(&qa, &qb, &link).unwrap();
+    let mut rng = Rng::new(7);
+    for _ in 0..3 {
+        exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+        exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
+    }
+    let received = |node: &Node| node.nic.counters().unwrap()[Counter::rx_packets];
+    let before = received(&a);
+    let mut raw = raw_qp(&b, &b.cq, 4).unwrap();
+    let frame = Frame {
+        src: b.nic.mac(),
+        network: Network::Other(0x88b5),
+        data: &[7; 100],
+        ..Frame::to(&a.nic)
+    };
+    for _ in 0..3 {
+        send(&mut b, &mut raw, &frame.bytes());
+    }
+    // Three frames, one of them twice.
+    let start = std::time::Instant::now();
+    while received(&a) < before + 4 {
+        assert!(start.elapsed() < faultline_harness::testbed::LONG);
+    }
+    let verdict: VerdictView = stopped(&socket);
+    assert!(verdict.passed, "{verdict:#?}");
+    let counters = a.nic.counters().unwrap();
+    assert_eq!(counters[Counter::rx_icrc_errors], 1);
+}
+
+fn stopped(socket: &Path) -> VerdictView {
+    serde_json::from_str(&request(socket, "DELETE", "/v1/scenario", "")).unwrap()
 }

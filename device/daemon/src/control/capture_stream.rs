@@ -21,7 +21,7 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{PcapNgWriteError, PcapNgWriter};
 use tokio::sync::mpsc::Sender;
 
-use crate::capture::{CaptureCounts, LOST_ELSEWHERE, NIC_KIND, PORT_KIND, RecordHead};
+use crate::capture::{CaptureCounts, EFFECTS, LOST_ELSEWHERE, NIC_KIND, PORT_KIND, RecordHead};
 use crate::judge::{Interface, InterfaceKind};
 
 /// Octets of a part, approximately.
@@ -152,6 +152,11 @@ impl CaptureStream {
         };
         if let Some(text) = head.fate.comment() {
             comment(text.into());
+        }
+        for (effect, text) in EFFECTS {
+            if head.effects.contains(effect) {
+                comment(text.into());
+            }
         }
         if head.is_after_loss && head.lost == 0 {
             comment(LOST_ELSEWHERE.into());

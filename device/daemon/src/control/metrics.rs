@@ -55,7 +55,10 @@ async fn metrics(State(access): State<Access>, _: NoQuery) -> Result<Response, A
         let work = move |engine: &mut Engine| engine.snapshot(name);
         engines.push(access.call_engine(index, work).await?);
     }
-    let text = tokio::task::spawn_blocking(move || prometheus_text(&nics, &engines));
+    let fabric = access
+        .call_first(|engine: &mut Engine| engine.fabric_snapshot())
+        .await?;
+    let text = tokio::task::spawn_blocking(move || prometheus_text(&nics, &fabric, &engines));
     let text = text
         .await
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;

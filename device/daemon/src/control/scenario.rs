@@ -243,7 +243,7 @@ async fn start(
     check_profile(&access, &scenario, file.profile.as_deref())?;
     scenario.seed = file.seed.unwrap_or(scenario.seed);
     let mut plan = scenario
-        .plan(&access.names)
+        .plan(&access.names, &access.externals)
         .map_err(|problems| wrong(Problems::new(&file.name, &file.text, problems)))?;
     if let Some(limit) = file.limit_ms {
         if !(1..=MAX_LIMIT_MS).contains(&limit) {

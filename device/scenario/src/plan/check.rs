@@ -15,13 +15,16 @@ pub(crate) const MAX_TIME: Time = Time::from_millis(24 * 3600 * 1000);
 pub(super) struct Checker<'a> {
     /// Names of the NICs of the process.
     pub(super) nics: &'a [String],
+    /// Names of the ports that lead out of it.
+    ports: &'a [String],
     pub(super) problems: Vec<Problem>,
 }
 
 impl<'a> Checker<'a> {
-    pub(super) fn new(nics: &'a [String]) -> Self {
+    pub(super) fn new(nics: &'a [String], ports: &'a [String]) -> Self {
         Self {
             nics,
+            ports,
             problems: Vec::new(),
         }
     }
@@ -73,6 +76,26 @@ impl<'a> Checker<'a> {
             let unnamed = numbered.iter().filter(|name| !nics.contains(name));
             let allowed = nics.iter().chain(unnamed).map(String::as_str).collect();
             self.unknown(path, "NIC", name, allowed);
+        }
+        found
+    }
+
+    /// Index of a port that leads out of the process.
+    pub(super) fn port(&mut self, path: Path, name: Option<&str>) -> Option<usize> {
+        let name = name?;
+        let found = self.ports.iter().position(|port| port == name);
+        match found {
+            None if self.ports.is_empty() => self.wrong_value(
+                path,
+                format!(
+                    "there is no port {name:?}: neither the simulator nor this process has ports, which are tables `[[port]]` of the configuration of `faultline serve`"
+                ),
+            ),
+            None => {
+                let allowed = self.ports.iter().map(String::as_str).collect();
+                self.unknown(path, "port", name, allowed);
+            }
+            Some(_) => {}
         }
         found
     }

@@ -13,10 +13,10 @@ use crate::problem::{Path, Problem};
 use crate::value::Range;
 
 impl Scenario {
-    /// Checks the scenario for a process with NICs of these names, and returns the plan or all problems. Numbers that are out
-    /// of range, names that do not exist and combinations that have no meaning are problems.
-    pub fn plan(&self, nics: &[String]) -> Result<Plan, Vec<Problem>> {
-        let mut checker = Checker::new(nics);
+    /// Checks the scenario for a process with NICs, and ports that lead out of it, of these names, and returns the plan or all problems.
+    /// Numbers that are out of range, names that do not exist and combinations that have no meaning are problems.
+    pub fn plan(&self, nics: &[String], ports: &[String]) -> Result<Plan, Vec<Problem>> {
+        let mut checker = Checker::new(nics, ports);
         let root = Path::root();
         checker.profile(root.key("profile"), self.profile.as_deref());
         let limit = checker.duration(root.key("limit"), self.limit);
@@ -55,7 +55,7 @@ impl Scenario {
         let nics: Vec<String> = (0..self.simulator.hosts)
             .map(|n| format!("nic{n}"))
             .collect();
-        self.plan(&nics)
+        self.plan(&nics, &[])
     }
 }
 
@@ -101,8 +101,15 @@ impl Checker<'_> {
     fn rule(&mut self, index: usize, rule: &Rule) -> Option<PlannedRule> {
         let path = Path::root().key("rule").index(index);
         let nic = self.nic(path.key("nic"), rule.nic.as_deref());
+        let port = self.port(path.key("port"), rule.port.as_deref());
+        let is_of_port = rule.port.is_some();
+        self.not_both(&path, ("nic", rule.nic.is_some()), ("port", is_of_port));
         let on = path.key("on");
-        let Some(thing) = self.thing(&on, &rule.on) else {
+        let thing = self.thing(&on, &rule.on);
+        if is_of_port {
+            self.rule_of_port(&path, rule, thing.as_ref());
+        }
+        let Some(mut thing) = thing else {
             // The values of an action on the NIC are wrong or right whatever was to match.
             if !effects::is_change(&rule.action) {
                 let path = path.key("do").key(action_name(&rule.action));
@@ -110,6 +117,13 @@ impl Checker<'_> {
             }
             return None;
         };
+        // At a port all frames match, unless opcodes are named.
+        if let Thing::Packet(packets) = &mut thing
+            && is_of_port
+            && rule.on.opcode.is_none()
+        {
+            packets.opcodes.raw = true;
+        }
         let kind = Kind::of(&thing);
         let conditions = self.conditions(&on, &rule.on, kind);
         let once = !effects::is_change(&rule.action);
@@ -118,6 +132,7 @@ impl Checker<'_> {
         Some(PlannedRule {
             name: rule.name.clone().unwrap_or_else(|| path.to_string()),
             nic,
+            port,
             thing,
             conditions,
             choice,
@@ -125,6 +140,39 @@ impl Checker<'_> {
             is_illegal: kind.is_illegal(action_name(&rule.action)),
             fired: rule.fired,
         })
+    }
+
+    /// Refuses what a port does not know or cannot do. `path` is that of the rule.
+    fn rule_of_port(&mut self, path: &Path, rule: &Rule, thing: Option<&Thing>) {
+        let (on, Rule { on: trigger, .. }) = (path.key("on"), rule);
+        if let Some(kind) = thing.map(Kind::of).filter(|kind| *kind != Kind::Packet) {
+            let message = format!(
+                "a port has packets only: {} belong to a NIC, so give the rule `nic` or neither",
+                kind.name()
+            );
+            self.wrong_key(path.key("port"), message);
+            return;
+        }
+        for (key, is_present) in [
+            ("psn", trigger.psn.is_some()),
+            ("iter", trigger.iter.is_some()),
+            ("qp", trigger.qp.is_some()),
+            ("process", trigger.process.is_some()),
+        ] {
+            if is_present {
+                let message = format!(
+                    "`{key}` is known at a NIC only: at a port, conditions are `dir`, `opcode`, `bytes`, `qpn`, `after`, `before`, `nth`, `every` and `chance`"
+                );
+                self.wrong_key(on.key(key), message);
+            }
+        }
+        if !effects::is_change(&rule.action) {
+            let name = action_name(&rule.action);
+            let message = format!(
+                "`{name}` acts on a NIC: a rule for a port can only change packets or count them"
+            );
+            self.wrong_key(path.key("do").key(name), message);
+        }
     }
 
     fn timed(&mut self, index: usize, timed: &Timed, scenario: &Scenario) -> PlannedTime {

@@ -23,6 +23,8 @@
 //!    asked about them again.
 //! 4. [`next_deadline`](Rules::next_deadline).
 //!
+//! Packets have a *site*: the index of a NIC, or, for a port that leads out of the process, the number of NICs and the index of the port.
+//!
 //! While [`takes_packets`](Rules::takes_packets) is false, the caller need not ask about packets of a NIC in a direction. While it
 //! is true for a NIC that sends or receives, each frame must be one packet (`poll_transmit` with `most` of 0).
 //!
@@ -52,11 +54,12 @@ use faultline_telemetry::DiagnosticKind;
 use crate::frames::HeldFrames;
 use crate::plan::{BoundaryChange, Effect, Plan, PlannedRule, Thing};
 use crate::random::Random;
+use crate::trigger::Direction;
 use crate::value::Range;
 
 use point_use::PointUse;
 use schedule::{Due, Schedule};
-use view::NicView;
+use view::{NicView, PacketSide, PortView};
 
 pub use counts::Counts;
 pub use request::{CallerRequest, NicRequest, Pages, Subject};
@@ -80,11 +83,11 @@ pub struct Fired {
 #[derive(Debug)]
 struct Running {
     rule: PlannedRule,
-    /// Matches, by NIC. The NIC counts those inside it.
+    /// Matches, by site. The NIC counts those inside it.
     matched: Vec<u64>,
-    /// Actions, by NIC.
+    /// Actions, by site.
     fired: Vec<u64>,
-    /// Bytes of matching packets, by NIC.
+    /// Bytes of matching packets, by site.
     bytes: Vec<u64>,
 }
 
@@ -105,6 +108,7 @@ pub struct Rules {
     rules: Vec<Running>,
     timed: Vec<RunningTime>,
     nics: Vec<NicView>,
+    ports: Vec<PortView>,
     random: Random,
     counts: Counts,
     requests: VecDeque<(usize, NicRequest)>,
@@ -173,11 +177,14 @@ impl Rules {
     pub fn prepare<'a>(plan: Plan, nics: impl IntoIterator<Item = &'a Nic>, now: Instant) -> Self {
         let views: Vec<_> = nics.into_iter().map(NicView::new).collect();
         let nics = views.len();
+        let named = plan.rules.iter().filter_map(|rule| rule.port);
+        let ports = named.max().map_or(0, |last| last.saturating_add(1));
+        let sites = nics.saturating_add(ports);
         let running = |rule: &PlannedRule| Running {
             rule: rule.clone(),
-            matched: vec![0; nics],
-            fired: vec![0; nics],
-            bytes: vec![0; nics],
+            matched: vec![0; sites],
+            fired: vec![0; sites],
+            bytes: vec![0; sites],
         };
         let timed = plan.timed.iter().map(|timed| RunningTime {
             left: timed.times,
@@ -189,6 +196,7 @@ impl Rules {
             rules: plan.rules.iter().map(running).collect(),
             timed: timed.collect(),
             nics: views,
+            ports: (0..ports).map(|_| PortView::default()).collect(),
             random: Random::new(plan.seed),
             counts: Counts::new(&plan, nics),
             requests: VecDeque::new(),
@@ -463,19 +471,35 @@ impl Rules {
         false
     }
 
+    /// Rules and expectations about the packets of a site in a direction.
+    fn side(&self, site: usize, dir: Direction) -> Option<&PacketSide> {
+        match site.checked_sub(self.nics.len()) {
+            None => self.nics.get(site).map(|view| view.side(dir)),
+            Some(port) => self.ports.get(port).map(|view| view.side(dir)),
+        }
+    }
+
     /// True if the conditions of a rule hold.
-    fn holds(&self, now: Instant, index: usize, nic: usize, subject: &Subject) -> bool {
+    fn holds(&self, now: Instant, index: usize, site: usize, subject: &Subject) -> bool {
         let Some(rule) = self.rules.get(index).map(|running| &running.rule) else {
             return false;
         };
         let since = Nanos(now.0.saturating_sub(self.start.0));
-        rule.nic.is_none_or(|only| only == nic)
-            && rule.conditions.after.is_none_or(|after| since >= after)
-            && rule.conditions.before.is_none_or(|before| since <= before)
-            && self
-                .nics
-                .get(nic)
-                .is_some_and(|view| view.holds(&rule.conditions, subject))
+        let conditions = &rule.conditions;
+        let observes = match self.nics.get(site) {
+            Some(view) => {
+                rule.port.is_none()
+                    && rule.nic.is_none_or(|only| only == site)
+                    && view.holds(conditions, subject)
+            }
+            None => {
+                rule.port == site.checked_sub(self.nics.len())
+                    && conditions.qpn.is_none_or(|only| subject.qpn == Some(only))
+            }
+        };
+        observes
+            && conditions.after.is_none_or(|after| since >= after)
+            && conditions.before.is_none_or(|before| since <= before)
     }
 
     /// Counts a match. Returns true if the rule acts on it.

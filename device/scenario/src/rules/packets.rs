@@ -37,11 +37,20 @@ impl PacketMatch {
 }
 
 impl Rules {
-    /// Notes for each NIC which rules and expectations concern its packets.
+    /// Notes for each site which rules and expectations concern its packets.
     pub(super) fn index_packet_rules(&mut self) {
         for (index, running) in self.rules.iter().enumerate() {
             let rule = &running.rule;
-            if let Thing::Packet(packets) = &rule.thing {
+            let Thing::Packet(packets) = &rule.thing else {
+                continue;
+            };
+            if let Some(port) = rule.port {
+                if let Some(view) = self.ports.get_mut(port) {
+                    let side = view.side_mut(packets.dir);
+                    side.add(packets);
+                    side.rules.push(index);
+                }
+            } else {
                 for side in sides(&mut self.nics, rule.nic, packets.dir) {
                     side.add(packets);
                     side.rules.push(index);
@@ -58,40 +67,36 @@ impl Rules {
         }
     }
 
-    /// True if rules or expectations concern packets of a NIC in a direction.
+    /// True if rules or expectations concern packets of a site in a direction.
     #[inline]
-    pub fn takes_packets(&self, nic: usize, dir: Direction) -> bool {
-        let side = self.nics.get(nic).map(|view| view.side(dir));
+    pub fn takes_packets(&self, site: usize, dir: Direction) -> bool {
+        let side = self.side(site, dir);
         side.is_some_and(|side| !side.rules.is_empty() || !side.expectations.is_empty())
     }
 
     /// True if no rule or expectation can match this packet, and none needs to know of it. Most packets of most scenarios are of
     /// this kind, so this is asked before anything else is found out of a packet.
     #[inline]
-    pub fn ignores_packet(&self, nic: usize, dir: Direction, opcode: Option<Opcode>) -> bool {
-        let ignores = |view: &NicView| {
-            let side = view.side(dir);
-            !side.follows && !side.names(opcode)
-        };
-        self.nics.get(nic).is_none_or(ignores) && !self.frames.waits_to_be_overtaken()
+    pub fn ignores_packet(&self, site: usize, dir: Direction, opcode: Option<Opcode>) -> bool {
+        let ignores = |side: &PacketSide| !side.follows && !side.names(opcode);
+        self.side(site, dir).is_none_or(ignores) && !self.frames.waits_to_be_overtaken()
     }
 
-    /// A packet of queue pair `qpn` (the sender in direction `Tx`, the destination in direction `Rx`) is about to be passed on. If
-    /// a change is returned, the caller does not pass it, but its octets to [`Rules::take_frame`].
+    /// A packet of queue pair `qpn` is about to be passed on: of the sender in direction `Tx` of a NIC, else of the destination. If a
+    /// change is returned, the caller does not pass it, but its octets to [`Rules::take_frame`].
     pub fn packet(
         &mut self,
         now: Instant,
-        nic: usize,
+        site: usize,
         dir: Direction,
         qpn: u32,
         packet: PacketFacts<'_>,
     ) -> Option<PacketChange> {
-        let view = self.nics.get_mut(nic)?;
-        let side = view.side(dir);
+        let side = self.side(site, dir)?;
         let opcode = packet.header.map(|header| header.bth.opcode);
-        let is_named = side.names(opcode);
-        let followed = match packet.header {
-            Some(header) if side.follows => view.follow_packet(dir, qpn, header),
+        let (is_named, follows) = (side.names(opcode), side.follows);
+        let followed = match (packet.header, self.nics.get_mut(site)) {
+            (Some(header), Some(view)) if follows => view.follow_packet(dir, qpn, header),
             _ => None,
         };
         let mut change = None;
@@ -103,29 +108,32 @@ impl Rules {
                 iter: followed.map(|(_, iter)| iter),
                 bytes: packet.bytes,
             };
-            self.count_packet(nic, dir, &facts);
-            change = self.try_packet_rules(now, nic, dir, qpn, &facts);
+            self.count_packet(site, dir, &facts);
+            change = self.try_packet_rules(now, (site, dir), qpn, &facts);
         }
         if change.is_none() {
-            self.frames.passed(now, nic, dir);
+            self.frames.passed(now, site, dir);
         }
         change
     }
 
     /// Changes and keeps the octets of a packet for which [`Rules::packet`] has returned a change.
     pub fn take_frame(&mut self, now: Instant, change: PacketChange, frame: HeldFrame) {
-        let nic = frame.nic;
+        let place = match frame.site.checked_sub(self.nics.len()) {
+            None => format!("NIC {}", frame.site),
+            Some(port) => format!("port {port}"),
+        };
         let before = (self.frames.dropped, self.frames.not_reordered);
         self.frames.take(now, change, frame, &mut self.random);
         // One problem for all of them is enough.
         if before.0 == 0 && self.frames.dropped > 0 {
             self.note_problem(format!(
-                "NIC {nic}: packets were dropped: too many octets were delayed at a time"
+                "{place}: packets were dropped: too many octets were delayed at a time"
             ));
         }
         if before.1 == 0 && self.frames.not_reordered > 0 {
             self.note_problem(format!(
-                "NIC {nic}: packets were not reordered: too many waited to be overtaken at a time"
+                "{place}: packets were not reordered: too many waited to be overtaken at a time"
             ));
         }
     }
@@ -146,8 +154,7 @@ impl Rules {
     fn try_packet_rules(
         &mut self,
         now: Instant,
-        nic: usize,
-        dir: Direction,
+        (site, dir): (usize, Direction),
         qpn: u32,
         facts: &Facts,
     ) -> Option<PacketChange> {
@@ -157,7 +164,7 @@ impl Rules {
         };
         let mut decided = None;
         let mut place = 0;
-        while let Some(index) = self.packet_rule(nic, dir, place) {
+        while let Some(index) = self.packet_rule(site, dir, place) {
             place = place.saturating_add(1);
             let running = self.rules.get(index);
             let fits = running.is_some_and(|running| match &running.rule.thing {
@@ -165,36 +172,36 @@ impl Rules {
                 _ => false,
             });
             if !fits
-                || !self.holds(now, index, nic, &subject)
-                || !self.reaches_bytes(index, nic, facts.bytes)
-                || !self.is_due(index, nic)
+                || !self.holds(now, index, site, &subject)
+                || !self.reaches_bytes(index, site, facts.bytes)
+                || !self.is_due(index, site)
             {
                 continue;
             }
             match self.rules.get(index).map(|running| &running.rule.effect) {
                 Some(Effect::Packet(change)) if decided.is_none() => {
                     decided = Some(*change);
-                    self.note_fired(index, nic);
+                    self.note_fired(index, site);
                 }
                 Some(Effect::Nic(action)) => {
                     let action = action.clone();
-                    self.note_fired(index, nic);
-                    self.act(now, nic, &action, subject);
+                    self.note_fired(index, site);
+                    self.act(now, site, &action, subject);
                 }
-                Some(Effect::Count) => self.note_fired(index, nic),
+                Some(Effect::Count) => self.note_fired(index, site),
                 _ => {}
             }
         }
         decided
     }
 
-    /// Index of the rule at a place of a NIC's list.
-    fn packet_rule(&self, nic: usize, dir: Direction, place: usize) -> Option<usize> {
-        self.nics.get(nic)?.side(dir).rules.get(place).copied()
+    /// Index of the rule at a place of a site's list.
+    fn packet_rule(&self, site: usize, dir: Direction, place: usize) -> Option<usize> {
+        self.side(site, dir)?.rules.get(place).copied()
     }
 
     /// True unless a rule asks for multiples of a number of bytes, and none is reached with this packet.
-    fn reaches_bytes(&mut self, index: usize, nic: usize, bytes: usize) -> bool {
+    fn reaches_bytes(&mut self, index: usize, site: usize, bytes: usize) -> bool {
         let Some(running) = self.rules.get_mut(index) else {
             return false;
         };
@@ -204,7 +211,7 @@ impl Rules {
         else {
             return true;
         };
-        let Some(total) = running.bytes.get_mut(nic) else {
+        let Some(total) = running.bytes.get_mut(site) else {
             return false;
         };
         let before = total.checked_div(step);

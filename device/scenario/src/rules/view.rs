@@ -129,6 +129,29 @@ impl PacketSide {
     }
 }
 
+/// A port that leads out of the process, as the rules see it.
+#[derive(Debug, Default)]
+pub(super) struct PortView {
+    sent: PacketSide,
+    received: PacketSide,
+}
+
+impl PortView {
+    pub(super) fn side(&self, dir: Direction) -> &PacketSide {
+        match dir {
+            Direction::Tx => &self.sent,
+            Direction::Rx => &self.received,
+        }
+    }
+
+    pub(super) fn side_mut(&mut self, dir: Direction) -> &mut PacketSide {
+        match dir {
+            Direction::Tx => &mut self.sent,
+            Direction::Rx => &mut self.received,
+        }
+    }
+}
+
 /// A NIC, as the rules see it.
 #[derive(Debug, Default)]
 pub(super) struct NicView {

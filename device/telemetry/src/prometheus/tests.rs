@@ -147,7 +147,7 @@ fn the_text_obeys_the_format() {
         uptime: Duration::from_millis(1500),
         ..EngineSnapshot::default()
     };
-    let text = prometheus_text(&[nic("a"), nic("b")], &[engine]);
+    let text = prometheus_text(&[nic("a"), nic("b")], &fabric(), &[engine]);
     let families = check(&text);
     assert!(families.len() > Counter::COUNT + 15);
     for line in [
@@ -172,7 +172,11 @@ fn the_text_obeys_the_format() {
 
 #[test]
 fn a_guest_adds_no_more_series_than_there_are_opcodes() {
-    let text = prometheus_text(&[nic("a")], &[EngineSnapshot::default()]);
+    let text = prometheus_text(
+        &[nic("a")],
+        &FabricSnapshot::default(),
+        &[EngineSnapshot::default()],
+    );
     let opcodes = faultline_wire::Opcode::ALL.len() + 1;
     let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!(lines("faultline_frames_total"), 2 * opcodes);
@@ -181,12 +185,65 @@ fn a_guest_adds_no_more_series_than_there_are_opcodes() {
 
 #[test]
 fn names_of_nics_are_escaped() {
-    let text = prometheus_text(&[nic("a\"b\\c\nd")], &[EngineSnapshot::default()]);
+    let text = prometheus_text(
+        &[nic("a\"b\\c\nd")],
+        &FabricSnapshot::default(),
+        &[EngineSnapshot::default()],
+    );
     assert!(text.contains(r#"{nic="a\"b\\c\nd"}"#));
     check(&text);
 }
 
 #[test]
 fn no_nics_is_no_error() {
-    check(&prometheus_text(&[], &[EngineSnapshot::default()]));
+    check(&prometheus_text(
+        &[],
+        &FabricSnapshot::default(),
+        &[EngineSnapshot::default()],
+    ));
+}
+
+fn fabric() -> FabricSnapshot {
+    let port = |name: &str| PortSnapshot {
+        name: name.to_owned(),
+        connected: true,
+        connections: 2,
+        rx: (3, 300),
+        tx: (4, 400),
+        drops: vec![("too_long", 5), ("overrun", 6)],
+        malformed: 7,
+    };
+    let link = |direction| LinkSnapshot {
+        port: "wire\"1".to_owned(),
+        direction,
+        effects: vec![("lost", 8), ("corrupted", 9)],
+    };
+    FabricSnapshot {
+        ports: vec![port("wire\"1"), port("host")],
+        links: vec![link("tx"), link("rx")],
+    }
+}
+
+#[test]
+fn ports_and_links_have_series_of_their_own() {
+    let text = prometheus_text(&[], &fabric(), &[EngineSnapshot::default()]);
+    check(&text);
+    for line in [
+        "faultline_port_frames_total{port=\"wire\\\"1\",direction=\"rx\"} 3",
+        "faultline_port_frames_total{port=\"host\",direction=\"tx\"} 4",
+        "faultline_port_wire_bytes_total{port=\"host\",direction=\"rx\"} 300",
+        "faultline_port_dropped_frames_total{port=\"host\",reason=\"overrun\"} 6",
+        "faultline_port_connected{port=\"host\"} 1",
+        "faultline_port_connections_total{port=\"host\"} 2",
+        "faultline_port_malformed_total{port=\"host\"} 7",
+        "faultline_link_model_frames_total{port=\"wire\\\"1\",direction=\"rx\",effect=\"corrupted\"} 9",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    let without = prometheus_text(
+        &[],
+        &FabricSnapshot::default(),
+        &[EngineSnapshot::default()],
+    );
+    assert!(!without.contains("faultline_port_") && !without.contains("faultline_link_model"));
 }

@@ -90,6 +90,7 @@ pub(super) fn load(
         scenario.rules.push(Rule {
             name: Some(UNTIL.to_owned()),
             nic: None,
+            port: None,
             on: Trigger::clone(on),
             action: Action::End(Nothing::default()),
             fired: Range::from(1),
