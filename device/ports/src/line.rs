@@ -521,7 +521,7 @@ mod tests {
             ..LineModel::default()
         });
         assert!(!line.pauses(0));
-        (0..3).for_each(|n| line.send(0, &frame(n), ()));
+        (0..3).for_each(|n| drop(line.send(0, &frame(n), ())));
         assert!(!line.pauses(0));
         line.send(0, &frame(3), ());
         assert!(line.pauses(0));
