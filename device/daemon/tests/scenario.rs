@@ -228,7 +228,7 @@ fn junit_has_a_case_for_each_check() {
     let xml = fs::read_to_string(directory.path().join("out.xml")).unwrap();
     assert!(
         xml.contains(
-            "<testsuites name=\"faultline scenario\" tests=\"8\" skipped=\"0\" failures=\"1\""
+            "<testsuites name=\"faultline scenario\" tests=\"10\" skipped=\"0\" failures=\"1\""
         ),
         "{xml}"
     );

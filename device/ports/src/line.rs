@@ -521,7 +521,9 @@ mod tests {
             ..LineModel::default()
         });
         assert!(!line.pauses(0));
-        (0..3).for_each(|n| drop(line.send(0, &frame(n), ())));
+        for n in 0..3 {
+            line.send(0, &frame(n), ());
+        }
         assert!(!line.pauses(0));
         line.send(0, &frame(3), ());
         assert!(line.pauses(0));
