@@ -2,14 +2,24 @@
 //!
 //! The input chooses traffic, rules, timed actions and expectations from lists of what files may have. Text that nobody checks
 //! (target `scenario`) is almost never a scenario that does anything.
+//!
+//! The bounds keep a run short without leaving out a state: a message has at most four packets, as the longest that differs from a
+//! shorter one (first, two in the middle, last), and the limit is the time that the longest action needs, so that retries with the
+//! shortest timers are not repeated by the thousand.
 
 use std::fmt::Write;
 
 use faultline_scenario::file::Scenario;
 use faultline_scenario::read;
-use faultline_simulation::{Options, simulate};
+use faultline_simulation::trace::Detail;
+use faultline_simulation::{Options, SimulationError, simulate};
 
 use crate::input::Input;
+
+/// Longer than the latest timed action (1.8 ms) and the longest outage (1 ms) after it, and than the longest delay of a rule.
+const LIMIT: &str = "4ms";
+/// One of so many inputs runs twice.
+const TWICE: u8 = 8;
 
 /// Triggers, without their conditions.
 const THINGS: &[&str] = &[
@@ -156,10 +166,12 @@ fn few(input: &mut Input<'_>, values: &[u32]) -> u32 {
     values[usize::from(input.u8()) % values.len()]
 }
 
-fn traffic(text: &mut String, input: &mut Input<'_>, index: usize) -> std::fmt::Result {
-    let op = one_of(
-        input,
-        &[
+/// Operations of a service (IBTA volume 1, table 38).
+fn operations(service: &str) -> &'static [&'static str] {
+    match service {
+        "ud" => &["send"],
+        "uc" => &["send", "write", "write_imm"],
+        _ => &[
             "send",
             "write",
             "write_imm",
@@ -167,24 +179,32 @@ fn traffic(text: &mut String, input: &mut Input<'_>, index: usize) -> std::fmt::
             "fetch_add",
             "compare_swap",
         ],
-    );
-    let size = match op {
-        "fetch_add" | "compare_swap" => 8,
-        _ => few(input, &[1, 64, 1024, 1025, 4096, 9000]),
+    }
+}
+
+fn traffic(text: &mut String, input: &mut Input<'_>, index: usize) -> std::fmt::Result {
+    let service = one_of(input, &["rc", "rc", "rc", "uc", "ud"]);
+    let op = one_of(input, operations(service));
+    // With 4096, messages and their buffers extend over several pages.
+    let mtu = few(input, &[256, 1024, 4096]);
+    let size = match (op, service) {
+        ("fetch_add" | "compare_swap", _) => 8,
+        (_, "ud") => few(input, &[1, 64, mtu]),
+        _ => few(input, &[1, 64, mtu, mtu + 1, 2 * mtu + 64, 3 * mtu + 1]),
     };
     writeln!(
         text,
-        "[[traffic]]\nname = \"t{index}\"\nop = \"{op}\"\nsize = {size}"
+        "[[traffic]]\nname = \"t{index}\"\nservice = \"{service}\"\nop = \"{op}\"\nmtu = {mtu}\nsize = {size}"
     )?;
     for (key, values) in [
         ("count", &[1, 2, 3, 8][..]),
         ("depth", &[1, 2, 8]),
         ("connections", &[1, 1, 2]),
-        ("mtu", &[256, 1024, 4096]),
         ("timeout", &[1, 4, 6, 0]),
         ("retry_count", &[0, 1, 7]),
         ("rnr_retry", &[0, 2, 7]),
-        ("min_rnr_timer", &[1, 12]),
+        // 80 us and 0.64 ms (IBTA table 45).
+        ("min_rnr_timer", &[6, 12]),
     ] {
         writeln!(text, "{key} = {}", few(input, values))?;
     }
@@ -203,8 +223,7 @@ fn traffic(text: &mut String, input: &mut Input<'_>, index: usize) -> std::fmt::
             writeln!(text, "{line}")?;
         }
     }
-    let service = one_of(input, &["rc", "rc", "rc", "uc", "ud"]);
-    writeln!(text, "service = \"{service}\"")
+    Ok(())
 }
 
 fn nic(text: &mut String, input: &mut Input<'_>) -> std::fmt::Result {
@@ -216,7 +235,7 @@ fn nic(text: &mut String, input: &mut Input<'_>) -> std::fmt::Result {
 fn scenario(input: &mut Input<'_>) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let counts = input.u16();
-    writeln!(text, "seed = {}\nlimit = \"8ms\"", input.u8())?;
+    writeln!(text, "seed = {}\nlimit = \"{LIMIT}\"", input.u8())?;
     writeln!(
         text,
         "[simulator]\npage_frames = {}",
@@ -282,7 +301,7 @@ fn possible(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// A scenario runs to its end or its limit, and has a verdict. Now and then it runs twice: with the same trace.
+/// A scenario runs to its end or its limit, and has a verdict. One of [`TWICE`] inputs runs twice: with the same trace.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let Ok(text) = scenario(&mut input) else {
@@ -292,20 +311,34 @@ pub fn run(data: &[u8]) {
         Ok(scenario) => possible(scenario),
         Err(problems) => panic!("the target writes files that are read:\n{problems}"),
     };
-    // Not all services have all operations.
     let Ok(plan) = scenario.plan_simulation() else {
         return;
     };
-    let Ok(outcome) = simulate(&scenario, &plan, Options::default()) else {
-        return;
+    // The second octet chooses nothing else.
+    let twice = data.get(1).is_some_and(|octet| octet.is_multiple_of(TWICE));
+    let trace = match twice {
+        true => Detail::Hash,
+        false => Detail::Nothing,
+    };
+    let simulate = || {
+        let options = Options {
+            trace,
+            ..Options::default()
+        };
+        simulate(&scenario, &plan, options)
+    };
+    let outcome = match simulate() {
+        Ok(outcome) => outcome,
+        // A command for the set-up of the traffic may fail because of a rule.
+        Err(SimulationError::Driver { .. }) => return,
+        Err(error) => panic!("{error}\n{text}"),
     };
     let rules = plan.rules.len() + plan.timed.len();
     let checks = &outcome.verdict.checks;
     assert!(checks.len() >= rules + plan.expectations.len(), "{text}");
     assert!(outcome.results.time <= plan.limit, "{text}");
-    if data.first().is_some_and(|first| first & 0x80 != 0) {
-        let again = simulate(&scenario, &plan, Options::default());
-        let again = again.expect("it has been simulated before");
+    if twice {
+        let again = simulate().expect("it has been simulated before");
         assert_eq!(
             again.results.trace.hash(),
             outcome.results.trace.hash(),
