@@ -660,7 +660,7 @@ fn main() -> anyhow::Result<()> {
     let figures = match args.only.as_deref() {
         // By name only: it takes several devices.
         Some("sight") => sight::measure(cpus, args.quick)?,
-        Some("engines") => engines::measure(args.quick)?,
+        Some("engines") => engines::measure(cpus, args.quick)?,
         Some("scenario") => scenario::measure(cpus, if args.quick { 20 } else { 60 }, 200)?,
         _ => measure(
             &args,
