@@ -185,6 +185,23 @@ fn mistakes_are_explained() {
         &["ctl", "action", "a", "fatal"],
         "not running",
     );
+    let file = directory.path().join("typo.toml");
+    std::fs::write(
+        &file,
+        "[[rule]]\non = { opcod = \"ACK\" }\ndo = { drop = {} }\n",
+    )
+    .unwrap();
+    let file = file.to_str().unwrap();
+    explained(
+        Some(&socket),
+        &["ctl", "scenario", "start", file],
+        "Error: rule[0].on.opcod: unknown key `opcod`",
+    );
+    explained(
+        Some(&socket),
+        &["ctl", "scenario", "start", file],
+        "^^^^^ did you mean `opcode`?\n",
+    );
 }
 
 #[test]

@@ -229,7 +229,11 @@ impl Remote {
             Ok(body) => body.error,
             Err(_) => String::from_utf8_lossy(&message).into_owned(),
         };
-        bail!("{text} ({status})")
+        match text.strip_prefix("error: ") {
+            // A problem of a file, with the line where it is.
+            Some(problem) => bail!("{problem}"),
+            None => bail!("{text} ({status})"),
+        }
     }
 }
 
