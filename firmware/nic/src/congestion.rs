@@ -135,6 +135,13 @@ impl Congestion {
         }
     }
 
+    /// Ends the wait if it is over. Returns true if it was.
+    pub(crate) fn end_wait(&mut self, now: Instant) -> bool {
+        let is_over = self.deadline().is_some_and(|at| at <= now);
+        self.waits &= !is_over;
+        is_over
+    }
+
     /// When sending continues, if it waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let limit = self.limit.as_ref().filter(|_| self.waits)?;

@@ -4,7 +4,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPS_RESET, QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
-use faultline_nic::{Dcqcn, Nanos};
+use faultline_nic::{Dcqcn, Nanos, TURN_WORK};
 use faultline_simulator::{Impairment, Pair, Send, World, expect_cqe, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::opcode::Opcode;
@@ -94,6 +94,15 @@ fn marked_packets_slow_their_sender_down() {
         let handled = counter(&mut marked, sender, Counter::rp_cnp_handled);
         assert_eq!(handled, sent);
     }
+}
+
+/// A queue pair whose wait is over sends; its timer does not begin anew, which would take a whole turn.
+#[test]
+fn the_end_of_a_wait_is_handled_once() {
+    let mut marked = world(Some(CONFIG), 1000);
+    time(&mut marked, wr::WR_WRITE);
+    let longest = marked.longest_call();
+    assert!(longest < TURN_WORK / 4, "{longest} in one call");
 }
 
 #[test]

@@ -344,7 +344,8 @@ impl Qp {
     /// Handles a timer of this QP that is due, or that has moved since.
     pub(crate) fn handle_timer<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         self.timer_at = None;
-        if self.congestion.is_some() {
+        let congestion = self.congestion.as_mut();
+        if congestion.is_some_and(|known| known.end_wait(cx.now)) {
             self.wake(cx.core);
         }
         if self.endpoint.state.sends() {
