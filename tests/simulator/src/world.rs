@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use faultline_abi::cqe::Cqe;
@@ -60,6 +61,8 @@ struct State {
     trace: Option<Vec<(usize, RoceHeader)>>,
     /// The frames themselves, if they are wanted.
     capture: Option<Vec<(usize, Vec<u8>)>>,
+    /// Hash of the frames that have been sent and received by wire, if it is wanted.
+    hash: Option<DefaultHasher>,
     /// The most that a NIC has done in one call.
     longest_call: u64,
     interrupts: Vec<Vec<u16>>,
@@ -100,6 +103,12 @@ fn watched<R>(nic: &mut Nic, longest: &mut u64, call: impl FnOnce(&mut Nic) -> R
         }
     }
     result
+}
+
+fn add_to_hash(hash: &mut Option<DefaultHasher>, now: u64, node: usize, bytes: &[u8]) {
+    if let Some(hash) = hash {
+        (now, node, bytes).hash(hash);
+    }
 }
 
 impl State {
@@ -151,6 +160,7 @@ impl State {
                 }
                 // What can't be read does not reach the wire.
                 if let Ok(bytes) = frame.packet_bytes(0, &memory) {
+                    add_to_hash(&mut self.hash, self.now, id, &bytes);
                     self.wire.send(self.now, id, frame.origin(), bytes);
                 }
             }
@@ -228,6 +238,7 @@ impl State {
             let dst = MacAddr(frame.bytes[..6].try_into().expect("a frame has an address"));
             for (id, node) in self.nodes.iter_mut().enumerate() {
                 if hears(node, id == frame.from, dst) {
+                    add_to_hash(&mut self.hash, self.now, id, &frame.bytes);
                     self.oracle.received(self.now, id, &frame.bytes);
                     watched(&mut node.nic, &mut self.longest_call, |nic| {
                         let alien = [id, frame.from]
@@ -442,6 +453,7 @@ impl World {
             by_reference: None,
             trace: None,
             capture: None,
+            hash: None,
             longest_call: 0,
             interrupts: vec![Vec::new(); hosts],
             foreign: BTreeSet::new(),
@@ -670,6 +682,17 @@ impl World {
             .trace
             .replace(Vec::new())
             .unwrap_or_default()
+    }
+
+    /// Calculates the hash of all frames from now on that NICs send to the wire and receive from it, with their times.
+    pub fn start_hash(&self) {
+        self.state.borrow_mut().hash = Some(DefaultHasher::new());
+    }
+
+    /// This hash. It means something in the same build only.
+    pub fn hash(&self) -> u64 {
+        let state = self.state.borrow();
+        state.hash.as_ref().map_or(0, Hasher::finish)
     }
 
     /// Keeps the octets of the frames that leave from now on.
