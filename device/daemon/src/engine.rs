@@ -193,7 +193,7 @@ impl Engine {
         self.clock.now()
     }
 
-    /// Runs until [`Engine::stop`].
+    /// Runs until it is stopped.
     pub fn run(mut self) {
         #[cfg(debug_assertions)]
         if let Some(name) = std::env::var_os(PANIC_VARIABLE)
