@@ -76,11 +76,11 @@ impl Engine {
     /// Takes a frame of another engine. Returns its length; `None` if there is none. The clock is read once for each pass, so the
     /// frame may have a later time than this pass. What it causes is later than the frame: `now` is moved.
     fn take_linked(&mut self, now: &mut Instant, engine: usize) -> Option<usize> {
-        let linked = self.links.take(engine)?;
+        let mut linked = self.links.take(engine)?;
         *now = (*now).max(Instant(linked.at.0.saturating_add(1)));
         self.links.latest = *now;
         let length = match linked.contents {
-            Contents::Typed => self.receive_linked(*now, &linked),
+            Contents::Typed => self.receive_linked(*now, &mut linked),
             Contents::Octets(origin, length) => {
                 let mut octets = std::mem::take(&mut self.scratch);
                 if self.links.read_octets(engine, &linked, length, &mut octets) {
@@ -95,13 +95,16 @@ impl Engine {
     }
 
     /// Delivers a frame of a NIC of another engine to the ports of this one. Returns its length.
-    fn receive_linked(&mut self, now: Instant, linked: &LinkFrame) -> usize {
-        let (from, frame) = (linked.from, &linked.frame);
+    fn receive_linked(&mut self, now: Instant, linked: &mut LinkFrame) -> usize {
+        let (from, frame) = (linked.from, &mut linked.frame);
         let length = frame.len();
         let seen = self.recorder.frame(linked.sender, frame, length);
-        match self.switch.forward(from, frame.src(), frame.dst()) {
+        match self
+            .switch
+            .forward(from, (frame.src(), frame.dst()), || frame.vlan_tag())
+        {
             Route::To(to) if self.has_port(to) => {
-                let is_received = self.deliver(from, to, now, frame).is_some();
+                let is_received = self.leave_switch(from, to, now, frame).is_some();
                 if let Some(seen) = seen.filter(|_| is_received) {
                     self.recorder.received(number(to), &seen);
                 }
@@ -110,7 +113,7 @@ impl Engine {
                 self.flood(from, now, frame, seen.as_ref());
             }
             // The table has changed since the other engine has read it.
-            Route::To(_) | Route::Forged => {}
+            Route::To(_) | Route::Forged | Route::NoMember => {}
         }
         length
     }

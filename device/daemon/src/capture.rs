@@ -39,6 +39,7 @@ pub(crate) enum Fate {
     TooShort,
     LinkLost,
     LinkFull,
+    NoMember,
 }
 
 /// Description of the interface of a NIC, and of a port that leads out of the process.
@@ -71,7 +72,7 @@ pub(crate) const EFFECTS: [(Effects, &str); 4] = [
 pub(crate) const LOST_ELSEWHERE: &str = "frames of other interfaces were lost before this one";
 
 impl Fate {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Passed,
         Self::LinkDown,
         Self::TooLong,
@@ -83,6 +84,7 @@ impl Fate {
         Self::TooShort,
         Self::LinkLost,
         Self::LinkFull,
+        Self::NoMember,
     ];
 
     /// What becomes of a frame on a modelled link.
@@ -112,6 +114,9 @@ impl Fate {
             Self::TooShort => "dropped: shorter than an Ethernet header",
             Self::LinkLost => "dropped: lost at random by the model of the link",
             Self::LinkFull => "dropped: the queue of the model of the link is full",
+            Self::NoMember => {
+                "dropped: the port, or that of the destination address, is no member of the VLAN"
+            }
         })
     }
 }

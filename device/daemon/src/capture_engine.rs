@@ -25,6 +25,7 @@ impl Engine {
             (Some(true), _) => self.fate_at_port(from, frame),
             (Some(false), _) => Fate::Rule,
             (None, Some(Route::Forged)) => Fate::Forged,
+            (None, Some(Route::NoMember)) => Fate::NoMember,
             (None, _) => Fate::Passed,
         };
         let seen = Seen {

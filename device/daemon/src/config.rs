@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use faultline_nic::{Dcqcn, FaultPolicy, Nanos, NicConfig, Pitfalls, ReadyMode};
 use faultline_ports::line::LineModel;
+use faultline_ports::vlan::{VlanMembership, VlanSet};
 use faultline_scenario::profile::{self, Profile};
 use faultline_wire::MacAddr;
 use serde::Deserialize;
@@ -17,6 +18,7 @@ use crate::dcqcn_config;
 use crate::engine_config::{EngineCount, EngineLayout, EngineName, MOST_ENGINES};
 use crate::line_config;
 use crate::port_config::PortEntry;
+use crate::vlan_config;
 
 /// A configuration that can't be used. The message has all of it: there is no source to be printed after it.
 #[derive(Debug, thiserror::Error)]
@@ -161,6 +163,12 @@ nic_settings! {
     /// Frames with the source address of another NIC are dropped (default). `false` is for a guest that forwards frames,
     /// such as a bridge.
     spoof_check: bool,
+    /// VLAN of frames without tag, from the NIC and to it.
+    #[serde(deserialize_with = "vlan_config::pvid")]
+    pvid: u16,
+    /// VLANs of frames with a tag.
+    #[serde(deserialize_with = "vlan_config::vlans")]
+    vlans: VlanSet,
     /// Model of the link from the NIC to the switch.
     #[serde(deserialize_with = "line_config::line")]
     link_tx: LineModel,
@@ -509,6 +517,28 @@ impl Config {
             pause_sharers: u32::try_from(others).unwrap_or(u32::MAX).max(1),
             ..nic.nic_config(&self.defaults)
         }
+    }
+
+    /// VLANs of each NIC, then of each port; `None` if no key says anything about VLANs: then the switch is not VLAN-aware.
+    pub(crate) fn vlan_memberships(&self) -> Option<Vec<VlanMembership>> {
+        let defaults = &self.defaults;
+        let nics = self.nics.iter().map(|nic| {
+            let vlans = nic.settings.vlans.as_ref();
+            (
+                nic.settings.pvid.or(defaults.pvid),
+                vlans.or(defaults.vlans.as_ref()),
+            )
+        });
+        let ports = self.ports.iter();
+        let ports = ports.map(|port| (port.pvid, port.vlans.as_ref()));
+        let keys: Vec<_> = nics.chain(ports).collect();
+        let is_aware = keys
+            .iter()
+            .any(|(pvid, vlans)| pvid.is_some() || vlans.is_some());
+        let membership = |(pvid, vlans): (Option<u16>, Option<&VlanSet>)| {
+            VlanMembership::new(pvid, vlans.cloned())
+        };
+        is_aware.then(|| keys.into_iter().map(membership).collect())
     }
 
     /// The engines, and which NIC is on which.

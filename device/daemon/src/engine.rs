@@ -107,6 +107,8 @@ pub struct Engine {
     pub(crate) captures: Captures,
     /// A frame as octets.
     pub(crate) scratch: Vec<u8>,
+    /// A frame as octets that leaves the switch with another VLAN tag than it came with.
+    pub(crate) tag_scratch: Vec<u8>,
     /// Links that have a model.
     pub(crate) lines: Lines,
     /// Links to the other engines.
@@ -160,6 +162,7 @@ impl Engine {
             externals: Vec::new(),
             captures: Captures::default(),
             scratch: Vec::new(),
+            tag_scratch: Vec::new(),
             lines: Lines::default(),
             links: parts.links,
             requests: parts.requests,
@@ -551,7 +554,7 @@ impl Engine {
             }
             let built = port.nic.work().wrapping_sub(before);
             let len = frame.len();
-            let received = self.forward(id, now, &frame, len);
+            let received = self.forward(id, now, &mut frame, len);
             work = work.saturating_add(built).saturating_add(received);
             packets = packets.saturating_add(frame.packets);
             bytes = bytes.saturating_add(len);

@@ -100,6 +100,7 @@ impl Process {
             process.add_nic(config, (id, nic), *engine, &log)?;
         }
         process.add_ports(config)?;
+        process.set_vlans(config);
         process.link(&layout.of_nics, &log)?;
         Ok(process)
     }
@@ -150,6 +151,15 @@ impl Process {
             self.port_ends.push(port_end);
         }
         Ok(())
+    }
+
+    fn set_vlans(&mut self, config: &Config) {
+        let memberships = config.vlan_memberships().unwrap_or_default();
+        for (_, engine) in &mut self.engines {
+            for (id, membership) in memberships.iter().enumerate() {
+                engine.switch.set_vlans(id, membership.clone());
+            }
+        }
     }
 
     /// Links each engine to each other one. `of_nics`: engine by NIC.

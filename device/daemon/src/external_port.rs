@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use faultline_ports::channel::{EngineEnd, PortStatus};
+use faultline_ports::channel::{EngineEnd, MAX_FRAME, PortStatus};
 use faultline_wire::Ethernet;
 
 use crate::capture::Fate;
@@ -19,10 +19,12 @@ pub(crate) struct ExternalCounts {
     /// Frames to the peer, and their octets.
     pub(crate) tx_frames: u64,
     pub(crate) tx_octets: u64,
-    /// Frames that were longer than the MTU.
+    /// Frames that were longer than the MTU, or than any port passes with the VLAN tag that they have here.
     pub(crate) too_long: u64,
     /// Frames that were shorter than an Ethernet header.
     pub(crate) too_short: u64,
+    /// Frames of the peer that were dropped because the port, or the one with their destination address, is no member of their VLAN.
+    pub(crate) vlan: u64,
     /// Frames to the peer that were dropped because there is none.
     pub(crate) no_peer: u64,
     /// Frames to the peer that were dropped because it took the ones before too slowly.
@@ -85,7 +87,9 @@ impl ExternalPort {
             return Fate::TooShort;
         }
         let length = length_of_octets(frame.len(), frame);
-        if self.mtu.is_some_and(|mtu| length > usize::from(mtu)) {
+        let is_long =
+            frame.len() > MAX_FRAME || self.mtu.is_some_and(|mtu| length > usize::from(mtu));
+        if is_long {
             counts.too_long = counts.too_long.saturating_add(1);
             return Fate::TooLong;
         }

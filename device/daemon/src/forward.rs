@@ -1,7 +1,7 @@
 //! Frames that NICs of the engine send.
 
 use faultline_nic::{Instant, TxFrame};
-use faultline_ports::{PortId, Route};
+use faultline_ports::{Egress, PortId, Route};
 use faultline_scenario::trigger;
 use faultline_telemetry::{Direction, FrameEvent};
 
@@ -10,12 +10,12 @@ use crate::port::{NicPort, number};
 
 impl Engine {
     /// Delivers a frame to its destinations: to NICs by reference, which copy the payload during the call, and to external ports
-    /// as octets. `len` is its length. Returns the work of the NICs.
+    /// as octets. `len` is its length. Returns the work of the NICs. The frame is not changed afterwards.
     pub(crate) fn forward(
         &mut self,
         from: PortId,
         now: Instant,
-        frame: &TxFrame,
+        frame: &mut TxFrame,
         len: usize,
     ) -> u64 {
         let by_port = |port: &mut NicPort| {
@@ -30,7 +30,11 @@ impl Engine {
             && self.enters_line(now, from, (from, trigger::Direction::Tx), frame);
         let route = match is_dropped || is_on_line {
             true => None,
-            false => Some(self.switch.forward(from, frame.src(), frame.dst())),
+            false => {
+                let addresses = (frame.src(), frame.dst());
+                let tag = || frame.vlan_tag();
+                Some(self.switch.forward(from, addresses, tag))
+            }
         };
         // The packets on a modelled link were captured with what is done to them there.
         if self.captures.is_on() && !is_on_line {
@@ -46,7 +50,7 @@ impl Engine {
         let work = match route {
             None => 0,
             Some(Route::To(to)) => {
-                let work = self.deliver(from, to, now, frame);
+                let work = self.leave_switch(from, to, now, frame);
                 if work.is_some() {
                     taken_by = number(to);
                 }
@@ -62,6 +66,10 @@ impl Engine {
                 if let Some(port) = self.ports.get_mut(from) {
                     port.refuse_source(frame.src());
                 }
+                0
+            }
+            Some(Route::NoMember) => {
+                self.count_no_member(from, frame.packets);
                 0
             }
         };
@@ -80,7 +88,7 @@ impl Engine {
         &mut self,
         from: PortId,
         now: Instant,
-        frame: &TxFrame,
+        frame: &mut TxFrame,
         seen: Option<&FrameEvent>,
     ) -> u64 {
         let count = self.ports.len().saturating_add(self.externals.len());
@@ -89,7 +97,7 @@ impl Engine {
             if to == from || !self.has_port(to) {
                 continue;
             }
-            if let Some(done) = self.deliver(from, to, now, frame) {
+            if let Some(done) = self.leave_switch(from, to, now, frame) {
                 work = work.saturating_add(done);
                 if let Some(seen) = seen {
                     self.recorder.received(number(to), seen);
@@ -104,6 +112,50 @@ impl Engine {
     fn rules_see(&self, nic: PortId, dir: trigger::Direction, frame: &TxFrame) -> bool {
         let scenario = self.scenario.as_ref();
         scenario.is_some_and(|scenario| !scenario.ignores((nic, dir), frame))
+    }
+
+    /// Counts packets of a port that are dropped because of their VLAN.
+    pub(crate) fn count_no_member(&mut self, from: PortId, packets: u32) {
+        let external = from.checked_sub(self.ports.len());
+        let counter = match external {
+            None => self
+                .ports
+                .get_mut(from)
+                .map(|port| &mut port.link.counts.vlan),
+            Some(index) => self
+                .externals
+                .get_mut(index)
+                .map(|port| &mut port.counts.vlan),
+        };
+        if let Some(counter) = counter {
+            *counter = counter.saturating_add(packets.into());
+        }
+    }
+
+    /// Delivers a frame to a port with the VLAN tag that it has there, unless the port is no member of its VLAN. Another engine gets
+    /// it as it came in, and does this itself. Returns as [`Engine::deliver`].
+    #[inline]
+    pub(crate) fn leave_switch(
+        &mut self,
+        from: PortId,
+        to: PortId,
+        now: Instant,
+        frame: &mut TxFrame,
+    ) -> Option<u64> {
+        if !self.switch.is_vlan_aware() || !self.has_port(to) {
+            return self.deliver(from, to, now, frame);
+        }
+        let tag = frame.vlan_tag();
+        match self.switch.egress(from, to, tag) {
+            Egress::NoMember => None,
+            Egress::Unchanged => self.deliver(from, to, now, frame),
+            Egress::Tag(new) => {
+                frame.set_vlan_tag(new);
+                let work = self.deliver(from, to, now, frame);
+                frame.set_vlan_tag(tag);
+                work
+            }
+        }
     }
 
     /// Delivers a frame to a NIC by reference, or sends it through an external port. Returns the NIC's work; `None` if no NIC gets

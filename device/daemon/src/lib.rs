@@ -88,6 +88,7 @@ mod scenario_engine;
 pub mod server;
 pub mod sleep;
 mod storm;
+mod vlan_config;
 
 pub use config::{Config, ConfigError, NamedProfile, NicEntry, NicSettings, PollMode};
 pub use config_file::Malformed;

@@ -17,6 +17,8 @@ pub(crate) struct LinkCounts {
     pub(crate) tx_dropped: u64,
     /// Received packets that were dropped by request.
     pub(crate) rx_dropped: u64,
+    /// Sent packets whose sender, or the port with their destination address, is no member of their VLAN.
+    pub(crate) vlan: u64,
     /// Interrupts that were suppressed by request.
     pub(crate) interrupts_lost: u64,
 }

@@ -96,6 +96,7 @@ impl ExternalState {
         [
             ("too_long", counts.too_long),
             ("too_short", counts.too_short),
+            ("vlan", counts.vlan),
             ("no_peer", counts.no_peer),
             ("overrun", counts.overrun),
             ("lost", self.lost),
@@ -237,6 +238,7 @@ impl Engine {
                 ("mtu", port.link.counts.too_long),
                 ("tx_request", port.link.counts.tx_dropped),
                 ("rx_request", port.link.counts.rx_dropped),
+                ("vlan", port.link.counts.vlan),
             ],
             interrupts_suppressed: port.link.counts.interrupts_lost,
         };

@@ -7,7 +7,7 @@
 //! ```
 
 use faultline_nic::{Instant, Origin, TxFrame};
-use faultline_ports::{PortId, Route};
+use faultline_ports::{Egress, PortId, Route, vlan};
 use faultline_scenario::rules::{HeldFrame, PacketFacts};
 use faultline_scenario::trigger::Direction;
 use faultline_telemetry::{Direction as LinkDirection, FrameEvent};
@@ -163,9 +163,12 @@ impl Engine {
         let Some((dst, src)) = addresses(frame.bytes) else {
             return;
         };
-        match self.switch.forward(from, src, dst) {
+        let tag = || vlan::tag_of(frame.bytes);
+        match self.switch.forward(from, (src, dst), tag) {
             Route::To(to) if to == from && from >= self.ports.len() => {}
-            Route::To(to) if self.has_port(to) => self.receive_octets(now, to, frame),
+            Route::To(to) if self.has_port(to) => {
+                self.leave_switch_as_octets(now, (from, to), frame);
+            }
             Route::To(to) => {
                 let octets = (frame.mark.origin, frame.bytes);
                 self.links.send_octets((now, from), Some(to), octets);
@@ -175,6 +178,7 @@ impl Engine {
                 let octets = (frame.mark.origin, frame.bytes);
                 self.links.send_octets((now, from), None, octets);
             }
+            Route::NoMember => self.count_no_member(from, 1),
             Route::Forged => {
                 if let Some(port) = self.ports.get_mut(from) {
                     port.refuse_source(src);
@@ -187,7 +191,7 @@ impl Engine {
     fn flood_octets(&mut self, now: Instant, from: PortId, frame: Octets<'_>) {
         let count = self.ports.len().saturating_add(self.externals.len());
         for to in (0..count).filter(|to| *to != from) {
-            self.receive_octets(now, to, frame);
+            self.leave_switch_as_octets(now, (from, to), frame);
         }
     }
 
@@ -202,10 +206,41 @@ impl Engine {
             return;
         };
         let frame = Octets::new(origin, bytes);
-        match self.switch.forward(from, src, dst) {
-            Route::To(to) if self.has_port(to) => self.receive_octets(now, to, frame),
+        let tag = || vlan::tag_of(bytes);
+        match self.switch.forward(from, (src, dst), tag) {
+            Route::To(to) if self.has_port(to) => {
+                self.leave_switch_as_octets(now, (from, to), frame);
+            }
             Route::Flood => self.flood_octets(now, from, frame),
-            Route::To(_) | Route::Forged => {}
+            // The table has changed since the other engine has read it.
+            Route::To(_) | Route::Forged | Route::NoMember => {}
+        }
+    }
+
+    /// Octets leave the switch with the VLAN tag that they have at the port, unless it is no member of their VLAN.
+    fn leave_switch_as_octets(
+        &mut self,
+        now: Instant,
+        (from, to): (PortId, PortId),
+        frame: Octets<'_>,
+    ) {
+        if !self.switch.is_vlan_aware() {
+            return self.receive_octets(now, to, frame);
+        }
+        let tag = vlan::tag_of(frame.bytes);
+        match self.switch.egress(from, to, tag) {
+            Egress::NoMember => {}
+            Egress::Unchanged => self.receive_octets(now, to, frame),
+            Egress::Tag(new) => {
+                let mut bytes = std::mem::take(&mut self.tag_scratch);
+                vlan::write_with_tag(frame.bytes, new, &mut bytes);
+                let frame = Octets {
+                    mark: frame.mark,
+                    bytes: &bytes,
+                };
+                self.receive_octets(now, to, frame);
+                self.tag_scratch = bytes;
+            }
         }
     }
 

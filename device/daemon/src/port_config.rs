@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use faultline_ports::address::StreamAddress;
 use faultline_ports::line::LineModel;
+use faultline_ports::vlan::VlanSet;
 use serde::Deserialize;
 
-use crate::{config_file, line_config};
+use crate::{config_file, line_config, vlan_config};
 
 /// Pause between two attempts to connect unless another one is set.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -23,6 +24,10 @@ pub struct PortEntry {
     pub kind: PortKind,
     /// Longest frame without Ethernet header and VLAN tag that passes, in octets; `None`: any.
     pub mtu: Option<u16>,
+    /// VLAN of frames without tag, from the peer and to it.
+    pub pvid: Option<u16>,
+    /// VLANs of frames with a tag.
+    pub vlans: Option<VlanSet>,
     /// Model of the link to the peer.
     pub link_tx: Option<LineModel>,
     /// Model of the link from the peer.
@@ -73,6 +78,10 @@ struct PortTable {
     socket: Option<PathBuf>,
     #[serde(default, deserialize_with = "config_file::optional_number")]
     mtu: Option<u16>,
+    #[serde(default, deserialize_with = "vlan_config::pvid")]
+    pvid: Option<u16>,
+    #[serde(default, deserialize_with = "vlan_config::vlans")]
+    vlans: Option<VlanSet>,
     #[serde(default, deserialize_with = "line_config::line")]
     link_tx: Option<LineModel>,
     #[serde(default, deserialize_with = "line_config::line")]
@@ -92,6 +101,8 @@ impl TryFrom<PortTable> for PortEntry {
             interface,
             socket,
             mtu,
+            pvid,
+            vlans,
             link_tx,
             link_rx,
         } = table;
@@ -133,6 +144,8 @@ impl TryFrom<PortTable> for PortEntry {
             name,
             kind,
             mtu,
+            pvid,
+            vlans,
             link_tx,
             link_rx,
         })

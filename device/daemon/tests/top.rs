@@ -163,7 +163,7 @@ fn answer(path: &str, sample: u64) -> Value {
         "queue_pairs": 1, "memory_keys": 1, "tx_packets": 1, "rx_packets": 1,
     });
     let link = json!({
-        "up": true, "mtu": null, "speed_mbps": 1, "too_long": 0, "tx_dropped": 0, "rx_dropped": 0, "interrupts_lost": 0,
+        "up": true, "mtu": null, "speed_mbps": 1, "too_long": 0, "tx_dropped": 0, "rx_dropped": 0, "vlan_dropped": 0, "interrupts_lost": 0,
         "tx_drops_pending": 0, "rx_drops_pending": 0, "interrupt_losses_pending": 0,
     });
     let config = json!({

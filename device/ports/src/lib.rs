@@ -1,6 +1,6 @@
 //! The L2 switch between the ports of a process, and ports that lead out of it.
 //!
-//! The switch selects the output ports of a frame from its addresses only. A port that leads out of the process has a thread, which
+//! The switch selects the output ports of a frame from its addresses and its VLAN. A port that leads out of the process has a thread, which
 //! passes frames as octets between the engine and a stream socket or a TAP device. [`mod@line`] is the model of a link, with rate, delay
 //! and random impairments. [`owned`] is a ring of frames between two engines of the process.
 #![forbid(unsafe_code)]
@@ -25,5 +25,6 @@ mod vhost_device;
 pub mod vhost_net;
 pub mod virtio_net;
 mod virtqueue;
+pub mod vlan;
 
-pub use switch::{PortId, Route, Switch};
+pub use switch::{Egress, PortId, Route, Switch};

@@ -1,9 +1,13 @@
-//! A learning switch (IEEE 802.1D, clause 7): it learns addresses from the source addresses of received frames.
+//! A learning switch (IEEE 802.1Q, clause 8): it learns addresses from the source addresses of received frames.
+//!
+//! Without VLANs in the configuration it is not VLAN-aware: it neither reads nor changes tags. If a port has VLANs, each frame
+//! belongs to a VLAN, the VLANs have separate tables, and a frame reaches only members of its VLAN ([`VlanMembership`]).
 //!
 //! Two kinds of addresses are assigned to a port instead of learned: permanent addresses, which are configured and which
 //! no guest can change, and the present address of its NIC. Frames to an assigned address reach only its port. Frames
 //! from another port with this source address are dropped, so a guest can neither receive the traffic of another port nor
-//! forge its address. A port without source check may send such frames, but does not receive the replies.
+//! forge its address. A port without source check may send such frames, but does not receive the replies. The owner of an
+//! assigned address owns it in all VLANs.
 //!
 //! Each engine of a process has a switch of its own, which learns from the frames that it forwards. Assigned addresses are common
 //! to all of them: a change is made under a lock, and the other switches take the new table at their next
@@ -14,12 +18,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use faultline_wire::MacAddr;
+use faultline_wire::ethernet::VlanTag;
+
+use crate::vlan::VlanMembership;
 
 /// Number of a port.
 pub type PortId = usize;
 
-/// Most learned addresses per port. Frames to further addresses behind the port (a bridge, or an attempt to fill the
-/// table) are flooded; the entries of other ports are not affected.
+/// Most learned addresses per port, in all VLANs together. Frames to further addresses behind the port (a bridge, or an attempt
+/// to fill the table) are flooded; the entries of other ports are not affected.
 const MAX_ADDRESSES_PER_PORT: usize = 1024;
 
 /// Output of a frame.
@@ -27,11 +34,27 @@ const MAX_ADDRESSES_PER_PORT: usize = 1024;
 pub enum Route {
     /// One port, possibly the sender.
     To(PortId),
-    /// All ports except the sender.
+    /// All ports except the sender. Of a VLAN-aware switch, those for which [`Switch::egress`] does not say otherwise.
     Flood,
     /// No port: the source address belongs to another port.
     Forged,
+    /// No port: the sender, or the port with the destination address, is no member of the VLAN of the frame.
+    NoMember,
 }
+
+/// What becomes of the tag of a frame that leaves the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Egress {
+    /// The frame leaves as it came.
+    Unchanged,
+    /// The frame leaves with this tag instead of its own; `None`: without tag.
+    Tag(Option<VlanTag>),
+    /// The frame does not leave: the port is no member of its VLAN.
+    NoMember,
+}
+
+/// VLAN of all frames in a switch that is not VLAN-aware. No frame of a VLAN-aware switch has it.
+const NO_VLAN: u16 = 0;
 
 /// MAC address table of the switch.
 #[derive(Debug, Default)]
@@ -41,9 +64,12 @@ pub struct Switch {
     version: u64,
     /// Those of all switches of the process.
     common: Arc<Common>,
-    learned: HashMap<MacAddr, PortId>,
+    /// VLANs of each port; empty if the switch is not VLAN-aware.
+    vlans: Vec<VlanMembership>,
+    /// Port behind which an address is, in a VLAN.
+    learned: HashMap<(u16, MacAddr), PortId>,
     per_port: HashMap<PortId, usize>,
-    /// Addresses and route of the last frame of each port: most frames of a port repeat them.
+    /// VLAN, addresses and route of the last frame of each port: most frames of a port repeat them.
     recent: Vec<Option<Recent>>,
 }
 
@@ -77,6 +103,7 @@ struct PortState {
 
 #[derive(Clone, Copy, Debug)]
 struct Recent {
+    vlan: u16,
     src: MacAddr,
     dst: MacAddr,
     route: Route,
@@ -88,7 +115,8 @@ impl Switch {
         Self::default()
     }
 
-    /// Creates a switch for another engine of the process: it has the same assigned addresses, and has learned nothing.
+    /// Creates a switch for another engine of the process: it has the same assigned addresses, no VLANs, and has
+    /// learned nothing.
     pub fn sibling(&self) -> Self {
         Self {
             common: Arc::clone(&self.common),
@@ -127,27 +155,82 @@ impl Switch {
         }
     }
 
-    /// Learns from a frame received on `port` and returns its route.
-    pub fn forward(&mut self, port: PortId, src: MacAddr, dst: MacAddr) -> Route {
+    /// Learns from a frame received on `port` and returns its route. `tag` is called if the switch is VLAN-aware.
+    #[inline]
+    pub fn forward(
+        &mut self,
+        port: PortId,
+        (src, dst): (MacAddr, MacAddr),
+        tag: impl FnOnce() -> Option<VlanTag>,
+    ) -> Route {
+        let vlan = match self.vlans.get(port) {
+            None => NO_VLAN,
+            Some(membership) => membership.vlan_of(tag()),
+        };
         if let Some(Some(recent)) = self.recent.get(port)
-            && recent.src == src
-            && recent.dst == dst
+            && (recent.src == src) & (recent.dst == dst) & (recent.vlan == vlan)
         {
             return recent.route;
         }
-        let route = if self.may_send(port, src) {
-            self.learn(port, src);
-            self.route(dst)
-        } else {
+        let route = if !self.may_send(port, src) {
             Route::Forged
+        } else if !self.is_member(port, vlan) {
+            Route::NoMember
+        } else {
+            self.learn(port, vlan, src);
+            self.route(vlan, dst)
         };
         if self.recent.len() <= port {
             self.recent.resize(port.saturating_add(1), None);
         }
         if let Some(recent) = self.recent.get_mut(port) {
-            *recent = Some(Recent { src, dst, route });
+            *recent = Some(Recent {
+                vlan,
+                src,
+                dst,
+                route,
+            });
         }
         route
+    }
+
+    /// True if a port has VLANs.
+    #[inline]
+    pub fn is_vlan_aware(&self) -> bool {
+        !self.vlans.is_empty()
+    }
+
+    /// Makes the switch VLAN-aware, and `port` a member of these VLANs. Ports for which this is not called are members as
+    /// [`VlanMembership::default`] says, if their number is lower than that of a port for which it is called.
+    pub fn set_vlans(&mut self, port: PortId, membership: VlanMembership) {
+        self.recent.clear();
+        self.learned.clear();
+        self.per_port.clear();
+        if self.vlans.len() <= port {
+            self.vlans
+                .resize_with(port.saturating_add(1), VlanMembership::default);
+        }
+        if let Some(vlans) = self.vlans.get_mut(port) {
+            *vlans = membership;
+        }
+    }
+
+    /// What becomes of the tag of a frame that `from` has received with `tag` and that leaves at `to`.
+    pub fn egress(&self, from: PortId, to: PortId, tag: Option<VlanTag>) -> Egress {
+        if !self.is_vlan_aware() {
+            return Egress::Unchanged;
+        }
+        let (Some(ingress), Some(egress)) = (self.vlans.get(from), self.vlans.get(to)) else {
+            return Egress::NoMember;
+        };
+        let vlan = ingress.vlan_of(tag);
+        if !egress.contains(vlan) {
+            return Egress::NoMember;
+        }
+        match egress.egress_tag(vlan, tag) {
+            new if new == tag => Egress::Unchanged,
+            new => Egress::Tag(new),
+        }
     }
 
     /// Assigns a permanent address to `port`, unless it is a permanent address of another port.
@@ -191,12 +274,17 @@ impl Switch {
             || state.is_some_and(|state| state.unchecked)
     }
 
-    /// Learns that `src` is behind `port`.
-    pub fn learn(&mut self, port: PortId, src: MacAddr) {
+    fn is_member(&self, port: PortId, vlan: u16) -> bool {
+        let membership = self.vlans.get(port);
+        !self.is_vlan_aware() || membership.is_some_and(|membership| membership.contains(vlan))
+    }
+
+    /// Learns that `src` is behind `port` in a VLAN.
+    fn learn(&mut self, port: PortId, vlan: u16, src: MacAddr) {
         if src.is_multicast() || self.owner(src).is_some() {
             return;
         }
-        let known = self.learned.get(&src).copied();
+        let known = self.learned.get(&(vlan, src)).copied();
         if known == Some(port) {
             return;
         }
@@ -206,19 +294,23 @@ impl Switch {
         }
         *count = count.saturating_add(1);
         self.recent.clear();
-        self.learned.insert(src, port);
+        self.learned.insert((vlan, src), port);
         if let Some(count) = known.and_then(|old| self.per_port.get_mut(&old)) {
             *count = count.saturating_sub(1);
         }
     }
 
-    /// Route of a frame to `dst`.
-    pub fn route(&self, dst: MacAddr) -> Route {
+    /// Route of a frame of a VLAN to `dst`.
+    fn route(&self, vlan: u16, dst: MacAddr) -> Route {
         if dst.is_multicast() {
             return Route::Flood;
         }
-        let port = self.owner(dst).or_else(|| self.learned.get(&dst).copied());
-        port.map_or(Route::Flood, Route::To)
+        let learned = || self.learned.get(&(vlan, dst)).copied();
+        match self.owner(dst).or_else(learned) {
+            None => Route::Flood,
+            Some(port) if self.is_member(port, vlan) => Route::To(port),
+            Some(_) => Route::NoMember,
+        }
     }
 
     /// Removes the learned addresses of a port.
@@ -277,43 +369,140 @@ mod tests {
         MacAddr([2, 0, a, b, c, d])
     }
 
+    /// A switch without VLANs does not read the tag.
+    fn unread() -> Option<VlanTag> {
+        panic!("the tag was read");
+    }
+
+    fn tagged(vid: u16) -> Option<VlanTag> {
+        Some(VlanTag {
+            vid,
+            ..VlanTag::default()
+        })
+    }
+
+    /// Ports 0 and 1 in VLANs 10 and 20 without tag, port 2 in both with tags, port 3 as by default.
+    fn with_vlans() -> Switch {
+        let mut switch = Switch::new();
+        for (port, number) in [(0, 0), (1, 1)] {
+            switch.add_permanent_address(port, mac(number));
+            switch.set_present_address(port, mac(number));
+        }
+        switch.set_vlans(0, VlanMembership::new(Some(10), None));
+        switch.set_vlans(1, VlanMembership::new(Some(20), None));
+        let both = [10, 20].into_iter().collect();
+        switch.set_vlans(2, VlanMembership::new(None, Some(both)));
+        switch.set_vlans(3, VlanMembership::default());
+        switch
+    }
+
+    #[test]
+    fn a_frame_reaches_members_of_its_vlan_only() {
+        let mut switch = with_vlans();
+        let mut route = |port, src, dst, tag| switch.forward(port, (mac(src), mac(dst)), || tag);
+        // Known addresses of another VLAN.
+        assert_eq!(route(0, 0, 1, None), Route::NoMember);
+        assert_eq!(route(0, 0, 1, None), Route::NoMember, "from the cache");
+        assert_eq!(route(2, 9, 1, tagged(10)), Route::NoMember);
+        assert_eq!(route(2, 9, 1, tagged(20)), Route::To(1));
+        // A port that sends with the tag of a VLAN of which it is no member, or of none.
+        assert_eq!(route(0, 0, 1, tagged(20)), Route::NoMember);
+        assert_eq!(route(3, 5, 1, tagged(4095)), Route::NoMember);
+        // Its own VLAN, by its tag or a priority.
+        assert_eq!(route(0, 0, 9, tagged(10)), Route::To(2));
+        assert_eq!(route(0, 0, 9, tagged(0)), Route::To(2));
+        assert_eq!(route(0, 0, 77, None), Route::Flood);
+        let flooded = |switch: &Switch, from, tag| {
+            let leaves = |to: &PortId| switch.egress(from, *to, tag) != Egress::NoMember;
+            (0..4)
+                .filter(|to| *to != from)
+                .filter(leaves)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(flooded(&switch, 0, None), [2, 3]);
+        assert_eq!(flooded(&switch, 1, None), [2, 3]);
+        assert_eq!(flooded(&switch, 2, tagged(10)), [0, 3]);
+        assert_eq!(flooded(&switch, 2, None), [3], "VLAN 1");
+        assert_eq!(flooded(&switch, 3, tagged(30)), [0; 0]);
+    }
+
+    #[test]
+    fn the_tag_is_that_of_the_port_at_which_the_frame_leaves() {
+        let switch = with_vlans();
+        assert_eq!(switch.egress(0, 2, None), Egress::Tag(tagged(10)));
+        assert_eq!(switch.egress(0, 2, tagged(10)), Egress::Unchanged);
+        assert_eq!(switch.egress(2, 1, tagged(20)), Egress::Tag(None));
+        assert_eq!(switch.egress(2, 3, tagged(20)), Egress::Unchanged);
+        assert_eq!(switch.egress(2, 3, None), Egress::Unchanged, "VLAN 1");
+        assert_eq!(switch.egress(2, 3, tagged(0)), Egress::Tag(None));
+        assert_eq!(switch.egress(0, 1, None), Egress::NoMember);
+        let unaware = Switch::new();
+        assert_eq!(unaware.egress(0, 1, tagged(7)), Egress::Unchanged);
+    }
+
+    #[test]
+    fn an_address_is_learned_in_its_vlan_only() {
+        let mut switch = with_vlans();
+        let mut route =
+            |port, src, dst, vid| switch.forward(port, (mac(src), mac(dst)), || tagged(vid));
+        assert_eq!(route(2, 50, 60, 10), Route::Flood);
+        assert_eq!(route(3, 50, 60, 20), Route::Flood);
+        assert_eq!(route(3, 60, 50, 10), Route::To(2));
+        assert_eq!(route(2, 60, 50, 20), Route::To(3));
+        assert_eq!(route(2, 50, 60, 10), Route::To(3), "not a cached flood");
+        // A port that is no member of a VLAN teaches nothing about it.
+        assert_eq!(route(0, 70, 50, 20), Route::NoMember);
+        assert_eq!(route(2, 50, 70, 20), Route::Flood);
+    }
+
+    #[test]
+    fn vlans_do_not_give_a_port_more_table_entries() {
+        let mut switch = with_vlans();
+        for vid in 1..=4094 {
+            switch.forward(3, (mac(1000), mac(0)), || tagged(vid));
+        }
+        assert_eq!(switch.learned.len(), MAX_ADDRESSES_PER_PORT);
+        switch.forget(3);
+        assert!(switch.learned.is_empty());
+    }
+
     #[test]
     fn floods_until_it_has_learned() {
         let mut switch = Switch::new();
-        assert_eq!(switch.route(mac(1)), Route::Flood);
-        switch.learn(3, mac(1));
-        assert_eq!(switch.route(mac(1)), Route::To(3));
-        switch.learn(4, mac(1));
-        assert_eq!(switch.route(mac(1)), Route::To(4));
-        assert_eq!(switch.route(MacAddr::BROADCAST), Route::Flood);
+        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::Flood);
+        switch.learn(3, NO_VLAN, mac(1));
+        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(3));
+        switch.learn(4, NO_VLAN, mac(1));
+        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(4));
+        assert_eq!(switch.route(NO_VLAN, MacAddr::BROADCAST), Route::Flood);
         switch.forget(4);
-        assert_eq!(switch.route(mac(1)), Route::Flood);
+        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::Flood);
     }
 
     #[test]
     fn a_table_change_invalidates_the_recent_route() {
         let mut switch = Switch::new();
         switch.set_present_address(0, mac(1));
-        assert_eq!(switch.forward(0, mac(1), mac(2)), Route::Flood);
-        assert_eq!(switch.forward(1, mac(2), mac(1)), Route::To(0));
-        assert_eq!(switch.forward(0, mac(1), mac(2)), Route::To(1));
-        assert_eq!(switch.forward(2, mac(2), mac(1)), Route::To(0));
+        assert_eq!(switch.forward(0, (mac(1), mac(2)), unread), Route::Flood);
+        assert_eq!(switch.forward(1, (mac(2), mac(1)), unread), Route::To(0));
+        assert_eq!(switch.forward(0, (mac(1), mac(2)), unread), Route::To(1));
+        assert_eq!(switch.forward(2, (mac(2), mac(1)), unread), Route::To(0));
         assert_eq!(
-            switch.forward(0, mac(1), mac(2)),
+            switch.forward(0, (mac(1), mac(2)), unread),
             Route::To(2),
             "the address moved to port 2"
         );
         switch.set_present_address(0, mac(7));
-        assert_eq!(switch.forward(2, mac(2), mac(1)), Route::Flood);
+        assert_eq!(switch.forward(2, (mac(2), mac(1)), unread), Route::Flood);
         switch.forget(2);
-        assert_eq!(switch.forward(0, mac(7), mac(2)), Route::Flood);
+        assert_eq!(switch.forward(0, (mac(7), mac(2)), unread), Route::Flood);
         // Port 5 takes the source address as its present address, and releases it.
-        assert_eq!(switch.forward(2, mac(2), mac(7)), Route::To(0));
+        assert_eq!(switch.forward(2, (mac(2), mac(7)), unread), Route::To(0));
         switch.set_present_address(5, mac(2));
-        assert_eq!(switch.forward(2, mac(2), mac(7)), Route::Forged);
-        assert_eq!(switch.forward(0, mac(7), mac(2)), Route::To(5));
+        assert_eq!(switch.forward(2, (mac(2), mac(7)), unread), Route::Forged);
+        assert_eq!(switch.forward(0, (mac(7), mac(2)), unread), Route::To(5));
         switch.set_present_address(5, mac(8));
-        assert_eq!(switch.forward(2, mac(2), mac(7)), Route::To(0));
+        assert_eq!(switch.forward(2, (mac(2), mac(7)), unread), Route::To(0));
     }
 
     /// A port that changes its present address keeps its permanent address: another port cannot take it with
@@ -328,33 +517,33 @@ mod tests {
         switch.set_present_address(0, mac(10));
         for _ in 0..3 {
             switch.set_present_address(1, mac(0));
-            assert_eq!(switch.forward(1, mac(0), mac(5)), Route::Forged);
-            assert_eq!(switch.route(mac(0)), Route::To(0));
-            assert_eq!(switch.route(mac(10)), Route::To(0));
+            assert_eq!(switch.forward(1, (mac(0), mac(5)), unread), Route::Forged);
+            assert_eq!(switch.route(NO_VLAN, mac(0)), Route::To(0));
+            assert_eq!(switch.route(NO_VLAN, mac(10)), Route::To(0));
         }
         // The port may send from both addresses.
-        assert_eq!(switch.forward(0, mac(10), mac(1)), Route::To(1));
-        assert_eq!(switch.forward(0, mac(0), mac(1)), Route::To(1));
+        assert_eq!(switch.forward(0, (mac(10), mac(1)), unread), Route::To(1));
+        assert_eq!(switch.forward(0, (mac(0), mac(1)), unread), Route::To(1));
         switch.add_permanent_address(2, mac(0));
-        assert_eq!(switch.route(mac(0)), Route::To(0));
+        assert_eq!(switch.route(NO_VLAN, mac(0)), Route::To(0));
         switch.set_present_address(0, mac(0));
-        assert_eq!(switch.route(mac(10)), Route::Flood);
+        assert_eq!(switch.route(NO_VLAN, mac(10)), Route::Flood);
     }
 
     #[test]
     fn the_first_port_owns_a_present_address_until_it_releases_it() {
         let mut switch = Switch::new();
         switch.set_present_address(0, mac(1));
-        switch.learn(5, mac(1));
-        assert_eq!(switch.route(mac(1)), Route::To(0));
+        switch.learn(5, NO_VLAN, mac(1));
+        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(0));
         switch.set_present_address(7, mac(1));
-        assert_eq!(switch.forward(7, mac(1), mac(3)), Route::Forged);
-        assert_eq!(switch.route(mac(1)), Route::To(0));
+        assert_eq!(switch.forward(7, (mac(1), mac(3)), unread), Route::Forged);
+        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(0));
         switch.set_present_address(0, mac(2));
         switch.set_present_address(7, mac(1));
-        assert_eq!(switch.route(mac(1)), Route::To(7));
-        assert_eq!(switch.forward(7, mac(1), mac(2)), Route::To(0));
-        assert_eq!(switch.forward(0, mac(1), mac(3)), Route::Forged);
+        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(7));
+        assert_eq!(switch.forward(7, (mac(1), mac(2)), unread), Route::To(0));
+        assert_eq!(switch.forward(0, (mac(1), mac(3)), unread), Route::Forged);
     }
 
     /// Two engines: the owner of an address is the same for both, whoever asks first.
@@ -364,54 +553,58 @@ mod tests {
         first.add_permanent_address(0, mac(0));
         let mut second = first.sibling();
         second.set_present_address(1, mac(7));
-        assert_eq!(first.route(mac(7)), Route::Flood, "not refreshed yet");
+        assert_eq!(
+            first.route(NO_VLAN, mac(7)),
+            Route::Flood,
+            "not refreshed yet"
+        );
         first.refresh();
-        assert_eq!(first.route(mac(7)), Route::To(1));
-        assert_eq!(first.forward(0, mac(7), mac(0)), Route::Forged);
+        assert_eq!(first.route(NO_VLAN, mac(7)), Route::To(1));
+        assert_eq!(first.forward(0, (mac(7), mac(0)), unread), Route::Forged);
         // Both want an address, and neither is refreshed.
         second.set_present_address(1, mac(8));
         first.set_present_address(0, mac(8));
         for switch in [&mut first, &mut second] {
             switch.refresh();
-            assert_eq!(switch.forward(1, mac(8), mac(9)), Route::Flood);
-            assert_eq!(switch.route(mac(8)), Route::To(1));
+            assert_eq!(switch.forward(1, (mac(8), mac(9)), unread), Route::Flood);
+            assert_eq!(switch.route(NO_VLAN, mac(8)), Route::To(1));
         }
         second.set_present_address(1, mac(9));
         first.refresh();
         first.set_present_address(0, mac(8));
         second.refresh();
-        assert_eq!(second.route(mac(8)), Route::To(0));
-        first.learn(0, mac(20));
+        assert_eq!(second.route(NO_VLAN, mac(8)), Route::To(0));
+        first.learn(0, NO_VLAN, mac(20));
         second.refresh();
-        assert_eq!(second.route(mac(20)), Route::Flood);
+        assert_eq!(second.route(NO_VLAN, mac(20)), Route::Flood);
     }
 
     #[test]
     fn a_port_without_source_check_sends_from_any_address_and_owns_none() {
         let mut switch = Switch::new();
         switch.add_permanent_address(0, mac(1));
-        assert_eq!(switch.forward(2, mac(1), mac(3)), Route::Forged);
+        assert_eq!(switch.forward(2, (mac(1), mac(3)), unread), Route::Forged);
         switch.allow_any_source(2);
-        assert_eq!(switch.forward(2, mac(1), mac(3)), Route::Flood);
-        assert_eq!(switch.route(mac(1)), Route::To(0));
+        assert_eq!(switch.forward(2, (mac(1), mac(3)), unread), Route::Flood);
+        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(0));
     }
 
     #[test]
     fn one_port_cannot_fill_the_table() {
         let mut switch = Switch::new();
         for n in 0..10_000 {
-            switch.learn(1, mac(n));
+            switch.learn(1, NO_VLAN, mac(n));
         }
         assert_eq!(switch.learned.len(), MAX_ADDRESSES_PER_PORT);
-        switch.learn(2, mac(20_000));
-        assert_eq!(switch.route(mac(20_000)), Route::To(2));
+        switch.learn(2, NO_VLAN, mac(20_000));
+        assert_eq!(switch.route(NO_VLAN, mac(20_000)), Route::To(2));
     }
 
     #[test]
     fn group_addresses_are_not_learned() {
         let mut switch = Switch::new();
-        switch.learn(1, MacAddr::BROADCAST);
-        assert_eq!(switch.route(MacAddr::BROADCAST), Route::Flood);
+        switch.learn(1, NO_VLAN, MacAddr::BROADCAST);
+        assert_eq!(switch.route(NO_VLAN, MacAddr::BROADCAST), Route::Flood);
         assert!(switch.learned.is_empty());
     }
 }

@@ -18,7 +18,7 @@
 )]
 
 use faultline_wire::packet::{RoceHeader, seal};
-use faultline_wire::{MacAddr, Opcode};
+use faultline_wire::{Ethernet, MacAddr, Opcode, VlanTag};
 use smallvec::SmallVec;
 
 use crate::dma::{Dma, DmaError};
@@ -27,6 +27,9 @@ use crate::origin::Origin;
 use crate::payload::Payload;
 use crate::segments::Segments;
 use crate::tag::message::HEADERS;
+
+/// Bytes of the two addresses, which precede the VLAN tag.
+const ADDRESSES: usize = 2 * size_of::<MacAddr>();
 
 /// The kind of a frame.
 // Nearly all frames are RoCE; a box for their headers would be an allocation for each.
@@ -143,6 +146,33 @@ impl TxFrame {
         match &self.kind {
             FrameKind::Roce(header) => header.ethernet.src,
             FrameKind::Raw { src, .. } => *src,
+        }
+    }
+
+    /// The VLAN tag of all its packets.
+    pub fn vlan_tag(&self) -> Option<VlanTag> {
+        match &self.kind {
+            FrameKind::Roce(header) => header.ethernet.vlan,
+            FrameKind::Raw { head, .. } => Ethernet::parse(head).ok()?.0.vlan,
+        }
+    }
+
+    /// Replaces the VLAN tag of all its packets, as a switch does; `None`: they have no tag afterwards. Checksums and invariant CRC
+    /// do not cover it.
+    pub fn set_vlan_tag(&mut self, tag: Option<VlanTag>) {
+        let was = self.vlan_tag();
+        match &mut self.kind {
+            FrameKind::Roce(header) => header.ethernet.vlan = tag,
+            FrameKind::Raw { head, .. } if head.len() >= Ethernet::LEN => {
+                if was.is_some() {
+                    drop(head.drain(ADDRESSES..ADDRESSES + VlanTag::LEN));
+                }
+                if let Some(tag) = tag {
+                    head.insert_from_slice(ADDRESSES, &tag.to_bytes());
+                }
+            }
+            // Shorter than an Ethernet header.
+            FrameKind::Raw { .. } => {}
         }
     }
 
@@ -276,6 +306,60 @@ impl<'a, M> From<Payload<'a, M>> for Frame<'a, M> {
             payload,
             checked: false,
             hash: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::headers::MAX_HEADERS;
+
+    const TAG: VlanTag = VlanTag {
+        pcp: 3,
+        dei: false,
+        vid: 0x123,
+    };
+
+    fn raw(head: &[u8]) -> TxFrame {
+        TxFrame {
+            kind: FrameKind::Raw {
+                dst: MacAddr([2; 6]),
+                src: MacAddr([4; 6]),
+                head: Head::from_slice(head),
+                checked: true,
+            },
+            ..TxFrame::default()
+        }
+    }
+
+    #[test]
+    fn the_tag_of_a_raw_frame_is_pushed_replaced_and_removed() {
+        let mut octets: Vec<u8> = (0..=u8::MAX).cycle().take(MAX_HEADERS).collect();
+        octets[12..14].copy_from_slice(&[0x08, 0x00]);
+        let untagged = raw(&octets);
+        let mut frame = untagged.clone();
+        assert_eq!(frame.vlan_tag(), None);
+        frame.set_vlan_tag(None);
+        assert_eq!(frame, untagged);
+        for tag in [TAG, VlanTag { vid: 7, ..TAG }] {
+            frame.set_vlan_tag(Some(tag));
+            assert_eq!(frame.vlan_tag(), Some(tag));
+            let FrameKind::Raw { head, .. } = &frame.kind else {
+                panic!("the kind of the frame has changed");
+            };
+            assert_eq!(head[..12], octets[..12]);
+            assert_eq!(head[12..16], tag.to_bytes());
+            assert_eq!(head[16..], octets[12..]);
+            assert!(!head.spilled(), "a tag does not allocate");
+        }
+        frame.set_vlan_tag(None);
+        assert_eq!(frame, untagged);
+        for length in 0..Ethernet::LEN {
+            let short = raw(&octets[..length]);
+            let mut frame = short.clone();
+            frame.set_vlan_tag(Some(TAG));
+            assert_eq!(frame, short, "too short for a tag");
         }
     }
 }

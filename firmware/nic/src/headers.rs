@@ -12,15 +12,15 @@ use faultline_abi::steering::{
     FLOW_HAS_ETH, FLOW_HAS_IPV4, FLOW_HAS_IPV6, FLOW_HAS_TCP, FLOW_HAS_UDP, FlowFields,
 };
 use faultline_abi::wqe::MAX_RAW_HEADERS;
-use faultline_wire::ethernet::{EtherType, Ethernet};
+use faultline_wire::ethernet::{EtherType, Ethernet, VlanTag};
 use faultline_wire::ip::{Ipv6, PROTOCOL_UDP};
 use smallvec::SmallVec;
 
 /// Bytes of the longest headers that are parsed: tagged Ethernet, IPv4 and TCP with all options.
 pub(crate) const MAX_HEADERS: usize = Ethernet::MAX_LEN + 60 + 60;
 
-/// Headers of one frame, copied or written by the NIC.
-pub(crate) type Head = SmallVec<[u8; MAX_HEADERS]>;
+/// Headers of one frame, copied or written by the NIC. A switch may push a tag in front of them.
+pub(crate) type Head = SmallVec<[u8; MAX_HEADERS + VlanTag::LEN]>;
 
 const PROTOCOL_TCP: u8 = 6;
 const UDP_LEN: usize = 8;

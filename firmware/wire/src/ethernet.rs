@@ -64,6 +64,21 @@ pub struct VlanTag {
     pub vid: u16,
 }
 
+impl VlanTag {
+    /// Length in bytes, with the EtherType that announces it.
+    pub const LEN: usize = 4;
+
+    /// The tag on the wire: [`EtherType::VLAN`] and the tag control information. Bits beyond the width of a field are dropped.
+    #[inline]
+    pub const fn to_bytes(self) -> [u8; Self::LEN] {
+        let [ethertype_high, ethertype_low] = EtherType::VLAN.to_be_bytes();
+        let pcp = (self.pcp as u16) << 13;
+        let dei = (self.dei as u16) << 12;
+        let [high, low] = (pcp | dei | self.vid & 0x0fff).to_be_bytes();
+        [ethertype_high, ethertype_low, high, low]
+    }
+}
+
 /// An Ethernet II header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ethernet {
@@ -141,8 +156,7 @@ impl Ethernet {
         if let Some(tag) = self.vlan {
             fits("pcp", tag.pcp.into(), 3)?;
             fits("vid", tag.vid.into(), 12)?;
-            w.u16(EtherType::VLAN)?;
-            w.u16(u16::from(tag.pcp) << 13 | u16::from(tag.dei) << 12 | tag.vid)?;
+            w.put(tag.to_bytes())?;
         }
         w.u16(self.ethertype)?;
         Ok(len)

@@ -52,15 +52,16 @@ impl Fabric {
         )
     }
 
-    /// As [`Fabric::start`], with everything else of a configuration.
+    /// As [`Fabric::start`], with everything else of a configuration: also settings of NICs of these names.
     pub fn start_with(config: Config, names: &[&str]) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
+        let configured = |name: &str| config.nics.iter().find(|nic| nic.name == name);
         let nics = names
             .iter()
             .map(|name| NicEntry {
                 name: (*name).to_owned(),
                 socket: directory.path().join(name),
-                ..NicEntry::default()
+                ..configured(name).cloned().unwrap_or_default()
             })
             .collect();
         let engines = match std::env::var(ENGINES) {

@@ -479,6 +479,7 @@ fn show_link(link: &LinkView) -> String {
             "dropped, received",
             injected(link.rx_dropped, link.rx_drops_pending),
         ),
+        ("dropped, VLAN", link.vlan_dropped.to_string()),
         (
             "interrupts lost",
             injected(link.interrupts_lost, link.interrupt_losses_pending),

@@ -68,6 +68,8 @@ pub struct LinkView {
     pub tx_dropped: u64,
     /// Received packets that were dropped by request.
     pub rx_dropped: u64,
+    /// Sent packets that were dropped because the NIC, or the port with their destination address, is no member of their VLAN.
+    pub vlan_dropped: u64,
     /// Interrupts that were suppressed by request.
     pub interrupts_lost: u64,
     /// Sent packets that are still to be dropped.
@@ -443,6 +445,7 @@ impl From<&observe::LinkState> for LinkView {
             too_long: link.counts.too_long,
             tx_dropped: link.counts.tx_dropped,
             rx_dropped: link.counts.rx_dropped,
+            vlan_dropped: link.counts.vlan,
             interrupts_lost: link.counts.interrupts_lost,
             tx_drops_pending: link.tx_drops,
             rx_drops_pending: link.rx_drops,

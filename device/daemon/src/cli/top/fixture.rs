@@ -35,7 +35,7 @@ pub(super) fn nic(snapshot: &Snapshot, name: &str, messages: u64, counters: Valu
         "stalled": false, "heartbeat": 1, "held_memory": 0, "waiting_notices": 0, "lost_diagnostics": 0,
         "tx_messages": messages, "rx_messages": 0,
         "link": {
-            "up": true, "mtu": null, "speed_mbps": 100_000, "too_long": 0, "tx_dropped": 0, "rx_dropped": 0,
+            "up": true, "mtu": null, "speed_mbps": 100_000, "too_long": 0, "tx_dropped": 0, "rx_dropped": 0, "vlan_dropped": 0,
             "interrupts_lost": 0, "tx_drops_pending": 0, "rx_drops_pending": 0, "interrupt_losses_pending": 0,
         },
         "config": {
