@@ -197,6 +197,8 @@ enum BenchCommand {
     Sight,
     /// One engine thread against two, without guests; the same as `--only engines`
     Engines,
+    /// What building and parsing the octets of packets costs, without guests; the same as `--only wire`
+    Wire,
 }
 
 /// Kernels to test on.
@@ -418,6 +420,7 @@ fn measure(json: Option<&Path>, only: Option<&str>, what: Option<BenchCommand>) 
     let workspace = Workspace::find()?;
     match what {
         None => bench::harness(&workspace, json, only),
+        Some(BenchCommand::Wire) => bench::harness(&workspace, json, Some("wire")),
         Some(BenchCommand::Sight) => bench::harness(&workspace, json, Some("sight")),
         Some(BenchCommand::Engines) => bench::harness(&workspace, json, Some("engines")),
         Some(BenchCommand::Guest { guests }) => {

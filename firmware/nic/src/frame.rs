@@ -17,7 +17,7 @@
     reason = "a run has at most as many packets and bytes as one turn sends"
 )]
 
-use faultline_wire::packet::{RoceHeader, seal};
+use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Ethernet, MacAddr, Opcode, VlanTag};
 use smallvec::SmallVec;
 
@@ -275,7 +275,7 @@ impl TxFrame {
             payload.read(0, to)?;
         }
         if kept == length {
-            let _ = seal(frame);
+            let _ = header.seal(each, frame);
         }
         bytes.truncate(begin + kept);
         Ok(length)

@@ -134,7 +134,7 @@ impl Bth {
     }
 
     /// Reads a header; returns it and its length. Accepts any `version`.
-    #[inline]
+    #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let opcode = r.u8()?;

@@ -99,41 +99,32 @@ impl Ethernet {
     pub const MAX_LEN: usize = 18;
 
     /// Reads a header; returns it and its length.
-    #[inline]
+    #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let dst = MacAddr(r.take()?);
         let src = MacAddr(r.take()?);
-        let ethertype = r.u16()?;
-        if ethertype != EtherType::VLAN {
-            return Ok((
-                Self {
-                    dst,
-                    src,
-                    vlan: None,
-                    ethertype,
-                },
-                Self::LEN,
-            ));
+        let mut ethertype = r.u16()?;
+        let (mut vlan, mut len) = (None, Self::LEN);
+        if ethertype == EtherType::VLAN {
+            let mut r = Reader::new(buf, Self::MAX_LEN)?;
+            r.take::<{ Self::LEN }>()?;
+            let tci = r.u16()?;
+            ethertype = r.u16()?;
+            vlan = Some(VlanTag {
+                pcp: (tci >> 13) as u8,
+                dei: tci & 0x1000 != 0,
+                vid: tci & 0x0fff,
+            });
+            len = Self::MAX_LEN;
         }
-        let mut r = Reader::new(buf, Self::MAX_LEN)?;
-        r.take::<{ Self::LEN }>()?;
-        let tci = r.u16()?;
-        let ethertype = r.u16()?;
-        let vlan = Some(VlanTag {
-            pcp: (tci >> 13) as u8,
-            dei: tci & 0x1000 != 0,
-            vid: tci & 0x0fff,
-        });
-        Ok((
-            Self {
-                dst,
-                src,
-                vlan,
-                ethertype,
-            },
-            Self::MAX_LEN,
-        ))
+        let ethernet = Self {
+            dst,
+            src,
+            vlan,
+            ethertype,
+        };
+        Ok((ethernet, len))
     }
 
     /// Length of this header on the wire in bytes.

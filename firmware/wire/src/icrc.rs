@@ -25,6 +25,31 @@ pub const ICRC_LEN: usize = 4;
 /// CRC-32 of eight bytes of ones.
 const LRH_CRC: u32 = 0x2144_df1c;
 
+/// Length of UDP header and BTH.
+const TRANSPORT: usize = Udp::LEN + Bth::LEN;
+/// Bits of IPv4, UDP and BTH header that count as ones.
+#[rustfmt::skip]
+const IPV4_ONES: [u8; Ipv4::LEN + TRANSPORT] = [
+    // Type of service; time to live; header checksum.
+    0, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0,
+    // UDP: checksum.
+    0, 0, 0, 0, 0, 0, 0xff, 0xff,
+    // BTH: resv8a.
+    0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0,
+];
+/// The same for IPv6.
+#[rustfmt::skip]
+const IPV6_ONES: [u8; Ipv6::LEN + TRANSPORT] = [
+    // Traffic class and flow label; hop limit.
+    0x0f, 0xff, 0xff, 0xff, 0, 0, 0, 0xff,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    // UDP: checksum.
+    0, 0, 0, 0, 0, 0, 0xff, 0xff,
+    // BTH: resv8a.
+    0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0,
+];
+
 /// An incremental iCRC computation.
 ///
 /// ```
@@ -46,39 +71,37 @@ impl Icrc {
     #[inline]
     pub fn new(l3: &[u8]) -> Result<Self, WireError> {
         let mut icrc = Self(Hasher::new_with_initial(LRH_CRC));
-        let rest = match l3.first().map(|byte| byte >> 4) {
+        let first = l3.first().copied();
+        let rest = match first.map(|byte| byte >> 4) {
             Some(4) => {
-                let (mut ip, rest) = split::<{ Ipv4::LEN }>(l3)?;
-                if ip[0] & 0xf != 5 {
-                    return Err(WireError::IpOptions(usize::from(ip[0] & 0xf) * 4));
+                let ihl = usize::from(first.unwrap_or(0) & 0xf) * 4;
+                if ihl != Ipv4::LEN {
+                    return Err(WireError::IpOptions(ihl));
                 }
-                ip[1] = 0xff; // type of service
-                ip[8] = 0xff; // time to live
-                ip[10] = 0xff; // header checksum
-                ip[11] = 0xff;
-                icrc.update(&ip);
-                rest
+                icrc.update_masked(l3, &IPV4_ONES)?
             }
-            Some(6) => {
-                let (mut ip, rest) = split::<{ Ipv6::LEN }>(l3)?;
-                ip[0] |= 0x0f; // traffic class and flow label
-                ip[1] = 0xff;
-                ip[2] = 0xff;
-                ip[3] = 0xff;
-                ip[7] = 0xff; // hop limit
-                icrc.update(&ip);
-                rest
-            }
+            Some(6) => icrc.update_masked(l3, &IPV6_ONES)?,
             Some(version) => return Err(WireError::BadVersion(version)),
             None => return Err(WireError::Truncated { need: 1, have: 0 }),
         };
-        let (mut transport, rest) = split::<{ Udp::LEN + Bth::LEN }>(rest)?;
-        transport[6] = 0xff; // UDP checksum
-        transport[7] = 0xff;
-        transport[Udp::LEN + 4] = 0xff; // resv8a
-        icrc.update(&transport);
         icrc.update(rest);
         Ok(icrc)
+    }
+
+    /// Adds the first bytes of `l3`, with `ones` set, and returns the rest. They are one piece, and are changed in whole words:
+    /// short pieces take as long as long ones, and a wide load has to wait for narrow stores before it.
+    #[inline]
+    fn update_masked<'a, const N: usize>(
+        &mut self,
+        l3: &'a [u8],
+        ones: &[u8; N],
+    ) -> Result<&'a [u8], WireError> {
+        let (mut head, rest) = split::<N>(l3)?;
+        for (byte, ones) in head.iter_mut().zip(ones) {
+            *byte |= ones;
+        }
+        self.update(&head);
+        Ok(rest)
     }
 
     /// Continues with the next bytes of the packet: the rest of the extended headers, the

@@ -154,7 +154,7 @@ impl Ipv4 {
     ///
     /// Verifies version, header length and checksum, that the packet is not a fragment, and that `buf`
     /// holds at least `total_len` bytes (Ethernet padding may follow).
-    #[inline]
+    #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let version_ihl = r.u8()?;
@@ -219,28 +219,33 @@ impl Ipv4 {
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
         fits("dscp", self.dscp.into(), 6)?;
         fits("ecn", self.ecn.into(), 2)?;
-        let mut header = [0; Self::LEN];
-        self.fill(&mut header, 0)?;
-        let checksum = header_sum(&header).checksum();
-        self.fill(&mut header, checksum)?;
+        let version_tos = u16::from_be_bytes([0x45, self.dscp << 2 | self.ecn]);
+        let fragment = if self.dont_fragment { 0x4000 } else { 0 };
+        let ttl_protocol = u16::from_be_bytes([self.ttl, self.protocol]);
+        let (src, dst) = (u32::from_be_bytes(self.src), u32::from_be_bytes(self.dst));
+        // Of the values, not of the bytes: reading what was just written takes longer.
+        let mut sum = InternetSum::default();
+        for word in [
+            version_tos,
+            self.total_len,
+            self.identification,
+            fragment,
+            ttl_protocol,
+        ] {
+            sum.add_number(word.into());
+        }
+        sum.add_number(src.into());
+        sum.add_number(dst.into());
         let mut w = Writer::new(out, Self::LEN)?;
-        w.put(header)?;
-        Ok(Self::LEN)
-    }
-
-    #[inline]
-    fn fill(&self, header: &mut [u8; Self::LEN], checksum: u16) -> Result<(), WireError> {
-        let mut w = Writer::new(header, Self::LEN)?;
-        w.u8(0x45)?;
-        w.u8(self.dscp << 2 | self.ecn)?;
+        w.u16(version_tos)?;
         w.u16(self.total_len)?;
         w.u16(self.identification)?;
-        w.u16(if self.dont_fragment { 0x4000 } else { 0 })?;
-        w.u8(self.ttl)?;
-        w.u8(self.protocol)?;
-        w.u16(checksum)?;
+        w.u16(fragment)?;
+        w.u16(ttl_protocol)?;
+        w.u16(sum.checksum())?;
         w.put(self.src)?;
-        w.put(self.dst)
+        w.put(self.dst)?;
+        Ok(Self::LEN)
     }
 }
 
@@ -269,7 +274,7 @@ impl Ipv6 {
 
     /// Reads a header; returns it and its length. Verifies the version and that `buf` holds
     /// `payload_len` bytes after the header.
-    #[inline]
+    #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let word = r.u32()?;
@@ -321,6 +326,18 @@ pub enum Ip {
     V6(Ipv6),
 }
 
+impl From<Ipv4> for Ip {
+    fn from(ip: Ipv4) -> Self {
+        Self::V4(ip)
+    }
+}
+
+impl From<Ipv6> for Ip {
+    fn from(ip: Ipv6) -> Self {
+        Self::V6(ip)
+    }
+}
+
 impl Ip {
     /// Creates an IP header for UDP between two GIDs: IPv4 if and only if both map IPv4 addresses.
     ///
@@ -359,7 +376,7 @@ impl Ip {
     }
 
     /// Reads a header of the version in its first four bits; returns it and its length.
-    #[inline]
+    #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
         match buf.first().map(|byte| byte >> 4) {
             Some(4) => Ipv4::parse(buf).map(|(ip, len)| (Self::V4(ip), len)),

@@ -17,6 +17,13 @@
 //! With `std`, the CRC uses carry-less multiplication if the processor supports it (detected at run
 //! time), which is several times as fast. Nothing else changes.
 //!
+//! # Speed
+//!
+//! Each packet passes `parse` of Ethernet, IP and BTH. They are inlined into their caller, whatever the compiler estimates: a
+//! header that is returned in memory is written in small pieces and read in large ones, which the processor can't forward. For
+//! the same reason whole packets are parsed by code for each IP version, and the iCRC masks headers in whole words.
+//! `cargo lab bench wire` measures it.
+//!
 //! # Sources
 //!
 //! "IBTA volume 1" is the InfiniBand Architecture Specification, volume 1, release 1.4 unless said

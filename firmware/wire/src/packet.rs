@@ -173,8 +173,8 @@ impl RoceHeader {
     /// [`RoceHeader::header_len`].
     ///
     /// Sets EtherType, IP and UDP lengths, UDP port, IP protocol and pad count. `out` must hold at
-    /// least the headers. The caller then writes the payload after them, and [`seal`] writes pad and
-    /// iCRC.
+    /// least the headers. The caller then writes the payload after them, and [`RoceHeader::seal`] writes pad
+    /// and iCRC.
     pub fn emit(&self, payload_len: usize, out: &mut [u8]) -> Result<usize, WireError> {
         let opcode = self.bth.opcode;
         if self.extended() != opcode.info().headers {
@@ -215,6 +215,23 @@ impl RoceHeader {
         Ok(need)
     }
 
+    /// Completes a frame that [`RoceHeader::emit`] has begun with this header, after its `payload_len` bytes of payload are
+    /// written: zeroes the pad bytes and writes the iCRC.
+    ///
+    /// `frame` must be exactly [`RoceHeader::frame_len`] bytes long, without Ethernet padding.
+    #[inline]
+    pub fn seal(&self, payload_len: usize, frame: &mut [u8]) -> Result<(), WireError> {
+        let declared = self.frame_len(payload_len);
+        if declared != frame.len() {
+            return Err(WireError::BadLength {
+                declared,
+                available: frame.len(),
+            });
+        }
+        let l3 = tail_mut(frame, self.ethernet.header_len());
+        seal_from(l3, pad_len(payload_len))
+    }
+
     /// Writes the extended headers in the order of chapter 5.2.1: XRCETH or DETH, then FETH and RETH or ATOMICETH, AETH and
     /// ATOMICACKETH, IMMDT or IETH.
     #[inline]
@@ -247,35 +264,6 @@ impl RoceHeader {
         if let Some(rkey) = self.ieth {
             Ieth(rkey).emit(tail_mut(out, at))?;
         }
-        Ok(())
-    }
-
-    /// The inverse of `emit_extended`: reads the extended headers of the opcode.
-    #[inline]
-    fn parse_extended(&mut self, buf: &[u8]) -> Result<(), WireError> {
-        let mut at = 0;
-        let headers = self.bth.opcode.info().headers;
-        macro_rules! take {
-            ($flag:ident, $header:ty) => {
-                if headers.contains(Headers::$flag) {
-                    let (header, len) = <$header>::parse(tail(buf, at))?;
-                    at += len;
-                    Some(header)
-                } else {
-                    None
-                }
-            };
-        }
-        self.xrceth = take!(XRCETH, XrcEth);
-        self.deth = take!(DETH, Deth);
-        self.feth = take!(FETH, Feth);
-        self.reth = take!(RETH, Reth);
-        self.atomic = take!(ATOMIC_ETH, AtomicEth);
-        self.aeth = take!(AETH, Aeth);
-        self.atomic_ack = take!(ATOMIC_ACK_ETH, AtomicAckEth);
-        self.imm = take!(IMM, ImmDt).map(|imm| imm.0);
-        self.ieth = take!(IETH, Ieth).map(|ieth| ieth.0);
-        let _ = at;
         Ok(())
     }
 }
@@ -326,9 +314,9 @@ fn udp_dst_port(ethernet: &Ethernet, l3: &[u8]) -> Option<u16> {
 }
 
 /// Headers and byte ranges of a RoCEv2 frame.
-struct Layout<'a> {
+struct Layout<'a, H> {
     ethernet: Ethernet,
-    ip: Ip,
+    ip: H,
     udp: Udp,
     /// The UDP datagram.
     l4: &'a [u8],
@@ -342,16 +330,38 @@ struct Layout<'a> {
     icrc: u32,
 }
 
-/// Parses the headers up to the BTH and checks that all lengths are consistent.
-#[inline]
-fn layout(frame: &[u8]) -> Result<Layout<'_>, WireError> {
-    let (ethernet, at) = Ethernet::parse(frame).map_err(|_| WireError::NotRoce)?;
-    let l3 = tail(frame, at);
-    if udp_dst_port(&ethernet, l3) != Some(ROCE_V2_PORT) {
-        return Err(WireError::NotRoce);
+impl<H> Layout<'_, H> {
+    /// Lengths in bytes of what the iCRC covers, of payload and pad, and of the pad as the BTH says.
+    fn extent(&self) -> (usize, usize, usize) {
+        let pad = usize::from(self.bth.pad);
+        (self.covered.len(), self.padded.len(), pad)
     }
-    let (ip, ip_len) = Ip::parse(l3)?;
-    let l3_len = ip_len + ip.payload_len();
+}
+
+/// An IP header of one version. Code for each version is faster than an [`Ip`] between (see "Speed" of the crate).
+trait IpHeader: Copy + Into<Ip> {
+    fn parse(buf: &[u8]) -> Result<(Self, usize), WireError>;
+}
+
+impl IpHeader for Ipv4 {
+    #[inline(always)]
+    fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        Self::parse(buf)
+    }
+}
+
+impl IpHeader for Ipv6 {
+    #[inline(always)]
+    fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        Self::parse(buf)
+    }
+}
+
+/// Parses the headers of a frame with IP header `H`, up to the BTH, and checks that all lengths are consistent.
+#[inline(always)]
+fn layout<H: IpHeader>((ethernet, l3): (Ethernet, &[u8])) -> Result<Layout<'_, H>, WireError> {
+    let (ip, ip_len) = H::parse(l3)?;
+    let l3_len = ip_len + ip.into().payload_len();
     let Some(l3) = l3.get(..l3_len) else {
         return Err(WireError::Truncated {
             need: l3_len,
@@ -398,9 +408,32 @@ fn layout(frame: &[u8]) -> Result<Layout<'_>, WireError> {
     })
 }
 
+/// Parses the Ethernet header; returns it and what follows. The caller has to parse an IP header of the version of the EtherType.
+#[inline(always)]
+fn begin(frame: &[u8]) -> Result<(Ethernet, &[u8]), WireError> {
+    let (ethernet, at) = Ethernet::parse(frame).map_err(|_| WireError::NotRoce)?;
+    let l3 = tail(frame, at);
+    match udp_dst_port(&ethernet, l3) {
+        Some(ROCE_V2_PORT) => Ok((ethernet, l3)),
+        _ => Err(WireError::NotRoce),
+    }
+}
+
 #[inline]
 fn dissect(frame: &[u8], verify: bool) -> Result<Parsed<'_>, WireError> {
-    let l = layout(frame)?;
+    let (ethernet, l3) = begin(frame)?;
+    match ethernet.ethertype {
+        EtherType::IPV4 => dissect_ip::<Ipv4>((ethernet, l3), verify),
+        _ => dissect_ip::<Ipv6>((ethernet, l3), verify),
+    }
+}
+
+#[inline]
+fn dissect_ip<H: IpHeader>(
+    frame: (Ethernet, &[u8]),
+    verify: bool,
+) -> Result<Parsed<'_>, WireError> {
+    let l = layout::<H>(frame)?;
     // Chapter 9.2: payload and pad together are a multiple of four bytes.
     let pad = usize::from(l.bth.pad);
     let payload = match l.padded.len().checked_sub(pad) {
@@ -412,16 +445,51 @@ fn dissect(frame: &[u8], verify: bool) -> Result<Parsed<'_>, WireError> {
             });
         }
     };
-    let mut header = RoceHeader::new(l.ethernet.dst, l.ethernet.src, l.ip, l.bth);
-    header.ethernet = l.ethernet;
-    header.udp_src_port = l.udp.src_port;
-    header.parse_extended(l.extended)?;
-    if verify && !l.udp.is_intact(&l.ip, l.l4) {
+    let headers = l.bth.opcode.info().headers;
+    let mut rest = l.extended;
+    macro_rules! take {
+        ($flag:ident, $header:ty) => {
+            if headers.contains(Headers::$flag) {
+                let (header, len) = <$header>::parse(rest)?;
+                rest = tail(rest, len);
+                Some(header)
+            } else {
+                None
+            }
+        };
+    }
+    // In the order of `emit_extended`.
+    let xrceth = take!(XRCETH, XrcEth);
+    let deth = take!(DETH, Deth);
+    let feth = take!(FETH, Feth);
+    let reth = take!(RETH, Reth);
+    let atomic = take!(ATOMIC_ETH, AtomicEth);
+    let aeth = take!(AETH, Aeth);
+    let atomic_ack = take!(ATOMIC_ACK_ETH, AtomicAckEth);
+    let imm = take!(IMM, ImmDt).map(|imm| imm.0);
+    let ieth = take!(IETH, Ieth).map(|ieth| ieth.0);
+    let _ = rest;
+    if verify && !l.udp.is_intact(&l.ip.into(), l.l4) {
         return Err(WireError::BadUdpChecksum);
     }
     let icrc_ok = !verify || icrc(l.covered)? == l.icrc;
+    // One value at the end: moving a header that was just written in small pieces waits for its stores.
     Ok(Parsed {
-        header,
+        header: RoceHeader {
+            ethernet: l.ethernet,
+            ip: l.ip.into(),
+            udp_src_port: l.udp.src_port,
+            bth: l.bth,
+            deth,
+            reth,
+            aeth,
+            atomic,
+            atomic_ack,
+            imm,
+            ieth,
+            xrceth,
+            feth,
+        },
         payload,
         icrc: l.icrc,
         icrc_ok,
@@ -429,36 +497,45 @@ fn dissect(frame: &[u8], verify: bool) -> Result<Parsed<'_>, WireError> {
 }
 
 /// Completes a frame after its headers and payload are written: zeroes the pad bytes and writes the
-/// iCRC into the last four bytes.
+/// iCRC into the last four bytes. [`RoceHeader::seal`] does the same where the headers are known.
 ///
 /// `frame` must be exactly [`RoceHeader::frame_len`] bytes long, without Ethernet padding.
 pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
-    let l = layout(frame)?;
-    let pad = usize::from(l.bth.pad);
-    if pad > l.padded.len() {
+    let (ethernet, l3) = begin(frame)?;
+    let (covered, padded, pad) = match ethernet.ethertype {
+        EtherType::IPV4 => layout::<Ipv4>((ethernet, l3))?.extent(),
+        _ => layout::<Ipv6>((ethernet, l3))?.extent(),
+    };
+    if pad > padded {
         return Err(WireError::BadLength {
             declared: pad,
-            available: l.padded.len(),
+            available: padded,
         });
     }
-    let l3_at = l.ethernet.header_len();
-    let end = l3_at + l.covered.len() + ICRC_LEN;
+    let l3_at = ethernet.header_len();
+    let end = l3_at + covered + ICRC_LEN;
     if end != frame.len() {
         return Err(WireError::BadLength {
             declared: end,
             available: frame.len(),
         });
     }
-    let covered_len = l.covered.len();
-    let l3 = tail_mut(frame, l3_at);
+    seal_from(tail_mut(frame, l3_at), pad)
+}
+
+/// Zeroes the pad bytes of a packet from its IP header on, and writes its iCRC.
+#[inline]
+fn seal_from(l3: &mut [u8], pad: usize) -> Result<(), WireError> {
+    let have = l3.len();
     let Some((covered, icrc_out)) = l3.split_last_chunk_mut::<ICRC_LEN>() else {
         return Err(WireError::Truncated {
             need: ICRC_LEN,
-            have: covered_len,
+            have,
         });
     };
     // Zero the pad: a reused buffer must not disclose its previous content.
-    if let Some(bytes) = covered.get_mut(covered_len.saturating_sub(pad)..) {
+    let payload_end = covered.len().saturating_sub(pad);
+    if let Some(bytes) = covered.get_mut(payload_end..) {
         bytes.fill(0);
     }
     *icrc_out = icrc(covered)?.to_le_bytes();

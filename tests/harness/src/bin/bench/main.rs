@@ -18,6 +18,7 @@ mod keys;
 mod paging;
 mod scenario;
 mod sight;
+mod wire;
 
 use std::hint::spin_loop;
 use std::io::Read;
@@ -661,6 +662,7 @@ fn main() -> anyhow::Result<()> {
         // By name only: it takes several devices.
         Some("sight") => sight::measure(cpus, args.quick)?,
         Some("engines") => engines::measure(cpus, args.quick)?,
+        Some("wire") => wire::measure(args.quick)?,
         Some("scenario") => scenario::measure(cpus, if args.quick { 20 } else { 60 }, 200)?,
         _ => measure(
             &args,
