@@ -81,23 +81,28 @@ impl StreamPort {
             let Some(socket) = self.next_peer() else {
                 continue;
             };
-            self.discard();
-            self.end.status().set_connected(true);
-            tracing::info!("connected");
-            let ended = Connection::new(socket).run(&mut self.end);
-            self.end.status().set_connected(false);
-            self.discard();
-            match ended {
-                End::Stopped => return,
-                End::Malformed(_) => {
-                    PortStatus::count(&self.end.status().malformed);
-                    tracing::warn!("connection closed: {ended}");
-                }
-                End::Closed | End::System(_) => tracing::info!("connection ended: {ended}"),
-            }
+            self.serve(socket);
             if let Peers::Connect(_, pause) = self.peers {
                 self.pause(pause);
             }
+        }
+    }
+
+    /// Passes frames of one peer until the connection ends. Its socket must not block.
+    pub fn serve(&mut self, socket: OwnedFd) {
+        self.discard();
+        self.end.status().set_connected(true);
+        tracing::info!("connected");
+        let ended = Connection::new(socket).run(&mut self.end);
+        self.end.status().set_connected(false);
+        self.discard();
+        match ended {
+            End::Stopped => {}
+            End::Malformed(_) => {
+                PortStatus::count(&self.end.status().malformed);
+                tracing::warn!("connection closed: {ended}");
+            }
+            End::Closed | End::System(_) => tracing::info!("connection ended: {ended}"),
         }
     }
 

@@ -86,23 +86,28 @@ impl VhostNetPort {
                     continue;
                 }
             };
-            discard(&mut self.end);
-            self.end.status().set_connected(true);
-            tracing::info!("connected");
-            let ended = match Connection::new(socket) {
-                Ok(connection) => connection.run(&mut self.end),
-                Err(end) => end,
-            };
-            self.end.status().set_connected(false);
-            discard(&mut self.end);
-            match ended {
-                End::Stopped => return,
-                End::Closed => tracing::info!("connection ended: {ended}"),
-                End::System(_) => tracing::warn!("connection ended: {ended}"),
-                End::Message(_) | End::Stuck => {
-                    PortStatus::count(&self.end.status().malformed);
-                    tracing::warn!("connection closed: {ended}");
-                }
+            self.serve(socket);
+        }
+    }
+
+    /// Passes frames of one front end until the connection ends.
+    pub fn serve(&mut self, socket: UnixStream) {
+        discard(&mut self.end);
+        self.end.status().set_connected(true);
+        tracing::info!("connected");
+        let ended = match Connection::new(socket) {
+            Ok(connection) => connection.run(&mut self.end),
+            Err(end) => end,
+        };
+        self.end.status().set_connected(false);
+        discard(&mut self.end);
+        match ended {
+            End::Stopped => {}
+            End::Closed => tracing::info!("connection ended: {ended}"),
+            End::System(_) => tracing::warn!("connection ended: {ended}"),
+            End::Message(_) | End::Stuck => {
+                PortStatus::count(&self.end.status().malformed);
+                tracing::warn!("connection closed: {ended}");
             }
         }
     }

@@ -16,9 +16,11 @@ mod input;
 mod offload;
 mod page_table;
 mod peer;
+mod port_stream;
 mod scenario;
 mod scenario_run;
 mod stream;
+mod vhost_user;
 mod wire;
 
 /// A name, and what is done with an input.
@@ -32,6 +34,8 @@ pub const TARGETS: &[Target] = &[
     ("commands", device::commands),
     ("offload", offload::offload),
     ("stream", stream::vfio_user),
+    ("port_stream", port_stream::frames),
+    ("vhost_user", vhost_user::front_end),
     ("page_table", page_table::against_model),
     ("config", config::text),
     ("scenario", scenario::text),

@@ -47,6 +47,8 @@ corpora!(
     commands,
     offload,
     stream,
+    port_stream,
+    vhost_user,
     page_table,
     config,
     scenario,
