@@ -20,8 +20,16 @@ impl Engine {
         }
     }
 
-    /// Sends a frame of a NIC to the engine of another port; `to` is `None`: to all others.
+    /// Sends a frame of a NIC to a port that is not a NIC of this engine.
     #[cold]
+    pub(crate) fn send_out(&mut self, now: Instant, from: PortId, to: PortId, frame: &TxFrame) {
+        match self.has_port(to) {
+            true => self.send_external(now, from, to, frame),
+            false => self.send_to_engines(now, from, Some(to), frame),
+        }
+    }
+
+    /// Sends a frame of a NIC to the engine of another port; `to` is `None`: to all others.
     pub(crate) fn send_to_engines(
         &mut self,
         now: Instant,

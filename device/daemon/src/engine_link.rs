@@ -193,10 +193,10 @@ pub(crate) struct Links {
     used: u64,
     /// By port: engines, as bits, whose links were full when the port sent its last frame.
     held: Vec<u64>,
-    /// A bit of `held` is set.
+    /// A bit of `held` is set, or all is stopped.
     is_holding: bool,
     /// A request has stopped all that is sent to other engines.
-    pub(crate) is_stopped: bool,
+    is_stopped: bool,
     /// The queue pair whose frame is being received.
     pub(crate) sender: u32,
     /// Latest time of a pass that a frame of another engine has moved.
@@ -265,14 +265,22 @@ impl Links {
         }
         if self.is_holding {
             self.held.iter_mut().for_each(|held| *held &= full);
-            self.is_holding = self.held.iter().any(|held| *held != 0);
+            self.is_holding = self.is_stopped || self.held.iter().any(|held| *held != 0);
         }
+    }
+
+    /// Stops all that is sent to other engines, or lets it go on.
+    pub(crate) fn set_stopped(&mut self, is_stopped: bool) {
+        self.is_stopped = is_stopped;
+        self.is_holding = true;
+        self.reclaim();
     }
 
     /// True if a port must not send now.
     #[inline]
     pub(crate) fn hold(&self, port: PortId) -> bool {
-        self.is_stopped || self.is_holding && self.held.get(port).is_some_and(|held| *held != 0)
+        let is_held = || self.held.get(port).is_some_and(|held| *held != 0);
+        self.is_holding && (self.is_stopped || is_held())
     }
 
     /// True if a link is full. Sources of frames of several ports wait then.

@@ -264,7 +264,7 @@ impl Engines {
             return Ok(());
         }
         let call_all = |work: fn(&mut Engine)| self.all().iter().try_for_each(|h| h.call(work));
-        call_all(|engine| engine.links.is_stopped = true)?;
+        call_all(|engine| engine.links.set_stopped(true))?;
         call_all(Engine::drain_links)?;
         let mut moving = Vec::new();
         for (index, handle) in self.all().iter().enumerate() {
@@ -289,7 +289,7 @@ impl Engines {
             })?;
         }
         *owners = to;
-        call_all(|engine| engine.links.is_stopped = false)
+        call_all(|engine| engine.links.set_stopped(false))
     }
 
     /// Passes the result of a flush to a NIC.

@@ -167,12 +167,8 @@ impl Engine {
         now: Instant,
         frame: &TxFrame,
     ) -> Option<u64> {
-        if !self.has_port(to) {
-            self.send_to_engines(now, from, Some(to), frame);
-            return None;
-        }
         if to >= self.ports.len() {
-            self.send_external(now, from, to, frame);
+            self.send_out(now, from, to, frame);
             return None;
         }
         if !self.lines.is_empty()
@@ -180,7 +176,10 @@ impl Engine {
         {
             return None;
         }
-        let port = self.ports.get_mut(to)?;
+        let Some(port) = self.ports.get_mut(to) else {
+            self.send_out(now, from, to, frame);
+            return None;
+        };
         if !port.nic.accepts(frame.dst()) {
             return None;
         }
