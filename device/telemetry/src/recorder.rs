@@ -221,16 +221,18 @@ impl Recorder {
         match event {
             TraceEvent::Frame(frame) => return self.sent(at, nic, frame),
             TraceEvent::Nic(diagnostic) => return self.diagnostic(at, nic, &diagnostic),
-            TraceEvent::Doorbell { .. } | TraceEvent::Interrupt { .. } => {}
-        }
-        self.end_burst();
-        if let Some(metrics) = self.nic(nic) {
-            match event {
-                TraceEvent::Doorbell { kind, path, .. } => metrics.count_doorbell(kind, path),
-                TraceEvent::Interrupt { vector } => metrics.count_interrupt(vector),
-                TraceEvent::Frame(_) | TraceEvent::Nic(_) => {}
+            TraceEvent::Doorbell { kind, path, .. } => {
+                if let Some(metrics) = self.nic(nic) {
+                    metrics.count_doorbell(kind, path);
+                }
+            }
+            TraceEvent::Interrupt { vector } => {
+                if let Some(metrics) = self.nic(nic) {
+                    metrics.count_interrupt(vector);
+                }
             }
         }
+        self.end_burst();
         self.keep(at, nic, || event);
     }
 

@@ -15,7 +15,8 @@
 
 use crate::time::{Instant, Nanos};
 
-/// Parameters of DCQCN. The default values are those of the paper (section 5.2) for links of 40 Gb/s.
+/// Parameters of DCQCN. The default values are for links of 40 Gb/s: intervals, bytes and rounds, the weight and the additive increase
+/// are those of the paper; the least rate, the hyper increase and the DSCP are a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dcqcn {
     /// Rate of a queue pair without congestion, in Mb/s: that of the link.

@@ -34,7 +34,8 @@ impl Qp {
             cx.count(Counter::rx_bad_pkey);
             return packets;
         }
-        if header.ip.ecn() == CONGESTION_EXPERIENCED {
+        let is_marked = header.ip.ecn() == CONGESTION_EXPERIENCED;
+        if is_marked {
             cx.count(Counter::np_ecn_marked_roce_packets);
         }
         if !self.endpoint.config.kind.is_connected() {
@@ -44,7 +45,7 @@ impl Qp {
             cx.count(Counter::rx_bad_source);
             return packets;
         }
-        if header.ip.ecn() == CONGESTION_EXPERIENCED {
+        if is_marked {
             self.notify_congestion(cx);
         }
         self.endpoint.peer = origin;

@@ -33,7 +33,7 @@ use crate::dma::Dma;
 use crate::fault::{Call, WaitKind};
 use crate::frame::TxFrame;
 use crate::ring::Ring;
-use crate::time::{Instant, Nanos};
+use crate::time::{Instant, Nanos, earlier};
 use crate::work::{self, count_steps};
 
 pub(super) use build::{BuildError, MessageRange};
@@ -227,10 +227,7 @@ impl Requester {
 
     /// When the next timer is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match (self.ack_deadline, self.rnr_deadline) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        earlier(self.ack_deadline, self.rnr_deadline)
     }
 
     /// Drops the state of all pending requests, which have been flushed.
