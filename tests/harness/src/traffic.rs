@@ -90,9 +90,30 @@ fn good<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
 /// Connects two nodes and lets them exchange data in both directions.
 #[track_caller]
 pub fn exchange_anew(a: &mut Node, b: &mut Node, rng: &mut Rng) {
-    let (mut qa, mut qb) = good(connect_nodes(a, b, QpType::Rc));
-    exchange((a, &mut qa), (b, &mut qb), rng);
-    exchange((b, &mut qb), (a, &mut qa), rng);
+    exchange_over(&Link::default(), 1, (a, b), rng);
+}
+
+/// Connects two nodes by a link with these properties, and lets them exchange data so many times in both directions.
+#[track_caller]
+pub fn exchange_over(link: &Link, rounds: usize, (a, b): (&mut Node, &mut Node), rng: &mut Rng) {
+    let (mut qa, mut qb) = (good(a.qp(QpType::Rc)), good(b.qp(QpType::Rc)));
+    good(connect(&qa, &qb, link));
+    for _ in 0..rounds {
+        exchange((a, &mut qa), (b, &mut qb), rng);
+        exchange((b, &mut qb), (a, &mut qa), rng);
+    }
+}
+
+/// Lets two nodes exchange data in both directions on a connection of each path MTU.
+#[track_caller]
+pub fn exchange_at_all_mtus(a: &mut Node, b: &mut Node, rng: &mut Rng) {
+    for path_mtu in 1..=5 {
+        let link = Link {
+            path_mtu,
+            ..Link::default()
+        };
+        exchange_over(&link, 20, (a, b), rng);
+    }
 }
 
 /// A peer that is gone is noticed within some ten milliseconds.

@@ -14,7 +14,9 @@ use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
 use faultline_abi::{U32, cqe};
 use faultline_harness::paging::Pager;
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
-use faultline_harness::traffic::{Neighbours, Storm, exchange, exchange_anew};
+use faultline_harness::traffic::{
+    Neighbours, Storm, exchange, exchange_anew, exchange_at_all_mtus,
+};
 use faultline_harness::{Link, QpOptions, QpType, Reset, Rng, SendWr, connect};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -81,18 +83,7 @@ fn data_passes_between_engines_at_all_mtus_and_with_each_poll_mode() {
     for poll in [PollMode::Busy, PollMode::Adaptive, PollMode::Never] {
         let (stage, mut a, mut b) = Stage::two(poll);
         let mut rng = Rng::new(7);
-        for path_mtu in 1..=5 {
-            let link = Link {
-                path_mtu,
-                ..Link::default()
-            };
-            let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
-            connect(&qa, &qb, &link).unwrap();
-            for _ in 0..20 {
-                exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
-                exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
-            }
-        }
+        exchange_at_all_mtus(&mut a, &mut b, &mut rng);
         assert_eq!(counter(&a, Counter::rx_icrc_errors), 0);
         stage.fabric.assert_passes_are_short();
     }

@@ -12,7 +12,7 @@ use faultline::{Config, PollMode};
 use faultline_abi::admin::Counter;
 use faultline_harness::frames::{Frame, Network, raw_qp, send};
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
-use faultline_harness::traffic::exchange;
+use faultline_harness::traffic::{exchange, exchange_at_all_mtus, exchange_over};
 use faultline_harness::{Counters, Link, QpType, Rng, SendWr, connect};
 use serde_json::json;
 
@@ -39,23 +39,12 @@ fn stream(key: &str, address: &str) -> String {
 }
 
 /// Exchanges data at all MTUs, between NICs that are in two processes.
-fn exchange_over(listen: &str) {
+fn exchange_by_stream(listen: &str) {
     let fabric_a = process("a", &stream("listen", listen));
     let fabric_b = process("b", &stream("connect", listen));
     let (mut a, mut b) = (fabric_a.node("a").unwrap(), fabric_b.node("b").unwrap());
     let mut rng = Rng::new(7);
-    for path_mtu in 1..=5 {
-        let link = Link {
-            path_mtu,
-            ..Link::default()
-        };
-        let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
-        connect(&qa, &qb, &link).unwrap();
-        for _ in 0..20 {
-            exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
-            exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
-        }
-    }
+    exchange_at_all_mtus(&mut a, &mut b, &mut rng);
     fabric_a.assert_passes_are_short();
     fabric_b.assert_passes_are_short();
 }
@@ -63,14 +52,14 @@ fn exchange_over(listen: &str) {
 #[test]
 fn rc_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
-    exchange_over(&format!("unix:{}", folder.path().join("wire").display()));
+    exchange_by_stream(&format!("unix:{}", folder.path().join("wire").display()));
 }
 
 #[test]
 fn rc_over_tcp() {
     // Another process may take the port before this one listens; the system gives out others first.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
-    exchange_over(&format!("tcp:{}", address.unwrap()));
+    exchange_by_stream(&format!("tcp:{}", address.unwrap()));
 }
 
 /// A connection lives through the loss of the wire, because the transport repeats what was lost.
@@ -125,13 +114,7 @@ fn data_survives_links_that_lose_double_reorder_and_spoil_frames() {
         timeout: 8,
         ..Link::default()
     };
-    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
-    connect(&qa, &qb, &link).unwrap();
-    let mut rng = Rng::new(7);
-    for _ in 0..60 {
-        exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
-        exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
-    }
+    exchange_over(&link, 60, (&mut a, &mut b), &mut Rng::new(7));
     let counters = a.nic.counters().unwrap();
     assert!(counters[Counter::rx_icrc_errors] > 0 && counters[Counter::out_of_sequence] > 0);
 }
@@ -238,13 +221,7 @@ fn rules_for_a_port_change_what_passes_it() {
         timeout: 8,
         ..Link::default()
     };
-    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
-    connect(&qa, &qb, &link).unwrap();
-    let mut rng = Rng::new(7);
-    for _ in 0..3 {
-        exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
-        exchange((&mut b, &mut qb), (&mut a, &mut qa), &mut rng);
-    }
+    exchange_over(&link, 3, (&mut a, &mut b), &mut Rng::new(7));
     let received = |node: &Node| node.nic.counters().unwrap()[Counter::rx_packets];
     let before = received(&a);
     let mut raw = raw_qp(&b, &b.cq, 4).unwrap();
