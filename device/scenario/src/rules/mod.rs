@@ -59,7 +59,7 @@ use crate::value::Range;
 
 use point_use::PointUse;
 use schedule::{Due, Schedule};
-use view::{NicView, PacketSide, PortView};
+use view::{NicView, PacketSide, PacketSides};
 
 pub use counts::Counts;
 pub use request::{CallerRequest, NicRequest, Pages, Subject};
@@ -108,7 +108,7 @@ pub struct Rules {
     rules: Vec<Running>,
     timed: Vec<RunningTime>,
     nics: Vec<NicView>,
-    ports: Vec<PortView>,
+    ports: Vec<PacketSides>,
     random: Random,
     counts: Counts,
     requests: VecDeque<(usize, NicRequest)>,
@@ -196,7 +196,7 @@ impl Rules {
             rules: plan.rules.iter().map(running).collect(),
             timed: timed.collect(),
             nics: views,
-            ports: (0..ports).map(|_| PortView::default()).collect(),
+            ports: (0..ports).map(|_| PacketSides::default()).collect(),
             random: Random::new(plan.seed),
             counts: Counts::new(&plan, nics),
             requests: VecDeque::new(),
@@ -474,8 +474,8 @@ impl Rules {
     /// Rules and expectations about the packets of a site in a direction.
     fn side(&self, site: usize, dir: Direction) -> Option<&PacketSide> {
         match site.checked_sub(self.nics.len()) {
-            None => self.nics.get(site).map(|view| view.side(dir)),
-            Some(port) => self.ports.get(port).map(|view| view.side(dir)),
+            None => self.nics.get(site).map(|view| view.packets.of(dir)),
+            Some(port) => self.ports.get(port).map(|sides| sides.of(dir)),
         }
     }
 

@@ -45,8 +45,8 @@ impl Rules {
                 continue;
             };
             if let Some(port) = rule.port {
-                if let Some(view) = self.ports.get_mut(port) {
-                    let side = view.side_mut(packets.dir);
+                if let Some(sides) = self.ports.get_mut(port) {
+                    let side = sides.of_mut(packets.dir);
                     side.add(packets);
                     side.rules.push(index);
                 }
@@ -142,7 +142,7 @@ impl Rules {
         let Some(view) = self.nics.get(nic) else {
             return;
         };
-        for index in &view.side(dir).expectations {
+        for index in &view.packets.of(dir).expectations {
             let expectation = self.plan.expectations.get(*index);
             let packets = expectation.and_then(|expectation| expectation.packets);
             if packets.is_some_and(|packets| packets.fits(facts)) {
@@ -228,5 +228,5 @@ fn sides(
 ) -> impl Iterator<Item = &mut PacketSide> {
     let nics = nics.iter_mut().enumerate();
     let named = nics.filter(move |(nic, _)| only.is_none_or(|only| only == *nic));
-    named.map(move |(_, view)| view.side_mut(dir))
+    named.map(move |(_, view)| view.packets.of_mut(dir))
 }

@@ -129,22 +129,22 @@ impl PacketSide {
     }
 }
 
-/// A port that leads out of the process, as the rules see it.
+/// Both directions of a NIC, or of a port that leads out of the process.
 #[derive(Debug, Default)]
-pub(super) struct PortView {
+pub(super) struct PacketSides {
     sent: PacketSide,
     received: PacketSide,
 }
 
-impl PortView {
-    pub(super) fn side(&self, dir: Direction) -> &PacketSide {
+impl PacketSides {
+    pub(super) fn of(&self, dir: Direction) -> &PacketSide {
         match dir {
             Direction::Tx => &self.sent,
             Direction::Rx => &self.received,
         }
     }
 
-    pub(super) fn side_mut(&mut self, dir: Direction) -> &mut PacketSide {
+    pub(super) fn of_mut(&mut self, dir: Direction) -> &mut PacketSide {
         match dir {
             Direction::Tx => &mut self.sent,
             Direction::Rx => &mut self.received,
@@ -170,8 +170,7 @@ pub(super) struct NicView {
     /// An action of this kind lasts until the end of the run.
     pub(super) until_stop: [bool; Lasting::COUNT],
     regions: Vec<Region>,
-    sent: PacketSide,
-    received: PacketSide,
+    pub(super) packets: PacketSides,
     /// How long a look-up takes without actions.
     pub(super) lookup: Nanos,
 }
@@ -304,20 +303,6 @@ impl NicView {
 }
 
 impl NicView {
-    pub(super) fn side(&self, dir: Direction) -> &PacketSide {
-        match dir {
-            Direction::Tx => &self.sent,
-            Direction::Rx => &self.received,
-        }
-    }
-
-    pub(super) fn side_mut(&mut self, dir: Direction) -> &mut PacketSide {
-        match dir {
-            Direction::Tx => &mut self.sent,
-            Direction::Rx => &mut self.received,
-        }
-    }
-
     /// Returns the PSN relative to the first of the connection, and the number of the transmission.
     pub(super) fn follow_packet(
         &mut self,
