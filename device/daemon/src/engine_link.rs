@@ -297,7 +297,7 @@ impl Links {
         Some(frame)
     }
 
-    /// Gives back a frame of [`Links::take`].
+    /// Returns a frame of [`Links::take`] to its sender.
     pub(crate) fn give_back(&mut self, engine: usize, frame: Box<LinkFrame>) {
         if let Some(Some(link)) = self.received.get_mut(engine) {
             link.ring.give_back(frame);

@@ -1,6 +1,6 @@
 //! The packet checker of a running process: a capture whose frames go to the oracle, in a thread of their own.
 //!
-//! The engine puts the first octets of each frame into the ring of the capture, and waits for nobody. If the thread is slower than
+//! The engine puts the first octets of each frame into the ring of the capture, and never waits. If the thread is slower than
 //! the engine, frames are lost to the checker, and counted; it then judges all connections anew. The thread has the lowest priority:
 //! on a busy machine it judges less, and takes nothing from guests and engine.
 

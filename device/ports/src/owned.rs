@@ -99,7 +99,7 @@ impl<T> FrameIn<T> {
         self.filled.pop().ok()
     }
 
-    /// Gives a frame back, so that the sender can fill it again.
+    /// Returns a frame to the sender, which can fill it again.
     pub fn give_back(&mut self, frame: Box<T>) {
         // There is room for all frames. Without it the frame is freed here, and the sender has one less.
         let _ = self.used.push(frame);

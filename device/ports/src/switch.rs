@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(switch.forward(0, (mac(1), mac(3)), unread), Route::Forged);
     }
 
-    /// Two engines: the owner of an address is the same for both, whoever asks first.
+    /// Two engines: the owner of an address is the same for both, in whichever order they request it.
     #[test]
     fn siblings_have_the_same_assigned_addresses_and_learn_for_themselves() {
         let mut first = Switch::new();
