@@ -90,7 +90,7 @@ impl Flow {
         responder.received(header, payload, self.mtu);
     }
 
-    /// A response leaves. `is_exact`: all requests of the connection are known.
+    /// A response leaves. `is_exact`: all packets of the connection are known.
     pub(crate) fn response_sent(
         &mut self,
         is_exact: bool,
@@ -107,7 +107,7 @@ impl Flow {
             return;
         }
         if let Some(responder) = &mut self.responder {
-            responder.sent(header, payload, report);
+            responder.sent(is_exact, header, payload, report);
         }
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct Responder {
     /// PSN of the last RNR NAK.
     refused: Option<Psn>,
     reading: Option<Reading>,
+    /// Responses may come that continue one whose beginning was not seen.
+    has_missed_read: bool,
 }
 
 impl Responder {
@@ -45,6 +47,7 @@ impl Responder {
         Self {
             first: Some(first),
             acked: Some(first),
+            has_missed_read: true,
             ..Self::default()
         }
     }
@@ -90,9 +93,10 @@ impl Responder {
         self.log.push(request);
     }
 
-    /// A response leaves.
+    /// A response leaves. `is_exact`: all packets of the connection are known.
     pub(crate) fn sent(
         &mut self,
+        is_exact: bool,
         header: &RoceHeader,
         payload: usize,
         report: &mut dyn FnMut(Finding),
@@ -121,7 +125,10 @@ impl Responder {
             return;
         }
         match header.bth.opcode.info().kind {
-            OpKind::ReadResponse => self.read_response(header, payload, report),
+            OpKind::ReadResponse => {
+                self.has_missed_read &= !is_exact;
+                self.read_response(header, payload, report);
+            }
             OpKind::AtomicAck => self.atomic_response(header, report),
             _ => match syndrome {
                 Syndrome::Ack { .. } => self.acknowledgement(psn, acked, report),
@@ -213,6 +220,7 @@ impl Responder {
         let mut wrong = |what: String| report((Rule::ReadResponse, what));
         if matches!(position, Position::First | Position::Only) {
             self.reading = None;
+            self.has_missed_read = false;
             let Some(request) = self
                 .log
                 .find(psn)
@@ -237,6 +245,9 @@ impl Responder {
             });
         }
         let Some(reading) = &mut self.reading else {
+            if self.has_missed_read {
+                return;
+            }
             wrong("no response has begun that it could continue".to_owned());
             return;
         };
@@ -244,6 +255,7 @@ impl Responder {
             let expected = reading.next.get();
             wrong(format!("the next response has PSN {expected}"));
             self.reading = None;
+            self.has_missed_read = true;
             return;
         }
         reading.next = psn.next();

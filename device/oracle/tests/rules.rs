@@ -763,3 +763,30 @@ fn responses_to_requests_before_a_gap_are_not_judged() {
     link.ack(9, 5);
     assert_eq!(link.found(), [Rule::AckOrder]);
 }
+
+/// A READ that is asked for again after a gap, while responses to the first request are still on their way: their beginning was not
+/// seen, so they are not judged. What continues none later is a violation.
+#[test]
+fn responses_that_began_before_a_gap_are_not_judged() {
+    let mut link = Link(Oracle::new(Place::Link));
+    let read = |link: &mut Link, opcode, psn| {
+        let first = response(opcode, psn, Syndrome::ACK, 1);
+        link.pass(1, &first, MTU as usize);
+    };
+    link.request(RcReadRequest, 5, 4 * MTU);
+    read(&mut link, RcReadResponseFirst, 5);
+    link.0.forget();
+    // It tells the MTU.
+    link.request(RcSendFirst, 3, MTU);
+    link.request(RcSendLast, 4, 1);
+    link.request(RcReadRequest, 5, 4 * MTU);
+    read(&mut link, RcReadResponseMiddle, 6);
+    read(&mut link, RcReadResponseMiddle, 7);
+    read(&mut link, RcReadResponseFirst, 5);
+    read(&mut link, RcReadResponseMiddle, 6);
+    assert_eq!(link.found(), []);
+    // The rest of a response that has left a gap is one violation.
+    read(&mut link, RcReadResponseLast, 8);
+    read(&mut link, RcReadResponseLast, 8);
+    assert_eq!(link.found(), [Rule::ReadResponse]);
+}
