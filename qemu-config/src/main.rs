@@ -125,9 +125,9 @@ enum Command {
         /// Pairs of guests that run at the same time; by default two if cores and memory are there
         #[arg(long)]
         pairs: Option<usize>,
-        /// Runs the packet checker beside the tests in guests
+        /// Without the packet checker beside the tests, to measure its cost
         #[arg(long)]
-        packet_check: bool,
+        no_packet_check: bool,
     },
     /// Measure: the emulator alone (no guest), or `guest` for guests side by side with rdma_rxe
     Bench {
@@ -379,7 +379,7 @@ fn dispatch(command: Command) -> Result<bool> {
             wiring,
             cpus,
             pairs,
-            packet_check,
+            no_packet_check,
             ..
         } => {
             let options = test::Options {
@@ -389,7 +389,7 @@ fn dispatch(command: Command) -> Result<bool> {
                 wiring,
                 cpus,
                 pairs: pairs.unwrap_or_else(test::pairs_of_host).max(1),
-                checks_packets: packet_check,
+                checks_packets: !no_packet_check,
             };
             test::run(&Workspace::find()?, &options)
         }
