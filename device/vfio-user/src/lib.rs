@@ -35,8 +35,11 @@
 
 mod device;
 mod irq;
+mod kept;
 mod listener;
+mod message;
 mod protocol;
+mod relay;
 mod server;
 mod socket;
 
@@ -47,6 +50,7 @@ pub use device::{
 pub use irq::{IrqVectors, TriggerCounts};
 pub use listener::{ListenError, Listener};
 pub use protocol::{MAX_DATA_XFER, MAX_DRAIN, MAX_MESSAGE, MAX_MSG_FDS};
+pub use relay::Relay;
 pub use rustix::io::Errno;
 pub use server::{Ended, serve_connection};
 pub use socket::Shutdown;

@@ -1,8 +1,8 @@
 //! The listening socket and its file.
 
 use crate::device::Device;
-use crate::server::serve;
-use crate::socket::{Shutdown, Stop, wait};
+use crate::server::{Ended, serve};
+use crate::socket::{Others, Shutdown, Stop, wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, fchmod, lstat, unlink};
@@ -82,6 +82,14 @@ fn new_socket(path: &Path) -> Result<OwnedFd, ListenError> {
         .map_err(|errno| ListenError::from_errno(path, errno))
 }
 
+/// Connects to a socket on which a process listens.
+pub(crate) fn connect_to(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&stream, &SocketAddrUnix::new(path)?)?;
+    Ok(stream)
+}
+
 impl Listener {
     /// Listens on `path`. Replaces a socket file on which no process listens.
     ///
@@ -133,6 +141,17 @@ impl Listener {
     ///
     /// A second client that connects while another is attached is disconnected at once.
     pub fn serve(&self, device: &mut dyn Device, shutdown: &Shutdown) {
+        self.each_client(shutdown, |stream, others| {
+            serve(stream, device, shutdown, others)
+        });
+    }
+
+    /// Calls `serve` for each client, as [`Listener::serve`] does.
+    pub(crate) fn each_client(
+        &self,
+        shutdown: &Shutdown,
+        mut serve: impl FnMut(OwnedFd, Others<'_>) -> Ended,
+    ) {
         let reject = || match self.accept() {
             Ok(Some(stream)) => {
                 warn!(
@@ -145,19 +164,14 @@ impl Listener {
             Err(_) => pause(shutdown),
         };
         while !shutdown.is_triggered() {
-            match wait(self.socket.as_fd(), PollFlags::IN, shutdown, None) {
+            match wait(self.socket.as_fd(), PollFlags::IN, shutdown, None, None) {
                 Ok(()) => {}
                 Err(Stop::Shutdown) => return,
                 Err(_) => pause(shutdown),
             }
             match self.accept() {
                 Ok(Some(stream)) => {
-                    let ended = serve(
-                        stream,
-                        device,
-                        shutdown,
-                        Some((self.socket.as_fd(), &reject)),
-                    );
+                    let ended = serve(stream, Some((self.socket.as_fd(), &reject)));
                     info!(?ended, "{}: connection ended", self.path.display());
                 }
                 Ok(None) => {}

@@ -54,17 +54,52 @@ pub(crate) struct Header {
     pub command: u16,
     pub size: u32,
     pub flags: u32,
+    /// Of an error reply.
+    pub errno: u32,
 }
 
 impl Header {
     pub(crate) fn parse(bytes: &[u8; HEADER]) -> Self {
-        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *bytes;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *bytes;
         Self {
             id: u16::from_le_bytes([a, b]),
             command: u16::from_le_bytes([c, d]),
             size: u32::from_le_bytes([e, f, g, h]),
             flags: u32::from_le_bytes([i, j, k, l]),
+            errno: u32::from_le_bytes([m, n, o, p]),
         }
+    }
+
+    /// Starts a request; the size is filled in by [`finish`].
+    pub(crate) fn request(id: u16, command: u16) -> Vec<u8> {
+        let header = Self {
+            id,
+            command,
+            size: 0,
+            flags: 0,
+            errno: 0,
+        };
+        header.head(TYPE_COMMAND, 0)
+    }
+
+    /// The header of a reply that is no error.
+    pub(crate) fn of_success(command: u16) -> Self {
+        Self {
+            id: 0,
+            command,
+            size: HEADER_LEN,
+            flags: TYPE_REPLY,
+            errno: 0,
+        }
+    }
+
+    /// Starts the same message with another number; the size is filled in by [`finish`].
+    pub(crate) fn with_id(self, id: u16) -> Vec<u8> {
+        Self { id, ..self }.head(self.flags, self.errno)
+    }
+
+    pub(crate) fn is_error(&self) -> bool {
+        self.flags & FLAG_ERROR != 0
     }
 
     pub(crate) fn is_reply(&self) -> bool {

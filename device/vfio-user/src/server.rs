@@ -1,12 +1,10 @@
 //! One connection: receive, check, call the device, reply.
 
 use crate::device::{Device, DeviceInfo, IrqData, IrqSet, RegionInfo};
-use crate::protocol::{
-    self, ClientLimits, HEADER, HEADER_LEN, Header, MAX_DRAIN, MAX_MESSAGE, Request, finish, put,
-    put64,
-};
-use crate::socket::{Connection, Shutdown, Stop, eof_inside_message};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use crate::message::Received;
+use crate::protocol::{self, ClientLimits, Header, Request, finish, put, put64};
+use crate::socket::{Connection, Others, Shutdown, Stop};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use tracing::{debug, info, warn};
 use vfio_bindings::bindings::vfio as v;
@@ -20,6 +18,8 @@ pub enum Ended {
     Broken,
     /// A message had an invalid size, so the start of the next message is unknown.
     Desynchronized,
+    /// The server behind a relay has another device than the one before it.
+    Changed,
     /// [`Shutdown::trigger`] was called.
     Shutdown,
 }
@@ -43,15 +43,9 @@ pub(crate) fn serve(
     stream: OwnedFd,
     device: &mut dyn Device,
     shutdown: &Shutdown,
-    listener: Option<(BorrowedFd<'_>, &dyn Fn())>,
+    listener: Others<'_>,
 ) -> Ended {
-    let connection = Connection {
-        stream,
-        shutdown,
-        listener,
-        fds: Vec::new(),
-        fds_lost: false,
-    };
+    let connection = Connection::new(stream, shutdown, listener);
     let mut session = Session {
         connection,
         body: Vec::new(),
@@ -63,19 +57,7 @@ pub(crate) fn serve(
         match session.message() {
             Ok(true) => {}
             Ok(false) => break Ended::Desynchronized,
-            Err(Stop::Eof) => {
-                info!("vfio-user client disconnected");
-                break Ended::Disconnected;
-            }
-            Err(Stop::Truncated) => {
-                warn!("vfio-user connection closed inside a message");
-                break Ended::Broken;
-            }
-            Err(Stop::Io(errno)) => {
-                warn!("vfio-user socket failed: {errno}");
-                break Ended::Broken;
-            }
-            Err(Stop::Shutdown) => break Ended::Shutdown,
+            Err(stop) => break stop.ended(),
         }
     };
     // Close the socket first: the client must not wait while the device cleans up.
@@ -101,40 +83,15 @@ type Reply = (Vec<u8>, Option<OwnedFd>);
 impl Session<'_> {
     /// Handles one message. Returns false if the stream is permanently desynchronized.
     fn message(&mut self) -> Result<bool, Stop> {
-        self.connection.fds.clear();
-        self.connection.fds_lost = false;
-        let mut bytes = [0u8; HEADER];
-        self.connection.recv_exact(&mut bytes)?;
-        let header = Header::parse(&bytes);
-        let Some(len) = header.size.checked_sub(HEADER_LEN) else {
-            warn!(
-                ?header,
-                "message size is below {HEADER} bytes; closing the connection"
-            );
-            self.refuse(&header, Errno::INVAL)?;
-            return Ok(false);
-        };
-        if header.size > MAX_MESSAGE {
-            warn!(?header, "message is longer than {MAX_MESSAGE} bytes");
-            if header.size > MAX_DRAIN {
-                self.refuse(&header, Errno::MSGSIZE)?;
-                return Ok(false);
-            }
-            self.connection.drain(len)?;
-            self.connection.fds.clear();
-            self.refuse(&header, Errno::MSGSIZE)?;
-            return Ok(true);
-        }
         let mut body = std::mem::take(&mut self.body);
-        body.clear();
-        body.resize(len as usize, 0);
-        let received = self
-            .connection
-            .recv_exact(&mut body)
-            .map_err(eof_inside_message);
-        let result = received.and_then(|()| self.handle(&header, &body));
+        let received = self.connection.receive(&mut body);
+        let result = received.and_then(|received| match received {
+            Received::Message(header) => self.handle(&header, &body).map(|()| true),
+            Received::TooLong(header) => self.refuse(&header, Errno::MSGSIZE).map(|()| true),
+            Received::Desynchronized(header, errno) => self.refuse(&header, errno).map(|()| false),
+        });
         self.body = body;
-        result.map(|()| true)
+        result
     }
 
     /// Sends an error reply, unless the message has the no-reply flag or is a reply.
@@ -143,7 +100,7 @@ impl Session<'_> {
         if header.no_reply() || header.is_reply() {
             return Ok(());
         }
-        self.connection.send(&header.error(errno), None)
+        self.connection.send(&header.error(errno), &[])
     }
 
     fn handle(&mut self, header: &Header, body: &[u8]) -> Result<(), Stop> {
@@ -166,7 +123,8 @@ impl Session<'_> {
         });
         match result {
             Ok((bytes, fd)) if !header.no_reply() => {
-                self.connection.send(&bytes, fd.as_ref().map(AsFd::as_fd))
+                let fd = fd.as_ref().map(AsFd::as_fd);
+                self.connection.send(&bytes, fd.as_slice())
             }
             Ok(_) => Ok(()),
             Err(errno) => {

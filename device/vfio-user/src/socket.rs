@@ -10,6 +10,7 @@ use rustix::net::{
 };
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Stops servers from another thread. All clones share one state, which stays triggered.
 #[derive(Debug, Clone)]
@@ -65,6 +66,10 @@ pub(crate) enum Stop {
     Truncated,
     /// The shutdown was triggered.
     Shutdown,
+    /// The deadline has passed.
+    Late,
+    /// The device behind a relay is another one than before.
+    Changed,
     /// The socket failed.
     Io(Errno),
 }
@@ -73,34 +78,67 @@ pub(crate) enum Stop {
 /// received instead of truncated.
 const RECV_FDS: usize = 4 * MAX_MSG_FDS;
 
-/// Waits until `fd` is ready for `flags` or the shutdown is triggered. Calls the function in
+/// A listening socket, and the function to call when another client connects to it.
+pub(crate) type Others<'a> = Option<(BorrowedFd<'a>, &'a dyn Fn())>;
+
+/// The time from now until `at` for poll(2), not less than 0.
+pub(crate) fn time_until(at: Instant) -> Timespec {
+    let left = at.saturating_duration_since(Instant::now());
+    Timespec::try_from(left).unwrap_or(Timespec {
+        tv_sec: i64::from(i32::MAX),
+        tv_nsec: 0,
+    })
+}
+
+/// Waits until `fd` is ready for `flags`, the shutdown is triggered, or the deadline has passed. Calls the function in
 /// `listener` each time its socket is readable.
 pub(crate) fn wait(
     fd: BorrowedFd<'_>,
     flags: PollFlags,
     shutdown: &Shutdown,
-    listener: Option<(BorrowedFd<'_>, &dyn Fn())>,
+    listener: Others<'_>,
+    deadline: Option<Instant>,
 ) -> Result<(), Stop> {
+    wait_any([(fd, flags)], shutdown, listener, deadline).map(|_| ())
+}
+
+/// The same for several descriptors. Says which are ready.
+pub(crate) fn wait_any<const N: usize>(
+    fds: [(BorrowedFd<'_>, PollFlags); N],
+    shutdown: &Shutdown,
+    listener: Others<'_>,
+    deadline: Option<Instant>,
+) -> Result<[bool; N], Stop> {
     loop {
-        let mut fds = [
-            PollFd::new(&fd, flags),
-            PollFd::new(shutdown, PollFlags::IN),
-            // Polling the shutdown twice is harmless and keeps the array's length.
-            match &listener {
-                Some((socket, _)) => PollFd::new(socket, PollFlags::IN),
-                None => PollFd::new(shutdown, PollFlags::IN),
-            },
-        ];
-        match poll(&mut fds, None) {
+        let mut polled: Vec<PollFd<'_>> = fds
+            .iter()
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+            .collect();
+        polled.push(PollFd::new(shutdown, PollFlags::IN));
+        if let Some((socket, _)) = &listener {
+            polled.push(PollFd::new(socket, PollFlags::IN));
+        }
+        let left = deadline.map(time_until);
+        match poll(&mut polled, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Stop::Io(errno)),
         }
-        let ready = fds.each_ref().map(|fd| !fd.revents().is_empty());
-        match (ready, &listener) {
-            ([_, true, _], _) => return Err(Stop::Shutdown),
-            ([true, _, _], _) => return Ok(()),
-            ([_, _, true], Some((_, on_readable))) => on_readable(),
-            _ => {}
+        let is_ready =
+            |at: usize| (polled.get(at)).is_some_and(|polled| !polled.revents().is_empty());
+        if is_ready(N) {
+            return Err(Stop::Shutdown);
+        }
+        let ready = std::array::from_fn(is_ready);
+        if ready.contains(&true) {
+            return Ok(ready);
+        }
+        if let Some((_, on_readable)) = &listener
+            && is_ready(N.saturating_add(1))
+        {
+            on_readable();
+        }
+        if deadline.is_some_and(|at| Instant::now() >= at) {
+            return Err(Stop::Late);
         }
     }
 }
@@ -109,15 +147,27 @@ pub(crate) fn wait(
 pub(crate) struct Connection<'a> {
     pub stream: OwnedFd,
     pub shutdown: &'a Shutdown,
-    /// The listening socket and the function to call when another client connects.
-    pub listener: Option<(BorrowedFd<'a>, &'a dyn Fn())>,
+    pub listener: Others<'a>,
+    /// When waiting ends with [`Stop::Late`].
+    pub deadline: Option<Instant>,
     /// Descriptors of the message that is being received.
     pub fds: Vec<OwnedFd>,
     /// True if descriptors were lost (too many in the message, or too many open in this process).
     pub fds_lost: bool,
 }
 
-impl Connection<'_> {
+impl<'a> Connection<'a> {
+    pub(crate) fn new(stream: OwnedFd, shutdown: &'a Shutdown, listener: Others<'a>) -> Self {
+        Self {
+            stream,
+            shutdown,
+            listener,
+            deadline: None,
+            fds: Vec::new(),
+            fds_lost: false,
+        }
+    }
+
     /// Receives until `buf` is full and collects descriptors in `fds`.
     pub(crate) fn recv_exact(&mut self, buf: &mut [u8]) -> Result<(), Stop> {
         let mut done = 0;
@@ -137,6 +187,7 @@ impl Connection<'_> {
                     PollFlags::IN,
                     self.shutdown,
                     self.listener,
+                    self.deadline,
                 )?,
                 // A client that exits with unread replies in its socket causes a reset.
                 Err(Errno::CONNRESET) if done == 0 => return Err(Stop::Eof),
@@ -186,17 +237,13 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Sends a complete message and an optional descriptor.
-    pub(crate) fn send(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Stop> {
+    /// Sends a complete message and its descriptors, at most [`MAX_MSG_FDS`].
+    pub(crate) fn send(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Stop> {
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MSG_FDS))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            let rights = fd.map(|fd| [fd]);
-            if let Some(rights) = &rights
-                && done == 0
-                && !control.push(SendAncillaryMessage::ScmRights(rights))
-            {
+            if !fds.is_empty() && done == 0 && !control.push(SendAncillaryMessage::ScmRights(fds)) {
                 return Err(Stop::Io(Errno::NOBUFS));
             }
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -208,6 +255,7 @@ impl Connection<'_> {
                     PollFlags::OUT,
                     self.shutdown,
                     self.listener,
+                    self.deadline,
                 )?,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(Stop::Eof),
                 Err(errno) => return Err(Stop::Io(errno)),

@@ -31,10 +31,13 @@ pub(crate) struct Log {
     pub held: Vec<OwnedFd>,
 }
 
-/// Region 0: 4 KiB of bytes. Region 2: 8 KiB, its second page may be mapped. 16 vectors.
+/// Region 0: 4 KiB of bytes. Config space: 256 bytes. Region 2: 8 KiB, its second page may be mapped. 16 vectors.
 pub(crate) struct TestDevice {
     pub log: Arc<Mutex<Log>>,
     pub regs: Vec<u8>,
+    pub config: Vec<u8>,
+    /// Length of region 0 as it is described.
+    pub len: u64,
     pub bell: OwnedFd,
 }
 
@@ -51,17 +54,21 @@ impl TestDevice {
         Self {
             log: Arc::new(Mutex::new(log)),
             regs: vec![0; 4096],
+            config: vec![0; 256],
+            len: 4096,
             bell,
         }
     }
 
     fn window(&mut self, index: u32, offset: u64, len: usize) -> Result<&mut [u8], Errno> {
-        if index != 0 {
-            return Err(Errno::IO);
-        }
+        let bytes = match index {
+            0 => &mut self.regs,
+            pci_index::CONFIG_REGION => &mut self.config,
+            _ => return Err(Errno::IO),
+        };
         let from = usize::try_from(offset).map_err(|_| Errno::INVAL)?;
         let to = from.checked_add(len).ok_or(Errno::INVAL)?;
-        self.regs.get_mut(from..to).ok_or(Errno::INVAL)
+        bytes.get_mut(from..to).ok_or(Errno::INVAL)
     }
 }
 
@@ -74,7 +81,7 @@ impl Device for TestDevice {
         let flags = RegionFlags::READ | RegionFlags::WRITE;
         Ok(match index {
             0 => RegionInfo {
-                size: 4096,
+                size: self.len,
                 flags,
                 mmap: None,
             },

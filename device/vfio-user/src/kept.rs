@@ -1,0 +1,255 @@
+//! What a client has told a server, for the server after it.
+
+use crate::device::{DmaUnmap, IrqAction, IrqData};
+use crate::protocol::{Request, command, put, put64};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::BTreeMap;
+use vfio_bindings::bindings::vfio as v;
+
+/// Most maps that are kept without a server that agrees.
+const MAX_MAPS: usize = 4096;
+
+/// A map of guest memory.
+#[derive(Debug)]
+struct Map {
+    iova: u64,
+    size: u64,
+    /// Body of the DMA_MAP.
+    body: Vec<u8>,
+    fd: Option<OwnedFd>,
+}
+
+/// An interrupt.
+#[derive(Debug, Default)]
+struct Irq {
+    eventfd: Option<OwnedFd>,
+    is_masked: bool,
+}
+
+/// A request with its descriptors.
+#[derive(Debug)]
+pub(crate) struct Message<'a> {
+    pub command: u16,
+    pub body: Vec<u8>,
+    pub fds: Vec<BorrowedFd<'a>>,
+}
+
+/// What a client has told its server.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Body of its VERSION.
+    version: Option<Vec<u8>>,
+    /// The last request for each description, and the reply: of the device, of each region and interrupt index.
+    descriptions: BTreeMap<(u16, u32), (Vec<u8>, Vec<u8>)>,
+    maps: Vec<Map>,
+    /// By index and number.
+    irqs: BTreeMap<(u32, u32), Irq>,
+    /// Config space where the client has written: offsets of words, and what they hold.
+    config: BTreeMap<u64, [u8; 4]>,
+}
+
+/// The words that a range touches.
+fn words(offset: u64, len: usize) -> impl Iterator<Item = u64> {
+    (offset & !3..offset.saturating_add(len as u64)).step_by(4)
+}
+
+impl Kept {
+    /// True if the client has begun.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.version.is_some()
+    }
+
+    /// A server has carried out the request, whose body and reply these are. Takes the descriptors.
+    pub(crate) fn keep(&mut self, request: Request<'_>, body: &[u8], reply: &[u8]) {
+        match request {
+            Request::Version(_) => self.version = Some(body.to_vec()),
+            Request::GetInfo => self.describe(command::DEVICE_GET_INFO, 0, body, reply),
+            Request::RegionInfo { index, .. } => {
+                self.describe(command::DEVICE_GET_REGION_INFO, index, body, reply);
+            }
+            Request::IrqInfo { index } => {
+                self.describe(command::DEVICE_GET_IRQ_INFO, index, body, reply);
+            }
+            Request::DmaMap(map) => self.maps.push(Map {
+                iova: map.iova,
+                size: map.size,
+                body: body.to_vec(),
+                fd: map.fd,
+            }),
+            Request::DmaUnmap(DmaUnmap::All, _) => self.maps.clear(),
+            Request::DmaUnmap(DmaUnmap::Range { iova, size }, _) => {
+                let end = iova.saturating_add(size);
+                self.maps
+                    .retain(|map| map.iova < iova || map.iova.saturating_add(map.size) > end);
+            }
+            Request::SetIrqs {
+                index,
+                start,
+                count,
+                action,
+                data,
+            } => self.set_irqs(index, start..start.saturating_add(count), action, data),
+            Request::RegionRead { .. } | Request::RegionWrite { .. } | Request::Reset => {}
+        }
+    }
+
+    /// True if the request only tells what is kept: it can be agreed to without a server.
+    pub(crate) fn can_keep_alone(&self, request: &Request<'_>) -> bool {
+        match request {
+            Request::DmaMap(_) => self.has_begun() && self.maps.len() < MAX_MAPS,
+            Request::DmaUnmap(..) => self.has_begun(),
+            // Of an interrupt that a server has agreed to: the number of interrupts is known to servers only.
+            Request::SetIrqs {
+                index,
+                start,
+                count,
+                ..
+            } => {
+                (*start..start.saturating_add((*count).min(64)))
+                    .all(|number| self.irqs.contains_key(&(*index, number)))
+                    && *count <= 64
+            }
+            _ => false,
+        }
+    }
+
+    fn describe(&mut self, command: u16, index: u32, body: &[u8], reply: &[u8]) {
+        let description = (body.to_vec(), reply.to_vec());
+        self.descriptions.insert((command, index), description);
+    }
+
+    fn set_irqs(
+        &mut self,
+        index: u32,
+        range: std::ops::Range<u32>,
+        action: IrqAction,
+        data: IrqData,
+    ) {
+        match (action, data) {
+            (IrqAction::Trigger, IrqData::EventFds(fds)) => {
+                // A list without descriptors detaches all.
+                let mut fds = fds.into_iter();
+                for number in range {
+                    self.irqs.entry((index, number)).or_default().eventfd = fds.next().flatten();
+                }
+            }
+            (IrqAction::Trigger, IrqData::None) if range.is_empty() => {
+                self.irqs.retain(|(of, _), _| *of != index);
+            }
+            // It raises interrupts.
+            (IrqAction::Trigger, _) => {}
+            (IrqAction::Mask | IrqAction::Unmask, data) => {
+                let is_masked = action == IrqAction::Mask;
+                for (at, number) in range.enumerate() {
+                    let is_meant = match &data {
+                        IrqData::Bool(chosen) => chosen.get(at).is_some_and(|byte| *byte != 0),
+                        _ => true,
+                    };
+                    if is_meant {
+                        self.irqs.entry((index, number)).or_default().is_masked = is_masked;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The client has written to config space.
+    pub(crate) fn config_written(&mut self, offset: u64, len: usize) {
+        for word in words(offset, len) {
+            self.config.entry(word).or_default();
+        }
+    }
+
+    /// The range of config space whose content is to be kept, if there is any: offset and length.
+    pub(crate) fn config_range(&self) -> Option<(u64, u32)> {
+        let (first, last) = (self.config.keys().next()?, self.config.keys().next_back()?);
+        let len = last.saturating_sub(*first).saturating_add(4);
+        Some((*first, u32::try_from(len).ok()?))
+    }
+
+    /// Config space holds this in the range that was asked for.
+    pub(crate) fn keep_config(&mut self, data: &[u8]) {
+        let Some((first, _)) = self.config_range() else {
+            return;
+        };
+        let (words, _) = data.as_chunks::<4>();
+        for (offset, word) in (first..).step_by(4).zip(words) {
+            if let Some(kept) = self.config.get_mut(&offset) {
+                *kept = *word;
+            }
+        }
+    }
+
+    /// The VERSION for the next server.
+    pub(crate) fn version(&self) -> Option<Message<'_>> {
+        let body = self.version.clone()?;
+        let (command, fds) = (command::VERSION, Vec::new());
+        Some(Message { command, body, fds })
+    }
+
+    /// The requests for descriptions, and the replies that the client has got.
+    pub(crate) fn descriptions(&self) -> impl Iterator<Item = (Message<'_>, &[u8])> {
+        self.descriptions
+            .iter()
+            .map(|((command, _), (body, reply))| {
+                let message = Message {
+                    command: *command,
+                    body: body.clone(),
+                    fds: Vec::new(),
+                };
+                (message, reply.as_slice())
+            })
+    }
+
+    /// The rest that the next server is to be told, in order.
+    pub(crate) fn messages(&self, config_region: u32) -> impl Iterator<Item = Message<'_>> {
+        let maps = self.maps.iter().map(|map| Message {
+            command: command::DMA_MAP,
+            body: map.body.clone(),
+            fds: map.fd.iter().map(AsFd::as_fd).collect(),
+        });
+        let irqs = self.irqs.iter().flat_map(|((index, number), irq)| {
+            let set = |flags: u32, fds: Vec<_>| {
+                let mut body = Vec::new();
+                [20, flags, *index, *number, 1]
+                    .into_iter()
+                    .for_each(|word| put(&mut body, word));
+                let command = command::DEVICE_SET_IRQS;
+                Message { command, body, fds }
+            };
+            let trigger = v::VFIO_IRQ_SET_ACTION_TRIGGER | v::VFIO_IRQ_SET_DATA_EVENTFD;
+            let mask = v::VFIO_IRQ_SET_ACTION_MASK | v::VFIO_IRQ_SET_DATA_NONE;
+            let eventfd = irq
+                .eventfd
+                .as_ref()
+                .map(|fd| set(trigger, vec![fd.as_fd()]));
+            // It is masked first, so that nothing is raised that is masked.
+            let masked = irq.is_masked.then(|| set(mask, Vec::new()));
+            masked.into_iter().chain(eventfd)
+        });
+        let config = self.config.iter().map(move |(offset, word)| {
+            let mut body = Vec::new();
+            put64(&mut body, *offset);
+            put(&mut body, config_region);
+            put(&mut body, 4);
+            body.extend(word);
+            Message {
+                command: command::REGION_WRITE,
+                body,
+                fds: Vec::new(),
+            }
+        });
+        maps.chain(irqs).chain(config)
+    }
+
+    /// The eventfds of interrupts that are not masked.
+    pub(crate) fn eventfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let raised = self.irqs.values().filter(|irq| !irq.is_masked);
+        raised.filter_map(|irq| irq.eventfd.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Numbers of maps and of interrupts, for messages.
+    pub(crate) fn numbers(&self) -> (usize, usize) {
+        (self.maps.len(), self.irqs.len())
+    }
+}

@@ -1,0 +1,80 @@
+//! Receives whole messages.
+
+use crate::protocol::{HEADER, HEADER_LEN, Header, MAX_DRAIN, MAX_MESSAGE};
+use crate::server::Ended;
+use crate::socket::{Connection, Stop, eof_inside_message};
+use rustix::io::Errno;
+use tracing::{error, info, warn};
+
+/// What has arrived.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// A message, whose body is in the buffer.
+    Message(Header),
+    /// A message that was skipped, because it is longer than [`MAX_MESSAGE`].
+    TooLong(Header),
+    /// A header with a size from which the start of the next message does not follow, and the errno that says so.
+    Desynchronized(Header, Errno),
+}
+
+impl Connection<'_> {
+    /// Receives a message. Its body replaces what is in `body`, and its descriptors are in [`Connection::fds`].
+    pub(crate) fn receive(&mut self, body: &mut Vec<u8>) -> Result<Received, Stop> {
+        self.fds.clear();
+        self.fds_lost = false;
+        let mut bytes = [0u8; HEADER];
+        self.recv_exact(&mut bytes)?;
+        let header = Header::parse(&bytes);
+        let Some(len) = header.size.checked_sub(HEADER_LEN) else {
+            warn!(
+                ?header,
+                "message size is below {HEADER} bytes; closing the connection"
+            );
+            return Ok(Received::Desynchronized(header, Errno::INVAL));
+        };
+        if header.size > MAX_MESSAGE {
+            warn!(?header, "message is longer than {MAX_MESSAGE} bytes");
+            if header.size > MAX_DRAIN {
+                return Ok(Received::Desynchronized(header, Errno::MSGSIZE));
+            }
+            self.drain(len)?;
+            self.fds.clear();
+            return Ok(Received::TooLong(header));
+        }
+        body.clear();
+        body.resize(len as usize, 0);
+        self.recv_exact(body).map_err(eof_inside_message)?;
+        Ok(Received::Message(header))
+    }
+}
+
+impl Stop {
+    /// How this ends the connection of a client. Logs it.
+    pub(crate) fn ended(self) -> Ended {
+        match self {
+            Self::Eof => {
+                info!("vfio-user client disconnected");
+                Ended::Disconnected
+            }
+            Self::Truncated => {
+                warn!("vfio-user connection closed inside a message");
+                Ended::Broken
+            }
+            Self::Io(errno) => {
+                warn!("vfio-user socket failed: {errno}");
+                Ended::Broken
+            }
+            Self::Late => {
+                warn!("vfio-user client does not read its replies");
+                Ended::Broken
+            }
+            Self::Changed => {
+                error!(
+                    "the new server has another device, which the client can't learn; closing its connection"
+                );
+                Ended::Changed
+            }
+            Self::Shutdown => Ended::Shutdown,
+        }
+    }
+}

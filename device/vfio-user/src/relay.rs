@@ -1,0 +1,461 @@
+//! Keeps the connections of clients while the server behind them ends and another one starts (docs/restart.md).
+
+use crate::kept::{Kept, Message};
+use crate::listener::{Listener, connect_to};
+use crate::message::Received;
+use crate::pci_index;
+use crate::protocol::{self, ClientLimits, Header, Request, command, finish, put, put64};
+use crate::server::Ended;
+use crate::socket::{Connection, Others, Shutdown, Stop, wait_any};
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tracing::{error, info, warn};
+
+/// How long a client waits for a server. QEMU waits for 5 s.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a server may take at least to be told what is kept.
+const SETUP: Duration = Duration::from_secs(1);
+/// Pause between two attempts to connect to a server.
+const ATTEMPT: Duration = Duration::from_millis(5);
+/// Servers that may end while they handle a request.
+const MAX_SERVERS: u32 = 2;
+
+/// Relays the messages of the clients of a socket to a server that may end and be started again.
+#[derive(Debug)]
+pub struct Relay {
+    listener: Listener,
+    server: PathBuf,
+}
+
+impl Relay {
+    /// Clients connect to `listener`, and servers listen on `server`.
+    pub fn new(listener: Listener, server: impl Into<PathBuf>) -> Self {
+        let server = server.into();
+        Self { listener, server }
+    }
+
+    /// Serves clients one after the other until `shutdown` is triggered.
+    pub fn run(&self, shutdown: &Shutdown) {
+        self.listener.each_client(shutdown, |stream, others| {
+            let mut session = Session {
+                client: Connection::new(stream, shutdown, others),
+                server: None,
+                path: &self.server,
+                shutdown,
+                others,
+                kept: Kept::default(),
+                limits: ClientLimits::default(),
+                last_id: 0,
+                away: Some(Instant::now()),
+                is_slow: false,
+            };
+            session.run()
+        });
+    }
+}
+
+/// Why a request got no reply.
+#[derive(Debug)]
+enum NoReply {
+    /// The server has ended, or has sent nonsense. There is no connection any more.
+    Gone,
+    /// The server is there, and has not replied in time.
+    Late,
+    /// The session ends.
+    Stop(Stop),
+}
+
+/// The reply of a server.
+#[derive(Debug)]
+struct Reply {
+    header: Header,
+    body: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+/// A client and its server.
+struct Session<'a> {
+    client: Connection<'a>,
+    server: Option<Connection<'a>>,
+    path: &'a Path,
+    shutdown: &'a Shutdown,
+    others: Others<'a>,
+    kept: Kept,
+    limits: ClientLimits,
+    /// Number of the last request to the server.
+    last_id: u16,
+    /// Since when there is no server.
+    away: Option<Instant>,
+    /// The server has not replied in time, and has not replied since.
+    is_slow: bool,
+}
+
+impl<'a> Session<'a> {
+    fn run(&mut self) -> Ended {
+        loop {
+            let next = self.message();
+            match next {
+                Ok(true) => {}
+                Ok(false) => return Ended::Desynchronized,
+                Err(stop) => return stop.ended(),
+            }
+        }
+    }
+
+    /// Waits for a message of the client, and handles it. Connects to a server meanwhile, if there is none. Returns false if the
+    /// stream of the client is desynchronized.
+    fn message(&mut self) -> Result<bool, Stop> {
+        self.wait_for_client()?;
+        let mut body = Vec::new();
+        match self.client.receive(&mut body)? {
+            Received::Message(header) => self.relay(&header, &body).map(|()| true),
+            Received::TooLong(header) => self.refuse(&header, Errno::MSGSIZE).map(|()| true),
+            Received::Desynchronized(header, errno) => self.refuse(&header, errno).map(|()| false),
+        }
+    }
+
+    fn wait_for_client(&mut self) -> Result<(), Stop> {
+        loop {
+            let Some(server) = &self.server else {
+                if self.connect(after(PATIENCE))? {
+                    continue;
+                }
+                let client = (self.client.stream.as_fd(), PollFlags::IN);
+                match self.wait([client], Some(after(ATTEMPT))) {
+                    Err(Stop::Late) => continue,
+                    result => return result.map(|_| ()),
+                }
+            };
+            let fds = [&self.client, server].map(|side| (side.stream.as_fd(), PollFlags::IN));
+            let [client, server] = self.wait(fds, None)?;
+            if server {
+                // A late reply, or the end.
+                match self.reply() {
+                    Ok(_) | Err(NoReply::Gone | NoReply::Late) => {}
+                    Err(NoReply::Stop(stop)) => return Err(stop),
+                }
+            }
+            if client {
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait<const N: usize>(
+        &self,
+        fds: [(BorrowedFd<'_>, PollFlags); N],
+        deadline: Option<Instant>,
+    ) -> Result<[bool; N], Stop> {
+        wait_any(fds, self.shutdown, self.others, deadline)
+    }
+
+    /// Sends an error reply to the client, unless it wants none.
+    fn refuse(&mut self, header: &Header, errno: Errno) -> Result<(), Stop> {
+        match header.no_reply() || header.is_reply() {
+            true => Ok(()),
+            false => self.client.send(&header.error(errno), &[]),
+        }
+    }
+
+    /// Handles a request of the client.
+    fn relay(&mut self, header: &Header, body: &[u8]) -> Result<(), Stop> {
+        if header.is_reply() {
+            return Ok(());
+        }
+        let fds = std::mem::take(&mut self.client.fds);
+        let (request, fds) = match self.parse(header, body, fds) {
+            Ok(parsed) => parsed,
+            Err(errno) => {
+                warn!(command = header.command, %errno, "request refused");
+                return self.refuse(header, errno);
+            }
+        };
+        match self.carry_out(&request, header.command, body, &fds)? {
+            Ok(mut reply) => {
+                if !reply.header.is_error() {
+                    if let Request::Version(limits) = request {
+                        self.limits = limits;
+                    }
+                    self.kept.keep(request, body, &reply.body);
+                }
+                if header.no_reply() {
+                    return Ok(());
+                }
+                let mut bytes = reply.header.with_id(header.id);
+                bytes.append(&mut reply.body);
+                finish(&mut bytes);
+                let fds: Vec<_> = reply.fds.iter().map(AsFd::as_fd).collect();
+                self.client.send(&bytes, &fds)
+            }
+            Err(errno) => {
+                warn!(command = header.command, %errno, "request refused, as no server answers");
+                self.refuse(header, errno)
+            }
+        }
+    }
+
+    /// Checks a request. Returns it with descriptors of its own, and those that are sent on.
+    fn parse<'b>(
+        &self,
+        header: &Header,
+        body: &'b [u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<(Request<'b>, Vec<OwnedFd>), Errno> {
+        header.check()?;
+        if self.client.fds_lost {
+            return Err(Errno::MFILE);
+        }
+        let own: Result<Vec<OwnedFd>, _> = fds.iter().map(OwnedFd::try_clone).collect();
+        let mut own = own.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
+        let request = protocol::parse(header.command, body, &mut own, self.limits)?;
+        let is_version = matches!(request, Request::Version(_));
+        if is_version == self.kept.has_begun() {
+            return Err(Errno::INVAL);
+        }
+        Ok((request, fds))
+    }
+
+    /// Lets a server carry out a request, or refuses it if there is none in time. The outer error ends the session.
+    fn carry_out(
+        &mut self,
+        request: &Request<'_>,
+        command: u16,
+        body: &[u8],
+        fds: &[OwnedFd],
+    ) -> Result<Result<Reply, Errno>, Stop> {
+        let since = self.away.unwrap_or_else(Instant::now);
+        let until = since.checked_add(PATIENCE).unwrap_or(since);
+        for _ in 0..MAX_SERVERS {
+            if !self.has_server(request, until)? {
+                return Ok(match self.kept.can_keep_alone(request) {
+                    true => Ok(Reply::success(command, request)),
+                    false => Err(Errno::TIMEDOUT),
+                });
+            }
+            let message = Message {
+                command,
+                body: body.to_vec(),
+                fds: fds.iter().map(AsFd::as_fd).collect(),
+            };
+            // A slow server is told, so that it does it when it goes on, and not waited for.
+            let deadline = match self.is_slow {
+                true => Instant::now(),
+                false => after(PATIENCE),
+            };
+            let result = self.ask(message, deadline).and_then(|reply| {
+                self.keep_config(request, deadline)?;
+                Ok(reply)
+            });
+            match result {
+                Ok(reply) => return Ok(Ok(reply)),
+                Err(NoReply::Gone) => {}
+                Err(NoReply::Late) => return Ok(Err(Errno::TIMEDOUT)),
+                Err(NoReply::Stop(stop)) => return Err(stop),
+            }
+        }
+        error!(command, "a request has ended {MAX_SERVERS} servers");
+        Ok(Err(Errno::IO))
+    }
+
+    /// Waits until there is a server, or until the deadline, unless the request can be kept without one.
+    fn has_server(&mut self, request: &Request<'_>, deadline: Instant) -> Result<bool, Stop> {
+        while self.server.is_none() && !self.connect(deadline.max(after(SETUP)))? {
+            if self.kept.can_keep_alone(request) || Instant::now() >= deadline {
+                return Ok(false);
+            }
+            // Nothing is read of the client meanwhile.
+            match self.wait([], Some(after(ATTEMPT))) {
+                Ok(_) | Err(Stop::Late) => {}
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok(true)
+    }
+
+    /// After a request that may have changed config space: asks what it holds.
+    fn keep_config(&mut self, request: &Request<'_>, deadline: Instant) -> Result<(), NoReply> {
+        match request {
+            Request::RegionWrite {
+                index,
+                offset,
+                data,
+            } if *index == pci_index::CONFIG_REGION => {
+                self.kept.config_written(*offset, data.len());
+            }
+            Request::Reset => {}
+            _ => return Ok(()),
+        }
+        let Some((offset, len)) = self.kept.config_range() else {
+            return Ok(());
+        };
+        let mut body = Vec::new();
+        put64(&mut body, offset);
+        put(&mut body, pci_index::CONFIG_REGION);
+        put(&mut body, len);
+        let message = Message {
+            command: command::REGION_READ,
+            body,
+            fds: Vec::new(),
+        };
+        let reply = self.ask(message, deadline)?;
+        self.kept
+            .keep_config(reply.body.get(16..).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Sends a request to the server and waits for the reply.
+    fn ask(&mut self, message: Message<'_>, deadline: Instant) -> Result<Reply, NoReply> {
+        self.last_id = self.last_id.wrapping_add(1);
+        let id = self.last_id;
+        let Some(server) = &mut self.server else {
+            return Err(NoReply::Gone);
+        };
+        server.deadline = Some(deadline);
+        let mut bytes = Header::request(id, message.command);
+        bytes.extend(message.body);
+        finish(&mut bytes);
+        match server.send(&bytes, &message.fds) {
+            Ok(()) => {}
+            Err(Stop::Shutdown) => return Err(NoReply::Stop(Stop::Shutdown)),
+            // A part may have been sent.
+            Err(_) => return Err(self.lose_server()),
+        }
+        loop {
+            let server = self.server.as_ref().ok_or(NoReply::Gone)?;
+            let server = server.stream.as_fd();
+            match self.wait([(server, PollFlags::IN)], Some(deadline)) {
+                Ok(_) => {}
+                Err(Stop::Late) => {
+                    self.is_slow = true;
+                    return Err(NoReply::Late);
+                }
+                Err(stop) => return Err(NoReply::Stop(stop)),
+            }
+            let reply = self.reply()?;
+            if reply.header.id == id {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Receives a reply, which has begun to arrive.
+    fn reply(&mut self) -> Result<Reply, NoReply> {
+        let Some(server) = &mut self.server else {
+            return Err(NoReply::Gone);
+        };
+        server.deadline = Some(after(PATIENCE));
+        let mut body = Vec::new();
+        match server.receive(&mut body) {
+            Ok(Received::Message(header)) if header.is_reply() => {
+                let fds = std::mem::take(&mut server.fds);
+                self.is_slow = false;
+                Ok(Reply { header, body, fds })
+            }
+            Err(Stop::Shutdown) => Err(NoReply::Stop(Stop::Shutdown)),
+            _ => Err(self.lose_server()),
+        }
+    }
+
+    fn lose_server(&mut self) -> NoReply {
+        if self.server.take().is_some() {
+            warn!("the server has ended; the client waits for the next");
+            self.away = Some(Instant::now());
+            self.is_slow = false;
+        }
+        NoReply::Gone
+    }
+
+    /// Connects to a server, if one listens, and tells it all that the client has told the one before it. Returns true if it is
+    /// ready.
+    fn connect(&mut self, deadline: Instant) -> Result<bool, Stop> {
+        let Ok(stream) = connect_to(self.path) else {
+            return Ok(false);
+        };
+        self.server = Some(Connection::new(stream, self.shutdown, self.others));
+        self.is_slow = false;
+        let kept = std::mem::take(&mut self.kept);
+        let told = self.tell(&kept, deadline);
+        self.kept = kept;
+        match told {
+            Ok(true) => {}
+            Ok(false) => return Err(Stop::Changed),
+            Err(NoReply::Gone | NoReply::Late) => {
+                self.server = None;
+                return Ok(false);
+            }
+            Err(NoReply::Stop(stop)) => return Err(stop),
+        }
+        if let Some(since) = self.away.take()
+            && self.kept.has_begun()
+        {
+            self.kept.eventfds().for_each(raise);
+            let (maps, interrupts) = self.kept.numbers();
+            let away = since.elapsed();
+            info!(
+                maps,
+                interrupts,
+                ?away,
+                "a new server has the client's state; its device was reset"
+            );
+        }
+        Ok(true)
+    }
+
+    /// Tells a new server what is kept. Returns false if it has another device.
+    fn tell(&mut self, kept: &Kept, deadline: Instant) -> Result<bool, NoReply> {
+        let Some(version) = kept.version() else {
+            return Ok(true);
+        };
+        let reply = self.ask(version, deadline)?;
+        if reply.header.is_error() {
+            return Ok(false);
+        }
+        for (request, known) in kept.descriptions() {
+            let reply = self.ask(request, deadline)?;
+            if reply.header.is_error() || reply.body != known {
+                return Ok(false);
+            }
+        }
+        for message in kept.messages(pci_index::CONFIG_REGION) {
+            let command = message.command;
+            let reply = self.ask(message, deadline)?;
+            if reply.header.is_error() {
+                error!(
+                    command,
+                    errno = reply.header.errno,
+                    "the new server refuses what the one before it has accepted"
+                );
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Reply {
+    /// What a server would reply to a request that is only kept.
+    fn success(command: u16, request: &Request<'_>) -> Self {
+        let body = match request {
+            Request::DmaUnmap(_, echo) => echo.to_vec(),
+            _ => Vec::new(),
+        };
+        Self {
+            header: Header::of_success(command),
+            body,
+            fds: Vec::new(),
+        }
+    }
+}
+
+/// The time after this pause.
+fn after(pause: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(pause).unwrap_or(now)
+}
+
+/// Raises an interrupt. A counter that is full is raised already.
+fn raise(eventfd: BorrowedFd<'_>) {
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}

@@ -1,0 +1,382 @@
+//! A client that outlives its servers.
+
+#![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
+
+mod common;
+
+use common::{Client, Log, Reply, TestDevice, access, borrow, memfd, message, version, words};
+use faultline_vfio_user::{Listener, Relay, Shutdown, pci_index};
+use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// A relay.
+struct Stage {
+    folder: tempfile::TempDir,
+    shutdown: Shutdown,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let shutdown = Shutdown::new().unwrap();
+        let listener = Listener::listen(folder.path().join("clients")).unwrap();
+        let relay = Relay::new(listener, folder.path().join("server"));
+        let stop = shutdown.clone();
+        let thread = Some(std::thread::spawn(move || relay.run(&stop)));
+        Self {
+            folder,
+            shutdown,
+            thread,
+        }
+    }
+
+    fn server_path(&self) -> PathBuf {
+        self.folder.path().join("server")
+    }
+
+    fn client(&self) -> Client {
+        let stream = UnixStream::connect(self.folder.path().join("clients")).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        Client { stream, id: 0 }
+    }
+
+    /// A client with VERSION done.
+    fn negotiated(&self) -> Client {
+        let mut client = self.client();
+        assert_eq!(client.call(1, &version("{}"), &[]).error, 0);
+        client
+    }
+
+    fn server(&self) -> Server {
+        self.server_of(TestDevice::new())
+    }
+
+    fn server_of(&self, mut device: TestDevice) -> Server {
+        let listener = Listener::listen(self.server_path()).unwrap();
+        let (log, shutdown) = (device.log.clone(), Shutdown::new().unwrap());
+        let stop = shutdown.clone();
+        let thread = std::thread::spawn(move || {
+            listener.serve(&mut device, &stop);
+            device
+        });
+        Server {
+            log,
+            shutdown,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.shutdown.trigger();
+        let ended = self.thread.take().unwrap().join();
+        assert!(ended.is_ok() || std::thread::panicking());
+    }
+}
+
+struct Server {
+    log: Arc<Mutex<Log>>,
+    shutdown: Shutdown,
+    thread: Option<JoinHandle<TestDevice>>,
+}
+
+impl Server {
+    /// Ends it.
+    fn end(mut self) -> TestDevice {
+        self.shutdown.trigger();
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    /// Waits until its log is so.
+    #[track_caller]
+    fn wait_for(&self, is_so: impl Fn(&Log) -> bool) {
+        let start = Instant::now();
+        while !is_so(&self.log.lock().unwrap()) {
+            assert!(start.elapsed() < LONG, "{:#?}", self.log.lock().unwrap());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.trigger();
+    }
+}
+
+/// A connection that a server of the test has got.
+struct Raw(UnixStream);
+
+impl Raw {
+    fn accept(listener: &UnixListener) -> Self {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        Self(stream)
+    }
+
+    /// Number and command of the next request.
+    fn request(&mut self) -> (u16, u16) {
+        let mut header = [0; 16];
+        self.0.read_exact(&mut header).unwrap();
+        let half = |at: usize| u16::from_le_bytes(header[at..at + 2].try_into().unwrap());
+        let size = u32::from_le_bytes(header[4..8].try_into().unwrap());
+        let mut body = vec![0; size as usize - 16];
+        self.0.read_exact(&mut body).unwrap();
+        (half(0), half(2))
+    }
+
+    fn reply(&mut self, (id, command): (u16, u16), body: &[u8]) {
+        self.0.write_all(&message(id, command, 1, body)).unwrap();
+    }
+}
+
+fn events(fd: &OwnedFd) -> u64 {
+    let mut count = [0; 8];
+    match rustix::io::read(fd, &mut count) {
+        Ok(_) => u64::from_ne_bytes(count),
+        Err(_) => 0,
+    }
+}
+
+/// Body of a DMA_MAP or DMA_UNMAP of this page.
+fn map(page: u32) -> Vec<u8> {
+    words(&[32, 3, 0, 0, page << 12, 0, 0x1000, 0])
+}
+
+fn unmap(page: u32) -> Vec<u8> {
+    words(&[24, 0, page << 12, 0, 0x1000, 0])
+}
+
+fn region_info(index: u32) -> Vec<u8> {
+    words(&[32, 0, index, 0, 0, 0, 0, 0])
+}
+
+#[test]
+fn a_client_outlives_its_servers() {
+    let stage = Stage::new();
+    let first = stage.server();
+    let mut client = stage.negotiated();
+    assert_eq!(client.call(5, &region_info(0), &[]).error, 0);
+    assert_eq!(client.call(7, &words(&[16, 0, 2, 0]), &[]).error, 0);
+    let ram = memfd(1 << 16);
+    for page in 1..5 {
+        assert_eq!(client.call(2, &map(page), &[ram.as_fd()]).error, 0);
+    }
+    assert_eq!(client.call(3, &unmap(2), &[]).error, 0);
+    let fds: Vec<OwnedFd> = (0..3)
+        .map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap())
+        .collect();
+    let set = |flags, start, count| words(&[20, flags, 2, start, count]);
+    assert_eq!(client.call(8, &set(0x24, 4, 3), &borrow(&fds)).error, 0);
+    // One is detached, one masked.
+    assert_eq!(client.call(8, &set(0x24, 5, 1), &[]).error, 0);
+    assert_eq!(client.call(8, &set(0x09, 6, 1), &[]).error, 0);
+    let config = pci_index::CONFIG_REGION;
+    for (offset, data) in [(4, &[6, 0][..]), (16, &[1, 2, 3, 4])] {
+        assert_eq!(client.call(10, &access(offset, config, data), &[]).error, 0);
+    }
+    client.works();
+    let device = first.end();
+    let maps = |log: &Log| -> Vec<u64> { log.maps.iter().map(|map| map.0 >> 12).collect() };
+    assert_eq!(maps(&device.log.lock().unwrap()), [1, 2, 3, 4]);
+
+    let second = stage.server();
+    second.wait_for(|log| log.irqs.len() == 3);
+    client.works();
+    {
+        let log = second.log.lock().unwrap();
+        assert_eq!(maps(&log), [1, 3, 4]);
+        assert!(log.maps.iter().all(|map| map.5), "{:?}", log.maps);
+        assert_eq!(log.irqs, ["2 4+1 Trigger", "2 6+1 Mask", "2 6+1 Trigger"]);
+        // The driver was told to look at the device; what is masked was not raised.
+        assert_eq!((events(&fds[0]), events(&fds[2])), (1, 0));
+        let vectors = log.vectors.as_ref().unwrap();
+        assert!(vectors.trigger(4) && !vectors.trigger(6));
+        assert_eq!((events(&fds[0]), events(&fds[2])), (1, 0));
+    }
+    let device = second.end();
+    assert_eq!(device.config[4..6], [6, 0]);
+    assert_eq!(device.config[16..20], [1, 2, 3, 4]);
+
+    // When the client ends, all of it is forgotten.
+    let third = stage.server();
+    third.wait_for(|log| !log.maps.is_empty());
+    drop(client);
+    third.wait_for(|log| log.disconnects == 1);
+    drop(third.end());
+    let fourth = stage.server();
+    stage.negotiated().works();
+    assert!(fourth.log.lock().unwrap().maps.is_empty());
+}
+
+#[test]
+fn a_request_waits_for_the_next_server() {
+    let stage = Stage::new();
+    let first = stage.server();
+    let mut client = stage.negotiated();
+    first.end();
+    client.send(10, &access(64, 0, &[1, 2, 3, 4]), &[]);
+    std::thread::sleep(Duration::from_millis(200));
+    let second = stage.server();
+    let reply = client.reply().unwrap();
+    assert_eq!((reply.id, reply.error), (client.id, 0));
+    client.works();
+    drop(second);
+}
+
+#[test]
+fn without_a_server_registers_are_refused_and_maps_are_kept() {
+    let stage = Stage::new();
+    let first = stage.server();
+    let mut client = stage.negotiated();
+    first.end();
+    let start = Instant::now();
+    assert_ne!(client.call(9, &words(&[64, 0, 0, 4]), &[]).error, 0);
+    let waited = start.elapsed();
+    // QEMU waits for 5 s.
+    assert!(waited > Duration::from_secs(2) && waited < Duration::from_secs(5));
+    let start = Instant::now();
+    assert_ne!(client.call(9, &words(&[64, 0, 0, 4]), &[]).error, 0);
+    assert!(start.elapsed() < Duration::from_secs(1), "it waits again");
+    let ram = memfd(1 << 16);
+    for page in 1..4 {
+        assert_eq!(client.call(2, &map(page), &[ram.as_fd()]).error, 0);
+    }
+    let reply = client.call(3, &unmap(2), &[]);
+    assert_eq!((reply.error, reply.body), (0, unmap(2)));
+    let second = stage.server();
+    second.wait_for(|log| log.maps.len() == 2);
+    client.works();
+}
+
+/// The client can't learn that a region has another size now.
+#[test]
+fn another_device_ends_the_connection() {
+    let stage = Stage::new();
+    let first = stage.server();
+    let mut client = stage.negotiated();
+    for index in 0..9 {
+        assert_eq!(client.call(5, &region_info(index), &[]).error, 0);
+    }
+    first.end();
+    let mut device = TestDevice::new();
+    device.len = 8192;
+    let _second = stage.server_of(device);
+    let mut byte = [0];
+    assert_eq!(client.stream.read(&mut byte).unwrap(), 0);
+}
+
+#[test]
+fn a_request_that_ends_servers_is_refused() {
+    let stage = Stage::new();
+    let listener = UnixListener::bind(stage.server_path()).unwrap();
+    let mut client = stage.client();
+    client.send(1, &version("{}"), &[]);
+    let mut server = Raw::accept(&listener);
+    let request = server.request();
+    server.reply(request, &version("{}"));
+    assert_eq!(client.reply().unwrap().error, 0);
+    client.send(9, &words(&[64, 0, 0, 4]), &[]);
+    assert_eq!(server.request().1, 9);
+    // The second one ends inside of its reply.
+    drop(server);
+    let mut server = Raw::accept(&listener);
+    let request = server.request();
+    server.reply(request, &version("{}"));
+    assert_eq!(server.request().1, 9);
+    server.0.write_all(&[1; 10]).unwrap();
+    drop(server);
+    let reply = client.reply().unwrap();
+    assert_eq!((reply.id, reply.error), (client.id, 5));
+    drop(listener);
+    std::fs::remove_file(stage.server_path()).unwrap();
+    let _good = stage.server();
+    client.works();
+}
+
+#[test]
+fn replies_that_come_late_are_of_no_other_request() {
+    let stage = Stage::new();
+    let listener = UnixListener::bind(stage.server_path()).unwrap();
+    let mut client = stage.client();
+    client.send(1, &version("{}"), &[]);
+    let mut server = Raw::accept(&listener);
+    let request = server.request();
+    server.reply(request, &version("{}"));
+    assert_eq!(client.reply().unwrap().error, 0);
+    // The server is stopped for a while.
+    let read = words(&[64, 0, 0, 4]);
+    for patience in [LONG, Duration::from_secs(1)] {
+        let start = Instant::now();
+        assert_ne!(client.call(9, &read, &[]).error, 0);
+        assert!(start.elapsed() < patience);
+    }
+    let late = [server.request(), server.request()];
+    for request in late {
+        server.reply(request, &[read.clone(), vec![0xbb; 4]].concat());
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    client.send(9, &read, &[]);
+    let request = server.request();
+    server.reply(request, &[read.clone(), vec![0xcc; 4]].concat());
+    let reply: Reply = client.reply().unwrap();
+    assert_eq!((reply.error, reply.word(16)), (0, 0xcccc_cccc));
+}
+
+/// Requests without replies are carried out in order, also when a server ends between them.
+#[test]
+fn requests_without_replies_get_none() {
+    let stage = Stage::new();
+    let mut server = stage.server();
+    let mut client = stage.negotiated();
+    for value in 1..4 {
+        client.raw(&message(7, 10, 0x10, &access(0, 0, &[value; 4])), &[]);
+        client.works();
+        assert_eq!(server.end().regs[..4], [value; 4]);
+        server = stage.server();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever a client sends, the next one is served.
+    #[test]
+    fn a_bad_client_harms_no_other(bytes in prop::collection::vec(any::<u8>(), 0..200), command in 0u16..16) {
+        let stage = Stage::new();
+        let _server = stage.server();
+        let mut bad = stage.negotiated();
+        bad.raw(&message(3, command, 0, &bytes), &[]);
+        let _ = bad.stream.write_all(&bytes);
+        drop(bad);
+        let start = Instant::now();
+        loop {
+            let mut client = stage.client();
+            let _ = client.stream.write_all(&message(1, 1, 0, &version("{}")));
+            match client.reply() {
+                Ok(_) => { client.works(); break; }
+                // The bad one is still attached.
+                Err(error) => prop_assert!(
+                    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+                        && start.elapsed() < LONG,
+                    "{error}"
+                ),
+            }
+        }
+    }
+}
