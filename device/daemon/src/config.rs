@@ -96,6 +96,8 @@ pub struct NicEntry {
     pub mac: Option<MacAddr>,
     /// Settings; those of `[defaults]` hold where this has none.
     pub settings: NicSettings,
+    /// File of BAR 2, if a keeper holds it for this process and those after it. Not in configuration files.
+    pub bar_file: Option<PathBuf>,
 }
 
 /// Declares the settings of a NIC once, for `[defaults]` and for `[[nic]]`. A `flatten`ed structure can't be used for the latter:
@@ -128,6 +130,7 @@ macro_rules! nic_settings {
                     socket: table.socket,
                     mac: table.mac,
                     settings: NicSettings { $( $field: table.$field, )* },
+                    bar_file: None,
                 }
             }
         }

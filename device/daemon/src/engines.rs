@@ -117,7 +117,7 @@ impl Process {
         };
         let mac = nic.mac_address();
         let log = log.of_nic(id);
-        let port = NicPort::new(&nic.name, config.nic_config(nic), log.clone())?;
+        let port = NicPort::new(nic, config.nic_config(nic), log.clone())?;
         let handles = self.handles.clone();
         let report = move |flushed| handles.flushed(id, flushed).is_ok();
         let flush_worker = FlushWorker::new(&nic.name, log, report);

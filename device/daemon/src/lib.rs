@@ -16,6 +16,7 @@
 //! - `engine_link`: the links between engines
 //! - [`engines`]: the engines of a process
 //! - `handle`: requests to an engine
+//! - [`keeper`]: the process that holds the connections of clients while another serves them
 //! - `line_config`: models of links, in the configuration
 //! - `lines`: frames on modelled links
 //! - `lines_engine`: what the engine does with them
@@ -69,6 +70,7 @@ mod forward;
 mod function;
 mod handle;
 mod judge;
+pub mod keeper;
 mod line_config;
 mod lines;
 mod lines_engine;

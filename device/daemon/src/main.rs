@@ -66,10 +66,25 @@ struct Serve {
     /// With --poll=adaptive: how long to look after the last work, in microseconds.
     #[arg(long, value_name = "US")]
     poll_time: Option<u64>,
+    /// Serve in a second process, and start it again when it has ended: guests go on with a device that was reset.
+    #[arg(long, conflicts_with = "kept_in")]
+    keeper: bool,
+    /// Serve the clients of the keeper that has this directory.
+    #[arg(long, value_name = "DIRECTORY", hide = true)]
+    kept_in: Option<PathBuf>,
 }
 
 impl Serve {
     fn config(self) -> anyhow::Result<Config> {
+        let kept_in = self.kept_in.clone();
+        let mut config = self.own_config()?;
+        if let Some(folder) = kept_in {
+            faultline::keeper::serve_kept(&mut config, &folder)?;
+        }
+        Ok(config)
+    }
+
+    fn own_config(self) -> anyhow::Result<Config> {
         let mut config = match &self.config {
             Some(path) => Config::from_file(path)?,
             None => Config::default(),
@@ -88,7 +103,10 @@ impl Serve {
     fn run(self) -> anyhow::Result<()> {
         log_output::start();
         raise_open_files();
-        run(self.config()?)
+        match self.keeper {
+            true => cli::keep::run(self.config()?),
+            false => run(self.config()?),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
 
+use crate::config::NicEntry;
 use crate::diagnostic_log::NicLog;
 use crate::doorbell_ring::{self, DoorbellRing};
 use crate::durable::FlushWorker;
@@ -111,16 +112,30 @@ pub(crate) struct NicPort {
     forgery_logged: bool,
 }
 
+/// Creates or opens the pages of BAR 2.
+fn bar_pages(entry: &NicEntry, nic: &Nic) -> std::io::Result<SharedPages> {
+    let bar = BarTwo::of(nic);
+    let count = usize::try_from(bar.end()).map_err(std::io::Error::other)? / PAGE_SIZE;
+    match &entry.bar_file {
+        Some(path) => SharedPages::open(path, count),
+        None => SharedPages::new(&format!("faultline-bar2-{}", entry.name), count),
+    }
+}
+
+/// Creates the pages of BAR 2 of a NIC that another process is to have.
+pub(crate) fn bar_pages_of(entry: &NicEntry, config: NicConfig) -> std::io::Result<SharedPages> {
+    bar_pages(entry, &Nic::new(config))
+}
+
 impl NicPort {
-    pub(crate) fn new(name: &str, config: NicConfig, log: NicLog) -> std::io::Result<Self> {
+    pub(crate) fn new(entry: &NicEntry, config: NicConfig, log: NicLog) -> std::io::Result<Self> {
         let nic = Nic::new(config);
-        let bar = BarTwo::of(&nic);
-        let count = usize::try_from(bar.end()).map_err(std::io::Error::other)? / PAGE_SIZE;
+        let pages = Arc::new(bar_pages(entry, &nic)?);
         Ok(Self {
-            name: name.to_owned(),
+            name: entry.name.clone(),
             log,
             irqs: IrqVectors::new(regs::MSIX_VECTORS),
-            pages: Arc::new(SharedPages::new(&format!("faultline-bar2-{name}"), count)?),
+            pages,
             bus_master: false,
             removed: Arc::new(AtomicBool::new(false)),
             link: Link::new(),

@@ -4,10 +4,13 @@ use crate::mapping::{Mapping, PAGE_SIZE};
 use crate::raw;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat,
+    ftruncate, memfd_create,
 };
+use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -38,6 +41,24 @@ impl SharedPages {
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mapping = Mapping::new(&fd, 0, len, true)?;
         Ok(Self { fd, mapping })
+    }
+
+    /// Opens the file of another process's pages, and zeroes them.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidData` if the file has another length or is not sealed, otherwise the errors of open(2), fcntl(2), mmap(2) or fallocate(2).
+    pub fn open(path: &Path, pages: usize) -> io::Result<Self> {
+        let fd = OwnedFd::from(File::options().read(true).write(true).open(path)?);
+        let sealed = SealFlags::SHRINK | SealFlags::GROW;
+        let len = usize::try_from(fstat(&fd)?.st_size).unwrap_or(0);
+        if !fcntl_get_seals(&fd)?.contains(sealed) || pages.checked_mul(PAGE_SIZE) != Some(len) {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        let mapping = Mapping::new(&fd, 0, len, true)?;
+        let opened = Self { fd, mapping };
+        opened.clear(0, pages)?;
+        Ok(opened)
     }
 
     /// The file, for a region's mmap description.

@@ -3,7 +3,10 @@
 use crate::device::{DmaUnmap, IrqAction, IrqData};
 use crate::protocol::{Request, command, put, put64};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 use vfio_bindings::bindings::vfio as v;
 
 /// Most maps that are kept without a server that agrees.
@@ -16,7 +19,7 @@ struct Map {
     size: u64,
     /// Body of the DMA_MAP.
     body: Vec<u8>,
-    fd: Option<OwnedFd>,
+    file: Option<Arc<OwnedFd>>,
 }
 
 /// An interrupt.
@@ -42,10 +45,21 @@ pub(crate) struct Kept {
     /// The last request for each description, and the reply: of the device, of each region and interrupt index.
     descriptions: BTreeMap<(u16, u32), (Vec<u8>, Vec<u8>)>,
     maps: Vec<Map>,
+    /// The files of maps: each is held once, however many maps it has.
+    files: BTreeMap<FileId, Weak<OwnedFd>>,
     /// By index and number.
     irqs: BTreeMap<(u32, u32), Irq>,
     /// Config space where the client has written: offsets of words, and what they hold.
     config: BTreeMap<u64, [u8; 4]>,
+}
+
+/// Device, inode and access mode of a file.
+type FileId = (u64, u64, u32);
+
+fn file_id(fd: &OwnedFd) -> Result<FileId, Errno> {
+    let stat = fstat(fd)?;
+    let mode = fcntl_getfl(fd)? & OFlags::RWMODE;
+    Ok((stat.st_dev, stat.st_ino, mode.bits()))
 }
 
 /// The words that a range touches.
@@ -70,17 +84,19 @@ impl Kept {
             Request::IrqInfo { index } => {
                 self.describe(command::DEVICE_GET_IRQ_INFO, index, body, reply);
             }
-            Request::DmaMap(map) => self.maps.push(Map {
-                iova: map.iova,
-                size: map.size,
-                body: body.to_vec(),
-                fd: map.fd,
-            }),
-            Request::DmaUnmap(DmaUnmap::All, _) => self.maps.clear(),
-            Request::DmaUnmap(DmaUnmap::Range { iova, size }, _) => {
-                let end = iova.saturating_add(size);
-                self.maps
-                    .retain(|map| map.iova < iova || map.iova.saturating_add(map.size) > end);
+            Request::DmaMap(map) => {
+                let file = map.fd.map(|fd| self.hold(fd));
+                let (iova, size, body) = (map.iova, map.size, body.to_vec());
+                self.maps.push(Map {
+                    iova,
+                    size,
+                    body,
+                    file,
+                });
+            }
+            Request::DmaUnmap(unmap, _) => {
+                self.unmap(unmap);
+                self.files.retain(|_, file| file.strong_count() > 0);
             }
             Request::SetIrqs {
                 index,
@@ -110,6 +126,31 @@ impl Kept {
                     && *count <= 64
             }
             _ => false,
+        }
+    }
+
+    /// Holds the file of a map: this descriptor, or an earlier one of the same file.
+    fn hold(&mut self, fd: OwnedFd) -> Arc<OwnedFd> {
+        let Ok(id) = file_id(&fd) else {
+            return Arc::new(fd);
+        };
+        if let Some(held) = self.files.get(&id).and_then(Weak::upgrade) {
+            return held;
+        }
+        let fd = Arc::new(fd);
+        self.files.insert(id, Arc::downgrade(&fd));
+        fd
+    }
+
+    fn unmap(&mut self, unmap: DmaUnmap) {
+        match unmap {
+            DmaUnmap::All => self.maps.clear(),
+            DmaUnmap::Range { iova, size } => {
+                let end = iova.saturating_add(size);
+                let is_outside =
+                    |map: &Map| map.iova < iova || map.iova.saturating_add(map.size) > end;
+                self.maps.retain(is_outside);
+            }
         }
     }
 
@@ -206,7 +247,7 @@ impl Kept {
         let maps = self.maps.iter().map(|map| Message {
             command: command::DMA_MAP,
             body: map.body.clone(),
-            fds: map.fd.iter().map(AsFd::as_fd).collect(),
+            fds: map.file.iter().map(AsFd::as_fd).collect(),
         });
         let irqs = self.irqs.iter().flat_map(|((index, number), irq)| {
             let set = |flags: u32, fds: Vec<_>| {

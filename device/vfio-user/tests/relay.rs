@@ -224,6 +224,24 @@ fn a_client_outlives_its_servers() {
     assert!(fourth.log.lock().unwrap().maps.is_empty());
 }
 
+/// A guest with a virtual IOMMU may have many maps of few files.
+#[test]
+fn many_maps_of_a_file_take_one_descriptor() {
+    let stage = Stage::new();
+    let mut device = TestDevice::new();
+    device.keeps_files = false;
+    let _server = stage.server_of(device);
+    let mut client = stage.negotiated();
+    let held = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let ram = memfd(1 << 24);
+    let before = held();
+    for page in 1..1000 {
+        assert_eq!(client.call(2, &map(page), &[ram.as_fd()]).error, 0);
+    }
+    // Other tests of this program have some, too.
+    assert!(held() < before + 500, "{} descriptors", held() - before);
+}
+
 #[test]
 fn a_request_waits_for_the_next_server() {
     let stage = Stage::new();

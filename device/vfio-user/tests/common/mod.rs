@@ -36,6 +36,8 @@ pub(crate) struct TestDevice {
     pub log: Arc<Mutex<Log>>,
     pub regs: Vec<u8>,
     pub config: Vec<u8>,
+    /// Descriptors of maps are kept in the log.
+    pub keeps_files: bool,
     /// Length of region 0 as it is described.
     pub len: u64,
     pub bell: OwnedFd,
@@ -55,6 +57,7 @@ impl TestDevice {
             log: Arc::new(Mutex::new(log)),
             regs: vec![0; 4096],
             config: vec![0; 256],
+            keeps_files: true,
             len: 4096,
             bell,
         }
@@ -133,7 +136,7 @@ impl Device for TestDevice {
             map.writable,
             fd,
         ));
-        log.held.extend(map.fd);
+        log.held.extend(map.fd.filter(|_| self.keeps_files));
         if map.size == 0 {
             Err(Errno::INVAL)
         } else {

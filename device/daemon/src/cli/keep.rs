@@ -1,0 +1,149 @@
+//! `faultline serve --keeper`: starts the server, and starts it again when it has ended.
+
+use std::ffi::OsString;
+use std::io::Result;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use faultline::Config;
+use faultline::keeper::Keeper;
+use rustix::process::{Pid, kill_process};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A server that ends before has failed to start, or will fail again.
+const QUICK: Duration = Duration::from_secs(1);
+/// Pause after the second such server in a row; it doubles with each.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause.
+const MAX_PAUSE: Duration = Duration::from_millis(3200);
+/// How long a server may take to end before it is killed.
+const END: Duration = Duration::from_secs(10);
+
+/// The signals that a keeper handles.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    renew: Signal,
+}
+
+/// Why a keeper no longer waits for a server.
+enum Event {
+    /// The server has ended.
+    Ended(ExitStatus),
+    /// The keeper is to end.
+    Stop(&'static str),
+    /// The server is to be started anew.
+    Renew,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let handle = |kind, name| signal(kind).with_context(|| format!("can't handle {name}"));
+        Ok(Self {
+            terminate: handle(SignalKind::terminate(), "SIGTERM")?,
+            interrupt: handle(SignalKind::interrupt(), "SIGINT")?,
+            renew: handle(SignalKind::hangup(), "SIGHUP")?,
+        })
+    }
+
+    /// Waits until the server has ended, or for a signal.
+    async fn next(&mut self, ended: impl Future<Output = Result<ExitStatus>>) -> Result<Event> {
+        tokio::select! {
+            status = ended => status.map(Event::Ended),
+            _ = self.terminate.recv() => Ok(Event::Stop("SIGTERM")),
+            _ = self.interrupt.recv() => Ok(Event::Stop("SIGINT")),
+            _ = self.renew.recv() => Ok(Event::Renew),
+        }
+    }
+}
+
+/// Ends a server in good order, or kills it.
+async fn end(child: &mut Child) -> Result<()> {
+    if let Some(pid) = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
+        // It may have ended already.
+        let _ = kill_process(pid, rustix::process::Signal::TERM);
+    }
+    if tokio::time::timeout(END, child.wait()).await.is_err() {
+        tracing::warn!("the server does not end: killing it");
+        child.kill().await?;
+    }
+    Ok(())
+}
+
+/// The pause after so many servers in a row that have ended at once.
+fn pause(quick: u32) -> Duration {
+    let Some(doublings) = quick.checked_sub(2) else {
+        return Duration::ZERO;
+    };
+    let pause = PAUSE.saturating_mul(2_u32.saturating_pow(doublings));
+    pause.min(MAX_PAUSE)
+}
+
+/// Holds the clients' connections, and starts servers, until a signal ends it.
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let keeper = Keeper::start(&config)?;
+    let program = std::env::current_exe().context("can't find the program")?;
+    let arguments: Vec<OsString> = std::env::args_os()
+        .skip(1)
+        .filter(|argument| argument != "--keeper")
+        .collect();
+    let mut has_run = false;
+    let mut quick: u32 = 0;
+    loop {
+        let start = Instant::now();
+        let mut child = Command::new(&program)
+            .args(&arguments)
+            .arg("--kept-in")
+            .arg(keeper.folder())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("can't start {}", program.display()))?;
+        let status = match signals.next(child.wait()).await? {
+            Event::Ended(status) => status,
+            Event::Stop(name) => {
+                tracing::info!("{name}: ending");
+                return Ok(end(&mut child).await?);
+            }
+            Event::Renew => {
+                tracing::info!("SIGHUP: starting the server anew");
+                end(&mut child).await?;
+                continue;
+            }
+        };
+        quick = match start.elapsed() < QUICK {
+            true => quick.saturating_add(1),
+            false => 0,
+        };
+        has_run |= quick == 0;
+        if !has_run {
+            bail!("the server can't be started, see above: {status}");
+        }
+        let pause = pause(quick);
+        tracing::error!("the server has ended ({status}): starting it again, after {pause:?}");
+        let paused = async {
+            tokio::time::sleep(pause).await;
+            Ok(status)
+        };
+        if let Event::Stop(name) = signals.next(paused).await? {
+            tracing::info!("{name}: ending");
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        let millis = [0, 0, 100, 200, 400, 800, 1600, 3200, 3200];
+        let pauses: Vec<Duration> = (0..9).map(pause).collect();
+        assert_eq!(pauses, millis.map(Duration::from_millis));
+        assert_eq!(pause(u32::MAX), MAX_PAUSE);
+    }
+}

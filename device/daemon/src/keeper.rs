@@ -1,0 +1,123 @@
+//! The process that holds the connections of clients while the one that serves them ends and is started again (docs/restart.md).
+
+use std::io::{Error, Result};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use faultline_memory::SharedPages;
+use faultline_vfio_user::{Listener, Relay, Shutdown};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use tempfile::TempDir;
+
+use crate::config::Config;
+use crate::nic_log::nic_span;
+use crate::port::bar_pages_of;
+use crate::server::StartError;
+
+/// Names of the NICs, in the order of the numbers of their files.
+const NAMES: &str = "nics.json";
+
+fn socket_path(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("{number}.sock"))
+}
+
+fn bar_path(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("{number}.bar2"))
+}
+
+/// The connections of clients, and what outlives the servers behind them. Dropping it ends the connections.
+#[derive(Debug)]
+pub struct Keeper {
+    /// Where servers listen and find the files of BAR 2. Only this user can enter it.
+    folder: TempDir,
+    /// BAR 2 of each NIC.
+    _bars: Vec<SharedPages>,
+    shutdown: Shutdown,
+    relays: Vec<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Listens on the sockets of all NICs.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Server::start`] for the configuration and the sockets.
+    pub fn start(config: &Config) -> std::result::Result<Self, StartError> {
+        config.check()?;
+        let mut keeper = Self {
+            folder: tempfile::Builder::new().prefix("faultline-").tempdir()?,
+            _bars: Vec::new(),
+            shutdown: Shutdown::new()?,
+            relays: Vec::new(),
+        };
+        let names: Vec<&str> = config.nics.iter().map(|nic| nic.name.as_str()).collect();
+        let names = serde_json::to_vec(&names).map_err(Error::other)?;
+        std::fs::write(keeper.folder().join(NAMES), names)?;
+        let pid = std::process::id();
+        for (number, nic) in config.nics.iter().enumerate() {
+            let listener = Listener::listen(&nic.socket).map_err(|source| StartError::Listen {
+                nic: nic.name.clone(),
+                source,
+            })?;
+            let bar = bar_pages_of(nic, config.nic_config(nic))?;
+            // Servers open it by this name, each for itself.
+            let file = format!("/proc/{pid}/fd/{}", bar.fd().as_raw_fd());
+            std::os::unix::fs::symlink(file, bar_path(keeper.folder(), number))?;
+            keeper._bars.push(bar);
+            let relay = Relay::new(listener, socket_path(keeper.folder(), number));
+            let (stop, span) = (keeper.shutdown.clone(), nic_span(&nic.name));
+            let thread = std::thread::Builder::new()
+                .name(format!("keep-{}", nic.name))
+                .spawn(move || span.in_scope(|| relay.run(&stop)))?;
+            keeper.relays.push(thread);
+        }
+        Ok(keeper)
+    }
+
+    /// What a server is to be started with (see [`serve_kept`]).
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.shutdown.trigger();
+        for relay in self.relays.drain(..) {
+            if relay.join().is_err() {
+                tracing::error!("the thread of a NIC panicked");
+            }
+        }
+    }
+}
+
+/// Makes this process, which a keeper has started, serve the keeper's clients, and end when the keeper does.
+///
+/// # Errors
+///
+/// The configuration has other NICs than the keeper's, or the folder is not that of this process's parent.
+pub fn serve_kept(config: &mut Config, folder: &Path) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    let names: Vec<String> = serde_json::from_slice(&std::fs::read(folder.join(NAMES))?)?;
+    if !names.iter().eq(config.nics.iter().map(|nic| &nic.name)) {
+        return Err(Error::other(format!(
+            "the configuration has not the NICs of the keeper, which are {}: stop the keeper and start it again",
+            names.join(", ")
+        )));
+    }
+    for (number, nic) in config.nics.iter_mut().enumerate() {
+        nic.socket = socket_path(folder, number);
+        nic.bar_file = Some(bar_path(folder, number));
+    }
+    // It may have ended before the signal was set.
+    let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    let is_of_parent = |number| {
+        let file = std::fs::read_link(bar_path(folder, number));
+        file.is_ok_and(|file| file.starts_with(format!("/proc/{parent}/fd")))
+    };
+    match (0..config.nics.len()).all(is_of_parent) {
+        true => Ok(()),
+        false => Err(Error::other("the keeper has ended")),
+    }
+}

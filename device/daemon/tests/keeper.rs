@@ -1,0 +1,167 @@
+//! `faultline serve --keeper`: clients whose server ends and comes back.
+
+#![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
+
+mod running;
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use running::{LONG, Program, call, client};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+const DMA_MAP: u16 = 2;
+const REGION_READ: u16 = 9;
+const REGION_WRITE: u16 = 10;
+
+fn keeper(sockets: &[&Path], arguments: &[&str]) -> Program {
+    Program::start_with(sockets, |command| {
+        command.arg("--keeper").args(arguments);
+    })
+}
+
+/// The server of a keeper, if it has one.
+fn server_of(keeper: &Program) -> Option<Pid> {
+    let pid = keeper.child.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let child = children.split_whitespace().next()?;
+    Pid::from_raw(child.parse().unwrap())
+}
+
+/// A server other than this one.
+#[track_caller]
+fn next_server(keeper: &Program, before: Option<Pid>) -> Pid {
+    let start = Instant::now();
+    loop {
+        if let Some(pid) = server_of(keeper).filter(|pid| Some(*pid) != before) {
+            return pid;
+        }
+        assert!(start.elapsed() < LONG, "no server is started");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[track_caller]
+fn wait_for_end(pid: Pid) {
+    let start = Instant::now();
+    while test_kill_process(pid).is_ok() {
+        assert!(start.elapsed() < LONG, "process {pid:?} does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .count()
+}
+
+fn access(offset: u64, region: u32, count: u32) -> Vec<u8> {
+    let mut body = offset.to_le_bytes().to_vec();
+    body.extend(region.to_le_bytes());
+    body.extend(count.to_le_bytes());
+    body
+}
+
+/// Reads a word of config space.
+#[track_caller]
+fn config(client: &mut UnixStream, offset: u64) -> u32 {
+    use std::io::Write;
+    let body = access(offset, 7, 4);
+    let mut message = vec![1, 0];
+    message.extend(REGION_READ.to_le_bytes());
+    message.extend((16 + body.len() as u32).to_le_bytes());
+    message.extend([0; 8]);
+    message.extend(body);
+    client.write_all(&message).unwrap();
+    let mut reply = [0; 16 + 16 + 4];
+    client.read_exact(&mut reply).unwrap();
+    u32::from_le_bytes(reply[32..].try_into().unwrap())
+}
+
+#[test]
+fn clients_outlive_servers_that_are_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (a, b) = (directory.path().join("a"), directory.path().join("b"));
+    let keeper = keeper(&[&a, &b], &[]);
+    keeper.says("serving on");
+    let mut client = client(&a);
+    let mut map = 32u32.to_le_bytes().to_vec();
+    map.extend(3u32.to_le_bytes());
+    for value in [0u64, 0x10_0000, 0x1000] {
+        map.extend(value.to_le_bytes());
+    }
+    assert_eq!(call(&mut client, DMA_MAP, &map), 0);
+    // Address of BAR 0; memory access and bus mastering.
+    for (offset, value) in [(0x10, 0xfe00_0000u32), (0x4, 6)] {
+        let write = [access(offset, 7, 4), value.to_le_bytes().to_vec()].concat();
+        assert_eq!(call(&mut client, REGION_WRITE, &write), 0);
+    }
+    let before = [0x10, 0x4, 0x0].map(|offset| config(&mut client, offset));
+    let held = descriptors(keeper.child.id());
+    let mut server = next_server(&keeper, None);
+    for _ in 0..5 {
+        // A server that ends at once is started again after a pause only.
+        std::thread::sleep(Duration::from_millis(1050));
+        kill_process(server, Signal::KILL).unwrap();
+        let after = [0x10, 0x4, 0x0].map(|offset| config(&mut client, offset));
+        assert_eq!(after, before);
+        assert_eq!(call(&mut client, REGION_READ, &access(0, 0, 4)), 0);
+        server = next_server(&keeper, Some(server));
+        keeper.says("has the client's state");
+    }
+    assert_eq!(descriptors(keeper.child.id()), held, "it leaks descriptors");
+    // The same client, and a new one after it.
+    drop(client);
+    let mut client = running::client(&b);
+    assert_eq!(config(&mut client, 0), before[2]);
+    keeper.signal(Signal::TERM);
+    assert!(keeper.ends().success());
+    wait_for_end(server);
+    assert!(!a.exists() && !b.exists());
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn sighup_starts_the_program_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic");
+    let keeper = keeper(&[&socket], &[]);
+    keeper.says("serving on");
+    let mut client = client(&socket);
+    let first = next_server(&keeper, None);
+    keeper.signal(Signal::HUP);
+    keeper.says("has the client's state");
+    assert_ne!(next_server(&keeper, Some(first)), first);
+    assert_eq!(call(&mut client, REGION_READ, &access(0, 0, 4)), 0);
+    wait_for_end(first);
+}
+
+#[test]
+fn servers_end_with_their_keeper() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic");
+    let mut keeper = keeper(&[&socket], &[]);
+    keeper.says("serving on");
+    let server = next_server(&keeper, None);
+    keeper.child.kill().unwrap();
+    wait_for_end(server);
+}
+
+#[test]
+fn a_server_that_can_not_start_is_reported() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic");
+    let control = directory.path().join("none").join("control");
+    let keeper = keeper(&[&socket], &["--control", control.to_str().unwrap()]);
+    keeper.says("none/control");
+    keeper.says("can't be started");
+    assert_eq!(keeper.ends().code(), Some(1));
+    assert!(!socket.exists());
+}
