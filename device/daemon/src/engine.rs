@@ -15,7 +15,7 @@ use std::time::Duration;
 use crossbeam_channel::TryRecvError;
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::{Instant, Remains, TURN_WORK, TxFrame};
-use faultline_ports::{PortId, Switch};
+use faultline_ports::{AGING, PortId, Switch};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 
 use crate::by_port::ByPort;
@@ -123,6 +123,8 @@ pub struct Engine {
     pub(crate) control_requests: u64,
     /// When the next heartbeat is due, in real time.
     next_beat: Instant,
+    /// When the learned addresses age next, in real time.
+    next_aging: Instant,
     /// Start of the last pass, if it had work and the engine has not slept since.
     pass_began: Option<Instant>,
     pub(crate) longest_pass: LongestPass,
@@ -172,6 +174,7 @@ impl Engine {
             held_kicks: Vec::new(),
             control_requests: 0,
             next_beat: Instant(0),
+            next_aging: Instant(nanos(AGING)),
             pass_began: None,
             longest_pass: LongestPass::default(),
             recorder: parts.recorder,
@@ -238,7 +241,7 @@ impl Engine {
         sleep::fall_asleep::<Processor>(self);
     }
 
-    /// Sends the heartbeat if it is due at the real time `now`.
+    /// Sends the heartbeat if it is due at the real time `now`, and lets learned addresses age.
     fn send_heartbeat(&mut self, now: Instant) {
         if now < self.next_beat {
             return;
@@ -246,6 +249,10 @@ impl Engine {
         self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
         for (_, port) in self.ports.iter_mut() {
             port.send_heartbeat();
+        }
+        if now >= self.next_aging {
+            self.next_aging = Instant(now.0.saturating_add(nanos(AGING)));
+            self.switch.age();
         }
     }
 

@@ -27,4 +27,4 @@ pub mod virtio_net;
 mod virtqueue;
 pub mod vlan;
 
-pub use switch::{Egress, PortId, Route, Switch};
+pub use switch::{AGING, Egress, PortId, Route, Switch};

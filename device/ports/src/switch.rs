@@ -16,6 +16,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use faultline_wire::MacAddr;
 use faultline_wire::ethernet::VlanTag;
@@ -24,6 +25,9 @@ use crate::vlan::VlanMembership;
 
 /// Number of a port.
 pub type PortId = usize;
+
+/// Time between two calls of [`Switch::age`].
+pub const AGING: Duration = Duration::from_secs(150);
 
 /// Most learned addresses per port, in all VLANs together. Frames to further addresses behind the port (a bridge, or an attempt
 /// to fill the table) are flooded; the entries of other ports are not affected.
@@ -66,8 +70,8 @@ pub struct Switch {
     common: Arc<Common>,
     /// VLANs of each port; empty if the switch is not VLAN-aware.
     vlans: Vec<VlanMembership>,
-    /// Port behind which an address is, in a VLAN.
-    learned: HashMap<(u16, MacAddr), PortId>,
+    /// Where an address is, in a VLAN.
+    learned: HashMap<(u16, MacAddr), Learned>,
     per_port: HashMap<PortId, usize>,
     /// VLAN, addresses and route of the last frame of each port: most frames of a port repeat them.
     recent: Vec<Option<Recent>>,
@@ -99,6 +103,14 @@ struct PortState {
     granted: bool,
     /// The port may send from addresses of other ports.
     unchecked: bool,
+}
+
+/// A learned address.
+#[derive(Clone, Copy, Debug)]
+struct Learned {
+    port: PortId,
+    /// It has sent since the last call of [`Switch::age`].
+    is_fresh: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -284,17 +296,21 @@ impl Switch {
         if src.is_multicast() || self.owner(src).is_some() {
             return;
         }
-        let known = self.learned.get(&(vlan, src)).copied();
-        if known == Some(port) {
-            return;
-        }
+        let known = match self.learned.get_mut(&(vlan, src)) {
+            Some(known) if known.port == port => {
+                known.is_fresh = true;
+                return;
+            }
+            known => known.map(|known| known.port),
+        };
         let count = self.per_port.entry(port).or_default();
         if *count >= MAX_ADDRESSES_PER_PORT {
             return;
         }
         *count = count.saturating_add(1);
         self.recent.clear();
-        self.learned.insert((vlan, src), port);
+        let is_fresh = true;
+        self.learned.insert((vlan, src), Learned { port, is_fresh });
         if let Some(count) = known.and_then(|old| self.per_port.get_mut(&old)) {
             *count = count.saturating_sub(1);
         }
@@ -305,7 +321,7 @@ impl Switch {
         if dst.is_multicast() {
             return Route::Flood;
         }
-        let learned = || self.learned.get(&(vlan, dst)).copied();
+        let learned = || self.learned.get(&(vlan, dst)).map(|learned| learned.port);
         match self.owner(dst).or_else(learned) {
             None => Route::Flood,
             Some(port) if self.is_member(port, vlan) => Route::To(port),
@@ -313,10 +329,25 @@ impl Switch {
         }
     }
 
+    /// Removes the learned addresses that have not sent since the last call, which is to be [`AGING`] ago: an address that moves
+    /// silently is found again after that time at the latest twice (IEEE 802.1Q, 8.8.3).
+    pub fn age(&mut self) {
+        // What is routed by it is not learned.
+        self.recent.clear();
+        let per_port = &mut self.per_port;
+        self.learned.retain(|_, learned| {
+            let is_kept = std::mem::take(&mut learned.is_fresh);
+            if !is_kept && let Some(count) = per_port.get_mut(&learned.port) {
+                *count = count.saturating_sub(1);
+            }
+            is_kept
+        });
+    }
+
     /// Removes the learned addresses of a port.
     pub fn forget(&mut self, port: PortId) {
         self.recent.clear();
-        self.learned.retain(|_, owner| *owner != port);
+        self.learned.retain(|_, learned| learned.port != port);
         self.per_port.remove(&port);
     }
 }
@@ -464,6 +495,29 @@ mod tests {
         assert_eq!(switch.learned.len(), MAX_ADDRESSES_PER_PORT);
         switch.forget(3);
         assert!(switch.learned.is_empty());
+    }
+
+    #[test]
+    fn addresses_that_are_silent_are_forgotten() {
+        let mut switch = Switch::new();
+        let send = |switch: &mut Switch, port, src, dst| {
+            switch.forward(port, (mac(src), mac(dst)), || None)
+        };
+        let none = Route::Flood;
+        assert_eq!(send(&mut switch, 0, 1, 2), none);
+        assert_eq!(send(&mut switch, 1, 2, 1), Route::To(0));
+        switch.age();
+        // The first goes on sending, the second does not.
+        assert_eq!(send(&mut switch, 0, 1, 2), Route::To(1));
+        assert_eq!(send(&mut switch, 0, 1, 2), Route::To(1));
+        switch.age();
+        assert_eq!(send(&mut switch, 2, 3, 1), Route::To(0));
+        assert_eq!(send(&mut switch, 0, 1, 2), none);
+        assert_eq!(switch.per_port[&1], 0);
+        switch.age();
+        switch.age();
+        assert!(switch.learned.is_empty());
+        assert!(switch.per_port.values().all(|count| *count == 0));
     }
 
     #[test]
