@@ -84,15 +84,7 @@ const TABLE: [Step; 13] = [
     }),
     one("tshark", When::Beside, |workspace, dir| {
         crate::host::ensure_tshark(workspace)?;
-        let words = [
-            "test",
-            "--package=faultline-harness",
-            "--test=capture",
-            "tshark",
-            "--",
-            "--ignored",
-        ];
-        cargo(workspace, dir, "tshark", &words).map(|_| None)
+        ignored_test(workspace, dir, ("capture", "tshark"), &[]).map(|()| None)
     }),
     one("driver-stable", When::Beside, |workspace, _| {
         driver(workspace, Kernel::Stable)
@@ -238,20 +230,32 @@ fn provider(workspace: &Workspace) -> Result<()> {
 /// Compares what SQL says of a trace for Perfetto with the report of the same trace.
 fn perfetto(workspace: &Workspace, dir: &Path) -> Result<()> {
     let packages = crate::host::perfetto(workspace)?;
+    let path = [("PYTHONPATH", packages.display().to_string())];
+    ignored_test(workspace, dir, ("perfetto", "sql"), &path)
+}
+
+/// Runs a test that is ignored by default because it needs another program: the name of its file, and a part of its own.
+fn ignored_test(
+    workspace: &Workspace,
+    dir: &Path,
+    (file, name): (&str, &str),
+    environment: &[(&str, String)],
+) -> Result<()> {
+    // With the features of all packages, with which everything is built already.
     let words = [
         "test",
-        "-p",
-        "faultline-telemetry",
+        "--workspace",
+        "--all-features",
         "--test",
-        "perfetto",
+        file,
+        name,
         "--",
         "--ignored",
     ];
-    let path = [("PYTHONPATH", packages.display().to_string())];
-    let output = cargo_with(workspace, dir, "perfetto", &words, &path)?;
+    let output = cargo_with(workspace, dir, file, &words, environment)?;
     ensure!(
         output.contains("1 passed"),
-        "the test of traces for Perfetto was not run:\n{output}"
+        "the test {name} was not run:\n{output}"
     );
     Ok(())
 }
