@@ -5,8 +5,13 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::{cqe, wqe as wr};
 use faultline_nic::NicConfig;
-use faultline_simulator::{Answer, Connect, Pager, Pair, Rng, Send, Sge, World, pager};
+use faultline_simulator::{Answer, Connect, Pager, Pair, Rng, Send, Sge, World, packet, pager};
 use faultline_wire::aeth::Syndrome;
+use faultline_wire::bth::{Bth, Psn};
+use faultline_wire::ip::Ip;
+use faultline_wire::opcode::Opcode;
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::reth::Reth;
 
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
@@ -585,6 +590,39 @@ fn responses_before_a_missing_page_are_given_again_while_it_is_awaited() {
             _ => assert_eq!(w.statuses(), [cqe::REM_ACCESS_ERR]),
         }
     }
+}
+
+/// An earlier READ is asked for again while a later one waits for a page. The rest of the later one would continue no response after
+/// the repetition, so its responses begin again.
+#[test]
+fn a_read_that_a_repetition_interrupts_begins_again() {
+    let mut w = slow_read(|_| {});
+    w.set_policy(FAULT_POLICY_STALL);
+    w.pagers[1].delay = 50 * MS;
+    let (local, remote) = (w.pinned(0, 0, 3000), w.pinned(1, 0, 3000));
+    w.post(wr::WR_READ, local, remote);
+    w.post_slow_read();
+    w.pass(MS);
+    let [a, b] = [0, 1].map(|host: usize| &w.world.hosts[host]);
+    let ip = Ip::from_gids(a.gid4, b.gid4, 0, 0, 64);
+    let bth = Bth::new(Opcode::RcReadRequest, w.pair.qp[1].qpn, Psn::new(0));
+    let mut again = RoceHeader::new(b.mac, a.mac, ip, bth);
+    again.reth = Some(Reth {
+        addr: remote.0,
+        rkey: remote.2,
+        len: 3000,
+    });
+    w.world.start_trace();
+    w.world.inject(0, packet(&again, &[]));
+    w.run();
+    assert_eq!(w.statuses(), [cqe::SUCCESS; 2]);
+    w.expect_landed(READ as usize);
+    let trace = w.world.take_trace();
+    let mut sent = trace.iter().filter(|(from, _)| *from == 1);
+    let psns: Vec<u32> = (sent.by_ref().take(4))
+        .map(|(_, header)| header.bth.psn.get())
+        .collect();
+    assert_eq!(psns, [0, 1, 2, 3]);
 }
 
 /// A repeated READ is treated as the fault policy has it for every request, and retries are counted as agreed.

@@ -159,6 +159,15 @@ impl Responder {
         }
         let later = |reply: &Reply| reply.psn.diff(answer.psn) > 0;
         let at = self.replies.iter().position(later);
+        // The rest of a READ that is being answered would continue no response then, so its responses begin again.
+        if at == Some(0)
+            && let Some(Reply {
+                what: Answer::Read { sent, .. },
+                ..
+            }) = self.replies.front_mut()
+        {
+            *sent = 0;
+        }
         self.replies
             .insert(at.unwrap_or(self.replies.len()), answer);
     }
