@@ -67,6 +67,8 @@ pub struct Plan {
     pub nic_profile: Option<String>,
     /// Path of the emulator's control socket, instead of one in the run's folder.
     pub control: Option<PathBuf>,
+    /// A keeper holds the guests' connections, and starts the emulator again.
+    pub keeper: bool,
     /// The device under test.
     pub nic: Nic,
     /// What connects the guests' NICs.
@@ -100,6 +102,7 @@ impl Default for Plan {
             config: None,
             nic_profile: None,
             control: None,
+            keeper: false,
             nic: Nic::Faultline,
             wiring: Wiring::Switch,
             profile: Profile::Quick,
@@ -263,6 +266,7 @@ impl<'a> Parts<'a> {
             nic_profile: plan.nic_profile.as_deref(),
             control: plan.control.as_deref(),
             engines: plan.wiring.engines(),
+            keeper: plan.keeper,
             crowded: cores <= (plan.guests + plan.neighbours) * self.cpus as usize,
             ports,
             namespace,

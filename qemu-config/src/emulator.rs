@@ -24,6 +24,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 pub const NICENESS: i32 = -20;
 
 /// How to start an emulator.
+#[derive(Debug, Default)]
 pub struct Settings<'a> {
     /// Configuration file.
     pub config: Option<&'a Path>,
@@ -31,8 +32,10 @@ pub struct Settings<'a> {
     pub control: Option<&'a Path>,
     /// Profile of NICs that have none in the configuration file.
     pub nic_profile: Option<&'a str>,
-    /// Engine threads.
+    /// Engine threads, if not one.
     pub engines: usize,
+    /// A keeper holds the guests' connections, and starts the emulator again.
+    pub keeper: bool,
     /// The guests leave no core to the engine.
     pub crowded: bool,
     /// `[[port]]` tables for its configuration.
@@ -167,6 +170,9 @@ impl Emulator {
             command.args(["ip", "netns", "exec", namespace]);
         }
         command.arg(program).arg("serve");
+        if settings.keeper {
+            command.arg("--keeper");
+        }
         if let Some(config) = settings.config_file(&dir.join(format!("emulator{suffix}.toml")))? {
             command.arg("--config").arg(config);
         }

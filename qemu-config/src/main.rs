@@ -239,6 +239,9 @@ struct GuestOptions {
     /// Make the emulator's control socket here, for `faultline top`, `ctl` and `trace`
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Run the emulator with a keeper (docs/restart.md)
+    #[arg(long)]
+    keeper: bool,
     /// What the guests' RDMA traffic runs on
     #[arg(long, value_enum, default_value_t = Nic::Faultline)]
     nic: Nic,
@@ -289,6 +292,7 @@ impl GuestOptions {
             config: self.config,
             nic_profile: None,
             control: self.control,
+            keeper: self.keeper,
             nic: self.nic,
             wiring: self.wiring,
             profile: emulator::Profile::Quick,

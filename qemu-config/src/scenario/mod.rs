@@ -67,11 +67,7 @@ fn check(program: &Path, request: &Request, plan: &Plan, dir: &Path) -> Result<(
     let settings = Settings {
         config: plan.config.as_deref(),
         nic_profile: plan.nic_profile.as_deref(),
-        control: None,
-        engines: 1,
-        crowded: false,
-        ports: String::new(),
-        namespace: None,
+        ..Settings::default()
     };
     let emulator = Emulator::start(program, 0..2, &settings, sockets.path(), &logs)?;
     control::start(program, &emulator.control, request, None)

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::cargo::{cargo, cargo_with};
+use super::migration;
 use super::scripts;
 use super::tally::{Tally, Verdict};
 use super::test_programs;
@@ -42,7 +43,7 @@ enum Run {
     Programs { real_time: bool },
 }
 
-const TABLE: [Step; 13] = [
+const TABLE: [Step; 14] = [
     one("fmt", When::Beside, |workspace, dir| {
         cargo(workspace, dir, "fmt", &["fmt", "--all", "--check"]).map(|_| None)
     }),
@@ -85,6 +86,9 @@ const TABLE: [Step; 13] = [
     one("tshark", When::Beside, |workspace, dir| {
         crate::host::ensure_tshark(workspace)?;
         ignored_test(workspace, dir, ("capture", "tshark"), &[]).map(|()| None)
+    }),
+    one("migration", When::Beside, |workspace, dir| {
+        migration::check(workspace, dir).map(|()| None)
     }),
     one("driver-stable", When::Beside, |workspace, _| {
         driver(workspace, Kernel::Stable)

@@ -8,6 +8,7 @@ mod job;
 mod keys;
 mod leaks;
 mod memory;
+mod migration;
 mod needs;
 mod packets;
 mod pair;
