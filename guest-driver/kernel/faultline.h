@@ -53,6 +53,15 @@ struct devlink;
 struct faultline_dev;
 struct faultline_net;
 
+/*
+ * The RDMA device. A recovery replaces it, since the core cannot register a
+ * device twice; struct faultline_dev stays.
+ */
+struct faultline_ib {
+	struct ib_device ibdev;		/* first: see ib_alloc_device() */
+	struct faultline_dev *dev;
+};
+
 /* How the caller of a command waits. */
 enum faultline_wait {
 	/* Sleep until the interrupt arrives. */
@@ -130,12 +139,17 @@ enum {
 
 /* Bits of faultline_dev.flags. */
 enum {
+	/* The device has stopped or is being stopped: no commands, no DMA. */
 	FAULTLINE_DEAD,
-	FAULTLINE_RECOVERING,
+	/* A failure has not been reported to devlink yet. */
+	FAULTLINE_REPORT_DUE,
+	/* A failure has been reported, and its end has not. */
+	FAULTLINE_REPORTED,
+	/* Recover without a request: devlink's auto_recover is on. */
+	FAULTLINE_AUTO_RECOVER,
 };
 
 struct faultline_dev {
-	struct ib_device ibdev;		/* first: see ib_alloc_device() */
 	struct pci_dev *pdev;
 
 	void __iomem *regs;
@@ -170,21 +184,30 @@ struct faultline_dev {
 	struct workqueue_struct *wq;
 	struct workqueue_struct *death_wq;
 	struct work_struct death_work;
-	struct work_struct unregister_work;
 	/* The device does no more DMA. */
 	struct completion quiesced;
 	struct delayed_work health_work;
 	u32 heartbeat;
 	unsigned int heartbeat_misses;
 
-	/* Serializes registration and unregistration. */
-	struct mutex ib_lock;
+	/*
+	 * Serializes faultline_up() and faultline_down(), and protects the
+	 * fields up to recovery_work; see faultline_recovery.c.
+	 */
+	struct mutex state_lock;
+	bool up;
+	/* Stays down until faultline_release(): a reset, suspend or reload. */
+	bool held;
+	/* Attempts to recover that have failed in a row. */
+	unsigned int attempts;
+	struct delayed_work recovery_work;
+
+	/* NULL: no RDMA device is registered or about to be. */
+	struct faultline_ib *ib;
 	/* Protects ib_registered: no event is dispatched without it. */
 	spinlock_t ib_event_lock;
 	bool ib_registered;
 
-	/* Protects `net` against unregister_work. */
-	struct mutex net_lock;
 	struct faultline_net *net;
 
 	/* NULL: all memory must be pinned. */
@@ -215,7 +238,7 @@ struct faultline_dev {
 
 static inline struct faultline_dev *to_fdev(struct ib_device *ibdev)
 {
-	return container_of(ibdev, struct faultline_dev, ibdev);
+	return container_of(ibdev, struct faultline_ib, ibdev)->dev;
 }
 
 static inline bool faultline_is_dead(const struct faultline_dev *dev)
@@ -245,9 +268,17 @@ static inline int faultline_dead_ok(struct faultline_dev *dev, int err)
 	return err && faultline_is_dead(dev) ? 0 : err;
 }
 
-/* faultline_main.c */
+/* faultline_recovery.c */
 void faultline_fail(struct faultline_dev *dev, const char *reason);
-int faultline_recover(struct faultline_dev *dev);
+void faultline_recovery_init(struct faultline_dev *dev);
+void faultline_recovery_enable(struct faultline_dev *dev);
+void faultline_recovery_disable(struct faultline_dev *dev);
+int faultline_up(struct faultline_dev *dev);
+void faultline_down(struct faultline_dev *dev);
+int faultline_recover_now(struct faultline_dev *dev);
+void faultline_hold(struct faultline_dev *dev, const char *reason);
+int faultline_release(struct faultline_dev *dev);
+void faultline_release_later(struct faultline_dev *dev);
 
 /* faultline_health.c */
 #if IS_ENABLED(CONFIG_NET_DEVLINK)
@@ -256,6 +287,7 @@ void faultline_health_register(struct faultline_dev *dev);
 void faultline_health_unregister(struct faultline_dev *dev);
 void faultline_health_destroy(struct faultline_dev *dev);
 void faultline_health_report(struct faultline_dev *dev);
+void faultline_health_recovered(struct faultline_dev *dev);
 #else
 static inline int faultline_health_create(struct faultline_dev *dev)
 {
@@ -276,6 +308,11 @@ static inline void faultline_health_destroy(struct faultline_dev *dev)
 
 static inline void faultline_health_report(struct faultline_dev *dev)
 {
+	set_bit(FAULTLINE_AUTO_RECOVER, &dev->flags);
+}
+
+static inline void faultline_health_recovered(struct faultline_dev *dev)
+{
 }
 #endif
 
@@ -287,6 +324,7 @@ u64 faultline_clock(struct faultline_dev *dev);
 void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
 			u32 value);
 int faultline_hw_init(struct faultline_dev *dev);
+int faultline_hw_start(struct faultline_dev *dev);
 void faultline_hw_cleanup(struct faultline_dev *dev);
 void faultline_hw_stop(struct faultline_dev *dev);
 bool faultline_hw_answers(struct faultline_dev *dev);
@@ -317,6 +355,8 @@ void faultline_odp_fault(struct faultline_dev *dev,
 /* faultline_net.c */
 int faultline_net_create(struct faultline_dev *dev);
 void faultline_net_destroy(struct faultline_dev *dev);
+int faultline_net_start(struct faultline_dev *dev);
+void faultline_net_stop(struct faultline_dev *dev);
 void faultline_net_death(struct faultline_dev *dev);
 void faultline_net_link(struct faultline_dev *dev, bool up);
 struct net_device *faultline_netdev(struct faultline_dev *dev);
@@ -325,6 +365,7 @@ struct net_device *faultline_netdev(struct faultline_dev *dev);
 int faultline_ib_register(struct faultline_dev *dev);
 void faultline_ib_unregister(struct faultline_dev *dev);
 void faultline_ib_death(struct faultline_dev *dev);
+void faultline_ib_wait_released(struct faultline_dev *dev);
 void faultline_ib_port_event(struct faultline_dev *dev, bool up);
 
 #endif /* FAULTLINE_H */

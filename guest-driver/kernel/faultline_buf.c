@@ -143,7 +143,7 @@ int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
 	    BIT(log_depth) < entries || !PAGE_ALIGNED(addr))
 		return -EINVAL;
 	buf->size = faultline_ring_bytes(log_depth, stride_shift);
-	umem = faultline_umem_get(&dev->ibdev, addr, buf->size,
+	umem = faultline_umem_get(&dev->ib->ibdev, addr, buf->size,
 				  IB_ACCESS_LOCAL_WRITE);
 	if (IS_ERR(umem))
 		return PTR_ERR(umem);

@@ -4,18 +4,16 @@
  *
  * The reporter "fatal" reports that the device has stopped: it has a fatal
  * status, its heartbeat is silent, its registers do not answer, or it was
- * reset. An administrator can recover such a device: the driver is unbound and
- * bound again. The driver does not recover a device by itself, because netdev,
- * addresses and RDMA device are new ones afterwards.
+ * reset. If the reporter's auto_recover is on, the driver then recovers the
+ * device (faultline_recovery.c), and the reporter counts that. An administrator
+ * can request one more attempt.
  *
- * Locking: faultline_health.lock, taken before the devlink lock, protects
- * `registered` and `reported`: no report is made to an unregistered instance.
- * The operations of the reporter run under the devlink lock and take no other;
- * they end before faultline_health_unregister() returns. So a recovery is only
- * started by its operation.
+ * Reports are made by recovery_work and by PCI resets. Neither can run before
+ * faultline_health_register() has returned, nor while or after
+ * faultline_health_unregister() runs: probe enables recovery_work at its end,
+ * removal disables it first, and both hold the device's lock. Operations of
+ * the instance run under the devlink lock; see faultline_recovery.c.
  */
-#include <linux/mutex.h>
-
 #include <net/devlink.h>
 
 #include "faultline.h"
@@ -23,9 +21,6 @@
 struct faultline_health {
 	struct faultline_dev *dev;
 	struct devlink_health_reporter *reporter;
-	struct mutex lock;
-	bool registered;
-	bool reported;
 };
 
 static const char *faultline_fatal_name(u32 code)
@@ -150,17 +145,24 @@ static int faultline_health_recover(struct devlink_health_reporter *reporter,
 	struct faultline_dev *dev = health->dev;
 	int err;
 
-	/* Set by faultline_health_report(), for automatic recovery. */
-	if (priv_ctx)
-		return -EOPNOTSUPP;
-	if (!faultline_hw_answers(dev)) {
-		NL_SET_ERR_MSG(extack,
-			       "The device does not answer: restart the emulator and the virtual machine");
-		return -EIO;
+	/*
+	 * Set by faultline_health_report(): auto_recover is on. The caller goes
+	 * on to recover the device, and reports that.
+	 */
+	if (priv_ctx) {
+		set_bit(FAULTLINE_AUTO_RECOVER, &dev->flags);
+		return -EINPROGRESS;
 	}
-	err = faultline_recover(dev);
+	err = faultline_recover_now(dev);
 	if (err == -EBUSY)
-		NL_SET_ERR_MSG(extack, "A recovery has been started already");
+		NL_SET_ERR_MSG(extack,
+			       "The device is being recovered, reset or suspended");
+	else if (err)
+		NL_SET_ERR_MSG(extack,
+			       "The device does not come back: see the kernel's log");
+	else
+		/* devlink counts the recovery. */
+		clear_bit(FAULTLINE_REPORTED, &dev->flags);
 	return err;
 }
 
@@ -171,7 +173,38 @@ static const struct devlink_health_reporter_ops faultline_health_ops = {
 	.diagnose = faultline_health_diagnose,
 };
 
-static const struct devlink_ops faultline_devlink_ops = {};
+static int faultline_reload_down(struct devlink *devlink, bool netns_change,
+				 enum devlink_reload_action action,
+				 enum devlink_reload_limit limit,
+				 struct netlink_ext_ack *extack)
+{
+	struct faultline_health *health = devlink_priv(devlink);
+
+	if (netns_change) {
+		NL_SET_ERR_MSG(extack, "The netdev stays where it is");
+		return -EOPNOTSUPP;
+	}
+	faultline_hold(health->dev, "devlink reload");
+	return 0;
+}
+
+static int faultline_reload_up(struct devlink *devlink,
+			       enum devlink_reload_action action,
+			       enum devlink_reload_limit limit,
+			       u32 *actions_performed,
+			       struct netlink_ext_ack *extack)
+{
+	struct faultline_health *health = devlink_priv(devlink);
+
+	*actions_performed = BIT(DEVLINK_RELOAD_ACTION_DRIVER_REINIT);
+	return faultline_release(health->dev);
+}
+
+static const struct devlink_ops faultline_devlink_ops = {
+	.reload_actions = BIT(DEVLINK_RELOAD_ACTION_DRIVER_REINIT),
+	.reload_down = faultline_reload_down,
+	.reload_up = faultline_reload_up,
+};
 
 /* Creates the devlink instance; it is not visible yet. */
 int faultline_health_create(struct faultline_dev *dev)
@@ -186,7 +219,6 @@ int faultline_health_create(struct faultline_dev *dev)
 		return -ENOMEM;
 	health = devlink_priv(devlink);
 	health->dev = dev;
-	mutex_init(&health->lock);
 	reporter = faultline_reporter_create(devlink, &faultline_health_ops,
 					     health);
 	if (IS_ERR(reporter)) {
@@ -204,48 +236,41 @@ void faultline_health_destroy(struct faultline_dev *dev)
 	struct faultline_health *health = devlink_priv(dev->devlink);
 
 	devlink_health_reporter_destroy(health->reporter);
-	mutex_destroy(&health->lock);
 	devlink_free(dev->devlink);
 	dev->devlink = NULL;
 }
 
-/* Called once the device is dead; reports it once. Sleeps. */
+/* Reports a failure once. devlink then says whether to recover. Sleeps. */
 void faultline_health_report(struct faultline_dev *dev)
 {
-	struct faultline_health *health;
+	struct faultline_health *health = devlink_priv(dev->devlink);
 
-	/* The device died while it was probed. */
-	if (!dev->devlink)
+	if (!test_and_clear_bit(FAULTLINE_REPORT_DUE, &dev->flags) ||
+	    test_and_set_bit(FAULTLINE_REPORTED, &dev->flags))
 		return;
-	health = devlink_priv(dev->devlink);
-	mutex_lock(&health->lock);
-	if (health->registered && !health->reported) {
-		health->reported = true;
-		devlink_health_report(health->reporter, dev->death_reason,
-				      dev);
-	}
-	mutex_unlock(&health->lock);
+	clear_bit(FAULTLINE_AUTO_RECOVER, &dev->flags);
+	devlink_health_report(health->reporter, dev->death_reason, dev);
+}
+
+/* The device is up again. */
+void faultline_health_recovered(struct faultline_dev *dev)
+{
+	struct faultline_health *health = devlink_priv(dev->devlink);
+
+	clear_bit(FAULTLINE_REPORT_DUE, &dev->flags);
+	if (!test_and_clear_bit(FAULTLINE_REPORTED, &dev->flags))
+		return;
+	devlink_health_reporter_recovery_done(health->reporter);
+	devlink_health_reporter_state_update(health->reporter,
+					     DEVLINK_HEALTH_REPORTER_STATE_HEALTHY);
 }
 
 void faultline_health_register(struct faultline_dev *dev)
 {
-	struct faultline_health *health = devlink_priv(dev->devlink);
-
 	devlink_register(dev->devlink);
-	mutex_lock(&health->lock);
-	health->registered = true;
-	mutex_unlock(&health->lock);
-	/* If it died before, unregister_work could not report it. */
-	if (faultline_is_dead(dev))
-		faultline_health_report(dev);
 }
 
 void faultline_health_unregister(struct faultline_dev *dev)
 {
-	struct faultline_health *health = devlink_priv(dev->devlink);
-
-	mutex_lock(&health->lock);
-	health->registered = false;
-	mutex_unlock(&health->lock);
 	devlink_unregister(dev->devlink);
 }

@@ -428,6 +428,16 @@ static void faultline_cmdq_cleanup(struct faultline_cmdq *q)
 	q->cq = NULL;
 }
 
+/* Both rings are empty again. The device does not use them. */
+static void faultline_cmdq_reset(struct faultline_cmdq *q)
+{
+	memset(q->sq, 0, q->cmd_size * FAULTLINE_CMDQ_DEPTH);
+	memset(q->cq, 0, q->comp_size * FAULTLINE_CMDQ_DEPTH);
+	q->producer = 0;
+	q->consumer = 0;
+	q->stopped = false;
+}
+
 static int faultline_hw_identify(struct faultline_dev *dev)
 {
 	u32 magic = faultline_read(dev, FAULTLINE_REG_MAGIC);
@@ -452,8 +462,6 @@ static int faultline_hw_identify(struct faultline_dev *dev)
 		caps[i] = (u32 __force)cpu_to_le32(faultline_read(dev,
 					FAULTLINE_REG_CAPS + i * 4));
 	dev->features = faultline_read64(dev, FAULTLINE_REG_FEATURES);
-	dev->num_db_pages = faultline_read(dev, FAULTLINE_REG_DOORBELL_PAGES);
-	dev->kick_offset = faultline_read(dev, FAULTLINE_REG_KICK_OFFSET);
 	return 0;
 }
 
@@ -470,6 +478,8 @@ static int faultline_hw_map_doorbells(struct faultline_dev *dev)
 	u64 len = pci_resource_len(pdev, FAULTLINE_BAR_DOORBELL);
 	u64 pages = (u64)dev->num_db_pages * FAULTLINE_PAGE_SIZE;
 
+	dev->num_db_pages = faultline_read(dev, FAULTLINE_REG_DOORBELL_PAGES);
+	dev->kick_offset = faultline_read(dev, FAULTLINE_REG_KICK_OFFSET);
 	dev->db_phys = pci_resource_start(pdev, FAULTLINE_BAR_DOORBELL);
 	if (!dev->num_db_pages || dev->kick_offset % FAULTLINE_PAGE_SIZE ||
 	    dev->kick_offset < pages || dev->kick_offset + pages > len) {
@@ -535,6 +545,10 @@ void faultline_hw_stop(struct faultline_dev *dev)
 	pci_clear_master(dev->pdev);
 }
 
+/*
+ * Maps the device and allocates the command rings, once. The mappings stay: no
+ * function has to check for them.
+ */
 int faultline_hw_init(struct faultline_dev *dev)
 {
 	int err;
@@ -552,8 +566,6 @@ int faultline_hw_init(struct faultline_dev *dev)
 	err = faultline_hw_identify(dev);
 	if (err)
 		goto unmap;
-	/* A previous driver may have left the device enabled. */
-	faultline_write(dev, FAULTLINE_REG_CONTROL, FAULTLINE_CONTROL_RESET);
 	err = faultline_hw_map_doorbells(dev);
 	if (err)
 		goto unmap;
@@ -569,14 +581,8 @@ int faultline_hw_init(struct faultline_dev *dev)
 				  sizeof(struct faultline_tq_comp));
 	if (err)
 		goto free_translation;
-	pci_set_master(dev->pdev);
-	err = faultline_hw_enable(dev);
-	if (err)
-		goto stop;
 	return 0;
 
-stop:
-	faultline_hw_stop(dev);
 free_translation:
 	faultline_cmdq_cleanup(&dev->translation);
 free_admin:
@@ -586,9 +592,38 @@ unmap:
 	return err;
 }
 
+/*
+ * Resets the device and enables it with empty command rings. No other code
+ * uses the device. It may be another one than before: an emulator that was
+ * restarted, perhaps in another version.
+ */
+int faultline_hw_start(struct faultline_dev *dev)
+{
+	int err;
+
+	err = faultline_hw_identify(dev);
+	if (err)
+		return err;
+	/* A previous driver may have left the device enabled. */
+	faultline_write(dev, FAULTLINE_REG_CONTROL, FAULTLINE_CONTROL_RESET);
+	if (faultline_read(dev, FAULTLINE_REG_DOORBELL_PAGES) !=
+		    dev->num_db_pages ||
+	    faultline_read(dev, FAULTLINE_REG_KICK_OFFSET) !=
+		    dev->kick_offset) {
+		faultline_err(dev, "the doorbell pages have moved: bind the driver again\n");
+		return -ENODEV;
+	}
+	faultline_cmdq_reset(&dev->admin);
+	faultline_cmdq_reset(&dev->translation);
+	pci_set_master(dev->pdev);
+	err = faultline_hw_enable(dev);
+	if (err)
+		faultline_hw_stop(dev);
+	return err;
+}
+
 void faultline_hw_cleanup(struct faultline_dev *dev)
 {
-	faultline_hw_stop(dev);
 	faultline_cmdq_cleanup(&dev->translation);
 	faultline_cmdq_cleanup(&dev->admin);
 	faultline_hw_unmap(dev);

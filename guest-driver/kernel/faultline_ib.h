@@ -379,6 +379,7 @@ int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 		       struct ib_qp_init_attr *init_attr);
 int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata);
+bool faultline_qp_of_consumer(const struct faultline_res *res);
 
 /* faultline_steering.c */
 int faultline_attach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid);

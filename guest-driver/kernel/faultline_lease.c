@@ -361,7 +361,7 @@ static int faultline_lease_try_pin(struct faultline_mr_watch *watch,
 
 	*unused = NULL;
 	seq = mmu_interval_read_begin(&watch->notifier);
-	umem = faultline_pin(&watch->dev->ibdev, watch->start, watch->length,
+	umem = faultline_pin(&watch->dev->ib->ibdev, watch->start, watch->length,
 			     mr->ibmr.iova, mr->access, &page_size);
 	if (IS_ERR(umem))
 		return PTR_ERR(umem);

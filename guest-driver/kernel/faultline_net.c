@@ -464,7 +464,7 @@ void faultline_net_link(struct faultline_dev *dev, bool up)
 {
 	struct faultline_net *net = READ_ONCE(dev->net);
 
-	if (!net || !netif_running(net->netdev) || faultline_is_dead(dev))
+	if (!net || !faultline_net_running(net) || faultline_is_dead(dev))
 		return;
 	if (up)
 		netif_carrier_on(net->netdev);
@@ -476,18 +476,13 @@ void faultline_net_link(struct faultline_dev *dev, bool up)
 /* Stops transmission and turns the carrier off, since the device is dead. */
 void faultline_net_death(struct faultline_dev *dev)
 {
-	mutex_lock(&dev->net_lock);
-	if (dev->net)
-		netif_carrier_off(dev->net->netdev);
-	mutex_unlock(&dev->net_lock);
+	netif_carrier_off(dev->net->netdev);
 }
 
 /* Hides the netdev from event handlers, and waits for them. */
 static void faultline_net_unpublish(struct faultline_dev *dev)
 {
-	mutex_lock(&dev->net_lock);
 	WRITE_ONCE(dev->net, NULL);
-	mutex_unlock(&dev->net_lock);
 	faultline_eqs_sync(dev);
 }
 
@@ -632,9 +627,7 @@ int faultline_net_create(struct faultline_dev *dev)
 	if (err)
 		goto free_netdev;
 	netif_carrier_off(net->netdev);
-	mutex_lock(&dev->net_lock);
 	WRITE_ONCE(dev->net, net);
-	mutex_unlock(&dev->net_lock);
 	err = register_netdev(net->netdev);
 	if (err)
 		goto forget;
@@ -651,15 +644,58 @@ free_netdev:
 	return err;
 }
 
+/*
+ * Stops the netdev and destroys its objects in the device. It stays registered
+ * with its addresses and routes. As long as it is detached, the core refuses
+ * all operations but the one that takes it down.
+ */
+void faultline_net_stop(struct faultline_dev *dev)
+{
+	struct faultline_net *net = dev->net;
+
+	rtnl_lock();
+	if (faultline_net_running(net))
+		faultline_stop(net->netdev);
+	netif_device_detach(net->netdev);
+	rtnl_unlock();
+	cancel_work_sync(&net->reset_work);
+	cancel_work_sync(&net->mode_work);
+	faultline_net_cleanup_hw(net);
+}
+
+/* The opposite of faultline_net_stop(). */
+int faultline_net_start(struct faultline_dev *dev)
+{
+	struct faultline_net *net = dev->net;
+	struct net_device *netdev = net->netdev;
+	int err = 0;
+
+	net->rx_flags = 0;
+	err = faultline_net_init_hw(net);
+	if (err)
+		return err;
+	rtnl_lock();
+	if (netif_running(netdev))
+		err = faultline_open(netdev);
+	if (!err) {
+		netif_device_attach(netdev);
+		faultline_net_link(dev, faultline_read(dev, FAULTLINE_REG_STATUS) &
+					FAULTLINE_STATUS_LINK_UP);
+		/* Enters the addresses. */
+		faultline_set_rx_mode(netdev);
+	}
+	rtnl_unlock();
+	if (err)
+		faultline_net_cleanup_hw(net);
+	return err;
+}
+
+/* After faultline_net_stop(). */
 void faultline_net_destroy(struct faultline_dev *dev)
 {
 	struct faultline_net *net = dev->net;
 
-	/* Stops the netdev; only reset_work and mode_work can still run. */
 	unregister_netdev(net->netdev);
-	faultline_net_unpublish(dev);
-	cancel_work_sync(&net->reset_work);
-	cancel_work_sync(&net->mode_work);
-	faultline_net_cleanup_hw(net);
+	dev->net = NULL;
 	free_netdev(net->netdev);
 }

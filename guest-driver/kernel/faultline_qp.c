@@ -71,6 +71,17 @@ static void faultline_qp_event(struct faultline_res *res, u8 kind)
 		qp->ibqp.event_handler(&event, qp->ibqp.qp_context);
 }
 
+/* True for a queue pair of a consumer in the kernel, but for the core's GSI. */
+bool faultline_qp_of_consumer(const struct faultline_res *res)
+{
+	const struct faultline_qp *qp =
+		container_of(res, struct faultline_qp, res);
+
+	/* Other objects in the array are the netdev's. */
+	return res->event == faultline_qp_event && !qp->user &&
+	       qp->ibqp.qp_type != IB_QPT_GSI;
+}
+
 static int faultline_qp_check_caps(struct faultline_dev *dev,
 				   const struct ib_qp_init_attr *attr)
 {

@@ -3,6 +3,7 @@
  * The ib_device: its attributes, user contexts, protection domains, address
  * handles, GIDs, and registration with the RDMA core.
  */
+#include <linux/delay.h>
 #include <linux/slab.h>
 
 #include <rdma/ib_addr.h>
@@ -15,6 +16,8 @@
 
 /* Local ACK delay: 4.096 us * 2^15, about 134 ms, generous for software. */
 #define FAULTLINE_ACK_DELAY	15
+/* Time for consumers in the kernel to release objects of a dead device. */
+#define FAULTLINE_RELEASE_TIMEOUT	(2 * HZ)
 /* No VLAN, in SET_GID. */
 #define FAULTLINE_NO_VLAN	0xffff
 
@@ -480,10 +483,10 @@ void faultline_av_fill(struct faultline_av *av, const struct rdma_ah_attr *attr)
 static ssize_t hw_rev_show(struct device *device, struct device_attribute *attr,
 			   char *buf)
 {
-	struct faultline_dev *dev =
-		rdma_device_to_drv_device(device, struct faultline_dev, ibdev);
+	struct faultline_ib *ib =
+		rdma_device_to_drv_device(device, struct faultline_ib, ibdev);
 
-	return sysfs_emit(buf, "%#x\n", dev->pdev->revision);
+	return sysfs_emit(buf, "%#x\n", ib->dev->pdev->revision);
 }
 static DEVICE_ATTR_RO(hw_rev);
 
@@ -614,23 +617,22 @@ static void faultline_ib_dispatch(struct faultline_dev *dev,
 				  enum ib_event_type type)
 {
 	struct ib_event event = {
-		.device = &dev->ibdev,
 		.event = type,
 		.element.port_num = 1,
 	};
 	unsigned long flags;
 
 	spin_lock_irqsave(&dev->ib_event_lock, flags);
-	if (dev->ib_registered)
+	if (dev->ib_registered) {
+		event.device = &dev->ib->ibdev;
 		ib_dispatch_event(&event);
+	}
 	spin_unlock_irqrestore(&dev->ib_event_lock, flags);
 }
 
-int faultline_ib_register(struct faultline_dev *dev)
+static int faultline_ib_setup(struct faultline_dev *dev,
+			      struct ib_device *ibdev)
 {
-	struct ib_device *ibdev = &dev->ibdev;
-	int err;
-
 	ibdev->node_type = RDMA_NODE_IB_CA;
 	ibdev->node_guid = cpu_to_be64(le64_to_cpu(dev->caps.node_guid));
 	ibdev->phys_port_cnt = 1;
@@ -640,30 +642,74 @@ int faultline_ib_register(struct faultline_dev *dev)
 	ib_set_device_ops(ibdev, &faultline_dev_ops);
 	ib_set_device_ops(ibdev, &faultline_compat_ops);
 	ibdev->driver_def = faultline_uapi_defs;
-	err = ib_device_set_netdev(ibdev, faultline_netdev(dev), 1);
-	if (err)
-		return err;
-	dma_set_max_seg_size(&dev->pdev->dev, UINT_MAX);
-	mutex_lock(&dev->ib_lock);
-	/* If the device dies now, faultline_ib_unregister() runs after this. */
-	err = faultline_is_dead(dev) ? -EIO :
-		ib_register_device(ibdev, FAULTLINE_DRV_NAME "%d",
-				   &dev->pdev->dev);
-	if (!err)
-		faultline_ib_set_registered(dev, true);
-	mutex_unlock(&dev->ib_lock);
-	return err;
+	return ib_device_set_netdev(ibdev, faultline_netdev(dev), 1);
 }
 
-/* Called on removal and for a dead device; a second call does nothing. */
+/* Registers a new RDMA device. The caller holds state_lock. */
+int faultline_ib_register(struct faultline_dev *dev)
+{
+	struct faultline_ib *ib = ib_alloc_device(faultline_ib, ibdev);
+	int err;
+
+	if (!ib)
+		return -ENOMEM;
+	ib->dev = dev;
+	dev->ib = ib;
+	err = faultline_ib_setup(dev, &ib->ibdev);
+	if (!err)
+		err = ib_register_device(&ib->ibdev, FAULTLINE_DRV_NAME "%d",
+					 &dev->pdev->dev);
+	if (err) {
+		dev->ib = NULL;
+		ib_dealloc_device(&ib->ibdev);
+		return err;
+	}
+	faultline_ib_set_registered(dev, true);
+	return 0;
+}
+
+/*
+ * Returns when no object of the RDMA device exists any more. User contexts are
+ * disassociated: their verbs fail, and their doorbell mappings are replaced by
+ * memory that has no effect. The caller holds state_lock.
+ */
 void faultline_ib_unregister(struct faultline_dev *dev)
 {
-	mutex_lock(&dev->ib_lock);
-	if (dev->ib_registered) {
-		faultline_ib_set_registered(dev, false);
-		ib_unregister_device(&dev->ibdev);
-	}
-	mutex_unlock(&dev->ib_lock);
+	struct faultline_ib *ib = dev->ib;
+
+	faultline_ib_set_registered(dev, false);
+	ib_unregister_device(&ib->ibdev);
+	dev->ib = NULL;
+	ib_dealloc_device(&ib->ibdev);
+}
+
+/* Returns true if a consumer in the kernel has a queue pair. */
+static bool faultline_ib_in_use(struct faultline_dev *dev)
+{
+	struct faultline_res *res;
+	unsigned long index, flags;
+	bool used = false;
+
+	/* The lock keeps the QPs from being freed. */
+	xa_lock_irqsave(&dev->qps, flags);
+	xa_for_each(&dev->qps, index, res)
+		used |= faultline_qp_of_consumer(res);
+	xa_unlock_irqrestore(&dev->qps, flags);
+	return used;
+}
+
+/*
+ * Gives consumers in the kernel time to release their queue pairs. A consumer
+ * that has done so outlives the RDMA device: it reconnects to the next one,
+ * while the removal of a device in use would end it (nvme-rdma deletes its
+ * controllers). There is no guarantee that consumers release anything.
+ */
+void faultline_ib_wait_released(struct faultline_dev *dev)
+{
+	unsigned long deadline = jiffies + FAULTLINE_RELEASE_TIMEOUT;
+
+	while (faultline_ib_in_use(dev) && time_before(jiffies, deadline))
+		msleep(20);
 }
 
 /*
