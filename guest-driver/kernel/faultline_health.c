@@ -102,6 +102,7 @@ static void faultline_health_eqs(struct devlink_fmsg *fmsg,
 	unsigned int i;
 
 	devlink_fmsg_arr_pair_nest_start(fmsg, "event_queues");
+	/* Empty when the device is down. The caller holds state_lock. */
 	for (i = 0; i < dev->num_eqs; i++) {
 		devlink_fmsg_obj_nest_start(fmsg);
 		devlink_fmsg_u32_pair_put(fmsg, "vector", dev->eqs[i].vector);
@@ -132,7 +133,11 @@ static int faultline_health_dump(struct devlink_health_reporter *reporter,
 				  READ_ONCE(dev->death_doorbells_stored));
 	devlink_fmsg_u64_pair_put(fmsg, "doorbells_handled",
 				  READ_ONCE(dev->death_doorbells_handled));
-	faultline_health_eqs(fmsg, dev);
+	/* The queues go while the device is being recovered. */
+	if (mutex_trylock(&dev->state_lock)) {
+		faultline_health_eqs(fmsg, dev);
+		mutex_unlock(&dev->state_lock);
+	}
 	return 0;
 }
 

@@ -9,7 +9,7 @@ use super::pair::Pairs;
 use super::suite::{Options, Suite};
 use super::suites::GuestTest;
 use super::tally::{Tally, Verdict};
-use super::{guest, leaks, needs, pyverbs, robustness, scenarios, sight};
+use super::{guest, leaks, needs, pyverbs, recover, robustness, scenarios, sight};
 use crate::cluster::Plan;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
@@ -56,11 +56,13 @@ pub fn jobs_of(
     if !robustness.is_empty() {
         add(plan.clone(), Tests::Robustness(robustness));
     }
-    let sight = match suite {
+    let mut sight = match suite {
         Suite::Sight => sight::chosen(sight::TESTS, filter),
         Suite::Scenarios => sight::chosen(scenarios::TESTS, filter),
+        Suite::Recover => sight::chosen(recover::TESTS, filter),
         _ => Vec::new(),
     };
+    sight.retain(|(name, _)| !options.leaves_out(suite.name(), name, kernel));
     if !sight.is_empty() {
         add(plan.clone(), Tests::Sight(sight));
     }

@@ -14,6 +14,7 @@ mod packets;
 mod pair;
 mod pyverbs;
 mod pyverbs_tests;
+mod recover;
 mod results;
 mod robustness;
 mod sanitizers;
@@ -198,7 +199,7 @@ fn run_on_host(
         }
         Suite::DebugKernel | Suite::Sanitizers => (),
         Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
-        Suite::Sight => (),
+        Suite::Recover | Suite::Sight => (),
         Suite::Scenarios => scenarios::run_host(workspace, filter, when, dir, tally),
     }
 }

@@ -115,7 +115,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             ..plain
         },
         // Two virtual CPUs by default, because concurrency of two CPUs is what breaks drivers.
-        "robustness" => Plan {
+        "robustness" | "recover" => Plan {
             cpus: options.cpus.or(Some(2)),
             ..plain
         },

@@ -192,7 +192,7 @@ pub fn works(cluster: &Cluster) -> Result<()> {
 }
 
 /// Endless writes from the second guest to the first; returns both sides once data flows.
-fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Running<'a>)> {
+pub fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Running<'a>)> {
     let start = |guest: &'a Guest, script: &str| {
         guest.start(&Exec {
             script: script.to_owned(),
@@ -211,7 +211,7 @@ fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Run
 }
 
 /// The program must end by itself, with an error.
-fn must_fail(running: Running<'_>, who: &str) -> Result<Outcome> {
+pub fn must_fail(running: Running<'_>, who: &str) -> Result<Outcome> {
     let outcome = running.wait_more(ERROR_LIMIT)?;
     ensure!(
         outcome.status != crate::guest::Status::TimedOut,
@@ -227,7 +227,7 @@ fn must_fail(running: Running<'_>, who: &str) -> Result<Outcome> {
 }
 
 /// Ends what is left of the traffic, without hanging.
-fn end(running: Running<'_>, who: &str) -> Result<()> {
+pub fn end(running: Running<'_>, who: &str) -> Result<()> {
     running.kill();
     let outcome = running.wait_more(SHORT)?;
     ensure!(
@@ -354,12 +354,11 @@ fn function_reset(cluster: &Cluster, plan: &Plan) -> Result<()> {
     works(cluster)
 }
 
-/// Resets the device under its driver, which reports that, and gives it a new one.
-fn health_reported(cluster: &Cluster, plan: &Plan) -> Result<()> {
+/// Resets the device under its driver, which reports that and recovers it.
+fn health_reported(cluster: &Cluster, _: &Plan) -> Result<()> {
     let (_, client) = pair(cluster)?;
     works(cluster)?;
     client.must("device_health reset", SHORT)?;
-    configure(client, plan)?;
     works(cluster)
 }
 

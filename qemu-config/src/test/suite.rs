@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{host, keys, pyverbs, robustness, sanitizers, scenarios, sight, suites};
+use super::{host, keys, pyverbs, recover, robustness, sanitizers, scenarios, sight, suites};
 use crate::cluster::Nic;
 use crate::image::Kernel;
 use crate::wiring::Wiring;
@@ -35,6 +35,7 @@ const DEFAULT: &[&str] = &[
     "wire-bridge",
     "wire-vxlan",
     "robustness",
+    "recover",
 ];
 
 /// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
@@ -54,6 +55,7 @@ const ON_ONE_KERNEL: &[&str] = &[
     "wire-bridge",
     "wire-vxlan",
     "robustness",
+    "recover",
 ];
 
 /// Tests of other suites of which the same holds: they take long, and others of their suite show on the
@@ -89,10 +91,12 @@ const BY_NAME: &[&str] = &[
     "apps::mpi_rc_long",
     "apps::mpi_ud_long",
     "swap::three_times",
+    "recover::stopped_for_a_minute",
+    "recover::again_and_again",
 ];
 
 /// The suites that `debug-kernel` runs on its kernel.
-pub const DEBUG_KERNEL: [&str; 4] = ["pingpong", "odp", "keys", "torture"];
+pub const DEBUG_KERNEL: [&str; 5] = ["pingpong", "odp", "keys", "torture", "recover"];
 
 /// Tests of these that show nothing on that kernel that shorter ones do not, and would take another half hour.
 pub const TOO_SLOW: [&str; 3] = ["tcp_1_gib", "everything_other_seed", "everything_many_qps"];
@@ -115,6 +119,8 @@ pub enum Suite {
     Pyverbs,
     /// Programs, drivers and emulators that die under traffic.
     Robustness,
+    /// Devices that stop, and work again.
+    Recover,
     /// Observation of the device from outside.
     Sight,
     /// Injected faults under programs in guests.
@@ -135,6 +141,7 @@ impl Suite {
             Self::Keys,
             Self::Pyverbs,
             Self::Robustness,
+            Self::Recover,
             Self::Sight,
             Self::Scenarios,
             Self::DebugKernel,
@@ -152,6 +159,7 @@ impl Suite {
             Self::Keys => "keys",
             Self::Pyverbs => "pyverbs",
             Self::Robustness => "robustness",
+            Self::Recover => "recover",
             Self::Sight => "sight",
             Self::Scenarios => "scenarios",
             Self::DebugKernel => "debug-kernel",
@@ -168,6 +176,7 @@ impl Suite {
             Self::Host
             | Self::Guest(_)
             | Self::Robustness
+            | Self::Recover
             | Self::Sight
             | Self::Scenarios
             | Self::DebugKernel
@@ -183,7 +192,7 @@ impl Suite {
             Self::DebugKernel => &[CHECKPATCH],
             Self::Sanitizers => &sanitizers::STEPS,
             Self::Guest(_) | Self::Odp | Self::Pyverbs => &[],
-            Self::Robustness | Self::Sight => &[],
+            Self::Robustness | Self::Recover | Self::Sight => &[],
             Self::Scenarios => scenarios::STEPS,
         }
     }
@@ -192,6 +201,7 @@ impl Suite {
     pub fn tests(self) -> Vec<String> {
         let others: Vec<&str> = match self {
             Self::Robustness => robustness::TESTS.iter().map(|&(name, _)| name).collect(),
+            Self::Recover => recover::TESTS.iter().map(|&(name, _)| name).collect(),
             Self::Sight => sight::TESTS.iter().map(|&(name, _)| name).collect(),
             Self::Scenarios => {
                 let tests = scenarios::TESTS.iter().map(|&(name, _)| name);
@@ -319,9 +329,13 @@ mod tests {
             checks_packets: true,
         };
         let [first, second] = Kernel::BOTH;
+        let exists = |suite: &str, test: &str| {
+            let suite = Suite::all().into_iter().find(|known| known.name() == suite);
+            suite.is_some_and(|suite| suite.tests().iter().any(|known| known == test))
+        };
         for name in LONG.iter().chain(BY_NAME) {
             let (suite, test) = name.split_once("::").unwrap();
-            assert!(suites::table(suite).iter().any(|known| known.name == test));
+            assert!(exists(suite, test));
             assert_eq!(
                 options.leaves_out(suite, test, first),
                 BY_NAME.contains(name)
@@ -330,7 +344,7 @@ mod tests {
         }
         for name in SHORT {
             let (suite, test) = name.split_once("::").unwrap();
-            assert!(suites::table(suite).iter().any(|known| known.name == test));
+            assert!(exists(suite, test));
             assert!(options.leaves_out(suite, test, first));
             assert!(!options.leaves_out(suite, test, second));
         }

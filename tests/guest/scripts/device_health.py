@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What devlink tells of the device's health.
 
-	device_health reset	the device works; a reset under the driver stops it, and devlink recovers it
+	device_health reset	the device works; a reset stops it, and the driver recovers it
+	device_health manual	from now on the driver recovers the device by request only
+	device_health fatal	the device stops with an injected fatal error; devlink recovers it
 	device_health lost	the device is gone: waits until that is reported
-	device_health fatal	the device stops with an injected fatal error; a new driver finds it well
 """
 import json
 import pathlib
@@ -27,42 +28,47 @@ def devlink(*words):
 def health():
     [shown] = devlink("health", "show", *REPORTER)["health"][HANDLE]
     assert shown["reporter"] == "fatal"
-    return shown["state"], shown["error"]
+    return shown["state"], shown["error"], shown["recover"]
 
 
 def wait_for_error():
     end = time.monotonic() + 30
-    while health() != ("error", 1):
+    while health()[0] != "error":
         assert time.monotonic() < end, "no error is reported"
         time.sleep(0.5)
 
 
+def set_auto_recover(value):
+    subprocess.check_call(["devlink", "health", "set", *REPORTER, "auto_recover", value])
+
+
 def check_running():
-    assert health() == ("healthy", 0)
+    assert health()[0] == "healthy"
     shown = devlink("health", "diagnose", *REPORTER)
     assert shown["state"] == "running" and shown["cause"] == "none"
     assert shown["fatal_code"] == 0 and shown["fatal_name"] == "none"
-    # There is no dump of a device that works.
-    refused = subprocess.run(["devlink", "health", "dump", "show", *REPORTER], stderr=subprocess.PIPE, text=True)
-    assert refused.returncode != 0 and "running" in refused.stderr, refused
     # It is enabled, and beats.
     assert shown["status"] & 1, shown
     time.sleep(2.5)
     assert devlink("health", "diagnose", *REPORTER)["heartbeat"] > shown["heartbeat"]
 
 
-def check_dead(*causes):
-    wait_for_error()
-    shown = devlink("health", "diagnose", *REPORTER)
-    assert shown["state"] == "dead" and shown["cause"] in causes, shown
-    assert shown["fatal_name"] == ("injected" if shown["cause"] == "fatal status" else "none"), shown
+def check_no_dump():
+    # There is no dump of a device that works.
+    refused = subprocess.run(["devlink", "health", "dump", "show", *REPORTER], stderr=subprocess.PIPE, text=True)
+    assert refused.returncode != 0 and "running" in refused.stderr, refused
+
+
+def check_dump(*causes):
     # It was made when the device died.
     dump = devlink("health", "dump", "show", *REPORTER)
-    assert dump["state"] == "dead" and dump["cause"] == shown["cause"], dump
+    assert dump["state"] == "dead" and dump["cause"] in causes, dump
+    assert dump["fatal_name"] == ("injected" if dump["fatal_code"] else "none"), dump
     for queue in ("admin", "translation"):
         assert dump[queue]["stopped"] and dump[queue]["producer"] >= dump[queue]["consumer"] > 0, dump
     assert len(dump["event_queues"]) >= 3 and dump["doorbells_stored"] >= dump["doorbells_handled"] > 0
     assert dump["heartbeat"] > 0, dump
+    return dump
 
 
 def recover():
@@ -73,45 +79,45 @@ def recover():
     return ended.stderr
 
 
-def recovered():
-    """Whether there is an instance of a running device. While the driver is bound again there is none."""
-    shown = subprocess.run(["devlink", "-j", "health", "diagnose", *REPORTER], stdout=subprocess.PIPE, text=True)
-    return shown.returncode == 0 and json.loads(shown.stdout)["state"] == "running"
-
-
-def check_recovery():
-    # The driver does not do it by itself.
-    time.sleep(2)
-    assert health() == ("error", 1)
-    assert recover() == ""
-    end = time.monotonic() + 30
-    while not recovered():
-        assert time.monotonic() < end, "the device does not come back"
-        time.sleep(0.5)
+if sys.argv[1:] == ["reset"]:
+    _, errors, recoveries = health()
     check_running()
+    check_no_dump()
+    # Returns when the device works again.
+    pathlib.Path(f"/sys/bus/pci/devices/{SLOT}/reset").write_text("1")
+    assert health() == ("healthy", errors + 1, recoveries + 1)
+    check_running()
+    check_dump("function level reset")
     # There is nothing to recover, so nothing is done.
     assert recover() == ""
-    time.sleep(1)
-    check_running()
-
-
-def bind_again():
-    (DRIVER / "unbind").write_text(SLOT)
-    (DRIVER / "bind").write_text(SLOT)
-    check_running()
-
-
-if sys.argv[1:] == ["reset"]:
-    check_running()
-    pathlib.Path(f"/sys/bus/pci/devices/{SLOT}/reset").write_text("1")
-    check_dead("function level reset")
-    check_recovery()
+    assert health() == ("healthy", errors + 1, recoveries + 1)
+    subprocess.check_call(["devlink", "health", "dump", "clear", *REPORTER])
+elif sys.argv[1:] == ["manual"]:
+    set_auto_recover("false")
 elif sys.argv[1:] == ["fatal"]:
-    check_dead("fatal status")
-    bind_again()
+    wait_for_error()
+    _, errors, recoveries = health()
+    assert check_dump("fatal status", "device reports a fatal error")["fatal_code"] != 0
+    # It stays so.
+    time.sleep(3)
+    assert health() == ("error", errors, recoveries)
+    assert devlink("health", "diagnose", *REPORTER)["state"] == "dead"
+    end = time.monotonic() + 10
+    # The driver may still be bringing it down.
+    while refusal := recover():
+        assert "being recovered" in refusal and time.monotonic() < end, refusal
+        time.sleep(0.5)
+    assert health() == ("healthy", errors, recoveries + 1)
+    check_running()
+    set_auto_recover("true")
 elif sys.argv[1:] == ["lost"]:
-    check_dead("no heartbeat", "registers do not answer", "command timeout")
-    assert "does not answer" in recover()
+    wait_for_error()
+    check_dump("no heartbeat", "registers do not answer", "command timeout")
+    end = time.monotonic() + 30
+    while "does not come back" not in recover():
+        assert time.monotonic() < end, "the device comes back, or nothing is attempted"
+        time.sleep(0.5)
+    assert health()[0] == "error"
 else:
     sys.exit(2)
 print("PASS")

@@ -4,6 +4,7 @@
 #
 #	ulp_nvme server			serves a disk of its memory from now on, from receive queues that connections
 #					share; returns when one has used them
+#	ulp_nvme disk			serves a disk of its memory from now on
 #	ulp_nvme swap_server		serves the disk that it was given for swapping
 #	ulp_nvme swap			swaps to the server's disk from now on, and to nothing else
 #	ulp_nvme client PATTERN DEPTH…	writes and verifies, for each queue depth
@@ -27,6 +28,11 @@ server() {
 		exit 1
 	}
 	echo "$shown"
+}
+
+disk() {
+	modprobe brd rd_nr=2 rd_size=$((MIB * 1024))
+	serve /dev/ram0
 }
 
 swap_server() {

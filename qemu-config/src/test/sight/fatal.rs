@@ -1,9 +1,8 @@
-//! A fatal error that is caused through the API: the guest's devlink reports it, and a new driver makes the device work again.
+//! A fatal error that is caused through the API: the guest's devlink reports it, and recovers the device by request.
 
 use anyhow::{Context, Result, ensure};
 
 use super::watched::{SHORT, Watched};
-use crate::cluster::configure;
 use crate::test::robustness::works;
 
 /// The NIC of the second guest.
@@ -18,15 +17,15 @@ pub fn run(watched: &Watched<'_>) -> Result<()> {
     ensure!(state()? == "running", "the NIC is {}", state()?);
     // The report has numbers of queues that have been used.
     works(watched.cluster)?;
+    watched.client.must("device_health manual", SHORT)?;
     watched.faultline(&["ctl", "action", NIC, "fatal"])?;
     ensure!(state()? == "fatal", "the NIC is {}", state()?);
-    // The reporter has the cause, and the device works with a new driver.
+    // The reporter has the cause, and the device works again when it is recovered.
     watched.client.must("device_health fatal", 2 * SHORT)?;
     ensure!(state()? == "running", "the NIC is {}", state()?);
     watched.expect_log(
         &["ERROR", "nic{name=nic1}:", "kind=\"fatal\"", "cause=4"],
         SHORT,
     )?;
-    configure(watched.client, watched.plan)?;
     works(watched.cluster)
 }

@@ -1,0 +1,354 @@
+//! The suite `recover`: the device of a guest stops, and its driver makes it work again. The netdev stays, programs and kernel
+//! consumers learn what happened, and nothing is left behind.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::robustness::{end, must_fail, traffic, works};
+use super::sight::Test;
+use super::sight::watched::{SHORT, Watched, until};
+use crate::command::say;
+use crate::guest::{Guest, Running};
+use crate::protocol::Exec;
+
+/// The tests.
+pub const TESTS: &[(&str, Test)] = &[
+    ("fatal_idle", |w| recover(w, Cause::Fatal, &[])),
+    ("fatal_traffic", |w| {
+        recover(w, Cause::Fatal, &[Load::Traffic])
+    }),
+    ("fatal_faults", |w| recover(w, Cause::Fatal, &[Load::Faults])),
+    ("fatal_listener", |w| {
+        recover(w, Cause::Fatal, &[Load::Listener])
+    }),
+    ("fatal_disk", |w| recover(w, Cause::Fatal, &[Load::Disk])),
+    ("device_reset", |w| recover(w, Cause::DeviceReset, ALL)),
+    ("function_reset", |w| recover(w, Cause::FunctionReset, ALL)),
+    ("command_timeout", |w| {
+        recover(w, Cause::CommandTimeout, &[Load::Listener])
+    }),
+    ("suspend", |w| recover(w, Cause::Suspend, ALL)),
+    ("reload", |w| recover(w, Cause::Reload, ALL)),
+    ("second_attempt", second_attempt),
+    ("stopped_briefly", |w| stopped(w, Duration::from_secs(8))),
+    ("stopped_for_a_minute", |w| {
+        stopped(w, Duration::from_secs(60))
+    }),
+    ("removed_while_recovering", removed_while_recovering),
+    ("again_and_again", again_and_again),
+];
+
+/// What stops the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// A fatal error, of which an event tells the driver.
+    Fatal,
+    /// A reset that the driver finds out by the silence of the heartbeat.
+    DeviceReset,
+    /// A function-level reset by the guest's kernel.
+    FunctionReset,
+    /// A command that is never completed.
+    CommandTimeout,
+    /// Suspend of the guest.
+    Suspend,
+    /// `devlink dev reload`.
+    Reload,
+}
+
+impl Cause {
+    /// True if the driver reports it as a failure.
+    fn is_failure(self) -> bool {
+        !matches!(self, Self::Suspend | Self::Reload)
+    }
+}
+
+/// What uses the device meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Load {
+    /// Writes to the other guest.
+    Traffic,
+    /// Page faults that the driver has not been told yet.
+    Faults,
+    /// A program that listens for connections.
+    Listener,
+    /// A disk of the other guest.
+    Disk,
+}
+
+const ALL: &[Load] = &[Load::Traffic, Load::Listener, Load::Disk];
+
+/// The NIC of the second guest.
+const NIC: &str = "nic1";
+
+/// Loads that run in a pair.
+struct Loads<'a> {
+    watched: &'a Watched<'a>,
+    loads: &'a [Load],
+    programs: Vec<(Running<'a>, &'static str, bool)>,
+}
+
+impl<'a> Loads<'a> {
+    fn start(watched: &'a Watched<'a>, loads: &'a [Load]) -> Result<Self> {
+        let (server, client) = (watched.server, watched.client);
+        let mut programs = Vec::new();
+        for load in loads {
+            match load {
+                Load::Traffic => {
+                    let (serving, sending) = traffic(server, client)?;
+                    programs.push((serving, "the server of the traffic", false));
+                    programs.push((sending, "the client of the traffic", true));
+                }
+                Load::Faults => {
+                    let (serving, sending) = faults(watched)?;
+                    programs.push((sending, "the sender of pages that are absent", false));
+                    programs.push((serving, "the receiver into absent pages", true));
+                }
+                Load::Listener => {
+                    client.must("recovery load listener", SHORT)?;
+                }
+                Load::Disk => {
+                    server.must("ulp_nvme disk", SHORT)?;
+                    client.must("recovery load disk", 2 * SHORT)?;
+                }
+            }
+        }
+        Ok(Self {
+            watched,
+            loads,
+            programs,
+        })
+    }
+
+    /// Programs whose queue pairs are gone have ended with an error; others go on.
+    fn after_recovery(&mut self) -> Result<()> {
+        for (running, name, fails) in self.programs.drain(..) {
+            match fails {
+                true => drop(must_fail(running, name)?),
+                false => end(running, name)?,
+            }
+        }
+        let client = self.watched.client;
+        for load in self.loads {
+            match load {
+                Load::Traffic | Load::Faults => (),
+                Load::Listener => drop(client.must("recovery goes_on listener", SHORT)?),
+                Load::Disk => drop(client.must("recovery goes_on disk", 2 * SHORT)?),
+            }
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<()> {
+        let client = self.watched.client;
+        for load in self.loads {
+            match load {
+                Load::Traffic | Load::Faults => (),
+                Load::Listener => drop(client.must("recovery end listener", SHORT)?),
+                Load::Disk => drop(client.must("recovery end disk", SHORT)?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes into on-demand memory of the second guest, whose driver is not told of a fault.
+fn faults<'a>(watched: &'a Watched<'a>) -> Result<(Running<'a>, Running<'a>)> {
+    let scenario = r#"
+title = "A page of the receiver goes, and the record of the fault is lost"
+
+[[rule]]
+nic = "nic1"
+on = { qp = 0, dir = "rx", opcode = "any", nth = 1000 }
+do = { evict = { region = 0 } }
+
+[[rule]]
+nic = "nic1"
+on = { fault = "record", nth = 1 }
+do = { drop = {} }
+"#;
+    start_scenario(watched, scenario)?;
+    let start = |guest: &'a Guest, script: &str| {
+        guest.start(&Exec {
+            script: script.to_owned(),
+            ..Exec::default()
+        })
+    };
+    let command = "exec ib_write_bw --odp -d $RDMA_DEV -x $GID_INDEX -F -D 300";
+    let serving = start(watched.client, command)?;
+    watched
+        .client
+        .must("lab_until 10 lab_listens 18515", SHORT)?;
+    let sending = start(watched.server, &format!("{command} $PEER_IP"))?;
+    until("page faults of the device", SHORT, || {
+        let faults = watched.ctl(&["faults", NIC])?;
+        let any = faults.to_string().contains("token");
+        Ok(any.then_some(()))
+    })?;
+    Ok((serving, sending))
+}
+
+fn start_scenario(watched: &Watched<'_>, text: &str) -> Result<()> {
+    let file = watched.logs.join("scenario.toml");
+    std::fs::write(&file, text).context("writing a scenario")?;
+    watched.faultline(&["ctl", "scenario", "start", "scenario.toml"])?;
+    Ok(())
+}
+
+fn stop_scenario(watched: &Watched<'_>) -> Result<()> {
+    watched.faultline(&["ctl", "scenario", "stop"])?;
+    Ok(())
+}
+
+/// Stops the device of the second guest.
+fn stop(watched: &Watched<'_>, cause: Cause) -> Result<()> {
+    let client = watched.client;
+    match cause {
+        Cause::Fatal => drop(watched.faultline(&["ctl", "action", NIC, "fatal"])?),
+        Cause::DeviceReset => drop(watched.faultline(&["ctl", "action", NIC, "reset"])?),
+        Cause::FunctionReset => drop(client.must("recovery reset", SHORT)?),
+        Cause::Reload => drop(client.must("recovery reload", SHORT)?),
+        Cause::Suspend => drop(client.must("recovery suspend", SHORT)?),
+        Cause::CommandTimeout => {
+            let scenario = r#"
+title = "A command is never completed"
+
+[[rule]]
+nic = "nic1"
+on = { command = "create_qp", nth = 1 }
+do = { drop = {} }
+"#;
+            start_scenario(watched, scenario)?;
+            let outcome = client.run(
+                "timeout 40 ibv_rc_pingpong -n 1 -d $RDMA_DEV -g $GID_INDEX",
+                SHORT,
+            )?;
+            ensure!(!outcome.success(), "a program got its queue pair");
+        }
+    }
+    Ok(())
+}
+
+/// The device stops under loads, and works again afterwards as before.
+fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
+    let client = watched.client;
+    works(watched.cluster)?;
+    client.must("recovery remember", SHORT)?;
+    let mut running = Loads::start(watched, loads)?;
+    let started = Instant::now();
+    stop(watched, cause)?;
+    let failures = i32::from(cause.is_failure());
+    client.must(&format!("recovery counted {failures}"), SHORT)?;
+    say(format!(
+        "{}: works {:.1} s after the cause",
+        watched.name,
+        started.elapsed().as_secs_f64()
+    ));
+    running.after_recovery()?;
+    if loads.contains(&Load::Faults) || cause == Cause::CommandTimeout {
+        stop_scenario(watched)?;
+    }
+    running.end()?;
+    client.must("recovery same", SHORT)?;
+    works(watched.cluster)
+}
+
+/// The device does not come back at the first attempt.
+fn second_attempt(watched: &Watched<'_>) -> Result<()> {
+    let client = watched.client;
+    works(watched.cluster)?;
+    client.must("recovery remember", SHORT)?;
+    let scenario = r#"
+title = "No event queue for two attempts"
+
+[[rule]]
+nic = "nic1"
+on = { command = "create_eq", nth = 1 }
+do = { fail = { with = "no_resources", times = 2 } }
+"#;
+    start_scenario(watched, scenario)?;
+    stop(watched, Cause::Fatal)?;
+    client.must("recovery counted 1 && recovery same", SHORT)?;
+    stop_scenario(watched)?;
+    client.must("dmesg | grep 'attempt 2 to recover failed'", SHORT)?;
+    works(watched.cluster)
+}
+
+/// The emulator stands still for a while. It does not matter whether the driver takes the devices for dead: they work afterwards.
+fn stopped(watched: &Watched<'_>, time: Duration) -> Result<()> {
+    let guests = [watched.server, watched.client];
+    works(watched.cluster)?;
+    for guest in guests {
+        guest.must("recovery remember", SHORT)?;
+    }
+    let emulator = watched.cluster.emulator.as_ref();
+    let emulator = emulator.context("there is no emulator")?;
+    emulator.stop()?;
+    std::thread::sleep(time);
+    emulator.go_on()?;
+    for guest in guests {
+        guest.must("recovery healthy; recovery same", 2 * SHORT)?;
+    }
+    works(watched.cluster)
+}
+
+/// Moments of a recovery at which the driver is taken away: before the driver knows, and then in steps.
+const MOMENTS: [u64; 8] = [0, 10, 30, 60, 100, 200, 400, 800];
+
+/// The driver is unbound and bound again at any moment of a recovery.
+fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
+    let client = watched.client;
+    for moment in MOMENTS {
+        let (serving, sending) = traffic(watched.server, client)?;
+        stop(watched, Cause::Fatal)?;
+        std::thread::sleep(Duration::from_millis(moment));
+        client
+            .must("recovery unbind", SHORT)
+            .with_context(|| format!("{moment} ms after the failure"))?;
+        must_fail(sending, "the client of the traffic")?;
+        end(serving, "the server of the traffic")?;
+        client.must("recovery bind", SHORT)?;
+        crate::cluster::configure(client, watched.plan)?;
+    }
+    works(watched.cluster)
+}
+
+/// Failures of the test `again_and_again`.
+const TIMES: usize = 25;
+/// KiB that a guest may have less at its end: caches, and memory that the kernel frees later.
+const MEMORY_SLACK: i64 = 8192;
+
+/// The device fails again and again under traffic; the kernel then has as many objects and as much memory as before.
+fn again_and_again(watched: &Watched<'_>) -> Result<()> {
+    let client = watched.client;
+    let fail = || -> Result<()> {
+        let (serving, sending) = traffic(watched.server, client)?;
+        stop(watched, Cause::Fatal)?;
+        must_fail(sending, "the client of the traffic")?;
+        end(serving, "the server of the traffic")?;
+        client.must("recovery counted 1; recovery remember", SHORT)?;
+        Ok(())
+    };
+    let memory = || -> Result<i64> {
+        let text = client.must(
+            "sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; awk '/^MemAvailable/ {print $2}' /proc/meminfo",
+            SHORT,
+        )?;
+        text.trim().parse().context("reading the memory")
+    };
+    client.must("recovery remember", SHORT)?;
+    fail()?;
+    let before = memory()?;
+    let objects = client.must("recovery lasting", SHORT)?;
+    for _ in 0..TIMES {
+        fail()?;
+    }
+    let after = client.must("recovery lasting", SHORT)?;
+    ensure!(objects == after, "before:\n{objects}\nafter:\n{after}");
+    let lost = before - memory()?;
+    say(format!("{TIMES} recoveries cost {lost} KiB"));
+    if lost > MEMORY_SLACK {
+        bail!("{lost} KiB of memory are lost in {TIMES} recoveries");
+    }
+    works(watched.cluster)
+}

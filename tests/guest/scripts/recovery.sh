@@ -1,0 +1,159 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# The device of this guest fails, and its driver recovers it.
+#
+#	recovery remember	notes what must be the same afterwards, and how often the device has failed
+#	recovery counted COUNT	waits for COUNT failures since then that were recovered
+#	recovery healthy	waits until the device works, however often it has failed
+#	recovery same		everything is as it was
+#	recovery lasting	prints what a recovery does not change
+#	recovery unbind, bind	takes the device from its driver and gives it back
+#	recovery load NAME	starts a load: listener, disk
+#	recovery goes_on NAME	the load works, or works again
+#	recovery end NAME	ends it
+#	recovery suspend	suspends the machine as far as its devices, and resumes it
+#	recovery reset		resets the function
+#	recovery reload		reloads the devlink instance
+. /lab/lib.sh
+set -eu
+
+NOTES=/run/recovery
+NQN=nqn.2026-11.example:faultline
+DISK=/dev/nvme0n1
+MIB=16
+
+slot() {
+	local slots=(/sys/bus/pci/drivers/faultline/0000:*)
+	[ -e "${slots[0]}" ]
+	echo "${slots[0]##*/}"
+}
+
+# Errors and recoveries that devlink has counted, and the state.
+health() {
+	devlink -j health show "pci/$(slot)" reporter fatal |
+		python3 -c 'import json, sys
+[shown] = next(iter(json.load(sys.stdin)["health"].values()))
+print(shown["error"], shown["recover"], shown["state"])'
+}
+
+# What a recovery does not change: netdev, addresses, GIDs, and the objects of the kernel's own consumers.
+lasting() {
+	echo "index $(cat "/sys/class/net/$NETDEV/ifindex") $(cat "/sys/class/net/$NETDEV/address")"
+	ip -o address show dev "$NETDEV" | sed 's/.*inet/inet/; s/ *valid_lft.*//; s/\\.*//' | sort
+	echo "mtu $(cat "/sys/class/net/$NETDEV/mtu")"
+	ethtool -l "$NETDEV" | grep -i combined
+	echo "gid $(lab_gid_index "$MY_IP") $(lab_gid_index "$MY_IP6")"
+	rdma resource show "$RDMA_DEV" | sed 's/^[0-9]*: //'
+}
+
+works_again() {
+	[ "$(cat "/sys/class/infiniband/$RDMA_DEV/ports/1/state")" = "4: ACTIVE" ] && [ "$(lab_gid_index "$MY_IP")" = "$GID_INDEX" ]
+}
+
+are_counted() {
+	local errors recoveries state first_errors first_recoveries
+	read -r errors recoveries state <<<"$(health)"
+	read -r first_errors first_recoveries _ <$NOTES.health
+	[ "$((errors - first_errors)) $((recoveries - first_recoveries)) $state" = "$1 $1 healthy" ]
+}
+
+is_is_healthy() {
+	[ "$(health | cut -d' ' -f3)" = healthy ] && works_again
+}
+
+healthy() {
+	lab_until 60 is_healthy || { health; rdma link; dmesg | tail -n 20; exit 1; }
+}
+
+same() {
+	lasting >$NOTES.now && cmp -s $NOTES.lasting $NOTES.now
+}
+
+remember() {
+	lasting >$NOTES.lasting
+	health >$NOTES.health
+}
+
+counted() {
+	lab_until 40 are_counted "$1" || { cat $NOTES.health; health; dmesg | tail -n 20; exit 1; }
+	lab_until 30 works_again || { rdma link; dmesg | tail -n 20; exit 1; }
+}
+
+same() {
+	lab_until 20 is_same || { diff $NOTES.lasting $NOTES.now; exit 1; }
+}
+
+unbind() {
+	slot >$NOTES.slot
+	cat $NOTES.slot >/sys/bus/pci/drivers/faultline/unbind
+}
+
+bind() {
+	cat $NOTES.slot >/sys/bus/pci/drivers/faultline/bind
+}
+
+reset() {
+	echo 1 >"/sys/bus/pci/devices/$(slot)/reset"
+}
+
+reload() {
+	devlink dev reload "pci/$(slot)"
+}
+
+suspend() {
+	echo devices >/sys/power/pm_test
+	echo mem >/sys/power/state
+	echo none >/sys/power/pm_test
+}
+
+load() {
+	case $1 in
+	listener)
+		# Of any address, so of any device.
+		rping -s -P -V -a 0.0.0.0 >/run/rping.log 2>&1 &
+		echo $! >$NOTES.listener
+		lab_until 20 rping -c -V -a "$MY_IP" -C 1
+		;;
+	disk)
+		modprobe nvme-rdma
+		# Try again each second, for a minute.
+		reach() {
+			echo "transport=rdma,traddr=$PEER_IP,trsvcid=4420,nqn=$NQN,reconnect_delay=1,ctrl_loss_tmo=60,nr_io_queues=2" >/dev/nvme-fabrics
+		}
+		lab_until 30 reach
+		lab_until 30 test -b $DISK
+		head -c $((MIB << 20)) /dev/urandom >/run/written
+		write_disk
+		;;
+	esac
+}
+
+write_disk() {
+	dd if=/run/written of=$DISK bs=64k oflag=direct conv=fsync status=none
+	dd if=$DISK bs=64k count=$((MIB * 16)) iflag=direct status=none | cmp - /run/written
+}
+
+goes_on() {
+	case $1 in
+	listener)
+		kill -0 "$(cat $NOTES.listener)"
+		rping -c -V -a "$MY_IP" -C 10
+		;;
+	disk)
+		lab_until 30 grep -q live /sys/class/nvme/nvme0/state
+		timeout 60 bash -c "$(declare -f write_disk); DISK=$DISK MIB=$MIB; write_disk"
+		;;
+	esac
+}
+
+end() {
+	case $1 in
+	listener) kill "$(cat $NOTES.listener)" ;;
+	disk)
+		echo 1 >/sys/class/nvme/nvme0/delete_controller
+		lab_until 20 modprobe -r nvme-rdma
+		;;
+	esac
+}
+
+"$@"
