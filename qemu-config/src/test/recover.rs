@@ -18,7 +18,9 @@ pub const TESTS: &[(&str, Test)] = &[
     ("fatal_traffic", |w| {
         recover(w, Cause::Fatal, &[Load::Traffic])
     }),
-    ("fatal_faults", |w| recover(w, Cause::Fatal, &[Load::Faults])),
+    ("fatal_faults", |w| {
+        recover(w, Cause::Fatal, &[Load::Faults])
+    }),
     ("fatal_listener", |w| {
         recover(w, Cause::Fatal, &[Load::Listener])
     }),
@@ -31,6 +33,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("suspend", |w| recover(w, Cause::Suspend, ALL)),
     ("reload", |w| recover(w, Cause::Reload, ALL)),
     ("second_attempt", second_attempt),
+    ("given_up", given_up),
     ("stopped_briefly", |w| stopped(w, Duration::from_secs(8))),
     ("stopped_for_a_minute", |w| {
         stopped(w, Duration::from_secs(60))
@@ -271,6 +274,32 @@ do = { fail = { with = "no_resources", times = 2 } }
     client.must("recovery counted 1 && recovery same", SHORT)?;
     stop_scenario(watched)?;
     client.must("dmesg | grep 'attempt 2 to recover failed'", SHORT)?;
+    works(watched.cluster)
+}
+
+/// The device does not come back: the driver gives up, and tries again by request.
+fn given_up(watched: &Watched<'_>) -> Result<()> {
+    let client = watched.client;
+    works(watched.cluster)?;
+    client.must("recovery remember", SHORT)?;
+    let scenario = r#"
+title = "No event queue"
+
+[[rule]]
+nic = "nic1"
+on = { command = "create_eq" }
+do = { fail = { with = "no_resources" } }
+"#;
+    start_scenario(watched, scenario)?;
+    stop(watched, Cause::Fatal)?;
+    client.must("recovery given_up", 5 * SHORT)?;
+    client.must(
+        "lab_fails devlink health recover $(recovery handle) reporter fatal",
+        SHORT,
+    )?;
+    stop_scenario(watched)?;
+    // Its request has begun new attempts.
+    client.must("recovery counted 1 && recovery same", SHORT)?;
     works(watched.cluster)
 }
 

@@ -91,6 +91,7 @@ const BY_NAME: &[&str] = &[
     "apps::mpi_rc_long",
     "apps::mpi_ud_long",
     "swap::three_times",
+    "recover::given_up",
     "recover::stopped_for_a_minute",
     "recover::again_and_again",
 ];

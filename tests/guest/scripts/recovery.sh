@@ -5,6 +5,8 @@
 #	recovery remember	notes what must be the same afterwards, and how often the device has failed
 #	recovery counted COUNT	waits for COUNT failures since then that were recovered
 #	recovery healthy	waits until the device works, however often it has failed
+#	recovery given_up	waits until the driver has given up
+#	recovery handle		prints the name of the devlink instance
 #	recovery same		everything is as it was
 #	recovery lasting	prints what a recovery does not change
 #	recovery unbind, bind	takes the device from its driver and gives it back
@@ -53,7 +55,7 @@ works_again() {
 are_counted() {
 	local errors recoveries state first_errors first_recoveries
 	read -r errors recoveries state <<<"$(health)"
-	read -r first_errors first_recoveries _ <$NOTES.health
+	read -r first_errors first_recoveries _ <"$NOTES.health"
 	[ "$((errors - first_errors)) $((recoveries - first_recoveries)) $state" = "$1 $1 healthy" ]
 }
 
@@ -65,31 +67,43 @@ healthy() {
 	lab_until 60 is_healthy || { health; rdma link; dmesg | tail -n 20; exit 1; }
 }
 
+is_given_up() {
+	dmesg | grep -q 'not recovered after 8 attempts'
+}
+
+given_up() {
+	lab_until 200 is_given_up || { dmesg | tail -n 20; exit 1; }
+}
+
+handle() {
+	echo "pci/$(slot)"
+}
+
 same() {
-	lasting >$NOTES.now && cmp -s $NOTES.lasting $NOTES.now
+	lasting >"$NOTES.now" && cmp -s "$NOTES.lasting" "$NOTES.now"
 }
 
 remember() {
-	lasting >$NOTES.lasting
-	health >$NOTES.health
+	lasting >"$NOTES.lasting"
+	health >"$NOTES.health"
 }
 
 counted() {
-	lab_until 40 are_counted "$1" || { cat $NOTES.health; health; dmesg | tail -n 20; exit 1; }
+	lab_until 40 are_counted "$1" || { cat "$NOTES.health"; health; dmesg | tail -n 20; exit 1; }
 	lab_until 30 works_again || { rdma link; dmesg | tail -n 20; exit 1; }
 }
 
 same() {
-	lab_until 20 is_same || { diff $NOTES.lasting $NOTES.now; exit 1; }
+	lab_until 20 is_same || { diff "$NOTES.lasting" "$NOTES.now"; exit 1; }
 }
 
 unbind() {
-	slot >$NOTES.slot
-	cat $NOTES.slot >/sys/bus/pci/drivers/faultline/unbind
+	slot >"$NOTES.slot"
+	cat "$NOTES.slot" >/sys/bus/pci/drivers/faultline/unbind
 }
 
 bind() {
-	cat $NOTES.slot >/sys/bus/pci/drivers/faultline/bind
+	cat "$NOTES.slot" >/sys/bus/pci/drivers/faultline/bind
 }
 
 reset() {
@@ -111,7 +125,7 @@ load() {
 	listener)
 		# Of any address, so of any device.
 		rping -s -P -V -a 0.0.0.0 >/run/rping.log 2>&1 &
-		echo $! >$NOTES.listener
+		echo $! >"$NOTES.listener"
 		lab_until 20 rping -c -V -a "$MY_IP" -C 1
 		;;
 	disk)
@@ -136,7 +150,7 @@ write_disk() {
 goes_on() {
 	case $1 in
 	listener)
-		kill -0 "$(cat $NOTES.listener)"
+		kill -0 "$(cat "$NOTES.listener")"
 		rping -c -V -a "$MY_IP" -C 10
 		;;
 	disk)
@@ -148,7 +162,7 @@ goes_on() {
 
 end() {
 	case $1 in
-	listener) kill "$(cat $NOTES.listener)" ;;
+	listener) kill "$(cat "$NOTES.listener")" ;;
 	disk)
 		echo 1 >/sys/class/nvme/nvme0/delete_controller
 		lab_until 20 modprobe -r nvme-rdma
