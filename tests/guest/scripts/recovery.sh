@@ -59,27 +59,15 @@ are_counted() {
 	[ "$((errors - first_errors)) $((recoveries - first_recoveries)) $state" = "$1 $1 healthy" ]
 }
 
-is_is_healthy() {
+is_healthy() {
 	[ "$(health | cut -d' ' -f3)" = healthy ] && works_again
-}
-
-healthy() {
-	lab_until 60 is_healthy || { health; rdma link; dmesg | tail -n 20; exit 1; }
 }
 
 is_given_up() {
 	dmesg | grep -q 'not recovered after 8 attempts'
 }
 
-given_up() {
-	lab_until 200 is_given_up || { dmesg | tail -n 20; exit 1; }
-}
-
-handle() {
-	echo "pci/$(slot)"
-}
-
-same() {
+is_same() {
 	lasting >"$NOTES.now" && cmp -s "$NOTES.lasting" "$NOTES.now"
 }
 
@@ -93,8 +81,20 @@ counted() {
 	lab_until 30 works_again || { rdma link; dmesg | tail -n 20; exit 1; }
 }
 
+healthy() {
+	lab_until 60 is_healthy || { health; rdma link; dmesg | tail -n 20; exit 1; }
+}
+
+given_up() {
+	lab_until 200 is_given_up || { dmesg | tail -n 20; exit 1; }
+}
+
 same() {
 	lab_until 20 is_same || { diff "$NOTES.lasting" "$NOTES.now"; exit 1; }
+}
+
+handle() {
+	echo "pci/$(slot)"
 }
 
 unbind() {
