@@ -344,6 +344,8 @@ fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
 
 /// Failures of the test `again_and_again`.
 const TIMES: usize = 25;
+/// Prints what must be the same afterwards, with the objects of each kind.
+const OBJECTS: &str = "recovery lasting; rdma resource show $RDMA_DEV | sed 's/^[0-9]*: //'";
 /// KiB that a guest may have less at its end: caches, and memory that the kernel frees later.
 const MEMORY_SLACK: i64 = 8192;
 
@@ -368,11 +370,11 @@ fn again_and_again(watched: &Watched<'_>) -> Result<()> {
     client.must("recovery remember", SHORT)?;
     fail()?;
     let before = memory()?;
-    let objects = client.must("recovery lasting", SHORT)?;
+    let objects = client.must(OBJECTS, SHORT)?;
     for _ in 0..TIMES {
         fail()?;
     }
-    let after = client.must("recovery lasting", SHORT)?;
+    let after = client.must(OBJECTS, SHORT)?;
     ensure!(objects == after, "before:\n{objects}\nafter:\n{after}");
     let lost = before - memory()?;
     say(format!("{TIMES} recoveries cost {lost} KiB"));
