@@ -162,18 +162,22 @@ static bool faultline_eq_process(struct faultline_eq *eq)
 	return any;
 }
 
-static irqreturn_t faultline_eq_irq(int irq, void *data)
-{
-	faultline_eq_process(data);
-	return IRQ_HANDLED;
-}
-
 static bool faultline_eq_pending(const struct faultline_eq *eq)
 {
 	u32 consumer = READ_ONCE(eq->consumer);
 
 	return READ_ONCE(eq->ring[consumer % FAULTLINE_EQ_DEPTH].phase) ==
 	       faultline_phase(consumer, FAULTLINE_EQ_LOG_DEPTH);
+}
+
+static irqreturn_t faultline_eq_irq(int irq, void *data)
+{
+	struct faultline_eq *eq = data;
+
+	if (!faultline_eq_pending(eq))
+		faultline_suspect_reset(eq->dev);
+	faultline_eq_process(eq);
+	return IRQ_HANDLED;
 }
 
 /*

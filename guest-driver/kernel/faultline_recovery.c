@@ -110,7 +110,7 @@ static void faultline_check_health(struct faultline_dev *dev)
 	u32 status;
 
 	if (heartbeat != dev->heartbeat) {
-		dev->heartbeat = heartbeat;
+		WRITE_ONCE(dev->heartbeat, heartbeat);
 		dev->heartbeat_misses = 0;
 		/* The device works again: the next failure is a new one. */
 		WRITE_ONCE(dev->attempts, 0);
@@ -132,6 +132,16 @@ static void faultline_check_health(struct faultline_dev *dev)
 	} else if (dev->heartbeat_misses >= FAULTLINE_HEARTBEAT_MISSES) {
 		faultline_fail(dev, "no heartbeat");
 	}
+}
+
+/*
+ * An interrupt without an event. An emulator that has taken the place of
+ * another one raises each interrupt once; its heartbeat begins at zero.
+ */
+void faultline_suspect_reset(struct faultline_dev *dev)
+{
+	if (!READ_ONCE(dev->db->heartbeat) && READ_ONCE(dev->heartbeat))
+		faultline_fail(dev, "unexpected reset");
 }
 
 static void faultline_health_work(struct work_struct *work)
@@ -173,7 +183,7 @@ int faultline_up(struct faultline_dev *dev)
 	err = faultline_hw_start(dev);
 	if (err)
 		return err;
-	dev->heartbeat = 0;
+	WRITE_ONCE(dev->heartbeat, 0);
 	dev->heartbeat_misses = 0;
 	reinit_completion(&dev->quiesced);
 	clear_bit(FAULTLINE_DEAD, &dev->flags);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{Owned, bound_to_us, capture, say, tail};
 use crate::workspace::Workspace;
@@ -239,6 +239,22 @@ impl Emulator {
     /// Kills it, as a crash would.
     pub fn kill(&self) {
         self.lock().kill();
+    }
+
+    /// Lets a keeper start its server anew.
+    pub fn renew(&self) -> Result<()> {
+        self.lock().signal(Signal::HUP)
+    }
+
+    /// Kills the server behind a keeper.
+    pub fn kill_server(&self) -> Result<()> {
+        let keeper = self.id().as_raw_pid();
+        let path = format!("/proc/{keeper}/task/{keeper}/children");
+        let children = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        let server = children.split_whitespace().next();
+        let server = server.context("the keeper has no server")?;
+        let server = Pid::from_raw(server.parse()?).context("no process is 0")?;
+        kill_process(server, Signal::KILL).context("killing the server")
     }
 
     /// Stops it, as a debugger would, until [`Self::go_on`].

@@ -1,6 +1,7 @@
 //! What a client has told a server, for the server after it.
 
 use crate::device::{DmaUnmap, IrqAction, IrqData};
+use crate::pci_index;
 use crate::protocol::{Request, command, put, put64};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_getfl, fstat};
@@ -283,10 +284,14 @@ impl Kept {
         maps.chain(irqs).chain(config)
     }
 
-    /// The eventfds of interrupts that are not masked.
+    /// The eventfds of the device's interrupts that are not masked. Not those by which a device reports an error, at which QEMU stops
+    /// the guest, or asks to be released.
     pub(crate) fn eventfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let raised = self.irqs.values().filter(|irq| !irq.is_masked);
-        raised.filter_map(|irq| irq.eventfd.as_ref().map(AsFd::as_fd))
+        let raised = self.irqs.iter().filter(|((index, _), irq)| {
+            let is_of_device = [pci_index::INTX_IRQ, pci_index::MSI_IRQ, pci_index::MSIX_IRQ];
+            is_of_device.contains(index) && !irq.is_masked
+        });
+        raised.filter_map(|(_, irq)| irq.eventfd.as_ref().map(AsFd::as_fd))
     }
 
     /// Numbers of maps and of interrupts, for messages.

@@ -183,6 +183,10 @@ fn a_client_outlives_its_servers() {
         .collect();
     let set = |flags, start, count| words(&[20, flags, 2, start, count]);
     assert_eq!(client.call(8, &set(0x24, 4, 3), &borrow(&fds)).error, 0);
+    // QEMU stops the guest when the device reports an error.
+    let error = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let body = words(&[20, 0x24, pci_index::ERR_IRQ, 0, 1]);
+    assert_eq!(client.call(8, &body, &[error.as_fd()]).error, 0);
     // One is detached, one masked.
     assert_eq!(client.call(8, &set(0x24, 5, 1), &[]).error, 0);
     assert_eq!(client.call(8, &set(0x09, 6, 1), &[]).error, 0);
@@ -196,15 +200,24 @@ fn a_client_outlives_its_servers() {
     assert_eq!(maps(&device.log.lock().unwrap()), [1, 2, 3, 4]);
 
     let second = stage.server();
-    second.wait_for(|log| log.irqs.len() == 3);
+    second.wait_for(|log| log.irqs.len() == 4);
     client.works();
     {
         let log = second.log.lock().unwrap();
         assert_eq!(maps(&log), [1, 3, 4]);
         assert!(log.maps.iter().all(|map| map.5), "{:?}", log.maps);
-        assert_eq!(log.irqs, ["2 4+1 Trigger", "2 6+1 Mask", "2 6+1 Trigger"]);
+        assert_eq!(
+            log.irqs,
+            [
+                "2 4+1 Trigger",
+                "2 6+1 Mask",
+                "2 6+1 Trigger",
+                "3 0+1 Trigger"
+            ]
+        );
         // The driver was told to look at the device; what is masked was not raised.
         assert_eq!((events(&fds[0]), events(&fds[2])), (1, 0));
+        assert_eq!(events(&error), 0);
         let vectors = log.vectors.as_ref().unwrap();
         assert!(vectors.trigger(4) && !vectors.trigger(6));
         assert_eq!((events(&fds[0]), events(&fds[2])), (1, 0));

@@ -60,6 +60,7 @@ pub fn jobs_of(
         Suite::Sight => sight::chosen(sight::TESTS, filter),
         Suite::Scenarios => sight::chosen(scenarios::TESTS, filter),
         Suite::Recover => sight::chosen(recover::TESTS, filter),
+        Suite::Restart => sight::chosen(recover::RESTARTS, filter),
         _ => Vec::new(),
     };
     sight.retain(|(name, _)| !options.leaves_out(suite.name(), name, kernel));

@@ -199,7 +199,7 @@ fn run_on_host(
         }
         Suite::DebugKernel | Suite::Sanitizers => (),
         Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
-        Suite::Recover | Suite::Sight => (),
+        Suite::Recover | Suite::Restart | Suite::Sight => (),
         Suite::Scenarios => scenarios::run_host(workspace, filter, when, dir, tally),
     }
 }

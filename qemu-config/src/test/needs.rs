@@ -115,8 +115,9 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             ..plain
         },
         // Two virtual CPUs by default, because concurrency of two CPUs is what breaks drivers.
-        "robustness" | "recover" => Plan {
+        "robustness" | "recover" | "restart" => Plan {
             cpus: options.cpus.or(Some(2)),
+            keeper: suite == "restart",
             ..plain
         },
         _ => plain,

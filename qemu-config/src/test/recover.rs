@@ -9,6 +9,7 @@ use super::robustness::{end, must_fail, traffic, works};
 use super::sight::Test;
 use super::sight::watched::{SHORT, Watched, until};
 use crate::command::say;
+use crate::emulator::Emulator;
 use crate::guest::{Guest, Running};
 use crate::protocol::Exec;
 
@@ -42,6 +43,22 @@ pub const TESTS: &[(&str, Test)] = &[
     ("again_and_again", again_and_again),
 ];
 
+/// The tests of emulators that end behind a keeper (docs/restart.md). All guests have the same.
+pub const RESTARTS: &[(&str, Test)] = &[
+    ("killed_idle", |w| recover(w, Cause::ServerKilled, &[])),
+    ("killed_under_traffic", |w| {
+        let loads = [Load::Traffic, Load::Listener];
+        recover(w, Cause::ServerKilled, &loads)
+    }),
+    ("killed_with_faults", |w| {
+        recover(w, Cause::ServerKilled, &[Load::Faults])
+    }),
+    ("renewed", |w| {
+        recover(w, Cause::ServerRenewed, &[Load::Traffic])
+    }),
+    ("killed_100_times", killed_100_times),
+];
+
 /// What stops the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
@@ -57,12 +74,21 @@ enum Cause {
     Suspend,
     /// `devlink dev reload`.
     Reload,
+    /// `kill -9` of the server behind the keeper.
+    ServerKilled,
+    /// SIGHUP to the keeper.
+    ServerRenewed,
 }
 
 impl Cause {
     /// True if the driver reports it as a failure.
     fn is_failure(self) -> bool {
         !matches!(self, Self::Suspend | Self::Reload)
+    }
+
+    /// True if the devices of all guests stop.
+    fn is_of_all(self) -> bool {
+        matches!(self, Self::ServerKilled | Self::ServerRenewed)
     }
 }
 
@@ -212,6 +238,8 @@ fn stop(watched: &Watched<'_>, cause: Cause) -> Result<()> {
         Cause::FunctionReset => drop(client.must("recovery reset", SHORT)?),
         Cause::Reload => drop(client.must("recovery reload", SHORT)?),
         Cause::Suspend => drop(client.must("recovery suspend", SHORT)?),
+        Cause::ServerKilled => emulator(watched)?.kill_server()?,
+        Cause::ServerRenewed => emulator(watched)?.renew()?,
         Cause::CommandTimeout => {
             let scenario = r#"
 title = "A command is never completed"
@@ -235,25 +263,38 @@ do = { drop = {} }
 /// The device stops under loads, and works again afterwards as before.
 fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
     let client = watched.client;
+    let others = cause.is_of_all().then_some(watched.server);
     works(watched.cluster)?;
-    client.must("recovery remember", SHORT)?;
+    for guest in others.into_iter().chain([client]) {
+        guest.must("recovery remember", SHORT)?;
+    }
     let mut running = Loads::start(watched, loads)?;
     let started = Instant::now();
     stop(watched, cause)?;
     let failures = i32::from(cause.is_failure());
-    client.must(&format!("recovery counted {failures}"), SHORT)?;
+    for guest in [client].into_iter().chain(others) {
+        guest.must(&format!("recovery counted {failures}"), SHORT)?;
+    }
     say(format!(
         "{}: works {:.1} s after the cause",
         watched.name,
         started.elapsed().as_secs_f64()
     ));
     running.after_recovery()?;
-    if loads.contains(&Load::Faults) || cause == Cause::CommandTimeout {
+    // A new server has no scenario.
+    if (loads.contains(&Load::Faults) && !cause.is_of_all()) || cause == Cause::CommandTimeout {
         stop_scenario(watched)?;
     }
     running.end()?;
-    client.must("recovery same", SHORT)?;
+    for guest in others.into_iter().chain([client]) {
+        guest.must("recovery same", SHORT)?;
+    }
     works(watched.cluster)
+}
+
+fn emulator<'a>(watched: &Watched<'a>) -> Result<&'a Emulator> {
+    let emulator = watched.cluster.emulator.as_ref();
+    emulator.context("there is no emulator")
 }
 
 /// The device does not come back at the first attempt.
@@ -310,8 +351,7 @@ fn stopped(watched: &Watched<'_>, time: Duration) -> Result<()> {
     for guest in guests {
         guest.must("recovery remember", SHORT)?;
     }
-    let emulator = watched.cluster.emulator.as_ref();
-    let emulator = emulator.context("there is no emulator")?;
+    let emulator = emulator(watched)?;
     emulator.stop()?;
     std::thread::sleep(time);
     emulator.go_on()?;
@@ -349,6 +389,15 @@ const OBJECTS: &str = "recovery lasting; rdma resource show $RDMA_DEV | sed 's/^
 /// KiB that a guest may have less at its end: caches, and memory that the kernel frees later.
 const MEMORY_SLACK: i64 = 8192;
 
+/// The memory that a guest has, in KiB.
+fn memory(guest: &Guest) -> Result<i64> {
+    let text = guest.must(
+        "sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; awk '/^MemAvailable/ {print $2}' /proc/meminfo",
+        SHORT,
+    )?;
+    text.trim().parse().context("reading the memory")
+}
+
 /// The device fails again and again under traffic; the kernel then has as many objects and as much memory as before.
 fn again_and_again(watched: &Watched<'_>) -> Result<()> {
     let client = watched.client;
@@ -360,26 +409,85 @@ fn again_and_again(watched: &Watched<'_>) -> Result<()> {
         client.must("recovery counted 1; recovery remember", SHORT)?;
         Ok(())
     };
-    let memory = || -> Result<i64> {
-        let text = client.must(
-            "sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; awk '/^MemAvailable/ {print $2}' /proc/meminfo",
-            SHORT,
-        )?;
-        text.trim().parse().context("reading the memory")
-    };
     client.must("recovery remember", SHORT)?;
     fail()?;
-    let before = memory()?;
+    let before = memory(client)?;
     let objects = client.must(OBJECTS, SHORT)?;
     for _ in 0..TIMES {
         fail()?;
     }
     let after = client.must(OBJECTS, SHORT)?;
     ensure!(objects == after, "before:\n{objects}\nafter:\n{after}");
-    let lost = before - memory()?;
+    let lost = before - memory(client)?;
     say(format!("{TIMES} recoveries cost {lost} KiB"));
     if lost > MEMORY_SLACK {
         bail!("{lost} KiB of memory are lost in {TIMES} recoveries");
     }
     works(watched.cluster)
+}
+
+/// How often the server is killed.
+const KILLS: usize = 100;
+
+/// The server is killed again and again under traffic. No guest has to be booted again, and neither they nor the keeper lose anything.
+fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
+    let guests = [watched.server, watched.client];
+    let emulator = emulator(watched)?;
+    let mut times = Vec::new();
+    let mut kill = || -> Result<()> {
+        for guest in guests {
+            guest.must("recovery remember", SHORT)?;
+        }
+        let (serving, sending) = traffic(watched.server, watched.client)?;
+        let started = Instant::now();
+        emulator.kill_server()?;
+        for guest in guests {
+            guest.must("recovery counted 1", SHORT)?;
+        }
+        end(sending, "the client of the traffic")?;
+        end(serving, "the server of the traffic")?;
+        works(watched.cluster)?;
+        times.push(started.elapsed());
+        Ok(())
+    };
+    kill()?;
+    let before = held(watched)?;
+    for _ in 0..KILLS {
+        kill()?;
+    }
+    let after = held(watched)?;
+    ensure!(
+        before.0 == after.0,
+        "{} before, {} after",
+        before.0,
+        after.0
+    );
+    let lost: Vec<i64> = (before.1.iter().zip(&after.1))
+        .map(|(before, after)| before - after)
+        .collect();
+    times.sort_unstable();
+    let [median, worst] = [times.len() / 2, times.len() - 1].map(|at| times[at].as_secs_f64());
+    say(format!(
+        "{KILLS} kills: {median:.1} s until programs have exchanged data again (median; worst {worst:.1} s); the guests lost {lost:?} KiB"
+    ));
+    ensure!(
+        lost.iter().all(|kib| *kib < 2 * MEMORY_SLACK),
+        "memory is lost"
+    );
+    Ok(())
+}
+
+/// What the keeper holds (descriptors and maps) with the objects of the guests' kernels; and the memory that each guest has, in KiB.
+fn held(watched: &Watched<'_>) -> Result<(String, Vec<i64>)> {
+    let keeper = emulator(watched)?.id().as_raw_pid();
+    let files = std::fs::read_dir(format!("/proc/{keeper}/fd")).context("reading descriptors")?;
+    let maps = std::fs::read_to_string(format!("/proc/{keeper}/maps")).context("reading maps")?;
+    let bars = maps.lines().filter(|line| line.contains("bar2")).count();
+    let mut objects = format!("{} descriptors, {bars} maps of BARs\n", files.count());
+    let mut memories = Vec::new();
+    for guest in [watched.server, watched.client] {
+        objects += &guest.must(OBJECTS, SHORT)?;
+        memories.push(memory(guest)?);
+    }
+    Ok((objects, memories))
 }

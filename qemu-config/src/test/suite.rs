@@ -36,6 +36,7 @@ const DEFAULT: &[&str] = &[
     "wire-vxlan",
     "robustness",
     "recover",
+    "restart",
 ];
 
 /// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
@@ -56,6 +57,7 @@ const ON_ONE_KERNEL: &[&str] = &[
     "wire-vxlan",
     "robustness",
     "recover",
+    "restart",
 ];
 
 /// Tests of other suites of which the same holds: they take long, and others of their suite show on the
@@ -94,6 +96,7 @@ const BY_NAME: &[&str] = &[
     "recover::given_up",
     "recover::stopped_for_a_minute",
     "recover::again_and_again",
+    "restart::killed_100_times",
 ];
 
 /// The suites that `debug-kernel` runs on its kernel.
@@ -122,6 +125,8 @@ pub enum Suite {
     Robustness,
     /// Devices that stop, and work again.
     Recover,
+    /// Emulators that end behind a keeper.
+    Restart,
     /// Observation of the device from outside.
     Sight,
     /// Injected faults under programs in guests.
@@ -143,6 +148,7 @@ impl Suite {
             Self::Pyverbs,
             Self::Robustness,
             Self::Recover,
+            Self::Restart,
             Self::Sight,
             Self::Scenarios,
             Self::DebugKernel,
@@ -161,6 +167,7 @@ impl Suite {
             Self::Pyverbs => "pyverbs",
             Self::Robustness => "robustness",
             Self::Recover => "recover",
+            Self::Restart => "restart",
             Self::Sight => "sight",
             Self::Scenarios => "scenarios",
             Self::DebugKernel => "debug-kernel",
@@ -178,6 +185,7 @@ impl Suite {
             | Self::Guest(_)
             | Self::Robustness
             | Self::Recover
+            | Self::Restart
             | Self::Sight
             | Self::Scenarios
             | Self::DebugKernel
@@ -193,7 +201,7 @@ impl Suite {
             Self::DebugKernel => &[CHECKPATCH],
             Self::Sanitizers => &sanitizers::STEPS,
             Self::Guest(_) | Self::Odp | Self::Pyverbs => &[],
-            Self::Robustness | Self::Recover | Self::Sight => &[],
+            Self::Robustness | Self::Recover | Self::Restart | Self::Sight => &[],
             Self::Scenarios => scenarios::STEPS,
         }
     }
@@ -203,6 +211,7 @@ impl Suite {
         let others: Vec<&str> = match self {
             Self::Robustness => robustness::TESTS.iter().map(|&(name, _)| name).collect(),
             Self::Recover => recover::TESTS.iter().map(|&(name, _)| name).collect(),
+            Self::Restart => recover::RESTARTS.iter().map(|&(name, _)| name).collect(),
             Self::Sight => sight::TESTS.iter().map(|&(name, _)| name).collect(),
             Self::Scenarios => {
                 let tests = scenarios::TESTS.iter().map(|&(name, _)| name);

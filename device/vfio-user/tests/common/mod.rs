@@ -155,6 +155,10 @@ impl Device for TestDevice {
                 count: VECTORS,
                 flags: IrqFlags::EVENTFD,
             },
+            pci_index::ERR_IRQ => IrqInfo {
+                count: 1,
+                flags: IrqFlags::EVENTFD,
+            },
             _ => IrqInfo::default(),
         })
     }
@@ -165,7 +169,10 @@ impl Device for TestDevice {
             "{} {}+{} {:?}",
             set.index, set.start, set.count, set.action
         ));
-        log.vectors.as_mut().unwrap().set(set)
+        match set.index {
+            pci_index::MSIX_IRQ => log.vectors.as_mut().unwrap().set(set),
+            _ => Ok(()),
+        }
     }
 
     fn reset(&mut self) -> Result<(), Errno> {
