@@ -426,6 +426,9 @@ pub struct Config {
     /// themselves.
     #[serde(default = "default_metrics")]
     pub metrics: bool,
+    /// Group whose members can connect to the unix sockets of NICs and ports; `None`: only the user of the process.
+    #[serde(default)]
+    pub socket_group: Option<String>,
     /// Settings of NICs that have none of their own.
     #[serde(default)]
     pub defaults: NicSettings,
@@ -461,6 +464,7 @@ impl Default for Config {
             engines: EngineCount::default(),
             trace_records: default_trace_records(),
             metrics: default_metrics(),
+            socket_group: None,
             defaults: NicSettings::default(),
             control: ControlSettings::default(),
             nics: Vec::new(),

@@ -142,7 +142,7 @@ mod tests {
             "poll = \"busy\"\npol = 1\n",
             2,
             1,
-            "pol: unknown key `pol`, expected one of `poll`, `poll_time_us`, `engines`, `trace_records`, `metrics`, `defaults`, `control`, `nic`, `port`",
+            "pol: unknown key `pol`, expected one of `poll`, `poll_time_us`, `engines`, `trace_records`, `metrics`, `socket_group`, `defaults`, `control`, `nic`, `port`",
         );
         refused(
             "[[nic]]\nname = \"a\"\n\n[[nic]]\nname = \"b\"\n  ondemand = true\n",

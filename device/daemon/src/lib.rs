@@ -42,6 +42,8 @@
 //! - `storm`: summaries of what a NIC repeats too often for a log line each
 //! - [`sleep`]: the protocol by which the engine sleeps and is woken
 //! - [`server`]: the sockets and threads
+//! - [`service_manager`]: the notification that a service has started
+//! - `socket_group`: the group whose members can connect to sockets
 
 #![forbid(unsafe_code)]
 // Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
@@ -88,7 +90,9 @@ mod ram;
 mod scenario;
 mod scenario_engine;
 pub mod server;
+pub mod service_manager;
 pub mod sleep;
+mod socket_group;
 mod storm;
 mod vlan_config;
 

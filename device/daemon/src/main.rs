@@ -13,7 +13,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use faultline::{Config, EngineCount, NamedProfile, NicEntry, PollMode, Server, log_output};
+use faultline::{
+    Config, EngineCount, NamedProfile, NicEntry, PollMode, Server, log_output, service_manager,
+};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -40,6 +42,12 @@ enum Command {
     Completions {
         /// The shell.
         shell: Shell,
+    },
+    /// Write the manual pages of this program and its commands to a folder.
+    #[command(hide = true)]
+    Manual {
+        /// The folder.
+        folder: PathBuf,
     },
 }
 
@@ -141,6 +149,8 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
             clap_complete::generate(shell, &mut Cli::command(), "faultline", &mut script);
             cli::print(&script)
         }
+        Command::Manual { folder } => clap_mangen::generate_to(Cli::command(), &folder)
+            .with_context(|| format!("can't write manual pages to {}", folder.display())),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
@@ -161,6 +171,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("can't handle SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("can't handle SIGINT")?;
     let mut server = Server::start(&config)?;
+    if let Some(address) = std::env::var_os(service_manager::SOCKET_VARIABLE)
+        && let Err(error) = service_manager::notify_ready(&address)
+    {
+        tracing::warn!(
+            "can't notify the service manager at {}: {error}",
+            address.display()
+        );
+    }
     let ended = tokio::select! {
         _ = terminate.recv() => {
             tracing::info!("SIGTERM: ending");

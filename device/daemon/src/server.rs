@@ -14,6 +14,7 @@ use faultline_ports::tap::TapPort;
 use faultline_ports::vhost_net::VhostNetPort;
 use faultline_vfio_user::{ListenError, Listener, Shutdown};
 use rustix::fd::AsFd;
+use rustix::fs::Gid;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -24,6 +25,7 @@ use crate::engines::{Engines, Process};
 use crate::function::Function;
 use crate::nic_log::nic_span;
 use crate::port_config::{PortEntry, PortKind};
+use crate::socket_group::{GroupError, find_group};
 
 /// Why a process can't serve.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,9 @@ pub enum StartError {
     /// The configuration can't be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The group of the sockets can't be used.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// A socket can't be created.
     #[error("NIC {nic}")]
     Listen {
@@ -121,10 +126,11 @@ fn spawn(
 fn open_port(
     entry: &PortEntry,
     end: PortEnd,
+    group: Option<Gid>,
     sockets: &mut Vec<Listener>,
 ) -> Result<Box<dyn FnOnce() + Send>, PortError> {
     let mut listen = |path: &PathBuf| -> Result<UnixListener, PortError> {
-        let listener = Listener::listen(path)?;
+        let listener = Listener::listen_for(path, group)?;
         let socket = UnixListener::from(listener.as_fd().try_clone_to_owned()?);
         sockets.push(listener);
         Ok(socket)
@@ -183,10 +189,15 @@ impl Server {
     /// Starts all threads. The sockets exist when this returns.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
+        let group = match &config.socket_group {
+            Some(name) => Some(find_group(name)?),
+            None => None,
+        };
         let shutdown = Shutdown::new()?;
         let mut sockets = Vec::new();
         for nic in &config.nics {
-            let socket = Listener::listen(&nic.socket).map_err(|source| StartError::Listen {
+            let socket = Listener::listen_for(&nic.socket, group);
+            let socket = socket.map_err(|source| StartError::Listen {
                 nic: nic.name.clone(),
                 source,
             })?;
@@ -198,11 +209,12 @@ impl Server {
         let mut ports = Vec::new();
         for (entry, end) in config.ports.iter().zip(process.port_ends) {
             let bell = end.bell();
-            let run =
-                open_port(entry, end, &mut port_sockets).map_err(|source| StartError::Port {
+            let run = open_port(entry, end, group, &mut port_sockets).map_err(|source| {
+                StartError::Port {
                     port: entry.name.clone(),
                     source,
-                })?;
+                }
+            })?;
             ports.push((bell, run));
         }
         let mut functions = Vec::new();

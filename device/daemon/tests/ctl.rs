@@ -168,7 +168,7 @@ fn mistakes_are_explained() {
     explained(
         None,
         &["ctl", "nics"],
-        "use --control SOCKET or set FAULTLINE_CONTROL",
+        "there is no socket /run/faultline/control.sock",
     );
     explained(Some(&socket), &["ctl", "nics"], "there is no socket");
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());

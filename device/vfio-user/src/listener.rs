@@ -4,8 +4,10 @@ use crate::device::Device;
 use crate::server::{Ended, serve};
 use crate::socket::{Others, Shutdown, Stop, wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, Mode, fchmod, lstat, unlink};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, chmodat, chownat, fchmod, fstat, lstat, open, unlink,
+};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
@@ -32,6 +34,18 @@ pub enum ListenError {
     /// The path is too long for a socket address (sun_path of unix(7), 107 bytes).
     #[error("socket path {0} is longer than 107 bytes; choose a shorter one")]
     TooLong(PathBuf),
+    /// The socket could not be given to a group.
+    #[error(
+        "cannot give the socket {path} to group {group}: {errno}; run faultline as a member of this group, or as root"
+    )]
+    Group {
+        /// The path.
+        path: PathBuf,
+        /// Number of the group.
+        group: u32,
+        /// The error number.
+        errno: Errno,
+    },
     /// Another error of the operating system.
     #[error("cannot listen on {path}: {errno}")]
     Os {
@@ -55,13 +69,38 @@ impl ListenError {
     }
 }
 
-/// A listening socket with mode 0600. Dropping it removes the file, unless another process has replaced the file.
+/// A listening socket with mode 0600, or 0660 for a group. Dropping it removes the file, unless another process has replaced the file.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     /// Device and inode of the file, to detect that the file was replaced.
     identity: Option<(u64, u64)>,
+}
+
+/// Lets a group connect to a socket file of this process.
+///
+/// The file is opened first: a link or another file that has replaced it gets no other group and mode.
+fn give_to_group(path: &Path, group: Gid) -> Result<(), ListenError> {
+    let failed = |errno| ListenError::Group {
+        path: path.to_path_buf(),
+        group: group.as_raw(),
+        errno,
+    };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty()).map_err(failed)?;
+    let stat = fstat(&file).map_err(failed)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(ListenError::NotASocket(path.to_path_buf()));
+    }
+    // A sandbox may refuse the call, which is not needed for the group of the process.
+    if stat.st_gid != group.as_raw() {
+        chownat(&file, "", None, Some(group), AtFlags::EMPTY_PATH).map_err(failed)?;
+    }
+    // fchmod(2) refuses descriptors of O_PATH.
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+    chmodat(CWD, link, mode, AtFlags::empty()).map_err(failed)
 }
 
 /// Device and inode of a socket file; `None` if the file does not exist.
@@ -91,12 +130,22 @@ pub(crate) fn connect_to(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 impl Listener {
-    /// Listens on `path`. Replaces a socket file on which no process listens.
+    /// Listens on `path`, to which only the user of this process can connect. Replaces a socket file on which no process
+    /// listens.
     ///
     /// # Errors
     ///
     /// [`ListenError`]. Except for a removed stale socket, an existing file is not changed.
     pub fn listen(path: impl Into<PathBuf>) -> Result<Self, ListenError> {
+        Self::listen_for(path, None)
+    }
+
+    /// As [`Self::listen`]; members of `group` can connect as well.
+    ///
+    /// # Errors
+    ///
+    /// [`ListenError`]. Except for a removed stale socket, an existing file is not changed.
+    pub fn listen_for(path: impl Into<PathBuf>, group: Option<Gid>) -> Result<Self, ListenError> {
         let path = path.into();
         let os = |errno| ListenError::from_errno(&path, errno);
         let address = SocketAddrUnix::new(&path).map_err(os)?;
@@ -127,6 +176,9 @@ impl Listener {
             path,
             identity,
         };
+        if let Some(group) = group {
+            give_to_group(&listener.path, group)?;
+        }
         listen(&listener.socket, 16)
             .map_err(|errno| ListenError::from_errno(&listener.path, errno))?;
         Ok(listener)

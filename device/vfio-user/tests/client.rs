@@ -382,6 +382,34 @@ fn paths_that_cannot_be_listened_on() {
 }
 
 #[test]
+fn a_group_can_connect_to_its_socket() {
+    use rustix::fs::Gid;
+    use std::os::unix::fs::MetadataExt;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nic.sock");
+    let attributes = |group| {
+        let _listener = Listener::listen_for(&path, group).unwrap();
+        let file = std::fs::metadata(&path).unwrap();
+        (file.mode() & 0o7777, file.gid())
+    };
+    let own = rustix::process::getegid();
+    assert_eq!(attributes(None), (0o600, own.as_raw()));
+    assert_eq!(attributes(Some(own)), (0o660, own.as_raw()));
+    let other = Gid::from_raw(own.as_raw() + 12345);
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(attributes(Some(other)), (0o660, other.as_raw()));
+    } else {
+        let error = Listener::listen_for(&path, Some(other)).unwrap_err();
+        assert!(
+            error.to_string().contains("as a member of this group"),
+            "{error}"
+        );
+        assert!(!path.exists());
+    }
+}
+
+#[test]
 fn a_socket_that_somebody_replaced_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nic.sock");

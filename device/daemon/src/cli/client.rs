@@ -19,13 +19,16 @@ use tokio::runtime::Runtime;
 
 /// Environment variable with the path of the control socket.
 pub(crate) const SOCKET_VARIABLE: &str = "FAULTLINE_CONTROL";
+/// The control socket of the packaged service.
+const PACKAGED_SOCKET: &str = "/run/faultline/control.sock";
 /// How long to wait for each part of a response.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 
 /// Which control server to ask.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Target {
-    /// Socket of the control server; default: the environment variable FAULTLINE_CONTROL.
+    /// Socket of the control server; default: the environment variable FAULTLINE_CONTROL, else
+    /// /run/faultline/control.sock.
     #[arg(long, value_name = "SOCKET", global = true)]
     control: Option<PathBuf>,
 }
@@ -35,9 +38,7 @@ impl Target {
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let variable = || std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
         let socket = self.control.clone().or_else(|| variable().map(Into::into));
-        let socket = socket.with_context(|| {
-            format!("no control socket is given: use --control SOCKET or set {SOCKET_VARIABLE}")
-        })?;
+        let socket = socket.unwrap_or_else(|| PACKAGED_SOCKET.into());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -142,13 +143,13 @@ impl Remote {
             Err(error) => match error.kind() {
                 ErrorKind::NotFound => bail!(
                     "there is no socket {path}: start faultline serve with --control {path}, or give the path of its \
-                     control socket"
+                     control socket with --control or {SOCKET_VARIABLE}"
                 ),
                 ErrorKind::ConnectionRefused => bail!(
                     "no process listens on {path}: start faultline serve with --control {path}"
                 ),
                 ErrorKind::PermissionDenied => bail!(
-                    "no permission to connect to {path}: run this as the user that runs faultline serve"
+                    "no permission to connect to {path}: run this as root, or as the user that runs faultline serve"
                 ),
                 _ => Err(error).with_context(|| format!("can't connect to {path}")),
             },
