@@ -54,7 +54,7 @@ pub struct Emulator {
 }
 
 /// A cargo profile in which the emulator is built.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Profile {
     /// The profile of `cargo lab`: its dependencies are compiled already.
     Quick,

@@ -17,6 +17,7 @@ mod guest;
 mod host;
 mod image;
 mod initrd;
+mod package;
 mod priority;
 mod programs;
 mod progress;
@@ -164,6 +165,12 @@ enum Command {
         /// Packages to install on top of the base image
         #[arg(long, value_delimiter = ',')]
         packages: Vec<String>,
+    },
+    /// Make Debian packages of the emulator and of the guest's driver, in target/packages
+    Package {
+        /// The profile in which the emulator is built
+        #[arg(long, value_enum, default_value_t = emulator::Profile::Release)]
+        profile: emulator::Profile,
     },
     /// Inside a guest: serve the lab
     #[command(hide = true)]
@@ -413,6 +420,10 @@ fn dispatch(command: Command) -> Result<bool> {
             until,
         } => stream::send(&address, bytes, until.as_deref()).map(|()| true),
         Command::StreamReceive { port } => stream::receive(port).map(|()| true),
+        Command::Package { profile } => {
+            package::run(&Workspace::find()?, profile)?;
+            Ok(true)
+        }
         Command::Image { packages } => {
             build_image(&packages)?;
             Ok(true)

@@ -1,0 +1,272 @@
+//! `cargo lab package`: Debian packages of the emulator and of the guest's driver.
+//!
+//! The programs are built as for the lab's guests, and packed by Debian's tools in a copy of the guest root. Nothing is signed, and no
+//! source package is made: the emulator's crates are not in the Debian archive.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command::{capture, run_logged, say};
+use crate::driver::{copy_tree, install_provider, remove_others};
+use crate::emulator::{self, Profile};
+use crate::host;
+use crate::image::{self, Base, version_in};
+use crate::workspace::{Fingerprint, Workspace};
+
+const BUILD: &str = include_str!("../recipes/build-packages.sh");
+
+/// What builds the packages, checks them, and lets a guest boot and install them.
+const TOOLS: &[&str] = &[
+    "apparmor",
+    "chrpath",
+    "debhelper",
+    "dh-apparmor",
+    "dh-dkms",
+    "dkms",
+    "libvirt-common",
+    "libxml2-utils",
+    "lintian",
+    "man-db",
+    "systemd-sysv",
+];
+
+/// The folder of the packages, below `target`.
+const FOLDER: &str = "packages";
+
+/// Packages that were made.
+#[derive(Debug, Clone)]
+pub struct Packages {
+    /// The root in which they were made.
+    pub root: PathBuf,
+    /// The folder that holds them.
+    pub folder: PathBuf,
+    /// The file of `dpkg-buildpackage` that lists them.
+    pub changes: PathBuf,
+    /// The packages, sorted by name.
+    pub files: Vec<PathBuf>,
+}
+
+impl Packages {
+    /// The file of a package.
+    pub fn file(&self, package: &str) -> Result<&Path> {
+        let prefix = format!("{package}_");
+        let is_named = |file: &&PathBuf| {
+            let name = file.file_name().unwrap_or_default();
+            name.to_string_lossy().starts_with(&prefix)
+        };
+        let file = self.files.iter().find(is_named);
+        file.map(PathBuf::as_path)
+            .with_context(|| format!("there is no package {package}"))
+    }
+}
+
+/// Makes the packages and prints what they are.
+pub fn run(workspace: &Workspace, profile: Profile) -> Result<()> {
+    let packages = make(workspace, profile)?;
+    for file in &packages.files {
+        println!("{}", workspace.shown(file));
+    }
+    Ok(())
+}
+
+/// Makes the packages, with the emulator built in a profile.
+pub fn make(workspace: &Workspace, profile: Profile) -> Result<Packages> {
+    host::ensure_packages(workspace)?;
+    let base = Base::obtain(workspace)?;
+    let root = root(workspace, &base)?;
+    let program = emulator::build(workspace, profile)?;
+    let work = workspace.cache()?.join("packages.work");
+    let _lock = workspace.lock_cache()?;
+    let _ = fs::remove_dir_all(&work);
+    stage(workspace, &base, &program, &work.join("source"))?;
+    let log = work.join("build.log");
+    run_logged(
+        "packing Debian packages",
+        &mut image::chroot(&root, Some(&work), BUILD),
+        &log,
+    )?;
+    collect(workspace, root, &work)
+}
+
+/// The root in which packages are made and installed: a copy of the guests' with further packages.
+pub fn root(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
+    let mut key = Fingerprint::new();
+    for tool in TOOLS {
+        key = key.text(tool);
+    }
+    let cache = workspace.cache()?;
+    let prefix = format!("root-{}-packages-", base.key);
+    let root = cache.join(format!("{prefix}{}", key.finish()));
+    if root.is_dir() {
+        return Ok(root);
+    }
+    let _lock = workspace.lock_cache()?;
+    if root.is_dir() {
+        return Ok(root);
+    }
+    host::require_root("making packages")?;
+    remove_others(&cache, &prefix)?;
+    let partial = cache.join("packages-root.partial");
+    let _ = fs::remove_dir_all(&partial);
+    let log = cache.join("packages-root.log");
+    let _ = fs::remove_file(&log);
+    image::copy_root(&base.root, &partial, &log)?;
+    let tools: Vec<String> = TOOLS.iter().map(|&tool| tool.to_owned()).collect();
+    image::install(&partial, &tools, &log)?;
+    fs::rename(&partial, &root).with_context(|| format!("renaming {}", partial.display()))?;
+    Ok(root)
+}
+
+/// Fills a folder with what `debian/rules` packs.
+fn stage(workspace: &Workspace, base: &Base, program: &Path, source: &Path) -> Result<()> {
+    let folder = |name: &str| -> Result<PathBuf> {
+        let folder = source.join(name);
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        Ok(folder)
+    };
+    copy_tree(&workspace.root().join("qemu-config/packages"), source)?;
+    let changelog = "CHANGELOG.md";
+    fs::copy(workspace.root().join(changelog), source.join(changelog))
+        .context("copying the changelog")?;
+    fs::copy(program, folder("bin")?.join("faultline")).context("copying the emulator")?;
+    for (shell, file) in [
+        ("bash", "faultline"),
+        ("fish", "faultline.fish"),
+        ("zsh", "_faultline"),
+    ] {
+        let script = capture(Command::new(program).args(["completions", shell]))?;
+        let file = folder(&format!("completions/{shell}"))?.join(file);
+        fs::write(&file, script).with_context(|| format!("writing {}", file.display()))?;
+    }
+    capture(Command::new(program).arg("manual").arg(folder("manual")?))?;
+    fs::write(folder("host")?.join("rust-crates"), crates(workspace)?)
+        .context("listing the crates")?;
+    for part in ["kernel", "include"] {
+        let from = workspace.guest_driver().join(part);
+        copy_tree(&from, &source.join("module").join(part))?;
+    }
+    stage_provider(workspace, base, &folder("provider")?)
+}
+
+/// Builds the provider. Puts it, its header, the name of its plugin and its dependency into a folder.
+fn stage_provider(workspace: &Workspace, base: &Base, folder: &Path) -> Result<()> {
+    let built = folder.with_extension("built");
+    let plugin = install_provider(workspace, base, &built, &built)?;
+    let status = fs::read_to_string(base.root.join("var/lib/dpkg/status"))
+        .context("reading dpkg's status")?;
+    let version =
+        version_in(&status, "libibverbs1").context("the guest root has no libibverbs1")?;
+    let release = release(&version);
+    fs::copy(
+        built.join("libfaultline.so.1"),
+        folder.join(format!("libfaultline.so.1.0.{release}")),
+    )
+    .context("copying the provider")?;
+    fs::copy(
+        built.join("infiniband/faultlinedv.h"),
+        folder.join("faultlinedv.h"),
+    )
+    .context("copying the provider's header")?;
+    fs::write(folder.join("plugin"), plugin).context("noting the plugin's name")?;
+    fs::write(folder.join("depends"), dependency(release)).context("noting the dependency")
+}
+
+/// The release of rdma-core in the version of a Debian package.
+fn release(version: &str) -> &str {
+    version.rsplit_once('-').map_or(version, |(first, _)| first)
+}
+
+/// The dependency on each Debian version of this release of rdma-core and on no other release.
+fn dependency(release: &str) -> String {
+    format!("libibverbs1 (>= {release}), libibverbs1 (<< {release}.0~)")
+}
+
+/// Names, versions and licences of the crates in the emulator, one in each line.
+fn crates(workspace: &Workspace) -> Result<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let text = capture(
+        Command::new(cargo)
+            .args(["tree", "--package", "faultline", "--edges", "normal"])
+            .args(["--prefix", "none", "--format", "{p} {l}"])
+            .current_dir(workspace.root()),
+    )?;
+    Ok(crates_of_others(&text))
+}
+
+/// The lines of `cargo tree` that are not about this workspace, each once.
+fn crates_of_others(tree: &str) -> String {
+    let mut lines: Vec<String> = tree
+        .lines()
+        // A path follows the version of the workspace's own, a mark those that were listed before.
+        .filter(|line| !line.contains("(/"))
+        .map(|line| line.replace(" (proc-macro)", "").replace(" (*)", ""))
+        .collect();
+    lines.sort();
+    lines.dedup();
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Moves the packages to their folder, without those of earlier calls.
+fn collect(workspace: &Workspace, root: PathBuf, work: &Path) -> Result<Packages> {
+    let folder = workspace.root().join("target").join(FOLDER);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let (mut files, mut changes) = (Vec::new(), None);
+    for entry in fs::read_dir(work)? {
+        let path = entry?.path();
+        let extension = path.extension().and_then(|it| it.to_str());
+        if !matches!(extension, Some("deb" | "changes" | "buildinfo")) {
+            continue;
+        }
+        let to = folder.join(path.file_name().unwrap_or_default());
+        fs::copy(&path, &to).with_context(|| format!("copying {}", path.display()))?;
+        match extension {
+            Some("deb") => files.push(to),
+            Some("changes") => changes = Some(to),
+            _ => (),
+        }
+    }
+    files.sort();
+    ensure!(!files.is_empty(), "dpkg-buildpackage has made no package");
+    say(format!("packages: {}", workspace.shown(&folder)));
+    let changes = changes.context("dpkg-buildpackage has made no list of the packages")?;
+    Ok(Packages {
+        root,
+        folder,
+        changes,
+        files,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_provider_needs_its_release_of_rdma_core() {
+        assert_eq!(release("56.1-1+deb13u1"), "56.1");
+        assert_eq!(
+            dependency("56.1"),
+            "libibverbs1 (>= 56.1), libibverbs1 (<< 56.1.0~)"
+        );
+    }
+
+    #[test]
+    fn the_changelog_has_the_version_of_the_workspace() {
+        let changelog = include_str!("../packages/debian/changelog");
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(
+            changelog.starts_with(&format!("faultline ({version}-")),
+            "the version has changed: add it to qemu-config/packages/debian/changelog"
+        );
+    }
+
+    #[test]
+    fn crates_of_others_are_listed_once() {
+        let tree = "faultline v0.1.0 (/work/device/daemon) Apache-2.0 OR MIT\nb v2.0.0 MIT\na v1.0.0 (proc-macro) MIT\nb v2.0.0 MIT (*)\n";
+        assert_eq!(crates_of_others(tree), "a v1.0.0 MIT\nb v2.0.0 MIT\n");
+    }
+}
