@@ -451,10 +451,13 @@ static int faultline_hw_identify(struct faultline_dev *dev)
 		return -ENODEV;
 	}
 	if (version >> 16 != FAULTLINE_ABI_VERSION >> 16) {
-		faultline_err(dev, "device has ABI %u.%u, driver needs %u.%u\n",
+		faultline_err(dev, "device has ABI %u.%u, driver needs %u.%u; %s\n",
 			      version >> 16, version & 0xffff,
 			      FAULTLINE_ABI_VERSION >> 16,
-			      FAULTLINE_ABI_VERSION & 0xffff);
+			      FAULTLINE_ABI_VERSION & 0xffff,
+			      version > FAULTLINE_ABI_VERSION ?
+			      "the driver is too old: update the package faultline-dkms" :
+			      "the device is too old: update the package faultline on the host");
 		return -EPROTONOSUPPORT;
 	}
 	dev->abi_minor = version & 0xffff;

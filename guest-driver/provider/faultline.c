@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -259,9 +260,15 @@ static int set_up_context(struct fl_context *ctx, int cmd_fd,
 			  const struct faultline_alloc_ucontext_resp *resp)
 {
 	if (resp->abi_version >> 16 != FAULTLINE_ABI_VERSION >> 16) {
-		verbs_err(&ctx->ibv_ctx,
-			  "device ABI %u.%u is not known to this provider\n",
-			  resp->abi_version >> 16, resp->abi_version & 0xffff);
+		/* As libibverbs does for the kernel's ABI: verbs_err() is silent by default. */
+		fprintf(stderr,
+			"libfaultline: %s has device ABI %u.%u, this library needs %u.x; %s\n",
+			ibv_get_device_name(ctx->ibv_ctx.context.device),
+			resp->abi_version >> 16, resp->abi_version & 0xffff,
+			FAULTLINE_ABI_VERSION >> 16,
+			resp->abi_version > FAULTLINE_ABI_VERSION ?
+				"update the packages libfaultline1 and faultline-ibverbs-provider" :
+				"update the packages faultline (host) and faultline-dkms (guest)");
 		return EOPNOTSUPP;
 	}
 	ctx->page_size = sysconf(_SC_PAGESIZE);

@@ -69,6 +69,8 @@ pub struct Plan {
     pub control: Option<PathBuf>,
     /// A keeper holds the guests' connections, and starts the emulator again.
     pub keeper: bool,
+    /// A disk on which Debian's own init boots, with the packages of the driver, instead of the lab's image and driver.
+    pub stock: Option<PathBuf>,
     /// The device under test.
     pub nic: Nic,
     /// What connects the guests' NICs.
@@ -103,6 +105,7 @@ impl Default for Plan {
             nic_profile: None,
             control: None,
             keeper: false,
+            stock: None,
             nic: Nic::Faultline,
             wiring: Wiring::Switch,
             profile: Profile::Quick,
@@ -189,12 +192,15 @@ impl<'a> Parts<'a> {
         if plan.kernel == Kernel::Debug {
             debug_kernel::obtain(workspace, &base)?;
         }
-        let disk = Image::obtain(workspace, &base, &plan.packages)?.disk;
+        let disk = match &plan.stock {
+            Some(disk) => disk.clone(),
+            None => Image::obtain(workspace, &base, &plan.packages)?.disk,
+        };
         let driver = match plan.nic {
-            Nic::Faultline | Nic::Mixed | Nic::Vhost => {
+            Nic::Faultline | Nic::Mixed | Nic::Vhost if plan.stock.is_none() => {
                 Some(Driver::obtain(workspace, &base, plan.kernel)?)
             }
-            Nic::Rxe | Nic::None => None,
+            _ => None,
         };
         let mut overlays = vec![Programs::obtain(workspace, &base)?.overlay];
         overlays.extend(driver.map(|driver| driver.overlay));
@@ -283,14 +289,14 @@ impl<'a> Parts<'a> {
     ) -> Result<Machine> {
         let (plan, base) = (self.plan, &self.base);
         let initrd = sockets.join(format!("initrd{index}"));
-        initrd::write(
-            &initrd,
-            self.workspace,
+        let contents = initrd::Contents {
             base,
-            plan.kernel,
-            &self.overlays,
+            kernel: plan.kernel,
+            overlays: &self.overlays,
             index,
-        )?;
+            stock_init: plan.stock.is_some(),
+        };
+        initrd::write(&initrd, self.workspace, &contents)?;
         Ok(Machine {
             kvm: self.kvm,
             cpus: self.cpus,

@@ -122,6 +122,22 @@ pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Copies those files of a tree as new ones of which the target has no equal.
+fn copy_changed(from: &Path, to: &Path) -> Result<()> {
+    for file in files_below(from)? {
+        let target = to.join(file.strip_prefix(from).unwrap_or(&file));
+        let content = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
+        if fs::read(&target).is_ok_and(|present| present == content) {
+            continue;
+        }
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+        }
+        fs::write(&target, content).with_context(|| format!("writing {}", target.display()))?;
+    }
+    Ok(())
+}
+
 /// Copies a tree as new files. Returns each file and its copy.
 fn copy_tree_anew(from: &Path, to: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut copies = Vec::new();
@@ -190,6 +206,43 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
             .with_context(|| format!("copying {module}"))?;
     }
     copy_tree(&index, &target)
+}
+
+/// Builds the module for another major version of the device ABI in a folder. Only this number differs, so such a module must not
+/// go on once it has compared it with the device's.
+pub fn module_of_abi(
+    workspace: &Workspace,
+    base: &Base,
+    kernel: Kernel,
+    major: u32,
+    dir: &Path,
+) -> Result<PathBuf> {
+    let release = base.release(kernel)?;
+    let work = dir.join("module-of-abi");
+    // The objects of the last build are used again, if there are any.
+    let built = workspace.cache()?.join(format!("module-{}", kernel.name()));
+    if built.is_dir() {
+        copy_tree(&built, &work)?;
+    }
+    for (from, to) in [
+        (workspace.guest_driver().join("kernel"), "kernel"),
+        (workspace.guest_driver().join("include"), "include"),
+        (test_modules(workspace), "test"),
+    ] {
+        copy_changed(&from, &work.join(to))?;
+    }
+    let file = work.join("kernel/faultline_hw.c");
+    let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    let other = format!("({major} << 16)");
+    fs::write(&file, text.replace("FAULTLINE_ABI_VERSION", &other))
+        .with_context(|| format!("writing {}", file.display()))?;
+    run_logged(
+        &format!("building {NAME}.ko for ABI {major}"),
+        base.chroot(&work, BUILD_MODULES)
+            .args([&release, "0", WARNINGS]),
+        &work.join("build.log"),
+    )?;
+    Ok(work.join(format!("kernel/{NAME}.ko")))
 }
 
 /// The files by which `modprobe` and udev find modules, with this module among them. They are created only if the facts

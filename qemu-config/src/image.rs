@@ -17,6 +17,7 @@ const RECIPE: &str = "1";
 /// Run by mmdebstrap when it has installed the packages.
 const ADD_BACKPORTS_KERNEL: &str = include_str!("../recipes/add-backports-kernel.sh");
 const ENTER_ROOT: &str = include_str!("../recipes/enter-root.sh");
+const ENTER_OVERLAY: &str = include_str!("../recipes/enter-overlay.sh");
 const INSTALL_PACKAGES: &str = include_str!("../recipes/install-packages.sh");
 /// Run in a root with the name of a source package (or `name=version`) and the folder in which `source` is made.
 pub const FETCH_SOURCE: &str = include_str!("../recipes/fetch-source.sh");
@@ -252,6 +253,17 @@ pub fn chroot(root: &Path, work: Option<&Path>, script: &str) -> Command {
         ])
         .arg(root)
         .arg(work.unwrap_or_else(|| Path::new("")))
+        .arg(script);
+    command
+}
+
+/// The same, in an overlay of `root`: its changes are lost when the script ends.
+pub fn chroot_overlay(root: &Path, work: &Path, script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--pid", "--fork", "--kill-child", "--"])
+        .args(["sh", "-euc", ENTER_OVERLAY, "sh", ENTER_ROOT])
+        .args([root, work])
         .arg(script);
     command
 }

@@ -19,6 +19,8 @@ use crate::workspace::{Workspace, files_below, links_below};
 const INIT: &str = include_str!("../guest/initramfs-init");
 /// Runs as process 1 on the mounted root.
 const STAGE2: &str = include_str!("../guest/init");
+/// The same, if Debian's own init is process 1 then.
+const STAGE2_STOCK: &str = include_str!("../guest/init-stock");
 /// Functions for guest scripts.
 const LIBRARY: &str = include_str!("../guest/lib.sh");
 
@@ -127,15 +129,29 @@ impl Cpio {
     }
 }
 
-/// Writes a guest's initial file system to `path`; `overlays` are trees that are laid over the root at boot.
-pub fn write(
-    path: &Path,
-    workspace: &Workspace,
-    base: &Base,
-    kernel: Kernel,
-    overlays: &[PathBuf],
-    index: usize,
-) -> Result<()> {
+/// What is in a guest's initial file system.
+pub struct Contents<'a> {
+    /// The root with the kernels' modules.
+    pub base: &'a Base,
+    /// The guest's kernel.
+    pub kernel: Kernel,
+    /// Trees that are laid over the root at boot.
+    pub overlays: &'a [PathBuf],
+    /// The guest's number.
+    pub index: usize,
+    /// Debian's own init boots, instead of the lab's.
+    pub stock_init: bool,
+}
+
+/// Writes a guest's initial file system to `path`.
+pub fn write(path: &Path, workspace: &Workspace, contents: &Contents<'_>) -> Result<()> {
+    let Contents {
+        base,
+        kernel,
+        overlays,
+        index,
+        stock_init,
+    } = *contents;
     let mut cpio = Cpio::default();
     for folder in ["dev", "proc", "sys", "root", "bin"] {
         cpio.folder(folder);
@@ -152,7 +168,8 @@ pub fn write(
     {
         cpio.file(format!("modules/{order:02}-{name}"), 0o644, &content);
     }
-    cpio.file("lab/init", 0o755, STAGE2.as_bytes());
+    let init = if stock_init { STAGE2_STOCK } else { STAGE2 };
+    cpio.file("lab/init", 0o755, init.as_bytes());
     cpio.file("lab/lib.sh", 0o644, LIBRARY.as_bytes());
     cpio.file("lab/hostname", 0o644, format!("guest{index}\n").as_bytes());
     add_self(&mut cpio)?;

@@ -300,6 +300,7 @@ impl GuestOptions {
             nic_profile: None,
             control: self.control,
             keeper: self.keeper,
+            stock: None,
             nic: self.nic,
             wiring: self.wiring,
             profile: emulator::Profile::Quick,

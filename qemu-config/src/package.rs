@@ -18,6 +18,24 @@ use crate::workspace::{Fingerprint, Workspace};
 
 const BUILD: &str = include_str!("../recipes/build-packages.sh");
 
+const CHECK_HOST_PACKAGE: &str = include_str!("../recipes/check-host-package.sh");
+const CHECK_MANUAL: &str = include_str!("../recipes/check-manual.sh");
+const CHECK_UNITS: &str = include_str!("../recipes/check-units.sh");
+const LIST_FILES: &str = include_str!("../recipes/list-files.sh");
+const MAKE_STOCK_DISK: &str = include_str!("../recipes/make-stock-disk.sh");
+
+/// Ten times the largest exposure of a unit in `systemd-analyze security`.
+const MOST_EXPOSURE: &str = "20";
+/// The packages of a guest.
+const OF_GUESTS: &[&str] = &[
+    "faultline-dkms",
+    "faultline-ibverbs-provider",
+    "libfaultline-dev",
+    "libfaultline1",
+];
+/// Size in MiB of a disk on which they are installed. It is sparse.
+const DISK_SIZE: u32 = 6144;
+
 /// What builds the packages, checks them, and lets a guest boot and install them.
 const TOOLS: &[&str] = &[
     "apparmor",
@@ -26,6 +44,7 @@ const TOOLS: &[&str] = &[
     "dh-apparmor",
     "dh-dkms",
     "dkms",
+    "e2fsprogs",
     "libvirt-common",
     "libxml2-utils",
     "lintian",
@@ -43,8 +62,6 @@ pub struct Packages {
     pub root: PathBuf,
     /// The folder that holds them.
     pub folder: PathBuf,
-    /// The file of `dpkg-buildpackage` that lists them.
-    pub changes: PathBuf,
     /// The packages, sorted by name.
     pub files: Vec<PathBuf>,
 }
@@ -61,6 +78,90 @@ impl Packages {
         file.map(PathBuf::as_path)
             .with_context(|| format!("there is no package {package}"))
     }
+}
+
+/// Checks of packages, each in an overlay of their root, with its output in a log.
+impl Packages {
+    /// lintian reports neither errors nor warnings.
+    pub fn lint(&self, log: &Path) -> Result<()> {
+        // Information is in the log.
+        let script =
+            r#"cd "$1" && lintian --info --display-info --fail-on error,warning *.changes"#;
+        self.check("lintian", &self.folder, script, &["/mnt"], log)
+    }
+
+    /// systemd accepts the units and finds them hardened; the AppArmor profile, the completions and libvirt's example are valid.
+    pub fn check_units(&self, work: &Path, log: &Path) -> Result<()> {
+        let tree = self.unpack("faultline", work)?;
+        let arguments = [tree.as_str(), MOST_EXPOSURE];
+        self.check("units", work, CHECK_UNITS, &arguments, log)
+    }
+
+    /// Manual pages have no warnings.
+    pub fn check_manual(&self, work: &Path, log: &Path) -> Result<()> {
+        for package in OF_GUESTS.iter().chain(&["faultline"]) {
+            self.unpack(package, work)?;
+        }
+        self.check("manual pages", work, CHECK_MANUAL, &["/mnt"], log)
+    }
+
+    /// The host's package is installed, serves NICs to its group, explains what is wrong, and leaves nothing when it is removed.
+    pub fn check_host_package(&self, log: &Path) -> Result<()> {
+        let file = self.file("faultline")?;
+        let file = in_root(file);
+        let arguments = [file.as_str(), LIST_FILES];
+        let name = "the package of the host";
+        self.check(name, &self.folder, CHECK_HOST_PACKAGE, &arguments, log)
+    }
+
+    /// Makes a disk on which the packages of guests are installed, in a folder, with the module for one kernel. They leave nothing
+    /// when they are removed.
+    pub fn stock_disk(&self, release: &str, work: &Path, log: &Path) -> Result<PathBuf> {
+        let mut arguments = vec![
+            DISK_SIZE.to_string(),
+            release.to_owned(),
+            LIST_FILES.to_owned(),
+        ];
+        for package in OF_GUESTS {
+            let file = self.file(package)?;
+            let name = file.file_name().unwrap_or_default();
+            fs::copy(file, work.join(name)).with_context(|| format!("copying {package}"))?;
+            arguments.push(in_root(file));
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let name = "installing the packages of a guest";
+        self.check(name, work, MAKE_STOCK_DISK, &arguments, log)?;
+        Ok(work.join("disk"))
+    }
+
+    /// Unpacks a package below a folder. Returns its path in the root in which the folder is mounted.
+    fn unpack(&self, package: &str, work: &Path) -> Result<String> {
+        let mut command = Command::new("dpkg-deb");
+        command
+            .arg("-x")
+            .arg(self.file(package)?)
+            .arg(work.join(package));
+        capture(&mut command)?;
+        Ok(format!("/mnt/{package}"))
+    }
+
+    fn check(
+        &self,
+        name: &str,
+        work: &Path,
+        script: &str,
+        arguments: &[&str],
+        log: &Path,
+    ) -> Result<()> {
+        let mut command = image::chroot_overlay(&self.root, work, script);
+        run_logged(name, command.args(arguments), log)
+    }
+}
+
+/// The path of a file in a root in which its folder is mounted.
+fn in_root(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default();
+    format!("/mnt/{}", name.to_string_lossy())
 }
 
 /// Makes the packages and prints what they are.
@@ -214,7 +315,7 @@ fn collect(workspace: &Workspace, root: PathBuf, work: &Path) -> Result<Packages
     let folder = workspace.root().join("target").join(FOLDER);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let (mut files, mut changes) = (Vec::new(), None);
+    let mut files = Vec::new();
     for entry in fs::read_dir(work)? {
         let path = entry?.path();
         let extension = path.extension().and_then(|it| it.to_str());
@@ -223,20 +324,16 @@ fn collect(workspace: &Workspace, root: PathBuf, work: &Path) -> Result<Packages
         }
         let to = folder.join(path.file_name().unwrap_or_default());
         fs::copy(&path, &to).with_context(|| format!("copying {}", path.display()))?;
-        match extension {
-            Some("deb") => files.push(to),
-            Some("changes") => changes = Some(to),
-            _ => (),
+        if extension == Some("deb") {
+            files.push(to);
         }
     }
     files.sort();
     ensure!(!files.is_empty(), "dpkg-buildpackage has made no package");
     say(format!("packages: {}", workspace.shown(&folder)));
-    let changes = changes.context("dpkg-buildpackage has made no list of the packages")?;
     Ok(Packages {
         root,
         folder,
-        changes,
         files,
     })
 }

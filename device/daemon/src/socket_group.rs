@@ -43,7 +43,5 @@ mod tests {
         assert_eq!(find_group("root").unwrap(), Gid::ROOT);
         let error = find_group("no-such-group").unwrap_err().to_string();
         assert!(error.contains("groupadd --system no-such-group"), "{error}");
-        let error = find_group("a\0b").unwrap_err().to_string();
-        assert!(error.contains("cannot look up"), "{error}");
     }
 }

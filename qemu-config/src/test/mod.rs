@@ -10,6 +10,7 @@ mod leaks;
 mod memory;
 mod migration;
 mod needs;
+mod packages;
 mod packets;
 mod pair;
 mod pyverbs;
@@ -191,6 +192,10 @@ fn run_on_host(
     match suite {
         Suite::Host => host::run(workspace, filter, when, dir, tally),
         Suite::Keys => keys::run_host(workspace, filter, when, dir, tally),
+        Suite::Packages => {
+            let kernel = options.kernels.first().copied().unwrap_or(Kernel::Stable);
+            packages::run(workspace, filter, when, kernel, dir, tally);
+        }
         Suite::DebugKernel if when == When::Before => {
             debug::run(workspace, filter, options, dir, tally);
         }

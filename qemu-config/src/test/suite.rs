@@ -2,7 +2,9 @@
 
 use anyhow::{Result, bail};
 
-use super::{host, keys, pyverbs, recover, robustness, sanitizers, scenarios, sight, suites};
+use super::{
+    host, keys, packages, pyverbs, recover, robustness, sanitizers, scenarios, sight, suites,
+};
 use crate::cluster::Nic;
 use crate::image::Kernel;
 use crate::wiring::Wiring;
@@ -37,6 +39,7 @@ const DEFAULT: &[&str] = &[
     "robustness",
     "recover",
     "restart",
+    "packages",
 ];
 
 /// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
@@ -131,6 +134,8 @@ pub enum Suite {
     Sight,
     /// Injected faults under programs in guests.
     Scenarios,
+    /// Debian packages, and guests in which they are installed.
+    Packages,
     /// Some of the others on a kernel that is configured to find errors, and tests that need it.
     DebugKernel,
     /// Tests of the emulator, built with sanitizers.
@@ -151,6 +156,7 @@ impl Suite {
             Self::Restart,
             Self::Sight,
             Self::Scenarios,
+            Self::Packages,
             Self::DebugKernel,
             Self::Sanitizers,
         ]);
@@ -170,6 +176,7 @@ impl Suite {
             Self::Restart => "restart",
             Self::Sight => "sight",
             Self::Scenarios => "scenarios",
+            Self::Packages => "packages",
             Self::DebugKernel => "debug-kernel",
             Self::Sanitizers => "sanitizers",
         }
@@ -188,6 +195,7 @@ impl Suite {
             | Self::Restart
             | Self::Sight
             | Self::Scenarios
+            | Self::Packages
             | Self::DebugKernel
             | Self::Sanitizers => Vec::new(),
         }
@@ -198,6 +206,7 @@ impl Suite {
         match self {
             Self::Host => &host::STEPS,
             Self::Keys => keys::STEPS,
+            Self::Packages => &packages::STEPS,
             Self::DebugKernel => &[CHECKPATCH],
             Self::Sanitizers => &sanitizers::STEPS,
             Self::Guest(_) | Self::Odp | Self::Pyverbs => &[],
@@ -220,6 +229,7 @@ impl Suite {
             Self::DebugKernel => [&DEBUG_KERNEL[..], &[CHECKPATCH]].concat(),
             Self::Host
             | Self::Keys
+            | Self::Packages
             | Self::Sanitizers
             | Self::Guest(_)
             | Self::Odp
@@ -258,7 +268,10 @@ impl Options {
     pub fn runs_on(&self, suite: Suite, kernel: Kernel) -> bool {
         let again = self.kernels.first() != Some(&kernel);
         let left_out = self.suites.is_empty() && again && ON_ONE_KERNEL.contains(&suite.name());
-        let on_host = matches!(suite, Suite::Host | Suite::Sanitizers | Suite::DebugKernel);
+        let on_host = matches!(
+            suite,
+            Suite::Host | Suite::Packages | Suite::Sanitizers | Suite::DebugKernel
+        );
         !left_out && !on_host
     }
 

@@ -1,0 +1,308 @@
+//! The suite `packages`: Debian packages of the emulator and of the guest's driver, and guests that have the driver from nowhere else.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::host::When;
+use super::tally::{Tally, Verdict};
+use crate::cluster::{Cluster, Plan, configure};
+use crate::driver::module_of_abi;
+use crate::emulator::Profile;
+use crate::exchange::{self, Exchange, Ready};
+use crate::guest::Guest;
+use crate::image::{Base, Kernel};
+use crate::package::{self, Packages};
+use crate::progress;
+use crate::workspace::Workspace;
+
+/// Its tests: those of packages, and those in guests in which the packages are installed, in the order in which they run.
+pub const STEPS: [&str; CHECKS.len() + IN_GUESTS.len() + 2] = {
+    let mut names = [""; CHECKS.len() + IN_GUESTS.len() + 2];
+    names[0] = BUILD;
+    let mut n = 0;
+    while n < CHECKS.len() {
+        names[1 + n] = CHECKS[n].0;
+        n += 1;
+    }
+    names[1 + n] = INSTALL;
+    let mut n = 0;
+    while n < IN_GUESTS.len() {
+        names[2 + CHECKS.len() + n] = IN_GUESTS[n].0;
+        n += 1;
+    }
+    names
+};
+
+const BUILD: &str = "build";
+const INSTALL: &str = "install";
+
+/// Checks packages, with a folder and a log of its own.
+type Check = fn(&Packages, &Path, &Path) -> Result<()>;
+
+const CHECKS: [(&str, Check); 4] = [
+    ("lintian", |packages, _, log| packages.lint(log)),
+    ("units", |packages, work, log| {
+        packages.check_units(work, log)
+    }),
+    ("manual", |packages, work, log| {
+        packages.check_manual(work, log)
+    }),
+    ("host_package", |packages, _, log| {
+        packages.check_host_package(log)
+    }),
+];
+
+/// What tests in guests have.
+struct Scene<'a> {
+    workspace: &'a Workspace,
+    cluster: &'a Cluster,
+    dir: &'a Path,
+}
+
+type InGuests = fn(&Scene<'_>) -> Result<()>;
+
+const IN_GUESTS: [(&str, InGuests); 6] = [
+    ("boot", |context| booted(context.cluster)),
+    ("pingpong", |context| pingpong(context.cluster, "")),
+    ("odp", |context| on_demand(context.cluster)),
+    ("other_rdma_core", |context| {
+        other_rdma_core(context.cluster)
+    }),
+    ("other_abi", other_abi),
+    ("removal", |context| removed(context.cluster)),
+];
+
+const SHORT: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
+
+/// Runs the tests whose names contain `filter`. A test that needs the result of another one runs that first.
+pub fn run(
+    workspace: &Workspace,
+    filter: &str,
+    when: When,
+    kernel: Kernel,
+    dir: &Path,
+    tally: &mut Tally,
+) {
+    let chosen = |name: &str| name.contains(filter);
+    if when != When::After || !STEPS.iter().any(|name| chosen(name)) {
+        return;
+    }
+    let mut suite = Run { tally };
+    let Some(packages) = suite.test(BUILD, || package::make(workspace, Profile::Quick)) else {
+        return;
+    };
+    for (name, check) in CHECKS.iter().filter(|(name, _)| chosen(name)) {
+        suite.test(name, || {
+            let work = dir.join(format!("packages-{name}"));
+            fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
+            check(&packages, &work, &dir.join(format!("packages-{name}.log")))
+        });
+    }
+    let tests = IN_GUESTS.iter().filter(|(name, _)| chosen(name));
+    let tests: Vec<_> = tests.collect();
+    if tests.is_empty() && !chosen(INSTALL) {
+        return;
+    }
+    let work = dir.join("packages");
+    let disk = suite.test(INSTALL, || {
+        fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
+        let release = Base::obtain(workspace)?.release(kernel)?;
+        packages.stock_disk(&release, &work, &dir.join("packages-install.log"))
+    });
+    let Some(disk) = disk else { return };
+    let plan = Plan {
+        kernel,
+        stock: Some(disk),
+        append: "systemd.firstboot=off".to_owned(),
+        ..Plan::default()
+    };
+    let mut cluster = None;
+    for (name, test) in tests {
+        suite.test(name, || {
+            let cluster = match &cluster {
+                Some(cluster) => cluster,
+                None => cluster.insert(Cluster::boot(workspace, &plan, &work)?),
+            };
+            let context = Scene {
+                workspace,
+                cluster,
+                dir: &work,
+            };
+            let result = test(&context);
+            cluster.save_logs();
+            result?;
+            let troubles = cluster.troubles();
+            ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
+            Ok(())
+        });
+    }
+}
+
+struct Run<'a> {
+    tally: &'a mut Tally,
+}
+
+impl Run<'_> {
+    /// Runs one test. `None` if it has failed.
+    fn test<T>(&mut self, name: &str, run: impl FnOnce() -> Result<T>) -> Option<T> {
+        let full = format!("packages::{name}");
+        progress::begin(&full);
+        let started = Instant::now();
+        let (verdict, value) = match run() {
+            Ok(value) => (Verdict::Passed, Some(value)),
+            Err(error) => (Verdict::Failed(format!("{error:#}")), None),
+        };
+        self.tally.add(&full, started.elapsed(), verdict);
+        value
+    }
+}
+
+fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {
+    match cluster.guests.as_slice() {
+        [first, second] => Ok((first, second)),
+        _ => anyhow::bail!("two guests are needed"),
+    }
+}
+
+/// The boot has loaded DKMS's module, and programs find the device.
+fn booted(cluster: &Cluster) -> Result<()> {
+    let (first, second) = pair(cluster)?;
+    for guest in [first, second] {
+        guest.must(
+            "set -eux\n\
+             systemctl is-active systemd-modules-load\n\
+             grep '^faultline ' /proc/modules\n\
+             modinfo -F filename faultline | grep /updates/dkms/\n\
+             dkms status -k $(uname -r) | grep '^faultline/.*: installed'\n\
+             test ! -e /usr/lib/modules/$(uname -r)/updates/faultline.ko\n\
+             rdma link show faultline0/1 | grep 'state ACTIVE'\n\
+             ibv_devinfo -d faultline0 | grep PORT_ACTIVE",
+            SHORT,
+        )?;
+    }
+    Ok(())
+}
+
+fn pingpong(cluster: &Cluster, options: &str) -> Result<()> {
+    let (first, second) = pair(cluster)?;
+    let server = format!("ibv_rc_pingpong -c {options} -d $RDMA_DEV -g $GID_INDEX");
+    let exchange = Exchange {
+        client: format!("{server} $PEER_IP"),
+        server,
+        ready: Ready::Tcp(18515),
+        limit: SHORT,
+    };
+    let report = exchange::run(first, second, &exchange)?;
+    ensure!(
+        report.success() && report.client.text().contains("usec/iter"),
+        "{}",
+        report.text(30)
+    );
+    Ok(())
+}
+
+/// Memory that is registered on demand is present after page faults of the NIC.
+fn on_demand(cluster: &Cluster) -> Result<()> {
+    let (first, _) = pair(cluster)?;
+    let faults = || -> Result<u64> {
+        let text = first.must(
+            "rdma statistic show link | xargs -n 2 | grep '^page_faults '",
+            SHORT,
+        )?;
+        let number = text.split_whitespace().nth(1);
+        number
+            .and_then(|number| number.parse().ok())
+            .with_context(|| format!("no number of page faults: {text:?}"))
+    };
+    let before = faults()?;
+    pingpong(cluster, "-o")?;
+    let after = faults()?;
+    ensure!(after > before, "the NIC has raised no page fault");
+    Ok(())
+}
+
+/// A provider that needs another private interface than this libibverbs has is not loaded, and libibverbs says so.
+fn other_rdma_core(cluster: &Cluster) -> Result<()> {
+    let (first, _) = pair(cluster)?;
+    first.must(
+        "set -eu\n\
+         library=$(readlink -f /usr/lib/x86_64-linux-gnu/libfaultline.so.1)\n\
+         sed 's/IBVERBS_PRIVATE_[0-9][0-9]/IBVERBS_PRIVATE_00/g' \"$library\" >/tmp/library\n\
+         cmp -s \"$library\" /tmp/library && exit 3\n\
+         export library\n\
+         unshare -m sh -eu -c 'mount --bind /tmp/library \"$library\"; ibv_devices' >/tmp/said 2>&1\n\
+         cat /tmp/said\n\
+         grep \"couldn't load driver.*libfaultline.*IBVERBS_PRIVATE_00\" /tmp/said\n\
+         ! grep faultline0 /tmp/said\n\
+         ibv_devices | grep faultline0",
+        SHORT,
+    )?;
+    Ok(())
+}
+
+/// A driver of another version of the device ABI does not touch the device, and says which of the two is old.
+fn other_abi(context: &Scene<'_>) -> Result<()> {
+    let cluster = context.cluster;
+    let (first, _) = pair(cluster)?;
+    let base = Base::obtain(context.workspace)?;
+    for (major, remedy) in [
+        (
+            1,
+            "the driver is too old: update the package faultline-dkms",
+        ),
+        (
+            9,
+            "the device is too old: update the package faultline on the host",
+        ),
+    ] {
+        let module = module_of_abi(
+            context.workspace,
+            &base,
+            cluster.plan.kernel,
+            major,
+            context.dir,
+        )?;
+        let content = fs::read(&module).with_context(|| format!("reading {}", module.display()))?;
+        first.put("/tmp/other.ko", &content)?;
+        let log = first.must(
+            "set -eu\n\
+             modprobe -r faultline\n\
+             dmesg -C\n\
+             insmod /tmp/other.ko\n\
+             test ! -e /sys/class/infiniband/faultline0\n\
+             dmesg\n\
+             rmmod faultline\n\
+             modprobe faultline",
+            SHORT,
+        )?;
+        let expected = format!("driver needs {major}.");
+        ensure!(
+            log.contains(&expected) && log.contains(remedy),
+            "the driver did not say {expected:?} and {remedy:?}:\n{log}"
+        );
+    }
+    configure(first, &cluster.plan)?;
+    pingpong(cluster, "")
+}
+
+/// Removed packages leave neither files nor the module in the running kernel.
+fn removed(cluster: &Cluster) -> Result<()> {
+    let (first, _) = pair(cluster)?;
+    first.must(
+        "set -eux\n\
+         apt-get purge -y faultline-dkms faultline-ibverbs-provider libfaultline1 libfaultline-dev\n\
+         test ! -e /sys/module/faultline\n\
+         test ! -e /sys/class/infiniband/faultline0\n\
+         test -z \"$(dkms status faultline)\"\n\
+         ! modinfo faultline\n\
+         left=$(find / -xdev -path /lab -prune -o -path /usr/local -prune -o -path /var/log -prune -o -path /tmp -prune -o \
+           -name '*faultline*' ! -path '/usr/share/faultline-lab*' -print)\n\
+         test -z \"$left\"",
+        LONG,
+    )?;
+    Ok(())
+}
