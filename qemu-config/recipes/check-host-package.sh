@@ -55,7 +55,7 @@ refused "no permission to create the socket $sockets/nic2.sock" \
 	runuser -u nobody -- faultline serve --nic "a=$sockets/nic2.sock"
 refused 'no permission to connect to' runuser -u nobody -g faultline -- faultline ctl nics
 printf 'socket_group = "absent"\n[[nic]]\nname = "a"\nsocket = "/tmp/a.sock"\n' >/tmp/absent.toml
-refused 'there is no group "absent" on this system; create it with `groupadd --system absent`' \
+refused 'there is no group "absent" on this system; create it' \
 	faultline serve --config /tmp/absent.toml
 printf 'socket_group = "disk"\n[[nic]]\nname = "a"\nsocket = "/run/faultline/a.sock"\n' >/tmp/other.toml
 refused 'run faultline as a member of this group, or as root' \

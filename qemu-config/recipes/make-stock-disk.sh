@@ -33,6 +33,8 @@ mke2fs -q -F -t ext4 -b 4096 -O '^has_journal,^metadata_csum' -m 0 -E lazy_itabl
 	-d /tmp/root /mnt/disk "${mib}M"
 umount /tmp/root
 rmdir /tmp/root
-apt-get purge -y $(for file in "$@"; do dpkg-deb -f "$file" Package; done)
+for file; do
+	dpkg-deb -f "$file" Package
+done | xargs apt-get purge -y
 sh -c "$list" >/tmp/after
 diff /tmp/before /tmp/after

@@ -19,6 +19,7 @@ use crate::workspace::{Fingerprint, Workspace};
 const BUILD: &str = include_str!("../recipes/build-packages.sh");
 
 const CHECK_HOST_PACKAGE: &str = include_str!("../recipes/check-host-package.sh");
+const CHECK_KERNEL_UPDATE: &str = include_str!("../recipes/check-kernel-update.sh");
 const CHECK_MANUAL: &str = include_str!("../recipes/check-manual.sh");
 const CHECK_UNITS: &str = include_str!("../recipes/check-units.sh");
 const LIST_FILES: &str = include_str!("../recipes/list-files.sh");
@@ -112,6 +113,14 @@ impl Packages {
         let arguments = [file.as_str(), LIST_FILES];
         let name = "the package of the host";
         self.check(name, &self.folder, CHECK_HOST_PACKAGE, &arguments, log)
+    }
+
+    /// DKMS builds the module for one kernel, and for others when their headers are installed.
+    pub fn check_kernel_update(&self, release: &str, log: &Path) -> Result<()> {
+        let file = in_root(self.file("faultline-dkms")?);
+        let arguments = [release, file.as_str()];
+        let name = "an update of the kernel";
+        self.check(name, &self.folder, CHECK_KERNEL_UPDATE, &arguments, log)
     }
 
     /// Makes a disk on which the packages of guests are installed, in a folder, with the module for one kernel. They leave nothing

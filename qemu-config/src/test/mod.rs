@@ -70,7 +70,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     say(format!("logs: {}", workspace.shown(&dir)));
     let started = Instant::now();
     let batches = batches(workspace, options, &chosen);
-    let items = expected(&chosen, &batches, options.pairs);
+    let items = expected(&chosen, &batches, options);
     let progress = Progress::start(&items, &workspace.cache()?);
     let on_host = |when, results: &mut Results| {
         for ((suite, filter), count) in chosen.iter().zip(&mut results.counts) {
@@ -156,7 +156,8 @@ fn batches(workspace: &Workspace, options: &Options, chosen: &[(Suite, String)])
 }
 
 /// The expected steps of a run. Of the debug kernel's suites only the names are known here.
-fn expected(chosen: &[(Suite, String)], batches: &[Batch], pairs: usize) -> Vec<Item> {
+fn expected(chosen: &[(Suite, String)], batches: &[Batch], options: &Options) -> Vec<Item> {
+    let pairs = options.pairs;
     let item = |name: String, least, is_test, beside| Item {
         name,
         least,
@@ -167,7 +168,9 @@ fn expected(chosen: &[(Suite, String)], batches: &[Batch], pairs: usize) -> Vec<
     // Nearly all steps run beside the guests.
     let beside = if batches.is_empty() { 1 } else { pairs + 1 };
     for (suite, filter) in chosen {
-        let steps = suite.steps().iter().filter(|step| step.contains(filter));
+        let left_out = |step: &str| options.leaves_out(suite.name(), step, options.first_kernel());
+        let steps = suite.steps().iter();
+        let steps = steps.filter(|step| step.contains(filter) && !left_out(step));
         items.extend(steps.map(|step| item(format!("{}::{step}", suite.name()), 0, true, beside)));
     }
     for batch in batches {
@@ -192,9 +195,11 @@ fn run_on_host(
     match suite {
         Suite::Host => host::run(workspace, filter, when, dir, tally),
         Suite::Keys => keys::run_host(workspace, filter, when, dir, tally),
-        Suite::Packages => {
-            let kernel = options.kernels.first().copied().unwrap_or(Kernel::Stable);
-            packages::run(workspace, filter, when, kernel, dir, tally);
+        // It boots guests of its own, so it runs when the others have ended.
+        Suite::Packages if when == When::After => {
+            let kernel = options.first_kernel();
+            let is_left_out = |test: &str| options.leaves_out(suite.name(), test, kernel);
+            packages::run(workspace, filter, kernel, is_left_out, dir, tally);
         }
         Suite::DebugKernel if when == When::Before => {
             debug::run(workspace, filter, options, dir, tally);
@@ -202,7 +207,7 @@ fn run_on_host(
         Suite::Sanitizers if when == When::Before => {
             sanitizers::run(workspace, filter, dir, tally);
         }
-        Suite::DebugKernel | Suite::Sanitizers => (),
+        Suite::Packages | Suite::DebugKernel | Suite::Sanitizers => (),
         Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
         Suite::Recover | Suite::Restart | Suite::Sight => (),
         Suite::Scenarios => scenarios::run_host(workspace, filter, when, dir, tally),

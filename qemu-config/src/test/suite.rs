@@ -61,6 +61,7 @@ const ON_ONE_KERNEL: &[&str] = &[
     "robustness",
     "recover",
     "restart",
+    "packages",
 ];
 
 /// Tests of other suites of which the same holds: they take long, and others of their suite show on the
@@ -100,6 +101,8 @@ const BY_NAME: &[&str] = &[
     "recover::stopped_for_a_minute",
     "recover::again_and_again",
     "restart::killed_100_times",
+    "packages::kernel_update",
+    "packages::removal",
 ];
 
 /// The suites that `debug-kernel` runs on its kernel.
@@ -206,7 +209,7 @@ impl Suite {
         match self {
             Self::Host => &host::STEPS,
             Self::Keys => keys::STEPS,
-            Self::Packages => &packages::STEPS,
+            Self::Packages => packages::STEPS,
             Self::DebugKernel => &[CHECKPATCH],
             Self::Sanitizers => &sanitizers::STEPS,
             Self::Guest(_) | Self::Odp | Self::Pyverbs => &[],
@@ -264,6 +267,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// The kernel of tests that run on one only.
+    pub fn first_kernel(&self) -> Kernel {
+        self.kernels.first().copied().unwrap_or(Kernel::Stable)
+    }
+
     /// True if a suite has tests in guests of a kernel.
     pub fn runs_on(&self, suite: Suite, kernel: Kernel) -> bool {
         let again = self.kernels.first() != Some(&kernel);
