@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Installs the packages of a guest in a root, makes the disk /mnt/disk of it, and removes them again:
+# Installs packages in a root, makes the disk /mnt/disk of it, and removes them again:
 # make-stock-disk MIB RELEASE LIST-FILES PACKAGE…
 # RELEASE is the kernel for which DKMS builds the module; LIST-FILES is the text of list-files.sh.
 set -eu

@@ -27,8 +27,9 @@ const MAKE_STOCK_DISK: &str = include_str!("../recipes/make-stock-disk.sh");
 
 /// Ten times the largest exposure of a unit in `systemd-analyze security`.
 const MOST_EXPOSURE: &str = "20";
-/// The packages of a guest.
-const OF_GUESTS: &[&str] = &[
+/// The packages.
+const NAMES: &[&str] = &[
+    "faultline",
     "faultline-dkms",
     "faultline-ibverbs-provider",
     "libfaultline-dev",
@@ -100,7 +101,7 @@ impl Packages {
 
     /// Manual pages have no warnings.
     pub fn check_manual(&self, work: &Path, log: &Path) -> Result<()> {
-        for package in OF_GUESTS.iter().chain(&["faultline"]) {
+        for package in NAMES {
             self.unpack(package, work)?;
         }
         self.check("manual pages", work, CHECK_MANUAL, &["/mnt"], log)
@@ -123,22 +124,22 @@ impl Packages {
         self.check(name, &self.folder, CHECK_KERNEL_UPDATE, &arguments, log)
     }
 
-    /// Makes a disk on which the packages of guests are installed, in a folder, with the module for one kernel. They leave nothing
-    /// when they are removed.
+    /// Makes a disk on which the packages are installed, in a folder, with the module for one kernel. They leave nothing when they
+    /// are removed.
     pub fn stock_disk(&self, release: &str, work: &Path, log: &Path) -> Result<PathBuf> {
         let mut arguments = vec![
             DISK_SIZE.to_string(),
             release.to_owned(),
             LIST_FILES.to_owned(),
         ];
-        for package in OF_GUESTS {
+        for package in NAMES {
             let file = self.file(package)?;
             let name = file.file_name().unwrap_or_default();
             fs::copy(file, work.join(name)).with_context(|| format!("copying {package}"))?;
             arguments.push(in_root(file));
         }
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let name = "installing the packages of a guest";
+        let name = "installing the packages";
         self.check(name, work, MAKE_STOCK_DISK, &arguments, log)?;
         Ok(work.join("disk"))
     }

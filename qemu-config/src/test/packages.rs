@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Cluster, Plan, configure};
@@ -26,7 +26,8 @@ pub const STEPS: &[&str] = &[
     "host_package",
     KERNEL_UPDATE,
     INSTALL,
-    "boot",
+    BOOT,
+    "service",
     "pingpong",
     "odp",
     "other_rdma_core",
@@ -34,11 +35,12 @@ pub const STEPS: &[&str] = &[
     "removal",
 ];
 
+const BOOT: &str = "boot";
 const BUILD: &str = "build";
 const INSTALL: &str = "install";
 const KERNEL_UPDATE: &str = "kernel_update";
 
-/// Checks packages, with a folder and a log of its own.
+/// Checks packages; a folder for what it unpacks, and its log.
 type Check = fn(&Packages, &Path, &Path) -> Result<()>;
 
 const CHECKS: [(&str, Check); 4] = [
@@ -58,26 +60,26 @@ const CHECKS: [(&str, Check); 4] = [
 struct Scene<'a> {
     workspace: &'a Workspace,
     cluster: &'a Cluster,
-    dir: &'a Path,
+    /// A folder for what a test builds.
+    work: &'a Path,
 }
 
 type InGuests = fn(&Scene<'_>) -> Result<()>;
 
 const IN_GUESTS: [(&str, InGuests); 6] = [
-    ("boot", |context| booted(context.cluster)),
-    ("pingpong", |context| pingpong(context.cluster, "")),
-    ("odp", |context| on_demand(context.cluster)),
-    ("other_rdma_core", |context| {
-        other_rdma_core(context.cluster)
-    }),
+    ("service", |scene| served(scene.cluster)),
+    ("pingpong", |scene| pingpong(scene.cluster, "")),
+    ("odp", |scene| on_demand(scene.cluster)),
+    ("other_rdma_core", |scene| other_rdma_core(scene.cluster)),
     ("other_abi", other_abi),
-    ("removal", |context| removed(context.cluster)),
+    ("removal", |scene| removed(scene.cluster)),
 ];
 
 const SHORT: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(300);
 
-/// Runs the tests whose names contain `filter` and for which `is_left_out` is false. A test that needs the result of another one runs that first.
+/// Runs the tests whose names contain `filter` and for which `is_left_out` is false. A test that needs the result of another one runs
+/// that first.
 pub fn run(
     workspace: &Workspace,
     filter: &str,
@@ -96,9 +98,9 @@ pub fn run(
     };
     for (name, check) in CHECKS.iter().filter(|(name, _)| chosen(name)) {
         suite.test(name, || {
-            let work = dir.join(format!("packages-{name}"));
-            fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
-            check(&packages, &work, &dir.join(format!("packages-{name}.log")))
+            let work = tempfile::tempdir().context("making a folder for packages")?;
+            let log = dir.join(format!("packages-{name}.log"));
+            check(&packages, work.path(), &log)
         });
     }
     if chosen(KERNEL_UPDATE) {
@@ -107,37 +109,49 @@ pub fn run(
             packages.check_kernel_update(&release, &dir.join("packages-kernel_update.log"))
         });
     }
-    let tests = IN_GUESTS.iter().filter(|(name, _)| chosen(name));
-    let tests: Vec<_> = tests.collect();
-    if tests.is_empty() && !chosen(INSTALL) {
+    let tests: Vec<_> = IN_GUESTS.iter().filter(|(name, _)| chosen(name)).collect();
+    if tests.is_empty() && !chosen(INSTALL) && !chosen(BOOT) {
         return;
     }
-    let work = dir.join("packages");
-    let disk = suite.test(INSTALL, || {
-        fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
-        let release = Base::obtain(workspace)?.release(kernel)?;
-        packages.stock_disk(&release, &work, &dir.join("packages-install.log"))
+    // The disk is large, so it is not kept with the logs.
+    let work = workspace.cache().and_then(|cache| {
+        let work = tempfile::Builder::new()
+            .prefix("packages-")
+            .tempdir_in(cache);
+        work.context("making a folder for a disk")
     });
-    let Some(disk) = disk else { return };
+    let disk = suite.test(INSTALL, || {
+        let work = work.as_ref().map_err(|error| anyhow!("{error:#}"))?.path();
+        let release = Base::obtain(workspace)?.release(kernel)?;
+        let log = dir.join("packages-install.log");
+        Ok((work, packages.stock_disk(&release, work, &log)?))
+    });
+    let Some((work, disk)) = disk else { return };
+    if tests.is_empty() && !chosen(BOOT) {
+        return;
+    }
     let plan = Plan {
         kernel,
         stock: Some(disk),
         append: "systemd.firstboot=off".to_owned(),
         ..Plan::default()
     };
-    let mut cluster = None;
+    let cluster = suite.test(BOOT, || {
+        let logs = dir.join("packages");
+        fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
+        let cluster = Cluster::boot(workspace, &plan, &logs)?;
+        booted(&cluster)?;
+        Ok(cluster)
+    });
+    let Some(cluster) = cluster else { return };
+    let scene = Scene {
+        workspace,
+        cluster: &cluster,
+        work,
+    };
     for (name, test) in tests {
         suite.test(name, || {
-            let cluster = match &cluster {
-                Some(cluster) => cluster,
-                None => cluster.insert(Cluster::boot(workspace, &plan, &work)?),
-            };
-            let context = Scene {
-                workspace,
-                cluster,
-                dir: &work,
-            };
-            let result = test(&context);
+            let result = test(&scene);
             cluster.save_logs();
             result?;
             let troubles = cluster.troubles();
@@ -192,6 +206,32 @@ fn booted(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// The package of the host, which is installed in the guest as well: its services run in their sandbox and in their AppArmor profile,
+/// and make their sockets.
+fn served(cluster: &Cluster) -> Result<()> {
+    let (first, _) = pair(cluster)?;
+    first.must(
+        "set -eux\n\
+         systemctl is-active faultline\n\
+         sed 's|/run/faultline/|/run/faultline/other/|' /etc/faultline/faultline.toml >/etc/faultline/other.toml\n\
+         systemctl start faultline@other\n\
+         for folder in /run/faultline /run/faultline/other; do\n\
+           test \"$(stat -c '%a %U %G' $folder)\" = '750 faultline faultline'\n\
+           test \"$(stat -c '%a %U %G' $folder/nic1.sock)\" = '660 faultline faultline'\n\
+           faultline ctl nics --control $folder/control.sock | grep nic1\n\
+         done\n\
+         grep -x 'faultline (enforce)' /proc/$(systemctl show -P MainPID faultline)/attr/current\n\
+         if dmesg | grep 'apparmor=\"DENIED\".*profile=\"faultline\"'; then exit 1; fi\n\
+         systemctl stop faultline@other\n\
+         test ! -e /run/faultline/other\n\
+         test -S /run/faultline/nic0.sock\n\
+         systemctl stop faultline\n\
+         rm /etc/faultline/other.toml",
+        SHORT,
+    )?;
+    Ok(())
+}
+
 fn pingpong(cluster: &Cluster, options: &str) -> Result<()> {
     let (first, second) = pair(cluster)?;
     let server = format!("ibv_rc_pingpong -c {options} -d $RDMA_DEV -g $GID_INDEX");
@@ -239,10 +279,10 @@ fn other_rdma_core(cluster: &Cluster) -> Result<()> {
 }
 
 /// A driver of another version of the device ABI does not touch the device, and says which of the two is old.
-fn other_abi(context: &Scene<'_>) -> Result<()> {
-    let cluster = context.cluster;
+fn other_abi(scene: &Scene<'_>) -> Result<()> {
+    let cluster = scene.cluster;
     let (first, _) = pair(cluster)?;
-    let base = Base::obtain(context.workspace)?;
+    let base = Base::obtain(scene.workspace)?;
     for (major, remedy) in [
         (
             1,
@@ -254,11 +294,11 @@ fn other_abi(context: &Scene<'_>) -> Result<()> {
         ),
     ] {
         let module = module_of_abi(
-            context.workspace,
+            scene.workspace,
             &base,
             cluster.plan.kernel,
             major,
-            context.dir,
+            scene.work,
         )?;
         let content = fs::read(&module).with_context(|| format!("reading {}", module.display()))?;
         first.put("/tmp/other.ko", &content)?;
@@ -288,7 +328,8 @@ fn removed(cluster: &Cluster) -> Result<()> {
     let (first, _) = pair(cluster)?;
     first.must(
         "set -eux\n\
-         apt-get purge -y faultline-dkms faultline-ibverbs-provider libfaultline1 libfaultline-dev\n\
+         apt-get purge -y faultline faultline-dkms faultline-ibverbs-provider libfaultline1 libfaultline-dev\n\
+         if getent passwd faultline; then exit 1; fi\n\
          test ! -e /sys/module/faultline\n\
          test ! -e /sys/class/infiniband/faultline0\n\
          test -z \"$(dkms status faultline)\"\n\
@@ -310,7 +351,7 @@ mod tests {
         let checks = CHECKS.iter().map(|&(name, _)| name);
         let in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
         let all = [BUILD].into_iter().chain(checks);
-        let all = all.chain([KERNEL_UPDATE, INSTALL]).chain(in_guests);
+        let all = all.chain([KERNEL_UPDATE, INSTALL, BOOT]).chain(in_guests);
         assert_eq!(all.collect::<Vec<_>>(), STEPS);
     }
 }
