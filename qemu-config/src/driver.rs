@@ -208,17 +208,16 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
     copy_tree(&index, &target)
 }
 
-/// Builds the module for another major version of the device ABI in a folder. Only this number differs, so such a module must not
-/// go on once it has compared it with the device's.
-pub fn module_of_abi(
+/// Builds the module in a folder, with another text in one of its files.
+pub fn changed_module(
     workspace: &Workspace,
     base: &Base,
     kernel: Kernel,
-    major: u32,
+    (file, text, other): (&str, &str, &str),
     dir: &Path,
 ) -> Result<PathBuf> {
     let release = base.release(kernel)?;
-    let work = dir.join("module-of-abi");
+    let work = dir.join("changed-module");
     // The objects of the last build are used again, if there are any.
     let built = workspace.cache()?.join(format!("module-{}", kernel.name()));
     if built.is_dir() {
@@ -231,13 +230,16 @@ pub fn module_of_abi(
     ] {
         copy_changed(&from, &work.join(to))?;
     }
-    let file = work.join("kernel/faultline_hw.c");
-    let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-    let other = format!("({major} << 16)");
-    fs::write(&file, text.replace("FAULTLINE_ABI_VERSION", &other))
-        .with_context(|| format!("writing {}", file.display()))?;
+    let path = work.join("kernel").join(file);
+    let source =
+        fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let changed = source.replace(text, other);
+    if changed == source {
+        bail!("{file} has no {text:?}");
+    }
+    fs::write(&path, changed).with_context(|| format!("writing {}", path.display()))?;
     run_logged(
-        &format!("building {NAME}.ko for ABI {major}"),
+        &format!("building {NAME}.ko with {text} = {other}"),
         base.chroot(&work, BUILD_MODULES)
             .args([&release, "0", WARNINGS]),
         &work.join("build.log"),

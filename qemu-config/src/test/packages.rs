@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Cluster, Plan, configure};
-use crate::driver::module_of_abi;
+use crate::driver::changed_module;
 use crate::emulator::Profile;
 use crate::exchange::{self, Exchange, Ready};
 use crate::guest::Guest;
@@ -278,46 +278,60 @@ fn other_rdma_core(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// A driver of another version of the device ABI does not touch the device, and says which of the two is old.
+/// A driver of another version of the device ABI does not touch the device, and says which of the two is old. So does the library
+/// about a device of another version.
 fn other_abi(scene: &Scene<'_>) -> Result<()> {
     let cluster = scene.cluster;
     let (first, _) = pair(cluster)?;
     let base = Base::obtain(scene.workspace)?;
-    for (major, remedy) in [
-        (
-            1,
-            "the driver is too old: update the package faultline-dkms",
-        ),
-        (
-            9,
-            "the device is too old: update the package faultline on the host",
-        ),
-    ] {
-        let module = module_of_abi(
-            scene.workspace,
-            &base,
-            cluster.plan.kernel,
-            major,
-            scene.work,
-        )?;
+    let load = |file, text, version: &str, command: &str| {
+        let change = (file, text, version);
+        let kernel = cluster.plan.kernel;
+        let module = changed_module(scene.workspace, &base, kernel, change, scene.work)?;
         let content = fs::read(&module).with_context(|| format!("reading {}", module.display()))?;
         first.put("/tmp/other.ko", &content)?;
-        let log = first.must(
+        let script = format!(
             "set -eu\n\
              modprobe -r faultline\n\
              dmesg -C\n\
              insmod /tmp/other.ko\n\
-             test ! -e /sys/class/infiniband/faultline0\n\
-             dmesg\n\
+             {command}\n\
              rmmod faultline\n\
-             modprobe faultline",
-            SHORT,
-        )?;
-        let expected = format!("driver needs {major}.");
-        ensure!(
-            log.contains(&expected) && log.contains(remedy),
-            "the driver did not say {expected:?} and {remedy:?}:\n{log}"
+             modprobe faultline"
         );
+        first.must(&script, SHORT)
+    };
+    for (version, says) in [
+        (
+            "(1 << 16)",
+            "driver needs 1.0; the driver is too old: update the package faultline-dkms",
+        ),
+        (
+            "(9 << 16)",
+            "driver needs 9.0; the device is too old: update the package faultline on the host",
+        ),
+    ] {
+        let command = "test ! -e /sys/class/infiniband/faultline0\ndmesg";
+        let log = load("faultline_hw.c", "FAULTLINE_ABI_VERSION", version, command)?;
+        ensure!(
+            log.contains(says),
+            "no {says:?} in the kernel's log:\n{log}"
+        );
+    }
+    for (version, says) in [
+        (
+            "(1 << 16)",
+            "libfaultline: faultline0 has device ABI 1.0, this library needs 2.x; update the packages faultline (host)",
+        ),
+        (
+            "(9 << 16)",
+            "libfaultline: faultline0 has device ABI 9.0, this library needs 2.x; update the packages libfaultline1",
+        ),
+    ] {
+        let command = "if ibv_devinfo -d faultline0 2>&1; then exit 3; fi";
+        let reads = "faultline_read(dev, FAULTLINE_REG_ABI_VERSION)";
+        let said = load("faultline_verbs.c", reads, version, command)?;
+        ensure!(said.contains(says), "no {says:?} in the output:\n{said}");
     }
     configure(first, &cluster.plan)?;
     pingpong(cluster, "")
