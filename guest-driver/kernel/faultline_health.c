@@ -262,7 +262,6 @@ void faultline_health_recovered(struct faultline_dev *dev)
 {
 	struct faultline_health *health = devlink_priv(dev->devlink);
 
-	clear_bit(FAULTLINE_REPORT_DUE, &dev->flags);
 	if (!test_and_clear_bit(FAULTLINE_REPORTED, &dev->flags))
 		return;
 	devlink_health_reporter_recovery_done(health->reporter);

@@ -51,10 +51,14 @@ static void faultline_schedule_recovery(struct faultline_dev *dev)
 }
 
 /* Starts to stop the device, in any context. Returns false if it is dead. */
-static bool faultline_die(struct faultline_dev *dev, const char *reason)
+static bool faultline_die(struct faultline_dev *dev, const char *reason,
+			  bool report)
 {
 	if (test_and_set_bit(FAULTLINE_DEAD, &dev->flags))
 		return false;
+	/* recovery_work must see it. */
+	if (report)
+		set_bit(FAULTLINE_REPORT_DUE, &dev->flags);
 	dev->death_heartbeat = le32_to_cpu(READ_ONCE(dev->db->heartbeat));
 	dev->death_doorbells_stored = le64_to_cpu(READ_ONCE(dev->db->producer));
 	dev->death_doorbells_handled =
@@ -70,10 +74,8 @@ static bool faultline_die(struct faultline_dev *dev, const char *reason)
  */
 void faultline_fail(struct faultline_dev *dev, const char *reason)
 {
-	if (!faultline_die(dev, reason))
-		return;
-	set_bit(FAULTLINE_REPORT_DUE, &dev->flags);
-	faultline_err(dev, "device is dead: %s\n", reason);
+	if (faultline_die(dev, reason, true))
+		faultline_err(dev, "device is dead: %s\n", reason);
 }
 
 static void faultline_death_work(struct work_struct *work)
@@ -263,6 +265,8 @@ static int faultline_recover(struct faultline_dev *dev)
 	int err;
 
 	faultline_down(dev);
+	/* That of a failed attempt; further ones are of the next life. */
+	clear_bit(FAULTLINE_REPORT_DUE, &dev->flags);
 	/* Zero again when the device has a heartbeat. */
 	WRITE_ONCE(dev->attempts, dev->attempts + 1);
 	err = faultline_up(dev);
@@ -328,7 +332,7 @@ int faultline_recover_now(struct faultline_dev *dev)
 void faultline_hold(struct faultline_dev *dev, const char *reason)
 {
 	/* Consumers learn it as they learn of a failure; see down. */
-	faultline_die(dev, reason);
+	faultline_die(dev, reason, false);
 	mutex_lock(&dev->state_lock);
 	dev->held = true;
 	faultline_down(dev);
