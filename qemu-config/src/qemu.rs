@@ -379,6 +379,7 @@ impl Machine {
             words.add(
                 "-device",
                 json!({"driver": "vfio-user-pci", "id": "nic",
+                       "x-msg-timeout": ANSWER_LIMIT_MS,
                        "socket": {"type": "unix", "path": socket}})
                 .to_string(),
             );
@@ -424,6 +425,10 @@ impl Words {
         self.0.push(value);
     }
 }
+
+/// QEMU ends the connection if an access to a register has no answer for so long, by default after five seconds. An emulator that is
+/// stopped for a minute shall survive.
+const ANSWER_LIMIT_MS: u16 = 65_000;
 
 /// Arguments that users add to their own QEMU command line to attach one NIC.
 pub fn attach_hint(socket: &Path) -> String {
@@ -496,7 +501,7 @@ mod tests {
         assert!(all.contains("\"share\":true"), "{all}");
         assert!(all.contains("\"size\":1073741824"), "{all}");
         assert!(words.contains(
-            &r#"{"driver":"vfio-user-pci","id":"nic","socket":{"path":"/tmp/a b.sock","type":"unix"}}"#.to_owned()
+            &r#"{"driver":"vfio-user-pci","id":"nic","socket":{"path":"/tmp/a b.sock","type":"unix"},"x-msg-timeout":65000}"#.to_owned()
         ));
         assert!(!all.contains("virtio-net"), "{all}");
     }

@@ -362,7 +362,7 @@ fn stopped(watched: &Watched<'_>, time: Duration) -> Result<()> {
 }
 
 /// Moments of a recovery at which the driver is taken away: before the driver knows, and then in steps.
-const MOMENTS: [u64; 8] = [0, 10, 30, 60, 100, 200, 400, 800];
+const MOMENTS: [u64; 4] = [0, 50, 200, 600];
 
 /// The driver is unbound and bound again at any moment of a recovery.
 fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
