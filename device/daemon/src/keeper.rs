@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use faultline_memory::SharedPages;
-use faultline_vfio_user::{Listener, Relay, Shutdown};
+use faultline_vfio_user::{Relay, Shutdown};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tempfile::TempDir;
 
 use crate::config::Config;
 use crate::nic_log::nic_span;
 use crate::port::bar_pages_of;
-use crate::server::StartError;
+use crate::server::{StartError, listen};
 
 /// Names of the NICs, in the order of the numbers of their files.
 const NAMES: &str = "nics.json";
@@ -55,11 +55,7 @@ impl Keeper {
         let names = serde_json::to_vec(&names).map_err(Error::other)?;
         std::fs::write(keeper.folder().join(NAMES), names)?;
         let pid = std::process::id();
-        for (number, nic) in config.nics.iter().enumerate() {
-            let listener = Listener::listen(&nic.socket).map_err(|source| StartError::Listen {
-                nic: nic.name.clone(),
-                source,
-            })?;
+        for ((number, nic), listener) in config.nics.iter().enumerate().zip(listen(config)?) {
             let bar = bar_pages_of(nic, config.nic_config(nic))?;
             // Servers open it by this name, each for itself.
             let file = format!("/proc/{pid}/fd/{}", bar.fd().as_raw_fd());

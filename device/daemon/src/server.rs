@@ -18,7 +18,7 @@ use rustix::fs::Gid;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, NicEntry};
 use crate::control::{ControlError, ControlServer};
 use crate::engine::LongestPass;
 use crate::engines::{Engines, Process};
@@ -167,6 +167,28 @@ fn open_port(
     Ok(Box::new(|| port.run()))
 }
 
+/// The group of the configuration's sockets, if they have one.
+fn socket_group(config: &Config) -> Result<Option<Gid>, GroupError> {
+    config.socket_group.as_deref().map(find_group).transpose()
+}
+
+/// Listens on the sockets of all NICs.
+fn nic_sockets(config: &Config, group: Option<Gid>) -> Result<Vec<Listener>, StartError> {
+    let listen = |nic: &NicEntry| {
+        let socket = Listener::listen_for(&nic.socket, group);
+        socket.map_err(|source| StartError::Listen {
+            nic: nic.name.clone(),
+            source,
+        })
+    };
+    config.nics.iter().map(listen).collect()
+}
+
+/// The same for a process that serves no NICs itself.
+pub(crate) fn listen(config: &Config) -> Result<Vec<Listener>, StartError> {
+    nic_sockets(config, socket_group(config)?)
+}
+
 /// The threads of a running process. Dropping it stops them and removes the sockets.
 #[derive(Debug)]
 pub struct Server {
@@ -189,20 +211,9 @@ impl Server {
     /// Starts all threads. The sockets exist when this returns.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let group = match &config.socket_group {
-            Some(name) => Some(find_group(name)?),
-            None => None,
-        };
+        let group = socket_group(config)?;
         let shutdown = Shutdown::new()?;
-        let mut sockets = Vec::new();
-        for nic in &config.nics {
-            let socket = Listener::listen_for(&nic.socket, group);
-            let socket = socket.map_err(|source| StartError::Listen {
-                nic: nic.name.clone(),
-                source,
-            })?;
-            sockets.push(socket);
-        }
+        let sockets = nic_sockets(config, group)?;
         let process = Process::new(config)?;
         let engines = process.handles;
         let mut port_sockets = Vec::new();
