@@ -1,11 +1,6 @@
 //! `faultline serve --keeper`: clients whose server ends and comes back.
 
 #![cfg(test)]
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "test data is cut to the width of a field"
-)]
-
 mod running;
 
 use std::io::Read;
@@ -13,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use running::{LONG, Program, call, client};
+use running::{LONG, Program, call, client, request};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 const DMA_MAP: u16 = 2;
@@ -72,17 +67,9 @@ fn access(offset: u64, region: u32, count: u32) -> Vec<u8> {
 /// Reads a word of config space.
 #[track_caller]
 fn config(client: &mut UnixStream, offset: u64) -> u32 {
-    use std::io::Write;
-    let body = access(offset, 7, 4);
-    let mut message = vec![1, 0];
-    message.extend(REGION_READ.to_le_bytes());
-    message.extend((16 + body.len() as u32).to_le_bytes());
-    message.extend([0; 8]);
-    message.extend(body);
-    client.write_all(&message).unwrap();
-    let mut reply = [0; 16 + 16 + 4];
-    client.read_exact(&mut reply).unwrap();
-    u32::from_le_bytes(reply[32..].try_into().unwrap())
+    let (errno, reply) = request(client, REGION_READ, &access(offset, 7, 4));
+    assert_eq!(errno, 0);
+    u32::from_le_bytes(reply[16..].try_into().unwrap())
 }
 
 #[test]

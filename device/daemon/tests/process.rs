@@ -1,11 +1,6 @@
 //! The program as an operator meets it: it starts, says what is wrong, and leaves nothing behind.
 
 #![cfg(test)]
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "test data is cut to the width of a field"
-)]
-
 mod running;
 
 use std::io::Read;

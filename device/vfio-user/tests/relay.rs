@@ -61,6 +61,17 @@ impl Stage {
         client
     }
 
+    /// The same of a server of the test.
+    fn negotiated_with(&self, listener: &UnixListener) -> (Client, Raw) {
+        let mut client = self.client();
+        client.send(1, &version("{}"), &[]);
+        let mut server = Raw::accept(listener);
+        let request = server.request();
+        server.reply(request, &version("{}"));
+        assert_eq!(client.reply().unwrap().error, 0);
+        (client, server)
+    }
+
     fn server(&self) -> Server {
         self.server_of(TestDevice::new())
     }
@@ -316,12 +327,7 @@ fn another_device_ends_the_connection() {
 fn a_request_that_ends_servers_is_refused() {
     let stage = Stage::new();
     let listener = UnixListener::bind(stage.server_path()).unwrap();
-    let mut client = stage.client();
-    client.send(1, &version("{}"), &[]);
-    let mut server = Raw::accept(&listener);
-    let request = server.request();
-    server.reply(request, &version("{}"));
-    assert_eq!(client.reply().unwrap().error, 0);
+    let (mut client, mut server) = stage.negotiated_with(&listener);
     client.send(9, &words(&[64, 0, 0, 4]), &[]);
     assert_eq!(server.request().1, 9);
     // The second one ends inside of its reply.
@@ -344,12 +350,7 @@ fn a_request_that_ends_servers_is_refused() {
 fn replies_that_come_late_are_of_no_other_request() {
     let stage = Stage::new();
     let listener = UnixListener::bind(stage.server_path()).unwrap();
-    let mut client = stage.client();
-    client.send(1, &version("{}"), &[]);
-    let mut server = Raw::accept(&listener);
-    let request = server.request();
-    server.reply(request, &version("{}"));
-    assert_eq!(client.reply().unwrap().error, 0);
+    let (mut client, mut server) = stage.negotiated_with(&listener);
     // The server is stopped for a while.
     let read = words(&[64, 0, 0, 4]);
     for patience in [LONG, Duration::from_secs(1)] {

@@ -3,6 +3,10 @@
     dead_code,
     reason = "a module of several test programs, each of which uses a part of it"
 )]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -83,6 +87,11 @@ impl Drop for Program {
 
 /// A vfio-user request, and the errno of the reply.
 pub(crate) fn call(stream: &mut UnixStream, command: u16, body: &[u8]) -> u32 {
+    request(stream, command, body).0
+}
+
+/// The same with the body of the reply.
+pub(crate) fn request(stream: &mut UnixStream, command: u16, body: &[u8]) -> (u32, Vec<u8>) {
     let mut message = vec![1, 0];
     message.extend(command.to_le_bytes());
     message.extend((16 + body.len() as u32).to_le_bytes());
@@ -94,7 +103,7 @@ pub(crate) fn call(stream: &mut UnixStream, command: u16, body: &[u8]) -> u32 {
     let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
     let mut rest = vec![0; word(4) as usize - 16];
     stream.read_exact(&mut rest).unwrap();
-    word(12)
+    (word(12), rest)
 }
 
 pub(crate) fn client(socket: &Path) -> UnixStream {
