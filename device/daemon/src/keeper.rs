@@ -26,6 +26,16 @@ fn bar_path(folder: &Path, number: usize) -> PathBuf {
     folder.join(format!("{number}.bar2"))
 }
 
+/// A folder that only this user can enter. Below that of the service, if there is one: files in /tmp are removed when they are old.
+fn private_folder() -> Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("keeper-");
+    match std::env::var_os("RUNTIME_DIRECTORY") {
+        Some(parent) => builder.tempdir_in(parent),
+        None => builder.tempdir(),
+    }
+}
+
 /// The connections of clients, and what outlives the servers behind them. Dropping it ends the connections.
 #[derive(Debug)]
 pub struct Keeper {
@@ -46,7 +56,7 @@ impl Keeper {
     pub fn start(config: &Config) -> std::result::Result<Self, StartError> {
         config.check()?;
         let mut keeper = Self {
-            folder: tempfile::Builder::new().prefix("faultline-").tempdir()?,
+            folder: private_folder()?,
             _bars: Vec::new(),
             shutdown: Shutdown::new()?,
             relays: Vec::new(),

@@ -4,14 +4,17 @@ use crate::device::{DmaUnmap, IrqAction, IrqData};
 use crate::pci_index;
 use crate::protocol::{Request, command, put, put64};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{OFlags, fcntl_getfl, fstat};
-use rustix::io::Errno;
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use vfio_bindings::bindings::vfio as v;
 
 /// Most maps that are kept without a server that agrees.
 const MAX_MAPS: usize = 4096;
+/// Length of config space (PCI Express Base, 7.2.2).
+const CONFIG_LEN: u64 = 4096;
+/// What is kept of the body of a request for a description, and of a VERSION: more than the longest that means something.
+const MAX_BODY: usize = 4096;
 
 /// A map of guest memory.
 #[derive(Debug)]
@@ -57,15 +60,22 @@ pub(crate) struct Kept {
 /// Device, inode and access mode of a file.
 type FileId = (u64, u64, u32);
 
-fn file_id(fd: &OwnedFd) -> Result<FileId, Errno> {
-    let stat = fstat(fd)?;
-    let mode = fcntl_getfl(fd)? & OFlags::RWMODE;
-    Ok((stat.st_dev, stat.st_ino, mode.bits()))
+/// Of a regular file. Others, such as those of drivers, may share an inode.
+fn file_id(fd: &OwnedFd) -> Option<FileId> {
+    let stat = fstat(fd).ok()?;
+    let mode = fcntl_getfl(fd).ok()? & OFlags::RWMODE;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    is_regular.then_some((stat.st_dev, stat.st_ino, mode.bits()))
 }
 
-/// The words that a range touches.
+fn bounded(body: &[u8]) -> Vec<u8> {
+    body.get(..MAX_BODY).unwrap_or(body).to_vec()
+}
+
+/// The words of config space that a range touches.
 fn words(offset: u64, len: usize) -> impl Iterator<Item = u64> {
-    (offset & !3..offset.saturating_add(len as u64)).step_by(4)
+    let end = offset.saturating_add(len as u64).min(CONFIG_LEN);
+    (offset & !3..end).step_by(4)
 }
 
 impl Kept {
@@ -77,7 +87,7 @@ impl Kept {
     /// A server has carried out the request, whose body and reply these are. Takes the descriptors.
     pub(crate) fn keep(&mut self, request: Request<'_>, body: &[u8], reply: &[u8]) {
         match request {
-            Request::Version(_) => self.version = Some(body.to_vec()),
+            Request::Version(_) => self.version = Some(bounded(body)),
             Request::GetInfo => self.describe(command::DEVICE_GET_INFO, 0, body, reply),
             Request::RegionInfo { index, .. } => {
                 self.describe(command::DEVICE_GET_REGION_INFO, index, body, reply);
@@ -132,7 +142,7 @@ impl Kept {
 
     /// Holds the file of a map: this descriptor, or an earlier one of the same file.
     fn hold(&mut self, fd: OwnedFd) -> Arc<OwnedFd> {
-        let Ok(id) = file_id(&fd) else {
+        let Some(id) = file_id(&fd) else {
             return Arc::new(fd);
         };
         if let Some(held) = self.files.get(&id).and_then(Weak::upgrade) {
@@ -156,7 +166,7 @@ impl Kept {
     }
 
     fn describe(&mut self, command: u16, index: u32, body: &[u8], reply: &[u8]) {
-        let description = (body.to_vec(), reply.to_vec());
+        let description = (bounded(body), reply.to_vec());
         self.descriptions.insert((command, index), description);
     }
 
@@ -215,6 +225,10 @@ impl Kept {
             return;
         };
         let (words, _) = data.as_chunks::<4>();
+        // A device that was removed gives ones.
+        if words.iter().all(|word| *word == [0xff; 4]) {
+            return;
+        }
         for (offset, word) in (first..).step_by(4).zip(words) {
             if let Some(kept) = self.config.get_mut(&offset) {
                 *kept = *word;

@@ -353,10 +353,13 @@ fn parse_dma_map<'a>(mut r: Reader<'a>, fds: &mut Vec<OwnedFd>) -> Result<Reques
     if flags & !(v::VFIO_DMA_MAP_FLAG_READ | v::VFIO_DMA_MAP_FLAG_WRITE) != 0 {
         return Err(Errno::INVAL);
     }
+    let (offset, iova, size) = (r.u64()?, r.u64()?, r.u64()?);
+    // Nothing follows, so that what is kept of a map is bounded.
+    r.end()?;
     Ok(Request::DmaMap(DmaMap {
-        offset: r.u64()?,
-        iova: r.u64()?,
-        size: r.u64()?,
+        offset,
+        iova,
+        size,
         readable: flags & v::VFIO_DMA_MAP_FLAG_READ != 0,
         writable: flags & v::VFIO_DMA_MAP_FLAG_WRITE != 0,
         fd: fds.pop(),

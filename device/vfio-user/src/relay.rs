@@ -5,7 +5,7 @@ use crate::listener::{Listener, connect_to};
 use crate::message::Received;
 use crate::pci_index;
 use crate::protocol::{self, ClientLimits, Header, Request, command, finish, put, put64};
-use crate::server::Ended;
+use crate::server::{Ended, Refusals};
 use crate::socket::{Connection, Others, Shutdown, Stop, wait_any};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 
 /// How long a client waits for a server. QEMU waits for 5 s.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a server may take at least to be told what is kept.
+/// How long a server may take for a message that tells it what is kept.
 const SETUP: Duration = Duration::from_secs(1);
 /// Pause between two attempts to connect to a server.
 const ATTEMPT: Duration = Duration::from_millis(5);
@@ -51,6 +51,7 @@ impl Relay {
                 last_id: 0,
                 away: Some(Instant::now()),
                 is_slow: false,
+                refusals: Refusals::default(),
             };
             session.run()
         });
@@ -91,6 +92,7 @@ struct Session<'a> {
     away: Option<Instant>,
     /// The server has not replied in time, and has not replied since.
     is_slow: bool,
+    refusals: Refusals,
 }
 
 impl<'a> Session<'a> {
@@ -120,7 +122,7 @@ impl<'a> Session<'a> {
     fn wait_for_client(&mut self) -> Result<(), Stop> {
         loop {
             let Some(server) = &self.server else {
-                if self.connect(after(PATIENCE))? {
+                if self.connect()? {
                     continue;
                 }
                 let client = (self.client.stream.as_fd(), PollFlags::IN);
@@ -169,7 +171,7 @@ impl<'a> Session<'a> {
         let (request, fds) = match self.parse(header, body, fds) {
             Ok(parsed) => parsed,
             Err(errno) => {
-                warn!(command = header.command, %errno, "request refused");
+                self.refusals.log(header, errno);
                 return self.refuse(header, errno);
             }
         };
@@ -191,7 +193,7 @@ impl<'a> Session<'a> {
                 self.client.send(&bytes, &fds)
             }
             Err(errno) => {
-                warn!(command = header.command, %errno, "request refused, as no server answers");
+                self.refusals.log(header, errno);
                 self.refuse(header, errno)
             }
         }
@@ -230,10 +232,7 @@ impl<'a> Session<'a> {
         let until = since.checked_add(PATIENCE).unwrap_or(since);
         for _ in 0..MAX_SERVERS {
             if !self.has_server(request, until)? {
-                return Ok(match self.kept.can_keep_alone(request) {
-                    true => Ok(Reply::success(command, request)),
-                    false => Err(Errno::TIMEDOUT),
-                });
+                return Ok(self.agree_alone(request, command, Errno::TIMEDOUT));
             }
             let message = Message {
                 command,
@@ -246,23 +245,41 @@ impl<'a> Session<'a> {
                 false => after(PATIENCE),
             };
             let result = self.ask(message, deadline).and_then(|reply| {
-                self.keep_config(request, deadline)?;
+                if !reply.header.is_error() {
+                    self.keep_config(request, deadline)?;
+                }
                 Ok(reply)
             });
             match result {
                 Ok(reply) => return Ok(Ok(reply)),
                 Err(NoReply::Gone) => {}
-                Err(NoReply::Late) => return Ok(Err(Errno::TIMEDOUT)),
+                // The server does it before all that is sent later.
+                Err(NoReply::Late) => {
+                    return Ok(self.agree_alone(request, command, Errno::TIMEDOUT));
+                }
                 Err(NoReply::Stop(stop)) => return Err(stop),
             }
         }
         error!(command, "a request has ended {MAX_SERVERS} servers");
-        Ok(Err(Errno::IO))
+        Ok(self.agree_alone(request, command, Errno::IO))
+    }
+
+    /// The reply to a request that no server has replied to: it is kept for the next one, or refused.
+    fn agree_alone(
+        &self,
+        request: &Request<'_>,
+        command: u16,
+        errno: Errno,
+    ) -> Result<Reply, Errno> {
+        match self.kept.can_keep_alone(request) {
+            true => Ok(Reply::success(command, request)),
+            false => Err(errno),
+        }
     }
 
     /// Waits until there is a server, or until the deadline, unless the request can be kept without one.
     fn has_server(&mut self, request: &Request<'_>, deadline: Instant) -> Result<bool, Stop> {
-        while self.server.is_none() && !self.connect(deadline.max(after(SETUP)))? {
+        while self.server.is_none() && !self.connect()? {
             if self.kept.can_keep_alone(request) || Instant::now() >= deadline {
                 return Ok(false);
             }
@@ -301,8 +318,10 @@ impl<'a> Session<'a> {
             fds: Vec::new(),
         };
         let reply = self.ask(message, deadline)?;
-        self.kept
-            .keep_config(reply.body.get(16..).unwrap_or_default());
+        if !reply.header.is_error() {
+            let data = reply.body.get(16..).unwrap_or_default();
+            self.kept.keep_config(data);
+        }
         Ok(())
     }
 
@@ -370,14 +389,14 @@ impl<'a> Session<'a> {
 
     /// Connects to a server, if one listens, and tells it all that the client has told the one before it. Returns true if it is
     /// ready.
-    fn connect(&mut self, deadline: Instant) -> Result<bool, Stop> {
+    fn connect(&mut self) -> Result<bool, Stop> {
         let Ok(stream) = connect_to(self.path) else {
             return Ok(false);
         };
         self.server = Some(Connection::new(stream, self.shutdown, self.others));
         self.is_slow = false;
         let kept = std::mem::take(&mut self.kept);
-        let told = self.tell(&kept, deadline);
+        let told = self.tell(&kept);
         self.kept = kept;
         match told {
             Ok(true) => {}
@@ -404,31 +423,30 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
-    /// Tells a new server what is kept. Returns false if it has another device.
-    fn tell(&mut self, kept: &Kept, deadline: Instant) -> Result<bool, NoReply> {
+    /// Tells a new server what is kept. Returns false if it has another device. Each of the messages may take [`SETUP`].
+    fn tell(&mut self, kept: &Kept) -> Result<bool, NoReply> {
         let Some(version) = kept.version() else {
             return Ok(true);
         };
-        let reply = self.ask(version, deadline)?;
-        if reply.header.is_error() {
+        if self.ask(version, after(SETUP))?.header.is_error() {
             return Ok(false);
         }
         for (request, known) in kept.descriptions() {
-            let reply = self.ask(request, deadline)?;
+            let reply = self.ask(request, after(SETUP))?;
             if reply.header.is_error() || reply.body != known {
                 return Ok(false);
             }
         }
+        let mut refused: u32 = 0;
         for message in kept.messages(pci_index::CONFIG_REGION) {
-            let command = message.command;
-            let reply = self.ask(message, deadline)?;
-            if reply.header.is_error() {
-                error!(
-                    command,
-                    errno = reply.header.errno,
-                    "the new server refuses what the one before it has accepted"
-                );
-            }
+            let reply = self.ask(message, after(SETUP))?;
+            refused = refused.saturating_add(u32::from(reply.header.is_error()));
+        }
+        if refused > 0 {
+            error!(
+                requests = refused,
+                "the new server refuses what the one before it has accepted"
+            );
         }
         Ok(true)
     }

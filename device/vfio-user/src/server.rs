@@ -50,7 +50,7 @@ pub(crate) fn serve(
         connection,
         body: Vec::new(),
         negotiated: None,
-        refusals: 0,
+        refusals: Refusals::default(),
         device: &mut *device,
     };
     let ended = loop {
@@ -66,14 +66,33 @@ pub(crate) fn serve(
     ended
 }
 
+/// Number of refused requests of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(u32);
+
+impl Refusals {
+    /// Logs a refused request: the first [`REFUSAL_WARNINGS`] as warnings, later ones at level debug,
+    /// because a guest can cause any number of them.
+    pub(crate) fn log(&mut self, header: &Header, errno: Errno) {
+        let (command, id) = (header.command, header.id);
+        self.0 = self.0.saturating_add(1);
+        match self.0 {
+            0..REFUSAL_WARNINGS => warn!(command, id, %errno, "request refused"),
+            REFUSAL_WARNINGS => {
+                warn!(command, id, %errno, "request refused; further refusals are logged at level debug");
+            }
+            _ => debug!(command, id, %errno, "request refused"),
+        }
+    }
+}
+
 struct Session<'a> {
     connection: Connection<'a>,
     /// Body of the current message; the buffer is reused.
     body: Vec<u8>,
     /// Limits of the client and description of the device; set by VERSION.
     negotiated: Option<(ClientLimits, DeviceInfo)>,
-    /// Number of refused requests.
-    refusals: u32,
+    refusals: Refusals,
     device: &'a mut dyn Device,
 }
 
@@ -128,23 +147,9 @@ impl Session<'_> {
             }
             Ok(_) => Ok(()),
             Err(errno) => {
-                self.log_refusal(header, errno);
+                self.refusals.log(header, errno);
                 self.refuse(header, errno)
             }
-        }
-    }
-
-    /// Logs a refused request: the first [`REFUSAL_WARNINGS`] as warnings, later ones at level debug,
-    /// because a guest can cause any number of them.
-    fn log_refusal(&mut self, header: &Header, errno: Errno) {
-        let (command, id) = (header.command, header.id);
-        self.refusals = self.refusals.saturating_add(1);
-        match self.refusals {
-            0..REFUSAL_WARNINGS => warn!(command, id, %errno, "request refused"),
-            REFUSAL_WARNINGS => {
-                warn!(command, id, %errno, "request refused; further refusals are logged at level debug");
-            }
-            _ => debug!(command, id, %errno, "request refused"),
         }
     }
 

@@ -48,6 +48,8 @@ fn bodies_that_are_too_short_or_too_long() {
     }
     refused(&mut pair.client, 9, &words(&[0, 0, 0, 4, 0]), Errno::INVAL);
     refused(&mut pair.client, 13, &[0], Errno::INVAL);
+    let map = words(&[32, 3, 0, 0, 0x1000, 0, 0x1000, 0, 0]);
+    refused(&mut pair.client, 2, &map, Errno::INVAL);
     for claimed in [0, 3, 5, 0x1000] {
         let mut body = access(0, 0, &[1, 2, 3, 4]);
         body[12..16].copy_from_slice(&u32::to_le_bytes(claimed));

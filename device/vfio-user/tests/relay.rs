@@ -351,6 +351,10 @@ fn replies_that_come_late_are_of_no_other_request() {
     let stage = Stage::new();
     let listener = UnixListener::bind(stage.server_path()).unwrap();
     let (mut client, mut server) = stage.negotiated_with(&listener);
+    client.send(2, &map(1), &[]);
+    let request = server.request();
+    server.reply(request, &[]);
+    assert_eq!(client.reply().unwrap().error, 0);
     // The server is stopped for a while.
     let read = words(&[64, 0, 0, 4]);
     for patience in [LONG, Duration::from_secs(1)] {
@@ -358,16 +362,47 @@ fn replies_that_come_late_are_of_no_other_request() {
         assert_ne!(client.call(9, &read, &[]).error, 0);
         assert!(start.elapsed() < patience);
     }
+    // What is only kept is agreed to, so that the next server is not told of the map.
+    assert_eq!(client.call(3, &unmap(1), &[]).error, 0);
     let late = [server.request(), server.request()];
     for request in late {
         server.reply(request, &[read.clone(), vec![0xbb; 4]].concat());
     }
+    let request = server.request();
+    server.reply(request, &unmap(1));
     std::thread::sleep(Duration::from_millis(50));
     client.send(9, &read, &[]);
     let request = server.request();
     server.reply(request, &[read.clone(), vec![0xcc; 4]].concat());
     let reply: Reply = client.reply().unwrap();
     assert_eq!((reply.error, reply.word(16)), (0, 0xcccc_cccc));
+    drop((server, listener));
+    std::fs::remove_file(stage.server_path()).unwrap();
+    let next = stage.server();
+    client.works();
+    assert_eq!(next.log.lock().unwrap().maps, []);
+}
+
+/// What a server has refused is not kept, whatever it claims to be.
+#[test]
+fn refused_writes_of_config_space_are_not_kept() {
+    let stage = Stage::new();
+    let first = stage.server();
+    let mut client = stage.negotiated();
+    let config = pci_index::CONFIG_REGION;
+    for offset in [254, 1 << 20, u64::MAX - 1000] {
+        let write = access(offset, config, &[1; 1000]);
+        assert_ne!(client.call(10, &write, &[]).error, 0);
+    }
+    let write = access(16, config, &[1, 2, 3, 4]);
+    assert_eq!(client.call(10, &write, &[]).error, 0);
+    first.end();
+    let second = stage.server();
+    client.works();
+    assert_eq!(
+        second.end().config[..20],
+        [&[0; 16][..], &[1, 2, 3, 4]].concat()
+    );
 }
 
 /// Requests without replies are carried out in order, also when a server ends between them.
