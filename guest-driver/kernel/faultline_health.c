@@ -254,6 +254,8 @@ void faultline_health_report(struct faultline_dev *dev)
 	    test_and_set_bit(FAULTLINE_REPORTED, &dev->flags))
 		return;
 	clear_bit(FAULTLINE_AUTO_RECOVER, &dev->flags);
+	/* The dump shows the device as it was stopped. */
+	flush_work(&dev->death_work);
 	devlink_health_report(health->reporter, dev->death_reason, dev);
 }
 
