@@ -277,6 +277,7 @@ void faultline_recovery_disable(struct faultline_dev *dev);
 int faultline_up(struct faultline_dev *dev);
 void faultline_down(struct faultline_dev *dev);
 int faultline_recover_now(struct faultline_dev *dev);
+void faultline_forbid_recovery(struct faultline_dev *dev);
 void faultline_hold(struct faultline_dev *dev, const char *reason);
 int faultline_release(struct faultline_dev *dev);
 void faultline_release_later(struct faultline_dev *dev);

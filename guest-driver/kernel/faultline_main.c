@@ -166,8 +166,11 @@ static void faultline_reset_prepare(struct pci_dev *pdev)
 
 	if (!dev)
 		return;
+	faultline_forbid_recovery(dev);
 	faultline_fail(dev, "function level reset");
 	faultline_health_report(dev);
+	/* It may be the one that reports, of what exists until the next line. */
+	flush_delayed_work(&dev->recovery_work);
 	faultline_hold(dev, "function level reset");
 }
 

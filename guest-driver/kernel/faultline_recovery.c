@@ -328,6 +328,17 @@ int faultline_recover_now(struct faultline_dev *dev)
 	return err;
 }
 
+/*
+ * From now on recovery_work reports only: what the caller is going to report is
+ * not changed by a recovery meanwhile. Until faultline_release().
+ */
+void faultline_forbid_recovery(struct faultline_dev *dev)
+{
+	mutex_lock(&dev->state_lock);
+	dev->held = true;
+	mutex_unlock(&dev->state_lock);
+}
+
 /* Brings the device down until it is released. */
 void faultline_hold(struct faultline_dev *dev, const char *reason)
 {
