@@ -325,6 +325,8 @@ fn given_up(watched: &Watched<'_>) -> Result<()> {
     client.must("recovery remember", SHORT)?;
     let scenario = r#"
 title = "No event queue"
+# All attempts take more than a minute.
+limit = "10m"
 
 [[rule]]
 nic = "nic1"
