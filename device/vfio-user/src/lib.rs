@@ -34,6 +34,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod device;
+mod ended;
 mod irq;
 mod kept;
 mod listener;
@@ -47,12 +48,13 @@ pub use device::{
     Device, DeviceFlags, DeviceInfo, DmaMap, DmaUnmap, IrqAction, IrqData, IrqFlags, IrqInfo,
     IrqSet, RegionFlags, RegionInfo, RegionMmap, SparseArea,
 };
+pub use ended::Ended;
 pub use irq::{IrqVectors, TriggerCounts};
 pub use listener::{ListenError, Listener};
 pub use protocol::{MAX_DATA_XFER, MAX_DRAIN, MAX_MESSAGE, MAX_MSG_FDS};
 pub use relay::Relay;
 pub use rustix::io::Errno;
-pub use server::{Ended, serve_connection};
+pub use server::serve_connection;
 pub use socket::Shutdown;
 
 /// Numbers of the PCI regions and interrupts (linux/vfio.h, `VFIO_PCI_*_INDEX`).

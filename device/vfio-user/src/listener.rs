@@ -1,7 +1,8 @@
 //! The listening socket and its file.
 
 use crate::device::Device;
-use crate::server::{Ended, serve};
+use crate::ended::Ended;
+use crate::server::serve;
 use crate::socket::{Others, Shutdown, Stop, wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -1,10 +1,9 @@
 //! Receives whole messages.
 
 use crate::protocol::{HEADER, HEADER_LEN, Header, MAX_DRAIN, MAX_MESSAGE};
-use crate::server::Ended;
 use crate::socket::{Connection, Stop, eof_inside_message};
 use rustix::io::Errno;
-use tracing::{error, info, warn};
+use tracing::warn;
 
 /// What has arrived.
 #[derive(Debug)]
@@ -45,36 +44,5 @@ impl Connection<'_> {
         body.resize(len as usize, 0);
         self.recv_exact(body).map_err(eof_inside_message)?;
         Ok(Received::Message(header))
-    }
-}
-
-impl Stop {
-    /// How this ends the connection of a client. Logs it.
-    pub(crate) fn ended(self) -> Ended {
-        match self {
-            Self::Eof => {
-                info!("vfio-user client disconnected");
-                Ended::Disconnected
-            }
-            Self::Truncated => {
-                warn!("vfio-user connection closed inside a message");
-                Ended::Broken
-            }
-            Self::Io(errno) => {
-                warn!("vfio-user socket failed: {errno}");
-                Ended::Broken
-            }
-            Self::Late => {
-                warn!("vfio-user client does not read its replies");
-                Ended::Broken
-            }
-            Self::Changed => {
-                error!(
-                    "the new server has another device, which the client can't learn; closing its connection"
-                );
-                Ended::Changed
-            }
-            Self::Shutdown => Ended::Shutdown,
-        }
     }
 }

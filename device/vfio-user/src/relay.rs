@@ -1,11 +1,12 @@
 //! Keeps the connections of clients while the server behind them ends and another one starts (docs/restart.md).
 
+use crate::ended::Ended;
 use crate::kept::{Kept, Message};
 use crate::listener::{Listener, connect_to};
 use crate::message::Received;
 use crate::pci_index;
 use crate::protocol::{self, ClientLimits, Header, Request, command, finish, put, put64};
-use crate::server::{Ended, Refusals};
+use crate::server::Refusals;
 use crate::socket::{Connection, Others, Shutdown, Stop, wait_any};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

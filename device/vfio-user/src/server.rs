@@ -1,6 +1,7 @@
 //! One connection: receive, check, call the device, reply.
 
 use crate::device::{Device, DeviceInfo, IrqData, IrqSet, RegionInfo};
+use crate::ended::Ended;
 use crate::message::Received;
 use crate::protocol::{self, ClientLimits, Header, Request, finish, put, put64};
 use crate::socket::{Connection, Others, Shutdown, Stop};
@@ -8,21 +9,6 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use tracing::{debug, info, warn};
 use vfio_bindings::bindings::vfio as v;
-
-/// How a connection ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The client closed the connection between two messages.
-    Disconnected,
-    /// The connection closed inside a message, or the socket failed.
-    Broken,
-    /// A message had an invalid size, so the start of the next message is unknown.
-    Desynchronized,
-    /// The server behind a relay has another device than the one before it.
-    Changed,
-    /// [`Shutdown::trigger`] was called.
-    Shutdown,
-}
 
 /// Number of refused requests per connection that are logged as warnings.
 const REFUSAL_WARNINGS: u32 = 20;
