@@ -14,7 +14,7 @@ pub enum Ended {
     Desynchronized,
     /// The server behind a relay has another device than the one before it.
     Changed,
-    /// [`Shutdown::trigger`] was called.
+    /// [`crate::Shutdown::trigger`] was called.
     Shutdown,
 }
 
