@@ -34,6 +34,7 @@ impl Stop {
                 warn!("vfio-user socket failed: {errno}");
                 Ended::Broken
             }
+            Self::Desynchronized => Ended::Desynchronized,
             Self::Late => {
                 warn!("vfio-user client does not read its replies");
                 Ended::Broken

@@ -78,6 +78,15 @@ fn words(offset: u64, len: usize) -> impl Iterator<Item = u64> {
     (offset & !3..end).step_by(4)
 }
 
+/// The body of an access to config space, without data.
+fn config_access(offset: u64, len: u32) -> Vec<u8> {
+    let mut body = Vec::new();
+    put64(&mut body, offset);
+    put(&mut body, pci_index::CONFIG_REGION);
+    put(&mut body, len);
+    body
+}
+
 impl Kept {
     /// True if the client has begun.
     pub(crate) fn has_begun(&self) -> bool {
@@ -212,14 +221,24 @@ impl Kept {
         }
     }
 
-    /// The range of config space whose content is to be kept, if there is any: offset and length.
-    pub(crate) fn config_range(&self) -> Option<(u64, u32)> {
+    /// The request for the content of config space that is to be kept, if there is any.
+    pub(crate) fn config_request(&self) -> Option<Message<'static>> {
+        let (offset, len) = self.config_range()?;
+        Some(Message {
+            command: command::REGION_READ,
+            body: config_access(offset, len),
+            fds: Vec::new(),
+        })
+    }
+
+    /// Its range: offset and length.
+    fn config_range(&self) -> Option<(u64, u32)> {
         let (first, last) = (self.config.keys().next()?, self.config.keys().next_back()?);
         let len = last.saturating_sub(*first).saturating_add(4);
         Some((*first, u32::try_from(len).ok()?))
     }
 
-    /// Config space holds this in the range that was asked for.
+    /// The reply to [`Kept::config_request`] has this content.
     pub(crate) fn keep_config(&mut self, data: &[u8]) {
         let Some((first, _)) = self.config_range() else {
             return;
@@ -258,7 +277,7 @@ impl Kept {
     }
 
     /// The rest that the next server is to be told, in order.
-    pub(crate) fn messages(&self, config_region: u32) -> impl Iterator<Item = Message<'_>> {
+    pub(crate) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
         let maps = self.maps.iter().map(|map| Message {
             command: command::DMA_MAP,
             body: map.body.clone(),
@@ -283,11 +302,8 @@ impl Kept {
             let masked = irq.is_masked.then(|| set(mask, Vec::new()));
             masked.into_iter().chain(eventfd)
         });
-        let config = self.config.iter().map(move |(offset, word)| {
-            let mut body = Vec::new();
-            put64(&mut body, *offset);
-            put(&mut body, config_region);
-            put(&mut body, 4);
+        let config = self.config.iter().map(|(offset, word)| {
+            let mut body = config_access(*offset, 4);
             body.extend(word);
             Message {
                 command: command::REGION_WRITE,

@@ -3,7 +3,7 @@
 use crate::protocol::{HEADER, HEADER_LEN, Header, MAX_DRAIN, MAX_MESSAGE};
 use crate::socket::{Connection, Stop, eof_inside_message};
 use rustix::io::Errno;
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// What has arrived.
 #[derive(Debug)]
@@ -44,5 +44,26 @@ impl Connection<'_> {
         body.resize(len as usize, 0);
         self.recv_exact(body).map_err(eof_inside_message)?;
         Ok(Received::Message(header))
+    }
+
+    /// Receives a request as [`Connection::receive`] does. Returns none if it was too long and has been refused.
+    pub(crate) fn receive_request(&mut self, body: &mut Vec<u8>) -> Result<Option<Header>, Stop> {
+        match self.receive(body)? {
+            Received::Message(header) => Ok(Some(header)),
+            Received::TooLong(header) => self.refuse(&header, Errno::MSGSIZE).map(|()| None),
+            Received::Desynchronized(header, errno) => {
+                self.refuse(&header, errno)?;
+                Err(Stop::Desynchronized)
+            }
+        }
+    }
+
+    /// Sends an error reply, unless the message has the no-reply flag or is a reply.
+    pub(crate) fn refuse(&mut self, header: &Header, errno: Errno) -> Result<(), Stop> {
+        debug!(?header, %errno, "message refused");
+        if header.no_reply() || header.is_reply() {
+            return Ok(());
+        }
+        self.send(&header.error(errno), &[])
     }
 }

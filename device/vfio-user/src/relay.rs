@@ -5,9 +5,9 @@ use crate::kept::{Kept, Message};
 use crate::listener::{Listener, connect_to};
 use crate::message::Received;
 use crate::pci_index;
-use crate::protocol::{self, ClientLimits, Header, Request, command, finish, put, put64};
+use crate::protocol::{self, ClientLimits, Header, Request, finish};
 use crate::server::Refusals;
-use crate::socket::{Connection, Others, Shutdown, Stop, wait_any};
+use crate::socket::{Connection, Shutdown, Stop, wait_any};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -45,8 +45,6 @@ impl Relay {
                 client: Connection::new(stream, shutdown, others),
                 server: None,
                 path: &self.server,
-                shutdown,
-                others,
                 kept: Kept::default(),
                 limits: ClientLimits::default(),
                 last_id: 0,
@@ -83,8 +81,6 @@ struct Session<'a> {
     client: Connection<'a>,
     server: Option<Connection<'a>>,
     path: &'a Path,
-    shutdown: &'a Shutdown,
-    others: Others<'a>,
     kept: Kept,
     limits: ClientLimits,
     /// Number of the last request to the server.
@@ -99,24 +95,19 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn run(&mut self) -> Ended {
         loop {
-            let next = self.message();
-            match next {
-                Ok(true) => {}
-                Ok(false) => return Ended::Desynchronized,
-                Err(stop) => return stop.ended(),
+            if let Err(stop) = self.message() {
+                return stop.ended();
             }
         }
     }
 
-    /// Waits for a message of the client, and handles it. Connects to a server meanwhile, if there is none. Returns false if the
-    /// stream of the client is desynchronized.
-    fn message(&mut self) -> Result<bool, Stop> {
+    /// Waits for a message of the client, and handles it. Connects to a server meanwhile, if there is none.
+    fn message(&mut self) -> Result<(), Stop> {
         self.wait_for_client()?;
         let mut body = Vec::new();
-        match self.client.receive(&mut body)? {
-            Received::Message(header) => self.relay(&header, &body).map(|()| true),
-            Received::TooLong(header) => self.refuse(&header, Errno::MSGSIZE).map(|()| true),
-            Received::Desynchronized(header, errno) => self.refuse(&header, errno).map(|()| false),
+        match self.client.receive_request(&mut body)? {
+            Some(header) => self.relay(&header, &body),
+            None => Ok(()),
         }
     }
 
@@ -152,15 +143,7 @@ impl<'a> Session<'a> {
         fds: [(BorrowedFd<'_>, PollFlags); N],
         deadline: Option<Instant>,
     ) -> Result<[bool; N], Stop> {
-        wait_any(fds, self.shutdown, self.others, deadline)
-    }
-
-    /// Sends an error reply to the client, unless it wants none.
-    fn refuse(&mut self, header: &Header, errno: Errno) -> Result<(), Stop> {
-        match header.no_reply() || header.is_reply() {
-            true => Ok(()),
-            false => self.client.send(&header.error(errno), &[]),
-        }
+        wait_any(fds, self.client.shutdown, self.client.listener, deadline)
     }
 
     /// Handles a request of the client.
@@ -173,7 +156,7 @@ impl<'a> Session<'a> {
             Ok(parsed) => parsed,
             Err(errno) => {
                 self.refusals.log(header, errno);
-                return self.refuse(header, errno);
+                return self.client.refuse(header, errno);
             }
         };
         match self.carry_out(&request, header.command, body, &fds)? {
@@ -195,7 +178,7 @@ impl<'a> Session<'a> {
             }
             Err(errno) => {
                 self.refusals.log(header, errno);
-                self.refuse(header, errno)
+                self.client.refuse(header, errno)
             }
         }
     }
@@ -306,17 +289,8 @@ impl<'a> Session<'a> {
             Request::Reset => {}
             _ => return Ok(()),
         }
-        let Some((offset, len)) = self.kept.config_range() else {
+        let Some(message) = self.kept.config_request() else {
             return Ok(());
-        };
-        let mut body = Vec::new();
-        put64(&mut body, offset);
-        put(&mut body, pci_index::CONFIG_REGION);
-        put(&mut body, len);
-        let message = Message {
-            command: command::REGION_READ,
-            body,
-            fds: Vec::new(),
         };
         let reply = self.ask(message, deadline)?;
         if !reply.header.is_error() {
@@ -394,7 +368,10 @@ impl<'a> Session<'a> {
         let Ok(stream) = connect_to(self.path) else {
             return Ok(false);
         };
-        self.server = Some(Connection::new(stream, self.shutdown, self.others));
+        let Connection {
+            shutdown, listener, ..
+        } = self.client;
+        self.server = Some(Connection::new(stream, shutdown, listener));
         self.is_slow = false;
         let kept = std::mem::take(&mut self.kept);
         let told = self.tell(&kept);
@@ -439,7 +416,7 @@ impl<'a> Session<'a> {
             }
         }
         let mut refused: u32 = 0;
-        for message in kept.messages(pci_index::CONFIG_REGION) {
+        for message in kept.messages() {
             let reply = self.ask(message, after(SETUP))?;
             refused = refused.saturating_add(u32::from(reply.header.is_error()));
         }

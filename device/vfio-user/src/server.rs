@@ -2,7 +2,6 @@
 
 use crate::device::{Device, DeviceInfo, IrqData, IrqSet, RegionInfo};
 use crate::ended::Ended;
-use crate::message::Received;
 use crate::protocol::{self, ClientLimits, Header, Request, finish, put, put64};
 use crate::socket::{Connection, Others, Shutdown, Stop};
 use rustix::fd::{AsFd, OwnedFd};
@@ -41,8 +40,7 @@ pub(crate) fn serve(
     };
     let ended = loop {
         match session.message() {
-            Ok(true) => {}
-            Ok(false) => break Ended::Desynchronized,
+            Ok(()) => {}
             Err(stop) => break stop.ended(),
         }
     };
@@ -86,26 +84,16 @@ struct Session<'a> {
 type Reply = (Vec<u8>, Option<OwnedFd>);
 
 impl Session<'_> {
-    /// Handles one message. Returns false if the stream is permanently desynchronized.
-    fn message(&mut self) -> Result<bool, Stop> {
+    /// Handles one message.
+    fn message(&mut self) -> Result<(), Stop> {
         let mut body = std::mem::take(&mut self.body);
-        let received = self.connection.receive(&mut body);
-        let result = received.and_then(|received| match received {
-            Received::Message(header) => self.handle(&header, &body).map(|()| true),
-            Received::TooLong(header) => self.refuse(&header, Errno::MSGSIZE).map(|()| true),
-            Received::Desynchronized(header, errno) => self.refuse(&header, errno).map(|()| false),
+        let received = self.connection.receive_request(&mut body);
+        let result = received.and_then(|header| match header {
+            Some(header) => self.handle(&header, &body),
+            None => Ok(()),
         });
         self.body = body;
         result
-    }
-
-    /// Sends an error reply, unless the message has the no-reply flag or is a reply.
-    fn refuse(&mut self, header: &Header, errno: Errno) -> Result<(), Stop> {
-        debug!(?header, %errno, "message refused");
-        if header.no_reply() || header.is_reply() {
-            return Ok(());
-        }
-        self.connection.send(&header.error(errno), &[])
     }
 
     fn handle(&mut self, header: &Header, body: &[u8]) -> Result<(), Stop> {
@@ -134,7 +122,7 @@ impl Session<'_> {
             Ok(_) => Ok(()),
             Err(errno) => {
                 self.refusals.log(header, errno);
-                self.refuse(header, errno)
+                self.connection.refuse(header, errno)
             }
         }
     }

@@ -66,6 +66,8 @@ pub(crate) enum Stop {
     Truncated,
     /// The shutdown was triggered.
     Shutdown,
+    /// The start of the next message is unknown.
+    Desynchronized,
     /// The deadline has passed.
     Late,
     /// The device behind a relay is another one than before.

@@ -105,7 +105,7 @@ impl Machine {
         }
     }
 
-    /// Migrates the machine to a file that nobody reads, and returns how that ended.
+    /// Migrates the machine to /dev/null, and returns how that ended.
     fn migrate(&mut self) -> Result<String> {
         let reply = self.execute("migrate", &json!({"uri": "exec:cat >/dev/null"}))?;
         if let Some(error) = reply.get("error") {
