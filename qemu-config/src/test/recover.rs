@@ -297,11 +297,17 @@ fn emulator<'a>(watched: &Watched<'a>) -> Result<&'a Emulator> {
     emulator.context("there is no emulator")
 }
 
+/// A fatal error of a device that works, while a scenario makes its recovery fail.
+fn fatal_with(watched: &Watched<'_>, scenario: &str) -> Result<()> {
+    works(watched.cluster)?;
+    watched.client.must("recovery remember", SHORT)?;
+    start_scenario(watched, scenario)?;
+    stop(watched, Cause::Fatal)
+}
+
 /// The device does not come back at the first attempt.
 fn second_attempt(watched: &Watched<'_>) -> Result<()> {
     let client = watched.client;
-    works(watched.cluster)?;
-    client.must("recovery remember", SHORT)?;
     let scenario = r#"
 title = "No event queue for two attempts"
 
@@ -310,8 +316,7 @@ nic = "nic1"
 on = { command = "create_eq", nth = 1 }
 do = { fail = { with = "no_resources", times = 2 } }
 "#;
-    start_scenario(watched, scenario)?;
-    stop(watched, Cause::Fatal)?;
+    fatal_with(watched, scenario)?;
     client.must("recovery counted 1 && recovery same", SHORT)?;
     stop_scenario(watched)?;
     client.must("dmesg | grep 'attempt 2 to recover failed'", SHORT)?;
@@ -321,8 +326,6 @@ do = { fail = { with = "no_resources", times = 2 } }
 /// The device does not come back: the driver gives up, and tries again by request.
 fn given_up(watched: &Watched<'_>) -> Result<()> {
     let client = watched.client;
-    works(watched.cluster)?;
-    client.must("recovery remember", SHORT)?;
     let scenario = r#"
 title = "No event queue"
 # All attempts take more than a minute.
@@ -333,8 +336,7 @@ nic = "nic1"
 on = { command = "create_eq" }
 do = { fail = { with = "no_resources" } }
 "#;
-    start_scenario(watched, scenario)?;
-    stop(watched, Cause::Fatal)?;
+    fatal_with(watched, scenario)?;
     client.must("recovery given_up", 5 * SHORT)?;
     client.must(
         "lab_fails devlink health recover $(recovery handle) reporter fatal",
