@@ -1,6 +1,6 @@
 //! Captured frames on their way to the oracle, and what it has found.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use faultline_oracle::{Frame, Oracle, Place, QueuePair, VIOLATION_LIMIT, Violation};
 use faultline_wire::packet::parse_trusted;
@@ -140,8 +140,8 @@ pub(crate) struct Origin {
 pub(crate) struct Judge {
     oracle: Oracle,
     pub(crate) interfaces: Vec<Interface>,
-    /// Source addresses of frames that were captured where they were sent.
-    sources: HashSet<[u8; 6]>,
+    /// By address: the interface where frames with this source were sent.
+    sources: HashMap<[u8; 6], usize>,
     /// Path MTUs of queue pairs, by interface and number.
     mtus: HashMap<(usize, u32), u32>,
     frames: u64,
@@ -161,7 +161,7 @@ impl Judge {
         Self {
             oracle,
             interfaces,
-            sources: HashSet::new(),
+            sources: HashMap::new(),
             mtus: HashMap::new(),
             frames: 0,
             cut: 0,
@@ -210,17 +210,19 @@ impl Judge {
 
     fn pass(&mut self, at: u64, frame: Frame<'_>, origin: Origin) {
         let interface = origin.interface;
+        if self.is_in_transit(interface, frame.octets()) {
+            self.oracle.skip();
+            return;
+        }
         // What comes in through a port that leads elsewhere is sent by an adapter behind it.
         let is_sent = origin
             .is_outbound
             .map(|is_outbound| is_outbound != self.is_port(interface));
-        let source: Option<&[u8; 6]> = frame.octets().get(6..).and_then(<[u8]>::first_chunk);
+        let source = address(frame.octets(), SOURCE);
         match is_sent {
             Some(true) => {
-                if let Some(source) = source
-                    && self.sources.len() < MOST_SOURCES
-                {
-                    self.sources.insert(*source);
+                if let Some(source) = source {
+                    self.learn(source, interface);
                 }
                 if origin.is_raw {
                     self.oracle.passed(at, frame);
@@ -234,11 +236,31 @@ impl Judge {
             }
             // It was judged where it was sent, or its source address is wrong, too.
             Some(false) if origin.is_impaired => self.oracle.skip(),
-            Some(false) if source.is_some_and(|source| self.sources.contains(source)) => {
+            Some(false) if source.is_some_and(|source| self.sources.contains_key(&source)) => {
                 self.oracle.skip();
                 self.oracle.received(at, interface, frame);
             }
             _ => self.oracle.passed(at, frame),
+        }
+    }
+
+    /// True if a frame passes a port on its way between two NICs of the capture: it is judged at the NICs. At the port it is late,
+    /// and would look like a repetition.
+    fn is_in_transit(&self, interface: usize, frame: &[u8]) -> bool {
+        let is_of_nic = |place| {
+            let sent_at = address(frame, place).and_then(|address| self.sources.get(&address));
+            sent_at.is_some_and(|&sent_at| !self.is_port(sent_at))
+        };
+        self.is_port(interface) && is_of_nic(SOURCE) && is_of_nic(DESTINATION)
+    }
+
+    /// An address is that of an interface. A NIC sends with its own addresses, while what comes in through a port may be of any of them.
+    fn learn(&mut self, address: [u8; 6], interface: usize) {
+        let is_full = self.sources.len() >= MOST_SOURCES;
+        match self.sources.get(&address) {
+            None if is_full => {}
+            Some(_) if self.is_port(interface) => {}
+            _ => drop(self.sources.insert(address, interface)),
         }
     }
 
@@ -301,6 +323,15 @@ impl Judge {
             interfaces: interfaces.collect(),
         }
     }
+}
+
+/// Where an Ethernet frame has its addresses.
+const DESTINATION: usize = 0;
+const SOURCE: usize = 6;
+
+/// An address of an Ethernet frame.
+fn address(frame: &[u8], place: usize) -> Option<[u8; 6]> {
+    frame.get(place..)?.first_chunk().copied()
 }
 
 /// Fills a cut frame with zeros, so that its headers can be judged. Returns false if they are not whole.

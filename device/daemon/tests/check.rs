@@ -12,8 +12,10 @@ use faultline_wire::{Aeth, Bth, Gid, Ip, MacAddr, Opcode, Psn, Syndrome};
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::pcapng::PcapNgWriter;
-use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
-use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
 
 fn packet(opcode: Opcode, psn: u32, msn: Option<u32>) -> Vec<u8> {
     let (from, to) = if msn.is_some() { (2, 1) } else { (1, 2) };
@@ -139,6 +141,83 @@ fn of_frames_that_are_cut_the_headers_are_judged() {
     let cut = check(&path, &[]);
     assert_eq!(cut.status.code(), Some(0));
     assert!(text(&cut).contains("0 RoCE packets judged"));
+}
+
+/// A frame of a capture: the interface, whether it goes out there, how many frames were lost before it, and its octets.
+type Seen = (u32, bool, u64, Vec<u8>);
+
+/// A capture of the NICs `a` and `b`, and of two ports, as `faultline capture` writes it.
+fn write_capture_of_a_loop(path: &Path, frames: Vec<Seen>) {
+    let mut writer = PcapNgWriter::new(std::fs::File::create(path).unwrap()).unwrap();
+    for (name, kind) in [
+        ("a", "Faultline NIC"),
+        ("b", "Faultline NIC"),
+        ("to-a", "Faultline port"),
+        ("to-b", "Faultline port"),
+    ] {
+        let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
+        interface.options = vec![
+            InterfaceDescriptionOption::IfName(name.into()),
+            InterfaceDescriptionOption::IfDescription(kind.into()),
+        ];
+        writer.write_pcapng_block(interface).unwrap();
+    }
+    for (number, (interface_id, is_outbound, lost, data)) in frames.into_iter().enumerate() {
+        let block = EnhancedPacketBlock {
+            interface_id,
+            timestamp: Duration::from_millis(number as u64),
+            original_len: u32::try_from(data.len()).unwrap(),
+            data: Cow::Owned(data),
+            options: vec![
+                EnhancedPacketOption::Flags(1 + u32::from(is_outbound)),
+                EnhancedPacketOption::DropCount(lost),
+            ],
+        };
+        writer.write_pcapng_block(block).unwrap();
+    }
+}
+
+/// A bridge outside the process connects two ports. What the first NIC has sent passes both ports later, when it has sent more.
+#[test]
+fn frames_between_two_nics_are_not_judged_at_ports_on_their_way() {
+    const A: u32 = 0;
+    const B: u32 = 1;
+    const TO_A: u32 = 2;
+    const TO_B: u32 = 3;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a");
+    let request = |psn| packet(Opcode::RcSendOnly, psn, None);
+    let reply = |psn, msn| packet(Opcode::RcAcknowledge, psn, Some(msn));
+    let crossing = |frame: Vec<u8>| [(TO_A, true, 0, frame.clone()), (TO_B, false, 0, frame)];
+
+    let mut frames = vec![(A, true, 0, request(5))];
+    frames.extend(crossing(request(5)));
+    frames.push((B, false, 0, request(5)));
+    frames.push((B, true, 0, reply(5, 1)));
+    frames.push((A, false, 0, reply(5, 1)));
+    // The capture has lost what NIC a has sent here, but not its way.
+    let [out, into] = crossing(request(6));
+    frames.extend([(out.0, out.1, 3, out.3), into]);
+    frames.push((A, true, 0, request(9)));
+    frames.extend(crossing(request(9)));
+    frames.push((B, false, 0, request(9)));
+    frames.push((B, true, 0, reply(9, 5)));
+    write_capture_of_a_loop(&path, frames.clone());
+    let good = check(&path, &[]);
+    assert_eq!(good.status.code(), Some(0), "{}", text(&good));
+
+    // The NICs themselves are judged: a PSN is missing, or nothing has arrived that could be answered.
+    frames.push((A, true, 0, request(12)));
+    write_capture_of_a_loop(&path, frames.clone());
+    let bad = check(&path, &[]);
+    assert!(text(&bad).contains("[request-psn: "), "{}", text(&bad));
+    frames.pop();
+    frames.push((A, true, 0, request(10)));
+    frames.extend(crossing(request(10)));
+    frames.push((B, true, 0, reply(10, 6)));
+    write_capture_of_a_loop(&path, frames);
+    let bad = check(&path, &[]);
+    assert!(text(&bad).contains("[response-psn: "), "{}", text(&bad));
 }
 
 #[test]
