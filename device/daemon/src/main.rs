@@ -74,6 +74,9 @@ struct Serve {
     /// With --poll=adaptive: how long to look after the last work, in microseconds.
     #[arg(long, value_name = "US")]
     poll_time: Option<u64>,
+    /// Check the configuration, and end.
+    #[arg(long)]
+    check: bool,
     /// Serve in a second process, and start it again when it has ended: guests go on with a device that was reset.
     #[arg(long, conflicts_with = "kept_in")]
     keeper: bool,
@@ -110,6 +113,10 @@ impl Serve {
 
     fn run(self) -> anyhow::Result<()> {
         log_output::start();
+        if self.check {
+            self.config()?.check()?;
+            return cli::print(b"the configuration can be used\n");
+        }
         raise_open_files();
         match self.keeper {
             true => cli::keep::run(self.config()?),

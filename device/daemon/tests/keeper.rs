@@ -130,6 +130,37 @@ fn sighup_starts_the_program_anew() {
     wait_for_end(first);
 }
 
+/// The configuration is checked first: its mistake would end what works.
+#[test]
+fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic");
+    let file = directory.path().join("faultline.toml");
+    std::fs::write(&file, "engines = 1\n").unwrap();
+    let keeper = keeper(&[&socket], &["--config", file.to_str().unwrap()]);
+    keeper.says("serving on");
+    let server = next_server(&keeper, None);
+    for (mistake, named) in [
+        ("engines = 65\n", "faultline.toml"),
+        (
+            "[[nic]]\nname = \"other\"\nsocket = \"other\"\n",
+            "not the NICs of the keeper",
+        ),
+    ] {
+        std::fs::write(&file, mistake).unwrap();
+        keeper.signal(Signal::HUP);
+        keeper.says(named);
+        keeper.says("the old one goes on");
+        assert_eq!(next_server(&keeper, None), server);
+    }
+    let mut client = client(&socket);
+    assert_eq!(call(&mut client, REGION_READ, &access(0, 0, 4)), 0);
+    std::fs::write(&file, "engines = 2\n").unwrap();
+    keeper.signal(Signal::HUP);
+    keeper.says("has the client's state");
+    assert_ne!(next_server(&keeper, Some(server)), server);
+}
+
 #[test]
 fn servers_end_with_their_keeper() {
     let directory = tempfile::tempdir().unwrap();

@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::io::Result;
-use std::process::ExitStatus;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -59,6 +60,60 @@ impl Signals {
     }
 }
 
+/// How servers are started.
+struct Servers {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    keeper: Keeper,
+}
+
+impl Servers {
+    fn new(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self {
+            program: std::env::current_exe().context("can't find the program")?,
+            arguments: std::env::args_os()
+                .skip(1)
+                .filter(|argument| argument != "--keeper")
+                .collect(),
+            keeper: Keeper::start(config)?,
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).arg("--kept-in");
+        command.arg(self.keeper.folder()).kill_on_drop(true);
+        command
+    }
+
+    fn start(&self) -> anyhow::Result<Child> {
+        let child = self.command().spawn();
+        child.with_context(|| format!("can't start {}", self.program.display()))
+    }
+
+    /// Asks the program, which may be a new one, whether it would start with the configuration, which may have changed.
+    async fn would_start(&self) -> bool {
+        let mut command = self.command();
+        command.arg("--check").stdout(Stdio::null());
+        let status = tokio::time::timeout(END, command.status()).await;
+        matches!(status, Ok(Ok(status)) if status.success())
+    }
+
+    /// Waits for what ends a server.
+    async fn wait(&self, child: &mut Child, signals: &mut Signals) -> Result<Event> {
+        loop {
+            match signals.next(child.wait()).await? {
+                Event::Renew if !self.would_start().await => {
+                    tracing::error!(
+                        "SIGHUP: a new server would not start, see above: the old one goes on"
+                    );
+                }
+                event => return Ok(event),
+            }
+        }
+    }
+}
+
 /// Ends a server in good order, or kills it.
 async fn end(child: &mut Child) -> Result<()> {
     if let Some(pid) = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
@@ -85,24 +140,13 @@ fn pause(quick: u32) -> Duration {
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
-    let keeper = Keeper::start(&config)?;
-    let program = std::env::current_exe().context("can't find the program")?;
-    let arguments: Vec<OsString> = std::env::args_os()
-        .skip(1)
-        .filter(|argument| argument != "--keeper")
-        .collect();
+    let servers = Servers::new(&config)?;
     let mut has_run = false;
     let mut quick: u32 = 0;
     loop {
         let start = Instant::now();
-        let mut child = Command::new(&program)
-            .args(&arguments)
-            .arg("--kept-in")
-            .arg(keeper.folder())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("can't start {}", program.display()))?;
-        let status = match signals.next(child.wait()).await? {
+        let mut child = servers.start()?;
+        let status = match servers.wait(&mut child, &mut signals).await? {
             Event::Ended(status) => status,
             Event::Stop(name) => {
                 tracing::info!("{name}: ending");
