@@ -342,10 +342,11 @@ void faultline_forbid_recovery(struct faultline_dev *dev)
 /* Brings the device down until it is released. */
 void faultline_hold(struct faultline_dev *dev, const char *reason)
 {
+	/* First, or the recovery from this failure brings it up again. */
+	faultline_forbid_recovery(dev);
 	/* Consumers learn it as they learn of a failure; see down. */
 	faultline_die(dev, reason, false);
 	mutex_lock(&dev->state_lock);
-	dev->held = true;
 	faultline_down(dev);
 	mutex_unlock(&dev->state_lock);
 }
