@@ -28,6 +28,8 @@
 #define LONGEST (64 * 1024)
 #define MESSAGES 300
 #define WINDOW (1 << 20)
+/* Fills memory that is to be read into. */
+#define UNREAD 0xa5
 
 enum kind {
 	ECHO = 1,	/* comes back */
@@ -223,6 +225,11 @@ static void ask(int fd, const struct sockaddr_in *peer, uint32_t kind, uint64_t 
 		die("the answer to %u is %u", kind, message.kind);
 }
 
+/*
+ * A READ has a fence. Otherwise the message behind it may arrive before the
+ * data of the READ have been sent, for example while they wait for a page, and
+ * RDS reports the operation when the peer has acknowledged the message.
+ */
 static void rdma(int fd, const struct sockaddr_in *peer, rds_rdma_cookie_t window, uint8_t *local,
 		 bool write)
 {
@@ -232,7 +239,7 @@ static void rdma(int fd, const struct sockaddr_in *peer, rds_rdma_cookie_t windo
 		.remote_vec = { 0, WINDOW },
 		.local_vec_addr = (uintptr_t)&vec,
 		.nr_local = 1,
-		.flags = RDS_RDMA_NOTIFY_ME | (write ? RDS_RDMA_READWRITE : 0),
+		.flags = RDS_RDMA_NOTIFY_ME | (write ? RDS_RDMA_READWRITE : RDS_RDMA_FENCE),
 		.user_token = 4711,
 	};
 	char control[CMSG_SPACE(sizeof(args))] = {};
@@ -249,6 +256,24 @@ static void rdma(int fd, const struct sockaddr_in *peer, rds_rdma_cookie_t windo
 	get(fd, &unused, NULL, &extra);
 	if (extra.status != RDS_RDMA_SUCCESS)
 		die("RDMA %s: status %d", write ? "write" : "read", extra.status);
+}
+
+/* What was read is wrong: where, and what is there instead. */
+static void explain(const uint8_t *local, uint64_t key, uint64_t before)
+{
+	size_t first = WINDOW, last = 0, wrong = 0, unread = 0, old = 0;
+
+	for (size_t i = 0; i < WINDOW; i++) {
+		if (local[i] == content_byte(key, i))
+			continue;
+		if (!wrong++)
+			first = i;
+		last = i;
+		unread += local[i] == UNREAD;
+		old += local[i] == content_byte(before, i);
+	}
+	die("what was read by RDMA is wrong: %zu bytes from %zu to %zu, of which %zu were not written and %zu are older",
+	    wrong, first, last, unread, old);
 }
 
 static void drive(int fd, uint8_t *local, const char *host)
@@ -279,9 +304,10 @@ static void drive(int fd, uint8_t *local, const char *host)
 		ask(fd, &peer, WRITTEN, key, NULL);
 		key = content_key(3, 0, i);
 		ask(fd, &peer, FILL, key, NULL);
+		memset(local, UNREAD, WINDOW);
 		rdma(fd, &peer, extra.window, local, false);
 		if (content_wrong(local, key, 0, WINDOW))
-			die("what was read by RDMA is wrong");
+			explain(local, key, content_key(2, 0, i));
 	}
 	say("RDMA in both directions verified");
 	ask(fd, &peer, QUIT, 0, NULL);
