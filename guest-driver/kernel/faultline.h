@@ -186,6 +186,8 @@ struct faultline_dev {
 	struct work_struct death_work;
 	/* The device does no more DMA. */
 	struct completion quiesced;
+	/* Changes of mappings wait here for answers; see faultline_lease.c. */
+	wait_queue_head_t lease_answers;
 	struct delayed_work health_work;
 	u32 heartbeat;
 	unsigned int heartbeat_misses;

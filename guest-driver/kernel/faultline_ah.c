@@ -138,7 +138,7 @@ int faultline_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init_attr,
 
 	if (!(rdma_ah_get_ah_flags(init_attr->ah_attr) & IB_AH_GRH))
 		return -EINVAL;
-	if (faultline_is_dead(dev))
+	if (faultline_is_dead(dev) && udata)
 		return -EIO;
 	handle = kzalloc(sizeof(*handle), sleepable ? GFP_KERNEL : GFP_ATOMIC);
 	if (!handle)
@@ -148,6 +148,14 @@ int faultline_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init_attr,
 	handle->pdn = to_fpd(ibah->pd)->pdn;
 	faultline_av_fill(&handle->av, init_attr->ah_attr);
 	to_fah(ibah)->handle = handle;
+	/*
+	 * Without a handle, the CM sends no DREQ, and tells the consumer
+	 * nothing. With one, the MAD fails; see faultline_flush_status().
+	 */
+	if (faultline_is_dead(dev)) {
+		handle->err = -EIO;
+		return 0;
+	}
 	if (!sleepable) {
 		handle->err = -EINPROGRESS;
 		spin_lock_irqsave(&dev->ah_lock, flags);

@@ -313,6 +313,18 @@ static bool faultline_wc_fill(struct faultline_cq *cq,
 	return true;
 }
 
+/*
+ * How a request ends that a dead device has not completed. The CM takes a
+ * flushed MAD for one that it has cancelled itself, and tells nobody; after any
+ * other error, it tells the consumer that the connection has ended.
+ */
+static enum ib_wc_status faultline_flush_status(const struct faultline_qp *qp)
+{
+	if (qp->ibqp.qp_type == IB_QPT_GSI && qp->state != IB_QPS_ERR)
+		return IB_WC_FATAL_ERR;
+	return IB_WC_WR_FLUSH_ERR;
+}
+
 /* Flushes the requests that a dead device has not completed. */
 static int faultline_flush_wq(struct faultline_qp *qp, struct faultline_wq *wq,
 			      enum ib_wc_opcode opcode, int max,
@@ -327,7 +339,7 @@ static int faultline_flush_wq(struct faultline_qp *qp, struct faultline_wq *wq,
 
 		memset(wc, 0, sizeof(*wc));
 		wc->wr_id = wq->wr_id[slot];
-		wc->status = IB_WC_WR_FLUSH_ERR;
+		wc->status = faultline_flush_status(qp);
 		wc->opcode = opcode;
 		wc->qp = &qp->ibqp;
 		wc->port_num = 1;

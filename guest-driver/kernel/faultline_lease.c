@@ -23,6 +23,7 @@
  * - It does not wait if the address space or the task is ending, if it has a
  *   fatal signal, is in reclaim, is a kernel thread or must not sleep, or if
  *   no process can read the events.
+ * - The end of the device is an answer: nothing uses the pages any more.
  * - Answering takes no lock that the waiting task can hold: it does not use
  *   the address space. RESTORE answers first, then waits for the end of the
  *   change, and only then pins pages.
@@ -111,7 +112,6 @@ struct faultline_mr_watch {
 	/* Numbers of the last change that waits and the last answered one. */
 	u64 asked;
 	u64 answered;
-	wait_queue_head_t answer;
 	struct faultline_lease_budget *budget;
 };
 
@@ -252,7 +252,7 @@ static bool faultline_lease_answered(struct faultline_mr_watch *watch,
 				     u64 asked)
 {
 	return READ_ONCE(watch->answered) >= asked ||
-	       READ_ONCE(watch->closing);
+	       READ_ONCE(watch->closing) || faultline_is_dead(watch->dev);
 }
 
 /*
@@ -268,7 +268,7 @@ static bool faultline_lease_wait(struct faultline_mr_watch *watch)
 
 	lockdep_assert_held(&watch->lock);
 	mutex_unlock(&watch->lock);
-	wait_event_killable_timeout(watch->answer,
+	wait_event_killable_timeout(watch->dev->lease_answers,
 				    faultline_lease_answered(watch, asked),
 				    min(left,
 					msecs_to_jiffies(watch->lease_ms)));
@@ -415,7 +415,7 @@ static void faultline_lease_answer(struct faultline_mr_watch *watch)
 	lockdep_assert_held(&watch->lock);
 	WRITE_ONCE(watch->answered, watch->asked);
 	WRITE_ONCE(watch->events->lease_expired, false);
-	wake_up_all(&watch->answer);
+	wake_up_all(&watch->dev->lease_answers);
 }
 
 static int faultline_lease_restore(struct faultline_mr_watch *watch)
@@ -491,7 +491,6 @@ faultline_mr_watch_new(struct faultline_dev *dev, u64 start, u64 length,
 	watch->pinning = true;
 	mutex_init(&watch->lock);
 	mutex_init(&watch->restore_lock);
-	init_waitqueue_head(&watch->answer);
 	return watch;
 }
 

@@ -24,6 +24,7 @@ static int faultline_init_software(struct faultline_dev *dev,
 	spin_lock_init(&dev->ah_lock);
 	INIT_LIST_HEAD(&dev->ah_todo);
 	INIT_LIST_HEAD(&dev->ah_waiters);
+	init_waitqueue_head(&dev->lease_answers);
 	INIT_WORK(&dev->ah_work, faultline_ah_work);
 	/* WQ_MEM_RECLAIM: memory may be swapped through the device. */
 	dev->wq = alloc_workqueue("%s-%s", WQ_UNBOUND | WQ_MEM_RECLAIM, 0,

@@ -94,8 +94,9 @@ static void faultline_death_work(struct work_struct *work)
 	faultline_cmdq_abort(&dev->admin);
 	faultline_cmdq_abort(&dev->translation);
 
-	/* Then wake up consumers that wait for completions. */
+	/* Then wake up consumers that wait for completions or for answers. */
 	faultline_ib_death(dev);
+	wake_up_all(&dev->lease_answers);
 
 	/* The rest allocates memory and waits for other workqueues. */
 	faultline_schedule_recovery(dev);
