@@ -66,10 +66,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             ..plain
         },
         "ulp" => Plan {
-            // The program that is built on NFS, as source.
-            packages: ["fio", "nfs-common", "nfs-kernel-server", "src:bzip2"]
-                .map(str::to_owned)
-                .to_vec(),
+            packages: storage_packages(),
             ..plain
         },
         "apps" => Plan {
@@ -115,13 +112,26 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             ..plain
         },
         // Two virtual CPUs by default, because concurrency of two CPUs is what breaks drivers.
-        "robustness" | "recover" | "restart" => Plan {
+        "robustness" => Plan {
+            cpus: options.cpus.or(Some(2)),
+            ..plain
+        },
+        "recover" | "restart" => Plan {
             cpus: options.cpus.or(Some(2)),
             keeper: suite == "restart",
+            // Fewer would do, but not for the same image.
+            packages: storage_packages(),
             ..plain
         },
         _ => plain,
     }
+}
+
+/// Consumers of storage, and the source of a program that is built on NFS.
+fn storage_packages() -> Vec<String> {
+    ["fio", "nfs-common", "nfs-kernel-server", "src:bzip2"]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 /// As the guests of the suite `torture`, because the tests on each wire end with one of it.

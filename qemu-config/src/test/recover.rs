@@ -26,6 +26,8 @@ pub const TESTS: &[(&str, Test)] = &[
         recover(w, Cause::Fatal, &[Load::Listener])
     }),
     ("fatal_disk", |w| recover(w, Cause::Fatal, &[Load::Disk])),
+    ("fatal_files", |w| recover(w, Cause::Fatal, &[Load::Files])),
+    ("fatal_lease", |w| recover(w, Cause::Fatal, &[Load::Lease])),
     ("device_reset", |w| recover(w, Cause::DeviceReset, ALL)),
     ("function_reset", |w| recover(w, Cause::FunctionReset, ALL)),
     ("command_timeout", |w| {
@@ -52,6 +54,10 @@ pub const RESTARTS: &[(&str, Test)] = &[
     }),
     ("killed_with_faults", |w| {
         recover(w, Cause::ServerKilled, &[Load::Faults])
+    }),
+    ("killed_with_storage", |w| {
+        let loads = [Load::Disk, Load::Files, Load::Lease];
+        recover(w, Cause::ServerKilled, &loads)
     }),
     ("renewed", |w| {
         recover(w, Cause::ServerRenewed, &[Load::Traffic])
@@ -103,9 +109,42 @@ enum Load {
     Listener,
     /// A disk of the other guest.
     Disk,
+    /// Files of the other guest, by NFS.
+    Files,
+    /// A change of memory that waits for a process with a lease on it.
+    Lease,
 }
 
-const ALL: &[Load] = &[Load::Traffic, Load::Listener, Load::Disk];
+impl Load {
+    /// Its name for the script `recovery`, if that runs it.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Traffic | Self::Faults => None,
+            Self::Listener => Some("listener"),
+            Self::Disk => Some("disk"),
+            Self::Files => Some("files"),
+            Self::Lease => Some("lease"),
+        }
+    }
+
+    /// What the other guest offers for it.
+    fn server(self) -> Option<&'static str> {
+        match self {
+            Self::Disk => Some("ulp_nvme disk"),
+            Self::Files => Some("ulp_nfs server"),
+            _ => None,
+        }
+    }
+}
+
+/// The lease is the last one: it has a time limit.
+const ALL: &[Load] = &[
+    Load::Traffic,
+    Load::Listener,
+    Load::Disk,
+    Load::Files,
+    Load::Lease,
+];
 
 /// The NIC of the second guest.
 const NIC: &str = "nic1";
@@ -133,13 +172,13 @@ impl<'a> Loads<'a> {
                     programs.push((sending, "the sender of pages that are absent", false));
                     programs.push((serving, "the receiver into absent pages", true));
                 }
-                Load::Listener => {
-                    client.must("recovery load listener", SHORT)?;
-                }
-                Load::Disk => {
-                    server.must("ulp_nvme disk", SHORT)?;
-                    client.must("recovery load disk", 2 * SHORT)?;
-                }
+                _ => (),
+            }
+            if let Some(command) = load.server() {
+                server.must(command, SHORT)?;
+            }
+            if let Some(name) = load.name() {
+                client.must(&format!("recovery load {name}"), 2 * SHORT)?;
             }
         }
         Ok(Self {
@@ -157,25 +196,17 @@ impl<'a> Loads<'a> {
                 false => end(running, name)?,
             }
         }
-        let client = self.watched.client;
-        for load in self.loads {
-            match load {
-                Load::Traffic | Load::Faults => (),
-                Load::Listener => drop(client.must("recovery goes_on listener", SHORT)?),
-                Load::Disk => drop(client.must("recovery goes_on disk", 2 * SHORT)?),
-            }
-        }
-        Ok(())
+        self.each("goes_on")
     }
 
     fn end(self) -> Result<()> {
-        let client = self.watched.client;
-        for load in self.loads {
-            match load {
-                Load::Traffic | Load::Faults => (),
-                Load::Listener => drop(client.must("recovery end listener", SHORT)?),
-                Load::Disk => drop(client.must("recovery end disk", SHORT)?),
-            }
+        self.each("end")
+    }
+
+    fn each(&self, what: &str) -> Result<()> {
+        for name in self.loads.iter().filter_map(|load| load.name()) {
+            let command = format!("recovery {what} {name}");
+            self.watched.client.must(&command, 2 * SHORT)?;
         }
         Ok(())
     }
@@ -393,13 +424,15 @@ const OBJECTS: &str = "recovery lasting; rdma resource show $RDMA_DEV | sed 's/^
 /// KiB that a guest may have less at its end: caches, and memory that the kernel frees later.
 const MEMORY_SLACK: i64 = 8192;
 
-/// The memory that a guest has, in KiB.
-fn memory(guest: &Guest) -> Result<i64> {
+/// The memory that a guest has, in KiB, and who has the rest of it.
+fn memory(guest: &Guest) -> Result<(i64, String)> {
     let text = guest.must(
-        "sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; awk '/^MemAvailable/ {print $2}' /proc/meminfo",
+        "sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; awk '/^MemAvailable/ {print $2}' /proc/meminfo
+        cat /proc/meminfo; df -k /run /tmp; ps -eo rss,comm --sort=-rss | head",
         SHORT,
     )?;
-    text.trim().parse().context("reading the memory")
+    let (kib, rest) = text.split_once('\n').context("no memory")?;
+    Ok((kib.parse().context("reading the memory")?, rest.to_owned()))
 }
 
 /// The device fails again and again under traffic; the kernel then has as many objects and as much memory as before.
@@ -415,17 +448,20 @@ fn again_and_again(watched: &Watched<'_>) -> Result<()> {
     };
     client.must("recovery remember", SHORT)?;
     fail()?;
-    let before = memory(client)?;
+    let (before, details) = memory(client)?;
     let objects = client.must(OBJECTS, SHORT)?;
     for _ in 0..TIMES {
         fail()?;
     }
     let after = client.must(OBJECTS, SHORT)?;
     ensure!(objects == after, "before:\n{objects}\nafter:\n{after}");
-    let lost = before - memory(client)?;
+    let (now, details_now) = memory(client)?;
+    let lost = before - now;
     say(format!("{TIMES} recoveries cost {lost} KiB"));
     if lost > MEMORY_SLACK {
-        bail!("{lost} KiB of memory are lost in {TIMES} recoveries");
+        bail!(
+            "{lost} KiB of memory are lost in {TIMES} recoveries; before:\n{details}after:\n{details_now}"
+        );
     }
     works(watched.cluster)
 }
@@ -433,11 +469,12 @@ fn again_and_again(watched: &Watched<'_>) -> Result<()> {
 /// How often the server is killed.
 const KILLS: usize = 100;
 
-/// The server is killed again and again under traffic. No guest has to be booted again, and neither they nor the keeper lose anything.
+/// The server is killed again and again under traffic and with a disk. No guest has to be booted again, neither they nor the keeper lose
+/// anything, and the disk has what was written.
 fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
     let guests = [watched.server, watched.client];
     let emulator = emulator(watched)?;
-    let mut times = Vec::new();
+    let (mut pings, mut reads) = (Vec::new(), Vec::new());
     let mut kill = || -> Result<()> {
         for guest in guests {
             guest.must("recovery remember", SHORT)?;
@@ -445,15 +482,28 @@ fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
         let (serving, sending) = traffic(watched.server, watched.client)?;
         let started = Instant::now();
         emulator.kill_server()?;
-        for guest in guests {
-            guest.must("recovery counted 1", SHORT)?;
-        }
-        end(sending, "the client of the traffic")?;
-        end(serving, "the server of the traffic")?;
-        works(watched.cluster)?;
-        times.push(started.elapsed());
+        let (read, ping) = std::thread::scope(|scope| {
+            let read = scope.spawn(|| {
+                watched.client.must("recovery read_disk", 2 * SHORT)?;
+                Ok::<_, anyhow::Error>(started.elapsed())
+            });
+            let ping = || {
+                for guest in guests {
+                    guest.must("recovery counted 1", SHORT)?;
+                }
+                end(sending, "the client of the traffic")?;
+                end(serving, "the server of the traffic")?;
+                works(watched.cluster)?;
+                Ok::<_, anyhow::Error>(started.elapsed())
+            };
+            let ping = ping();
+            (read.join().expect("it does not panic"), ping)
+        });
+        reads.push(read?);
+        pings.push(ping?);
         Ok(())
     };
+    let disk = Loads::start(watched, &[Load::Disk])?;
     kill()?;
     let before = held(watched)?;
     for _ in 0..KILLS {
@@ -469,16 +519,24 @@ fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
     let lost: Vec<i64> = (before.1.iter().zip(&after.1))
         .map(|(before, after)| before - after)
         .collect();
-    times.sort_unstable();
-    let [median, worst] = [times.len() / 2, times.len() - 1].map(|at| times[at].as_secs_f64());
     say(format!(
-        "{KILLS} kills: {median:.1} s until programs have exchanged data again (median; worst {worst:.1} s); the guests lost {lost:?} KiB"
+        "{KILLS} kills: {} until a ping-pong has ended, {} until the disk is read; the guests lost {lost:?} KiB",
+        median_and_worst(pings),
+        median_and_worst(reads)
     ));
     ensure!(
         lost.iter().all(|kib| *kib < 2 * MEMORY_SLACK),
         "memory is lost"
     );
-    Ok(())
+    disk.each("goes_on")?;
+    disk.end()
+}
+
+fn median_and_worst(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let at = |index: usize| times.get(index).map_or(0.0, Duration::as_secs_f64);
+    let (median, worst) = (at(times.len() / 2), at(times.len() - 1));
+    format!("{median:.1} s (median; worst {worst:.1} s)")
 }
 
 /// What the keeper holds (descriptors and maps) with the objects of the guests' kernels; and the memory that each guest has, in KiB.
@@ -491,7 +549,7 @@ fn held(watched: &Watched<'_>) -> Result<(String, Vec<i64>)> {
     let mut memories = Vec::new();
     for guest in [watched.server, watched.client] {
         objects += &guest.must(OBJECTS, SHORT)?;
-        memories.push(memory(guest)?);
+        memories.push(memory(guest)?.0);
     }
     Ok((objects, memories))
 }

@@ -10,9 +10,10 @@
 #	recovery same		everything is as it was
 #	recovery lasting	prints what a recovery does not change
 #	recovery unbind, bind	takes the device from its driver and gives it back
-#	recovery load NAME	starts a load: listener, disk
+#	recovery load NAME	starts a load: listener, disk, files (NFS), lease
 #	recovery goes_on NAME	the load works, or works again
 #	recovery end NAME	ends it
+#	recovery read_disk	reads a block of the disk
 #	recovery suspend	suspends the machine as far as its devices, and resumes it
 #	recovery reset		resets the function
 #	recovery reload		reloads the devlink instance
@@ -140,12 +141,33 @@ load() {
 		head -c $((MIB << 20)) /dev/urandom >/run/written
 		write_disk
 		;;
+	files)
+		modprobe -a nfs rpcrdma
+		mkdir -p /mnt/nfs
+		reach() { mount -t nfs -o vers=4.2,proto=rdma,port=20049,sec=sys "$PEER_IP:/" /mnt/nfs; }
+		lab_until 60 reach
+		head -c $((MIB << 20)) /dev/urandom >/run/written
+		# Writes until it is told to end, also while there is no device.
+		while [ ! -e "$NOTES.enough" ]; do
+			dd if=/run/written of=/mnt/nfs/written bs=64k conv=fsync status=none
+		done >"$NOTES.files" 2>&1 &
+		echo $! >"$NOTES.writer"
+		lab_until 20 test -s /mnt/nfs/written
+		;;
+	lease)
+		lease_held >"$NOTES.lease" 2>&1 &
+		lab_until 20 grep -q 'the change waits' "$NOTES.lease"
+		;;
 	esac
 }
 
 write_disk() {
 	dd if=/run/written of=$DISK bs=64k oflag=direct conv=fsync status=none
 	dd if=$DISK bs=64k count=$((MIB * 16)) iflag=direct status=none | cmp - /run/written
+}
+
+read_disk() {
+	dd if=$DISK of=/dev/null bs=4k count=1 iflag=direct status=none
 }
 
 goes_on() {
@@ -158,6 +180,19 @@ goes_on() {
 		lab_until 30 grep -q live /sys/class/nvme/nvme0/state
 		timeout 60 bash -c "$(declare -f write_disk); DISK=$DISK MIB=$MIB; write_disk"
 		;;
+	files)
+		touch "$NOTES.enough"
+		has_ended() { ! kill -0 "$(cat "$NOTES.writer")"; }
+		lab_until 60 has_ended
+		# It has seen no error, and what it has written is at the server.
+		cat "$NOTES.files"
+		[ ! -s "$NOTES.files" ]
+		echo 3 >/proc/sys/vm/drop_caches
+		cmp /run/written /mnt/nfs/written
+		;;
+	lease)
+		lab_until 20 grep -q PASS "$NOTES.lease" || { cat "$NOTES.lease"; exit 1; }
+		;;
 	esac
 }
 
@@ -167,6 +202,10 @@ end() {
 	disk)
 		echo 1 >/sys/class/nvme/nvme0/delete_controller
 		lab_until 20 modprobe -r nvme-rdma
+		;;
+	files)
+		rm -f "$NOTES.enough" /mnt/nfs/written
+		umount /mnt/nfs
 		;;
 	esac
 }
