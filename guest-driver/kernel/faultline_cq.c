@@ -146,7 +146,7 @@ destroy:
 	faultline_cmd_destroy_cq(dev, cqn);
 free_buf:
 	faultline_buf_free(dev, &cq->buf);
-	return err;
+	return faultline_verb_error(dev, udata, err);
 }
 
 int faultline_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)

@@ -357,6 +357,17 @@ void faultline_ah_reference(struct faultline_qp *qp, u32 index,
 bool faultline_ah_ready(struct faultline_qp *qp, u32 index);
 void faultline_ah_reset(struct faultline_qp *qp);
 
+/*
+ * The error of a verb. Consumers in the kernel that use a dead device, because
+ * its removal is still to come, get ENETDOWN: SUNRPC connects again after it,
+ * while after EIO it fails the requests of programs.
+ */
+static inline int faultline_verb_error(struct faultline_dev *dev,
+				       const struct ib_udata *udata, int err)
+{
+	return err && !udata && faultline_is_dead(dev) ? -ENETDOWN : err;
+}
+
 /* faultline_cq.c */
 int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
 			struct uverbs_attr_bundle *attrs);

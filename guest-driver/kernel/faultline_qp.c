@@ -394,7 +394,7 @@ destroy:
 	faultline_qp_unlink(qp);
 free_qp:
 	faultline_qp_free(dev, qp);
-	return err;
+	return faultline_verb_error(dev, udata, err);
 }
 
 int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
@@ -569,7 +569,7 @@ int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 		faultline_qp_reset(qp);
 out:
 	mutex_unlock(&qp->mutex);
-	return err;
+	return faultline_verb_error(dev, udata, err);
 }
 
 static void faultline_qp_read_av(const struct faultline_av *av,

@@ -433,7 +433,7 @@ static int faultline_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 
 	err = faultline_cmd_alloc_pd(dev, faultline_udata_uctx(udata), &pd->pdn);
 	if (err)
-		return err;
+		return faultline_verb_error(dev, udata, err);
 	resp.pdn = pd->pdn;
 	err = faultline_respond(udata, resp);
 	if (err)

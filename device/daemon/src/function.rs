@@ -46,6 +46,8 @@ pub(crate) struct Function {
     pages: Arc<SharedPages>,
     /// See [`NicPort::remove`].
     removed: Arc<AtomicBool>,
+    /// When the client has asked what the device is.
+    since: std::time::Instant,
     /// Mapped files behind guest memory.
     files: FileMaps,
 }
@@ -100,6 +102,7 @@ impl Function {
             bar: shared.bar,
             pages: shared.pages,
             removed: shared.removed,
+            since: std::time::Instant::now(),
             files,
         })
     }
@@ -224,7 +227,8 @@ impl Function {
         let (words, rest) = data.as_chunks::<4>();
         let words = words.to_vec();
         let whole = rest.is_empty() && offset.is_multiple_of(4);
-        let (was_reset, remains) = self.on_port_at(move |now, port| {
+        let (was_reset, was_enabled, remains) = self.on_port_at(move |now, port| {
+            let was_running = port.nic.is_running();
             if whole {
                 for (at, word) in (offset..).step_by(4).zip(words) {
                     port.nic
@@ -233,11 +237,16 @@ impl Function {
             } else {
                 port.nic.bad_register_access();
             }
-            (port.sync_pages(), port.nic.take_remains())
+            let was_enabled = !was_running && port.nic.is_running();
+            (port.sync_pages(), was_enabled, port.nic.take_remains())
         })?;
         drop(remains);
         if was_reset {
             self.clear_pages();
+        }
+        if was_enabled && self.log.allows() {
+            let after = self.since.elapsed();
+            tracing::info!(?after, "the driver has enabled the device");
         }
         Ok(())
     }
@@ -259,7 +268,10 @@ impl Function {
 
 impl Device for Function {
     fn info(&mut self) -> Result<DeviceInfo, Errno> {
-        tracing::info!("client connected");
+        self.since = std::time::Instant::now();
+        if self.log.allows() {
+            tracing::info!("client connected");
+        }
         Ok(DeviceInfo::PCI)
     }
 

@@ -33,7 +33,8 @@ pub const TESTS: &[(&str, Test)] = &[
     ("command_timeout", |w| {
         recover(w, Cause::CommandTimeout, &[Load::Listener])
     }),
-    ("suspend", |w| recover(w, Cause::Suspend, ALL)),
+    // A process that is frozen can't tell how long it has waited.
+    ("suspend", |w| recover(w, Cause::Suspend, but_lease(ALL))),
     ("reload", |w| recover(w, Cause::Reload, ALL)),
     ("second_attempt", second_attempt),
     ("given_up", given_up),
@@ -146,8 +147,20 @@ const ALL: &[Load] = &[
     Load::Lease,
 ];
 
+fn but_lease(loads: &'static [Load]) -> &'static [Load] {
+    loads.strip_suffix(&[Load::Lease]).unwrap_or(loads)
+}
+
 /// The NIC of the second guest.
 const NIC: &str = "nic1";
+
+/// Starts what loads need in the first guest. It remains afterwards.
+fn offer(watched: &Watched<'_>, loads: &[Load]) -> Result<()> {
+    for command in loads.iter().filter_map(|load| load.server()) {
+        watched.server.must(command, SHORT)?;
+    }
+    Ok(())
+}
 
 /// Loads that run in a pair.
 struct Loads<'a> {
@@ -173,9 +186,6 @@ impl<'a> Loads<'a> {
                     programs.push((serving, "the receiver into absent pages", true));
                 }
                 _ => (),
-            }
-            if let Some(command) = load.server() {
-                server.must(command, SHORT)?;
             }
             if let Some(name) = load.name() {
                 client.must(&format!("recovery load {name}"), 2 * SHORT)?;
@@ -296,10 +306,12 @@ fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
     let client = watched.client;
     let others = cause.is_of_all().then_some(watched.server);
     works(watched.cluster)?;
+    offer(watched, loads)?;
     for guest in others.into_iter().chain([client]) {
         guest.must("recovery remember", SHORT)?;
     }
     let mut running = Loads::start(watched, loads)?;
+    let told = watched.log()?.len();
     let started = Instant::now();
     stop(watched, cause)?;
     let failures = i32::from(cause.is_failure());
@@ -311,6 +323,9 @@ fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
         watched.name,
         started.elapsed().as_secs_f64()
     ));
+    if cause == Cause::ServerKilled {
+        tells_of_restart(&watched.log()?[told..])?;
+    }
     running.after_recovery()?;
     // A new server has no scenario.
     if (loads.contains(&Load::Faults) && !cause.is_of_all()) || cause == Cause::CommandTimeout {
@@ -321,6 +336,32 @@ fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
         guest.must("recovery same", SHORT)?;
     }
     works(watched.cluster)
+}
+
+/// The log, as `journalctl` shows it, explains for each NIC what has happened and how long it took.
+fn tells_of_restart(log: &[String]) -> Result<()> {
+    let of_process = ["the server has ended (signal: 9 (SIGKILL)): starting it again"];
+    let of_nic = [
+        "the server has ended; the client waits for the next",
+        "a new server has the client's state; its device was reset",
+        "the driver has enabled the device",
+    ];
+    for (who, story) in [
+        ("faultline::cli::keep:", of_process.as_slice()),
+        ("nic{name=nic0}:", &of_nic),
+        ("nic{name=nic1}:", &of_nic),
+    ] {
+        let mut lines = log.iter().filter(|line| line.contains(who));
+        for part in story {
+            let found = lines.any(|line| line.contains(part));
+            ensure!(
+                found,
+                "the log of {who} does not say {part:?}:\n{}",
+                log.join("\n")
+            );
+        }
+    }
+    Ok(())
 }
 
 fn emulator<'a>(watched: &Watched<'a>) -> Result<&'a Emulator> {
@@ -503,6 +544,7 @@ fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
         pings.push(ping?);
         Ok(())
     };
+    offer(watched, &[Load::Disk])?;
     let disk = Loads::start(watched, &[Load::Disk])?;
     kill()?;
     let before = held(watched)?;

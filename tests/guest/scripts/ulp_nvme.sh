@@ -53,7 +53,8 @@ serve() {
 	echo 1 >"$SUBSYSTEM/namespaces/1/enable"
 	echo rdma >"$PORT/addr_trtype"
 	echo ipv4 >"$PORT/addr_adrfam"
-	echo "$MY_IP" >"$PORT/addr_traddr"
+	# Of any address: a port of one address ends with the device (nvmet_rdma_device_removal()).
+	echo 0.0.0.0 >"$PORT/addr_traddr"
 	echo 4420 >"$PORT/addr_trsvcid"
 	ln -s "$SUBSYSTEM" "$PORT/subsystems/"
 }

@@ -72,19 +72,22 @@ impl<'a> Watched<'a> {
 
     /// Waits for a line with these words in the log of the process.
     pub fn expect_log(&self, words: &[&str], limit: Duration) -> Result<()> {
-        let log = self.cluster.dir.join("emulator.log");
         until(
             &format!("a message with {words:?} in the log"),
             limit,
             || {
-                let text = fs::read_to_string(&log).context("reading the log")?;
-                let has = |line: &str| {
-                    let line = plain(line);
-                    words.iter().all(|word| line.split(' ').any(|w| w == *word))
-                };
-                Ok(text.lines().any(has).then_some(()))
+                let has =
+                    |line: &String| words.iter().all(|word| line.split(' ').any(|w| w == *word));
+                Ok(self.log()?.iter().any(has).then_some(()))
             },
         )
+    }
+
+    /// The lines of the process's log.
+    pub fn log(&self) -> Result<Vec<String>> {
+        let log = self.cluster.dir.join("emulator.log");
+        let text = fs::read_to_string(&log).context("reading the log")?;
+        Ok(text.lines().map(plain).collect())
     }
 }
 
