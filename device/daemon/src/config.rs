@@ -646,6 +646,13 @@ fn parse_mac(text: &str) -> Result<MacAddr, ConfigError> {
     Ok(mac)
 }
 
+/// The message that refuses a file whose only NIC has these keys. They begin in line 3.
+#[cfg(test)]
+pub(crate) fn refusal_of_nic(keys: &str) -> String {
+    let text = format!("[[nic]]\nname = \"a\"\n{keys}");
+    Config::from_toml(&text).unwrap_err().to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -99,7 +99,7 @@ fn probability<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Err
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, refusal_of_nic};
 
     #[test]
     fn a_line_is_read_for_nics_and_ports() {
@@ -122,16 +122,12 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_located() {
-        let refused = |text: &str| {
-            let text = format!("[[nic]]\nname = \"a\"\n{text}");
-            Config::from_toml(&text).unwrap_err().to_string()
-        };
         assert_eq!(
-            refused("link_tx = { loss = 1.5 }\n"),
+            refusal_of_nic("link_tx = { loss = 1.5 }\n"),
             "3:20: nic[0].link_tx.loss: invalid value: floating point `1.5`, expected a number from 0 to 1"
         );
         assert_eq!(
-            refused("link_rx = { los = 1 }\n"),
+            refusal_of_nic("link_rx = { los = 1 }\n"),
             "3:13: nic[0].link_rx.los: unknown key `los`, expected one of `rate_mbps`, `delay_ns`, `queue_bytes`, \
              `ecn_bytes`, `pause_bytes`, `loss`, `duplicate`, `reorder`, `corrupt`, `seed`"
         );

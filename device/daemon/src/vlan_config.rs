@@ -73,7 +73,7 @@ mod tests {
     use faultline_ports::vlan::VlanMembership;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, refusal_of_nic};
 
     #[test]
     fn membership_is_read_for_nics_and_ports() {
@@ -113,33 +113,29 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_located() {
-        let refused = |text: &str| {
-            let text = format!("[[nic]]\nname = \"a\"\n{text}");
-            Config::from_toml(&text).unwrap_err().to_string()
-        };
         assert_eq!(
-            refused("pvid = 4095\n"),
+            refusal_of_nic("pvid = 4095\n"),
             "3:8: nic[0].pvid: invalid value: integer `4095`, expected a VLAN from 1 to 4094"
         );
         assert_eq!(
-            refused("pvid = \"blue\"\n"),
+            refusal_of_nic("pvid = \"blue\"\n"),
             "3:8: nic[0].pvid: invalid type: string \"blue\", expected a VLAN from 1 to 4094"
         );
         assert_eq!(
-            refused("vlans = [1, 0]\n"),
+            refusal_of_nic("vlans = [1, 0]\n"),
             "3:13: nic[0].vlans[1]: invalid value: integer `0`, expected a VLAN from 1 to 4094"
         );
         assert_eq!(
-            refused("vlans = \"none\"\n"),
+            refusal_of_nic("vlans = \"none\"\n"),
             "3:9: nic[0].vlans: invalid value: string \"none\", expected \"all\" or an array of VLANs from 1 to 4094"
         );
         assert_eq!(
-            refused("vlans = 5\n"),
+            refusal_of_nic("vlans = 5\n"),
             "3:9: nic[0].vlans: invalid type: integer `5`, expected \"all\" or an array of VLANs from 1 to 4094"
         );
         let port = "[[port]]\nname = \"p\"\nkind = \"tap\"\ninterface = \"x\"\npvid = -1\n";
         assert_eq!(
-            refused(port),
+            refusal_of_nic(port),
             "7:8: port[0].pvid: invalid value: integer `-1`, expected a VLAN from 1 to 4094"
         );
     }
