@@ -434,7 +434,7 @@ const ANSWER_LIMIT_MS: u16 = 65_000;
 pub fn attach_hint(socket: &Path) -> String {
     let device = json!({"driver": "vfio-user-pci", "socket": {"type": "unix", "path": socket}});
     format!(
-        "-object memory-backend-memfd,id=ram,share=on,size=1G -machine q35,memory-backend=ram -device '{device}'"
+        "-object memory-backend-memfd,id=ram,share=on,size=1G -m 1G -machine q35,memory-backend=ram -device '{device}'"
     )
 }
 
