@@ -14,6 +14,7 @@ use super::cargo::count_cargo_test;
 use super::host::When;
 use super::robustness::works;
 use super::sight::Test;
+use super::sight::host_shell::HostShell;
 use super::sight::tutorial::{Place, files, missing, steps};
 use super::sight::watched::{SHORT, Watched};
 use super::tally::{Tally, Verdict};
@@ -162,11 +163,9 @@ fn tutorial(watched: &Watched<'_>) -> Result<()> {
     let root = watched.workspace.root();
     let text =
         fs::read_to_string(root.join(DOCUMENT)).with_context(|| format!("reading {DOCUMENT}"))?;
-    for (name, content) in files(&text) {
-        let is_plain = !name.contains('/') && !name.starts_with('.');
-        ensure!(is_plain, "{DOCUMENT}: {name} is not in the folder");
-        fs::write(watched.logs.join(&name), content).with_context(|| format!("writing {name}"))?;
-    }
+    let files = files(&text);
+    let mut shell = HostShell::start(&watched.logs)?;
+    let mut folder = watched.logs.clone();
     let mut log = String::new();
     let mut played = 0;
     for step in steps(&text) {
@@ -176,11 +175,17 @@ fn tutorial(watched: &Watched<'_>) -> Result<()> {
             step.command
         );
         let Some((command, wanted)) = scenario_command(&step.command)? else {
+            folder = folder_after(&mut shell, &step.command)?;
+            for (name, content) in &files {
+                let is_plain = !name.contains('/') && !name.starts_with('.');
+                ensure!(is_plain, "{DOCUMENT}: {name} is not in the folder");
+                fs::write(folder.join(name), content).with_context(|| format!("writing {name}"))?;
+            }
             continue;
         };
-        let request = within(&watched.logs, command);
+        let request = within(&folder, command);
         let (result, output) = play_in(watched, &request)?;
-        let mut shown = output.replace(&format!("{}/", watched.logs.display()), "");
+        let mut shown = output.replace(&format!("{}/", folder.display()), "");
         if !wanted {
             shown += &format!("{}\n", i32::from(!result.passed()));
         }
@@ -202,6 +207,19 @@ fn tutorial(watched: &Watched<'_>) -> Result<()> {
     }
     ensure!(played >= 3, "{DOCUMENT} plays {played} scenarios");
     Ok(())
+}
+
+/// Runs a command of the host. Returns the working directory afterwards.
+fn folder_after(shell: &mut HostShell, command: &str) -> Result<PathBuf> {
+    let ended = shell.run(&format!("{command} && pwd"), SHORT)?;
+    let printed = ended.output.lines().last();
+    match (ended.status, printed) {
+        (0, Some(folder)) => Ok(folder.into()),
+        (status, _) => bail!(
+            "{DOCUMENT}: {command}: exit status {status}:\n{}",
+            ended.output
+        ),
+    }
 }
 
 /// The request of a command `cargo lab scenario …`, and whether the scenario must pass: not if the command shows its exit

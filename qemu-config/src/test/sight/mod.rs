@@ -2,7 +2,7 @@
 
 mod counts;
 mod fatal;
-mod host_shell;
+pub mod host_shell;
 mod link_speed;
 mod sql;
 mod storm;
