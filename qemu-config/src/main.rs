@@ -78,7 +78,7 @@ enum Command {
     /// Run a program in two guests while a scenario makes faults in their NICs
     ///
     /// The program runs as `SCRIPT server ARGUMENTS` in the first guest and, when that listens on a TCP port or through the
-    /// connection manager (or has not for ten seconds), as `SCRIPT client ARGUMENTS` in the second. It is any executable file, and sees the variables that
+    /// connection manager (or has not for ten seconds), as `SCRIPT client ARGUMENTS` in the second. It is any program or script, and sees the variables that
     /// `cargo lab run` gives to scripts. The exit status is 1 if a rule has not fired, an expectation does not hold, or the
     /// program has not the exit status that the scenario wants. docs/tutorial-faults.md is a tutorial.
     Scenario {
