@@ -6,12 +6,11 @@
 
 mod cli;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use faultline::{
     Config, EngineCount, NamedProfile, NicEntry, PollMode, Server, log_output, service_manager,
@@ -126,7 +125,9 @@ impl Serve {
 }
 
 fn main() -> ExitCode {
-    let result = execute(Cli::parse().command);
+    let parsed = Cli::from_arg_matches(&with_negative_numbers(Cli::command()).get_matches());
+    let command = parsed.unwrap_or_else(|error| error.exit()).command;
+    let result = execute(command);
     let is_read = log_output::finish();
     let error = match result {
         Ok(status) => return status,
@@ -136,9 +137,18 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     // It may repeat what a server or a file says.
-    let text = cli::Printable::default().part(format!("Error: {error:#}\n").as_bytes());
-    let _ = std::io::stderr().write_all(&text);
+    let text = format!("Error: {error:#}");
+    cli::complain(cli::Printable::default().part(text.as_bytes()));
     ExitCode::FAILURE
+}
+
+/// Lets each option take a negative number, which its parser refuses with what is allowed. By default it would be an unknown option.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
+    command.mut_subcommands(with_negative_numbers)
 }
 
 fn execute(command: Command) -> anyhow::Result<ExitCode> {

@@ -173,6 +173,7 @@ fn mistakes_are_explained() {
     explained(Some(&socket), &["ctl", "nics"], "there is no socket");
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     explained(Some(&socket), &["ctl", "nics"], "no process listens");
+    explained(Some(directory.path()), &["ctl", "nics"], "is not a socket");
     let _server = server(directory.path(), &["a", "b c"]);
     explained(
         Some(&socket),
@@ -197,6 +198,17 @@ fn mistakes_are_explained() {
         &["ctl", "scenario", "start", file],
         "Error: rule[0].on.opcod: unknown key `opcod`",
     );
+    let other = directory.path().join("profile.toml");
+    for (profile, part) in [
+        ("slow-hots", "profile.toml:1:11"),
+        ("absent.toml", "can't read the profile "),
+    ] {
+        let traffic = "[[traffic]]\nop = \"write\"\n";
+        std::fs::write(&other, format!("profile = {profile:?}\n{traffic}")).unwrap();
+        let start = &["ctl", "scenario", "start", other.to_str().unwrap()];
+        explained(Some(&socket), start, "Error: profile: ");
+        explained(Some(&socket), start, part);
+    }
     explained(
         Some(&socket),
         &["ctl", "scenario", "start", file],

@@ -94,6 +94,13 @@ fn a_profile_is_that_of_the_file_or_of_the_command_line() {
     let error = String::from_utf8(error).unwrap();
     assert!(error.contains("none.toml:1:11"), "{error}");
     assert!(error.contains("did you mean `slow-host`?"), "{error}");
+    let error = run(directory.path(), &["run", "lost.toml"]).stderr;
+    let error = String::from_utf8(error).unwrap();
+    assert!(
+        error.starts_with("error: profile: can't read the profile ./absent.toml: "),
+        "{error}"
+    );
+    assert!(error.contains(" lost.toml:1:11\n"), "{error}");
 }
 
 #[test]
@@ -252,6 +259,40 @@ fn wrong_files_are_drawn() {
         assert!(printed.starts_with("a.toml: "), "{printed}");
     }
     assert_eq!(printed(directory.path(), &["check", "a.toml"]).1, 0);
+}
+
+/// As by `faultline scenario check FILE 2>&1 | head -1`.
+#[test]
+fn a_reader_that_has_ended_is_no_panic() {
+    let directory = folder(&[("wrong.toml", "sed = 7\n")]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+    command.current_dir(directory.path()).stderr(writer);
+    let status = command.args(["scenario", "check", "wrong.toml"]).status();
+    assert_eq!(status.unwrap().code(), Some(2));
+}
+
+#[test]
+fn a_negative_number_is_refused_as_a_value() {
+    let output = run(Path::new("/"), &["run", "--seed", "-1", "a.toml"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        said.contains("invalid value '-1' for '--seed <N>'"),
+        "{said}"
+    );
+}
+
+/// The simulated programs of a file for guests do nothing, and so its rules do not fire.
+#[test]
+fn a_file_without_traffic_says_why_nothing_happens() {
+    let rule = "[[rule]]\non = { opcode = \"READ\" }\ndo = { drop = {} }\n";
+    let directory = folder(&[("guests.toml", rule)]);
+    let (text, status) = printed(directory.path(), &["run", "guests.toml"]);
+    assert_eq!(status, 1);
+    assert!(text.starts_with("guests.toml: FAILED\n"), "{text}");
+    assert!(text.contains("without `[[traffic]]`"), "{text}");
 }
 
 #[test]

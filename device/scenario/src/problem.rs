@@ -425,7 +425,8 @@ fn words(message: &str) -> String {
     }
     let message = message
         .replace("invalid type: map", "invalid type: table")
-        .replace("invalid type: sequence", "invalid type: array");
+        .replace("invalid type: sequence", "invalid type: array")
+        .replace("` as i128", "`");
     match message.rsplit_once(", expected ") {
         Some((given, expected)) => format!("{given}, expected {}", type_words(expected)),
         None => message,

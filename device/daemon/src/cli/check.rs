@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use faultline::check::{Findings, check};
 
-use super::show;
+use super::{complain, show};
 
 /// Exit status if a file can't be read.
 const UNREADABLE: u8 = 2;
@@ -34,7 +34,8 @@ impl Check {
         let found = match read(&self.file, self.ready) {
             Ok(found) => found,
             Err(error) => {
-                eprintln!("Error: can't check {}: {error:#}", self.file.display());
+                let file = self.file.display();
+                complain(format!("Error: can't check {file}: {error:#}"));
                 return Ok(ExitCode::from(UNREADABLE));
             }
         };

@@ -145,6 +145,11 @@ impl Remote {
                     "there is no socket {path}: start faultline serve with --control {path}, or give the path of its \
                      control socket with --control or {SOCKET_VARIABLE}"
                 ),
+                ErrorKind::ConnectionRefused if self.socket.is_dir() || self.socket.is_file() => {
+                    bail!(
+                        "{path} is not a socket: give the path of the control socket of faultline serve"
+                    )
+                }
                 ErrorKind::ConnectionRefused => bail!(
                     "no process listens on {path}: start faultline serve with --control {path}"
                 ),

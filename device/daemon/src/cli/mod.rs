@@ -44,6 +44,11 @@ pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
     print(&Printable::default().part(text.as_bytes()))
 }
 
+/// Writes a line to standard error. If its reader has ended, such as `head`, that cannot be reported.
+pub(crate) fn complain(line: impl AsRef<[u8]>) {
+    let _ = std::io::stderr().write_all(&[line.as_ref(), b"\n"].concat());
+}
+
 /// Prints a value as JSON or as text.
 pub(crate) fn show<T: serde::Serialize + ?Sized>(
     json: bool,

@@ -1,7 +1,7 @@
 //! `faultline scenario`: scenarios in the simulator.
 
 mod import;
-mod load;
+pub(super) mod load;
 pub(super) mod report;
 mod seeds;
 
@@ -14,7 +14,7 @@ use anyhow::Context;
 use faultline_simulation::trace::Detail;
 use faultline_simulation::{Options, simulate};
 
-use super::{print, print_text};
+use super::{complain, print, print_text};
 use load::{Failure, Ran, UNREADABLE, Until, load};
 use quick_junit::TestSuite;
 use report::{dump, json_of, junit_report, suite_of, suite_of_failure, suite_of_seeds, text_of};
@@ -83,8 +83,8 @@ fn words(failure: &Failure, styled: bool) -> String {
 }
 
 /// Prints why a file has no result.
-fn complain(failure: &Failure) {
-    eprintln!("{}", words(failure, std::io::stderr().is_terminal()));
+fn complain_of(failure: &Failure) {
+    complain(words(failure, std::io::stderr().is_terminal()));
 }
 
 impl Command {
@@ -105,7 +105,7 @@ impl Check {
             match load(path, None, None) {
                 Ok(loaded) => print_text(&format!("{}: no problem\n", loaded.name))?,
                 Err(failure) => {
-                    complain(&failure);
+                    complain_of(&failure);
                     status = ExitCode::from(UNREADABLE);
                 }
             }
@@ -132,7 +132,7 @@ impl Run {
                 Ok(true) => {}
                 Ok(false) => status = status.max(1),
                 Err(failure) => {
-                    complain(&failure);
+                    complain_of(&failure);
                     let name = path.display().to_string();
                     suites.push(suite_of_failure(&name, words(&failure, false)));
                     status = UNREADABLE;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use faultline::control::scenario::{ScenarioStart, ScenarioView, Signal, TaskDone, VerdictView};
 use faultline_scenario as scenario;
 use faultline_scenario::read::MAX_BYTES;
@@ -12,6 +12,7 @@ use faultline_scenario::value::Time;
 use hyper::Method;
 
 use super::client::Client;
+use super::scenario::load::unread_profile;
 use super::scenario::report::{JunitCheck, junit_report, junit_suite};
 use super::show;
 use super::table::table;
@@ -130,8 +131,16 @@ fn profile_text(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
     };
     let path = file.parent().unwrap_or(Path::new("")).join(name);
     let profile = std::fs::read_to_string(&path);
-    let profile = profile.with_context(|| format!("can't read {}", path.display()))?;
-    Ok(Some(profile))
+    let profile = profile.with_context(|| format!("can't read the profile {}", path.display()));
+    profile.map(Some).map_err(|error| {
+        let problems = unread_profile(&file.display().to_string(), text, &error);
+        anyhow!(
+            problems
+                .draw(false)
+                .trim_start_matches("error: ")
+                .to_owned()
+        )
+    })
 }
 
 fn seconds(ns: u64) -> String {

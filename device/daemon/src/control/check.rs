@@ -93,7 +93,7 @@ pub(super) fn router() -> OpenApiRouter<Access> {
 fn none_runs() -> ApiError {
     ApiError::new(
         axum::http::StatusCode::NOT_FOUND,
-        "no packet checker runs: POST /v1/check starts one",
+        "no packet checker runs: `faultline ctl check start` or POST /v1/check starts one",
     )
 }
 

@@ -97,6 +97,6 @@ async fn step(
     };
     let stepped = access.call_first(work).await?;
     stepped.map(Json).ok_or_else(|| {
-        ApiError::conflict("the engine is not paused: PUT /v1/engine {\"paused\": true} first")
+        ApiError::conflict("the engine is not paused: pause it first (`faultline ctl pause`, or PUT /v1/engine {\"paused\": true})")
     })
 }

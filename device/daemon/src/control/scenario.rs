@@ -240,11 +240,11 @@ async fn start(
 ) -> Result<Json<ScenarioView>, ApiError> {
     let wrong = |problems: Problems| ApiError::bad(problems.draw(false));
     let mut scenario = read(&file.name, &file.text).map_err(wrong)?;
-    check_profile(&access, &scenario, file.profile.as_deref())?;
     scenario.seed = file.seed.unwrap_or(scenario.seed);
     let mut plan = scenario
         .plan(&access.names, &access.externals)
         .map_err(|problems| wrong(Problems::new(&file.name, &file.text, problems)))?;
+    check_profile(&access, &scenario, file.profile.as_deref())?;
     if let Some(limit) = file.limit_ms {
         if !(1..=MAX_LIMIT_MS).contains(&limit) {
             return Err(ApiError::bad(format!(
@@ -272,7 +272,7 @@ async fn start(
         (_, view) => {
             let name = view.map(|view| view.name).unwrap_or_default();
             Err(ApiError::conflict(format!(
-                "scenario {name:?} runs, or has ended and its verdict was not read: stop it first (DELETE /v1/scenario)"
+                "scenario {name:?} runs, or has ended and its verdict was not read: stop it first (`faultline ctl scenario stop`, or DELETE /v1/scenario)"
             )))
         }
     }

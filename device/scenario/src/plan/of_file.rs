@@ -35,6 +35,7 @@ impl Scenario {
                 checker.expectation(&path, expectation, &self.traffic)
             })
             .collect();
+        checker.shows_something(self);
         checker.simulated(self);
         checker.entries(&rules, &expectations);
         if !checker.problems.is_empty() {
@@ -63,6 +64,16 @@ impl Scenario {
 const MAX_REPETITIONS: u64 = 1_000_000;
 
 impl Checker<'_> {
+    /// Refuses a file of which no run could fail.
+    fn shows_something(&mut self, scenario: &Scenario) {
+        let acts = !scenario.rules.is_empty() || !scenario.timed.is_empty();
+        let has_traffic = !scenario.traffic.is_empty() || scenario.guests.is_some();
+        if !acts && !has_traffic && scenario.expectations.is_empty() {
+            let message = "a run of this file would do nothing: it needs at least one of `[[rule]]`, `[[at]]`, `[[expect]]`, `[[traffic]]` and `[guests]`";
+            self.problems.push(Problem::of_file(message));
+        }
+    }
+
     /// Refuses more rules and expectations than the injection table of a NIC has entries.
     fn entries(&mut self, rules: &[Option<PlannedRule>], expectations: &[PlannedExpectation]) {
         let rules = rules.iter().enumerate().filter_map(|(index, rule)| {

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use faultline_scenario::lumina::{MAX_BYTES, import};
 
 use super::load::UNREADABLE;
-use crate::cli::print;
+use crate::cli::{complain, print};
 
 /// Make a scenario of a test file of Lumina (YAML).
 ///
@@ -32,12 +32,12 @@ impl Import {
         let imported = match import(&name, &text) {
             Ok(imported) => imported,
             Err(problems) => {
-                eprintln!("{}", problems.draw(styled));
+                complain(problems.draw(styled));
                 return Ok(ExitCode::from(UNREADABLE));
             }
         };
         if !imported.warnings.list().is_empty() {
-            eprintln!("{}", imported.warnings.draw(styled));
+            complain(imported.warnings.draw(styled));
         }
         match &self.output {
             Some(path) => fs::write(path, &imported.text)

@@ -7,7 +7,7 @@ use anyhow::Context;
 use faultline_scenario::action::{Action, Nothing};
 use faultline_scenario::file::{Rule, Scenario};
 use faultline_scenario::plan::Plan;
-use faultline_scenario::problem::Problems;
+use faultline_scenario::problem::{self, Problem, Problems};
 use faultline_scenario::profile::{self, Profile};
 use faultline_scenario::read::read;
 use faultline_scenario::trigger::Trigger;
@@ -74,6 +74,13 @@ fn load_profile(name: &str, folder: &Path) -> Result<Profile, Failure> {
     profile::read(&shown, &text).map_err(|problems| Failure::Wrong(Box::new(problems)))
 }
 
+/// The problem of a scenario whose profile cannot be read, at its key.
+pub(crate) fn unread_profile(file: &str, text: &str, error: &anyhow::Error) -> Problems {
+    let path = problem::Path::root().key("profile");
+    let problem = Problem::of_value(path, format!("{error:#}"));
+    Problems::new(file, text, vec![problem])
+}
+
 /// Reads a file. With `until`, the scenario ends at what this trigger matches. `profile` replaces that of the file.
 pub(super) fn load(
     path: &Path,
@@ -103,7 +110,10 @@ pub(super) fn load(
     let folder = path.parent().unwrap_or(Path::new(""));
     let profile = match (profile, &scenario.profile) {
         (Some(name), _) => Some(load_profile(name, Path::new(""))?),
-        (None, Some(name)) => Some(load_profile(name, folder)?),
+        (None, Some(own)) => Some(load_profile(own, folder).map_err(|failure| match failure {
+            Failure::Other(error) => wrong(unread_profile(&name, &text, &error)),
+            Failure::Wrong(_) => failure,
+        })?),
         (None, None) => None,
     };
     Ok(Loaded {

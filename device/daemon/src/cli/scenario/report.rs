@@ -38,7 +38,11 @@ pub(super) fn text_of(ran: &Ran) -> String {
     let word = |passed| if passed { "ok" } else { "FAILED" };
     let verdict = word(ran.outcome.passed());
     // Writing to a string does not fail.
-    let _ = writeln!(text, "{}: {verdict}: {}", ran.loaded.name, scenario.title);
+    let title = match scenario.title.as_str() {
+        "" => String::new(),
+        title => format!(": {title}"),
+    };
+    let _ = writeln!(text, "{}: {verdict}{title}", ran.loaded.name);
     for check in &ran.outcome.verdict.checks {
         let _ = writeln!(
             text,
@@ -65,6 +69,9 @@ pub(super) fn text_of(ran: &Ran) -> String {
             traffic.failed,
             latencies(&traffic.latencies)
         );
+    }
+    if scenario.traffic.is_empty() {
+        text += "  note: without `[[traffic]]` the simulated programs do nothing\n";
     }
     for problem in &ran.outcome.verdict.problems {
         let _ = writeln!(text, "  FAILED {problem}");

@@ -24,7 +24,7 @@ use anyhow::bail;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::client::Target;
-use super::print_to_reader;
+use super::{complain, print_to_reader};
 use panels::{Panel, engine};
 use rates::{Rows, Sort, rows};
 use sample::{MAX_OBJECTS, Reader, Snapshot, printable};
@@ -108,10 +108,8 @@ impl Top {
                 Err(error) if self.once => return Err(error),
                 Err(error) => {
                     if !std::mem::replace(&mut lost, true) {
-                        eprintln!(
-                            "no connection, tries again: {}",
-                            printable(&format!("{error:#}"))
-                        );
+                        let error = printable(&format!("{error:#}"));
+                        complain(format!("no connection, tries again: {error}"));
                     }
                     continue;
                 }
