@@ -32,7 +32,8 @@ pub fn run(
     let plan = &with_profile(plan, &programs).unwrap_or_else(|| plan.clone());
     let dir = workspace.new_run("scenario")?;
     let program = emulator::build(workspace, plan.profile)?;
-    check(&program, request, plan, &dir)?;
+    check(&program, request, plan, &dir)
+        .with_context(|| format!("checking {}", request.file.display()))?;
     say(format!("logs and artefacts: {}", workspace.shown(&dir)));
     let cluster = Cluster::boot(workspace, plan, &dir)?;
     let mut played = play(&cluster, &program, request, &programs, &|line| {
