@@ -15,8 +15,15 @@
 /* PCI identity and BARs. */
 /* PCI vendor id. */
 #define FAULTLINE_PCI_VENDOR 0x1af4
-/* PCI device id, from the range QEMU leaves to unregistered, experimental use. */
+/*
+ * PCI device id, from the range QEMU leaves to unregistered, experimental use. Both ids are the default: a device may
+ * have others, which its driver must be told.
+ */
 #define FAULTLINE_PCI_DEVICE 0x10f0
+/* PCI subsystem vendor id, which a device has whatever its other ids are. */
+#define FAULTLINE_PCI_SUBSYSTEM_VENDOR 0x1af4
+/* PCI subsystem id, the same. */
+#define FAULTLINE_PCI_SUBSYSTEM 0x10f0
 /* BAR of the registers. */
 #define FAULTLINE_BAR_REGS 0
 /* BAR of the doorbell pages, followed by the kick pages. */

@@ -378,7 +378,8 @@ static void fl_uninit_device(struct verbs_device *device)
 }
 
 static const struct verbs_match_ent fl_match[] = {
-	VERBS_PCI_MATCH(FAULTLINE_PCI_VENDOR, FAULTLINE_PCI_DEVICE, NULL),
+	/* The function may have other ids, but not another subsystem. */
+	VERBS_MODALIAS_MATCH(FL_MODALIAS, NULL),
 	VERBS_NAME_MATCH("faultline", NULL),
 	{}
 };

@@ -26,6 +26,11 @@
 #include "faultline_uapi.h"
 #include "faultlinedv.h"
 
+/* Matches the modalias of the PCI function: FAULTLINE_PCI_SUBSYSTEM_VENDOR
+ * and FAULTLINE_PCI_SUBSYSTEM.
+ */
+#define FL_MODALIAS "pci:v*d*sv00001AF4sd000010F0bc*"
+
 /* Numbers have 24 bits: a table of tables of 4096 finds an object by number. */
 #define FL_TABLE_SHIFT 12
 #define FL_TABLE_SIZE (1 << FL_TABLE_SHIFT)

@@ -11,18 +11,41 @@ lab_first() {
 	fi
 }
 
-# The network interface of the device under test: faultline's own, or the one that rxe runs on. Under TCG each process
-# takes some 20 ms; this starts none.
-lab_netdev() {
+# The PCI ID and the subsystem ID of Faultline's function. A configuration may give it another PCI ID.
+LAB_PCI_ID="0x1af4 0x10f0"
+
+# Faultline's function, or nothing. Under TCG each process takes some 20 ms; this starts none.
+lab_function() {
 	local dev vendor device
 	for dev in /sys/bus/pci/devices/*; do
-		read -r vendor <"$dev/vendor"
-		read -r device <"$dev/device"
-		if [ "$vendor $device" = "0x1af4 0x10f0" ]; then
-			lab_first "$dev/net"
+		read -r vendor <"$dev/subsystem_vendor"
+		read -r device <"$dev/subsystem_device"
+		if [ "$vendor $device" = "$LAB_PCI_ID" ]; then
+			echo "$dev"
 			return
 		fi
 	done
+}
+
+# Tells the driver the ID of a function that has another one than the driver knows.
+lab_add_pci_id() {
+	local function vendor device
+	function=$(lab_function)
+	[ -n "$function" ] && [ ! -e "$function/driver" ] || return 0
+	read -r vendor <"$function/vendor"
+	read -r device <"$function/device"
+	[ "$vendor $device" != "$LAB_PCI_ID" ] || return 0
+	modprobe faultline && echo "$vendor $device" >/sys/bus/pci/drivers/faultline/new_id
+}
+
+# The network interface of the device under test: faultline's own, or the one that rxe runs on.
+lab_netdev() {
+	local dev
+	dev=$(lab_function)
+	if [ -n "$dev" ]; then
+		lab_first "$dev/net"
+		return
+	fi
 	for dev in /sys/class/net/*; do
 		if [ "$dev/device/driver" -ef /sys/bus/virtio/drivers/virtio_net ]; then
 			echo "${dev##*/}"

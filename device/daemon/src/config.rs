@@ -17,6 +17,7 @@ use crate::control_config::{ControlConfigError, ControlSettings};
 use crate::dcqcn_config;
 use crate::engine_config::{EngineCount, EngineLayout, EngineName, MOST_ENGINES};
 use crate::line_config;
+use crate::pci_id::PciId;
 use crate::port_config::PortEntry;
 use crate::vlan_config;
 
@@ -166,6 +167,8 @@ nic_settings! {
     /// Frames with the source address of another NIC are dropped (default). `false` is for a guest that forwards frames,
     /// such as a bridge.
     spoof_check: bool,
+    /// PCI ID of the function.
+    pci_id: PciId,
     /// VLAN of frames without tag, from the NIC and to it.
     #[serde(deserialize_with = "vlan_config::pvid")]
     pvid: u16,
@@ -376,6 +379,12 @@ impl NicEntry {
     pub(crate) fn checks_source(&self, defaults: &NicSettings) -> bool {
         let check = self.settings.spoof_check.or(defaults.spoof_check);
         check.unwrap_or(true)
+    }
+
+    /// PCI ID of its function.
+    pub(crate) fn pci_id(&self, defaults: &NicSettings) -> PciId {
+        let id = self.settings.pci_id.or(defaults.pci_id);
+        id.unwrap_or_default()
     }
 
     /// Models of its link, from the NIC and to it.

@@ -22,6 +22,7 @@ use crate::engine::Engine;
 use crate::engines::Engines;
 use crate::handle::Ended;
 use crate::nic_log::LogLimit;
+use crate::pci_id::PciId;
 use crate::port::{BarTwo, NicPort, PortShare};
 use crate::ram::{self, Ram};
 
@@ -66,6 +67,7 @@ impl Function {
     pub(crate) fn new(
         port: PortId,
         mac: MacAddr,
+        id: PciId,
         shared: PortShare,
         files: FileMaps,
         engines: Engines,
@@ -84,12 +86,12 @@ impl Function {
         ];
         let [a, b, c, d, e, f] = mac.0;
         let identity = PciIdentity {
-            vendor: (regs::PCI_VENDOR & 0xffff) as u16,
-            device: (regs::PCI_DEVICE & 0xffff) as u16,
+            vendor: id.vendor,
+            device: id.device,
             revision: 1,
             class: 0x02_0000,
-            subsystem_vendor: (regs::PCI_VENDOR & 0xffff) as u16,
-            subsystem: (regs::PCI_DEVICE & 0xffff) as u16,
+            subsystem_vendor: (regs::PCI_SUBSYSTEM_VENDOR & 0xffff) as u16,
+            subsystem: (regs::PCI_SUBSYSTEM & 0xffff) as u16,
             serial: u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f]),
         };
         Ok(Self {

@@ -84,6 +84,7 @@ mod notice;
 mod observe;
 mod octets;
 mod packet_checker;
+pub mod pci_id;
 mod port;
 pub mod port_config;
 mod ram;

@@ -230,9 +230,10 @@ impl Server {
         }
         let mut functions = Vec::new();
         for (port, (nic, shared)) in config.nics.iter().zip(process.shares).enumerate() {
-            let mac = nic.mac_address();
+            let (mac, id) = (nic.mac_address(), nic.pci_id(&config.defaults));
             let files = FileMaps::new(FileMaps::share(config.nics.len()));
-            functions.push(Function::new(port, mac, shared, files, engines.clone())?);
+            let function = Function::new(port, mac, id, shared, files, engines.clone())?;
+            functions.push(function);
             let _nic = nic_span(&nic.name).entered();
             tracing::info!(%mac, "serving on {}", nic.socket.display());
         }

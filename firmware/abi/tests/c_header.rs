@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use faultline_abi::header::{GROUPS, STRUCTS, c_header};
+use faultline_abi::regs;
 
 fn header_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-driver/include/faultline_abi.h")
@@ -24,6 +25,40 @@ fn checked_in_header_is_current() {
         "{} is stale; FAULTLINE_BLESS=1 cargo test -p faultline-abi --features header",
         path.display()
     );
+}
+
+/// What has the IDs as text: the guests' scripts and documents.
+#[test]
+fn copies_of_the_pci_id_are_the_same() {
+    let (vendor, device) = (regs::PCI_VENDOR, regs::PCI_DEVICE);
+    let subsystem = (regs::PCI_SUBSYSTEM_VENDOR, regs::PCI_SUBSYSTEM);
+    assert_eq!(
+        subsystem,
+        (vendor, device),
+        "the lab's scripts take them for the same"
+    );
+    for (file, text) in [
+        (
+            "qemu-config/guest/lib.sh",
+            format!("LAB_PCI_ID=\"{vendor:#06x} {device:#06x}\""),
+        ),
+        (
+            "qemu-config/packages/guest/faultline.4",
+            format!("the PCI function {vendor:04x}:{device:04x},"),
+        ),
+        (
+            "docs/hardware-manual.md",
+            format!(
+                "Vendor {vendor:04x}, device {device:04x}, subsystem {vendor:04x}:{device:04x},"
+            ),
+        ),
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .join(file);
+        let found = std::fs::read_to_string(path).expect("file is there");
+        assert!(found.contains(&text), "{file} has no {text:?}");
+    }
 }
 
 #[test]

@@ -1621,6 +1621,15 @@ static void the_time_of_day_is_measured_without_a_lock(void)
 	tear_down(&s);
 }
 
+static void the_device_is_known_by_its_subsystem(void)
+{
+	char modalias[64];
+
+	snprintf(modalias, sizeof(modalias), "pci:v*d*sv%08Xsd%08Xbc*",
+		 FAULTLINE_PCI_SUBSYSTEM_VENDOR, FAULTLINE_PCI_SUBSYSTEM);
+	CHECK(!strcmp(modalias, FL_MODALIAS));
+}
+
 static void limits_are_checked_here(void)
 {
 	struct setup s = set_up(16, 4, 4);
@@ -1708,6 +1717,7 @@ static const struct {
 	TEST(device_memory_is_copied_in_words),
 	TEST(the_clock_is_related_to_the_time_of_day),
 	TEST(the_time_of_day_is_measured_without_a_lock),
+	TEST(the_device_is_known_by_its_subsystem),
 	TEST(limits_are_checked_here),
 };
 

@@ -6,6 +6,8 @@
 . /lab/lib.sh
 nic=$1 mtu=$2
 shift 2
+# For tests after which the device is a new one.
+printf '%q ' configure_guest "$nic" "$mtu" "$@" >/run/lab.configure
 declare -x "$@"
 
 find_netdev() {
@@ -29,6 +31,7 @@ no_device() {
 mkdir -p /tmp/artefacts
 NETDEV='' RDMA_DEV='' GID_INDEX=''
 if [ "$nic" != none ]; then
+	[ "$nic" != faultline ] || lab_add_pci_id || no_device 'the driver does not take the NIC'
 	lab_until 60 find_netdev || no_device 'the NIC has no network interface'
 	# udev may just be renaming it.
 	udevadm settle --timeout=20

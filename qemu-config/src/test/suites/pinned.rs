@@ -1,6 +1,7 @@
-//! Adapters without on-demand paging.
+//! Adapters without on-demand paging, with a PCI ID that the driver must be told.
 
-use super::row::{GuestTest, alone, client, perf, torture, verbs};
+use super::row::{Commands, GuestTest, alone, client, perf, test, torture, verbs};
+use crate::exchange::Ready;
 
 pub const TESTS: &[GuestTest] = &[
     alone("odp_refused", "odp_refused"),
@@ -15,4 +16,14 @@ pub const TESTS: &[GuestTest] = &[
     verbs("rc", "ibv_rc_pingpong -c"),
     perf("write_bw", "ib_write_bw -n 500"),
     torture("traffic", "", "--pinned", 3),
+    test(
+        "other_pci_id",
+        Commands::Two(
+            "other_pci_id",
+            "ibv_rc_pingpong -c -d $RDMA_DEV -g $GID_INDEX $PEER_IP",
+        ),
+        Ready::Tcp(18515),
+        60,
+        "usec/iter",
+    ),
 ];
