@@ -71,6 +71,8 @@ pub struct Plan {
     pub keeper: bool,
     /// A disk on which Debian's own init boots, with the packages of the driver, instead of the lab's image and driver.
     pub stock: Option<PathBuf>,
+    /// QEMU arguments of a user for each guest, instead of those for memory, processors, disk, and NIC.
+    pub machines: Option<Vec<Vec<String>>>,
     /// The device under test.
     pub nic: Nic,
     /// What connects the guests' NICs.
@@ -106,6 +108,7 @@ impl Default for Plan {
             control: None,
             keeper: false,
             stock: None,
+            machines: None,
             nic: Nic::Faultline,
             wiring: Wiring::Switch,
             profile: Profile::Quick,
@@ -325,6 +328,7 @@ impl<'a> Parts<'a> {
             append: plan.append.clone(),
             nodes: plan.hardware.nodes,
             backing: back(&plan.hardware, sockets, index)?,
+            of_user: plan.machines.as_ref().and_then(|of| of.get(index).cloned()),
         })
     }
 }

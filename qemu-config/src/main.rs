@@ -301,6 +301,7 @@ impl GuestOptions {
             control: self.control,
             keeper: self.keeper,
             stock: None,
+            machines: None,
             nic: self.nic,
             wiring: self.wiring,
             profile: emulator::Profile::Quick,

@@ -23,6 +23,7 @@ const CHECK_KERNEL_UPDATE: &str = include_str!("../recipes/check-kernel-update.s
 const CHECK_MANUAL: &str = include_str!("../recipes/check-manual.sh");
 const CHECK_UNITS: &str = include_str!("../recipes/check-units.sh");
 const LIST_FILES: &str = include_str!("../recipes/list-files.sh");
+const SERVE: &str = include_str!("../recipes/serve-from-package.sh");
 const MAKE_STOCK_DISK: &str = include_str!("../recipes/make-stock-disk.sh");
 
 /// Ten times the largest exposure of a unit in `systemd-analyze security`.
@@ -142,6 +143,14 @@ impl Packages {
         let name = "installing the packages";
         self.check(name, work, MAKE_STOCK_DISK, &arguments, log)?;
         Ok(work.join("disk"))
+    }
+
+    /// A command that installs the host's package in an overlay of the root by a command of a user, and serves its NICs. `work` is a folder
+    /// with the package; it gets the sockets.
+    pub fn serve(&self, work: &Path, install: &str) -> Command {
+        let mut command = image::chroot_overlay(&self.root, work, SERVE);
+        command.arg(install);
+        command
     }
 
     /// Unpacks a package below a folder. Returns its path in the root in which the folder is mounted.

@@ -228,18 +228,25 @@ pub struct Machine {
     pub nodes: u32,
     /// Files of further devices.
     pub backing: Backing,
+    /// Arguments of a user, instead of memory, processors, disks, and NIC.
+    pub of_user: Option<Vec<String>>,
 }
 
 impl Machine {
     /// QEMU's arguments.
     pub fn arguments(&self) -> Vec<String> {
         let mut words = Words(Vec::new());
-        self.add_memory(&mut words);
-        self.add_processors(&mut words);
+        match &self.of_user {
+            Some(arguments) => words.0.extend_from_slice(arguments),
+            None => {
+                self.add_memory(&mut words);
+                self.add_processors(&mut words);
+                self.add_disks(&mut words);
+                self.add_network(&mut words);
+            }
+        }
         self.add_kernel(&mut words);
-        self.add_disks(&mut words);
         self.add_channels(&mut words);
-        self.add_network(&mut words);
         for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
             words.0.push(flag.to_owned());
         }
@@ -459,6 +466,7 @@ mod tests {
             append: String::new(),
             nodes: 1,
             backing: Backing::default(),
+            of_user: None,
         }
     }
 

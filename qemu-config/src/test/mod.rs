@@ -10,6 +10,7 @@ mod leaks;
 mod memory;
 mod migration;
 mod needs;
+mod own_vm;
 mod packages;
 mod packets;
 mod pair;

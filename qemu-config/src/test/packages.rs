@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
+use super::own_vm;
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Cluster, Plan, configure};
 use crate::driver::changed_module;
@@ -26,6 +27,7 @@ pub const STEPS: &[&str] = &[
     "host_package",
     KERNEL_UPDATE,
     INSTALL,
+    TUTORIAL,
     BOOT,
     "service",
     "pingpong",
@@ -39,6 +41,7 @@ const BOOT: &str = "boot";
 const BUILD: &str = "build";
 const INSTALL: &str = "install";
 const KERNEL_UPDATE: &str = "kernel_update";
+const TUTORIAL: &str = "tutorial";
 
 /// Checks packages; a folder for what it unpacks, and its log.
 type Check = fn(&Packages, &Path, &Path) -> Result<()>;
@@ -110,7 +113,7 @@ pub fn run(
         });
     }
     let tests: Vec<_> = IN_GUESTS.iter().filter(|(name, _)| chosen(name)).collect();
-    if tests.is_empty() && !chosen(INSTALL) && !chosen(BOOT) {
+    if tests.is_empty() && ![INSTALL, TUTORIAL, BOOT].iter().any(|name| chosen(name)) {
         return;
     }
     // The disk is large, so it is not kept with the logs.
@@ -127,6 +130,11 @@ pub fn run(
         Ok((work, packages.stock_disk(&release, work, &log)?))
     });
     let Some((work, disk)) = disk else { return };
+    if chosen(TUTORIAL) {
+        suite.test(TUTORIAL, || {
+            own_vm::run(workspace, &packages, kernel, &disk, work, dir)
+        });
+    }
     if tests.is_empty() && !chosen(BOOT) {
         return;
     }
@@ -378,7 +386,8 @@ mod tests {
         let checks = CHECKS.iter().map(|&(name, _)| name);
         let in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
         let all = [BUILD].into_iter().chain(checks);
-        let all = all.chain([KERNEL_UPDATE, INSTALL, BOOT]).chain(in_guests);
+        let all = all.chain([KERNEL_UPDATE, INSTALL, TUTORIAL, BOOT]);
+        let all = all.chain(in_guests);
         assert_eq!(all.collect::<Vec<_>>(), STEPS);
     }
 }

@@ -23,7 +23,8 @@ pub struct Step {
 /// A line of output that stands for any number of lines, and a word that stands for any number of words.
 const ELLIPSIS: &str = "…";
 
-/// The steps of a document: the commands in its code blocks (lines that are indented by four spaces), in their order.
+/// The steps of a document: the commands in its code blocks (lines that are indented by four spaces), in their order. A command whose line
+/// ends with a backslash continues in the next line.
 pub fn steps(document: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut is_output = false;
@@ -33,7 +34,11 @@ pub fn steps(document: &str) -> Vec<Step> {
             is_output &= line.trim().is_empty();
             continue;
         };
-        if let Some((place, command)) = command(code) {
+        if let Some(step) = steps.last_mut()
+            && let Some(start) = step.command.strip_suffix('\\')
+        {
+            step.command = format!("{start}{}", code.trim_start());
+        } else if let Some((place, command)) = command(code) {
             steps.push(Step {
                 place,
                 command: command.to_owned(),
@@ -177,6 +182,18 @@ mod tests {
             [
                 step(Place::Host, "one", &["said", "more"]),
                 step(Place::Guest(1), "two &", &[])
+            ]
+        );
+    }
+
+    #[test]
+    fn a_command_may_have_several_lines() {
+        let document = "    $ one \\\n      two \\\n      three\n    said\n    $ four\n";
+        assert_eq!(
+            steps(document),
+            [
+                step(Place::Host, "one two three", &["said"]),
+                step(Place::Host, "four", &[])
             ]
         );
     }
