@@ -59,7 +59,8 @@ enum Command {
     /// Run a script as root in every guest and copy its artefacts to the host
     ///
     /// The script sees GUEST_INDEX, GUEST_COUNT, MY_IP, PEER_IP (and MY_IP6, PEER_IP6), NETDEV, RDMA_DEV, GID_INDEX and
-    /// ARTEFACTS, a folder that is copied to the host afterwards; `lab barrier NAME` waits for all guests.
+    /// ARTEFACTS, a folder that is copied to the host afterwards; `lab barrier NAME` waits for all guests. The exit status is that of the script
+    /// in the first guest in which it has failed (124: timed out), and 1 if it has succeeded but a kernel has reported an error.
     Run {
         #[command(flatten)]
         guests: GuestOptions,
@@ -69,6 +70,9 @@ enum Command {
         /// Seconds after which the script is killed
         #[arg(long, value_name = "S", default_value_t = 600)]
         timeout: u64,
+        /// Write the results to this file as JUnit XML: a test case for each guest
+        #[arg(long, value_name = "FILE")]
+        junit: Option<PathBuf>,
     },
     /// Boot guests and use their consoles; Ctrl-] q ends them
     Shell {
@@ -323,8 +327,7 @@ impl GuestOptions {
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("lab: {error:#}");
             ExitCode::FAILURE
@@ -332,31 +335,29 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one command. Returns false if what it ran failed.
-fn dispatch(command: Command) -> Result<bool> {
-    match command {
+/// Runs one command. Returns the exit status of the lab: that of the script, or whether what it ran failed.
+fn dispatch(command: Command) -> Result<u8> {
+    let passed = match command {
         Command::Agent { port } => {
             agent::serve(&port)?;
-            Ok(true)
+            true
         }
         Command::Barrier { name } => {
             agent::wait_at_barrier(&name)?;
-            Ok(true)
+            true
         }
         Command::Run {
             guests,
             script,
             timeout,
+            junit,
         } => {
             if !script.is_file() {
                 bail!("there is no script {}", script.display());
             }
-            run::run(
-                &Workspace::find()?,
-                &guests.plan(),
-                &script,
-                Duration::from_secs(timeout),
-            )
+            let limit = Duration::from_secs(timeout);
+            let (workspace, plan) = (Workspace::find()?, guests.plan());
+            return run::run(&workspace, &plan, &script, limit, junit.as_deref());
         }
         Command::Scenario {
             guests,
@@ -377,13 +378,13 @@ fn dispatch(command: Command) -> Result<bool> {
                 &guests.plan(),
                 &request,
                 junit.as_deref(),
-            )
+            )?
         }
-        Command::Shell { guests } => shell::run(&Workspace::find()?, &guests.plan()),
-        Command::Demo { guests } => demo::run(&Workspace::find()?, &guests.plan_with_swap()),
+        Command::Shell { guests } => shell::run(&Workspace::find()?, &guests.plan())?,
+        Command::Demo { guests } => demo::run(&Workspace::find()?, &guests.plan_with_swap())?,
         Command::Test { list: true, .. } => {
             test::list();
-            Ok(true)
+            true
         }
         Command::Test {
             suites,
@@ -404,33 +405,34 @@ fn dispatch(command: Command) -> Result<bool> {
                 pairs: pairs.unwrap_or_else(test::pairs_of_host).max(1),
                 checks_packets: !no_packet_check,
             };
-            test::run(&Workspace::find()?, &options)
+            test::run(&Workspace::find()?, &options)?
         }
-        Command::Bench { json, only, what } => measure(json.as_deref(), only.as_deref(), what),
+        Command::Bench { json, only, what } => measure(json.as_deref(), only.as_deref(), what)?,
         Command::Experiments { guests, simulator } => {
             let plan = guests.plan_with_swap();
-            experiments::run(&Workspace::find()?, &plan, simulator)
+            experiments::run(&Workspace::find()?, &plan, simulator)?
         }
         Command::Fuzz {
             targets,
             runs,
             merge,
-        } => fuzz::run(&Workspace::find()?, &targets, runs, merge),
+        } => fuzz::run(&Workspace::find()?, &targets, runs, merge)?,
         Command::StreamSend {
             address,
             bytes,
             until,
-        } => stream::send(&address, bytes, until.as_deref()).map(|()| true),
-        Command::StreamReceive { port } => stream::receive(port).map(|()| true),
+        } => stream::send(&address, bytes, until.as_deref()).map(|()| true)?,
+        Command::StreamReceive { port } => stream::receive(port).map(|()| true)?,
         Command::Package { profile } => {
             package::run(&Workspace::find()?, profile)?;
-            Ok(true)
+            true
         }
         Command::Image { packages } => {
             build_image(&packages)?;
-            Ok(true)
+            true
         }
-    }
+    };
+    Ok(u8::from(!passed))
 }
 
 fn measure(json: Option<&Path>, only: Option<&str>, what: Option<BenchCommand>) -> Result<bool> {

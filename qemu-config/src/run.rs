@@ -4,19 +4,29 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::cluster::{Cluster, Plan, in_parallel};
 use crate::command::say;
-use crate::guest::{Guest, Outcome};
+use crate::guest::{Guest, Outcome, Status};
 use crate::protocol::Exec;
+use crate::scenario::verdict::{self, Check};
 use crate::workspace::Workspace;
 
-/// Boots the plan's guests, runs `script` in all of them at the same time, and copies their artefacts to the host. Returns
-/// true if all scripts succeeded.
-pub fn run(workspace: &Workspace, plan: &Plan, script: &Path, limit: Duration) -> Result<bool> {
+/// The exit status of a script that was killed because it exceeded its time limit, as of `timeout`.
+const TIMED_OUT: u8 = 124;
+
+/// Boots the plan's guests, runs `script` in all of them at the same time, and copies their artefacts to the host. Writes the results to
+/// `junit`. Returns an exit status: see [`exit_status`].
+pub fn run(
+    workspace: &Workspace,
+    plan: &Plan,
+    script: &Path,
+    limit: Duration,
+    junit: Option<&Path>,
+) -> Result<u8> {
     let text =
         fs::read_to_string(script).with_context(|| format!("reading {}", script.display()))?;
     let name = script
@@ -26,25 +36,52 @@ pub fn run(workspace: &Workspace, plan: &Plan, script: &Path, limit: Duration) -
     let dir = workspace.new_run(&format!("run-{}", tidy(&name)))?;
     say(format!("logs and artefacts: {}", workspace.shown(&dir)));
     let cluster = Cluster::boot(workspace, plan, &dir)?;
+    let started = Instant::now();
     let outcomes = in_parallel(cluster.guests.clone(), |guest| run_in(&guest, &text, limit))?;
-    let mut good = true;
+    let seconds = started.elapsed().as_secs_f64();
     for (guest, outcome) in cluster.guests.iter().zip(&outcomes) {
         if !outcome.success() {
             say(format!("guest {}: {}", guest.index, outcome.describe()));
-            good = false;
         }
     }
-    for trouble in cluster.troubles() {
-        say(&trouble);
-        good = false;
+    let troubles = cluster.troubles();
+    for trouble in &troubles {
+        say(trouble);
     }
     cluster.save_logs();
+    if let Some(junit) = junit {
+        let checks: Vec<Check> = outcomes.iter().enumerate().map(check).collect();
+        let text = verdict::junit(&name, seconds, &checks, &troubles);
+        fs::write(junit, text).with_context(|| format!("writing {}", junit.display()))?;
+    }
+    let ends: Vec<&Status> = outcomes.iter().map(|outcome| &outcome.status).collect();
+    let status = exit_status(&ends, !troubles.is_empty());
     say(format!(
         "{}; logs and artefacts: {}",
-        if good { "success" } else { "FAILED" },
+        if status == 0 { "success" } else { "FAILED" },
         workspace.shown(&dir)
     ));
-    Ok(good)
+    Ok(status)
+}
+
+/// A guest's script as a test case.
+fn check((index, outcome): (usize, &Outcome)) -> Check {
+    Check {
+        name: format!("guest {index}"),
+        passed: outcome.success(),
+        found: outcome.describe(),
+        expected: "exit status 0".to_owned(),
+    }
+}
+
+/// The status of the first script that has failed; 1 if all have succeeded and there were troubles.
+fn exit_status(ends: &[&Status], is_troubled: bool) -> u8 {
+    let codes = ends.iter().map(|end| match end {
+        Status::Exited(code) => u8::try_from(*code).unwrap_or(1),
+        Status::TimedOut => TIMED_OUT,
+    });
+    let failed = codes.into_iter().find(|&code| code != 0);
+    failed.unwrap_or(u8::from(is_troubled))
 }
 
 fn run_in(guest: &Arc<Guest>, script: &str, limit: Duration) -> Result<Outcome> {
@@ -152,6 +189,16 @@ mod tests {
             [b"[g1] one more\n".to_vec(), b"[g1] two\n".to_vec()]
         );
         assert_eq!(printer.lines(b"\n"), [b"[g1] thr\n".to_vec()]);
+    }
+
+    #[test]
+    fn the_exit_status_is_that_of_a_script() {
+        let [good, three, late] = [Status::Exited(0), Status::Exited(3), Status::TimedOut];
+        assert_eq!(exit_status(&[&good, &good], false), 0);
+        assert_eq!(exit_status(&[&good, &good], true), 1);
+        assert_eq!(exit_status(&[&good, &three, &late], true), 3);
+        assert_eq!(exit_status(&[&late, &three], false), TIMED_OUT);
+        assert_eq!(exit_status(&[&Status::Exited(-1)], false), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod control;
 mod file;
 mod play;
 mod runner;
-mod verdict;
+pub mod verdict;
 
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,12 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# An example of a script for `cargo lab run` and the action: ibv_rc_pingpong between the first two guests.
+set -eu
+case $GUEST_INDEX in
+0) ibv_rc_pingpong -c -d "$RDMA_DEV" -g "$GID_INDEX" ;;
+1)
+	lab_until 30 ping -c 1 -W 1 "$PEER_IP"
+	lab barrier started
+	ibv_rc_pingpong -c -d "$RDMA_DEV" -g "$GID_INDEX" "$PEER_IP" | tee "$ARTEFACTS/result"
+	;;
+esac
