@@ -17,6 +17,7 @@ use super::sight::tutorial::{Place, Step, missing, steps};
 use crate::cluster::{Cluster, Nic, Plan};
 use crate::command::{Owned, capture, tail};
 use crate::guest::{Guest, Running};
+use crate::host;
 use crate::image::Kernel;
 use crate::package::Packages;
 use crate::protocol::Exec;
@@ -25,6 +26,8 @@ use crate::workspace::Workspace;
 const DOCUMENT: &str = "docs/tutorial-own-vm.md";
 /// Disks in the document.
 const DISKS: [&str; 2] = ["file=vm.img,", "file=vm2.img,"];
+/// Hardware virtualization in the document, and what it says for hosts without.
+const ACCELERATION: [&str; 2] = ["-accel kvm -cpu host", "-accel tcg -cpu max"];
 /// The folder of the sockets in the document.
 const SOCKETS: &str = "/run/faultline/";
 /// Packages that the reader copies into the machines.
@@ -149,13 +152,19 @@ fn serve(packages: &Packages, install: &str, work: &Path, dir: &Path) -> Result<
 
 /// The arguments of a QEMU command with the test's disk, which stays unchanged, and sockets.
 fn machine(command: &str, name: &str, disk: &Path, work: &Path) -> Result<Vec<String>> {
-    ensure!(
-        command.contains(name) && command.contains(SOCKETS),
-        "{DOCUMENT}: no {name} or {SOCKETS} in {command:?}"
-    );
+    let [kvm, tcg] = ACCELERATION;
+    for part in [name, SOCKETS, kvm] {
+        ensure!(
+            command.contains(part),
+            "{DOCUMENT}: no {part} in {command:?}"
+        );
+    }
     let disk = format!("snapshot=on,cache=unsafe,file={},", disk.display());
     let sockets = format!("{}/faultline/", work.display());
-    let command = command.replace(name, &disk).replace(SOCKETS, &sockets);
+    let mut command = command.replace(name, &disk).replace(SOCKETS, &sockets);
+    if !host::has_kvm() {
+        command = command.replace(kvm, tcg);
+    }
     // A shell takes the quotes away.
     let script = format!("printf '%s\\n' {command}");
     let words = capture(Command::new("sh").args(["-c", &script]))?;
