@@ -147,9 +147,10 @@ load() {
 		reach() { mount -t nfs -o vers=4.2,proto=rdma,port=20049,sec=sys "$PEER_IP:/" /mnt/nfs; }
 		lab_until 60 reach
 		head -c $((MIB << 20)) /dev/urandom >/run/written
-		# Writes until it is told to end, also while there is no device.
+		# Writes and reads back until it is told to end, also while there is no device.
 		while [ ! -e "$NOTES.enough" ]; do
 			dd if=/run/written of=/mnt/nfs/written bs=64k conv=fsync status=none
+			dd if=/mnt/nfs/written bs=64k iflag=direct status=none | cmp - /run/written
 		done >"$NOTES.files" 2>&1 &
 		echo $! >"$NOTES.writer"
 		lab_until 20 test -s /mnt/nfs/written
