@@ -19,6 +19,8 @@ use tempfile::TempDir;
 
 use observed::{exchange, request};
 
+/// A scenario that passes.
+const NO_VIOLATION: &str = "[[expect]]\nviolation = { count = 0 }\n";
 const PATH: &str = "/v1/scenario";
 
 /// Two NICs, `a` and `b`, and a control socket.
@@ -436,7 +438,7 @@ fn an_end_ends_the_run() {
         &stage.socket(),
         "POST",
         PATH,
-        r#"{"name": "b", "text": ""}"#,
+        &json!({"name": "b", "text": NO_VIOLATION}).to_string(),
     );
     assert!(started.starts_with("HTTP/1.1 409 "), "{started}");
     assert_eq!(stage.show().rules[0].fired, 1);
@@ -566,29 +568,27 @@ fn a_scenario_with_another_profile_than_the_nics_is_refused() {
     let mut config = Config::default();
     config.set_profile("slow-host".parse().unwrap()).unwrap();
     let stage = Stage::with(config);
-    let start = |text: &str, profile: Option<&str>| {
-        let body = json!({"name": "a.toml", "text": text, "profile": profile}).to_string();
+    let start = |profile: &str, file: Option<&str>| {
+        let text = format!("profile = \"{profile}\"\n{NO_VIOLATION}");
+        let body = json!({"name": "a.toml", "text": text, "profile": file}).to_string();
         exchange(&stage.socket(), "POST", PATH, &body)
     };
-    let answer = start("profile = \"small\"", None);
+    let answer = start("small", None);
     assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
     assert!(
         answer.contains("slow-host") && answer.contains("--profile small"),
         "{answer}"
     );
-    let answer = start("profile = \"smal\"", None);
+    let answer = start("smal", None);
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     assert!(answer.contains("did you mean `small`?"), "{answer}");
-    let answer = start("profile = \"./a.toml\"", None);
+    let answer = start("./a.toml", None);
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     let slow = Some(include_str!(
         "../../../device/scenario/src/profiles/slow-host.toml"
     ));
-    for (text, profile) in [
-        ("profile = \"slow-host\"", None),
-        ("profile = \"./a.toml\"", slow),
-    ] {
-        let answer = start(text, profile);
+    for (profile, file) in [("slow-host", None), ("./a.toml", slow)] {
+        let answer = start(profile, file);
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         stage.passed();
     }
@@ -612,8 +612,8 @@ fn wrong_requests_are_explained() {
         let answer = exchange(&socket, method, path, "");
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
     }
-    stage.start("");
-    let answer = start("");
+    stage.start(NO_VIOLATION);
+    let answer = start(NO_VIOLATION);
     assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
     let signal = r#"{"name": "nothing waits for this"}"#;
     let answer = exchange(&socket, "POST", "/v1/scenario/signals", signal);
