@@ -63,7 +63,7 @@ pub struct Trigger {
     /// A queue pair enters this state: `RESET`, `INIT`, `RTR`, `RTS`, `SQD`, `SQE`, `ERR`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qp_state: Option<String>,
-    /// The API's request to signal this name to the scenario.
+    /// The API's request to signal this name to the scenario: on a running daemon only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
 
