@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for PciId {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Config;
+    use crate::config::{Config, refusal_of_nic};
 
     #[test]
     fn each_nic_has_its_own_or_that_of_the_defaults_or_the_one_that_drivers_know() {
@@ -104,10 +104,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let refused = |value: &str| {
-            let text = format!("[[nic]]\nname = \"a\"\npci_id = {value}\n");
-            Config::from_toml(&text).unwrap_err().to_string()
-        };
+        let refused = |value: &str| refusal_of_nic(&format!("pci_id = {value}\n"));
         for text in [
             "1af4",
             "1af4:10f",
