@@ -256,11 +256,12 @@ impl Judge {
 
     /// An address is that of an interface. A NIC sends with its own addresses, while what comes in through a port may be of any of them.
     fn learn(&mut self, address: [u8; 6], interface: usize) {
-        let is_full = self.sources.len() >= MOST_SOURCES;
-        match self.sources.get(&address) {
+        let (is_port, is_full) = (self.is_port(interface), self.sources.len() >= MOST_SOURCES);
+        match self.sources.get_mut(&address) {
+            Some(_) if is_port => {}
+            Some(sent_at) => *sent_at = interface,
             None if is_full => {}
-            Some(_) if self.is_port(interface) => {}
-            _ => drop(self.sources.insert(address, interface)),
+            None => drop(self.sources.insert(address, interface)),
         }
     }
 
