@@ -131,6 +131,7 @@ int faultline_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init_attr,
 {
 	struct faultline_dev *dev = to_fdev(ibah->device);
 	bool sleepable = init_attr->flags & RDMA_CREATE_AH_SLEEPABLE;
+	bool dead = faultline_is_dead(dev);
 	struct faultline_create_ah_resp resp = {};
 	struct faultline_ah_handle *handle;
 	unsigned long flags;
@@ -138,7 +139,7 @@ int faultline_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init_attr,
 
 	if (!(rdma_ah_get_ah_flags(init_attr->ah_attr) & IB_AH_GRH))
 		return -EINVAL;
-	if (faultline_is_dead(dev) && udata)
+	if (dead && udata)
 		return -EIO;
 	handle = kzalloc(sizeof(*handle), sleepable ? GFP_KERNEL : GFP_ATOMIC);
 	if (!handle)
@@ -152,7 +153,7 @@ int faultline_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init_attr,
 	 * Without a handle, the CM sends no DREQ, and tells the consumer
 	 * nothing. With one, the MAD fails; see faultline_flush_status().
 	 */
-	if (faultline_is_dead(dev)) {
+	if (dead) {
 		handle->err = -EIO;
 		return 0;
 	}

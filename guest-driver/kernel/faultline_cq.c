@@ -314,9 +314,9 @@ static bool faultline_wc_fill(struct faultline_cq *cq,
 }
 
 /*
- * How a request ends that a dead device has not completed. The CM takes a
- * flushed MAD for one that it has cancelled itself, and tells nobody; after any
- * other error, it tells the consumer that the connection has ended.
+ * The status of a request that a dead device has not completed. If a MAD is
+ * flushed, the CM assumes that it has cancelled the MAD itself and generates no
+ * event. After any other error it reports the end of the connection.
  */
 static enum ib_wc_status faultline_flush_status(const struct faultline_qp *qp)
 {
