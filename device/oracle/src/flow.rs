@@ -30,6 +30,7 @@ pub(crate) struct Flow {
     pub from_qpn: Option<u32>,
     /// The responder's adapter, if a request has arrived there.
     pub to_adapter: Option<Adapter>,
+    has_past: bool,
     /// Responses were found to belong to it.
     pub is_answered: bool,
     requester: Requester,
@@ -47,6 +48,15 @@ pub(crate) fn is_connected(service: Service) -> bool {
 }
 
 impl Flow {
+    /// A flow. `has_past`: packets of it may have been lost before the first one that is passed.
+    pub(crate) fn new(has_past: bool) -> Self {
+        Self {
+            requester: Requester::new(has_past),
+            has_past,
+            ..Self::default()
+        }
+    }
+
     /// Learns the MTU from a packet that is full.
     fn learn_mtu(&mut self, header: &RoceHeader, payload: usize) {
         let info = header.bth.opcode.info();
@@ -86,7 +96,9 @@ impl Flow {
             return;
         }
         self.lost_count = false;
-        let responder = self.responder.get_or_insert_with(|| Responder::new(first));
+        let responder = self
+            .responder
+            .get_or_insert_with(|| Responder::new(first, self.has_past));
         responder.received(header, payload, self.mtu);
     }
 

@@ -108,6 +108,10 @@ pub struct Oracle {
     ready: HashSet<Adapter>,
     /// All adapters have.
     all_ready: bool,
+    /// Packets were lost before they could be passed.
+    has_lost: bool,
+    /// Queue pairs whose connections have begun since then.
+    renewed: HashSet<(Adapter, u32)>,
     frames: u64,
     packets: u64,
     responses_without_flow: u64,
@@ -129,6 +133,8 @@ impl Oracle {
             marked: HashSet::new(),
             ready: HashSet::new(),
             all_ready: false,
+            has_lost: false,
+            renewed: HashSet::new(),
             frames: 0,
             packets: 0,
             responses_without_flow: 0,
@@ -216,10 +222,16 @@ impl Oracle {
         let flows = &self.flows;
         self.ages.retain(|key| flows.contains_key(key));
         self.answers.retain(|_, key| flows.contains_key(key));
+        if self.has_lost && self.renewed.len() < FLOW_LIMIT {
+            self.renewed.insert((adapter, qpn));
+        }
     }
 
-    /// Packets were lost before they could be passed: what is known of connections may be wrong, and is forgotten.
+    /// Packets were lost before they could be passed: what is known of connections may be wrong, and is forgotten. Of connections that
+    /// have begun before, the first packets that are passed now may repeat some that were lost.
     pub fn forget(&mut self) {
+        self.has_lost = true;
+        self.renewed.clear();
         self.flows.clear();
         self.ages.clear();
         self.answers.clear();
@@ -279,7 +291,11 @@ impl Oracle {
             }
         } else if is_connected(opcode.info().service) {
             let is_exact = self.place == Place::Adapter;
-            let flow = self.flow_of_request(&parsed.header);
+            let has_past = self.has_lost
+                && !sender.is_some_and(|(adapter, queue_pair)| {
+                    queue_pair.is_some_and(|pair| self.renewed.contains(&(adapter, pair.qpn)))
+                });
+            let flow = self.flow_of_request(&parsed.header, has_past);
             if let Some((adapter, queue_pair)) = sender {
                 flow.from_adapter = Some(adapter);
                 if let Some(QueuePair { qpn, mtu }) = queue_pair {
@@ -337,8 +353,8 @@ impl Oracle {
         }
     }
 
-    /// The flow of a request, which begins if there is none.
-    fn flow_of_request(&mut self, header: &RoceHeader) -> &mut Flow {
+    /// The flow of a request, which begins if there is none. `has_past`: packets of it may have been lost before.
+    fn flow_of_request(&mut self, header: &RoceHeader, has_past: bool) -> &mut Flow {
         let (from, to) = addresses(header);
         let qpn = header.bth.dest_qp;
         let key = Key { from, to, qpn };
@@ -358,11 +374,12 @@ impl Oracle {
             }
             self.ages.push_back(key);
         }
-        self.flows.entry(key).or_default()
+        self.flows.entry(key).or_insert_with(|| Flow::new(has_past))
     }
 
     /// The flow that a response belongs to. The number of its sender is not in the packet. If it was not passed, the flow is
-    /// the only one between these adapters that has sent a request with this PSN and has no answers yet.
+    /// that of the queue pair to which it goes; or, if numbers of requesters were not passed either, the only one between these
+    /// adapters that has sent a request with this PSN and has no answers yet.
     fn flow_of_response(
         &mut self,
         header: &RoceHeader,
@@ -398,7 +415,12 @@ impl Oracle {
         }
         *attempts = attempts.saturating_add(1);
         let fits = |(key, flow): &(&Key, &Flow)| {
-            key.from == to && key.to == from && !flow.is_answered && flow.has_sent(header)
+            let is_between = key.from == to && key.to == from;
+            is_between
+                && match flow.from_qpn {
+                    Some(qpn) => qpn == header.bth.dest_qp,
+                    None => !flow.is_answered && flow.has_sent(header),
+                }
         };
         let mut fitting = self.flows.iter().filter(fits).map(|(key, _)| *key);
         let key = fitting.next()?;

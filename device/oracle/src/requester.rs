@@ -31,6 +31,8 @@ struct RnrWait {
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
     pub log: Log,
+    /// It may have sent requests before the first one that was seen, and may be repeating these.
+    has_past: bool,
     /// PSN of the next new request; unknown after a READ without a known MTU.
     next: Option<Psn>,
     open: Option<OpenMessage>,
@@ -45,6 +47,14 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
+    /// A requester. `has_past`: it may have sent requests before the first one that is seen.
+    pub(crate) fn new(has_past: bool) -> Self {
+        Self {
+            has_past,
+            ..Self::default()
+        }
+    }
+
     /// A request leaves. `is_exact`: all responses that have arrived are known.
     pub(crate) fn sent(
         &mut self,
@@ -220,8 +230,11 @@ impl Requester {
     /// A response arrives.
     pub(crate) fn received(&mut self, at: u64, header: &RoceHeader) {
         let psn = header.bth.psn;
-        // A response to nothing that is outstanding is ignored.
         let Some(next) = self.log.next().filter(|next| psn.diff(*next) < 0) else {
+            // It answers nothing that was seen.
+            if self.has_past {
+                self.go_on_after(header);
+            }
             return;
         };
         let kind = header.bth.opcode.info().kind;
@@ -257,6 +270,15 @@ impl Requester {
                 }
             }
             Syndrome::Reserved(_) => {}
+        }
+    }
+
+    /// The response is to a request that was sent before the first one that was seen, and has ended the repetition of such requests.
+    fn go_on_after(&mut self, header: &RoceHeader) {
+        let psn = first_not_answered(header);
+        if self.next.is_some_and(|next| psn.diff(next) > 0) {
+            self.restart(true, psn);
+            self.next = Some(psn);
         }
     }
 
@@ -301,5 +323,13 @@ impl Requester {
                 self.rnr = None;
             }
         }
+    }
+}
+
+/// PSN of the first request that a response does not answer.
+pub(crate) fn first_not_answered(header: &RoceHeader) -> Psn {
+    match header.aeth.map(|aeth| aeth.syndrome) {
+        Some(Syndrome::Nak(_) | Syndrome::RnrNak { .. }) => header.bth.psn,
+        _ => header.bth.psn.next(),
     }
 }

@@ -8,6 +8,7 @@ use faultline_wire::{Aeth, NakCode, OpKind, Position, Psn, Syndrome};
 
 use crate::log::{Log, Request};
 use crate::packet::Finding;
+use crate::requester::first_not_answered;
 use crate::rule::Rule;
 
 /// A READ whose responses are being sent.
@@ -24,6 +25,8 @@ struct Reading {
 /// A responder.
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
+    /// Requests may have arrived before the first one that was seen, and that one may be a repetition.
+    has_past: bool,
     /// PSN of the first request that was seen.
     first: Option<Psn>,
     /// Requests that have arrived in order.
@@ -42,9 +45,10 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// A responder whose first request has this PSN.
-    pub(crate) fn new(first: Psn) -> Self {
+    /// A responder. The first request that is seen has this PSN. `has_past`: others may have arrived before.
+    pub(crate) fn new(first: Psn, has_past: bool) -> Self {
         Self {
+            has_past,
             first: Some(first),
             acked: Some(first),
             has_missed_read: true,
@@ -106,7 +110,9 @@ impl Responder {
             return;
         };
         if header.bth.opcode.info().kind == OpKind::Ready {
-            self.ready(psn, acked, report);
+            if self.refused.is_some() || !self.has_past {
+                self.ready(psn, acked, report);
+            }
             return;
         }
         let syndrome = header.aeth.map_or(Syndrome::ACK, |aeth| aeth.syndrome);
@@ -117,6 +123,13 @@ impl Responder {
         // A sequence NAK has the PSN that is expected, which has not arrived.
         let beyond = if is_gap_nak { next.next() } else { next };
         if psn.diff(beyond) >= 0 {
+            if self.has_past {
+                // The request was repeated, or has arrived, before the first one that was seen.
+                let refused = self.refused;
+                *self = Self::new(first_not_answered(header), true);
+                self.refused = refused;
+                return;
+            }
             let last = next.prev().get();
             report((
                 Rule::ResponsePsn,

@@ -694,17 +694,29 @@ fn of_a_frame_without_payload_the_headers_are_judged() {
 }
 
 /// On a link whose sender is known, as in a running process, whose MTU may not be.
-struct Link(Oracle);
+struct Link {
+    oracle: Oracle,
+    /// The queue pairs that send responses are passed, too.
+    knows_responder: bool,
+}
 
 impl Link {
+    fn new() -> Self {
+        Self {
+            oracle: Oracle::new(Place::Link),
+            knows_responder: true,
+        }
+    }
+
     fn pass(&mut self, from: usize, header: &RoceHeader, payload: usize) {
-        let sender = QueuePair {
+        let is_known = from == 0 || self.knows_responder;
+        let sender = is_known.then_some(QueuePair {
             qpn: QPN[from],
             mtu: None,
-        };
+        });
         let frame = bytes(header, payload);
-        self.0.sent(0, from, Some(sender), &frame);
-        self.0.received(0, 1 - from, &frame);
+        self.oracle.sent(0, from, sender, &frame);
+        self.oracle.received(0, 1 - from, &frame);
     }
 
     fn request(&mut self, opcode: Opcode, psn: u32, len: u32) {
@@ -718,7 +730,7 @@ impl Link {
     }
 
     fn found(&self) -> Vec<Rule> {
-        let violations = self.0.violations().iter();
+        let violations = self.oracle.violations().iter();
         violations.map(|violation| violation.rule).collect()
     }
 }
@@ -726,7 +738,7 @@ impl Link {
 /// Without an MTU the PSNs of a READ are not known. It and what is sent until its end is known are not judged; what follows is.
 #[test]
 fn a_read_of_unknown_length_in_packets_is_not_judged() {
-    let mut link = Link(Oracle::new(Place::Link));
+    let mut link = Link::new();
     link.request(RcSendOnly, 5, 100);
     link.ack(5, 1);
     // The only response may be as long as the MTU: one packet, or two of 512 bytes.
@@ -746,11 +758,11 @@ fn a_read_of_unknown_length_in_packets_is_not_judged() {
 /// After a gap, responses to requests that were not seen are not judged.
 #[test]
 fn responses_to_requests_before_a_gap_are_not_judged() {
-    let mut link = Link(Oracle::new(Place::Link));
+    let mut link = Link::new();
     for psn in 5..9 {
         link.request(RcSendOnly, psn, 100);
     }
-    link.0.forget();
+    link.oracle.forget();
     link.request(RcSendOnly, 9, 100);
     link.ack(6, 2);
     link.ack(7, 3);
@@ -768,14 +780,14 @@ fn responses_to_requests_before_a_gap_are_not_judged() {
 /// seen, so they are not judged. What continues none later is a violation.
 #[test]
 fn responses_that_began_before_a_gap_are_not_judged() {
-    let mut link = Link(Oracle::new(Place::Link));
+    let mut link = Link::new();
     let read = |link: &mut Link, opcode, psn| {
         let first = response(opcode, psn, Syndrome::ACK, 1);
         link.pass(1, &first, MTU as usize);
     };
     link.request(RcReadRequest, 5, 4 * MTU);
     read(&mut link, RcReadResponseFirst, 5);
-    link.0.forget();
+    link.oracle.forget();
     // It tells the MTU.
     link.request(RcSendFirst, 3, MTU);
     link.request(RcSendLast, 4, 1);
@@ -789,4 +801,63 @@ fn responses_that_began_before_a_gap_are_not_judged() {
     read(&mut link, RcReadResponseLast, 8);
     read(&mut link, RcReadResponseLast, 8);
     assert_eq!(link.found(), [Rule::ReadResponse]);
+}
+
+/// After a gap, a requester repeats what it had sent before. An acknowledgement of all of it, whose PSN was not seen, ends that: the
+/// requester goes on behind it.
+#[test]
+fn a_repetition_of_requests_before_a_gap_may_end_early() {
+    for knows_responder in [true, false] {
+        repetition_that_ends_early(knows_responder);
+    }
+}
+
+/// `knows_responder`: the queue pairs that send responses are passed.
+fn repetition_that_ends_early(knows_responder: bool) {
+    let mut link = Link {
+        knows_responder,
+        ..Link::new()
+    };
+    link.request(RcSendOnly, 385, 100);
+    link.oracle.forget();
+    link.request(RcSendOnly, 388, 100);
+    link.request(RcSendOnly, 389, 100);
+    link.ack(410, 26);
+    // It was on its way.
+    link.request(RcSendOnly, 390, 100);
+    link.request(RcSendOnly, 411, 100);
+    link.ack(410, 26);
+    link.ack(411, 27);
+    // A request that waits for memory is refused; the one before it was never seen.
+    let refused = response(RcAcknowledge, 415, Syndrome::RnrNak { timer: 1 }, 31);
+    link.pass(1, &refused, 0);
+    for psn in 415..420 {
+        link.request(RcSendOnly, psn, 100);
+    }
+    link.ack(419, 36);
+    assert_eq!(link.found(), []);
+    link.request(RcSendOnly, 425, 100);
+    link.ack(419, 37);
+    assert_eq!(link.found(), [Rule::RequestPsn, Rule::Msn]);
+}
+
+/// What a queue pair sends that begins its connection after the gap is judged as if there had been none.
+#[test]
+fn connections_that_begin_after_a_gap_are_judged_as_a_whole() {
+    for has_begun_later in [false, true] {
+        let mut link = Link::new();
+        link.request(RcSendOnly, 3, 100);
+        link.oracle.forget();
+        if has_begun_later {
+            link.oracle.renew(0, QPN[0]);
+        }
+        link.request(RcSendOnly, 5, 100);
+        link.ack(7, 3);
+        link.request(RcSendOnly, 8, 100);
+        let expected: &[Rule] = match has_begun_later {
+            true => &[Rule::ResponsePsn, Rule::RequestPsn],
+            false => &[],
+        };
+        assert_eq!(link.found(), expected);
+    }
 }
