@@ -639,6 +639,7 @@ static int faultline_ib_setup(struct faultline_dev *dev,
 	ibdev->num_comp_vectors = faultline_num_comp_vectors(dev);
 	strscpy(ibdev->node_desc, FAULTLINE_DRV_NAME,
 		sizeof(ibdev->node_desc));
+	ibdev->dev.parent = &dev->pdev->dev;
 	ib_set_device_ops(ibdev, &faultline_dev_ops);
 	ib_set_device_ops(ibdev, &faultline_compat_ops);
 	ibdev->driver_def = faultline_uapi_defs;

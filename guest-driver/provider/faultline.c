@@ -378,13 +378,8 @@ static void fl_uninit_device(struct verbs_device *device)
 }
 
 static const struct verbs_match_ent fl_match[] = {
-	/*
-	 * The function may have other ids, but not another subsystem. Of an
-	 * RDMA device without a parent, which the driver does not set,
-	 * libibverbs knows the name only.
-	 */
+	/* The function may have other ids, but not another subsystem. */
 	VERBS_MODALIAS_MATCH(FL_MODALIAS, NULL),
-	VERBS_NAME_MATCH("faultline", NULL),
 	{}
 };
 

@@ -206,8 +206,8 @@ fn booted(cluster: &Cluster) -> Result<()> {
              modinfo -F filename faultline | grep /updates/dkms/\n\
              dkms status -k $(uname -r) | grep '^faultline/.*: installed'\n\
              test ! -e /usr/lib/modules/$(uname -r)/updates/faultline.ko\n\
-             rdma link show faultline0/1 | grep 'state ACTIVE'\n\
-             ibv_devinfo -d faultline0 | grep PORT_ACTIVE",
+             rdma link show $RDMA_DEV/1 | grep 'state ACTIVE'\n\
+             ibv_devinfo -d $RDMA_DEV | grep PORT_ACTIVE",
             SHORT,
         )?;
     }
@@ -292,8 +292,8 @@ fn other_rdma_core(cluster: &Cluster) -> Result<()> {
          unshare -m sh -eu -c 'mount --bind /tmp/library \"$library\"; ibv_devices' >/tmp/said 2>&1\n\
          cat /tmp/said\n\
          grep \"couldn't load driver 'libfaultline-rdmav34.so'\" /tmp/said\n\
-         if grep faultline0 /tmp/said; then exit 4; fi\n\
-         ibv_devices | grep faultline0",
+         if grep $RDMA_DEV /tmp/said; then exit 4; fi\n\
+         ibv_devices | grep $RDMA_DEV",
         SHORT,
     )?;
     Ok(())
@@ -332,7 +332,7 @@ fn other_abi(scene: &Scene<'_>) -> Result<()> {
             "driver needs 9.0; the device is too old: update the package faultline on the host",
         ),
     ] {
-        let command = "test ! -e /sys/class/infiniband/faultline0\ndmesg";
+        let command = "test -z \"$(ls /sys/class/infiniband)\"\ndmesg";
         let log = load("faultline_hw.c", "FAULTLINE_ABI_VERSION", version, command)?;
         ensure!(
             log.contains(says),
@@ -342,14 +342,14 @@ fn other_abi(scene: &Scene<'_>) -> Result<()> {
     for (version, says) in [
         (
             "(1 << 16)",
-            "libfaultline: faultline0 has device ABI 1.0, this library needs 2.x; update the packages faultline (host)",
+            " has device ABI 1.0, this library needs 2.x; update the packages faultline (host)",
         ),
         (
             "(9 << 16)",
-            "libfaultline: faultline0 has device ABI 9.0, this library needs 2.x; update the packages libfaultline1",
+            " has device ABI 9.0, this library needs 2.x; update the packages libfaultline1",
         ),
     ] {
-        let command = "if ibv_devinfo -d faultline0 2>&1; then exit 3; fi";
+        let command = "udevadm settle\nif ibv_devinfo -d $RDMA_DEV 2>&1; then exit 3; fi";
         let reads = "faultline_read(dev, FAULTLINE_REG_ABI_VERSION)";
         let said = load("faultline_verbs.c", reads, version, command)?;
         ensure!(said.contains(says), "no {says:?} in the output:\n{said}");
@@ -366,7 +366,7 @@ fn removed(cluster: &Cluster) -> Result<()> {
          apt-get purge -y faultline faultline-dkms faultline-ibverbs-provider libfaultline1 libfaultline-dev\n\
          if getent passwd faultline; then exit 1; fi\n\
          test ! -e /sys/module/faultline\n\
-         test ! -e /sys/class/infiniband/faultline0\n\
+         test ! -e /sys/class/infiniband/$RDMA_DEV\n\
          test -z \"$(dkms status faultline)\"\n\
          if modinfo faultline; then exit 1; fi\n\
          left=$(find / -xdev -path /lab -prune -o -path /usr/local -prune -o -path /var/log -prune -o -path /tmp -prune -o \

@@ -459,7 +459,7 @@ fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
 }
 
 /// Failures of the test `again_and_again`.
-const TIMES: usize = 25;
+const TIMES: usize = 50;
 /// Prints what must be the same afterwards, with the objects of each kind.
 const OBJECTS: &str = "recovery lasting; rdma resource show $RDMA_DEV | sed 's/^[0-9]*: //'";
 /// KiB that a guest may have less at its end: caches, and memory that the kernel frees later.

@@ -31,6 +31,11 @@ done
 	fail "no counter of lost interrupts"
 rdma statistic show link "$RDMA_DEV/1" | grep -q "lost_interrupts [0-9]" || fail "rdma does not count lost interrupts"
 ethtool -S "$NETDEV" | grep -q "lost_interrupts: [0-9]" || fail "ethtool does not count lost interrupts"
+# Tools find the function, its NUMA node and the netdev by this link. libibverbs needs it, too: by another name the device is the same.
+[ "/sys/class/infiniband/$RDMA_DEV/device" -ef "/sys/class/net/$NETDEV/device" ] || fail "the RDMA device is not of $pci"
+rdma dev set "$RDMA_DEV" name other0
+ibv_devinfo -d other0 | grep -q PORT_ACTIVE || fail "libibverbs does not find the device by another name"
+rdma dev set other0 name "$RDMA_DEV"
 [ -n "$(modinfo -F author faultline)" ] || fail "the module has no author"
 
 # The words of a heading's lines, up to the next heading.
