@@ -320,7 +320,7 @@ pub fn test_provider(workspace: &Workspace, base: &Base) -> Result<()> {
 /// The source tree of the guest's exact rdma-core release with the provider in it, configured: the ABI between
 /// libibverbs and its providers is private to a release, and its headers are not installed. Returns the folder that
 /// holds `source` and `build`.
-fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
+pub fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
     let status = fs::read_to_string(base.root.join("var/lib/dpkg/status"))
         .context("reading dpkg's status")?;
     let version =

@@ -1,4 +1,4 @@
-//! `cargo lab package`: Debian packages of the emulator and of the guest's driver.
+//! `cargo lab package`: Debian packages of the emulator and of the guest's driver, and an archive for other distributions.
 //!
 //! The programs are built as for the lab's guests, and packed by Debian's tools in a copy of the guest root. Nothing is signed, and no
 //! source package is made: the emulator's crates are not in the Debian archive.
@@ -21,6 +21,7 @@ const BUILD: &str = include_str!("../recipes/build-packages.sh");
 const CHECK_HOST_PACKAGE: &str = include_str!("../recipes/check-host-package.sh");
 const CHECK_KERNEL_UPDATE: &str = include_str!("../recipes/check-kernel-update.sh");
 const CHECK_MANUAL: &str = include_str!("../recipes/check-manual.sh");
+const CHECK_TARBALL: &str = include_str!("../recipes/check-tarball.sh");
 const CHECK_UNITS: &str = include_str!("../recipes/check-units.sh");
 const LIST_FILES: &str = include_str!("../recipes/list-files.sh");
 const SERVE: &str = include_str!("../recipes/serve-from-package.sh");
@@ -67,6 +68,8 @@ pub struct Packages {
     pub folder: PathBuf,
     /// The packages, sorted by name.
     pub files: Vec<PathBuf>,
+    /// The archive for other distributions.
+    pub tarball: PathBuf,
 }
 
 impl Packages {
@@ -115,6 +118,25 @@ impl Packages {
         let arguments = [file.as_str(), LIST_FILES];
         let name = "the package of the host";
         self.check(name, &self.folder, CHECK_HOST_PACKAGE, &arguments, log)
+    }
+
+    /// What the archive installs is what the packages do. `rdma_core` is the source for which they are.
+    pub fn check_tarball(
+        &self,
+        rdma_core: &Path,
+        release: &str,
+        work: &Path,
+        log: &Path,
+    ) -> Result<()> {
+        for package in NAMES {
+            self.unpack(package, work)?;
+        }
+        copy_tree(rdma_core, &work.join("rdma-core"))?;
+        let file = in_root(&self.tarball);
+        let to = work.join(self.tarball.file_name().unwrap_or_default());
+        fs::copy(&self.tarball, to).context("copying the archive")?;
+        let arguments = [file.as_str(), release];
+        self.check("the archive", work, CHECK_TARBALL, &arguments, log)
     }
 
     /// DKMS builds the module for one kernel, and for others when their headers are installed.
@@ -186,7 +208,7 @@ fn in_root(file: &Path) -> String {
 /// Makes the packages and prints what they are.
 pub fn run(workspace: &Workspace, profile: Profile) -> Result<()> {
     let packages = make(workspace, profile)?;
-    for file in &packages.files {
+    for file in packages.files.iter().chain([&packages.tarball]) {
         println!("{}", workspace.shown(file));
     }
     Ok(())
@@ -202,13 +224,14 @@ pub fn make(workspace: &Workspace, profile: Profile) -> Result<Packages> {
     let _lock = workspace.lock_cache()?;
     let _ = fs::remove_dir_all(&work);
     stage(workspace, &base, &program, &work.join("source"))?;
+    let tarball = archive(workspace, &work)?;
     let log = work.join("build.log");
     run_logged(
         "packing Debian packages",
         &mut image::chroot(&root, Some(&work), BUILD),
         &log,
     )?;
-    collect(workspace, root, &work)
+    collect(workspace, root, &work, &tarball)
 }
 
 /// The root in which packages are made and installed: a copy of the guests' with further packages.
@@ -271,6 +294,46 @@ fn stage(workspace: &Workspace, base: &Base, program: &Path, source: &Path) -> R
     stage_provider(workspace, base, &folder("provider")?)
 }
 
+/// Makes the archive for other distributions of what the packages are made of, but with the provider's source instead of the provider:
+/// that is for Debian's rdma-core only.
+fn archive(workspace: &Workspace, work: &Path) -> Result<PathBuf> {
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("faultline-{version}");
+    let folder = work.join(&name);
+    let source = work.join("source");
+    for part in ["bin", "completions", "guest", "host", "manual", "module"] {
+        copy_tree(&source.join(part), &folder.join(part))?;
+    }
+    let copy = |from: PathBuf, to: &str| {
+        let copied = fs::copy(&from, folder.join(to));
+        copied.with_context(|| format!("copying {}", from.display()))
+    };
+    copy(
+        source.join("debian/faultline.sysusers"),
+        "host/faultline.sysusers",
+    )?;
+    copy_tree(
+        &workspace.guest_driver().join("provider"),
+        &folder.join("provider"),
+    )?;
+    for file in ["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"] {
+        copy(workspace.root().join(file), file)?;
+    }
+    for file in ["Makefile", "README"] {
+        copy(source.join("tarball").join(file), file)?;
+    }
+    let file = folder.join("guest/libfaultline.pc");
+    let text = fs::read_to_string(&file).context("reading libfaultline.pc")?;
+    fs::write(&file, text.replace("@VERSION@", version)).context("writing libfaultline.pc")?;
+    let tarball = work.join(format!("{name}-linux-x86_64.tar.gz"));
+    capture(
+        Command::new("tar")
+            .args(["--sort=name", "--owner=0", "--group=0", "-czf"])
+            .args([&tarball, Path::new("-C"), work, Path::new(&name)]),
+    )?;
+    Ok(tarball)
+}
+
 /// Builds the provider. Puts it, its header, the name of its plugin and its dependency into a folder.
 fn stage_provider(workspace: &Workspace, base: &Base, folder: &Path) -> Result<()> {
     let built = folder.with_extension("built");
@@ -330,7 +393,7 @@ fn crates_of_others(tree: &str) -> String {
 }
 
 /// Moves the packages to their folder, without those of earlier calls.
-fn collect(workspace: &Workspace, root: PathBuf, work: &Path) -> Result<Packages> {
+fn collect(workspace: &Workspace, root: PathBuf, work: &Path, tarball: &Path) -> Result<Packages> {
     let folder = workspace.root().join("target").join(FOLDER);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -338,7 +401,7 @@ fn collect(workspace: &Workspace, root: PathBuf, work: &Path) -> Result<Packages
     for entry in fs::read_dir(work)? {
         let path = entry?.path();
         let extension = path.extension().and_then(|it| it.to_str());
-        if !matches!(extension, Some("deb" | "changes" | "buildinfo")) {
+        if !matches!(extension, Some("deb" | "changes" | "buildinfo" | "gz")) {
             continue;
         }
         let to = folder.join(path.file_name().unwrap_or_default());
@@ -352,6 +415,7 @@ fn collect(workspace: &Workspace, root: PathBuf, work: &Path) -> Result<Packages
     say(format!("packages: {}", workspace.shown(&folder)));
     Ok(Packages {
         root,
+        tarball: folder.join(tarball.file_name().unwrap_or_default()),
         folder,
         files,
     })

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use super::own_vm;
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Cluster, Plan, configure};
-use crate::driver::changed_module;
+use crate::driver::{changed_module, provider_tree};
 use crate::emulator::Profile;
 use crate::exchange::{self, Exchange, Ready};
 use crate::guest::Guest;
@@ -26,6 +26,7 @@ pub const STEPS: &[&str] = &[
     "manual",
     "host_package",
     KERNEL_UPDATE,
+    TARBALL,
     INSTALL,
     TUTORIAL,
     BOOT,
@@ -41,6 +42,7 @@ const BOOT: &str = "boot";
 const BUILD: &str = "build";
 const INSTALL: &str = "install";
 const KERNEL_UPDATE: &str = "kernel_update";
+const TARBALL: &str = "tarball";
 const TUTORIAL: &str = "tutorial";
 
 /// Checks packages; a folder for what it unpacks, and its log.
@@ -110,6 +112,15 @@ pub fn run(
         suite.test(KERNEL_UPDATE, || {
             let release = Base::obtain(workspace)?.release(kernel)?;
             packages.check_kernel_update(&release, &dir.join("packages-kernel_update.log"))
+        });
+    }
+    if chosen(TARBALL) {
+        suite.test(TARBALL, || {
+            let base = Base::obtain(workspace)?;
+            let rdma_core = provider_tree(workspace, &base)?.join("source");
+            let work = tempfile::tempdir().context("making a folder for an archive")?;
+            let log = dir.join("packages-tarball.log");
+            packages.check_tarball(&rdma_core, &base.release(kernel)?, work.path(), &log)
         });
     }
     let tests: Vec<_> = IN_GUESTS.iter().filter(|(name, _)| chosen(name)).collect();

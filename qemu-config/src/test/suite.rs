@@ -103,6 +103,7 @@ const BY_NAME: &[&str] = &[
     "restart::killed_100_times",
     "packages::kernel_update",
     "packages::removal",
+    "packages::tarball",
     "packages::tutorial",
 ];
 
