@@ -195,6 +195,7 @@ fn frames_between_two_nics_are_not_judged_at_ports_on_their_way() {
     frames.push((B, false, 0, request(5)));
     frames.push((B, true, 0, reply(5, 1)));
     frames.push((A, false, 0, reply(5, 1)));
+    let before_loss = frames.len();
     // The capture has lost what NIC a has sent here, but not its way.
     let [out, into] = crossing(request(6));
     frames.extend([(out.0, out.1, 3, out.3), into]);
@@ -211,10 +212,11 @@ fn frames_between_two_nics_are_not_judged_at_ports_on_their_way() {
     write_capture_of_a_loop(&path, frames.clone());
     let bad = check(&path, &[]);
     assert!(text(&bad).contains("[request-psn: "), "{}", text(&bad));
-    frames.pop();
-    frames.push((A, true, 0, request(10)));
-    frames.extend(crossing(request(10)));
-    frames.push((B, true, 0, reply(10, 6)));
+    // After a loss it might be a repetition that has arrived before.
+    frames.truncate(before_loss);
+    frames.push((A, true, 0, request(6)));
+    frames.extend(crossing(request(6)));
+    frames.push((B, true, 0, reply(6, 2)));
     write_capture_of_a_loop(&path, frames);
     let bad = check(&path, &[]);
     assert!(text(&bad).contains("[response-psn: "), "{}", text(&bad));
