@@ -294,6 +294,8 @@ struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 	if (err)
 		return ERR_PTR(err);
 	if (udata && udata->inlen) {
+		if (!IS_ENABLED(CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS))
+			return ERR_PTR(-EOPNOTSUPP);
 		/* On-demand and empty regions cannot be watched. */
 		err = on_demand || !length ? -EINVAL :
 				  ib_copy_validate_udata_in(udata, req, reserved);
@@ -432,7 +434,7 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 	struct faultline_mr *mr = to_fmr(ibmr);
 	int err;
 
-	if (mr->watch)
+	if (faultline_is_watched(mr))
 		return faultline_watched_dereg(mr);
 	if (mr->list)
 		return faultline_fast_dereg(mr);

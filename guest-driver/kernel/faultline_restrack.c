@@ -181,7 +181,7 @@ int faultline_fill_res_mr(struct sk_buff *msg, struct ib_mr *ibmr)
 		failed = rdma_nl_put_driver_u64(msg, "pages_present",
 						present) ||
 			 rdma_nl_put_driver_u64(msg, "readahead_bytes", window);
-	if (!failed && mr->watch)
+	if (!failed && faultline_is_watched(mr))
 		failed = rdma_nl_put_driver_string(msg, "watch",
 						   faultline_watch_mode(mr)) ||
 			 rdma_nl_put_driver_u32(msg, "lease_ms",

@@ -596,12 +596,14 @@ static const struct ib_device_ops faultline_dev_ops = {
 
 /* Methods and objects of this driver only. */
 static const struct uapi_definition faultline_uapi_defs[] = {
+	UAPI_DEF_CHAIN(faultline_dm_defs),
+	UAPI_DEF_CHAIN(faultline_query_defs),
+#ifdef CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS
 	UAPI_DEF_CHAIN(faultline_events_defs),
 	UAPI_DEF_CHAIN(faultline_watch_defs),
 	UAPI_DEF_CHAIN(faultline_lease_defs),
 	UAPI_DEF_CHAIN(faultline_policy_defs),
-	UAPI_DEF_CHAIN(faultline_dm_defs),
-	UAPI_DEF_CHAIN(faultline_query_defs),
+#endif
 	{}
 };
 

@@ -47,7 +47,13 @@ u32 faultline_change_reason(const struct mmu_notifier_range *range);
 extern const struct uapi_definition faultline_events_defs[];
 
 /* faultline_watch.c */
+#ifdef CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS
 void faultline_counters_free(struct faultline_ucontext *ctx);
+#else
+static inline void faultline_counters_free(struct faultline_ucontext *ctx)
+{
+}
+#endif
 extern const struct uapi_definition faultline_watch_defs[];
 
 /* faultline_lease.c */
@@ -58,5 +64,11 @@ int faultline_watched_dereg(struct faultline_mr *mr);
 const char *faultline_watch_mode(const struct faultline_mr *mr);
 u32 faultline_watch_lease_ms(const struct faultline_mr *mr);
 extern const struct uapi_definition faultline_lease_defs[];
+
+/* If this is constant, the functions above are neither called nor linked. */
+static inline bool faultline_is_watched(const struct faultline_mr *mr)
+{
+	return IS_ENABLED(CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS) && mr->watch;
+}
 
 #endif /* FAULTLINE_WATCH_H */

@@ -35,6 +35,7 @@ pub const STEPS: &[&str] = &[
     "odp",
     "other_rdma_core",
     "other_abi",
+    "without_extensions",
     "removal",
 ];
 
@@ -71,12 +72,13 @@ struct Scene<'a> {
 
 type InGuests = fn(&Scene<'_>) -> Result<()>;
 
-const IN_GUESTS: [(&str, InGuests); 6] = [
+const IN_GUESTS: [(&str, InGuests); 7] = [
     ("service", |scene| served(scene.cluster)),
     ("pingpong", |scene| pingpong(scene.cluster, "")),
     ("odp", |scene| on_demand(scene.cluster)),
     ("other_rdma_core", |scene| other_rdma_core(scene.cluster)),
     ("other_abi", other_abi),
+    ("without_extensions", without_extensions),
     ("removal", |scene| removed(scene.cluster)),
 ];
 
@@ -365,6 +367,39 @@ fn other_abi(scene: &Scene<'_>) -> Result<()> {
         let said = load("faultline_verbs.c", reads, version, command)?;
         ensure!(said.contains(says), "no {says:?} in the output:\n{said}");
     }
+    configure(first, &cluster.plan)?;
+    pingpong(cluster, "")
+}
+
+/// A driver that is built without what is beyond verbs carries traffic to pinned and to absent memory, and refuses the rest.
+fn without_extensions(scene: &Scene<'_>) -> Result<()> {
+    let cluster = scene.cluster;
+    let (first, _) = pair(cluster)?;
+    let base = Base::obtain(scene.workspace)?;
+    let change = (
+        "Kbuild",
+        "CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS ?= y",
+        "CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS := n",
+    );
+    let module = changed_module(
+        scene.workspace,
+        &base,
+        cluster.plan.kernel,
+        change,
+        scene.work,
+    )?;
+    let content = fs::read(&module).with_context(|| format!("reading {}", module.display()))?;
+    first.put("/tmp/other.ko", &content)?;
+    first.must("modprobe -r faultline && insmod /tmp/other.ko", SHORT)?;
+    configure(first, &cluster.plan)?;
+    on_demand(cluster)?;
+    let refused = first.run("fault_policy", SHORT)?;
+    let said = refused.text();
+    ensure!(
+        !refused.success() && said.contains("Operation not supported"),
+        "a fault policy is not refused:\n{said}"
+    );
+    first.must("rmmod faultline && modprobe faultline", SHORT)?;
     configure(first, &cluster.plan)?;
     pingpong(cluster, "")
 }

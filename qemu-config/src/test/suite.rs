@@ -105,6 +105,7 @@ const BY_NAME: &[&str] = &[
     "packages::removal",
     "packages::tarball",
     "packages::tutorial",
+    "packages::without_extensions",
 ];
 
 /// The suites that `debug-kernel` runs on its kernel.
