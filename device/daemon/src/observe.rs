@@ -8,7 +8,7 @@ use std::time::Duration;
 use faultline_abi::admin::Counter;
 use faultline_abi::regs;
 use faultline_nic::inspect::CqFill;
-use faultline_nic::{NicConfig, ObjectCounts};
+use faultline_nic::{Nic, NicConfig, ObjectCounts};
 use faultline_ports::PortId;
 use faultline_ports::line::{Line, LineCounts};
 use faultline_scenario::trigger;
@@ -57,6 +57,8 @@ pub(crate) struct NicState {
     pub(crate) objects: ObjectCounts,
     pub(crate) held_memory: usize,
     pub(crate) waiting_notices: usize,
+    /// What waits, by queue.
+    pub(crate) queue_depths: Vec<(&'static str, u64)>,
     pub(crate) lost_diagnostics: u64,
     /// Requests.
     pub(crate) tx_messages: u64,
@@ -122,6 +124,12 @@ pub(crate) struct EngineState {
     pub(crate) busy_ns: u64,
     pub(crate) longest_pass_ns: u64,
     pub(crate) control_requests: u64,
+}
+
+/// What waits in queues of the device, by queue.
+fn queue_depths(nic: &Nic) -> Vec<(&'static str, u64)> {
+    let depths = nic.queue_depths().into_iter();
+    depths.map(|(queue, depth)| (queue, depth as u64)).collect()
 }
 
 impl Engine {
@@ -218,9 +226,7 @@ impl Engine {
                 .iter()
                 .map(|(state, pairs)| (state.name(), count(pairs)))
                 .collect(),
-            queue_depths: (port.nic.queue_depths().into_iter())
-                .map(|(queue, depth)| (queue, count(depth)))
-                .collect(),
+            queue_depths: queue_depths(&port.nic),
             // Several steps of their own.
             fullest_cq: (0, 0),
             parked_bytes: count(port.nic.parked_bytes()),
@@ -306,6 +312,7 @@ impl Engine {
             objects: port.nic.object_counts(),
             held_memory: port.nic.held_memory(),
             waiting_notices: port.nic.waiting_notices(),
+            queue_depths: queue_depths(&port.nic),
             lost_diagnostics: port.lost_diagnostics,
             tx_messages,
             rx_messages,

@@ -153,6 +153,30 @@ fn what_is_changed_is_shown() {
 }
 
 #[test]
+fn an_unknown_command_is_answered_with_those_that_exist() {
+    for (arguments, commands) in [
+        (&["scenarios"][..], "serve, ctl, top, trace, report"),
+        (&["ctl", "nic"], "nics, ports, links, show, qps"),
+        (
+            &["ctl", "action", "a", "fetal"],
+            "reset, fatal, fail-faults, drop-frames, lose-interrupts",
+        ),
+        (
+            &["ctl", "action", "a", "foo"],
+            "reset, fatal, fail-faults, drop-frames, lose-interrupts",
+        ),
+    ] {
+        let output = run(None, arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(
+            error.contains(&format!("  tip: the commands are: {commands}")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn mistakes_are_explained() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control");
@@ -160,10 +184,9 @@ fn mistakes_are_explained() {
         let output = run(socket, arguments);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(
-            error.starts_with("Error: ") && error.contains(part),
-            "{error}"
-        );
+        // What is drawn with its line begins as `faultline scenario check` prints it.
+        let start = error.starts_with("Error: ") || error.starts_with("error: ");
+        assert!(start && error.contains(part), "{error}");
     };
     explained(
         None,
@@ -196,7 +219,7 @@ fn mistakes_are_explained() {
     explained(
         Some(&socket),
         &["ctl", "scenario", "start", file],
-        "Error: rule[0].on.opcod: unknown key `opcod`",
+        "error: rule[0].on.opcod: unknown key `opcod`",
     );
     let other = directory.path().join("profile.toml");
     for (profile, part) in [
@@ -206,7 +229,7 @@ fn mistakes_are_explained() {
         let traffic = "[[traffic]]\nop = \"write\"\n";
         std::fs::write(&other, format!("profile = {profile:?}\n{traffic}")).unwrap();
         let start = &["ctl", "scenario", "start", other.to_str().unwrap()];
-        explained(Some(&socket), start, "Error: profile: ");
+        explained(Some(&socket), start, "error: profile: ");
         explained(Some(&socket), start, part);
     }
     explained(

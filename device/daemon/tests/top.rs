@@ -210,6 +210,7 @@ fn answer(path: &str, sample: u64) -> Value {
         _ => json!({
             "name": nic, "mac": "02:00:00:00:00:01", "state": "running", "fatal_cause": 0, "bus_master": true,
             "stalled": false, "heartbeat": 1, "held_memory": 0, "waiting_notices": 0, "lost_diagnostics": 0,
+            "queue_depths": {"events": 3}, "fullest_cq_unread": 19, "fullest_cq_entries": 20,
             "tx_messages": sample, "rx_messages": 0, "link": link, "config": config, "objects": objects, "limits": {},
             "counters": {"tx_packets": 1000 * sample, "rnr_nak_sent": sample, "rx_packets": 100 - sample},
         }),
@@ -259,6 +260,7 @@ fn rates_are_shown_and_control_characters_are_not() {
         "{text:?}"
     );
     assert!(text.contains("e?]0;x?vil?1m? 345"), "{text}");
+    assert!(text.contains(" 95 %"), "{text}");
     assert!(text.contains("(4096, there are more)"), "{text}");
     assert!(
         text.contains("and 4091 more: --limit N prints more"),

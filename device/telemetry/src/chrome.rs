@@ -128,10 +128,12 @@ impl<W: Write> Writer<'_, W> {
             Phase::End if fault => open.pop().unwrap_or(name),
             _ => name,
         };
-        // Faults overlap, so their slices are asynchronous. An instant is a slice without length, because arrows lead to
+        // Faults overlap, so their slices are asynchronous; a local identifier puts them among the tracks of the NIC. An instant is a slice without length, because arrows lead to
         // slices only.
         let place = match fault {
-            true => format!(r#""pid":{pid},"tid":{tid},"id":"{tid:#x}","cat":"fault""#),
+            true => {
+                format!(r#""pid":{pid},"tid":{tid},"id2":{{"local":"{tid:#x}"}},"cat":"fault""#)
+            }
             false => format!(r#""pid":{pid},"tid":{tid}"#),
         };
         let line = match (&event.phase, fault) {

@@ -1,37 +1,29 @@
 #!/usr/bin/env python3
-"""Counts the page faults of a trace for Perfetto, and the percentiles of their stages, with SQL.
+"""Counts the page faults of a trace with Perfetto's trace processor, and the percentiles of their stages, with SQL.
 
-usage: perfetto_trace.py TRACE.pftrace [--since NS] [--nic NAME] [--trace-processor SHELL]
+usage: perfetto_trace.py MODULE TRACE [--since NS] [--nic NAME]
 
-Prints what `faultline report --json` has of the same faults, as JSON: `faults`, the `tokens` of the faults, and `stages`.
-
-With SHELL (Perfetto's `trace_processor_shell`) the queries run in the trace processor. The package `perfetto` of PyPI does
-not ship this program; it downloads it when it is first used. Without SHELL, the file is decoded with Perfetto's
-descriptors, which the package ships, and loaded into an SQLite database. Its tables have the names and columns of the
-trace processor's, as far as the queries need them, so the queries are the same. The decoder checks what the trace
-processor would count as errors: slices that do not nest or have no end, tracks without a description, events that are not
-sorted, and fields that Perfetto does not know. Arrows with one end are refused too.
+MODULE is the trace processor as the WebAssembly module that Perfetto's web page uses, TRACE a file of
+`faultline trace`. Prints what `faultline report --json` has of the same faults, as JSON: `faults`, the `tokens` of the
+faults, `stages`; and the number of `arrows` between slices. Fails if the trace processor counts an error or a loss, or
+if a slice has no end.
 """
 
 import argparse
 import json
-import sqlite3
+import struct
 import sys
-from collections import defaultdict
+import time
 
-# Number of the one field that is not Perfetto's: the records of the trace, from which a report can be made.
-RECORDS = 20117
+import wasmtime
+from perfetto.common.exceptions import PerfettoException
+from perfetto.common.query_result_iterator import QueryResultIterator
+from perfetto.trace_processor.platform import PlatformDelegate
+from perfetto.trace_processor.protos import ProtoFactory
+from perfetto.trace_processor.rpc import TraceProcessorRpc
 
-SCHEMA = """
-create table process (upid integer primary key, pid integer, name text);
-create table track (id integer primary key, name text, parent_id integer, upid integer);
-create table slice (id integer primary key, ts integer, dur integer, track_id integer, category text, name text,
-    depth integer, parent_id integer, arg_set_id integer);
-create table args (arg_set_id integer, key text, int_value integer, string_value text);
-create table flow (id integer primary key, slice_out integer, slice_in integer);
-"""
-
-# The slices of page faults and of further accesses that they delayed, with what the queries below need.
+# The slices of page faults and of further accesses that they delayed, with what the queries below need. A NIC is a
+# process. A query's columns need different names.
 FAULTS = """
 with wanted as (
     select s.id, s.dur, s.name from slice s join process_track t on s.track_id = t.id join process p on t.upid = p.upid
@@ -43,7 +35,7 @@ COUNT = FAULTS + "select count(*) from wanted where name = 'fault'"
 
 TOKENS = FAULTS + """
 select a.int_value from wanted w join slice s on s.id = w.id join args a on a.arg_set_id = s.arg_set_id
-where w.name = 'fault' and a.key = 'debug.token' order by 1
+where w.name = 'fault' and a.key in ('debug.token', 'args.token') order by 1
 """
 
 # Percentiles by nearest rank, as the report defines them.
@@ -69,142 +61,187 @@ from ranked group by name, number order by name
 COLUMNS = ("stage", "count", "p50", "p90", "p99", "p999", "max")
 
 
-class Decoder:
-    """Loads the packets of a trace into the database."""
+# What must not be: how many, and what it is.
+MISTAKES = """
+select value, name from stats where severity in ('error', 'data_loss') and value > 0
+union all
+select count(*), 'slices without an end' from slice where dur < 0 having count(*) > 0
+"""
 
-    def __init__(self, database):
-        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
-
-        self.messages = messages
-        self.database = database
-        self.described = {}
-        # For each track its open slices: number, begin, and the number of slices around it.
-        self.open = defaultdict(list)
-        self.flow_ends = defaultdict(list)
-        self.slices = 0
-        self.last = 0
-
-    def load(self, path):
-        """Reads a file."""
-        from google.protobuf.unknown_fields import UnknownFieldSet
-
-        trace = self.messages.Trace()
-        with open(path, "rb") as file:
-            trace.ParseFromString(file.read())
-        assert not len(UnknownFieldSet(trace)), "the file has fields that are not those of a trace"
-        for packet in trace.packet:
-            foreign = [field.field_number for field in UnknownFieldSet(packet) if field.field_number != RECORDS]
-            assert not foreign, f"a packet has fields that Perfetto does not know: {foreign}"
-            if packet.HasField("track_descriptor"):
-                self.track(packet.track_descriptor)
-            if packet.HasField("track_event"):
-                assert not len(UnknownFieldSet(packet.track_event)), "an event has fields that Perfetto does not know"
-                self.event(packet.timestamp, packet.track_event)
-        unfinished = [slices for slices in self.open.values() if slices]
-        assert not unfinished, f"slices have no end: {unfinished}"
-        alone = [flow for flow, slices in self.flow_ends.items() if len(slices) < 2]
-        assert not alone, f"arrows have one end: {alone}"
-        for slices in self.flow_ends.values():
-            ends = zip(slices, slices[1:], strict=False)
-            self.database.executemany("insert into flow (slice_out, slice_in) values (?, ?)", ends)
-
-    def track(self, descriptor):
-        """A description of a track."""
-        uuid = descriptor.uuid
-        assert uuid not in self.described, f"track {uuid} is described twice"
-        if descriptor.HasField("process"):
-            process = descriptor.process
-            assert process.pid > 0 and process.process_name, f"process {uuid} has no number or no name"
-            self.described[uuid] = uuid
-            row = (uuid, process.pid, process.process_name)
-            self.database.execute("insert into process values (?, ?, ?)", row)
-        else:
-            assert descriptor.name, f"track {uuid} has no name"
-            assert descriptor.parent_uuid in self.described, f"the parent of track {uuid} has no description"
-            self.described[uuid] = self.described[descriptor.parent_uuid]
-        row = (uuid, descriptor.name, descriptor.parent_uuid, self.described[uuid])
-        self.database.execute("insert into track values (?, ?, ?, ?)", row)
-
-    def event(self, time, event):
-        """The beginning or the end of a slice, or an instant."""
-        kinds = self.messages.TrackEvent
-        track = event.track_uuid
-        assert track in self.described, f"track {track} has no description"
-        assert time >= self.last, "events are not sorted by time"
-        self.last = time
-        around = self.open[track]
-        if event.type == kinds.TYPE_SLICE_END:
-            assert around, f"a slice of track {track} ends that has not begun"
-            number, begin = around.pop()
-            self.database.execute("update slice set dur = ? where id = ?", (time - begin, number))
-        else:
-            number = self.slices
-            self.slices += 1
-            category = ",".join(event.categories)
-            parent = around[-1][0] if around else None
-            row = (number, time, 0, track, category, event.name, len(around), parent, number)
-            self.database.execute("insert into slice values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-            self.annotations(number, event)
-            if event.type == kinds.TYPE_SLICE_BEGIN:
-                around.append((number, time))
-            else:
-                assert event.type == kinds.TYPE_INSTANT, f"an event of the unknown type {event.type}"
-        for flow in event.flow_ids:
-            self.flow_ends[flow].append(number)
-
-    def annotations(self, number, event):
-        """The arguments of a slice."""
-        for annotation in event.debug_annotations:
-            kind = annotation.WhichOneof("value")
-            value = getattr(annotation, kind)
-            as_number = value if kind in ("uint_value", "int_value", "bool_value") else None
-            if as_number is not None and as_number >= 1 << 63:
-                # The trace processor stores integers with 64 bits and a sign too.
-                as_number -= 1 << 64
-            row = (number, f"debug.{annotation.name}", as_number, value if kind == "string_value" else None)
-            self.database.execute("insert into args values (?, ?, ?, ?)", row)
+ARROWS = "select count(*) from flow"
 
 
-def decoded(path):
-    """A function that answers queries about the decoded file."""
-    database = sqlite3.connect(":memory:")
-    database.executescript(SCHEMA)
-    # The trace processor has a table of the tracks that belong to processes.
-    database.execute("create view process_track as select * from track where upid is not null")
-    Decoder(database).load(path)
-    return lambda query: database.execute(query).fetchall()
+# Octets of the module's buffer for requests. A longer request is passed in parts.
+BUFFER = 1 << 20
+# Octets of a page of the module's memory.
+PAGE = 1 << 16
+# ENOSYS, as WASI and as a system call returns it.
+WASI_ENOSYS = 52
+SYSTEM_ENOSYS = -38
 
 
-def processed(path, shell):
-    """A function that asks Perfetto's trace processor."""
-    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+def address(value):
+    """A pointer of the module: 32 bits without a sign."""
+    return value & 0xFFFF_FFFF
 
-    processor = TraceProcessor(trace=path, config=TraceProcessorConfig(bin_path=shell))
 
-    def answers(query):
-        # The first row has the names of the columns, in the order of the query.
-        return [tuple(vars(row).values()) for row in processor.query(query)]
+class Module:
+    """The module, as a transport of Perfetto's package: `send` a request, then `read` the answer.
 
-    errors = answers("select name, value from stats where severity = 'error' and value > 0")
-    assert not errors, errors
-    return answers
+    Of the system, it gets memory, clocks and standard error, and no files.
+    """
+
+    def __init__(self, path):
+        engine = wasmtime.Engine()
+        module = wasmtime.Module.from_file(engine, path)
+        self.store = wasmtime.Store(engine)
+        self.answers = bytearray()
+        system = [wasmtime.Func(self.store, wanted.type, self.system(wanted.name)) for wanted in module.imports]
+        self.exports = wasmtime.Instance(self.store, module, system).exports(self.store)
+        self.memory = self.exports["memory"]
+        self.call("emscripten_stack_init")
+        self.call("__wasm_call_ctors")
+        kind = wasmtime.FuncType([wasmtime.ValType.i32(), wasmtime.ValType.i32()], [])
+        answer = wasmtime.Func(self.store, kind, lambda at, size: self.answers.extend(self.octets(at, size)))
+        place = self.exports["__indirect_function_table"].grow(self.store, 1, answer)
+        self.buffer = address(self.call("trace_processor_rpc_init", place, BUFFER))
+
+    def call(self, name, *arguments):
+        """Calls a function of the module."""
+        return self.exports[name](self.store, *arguments)
+
+    def octets(self, at, size):
+        """Octets of the module's memory."""
+        return self.memory.read(self.store, address(at), address(at) + size)
+
+    def send(self, request):
+        """Passes a request. The module answers before this returns."""
+        for begin in range(0, len(request), BUFFER):
+            part = request[begin : begin + BUFFER]
+            self.memory.write(self.store, part, self.buffer)
+            self.call("trace_processor_on_rpc_request", len(part))
+
+    def read(self, size):
+        """The next octets of the answer."""
+        if len(self.answers) < size:
+            raise ConnectionError("the trace processor has not answered")
+        octets = bytes(self.answers[:size])
+        del self.answers[:size]
+        return octets
+
+    def close(self):
+        """Frees the module's memory."""
+        self.store.close()
+
+    def system(self, name):
+        """The function of the system that the module calls by this name."""
+        functions = {
+            "emscripten_resize_heap": self.grow,
+            "emscripten_get_heap_max": lambda: -PAGE,
+            "emscripten_get_now": lambda: time.monotonic() * 1e3,
+            "emscripten_date_now": lambda: time.time() * 1e3,
+            "clock_time_get": self.clock,
+            "fd_write": self.write,
+            # There are no variables of the environment, and there is no time zone.
+            "environ_sizes_get": self.environment,
+            "environ_get": lambda *_: 0,
+            "_tzset_js": lambda *_: None,
+            # Whether addresses of code can be told from offsets in the file: no.
+            "emscripten_asm_const_int": lambda *_: 0,
+            "HaveOffsetConverter": lambda: 0,
+            # Says once that mprotect does nothing.
+            "emscripten_err": lambda *_: None,
+        }
+        if name in functions:
+            return functions[name]
+        if name.startswith("__syscall_"):
+            return lambda *_: SYSTEM_ENOSYS
+        if name.startswith("fd_"):
+            return lambda *_: WASI_ENOSYS
+
+        def unknown(*_):
+            raise RuntimeError(f"the trace processor has called {name}, which does not exist here")
+
+        return unknown
+
+    def grow(self, size):
+        missing = -(-address(size) // PAGE) - self.memory.size(self.store)
+        if missing > 0:
+            self.memory.grow(self.store, missing)
+        return 1
+
+    def clock(self, _clock, _precision, result):
+        self.memory.write(self.store, struct.pack("<Q", time.time_ns()), address(result))
+        return 0
+
+    def write(self, _file, parts, number, result):
+        total = 0
+        for part in range(number):
+            at, size = struct.unpack("<II", self.octets(parts + 8 * part, 8))
+            sys.stderr.write(self.octets(at, size).decode(errors="replace"))
+            total += size
+        self.memory.write(self.store, struct.pack("<I", total), address(result))
+        return 0
+
+    def environment(self, number, size):
+        for result in (number, size):
+            self.memory.write(self.store, bytes(4), address(result))
+        return 0
+
+
+class TraceProcessor(TraceProcessorRpc):
+    """The trace processor of the file `module`, with a trace."""
+
+    def __init__(self, module, trace):
+        super().__init__(Module(module), ProtoFactory(PlatformDelegate()))
+        with open(trace, "rb") as file:
+            while chunk := file.read(BUFFER):
+                self.request("TPM_APPEND_TRACE_DATA", "append_result", append_trace_data=chunk)
+        self.request("TPM_FINALIZE_TRACE_DATA", "finalize_data_result")
+
+    def request(self, method, result, **arguments):
+        """Makes a request, and checks the part of the answer that is named `result`."""
+        stream = self.protos.TraceProcessorRpcStream()
+        number = self.protos.TraceProcessorRpc.TraceProcessorMethod.Value(method)
+        stream.msg.add(request=number, **arguments)
+        self.transport.send(stream.SerializeToString())
+        answer = self.protos.TraceProcessorRpc()
+        answer.ParseFromString(self._read_payload())
+        self._check_envelope(answer)
+        self.check(getattr(answer, result))
+
+    def query(self, sql):
+        """The rows of the answer, as tuples in the order of the query's columns."""
+        result = self.execute_query(sql)
+        self.check(result)
+        return [tuple(vars(row).values()) for row in QueryResultIterator(result.column_names, result.batch)]
+
+    def check(self, result):
+        """Raises the error of an answer."""
+        if result.error:
+            raise PerfettoException(result.error)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("module")
     parser.add_argument("trace")
     parser.add_argument("--since", type=int, default=-1, metavar="NS", help="only faults raised after this time")
     parser.add_argument("--nic", default="*", metavar="NAME", help="only faults of this NIC")
-    parser.add_argument("--trace-processor", metavar="SHELL")
     arguments = parser.parse_args()
-    shell = arguments.trace_processor
-    ask = processed(arguments.trace, shell) if shell else decoded(arguments.trace)
-    nic = arguments.nic.replace("'", "''")
-    faults, tokens, stages = (ask(query.format(since=arguments.since, nic=nic)) for query in (COUNT, TOKENS, STAGES))
+    processor = TraceProcessor(arguments.module, arguments.trace)
+    mistakes = [f"{count} {what}" for count, what in processor.query(MISTAKES)]
+    if mistakes:
+        print(f"{arguments.trace}: {', '.join(mistakes)}", file=sys.stderr)
+        return 1
+    wanted = {"since": arguments.since, "nic": arguments.nic.replace("'", "''")}
+    faults, tokens, stages = (processor.query(query.format(**wanted)) for query in (COUNT, TOKENS, STAGES))
     result = {
         "faults": faults[0][0],
-        "tokens": [row[0] % (1 << 64) for row in tokens],
-        "stages": [dict(zip(COLUMNS, row, strict=True)) for row in stages],
+        # SQL has integers with a sign.
+        "tokens": [token % (1 << 64) for (token,) in tokens],
+        "stages": [dict(zip(COLUMNS, stage, strict=True)) for stage in stages],
+        "arrows": processor.query(ARROWS)[0][0],
     }
     json.dump(result, sys.stdout)
     print()

@@ -7,6 +7,7 @@ mod runner;
 pub mod verdict;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -28,15 +29,13 @@ pub fn run(
         plan.guests == 2 && plan.nic == Nic::Faultline,
         "a scenario needs two guests with the NIC of this project: leave out --guests and --nic"
     );
-    let programs = request.programs()?;
-    let plan = &with_profile(plan, &programs).unwrap_or_else(|| plan.clone());
     let dir = workspace.new_run("scenario")?;
     let program = emulator::build(workspace, plan.profile)?;
-    check(&program, request, plan, &dir)
-        .with_context(|| format!("checking {}", request.file.display()))?;
+    let (plan, programs) = &checked(&program, request, plan, &dir)
+        .map_err(|error| mistake(&program, &request.file).err().unwrap_or(error))?;
     say(format!("logs and artefacts: {}", workspace.shown(&dir)));
     let cluster = Cluster::boot(workspace, plan, &dir)?;
-    let mut played = play(&cluster, &program, request, &programs, &|line| {
+    let mut played = play(&cluster, &program, request, programs, &|line| {
         println!("{line}");
     })?;
     played.problems.extend(cluster.troubles());
@@ -55,6 +54,28 @@ pub fn with_profile(plan: &Plan, programs: &Programs) -> Option<Plan> {
         nic_profile: Some(profile.clone()),
         ..plan.clone()
     })
+}
+
+/// The plan with the scenario's profile, and the programs. The file has been read by the lab, and by an emulator without guests.
+fn checked(program: &Path, request: &Request, plan: &Plan, dir: &Path) -> Result<(Plan, Programs)> {
+    let programs = request.programs()?;
+    let plan = with_profile(plan, &programs).unwrap_or_else(|| plan.clone());
+    check(program, request, &plan, dir)
+        .with_context(|| format!("checking {}", request.file.display()))?;
+    Ok((plan, programs))
+}
+
+/// The mistake that `faultline scenario check` finds in a file, in its words: line, column, key, and what is allowed.
+fn mistake(program: &Path, file: &Path) -> Result<()> {
+    let mut check = Command::new(program);
+    let output = check.args(["scenario", "check"]).arg(file).output();
+    let output = output.with_context(|| format!("starting {}", program.display()))?;
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr).trim_end()
+    );
+    Ok(())
 }
 
 /// Reads the scenario with an emulator that has no guests, so that a mistake in the file is found before guests boot.

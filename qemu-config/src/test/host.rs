@@ -233,9 +233,15 @@ fn provider(workspace: &Workspace) -> Result<()> {
 
 /// Compares what SQL says of a trace for Perfetto with the report of the same trace.
 fn perfetto(workspace: &Workspace, dir: &Path) -> Result<()> {
-    let packages = crate::host::perfetto(workspace)?;
-    let path = [("PYTHONPATH", packages.display().to_string())];
-    ignored_test(workspace, dir, ("perfetto", "sql"), &path)
+    let perfetto = crate::host::perfetto(workspace)?;
+    let paths = [
+        ("PYTHONPATH", perfetto.packages.display().to_string()),
+        (
+            "TRACE_PROCESSOR",
+            perfetto.trace_processor.display().to_string(),
+        ),
+    ];
+    ignored_test(workspace, dir, ("perfetto", "sql"), &paths)
 }
 
 /// Runs a test that is ignored by default because it needs another program: the name of its file, and a part of its own.

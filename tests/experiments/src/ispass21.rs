@@ -142,7 +142,8 @@ pub fn damming() -> Result<Experiment> {
         asked: "What does a request cost that is posted while its queue pair waits for an absent page?",
         published: "T. Fukuoka, S. Sato and K. Taura, \"Pitfalls of InfiniBand with On-Demand Paging\", ISPASS 2021: such requests are lost \
                     until the transport timeout; the latency is 3 to 4 orders of magnitude longer than that of a page fault in the common \
-                    case.",
+                    case. The paper also has curves by interval, number of queue pairs and adapter; only its abstract could be \
+                    consulted, so only this range is compared.",
         method: "Simulator: two READs of absent pages of the responder on each queue pair. The second one is posted 300 µs after the first, \
                  while the requester waits for its RNR timer. With the pitfall it is lost until the ACK timeout; two \
                  codes of the timeout are compared (14 and 18)."

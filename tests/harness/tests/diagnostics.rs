@@ -652,9 +652,11 @@ mod provoke {
         let shown = process.pair(A, &qa)["send_cq"] == object;
         // Two completions fit, and none was read.
         let metrics = process.request("GET", "/metrics", "");
+        let nic = process.api(A, "");
         for series in ["fullest_cq_unread", "fullest_cq_entries"] {
             let line = format!("faultline_{series}{{nic=\"{}\"}} 2", process.full(A));
             assert!(metrics.lines().any(|found| found == line), "{metrics}");
+            assert_eq!(nic[series], 2);
         }
         let overrun = Provoked::new(K::Overrun, A, &[("object", object)], shown);
         (process, vec![overrun])

@@ -235,10 +235,10 @@ impl Remote {
             Ok(body) => body.error,
             Err(_) => String::from_utf8_lossy(&message).into_owned(),
         };
-        match text.strip_prefix("error: ") {
+        match text.starts_with("error: ") {
             // A problem of a file, with the line where it is.
-            Some(problem) => bail!("{problem}"),
-            None => bail!("{text} ({status})"),
+            true => bail!("{text}"),
+            false => bail!("{text} ({status})"),
         }
     }
 }

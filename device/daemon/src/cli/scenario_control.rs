@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use faultline::control::scenario::{ScenarioStart, ScenarioView, Signal, TaskDone, VerdictView};
 use faultline_scenario as scenario;
 use faultline_scenario::read::MAX_BYTES;
@@ -132,15 +132,9 @@ fn profile_text(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
     let path = file.parent().unwrap_or(Path::new("")).join(name);
     let profile = std::fs::read_to_string(&path);
     let profile = profile.with_context(|| format!("can't read the profile {}", path.display()));
-    profile.map(Some).map_err(|error| {
-        let problems = unread_profile(&file.display().to_string(), text, &error);
-        anyhow!(
-            problems
-                .draw(false)
-                .trim_start_matches("error: ")
-                .to_owned()
-        )
-    })
+    profile
+        .map(Some)
+        .map_err(|error| unread_profile(&file.display().to_string(), text, &error).into())
 }
 
 fn seconds(ns: u64) -> String {

@@ -22,7 +22,7 @@ use super::access::Access;
 use super::error::ApiError;
 use super::extract::{NoQuery, Segment};
 use super::lists::{MAX_OBJECTS, fault_list, page};
-use super::nics::state;
+use super::nics::view;
 use super::objects::{ContextView, QueuePairView, RegionView};
 use super::view::{ErrorBody, NicView};
 use crate::engine::Engine;
@@ -41,7 +41,7 @@ async fn dump(
     Segment(name): Segment<String>,
     _: NoQuery,
 ) -> Result<Response, ApiError> {
-    let nic = NicView::new(&name, &state(&access, &name).await?);
+    let nic = view(&access, &name).await?;
     let (parts, received) = channel(1);
     tokio::spawn(async move {
         // If the dump fails or the client is gone, the body ends early, which the client notices: the JSON is incomplete.

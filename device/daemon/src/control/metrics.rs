@@ -4,7 +4,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use faultline_nic::inspect::CqFill;
 use faultline_telemetry::prometheus_text;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -12,6 +11,7 @@ use utoipa_axum::routes;
 use super::access::Access;
 use super::error::ApiError;
 use super::extract::NoQuery;
+use super::nics::fullest_cq;
 use super::view::ErrorBody;
 use crate::engine::Engine;
 
@@ -19,21 +19,6 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 pub(super) fn router() -> OpenApiRouter<Access> {
     OpenApiRouter::new().routes(routes!(metrics))
-}
-
-/// Completions in the fullest completion queue of a NIC, and completions that fit. The engine looks at some queues at a time.
-async fn fullest_cq(access: &Access, id: usize) -> Result<(u64, u64), ApiError> {
-    let mut fullest = CqFill::default();
-    let mut from = Some(0);
-    while let Some(place) = from {
-        let work = move |engine: &mut Engine| engine.fullest_cq(id, place);
-        let (fill, next) = access.call(id, work).await?;
-        fullest = fill
-            .filter(|fill| fill.share() >= fullest.share())
-            .unwrap_or(fullest);
-        from = next;
-    }
-    Ok((fullest.unread.into(), fullest.depth.into()))
 }
 
 /// Metrics of all NICs and engines, for Prometheus.

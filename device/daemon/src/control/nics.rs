@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use faultline_nic::inspect::CqFill;
 use faultline_telemetry::Direction;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -36,6 +37,28 @@ pub(super) async fn state(access: &Access, name: &str) -> Result<NicState, ApiEr
     state.ok_or_else(|| ApiError::no_nic(name, &access.names))
 }
 
+/// What is shown of a NIC.
+pub(super) async fn view(access: &Access, name: &str) -> Result<NicView, ApiError> {
+    let state = state(access, name).await?;
+    let fullest_cq = fullest_cq(access, access.port(name)?).await?;
+    Ok(NicView::new(name, &state, fullest_cq))
+}
+
+/// Completions in the fullest completion queue of a NIC, and completions that fit. The engine looks at some queues at a time.
+pub(super) async fn fullest_cq(access: &Access, id: usize) -> Result<(u64, u64), ApiError> {
+    let mut fullest = CqFill::default();
+    let mut from = Some(0);
+    while let Some(place) = from {
+        let work = move |engine: &mut Engine| engine.fullest_cq(id, place);
+        let (fill, next) = access.call(id, work).await?;
+        fullest = fill
+            .filter(|fill| fill.share() >= fullest.share())
+            .unwrap_or(fullest);
+        from = next;
+    }
+    Ok((fullest.unread.into(), fullest.depth.into()))
+}
+
 /// All NICs.
 #[utoipa::path(get, path = "/v1/nics", tag = "nics", operation_id = "list_nics",
     responses((status = 200, body = Vec<NicSummary>), (status = "4XX", body = ErrorBody)))]
@@ -56,8 +79,7 @@ async fn show(
     Segment(name): Segment<String>,
     _: NoQuery,
 ) -> Result<Json<NicView>, ApiError> {
-    let state = state(&access, &name).await?;
-    Ok(Json(NicView::new(&name, &state)))
+    Ok(Json(view(&access, &name).await?))
 }
 
 /// Counters of a NIC, by name.

@@ -155,6 +155,12 @@ pub struct NicView {
     pub held_memory: u64,
     /// Completion queues whose events wait for room in an event queue.
     pub waiting_notices: u64,
+    /// Elements that wait in queues of the device, by queue, as in the metric `faultline_queue_depth`.
+    pub queue_depths: BTreeMap<String, u64>,
+    /// Completions that the driver has not read in the fullest completion queue.
+    pub fullest_cq_unread: u64,
+    /// Completions that fit into it; 0: there is none.
+    pub fullest_cq_entries: u64,
     /// Diagnostics for which the NIC had no room.
     pub lost_diagnostics: u64,
     /// Requests sent to other NICs of the process. Those that are sent again count again.
@@ -413,7 +419,9 @@ impl NicSummary {
 }
 
 impl NicView {
-    pub(crate) fn new(name: &str, nic: &observe::NicState) -> Self {
+    /// `fullest_cq`: completions in the fullest completion queue that the driver has not read, and completions that fit.
+    pub(crate) fn new(name: &str, nic: &observe::NicState, fullest_cq: (u64, u64)) -> Self {
+        let depths = nic.queue_depths.iter();
         Self {
             name: name.to_owned(),
             mac: nic.mac.to_string(),
@@ -424,6 +432,11 @@ impl NicView {
             heartbeat: nic.heartbeat,
             held_memory: nic.held_memory as u64,
             waiting_notices: nic.waiting_notices as u64,
+            queue_depths: depths
+                .map(|&(queue, depth)| (queue.to_owned(), depth))
+                .collect(),
+            fullest_cq_unread: fullest_cq.0,
+            fullest_cq_entries: fullest_cq.1,
             lost_diagnostics: nic.lost_diagnostics,
             tx_messages: nic.tx_messages,
             rx_messages: nic.rx_messages,

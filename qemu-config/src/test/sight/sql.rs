@@ -1,7 +1,7 @@
 //! Page faults counted by SQL over the trace for Perfetto, and compared with the report and the guest's tracepoints.
 //!
-//! `device/telemetry/tests/perfetto_trace.py` runs the queries. The report has been compared with the metrics before, so equal
-//! numbers here are those of the metrics too.
+//! `device/telemetry/tests/perfetto_trace.py` runs the queries in Perfetto's trace processor. The report has been compared with the
+//! metrics before, so equal numbers here are those of the metrics too.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -35,13 +35,14 @@ pub(super) fn compare(
     report: &Value,
     answers: &Events,
 ) -> Result<()> {
-    let packages = host::perfetto(watched.workspace)?;
+    let perfetto = host::perfetto(watched.workspace)?;
     let mut python = Command::new("python3");
     python
         .arg(watched.workspace.root().join(SCRIPT))
+        .arg(perfetto.trace_processor)
         .arg(watched.logs.join(file))
         .args(["--nic", nic, "--since", &since.to_string()])
-        .env("PYTHONPATH", packages);
+        .env("PYTHONPATH", perfetto.packages);
     let text = capture(&mut python).with_context(|| format!("SQL over {file}"))?;
     let counted: Value = serde_json::from_str(&text).with_context(|| format!("reading {text}"))?;
     ensure!(

@@ -212,9 +212,9 @@ mod tests {
         let expected = [
             "faultline top  engine 25 % busy, up 11.0 s  every 1 s  by packets  /tmp/control.",
             "  NICs, per second (2)",
-            "NIC  STATE   LINK FAULTS RNR RETRY TX-PKT RX-PKT TX-MSG RX-MSG TX-B RX-B TIMEOUT",
-            "nic0 running up        2  15   7.0   1.2M   1.1M   600k      0 4.2G  88M       0",
-            "nic1 running down      0   0     0      0      0      0      0    0    0       0",
+            "NIC  STATE   LINK FAULTS RNR RETRY   CQ TX-PKT RX-PKT TX-MSG RX-MSG TX-B RX-B TI",
+            "nic0 running up        2  15   7.0 75 %   1.2M   1.1M   600k      0 4.2G  88M",
+            "nic1 running down      0   0     0    -      0      0      0      0    0    0",
             "> Queue pairs, per second (3)",
             "QPN NIC  KIND STATE POLICY TX-PKT RX-PKT TX-B RX-B WAITS PROCESS         PEER SE",
             " 18 nic0 rc   rts   rnr      500k   500k 500M    0 -     ib_write_bw 345    9",

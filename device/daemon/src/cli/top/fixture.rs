@@ -33,6 +33,7 @@ pub(super) fn nic(snapshot: &Snapshot, name: &str, messages: u64, counters: Valu
     let nic = json!({
         "name": name, "mac": "02:00:00:00:00:01", "state": "running", "fatal_cause": 0, "bus_master": true,
         "stalled": false, "heartbeat": 1, "held_memory": 0, "waiting_notices": 0, "lost_diagnostics": 0,
+        "queue_depths": {}, "fullest_cq_unread": 0, "fullest_cq_entries": 0,
         "tx_messages": messages, "rx_messages": 0,
         "link": {
             "up": true, "mtu": null, "speed_mbps": 100_000, "too_long": 0, "tx_dropped": 0, "rx_dropped": 0, "vlan_dropped": 0,
@@ -109,6 +110,10 @@ pub(super) fn storm() -> (Snapshot, Snapshot) {
         let mut snapshot = snapshot(ms);
         let at = snapshot.engine.at;
         let mut busy = nic(&snapshot, "nic0", scale * 600_000, counters(scale));
+        (
+            busy.nic.item.fullest_cq_unread,
+            busy.nic.item.fullest_cq_entries,
+        ) = (96, 128);
         let new = (scale == 2).then(|| pair(40, 1));
         let pairs = [pair(17, scale * 1000), pair(18, scale * 500_000)];
         busy.pairs = part(at, pairs.into_iter().chain(new).collect());

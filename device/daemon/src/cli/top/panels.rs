@@ -38,6 +38,9 @@ enum Align {
 
 use Align::{Left, Right};
 
+/// Used part of a completion queue that may soon overflow.
+const NEARLY_FULL: f64 = 0.9;
+
 // The columns at the right are not visible in a narrow terminal.
 const NICS: &[(&str, Align)] = &[
     ("NIC", Left),
@@ -46,6 +49,7 @@ const NICS: &[(&str, Align)] = &[
     ("FAULTS", Right),
     ("RNR", Right),
     ("RETRY", Right),
+    ("CQ", Right),
     ("TX-PKT", Right),
     ("RX-PKT", Right),
     ("TX-MSG", Right),
@@ -182,7 +186,10 @@ fn nic(nic: &NicRow) -> Row {
         false => name(&nic.state),
     };
     Row {
-        trouble: nic.stalled || !nic.link_up || state == "fatal",
+        trouble: nic.stalled
+            || !nic.link_up
+            || state == "fatal"
+            || nic.fullest_cq.is_some_and(|used| used >= NEARLY_FULL),
         cells: vec![
             nic.name.clone(),
             state,
@@ -190,6 +197,8 @@ fn nic(nic: &NicRow) -> Row {
             nic.faults_in_flight.to_string(),
             per_second(total(nic.rnr_naks_sent_per_s, nic.rnr_naks_received_per_s)),
             per_second(nic.retransmitted_packets_per_s),
+            nic.fullest_cq
+                .map_or("-".to_owned(), |used| format!("{:.0} %", used * 100.0)),
             per_second(nic.tx_packets_per_s),
             per_second(nic.rx_packets_per_s),
             per_second(nic.tx_messages_per_s),

@@ -64,6 +64,8 @@ pub(super) struct NicRow {
     pub(super) queue_pairs: u64,
     pub(super) memory_keys: u64,
     pub(super) faults_in_flight: usize,
+    /// Used part of the fullest completion queue, 0 to 1; `None`: there is none.
+    pub(super) fullest_cq: Option<f64>,
     pub(super) tx_packets_per_s: Rate,
     pub(super) rx_packets_per_s: Rate,
     pub(super) tx_bytes_per_s: Rate,
@@ -320,6 +322,8 @@ fn nic_row(before: Option<&NicSample>, after: &NicSample) -> NicRow {
         queue_pairs: nic.objects.queue_pairs,
         memory_keys: nic.objects.memory_keys,
         faults_in_flight: after.faults.items.len(),
+        fullest_cq: (nic.fullest_cq_entries > 0)
+            .then(|| nic.fullest_cq_unread as f64 / nic.fullest_cq_entries as f64),
         tx_packets_per_s: counter("tx_packets"),
         rx_packets_per_s: counter("rx_packets"),
         tx_bytes_per_s: counter("tx_bytes"),
@@ -361,6 +365,10 @@ mod tests {
         assert_eq!(nic.tx_messages_per_s, Some(300_000.0));
         assert_eq!(nic.rnr_naks_sent_per_s, Some(6.0));
         assert_eq!(nic.faults_in_flight, 2);
+        assert_eq!(
+            (nic.fullest_cq, rows.nics[1].fullest_cq),
+            (Some(0.75), None)
+        );
         let pair = &rows.queue_pairs[0];
         assert_eq!((pair.qpn, pair.tx_packets_per_s), (17, Some(1000.0)));
         assert_eq!(pair.tx_bytes_per_s, Some(1e6));
