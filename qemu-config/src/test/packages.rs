@@ -396,7 +396,7 @@ fn without_extensions(scene: &Scene<'_>) -> Result<()> {
     let refused = first.run("fault_policy", SHORT)?;
     let said = refused.text();
     ensure!(
-        !refused.success() && said.contains("Operation not supported"),
+        !refused.success() && said.contains("Protocol not supported"),
         "a fault policy is not refused:\n{said}"
     );
     first.must("rmmod faultline && modprobe faultline", SHORT)?;
