@@ -21,5 +21,8 @@ for pattern; do
 	fi
 	[[ ${modules[$module]} == *"def $test("* ]] || echo "not defined: $module $test"
 done
-PYTHONPATH=/tmp/pyverbs python3 run_tests.py --dev "$RDMA_DEV" --gid "$GID_INDEX" -v "$@" 2>&1 |
+# The tests expect that their processes are forked. Since Python 3.14 that is not the default.
+PYTHONPATH=/tmp/pyverbs python3 -c 'import multiprocessing, runpy
+multiprocessing.set_start_method("fork")
+runpy.run_path("run_tests.py", run_name="__main__")' --dev "$RDMA_DEV" --gid "$GID_INDEX" -v "$@" 2>&1 |
 	tee "$ARTEFACTS/pyverbs.log"
