@@ -24,5 +24,5 @@ done
 # The tests expect that their processes are forked. Since Python 3.14 that is not the default.
 PYTHONPATH=/tmp/pyverbs python3 -c 'import multiprocessing, runpy
 multiprocessing.set_start_method("fork")
-runpy.run_path("run_tests.py", run_name="__main__")' --dev "$RDMA_DEV" --gid "$GID_INDEX" -v "$@" 2>&1 |
+runpy.run_path("/tmp/pyverbs/tests/run_tests.py", run_name="__main__")' --dev "$RDMA_DEV" --gid "$GID_INDEX" -v "$@" 2>&1 |
 	tee "$ARTEFACTS/pyverbs.log"
