@@ -80,6 +80,9 @@ probe control_no_member rdma/ib_verbs.h \
 probe control_no_function rdma/ib_verbs.h \
 	'faultline_no_such_function(0)' "$@"
 
+# Linux 6.12, not the first of its stable releases
+have RXFH_FIELDS linux/ethtool.h \
+	'((struct ethtool_ops *)0)->get_rxfh_fields' "$@"
 # Linux 6.14
 have REPORT_PORT_EVENT rdma/ib_verbs.h \
 	'((struct ib_device_ops *)0)->report_port_event' "$@"

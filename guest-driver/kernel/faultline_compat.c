@@ -68,16 +68,25 @@ bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
 }
 #endif
 
-#ifndef FAULTLINE_HAVE_RX_RING_COUNT
+/* Newer kernels have an operation for each of these commands. */
 int faultline_compat_get_rxnfc(struct net_device *netdev,
 			       struct ethtool_rxnfc *info, u32 *rule_locs)
 {
-	if (info->cmd != ETHTOOL_GRXRINGS)
+	struct ethtool_rxfh_fields fields = { .flow_type = info->flow_type };
+	int err;
+
+	switch (info->cmd) {
+	case ETHTOOL_GRXRINGS:
+		info->data = faultline_get_rx_ring_count(netdev);
+		return 0;
+	case ETHTOOL_GRXFH:
+		err = faultline_get_rxfh_fields(netdev, &fields);
+		info->data = fields.data;
+		return err;
+	default:
 		return -EOPNOTSUPP;
-	info->data = faultline_get_rx_ring_count(netdev);
-	return 0;
+	}
 }
-#endif
 
 #ifdef FAULTLINE_HAVE_REG_MR_DMAH
 /* A DMA handle selects a cache of the host; the device does not support it. */

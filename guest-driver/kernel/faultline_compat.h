@@ -131,15 +131,28 @@ bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
 			   size_t index, unsigned long pfn, bool *write,
 			   dma_addr_t *addr);
 
-/* An initializer in struct ethtool_ops. */
-#ifdef FAULTLINE_HAVE_RX_RING_COUNT
-#define FAULTLINE_RX_RING_COUNT_OP					\
-	.get_rx_ring_count = faultline_get_rx_ring_count
-#else
+/* On older kernels struct ethtool_rxnfc has these fields. */
+#ifndef FAULTLINE_HAVE_RXFH_FIELDS
+struct ethtool_rxfh_fields {
+	u32 data;
+	u32 flow_type;
+};
+#endif
+
+/* Initializers in struct ethtool_ops. */
 int faultline_compat_get_rxnfc(struct net_device *netdev,
 			       struct ethtool_rxnfc *info, u32 *rule_locs);
-#define FAULTLINE_RX_RING_COUNT_OP					\
+#if !defined(FAULTLINE_HAVE_RXFH_FIELDS)
+#define FAULTLINE_COMPAT_ETHTOOL_OPS					\
 	.get_rxnfc = faultline_compat_get_rxnfc
+#elif !defined(FAULTLINE_HAVE_RX_RING_COUNT)
+#define FAULTLINE_COMPAT_ETHTOOL_OPS					\
+	.get_rxnfc = faultline_compat_get_rxnfc,			\
+	.get_rxfh_fields = faultline_get_rxfh_fields
+#else
+#define FAULTLINE_COMPAT_ETHTOOL_OPS					\
+	.get_rx_ring_count = faultline_get_rx_ring_count,		\
+	.get_rxfh_fields = faultline_get_rxfh_fields
 #endif
 
 #endif /* FAULTLINE_COMPAT_H */

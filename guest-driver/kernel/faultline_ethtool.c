@@ -216,8 +216,8 @@ static int faultline_set_rxfh(struct net_device *netdev,
 	return err;
 }
 
-static int faultline_get_rxfh_fields(struct net_device *netdev,
-				     struct ethtool_rxfh_fields *fields)
+int faultline_get_rxfh_fields(struct net_device *netdev,
+			      struct ethtool_rxfh_fields *fields)
 {
 	switch (fields->flow_type) {
 	case TCP_V4_FLOW:
@@ -310,12 +310,11 @@ const struct ethtool_ops faultline_ethtool_ops = {
 	.set_ringparam = faultline_set_ringparam,
 	.get_channels = faultline_get_channels,
 	.set_channels = faultline_set_channels,
-	FAULTLINE_RX_RING_COUNT_OP,
+	FAULTLINE_COMPAT_ETHTOOL_OPS,
 	.get_rxfh_indir_size = faultline_get_rxfh_indir_size,
 	.get_rxfh_key_size = faultline_get_rxfh_key_size,
 	.get_rxfh = faultline_get_rxfh,
 	.set_rxfh = faultline_set_rxfh,
-	.get_rxfh_fields = faultline_get_rxfh_fields,
 	.get_sset_count = faultline_get_sset_count,
 	.get_strings = faultline_get_strings,
 	.get_ethtool_stats = faultline_get_ethtool_stats,

@@ -214,5 +214,7 @@ netdev_tx_t faultline_start_xmit(struct sk_buff *skb,
 /* faultline_ethtool.c */
 extern const struct ethtool_ops faultline_ethtool_ops;
 u32 faultline_get_rx_ring_count(struct net_device *netdev);
+int faultline_get_rxfh_fields(struct net_device *netdev,
+			      struct ethtool_rxfh_fields *fields);
 
 #endif /* FAULTLINE_NET_H */

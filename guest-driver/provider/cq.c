@@ -425,8 +425,8 @@ static struct fl_cq *create_cq(struct ibv_context *context,
 	kernel_attr.comp_mask = 0;
 	kernel_attr.flags = 0;
 	kernel_attr.cqe = 1U << cq->log_depth;
-	ret = ibv_cmd_create_cq_ex(context, &kernel_attr, &cq->verbs_cq, &cmd.ibv_cmd,
-				   sizeof(cmd), &resp.ibv_resp, sizeof(resp), 0);
+	ret = ibv_cmd_create_cq_ex(context, &kernel_attr, FL_CQ_PROV_ATTR(NULL) &cq->verbs_cq,
+				   &cmd.ibv_cmd, sizeof(cmd), &resp.ibv_resp, sizeof(resp), 0);
 	if (ret)
 		goto err_ring;
 	cq->cqn = resp.drv.cqn;

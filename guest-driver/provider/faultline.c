@@ -325,8 +325,8 @@ static struct verbs_context *fl_alloc_context(struct ibv_device *device, int cmd
 					   RDMA_DRIVER_UNKNOWN);
 	if (!ctx)
 		return NULL;
-	ret = ibv_cmd_get_context(&ctx->ibv_ctx, &cmd, sizeof(cmd), &resp.ibv_resp,
-				  sizeof(resp));
+	ret = ibv_cmd_get_context(&ctx->ibv_ctx, &cmd, sizeof(cmd), FL_CONTEXT_FDS(NULL)
+				  &resp.ibv_resp, sizeof(resp));
 	return complete_context(ctx, cmd_fd, ret, &resp.drv);
 }
 

@@ -22,6 +22,7 @@
 #include <util/udma_barrier.h>
 #include <util/util.h>
 
+#include "compat.h"
 #include "faultline_abi.h"
 #include "faultline_uapi.h"
 #include "faultlinedv.h"

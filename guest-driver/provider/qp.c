@@ -784,7 +784,7 @@ static struct ibv_qp *create_xrc_target(struct ibv_context *context,
 	if (!qp)
 		goto err;
 	ret = ibv_cmd_create_qp_ex2(context, &qp->verbs_qp, attr, &cmd.ibv_cmd,
-				    sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+				    sizeof(cmd), &resp.ibv_resp, sizeof(resp) FL_QP_DRIVER_ATTRS(NULL));
 	if (!ret)
 		return &qp->verbs_qp.qp;
 	free(qp);
@@ -856,7 +856,7 @@ struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 	kernel_attr.comp_mask &= ~(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
 				   IBV_QP_INIT_ATTR_MAX_TSO_HEADER);
 	ret = ibv_cmd_create_qp_ex2(context, &qp->verbs_qp, &kernel_attr, &cmd.ibv_cmd,
-				    sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+				    sizeof(cmd), &resp.ibv_resp, sizeof(resp) FL_QP_DRIVER_ATTRS(NULL));
 	if (ret)
 		goto err_queues;
 	qp->sq_sig_all = attr->sq_sig_all;

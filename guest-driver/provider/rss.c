@@ -197,7 +197,7 @@ struct ibv_qp *fl_create_rss_qp(struct ibv_context *context,
 	cmd.drv.key_len = hash->rx_hash_key_len;
 	memcpy(cmd.drv.key, hash->rx_hash_key, sizeof(cmd.drv.key));
 	ret = ibv_cmd_create_qp_ex2(context, &qp->verbs_qp, attr, &cmd.ibv_cmd,
-				    sizeof(cmd), &resp.ibv_resp, sizeof(resp));
+				    sizeof(cmd), &resp.ibv_resp, sizeof(resp) FL_QP_DRIVER_ATTRS(NULL));
 	if (!ret)
 		return &qp->verbs_qp.qp;
 	free(qp);

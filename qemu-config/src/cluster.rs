@@ -191,7 +191,7 @@ impl<'a> Parts<'a> {
         );
         host::ensure_packages(workspace)?;
         let qemu = Qemu::obtain(workspace)?;
-        let base = Base::obtain(workspace)?;
+        let base = Base::obtain(workspace, plan.kernel.debian())?;
         if plan.kernel == Kernel::Debug {
             debug_kernel::obtain(workspace, &base)?;
         }
@@ -441,7 +441,7 @@ impl Cluster {
             "{} guest{} ({}, {}) ready in {:.1} s",
             plan.guests,
             if plan.guests == 1 { "" } else { "s" },
-            parts.base.release(plan.kernel)?,
+            parts.base.kernel_release(plan.kernel)?,
             if parts.kvm { "KVM" } else { "TCG" },
             started.elapsed().as_secs_f64()
         ));

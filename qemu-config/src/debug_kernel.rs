@@ -52,7 +52,10 @@ pub fn obtain(workspace: &Workspace, base: &Base) -> Result<()> {
     Image::remove_all(&cache, base)?;
     fs::write(&stamp, key).context("noting the debug kernel")?;
     fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
-    say(format!("  kernel debug {}", base.release(Kernel::Debug)?));
+    say(format!(
+        "  kernel debug {}",
+        base.kernel_release(Kernel::Debug)?
+    ));
     Ok(())
 }
 

@@ -45,7 +45,7 @@ impl Driver {
                 bail!("there is no {}", source.join(part).display());
             }
         }
-        let release = base.release(kernel)?;
+        let release = base.kernel_release(kernel)?;
         let key = Fingerprint::new()
             .text(RECIPE)
             .text(BUILD_MODULES)
@@ -161,7 +161,7 @@ fn test_modules(workspace: &Workspace) -> PathBuf {
 ///
 /// The sources are copied first: kbuild writes beside them, and the objects of two kernels must be separate.
 fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Path) -> Result<()> {
-    let release = base.release(kernel)?;
+    let release = base.kernel_release(kernel)?;
     let source = workspace.guest_driver();
     let work = workspace.cache()?.join(format!("module-{}", kernel.name()));
     let _ = fs::remove_dir_all(&work);
@@ -216,7 +216,7 @@ pub fn changed_module(
     (file, text, other): (&str, &str, &str),
     dir: &Path,
 ) -> Result<PathBuf> {
-    let release = base.release(kernel)?;
+    let release = base.kernel_release(kernel)?;
     let work = dir.join("changed-module");
     // The objects of the last build are used again, if there are any.
     let built = workspace.cache()?.join(format!("module-{}", kernel.name()));
@@ -255,7 +255,7 @@ fn module_index(
     kernel: Kernel,
     work: &Path,
 ) -> Result<PathBuf> {
-    let release = base.release(kernel)?;
+    let release = base.kernel_release(kernel)?;
     let log = work.join("build.log");
     let module = format!("/mnt/kernel/{NAME}.ko");
     let about = crate::command::capture(base.chroot(work, MODULE_FACTS).arg(&module))
@@ -336,7 +336,7 @@ pub fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
         version.replace('/', "_")
     ));
     if !work.exists() {
-        remove_others(&cache, "rdma-core-")?;
+        remove_others(&cache, &format!("rdma-core-{}-", base.key))?;
     }
     let log = work.join("build.log");
     fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
@@ -388,7 +388,7 @@ pub fn verbs_headers(workspace: &Workspace, base: &Base) -> Result<Vec<PathBuf>>
         source.join("libibverbs/driver.h"),
     ];
     for kernel in Kernel::BOTH {
-        let release = base.release(kernel)?;
+        let release = base.kernel_release(kernel)?;
         // Debian keeps what does not depend on the architecture in a folder of its own.
         let version = release.strip_suffix("-amd64").unwrap_or(&release);
         headers.push(base.root.join(format!(

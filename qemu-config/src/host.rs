@@ -8,10 +8,37 @@ use anyhow::{Context, Result, bail};
 use crate::command::{capture, run_logged, say, which};
 use crate::workspace::Workspace;
 
-/// The release the guests are made of.
-pub const SUITE: &str = "trixie";
+/// A Debian release that guests are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Release {
+    /// Debian 12.
+    Bookworm,
+    /// Debian 13: that of the default tests, and of the unpacked QEMU.
+    Trixie,
+    /// Debian testing.
+    Forky,
+}
 
-/// A key of the archive that signs [`SUITE`]; its absence means that the host's keyring is too old.
+impl Release {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Bookworm, Self::Trixie, Self::Forky];
+
+    /// The name of its suite in the archive.
+    pub fn suite(self) -> &'static str {
+        match self {
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
+            Self::Forky => "forky",
+        }
+    }
+
+    /// True if other suites have its updates and its newer packages. Those of a release in preparation are in its own.
+    fn is_stable(self) -> bool {
+        self != Self::Forky
+    }
+}
+
+/// A key of the archive that signs all releases; its absence means that the host's keyring is too old.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-trixie-automatic.gpg";
 
 /// Programs that the lab calls, and the packages that contain them.
@@ -290,18 +317,21 @@ impl Mirror {
     }
 
     /// The `sources.list` of guests and of the unpacked QEMU: release, security and backports, with sources.
-    pub fn sources(&self) -> String {
+    pub fn sources(&self, release: Release) -> String {
+        let suite = release.suite();
         let mut lines = String::new();
         let mut add = |uri: &str, suite: &str| {
             for kind in ["deb", "deb-src"] {
                 lines.push_str(&format!("{kind} {uri} {suite} main\n"));
             }
         };
-        add(&self.archive, SUITE);
-        add(&self.archive, &format!("{SUITE}-updates"));
-        add(&self.archive, &format!("{SUITE}-backports"));
-        if let Some(security) = &self.security {
-            add(security, &format!("{SUITE}-security"));
+        add(&self.archive, suite);
+        if release.is_stable() {
+            add(&self.archive, &format!("{suite}-updates"));
+            add(&self.archive, &format!("{suite}-backports"));
+            if let Some(security) = &self.security {
+                add(security, &format!("{suite}-security"));
+            }
         }
         lines
     }
@@ -326,9 +356,14 @@ fn mirrors(targets: &str) -> (Option<String>, Option<String>) {
     (archive, security)
 }
 
-/// The options of `apt-config dump` that determine how the mirror is reached.
+/// The options of `apt-config dump` that determine how the mirror is reached, and whether its index may be out of date.
 fn apt_options(dump: &str) -> Vec<String> {
-    let wanted = ["Acquire::http::", "Acquire::https::", "Acquire::Retries"];
+    let wanted = [
+        "Acquire::http::",
+        "Acquire::https::",
+        "Acquire::Retries",
+        "Acquire::Check-Valid-Until",
+    ];
     let mut options: Vec<String> = dump
         .lines()
         .filter(|line| {
@@ -392,10 +427,13 @@ mod tests {
             security: None,
             options: Vec::new(),
         };
-        let sources = mirror.sources();
+        let sources = mirror.sources(Release::Trixie);
         assert!(sources.contains("deb http://a.example/debian/ trixie-backports main\n"));
         assert!(sources.contains("deb-src http://a.example/debian/ trixie main\n"));
         assert!(!sources.contains("security"));
+        let testing = mirror.sources(Release::Forky);
+        assert!(testing.contains("deb http://a.example/debian/ forky main\n"));
+        assert!(!testing.contains("backports"));
     }
 
     #[test]

@@ -1,21 +1,21 @@
-//! Guest images: one Debian root with both kernels, made once, and images derived from it with further packages.
+//! Guest images: one Debian root for each release, with all kernels, made once, and images derived from it with further packages.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::command::{run_logged, say};
-use crate::host::{self, Mirror, SUITE};
+use crate::host::{self, Mirror, Release};
 use crate::workspace::{Fingerprint, Workspace};
 
 /// Bumped when the way of building the root changes. The packages are part of the key themselves.
 const RECIPE: &str = "1";
 /// Run by mmdebstrap when it has installed the packages.
-const ADD_BACKPORTS_KERNEL: &str = include_str!("../recipes/add-backports-kernel.sh");
+const NAME_KERNELS: &str = include_str!("../recipes/name-kernels.sh");
 const ENTER_ROOT: &str = include_str!("../recipes/enter-root.sh");
 const ENTER_OVERLAY: &str = include_str!("../recipes/enter-overlay.sh");
 const INSTALL_PACKAGES: &str = include_str!("../recipes/install-packages.sh");
@@ -57,6 +57,16 @@ const PACKAGES: &[&str] = &[
     "libudev-dev",
 ];
 
+/// The packages of a release's guests.
+fn packages(release: Release) -> Vec<&'static str> {
+    let mut packages = PACKAGES.to_vec();
+    if release == Release::Bookworm {
+        // Later releases have it anyway: their udev depends on systemd.
+        packages.push("mount");
+    }
+    packages
+}
+
 /// Free space in an image for the guest's files, in bytes. Images are sparse, and guests write to an overlay.
 const FREE_SPACE: u64 = 4 << 30;
 
@@ -66,20 +76,42 @@ const KEPT_DERIVED: usize = 6;
 /// Age at which results of other recipes are removed.
 pub const STALE: std::time::Duration = std::time::Duration::from_secs(2 * 3600);
 
-/// The Debian kernel that a guest runs.
+/// The Debian kernel that a guest runs. It determines the release of all other packages of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Hash)]
 pub enum Kernel {
-    /// The release's kernel.
+    /// Debian 13's.
     Stable,
-    /// The kernel in the release's backports.
+    /// That of Debian 13's backports.
     Backports,
-    /// The release's, configured to find errors; built on first use.
+    /// Debian 13's, configured to find errors; built on first use.
     Debug,
+    /// That of Debian 12's backports.
+    BookwormBackports,
+    /// That of Debian testing.
+    Forky,
 }
 
 impl Kernel {
-    /// Debian's, in the order in which tests run on them.
+    /// Those that tests run on unless told otherwise, in this order.
     pub const BOTH: [Self; 2] = [Self::Stable, Self::Backports];
+
+    /// The kernels of a release's image.
+    pub fn of(release: Release) -> &'static [Self] {
+        match release {
+            Release::Bookworm => &[Self::BookwormBackports],
+            Release::Trixie => &Self::BOTH,
+            Release::Forky => &[Self::Forky],
+        }
+    }
+
+    /// The release whose image has this kernel.
+    pub fn debian(self) -> Release {
+        match self {
+            Self::Stable | Self::Backports | Self::Debug => Release::Trixie,
+            Self::BookwormBackports => Release::Bookworm,
+            Self::Forky => Release::Forky,
+        }
+    }
 
     /// The name used in options and file names.
     pub fn name(self) -> &'static str {
@@ -87,6 +119,8 @@ impl Kernel {
             Self::Stable => "stable",
             Self::Backports => "backports",
             Self::Debug => "debug",
+            Self::BookwormBackports => "bookworm-backports",
+            Self::Forky => "forky",
         }
     }
 
@@ -94,8 +128,8 @@ impl Kernel {
     /// slow.
     pub fn time_factor(self) -> u32 {
         match self {
-            Self::Stable | Self::Backports => 2,
             Self::Debug => 5,
+            _ => 2,
         }
     }
 }
@@ -103,6 +137,8 @@ impl Kernel {
 /// The unpacked root that images are made of and in which drivers are built.
 #[derive(Debug, Clone)]
 pub struct Base {
+    /// The release that it is made of.
+    pub release: Release,
     /// Names this root and everything made from it.
     pub key: String,
     /// The unpacked root.
@@ -110,15 +146,12 @@ pub struct Base {
 }
 
 impl Base {
-    /// The cached root, or a new one.
-    pub fn obtain(workspace: &Workspace) -> Result<Self> {
-        let mut key = Fingerprint::new().text(RECIPE).text(SUITE);
-        for package in PACKAGES {
-            key = key.text(package);
-        }
-        let key = key.finish();
+    /// The cached root of a release, or a new one.
+    pub fn obtain(workspace: &Workspace, release: Release) -> Result<Self> {
+        let key = Self::key(release);
         let cache = workspace.cache()?;
         let base = Self {
+            release,
             root: cache.join(format!("root-{key}")),
             key,
         };
@@ -132,9 +165,17 @@ impl Base {
         Ok(base)
     }
 
+    fn key(release: Release) -> String {
+        let mut key = Fingerprint::new().text(RECIPE).text(release.suite());
+        for package in packages(release) {
+            key = key.text(package);
+        }
+        key.finish()
+    }
+
     fn build(&self, cache: &Path) -> Result<()> {
         host::require_root("building the guest image")?;
-        remove_stale(cache, &self.key)?;
+        remove_stale(cache, &Release::ALL.map(Self::key))?;
         let mirror = Mirror::of_host()?;
         let partial = cache.join(format!("root-{}.partial", self.key));
         match fs::remove_dir_all(&partial) {
@@ -144,13 +185,13 @@ impl Base {
             _ => {}
         }
         let sources = cache.join("sources.list");
-        fs::write(&sources, mirror.sources()).context("writing the package sources")?;
+        fs::write(&sources, mirror.sources(self.release)).context("writing the package sources")?;
         // In a mount namespace of its own, so that the host's /sys is not mounted in the remains of an interrupted build.
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "--fork", "--kill-child", "--", "mmdebstrap"])
             .args(["--variant=apt", "--format=directory"])
-            .arg(format!("--include={}", PACKAGES.join(",")))
+            .arg(format!("--include={}", packages(self.release).join(",")))
             .arg("--aptopt=APT::Install-Recommends \"false\"")
             .arg("--dpkgopt=path-exclude=/usr/share/man/*")
             .arg("--dpkgopt=path-exclude=/usr/share/locale/*");
@@ -160,13 +201,16 @@ impl Base {
         command
             // The lists stay, so that packages can be added later without fetching them again.
             .arg("--skip=cleanup/apt/lists")
-            .arg(format!("--customize-hook={ADD_BACKPORTS_KERNEL}"))
+            .arg(format!("--customize-hook={}", self.name_kernels()))
             // The lab makes its own initial file system; Debian's would take longer to build and to boot.
             .env("INITRD", "No")
-            .args([SUITE])
+            .arg(self.release.suite())
             .arg(&partial)
             .arg(&sources);
-        say("building the guest root, once (about two minutes, needs the network)");
+        say(format!(
+            "building the guest root of {}, once (about two minutes, needs the network)",
+            self.release.suite()
+        ));
         run_logged(
             "unpacking and configuring Debian packages",
             &mut command,
@@ -183,8 +227,25 @@ impl Base {
         Ok(())
     }
 
+    /// The hook of mmdebstrap, which calls it with the root.
+    fn name_kernels(&self) -> String {
+        let words = match self.release {
+            Release::Bookworm => "bookworm bookworm-backports",
+            Release::Trixie => "stable backports",
+            Release::Forky => "forky",
+        };
+        let suite = self.release.suite();
+        format!("set -- \"$1\" {suite} {words}\n{NAME_KERNELS}")
+    }
+
     /// The release of a guest kernel, for example `6.12.0-amd64`.
-    pub fn release(&self, kernel: Kernel) -> Result<String> {
+    pub fn kernel_release(&self, kernel: Kernel) -> Result<String> {
+        ensure!(
+            kernel.debian() == self.release,
+            "the kernel {} is not one of {}",
+            kernel.name(),
+            self.release.suite()
+        );
         let path = self
             .root
             .join("usr/share/faultline-lab")
@@ -206,7 +267,7 @@ impl Base {
         Ok(self
             .root
             .join("boot")
-            .join(format!("vmlinuz-{}", self.release(kernel)?)))
+            .join(format!("vmlinuz-{}", self.kernel_release(kernel)?)))
     }
 
     /// Versions of the packages that matter, as resolved when the root was built.
@@ -215,8 +276,9 @@ impl Base {
         let status =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let mut versions = Vec::new();
-        for kernel in Kernel::BOTH {
-            versions.push((format!("kernel {}", kernel.name()), self.release(kernel)?));
+        for &kernel in Kernel::of(self.release) {
+            let release = self.kernel_release(kernel)?;
+            versions.push((format!("kernel {}", kernel.name()), release));
         }
         for package in ["rdma-core", "perftest", "libc6", "udev"] {
             if let Some(version) = version_in(&status, package) {
@@ -450,9 +512,9 @@ fn make_disk(root: &Path, disk: &Path, cache: &Path) -> Result<()> {
     fs::rename(&partial, disk).with_context(|| format!("renaming {}", partial.display()))
 }
 
-/// Removes roots and images of other recipes, which would only take space. Young ones stay, because another lab with
-/// that recipe may be running.
-fn remove_stale(cache: &Path, key: &str) -> Result<()> {
+/// Removes roots with other keys than these, and what was made of them, which would only take space. Young ones stay, because
+/// another lab with that recipe may be running.
+fn remove_stale(cache: &Path, keys: &[String]) -> Result<()> {
     for entry in fs::read_dir(cache)? {
         let entry = entry?;
         let age = entry
@@ -471,8 +533,9 @@ fn remove_stale(cache: &Path, key: &str) -> Result<()> {
         if (name.starts_with("root-")
             || name.starts_with("image-")
             || name.starts_with("kernel-")
+            || name.starts_with("programs-")
             || name.starts_with("rdma-core-"))
-            && !name.contains(key)
+            && !keys.iter().any(|key| name.contains(key.as_str()))
         {
             let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
@@ -511,10 +574,10 @@ mod tests {
     /// the debug kernel: not every change of the script needs one.
     #[test]
     fn the_recipe_of_the_root_is_that_of_its_script() {
-        let script = Fingerprint::new().text(ADD_BACKPORTS_KERNEL).finish();
+        let script = Fingerprint::new().text(NAME_KERNELS).finish();
         assert_eq!(
             (RECIPE, script.as_str()),
-            ("1", "6b0096611cc3a276"),
+            ("1", "3b10cd5545d84a5c"),
             "the script has changed: bump RECIPE if the root differs, and note both here"
         );
     }
@@ -552,6 +615,7 @@ mod tests {
             fs::write(dir.path().join(name), "").unwrap();
         }
         let base = Base {
+            release: Release::Trixie,
             key: "k".into(),
             root: dir.path().join("root-k"),
         };

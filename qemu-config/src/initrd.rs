@@ -239,7 +239,7 @@ fn boot_modules(
     let folder = base
         .root
         .join("usr/lib/modules")
-        .join(base.release(kernel)?);
+        .join(base.kernel_release(kernel)?);
     let dependencies =
         fs::read_to_string(folder.join("modules.dep")).context("reading modules.dep")?;
     let cache = workspace

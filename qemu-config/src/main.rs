@@ -41,6 +41,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use cluster::{Nic, Plan};
 use driver::Driver;
+use host::Release;
 use image::{Base, Image, Kernel};
 use programs::Programs;
 use wiring::Wiring;
@@ -169,6 +170,9 @@ enum Command {
         /// Packages to install on top of the base image
         #[arg(long, value_delimiter = ',')]
         packages: Vec<String>,
+        /// A kernel of the image; it determines the release
+        #[arg(long, value_enum, default_value_t = Kernel::Stable)]
+        kernel: Kernel,
     },
     /// Make Debian packages of the emulator and of the guest's driver, in target/packages
     Package {
@@ -215,12 +219,16 @@ enum BenchCommand {
 /// Kernels to test on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kernels {
-    /// The release's.
+    /// Debian 13's.
     Stable,
-    /// The backports'.
+    /// That of Debian 13's backports.
     Backports,
-    /// Both, one after the other.
+    /// Both of these, one after the other.
     Both,
+    /// That of Debian 12's backports.
+    BookwormBackports,
+    /// That of Debian testing.
+    Forky,
 }
 
 impl Kernels {
@@ -229,6 +237,8 @@ impl Kernels {
             Self::Stable => vec![Kernel::Stable],
             Self::Backports => vec![Kernel::Backports],
             Self::Both => Kernel::BOTH.to_vec(),
+            Self::BookwormBackports => vec![Kernel::BookwormBackports],
+            Self::Forky => vec![Kernel::Forky],
         }
     }
 }
@@ -427,8 +437,8 @@ fn dispatch(command: Command) -> Result<u8> {
             package::run(&Workspace::find()?, profile)?;
             true
         }
-        Command::Image { packages } => {
-            build_image(&packages)?;
+        Command::Image { packages, kernel } => {
+            build_image(&packages, kernel.debian())?;
             true
         }
     };
@@ -449,13 +459,13 @@ fn measure(json: Option<&Path>, only: Option<&str>, what: Option<BenchCommand>) 
 }
 
 /// Builds what guests need, and prints the versions.
-fn build_image(packages: &[String]) -> Result<()> {
+fn build_image(packages: &[String], release: Release) -> Result<()> {
     let workspace = Workspace::find()?;
     host::ensure_packages(&workspace)?;
     println!("qemu {}", qemu::Qemu::obtain(&workspace)?.version);
-    let base = Base::obtain(&workspace)?;
+    let base = Base::obtain(&workspace, release)?;
     let image = Image::obtain(&workspace, &base, packages)?;
-    for kernel in Kernel::BOTH {
+    for &kernel in Kernel::of(release) {
         Driver::obtain(&workspace, &base, kernel)?;
     }
     Programs::obtain(&workspace, &base)?;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::command::{capture, run_logged, say};
 use crate::driver::{copy_tree, install_provider, remove_others};
 use crate::emulator::{self, Profile};
-use crate::host;
+use crate::host::{self, Release};
 use crate::image::{self, Base, version_in};
 use crate::workspace::{Fingerprint, Workspace};
 
@@ -217,7 +217,7 @@ pub fn run(workspace: &Workspace, profile: Profile) -> Result<()> {
 /// Makes the packages, with the emulator built in a profile.
 pub fn make(workspace: &Workspace, profile: Profile) -> Result<Packages> {
     host::ensure_packages(workspace)?;
-    let base = Base::obtain(workspace)?;
+    let base = Base::obtain(workspace, Release::Trixie)?;
     let root = root(workspace, &base)?;
     let program = emulator::build(workspace, profile)?;
     let work = workspace.cache()?.join("packages.work");

@@ -44,7 +44,7 @@ impl Programs {
             .tree(&workspace.guest_driver().join("include"))?
             .finish();
         let cache = workspace.cache()?;
-        let overlay = cache.join(format!("programs-{key}"));
+        let overlay = cache.join(format!("programs-{}-{key}", base.key));
         if overlay.is_dir() {
             return Ok(Self { overlay });
         }
@@ -70,7 +70,7 @@ impl Programs {
             fs::copy(&program, target.join(name))
                 .with_context(|| format!("copying {}", program.display()))?;
         }
-        remove_others(&cache, "programs-")?;
+        remove_others(&cache, &format!("programs-{}-", base.key))?;
         fs::rename(work.join("overlay"), &overlay)
             .with_context(|| format!("making {}", overlay.display()))?;
         Ok(Self { overlay })

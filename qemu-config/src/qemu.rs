@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::command::{bound_to_us, capture, run_logged, say, which};
-use crate::host::{self, Mirror};
+use crate::host::{Mirror, Release};
 use crate::workspace::{Fingerprint, Workspace};
 
 /// Bumped when the way of unpacking changes.
@@ -47,7 +47,8 @@ impl Qemu {
     }
 
     fn unpack(workspace: &Workspace) -> Result<Self> {
-        let key = Fingerprint::new().text(RECIPE).text(host::SUITE).finish();
+        let suite = Release::Trixie.suite();
+        let key = Fingerprint::new().text(RECIPE).text(suite).finish();
         let cache = workspace.cache()?;
         let root = cache.join(format!("qemu-{key}"));
         let qemu = Self {
@@ -69,7 +70,8 @@ impl Qemu {
         let partial = cache.join(format!("qemu-{key}.partial"));
         let _ = fs::remove_dir_all(&partial);
         let sources = cache.join("sources.list");
-        fs::write(&sources, mirror.sources()).context("writing the package sources")?;
+        fs::write(&sources, mirror.sources(Release::Trixie))
+            .context("writing the package sources")?;
         let mut command = Command::new("mmdebstrap");
         command.args([
             "--variant=extract",
@@ -87,7 +89,7 @@ impl Qemu {
                  'Package: qemu* seabios ipxe*\\nPin: release n=trixie-backports\\nPin-Priority: 900\\n' \
                  > \"$1/etc/apt/preferences.d/qemu\"",
             )
-            .args([host::SUITE])
+            .arg(suite)
             .arg(&partial)
             .arg(&sources);
         run_logged(

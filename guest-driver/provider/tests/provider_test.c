@@ -73,7 +73,9 @@ static void *answer_of(struct ibv_command_buffer *cmd, uint16_t id)
 }
 
 int ibv_cmd_create_cq_ex(struct ibv_context *context,
-			 const struct ibv_cq_init_attr_ex *attr, struct verbs_cq *cq,
+			 const struct ibv_cq_init_attr_ex *attr,
+			 FL_CQ_PROV_ATTR(struct verbs_create_cq_prov_attr *prov_attr)
+			 struct verbs_cq *cq,
 			 struct ibv_create_cq_ex *cmd, size_t cmd_size,
 			 struct ib_uverbs_ex_create_cq_resp *resp, size_t resp_size,
 			 uint32_t flags)
@@ -122,7 +124,8 @@ int ibv_cmd_resize_cq(struct ibv_cq *cq, int cqe, struct ibv_resize_cq *cmd,
 int ibv_cmd_create_qp_ex2(struct ibv_context *context, struct verbs_qp *qp,
 			  struct ibv_qp_init_attr_ex *attr,
 			  struct ibv_create_qp_ex *cmd, size_t cmd_size,
-			  struct ib_uverbs_ex_create_qp_resp *resp, size_t resp_size)
+			  struct ib_uverbs_ex_create_qp_resp *resp, size_t resp_size
+			  FL_QP_DRIVER_ATTRS(struct ibv_command_buffer *driver))
 {
 	struct faultline_create_qp_req *req = &((struct fl_create_qp_ex *)cmd)->drv;
 

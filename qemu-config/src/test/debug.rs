@@ -12,6 +12,7 @@ use super::suite::{CHECKPATCH, DEBUG_KERNEL, Options, Suite};
 use super::tally::{Tally, Verdict};
 use crate::command::run_logged;
 use crate::debug_kernel;
+use crate::host::Release;
 use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
 
@@ -45,7 +46,7 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
 /// Checks the style of the kernel code, the driver's and the test module's, with the script of the kernel that is built:
 /// neither errors nor warnings, and no tests of the kernel's version.
 fn checkpatch(workspace: &Workspace, dir: &Path) -> Result<()> {
-    let base = Base::obtain(workspace)?;
+    let base = Base::obtain(workspace, Release::Trixie)?;
     debug_kernel::obtain(workspace, &base)?;
     let script = "cd /mnt && sh tests/guest/scripts/check_kernel_style.sh";
     run_logged(

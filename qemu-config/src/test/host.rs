@@ -14,6 +14,7 @@ use super::tally::{Tally, Verdict};
 use super::test_programs;
 use crate::command::tail;
 use crate::driver::Driver;
+use crate::host::Release;
 use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
 
@@ -214,7 +215,7 @@ fn driver(workspace: &Workspace, kernel: Kernel) -> Result<Option<String>> {
         return Ok(Some("there is no guest-driver/kernel/Kbuild".into()));
     }
     crate::host::ensure_packages(workspace)?;
-    let base = Base::obtain(workspace)?;
+    let base = Base::obtain(workspace, kernel.debian())?;
     let driver = Driver::obtain(workspace, &base, kernel)?;
     let warnings = driver.warnings();
     ensure!(
@@ -227,7 +228,7 @@ fn driver(workspace: &Workspace, kernel: Kernel) -> Result<Option<String>> {
 /// Runs the provider's own test.
 fn provider(workspace: &Workspace) -> Result<()> {
     crate::host::ensure_packages(workspace)?;
-    let base = Base::obtain(workspace)?;
+    let base = Base::obtain(workspace, Release::Trixie)?;
     crate::driver::test_provider(workspace, &base)
 }
 
@@ -273,7 +274,7 @@ fn ignored_test(
 /// Compares the tables of supported features with the headers that declare all features.
 fn compatibility(workspace: &Workspace, dir: &Path) -> Result<()> {
     crate::host::ensure_packages(workspace)?;
-    let base = Base::obtain(workspace)?;
+    let base = Base::obtain(workspace, Release::Trixie)?;
     let headers = crate::driver::verbs_headers(workspace, &base)?;
     let headers: Vec<String> = headers
         .iter()

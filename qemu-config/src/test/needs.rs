@@ -20,7 +20,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
     // The shadow of the debug kernel's checks needs memory; it has no driver of persistent memory.
     let (memory, pmem) = match kernel {
         Kernel::Debug => (2048, 0),
-        Kernel::Stable | Kernel::Backports => (Plan::default().memory, 256),
+        _ => (Plan::default().memory, 256),
     };
     let plain = Plan {
         kernel,

@@ -13,6 +13,7 @@ use crate::driver::{changed_module, provider_tree};
 use crate::emulator::Profile;
 use crate::exchange::{self, Exchange, Ready};
 use crate::guest::Guest;
+use crate::host::Release;
 use crate::image::{Base, Kernel};
 use crate::package::{self, Packages};
 use crate::progress;
@@ -112,7 +113,7 @@ pub fn run(
     }
     if chosen(KERNEL_UPDATE) {
         suite.test(KERNEL_UPDATE, || {
-            let release = Base::obtain(workspace)?.release(kernel)?;
+            let release = Base::obtain(workspace, Release::Trixie)?.kernel_release(kernel)?;
             packages.check_kernel_update(&release, &dir.join("packages-kernel_update.log"))
         });
     }
@@ -138,7 +139,7 @@ pub fn run(
     });
     let disk = suite.test(INSTALL, || {
         let work = work.as_ref().map_err(|error| anyhow!("{error:#}"))?.path();
-        let release = Base::obtain(workspace)?.release(kernel)?;
+        let release = Base::obtain(workspace, Release::Trixie)?.kernel_release(kernel)?;
         let log = dir.join("packages-install.log");
         Ok((work, packages.stock_disk(&release, work, &log)?))
     });
@@ -317,7 +318,7 @@ fn other_rdma_core(cluster: &Cluster) -> Result<()> {
 fn other_abi(scene: &Scene<'_>) -> Result<()> {
     let cluster = scene.cluster;
     let (first, _) = pair(cluster)?;
-    let base = Base::obtain(scene.workspace)?;
+    let base = Base::obtain(scene.workspace, Release::Trixie)?;
     let load = |file, text, version: &str, command: &str| {
         let change = (file, text, version);
         let kernel = cluster.plan.kernel;
