@@ -119,11 +119,11 @@ pub fn run(
     }
     if chosen(TARBALL) {
         suite.test(TARBALL, || {
-            let base = Base::obtain(workspace)?;
+            let base = Base::obtain(workspace, Release::Trixie)?;
             let rdma_core = provider_tree(workspace, &base)?.join("source");
             let work = tempfile::tempdir().context("making a folder for an archive")?;
             let log = dir.join("packages-tarball.log");
-            packages.check_tarball(&rdma_core, &base.release(kernel)?, work.path(), &log)
+            packages.check_tarball(&rdma_core, &base.kernel_release(kernel)?, work.path(), &log)
         });
     }
     let tests: Vec<_> = IN_GUESTS.iter().filter(|(name, _)| chosen(name)).collect();
@@ -376,7 +376,7 @@ fn other_abi(scene: &Scene<'_>) -> Result<()> {
 fn without_extensions(scene: &Scene<'_>) -> Result<()> {
     let cluster = scene.cluster;
     let (first, _) = pair(cluster)?;
-    let base = Base::obtain(scene.workspace)?;
+    let base = Base::obtain(scene.workspace, Release::Trixie)?;
     let change = (
         "Kbuild",
         "CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS ?= y",
