@@ -433,7 +433,7 @@ mod tests {
         let checks = CHECKS.iter().map(|&(name, _)| name);
         let in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
         let all = [BUILD].into_iter().chain(checks);
-        let all = all.chain([KERNEL_UPDATE, INSTALL, TUTORIAL, BOOT]);
+        let all = all.chain([KERNEL_UPDATE, TARBALL, INSTALL, TUTORIAL, BOOT]);
         let all = all.chain(in_guests);
         assert_eq!(all.collect::<Vec<_>>(), STEPS);
     }
