@@ -1,6 +1,6 @@
 //! Frames that NICs of the engine send.
 
-use faultline_nic::{Instant, TxFrame};
+use faultline_nic::{FrameKind, Instant, TxFrame};
 use faultline_ports::{Egress, PortId, Route};
 use faultline_scenario::trigger;
 use faultline_telemetry::{Direction, FrameEvent};
@@ -111,7 +111,25 @@ impl Engine {
     #[inline]
     fn rules_see(&self, nic: PortId, dir: trigger::Direction, frame: &TxFrame) -> bool {
         let scenario = self.scenario.as_ref();
-        scenario.is_some_and(|scenario| !scenario.ignores((nic, dir), frame))
+        let qpn = || self.queue_pair_of(nic, dir, frame);
+        scenario.is_some_and(|scenario| !scenario.ignores((nic, dir), frame, qpn))
+    }
+
+    /// The queue pair of a NIC that sends a frame, or is to receive it; 0: none.
+    pub(crate) fn queue_pair_of(
+        &self,
+        nic: PortId,
+        dir: trigger::Direction,
+        frame: &TxFrame,
+    ) -> u32 {
+        match (dir, &frame.kind) {
+            (trigger::Direction::Tx, _) => {
+                let port = self.ports.get(nic);
+                port.map_or(0, |port| port.nic.last_sender())
+            }
+            (trigger::Direction::Rx, FrameKind::Roce(header)) => header.bth.dest_qp,
+            (trigger::Direction::Rx, FrameKind::Raw { .. }) => 0,
+        }
     }
 
     /// Counts packets of a port that are dropped because of their VLAN.

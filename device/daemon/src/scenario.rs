@@ -111,12 +111,17 @@ impl RunningScenario {
 
     /// True if the rules need not be asked about a frame.
     #[inline]
-    pub(crate) fn ignores(&self, (nic, dir): (PortId, Direction), frame: &TxFrame) -> bool {
+    pub(crate) fn ignores(
+        &self,
+        place: (PortId, Direction),
+        frame: &TxFrame,
+        qpn: impl FnOnce() -> u32,
+    ) -> bool {
         let opcode = match &frame.kind {
             FrameKind::Roce(header) => Some(header.bth.opcode),
             FrameKind::Raw { .. } => None,
         };
-        self.rules.ignores_packet(nic, dir, opcode)
+        self.rules.ignores_packet(place, opcode, qpn)
     }
 
     /// Asks the rules about a frame, and lets them take it. Returns true if they have.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use faultline_abi::admin::Counter;
-use faultline_nic::{FrameKind, Instant, Nanos, TxFrame};
+use faultline_nic::{Instant, Nanos, TxFrame};
 use faultline_ports::PortId;
 use faultline_ports::line::Effects;
 use faultline_scenario::plan::Plan;
@@ -32,14 +32,10 @@ impl Engine {
     /// Lets rules take a frame that a NIC sends. Returns true if they have.
     #[cold]
     pub(crate) fn rules_take_sent(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> bool {
-        let (Some(scenario), Some(port), Some(ram)) = (
-            &mut self.scenario,
-            self.ports.get(from),
-            self.rams.get(from),
-        ) else {
+        let sender = self.queue_pair_of(from, Direction::Tx, frame);
+        let (Some(scenario), Some(ram)) = (&mut self.scenario, self.rams.get(from)) else {
             return false;
         };
-        let sender = port.nic.last_sender();
         let bytes = || frame.packet_bytes(0, ram).ok();
         scenario.takes(now, (from, Direction::Tx), sender, frame, bytes)
     }
@@ -53,12 +49,9 @@ impl Engine {
         now: Instant,
         frame: &TxFrame,
     ) -> bool {
+        let destination = self.queue_pair_of(to, Direction::Rx, frame);
         let (Some(scenario), Some(ram)) = (&mut self.scenario, self.rams.get(from)) else {
             return false;
-        };
-        let destination = match &frame.kind {
-            FrameKind::Roce(header) => header.bth.dest_qp,
-            FrameKind::Raw { .. } => 0,
         };
         let bytes = || frame.packet_bytes(0, ram).ok();
         scenario.takes(now, (to, Direction::Rx), destination, frame, bytes)

@@ -689,3 +689,31 @@ fn rules_for_ports_see_the_frames_of_their_port() {
     assert_eq!(rules.poll_frame(Instant(1000)), Some(held));
     assert_eq!(fired(&rules), [1, 1, 0]);
 }
+
+/// A packet is ignored if no rule names its opcode, or all rules for its place name other queue pairs.
+#[test]
+fn packets_that_no_rule_names_are_ignored() {
+    let named = |qpn| PlannedRule {
+        conditions: Conditions {
+            qpn,
+            ..Conditions::default()
+        },
+        ..drop_sends(EACH)
+    };
+    let (send, write) = (Some(Opcode::RcSendOnly), Some(Opcode::RcWriteOnly));
+    let ignores = |rules: &Rules, dir, opcode, qpn| rules.ignores_packet((0, dir), opcode, || qpn);
+    let rules = start(vec![named(Some(7)), named(Some(9))], Vec::new());
+    for (dir, opcode, qpn, is_ignored) in [
+        (Tx, send, 7, false),
+        (Tx, send, 9, false),
+        (Tx, send, 8, true),
+        (Tx, write, 7, true),
+        (Tx, None, 7, true),
+        (Rx, send, 7, true),
+    ] {
+        assert_eq!(ignores(&rules, dir, opcode, qpn), is_ignored, "{opcode:?}");
+    }
+    let rules = start(vec![named(Some(7)), named(None)], Vec::new());
+    assert!(!ignores(&rules, Tx, send, 8));
+    assert!(ignores(&rules, Tx, write, 8));
+}

@@ -47,12 +47,12 @@ impl Rules {
             if let Some(port) = rule.port {
                 if let Some(sides) = self.ports.get_mut(port) {
                     let side = sides.of_mut(packets.dir);
-                    side.add(packets);
+                    side.add(packets, rule.conditions.qpn);
                     side.rules.push(index);
                 }
             } else {
                 for side in sides(&mut self.nics, rule.nic, packets.dir) {
-                    side.add(packets);
+                    side.add(packets, rule.conditions.qpn);
                     side.rules.push(index);
                 }
             }
@@ -60,7 +60,7 @@ impl Rules {
         for (index, expectation) in self.plan.expectations.iter().enumerate() {
             if let Some(packets) = &expectation.packets {
                 for side in sides(&mut self.nics, expectation.nic, packets.dir) {
-                    side.add(packets);
+                    side.add(packets, None);
                     side.expectations.push(index);
                 }
             }
@@ -76,9 +76,16 @@ impl Rules {
 
     /// True if no rule or expectation can match this packet, and none needs to know of it. Most packets of most scenarios are of
     /// this kind, so this is asked before anything else is found out of a packet.
+    ///
+    /// `qpn` is asked for the queue pair only if the opcode is one that matters.
     #[inline]
-    pub fn ignores_packet(&self, site: usize, dir: Direction, opcode: Option<Opcode>) -> bool {
-        let ignores = |side: &PacketSide| !side.follows && !side.names(opcode);
+    pub fn ignores_packet(
+        &self,
+        (site, dir): (usize, Direction),
+        opcode: Option<Opcode>,
+        qpn: impl FnOnce() -> u32,
+    ) -> bool {
+        let ignores = |side: &PacketSide| !side.follows && !side.concerns(opcode, qpn);
         self.side(site, dir).is_none_or(ignores) && !self.frames.waits_to_be_overtaken()
     }
 

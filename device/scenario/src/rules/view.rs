@@ -114,18 +114,31 @@ pub(super) struct PacketSide {
     pub(super) expectations: Vec<usize>,
     /// Opcodes that one of them names.
     opcodes: Opcodes,
+    /// Queue pairs whose packets alone matter, unless one of them concerns all.
+    queue_pairs: Vec<u32>,
+    concerns_all: bool,
     /// A rule asks for the PSN or the transmission, so each packet is followed.
     pub(super) follows: bool,
 }
 
 impl PacketSide {
-    pub(super) fn add(&mut self, packets: &PacketMatch) {
+    /// Adds a rule or an expectation. `qpn`: the number of the queue pair that it names.
+    pub(super) fn add(&mut self, packets: &PacketMatch, qpn: Option<u32>) {
+        match qpn {
+            Some(qpn) => self.queue_pairs.push(qpn),
+            None => self.concerns_all = true,
+        }
         self.opcodes.merge(&packets.opcodes);
         self.follows |= packets.psn.is_some() || packets.iter.is_some();
     }
 
     pub(super) fn names(&self, opcode: Option<Opcode>) -> bool {
         opcode.map_or(self.opcodes.raw, |opcode| self.opcodes.contains(opcode))
+    }
+
+    /// True if a packet of a queue pair may match.
+    pub(super) fn concerns(&self, opcode: Option<Opcode>, qpn: impl FnOnce() -> u32) -> bool {
+        self.names(opcode) && (self.concerns_all || self.queue_pairs.contains(&qpn()))
     }
 }
 
