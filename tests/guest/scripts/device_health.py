@@ -94,6 +94,8 @@ if sys.argv[1:] == ["reset"]:
     subprocess.check_call(["devlink", "health", "dump", "clear", *REPORTER])
 elif sys.argv[1:] == ["manual"]:
     set_auto_recover("false")
+    # devlink keeps the first dump until it is cleared: that of a failure before this test.
+    subprocess.check_call(["devlink", "health", "dump", "clear", *REPORTER])
 elif sys.argv[1:] == ["fatal"]:
     wait_for_error()
     _, errors, recoveries = health()
