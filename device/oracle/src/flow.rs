@@ -79,10 +79,6 @@ impl Flow {
     ) {
         let (header, payload) = (&parsed.header, parsed.payload.len());
         self.learn_mtu(header, payload);
-        if self.has_past && self.from_qpn.is_none() {
-            // An acknowledgement from before the loss may just have arrived at an adapter that is seen from afar.
-            self.requester.skip_to(header.bth.psn);
-        }
         self.requester.sent(time, header, payload, self.mtu, report);
     }
 

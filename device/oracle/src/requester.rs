@@ -231,9 +231,9 @@ impl Requester {
     pub(crate) fn received(&mut self, at: u64, header: &RoceHeader) {
         let psn = header.bth.psn;
         let Some(next) = self.log.next().filter(|next| psn.diff(*next) < 0) else {
-            // It may answer what was sent before the first request that was seen, and end the repetition of that.
+            // It answers nothing that was seen.
             if self.has_past {
-                self.skip_to(first_not_answered(header));
+                self.go_on_after(header);
             }
             return;
         };
@@ -273,8 +273,9 @@ impl Requester {
         }
     }
 
-    /// Requests before `psn` were sent, if this is beyond the next one.
-    pub(crate) fn skip_to(&mut self, psn: Psn) {
+    /// The response is to a request that was sent before the first one that was seen, and has ended the repetition of such requests.
+    fn go_on_after(&mut self, header: &RoceHeader) {
+        let psn = first_not_answered(header);
         if self.next.is_some_and(|next| psn.diff(next) > 0) {
             self.restart(true, psn);
             self.next = Some(psn);
