@@ -10,19 +10,16 @@ cd faultline-*
 make | grep install-provider
 
 # The same files as in the packages, but for those of Debian.
-same() {
-	cmp "$1" "$2"
-}
 make install-host PREFIX=/usr DESTDIR=/tmp/host >/dev/null
-same /tmp/host/etc/systemd/system/faultline.service /mnt/faultline/usr/lib/systemd/system/faultline.service
-same /tmp/host/etc/systemd/system/faultline@.service /mnt/faultline/usr/lib/systemd/system/faultline@.service
-same /tmp/host/etc/sysusers.d/faultline.conf /mnt/faultline/usr/lib/sysusers.d/faultline.conf
-same /tmp/host/usr/share/zsh/site-functions/_faultline /mnt/faultline/usr/share/zsh/vendor-completions/_faultline
+cmp /tmp/host/etc/systemd/system/faultline.service /mnt/faultline/usr/lib/systemd/system/faultline.service
+cmp /tmp/host/etc/systemd/system/faultline@.service /mnt/faultline/usr/lib/systemd/system/faultline@.service
+cmp /tmp/host/etc/sysusers.d/faultline.conf /mnt/faultline/usr/lib/sysusers.d/faultline.conf
+cmp /tmp/host/usr/share/zsh/site-functions/_faultline /mnt/faultline/usr/share/zsh/vendor-completions/_faultline
 # The packages' program is stripped.
 test "$(/tmp/host/usr/bin/faultline --version)" = "$(/mnt/faultline/usr/bin/faultline --version)"
 for file in etc/apparmor.d/faultline etc/faultline/faultline.toml \
 	usr/share/bash-completion/completions/faultline usr/share/fish/vendor_completions.d/faultline.fish; do
-	same /tmp/host/$file /mnt/faultline/$file
+	cmp /tmp/host/$file /mnt/faultline/$file
 done
 for page in /mnt/faultline/usr/share/man/man*/*.gz; do
 	file=${page#/mnt/faultline/}
@@ -51,9 +48,9 @@ for file in libfaultline.so libfaultline.so.1 "libibverbs/$(basename /mnt/faultl
 		exit 1
 	}
 done
-same /tmp/guest/$libraries/pkgconfig/libfaultline.pc /mnt/libfaultline-dev/$libraries/pkgconfig/libfaultline.pc
-same /tmp/guest/usr/include/infiniband/faultlinedv.h /mnt/libfaultline-dev/usr/include/infiniband/faultlinedv.h
-same /tmp/guest/etc/libibverbs.d/faultline.driver /mnt/faultline-ibverbs-provider/etc/libibverbs.d/faultline.driver
+cmp /tmp/guest/$libraries/pkgconfig/libfaultline.pc /mnt/libfaultline-dev/$libraries/pkgconfig/libfaultline.pc
+cmp /tmp/guest/usr/include/infiniband/faultlinedv.h /mnt/libfaultline-dev/usr/include/infiniband/faultlinedv.h
+cmp /tmp/guest/etc/libibverbs.d/faultline.driver /mnt/faultline-ibverbs-provider/etc/libibverbs.d/faultline.driver
 gunzip -c /mnt/libfaultline-dev/usr/share/man/man7/faultlinedv.7.gz | cmp - /tmp/guest/usr/share/man/man7/faultlinedv.7
 symbols() {
 	objdump -T "$1" | awk '/Base|FAULTLINE/ { print $NF }' | sort

@@ -30,7 +30,6 @@ pub(crate) struct Flow {
     pub from_qpn: Option<u32>,
     /// The responder's adapter, if a request has arrived there.
     pub to_adapter: Option<Adapter>,
-    has_past: bool,
     /// Responses were found to belong to it.
     pub is_answered: bool,
     requester: Requester,
@@ -52,7 +51,6 @@ impl Flow {
     pub(crate) fn new(has_past: bool) -> Self {
         Self {
             requester: Requester::new(has_past),
-            has_past,
             ..Self::default()
         }
     }
@@ -98,7 +96,7 @@ impl Flow {
         self.lost_count = false;
         let responder = self
             .responder
-            .get_or_insert_with(|| Responder::new(first, self.has_past));
+            .get_or_insert_with(|| Responder::new(first, self.requester.has_past));
         responder.received(header, payload, self.mtu);
     }
 

@@ -291,10 +291,8 @@ impl Oracle {
             }
         } else if is_connected(opcode.info().service) {
             let is_exact = self.place == Place::Adapter;
-            let has_past = self.has_lost
-                && !sender.is_some_and(|(adapter, queue_pair)| {
-                    queue_pair.is_some_and(|pair| self.renewed.contains(&(adapter, pair.qpn)))
-                });
+            let pair = sender.and_then(|(adapter, pair)| Some((adapter, pair?.qpn)));
+            let has_past = self.has_lost && !pair.is_some_and(|pair| self.renewed.contains(&pair));
             let flow = self.flow_of_request(&parsed.header, has_past);
             if let Some((adapter, queue_pair)) = sender {
                 flow.from_adapter = Some(adapter);

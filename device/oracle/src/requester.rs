@@ -32,7 +32,7 @@ struct RnrWait {
 pub(crate) struct Requester {
     pub log: Log,
     /// It may have sent requests before the first one that was seen, and may be repeating these.
-    has_past: bool,
+    pub has_past: bool,
     /// PSN of the next new request; unknown after a READ without a known MTU.
     next: Option<Psn>,
     open: Option<OpenMessage>,

@@ -125,9 +125,10 @@ impl Responder {
         if psn.diff(beyond) >= 0 {
             if self.has_past {
                 // The request was repeated, or has arrived, before the first one that was seen.
-                let refused = self.refused;
-                *self = Self::new(first_not_answered(header), true);
-                self.refused = refused;
+                *self = Self {
+                    refused: self.refused,
+                    ..Self::new(first_not_answered(header), true)
+                };
                 return;
             }
             let last = next.prev().get();
