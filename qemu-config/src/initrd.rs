@@ -24,6 +24,9 @@ const STAGE2_STOCK: &str = include_str!("../guest/init-stock");
 /// Functions for guest scripts.
 const LIBRARY: &str = include_str!("../guest/lib.sh");
 
+/// Constants of pyverbs for guest scripts in Python, which look for modules in their own folder.
+const VERBS_ENUMS: &str = include_str!("../guest/verbs_enums.py");
+
 /// The folder of scripts and programs of `tests/guest` in a guest.
 const PROGRAMS: &str = "lab/overlay/usr/local/bin";
 
@@ -173,6 +176,8 @@ pub fn write(path: &Path, workspace: &Workspace, contents: &Contents<'_>) -> Res
     cpio.file("lab/lib.sh", 0o644, LIBRARY.as_bytes());
     cpio.file("lab/hostname", 0o644, format!("guest{index}\n").as_bytes());
     add_self(&mut cpio)?;
+    let module = Path::new(PROGRAMS).join("verbs_enums.py");
+    cpio.file(module, 0o644, VERBS_ENUMS.as_bytes());
     add_scripts(&mut cpio, &workspace.root().join("tests/guest/scripts"))?;
     for overlay in overlays {
         for file in files_below(overlay)? {

@@ -10,6 +10,7 @@ import os
 import subprocess
 import time
 
+import verbs_enums as e
 from pyverbs.addr import AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
@@ -17,20 +18,6 @@ from pyverbs.mr import MR
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
-
-try:
-    import pyverbs.enums as e
-except ModuleNotFoundError:
-    # Later releases of rdma-core have a class for each enumeration.
-    import enum
-    import types
-
-    import pyverbs.libibverbs_enums
-
-    e = types.SimpleNamespace(**vars(pyverbs.libibverbs_enums))
-    for known in vars(pyverbs.libibverbs_enums).values():
-        if isinstance(known, enum.EnumMeta):
-            vars(e).update(known.__members__)
 
 PAGE, PAGES, EARLY = 4096, 64, 16
 ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE

@@ -5,25 +5,12 @@ import json
 import os
 import subprocess
 
+import verbs_enums as e
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
-
-try:
-    import pyverbs.enums as e
-except ModuleNotFoundError:
-    # Later releases of rdma-core have a class for each enumeration.
-    import enum
-    import types
-
-    import pyverbs.libibverbs_enums
-
-    e = types.SimpleNamespace(**vars(pyverbs.libibverbs_enums))
-    for known in vars(pyverbs.libibverbs_enums).values():
-        if isinstance(known, enum.EnumMeta):
-            vars(e).update(known.__members__)
 
 
 def details(kind):
