@@ -93,6 +93,9 @@ pub struct Plan {
     pub hardware: Hardware,
     /// MTU of the guests' network interfaces; the driver's own choice if `None`.
     pub mtu: Option<u32>,
+    /// Boot the kernel as it is packaged, and not the uncompressed one, which boots faster: QEMU copies that into memory again when
+    /// a machine wakes up from S3, over what the kernel has changed.
+    pub packaged_kernel: bool,
     /// Additional kernel command line.
     pub append: String,
 }
@@ -117,6 +120,7 @@ impl Default for Plan {
             memory: 1024,
             hardware: Hardware::default(),
             mtu: None,
+            packaged_kernel: false,
             append: String::new(),
         }
     }
@@ -304,7 +308,10 @@ impl<'a> Parts<'a> {
             kvm: self.kvm,
             cpus: self.cpus,
             memory: plan.memory,
-            kernel: vmlinux::obtain(self.workspace, base, plan.kernel)?,
+            kernel: match plan.packaged_kernel {
+                true => base.vmlinuz(plan.kernel)?,
+                false => vmlinux::obtain(self.workspace, base, plan.kernel)?,
+            },
             initrd,
             disk: self.disk.clone(),
             serial: logs.join("serial.log"),

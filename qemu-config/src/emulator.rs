@@ -247,14 +247,14 @@ impl Emulator {
     }
 
     /// Kills the server behind a keeper.
-    pub fn kill_server(&self) -> Result<()> {
+    pub fn end_server(&self, signal: Signal) -> Result<()> {
         let keeper = self.id().as_raw_pid();
         let path = format!("/proc/{keeper}/task/{keeper}/children");
         let children = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
         let server = children.split_whitespace().next();
         let server = server.context("the keeper has no server")?;
         let server = Pid::from_raw(server.parse()?).context("no process is 0")?;
-        kill_process(server, Signal::KILL).context("killing the server")
+        kill_process(server, signal).context("ending the server")
     }
 
     /// Stops it, as a debugger would, until [`Self::go_on`].

@@ -293,6 +293,9 @@ struct GuestOptions {
     /// MTU of the guests' interfaces
     #[arg(long)]
     mtu: Option<u32>,
+    /// Boot the kernel as it is packaged, not uncompressed. This takes a second longer, and suspend to memory needs it
+    #[arg(long)]
+    packaged_kernel: bool,
     /// Additional kernel command line
     #[arg(long, default_value = "", value_name = "WORDS")]
     append: String,
@@ -330,6 +333,7 @@ impl GuestOptions {
                 huge_pages: self.huge_pages,
             },
             mtu: self.mtu,
+            packaged_kernel: self.packaged_kernel,
             append: self.append,
         }
     }

@@ -5,8 +5,10 @@
  *
  *	rds_pair [--file PATH] OWN-ADDRESS			the server
  *	rds_pair [--file PATH] OWN-ADDRESS PEER-ADDRESS		the client
+ *	rds_pair --until PATH OWN-ADDRESS PEER-ADDRESS		a client
  *
- * With --file, RDMA is between mappings of that file.
+ * With --file, RDMA is between mappings of that file. With --until the client
+ * exchanges messages, and does no RDMA, until that file exists.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -276,24 +278,46 @@ static void explain(const uint8_t *local, uint64_t key, uint64_t before)
 	    wrong, first, last, unread, old);
 }
 
+/* The server returns a message of any size. */
+static void echo(int fd, const struct sockaddr_in *peer, struct rng *rng, unsigned int number)
+{
+	static struct message message, copy;
+
+	message.kind = ECHO;
+	message.length = rng_below(rng, LONGEST + 1);
+	message.key = content_key(1, 0, number);
+	content_fill(message.data, message.key, 0, message.length);
+	put(fd, peer, &message, message.length, NULL);
+	get(fd, &copy, NULL, NULL);
+	if (copy.length != message.length || copy.key != message.key ||
+	    memcmp(copy.data, message.data, message.length))
+		die("message %u comes back changed", number);
+}
+
+static void echo_until(int fd, const char *path, const char *host)
+{
+	struct sockaddr_in peer = address_of(host, SERVER_PORT);
+	struct rng rng = { 1 };
+	unsigned int messages = 0;
+
+	do {
+		echo(fd, &peer, &rng, messages++);
+		if (messages == 1)
+			say("the first message is verified");
+	} while (access(path, F_OK));
+	say("%u messages verified", messages);
+	ask(fd, &peer, QUIT, 0, NULL);
+	say("all right");
+}
+
 static void drive(int fd, uint8_t *local, const char *host)
 {
 	struct sockaddr_in peer = address_of(host, SERVER_PORT);
-	static struct message message, copy;
 	struct extra extra = {};
 	struct rng rng = { 1 };
 
-	for (unsigned int i = 0; i < MESSAGES; i++) {
-		message.kind = ECHO;
-		message.length = rng_below(&rng, LONGEST + 1);
-		message.key = content_key(1, 0, i);
-		content_fill(message.data, message.key, 0, message.length);
-		put(fd, &peer, &message, message.length, NULL);
-		get(fd, &copy, NULL, NULL);
-		if (copy.length != message.length || copy.key != message.key ||
-		    memcmp(copy.data, message.data, message.length))
-			die("message %u comes back changed", i);
-	}
+	for (unsigned int i = 0; i < MESSAGES; i++)
+		echo(fd, &peer, &rng, i);
 	say("%u messages verified", MESSAGES);
 	for (unsigned int i = 0; i < 8; i++) {
 		uint64_t key = content_key(2, 0, i);
@@ -318,6 +342,10 @@ int main(int argc, char **argv)
 {
 	const char *path = NULL;
 
+	if (argc == 5 && !strcmp(argv[1], "--until")) {
+		echo_until(open_socket(argv[3], CLIENT_PORT), argv[2], argv[4]);
+		return 0;
+	}
 	if (argc > 2 && !strcmp(argv[1], "--file")) {
 		path = argv[2];
 		argv += 2;
@@ -328,6 +356,6 @@ int main(int argc, char **argv)
 	else if (argc == 3)
 		drive(open_socket(argv[1], CLIENT_PORT), window_memory(path), argv[2]);
 	else
-		die("usage: rds_pair [--file PATH] OWN-ADDRESS [PEER-ADDRESS]");
+		die("usage: rds_pair [--file PATH | --until PATH] OWN-ADDRESS [PEER-ADDRESS]");
 	return 0;
 }

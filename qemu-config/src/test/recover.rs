@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
 
 use super::robustness::{end, must_fail, traffic, works};
 use super::sight::Test;
@@ -15,6 +16,7 @@ use crate::protocol::Exec;
 
 /// The tests.
 pub const TESTS: &[(&str, Test)] = &[
+    ("fatal", |w| recover(w, Cause::Fatal, ALL)),
     ("fatal_idle", |w| recover(w, Cause::Fatal, &[])),
     ("fatal_traffic", |w| {
         recover(w, Cause::Fatal, &[Load::Traffic])
@@ -27,20 +29,23 @@ pub const TESTS: &[(&str, Test)] = &[
     }),
     ("fatal_disk", |w| recover(w, Cause::Fatal, &[Load::Disk])),
     ("fatal_files", |w| recover(w, Cause::Fatal, &[Load::Files])),
+    ("fatal_rds", |w| recover(w, Cause::Fatal, &[Load::Rds])),
     ("fatal_lease", |w| recover(w, Cause::Fatal, &[Load::Lease])),
     ("device_reset", |w| recover(w, Cause::DeviceReset, ALL)),
     ("function_reset", |w| recover(w, Cause::FunctionReset, ALL)),
     ("command_timeout", |w| {
-        recover(w, Cause::CommandTimeout, &[Load::Listener])
+        recover(w, Cause::CommandTimeout, but_lease(ALL))
     }),
     // A process that is frozen can't tell how long it has waited.
     ("suspend", |w| recover(w, Cause::Suspend, but_lease(ALL))),
     ("reload", |w| recover(w, Cause::Reload, ALL)),
     ("second_attempt", second_attempt),
     ("given_up", given_up),
-    ("stopped_briefly", |w| stopped(w, Duration::from_secs(8))),
+    ("stopped_briefly", |w| {
+        stopped(w, Duration::from_secs(8), &[])
+    }),
     ("stopped_for_a_minute", |w| {
-        stopped(w, Duration::from_secs(60))
+        stopped(w, Duration::from_secs(60), but_lease(ALL))
     }),
     ("removed_while_recovering", removed_while_recovering),
     ("again_and_again", again_and_again),
@@ -48,21 +53,10 @@ pub const TESTS: &[(&str, Test)] = &[
 
 /// The tests of emulators that end behind a keeper (docs/restart.md). All guests have the same.
 pub const RESTARTS: &[(&str, Test)] = &[
+    ("killed", |w| recover(w, Cause::ServerKilled, ALL)),
     ("killed_idle", |w| recover(w, Cause::ServerKilled, &[])),
-    ("killed_under_traffic", |w| {
-        let loads = [Load::Traffic, Load::Listener];
-        recover(w, Cause::ServerKilled, &loads)
-    }),
-    ("killed_with_faults", |w| {
-        recover(w, Cause::ServerKilled, &[Load::Faults])
-    }),
-    ("killed_with_storage", |w| {
-        let loads = [Load::Disk, Load::Files, Load::Lease];
-        recover(w, Cause::ServerKilled, &loads)
-    }),
-    ("renewed", |w| {
-        recover(w, Cause::ServerRenewed, &[Load::Traffic])
-    }),
+    ("aborted", |w| recover(w, Cause::ServerAborted, ALL)),
+    ("renewed", |w| recover(w, Cause::ServerRenewed, ALL)),
     ("killed_100_times", killed_100_times),
 ];
 
@@ -77,12 +71,14 @@ enum Cause {
     FunctionReset,
     /// A command that is never completed.
     CommandTimeout,
-    /// Suspend of the guest.
+    /// Suspend of the guest to memory (ACPI S3).
     Suspend,
     /// `devlink dev reload`.
     Reload,
     /// `kill -9` of the server behind the keeper.
     ServerKilled,
+    /// The server aborts, as by a failed assertion of a C library or an overflown stack.
+    ServerAborted,
     /// SIGHUP to the keeper.
     ServerRenewed,
 }
@@ -95,7 +91,10 @@ impl Cause {
 
     /// True if the devices of all guests stop.
     fn is_of_all(self) -> bool {
-        matches!(self, Self::ServerKilled | Self::ServerRenewed)
+        matches!(
+            self,
+            Self::ServerKilled | Self::ServerAborted | Self::ServerRenewed
+        )
     }
 }
 
@@ -112,6 +111,8 @@ enum Load {
     Disk,
     /// Files of the other guest, by NFS.
     Files,
+    /// Messages by RDS, each of which the other guest returns.
+    Rds,
     /// A change of memory that waits for a process with a lease on it.
     Lease,
 }
@@ -124,6 +125,7 @@ impl Load {
             Self::Listener => Some("listener"),
             Self::Disk => Some("disk"),
             Self::Files => Some("files"),
+            Self::Rds => Some("rds"),
             Self::Lease => Some("lease"),
         }
     }
@@ -133,17 +135,25 @@ impl Load {
         match self {
             Self::Disk => Some("ulp_nvme disk"),
             Self::Files => Some("ulp_nfs server"),
+            Self::Rds => Some("recovery offer_rds"),
             _ => None,
         }
+    }
+
+    /// What ends that in the other guest. Disk and files remain.
+    fn server_end(self) -> Option<&'static str> {
+        (self == Self::Rds).then_some("recovery end_rds")
     }
 }
 
 /// The lease is the last one: it has a time limit.
 const ALL: &[Load] = &[
     Load::Traffic,
+    Load::Faults,
     Load::Listener,
     Load::Disk,
     Load::Files,
+    Load::Rds,
     Load::Lease,
 ];
 
@@ -154,7 +164,7 @@ fn but_lease(loads: &'static [Load]) -> &'static [Load] {
 /// The NIC of the second guest.
 const NIC: &str = "nic1";
 
-/// Starts what loads need in the first guest. It remains afterwards.
+/// Starts what loads need in the first guest.
 fn offer(watched: &Watched<'_>, loads: &[Load]) -> Result<()> {
     for command in loads.iter().filter_map(|load| load.server()) {
         watched.server.must(command, SHORT)?;
@@ -170,7 +180,8 @@ struct Loads<'a> {
 }
 
 impl<'a> Loads<'a> {
-    fn start(watched: &'a Watched<'a>, loads: &'a [Load]) -> Result<Self> {
+    /// Starts them. Where there are faults, a scenario runs, with the rules `more` too.
+    fn start(watched: &'a Watched<'a>, loads: &'a [Load], more: &str) -> Result<Self> {
         let (server, client) = (watched.server, watched.client);
         let mut programs = Vec::new();
         for load in loads {
@@ -181,7 +192,7 @@ impl<'a> Loads<'a> {
                     programs.push((sending, "the client of the traffic", true));
                 }
                 Load::Faults => {
-                    let (serving, sending) = faults(watched)?;
+                    let (serving, sending) = faults(watched, more)?;
                     programs.push((sending, "the sender of pages that are absent", false));
                     programs.push((serving, "the receiver into absent pages", true));
                 }
@@ -210,7 +221,11 @@ impl<'a> Loads<'a> {
     }
 
     fn end(self) -> Result<()> {
-        self.each("end")
+        self.each("end")?;
+        for command in self.loads.iter().filter_map(|load| load.server_end()) {
+            self.watched.server.must(command, SHORT)?;
+        }
+        Ok(())
     }
 
     fn each(&self, what: &str) -> Result<()> {
@@ -223,9 +238,10 @@ impl<'a> Loads<'a> {
 }
 
 /// Writes into on-demand memory of the second guest, whose driver is not told of a fault.
-fn faults<'a>(watched: &'a Watched<'a>) -> Result<(Running<'a>, Running<'a>)> {
+fn faults<'a>(watched: &'a Watched<'a>, more: &str) -> Result<(Running<'a>, Running<'a>)> {
     let scenario = r#"
 title = "A page of the receiver goes, and the record of the fault is lost"
+limit = "10m"
 
 [[rule]]
 nic = "nic1"
@@ -237,18 +253,18 @@ nic = "nic1"
 on = { fault = "record", nth = 1 }
 do = { drop = {} }
 "#;
-    start_scenario(watched, scenario)?;
+    start_scenario(watched, &format!("{scenario}{more}"))?;
     let start = |guest: &'a Guest, script: &str| {
         guest.start(&Exec {
             script: script.to_owned(),
             ..Exec::default()
         })
     };
-    let command = "exec ib_write_bw --odp -d $RDMA_DEV -x $GID_INDEX -F -D 300";
+    let command = "exec ib_write_bw --odp -p 18516 -d $RDMA_DEV -x $GID_INDEX -F -D 300";
     let serving = start(watched.client, command)?;
     watched
         .client
-        .must("lab_until 10 lab_listens 18515", SHORT)?;
+        .must("lab_until 10 lab_listens 18516", SHORT)?;
     let sending = start(watched.server, &format!("{command} $PEER_IP"))?;
     until("page faults of the device", SHORT, || {
         let faults = watched.ctl(&["faults", NIC])?;
@@ -279,27 +295,27 @@ fn stop(watched: &Watched<'_>, cause: Cause) -> Result<()> {
         Cause::FunctionReset => drop(client.must("recovery reset", SHORT)?),
         Cause::Reload => drop(client.must("recovery reload", SHORT)?),
         Cause::Suspend => drop(client.must("recovery suspend", SHORT)?),
-        Cause::ServerKilled => emulator(watched)?.kill_server()?,
+        Cause::ServerKilled => emulator(watched)?.end_server(Signal::KILL)?,
         Cause::ServerRenewed => emulator(watched)?.renew()?,
+        Cause::ServerAborted => emulator(watched)?.end_server(Signal::ABORT)?,
         Cause::CommandTimeout => {
-            let scenario = r#"
-title = "A command is never completed"
-
-[[rule]]
-nic = "nic1"
-on = { command = "create_qp", nth = 1 }
-do = { drop = {} }
-"#;
-            start_scenario(watched, scenario)?;
             let outcome = client.run(
-                "timeout 40 ibv_rc_pingpong -n 1 -d $RDMA_DEV -g $GID_INDEX",
+                "timeout 40 ibv_srq_pingpong -n 1 -d $RDMA_DEV -g $GID_INDEX",
                 SHORT,
             )?;
-            ensure!(!outcome.success(), "a program got its queue pair");
+            ensure!(!outcome.success(), "a program got its receive queue");
         }
     }
     Ok(())
 }
+
+/// No other program of these tests creates a shared receive queue in the second guest.
+const LOST_COMMAND: &str = r#"
+[[rule]]
+nic = "nic1"
+on = { command = "create_srq", nth = 1 }
+do = { drop = {} }
+"#;
 
 /// The device stops under loads, and works again afterwards as before.
 fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
@@ -310,7 +326,14 @@ fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
     for guest in others.into_iter().chain([client]) {
         guest.must("recovery remember", SHORT)?;
     }
-    let mut running = Loads::start(watched, loads)?;
+    let lost = match cause {
+        Cause::CommandTimeout => LOST_COMMAND,
+        _ => "",
+    };
+    if !lost.is_empty() && !loads.contains(&Load::Faults) {
+        start_scenario(watched, &format!("title = \"A command is lost\"\n{lost}"))?;
+    }
+    let mut running = Loads::start(watched, loads, lost)?;
     let told = watched.log()?.len();
     let started = Instant::now();
     stop(watched, cause)?;
@@ -323,8 +346,13 @@ fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
         watched.name,
         started.elapsed().as_secs_f64()
     ));
-    if cause == Cause::ServerKilled {
-        tells_of_restart(&watched.log()?[told..])?;
+    let ended = match cause {
+        Cause::ServerKilled => "the server has ended (signal: 9 (SIGKILL)): starting it again",
+        Cause::ServerAborted => "the server has ended (signal: 6 (SIGABRT)",
+        _ => "",
+    };
+    if !ended.is_empty() {
+        tells_of_restart(&watched.log()?[told..], ended)?;
     }
     running.after_recovery()?;
     // A new server has no scenario.
@@ -339,8 +367,8 @@ fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
 }
 
 /// The log, as `journalctl` shows it, explains for each NIC what has happened and how long it took.
-fn tells_of_restart(log: &[String]) -> Result<()> {
-    let of_process = ["the server has ended (signal: 9 (SIGKILL)): starting it again"];
+fn tells_of_restart(log: &[String], ended: &str) -> Result<()> {
+    let of_process = [ended];
     let of_nic = [
         "the server has ended; the client waits for the next",
         "a new server has the client's state; its device was reset",
@@ -420,19 +448,33 @@ do = { fail = { with = "no_resources" } }
     works(watched.cluster)
 }
 
-/// The emulator stands still for a while. It does not matter whether the driver takes the devices for dead: they work afterwards.
-fn stopped(watched: &Watched<'_>, time: Duration) -> Result<()> {
+/// The emulator stands still for a while. It does not matter whether the driver takes the devices for dead, and connections for ended:
+/// they work afterwards, and consumers in the kernel go on.
+fn stopped(watched: &Watched<'_>, time: Duration, loads: &[Load]) -> Result<()> {
     let guests = [watched.server, watched.client];
     works(watched.cluster)?;
+    offer(watched, loads)?;
     for guest in guests {
         guest.must("recovery remember", SHORT)?;
     }
+    let mut running = Loads::start(watched, loads, "")?;
     let emulator = emulator(watched)?;
     emulator.stop()?;
     std::thread::sleep(time);
     emulator.go_on()?;
     for guest in guests {
-        guest.must("recovery healthy; recovery same", 2 * SHORT)?;
+        guest.must("recovery healthy", 2 * SHORT)?;
+    }
+    for (program, name, _) in running.programs.drain(..) {
+        end(program, name)?;
+    }
+    running.each("goes_on")?;
+    if loads.contains(&Load::Faults) {
+        stop_scenario(watched)?;
+    }
+    running.end()?;
+    for guest in guests {
+        guest.must("recovery same", 2 * SHORT)?;
     }
     works(watched.cluster)
 }
@@ -522,7 +564,7 @@ fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
         }
         let (serving, sending) = traffic(watched.server, watched.client)?;
         let started = Instant::now();
-        emulator.kill_server()?;
+        emulator.end_server(Signal::KILL)?;
         let (read, ping) = std::thread::scope(|scope| {
             let read = scope.spawn(|| {
                 watched.client.must("recovery read_disk", 2 * SHORT)?;
@@ -545,7 +587,7 @@ fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
         Ok(())
     };
     offer(watched, &[Load::Disk])?;
-    let disk = Loads::start(watched, &[Load::Disk])?;
+    let disk = Loads::start(watched, &[Load::Disk], "")?;
     kill()?;
     let before = held(watched)?;
     for _ in 0..KILLS {

@@ -10,11 +10,13 @@
 #	recovery same		everything is as it was
 #	recovery lasting	prints what a recovery does not change
 #	recovery unbind, bind	takes the device from its driver and gives it back
-#	recovery load NAME	starts a load: listener, disk, files (NFS), lease
+#	recovery offer_rds	starts what the load rds needs in the other guest
+#	recovery end_rds	ends it
+#	recovery load NAME	starts a load: listener, disk, files (NFS), rds, lease
 #	recovery goes_on NAME	the load works, or works again
 #	recovery end NAME	ends it
 #	recovery read_disk	reads a block of the disk
-#	recovery suspend	suspends the machine as far as its devices, and resumes it
+#	recovery suspend	suspends the machine to memory; its clock wakes it up
 #	recovery reset		resets the function
 #	recovery reload		reloads the devlink instance
 . /lab/lib.sh
@@ -116,10 +118,31 @@ reload() {
 	devlink dev reload "pci/$(slot)"
 }
 
+# An alarm before the machine sleeps ends the attempt, because wakeup_count was written. Then more time is needed.
 suspend() {
-	echo devices >/sys/power/pm_test
-	echo mem >/sys/power/state
-	echo none >/sys/power/pm_test
+	local alarm=/sys/class/rtc/rtc0/wakealarm seconds before
+
+	before=$(cat /sys/power/suspend_stats/success)
+	echo deep >/sys/power/mem_sleep
+	for seconds in 4 8 16 32; do
+		cat /sys/power/wakeup_count >/sys/power/wakeup_count
+		echo 0 >$alarm
+		echo +$seconds >$alarm
+		echo mem >/sys/power/state && break
+	done
+	[ "$(cat /sys/power/suspend_stats/success)" = $((before + 1)) ]
+}
+
+offer_rds() {
+	modprobe rds_rdma
+	rds_pair "$MY_IP" >/run/rds.log 2>&1 &
+	lab_until 20 lab_listens 18640
+}
+
+# Without the module, connections of RDS last as long as the kernel.
+end_rds() {
+	lab_until 20 grep -q 'all right' /run/rds.log || { cat /run/rds.log; exit 1; }
+	lab_until 20 modprobe -r rds_rdma
 }
 
 load() {
@@ -154,6 +177,11 @@ load() {
 		done >"$NOTES.files" 2>&1 &
 		echo $! >"$NOTES.writer"
 		lab_until 20 test -s /mnt/nfs/written
+		;;
+	rds)
+		modprobe rds_rdma
+		rds_pair --until "$NOTES.enough_rds" "$MY_IP" "$PEER_IP" >/run/rds.log 2>&1 &
+		lab_until 30 grep -q 'first message' /run/rds.log || { cat /run/rds.log; exit 1; }
 		;;
 	lease)
 		lease_held >"$NOTES.lease" 2>&1 &
@@ -191,6 +219,11 @@ goes_on() {
 		echo 3 >/proc/sys/vm/drop_caches
 		cmp /run/written /mnt/nfs/written
 		;;
+	rds)
+		# No message is lost, and each comes back as it was sent.
+		touch "$NOTES.enough_rds"
+		lab_until 60 grep -q 'all right' /run/rds.log || { cat /run/rds.log; dmesg | tail -n 30; exit 1; }
+		;;
 	lease)
 		lab_until 20 grep -q PASS "$NOTES.lease" || { cat "$NOTES.lease"; exit 1; }
 		;;
@@ -207,6 +240,10 @@ end() {
 	files)
 		rm -f "$NOTES.enough" /mnt/nfs/written
 		umount /mnt/nfs
+		;;
+	rds)
+		rm "$NOTES.enough_rds"
+		end_rds
 		;;
 	esac
 }
