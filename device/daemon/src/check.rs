@@ -56,7 +56,7 @@ fn read_packet(
 ) -> anyhow::Result<()> {
     check_link_type(state, packet.interface_id)?;
     for description in state.interfaces().iter().skip(judge.interfaces.len()) {
-        judge.interfaces.push(interface(description));
+        judge.add(interface(description));
     }
     let mut origin = Origin {
         interface: usize::try_from(packet.interface_id).unwrap_or(usize::MAX),

@@ -158,16 +158,29 @@ impl Judge {
         if ready {
             oracle.set_all_ready();
         }
-        Self {
+        let mut judge = Self {
             oracle,
-            interfaces,
+            interfaces: Vec::new(),
             sources: HashMap::new(),
             mtus: HashMap::new(),
             frames: 0,
             cut: 0,
             lost: 0,
             filled: Vec::new(),
+        };
+        interfaces
+            .into_iter()
+            .for_each(|interface| judge.add(interface));
+        judge
+    }
+
+    /// One more interface of the capture.
+    pub(crate) fn add(&mut self, interface: Interface) {
+        // Before a port, bridges and sockets may lose frames.
+        if interface.kind == InterfaceKind::Port {
+            self.oracle.set_remote(self.interfaces.len());
         }
+        self.interfaces.push(interface);
     }
 
     /// The adapter of an interface has agreed to exchange READY packets with the others that have.

@@ -4,7 +4,7 @@ use faultline_wire::packet::{Parsed, RoceHeader};
 use faultline_wire::{Gid, OpKind, Position, Service};
 
 use crate::log::Request;
-use crate::packet::Finding;
+use crate::packet::{Finding, Seen};
 use crate::requester::Requester;
 use crate::responder::Responder;
 
@@ -71,13 +71,13 @@ impl Flow {
 
     pub(crate) fn request_sent(
         &mut self,
-        time: (u64, bool),
+        seen: Seen,
         parsed: &Parsed<'_>,
         report: &mut dyn FnMut(Finding),
     ) {
         let (header, payload) = (&parsed.header, parsed.payload.len());
         self.learn_mtu(header, payload);
-        self.requester.sent(time, header, payload, self.mtu, report);
+        self.requester.sent(seen, header, payload, self.mtu, report);
     }
 
     pub(crate) fn request_received(&mut self, parsed: &Parsed<'_>) {
@@ -100,10 +100,10 @@ impl Flow {
         responder.received(header, payload, self.mtu);
     }
 
-    /// A response leaves. `is_exact`: all packets of the connection are known.
+    /// A response leaves.
     pub(crate) fn response_sent(
         &mut self,
-        is_exact: bool,
+        seen: Seen,
         parsed: &Parsed<'_>,
         report: &mut dyn FnMut(Finding),
     ) {
@@ -113,11 +113,12 @@ impl Flow {
         }
         // A response to a request before those that were seen, after the capture has begun or has lost packets.
         let responder = self.responder.as_ref();
-        if !is_exact && responder.is_some_and(|responder| responder.is_before(header.bth.psn)) {
+        if !seen.is_exact && responder.is_some_and(|responder| responder.is_before(header.bth.psn))
+        {
             return;
         }
         if let Some(responder) = &mut self.responder {
-            responder.sent(is_exact, header, payload, report);
+            responder.sent(seen, header, payload, report);
         }
     }
 

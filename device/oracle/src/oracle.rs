@@ -7,7 +7,7 @@ use faultline_wire::packet::{self, Parsed, RoceHeader};
 use faultline_wire::{Gid, OpKind, Service, WireError};
 
 use crate::flow::{Adapter, Flow, Key, is_connected};
-use crate::packet::Finding;
+use crate::packet::{Finding, Seen};
 use crate::rule::Rule;
 use crate::violation::{Violation, addresses};
 
@@ -108,6 +108,8 @@ pub struct Oracle {
     ready: HashSet<Adapter>,
     /// All adapters have.
     all_ready: bool,
+    /// Adapters behind a path that loses packets before they can be passed.
+    remote: HashSet<Adapter>,
     /// Packets were lost before they could be passed.
     has_lost: bool,
     /// Queue pairs whose connections have begun since then.
@@ -133,6 +135,7 @@ impl Oracle {
             marked: HashSet::new(),
             ready: HashSet::new(),
             all_ready: false,
+            remote: HashSet::new(),
             has_lost: false,
             renewed: HashSet::new(),
             frames: 0,
@@ -181,6 +184,12 @@ impl Oracle {
     /// Says that all adapters have agreed to READY.
     pub fn set_all_ready(&mut self) {
         self.all_ready = true;
+    }
+
+    /// Says that packets of an adapter are seen behind a path that may lose some of them: what they skip violates nothing. A packet
+    /// that violates a rule by itself, or one about packets that were seen, does.
+    pub fn set_remote(&mut self, adapter: usize) {
+        self.remote.insert(adapter);
     }
 
     /// Counts a frame that is not judged.
@@ -258,6 +267,11 @@ impl Oracle {
         let mut report = |finding| findings.push(finding);
         crate::packet::check(&parsed, frame.octets, &mut report);
         let queue_pair = sender.and_then(|(_, queue_pair)| queue_pair);
+        let seen = Seen {
+            at,
+            is_exact: self.place == Place::Adapter,
+            may_have_gaps: adapter.is_some_and(|adapter| self.remote.contains(&adapter)),
+        };
         let opcode = parsed.header.bth.opcode;
         if opcode.info().kind == OpKind::Cnp {
             self.judge_cnp(&parsed.header, &mut report);
@@ -276,8 +290,7 @@ impl Oracle {
                         ));
                     }
                 }
-                let is_exact = self.place == Place::Adapter;
-                flow.response_sent(is_exact, &parsed, &mut report);
+                flow.response_sent(seen, &parsed, &mut report);
             } else {
                 let knows =
                     self.all_ready || adapter.is_some_and(|from| self.ready.contains(&from));
@@ -290,7 +303,6 @@ impl Oracle {
                 self.responses_without_flow = self.responses_without_flow.saturating_add(1);
             }
         } else if is_connected(opcode.info().service) {
-            let is_exact = self.place == Place::Adapter;
             let pair = sender.and_then(|(adapter, pair)| Some((adapter, pair?.qpn)));
             let has_past = self.has_lost && !pair.is_some_and(|pair| self.renewed.contains(&pair));
             let flow = self.flow_of_request(&parsed.header, has_past);
@@ -301,7 +313,7 @@ impl Oracle {
                     flow.set_mtu(mtu);
                 }
             }
-            flow.request_sent((at, is_exact), &parsed, &mut report);
+            flow.request_sent(seen, &parsed, &mut report);
         }
         for finding in findings {
             self.keep((at, adapter), Some(parsed.header), finding);

@@ -8,6 +8,17 @@ use crate::rule::Rule;
 /// A rule with what is wrong.
 pub(crate) type Finding = (Rule, String);
 
+/// What is known where a packet is seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// The time.
+    pub at: u64,
+    /// All packets of the connection that arrive are known.
+    pub is_exact: bool,
+    /// Packets of the same sender may have been lost before they could be seen: what a gap explains violates nothing.
+    pub may_have_gaps: bool,
+}
+
 /// Longest message: 2^31 bytes (IBTA 9.7.7).
 const MAX_MESSAGE: u32 = 1 << 31;
 

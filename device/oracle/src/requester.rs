@@ -4,7 +4,7 @@ use faultline_wire::packet::RoceHeader;
 use faultline_wire::{NakCode, OpKind, Position, Psn, Service, Syndrome, rnr_timer_ns};
 
 use crate::log::{Log, Request};
-use crate::packet::Finding;
+use crate::packet::{Finding, Seen};
 use crate::rule::Rule;
 
 /// PSNs that may be outstanding (IBTA 9.7.2).
@@ -55,18 +55,18 @@ impl Requester {
         }
     }
 
-    /// A request leaves. `is_exact`: all responses that have arrived are known.
+    /// A request leaves.
     pub(crate) fn sent(
         &mut self,
-        (at, is_exact): (u64, bool),
+        seen: Seen,
         header: &RoceHeader,
         payload: usize,
         mtu: Option<u32>,
         report: &mut dyn FnMut(Finding),
     ) {
         let psn = header.bth.psn;
-        if is_exact {
-            self.check_pauses(at, psn, report);
+        if seen.is_exact {
+            self.check_pauses(seen.at, psn, report);
         }
         let request = Request::of_packet(header, payload, mtu);
         let Some(next) = self.next else {
@@ -79,10 +79,12 @@ impl Requester {
             0 => self.append(header, request, report),
             ahead @ 1.. => {
                 let expected = next.get();
-                report((
-                    Rule::RequestPsn,
-                    format!("the PSN is {ahead} beyond the next one, {expected}"),
-                ));
+                if !seen.may_have_gaps {
+                    report((
+                        Rule::RequestPsn,
+                        format!("the PSN is {ahead} beyond the next one, {expected}"),
+                    ));
+                }
                 // What follows is compared with this packet.
                 self.restart(true, psn);
                 self.append(header, request, report);
@@ -94,7 +96,7 @@ impl Requester {
                     format!("UC sends nothing again; the next PSN is {expected}"),
                 ));
             }
-            _ => self.repeat(is_exact, header, request, mtu, report),
+            _ => self.repeat(seen.is_exact, header, request, mtu, report),
         }
     }
 

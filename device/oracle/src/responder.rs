@@ -7,7 +7,7 @@ use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Aeth, NakCode, OpKind, Position, Psn, Syndrome};
 
 use crate::log::{Log, Request};
-use crate::packet::Finding;
+use crate::packet::{Finding, Seen};
 use crate::requester::first_not_answered;
 use crate::rule::Rule;
 
@@ -97,10 +97,10 @@ impl Responder {
         self.log.push(request);
     }
 
-    /// A response leaves. `is_exact`: all packets of the connection are known.
+    /// A response leaves.
     pub(crate) fn sent(
         &mut self,
-        is_exact: bool,
+        seen: Seen,
         header: &RoceHeader,
         payload: usize,
         report: &mut dyn FnMut(Finding),
@@ -110,7 +110,8 @@ impl Responder {
             return;
         };
         if header.bth.opcode.info().kind == OpKind::Ready {
-            if self.refused.is_some() || !self.has_past {
+            // The RNR NAK before it may not have been seen.
+            if !seen.may_have_gaps && (self.refused.is_some() || !self.has_past) {
                 self.ready(psn, acked, report);
             }
             return;
@@ -140,12 +141,12 @@ impl Responder {
         }
         match header.bth.opcode.info().kind {
             OpKind::ReadResponse => {
-                self.has_missed_read &= !is_exact;
-                self.read_response(header, payload, report);
+                self.has_missed_read &= !seen.is_exact;
+                self.read_response(seen, header, payload, report);
             }
             OpKind::AtomicAck => self.atomic_response(header, report),
             _ => match syndrome {
-                Syndrome::Ack { .. } => self.acknowledgement(psn, acked, report),
+                Syndrome::Ack { .. } => self.acknowledgement(seen, psn, acked, report),
                 Syndrome::Nak(NakCode::PsnSequenceError) => self.sequence_nak(psn, acked, report),
                 // A READ that is repeated may be refused: its memory may be absent now.
                 _ if psn.diff(acked) < 0 && !self.has_own_answer(psn) => {
@@ -184,7 +185,13 @@ impl Responder {
         request.is_some_and(|request| request.opcode.info().kind.is_answered())
     }
 
-    fn acknowledgement(&mut self, psn: Psn, acked: Psn, report: &mut dyn FnMut(Finding)) {
+    fn acknowledgement(
+        &mut self,
+        seen: Seen,
+        psn: Psn,
+        acked: Psn,
+        report: &mut dyn FnMut(Finding),
+    ) {
         // The PSN before the first one answers a repetition.
         if psn.next().diff(acked) < 0 {
             let before = acked.prev().get();
@@ -196,7 +203,9 @@ impl Responder {
         }
         let not_after = |request: &&Request| request.psn.diff(psn) <= 0;
         let mut requests = self.log.from(acked).take_while(not_after);
-        if let Some(waiting) = requests.find(|request| request.waits()) {
+        if !seen.may_have_gaps
+            && let Some(waiting) = requests.find(|request| request.waits())
+        {
             let (opcode, missing) = (waiting.opcode, waiting.psn.get());
             report((
                 Rule::ResponseOrder,
@@ -224,6 +233,7 @@ impl Responder {
 
     fn read_response(
         &mut self,
+        seen: Seen,
         header: &RoceHeader,
         payload: usize,
         report: &mut dyn FnMut(Finding),
@@ -259,15 +269,17 @@ impl Responder {
             });
         }
         let Some(reading) = &mut self.reading else {
-            if self.has_missed_read {
+            if self.has_missed_read || seen.may_have_gaps {
                 return;
             }
             wrong("no response has begun that it could continue".to_owned());
             return;
         };
         if psn != reading.next {
-            let expected = reading.next.get();
-            wrong(format!("the next response has PSN {expected}"));
+            if !seen.may_have_gaps {
+                let expected = reading.next.get();
+                wrong(format!("the next response has PSN {expected}"));
+            }
             self.reading = None;
             self.has_missed_read = true;
             return;

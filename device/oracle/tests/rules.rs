@@ -516,6 +516,56 @@ fn read_responses() {
 }
 
 #[test]
+fn gaps_of_remote_adapters_violate_nothing() {
+    let start = |remote| {
+        let mut talk = Talk::new();
+        talk.oracle.set_remote(remote);
+        talk.request(RcSendOnly, 0, 8);
+        talk.ack(0, 1);
+        talk
+    };
+    let mtu = MTU as usize;
+    // A request was lost before it was seen; it is refused, and sent again.
+    let mut talk = start(0);
+    talk.request(RcSendOnly, 2, 8);
+    talk.nak(1, NakCode::PsnSequenceError, 1);
+    talk.request(RcSendOnly, 1, 8);
+    talk.request(RcSendOnly, 2, 8);
+    talk.ack(2, 3);
+    talk.request(RcSendOnly, 3, 8);
+    talk.clean();
+    // Only the beginning of a message was lost.
+    let mut talk = start(0);
+    talk.request(RcSendLast, 2, 8);
+    talk.request(RcSendOnly, 3, 8);
+    talk.clean();
+    // Another message follows one that has not ended: no packet is missing.
+    let mut talk = start(0);
+    talk.request(RcSendFirst, 1, MTU);
+    talk.request(RcSendOnly, 2, 8);
+    talk.violates(Rule::OpcodeSequence);
+    // Responses: the first, the second and all of a READ.
+    for lost in [&[1][..], &[2], &[1, 2, 3]] {
+        let mut talk = start(1);
+        talk.request(RcReadRequest, 1, 2 * MTU + 8);
+        talk.request(RcSendOnly, 4, 8);
+        for (opcode, psn, len) in [
+            (RcReadResponseFirst, 1, mtu),
+            (RcReadResponseMiddle, 2, mtu),
+            (RcReadResponseLast, 3, 8),
+        ] {
+            if !lost.contains(&psn) {
+                talk.read_response(opcode, psn, 2, len);
+            }
+        }
+        talk.ack(4, 3);
+        talk.clean();
+        talk.ack(9, 3);
+        talk.violates(Rule::ResponsePsn);
+    }
+}
+
+#[test]
 fn atomics_are_carried_out_once() {
     let mut talk = Talk::new();
     talk.request(RcFetchAdd, 0, 0);

@@ -146,14 +146,14 @@ impl Load {
     }
 }
 
-/// The lease is the last one: it has a time limit.
+/// Traffic makes the start of others slow. The lease is the last one: it has a time limit.
 const ALL: &[Load] = &[
-    Load::Traffic,
-    Load::Faults,
     Load::Listener,
     Load::Disk,
     Load::Files,
     Load::Rds,
+    Load::Faults,
+    Load::Traffic,
     Load::Lease,
 ];
 
