@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Builds the debug kernel with the configuration /mnt/config in a guest root. Fills /mnt/out with a tree to lay over the
-# root.
+# Builds a debug kernel with the configuration /mnt/config in a guest root: build-debug-kernel NAME. Fills /mnt/out with a
+# tree to lay over the root.
 set -eu
+name=$1
 cd /mnt
 mkdir source
 tar -C source --strip-components=1 -xf /usr/src/linux-source-*.tar.xz
@@ -22,4 +23,4 @@ ln -s usr/lib /mnt/out/lib
 depmod -b /mnt/out "$release"
 rm /mnt/out/lib
 cp scripts/checkpatch.pl scripts/spelling.txt scripts/const_structs.checkpatch "$share/"
-echo "$release" >"$share/debug"
+echo "$release" >"$share/$name"

@@ -21,6 +21,7 @@ use crate::initrd;
 use crate::priority::Priority;
 use crate::programs::Programs;
 use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
+use crate::races;
 use crate::vmlinux;
 use crate::wiring::{WireBetween, Wiring};
 use crate::workspace::Workspace;
@@ -196,9 +197,7 @@ impl<'a> Parts<'a> {
         host::ensure_packages(workspace)?;
         let qemu = Qemu::obtain(workspace)?;
         let base = Base::obtain(workspace, plan.kernel.debian())?;
-        if plan.kernel == Kernel::Debug {
-            debug_kernel::obtain(workspace, &base)?;
-        }
+        debug_kernel::obtain(workspace, &base, plan.kernel)?;
         let disk = match &plan.stock {
             Some(disk) => disk.clone(),
             None => Image::obtain(workspace, &base, &plan.packages)?.disk,
@@ -490,9 +489,19 @@ impl Cluster {
         self.emulator.iter().chain(second)
     }
 
-    /// Saves each guest's kernel log beside its serial log.
+    /// Saves each guest's kernel log beside its serial log. Lists the data races in which the driver has no part.
     pub fn save_logs(&self) {
         for guest in &self.guests {
+            let races = races::of_others(&guest.serial());
+            if !races.is_empty() {
+                let path = guest.dir.join("races.log");
+                let lines = races
+                    .iter()
+                    .map(|(race, count)| format!("{count} {race}\n"));
+                let _ = std::fs::write(&path, lines.collect::<String>());
+                let (count, path) = (races.len(), path.display());
+                say(format!("{count} data races without the driver: {path}"));
+            }
             if let Ok(outcome) = guest.run("dmesg", Duration::from_secs(20)) {
                 let _ = std::fs::write(guest.dir.join("dmesg.log"), outcome.stdout);
             }

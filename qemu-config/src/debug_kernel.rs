@@ -1,7 +1,8 @@
-//! A kernel that is configured to find errors (KASAN, lockdep, kmemleak, fault injection), built from Debian's source.
+//! Kernels that are configured to find errors, built from Debian's source: one with KASAN, lockdep, kmemleak and fault
+//! injection, one with KCSAN and lockdep.
 //!
-//! It becomes part of the unpacked guest root, as the kernels from packages are: `Kernel::Debug` is one more of them.
-//! Everything except the driver under test is built in.
+//! They become part of the unpacked guest root, as the kernels from packages are. Everything except the driver under test
+//! is built in.
 
 use std::fs;
 use std::path::Path;
@@ -16,18 +17,35 @@ use crate::workspace::{Fingerprint, Workspace};
 
 /// Bumped when the way of building changes.
 const RECIPE: &str = "2";
-/// The configuration.
+/// The configuration, and the lines that replace some of its lines for the kernel that finds data races.
 const CONFIG: &str = include_str!("../debug-kernel.config");
+const RACES: &str = include_str!("../race-kernel.config");
 /// The source of the release's kernel, and what building it needs beyond the guest root's packages.
 const PACKAGES: [&str; 5] = ["linux-source", "flex", "bison", "bc", "libelf-dev"];
 
 /// Fills `/mnt/out` with a tree to lay over the root.
 const BUILD: &str = include_str!("../recipes/build-debug-kernel.sh");
 
-/// Makes sure that the root has the debug kernel.
-pub fn obtain(workspace: &Workspace, base: &Base) -> Result<()> {
-    let key = Fingerprint::new().text(RECIPE).text(CONFIG).finish();
-    let stamp = base.root.join("usr/share/faultline-lab/debug.key");
+/// The configuration of a kernel that is built here; `None` for one from a package.
+pub fn config(kernel: Kernel) -> Option<String> {
+    match kernel {
+        Kernel::Debug => Some(CONFIG.to_owned()),
+        // Of two lines about an option the second one counts.
+        Kernel::Races => Some([CONFIG, RACES].concat()),
+        Kernel::Stable | Kernel::Backports | Kernel::BookwormBackports | Kernel::Forky => None,
+    }
+}
+
+/// Makes sure that the root has the kernel, if it is one that is built here.
+pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<()> {
+    let Some(config) = config(kernel) else {
+        return Ok(());
+    };
+    let name = kernel.name();
+    let key = Fingerprint::new().text(RECIPE).text(&config).finish();
+    let stamp = base
+        .root
+        .join(format!("usr/share/faultline-lab/{name}.key"));
     let is_there = || fs::read_to_string(&stamp).is_ok_and(|found| found == key);
     if is_there() {
         return Ok(());
@@ -36,40 +54,40 @@ pub fn obtain(workspace: &Workspace, base: &Base) -> Result<()> {
     if is_there() {
         return Ok(());
     }
-    host::require_root("building the debug kernel")?;
+    host::require_root(&format!("building the {name} kernel"))?;
     let cache = workspace.cache()?;
-    let work = cache.join("debug-kernel.work");
-    let root = cache.join("debug-kernel.partial");
+    let work = cache.join(format!("{name}-kernel.work"));
+    let root = cache.join(format!("{name}-kernel.partial"));
     for dir in [&work, &root] {
         let _ = fs::remove_dir_all(dir);
     }
     fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
-    let result = build(base, &root, &work);
+    let result = build(base, kernel, &config, &root, &work);
     let _ = fs::remove_dir_all(&root);
     result?;
     overlay(&work.join("out"), &base.root)?;
     // They would lack the kernel's lists of what is built in.
     Image::remove_all(&cache, base)?;
-    fs::write(&stamp, key).context("noting the debug kernel")?;
+    fs::write(&stamp, key).with_context(|| format!("writing {}", stamp.display()))?;
     fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
-    say(format!(
-        "  kernel debug {}",
-        base.kernel_release(Kernel::Debug)?
-    ));
+    say(format!("  kernel {name} {}", base.kernel_release(kernel)?));
     Ok(())
 }
 
 /// Builds in a copy of the root, so that what only the build needs gets into no guest.
-fn build(base: &Base, root: &Path, work: &Path) -> Result<()> {
+fn build(base: &Base, kernel: Kernel, config: &str, root: &Path, work: &Path) -> Result<()> {
     let log = work.join("build.log");
-    say("building the debug kernel, once (some twenty minutes, needs the network)");
+    let name = kernel.name();
+    say(format!(
+        "building the {name} kernel, once (some twenty minutes, needs the network)"
+    ));
     image::copy_root(&base.root, root, &log)?;
     let packages = PACKAGES.map(str::to_owned);
     image::install(root, &packages, &log)?;
-    fs::write(work.join("config"), CONFIG).context("writing the configuration")?;
+    fs::write(work.join("config"), config).context("writing the configuration")?;
     run_logged(
-        "compiling the debug kernel",
-        &mut image::chroot(root, Some(work), BUILD),
+        &format!("compiling the {name} kernel"),
+        image::chroot(root, Some(work), BUILD).arg(name),
         &log,
     )
 }
@@ -84,7 +102,10 @@ fn overlay(from: &Path, to: &Path) -> Result<()> {
         .arg(to)
         .status()
         .context("starting cp")?;
-    anyhow::ensure!(status.success(), "copying the debug kernel failed");
+    anyhow::ensure!(
+        status.success(),
+        "copying a kernel into the guest root failed"
+    );
     Ok(())
 }
 
@@ -99,7 +120,7 @@ mod tests {
         let script = Fingerprint::new().text(BUILD).finish();
         assert_eq!(
             (RECIPE, script.as_str()),
-            ("2", "45436480e98174d5"),
+            ("2", "e87b606f201162d8"),
             "the script has changed: bump RECIPE if the kernel differs, and note both here"
         );
     }

@@ -17,6 +17,7 @@ use rustix::process::Pid;
 use crate::command::{Owned, tail};
 use crate::protocol::{CHUNK, Exec, Frame, Kind};
 use crate::qemu::{Machine, Qemu};
+use crate::races;
 
 /// Time limit until a guest's agent answers. Far longer than usual, because the host may be busy.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
@@ -413,14 +414,17 @@ const TROUBLE: &[&str] = &[
     "list_del corruption",
 ];
 
-/// The lines in which a kernel reports errors.
+/// The lines in which a kernel reports errors, except data races in which the driver under test has no part.
 pub fn complaints(serial: &str) -> Vec<String> {
-    serial
-        .lines()
-        .filter(|line| TROUBLE.iter().any(|word| line.contains(word)))
+    let lines: Vec<&str> = serial.lines().collect();
+    lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| TROUBLE.iter().any(|word| line.contains(word)))
         // Not about this machine's drivers: every virtual machine without mitigations prints these.
-        .filter(|line| !line.contains("WARNING: Spectre") && !line.contains("lab:"))
-        .map(str::to_owned)
+        .filter(|(_, line)| !line.contains("WARNING: Spectre") && !line.contains("lab:"))
+        .filter(|&(at, line)| !races::is_headline(line) || races::is_of_driver(&lines[at..]))
+        .map(|(_, line)| (*line).to_owned())
         .collect()
 }
 
@@ -533,6 +537,10 @@ mod tests {
         let serial = "[ 1.0] ok\n[ 2.0] BUG: kernel NULL pointer dereference\n[ 2.1] Call Trace:\n[ 3] fine\n";
         assert_eq!(complaints(serial).len(), 2);
         assert!(complaints("[ 1.0] Spectre V2 : WARNING: Spectre things").is_empty());
+        let race =
+            |function| format!("BUG: KCSAN: data-race in {function} / b\n====================\n");
+        assert_eq!(complaints(&race("a [faultline]")).len(), 1);
+        assert!(complaints(&[race("a"), race("c")].concat()).is_empty());
     }
 
     #[test]

@@ -85,6 +85,8 @@ pub enum Kernel {
     Backports,
     /// Debian 13's, configured to find errors; built on first use.
     Debug,
+    /// Debian 13's, configured to find data races; built on first use.
+    Races,
     /// That of Debian 12's backports.
     BookwormBackports,
     /// That of Debian testing.
@@ -107,7 +109,7 @@ impl Kernel {
     /// The release whose image has this kernel.
     pub fn debian(self) -> Release {
         match self {
-            Self::Stable | Self::Backports | Self::Debug => Release::Trixie,
+            Self::Stable | Self::Backports | Self::Debug | Self::Races => Release::Trixie,
             Self::BookwormBackports => Release::Bookworm,
             Self::Forky => Release::Forky,
         }
@@ -119,6 +121,7 @@ impl Kernel {
             Self::Stable => "stable",
             Self::Backports => "backports",
             Self::Debug => "debug",
+            Self::Races => "races",
             Self::BookwormBackports => "bookworm-backports",
             Self::Forky => "forky",
         }
@@ -128,7 +131,7 @@ impl Kernel {
     /// slow.
     pub fn time_factor(self) -> u32 {
         match self {
-            Self::Debug => 5,
+            Self::Debug | Self::Races => 5,
             _ => 2,
         }
     }

@@ -23,6 +23,7 @@ mod programs;
 mod progress;
 mod protocol;
 mod qemu;
+mod races;
 mod run;
 mod scenario;
 mod shell;

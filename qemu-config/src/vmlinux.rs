@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::debug_kernel;
 use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
 
@@ -28,7 +29,7 @@ const fn pvh_note(length: u8) -> [u8; 16] {
 /// boot.
 pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<PathBuf> {
     let image = base.vmlinuz(kernel)?;
-    if kernel == Kernel::Debug {
+    if debug_kernel::config(kernel).is_some() {
         // It is built without the PVH entry point.
         return Ok(image);
     }

@@ -1,5 +1,5 @@
-//! The suite `debug-kernel`: other suites on a kernel that is configured to find errors, and tests that need such a
-//! kernel.
+//! The suites `debug-kernel` and `race-kernel`: other suites on kernels that are configured to find errors, and tests that
+//! need such a kernel.
 
 use std::path::Path;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::job::jobs_of;
 use super::pair::Pairs;
-use super::suite::{CHECKPATCH, DEBUG_KERNEL, Options, Suite};
+use super::suite::{CHECKPATCH, DEBUG_KERNEL, Options, RACE_KERNEL, Suite};
 use super::tally::{Tally, Verdict};
 use crate::command::run_logged;
 use crate::debug_kernel;
@@ -18,8 +18,19 @@ use crate::workspace::Workspace;
 
 /// Runs the suites whose names contain `filter`, or of one, named `suite::word`, the tests whose names contain the word;
 /// they have names like `pingpong::debug::rc`.
-pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, tally: &mut Tally) {
-    if CHECKPATCH.contains(filter) {
+pub fn run(
+    workspace: &Workspace,
+    suite: Suite,
+    filter: &str,
+    options: &Options,
+    dir: &Path,
+    tally: &mut Tally,
+) {
+    let (kernel, parts) = match suite {
+        Suite::RaceKernel => (Kernel::Races, &RACE_KERNEL[..]),
+        _ => (Kernel::Debug, &DEBUG_KERNEL[..]),
+    };
+    if suite.steps().iter().any(|step| step.contains(filter)) {
         let started = Instant::now();
         let verdict = match checkpatch(workspace, dir) {
             Ok(()) => Verdict::Passed,
@@ -30,16 +41,33 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
     }
     let mut pairs = Pairs::new(workspace, dir, options.checks_packets);
     let mut run = |suite, filter| {
-        for job in jobs_of(workspace, suite, filter, Kernel::Debug, options) {
+        for job in jobs_of(workspace, suite, filter, kernel, options) {
             job.run(workspace, dir, &mut pairs, tally);
         }
     };
-    run(Suite::DebugKernel, filter);
-    let (name, word) = filter.split_once("::").unwrap_or((filter, ""));
-    for suite in Suite::all() {
-        if DEBUG_KERNEL.contains(&suite.name()) && suite.name().contains(name) {
-            run(suite, word);
+    run(suite, filter);
+    for (suite, words) in parts.iter().filter_map(|part| within(part, filter)) {
+        for known in Suite::all() {
+            if known.name() == suite {
+                run(known, words);
+            }
         }
+    }
+    pairs.leave();
+}
+
+/// The suite and the word of its tests that both a part of a suite and a filter choose; each is a suite, or `suite::word`.
+fn within<'a>(part: &'a str, filter: &'a str) -> Option<(&'a str, &'a str)> {
+    let (suite, words) = part.split_once("::").unwrap_or((part, ""));
+    let (name, word) = filter.split_once("::").unwrap_or((filter, ""));
+    if !suite.contains(name) {
+        return None;
+    }
+    // The more special word.
+    match (words.contains(word), word.contains(words)) {
+        (true, _) => Some((suite, words)),
+        (false, true) => Some((suite, word)),
+        (false, false) => None,
     }
 }
 
@@ -47,11 +75,40 @@ pub fn run(workspace: &Workspace, filter: &str, options: &Options, dir: &Path, t
 /// neither errors nor warnings, and no tests of the kernel's version.
 fn checkpatch(workspace: &Workspace, dir: &Path) -> Result<()> {
     let base = Base::obtain(workspace, Release::Trixie)?;
-    debug_kernel::obtain(workspace, &base)?;
+    debug_kernel::obtain(workspace, &base, Kernel::Debug)?;
     let script = "cd /mnt && sh tests/guest/scripts/check_kernel_style.sh";
     run_logged(
         "checkpatch",
         &mut base.chroot(workspace.root(), script),
         &dir.join("checkpatch.log"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_chooses_within_the_parts_of_a_suite() {
+        assert_eq!(within("odp", ""), Some(("odp", "")));
+        assert_eq!(within("odp", "odp::dma"), Some(("odp", "dma")));
+        assert_eq!(within("odp", "pingpong"), None);
+        let part = "torture::everything_short";
+        let chosen = Some(("torture", "everything_short"));
+        assert_eq!(within(part, ""), chosen);
+        assert_eq!(within(part, "torture::everything"), chosen);
+        assert_eq!(within(part, "torture::pinned"), None);
+        let narrower = Some(("recover", "fatal_idle"));
+        assert_eq!(within("recover::fatal", "recover::fatal_idle"), narrower);
+    }
+
+    #[test]
+    fn the_parts_of_the_suites_exist() {
+        for part in DEBUG_KERNEL.iter().chain(&RACE_KERNEL) {
+            let (name, word) = part.split_once("::").unwrap_or((part, ""));
+            let suite = Suite::all().into_iter().find(|known| known.name() == name);
+            let tests = suite.unwrap().tests();
+            assert!(tests.iter().any(|test| test.contains(word)), "{part}");
+        }
+    }
 }

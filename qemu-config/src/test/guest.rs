@@ -10,6 +10,7 @@ use super::suites::{self, GuestTest};
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Plan, TCG_RACE, is_tcg_race};
 use crate::command::say;
+use crate::debug_kernel;
 use crate::exchange;
 use crate::image::Kernel;
 use crate::progress;
@@ -20,7 +21,8 @@ const ATTEMPTS: u32 = 3;
 
 /// The tests of a suite whose names contain `filter`.
 pub fn chosen(suite: &str, filter: &str, kernel: Kernel, options: &Options) -> Vec<GuestTest> {
-    let too_slow = |test: &GuestTest| kernel == Kernel::Debug && TOO_SLOW.contains(&test.name);
+    let is_slow = debug_kernel::config(kernel).is_some();
+    let too_slow = |test: &GuestTest| is_slow && TOO_SLOW.contains(&test.name);
     let mut tests = suites::table(suite).to_vec();
     tests.retain(|test| {
         test.name.contains(filter)

@@ -203,13 +203,13 @@ fn run_on_host(
             let is_left_out = |test: &str| options.leaves_out(suite.name(), test, kernel);
             packages::run(workspace, filter, kernel, is_left_out, dir, tally);
         }
-        Suite::DebugKernel if when == When::Before => {
-            debug::run(workspace, filter, options, dir, tally);
+        Suite::DebugKernel | Suite::RaceKernel if when == When::Before => {
+            debug::run(workspace, suite, filter, options, dir, tally);
         }
         Suite::Sanitizers if when == When::Before => {
             sanitizers::run(workspace, filter, dir, tally);
         }
-        Suite::Packages | Suite::DebugKernel | Suite::Sanitizers => (),
+        Suite::Packages | Suite::DebugKernel | Suite::RaceKernel | Suite::Sanitizers => (),
         Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
         Suite::Recover | Suite::Restart | Suite::Sight => (),
         Suite::Scenarios => scenarios::run_host(workspace, filter, when, dir, tally),

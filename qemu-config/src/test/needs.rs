@@ -17,27 +17,7 @@ const SMALL_MEMORY: u32 = 256;
 
 /// The guests that `suite` runs in; `root` is the project's.
 pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan {
-    // The shadow of the debug kernel's checks needs memory; it has no driver of persistent memory.
-    let (memory, pmem) = match kernel {
-        Kernel::Debug => (2048, 0),
-        _ => (Plan::default().memory, 256),
-    };
-    let plain = Plan {
-        kernel,
-        memory,
-        nic: options.nic,
-        wiring: options.wiring,
-        cpus: options.cpus,
-        neighbours: 2 * options.pairs.saturating_sub(1),
-        hardware: Hardware {
-            // pyverbs requests 16; each test has several buffers in them.
-            huge_pages: 32,
-            // For files in persistent memory, which move and go.
-            pmem,
-            ..Hardware::default()
-        },
-        ..Plan::default()
-    };
+    let plain = plain(kernel, options);
     match suite {
         // Pages move between two nodes and are swapped to compressed memory.
         "torture" | "torture-long" => Plan {
@@ -128,6 +108,37 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
     }
 }
 
+/// The guests of a suite without special needs.
+fn plain(kernel: Kernel, options: &Options) -> Plan {
+    // The shadow of the debug kernel's checks needs memory. The kernels that are built have no driver of persistent memory.
+    let (memory, pmem) = match kernel {
+        Kernel::Debug => (2048, 0),
+        Kernel::Races => (Plan::default().memory, 0),
+        _ => (Plan::default().memory, 256),
+    };
+    let cpus = match kernel {
+        // Most races need two processors.
+        Kernel::Races => options.cpus.or(Some(2)),
+        _ => options.cpus,
+    };
+    Plan {
+        kernel,
+        memory,
+        nic: options.nic,
+        wiring: options.wiring,
+        cpus,
+        neighbours: 2 * options.pairs.saturating_sub(1),
+        hardware: Hardware {
+            // pyverbs requests 16; each test has several buffers in them.
+            huge_pages: 32,
+            // For files in persistent memory, which move and go.
+            pmem,
+            ..Hardware::default()
+        },
+        ..Plan::default()
+    }
+}
+
 /// Consumers of storage, and the source of a program that is built on NFS.
 fn storage_packages() -> Vec<String> {
     ["fio", "nfs-common", "nfs-kernel-server", "src:bzip2"]
@@ -176,6 +187,8 @@ mod tests {
         }
         let debug = super::plan(Path::new(""), "odp", Kernel::Debug, &options).hardware;
         assert_eq!(debug.pmem, 0);
+        let races = super::plan(Path::new(""), "odp", Kernel::Races, &options);
+        assert_eq!((races.cpus, races.hardware.pmem), (Some(2), 0));
         assert_eq!(plan("robustness").cpus, Some(2));
         assert_eq!(plan("torture").hardware.nodes, 2);
         let small = plan("oversubscribe");

@@ -17,6 +17,7 @@ use crate::command::say;
 use crate::image::Kernel;
 use crate::priority::{self, Priority};
 use crate::progress;
+use crate::races;
 use crate::workspace::Workspace;
 
 /// Pairs that boot, or wait, while tests run in another. Two, because some tests are shorter than a boot.
@@ -46,8 +47,10 @@ impl Pair {
             let serial = guest.serial();
             let seen = &mut seen[guest.index];
             let unseen = serial.get(*seen..).unwrap_or_default();
-            // Up to the last complete line, because the kernel may be writing another one.
+            // Up to the last complete line, and the last complete report of a data race, because the kernel may be
+            // writing another one.
             let whole = unseen.rfind('\n').map_or("", |end| &unseen[..=end]);
+            let whole = races::without_unfinished(whole);
             *seen += whole.len();
             whole.to_owned()
         });

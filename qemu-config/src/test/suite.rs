@@ -118,7 +118,19 @@ const BY_NAME: &[&str] = &[
 /// The suites that `debug-kernel` runs on its kernel.
 pub const DEBUG_KERNEL: [&str; 5] = ["pingpong", "odp", "keys", "torture", "recover"];
 
-/// Tests of these that show nothing on that kernel that shorter ones do not, and would take another half hour.
+/// The suites, or tests of suites, that `race-kernel` runs on its kernel: those with work on several processors, in
+/// interrupts and in deferred work at a time.
+pub const RACE_KERNEL: [&str; 7] = [
+    "pingpong",
+    "rdmacm",
+    "odp",
+    "keys",
+    "torture::everything_short",
+    "recover::fatal",
+    "recover::removed_while_recovering",
+];
+
+/// Tests of these that show nothing on these kernels that shorter ones do not, and would take another half hour.
 pub const TOO_SLOW: [&str; 3] = ["tcp_1_gib", "everything_other_seed", "everything_many_qps"];
 
 /// The step of `debug-kernel` that needs no guest: the style of the kernel code.
@@ -151,6 +163,8 @@ pub enum Suite {
     Packages,
     /// Some of the others on a kernel that is configured to find errors, and tests that need it.
     DebugKernel,
+    /// Some of the others on a kernel that is configured to find data races.
+    RaceKernel,
     /// Tests of the emulator, built with sanitizers.
     Sanitizers,
 }
@@ -171,6 +185,7 @@ impl Suite {
             Self::Scenarios,
             Self::Packages,
             Self::DebugKernel,
+            Self::RaceKernel,
             Self::Sanitizers,
         ]);
         all
@@ -191,6 +206,7 @@ impl Suite {
             Self::Scenarios => "scenarios",
             Self::Packages => "packages",
             Self::DebugKernel => "debug-kernel",
+            Self::RaceKernel => "race-kernel",
             Self::Sanitizers => "sanitizers",
         }
     }
@@ -210,6 +226,7 @@ impl Suite {
             | Self::Scenarios
             | Self::Packages
             | Self::DebugKernel
+            | Self::RaceKernel
             | Self::Sanitizers => Vec::new(),
         }
     }
@@ -222,7 +239,7 @@ impl Suite {
             Self::Packages => packages::STEPS,
             Self::DebugKernel => &[CHECKPATCH],
             Self::Sanitizers => &sanitizers::STEPS,
-            Self::Guest(_) | Self::Odp | Self::Pyverbs => &[],
+            Self::Guest(_) | Self::Odp | Self::Pyverbs | Self::RaceKernel => &[],
             Self::Robustness | Self::Recover | Self::Restart | Self::Sight => &[],
             Self::Scenarios => scenarios::STEPS,
         }
@@ -240,6 +257,7 @@ impl Suite {
                 tests.chain(scenarios::STEPS.iter().copied()).collect()
             }
             Self::DebugKernel => [&DEBUG_KERNEL[..], &[CHECKPATCH]].concat(),
+            Self::RaceKernel => RACE_KERNEL.to_vec(),
             Self::Host
             | Self::Keys
             | Self::Packages
@@ -288,7 +306,11 @@ impl Options {
         let left_out = self.suites.is_empty() && again && ON_ONE_KERNEL.contains(&suite.name());
         let on_host = matches!(
             suite,
-            Suite::Host | Suite::Packages | Suite::Sanitizers | Suite::DebugKernel
+            Suite::Host
+                | Suite::Packages
+                | Suite::Sanitizers
+                | Suite::DebugKernel
+                | Suite::RaceKernel
         );
         !left_out && !on_host
     }
