@@ -14,9 +14,10 @@ release=$(make -s kernelrelease)
 modules=/mnt/out/usr/lib/modules/$release
 headers=/mnt/out/usr/src/linux-headers-$release
 share=/mnt/out/usr/share/faultline-lab
-mkdir -p /mnt/out/boot "$modules" "$headers" "$share"
+mkdir -p /mnt/out/boot "$headers" "$share"
+make -s modules_install INSTALL_MOD_PATH=/mnt/out/usr DEPMOD=true
+rm -f "$modules/build"
 cp arch/x86/boot/bzImage "/mnt/out/boot/vmlinuz-$release"
-cp modules.builtin modules.builtin.modinfo modules.order "$modules/"
 make run-command KBUILD_RUN_COMMAND="sh scripts/package/install-extmod-build $headers"
 cp .config "$headers/"
 ln -s usr/lib /mnt/out/lib
