@@ -31,8 +31,9 @@ mod test_programs;
 mod violating;
 mod workflows;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -74,6 +75,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let batches = batches(workspace, options, &chosen);
     let items = expected(&chosen, &batches, options);
     let progress = Progress::start(&items, &workspace.cache()?);
+    // What the tests of packages beside the guests leave to those after them.
+    let made = Mutex::new(HashMap::new());
     let on_host = |when, results: &mut Results| {
         for ((suite, filter), count) in chosen.iter().zip(&mut results.counts) {
             let before = results.tally.count();
@@ -85,6 +88,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
                 options,
                 &dir,
                 &mut results.tally,
+                &made,
             );
             *count += results.tally.count() - before;
         }
@@ -193,15 +197,22 @@ fn run_on_host(
     options: &Options,
     dir: &Path,
     tally: &mut Tally,
+    made: &Mutex<HashMap<String, packages::Made>>,
 ) {
     match suite {
         Suite::Host => host::run(workspace, filter, when, dir, tally),
         Suite::Keys => keys::run_host(workspace, filter, when, dir, tally),
-        // It boots guests of its own, so it runs when the others have ended.
-        Suite::Packages if when == When::After => {
+        // It boots guests of its own, when the others have ended.
+        Suite::Packages if when != When::Before => {
             let kernel = options.first_kernel();
             let is_left_out = |test: &str| options.leaves_out(suite.name(), test, kernel);
-            packages::run(workspace, filter, kernel, is_left_out, dir, tally);
+            let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+            if when == When::Beside {
+                let new = packages::make(workspace, filter, kernel, is_left_out, dir, tally);
+                made.extend(new.map(|new| (filter.to_owned(), new)));
+            } else if let Some(made) = made.remove(filter) {
+                packages::run(workspace, filter, is_left_out, dir, tally, made);
+            }
         }
         Suite::DebugKernel | Suite::RaceKernel if when == When::Before => {
             debug::run(workspace, suite, filter, options, dir, tally);

@@ -1,10 +1,11 @@
 //! The suite `packages`: Debian packages of the emulator and of the guest's driver, and guests that have the driver from nowhere else.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
 
 use super::own_vm;
 use super::tally::{Tally, Verdict};
@@ -86,24 +87,32 @@ const IN_GUESTS: [(&str, InGuests); 7] = [
 const SHORT: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(300);
 
-/// Runs the tests whose names contain `filter` and for which `is_left_out` is false. A test that needs the result of another one runs
-/// that first.
-pub fn run(
+/// What tests without guests have made for those in guests.
+#[derive(Debug)]
+pub struct Made {
+    /// The kernel of the disk.
+    kernel: Kernel,
+    packages: Packages,
+    /// A disk with the packages, if a chosen test needs it. It is large, so it is not kept with the logs.
+    disk: Option<(TempDir, PathBuf)>,
+}
+
+/// Runs the tests without guests whose names contain `filter` and for which `is_left_out` is false, and those whose results the chosen
+/// tests in guests need.
+pub fn make(
     workspace: &Workspace,
     filter: &str,
     kernel: Kernel,
     is_left_out: impl Fn(&str) -> bool,
     dir: &Path,
     tally: &mut Tally,
-) {
+) -> Option<Made> {
     let chosen = |name: &str| name.contains(filter) && !is_left_out(name);
     if !STEPS.iter().any(|name| chosen(name)) {
-        return;
+        return None;
     }
     let mut suite = Run { tally };
-    let Some(packages) = suite.test(BUILD, || package::make(workspace, Profile::Quick)) else {
-        return;
-    };
+    let packages = suite.test(BUILD, || package::make(workspace, Profile::Quick))?;
     for (name, check) in CHECKS.iter().filter(|(name, _)| chosen(name)) {
         suite.test(name, || {
             let work = tempfile::tempdir().context("making a folder for packages")?;
@@ -126,27 +135,48 @@ pub fn run(
             packages.check_tarball(&rdma_core, &base.kernel_release(kernel)?, work.path(), &log)
         });
     }
-    let tests: Vec<_> = IN_GUESTS.iter().filter(|(name, _)| chosen(name)).collect();
-    if tests.is_empty() && ![INSTALL, TUTORIAL, BOOT].iter().any(|name| chosen(name)) {
-        return;
+    let mut in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
+    if !in_guests.any(chosen) && ![INSTALL, TUTORIAL, BOOT].into_iter().any(chosen) {
+        return None;
     }
-    // The disk is large, so it is not kept with the logs.
-    let work = workspace.cache().and_then(|cache| {
+    let disk = suite.test(INSTALL, || {
         let work = tempfile::Builder::new()
             .prefix("packages-")
-            .tempdir_in(cache);
-        work.context("making a folder for a disk")
-    });
-    let disk = suite.test(INSTALL, || {
-        let work = work.as_ref().map_err(|error| anyhow!("{error:#}"))?.path();
+            .tempdir_in(workspace.cache()?)
+            .context("making a folder for a disk")?;
         let release = Base::obtain(workspace, Release::Trixie)?.kernel_release(kernel)?;
         let log = dir.join("packages-install.log");
-        Ok((work, packages.stock_disk(&release, work, &log)?))
+        let disk = packages.stock_disk(&release, work.path(), &log)?;
+        Ok((work, disk))
     });
+    Some(Made {
+        kernel,
+        packages,
+        disk,
+    })
+}
+
+/// Runs the tests in guests.
+pub fn run(
+    workspace: &Workspace,
+    filter: &str,
+    is_left_out: impl Fn(&str) -> bool,
+    dir: &Path,
+    tally: &mut Tally,
+    made: Made,
+) {
+    let chosen = |name: &str| name.contains(filter) && !is_left_out(name);
+    let Made {
+        kernel,
+        packages,
+        disk,
+    } = made;
     let Some((work, disk)) = disk else { return };
+    let mut suite = Run { tally };
+    let tests: Vec<_> = IN_GUESTS.iter().filter(|(name, _)| chosen(name)).collect();
     if chosen(TUTORIAL) {
         suite.test(TUTORIAL, || {
-            own_vm::run(workspace, &packages, kernel, &disk, work, dir)
+            own_vm::run(workspace, &packages, kernel, &disk, work.path(), dir)
         });
     }
     if tests.is_empty() && !chosen(BOOT) {
@@ -169,7 +199,7 @@ pub fn run(
     let scene = Scene {
         workspace,
         cluster: &cluster,
-        work,
+        work: work.path(),
     };
     for (name, test) in tests {
         suite.test(name, || {
