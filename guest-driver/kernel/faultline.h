@@ -291,6 +291,7 @@ void faultline_health_register(struct faultline_dev *dev);
 void faultline_health_unregister(struct faultline_dev *dev);
 void faultline_health_destroy(struct faultline_dev *dev);
 void faultline_health_report(struct faultline_dev *dev);
+void faultline_health_gave_up(struct faultline_dev *dev);
 void faultline_health_recovered(struct faultline_dev *dev);
 #else
 static inline int faultline_health_create(struct faultline_dev *dev)
@@ -313,6 +314,10 @@ static inline void faultline_health_destroy(struct faultline_dev *dev)
 static inline void faultline_health_report(struct faultline_dev *dev)
 {
 	set_bit(FAULTLINE_AUTO_RECOVER, &dev->flags);
+}
+
+static inline void faultline_health_gave_up(struct faultline_dev *dev)
+{
 }
 
 static inline void faultline_health_recovered(struct faultline_dev *dev)

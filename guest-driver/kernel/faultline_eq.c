@@ -265,7 +265,9 @@ static int faultline_eq_create(struct faultline_dev *dev, unsigned int vector,
 	return 0;
 
 destroy:
-	faultline_cmd_destroy_eq(dev, eq->eqn);
+	/* If it refuses, the device may still write to the ring. */
+	if (faultline_dead_ok(dev, faultline_cmd_destroy_eq(dev, eq->eqn)))
+		return err;
 free_ring:
 	dma_free_coherent(&dev->pdev->dev, FAULTLINE_EQ_SIZE, eq->ring,
 			  eq->dma);

@@ -256,7 +256,23 @@ void faultline_health_report(struct faultline_dev *dev)
 	clear_bit(FAULTLINE_AUTO_RECOVER, &dev->flags);
 	/* The dump shows the device as it was stopped. */
 	flush_work(&dev->death_work);
-	devlink_health_report(health->reporter, dev->death_reason, dev);
+	/* devlink aborts if auto_recover is on, and it has not noted yet that the last recovery has ended. */
+	if (devlink_health_report(health->reporter, dev->death_reason, dev) ==
+	    -ECANCELED)
+		set_bit(FAULTLINE_AUTO_RECOVER, &dev->flags);
+}
+
+/*
+ * The driver has given up, perhaps after a reset or suspend that was no
+ * failure. devlink does not recover a device that it takes for healthy.
+ */
+void faultline_health_gave_up(struct faultline_dev *dev)
+{
+	struct faultline_health *health = devlink_priv(dev->devlink);
+
+	set_bit(FAULTLINE_REPORTED, &dev->flags);
+	devlink_health_reporter_state_update(health->reporter,
+					     DEVLINK_HEALTH_REPORTER_STATE_ERROR);
 }
 
 /* The device is up again. */

@@ -479,9 +479,10 @@ static int faultline_hw_map_doorbells(struct faultline_dev *dev)
 {
 	struct pci_dev *pdev = dev->pdev;
 	u64 len = pci_resource_len(pdev, FAULTLINE_BAR_DOORBELL);
-	u64 pages = (u64)dev->num_db_pages * FAULTLINE_PAGE_SIZE;
+	u64 pages;
 
 	dev->num_db_pages = faultline_read(dev, FAULTLINE_REG_DOORBELL_PAGES);
+	pages = (u64)dev->num_db_pages * FAULTLINE_PAGE_SIZE;
 	dev->kick_offset = faultline_read(dev, FAULTLINE_REG_KICK_OFFSET);
 	dev->db_phys = pci_resource_start(pdev, FAULTLINE_BAR_DOORBELL);
 	if (!dev->num_db_pages || dev->kick_offset % FAULTLINE_PAGE_SIZE ||

@@ -252,6 +252,7 @@ static void faultline_give_up(struct faultline_dev *dev)
 {
 	faultline_err(dev, "not recovered after %u attempts: use devlink health recover, or bind the driver again\n",
 		      dev->attempts);
+	faultline_health_gave_up(dev);
 	/* A failure in the last attempt has scheduled another one. */
 	cancel_delayed_work(&dev->recovery_work);
 }

@@ -30,6 +30,8 @@
 #define LONGEST (64 * 1024)
 #define MESSAGES 300
 #define WINDOW (1 << 20)
+/* Longer than a device is stopped in a test. */
+#define ANSWER_MS 120000
 /* Fills memory that is to be read into. */
 #define UNREAD 0xa5
 
@@ -136,7 +138,7 @@ static size_t get(int fd, struct message *message, struct sockaddr_in *from, str
 		struct pollfd poller = { .fd = fd, .events = POLLIN };
 		ssize_t got;
 
-		if (poll(&poller, 1, 60000) != 1)
+		if (poll(&poller, 1, ANSWER_MS) != 1)
 			die("nothing comes");
 		got = recvmsg(fd, &header, MSG_DONTWAIT);
 		if (got < 0 && errno != EAGAIN)

@@ -1,18 +1,20 @@
 //! The process that holds the connections of clients while the one that serves them ends and is started again (docs/restart.md).
 
+use std::fs::Permissions;
 use std::io::{Error, Result};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use faultline_memory::SharedPages;
 use faultline_vfio_user::{Relay, Shutdown};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Signal, getppid, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 
 use crate::config::Config;
 use crate::nic_log::nic_span;
-use crate::port::bar_pages_of;
+use crate::port::{bar_len, bar_pages_of};
 use crate::server::{StartError, listen};
 
 /// Names of the NICs, in the order of the numbers of their files.
@@ -29,7 +31,9 @@ fn bar_path(folder: &Path, number: usize) -> PathBuf {
 /// A folder that only this user can enter. Below that of the service, if there is one: files in /tmp are removed when they are old.
 fn private_folder() -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix("keeper-");
+    builder
+        .prefix("keeper-")
+        .permissions(Permissions::from_mode(0o700));
     match std::env::var_os("RUNTIME_DIRECTORY") {
         Some(parent) => builder.tempdir_in(parent),
         None => builder.tempdir(),
@@ -71,7 +75,11 @@ impl Keeper {
             let file = format!("/proc/{pid}/fd/{}", bar.fd().as_raw_fd());
             std::os::unix::fs::symlink(file, bar_path(keeper.folder(), number))?;
             keeper._bars.push(bar);
-            let relay = Relay::new(listener, socket_path(keeper.folder(), number));
+            let kill = |server| {
+                // It may have ended already.
+                let _ = kill_process(server, Signal::KILL);
+            };
+            let relay = Relay::new(listener, socket_path(keeper.folder(), number), kill);
             let (stop, span) = (keeper.shutdown.clone(), nic_span(&nic.name));
             let thread = std::thread::Builder::new()
                 .name(format!("keep-{}", nic.name))
@@ -102,7 +110,8 @@ impl Drop for Keeper {
 ///
 /// # Errors
 ///
-/// The configuration has other NICs than the keeper's, or the folder is not that of this process's parent.
+/// The configuration has other NICs than the keeper's, or NICs with more or less device memory or doorbell pages; or the folder is not
+/// that of this process's parent.
 pub fn serve_kept(config: &mut Config, folder: &Path) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     let names: Vec<String> = serde_json::from_slice(&std::fs::read(folder.join(NAMES))?)?;
@@ -111,6 +120,19 @@ pub fn serve_kept(config: &mut Config, folder: &Path) -> Result<()> {
             "the configuration has not the NICs of the keeper, which are {}: stop the keeper and start it again",
             names.join(", ")
         )));
+    }
+    for (number, nic) in config.nics.iter().enumerate() {
+        let (has, needs) = (
+            std::fs::metadata(bar_path(folder, number))?.len(),
+            bar_len(config.nic_config(nic)),
+        );
+        if has != needs {
+            return Err(Error::other(format!(
+                "BAR 2 of the NIC {} has {has} bytes, and would have {needs} with this configuration (device memory, doorbell pages): stop \
+                 the keeper and start it again",
+                nic.name
+            )));
+        }
     }
     for (number, nic) in config.nics.iter_mut().enumerate() {
         nic.socket = socket_path(folder, number);

@@ -122,6 +122,11 @@ fn bar_pages(entry: &NicEntry, nic: &Nic) -> std::io::Result<SharedPages> {
     }
 }
 
+/// Bytes of BAR 2 that have memory.
+pub(crate) fn bar_len(config: NicConfig) -> u64 {
+    BarTwo::of(&Nic::new(config)).end()
+}
+
 /// Creates the pages of BAR 2 of a NIC that another process is to have.
 pub(crate) fn bar_pages_of(entry: &NicEntry, config: NicConfig) -> std::io::Result<SharedPages> {
     bar_pages(entry, &Nic::new(config))

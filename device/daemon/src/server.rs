@@ -175,6 +175,8 @@ fn socket_group(config: &Config) -> Result<Option<Gid>, GroupError> {
 /// Listens on the sockets of all NICs.
 fn nic_sockets(config: &Config, group: Option<Gid>) -> Result<Vec<Listener>, StartError> {
     let listen = |nic: &NicEntry| {
+        // A keeper is the only client of its server.
+        let group = group.filter(|_| nic.bar_file.is_none());
         let socket = Listener::listen_for(&nic.socket, group);
         socket.map_err(|source| StartError::Listen {
             nic: nic.name.clone(),

@@ -161,6 +161,28 @@ fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
     assert_ne!(next_server(&keeper, Some(server)), server);
 }
 
+/// Once a server has run, the keeper holds the clients' connections whatever becomes of the next ones.
+#[test]
+fn clients_outlive_servers_that_can_not_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic");
+    let folder = directory.path().join("control");
+    std::fs::create_dir(&folder).unwrap();
+    let control = folder.join("socket");
+    let keeper = keeper(&[&socket], &["--control", control.to_str().unwrap()]);
+    keeper.says("serving on");
+    let mut client = client(&socket);
+    // A first server that ends earlier is taken for one that can't start.
+    std::thread::sleep(Duration::from_millis(1050));
+    std::fs::remove_dir_all(&folder).unwrap();
+    keeper.signal(Signal::HUP);
+    keeper.says("starting it again, after 0ns");
+    keeper.says("starting it again, after 100ms");
+    std::fs::create_dir(&folder).unwrap();
+    keeper.says("has the client's state");
+    assert_eq!(call(&mut client, REGION_READ, &access(0, 0, 4)), 0);
+}
+
 #[test]
 fn servers_end_with_their_keeper() {
     let directory = tempfile::tempdir().unwrap();

@@ -53,8 +53,8 @@ pub(crate) struct Kept {
     files: BTreeMap<FileId, Weak<OwnedFd>>,
     /// By index and number.
     irqs: BTreeMap<(u32, u32), Irq>,
-    /// Config space where the client has written: offsets of words, and what they hold.
-    config: BTreeMap<u64, [u8; 4]>,
+    /// Config space where the client has written: offsets of words, and what they hold, once a server has told it.
+    config: BTreeMap<u64, Option<[u8; 4]>>,
 }
 
 /// Device, inode and access mode of a file.
@@ -125,7 +125,9 @@ impl Kept {
                 action,
                 data,
             } => self.set_irqs(index, start..start.saturating_add(count), action, data),
-            Request::RegionRead { .. } | Request::RegionWrite { .. } | Request::Reset => {}
+            // Interrupts are not masked after a reset.
+            Request::Reset => self.irqs.values_mut().for_each(|irq| irq.is_masked = false),
+            Request::RegionRead { .. } | Request::RegionWrite { .. } => {}
         }
     }
 
@@ -250,7 +252,7 @@ impl Kept {
         }
         for (offset, word) in (first..).step_by(4).zip(words) {
             if let Some(kept) = self.config.get_mut(&offset) {
-                *kept = *word;
+                *kept = Some(*word);
             }
         }
     }
@@ -302,14 +304,14 @@ impl Kept {
             let masked = irq.is_masked.then(|| set(mask, Vec::new()));
             masked.into_iter().chain(eventfd)
         });
-        let config = self.config.iter().map(|(offset, word)| {
+        let config = self.config.iter().filter_map(|(offset, word)| {
             let mut body = config_access(*offset, 4);
-            body.extend(word);
-            Message {
+            body.extend(word.as_ref()?);
+            Some(Message {
                 command: command::REGION_WRITE,
                 body,
                 fds: Vec::new(),
-            }
+            })
         });
         maps.chain(irqs).chain(config)
     }

@@ -32,8 +32,11 @@ impl Connection<'_> {
             return Ok(Received::Desynchronized(header, Errno::INVAL));
         };
         if header.size > MAX_MESSAGE {
-            warn!(?header, "message is longer than {MAX_MESSAGE} bytes");
             if header.size > MAX_DRAIN {
+                warn!(
+                    ?header,
+                    "message is longer than {MAX_DRAIN} bytes; closing the connection"
+                );
                 return Ok(Received::Desynchronized(header, Errno::MSGSIZE));
             }
             self.drain(len)?;

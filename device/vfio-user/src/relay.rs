@@ -8,9 +8,11 @@ use crate::pci_index;
 use crate::protocol::{self, ClientLimits, Header, Request, finish};
 use crate::server::Refusals;
 use crate::socket::{Connection, Shutdown, Stop, wait_any};
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
@@ -23,19 +25,45 @@ const SETUP: Duration = Duration::from_secs(1);
 const ATTEMPT: Duration = Duration::from_millis(5);
 /// Servers that may end while they handle a request.
 const MAX_SERVERS: u32 = 2;
+/// Servers in a row that may end while they are told what is kept. Then it is most likely what ends them, and all clients wait. Servers
+/// that end for another reason can be told before that, which takes less than a millisecond.
+const MAX_SETUPS: u32 = 10;
 
 /// Relays the messages of the clients of a socket to a server that may end and be started again.
-#[derive(Debug)]
 pub struct Relay {
     listener: Listener,
     server: PathBuf,
+    kill: Box<Kill>,
+}
+
+/// Kills a process.
+type Kill = dyn Fn(Pid) + Send + Sync;
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            listener, server, ..
+        } = self;
+        f.debug_struct("Relay")
+            .field("listener", listener)
+            .field("server", server)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Relay {
-    /// Clients connect to `listener`, and servers listen on `server`.
-    pub fn new(listener: Listener, server: impl Into<PathBuf>) -> Self {
-        let server = server.into();
-        Self { listener, server }
+    /// Clients connect to `listener`, and servers listen on `server`. `kill` kills a server that does not take a map back: it might still
+    /// access the memory.
+    pub fn new(
+        listener: Listener,
+        server: impl Into<PathBuf>,
+        kill: impl Fn(Pid) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            listener,
+            server: server.into(),
+            kill: Box::new(kill),
+        }
     }
 
     /// Serves clients one after the other until `shutdown` is triggered.
@@ -45,11 +73,13 @@ impl Relay {
                 client: Connection::new(stream, shutdown, others),
                 server: None,
                 path: &self.server,
+                kill: &self.kill,
                 kept: Kept::default(),
                 limits: ClientLimits::default(),
                 last_id: 0,
                 away: Some(Instant::now()),
                 is_slow: false,
+                failed_setups: 0,
                 refusals: Refusals::default(),
             };
             session.run()
@@ -81,6 +111,7 @@ struct Session<'a> {
     client: Connection<'a>,
     server: Option<Connection<'a>>,
     path: &'a Path,
+    kill: &'a Kill,
     kept: Kept,
     limits: ClientLimits,
     /// Number of the last request to the server.
@@ -89,6 +120,8 @@ struct Session<'a> {
     away: Option<Instant>,
     /// The server has not replied in time, and has not replied since.
     is_slow: bool,
+    /// Servers in a row that have ended while they were told what is kept.
+    failed_setups: u32,
     refusals: Refusals,
 }
 
@@ -239,13 +272,26 @@ impl<'a> Session<'a> {
                 Err(NoReply::Gone) => {}
                 // The server does it before all that is sent later.
                 Err(NoReply::Late) => {
+                    match request {
+                        // It may still access the memory, which the guest is about to use for something else.
+                        Request::DmaUnmap(..) => self.kill_server()?,
+                        // It may agree to it later, and would refuse another one.
+                        Request::Version(_) => drop(self.lose_server()),
+                        // It may carry it out later.
+                        Request::RegionWrite {
+                            index: pci_index::CONFIG_REGION,
+                            offset,
+                            data,
+                        } => self.kept.config_written(*offset, data.len()),
+                        _ => {}
+                    }
                     return Ok(self.agree_alone(request, command, Errno::TIMEDOUT));
                 }
                 Err(NoReply::Stop(stop)) => return Err(stop),
             }
         }
         error!(command, "a request has ended {MAX_SERVERS} servers");
-        Ok(self.agree_alone(request, command, Errno::IO))
+        Ok(Err(Errno::IO))
     }
 
     /// The reply to a request that no server has replied to: it is kept for the next one, or refused.
@@ -280,12 +326,10 @@ impl<'a> Session<'a> {
     fn keep_config(&mut self, request: &Request<'_>, deadline: Instant) -> Result<(), NoReply> {
         match request {
             Request::RegionWrite {
-                index,
+                index: pci_index::CONFIG_REGION,
                 offset,
                 data,
-            } if *index == pci_index::CONFIG_REGION => {
-                self.kept.config_written(*offset, data.len());
-            }
+            } => self.kept.config_written(*offset, data.len()),
             Request::Reset => {}
             _ => return Ok(()),
         }
@@ -353,6 +397,29 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Kills the server, and waits until it has ended.
+    fn kill_server(&mut self) -> Result<(), Stop> {
+        let deadline = after(SETUP);
+        if let Some(server) = &self.server
+            && let Ok(peer) = socket_peercred(&server.stream)
+        {
+            error!(pid = ?peer.pid, "the server does not take a map back: killing it");
+            (self.kill)(peer.pid);
+        }
+        while let Some(server) = &self.server {
+            match self.wait([(server.stream.as_fd(), PollFlags::IN)], Some(deadline)) {
+                Ok(_) => {}
+                Err(Stop::Late) => drop(self.lose_server()),
+                Err(stop) => return Err(stop),
+            }
+            // A late reply, or the end.
+            if let Err(NoReply::Stop(stop)) = self.reply() {
+                return Err(stop);
+            }
+        }
+        Ok(())
+    }
+
     fn lose_server(&mut self) -> NoReply {
         if self.server.take().is_some() {
             warn!("the server has ended; the client waits for the next");
@@ -377,11 +444,16 @@ impl<'a> Session<'a> {
         let told = self.tell(&kept);
         self.kept = kept;
         match told {
-            Ok(true) => {}
+            Ok(true) => self.failed_setups = 0,
             Ok(false) => return Err(Stop::Changed),
             Err(NoReply::Gone | NoReply::Late) => {
                 self.server = None;
-                return Ok(false);
+                self.failed_setups = self.failed_setups.saturating_add(1);
+                if self.failed_setups < MAX_SETUPS {
+                    return Ok(false);
+                }
+                error!("{MAX_SETUPS} servers in a row have ended with what this client has told");
+                return Err(Stop::Changed);
             }
             Err(NoReply::Stop(stop)) => return Err(stop),
         }
@@ -451,7 +523,11 @@ fn after(pause: Duration) -> Instant {
     now.checked_add(pause).unwrap_or(now)
 }
 
-/// Raises an interrupt. A counter that is full is raised already.
+/// Raises an interrupt. A counter that is full is raised already; writing to it might never end.
 fn raise(eventfd: BorrowedFd<'_>) {
+    let mut ready = [PollFd::from_borrowed_fd(eventfd, PollFlags::OUT)];
+    if !matches!(poll(&mut ready, Some(&Timespec::default())), Ok(1)) {
+        return;
+    }
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }

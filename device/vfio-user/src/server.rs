@@ -99,7 +99,7 @@ impl Session<'_> {
     fn handle(&mut self, header: &Header, body: &[u8]) -> Result<(), Stop> {
         if header.is_reply() {
             // This server sends no requests.
-            warn!(?header, "unexpected reply ignored");
+            self.refusals.log(header, Errno::BADMSG);
             return Ok(());
         }
         let mut fds = std::mem::take(&mut self.connection.fds);

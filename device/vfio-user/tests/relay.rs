@@ -12,10 +12,12 @@ use common::{Client, Log, Reply, TestDevice, access, borrow, memfd, message, ver
 use faultline_vfio_user::{Listener, Relay, Shutdown, pci_index};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::getpid;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +29,8 @@ struct Stage {
     folder: tempfile::TempDir,
     shutdown: Shutdown,
     thread: Option<JoinHandle<()>>,
+    /// Servers that the relay has killed.
+    killed: Arc<AtomicUsize>,
 }
 
 impl Stage {
@@ -34,13 +38,20 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let shutdown = Shutdown::new().unwrap();
         let listener = Listener::listen(folder.path().join("clients")).unwrap();
-        let relay = Relay::new(listener, folder.path().join("server"));
+        let killed = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&killed);
+        let kill = move |pid| {
+            assert_eq!(pid, getpid());
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        let relay = Relay::new(listener, folder.path().join("server"), kill);
         let stop = shutdown.clone();
         let thread = Some(std::thread::spawn(move || relay.run(&stop)));
         Self {
             folder,
             shutdown,
             thread,
+            killed,
         }
     }
 
@@ -362,14 +373,14 @@ fn replies_that_come_late_are_of_no_other_request() {
         assert_ne!(client.call(9, &read, &[]).error, 0);
         assert!(start.elapsed() < patience);
     }
-    // What is only kept is agreed to, so that the next server is not told of the map.
-    assert_eq!(client.call(3, &unmap(1), &[]).error, 0);
+    // What is only kept is agreed to, and the next server is told.
+    assert_eq!(client.call(2, &map(2), &[]).error, 0);
     let late = [server.request(), server.request()];
     for request in late {
         server.reply(request, &[read.clone(), vec![0xbb; 4]].concat());
     }
     let request = server.request();
-    server.reply(request, &unmap(1));
+    server.reply(request, &[]);
     std::thread::sleep(Duration::from_millis(50));
     client.send(9, &read, &[]);
     let request = server.request();
@@ -380,7 +391,76 @@ fn replies_that_come_late_are_of_no_other_request() {
     std::fs::remove_file(stage.server_path()).unwrap();
     let next = stage.server();
     client.works();
+    assert_eq!(next.log.lock().unwrap().maps.len(), 2);
+}
+
+/// It might still access the memory, which the guest uses for something else once the unmap is agreed to.
+#[test]
+fn a_server_that_is_late_with_an_unmap_is_killed() {
+    let stage = Stage::new();
+    let listener = UnixListener::bind(stage.server_path()).unwrap();
+    let (mut client, mut server) = stage.negotiated_with(&listener);
+    client.send(2, &map(1), &[]);
+    let request = server.request();
+    server.reply(request, &[]);
+    assert_eq!(client.reply().unwrap().error, 0);
+    client.send(3, &unmap(1), &[]);
+    assert_eq!(server.request().1, 3);
+    let start = Instant::now();
+    while stage.killed.load(Ordering::SeqCst) == 0 {
+        assert!(start.elapsed() < LONG, "it is not killed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop((server, listener));
+    assert_eq!(client.reply().unwrap().error, 0);
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "QEMU waits for 5 s"
+    );
+    std::fs::remove_file(stage.server_path()).unwrap();
+    let next = stage.server();
+    client.works();
     assert_eq!(next.log.lock().unwrap().maps, []);
+    assert_eq!(stage.killed.load(Ordering::SeqCst), 1);
+}
+
+/// It is most likely what ends them, and the clients of all NICs wait.
+#[test]
+fn a_client_whose_state_ends_servers_is_disconnected() {
+    let stage = Stage::new();
+    let listener = UnixListener::bind(stage.server_path()).unwrap();
+    let (mut client, server) = stage.negotiated_with(&listener);
+    drop(server);
+    for _ in 0..10 {
+        let mut server = Raw::accept(&listener);
+        assert_eq!(server.request().1, 1);
+    }
+    assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
+    let (mut client, mut server) = stage.negotiated_with(&listener);
+    client.send(9, &words(&[64, 0, 0, 4]), &[]);
+    assert_eq!(server.request().1, 9);
+}
+
+/// A map that ends servers is not told to the next one.
+#[test]
+fn a_map_that_ends_servers_is_refused() {
+    let stage = Stage::new();
+    let listener = UnixListener::bind(stage.server_path()).unwrap();
+    let (mut client, mut server) = stage.negotiated_with(&listener);
+    client.send(2, &map(1), &[]);
+    assert_eq!(server.request().1, 2);
+    drop(server);
+    let mut server = Raw::accept(&listener);
+    let request = server.request();
+    server.reply(request, &version("{}"));
+    assert_eq!(server.request().1, 2);
+    drop(server);
+    assert_eq!(client.reply().unwrap().error, 5);
+    drop(listener);
+    std::fs::remove_file(stage.server_path()).unwrap();
+    let good = stage.server();
+    client.works();
+    assert_eq!(good.log.lock().unwrap().maps, []);
 }
 
 /// What a server has refused is not kept, whatever it claims to be.

@@ -130,19 +130,18 @@ impl Load {
         }
     }
 
-    /// What the other guest offers for it.
+    /// What the other guest offers for it, from then on.
     fn server(self) -> Option<&'static str> {
         match self {
             Self::Disk => Some("ulp_nvme disk"),
             Self::Files => Some("ulp_nfs server"),
-            Self::Rds => Some("recovery offer_rds"),
             _ => None,
         }
     }
 
-    /// What ends that in the other guest. Disk and files remain.
-    fn server_end(self) -> Option<&'static str> {
-        (self == Self::Rds).then_some("recovery end_rds")
+    /// What starts and ends its peer in the other guest, if it has one.
+    fn peer(self) -> Option<[&'static str; 2]> {
+        (self == Self::Rds).then_some(["recovery offer_rds", "recovery end_rds"])
     }
 }
 
@@ -198,6 +197,9 @@ impl<'a> Loads<'a> {
                 }
                 _ => (),
             }
+            if let Some([start, _]) = load.peer() {
+                server.must(start, SHORT)?;
+            }
             if let Some(name) = load.name() {
                 client.must(&format!("recovery load {name}"), 2 * SHORT)?;
             }
@@ -222,8 +224,8 @@ impl<'a> Loads<'a> {
 
     fn end(self) -> Result<()> {
         self.each("end")?;
-        for command in self.loads.iter().filter_map(|load| load.server_end()) {
-            self.watched.server.must(command, SHORT)?;
+        for [_, end] in self.loads.iter().filter_map(|load| load.peer()) {
+            self.watched.server.must(end, SHORT)?;
         }
         Ok(())
     }
@@ -458,12 +460,16 @@ fn stopped(watched: &Watched<'_>, time: Duration, loads: &[Load]) -> Result<()> 
         guest.must("recovery remember", SHORT)?;
     }
     let mut running = Loads::start(watched, loads, "")?;
+    // A machine whose access to a register is not answered stands still, which looks like a stuck processor to its watchdogs.
+    for guest in guests {
+        guest.must("recovery watchdogs 0", SHORT)?;
+    }
     let emulator = emulator(watched)?;
     emulator.stop()?;
     std::thread::sleep(time);
     emulator.go_on()?;
     for guest in guests {
-        guest.must("recovery healthy", 2 * SHORT)?;
+        guest.must("recovery healthy && recovery watchdogs 1", 2 * SHORT)?;
     }
     for (program, name, _) in running.programs.drain(..) {
         end(program, name)?;

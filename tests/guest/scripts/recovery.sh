@@ -10,6 +10,7 @@
 #	recovery same		everything is as it was
 #	recovery lasting	prints what a recovery does not change
 #	recovery unbind, bind	takes the device from its driver and gives it back
+#	recovery watchdogs N	1: the kernel looks for processors that are stuck; 0: it does not
 #	recovery offer_rds	starts what the load rds needs in the other guest
 #	recovery end_rds	ends it
 #	recovery load NAME	starts a load: listener, disk, files (NFS), rds, lease
@@ -131,6 +132,11 @@ suspend() {
 		echo mem >/sys/power/state && break
 	done
 	[ "$(cat /sys/power/suspend_stats/success)" = $((before + 1)) ]
+}
+
+watchdogs() {
+	echo "$1" >/proc/sys/kernel/soft_watchdog
+	echo $((1 - $1)) >/sys/module/rcupdate/parameters/rcu_cpu_stall_suppress
 }
 
 offer_rds() {

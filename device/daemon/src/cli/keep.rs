@@ -49,6 +49,15 @@ impl Signals {
         })
     }
 
+    /// Waits for this time, or for a signal to end, of which it returns the name.
+    async fn stop_within(&mut self, time: Duration) -> Option<&'static str> {
+        tokio::select! {
+            () = tokio::time::sleep(time) => None,
+            _ = self.terminate.recv() => Some("SIGTERM"),
+            _ = self.interrupt.recv() => Some("SIGINT"),
+        }
+    }
+
     /// Waits until the server has ended, or for a signal.
     async fn next(&mut self, ended: impl Future<Output = Result<ExitStatus>>) -> Result<Event> {
         tokio::select! {
@@ -99,17 +108,40 @@ impl Servers {
         matches!(status, Ok(Ok(status)) if status.success())
     }
 
+    /// Starts a server and waits for what ends it. It has ended then.
+    async fn serve(&self, signals: &mut Signals) -> anyhow::Result<Event> {
+        let mut child = self.start()?;
+        let event = self.wait(&mut child, signals).await?;
+        if !matches!(event, Event::Ended(_)) {
+            end(&mut child).await?;
+        }
+        Ok(event)
+    }
+
     /// Waits for what ends a server.
     async fn wait(&self, child: &mut Child, signals: &mut Signals) -> Result<Event> {
         loop {
             match signals.next(child.wait()).await? {
-                Event::Renew if !self.would_start().await => {
-                    tracing::error!(
-                        "SIGHUP: a new server would not start, see above: the old one goes on"
-                    );
-                }
+                Event::Renew => {}
                 event => return Ok(event),
             }
+            let check = self.would_start();
+            tokio::pin!(check);
+            // The old server may end meanwhile, and a further SIGHUP asks for what is under way.
+            let starts = loop {
+                tokio::select! {
+                    starts = &mut check => break starts,
+                    event = signals.next(child.wait()) => match event? {
+                        Event::Renew => {}
+                        event => return Ok(event),
+                    },
+                }
+            };
+            if starts {
+                tracing::info!("SIGHUP: starting the server anew");
+                return Ok(Event::Renew);
+            }
+            tracing::error!("SIGHUP: a new server would not start, see above: the old one goes on");
         }
     }
 }
@@ -141,38 +173,34 @@ fn pause(quick: u32) -> Duration {
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let servers = Servers::new(&config)?;
+    // Before a server has run for a while the fault is most likely one of the configuration. Later the clients' connections are held
+    // whatever happens: the next server may be better, or the program may be there again.
     let mut has_run = false;
     let mut quick: u32 = 0;
     loop {
         let start = Instant::now();
-        let mut child = servers.start()?;
-        let status = match servers.wait(&mut child, &mut signals).await? {
-            Event::Ended(status) => status,
-            Event::Stop(name) => {
+        let event = servers.serve(&mut signals).await;
+        let is_quick = start.elapsed() < QUICK;
+        has_run |= !is_quick;
+        quick = match (is_quick, &event) {
+            (true, Ok(Event::Ended(_)) | Err(_)) => quick.saturating_add(1),
+            _ => 0,
+        };
+        let why = match event {
+            Ok(Event::Stop(name)) => {
                 tracing::info!("{name}: ending");
-                return Ok(end(&mut child).await?);
+                return Ok(());
             }
-            Event::Renew => {
-                tracing::info!("SIGHUP: starting the server anew");
-                end(&mut child).await?;
-                continue;
-            }
+            Ok(Event::Renew) => continue,
+            Ok(Event::Ended(status)) => format!("the server has ended ({status})"),
+            Err(error) => format!("{error:#}"),
         };
-        quick = match start.elapsed() < QUICK {
-            true => quick.saturating_add(1),
-            false => 0,
-        };
-        has_run |= quick == 0;
         if !has_run {
-            bail!("the server can't be started, see above: {status}");
+            bail!("the server can't be started, see above: {why}");
         }
         let pause = pause(quick);
-        tracing::error!("the server has ended ({status}): starting it again, after {pause:?}");
-        let paused = async {
-            tokio::time::sleep(pause).await;
-            Ok(status)
-        };
-        if let Event::Stop(name) = signals.next(paused).await? {
+        tracing::error!("{why}: starting it again, after {pause:?}");
+        if let Some(name) = signals.stop_within(pause).await {
             tracing::info!("{name}: ending");
             return Ok(());
         }
