@@ -262,6 +262,7 @@ fn booted(cluster: &Cluster) -> Result<()> {
 /// make their sockets, and outlive their server.
 fn served(cluster: &Cluster) -> Result<()> {
     let (first, _) = pair(cluster)?;
+    first.must("service_journal", SHORT)?;
     first.must(
         "set -eux\n\
          systemctl is-active faultline\n\
