@@ -114,12 +114,14 @@ static void faultline_check_health(struct faultline_dev *dev)
 
 	if (heartbeat != dev->heartbeat) {
 		WRITE_ONCE(dev->heartbeat, heartbeat);
-		dev->heartbeat_misses = 0;
+		/* devlink health diagnose reads it at any time. */
+		WRITE_ONCE(dev->heartbeat_misses, 0);
 		/* The device works again: the next failure is a new one. */
 		WRITE_ONCE(dev->attempts, 0);
 		return;
 	}
-	if (++dev->heartbeat_misses < FAULTLINE_HEARTBEAT_SUSPECT)
+	WRITE_ONCE(dev->heartbeat_misses, dev->heartbeat_misses + 1);
+	if (dev->heartbeat_misses < FAULTLINE_HEARTBEAT_SUSPECT)
 		return;
 	if (!faultline_hw_answers(dev)) {
 		faultline_fail(dev, "registers do not answer");
@@ -187,7 +189,7 @@ int faultline_up(struct faultline_dev *dev)
 	if (err)
 		return err;
 	WRITE_ONCE(dev->heartbeat, 0);
-	dev->heartbeat_misses = 0;
+	WRITE_ONCE(dev->heartbeat_misses, 0);
 	reinit_completion(&dev->quiesced);
 	clear_bit(FAULTLINE_DEAD, &dev->flags);
 
@@ -299,8 +301,11 @@ static void faultline_recovery_work(struct work_struct *work)
 		goto unlock;
 	if (!test_bit(FAULTLINE_AUTO_RECOVER, &dev->flags)) {
 		faultline_down(dev);
-	} else if (dev->attempts >= FAULTLINE_ATTEMPTS) {
-		/* It came up each time, and had no heartbeat. */
+	} else if (READ_ONCE(dev->attempts) >= FAULTLINE_ATTEMPTS) {
+		/*
+		 * It came up each time, and had no heartbeat. health_work may
+		 * run until faultline_down(), and it does not take state_lock.
+		 */
 		faultline_down(dev);
 		faultline_give_up(dev);
 	} else if (!faultline_recover(dev)) {
