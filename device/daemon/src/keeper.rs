@@ -28,16 +28,25 @@ fn bar_path(folder: &Path, number: usize) -> PathBuf {
     folder.join(format!("{number}.bar2"))
 }
 
-/// A folder that only this user can enter. Below that of the service, if there is one: files in /tmp are removed when they are old.
-fn private_folder() -> Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder
-        .prefix("keeper-")
-        .permissions(Permissions::from_mode(0o700));
-    match std::env::var_os("RUNTIME_DIRECTORY") {
-        Some(parent) => builder.tempdir_in(parent),
-        None => builder.tempdir(),
-    }
+/// A folder that only this user can enter, with the names of the NICs. Below that of the service, if there is one: files in /tmp are
+/// removed when they are old.
+fn private_folder(config: &Config) -> std::result::Result<TempDir, StartError> {
+    let parent =
+        std::env::var_os("RUNTIME_DIRECTORY").map_or_else(std::env::temp_dir, PathBuf::from);
+    let make = || {
+        let folder = tempfile::Builder::new()
+            .prefix("keeper-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(&parent)?;
+        let names: Vec<&str> = config.nics.iter().map(|nic| nic.name.as_str()).collect();
+        let names = serde_json::to_vec(&names).map_err(Error::other)?;
+        std::fs::write(folder.path().join(NAMES), names)?;
+        Ok(folder)
+    };
+    make().map_err(|source| StartError::KeeperFolder {
+        parent: parent.clone(),
+        source,
+    })
 }
 
 /// The connections of clients, and what outlives the servers behind them. Dropping it ends the connections.
@@ -60,14 +69,11 @@ impl Keeper {
     pub fn start(config: &Config) -> std::result::Result<Self, StartError> {
         config.check()?;
         let mut keeper = Self {
-            folder: private_folder()?,
+            folder: private_folder(config)?,
             _bars: Vec::new(),
             shutdown: Shutdown::new()?,
             relays: Vec::new(),
         };
-        let names: Vec<&str> = config.nics.iter().map(|nic| nic.name.as_str()).collect();
-        let names = serde_json::to_vec(&names).map_err(Error::other)?;
-        std::fs::write(keeper.folder().join(NAMES), names)?;
         let pid = std::process::id();
         for ((number, nic), listener) in config.nics.iter().enumerate().zip(listen(config)?) {
             let bar = bar_pages_of(nic, config.nic_config(nic))?;

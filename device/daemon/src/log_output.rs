@@ -1,7 +1,8 @@
 //! Where log messages are written: standard error, by a thread of its own.
 //!
 //! Standard error may be a pipe whose reader is slow or has stopped. A thread that logs only puts the line into a bounded queue, so it
-//! never waits for the reader. Lines without room are lost and counted; the next line that is written says how many.
+//! never waits for the reader. Lines without room are lost and counted; the next line that is written says how many. Standard error may
+//! also be a file on a full disk. Lines that it does not take are lost, and the first one that it takes again says how many.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -71,6 +72,7 @@ pub fn finish() -> bool {
 /// Writes lines until the last sender is dropped.
 fn run(items: &Receiver<Item>, output: &mut impl Write) {
     let mut reported = 0;
+    let mut refused = Refused::default();
     for item in items {
         match item {
             Item::Line(line) => {
@@ -83,12 +85,40 @@ fn run(items: &Receiver<Item>, output: &mut impl Write) {
                     );
                     reported = lost;
                 }
-                // There is nowhere to report an error of the log.
-                let _ = output.write_all(&line);
+                refused.write(output, &line);
             }
             Item::Flush(reply) => {
                 let _ = output.flush();
                 let _ = reply.send(());
+            }
+        }
+    }
+}
+
+/// Lines that standard error has refused.
+#[derive(Debug, Default)]
+struct Refused {
+    /// How many, since the last one that was written.
+    lines: u64,
+    /// Why the last one was.
+    reason: Option<std::io::Error>,
+}
+
+impl Refused {
+    /// Writes a line, and before it what is to be said of those that were refused.
+    fn write(&mut self, output: &mut impl Write, line: &[u8]) {
+        let mut text = Vec::new();
+        if let Some(reason) = &self.reason {
+            // A line of which only a part was written is above it.
+            let lines = self.lines;
+            text.extend(format!("\n{lines} log lines were lost: {reason}\n").as_bytes());
+        }
+        text.extend_from_slice(line);
+        match output.write_all(&text) {
+            Ok(()) => *self = Self::default(),
+            Err(reason) => {
+                self.lines = self.lines.saturating_add(1);
+                self.reason = Some(reason);
             }
         }
     }
@@ -143,6 +173,34 @@ mod tests {
         let text = String::from_utf8(output).unwrap();
         assert!(text.ends_with("one\ntwo\n"), "{text}");
         assert!(text.contains("log lines were lost"), "{text}");
+    }
+
+    #[test]
+    fn lines_that_are_refused_are_counted_when_one_is_taken() {
+        /// A file whose disk is full for so many writes.
+        struct Full(usize, Vec<u8>);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                if self.0 > 0 {
+                    self.0 -= 1;
+                    return Err(std::io::ErrorKind::StorageFull.into());
+                }
+                self.1.write(bytes)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut output = Full(2, Vec::new());
+        let mut refused = Refused::default();
+        for line in ["one\n", "two\n", "three\n", "four\n"] {
+            refused.write(&mut output, line.as_bytes());
+        }
+        let text = String::from_utf8(output.1).unwrap();
+        assert_eq!(
+            text,
+            "\n2 log lines were lost: no storage space\nthree\nfour\n"
+        );
     }
 
     #[test]

@@ -52,6 +52,14 @@ pub enum StartError {
         /// Reason.
         source: PortError,
     },
+    /// The keeper can't make its folder.
+    #[error("can't make the folder of the keeper in {}", parent.display())]
+    KeeperFolder {
+        /// Where it would be.
+        parent: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// The control server can't be started.
     #[error(transparent)]
     Control(#[from] ControlError),

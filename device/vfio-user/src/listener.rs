@@ -35,6 +35,11 @@ pub enum ListenError {
     /// The path is too long for a socket address (sun_path of unix(7), 107 bytes).
     #[error("socket path {0} is longer than 107 bytes; choose a shorter one")]
     TooLong(PathBuf),
+    /// The file system has no room for the file of a socket.
+    #[error(
+        "the file system of the socket {0} is full: see df and df -i; free some space or choose another path"
+    )]
+    Full(PathBuf),
     /// The socket could not be given to a group.
     #[error(
         "cannot give the socket {path} to group {group}: {errno}; run faultline as a member of this group, or as root"
@@ -64,6 +69,7 @@ impl ListenError {
             Errno::NOENT | Errno::NOTDIR => Self::NoDirectory(path),
             Errno::ACCESS | Errno::PERM | Errno::ROFS => Self::Permission(path),
             Errno::NAMETOOLONG => Self::TooLong(path),
+            Errno::NOSPC | Errno::DQUOT => Self::Full(path),
             Errno::ADDRINUSE | Errno::EXIST => Self::InUse(path),
             errno => Self::Os { path, errno },
         }

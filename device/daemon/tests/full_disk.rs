@@ -1,0 +1,202 @@
+//! File systems without room: each command says which file it could not write and why, and what serves goes on.
+
+#![cfg(test)]
+
+mod program;
+mod running;
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use program::{printed_by, server};
+use running::{Program, client};
+use rustix::process::Signal;
+
+/// Set for a test that was started again, in a mount namespace of its own: the folder of the file systems.
+const FULL: &str = "FAULTLINE_TEST_FULL_DISK";
+/// Makes two file systems, and runs a test.
+const MOUNT: &str = "mkdir \"$1/octets\" \"$1/inodes\" && mount -t tmpfs -o size=64k none \"$1/octets\" && \
+    mount -t tmpfs -o nr_inodes=8 none \"$1/inodes\" && exec \"$2\" --exact \"$3\" --nocapture";
+
+const NO_ROOM: &str = "No space left on device (os error 28)";
+
+/// File systems without room.
+struct FullDisks {
+    /// Files can be made, but not written to.
+    octets: PathBuf,
+    /// Files can't be made.
+    inodes: PathBuf,
+}
+
+/// Runs the test of this name, which calls this function, with full file systems.
+fn with_full_disks(name: &str, test: impl FnOnce(&FullDisks)) {
+    let Some(folder) = std::env::var_os(FULL) else {
+        let folder = tempfile::tempdir().unwrap();
+        let output = Command::new("unshare")
+            .args(["--mount", "--map-root-user", "sh", "-c", MOUNT, "sh"])
+            .arg(folder.path())
+            .arg(std::env::current_exe().unwrap())
+            .arg(name)
+            .env(FULL, folder.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let passed = output.status.success() && text.contains("1 passed");
+        assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    };
+    let folder = PathBuf::from(folder);
+    let disks = FullDisks {
+        octets: folder.join("octets"),
+        inodes: folder.join("inodes"),
+    };
+    let error = std::fs::write(disks.octets.join("filler"), [1; 1 << 17]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    let mut fillers = (0..10).map(|number| File::create(disks.inodes.join(number.to_string())));
+    let error = fillers.find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    test(&disks);
+}
+
+fn faultline(arguments: &[&str], control: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+    command.args(arguments).env_remove("RUST_BACKTRACE");
+    command.env("FAULTLINE_CONTROL", control).output().unwrap()
+}
+
+/// The command must fail with this message alone.
+#[track_caller]
+fn refused(arguments: &[&str], control: &Path, message: &str) {
+    let output = faultline(arguments, control);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said, format!("Error: {message}: {NO_ROOM}\n"));
+}
+
+#[test]
+fn captures_and_traces_say_which_file_has_no_room() {
+    with_full_disks("captures_and_traces_say_which_file_has_no_room", |disks| {
+        let directory = tempfile::tempdir().unwrap();
+        let control = directory.path().join("control");
+        let _server = server(directory.path(), &["a"]);
+        let reset = ["ctl", "action", "a", "reset"];
+        printed_by(faultline(&reset, &control), &reset);
+        for (command, option, name) in [
+            ("capture", "-w", "x.pcapng"),
+            ("trace", "-o", "x.jsonl"),
+            ("trace", "-o", "x.pftrace"),
+        ] {
+            for (disk, done) in [(&disks.octets, "write"), (&disks.inodes, "create")] {
+                let file = disk.join(name).display().to_string();
+                let message = format!("can't {done} {file}");
+                refused(&[command, option, &file], &control, &message);
+            }
+        }
+        // The captures have ended, and the process serves.
+        let show = ["ctl", "nics"];
+        assert!(printed_by(faultline(&show, &control), &show).contains('a'));
+    });
+}
+
+#[test]
+fn results_of_scenarios_say_which_file_has_no_room() {
+    with_full_disks("results_of_scenarios_say_which_file_has_no_room", |disks| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let scenario = root.join("tests/scenarios/ecn_marks.toml");
+        let junit = disks.octets.join("junit.xml").display().to_string();
+        let output = faultline(
+            &[
+                "scenario",
+                "run",
+                "--junit",
+                &junit,
+                scenario.to_str().unwrap(),
+            ],
+            Path::new("/none"),
+        );
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.ends_with(&format!("Error: can't write {junit}: {NO_ROOM}\n")),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn a_socket_without_room_is_refused_with_the_remedy() {
+    with_full_disks(
+        "a_socket_without_room_is_refused_with_the_remedy",
+        |disks| {
+            let directory = tempfile::tempdir().unwrap();
+            let nic = directory.path().join("nic");
+            let full = disks.inodes.join("full.sock");
+            let remedy = format!(
+                "the file system of the socket {} is full: see df and df -i; free some space or choose another path",
+                full.display()
+            );
+            let program = Program::start(&[&nic, &full]);
+            program.says(&format!("Error: NIC nic1: {remedy}"));
+            assert_eq!(program.ends().code(), Some(1));
+            assert!(!nic.exists());
+            let program = Program::start_with(&[&nic], |command| {
+                command.arg("--control").arg(&full);
+            });
+            program.says(&format!("Error: control socket: {remedy}"));
+            assert_eq!(program.ends().code(), Some(1));
+        },
+    );
+}
+
+#[test]
+fn a_keeper_without_room_says_where() {
+    with_full_disks("a_keeper_without_room_says_where", |disks| {
+        let directory = tempfile::tempdir().unwrap();
+        let nic = directory.path().join("nic");
+        for disk in [&disks.octets, &disks.inodes] {
+            let program = Program::start_with(&[&nic], |command| {
+                command.arg("--keeper").env("RUNTIME_DIRECTORY", disk);
+            });
+            let said = program.says("Error: can't make the folder of the keeper in ");
+            assert!(said.contains(disk.to_str().unwrap()), "{said}");
+            assert!(said.contains(NO_ROOM), "{said}");
+            assert_eq!(program.ends().code(), Some(1));
+            assert!(!nic.exists());
+        }
+    });
+}
+
+#[test]
+fn a_log_without_room_holds_nothing_up_and_says_what_is_lost() {
+    with_full_disks(
+        "a_log_without_room_holds_nothing_up_and_says_what_is_lost",
+        |disks| {
+            let directory = tempfile::tempdir().unwrap();
+            let nic = directory.path().join("nic");
+            let log = disks.octets.join("log");
+            let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+            command.arg("serve").env_remove("RUST_LOG");
+            command.arg(format!("--nic=nic={}", nic.display()));
+            let child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+            let (_, none) = std::sync::mpsc::channel();
+            let program = Program { child, log: none };
+            let start = std::time::Instant::now();
+            while !nic.exists() {
+                assert!(start.elapsed() < running::LONG, "it does not serve");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            // Each connection is a line of the log.
+            drop(client(&nic));
+            assert_eq!(std::fs::read(&log).unwrap(), b"");
+            std::fs::remove_file(disks.octets.join("filler")).unwrap();
+            drop(client(&nic));
+            program.signal(Signal::TERM);
+            assert!(program.ends().success());
+            let text = std::fs::read_to_string(&log).unwrap();
+            let lost = format!(" log lines were lost: {NO_ROOM}\n");
+            assert!(text.contains(&lost) && text.contains("ending"), "{text}");
+        },
+    );
+}
